@@ -1,0 +1,74 @@
+# Build rules shared by every module: one library, one set of flags, one way to declare a test.
+include_guard(GLOBAL)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+add_library(penstock_flags INTERFACE)
+target_include_directories(penstock_flags INTERFACE ${PROJECT_SOURCE_DIR})
+# No contraction: every fused multiply-add in a kernel is written as one, so that all targets agree.
+target_compile_options(penstock_flags INTERFACE
+  -Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off
+  $<$<BOOL:${PENSTOCK_WERROR}>:-Werror>)
+# GCC 12 on x86 drops a conditional clearing of a float's low 16 bits (the rounding to bf16, say) at
+# -O2; without its "mov word" splitting it does not. kernels' dtype_test has the case.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13
+   AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  target_compile_options(penstock_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-mtune-ctrl=partial_reg_stall>)
+endif()
+if(PENSTOCK_SANITIZE)
+  target_compile_options(penstock_flags INTERFACE
+    -fsanitize=${PENSTOCK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(penstock_flags INTERFACE -fsanitize=${PENSTOCK_SANITIZE})
+  # GCC warns that tsan does not model atomic_thread_fence even where a library's header uses it.
+  if(PENSTOCK_SANITIZE MATCHES thread)
+    target_compile_options(penstock_flags INTERFACE -Wno-tsan)
+  endif()
+endif()
+
+# penstock_library(NAME SOURCES ... HEADERS ... [PUBLIC_DEPS ...] [PRIVATE_DEPS ...])
+# NAME is the folder; HEADERS are compiled alone by the target all_verify_interface_header_sets.
+function(penstock_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;PUBLIC_DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(penstock_${name} STATIC ${ARG_SOURCES})
+  add_library(penstock::${name} ALIAS penstock_${name})
+  target_sources(penstock_${name} PUBLIC
+    FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_HEADERS})
+  target_link_libraries(penstock_${name}
+    PUBLIC penstock_flags ${ARG_PUBLIC_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+endfunction()
+
+# penstock_test(NAME MODULE m SOURCES ... [DEPS ...] [TIMEOUT s] [LABELS ...])
+# One executable, one ctest entry; MODULE becomes its label, so that `ctest -L aio` is that module.
+# The targets unit_tests and unit_tests_m build all executables and those of the module.
+function(penstock_test name)
+  cmake_parse_arguments(ARG "" "MODULE;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE penstock_flags ${ARG_DEPS} GTest::gtest GTest::gmock
+    GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_MODULE};unit;${ARG_LABELS}"
+    TIMEOUT ${ARG_TIMEOUT})
+  foreach(group unit_tests unit_tests_${ARG_MODULE})
+    if(NOT TARGET ${group})
+      add_custom_target(${group})
+    endif()
+    add_dependencies(${group} ${name})
+  endforeach()
+endfunction()
