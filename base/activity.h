@@ -1,0 +1,64 @@
+// Who was busy when: the times a step reports, measured instead of derived.
+//
+// Threads mark the start and end of what they do in one of three lanes. From the moments of change the
+// meter sums the time in which a lane was busy, the time in which the optimizer worked under compute,
+// and the time in which the computation waited for data (something waited and nothing computed).
+#pragma once
+
+#include <array>
+#include <chrono>
+
+#include "base/mutex.h"
+
+namespace penstock {
+
+enum class Lane {
+  kCompute,    ///< the compute stream runs a kernel
+  kDataWait,   ///< the compute stream, or the thread that feeds it, waits for parameters
+  kOptimizer,  ///< an optimizer thread works on a tile
+};
+
+/// Sums since the meter was made.
+struct ActivityTotals {
+  std::chrono::nanoseconds compute{};            ///< kCompute busy
+  std::chrono::nanoseconds io_wait{};            ///< kDataWait busy and kCompute not
+  std::chrono::nanoseconds optimizer{};          ///< kOptimizer busy
+  std::chrono::nanoseconds optimizer_hidden{};   ///< kOptimizer and kCompute busy
+};
+
+/// All functions may be called from any thread; Begin and End cost a lock and a clock reading.
+class ActivityMeter {
+ public:
+  void Begin(Lane lane) EXCLUDES(mutex_) { Change(lane, +1); }
+  void End(Lane lane) EXCLUDES(mutex_) { Change(lane, -1); }
+  ActivityTotals Totals() const EXCLUDES(mutex_);
+
+ private:
+  void Change(Lane lane, int by) EXCLUDES(mutex_);
+  ActivityTotals Advanced(std::chrono::steady_clock::time_point now) const REQUIRES(mutex_);
+
+  mutable Mutex mutex_;
+  std::array<int, 3> busy_ GUARDED_BY(mutex_){};
+  std::chrono::steady_clock::time_point last_ GUARDED_BY(mutex_) =
+      std::chrono::steady_clock::now();
+  ActivityTotals totals_ GUARDED_BY(mutex_);
+};
+
+/// Marks a lane busy for a scope. A null meter measures nothing.
+class ActivityScope {
+ public:
+  ActivityScope(ActivityMeter* meter, Lane lane) : meter_(meter), lane_(lane) {
+    if (meter_ != nullptr) meter_->Begin(lane_);
+  }
+  ~ActivityScope() {
+    if (meter_ != nullptr) meter_->End(lane_);
+  }
+  ActivityScope(const ActivityScope&) = delete;
+  ActivityScope& operator=(const ActivityScope&) = delete;
+
+ private:
+  ActivityMeter* meter_;
+  Lane lane_;
+};
+
+}  // namespace penstock

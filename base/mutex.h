@@ -1,0 +1,73 @@
+// A mutex whose discipline clang's thread-safety analysis can check (-Wthread-safety in clang-tidy).
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#if defined(__clang__)
+#define PENSTOCK_THREAD_ATTRIBUTE(x) __attribute__((x))
+#else
+#define PENSTOCK_THREAD_ATTRIBUTE(x)
+#endif
+
+/// On data: may be touched only while the mutex is held.
+#define GUARDED_BY(x) PENSTOCK_THREAD_ATTRIBUTE(guarded_by(x))
+/// On a function: the caller holds the mutex.
+#define REQUIRES(...) PENSTOCK_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
+/// On a function: the caller must not hold the mutex.
+#define EXCLUDES(...) PENSTOCK_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
+
+namespace penstock {
+
+class PENSTOCK_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
+ public:
+  void Lock() PENSTOCK_THREAD_ATTRIBUTE(acquire_capability()) { mutex_.lock(); }
+  void Unlock() PENSTOCK_THREAD_ATTRIBUTE(release_capability()) { mutex_.unlock(); }
+  /// Tells the analysis, in a function it cannot see through (a callback), that the mutex is held.
+  void AssertHeld() const PENSTOCK_THREAD_ATTRIBUTE(assert_capability(this)) {}
+
+ private:
+  friend class CondVar;
+  std::mutex mutex_;
+};
+
+/// Holds a Mutex for a scope.
+class PENSTOCK_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) PENSTOCK_THREAD_ATTRIBUTE(acquire_capability(mutex))
+      : mutex_(mutex) {
+    mutex_.Lock();
+  }
+  ~MutexLock() PENSTOCK_THREAD_ATTRIBUTE(release_capability()) { mutex_.Unlock(); }
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
+/// A condition variable for Mutex. Wait in a loop over the condition, in the function that holds the
+/// lock, so that the analysis sees the guarded reads.
+class CondVar {
+ public:
+  void Wait(Mutex& mutex) REQUIRES(mutex) {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    condition_.wait(lock);
+    lock.release();
+  }
+  /// Returns false when the deadline passed without a notification.
+  bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point deadline) REQUIRES(mutex) {
+    std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
+    const bool notified = condition_.wait_until(lock, deadline) == std::cv_status::no_timeout;
+    lock.release();
+    return notified;
+  }
+  void NotifyOne() { condition_.notify_one(); }
+  void NotifyAll() { condition_.notify_all(); }
+
+ private:
+  std::condition_variable condition_;
+};
+
+}  // namespace penstock

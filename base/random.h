@@ -1,0 +1,35 @@
+// Random numbers that are functions of their key and index, never of how many were drawn before.
+//
+// Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11).
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace penstock {
+
+/// The 128 random bits that belong to (key, index).
+std::array<uint32_t, 4> Philox(uint64_t key, uint64_t stream, uint64_t index);
+
+/// Standard normal deviate number `index` of (key, stream): Box-Muller in double on one Philox block
+/// a pair, so that any range of elements can be made without the ones before it.
+float StandardNormal(uint64_t key, uint64_t stream, uint64_t index);
+
+/// A permutation of [0, n) as a function: position -> element, without a table. A Feistel network over
+/// the next even power of two at or above n, walked until it falls into range (cycle walking).
+class Permutation {
+ public:
+  /// Precondition: n > 0.
+  Permutation(uint64_t key, uint64_t stream, uint64_t n);
+  uint64_t operator()(uint64_t position) const;
+
+ private:
+  uint64_t Round(uint64_t value) const;
+
+  uint64_t key_;
+  uint64_t stream_;
+  uint64_t n_;
+  int half_bits_;
+};
+
+}  // namespace penstock

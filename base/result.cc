@@ -1,0 +1,36 @@
+#include "base/result.h"
+
+#include <cerrno>
+#include <system_error>
+
+namespace penstock {
+namespace {
+
+ErrorCode CodeOf(int error_number) {
+  switch (error_number) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      return ErrorCode::kOutOfSpace;
+    case ENOENT:
+    case ENOTDIR:
+      return ErrorCode::kNotFound;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return ErrorCode::kPermission;
+    case ENOMEM:
+      return ErrorCode::kOutOfMemory;
+    default:
+      return ErrorCode::kIo;
+  }
+}
+
+}  // namespace
+
+Error ErrnoError(int error_number, const std::string& what) {
+  return Error{CodeOf(error_number),
+               what + ": " + std::generic_category().message(error_number)};
+}
+
+}  // namespace penstock

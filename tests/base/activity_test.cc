@@ -1,0 +1,95 @@
+#include "base/activity.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+using std::chrono::nanoseconds;
+
+/// Returns when the clock has moved, so that what was busy meanwhile was busy for some time.
+void LetTimePass() {
+  const auto start = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() == start) {
+  }
+}
+
+TEST(ActivityMeter, MeasuresNothingWhileNobodyIsBusy) {
+  const ActivityMeter meter;
+  LetTimePass();
+  const ActivityTotals totals = meter.Totals();
+  EXPECT_EQ(totals.compute, nanoseconds(0));
+  EXPECT_EQ(totals.io_wait, nanoseconds(0));
+  EXPECT_EQ(totals.optimizer, nanoseconds(0));
+  EXPECT_EQ(totals.optimizer_hidden, nanoseconds(0));
+}
+
+TEST(ActivityMeter, OptimizerWorkIsHiddenOnlyUnderCompute) {
+  ActivityMeter meter;
+  {
+    const ActivityScope optimizer(&meter, Lane::kOptimizer);
+    LetTimePass();
+  }
+  const ActivityTotals alone = meter.Totals();
+  EXPECT_GT(alone.optimizer, nanoseconds(0));
+  EXPECT_EQ(alone.optimizer_hidden, nanoseconds(0));
+  EXPECT_EQ(alone.compute, nanoseconds(0));
+  {
+    const ActivityScope compute(&meter, Lane::kCompute);
+    const ActivityScope optimizer(&meter, Lane::kOptimizer);
+    LetTimePass();
+  }
+  const ActivityTotals both = meter.Totals();
+  EXPECT_EQ(both.optimizer_hidden, both.optimizer - alone.optimizer);
+  EXPECT_GT(both.optimizer_hidden, nanoseconds(0));
+  EXPECT_GE(both.compute, both.optimizer_hidden);
+}
+
+TEST(ActivityMeter, WaitingUnderComputeIsNoWait) {
+  ActivityMeter meter;
+  meter.Begin(Lane::kCompute);
+  meter.Begin(Lane::kDataWait);
+  LetTimePass();
+  meter.End(Lane::kDataWait);
+  meter.End(Lane::kCompute);
+  EXPECT_EQ(meter.Totals().io_wait, nanoseconds(0));
+  meter.Begin(Lane::kDataWait);
+  LetTimePass();
+  meter.End(Lane::kDataWait);
+  EXPECT_GT(meter.Totals().io_wait, nanoseconds(0));
+}
+
+TEST(ActivityMeter, ALaneIsBusyOnceHoweverManyAreInIt) {
+  ActivityMeter meter;
+  const auto start = std::chrono::steady_clock::now();
+  meter.Begin(Lane::kOptimizer);
+  meter.Begin(Lane::kOptimizer);
+  LetTimePass();
+  meter.End(Lane::kOptimizer);
+  const nanoseconds one_left = meter.Totals().optimizer;
+  LetTimePass();
+  meter.End(Lane::kOptimizer);
+  const nanoseconds total = meter.Totals().optimizer;
+  EXPECT_GT(total, one_left) << "the lane is busy until the last one leaves";
+  EXPECT_LE(total, std::chrono::steady_clock::now() - start) << "and is not counted twice";
+}
+
+TEST(ActivityMeter, TotalsCountWhatIsStillGoingOn) {
+  ActivityMeter meter;
+  const ActivityScope compute(&meter, Lane::kCompute);
+  LetTimePass();
+  const nanoseconds first = meter.Totals().compute;
+  EXPECT_GT(first, nanoseconds(0));
+  LetTimePass();
+  EXPECT_GT(meter.Totals().compute, first);
+}
+
+TEST(ActivityScope, OfNoMeterDoesNothing) { const ActivityScope scope(nullptr, Lane::kCompute); }
+
+TEST(ActivityMeterDeathTest, EndingWhatDidNotBeginIsABug) {
+  ActivityMeter meter;
+  EXPECT_DEATH(meter.End(Lane::kCompute), "ended more often than it began");
+}
+
+}  // namespace
+}  // namespace penstock

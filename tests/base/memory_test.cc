@@ -1,0 +1,109 @@
+// Mapping, UniqueFd and the lock types: what owns a resource gives it back.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+#include <utility>
+
+#include "base/dtype.h"
+#include "base/mapping.h"
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+
+namespace penstock {
+namespace {
+
+TEST(Mapping, IsZeroedAlignedAndRoundedUpToPages) {
+  Result<Mapping> mapping = Mapping::Create(5000_B);
+  ASSERT_TRUE(mapping.ok());
+  EXPECT_EQ(mapping->size(), 8_KiB);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(mapping->data()) % 4096, 0u);
+  EXPECT_TRUE(std::all_of(mapping->data(), mapping->data() + 8192,
+                          [](std::byte b) { return b == std::byte{0}; }));
+  mapping->data()[8191] = std::byte{1};
+}
+
+TEST(Mapping, OfNothingIsEmpty) {
+  const Result<Mapping> mapping = Mapping::Create(0_B);
+  ASSERT_TRUE(mapping.ok());
+  EXPECT_EQ(mapping->size(), 0_B);
+  EXPECT_EQ(mapping->data(), nullptr);
+}
+
+TEST(Mapping, MovesItsMemory) {
+  Result<Mapping> made = Mapping::Create(4_KiB);
+  ASSERT_TRUE(made.ok());
+  std::byte* const data = made->data();
+  Mapping first = std::move(made).value();
+  Mapping second(std::move(first));
+  EXPECT_EQ(second.data(), data);
+  Mapping third;
+  third = std::move(second);
+  EXPECT_EQ(third.data(), data);
+  EXPECT_EQ(third.size(), 4_KiB);
+}
+
+TEST(Mapping, MoreThanTheAddressSpaceIsOutOfMemory) {
+  const Result<Mapping> mapping = Mapping::Create(Bytes{uint64_t{1} << 62});
+  ASSERT_FALSE(mapping.ok());
+  EXPECT_EQ(mapping.error().code, ErrorCode::kOutOfMemory);
+}
+
+bool IsOpen(int fd) { return ::fcntl(fd, F_GETFD) >= 0; }
+
+TEST(UniqueFd, ClosesOnceWhenItsLastOwnerGoes) {
+  EXPECT_FALSE(UniqueFd().valid());
+  int number = -1;
+  {
+    UniqueFd outer;
+    {
+      UniqueFd inner(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+      ASSERT_TRUE(inner.valid());
+      number = inner.get();
+      UniqueFd moved(std::move(inner));
+      outer = std::move(moved);
+    }
+    EXPECT_EQ(outer.get(), number);
+    EXPECT_TRUE(IsOpen(number));
+  }
+  EXPECT_FALSE(IsOpen(number));
+}
+
+TEST(CondVar, WakesAWaiterThatSeesWhatWasDoneUnderTheLock) {
+  Mutex mutex;
+  CondVar changed;
+  int value = 0;
+  std::thread writer([&] {
+    MutexLock lock(mutex);
+    value = 7;
+    changed.NotifyAll();
+  });
+  {
+    MutexLock lock(mutex);
+    while (value == 0) changed.Wait(mutex);
+    EXPECT_EQ(value, 7);
+  }
+  writer.join();
+}
+
+TEST(CondVar, ADeadlineThatPassedEndsTheWait) {
+  Mutex mutex;
+  CondVar never;
+  MutexLock lock(mutex);
+  EXPECT_FALSE(never.WaitUntil(mutex, std::chrono::steady_clock::now()));
+}
+
+TEST(DType, SizesAndNamesBelongTogether) {
+  EXPECT_EQ(SizeOf(DType::kFloat32), 4_B);
+  EXPECT_EQ(SizeOf(DType::kBFloat16), 2_B);
+  EXPECT_EQ(SizeOf(DType::kFloat16), 2_B);
+  EXPECT_STREQ(ToString(DType::kFloat32), "fp32");
+  EXPECT_STREQ(ToString(DType::kBFloat16), "bf16");
+  EXPECT_STREQ(ToString(DType::kFloat16), "fp16");
+}
+
+}  // namespace
+}  // namespace penstock
