@@ -1,0 +1,178 @@
+// Asynchronous file I/O: requests with a priority, one ticket each, over interchangeable engines.
+//
+// An Engine takes requests of any size, splits them into blocks of `block_size`, keeps at most
+// `queue_depth` blocks in flight and fills the queue across requests. Every completion is
+// classified (error, short, full, over-long) before anything else looks at the data: transient
+// errors are retried with a bound, short transfers are continued, everything else becomes one Error
+// on the ticket of its request; the engine stays usable for the others.
+//
+// Guaranteed: a request completes exactly once; a successful read filled its whole buffer from the
+// file, a successful write was accepted in full by the kernel.
+// Not guaranteed: order between requests (wait for the first to order the second after it), and
+// durability (call Sync).
+//
+// Threads: every function of Engine may be called from any thread, completion callbacks included.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
+
+namespace penstock::aio {
+
+/// An open file. Movable; must outlive the requests on it.
+class File {
+ public:
+  struct OpenOptions {
+    bool create = false;    ///< fail if the path exists already (O_CREAT | O_EXCL), mode 0600
+    bool writable = false;  ///< O_RDWR instead of O_RDONLY
+    bool direct = true;     ///< O_DIRECT; a file system that refuses it is kUnavailable
+  };
+
+  /// Errors: kNotFound, kPermission, kUnavailable (no O_DIRECT), kOutOfSpace, kIo; each names the
+  /// path.
+  static Result<File> Open(const std::string& path, const OpenOptions& options);
+  /// Takes over an open descriptor (a memfd, say) under a name for messages.
+  static File Adopt(UniqueFd fd, std::string name, Bytes alignment);
+
+  /// Reserves [0, size) on the drive (fallocate), so that no later write runs out of space. Errors:
+  /// kOutOfSpace with the free space and what is needed.
+  Status Allocate(Bytes size);
+  Result<Bytes> Size() const;
+
+  int fd() const { return fd_.get(); }
+  const std::string& path() const { return path_; }
+  /// What offsets, lengths and buffer addresses must be multiples of (STATX_DIOALIGN, else
+  /// BLKSSZGET of the device, else 4096). 1 for a file opened without O_DIRECT.
+  Bytes alignment() const { return alignment_; }
+
+ private:
+  UniqueFd fd_;
+  std::string path_;
+  Bytes alignment_ = 1_B;
+};
+
+enum class Operation : uint8_t { kRead, kWrite };
+const char* ToString(Operation operation);
+
+/// What is served first when the queue is full. A lower class is still served regularly: after
+/// `kStarvationBound` blocks of higher classes, one block of the oldest lower request goes first.
+enum class Priority : uint8_t { kParameterRead, kStateRead, kWriteBack };
+inline constexpr int kPriorityCount = 3;
+inline constexpr int kStarvationBound = 16;
+
+struct Request {
+  Operation operation = Operation::kRead;
+  const File* file = nullptr;
+  FileOffset offset;            ///< multiple of file->alignment()
+  std::span<std::byte> buffer;  ///< address and size multiples of file->alignment(); any size > 0
+  Priority priority = Priority::kParameterRead;
+  /// Called once with the outcome, on an engine thread, after the ticket became done. Must be
+  /// short, must not throw and must not wait for the engine (it may Submit).
+  std::function<void(const Status&)> on_complete;
+};
+
+/// The handle of one submitted request; copies refer to the same request.
+class Ticket {
+ public:
+  struct State;
+  Ticket() = default;
+  explicit Ticket(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  /// False for a ticket that was default-constructed.
+  bool valid() const { return state_ != nullptr; }
+  bool done() const;
+  /// Blocks until the request is complete; the outcome. May be called by several threads.
+  Status Wait() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// Waits for all; the first failure in the order given, or success.
+Status WaitAll(std::span<const Ticket> tickets);
+
+/// Sums since the engine was made; bytes and blocks count what completed successfully.
+struct EngineStats {
+  uint64_t read_bytes = 0;
+  uint64_t write_bytes = 0;
+  uint64_t requests = 0;
+  uint64_t blocks = 0;
+  uint64_t retries = 0;        ///< blocks submitted again after EINTR or EAGAIN
+  uint64_t continuations = 0;  ///< blocks submitted again after a short transfer
+  uint64_t errors = 0;         ///< requests that failed
+  int max_in_flight = 0;       ///< the most blocks that were ever in flight
+};
+
+class Engine {
+ public:
+  /// Drains: returns only when no request is in flight.
+  virtual ~Engine() = default;
+
+  /// Queues a request and returns at once. A malformed one (alignment, empty) fails on its ticket.
+  virtual Ticket Submit(Request request) = 0;
+  /// Blocks until everything that was complete before the call is durable (fdatasync).
+  virtual Status Sync(const File& file) = 0;
+  /// Blocks until every request submitted before the call is complete.
+  virtual void Drain() = 0;
+  virtual EngineStats stats() const = 0;
+  /// "io_uring", "threads", "simulated", …
+  virtual const std::string& name() const = 0;
+};
+
+enum class EngineKind { kAuto, kUring, kLibaio, kThreads };
+const char* ToString(EngineKind kind);
+
+/// A drive made of memory with a speed limit of its own. Zero means unlimited.
+struct SimulatedDrive {
+  double read_gbps = 0;   ///< GB/s (10^9 bytes)
+  double write_gbps = 0;  ///< GB/s
+  bool shared = false;  ///< reads and writes share read_gbps, as on a drive that is not full duplex
+  double latency_us = 0;  ///< added to every block
+};
+
+/// One fault, for tests. Positions count the blocks that reach the drive, from 0.
+struct Fault {
+  enum class Kind { kError, kShort, kDelay } kind = Kind::kError;
+  std::optional<Operation> operation;  ///< none: either
+  uint64_t first_block = 0;            ///< among the blocks of `operation`
+  uint64_t count = 1;
+  int error_number = 5;  ///< kError: EIO unless said otherwise
+};
+/// Random faults from a seed, on top of the listed ones: chances in [0, 1] for each block.
+struct FaultPlan {
+  std::vector<Fault> faults;
+  uint64_t seed = 0;
+  double error_chance = 0;      ///< EIO
+  double transient_chance = 0;  ///< EINTR or EAGAIN
+  double short_chance = 0;
+  bool reorder = false;  ///< completions are reported in random order
+};
+
+struct EngineOptions {
+  EngineKind kind = EngineKind::kAuto;
+  Bytes block_size = 1_MiB;                ///< 4 KiB to 1 GiB, a multiple of 4 KiB
+  int queue_depth = 32;                    ///< blocks in flight, 1 to 4096
+  int thread_count = 1;                    ///< threads of the thread engine, 1 to 64
+  bool single_submit = false;              ///< one system call a block instead of one a batch
+  bool overlap_events = true;              ///< false: fill the queue, wait for all of it, repeat
+  std::optional<SimulatedDrive> simulate;  ///< the engine is a throttled thread engine
+  std::optional<FaultPlan> faults;         ///< wraps the engine's drive
+};
+
+/// Makes the engine that `options` name. kAuto probes io_uring, then threads; `notice`, where
+/// given, receives one line that says what was chosen and why. A named engine that is not to be had
+/// is kUnavailable; options out of range are kInvalidArgument.
+Result<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& options,
+                                             std::string* notice = nullptr);
+
+}  // namespace penstock::aio

@@ -1,0 +1,37 @@
+// What the result of one block means. Pure: this is the only place that interprets results.
+#pragma once
+
+#include <cstdint>
+
+#include "aio/aio.h"
+#include "base/result.h"
+#include "base/units.h"
+
+namespace penstock::aio {
+
+enum class Verdict {
+  kFull,       ///< everything was transferred
+  kShort,      ///< a part was transferred; go on behind it
+  kTransient,  ///< nothing was transferred, try again: EINTR, EAGAIN, or a write that took nothing
+  kEndOfFile,  ///< a read met the end of the file
+  kOverLong,   ///< more was reported than asked for
+  kFailed,     ///< any other errno
+};
+
+struct Classified {
+  Verdict verdict = Verdict::kFailed;
+  /// kFull and kShort: the bytes that count as transferred. Of a short transfer only whole
+  /// multiples of the alignment count, as a continuation must start on one.
+  Bytes transferred;
+  int error_number = 0;  ///< kFailed and kTransient
+};
+
+/// `result` is the bytes transferred or a negative errno, of `size` bytes on a file of `alignment`.
+Classified Classify(Operation operation, Bytes size, Bytes alignment, int64_t result);
+
+/// The error of a request one block of which ended in `classified`: operation, length, offset,
+/// path, reason and what to do. `position` and `size` are those of what was tried last.
+Error DescribeFailure(const Request& request, FileOffset position, Bytes size,
+                      const Classified& classified);
+
+}  // namespace penstock::aio

@@ -1,0 +1,59 @@
+// What an engine needs from a way of doing I/O: take raw blocks, give back raw results.
+//
+// A Drive interprets nothing: results are what the kernel said. Blocks are named by a slot, a
+// number in [0, queue_depth) that is in use from Submit until its result was reaped, so that at
+// most queue_depth blocks are ever in a drive. Descriptors and buffers belong to the caller and
+// stay valid until then.
+//
+// Threads: a drive is made, used and destroyed on one thread, the engine's I/O thread. Only Wake
+// may be called from any other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aio/aio.h"
+#include "base/result.h"
+#include "base/units.h"
+
+namespace penstock::aio {
+
+/// One transfer that a drive is to try once.
+struct BlockOperation {
+  Operation operation = Operation::kRead;
+  int fd = -1;
+  FileOffset offset;
+  std::span<std::byte> data;
+  Bytes alignment;  ///< of the file: what parts of the block must be multiples of
+  uint32_t slot = 0;
+};
+
+/// What came of it: the bytes transferred, or a negative errno.
+struct BlockResult {
+  uint32_t slot = 0;
+  int64_t result = 0;
+};
+
+class Drive {
+ public:
+  virtual ~Drive() = default;
+
+  /// Accepts a block. It may be held back until the next Reap, so that a batch is one system call.
+  virtual void Submit(const BlockOperation& block) = 0;
+  /// Appends results to `results`. Blocks until there are `at_least`, but may return with fewer,
+  /// and returns after every Wake; with 0 it only looks.
+  virtual void Reap(size_t at_least, std::vector<BlockResult>& results) = 0;
+  /// Makes the running or the next Reap return. Any thread.
+  virtual void Wake() = 0;
+  virtual const std::string& name() const = 0;
+};
+
+/// Makes a drive on the thread that will use it.
+using DriveFactory = std::function<Result<std::unique_ptr<Drive>>()>;
+
+}  // namespace penstock::aio

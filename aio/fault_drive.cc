@@ -1,0 +1,127 @@
+#include "aio/fault_drive.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/random.h"
+
+namespace penstock::aio {
+namespace {
+
+// Independent sequences of random numbers from one seed.
+constexpr uint64_t kFaultStream = 1;
+constexpr uint64_t kOrderStream = 2;
+
+double Chance(uint32_t bits) { return bits * 0x1p-32; }
+
+Bytes HalfOf(const BlockOperation& block) {
+  const Bytes half = block.alignment * (Bytes{block.data.size() / 2} / block.alignment);
+  return std::max(half, std::min(block.alignment, Bytes{block.data.size()}));
+}
+
+}  // namespace
+
+FaultDrive::FaultDrive(std::unique_ptr<Drive> base, FaultPlan plan, int queue_depth)
+    : name_(base->name() + " with faults"),
+      base_(std::move(base)),
+      plan_(std::move(plan)),
+      delay_slot_(static_cast<size_t>(queue_depth)) {}
+
+void FaultDrive::ApplyListed(const Fault& fault, uint64_t position, Fate& fate) const {
+  if (position < fault.first_block || position - fault.first_block >= fault.count) return;
+  switch (fault.kind) {
+    case Fault::Kind::kError:
+      fate.error_number = fault.error_number;
+      break;
+    case Fault::Kind::kShort:
+      fate.cut_short = true;
+      break;
+    case Fault::Kind::kDelay:
+      fate.delayed = true;
+      break;
+  }
+}
+
+void FaultDrive::ApplyRandom(uint64_t position, Fate& fate) const {
+  const auto bits = Philox(plan_.seed, kFaultStream, position);
+  if (Chance(bits[0]) < plan_.error_chance) fate.error_number = EIO;
+  if (Chance(bits[1]) < plan_.transient_chance) {
+    fate.error_number = (bits[1] & 1) == 0 ? EINTR : EAGAIN;
+  }
+  if (Chance(bits[2]) < plan_.short_chance) fate.cut_short = true;
+}
+
+FaultDrive::Fate FaultDrive::Decide(Operation operation) {
+  const auto index = static_cast<size_t>(operation);
+  const uint64_t position = seen_[0] + seen_[1];
+  Fate fate;
+  ApplyRandom(position, fate);
+  for (const Fault& fault : plan_.faults) {
+    if (fault.operation && *fault.operation != operation) continue;
+    ApplyListed(fault, fault.operation ? seen_[index] : position, fate);
+  }
+  ++seen_[index];
+  return fate;
+}
+
+void FaultDrive::Submit(const BlockOperation& block) {
+  const Fate fate = Decide(block.operation);
+  delay_slot_[block.slot] = fate.delayed;
+  if (fate.error_number != 0) {
+    ready_.push_back({block.slot, -fate.error_number});
+    return;
+  }
+  BlockOperation passed = block;
+  if (fate.cut_short) passed.data = block.data.first(HalfOf(block).value);
+  ++in_base_;
+  base_->Submit(passed);
+}
+
+void FaultDrive::CollectFromBase(size_t at_least) {
+  from_base_.clear();
+  base_->Reap(at_least, from_base_);
+  in_base_ -= from_base_.size();
+  for (const BlockResult& result : from_base_) {
+    if (delay_slot_[result.slot]) {
+      delayed_.push_back({reported_ + kDelayedBehind, result});
+    } else {
+      ready_.push_back(result);
+    }
+  }
+}
+
+void FaultDrive::ReleaseDelayed() {
+  const bool nothing_else = ready_.empty() && in_base_ == 0;
+  std::erase_if(delayed_, [&](const Delayed& delayed) {
+    const bool due = nothing_else || reported_ >= delayed.after;
+    if (due) ready_.push_back(delayed.result);
+    return due;
+  });
+}
+
+void FaultDrive::Report(std::vector<BlockResult>& results) {
+  size_t count = ready_.size();
+  if (plan_.reorder && count > 1) {
+    // A random choice of at least one, in random order: the front of a partial Fisher-Yates
+    // shuffle.
+    count = 1 + Philox(plan_.seed, kOrderStream, draws_++)[0] % count;
+    for (size_t i = 0; i < count; ++i) {
+      const uint32_t bits = Philox(plan_.seed, kOrderStream, draws_++)[0];
+      std::swap(ready_[i], ready_[i + bits % (ready_.size() - i)]);
+    }
+  }
+  const auto end = ready_.begin() + static_cast<std::ptrdiff_t>(count);
+  results.insert(results.end(), ready_.begin(), end);
+  ready_.erase(ready_.begin(), end);
+  reported_ += count;
+}
+
+void FaultDrive::Reap(size_t at_least, std::vector<BlockResult>& results) {
+  ReleaseDelayed();
+  CollectFromBase(at_least > 0 && ready_.empty() ? 1 : 0);
+  ReleaseDelayed();
+  Report(results);
+}
+
+}  // namespace penstock::aio

@@ -1,0 +1,65 @@
+// A drive that misbehaves by plan, over any other drive: for tests of everything above.
+//
+// Errors are reported without the block ever reaching the base drive. A short block reaches it cut
+// to about half, rounded to the file's alignment (a block of one alignment unit cannot be short and
+// goes through whole). A delayed block is carried out at once, but reported only after
+// kDelayedBehind others or when nothing else is in flight. With `reorder`, results wait in a pool
+// and leave it at random. What happens to a block depends on the plan, its seed and the block's
+// position alone.
+//
+// Owns the base drive. Threads: see aio/drive.h.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/drive.h"
+
+namespace penstock::aio {
+
+inline constexpr uint64_t kDelayedBehind = 64;
+
+class FaultDrive final : public Drive {
+ public:
+  FaultDrive(std::unique_ptr<Drive> base, FaultPlan plan, int queue_depth);
+
+  void Submit(const BlockOperation& block) override;
+  void Reap(size_t at_least, std::vector<BlockResult>& results) override;
+  void Wake() override { base_->Wake(); }
+  const std::string& name() const override { return name_; }
+
+ private:
+  /// What befalls one block.
+  struct Fate {
+    int error_number = 0;
+    bool cut_short = false;
+    bool delayed = false;
+  };
+  struct Delayed {
+    uint64_t after = 0;  ///< due when this many results were reported
+    BlockResult result;
+  };
+
+  Fate Decide(Operation operation);
+  void ApplyListed(const Fault& fault, uint64_t position, Fate& fate) const;
+  void ApplyRandom(uint64_t position, Fate& fate) const;
+  void CollectFromBase(size_t at_least);
+  void ReleaseDelayed();
+  void Report(std::vector<BlockResult>& results);
+
+  const std::string name_;
+  const std::unique_ptr<Drive> base_;
+  const FaultPlan plan_;
+  std::array<uint64_t, 2> seen_{};  ///< blocks so far, by operation
+  std::vector<bool> delay_slot_;    ///< by slot: its result is to be delayed
+  size_t in_base_ = 0;
+  uint64_t reported_ = 0;
+  uint64_t draws_ = 0;  ///< random numbers used up by `reorder`
+  std::vector<BlockResult> ready_;
+  std::vector<Delayed> delayed_;
+  std::vector<BlockResult> from_base_;
+};
+
+}  // namespace penstock::aio

@@ -1,0 +1,177 @@
+// Files: opening with O_DIRECT, their alignment, and reserving space before it is needed.
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "aio/aio.h"
+
+namespace penstock::aio {
+namespace {
+
+constexpr Bytes kUsualAlignment = 4_KiB;
+constexpr Bytes kAllocatedUnit = 512_B;  // of st_blocks, whatever the file system's block size
+
+int OpenRetrying(const char* path, int flags, mode_t mode = 0) {
+  int fd = -1;
+  do {
+    fd = ::open(path, flags | O_CLOEXEC, mode);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+/// The logical sector size of the block device `fd`, if it is one.
+std::optional<Bytes> SectorSize(int fd) {
+  int size = 0;
+  if (::ioctl(fd, BLKSSZGET, &size) != 0 || size <= 0) return std::nullopt;
+  return Bytes{static_cast<uint64_t>(size)};
+}
+
+/// What statx says about direct I/O on the file, if the kernel and the file system say anything.
+std::optional<Bytes> ReportedAlignment([[maybe_unused]] int fd) {
+#ifdef STATX_DIOALIGN
+  struct statx info {};
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &info) == 0 &&
+      (info.stx_mask & STATX_DIOALIGN) != 0 && info.stx_dio_offset_align > 0) {
+    return Bytes{std::max(info.stx_dio_mem_align, info.stx_dio_offset_align)};
+  }
+#endif
+  return std::nullopt;
+}
+
+Bytes DirectAlignment(int fd) {
+  if (const auto reported = ReportedAlignment(fd)) return *reported;
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return kUsualAlignment;
+  if (S_ISBLK(info.st_mode)) return SectorSize(fd).value_or(kUsualAlignment);
+  const std::string device =
+      fmt::format("/dev/block/{}:{}", major(info.st_dev), minor(info.st_dev));
+  const UniqueFd device_fd(OpenRetrying(device.c_str(), O_RDONLY));
+  if (!device_fd.valid()) return kUsualAlignment;
+  return SectorSize(device_fd.get()).value_or(kUsualAlignment);
+}
+
+Error NoDirectIo(const std::string& path) {
+  return MakeError(ErrorCode::kUnavailable,
+                   "opening {} with O_DIRECT: its file system does not support direct I/O; name a "
+                   "path on one that does (ext4, xfs)",
+                   path);
+}
+
+Result<UniqueFd> OpenExisting(const std::string& path, const File::OpenOptions& options) {
+  const int flags = (options.writable ? O_RDWR : O_RDONLY) | (options.direct ? O_DIRECT : 0);
+  UniqueFd fd(OpenRetrying(path.c_str(), flags));
+  if (fd.valid()) return fd;
+  if (errno == EINVAL && options.direct) return NoDirectIo(path);
+  const char* purpose = options.writable ? "reading and writing" : "reading";
+  return ErrnoError(errno, fmt::format("opening {} for {}", path, purpose));
+}
+
+/// Creates an empty file. Apart from opening it, since an open that fails for want of O_DIRECT may
+/// leave the file behind.
+Status CreateEmpty(const std::string& path) {
+  const UniqueFd fd(OpenRetrying(path.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0600));
+  if (fd.valid()) return {};
+  Error error = ErrnoError(errno, fmt::format("creating {}", path));
+  if (errno == EEXIST) error.message += "; remove it or name another path";
+  return error;
+}
+
+/// Free space for us on the file system of `fd`; none where it does not say.
+std::optional<Bytes> FreeSpace(int fd) {
+  struct statvfs info {};
+  if (::fstatvfs(fd, &info) != 0 || info.f_blocks == 0) return std::nullopt;
+  return Bytes{static_cast<uint64_t>(info.f_bavail) * info.f_frsize};
+}
+
+Error NoSpace(const std::string& path, Bytes size, Bytes missing, std::optional<Bytes> free) {
+  return MakeError(ErrorCode::kOutOfSpace,
+                   "reserving {} for {}: {} bytes more are needed and {} are free on its file "
+                   "system; free space or name another path",
+                   ToString(size), path, missing.value,
+                   free ? std::to_string(free->value) : std::string("not enough"));
+}
+
+int FallocateRetrying(int fd, Bytes size) {
+  int result = 0;
+  do {
+    result = ::fallocate(fd, 0, 0, static_cast<off_t>(size.value));
+  } while (result != 0 && errno == EINTR);
+  return result == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+Result<File> File::Open(const std::string& path, const OpenOptions& options) {
+  if (options.create) PENSTOCK_TRY(CreateEmpty(path));
+  Result<UniqueFd> fd = OpenExisting(path, options);
+  if (!fd.ok()) {
+    if (options.create) ::unlink(path.c_str());
+    return fd.error();
+  }
+  const Bytes alignment = options.direct ? DirectAlignment(fd->get()) : 1_B;
+  return Adopt(std::move(fd).value(), path, alignment);
+}
+
+File File::Adopt(UniqueFd fd, std::string name, Bytes alignment) {
+  PENSTOCK_CHECK(alignment.value > 0);
+  File file;
+  file.fd_ = std::move(fd);
+  file.path_ = std::move(name);
+  file.alignment_ = alignment;
+  return file;
+}
+
+Status File::Allocate(Bytes size) {
+  if (size.value == 0) return {};
+  struct stat before {};
+  if (::fstat(fd(), &before) != 0) {
+    return ErrnoError(errno, fmt::format("reading the size of {}", path_));
+  }
+  const Bytes held = kAllocatedUnit * static_cast<uint64_t>(before.st_blocks);
+  const Bytes missing = size > held ? size - held : 0_B;
+  // Asked first, so that a reservation that cannot fit does not fill the drive on its way to
+  // failing.
+  const std::optional<Bytes> free = FreeSpace(fd());
+  constexpr Bytes kLargest{static_cast<uint64_t>(std::numeric_limits<off_t>::max())};
+  if (size > kLargest || (free && missing > *free)) return NoSpace(path_, size, missing, free);
+
+  const int error_number = FallocateRetrying(fd(), size);
+  if (error_number == 0) return {};
+  // Give back what a failed reservation took beyond the end.
+  if (::ftruncate(fd(), before.st_size) != 0) {
+    return ErrnoError(errno, fmt::format("cutting {} back after a failed reservation", path_));
+  }
+  if (error_number == EOPNOTSUPP) {
+    return MakeError(
+        ErrorCode::kUnavailable,
+        "reserving {} for {}: its file system cannot reserve space (fallocate); name a "
+        "path on one that can (ext4, xfs)",
+        ToString(size), path_);
+  }
+  if (error_number == ENOSPC) return NoSpace(path_, size, missing, FreeSpace(fd()));
+  return ErrnoError(error_number, fmt::format("reserving {} for {}", ToString(size), path_));
+}
+
+Result<Bytes> File::Size() const {
+  struct stat info {};
+  if (::fstat(fd(), &info) != 0) {
+    return ErrnoError(errno, fmt::format("reading the size of {}", path_));
+  }
+  if (!S_ISBLK(info.st_mode)) return Bytes{static_cast<uint64_t>(info.st_size)};
+  uint64_t device_size = 0;
+  if (::ioctl(fd(), BLKGETSIZE64, &device_size) != 0) {
+    return ErrnoError(errno, fmt::format("reading the size of {}", path_));
+  }
+  return Bytes{device_size};
+}
+
+}  // namespace penstock::aio

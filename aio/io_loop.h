@@ -1,0 +1,70 @@
+// The policy of every engine, without threads: which blocks go to the drive, and what follows from
+// their results.
+//
+// Cuts requests into blocks, keeps at most `queue_depth` of them in the drive, retries transient
+// failures with a bound, continues short transfers, and hands each request to `finish` exactly
+// once.
+//
+// Not thread-safe: it lives on the I/O thread of one engine. It uses the drive, which must outlive
+// it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "aio/aio.h"
+#include "aio/completion.h"
+#include "aio/drive.h"
+#include "aio/request_queue.h"
+
+namespace penstock::aio {
+
+/// How often a block is tried again without any progress before its request fails.
+inline constexpr int kMaxAttempts = 32;
+
+class IoLoop {
+ public:
+  using Finish = std::function<void(PendingRequest&)>;
+
+  /// Of `options` it uses block_size, queue_depth and overlap_events.
+  IoLoop(Drive& drive, const EngineOptions& options, Finish finish);
+
+  /// Takes a request over. One whose outcome is a failure already is finished at once.
+  void Add(std::shared_ptr<PendingRequest> request);
+  /// Gives the drive as many blocks as it may have.
+  void Fill();
+  /// Waits for results (or for a Wake of the drive) and acts on them.
+  void Reap();
+
+  bool idle() const { return queue_.empty() && free_.size() == blocks_.size(); }
+  /// Whether a request that arrived now would get a block to the drive at once.
+  bool has_room() const;
+  /// The sums so far, of requests that `finish` has seen or is seeing.
+  const EngineStats& stats() const { return stats_; }
+
+ private:
+  void Send(uint32_t slot);
+  void Handle(const BlockResult& result);
+  void Advance(uint32_t slot, const Classified& classified);
+  void TryAgain(uint32_t slot, const Classified& classified);
+  void Fail(uint32_t slot, const Classified& classified);
+  /// Frees the slot, and finishes the request when this was its last block.
+  void Close(uint32_t slot);
+  void FinishRequest(PendingRequest& request);
+
+  Drive& drive_;
+  const bool overlap_events_;
+  const Finish finish_;
+  RequestQueue queue_;
+  std::vector<Block> blocks_;    ///< by slot
+  std::vector<uint32_t> free_;   ///< slots without a block
+  std::deque<uint32_t> resend_;  ///< slots whose block goes to the drive again
+  size_t in_flight_ = 0;         ///< blocks in the drive
+  std::vector<BlockResult> results_;
+  EngineStats stats_;
+};
+
+}  // namespace penstock::aio

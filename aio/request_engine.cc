@@ -1,0 +1,180 @@
+#include "aio/request_engine.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "aio/io_thread.h"
+#include "base/check.h"
+
+namespace penstock::aio {
+namespace {
+
+/// Why a request cannot be carried out at all, or success.
+Status Validate(const Request& request) {
+  const char* operation = ToString(request.operation);
+  if (request.file == nullptr) {
+    return MakeError(ErrorCode::kInvalidArgument, "{} request without a file", operation);
+  }
+  const uint64_t alignment = request.file->alignment().value;
+  const auto address = reinterpret_cast<uintptr_t>(request.buffer.data());
+  const auto describe = [&] {
+    return fmt::format("{} of {} bytes at offset {} of {}", operation, request.buffer.size(),
+                       request.offset.value, request.file->path());
+  };
+  if (request.buffer.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument, "{}: the buffer is empty", describe());
+  }
+  constexpr auto kLastOffset = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  if (request.offset.value > kLastOffset ||
+      request.buffer.size() > kLastOffset - request.offset.value) {
+    return MakeError(ErrorCode::kInvalidArgument, "{}: it ends beyond the largest file offset",
+                     describe());
+  }
+  if (request.offset.value % alignment != 0 || request.buffer.size() % alignment != 0 ||
+      address % alignment != 0) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{}, buffer at {:#x}: offset, size and address must be multiples of {}",
+                     describe(), address, alignment);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> RequestEngine::Create(const EngineOptions& options,
+                                                      const DriveFactory& factory) {
+  std::unique_ptr<RequestEngine> engine(new RequestEngine);
+  std::promise<Status> started;
+  std::future<Status> outcome = started.get_future();
+  try {
+    engine->io_thread_ = std::thread(
+        [&options, &factory, raw = engine.get(), promise = std::move(started)]() mutable {
+          raw->Run(options, factory, std::move(promise));
+        });
+  } catch (const std::system_error& error) {
+    return MakeError(ErrorCode::kUnavailable, "starting the I/O thread: {}",
+                     error.code().message());
+  }
+  PENSTOCK_TRY(outcome.get());
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+RequestEngine::~RequestEngine() {
+  if (!io_thread_.joinable()) return;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    // Under the lock: without it the thread could end, and its drive with it, before the call. A
+    // null drive was never made.
+    if (drive_ != nullptr) drive_->Wake();
+  }
+  io_thread_.join();
+}
+
+void RequestEngine::Run(const EngineOptions& options, const DriveFactory& factory,
+                        std::promise<Status> started) {
+  EnterIoThread("penstock-io");
+  Result<std::unique_ptr<Drive>> made = factory();
+  if (!made.ok()) return started.set_value(made.error());
+  const std::unique_ptr<Drive> drive = std::move(made).value();
+  IoLoop* running = nullptr;
+  IoLoop loop(*drive, options, [&](PendingRequest& request) { Finish(request, running->stats()); });
+  running = &loop;
+  name_ = drive->name();
+  drive_ = drive.get();
+  // From here on options and factory may be gone: Create returns.
+  started.set_value(Status());
+  Serve(loop);
+}
+
+void RequestEngine::Serve(IoLoop& loop) {
+  while (TakeSubmitted(loop)) {
+    loop.Fill();
+    if (MayWait(loop)) loop.Reap();
+  }
+}
+
+bool RequestEngine::TakeSubmitted(IoLoop& loop) {
+  {
+    MutexLock lock(mutex_);
+    wake_on_submit_ = false;
+    if (stopping_ && submitted_.empty() && loop.idle()) return false;
+    taken_.swap(submitted_);
+  }
+  for (std::shared_ptr<PendingRequest>& request : taken_) loop.Add(std::move(request));
+  taken_.clear();
+  return true;
+}
+
+bool RequestEngine::MayWait(const IoLoop& loop) {
+  MutexLock lock(mutex_);
+  if (!submitted_.empty() && loop.has_room()) return false;
+  if (stopping_ && loop.idle()) return false;
+  wake_on_submit_ = loop.has_room();
+  return true;
+}
+
+void RequestEngine::Finish(PendingRequest& request, const EngineStats& stats) {
+  {
+    MutexLock lock(mutex_);
+    stats_ = stats;
+  }
+  request.ticket->Complete(request.outcome);
+  if (request.request.on_complete) {
+    request.request.on_complete(request.outcome);
+    // What the callback holds is let go before Drain returns.
+    request.request.on_complete = nullptr;
+  }
+  MutexLock lock(mutex_);
+  unfinished_.erase(request.sequence);
+  request_finished_.NotifyAll();
+}
+
+Ticket RequestEngine::Submit(Request request) {
+  auto pending = std::make_shared<PendingRequest>();
+  pending->outcome = Validate(request);
+  pending->request = std::move(request);
+  pending->ticket = std::make_shared<Ticket::State>();
+  Ticket ticket(pending->ticket);
+
+  bool wake = false;
+  {
+    MutexLock lock(mutex_);
+    pending->sequence = next_sequence_++;
+    unfinished_.insert(unfinished_.end(), pending->sequence);
+    submitted_.push_back(std::move(pending));
+    wake = std::exchange(wake_on_submit_, false);
+  }
+  // From a callback there is nobody to wake: the I/O thread itself is submitting.
+  if (wake && std::this_thread::get_id() != io_thread_.get_id()) drive_->Wake();
+  return ticket;
+}
+
+Status RequestEngine::Sync(const File& file) {
+  int result = 0;
+  do {
+    result = ::fdatasync(file.fd());
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return {};
+  // The kernel reports a failed write-back once and forgets the pages: a second try would lie.
+  return ErrnoError(errno, fmt::format("making {} durable (fdatasync)", file.path()));
+}
+
+void RequestEngine::Drain() {
+  PENSTOCK_CHECK(std::this_thread::get_id() != io_thread_.get_id(),
+                 "Drain was called from a completion callback, which it would wait for");
+  MutexLock lock(mutex_);
+  const uint64_t end = next_sequence_;
+  while (!unfinished_.empty() && *unfinished_.begin() < end) request_finished_.Wait(mutex_);
+}
+
+EngineStats RequestEngine::stats() const {
+  MutexLock lock(mutex_);
+  return stats_;
+}
+
+}  // namespace penstock::aio

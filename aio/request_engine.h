@@ -1,0 +1,64 @@
+// The one engine behind every CreateEngine: an I/O thread that runs an IoLoop over a drive.
+//
+// Callers queue requests under a lock; the I/O thread takes them over, and nothing but that thread
+// touches the loop and the drive. It also runs the completion callbacks. Any thread may call
+// Engine's functions; Drain must not be called from a callback.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "aio/aio.h"
+#include "aio/drive.h"
+#include "aio/io_loop.h"
+#include "aio/request_queue.h"
+#include "base/mutex.h"
+
+namespace penstock::aio {
+
+class RequestEngine final : public Engine {
+ public:
+  /// Starts the I/O thread, which makes its drive with `factory`. Errors: those of the factory, and
+  /// kUnavailable where no thread is to be had. Of `options` it uses what IoLoop uses.
+  static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options,
+                                                const DriveFactory& factory);
+  ~RequestEngine() override;
+
+  Ticket Submit(Request request) override EXCLUDES(mutex_);
+  Status Sync(const File& file) override;
+  void Drain() override EXCLUDES(mutex_);
+  EngineStats stats() const override EXCLUDES(mutex_);
+  const std::string& name() const override { return name_; }
+
+ private:
+  RequestEngine() = default;
+  /// The I/O thread; `started` receives how making the drive went.
+  void Run(const EngineOptions& options, const DriveFactory& factory, std::promise<Status> started);
+  void Serve(IoLoop& loop);
+  /// Moves what was submitted into the loop. False when the engine is to end and nothing is left.
+  bool TakeSubmitted(IoLoop& loop) EXCLUDES(mutex_);
+  /// False when there is something to do first; else a Submit will wake the drive from now on.
+  bool MayWait(const IoLoop& loop) EXCLUDES(mutex_);
+  void Finish(PendingRequest& request, const EngineStats& stats) EXCLUDES(mutex_);
+
+  std::string name_;
+  Drive* drive_ = nullptr;  ///< lives on the I/O thread, from before Create returns until the join
+  std::vector<std::shared_ptr<PendingRequest>> taken_;  ///< used by the I/O thread only
+
+  mutable Mutex mutex_;
+  CondVar request_finished_;
+  std::vector<std::shared_ptr<PendingRequest>> submitted_ GUARDED_BY(mutex_);
+  std::set<uint64_t> unfinished_ GUARDED_BY(mutex_);  ///< sequence numbers
+  uint64_t next_sequence_ GUARDED_BY(mutex_) = 0;
+  bool wake_on_submit_ GUARDED_BY(mutex_) = false;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  EngineStats stats_ GUARDED_BY(mutex_);
+  std::thread io_thread_;
+};
+
+}  // namespace penstock::aio

@@ -1,0 +1,70 @@
+#include "aio/request_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace penstock::aio {
+namespace {
+
+Bytes SizeOf(const PendingRequest& request) { return Bytes{request.request.buffer.size()}; }
+
+/// Blocks begin on multiples of the file's alignment, also where that is no divisor of the block
+/// size.
+Bytes BlockSizeFor(Bytes block_size, Bytes alignment) {
+  return std::max(alignment, alignment * (block_size / alignment));
+}
+
+}  // namespace
+
+void RequestQueue::Push(std::shared_ptr<PendingRequest> request) {
+  PENSTOCK_CHECK(SizeOf(*request).value > 0);
+  classes_[static_cast<size_t>(request->request.priority)].push_back(std::move(request));
+}
+
+bool RequestQueue::empty() const {
+  return std::all_of(classes_.begin(), classes_.end(),
+                     [](const auto& requests) { return requests.empty(); });
+}
+
+size_t RequestQueue::ChooseClass() const {
+  size_t highest = 0;
+  while (classes_[highest].empty()) {
+    ++highest;
+    PENSTOCK_CHECK(highest < classes_.size(), "a block was cut from an empty queue");
+  }
+  size_t chosen = highest;
+  for (size_t lower = highest + 1; lower < classes_.size(); ++lower) {
+    if (classes_[lower].empty() || passed_over_[lower] < kStarvationBound) continue;
+    const bool older =
+        chosen == highest || classes_[lower].front()->sequence < classes_[chosen].front()->sequence;
+    if (older) chosen = lower;
+  }
+  return chosen;
+}
+
+Block RequestQueue::Cut() {
+  const size_t chosen = ChooseClass();
+  for (size_t lower = chosen + 1; lower < classes_.size(); ++lower) {
+    if (!classes_[lower].empty()) ++passed_over_[lower];
+  }
+  passed_over_[chosen] = 0;
+
+  auto& requests = classes_[chosen];
+  Block block{.request = requests.front(), .begin = requests.front()->cut};
+  PendingRequest& request = *block.request;
+  const Bytes most = BlockSizeFor(block_size_, request.request.file->alignment());
+  block.size = std::min(most, SizeOf(request) - request.cut);
+  request.cut += block.size;
+  ++request.open_blocks;
+  if (request.cut == SizeOf(request)) requests.pop_front();
+  return block;
+}
+
+void RequestQueue::Abandon(const PendingRequest& request) {
+  std::erase_if(classes_[static_cast<size_t>(request.request.priority)],
+                [&](const auto& queued) { return queued.get() == &request; });
+}
+
+}  // namespace penstock::aio

@@ -1,0 +1,60 @@
+// Requests that wait to be cut into blocks, and the rule of which block goes next.
+//
+// Not thread-safe: it belongs to the I/O thread of one engine. It shares the requests with whoever
+// pushed them and with the blocks cut from them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+
+#include "aio/aio.h"
+#include "aio/ticket_state.h"
+#include "base/result.h"
+#include "base/units.h"
+
+namespace penstock::aio {
+
+/// A request between Submit and its completion.
+struct PendingRequest {
+  Request request;
+  std::shared_ptr<Ticket::State> ticket;
+  uint64_t sequence = 0;     ///< in the order of Submit
+  Status outcome;            ///< the first failure
+  Bytes cut;                 ///< bytes that were handed out as blocks
+  uint32_t open_blocks = 0;  ///< blocks that were handed out and are not finished
+};
+
+/// A part of a request, and how far it is.
+struct Block {
+  std::shared_ptr<PendingRequest> request;
+  Bytes begin;  ///< relative to the request
+  Bytes size;
+  Bytes transferred;
+  int attempts = 0;  ///< transient failures since the last progress
+};
+
+class RequestQueue {
+ public:
+  explicit RequestQueue(Bytes block_size) : block_size_(block_size) {}
+
+  /// Precondition: the request is valid and not empty.
+  void Push(std::shared_ptr<PendingRequest> request);
+  bool empty() const;
+  /// The next block: of the oldest request of the highest class, or of the oldest request of a
+  /// lower class over whose head kStarvationBound blocks have gone. Precondition: not empty.
+  Block Cut();
+  /// Forgets what is not cut yet of a request that failed.
+  void Abandon(const PendingRequest& request);
+
+ private:
+  size_t ChooseClass() const;
+
+  const Bytes block_size_;
+  std::array<std::deque<std::shared_ptr<PendingRequest>>, kPriorityCount> classes_;
+  /// Blocks of higher classes that were cut while the class waited.
+  std::array<int, kPriorityCount> passed_over_{};
+};
+
+}  // namespace penstock::aio

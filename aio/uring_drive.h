@@ -1,0 +1,57 @@
+// A drive over io_uring: one system call submits a batch and waits for completions.
+//
+// Where the kernel has them, the ring is made with SINGLE_ISSUER and DEFER_TASKRUN (6.1):
+// completions are then worked on only while the I/O thread waits for them. Another thread wakes it
+// through an eventfd on which the ring always holds one read, so waiting costs nothing and polls
+// nothing.
+//
+// Owns the ring and the eventfd. Threads: see aio/drive.h. ThreadSanitizer needs no help here: the
+// ring is used by one thread, and buffers pass between it and the callers under the engine's locks.
+#pragma once
+
+#include <liburing.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aio/drive.h"
+#include "base/unique_fd.h"
+
+namespace penstock::aio {
+
+class UringDrive final : public Drive {
+ public:
+  struct Options {
+    int queue_depth = 32;
+    bool single_submit = false;  ///< one system call a block instead of one a batch
+    bool plain_ring = false;     ///< do not ask for the flags of newer kernels
+  };
+
+  /// Errors: kUnavailable where the kernel has no io_uring, forbids it or lacks the operations.
+  static Result<std::unique_ptr<UringDrive>> Create(const Options& options);
+  ~UringDrive() override;
+
+  void Submit(const BlockOperation& block) override;
+  void Reap(size_t at_least, std::vector<BlockResult>& results) override;
+  void Wake() override;
+  const std::string& name() const override { return name_; }
+
+ private:
+  explicit UringDrive(bool single_submit) : single_submit_(single_submit) {}
+  Status SetUp(const Options& options);
+  Status CheckOperations();
+  io_uring_sqe* NextEntry();
+  void ReadWakeups();
+  void SubmitAndWait(unsigned at_least);
+
+  const std::string name_ = "io_uring";
+  const bool single_submit_;
+  bool ring_exists_ = false;
+  io_uring ring_{};
+  UniqueFd wake_fd_;
+  uint64_t wakeups_ = 0;  ///< where the kernel puts the eventfd's count
+};
+
+}  // namespace penstock::aio

@@ -1,0 +1,254 @@
+// What every engine promises while nothing goes wrong, with and without faults that it has to hide.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/aio/support.h"
+
+namespace penstock::aio {
+namespace {
+
+using EngineContract = EngineTest;
+INSTANTIATE_TEST_SUITE_P(Engines, EngineContract, testing::ValuesIn(EveryEngine()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Faulty, EngineContract, testing::ValuesIn(EveryEngineWithHarmlessFaults()),
+                         CaseName);
+
+/// Writes a pattern of `size` bytes at `offset`, reads it into other memory and compares.
+void RoundTrip(Engine& engine, const File& file, uint64_t offset, size_t size, uint64_t seed) {
+  Buffer out(size);
+  FillPattern(out.bytes(), seed);
+  ASSERT_OK(engine.Submit(WriteRequest(file, offset, out.bytes())).Wait());
+  Buffer in(size);
+  ASSERT_OK(engine.Submit(ReadRequest(file, offset, in.bytes())).Wait());
+  EXPECT_EQ(PatternErrors(in.bytes(), seed), 0u) << size << " bytes at " << offset;
+}
+
+TEST_P(EngineContract, ReadsSeeWhatWasWrittenAtAnySizeAndOffset) {
+  MAKE_ENGINE(engine, {.block_size = 8_KiB, .queue_depth = 4});
+  ScratchFile file;
+  const std::vector<size_t> sizes = {1, 511, 4096, 8191, 8192, 8193, 3 * 8192 + 7, 300'001};
+  uint64_t seed = 0;
+  for (size_t size : sizes) {
+    RoundTrip(*engine, file.get(), seed * 1'000'003, size, seed);
+    ++seed;
+  }
+}
+
+TEST_P(EngineContract, DirectIoTakesOddMultiplesOfTheAlignment) {
+  MAKE_ENGINE(engine, {.block_size = 8_KiB, .queue_depth = 4});
+  ScratchFile file(true);
+  if (!file.result().ok()) GTEST_SKIP() << file.result().error().message;
+  const uint64_t unit = file.get().alignment().value;
+  for (uint64_t count : {1, 3, 17, 64}) {
+    RoundTrip(*engine, file.get(), 5 * unit, count * unit, count);
+  }
+}
+
+TEST_P(EngineContract, OffsetsBeyondFourGiBReachTheirPlace) {
+  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 4});
+  ScratchFile file;
+  const uint64_t far = (5_GiB).value + 4096;
+  RoundTrip(*engine, file.get(), far, 40'000, 1);
+  Buffer low(40'000);
+  ASSERT_OK(engine->Submit(ReadRequest(file.get(), far % (4_GiB).value, low.bytes())).Wait());
+  EXPECT_THAT(std::vector<std::byte>(low.bytes().begin(), low.bytes().end()),
+              testing::Each(std::byte{0}));
+}
+
+/// `count` writes of mixed sizes, then as many reads, all submitted before any is waited for.
+void ManyRequests(Engine& engine, size_t count) {
+  ScratchFile file;
+  constexpr size_t kStride = 20'000;
+  Buffer out(count * kStride);
+  FillPattern(out.bytes(), 1);
+  std::vector<Ticket> tickets;
+  for (size_t i = 0; i < count; ++i) {
+    tickets.push_back(engine.Submit(
+        WriteRequest(file.get(), i * kStride, out.bytes().subspan(i * kStride, kStride))));
+  }
+  ASSERT_OK(WaitAll(tickets));
+  tickets.clear();
+  Buffer in(count * kStride);
+  for (size_t i = 0; i < count; ++i) {
+    tickets.push_back(engine.Submit(
+        ReadRequest(file.get(), i * kStride, in.bytes().subspan(i * kStride, kStride))));
+  }
+  ASSERT_OK(WaitAll(tickets));
+  EXPECT_EQ(PatternErrors(in.bytes(), 1), 0u);
+}
+
+TEST_P(EngineContract, ManyRequestsAtQueueDepthOneKeepOneBlockInFlight) {
+  MAKE_ENGINE(engine, {.block_size = 8_KiB, .queue_depth = 1});
+  ManyRequests(*engine, 60);
+  EXPECT_EQ(engine->stats().max_in_flight, 1);
+}
+
+TEST_P(EngineContract, ManyRequestsFillTheQueueAndNeverMoreThanThat) {
+  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 32});
+  ManyRequests(*engine, 200);
+  EXPECT_LE(engine->stats().max_in_flight, 32);
+  EXPECT_GE(engine->stats().max_in_flight, 5) << "a request of five blocks fits into the queue";
+}
+
+TEST_P(EngineContract, SubmittingSinglyAndWithoutOverlapChangesNothing) {
+  for (const bool single_submit : {false, true}) {
+    for (const bool overlap_events : {false, true}) {
+      MAKE_ENGINE(engine, {.block_size = 4_KiB,
+                           .queue_depth = 8,
+                           .single_submit = single_submit,
+                           .overlap_events = overlap_events});
+      ManyRequests(*engine, 40);
+      EXPECT_LE(engine->stats().max_in_flight, 8);
+    }
+  }
+}
+
+TEST_P(EngineContract, StatsCountBytesBlocksAndRequests) {
+  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 4});
+  ScratchFile file;
+  Buffer buffer(10'000);
+  ASSERT_OK(engine->Submit(WriteRequest(file.get(), 0, buffer.bytes())).Wait());
+  ASSERT_OK(engine->Submit(ReadRequest(file.get(), 0, buffer.bytes().first(4097))).Wait());
+  const EngineStats stats = engine->stats();
+  EXPECT_EQ(stats.write_bytes, 10'000u);
+  EXPECT_EQ(stats.read_bytes, 4097u);
+  EXPECT_EQ(stats.blocks, 3u + 2u);
+  EXPECT_EQ(stats.requests, 2u);
+  EXPECT_EQ(stats.errors, 0u);
+}
+
+TEST_P(EngineContract, CallbackRunsOnceAfterItsTicketIsDone) {
+  MAKE_ENGINE(engine);
+  ScratchFile file;
+  Buffer buffer(100);
+  std::promise<Ticket> ticket;
+  std::atomic<int> calls{0};
+  std::atomic<bool> done_before{false};
+  Request request = WriteRequest(file.get(), 0, buffer.bytes());
+  request.on_complete = [&, held = ticket.get_future().share()](const Status& outcome) {
+    ++calls;
+    done_before = outcome.ok() && held.get().done();
+  };
+  ticket.set_value(engine->Submit(std::move(request)));
+  engine->Drain();
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(done_before);
+}
+
+TEST_P(EngineContract, CallbackMaySubmitTheNextRequest) {
+  MAKE_ENGINE(engine);
+  ScratchFile file;
+  Buffer buffer(4096);
+  std::atomic<int> remaining{50};
+  std::promise<void> finished;
+  std::function<void(const Status&)> next = [&](const Status& outcome) {
+    if (!outcome.ok() || --remaining == 0) return finished.set_value();
+    Request request = WriteRequest(file.get(), 0, buffer.bytes());
+    request.on_complete = next;
+    engine->Submit(std::move(request));
+  };
+  Request first = WriteRequest(file.get(), 0, buffer.bytes());
+  first.on_complete = next;
+  engine->Submit(std::move(first));
+  finished.get_future().wait();
+  EXPECT_EQ(remaining, 0);
+}
+
+TEST_P(EngineContract, SeveralThreadsMayWaitForOneTicket) {
+  MAKE_ENGINE(engine);
+  ScratchFile file;
+  Buffer buffer(1 << 20);
+  const Ticket ticket = engine->Submit(WriteRequest(file.get(), 0, buffer.bytes()));
+  std::atomic<int> succeeded{0};
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 4; ++i) {
+    waiters.emplace_back([&] { succeeded += ticket.Wait().ok() ? 1 : 0; });
+  }
+  for (std::thread& waiter : waiters) waiter.join();
+  EXPECT_EQ(succeeded, 4);
+  EXPECT_TRUE(ticket.done());
+}
+
+TEST_P(EngineContract, SeveralThreadsMaySubmit) {
+  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 4});
+  ScratchFile file;
+  std::vector<std::thread> submitters;
+  for (uint64_t i = 0; i < 4; ++i) {
+    submitters.emplace_back([&, i] {
+      for (uint64_t j = 0; j < 10; ++j) {
+        RoundTrip(*engine, file.get(), (i * 10 + j) * 10'000, 10'000, i * 10 + j);
+      }
+    });
+  }
+  for (std::thread& submitter : submitters) submitter.join();
+  EXPECT_EQ(engine->stats().requests, 80u);
+}
+
+TEST_P(EngineContract, DestructionCompletesEverything) {
+  std::unique_ptr<Engine> engine = Make({.block_size = 4_KiB, .queue_depth = 2});
+  if (engine == nullptr) return;
+  ScratchFile file;
+  Buffer buffer(20'000);
+  std::atomic<int> completed{0};
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 50; ++i) {
+    Request request = WriteRequest(file.get(), 0, buffer.bytes());
+    request.on_complete = [&](const Status&) { ++completed; };
+    tickets.push_back(engine->Submit(std::move(request)));
+  }
+  engine.reset();
+  EXPECT_EQ(completed, 50);
+  for (const Ticket& ticket : tickets) EXPECT_TRUE(ticket.done());
+  EXPECT_OK(WaitAll(tickets));
+}
+
+TEST_P(EngineContract, DestructionAwaitsWhatCallbacksStillSubmit) {
+  std::unique_ptr<Engine> engine = Make();
+  if (engine == nullptr) return;
+  Engine* raw = engine.get();
+  ScratchFile file;
+  Buffer buffer(4096);
+  std::atomic<int> second{0};
+  Request request = WriteRequest(file.get(), 0, buffer.bytes());
+  request.on_complete = [&](const Status&) {
+    Request again = ReadRequest(file.get(), 0, buffer.bytes());
+    again.on_complete = [&](const Status& outcome) { second += outcome.ok() ? 1 : 0; };
+    raw->Submit(std::move(again));
+  };
+  engine->Submit(std::move(request));
+  engine.reset();
+  EXPECT_EQ(second, 1);
+}
+
+TEST_P(EngineContract, DrainAwaitsEveryEarlierRequestAndItsCallback) {
+  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 2});
+  engine->Drain();
+  ScratchFile file;
+  Buffer buffer(20'000);
+  std::atomic<int> completed{0};
+  for (int i = 0; i < 30; ++i) {
+    Request request = WriteRequest(file.get(), 0, buffer.bytes());
+    request.on_complete = [&](const Status&) { ++completed; };
+    engine->Submit(std::move(request));
+  }
+  engine->Drain();
+  EXPECT_EQ(completed, 30);
+}
+
+TEST_P(EngineContract, SyncMakesDurableOrNamesTheFile) {
+  MAKE_ENGINE(engine);
+  ScratchFile file;
+  Buffer buffer(4096);
+  ASSERT_OK(engine->Submit(WriteRequest(file.get(), 0, buffer.bytes())).Wait());
+  EXPECT_OK(engine->Sync(file.get()));
+  const File closed = File::Adopt(UniqueFd(), "closed-file", 1_B);
+  const Status failed = engine->Sync(closed);
+  EXPECT_THAT(MessageOf(failed), testing::HasSubstr("closed-file"));
+}
+
+}  // namespace
+}  // namespace penstock::aio

@@ -1,0 +1,224 @@
+// Opening files and reserving space, with the failures that environments have in store.
+#include <gmock/gmock.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "tests/aio/support.h"
+
+namespace penstock::aio {
+namespace {
+
+using testing::HasSubstr;
+
+/// A file system of its own, mounted for a test; not to be had without privileges.
+class Mount {
+ public:
+  Mount(const char* type, const char* data) {
+    std::string path = testing::TempDir() + "/penstock-mount-XXXXXX";
+    if (::mkdtemp(path.data()) == nullptr) return;
+    path_ = path;
+    mounted_ = ::mount("none", path_.c_str(), type, 0, data) == 0;
+    if (!mounted_) why_not_ = std::strerror(errno);
+  }
+  ~Mount() {
+    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
+    if (!path_.empty()) ::rmdir(path_.c_str());
+  }
+  Mount(const Mount&) = delete;
+  Mount& operator=(const Mount&) = delete;
+
+  bool MakeReadOnly() {
+    return ::mount("none", path_.c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr) == 0;
+  }
+  bool mounted() const { return mounted_; }
+  std::string why_not() const { return "mounting a file system for the test: " + why_not_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::string why_not_;
+  bool mounted_ = false;
+};
+
+void ExpectError(const Status& status, ErrorCode code, const std::string& path,
+                 const std::string& reason) {
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, code) << status.error().message;
+  EXPECT_THAT(status.error().message, HasSubstr(path));
+  EXPECT_THAT(status.error().message, HasSubstr(reason));
+}
+
+TEST(File, AMissingPathIsNotFound) {
+  const ScratchPath path;
+  ExpectError(File::Open(path.str(), {}).status(), ErrorCode::kNotFound, path.str(),
+              "No such file");
+  const std::string below = path.str() + "/below";
+  ExpectError(File::Open(below, {.create = true, .writable = true}).status(), ErrorCode::kNotFound,
+              below, "No such file");
+}
+
+TEST(File, CreatingWhatExistsFailsAndLeavesItAlone) {
+  ScratchFile file;
+  ASSERT_OK(file.get().Allocate(8_KiB));
+  const auto again = File::Open(file.path(), {.create = true, .writable = true, .direct = false});
+  ExpectError(again.status(), ErrorCode::kIo, file.path(), "File exists");
+  EXPECT_EQ(*file.get().Size(), 8_KiB);
+}
+
+TEST(File, ACreatedFileIsPrivateAndEmpty) {
+  ScratchFile file;
+  struct stat info {};
+  ASSERT_EQ(::stat(file.path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777u, 0600u);
+  EXPECT_EQ(*file.get().Size(), 0_B);
+  EXPECT_EQ(file.get().path(), file.path());
+}
+
+TEST(File, AReadOnlyFileSystemRefusesWriters) {
+  Mount mount("tmpfs", "size=1m");
+  if (!mount.mounted()) GTEST_SKIP() << mount.why_not();
+  const std::string path = mount.path() + "/file";
+  ASSERT_TRUE(File::Open(path, {.create = true, .writable = true, .direct = false}).ok());
+  ASSERT_TRUE(mount.MakeReadOnly());
+  ExpectError(File::Open(path, {.writable = true, .direct = false}).status(),
+              ErrorCode::kPermission, path, "Read-only file system");
+  EXPECT_TRUE(File::Open(path, {.direct = false}).ok());
+}
+
+TEST(File, AFileSystemWithoutDirectIoIsUnavailableAndKeepsNoFile) {
+  Mount mount("ramfs", nullptr);
+  if (!mount.mounted()) GTEST_SKIP() << mount.why_not();
+  const std::string path = mount.path() + "/file";
+  ExpectError(File::Open(path, {.create = true, .writable = true}).status(),
+              ErrorCode::kUnavailable, path, "does not support direct I/O");
+  EXPECT_NE(::access(path.c_str(), F_OK), 0) << "the file that was created must be gone";
+  EXPECT_TRUE(File::Open(path, {.create = true, .writable = true, .direct = false}).ok());
+}
+
+TEST(File, AlignmentIsOneWithoutDirectIoAndAPowerOfTwoOfSectorsWithIt) {
+  ScratchFile buffered(false);
+  EXPECT_EQ(buffered.get().alignment(), 1_B);
+  ScratchFile direct(true);
+  if (!direct.result().ok()) GTEST_SKIP() << direct.result().error().message;
+  const uint64_t alignment = direct.get().alignment().value;
+  EXPECT_GE(alignment, 512u);
+  EXPECT_EQ(alignment & (alignment - 1), 0u);
+}
+
+TEST(File, AllocateReservesBlocksAndSetsTheSize) {
+  ScratchFile file;
+  ASSERT_OK(file.get().Allocate(1_MiB));
+  EXPECT_EQ(*file.get().Size(), 1_MiB);
+  struct stat info {};
+  ASSERT_EQ(::stat(file.path().c_str(), &info), 0);
+  EXPECT_GE(info.st_blocks * 512, 1 << 20);
+  EXPECT_OK(file.get().Allocate(0_B));
+  EXPECT_OK(file.get().Allocate(512_KiB));
+  EXPECT_EQ(*file.get().Size(), 1_MiB) << "a smaller reservation shrinks nothing";
+}
+
+TEST(File, AllocatingMoreThanIsFreeNamesBothAndTakesNothing) {
+  ScratchFile file;
+  ExpectError(file.get().Allocate(Bytes{uint64_t{1} << 60}), ErrorCode::kOutOfSpace, file.path(),
+              "1152921504606846976 bytes more are needed and ");
+  EXPECT_FALSE(file.get().Allocate(Bytes{UINT64_MAX}).ok());
+  EXPECT_EQ(*file.get().Size(), 0_B);
+}
+
+TEST(File, AReservationThatFailsHalfwayGivesBackWhatItTook) {
+  Mount mount("tmpfs", "size=1m");
+  if (!mount.mounted()) GTEST_SKIP() << mount.why_not();
+  auto file =
+      File::Open(mount.path() + "/file", {.create = true, .writable = true, .direct = false});
+  ASSERT_TRUE(file.ok());
+  // Half a MiB of data behind a hole of one: the sum looks as if it fitted, and does not.
+  ASSERT_EQ(::fallocate(file->fd(), 0, 1 << 20, 512 << 10), 0);
+  ASSERT_EQ(::ftruncate(file->fd(), 3 << 19), 0);
+  ExpectError(file->Allocate(1_MiB), ErrorCode::kOutOfSpace, file->path(), "free space");
+  EXPECT_EQ(*file->Size(), Bytes{3 << 19});
+}
+
+TEST(File, AnAdoptedMemoryFileCanBeReservedAndTransferred) {
+  File file = File::Adopt(UniqueFd(::memfd_create("drive", MFD_CLOEXEC)), "memory drive", 4_KiB);
+  EXPECT_EQ(file.alignment(), 4_KiB);
+  EXPECT_EQ(file.path(), "memory drive");
+  ASSERT_OK(file.Allocate(1_MiB));
+  const auto engine = CreateEngine({.simulate = SimulatedDrive{.latency_us = 1}});
+  ASSERT_TRUE(engine.ok());
+  Buffer buffer(1 << 20);
+  FillPattern(buffer.bytes(), 9);
+  ASSERT_OK((*engine)->Submit(WriteRequest(file, 0, buffer.bytes())).Wait());
+  FillPattern(buffer.bytes(), 10);
+  ASSERT_OK((*engine)->Submit(ReadRequest(file, 0, buffer.bytes())).Wait());
+  EXPECT_EQ(PatternErrors(buffer.bytes(), 9), 0u);
+}
+
+using FileSpace = EngineTest;
+INSTANTIATE_TEST_SUITE_P(Engines, FileSpace, testing::ValuesIn(EveryEngine()), CaseName);
+
+TEST_P(FileSpace, AWriteOntoAFullDriveIsOutOfSpaceAndNotSilent) {
+  MAKE_ENGINE(engine, {.block_size = 64_KiB});
+  Mount mount("tmpfs", "size=1m");
+  if (!mount.mounted()) GTEST_SKIP() << mount.why_not();
+  auto file =
+      File::Open(mount.path() + "/file", {.create = true, .writable = true, .direct = false});
+  ASSERT_TRUE(file.ok());
+  Buffer buffer(2 << 20);
+  ExpectError(engine->Submit(WriteRequest(*file, 0, buffer.bytes())).Wait(), ErrorCode::kOutOfSpace,
+              file->path(), "No space left on device");
+}
+
+/// More than 2 GiB of addresses over 4 MiB of memory.
+class Folded {
+ public:
+  Folded(size_t part, size_t count) : size_(part * count) {
+    const UniqueFd memory(::memfd_create("folded", MFD_CLOEXEC));
+    void* base =
+        ::mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED || ::ftruncate(memory.get(), static_cast<off_t>(part)) != 0) return;
+    data_ = static_cast<std::byte*>(base);
+    for (size_t i = 0; i < count; ++i) {
+      ok_ = ::mmap(data_ + i * part, part, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                   memory.get(), 0) != MAP_FAILED;
+      if (!ok_) return;
+    }
+  }
+  ~Folded() {
+    if (data_ != nullptr) ::munmap(data_, size_);
+  }
+  Folded(const Folded&) = delete;
+  Folded& operator=(const Folded&) = delete;
+
+  bool ok() const { return ok_; }
+  std::span<std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  size_t size_;
+  std::byte* data_ = nullptr;
+  bool ok_ = false;
+};
+
+TEST(LargeRequest, MayExceedTwoGiB) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer's shadow of 2 GiB would need more memory than a test may take";
+#endif
+  const Folded folded(4 << 20, 513);
+  ASSERT_TRUE(folded.ok());
+  // A hole in a memory file: read without a page of it being made.
+  const File file = File::Adopt(UniqueFd(::memfd_create("hole", MFD_CLOEXEC)), "hole", 4_KiB);
+  ASSERT_EQ(::ftruncate(file.fd(), static_cast<off_t>(folded.bytes().size() + 4096)), 0);
+  for (const EngineKind kind : {EngineKind::kThreads, EngineKind::kAuto}) {
+    const auto engine = CreateEngine({.kind = kind, .block_size = 16_MiB, .queue_depth = 4});
+    ASSERT_TRUE(engine.ok());
+    ASSERT_OK((*engine)->Submit(ReadRequest(file, 4096, folded.bytes())).Wait());
+    EXPECT_EQ((*engine)->stats().read_bytes, folded.bytes().size());
+    EXPECT_GT((*engine)->stats().read_bytes, uint64_t{1} << 31);
+  }
+}
+
+}  // namespace
+}  // namespace penstock::aio

@@ -1,0 +1,69 @@
+#include "tests/aio/support.h"
+
+#include "aio/fault_drive.h"
+#include "aio/request_engine.h"
+#include "aio/uring_drive.h"
+
+namespace penstock::aio {
+namespace {
+
+/// The ring as kernels before 6.1 give it, which CreateEngine has no option for.
+Result<std::unique_ptr<Engine>> MakePlainRing(const EngineOptions& options) {
+  return RequestEngine::Create(options, [&]() -> Result<std::unique_ptr<Drive>> {
+    PENSTOCK_ASSIGN(std::unique_ptr<UringDrive> ring,
+                    UringDrive::Create({.queue_depth = options.queue_depth,
+                                        .single_submit = options.single_submit,
+                                        .plain_ring = true}));
+    if (!options.faults) return std::unique_ptr<Drive>(std::move(ring));
+    return std::unique_ptr<Drive>(
+        std::make_unique<FaultDrive>(std::move(ring), *options.faults, options.queue_depth));
+  });
+}
+
+FaultPlan HarmlessFaults() {
+  FaultPlan plan;
+  plan.seed = 7;
+  plan.transient_chance = 0.2;
+  plan.short_chance = 0.3;
+  plan.reorder = true;
+  plan.faults.push_back({.kind = Fault::Kind::kDelay, .first_block = 3, .count = 5});
+  return plan;
+}
+
+}  // namespace
+
+std::vector<EngineCase> EveryEngine() {
+  return {
+      {"io_uring",
+       [](EngineOptions options) {
+         options.kind = EngineKind::kUring;
+         return CreateEngine(options);
+       }},
+      {"io_uring_plain", MakePlainRing},
+      {"threads",
+       [](EngineOptions options) {
+         options.kind = EngineKind::kThreads;
+         options.thread_count = 3;
+         return CreateEngine(options);
+       }},
+      {"simulated",
+       [](EngineOptions options) {
+         options.simulate =
+             SimulatedDrive{.read_gbps = 8, .write_gbps = 4, .shared = false, .latency_us = 5};
+         return CreateEngine(options);
+       }},
+  };
+}
+
+std::vector<EngineCase> EveryEngineWithHarmlessFaults() {
+  std::vector<EngineCase> cases;
+  for (const EngineCase& engine : EveryEngine()) {
+    cases.push_back({engine.name + "_faulty", [make = engine.make](EngineOptions options) {
+                       if (!options.faults) options.faults = HarmlessFaults();
+                       return make(options);
+                     }});
+  }
+  return cases;
+}
+
+}  // namespace penstock::aio

@@ -1,0 +1,142 @@
+// Shared by the tests of aio: scratch files, patterns, and the engines that every contract is
+// checked on.
+#pragma once
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aio/aio.h"
+#include "base/mapping.h"
+
+namespace penstock::aio {
+
+/// A path of its own in the test's temporary folder; whatever lies there goes at the end.
+class ScratchPath {
+ public:
+  ScratchPath() {
+    static std::atomic<int> count{0};
+    path_ = testing::TempDir() + "/penstock-aio-" + std::to_string(::getpid()) + "-" +
+            std::to_string(count++);
+  }
+  ~ScratchPath() { ::unlink(path_.c_str()); }
+  ScratchPath(const ScratchPath&) = delete;
+  ScratchPath& operator=(const ScratchPath&) = delete;
+
+  const std::string& str() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// A new, writable scratch file.
+class ScratchFile {
+ public:
+  explicit ScratchFile(bool direct = false)
+      : file_(File::Open(scratch_.str(), {.create = true, .writable = true, .direct = direct})) {}
+
+  File& get() { return file_.value(); }
+  const Result<File>& result() const { return file_; }
+  const std::string& path() const { return scratch_.str(); }
+
+ private:
+  ScratchPath scratch_;
+  Result<File> file_;
+};
+
+/// Byte number `position` of the pattern `seed`.
+inline std::byte PatternAt(uint64_t seed, uint64_t position) {
+  uint64_t x = (seed + 1) * 0x9E3779B97F4A7C15 + position / 8;
+  x = (x ^ (x >> 29)) * 0xBF58476D1CE4E5B9;
+  return static_cast<std::byte>((x ^ (x >> 32)) >> (position % 8 * 8));
+}
+
+inline void FillPattern(std::span<std::byte> bytes, uint64_t seed) {
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = PatternAt(seed, i);
+}
+
+/// How many bytes are not those of the pattern.
+inline size_t PatternErrors(std::span<const std::byte> bytes, uint64_t seed) {
+  size_t errors = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) errors += bytes[i] == PatternAt(seed, i) ? 0 : 1;
+  return errors;
+}
+
+/// Page-aligned memory of a size that need not be a multiple of pages.
+class Buffer {
+ public:
+  explicit Buffer(size_t size) : size_(size), mapping_(Mapping::Create(Bytes{size})) {}
+  std::span<std::byte> bytes() { return {mapping_->data(), size_}; }
+
+ private:
+  size_t size_;
+  Result<Mapping> mapping_;
+};
+
+/// A way to make an engine, by name. `faults` of the options are kept.
+struct EngineCase {
+  std::string name;
+  std::function<Result<std::unique_ptr<Engine>>(EngineOptions)> make;
+};
+inline std::string CaseName(const testing::TestParamInfo<EngineCase>& info) {
+  return info.param.name;
+}
+
+/// io_uring (with and without the flags of newer kernels), threads and simulated.
+std::vector<EngineCase> EveryEngine();
+/// The same, each with faults that no caller may notice: short, transient, delayed and reordered.
+std::vector<EngineCase> EveryEngineWithHarmlessFaults();
+
+/// Makes engines of the parameter; a kernel without io_uring is a skip with its reason.
+class EngineTest : public testing::TestWithParam<EngineCase> {
+ protected:
+  /// Null after the test was marked as skipped or failed.
+  std::unique_ptr<Engine> Make(EngineOptions options = {}) {
+    Result<std::unique_ptr<Engine>> engine = GetParam().make(std::move(options));
+    if (engine.ok()) return std::move(engine).value();
+    MarkUnavailable(engine.error());
+    return nullptr;
+  }
+
+ private:
+  void MarkUnavailable(const Error& error) {
+    if (error.code == ErrorCode::kUnavailable) GTEST_SKIP() << error.message;
+    FAIL() << error.message;
+  }
+};
+
+/// Makes `engine` in a TEST_P of EngineTest, or leaves it.
+#define MAKE_ENGINE(engine, ...)                            \
+  const std::unique_ptr<Engine> engine = Make(__VA_ARGS__); \
+  if (engine == nullptr) return
+
+inline Request ReadRequest(const File& file, uint64_t offset, std::span<std::byte> buffer) {
+  return {
+      .operation = Operation::kRead, .file = &file, .offset = FileOffset{offset}, .buffer = buffer};
+}
+inline Request WriteRequest(const File& file, uint64_t offset, std::span<std::byte> buffer) {
+  return {.operation = Operation::kWrite,
+          .file = &file,
+          .offset = FileOffset{offset},
+          .buffer = buffer,
+          .priority = Priority::kWriteBack};
+}
+
+inline std::string MessageOf(const Status& status) {
+  return status.ok() ? "" : status.error().message;
+}
+#define EXPECT_OK(expression) EXPECT_EQ(MessageOf(expression), "")
+#define ASSERT_OK(expression) ASSERT_EQ(MessageOf(expression), "")
+
+}  // namespace penstock::aio
