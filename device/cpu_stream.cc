@@ -1,0 +1,154 @@
+#include "device/cpu_stream.h"
+
+#include <pthread.h>
+
+#include <cstring>
+#include <exception>
+#include <new>
+#include <utility>
+
+#include "base/check.h"
+
+namespace penstock::device {
+namespace {
+
+/// The kernel cuts thread names off at this many characters.
+constexpr size_t kMaxThreadName = 15;
+
+/// Whether this thread carries out a stream's commands, and so may not feed or await one.
+thread_local bool on_stream_thread = false;
+
+class ThreadEvent final : public Event::State {
+ public:
+  void Fire() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    reached_ = true;
+    condition_.NotifyAll();
+  }
+  bool Reached() const override EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return reached_;
+  }
+  void Wait() const override EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    while (!reached_) condition_.Wait(mutex_);
+  }
+
+ private:
+  mutable Mutex mutex_;
+  mutable CondVar condition_;
+  bool reached_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+ThreadStream::ThreadStream(std::string name, const Arena& arena, ActivityMeter* meter)
+    : name_(std::move(name)), arena_(arena), meter_(meter), thread_([this] { Run(); }) {}
+
+ThreadStream::~ThreadStream() {
+  {
+    MutexLock lock(mutex_);
+    ending_ = true;
+    not_empty_.NotifyOne();
+  }
+  thread_.join();
+}
+
+void ThreadStream::CopyToDevice(std::byte* device, const std::byte* host, Bytes size) {
+  if (size == 0_B) return;
+  PENSTOCK_CHECK(arena_.Contains(device, size), "stream {}: not device memory", name_);
+  Push(CommandKind::kCopy, [=] { std::memcpy(device, host, size.value); });
+}
+
+void ThreadStream::CopyToHost(std::byte* host, const std::byte* device, Bytes size) {
+  if (size == 0_B) return;
+  PENSTOCK_CHECK(arena_.Contains(device, size), "stream {}: not device memory", name_);
+  Push(CommandKind::kCopy, [=] { std::memcpy(host, device, size.value); });
+}
+
+void ThreadStream::Zero(std::byte* device, Bytes size) {
+  if (size == 0_B) return;
+  PENSTOCK_CHECK(arena_.Contains(device, size), "stream {}: not device memory", name_);
+  Push(CommandKind::kCopy, [=] { std::memset(device, 0, size.value); });
+}
+
+Event ThreadStream::Record() {
+  auto state = std::make_shared<ThreadEvent>();
+  Push(CommandKind::kAlways, [state] { state->Fire(); });
+  return Event(std::move(state));
+}
+
+void ThreadStream::Wait(const Event& event, WaitReason reason) {
+  if (event.reached()) return;
+  Push(CommandKind::kAlways, [this, event, reason] { WaitFor(event, reason); });
+}
+
+void ThreadStream::Call(std::function<void()> function) {
+  Push(CommandKind::kAlways, std::move(function));
+}
+
+void ThreadStream::Launch(std::function<void()> kernel) {
+  Push(CommandKind::kKernel, std::move(kernel));
+}
+
+Status ThreadStream::Synchronize() {
+  Record().Wait();
+  MutexLock lock(mutex_);
+  return status_;
+}
+
+void ThreadStream::Push(CommandKind kind, std::function<void()> function) {
+  PENSTOCK_CHECK(!on_stream_thread, "stream {} is fed by a kernel or a call of a stream", name_);
+  MutexLock lock(mutex_);
+  while (queue_.size() >= kMaxQueued) not_full_.Wait(mutex_);
+  queue_.push_back(Command{kind, std::move(function)});
+  if (queue_.size() == 1) not_empty_.NotifyOne();
+}
+
+std::optional<ThreadStream::Command> ThreadStream::Pop() {
+  MutexLock lock(mutex_);
+  while (queue_.empty() && !ending_) not_empty_.Wait(mutex_);
+  if (queue_.empty()) return std::nullopt;
+  Command command = std::move(queue_.front());
+  queue_.pop_front();
+  if (queue_.size() == kMaxQueued - 1) not_full_.NotifyOne();
+  return command;
+}
+
+void ThreadStream::Run() {
+  on_stream_thread = true;
+  ::pthread_setname_np(::pthread_self(), name_.substr(0, kMaxThreadName).c_str());
+  // Each command and what its function holds is gone before the next one, an event say, is begun.
+  while (const std::optional<Command> command = Pop()) Execute(*command);
+}
+
+void ThreadStream::Execute(const Command& command) {
+  if (failed_ && command.kind != CommandKind::kAlways) return;
+  try {
+    ActivityScope scope(command.kind == CommandKind::kKernel ? meter_ : nullptr, Lane::kCompute);
+    command.function();
+  } catch (const std::bad_alloc&) {
+    Fail(command, ErrorCode::kOutOfMemory, "the host has no memory left");
+  } catch (const std::exception& exception) {
+    Fail(command, ErrorCode::kUnavailable, exception.what());
+  } catch (...) {
+    Fail(command, ErrorCode::kUnavailable, "an exception of an unknown type");
+  }
+}
+
+void ThreadStream::Fail(const Command& command, ErrorCode code, const char* why) {
+  PENSTOCK_CHECK(command.kind == CommandKind::kKernel, "stream {}: a call has thrown: {}", name_,
+                 why);
+  failed_ = true;
+  MutexLock lock(mutex_);
+  status_ =
+      MakeError(code, "stream {}: a kernel failed: {}; the work behind it was skipped", name_, why);
+}
+
+void ThreadStream::WaitFor(const Event& event, WaitReason reason) const {
+  if (event.reached()) return;
+  ActivityScope scope(reason == WaitReason::kData ? meter_ : nullptr, Lane::kDataWait);
+  event.Wait();
+}
+
+}  // namespace penstock::device

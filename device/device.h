@@ -1,0 +1,154 @@
+// Where the model computes: a device with its own memory of a fixed size, and streams that carry
+// out copies and kernels in order and asynchronously to the host.
+//
+// The contract is CUDA's: work on one stream runs in order, work on different streams runs in any
+// order unless a stream waits for an event of another. The CPU device keeps exactly that contract
+// with one thread a stream, so that a missing event is a visible mistake.
+//
+// Threads: a Stream may be fed by one thread at a time; Device and Event may be used from any
+// thread.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/activity.h"
+#include "base/result.h"
+#include "base/units.h"
+
+namespace penstock::device {
+
+enum class Kind { kCpu, kCuda };
+const char* ToString(Kind kind);
+
+/// A point in a stream's work; copies refer to the same point. A default-constructed one is
+/// reached.
+class Event {
+ public:
+  /// Implemented by each device.
+  class State {
+   public:
+    virtual ~State() = default;
+    virtual bool Reached() const = 0;
+    virtual void Wait() const = 0;
+  };
+  Event() = default;
+  explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  bool reached() const { return state_ == nullptr || state_->Reached(); }
+  /// Blocks the calling thread.
+  void Wait() const {
+    if (state_ != nullptr) state_->Wait();
+  }
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// What a wait of a stream is for; decides whether the meter counts it as waiting for data.
+enum class WaitReason { kOrder, kData };
+
+class Stream {
+ public:
+  /// Completes all work first.
+  virtual ~Stream() = default;
+
+  /// Asynchronous copies. The host side must stay valid and unchanged until an event recorded after
+  /// the copy is reached; for the CUDA device it must lie in registered memory.
+  virtual void CopyToDevice(std::byte* device, const std::byte* host, Bytes size) = 0;
+  virtual void CopyToHost(std::byte* host, const std::byte* device, Bytes size) = 0;
+  virtual void Zero(std::byte* device, Bytes size) = 0;
+
+  virtual Event Record() = 0;
+  /// Later work on this stream runs only after `event`; the calling thread does not wait.
+  virtual void Wait(const Event& event, WaitReason reason) = 0;
+  void Wait(const Event& event) { Wait(event, WaitReason::kOrder); }
+  /// Runs `function` on a thread of the device when all earlier work is done. It must be short,
+  /// must not throw and must not call the device.
+  virtual void Call(std::function<void()> function) = 0;
+
+  /// Blocks until all work is done. After a failure of the device or of a kernel, that failure, for
+  /// ever; the work behind it was skipped.
+  virtual Status Synchronize() = 0;
+};
+
+/// A stream of the CPU device: kernels are functions that run on the stream's thread. An exception
+/// in one is the stream's failure (Synchronize returns it).
+class CpuStream : public Stream {
+ public:
+  /// Counts as compute in the meter of the device.
+  virtual void Launch(std::function<void()> kernel) = 0;
+};
+
+class Device;
+
+/// Device memory that gives itself back. Must not outlive its Device, nor the work that uses it.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(DeviceBuffer&& other) noexcept;
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  ~DeviceBuffer();
+
+  std::byte* data() const { return data_; }
+  Bytes size() const { return size_; }
+  /// The buffer as elements; T is what the caller stored there.
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(data_);
+  }
+
+ private:
+  friend class Device;
+  DeviceBuffer(Device* device, std::byte* data, Bytes size)
+      : device_(device), data_(data), size_(size) {}
+
+  Device* device_ = nullptr;
+  std::byte* data_ = nullptr;
+  Bytes size_;
+};
+
+/// Allocations are rounded up to this; a plan that sums rounded sizes is exact.
+inline constexpr Bytes kDeviceAlignment = 256_B;
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual Kind kind() const = 0;
+  /// For people: "cpu (AMD EPYC, 2 cores)".
+  virtual const std::string& name() const = 0;
+
+  /// Memory of the arena, aligned to kDeviceAlignment, contents undefined. The arena has `limit()`
+  /// bytes and is cut first-fit: one byte more is kBudget, naming `what` and the sums.
+  Result<DeviceBuffer> Allocate(Bytes size, const std::string& what);
+  virtual Bytes limit() const = 0;
+  virtual Bytes used() const = 0;
+  /// The largest used() there ever was.
+  virtual Bytes peak() const = 0;
+
+  /// `name` is for traces and debuggers ("compute", "copy-in", "copy-out").
+  virtual std::unique_ptr<Stream> CreateStream(const std::string& name) = 0;
+
+ protected:
+  friend class DeviceBuffer;
+  virtual Result<std::byte*> Take(Bytes size, const std::string& what) = 0;
+  virtual void Give(std::byte* data, Bytes size) = 0;
+};
+
+struct DeviceOptions {
+  Bytes memory;                    ///< size of the arena
+  ActivityMeter* meter = nullptr;  ///< receives compute and data-wait times; outlives the device
+};
+
+/// The CPU device. Its arena is one mapping; pages are backed when first touched. Errors:
+/// kOutOfMemory.
+Result<std::unique_ptr<Device>> CreateCpuDevice(const DeviceOptions& options);
+
+/// The first CUDA device. Errors: kUnavailable where the build has no CUDA or the machine no GPU.
+Result<std::unique_ptr<Device>> CreateCudaDevice(const DeviceOptions& options);
+
+}  // namespace penstock::device
