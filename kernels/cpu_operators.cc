@@ -1,0 +1,309 @@
+#include "kernels/cpu_operators.h"
+
+#include <algorithm>
+#include <atomic>
+#include <dnnl.hpp>
+#include <new>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+#include "kernels/block_sums.h"
+#include "kernels/cpu_parallel.h"
+#include "kernels/cpu_rows.h"
+
+namespace penstock::kernels {
+namespace {
+
+/// Elements in the smallest piece of work that a loop over elements gives to a thread.
+constexpr uint64_t kElementGrain = 1024;
+/// Columns in the smallest slice of the embedding's gradient that a thread adds to.
+constexpr uint64_t kColumnGrain = 16;
+
+void RoundRange(const float* in, DType dtype, Range range, std::byte* out) {
+  std::byte* to = out + range.begin * SizeOf(dtype).value;
+  if (dtype != DType::kFloat16) {
+    ConvertElements(DType::kFloat32, in + range.begin, dtype, to, range.size());
+    return;
+  }
+  auto* halves = reinterpret_cast<uint16_t*>(to);
+  for (uint64_t i = 0; i < range.size(); ++i) halves[i] = RoundToFloat16(in[range.begin + i]);
+}
+
+/// Elements [range) of a tile; what the tile does not have stays empty.
+AdamTile Slice(const AdamTile& tile, Range range) {
+  const auto cut = [&]<typename T>(std::span<T> all) {
+    return all.empty() ? all : all.subspan(range.begin, range.size());
+  };
+  return {.weight_hi = cut(tile.weight_hi),
+          .weight_lo = cut(tile.weight_lo),
+          .weight = cut(tile.weight),
+          .exp_avg = cut(tile.exp_avg),
+          .exp_avg_sq = cut(tile.exp_avg_sq),
+          .gradient = static_cast<const std::byte*>(tile.gradient) +
+                      range.begin * SizeOf(tile.gradient_dtype).value,
+          .gradient_dtype = tile.gradient_dtype};
+}
+
+Status Validate(const OperatorOptions& options) {
+  const OperatorShapes& shapes = options.shapes;
+  PENSTOCK_CHECK(options.threads > 0);
+  PENSTOCK_CHECK(shapes.batch > 0 && shapes.sequence > 0 && shapes.width > 0 && shapes.heads > 0 &&
+                 shapes.hidden > 0 && shapes.vocabulary > 0);
+  if (shapes.width % shapes.heads != 0) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "operators: width {} is no multiple of {} heads; change one of them",
+                     shapes.width, shapes.heads);
+  }
+  if (options.dtype == DType::kFloat16) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "operators: the CPU device computes in fp32 and bf16, not in {}; use bf16",
+                     ToString(options.dtype));
+  }
+  return {};
+}
+
+Result<std::unique_ptr<CpuOperatorParts>> MakeParts(const OperatorOptions& options,
+                                                    Bf16Arithmetic arithmetic) {
+  PENSTOCK_TRY(Validate(options));
+  try {
+    return std::make_unique<CpuOperatorParts>(options, arithmetic);
+  } catch (const dnnl::error& error) {
+    const bool memory = error.status == dnnl_out_of_memory;
+    return MakeError(memory ? ErrorCode::kOutOfMemory : ErrorCode::kUnavailable,
+                     "operators: oneDNN cannot make a matrix product: {}", error.what());
+  } catch (const std::bad_alloc&) {
+    return MakeError(ErrorCode::kOutOfMemory, "operators: no memory for the matrix products");
+  }
+}
+
+}  // namespace
+
+CpuOperatorParts::CpuOperatorParts(const OperatorOptions& options, Bf16Arithmetic arithmetic)
+    : linears(options, arithmetic),
+      attention(options, arithmetic),
+      head(options, arithmetic),
+      layer_norm_scratch(Bytes{2 * options.shapes.width * sizeof(float)} *
+                         static_cast<uint64_t>(options.threads)) {}
+
+Bytes CpuOperatorParts::scratch() const {
+  return AlignUp(
+      std::max({linears.scratch(), attention.scratch(), head.scratch(), layer_norm_scratch}),
+      device::kDeviceAlignment);
+}
+
+CpuOperators::CpuOperators(const OperatorOptions& options, std::unique_ptr<CpuOperatorParts> parts,
+                           device::DeviceBuffer scratch)
+    : options_(options),
+      dtype_(options.dtype),
+      rows_(options.shapes.batch * options.shapes.sequence),
+      threads_(options.threads),
+      parts_(std::move(parts)),
+      scratch_(std::move(scratch)) {}
+
+void CpuOperators::Launch(device::Stream& stream, std::function<void()> kernel) const {
+  auto* const cpu_stream = dynamic_cast<device::CpuStream*>(&stream);
+  PENSTOCK_CHECK(cpu_stream != nullptr, "operators of the CPU device need one of its streams");
+  cpu_stream->Launch([threads = threads_, kernel = std::move(kernel)] {
+    const ThreadCountScope scope(threads);
+    kernel();
+  });
+}
+
+Linear& CpuOperators::FindLinear(uint64_t k, uint64_t n) {
+  Linear& linear = parts_->linears.Find(k, n);
+  PENSTOCK_CHECK(linear.scratch() <= scratch_.size(), "a {} x {} layer needs {} of scratch, not {}",
+                 k, n, ToString(linear.scratch()), ToString(scratch_.size()));
+  return linear;
+}
+
+void CpuOperators::EmbeddingForward(device::Stream& stream, const int32_t* tokens,
+                                    const std::byte* token_table, const std::byte* position_table,
+                                    std::byte* out) {
+  Launch(stream, [=, this] {
+    const uint64_t width = options_.shapes.width;
+    const uint64_t row_size = width * SizeOf(dtype_).value;
+    ParallelRanges(threads_, rows_, 1, [&](Range range) {
+      for (uint64_t row = range.begin; row < range.end; ++row) {
+        const auto token = static_cast<uint64_t>(tokens[row]);
+        PENSTOCK_CHECK(token < options_.shapes.vocabulary);
+        AddElements(dtype_, token_table + token * row_size,
+                    position_table + row % options_.shapes.sequence * row_size,
+                    out + row * row_size, width);
+      }
+    });
+  });
+}
+
+void CpuOperators::EmbeddingBackward(device::Stream& stream, const int32_t* tokens,
+                                     const std::byte* d_out, float* d_token_table,
+                                     float* d_position_table) {
+  Launch(stream, [=, this] {
+    const uint64_t width = options_.shapes.width;
+    // Threads take columns, so that every sum is in the order of the rows.
+    ParallelRanges(threads_, width, kColumnGrain, [&](Range columns) {
+      for (uint64_t row = 0; row < rows_; ++row) {
+        const auto token = static_cast<uint64_t>(tokens[row]);
+        const uint64_t position = row % options_.shapes.sequence;
+        PENSTOCK_CHECK(token < options_.shapes.vocabulary);
+        const std::byte* in = d_out + (row * width + columns.begin) * SizeOf(dtype_).value;
+        AddToFloats(dtype_, in, d_token_table + token * width + columns.begin, columns.size());
+        AddToFloats(dtype_, in, d_position_table + position * width + columns.begin,
+                    columns.size());
+      }
+    });
+  });
+}
+
+void CpuOperators::LayerNormForward(device::Stream& stream, const std::byte* x,
+                                    const std::byte* weight, const std::byte* bias, float eps,
+                                    std::byte* out, float* mean, float* rstd) {
+  const LayerNormRows norm{
+      .dtype = dtype_, .width = options_.shapes.width, .x = x, .weight = weight};
+  Launch(stream, [=, this] {
+    ParallelRanges(threads_, rows_, 1, [&](Range range) {
+      LayerNormForwardRows(norm, bias, eps, range.begin, range.end, out, mean, rstd);
+    });
+  });
+}
+
+void CpuOperators::LayerNormBackward(device::Stream& stream, const std::byte* x,
+                                     const std::byte* weight, const float* mean, const float* rstd,
+                                     const std::byte* d_out, bool add_to_d_x, std::byte* d_x,
+                                     float* d_weight, float* d_bias) {
+  const LayerNormRows norm{
+      .dtype = dtype_, .width = options_.shapes.width, .x = x, .weight = weight};
+  const LayerNormGradients gradients{
+      .d_out = d_out, .mean = mean, .rstd = rstd, .add_to_d_x = add_to_d_x, .d_x = d_x};
+  Launch(stream, [=, this] {
+    auto* const partial = scratch_.as<float>();
+    const uint64_t width = norm.width;
+    ParallelParts(threads_, [&](int part) {
+      float* sums = partial + static_cast<uint64_t>(part) * 2 * width;
+      std::fill_n(sums, 2 * width, 0.0f);
+      const Range range = PartOf(rows_, part, threads_);
+      LayerNormBackwardRows(norm, gradients, range.begin, range.end, sums, sums + width);
+    });
+    AccumulatePartials(threads_, partial, 2 * width, width, d_weight);
+    AccumulatePartials(threads_, partial + width, 2 * width, width, d_bias);
+  });
+}
+
+void CpuOperators::LinearForward(device::Stream& stream, const std::byte* x,
+                                 const std::byte* weight, const std::byte* bias,
+                                 const std::byte* residual, uint64_t k, uint64_t n,
+                                 std::byte* out) {
+  Linear& linear = FindLinear(k, n);
+  Launch(stream, [=, this, &linear] {
+    linear.Forward({.a = x, .b = weight, .c = out, .bias = bias, .residual = residual},
+                   scratch_.data());
+  });
+}
+
+void CpuOperators::LinearBackwardInput(device::Stream& stream, const std::byte* d_out,
+                                       const std::byte* weight, uint64_t k, uint64_t n,
+                                       std::byte* d_x) {
+  Linear& linear = FindLinear(k, n);
+  Launch(stream, [=, this, &linear] { linear.BackwardInput(d_out, weight, d_x, scratch_.data()); });
+}
+
+void CpuOperators::LinearBackwardWeight(device::Stream& stream, const std::byte* x,
+                                        const std::byte* d_out, uint64_t k, uint64_t n,
+                                        float* d_weight, float* d_bias) {
+  Linear& linear = FindLinear(k, n);
+  Launch(stream, [=, this, &linear] {
+    linear.BackwardWeight(x, d_out, d_weight, d_bias, scratch_.data());
+  });
+}
+
+void CpuOperators::AttentionForward(device::Stream& stream, const std::byte* qkv, std::byte* out) {
+  Launch(stream, [=, this] { parts_->attention.Forward(qkv, out, scratch_.data()); });
+}
+
+void CpuOperators::AttentionBackward(device::Stream& stream, const std::byte* qkv,
+                                     const std::byte* d_out, std::byte* d_qkv) {
+  Launch(stream, [=, this] { parts_->attention.Backward(qkv, d_out, d_qkv, scratch_.data()); });
+}
+
+void CpuOperators::GeluForward(device::Stream& stream, const std::byte* x, std::byte* out) {
+  Launch(stream, [=, this] {
+    const uint64_t size = SizeOf(dtype_).value;
+    ParallelRanges(threads_, rows_ * options_.shapes.hidden, kElementGrain, [&](Range range) {
+      const uint64_t offset = range.begin * size;
+      GeluForwardElements(dtype_, x + offset, out + offset, range.size());
+    });
+  });
+}
+
+void CpuOperators::GeluBackward(device::Stream& stream, const std::byte* x, const std::byte* d_out,
+                                std::byte* d_x) {
+  Launch(stream, [=, this] {
+    const uint64_t size = SizeOf(dtype_).value;
+    ParallelRanges(threads_, rows_ * options_.shapes.hidden, kElementGrain, [&](Range range) {
+      const uint64_t offset = range.begin * size;
+      GeluBackwardElements(dtype_, x + offset, d_out + offset, d_x + offset, range.size());
+    });
+  });
+}
+
+void CpuOperators::HeadForwardBackward(device::Stream& stream, const std::byte* x,
+                                       const std::byte* table, const int32_t* targets,
+                                       float gradient_scale, double* loss_sum, std::byte* d_x,
+                                       float* d_table) {
+  PENSTOCK_CHECK((d_x == nullptr) == (d_table == nullptr));
+  const HeadData data{.x = x,
+                      .table = table,
+                      .targets = targets,
+                      .gradient_scale = gradient_scale,
+                      .loss_sum = loss_sum,
+                      .d_x = d_x,
+                      .d_table = d_table};
+  Launch(stream, [=, this] { parts_->head.Run(data, scratch_.data()); });
+}
+
+void CpuOperators::RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
+                                  std::byte* out) {
+  Launch(stream, [=, this] {
+    ParallelRanges(threads_, n, kElementGrain,
+                   [&](Range range) { RoundRange(in, dtype, range, out); });
+  });
+}
+
+void CpuOperators::BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype,
+                             uint64_t n, double* sums, uint32_t* finite) {
+  PENSTOCK_CHECK(n % kBlockElements == 0);
+  Launch(stream, [=, this] {
+    std::atomic<bool> all_finite = true;
+    ParallelRanges(threads_, n, kBlockElements, [&](Range range) {
+      const std::span<double> part(sums + range.begin / kBlockElements,
+                                   range.size() / kBlockElements);
+      const std::byte* from = gradient + range.begin * SizeOf(dtype).value;
+      if (!kernels::BlockSums(from, dtype, range.size(), part)) all_finite = false;
+    });
+    *finite = all_finite ? 1 : 0;
+  });
+}
+
+void CpuOperators::Adam(device::Stream& stream, const AdamScalars& scalars, const AdamTile& tile) {
+  Launch(stream, [=, this] {
+    ParallelRanges(threads_, tile.exp_avg.size(), kElementGrain,
+                   [&](Range range) { AdamUpdate(scalars, Slice(tile, range)); });
+  });
+}
+
+Result<Bytes> CpuOperatorScratch(const OperatorOptions& options, Bf16Arithmetic arithmetic) {
+  PENSTOCK_ASSIGN(const auto parts, MakeParts(options, arithmetic));
+  return parts->scratch();
+}
+
+Result<std::unique_ptr<Operators>> CreateCpuOperators(device::Device& device,
+                                                      const OperatorOptions& options,
+                                                      Bf16Arithmetic arithmetic) {
+  PENSTOCK_ASSIGN(auto parts, MakeParts(options, arithmetic));
+  PENSTOCK_ASSIGN(auto scratch, device.Allocate(parts->scratch(), "scratch of the operators"));
+  std::unique_ptr<Operators> operators =
+      std::make_unique<CpuOperators>(options, std::move(parts), std::move(scratch));
+  return operators;
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,109 @@
+// Loads and stores of fp32 and bf16 as vectors of fp32, whole or in part. Included once for each
+// instruction set by the files that implement cpu_rows.h, after highway.h.
+//
+// A loop is written once, as a callable that takes an index and how much of a vector is there:
+// Whole, or a Part at the end of the row, whose missing lanes load as zeros and are not stored.
+#if defined(PENSTOCK_KERNELS_CPU_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PENSTOCK_KERNELS_CPU_VECTORS_INL_H_
+#undef PENSTOCK_KERNELS_CPU_VECTORS_INL_H_
+#else
+#define PENSTOCK_KERNELS_CPU_VECTORS_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "kernels/dtype.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace penstock::kernels::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::ScalableTag<float>;
+using Words = hn::RebindToUnsigned<Floats>;
+using SignedWords = hn::RebindToSigned<Floats>;
+using Halves = hn::Rebind<uint16_t, Floats>;
+using FloatVector = hn::Vec<Floats>;
+
+struct Whole {};
+struct Part {
+  size_t count;
+};
+
+HWY_INLINE FloatVector Load(Whole, const float* from) { return hn::LoadU(Floats(), from); }
+HWY_INLINE FloatVector Load(Whole, const BFloat16* from) {
+  const auto halves = hn::LoadU(Halves(), reinterpret_cast<const uint16_t*>(from));
+  return hn::BitCast(Floats(), hn::ShiftLeft<16>(hn::PromoteTo(Words(), halves)));
+}
+
+HWY_INLINE void Store(Whole, FloatVector value, float* to) { hn::StoreU(value, Floats(), to); }
+/// RoundToBFloat16 of every lane. The narrowing saturates, but all values are in range.
+HWY_INLINE void Store(Whole, FloatVector value, BFloat16* to) {
+  const Words words;
+  const auto bits = hn::BitCast(words, value);
+  const auto upper = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(upper, hn::Set(words, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fff))));
+  const auto quiet = hn::Or(upper, hn::Set(words, 0x40));
+  const auto nan = hn::RebindMask(words, hn::IsNaN(value));
+  const auto result = hn::BitCast(SignedWords(), hn::IfThenElse(nan, quiet, rounded));
+  hn::StoreU(hn::DemoteTo(Halves(), result), Halves(), reinterpret_cast<uint16_t*>(to));
+}
+
+template <typename T>
+HWY_INLINE FloatVector Load(Part part, const T* from) {
+  HWY_ALIGN T lanes[hn::MaxLanes(Floats())] = {};
+  std::memcpy(lanes, from, part.count * sizeof(T));
+  return Load(Whole(), lanes);
+}
+template <typename T>
+HWY_INLINE void Store(Part part, FloatVector value, T* to) {
+  HWY_ALIGN T lanes[hn::MaxLanes(Floats())];
+  Store(Whole(), value, lanes);
+  std::memcpy(to, lanes, part.count * sizeof(T));
+}
+
+/// `value` where the row has elements, `other` in the lanes behind its end.
+HWY_INLINE FloatVector OrElse(Whole, FloatVector value, FloatVector) { return value; }
+HWY_INLINE FloatVector OrElse(Part part, FloatVector value, FloatVector other) {
+  return hn::IfThenElse(hn::FirstN(Floats(), part.count), value, other);
+}
+HWY_INLINE FloatVector OrZero(Whole, FloatVector value) { return value; }
+HWY_INLINE FloatVector OrZero(Part part, FloatVector value) {
+  return hn::IfThenElseZero(hn::FirstN(Floats(), part.count), value);
+}
+
+/// body(index, Whole) for all whole vectors of [0, n), then body(index, Part) for the rest.
+template <typename Body>
+HWY_INLINE void ForEachVector(size_t n, Body body) {
+  const size_t lanes = hn::Lanes(Floats());
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) body(i, Whole());
+  if (i < n) body(i, Part{n - i});
+}
+
+HWY_INLINE FloatVector Splat(float value) { return hn::Set(Floats(), value); }
+HWY_INLINE float Sum(FloatVector value) { return hn::GetLane(hn::SumOfLanes(Floats(), value)); }
+
+/// exp of values up to 88, and NaN of NaN (which Highway's Exp turns into 0).
+HWY_INLINE FloatVector Exp(FloatVector x) {
+  return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(Floats(), x));
+}
+
+/// Calls body with a null pointer to the element type that `dtype` is.
+template <typename Body>
+HWY_INLINE void WithType(DType dtype, Body body) {
+  if (dtype == DType::kBFloat16) {
+    body(static_cast<BFloat16*>(nullptr));
+  } else {
+    body(static_cast<float*>(nullptr));
+  }
+}
+
+}  // namespace penstock::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,118 @@
+// The transformer's operators, forward and backward, as work on a stream.
+//
+// All pointers are device memory. Activations and weights are of the operators' dtype (fp32 or bf16);
+// weight gradients are fp32 and are *accumulated* into unless said otherwise. Matrices are row-major.
+// `rows` is batch * sequence length. Sums over rows and over the sequence are taken in fp32 in an
+// order that depends on shapes and the thread count, never on memory or placement. On a CPU without
+// bf16 instructions the matrix products compute in fp32 on bf16 storage.
+//
+// Threads: the functions enqueue and return; call them from the thread that feeds the stream.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "device/device.h"
+#include "kernels/adam.h"
+#include "kernels/dtype.h"
+
+namespace penstock::kernels {
+
+/// The largest shapes that will be asked for; scratch memory is sized by them, at creation.
+struct OperatorShapes {
+  uint64_t batch = 0;        ///< sequences in a micro-batch
+  uint64_t sequence = 0;     ///< tokens in a sequence
+  uint64_t width = 0;        ///< embedding width, C
+  uint64_t heads = 0;        ///< divides width
+  uint64_t hidden = 0;       ///< inner width of the MLP, usually 4 C
+  uint64_t vocabulary = 0;
+};
+
+struct OperatorOptions {
+  DType dtype = DType::kFloat32;
+  OperatorShapes shapes;
+  int threads = 1;  ///< compute threads; part of what fixes the result's bits
+};
+
+class Operators {
+ public:
+  virtual ~Operators() = default;
+
+  /// out[r, c] = token_table[tokens[r], c] + position_table[r % sequence, c]
+  virtual void EmbeddingForward(device::Stream& stream, const int32_t* tokens,
+                                const std::byte* token_table, const std::byte* position_table,
+                                std::byte* out) = 0;
+  /// Adds d_out to the rows it came from, in row order. Gradients fp32: [vocabulary, C], [sequence, C].
+  virtual void EmbeddingBackward(device::Stream& stream, const int32_t* tokens,
+                                 const std::byte* d_out, float* d_token_table,
+                                 float* d_position_table) = 0;
+
+  /// out = (x - mean) * rstd * weight + bias over rows of C; mean and rstd (fp32, [rows]) are kept.
+  virtual void LayerNormForward(device::Stream& stream, const std::byte* x, const std::byte* weight,
+                                const std::byte* bias, float eps, std::byte* out, float* mean,
+                                float* rstd) = 0;
+  /// d_x += the gradient through the norm when `add_to_d_x` (a residual branch), else d_x = it.
+  virtual void LayerNormBackward(device::Stream& stream, const std::byte* x,
+                                 const std::byte* weight, const float* mean, const float* rstd,
+                                 const std::byte* d_out, bool add_to_d_x, std::byte* d_x,
+                                 float* d_weight, float* d_bias) = 0;
+
+  /// out[rows, n] = x[rows, k] · weight[k, n] + bias[n] (+ residual[rows, n] where given; it may be
+  /// `out` itself). The layout of Hugging Face's Conv1D.
+  virtual void LinearForward(device::Stream& stream, const std::byte* x, const std::byte* weight,
+                             const std::byte* bias, const std::byte* residual, uint64_t k,
+                             uint64_t n, std::byte* out) = 0;
+  /// d_x = d_out · weightᵀ
+  virtual void LinearBackwardInput(device::Stream& stream, const std::byte* d_out,
+                                   const std::byte* weight, uint64_t k, uint64_t n,
+                                   std::byte* d_x) = 0;
+  /// d_weight[k, n] += xᵀ · d_out, d_bias[n] += column sums of d_out
+  virtual void LinearBackwardWeight(device::Stream& stream, const std::byte* x,
+                                    const std::byte* d_out, uint64_t k, uint64_t n,
+                                    float* d_weight, float* d_bias) = 0;
+
+  /// Causal self-attention. qkv: [batch, sequence, 3, heads, C / heads]; out: [batch, sequence, C];
+  /// scores are scaled by 1 / sqrt(C / heads). Probabilities exist for a bounded number of heads at
+  /// once; backward computes them again.
+  virtual void AttentionForward(device::Stream& stream, const std::byte* qkv, std::byte* out) = 0;
+  virtual void AttentionBackward(device::Stream& stream, const std::byte* qkv,
+                                 const std::byte* d_out, std::byte* d_qkv) = 0;
+
+  /// GELU, tanh form, over [rows, hidden]: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+  virtual void GeluForward(device::Stream& stream, const std::byte* x, std::byte* out) = 0;
+  /// d_x = d_out * gelu'(x); d_x may be d_out.
+  virtual void GeluBackward(device::Stream& stream, const std::byte* x, const std::byte* d_out,
+                            std::byte* d_x) = 0;
+
+  /// Language-model head and its backward in one, over chunks of rows, so that the logits never exist
+  /// whole: logits = x · tableᵀ; *loss_sum += Σ_r -log softmax(logits)[r, targets[r]] in double, row
+  /// order; d_x[rows, C] and d_table[vocabulary, C] (accumulated) get the gradient of
+  /// `gradient_scale` * the summed loss. All three outputs may be left out together (d_x and d_table
+  /// null): then only the loss is computed.
+  virtual void HeadForwardBackward(device::Stream& stream, const std::byte* x,
+                                   const std::byte* table, const int32_t* targets,
+                                   float gradient_scale, double* loss_sum, std::byte* d_x,
+                                   float* d_table) = 0;
+
+  /// out[i] = round(in[i]) to `dtype` (nearest even), n elements: the one rounding of a gradient.
+  virtual void RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
+                              std::byte* out) = 0;
+  /// kernels::BlockSums on the device; sums: [n / 4096] doubles, finite: 1 or 0.
+  virtual void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
+                         double* sums, uint32_t* finite) = 0;
+  /// kernels::AdamUpdate on the device, for tiles whose home it is.
+  virtual void Adam(device::Stream& stream, const AdamScalars& scalars, const AdamTile& tile) = 0;
+
+  /// What the operators took from the device's arena for scratch.
+  virtual Bytes scratch_bytes() const = 0;
+};
+
+/// Scratch that CreateOperators will allocate, without allocating it: for the plan of a budget.
+Result<Bytes> OperatorScratch(device::Kind kind, const OperatorOptions& options);
+
+/// Operators of the device's kind. Scratch comes out of its arena. Errors: kBudget, kUnavailable.
+Result<std::unique_ptr<Operators>> CreateOperators(device::Device& device,
+                                                   const OperatorOptions& options);
+
+}  // namespace penstock::kernels

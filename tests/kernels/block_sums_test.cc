@@ -1,0 +1,233 @@
+#include "kernels/block_sums.h"
+
+#include <gtest/gtest.h>
+#include <hwy/targets.h>
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "kernels/adam.h"
+
+namespace penstock::kernels {
+namespace {
+
+constexpr uint64_t kBlocks = 3;
+constexpr uint64_t kElements = kBlocks * kBlockElements;
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kBFloat16};
+
+/// Elements of either dtype as bytes, at any distance from an aligned address.
+class Elements {
+ public:
+  Elements(DType dtype, uint64_t count, size_t byte_shift = 0)
+      : dtype_(dtype), shift_(byte_shift), bytes_(count * SizeOf(dtype).value + byte_shift) {}
+
+  void Set(uint64_t i, float value) {
+    const auto bits = std::bit_cast<uint32_t>(value);
+    const auto half = static_cast<uint16_t>(bits >> 16);
+    const size_t size = SizeOf(dtype_).value;
+    std::memcpy(bytes_.data() + shift_ + i * size,
+                dtype_ == DType::kBFloat16 ? static_cast<const void*>(&half) : &bits, size);
+  }
+  float Get(uint64_t i) const {
+    const size_t size = SizeOf(dtype_).value;
+    uint32_t bits = 0;  // little-endian: the two bytes of a bfloat16 are the upper ones
+    std::memcpy(reinterpret_cast<std::byte*>(&bits) + sizeof(bits) - size,
+                bytes_.data() + shift_ + i * size, size);
+    return std::bit_cast<float>(bits);
+  }
+  const void* data() const { return bytes_.data() + shift_; }
+
+ private:
+  DType dtype_;
+  size_t shift_;
+  std::vector<std::byte> bytes_;
+};
+
+float Normal(uint64_t i) {
+  return StandardNormal(7, 1, i) * std::ldexp(1.0f, static_cast<int>(i % 61) - 30);
+}
+
+Elements NormalElements(DType dtype, size_t byte_shift = 0) {
+  Elements elements(dtype, kElements, byte_shift);
+  for (uint64_t i = 0; i < kElements; ++i) elements.Set(i, Normal(i));
+  return elements;
+}
+
+struct Sums {
+  bool finite;
+  std::vector<double> values;
+};
+
+Sums Fast(const Elements& elements, DType dtype, uint64_t count = kElements) {
+  Sums sums{false, std::vector<double>(count / kBlockElements)};
+  sums.finite = BlockSums(elements.data(), dtype, count, sums.values);
+  return sums;
+}
+
+Sums Reference(const Elements& elements, DType dtype, uint64_t count = kElements) {
+  Sums sums{false, std::vector<double>(count / kBlockElements)};
+  sums.finite = BlockSumsReference(elements.data(), dtype, count, sums.values);
+  return sums;
+}
+
+void ExpectSame(const Sums& actual, const Sums& expected) {
+  EXPECT_EQ(actual.finite, expected.finite);
+  ASSERT_EQ(actual.values.size(), expected.values.size());
+  for (size_t i = 0; i < actual.values.size(); ++i) {
+    if (std::isnan(expected.values[i])) {
+      EXPECT_TRUE(std::isnan(actual.values[i]));
+    } else {
+      EXPECT_EQ(std::bit_cast<uint64_t>(actual.values[i]),
+                std::bit_cast<uint64_t>(expected.values[i]));
+    }
+  }
+}
+
+/// Every test runs once for each instruction set of this machine.
+class BlockSumsTest : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    for (int bit = 0; bit < 63; ++bit) {
+      const int64_t target = int64_t{1} << bit;
+      if (GetParam() == std::string(hwy::TargetName(target))) {
+        hwy::SetSupportedTargetsForTest(target);
+        return;
+      }
+    }
+    FAIL() << "no such target: " << GetParam();
+  }
+  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
+};
+
+INSTANTIATE_TEST_SUITE_P(Targets, BlockSumsTest, testing::ValuesIn(AdamTargets()),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(BlockSumsTest, EqualsTheReferenceBitwise) {
+  for (const DType dtype : kDTypes) {
+    const Elements elements = NormalElements(dtype);
+    ExpectSame(Fast(elements, dtype), Reference(elements, dtype));
+  }
+}
+
+TEST_P(BlockSumsTest, EqualsTheReferenceOnEveryBFloat16) {
+  for (const DType dtype : kDTypes) {
+    Elements elements(dtype, 1 << 16);
+    for (uint32_t i = 0; i < 1U << 16; ++i) elements.Set(i, std::bit_cast<float>(i << 16));
+    const Sums sums = Fast(elements, dtype, 1 << 16);
+    EXPECT_FALSE(sums.finite);
+    EXPECT_TRUE(std::isfinite(sums.values[0]));
+    ExpectSame(sums, Reference(elements, dtype, 1 << 16));
+  }
+}
+
+TEST_P(BlockSumsTest, DoesNotDependOnAlignment) {
+  for (const DType dtype : kDTypes) {
+    const Sums expected = Fast(NormalElements(dtype), dtype);
+    for (const size_t shift : {1, 2, 4, 6, 8, 12, 20, 36, 60, 62}) {
+      SCOPED_TRACE(shift);
+      ExpectSame(Fast(NormalElements(dtype, shift), dtype), expected);
+    }
+  }
+}
+
+TEST_P(BlockSumsTest, DoesNotDependOnWhichBlocksAreSummedTogether) {
+  const Elements elements = NormalElements(DType::kFloat32);
+  const Sums together = Fast(elements, DType::kFloat32);
+  for (uint64_t block = 0; block < kBlocks; ++block) {
+    double alone = 0;
+    const auto* begin = static_cast<const float*>(elements.data()) + block * kBlockElements;
+    EXPECT_TRUE(BlockSums(begin, DType::kFloat32, kBlockElements, {&alone, 1}));
+    EXPECT_EQ(alone, together.values[block]);
+  }
+}
+
+TEST_P(BlockSumsTest, AddsInTheStatedOrder) {
+  // 2^54 in partial sum 0 swallows the 255 ones after it; the other 15 have their 256 ones each.
+  for (const DType dtype : kDTypes) {
+    Elements elements(dtype, kElements);
+    for (uint64_t i = 0; i < kElements; ++i) elements.Set(i, 1);
+    elements.Set(0, 0x1p27f);
+    elements.Set(kBlockElements + 5, 0x1p27f);
+    const Sums sums = Fast(elements, dtype);
+    EXPECT_TRUE(sums.finite);
+    EXPECT_EQ(sums.values[0], 0x1p54 + 15 * 256);
+    EXPECT_EQ(sums.values[1], 0x1p54 + 15 * 256);
+    EXPECT_EQ(sums.values[2], 4096);
+  }
+}
+
+TEST_P(BlockSumsTest, IsTheSumOfSquaresWithinRounding) {
+  for (const DType dtype : kDTypes) {
+    const Elements elements = NormalElements(dtype);
+    const Sums sums = Fast(elements, dtype);
+    EXPECT_TRUE(sums.finite);
+    for (uint64_t block = 0; block < kBlocks; ++block) {
+      long double exact = 0;
+      for (uint64_t i = block * kBlockElements; i < (block + 1) * kBlockElements; ++i) {
+        const long double x = elements.Get(i);
+        exact += x * x;
+      }
+      EXPECT_NEAR(sums.values[block] / static_cast<double>(exact), 1, 1e-13);
+    }
+  }
+}
+
+TEST_P(BlockSumsTest, ExtremesAreFiniteAndDenormalsCount) {
+  using Limits = std::numeric_limits<float>;
+  for (const float value : {Limits::max(), Limits::lowest(), Limits::denorm_min(), 3e-39f, -0.0f}) {
+    Elements elements(DType::kFloat32, kElements);
+    for (uint64_t i = 0; i < kElements; ++i) elements.Set(i, value);
+    const Sums sums = Fast(elements, DType::kFloat32);
+    EXPECT_TRUE(sums.finite) << value;
+    const double expected = 4096.0 * value * value;
+    EXPECT_NEAR(sums.values[1], expected, 1e-13 * expected);
+  }
+}
+
+TEST_P(BlockSumsTest, OneNonFiniteElementAnywhereIsSeen) {
+  using Limits = std::numeric_limits<float>;
+  for (const DType dtype : kDTypes) {
+    Elements elements = NormalElements(dtype);
+    const auto expect_seen = [&](uint64_t i, float value) {
+      elements.Set(i, value);
+      const Sums sums = Fast(elements, dtype);
+      EXPECT_FALSE(sums.finite) << "element " << i << " " << value;
+      for (uint64_t block = 0; block < kBlocks; ++block) {
+        EXPECT_EQ(std::isfinite(sums.values[block]), block != i / kBlockElements);
+      }
+      ExpectSame(sums, Reference(elements, dtype));
+      elements.Set(i, Normal(i));
+    };
+    for (uint64_t lane = 0; lane < 16; ++lane) {
+      const uint64_t places[] = {lane, 2048 + lane, kBlockElements - 16 + lane,
+                                 kBlockElements + lane, kElements - 16 + lane};
+      for (const uint64_t i : places) {
+        for (const float value : {Limits::infinity(), -Limits::infinity(), Limits::quiet_NaN()}) {
+          expect_seen(i, value);
+        }
+      }
+    }
+    EXPECT_TRUE(Fast(elements, dtype).finite) << "the elements were put back";
+  }
+}
+
+TEST_P(BlockSumsTest, NoBlocksAreFinite) {
+  EXPECT_TRUE(BlockSums(nullptr, DType::kFloat32, 0, {}));
+}
+
+TEST(BlockSumsDeathTest, RefusesPartsOfBlocks) {
+  const std::vector<float> gradient(kBlockElements + 1);
+  double sum = 0;
+  EXPECT_DEATH(BlockSums(gradient.data(), DType::kFloat32, kBlockElements + 1, {&sum, 1}),
+               "no whole blocks");
+}
+
+}  // namespace
+}  // namespace penstock::kernels

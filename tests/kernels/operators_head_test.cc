@@ -1,0 +1,146 @@
+// The language-model head: loss and gradients against an unchunked double-precision reference.
+#include <vector>
+
+#include "tests/kernels/operators_testing.h"
+
+namespace penstock::kernels {
+namespace {
+
+/// An odd vocabulary; bytes; and one so large that the rows need two chunks (128 and 22 rows).
+const OperatorShapes kShapes[] = {
+    {.batch = 3, .sequence = 7, .width = 48, .heads = 1, .hidden = 48, .vocabulary = 257},
+    {.batch = 2, .sequence = 33, .width = 48, .heads = 1, .hidden = 48, .vocabulary = 256},
+    {.batch = 2, .sequence = 75, .width = 16, .heads = 1, .hidden = 16, .vocabulary = 4099},
+};
+constexpr double kGradientScale = 0.125;
+
+struct Reference {
+  double loss = 0;
+  Values d_x;
+  Values d_table;
+};
+
+Reference ReferenceHead(const OperatorShapes& shapes, const Values& x, const Values& table,
+                        const std::vector<int32_t>& targets) {
+  const uint64_t width = shapes.width;
+  Reference result{0, Values(x.size()), Values(table.size())};
+  Values p(shapes.vocabulary);
+  for (uint64_t row = 0; row < targets.size(); ++row) {
+    double highest = -INFINITY;
+    for (uint64_t v = 0; v < p.size(); ++v) {
+      p[v] = 0;
+      for (uint64_t c = 0; c < width; ++c) p[v] += x[row * width + c] * table[v * width + c];
+      highest = std::max(highest, p[v]);
+    }
+    const auto target = static_cast<uint64_t>(targets[row]);
+    const double target_logit = p[target] - highest;
+    double sum = 0;
+    for (double& value : p) sum += value = std::exp(value - highest);
+    result.loss += std::log(sum) - target_logit;
+    for (uint64_t v = 0; v < p.size(); ++v) {
+      const double d = kGradientScale * (p[v] / sum - (v == target ? 1 : 0));
+      for (uint64_t c = 0; c < width; ++c) {
+        result.d_x[row * width + c] += d * table[v * width + c];
+        result.d_table[v * width + c] += d * x[row * width + c];
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<int32_t> RandomTargets(const OperatorShapes& shapes) {
+  std::vector<int32_t> targets(shapes.batch * shapes.sequence);
+  for (uint64_t i = 0; i < targets.size(); ++i) {
+    targets[i] = static_cast<int32_t>(RandomBits(9, i) % shapes.vocabulary);
+  }
+  targets.front() = 0;
+  targets.back() = static_cast<int32_t>(shapes.vocabulary - 1);
+  return targets;
+}
+
+class HeadTest : public OperatorsTest {
+ protected:
+  /// The gradient at the logits is rounded to bf16, so that its sums carry 2^-8 of every term.
+  double tolerance() const {
+    return mode().dtype == DType::kFloat32 ? kFloatTolerance : 2 * kBFloat16Tolerance;
+  }
+};
+
+TEST_P(HeadTest, LossAndGradientsAgreeAndAccumulate) {
+  for (const OperatorShapes& shapes : kShapes) {
+    OperatorsHarness harness(mode(), shapes);
+    const std::string name = "vocabulary " + std::to_string(shapes.vocabulary);
+    const auto targets = RandomTargets(shapes);
+    const Values x = Random(targets.size() * shapes.width, 1, 0.5);
+    const Values table = Random(shapes.vocabulary * shapes.width, 2, 0.5);
+    const Values before = RandomValues(DType::kFloat32, table.size(), 3);
+    const Tensor device_x = harness.Put(x);
+    const Tensor device_table = harness.Put(table);
+    const auto device_targets = harness.PutIntegers(targets);
+    const auto loss = harness.device().Allocate(8_B, "the loss").value();
+    const Tensor d_x = harness.Empty(x.size());
+    const Tensor d_table = harness.Put(DType::kFloat32, before);
+    *loss.as<double>() = 100;
+    const auto run = [&](std::byte* d_x_at, float* d_table_at) {
+      harness.operators().HeadForwardBackward(
+          harness.stream(), device_x.data(), device_table.data(), device_targets.as<int32_t>(),
+          kGradientScale, loss.as<double>(), d_x_at, d_table_at);
+      harness.Synchronize();
+    };
+    run(d_x.data(), d_table.floats());
+    Reference want = ReferenceHead(shapes, x, table, targets);
+    const double got_loss = *loss.as<double>() - 100;
+    EXPECT_NEAR(got_loss, want.loss, kFloatTolerance * want.loss) << name;
+    for (size_t i = 0; i < before.size(); ++i) want.d_table[i] += before[i];
+    ExpectClose(harness.Get(d_x), want.d_x, tolerance(), name + " d_x");
+    ExpectClose(harness.Get(d_table), want.d_table, tolerance(), name + " d_table");
+
+    *loss.as<double>() = 100;
+    run(nullptr, nullptr);
+    EXPECT_EQ(*loss.as<double>() - 100, got_loss) << name << ", without gradients";
+  }
+}
+
+TEST(HeadReferenceTest, GradientsAreDerivatives) {
+  const OperatorShapes shapes{.batch = 1, .sequence = 3, .width = 4, .vocabulary = 9};
+  const auto targets = RandomTargets(shapes);
+  const Values x = RandomValues(DType::kFloat32, 12, 1);
+  const Values table = RandomValues(DType::kFloat32, 36, 2);
+  const Reference at = ReferenceHead(shapes, x, table, targets);
+  ExpectGradientOf(
+      [&](const Values& v) {
+        return kGradientScale * ReferenceHead(shapes, v, table, targets).loss;
+      },
+      x, at.d_x, "d_x");
+  ExpectGradientOf(
+      [&](const Values& v) { return kGradientScale * ReferenceHead(shapes, x, v, targets).loss; },
+      table, at.d_table, "d_table");
+}
+
+TEST_P(HeadTest, TheLossIsFiniteForLargeLogitsAndNaNForNaN) {
+  const OperatorShapes shapes = kShapes[0];
+  OperatorsHarness harness(mode(), shapes);
+  const auto targets = RandomTargets(shapes);
+  Values x = Random(targets.size() * shapes.width, 1, 100);
+  const Tensor device_x = harness.Put(x);
+  const Tensor device_table = harness.Put(Random(shapes.vocabulary * shapes.width, 2, 100));
+  const auto device_targets = harness.PutIntegers(targets);
+  const auto loss = harness.device().Allocate(8_B, "the loss").value();
+  const auto run = [&] {
+    *loss.as<double>() = 0;
+    harness.operators().HeadForwardBackward(harness.stream(), device_x.data(), device_table.data(),
+                                            device_targets.as<int32_t>(), 1, loss.as<double>(),
+                                            nullptr, nullptr);
+    harness.Synchronize();
+    return *loss.as<double>();
+  };
+  EXPECT_TRUE(std::isfinite(run()));
+  x[5] = NAN;
+  harness.Set(device_x, x);
+  EXPECT_TRUE(std::isnan(run()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, HeadTest, ::testing::ValuesIn(kModes), ModeName);
+
+}  // namespace
+}  // namespace penstock::kernels

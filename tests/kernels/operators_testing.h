@@ -1,0 +1,236 @@
+// What the tests of the operators share: a CPU device with one stream, tensors that are written and
+// read as doubles, and comparison with stated tolerances.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "device/device.h"
+#include "kernels/cpu_operators.h"
+#include "kernels/dtype.h"
+
+namespace penstock::kernels {
+
+using Values = std::vector<double>;
+
+/// fp32 results: rounding of sums of a few hundred terms.
+inline constexpr double kFloatTolerance = 1e-5;
+/// bf16 results: half a unit in the last place is up to 2^-8 of the value.
+inline constexpr double kBFloat16Tolerance = 1.0 / 256;
+
+/// How an operator is asked to compute.
+struct Mode {
+  const char* name;
+  DType dtype;
+  Bf16Arithmetic arithmetic;
+
+  double tolerance() const {
+    return dtype == DType::kFloat32 ? kFloatTolerance : kBFloat16Tolerance;
+  }
+};
+
+inline constexpr Mode kModes[] = {
+    {"fp32", DType::kFloat32, Bf16Arithmetic::kNative},
+    {"bf16", DType::kBFloat16, Bf16Arithmetic::kNative},
+    {"bf16_converted", DType::kBFloat16, Bf16Arithmetic::kConvert},
+};
+
+inline std::string ModeName(const ::testing::TestParamInfo<Mode>& info) { return info.param.name; }
+inline void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }
+
+inline double RoundTo(DType dtype, double value) {
+  const auto single = static_cast<float>(value);
+  return dtype == DType::kFloat32 ? single : ToFloat(RoundToBFloat16(single));
+}
+
+/// 64 bits that belong to (stream, i): splitmix64, which is fast enough for large operands.
+inline uint64_t RandomBits(uint64_t stream, uint64_t i) {
+  uint64_t z = (i + 1) * 0x9e3779b97f4a7c15 + stream * 0xd1342543de82ef95;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+/// n values of mean 0 and variance 1 (sums of four uniform deviates) times `scale`, as the dtype
+/// holds them.
+inline Values RandomValues(DType dtype, uint64_t n, uint64_t stream, double scale = 1) {
+  Values values(n);
+  for (uint64_t i = 0; i < n; ++i) {
+    const uint64_t bits = RandomBits(stream, i);
+    double sum = 0;
+    for (int part = 0; part < 4; ++part) {
+      sum += static_cast<double>(bits >> (16 * part) & 0xffff) / 65536 - 0.5;
+    }
+    values[i] = RoundTo(dtype, scale * std::sqrt(3.0) * sum);
+  }
+  return values;
+}
+
+/// Every value is within tolerance · (its magnitude + the root mean square of all).
+inline void ExpectClose(const Values& got, const Values& want, double tolerance,
+                        const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  double squares = 0;
+  for (const double value : want) squares += value * value;
+  const double typical = std::sqrt(squares / static_cast<double>(want.size()));
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_LE(std::abs(got[i] - want[i]), tolerance * (std::abs(want[i]) + typical))
+        << what << " [" << i << "]: got " << got[i] << ", want " << want[i];
+  }
+}
+
+/// Every value is within tolerance · magnitude: the sum of the absolute values of the terms that
+/// the value is the sum of, where these terms are rounded themselves.
+inline void ExpectWithin(const Values& got, const Values& want, const Values& magnitude,
+                         double tolerance, const std::string& what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_LE(std::abs(got[i] - want[i]), tolerance * magnitude[i])
+        << what << " [" << i << "]: got " << got[i] << ", want " << want[i];
+  }
+}
+
+/// The gradient of f at x in some directions, by central differences of fourth order in double:
+/// about 20 elements spread over x are compared with `gradient`.
+inline void ExpectGradientOf(const std::function<double(const Values&)>& f, const Values& x,
+                             const Values& gradient, const std::string& what) {
+  ASSERT_EQ(x.size(), gradient.size());
+  constexpr double kStep = 1e-3;
+  const size_t stride = std::max<size_t>(1, x.size() / 19);
+  for (size_t i = 0; i < x.size(); i += stride) {
+    const auto at = [&](double step) {
+      Values moved = x;
+      moved[i] += step;
+      return f(moved);
+    };
+    const double slope =
+        (8 * (at(kStep) - at(-kStep)) - (at(2 * kStep) - at(-2 * kStep))) / (12 * kStep);
+    EXPECT_NEAR(gradient[i], slope, 1e-8 * (1 + std::abs(slope))) << what << " [" << i << "]";
+  }
+}
+
+inline double Dot(const Values& a, const Values& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+/// Device memory that holds elements of a dtype.
+struct Tensor {
+  DType dtype;
+  uint64_t size;
+  device::DeviceBuffer buffer;
+
+  std::byte* data() const { return buffer.data(); }
+  float* floats() const { return buffer.as<float>(); }
+};
+
+/// A device, a stream, and operators of one mode and shape.
+class OperatorsHarness {
+ public:
+  explicit OperatorsHarness(const Mode& mode, const OperatorShapes& shapes, int threads = 2,
+                            Bytes memory = 256_MiB)
+      : mode_(mode),
+        device_(device::CreateCpuDevice({.memory = memory}).value()),
+        stream_(device_->CreateStream("compute")),
+        operators_(CreateCpuOperators(*device_,
+                                      {.dtype = mode.dtype, .shapes = shapes, .threads = threads},
+                                      mode.arithmetic)
+                       .value()) {}
+
+  Operators& operators() { return *operators_; }
+  device::Stream& stream() { return *stream_; }
+  device::Device& device() { return *device_; }
+
+  Tensor Empty(DType dtype, uint64_t n) {
+    return {dtype, n, device_->Allocate(n * SizeOf(dtype), "a tensor of the test").value()};
+  }
+  Tensor Zeros(DType dtype, uint64_t n) { return Put(dtype, Values(n, 0.0)); }
+
+  Tensor Put(DType dtype, const Values& values) {
+    Tensor tensor = Empty(dtype, values.size());
+    Set(tensor, values);
+    return tensor;
+  }
+  void Set(const Tensor& tensor, const Values& values) {
+    std::vector<float> floats(values.begin(), values.end());
+    std::vector<BFloat16> halves;
+    for (const float value : floats) halves.push_back(RoundToBFloat16(value));
+    const void* host = tensor.dtype == DType::kFloat32 ? static_cast<const void*>(floats.data())
+                                                       : static_cast<const void*>(halves.data());
+    stream_->CopyToDevice(tensor.data(), static_cast<const std::byte*>(host),
+                          tensor.size * SizeOf(tensor.dtype));
+    Synchronize();
+  }
+  /// Tensors of operands of the mode's dtype.
+  Tensor Put(const Values& values) { return Put(mode_.dtype, values); }
+  Tensor Empty(uint64_t n) { return Empty(mode_.dtype, n); }
+
+  device::DeviceBuffer PutIntegers(const std::vector<int32_t>& values) {
+    const Bytes size{values.size() * sizeof(int32_t)};
+    auto buffer = device_->Allocate(size, "integers of the test").value();
+    stream_->CopyToDevice(buffer.data(), reinterpret_cast<const std::byte*>(values.data()), size);
+    Synchronize();
+    return buffer;
+  }
+
+  std::vector<std::byte> GetBytes(const Tensor& tensor) {
+    std::vector<std::byte> bytes((tensor.size * SizeOf(tensor.dtype)).value);
+    stream_->CopyToHost(bytes.data(), tensor.data(), Bytes{bytes.size()});
+    Synchronize();
+    return bytes;
+  }
+  Values Get(const Tensor& tensor) {
+    const std::vector<std::byte> bytes = GetBytes(tensor);
+    Values values(tensor.size);
+    for (uint64_t i = 0; i < tensor.size; ++i) {
+      if (tensor.dtype == DType::kFloat32) {
+        float value;
+        std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
+        values[i] = value;
+      } else {
+        BFloat16 value;
+        std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
+        values[i] = ToFloat(value);
+      }
+    }
+    return values;
+  }
+
+  void Synchronize() {
+    const Status status = stream_->Synchronize();
+    PENSTOCK_CHECK(status.ok(), "{}", status.error().message);
+  }
+
+ private:
+  const Mode mode_;
+  std::unique_ptr<device::Device> device_;
+  std::unique_ptr<device::Stream> stream_;
+  std::unique_ptr<Operators> operators_;
+};
+
+/// Tests that run in every mode; bf16 instructions are skipped where the machine has none.
+class OperatorsTest : public ::testing::TestWithParam<Mode> {
+ protected:
+  void SetUp() override {
+    if (GetParam().dtype == DType::kBFloat16 && GetParam().arithmetic == Bf16Arithmetic::kNative &&
+        BestBf16Arithmetic() == Bf16Arithmetic::kConvert) {
+      GTEST_SKIP() << "this machine has no bf16 instructions";
+    }
+  }
+  const Mode& mode() const { return GetParam(); }
+  Values Random(uint64_t n, uint64_t stream, double scale = 1) const {
+    return RandomValues(mode().dtype, n, stream, scale);
+  }
+};
+
+}  // namespace penstock::kernels
