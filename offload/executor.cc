@@ -1,0 +1,69 @@
+#include "offload/executor.h"
+
+namespace penstock::offload {
+
+Result<std::unique_ptr<Executor>> Executor::Create(const Layout& layout, const Schedule& schedule,
+                                                   device::Device& device,
+                                                   device::Stream& compute, TileStore& store,
+                                                   ActivityMeter* meter) {
+  std::unique_ptr<Executor> executor(new Executor(layout, schedule, compute, store, meter));
+  for (uint64_t elements : schedule.slot_elements) {
+    PENSTOCK_ASSIGN(device::DeviceBuffer buffer,
+                    device.Allocate(layout.WeightBytes(elements), "a slot for parameters"));
+    executor->slots_.push_back({.buffer = std::move(buffer)});
+  }
+  executor->slot_of_.resize(layout.modules.size());
+  executor->copy_in_ = device.CreateStream("copy-in");
+  return executor;
+}
+
+Result<const std::byte*> Executor::Acquire(ModuleId module) {
+  const ScheduledUse& use = schedule_.uses[clock_ % schedule_.length()];
+  if (use.module != module) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "module {} was acquired where the model declared {}; acquire modules in the "
+                     "order of ModelSpec::step",
+                     layout_.module(module).name, layout_.module(use.module).name);
+  }
+  Slot& slot = slots_[use.slot];
+  if (use.fetch) {
+    store_.SetTime(clock_);
+    PENSTOCK_TRY(Fetch(module, slot));
+    if (use.evicts) ++evictions_;
+  }
+  ++clock_;
+  slot_of_[Index(module)] = use.slot;
+  compute_.Wait(slot.ready, device::WaitReason::kData);
+  return slot.buffer.data();
+}
+
+Status Executor::Fetch(ModuleId module, Slot& slot) {
+  const ModuleLayout& tiles = layout_.module(module);
+  copy_in_->Wait(slot.last_use);
+  for (uint32_t i = 0; i < tiles.tile_count; ++i) {
+    const TileId tile{static_cast<uint32_t>(Index(tiles.first_tile) + i)};
+    std::span<const std::byte> weight;
+    {
+      ActivityScope waiting(meter_, Lane::kDataWait);
+      PENSTOCK_ASSIGN(weight, store_.PinWeight(tile));
+    }
+    std::byte* target =
+        slot.buffer.data() + layout_.WeightBytes(layout_.tile(tile).begin).value;
+    copy_in_->CopyToDevice(target, weight.data(), Bytes{weight.size()});
+    copy_in_->Call([this, tile]() { store_.UnpinWeight(tile); });
+  }
+  slot.ready = copy_in_->Record();
+  return {};
+}
+
+void Executor::Release(ModuleId module) {
+  slots_[slot_of_[Index(module)]].last_use = compute_.Record();
+}
+
+void Executor::EndStep() {
+  PENSTOCK_CHECK(clock_ % schedule_.length() == 0, "a step ended at use {} of {}",
+                 clock_ % schedule_.length(), schedule_.length());
+  store_.SetTime(clock_);
+}
+
+}  // namespace penstock::offload

@@ -1,0 +1,64 @@
+// Carries out the schedule on the device: copies each module's weights into its slot in time.
+//
+// The host runs ahead of the device: Acquire waits until a module's weights are in host memory and the
+// copy is enqueued, never until it is done; the compute stream waits for the copy through an event, and
+// a copy waits for the last kernel that used its slot through another.
+//
+// Threads: one. Owns the device slots and the copy-in stream.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/activity.h"
+#include "base/result.h"
+#include "device/device.h"
+#include "offload/layout.h"
+#include "offload/schedule.h"
+#include "offload/tile_store.h"
+
+namespace penstock::offload {
+
+class Executor {
+ public:
+  /// Allocates the slots. All arguments outlive the executor. Errors: kBudget.
+  static Result<std::unique_ptr<Executor>> Create(const Layout& layout, const Schedule& schedule,
+                                                  device::Device& device,
+                                                  device::Stream& compute, TileStore& store,
+                                                  ActivityMeter* meter);
+
+  /// The next use of the schedule, which must be of `module` (kInvalidArgument otherwise). The weights
+  /// on the device, for work enqueued on the compute stream after the call.
+  Result<const std::byte*> Acquire(ModuleId module);
+  /// Work enqueued so far is the last of this use.
+  void Release(ModuleId module);
+  /// The step's uses are all acquired; the clock stands at the start of the next step.
+  void EndStep();
+
+  uint64_t evictions() const { return evictions_; }
+
+ private:
+  struct Slot {
+    device::DeviceBuffer buffer;
+    device::Event ready;     ///< the last copy into it
+    device::Event last_use;  ///< the last kernel that read it
+  };
+
+  Executor(const Layout& layout, const Schedule& schedule, device::Stream& compute,
+           TileStore& store, ActivityMeter* meter)
+      : layout_(layout), schedule_(schedule), compute_(compute), store_(store), meter_(meter) {}
+  Status Fetch(ModuleId module, Slot& slot);
+
+  const Layout& layout_;
+  const Schedule& schedule_;
+  device::Stream& compute_;
+  TileStore& store_;
+  ActivityMeter* meter_;
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> slot_of_;  ///< of each module, while it is acquired
+  uint64_t clock_ = 0;             ///< uses acquired since the start
+  uint64_t evictions_ = 0;
+  std::unique_ptr<device::Stream> copy_in_;  ///< last member: stops before what its work uses
+};
+
+}  // namespace penstock::offload

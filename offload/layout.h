@@ -1,0 +1,69 @@
+// Where every element of the model's parameters belongs: modules, tensors, tiles. A plain value.
+//
+// Each module has one flat index: its tensors with weight decay, back to back in the model's order,
+// padded with zeros to a block; then those without, padded likewise. A tile is a run of blocks of one
+// module, of one parameter group and of at most `tile_elements`. Shards (one for each rank) end on
+// blocks; with one rank the shard is the module. Computed by zero/partitioner.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/units.h"
+
+namespace penstock::offload {
+
+enum class ModuleId : uint32_t {};
+enum class TileId : uint32_t {};
+constexpr size_t Index(ModuleId id) { return static_cast<size_t>(id); }
+constexpr size_t Index(TileId id) { return static_cast<size_t>(id); }
+
+enum class ParameterGroup : uint8_t { kDecay = 0, kNoDecay = 1 };
+inline constexpr size_t kGroupCount = 2;
+
+struct TensorLayout {
+  std::string name;               ///< Hugging Face name, "h.0.attn.c_attn.weight"
+  std::vector<uint64_t> shape;    ///< row-major
+  ParameterGroup group = ParameterGroup::kDecay;
+  uint64_t offset = 0;            ///< first element, in the module's flat index
+  uint64_t elements = 0;
+};
+
+struct ModuleLayout {
+  std::string name;
+  std::vector<TensorLayout> tensors;  ///< in the order they were declared
+  uint64_t elements = 0;              ///< of the flat index, padding included: a multiple of a block
+  TileId first_tile{};
+  uint32_t tile_count = 0;
+};
+
+struct TileLayout {
+  ModuleId module{};
+  uint64_t begin = 0;     ///< first element, in the module's flat index: a multiple of a block
+  uint64_t elements = 0;  ///< a multiple of a block
+  ParameterGroup group = ParameterGroup::kDecay;
+};
+
+struct Layout {
+  DType dtype = DType::kFloat32;  ///< of the weights that the model computes with
+  uint64_t tile_elements = 0;                       ///< the largest tile
+  std::vector<ModuleLayout> modules;
+  std::vector<TileLayout> tiles;  ///< by module, then by position
+  uint64_t parameters = 0;        ///< elements of all tensors, without padding
+
+  const ModuleLayout& module(ModuleId id) const { return modules[Index(id)]; }
+  const TileLayout& tile(TileId id) const { return tiles[Index(id)]; }
+  uint64_t elements() const;  ///< with padding
+
+  // A tile has two parts. The *weight* part is what the model computes with: bf16 hi, or the fp32
+  // master. The *record* is the rest: bf16 training lo | exp_avg | exp_avg_sq, fp32 exp_avg | exp_avg_sq.
+  Bytes WeightBytes(uint64_t elements) const { return SizeOf(dtype) * elements; }
+  Bytes RecordBytes(uint64_t elements) const {
+    return (dtype == DType::kFloat32 ? 8_B : 10_B) * elements;
+  }
+  Bytes GradientBytes(uint64_t elements) const { return SizeOf(dtype) * elements; }
+};
+
+}  // namespace penstock::offload

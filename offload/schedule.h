@@ -1,0 +1,35 @@
+// A whole step as a list: which module is used when, in which device slot, and whether it has to be
+// copied there. A plain value, computed by zero/schedule_builder.h and carried out by
+// offload/device_cache.h and offload/tile_store.h.
+//
+// Time is counted in uses: use u of step s (from 0) happens at s * uses.size() + u. Every module's
+// update belongs to its first use, as that is what waits for it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "offload/layout.h"
+
+namespace penstock::offload {
+
+struct ScheduledUse {
+  ModuleId module{};
+  uint32_t slot = 0;   ///< where on the device it lies
+  bool fetch = false;  ///< copied from the host for this use; false: still there from an earlier one
+  bool evicts = false;  ///< the slot held a module that this step uses again
+};
+
+struct Schedule {
+  std::vector<ScheduledUse> uses;
+  std::vector<uint64_t> slot_elements;  ///< size of each device slot, in elements
+  std::vector<uint32_t> first_use;      ///< of each module
+  std::vector<TileId> update_order;     ///< tiles by the first use of their module, then by position
+
+  uint64_t length() const { return uses.size(); }
+  /// The first time at or after `now` at which the host's copy of the module is read: by a fetch of
+  /// the step that `now` is in, or by the next step's update.
+  uint64_t NextHostUse(ModuleId module, uint64_t now) const;
+};
+
+}  // namespace penstock::offload

@@ -1,0 +1,39 @@
+#include "offload/slab.h"
+
+#include "base/check.h"
+
+namespace penstock::offload {
+
+Result<Slab> Slab::Create(Bytes size) {
+  PENSTOCK_ASSIGN(Mapping mapping, Mapping::Create(AlignUp(size, kSlabAlignment)));
+  return Slab(std::move(mapping));
+}
+
+std::span<std::byte> Slab::Cut(Bytes size) {
+  const Bytes rounded = AlignUp(size, kSlabAlignment);
+  PENSTOCK_CHECK(cut_ + rounded <= mapping_.size(), "cut of {} beyond the slab's {}",
+                 rounded.value, mapping_.size().value);
+  const std::span<std::byte> part(mapping_.data() + cut_.value, size.value);
+  cut_ += rounded;
+  return part;
+}
+
+void BlockLease::Reset() {
+  if (data_ != nullptr) pool_->free_.push_back(data_);
+  pool_ = nullptr;
+  data_ = nullptr;
+}
+
+BlockPool::BlockPool(Slab& slab, Bytes block, size_t count) : size_(count) {
+  free_.reserve(count);
+  for (size_t i = 0; i < count; ++i) free_.push_back(slab.Cut(block).data());
+}
+
+BlockLease BlockPool::TryTake() {
+  if (free_.empty()) return {};
+  std::byte* data = free_.back();
+  free_.pop_back();
+  return {this, data};
+}
+
+}  // namespace penstock::offload

@@ -1,0 +1,84 @@
+// All pinned host memory: one mapping, cut at start into pools of equal blocks.
+//
+// Nothing is rounded up to a power of two and nothing is as large as the largest tensor. A block taken
+// from a pool is a lease that gives itself back. Not thread-safe: whoever owns the pools serialises
+// (offload::TileStore holds its mutex), the giving back included.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/mapping.h"
+#include "base/result.h"
+#include "base/units.h"
+
+namespace penstock::offload {
+
+/// What every cut is rounded up to; fits O_DIRECT on every drive met so far.
+inline constexpr Bytes kSlabAlignment = 4_KiB;
+
+class Slab {
+ public:
+  /// Errors: kOutOfMemory.
+  static Result<Slab> Create(Bytes size);
+
+  /// The next `size` bytes, rounded up to kSlabAlignment. Cutting more than was created is a broken
+  /// contract: the plan of the budget sums the same rounded sizes.
+  std::span<std::byte> Cut(Bytes size);
+
+ private:
+  explicit Slab(Mapping mapping) : mapping_(std::move(mapping)) {}
+
+  Mapping mapping_;
+  Bytes cut_;
+};
+
+class BlockPool;
+
+/// One block of a pool, given back when the lease ends. Must not outlive the pool.
+class BlockLease {
+ public:
+  BlockLease() = default;
+  BlockLease(BlockLease&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), data_(std::exchange(other.data_, nullptr)) {}
+  BlockLease& operator=(BlockLease&& other) noexcept {
+    std::swap(pool_, other.pool_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~BlockLease() { Reset(); }
+
+  bool valid() const { return data_ != nullptr; }
+  std::byte* data() const { return data_; }
+  void Reset();
+
+ private:
+  friend class BlockPool;
+  BlockLease(BlockPool* pool, std::byte* data) : pool_(pool), data_(data) {}
+
+  BlockPool* pool_ = nullptr;
+  std::byte* data_ = nullptr;
+};
+
+class BlockPool {
+ public:
+  /// Cuts `count` blocks of `block` bytes from the slab.
+  BlockPool(Slab& slab, Bytes block, size_t count);
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
+
+  /// An invalid lease when all blocks are out.
+  BlockLease TryTake();
+  size_t size() const { return size_; }
+  size_t free() const { return free_.size(); }
+
+ private:
+  friend class BlockLease;
+
+  size_t size_;
+  std::vector<std::byte*> free_;
+};
+
+}  // namespace penstock::offload

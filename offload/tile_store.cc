@@ -1,0 +1,296 @@
+#include "offload/tile_store.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace penstock::offload {
+namespace {
+
+uint64_t LargestTile(const Layout& layout) {
+  uint64_t largest = 0;
+  for (const TileLayout& tile : layout.tiles) largest = std::max(largest, tile.elements);
+  return largest;
+}
+
+}  // namespace
+
+Bytes TileStoreBytes(const Layout& layout, const TileStoreOptions& options) {
+  const uint64_t largest = LargestTile(layout);
+  Bytes sum;
+  sum += options.weight_home == Tier::kHost
+             ? layout.WeightBytes(layout.elements())
+             : AlignUp(layout.WeightBytes(largest), kSlabAlignment) * options.weight_blocks;
+  sum += options.record_home == Tier::kHost
+             ? layout.RecordBytes(layout.elements())
+             : AlignUp(layout.RecordBytes(largest), kSlabAlignment) * options.record_blocks;
+  return sum;
+}
+
+TileStore::TileStore(const Layout& layout, const Schedule& schedule,
+                     const TileStoreOptions& options, Slab& slab, StateFile& file,
+                     aio::Engine& engine)
+    : layout_(layout),
+      schedule_(schedule),
+      options_(options),
+      file_(file),
+      engine_(engine),
+      weight_blocks_(slab, layout.WeightBytes(LargestTile(layout)),
+                     options.weight_home == Tier::kNvme ? options.weight_blocks : 0),
+      record_blocks_(slab, layout.RecordBytes(LargestTile(layout)),
+                     options.record_home == Tier::kNvme ? options.record_blocks : 0),
+      cache_(weight_blocks_, layout.tiles.size()),
+      tiles_(layout.tiles.size()) {
+  PENSTOCK_CHECK(!weights_on_drive() || options.weight_blocks >= 2);
+  PENSTOCK_CHECK(!records_on_drive() || options.record_blocks >= 1);
+  for (const TileLayout& tile : layout.tiles) {
+    if (!weights_on_drive()) home_weights_.push_back(slab.Cut(layout.WeightBytes(tile.elements)));
+    if (!records_on_drive()) home_records_.push_back(slab.Cut(layout.RecordBytes(tile.elements)));
+  }
+}
+
+TileStore::~TileStore() {
+  MutexLock lock(mutex_);
+  FailLocked(Error{ErrorCode::kCancelled, "the run ended"});
+  while (requests_ > 0) changed_.Wait(mutex_);
+}
+
+void TileStore::OnProgress(std::function<void()> callback) {
+  MutexLock lock(mutex_);
+  on_progress_ = std::move(callback);
+}
+
+std::span<std::byte> TileStore::WeightOf(TileId tile) {
+  if (!weights_on_drive()) return home_weights_[Index(tile)];
+  return {cache_[tile].block.data(), WeightSize(tile).value};
+}
+
+std::span<std::byte> TileStore::RecordOf(TileId tile) {
+  if (!records_on_drive()) return home_records_[Index(tile)];
+  return {At(tile).record.data(), RecordSize(tile).value};
+}
+
+void TileStore::Advance(Cursor& cursor) const {
+  if (++cursor.index == schedule_.update_order.size()) cursor = {cursor.round + 1, 0};
+}
+
+void TileStore::Changed() {
+  changed_.NotifyAll();
+  if (on_progress_) on_progress_();
+}
+
+void TileStore::FailLocked(const Error& error) {
+  if (failure_.ok()) failure_ = error;
+  Changed();
+}
+
+void TileStore::Fail(const Error& error) {
+  MutexLock lock(mutex_);
+  FailLocked(error);
+}
+
+void TileStore::SubmitLocked(aio::Request request, std::function<void()> done) {
+  ++requests_;
+  request.on_complete = [this, done = std::move(done)](const Status& status) {
+    MutexLock lock(mutex_);
+    if (!status.ok()) FailLocked(status.error());
+    done();
+    if (failure_.ok()) {
+      LoadUpdates();
+      ReadAhead();
+    }
+    --requests_;
+    Changed();
+  };
+  engine_.Submit(std::move(request));
+}
+
+uint64_t TileStore::NeedAt(uint64_t use_time, TileId tile) const {
+  const ModuleLayout& module = layout_.module(layout_.tile(tile).module);
+  return use_time * layout_.tiles.size() + (Index(tile) - Index(module.first_tile));
+}
+
+uint64_t TileStore::NextNeed(TileId tile) {
+  const uint64_t from = now_ + (At(tile).pinned_at == now_ ? 1 : 0);
+  return NeedAt(schedule_.NextHostUse(layout_.tile(tile).module, from), tile);
+}
+
+BlockLease TileStore::TakeWeightBlock(uint64_t need) {
+  mutex_.AssertHeld();
+  return cache_.TakeBlock(need, [this](TileId tile) {
+    mutex_.AssertHeld();
+    return NextNeed(tile);
+  });
+}
+
+void TileStore::StartWeightRead(TileId tile, BlockLease block, bool for_update) {
+  WeightCache::Entry& entry = cache_[tile];
+  entry.block = std::move(block);
+  entry.reading = true;
+  entry.verified = !options_.verify_checksums;
+  const auto priority =
+      for_update ? aio::Priority::kStateRead : aio::Priority::kParameterRead;
+  SubmitLocked({.operation = aio::Operation::kRead,
+                .file = &file_.file(),
+                .offset = file_.WeightOffset(tile, At(tile).slot),
+                .buffer = WeightOf(tile),
+                .priority = priority},
+               [this, tile]() {
+                 mutex_.AssertHeld();
+                 cache_[tile].reading = false;
+               });
+}
+
+Status TileStore::FillTile(
+    TileId tile,
+    const std::function<Status(std::span<std::byte>, std::span<std::byte>)>& fill) {
+  std::span<std::byte> weight;
+  std::span<std::byte> record;
+  {
+    MutexLock lock(mutex_);
+    if (weights_on_drive()) {
+      while (failure_.ok() && !cache_[tile].block.valid()) {
+        // Nothing is used before the first step: any copy may go.
+        cache_[tile].block = cache_.TakeBlock(0, [](TileId) { return uint64_t{1}; });
+        if (!cache_[tile].block.valid()) changed_.Wait(mutex_);
+      }
+      cache_[tile].pins = 1;
+    }
+    if (records_on_drive()) {
+      while (failure_.ok() && !At(tile).record.valid()) {
+        At(tile).record = record_blocks_.TryTake();
+        if (!At(tile).record.valid()) changed_.Wait(mutex_);
+      }
+    }
+    PENSTOCK_TRY(failure_);
+    weight = WeightOf(tile);
+    record = RecordOf(tile);
+  }
+  std::memset(weight.data(), 0, weight.size());
+  std::memset(record.data(), 0, record.size());
+  PENSTOCK_TRY(fill(weight, record));
+  const uint64_t seed = TileSeed(file_.uuid(), tile, 0);
+  const TileChecksums checksums{
+      WeightChecksum(seed, weight),
+      RecordChecksum(seed, layout_.dtype, layout_.tile(tile).elements, record)};
+  MutexLock lock(mutex_);
+  At(tile).checksums = checksums;
+  if (weights_on_drive()) cache_[tile].pins = 0;
+  StartWrites(tile);
+  return failure_;
+}
+
+void TileStore::SetTime(uint64_t now) {
+  MutexLock lock(mutex_);
+  if (now / schedule_.length() != now_ / schedule_.length()) read_ahead_ = {};
+  now_ = now;
+  started_ = true;
+  const uint64_t use = now % schedule_.length();
+  if (read_ahead_.round < use) read_ahead_ = {use, 0};
+  if (!failure_.ok()) return;
+  LoadUpdates();
+  ReadAhead();
+}
+
+void TileStore::ReadAhead() {
+  if (!weights_on_drive() || !started_) return;
+  while (read_ahead_.round < schedule_.length()) {
+    const uint64_t use = read_ahead_.round;
+    const ModuleLayout& module = layout_.module(schedule_.uses[use].module);
+    if (!schedule_.uses[use].fetch || read_ahead_.index == module.tile_count) {
+      read_ahead_ = {use + 1, 0};
+      continue;
+    }
+    const TileId tile{static_cast<uint32_t>(Index(module.first_tile) + read_ahead_.index)};
+    const bool first_use = schedule_.first_use[Index(schedule_.uses[use].module)] == use;
+    if (At(tile).version < begun_) {
+      // The update will leave the weight in host memory for the first use; later uses wait for it.
+      if (!first_use) return;
+    } else if (!cache_[tile].block.valid()) {
+      BlockLease block = TakeWeightBlock(NeedAt(StepStart() + use, tile));
+      if (!block.valid()) return;
+      StartWeightRead(tile, std::move(block), false);
+    }
+    ++read_ahead_.index;
+  }
+}
+
+Result<std::span<const std::byte>> TileStore::PinWeight(TileId tile) {
+  std::span<const std::byte> weight;
+  uint64_t expected = 0;
+  uint64_t version = 0;
+  int slot = 0;
+  {
+    MutexLock lock(mutex_);
+    while (failure_.ok()) {
+      if (At(tile).version == begun_) {
+        if (!weights_on_drive() || cache_[tile].present()) break;
+        if (!cache_[tile].block.valid()) {
+          BlockLease block = TakeWeightBlock(NeedAt(now_, tile));
+          if (block.valid()) StartWeightRead(tile, std::move(block), false);
+        }
+      }
+      changed_.Wait(mutex_);
+    }
+    PENSTOCK_TRY(failure_);
+    weight = WeightOf(tile);
+    if (!weights_on_drive()) return weight;
+    At(tile).pinned_at = now_;
+    ++cache_[tile].pins;
+    if (cache_[tile].verified) return weight;
+    expected = At(tile).checksums.weight;
+    version = At(tile).version;
+    slot = At(tile).slot;
+  }
+  const bool intact = WeightChecksum(TileSeed(file_.uuid(), tile, version), weight) == expected;
+  MutexLock lock(mutex_);
+  if (!intact) {
+    --cache_[tile].pins;
+    FailLocked(DamagedAt(tile, version, file_.WeightOffset(tile, slot)));
+    return failure_.error();
+  }
+  cache_[tile].verified = true;
+  return weight;
+}
+
+Error TileStore::DamagedAt(TileId tile, uint64_t version, FileOffset offset) const {
+  return MakeError(ErrorCode::kCorruption,
+                   "checksum of tile {} (module {}) does not hold: version {}, read from {} at offset "
+                   "{}; the drive gave other data than was written to it; check the drive, and go "
+                   "on from the last commit",
+                   Index(tile), layout_.module(layout_.tile(tile).module).name, version,
+                   file_.path(), offset.value);
+}
+
+Error TileStore::Damaged(const TileUpdate& update) const {
+  MutexLock lock(mutex_);
+  const int slot = tiles_[Index(update.tile)].slot;
+  return DamagedAt(update.tile, update.version,
+                   update.expected_record ? file_.RecordOffset(update.tile, slot)
+                                          : file_.WeightOffset(update.tile, slot));
+}
+
+void TileStore::UnpinWeight(TileId tile) {
+  MutexLock lock(mutex_);
+  if (!weights_on_drive()) return;
+  --cache_[tile].pins;
+  PENSTOCK_CHECK(cache_[tile].pins >= 0);
+  if (failure_.ok()) {
+    LoadUpdates();
+    ReadAhead();
+  }
+  Changed();
+}
+
+uint64_t TileStore::evictions() const {
+  MutexLock lock(mutex_);
+  return cache_.evictions();
+}
+
+uint64_t TileStore::updates_finished() const {
+  MutexLock lock(mutex_);
+  return finished_;
+}
+
+}  // namespace penstock::offload

@@ -1,0 +1,181 @@
+// The host side of offloading: brings tiles from the drive into host memory and back, in time.
+//
+// The store alone knows where each version of each tile is: in its home in host memory, in a block that
+// caches it, on the drive (which slot), or on its way. It serves two users at once:
+//   - the thread that feeds the device pins weights in the order of the schedule; what the schedule
+//     names next is read ahead as far as blocks allow;
+//   - optimizer threads take tiles in the order of next use, with weight and record in host memory
+//     (records are read ahead too, during backward), and hand them back updated; the store writes them.
+// A tile counts one version for each update. A weight pinned after BeginUpdates() is the new one.
+//
+// Weights are taken before records, and one weight block is never used for reading ahead, so that
+// neither user can wait for the other in a circle.
+//
+// Failure: the first failed read, write or checksum is final; every call and waiter gets it.
+// Threads: all functions from any thread; PinWeight, SetTime, BeginUpdates, FillTile, Drain and Commit
+// from one thread at a time. Owns no threads; completions run on the I/O engine's.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "aio/aio.h"
+#include "base/ledger.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "offload/checksum.h"
+#include "offload/layout.h"
+#include "offload/schedule.h"
+#include "offload/slab.h"
+#include "offload/state_file.h"
+#include "offload/weight_cache.h"
+
+namespace penstock::offload {
+
+struct TileStoreOptions {
+  Tier weight_home = Tier::kNvme;  ///< kHost or kNvme
+  Tier record_home = Tier::kNvme;
+  size_t weight_blocks = 2;  ///< blocks of the largest tile for weights at home on nvme: 2 or more
+  size_t record_blocks = 1;  ///< the same for records: 1 or more
+  bool verify_checksums = true;
+};
+
+/// What the store cuts from the slab for `options`.
+Bytes TileStoreBytes(const Layout& layout, const TileStoreOptions& options);
+
+/// A tile in the hands of an optimizer thread: both parts in host memory, to be updated in place.
+struct TileUpdate {
+  TileId tile{};
+  uint64_t version = 0;  ///< before the update
+  std::span<std::byte> weight;
+  std::span<std::byte> record;
+  /// What the parts as they are now must hash to, where they were read from the drive unverified.
+  std::optional<uint64_t> expected_weight;
+  std::optional<uint64_t> expected_record;
+  uint64_t seed_before = 0;  ///< TileSeed of `version`
+  uint64_t seed_after = 0;   ///< and of the next
+};
+
+class TileStore {
+ public:
+  /// `schedule`, `file` and `engine` outlive the store.
+  TileStore(const Layout& layout, const Schedule& schedule, const TileStoreOptions& options,
+            Slab& slab, StateFile& file, aio::Engine& engine);
+  /// Waits for I/O in flight. No weight may be pinned and no update taken.
+  ~TileStore();
+
+  /// Called, with the store's mutex held, when TryTakeUpdate may have become able to give a tile.
+  void OnProgress(std::function<void()> callback) EXCLUDES(mutex_);
+
+  /// Sets version 0 of a tile: `fill` writes both parts into zeroed memory. Before the first SetTime.
+  Status FillTile(TileId tile,
+                  const std::function<Status(std::span<std::byte> weight,
+                                             std::span<std::byte> record)>& fill) EXCLUDES(mutex_);
+
+  /// The schedule's clock: everything before `now` has been pinned. Starts reads.
+  void SetTime(uint64_t now) EXCLUDES(mutex_);
+  /// The weight of the current version, in host memory, until UnpinWeight. Blocks until it is there.
+  Result<std::span<const std::byte>> PinWeight(TileId tile) EXCLUDES(mutex_);
+  void UnpinWeight(TileId tile) EXCLUDES(mutex_);
+
+  /// One more update of every tile may be taken. Precondition: the one before is finished (not
+  /// necessarily written).
+  Status BeginUpdates() EXCLUDES(mutex_);
+  /// The next tile, if it is there already.
+  std::optional<TileUpdate> TryTakeUpdate() EXCLUDES(mutex_);
+  /// The tile is updated; `after` are the checksums of its new contents. Starts the write-back.
+  void FinishUpdate(const TileUpdate& update, const TileChecksums& after) EXCLUDES(mutex_);
+  /// The error for an update whose parts did not hash to what was expected.
+  Error Damaged(const TileUpdate& update) const EXCLUDES(mutex_);
+  /// Something the store cannot go on without has failed.
+  void Fail(const Error& error) EXCLUDES(mutex_);
+
+  /// Waits until every begun update is finished and written.
+  Status Drain() EXCLUDES(mutex_);
+  /// Makes the drained state durable: parts at home in host memory are written, then the record.
+  Status Commit(CommitRecord record) EXCLUDES(mutex_);
+
+  uint64_t evictions() const EXCLUDES(mutex_);
+  uint64_t updates_finished() const EXCLUDES(mutex_);
+
+ private:
+  struct Tile {
+    uint64_t version = 0;       ///< of the newest finished update
+    int slot = 0;               ///< where on the drive that version is (parts at home there)
+    TileChecksums checksums;    ///< of that version; of parts at home above only after a commit
+    std::optional<uint64_t> committed_version;
+    BlockLease record;          ///< valid while the record is in a block
+    int reads = 0;              ///< reads of the update's parts in flight
+    int writes = 0;             ///< write-backs in flight
+    bool loaded = false;        ///< an update may take it once `reads` is 0
+    bool weight_pinned = false; ///< by the update
+    std::optional<uint64_t> pinned_at;  ///< the use it was last pinned for
+  };
+  /// A place in the endless sequence of updates: the tile at `index` of the order, to be updated from
+  /// version `round`.
+  struct Cursor {
+    uint64_t round = 0;
+    size_t index = 0;
+  };
+
+  bool weights_on_drive() const { return options_.weight_home == Tier::kNvme; }
+  bool records_on_drive() const { return options_.record_home == Tier::kNvme; }
+  Bytes WeightSize(TileId tile) const { return layout_.WeightBytes(layout_.tile(tile).elements); }
+  Bytes RecordSize(TileId tile) const { return layout_.RecordBytes(layout_.tile(tile).elements); }
+  Tile& At(TileId tile) REQUIRES(mutex_) { return tiles_[Index(tile)]; }
+  std::span<std::byte> WeightOf(TileId tile) REQUIRES(mutex_);
+  std::span<std::byte> RecordOf(TileId tile) REQUIRES(mutex_);
+  void Advance(Cursor& cursor) const;
+  uint64_t StepStart() const REQUIRES(mutex_) { return now_ / schedule_.length() * schedule_.length(); }
+
+  /// A tile's need of its weight at a use, as a number: uses in order, tiles of a module in order.
+  uint64_t NeedAt(uint64_t use_time, TileId tile) const;
+  uint64_t NextNeed(TileId tile) REQUIRES(mutex_);
+  BlockLease TakeWeightBlock(uint64_t need) REQUIRES(mutex_);
+  void StartWeightRead(TileId tile, BlockLease block, bool for_update) REQUIRES(mutex_);
+  void StartRecordRead(TileId tile, BlockLease block) REQUIRES(mutex_);
+  void StartWrites(TileId tile) REQUIRES(mutex_);
+  void SubmitLocked(aio::Request request, std::function<void()> done) REQUIRES(mutex_);
+  void ReadAhead() REQUIRES(mutex_);
+  void LoadUpdates() REQUIRES(mutex_);
+  bool LoadUpdate(TileId tile, bool ahead) REQUIRES(mutex_);
+  void FailLocked(const Error& error) REQUIRES(mutex_);
+  void Changed() REQUIRES(mutex_);
+  Error DamagedAt(TileId tile, uint64_t version, FileOffset offset) const;
+  Status WriteHomeParts(std::vector<CommittedTile>& committed) EXCLUDES(mutex_);
+
+  const Layout& layout_;
+  const Schedule& schedule_;
+  const TileStoreOptions options_;
+  StateFile& file_;
+  aio::Engine& engine_;
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::function<void()> on_progress_ GUARDED_BY(mutex_);
+  BlockPool weight_blocks_ GUARDED_BY(mutex_);
+  BlockPool record_blocks_ GUARDED_BY(mutex_);
+  WeightCache cache_ GUARDED_BY(mutex_);
+  std::vector<std::span<std::byte>> home_weights_;  ///< of each tile, where weights live on the host
+  std::vector<std::span<std::byte>> home_records_;
+  std::vector<Tile> tiles_ GUARDED_BY(mutex_);
+  Status failure_ GUARDED_BY(mutex_);
+  bool started_ GUARDED_BY(mutex_) = false;  ///< SetTime was called: there is something to read
+  uint64_t now_ GUARDED_BY(mutex_) = 0;
+  uint64_t begun_ GUARDED_BY(mutex_) = 0;  ///< the version that every tile has, or gets next
+  Cursor load_ GUARDED_BY(mutex_);         ///< next tile to bring in for its update
+  Cursor take_ GUARDED_BY(mutex_);         ///< next tile to hand to an optimizer thread
+  Cursor read_ahead_ GUARDED_BY(mutex_);   ///< round: use of the schedule; index: tile of its module
+  size_t ahead_pins_ GUARDED_BY(mutex_) = 0;  ///< weights held for updates that have not begun
+  /// Drain waits: nobody consumes new weights, so updates may evict what the next forward needs.
+  bool draining_ GUARDED_BY(mutex_) = false;
+  size_t in_hand_ GUARDED_BY(mutex_) = 0;     ///< tiles taken and not finished
+  size_t requests_ GUARDED_BY(mutex_) = 0;    ///< I/O requests in flight
+  size_t writes_ GUARDED_BY(mutex_) = 0;      ///< of them write-backs
+  uint64_t finished_ GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace penstock::offload

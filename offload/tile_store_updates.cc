@@ -1,0 +1,216 @@
+// The update side of TileStore: loading tiles for their update, taking them back, writing, committing.
+#include <algorithm>
+
+#include "base/check.h"
+#include "offload/tile_store.h"
+
+namespace penstock::offload {
+
+Status TileStore::BeginUpdates() {
+  PENSTOCK_TRY(file_.PrepareWrites());
+  MutexLock lock(mutex_);
+  PENSTOCK_TRY(failure_);
+  PENSTOCK_CHECK(take_.round == begun_ && take_.index == 0 && in_hand_ == 0,
+                 "updates begun before the ones of version {} were finished", begun_);
+  ++begun_;
+  ahead_pins_ = 0;
+  LoadUpdates();
+  Changed();
+  return {};
+}
+
+void TileStore::LoadUpdates() {
+  while (started_ && load_.round <= begun_) {
+    const TileId tile = schedule_.update_order[load_.index];
+    const bool ahead = load_.round == begun_;
+    // The update before, and its write-back, must be over: what is loaded is what was written.
+    if (At(tile).version != load_.round || At(tile).writes > 0 || !LoadUpdate(tile, ahead)) return;
+    Advance(load_);
+  }
+}
+
+bool TileStore::LoadUpdate(TileId tile, bool ahead) {
+  BlockLease weight;
+  const bool weight_missing = weights_on_drive() && !cache_[tile].block.valid();
+  if (weights_on_drive() && ahead && ahead_pins_ >= options_.weight_blocks / 2) return false;
+  if (weight_missing) {
+    const uint64_t step_start = StepStart() + (ahead ? schedule_.length() : 0);
+    const uint64_t first_use = schedule_.first_use[Index(layout_.tile(tile).module)];
+    const bool urgent = draining_ && !ahead;
+    weight = TakeWeightBlock(urgent ? 0 : NeedAt(step_start + first_use, tile));
+    if (!weight.valid()) return false;
+  }
+  BlockLease record;
+  if (records_on_drive()) {
+    record = record_blocks_.TryTake();
+    if (!record.valid()) return false;
+  }
+  Tile& entry = At(tile);
+  if (weights_on_drive()) {
+    ++cache_[tile].pins;
+    entry.weight_pinned = true;
+    if (ahead) ++ahead_pins_;
+    if (weight_missing) StartWeightRead(tile, std::move(weight), true);
+  }
+  if (records_on_drive()) StartRecordRead(tile, std::move(record));
+  entry.loaded = true;
+  return true;
+}
+
+void TileStore::StartRecordRead(TileId tile, BlockLease block) {
+  Tile& entry = At(tile);
+  entry.record = std::move(block);
+  ++entry.reads;
+  SubmitLocked({.operation = aio::Operation::kRead,
+                .file = &file_.file(),
+                .offset = file_.RecordOffset(tile, entry.slot),
+                .buffer = RecordOf(tile),
+                .priority = aio::Priority::kStateRead},
+               [this, tile]() {
+                 mutex_.AssertHeld();
+                 --At(tile).reads;
+               });
+}
+
+std::optional<TileUpdate> TileStore::TryTakeUpdate() {
+  MutexLock lock(mutex_);
+  if (!failure_.ok() || take_.round >= begun_) return std::nullopt;
+  const TileId tile = schedule_.update_order[take_.index];
+  Tile& entry = At(tile);
+  if (entry.version != take_.round || !entry.loaded || entry.reads > 0) return std::nullopt;
+  // The device may still be copying the old weight out of the block.
+  if (weights_on_drive() && (!cache_[tile].present() || cache_[tile].pins > 1)) return std::nullopt;
+  Advance(take_);
+  ++in_hand_;
+  entry.loaded = false;
+  TileUpdate update{.tile = tile,
+                    .version = entry.version,
+                    .weight = WeightOf(tile),
+                    .record = RecordOf(tile),
+                    .seed_before = TileSeed(file_.uuid(), tile, entry.version),
+                    .seed_after = TileSeed(file_.uuid(), tile, entry.version + 1)};
+  if (weights_on_drive() && !cache_[tile].verified) {
+    update.expected_weight = entry.checksums.weight;
+  }
+  if (records_on_drive() && options_.verify_checksums) {
+    update.expected_record = entry.checksums.record;
+  }
+  return update;
+}
+
+void TileStore::FinishUpdate(const TileUpdate& update, const TileChecksums& after) {
+  MutexLock lock(mutex_);
+  Tile& entry = At(update.tile);
+  entry.version = update.version + 1;
+  entry.slot = file_.WriteSlot(update.tile);
+  entry.checksums = after;
+  --in_hand_;
+  ++finished_;
+  if (entry.weight_pinned) {
+    entry.weight_pinned = false;
+    --cache_[update.tile].pins;
+    cache_[update.tile].verified = true;
+  }
+  if (failure_.ok()) {
+    StartWrites(update.tile);
+    LoadUpdates();
+    ReadAhead();
+  }
+  Changed();
+}
+
+void TileStore::StartWrites(TileId tile) {
+  Tile& entry = At(tile);
+  const auto write = [&](FileOffset offset, std::span<std::byte> buffer,
+                         std::function<void()> done) {
+    mutex_.AssertHeld();
+    ++entry.writes;
+    ++writes_;
+    SubmitLocked({.operation = aio::Operation::kWrite,
+                  .file = &file_.file(),
+                  .offset = offset,
+                  .buffer = buffer,
+                  .priority = aio::Priority::kWriteBack},
+                 [this, tile, done = std::move(done)]() {
+                   mutex_.AssertHeld();
+                   --At(tile).writes;
+                   --writes_;
+                   done();
+                 });
+  };
+  if (weights_on_drive()) {
+    cache_[tile].writing = true;
+    write(file_.WeightOffset(tile, entry.slot), WeightOf(tile),
+          [this, tile]() {
+            mutex_.AssertHeld();
+            cache_[tile].writing = false;
+          });
+  }
+  if (records_on_drive()) {
+    write(file_.RecordOffset(tile, entry.slot), RecordOf(tile),
+          [this, tile]() {
+            mutex_.AssertHeld();
+            At(tile).record.Reset();
+          });
+  }
+}
+
+Status TileStore::Drain() {
+  MutexLock lock(mutex_);
+  draining_ = true;
+  if (failure_.ok()) LoadUpdates();
+  while (failure_.ok() && (take_.round < begun_ || in_hand_ > 0 || writes_ > 0)) {
+    changed_.Wait(mutex_);
+  }
+  draining_ = false;
+  return failure_;
+}
+
+Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
+  std::vector<aio::Ticket> tickets;
+  const auto submit = [&](FileOffset offset, std::span<std::byte> buffer) {
+    tickets.push_back(engine_.Submit({.operation = aio::Operation::kWrite,
+                                      .file = &file_.file(),
+                                      .offset = offset,
+                                      .buffer = buffer,
+                                      .priority = aio::Priority::kWriteBack}));
+  };
+  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
+    const TileId tile{static_cast<uint32_t>(i)};
+    Tile* entry = nullptr;
+    bool changed = false;
+    {
+      MutexLock lock(mutex_);
+      entry = &At(tile);
+      changed = entry->committed_version != entry->version;
+      if (changed) entry->slot = file_.WriteSlot(tile);
+    }
+    // Drained: nobody else changes the tile's contents, place or version until the next BeginUpdates.
+    const uint64_t seed = TileSeed(file_.uuid(), tile, entry->version);
+    if (changed && !weights_on_drive()) {
+      entry->checksums.weight = WeightChecksum(seed, home_weights_[i]);
+      submit(file_.WeightOffset(tile, entry->slot), home_weights_[i]);
+    }
+    if (changed && !records_on_drive()) {
+      entry->checksums.record =
+          RecordChecksum(seed, layout_.dtype, layout_.tiles[i].elements, home_records_[i]);
+      submit(file_.RecordOffset(tile, entry->slot), home_records_[i]);
+    }
+    committed.push_back({.version = entry->version,
+                         .checksums = entry->checksums,
+                         .slot = static_cast<uint32_t>(entry->slot)});
+  }
+  return aio::WaitAll(tickets);
+}
+
+Status TileStore::Commit(CommitRecord record) {
+  PENSTOCK_TRY(file_.PrepareWrites());
+  PENSTOCK_TRY(Drain());
+  PENSTOCK_TRY(WriteHomeParts(record.tiles));
+  PENSTOCK_TRY(file_.Commit(record));
+  MutexLock lock(mutex_);
+  for (Tile& tile : tiles_) tile.committed_version = tile.version;
+  return {};
+}
+
+}  // namespace penstock::offload

@@ -1,0 +1,185 @@
+#include "offload/state_format.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/offload/support.h"
+
+namespace penstock::offload {
+namespace {
+
+StateHeader SmallHeader(DType dtype, int slots) {
+  const Layout layout = SmallLayout(dtype);
+  return {.uuid = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
+          .geometry = PlanState(layout, 4_KiB, slots),
+          .layout = layout};
+}
+
+CommitRecord SmallRecord() {
+  CommitRecord record{.sequence = 7,
+                      .step = 30,
+                      .optimizer_steps = 28,
+                      .skipped_in_a_row = 1,
+                      .seed = 99,
+                      .compute_threads = 2,
+                      .json = "{\"model\":\"x\"}"};
+  for (uint32_t i = 0; i < 4; ++i) {
+    record.tiles.push_back(
+        {.version = 28 + i, .checksums = {.weight = 11 * i, .record = 13 * i}, .slot = i % 2});
+  }
+  return record;
+}
+
+TEST(StateFormatTest, AHeadIsReadBackAsItWasWritten) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const int slots : {1, 2}) {
+      const StateHeader header = SmallHeader(dtype, slots);
+      const std::vector<std::byte> head = EncodeHead(header);
+      EXPECT_EQ(HeadBytes(head)->value, head.size());
+      const auto read = DecodeHead(head);
+      ASSERT_TRUE(read.ok()) << read.error().message;
+      EXPECT_EQ(read->uuid, header.uuid);
+      EXPECT_EQ(read->geometry.slots, slots);
+      EXPECT_EQ(read->geometry.file_bytes, header.geometry.file_bytes);
+      EXPECT_EQ(read->layout.dtype, dtype);
+      EXPECT_EQ(read->layout.parameters, header.layout.parameters);
+      ASSERT_EQ(read->layout.tiles.size(), 4);
+      for (size_t i = 0; i < 4; ++i) {
+        EXPECT_EQ(read->layout.tiles[i].begin, header.layout.tiles[i].begin);
+        EXPECT_EQ(read->layout.tiles[i].elements, header.layout.tiles[i].elements);
+        EXPECT_EQ(read->layout.tiles[i].group, header.layout.tiles[i].group);
+      }
+      ASSERT_EQ(read->layout.modules.size(), 2);
+      EXPECT_EQ(read->layout.modules[0].tile_count, 3);
+      EXPECT_EQ(Index(read->layout.modules[1].first_tile), 3);
+      EXPECT_EQ(read->layout.modules[0].tensors[1].name, "a.bias");
+      EXPECT_EQ(read->layout.modules[0].tensors[0].elements, 12000);
+    }
+  }
+}
+
+TEST(StateFormatTest, TwoSlotsTake24BytesAParameterAndOneTakes12) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const Layout layout = SmallLayout(dtype);
+    const StateGeometry two = PlanState(layout, 4_KiB, 2);
+    const StateGeometry one = PlanState(layout, 4_KiB, 1);
+    const Bytes before_slots{two.weights_offset[0].value};
+    EXPECT_EQ(two.file_bytes - before_slots, 24_B * layout.elements());
+    EXPECT_EQ(one.file_bytes - before_slots, 12_B * layout.elements());
+  }
+}
+
+TEST(StateFormatTest, EveryRegionStartsAtTheAlignmentAndNoneOverlap) {
+  const Layout layout = SmallLayout(DType::kBFloat16);
+  for (const Bytes alignment : {4_KiB, 16_KiB}) {
+    const StateGeometry plan = PlanState(layout, alignment, 2);
+    const FileOffset starts[] = {plan.layout_offset,     plan.descriptors_offset,
+                                 plan.commit_offset[0],  plan.commit_offset[1],
+                                 plan.weights_offset[0], plan.records_offset[0],
+                                 plan.weights_offset[1], plan.records_offset[1]};
+    FileOffset before{};
+    for (FileOffset start : starts) {
+      EXPECT_EQ(start.value % alignment.value, 0);
+      EXPECT_GT(start, before);
+      before = start;
+    }
+  }
+}
+
+TEST(StateFormatTest, AFlippedBitAnywhereInTheHeadIsFound) {
+  const StateHeader header = SmallHeader(DType::kBFloat16, 2);
+  std::vector<std::byte> head = EncodeHead(header);
+  const auto covered = [&](size_t at) {
+    const StateGeometry& plan = header.geometry;
+    return at < kHeaderBytes.value ||
+           (at >= plan.layout_offset.value &&
+            at < (plan.layout_offset + plan.layout_bytes).value) ||
+           (at >= plan.descriptors_offset.value &&
+            at < (plan.descriptors_offset + plan.descriptors_bytes).value);
+  };
+  for (size_t at = 0; at < head.size(); ++at) {
+    if (!covered(at)) continue;
+    head[at] ^= std::byte{0x10};
+    const auto read = DecodeHead(head);
+    ASSERT_FALSE(read.ok()) << at;
+    EXPECT_EQ(read.error().code, ErrorCode::kCorruption);
+    head[at] ^= std::byte{0x10};
+  }
+}
+
+TEST(StateFormatTest, ACommitIsReadBackAsItWasWritten) {
+  const Uuid uuid = SmallHeader(DType::kBFloat16, 2).uuid;
+  const CommitRecord record = SmallRecord();
+  std::vector<std::byte> bytes = EncodeCommit(uuid, record);
+  bytes.resize(bytes.size() + 1000);  // a place is larger than its record
+  const auto read = DecodeCommit(uuid, bytes);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->sequence, 7);
+  EXPECT_EQ(read->step, 30);
+  EXPECT_EQ(read->optimizer_steps, 28);
+  EXPECT_EQ(read->skipped_in_a_row, 1);
+  EXPECT_EQ(read->seed, 99);
+  EXPECT_EQ(read->compute_threads, 2);
+  EXPECT_EQ(read->json, record.json);
+  ASSERT_EQ(read->tiles.size(), 4);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(read->tiles[i].version, record.tiles[i].version);
+    EXPECT_EQ(read->tiles[i].checksums, record.tiles[i].checksums);
+    EXPECT_EQ(read->tiles[i].slot, record.tiles[i].slot);
+  }
+}
+
+TEST(StateFormatTest, ADamagedOrTornCommitIsRefused) {
+  const Uuid uuid = SmallHeader(DType::kBFloat16, 2).uuid;
+  const std::vector<std::byte> whole = EncodeCommit(uuid, SmallRecord());
+  for (size_t at = 0; at < whole.size(); ++at) {
+    std::vector<std::byte> damaged = whole;
+    damaged[at] ^= std::byte{1};
+    EXPECT_FALSE(DecodeCommit(uuid, damaged).ok()) << at;
+  }
+  for (size_t kept = 8; kept < whole.size(); kept += 8) {
+    std::vector<std::byte> torn = whole;
+    std::memset(torn.data() + kept, 0, torn.size() - kept);
+    EXPECT_FALSE(DecodeCommit(uuid, torn).ok()) << kept;
+  }
+}
+
+TEST(StateFormatTest, ACommitOfAnotherFileIsRefusedAndAnEmptyPlaceHoldsNone) {
+  const Uuid uuid = SmallHeader(DType::kBFloat16, 2).uuid;
+  Uuid other = uuid;
+  other[3] ^= 1;
+  EXPECT_EQ(DecodeCommit(other, EncodeCommit(uuid, SmallRecord())).error().code,
+            ErrorCode::kCorruption);
+  EXPECT_EQ(DecodeCommit(uuid, std::vector<std::byte>(4096)).error().code, ErrorCode::kNotFound);
+}
+
+TEST(ChecksumTest, PiecesGiveTheChecksumOfTheWhole) {
+  std::vector<std::byte> record(10 * 4096);
+  for (size_t i = 0; i < record.size(); ++i) record[i] = static_cast<std::byte>(i * 31 >> 3);
+  const std::vector<std::byte> weight(record.begin(), record.begin() + 2 * 4096);
+  TileHasher hasher(3);
+  hasher.Reset(17);
+  const std::span<const std::byte> all(record);
+  const size_t lo = 2 * 4096;
+  const size_t moment = 4 * 4096;
+  for (size_t i = 0; i < 4; ++i) {
+    hasher.AddWeight(std::span(weight).subspan(i * lo / 4, lo / 4));
+    hasher.AddState(0, all.subspan(i * lo / 4, lo / 4));
+    hasher.AddState(1, all.subspan(lo + i * moment / 4, moment / 4));
+    hasher.AddState(2, all.subspan(lo + moment + i * moment / 4, moment / 4));
+  }
+  EXPECT_EQ(hasher.Finish(), (TileChecksums{WeightChecksum(17, weight),
+                                            RecordChecksum(17, DType::kBFloat16, 4096, record)}));
+}
+
+TEST(ChecksumTest, ABlockOfAnotherFileTileOrVersionNeverPasses) {
+  const Uuid uuid{1};
+  const uint64_t seed = TileSeed(uuid, TileId{5}, 9);
+  EXPECT_NE(seed, TileSeed(Uuid{2}, TileId{5}, 9));
+  EXPECT_NE(seed, TileSeed(uuid, TileId{6}, 9));
+  EXPECT_NE(seed, TileSeed(uuid, TileId{5}, 10));
+}
+
+}  // namespace
+}  // namespace penstock::offload
