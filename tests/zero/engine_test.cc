@@ -1,0 +1,356 @@
+// The engine in every placement: the same bits, budgets kept, failures reported, commits readable.
+#include "zero/engine.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "tests/zero/toy_model.h"
+#include "zero/memory_plan.h"
+#include "zero/partitioner.h"
+
+namespace penstock::zero {
+namespace {
+
+constexpr uint64_t kLayers = 4;
+constexpr uint64_t kLayerElements = 30000;
+constexpr uint64_t kSteps = 6;
+
+struct Placement {
+  std::string name;
+  DType dtype = DType::kBFloat16;
+  Tier parameters = Tier::kNvme;
+  Tier optimizer = Tier::kNvme;
+  aio::EngineKind engine = aio::EngineKind::kThreads;
+  uint64_t tile_elements = 8192;
+  int optimizer_threads = 1;
+  int queue_depth = 8;
+  bool overlap = true;
+  bool durable = true;
+  bool smallest_host = true;
+  bool smallest_device = true;
+};
+
+class EngineTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(::testing::TempDir()) /
+              ("engine_test." + std::to_string(::getpid()));
+    std::filesystem::create_directory(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  EngineOptions Options(const Placement& placement) const {
+    EngineOptions options;
+    options.model = ToySpec(kLayers, kLayerElements);
+    Config& config = options.config;
+    config.dtype = placement.dtype;
+    config.check_grad_overflow = true;
+    config.parameter_home = placement.parameters;
+    config.optimizer_home = placement.optimizer;
+    config.tile_elements = placement.tile_elements;
+    config.optimizer.adam.weight_decay = 0.1;
+    config.optimizer_threads = placement.optimizer_threads;
+    config.overlap = placement.overlap;
+    config.durable = placement.durable;
+    config.aio.kind = placement.engine;
+    config.aio.queue_depth = placement.queue_depth;
+    config.aio.block_size = 64_KiB;
+    options.state_folder = folder_;
+    options.host_memory = placement.smallest_host
+                              ? Engine::Plan(options.model, config).host_minimum
+                              : 64_MiB;
+    return options;
+  }
+
+  /// The smallest device is the engine's minimum and what the toy's operators take.
+  Bytes DeviceMemory(const Placement& placement, const EngineOptions& options) const {
+    if (!placement.smallest_device) return 64_MiB;
+    kernels::OperatorOptions operators{
+        .dtype = placement.dtype,
+        .shapes = {.batch = 1, .sequence = 4, .width = 16, .heads = 1, .hidden = 16,
+                   .vocabulary = 16},
+        .threads = 1};
+    return Engine::Plan(options.model, options.config).device_minimum +
+           *kernels::OperatorScratch(device::Kind::kCpu, operators);
+  }
+
+  struct Outcome {
+    std::vector<double> norms;
+    std::vector<float> weights;
+    EngineCounters counters;
+    ActivityTotals times;
+  };
+
+  Outcome Train(const Placement& placement, uint64_t commit_at = kSteps) {
+    const EngineOptions options = Options(placement);
+    ToyRun run(options, DeviceMemory(placement, options));
+    EXPECT_TRUE(run.created().ok()) << placement.name << ": " << run.created().error().message;
+    EXPECT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    Outcome outcome;
+    uint64_t t = 1;
+    for (uint64_t step = 1; step <= kSteps; ++step) {
+      // Step 3's gradient is not finite: it must be skipped everywhere alike.
+      const float scale = step == 3 ? std::numeric_limits<float>::infinity()
+                                    : 1.0F / static_cast<float>(step);
+      const auto result = run.Step(t, scale);
+      EXPECT_TRUE(result.ok()) << placement.name << ": " << result.error().message;
+      if (!result.ok()) return outcome;
+      EXPECT_EQ(result->skipped, step == 3);
+      if (!result->skipped) {
+        ++t;
+        outcome.norms.push_back(result->grad_norm);
+      }
+      if (step == commit_at) Commit(run, step, t - 1);
+    }
+    EXPECT_TRUE(run.engine().Drain().ok());
+    if (commit_at != kSteps) Commit(run, kSteps, t - 1);
+    outcome.counters = run.engine().counters();
+    outcome.times = run.meter().Totals();
+    EXPECT_LE(run.engine().host_peak(), options.host_memory);
+    state_path_ = run.engine().state_path();
+    EXPECT_EQ(::access(state_path_.c_str(), R_OK), 0);
+    return outcome;
+  }
+
+  void Commit(ToyRun& run, uint64_t step, uint64_t updates) {
+    const Status committed = run.engine().Commit(
+        {.step = step, .optimizer_steps = updates, .seed = 5, .run_json = "{\"toy\":1}"});
+    ASSERT_TRUE(committed.ok()) << committed.error().message;
+  }
+
+  Outcome TrainAndRead(const Placement& placement, uint64_t commit_at = kSteps) {
+    Outcome outcome = Train(placement, commit_at);
+    outcome.weights = CommittedWeights(state_path_);
+    return outcome;
+  }
+
+  void FlipBit(uint64_t at) const {
+    FILE* file = std::fopen(state_path_.c_str(), "r+b");
+    ASSERT_NE(file, nullptr);
+    std::fseek(file, static_cast<long>(at), SEEK_SET);
+    const int byte = std::fgetc(file);
+    std::fseek(file, static_cast<long>(at), SEEK_SET);
+    std::fputc(byte ^ 1, file);
+    std::fclose(file);
+  }
+
+  static void ExpectSameBits(const Outcome& a, const Outcome& b, const std::string& name) {
+    ASSERT_EQ(a.norms.size(), b.norms.size()) << name;
+    EXPECT_EQ(0, std::memcmp(a.norms.data(), b.norms.data(), a.norms.size() * sizeof(double)))
+        << name;
+    ASSERT_EQ(a.weights.size(), b.weights.size()) << name;
+    EXPECT_EQ(0, std::memcmp(a.weights.data(), b.weights.data(), a.weights.size() * sizeof(float)))
+        << name;
+  }
+
+  std::filesystem::path folder_;
+  std::string state_path_;
+};
+
+TEST_F(EngineTest, EveryPlacementGivesTheBitsOfTrainingOnTheDevice) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+    const Outcome reference = TrainAndRead({.name = "device",
+                                            .dtype = dtype,
+                                            .parameters = Tier::kDevice,
+                                            .optimizer = Tier::kDevice});
+    const Placement placements[] = {
+        {.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost},
+        {.name = "optimizer host", .parameters = Tier::kDevice, .optimizer = Tier::kHost},
+        {.name = "optimizer nvme", .parameters = Tier::kDevice, .optimizer = Tier::kNvme},
+        {.name = "parameters host, optimizer nvme", .parameters = Tier::kHost},
+        {.name = "parameters nvme, optimizer host", .optimizer = Tier::kHost},
+        {.name = "all nvme, smallest"},
+        {.name = "all nvme, roomy", .smallest_host = false, .smallest_device = false},
+        {.name = "all nvme, two threads", .optimizer_threads = 2, .smallest_host = false},
+        {.name = "all nvme, two threads, smallest", .optimizer_threads = 2},
+        {.name = "all nvme, depth 1", .queue_depth = 1},
+        {.name = "all nvme, tiny tiles", .tile_elements = 4096},
+        {.name = "all nvme, large tiles", .tile_elements = 1 << 20},
+        {.name = "all nvme, serial", .overlap = false},
+        {.name = "all nvme, one slot on the drive", .durable = false},
+        {.name = "all nvme, any engine", .engine = aio::EngineKind::kAuto},
+    };
+    for (Placement placement : placements) {
+      placement.dtype = dtype;
+      ExpectSameBits(TrainAndRead(placement), reference, placement.name);
+    }
+  }
+}
+
+TEST_F(EngineTest, TrainingGoesOnUnchangedAfterACommitInTheMiddle) {
+  const Outcome reference = TrainAndRead({.name = "device",
+                                          .parameters = Tier::kDevice,
+                                          .optimizer = Tier::kDevice});
+  for (Placement placement : {Placement{.name = "nvme"},
+                              Placement{.name = "host", .parameters = Tier::kHost,
+                                        .optimizer = Tier::kHost},
+                              Placement{.name = "mixed", .optimizer = Tier::kHost},
+                              Placement{.name = "one slot", .durable = false}}) {
+    ExpectSameBits(TrainAndRead(placement, 2), reference, placement.name);
+  }
+}
+
+TEST_F(EngineTest, OnNvmeAStepReadsAtMost14AndWrites12BytesAParameter) {
+  const Placement placement{.name = "nvme", .smallest_host = false, .smallest_device = true};
+  EngineOptions options = Options(placement);
+  // Gradients and a few blocks: not enough to keep the states.
+  options.host_memory = Engine::Plan(options.model, options.config).host_minimum + 400_KiB;
+  ToyRun run(options, DeviceMemory(placement, options));
+  ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+  ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+  EngineCounters before;
+  constexpr uint64_t kMeasured = 8;
+  for (uint64_t step = 1; step <= kMeasured + 2; ++step) {
+    ASSERT_TRUE(run.Step(step, 1).ok());
+    if (step == 2) before = run.engine().counters();
+  }
+  const EngineCounters after = run.engine().counters();
+  const auto elements = static_cast<double>(run.engine().layout().elements() * kMeasured);
+  // Reads ahead of the last step may be in; over eight steps that is less than 0.2 of a byte.
+  EXPECT_LE(static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes) / elements, 14.2);
+  EXPECT_LE(static_cast<double>(after.nvme_write_bytes - before.nvme_write_bytes) / elements, 12.2);
+  EXPECT_GT(after.evictions, 0);
+}
+
+TEST_F(EngineTest, ABudgetOneByteTooSmallIsRefusedWithTheSmallestThatWorks) {
+  EngineOptions options = Options({.name = "nvme"});
+  const Bytes minimum = Engine::Plan(options.model, options.config).host_minimum;
+  options.host_memory = minimum - 1_B;
+  const ToyRun run(options, 64_MiB);
+  ASSERT_FALSE(run.created().ok());
+  EXPECT_EQ(run.created().error().code, ErrorCode::kBudget);
+  EXPECT_NE(run.created().error().message.find(std::to_string(minimum.value)), std::string::npos)
+      << run.created().error().message;
+  EXPECT_TRUE(std::filesystem::is_empty(folder_)) << "a refused run leaves nothing behind";
+}
+
+TEST_F(EngineTest, ADeviceOneAllocationTooSmallIsRefused) {
+  const Placement placement{.name = "nvme"};
+  const EngineOptions options = Options(placement);
+  const ToyRun run(options, DeviceMemory(placement, options) - device::kDeviceAlignment);
+  ASSERT_FALSE(run.created().ok());
+  EXPECT_EQ(run.created().error().code, ErrorCode::kBudget);
+}
+
+TEST_F(EngineTest, UpdatesRunUnderTheNextForward) {
+  const Outcome outcome = Train({.name = "nvme", .smallest_host = false});
+  EXPECT_GT(outcome.times.optimizer.count(), 0);
+  EXPECT_GT(outcome.counters.updates, 0);
+}
+
+TEST_F(EngineTest, AFailedWriteEndsTheRunWithOneErrorAndNoHang) {
+  for (uint64_t block : {60, 75, 90, 120}) {
+    EngineOptions options = Options({.name = "nvme", .tile_elements = 4096});
+    options.config.aio.faults = aio::FaultPlan{
+        .faults = {{.kind = aio::Fault::Kind::kError, .operation = aio::Operation::kWrite,
+                    .first_block = block, .count = 1, .error_number = 28}}};
+    ToyRun run(options, 64_MiB);
+    Status failure = run.created();
+    if (failure.ok()) failure = run.engine().Initialize(ToyWeights);
+    for (uint64_t step = 1; failure.ok() && step <= 10; ++step) failure = run.Step(step, 1).status();
+    if (failure.ok()) failure = run.engine().Drain();
+    ASSERT_FALSE(failure.ok()) << block;
+    EXPECT_EQ(failure.error().code, ErrorCode::kOutOfSpace) << failure.error().message;
+  }
+}
+
+TEST_F(EngineTest, AFailedReadEndsTheRunWithOneErrorAndNoHang) {
+  for (uint64_t block : {0, 7, 40, 100}) {
+    EngineOptions options = Options({.name = "nvme", .tile_elements = 4096});
+    options.config.aio.faults = aio::FaultPlan{
+        .faults = {{.kind = aio::Fault::Kind::kError, .operation = aio::Operation::kRead,
+                    .first_block = block}}};
+    ToyRun run(options, 64_MiB);
+    ASSERT_TRUE(run.created().ok());
+    Status failure = run.engine().Initialize(ToyWeights);
+    for (uint64_t step = 1; failure.ok() && step <= 10; ++step) failure = run.Step(step, 1).status();
+    ASSERT_FALSE(failure.ok()) << block;
+    EXPECT_EQ(failure.error().code, ErrorCode::kIo) << failure.error().message;
+  }
+}
+
+TEST_F(EngineTest, TransientFaultsChangeNothing) {
+  const Outcome reference = TrainAndRead({.name = "device", .parameters = Tier::kDevice,
+                                          .optimizer = Tier::kDevice});
+  const Placement placement{.name = "nvme"};
+  EngineOptions options = Options(placement);
+  options.config.aio.faults = aio::FaultPlan{
+      .seed = 3, .transient_chance = 0.1, .short_chance = 0.1, .reorder = true};
+  ToyRun run(options, 64_MiB);
+  ASSERT_TRUE(run.created().ok());
+  ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+  Outcome outcome;
+  for (uint64_t step = 1, t = 1; step <= kSteps; ++step) {
+    const float scale =
+        step == 3 ? std::numeric_limits<float>::infinity() : 1.0F / static_cast<float>(step);
+    const auto result = run.Step(t, scale);
+    ASSERT_TRUE(result.ok()) << result.error().message;
+    if (result->skipped) continue;
+    ++t;
+    outcome.norms.push_back(result->grad_norm);
+  }
+  Commit(run, kSteps, kSteps - 1);
+  EXPECT_EQ(outcome.norms, reference.norms);
+}
+
+TEST_F(EngineTest, ModulesAcquiredOutOfOrderAreRefused) {
+  const EngineOptions options = Options({.name = "nvme"});
+  ToyRun run(options, 64_MiB);
+  ASSERT_TRUE(run.created().ok());
+  ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+  const auto wrong = run.engine().Acquire(ModuleId{2});
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(EngineTest, WithoutOverflowCheckANonFiniteGradientEndsTheRun) {
+  for (const Tier home : {Tier::kDevice, Tier::kNvme}) {
+    EngineOptions options = Options({.name = "x", .parameters = home, .optimizer = home});
+    options.config.check_grad_overflow = false;
+    ToyRun run(options, 64_MiB);
+    ASSERT_TRUE(run.created().ok());
+    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    const auto result = run.Step(1, std::numeric_limits<float>::quiet_NaN());
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().code, ErrorCode::kNumeric);
+  }
+}
+
+TEST_F(EngineTest, ADamagedTileIsFoundByItsCommitAndNamed) {
+  Train({.name = "nvme"});
+  const auto state = CommittedState::Open(state_path_);
+  ASSERT_TRUE(state.ok());
+  ASSERT_TRUE((*state)->Verify().ok());
+  const uint64_t size = std::filesystem::file_size(state_path_);
+  // Places in both slots: with two of them, only one is committed.
+  size_t found = 0;
+  for (const uint64_t at : {size / 4, size / 4 * 3}) {
+    FlipBit(at);
+    const Status verified = (*state)->Verify();
+    FlipBit(at);
+    if (verified.ok()) continue;
+    ++found;
+    EXPECT_EQ(verified.error().code, ErrorCode::kCorruption);
+    EXPECT_NE(verified.error().message.find("tile"), std::string::npos);
+    EXPECT_NE(verified.error().message.find(state_path_), std::string::npos);
+  }
+  EXPECT_EQ(found, 1);
+}
+
+TEST_F(EngineTest, WhatTheTrainerCommittedIsReadBack) {
+  Train({.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost});
+  const auto state = CommittedState::Open(state_path_);
+  ASSERT_TRUE(state.ok());
+  EXPECT_EQ((*state)->train_state().step, kSteps);
+  EXPECT_EQ((*state)->train_state().optimizer_steps, kSteps - 1);
+  EXPECT_EQ((*state)->train_state().seed, 5);
+  EXPECT_EQ((*state)->train_state().run_json, "{\"toy\":1}");
+}
+
+}  // namespace
+}  // namespace penstock::zero

@@ -1,0 +1,132 @@
+// A model of nothing but weights, for tests of the engine: its gradient is a fixed function of them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "kernels/dtype.h"
+#include "kernels/operators.h"
+#include "zero/engine.h"
+#include "zero/model.h"
+
+namespace penstock::zero {
+
+/// Modules: "in" (used twice, like a tied embedding), "layer.0" … (repeated), "out".
+inline ModelSpec ToySpec(uint64_t layers, uint64_t layer_elements) {
+  ModelSpec model;
+  model.modules.push_back({.name = "in", .tensors = {{"in.weight", {100, 50}, true}}});
+  for (uint64_t i = 0; i < layers; ++i) {
+    const std::string name = "layer." + std::to_string(i);
+    model.modules.push_back({.name = name,
+                             .tensors = {{name + ".bias", {37}, false},
+                                         {name + ".weight", {layer_elements}, true}},
+                             .repeated = true});
+  }
+  model.modules.push_back({.name = "out", .tensors = {{"out.weight", {64}, false}}});
+  const auto id = [](uint64_t i) { return ModuleId{static_cast<uint32_t>(i)}; };
+  for (uint64_t i = 0; i <= layers + 1; ++i) model.step.push_back({id(i), false});
+  model.step.push_back({id(0), true});
+  for (uint64_t i = layers; i >= 1; --i) model.step.push_back({id(i), true});
+  return model;
+}
+
+/// A weight that depends on where it stands.
+inline Status ToyWeights(ModuleId module, size_t tensor, uint64_t begin, std::span<float> values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint64_t at = begin + i;
+    values[i] = 0.01F * static_cast<float>((at * 7 + 13 * tensor + offload::Index(module)) % 101) -
+                0.5F;
+  }
+  return {};
+}
+
+/// Drives one engine through steps, as a trainer does.
+class ToyRun {
+ public:
+  ToyRun(EngineOptions options, Bytes device_memory) : meter_() {
+    dtype_ = options.config.dtype;
+    options.meter = &meter_;
+    device_ = std::move(device::CreateCpuDevice({.memory = device_memory, .meter = &meter_})).value();
+    kernels::OperatorOptions operators{
+        .dtype = dtype_,
+        .shapes = {.batch = 1, .sequence = 4, .width = 16, .heads = 1, .hidden = 16,
+                   .vocabulary = 16},
+        .threads = 1};
+    operators_ = std::move(kernels::CreateOperators(*device_, operators)).value();
+    options.device_reserved = operators_->scratch_bytes();
+    step_ = options.model.step;
+    auto engine = Engine::Create(std::move(options), *device_, *operators_);
+    status_ = engine.status();
+    if (engine.ok()) engine_ = std::move(engine).value();
+  }
+
+  const Status& created() const { return status_; }
+  Engine& engine() { return *engine_; }
+  ActivityMeter& meter() { return meter_; }
+  device::Device& device() { return *device_; }
+
+  /// One step; `scale` scales the gradient (infinity: not finite).
+  Result<StepOutcome> Step(uint64_t t, float scale) {
+    const size_t forward = engine_->layout().modules.size();
+    for (size_t use = 0; use < step_.size(); ++use) {
+      const ModuleId module = step_[use].module;
+      PENSTOCK_ASSIGN(const std::byte* weights, engine_->Acquire(module));
+      if (use >= forward || use + 1 == forward) AddGradient(module, weights, scale);
+      engine_->Release(module);
+      if (use >= forward && offload::Index(module) != 0) {
+        PENSTOCK_TRY(engine_->ReduceGradients(module));
+      }
+    }
+    PENSTOCK_TRY(engine_->ReduceGradients(ModuleId{static_cast<uint32_t>(forward - 1)}));
+    PENSTOCK_TRY(engine_->ReduceGradients(ModuleId{0}));
+    return engine_->Step(1e-2, t);
+  }
+
+ private:
+  void AddGradient(ModuleId module, const std::byte* weights, float scale) {
+    float* sums = engine_->Gradients(module);
+    const uint64_t elements = engine_->layout().module(module).elements;
+    auto& stream = static_cast<device::CpuStream&>(engine_->compute_stream());
+    stream.Launch([this, weights, sums, elements, scale]() {
+      for (uint64_t i = 0; i < elements; ++i) {
+        sums[i] += (WeightAt(weights, i) * 0.3F + 0.01F * static_cast<float>(i % 5)) * scale;
+      }
+    });
+  }
+
+  float WeightAt(const std::byte* weights, uint64_t i) const {
+    if (dtype_ == DType::kFloat32) return reinterpret_cast<const float*>(weights)[i];
+    return kernels::ToFloat(reinterpret_cast<const kernels::BFloat16*>(weights)[i]);
+  }
+
+  ActivityMeter meter_;
+  DType dtype_ = DType::kFloat32;
+  std::vector<ModuleUse> step_;
+  std::unique_ptr<device::Device> device_;
+  std::unique_ptr<kernels::Operators> operators_;
+  std::unique_ptr<Engine> engine_;
+  Status status_;
+};
+
+/// Every tensor's master weights of a committed state, one after the other.
+inline std::vector<float> CommittedWeights(const std::string& state_path) {
+  auto state = CommittedState::Open(state_path);
+  EXPECT_TRUE(state.ok()) << state.error().message;
+  std::vector<float> all;
+  const offload::Layout& layout = (*state)->layout();
+  for (size_t module = 0; module < layout.modules.size(); ++module) {
+    for (size_t tensor = 0; tensor < layout.modules[module].tensors.size(); ++tensor) {
+      std::vector<float> values(layout.modules[module].tensors[tensor].elements);
+      const Status read = (*state)->ReadTensor(ModuleId{static_cast<uint32_t>(module)}, tensor, 0, values);
+      EXPECT_TRUE(read.ok()) << read.error().message;
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  return all;
+}
+
+}  // namespace penstock::zero

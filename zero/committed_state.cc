@@ -1,0 +1,91 @@
+// CommittedState on offload::StateReader: tensors out of tiles, one tile in memory.
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "offload/state_reader.h"
+#include "zero/engine.h"
+#include "zero/state_io.h"
+#include "zero/tile_planes.h"
+
+namespace penstock::zero {
+namespace {
+
+using offload::Index;
+using offload::StateReader;
+using offload::TileId;
+
+class TileWiseState : public CommittedState {
+ public:
+  explicit TileWiseState(std::unique_ptr<StateReader> reader)
+      : reader_(std::move(reader)), state_(StateOf(reader_->commit())) {}
+
+  const TrainState& train_state() const override { return state_; }
+  const offload::Layout& layout() const override { return reader_->layout(); }
+
+  Status ReadTensor(ModuleId module, size_t tensor, uint64_t begin,
+                    std::span<float> values) override {
+    uint64_t at = layout().module(module).tensors[tensor].offset + begin;
+    while (!values.empty()) {
+      const TileId tile = TileAt(module, at);
+      PENSTOCK_TRY(Load(tile));
+      const offload::TileLayout& place = layout().tile(tile);
+      const uint64_t inside = at - place.begin;
+      const uint64_t count = std::min<uint64_t>(values.size(), place.elements - inside);
+      LoadMaster(layout().dtype, place.elements, bytes_.weight.data(), bytes_.record.data(),
+                 inside, values.first(count));
+      values = values.subspan(count);
+      at += count;
+    }
+    return {};
+  }
+
+  Status Verify() override {
+    std::optional<Error> first;
+    size_t damaged = 0;
+    for (size_t i = 0; i < layout().tiles.size(); ++i) {
+      loaded_.reset();
+      const Status read = Load(TileId{static_cast<uint32_t>(i)});
+      if (read.ok()) continue;
+      if (read.error().code != ErrorCode::kCorruption) return read;
+      ++damaged;
+      if (!first) first = read.error();
+    }
+    if (!first) return {};
+    return MakeError(first->code, "{} of {} tiles are damaged; the first: {}", damaged,
+                     layout().tiles.size(), first->message);
+  }
+
+ private:
+  TileId TileAt(ModuleId module, uint64_t element) const {
+    const offload::ModuleLayout& place = layout().module(module);
+    const auto first = layout().tiles.begin() + static_cast<ptrdiff_t>(Index(place.first_tile));
+    const auto after = std::upper_bound(
+        first, first + place.tile_count, element,
+        [](uint64_t value, const offload::TileLayout& tile) { return value < tile.begin; });
+    PENSTOCK_CHECK(element < place.elements && after != first);
+    return TileId{static_cast<uint32_t>(after - layout().tiles.begin() - 1)};
+  }
+
+  Status Load(TileId tile) {
+    if (loaded_ == tile) return {};
+    loaded_.reset();
+    PENSTOCK_TRY(reader_->ReadTile(tile, bytes_));
+    loaded_ = tile;
+    return {};
+  }
+
+  std::unique_ptr<StateReader> reader_;
+  TrainState state_;
+  StateReader::TileBytes bytes_;
+  std::optional<TileId> loaded_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<CommittedState>> CommittedState::Open(const std::string& state_path) {
+  PENSTOCK_ASSIGN(std::unique_ptr<StateReader> reader, StateReader::Open(state_path));
+  return std::unique_ptr<CommittedState>(std::make_unique<TileWiseState>(std::move(reader)));
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,145 @@
+// The optimizer and scheduler sections.
+#include <algorithm>
+#include <cctype>
+
+#include "zero/config_sections.h"
+
+namespace penstock::zero {
+namespace {
+
+using nlohmann::json;
+
+constexpr NumberRange kRatio = {0, 1};
+constexpr IntegerRange kSteps = {0, int64_t{1} << 53};
+
+void ReadBetas(JsonSection& params, kernels::AdamHyperparameters& adam) {
+  const json* betas = params.Find("betas");
+  if (betas == nullptr || params.TakeAuto("betas", *betas)) return;
+  const auto is_beta = [](const json& beta) {
+    return beta.is_number() && beta.get<double>() >= 0 && beta.get<double>() < 1;
+  };
+  if (!betas->is_array() || betas->size() != 2 || !is_beta(betas->at(0)) ||
+      !is_beta(betas->at(1))) {
+    params.Fail("betas", fmt::format("expected two numbers in [0, 1), got {}", Show(*betas)));
+    return;
+  }
+  adam.beta1 = betas->at(0).get<double>();
+  adam.beta2 = betas->at(1).get<double>();
+}
+
+/// `decoupled`: the type is AdamW. "Adam" is AdamW, too, unless adam_w_mode is false.
+void ReadAdam(JsonSection& params, bool decoupled, OptimizerConfig& optimizer) {
+  kernels::AdamHyperparameters& adam = optimizer.adam;
+  optimizer.lr = params.Number("lr", 1e-3);
+  ReadBetas(params, adam);
+  adam.eps = params.Number("eps", 1e-8);
+  adam.weight_decay = params.Number("weight_decay", 0);
+  adam.bias_correction = params.Bool("bias_correction", true);
+  adam.adam_w_mode = params.Bool("adam_w_mode", true);
+  if (decoupled && !adam.adam_w_mode) {
+    params.Fail("adam_w_mode", "false contradicts optimizer.type AdamW; set the type to \"Adam\"");
+  }
+  params.Off({{"amsgrad", kBool, "[false]"},
+              {"fp32_optimizer_states", kBool, "[true]"},
+              {"max_grad_norm", kNumber | kNull, "[]", "use gradient_clipping at the top level"}});
+  params.Superseded({{"torch_adam", kBool}, {"set_grad_none", kBool}});
+}
+
+void ReadWarmup(JsonSection& params, SchedulerConfig& scheduler) {
+  scheduler.warmup_num_steps =
+      std::max<int64_t>(2, params.Integer("warmup_num_steps", 1000, kSteps));
+  scheduler.warmup_type = params.Choice<WarmupType>(
+      "warmup_type", {{"log", WarmupType::kLog}, {"linear", WarmupType::kLinear}},
+      WarmupType::kLog);
+  params.Off({{"last_batch_iteration", kInteger, "[-1]"}});
+}
+
+void ReadTotal(JsonSection& params, ConfigDraft& draft) {
+  const std::optional<int64_t> total = params.OptionalInteger("total_num_steps", {1, kSteps.high});
+  draft.total_num_steps_given = total.has_value();
+  draft.config.scheduler.total_num_steps = total.value_or(0);
+}
+
+void ReadSchedulerParams(JsonSection& params, ConfigDraft& draft) {
+  SchedulerConfig& scheduler = draft.config.scheduler;
+  switch (scheduler.type) {
+    case SchedulerType::kNone:
+      break;
+    case SchedulerType::kWarmupLr:
+      scheduler.warmup_min_lr = params.Number("warmup_min_lr", 0);
+      scheduler.warmup_max_lr = params.OptionalNumber("warmup_max_lr");
+      ReadWarmup(params, scheduler);
+      break;
+    case SchedulerType::kWarmupDecayLr:
+      ReadTotal(params, draft);
+      scheduler.warmup_min_lr = params.Number("warmup_min_lr", 0);
+      scheduler.warmup_max_lr = params.Number("warmup_max_lr", 1e-3);
+      ReadWarmup(params, scheduler);
+      break;
+    case SchedulerType::kWarmupCosineLr:
+      ReadTotal(params, draft);
+      scheduler.warmup_min_ratio = params.Number("warmup_min_ratio", 0, kRatio);
+      scheduler.cos_min_ratio = params.Number("cos_min_ratio", 1e-4, kRatio);
+      ReadWarmup(params, scheduler);
+      break;
+  }
+}
+
+std::string Lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+}  // namespace
+
+void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft) {
+  OptimizerConfig& optimizer = draft.config.optimizer;
+  const json* given = top.Find("optimizer");
+  const bool missing = given == nullptr || given->is_null();
+  if (missing) reader.AddAutomatic("optimizer");
+  top.Object("optimizer", [&](JsonSection& section) {
+    const json* type = section.Find("type");
+    if (!missing && (type == nullptr || type->is_null())) reader.AddAutomatic("optimizer.type");
+    optimizer.type = section.OptionalText("type").value_or("AdamW");
+    const std::string lower = Lower(optimizer.type);
+    if (lower != "adam" && lower != "adamw") {
+      section.Fail("type", fmt::format("{} is not implemented; set it to \"AdamW\" or \"Adam\"",
+                                       Show(optimizer.type)));
+    }
+    section.Object("params",
+                   [&](JsonSection& params) { ReadAdam(params, lower == "adamw", optimizer); });
+    section.Superseded({{"legacy_fusion", kBool}});
+  });
+}
+
+void ReadScheduler(JsonSection& top, ConfigDraft& draft) {
+  top.Object("scheduler", [&](JsonSection& section) {
+    const std::optional<std::string> type = section.OptionalText("type");
+    SchedulerType& parsed = draft.config.scheduler.type;
+    if (type == "WarmupLR") {
+      parsed = SchedulerType::kWarmupLr;
+    } else if (type == "WarmupDecayLR") {
+      parsed = SchedulerType::kWarmupDecayLr;
+    } else if (type == "WarmupCosineLR") {
+      parsed = SchedulerType::kWarmupCosineLr;
+    } else if (type) {
+      section.Fail("type", fmt::format("{} is not implemented; set it to \"WarmupLR\", "
+                                       "\"WarmupDecayLR\" or \"WarmupCosineLR\", or to null",
+                                       Show(*type)));
+    }
+    section.Object("params", [&](JsonSection& params) { ReadSchedulerParams(params, draft); });
+  });
+}
+
+void CheckScheduler(JsonReader& reader, const ConfigDraft& draft) {
+  const SchedulerType type = draft.config.scheduler.type;
+  const bool needs_total =
+      type == SchedulerType::kWarmupDecayLr || type == SchedulerType::kWarmupCosineLr;
+  if (needs_total && !draft.total_num_steps_given) {
+    reader.Fail("scheduler.params.total_num_steps",
+                "missing, and it has no default; give the number of optimizer steps");
+  }
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,55 @@
+// How the configuration is read, section by section (private to zero's config*.cc and its test).
+//
+// Reading has two passes. The Read functions take keys one by one and refuse wrong types, values
+// out of range and features that are not implemented; after them, unknown keys are reported. The
+// Check functions then hold values against each other.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "zero/config.h"
+#include "zero/json_section.h"
+
+namespace penstock::zero {
+
+/// The Config under construction, and what only the checks need.
+struct ConfigDraft {
+  uint64_t world_size = 1;
+  Config config;
+
+  std::optional<int64_t> train_batch_size;
+  std::optional<int64_t> micro_batch_size;
+  std::optional<int64_t> gradient_accumulation_steps;
+  bool batch_size_is_auto = false;  ///< train_batch_size or the micro batch says "auto"
+
+  int64_t sub_group_size = 1000000000;
+  std::optional<std::string> parameter_nvme_path;
+  std::optional<std::string> optimizer_nvme_path;
+
+  bool total_num_steps_given = false;
+};
+
+void ReadBatch(JsonSection& top, ConfigDraft& draft);
+void CheckBatch(JsonReader& reader, ConfigDraft& draft);
+
+void ReadPrecision(JsonSection& top, ConfigDraft& draft);
+
+void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft);
+void ReadScheduler(JsonSection& top, ConfigDraft& draft);
+void CheckScheduler(JsonReader& reader, const ConfigDraft& draft);
+
+void ReadZero(JsonSection& top, ConfigDraft& draft);
+void CheckHomes(JsonReader& reader, ConfigDraft& draft);
+
+void ReadAio(JsonSection& top, ConfigDraft& draft);
+void ReadPenstock(JsonSection& top, ConfigDraft& draft);
+
+/// Everything of DeepSpeed's that is superseded or must be off.
+void ReadOthers(JsonSection& top);
+
+/// All Read functions, in order.
+void ReadConfig(JsonReader& reader, ConfigDraft& draft);
+
+}  // namespace penstock::zero

@@ -1,0 +1,56 @@
+#include "zero/device_gradients.h"
+
+#include <optional>
+
+#include "base/check.h"
+#include "zero/schedule_builder.h"
+
+namespace penstock::zero {
+
+Result<DeviceGradients> DeviceGradients::Create(const ModelSpec& model,
+                                                const offload::Layout& layout,
+                                                device::Device& device) {
+  DeviceGradients gradients;
+  const auto allocate = [&](uint64_t elements) -> Status {
+    PENSTOCK_ASSIGN(device::DeviceBuffer buffer,
+                    device.Allocate(Bytes{sizeof(float)} * elements, "sums of gradients"));
+    gradients.buffers_.push_back(std::move(buffer));
+    gradients.taken_.push_back(false);
+    return {};
+  };
+  std::optional<size_t> shared;
+  for (size_t i = 0; i < layout.modules.size(); ++i) {
+    const bool repeated = model.modules[i].repeated;
+    if (!repeated || !shared) {
+      PENSTOCK_TRY(allocate(repeated ? CountRepeated(model, layout).largest
+                                     : layout.modules[i].elements));
+      if (repeated) shared = gradients.buffers_.size() - 1;
+    }
+    gradients.modules_.push_back(
+        {.size = Bytes{sizeof(float)} * layout.modules[i].elements,
+         .buffer = repeated ? *shared : gradients.buffers_.size() - 1});
+  }
+  return gradients;
+}
+
+float* DeviceGradients::Sums(ModuleId module, device::Stream& compute) {
+  Module& entry = modules_[offload::Index(module)];
+  const device::DeviceBuffer& buffer = buffers_[entry.buffer];
+  if (!entry.open) {
+    PENSTOCK_CHECK(!taken_[entry.buffer], "repeated modules have gradients one at a time");
+    entry.open = true;
+    taken_[entry.buffer] = true;
+    compute.Zero(buffer.data(), entry.size);
+  }
+  return buffer.as<float>();
+}
+
+const float* DeviceGradients::Finish(ModuleId module) {
+  Module& entry = modules_[offload::Index(module)];
+  PENSTOCK_CHECK(entry.open, "gradients of a module were reduced that has none in this step");
+  entry.open = false;
+  taken_[entry.buffer] = false;
+  return buffers_[entry.buffer].as<float>();
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,49 @@
+#include "zero/gradient_norm.h"
+
+#include <cmath>
+
+namespace penstock::zero {
+
+GradientNorm::GradientNorm(const offload::Layout& layout) : missing_(layout.tiles.size()) {
+  uint64_t blocks = 0;
+  for (const offload::TileLayout& tile : layout.tiles) {
+    offsets_.push_back(blocks);
+    blocks += tile.elements / kBlockElements;
+  }
+  offsets_.push_back(blocks);
+  sums_.resize(blocks);
+}
+
+std::span<double> GradientNorm::Sums(offload::TileId tile) {
+  const uint64_t begin = offsets_[offload::Index(tile)];
+  return std::span(sums_).subspan(begin, offsets_[offload::Index(tile) + 1] - begin);
+}
+
+void GradientNorm::Arrived(bool finite) {
+  MutexLock lock(mutex_);
+  PENSTOCK_CHECK(missing_ > 0);
+  --missing_;
+  finite_ = finite_ && finite;
+  arrived_.NotifyAll();
+}
+
+void GradientNorm::Fail(const Error& error) {
+  MutexLock lock(mutex_);
+  if (failure_.ok()) failure_ = error;
+  arrived_.NotifyAll();
+}
+
+Result<GradientNorm::Value> GradientNorm::Wait() {
+  MutexLock lock(mutex_);
+  while (missing_ > 0 && failure_.ok()) arrived_.Wait(mutex_);
+  PENSTOCK_TRY(failure_);
+  // Tiles are in the order of the flat index, whatever their size.
+  double sum = 0;
+  for (double block : sums_) sum += block;
+  const Value value{.norm = std::sqrt(sum), .finite = finite_};
+  missing_ = offsets_.size() - 1;
+  finite_ = true;
+  return value;
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,43 @@
+// The global gradient norm, from block sums that arrive in any order.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "offload/layout.h"
+
+namespace penstock::zero {
+
+/// Collects one step's block sums and combines them in the order of the flat index, so that neither
+/// tiles nor arrival change a bit. All functions may be called from any thread.
+class GradientNorm {
+ public:
+  explicit GradientNorm(const offload::Layout& layout);
+
+  struct Value {
+    double norm = 0;
+    bool finite = true;
+  };
+
+  /// Where a tile's block sums go: one double for each of its blocks. Fill it, then call Arrived.
+  std::span<double> Sums(offload::TileId tile);
+  void Arrived(bool finite) EXCLUDES(mutex_);
+  /// Wakes the waiter with an error.
+  void Fail(const Error& error) EXCLUDES(mutex_);
+  /// Blocks until every tile of the step has arrived; then the next step may begin.
+  Result<Value> Wait() EXCLUDES(mutex_);
+
+ private:
+  std::vector<double> sums_;       ///< by tile; disjoint spans, published by Arrived
+  std::vector<uint64_t> offsets_;  ///< of each tile's first block
+  Mutex mutex_;
+  CondVar arrived_;
+  size_t missing_ GUARDED_BY(mutex_);
+  bool finite_ GUARDED_BY(mutex_) = true;
+  Status failure_ GUARDED_BY(mutex_);
+};
+
+}  // namespace penstock::zero

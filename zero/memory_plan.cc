@@ -1,0 +1,160 @@
+#include "zero/memory_plan.h"
+
+#include <algorithm>
+
+#include "offload/slab.h"
+#include "zero/partitioner.h"
+#include "zero/schedule_builder.h"
+
+namespace penstock::zero {
+namespace {
+
+using offload::Layout;
+using offload::TileStoreOptions;
+
+Bytes OnDevice(Bytes size) { return AlignUp(size, device::kDeviceAlignment); }
+Bytes InSlab(Bytes size) { return AlignUp(size, offload::kSlabAlignment); }
+
+uint64_t LargestTile(const Layout& layout) {
+  uint64_t largest = 0;
+  for (const offload::TileLayout& tile : layout.tiles) largest = std::max(largest, tile.elements);
+  return largest;
+}
+
+/// The least blocks of each home, and the homes: on the host the whole region is one home.
+TileStoreOptions MinimumStore(const Config& config) {
+  // A weight on the device has its lower copy where the optimizer states are.
+  const Tier weights =
+      config.parameter_home == Tier::kDevice ? config.optimizer_home : config.parameter_home;
+  return {.weight_home = weights,
+          .record_home = config.optimizer_home,
+          .weight_blocks = 2,
+          .record_blocks = 1,
+          .verify_checksums = config.verify_checksums};
+}
+
+uint32_t MinimumSlots(const ModelSpec& model, const Layout& layout, const Config& config) {
+  const uint32_t repeated = CountRepeated(model, layout).count;
+  return config.parameter_home == Tier::kDevice ? repeated : std::min(repeated, 1U);
+}
+
+/// The bytes that one more pair of blocks costs; zero where no home is on the drive.
+Bytes PairBytes(const Layout& layout, const TileStoreOptions& store) {
+  Bytes pair;
+  const uint64_t largest = LargestTile(layout);
+  if (store.weight_home == Tier::kNvme) pair += InSlab(layout.WeightBytes(largest));
+  if (store.record_home == Tier::kNvme) pair += InSlab(layout.RecordBytes(largest));
+  return pair;
+}
+
+std::string Sum(std::initializer_list<std::pair<const char*, Bytes>> parts) {
+  std::string text;
+  for (const auto& [name, size] : parts) {
+    if (size.value == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : " + ", name, ToString(size));
+  }
+  return text;
+}
+
+}  // namespace
+
+bool IsResident(const Config& config) { return config.optimizer_home == Tier::kDevice; }
+
+DeviceBytes DeviceNeed(const ModelSpec& model, const Layout& layout, const Config& config,
+                       uint32_t shared_slots) {
+  DeviceBytes need;
+  const RepeatedModules repeated = CountRepeated(model, layout);
+  for (size_t i = 0; i < layout.modules.size(); ++i) {
+    const uint64_t elements = layout.modules[i].elements;
+    const bool own = !model.modules[i].repeated;
+    if (own) need.gradients += OnDevice(4_B * elements);
+    if (IsResident(config)) {
+      need.parameters += OnDevice(layout.WeightBytes(elements));
+      need.states += OnDevice(layout.RecordBytes(elements));
+      need.gradients += OnDevice(layout.GradientBytes(elements));
+    } else if (own) {
+      need.parameters += OnDevice(layout.WeightBytes(elements));
+    }
+  }
+  if (repeated.count > 0) need.gradients += OnDevice(4_B * repeated.largest);
+  if (IsResident(config)) {
+    need.gradients += OnDevice(Bytes{sizeof(double)} * (layout.elements() / kBlockElements));
+    need.gradients += OnDevice(Bytes{sizeof(uint32_t)} * layout.tiles.size());
+  } else {
+    need.parameters += OnDevice(layout.WeightBytes(repeated.largest)) * shared_slots;
+    need.gradients += OnDevice(layout.GradientBytes(LargestTile(layout))) * 2;
+  }
+  return need;
+}
+
+HostBytes HostNeed(const Layout& layout, const Config& config, const TileStoreOptions& store) {
+  const uint64_t largest = LargestTile(layout);
+  if (IsResident(config)) {
+    return {.parameters = InSlab(layout.WeightBytes(largest)),
+            .gradients = {},
+            .states = InSlab(layout.RecordBytes(largest))};
+  }
+  HostBytes need;
+  need.gradients = InSlab(layout.GradientBytes(layout.elements()));
+  need.parameters = store.weight_home == Tier::kHost
+                        ? InSlab(layout.WeightBytes(layout.elements()))
+                        : InSlab(layout.WeightBytes(largest)) * store.weight_blocks;
+  need.states = store.record_home == Tier::kHost
+                    ? InSlab(layout.RecordBytes(layout.elements()))
+                    : InSlab(layout.RecordBytes(largest)) * store.record_blocks;
+  return need;
+}
+
+MemoryPlan MinimumMemory(const ModelSpec& model, const Layout& layout, const Config& config) {
+  const DeviceBytes device =
+      DeviceNeed(model, layout, config, MinimumSlots(model, layout, config));
+  const HostBytes host = HostNeed(layout, config, MinimumStore(config));
+  return {.device_minimum = device.total(),
+          .host_minimum = host.total(),
+          .device_sum = Sum({{"parameters", device.parameters},
+                             {"gradients", device.gradients},
+                             {"optimizer states", device.states}}),
+          .host_sum = Sum({{"parameters", host.parameters},
+                           {"gradients", host.gradients},
+                           {"optimizer states", host.states}})};
+}
+
+Result<MemoryLayout> PlanMemory(const ModelSpec& model, const Layout& layout, const Config& config,
+                                Bytes device_available, Bytes host_available) {
+  const MemoryPlan minimum = MinimumMemory(model, layout, config);
+  if (minimum.device_minimum > device_available) {
+    return MakeError(ErrorCode::kBudget,
+                     "device memory: {} need {}, but only {} are left for them; raise the device "
+                     "memory by {} bytes",
+                     minimum.device_sum, ToString(minimum.device_minimum),
+                     ToString(device_available),
+                     (minimum.device_minimum - device_available).value);
+  }
+  if (minimum.host_minimum > host_available) {
+    return MakeError(ErrorCode::kBudget,
+                     "host memory of {} is too small: {} need {} bytes; give at least that",
+                     ToString(host_available), minimum.host_sum, minimum.host_minimum.value);
+  }
+  MemoryLayout plan{.shared_slots = MinimumSlots(model, layout, config),
+                    .store = MinimumStore(config)};
+  const RepeatedModules repeated = CountRepeated(model, layout);
+  while (!IsResident(config) && plan.shared_slots < repeated.count &&
+         DeviceNeed(model, layout, config, plan.shared_slots + 1).total() <= device_available) {
+    ++plan.shared_slots;
+  }
+  const Bytes pair = IsResident(config) ? Bytes{} : PairBytes(layout, plan.store);
+  if (pair.value > 0) {
+    const uint64_t affordable = (host_available - minimum.host_minimum) / pair;
+    const uint64_t useful = std::max<uint64_t>(layout.tiles.size(), 2) - 1;
+    const uint64_t more = std::min(affordable, useful);
+    plan.store.weight_blocks += more;
+    plan.store.record_blocks += more;
+  }
+  return plan;
+}
+
+MemoryPlan Engine::Plan(const ModelSpec& model, const Config& config) {
+  return MinimumMemory(model, MakeLayout(model, config.dtype, config.tile_elements), config);
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,58 @@
+// What the engine takes from the device and from the host, before it takes anything.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "offload/layout.h"
+#include "offload/tile_store.h"
+#include "zero/config.h"
+#include "zero/engine.h"
+#include "zero/model.h"
+
+namespace penstock::zero {
+
+/// What the budgets were spent on.
+struct MemoryLayout {
+  uint32_t shared_slots = 0;          ///< device slots for repeated modules
+  offload::TileStoreOptions store;    ///< host blocks
+};
+
+/// True where states and weights all live on the device and the CPU does no optimizer work.
+bool IsResident(const Config& config);
+
+/// Device bytes by class, for `shared_slots` slots, as the engine allocates them (each allocation
+/// rounded to kDeviceAlignment).
+struct DeviceBytes {
+  Bytes parameters;
+  Bytes states;     ///< resident training only
+  Bytes gradients;  ///< fp32 sums, and staging or the rounded gradients
+  Bytes total() const { return parameters + states + gradients; }
+};
+DeviceBytes DeviceNeed(const ModelSpec& model, const offload::Layout& layout, const Config& config,
+                       uint32_t shared_slots);
+
+/// Host bytes by class: weights, gradients and records in the slab.
+struct HostBytes {
+  Bytes parameters;
+  Bytes gradients;
+  Bytes states;
+  Bytes total() const { return parameters + gradients + states; }
+};
+HostBytes HostNeed(const offload::Layout& layout, const Config& config,
+                   const offload::TileStoreOptions& store);
+
+/// Spends the budgets: the minimum of every class first, then as many device slots as fit, and as
+/// many pairs of weight and record blocks. Errors: kBudget, with the sum that does not fit and the
+/// smallest limit that works.
+Result<MemoryLayout> PlanMemory(const ModelSpec& model, const offload::Layout& layout,
+                                const Config& config, Bytes device_available,
+                                Bytes host_available);
+
+/// The minimum that PlanMemory accepts, with its sums in words.
+MemoryPlan MinimumMemory(const ModelSpec& model, const offload::Layout& layout,
+                         const Config& config);
+
+}  // namespace penstock::zero

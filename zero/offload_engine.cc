@@ -1,0 +1,157 @@
+#include "zero/offload_engine.h"
+
+#include <algorithm>
+
+#include "zero/partitioner.h"
+#include "zero/schedule_builder.h"
+#include "zero/step_decision.h"
+
+namespace penstock::zero {
+
+using offload::Index;
+using offload::TileId;
+
+OffloadEngine::OffloadEngine(EngineOptions options, offload::Layout layout,
+                             kernels::Operators& operators)
+    : options_(std::move(options)),
+      layout_(std::move(layout)),
+      operators_(operators),
+      ledger_(Bytes{}, options_.host_memory, Bytes{}),
+      norm_(layout_) {}
+
+Result<std::unique_ptr<Engine>> OffloadEngine::Create(EngineOptions options,
+                                                      device::Device& device,
+                                                      kernels::Operators& operators) {
+  offload::Layout layout =
+      MakeLayout(options.model, options.config.dtype, options.config.tile_elements);
+  std::unique_ptr<OffloadEngine> engine(
+      new OffloadEngine(std::move(options), std::move(layout), operators));
+  PENSTOCK_TRY(engine->Build(device));
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+Status OffloadEngine::Build(device::Device& device) {
+  PENSTOCK_ASSIGN(const MemoryLayout plan,
+                  PlanMemory(options_.model, layout_, options_.config,
+                             device.limit() - std::min(device.limit(), options_.device_reserved),
+                             options_.host_memory));
+  schedule_ = BuildSchedule(options_.model, layout_, plan.shared_slots);
+  PENSTOCK_TRY(BuildHost(plan));
+  return BuildDevice(device);
+}
+
+Status OffloadEngine::BuildHost(const MemoryLayout& plan) {
+  const HostBytes need = HostNeed(layout_, options_.config, plan.store);
+  const std::pair<MemoryClass, Bytes> charges[] = {{MemoryClass::kParameters, need.parameters},
+                                                   {MemoryClass::kGradients, need.gradients},
+                                                   {MemoryClass::kStates, need.states}};
+  for (const auto& [memory_class, size] : charges) {
+    PENSTOCK_ASSIGN(Reservation reservation, ledger_.Charge(Tier::kHost, memory_class, size));
+    reservations_.push_back(std::move(reservation));
+  }
+  PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.total()));
+  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_));
+  store_ = std::make_unique<offload::TileStore>(layout_, schedule_, plan.store, *slab_, *io_.file,
+                                                *io_.engine);
+  std::span<std::byte> gradients = slab_->Cut(layout_.GradientBytes(layout_.elements()));
+  for (const offload::TileLayout& tile : layout_.tiles) {
+    const size_t size = layout_.GradientBytes(tile.elements).value;
+    gradients_.push_back(gradients.first(size));
+    gradients = gradients.subspan(size);
+  }
+  driver_ = std::make_unique<OptimizerDriver>(layout_, gradients_, *store_, norm_,
+                                              std::max(1, options_.config.optimizer_threads),
+                                              options_.meter);
+  return {};
+}
+
+Status OffloadEngine::BuildDevice(device::Device& device) {
+  compute_ = device.CreateStream("compute");
+  PENSTOCK_ASSIGN(executor_, offload::Executor::Create(layout_, schedule_, device, *compute_,
+                                                       *store_, options_.meter));
+  PENSTOCK_ASSIGN(sums_, DeviceGradients::Create(options_.model, layout_, device));
+  uint64_t largest = 0;
+  for (const offload::TileLayout& tile : layout_.tiles) largest = std::max(largest, tile.elements);
+  for (Staging& staging : staging_) {
+    PENSTOCK_ASSIGN(staging.buffer,
+                    device.Allocate(layout_.GradientBytes(largest), "staging of gradients"));
+  }
+  copy_out_ = device.CreateStream("copy-out");
+  return {};
+}
+
+Status OffloadEngine::Initialize(const TensorSource& source) {
+  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
+    const TileId tile{static_cast<uint32_t>(i)};
+    PENSTOCK_TRY(store_->FillTile(tile, [&](auto weight, auto record) {
+      return FillTileFrom(source, layout_, tile, weight, record);
+    }));
+  }
+  PENSTOCK_TRY(store_->Drain());
+  io_.init_bytes = io_.written();
+  store_->SetTime(0);
+  return {};
+}
+
+Result<const std::byte*> OffloadEngine::Acquire(ModuleId module) {
+  return executor_->Acquire(module);
+}
+
+Status OffloadEngine::ReduceGradients(ModuleId module) {
+  const offload::ModuleLayout& tiles = layout_.module(module);
+  const float* sums = sums_->Finish(module);
+  for (uint32_t i = 0; i < tiles.tile_count; ++i) {
+    SendGradient(TileId{static_cast<uint32_t>(Index(tiles.first_tile)) + i}, sums);
+  }
+  return {};
+}
+
+void OffloadEngine::SendGradient(TileId tile, const float* sums) {
+  const offload::TileLayout& place = layout_.tile(tile);
+  Staging& staging = staging_[next_staging_];
+  next_staging_ = (next_staging_ + 1) % staging_.size();
+  compute_->Wait(staging.copied);
+  operators_.RoundGradients(*compute_, sums + place.begin, layout_.dtype, place.elements,
+                            staging.buffer.data());
+  copy_out_->Wait(compute_->Record());
+  copy_out_->CopyToHost(gradients_[Index(tile)].data(), staging.buffer.data(),
+                        layout_.GradientBytes(place.elements));
+  copy_out_->Call([this, tile]() { driver_->GradientArrived(tile); });
+  staging.copied = copy_out_->Record();
+}
+
+Result<StepOutcome> OffloadEngine::Step(double lr, uint64_t t) {
+  executor_->EndStep();
+  PENSTOCK_ASSIGN(const GradientNorm::Value gradient, norm_.Wait());
+  PENSTOCK_TRY(compute_->Synchronize());
+  PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, gradient));
+  if (decision.outcome.skipped) return decision.outcome;
+  driver_->SetScalars(version_, MakeGroupScalars(options_.config.optimizer.adam, lr, t,
+                                                 decision.grad_scale));
+  PENSTOCK_TRY(store_->BeginUpdates());
+  ++version_;
+  if (!options_.config.overlap) PENSTOCK_TRY(store_->Drain());
+  return decision.outcome;
+}
+
+Status OffloadEngine::Drain() {
+  PENSTOCK_TRY(compute_->Synchronize());
+  return store_->Drain();
+}
+
+Status OffloadEngine::Commit(const TrainState& state) {
+  PENSTOCK_TRY(Drain());
+  const uint64_t before = io_.written();
+  PENSTOCK_TRY(store_->Commit(MakeRecord(state)));
+  io_.commit_bytes += io_.written() - before;
+  return {};
+}
+
+EngineCounters OffloadEngine::counters() const {
+  EngineCounters counters = io_.Counters();
+  counters.evictions = executor_->evictions() + store_->evictions();
+  counters.updates = store_->updates_finished();
+  return counters;
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,82 @@
+// The engine for optimizer states on the host or on nvme: the CPU updates what the device computes.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "offload/executor.h"
+#include "offload/slab.h"
+#include "offload/state_file.h"
+#include "offload/tile_store.h"
+#include "zero/device_gradients.h"
+#include "zero/engine.h"
+#include "zero/gradient_norm.h"
+#include "zero/memory_plan.h"
+#include "zero/optimizer_driver.h"
+#include "zero/state_io.h"
+
+namespace penstock::zero {
+
+class OffloadEngine : public Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> Create(EngineOptions options, device::Device& device,
+                                                kernels::Operators& operators);
+  ~OffloadEngine() override = default;
+
+  Status Initialize(const TensorSource& source) override;
+  const offload::Layout& layout() const override { return layout_; }
+  device::Stream& compute_stream() override { return *compute_; }
+  Result<const std::byte*> Acquire(ModuleId module) override;
+  void Release(ModuleId module) override { executor_->Release(module); }
+  float* Gradients(ModuleId module) override { return sums_->Sums(module, *compute_); }
+  Status ReduceGradients(ModuleId module) override;
+  Result<StepOutcome> Step(double lr, uint64_t t) override;
+  Status Drain() override;
+  Status Commit(const TrainState& state) override;
+  EngineCounters counters() const override;
+  Bytes host_peak() const override { return ledger_.peak(Tier::kHost); }
+  const std::string& aio_engine() const override { return io_.engine->name(); }
+  const std::string& state_path() const override { return io_.file->path(); }
+  const std::string& state_uuid() const override { return io_.uuid; }
+  const std::vector<std::string>& notices() const override { return io_.notices; }
+
+ private:
+  /// Where rounded gradients leave the device from: two of them, so that rounding one tile and
+  /// copying the one before overlap.
+  struct Staging {
+    device::DeviceBuffer buffer;
+    device::Event copied;
+  };
+
+  OffloadEngine(EngineOptions options, offload::Layout layout, kernels::Operators& operators);
+  Status Build(device::Device& device);
+  Status BuildHost(const MemoryLayout& plan);
+  Status BuildDevice(device::Device& device);
+  void SendGradient(offload::TileId tile, const float* sums);
+
+  const EngineOptions options_;
+  const offload::Layout layout_;
+  kernels::Operators& operators_;
+  offload::Schedule schedule_;
+  Ledger ledger_;
+  std::vector<Reservation> reservations_;
+  std::optional<offload::Slab> slab_;
+  std::vector<std::span<std::byte>> gradients_;  ///< of each tile, in host memory
+  StateIo io_;
+  GradientNorm norm_;
+  uint64_t version_ = 0;  ///< updates begun
+  // What follows is destroyed first to last line upwards: streams end before what their work calls.
+  std::unique_ptr<offload::TileStore> store_;
+  std::unique_ptr<OptimizerDriver> driver_;
+  std::optional<DeviceGradients> sums_;
+  std::array<Staging, 2> staging_;
+  size_t next_staging_ = 0;
+  std::unique_ptr<device::Stream> compute_;
+  std::unique_ptr<offload::Executor> executor_;
+  std::unique_ptr<device::Stream> copy_out_;
+};
+
+}  // namespace penstock::zero

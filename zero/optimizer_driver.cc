@@ -1,0 +1,161 @@
+#include "zero/optimizer_driver.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "kernels/block_sums.h"
+#include "zero/tile_planes.h"
+
+namespace penstock::zero {
+namespace {
+
+using offload::TileChecksums;
+using offload::TileHasher;
+using offload::TileId;
+using offload::TileUpdate;
+
+/// Elements of a chunk: at 14 bytes of states and gradient each, two chunks fit an L2 cache of 512 KiB.
+constexpr uint64_t kChunkElements = 4 * kBlockElements;
+
+template <typename T>
+std::span<const std::byte> BytesOf(std::span<T> values) {
+  return std::as_bytes(values);
+}
+
+void Hash(TileHasher& hasher, const kernels::AdamTile& chunk) {
+  if (chunk.weight.empty()) {
+    hasher.AddWeight(BytesOf(chunk.weight_hi));
+    hasher.AddState(0, BytesOf(chunk.weight_lo));
+    hasher.AddState(1, BytesOf(chunk.exp_avg));
+    hasher.AddState(2, BytesOf(chunk.exp_avg_sq));
+  } else {
+    hasher.AddWeight(BytesOf(chunk.weight));
+    hasher.AddState(0, BytesOf(chunk.exp_avg));
+    hasher.AddState(1, BytesOf(chunk.exp_avg_sq));
+  }
+}
+
+bool Matches(const TileUpdate& update, const TileChecksums& found) {
+  return update.expected_weight.value_or(found.weight) == found.weight &&
+         update.expected_record.value_or(found.record) == found.record;
+}
+
+}  // namespace
+
+GroupScalars MakeGroupScalars(const kernels::AdamHyperparameters& hyper, double lr, uint64_t t,
+                              double grad_scale) {
+  kernels::AdamHyperparameters no_decay = hyper;
+  no_decay.weight_decay = 0;
+  return {kernels::MakeAdamScalars(hyper, lr, t, grad_scale),
+          kernels::MakeAdamScalars(no_decay, lr, t, grad_scale)};
+}
+
+OptimizerDriver::OptimizerDriver(const offload::Layout& layout,
+                                 std::vector<std::span<std::byte>> gradients,
+                                 offload::TileStore& store, GradientNorm& norm, int threads,
+                                 ActivityMeter* meter)
+    : layout_(layout),
+      gradients_(std::move(gradients)),
+      store_(store),
+      norm_(norm),
+      meter_(meter) {
+  store_.OnProgress([this]() { Wake(); });
+  for (int i = 0; i < threads; ++i) {
+    threads_.emplace_back([this]() { Run(); });
+    pthread_setname_np(threads_.back().native_handle(), fmt::format("optimizer-{}", i).c_str());
+  }
+}
+
+OptimizerDriver::~OptimizerDriver() {
+  {
+    MutexLock lock(mutex_);
+    stop_ = true;
+    work_.NotifyAll();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  store_.OnProgress(nullptr);
+}
+
+void OptimizerDriver::Wake() {
+  MutexLock lock(mutex_);
+  ++wakes_;
+  work_.NotifyAll();
+}
+
+void OptimizerDriver::GradientArrived(TileId tile) {
+  MutexLock lock(mutex_);
+  arrived_.push_back(tile);
+  work_.NotifyOne();
+}
+
+void OptimizerDriver::SetScalars(uint64_t version, const GroupScalars& scalars) {
+  MutexLock lock(mutex_);
+  scalars_ = scalars;
+  scalars_version_ = version;
+}
+
+kernels::AdamScalars OptimizerDriver::ScalarsFor(const TileUpdate& update) {
+  MutexLock lock(mutex_);
+  PENSTOCK_CHECK(update.version == scalars_version_, "scalars of version {} for version {}",
+                 scalars_version_, update.version);
+  return scalars_[static_cast<size_t>(layout_.tile(update.tile).group)];
+}
+
+void OptimizerDriver::Run() {
+  TileHasher before(offload::RecordStates(layout_.dtype).size());
+  TileHasher after(offload::RecordStates(layout_.dtype).size());
+  while (true) {
+    std::optional<TileId> arrived;
+    uint64_t wakes = 0;
+    {
+      MutexLock lock(mutex_);
+      if (stop_) return;
+      if (!arrived_.empty()) {
+        arrived = arrived_.front();
+        arrived_.pop_front();
+      }
+      wakes = wakes_;
+    }
+    if (arrived) {
+      SumBlocks(*arrived);
+    } else if (const auto update = store_.TryTakeUpdate()) {
+      ActivityScope working(meter_, Lane::kOptimizer);
+      Update(*update, before, after);
+    } else {
+      MutexLock lock(mutex_);
+      while (!stop_ && arrived_.empty() && wakes == wakes_) work_.Wait(mutex_);
+    }
+  }
+}
+
+void OptimizerDriver::SumBlocks(TileId tile) {
+  ActivityScope working(meter_, Lane::kOptimizer);
+  norm_.Arrived(kernels::BlockSums(gradients_[offload::Index(tile)].data(), layout_.dtype,
+                                   layout_.tile(tile).elements, norm_.Sums(tile)));
+}
+
+void OptimizerDriver::Update(const TileUpdate& update, TileHasher& before, TileHasher& after) {
+  const offload::TileLayout& tile = layout_.tile(update.tile);
+  const kernels::AdamScalars scalars = ScalarsFor(update);
+  const bool verify = update.expected_weight || update.expected_record;
+  before.Reset(update.seed_before);
+  after.Reset(update.seed_after);
+  for (uint64_t begin = 0; begin < tile.elements; begin += kChunkElements) {
+    const uint64_t count = std::min(kChunkElements, tile.elements - begin);
+    const kernels::AdamTile chunk =
+        PlanesOf(layout_.dtype, tile.elements, update.weight.data(), update.record.data(),
+                 gradients_[offload::Index(update.tile)].data(), begin, count);
+    if (verify) Hash(before, chunk);
+    kernels::AdamUpdate(scalars, chunk);
+    Hash(after, chunk);
+  }
+  if (verify && !Matches(update, before.Finish())) {
+    store_.Fail(store_.Damaged(update));
+    return;
+  }
+  store_.FinishUpdate(update, after.Finish());
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,69 @@
+// The optimizer's threads: block sums of arriving gradients, then the fused update, tile by tile.
+//
+// Threads take work as it becomes possible: a gradient tile that arrived in host memory (its block
+// sums), else the next tile of the update order that the store has in memory. Every update runs in
+// chunks that fit the cache: verify, Adam, checksum while the data is near.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/activity.h"
+#include "base/mutex.h"
+#include "kernels/adam.h"
+#include "offload/layout.h"
+#include "offload/tile_store.h"
+#include "zero/gradient_norm.h"
+
+namespace penstock::zero {
+
+/// One step's scalars for each parameter group.
+using GroupScalars = std::array<kernels::AdamScalars, offload::kGroupCount>;
+
+/// From the configuration: the group without weight decay gets none.
+GroupScalars MakeGroupScalars(const kernels::AdamHyperparameters& hyper, double lr, uint64_t t,
+                              double grad_scale);
+
+class OptimizerDriver {
+ public:
+  /// `gradients`: of each tile, in host memory, of the layout's dtype. All arguments outlive the driver.
+  OptimizerDriver(const offload::Layout& layout, std::vector<std::span<std::byte>> gradients,
+                  offload::TileStore& store, GradientNorm& norm, int threads,
+                  ActivityMeter* meter);
+  /// Threads finish the tile they work on and end.
+  ~OptimizerDriver();
+
+  /// The gradient of a tile is in host memory. From any thread; short.
+  void GradientArrived(offload::TileId tile) EXCLUDES(mutex_);
+  /// The scalars for updating tiles of `version`. Call before the TileStore::BeginUpdates they are for.
+  void SetScalars(uint64_t version, const GroupScalars& scalars) EXCLUDES(mutex_);
+
+ private:
+  void Run();
+  void Wake() EXCLUDES(mutex_);
+  void SumBlocks(offload::TileId tile);
+  void Update(const offload::TileUpdate& update, offload::TileHasher& before,
+              offload::TileHasher& after);
+  kernels::AdamScalars ScalarsFor(const offload::TileUpdate& update) EXCLUDES(mutex_);
+
+  const offload::Layout& layout_;
+  const std::vector<std::span<std::byte>> gradients_;
+  offload::TileStore& store_;
+  GradientNorm& norm_;
+  ActivityMeter* meter_;
+
+  Mutex mutex_;
+  CondVar work_;
+  std::deque<offload::TileId> arrived_ GUARDED_BY(mutex_);
+  GroupScalars scalars_ GUARDED_BY(mutex_){};
+  uint64_t scalars_version_ GUARDED_BY(mutex_) = 0;
+  uint64_t wakes_ GUARDED_BY(mutex_) = 0;  ///< counts Wake(), so that none is lost between look and wait
+  bool stop_ GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace penstock::zero

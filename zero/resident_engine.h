@@ -1,0 +1,82 @@
+// The engine for training that fits: weights, gradients and states on the device, updated there.
+//
+// The reference that every other placement must equal bit for bit. Host memory holds one tile, for
+// initialisation and commits.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "offload/slab.h"
+#include "zero/device_gradients.h"
+#include "zero/engine.h"
+#include "zero/gradient_norm.h"
+#include "zero/optimizer_driver.h"
+#include "zero/state_io.h"
+
+namespace penstock::zero {
+
+class ResidentEngine : public Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> Create(EngineOptions options, device::Device& device,
+                                                kernels::Operators& operators);
+  ~ResidentEngine() override = default;
+
+  Status Initialize(const TensorSource& source) override;
+  const offload::Layout& layout() const override { return layout_; }
+  device::Stream& compute_stream() override { return *compute_; }
+  Result<const std::byte*> Acquire(ModuleId module) override;
+  void Release(ModuleId) override {}
+  float* Gradients(ModuleId module) override { return sums_->Sums(module, *compute_); }
+  Status ReduceGradients(ModuleId module) override;
+  Result<StepOutcome> Step(double lr, uint64_t t) override;
+  Status Drain() override { return compute_->Synchronize(); }
+  Status Commit(const TrainState& state) override;
+  EngineCounters counters() const override;
+  Bytes host_peak() const override { return ledger_.peak(Tier::kHost); }
+  const std::string& aio_engine() const override { return io_.engine->name(); }
+  const std::string& state_path() const override { return io_.file->path(); }
+  const std::string& state_uuid() const override { return io_.uuid; }
+  const std::vector<std::string>& notices() const override { return io_.notices; }
+
+ private:
+  /// A module on the device: its flat index, tile by tile.
+  struct Module {
+    device::DeviceBuffer weights;
+    device::DeviceBuffer records;    ///< the records of its tiles, one after the other
+    device::DeviceBuffer gradients;  ///< rounded, of the layout's dtype
+  };
+
+  ResidentEngine(EngineOptions options, offload::Layout layout, kernels::Operators& operators);
+  Status Build(device::Device& device);
+  std::byte* WeightOf(offload::TileId tile) const;
+  std::byte* RecordOf(offload::TileId tile) const;
+  std::byte* GradientOf(offload::TileId tile) const;
+  void UpdateTile(offload::TileId tile, const GroupScalars& scalars);
+  Result<offload::CommittedTile> WriteTile(offload::TileId tile);
+
+  const EngineOptions options_;
+  const offload::Layout layout_;
+  kernels::Operators& operators_;
+  Ledger ledger_;
+  std::vector<Reservation> reservations_;
+  std::optional<offload::Slab> slab_;
+  std::span<std::byte> host_weight_;  ///< one tile, on its way to or from the device
+  std::span<std::byte> host_record_;
+  StateIo io_;
+  GradientNorm norm_;
+  uint64_t next_use_ = 0;
+  uint64_t version_ = 0;
+  uint64_t updates_ = 0;
+  std::vector<offload::CommittedTile> committed_;  ///< of the newest commit; empty before
+  std::vector<Module> modules_;
+  std::optional<DeviceGradients> sums_;
+  device::DeviceBuffer block_sums_;
+  device::DeviceBuffer finite_;
+  std::vector<uint32_t> host_finite_;
+  std::unique_ptr<device::Stream> compute_;
+};
+
+}  // namespace penstock::zero

@@ -1,0 +1,123 @@
+#include "zero/schedule_builder.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "base/check.h"
+
+namespace penstock::zero {
+namespace {
+
+using offload::Index;
+using offload::Schedule;
+using offload::ScheduledUse;
+using offload::TileId;
+
+constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+
+/// One shared slot as the simulation sees it.
+struct SharedSlot {
+  std::optional<ModuleId> module;  ///< empty: nothing, or a stale copy
+  uint64_t last_used = 0;
+};
+
+uint64_t NextUse(const ModelSpec& model, ModuleId module, size_t after) {
+  for (size_t use = after + 1; use < model.step.size(); ++use) {
+    if (model.step[use].module == module) return use;
+  }
+  return kNever;
+}
+
+/// The slot to give to a module that is fetched at `use`.
+size_t ChooseVictim(const ModelSpec& model, const std::vector<SharedSlot>& slots, size_t use) {
+  const auto rank = [&](const SharedSlot& slot) {
+    const uint64_t next = slot.module ? NextUse(model, *slot.module, use) : kNever;
+    return std::pair(next, std::numeric_limits<uint64_t>::max() - slot.last_used);
+  };
+  const auto best = std::max_element(slots.begin(), slots.end(),
+                                     [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  return static_cast<size_t>(best - slots.begin());
+}
+
+/// Plans the shared modules' uses of one step, given how the step before left the slots.
+void SimulateStep(const ModelSpec& model, uint32_t first_slot, uint64_t clock,
+                  std::vector<SharedSlot>& slots, std::vector<ScheduledUse>& uses) {
+  for (SharedSlot& slot : slots) slot.module.reset();
+  for (size_t use = 0; use < model.step.size(); ++use) {
+    const ModuleId module = model.step[use].module;
+    if (!model.modules[Index(module)].repeated) continue;
+    size_t at = 0;
+    while (at < slots.size() && slots[at].module != module) ++at;
+    const bool hit = at < slots.size();
+    if (!hit) at = ChooseVictim(model, slots, use);
+    const bool evicts =
+        !hit && slots[at].module && NextUse(model, *slots[at].module, use) != kNever;
+    slots[at] = {.module = module, .last_used = clock + use + 1};
+    uses[use] = {.module = module,
+                 .slot = first_slot + static_cast<uint32_t>(at),
+                 .fetch = !hit,
+                 .evicts = evicts};
+  }
+}
+
+void OrderUpdates(const offload::Layout& layout, Schedule& schedule) {
+  schedule.first_use.assign(layout.modules.size(), std::numeric_limits<uint32_t>::max());
+  for (uint32_t use = 0; use < schedule.uses.size(); ++use) {
+    const ModuleId module = schedule.uses[use].module;
+    uint32_t& first = schedule.first_use[Index(module)];
+    if (first != std::numeric_limits<uint32_t>::max()) continue;
+    first = use;
+    for (uint32_t i = 0; i < layout.module(module).tile_count; ++i) {
+      schedule.update_order.push_back(
+          TileId{static_cast<uint32_t>(Index(layout.module(module).first_tile)) + i});
+    }
+  }
+  PENSTOCK_CHECK(schedule.update_order.size() == layout.tiles.size(),
+                 "every module needs a use in the step");
+}
+
+}  // namespace
+
+RepeatedModules CountRepeated(const ModelSpec& model, const offload::Layout& layout) {
+  RepeatedModules repeated;
+  for (size_t i = 0; i < model.modules.size(); ++i) {
+    if (!model.modules[i].repeated) continue;
+    ++repeated.count;
+    repeated.largest = std::max(repeated.largest, layout.modules[i].elements);
+  }
+  return repeated;
+}
+
+Schedule BuildSchedule(const ModelSpec& model, const offload::Layout& layout,
+                       uint32_t shared_slots) {
+  const RepeatedModules repeated = CountRepeated(model, layout);
+  PENSTOCK_CHECK(shared_slots <= repeated.count && (shared_slots > 0) == (repeated.count > 0));
+  Schedule schedule;
+  schedule.uses.resize(model.step.size());
+  std::vector<bool> used(model.modules.size(), false);
+  std::vector<uint32_t> own_slot(model.modules.size(), 0);
+  for (size_t i = 0; i < model.modules.size(); ++i) {
+    if (model.modules[i].repeated) continue;
+    own_slot[i] = static_cast<uint32_t>(schedule.slot_elements.size());
+    schedule.slot_elements.push_back(layout.modules[i].elements);
+  }
+  for (size_t use = 0; use < model.step.size(); ++use) {
+    const ModuleId module = model.step[use].module;
+    if (model.modules[Index(module)].repeated) continue;
+    schedule.uses[use] = {
+        .module = module, .slot = own_slot[Index(module)], .fetch = !used[Index(module)]};
+    used[Index(module)] = true;
+  }
+  const auto first_shared = static_cast<uint32_t>(schedule.slot_elements.size());
+  std::vector<SharedSlot> slots(shared_slots);
+  // The second pass starts from the slots as a step leaves them: that is the plan of every step.
+  for (uint64_t step = 0; step < 2; ++step) {
+    SimulateStep(model, first_shared, step * model.step.size(), slots, schedule.uses);
+  }
+  schedule.slot_elements.insert(schedule.slot_elements.end(), shared_slots, repeated.largest);
+  OrderUpdates(layout, schedule);
+  return schedule;
+}
+
+}  // namespace penstock::zero

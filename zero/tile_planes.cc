@@ -1,0 +1,59 @@
+#include "zero/tile_planes.h"
+
+namespace penstock::zero {
+namespace {
+
+template <typename T>
+std::span<T> Plane(std::byte* start, uint64_t begin, uint64_t count) {
+  return {reinterpret_cast<T*>(start) + begin, count};
+}
+
+}  // namespace
+
+kernels::AdamTile PlanesOf(DType dtype, uint64_t elements, std::byte* weight, std::byte* record,
+                           const std::byte* gradient, uint64_t begin, uint64_t count) {
+  kernels::AdamTile tile;
+  tile.gradient = gradient + (SizeOf(dtype) * begin).value;
+  tile.gradient_dtype = dtype;
+  std::byte* moments = record;
+  if (dtype == DType::kFloat32) {
+    tile.weight = Plane<float>(weight, begin, count);
+  } else {
+    tile.weight_hi = Plane<kernels::BFloat16>(weight, begin, count);
+    tile.weight_lo = Plane<int16_t>(record, begin, count);
+    moments += elements * sizeof(int16_t);
+  }
+  tile.exp_avg = Plane<float>(moments, begin, count);
+  tile.exp_avg_sq = Plane<float>(moments + elements * sizeof(float), begin, count);
+  return tile;
+}
+
+void StoreMaster(DType dtype, uint64_t elements, std::span<const float> master, uint64_t begin,
+                 std::byte* weight, std::byte* record) {
+  const kernels::AdamTile tile =
+      PlanesOf(dtype, elements, weight, record, nullptr, begin, master.size());
+  for (size_t i = 0; i < master.size(); ++i) {
+    if (dtype == DType::kFloat32) {
+      tile.weight[i] = master[i];
+    } else {
+      const kernels::SplitMaster split = kernels::Split(master[i]);
+      tile.weight_hi[i] = split.hi;
+      tile.weight_lo[i] = split.lo;
+    }
+  }
+}
+
+void LoadMaster(DType dtype, uint64_t elements, const std::byte* weight, const std::byte* record,
+                uint64_t begin, std::span<float> master) {
+  // The planes are only read here.
+  const kernels::AdamTile tile =
+      PlanesOf(dtype, elements, const_cast<std::byte*>(weight), const_cast<std::byte*>(record),
+               nullptr, begin, master.size());
+  for (size_t i = 0; i < master.size(); ++i) {
+    master[i] = dtype == DType::kFloat32
+                    ? tile.weight[i]
+                    : kernels::Join({tile.weight_hi[i], tile.weight_lo[i]});
+  }
+}
+
+}  // namespace penstock::zero

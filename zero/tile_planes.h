@@ -1,0 +1,25 @@
+// A tile's bytes as what the kernels work on: the master, the moments and the gradient.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/adam.h"
+#include "offload/layout.h"
+
+namespace penstock::zero {
+
+/// Elements [begin, begin + count) of a tile whose parts and gradient start at the given addresses;
+/// `elements` is the size of the whole tile, which fixes where each state of the record starts.
+kernels::AdamTile PlanesOf(DType dtype, uint64_t elements, std::byte* weight, std::byte* record,
+                           const std::byte* gradient, uint64_t begin, uint64_t count);
+
+/// Writes fp32 master weights into a tile's parts from element `begin` on; the moments stay as they are.
+void StoreMaster(DType dtype, uint64_t elements, std::span<const float> master, uint64_t begin,
+                 std::byte* weight, std::byte* record);
+/// Reads them back, exactly.
+void LoadMaster(DType dtype, uint64_t elements, const std::byte* weight, const std::byte* record,
+                uint64_t begin, std::span<float> master);
+
+}  // namespace penstock::zero
