@@ -27,11 +27,16 @@ Result<const std::byte*> Executor::Acquire(ModuleId module) {
   }
   Slot& slot = slots_[use.slot];
   if (use.fetch) {
+    PENSTOCK_CHECK(slot.held == 0,
+                   "module {} needs the slot of one that is still acquired; modules that are held "
+                   "together must not be marked repeated",
+                   layout_.module(module).name);
     store_.SetTime(clock_);
     PENSTOCK_TRY(Fetch(module, slot));
     if (use.evicts) ++evictions_;
   }
   ++clock_;
+  ++slot.held;
   slot_of_[Index(module)] = use.slot;
   compute_.Wait(slot.ready, device::WaitReason::kData);
   return slot.buffer.data();
@@ -57,7 +62,11 @@ Status Executor::Fetch(ModuleId module, Slot& slot) {
 }
 
 void Executor::Release(ModuleId module) {
-  slots_[slot_of_[Index(module)]].last_use = compute_.Record();
+  Slot& slot = slots_[slot_of_[Index(module)]];
+  PENSTOCK_CHECK(slot.held > 0, "module {} was released more often than acquired",
+                 layout_.module(module).name);
+  --slot.held;
+  slot.last_use = compute_.Record();
 }
 
 void Executor::EndStep() {

@@ -42,6 +42,7 @@ class Executor {
     device::DeviceBuffer buffer;
     device::Event ready;     ///< the last copy into it
     device::Event last_use;  ///< the last kernel that read it
+    int held = 0;            ///< acquires without their release
   };
 
   Executor(const Layout& layout, const Schedule& schedule, device::Stream& compute,

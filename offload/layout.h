@@ -55,7 +55,8 @@ struct Layout {
 
   const ModuleLayout& module(ModuleId id) const { return modules[Index(id)]; }
   const TileLayout& tile(TileId id) const { return tiles[Index(id)]; }
-  uint64_t elements() const;  ///< with padding
+  uint64_t elements() const;      ///< with padding
+  uint64_t largest_tile() const;  ///< elements of the largest tile
 
   // A tile has two parts. The *weight* part is what the model computes with: bf16 hi, or the fp32
   // master. The *record* is the rest: bf16 training lo | exp_avg | exp_avg_sq, fp32 exp_avg | exp_avg_sq.

@@ -2,12 +2,24 @@
 
 namespace penstock::offload {
 
-uint64_t Schedule::NextHostUse(ModuleId module, uint64_t now) const {
-  const uint64_t step_start = now / length() * length();
-  for (uint64_t use = now - step_start; use < length(); ++use) {
-    if (uses[use].module == module && uses[use].fetch) return step_start + use;
+HostUses::HostUses(const Schedule& schedule)
+    : length_(schedule.length()), first_use_(schedule.first_use) {
+  const size_t modules = first_use_.size();
+  std::vector<uint32_t> next(modules, static_cast<uint32_t>(length_));
+  next_fetch_.resize(length_ * modules);
+  for (size_t use = length_; use-- > 0;) {
+    const ScheduledUse& planned = schedule.uses[use];
+    if (planned.fetch) next[Index(planned.module)] = static_cast<uint32_t>(use);
+    for (size_t i = 0; i < modules; ++i) next_fetch_[use * modules + i] = next[i];
   }
-  return step_start + length() + first_use[Index(module)];
+}
+
+uint64_t HostUses::Next(ModuleId module, uint64_t now) const {
+  const uint64_t use = now % length_;
+  const uint64_t step_start = now - use;
+  const uint32_t fetch = next_fetch_[use * first_use_.size() + Index(module)];
+  if (fetch < length_) return step_start + fetch;
+  return step_start + length_ + first_use_[Index(module)];
 }
 
 }  // namespace penstock::offload

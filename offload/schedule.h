@@ -1,6 +1,6 @@
 // A whole step as a list: which module is used when, in which device slot, and whether it has to be
 // copied there. A plain value, computed by zero/schedule_builder.h and carried out by
-// offload/device_cache.h and offload/tile_store.h.
+// offload/executor.h and offload/tile_store.h.
 //
 // Time is counted in uses: use u of step s (from 0) happens at s * uses.size() + u. Every module's
 // update belongs to its first use, as that is what waits for it.
@@ -27,9 +27,20 @@ struct Schedule {
   std::vector<TileId> update_order;     ///< tiles by the first use of their module, then by position
 
   uint64_t length() const { return uses.size(); }
-  /// The first time at or after `now` at which the host's copy of the module is read: by a fetch of
-  /// the step that `now` is in, or by the next step's update.
-  uint64_t NextHostUse(ModuleId module, uint64_t now) const;
+};
+
+/// Answers, in constant time, when the host's copy of a module is read next.
+class HostUses {
+ public:
+  explicit HostUses(const Schedule& schedule);
+
+  /// The first time at or after `now`: a fetch of the step that `now` is in, or the next step's update.
+  uint64_t Next(ModuleId module, uint64_t now) const;
+
+ private:
+  uint64_t length_;
+  std::vector<uint32_t> first_use_;
+  std::vector<uint32_t> next_fetch_;  ///< [use][module]; length_ where there is none in the step
 };
 
 }  // namespace penstock::offload

@@ -44,18 +44,12 @@ Result<aio::File> OpenFile(const StateFileOptions& options, const std::string& p
   return aio::File::Open(path, open);
 }
 
-/// Removes the file unless told to keep it.
-class Unlinker {
- public:
-  explicit Unlinker(std::string path) : path_(std::move(path)) {}
-  ~Unlinker() {
-    if (!path_.empty()) ::unlink(path_.c_str());
-  }
-  void Keep() { path_.clear(); }
-
- private:
-  std::string path_;
-};
+/// Makes a new name in a folder durable.
+Status SyncFolder(const std::string& folder) {
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || ::fsync(fd.get()) != 0) return ErrnoError(errno, "synchronising " + folder);
+  return {};
+}
 
 }  // namespace
 
@@ -78,11 +72,11 @@ Status LockFile(int fd, bool exclusive, const std::string& path) {
   return {};
 }
 
-StateFile::StateFile(aio::File file, StateHeader header, aio::Engine& engine)
+StateFile::StateFile(aio::File file, StateHeader header, bool simulated, aio::Engine& engine)
     : file_(std::move(file)),
       header_(std::move(header)),
-      tiles_(PlanTiles(header_.layout)),
       engine_(engine),
+      simulated_(simulated),
       committed_slot_(header_.layout.tiles.size(), -1) {}
 
 Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
@@ -91,25 +85,34 @@ Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
   PENSTOCK_ASSIGN(const Uuid uuid, RandomUuid());
   const std::string path = fmt::format("{}/penstock-{}.state", options.folder, ToString(uuid));
   PENSTOCK_ASSIGN(aio::File file, OpenFile(options, path));
-  Unlinker unlinker(options.simulated ? "" : path);
-  PENSTOCK_TRY(LockFile(file.fd(), true, path));
-  const Bytes alignment = AlignUp(std::max(file.alignment(), 1_B), kFormatAlignment);
-  StateHeader header{.uuid = uuid,
-                     .geometry = PlanState(layout, alignment, options.durable ? 2 : 1),
-                     .layout = layout};
-  PENSTOCK_TRY(file.Allocate(header.geometry.file_bytes));
-  std::unique_ptr<StateFile> state(new StateFile(std::move(file), std::move(header), engine));
+  const Bytes drive_alignment = file.alignment();
+  std::unique_ptr<StateFile> state(
+      new StateFile(std::move(file),
+                    PlanState(uuid, layout, kFormatAlignment, options.durable ? 2 : 1),
+                    options.simulated, engine));
+  if (drive_alignment > kFormatAlignment) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "{} asks for I/O in units of {} bytes, and this version writes in units of {}; "
+                     "use another drive",
+                     options.folder, drive_alignment.value, kFormatAlignment.value);
+  }
+  PENSTOCK_TRY(LockFile(state->file_.fd(), true, path));
+  PENSTOCK_TRY(state->file_.Allocate(state->header_.geometry.file_bytes));
   PENSTOCK_TRY(state->WriteHead());
-  unlinker.Keep();
+  if (!options.simulated) PENSTOCK_TRY(SyncFolder(options.folder));
   return state;
 }
 
+StateFile::~StateFile() {
+  if (sequence_ == 0 && !simulated_) ::unlink(file_.path().c_str());
+}
+
 FileOffset StateFile::WeightOffset(TileId tile, int slot) const {
-  return header_.geometry.weights_offset[slot] + tiles_[Index(tile)].weight;
+  return header_.geometry.weights_offset[slot] + header_.tiles[Index(tile)].weight;
 }
 
 FileOffset StateFile::RecordOffset(TileId tile, int slot) const {
-  return header_.geometry.records_offset[slot] + tiles_[Index(tile)].record;
+  return header_.geometry.records_offset[slot] + header_.tiles[Index(tile)].record;
 }
 
 int StateFile::WriteSlot(TileId tile) const {
@@ -147,7 +150,7 @@ Status StateFile::WriteHead() {
 }
 
 Status StateFile::PrepareWrites() {
-  if (slots() == 2 || !commit_stands_) return {};
+  if (!failure_.ok() || slots() == 2 || !commit_stands_) return failure_;
   for (FileOffset offset : header_.geometry.commit_offset) {
     PENSTOCK_TRY(
         WriteAligned(offset, std::vector<std::byte>(header_.geometry.commit_bytes.value)));
@@ -158,9 +161,18 @@ Status StateFile::PrepareWrites() {
 }
 
 Status StateFile::Commit(CommitRecord record) {
+  if (failure_.ok()) failure_ = WriteCommit(std::move(record));
+  return failure_;
+}
+
+Status StateFile::WriteCommit(CommitRecord record) {
   PENSTOCK_CHECK(record.tiles.size() == header_.layout.tiles.size());
-  PENSTOCK_CHECK(record.json.size() <= kCommitJsonLimit.value, "commit text of {} bytes",
-                 record.json.size());
+  if (record.json.size() > kCommitJsonLimit.value) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the run's description has {} bytes, a commit holds {}; shorten the model's "
+                     "config.json",
+                     record.json.size(), kCommitJsonLimit.value);
+  }
   PENSTOCK_TRY(engine_.Sync(file_));
   record.sequence = sequence_ + 1;
   PENSTOCK_TRY(WriteAligned(header_.geometry.commit_offset[record.sequence % 2],

@@ -4,7 +4,8 @@
 // newest version on the drive, and the slot that the newest durable commit names. All I/O goes through
 // the engine it is given. Format and order of writes: docs/state_format.md.
 //
-// Threads: one at a time (offload::TileStore serialises), but for the const functions of the geometry.
+// Threads: const functions from any thread; the others from one thread while no write is in flight
+// (offload::TileStore drains first). After a failed commit every call returns that failure.
 #pragma once
 
 #include <memory>
@@ -36,6 +37,9 @@ class StateFile {
                                                    const StateFileOptions& options,
                                                    aio::Engine& engine);
 
+  /// Removes a file that never held a commit: it is of no use to anybody.
+  ~StateFile();
+
   const std::string& path() const { return file_.path(); }
   const aio::File& file() const { return file_; }
   const Uuid& uuid() const { return header_.uuid; }
@@ -54,15 +58,17 @@ class StateFile {
   Status Commit(CommitRecord record);
 
  private:
-  StateFile(aio::File file, StateHeader header, aio::Engine& engine);
+  StateFile(aio::File file, StateHeader header, bool simulated, aio::Engine& engine);
   Status WriteHead();
+  Status WriteCommit(CommitRecord record);
   Status WriteAligned(FileOffset offset, const std::vector<std::byte>& bytes);
 
   aio::File file_;
   StateHeader header_;
-  std::vector<TileOffsets> tiles_;
   aio::Engine& engine_;
-  uint64_t sequence_ = 0;
+  bool simulated_;
+  Status failure_;
+  uint64_t sequence_ = 0;  ///< of the newest commit; 0: none, and the file goes away with the object
   bool commit_stands_ = false;
   std::vector<int> committed_slot_;  ///< -1: no commit names the tile
 };

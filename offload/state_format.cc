@@ -19,6 +19,19 @@ constexpr size_t kHeaderChecksumAt = 4088;
 constexpr size_t kCommitFixedBytes = 96;
 constexpr size_t kCommitTileBytes = 32;
 
+/// One state of a record, as descriptors name it.
+struct RecordState {
+  uint8_t kind;   // 1 lo, 2 exp_avg, 3 exp_avg_sq
+  uint8_t dtype;  // 1 fp32, 4 int16
+};
+constexpr std::array<RecordState, 3> kSplitMasterStates = {{{1, 4}, {2, 1}, {3, 1}}};
+constexpr std::array<RecordState, 2> kFloat32States = {{{2, 1}, {3, 1}}};
+
+std::span<const RecordState> StatesOf(DType dtype) {
+  if (dtype == DType::kFloat32) return kFloat32States;
+  return kSplitMasterStates;
+}
+
 template <typename T>
 void Put(std::span<std::byte> bytes, size_t at, T value) {
   PENSTOCK_CHECK(at + sizeof(T) <= bytes.size());
@@ -35,6 +48,13 @@ T Get(std::span<const std::byte> bytes, size_t at) {
 
 Error Corrupt(const std::string& what) {
   return MakeError(ErrorCode::kCorruption, "{}", what);
+}
+
+/// The file may be whole, but it was written by another version of the program.
+Error Unknown(const std::string& what) {
+  return MakeError(ErrorCode::kUnavailable,
+                   "it has {}, which this version of penstock does not read (format {})", what,
+                   kStateFormatVersion);
 }
 
 std::string LayoutToJson(const Layout& layout) {
@@ -84,42 +104,73 @@ Status ModulesFromJson(const std::string& text, Layout& layout) {
   return {};
 }
 
+std::vector<TileOffsets> PlanTiles(const Layout& layout) {
+  std::vector<TileOffsets> offsets;
+  TileOffsets next;
+  for (const TileLayout& tile : layout.tiles) {
+    offsets.push_back(next);
+    next.weight += layout.WeightBytes(tile.elements);
+    next.record += layout.RecordBytes(tile.elements);
+  }
+  return offsets;
+}
+
 void EncodeDescriptor(const Layout& layout, const TileLayout& tile, const TileOffsets& offsets,
                       std::span<std::byte> out) {
   Put<uint32_t>(out, 0, static_cast<uint32_t>(Index(tile.module)));
   Put<uint64_t>(out, 8, tile.begin);
   Put<uint64_t>(out, 16, tile.elements);
   Put<uint8_t>(out, 24, static_cast<uint8_t>(tile.group));
-  const bool split = layout.dtype != DType::kFloat32;
-  const std::vector<uint8_t> kinds = split ? std::vector<uint8_t>{1, 2, 3} : std::vector<uint8_t>{2, 3};
-  Put<uint8_t>(out, 25, static_cast<uint8_t>(kinds.size()));
-  for (size_t i = 0; i < kinds.size(); ++i) {
-    Put<uint8_t>(out, 26 + i, kinds[i]);
-    Put<uint8_t>(out, 32 + i, kinds[i] == 1 ? 4 : 1);
+  const std::span<const RecordState> states = StatesOf(layout.dtype);
+  Put<uint8_t>(out, 25, static_cast<uint8_t>(states.size()));
+  for (size_t i = 0; i < states.size(); ++i) {
+    Put<uint8_t>(out, 26 + i, states[i].kind);
+    Put<uint8_t>(out, 32 + i, states[i].dtype);
   }
   Put<uint64_t>(out, 40, offsets.weight.value);
   Put<uint64_t>(out, 48, offsets.record.value);
 }
 
+/// Refuses what a version-1 writer never writes: other states, frozen tiles, other drives.
+Status CheckDescriptor(std::span<const std::byte> bytes, DType dtype, size_t tile) {
+  const std::span<const RecordState> states = StatesOf(dtype);
+  bool known = Get<uint32_t>(bytes, 4) == 0 && Get<uint8_t>(bytes, 24) < kGroupCount &&
+               Get<uint8_t>(bytes, 25) == states.size() && Get<uint16_t>(bytes, 38) == 0;
+  for (size_t i = 0; known && i < states.size(); ++i) {
+    known = Get<uint8_t>(bytes, 26 + i) == states[i].kind &&
+            Get<uint8_t>(bytes, 32 + i) == states[i].dtype;
+  }
+  if (known) return {};
+  return Corrupt(fmt::format("the descriptor of tile {} names a group, states or a drive that this "
+                             "program does not know",
+                             tile));
+}
+
 /// Rebuilds the tiles from their descriptors and checks that they cover each module exactly.
-Status TilesFromDescriptors(std::span<const std::byte> bytes, Layout& layout) {
+Status TilesFromDescriptors(std::span<const std::byte> bytes, StateHeader& header) {
+  Layout& layout = header.layout;
   std::vector<uint64_t> covered(layout.modules.size(), 0);
   for (size_t at = 0; at < bytes.size(); at += kDescriptorBytes.value) {
     const auto one = bytes.subspan(at, kDescriptorBytes.value);
+    const size_t number = layout.tiles.size();
+    PENSTOCK_TRY(CheckDescriptor(one, layout.dtype, number));
     const auto module = Get<uint32_t>(one, 0);
     const TileLayout tile{.module = ModuleId{module},
                           .begin = Get<uint64_t>(one, 8),
                           .elements = Get<uint64_t>(one, 16),
                           .group = static_cast<ParameterGroup>(Get<uint8_t>(one, 24))};
-    if (module >= layout.modules.size() || tile.begin != covered[module] || tile.elements == 0 ||
-        tile.elements % kBlockElements != 0 ||
+    const bool in_order = number == 0 || Index(layout.tiles.back().module) <= module;
+    if (module >= layout.modules.size() || !in_order || tile.begin != covered[module] ||
+        tile.elements == 0 || tile.elements % kBlockElements != 0 ||
         tile.elements > layout.modules[module].elements - tile.begin) {
-      return Corrupt(fmt::format("the descriptor of tile {} does not hold", layout.tiles.size()));
+      return Corrupt(fmt::format("the descriptor of tile {} does not hold", number));
     }
     ModuleLayout& owner = layout.modules[module];
-    if (owner.tile_count++ == 0) owner.first_tile = TileId{static_cast<uint32_t>(layout.tiles.size())};
+    if (owner.tile_count++ == 0) owner.first_tile = TileId{static_cast<uint32_t>(number)};
     covered[module] += tile.elements;
     layout.tiles.push_back(tile);
+    header.tiles.push_back(
+        {.weight = Bytes{Get<uint64_t>(one, 40)}, .record = Bytes{Get<uint64_t>(one, 48)}});
   }
   for (size_t i = 0; i < covered.size(); ++i) {
     if (covered[i] != layout.modules[i].elements) {
@@ -129,28 +180,80 @@ Status TilesFromDescriptors(std::span<const std::byte> bytes, Layout& layout) {
   return {};
 }
 
+/// Where everything lies, from the header's own fields.
+StateGeometry ReadGeometry(std::span<const std::byte> bytes) {
+  const auto offset = [&](size_t at) { return FileOffset{Get<uint64_t>(bytes, at)}; };
+  const auto size = [&](size_t at) { return Bytes{Get<uint64_t>(bytes, at)}; };
+  return {.alignment = size(56),
+          .slots = (Get<uint64_t>(bytes, 32) & kFlagTwoSlots) != 0 ? 2 : 1,
+          .layout_offset = offset(88),
+          .layout_bytes = size(96),
+          .descriptors_offset = offset(104),
+          .descriptors_bytes = size(112),
+          .commit_offset = {offset(120), offset(128)},
+          .commit_bytes = size(136),
+          .weights_offset = {offset(144), offset(152)},
+          .records_offset = {offset(160), offset(168)},
+          .file_bytes = size(192)};
+}
+
+bool Inside(FileOffset offset, Bytes size, Bytes whole) {
+  return offset.value <= whole.value && size.value <= whole.value - offset.value;
+}
+
+/// Every region lies in the file, and every tile in its slot's regions.
+Status CheckRegions(const StateHeader& header) {
+  const StateGeometry& plan = header.geometry;
+  const Layout& layout = header.layout;
+  bool inside = plan.alignment.value > 0 && plan.alignment.value % kHeaderBytes.value == 0;
+  for (int i = 0; i < 2; ++i) {
+    inside = inside && Inside(plan.commit_offset[i], plan.commit_bytes, plan.file_bytes);
+    for (size_t tile = 0; inside && tile < layout.tiles.size(); ++tile) {
+      const uint64_t elements = layout.tiles[tile].elements;
+      const TileOffsets& at = header.tiles[tile];
+      inside = at.weight <= plan.file_bytes && at.record <= plan.file_bytes &&
+               Inside(plan.weights_offset[i] + at.weight, layout.WeightBytes(elements),
+                      plan.file_bytes) &&
+               Inside(plan.records_offset[i] + at.record, layout.RecordBytes(elements),
+                      plan.file_bytes);
+    }
+  }
+  if (inside) return {};
+  return Corrupt("a region that the header names reaches beyond the file");
+}
+
 Status CheckHeader(std::span<const std::byte> bytes) {
   if (std::memcmp(bytes.data(), kHeaderMagic.data(), kHeaderMagic.size()) != 0) {
     return Corrupt("not a penstock state file, or one whose creation was never finished");
   }
   if (const auto version = Get<uint32_t>(bytes, 8); version != kStateFormatVersion) {
-    return Corrupt(fmt::format("format version {} is not {}, the one this program reads", version,
-                               kStateFormatVersion));
+    return Unknown(fmt::format("format version {}", version));
   }
   if (Checksum(bytes.first(kHeaderChecksumAt)) != Get<uint64_t>(bytes, kHeaderChecksumAt)) {
     return Corrupt("the checksum of the header does not hold");
   }
-  if ((Get<uint64_t>(bytes, 32) & ~(kFlagTwoSlots | kFlagSplitMaster)) != 0) {
-    return Corrupt("the header has feature flags that this program does not know");
+  const auto flags = Get<uint64_t>(bytes, 32);
+  const auto dtype = Get<uint32_t>(bytes, 12);
+  const bool split = (flags & kFlagSplitMaster) != 0;
+  if ((flags & ~(kFlagTwoSlots | kFlagSplitMaster)) != 0 ||
+      dtype != static_cast<uint32_t>(split ? DType::kBFloat16 : DType::kFloat32)) {
+    return Unknown("feature flags or a weight dtype");
+  }
+  if (Get<uint32_t>(bytes, 40) != 1 || Get<uint32_t>(bytes, 48) != 1) {
+    return Unknown("several ranks or paths");
   }
   return {};
 }
 
 }  // namespace
 
-StateGeometry PlanState(const Layout& layout, Bytes alignment, int slots) {
+StateHeader PlanState(const Uuid& uuid, const Layout& layout, Bytes alignment, int slots) {
   PENSTOCK_CHECK(alignment.value % kHeaderBytes.value == 0 && (slots == 1 || slots == 2));
-  StateGeometry plan{.alignment = alignment, .slots = slots};
+  StateHeader header{.uuid = uuid,
+                     .geometry = {.alignment = alignment, .slots = slots},
+                     .layout = layout,
+                     .tiles = PlanTiles(layout)};
+  StateGeometry& plan = header.geometry;
   FileOffset next{alignment.value};
   const auto place = [&](Bytes size) {
     const FileOffset at = next;
@@ -176,18 +279,7 @@ StateGeometry PlanState(const Layout& layout, Bytes alignment, int slots) {
     }
   }
   plan.file_bytes = Bytes{next.value};
-  return plan;
-}
-
-std::vector<TileOffsets> PlanTiles(const Layout& layout) {
-  std::vector<TileOffsets> offsets;
-  TileOffsets next;
-  for (const TileLayout& tile : layout.tiles) {
-    offsets.push_back(next);
-    next.weight += layout.WeightBytes(tile.elements);
-    next.record += layout.RecordBytes(tile.elements);
-  }
-  return offsets;
+  return header;
 }
 
 std::vector<std::byte> EncodeHead(const StateHeader& header) {
@@ -200,9 +292,8 @@ std::vector<std::byte> EncodeHead(const StateHeader& header) {
   PENSTOCK_CHECK(text.size() == plan.layout_bytes.value);
   std::memcpy(head.data() + plan.layout_offset.value, text.data(), text.size());
   const auto descriptors = out.subspan(plan.descriptors_offset.value, plan.descriptors_bytes.value);
-  const std::vector<TileOffsets> offsets = PlanTiles(layout);
   for (size_t i = 0; i < layout.tiles.size(); ++i) {
-    EncodeDescriptor(layout, layout.tiles[i], offsets[i],
+    EncodeDescriptor(layout, layout.tiles[i], header.tiles[i],
                      descriptors.subspan(i * kDescriptorBytes.value, kDescriptorBytes.value));
   }
   std::vector<std::byte> hashed(head.begin() + static_cast<ptrdiff_t>(plan.layout_offset.value),
@@ -250,23 +341,21 @@ Result<Bytes> HeadBytes(std::span<const std::byte> bytes) {
 
 Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
   PENSTOCK_TRY(CheckHeader(bytes));
-  StateHeader header;
+  StateHeader header{.geometry = ReadGeometry(bytes)};
   std::memcpy(header.uuid.data(), bytes.data() + 16, header.uuid.size());
   Layout& layout = header.layout;
   layout.dtype = static_cast<DType>(Get<uint32_t>(bytes, 12));
   layout.tile_elements = Get<uint64_t>(bytes, 64);
   layout.parameters = Get<uint64_t>(bytes, 72);
-  const FileOffset text_at{Get<uint64_t>(bytes, 88)};
-  const Bytes text_bytes{Get<uint64_t>(bytes, 96)};
-  const FileOffset tiles_at{Get<uint64_t>(bytes, 104)};
-  const Bytes tiles_bytes{Get<uint64_t>(bytes, 112)};
-  if (text_at.value > bytes.size() || text_bytes.value > bytes.size() - text_at.value ||
-      tiles_at.value > bytes.size() || tiles_bytes.value > bytes.size() - tiles_at.value ||
-      tiles_bytes.value % kDescriptorBytes.value != 0) {
+  const StateGeometry& plan = header.geometry;
+  const Bytes head{bytes.size()};
+  if (!Inside(plan.layout_offset, plan.layout_bytes, head) ||
+      !Inside(plan.descriptors_offset, plan.descriptors_bytes, head) ||
+      plan.descriptors_bytes.value % kDescriptorBytes.value != 0) {
     return Corrupt("the layout or the descriptors reach beyond the head of the file");
   }
-  const auto text = bytes.subspan(text_at.value, text_bytes.value);
-  const auto tiles = bytes.subspan(tiles_at.value, tiles_bytes.value);
+  const auto text = bytes.subspan(plan.layout_offset.value, plan.layout_bytes.value);
+  const auto tiles = bytes.subspan(plan.descriptors_offset.value, plan.descriptors_bytes.value);
   std::vector<std::byte> hashed(text.begin(), text.end());
   hashed.insert(hashed.end(), tiles.begin(), tiles.end());
   if (Checksum(hashed) != Get<uint64_t>(bytes, 200)) {
@@ -274,16 +363,8 @@ Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
   }
   PENSTOCK_TRY(ModulesFromJson(
       std::string(reinterpret_cast<const char*>(text.data()), text.size()), layout));
-  PENSTOCK_TRY(TilesFromDescriptors(tiles, layout));
-  const int slots = (Get<uint64_t>(bytes, 32) & kFlagTwoSlots) != 0 ? 2 : 1;
-  const Bytes alignment{Get<uint64_t>(bytes, 56)};
-  if (alignment.value == 0 || alignment.value % kHeaderBytes.value != 0) {
-    return Corrupt("the alignment in the header is not a multiple of 4096");
-  }
-  header.geometry = PlanState(layout, alignment, slots);
-  if (header.geometry.file_bytes.value != Get<uint64_t>(bytes, 192)) {
-    return Corrupt("the regions of the file do not add up to its size");
-  }
+  PENSTOCK_TRY(TilesFromDescriptors(tiles, header));
+  PENSTOCK_TRY(CheckRegions(header));
   return header;
 }
 

@@ -36,21 +36,21 @@ struct StateGeometry {
   Bytes file_bytes;
 };
 
-struct StateHeader {
-  Uuid uuid{};
-  StateGeometry geometry;
-  Layout layout;
-};
-
-/// Alignment: a multiple of 4096. slots: 1 or 2.
-StateGeometry PlanState(const Layout& layout, Bytes alignment, int slots);
-
-/// Offsets of each tile's parts within a slot, in tile order.
+/// Offsets of a tile's parts within a slot.
 struct TileOffsets {
   Bytes weight;
   Bytes record;
 };
-std::vector<TileOffsets> PlanTiles(const Layout& layout);
+
+struct StateHeader {
+  Uuid uuid{};
+  StateGeometry geometry;
+  Layout layout;
+  std::vector<TileOffsets> tiles;  ///< of each tile
+};
+
+/// The header of a new file. Alignment: a multiple of 4096. slots: 1 or 2.
+StateHeader PlanState(const Uuid& uuid, const Layout& layout, Bytes alignment, int slots);
 
 /// Everything before commit place 0: header, layout text and descriptors.
 std::vector<std::byte> EncodeHead(const StateHeader& header);

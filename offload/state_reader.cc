@@ -58,7 +58,6 @@ Status StateReader::ReadHead() {
   Result<StateHeader> header = DecodeHead(head);
   if (!header.ok()) return named(header.error());
   header_ = std::move(header).value();
-  tiles_ = PlanTiles(header_.layout);
   return {};
 }
 
@@ -96,8 +95,8 @@ Status StateReader::ReadTile(TileId tile, TileBytes& bytes) const {
   const TileLayout& place = header_.layout.tile(tile);
   const CommittedTile& committed = commit_.tiles[Index(tile)];
   const StateGeometry& plan = header_.geometry;
-  const FileOffset weight_at = plan.weights_offset[committed.slot] + tiles_[Index(tile)].weight;
-  const FileOffset record_at = plan.records_offset[committed.slot] + tiles_[Index(tile)].record;
+  const FileOffset weight_at = plan.weights_offset[committed.slot] + header_.tiles[Index(tile)].weight;
+  const FileOffset record_at = plan.records_offset[committed.slot] + header_.tiles[Index(tile)].record;
   bytes.weight.resize(header_.layout.WeightBytes(place.elements).value);
   bytes.record.resize(header_.layout.RecordBytes(place.elements).value);
   PENSTOCK_TRY(ReadAt(weight_at, bytes.weight));

@@ -40,7 +40,6 @@ class StateReader {
   std::string path_;
   UniqueFd fd_;
   StateHeader header_;
-  std::vector<TileOffsets> tiles_;
   CommitRecord commit_;
 };
 

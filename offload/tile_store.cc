@@ -6,44 +6,29 @@
 #include "base/check.h"
 
 namespace penstock::offload {
-namespace {
-
-uint64_t LargestTile(const Layout& layout) {
-  uint64_t largest = 0;
-  for (const TileLayout& tile : layout.tiles) largest = std::max(largest, tile.elements);
-  return largest;
-}
-
-}  // namespace
-
-Bytes TileStoreBytes(const Layout& layout, const TileStoreOptions& options) {
-  const uint64_t largest = LargestTile(layout);
-  Bytes sum;
-  sum += options.weight_home == Tier::kHost
-             ? layout.WeightBytes(layout.elements())
-             : AlignUp(layout.WeightBytes(largest), kSlabAlignment) * options.weight_blocks;
-  sum += options.record_home == Tier::kHost
-             ? layout.RecordBytes(layout.elements())
-             : AlignUp(layout.RecordBytes(largest), kSlabAlignment) * options.record_blocks;
-  return sum;
-}
-
 TileStore::TileStore(const Layout& layout, const Schedule& schedule,
                      const TileStoreOptions& options, Slab& slab, StateFile& file,
                      aio::Engine& engine)
     : layout_(layout),
       schedule_(schedule),
       options_(options),
+      host_uses_(schedule),
       file_(file),
       engine_(engine),
-      weight_blocks_(slab, layout.WeightBytes(LargestTile(layout)),
+      weight_blocks_(slab, layout.WeightBytes(layout.largest_tile()),
                      options.weight_home == Tier::kNvme ? options.weight_blocks : 0),
-      record_blocks_(slab, layout.RecordBytes(LargestTile(layout)),
+      record_blocks_(slab, layout.RecordBytes(layout.largest_tile()),
                      options.record_home == Tier::kNvme ? options.record_blocks : 0),
       cache_(weight_blocks_, layout.tiles.size()),
       tiles_(layout.tiles.size()) {
   PENSTOCK_CHECK(!weights_on_drive() || options.weight_blocks >= 2);
   PENSTOCK_CHECK(!records_on_drive() || options.record_blocks >= 1);
+  size_t most_tiles = 0;
+  for (const ModuleLayout& module : layout.modules) {
+    most_tiles = std::max<size_t>(most_tiles, module.tile_count);
+  }
+  // What the device reads next keeps room for a module and a tile, or half of a small pool.
+  ahead_limit_ = options.weight_blocks - std::min(options.weight_blocks / 2, most_tiles + 1);
   for (const TileLayout& tile : layout.tiles) {
     if (!weights_on_drive()) home_weights_.push_back(slab.Cut(layout.WeightBytes(tile.elements)));
     if (!records_on_drive()) home_records_.push_back(slab.Cut(layout.RecordBytes(tile.elements)));
@@ -71,7 +56,7 @@ std::span<std::byte> TileStore::RecordOf(TileId tile) {
   return {At(tile).record.data(), RecordSize(tile).value};
 }
 
-void TileStore::Advance(Cursor& cursor) const {
+void TileStore::Advance(UpdateCursor& cursor) const {
   if (++cursor.index == schedule_.update_order.size()) cursor = {cursor.round + 1, 0};
 }
 
@@ -83,11 +68,6 @@ void TileStore::Changed() {
 void TileStore::FailLocked(const Error& error) {
   if (failure_.ok()) failure_ = error;
   Changed();
-}
-
-void TileStore::Fail(const Error& error) {
-  MutexLock lock(mutex_);
-  FailLocked(error);
 }
 
 void TileStore::SubmitLocked(aio::Request request, std::function<void()> done) {
@@ -113,7 +93,7 @@ uint64_t TileStore::NeedAt(uint64_t use_time, TileId tile) const {
 
 uint64_t TileStore::NextNeed(TileId tile) {
   const uint64_t from = now_ + (At(tile).pinned_at == now_ ? 1 : 0);
-  return NeedAt(schedule_.NextHostUse(layout_.tile(tile).module, from), tile);
+  return NeedAt(host_uses_.Next(layout_.tile(tile).module, from), tile);
 }
 
 BlockLease TileStore::TakeWeightBlock(uint64_t need) {
@@ -149,6 +129,7 @@ Status TileStore::FillTile(
   std::span<std::byte> record;
   {
     MutexLock lock(mutex_);
+    PENSTOCK_CHECK(!started_, "tiles are filled before the first step");
     if (weights_on_drive()) {
       while (failure_.ok() && !cache_[tile].block.valid()) {
         // Nothing is used before the first step: any copy may go.
@@ -187,7 +168,7 @@ void TileStore::SetTime(uint64_t now) {
   now_ = now;
   started_ = true;
   const uint64_t use = now % schedule_.length();
-  if (read_ahead_.round < use) read_ahead_ = {use, 0};
+  if (read_ahead_.use < use) read_ahead_ = {use, 0};
   if (!failure_.ok()) return;
   LoadUpdates();
   ReadAhead();
@@ -195,14 +176,14 @@ void TileStore::SetTime(uint64_t now) {
 
 void TileStore::ReadAhead() {
   if (!weights_on_drive() || !started_) return;
-  while (read_ahead_.round < schedule_.length()) {
-    const uint64_t use = read_ahead_.round;
+  while (read_ahead_.use < schedule_.length()) {
+    const uint64_t use = read_ahead_.use;
     const ModuleLayout& module = layout_.module(schedule_.uses[use].module);
-    if (!schedule_.uses[use].fetch || read_ahead_.index == module.tile_count) {
+    if (!schedule_.uses[use].fetch || read_ahead_.tile == module.tile_count) {
       read_ahead_ = {use + 1, 0};
       continue;
     }
-    const TileId tile{static_cast<uint32_t>(Index(module.first_tile) + read_ahead_.index)};
+    const TileId tile{static_cast<uint32_t>(Index(module.first_tile) + read_ahead_.tile)};
     const bool first_use = schedule_.first_use[Index(schedule_.uses[use].module)] == use;
     if (At(tile).version < begun_) {
       // The update will leave the weight in host memory for the first use; later uses wait for it.
@@ -212,7 +193,7 @@ void TileStore::ReadAhead() {
       if (!block.valid()) return;
       StartWeightRead(tile, std::move(block), false);
     }
-    ++read_ahead_.index;
+    ++read_ahead_.tile;
   }
 }
 
@@ -263,12 +244,13 @@ Error TileStore::DamagedAt(TileId tile, uint64_t version, FileOffset offset) con
                    file_.path(), offset.value);
 }
 
-Error TileStore::Damaged(const TileUpdate& update) const {
+void TileStore::FailDamaged(const TileUpdate& update, const TileChecksums& found) {
   MutexLock lock(mutex_);
-  const int slot = tiles_[Index(update.tile)].slot;
-  return DamagedAt(update.tile, update.version,
-                   update.expected_record ? file_.RecordOffset(update.tile, slot)
-                                          : file_.WeightOffset(update.tile, slot));
+  const int slot = At(update.tile).slot;
+  const bool weight = update.expected_weight.value_or(found.weight) != found.weight;
+  FailLocked(DamagedAt(update.tile, update.version,
+                       weight ? file_.WeightOffset(update.tile, slot)
+                              : file_.RecordOffset(update.tile, slot)));
 }
 
 void TileStore::UnpinWeight(TileId tile) {

@@ -8,8 +8,9 @@
 //     (records are read ahead too, during backward), and hand them back updated; the store writes them.
 // A tile counts one version for each update. A weight pinned after BeginUpdates() is the new one.
 //
-// Weights are taken before records, and one weight block is never used for reading ahead, so that
-// neither user can wait for the other in a circle.
+// Weights are taken before records, and updates that have not begun never hold all weight blocks, so
+// that neither user can wait for the other in a circle. Weights at home in host memory have no pins:
+// BeginUpdates may be called only when the device has read what it was given.
 //
 // Failure: the first failed read, write or checksum is final; every call and waiter gets it.
 // Threads: all functions from any thread; PinWeight, SetTime, BeginUpdates, FillTile, Drain and Commit
@@ -42,9 +43,6 @@ struct TileStoreOptions {
   size_t record_blocks = 1;  ///< the same for records: 1 or more
   bool verify_checksums = true;
 };
-
-/// What the store cuts from the slab for `options`.
-Bytes TileStoreBytes(const Layout& layout, const TileStoreOptions& options);
 
 /// A tile in the hands of an optimizer thread: both parts in host memory, to be updated in place.
 struct TileUpdate {
@@ -88,14 +86,12 @@ class TileStore {
   std::optional<TileUpdate> TryTakeUpdate() EXCLUDES(mutex_);
   /// The tile is updated; `after` are the checksums of its new contents. Starts the write-back.
   void FinishUpdate(const TileUpdate& update, const TileChecksums& after) EXCLUDES(mutex_);
-  /// The error for an update whose parts did not hash to what was expected.
-  Error Damaged(const TileUpdate& update) const EXCLUDES(mutex_);
-  /// Something the store cannot go on without has failed.
-  void Fail(const Error& error) EXCLUDES(mutex_);
+  /// The parts as they were read hash to `found`, which is not what was expected: fails the store.
+  void FailDamaged(const TileUpdate& update, const TileChecksums& found) EXCLUDES(mutex_);
 
   /// Waits until every begun update is finished and written.
   Status Drain() EXCLUDES(mutex_);
-  /// Makes the drained state durable: parts at home in host memory are written, then the record.
+  /// Drains, then makes the state durable: parts at home in host memory are written, then the record.
   Status Commit(CommitRecord record) EXCLUDES(mutex_);
 
   uint64_t evictions() const EXCLUDES(mutex_);
@@ -105,20 +101,25 @@ class TileStore {
   struct Tile {
     uint64_t version = 0;       ///< of the newest finished update
     int slot = 0;               ///< where on the drive that version is (parts at home there)
-    TileChecksums checksums;    ///< of that version; of parts at home above only after a commit
+    TileChecksums checksums;    ///< of that version
     std::optional<uint64_t> committed_version;
     BlockLease record;          ///< valid while the record is in a block
-    int reads = 0;              ///< reads of the update's parts in flight
     int writes = 0;             ///< write-backs in flight
-    bool loaded = false;        ///< an update may take it once `reads` is 0
+    bool loaded = false;        ///< its update may take it, once its parts are not `reading`
+    bool record_reading = false;
     bool weight_pinned = false; ///< by the update
     std::optional<uint64_t> pinned_at;  ///< the use it was last pinned for
   };
   /// A place in the endless sequence of updates: the tile at `index` of the order, to be updated from
   /// version `round`.
-  struct Cursor {
+  struct UpdateCursor {
     uint64_t round = 0;
     size_t index = 0;
+  };
+  /// A place in the schedule of a step: tile number `tile` of the module of use `use`.
+  struct UseCursor {
+    uint64_t use = 0;
+    uint32_t tile = 0;
   };
 
   bool weights_on_drive() const { return options_.weight_home == Tier::kNvme; }
@@ -128,7 +129,7 @@ class TileStore {
   Tile& At(TileId tile) REQUIRES(mutex_) { return tiles_[Index(tile)]; }
   std::span<std::byte> WeightOf(TileId tile) REQUIRES(mutex_);
   std::span<std::byte> RecordOf(TileId tile) REQUIRES(mutex_);
-  void Advance(Cursor& cursor) const;
+  void Advance(UpdateCursor& cursor) const;
   uint64_t StepStart() const REQUIRES(mutex_) { return now_ / schedule_.length() * schedule_.length(); }
 
   /// A tile's need of its weight at a use, as a number: uses in order, tiles of a module in order.
@@ -145,11 +146,14 @@ class TileStore {
   void FailLocked(const Error& error) REQUIRES(mutex_);
   void Changed() REQUIRES(mutex_);
   Error DamagedAt(TileId tile, uint64_t version, FileOffset offset) const;
+  Status FinishCommit(CommitRecord record) EXCLUDES(mutex_);
   Status WriteHomeParts(std::vector<CommittedTile>& committed) EXCLUDES(mutex_);
 
   const Layout& layout_;
   const Schedule& schedule_;
   const TileStoreOptions options_;
+  const HostUses host_uses_;
+  size_t ahead_limit_ = 0;  ///< the most weight blocks that updates which have not begun may hold
   StateFile& file_;
   aio::Engine& engine_;
 
@@ -166,9 +170,9 @@ class TileStore {
   bool started_ GUARDED_BY(mutex_) = false;  ///< SetTime was called: there is something to read
   uint64_t now_ GUARDED_BY(mutex_) = 0;
   uint64_t begun_ GUARDED_BY(mutex_) = 0;  ///< the version that every tile has, or gets next
-  Cursor load_ GUARDED_BY(mutex_);         ///< next tile to bring in for its update
-  Cursor take_ GUARDED_BY(mutex_);         ///< next tile to hand to an optimizer thread
-  Cursor read_ahead_ GUARDED_BY(mutex_);   ///< round: use of the schedule; index: tile of its module
+  UpdateCursor load_ GUARDED_BY(mutex_);     ///< next tile to bring in for its update
+  UpdateCursor take_ GUARDED_BY(mutex_);     ///< next tile to hand to an optimizer thread
+  UseCursor read_ahead_ GUARDED_BY(mutex_);  ///< next weight to read ahead for the device
   size_t ahead_pins_ GUARDED_BY(mutex_) = 0;  ///< weights held for updates that have not begun
   /// Drain waits: nobody consumes new weights, so updates may evict what the next forward needs.
   bool draining_ GUARDED_BY(mutex_) = false;

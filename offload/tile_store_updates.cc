@@ -7,8 +7,9 @@
 namespace penstock::offload {
 
 Status TileStore::BeginUpdates() {
-  PENSTOCK_TRY(file_.PrepareWrites());
+  const Status prepared = file_.PrepareWrites();
   MutexLock lock(mutex_);
+  if (!prepared.ok()) FailLocked(prepared.error());
   PENSTOCK_TRY(failure_);
   PENSTOCK_CHECK(take_.round == begun_ && take_.index == 0 && in_hand_ == 0,
                  "updates begun before the ones of version {} were finished", begun_);
@@ -20,30 +21,31 @@ Status TileStore::BeginUpdates() {
 }
 
 void TileStore::LoadUpdates() {
+  bool loaded = false;
   while (started_ && load_.round <= begun_) {
     const TileId tile = schedule_.update_order[load_.index];
     const bool ahead = load_.round == begun_;
     // The update before, and its write-back, must be over: what is loaded is what was written.
-    if (At(tile).version != load_.round || At(tile).writes > 0 || !LoadUpdate(tile, ahead)) return;
+    if (At(tile).version != load_.round || At(tile).writes > 0 || !LoadUpdate(tile, ahead)) break;
     Advance(load_);
+    loaded = true;
   }
+  if (loaded) Changed();
 }
 
 bool TileStore::LoadUpdate(TileId tile, bool ahead) {
+  if (records_on_drive() && record_blocks_.free() == 0) return false;
+  if (weights_on_drive() && ahead && ahead_pins_ >= ahead_limit_) return false;
   BlockLease weight;
   const bool weight_missing = weights_on_drive() && !cache_[tile].block.valid();
-  if (weights_on_drive() && ahead && ahead_pins_ >= options_.weight_blocks / 2) return false;
   if (weight_missing) {
-    const uint64_t step_start = StepStart() + (ahead ? schedule_.length() : 0);
+    // Between two steps the update is due in the step that begins; otherwise in the next one.
+    const bool next_step = ahead && now_ % schedule_.length() != 0;
+    const uint64_t step_start = StepStart() + (next_step ? schedule_.length() : 0);
     const uint64_t first_use = schedule_.first_use[Index(layout_.tile(tile).module)];
     const bool urgent = draining_ && !ahead;
     weight = TakeWeightBlock(urgent ? 0 : NeedAt(step_start + first_use, tile));
     if (!weight.valid()) return false;
-  }
-  BlockLease record;
-  if (records_on_drive()) {
-    record = record_blocks_.TryTake();
-    if (!record.valid()) return false;
   }
   Tile& entry = At(tile);
   if (weights_on_drive()) {
@@ -52,7 +54,7 @@ bool TileStore::LoadUpdate(TileId tile, bool ahead) {
     if (ahead) ++ahead_pins_;
     if (weight_missing) StartWeightRead(tile, std::move(weight), true);
   }
-  if (records_on_drive()) StartRecordRead(tile, std::move(record));
+  if (records_on_drive()) StartRecordRead(tile, record_blocks_.TryTake());
   entry.loaded = true;
   return true;
 }
@@ -60,7 +62,7 @@ bool TileStore::LoadUpdate(TileId tile, bool ahead) {
 void TileStore::StartRecordRead(TileId tile, BlockLease block) {
   Tile& entry = At(tile);
   entry.record = std::move(block);
-  ++entry.reads;
+  entry.record_reading = true;
   SubmitLocked({.operation = aio::Operation::kRead,
                 .file = &file_.file(),
                 .offset = file_.RecordOffset(tile, entry.slot),
@@ -68,7 +70,7 @@ void TileStore::StartRecordRead(TileId tile, BlockLease block) {
                 .priority = aio::Priority::kStateRead},
                [this, tile]() {
                  mutex_.AssertHeld();
-                 --At(tile).reads;
+                 At(tile).record_reading = false;
                });
 }
 
@@ -77,7 +79,7 @@ std::optional<TileUpdate> TileStore::TryTakeUpdate() {
   if (!failure_.ok() || take_.round >= begun_) return std::nullopt;
   const TileId tile = schedule_.update_order[take_.index];
   Tile& entry = At(tile);
-  if (entry.version != take_.round || !entry.loaded || entry.reads > 0) return std::nullopt;
+  if (entry.version != take_.round || !entry.loaded || entry.record_reading) return std::nullopt;
   // The device may still be copying the old weight out of the block.
   if (weights_on_drive() && (!cache_[tile].present() || cache_[tile].pins > 1)) return std::nullopt;
   Advance(take_);
@@ -163,6 +165,9 @@ Status TileStore::Drain() {
     changed_.Wait(mutex_);
   }
   draining_ = false;
+  // Weights that the next uses expected in memory may have been given up meanwhile.
+  if (started_) read_ahead_ = {now_ % schedule_.length(), 0};
+  if (failure_.ok()) ReadAhead();
   return failure_;
 }
 
@@ -186,14 +191,10 @@ Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
       if (changed) entry->slot = file_.WriteSlot(tile);
     }
     // Drained: nobody else changes the tile's contents, place or version until the next BeginUpdates.
-    const uint64_t seed = TileSeed(file_.uuid(), tile, entry->version);
     if (changed && !weights_on_drive()) {
-      entry->checksums.weight = WeightChecksum(seed, home_weights_[i]);
       submit(file_.WeightOffset(tile, entry->slot), home_weights_[i]);
     }
     if (changed && !records_on_drive()) {
-      entry->checksums.record =
-          RecordChecksum(seed, layout_.dtype, layout_.tiles[i].elements, home_records_[i]);
       submit(file_.RecordOffset(tile, entry->slot), home_records_[i]);
     }
     committed.push_back({.version = entry->version,
@@ -204,13 +205,19 @@ Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
 }
 
 Status TileStore::Commit(CommitRecord record) {
-  PENSTOCK_TRY(file_.PrepareWrites());
   PENSTOCK_TRY(Drain());
-  PENSTOCK_TRY(WriteHomeParts(record.tiles));
-  PENSTOCK_TRY(file_.Commit(record));
+  const Status committed = FinishCommit(std::move(record));
   MutexLock lock(mutex_);
+  // Whether the drive holds this commit or the one before is not known any more: nothing may be written.
+  if (!committed.ok()) FailLocked(committed.error());
+  PENSTOCK_TRY(failure_);
   for (Tile& tile : tiles_) tile.committed_version = tile.version;
   return {};
+}
+
+Status TileStore::FinishCommit(CommitRecord record) {
+  PENSTOCK_TRY(WriteHomeParts(record.tiles));
+  return file_.Commit(std::move(record));
 }
 
 }  // namespace penstock::offload

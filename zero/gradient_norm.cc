@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/check.h"
+
 namespace penstock::zero {
 
 GradientNorm::GradientNorm(const offload::Layout& layout) : missing_(layout.tiles.size()) {
@@ -27,16 +29,9 @@ void GradientNorm::Arrived(bool finite) {
   arrived_.NotifyAll();
 }
 
-void GradientNorm::Fail(const Error& error) {
+GradientNorm::Value GradientNorm::Wait() {
   MutexLock lock(mutex_);
-  if (failure_.ok()) failure_ = error;
-  arrived_.NotifyAll();
-}
-
-Result<GradientNorm::Value> GradientNorm::Wait() {
-  MutexLock lock(mutex_);
-  while (missing_ > 0 && failure_.ok()) arrived_.Wait(mutex_);
-  PENSTOCK_TRY(failure_);
+  while (missing_ > 0) arrived_.Wait(mutex_);
   // Tiles are in the order of the flat index, whatever their size.
   double sum = 0;
   for (double block : sums_) sum += block;

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/result.h"
 #include "offload/layout.h"
 
 namespace penstock::zero {
@@ -25,10 +24,8 @@ class GradientNorm {
   /// Where a tile's block sums go: one double for each of its blocks. Fill it, then call Arrived.
   std::span<double> Sums(offload::TileId tile);
   void Arrived(bool finite) EXCLUDES(mutex_);
-  /// Wakes the waiter with an error.
-  void Fail(const Error& error) EXCLUDES(mutex_);
   /// Blocks until every tile of the step has arrived; then the next step may begin.
-  Result<Value> Wait() EXCLUDES(mutex_);
+  Value Wait() EXCLUDES(mutex_);
 
  private:
   std::vector<double> sums_;       ///< by tile; disjoint spans, published by Arrived
@@ -37,7 +34,6 @@ class GradientNorm {
   CondVar arrived_;
   size_t missing_ GUARDED_BY(mutex_);
   bool finite_ GUARDED_BY(mutex_) = true;
-  Status failure_ GUARDED_BY(mutex_);
 };
 
 }  // namespace penstock::zero

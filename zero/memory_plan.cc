@@ -15,12 +15,6 @@ using offload::TileStoreOptions;
 Bytes OnDevice(Bytes size) { return AlignUp(size, device::kDeviceAlignment); }
 Bytes InSlab(Bytes size) { return AlignUp(size, offload::kSlabAlignment); }
 
-uint64_t LargestTile(const Layout& layout) {
-  uint64_t largest = 0;
-  for (const offload::TileLayout& tile : layout.tiles) largest = std::max(largest, tile.elements);
-  return largest;
-}
-
 /// The least blocks of each home, and the homes: on the host the whole region is one home.
 TileStoreOptions MinimumStore(const Config& config) {
   // A weight on the device has its lower copy where the optimizer states are.
@@ -41,7 +35,7 @@ uint32_t MinimumSlots(const ModelSpec& model, const Layout& layout, const Config
 /// The bytes that one more pair of blocks costs; zero where no home is on the drive.
 Bytes PairBytes(const Layout& layout, const TileStoreOptions& store) {
   Bytes pair;
-  const uint64_t largest = LargestTile(layout);
+  const uint64_t largest = layout.largest_tile();
   if (store.weight_home == Tier::kNvme) pair += InSlab(layout.WeightBytes(largest));
   if (store.record_home == Tier::kNvme) pair += InSlab(layout.RecordBytes(largest));
   return pair;
@@ -82,13 +76,13 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const Layout& layout, const Confi
     need.gradients += OnDevice(Bytes{sizeof(uint32_t)} * layout.tiles.size());
   } else {
     need.parameters += OnDevice(layout.WeightBytes(repeated.largest)) * shared_slots;
-    need.gradients += OnDevice(layout.GradientBytes(LargestTile(layout))) * 2;
+    need.gradients += OnDevice(layout.GradientBytes(layout.largest_tile())) * 2;
   }
   return need;
 }
 
 HostBytes HostNeed(const Layout& layout, const Config& config, const TileStoreOptions& store) {
-  const uint64_t largest = LargestTile(layout);
+  const uint64_t largest = layout.largest_tile();
   if (IsResident(config)) {
     return {.parameters = InSlab(layout.WeightBytes(largest)),
             .gradients = {},

@@ -70,11 +70,9 @@ Status OffloadEngine::BuildDevice(device::Device& device) {
   PENSTOCK_ASSIGN(executor_, offload::Executor::Create(layout_, schedule_, device, *compute_,
                                                        *store_, options_.meter));
   PENSTOCK_ASSIGN(sums_, DeviceGradients::Create(options_.model, layout_, device));
-  uint64_t largest = 0;
-  for (const offload::TileLayout& tile : layout_.tiles) largest = std::max(largest, tile.elements);
+  const Bytes staging_bytes = layout_.GradientBytes(layout_.largest_tile());
   for (Staging& staging : staging_) {
-    PENSTOCK_ASSIGN(staging.buffer,
-                    device.Allocate(layout_.GradientBytes(largest), "staging of gradients"));
+    PENSTOCK_ASSIGN(staging.buffer, device.Allocate(staging_bytes, "staging of gradients"));
   }
   copy_out_ = device.CreateStream("copy-out");
   return {};
@@ -89,6 +87,7 @@ Status OffloadEngine::Initialize(const TensorSource& source) {
   }
   PENSTOCK_TRY(store_->Drain());
   io_.init_bytes = io_.written();
+  evictions_before_ = store_->evictions();
   store_->SetTime(0);
   return {};
 }
@@ -100,6 +99,7 @@ Result<const std::byte*> OffloadEngine::Acquire(ModuleId module) {
 Status OffloadEngine::ReduceGradients(ModuleId module) {
   const offload::ModuleLayout& tiles = layout_.module(module);
   const float* sums = sums_->Finish(module);
+  ++reduced_;
   for (uint32_t i = 0; i < tiles.tile_count; ++i) {
     SendGradient(TileId{static_cast<uint32_t>(Index(tiles.first_tile)) + i}, sums);
   }
@@ -122,9 +122,13 @@ void OffloadEngine::SendGradient(TileId tile, const float* sums) {
 
 Result<StepOutcome> OffloadEngine::Step(double lr, uint64_t t) {
   executor_->EndStep();
-  PENSTOCK_ASSIGN(const GradientNorm::Value gradient, norm_.Wait());
+  PENSTOCK_CHECK(reduced_ == layout_.modules.size(),
+                 "a step ended with the gradients of {} of {} modules reduced", reduced_,
+                 layout_.modules.size());
+  reduced_ = 0;
   PENSTOCK_TRY(compute_->Synchronize());
-  PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, gradient));
+  PENSTOCK_TRY(copy_out_->Synchronize());
+  PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, norm_.Wait()));
   if (decision.outcome.skipped) return decision.outcome;
   driver_->SetScalars(version_, MakeGroupScalars(options_.config.optimizer.adam, lr, t,
                                                  decision.grad_scale));
@@ -149,7 +153,7 @@ Status OffloadEngine::Commit(const TrainState& state) {
 
 EngineCounters OffloadEngine::counters() const {
   EngineCounters counters = io_.Counters();
-  counters.evictions = executor_->evictions() + store_->evictions();
+  counters.evictions = executor_->evictions() + store_->evictions() - evictions_before_;
   counters.updates = store_->updates_finished();
   return counters;
 }

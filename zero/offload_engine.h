@@ -68,14 +68,17 @@ class OffloadEngine : public Engine {
   StateIo io_;
   GradientNorm norm_;
   uint64_t version_ = 0;  ///< updates begun
-  // What follows is destroyed first to last line upwards: streams end before what their work calls.
+  uint64_t evictions_before_ = 0;  ///< by initialisation
+  size_t reduced_ = 0;    ///< modules whose gradients this step has reduced
+  // Members are destroyed in reverse order: the streams end first, as their work reads slots, sums and
+  // staging and calls the driver and the store; the driver ends before the store it takes tiles from.
   std::unique_ptr<offload::TileStore> store_;
   std::unique_ptr<OptimizerDriver> driver_;
   std::optional<DeviceGradients> sums_;
   std::array<Staging, 2> staging_;
   size_t next_staging_ = 0;
-  std::unique_ptr<device::Stream> compute_;
   std::unique_ptr<offload::Executor> executor_;
+  std::unique_ptr<device::Stream> compute_;
   std::unique_ptr<device::Stream> copy_out_;
 };
 

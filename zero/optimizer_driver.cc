@@ -152,7 +152,7 @@ void OptimizerDriver::Update(const TileUpdate& update, TileHasher& before, TileH
     Hash(after, chunk);
   }
   if (verify && !Matches(update, before.Finish())) {
-    store_.Fail(store_.Damaged(update));
+    store_.FailDamaged(update, before.Finish());
     return;
   }
   store_.FinishUpdate(update, after.Finish());

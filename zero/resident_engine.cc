@@ -116,6 +116,7 @@ Result<const std::byte*> ResidentEngine::Acquire(ModuleId module) {
 Status ResidentEngine::ReduceGradients(ModuleId module) {
   const offload::ModuleLayout& tiles = layout_.module(module);
   const float* sums = sums_->Finish(module);
+  ++reduced_;
   operators_.RoundGradients(*compute_, sums, layout_.dtype, tiles.elements,
                             modules_[Index(module)].gradients.data());
   for (uint32_t i = 0; i < tiles.tile_count; ++i) {
@@ -146,9 +147,12 @@ void ResidentEngine::UpdateTile(TileId tile, const GroupScalars& scalars) {
 }
 
 Result<StepOutcome> ResidentEngine::Step(double lr, uint64_t t) {
-  PENSTOCK_ASSIGN(const GradientNorm::Value gradient, norm_.Wait());
+  PENSTOCK_CHECK(reduced_ == layout_.modules.size(),
+                 "a step ended with the gradients of {} of {} modules reduced", reduced_,
+                 layout_.modules.size());
+  reduced_ = 0;
   PENSTOCK_TRY(compute_->Synchronize());
-  PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, gradient));
+  PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, norm_.Wait()));
   if (decision.outcome.skipped) return decision.outcome;
   const GroupScalars scalars =
       MakeGroupScalars(options_.config.optimizer.adam, lr, t, decision.grad_scale);
@@ -189,19 +193,20 @@ Result<offload::CommittedTile> ResidentEngine::WriteTile(TileId tile) {
 Status ResidentEngine::Commit(const TrainState& state) {
   PENSTOCK_TRY(Drain());
   const uint64_t before = io_.written();
-  if (committed_.empty() || committed_.front().version != version_) {
+  std::vector<offload::CommittedTile> tiles = committed_;
+  if (tiles.empty() || tiles.front().version != version_) {
     PENSTOCK_TRY(io_.file->PrepareWrites());
-    std::vector<offload::CommittedTile> tiles;
+    tiles.clear();
     for (size_t i = 0; i < layout_.tiles.size(); ++i) {
       PENSTOCK_ASSIGN(const offload::CommittedTile tile,
                       WriteTile(TileId{static_cast<uint32_t>(i)}));
       tiles.push_back(tile);
     }
-    committed_ = std::move(tiles);
   }
   offload::CommitRecord record = MakeRecord(state);
-  record.tiles = committed_;
+  record.tiles = tiles;
   PENSTOCK_TRY(io_.file->Commit(std::move(record)));
+  committed_ = std::move(tiles);
   io_.commit_bytes += io_.written() - before;
   return {};
 }

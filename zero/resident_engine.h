@@ -70,6 +70,7 @@ class ResidentEngine : public Engine {
   uint64_t next_use_ = 0;
   uint64_t version_ = 0;
   uint64_t updates_ = 0;
+  size_t reduced_ = 0;  ///< modules whose gradients this step has reduced
   std::vector<offload::CommittedTile> committed_;  ///< of the newest commit; empty before
   std::vector<Module> modules_;
   std::optional<DeviceGradients> sums_;

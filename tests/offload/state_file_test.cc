@@ -128,13 +128,37 @@ TEST_F(StateFileTest, AFileInUseIsRefusedWithItsPath) {
 }
 
 TEST_F(StateFileTest, AFileWithoutACommitSaysSo) {
-  std::string path;
-  {
-    path = Create(true)->path();
-  }
-  const auto reader = StateReader::Open(path);
+  // As a killed run leaves it.
+  const auto file = Create(true);
+  const std::string copy = folder_ / "copy";
+  std::filesystem::copy_file(file->path(), copy);
+  const auto reader = StateReader::Open(copy);
   ASSERT_FALSE(reader.ok());
   EXPECT_EQ(reader.error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(StateFileTest, AFileThatNeverHeldACommitIsRemovedAtTheEnd) {
+  { const auto file = Create(true); }
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_F(StateFileTest, AFailedCommitIsFinalAndLeavesTheOneBefore) {
+  for (const bool retry : {false, true}) {
+    std::string path;
+    {
+      const auto file = Create(true);
+      path = file->path();
+      ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+      const CommitRecord second = WriteTiles(*file, 2, 2);
+      CommitRecord too_long = second;
+      too_long.json.assign(kCommitJsonLimit.value + 1, 'x');
+      ASSERT_FALSE(file->Commit(too_long).ok());
+      if (retry) {
+        EXPECT_FALSE(file->Commit(second).ok());
+      }
+    }
+    ExpectCommitted(path, 1, 1);
+  }
 }
 
 TEST_F(StateFileTest, AMissingFolderLeavesOneClearError) {

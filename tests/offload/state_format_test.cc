@@ -10,10 +10,8 @@ namespace penstock::offload {
 namespace {
 
 StateHeader SmallHeader(DType dtype, int slots) {
-  const Layout layout = SmallLayout(dtype);
-  return {.uuid = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16},
-          .geometry = PlanState(layout, 4_KiB, slots),
-          .layout = layout};
+  return PlanState({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, SmallLayout(dtype),
+                   4_KiB, slots);
 }
 
 CommitRecord SmallRecord() {
@@ -62,8 +60,8 @@ TEST(StateFormatTest, AHeadIsReadBackAsItWasWritten) {
 TEST(StateFormatTest, TwoSlotsTake24BytesAParameterAndOneTakes12) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     const Layout layout = SmallLayout(dtype);
-    const StateGeometry two = PlanState(layout, 4_KiB, 2);
-    const StateGeometry one = PlanState(layout, 4_KiB, 1);
+    const StateGeometry two = PlanState({}, layout, 4_KiB, 2).geometry;
+    const StateGeometry one = PlanState({}, layout, 4_KiB, 1).geometry;
     const Bytes before_slots{two.weights_offset[0].value};
     EXPECT_EQ(two.file_bytes - before_slots, 24_B * layout.elements());
     EXPECT_EQ(one.file_bytes - before_slots, 12_B * layout.elements());
@@ -73,7 +71,7 @@ TEST(StateFormatTest, TwoSlotsTake24BytesAParameterAndOneTakes12) {
 TEST(StateFormatTest, EveryRegionStartsAtTheAlignmentAndNoneOverlap) {
   const Layout layout = SmallLayout(DType::kBFloat16);
   for (const Bytes alignment : {4_KiB, 16_KiB}) {
-    const StateGeometry plan = PlanState(layout, alignment, 2);
+    const StateGeometry plan = PlanState({}, layout, alignment, 2).geometry;
     const FileOffset starts[] = {plan.layout_offset,     plan.descriptors_offset,
                                  plan.commit_offset[0],  plan.commit_offset[1],
                                  plan.weights_offset[0], plan.records_offset[0],
@@ -103,7 +101,9 @@ TEST(StateFormatTest, AFlippedBitAnywhereInTheHeadIsFound) {
     head[at] ^= std::byte{0x10};
     const auto read = DecodeHead(head);
     ASSERT_FALSE(read.ok()) << at;
-    EXPECT_EQ(read.error().code, ErrorCode::kCorruption);
+    // Another version number may belong to a whole file of another program.
+    const bool version = at >= 8 && at < 12;
+    EXPECT_EQ(read.error().code, version ? ErrorCode::kUnavailable : ErrorCode::kCorruption) << at;
     head[at] ^= std::byte{0x10};
   }
 }

@@ -103,11 +103,12 @@ TEST(ScheduleTest, TheNextHostUseIsTheNextFetchOrTheNextStepsUpdate) {
   const ModelSpec model = ToySpec(3, 5000);
   const Schedule schedule = BuildSchedule(model, MakeLayout(model, DType::kBFloat16, 8192), 1);
   // Uses: 0 in, 1..3 layers, 4 out, 5 in, 6..8 layers backwards (the last layer is still there).
-  EXPECT_EQ(schedule.NextHostUse(ModuleId{1}, 0), 1);
-  EXPECT_EQ(schedule.NextHostUse(ModuleId{1}, 2), 8);
-  EXPECT_EQ(schedule.NextHostUse(ModuleId{3}, 4), 9 + 3);
-  EXPECT_EQ(schedule.NextHostUse(ModuleId{0}, 1), 9 + 0);
-  EXPECT_EQ(schedule.NextHostUse(ModuleId{2}, 9 + 8), 18 + 2);
+  const offload::HostUses uses(schedule);
+  EXPECT_EQ(uses.Next(ModuleId{1}, 0), 1);
+  EXPECT_EQ(uses.Next(ModuleId{1}, 2), 8);
+  EXPECT_EQ(uses.Next(ModuleId{3}, 4), 9 + 3);
+  EXPECT_EQ(uses.Next(ModuleId{0}, 1), 9 + 0);
+  EXPECT_EQ(uses.Next(ModuleId{2}, 9 + 8), 18 + 2);
 }
 
 }  // namespace
