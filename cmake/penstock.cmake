@@ -64,7 +64,7 @@ function(penstock_test name)
     GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_MODULE};unit;${ARG_LABELS}"
-    TIMEOUT ${ARG_TIMEOUT})
+    TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT OMP_WAIT_POLICY=passive)
   foreach(group unit_tests unit_tests_${ARG_MODULE})
     if(NOT TARGET ${group})
       add_custom_target(${group})

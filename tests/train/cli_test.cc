@@ -1,0 +1,144 @@
+#include "train/cli.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "train/log.h"
+
+namespace penstock::train {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::vector<std::string> Train(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {"train",  "--model", "m",     "--config", "c",
+                                        "--data", "d",       "--out", "r"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TrainOptions ParsedTrain(const std::vector<std::string>& more = {}) {
+  const Result<Command> command = ParseCommandLine(Train(more));
+  EXPECT_TRUE(command.ok()) << command.error().message;
+  return std::get<TrainOptions>(*command);
+}
+
+TEST(CommandLine, TrainHasTheContractsDefaults) {
+  const TrainOptions options = ParsedTrain();
+  EXPECT_EQ(options.model, "m");
+  EXPECT_THAT(options.configs, ElementsAre("c"));
+  EXPECT_EQ(options.data, "d");
+  EXPECT_EQ(options.out, "r");
+  EXPECT_FALSE(options.steps.has_value());
+  EXPECT_FALSE(options.device_memory.has_value());
+  EXPECT_FALSE(options.host_memory.has_value());
+  EXPECT_FALSE(options.sequence_length.has_value());
+  EXPECT_EQ(options.device, DeviceChoice::kAuto);
+  EXPECT_EQ(options.data_order, DataOrder::kShuffle);
+}
+
+TEST(CommandLine, TrainTakesEveryOption) {
+  const TrainOptions options = ParsedTrain(
+      {"--steps", "0", "--seed", "7", "--device", "cpu", "--device-memory", "64MiB",
+       "--host-memory", "4096", "--sequence-length", "33", "--data-order", "sequential"});
+  EXPECT_EQ(options.steps, 0U);
+  EXPECT_EQ(options.seed, 7U);
+  EXPECT_EQ(options.device, DeviceChoice::kCpu);
+  EXPECT_EQ(options.device_memory, 64_MiB);
+  EXPECT_EQ(options.host_memory, 4096_B);
+  EXPECT_EQ(options.sequence_length, 33U);
+  EXPECT_EQ(options.data_order, DataOrder::kSequential);
+}
+
+TEST(CommandLine, ConfigMayBeRepeatedAndKeepsItsOrder) {
+  EXPECT_THAT(ParsedTrain({"--config", "b", "--config", "a"}).configs, ElementsAre("c", "b", "a"));
+}
+
+TEST(CommandLine, ExportTakesADtype) {
+  const Result<Command> command =
+      ParseCommandLine({"export", "run", "--to", "x", "--dtype", "bf16"});
+  ASSERT_TRUE(command.ok()) << command.error().message;
+  const auto& options = std::get<ExportCommand>(*command);
+  EXPECT_EQ(options.run, "run");
+  EXPECT_EQ(options.to, "x");
+  EXPECT_EQ(options.dtype, DType::kBFloat16);
+  EXPECT_EQ(std::get<ExportCommand>(*ParseCommandLine({"export", "run", "--to", "x"})).dtype,
+            DType::kFloat32);
+}
+
+TEST(CommandLine, InspectTakesARun) {
+  const Result<Command> command = ParseCommandLine({"inspect", "run"});
+  ASSERT_TRUE(command.ok()) << command.error().message;
+  EXPECT_EQ(std::get<InspectCommand>(*command).run, "run");
+}
+
+TEST(CommandLine, HelpAndVersionAreTexts) {
+  const Result<Command> help = ParseCommandLine({"--help"});
+  ASSERT_TRUE(help.ok());
+  EXPECT_THAT(std::get<PrintText>(*help).text, HasSubstr("inspect"));
+  const Result<Command> train_help = ParseCommandLine({"train", "--help"});
+  ASSERT_TRUE(train_help.ok());
+  EXPECT_THAT(std::get<PrintText>(*train_help).text, HasSubstr("--sequence-length"));
+  const Result<Command> version = ParseCommandLine({"--version"});
+  ASSERT_TRUE(version.ok());
+  EXPECT_THAT(std::get<PrintText>(*version).text, HasSubstr("penstock "));
+}
+
+struct BadLine {
+  std::vector<std::string> arguments;
+  std::string names;  ///< what the message must name
+};
+
+class BadCommandLine : public ::testing::TestWithParam<BadLine> {};
+
+TEST_P(BadCommandLine, IsOneLineThatNamesTheMistakeAndExitsWithTwo) {
+  const Result<Command> command = ParseCommandLine(GetParam().arguments);
+  ASSERT_FALSE(command.ok());
+  EXPECT_EQ(ExitCode(command.error().code), 2);
+  EXPECT_THAT(command.error().message, HasSubstr(GetParam().names));
+  EXPECT_THAT(command.error().message, Not(HasSubstr("\n")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Lines, BadCommandLine,
+    ::testing::Values(
+        BadLine{{}, "subcommand"}, BadLine{{"trian"}, "trian"}, BadLine{{"train"}, "required"},
+        BadLine{{"train", "--model", "m", "--config", "c", "--data", "d"}, "--out"},
+        BadLine{Train({"--stpes", "3"}), "--stpes"}, BadLine{Train({"--steps", "-1"}), "--steps"},
+        BadLine{Train({"--steps", "many"}), "--steps"}, BadLine{Train({"--device", "tpu"}), "tpu"},
+        BadLine{Train({"--device-memory", "64MB"}), "64MB"},
+        BadLine{Train({"--data-order", "random"}), "random"},
+        BadLine{Train({"--resume"}), "not implemented yet"},
+        BadLine{Train({"--trace", "t.json"}), "not implemented yet"},
+        BadLine{{"tune", "--nvme-path", "p", "--quick"}, "not implemented yet"},
+        BadLine{{"export", "run"}, "--to"},
+        BadLine{{"export", "run", "--to", "x", "--dtype", "int8"}, "int8"},
+        BadLine{{"inspect"}, "RUN"}));
+
+TEST(ExitCodes, FollowTheKindOfFailure) {
+  EXPECT_EQ(ExitCode(ErrorCode::kInvalidArgument), 2);
+  EXPECT_EQ(ExitCode(ErrorCode::kBudget), 2);
+  EXPECT_EQ(ExitCode(ErrorCode::kNotFound), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kPermission), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kOutOfSpace), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kOutOfMemory), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kIo), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kUnavailable), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kCorruption), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kNumeric), 4);
+  EXPECT_EQ(ExitCode(ErrorCode::kCancelled), 130);
+}
+
+TEST(OneLine, HasNoLineBreaks) {
+  EXPECT_EQ(OneLine("a\nb\r\nc\n"), "a b  c");
+  EXPECT_EQ(OneLine(""), "");
+}
+
+}  // namespace
+}  // namespace penstock::train

@@ -1,0 +1,171 @@
+#include "train/run_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "train/log.h"
+
+namespace penstock::train {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class RunFolderTest : public ::testing::Test {
+ protected:
+  RunFolderTest() { fs::remove_all(base_); }
+  ~RunFolderTest() override { fs::remove_all(base_); }
+
+  static std::string ReadFile(const std::string& path) {
+    std::ifstream in(path);
+    std::ostringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+
+  RunFolder Make(const std::string& name) {
+    Result<RunFolder> folder = RunFolder::Create(Path(name));
+    EXPECT_TRUE(folder.ok()) << folder.error().message;
+    return std::move(folder).value();
+  }
+
+  std::string Path(const std::string& name) const { return (base_ / name).string(); }
+
+  const fs::path base_ = fs::path(::testing::TempDir()) /
+                         (std::string("run_folder_") +
+                          ::testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+RunInfo SomeInfo(const std::string& state_path) {
+  return {.version = "0.1.0",
+          .state_path = state_path,
+          .state_uuid = "0123",
+          .model_json = "{\"model_type\": \"gpt2\",\n \"note\": \"\\u00e9 \xc3\xa9\"}",
+          .data_path = "/data/text",
+          .data_order = "shuffle",
+          .device = "cpu",
+          .seed = 18446744073709551615U,
+          .sequence_length = 64};
+}
+
+TEST_F(RunFolderTest, IsMadeWithTheFoldersAboveIt) {
+  RunFolder folder = Make("a/b/run");
+  folder.Keep();
+  EXPECT_TRUE(fs::is_directory(Path("a/b/run")));
+  EXPECT_TRUE(fs::path(folder.path()).is_absolute());
+}
+
+TEST_F(RunFolderTest, ThatExistsIsRefusedAndLeftAlone) {
+  fs::create_directories(Path("run"));
+  std::ofstream(Path("run/metrics.jsonl")) << "rows";
+  const Result<RunFolder> folder = RunFolder::Create(Path("run"));
+  ASSERT_FALSE(folder.ok());
+  EXPECT_EQ(ExitCode(folder.error().code), 2);
+  EXPECT_THAT(folder.error().message, HasSubstr("--resume"));
+  EXPECT_EQ(ReadFile(Path("run/metrics.jsonl")), "rows");
+}
+
+TEST_F(RunFolderTest, ThatIsADanglingLinkIsRefused) {
+  fs::create_directories(base_);
+  fs::create_symlink(Path("nowhere"), Path("run"));
+  EXPECT_FALSE(RunFolder::Create(Path("run")).ok());
+}
+
+TEST_F(RunFolderTest, BelowAFileIsRefused) {
+  fs::create_directories(base_);
+  std::ofstream(Path("file")) << "x";
+  const Result<RunFolder> folder = RunFolder::Create(Path("file/run"));
+  ASSERT_FALSE(folder.ok());
+  EXPECT_EQ(ExitCode(folder.error().code), 3);
+}
+
+TEST_F(RunFolderTest, IsRemovedAgainUnlessItIsKept) {
+  { const RunFolder folder = Make("failed"); }
+  EXPECT_FALSE(fs::exists(Path("failed")));
+  {
+    RunFolder folder = Make("kept");
+    folder.Keep();
+  }
+  EXPECT_TRUE(fs::exists(Path("kept")));
+}
+
+TEST_F(RunFolderTest, MovingItMovesTheDutyToRemoveIt) {
+  std::optional<RunFolder> outer;
+  {
+    RunFolder inner = Make("moved");
+    outer.emplace(std::move(inner));
+  }
+  EXPECT_TRUE(fs::exists(Path("moved")));
+  outer.reset();
+  EXPECT_FALSE(fs::exists(Path("moved")));
+}
+
+TEST_F(RunFolderTest, InfoReadsBackAsItWasWritten) {
+  const RunFolder folder = Make("run");
+  const RunInfo info = SomeInfo("/nvme/file.state");
+  ASSERT_TRUE(folder.WriteInfo(info).ok());
+  const Result<RunInfo> read = ReadRunInfo(Path("run"));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->version, info.version);
+  EXPECT_EQ(read->state_path, info.state_path);
+  EXPECT_EQ(read->state_uuid, info.state_uuid);
+  EXPECT_EQ(read->model_json, info.model_json);
+  EXPECT_EQ(read->data_path, info.data_path);
+  EXPECT_EQ(read->data_order, info.data_order);
+  EXPECT_EQ(read->device, info.device);
+  EXPECT_EQ(read->seed, info.seed);
+  EXPECT_EQ(read->sequence_length, info.sequence_length);
+  EXPECT_FALSE(fs::exists(Path("run/run.json.tmp")));
+}
+
+TEST_F(RunFolderTest, StateInsideTheFolderMovesWithIt) {
+  RunFolder folder = Make("run");
+  folder.Keep();
+  ASSERT_TRUE(folder.WriteInfo(SomeInfo(folder.path() + "/my.state")).ok());
+  fs::rename(Path("run"), Path("elsewhere"));
+  const Result<RunInfo> read = ReadRunInfo(Path("elsewhere"));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->state_path, Path("elsewhere/my.state"));
+}
+
+TEST_F(RunFolderTest, WhatIsNoRunIsNotFound) {
+  fs::create_directories(Path("empty"));
+  for (const char* name : {"empty", "missing"}) {
+    const Result<RunInfo> read = ReadRunInfo(Path(name));
+    ASSERT_FALSE(read.ok());
+    EXPECT_EQ(read.error().code, ErrorCode::kNotFound);
+    EXPECT_THAT(read.error().message, HasSubstr(Path(name)));
+  }
+}
+
+TEST_F(RunFolderTest, DamagedInfoIsCorruption) {
+  RunFolder folder = Make("run");
+  folder.Keep();
+  ASSERT_TRUE(folder.WriteInfo(SomeInfo("/nvme/file.state")).ok());
+  const std::string whole = ReadFile(Path("run/run.json"));
+  for (const std::string& text :
+       {std::string(), whole.substr(0, whole.size() / 2), std::string("[]"), std::string("{}"),
+        std::string("{\"version\": 99}")}) {
+    std::ofstream(Path("run/run.json"), std::ios::trunc) << text;
+    const Result<RunInfo> read = ReadRunInfo(Path("run"));
+    ASSERT_FALSE(read.ok()) << text;
+    EXPECT_EQ(read.error().code, ErrorCode::kCorruption) << text;
+  }
+}
+
+TEST_F(RunFolderTest, DurableWriteReplacesTheWholeFile) {
+  fs::create_directories(base_);
+  ASSERT_TRUE(WriteFileDurably(Path("x"), "a long first text").ok());
+  ASSERT_TRUE(WriteFileDurably(Path("x"), "short").ok());
+  EXPECT_EQ(ReadFile(Path("x")), "short");
+  EXPECT_FALSE(WriteFileDurably(Path("no/such/folder"), "x").ok());
+}
+
+}  // namespace
+}  // namespace penstock::train

@@ -1,0 +1,416 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/trainer_interrupt.h"
+#include "train/trainer_job.h"
+#include "train/trainer_loop.h"
+
+namespace penstock::train {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+constexpr uint64_t kSequence = 4;
+
+/// Tokens 0, 1, 2, …
+class CountingTokens final : public TokenData {
+ public:
+  const std::string& path() const override { return path_; }
+  uint64_t size() const override { return 10 * kSequence + 1; }
+  Status Read(uint64_t begin, uint64_t, std::span<int32_t> tokens) override {
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(begin + i);
+    return {};
+  }
+
+ private:
+  const std::string path_ = "counting";
+};
+
+/// Records what the loop asks of it; steps are skipped as the test wants.
+class ScriptedEngine final : public zero::Engine {
+ public:
+  struct StepCall {
+    double lr;
+    uint64_t t;
+  };
+  std::vector<StepCall> steps;
+  std::vector<zero::TrainState> commits;
+  std::vector<bool> skip;  ///< by step; those beyond it are not skipped
+  std::optional<Error> fail_step;
+  bool fail_commit = false;
+  zero::EngineCounters totals;
+
+  Result<zero::StepOutcome> Step(double lr, uint64_t t) override {
+    steps.push_back({lr, t});
+    if (fail_step.has_value()) return *fail_step;
+    totals.nvme_read_bytes += 14;
+    totals.nvme_write_bytes += 12;
+    const bool skipped = steps.size() <= skip.size() && skip[steps.size() - 1];
+    return zero::StepOutcome{.grad_norm = skipped ? std::numeric_limits<double>::infinity() : 2.0,
+                             .skipped = skipped};
+  }
+  Status Commit(const zero::TrainState& state) override {
+    if (fail_commit) return MakeError(ErrorCode::kOutOfSpace, "no space");
+    totals.nvme_commit_bytes += 100;
+    commits.push_back(state);
+    return {};
+  }
+  Status Drain() override { return {}; }
+  zero::EngineCounters counters() const override { return totals; }
+  Bytes host_peak() const override { return 5_MiB; }
+
+  // What the loop leaves to the model and to the trainer.
+  Status Initialize(const zero::TensorSource&) override { return NotForTheLoop(); }
+  const offload::Layout& layout() const override { return layout_; }
+  device::Stream& compute_stream() override { std::abort(); }
+  Result<const std::byte*> Acquire(zero::ModuleId) override { return NotForTheLoop().error(); }
+  void Release(zero::ModuleId) override {}
+  float* Gradients(zero::ModuleId) override { return nullptr; }
+  Status ReduceGradients(zero::ModuleId) override { return NotForTheLoop(); }
+  const std::string& aio_engine() const override { return text_; }
+  const std::string& state_path() const override { return text_; }
+  const std::string& state_uuid() const override { return text_; }
+  const std::vector<std::string>& notices() const override { return notices_; }
+
+ private:
+  static Status NotForTheLoop() {
+    return MakeError(ErrorCode::kInvalidArgument, "not for the loop");
+  }
+  offload::Layout layout_;
+  std::string text_;
+  std::vector<std::string> notices_;
+};
+
+class ScriptedModel final : public Gpt2 {
+ public:
+  std::vector<std::vector<int32_t>> inputs;
+  std::vector<std::vector<int32_t>> targets;
+
+  Status ForwardBackward(zero::Engine&, std::span<const int32_t> in,
+                         std::span<const int32_t> out) override {
+    inputs.emplace_back(in.begin(), in.end());
+    targets.emplace_back(out.begin(), out.end());
+    return {};
+  }
+  Result<double> Loss() override { return 10.0 - static_cast<double>(inputs.size()); }
+};
+
+class FakeDevice final : public device::Device {
+ public:
+  device::Kind kind() const override { return device::Kind::kCpu; }
+  const std::string& name() const override { return name_; }
+  Bytes limit() const override { return 8_MiB; }
+  Bytes used() const override { return 1_MiB; }
+  Bytes peak() const override { return 2_MiB; }
+  std::unique_ptr<device::Stream> CreateStream(const std::string&) override { return nullptr; }
+
+ protected:
+  Result<std::byte*> Take(Bytes, const std::string&) override {
+    return MakeError(ErrorCode::kBudget, "nothing to take");
+  }
+  void Give(std::byte*, Bytes) override {}
+
+ private:
+  const std::string name_ = "fake";
+};
+
+class TrainLoopTest : public ::testing::Test {
+ protected:
+  TrainLoopTest() {
+    ::remove(path_.c_str());
+    options_.config.micro_batch_size = 2;
+    options_.config.gradient_accumulation_steps = 2;
+    options_.config.commit_every_seconds = 0;
+    options_.config.optimizer.lr = 0.5;
+    options_.shape = {.micro_batch = 2, .micro_batches = 2, .sequence = kSequence};
+    options_.cost = {.parameters = 10, .layers = 1, .width = 2, .sequence = kSequence};
+    options_.start.seed = 9;
+    options_.start.compute_threads = 2;
+    options_.start.run_json = "identity";
+  }
+
+  Result<LoopSummary> Run(uint64_t last_step) {
+    options_.last_step = last_step;
+    Result<BatchReader> data = BatchReader::Create(std::make_unique<CountingTokens>(),
+                                                   DataOrder::kSequential, 0, kSequence, 1000);
+    EXPECT_TRUE(data.ok()) << data.error().message;
+    Result<MetricsWriter> metrics = MetricsWriter::Create(path_);
+    EXPECT_TRUE(metrics.ok()) << metrics.error().message;
+    Progress progress({.out = stderr, .terminal = false, .every = 0});
+    TrainLoop loop({.engine = engine_,
+                    .model = model_,
+                    .data = *data,
+                    .device = device_,
+                    .meter = meter_,
+                    .metrics = *metrics,
+                    .progress = progress,
+                    .stop_requested = [this] { return model_.inputs.size() >= stop_after_; },
+                    .worth_keeping = [this] { worth_keeping_ = true; }},
+                   options_);
+    return loop.Run();
+  }
+
+  std::vector<Json> Rows() const {
+    std::vector<Json> rows;
+    std::ifstream in(path_);
+    for (std::string line; std::getline(in, line);) rows.push_back(Json::parse(line));
+    return rows;
+  }
+
+  template <typename T>
+  std::vector<T> Column(const std::string& name) const {
+    std::vector<T> values;
+    for (const Json& row : Rows()) values.push_back(row.at(name).get<T>());
+    return values;
+  }
+
+  std::vector<uint64_t> CommittedSteps() const {
+    std::vector<uint64_t> steps;
+    for (const zero::TrainState& state : engine_.commits) steps.push_back(state.step);
+    return steps;
+  }
+
+  const std::string path_ = ::testing::TempDir() + "/trainer_test_" +
+                            ::testing::UnitTest::GetInstance()->current_test_info()->name() +
+                            ".jsonl";
+  ScriptedEngine engine_;
+  ScriptedModel model_;
+  FakeDevice device_;
+  ActivityMeter meter_;
+  LoopOptions options_;
+  bool worth_keeping_ = false;
+  size_t stop_after_ = std::numeric_limits<size_t>::max();
+};
+
+TEST_F(TrainLoopTest, WritesOneRowAStepAndCommitsTheLast) {
+  const Result<LoopSummary> summary = Run(3);
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_THAT(Column<uint64_t>("step"), ElementsAre(1, 2, 3));
+  EXPECT_THAT(Column<double>("loss"), ElementsAre(9, 8, 7));
+  EXPECT_THAT(Column<double>("grad_norm"), Each(2.0));
+  EXPECT_THAT(Column<double>("lr"), Each(0.5));
+  EXPECT_THAT(Column<uint64_t>("tokens"), Each(16));
+  EXPECT_THAT(Column<uint64_t>("nvme_read_bytes"), Each(14));
+  EXPECT_THAT(Column<uint64_t>("nvme_write_bytes"), Each(12));
+  EXPECT_THAT(Column<uint64_t>("device_peak_bytes"), Each((2_MiB).value));
+  EXPECT_THAT(Column<uint64_t>("host_peak_bytes"), Each((5_MiB).value));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(3));
+  EXPECT_EQ(summary->steps, 3U);
+  EXPECT_EQ(summary->tokens, 48U);
+  EXPECT_EQ(summary->first_loss, 9);
+  EXPECT_EQ(summary->last_loss, 7);
+  EXPECT_EQ(summary->committed_step, 3U);
+  EXPECT_FALSE(summary->interrupted);
+}
+
+TEST_F(TrainLoopTest, GivesEachStepItsMicroBatchesInOrder) {
+  ASSERT_TRUE(Run(2).ok());
+  ASSERT_EQ(model_.inputs.size(), 2U);
+  // Four rows of four tokens a step; ten rows an epoch.
+  for (size_t i = 0; i < 16; ++i) {
+    EXPECT_EQ(model_.inputs[0][i], static_cast<int32_t>(i));
+    EXPECT_EQ(model_.inputs[1][i], static_cast<int32_t>(16 + i));
+    EXPECT_EQ(model_.targets[1][i], static_cast<int32_t>(17 + i));
+  }
+}
+
+TEST_F(TrainLoopTest, WithoutStepsOnlyCommits) {
+  const Result<LoopSummary> summary = Run(0);
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0));
+  EXPECT_TRUE(worth_keeping_);
+  EXPECT_TRUE(Rows().empty());
+  EXPECT_FALSE(summary->first_loss.has_value());
+}
+
+TEST_F(TrainLoopTest, SkippedStepsAdvanceNeitherAdamsCountNorTheSchedule) {
+  options_.config.scheduler.type = zero::SchedulerType::kWarmupLr;
+  options_.config.scheduler.warmup_num_steps = 10;
+  options_.config.scheduler.warmup_type = zero::WarmupType::kLinear;
+  engine_.skip = {false, true, true, false};
+  const Result<LoopSummary> summary = Run(5);
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  std::vector<uint64_t> t;
+  for (const auto& call : engine_.steps) {
+    t.push_back(call.t);
+    EXPECT_EQ(call.lr, zero::LearningRate(options_.config.scheduler, 0.5, call.t));
+  }
+  EXPECT_THAT(t, ElementsAre(1, 2, 2, 2, 3));
+  EXPECT_THAT(Column<bool>("skipped"), ElementsAre(false, true, true, false, false));
+  EXPECT_TRUE(Rows()[1].at("grad_norm").is_null());
+  EXPECT_EQ(summary->skipped, 2U);
+  ASSERT_EQ(engine_.commits.size(), 1U);
+  EXPECT_EQ(engine_.commits[0].step, 5U);
+  EXPECT_EQ(engine_.commits[0].optimizer_steps, 3U);
+  EXPECT_EQ(engine_.commits[0].skipped_in_a_row, 0U);
+}
+
+TEST_F(TrainLoopTest, TwentySkippedStepsInARowEndTheRunWithAllRowsAndNoCommit) {
+  engine_.skip.assign(100, true);
+  engine_.skip[0] = false;
+  const Result<LoopSummary> summary = Run(100);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
+  EXPECT_EQ(Rows().size(), 21U);
+  EXPECT_TRUE(engine_.commits.empty());
+}
+
+TEST_F(TrainLoopTest, NineteenSkippedStepsInARowDoNotEndTheRun) {
+  engine_.skip.assign(19, true);
+  EXPECT_TRUE(Run(21).ok());
+  EXPECT_EQ(Rows().size(), 21U);
+}
+
+TEST_F(TrainLoopTest, CommitsEveryNStepsAndTheLastOnlyOnce) {
+  options_.config.commit_every_steps = 2;
+  ASSERT_TRUE(Run(6).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(2, 4, 6));
+}
+
+TEST_F(TrainLoopTest, CommitsAfterAsManySecondsAsTheConfigSays) {
+  options_.config.commit_every_seconds = 1e-12;
+  ASSERT_TRUE(Run(3).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(1, 2, 3));
+}
+
+TEST_F(TrainLoopTest, ACommitHoldsTheRunAndTheRowOfItsStep) {
+  options_.config.commit_every_steps = 1;
+  ASSERT_TRUE(Run(2).ok());
+  ASSERT_EQ(engine_.commits.size(), 2U);
+  EXPECT_EQ(engine_.commits[0].seed, 9U);
+  EXPECT_EQ(engine_.commits[0].compute_threads, 2U);
+  const Json json = Json::parse(engine_.commits[0].run_json);
+  EXPECT_EQ(json.at("run"), "identity");
+  EXPECT_EQ(json.at("row").at("step"), 1);
+  EXPECT_EQ(json.at("row").at("loss"), 9.0);
+}
+
+TEST_F(TrainLoopTest, WhenAskedToStopFinishesTheStepAndCommitsIt) {
+  stop_after_ = 2;
+  const Result<LoopSummary> summary = Run(100);
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_TRUE(summary->interrupted);
+  EXPECT_EQ(summary->last_step, 2U);
+  EXPECT_THAT(CommittedSteps(), ElementsAre(2));
+  EXPECT_EQ(Rows().size(), 2U);
+}
+
+TEST_F(TrainLoopTest, AskedToStopAfterAPeriodicCommitDoesNotCommitTwice) {
+  options_.config.commit_every_steps = 2;
+  stop_after_ = 2;
+  ASSERT_TRUE(Run(100).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(2));
+}
+
+TEST_F(TrainLoopTest, FailuresOfTheEngineAreItsErrors) {
+  engine_.fail_step = MakeError(ErrorCode::kNumeric, "the norm is not finite");
+  const Result<LoopSummary> step = Run(3);
+  ASSERT_FALSE(step.ok());
+  EXPECT_EQ(step.error().code, ErrorCode::kNumeric);
+  EXPECT_TRUE(engine_.commits.empty());
+  EXPECT_FALSE(worth_keeping_);
+}
+
+TEST_F(TrainLoopTest, AFailedCommitEndsTheRun) {
+  engine_.fail_commit = true;
+  const Result<LoopSummary> summary = Run(1);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.error().code, ErrorCode::kOutOfSpace);
+  EXPECT_TRUE(worth_keeping_);
+}
+
+TEST(EpochSteps, AreWholeStepsOnly) {
+  EXPECT_EQ(*EpochSteps(10, 3), 3U);
+  EXPECT_EQ(*EpochSteps(3, 3), 1U);
+  const Result<uint64_t> none = EpochSteps(2, 3);
+  ASSERT_FALSE(none.ok());
+  EXPECT_EQ(none.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(none.error().message, HasSubstr("2 rows"));
+}
+
+TEST(ChooseThreads, FillsInOnlyWhatTheConfigLeavesOpen) {
+  zero::Config config;
+  ChooseThreads(2, &config);
+  EXPECT_EQ(config.compute_threads, 2);
+  EXPECT_EQ(config.optimizer_threads, 1);
+  config = {};
+  ChooseThreads(16, &config);
+  EXPECT_EQ(config.compute_threads, 16);
+  EXPECT_EQ(config.optimizer_threads, 4);
+  config = {};
+  ChooseThreads(3, &config);
+  EXPECT_EQ(config.optimizer_threads, 1);
+  config = {};
+  config.compute_threads = 5;
+  config.optimizer_threads = 7;
+  ChooseThreads(16, &config);
+  EXPECT_EQ(config.compute_threads, 5);
+  EXPECT_EQ(config.optimizer_threads, 7);
+}
+
+Environment Variables(std::map<std::string, std::string> variables) {
+  return [variables = std::move(variables)](const std::string& name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+TEST(CheckOneRank, AcceptsOneRankAndRefusesSeveral) {
+  EXPECT_TRUE(CheckOneRank(Variables({})).ok());
+  EXPECT_TRUE(CheckOneRank(Variables({{"WORLD_SIZE", "1"}, {"RANK", "0"}})).ok());
+  EXPECT_TRUE(CheckOneRank(Variables({{"SLURM_NTASKS", "8"}})).ok());
+  for (const auto& [size, rank] :
+       std::map<std::string, std::string>{{"WORLD_SIZE", "RANK"},
+                                          {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                          {"SLURM_NTASKS", "SLURM_PROCID"}}) {
+    const Status status = CheckOneRank(Variables({{size, "2"}, {rank, "1"}}));
+    ASSERT_FALSE(status.ok()) << size;
+    EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(status.error().message, HasSubstr(size + "=2"));
+  }
+}
+
+TEST(Interrupt, TheFirstSignalIsARequest) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const Interrupt interrupt;
+    EXPECT_FALSE(interrupt.requested());
+    ASSERT_EQ(::raise(signal), 0);
+    EXPECT_TRUE(interrupt.requested());
+  }
+}
+
+TEST(InterruptDeathTest, TheSecondSignalEndsTheProcessWith130) {
+  EXPECT_EXIT(
+      {
+        const Interrupt interrupt;
+        ::raise(SIGINT);
+        ::raise(SIGTERM);
+      },
+      ::testing::ExitedWithCode(130), "");
+}
+
+TEST(InterruptDeathTest, GivesTheSignalsBack) {
+  EXPECT_EXIT(
+      {
+        { const Interrupt interrupt; }
+        ::raise(SIGTERM);
+      },
+      ::testing::KilledBySignal(SIGTERM), "");
+}
+
+}  // namespace
+}  // namespace penstock::train

@@ -1,0 +1,59 @@
+// Memory: what a training needs at least, what it may have, and a refusal that says what would
+// work.
+//
+// Decided before anything is created. What is above the minimum goes to the engine. Threads: any.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "device/device.h"
+#include "kernels/operators.h"
+#include "train/gpt2.h"
+#include "train/model_config.h"
+#include "zero/config.h"
+#include "zero/model.h"
+
+namespace penstock::train {
+
+/// The least a training can work with, and the sums it comes from, for messages.
+struct MemoryNeeds {
+  Bytes device_minimum;   ///< engine, activations and operator scratch
+  Bytes device_reserved;  ///< of these: activations and operator scratch
+  Bytes host_minimum;
+  std::string device_sum;
+  std::string host_sum;
+};
+
+/// The limits that hold for a training.
+struct MemoryBudget {
+  Bytes device;  ///< a multiple of device::kDeviceAlignment
+  Bytes host;
+};
+
+/// The machine's memory, of which the limits that nobody named are taken.
+struct MachineMemory {
+  Bytes total;
+  Bytes available;
+};
+/// Reads `path` (Linux' /proc/meminfo). Errors: kIo.
+Result<MachineMemory> ReadMachineMemory(const std::string& path = "/proc/meminfo");
+
+/// What the operators of a training are made for. `config` has its thread counts.
+kernels::OperatorOptions OperatorsFor(const Gpt2Config& model, const Gpt2Shape& shape,
+                                      const zero::Config& config);
+
+/// Sums what engine, model and operators plan to take. `config` has its thread counts.
+Result<MemoryNeeds> PlanMemory(const zero::ModelSpec& spec, const Gpt2Config& model,
+                               const Gpt2Shape& shape, const zero::Config& config,
+                               device::Kind kind);
+
+/// Limits from the config (the command line is in it by then); by default half of the machine's
+/// memory for the CPU device and three quarters of what is available for the host. Errors: kBudget
+/// with the sum by class, the limit and the smallest one that works, in bytes.
+Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const zero::Config& config,
+                                  const MachineMemory& machine);
+
+}  // namespace penstock::train

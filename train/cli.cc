@@ -1,0 +1,60 @@
+#include "train/cli.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "train/cli_commands.h"
+#include "train/log.h"
+
+namespace penstock::train {
+namespace {
+
+int Print(const std::string& text) {
+  const bool written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
+  return written ? 0 : ReportError(MakeError(ErrorCode::kIo, "writing to stdout failed"));
+}
+
+int PrintOrReport(const Result<std::string>& text) {
+  return text.ok() ? Print(*text) : ReportError(text.error());
+}
+
+int Execute(const TrainOptions& options) {
+  const Result<RunSummary> summary = Train(options);
+  if (!summary.ok()) return ReportError(summary.error());
+  const int printed = Print(ToTable(*summary));
+  if (!summary->loop.interrupted) return printed;
+  LogNotice(fmt::format("interrupted after step {}, which is committed", summary->loop.last_step));
+  return ExitCode(ErrorCode::kCancelled);
+}
+
+int Execute(const ExportCommand& options) { return PrintOrReport(RunExport(options)); }
+int Execute(const InspectCommand& options) { return PrintOrReport(RunInspect(options)); }
+int Execute(const PrintText& text) { return Print(text.text); }
+
+int Run(int argc, const char* const* argv) {
+  StartLogging();
+  const Result<Command> command = ParseCommandLine({argv + std::min(argc, 1), argv + argc});
+  if (!command.ok()) return ReportError(command.error());
+  return std::visit([](const auto& options) { return Execute(options); }, *command);
+}
+
+}  // namespace
+
+int RunCommandLine(int argc, const char* const* argv) noexcept {
+  try {
+    return Run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return ReportError(MakeError(ErrorCode::kOutOfMemory,
+                                 "the machine has no memory left; lower --device-memory or "
+                                 "--host-memory"));
+  } catch (const std::exception& error) {
+    return ReportError(
+        MakeError(ErrorCode::kIo, "unexpected failure in a library: {}", error.what()));
+  }
+}
+
+}  // namespace penstock::train

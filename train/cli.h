@@ -1,0 +1,40 @@
+// The command line of penstock: train, export, inspect, tune.
+//
+// Threads: the main thread.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/result.h"
+#include "train/trainer.h"
+
+namespace penstock::train {
+
+struct ExportCommand {
+  std::string run;
+  std::string to;
+  DType dtype = DType::kFloat32;
+};
+
+struct InspectCommand {
+  std::string run;
+};
+
+/// A text to print on stdout: help, version.
+struct PrintText {
+  std::string text;
+};
+
+using Command = std::variant<TrainOptions, ExportCommand, InspectCommand, PrintText>;
+
+/// Reads the arguments (without the program's name). Errors: kInvalidArgument, for what is unknown,
+/// missing, malformed or not implemented.
+Result<Command> ParseCommandLine(const std::vector<std::string>& arguments);
+
+/// Runs the program; the exit code. Nothing that is thrown leaves it.
+int RunCommandLine(int argc, const char* const* argv) noexcept;
+
+}  // namespace penstock::train

@@ -1,0 +1,59 @@
+#include "train/cli_commands.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "train/export.h"
+#include "train/run_folder.h"
+#include "zero/engine.h"
+
+namespace penstock::train {
+namespace {
+
+Result<std::unique_ptr<zero::CommittedState>> OpenState(const RunInfo& info) {
+  return zero::CommittedState::Open(info.state_path);
+}
+
+}  // namespace
+
+Result<std::string> RunExport(const ExportCommand& command) {
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
+  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenState(info));
+  ExportOptions options;
+  options.folder = command.to;
+  options.config_json = info.model_json;
+  options.dtype = command.dtype;
+  PENSTOCK_ASSIGN(const ExportReport report, ExportModel(*state, options));
+  return fmt::format("step {} of {}: {} parameters as {}, {} in {} file(s) in {}\n",
+                     state->train_state().step, command.run, report.elements,
+                     ToString(command.dtype), ToString(report.tensor_bytes), report.files.size(),
+                     command.to);
+}
+
+Result<std::string> RunInspect(const InspectCommand& command) {
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
+  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenState(info));
+  PENSTOCK_TRY(state->Verify());
+  const zero::TrainState& train = state->train_state();
+  const offload::Layout& layout = state->layout();
+  std::string text;
+  const auto line = [&text](const char* name, const auto& value) {
+    text += fmt::format("{:<18}{}\n", name, value);
+  };
+  line("state file", info.state_path);
+  line("uuid", info.state_uuid);
+  line("committed step", train.step);
+  line("optimizer steps", train.optimizer_steps);
+  line("seed", train.seed);
+  line("parameters", layout.parameters);
+  line("weights", ToString(layout.dtype));
+  line("modules", layout.modules.size());
+  line("tiles", layout.tiles.size());
+  line("data", fmt::format("{} ({}, sequence length {})", info.data_path, info.data_order,
+                           info.sequence_length));
+  line("checksums", "all verified");
+  return text;
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,160 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "train/cli.h"
+#include "train/log.h"
+
+namespace penstock::train {
+namespace {
+
+/// Makes CLI11 accept only what ParseBytes reads; returns the check.
+CLI::Validator SizeCheck() {
+  return CLI::Validator(
+      [](std::string& text) {
+        const Result<Bytes> size = ParseBytes(text);
+        return size.ok() ? std::string() : size.error().message;
+      },
+      "SIZE");
+}
+
+/// What CLI11 fills in for `train`; sizes and names still as text.
+struct TrainArguments {
+  TrainOptions options;
+  std::string device = "auto";
+  std::string data_order = "shuffle";
+  std::string device_memory;
+  std::string host_memory;
+  std::string trace;
+  bool resume = false;
+};
+
+CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
+  TrainOptions& options = arguments->options;
+  CLI::App* train = app.add_subcommand("train", "Train a model");
+  train->add_option("--model", options.model, "config.json, or a folder that holds one")
+      ->required();
+  train->add_option("--config", options.configs, "JSON in DeepSpeed's format; later files override")
+      ->required()
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  train->add_option("--data", options.data, "text file or folder, .bin (uint16), .u32 (uint32)")
+      ->required();
+  train->add_option("--out", options.out, "folder of the run; must not exist")->required();
+  train->add_option("--steps", options.steps, "number of the last step (default: one epoch)")
+      ->check(CLI::NonNegativeNumber);
+  train->add_option("--seed", options.seed, "of weights and data order")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  train->add_option("--device", arguments->device, "cpu, cuda or auto")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
+      ->capture_default_str();
+  train->add_option("--device-memory", arguments->device_memory, "64MiB, 1GiB or bytes")
+      ->check(SizeCheck());
+  train->add_option("--host-memory", arguments->host_memory, "64MiB, 1GiB or bytes")
+      ->check(SizeCheck());
+  train->add_option("--sequence-length", options.sequence_length, "tokens in a row")
+      ->check(CLI::PositiveNumber);
+  train->add_option("--data-order", arguments->data_order, "shuffle or sequential")
+      ->check(CLI::IsMember({"shuffle", "sequential"}))
+      ->capture_default_str();
+  train->add_flag("--resume", arguments->resume, "go on from the last commit");
+  train->add_option("--trace", arguments->trace, "write a trace of the run");
+  return train;
+}
+
+std::optional<Bytes> SizeOrNone(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  return ParseBytes(text).value();  // checked by SizeCheck
+}
+
+Result<Command> MakeTrain(const TrainArguments& arguments) {
+  if (arguments.resume) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "--resume: commits are written, but resuming from them is not implemented yet");
+  }
+  if (!arguments.trace.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument, "--trace: tracing is not implemented yet");
+  }
+  TrainOptions options = arguments.options;
+  options.device = arguments.device == "cpu"    ? DeviceChoice::kCpu
+                   : arguments.device == "cuda" ? DeviceChoice::kCuda
+                                                : DeviceChoice::kAuto;
+  options.data_order =
+      arguments.data_order == "sequential" ? DataOrder::kSequential : DataOrder::kShuffle;
+  options.device_memory = SizeOrNone(arguments.device_memory);
+  options.host_memory = SizeOrNone(arguments.host_memory);
+  return Command(std::move(options));
+}
+
+CLI::App* AddExport(CLI::App& app, ExportCommand* options) {
+  const std::map<std::string, DType> dtypes = {
+      {"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}};
+  CLI::App* command =
+      app.add_subcommand("export", "Write the last commit as config.json and safetensors");
+  command->add_option("RUN", options->run, "folder of the run")->required();
+  command->add_option("--to", options->to, "folder to write")->required();
+  command->add_option("--dtype", options->dtype, "fp32 (default), bf16 or fp16")
+      ->transform(CLI::Transformer(dtypes))
+      ->check(CLI::IsMember({DType::kFloat32, DType::kBFloat16, DType::kFloat16}));
+  return command;
+}
+
+CLI::App* AddInspect(CLI::App& app, InspectCommand* options) {
+  CLI::App* command =
+      app.add_subcommand("inspect", "Say what is committed, and verify every checksum");
+  command->add_option("RUN", options->run, "folder of the run")->required();
+  return command;
+}
+
+bool HasCommand(CLI::App& app, const std::string& name) {
+  return std::ranges::any_of(app.get_subcommands({}), [&name](const CLI::App* command) {
+    return command->get_name() == name;
+  });
+}
+
+}  // namespace
+
+Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
+  CLI::App app("Trains models whose states do not fit in device memory, from NVMe and host memory.",
+               "penstock");
+  app.set_version_flag("--version", "penstock " PENSTOCK_VERSION);
+  app.require_subcommand(1);
+  TrainArguments train_arguments;
+  ExportCommand export_options;
+  InspectCommand inspect_options;
+  const CLI::App* train = AddTrain(app, &train_arguments);
+  const CLI::App* export_command = AddExport(app, &export_options);
+  AddInspect(app, &inspect_options);
+  const CLI::App* tune =
+      app.add_subcommand("tune", "Find the best I/O settings for a drive (not implemented yet)")
+          ->allow_extras();
+  if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "unknown command {}; there are train, export, inspect and tune", arguments[0]);
+  }
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    return Command(PrintText{app.help()});
+  } catch (const CLI::CallForVersion& version) {
+    return Command(PrintText{std::string(version.what()) + "\n"});
+  } catch (const CLI::ParseError& error) {
+    return MakeError(ErrorCode::kInvalidArgument, "{}; penstock --help lists what there is",
+                     OneLine(error.what()));
+  }
+  if (tune->parsed()) {
+    return MakeError(ErrorCode::kInvalidArgument, "tune is not implemented yet");
+  }
+  if (train->parsed()) return MakeTrain(train_arguments);
+  if (export_command->parsed()) return Command(export_options);
+  return Command(inspect_options);
+}
+
+}  // namespace penstock::train

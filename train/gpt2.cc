@@ -1,0 +1,251 @@
+// One step of GPT-2, module by module. Gradients are reduced as they complete: ln_f after the head,
+// h.L-1 … h.0 each after its backward, wpe and wte at the end. wte's sum gets the head's part
+// first, then the embedding's, each in the order of the micro-batches.
+#include "train/gpt2.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/check.h"
+#include "train/gpt2_buffers.h"
+#include "train/gpt2_layer.h"
+#include "train/gpt2_spec.h"
+
+namespace penstock::train {
+namespace {
+
+using zero::ModuleId;
+
+/// A module between Acquire and Release. Must not outlive the engine.
+class HeldModule {
+ public:
+  static Result<HeldModule> Acquire(zero::Engine& engine, ModuleId module) {
+    PENSTOCK_ASSIGN(const std::byte* weights, engine.Acquire(module));
+    return HeldModule(engine, module, weights);
+  }
+  HeldModule(HeldModule&& other) noexcept
+      : engine_(std::exchange(other.engine_, nullptr)),
+        module_(other.module_),
+        weights_(other.weights_) {}
+  HeldModule& operator=(HeldModule&&) = delete;
+  ~HeldModule() {
+    if (engine_ != nullptr) engine_->Release(module_);
+  }
+
+  ModuleTensors tensors() const {
+    const offload::Layout& layout = engine_->layout();
+    return {&layout.module(module_), layout.dtype, weights_};
+  }
+  ModuleTensors tensors_with_gradients() const {
+    ModuleTensors tensors = this->tensors();
+    tensors.gradients = engine_->Gradients(module_);
+    return tensors;
+  }
+
+ private:
+  HeldModule(zero::Engine& engine, ModuleId module, const std::byte* weights)
+      : engine_(&engine), module_(module), weights_(weights) {}
+
+  zero::Engine* engine_;
+  ModuleId module_;
+  const std::byte* weights_;
+};
+
+/// Tokens on their way to the device, and the moment from which they may be overwritten.
+struct Staging {
+  std::vector<int32_t> tokens;  ///< inputs, then targets
+  device::Event copied;
+};
+
+class Gpt2Model final : public Gpt2 {
+ public:
+  Gpt2Model(const Gpt2Config& config, const Gpt2Shape& shape, kernels::DType dtype,
+            kernels::Operators& operators, Gpt2Buffers buffers)
+      : modules_(config),
+        dtype_(dtype),
+        micro_batches_(shape.micro_batches),
+        rows_(shape.micro_batch * shape.sequence),
+        vocabulary_(config.vocab_size),
+        operators_(operators),
+        buffers_(std::move(buffers)),
+        layer_(config, operators, buffers_.workspace) {
+    for (Staging& staging : staging_) staging.tokens.resize(2 * tokens());
+  }
+  ~Gpt2Model() override { done_.Wait(); }
+
+  Status ForwardBackward(zero::Engine& engine, std::span<const int32_t> inputs,
+                         std::span<const int32_t> targets) override;
+  Result<double> Loss() override;
+
+ private:
+  uint64_t tokens() const { return micro_batches_ * rows_; }
+  const int32_t* inputs(uint64_t micro_batch) const {
+    return buffers_.tokens.as<int32_t>() + micro_batch * rows_;
+  }
+  const int32_t* targets(uint64_t micro_batch) const { return inputs(micro_batch) + tokens(); }
+
+  void CopyTokens(device::Stream& stream, std::span<const int32_t> inputs,
+                  std::span<const int32_t> targets);
+  Status Enqueue(zero::Engine& engine);
+  Status EmbeddingForward(zero::Engine& engine);
+  Status LayerForward(zero::Engine& engine, uint64_t index);
+  Status Head(zero::Engine& engine);
+  Status LayerBackward(zero::Engine& engine, uint64_t index);
+  Status EmbeddingBackward(zero::Engine& engine);
+
+  const Gpt2Modules modules_;
+  const kernels::DType dtype_;
+  const uint64_t micro_batches_;
+  const uint64_t rows_;  ///< of a micro-batch
+  const uint64_t vocabulary_;
+  kernels::Operators& operators_;
+  Gpt2Buffers buffers_;
+  Gpt2Layer layer_;
+  std::array<Staging, 2> staging_;
+  size_t next_staging_ = 0;
+  device::Stream* stream_ = nullptr;  ///< of the last ForwardBackward
+  device::Event done_;                ///< all work of the last ForwardBackward
+  double loss_sum_ = 0;
+};
+
+Status Gpt2Model::ForwardBackward(zero::Engine& engine, std::span<const int32_t> inputs,
+                                  std::span<const int32_t> targets) {
+  PENSTOCK_CHECK(engine.layout().dtype == dtype_);
+  PENSTOCK_CHECK(engine.layout().modules.size() == modules_.layers + 3);
+  PENSTOCK_CHECK(inputs.size() == tokens() && targets.size() == tokens());
+  stream_ = &engine.compute_stream();
+  CopyTokens(*stream_, inputs, targets);
+  stream_->Zero(buffers_.loss.data(), buffers_.loss.size());
+  Status status = Enqueue(engine);
+  done_ = stream_->Record();
+  return status;
+}
+
+Result<double> Gpt2Model::Loss() {
+  PENSTOCK_CHECK(stream_ != nullptr, "no step was computed");
+  stream_->CopyToHost(reinterpret_cast<std::byte*>(&loss_sum_), buffers_.loss.data(),
+                      buffers_.loss.size());
+  PENSTOCK_TRY(stream_->Synchronize());
+  return loss_sum_ / static_cast<double>(tokens());
+}
+
+void Gpt2Model::CopyTokens(device::Stream& stream, std::span<const int32_t> inputs,
+                           std::span<const int32_t> targets) {
+  Staging& staging = staging_[next_staging_];
+  next_staging_ = (next_staging_ + 1) % staging_.size();
+  staging.copied.Wait();
+  std::copy(inputs.begin(), inputs.end(), staging.tokens.begin());
+  std::copy(targets.begin(), targets.end(),
+            staging.tokens.begin() + static_cast<ptrdiff_t>(inputs.size()));
+  for (const int32_t token : staging.tokens) {
+    PENSTOCK_CHECK(token >= 0 && static_cast<uint64_t>(token) < vocabulary_, "token {}", token);
+  }
+  stream.CopyToDevice(buffers_.tokens.data(), reinterpret_cast<std::byte*>(staging.tokens.data()),
+                      buffers_.tokens.size());
+  staging.copied = stream.Record();
+}
+
+Status Gpt2Model::Enqueue(zero::Engine& engine) {
+  PENSTOCK_TRY(EmbeddingForward(engine));
+  for (uint64_t i = 0; i < modules_.layers; ++i) PENSTOCK_TRY(LayerForward(engine, i));
+  PENSTOCK_TRY(Head(engine));
+  for (uint64_t i = modules_.layers; i-- > 0;) PENSTOCK_TRY(LayerBackward(engine, i));
+  return EmbeddingBackward(engine);
+}
+
+Status Gpt2Model::EmbeddingForward(zero::Engine& engine) {
+  PENSTOCK_ASSIGN(const HeldModule wte, HeldModule::Acquire(engine, modules_.wte()));
+  PENSTOCK_ASSIGN(const HeldModule wpe, HeldModule::Acquire(engine, modules_.wpe()));
+  for (uint64_t m = 0; m < micro_batches_; ++m) {
+    operators_.EmbeddingForward(*stream_, inputs(m), wte.tensors().weight(kTable),
+                                wpe.tensors().weight(kTable), buffers_.checkpoint(0, m).data());
+  }
+  return {};
+}
+
+Status Gpt2Model::LayerForward(zero::Engine& engine, uint64_t index) {
+  PENSTOCK_ASSIGN(const HeldModule held, HeldModule::Acquire(engine, modules_.layer(index)));
+  const ModuleTensors tensors = held.tensors();
+  for (uint64_t m = 0; m < micro_batches_; ++m) {
+    layer_.Forward(*stream_, tensors, buffers_.checkpoint(index, m).data(),
+                   buffers_.checkpoint(index + 1, m).data());
+  }
+  return {};
+}
+
+/// ln_f, logits, loss and back. The gradient is computed into the dead norm buffer, which then
+/// changes places with the last layer's output.
+Status Gpt2Model::Head(zero::Engine& engine) {
+  {
+    PENSTOCK_ASSIGN(const HeldModule ln_f, HeldModule::Acquire(engine, modules_.ln_f()));
+    PENSTOCK_ASSIGN(const HeldModule wte, HeldModule::Acquire(engine, modules_.wte()));
+    const ModuleTensors norm_tensors = ln_f.tensors_with_gradients();
+    const ModuleTensors table = wte.tensors_with_gradients();
+    const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(tokens()));
+    Gpt2Workspace& workspace = buffers_.workspace;
+    for (uint64_t m = 0; m < micro_batches_; ++m) {
+      device::DeviceBuffer& x = buffers_.checkpoint(modules_.layers, m);
+      std::byte* const d_norm = workspace.attention.data();
+      layer_.Norm(*stream_, norm_tensors, kFinalNorm, x.data());
+      operators_.HeadForwardBackward(*stream_, workspace.norm.data(), table.weight(kTable),
+                                     targets(m), gradient_scale, buffers_.loss.as<double>(), d_norm,
+                                     table.gradient(kTable));
+      layer_.NormBackward(*stream_, norm_tensors, kFinalNorm, x.data(), d_norm, false,
+                          workspace.norm.data());
+      std::swap(x, workspace.norm);
+    }
+  }
+  return engine.ReduceGradients(modules_.ln_f());
+}
+
+Status Gpt2Model::LayerBackward(zero::Engine& engine, uint64_t index) {
+  {
+    PENSTOCK_ASSIGN(const HeldModule held, HeldModule::Acquire(engine, modules_.layer(index)));
+    const ModuleTensors tensors = held.tensors_with_gradients();
+    for (uint64_t m = 0; m < micro_batches_; ++m) {
+      layer_.Backward(*stream_, tensors, buffers_.checkpoint(index, m).data(),
+                      buffers_.checkpoint(modules_.layers, m).data());
+    }
+  }
+  return engine.ReduceGradients(modules_.layer(index));
+}
+
+Status Gpt2Model::EmbeddingBackward(zero::Engine& engine) {
+  float* const d_wte = engine.Gradients(modules_.wte());
+  float* const d_wpe = engine.Gradients(modules_.wpe());
+  for (uint64_t m = 0; m < micro_batches_; ++m) {
+    operators_.EmbeddingBackward(*stream_, inputs(m),
+                                 buffers_.checkpoint(modules_.layers, m).data(), d_wte, d_wpe);
+  }
+  PENSTOCK_TRY(engine.ReduceGradients(modules_.wpe()));
+  return engine.ReduceGradients(modules_.wte());
+}
+
+}  // namespace
+
+kernels::OperatorShapes Gpt2OperatorShapes(const Gpt2Config& config, const Gpt2Shape& shape) {
+  return {.batch = shape.micro_batch,
+          .sequence = shape.sequence,
+          .width = config.n_embd,
+          .heads = config.n_head,
+          .hidden = config.hidden(),
+          .vocabulary = config.vocab_size};
+}
+
+Result<std::unique_ptr<Gpt2>> Gpt2::Create(const Gpt2Config& config, const Gpt2Shape& shape,
+                                           kernels::DType dtype, device::Device& device,
+                                           kernels::Operators& operators) {
+  PENSTOCK_CHECK(shape.micro_batch > 0 && shape.micro_batches > 0 && shape.sequence > 0);
+  if (shape.sequence > config.n_positions) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "a sequence of {} tokens does not fit the model's n_positions of {}; choose a "
+                     "shorter --sequence-length",
+                     shape.sequence, config.n_positions);
+  }
+  PENSTOCK_ASSIGN(Gpt2Buffers buffers, Gpt2Buffers::Allocate(config, shape, dtype, device));
+  return std::unique_ptr<Gpt2>(
+      std::make_unique<Gpt2Model>(config, shape, dtype, operators, std::move(buffers)));
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,81 @@
+#include "train/metrics.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+namespace penstock::train {
+namespace {
+
+double Seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+}  // namespace
+
+double ModelCost::FlopsPerStep(uint64_t tokens) const {
+  const double per_token = 6.0 * static_cast<double>(parameters) +
+                           12.0 * static_cast<double>(layers) * static_cast<double>(width) *
+                               static_cast<double>(sequence);
+  return static_cast<double>(tokens) * per_token;
+}
+
+void Measure(const Snapshot& begin, const Snapshot& end, const ModelCost& cost, StepRow* row) {
+  row->step_s = Seconds(end.time - begin.time);
+  // A step takes time; the bound only keeps a clock that stood still from dividing by zero.
+  const double seconds = std::max(row->step_s, 1e-9);
+  row->tokens_per_s = static_cast<double>(row->tokens) / seconds;
+  row->tflops = cost.FlopsPerStep(row->tokens) / seconds / 1e12;
+  row->compute_s = Seconds(end.activity.compute - begin.activity.compute);
+  row->io_wait_s = Seconds(end.activity.io_wait - begin.activity.io_wait);
+  row->optimizer_s = Seconds(end.activity.optimizer - begin.activity.optimizer);
+  row->device_peak_bytes = end.device_peak.value;
+  row->host_peak_bytes = end.host_peak.value;
+  row->nvme_read_bytes = end.counters.nvme_read_bytes - begin.counters.nvme_read_bytes;
+  row->nvme_write_bytes = end.counters.nvme_write_bytes - begin.counters.nvme_write_bytes;
+}
+
+std::string ToJson(const StepRow& row) {
+  const nlohmann::ordered_json json = {
+      {"step", row.step},
+      {"loss", row.loss},
+      {"grad_norm", row.grad_norm},
+      {"lr", row.lr},
+      {"loss_scale", row.loss_scale},
+      {"skipped", row.skipped},
+      {"tokens", row.tokens},
+      {"step_s", row.step_s},
+      {"tokens_per_s", row.tokens_per_s},
+      {"tflops", row.tflops},
+      {"compute_s", row.compute_s},
+      {"io_wait_s", row.io_wait_s},
+      {"optimizer_s", row.optimizer_s},
+      {"device_peak_bytes", row.device_peak_bytes},
+      {"host_peak_bytes", row.host_peak_bytes},
+      {"nvme_read_bytes", row.nvme_read_bytes},
+      {"nvme_write_bytes", row.nvme_write_bytes},
+  };
+  return json.dump();
+}
+
+Result<MetricsWriter> MetricsWriter::Create(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
+  if (!fd.valid()) return ErrnoError(errno, "creating " + path);
+  return MetricsWriter(path, std::move(fd));
+}
+
+Status MetricsWriter::Append(const StepRow& row) {
+  const std::string line = ToJson(row) + "\n";
+  size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t written = ::write(fd_.get(), line.data() + done, line.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return ErrnoError(errno, "appending to " + path_);
+    done += static_cast<size_t>(written);
+  }
+  return {};
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,53 @@
+// RUN/summary.json: what a run was and what it came to. docs/metrics.md lists the fields.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/units.h"
+#include "offload/layout.h"
+#include "train/metrics.h"
+#include "zero/config.h"
+
+namespace penstock::train {
+
+/// What one run of the training loop did, from its first snapshot to its last.
+struct LoopSummary {
+  uint64_t steps = 0;    ///< done in this run
+  uint64_t skipped = 0;  ///< of these
+  uint64_t tokens = 0;
+  uint64_t last_step = 0;  ///< number of the last step done, in any run
+  uint64_t committed_step = 0;
+  bool interrupted = false;
+  std::optional<double> first_loss;
+  std::optional<double> last_loss;
+  Snapshot begin;
+  Snapshot end;
+
+  double seconds() const { return std::chrono::duration<double>(end.time - begin.time).count(); }
+};
+
+struct RunSummary {
+  LoopSummary loop;
+  ModelCost cost;
+  Bytes device_memory;  ///< the limits that held
+  Bytes host_memory;
+  std::string aio_engine;
+  std::string device;       ///< "cpu", "cuda"
+  std::string device_name;  ///< for people
+  uint64_t seed = 0;
+  zero::Config config;
+  offload::Layout layout;
+
+  /// Adam in mixed precision: 16 bytes a parameter.
+  Bytes model_state() const { return Bytes{16 * layout.parameters}; }
+};
+
+/// The file's text, indented.
+std::string ToJson(const RunSummary& summary);
+
+/// The table a run ends with on stdout.
+std::string ToTable(const RunSummary& summary);
+
+}  // namespace penstock::train

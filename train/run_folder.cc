@@ -1,0 +1,151 @@
+#include "train/run_folder.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "base/unique_fd.h"
+
+namespace penstock::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr int kInfoVersion = 1;
+
+std::string InfoPath(const std::string& folder) { return folder + "/run.json"; }
+
+Status WriteAll(const std::string& path, const std::string& text) {
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!fd.valid()) return ErrnoError(errno, "creating " + path);
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t written = ::write(fd.get(), text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return ErrnoError(errno, "writing " + path);
+    done += static_cast<size_t>(written);
+  }
+  if (::fsync(fd.get()) != 0) return ErrnoError(errno, "synchronising " + path);
+  return {};
+}
+
+Status SyncFolder(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoError(errno, "opening folder " + path);
+  if (::fsync(fd.get()) != 0) return ErrnoError(errno, "synchronising folder " + path);
+  return {};
+}
+
+/// "state.penstock" for RUN/state.penstock, everything else unchanged: a run whose state lies in
+/// RUN can be moved.
+std::string RelativeTo(const fs::path& folder, const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
+  std::error_code ignored;
+  return fs::equivalent(parent, folder, ignored) ? fs::path(path).filename().string() : path;
+}
+
+Json ParseOr(const std::string& text, Json otherwise) {
+  Json parsed = Json::parse(text, nullptr, false);
+  return parsed.is_discarded() ? std::move(otherwise) : parsed;
+}
+
+}  // namespace
+
+Status WriteFileDurably(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".tmp";
+  PENSTOCK_TRY(WriteAll(temporary, text));
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    return ErrnoError(errno, "renaming " + temporary + " to " + path);
+  }
+  return SyncFolder(fs::path(path).parent_path().string());
+}
+
+Result<RunFolder> RunFolder::Create(const std::string& path) {
+  std::error_code error;
+  fs::path absolute = fs::absolute(path, error).lexically_normal();
+  if (!absolute.has_filename()) absolute = absolute.parent_path();
+  if (fs::exists(fs::symlink_status(absolute, error))) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "--out {}: it exists already; continue it with --resume, or name another folder", path);
+  }
+  fs::create_directories(absolute.parent_path(), error);
+  if (error) return ErrnoError(error.value(), "creating " + absolute.parent_path().string());
+  // create_directory accepts a folder that appeared meanwhile; the run must be the one that made
+  // it.
+  if (!fs::create_directory(absolute, error)) {
+    return ErrnoError(error ? error.value() : EEXIST, "creating " + absolute.string());
+  }
+  return RunFolder(absolute.string());
+}
+
+RunFolder::RunFolder(RunFolder&& other) noexcept
+    : path_(std::move(other.path_)), remove_(std::exchange(other.remove_, false)) {}
+
+RunFolder::~RunFolder() {
+  if (!remove_) return;
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+Status RunFolder::WriteInfo(const RunInfo& info) const {
+  const Json json = {
+      {"version", kInfoVersion},
+      {"program", info.version},
+      {"state_path", RelativeTo(path_, info.state_path)},
+      {"state_uuid", info.state_uuid},
+      {"seed", info.seed},
+      {"device", info.device},
+      {"sequence_length", info.sequence_length},
+      {"data", {{"path", info.data_path}, {"order", info.data_order}}},
+      {"model", info.model_json},
+  };
+  return WriteFileDurably(InfoPath(path_), json.dump(2) + "\n");
+}
+
+Status RunFolder::WriteSummary(const std::string& text) const {
+  return WriteFileDurably(SummaryPath(), text);
+}
+
+Result<RunInfo> ReadRunInfo(const std::string& folder) {
+  const std::string path = InfoPath(folder);
+  std::ifstream in(path);
+  if (!in) {
+    return MakeError(ErrorCode::kNotFound,
+                     "{} cannot be read: {} is not the folder of a run that penstock train made",
+                     path, folder);
+  }
+  std::ostringstream text;
+  text << in.rdbuf();
+  const Json json = ParseOr(text.str(), Json());
+  try {
+    if (json.at("version").get<int>() != kInfoVersion) {
+      return MakeError(ErrorCode::kCorruption, "{}: version {} is not known to this program", path,
+                       json.at("version").dump());
+    }
+    RunInfo info;
+    info.version = json.at("program").get<std::string>();
+    const fs::path state = json.at("state_path").get<std::string>();
+    info.state_path = state.is_absolute() ? state.string() : (fs::path(folder) / state).string();
+    info.state_uuid = json.at("state_uuid").get<std::string>();
+    info.seed = json.at("seed").get<uint64_t>();
+    info.device = json.at("device").get<std::string>();
+    info.sequence_length = json.at("sequence_length").get<uint64_t>();
+    info.data_path = json.at("data").at("path").get<std::string>();
+    info.data_order = json.at("data").at("order").get<std::string>();
+    info.model_json = json.at("model").get<std::string>();
+    return info;
+  } catch (const nlohmann::json::exception& error) {
+    return MakeError(ErrorCode::kCorruption, "{} is damaged: {}", path, error.what());
+  }
+}
+
+}  // namespace penstock::train

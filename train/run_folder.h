@@ -1,0 +1,62 @@
+// RUN, the folder of one training: run.json, metrics.jsonl, summary.json and, where no home is
+// nvme, the state file.
+//
+// run.json says what the run is and where its state lies, so that export and inspect need no other
+// argument. Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+
+namespace penstock::train {
+
+/// The contents of run.json.
+struct RunInfo {
+  std::string version;     ///< of the program that made it
+  std::string state_path;  ///< absolute; stored relative to RUN where it lies there
+  std::string state_uuid;
+  std::string model_json;  ///< the model's config.json, verbatim
+  std::string data_path;   ///< absolute
+  std::string data_order;  ///< "shuffle", "sequential"
+  std::string device;      ///< "cpu", "cuda"
+  uint64_t seed = 0;
+  uint64_t sequence_length = 0;
+};
+
+class RunFolder {
+ public:
+  /// Makes the folder and those above it. Errors: kInvalidArgument where the path exists; of mkdir.
+  static Result<RunFolder> Create(const std::string& path);
+  RunFolder(RunFolder&& other) noexcept;
+  RunFolder& operator=(RunFolder&& other) = delete;
+  /// Removes the folder again, with what the run put there, unless Keep was called: a run that
+  /// fails before the end of its first step leaves nothing that its repetition would stumble over.
+  ~RunFolder();
+
+  void Keep() { remove_ = false; }
+
+  const std::string& path() const { return path_; }
+  std::string MetricsPath() const { return path_ + "/metrics.jsonl"; }
+  std::string SummaryPath() const { return path_ + "/summary.json"; }
+
+  Status WriteInfo(const RunInfo& info) const;
+  Status WriteSummary(const std::string& text) const;
+
+ private:
+  explicit RunFolder(std::string path) : path_(std::move(path)) {}
+
+  std::string path_;
+  bool remove_ = true;
+};
+
+/// Reads RUN/run.json. Errors: kNotFound where `folder` is no run, kCorruption where it cannot be
+/// read.
+Result<RunInfo> ReadRunInfo(const std::string& folder);
+
+/// Writes `text` under a temporary name, synchronises, renames over `path` and synchronises the
+/// folder.
+Status WriteFileDurably(const std::string& path, const std::string& text);
+
+}  // namespace penstock::train

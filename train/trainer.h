@@ -1,0 +1,40 @@
+// A whole training: from the names on the command line to the summary.
+//
+// Threads: one training at a time, on the main thread (it takes over SIGINT and SIGTERM).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "train/data.h"
+#include "train/metrics_summary.h"
+
+namespace penstock::train {
+
+enum class DeviceChoice { kAuto, kCpu, kCuda };
+
+/// The command line of `penstock train`.
+struct TrainOptions {
+  std::string model;                 ///< config.json or a folder that holds one
+  std::vector<std::string> configs;  ///< later files override key by key
+  std::string data;
+  std::string out;                ///< RUN; must not exist
+  std::optional<uint64_t> steps;  ///< number of the last step; none: one epoch
+  uint64_t seed = 0;
+  DeviceChoice device = DeviceChoice::kAuto;
+  std::optional<Bytes> device_memory;
+  std::optional<Bytes> host_memory;
+  std::optional<uint64_t> sequence_length;  ///< none: the model's context length
+  DataOrder data_order = DataOrder::kShuffle;
+};
+
+/// Trains, commits, writes RUN/summary.json. After SIGINT or SIGTERM the running step is finished,
+/// committed and summed up, and the summary says `interrupted`. A failure before the first step
+/// leaves nothing behind; after a later one RUN holds the rows so far and the last commit.
+Result<RunSummary> Train(const TrainOptions& options);
+
+}  // namespace penstock::train

@@ -1,0 +1,155 @@
+#include "train/trainer_job.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "train/log.h"
+#include "train/weights.h"
+
+namespace penstock::train {
+namespace {
+
+Result<std::string> ReadText(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return ErrnoError(errno, "--config " + path);
+  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  if (in.bad()) return ErrnoError(errno, "--config " + path);
+  return text;
+}
+
+Result<zero::Config> ReadConfig(const TrainOptions& options) {
+  std::vector<zero::ConfigSource> sources;
+  for (const std::string& path : options.configs) {
+    PENSTOCK_ASSIGN(std::string text, ReadText(path));
+    sources.push_back({path, std::move(text)});
+  }
+  PENSTOCK_ASSIGN(zero::Config config, zero::ParseConfig(sources, 1));
+  if (options.device_memory.has_value()) config.device_memory = options.device_memory;
+  if (options.host_memory.has_value()) config.host_memory = options.host_memory;
+  return config;
+}
+
+void LogConfig(const zero::Config& config) {
+  if (!config.superseded.empty()) {
+    LogNotice(fmt::format("config: these keys tune DeepSpeed's own buffers and have no effect: {}",
+                          fmt::join(config.superseded, ", ")));
+  }
+  if (!config.automatic.empty()) {
+    LogNotice(fmt::format("config: \"auto\" takes the default for {}",
+                          fmt::join(config.automatic, ", ")));
+  }
+}
+
+Result<uint64_t> SequenceLength(const TrainOptions& options, const ModelSource& model) {
+  const uint64_t context = model.config.n_positions;
+  const uint64_t sequence = options.sequence_length.value_or(context);
+  if (sequence == 0 || sequence > context) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--sequence-length {}: the context of {} has {} positions; give 1 to {}",
+                     sequence, model.config_path, context, context);
+  }
+  return sequence;
+}
+
+Result<BatchReader> OpenData(const TrainOptions& options, const ModelSource& model,
+                             uint64_t sequence) {
+  PENSTOCK_ASSIGN(std::unique_ptr<TokenData> tokens, TokenData::Open(options.data));
+  return BatchReader::Create(std::move(tokens), options.data_order, options.seed, sequence,
+                             model.config.vocab_size);
+}
+
+/// The weights that lie beside the config, or new ones. Files that are damaged are a wrong model
+/// (exit 2), as a config that is damaged would be, and no failure of the environment.
+Result<zero::TensorSource> Weights(const ModelSource& model, const zero::ModelSpec& spec,
+                                   uint64_t seed) {
+  if (model.weight_files.empty()) return Gpt2Initialization(model.config, seed);
+  Result<WeightFiles> files = OpenWeights(model.weight_files, spec);
+  if (!files.ok() && files.error().code == ErrorCode::kCorruption) {
+    return Error{ErrorCode::kInvalidArgument, files.error().message};
+  }
+  PENSTOCK_TRY(files.status());
+  LogNotices(files->notices);
+  return std::move(files->source);
+}
+
+}  // namespace
+
+Result<TrainJob> PrepareJob(const TrainOptions& options) {
+  PENSTOCK_ASSIGN(ModelSource model, ReadModel(options.model));
+  PENSTOCK_ASSIGN(zero::Config config, ReadConfig(options));
+  ChooseThreads(std::thread::hardware_concurrency(), &config);
+  PENSTOCK_ASSIGN(const uint64_t sequence, SequenceLength(options, model));
+  PENSTOCK_ASSIGN(BatchReader data, OpenData(options, model, sequence));
+  const Gpt2Shape shape = {.micro_batch = config.micro_batch_size,
+                           .micro_batches = config.gradient_accumulation_steps,
+                           .sequence = sequence};
+  uint64_t last_step = options.steps.value_or(0);
+  if (!options.steps.has_value()) {
+    PENSTOCK_ASSIGN(last_step, EpochSteps(data.rows(), shape.micro_batch * shape.micro_batches));
+  }
+  const device::Kind kind =
+      options.device == DeviceChoice::kCuda ? device::Kind::kCuda : device::Kind::kCpu;
+  zero::ModelSpec spec = Gpt2Spec(model.config);
+  PENSTOCK_ASSIGN(MemoryNeeds needs, PlanMemory(spec, model.config, shape, config, kind));
+  PENSTOCK_ASSIGN(const MachineMemory machine, ReadMachineMemory());
+  PENSTOCK_ASSIGN(const MemoryBudget budget, DecideBudget(needs, config, machine));
+  LogNotices(model.notices);
+  LogConfig(config);
+  PENSTOCK_ASSIGN(zero::TensorSource weights, Weights(model, spec, options.seed));
+  return TrainJob{.model = std::move(model),
+                  .config = std::move(config),
+                  .spec = std::move(spec),
+                  .weights = std::move(weights),
+                  .shape = shape,
+                  .data = std::move(data),
+                  .data_path = std::filesystem::absolute(options.data).string(),
+                  .last_step = last_step,
+                  .device = kind,
+                  .needs = std::move(needs),
+                  .budget = budget};
+}
+
+Status CheckOneRank(const Environment& environment) {
+  constexpr std::pair<const char*, const char*> kLaunchers[] = {
+      {"WORLD_SIZE", "RANK"},
+      {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+      {"SLURM_NTASKS", "SLURM_PROCID"},
+  };
+  for (const auto& [size, rank] : kLaunchers) {
+    const std::optional<std::string> ranks = environment(size);
+    if (!ranks.has_value() || !environment(rank).has_value() || *ranks == "1") continue;
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{}={}: training with several ranks is not implemented yet; start one process "
+                     "without a launcher, or unset {}",
+                     size, *ranks, size);
+  }
+  return {};
+}
+
+Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step) {
+  if (rows < rows_per_step) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "the data has {} rows, and a step takes {}: there is no whole step in an epoch; "
+        "give --steps, more data or a smaller batch",
+        rows, rows_per_step);
+  }
+  return rows / rows_per_step;
+}
+
+void ChooseThreads(unsigned cores, zero::Config* config) {
+  cores = std::max(cores, 1U);
+  if (config->compute_threads == 0) config->compute_threads = static_cast<int>(cores);
+  if (config->optimizer_threads == 0) {
+    config->optimizer_threads = cores <= 2 ? 1 : static_cast<int>(std::max(cores / 4, 1U));
+  }
+}
+
+}  // namespace penstock::train

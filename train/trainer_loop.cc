@@ -1,0 +1,133 @@
+#include "train/trainer_loop.h"
+
+#include <nlohmann/json.hpp>
+#include <span>
+
+namespace penstock::train {
+
+TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
+    : parts_(std::move(parts)), options_(std::move(options)), state_(options_.start) {
+  const Gpt2Shape& shape = options_.shape;
+  inputs_.resize(shape.micro_batches * shape.micro_batch * shape.sequence);
+  targets_.resize(inputs_.size());
+}
+
+Result<LoopSummary> TrainLoop::Run() {
+  summary_.begin = Now();
+  last_commit_ = summary_.begin.time;
+  while (state_.step < options_.last_step && !parts_.stop_requested()) {
+    const Snapshot now = Now();
+    PENSTOCK_TRY(CloseRow(now));
+    row_begin_ = now;
+    PENSTOCK_TRY(RunStep());
+    parts_.worth_keeping();
+    if (state_.skipped_in_a_row >= kMaxSkippedInARow) {
+      PENSTOCK_TRY(CloseRow(Now()));
+      return MakeError(ErrorCode::kNumeric,
+                       "step {}: {} steps in a row had gradients that are not finite and were "
+                       "skipped; the last commit stands; a lower learning rate may help",
+                       state_.step, state_.skipped_in_a_row);
+    }
+    if (CommitDue()) PENSTOCK_TRY(Commit());
+  }
+  if (committed_step_ != state_.step) PENSTOCK_TRY(Commit());
+  summary_.end = Now();
+  PENSTOCK_TRY(CloseRow(summary_.end));
+  summary_.last_step = state_.step;
+  summary_.committed_step = *committed_step_;
+  summary_.interrupted = state_.step < options_.last_step;
+  return summary_;
+}
+
+Status TrainLoop::RunStep() {
+  const uint64_t step = state_.step + 1;
+  const zero::Config& config = options_.config;
+  PENSTOCK_TRY(ReadBatch(step));
+  PENSTOCK_TRY(parts_.model.ForwardBackward(parts_.engine, inputs_, targets_));
+  const uint64_t t = state_.optimizer_steps + 1;
+  const double lr = zero::LearningRate(config.scheduler, config.optimizer.lr, t);
+  PENSTOCK_ASSIGN(const zero::StepOutcome outcome, parts_.engine.Step(lr, t));
+  PENSTOCK_ASSIGN(const double loss, parts_.model.Loss());
+
+  StepRow row;
+  row.step = step;
+  row.loss = loss;
+  row.grad_norm = outcome.grad_norm;
+  row.lr = lr;
+  row.skipped = outcome.skipped;
+  row.tokens = inputs_.size();
+  Count(row);
+  row_ = row;
+  return {};
+}
+
+Status TrainLoop::ReadBatch(uint64_t step) {
+  const Gpt2Shape& shape = options_.shape;
+  const size_t tokens = shape.micro_batch * shape.sequence;
+  for (uint64_t j = 0; j < shape.micro_batches; ++j) {
+    const uint64_t index = (step - 1) * shape.micro_batches + j;
+    PENSTOCK_TRY(parts_.data.Read(index, shape.micro_batch,
+                                  std::span(inputs_).subspan(j * tokens, tokens),
+                                  std::span(targets_).subspan(j * tokens, tokens)));
+  }
+  return {};
+}
+
+void TrainLoop::Count(const StepRow& row) {
+  state_.step = row.step;
+  state_.optimizer_steps += row.skipped ? 0 : 1;
+  state_.skipped_in_a_row = row.skipped ? state_.skipped_in_a_row + 1 : 0;
+  summary_.steps += 1;
+  summary_.skipped += row.skipped ? 1 : 0;
+  summary_.tokens += row.tokens;
+  if (!summary_.first_loss.has_value()) summary_.first_loss = row.loss;
+  summary_.last_loss = row.loss;
+}
+
+Status TrainLoop::CloseRow(const Snapshot& now) {
+  if (!row_.has_value()) return {};
+  Measure(row_begin_, now, options_.cost, &*row_);
+  PENSTOCK_TRY(parts_.metrics.Append(*row_));
+  parts_.progress.Report(*row_);
+  row_.reset();
+  return {};
+}
+
+bool TrainLoop::CommitDue() const {
+  const zero::Config& config = options_.config;
+  if (state_.step == options_.last_step) return false;  // the final commit is next
+  if (config.commit_every_steps > 0 &&
+      state_.step % static_cast<uint64_t>(config.commit_every_steps) == 0) {
+    return true;
+  }
+  const std::chrono::duration<double> since = std::chrono::steady_clock::now() - last_commit_;
+  return config.commit_every_seconds > 0 && since.count() >= config.commit_every_seconds;
+}
+
+Status TrainLoop::Commit() {
+  zero::TrainState state = state_;
+  nlohmann::ordered_json json = {{"run", options_.start.run_json}};
+  if (row_.has_value()) {
+    // The row reaches metrics.jsonl only when the next step starts: without this copy a crash in
+    // between would leave a committed step without its row.
+    StepRow row = *row_;
+    Measure(row_begin_, Now(), options_.cost, &row);
+    json["row"] = nlohmann::ordered_json::parse(ToJson(row));
+  }
+  state.run_json = json.dump();
+  PENSTOCK_TRY(parts_.engine.Commit(state));
+  parts_.worth_keeping();
+  committed_step_ = state.step;
+  last_commit_ = std::chrono::steady_clock::now();
+  return {};
+}
+
+Snapshot TrainLoop::Now() const {
+  return {.time = std::chrono::steady_clock::now(),
+          .activity = parts_.meter.Totals(),
+          .counters = parts_.engine.counters(),
+          .device_peak = parts_.device.peak(),
+          .host_peak = parts_.engine.host_peak()};
+}
+
+}  // namespace penstock::train

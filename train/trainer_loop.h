@@ -1,0 +1,82 @@
+// The loop over steps: data in, forward and backward, update, one row each, commits when they are
+// due.
+//
+// A row is complete when the next step's forward starts, so it is written then; the last one after
+// the final commit. Threads: one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/activity.h"
+#include "base/result.h"
+#include "device/device.h"
+#include "train/data.h"
+#include "train/gpt2.h"
+#include "train/metrics.h"
+#include "train/metrics_summary.h"
+#include "train/progress.h"
+#include "zero/config.h"
+#include "zero/engine.h"
+
+namespace penstock::train {
+
+/// More skipped steps in a row than this is a failure.
+inline constexpr uint64_t kMaxSkippedInARow = 20;
+
+/// What the loop works with; all of it is borrowed.
+struct LoopParts {
+  zero::Engine& engine;
+  Gpt2& model;
+  BatchReader& data;
+  const device::Device& device;
+  const ActivityMeter& meter;
+  MetricsWriter& metrics;
+  Progress& progress;
+  std::function<bool()> stop_requested;  ///< asked before every step
+  std::function<void()> worth_keeping;  ///< called after every step and commit: the run has results
+};
+
+struct LoopOptions {
+  zero::Config config;
+  Gpt2Shape shape;
+  ModelCost cost;
+  uint64_t last_step = 0;
+  zero::TrainState start;  ///< where the run stands; its run_json is what identifies the run
+};
+
+class TrainLoop {
+ public:
+  TrainLoop(LoopParts parts, LoopOptions options);
+
+  /// Runs to the last step or until it is asked to stop, then commits. Errors: those of the parts;
+  /// kNumeric after kMaxSkippedInARow skipped steps.
+  Result<LoopSummary> Run();
+
+ private:
+  Status RunStep();
+  Status ReadBatch(uint64_t step);
+  /// Accounts for the outcome of a step in the state and in the sums.
+  void Count(const StepRow& row);
+  /// Ends the open row, if there is one, at `now`.
+  Status CloseRow(const Snapshot& now);
+  bool CommitDue() const;
+  Status Commit();
+  Snapshot Now() const;
+
+  LoopParts parts_;
+  const LoopOptions options_;
+  zero::TrainState state_;
+  LoopSummary summary_;
+  std::vector<int32_t> inputs_;
+  std::vector<int32_t> targets_;
+  std::optional<StepRow> row_;  ///< of the step that has not ended
+  Snapshot row_begin_;
+  std::optional<uint64_t> committed_step_;
+  std::chrono::steady_clock::time_point last_commit_;
+};
+
+}  // namespace penstock::train
