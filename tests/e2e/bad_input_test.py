@@ -1,0 +1,264 @@
+"""What users and machines get wrong: exit code, one line that names it, nothing left behind."""
+import fcntl
+import os
+import struct
+import unittest
+
+import harness
+from harness import make_config, merge
+
+CONFIG = make_config(param="cpu", optimizer="cpu")
+
+
+class RefusalTest(harness.PenstockTest):
+    """Refused before the first step: RUN is not there afterwards, so a repetition can use it."""
+
+    def assert_refused(self, code, *fragments, config=None, more=(), **keywords):
+        outcome, run = self.train(CONFIG if config is None else config, *more,
+                                  **{"steps": 2, **keywords})
+        self.assert_fails(outcome, code, *fragments)
+        self.assertFalse(os.path.exists(run), "a refused run left its folder behind")
+
+
+class ConfigTest(RefusalTest):
+    def test_typos_name_the_path_and_the_nearest_key(self):
+        for override, typo, meant in [
+            ({"gradient_cliping": 1.0}, "gradient_cliping", "gradient_clipping"),
+            ({"zero_optimization": {"stag": 3}}, "zero_optimization.stag", "stage"),
+            ({"aio": {"que_depth": 8}}, "aio.que_depth", "queue_depth"),
+            ({"penstock": {"aio": {"engin": "threads"}}}, "penstock.aio.engin", "engine"),
+        ]:
+            with self.subTest(typo=typo):
+                self.assert_refused(2, typo, meant, config=merge(CONFIG, override))
+
+    def test_duplicate_key(self):
+        self.assert_refused(2, "bf16", config='{"train_batch_size": 2, "bf16": {}, "bf16": {}}')
+
+    def test_wrong_type(self):
+        self.assert_refused(2, "gradient_clipping",
+                            config=merge(CONFIG, {"gradient_clipping": "one"}))
+
+    def test_negative_learning_rate(self):
+        self.assert_refused(2, "optimizer.params.lr",
+                            config=merge(CONFIG, {"optimizer": {"params": {"lr": -1e-3}}}))
+
+    def test_batch_sizes_that_contradict_each_other(self):
+        self.assert_refused(2, "train_batch_size", config=merge(CONFIG, {"train_batch_size": 7}))
+
+    def test_no_batch_size(self):
+        self.assert_refused(2, "train_batch_size", config="{}")
+
+    def test_broken_json(self):
+        self.assert_refused(2, "config1.json", config='{"train_batch_size": 2,')
+        self.assert_refused(2, "config2.json", config="")
+
+    def test_missing_file(self):
+        outcome = harness.penstock("train", "--model", self.make_model(),
+                                   "--data", self.make_data(),
+                                   "--config", self.path("no.json"), "--out", self.path("run"))
+        self.assert_fails(outcome, 3, "no.json")
+
+
+class CommandLineTest(RefusalTest):
+    def test_what_is_not_there_yet_says_so(self):
+        self.assert_refused(2, "not implemented yet", more=["--resume"])
+        self.assert_refused(2, "not implemented yet", more=["--trace", self.path("trace.json")])
+        self.assert_fails(harness.penstock("tune", "--nvme-path", self.folder), 2,
+                          "not implemented yet")
+
+    def test_several_ranks(self):
+        self.assert_refused(2, "WORLD_SIZE",
+                            env={**os.environ, "WORLD_SIZE": "2", "RANK": "0"})
+
+    def test_unknown_option_and_command(self):
+        self.assert_refused(2, "--setps", more=["--setps", "3"])
+        self.assert_fails(harness.penstock("trian"), 2, "trian")
+        self.assert_fails(harness.penstock(), 2)
+
+    def test_help_is_no_error(self):
+        for arguments in (["--help"], ["train", "--help"], ["--version"]):
+            outcome = harness.penstock(*arguments)
+            self.assertEqual((outcome.code, outcome.stderr), (0, ""))
+            self.assertIn("penstock", outcome.stdout)
+
+    def test_no_cuda_device(self):
+        if os.path.exists("/dev/nvidia0"):
+            self.skipTest("this machine has one")
+        self.assert_refused(3, "cuda", more=["--device", "cuda"])
+
+    def test_run_that_exists(self):
+        run = self.make_folder("taken")
+        outcome, _ = self.train(CONFIG, out=run, steps=1)
+        self.assert_fails(outcome, 2, "--resume", "taken")
+        self.assertEqual(os.listdir(run), [])
+
+    def test_sequence_longer_than_the_context(self):
+        self.assert_refused(2, "--sequence-length 65", "64", more=["--sequence-length", "65"])
+
+
+class ModelAndDataTest(RefusalTest):
+    def test_missing_paths(self):
+        self.assert_refused(3, "nowhere", model=self.path("nowhere"))
+        self.assert_refused(3, "nowhere", data=self.path("nowhere"))
+
+    def test_unknown_model_type(self):
+        self.assert_refused(2, "mamba", model=self.make_model(model_type="mamba"))
+
+    def test_data_shorter_than_a_row(self):
+        self.assert_refused(2, "short.txt", data=self.write("short.txt", b"x" * 64))
+
+    def test_epoch_without_a_whole_step(self):
+        self.assert_refused(2, "1 row", data=self.write("row.txt", b"x" * 65), steps=None)
+
+    def test_token_outside_the_vocabulary(self):
+        tokens = [i % 256 for i in range(2000)]
+        tokens[70:] = [300] * len(tokens[70:])
+        data = self.write("tokens.bin", struct.pack(f"<{len(tokens)}H", *tokens))
+        self.assert_refused(2, "300", "tokens.bin", data=data, more=["--data-order", "sequential"])
+
+    def weights(self):
+        """A model folder with weights beside its config, and what they are."""
+        run = self.trained(CONFIG, steps=0)
+        tensors, folder = self.export(run)
+        return tensors, folder, os.path.join(folder, "model.safetensors")
+
+    def test_truncated_weights(self):
+        _, folder, path = self.weights()
+        for size in (os.path.getsize(path) - 1, 1000, 4, 0):
+            with self.subTest(size=size):
+                os.truncate(path, size)
+                self.assert_refused(2, "model.safetensors", model=folder)
+
+    def test_weights_of_a_wrong_shape(self):
+        tensors, folder, path = self.weights()
+        dtype, shape, data = tensors["transformer.h.1.mlp.c_fc.weight"]
+        harness.write_safetensors(path, {**tensors,
+                                         "transformer.h.1.mlp.c_fc.weight":
+                                         (dtype, shape[::-1], data)})
+        self.assert_refused(2, "h.1.mlp.c_fc.weight", model=folder)
+
+    def test_missing_weight(self):
+        tensors, folder, path = self.weights()
+        del tensors["transformer.h.2.ln_1.bias"]
+        harness.write_safetensors(path, tensors)
+        self.assert_refused(2, "h.2.ln_1.bias", model=folder)
+
+
+class NvmePathTest(RefusalTest):
+    def nvme(self, path):
+        return make_config(param="nvme", optimizer="nvme", nvme_path=path)
+
+    def test_missing(self):
+        self.assert_refused(3, "no_such_folder", config=self.nvme(self.path("no_such_folder")))
+
+    def test_read_only(self):
+        folder = self.make_folder("read_only")
+        if os.geteuid() != 0:
+            os.chmod(folder, 0o555)
+            self.assert_refused(3, "read_only", config=self.nvme(folder))
+            return
+        with harness.mounted(folder, ["--bind", folder], ["-o", "remount,ro,bind"]):
+            self.assert_refused(3, "read_only", config=self.nvme(folder))
+
+    def test_too_full(self):
+        folder = self.make_folder("small")
+        with harness.mounted(folder, ["-t", "tmpfs", "-o", "size=1M", "none"]):
+            self.assert_refused(3, "small", config=self.nvme(folder))
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_without_direct_io(self):
+        folder = self.make_folder("no_direct")
+        with harness.mounted(folder, ["-t", "ramfs", "none"]):
+            self.assert_refused(3, "no_direct", "O_DIRECT", config=self.nvme(folder))
+            self.assertEqual(os.listdir(folder), [])
+
+
+class BudgetTest(RefusalTest):
+    def assert_smallest(self, option, step, config):
+        smallest = self.smallest(option, config, steps=2)
+        self.trained(config, f"--{option}", str(smallest), steps=2)
+        self.assert_refused(2, f"--{option} {smallest}", config=config,
+                            more=[f"--{option}", str(smallest - step)])
+
+    def test_the_smallest_that_works_works_and_one_block_less_is_refused(self):
+        for dtype in ("fp32", "bf16"):
+            for param, optimizer in (("none", "none"), ("cpu", "cpu"), ("nvme", "nvme")):
+                with self.subTest(dtype=dtype, param=param):
+                    config = make_config(dtype=dtype, param=param, optimizer=optimizer,
+                                         nvme_path=self.make_folder("nvme"))
+                    self.assert_smallest("device-memory", 256, config)
+                    self.assert_smallest("host-memory", 256, config)
+
+    def test_a_malformed_size_is_refused(self):
+        self.assert_refused(2, "12MB", more=["--host-memory", "12MB"])
+
+
+class StateFileTest(harness.PenstockTest):
+    def setUp(self):
+        super().setUp()
+        config = make_config(dtype="bf16", param="nvme", optimizer="nvme",
+                             nvme_path=self.make_folder("nvme"))
+        self.run_folder = self.trained(config, steps=3)
+        self.state = harness.state_path(self.run_folder)
+
+    def assert_unreadable(self, *fragments):
+        self.assert_fails(harness.penstock("inspect", self.run_folder), 3, *fragments)
+        to = self.path("export")
+        self.assert_fails(harness.penstock("export", self.run_folder, "--to", to), 3, *fragments)
+        self.assertFalse(os.path.exists(os.path.join(to, "config.json")))
+
+    def flip(self, *offsets):
+        with open(self.state, "r+b") as file:
+            for offset in offsets:
+                file.seek(offset)
+                byte = file.read(1)[0]
+                file.seek(offset)
+                file.write(bytes([byte ^ 1]))
+
+    def header(self, offset, count):
+        """Little-endian u64 fields of the header (docs/state_format.md)."""
+        with open(self.state, "rb") as file:
+            return struct.unpack(f"<{count}Q", file.read(offset + 8 * count)[offset:])
+
+    def test_a_whole_one_is_verified(self):
+        outcome = harness.penstock("inspect", self.run_folder)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertRegex(outcome.stdout, r"committed step +3\n")
+        self.assertRegex(outcome.stdout, r"checksums +all verified\n")
+
+    def test_a_flipped_bit_in_a_weight(self):
+        self.flip(*(offset + 100 for offset in self.header(144, 2)))
+        self.assert_unreadable("checksum", self.state)
+
+    def test_a_flipped_bit_in_a_record(self):
+        self.flip(*(offset + 100 for offset in self.header(160, 2)))
+        self.assert_unreadable("checksum", self.state)
+
+    def test_a_flipped_bit_in_both_commit_records(self):
+        self.flip(*(offset + 60 for offset in self.header(120, 2)))
+        self.assert_unreadable(self.state)
+
+    def test_a_flipped_bit_in_the_header(self):
+        self.flip(65)
+        self.assert_unreadable(self.state)
+
+    def test_a_missing_file(self):
+        os.unlink(self.state)
+        self.assert_unreadable(self.state)
+
+    def test_a_file_in_use(self):
+        with open(self.state, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self.assert_fails(harness.penstock("inspect", self.run_folder), 3, self.state)
+
+    def test_export_refuses_a_folder_that_holds_a_model(self):
+        _, to = self.export(self.run_folder)
+        self.assert_fails(harness.penstock("export", self.run_folder, "--to", to), 2, to)
+
+    def test_what_is_no_run(self):
+        for command in (["inspect", self.folder], ["export", self.folder, "--to", self.path("x")]):
+            self.assert_fails(harness.penstock(*command), 3, self.folder)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,236 @@
+"""What the end-to-end tests share: small models, data and configs, runs of the program, results.
+
+Every test file is started as `python3 FILE PENSTOCK WORK [unittest arguments]`: PENSTOCK is the
+built program, WORK a folder on a drive with O_DIRECT. Standard library only.
+"""
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = ""
+WORK = ""
+TIMEOUT_S = 120
+
+MODEL = {
+    "model_type": "gpt2",
+    "n_layer": 3,
+    "n_embd": 64,
+    "n_head": 2,
+    "n_positions": 64,
+    "vocab_size": 256,
+    "activation_function": "gelu_new",
+    "attn_pdrop": 0.0,
+    "embd_pdrop": 0.0,
+    "resid_pdrop": 0.0,
+}
+
+
+def main():
+    """Takes the program and the work folder from the command line, then runs the tests."""
+    global PROGRAM, WORK
+    if len(sys.argv) < 3:
+        raise SystemExit(f"usage: {sys.argv[0]} PENSTOCK WORK [unittest arguments]")
+    PROGRAM, WORK = (os.path.abspath(path) for path in sys.argv[1:3])
+    os.makedirs(WORK, exist_ok=True)
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], module="__main__")
+
+
+class Outcome:
+    """A finished run of the program."""
+
+    def __init__(self, arguments, code, stdout, stderr):
+        self.arguments, self.code, self.stdout, self.stderr = arguments, code, stdout, stderr
+
+    @property
+    def errors(self):
+        return [line for line in self.stderr.splitlines() if line.startswith("penstock: error: ")]
+
+    @property
+    def stray(self):
+        """Lines on stderr that are neither errors nor notices."""
+        return [line for line in self.stderr.splitlines() if not line.startswith("penstock: ")]
+
+    def __str__(self):
+        return f"penstock {' '.join(self.arguments)}\nexit code {self.code}\n{self.stderr}"
+
+
+def penstock(*arguments, env=None, cwd=None):
+    """Runs the program to its end."""
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S,
+                          env=env, cwd=cwd, check=False)
+    return Outcome(arguments, done.returncode, done.stdout, done.stderr)
+
+
+def merge(base, override):
+    """`base` with the keys of `override`; objects merge, everything else replaces."""
+    merged = dict(base)
+    for key, value in override.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = merge(merged[key], value) if both else value
+    return merged
+
+
+def make_config(dtype="fp32", clip=1.0, micro_batches=1, param="none", optimizer="none",
+                nvme_path=None, **override):
+    """A config in DeepSpeed's format; `override` is merged into it."""
+    def home(device):
+        return {"device": device, **({"nvme_path": nvme_path} if device == "nvme" else {})}
+
+    config = {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": micro_batches,
+        "gradient_clipping": clip,
+        "bf16": {"enabled": dtype == "bf16"},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.01}},
+        "zero_optimization": {"stage": 3, "offload_param": home(param),
+                              "offload_optimizer": home(optimizer)},
+        "penstock": {"commit_every_seconds": 0, "compute_threads": 1},
+    }
+    return merge(config, override)
+
+
+def text_bytes(count, seed=1):
+    """Words from a small vocabulary: something that a model learns in a few steps."""
+    source = random.Random(seed)
+    words = [bytes(source.choices(b"abcdefghijklmnopqrstuvwxyz", k=source.randint(2, 8)))
+             for _ in range(50)]
+    text = b""
+    while len(text) < count:
+        text += b" ".join(source.choices(words, k=100)) + b".\n"
+    return text[:count]
+
+
+def read_safetensors(path):
+    """{name: (dtype, shape, bytes)}"""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    return {name: (entry["dtype"], entry["shape"], data[slice(*entry["data_offsets"])])
+            for name, entry in header.items() if name != "__metadata__"}
+
+
+def write_safetensors(path, tensors):
+    header, offset = {}, 0
+    for name, (dtype, shape, data) in tensors.items():
+        end = offset + len(data)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, _, data in tensors.values():
+            file.write(data)
+
+
+class PenstockTest(unittest.TestCase):
+    """Each test has a folder of its own under WORK, removed when it passes or fails."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix=f"{self.id().split('.')[-1]}-", dir=WORK)
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.runs = 0
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def make_folder(self, name):
+        os.makedirs(self.path(name), exist_ok=True)
+        return self.path(name)
+
+    def write(self, name, content):
+        """Bytes as they are, text as UTF-8, everything else as JSON."""
+        if not isinstance(content, (bytes, str)):
+            content = json.dumps(content, indent=1)
+        data = content.encode() if isinstance(content, str) else content
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with open(self.path(name), "wb") as file:
+            file.write(data)
+        return self.path(name)
+
+    def make_model(self, name="model", **override):
+        self.write(f"{name}/config.json", {**MODEL, **override})
+        return self.path(name)
+
+    def make_data(self, name="data.txt", count=40000):
+        return self.write(name, text_bytes(count))
+
+    def train(self, config, *more, steps=30, model=None, data=None, out=None, env=None):
+        """`penstock train`; returns (outcome, RUN). Config: an object, or text as it is."""
+        self.runs += 1
+        run = out or self.path(f"run{self.runs}")
+        arguments = ["train", "--model", model or self.make_model(),
+                     "--config", self.write(f"config{self.runs}.json", config),
+                     "--data", data or self.make_data(), "--out", run]
+        if steps is not None:
+            arguments += ["--steps", str(steps)]
+        return penstock(*arguments, *more, env=env), run
+
+    def trained(self, config, *more, **keywords):
+        """A training that must succeed; returns RUN."""
+        outcome, run = self.train(config, *more, **keywords)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertEqual(outcome.errors, [], str(outcome))
+        return run
+
+    def assert_fails(self, outcome, code, *fragments):
+        """One error line with the fragments, nothing else but notices, and that exit code."""
+        self.assertEqual(outcome.code, code, str(outcome))
+        self.assertEqual(len(outcome.errors), 1, str(outcome))
+        self.assertEqual(outcome.stray, [], str(outcome))
+        self.assertEqual(outcome.stdout, "", str(outcome))
+        for fragment in fragments:
+            self.assertIn(fragment, outcome.errors[0])
+
+    def smallest(self, option, config, **keywords):
+        """The smallest budget that works, from the message that refuses one byte."""
+        outcome, _ = self.train(config, f"--{option}", "1", **keywords)
+        self.assert_fails(outcome, 2)
+        found = re.search(rf"--{option} (\d+)", outcome.errors[0])
+        self.assertIsNotNone(found, str(outcome))
+        return int(found.group(1))
+
+    def export(self, run, *more):
+        """The exported tensors of a run; checks that the export succeeds."""
+        to = f"{run}-export{len(os.listdir(self.folder))}"
+        outcome = penstock("export", run, "--to", to, *more)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        return read_safetensors(os.path.join(to, "model.safetensors")), to
+
+
+def read_rows(run):
+    with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def read_summary(run):
+    with open(os.path.join(run, "summary.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def state_path(run):
+    with open(os.path.join(run, "run.json"), encoding="utf-8") as file:
+        return os.path.join(run, json.load(file)["state_path"])
+
+
+@contextlib.contextmanager
+def mounted(folder, *mounts):
+    """What these calls of mount make of a folder, while a test runs; SkipTest where they fail."""
+    is_mounted = False
+    try:
+        for arguments in mounts:
+            done = subprocess.run(["mount", *arguments, folder], capture_output=True, text=True,
+                                  check=False)
+            if done.returncode != 0:
+                raise unittest.SkipTest(f"mount {' '.join(arguments)}: {done.stderr.strip()}")
+            is_mounted = True
+        yield
+    finally:
+        if is_mounted:
+            subprocess.run(["umount", folder], check=True)

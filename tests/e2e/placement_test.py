@@ -1,0 +1,124 @@
+"""Placement changes nothing: every home, budget, engine and thread count gives the same bits."""
+import harness
+from harness import make_config, read_rows, read_summary
+
+
+def nvme(param="nvme", optimizer="nvme", **penstock_keys):
+    return {"param": param, "optimizer": optimizer, "penstock": penstock_keys}
+
+
+# Homes and config keys by name; make_config takes them.
+SHORT = {
+    "host": {"param": "cpu", "optimizer": "cpu"},
+    "optimizer on nvme": nvme(param="cpu"),
+    "all on nvme": nvme(),
+}
+FULL = {
+    **SHORT,
+    "io_uring": nvme(aio={"engine": "io_uring"}),
+    "threads": nvme(aio={"engine": "threads"}),
+    "queue depth 1": {**nvme(), "aio": {"queue_depth": 1, "block_size": 4096}},
+    "queue depth 32": {**nvme(), "aio": {"queue_depth": 32, "block_size": 65536}},
+    "2 optimizer threads": nvme(optimizer_threads=2),
+    "host, 2 optimizer threads": {**SHORT["host"], "penstock": {"optimizer_threads": 2}},
+    "tiles of 4096": nvme(tile_elements=4096),
+    "tiles of 20480": nvme(tile_elements=20480),
+    "overlap off": nvme(overlap=False),
+    "host, overlap off": {**SHORT["host"], "penstock": {"overlap": False}},
+}
+
+
+class PlacementTest(harness.PenstockTest):
+    def config(self, numerics, placement):
+        return make_config(**numerics, nvme_path=self.make_folder("nvme"), **placement)
+
+    def numbers(self, run):
+        """All that may not depend on the placement."""
+        rows = [(row["step"], row["loss"], row["grad_norm"], row["lr"], row["skipped"])
+                for row in read_rows(run)]
+        return rows, self.export(run)[0]
+
+    def assert_same(self, expected, run, name):
+        rows, tensors = self.numbers(run)
+        for row, expected_row in zip(rows, expected[0], strict=True):
+            self.assertEqual(row, expected_row, name)
+        self.assertEqual(tensors.keys(), expected[1].keys(), name)
+        for tensor, content in tensors.items():
+            self.assertTrue(content == expected[1][tensor], f"{name}: {tensor} differs")
+
+    def assert_did(self, placement, run, name):
+        """The run used what the placement asks for."""
+        summary = read_summary(run)
+        keys = placement.get("penstock", {})
+        on_nvme = placement["optimizer"] == "nvme"
+        self.assertEqual(summary["nvme_read_bytes"] > 0, on_nvme, name)
+        self.assertEqual(summary["nvme_write_bytes"] > 0, on_nvme, name)
+        self.assertGreater(summary["nvme_commit_bytes"], 0, name)
+        engine = keys.get("aio", {}).get("engine")
+        if engine is not None:
+            self.assertEqual(summary["aio_engine"], engine, name)
+        self.assertGreater(summary["optimizer_s"], 0, name)
+        overlap = keys.get("overlap", True)
+        self.assertEqual(summary["config"]["penstock"]["overlap"], overlap, name)
+        # In host memory a tiny model's update can be over before the first kernel starts.
+        if overlap and on_nvme:
+            self.assertGreater(summary["update_overlap_s"], 0, name)
+
+    def compare(self, placements, **numerics):
+        in_memory = {"param": "none", "optimizer": "none"}
+        reference = self.trained(self.config(numerics, in_memory))
+        summary = read_summary(reference)
+        self.assertEqual(summary["nvme_read_bytes"] + summary["nvme_write_bytes"], 0)
+        expected = self.numbers(reference)
+        losses = [row[1] for row in expected[0]]
+        self.assertLess(losses[-1], losses[0], "the model must learn, or the test shows little")
+        for name, placement in placements.items():
+            with self.subTest(placement=name, **numerics):
+                run = self.trained(self.config(numerics, placement))
+                self.assert_same(expected, run, name)
+                self.assert_did(placement, run, name)
+        with self.subTest(placement="smallest memory", **numerics):
+            self.compare_smallest(expected, numerics)
+
+    def compare_smallest(self, expected, numerics):
+        placement = nvme(tile_elements=16384)
+        config = self.config(numerics, placement)
+        device = self.smallest("device-memory", config)
+        host = self.smallest("host-memory", config)
+        run = self.trained(config, "--device-memory", str(device), "--host-memory", str(host))
+        self.assert_same(expected, run, "smallest memory")
+        self.assert_did(placement, run, "smallest memory")
+        summary = read_summary(run)
+        self.assertEqual(summary["device_memory_bytes"], device)
+        self.assertEqual(summary["host_memory_bytes"], host)
+        self.assertLessEqual(summary["device_peak_bytes"], device)
+        self.assertLessEqual(summary["host_peak_bytes"], host)
+        self.assertGreater(summary["evictions"], 0)
+
+    def test_fp32_clipped(self):
+        self.compare(FULL, dtype="fp32", clip=1.0, micro_batches=1)
+
+    def test_fp32_clipped_with_3_micro_batches(self):
+        self.compare(SHORT, dtype="fp32", clip=0.5, micro_batches=3)
+
+    def test_fp32_without_clipping_updates_as_gradients_arrive(self):
+        self.compare(FULL, dtype="fp32", clip=0.0, micro_batches=1)
+
+    def test_fp32_without_clipping_with_3_micro_batches(self):
+        self.compare(SHORT, dtype="fp32", clip=0.0, micro_batches=3)
+
+    def test_bf16_clipped(self):
+        self.compare(SHORT, dtype="bf16", clip=1.0, micro_batches=1)
+
+    def test_bf16_clipped_with_3_micro_batches(self):
+        self.compare(FULL, dtype="bf16", clip=0.5, micro_batches=3)
+
+    def test_bf16_without_clipping(self):
+        self.compare(SHORT, dtype="bf16", clip=0.0, micro_batches=1)
+
+    def test_bf16_without_clipping_with_3_micro_batches(self):
+        self.compare(FULL, dtype="bf16", clip=0.0, micro_batches=3)
+
+
+if __name__ == "__main__":
+    harness.main()

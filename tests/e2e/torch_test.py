@@ -1,0 +1,76 @@
+"""The reference agrees: twenty fp32 steps against GPT-2 in plain PyTorch."""
+import array
+import ast
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+import harness
+from harness import make_config, read_rows
+
+REFERENCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference",
+                         "gpt2_reference.py")
+STEPS = 20
+
+
+def read_npy(path):
+    """fp32 values of a .npy file of version 1 (NumPy's format specification)."""
+    with open(path, "rb") as file:
+        content = file.read()
+    begin = 10 + int.from_bytes(content[8:10], "little")
+    header = ast.literal_eval(content[10:begin].decode())
+    assert header["descr"] == "<f4" and not header["fortran_order"], header
+    return array.array("f", content[begin:])
+
+
+@unittest.skipUnless(importlib.util.find_spec("torch"), "this Python has no torch")
+class TorchTest(harness.PenstockTest):
+    def reference(self, model, data, micro_batches, clip):
+        arguments = ["--model", model, "--data", data, "--out", self.path("torch"),
+                     "--steps", STEPS, "--batch", 2, "--accumulate", micro_batches,
+                     "--sequence", 64, "--lr", 1e-3, "--weight-decay", 0.01, "--clip", clip]
+        done = subprocess.run([sys.executable, REFERENCE, *map(str, arguments)],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def compare(self, micro_batches, clip):
+        config = make_config(clip=clip, micro_batches=micro_batches, param="nvme",
+                             optimizer="nvme", nvme_path=self.make_folder("nvme"))
+        _, model = self.export(self.trained(config, steps=0))
+        data = self.make_data()
+        run = self.trained(config, "--data-order", "sequential", steps=STEPS, model=model,
+                           data=data)
+        expected = self.reference(model, data, micro_batches, clip)
+        for row, loss, norm in zip(read_rows(run), expected["losses"], expected["grad_norms"],
+                                   strict=True):
+            self.assertLess(abs(row["loss"] - loss), 1e-4 * loss, f"loss of step {row['step']}")
+            self.assertLess(abs(row["grad_norm"] - norm), 1e-4 * norm,
+                            f"norm of step {row['step']}")
+        self.compare_weights(self.export(run)[0], expected["weights"])
+
+    def compare_weights(self, tensors, folder):
+        """Adam turns rounding noise of near-zero gradients into visible differences."""
+        near = total = 0
+        files = {name.removeprefix("transformer.") + ".npy": data
+                 for name, (_, _, data) in tensors.items()}
+        self.assertEqual(files.keys(), set(os.listdir(folder)))
+        for name, data in files.items():
+            ours, theirs = array.array("f", data), read_npy(os.path.join(folder, name))
+            self.assertEqual(len(ours), len(theirs), name)
+            near += sum(abs(a - b) < 1e-5 for a, b in zip(ours, theirs))
+            total += len(ours)
+        self.assertGreater(near / total, 0.99)
+
+    def test_clipped(self):
+        self.compare(micro_batches=1, clip=0.5)
+
+    def test_with_3_micro_batches_and_without_clipping(self):
+        self.compare(micro_batches=3, clip=0.0)
+
+
+if __name__ == "__main__":
+    harness.main()
