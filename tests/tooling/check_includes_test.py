@@ -1,0 +1,103 @@
+"""scripts/check_includes passes a tree that follows the rules and fails on each planted mistake."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "check_includes"
+
+# A small tree that follows all rules.
+GOOD = {
+    "base/CMakeLists.txt": "penstock_library(base\n  SOURCES a.cc # HEADERS no.h\n  HEADERS a.h b.h)",
+    "base/a.h": "#include <vector>\n",
+    "base/b.h": '#include "base/a.h"\n',
+    "base/secret.h": "",
+    "base/a.cc": '#include "base/a.h"\n#include "base/secret.h"\n',
+    "aio/CMakeLists.txt": "penstock_library(aio HEADERS aio.h PUBLIC_DEPS penstock::base)",
+    "aio/aio.h": '#include "base/a.h"\n',
+    "aio/ring.h": "",
+    "kernels/CMakeLists.txt": "penstock_library(kernels HEADERS adam.h)",
+    "kernels/adam.h": '#include "base/a.h"\n#include "hwy/highway.h"\n',
+    "train/CMakeLists.txt": "",
+    "train/main.cc": '#include "aio/aio.h"\n#include "kernels/adam.h"\n#include <fmt/format.h>\n',
+    "tests/aio/ring_test.cc": '#include "aio/ring.h"\n#include "tests/aio/support.h"\n',
+    "tests/aio/support.h": "",
+    "bench/main.cc": '#include "kernels/adam.h"\n#include "aio/aio.h"\n',
+    "build/x/generated.cc": '#include "nowhere.h"\n',
+}
+
+
+class CheckIncludes(unittest.TestCase):
+    def run_on(self, changes):
+        """Runs the script on GOOD with `changes`; returns its exit code and what it wrote to stderr."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in {**GOOD, **changes}.items():
+                path = pathlib.Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            done = subprocess.run([sys.executable, str(SCRIPT), "--root", folder], check=False,
+                                  capture_output=True, text=True)
+            return done.returncode, done.stderr
+
+    def assert_fails(self, changes, *expected):
+        code, errors = self.run_on(changes)
+        self.assertEqual(code, 1, errors)
+        self.assertEqual(len(errors.splitlines()), 1, errors)
+        for text in expected:
+            self.assertIn(text, errors)
+
+    def test_a_tree_that_follows_the_rules_passes(self):
+        self.assertEqual(self.run_on({}), (0, ""))
+
+    def test_an_include_against_the_arrows_fails_with_file_line_include_and_rule(self):
+        self.assert_fails({"base/a.h": '#include <vector>\n#include "aio/aio.h"\n'},
+                          "base/a.h:2: aio/aio.h: arrows: base may include nothing, not aio")
+
+    def test_an_include_across_fails(self):
+        self.assert_fails({"kernels/adam.h": '  # include "aio/aio.h"\n'},
+                          "arrows: kernels may include base, device, not aio")
+
+    def test_a_private_header_of_another_module_fails(self):
+        self.assert_fails({"train/main.cc": '#include "aio/ring.h"\n'},
+                          "train/main.cc:1: aio/ring.h: private:")
+
+    def test_a_header_named_only_in_a_comment_of_the_build_file_is_private(self):
+        self.assert_fails({"base/no.h": "", "aio/aio.h": '#include "base/no.h"\n'}, "private:")
+
+    def test_a_private_header_in_the_tests_of_another_module_fails(self):
+        self.assert_fails({"tests/zero/x_test.cc": '#include "aio/ring.h"\n'}, "private:")
+
+    def test_a_private_header_in_a_benchmark_fails(self):
+        self.assert_fails({"bench/main.cc": '#include "aio/ring.h"\n'}, "private:")
+
+    def test_a_module_that_includes_a_test_fails(self):
+        self.assert_fails({"aio/aio.h": '#include "tests/aio/support.h"\n'},
+                          "arrows: no module includes tests")
+
+    def test_a_path_that_does_not_start_at_the_root_fails(self):
+        self.assert_fails({"base/b.h": '#include "a.h"\n'}, "base/b.h:1: a.h: root:")
+
+    def test_a_path_relative_to_a_folder_of_the_module_fails(self):
+        self.assert_fails({"base/sub/c.h": "", "base/b.h": '#include "sub/c.h"\n'}, "root: our own")
+
+    def test_a_header_that_is_not_there_fails(self):
+        self.assert_fails({"base/b.h": '#include "base/gone.h"\n'}, "root: there is no such file")
+
+    def test_our_own_header_in_angle_brackets_fails(self):
+        self.assert_fails({"base/b.h": "#include <aio/aio.h>\n"}, "root: our own headers")
+
+    def test_an_unknown_folder_with_sources_fails(self):
+        self.assert_fails({"util/x.cc": "\n"}, "util/x.cc:1: module:")
+
+    def test_an_empty_tree_fails(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run([sys.executable, str(SCRIPT), "--root", folder], check=False,
+                                  capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("nothing was checked", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
