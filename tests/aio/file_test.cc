@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <cstring>
+#include <system_error>
 
 #include "tests/aio/support.h"
 
@@ -22,7 +22,7 @@ class Mount {
     if (::mkdtemp(path.data()) == nullptr) return;
     path_ = path;
     mounted_ = ::mount("none", path_.c_str(), type, 0, data) == 0;
-    if (!mounted_) why_not_ = std::strerror(errno);
+    if (!mounted_) why_not_ = std::generic_category().message(errno);
   }
   ~Mount() {
     if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);

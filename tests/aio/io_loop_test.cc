@@ -36,7 +36,7 @@ class ScriptedDrive final : public Drive {
 
 class IoLoopTest : public testing::Test {
  protected:
-  void Start(EngineOptions options) {
+  void Start(const EngineOptions& options) {
     loop_ = std::make_unique<IoLoop>(
         drive_, options, [this](PendingRequest& request) { finished_.push_back(request.outcome); });
   }

@@ -1,6 +1,6 @@
 #include "base/result.h"
 
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <cerrno>
 #include <memory>
@@ -10,8 +10,6 @@
 
 namespace penstock {
 namespace {
-
-using testing::HasSubstr;
 
 Result<int> Half(int value) {
   if (value % 2 != 0) return MakeError(ErrorCode::kInvalidArgument, "{} is odd", value);
