@@ -10,10 +10,12 @@ ActivityTotals ActivityMeter::Advanced(std::chrono::steady_clock::time_point now
   const bool computing = busy_[static_cast<size_t>(Lane::kCompute)] > 0;
   const bool waiting = busy_[static_cast<size_t>(Lane::kDataWait)] > 0;
   const bool optimizing = busy_[static_cast<size_t>(Lane::kOptimizer)] > 0;
+  const bool updating = busy_[static_cast<size_t>(Lane::kUpdate)] > 0;
   if (computing) totals.compute += elapsed;
   if (waiting && !computing) totals.io_wait += elapsed;
   if (optimizing) totals.optimizer += elapsed;
-  if (optimizing && computing) totals.optimizer_hidden += elapsed;
+  if (updating) totals.update += elapsed;
+  if (updating && computing) totals.update_hidden += elapsed;
   return totals;
 }
 

@@ -1,8 +1,7 @@
 // Who was busy when: the times a step reports, measured instead of derived.
 //
-// Threads mark the start and end of what they do in one of three lanes. From the moments of change the
-// meter sums the time in which a lane was busy, the time in which the optimizer worked under compute,
-// and the time in which the computation waited for data (something waited and nothing computed).
+// Threads mark the start and end of what they do in a lane. From the moments of change the meter sums
+// the time in which a lane was busy, the time in which tiles were updated under compute, and the time in which the computation waited for data (something waited and nothing computed).
 #pragma once
 
 #include <array>
@@ -15,7 +14,8 @@ namespace penstock {
 enum class Lane {
   kCompute,    ///< the compute stream runs a kernel
   kDataWait,   ///< the compute stream, or the thread that feeds it, waits for parameters
-  kOptimizer,  ///< an optimizer thread works on a tile
+  kOptimizer,  ///< an optimizer thread works: block sums, updates
+  kUpdate,     ///< an optimizer thread updates a tile
 };
 
 /// Sums since the meter was made.
@@ -23,7 +23,8 @@ struct ActivityTotals {
   std::chrono::nanoseconds compute{};            ///< kCompute busy
   std::chrono::nanoseconds io_wait{};            ///< kDataWait busy and kCompute not
   std::chrono::nanoseconds optimizer{};          ///< kOptimizer busy
-  std::chrono::nanoseconds optimizer_hidden{};   ///< kOptimizer and kCompute busy
+  std::chrono::nanoseconds update{};         ///< kUpdate busy
+  std::chrono::nanoseconds update_hidden{};  ///< kUpdate and kCompute busy
 };
 
 /// All functions may be called from any thread; Begin and End cost a lock and a clock reading.
@@ -38,7 +39,7 @@ class ActivityMeter {
   ActivityTotals Advanced(std::chrono::steady_clock::time_point now) const REQUIRES(mutex_);
 
   mutable Mutex mutex_;
-  std::array<int, 3> busy_ GUARDED_BY(mutex_){};
+  std::array<int, 4> busy_ GUARDED_BY(mutex_){};
   std::chrono::steady_clock::time_point last_ GUARDED_BY(mutex_) =
       std::chrono::steady_clock::now();
   ActivityTotals totals_ GUARDED_BY(mutex_);

@@ -10,6 +10,11 @@
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
+
+/// oneDNN is not instrumented, and the barriers of its own OpenMP regions are not seen: what it calls
+/// from several threads (memset on a work buffer) would be reported.
+extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libdnnl.so\n"; }
 #endif
 
 namespace penstock::kernels {

@@ -6,7 +6,9 @@
 // order that depends on shapes and the thread count, never on memory or placement. On a CPU without
 // bf16 instructions the matrix products compute in fp32 on bf16 storage.
 //
-// Threads: the functions enqueue and return; call them from the thread that feeds the stream.
+// Threads: the functions enqueue and return; call them from the thread that feeds the stream. They
+// share one scratch memory, so that all work goes to one stream, or is ordered by events; and they must
+// outlive the work that they have enqueued.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,8 @@
 
 namespace penstock::kernels {
 
-/// The largest shapes that will be asked for; scratch memory is sized by them, at creation.
+/// The shapes of every call (`rows` is always batch * sequence); scratch memory is sized by them, at
+/// creation.
 struct OperatorShapes {
   uint64_t batch = 0;        ///< sequences in a micro-batch
   uint64_t sequence = 0;     ///< tokens in a sequence
@@ -35,6 +38,7 @@ struct OperatorOptions {
   int threads = 1;  ///< compute threads; part of what fixes the result's bits
 };
 
+/// Tokens and targets lie in [0, vocabulary): whoever reads the data checks that.
 class Operators {
  public:
   virtual ~Operators() = default;
@@ -87,9 +91,9 @@ class Operators {
 
   /// Language-model head and its backward in one, over chunks of rows, so that the logits never exist
   /// whole: logits = x · tableᵀ; *loss_sum += Σ_r -log softmax(logits)[r, targets[r]] in double, row
-  /// order; d_x[rows, C] and d_table[vocabulary, C] (accumulated) get the gradient of
-  /// `gradient_scale` * the summed loss. All three outputs may be left out together (d_x and d_table
-  /// null): then only the loss is computed.
+  /// order; d_x[rows, C] gets, and to d_table[vocabulary, C] is added chunk by chunk, the gradient of
+  /// `gradient_scale` * the summed loss. d_x and d_table may both be null: then only the loss is
+  /// computed.
   virtual void HeadForwardBackward(device::Stream& stream, const std::byte* x,
                                    const std::byte* table, const int32_t* targets,
                                    float gradient_scale, double* loss_sum, std::byte* d_x,

@@ -164,11 +164,8 @@ Status TileStore::FillTile(
 
 void TileStore::SetTime(uint64_t now) {
   MutexLock lock(mutex_);
-  if (now / schedule_.length() != now_ / schedule_.length()) read_ahead_ = {};
   now_ = now;
   started_ = true;
-  const uint64_t use = now % schedule_.length();
-  if (read_ahead_.use < use) read_ahead_ = {use, 0};
   if (!failure_.ok()) return;
   LoadUpdates();
   ReadAhead();
@@ -176,25 +173,30 @@ void TileStore::SetTime(uint64_t now) {
 
 void TileStore::ReadAhead() {
   if (!weights_on_drive() || !started_) return;
-  while (read_ahead_.use < schedule_.length()) {
-    const uint64_t use = read_ahead_.use;
-    const ModuleLayout& module = layout_.module(schedule_.uses[use].module);
-    if (!schedule_.uses[use].fetch || read_ahead_.tile == module.tile_count) {
-      read_ahead_ = {use + 1, 0};
-      continue;
-    }
-    const TileId tile{static_cast<uint32_t>(Index(module.first_tile) + read_ahead_.tile)};
-    const bool first_use = schedule_.first_use[Index(schedule_.uses[use].module)] == use;
+  // Always from the present use on: what is needed soonest is read first and never evicted for what is
+  // needed later.
+  for (uint64_t use = now_ % schedule_.length(); use < schedule_.length(); ++use) {
+    if (schedule_.uses[use].fetch && !ReadAheadFor(use)) return;
+  }
+}
+
+bool TileStore::ReadAheadFor(uint64_t use) {
+  const ModuleId id = schedule_.uses[use].module;
+  const ModuleLayout& module = layout_.module(id);
+  const uint64_t time = StepStart() + use;
+  for (uint32_t i = 0; i < module.tile_count; ++i) {
+    const TileId tile{static_cast<uint32_t>(Index(module.first_tile)) + i};
+    if (At(tile).pinned_at == time || cache_[tile].block.valid()) continue;
     if (At(tile).version < begun_) {
       // The update will leave the weight in host memory for the first use; later uses wait for it.
-      if (!first_use) return;
-    } else if (!cache_[tile].block.valid()) {
-      BlockLease block = TakeWeightBlock(NeedAt(StepStart() + use, tile));
-      if (!block.valid()) return;
-      StartWeightRead(tile, std::move(block), false);
+      if (schedule_.first_use[Index(id)] == use) continue;
+      return false;
     }
-    ++read_ahead_.tile;
+    BlockLease block = TakeWeightBlock(NeedAt(time, tile));
+    if (!block.valid()) return false;
+    StartWeightRead(tile, std::move(block), false);
   }
+  return true;
 }
 
 Result<std::span<const std::byte>> TileStore::PinWeight(TileId tile) {

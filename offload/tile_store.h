@@ -116,11 +116,6 @@ class TileStore {
     uint64_t round = 0;
     size_t index = 0;
   };
-  /// A place in the schedule of a step: tile number `tile` of the module of use `use`.
-  struct UseCursor {
-    uint64_t use = 0;
-    uint32_t tile = 0;
-  };
 
   bool weights_on_drive() const { return options_.weight_home == Tier::kNvme; }
   bool records_on_drive() const { return options_.record_home == Tier::kNvme; }
@@ -141,6 +136,7 @@ class TileStore {
   void StartWrites(TileId tile) REQUIRES(mutex_);
   void SubmitLocked(aio::Request request, std::function<void()> done) REQUIRES(mutex_);
   void ReadAhead() REQUIRES(mutex_);
+  bool ReadAheadFor(uint64_t use) REQUIRES(mutex_);
   void LoadUpdates() REQUIRES(mutex_);
   bool LoadUpdate(TileId tile, bool ahead) REQUIRES(mutex_);
   void FailLocked(const Error& error) REQUIRES(mutex_);
@@ -172,7 +168,6 @@ class TileStore {
   uint64_t begun_ GUARDED_BY(mutex_) = 0;  ///< the version that every tile has, or gets next
   UpdateCursor load_ GUARDED_BY(mutex_);     ///< next tile to bring in for its update
   UpdateCursor take_ GUARDED_BY(mutex_);     ///< next tile to hand to an optimizer thread
-  UseCursor read_ahead_ GUARDED_BY(mutex_);  ///< next weight to read ahead for the device
   size_t ahead_pins_ GUARDED_BY(mutex_) = 0;  ///< weights held for updates that have not begun
   /// Drain waits: nobody consumes new weights, so updates may evict what the next forward needs.
   bool draining_ GUARDED_BY(mutex_) = false;

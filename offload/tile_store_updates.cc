@@ -166,7 +166,6 @@ Status TileStore::Drain() {
   }
   draining_ = false;
   // Weights that the next uses expected in memory may have been given up meanwhile.
-  if (started_) read_ahead_ = {now_ % schedule_.length(), 0};
   if (failure_.ok()) ReadAhead();
   return failure_;
 }

@@ -6,9 +6,9 @@
 
 namespace {
 
-/// OpenMP's workers spin while they wait unless told otherwise before the library is loaded. They share
-/// the cores with the optimizer's, the streams' and the I/O threads, which spinning keeps from working:
-/// start again with the policy set. A policy of the user's stays.
+/// OpenMP's workers spin while they wait unless told otherwise before the library is loaded. They
+/// share the cores with the optimizer's, the streams' and the I/O threads, which spinning keeps
+/// from working: start again with the policy set. A policy of the user's stays.
 void UsePassiveOpenMpWaits(char** argv) {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
   if (::setenv("OMP_WAIT_POLICY", "passive", 0) != 0) return;

@@ -48,7 +48,7 @@ void AddTotals(const LoopSummary& loop, const ModelCost& cost, Json* json) {
   out["io_wait_s"] = total.io_wait_s;
   out["optimizer_s"] = total.optimizer_s;
   out["update_overlap_s"] =
-      Seconds(loop.end.activity.optimizer_hidden - loop.begin.activity.optimizer_hidden);
+      Seconds(loop.end.activity.update_hidden - loop.begin.activity.update_hidden);
   out["device_peak_bytes"] = total.device_peak_bytes;
   out["host_peak_bytes"] = total.host_peak_bytes;
   out["nvme_read_bytes"] = total.nvme_read_bytes;
@@ -97,9 +97,9 @@ std::string ToTable(const RunSummary& summary) {
   const zero::EngineCounters& last = loop.end.counters;
   const double seconds = loop.seconds();
   const double io_wait = Seconds(loop.end.activity.io_wait - loop.begin.activity.io_wait);
-  const double optimizer = Seconds(loop.end.activity.optimizer - loop.begin.activity.optimizer);
+  const double update = Seconds(loop.end.activity.update - loop.begin.activity.update);
   const double hidden =
-      Seconds(loop.end.activity.optimizer_hidden - loop.begin.activity.optimizer_hidden);
+      Seconds(loop.end.activity.update_hidden - loop.begin.activity.update_hidden);
   const double ratio = static_cast<double>(summary.model_state().value) /
                        static_cast<double>(std::max<uint64_t>(summary.device_memory.value, 1));
   std::string table;
@@ -124,8 +124,7 @@ std::string ToTable(const RunSummary& summary) {
        fmt::format("{} at the start, {} in commits", ToString(Bytes{last.nvme_init_bytes}),
                    ToString(Bytes{last.nvme_commit_bytes})));
   line("waiting for I/O", fmt::format("{} of the time", Share(io_wait, seconds)));
-  line("optimizer under compute",
-       fmt::format("{} of {:.2f} s", Share(hidden, optimizer), optimizer));
+  line("updates under compute", fmt::format("{} of {:.2f} s", Share(hidden, update), update));
   return table;
 }
 

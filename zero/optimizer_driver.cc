@@ -121,7 +121,8 @@ void OptimizerDriver::Run() {
     if (arrived) {
       SumBlocks(*arrived);
     } else if (const auto update = store_.TryTakeUpdate()) {
-      ActivityScope working(meter_, Lane::kOptimizer);
+      const ActivityScope working(meter_, Lane::kOptimizer);
+      const ActivityScope updating(meter_, Lane::kUpdate);
       Update(*update, before, after);
     } else {
       MutexLock lock(mutex_);
@@ -131,7 +132,7 @@ void OptimizerDriver::Run() {
 }
 
 void OptimizerDriver::SumBlocks(TileId tile) {
-  ActivityScope working(meter_, Lane::kOptimizer);
+  const ActivityScope working(meter_, Lane::kOptimizer);
   norm_.Arrived(kernels::BlockSums(gradients_[offload::Index(tile)].data(), layout_.dtype,
                                    layout_.tile(tile).elements, norm_.Sums(tile)));
 }

@@ -21,28 +21,28 @@ TEST(ActivityMeter, MeasuresNothingWhileNobodyIsBusy) {
   EXPECT_EQ(totals.compute, nanoseconds(0));
   EXPECT_EQ(totals.io_wait, nanoseconds(0));
   EXPECT_EQ(totals.optimizer, nanoseconds(0));
-  EXPECT_EQ(totals.optimizer_hidden, nanoseconds(0));
+  EXPECT_EQ(totals.update_hidden, nanoseconds(0));
 }
 
-TEST(ActivityMeter, OptimizerWorkIsHiddenOnlyUnderCompute) {
+TEST(ActivityMeter, UpdatesAreHiddenOnlyUnderCompute) {
   ActivityMeter meter;
   {
-    const ActivityScope optimizer(&meter, Lane::kOptimizer);
+    const ActivityScope update(&meter, Lane::kUpdate);
     LetTimePass();
   }
   const ActivityTotals alone = meter.Totals();
-  EXPECT_GT(alone.optimizer, nanoseconds(0));
-  EXPECT_EQ(alone.optimizer_hidden, nanoseconds(0));
+  EXPECT_GT(alone.update, nanoseconds(0));
+  EXPECT_EQ(alone.update_hidden, nanoseconds(0));
   EXPECT_EQ(alone.compute, nanoseconds(0));
   {
     const ActivityScope compute(&meter, Lane::kCompute);
-    const ActivityScope optimizer(&meter, Lane::kOptimizer);
+    const ActivityScope update(&meter, Lane::kUpdate);
     LetTimePass();
   }
   const ActivityTotals both = meter.Totals();
-  EXPECT_EQ(both.optimizer_hidden, both.optimizer - alone.optimizer);
-  EXPECT_GT(both.optimizer_hidden, nanoseconds(0));
-  EXPECT_GE(both.compute, both.optimizer_hidden);
+  EXPECT_EQ(both.update_hidden, both.update - alone.update);
+  EXPECT_GT(both.update_hidden, nanoseconds(0));
+  EXPECT_GE(both.compute, both.update_hidden);
 }
 
 TEST(ActivityMeter, WaitingUnderComputeIsNoWait) {

@@ -1,0 +1,54 @@
+"""Budgets hold: what the process takes from the machine, and what a step moves to and from the drive."""
+import os
+import subprocess
+
+import harness
+from harness import make_config, read_rows, read_summary
+
+# 3.2 million parameters: 51 MB of states.
+MODEL = {"n_layer": 4, "n_embd": 256, "n_head": 4, "n_positions": 128}
+
+
+class BudgetTest(harness.PenstockTest):
+    def config(self, **penstock_keys):
+        keys = {"tile_elements": 65536, **penstock_keys}
+        return make_config(dtype="bf16", param="nvme", optimizer="nvme",
+                           nvme_path=self.make_folder("nvme"), penstock=keys)
+
+    def test_a_step_reads_at_most_14_and_writes_at_most_12_bytes_a_parameter(self):
+        model = self.make_model(**MODEL)
+        config = self.config()
+        host = self.smallest("host-memory", config, model=model)
+        device = self.smallest("device-memory", config, model=model)
+        # Gradients and a module's worth of blocks: nothing like the states.
+        run = self.trained(config, "--host-memory", str(host + (8 << 20)),
+                           "--device-memory", str(device), model=model, steps=12)
+        summary = read_summary(run)
+        self.assertLess(summary["host_memory_bytes"], summary["model_state_bytes"] / 2)
+        for row in read_rows(run)[1:-1]:
+            self.assertLessEqual(row["nvme_read_bytes"] / summary["parameters"], 14.2)
+            self.assertLessEqual(row["nvme_write_bytes"] / summary["parameters"], 12.2)
+            self.assertGreater(row["nvme_write_bytes"] / summary["parameters"], 11.5)
+
+    def test_resident_memory_stays_under_both_budgets_and_300_mib(self):
+        model = self.make_model(**MODEL)
+        config = self.config()
+        host = self.smallest("host-memory", config, model=model)
+        device = self.smallest("device-memory", config, model=model)
+        run = self.path("measured")
+        process = subprocess.Popen(
+            [harness.PROGRAM, "train", "--model", model, "--data", self.make_data(), "--out", run,
+             "--config", self.write("measured.json", config), "--steps", "10",
+             "--host-memory", str(host), "--device-memory", str(device)],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0)
+        summary = read_summary(run)
+        self.assertLessEqual(summary["device_peak_bytes"], device)
+        self.assertLessEqual(summary["host_peak_bytes"], host)
+        self.assertLess(usage.ru_maxrss * 1024, host + device + (300 << 20))
+
+
+if __name__ == "__main__":
+    harness.main()
