@@ -1,7 +1,8 @@
 // Who was busy when: the times a step reports, measured instead of derived.
 //
-// Threads mark the start and end of what they do in a lane. From the moments of change the meter sums
-// the time in which a lane was busy, the time in which tiles were updated under compute, and the time in which the computation waited for data (something waited and nothing computed).
+// Threads mark the start and end of what they do in a lane. From the moments of change the meter
+// sums the time in which a lane was busy, the time in which tiles were updated under compute, and
+// the time in which the computation waited for data (something waited and nothing computed).
 #pragma once
 
 #include <array>
@@ -20,9 +21,9 @@ enum class Lane {
 
 /// Sums since the meter was made.
 struct ActivityTotals {
-  std::chrono::nanoseconds compute{};            ///< kCompute busy
-  std::chrono::nanoseconds io_wait{};            ///< kDataWait busy and kCompute not
-  std::chrono::nanoseconds optimizer{};          ///< kOptimizer busy
+  std::chrono::nanoseconds compute{};        ///< kCompute busy
+  std::chrono::nanoseconds io_wait{};        ///< kDataWait busy and kCompute not
+  std::chrono::nanoseconds optimizer{};      ///< kOptimizer busy
   std::chrono::nanoseconds update{};         ///< kUpdate busy
   std::chrono::nanoseconds update_hidden{};  ///< kUpdate and kCompute busy
 };
@@ -40,8 +41,7 @@ class ActivityMeter {
 
   mutable Mutex mutex_;
   std::array<int, 4> busy_ GUARDED_BY(mutex_){};
-  std::chrono::steady_clock::time_point last_ GUARDED_BY(mutex_) =
-      std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point last_ GUARDED_BY(mutex_) = std::chrono::steady_clock::now();
   ActivityTotals totals_ GUARDED_BY(mutex_);
 };
 

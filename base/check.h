@@ -20,10 +20,10 @@ std::string CheckMessage(fmt::format_string<Args...> format, Args&&... args) {
 }  // namespace penstock::internal
 
 /// PENSTOCK_CHECK(condition) or PENSTOCK_CHECK(condition, "format {}", args...).
-#define PENSTOCK_CHECK(condition, ...)                                              \
-  do {                                                                              \
-    if (!(condition)) [[unlikely]] {                                                \
-      ::penstock::internal::CheckFailed(__FILE__, __LINE__, #condition,             \
+#define PENSTOCK_CHECK(condition, ...)                                                    \
+  do {                                                                                    \
+    if (!(condition)) [[unlikely]] {                                                      \
+      ::penstock::internal::CheckFailed(__FILE__, __LINE__, #condition,                   \
                                         ::penstock::internal::CheckMessage(__VA_ARGS__)); \
-    }                                                                               \
+    }                                                                                     \
   } while (false)

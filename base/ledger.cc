@@ -20,20 +20,28 @@ Bytes Sum(const std::array<Bytes, n>& parts) {
 
 const char* ToString(Tier tier) {
   switch (tier) {
-    case Tier::kDevice: return "device";
-    case Tier::kHost: return "host";
-    case Tier::kNvme: return "nvme";
+    case Tier::kDevice:
+      return "device";
+    case Tier::kHost:
+      return "host";
+    case Tier::kNvme:
+      return "nvme";
   }
   return "?";
 }
 
 const char* ToString(MemoryClass memory_class) {
   switch (memory_class) {
-    case MemoryClass::kParameters: return "parameters";
-    case MemoryClass::kGradients: return "gradients";
-    case MemoryClass::kStates: return "states";
-    case MemoryClass::kActivations: return "activations";
-    case MemoryClass::kScratch: return "scratch";
+    case MemoryClass::kParameters:
+      return "parameters";
+    case MemoryClass::kGradients:
+      return "gradients";
+    case MemoryClass::kStates:
+      return "states";
+    case MemoryClass::kActivations:
+      return "activations";
+    case MemoryClass::kScratch:
+      return "scratch";
   }
   return "?";
 }

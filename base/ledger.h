@@ -1,7 +1,7 @@
 // Pure accounting of memory and drive space: every byte is charged here before it is taken.
 //
-// A Ledger holds one limit for each tier and the sums charged against it by class. It owns no memory.
-// All functions may be called from any thread.
+// A Ledger holds one limit for each tier and the sums charged against it by class. It owns no
+// memory. All functions may be called from any thread.
 #pragma once
 
 #include <array>

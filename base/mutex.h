@@ -1,4 +1,5 @@
-// A mutex whose discipline clang's thread-safety analysis can check (-Wthread-safety in clang-tidy).
+// A mutex whose discipline clang's thread-safety analysis can check (-Wthread-safety in
+// clang-tidy).
 #pragma once
 
 #include <chrono>
@@ -47,8 +48,8 @@ class PENSTOCK_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
-/// A condition variable for Mutex. Wait in a loop over the condition, in the function that holds the
-/// lock, so that the analysis sees the guarded reads.
+/// A condition variable for Mutex. Wait in a loop over the condition, in the function that holds
+/// the lock, so that the analysis sees the guarded reads.
 class CondVar {
  public:
   void Wait(Mutex& mutex) REQUIRES(mutex) {

@@ -11,12 +11,12 @@ namespace penstock {
 /// The 128 random bits that belong to (key, index).
 std::array<uint32_t, 4> Philox(uint64_t key, uint64_t stream, uint64_t index);
 
-/// Standard normal deviate number `index` of (key, stream): Box-Muller in double on one Philox block
-/// a pair, so that any range of elements can be made without the ones before it.
+/// Standard normal deviate number `index` of (key, stream): Box-Muller in double on one Philox
+/// block a pair, so that any range of elements can be made without the ones before it.
 float StandardNormal(uint64_t key, uint64_t stream, uint64_t index);
 
-/// A permutation of [0, n) as a function: position -> element, without a table. A Feistel network over
-/// the next even power of two at or above n, walked until it falls into range (cycle walking).
+/// A permutation of [0, n) as a function: position -> element, without a table. A Feistel network
+/// over the next even power of two at or above n, walked until it falls into range (cycle walking).
 class Permutation {
  public:
   /// Precondition: n > 0.

@@ -29,8 +29,7 @@ ErrorCode CodeOf(int error_number) {
 }  // namespace
 
 Error ErrnoError(int error_number, const std::string& what) {
-  return Error{CodeOf(error_number),
-               what + ": " + std::generic_category().message(error_number)};
+  return Error{CodeOf(error_number), what + ": " + std::generic_category().message(error_number)};
 }
 
 }  // namespace penstock

@@ -1,8 +1,9 @@
 // Errors that the environment or the user can cause, as values that cannot be ignored.
 //
 // Three kinds of failure exist in this code base. A broken contract between our own parts is a
-// PENSTOCK_CHECK (base/check.h). What a user, a file, a drive or a device can cause is a Status or a
-// Result<T>. Exceptions come only from libraries and are caught at the edge: where a thread starts.
+// PENSTOCK_CHECK (base/check.h). What a user, a file, a drive or a device can cause is a Status or
+// a Result<T>. Exceptions come only from libraries and are caught at the edge: where a thread
+// starts.
 #pragma once
 
 #include <fmt/format.h>
@@ -107,11 +108,11 @@ class [[nodiscard]] Result {
 #define PENSTOCK_CONCAT(a, b) PENSTOCK_CONCAT_INNER(a, b)
 
 /// Leaves the function with the error of `expression` (a Status or a Result), if it has one.
-#define PENSTOCK_TRY(expression)                                        \
-  do {                                                                  \
-    if (auto penstock_status = (expression); !penstock_status.ok()) {   \
-      return penstock_status.error();                                   \
-    }                                                                   \
+#define PENSTOCK_TRY(expression)                                      \
+  do {                                                                \
+    if (auto penstock_status = (expression); !penstock_status.ok()) { \
+      return penstock_status.error();                                 \
+    }                                                                 \
   } while (false)
 
 /// PENSTOCK_ASSIGN(auto x, F()): x is the value of the Result, or the function returns its error.

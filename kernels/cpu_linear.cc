@@ -11,6 +11,8 @@ namespace {
 
 /// Columns that one thread combines at a time.
 constexpr uint64_t kColumnGrain = 64;
+/// Fewer additions than this are done faster than a second thread is woken.
+constexpr uint64_t kWorthSpreading = uint64_t{1} << 15;
 
 }  // namespace
 
@@ -120,7 +122,8 @@ void AccumulateColumnSums(int threads, DType dtype, const std::byte* in, uint64_
 
 void AccumulatePartials(int threads, const float* partial, uint64_t stride, uint64_t columns,
                         float* to) {
-  ParallelRanges(threads, columns, kColumnGrain, [&](Range range) {
+  const bool spread = columns * static_cast<uint64_t>(threads) >= kWorthSpreading;
+  ParallelRanges(spread ? threads : 1, columns, kColumnGrain, [&](Range range) {
     for (uint64_t c = range.begin; c < range.end; ++c) {
       float sum = partial[c];
       for (int part = 1; part < threads; ++part) {

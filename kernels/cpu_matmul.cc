@@ -12,9 +12,12 @@
 namespace penstock::kernels {
 namespace {
 
-/// Elements of a product that kAccumulate computes at once: small enough to stay in the caches
-/// until it is added, large enough to keep many threads busy.
-constexpr uint64_t kAccumulatePanel = uint64_t{1} << 19;
+/// Elements of a product that kAccumulate computes at once: few enough to stay in the last cache
+/// until they are added, enough to keep many threads busy. (A product in one panel has dense
+/// operands, which oneDNN's best kernels ask for; strided ones go to its gemm, as fast here.)
+constexpr uint64_t kAccumulatePanel = uint64_t{1} << 20;
+/// Panels have a multiple of this many rows, but for the last one.
+constexpr uint64_t kPanelRows = 32;
 /// Unit of the work of one thread in the loops over elements.
 constexpr uint64_t kGrain = 1024;
 
@@ -53,7 +56,10 @@ class AccumulatingProduct final : public Product {
  public:
   explicit AccumulatingProduct(const ProductSpec& spec) : spec_(spec) {
     PENSTOCK_CHECK(spec.c.dtype == DType::kFloat32 && !spec.bias);
-    rows_ = std::min(spec.m, std::max<uint64_t>(64, kAccumulatePanel / spec.n / 64 * 64));
+    // Nearly equal panels: a small rest would not keep the threads busy.
+    const uint64_t panels = (spec.m * spec.n + kAccumulatePanel - 1) / kAccumulatePanel;
+    const uint64_t rows = (spec.m + panels - 1) / panels;
+    rows_ = std::min(spec.m, (rows + kPanelRows - 1) / kPanelRows * kPanelRows);
     panel_ = cursor_.Take(Bytes{rows_ * spec.n * sizeof(float)});
     product_ = std::make_unique<NativeProduct>(PanelSpec(rows_));
     if (const uint64_t rest = spec.m % rows_; rest > 0) {

@@ -11,9 +11,11 @@
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
 
-/// oneDNN is not instrumented, and the barriers of its own OpenMP regions are not seen: what it calls
-/// from several threads (memset on a work buffer) would be reported.
+/// oneDNN is not instrumented, and the barriers of its own OpenMP regions are not seen: what it
+/// calls from several threads (memset on a work buffer) would be reported.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer's name
 extern "C" const char* __tsan_default_suppressions();
+// NOLINTNEXTLINE(bugprone-reserved-identifier)
 extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libdnnl.so\n"; }
 #endif
 

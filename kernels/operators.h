@@ -1,14 +1,14 @@
 // The transformer's operators, forward and backward, as work on a stream.
 //
-// All pointers are device memory. Activations and weights are of the operators' dtype (fp32 or bf16);
-// weight gradients are fp32 and are *accumulated* into unless said otherwise. Matrices are row-major.
-// `rows` is batch * sequence length. Sums over rows and over the sequence are taken in fp32 in an
-// order that depends on shapes and the thread count, never on memory or placement. On a CPU without
-// bf16 instructions the matrix products compute in fp32 on bf16 storage.
+// All pointers are device memory. Activations and weights are of the operators' dtype (fp32 or
+// bf16); weight gradients are fp32 and are *accumulated* into unless said otherwise. Matrices are
+// row-major. `rows` is batch * sequence length. Sums over rows and over the sequence are taken in
+// fp32 in an order that depends on shapes and the thread count, never on memory or placement. On a
+// CPU without bf16 instructions the matrix products compute in fp32 on bf16 storage.
 //
 // Threads: the functions enqueue and return; call them from the thread that feeds the stream. They
-// share one scratch memory, so that all work goes to one stream, or is ordered by events; and they must
-// outlive the work that they have enqueued.
+// share one scratch memory, so that all work goes to one stream, or is ordered by events; and they
+// must outlive the work that they have enqueued.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@
 
 namespace penstock::kernels {
 
-/// The shapes of every call (`rows` is always batch * sequence); scratch memory is sized by them, at
-/// creation.
+/// The shapes of every call (`rows` is always batch * sequence); scratch memory is sized by them,
+/// at creation.
 struct OperatorShapes {
-  uint64_t batch = 0;        ///< sequences in a micro-batch
-  uint64_t sequence = 0;     ///< tokens in a sequence
-  uint64_t width = 0;        ///< embedding width, C
-  uint64_t heads = 0;        ///< divides width
-  uint64_t hidden = 0;       ///< inner width of the MLP, usually 4 C
+  uint64_t batch = 0;     ///< sequences in a micro-batch
+  uint64_t sequence = 0;  ///< tokens in a sequence
+  uint64_t width = 0;     ///< embedding width, C
+  uint64_t heads = 0;     ///< divides width
+  uint64_t hidden = 0;    ///< inner width of the MLP, usually 4 C
   uint64_t vocabulary = 0;
 };
 
@@ -47,7 +47,8 @@ class Operators {
   virtual void EmbeddingForward(device::Stream& stream, const int32_t* tokens,
                                 const std::byte* token_table, const std::byte* position_table,
                                 std::byte* out) = 0;
-  /// Adds d_out to the rows it came from, in row order. Gradients fp32: [vocabulary, C], [sequence, C].
+  /// Adds d_out to the rows it came from, in row order. Gradients fp32: [vocabulary, C], [sequence,
+  /// C].
   virtual void EmbeddingBackward(device::Stream& stream, const int32_t* tokens,
                                  const std::byte* d_out, float* d_token_table,
                                  float* d_position_table) = 0;
@@ -73,8 +74,8 @@ class Operators {
                                    std::byte* d_x) = 0;
   /// d_weight[k, n] += xᵀ · d_out, d_bias[n] += column sums of d_out
   virtual void LinearBackwardWeight(device::Stream& stream, const std::byte* x,
-                                    const std::byte* d_out, uint64_t k, uint64_t n,
-                                    float* d_weight, float* d_bias) = 0;
+                                    const std::byte* d_out, uint64_t k, uint64_t n, float* d_weight,
+                                    float* d_bias) = 0;
 
   /// Causal self-attention. qkv: [batch, sequence, 3, heads, C / heads]; out: [batch, sequence, C];
   /// scores are scaled by 1 / sqrt(C / heads). Probabilities exist for a bounded number of heads at
@@ -89,11 +90,11 @@ class Operators {
   virtual void GeluBackward(device::Stream& stream, const std::byte* x, const std::byte* d_out,
                             std::byte* d_x) = 0;
 
-  /// Language-model head and its backward in one, over chunks of rows, so that the logits never exist
-  /// whole: logits = x · tableᵀ; *loss_sum += Σ_r -log softmax(logits)[r, targets[r]] in double, row
-  /// order; d_x[rows, C] gets, and to d_table[vocabulary, C] is added chunk by chunk, the gradient of
-  /// `gradient_scale` * the summed loss. d_x and d_table may both be null: then only the loss is
-  /// computed.
+  /// Language-model head and its backward in one, over chunks of rows, so that the logits never
+  /// exist whole: logits = x · tableᵀ; *loss_sum += Σ_r -log softmax(logits)[r, targets[r]] in
+  /// double, row order; d_x[rows, C] gets, and to d_table[vocabulary, C] is added chunk by chunk,
+  /// the gradient of `gradient_scale` * the summed loss. d_x and d_table may both be null: then
+  /// only the loss is computed.
   virtual void HeadForwardBackward(device::Stream& stream, const std::byte* x,
                                    const std::byte* table, const int32_t* targets,
                                    float gradient_scale, double* loss_sum, std::byte* d_x,

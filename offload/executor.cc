@@ -3,9 +3,8 @@
 namespace penstock::offload {
 
 Result<std::unique_ptr<Executor>> Executor::Create(const Layout& layout, const Schedule& schedule,
-                                                   device::Device& device,
-                                                   device::Stream& compute, TileStore& store,
-                                                   ActivityMeter* meter) {
+                                                   device::Device& device, device::Stream& compute,
+                                                   TileStore& store, ActivityMeter* meter) {
   std::unique_ptr<Executor> executor(new Executor(layout, schedule, compute, store, meter));
   for (uint64_t elements : schedule.slot_elements) {
     PENSTOCK_ASSIGN(device::DeviceBuffer buffer,
@@ -52,8 +51,7 @@ Status Executor::Fetch(ModuleId module, Slot& slot) {
       ActivityScope waiting(meter_, Lane::kDataWait);
       PENSTOCK_ASSIGN(weight, store_.PinWeight(tile));
     }
-    std::byte* target =
-        slot.buffer.data() + layout_.WeightBytes(layout_.tile(tile).begin).value;
+    std::byte* target = slot.buffer.data() + layout_.WeightBytes(layout_.tile(tile).begin).value;
     copy_in_->CopyToDevice(target, weight.data(), Bytes{weight.size()});
     copy_in_->Call([this, tile]() { store_.UnpinWeight(tile); });
   }

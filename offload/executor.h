@@ -1,8 +1,8 @@
 // Carries out the schedule on the device: copies each module's weights into its slot in time.
 //
-// The host runs ahead of the device: Acquire waits until a module's weights are in host memory and the
-// copy is enqueued, never until it is done; the compute stream waits for the copy through an event, and
-// a copy waits for the last kernel that used its slot through another.
+// The host runs ahead of the device: Acquire waits until a module's weights are in host memory and
+// the copy is enqueued, never until it is done; the compute stream waits for the copy through an
+// event, and a copy waits for the last kernel that used its slot through another.
 //
 // Threads: one. Owns the device slots and the copy-in stream.
 #pragma once
@@ -23,12 +23,11 @@ class Executor {
  public:
   /// Allocates the slots. All arguments outlive the executor. Errors: kBudget.
   static Result<std::unique_ptr<Executor>> Create(const Layout& layout, const Schedule& schedule,
-                                                  device::Device& device,
-                                                  device::Stream& compute, TileStore& store,
-                                                  ActivityMeter* meter);
+                                                  device::Device& device, device::Stream& compute,
+                                                  TileStore& store, ActivityMeter* meter);
 
-  /// The next use of the schedule, which must be of `module` (kInvalidArgument otherwise). The weights
-  /// on the device, for work enqueued on the compute stream after the call.
+  /// The next use of the schedule, which must be of `module` (kInvalidArgument otherwise). The
+  /// weights on the device, for work enqueued on the compute stream after the call.
   Result<const std::byte*> Acquire(ModuleId module);
   /// Work enqueued so far is the last of this use.
   void Release(ModuleId module);

@@ -1,9 +1,9 @@
 // Where every element of the model's parameters belongs: modules, tensors, tiles. A plain value.
 //
 // Each module has one flat index: its tensors with weight decay, back to back in the model's order,
-// padded with zeros to a block; then those without, padded likewise. A tile is a run of blocks of one
-// module, of one parameter group and of at most `tile_elements`. Shards (one for each rank) end on
-// blocks; with one rank the shard is the module. Computed by zero/partitioner.h.
+// padded with zeros to a block; then those without, padded likewise. A tile is a run of blocks of
+// one module, of one parameter group and of at most `tile_elements`. Shards (one for each rank) end
+// on blocks; with one rank the shard is the module. Computed by zero/partitioner.h.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +24,17 @@ enum class ParameterGroup : uint8_t { kDecay = 0, kNoDecay = 1 };
 inline constexpr size_t kGroupCount = 2;
 
 struct TensorLayout {
-  std::string name;               ///< Hugging Face name, "h.0.attn.c_attn.weight"
-  std::vector<uint64_t> shape;    ///< row-major
+  std::string name;             ///< Hugging Face name, "h.0.attn.c_attn.weight"
+  std::vector<uint64_t> shape;  ///< row-major
   ParameterGroup group = ParameterGroup::kDecay;
-  uint64_t offset = 0;            ///< first element, in the module's flat index
+  uint64_t offset = 0;  ///< first element, in the module's flat index
   uint64_t elements = 0;
 };
 
 struct ModuleLayout {
   std::string name;
   std::vector<TensorLayout> tensors;  ///< in the order they were declared
-  uint64_t elements = 0;              ///< of the flat index, padding included: a multiple of a block
+  uint64_t elements = 0;  ///< of the flat index, padding included: a multiple of a block
   TileId first_tile{};
   uint32_t tile_count = 0;
 };
@@ -48,7 +48,7 @@ struct TileLayout {
 
 struct Layout {
   DType dtype = DType::kFloat32;  ///< of the weights that the model computes with
-  uint64_t tile_elements = 0;                       ///< the largest tile
+  uint64_t tile_elements = 0;     ///< the largest tile
   std::vector<ModuleLayout> modules;
   std::vector<TileLayout> tiles;  ///< by module, then by position
   uint64_t parameters = 0;        ///< elements of all tensors, without padding
@@ -59,7 +59,8 @@ struct Layout {
   uint64_t largest_tile() const;  ///< elements of the largest tile
 
   // A tile has two parts. The *weight* part is what the model computes with: bf16 hi, or the fp32
-  // master. The *record* is the rest: bf16 training lo | exp_avg | exp_avg_sq, fp32 exp_avg | exp_avg_sq.
+  // master. The *record* is the rest: bf16 training lo | exp_avg | exp_avg_sq, fp32 exp_avg |
+  // exp_avg_sq.
   Bytes WeightBytes(uint64_t elements) const { return SizeOf(dtype) * elements; }
   Bytes RecordBytes(uint64_t elements) const {
     return (dtype == DType::kFloat32 ? 8_B : 10_B) * elements;

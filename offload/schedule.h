@@ -15,8 +15,9 @@ namespace penstock::offload {
 
 struct ScheduledUse {
   ModuleId module{};
-  uint32_t slot = 0;   ///< where on the device it lies
-  bool fetch = false;  ///< copied from the host for this use; false: still there from an earlier one
+  uint32_t slot = 0;  ///< where on the device it lies
+  bool fetch =
+      false;  ///< copied from the host for this use; false: still there from an earlier one
   bool evicts = false;  ///< the slot held a module that this step uses again
 };
 
@@ -24,7 +25,7 @@ struct Schedule {
   std::vector<ScheduledUse> uses;
   std::vector<uint64_t> slot_elements;  ///< size of each device slot, in elements
   std::vector<uint32_t> first_use;      ///< of each module
-  std::vector<TileId> update_order;     ///< tiles by the first use of their module, then by position
+  std::vector<TileId> update_order;  ///< tiles by the first use of their module, then by position
 
   uint64_t length() const { return uses.size(); }
 };
@@ -34,7 +35,8 @@ class HostUses {
  public:
   explicit HostUses(const Schedule& schedule);
 
-  /// The first time at or after `now`: a fetch of the step that `now` is in, or the next step's update.
+  /// The first time at or after `now`: a fetch of the step that `now` is in, or the next step's
+  /// update.
   uint64_t Next(ModuleId module, uint64_t now) const;
 
  private:

@@ -11,8 +11,8 @@ Result<Slab> Slab::Create(Bytes size) {
 
 std::span<std::byte> Slab::Cut(Bytes size) {
   const Bytes rounded = AlignUp(size, kSlabAlignment);
-  PENSTOCK_CHECK(cut_ + rounded <= mapping_.size(), "cut of {} beyond the slab's {}",
-                 rounded.value, mapping_.size().value);
+  PENSTOCK_CHECK(cut_ + rounded <= mapping_.size(), "cut of {} beyond the slab's {}", rounded.value,
+                 mapping_.size().value);
   const std::span<std::byte> part(mapping_.data() + cut_.value, size.value);
   cut_ += rounded;
   return part;

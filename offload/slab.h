@@ -1,8 +1,8 @@
 // All pinned host memory: one mapping, cut at start into pools of equal blocks.
 //
-// Nothing is rounded up to a power of two and nothing is as large as the largest tensor. A block taken
-// from a pool is a lease that gives itself back. Not thread-safe: whoever owns the pools serialises
-// (offload::TileStore holds its mutex), the giving back included.
+// Nothing is rounded up to a power of two and nothing is as large as the largest tensor. A block
+// taken from a pool is a lease that gives itself back. Not thread-safe: whoever owns the pools
+// serialises (offload::TileStore holds its mutex), the giving back included.
 #pragma once
 
 #include <cstddef>

@@ -86,15 +86,15 @@ Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
   const std::string path = fmt::format("{}/penstock-{}.state", options.folder, ToString(uuid));
   PENSTOCK_ASSIGN(aio::File file, OpenFile(options, path));
   const Bytes drive_alignment = file.alignment();
-  std::unique_ptr<StateFile> state(
-      new StateFile(std::move(file),
-                    PlanState(uuid, layout, kFormatAlignment, options.durable ? 2 : 1),
-                    options.simulated, engine));
+  std::unique_ptr<StateFile> state(new StateFile(
+      std::move(file), PlanState(uuid, layout, kFormatAlignment, options.durable ? 2 : 1),
+      options.simulated, engine));
   if (drive_alignment > kFormatAlignment) {
-    return MakeError(ErrorCode::kUnavailable,
-                     "{} asks for I/O in units of {} bytes, and this version writes in units of {}; "
-                     "use another drive",
-                     options.folder, drive_alignment.value, kFormatAlignment.value);
+    return MakeError(
+        ErrorCode::kUnavailable,
+        "{} asks for I/O in units of {} bytes, and this version writes in units of {}; "
+        "use another drive",
+        options.folder, drive_alignment.value, kFormatAlignment.value);
   }
   PENSTOCK_TRY(LockFile(state->file_.fd(), true, path));
   PENSTOCK_TRY(state->file_.Allocate(state->header_.geometry.file_bytes));
@@ -152,8 +152,7 @@ Status StateFile::WriteHead() {
 Status StateFile::PrepareWrites() {
   if (!failure_.ok() || slots() == 2 || !commit_stands_) return failure_;
   for (FileOffset offset : header_.geometry.commit_offset) {
-    PENSTOCK_TRY(
-        WriteAligned(offset, std::vector<std::byte>(header_.geometry.commit_bytes.value)));
+    PENSTOCK_TRY(WriteAligned(offset, std::vector<std::byte>(header_.geometry.commit_bytes.value)));
   }
   PENSTOCK_TRY(engine_.Sync(file_));
   commit_stands_ = false;

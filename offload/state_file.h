@@ -1,8 +1,8 @@
 // The state file: where tiles live on the drive, and which of their versions a crash leaves behind.
 //
 // Owns the open, locked, preallocated file and the table of places: for each tile the slot of its
-// newest version on the drive, and the slot that the newest durable commit names. All I/O goes through
-// the engine it is given. Format and order of writes: docs/state_format.md.
+// newest version on the drive, and the slot that the newest durable commit names. All I/O goes
+// through the engine it is given. Format and order of writes: docs/state_format.md.
 //
 // Threads: const functions from any thread; the others from one thread while no write is in flight
 // (offload::TileStore drains first). After a failed commit every call returns that failure.
@@ -22,17 +22,18 @@
 namespace penstock::offload {
 
 struct StateFileOptions {
-  std::string folder;      ///< the file's name is made from its UUID
-  bool durable = true;     ///< two slots
-  bool require_direct = true;  ///< false: fall back to buffered I/O (a RUN folder, not an nvme_path)
+  std::string folder;   ///< the file's name is made from its UUID
+  bool durable = true;  ///< two slots
+  bool require_direct =
+      true;                ///< false: fall back to buffered I/O (a RUN folder, not an nvme_path)
   bool simulated = false;  ///< in memory (memfd), for a simulated drive: gone with the process
 };
 
 class StateFile {
  public:
   /// Creates, locks and preallocates; writes the head; durable when it returns. Errors: kNotFound,
-  /// kPermission, kUnavailable (no O_DIRECT), kOutOfSpace with what is free and what is needed. After
-  /// an error nothing is left behind.
+  /// kPermission, kUnavailable (no O_DIRECT), kOutOfSpace with what is free and what is needed.
+  /// After an error nothing is left behind.
   static Result<std::unique_ptr<StateFile>> Create(const Layout& layout,
                                                    const StateFileOptions& options,
                                                    aio::Engine& engine);
@@ -68,7 +69,8 @@ class StateFile {
   aio::Engine& engine_;
   bool simulated_;
   Status failure_;
-  uint64_t sequence_ = 0;  ///< of the newest commit; 0: none, and the file goes away with the object
+  uint64_t sequence_ =
+      0;  ///< of the newest commit; 0: none, and the file goes away with the object
   bool commit_stands_ = false;
   std::vector<int> committed_slot_;  ///< -1: no commit names the tile
 };

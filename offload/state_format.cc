@@ -46,9 +46,7 @@ T Get(std::span<const std::byte> bytes, size_t at) {
   return value;
 }
 
-Error Corrupt(const std::string& what) {
-  return MakeError(ErrorCode::kCorruption, "{}", what);
-}
+Error Corrupt(const std::string& what) { return MakeError(ErrorCode::kCorruption, "{}", what); }
 
 /// The file may be whole, but it was written by another version of the program.
 Error Unknown(const std::string& what) {
@@ -141,9 +139,10 @@ Status CheckDescriptor(std::span<const std::byte> bytes, DType dtype, size_t til
             Get<uint8_t>(bytes, 32 + i) == states[i].dtype;
   }
   if (known) return {};
-  return Corrupt(fmt::format("the descriptor of tile {} names a group, states or a drive that this "
-                             "program does not know",
-                             tile));
+  return Corrupt(
+      fmt::format("the descriptor of tile {} names a group, states or a drive that this "
+                  "program does not know",
+                  tile));
 }
 
 /// Rebuilds the tiles from their descriptors and checks that they cover each module exactly.
@@ -211,11 +210,11 @@ Status CheckRegions(const StateHeader& header) {
     for (size_t tile = 0; inside && tile < layout.tiles.size(); ++tile) {
       const uint64_t elements = layout.tiles[tile].elements;
       const TileOffsets& at = header.tiles[tile];
-      inside = at.weight <= plan.file_bytes && at.record <= plan.file_bytes &&
-               Inside(plan.weights_offset[i] + at.weight, layout.WeightBytes(elements),
-                      plan.file_bytes) &&
-               Inside(plan.records_offset[i] + at.record, layout.RecordBytes(elements),
-                      plan.file_bytes);
+      inside =
+          at.weight <= plan.file_bytes && at.record <= plan.file_bytes &&
+          Inside(plan.weights_offset[i] + at.weight, layout.WeightBytes(elements),
+                 plan.file_bytes) &&
+          Inside(plan.records_offset[i] + at.record, layout.RecordBytes(elements), plan.file_bytes);
     }
   }
   if (inside) return {};
@@ -264,10 +263,10 @@ StateHeader PlanState(const Uuid& uuid, const Layout& layout, Bytes alignment, i
   plan.layout_offset = place(plan.layout_bytes);
   plan.descriptors_bytes = kDescriptorBytes * layout.tiles.size();
   plan.descriptors_offset = place(plan.descriptors_bytes);
-  plan.commit_bytes = AlignUp(
-      Bytes{kCommitFixedBytes + kCommitTileBytes * layout.tiles.size() + sizeof(uint64_t)} +
-          kCommitJsonLimit,
-      alignment);
+  plan.commit_bytes =
+      AlignUp(Bytes{kCommitFixedBytes + kCommitTileBytes * layout.tiles.size() + sizeof(uint64_t)} +
+                  kCommitJsonLimit,
+              alignment);
   for (FileOffset& offset : plan.commit_offset) offset = place(plan.commit_bytes);
   for (int slot = 0; slot < 2; ++slot) {
     if (slot < slots) {
@@ -296,17 +295,18 @@ std::vector<std::byte> EncodeHead(const StateHeader& header) {
     EncodeDescriptor(layout, layout.tiles[i], header.tiles[i],
                      descriptors.subspan(i * kDescriptorBytes.value, kDescriptorBytes.value));
   }
-  std::vector<std::byte> hashed(head.begin() + static_cast<ptrdiff_t>(plan.layout_offset.value),
-                                head.begin() + static_cast<ptrdiff_t>(plan.layout_offset.value +
-                                                                      text.size()));
+  std::vector<std::byte> hashed(
+      head.begin() + static_cast<ptrdiff_t>(plan.layout_offset.value),
+      head.begin() + static_cast<ptrdiff_t>(plan.layout_offset.value + text.size()));
   hashed.insert(hashed.end(), descriptors.begin(), descriptors.end());
 
   std::memcpy(head.data(), kHeaderMagic.data(), kHeaderMagic.size());
   Put<uint32_t>(out, 8, kStateFormatVersion);
   Put<uint32_t>(out, 12, static_cast<uint32_t>(layout.dtype));
   std::memcpy(head.data() + 16, header.uuid.data(), header.uuid.size());
-  Put<uint64_t>(out, 32, (plan.slots == 2 ? kFlagTwoSlots : 0) |
-                             (layout.dtype != DType::kFloat32 ? kFlagSplitMaster : 0));
+  Put<uint64_t>(out, 32,
+                (plan.slots == 2 ? kFlagTwoSlots : 0) |
+                    (layout.dtype != DType::kFloat32 ? kFlagSplitMaster : 0));
   Put<uint32_t>(out, 40, 1);  // world size
   Put<uint32_t>(out, 48, 1);  // number of paths
   const uint64_t fields[] = {plan.alignment.value,
@@ -361,8 +361,8 @@ Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
   if (Checksum(hashed) != Get<uint64_t>(bytes, 200)) {
     return Corrupt("the checksum of layout and descriptors does not hold");
   }
-  PENSTOCK_TRY(ModulesFromJson(
-      std::string(reinterpret_cast<const char*>(text.data()), text.size()), layout));
+  PENSTOCK_TRY(ModulesFromJson(std::string(reinterpret_cast<const char*>(text.data()), text.size()),
+                               layout));
   PENSTOCK_TRY(TilesFromDescriptors(tiles, header));
   PENSTOCK_TRY(CheckRegions(header));
   return header;
@@ -376,8 +376,8 @@ std::vector<std::byte> EncodeCommit(const Uuid& uuid, const CommitRecord& record
   std::memcpy(bytes.data(), kCommitMagic.data(), kCommitMagic.size());
   Put<uint64_t>(out, 8, record.sequence);
   std::memcpy(bytes.data() + 16, uuid.data(), uuid.size());
-  const uint64_t fields[] = {size,           record.tiles.size(),     record.json.size(),
-                             record.step,    record.optimizer_steps,  record.skipped_in_a_row,
+  const uint64_t fields[] = {size,        record.tiles.size(),    record.json.size(),
+                             record.step, record.optimizer_steps, record.skipped_in_a_row,
                              record.seed};
   for (size_t i = 0; i < std::size(fields); ++i) Put<uint64_t>(out, 32 + 8 * i, fields[i]);
   Put<uint32_t>(out, 88, record.compute_threads);

@@ -1,7 +1,7 @@
 // The bytes of the state file's header, descriptors and commit records (docs/state_format.md).
 //
-// Pure encoding and decoding: no file is touched here. Decoding trusts nothing: whatever does not hold
-// is kCorruption, naming the field.
+// Pure encoding and decoding: no file is touched here. Decoding trusts nothing: whatever does not
+// hold is kCorruption, naming the field.
 #pragma once
 
 #include <cstddef>

@@ -95,8 +95,10 @@ Status StateReader::ReadTile(TileId tile, TileBytes& bytes) const {
   const TileLayout& place = header_.layout.tile(tile);
   const CommittedTile& committed = commit_.tiles[Index(tile)];
   const StateGeometry& plan = header_.geometry;
-  const FileOffset weight_at = plan.weights_offset[committed.slot] + header_.tiles[Index(tile)].weight;
-  const FileOffset record_at = plan.records_offset[committed.slot] + header_.tiles[Index(tile)].record;
+  const FileOffset weight_at =
+      plan.weights_offset[committed.slot] + header_.tiles[Index(tile)].weight;
+  const FileOffset record_at =
+      plan.records_offset[committed.slot] + header_.tiles[Index(tile)].record;
   bytes.weight.resize(header_.layout.WeightBytes(place.elements).value);
   bytes.record.resize(header_.layout.RecordBytes(place.elements).value);
   PENSTOCK_TRY(ReadAt(weight_at, bytes.weight));
@@ -106,12 +108,12 @@ Status StateReader::ReadTile(TileId tile, TileBytes& bytes) const {
   const bool record_holds = RecordChecksum(seed, header_.layout.dtype, place.elements,
                                            bytes.record) == committed.checksums.record;
   if (weight_holds && record_holds) return {};
-  return MakeError(ErrorCode::kCorruption,
-                   "checksum of the {} of tile {} (module {}, version {}) does not hold: {} at offset "
-                   "{}; the data was damaged after it was committed",
-                   weight_holds ? "record" : "weight", Index(tile),
-                   header_.layout.module(place.module).name, committed.version, path_,
-                   (weight_holds ? record_at : weight_at).value);
+  return MakeError(
+      ErrorCode::kCorruption,
+      "checksum of the {} of tile {} (module {}, version {}) does not hold: {} at offset "
+      "{}; the data was damaged after it was committed",
+      weight_holds ? "record" : "weight", Index(tile), header_.layout.module(place.module).name,
+      committed.version, path_, (weight_holds ? record_at : weight_at).value);
 }
 
 }  // namespace penstock::offload

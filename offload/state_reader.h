@@ -24,7 +24,8 @@ class StateReader {
   const CommitRecord& commit() const { return commit_; }
   const std::string& path() const { return path_; }
 
-  /// One tile's parts as they were committed. kCorruption names the tile, its module and the offset.
+  /// One tile's parts as they were committed. kCorruption names the tile, its module and the
+  /// offset.
   struct TileBytes {
     std::vector<std::byte> weight;
     std::vector<std::byte> record;

@@ -109,8 +109,7 @@ void TileStore::StartWeightRead(TileId tile, BlockLease block, bool for_update) 
   entry.block = std::move(block);
   entry.reading = true;
   entry.verified = !options_.verify_checksums;
-  const auto priority =
-      for_update ? aio::Priority::kStateRead : aio::Priority::kParameterRead;
+  const auto priority = for_update ? aio::Priority::kStateRead : aio::Priority::kParameterRead;
   SubmitLocked({.operation = aio::Operation::kRead,
                 .file = &file_.file(),
                 .offset = file_.WeightOffset(tile, At(tile).slot),
@@ -123,8 +122,7 @@ void TileStore::StartWeightRead(TileId tile, BlockLease block, bool for_update) 
 }
 
 Status TileStore::FillTile(
-    TileId tile,
-    const std::function<Status(std::span<std::byte>, std::span<std::byte>)>& fill) {
+    TileId tile, const std::function<Status(std::span<std::byte>, std::span<std::byte>)>& fill) {
   std::span<std::byte> weight;
   std::span<std::byte> record;
   {
@@ -173,8 +171,8 @@ void TileStore::SetTime(uint64_t now) {
 
 void TileStore::ReadAhead() {
   if (!weights_on_drive() || !started_) return;
-  // Always from the present use on: what is needed soonest is read first and never evicted for what is
-  // needed later.
+  // Always from the present use on: what is needed soonest is read first and never evicted for what
+  // is needed later.
   for (uint64_t use = now_ % schedule_.length(); use < schedule_.length(); ++use) {
     if (schedule_.uses[use].fetch && !ReadAheadFor(use)) return;
   }
@@ -238,21 +236,22 @@ Result<std::span<const std::byte>> TileStore::PinWeight(TileId tile) {
 }
 
 Error TileStore::DamagedAt(TileId tile, uint64_t version, FileOffset offset) const {
-  return MakeError(ErrorCode::kCorruption,
-                   "checksum of tile {} (module {}) does not hold: version {}, read from {} at offset "
-                   "{}; the drive gave other data than was written to it; check the drive, and go "
-                   "on from the last commit",
-                   Index(tile), layout_.module(layout_.tile(tile).module).name, version,
-                   file_.path(), offset.value);
+  return MakeError(
+      ErrorCode::kCorruption,
+      "checksum of tile {} (module {}) does not hold: version {}, read from {} at offset "
+      "{}; the drive gave other data than was written to it; check the drive, and go "
+      "on from the last commit",
+      Index(tile), layout_.module(layout_.tile(tile).module).name, version, file_.path(),
+      offset.value);
 }
 
 void TileStore::FailDamaged(const TileUpdate& update, const TileChecksums& found) {
   MutexLock lock(mutex_);
   const int slot = At(update.tile).slot;
   const bool weight = update.expected_weight.value_or(found.weight) != found.weight;
-  FailLocked(DamagedAt(update.tile, update.version,
-                       weight ? file_.WeightOffset(update.tile, slot)
-                              : file_.RecordOffset(update.tile, slot)));
+  FailLocked(DamagedAt(
+      update.tile, update.version,
+      weight ? file_.WeightOffset(update.tile, slot) : file_.RecordOffset(update.tile, slot)));
 }
 
 void TileStore::UnpinWeight(TileId tile) {

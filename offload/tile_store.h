@@ -1,20 +1,21 @@
 // The host side of offloading: brings tiles from the drive into host memory and back, in time.
 //
-// The store alone knows where each version of each tile is: in its home in host memory, in a block that
-// caches it, on the drive (which slot), or on its way. It serves two users at once:
+// The store alone knows where each version of each tile is: in its home in host memory, in a block
+// that caches it, on the drive (which slot), or on its way. It serves two users at once:
 //   - the thread that feeds the device pins weights in the order of the schedule; what the schedule
 //     names next is read ahead as far as blocks allow;
 //   - optimizer threads take tiles in the order of next use, with weight and record in host memory
-//     (records are read ahead too, during backward), and hand them back updated; the store writes them.
+//     (records are read ahead too, during backward), and hand them back updated; the store writes
+//     them.
 // A tile counts one version for each update. A weight pinned after BeginUpdates() is the new one.
 //
-// Weights are taken before records, and updates that have not begun never hold all weight blocks, so
-// that neither user can wait for the other in a circle. Weights at home in host memory have no pins:
-// BeginUpdates may be called only when the device has read what it was given.
+// Weights are taken before records, and updates that have not begun never hold all weight blocks,
+// so that neither user can wait for the other in a circle. Weights at home in host memory have no
+// pins: BeginUpdates may be called only when the device has read what it was given.
 //
 // Failure: the first failed read, write or checksum is final; every call and waiter gets it.
-// Threads: all functions from any thread; PinWeight, SetTime, BeginUpdates, FillTile, Drain and Commit
-// from one thread at a time. Owns no threads; completions run on the I/O engine's.
+// Threads: all functions from any thread; PinWeight, SetTime, BeginUpdates, FillTile, Drain and
+// Commit from one thread at a time. Owns no threads; completions run on the I/O engine's.
 #pragma once
 
 #include <functional>
@@ -68,14 +69,17 @@ class TileStore {
   /// Called, with the store's mutex held, when TryTakeUpdate may have become able to give a tile.
   void OnProgress(std::function<void()> callback) EXCLUDES(mutex_);
 
-  /// Sets version 0 of a tile: `fill` writes both parts into zeroed memory. Before the first SetTime.
-  Status FillTile(TileId tile,
-                  const std::function<Status(std::span<std::byte> weight,
-                                             std::span<std::byte> record)>& fill) EXCLUDES(mutex_);
+  /// Sets version 0 of a tile: `fill` writes both parts into zeroed memory. Before the first
+  /// SetTime.
+  Status FillTile(
+      TileId tile,
+      const std::function<Status(std::span<std::byte> weight, std::span<std::byte> record)>& fill)
+      EXCLUDES(mutex_);
 
   /// The schedule's clock: everything before `now` has been pinned. Starts reads.
   void SetTime(uint64_t now) EXCLUDES(mutex_);
-  /// The weight of the current version, in host memory, until UnpinWeight. Blocks until it is there.
+  /// The weight of the current version, in host memory, until UnpinWeight. Blocks until it is
+  /// there.
   Result<std::span<const std::byte>> PinWeight(TileId tile) EXCLUDES(mutex_);
   void UnpinWeight(TileId tile) EXCLUDES(mutex_);
 
@@ -91,7 +95,8 @@ class TileStore {
 
   /// Waits until every begun update is finished and written.
   Status Drain() EXCLUDES(mutex_);
-  /// Drains, then makes the state durable: parts at home in host memory are written, then the record.
+  /// Drains, then makes the state durable: parts at home in host memory are written, then the
+  /// record.
   Status Commit(CommitRecord record) EXCLUDES(mutex_);
 
   uint64_t evictions() const EXCLUDES(mutex_);
@@ -99,19 +104,19 @@ class TileStore {
 
  private:
   struct Tile {
-    uint64_t version = 0;       ///< of the newest finished update
-    int slot = 0;               ///< where on the drive that version is (parts at home there)
-    TileChecksums checksums;    ///< of that version
+    uint64_t version = 0;     ///< of the newest finished update
+    int slot = 0;             ///< where on the drive that version is (parts at home there)
+    TileChecksums checksums;  ///< of that version
     std::optional<uint64_t> committed_version;
-    BlockLease record;          ///< valid while the record is in a block
-    int writes = 0;             ///< write-backs in flight
-    bool loaded = false;        ///< its update may take it, once its parts are not `reading`
+    BlockLease record;    ///< valid while the record is in a block
+    int writes = 0;       ///< write-backs in flight
+    bool loaded = false;  ///< its update may take it, once its parts are not `reading`
     bool record_reading = false;
-    bool weight_pinned = false; ///< by the update
+    bool weight_pinned = false;         ///< by the update
     std::optional<uint64_t> pinned_at;  ///< the use it was last pinned for
   };
-  /// A place in the endless sequence of updates: the tile at `index` of the order, to be updated from
-  /// version `round`.
+  /// A place in the endless sequence of updates: the tile at `index` of the order, to be updated
+  /// from version `round`.
   struct UpdateCursor {
     uint64_t round = 0;
     size_t index = 0;
@@ -125,7 +130,9 @@ class TileStore {
   std::span<std::byte> WeightOf(TileId tile) REQUIRES(mutex_);
   std::span<std::byte> RecordOf(TileId tile) REQUIRES(mutex_);
   void Advance(UpdateCursor& cursor) const;
-  uint64_t StepStart() const REQUIRES(mutex_) { return now_ / schedule_.length() * schedule_.length(); }
+  uint64_t StepStart() const REQUIRES(mutex_) {
+    return now_ / schedule_.length() * schedule_.length();
+  }
 
   /// A tile's need of its weight at a use, as a number: uses in order, tiles of a module in order.
   uint64_t NeedAt(uint64_t use_time, TileId tile) const;
@@ -159,21 +166,22 @@ class TileStore {
   BlockPool weight_blocks_ GUARDED_BY(mutex_);
   BlockPool record_blocks_ GUARDED_BY(mutex_);
   WeightCache cache_ GUARDED_BY(mutex_);
-  std::vector<std::span<std::byte>> home_weights_;  ///< of each tile, where weights live on the host
+  std::vector<std::span<std::byte>>
+      home_weights_;  ///< of each tile, where weights live on the host
   std::vector<std::span<std::byte>> home_records_;
   std::vector<Tile> tiles_ GUARDED_BY(mutex_);
   Status failure_ GUARDED_BY(mutex_);
   bool started_ GUARDED_BY(mutex_) = false;  ///< SetTime was called: there is something to read
   uint64_t now_ GUARDED_BY(mutex_) = 0;
-  uint64_t begun_ GUARDED_BY(mutex_) = 0;  ///< the version that every tile has, or gets next
-  UpdateCursor load_ GUARDED_BY(mutex_);     ///< next tile to bring in for its update
-  UpdateCursor take_ GUARDED_BY(mutex_);     ///< next tile to hand to an optimizer thread
+  uint64_t begun_ GUARDED_BY(mutex_) = 0;     ///< the version that every tile has, or gets next
+  UpdateCursor load_ GUARDED_BY(mutex_);      ///< next tile to bring in for its update
+  UpdateCursor take_ GUARDED_BY(mutex_);      ///< next tile to hand to an optimizer thread
   size_t ahead_pins_ GUARDED_BY(mutex_) = 0;  ///< weights held for updates that have not begun
   /// Drain waits: nobody consumes new weights, so updates may evict what the next forward needs.
   bool draining_ GUARDED_BY(mutex_) = false;
-  size_t in_hand_ GUARDED_BY(mutex_) = 0;     ///< tiles taken and not finished
-  size_t requests_ GUARDED_BY(mutex_) = 0;    ///< I/O requests in flight
-  size_t writes_ GUARDED_BY(mutex_) = 0;      ///< of them write-backs
+  size_t in_hand_ GUARDED_BY(mutex_) = 0;   ///< tiles taken and not finished
+  size_t requests_ GUARDED_BY(mutex_) = 0;  ///< I/O requests in flight
+  size_t writes_ GUARDED_BY(mutex_) = 0;    ///< of them write-backs
   uint64_t finished_ GUARDED_BY(mutex_) = 0;
 };
 

@@ -1,4 +1,5 @@
-// The update side of TileStore: loading tiles for their update, taking them back, writing, committing.
+// The update side of TileStore: loading tiles for their update, taking them back, writing,
+// committing.
 #include <algorithm>
 
 #include "base/check.h"
@@ -142,18 +143,16 @@ void TileStore::StartWrites(TileId tile) {
   };
   if (weights_on_drive()) {
     cache_[tile].writing = true;
-    write(file_.WeightOffset(tile, entry.slot), WeightOf(tile),
-          [this, tile]() {
-            mutex_.AssertHeld();
-            cache_[tile].writing = false;
-          });
+    write(file_.WeightOffset(tile, entry.slot), WeightOf(tile), [this, tile]() {
+      mutex_.AssertHeld();
+      cache_[tile].writing = false;
+    });
   }
   if (records_on_drive()) {
-    write(file_.RecordOffset(tile, entry.slot), RecordOf(tile),
-          [this, tile]() {
-            mutex_.AssertHeld();
-            At(tile).record.Reset();
-          });
+    write(file_.RecordOffset(tile, entry.slot), RecordOf(tile), [this, tile]() {
+      mutex_.AssertHeld();
+      At(tile).record.Reset();
+    });
   }
 }
 
@@ -189,7 +188,8 @@ Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
       changed = entry->committed_version != entry->version;
       if (changed) entry->slot = file_.WriteSlot(tile);
     }
-    // Drained: nobody else changes the tile's contents, place or version until the next BeginUpdates.
+    // Drained: nobody else changes the tile's contents, place or version until the next
+    // BeginUpdates.
     if (changed && !weights_on_drive()) {
       submit(file_.WeightOffset(tile, entry->slot), home_weights_[i]);
     }
@@ -207,7 +207,8 @@ Status TileStore::Commit(CommitRecord record) {
   PENSTOCK_TRY(Drain());
   const Status committed = FinishCommit(std::move(record));
   MutexLock lock(mutex_);
-  // Whether the drive holds this commit or the one before is not known any more: nothing may be written.
+  // Whether the drive holds this commit or the one before is not known any more: nothing may be
+  // written.
   if (!committed.ok()) FailLocked(committed.error());
   PENSTOCK_TRY(failure_);
   for (Tile& tile : tiles_) tile.committed_version = tile.version;

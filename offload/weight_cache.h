@@ -17,11 +17,11 @@ namespace penstock::offload {
 class WeightCache {
  public:
   struct Entry {
-    BlockLease block;       ///< valid: there is a copy, or one is being read
-    bool reading = false;   ///< the block is being filled
-    bool writing = false;   ///< the block is being written back
-    bool verified = true;   ///< false: read from the drive, checksum not yet compared
-    int pins = 0;           ///< users that rely on the block staying
+    BlockLease block;      ///< valid: there is a copy, or one is being read
+    bool reading = false;  ///< the block is being filled
+    bool writing = false;  ///< the block is being written back
+    bool verified = true;  ///< false: read from the drive, checksum not yet compared
+    int pins = 0;          ///< users that rely on the block staying
 
     bool present() const { return block.valid() && !reading; }
     bool evictable() const { return present() && !writing && pins == 0; }

@@ -10,7 +10,10 @@ namespace {
 /// share the cores with the optimizer's, the streams' and the I/O threads, which spinning keeps
 /// from working: start again with the policy set. A policy of the user's stays.
 void UsePassiveOpenMpWaits(char** argv) {
+  // No other thread exists yet.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe)
   if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
+  // NOLINTNEXTLINE(concurrency-mt-unsafe)
   if (::setenv("OMP_WAIT_POLICY", "passive", 0) != 0) return;
   // Returns only on failure; then everything works, slower.
   ::execv("/proc/self/exe", argv);

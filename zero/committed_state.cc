@@ -32,8 +32,8 @@ class TileWiseState : public CommittedState {
       const offload::TileLayout& place = layout().tile(tile);
       const uint64_t inside = at - place.begin;
       const uint64_t count = std::min<uint64_t>(values.size(), place.elements - inside);
-      LoadMaster(layout().dtype, place.elements, bytes_.weight.data(), bytes_.record.data(),
-                 inside, values.first(count));
+      LoadMaster(layout().dtype, place.elements, bytes_.weight.data(), bytes_.record.data(), inside,
+                 values.first(count));
       values = values.subspan(count);
       at += count;
     }
@@ -45,7 +45,7 @@ class TileWiseState : public CommittedState {
     size_t damaged = 0;
     for (size_t i = 0; i < layout().tiles.size(); ++i) {
       loaded_.reset();
-      const Status read = Load(TileId{static_cast<uint32_t>(i)});
+      Status read = Load(TileId{static_cast<uint32_t>(i)});
       if (read.ok()) continue;
       if (read.error().code != ErrorCode::kCorruption) return read;
       ++damaged;

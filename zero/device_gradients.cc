@@ -22,13 +22,12 @@ Result<DeviceGradients> DeviceGradients::Create(const ModelSpec& model,
   for (size_t i = 0; i < layout.modules.size(); ++i) {
     const bool repeated = model.modules[i].repeated;
     if (!repeated || !shared) {
-      PENSTOCK_TRY(allocate(repeated ? CountRepeated(model, layout).largest
-                                     : layout.modules[i].elements));
+      PENSTOCK_TRY(
+          allocate(repeated ? CountRepeated(model, layout).largest : layout.modules[i].elements));
       if (repeated) shared = gradients.buffers_.size() - 1;
     }
-    gradients.modules_.push_back(
-        {.size = Bytes{sizeof(float)} * layout.modules[i].elements,
-         .buffer = repeated ? *shared : gradients.buffers_.size() - 1});
+    gradients.modules_.push_back({.size = Bytes{sizeof(float)} * layout.modules[i].elements,
+                                  .buffer = repeated ? *shared : gradients.buffers_.size() - 1});
   }
   return gradients;
 }

@@ -1,7 +1,8 @@
 // fp32 sums of weight gradients on the device: where the micro-batches' gradients are added up.
 //
-// Each module that is not repeated has sums of its own, the repeated ones share one buffer, one module
-// at a time. A module's sums are zeroed on the compute stream when they are first asked for in a step.
+// Each module that is not repeated has sums of its own, the repeated ones share one buffer, one
+// module at a time. A module's sums are zeroed on the compute stream when they are first asked for
+// in a step.
 #pragma once
 
 #include <memory>

@@ -1,14 +1,16 @@
-// The ZeRO engine: hands modules to the model when it needs them, takes gradients, updates the states.
+// The ZeRO engine: hands modules to the model when it needs them, takes gradients, updates the
+// states.
 //
 // One step, as the model drives it (vertical schedule: all micro-batches of a module in one use):
 //   for each use of ModelSpec::step, in that order:
 //     Acquire(module) … enqueue kernels on compute_stream() … Release(module)
-//   whenever a module's gradients are complete (all micro-batches, all uses): ReduceGradients(module)
-//   Step(lr): waits for the gradients' norm, decides, starts the update and returns
+//   whenever a module's gradients are complete (all micro-batches, all uses):
+//   ReduceGradients(module) Step(lr): waits for the gradients' norm, decides, starts the update and
+//   returns
 // The next step's Acquire of a module waits for the update of that module's tiles and of no others.
 //
-// Owns the streams, the slab, the state file and the optimizer threads; borrows device and operators.
-// Threads: all functions are called from one thread.
+// Owns the streams, the slab, the state file and the optimizer threads; borrows device and
+// operators. Threads: all functions are called from one thread.
 #pragma once
 
 #include <cstdint>
@@ -44,19 +46,20 @@ struct EngineCounters {
   uint64_t nvme_write_bytes = 0;
   uint64_t nvme_init_bytes = 0;
   uint64_t nvme_commit_bytes = 0;
-  uint64_t evictions = 0;  ///< device copies of modules and host copies of tiles given up for others
-  uint64_t updates = 0;    ///< tiles updated
+  uint64_t evictions =
+      0;                 ///< device copies of modules and host copies of tiles given up for others
+  uint64_t updates = 0;  ///< tiles updated
 };
 
 struct StepOutcome {
-  double grad_norm = 0;   ///< of the mean gradient, before clipping; non-finite where it is
-  bool skipped = false;   ///< the gradient was not finite: nothing changed
+  double grad_norm = 0;  ///< of the mean gradient, before clipping; non-finite where it is
+  bool skipped = false;  ///< the gradient was not finite: nothing changed
 };
 
-/// Fills `values` with elements [begin, begin + size) of tensor `tensor` of `module`: a function of its
-/// arguments alone, so that any tile can be made on its own.
-using TensorSource = std::function<Status(ModuleId module, size_t tensor, uint64_t begin,
-                                          std::span<float> values)>;
+/// Fills `values` with elements [begin, begin + size) of tensor `tensor` of `module`: a function of
+/// its arguments alone, so that any tile can be made on its own.
+using TensorSource =
+    std::function<Status(ModuleId module, size_t tensor, uint64_t begin, std::span<float> values)>;
 
 /// What a commit keeps beside the tiles.
 struct TrainState {
@@ -70,10 +73,10 @@ struct TrainState {
 
 struct EngineOptions {
   ModelSpec model;
-  Config config;               ///< homes, tile size, optimizer, budgets, aio, overlap, durability
-  std::string state_folder;    ///< where the state file goes: nvme_path, or RUN when no home is nvme
-  Bytes host_memory;           ///< limit of the slab
-  Bytes device_reserved;       ///< device bytes that others take (activations, scratch): not for us
+  Config config;             ///< homes, tile size, optimizer, budgets, aio, overlap, durability
+  std::string state_folder;  ///< where the state file goes: nvme_path, or RUN when no home is nvme
+  Bytes host_memory;         ///< limit of the slab
+  Bytes device_reserved;     ///< device bytes that others take (activations, scratch): not for us
   ActivityMeter* meter = nullptr;
 };
 
@@ -82,35 +85,37 @@ class Engine {
   /// The sums for a model and a config, without allocating anything.
   static MemoryPlan Plan(const ModelSpec& model, const Config& config);
 
-  /// Creates the slab, the state file (preallocated), the threads. Errors: kBudget with the sum and the
-  /// smallest limit that works; those of the state file and the I/O engine.
+  /// Creates the slab, the state file (preallocated), the threads. Errors: kBudget with the sum and
+  /// the smallest limit that works; those of the state file and the I/O engine.
   static Result<std::unique_ptr<Engine>> Create(EngineOptions options, device::Device& device,
                                                 kernels::Operators& operators);
   /// Stops the optimizer threads after the tiles they work on; what was not committed is lost.
   virtual ~Engine() = default;
 
-  /// Sets every weight from `source` and the moments to zero, tile by tile. Call before the first step.
+  /// Sets every weight from `source` and the moments to zero, tile by tile. Call before the first
+  /// step.
   virtual Status Initialize(const TensorSource& source) = 0;
 
   virtual const offload::Layout& layout() const = 0;
   virtual device::Stream& compute_stream() = 0;
 
-  /// The module's flat 16-bit (or fp32) parameters on the device; tensors lie at layout offsets. Work
-  /// enqueued on compute_stream() after the call sees the current version. Uses must come in the
-  /// declared order. Errors: of reads and updates that the module depends on.
+  /// The module's flat 16-bit (or fp32) parameters on the device; tensors lie at layout offsets.
+  /// Work enqueued on compute_stream() after the call sees the current version. Uses must come in
+  /// the declared order. Errors: of reads and updates that the module depends on.
   virtual Result<const std::byte*> Acquire(ModuleId module) = 0;
   /// Kernels enqueued so far are the last that read it in this use.
   virtual void Release(ModuleId module) = 0;
 
-  /// The module's fp32 gradient sums on the device (flat index), zeroed on first use in a step. Modules
-  /// in use at the same time have their own; valid until ReduceGradients.
+  /// The module's fp32 gradient sums on the device (flat index), zeroed on first use in a step.
+  /// Modules in use at the same time have their own; valid until ReduceGradients.
   virtual float* Gradients(ModuleId module) = 0;
   /// The sums are complete on compute_stream(): round once, bring them home, take the block sums.
   virtual Status ReduceGradients(ModuleId module) = 0;
 
   /// Ends a step whose gradients (of the mean loss) are all reduced: takes their norm, decides, and
-  /// starts the update with learning rate `lr` as Adam's step `t` (from 1), or skips it. With overlap
-  /// off, returns after the update. Errors: kNumeric for a non-finite norm that may not be skipped.
+  /// starts the update with learning rate `lr` as Adam's step `t` (from 1), or skips it. With
+  /// overlap off, returns after the update. Errors: kNumeric for a non-finite norm that may not be
+  /// skipped.
   virtual Result<StepOutcome> Step(double lr, uint64_t t) = 0;
   /// Waits for all updates and write-backs; the first failure of any.
   virtual Status Drain() = 0;
@@ -137,8 +142,8 @@ class CommittedState {
 
   virtual const TrainState& train_state() const = 0;
   virtual const offload::Layout& layout() const = 0;
-  /// Elements [begin, begin + size) of a tensor as fp32 master weights (exact); verifies checksums of
-  /// the tiles it reads. Reading a tensor in order reads each tile once.
+  /// Elements [begin, begin + size) of a tensor as fp32 master weights (exact); verifies checksums
+  /// of the tiles it reads. Reading a tensor in order reads each tile once.
   virtual Status ReadTensor(ModuleId module, size_t tensor, uint64_t begin,
                             std::span<float> values) = 0;
   /// Reads everything and verifies every checksum: names what is damaged.

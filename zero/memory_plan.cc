@@ -100,8 +100,7 @@ HostBytes HostNeed(const Layout& layout, const Config& config, const TileStoreOp
 }
 
 MemoryPlan MinimumMemory(const ModelSpec& model, const Layout& layout, const Config& config) {
-  const DeviceBytes device =
-      DeviceNeed(model, layout, config, MinimumSlots(model, layout, config));
+  const DeviceBytes device = DeviceNeed(model, layout, config, MinimumSlots(model, layout, config));
   const HostBytes host = HostNeed(layout, config, MinimumStore(config));
   return {.device_minimum = device.total(),
           .host_minimum = host.total(),
@@ -121,8 +120,7 @@ Result<MemoryLayout> PlanMemory(const ModelSpec& model, const Layout& layout, co
                      "device memory: {} need {}, but only {} are left for them; raise the device "
                      "memory by {} bytes",
                      minimum.device_sum, ToString(minimum.device_minimum),
-                     ToString(device_available),
-                     (minimum.device_minimum - device_available).value);
+                     ToString(device_available), (minimum.device_minimum - device_available).value);
   }
   if (minimum.host_minimum > host_available) {
     return MakeError(ErrorCode::kBudget,

@@ -16,8 +16,8 @@ namespace penstock::zero {
 
 /// What the budgets were spent on.
 struct MemoryLayout {
-  uint32_t shared_slots = 0;          ///< device slots for repeated modules
-  offload::TileStoreOptions store;    ///< host blocks
+  uint32_t shared_slots = 0;        ///< device slots for repeated modules
+  offload::TileStoreOptions store;  ///< host blocks
 };
 
 /// True where states and weights all live on the device and the CPU does no optimizer work.
@@ -48,8 +48,7 @@ HostBytes HostNeed(const offload::Layout& layout, const Config& config,
 /// many pairs of weight and record blocks. Errors: kBudget, with the sum that does not fit and the
 /// smallest limit that works.
 Result<MemoryLayout> PlanMemory(const ModelSpec& model, const offload::Layout& layout,
-                                const Config& config, Bytes device_available,
-                                Bytes host_available);
+                                const Config& config, Bytes device_available, Bytes host_available);
 
 /// The minimum that PlanMemory accepts, with its sums in words.
 MemoryPlan MinimumMemory(const ModelSpec& model, const offload::Layout& layout,

@@ -1,4 +1,5 @@
-// What zero has to know of a model: its modules, their tensors, and in which order a step uses them.
+// What zero has to know of a model: its modules, their tensors, and in which order a step uses
+// them.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ struct ModuleUse {
 struct ModelSpec {
   std::vector<ModuleSpec> modules;
   /// Every use of a step, in order: all forward uses come before all backward ones, and each module
-  /// has at least one forward use. Modules may be held together (acquired before others are released).
+  /// has at least one forward use. Modules may be held together (acquired before others are
+  /// released).
   std::vector<ModuleUse> step;
 };
 

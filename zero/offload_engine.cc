@@ -19,8 +19,7 @@ OffloadEngine::OffloadEngine(EngineOptions options, offload::Layout layout,
       ledger_(Bytes{}, options_.host_memory, Bytes{}),
       norm_(layout_) {}
 
-Result<std::unique_ptr<Engine>> OffloadEngine::Create(EngineOptions options,
-                                                      device::Device& device,
+Result<std::unique_ptr<Engine>> OffloadEngine::Create(EngineOptions options, device::Device& device,
                                                       kernels::Operators& operators) {
   offload::Layout layout =
       MakeLayout(options.model, options.config.dtype, options.config.tile_elements);
@@ -130,8 +129,8 @@ Result<StepOutcome> OffloadEngine::Step(double lr, uint64_t t) {
   PENSTOCK_TRY(copy_out_->Synchronize());
   PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, norm_.Wait()));
   if (decision.outcome.skipped) return decision.outcome;
-  driver_->SetScalars(version_, MakeGroupScalars(options_.config.optimizer.adam, lr, t,
-                                                 decision.grad_scale));
+  driver_->SetScalars(version_,
+                      MakeGroupScalars(options_.config.optimizer.adam, lr, t, decision.grad_scale));
   PENSTOCK_TRY(store_->BeginUpdates());
   ++version_;
   if (!options_.config.overlap) PENSTOCK_TRY(store_->Drain());

@@ -67,11 +67,12 @@ class OffloadEngine : public Engine {
   std::vector<std::span<std::byte>> gradients_;  ///< of each tile, in host memory
   StateIo io_;
   GradientNorm norm_;
-  uint64_t version_ = 0;  ///< updates begun
+  uint64_t version_ = 0;           ///< updates begun
   uint64_t evictions_before_ = 0;  ///< by initialisation
-  size_t reduced_ = 0;    ///< modules whose gradients this step has reduced
-  // Members are destroyed in reverse order: the streams end first, as their work reads slots, sums and
-  // staging and calls the driver and the store; the driver ends before the store it takes tiles from.
+  size_t reduced_ = 0;             ///< modules whose gradients this step has reduced
+  // Members are destroyed in reverse order: the streams end first, as their work reads slots, sums
+  // and staging and calls the driver and the store; the driver ends before the store it takes tiles
+  // from.
   std::unique_ptr<offload::TileStore> store_;
   std::unique_ptr<OptimizerDriver> driver_;
   std::optional<DeviceGradients> sums_;

@@ -16,7 +16,8 @@ using offload::TileHasher;
 using offload::TileId;
 using offload::TileUpdate;
 
-/// Elements of a chunk: at 14 bytes of states and gradient each, two chunks fit an L2 cache of 512 KiB.
+/// Elements of a chunk: at 14 bytes of states and gradient each, two chunks fit an L2 cache of 512
+/// KiB.
 constexpr uint64_t kChunkElements = 4 * kBlockElements;
 
 template <typename T>
@@ -56,11 +57,7 @@ OptimizerDriver::OptimizerDriver(const offload::Layout& layout,
                                  std::vector<std::span<std::byte>> gradients,
                                  offload::TileStore& store, GradientNorm& norm, int threads,
                                  ActivityMeter* meter)
-    : layout_(layout),
-      gradients_(std::move(gradients)),
-      store_(store),
-      norm_(norm),
-      meter_(meter) {
+    : layout_(layout), gradients_(std::move(gradients)), store_(store), norm_(norm), meter_(meter) {
   store_.OnProgress([this]() { Wake(); });
   for (int i = 0; i < threads; ++i) {
     threads_.emplace_back([this]() { Run(); });
@@ -121,9 +118,19 @@ void OptimizerDriver::Run() {
     if (arrived) {
       SumBlocks(*arrived);
     } else if (const auto update = store_.TryTakeUpdate()) {
-      const ActivityScope working(meter_, Lane::kOptimizer);
-      const ActivityScope updating(meter_, Lane::kUpdate);
-      Update(*update, before, after);
+      bool intact = false;
+      {
+        const ActivityScope working(meter_, Lane::kOptimizer);
+        const ActivityScope updating(meter_, Lane::kUpdate);
+        intact = Update(*update, before, after);
+      }
+      // After the scope: what waits for the last update must not compute while one is still
+      // counted.
+      if (intact) {
+        store_.FinishUpdate(*update, after.Finish());
+      } else {
+        store_.FailDamaged(*update, before.Finish());
+      }
     } else {
       MutexLock lock(mutex_);
       while (!stop_ && arrived_.empty() && wakes == wakes_) work_.Wait(mutex_);
@@ -137,7 +144,7 @@ void OptimizerDriver::SumBlocks(TileId tile) {
                                    layout_.tile(tile).elements, norm_.Sums(tile)));
 }
 
-void OptimizerDriver::Update(const TileUpdate& update, TileHasher& before, TileHasher& after) {
+bool OptimizerDriver::Update(const TileUpdate& update, TileHasher& before, TileHasher& after) {
   const offload::TileLayout& tile = layout_.tile(update.tile);
   const kernels::AdamScalars scalars = ScalarsFor(update);
   const bool verify = update.expected_weight || update.expected_record;
@@ -152,11 +159,7 @@ void OptimizerDriver::Update(const TileUpdate& update, TileHasher& before, TileH
     kernels::AdamUpdate(scalars, chunk);
     Hash(after, chunk);
   }
-  if (verify && !Matches(update, before.Finish())) {
-    store_.FailDamaged(update, before.Finish());
-    return;
-  }
-  store_.FinishUpdate(update, after.Finish());
+  return !verify || Matches(update, before.Finish());
 }
 
 }  // namespace penstock::zero

@@ -30,23 +30,25 @@ GroupScalars MakeGroupScalars(const kernels::AdamHyperparameters& hyper, double 
 
 class OptimizerDriver {
  public:
-  /// `gradients`: of each tile, in host memory, of the layout's dtype. All arguments outlive the driver.
+  /// `gradients`: of each tile, in host memory, of the layout's dtype. All arguments outlive the
+  /// driver.
   OptimizerDriver(const offload::Layout& layout, std::vector<std::span<std::byte>> gradients,
-                  offload::TileStore& store, GradientNorm& norm, int threads,
-                  ActivityMeter* meter);
+                  offload::TileStore& store, GradientNorm& norm, int threads, ActivityMeter* meter);
   /// Threads finish the tile they work on and end.
   ~OptimizerDriver();
 
   /// The gradient of a tile is in host memory. From any thread; short.
   void GradientArrived(offload::TileId tile) EXCLUDES(mutex_);
-  /// The scalars for updating tiles of `version`. Call before the TileStore::BeginUpdates they are for.
+  /// The scalars for updating tiles of `version`. Call before the TileStore::BeginUpdates they are
+  /// for.
   void SetScalars(uint64_t version, const GroupScalars& scalars) EXCLUDES(mutex_);
 
  private:
   void Run();
   void Wake() EXCLUDES(mutex_);
   void SumBlocks(offload::TileId tile);
-  void Update(const offload::TileUpdate& update, offload::TileHasher& before,
+  /// Updates the tile in place and hashes it; false if what was read is not what was expected.
+  bool Update(const offload::TileUpdate& update, offload::TileHasher& before,
               offload::TileHasher& after);
   kernels::AdamScalars ScalarsFor(const offload::TileUpdate& update) EXCLUDES(mutex_);
 
@@ -61,7 +63,8 @@ class OptimizerDriver {
   std::deque<offload::TileId> arrived_ GUARDED_BY(mutex_);
   GroupScalars scalars_ GUARDED_BY(mutex_){};
   uint64_t scalars_version_ GUARDED_BY(mutex_) = 0;
-  uint64_t wakes_ GUARDED_BY(mutex_) = 0;  ///< counts Wake(), so that none is lost between look and wait
+  uint64_t wakes_ GUARDED_BY(mutex_) =
+      0;  ///< counts Wake(), so that none is lost between look and wait
   bool stop_ GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };

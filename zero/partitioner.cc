@@ -8,7 +8,6 @@ namespace penstock::zero {
 namespace {
 
 using offload::Layout;
-using offload::ModuleLayout;
 using offload::ParameterGroup;
 using offload::TensorLayout;
 using offload::TileId;
@@ -67,11 +66,10 @@ Layout MakeLayout(const ModelSpec& model, DType dtype, uint64_t tile_elements) {
     const uint64_t decay_end = PlaceGroup(spec, ParameterGroup::kDecay, 0, tensors);
     const uint64_t end = PlaceGroup(spec, ParameterGroup::kNoDecay, decay_end, tensors);
     for (const TensorLayout& tensor : tensors) layout.parameters += tensor.elements;
-    layout.modules.push_back(
-        {.name = spec.name,
-         .tensors = std::move(tensors),
-         .elements = end,
-         .first_tile = TileId{static_cast<uint32_t>(layout.tiles.size())}});
+    layout.modules.push_back({.name = spec.name,
+                              .tensors = std::move(tensors),
+                              .elements = end,
+                              .first_tile = TileId{static_cast<uint32_t>(layout.tiles.size())}});
     CutTiles(layout, id, ParameterGroup::kDecay, 0, decay_end);
     CutTiles(layout, id, ParameterGroup::kNoDecay, decay_end, end);
   }

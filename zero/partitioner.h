@@ -16,8 +16,8 @@ struct Shard {
 };
 
 /// Blocks are dealt out in order, the first `blocks % world_size` ranks get one more: together the
-/// shards cover the index exactly, and a rank's may be empty. Precondition: elements is a multiple of
-/// a block, rank < world_size.
+/// shards cover the index exactly, and a rank's may be empty. Precondition: elements is a multiple
+/// of a block, rank < world_size.
 Shard ShardOf(uint64_t elements, uint32_t world_size, uint32_t rank);
 
 /// The layout for one rank (world size 1). tile_elements: a multiple of a block.

@@ -59,11 +59,11 @@ Status ResidentEngine::Build(device::Device& device) {
     modules_.push_back(std::move(buffers));
   }
   PENSTOCK_ASSIGN(sums_, DeviceGradients::Create(options_.model, layout_, device));
-  PENSTOCK_ASSIGN(block_sums_, device.Allocate(Bytes{sizeof(double)} *
-                                                   (layout_.elements() / kBlockElements),
-                                               "block sums"));
-  PENSTOCK_ASSIGN(finite_, device.Allocate(Bytes{sizeof(uint32_t)} * layout_.tiles.size(),
-                                           "finite flags"));
+  PENSTOCK_ASSIGN(
+      block_sums_,
+      device.Allocate(Bytes{sizeof(double)} * (layout_.elements() / kBlockElements), "block sums"));
+  PENSTOCK_ASSIGN(finite_,
+                  device.Allocate(Bytes{sizeof(uint32_t)} * layout_.tiles.size(), "finite flags"));
   return {};
 }
 
@@ -79,8 +79,7 @@ std::byte* ResidentEngine::RecordOf(TileId tile) const {
 
 std::byte* ResidentEngine::GradientOf(TileId tile) const {
   const offload::TileLayout& place = layout_.tile(tile);
-  return modules_[Index(place.module)].gradients.data() +
-         layout_.GradientBytes(place.begin).value;
+  return modules_[Index(place.module)].gradients.data() + layout_.GradientBytes(place.begin).value;
 }
 
 Status ResidentEngine::Initialize(const TensorSource& source) {

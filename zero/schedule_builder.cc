@@ -35,8 +35,8 @@ size_t ChooseVictim(const ModelSpec& model, const std::vector<SharedSlot>& slots
     const uint64_t next = slot.module ? NextUse(model, *slot.module, use) : kNever;
     return std::pair(next, std::numeric_limits<uint64_t>::max() - slot.last_used);
   };
-  const auto best = std::max_element(slots.begin(), slots.end(),
-                                     [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  const auto best = std::max_element(
+      slots.begin(), slots.end(), [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
   return static_cast<size_t>(best - slots.begin());
 }
 

@@ -1,4 +1,5 @@
-// Turns the model's order of use into a schedule: device slots, what is copied when, what gives way.
+// Turns the model's order of use into a schedule: device slots, what is copied when, what gives
+// way.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,10 @@ struct RepeatedModules {
 RepeatedModules CountRepeated(const ModelSpec& model, const offload::Layout& layout);
 
 /// Each module that is not repeated gets a slot of its own; the repeated ones share `shared_slots`
-/// (1 to their count; 0 if there are none). At the start of a step everything on the device is stale,
-/// as every module was updated. Within it, what is still there is used; the module that gives way is
-/// the one needed furthest away (Belady's MIN), and among those not needed any more in this step the
-/// one that was used longest ago, so that its slot is free soonest.
+/// (1 to their count; 0 if there are none). At the start of a step everything on the device is
+/// stale, as every module was updated. Within it, what is still there is used; the module that
+/// gives way is the one needed furthest away (Belady's MIN), and among those not needed any more in
+/// this step the one that was used longest ago, so that its slot is free soonest.
 offload::Schedule BuildSchedule(const ModelSpec& model, const offload::Layout& layout,
                                 uint32_t shared_slots);
 

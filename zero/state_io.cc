@@ -61,17 +61,15 @@ TrainState StateOf(const offload::CommitRecord& record) {
           .run_json = record.json};
 }
 
-Status FillTileFrom(const TensorSource& source, const offload::Layout& layout,
-                    offload::TileId tile, std::span<std::byte> weight,
-                    std::span<std::byte> record) {
+Status FillTileFrom(const TensorSource& source, const offload::Layout& layout, offload::TileId tile,
+                    std::span<std::byte> weight, std::span<std::byte> record) {
   const offload::TileLayout& place = layout.tile(tile);
   const offload::ModuleLayout& module = layout.module(place.module);
   std::vector<float> values;
   for (size_t i = 0; i < module.tensors.size(); ++i) {
     const offload::TensorLayout& tensor = module.tensors[i];
     uint64_t at = std::max(tensor.offset, place.begin);
-    const uint64_t end =
-        std::min(tensor.offset + tensor.elements, place.begin + place.elements);
+    const uint64_t end = std::min(tensor.offset + tensor.elements, place.begin + place.elements);
     while (at < end) {
       values.resize(std::min(kPieceElements, end - at));
       PENSTOCK_TRY(source(place.module, i, at - tensor.offset, values));

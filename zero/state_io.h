@@ -32,9 +32,9 @@ struct StateIo {
 offload::CommitRecord MakeRecord(const TrainState& state);
 TrainState StateOf(const offload::CommitRecord& record);
 
-/// Writes elements of a tile, from the tensors that overlap it, into its parts (padding stays zero).
-Status FillTileFrom(const TensorSource& source, const offload::Layout& layout,
-                    offload::TileId tile, std::span<std::byte> weight,
-                    std::span<std::byte> record);
+/// Writes elements of a tile, from the tensors that overlap it, into its parts (padding stays
+/// zero).
+Status FillTileFrom(const TensorSource& source, const offload::Layout& layout, offload::TileId tile,
+                    std::span<std::byte> weight, std::span<std::byte> record);
 
 }  // namespace penstock::zero

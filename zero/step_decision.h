@@ -10,10 +10,12 @@ namespace penstock::zero {
 
 struct StepDecision {
   StepOutcome outcome;
-  double grad_scale = 1;  ///< what Adam multiplies the gradient with: 1 / max(1, (norm + 1e-6) / clip)
+  double grad_scale =
+      1;  ///< what Adam multiplies the gradient with: 1 / max(1, (norm + 1e-6) / clip)
 };
 
-/// Errors: kNumeric for a gradient that is not finite where the configuration does not check for it.
+/// Errors: kNumeric for a gradient that is not finite where the configuration does not check for
+/// it.
 Result<StepDecision> DecideStep(const Config& config, const GradientNorm::Value& gradient);
 
 }  // namespace penstock::zero

@@ -50,9 +50,8 @@ void LoadMaster(DType dtype, uint64_t elements, const std::byte* weight, const s
       PlanesOf(dtype, elements, const_cast<std::byte*>(weight), const_cast<std::byte*>(record),
                nullptr, begin, master.size());
   for (size_t i = 0; i < master.size(); ++i) {
-    master[i] = dtype == DType::kFloat32
-                    ? tile.weight[i]
-                    : kernels::Join({tile.weight_hi[i], tile.weight_lo[i]});
+    master[i] = dtype == DType::kFloat32 ? tile.weight[i]
+                                         : kernels::Join({tile.weight_hi[i], tile.weight_lo[i]});
   }
 }
 

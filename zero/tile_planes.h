@@ -15,7 +15,8 @@ namespace penstock::zero {
 kernels::AdamTile PlanesOf(DType dtype, uint64_t elements, std::byte* weight, std::byte* record,
                            const std::byte* gradient, uint64_t begin, uint64_t count);
 
-/// Writes fp32 master weights into a tile's parts from element `begin` on; the moments stay as they are.
+/// Writes fp32 master weights into a tile's parts from element `begin` on; the moments stay as they
+/// are.
 void StoreMaster(DType dtype, uint64_t elements, std::span<const float> master, uint64_t begin,
                  std::byte* weight, std::byte* record);
 /// Reads them back, exactly.

@@ -14,11 +14,11 @@ struct Case {
   uint64_t m, n, k;
 };
 
-/// Sizes: tiny; odd; more than one panel of each kind (accumulation: m · n above 2^19; conversion:
+/// Sizes: tiny; odd; more than one panel of each kind (accumulation: m · n above 2^20; conversion:
 /// m > 256, n > 512, k > 1024).
 constexpr Case kCases[] = {
     {"one", 1, 1, 1},      {"row", 1, 33, 48},     {"odd", 7, 257, 33},
-    {"wide", 300, 700, 9}, {"deep", 35, 40, 1100}, {"panels", 1030, 600, 3},
+    {"wide", 300, 700, 9}, {"deep", 35, 40, 1100}, {"panels", 1030, 1050, 3},
 };
 
 class ProductTest : public OperatorsTest {

@@ -7,7 +7,8 @@ namespace {
 
 class WeightCacheTest : public ::testing::Test {
  protected:
-  WeightCacheTest() : slab_(std::move(Slab::Create(16_KiB)).value()), pool_(slab_, 4_KiB, 3), cache_(pool_, 8) {}
+  WeightCacheTest()
+      : slab_(std::move(Slab::Create(16_KiB)).value()), pool_(slab_, 4_KiB, 3), cache_(pool_, 8) {}
 
   /// Tile i is needed at 10 * i.
   BlockLease Take(uint64_t needed_at) {

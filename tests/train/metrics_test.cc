@@ -60,6 +60,7 @@ Snapshot Later(const Snapshot& begin) {
   end.activity.compute += milliseconds(1500);
   end.activity.io_wait += milliseconds(250);
   end.activity.optimizer += milliseconds(500);
+  end.activity.update += milliseconds(500);
   end.activity.update_hidden += milliseconds(400);
   end.counters.nvme_read_bytes += 140;
   end.counters.nvme_write_bytes += 120;

@@ -38,8 +38,8 @@ struct Placement {
 class EngineTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::path(::testing::TempDir()) /
-              ("engine_test." + std::to_string(::getpid()));
+    folder_ =
+        std::filesystem::path(::testing::TempDir()) / ("engine_test." + std::to_string(::getpid()));
     std::filesystem::create_directory(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
@@ -61,9 +61,8 @@ class EngineTest : public ::testing::Test {
     config.aio.queue_depth = placement.queue_depth;
     config.aio.block_size = 64_KiB;
     options.state_folder = folder_;
-    options.host_memory = placement.smallest_host
-                              ? Engine::Plan(options.model, config).host_minimum
-                              : 64_MiB;
+    options.host_memory =
+        placement.smallest_host ? Engine::Plan(options.model, config).host_minimum : 64_MiB;
     return options;
   }
 
@@ -72,8 +71,8 @@ class EngineTest : public ::testing::Test {
     if (!placement.smallest_device) return 64_MiB;
     kernels::OperatorOptions operators{
         .dtype = placement.dtype,
-        .shapes = {.batch = 1, .sequence = 4, .width = 16, .heads = 1, .hidden = 16,
-                   .vocabulary = 16},
+        .shapes =
+            {.batch = 1, .sequence = 4, .width = 16, .heads = 1, .hidden = 16, .vocabulary = 16},
         .threads = 1};
     return Engine::Plan(options.model, options.config).device_minimum +
            *kernels::OperatorScratch(device::Kind::kCpu, operators);
@@ -95,8 +94,8 @@ class EngineTest : public ::testing::Test {
     uint64_t t = 1;
     for (uint64_t step = 1; step <= kSteps; ++step) {
       // Step 3's gradient is not finite: it must be skipped everywhere alike.
-      const float scale = step == 3 ? std::numeric_limits<float>::infinity()
-                                    : 1.0F / static_cast<float>(step);
+      const float scale =
+          step == 3 ? std::numeric_limits<float>::infinity() : 1.0F / static_cast<float>(step);
       const auto result = run.Step(t, scale);
       EXPECT_TRUE(result.ok()) << placement.name << ": " << result.error().message;
       if (!result.ok()) return outcome;
@@ -183,14 +182,13 @@ TEST_F(EngineTest, EveryPlacementGivesTheBitsOfTrainingOnTheDevice) {
 }
 
 TEST_F(EngineTest, TrainingGoesOnUnchangedAfterACommitInTheMiddle) {
-  const Outcome reference = TrainAndRead({.name = "device",
-                                          .parameters = Tier::kDevice,
-                                          .optimizer = Tier::kDevice});
-  for (Placement placement : {Placement{.name = "nvme"},
-                              Placement{.name = "host", .parameters = Tier::kHost,
-                                        .optimizer = Tier::kHost},
-                              Placement{.name = "mixed", .optimizer = Tier::kHost},
-                              Placement{.name = "one slot", .durable = false}}) {
+  const Outcome reference =
+      TrainAndRead({.name = "device", .parameters = Tier::kDevice, .optimizer = Tier::kDevice});
+  for (Placement placement :
+       {Placement{.name = "nvme"},
+        Placement{.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost},
+        Placement{.name = "mixed", .optimizer = Tier::kHost},
+        Placement{.name = "one slot", .durable = false}}) {
     ExpectSameBits(TrainAndRead(placement, 2), reference, placement.name);
   }
 }
@@ -246,13 +244,16 @@ TEST_F(EngineTest, UpdatesRunUnderTheNextForward) {
 TEST_F(EngineTest, AFailedWriteEndsTheRunWithOneErrorAndNoHang) {
   for (uint64_t block : {60, 75, 90, 120}) {
     EngineOptions options = Options({.name = "nvme", .tile_elements = 4096});
-    options.config.aio.faults = aio::FaultPlan{
-        .faults = {{.kind = aio::Fault::Kind::kError, .operation = aio::Operation::kWrite,
-                    .first_block = block, .count = 1, .error_number = 28}}};
+    options.config.aio.faults = aio::FaultPlan{.faults = {{.kind = aio::Fault::Kind::kError,
+                                                           .operation = aio::Operation::kWrite,
+                                                           .first_block = block,
+                                                           .count = 1,
+                                                           .error_number = 28}}};
     ToyRun run(options, 64_MiB);
     Status failure = run.created();
     if (failure.ok()) failure = run.engine().Initialize(ToyWeights);
-    for (uint64_t step = 1; failure.ok() && step <= 10; ++step) failure = run.Step(step, 1).status();
+    for (uint64_t step = 1; failure.ok() && step <= 10; ++step)
+      failure = run.Step(step, 1).status();
     if (failure.ok()) failure = run.engine().Drain();
     ASSERT_FALSE(failure.ok()) << block;
     EXPECT_EQ(failure.error().code, ErrorCode::kOutOfSpace) << failure.error().message;
@@ -262,25 +263,26 @@ TEST_F(EngineTest, AFailedWriteEndsTheRunWithOneErrorAndNoHang) {
 TEST_F(EngineTest, AFailedReadEndsTheRunWithOneErrorAndNoHang) {
   for (uint64_t block : {0, 7, 40, 100}) {
     EngineOptions options = Options({.name = "nvme", .tile_elements = 4096});
-    options.config.aio.faults = aio::FaultPlan{
-        .faults = {{.kind = aio::Fault::Kind::kError, .operation = aio::Operation::kRead,
-                    .first_block = block}}};
+    options.config.aio.faults = aio::FaultPlan{.faults = {{.kind = aio::Fault::Kind::kError,
+                                                           .operation = aio::Operation::kRead,
+                                                           .first_block = block}}};
     ToyRun run(options, 64_MiB);
     ASSERT_TRUE(run.created().ok());
     Status failure = run.engine().Initialize(ToyWeights);
-    for (uint64_t step = 1; failure.ok() && step <= 10; ++step) failure = run.Step(step, 1).status();
+    for (uint64_t step = 1; failure.ok() && step <= 10; ++step)
+      failure = run.Step(step, 1).status();
     ASSERT_FALSE(failure.ok()) << block;
     EXPECT_EQ(failure.error().code, ErrorCode::kIo) << failure.error().message;
   }
 }
 
 TEST_F(EngineTest, TransientFaultsChangeNothing) {
-  const Outcome reference = TrainAndRead({.name = "device", .parameters = Tier::kDevice,
-                                          .optimizer = Tier::kDevice});
+  const Outcome reference =
+      TrainAndRead({.name = "device", .parameters = Tier::kDevice, .optimizer = Tier::kDevice});
   const Placement placement{.name = "nvme"};
   EngineOptions options = Options(placement);
-  options.config.aio.faults = aio::FaultPlan{
-      .seed = 3, .transient_chance = 0.1, .short_chance = 0.1, .reorder = true};
+  options.config.aio.faults =
+      aio::FaultPlan{.seed = 3, .transient_chance = 0.1, .short_chance = 0.1, .reorder = true};
   ToyRun run(options, 64_MiB);
   ASSERT_TRUE(run.created().ok());
   ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());

@@ -1,4 +1,5 @@
-// A model of nothing but weights, for tests of the engine: its gradient is a fixed function of them.
+// A model of nothing but weights, for tests of the engine: its gradient is a fixed function of
+// them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,10 +22,10 @@ inline ModelSpec ToySpec(uint64_t layers, uint64_t layer_elements) {
   model.modules.push_back({.name = "in", .tensors = {{"in.weight", {100, 50}, true}}});
   for (uint64_t i = 0; i < layers; ++i) {
     const std::string name = "layer." + std::to_string(i);
-    model.modules.push_back({.name = name,
-                             .tensors = {{name + ".bias", {37}, false},
-                                         {name + ".weight", {layer_elements}, true}},
-                             .repeated = true});
+    model.modules.push_back(
+        {.name = name,
+         .tensors = {{name + ".bias", {37}, false}, {name + ".weight", {layer_elements}, true}},
+         .repeated = true});
   }
   model.modules.push_back({.name = "out", .tensors = {{"out.weight", {64}, false}}});
   const auto id = [](uint64_t i) { return ModuleId{static_cast<uint32_t>(i)}; };
@@ -38,8 +39,8 @@ inline ModelSpec ToySpec(uint64_t layers, uint64_t layer_elements) {
 inline Status ToyWeights(ModuleId module, size_t tensor, uint64_t begin, std::span<float> values) {
   for (size_t i = 0; i < values.size(); ++i) {
     const uint64_t at = begin + i;
-    values[i] = 0.01F * static_cast<float>((at * 7 + 13 * tensor + offload::Index(module)) % 101) -
-                0.5F;
+    values[i] =
+        0.01F * static_cast<float>((at * 7 + 13 * tensor + offload::Index(module)) % 101) - 0.5F;
   }
   return {};
 }
@@ -50,11 +51,12 @@ class ToyRun {
   ToyRun(EngineOptions options, Bytes device_memory) : meter_() {
     dtype_ = options.config.dtype;
     options.meter = &meter_;
-    device_ = std::move(device::CreateCpuDevice({.memory = device_memory, .meter = &meter_})).value();
+    device_ =
+        std::move(device::CreateCpuDevice({.memory = device_memory, .meter = &meter_})).value();
     kernels::OperatorOptions operators{
         .dtype = dtype_,
-        .shapes = {.batch = 1, .sequence = 4, .width = 16, .heads = 1, .hidden = 16,
-                   .vocabulary = 16},
+        .shapes =
+            {.batch = 1, .sequence = 4, .width = 16, .heads = 1, .hidden = 16, .vocabulary = 16},
         .threads = 1};
     operators_ = std::move(kernels::CreateOperators(*device_, operators)).value();
     options.device_reserved = operators_->scratch_bytes();
@@ -121,7 +123,8 @@ inline std::vector<float> CommittedWeights(const std::string& state_path) {
   for (size_t module = 0; module < layout.modules.size(); ++module) {
     for (size_t tensor = 0; tensor < layout.modules[module].tensors.size(); ++tensor) {
       std::vector<float> values(layout.modules[module].tensors[tensor].elements);
-      const Status read = (*state)->ReadTensor(ModuleId{static_cast<uint32_t>(module)}, tensor, 0, values);
+      const Status read =
+          (*state)->ReadTensor(ModuleId{static_cast<uint32_t>(module)}, tensor, 0, values);
       EXPECT_TRUE(read.ok()) << read.error().message;
       all.insert(all.end(), values.begin(), values.end());
     }
