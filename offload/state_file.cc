@@ -1,6 +1,5 @@
 #include "offload/state_file.h"
 
-#include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -12,6 +11,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/folder.h"
 #include "base/mapping.h"
 
 namespace penstock::offload {
@@ -42,13 +42,6 @@ Result<aio::File> OpenFile(const StateFileOptions& options, const std::string& p
   }
   open.direct = false;
   return aio::File::Open(path, open);
-}
-
-/// Makes a new name in a folder durable.
-Status SyncFolder(const std::string& folder) {
-  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid() || ::fsync(fd.get()) != 0) return ErrnoError(errno, "synchronising " + folder);
-  return {};
 }
 
 }  // namespace

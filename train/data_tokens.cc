@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "train/data.h"
-#include "train/data_file.h"
+#include "train/files.h"
 
 namespace penstock::train {
 namespace {

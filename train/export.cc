@@ -8,8 +8,8 @@
 #include <span>
 
 #include "kernels/dtype.h"
-#include "train/data_file.h"
 #include "train/data_json.h"
+#include "train/files.h"
 #include "train/safetensors.h"
 
 namespace penstock::train {

@@ -1,8 +1,5 @@
 #include "train/run_folder.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -11,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/unique_fd.h"
+#include "train/files.h"
 
 namespace penstock::train {
 namespace {
@@ -22,27 +19,6 @@ using Json = nlohmann::ordered_json;
 constexpr int kInfoVersion = 1;
 
 std::string InfoPath(const std::string& folder) { return folder + "/run.json"; }
-
-Status WriteAll(const std::string& path, const std::string& text) {
-  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!fd.valid()) return ErrnoError(errno, "creating " + path);
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t written = ::write(fd.get(), text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return ErrnoError(errno, "writing " + path);
-    done += static_cast<size_t>(written);
-  }
-  if (::fsync(fd.get()) != 0) return ErrnoError(errno, "synchronising " + path);
-  return {};
-}
-
-Status SyncFolder(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid()) return ErrnoError(errno, "opening folder " + path);
-  if (::fsync(fd.get()) != 0) return ErrnoError(errno, "synchronising folder " + path);
-  return {};
-}
 
 /// "state.penstock" for RUN/state.penstock, everything else unchanged: a run whose state lies in
 /// RUN can be moved.
@@ -58,15 +34,6 @@ Json ParseOr(const std::string& text, Json otherwise) {
 }
 
 }  // namespace
-
-Status WriteFileDurably(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".tmp";
-  PENSTOCK_TRY(WriteAll(temporary, text));
-  if (::rename(temporary.c_str(), path.c_str()) != 0) {
-    return ErrnoError(errno, "renaming " + temporary + " to " + path);
-  }
-  return SyncFolder(fs::path(path).parent_path().string());
-}
 
 Result<RunFolder> RunFolder::Create(const std::string& path) {
   std::error_code error;
@@ -108,11 +75,11 @@ Status RunFolder::WriteInfo(const RunInfo& info) const {
       {"data", {{"path", info.data_path}, {"order", info.data_order}}},
       {"model", info.model_json},
   };
-  return WriteFileDurably(InfoPath(path_), json.dump(2) + "\n");
+  return WriteTextFile(InfoPath(path_), json.dump(2) + "\n");
 }
 
 Status RunFolder::WriteSummary(const std::string& text) const {
-  return WriteFileDurably(SummaryPath(), text);
+  return WriteTextFile(SummaryPath(), text);
 }
 
 Result<RunInfo> ReadRunInfo(const std::string& folder) {

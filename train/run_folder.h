@@ -55,8 +55,4 @@ class RunFolder {
 /// read.
 Result<RunInfo> ReadRunInfo(const std::string& folder);
 
-/// Writes `text` under a temporary name, synchronises, renames over `path` and synchronises the
-/// folder.
-Status WriteFileDurably(const std::string& path, const std::string& text);
-
 }  // namespace penstock::train

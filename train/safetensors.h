@@ -16,7 +16,7 @@
 
 #include "base/result.h"
 #include "kernels/dtype.h"
-#include "train/data_file.h"
+#include "train/files.h"
 
 namespace penstock::train {
 

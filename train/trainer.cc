@@ -22,27 +22,10 @@ namespace {
 
 constexpr uint64_t kDefaultStepsPerPrint = 10;
 
-/// Removes a state file unless Keep was called: one that no step was ever taken with.
-class StateFileGuard {
- public:
-  StateFileGuard() = default;
-  StateFileGuard(StateFileGuard&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  StateFileGuard& operator=(StateFileGuard&&) = delete;
-  ~StateFileGuard() {
-    if (!path_.empty()) ::unlink(path_.c_str());
-  }
-  void Watch(std::string path) { path_ = std::move(path); }
-  void Keep() { path_.clear(); }
-
- private:
-  std::string path_;
-};
-
 /// What a step runs on. Members are destroyed last to first: the engine finishes its work while
 /// what it works on still exists.
 struct Machine {
   std::unique_ptr<ActivityMeter> meter = std::make_unique<ActivityMeter>();
-  StateFileGuard state_file;
   std::unique_ptr<device::Device> device;
   std::unique_ptr<kernels::Operators> operators;
   std::unique_ptr<Gpt2> model;
@@ -76,7 +59,6 @@ Result<Machine> CreateMachine(const TrainJob& job, const RunFolder& folder) {
                               .meter = machine.meter.get()};
   PENSTOCK_ASSIGN(machine.engine,
                   zero::Engine::Create(std::move(options), *machine.device, *machine.operators));
-  machine.state_file.Watch(machine.engine->state_path());
   LogNotices(machine.engine->notices());
   return machine;
 }
@@ -190,11 +172,7 @@ Result<RunSummary> Train(const TrainOptions& options) {
                   .metrics = metrics,
                   .progress = progress,
                   .stop_requested = [&interrupt] { return interrupt.requested(); },
-                  .worth_keeping =
-                      [&] {
-                        folder.Keep();
-                        machine.state_file.Keep();
-                      }},
+                  .worth_keeping = [&] { folder.Keep(); }},
                  MakeLoopOptions(options, job, machine));
   PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
   progress.Finish();

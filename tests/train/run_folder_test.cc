@@ -159,13 +159,5 @@ TEST_F(RunFolderTest, DamagedInfoIsCorruption) {
   }
 }
 
-TEST_F(RunFolderTest, DurableWriteReplacesTheWholeFile) {
-  fs::create_directories(base_);
-  ASSERT_TRUE(WriteFileDurably(Path("x"), "a long first text").ok());
-  ASSERT_TRUE(WriteFileDurably(Path("x"), "short").ok());
-  EXPECT_EQ(ReadFile(Path("x")), "short");
-  EXPECT_FALSE(WriteFileDurably(Path("no/such/folder"), "x").ok());
-}
-
 }  // namespace
 }  // namespace penstock::train

@@ -1,4 +1,4 @@
-#include "train/data_file.h"
+#include "train/files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -7,24 +7,14 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "base/folder.h"
+
 namespace penstock::train {
 namespace {
 
 constexpr mode_t kMode = 0666;  // less the umask
 // Linux transfers at most 0x7ffff000 bytes a call.
 constexpr size_t kLargestTransfer = size_t{1} << 30;
-
-/// Makes a rename in the folder of `path` durable.
-Status SyncFolderOf(const std::string& path) {
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid()) return ErrnoError(errno, fmt::format("cannot open folder {}", folder));
-  if (::fsync(fd.get()) != 0) {
-    return ErrnoError(errno, fmt::format("cannot synchronise folder {}", folder));
-  }
-  return {};
-}
 
 }  // namespace
 
@@ -135,7 +125,8 @@ Status OutputFile::Finish() {
     return ErrnoError(errno, fmt::format("cannot rename {} to {}", temporary_, path_));
   }
   finished_ = true;
-  return SyncFolderOf(path_);
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  return SyncFolder(folder.empty() ? "." : folder);
 }
 
 Status WriteTextFile(const std::string& path, std::string_view text) {

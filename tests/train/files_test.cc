@@ -1,0 +1,94 @@
+#include "train/files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "tests/train/data_test_folder.h"
+
+namespace penstock::train {
+namespace {
+
+using testing::ElementsAre;
+
+TEST(InputFile, GoesOnAfterInterruptionsAndShortReads) {
+  const TempFolder folder;
+  const InputFile file = InputFile::Open(folder.Write("a", "0123456789")).value();
+  static int calls = 0;
+  const PreadFunction slow = [](int fd, void* buffer, size_t, off_t offset) -> ssize_t {
+    if (++calls % 2 == 1) {
+      errno = EINTR;
+      return -1;
+    }
+    return ::pread(fd, buffer, 1, offset);
+  };
+  std::string text(7, ' ');
+  ASSERT_TRUE(file.Read(FileOffset{2}, std::as_writable_bytes(std::span(text)), slow).ok());
+  EXPECT_EQ(text, "2345678");
+  EXPECT_EQ(calls, 14);
+}
+
+TEST(InputFile, AFailedReadSaysWhereAndWhy) {
+  const TempFolder folder;
+  const InputFile file = InputFile::Open(folder.Write("a", "0123456789")).value();
+  const PreadFunction broken = [](int fd, void* buffer, size_t, off_t offset) -> ssize_t {
+    if (offset == 5) return ::pread(fd, buffer, 2, offset);
+    errno = EIO;
+    return -1;
+  };
+  std::string text(4, ' ');
+  EXPECT_TRUE(FailsWith(file.Read(FileOffset{5}, std::as_writable_bytes(std::span(text)), broken),
+                        ErrorCode::kIo, {folder.Path("a"), "2 bytes at offset 7", "Input/output"}));
+}
+
+TEST(OutputFile, AppearsWholeAndOnlyWhenFinished) {
+  const TempFolder folder;
+  const std::string_view text = "0123456789";
+  {
+    const auto file = OutputFile::Create(folder.Path("a"), Bytes{text.size()}).value();
+    ASSERT_TRUE(file->Append(std::as_bytes(std::span(text.substr(0, 4)))).ok());
+    EXPECT_FALSE(folder.Has("a"));
+    ASSERT_TRUE(file->Append(std::as_bytes(std::span(text.substr(4)))).ok());
+    ASSERT_TRUE(file->Finish().ok());
+  }
+  EXPECT_EQ(folder.Read("a"), text);
+  EXPECT_THAT(folder.List(), ElementsAre("a"));
+}
+
+TEST(OutputFile, LeavesNothingWithoutFinish) {
+  const TempFolder folder;
+  const std::string old = folder.Write("a", "old");
+  {
+    const auto file = OutputFile::Create(folder.Path("a"), 4_B).value();
+    ASSERT_TRUE(file->Append(std::as_bytes(std::span("abcd", 4))).ok());
+  }
+  EXPECT_THAT(folder.List(), ElementsAre("a"));
+  EXPECT_EQ(folder.Read("a"), "old");
+}
+
+TEST(OutputFile, AMissingFolderIsNotFound) {
+  const TempFolder folder;
+  EXPECT_TRUE(FailsWith(OutputFile::Create(folder.Path("no/a"), 1_B), ErrorCode::kNotFound,
+                        {folder.Path("no/a")}));
+}
+
+TEST(WriteTextFile, ReplacesTheWholeFile) {
+  const TempFolder folder;
+  ASSERT_TRUE(WriteTextFile(folder.Path("x"), "a long first text").ok());
+  ASSERT_TRUE(WriteTextFile(folder.Path("x"), "short").ok());
+  EXPECT_EQ(folder.Read("x"), "short");
+  EXPECT_THAT(folder.List(), ElementsAre("x"));
+}
+
+TEST(ReadTextFile, RefusesWhatIsTooLargeOrAFolder) {
+  const TempFolder folder;
+  const std::string path = folder.Write("a", "12345");
+  EXPECT_EQ(ReadTextFile(path, 5_B).value(), "12345");
+  EXPECT_TRUE(FailsWith(ReadTextFile(path, 4_B), ErrorCode::kInvalidArgument, {path, "5 bytes"}));
+  EXPECT_TRUE(FailsWith(ReadTextFile(folder.Path(), 4_B), ErrorCode::kInvalidArgument,
+                        {folder.Path(), "a folder"}));
+}
+
+}  // namespace
+}  // namespace penstock::train
