@@ -91,6 +91,10 @@ class CheckIncludes(unittest.TestCase):
     def test_an_unknown_folder_with_sources_fails(self):
         self.assert_fails({"util/x.cc": "\n"}, "util/x.cc:1: module:")
 
+    def test_headers_that_quickstart_took_as_data_are_no_sources(self):
+        self.assertEqual(self.run_on({"quickstart-run/data/bits/x.h": '#include "nowhere.h"\n'}),
+                         (0, ""))
+
     def test_an_empty_tree_fails(self):
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run([sys.executable, str(SCRIPT), "--root", folder], check=False,
