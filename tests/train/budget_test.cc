@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <string>
 
+#include "tests/train/temp_folder.h"
 #include "train/log.h"
 
 namespace penstock::train {
@@ -70,8 +70,9 @@ TEST(Budget, UnnamedLimitsAreSharesOfTheMachine) {
 }
 
 TEST(MachineMemory, IsReadFromMeminfo) {
-  const std::string path = ::testing::TempDir() + "/budget_test_meminfo";
-  std::ofstream(path) << "MemTotal:       1024 kB\nMemFree: 1 kB\nMemAvailable:    512 kB\n";
+  const TempFolder folder;
+  const std::string path =
+      folder.Write("meminfo", "MemTotal:       1024 kB\nMemFree: 1 kB\nMemAvailable:    512 kB\n");
   const Result<MachineMemory> memory = ReadMachineMemory(path);
   ASSERT_TRUE(memory.ok()) << memory.error().message;
   EXPECT_EQ(memory->total, 1_MiB);

@@ -10,7 +10,7 @@
 
 #include "base/random.h"
 #include "base/unique_fd.h"
-#include "tests/train/data_test_folder.h"
+#include "tests/train/temp_folder.h"
 
 namespace penstock::train {
 namespace {

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/dtype.h"
-#include "tests/train/data_test_folder.h"
+#include "tests/train/temp_folder.h"
 #include "train/safetensors.h"
 #include "train/weights.h"
 

@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "tests/train/data_test_folder.h"
+#include "tests/train/temp_folder.h"
 
 namespace penstock::train {
 namespace {

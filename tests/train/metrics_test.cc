@@ -4,12 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 
+#include "tests/train/temp_folder.h"
 #include "train/metrics_summary.h"
 
 namespace penstock::train {
@@ -98,35 +97,27 @@ TEST(Measure, TakesDifferencesOfSumsAndPeaksAsTheyAre) {
   EXPECT_DOUBLE_EQ(row.tflops, 1.836e-6);
 }
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream in(path);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
 TEST(MetricsWriter, EachRowIsOneLineThatIsThereAtOnce) {
-  const std::string path = ::testing::TempDir() + "/metrics_writer_rows.jsonl";
-  ::remove(path.c_str());
-  Result<MetricsWriter> writer = MetricsWriter::Create(path);
+  const TempFolder folder;
+  Result<MetricsWriter> writer = MetricsWriter::Create(folder.Path("rows.jsonl"));
   ASSERT_TRUE(writer.ok()) << writer.error().message;
   StepRow row;
   row.step = 1;
   ASSERT_TRUE(writer->Append(row).ok());
-  EXPECT_EQ(ReadFile(path), ToJson(row) + "\n");
-  const std::string first = ReadFile(path);
+  const std::string first = folder.Read("rows.jsonl");
+  EXPECT_EQ(first, ToJson(row) + "\n");
   row.step = 2;
   ASSERT_TRUE(writer->Append(row).ok());
-  EXPECT_EQ(ReadFile(path), first + ToJson(row) + "\n");
+  EXPECT_EQ(folder.Read("rows.jsonl"), first + ToJson(row) + "\n");
 }
 
 TEST(MetricsWriter, RefusesAFileThatExists) {
-  const std::string path = ::testing::TempDir() + "/metrics_writer_exists.jsonl";
-  std::ofstream(path) << "something\n";
+  const TempFolder folder;
+  const std::string path = folder.Write("rows.jsonl", "something\n");
   const Result<MetricsWriter> writer = MetricsWriter::Create(path);
   ASSERT_FALSE(writer.ok());
   EXPECT_THAT(writer.error().message, HasSubstr(path));
-  EXPECT_EQ(ReadFile(path), "something\n");
+  EXPECT_EQ(folder.Read("rows.jsonl"), "something\n");
 }
 
 RunSummary SomeSummary() {

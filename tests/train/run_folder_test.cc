@@ -4,42 +4,30 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <string>
 
+#include "tests/train/temp_folder.h"
 #include "train/log.h"
 
 namespace penstock::train {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class RunFolderTest : public ::testing::Test {
  protected:
-  RunFolderTest() { fs::remove_all(base_); }
-  ~RunFolderTest() override { fs::remove_all(base_); }
-
-  static std::string ReadFile(const std::string& path) {
-    std::ifstream in(path);
-    std::ostringstream text;
-    text << in.rdbuf();
-    return text.str();
-  }
-
   RunFolder Make(const std::string& name) {
     Result<RunFolder> folder = RunFolder::Create(Path(name));
     EXPECT_TRUE(folder.ok()) << folder.error().message;
     return std::move(folder).value();
   }
 
-  std::string Path(const std::string& name) const { return (base_ / name).string(); }
+  std::string Path(const std::string& name) const { return base_.Path(name); }
 
-  const fs::path base_ = fs::path(::testing::TempDir()) /
-                         (std::string("run_folder_") +
-                          ::testing::UnitTest::GetInstance()->current_test_info()->name());
+  const TempFolder base_;
 };
 
 RunInfo SomeInfo(const std::string& state_path) {
@@ -62,24 +50,21 @@ TEST_F(RunFolderTest, IsMadeWithTheFoldersAboveIt) {
 }
 
 TEST_F(RunFolderTest, ThatExistsIsRefusedAndLeftAlone) {
-  fs::create_directories(Path("run"));
-  std::ofstream(Path("run/metrics.jsonl")) << "rows";
+  base_.Write("run/metrics.jsonl", "rows");
   const Result<RunFolder> folder = RunFolder::Create(Path("run"));
   ASSERT_FALSE(folder.ok());
   EXPECT_EQ(ExitCode(folder.error().code), 2);
   EXPECT_THAT(folder.error().message, HasSubstr("--resume"));
-  EXPECT_EQ(ReadFile(Path("run/metrics.jsonl")), "rows");
+  EXPECT_EQ(base_.Read("run/metrics.jsonl"), "rows");
 }
 
 TEST_F(RunFolderTest, ThatIsADanglingLinkIsRefused) {
-  fs::create_directories(base_);
   fs::create_symlink(Path("nowhere"), Path("run"));
   EXPECT_FALSE(RunFolder::Create(Path("run")).ok());
 }
 
 TEST_F(RunFolderTest, BelowAFileIsRefused) {
-  fs::create_directories(base_);
-  std::ofstream(Path("file")) << "x";
+  base_.Write("file", "x");
   const Result<RunFolder> folder = RunFolder::Create(Path("file/run"));
   ASSERT_FALSE(folder.ok());
   EXPECT_EQ(ExitCode(folder.error().code), 3);
@@ -121,7 +106,7 @@ TEST_F(RunFolderTest, InfoReadsBackAsItWasWritten) {
   EXPECT_EQ(read->device, info.device);
   EXPECT_EQ(read->seed, info.seed);
   EXPECT_EQ(read->sequence_length, info.sequence_length);
-  EXPECT_FALSE(fs::exists(Path("run/run.json.tmp")));
+  EXPECT_THAT(base_.List("run"), ElementsAre("run.json"));
 }
 
 TEST_F(RunFolderTest, StateInsideTheFolderMovesWithIt) {
@@ -148,11 +133,11 @@ TEST_F(RunFolderTest, DamagedInfoIsCorruption) {
   RunFolder folder = Make("run");
   folder.Keep();
   ASSERT_TRUE(folder.WriteInfo(SomeInfo("/nvme/file.state")).ok());
-  const std::string whole = ReadFile(Path("run/run.json"));
+  const std::string whole = base_.Read("run/run.json");
   for (const std::string& text :
        {std::string(), whole.substr(0, whole.size() / 2), std::string("[]"), std::string("{}"),
         std::string("{\"version\": 99}")}) {
-    std::ofstream(Path("run/run.json"), std::ios::trunc) << text;
+    base_.Write("run/run.json", text);
     const Result<RunInfo> read = ReadRunInfo(Path("run"));
     ASSERT_FALSE(read.ok()) << text;
     EXPECT_EQ(read.error().code, ErrorCode::kCorruption) << text;

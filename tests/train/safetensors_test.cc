@@ -12,7 +12,7 @@
 #include <numeric>
 #include <thread>
 
-#include "tests/train/data_test_folder.h"
+#include "tests/train/temp_folder.h"
 #include "train/safetensors_header.h"
 
 namespace penstock::train {

@@ -3,15 +3,16 @@
 
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "tests/train/temp_folder.h"
 #include "train/trainer_interrupt.h"
 #include "train/trainer_job.h"
 #include "train/trainer_loop.h"
@@ -131,7 +132,6 @@ class FakeDevice final : public device::Device {
 class TrainLoopTest : public ::testing::Test {
  protected:
   TrainLoopTest() {
-    ::remove(path_.c_str());
     options_.config.micro_batch_size = 2;
     options_.config.gradient_accumulation_steps = 2;
     options_.config.commit_every_seconds = 0;
@@ -148,7 +148,7 @@ class TrainLoopTest : public ::testing::Test {
     Result<BatchReader> data = BatchReader::Create(std::make_unique<CountingTokens>(),
                                                    DataOrder::kSequential, 0, kSequence, 1000);
     EXPECT_TRUE(data.ok()) << data.error().message;
-    Result<MetricsWriter> metrics = MetricsWriter::Create(path_);
+    Result<MetricsWriter> metrics = MetricsWriter::Create(folder_.Path("metrics.jsonl"));
     EXPECT_TRUE(metrics.ok()) << metrics.error().message;
     Progress progress({.out = stderr, .terminal = false, .every = 0});
     TrainLoop loop({.engine = engine_,
@@ -166,7 +166,7 @@ class TrainLoopTest : public ::testing::Test {
 
   std::vector<Json> Rows() const {
     std::vector<Json> rows;
-    std::ifstream in(path_);
+    std::istringstream in(folder_.Read("metrics.jsonl"));
     for (std::string line; std::getline(in, line);) rows.push_back(Json::parse(line));
     return rows;
   }
@@ -184,9 +184,7 @@ class TrainLoopTest : public ::testing::Test {
     return steps;
   }
 
-  const std::string path_ = ::testing::TempDir() + "/trainer_test_" +
-                            ::testing::UnitTest::GetInstance()->current_test_info()->name() +
-                            ".jsonl";
+  const TempFolder folder_;
   ScriptedEngine engine_;
   ScriptedModel model_;
   FakeDevice device_;

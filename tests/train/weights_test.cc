@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "tests/train/data_test_folder.h"
+#include "tests/train/temp_folder.h"
 #include "train/safetensors.h"
 
 namespace penstock::train {

@@ -46,10 +46,10 @@ class TempFolder {
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   }
   bool Has(const std::string& name) const { return std::filesystem::exists(path_ / name); }
-  /// Names of everything in it, sorted.
-  std::vector<std::string> List() const {
+  /// Names of everything in it, or in a folder in it, sorted.
+  std::vector<std::string> List(const std::string& folder = "") const {
     std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+    for (const auto& entry : std::filesystem::directory_iterator(path_ / folder)) {
       names.push_back(entry.path().filename().string());
     }
     std::sort(names.begin(), names.end());
