@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "kernels/operators.h"
+#include "train/interrupt.h"
 #include "train/log.h"
 #include "train/progress.h"
 #include "train/run_folder.h"
-#include "train/trainer_interrupt.h"
 #include "train/trainer_job.h"
 #include "train/trainer_loop.h"
 
@@ -157,7 +157,8 @@ std::optional<std::string> ReadEnvironment(const std::string& name) {
 Result<RunSummary> Train(const TrainOptions& options) {
   PENSTOCK_TRY(CheckOneRank(ReadEnvironment));
   PENSTOCK_ASSIGN(TrainJob job, PrepareJob(options));
-  const Interrupt interrupt;
+  const Interrupt interrupt(
+      "penstock: finishing this step and committing; interrupt again to quit at once");
   PENSTOCK_ASSIGN(RunFolder folder, RunFolder::Create(options.out));
   PENSTOCK_ASSIGN(Machine machine, CreateMachine(job, folder));
   PENSTOCK_TRY(WriteRunInfo(options, job, machine, folder));

@@ -1,6 +1,7 @@
 // A whole training: from the names on the command line to the summary.
 //
-// Threads: one training at a time, on the main thread (it takes over SIGINT and SIGTERM).
+// Threads: one training at a time, on the main thread (it takes over what
+// train/interrupt.h says).
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,10 @@ struct TrainOptions {
   DataOrder data_order = DataOrder::kShuffle;
 };
 
-/// Trains, commits, writes RUN/summary.json. After SIGINT or SIGTERM the running step is finished,
-/// committed and summed up, and the summary says `interrupted`. A failure before the first step
-/// leaves nothing behind; after a later one RUN holds the rows so far and the last commit.
+/// Trains, commits, writes RUN/summary.json. After Ctrl-C (train/interrupt.h) the running step is
+/// finished, committed and summed up, and the summary says `interrupted`. A failure before the
+/// first step leaves nothing behind; after a later one RUN holds the rows so far and the last
+/// commit.
 Result<RunSummary> Train(const TrainOptions& options);
 
 }  // namespace penstock::train

@@ -1,16 +1,19 @@
 """Ctrl-C: the running step is finished and committed, and the run can be used."""
+import os
 import signal
 import subprocess
 
 import harness
 from harness import make_config, read_rows, read_summary
 
+NOTICE = "penstock: finishing this step and committing; interrupt again to quit at once\n"
+
 
 class InterruptTest(harness.PenstockTest):
-    def start(self, config):
-        """A training that would take very long, stopped by the test after its second step."""
+    def start(self, config, until, **model):
+        """A training that would take very long; returns when it has written a line with `until`."""
         run = self.path("run")
-        arguments = [harness.PROGRAM, "train", "--model", self.make_model(), "--data",
+        arguments = [harness.PROGRAM, "train", "--model", self.make_model(**model), "--data",
                      self.make_data(), "--config", self.write("config.json", config), "--out", run,
                      "--steps", "1000000"]
         program = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -18,13 +21,13 @@ class InterruptTest(harness.PenstockTest):
         self.addCleanup(program.communicate)
         self.addCleanup(program.kill)
         for line in program.stderr:
-            if line.startswith("penstock: step 2/"):
+            if until in line:
                 return program, run
-        self.fail("the training ended before its second step")
+        self.fail(f"the training ended before it wrote {until}")
 
     def check(self, stop, **homes):
         config = make_config(steps_per_print=1, **homes)
-        program, run = self.start(config)
+        program, run = self.start(config, until="step 2/")
         program.send_signal(stop)
         stdout, stderr = program.communicate(timeout=harness.TIMEOUT_S)
         self.assertEqual(program.returncode, 130, stderr)
@@ -34,6 +37,7 @@ class InterruptTest(harness.PenstockTest):
         self.assertEqual(summary["committed_step"], last)
         self.assertEqual([row["step"] for row in read_rows(run)], list(range(1, last + 1)))
         self.assertIn(f"step {last}", stdout)
+        self.assertEqual(stderr.count(NOTICE), 1, stderr)
         self.assertNotIn("error", stderr)
         inspected = harness.penstock("inspect", run)
         self.assertRegex(inspected.stdout, rf"committed step +{last}\n", str(inspected))
@@ -48,6 +52,34 @@ class InterruptTest(harness.PenstockTest):
     def test_sigterm_in_host_memory(self):
         run, _, _ = self.check(signal.SIGTERM, param="cpu", optimizer="cpu")
         self.export(run)
+
+    def test_sighup_when_the_terminal_is_closed(self):
+        run, _, _ = self.check(signal.SIGHUP, param="cpu", optimizer="cpu")
+        self.export(run)
+
+    def test_readers_of_stdout_and_stderr_that_are_gone_cost_no_commit(self):
+        config = make_config(steps_per_print=1, param="cpu", optimizer="cpu")
+        program, run = self.start(config, until="step 2/")
+        program.stdout.close()
+        program.stderr.close()
+        program.send_signal(signal.SIGINT)
+        self.assertEqual(program.wait(timeout=harness.TIMEOUT_S), 130)
+        summary = read_summary(run)
+        self.assertEqual(summary["committed_step"], summary["last_step"])
+        self.export(run)
+
+    def test_before_the_first_step_nothing_is_left(self):
+        # 85 million weights are seconds of work; the engine's notice comes before the first of them.
+        nvme = self.make_folder("nvme")
+        config = make_config(dtype="bf16", param="nvme", optimizer="nvme", nvme_path=nvme)
+        program, run = self.start(config, until="aio engine", n_layer=12, n_embd=768, n_head=12)
+        self.assertEqual(len(os.listdir(nvme)), 1)
+        program.send_signal(signal.SIGINT)
+        stdout, stderr = program.communicate(timeout=harness.TIMEOUT_S)
+        self.assertEqual((program.returncode, stdout), (130, ""), stderr)
+        self.assertIn("interrupted before the first step", stderr)
+        self.assertFalse(os.path.exists(run))
+        self.assertEqual(os.listdir(nvme), [])
 
 
 if __name__ == "__main__":

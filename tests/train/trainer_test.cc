@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <csignal>
 #include <cstdio>
 #include <limits>
 #include <map>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "tests/train/temp_folder.h"
-#include "train/trainer_interrupt.h"
 #include "train/trainer_job.h"
 #include "train/trainer_loop.h"
 
@@ -380,34 +378,6 @@ TEST(CheckOneRank, AcceptsOneRankAndRefusesSeveral) {
     EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(status.error().message, HasSubstr(size + "=2"));
   }
-}
-
-TEST(Interrupt, TheFirstSignalIsARequest) {
-  for (const int signal : {SIGINT, SIGTERM}) {
-    const Interrupt interrupt;
-    EXPECT_FALSE(interrupt.requested());
-    ASSERT_EQ(::raise(signal), 0);
-    EXPECT_TRUE(interrupt.requested());
-  }
-}
-
-TEST(InterruptDeathTest, TheSecondSignalEndsTheProcessWith130) {
-  EXPECT_EXIT(
-      {
-        const Interrupt interrupt;
-        ::raise(SIGINT);
-        ::raise(SIGTERM);
-      },
-      ::testing::ExitedWithCode(130), "");
-}
-
-TEST(InterruptDeathTest, GivesTheSignalsBack) {
-  EXPECT_EXIT(
-      {
-        { const Interrupt interrupt; }
-        ::raise(SIGTERM);
-      },
-      ::testing::KilledBySignal(SIGTERM), "");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "train/trainer_interrupt.h"
+#include "train/interrupt.h"
 
 #include <unistd.h>
 
@@ -6,41 +6,52 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 
 #include "base/check.h"
 
 namespace penstock::train {
 namespace {
 
-constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
+constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGHUP};
 
 // What a signal handler may touch: lock-free atomics and async-signal-safe calls.
 std::atomic<int> g_signals = 0;
 std::atomic<bool> g_installed = false;
+std::atomic<const char*> g_notice = nullptr;
 static_assert(std::atomic<int>::is_always_lock_free);
+static_assert(std::atomic<const char*>::is_always_lock_free);
 
 std::array<struct sigaction, kSignals.size()> g_previous;
 
+void WriteToStderr(const char* text) {
+  [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, text, std::strlen(text));
+}
+
 extern "C" void HandleSignal(int) {
-  if (g_signals.fetch_add(1) == 0) return;
-  // The progress line may be open: leave the shell's prompt a line of its own.
-  if (::isatty(STDERR_FILENO) != 0) {
-    [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, "\n", 1);
-  }
-  ::_exit(130);
+  const int error = errno;
+  // The progress line may be open: the notice and the shell's prompt have lines of their own.
+  if (::isatty(STDERR_FILENO) != 0) WriteToStderr("\n");
+  if (g_signals.fetch_add(1) > 0) ::_exit(130);
+  WriteToStderr(g_notice);
+  WriteToStderr("\n");
+  errno = error;
 }
 
 }  // namespace
 
-Interrupt::Interrupt() {
+Interrupt::Interrupt(const char* notice) {
   PENSTOCK_CHECK(!g_installed.exchange(true), "two Interrupts at a time");
   g_signals = 0;
+  g_notice = notice;
   struct sigaction action = {};
   action.sa_handler = HandleSignal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < kSignals.size(); ++i) {
-    PENSTOCK_CHECK(::sigaction(kSignals[i], &action, &g_previous[i]) == 0, "errno {}", errno);
+    PENSTOCK_CHECK(::sigaction(kSignals[i], nullptr, &g_previous[i]) == 0, "errno {}", errno);
+    if (kSignals[i] == SIGHUP && g_previous[i].sa_handler == SIG_IGN) continue;
+    PENSTOCK_CHECK(::sigaction(kSignals[i], &action, nullptr) == 0, "errno {}", errno);
   }
 }
 
