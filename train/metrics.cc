@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+
+#include "base/folder.h"
 
 namespace penstock::train {
 namespace {
@@ -63,6 +66,7 @@ std::string ToJson(const StepRow& row) {
 Result<MetricsWriter> MetricsWriter::Create(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
   if (!fd.valid()) return ErrnoError(errno, "creating " + path);
+  PENSTOCK_TRY(SyncFolder(std::filesystem::path(path).parent_path().string()));
   return MetricsWriter(path, std::move(fd));
 }
 
@@ -75,6 +79,11 @@ Status MetricsWriter::Append(const StepRow& row) {
     if (written < 0) return ErrnoError(errno, "appending to " + path_);
     done += static_cast<size_t>(written);
   }
+  return {};
+}
+
+Status MetricsWriter::Sync() {
+  if (::fdatasync(fd_.get()) != 0) return ErrnoError(errno, "synchronising " + path_);
   return {};
 }
 

@@ -65,12 +65,14 @@ void Measure(const Snapshot& begin, const Snapshot& end, const ModelCost& cost, 
 /// ones are null.
 std::string ToJson(const StepRow& row);
 
-/// Appends rows to a file. Each row is handed to the kernel whole before Append returns.
+/// Appends rows to a file. Each row is handed to the kernel whole before Append returns, and is on
+/// the drive after Sync.
 class MetricsWriter {
  public:
-  /// Errors: of open; the path must not exist.
+  /// Makes the file and its name durable. Errors: of open, where the path exists, too.
   static Result<MetricsWriter> Create(const std::string& path);
   Status Append(const StepRow& row);
+  Status Sync();
 
  private:
   MetricsWriter(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/folder.h"
 #include "train/files.h"
 
 namespace penstock::train {
@@ -40,9 +41,8 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
   fs::path absolute = fs::absolute(path, error).lexically_normal();
   if (!absolute.has_filename()) absolute = absolute.parent_path();
   if (fs::exists(fs::symlink_status(absolute, error))) {
-    return MakeError(
-        ErrorCode::kInvalidArgument,
-        "--out {}: it exists already; continue it with --resume, or name another folder", path);
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--out {}: it exists already; name another folder, or remove it", path);
   }
   fs::create_directories(absolute.parent_path(), error);
   if (error) return ErrnoError(error.value(), "creating " + absolute.parent_path().string());
@@ -51,7 +51,9 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
   if (!fs::create_directory(absolute, error)) {
     return ErrnoError(error ? error.value() : EEXIST, "creating " + absolute.string());
   }
-  return RunFolder(absolute.string());
+  RunFolder folder(absolute.string());
+  PENSTOCK_TRY(SyncFolder(absolute.parent_path().string()));
+  return folder;
 }
 
 RunFolder::RunFolder(RunFolder&& other) noexcept

@@ -27,7 +27,8 @@ struct RunInfo {
 
 class RunFolder {
  public:
-  /// Makes the folder and those above it. Errors: kInvalidArgument where the path exists; of mkdir.
+  /// Makes the folder and those above it, and its name durable. Errors: kInvalidArgument where the
+  /// path exists; of mkdir.
   static Result<RunFolder> Create(const std::string& path);
   RunFolder(RunFolder&& other) noexcept;
   RunFolder& operator=(RunFolder&& other) = delete;

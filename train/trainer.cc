@@ -173,7 +173,7 @@ Result<RunSummary> Train(const TrainOptions& options) {
                   .metrics = metrics,
                   .progress = progress,
                   .stop_requested = [&interrupt] { return interrupt.requested(); },
-                  .worth_keeping = [&] { folder.Keep(); }},
+                  .keep_folder = [&] { folder.Keep(); }},
                  MakeLoopOptions(options, job, machine));
   PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
   progress.Finish();

@@ -34,9 +34,9 @@ struct TrainOptions {
 };
 
 /// Trains, commits, writes RUN/summary.json. After Ctrl-C (train/interrupt.h) the running step is
-/// finished, committed and summed up, and the summary says `interrupted`. A failure before the
-/// first step leaves nothing behind; after a later one RUN holds the rows so far and the last
-/// commit.
+/// finished, committed and summed up, and the summary says `interrupted`. A failure before the end
+/// of the first step leaves nothing behind. After a later one RUN is kept with the rows so far, and
+/// the state file as well where a step was committed; the message says which.
 Result<RunSummary> Train(const TrainOptions& options);
 
 }  // namespace penstock::train

@@ -1,5 +1,7 @@
 #include "train/trainer_loop.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -13,19 +15,28 @@ TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
 }
 
 Result<LoopSummary> TrainLoop::Run() {
+  const Status status = RunSteps();
+  if (status.ok()) return summary_;
+  if (summary_.steps == 0) return status.error();
+  static_cast<void>(CloseRow(Now()));  // the first failure is the one to report
+  return Error{status.error().code,
+               fmt::format("{}; {}", status.error().message, WhatIsCommitted())};
+}
+
+Status TrainLoop::RunSteps() {
   summary_.begin = Now();
+  // Initialisation reads nothing: what was read ahead since then is the first step's.
+  summary_.begin.counters.nvme_read_bytes = 0;
+  row_begin_ = summary_.begin;
   last_commit_ = summary_.begin.time;
   while (state_.step < options_.last_step && !parts_.stop_requested()) {
-    const Snapshot now = Now();
-    PENSTOCK_TRY(CloseRow(now));
-    row_begin_ = now;
+    if (row_.has_value()) PENSTOCK_TRY(CloseRow(Now()));
     PENSTOCK_TRY(RunStep());
-    parts_.worth_keeping();
+    parts_.keep_folder();
     if (state_.skipped_in_a_row >= kMaxSkippedInARow) {
-      PENSTOCK_TRY(CloseRow(Now()));
       return MakeError(ErrorCode::kNumeric,
                        "step {}: {} steps in a row had gradients that are not finite and were "
-                       "skipped; the last commit stands; a lower learning rate may help",
+                       "skipped; a lower learning rate may help",
                        state_.step, state_.skipped_in_a_row);
     }
     if (CommitDue()) PENSTOCK_TRY(Commit());
@@ -36,7 +47,7 @@ Result<LoopSummary> TrainLoop::Run() {
   summary_.last_step = state_.step;
   summary_.committed_step = *committed_step_;
   summary_.interrupted = state_.step < options_.last_step;
-  return summary_;
+  return {};
 }
 
 Status TrainLoop::RunStep() {
@@ -90,6 +101,7 @@ Status TrainLoop::CloseRow(const Snapshot& now) {
   PENSTOCK_TRY(parts_.metrics.Append(*row_));
   parts_.progress.Report(*row_);
   row_.reset();
+  row_begin_ = now;
   return {};
 }
 
@@ -115,11 +127,22 @@ Status TrainLoop::Commit() {
     json["row"] = nlohmann::ordered_json::parse(ToJson(row));
   }
   state.run_json = json.dump();
+  // Earlier rows reach the drive before the commit that counts on them.
+  PENSTOCK_TRY(parts_.metrics.Sync());
   PENSTOCK_TRY(parts_.engine.Commit(state));
-  parts_.worth_keeping();
+  parts_.keep_folder();
   committed_step_ = state.step;
   last_commit_ = std::chrono::steady_clock::now();
   return {};
+}
+
+std::string TrainLoop::WhatIsCommitted() const {
+  if (!committed_step_.has_value()) return "nothing was committed yet";
+  if (options_.config.durable) return fmt::format("step {} is committed", *committed_step_);
+  return fmt::format(
+      "step {} was committed, but without penstock.durable later steps take a commit "
+      "back",
+      *committed_step_);
 }
 
 Snapshot TrainLoop::Now() const {

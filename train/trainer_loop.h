@@ -24,7 +24,7 @@
 
 namespace penstock::train {
 
-/// More skipped steps in a row than this is a failure.
+/// As many skipped steps in a row are a failure.
 inline constexpr uint64_t kMaxSkippedInARow = 20;
 
 /// What the loop works with; all of it is borrowed.
@@ -37,7 +37,7 @@ struct LoopParts {
   MetricsWriter& metrics;
   Progress& progress;
   std::function<bool()> stop_requested;  ///< asked before every step
-  std::function<void()> worth_keeping;  ///< called after every step and commit: the run has results
+  std::function<void()> keep_folder;     ///< called after every step and commit: RUN has results
 };
 
 struct LoopOptions {
@@ -53,17 +53,21 @@ class TrainLoop {
   TrainLoop(LoopParts parts, LoopOptions options);
 
   /// Runs to the last step or until it is asked to stop, then commits. Errors: those of the parts;
-  /// kNumeric after kMaxSkippedInARow skipped steps.
+  /// kNumeric after kMaxSkippedInARow skipped steps. After a step was done they end with what is
+  /// committed, and the rows of all steps that were done are written.
   Result<LoopSummary> Run();
 
  private:
+  Status RunSteps();
   Status RunStep();
   Status ReadBatch(uint64_t step);
   /// Accounts for the outcome of a step in the state and in the sums.
   void Count(const StepRow& row);
-  /// Ends the open row, if there is one, at `now`.
+  /// Ends the open row, if there is one, at `now`, where the next one begins.
   Status CloseRow(const Snapshot& now);
   bool CommitDue() const;
+  /// What a failure leaves of the commits, for its message.
+  std::string WhatIsCommitted() const;
   Status Commit();
   Snapshot Now() const;
 

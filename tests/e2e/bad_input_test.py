@@ -89,7 +89,7 @@ class CommandLineTest(RefusalTest):
     def test_run_that_exists(self):
         run = self.make_folder("taken")
         outcome, _ = self.train(CONFIG, out=run, steps=1)
-        self.assert_fails(outcome, 2, "--resume", "taken")
+        self.assert_fails(outcome, 2, "taken", "name another folder, or remove it")
         self.assertEqual(os.listdir(run), [])
 
     def test_sequence_longer_than_the_context(self):
@@ -191,6 +191,18 @@ class BudgetTest(RefusalTest):
 
     def test_a_malformed_size_is_refused(self):
         self.assert_refused(2, "12MB", more=["--host-memory", "12MB"])
+
+
+class DivergenceTest(harness.PenstockTest):
+    def test_before_the_first_commit_the_rows_are_kept_and_no_state_file(self):
+        nvme = self.make_folder("nvme")
+        config = merge(make_config(param="nvme", optimizer="nvme", nvme_path=nvme),
+                       {"optimizer": {"params": {"lr": 1e38}}})
+        outcome, run = self.train(config, steps=100)
+        self.assert_fails(outcome, 4, "not finite", "nothing was committed yet")
+        self.assertNotEqual(harness.read_rows(run), [])
+        self.assertEqual(os.listdir(nvme), [])
+        self.assertFalse(os.path.exists(os.path.join(run, "summary.json")))
 
 
 class StateFileTest(harness.PenstockTest):

@@ -54,7 +54,7 @@ TEST_F(RunFolderTest, ThatExistsIsRefusedAndLeftAlone) {
   const Result<RunFolder> folder = RunFolder::Create(Path("run"));
   ASSERT_FALSE(folder.ok());
   EXPECT_EQ(ExitCode(folder.error().code), 2);
-  EXPECT_THAT(folder.error().message, HasSubstr("--resume"));
+  EXPECT_THAT(folder.error().message, HasSubstr("name another folder, or remove it"));
   EXPECT_EQ(base_.Read("run/metrics.jsonl"), "rows");
 }
 

@@ -49,13 +49,13 @@ class ScriptedEngine final : public zero::Engine {
   std::vector<StepCall> steps;
   std::vector<zero::TrainState> commits;
   std::vector<bool> skip;  ///< by step; those beyond it are not skipped
-  std::optional<Error> fail_step;
+  size_t fail_steps_from = std::numeric_limits<size_t>::max();
   bool fail_commit = false;
   zero::EngineCounters totals;
 
   Result<zero::StepOutcome> Step(double lr, uint64_t t) override {
     steps.push_back({lr, t});
-    if (fail_step.has_value()) return *fail_step;
+    if (steps.size() >= fail_steps_from) return MakeError(ErrorCode::kIo, "a bad block");
     totals.nvme_read_bytes += 14;
     totals.nvme_write_bytes += 12;
     const bool skipped = steps.size() <= skip.size() && skip[steps.size() - 1];
@@ -157,7 +157,7 @@ class TrainLoopTest : public ::testing::Test {
                     .metrics = *metrics,
                     .progress = progress,
                     .stop_requested = [this] { return model_.inputs.size() >= stop_after_; },
-                    .worth_keeping = [this] { worth_keeping_ = true; }},
+                    .keep_folder = [this] { folder_kept_ = true; }},
                    options_);
     return loop.Run();
   }
@@ -188,7 +188,7 @@ class TrainLoopTest : public ::testing::Test {
   FakeDevice device_;
   ActivityMeter meter_;
   LoopOptions options_;
-  bool worth_keeping_ = false;
+  bool folder_kept_ = false;
   size_t stop_after_ = std::numeric_limits<size_t>::max();
 };
 
@@ -213,6 +213,14 @@ TEST_F(TrainLoopTest, WritesOneRowAStepAndCommitsTheLast) {
   EXPECT_FALSE(summary->interrupted);
 }
 
+TEST_F(TrainLoopTest, ReadsMadeBeforeTheFirstStepAreItsOwnAndRowsSumUpToTheSummary) {
+  engine_.totals.nvme_read_bytes = 7;
+  const Result<LoopSummary> summary = Run(3);
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_THAT(Column<uint64_t>("nvme_read_bytes"), ElementsAre(21, 14, 14));
+  EXPECT_EQ(summary->end.counters.nvme_read_bytes - summary->begin.counters.nvme_read_bytes, 49U);
+}
+
 TEST_F(TrainLoopTest, GivesEachStepItsMicroBatchesInOrder) {
   ASSERT_TRUE(Run(2).ok());
   ASSERT_EQ(model_.inputs.size(), 2U);
@@ -228,7 +236,7 @@ TEST_F(TrainLoopTest, WithoutStepsOnlyCommits) {
   const Result<LoopSummary> summary = Run(0);
   ASSERT_TRUE(summary.ok()) << summary.error().message;
   EXPECT_THAT(CommittedSteps(), ElementsAre(0));
-  EXPECT_TRUE(worth_keeping_);
+  EXPECT_TRUE(folder_kept_);
   EXPECT_TRUE(Rows().empty());
   EXPECT_FALSE(summary->first_loss.has_value());
 }
@@ -261,8 +269,29 @@ TEST_F(TrainLoopTest, TwentySkippedStepsInARowEndTheRunWithAllRowsAndNoCommit) {
   const Result<LoopSummary> summary = Run(100);
   ASSERT_FALSE(summary.ok());
   EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
+  EXPECT_THAT(summary.error().message, HasSubstr("nothing was committed yet"));
   EXPECT_EQ(Rows().size(), 21U);
   EXPECT_TRUE(engine_.commits.empty());
+  EXPECT_TRUE(folder_kept_);
+}
+
+TEST_F(TrainLoopTest, AFailureAfterACommitSaysWhichStepIsCommitted) {
+  options_.config.commit_every_steps = 2;
+  engine_.fail_steps_from = 4;
+  const Result<LoopSummary> durable = Run(5);
+  ASSERT_FALSE(durable.ok());
+  EXPECT_EQ(durable.error().code, ErrorCode::kIo);
+  EXPECT_THAT(durable.error().message, HasSubstr("a bad block; step 2 is committed"));
+  EXPECT_EQ(Rows().size(), 3U);
+}
+
+TEST_F(TrainLoopTest, AFailureOfARunThatIsNotDurableDoesNotPromiseItsCommit) {
+  options_.config.durable = false;
+  options_.config.commit_every_steps = 2;
+  engine_.fail_steps_from = 4;
+  const Result<LoopSummary> summary = Run(5);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_THAT(summary.error().message, HasSubstr("step 2 was committed, but"));
 }
 
 TEST_F(TrainLoopTest, NineteenSkippedStepsInARowDoNotEndTheRun) {
@@ -313,12 +342,13 @@ TEST_F(TrainLoopTest, AskedToStopAfterAPeriodicCommitDoesNotCommitTwice) {
 }
 
 TEST_F(TrainLoopTest, FailuresOfTheEngineAreItsErrors) {
-  engine_.fail_step = MakeError(ErrorCode::kNumeric, "the norm is not finite");
+  engine_.fail_steps_from = 1;
   const Result<LoopSummary> step = Run(3);
   ASSERT_FALSE(step.ok());
-  EXPECT_EQ(step.error().code, ErrorCode::kNumeric);
+  EXPECT_EQ(step.error().code, ErrorCode::kIo);
+  EXPECT_EQ(step.error().message, "a bad block");
   EXPECT_TRUE(engine_.commits.empty());
-  EXPECT_FALSE(worth_keeping_);
+  EXPECT_FALSE(folder_kept_);
 }
 
 TEST_F(TrainLoopTest, AFailedCommitEndsTheRun) {
@@ -326,7 +356,8 @@ TEST_F(TrainLoopTest, AFailedCommitEndsTheRun) {
   const Result<LoopSummary> summary = Run(1);
   ASSERT_FALSE(summary.ok());
   EXPECT_EQ(summary.error().code, ErrorCode::kOutOfSpace);
-  EXPECT_TRUE(worth_keeping_);
+  EXPECT_EQ(Rows().size(), 1U);
+  EXPECT_TRUE(folder_kept_);
 }
 
 TEST(EpochSteps, AreWholeStepsOnly) {
