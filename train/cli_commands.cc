@@ -5,25 +5,22 @@
 #include <memory>
 
 #include "train/export.h"
+#include "train/interrupt.h"
 #include "train/run_folder.h"
 #include "zero/engine.h"
 
 namespace penstock::train {
-namespace {
-
-Result<std::unique_ptr<zero::CommittedState>> OpenState(const RunInfo& info) {
-  return zero::CommittedState::Open(info.state_path);
-}
-
-}  // namespace
-
 Result<std::string> RunExport(const ExportCommand& command) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
-  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenState(info));
+  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state,
+                  zero::CommittedState::Open(info.state_path));
+  const Interrupt interrupt(
+      "penstock: removing what was exported so far; interrupt again to quit at once");
   ExportOptions options;
   options.folder = command.to;
   options.config_json = info.model_json;
   options.dtype = command.dtype;
+  options.stop_requested = [&interrupt] { return interrupt.requested(); };
   PENSTOCK_ASSIGN(const ExportReport report, ExportModel(*state, options));
   return fmt::format("step {} of {}: {} parameters as {}, {} in {} file(s) in {}\n",
                      state->train_state().step, command.run, report.elements,
@@ -33,7 +30,8 @@ Result<std::string> RunExport(const ExportCommand& command) {
 
 Result<std::string> RunInspect(const InspectCommand& command) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
-  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenState(info));
+  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state,
+                  zero::CommittedState::Open(info.state_path));
   PENSTOCK_TRY(state->Verify());
   const zero::TrainState& train = state->train_state();
   const offload::Layout& layout = state->layout();

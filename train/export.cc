@@ -93,7 +93,7 @@ std::string MakeIndex(const std::vector<Shard>& shards, Bytes total) {
 }
 
 /// The folder of one export, and the files it writes, none of which was there before: removed again
-/// unless they are kept.
+/// with the folders that it made, unless they are kept.
 class ExportFolder {
  public:
   explicit ExportFolder(fs::path path) : path_(std::move(path)) {}
@@ -101,7 +101,7 @@ class ExportFolder {
     if (kept_) return;
     std::error_code ignored;
     for (const std::string& file : files_) fs::remove(file, ignored);
-    if (created_) fs::remove(path_, ignored);
+    for (const fs::path& folder : created_) fs::remove(folder, ignored);
   }
   ExportFolder(const ExportFolder&) = delete;
   ExportFolder& operator=(const ExportFolder&) = delete;
@@ -118,7 +118,7 @@ class ExportFolder {
   Status RefuseModel() const;
 
   fs::path path_;
-  bool created_ = false;
+  std::vector<fs::path> created_;  ///< innermost first
   bool kept_ = false;
   std::vector<std::string> files_;
 };
@@ -131,11 +131,14 @@ Status ExportFolder::Create() {
                      path_.string());
   }
   if (fs::is_directory(status)) return RefuseModel();
+  for (fs::path missing = path_; !missing.empty() && !fs::exists(missing, error);
+       missing = missing.parent_path()) {
+    created_.push_back(missing);
+  }
   fs::create_directories(path_, error);
   if (error) {
     return ErrnoError(error.value(), fmt::format("cannot create export folder {}", path_.string()));
   }
-  created_ = true;
   return {};
 }
 
@@ -160,10 +163,11 @@ Status ExportFolder::RefuseModel() const {
 /// Streams tensors of a state into files of one dtype.
 class Exporter {
  public:
-  Exporter(zero::CommittedState& state, DType dtype)
+  Exporter(zero::CommittedState& state, const ExportOptions& options)
       : state_(state),
-        dtype_(dtype),
-        take_hi_(dtype == DType::kBFloat16 && state.layout().dtype == DType::kBFloat16) {}
+        dtype_(options.dtype),
+        stop_requested_(options.stop_requested),
+        take_hi_(dtype_ == DType::kBFloat16 && state.layout().dtype == DType::kBFloat16) {}
 
   Status Write(const Shard& shard, const std::string& path);
 
@@ -172,8 +176,9 @@ class Exporter {
   Status CheckRange(const ExportTensor& tensor, uint64_t begin, std::span<const float> values);
 
   zero::CommittedState& state_;
-  DType dtype_;
-  bool take_hi_;
+  const DType dtype_;
+  const std::function<bool()>& stop_requested_;
+  const bool take_hi_;
   std::vector<float> buffer_;
 };
 
@@ -188,6 +193,9 @@ Status Exporter::Write(const Shard& shard, const std::string& path) {
 
 Status Exporter::WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writer) {
   for (uint64_t begin = 0; begin < tensor.elements; begin += buffer_.size()) {
+    if (stop_requested_()) {
+      return MakeError(ErrorCode::kCancelled, "interrupted: what was exported so far is removed");
+    }
     buffer_.resize(std::min<uint64_t>(kChunkElements, tensor.elements - begin));
     PENSTOCK_TRY(state_.ReadTensor(tensor.module, tensor.index, begin, buffer_));
     if (dtype_ == DType::kFloat16) PENSTOCK_TRY(CheckRange(tensor, begin, buffer_));
@@ -225,7 +233,7 @@ Result<ExportReport> ExportModel(zero::CommittedState& state, const ExportOption
 
   ExportFolder folder(options.folder);
   PENSTOCK_TRY(folder.Create());
-  Exporter exporter(state, options.dtype);
+  Exporter exporter(state, options);
   for (const Shard& shard : shards) {
     folder.Add(folder.Path(shard.file));
     PENSTOCK_TRY(exporter.Write(shard, folder.Path(shard.file)));

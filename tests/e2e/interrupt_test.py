@@ -1,4 +1,4 @@
-"""Ctrl-C: the running step is finished and committed, and the run can be used."""
+"""Ctrl-C: a running step is finished and committed; anything else that was begun is removed."""
 import os
 import signal
 import subprocess
@@ -80,6 +80,22 @@ class InterruptTest(harness.PenstockTest):
         self.assertIn("interrupted before the first step", stderr)
         self.assertFalse(os.path.exists(run))
         self.assertEqual(os.listdir(nvme), [])
+
+    def test_an_export_leaves_nothing_behind(self):
+        # 38 million weights take long enough to be interrupted.
+        model = self.make_model("large", n_layer=12, n_embd=512, n_head=8)
+        run = self.trained(make_config(param="cpu", optimizer="cpu"), steps=0, model=model)
+        to = self.path("above/export")
+        program = subprocess.Popen([harness.PROGRAM, "export", run, "--to", to], text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(program.kill)
+        while not os.path.exists(to):
+            self.assertIsNone(program.poll(), "the export ended before it made its folder")
+        program.send_signal(signal.SIGINT)
+        stdout, stderr = program.communicate(timeout=harness.TIMEOUT_S)
+        self.assertEqual((program.returncode, stdout), (130, ""), stderr)
+        self.assertIn("penstock: removing what was exported so far", stderr)
+        self.assertFalse(os.path.exists(self.path("above")))
 
 
 if __name__ == "__main__":

@@ -270,6 +270,27 @@ TEST_F(Export, AFailedReadLeavesNothingBehind) {
   }
 }
 
+TEST_F(Export, AskedToStopItLeavesNothingBehind) {
+  for (int chunks = 0; chunks < 3; ++chunks) {
+    FakeState state(DType::kFloat32);
+    ExportOptions options = Options();
+    options.shard_limit = 60_B;
+    options.stop_requested = [asked = 0, chunks]() mutable { return asked++ == chunks; };
+    EXPECT_TRUE(FailsWith(ExportModel(state, options), ErrorCode::kCancelled, {"interrupted"}));
+    EXPECT_THAT(folder_.List(), IsEmpty());
+  }
+}
+
+TEST_F(Export, FoldersMadeAboveAFailedExportAreRemoved) {
+  FakeState state(DType::kFloat32);
+  state.FailAt(0);
+  folder_.Write("a/mine", "");
+  ExportOptions options = Options();
+  options.folder = folder_.Path("a/b/c");
+  EXPECT_FALSE(ExportModel(state, options).ok());
+  EXPECT_THAT(folder_.List("a"), ElementsAre("mine"));
+}
+
 TEST_F(Export, AnExportLoadsAsAModelsWeights) {
   FakeState state(DType::kFloat32);
   ExportOptions options = Options();
