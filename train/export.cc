@@ -8,9 +8,9 @@
 #include <span>
 
 #include "kernels/dtype.h"
-#include "train/data_json.h"
 #include "train/files.h"
 #include "train/safetensors.h"
+#include "train/strict_json.h"
 
 namespace penstock::train {
 namespace {

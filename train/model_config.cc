@@ -7,8 +7,8 @@
 #include <limits>
 #include <optional>
 
-#include "train/data_json.h"
 #include "train/files.h"
+#include "train/strict_json.h"
 
 namespace penstock::train {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "train/data_json.h"
+#include "train/strict_json.h"
 
 namespace penstock::train {
 namespace {

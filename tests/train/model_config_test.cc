@@ -130,6 +130,15 @@ TEST_F(ModelConfig, BrokenJsonIsRefused) {
   EXPECT_TRUE(Refused(With(R"("n_layer": 3)"), {"\"n_layer\" twice"}));
 }
 
+TEST_F(ModelConfig, NestingIsBounded) {
+  const auto nested = [](size_t levels) {
+    return "\"x\": " + std::string(levels, '[') + std::string(levels, ']');
+  };
+  EXPECT_TRUE(Read(With(nested(63))).ok());  // the object around them is a level, too
+  EXPECT_TRUE(Refused(With(nested(64)), {"nested deeper than 64 levels"}));
+  EXPECT_TRUE(Refused(With(nested(200'000)), {"nested deeper than 64 levels"}));
+}
+
 TEST_F(ModelConfig, OtherModelTypesAreRefused) {
   EXPECT_TRUE(Refused("{}", {"model_type", "missing"}));
   EXPECT_TRUE(Refused(Replace("model_type", "\"llama\""), {"model_type", "\"llama\"", "gpt2"}));

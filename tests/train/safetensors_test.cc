@@ -189,6 +189,13 @@ TEST_F(Safetensors, HeadersThatAreNoObjectAreRefused) {
   EXPECT_TRUE(Refused(R"({"__metadata__":{"format":1}})", 0, {"__metadata__.format"}));
 }
 
+TEST_F(Safetensors, AHeaderNestedWithoutBoundIsRefused) {
+  std::string header = R"({"__metadata__": )";
+  for (int i = 0; i < 200'000; ++i) header += R"({"a":)";
+  header += "1" + std::string(200'001, '}');
+  EXPECT_TRUE(Refused(header, 0, {"nested deeper than 64 levels"}));
+}
+
 TEST_F(Safetensors, TensorsThatAreNotDescribedAreRefused) {
   EXPECT_TRUE(Refused(R"({"w":7})", 0, {"tensor w", "object"}));
   EXPECT_TRUE(Refused(R"({"w":{"shape":[1],"data_offsets":[0,4]}})", 4, {"tensor w", "dtype"}));
