@@ -1,6 +1,5 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -92,17 +91,29 @@ Result<Command> MakeTrain(const TrainArguments& arguments) {
   return Command(std::move(options));
 }
 
-CLI::App* AddExport(CLI::App& app, ExportCommand* options) {
-  const std::map<std::string, DType> dtypes = {
-      {"fp32", DType::kFloat32}, {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}};
+/// What CLI11 fills in for `export`.
+struct ExportArguments {
+  ExportCommand options;
+  std::string dtype = "fp32";
+};
+
+CLI::App* AddExport(CLI::App& app, ExportArguments* arguments) {
   CLI::App* command =
       app.add_subcommand("export", "Write the last commit as config.json and safetensors");
-  command->add_option("RUN", options->run, "folder of the run")->required();
-  command->add_option("--to", options->to, "folder to write")->required();
-  command->add_option("--dtype", options->dtype, "fp32 (default), bf16 or fp16")
-      ->transform(CLI::Transformer(dtypes))
-      ->check(CLI::IsMember({DType::kFloat32, DType::kBFloat16, DType::kFloat16}));
+  command->add_option("RUN", arguments->options.run, "folder of the run")->required();
+  command->add_option("--to", arguments->options.to, "folder to write")->required();
+  command->add_option("--dtype", arguments->dtype, "fp32, bf16 or fp16")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
   return command;
+}
+
+Command MakeExport(const ExportArguments& arguments) {
+  ExportCommand options = arguments.options;
+  options.dtype = arguments.dtype == "bf16"   ? DType::kBFloat16
+                  : arguments.dtype == "fp16" ? DType::kFloat16
+                                              : DType::kFloat32;
+  return options;
 }
 
 CLI::App* AddInspect(CLI::App& app, InspectCommand* options) {
@@ -126,10 +137,10 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   app.set_version_flag("--version", "penstock " PENSTOCK_VERSION);
   app.require_subcommand(1);
   TrainArguments train_arguments;
-  ExportCommand export_options;
+  ExportArguments export_arguments;
   InspectCommand inspect_options;
   const CLI::App* train = AddTrain(app, &train_arguments);
-  const CLI::App* export_command = AddExport(app, &export_options);
+  const CLI::App* export_command = AddExport(app, &export_arguments);
   AddInspect(app, &inspect_options);
   const CLI::App* tune =
       app.add_subcommand("tune", "Find the best I/O settings for a drive (not implemented yet)")
@@ -153,7 +164,7 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
     return MakeError(ErrorCode::kInvalidArgument, "tune is not implemented yet");
   }
   if (train->parsed()) return MakeTrain(train_arguments);
-  if (export_command->parsed()) return Command(export_options);
+  if (export_command->parsed()) return MakeExport(export_arguments);
   return Command(inspect_options);
 }
 

@@ -118,7 +118,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{Train({"--trace", "t.json"}), "not implemented yet"},
         BadLine{{"tune", "--nvme-path", "p", "--quick"}, "not implemented yet"},
         BadLine{{"export", "run"}, "--to"},
-        BadLine{{"export", "run", "--to", "x", "--dtype", "int8"}, "int8"},
+        BadLine{{"export", "run", "--to", "x", "--dtype", "int8"}, "int8 not in {fp32,bf16,fp16}"},
+        BadLine{{"export", "run", "--to", "x", "--dtype", "2"}, "2 not in {fp32,bf16,fp16}"},
         BadLine{{"inspect"}, "RUN"}));
 
 TEST(ExitCodes, FollowTheKindOfFailure) {
