@@ -2,13 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
 
 #include "zero/engine.h"
 
 namespace penstock::train {
 namespace {
+
+namespace fs = std::filesystem;
 
 Error TooSmall(const char* memory, const char* option, Bytes limit, Bytes minimum,
                const std::string& sum) {
@@ -22,9 +27,7 @@ Bytes RoundDown(Bytes size, Bytes alignment) {
   return Bytes{size.value / alignment.value * alignment.value};
 }
 
-}  // namespace
-
-Result<MachineMemory> ReadMachineMemory(const std::string& path) {
+Result<MachineMemory> ReadMeminfo(const std::string& path) {
   std::ifstream in(path);
   std::optional<Bytes> total;
   std::optional<Bytes> available;
@@ -44,6 +47,57 @@ Result<MachineMemory> ReadMachineMemory(const std::string& path) {
                      path);
   }
   return MachineMemory{*total, *available};
+}
+
+/// The path of the process's control group below the mount of version 2: the line "0::/path".
+std::string ControlGroup(const std::string& path) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("0::/")) return line.substr(3);
+  }
+  return "/";
+}
+
+/// The number in a file of a control group; none where there is no file or "max".
+std::optional<uint64_t> ReadNumber(const fs::path& path) {
+  std::ifstream in(path);
+  uint64_t number = 0;
+  return in >> number ? std::optional(number) : std::nullopt;
+}
+
+/// "inactive_file": page cache that the kernel gives up before it refuses memory.
+uint64_t ReclaimableCache(const fs::path& path) {
+  std::ifstream in(path);
+  std::string name;
+  for (uint64_t value = 0; in >> name >> value;) {
+    if (name == "inactive_file") return value;
+  }
+  return 0;
+}
+
+/// What a control group leaves of its limit; none where it has none.
+std::optional<Bytes> RoomIn(const fs::path& group) {
+  const std::optional<uint64_t> limit = ReadNumber(group / "memory.max");
+  const std::optional<uint64_t> current = ReadNumber(group / "memory.current");
+  if (!limit.has_value() || !current.has_value()) return std::nullopt;
+  const uint64_t used = *current - std::min(*current, ReclaimableCache(group / "memory.stat"));
+  return Bytes{*limit - std::min(*limit, used)};
+}
+
+}  // namespace
+
+Result<MachineMemory> ReadMachineMemory(const std::string& root) {
+  PENSTOCK_ASSIGN(MachineMemory memory, ReadMeminfo(root + "/proc/meminfo"));
+  const fs::path mount = root + "/sys/fs/cgroup";
+  fs::path group = ControlGroup(root + "/proc/self/cgroup");
+  for (bool top = false; !top; group = group.parent_path()) {
+    top = !group.has_relative_path();
+    const std::optional<Bytes> room = RoomIn(mount / group.relative_path());
+    if (!room.has_value()) continue;
+    memory.total = std::min(memory.total, *room);
+    memory.available = std::min(memory.available, *room);
+  }
+  return memory;
 }
 
 kernels::OperatorOptions OperatorsFor(const Gpt2Config& model, const Gpt2Shape& shape,
@@ -76,11 +130,15 @@ Result<MemoryNeeds> PlanMemory(const zero::ModelSpec& spec, const Gpt2Config& mo
 }
 
 Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const zero::Config& config,
-                                  const MachineMemory& machine) {
-  MemoryBudget budget;
-  const Bytes device = config.device_memory.value_or(Bytes{machine.total.value / 2});
-  budget.device = RoundDown(device, device::kDeviceAlignment);
-  budget.host = config.host_memory.value_or(Bytes{machine.available.value / 4 * 3});
+                                  const std::function<Result<MachineMemory>()>& machine) {
+  Bytes device = config.device_memory.value_or(Bytes{});
+  Bytes host = config.host_memory.value_or(Bytes{});
+  if (!config.device_memory.has_value() || !config.host_memory.has_value()) {
+    PENSTOCK_ASSIGN(const MachineMemory memory, machine());
+    device = config.device_memory.value_or(Bytes{memory.total.value / 2});
+    host = config.host_memory.value_or(Bytes{memory.available.value / 4 * 3});
+  }
+  const MemoryBudget budget = {.device = RoundDown(device, device::kDeviceAlignment), .host = host};
   if (budget.device < needs.device_minimum) {
     return TooSmall("device", "device-memory", device, needs.device_minimum, needs.device_sum);
   }

@@ -4,7 +4,7 @@
 // Decided before anything is created. What is above the minimum goes to the engine. Threads: any.
 #pragma once
 
-#include <optional>
+#include <functional>
 #include <string>
 
 #include "base/result.h"
@@ -33,13 +33,15 @@ struct MemoryBudget {
   Bytes host;
 };
 
-/// The machine's memory, of which the limits that nobody named are taken.
+/// The memory there is for this process, of which the limits that nobody named are taken.
 struct MachineMemory {
   Bytes total;
   Bytes available;
 };
-/// Reads `path` (Linux' /proc/meminfo). Errors: kIo.
-Result<MachineMemory> ReadMachineMemory(const std::string& path = "/proc/meminfo");
+/// Linux' /proc/meminfo, less where a control group (v2; the process's own or one above it) has a
+/// lower limit: then both are what is left of that. `root` is where /proc and /sys are. Errors:
+/// kIo.
+Result<MachineMemory> ReadMachineMemory(const std::string& root = "");
 
 /// What the operators of a training are made for. `config` has its thread counts.
 kernels::OperatorOptions OperatorsFor(const Gpt2Config& model, const Gpt2Shape& shape,
@@ -51,9 +53,10 @@ Result<MemoryNeeds> PlanMemory(const zero::ModelSpec& spec, const Gpt2Config& mo
                                device::Kind kind);
 
 /// Limits from the config (the command line is in it by then); by default half of the machine's
-/// memory for the CPU device and three quarters of what is available for the host. Errors: kBudget
-/// with the sum by class, the limit and the smallest one that works, in bytes.
+/// memory for the CPU device and three quarters of what is available for the host. Asks for
+/// `machine` only where a limit is not named. Errors: kBudget with the sum by class, the limit and
+/// the smallest one that works, in bytes; those of `machine`.
 Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const zero::Config& config,
-                                  const MachineMemory& machine);
+                                  const std::function<Result<MachineMemory>()>& machine);
 
 }  // namespace penstock::train

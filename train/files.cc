@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 
@@ -56,14 +57,24 @@ Status InputFile::Read(FileOffset offset, std::span<std::byte> buffer, PreadFunc
 }
 
 Result<std::string> ReadTextFile(const std::string& path, Bytes limit) {
-  PENSTOCK_ASSIGN(const InputFile file, InputFile::Open(path));
-  if (file.size() > limit) {
-    return MakeError(ErrorCode::kInvalidArgument, "{} has {} bytes, more than the {} it may have",
-                     path, file.size().value, limit.value);
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return ErrnoError(errno, fmt::format("cannot open {}", path));
+  std::string text;
+  std::array<char, size_t{64} << 10> buffer;
+  while (true) {
+    const ssize_t got = ::read(fd.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EISDIR) {
+      return MakeError(ErrorCode::kInvalidArgument, "{} is a folder, not a file", path);
+    }
+    if (got < 0) return ErrnoError(errno, fmt::format("cannot read {}", path));
+    if (got == 0) return text;
+    text.append(buffer.data(), static_cast<size_t>(got));
+    if (text.size() > limit.value) {
+      return MakeError(ErrorCode::kInvalidArgument, "{} has more than the {} bytes it may have",
+                       path, limit.value);
+    }
   }
-  std::string text(file.size().value, '\0');
-  PENSTOCK_TRY(file.Read(FileOffset{0}, std::as_writable_bytes(std::span(text))));
-  return text;
 }
 
 Result<std::unique_ptr<OutputFile>> OutputFile::Create(const std::string& path, Bytes size) {

@@ -45,8 +45,8 @@ class InputFile {
   Bytes size_;
 };
 
-/// The text of a file of at most `limit` bytes. Errors: those of InputFile, kInvalidArgument above
-/// it.
+/// The text of a file or pipe, to its end. Errors: kNotFound, kPermission, kIo; kInvalidArgument
+/// for a folder, or for more than `limit` bytes.
 Result<std::string> ReadTextFile(const std::string& path, Bytes limit);
 
 /// A file that is being written under "<path>.tmp-<pid>". Finish makes it durable and renames it;

@@ -2,14 +2,13 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
 #include "base/folder.h"
 #include "train/files.h"
+#include "train/strict_json.h"
 
 namespace penstock::train {
 namespace {
@@ -18,6 +17,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr int kInfoVersion = 1;
+constexpr Bytes kLargestInfo = 64_MiB;  // it holds a config.json
 
 std::string InfoPath(const std::string& folder) { return folder + "/run.json"; }
 
@@ -27,11 +27,6 @@ std::string RelativeTo(const fs::path& folder, const std::string& path) {
   const fs::path parent = fs::path(path).parent_path();
   std::error_code ignored;
   return fs::equivalent(parent, folder, ignored) ? fs::path(path).filename().string() : path;
-}
-
-Json ParseOr(const std::string& text, Json otherwise) {
-  Json parsed = Json::parse(text, nullptr, false);
-  return parsed.is_discarded() ? std::move(otherwise) : parsed;
 }
 
 }  // namespace
@@ -86,15 +81,14 @@ Status RunFolder::WriteSummary(const std::string& text) const {
 
 Result<RunInfo> ReadRunInfo(const std::string& folder) {
   const std::string path = InfoPath(folder);
-  std::ifstream in(path);
-  if (!in) {
+  const Result<std::string> text = ReadTextFile(path, kLargestInfo);
+  if (!text.ok() && text.error().code == ErrorCode::kNotFound) {
     return MakeError(ErrorCode::kNotFound,
-                     "{} cannot be read: {} is not the folder of a run that penstock train made",
+                     "{} is not there: {} is not the folder of a run that penstock train made",
                      path, folder);
   }
-  std::ostringstream text;
-  text << in.rdbuf();
-  const Json json = ParseOr(text.str(), Json());
+  PENSTOCK_TRY(text.status());
+  PENSTOCK_ASSIGN(const nlohmann::json json, ParseJsonObject(*text, path, ErrorCode::kCorruption));
   try {
     if (json.at("version").get<int>() != kInfoVersion) {
       return MakeError(ErrorCode::kCorruption, "{}: version {} is not known to this program", path,

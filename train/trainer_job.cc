@@ -3,37 +3,48 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <thread>
 #include <utility>
 
+#include "train/files.h"
 #include "train/log.h"
+#include "train/strict_json.h"
 #include "train/weights.h"
 
 namespace penstock::train {
 namespace {
 
-Result<std::string> ReadText(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return ErrnoError(errno, "--config " + path);
-  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (in.bad()) return ErrnoError(errno, "--config " + path);
-  return text;
-}
+constexpr Bytes kLargestConfig = 16_MiB;
 
 Result<zero::Config> ReadConfig(const TrainOptions& options) {
   std::vector<zero::ConfigSource> sources;
   for (const std::string& path : options.configs) {
-    PENSTOCK_ASSIGN(std::string text, ReadText(path));
-    sources.push_back({path, std::move(text)});
+    Result<std::string> text = ReadTextFile(path, kLargestConfig);
+    if (!text.ok()) return Error{text.error().code, "--config: " + text.error().message};
+    sources.push_back({path, *std::move(text)});
   }
   PENSTOCK_ASSIGN(zero::Config config, zero::ParseConfig(sources, 1));
   if (options.device_memory.has_value()) config.device_memory = options.device_memory;
   if (options.host_memory.has_value()) config.host_memory = options.host_memory;
   return config;
+}
+
+/// run.json and summary.json hold paths, and JSON holds nothing but UTF-8.
+Status CheckPath(const std::string& path, const char* option) {
+  if (FitsJson(std::filesystem::absolute(path).string())) return {};
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      "{} {}: the absolute path is not UTF-8, and what the run writes about itself can "
+      "hold no other; use another path",
+      option, path);
+}
+
+Status CheckPaths(const TrainOptions& options, const zero::Config& config) {
+  PENSTOCK_TRY(CheckPath(options.data, "--data"));
+  PENSTOCK_TRY(CheckPath(options.out, "--out"));
+  if (config.nvme_path.empty()) return {};
+  return CheckPath(config.nvme_path, "nvme_path");
 }
 
 void LogConfig(const zero::Config& config) {
@@ -84,6 +95,7 @@ Result<zero::TensorSource> Weights(const ModelSource& model, const zero::ModelSp
 Result<TrainJob> PrepareJob(const TrainOptions& options) {
   PENSTOCK_ASSIGN(ModelSource model, ReadModel(options.model));
   PENSTOCK_ASSIGN(zero::Config config, ReadConfig(options));
+  PENSTOCK_TRY(CheckPaths(options, config));
   ChooseThreads(std::thread::hardware_concurrency(), &config);
   PENSTOCK_ASSIGN(const uint64_t sequence, SequenceLength(options, model));
   PENSTOCK_ASSIGN(BatchReader data, OpenData(options, model, sequence));
@@ -98,8 +110,8 @@ Result<TrainJob> PrepareJob(const TrainOptions& options) {
       options.device == DeviceChoice::kCuda ? device::Kind::kCuda : device::Kind::kCpu;
   zero::ModelSpec spec = Gpt2Spec(model.config);
   PENSTOCK_ASSIGN(MemoryNeeds needs, PlanMemory(spec, model.config, shape, config, kind));
-  PENSTOCK_ASSIGN(const MachineMemory machine, ReadMachineMemory());
-  PENSTOCK_ASSIGN(const MemoryBudget budget, DecideBudget(needs, config, machine));
+  PENSTOCK_ASSIGN(const MemoryBudget budget,
+                  DecideBudget(needs, config, [] { return ReadMachineMemory(); }));
   LogNotices(model.notices);
   LogConfig(config);
   PENSTOCK_ASSIGN(zero::TensorSource weights, Weights(model, spec, options.seed));

@@ -56,7 +56,10 @@ class ConfigTest(RefusalTest):
         outcome = harness.penstock("train", "--model", self.make_model(),
                                    "--data", self.make_data(),
                                    "--config", self.path("no.json"), "--out", self.path("run"))
-        self.assert_fails(outcome, 3, "no.json")
+        self.assert_fails(outcome, 3, "--config", "no.json")
+
+    def test_folder(self):
+        self.assert_refused(2, "--config", "is a folder", more=["--config", self.folder])
 
 
 class CommandLineTest(RefusalTest):
@@ -91,6 +94,24 @@ class CommandLineTest(RefusalTest):
         outcome, _ = self.train(CONFIG, out=run, steps=1)
         self.assert_fails(outcome, 2, "taken", "name another folder, or remove it")
         self.assertEqual(os.listdir(run), [])
+
+    def test_paths_that_are_not_utf_8(self):
+        # Relative ones: the message says them as they were given.
+        folder = os.fsdecode(os.fsencode(self.folder) + b"/\xff")
+        os.mkdir(folder)
+        config = make_config(param="nvme", optimizer="nvme", nvme_path="relative")
+        absolute = {"--model": self.make_model(), "--data": self.make_data(),
+                    "--config": self.write("cpu.json", CONFIG), "--out": self.path("run")}
+        for named, change in (("--data relative", {"--data": "relative"}),
+                              ("--out relative", {"--out": "relative"}),
+                              ("nvme_path relative",
+                               {"--config": self.write("nvme.json", config)})):
+            with self.subTest(named=named):
+                options = {**absolute, **change}.items()
+                outcome = harness.penstock("train", *(word for option in options for word in option),
+                                           cwd=folder)
+                self.assert_fails(outcome, 2, named, "UTF-8")
+                self.assertEqual(os.listdir(folder), [])
 
     def test_sequence_longer_than_the_context(self):
         self.assert_refused(2, "--sequence-length 65", "64", more=["--sequence-length", "65"])

@@ -1,5 +1,6 @@
 #include "train/budget.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +22,9 @@ MemoryNeeds SomeNeeds() {
           .host_sum = "gradients 4.00 KiB + states 4.00 KiB"};
 }
 
-constexpr MachineMemory kMachine = {.total = 1_GiB, .available = 800_MiB};
+Result<MachineMemory> Machine() { return MachineMemory{.total = 1_GiB, .available = 800_MiB}; }
+
+Result<MachineMemory> UnreadableMachine() { return MakeError(ErrorCode::kIo, "no meminfo"); }
 
 zero::Config Limits(Bytes device, Bytes host) {
   zero::Config config;
@@ -31,14 +34,14 @@ zero::Config Limits(Bytes device, Bytes host) {
 }
 
 TEST(Budget, ExactlyTheMinimumIsAccepted) {
-  const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), Limits(2560_B, 8192_B), kMachine);
+  const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), Limits(2560_B, 8192_B), Machine);
   ASSERT_TRUE(budget.ok()) << budget.error().message;
   EXPECT_EQ(budget->device, 2560_B);
   EXPECT_EQ(budget->host, 8192_B);
 }
 
 TEST(Budget, OneBlockLessOnTheDeviceIsRefusedWithTheSumAndTheSmallestThatWorks) {
-  const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), Limits(2304_B, 8192_B), kMachine);
+  const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), Limits(2304_B, 8192_B), Machine);
   ASSERT_FALSE(budget.ok());
   EXPECT_EQ(budget.error().code, ErrorCode::kBudget);
   EXPECT_EQ(ExitCode(budget.error().code), 2);
@@ -48,7 +51,7 @@ TEST(Budget, OneBlockLessOnTheDeviceIsRefusedWithTheSumAndTheSmallestThatWorks) 
 }
 
 TEST(Budget, OneByteLessOnTheHostIsRefusedWithTheSumAndTheSmallestThatWorks) {
-  const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), Limits(2560_B, 8191_B), kMachine);
+  const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), Limits(2560_B, 8191_B), Machine);
   ASSERT_FALSE(budget.ok());
   EXPECT_THAT(budget.error().message, HasSubstr("8191 bytes"));
   EXPECT_THAT(budget.error().message, HasSubstr(SomeNeeds().host_sum));
@@ -56,31 +59,90 @@ TEST(Budget, OneByteLessOnTheHostIsRefusedWithTheSumAndTheSmallestThatWorks) {
 }
 
 TEST(Budget, DeviceMemoryIsRoundedDownToItsBlocks) {
-  const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), Limits(2815_B, 8192_B), kMachine);
+  const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), Limits(2815_B, 8192_B), Machine);
   ASSERT_TRUE(budget.ok()) << budget.error().message;
   EXPECT_EQ(budget->device, 2560_B);
-  EXPECT_FALSE(DecideBudget(SomeNeeds(), Limits(2559_B, 8192_B), kMachine).ok());
+  EXPECT_FALSE(DecideBudget(SomeNeeds(), Limits(2559_B, 8192_B), Machine).ok());
 }
 
 TEST(Budget, UnnamedLimitsAreSharesOfTheMachine) {
-  const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), zero::Config(), kMachine);
+  const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), zero::Config(), Machine);
   ASSERT_TRUE(budget.ok()) << budget.error().message;
   EXPECT_EQ(budget->device, 512_MiB);
   EXPECT_EQ(budget->host, 600_MiB);
 }
 
-TEST(MachineMemory, IsReadFromMeminfo) {
-  const TempFolder folder;
-  const std::string path =
-      folder.Write("meminfo", "MemTotal:       1024 kB\nMemFree: 1 kB\nMemAvailable:    512 kB\n");
-  const Result<MachineMemory> memory = ReadMachineMemory(path);
-  ASSERT_TRUE(memory.ok()) << memory.error().message;
-  EXPECT_EQ(memory->total, 1_MiB);
-  EXPECT_EQ(memory->available, 512_KiB);
+TEST(Budget, TheMachineIsAskedOnlyWhereALimitIsNotNamed) {
+  EXPECT_TRUE(DecideBudget(SomeNeeds(), Limits(2560_B, 8192_B), UnreadableMachine).ok());
+  zero::Config config = Limits(2560_B, 8192_B);
+  config.host_memory.reset();
+  const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), config, UnreadableMachine);
+  ASSERT_FALSE(budget.ok());
+  EXPECT_EQ(budget.error().message, "no meminfo");
+}
+
+/// A tree with /proc/meminfo: 1 GiB, of which 512 MiB are available.
+class MachineMemoryTest : public ::testing::Test {
+ protected:
+  MachineMemoryTest() {
+    root_.Write("proc/meminfo",
+                "MemTotal:     1048576 kB\nMemFree: 1 kB\nMemAvailable:   524288 kB\n");
+  }
+  void WriteGroup(const std::string& path, const std::string& limit, Bytes current,
+                  Bytes inactive_file = 0_B) {
+    const std::string folder = "sys/fs/cgroup/" + path + "/";
+    root_.Write(folder + "memory.max", limit + "\n");
+    root_.Write(folder + "memory.current", fmt::format("{}\n", current.value));
+    root_.Write(folder + "memory.stat",
+                fmt::format("anon 1\ninactive_file {}\nshmem 2\n", inactive_file.value));
+  }
+  void ExpectMemory(Bytes total, Bytes available) const {
+    const Result<MachineMemory> memory = ReadMachineMemory(root_.Path());
+    ASSERT_TRUE(memory.ok()) << memory.error().message;
+    EXPECT_EQ(memory->total, total);
+    EXPECT_EQ(memory->available, available);
+  }
+
+  const TempFolder root_;
+};
+
+TEST_F(MachineMemoryTest, WithoutControlGroupsIsThatOfMeminfo) { ExpectMemory(1_GiB, 512_MiB); }
+
+TEST_F(MachineMemoryTest, IsWhatTheOwnControlGroupLeaves) {
+  root_.Write("proc/self/cgroup", "4:memory:/v1\n0::/jobs/one\n");
+  WriteGroup("jobs/one", "314572800", 100_MiB);
+  ExpectMemory(200_MiB, 200_MiB);
+}
+
+TEST_F(MachineMemoryTest, IsWhatTheNarrowestGroupAboveLeaves) {
+  root_.Write("proc/self/cgroup", "0::/jobs/one\n");
+  WriteGroup("jobs/one", "max", 100_MiB);
+  WriteGroup("jobs", "734003200", 0_MiB);
+  ExpectMemory(700_MiB, 512_MiB);
+  WriteGroup("jobs", "209715200", 100_MiB);
+  ExpectMemory(100_MiB, 100_MiB);
+}
+
+TEST_F(MachineMemoryTest, OfAContainerIsLimitedByTheGroupItTakesForTheTop) {
+  root_.Write("proc/self/cgroup", "0::/\n");
+  WriteGroup("", "209715200", 100_MiB);
+  ExpectMemory(100_MiB, 100_MiB);
+}
+
+TEST_F(MachineMemoryTest, CountsPageCacheThatTheGroupCanGiveUpAsFree) {
+  root_.Write("proc/self/cgroup", "0::/job\n");
+  WriteGroup("job", "209715200", 190_MiB, 90_MiB);
+  ExpectMemory(100_MiB, 100_MiB);
+}
+
+TEST_F(MachineMemoryTest, OfAGroupThatIsFullIsNone) {
+  root_.Write("proc/self/cgroup", "0::/job\n");
+  WriteGroup("job", "209715200", 201_MiB);
+  ExpectMemory(0_B, 0_B);
 }
 
 TEST(MachineMemory, ThatCannotBeReadAsksForTheOptions) {
-  const Result<MachineMemory> memory = ReadMachineMemory("/no/such/meminfo");
+  const Result<MachineMemory> memory = ReadMachineMemory("/no/such/root");
   ASSERT_FALSE(memory.ok());
   EXPECT_THAT(memory.error().message, HasSubstr("--device-memory"));
 }

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <cerrno>
+#include <fstream>
+#include <thread>
 
 #include "tests/train/temp_folder.h"
 
@@ -85,9 +89,19 @@ TEST(ReadTextFile, RefusesWhatIsTooLargeOrAFolder) {
   const TempFolder folder;
   const std::string path = folder.Write("a", "12345");
   EXPECT_EQ(ReadTextFile(path, 5_B).value(), "12345");
-  EXPECT_TRUE(FailsWith(ReadTextFile(path, 4_B), ErrorCode::kInvalidArgument, {path, "5 bytes"}));
+  EXPECT_TRUE(FailsWith(ReadTextFile(path, 4_B), ErrorCode::kInvalidArgument, {path, "4 bytes"}));
   EXPECT_TRUE(FailsWith(ReadTextFile(folder.Path(), 4_B), ErrorCode::kInvalidArgument,
                         {folder.Path(), "a folder"}));
+}
+
+TEST(ReadTextFile, ReadsAPipeToItsEnd) {
+  const TempFolder folder;
+  const std::string path = folder.Path("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const std::string text(100'000, 'x');
+  std::thread writer([&] { std::ofstream(path) << text; });
+  EXPECT_EQ(ReadTextFile(path, 1_MiB).value(), text);
+  writer.join();
 }
 
 }  // namespace
