@@ -33,13 +33,14 @@ MODEL = {
 
 
 def main():
-    """Takes the program and the work folder from the command line, then runs the tests."""
+    """Takes the program and the work folder from the command line, then runs the tests; verbose, so
+    that scripts/test finds why one was skipped."""
     global PROGRAM, WORK
     if len(sys.argv) < 3:
         raise SystemExit(f"usage: {sys.argv[0]} PENSTOCK WORK [unittest arguments]")
     PROGRAM, WORK = (os.path.abspath(path) for path in sys.argv[1:3])
     os.makedirs(WORK, exist_ok=True)
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], module="__main__")
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], module="__main__", verbosity=2)
 
 
 class Outcome:

@@ -109,7 +109,7 @@ class Test(ScriptTest):
     def test_all_stages_run_and_the_tests_of_all_are_added_up(self):
         done = self.run_script("test")
         self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertEqual(self.last_line(done), "30 passed, 0 failed")
+        self.assertEqual(self.last_line(done), "30 passed, 0 failed, 0 skipped")
         for name in self.CHECKS:
             self.assertIn(name, [line.split()[0] for line in self.logged()])
         for preset in ("release", "asan-ubsan", "tsan"):
@@ -118,26 +118,62 @@ class Test(ScriptTest):
 
     def test_quick_is_the_release_build_and_its_tests(self):
         done = self.run_script("test", "--quick")
-        self.assertEqual((done.returncode, self.last_line(done)), (0, "10 passed, 0 failed"))
+        self.assertEqual((done.returncode, self.last_line(done)), (0, "10 passed, 0 failed, 0 skipped"))
         self.assertFalse(any("san" in line for line in self.logged()))
 
     def test_failed_tests_are_counted_and_fail_the_run(self):
         self.stand_in("tools/ctest", 'echo "70% tests passed, 3 tests failed out of 10"; exit 8')
         done = self.run_script("test")
-        self.assertEqual((done.returncode, self.last_line(done)), (1, "21 passed, 9 failed"))
+        self.assertEqual((done.returncode, self.last_line(done)), (1, "21 passed, 9 failed, 0 skipped"))
 
     def test_a_failed_check_fails_the_run_though_all_tests_pass(self):
         self.stand_in("scripts/check_format", "exit 1")
         done = self.run_script("test")
-        self.assertEqual((done.returncode, self.last_line(done)), (1, "30 passed, 0 failed"))
+        self.assertEqual((done.returncode, self.last_line(done)), (1, "30 passed, 0 failed, 0 skipped"))
         self.assertIn("1 of 11 stages failed", done.stdout)
         self.assertRegex(done.stdout, r"(?m)^check_format +FAILED +\d+ s$")
 
     def test_a_failed_build_fails_the_run_and_skips_the_tests(self):
         self.stand_in("tools/cmake", "exit 1")
         done = self.run_script("test")
-        self.assertEqual((done.returncode, self.last_line(done)), (1, "0 passed, 0 failed"))
+        self.assertEqual((done.returncode, self.last_line(done)), (1, "0 passed, 0 failed, 0 skipped"))
         self.assertFalse(any(line.startswith("ctest") for line in self.logged()))
+
+    def test_skipped_cases_are_counted_and_listed_with_their_reasons(self):
+        log = """[ RUN      ] Gpu.Copies
+/src/gpu_test.cc:12: Skipped
+there is no GPU
+on this machine
+[  SKIPPED ] Gpu.Copies (0 ms)
+[ RUN      ] Gpu.Adds
+/src/gpu_test.cc:19: Skipped
+
+[  SKIPPED ] Gpu.Adds (0 ms)
+[       OK ] Cpu.Adds (0 ms)
+[  SKIPPED ] 2 tests, listed below:
+[  SKIPPED ] Gpu.Copies
+[  SKIPPED ] Gpu.Adds
+test_mount (__main__.NvmeTest.test_mount) ... skipped 'mount: must be root'
+test_torch (__main__.TorchTest.test_torch)
+Compares with PyTorch. ... skipped "it's not there"
+test_fine (__main__.TorchTest.test_fine) ... ok
+"""
+        self.stand_in("tools/ctest", "mkdir -p $2/Testing/Temporary\n"
+                      f"cat >$2/Testing/Temporary/LastTest.log <<'LOG'\n{log}LOG\n"
+                      'echo "100% tests passed, 0 tests failed out of 3"')
+        done = self.run_script("test", "--quick")
+        self.assertEqual((done.returncode, self.last_line(done)),
+                         (0, "3 passed, 0 failed, 4 skipped"))
+        report = done.stdout[done.stdout.index("release-tests: 100%"):]
+        for line in ("Gpu.Copies: there is no GPU on this machine", "Gpu.Adds: no reason given",
+                     "test_mount: mount: must be root", "test_torch: it's not there"):
+            self.assertIn(f"release-tests: skipped: {line}\n", report)
+
+    def test_what_an_earlier_run_skipped_is_not_counted(self):
+        self.write("build/release/Testing/Temporary/LastTest.log",
+                   "x.cc:1: Skipped\nold\n[  SKIPPED ] Old.Case (0 ms)\n")
+        self.assertEqual(self.last_line(self.run_script("test", "--quick")),
+                         "10 passed, 0 failed, 0 skipped")
 
 
 class CheckFormat(ScriptTest):
@@ -227,4 +263,4 @@ class CheckTidy(ScriptTest):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)
