@@ -46,6 +46,17 @@ class ContractTest(harness.PenstockTest):
             self.assertEqual(summary[key], sum(row[key] for row in rows), key)
         self.assertAlmostEqual(summary["step_s"], sum(row["step_s"] for row in rows), places=3)
 
+    def test_waiting_for_a_slow_drive_is_measured(self):
+        slow = harness.merge(self.config, {"penstock": {"aio": {"simulate": {
+            "read_gbps": 0.02, "write_gbps": 0.02}}}})
+        run = self.trained(slow, "--host-memory", str(self.smallest("host-memory", slow)), steps=4)
+        for row in read_rows(run)[1:]:
+            self.assertGreater(row["io_wait_s"], 0)
+        summary = read_summary(run)
+        self.assertEqual(summary["aio_engine"], "simulated")
+        self.assertAlmostEqual(summary["io_wait_s"],
+                               sum(row["io_wait_s"] for row in read_rows(run)), places=6)
+
     def test_parameter_groups_follow_the_kind_of_tensor(self):
         groups = read_summary(self.trained(self.config, steps=1))["parameter_groups"]
         decay, rest = (group["tensors"] for group in groups)
