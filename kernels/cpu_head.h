@@ -12,7 +12,8 @@
 
 namespace penstock::kernels {
 
-/// See Operators::HeadForwardBackward. d_x and d_table are null when only the loss is wanted.
+/// See Operators::HeadForwardBackward. d_x and d_table are null when only the loss is wanted; d_x
+/// may be x.
 struct HeadData {
   const std::byte* x = nullptr;
   const std::byte* table = nullptr;

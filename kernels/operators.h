@@ -5,6 +5,7 @@
 // row-major. `rows` is batch * sequence length. Sums over rows and over the sequence are taken in
 // fp32 in an order that depends on shapes and the thread count, never on memory or placement. On a
 // CPU without bf16 instructions the matrix products compute in fp32 on bf16 storage.
+// What a function writes overlaps nothing else that it reads or writes, unless its comment says so.
 //
 // Threads: the functions enqueue and return; call them from the thread that feeds the stream. They
 // share one scratch memory, so that all work goes to one stream, or is ordered by events; and they
@@ -93,8 +94,8 @@ class Operators {
   /// Language-model head and its backward in one, over chunks of rows, so that the logits never
   /// exist whole: logits = x · tableᵀ; *loss_sum += Σ_r -log softmax(logits)[r, targets[r]] in
   /// double, row order; d_x[rows, C] gets, and to d_table[vocabulary, C] is added chunk by chunk,
-  /// the gradient of `gradient_scale` * the summed loss. d_x and d_table may both be null: then
-  /// only the loss is computed.
+  /// the gradient of `gradient_scale` * the summed loss. d_x may be x itself. d_x and d_table may
+  /// both be null: then only the loss is computed.
   virtual void HeadForwardBackward(device::Stream& stream, const std::byte* x,
                                    const std::byte* table, const int32_t* targets,
                                    float gradient_scale, double* loss_sum, std::byte* d_x,

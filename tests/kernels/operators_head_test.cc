@@ -101,6 +101,29 @@ TEST_P(HeadTest, LossAndGradientsAgreeAndAccumulate) {
   }
 }
 
+TEST_P(HeadTest, TheGradientMayReplaceTheInput) {
+  for (const OperatorShapes& shapes : kShapes) {
+    OperatorsHarness harness(mode(), shapes);
+    const std::string name = "vocabulary " + std::to_string(shapes.vocabulary);
+    const auto targets = RandomTargets(shapes);
+    const Values x = Random(targets.size() * shapes.width, 1, 0.5);
+    const Values table = Random(shapes.vocabulary * shapes.width, 2, 0.5);
+    const Tensor x_then_d_x = harness.Put(x);
+    const Tensor device_table = harness.Put(table);
+    const auto device_targets = harness.PutIntegers(targets);
+    const auto loss = harness.device().Allocate(8_B, "the loss").value();
+    const Tensor d_table = harness.Zeros(DType::kFloat32, table.size());
+    *loss.as<double>() = 0;
+    harness.operators().HeadForwardBackward(
+        harness.stream(), x_then_d_x.data(), device_table.data(), device_targets.as<int32_t>(),
+        kGradientScale, loss.as<double>(), x_then_d_x.data(), d_table.floats());
+    const Reference want = ReferenceHead(shapes, x, table, targets);
+    ExpectClose(harness.Get(x_then_d_x), want.d_x, tolerance(), name + " d_x");
+    ExpectClose(harness.Get(d_table), want.d_table, tolerance(), name + " d_table");
+    EXPECT_NEAR(*loss.as<double>(), want.loss, kFloatTolerance * want.loss) << name;
+  }
+}
+
 TEST(HeadReferenceTest, GradientsAreDerivatives) {
   const OperatorShapes shapes{.batch = 1, .sequence = 3, .width = 4, .vocabulary = 9};
   const auto targets = RandomTargets(shapes);

@@ -65,6 +65,7 @@ std::vector<std::byte> RunLayer(const Mode& mode, uint64_t offset) {
   std::byte* out = make(mode.dtype, rows * width, 5);
   std::byte* d_qkv = make(mode.dtype, rows * 3 * width, 6);
   std::byte* table = make(mode.dtype, kShapes.vocabulary * width, 7);
+  std::byte* d_x = make(mode.dtype, rows * width, 13);
   float* d_weight = floats(width * 3 * width, 8);
   float* d_bias = floats(3 * width, 9);
   float* d_table = floats(kShapes.vocabulary * width, 10);
@@ -80,7 +81,7 @@ std::vector<std::byte> RunLayer(const Mode& mode, uint64_t offset) {
   op.AttentionBackward(stream, qkv, out, d_qkv);
   op.LinearBackwardWeight(stream, out, d_qkv, width, 3 * width, d_weight, d_bias);
   op.LinearBackwardInput(stream, d_qkv, weight, width, 3 * width, out);
-  op.LayerNormBackward(stream, x, weight, mean, rstd, out, true, out, d_weight, d_bias);
+  op.LayerNormBackward(stream, x, weight, mean, rstd, out, true, d_x, d_weight, d_bias);
   op.HeadForwardBackward(stream, out, table, tokens.as<int32_t>(), 1, loss.as<double>(), out,
                          d_table);
   harness.Synchronize();
