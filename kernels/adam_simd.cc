@@ -1,8 +1,6 @@
 // The fused Adam step on vectors: this file is compiled once for each instruction set that has a
 // fused multiply-add; the rest, and the elements that do not fill a vector, take the scalar
 // reference.
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/adam_simd.cc"
 // clang-format off: foreach_target.h comes before highway.h
@@ -18,6 +16,7 @@
 
 #include "base/check.h"
 #include "kernels/adam.h"
+#include "kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace penstock::kernels::HWY_NAMESPACE {
@@ -25,28 +24,15 @@ namespace penstock::kernels::HWY_NAMESPACE {
 // HWY_HAVE_FLOAT64 leaves out 32-bit Arm, whose vectors flush denormals and have no exact division.
 #if HWY_NATIVE_FMA && HWY_HAVE_FLOAT64
 
-namespace hn = hwy::HWY_NAMESPACE;
-
-using Floats = hn::ScalableTag<float>;
-using Words = hn::RebindToUnsigned<Floats>;
-using SignedWords = hn::RebindToSigned<Floats>;
-using Halves = hn::Rebind<uint16_t, Floats>;
 using SignedHalves = hn::Rebind<int16_t, Floats>;
-using FloatVector = hn::Vec<Floats>;
 
 enum class Decay { kNone, kL2, kAdamW };
-
-/// bfloat16 bits as binary32.
-HWY_INLINE FloatVector LoadBFloat16(const uint16_t* from) {
-  const auto bits = hn::PromoteTo(Words(), hn::LoadU(Halves(), from));
-  return hn::BitCast(Floats(), hn::ShiftLeft<16>(bits));
-}
 
 class WholeWeights {
  public:
   explicit WholeWeights(const AdamTile& tile) : weight_(tile.weight.data()) {}
-  HWY_INLINE FloatVector Load(size_t i) const { return hn::LoadU(Floats(), weight_ + i); }
-  HWY_INLINE void Store(FloatVector w, size_t i) const { hn::StoreU(w, Floats(), weight_ + i); }
+  HWY_INLINE FloatVector Read(size_t i) const { return Load(Whole(), weight_ + i); }
+  HWY_INLINE void Write(FloatVector w, size_t i) const { Store(Whole(), w, weight_ + i); }
 
  private:
   float* weight_;
@@ -56,46 +42,28 @@ class WholeWeights {
 class SplitWeights {
  public:
   explicit SplitWeights(const AdamTile& tile)
-      : hi_(reinterpret_cast<uint16_t*>(tile.weight_hi.data())), lo_(tile.weight_lo.data()) {}
+      : hi_(tile.weight_hi.data()), lo_(tile.weight_lo.data()) {}
 
-  HWY_INLINE FloatVector Load(size_t i) const {
-    const auto hi = hn::ShiftLeft<16>(hn::PromoteTo(Words(), hn::LoadU(Halves(), hi_ + i)));
+  HWY_INLINE FloatVector Read(size_t i) const {
+    const auto hi = hn::BitCast(Words(), Load(Whole(), hi_ + i));
     const auto lo = hn::PromoteTo(SignedWords(), hn::LoadU(SignedHalves(), lo_ + i));
     return hn::BitCast(Floats(), hn::Add(hi, hn::BitCast(Words(), lo)));
   }
 
   /// The narrowing saturates in Highway; both values are in range, so that it only narrows.
-  HWY_INLINE void Store(FloatVector w, size_t i) const {
+  HWY_INLINE void Write(FloatVector w, size_t i) const {
     const auto bits = hn::BitCast(Words(), w);
     const auto hi = hn::ShiftRight<16>(hn::Add(bits, hn::Set(Words(), 0x8000)));
     const auto lo = hn::Sub(bits, hn::ShiftLeft<16>(hi));
-    hn::StoreU(hn::DemoteTo(Halves(), hn::BitCast(SignedWords(), hi)), Halves(), hi_ + i);
+    hn::StoreU(hn::DemoteTo(Halves(), hn::BitCast(SignedWords(), hi)), Halves(),
+               reinterpret_cast<uint16_t*>(hi_ + i));
     hn::StoreU(hn::DemoteTo(SignedHalves(), hn::BitCast(SignedWords(), lo)), SignedHalves(),
                lo_ + i);
   }
 
  private:
-  uint16_t* hi_;
+  BFloat16* hi_;
   int16_t* lo_;
-};
-
-class FloatGradient {
- public:
-  explicit FloatGradient(const AdamTile& tile) : from_(static_cast<const float*>(tile.gradient)) {}
-  HWY_INLINE FloatVector Load(size_t i) const { return hn::LoadU(Floats(), from_ + i); }
-
- private:
-  const float* from_;
-};
-
-class BFloat16Gradient {
- public:
-  explicit BFloat16Gradient(const AdamTile& tile)
-      : from_(static_cast<const uint16_t*>(tile.gradient)) {}
-  HWY_INLINE FloatVector Load(size_t i) const { return LoadBFloat16(from_ + i); }
-
- private:
-  const uint16_t* from_;
 };
 
 /// All whole vectors of the tile; returns how many elements that were.
@@ -103,7 +71,7 @@ template <Decay kDecay, typename Weights, typename Gradient>
 size_t UpdateVectors(const AdamScalars& s, const AdamTile& tile) {
   const Floats d;
   const Weights weights(tile);
-  const Gradient gradient(tile);
+  const auto* const gradient = static_cast<const Gradient*>(tile.gradient);
   float* const exp_avg = tile.exp_avg.data();
   float* const exp_avg_sq = tile.exp_avg_sq.data();
   const auto beta1 = hn::Set(d, s.beta1), one_minus_beta1 = hn::Set(d, s.one_minus_beta1);
@@ -116,8 +84,8 @@ size_t UpdateVectors(const AdamScalars& s, const AdamTile& tile) {
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
   for (; n - i >= lanes; i += lanes) {
-    auto w = weights.Load(i);
-    auto g = hn::Mul(gradient.Load(i), grad_scale);
+    auto w = weights.Read(i);
+    auto g = hn::Mul(Load(Whole(), gradient + i), grad_scale);
     if constexpr (kDecay == Decay::kL2) g = hn::MulAdd(w, decay, g);
     auto m = hn::Mul(hn::LoadU(d, exp_avg + i), beta1);
     m = hn::MulAdd(g, one_minus_beta1, m);
@@ -127,7 +95,7 @@ size_t UpdateVectors(const AdamScalars& s, const AdamTile& tile) {
     hn::StoreU(v, d, exp_avg_sq + i);
     const auto direction = hn::Div(m, hn::MulAdd(hn::Sqrt(v), rsqrt_bias2, eps));
     if constexpr (kDecay == Decay::kAdamW) w = hn::MulAdd(w, decay, w);
-    weights.Store(hn::MulAdd(direction, step_size, w), i);
+    weights.Write(hn::MulAdd(direction, step_size, w), i);
   }
   return i;
 }
@@ -141,9 +109,8 @@ size_t UpdateWithDecay(const AdamScalars& s, const AdamTile& tile) {
 
 template <typename Weights>
 size_t UpdateWeights(const AdamScalars& s, const AdamTile& tile) {
-  return tile.gradient_dtype == DType::kBFloat16
-             ? UpdateWithDecay<Weights, BFloat16Gradient>(s, tile)
-             : UpdateWithDecay<Weights, FloatGradient>(s, tile);
+  return tile.gradient_dtype == DType::kBFloat16 ? UpdateWithDecay<Weights, BFloat16>(s, tile)
+                                                 : UpdateWithDecay<Weights, float>(s, tile);
 }
 
 void UpdateTile(const AdamScalars& scalars, const AdamTile& tile) {

@@ -1,6 +1,4 @@
 // Sums of squares: the scalar reference, and one source for all instruction sets.
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/block_sums.cc"
 // clang-format off: foreach_target.h comes before highway.h

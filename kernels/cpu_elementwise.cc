@@ -7,7 +7,7 @@
 // clang-format on
 
 #include "kernels/cpu_rows.h"
-#include "kernels/cpu_vectors-inl.h"
+#include "kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace penstock::kernels::HWY_NAMESPACE {

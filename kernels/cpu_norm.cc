@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "kernels/cpu_rows.h"
-#include "kernels/cpu_vectors-inl.h"
+#include "kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace penstock::kernels::HWY_NAMESPACE {

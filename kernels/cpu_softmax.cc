@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "kernels/cpu_rows.h"
-#include "kernels/cpu_vectors-inl.h"
+#include "kernels/vectors-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace penstock::kernels::HWY_NAMESPACE {
@@ -112,7 +112,7 @@ double CrossEntropy(float* logits, uint64_t n, uint64_t target, float gradient_s
       ForEachVector(n, [&](size_t i, auto amount) {
         Store(amount, hn::Mul(Load(amount, logits + i), factor), out + i);
       });
-      Store(Part{1}, Splat(gradient_scale * (p_target - 1.0f)), out + target);
+      Store(Partial{1}, Splat(gradient_scale * (p_target - 1.0f)), out + target);
     });
   }
   return std::log(static_cast<double>(sum)) - shifted;

@@ -1,7 +1,6 @@
 #include "kernels/block_sums.h"
 
 #include <gtest/gtest.h>
-#include <hwy/targets.h>
 
 #include <bit>
 #include <cmath>
@@ -14,6 +13,7 @@
 
 #include "base/random.h"
 #include "kernels/adam.h"
+#include "tests/kernels/forced_target.h"
 
 namespace penstock::kernels {
 namespace {
@@ -92,18 +92,8 @@ void ExpectSame(const Sums& actual, const Sums& expected) {
 
 /// Every test runs once for each instruction set of this machine.
 class BlockSumsTest : public testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    for (int bit = 0; bit < 63; ++bit) {
-      const int64_t target = int64_t{1} << bit;
-      if (GetParam() == std::string(hwy::TargetName(target))) {
-        hwy::SetSupportedTargetsForTest(target);
-        return;
-      }
-    }
-    FAIL() << "no such target: " << GetParam();
-  }
-  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
+ private:
+  const ForcedTarget target_{GetParam()};
 };
 
 INSTANTIATE_TEST_SUITE_P(Targets, BlockSumsTest, testing::ValuesIn(AdamTargets()),

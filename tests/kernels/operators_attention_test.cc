@@ -187,7 +187,7 @@ TEST_P(AttentionTest, ANaNReachesTheRowsThatSeeItAndNoOthers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, AttentionTest, ::testing::ValuesIn(kModes), ModeName);
+INSTANTIATE_TEST_SUITE_P(Modes, AttentionTest, ModesOnTargets(), ModeOnTargetName);
 
 }  // namespace
 }  // namespace penstock::kernels

@@ -163,7 +163,7 @@ TEST_P(HeadTest, TheLossIsFiniteForLargeLogitsAndNaNForNaN) {
   EXPECT_TRUE(std::isnan(run()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, HeadTest, ::testing::ValuesIn(kModes), ModeName);
+INSTANTIATE_TEST_SUITE_P(Modes, HeadTest, ModesOnTargets(), ModeOnTargetName);
 
 }  // namespace
 }  // namespace penstock::kernels

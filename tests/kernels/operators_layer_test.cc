@@ -400,7 +400,7 @@ TEST_P(LayerTest, NaNIsNeverLost) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, LayerTest, ::testing::ValuesIn(kModes), ModeName);
+INSTANTIATE_TEST_SUITE_P(Modes, LayerTest, ModesOnTargets(), ModeOnTargetName);
 
 }  // namespace
 }  // namespace penstock::kernels

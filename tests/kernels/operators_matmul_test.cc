@@ -134,7 +134,7 @@ TEST_P(ProductTest, AccumulationAddsTheSameValueWhateverWasThere) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, ProductTest, ::testing::ValuesIn(kModes), ModeName);
+INSTANTIATE_TEST_SUITE_P(Modes, ProductTest, ModesOnTargets(), ModeOnTargetName);
 
 }  // namespace
 }  // namespace penstock::kernels

@@ -101,7 +101,7 @@ TEST_P(WholeTest, TheSameBitsComeOutAgainAndAtOtherAddresses) {
   EXPECT_EQ(first, RunLayer(mode(), 100));
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, WholeTest, ::testing::ValuesIn(kModes), ModeName);
+INSTANTIATE_TEST_SUITE_P(Modes, WholeTest, ModesOnTargets(), ModeOnTargetName);
 
 TEST(OperatorsFactoryTest, RefusesHeadsThatDoNotDivideTheWidthAndFp16) {
   const auto device = device::CreateCpuDevice({.memory = 64_MiB}).value();

@@ -11,12 +11,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "device/device.h"
 #include "kernels/cpu_operators.h"
 #include "kernels/dtype.h"
+#include "tests/kernels/forced_target.h"
 
 namespace penstock::kernels {
 
@@ -44,7 +46,6 @@ inline constexpr Mode kModes[] = {
     {"bf16_converted", DType::kBFloat16, Bf16Arithmetic::kConvert},
 };
 
-inline std::string ModeName(const ::testing::TestParamInfo<Mode>& info) { return info.param.name; }
 inline void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }
 
 inline double RoundTo(DType dtype, double value) {
@@ -218,19 +219,33 @@ class OperatorsHarness {
   std::unique_ptr<Operators> operators_;
 };
 
-/// Tests that run in every mode; bf16 instructions are skipped where the machine has none.
-class OperatorsTest : public ::testing::TestWithParam<Mode> {
+/// A mode, and the instruction set of the vector code.
+using ModeOnTarget = std::tuple<Mode, const char*>;
+
+/// Tests that run in every mode on every instruction set of this machine; bf16 instructions are
+/// skipped where the machine has none.
+class OperatorsTest : public ::testing::TestWithParam<ModeOnTarget> {
  protected:
   void SetUp() override {
-    if (GetParam().dtype == DType::kBFloat16 && GetParam().arithmetic == Bf16Arithmetic::kNative &&
+    if (mode().dtype == DType::kBFloat16 && mode().arithmetic == Bf16Arithmetic::kNative &&
         BestBf16Arithmetic() == Bf16Arithmetic::kConvert) {
       GTEST_SKIP() << "this machine has no bf16 instructions";
     }
   }
-  const Mode& mode() const { return GetParam(); }
+  const Mode& mode() const { return std::get<Mode>(GetParam()); }
   Values Random(uint64_t n, uint64_t stream, double scale = 1) const {
     return RandomValues(mode().dtype, n, stream, scale);
   }
+
+ private:
+  const ForcedTarget target_{std::get<const char*>(GetParam())};
 };
+
+inline auto ModesOnTargets() {
+  return ::testing::Combine(::testing::ValuesIn(kModes), ::testing::ValuesIn(AdamTargets()));
+}
+inline std::string ModeOnTargetName(const ::testing::TestParamInfo<ModeOnTarget>& info) {
+  return std::string(std::get<Mode>(info.param).name) + "_" + std::get<const char*>(info.param);
+}
 
 }  // namespace penstock::kernels

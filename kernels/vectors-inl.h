@@ -1,13 +1,13 @@
-// Loads and stores of fp32 and bf16 as vectors of fp32, whole or in part. Included once for each
-// instruction set by the files that implement cpu_rows.h, after highway.h.
+// Loads and stores of fp32 and bf16 as vectors of fp32, whole or partial. Included once for each
+// instruction set by the files with vector code, after highway.h.
 //
 // A loop is written once, as a callable that takes an index and how much of a vector is there:
-// Whole, or a Part at the end of the row, whose missing lanes load as zeros and are not stored.
-#if defined(PENSTOCK_KERNELS_CPU_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef PENSTOCK_KERNELS_CPU_VECTORS_INL_H_
-#undef PENSTOCK_KERNELS_CPU_VECTORS_INL_H_
+// Whole, or Partial at the end of the row, whose missing lanes load as zeros and are not stored.
+#if defined(PENSTOCK_KERNELS_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef PENSTOCK_KERNELS_VECTORS_INL_H_
+#undef PENSTOCK_KERNELS_VECTORS_INL_H_
 #else
-#define PENSTOCK_KERNELS_CPU_VECTORS_INL_H_
+#define PENSTOCK_KERNELS_VECTORS_INL_H_
 #endif
 
 #include <cstddef>
@@ -29,7 +29,7 @@ using Halves = hn::Rebind<uint16_t, Floats>;
 using FloatVector = hn::Vec<Floats>;
 
 struct Whole {};
-struct Part {
+struct Partial {
   size_t count;
 };
 
@@ -54,13 +54,13 @@ HWY_INLINE void Store(Whole, FloatVector value, BFloat16* to) {
 }
 
 template <typename T>
-HWY_INLINE FloatVector Load(Part part, const T* from) {
+HWY_INLINE FloatVector Load(Partial part, const T* from) {
   HWY_ALIGN T lanes[hn::MaxLanes(Floats())] = {};
   std::memcpy(lanes, from, part.count * sizeof(T));
   return Load(Whole(), lanes);
 }
 template <typename T>
-HWY_INLINE void Store(Part part, FloatVector value, T* to) {
+HWY_INLINE void Store(Partial part, FloatVector value, T* to) {
   HWY_ALIGN T lanes[hn::MaxLanes(Floats())];
   Store(Whole(), value, lanes);
   std::memcpy(to, lanes, part.count * sizeof(T));
@@ -68,21 +68,21 @@ HWY_INLINE void Store(Part part, FloatVector value, T* to) {
 
 /// `value` where the row has elements, `other` in the lanes behind its end.
 HWY_INLINE FloatVector OrElse(Whole, FloatVector value, FloatVector) { return value; }
-HWY_INLINE FloatVector OrElse(Part part, FloatVector value, FloatVector other) {
+HWY_INLINE FloatVector OrElse(Partial part, FloatVector value, FloatVector other) {
   return hn::IfThenElse(hn::FirstN(Floats(), part.count), value, other);
 }
 HWY_INLINE FloatVector OrZero(Whole, FloatVector value) { return value; }
-HWY_INLINE FloatVector OrZero(Part part, FloatVector value) {
+HWY_INLINE FloatVector OrZero(Partial part, FloatVector value) {
   return hn::IfThenElseZero(hn::FirstN(Floats(), part.count), value);
 }
 
-/// body(index, Whole) for all whole vectors of [0, n), then body(index, Part) for the rest.
+/// body(index, Whole) for all whole vectors of [0, n), then body(index, Partial) for the rest.
 template <typename Body>
 HWY_INLINE void ForEachVector(size_t n, Body body) {
   const size_t lanes = hn::Lanes(Floats());
   size_t i = 0;
   for (; i + lanes <= n; i += lanes) body(i, Whole());
-  if (i < n) body(i, Part{n - i});
+  if (i < n) body(i, Partial{n - i});
 }
 
 HWY_INLINE FloatVector Splat(float value) { return hn::Set(Floats(), value); }
