@@ -60,6 +60,13 @@ Status Validate(const OperatorOptions& options) {
                      "operators: the CPU device computes in fp32 and bf16, not in {}; use bf16",
                      ToString(options.dtype));
   }
+  if (options.threads > ThreadLimit()) {
+    return MakeError(
+        ErrorCode::kUnavailable,
+        "operators: OpenMP gives at most {} threads, not {}; raise OMP_THREAD_LIMIT or "
+        "lower compute_threads",
+        ThreadLimit(), options.threads);
+  }
   return {};
 }
 

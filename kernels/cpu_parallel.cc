@@ -69,11 +69,18 @@ __attribute__((no_sanitize("thread"))) void RunRegion(Region* region) {
 
 }  // namespace
 
-ThreadCountScope::ThreadCountScope(int threads) : previous_(omp_get_max_threads()) {
+int ThreadLimit() { return omp_get_thread_limit(); }
+
+ThreadCountScope::ThreadCountScope(int threads)
+    : previous_(omp_get_max_threads()), previous_dynamic_(omp_get_dynamic()) {
   omp_set_num_threads(threads);
+  omp_set_dynamic(0);
 }
 
-ThreadCountScope::~ThreadCountScope() { omp_set_num_threads(previous_); }
+ThreadCountScope::~ThreadCountScope() {
+  omp_set_num_threads(previous_);
+  omp_set_dynamic(previous_dynamic_);
+}
 
 Range PartOf(uint64_t n, int part, int parts, uint64_t granularity) {
   const uint64_t units = (n + granularity - 1) / granularity;

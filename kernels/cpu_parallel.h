@@ -1,7 +1,8 @@
 // The CPU operators' threads: OpenMP's pool of the calling thread, which oneDNN uses as well.
 //
 // Work is cut into parts whose borders depend on the size and the number of parts alone, so that no
-// result depends on which thread runs which part, or on how many threads OpenMP really gives.
+// result depends on which thread runs which part. oneDNN asks OpenMP for the number of threads and
+// computes by it, so that OpenMP must give as many as were stated.
 //
 // Threads: everything here may be called from any thread that is not itself inside a parallel
 // region.
@@ -12,8 +13,12 @@
 
 namespace penstock::kernels {
 
-/// Sets the number of threads that OpenMP, and so oneDNN, uses for this thread; restores it at the
-/// end.
+/// How many threads OpenMP gives at most (OMP_THREAD_LIMIT).
+int ThreadLimit();
+
+/// Sets the number of threads that OpenMP, and so oneDNN, uses for this thread: exactly as many,
+/// however busy the machine is (OMP_DYNAMIC). Restores both at the end. Precondition: threads <=
+/// ThreadLimit().
 class ThreadCountScope {
  public:
   explicit ThreadCountScope(int threads);
@@ -23,6 +28,7 @@ class ThreadCountScope {
 
  private:
   int previous_;
+  int previous_dynamic_;
 };
 
 struct Range {

@@ -1,0 +1,55 @@
+// That OpenMP gives the threads it is asked for, as the bits of a product depend on their number.
+#include "kernels/cpu_parallel.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "kernels/operators.h"
+
+namespace penstock::kernels {
+namespace {
+
+TEST(ThreadCountScopeTest, AllThreadsAreGivenAlsoWhereOpenMPMayGiveFewer) {
+  omp_set_dynamic(1);
+  const int threads = static_cast<int>(std::thread::hardware_concurrency()) + 3;
+  {
+    const ThreadCountScope scope(threads);
+    EXPECT_EQ(omp_get_max_threads(), threads);
+    std::mutex mutex;
+    std::set<std::thread::id> seen;
+    ParallelParts(threads, [&](int) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      seen.insert(std::this_thread::get_id());
+    });
+    EXPECT_EQ(seen.size(), static_cast<size_t>(threads));
+  }
+  EXPECT_NE(omp_get_dynamic(), 0) << "restored";
+  omp_set_dynamic(0);
+}
+
+TEST(ThreadLimitDeathTest, OperatorsThatNeedMoreThreadsThanOpenMPGivesAreRefused) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";  // a new process reads the variable
+  ASSERT_EQ(::setenv("OMP_THREAD_LIMIT", "2", 1), 0);
+  const auto create = [](int threads) {
+    const auto device = device::CreateCpuDevice({.memory = 1_MiB}).value();
+    return CreateOperators(*device, {.shapes = {1, 1, 8, 1, 8, 8}, .threads = threads}).status();
+  };
+  EXPECT_EXIT(
+      {
+        const Status refused = create(3);
+        const bool right =
+            create(2).ok() && !refused.ok() && refused.error().code == ErrorCode::kUnavailable;
+        if (right) std::fputs(refused.error().message.c_str(), stderr);
+        std::exit(right ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "at most 2 threads, not 3; raise OMP_THREAD_LIMIT");
+  ::unsetenv("OMP_THREAD_LIMIT");
+}
+
+}  // namespace
+}  // namespace penstock::kernels
