@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/denormals.h"
 
 namespace penstock::device {
 namespace {
@@ -117,6 +118,7 @@ std::optional<ThreadStream::Command> ThreadStream::Pop() {
 
 void ThreadStream::Run() {
   on_stream_thread = true;
+  PENSTOCK_CHECK(KeepsDenormals(), "stream {}: a library has denormals flushed to zero", name_);
   ::pthread_setname_np(::pthread_self(), name_.substr(0, kMaxThreadName).c_str());
   // Each command and what its function holds is gone before the next one, an event say, is begun.
   while (const std::optional<Command> command = Pop()) Execute(*command);

@@ -11,7 +11,7 @@
 //   w = fma(w, -lr * weight_decay, w)                AdamW: adam_w_mode true, weight_decay != 0
 //   w = fma(d, -lr / (1 - beta1^t), w)
 // Every instruction set, and the scalar reference, give the same bits; only which bits a NaN has is
-// left open. Denormals are kept, provided that the calling thread does not flush them.
+// left open. Denormals are kept, provided that the calling thread keeps them (base/denormals.h).
 //
 // Threads: the functions keep no state; any number may run at once, on tiles that do not overlap.
 #pragma once

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/denormals.h"
 #include "kernels/block_sums.h"
 #include "zero/tile_planes.h"
 
@@ -101,6 +102,7 @@ kernels::AdamScalars OptimizerDriver::ScalarsFor(const TileUpdate& update) {
 }
 
 void OptimizerDriver::Run() {
+  PENSTOCK_CHECK(KeepsDenormals(), "optimizer: a library has denormals flushed to zero");
   TileHasher before(offload::RecordStates(layout_.dtype).size());
   TileHasher after(offload::RecordStates(layout_.dtype).size());
   while (true) {

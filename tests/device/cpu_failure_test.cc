@@ -5,6 +5,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "tests/base/denormals_flush.h"
 #include "tests/device/support.h"
 
 namespace penstock::device {
@@ -143,6 +144,15 @@ TEST_F(CpuMisuseDeathTest, FeedingAStreamFromACallIsABug) {
         (void)stream->Synchronize();
       },
       "is fed by a kernel or a call");
+}
+
+TEST_F(CpuMisuseDeathTest, AStreamThatWouldFlushDenormalsIsABug) {
+  EXPECT_DEATH(
+      {
+        const DenormalsFlush flush(kFlushes[0]);
+        (void)NewStream("compute")->Synchronize();
+      },
+      "stream compute: a library has denormals flushed to zero");
 }
 
 TEST_F(CpuMisuseDeathTest, ACallThatThrowsIsABug) {
