@@ -21,8 +21,9 @@ Bytes Rounded(Bytes size) {
   return size.value > kMaxBytes - kDeviceAlignment.value ? size : AlignUp(size, kDeviceAlignment);
 }
 
-/// Under the address sanitizer, memory that was given back and the padding behind a piece are off
-/// limits, so that work that outlives its buffer shows.
+/// Under the address sanitizer, all but the pieces that are taken is off limits, their padding
+/// included, so that work that leaves or outlives its buffer shows. (Pieces whose size is a multiple
+/// of kDeviceAlignment may touch: a gap would be no part of any budget.)
 void Forbid([[maybe_unused]] std::byte* data, [[maybe_unused]] Bytes size) {
 #if defined(__SANITIZE_ADDRESS__)
   __asan_poison_memory_region(data, size.value);
@@ -40,6 +41,7 @@ Arena::Arena(std::byte* base, Bytes limit) : base_(base), limit_(limit) {
   PENSTOCK_CHECK(reinterpret_cast<uintptr_t>(base) % kDeviceAlignment.value == 0);
   MutexLock lock(mutex_);
   if (limit.value > 0) holes_.emplace(0, limit.value);
+  Forbid(base, limit);
 }
 
 Arena::~Arena() {
@@ -63,7 +65,6 @@ Result<std::byte*> Arena::Take(Bytes size, const std::string& what) {
   used_ += rounded;
   peak_ = std::max(peak_, used_);
   std::byte* const data = base_ + offset;
-  Forbid(data, rounded);
   Allow(data, size);
   return data;
 }

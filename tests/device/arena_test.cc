@@ -160,18 +160,42 @@ TEST_F(ArenaDeathTest, GivingBackTwiceIsABug) {
   arena_.Give(b, kQuarter);
 }
 
-TEST_F(ArenaDeathTest, MemoryThatWasGivenBackIsOffLimitsToTheAddressSanitizer) {
 #if defined(__SANITIZE_ADDRESS__)
-  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
-  std::byte* const a = Take(300_B);
-  a[299] = std::byte{1};
-  EXPECT_DEATH(a[300] = std::byte{1}, "use-after-poison") << "the padding";
-  arena_.Give(a, 300_B);
-  EXPECT_DEATH(a[0] = std::byte{1}, "use-after-poison") << "the piece";
-#else
-  GTEST_SKIP() << "this build has no address sanitizer";
-#endif
+
+class ArenaSanitizerDeathTest : public ArenaTest {
+ protected:
+  void SetUp() override { ::testing::FLAGS_gtest_death_test_style = "threadsafe"; }
+};
+
+TEST_F(ArenaSanitizerDeathTest, MemoryThatWasNeverTakenIsOffLimits) {
+  EXPECT_DEATH(memory_.data()[0] = std::byte{1}, "use-after-poison");
 }
+
+TEST_F(ArenaSanitizerDeathTest, TheByteBehindAPieceIsOffLimits) {
+  for (const Bytes size : {300_B, 512_B}) {  // padding; the next hole
+    std::byte* const piece = Take(size);
+    piece[size.value - 1] = std::byte{1};
+    EXPECT_DEATH(piece[size.value] = std::byte{1}, "use-after-poison") << size.value;
+    arena_.Give(piece, size);
+  }
+}
+
+TEST_F(ArenaSanitizerDeathTest, MemoryThatWasGivenBackIsOffLimitsUntilItIsTakenAgain) {
+  std::byte* const piece = Take(300_B);
+  arena_.Give(piece, 300_B);
+  EXPECT_DEATH(piece[0] = std::byte{1}, "use-after-poison");
+  ASSERT_EQ(Take(512_B), piece);
+  piece[511] = std::byte{1};
+  arena_.Give(piece, 512_B);
+}
+
+#else
+
+TEST(ArenaSanitizerDeathTest, NeedsTheAddressSanitizer) {
+  GTEST_SKIP() << "this build has no address sanitizer";
+}
+
+#endif
 
 }  // namespace
 }  // namespace penstock::device
