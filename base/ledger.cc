@@ -53,13 +53,14 @@ Reservation::Reservation(Reservation&& other) noexcept
     : ledger_(std::exchange(other.ledger_, nullptr)),
       tier_(other.tier_),
       class_(other.class_),
-      size_(other.size_) {}
+      size_(std::exchange(other.size_, Bytes{})) {}
 
 Reservation& Reservation::operator=(Reservation&& other) noexcept {
-  std::swap(ledger_, other.ledger_);
-  std::swap(tier_, other.tier_);
-  std::swap(class_, other.class_);
-  std::swap(size_, other.size_);
+  Reservation taken(std::move(other));  // what this one held is given back now, not with `other`
+  std::swap(ledger_, taken.ledger_);
+  std::swap(tier_, taken.tier_);
+  std::swap(class_, taken.class_);
+  std::swap(size_, taken.size_);
   return *this;
 }
 

@@ -32,8 +32,9 @@ Mapping::Mapping(Mapping&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, Bytes{})) {}
 
 Mapping& Mapping::operator=(Mapping&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(size_, other.size_);
+  Mapping taken(std::move(other));  // what this one held is unmapped now, not with `other`
+  std::swap(data_, taken.data_);
+  std::swap(size_, taken.size_);
   return *this;
 }
 

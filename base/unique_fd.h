@@ -13,7 +13,8 @@ class UniqueFd {
   explicit UniqueFd(int fd) : fd_(fd) {}
   UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
-    std::swap(fd_, other.fd_);
+    UniqueFd taken(std::move(other));  // what this one held is closed now, not with `other`
+    std::swap(fd_, taken.fd_);
     return *this;
   }
   ~UniqueFd() {

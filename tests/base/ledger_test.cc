@@ -79,6 +79,16 @@ TEST(Reservation, MovesWithoutChargingTwice) {
   EXPECT_EQ(ledger.used(Tier::kHost), 0_B);
 }
 
+TEST(Reservation, AssigningToOneGivesItsOldChargeBackAtOnce) {
+  Ledger ledger(100_B, 200_B, 300_B);
+  Reservation first = ledger.Charge(Tier::kHost, MemoryClass::kStates, 40_B).value();
+  Reservation second = ledger.Charge(Tier::kHost, MemoryClass::kScratch, 70_B).value();
+  first = std::move(second);
+  EXPECT_EQ(ledger.used(Tier::kHost, MemoryClass::kStates), 0_B);
+  EXPECT_EQ(ledger.used(Tier::kHost, MemoryClass::kScratch), 70_B);
+  EXPECT_EQ(first.size(), 70_B);
+}
+
 TEST(Ledger, ManyThreadsNeverExceedTheLimit) {
   Ledger ledger(100_B, 200_B, 300_B);
   std::vector<std::thread> threads;

@@ -1,6 +1,7 @@
 // Mapping, UniqueFd and the lock types: what owns a resource gives it back.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <chrono>
@@ -46,6 +47,21 @@ TEST(Mapping, MovesItsMemory) {
   EXPECT_EQ(third.size(), 4_KiB);
 }
 
+bool IsMapped(std::byte* page) {
+  unsigned char resident = 0;
+  return ::mincore(page, 4096, &resident) == 0;
+}
+
+TEST(Mapping, AssigningToOneUnmapsItsOldMemoryAtOnce) {
+  Mapping first = Mapping::Create(4_KiB).value();
+  Mapping second = Mapping::Create(4_KiB).value();
+  std::byte* const old = first.data();
+  ASSERT_TRUE(IsMapped(old));
+  first = std::move(second);
+  EXPECT_FALSE(IsMapped(old));
+  EXPECT_TRUE(IsMapped(first.data()));
+}
+
 TEST(Mapping, MoreThanTheAddressSpaceIsOutOfMemory) {
   const Result<Mapping> mapping = Mapping::Create(Bytes{uint64_t{1} << 62});
   ASSERT_FALSE(mapping.ok());
@@ -70,6 +86,16 @@ TEST(UniqueFd, ClosesOnceWhenItsLastOwnerGoes) {
     EXPECT_TRUE(IsOpen(number));
   }
   EXPECT_FALSE(IsOpen(number));
+}
+
+TEST(UniqueFd, AssigningToOneClosesItsOldDescriptorAtOnce) {
+  UniqueFd first(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  UniqueFd second(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  ASSERT_TRUE(first.valid() && second.valid());
+  const int old = first.get();
+  first = std::move(second);
+  EXPECT_FALSE(IsOpen(old));
+  EXPECT_TRUE(IsOpen(first.get()));
 }
 
 TEST(CondVar, WakesAWaiterThatSeesWhatWasDoneUnderTheLock) {
