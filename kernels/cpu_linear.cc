@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/check.h"
 #include "kernels/cpu_parallel.h"
 #include "kernels/cpu_rows.h"
 
@@ -61,7 +62,7 @@ Bytes Linear::scratch() const {
                    Bytes{n_ * sizeof(float)} * static_cast<uint64_t>(threads_)});
 }
 
-void Linear::Forward(const ProductData& data, std::byte* scratch) {
+void Linear::Forward(const ProductData& data, std::byte* scratch) const {
   if (data.residual == nullptr) {
     forward_->Run(data, scratch);
   } else if (data.residual == data.c) {
@@ -72,24 +73,26 @@ void Linear::Forward(const ProductData& data, std::byte* scratch) {
 }
 
 void Linear::BackwardInput(const std::byte* d_out, const std::byte* weight, std::byte* d_x,
-                           std::byte* scratch) {
+                           std::byte* scratch) const {
   backward_input_->Run({.a = d_out, .b = weight, .c = d_x}, scratch);
 }
 
 void Linear::BackwardWeight(const std::byte* x, const std::byte* d_out, float* d_weight,
-                            float* d_bias, std::byte* scratch) {
+                            float* d_bias, std::byte* scratch) const {
   backward_weight_->Run({.a = x, .b = d_out, .c = reinterpret_cast<std::byte*>(d_weight)}, scratch);
   AccumulateColumnSums(threads_, dtype_, d_out, rows_, n_, reinterpret_cast<float*>(scratch),
                        d_bias);
 }
 
-Linears::Linears(const OperatorOptions& options, Bf16Arithmetic arithmetic)
-    : options_(options), arithmetic_(arithmetic) {
+Linears::Linears(const OperatorOptions& options, Bf16Arithmetic arithmetic) {
   const uint64_t width = options.shapes.width;
-  Find(width, 3 * width);
-  Find(width, width);
-  Find(width, options.shapes.hidden);
-  Find(options.shapes.hidden, width);
+  const uint64_t hidden = options.shapes.hidden;
+  for (const auto& [k, n] :
+       {std::pair(width, 3 * width), {width, width}, {width, hidden}, {hidden, width}}) {
+    if (shapes_.contains({k, n})) continue;
+    shapes_.emplace(std::piecewise_construct, std::forward_as_tuple(k, n),
+                    std::forward_as_tuple(options, arithmetic, k, n));
+  }
 }
 
 Bytes Linears::scratch() const {
@@ -98,13 +101,10 @@ Bytes Linears::scratch() const {
   return largest;
 }
 
-Linear& Linears::Find(uint64_t k, uint64_t n) {
+const Linear& Linears::Find(uint64_t k, uint64_t n) const {
   const auto found = shapes_.find({k, n});
-  if (found != shapes_.end()) return found->second;
-  return shapes_
-      .emplace(std::piecewise_construct, std::forward_as_tuple(k, n),
-               std::forward_as_tuple(options_, arithmetic_, k, n))
-      .first->second;
+  PENSTOCK_CHECK(found != shapes_.end(), "{} x {} is no map of the layer", k, n);
+  return found->second;
 }
 
 void AccumulateColumnSums(int threads, DType dtype, const std::byte* in, uint64_t rows,

@@ -1,7 +1,6 @@
 // The linear layers of the CPU operators: y = x · w + b and its two backward products, by shape.
 //
-// Threads: Find and the constructor run on the thread that feeds the stream; what Find returns is
-// run on the stream's thread, and stays valid and in place as long as the Linears do.
+// Threads: a Linear is run by one thread at a time; Find may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +22,11 @@ class Linear {
   Bytes scratch() const;
 
   /// See Operators::LinearForward. `data.residual` may be null, or equal `data.c`.
-  void Forward(const ProductData& data, std::byte* scratch);
+  void Forward(const ProductData& data, std::byte* scratch) const;
   void BackwardInput(const std::byte* d_out, const std::byte* weight, std::byte* d_x,
-                     std::byte* scratch);
+                     std::byte* scratch) const;
   void BackwardWeight(const std::byte* x, const std::byte* d_out, float* d_weight, float* d_bias,
-                      std::byte* scratch);
+                      std::byte* scratch) const;
 
  private:
   const DType dtype_;
@@ -41,19 +40,17 @@ class Linear {
   std::unique_ptr<Product> backward_weight_;
 };
 
+/// The shapes of a transformer layer: (C, 3 C), (C, C), (C, hidden), (hidden, C).
 class Linears {
  public:
-  /// Makes the shapes of a transformer layer: (C, 3 C), (C, C), (C, hidden), (hidden, C).
   Linears(const OperatorOptions& options, Bf16Arithmetic arithmetic);
 
-  /// The largest scratch of the shapes made so far.
+  /// The largest scratch of the shapes.
   Bytes scratch() const;
-  /// The shape (k, n), made now if it is new.
-  Linear& Find(uint64_t k, uint64_t n);
+  /// Precondition: (k, n) is one of the shapes.
+  const Linear& Find(uint64_t k, uint64_t n) const;
 
  private:
-  const OperatorOptions options_;
-  const Bf16Arithmetic arithmetic_;
   std::map<std::pair<uint64_t, uint64_t>, Linear> shapes_;
 };
 

@@ -30,21 +30,6 @@ void RoundRange(const float* in, DType dtype, Range range, std::byte* out) {
   for (uint64_t i = 0; i < range.size(); ++i) halves[i] = RoundToFloat16(in[range.begin + i]);
 }
 
-/// Elements [range) of a tile; what the tile does not have stays empty.
-AdamTile Slice(const AdamTile& tile, Range range) {
-  const auto cut = [&]<typename T>(std::span<T> all) {
-    return all.empty() ? all : all.subspan(range.begin, range.size());
-  };
-  return {.weight_hi = cut(tile.weight_hi),
-          .weight_lo = cut(tile.weight_lo),
-          .weight = cut(tile.weight),
-          .exp_avg = cut(tile.exp_avg),
-          .exp_avg_sq = cut(tile.exp_avg_sq),
-          .gradient = static_cast<const std::byte*>(tile.gradient) +
-                      range.begin * SizeOf(tile.gradient_dtype).value,
-          .gradient_dtype = tile.gradient_dtype};
-}
-
 Status Validate(const OperatorOptions& options) {
   const OperatorShapes& shapes = options.shapes;
   PENSTOCK_CHECK(options.threads > 0);
@@ -115,13 +100,6 @@ void CpuOperators::Launch(device::Stream& stream, std::function<void()> kernel) 
     const ThreadCountScope scope(threads);
     kernel();
   });
-}
-
-Linear& CpuOperators::FindLinear(uint64_t k, uint64_t n) {
-  Linear& linear = parts_->linears.Find(k, n);
-  PENSTOCK_CHECK(linear.scratch() <= scratch_.size(), "a {} x {} layer needs {} of scratch, not {}",
-                 k, n, ToString(linear.scratch()), ToString(scratch_.size()));
-  return linear;
 }
 
 void CpuOperators::EmbeddingForward(device::Stream& stream, const int32_t* tokens,
@@ -200,7 +178,7 @@ void CpuOperators::LinearForward(device::Stream& stream, const std::byte* x,
                                  const std::byte* weight, const std::byte* bias,
                                  const std::byte* residual, uint64_t k, uint64_t n,
                                  std::byte* out) {
-  Linear& linear = FindLinear(k, n);
+  const Linear& linear = parts_->linears.Find(k, n);
   Launch(stream, [=, this, &linear] {
     linear.Forward({.a = x, .b = weight, .c = out, .bias = bias, .residual = residual},
                    scratch_.data());
@@ -210,14 +188,14 @@ void CpuOperators::LinearForward(device::Stream& stream, const std::byte* x,
 void CpuOperators::LinearBackwardInput(device::Stream& stream, const std::byte* d_out,
                                        const std::byte* weight, uint64_t k, uint64_t n,
                                        std::byte* d_x) {
-  Linear& linear = FindLinear(k, n);
+  const Linear& linear = parts_->linears.Find(k, n);
   Launch(stream, [=, this, &linear] { linear.BackwardInput(d_out, weight, d_x, scratch_.data()); });
 }
 
 void CpuOperators::LinearBackwardWeight(device::Stream& stream, const std::byte* x,
                                         const std::byte* d_out, uint64_t k, uint64_t n,
                                         float* d_weight, float* d_bias) {
-  Linear& linear = FindLinear(k, n);
+  const Linear& linear = parts_->linears.Find(k, n);
   Launch(stream, [=, this, &linear] {
     linear.BackwardWeight(x, d_out, d_weight, d_bias, scratch_.data());
   });
@@ -293,8 +271,9 @@ void CpuOperators::BlockSums(device::Stream& stream, const std::byte* gradient, 
 
 void CpuOperators::Adam(device::Stream& stream, const AdamScalars& scalars, const AdamTile& tile) {
   Launch(stream, [=, this] {
-    ParallelRanges(threads_, tile.exp_avg.size(), kElementGrain,
-                   [&](Range range) { AdamUpdate(scalars, Slice(tile, range)); });
+    ParallelRanges(threads_, tile.exp_avg.size(), kElementGrain, [&](Range range) {
+      AdamUpdate(scalars, Part(tile, range.begin, range.size()));
+    });
   });
 }
 

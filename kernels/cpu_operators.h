@@ -70,7 +70,6 @@ class CpuOperators final : public Operators {
 
  private:
   void Launch(device::Stream& stream, std::function<void()> kernel) const;
-  Linear& FindLinear(uint64_t k, uint64_t n);
 
   const OperatorOptions options_;
   const DType dtype_;

@@ -65,7 +65,8 @@ class Operators {
                                  float* d_weight, float* d_bias) = 0;
 
   /// out[rows, n] = x[rows, k] · weight[k, n] + bias[n] (+ residual[rows, n] where given; it may be
-  /// `out` itself). The layout of Hugging Face's Conv1D.
+  /// `out` itself). The layout of Hugging Face's Conv1D. (k, n), here and below, is a map of the
+  /// layer: (C, 3 C), (C, C), (C, hidden) or (hidden, C).
   virtual void LinearForward(device::Stream& stream, const std::byte* x, const std::byte* weight,
                              const std::byte* bias, const std::byte* residual, uint64_t k,
                              uint64_t n, std::byte* out) = 0;

@@ -304,21 +304,13 @@ TEST(LayerReferenceTest, LinearGradientsAreDerivatives) {
                    ReferenceProduct(x, d_out, k, n, rows, 1, k, n, 1), "d_w");
 }
 
-TEST_P(LayerTest, LinearShapesThatTheLayerHasNotAreMadeOnFirstUse) {
-  const OperatorShapes shapes = kShapes[2];
-  OperatorsHarness harness(mode(), shapes);
-  const uint64_t k = 16;
-  const uint64_t n = 40;
-  const Values x = Random(Rows(shapes) * k, 1);
-  const Values w = Random(k * n, 2);
-  const Tensor device_x = harness.Put(x);
-  const Tensor device_w = harness.Put(w);
-  const Tensor bias = harness.Zeros(mode().dtype, n);
-  const Tensor out = harness.Empty(Rows(shapes) * n);
-  harness.operators().LinearForward(harness.stream(), device_x.data(), device_w.data(), bias.data(),
-                                    nullptr, k, n, out.data());
-  ExpectClose(harness.Get(out), ReferenceProduct(x, w, Rows(shapes), n, k, k, 1, n, 1),
-              mode().tolerance(), "out");
+TEST(LayerDeathTest, AShapeThatTheLayerHasNotIsABug) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  OperatorsHarness harness(kModes[0], kShapes[2]);
+  const Tensor any = harness.Empty(DType::kFloat32, 1);
+  EXPECT_DEATH(harness.operators().LinearForward(harness.stream(), any.data(), any.data(),
+                                                 any.data(), nullptr, 16, 40, any.data()),
+               "16 x 40 is no map of the layer");
 }
 
 double ReferenceGelu(double x) {
