@@ -22,8 +22,8 @@ Bytes Rounded(Bytes size) {
 }
 
 /// Under the address sanitizer, all but the pieces that are taken is off limits, their padding
-/// included, so that work that leaves or outlives its buffer shows. (Pieces whose size is a multiple
-/// of kDeviceAlignment may touch: a gap would be no part of any budget.)
+/// included, so that work that leaves or outlives its buffer shows. (Pieces whose size is a
+/// multiple of kDeviceAlignment may touch: a gap would be no part of any budget.)
 void Forbid([[maybe_unused]] std::byte* data, [[maybe_unused]] Bytes size) {
 #if defined(__SANITIZE_ADDRESS__)
   __asan_poison_memory_region(data, size.value);

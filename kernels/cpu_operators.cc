@@ -93,13 +93,21 @@ CpuOperators::CpuOperators(const OperatorOptions& options, std::unique_ptr<CpuOp
       parts_(std::move(parts)),
       scratch_(std::move(scratch)) {}
 
+void RunKernel(int threads, const std::function<void()>& kernel) {
+  const ThreadCountScope scope(threads);
+  try {
+    kernel();
+  } catch (const dnnl::error& error) {
+    if (error.status == dnnl_out_of_memory) throw std::bad_alloc();
+    throw;
+  }
+}
+
 void CpuOperators::Launch(device::Stream& stream, std::function<void()> kernel) const {
   auto* const cpu_stream = dynamic_cast<device::CpuStream*>(&stream);
   PENSTOCK_CHECK(cpu_stream != nullptr, "operators of the CPU device need one of its streams");
-  cpu_stream->Launch([threads = threads_, kernel = std::move(kernel)] {
-    const ThreadCountScope scope(threads);
-    kernel();
-  });
+  cpu_stream->Launch(
+      [threads = threads_, kernel = std::move(kernel)] { RunKernel(threads, kernel); });
 }
 
 void CpuOperators::EmbeddingForward(device::Stream& stream, const int32_t* tokens,

@@ -30,6 +30,10 @@ struct CpuOperatorParts {
   Bytes layer_norm_scratch;
 };
 
+/// Runs `kernel` on `threads` threads of OpenMP's. oneDNN's "out of memory" comes out as
+/// std::bad_alloc, by which the stream knows what it is.
+void RunKernel(int threads, const std::function<void()>& kernel);
+
 class CpuOperators final : public Operators {
  public:
   CpuOperators(const OperatorOptions& options, std::unique_ptr<CpuOperatorParts> parts,

@@ -3,6 +3,7 @@
 #include "kernels/operators.h"
 
 #include <cstring>
+#include <dnnl.hpp>
 #include <span>
 #include <vector>
 
@@ -118,6 +119,18 @@ TEST(OperatorsFactoryTest, CudaIsUnavailable) {
       OperatorScratch(device::Kind::kCuda, {.dtype = DType::kFloat32, .shapes = kShapes});
   ASSERT_FALSE(planned.ok());
   EXPECT_EQ(planned.error().code, ErrorCode::kUnavailable);
+}
+
+TEST(RunKernelTest, OneDnnsLackOfMemoryIsTheStreamsLackOfMemory) {
+  const auto status_after = [](dnnl_status_t status) {
+    const auto device = device::CreateCpuDevice({.memory = 0_B}).value();
+    const auto stream = device->CreateStream("compute");
+    dynamic_cast<device::CpuStream&>(*stream).Launch(
+        [=] { RunKernel(1, [=] { throw dnnl::error(status, "could not execute"); }); });
+    return stream->Synchronize();
+  };
+  EXPECT_EQ(status_after(dnnl_out_of_memory).error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(status_after(dnnl_runtime_error).error().code, ErrorCode::kUnavailable);
 }
 
 TEST(OperatorsSpreadTest, RoundGradientsRoundsToNearestEven) {
