@@ -25,7 +25,6 @@ namespace penstock::kernels {
 namespace {
 
 constexpr uint64_t kElements = 24 << 20;
-constexpr uint64_t kChunk = 4096;  // elements a call: what the optimizer passes at once
 
 /// 12 of master and moments read and written, 2 of a bf16 gradient read; alike in both layouts.
 constexpr uint64_t kBytesPerElement = 26;
@@ -39,7 +38,7 @@ double Seconds(const std::function<void()>& work) {
 /// Calls work(first, count) on `threads` threads, each with its share of [0, total).
 void InParallel(uint64_t threads, uint64_t total,
                 const std::function<void(uint64_t, uint64_t)>& work) {
-  const uint64_t share = total / threads / kChunk * kChunk;
+  const uint64_t share = total / threads / kChunkElements * kChunkElements;
   std::vector<std::jthread> team;
   for (uint64_t i = 0; i < threads; ++i) {
     team.emplace_back(work, i * share, i + 1 == threads ? total - i * share : share);
@@ -75,8 +74,8 @@ struct States {
 
 void UpdateInChunks(const AdamScalars& scalars, const AdamTile& tile, uint64_t first,
                     uint64_t count) {
-  for (uint64_t done = 0; done < count; done += kChunk) {
-    AdamUpdate(scalars, Part(tile, first + done, std::min(kChunk, count - done)));
+  for (uint64_t done = 0; done < count; done += kChunkElements) {
+    AdamUpdate(scalars, Part(tile, first + done, std::min(kChunkElements, count - done)));
   }
 }
 

@@ -12,14 +12,11 @@
 namespace penstock::zero {
 namespace {
 
+using kernels::kChunkElements;
 using offload::TileChecksums;
 using offload::TileHasher;
 using offload::TileId;
 using offload::TileUpdate;
-
-/// Elements of a chunk: at 14 bytes of states and gradient each, two chunks fit an L2 cache of 512
-/// KiB.
-constexpr uint64_t kChunkElements = 4 * kBlockElements;
 
 template <typename T>
 std::span<const std::byte> BytesOf(std::span<T> values) {
