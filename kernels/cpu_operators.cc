@@ -1,5 +1,7 @@
 #include "kernels/cpu_operators.h"
 
+#include <hwy/targets.h>
+
 #include <algorithm>
 #include <atomic>
 #include <dnnl.hpp>
@@ -55,6 +57,18 @@ Status Validate(const OperatorOptions& options) {
   return {};
 }
 
+/// See Operators::arithmetic().
+std::string Describe(const OperatorOptions& options, Bf16Arithmetic arithmetic) {
+  const char* const multiplied = options.dtype == DType::kFloat32        ? "fp32"
+                                 : arithmetic == Bf16Arithmetic::kNative ? "bf16 native"
+                                                                         : "bf16 converted";
+  const dnnl::version_t* const version = dnnl::version();
+  return fmt::format("cpu {}, {}, oneDNN {}.{}.{} isa {:#x}, {} threads",
+                     hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), multiplied,
+                     version->major, version->minor, version->patch,
+                     static_cast<unsigned>(dnnl::get_effective_cpu_isa()), options.threads);
+}
+
 Result<std::unique_ptr<CpuOperatorParts>> MakeParts(const OperatorOptions& options,
                                                     Bf16Arithmetic arithmetic) {
   PENSTOCK_TRY(Validate(options));
@@ -84,12 +98,13 @@ Bytes CpuOperatorParts::scratch() const {
       device::kDeviceAlignment);
 }
 
-CpuOperators::CpuOperators(const OperatorOptions& options, std::unique_ptr<CpuOperatorParts> parts,
-                           device::DeviceBuffer scratch)
+CpuOperators::CpuOperators(const OperatorOptions& options, Bf16Arithmetic arithmetic,
+                           std::unique_ptr<CpuOperatorParts> parts, device::DeviceBuffer scratch)
     : options_(options),
       dtype_(options.dtype),
       rows_(options.shapes.batch * options.shapes.sequence),
       threads_(options.threads),
+      arithmetic_(Describe(options, arithmetic)),
       parts_(std::move(parts)),
       scratch_(std::move(scratch)) {}
 
@@ -296,7 +311,7 @@ Result<std::unique_ptr<Operators>> CreateCpuOperators(device::Device& device,
   PENSTOCK_ASSIGN(auto parts, MakeParts(options, arithmetic));
   PENSTOCK_ASSIGN(auto scratch, device.Allocate(parts->scratch(), "scratch of the operators"));
   std::unique_ptr<Operators> operators =
-      std::make_unique<CpuOperators>(options, std::move(parts), std::move(scratch));
+      std::make_unique<CpuOperators>(options, arithmetic, std::move(parts), std::move(scratch));
   return operators;
 }
 

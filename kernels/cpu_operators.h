@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "device/device.h"
 #include "kernels/cpu_attention.h"
@@ -36,8 +37,8 @@ void RunKernel(int threads, const std::function<void()>& kernel);
 
 class CpuOperators final : public Operators {
  public:
-  CpuOperators(const OperatorOptions& options, std::unique_ptr<CpuOperatorParts> parts,
-               device::DeviceBuffer scratch);
+  CpuOperators(const OperatorOptions& options, Bf16Arithmetic arithmetic,
+               std::unique_ptr<CpuOperatorParts> parts, device::DeviceBuffer scratch);
 
   void EmbeddingForward(device::Stream& stream, const int32_t* tokens, const std::byte* token_table,
                         const std::byte* position_table, std::byte* out) override;
@@ -70,6 +71,7 @@ class CpuOperators final : public Operators {
   void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                  double* sums, uint32_t* finite) override;
   void Adam(device::Stream& stream, const AdamScalars& scalars, const AdamTile& tile) override;
+  std::string arithmetic() const override { return arithmetic_; }
   Bytes scratch_bytes() const override { return scratch_.size(); }
 
  private:
@@ -79,6 +81,7 @@ class CpuOperators final : public Operators {
   const DType dtype_;
   const uint64_t rows_;
   const int threads_;
+  const std::string arithmetic_;
   std::unique_ptr<CpuOperatorParts> parts_;
   device::DeviceBuffer scratch_;
 };

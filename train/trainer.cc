@@ -87,6 +87,7 @@ std::string RunIdentity(const TrainOptions& options, const TrainJob& job, const 
       {"train_batch_size", job.config.train_batch_size},
       {"micro_batch_size", job.config.micro_batch_size},
       {"dtype", ToString(job.config.dtype)},
+      {"arithmetic", machine.operators->arithmetic()},
   };
   return json.dump();
 }

@@ -114,6 +114,26 @@ TEST(OperatorsFactoryTest, RefusesHeadsThatDoNotDivideTheWidthAndFp16) {
   EXPECT_EQ(CreateOperators(*device, options).error().code, ErrorCode::kUnavailable);
 }
 
+TEST(ArithmeticTest, NamesWhatTheBitsDependOnAndNothingElse) {
+  const auto arithmetic = [](const Mode& mode, const OperatorShapes& shapes, int threads) {
+    return OperatorsHarness(mode, shapes, threads).operators().arithmetic();
+  };
+  const std::string two = arithmetic(kModes[2], kShapes, 2);
+  OperatorShapes other = kShapes;
+  other.batch = 1;
+  EXPECT_EQ(arithmetic(kModes[2], other, 2), two);
+  EXPECT_NE(arithmetic(kModes[2], kShapes, 1), two);
+  EXPECT_NE(arithmetic(kModes[0], kShapes, 2), two);
+  EXPECT_EQ(two.find("cpu "), 0U) << two;
+  for (const char* part : {"bf16 converted", "oneDNN", "2 threads"}) {
+    EXPECT_NE(two.find(part), std::string::npos) << part << " in " << two;
+  }
+  for (const char* const target : AdamTargets()) {
+    const ForcedTarget forced(target);
+    EXPECT_NE(arithmetic(kModes[0], kShapes, 1).find(target), std::string::npos) << target;
+  }
+}
+
 TEST(OperatorsFactoryTest, CudaIsUnavailable) {
   const auto planned =
       OperatorScratch(device::Kind::kCuda, {.dtype = DType::kFloat32, .shapes = kShapes});
