@@ -2,7 +2,9 @@
 //
 // The head is computed by blocks of queries: the scores of a block against all keys that it may
 // see, the causal softmax, the product with the values. So the scratch holds block × sequence
-// probabilities, and the masked half is computed only within the blocks on the diagonal.
+// probabilities, and the masked half is computed only within the blocks on the diagonal. There the
+// masked probabilities are zeros that take part in the products: finite values behind them change
+// nothing, but a NaN or an infinity in a value reaches all queries of its block.
 //
 // Threads: run by one thread at a time, with OpenMP's thread count set to 1.
 #pragma once

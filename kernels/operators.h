@@ -82,7 +82,8 @@ class Operators {
 
   /// Causal self-attention. qkv: [batch, sequence, 3, heads, C / heads]; out: [batch, sequence, C];
   /// scores are scaled by 1 / sqrt(C / heads). Probabilities exist for a bounded number of heads at
-  /// once; backward computes them again.
+  /// once; backward computes them again. No row depends on a later token, but where a later value
+  /// is NaN or infinite: that may reach earlier rows as well, as NaN.
   virtual void AttentionForward(device::Stream& stream, const std::byte* qkv, std::byte* out) = 0;
   virtual void AttentionBackward(device::Stream& stream, const std::byte* qkv,
                                  const std::byte* d_out, std::byte* d_qkv) = 0;

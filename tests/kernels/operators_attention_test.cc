@@ -171,19 +171,32 @@ TEST_P(AttentionTest, TheNumberOfThreadsChangesNoBit) {
   EXPECT_EQ(results[0], results[2]);
 }
 
-TEST_P(AttentionTest, ANaNReachesTheRowsThatSeeItAndNoOthers) {
+/// Which rows of the output are NaN when the key (1) or the value (2) of token `row` has a NaN.
+std::vector<bool> NaNRows(const Mode& mode, uint64_t part, uint64_t row) {
   const OperatorShapes shapes{
       .batch = 1, .sequence = 80, .width = 16, .heads = 1, .hidden = 16, .vocabulary = 8};
-  OperatorsHarness harness(mode(), shapes);
-  Values qkv = Random(3 * OutSize(shapes), 1);
-  const uint64_t row = 70;
-  qkv[(row * 3 + 1) * shapes.width] = NAN;  // the key of that token
+  OperatorsHarness harness(mode, shapes);
+  Values qkv = RandomValues(mode.dtype, 3 * OutSize(shapes), 1);
+  qkv[(row * 3 + part) * shapes.width] = NAN;
   const Tensor device_qkv = harness.Put(qkv);
   const Tensor out = harness.Empty(OutSize(shapes));
   harness.operators().AttentionForward(harness.stream(), device_qkv.data(), out.data());
   const Values got = harness.Get(out);
-  for (uint64_t r = 0; r < shapes.sequence; ++r) {
-    EXPECT_EQ(std::isnan(got[r * shapes.width]), r >= row) << r;
+  std::vector<bool> rows;
+  for (uint64_t r = 0; r < shapes.sequence; ++r) rows.push_back(std::isnan(got[r * shapes.width]));
+  return rows;
+}
+
+TEST_P(AttentionTest, ANaNInAKeyReachesTheRowsThatSeeItAndNoOthers) {
+  const std::vector<bool> nan = NaNRows(mode(), 1, 70);
+  for (uint64_t row = 0; row < nan.size(); ++row) EXPECT_EQ(nan[row], row >= 70) << row;
+}
+
+TEST_P(AttentionTest, ANaNInAValueReachesTheRowsThatSeeItAndNoneBeforeItsBlock) {
+  const std::vector<bool> nan = NaNRows(mode(), 2, 70);
+  for (uint64_t row = 0; row < nan.size(); ++row) {
+    if (row >= 64 && row < 70) continue;  // its block of queries begins at 64
+    EXPECT_EQ(nan[row], row >= 70) << row;
   }
 }
 
