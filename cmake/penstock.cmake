@@ -19,9 +19,10 @@ endif()
 add_library(penstock_flags INTERFACE)
 target_include_directories(penstock_flags INTERFACE ${PROJECT_SOURCE_DIR})
 # No contraction: every fused multiply-add in a kernel is written as one, so that all targets agree.
+# For C++ alone: CUDA's compiler has options of its own.
 target_compile_options(penstock_flags INTERFACE
-  -Wall -Wextra -Wno-missing-field-initializers -ffp-contract=off
-  $<$<BOOL:${PENSTOCK_WERROR}>:-Werror>)
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-ffp-contract=off>"
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${PENSTOCK_WERROR}>>:-Werror>)
 # GCC 12 on x86 drops a conditional clearing of a float's low 16 bits (the rounding to bf16, say) at
 # -O2; without its "mov word" splitting it does not. kernels' dtype_test has the case.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13
@@ -31,11 +32,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
 endif()
 if(PENSTOCK_SANITIZE)
   target_compile_options(penstock_flags INTERFACE
-    -fsanitize=${PENSTOCK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PENSTOCK_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
   target_link_options(penstock_flags INTERFACE -fsanitize=${PENSTOCK_SANITIZE})
   # GCC warns that tsan does not model atomic_thread_fence even where a library's header uses it.
   if(PENSTOCK_SANITIZE MATCHES thread)
-    target_compile_options(penstock_flags INTERFACE -Wno-tsan)
+    target_compile_options(penstock_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-tsan>)
   endif()
 endif()
 
