@@ -48,6 +48,9 @@ function(penstock_library name)
   add_library(penstock::${name} ALIAS penstock_${name})
   target_sources(penstock_${name} PUBLIC
     FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_HEADERS})
+  # A size that loses its upper half is found by the first tensor of 2^32 elements, or by this.
+  target_compile_options(penstock_${name} PRIVATE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wconversion;-Wno-sign-conversion>")
   target_link_libraries(penstock_${name}
     PUBLIC penstock_flags ${ARG_PUBLIC_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
 endfunction()
