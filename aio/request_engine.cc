@@ -154,7 +154,7 @@ Ticket RequestEngine::Submit(Request request) {
   return ticket;
 }
 
-Status RequestEngine::Sync(const File& file) {
+Status Engine::Sync(const File& file) {
   int result = 0;
   do {
     result = ::fdatasync(file.fd());

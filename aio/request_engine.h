@@ -30,8 +30,13 @@ class RequestEngine final : public Engine {
   ~RequestEngine() override;
 
   Ticket Submit(Request request) override EXCLUDES(mutex_);
-  Status Sync(const File& file) override;
   void Drain() override EXCLUDES(mutex_);
+  void Cancel() override {}
+  Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>>) override {
+    return std::string();
+  }
+  void RegisterFile(const File&) override {}
+  void UnregisterFile(const File&) override {}
   EngineStats stats() const override EXCLUDES(mutex_);
   const std::string& name() const override { return name_; }
 
