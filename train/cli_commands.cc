@@ -12,7 +12,7 @@ namespace penstock::train {
 namespace {
 
 Result<std::unique_ptr<zero::CommittedState>> OpenState(const RunInfo& info) {
-  return zero::CommittedState::Open(info.state_path);
+  return zero::CommittedState::Open(info.state_paths);
 }
 
 }  // namespace
@@ -41,7 +41,12 @@ Result<std::string> RunInspect(const InspectCommand& command) {
   const auto line = [&text](const char* name, const auto& value) {
     text += fmt::format("{:<18}{}\n", name, value);
   };
-  line("state file", info.state_path);
+  const std::vector<double> shares = state->Shares();
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const std::string share =
+        shares.size() == 1 ? "" : fmt::format(" ({:.1f} % of the state)", 100 * shares[i]);
+    line("state file", info.state_paths[i] + share);
+  }
   line("uuid", info.state_uuid);
   line("committed step", train.step);
   line("optimizer steps", train.optimizer_steps);

@@ -7,7 +7,7 @@ def nvme(param="nvme", optimizer="nvme", **penstock_keys):
     return {"param": param, "optimizer": optimizer, "penstock": penstock_keys}
 
 
-# Homes and config keys by name; make_config takes them.
+# Homes and config keys by name, as make_config takes them; and over how many folders, if several.
 PLACEMENTS = {
     "host": {"param": "cpu", "optimizer": "cpu"},
     "optimizer on nvme": nvme(param="cpu"),
@@ -21,6 +21,7 @@ PLACEMENTS = {
                                   "penstock": {"optimizer_threads": 2}},
     "tiles of 4096": nvme(tile_elements=4096),
     "tiles of 20480": nvme(tile_elements=20480),
+    "two folders": {**nvme(), "drives": 2},
     "overlap off": nvme(overlap=False),
     "host, overlap off": {"param": "cpu", "optimizer": "cpu", "penstock": {"overlap": False}},
 }
@@ -28,7 +29,10 @@ PLACEMENTS = {
 
 class PlacementTest(harness.PenstockTest):
     def config(self, numerics, placement):
-        return make_config(**numerics, nvme_path=self.make_folder("nvme"), **placement)
+        keys = dict(placement)
+        folders = [self.make_folder(f"nvme{i}") for i in range(keys.pop("drives", 1))]
+        path = folders if len(folders) > 1 else folders[0]
+        return make_config(**numerics, nvme_path=path, **keys)
 
     def numbers(self, run):
         """All that may not depend on the placement."""
@@ -55,6 +59,7 @@ class PlacementTest(harness.PenstockTest):
         engine = keys.get("aio", {}).get("engine")
         if engine is not None:
             self.assertEqual(summary["aio_engine"], engine, name)
+        self.assertEqual(len(harness.state_paths(run)), placement.get("drives", 1), name)
         self.assertGreater(summary["optimizer_s"], 0, name)
         overlap = keys.get("overlap", True)
         self.assertEqual(summary["config"]["penstock"]["overlap"], overlap, name)
