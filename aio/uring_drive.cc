@@ -99,10 +99,16 @@ void UringDrive::ReadWakeups() {
 void UringDrive::Submit(const BlockOperation& block) {
   io_uring_sqe* entry = NextEntry();
   const auto size = static_cast<unsigned>(block.data.size());
-  if (block.operation == Operation::kRead) {
-    io_uring_prep_read(entry, block.fd, block.data.data(), size, block.offset.value);
-  } else {
-    io_uring_prep_write(entry, block.fd, block.data.data(), size, block.offset.value);
+  switch (block.operation) {
+    case Operation::kRead:
+      io_uring_prep_read(entry, block.fd, block.data.data(), size, block.offset.value);
+      break;
+    case Operation::kWrite:
+      io_uring_prep_write(entry, block.fd, block.data.data(), size, block.offset.value);
+      break;
+    case Operation::kSync:
+      io_uring_prep_fsync(entry, block.fd, IORING_FSYNC_DATASYNC);
+      break;
   }
   io_uring_sqe_set_data64(entry, block.slot);
   if (single_submit_) SubmitAndWait(0);
