@@ -68,6 +68,7 @@ RequestEngine::~RequestEngine() {
 void RequestEngine::Run(const EngineOptions& options, const DriveFactory& factory,
                         std::promise<Status> started) {
   EnterIoThread("penstock-io");
+  if (Status bound = BindToCpus(options.cpus); !bound.ok()) return started.set_value(bound);
   Result<std::unique_ptr<Drive>> made = factory();
   if (!made.ok()) return started.set_value(made.error());
   const std::unique_ptr<Drive> drive = std::move(made).value();

@@ -25,7 +25,8 @@ namespace penstock::aio {
 class RequestEngine final : public Engine {
  public:
   /// Starts the I/O thread, which makes its drive with `factory`. Errors: those of the factory, and
-  /// kUnavailable where no thread is to be had. Of `options` it uses what IoLoop uses.
+  /// kUnavailable where no thread is to be had. Of `options` it uses what IoLoop uses,
+  /// registered_buffers and cpus; threads that the drive starts inherit the latter.
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                 const DriveFactory& factory);
   ~RequestEngine() override;
