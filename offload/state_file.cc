@@ -138,8 +138,11 @@ Status StateFile::Commit(CommitRecord record) {
 }
 
 Status StateFile::SyncAll() {
-  for (const auto& path : paths_) PENSTOCK_TRY(path->Sync());
-  return {};
+  std::vector<aio::Ticket> syncs;
+  for (const auto& path : paths_) {
+    syncs.push_back(path->Submit({.operation = aio::Operation::kSync}));
+  }
+  return aio::WaitAll(syncs);
 }
 
 Status StateFile::WriteCommit(CommitRecord record) {

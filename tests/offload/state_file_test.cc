@@ -194,10 +194,11 @@ TEST_F(StateFileTest, ACommitThatCannotBeMadeDurableOnTheSecondPathIsNone) {
     const auto file = Create(true, 2, aio::FaultPlan{.faults = {second_commit}});
     paths = Paths(*file);
     ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
-    const Status failed = file->Commit(WriteTiles(*file, 2, 2));
+    const CommitRecord second = WriteTiles(*file, 2, 2);
+    const Status failed = file->Commit(second);
     ASSERT_FALSE(failed.ok());
     EXPECT_THAT(failed.error().message, HasSubstr(paths[1]));
-    EXPECT_FALSE(file->Commit(WriteTiles(*file, 3, 3)).ok()) << "the failure is final";
+    EXPECT_FALSE(file->Commit(second).ok()) << "the failure is final";
   }
   const auto reader = StateReader::Open(paths);
   ASSERT_TRUE(reader.ok());

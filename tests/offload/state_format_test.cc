@@ -100,7 +100,8 @@ TEST(StateFormatTest, EachPathHoldsItsTilesWithoutGapsAndNoOthers) {
     EXPECT_EQ(plan.file_bytes - Bytes{plan.weights_offset[0].value}, 24_B * elements[path]);
     EXPECT_EQ(plan.commit_offset[1], headers[0].geometry.commit_offset[1]);
   }
-  EXPECT_THAT(PathShares(layout, tiles, 3), ::testing::ElementsAre(0.4, ::testing::DoubleEq(0.6), 0));
+  EXPECT_THAT(PathShares(layout, tiles, 3),
+              ::testing::ElementsAre(0.4, ::testing::DoubleEq(0.6), 0));
 }
 
 TEST(StateFormatTest, HeadsOfOneStateDifferOnlyInTheHeader) {
