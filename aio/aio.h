@@ -7,11 +7,12 @@
 // on the ticket of its request; the engine stays usable for the others.
 //
 // Guaranteed: a request completes exactly once; a successful read filled its whole buffer from the
-// file, a successful write was accepted in full by the kernel.
-// Not guaranteed: order between requests (wait for the first to order the second after it), and
-// durability (call Sync).
+// file, a successful write was accepted in full by the kernel, and neither touched a byte outside
+// its range. Not guaranteed: order between requests (wait for the first to order the second after
+// it), and durability (see Operation::kSync). docs/aio.md has the whole contract.
 //
-// Threads: every function of Engine may be called from any thread, completion callbacks included.
+// Threads: every function of Engine may be called from any thread; from a completion callback only
+// Submit and stats.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +42,8 @@ class File {
   /// Errors: kNotFound, kPermission, kUnavailable (no O_DIRECT), kOutOfSpace, kIo; each names the
   /// path.
   static Result<File> Open(const std::string& path, const OpenOptions& options);
-  /// Takes over an open descriptor (a memfd, say) under a name for messages.
+  /// Takes over an open descriptor (a memfd, say) under a name for messages. It serves parts that
+  /// are not aligned as well, so it must not be O_DIRECT unless every request is aligned.
   static File Adopt(UniqueFd fd, std::string name, Bytes alignment);
 
   /// Reserves [0, size) on the drive (fallocate), so that no later write runs out of space. Errors:
@@ -50,18 +52,24 @@ class File {
   Result<Bytes> Size() const;
 
   int fd() const { return fd_.get(); }
+  /// Serves what is not aligned, through the page cache: a second descriptor without O_DIRECT, or
+  /// fd() where that already is one.
+  int buffered_fd() const { return buffered_fd_.valid() ? buffered_fd_.get() : fd_.get(); }
   const std::string& path() const { return path_; }
-  /// What offsets, lengths and buffer addresses must be multiples of (STATX_DIOALIGN, else
-  /// BLKSSZGET of the device, else 4096). 1 for a file opened without O_DIRECT.
+  /// What offsets, lengths and buffer addresses are multiples of where a request goes to the drive
+  /// without a copy (STATX_DIOALIGN, else BLKSSZGET of the device, else 4096). 1 for a file opened
+  /// without O_DIRECT.
   Bytes alignment() const { return alignment_; }
 
  private:
   UniqueFd fd_;
+  UniqueFd buffered_fd_;
   std::string path_;
   Bytes alignment_ = 1_B;
 };
 
-enum class Operation : uint8_t { kRead, kWrite };
+/// kSync makes durable what was complete before it was submitted (fdatasync); it has no buffer.
+enum class Operation : uint8_t { kRead, kWrite, kSync };
 const char* ToString(Operation operation);
 
 /// What is served first when the queue is full. A lower class is still served regularly: after
@@ -73,8 +81,12 @@ inline constexpr int kStarvationBound = 16;
 struct Request {
   Operation operation = Operation::kRead;
   const File* file = nullptr;
-  FileOffset offset;            ///< multiple of file->alignment()
-  std::span<std::byte> buffer;  ///< address and size multiples of file->alignment(); any size > 0
+  /// Any offset, address and size > 0. Pages (of 4096 bytes, or of file->alignment() where that is
+  /// more) that an unaligned request covers in part go through the page cache, the rest directly;
+  /// where address and offset differ modulo the alignment, all of it. No other request may run on
+  /// those pages at the same time. What is aligned (file->alignment()) is never copied.
+  FileOffset offset;
+  std::span<std::byte> buffer;
   Priority priority = Priority::kParameterRead;
   /// Called once with the outcome, on an engine thread, after the ticket became done. Must be
   /// short, must not throw and must not wait for the engine (it may Submit).
@@ -103,6 +115,7 @@ Status WaitAll(std::span<const Ticket> tickets);
 
 /// Sums since the engine was made; bytes and blocks count what completed successfully.
 struct EngineStats {
+  uint64_t syncs = 0;
   uint64_t read_bytes = 0;
   uint64_t write_bytes = 0;
   uint64_t requests = 0;
@@ -118,12 +131,27 @@ class Engine {
   /// Drains: returns only when no request is in flight.
   virtual ~Engine() = default;
 
-  /// Queues a request and returns at once. A malformed one (alignment, empty) fails on its ticket.
+  /// Queues a request and returns at once. A malformed one (no file, empty) fails on its ticket.
   virtual Ticket Submit(Request request) = 0;
-  /// Blocks until everything that was complete before the call is durable (fdatasync).
-  virtual Status Sync(const File& file) = 0;
+  /// Submits kSync and waits for it.
+  Status Sync(const File& file);
   /// Blocks until every request submitted before the call is complete.
   virtual void Drain() = 0;
+  /// Ends requests without the drive: what was not handed to it yet fails with kCancelled, blocks
+  /// that it has are waited for. Requests submitted later are served.
+  virtual void Cancel() = 0;
+
+  /// Says that buffers will lie in this memory, so that the kernel pins it once and not for each
+  /// block (io_uring: pieces of at most 1 GiB). At most once; the memory outlives the engine.
+  /// Returns a line that says what became of it. Buffers elsewhere are served as before. Errors,
+  /// with `registered_buffers` kOn only: kUnavailable where the engine cannot, or the memlock limit
+  /// is too low.
+  virtual Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) = 0;
+  /// Says that `file` will be used often (io_uring: registered file). Undo it before the file is
+  /// closed. An engine that has nothing of the kind does nothing.
+  virtual void RegisterFile(const File& file) = 0;
+  virtual void UnregisterFile(const File& file) = 0;
+
   virtual EngineStats stats() const = 0;
   /// "io_uring", "threads", "simulated", …
   virtual const std::string& name() const = 0;
@@ -140,10 +168,11 @@ struct SimulatedDrive {
   double latency_us = 0;  ///< added to every block
 };
 
-/// One fault, for tests. Positions count the blocks that reach the drive, from 0.
+/// One fault, for tests. Positions count the blocks that reach the drive, from 0; a sync is a
+/// block.
 struct Fault {
   enum class Kind { kError, kShort, kDelay } kind = Kind::kError;
-  std::optional<Operation> operation;  ///< none: either
+  std::optional<Operation> operation;  ///< none: any
   uint64_t first_block = 0;            ///< among the blocks of `operation`
   uint64_t count = 1;
   int error_number = 5;  ///< kError: EIO unless said otherwise
@@ -156,22 +185,35 @@ struct FaultPlan {
   double transient_chance = 0;  ///< EINTR or EAGAIN
   double short_chance = 0;
   bool reorder = false;  ///< completions are reported in random order
+  /// The drive has a cache that forgets: writes reach the file only with the sync after them. At
+  /// the end, of those that were not synced a random choice from the seed reaches it, in random
+  /// order, some torn between two units of the file's alignment.
+  bool lose_unsynced = false;
+  /// With lose_unsynced: that end comes with this block; it and all after it fail with EIO.
+  std::optional<uint64_t> crash_at_block;
 };
+
+enum class Registration : uint8_t { kAuto, kOn, kOff };
 
 struct EngineOptions {
   EngineKind kind = EngineKind::kAuto;
-  Bytes block_size = 1_MiB;                ///< 4 KiB to 1 GiB, a multiple of 4 KiB
-  int queue_depth = 32;                    ///< blocks in flight, 1 to 4096
-  int thread_count = 1;                    ///< threads of the thread engine, 1 to 64
+  Bytes block_size = 1_MiB;  ///< 4 KiB to 1 GiB, a multiple of 4 KiB
+  int queue_depth = 32;      ///< blocks in flight, 1 to 4096
+  int thread_count = 1;      ///< threads of the thread engine, 1 to 64
+  bool sqpoll = false;       ///< io_uring: a kernel thread polls for submissions; no call a batch
+  bool iopoll = false;  ///< io_uring: completions are polled for; the drive needs polled queues
+  Registration registered_buffers = Registration::kAuto;
+  std::vector<int> cpus;                   ///< where the engine's threads run; empty: anywhere
   bool single_submit = false;              ///< one system call a block instead of one a batch
   bool overlap_events = true;              ///< false: fill the queue, wait for all of it, repeat
   std::optional<SimulatedDrive> simulate;  ///< the engine is a throttled thread engine
   std::optional<FaultPlan> faults;         ///< wraps the engine's drive
 };
 
-/// Makes the engine that `options` name. kAuto probes io_uring, then threads; `notice`, where
-/// given, receives one line that says what was chosen and why. A named engine that is not to be had
-/// is kUnavailable; options out of range are kInvalidArgument.
+/// Makes the engine that `options` name. kAuto probes io_uring, libaio, then threads; `notice`,
+/// where given, receives one line that says what was chosen and why. A named engine, sqpoll or
+/// iopoll that is not to be had is kUnavailable, never silently another one; options out of range
+/// are kInvalidArgument, and so are sqpoll and iopoll with another engine than io_uring.
 Result<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& options,
                                              std::string* notice = nullptr);
 

@@ -6,6 +6,10 @@ namespace penstock::aio {
 namespace {
 
 const char* Advice(Operation operation, int error_number) {
+  if (operation == Operation::kSync && error_number != EBADF) {
+    // The kernel reports a failed write-back once and forgets the pages: a second try would lie.
+    return "; what was written since the last sync may be lost; see the kernel log";
+  }
   switch (error_number) {
     case EIO:
       return "; see the kernel log for the state of the drive";
@@ -17,6 +21,10 @@ const char* Advice(Operation operation, int error_number) {
                                             : "; is the file open?";
     case EINVAL:
       return "; does the file system support direct I/O of this alignment?";
+    case EOPNOTSUPP:
+      return "; iopoll needs O_DIRECT and a drive with polled queues (for nvme the module "
+             "parameter "
+             "poll_queues); switch it off otherwise";
     case EAGAIN:
     case EINTR:
       return "; it was tried again and again";
@@ -25,13 +33,31 @@ const char* Advice(Operation operation, int error_number) {
   }
 }
 
+std::string DescribePart(const Request& request, FileOffset position, Bytes size) {
+  if (request.operation == Operation::kSync) {
+    return fmt::format("sync of {} (fdatasync)", request.file->path());
+  }
+  return fmt::format("{} of {} bytes at offset {} of {}", ToString(request.operation), size.value,
+                     position.value, request.file->path());
+}
+
+bool IsTransient(Operation operation, int error_number) {
+  return error_number == EINTR || (error_number == EAGAIN && operation != Operation::kSync);
+}
+
 }  // namespace
 
+std::string Describe(const Request& request) {
+  return DescribePart(request, request.offset, Bytes{request.buffer.size()});
+}
+
 Classified Classify(Operation operation, Bytes size, Bytes alignment, int64_t result) {
-  if (result == -EINTR || result == -EAGAIN) {
-    return {.verdict = Verdict::kTransient, .error_number = static_cast<int>(-result)};
+  if (result < 0) {
+    const auto error_number = static_cast<int>(-result);
+    return {
+        .verdict = IsTransient(operation, error_number) ? Verdict::kTransient : Verdict::kFailed,
+        .error_number = error_number};
   }
-  if (result < 0) return {.verdict = Verdict::kFailed, .error_number = static_cast<int>(-result)};
   const Bytes transferred{static_cast<uint64_t>(result)};
   if (transferred > size) return {.verdict = Verdict::kOverLong, .transferred = transferred};
   if (transferred == size) return {.verdict = Verdict::kFull, .transferred = transferred};
@@ -44,8 +70,7 @@ Classified Classify(Operation operation, Bytes size, Bytes alignment, int64_t re
 
 Error DescribeFailure(const Request& request, FileOffset position, Bytes size,
                       const Classified& classified) {
-  std::string what = fmt::format("{} of {} bytes at offset {} of {}", ToString(request.operation),
-                                 size.value, position.value, request.file->path());
+  std::string what = DescribePart(request, position, size);
   if (size.value != request.buffer.size()) {
     what += fmt::format(" (in a request for {} bytes at {})", request.buffer.size(),
                         request.offset.value);

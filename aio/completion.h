@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "aio/aio.h"
 #include "base/result.h"
@@ -12,7 +13,8 @@ namespace penstock::aio {
 enum class Verdict {
   kFull,       ///< everything was transferred
   kShort,      ///< a part was transferred; go on behind it
-  kTransient,  ///< nothing was transferred, try again: EINTR, EAGAIN, or a write that took nothing
+  kTransient,  ///< nothing was transferred, try again: EINTR, EAGAIN, or a write that took nothing;
+               ///< of a sync EINTR alone
   kEndOfFile,  ///< a read met the end of the file
   kOverLong,   ///< more was reported than asked for
   kFailed,     ///< any other errno
@@ -25,6 +27,9 @@ struct Classified {
   Bytes transferred;
   int error_number = 0;  ///< kFailed and kTransient
 };
+
+/// "read of 4096 bytes at offset 0 of /path", for messages. The request must have a file.
+std::string Describe(const Request& request);
 
 /// `result` is the bytes transferred or a negative errno, of `size` bytes on a file of `alignment`.
 Classified Classify(Operation operation, Bytes size, Bytes alignment, int64_t result);

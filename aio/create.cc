@@ -1,10 +1,13 @@
 // Chooses and makes the drive that the options name.
-#include <cmath>
+#include <sched.h>
+
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "aio/aio.h"
 #include "aio/fault_drive.h"
+#include "aio/libaio_drive.h"
 #include "aio/request_engine.h"
 #include "aio/thread_drive.h"
 #include "aio/throttled_drive.h"
@@ -37,6 +40,16 @@ Status CheckSimulate(const SimulatedDrive& speed, EngineKind kind) {
                    ToString(kind));
 }
 
+Status CheckPolling(const EngineOptions& options) {
+  if (!options.sqpoll && !options.iopoll) return {};
+  const bool may_be_uring = options.kind == EngineKind::kAuto || options.kind == EngineKind::kUring;
+  if (may_be_uring && !options.simulate) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "aio options: {} is for io_uring only, and the engine is {}; switch it off",
+                   options.sqpoll ? "sqpoll" : "iopoll",
+                   options.simulate ? "simulated" : ToString(options.kind));
+}
+
 Status CheckOptions(const EngineOptions& options) {
   if (options.block_size < 4_KiB || options.block_size > 1_GiB ||
       options.block_size.value % (4_KiB).value != 0) {
@@ -50,7 +63,8 @@ Status CheckOptions(const EngineOptions& options) {
   PENSTOCK_TRY(CheckRange("thread_count", options.thread_count, 1, 64));
   if (options.faults) PENSTOCK_TRY(CheckFaults(*options.faults));
   if (options.simulate) PENSTOCK_TRY(CheckSimulate(*options.simulate, options.kind));
-  return {};
+  for (const int cpu : options.cpus) PENSTOCK_TRY(CheckRange("cpus", cpu, 0, CPU_SETSIZE - 1));
+  return CheckPolling(options);
 }
 
 Result<std::unique_ptr<Drive>> MakeThreadDrive(const EngineOptions& options) {
@@ -63,13 +77,27 @@ Result<std::unique_ptr<Drive>> MakeThreadDrive(const EngineOptions& options) {
 Result<std::unique_ptr<Drive>> MakeUringDrive(const EngineOptions& options) {
   PENSTOCK_ASSIGN(std::unique_ptr<UringDrive> ring,
                   UringDrive::Create({.queue_depth = options.queue_depth,
-                                      .single_submit = options.single_submit}));
+                                      .single_submit = options.single_submit,
+                                      .sqpoll = options.sqpoll,
+                                      .iopoll = options.iopoll,
+                                      .cpus = options.cpus}));
   return std::unique_ptr<Drive>(std::move(ring));
 }
 
+Result<std::unique_ptr<Drive>> MakeLibaioDrive(const EngineOptions& options) {
+  PENSTOCK_ASSIGN(std::unique_ptr<LibaioDrive> drive,
+                  LibaioDrive::Create(options.queue_depth, options.single_submit));
+  return std::unique_ptr<Drive>(std::move(drive));
+}
+
+Result<std::unique_ptr<Drive>> MakePlainDrive(const EngineOptions& options, EngineKind kind) {
+  if (kind == EngineKind::kUring) return MakeUringDrive(options);
+  if (kind == EngineKind::kLibaio) return MakeLibaioDrive(options);
+  return MakeThreadDrive(options);
+}
+
 Result<std::unique_ptr<Drive>> MakeDrive(const EngineOptions& options, EngineKind kind) {
-  Result<std::unique_ptr<Drive>> drive =
-      kind == EngineKind::kUring ? MakeUringDrive(options) : MakeThreadDrive(options);
+  Result<std::unique_ptr<Drive>> drive = MakePlainDrive(options, kind);
   if (!drive.ok() || !options.faults) return drive;
   return std::unique_ptr<Drive>(
       std::make_unique<FaultDrive>(std::move(drive).value(), *options.faults, options.queue_depth));
@@ -83,13 +111,27 @@ Result<std::unique_ptr<Engine>> MakeEngine(const EngineOptions& options, EngineK
 
 Result<std::unique_ptr<Engine>> MakeFirstAvailable(const EngineOptions& options,
                                                    std::string& notice) {
-  Result<std::unique_ptr<Engine>> ring = MakeEngine(options, EngineKind::kUring);
-  if (ring.ok()) {
-    notice = "aio engine io_uring: the kernel offers it";
-    return ring;
+  std::string why_not;
+  for (const EngineKind kind : {EngineKind::kUring, EngineKind::kLibaio}) {
+    Result<std::unique_ptr<Engine>> engine = MakeEngine(options, kind);
+    const bool unavailable = !engine.ok() && engine.error().code == ErrorCode::kUnavailable;
+    if (!unavailable) {
+      notice = fmt::format("aio engine {}: {}", ToString(kind),
+                           why_not.empty() ? "the kernel offers it" : why_not);
+      return engine;
+    }
+    why_not += (why_not.empty() ? "" : "; ") + engine.error().message;
   }
-  notice = fmt::format("aio engine threads: {}", ring.error().message);
+  notice = fmt::format("aio engine threads: {}", why_not);
   return MakeEngine(options, EngineKind::kThreads);
+}
+
+Result<std::unique_ptr<Engine>> MakeNamed(const EngineOptions& options, EngineKind kind) {
+  Result<std::unique_ptr<Engine>> engine = MakeEngine(options, kind);
+  if (engine.ok() || engine.error().code != ErrorCode::kUnavailable) return engine;
+  const bool polls = options.sqpoll || options.iopoll;
+  return MakeError(ErrorCode::kUnavailable, "{}; {}", engine.error().message,
+                   polls ? "switch sqpoll and iopoll off" : "choose another aio engine, or auto");
 }
 
 }  // namespace
@@ -110,11 +152,6 @@ const char* ToString(EngineKind kind) {
 
 Result<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& options, std::string* notice) {
   PENSTOCK_TRY(CheckOptions(options));
-  if (options.kind == EngineKind::kLibaio) {
-    return MakeError(ErrorCode::kUnavailable,
-                     "aio engine libaio: this build does not have it yet; use auto, io_uring or "
-                     "threads");
-  }
   std::string line;
   if (notice == nullptr) notice = &line;
   if (options.simulate) {
@@ -124,9 +161,12 @@ Result<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& options, std::
                     options.simulate->shared ? " (shared)" : "", options.simulate->latency_us);
     return MakeEngine(options, EngineKind::kThreads);
   }
-  if (options.kind == EngineKind::kAuto) return MakeFirstAvailable(options, *notice);
-  *notice = fmt::format("aio engine {}: as asked for", ToString(options.kind));
-  return MakeEngine(options, options.kind);
+  // Only io_uring polls, so asking for it names the engine.
+  const bool polls = options.sqpoll || options.iopoll;
+  if (options.kind == EngineKind::kAuto && !polls) return MakeFirstAvailable(options, *notice);
+  const EngineKind kind = polls ? EngineKind::kUring : options.kind;
+  *notice = fmt::format("aio engine {}: as asked for", ToString(kind));
+  return MakeNamed(options, kind);
 }
 
 }  // namespace penstock::aio

@@ -23,13 +23,13 @@
 
 namespace penstock::aio {
 
-/// One transfer that a drive is to try once.
+/// One transfer (or sync, which has no data) that a drive is to try once.
 struct BlockOperation {
   Operation operation = Operation::kRead;
   int fd = -1;
   FileOffset offset;
   std::span<std::byte> data;
-  Bytes alignment;  ///< of the file: what parts of the block must be multiples of
+  Bytes alignment;  ///< what parts of the block must be multiples of; 1 through the page cache
   uint32_t slot = 0;
 };
 
@@ -50,6 +50,12 @@ class Drive {
   virtual void Reap(size_t at_least, std::vector<BlockResult>& results) = 0;
   /// Makes the running or the next Reap return. Any thread.
   virtual void Wake() = 0;
+
+  /// As Engine's; a line that says what was registered. Errors: kUnavailable where it cannot be.
+  virtual Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory);
+  virtual void RegisterFile(const File& /*file*/) {}
+  virtual void UnregisterFile(const File& /*file*/) {}
+
   virtual const std::string& name() const = 0;
 };
 

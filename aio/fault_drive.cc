@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <numeric>
 #include <utility>
 
 #include "base/random.h"
@@ -43,20 +44,21 @@ void FaultDrive::ApplyListed(const Fault& fault, uint64_t position, Fate& fate) 
   }
 }
 
-void FaultDrive::ApplyRandom(uint64_t position, Fate& fate) const {
+void FaultDrive::ApplyRandom(Operation operation, uint64_t position, Fate& fate) const {
   const auto bits = Philox(plan_.seed, kFaultStream, position);
   if (Chance(bits[0]) < plan_.error_chance) fate.error_number = EIO;
   if (Chance(bits[1]) < plan_.transient_chance) {
-    fate.error_number = (bits[1] & 1) == 0 ? EINTR : EAGAIN;
+    // Of a sync only EINTR is transient.
+    fate.error_number = (bits[1] & 1) == 0 || operation == Operation::kSync ? EINTR : EAGAIN;
   }
   if (Chance(bits[2]) < plan_.short_chance) fate.cut_short = true;
 }
 
 FaultDrive::Fate FaultDrive::Decide(Operation operation) {
   const auto index = static_cast<size_t>(operation);
-  const uint64_t position = seen_[0] + seen_[1];
+  const uint64_t position = std::accumulate(seen_.begin(), seen_.end(), uint64_t{0});
   Fate fate;
-  ApplyRandom(position, fate);
+  ApplyRandom(operation, position, fate);
   for (const Fault& fault : plan_.faults) {
     if (fault.operation && *fault.operation != operation) continue;
     ApplyListed(fault, fault.operation ? seen_[index] : position, fate);

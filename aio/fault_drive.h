@@ -11,7 +11,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,7 @@
 namespace penstock::aio {
 
 inline constexpr uint64_t kDelayedBehind = 64;
+inline constexpr size_t kOperationCount = 3;
 
 class FaultDrive final : public Drive {
  public:
@@ -28,6 +31,11 @@ class FaultDrive final : public Drive {
   void Submit(const BlockOperation& block) override;
   void Reap(size_t at_least, std::vector<BlockResult>& results) override;
   void Wake() override { base_->Wake(); }
+  Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) override {
+    return base_->RegisterBuffers(memory);
+  }
+  void RegisterFile(const File& file) override { base_->RegisterFile(file); }
+  void UnregisterFile(const File& file) override { base_->UnregisterFile(file); }
   const std::string& name() const override { return name_; }
 
  private:
@@ -44,7 +52,7 @@ class FaultDrive final : public Drive {
 
   Fate Decide(Operation operation);
   void ApplyListed(const Fault& fault, uint64_t position, Fate& fate) const;
-  void ApplyRandom(uint64_t position, Fate& fate) const;
+  void ApplyRandom(Operation operation, uint64_t position, Fate& fate) const;
   void CollectFromBase(size_t at_least);
   void ReleaseDelayed();
   void Report(std::vector<BlockResult>& results);
@@ -52,8 +60,8 @@ class FaultDrive final : public Drive {
   const std::string name_;
   const std::unique_ptr<Drive> base_;
   const FaultPlan plan_;
-  std::array<uint64_t, 2> seen_{};  ///< blocks so far, by operation
-  std::vector<bool> delay_slot_;    ///< by slot: its result is to be delayed
+  std::array<uint64_t, kOperationCount> seen_{};  ///< blocks so far, by operation
+  std::vector<bool> delay_slot_;                  ///< by slot: its result is to be delayed
   size_t in_base_ = 0;
   uint64_t reported_ = 0;
   uint64_t draws_ = 0;  ///< random numbers used up by `reorder`

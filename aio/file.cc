@@ -117,8 +117,17 @@ Result<File> File::Open(const std::string& path, const OpenOptions& options) {
     if (options.create) ::unlink(path.c_str());
     return fd.error();
   }
-  const Bytes alignment = options.direct ? DirectAlignment(fd->get()) : 1_B;
-  return Adopt(std::move(fd).value(), path, alignment);
+  if (!options.direct) return Adopt(std::move(fd).value(), path, 1_B);
+  OpenOptions buffered = options;
+  buffered.direct = false;
+  PENSTOCK_ASSIGN(UniqueFd buffered_fd, OpenExisting(path, buffered));
+  // No read-ahead: the page cache holds the pages that unaligned requests touch and no others, as
+  // direct I/O runs on their neighbours.
+  ::posix_fadvise(buffered_fd.get(), 0, 0, POSIX_FADV_RANDOM);
+  const Bytes alignment = DirectAlignment(fd->get());
+  File file = Adopt(std::move(fd).value(), path, alignment);
+  file.buffered_fd_ = std::move(buffered_fd);
+  return file;
 }
 
 File File::Adopt(UniqueFd fd, std::string name, Bytes alignment) {

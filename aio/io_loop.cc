@@ -14,6 +14,22 @@ FileOffset Position(const Block& block) {
 
 Bytes Remaining(const Block& block) { return block.size - block.transferred; }
 
+int DescriptorOf(const Block& block) {
+  const File& file = *block.request->request.file;
+  return block.buffered ? file.buffered_fd() : file.fd();
+}
+
+/// What parts of the block must be multiples of.
+Bytes AlignmentOf(const Block& block) {
+  return block.buffered ? 1_B : block.request->request.file->alignment();
+}
+
+void MarkCancelled(PendingRequest& request) {
+  if (!request.outcome.ok()) return;
+  request.outcome = MakeError(ErrorCode::kCancelled, "{}: cancelled before the drive had all of it",
+                              Describe(request.request));
+}
+
 }  // namespace
 
 IoLoop::IoLoop(Drive& drive, const EngineOptions& options, Finish finish)
@@ -32,13 +48,21 @@ void IoLoop::Add(std::shared_ptr<PendingRequest> request) {
   queue_.Push(std::move(request));
 }
 
+void IoLoop::Cancel() {
+  for (const std::shared_ptr<PendingRequest>& request : queue_.TakeAll()) {
+    MarkCancelled(*request);
+    if (request->open_blocks == 0) FinishRequest(*request);
+  }
+  for (const uint32_t slot : resend_) MarkCancelled(*blocks_[slot].request);
+}
+
 bool IoLoop::has_room() const { return overlap_events_ ? !free_.empty() : in_flight_ == 0; }
 
 void IoLoop::Fill() {
   if (!overlap_events_ && in_flight_ > 0) return;
   for (; !resend_.empty(); resend_.pop_front()) {
     const uint32_t slot = resend_.front();
-    // A sibling failed while this one waited: nobody wants its bytes any more.
+    // It was cancelled, or a sibling failed, while it waited: nobody wants its bytes any more.
     if (blocks_[slot].request->outcome.ok()) {
       Send(slot);
     } else {
@@ -60,10 +84,10 @@ void IoLoop::Send(uint32_t slot) {
   ++in_flight_;
   stats_.max_in_flight = std::max(stats_.max_in_flight, static_cast<int>(in_flight_));
   drive_.Submit({.operation = request.operation,
-                 .fd = request.file->fd(),
+                 .fd = DescriptorOf(block),
                  .offset = Position(block),
                  .data = request.buffer.subspan(start.value, Remaining(block).value),
-                 .alignment = request.file->alignment(),
+                 .alignment = AlignmentOf(block),
                  .slot = slot});
 }
 
@@ -81,7 +105,7 @@ void IoLoop::Handle(const BlockResult& result) {
   const Block& block = blocks_[result.slot];
   const Request& request = block.request->request;
   const Classified classified =
-      Classify(request.operation, Remaining(block), request.file->alignment(), result.result);
+      Classify(request.operation, Remaining(block), AlignmentOf(block), result.result);
   switch (classified.verdict) {
     case Verdict::kFull:
     case Verdict::kShort:
@@ -104,10 +128,23 @@ void IoLoop::Advance(uint32_t slot, const Classified& classified) {
     resend_.push_back(slot);
     return;
   }
-  const bool read = block.request->request.operation == Operation::kRead;
-  (read ? stats_.read_bytes : stats_.write_bytes) += block.size.value;
-  ++stats_.blocks;
+  Count(block);
   Close(slot);
+}
+
+void IoLoop::Count(const Block& block) {
+  switch (block.request->request.operation) {
+    case Operation::kRead:
+      stats_.read_bytes += block.size.value;
+      break;
+    case Operation::kWrite:
+      stats_.write_bytes += block.size.value;
+      break;
+    case Operation::kSync:
+      ++stats_.syncs;
+      return;
+  }
+  ++stats_.blocks;
 }
 
 void IoLoop::TryAgain(uint32_t slot, const Classified& classified) {

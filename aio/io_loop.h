@@ -38,6 +38,9 @@ class IoLoop {
   void Fill();
   /// Waits for results (or for a Wake of the drive) and acts on them.
   void Reap();
+  /// Fails what the drive does not have yet with kCancelled; what it has is awaited as ever. Blocks
+  /// that wait to be sent again are let go by the next Fill.
+  void Cancel();
 
   bool idle() const { return queue_.empty() && free_.size() == blocks_.size(); }
   /// Whether a request that arrived now would get a block to the drive at once.
@@ -49,6 +52,7 @@ class IoLoop {
   void Send(uint32_t slot);
   void Handle(const BlockResult& result);
   void Advance(uint32_t slot, const Classified& classified);
+  void Count(const Block& block);
   void TryAgain(uint32_t slot, const Classified& classified);
   void Fail(uint32_t slot, const Classified& classified);
   /// Frees the slot, and finishes the request when this was its last block.

@@ -1,10 +1,23 @@
 // How the threads of this module present themselves to the system.
 #pragma once
 
+#include <sched.h>
+
+#include <vector>
+
+#include "base/result.h"
+
 namespace penstock::aio {
 
 /// Names the calling thread (at most 15 characters) and leaves all signals to the program's own
 /// threads, so that an interrupt neither runs a handler here nor cuts a transfer short.
 void EnterIoThread(const char* name);
+
+/// Binds the calling thread, and those that it will start, to `cpus`; empty: leaves it as it is.
+/// Errors: kInvalidArgument where none of them can be used here.
+Status BindToCpus(const std::vector<int>& cpus);
+
+/// Precondition: every number is in [0, CPU_SETSIZE).
+cpu_set_t ToCpuSet(const std::vector<int>& cpus);
 
 }  // namespace penstock::aio

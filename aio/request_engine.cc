@@ -1,12 +1,10 @@
 #include "aio/request_engine.h"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <limits>
 #include <system_error>
 #include <utility>
 
+#include "aio/completion.h"
 #include "aio/io_thread.h"
 #include "base/check.h"
 
@@ -15,30 +13,22 @@ namespace {
 
 /// Why a request cannot be carried out at all, or success.
 Status Validate(const Request& request) {
-  const char* operation = ToString(request.operation);
   if (request.file == nullptr) {
-    return MakeError(ErrorCode::kInvalidArgument, "{} request without a file", operation);
+    return MakeError(ErrorCode::kInvalidArgument, "{} request without a file",
+                     ToString(request.operation));
   }
-  const uint64_t alignment = request.file->alignment().value;
-  const auto address = reinterpret_cast<uintptr_t>(request.buffer.data());
-  const auto describe = [&] {
-    return fmt::format("{} of {} bytes at offset {} of {}", operation, request.buffer.size(),
-                       request.offset.value, request.file->path());
-  };
+  if (request.operation == Operation::kSync) {
+    if (request.buffer.empty()) return {};
+    return MakeError(ErrorCode::kInvalidArgument, "{}: it has a buffer", Describe(request));
+  }
   if (request.buffer.empty()) {
-    return MakeError(ErrorCode::kInvalidArgument, "{}: the buffer is empty", describe());
+    return MakeError(ErrorCode::kInvalidArgument, "{}: the buffer is empty", Describe(request));
   }
   constexpr auto kLastOffset = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   if (request.offset.value > kLastOffset ||
       request.buffer.size() > kLastOffset - request.offset.value) {
     return MakeError(ErrorCode::kInvalidArgument, "{}: it ends beyond the largest file offset",
-                     describe());
-  }
-  if (request.offset.value % alignment != 0 || request.buffer.size() % alignment != 0 ||
-      address % alignment != 0) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "{}, buffer at {:#x}: offset, size and address must be multiples of {}",
-                     describe(), address, alignment);
+                     Describe(request));
   }
   return {};
 }
@@ -47,7 +37,7 @@ Status Validate(const Request& request) {
 
 Result<std::unique_ptr<Engine>> RequestEngine::Create(const EngineOptions& options,
                                                       const DriveFactory& factory) {
-  std::unique_ptr<RequestEngine> engine(new RequestEngine);
+  std::unique_ptr<RequestEngine> engine(new RequestEngine(options.registered_buffers));
   std::promise<Status> started;
   std::future<Status> outcome = started.get_future();
   try {
@@ -78,6 +68,7 @@ RequestEngine::~RequestEngine() {
 void RequestEngine::Run(const EngineOptions& options, const DriveFactory& factory,
                         std::promise<Status> started) {
   EnterIoThread("penstock-io");
+  if (Status bound = BindToCpus(options.cpus); !bound.ok()) return started.set_value(bound);
   Result<std::unique_ptr<Drive>> made = factory();
   if (!made.ok()) return started.set_value(made.error());
   const std::unique_ptr<Drive> drive = std::move(made).value();
@@ -104,15 +95,18 @@ bool RequestEngine::TakeSubmitted(IoLoop& loop) {
     wake_on_submit_ = false;
     if (stopping_ && submitted_.empty() && loop.idle()) return false;
     taken_.swap(submitted_);
+    taken_commands_.swap(commands_);
   }
   for (std::shared_ptr<PendingRequest>& request : taken_) loop.Add(std::move(request));
   taken_.clear();
+  for (Command& command : taken_commands_) command(loop);
+  taken_commands_.clear();
   return true;
 }
 
 bool RequestEngine::MayWait(const IoLoop& loop) {
   MutexLock lock(mutex_);
-  if (!submitted_.empty() && loop.has_room()) return false;
+  if (!commands_.empty() || (!submitted_.empty() && loop.has_room())) return false;
   if (stopping_ && loop.idle()) return false;
   wake_on_submit_ = loop.has_room();
   return true;
@@ -154,14 +148,40 @@ Ticket RequestEngine::Submit(Request request) {
   return ticket;
 }
 
-Status RequestEngine::Sync(const File& file) {
-  int result = 0;
-  do {
-    result = ::fdatasync(file.fd());
-  } while (result != 0 && errno == EINTR);
-  if (result == 0) return {};
-  // The kernel reports a failed write-back once and forgets the pages: a second try would lie.
-  return ErrnoError(errno, fmt::format("making {} durable (fdatasync)", file.path()));
+Status Engine::Sync(const File& file) {
+  return Submit({.operation = Operation::kSync, .file = &file}).Wait();
+}
+
+void RequestEngine::RunOnIoThread(Command command) {
+  PENSTOCK_CHECK(std::this_thread::get_id() != io_thread_.get_id(),
+                 "a completion callback called what waits for its own thread");
+  const std::future<void> done = command.get_future();
+  {
+    MutexLock lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  drive_->Wake();
+  done.wait();
+}
+
+void RequestEngine::Cancel() {
+  RunOnIoThread(Command([](IoLoop& loop) { loop.Cancel(); }));
+}
+
+Result<std::string> RequestEngine::RegisterBuffers(std::span<const std::span<std::byte>> memory) {
+  if (registered_buffers_ == Registration::kOff) return std::string();
+  Result<std::string> line = std::string();
+  RunOnIoThread(Command([&](IoLoop&) { line = drive_->RegisterBuffers(memory); }));
+  if (line.ok() || registered_buffers_ == Registration::kOn) return line;
+  return fmt::format("aio buffers are not registered: {}", line.error().message);
+}
+
+void RequestEngine::RegisterFile(const File& file) {
+  RunOnIoThread(Command([&](IoLoop&) { drive_->RegisterFile(file); }));
+}
+
+void RequestEngine::UnregisterFile(const File& file) {
+  RunOnIoThread(Command([&](IoLoop&) { drive_->UnregisterFile(file); }));
 }
 
 void RequestEngine::Drain() {

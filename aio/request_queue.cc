@@ -1,8 +1,10 @@
 #include "aio/request_queue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "aio/block_split.h"
 #include "base/check.h"
 
 namespace penstock::aio {
@@ -10,16 +12,9 @@ namespace {
 
 Bytes SizeOf(const PendingRequest& request) { return Bytes{request.request.buffer.size()}; }
 
-/// Blocks begin on multiples of the file's alignment, also where that is no divisor of the block
-/// size.
-Bytes BlockSizeFor(Bytes block_size, Bytes alignment) {
-  return std::max(alignment, alignment * (block_size / alignment));
-}
-
 }  // namespace
 
 void RequestQueue::Push(std::shared_ptr<PendingRequest> request) {
-  PENSTOCK_CHECK(SizeOf(*request).value > 0);
   classes_[static_cast<size_t>(request->request.priority)].push_back(std::move(request));
 }
 
@@ -52,11 +47,13 @@ Block RequestQueue::Cut() {
   passed_over_[chosen] = 0;
 
   auto& requests = classes_[chosen];
-  Block block{.request = requests.front(), .begin = requests.front()->cut};
-  PendingRequest& request = *block.request;
-  const Bytes most = BlockSizeFor(block_size_, request.request.file->alignment());
-  block.size = std::min(most, SizeOf(request) - request.cut);
-  request.cut += block.size;
+  PendingRequest& request = *requests.front();
+  const BlockPart part = BlockAt(request.request, request.cut, block_size_);
+  Block block{.request = requests.front(),
+              .begin = request.cut,
+              .size = part.size,
+              .buffered = part.buffered};
+  request.cut += part.size;
   ++request.open_blocks;
   if (request.cut == SizeOf(request)) requests.pop_front();
   return block;
@@ -65,6 +62,15 @@ Block RequestQueue::Cut() {
 void RequestQueue::Abandon(const PendingRequest& request) {
   std::erase_if(classes_[static_cast<size_t>(request.request.priority)],
                 [&](const auto& queued) { return queued.get() == &request; });
+}
+
+std::vector<std::shared_ptr<PendingRequest>> RequestQueue::TakeAll() {
+  std::vector<std::shared_ptr<PendingRequest>> all;
+  for (auto& requests : classes_) {
+    std::ranges::move(requests, std::back_inserter(all));
+    requests.clear();
+  }
+  return all;
 }
 
 }  // namespace penstock::aio

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <vector>
 
 #include "aio/aio.h"
 #include "aio/ticket_state.h"
@@ -31,6 +32,7 @@ struct Block {
   std::shared_ptr<PendingRequest> request;
   Bytes begin;  ///< relative to the request
   Bytes size;
+  bool buffered = false;  ///< through the page cache (see aio/block_split.h)
   Bytes transferred;
   int attempts = 0;  ///< transient failures since the last progress
 };
@@ -39,7 +41,7 @@ class RequestQueue {
  public:
   explicit RequestQueue(Bytes block_size) : block_size_(block_size) {}
 
-  /// Precondition: the request is valid and not empty.
+  /// Precondition: the request is valid.
   void Push(std::shared_ptr<PendingRequest> request);
   bool empty() const;
   /// The next block: of the oldest request of the highest class, or of the oldest request of a
@@ -47,6 +49,8 @@ class RequestQueue {
   Block Cut();
   /// Forgets what is not cut yet of a request that failed.
   void Abandon(const PendingRequest& request);
+  /// Forgets every request; those of which something is not cut yet.
+  std::vector<std::shared_ptr<PendingRequest>> TakeAll();
 
  private:
   size_t ChooseClass() const;

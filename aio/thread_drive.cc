@@ -1,26 +1,12 @@
 #include "aio/thread_drive.h"
 
-#include <sys/uio.h>
-
-#include <cerrno>
 #include <system_error>
 #include <utility>
 
+#include "aio/block_transfer.h"
 #include "aio/io_thread.h"
 
 namespace penstock::aio {
-namespace {
-
-int64_t Transfer(const BlockOperation& block) {
-  const iovec part = {block.data.data(), block.data.size()};
-  const auto offset = static_cast<off_t>(block.offset.value);
-  const ssize_t result = block.operation == Operation::kRead
-                             ? ::preadv2(block.fd, &part, 1, offset, 0)
-                             : ::pwritev2(block.fd, &part, 1, offset, 0);
-  return result < 0 ? -errno : result;
-}
-
-}  // namespace
 
 Result<std::unique_ptr<ThreadDrive>> ThreadDrive::Create(int thread_count) {
   std::unique_ptr<ThreadDrive> drive(new ThreadDrive);

@@ -1,4 +1,4 @@
-// A drive of threads that each carry out one preadv2 or pwritev2 at a time. Works on every kernel.
+// A drive of threads that each carry out one block at a time. Works on every kernel.
 //
 // Owns its threads; they end with it. Threads: see aio/drive.h.
 #pragma once

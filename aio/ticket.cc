@@ -42,7 +42,15 @@ Status WaitAll(std::span<const Ticket> tickets) {
 }
 
 const char* ToString(Operation operation) {
-  return operation == Operation::kRead ? "read" : "write";
+  switch (operation) {
+    case Operation::kRead:
+      return "read";
+    case Operation::kWrite:
+      return "write";
+    case Operation::kSync:
+      return "sync";
+  }
+  return "?";
 }
 
 }  // namespace penstock::aio

@@ -1,8 +1,11 @@
 #include "aio/uring_drive.h"
 
+#include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <string>
@@ -10,6 +13,8 @@
 #include <thread>
 #include <utility>
 
+#include "aio/block_transfer.h"
+#include "aio/io_thread.h"
 #include "base/check.h"
 
 namespace penstock::aio {
@@ -17,10 +22,23 @@ namespace {
 
 constexpr uint64_t kWakeTag = UINT64_MAX;
 
-int MakeRing(unsigned entries, unsigned flags, io_uring* ring) {
+constexpr unsigned kPollerIdleMs = 50;
+
+int MakeRing(const UringDrive::Options& options, unsigned flags, io_uring* ring) {
   io_uring_params params{};
   params.flags = flags;
-  return io_uring_queue_init_params(entries, ring, &params);
+  if (options.iopoll) params.flags |= IORING_SETUP_IOPOLL;
+  if (options.sqpoll) {
+    params.flags |= IORING_SETUP_SQPOLL;
+    params.sq_thread_idle = kPollerIdleMs;
+    if (!options.cpus.empty()) {
+      // It can be bound to one CPU; the last, as the I/O thread is likely to start on the first.
+      params.flags |= IORING_SETUP_SQ_AFF;
+      params.sq_thread_cpu = static_cast<unsigned>(options.cpus.back());
+    }
+  }
+  // One entry more than blocks: the read of the eventfd.
+  return io_uring_queue_init_params(static_cast<unsigned>(options.queue_depth) + 1, ring, &params);
 }
 
 std::string ErrorText(int error_number) { return std::generic_category().message(error_number); }
@@ -39,31 +57,52 @@ const char* Reason(int error_number) {
   }
 }
 
+void Prepare(const BlockOperation& block, int fd, std::optional<int> buffer, io_uring_sqe* entry) {
+  void* data = block.data.data();
+  const auto size = static_cast<unsigned>(block.data.size());
+  const uint64_t offset = block.offset.value;
+  if (block.operation == Operation::kSync) {
+    io_uring_prep_fsync(entry, fd, IORING_FSYNC_DATASYNC);
+  } else if (block.operation == Operation::kRead) {
+    if (buffer) return io_uring_prep_read_fixed(entry, fd, data, size, offset, *buffer);
+    io_uring_prep_read(entry, fd, data, size, offset);
+  } else {
+    if (buffer) return io_uring_prep_write_fixed(entry, fd, data, size, offset, *buffer);
+    io_uring_prep_write(entry, fd, data, size, offset);
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<UringDrive>> UringDrive::Create(const Options& options) {
-  std::unique_ptr<UringDrive> drive(new UringDrive(options.single_submit));
+  std::unique_ptr<UringDrive> drive(new UringDrive(options));
   PENSTOCK_TRY(drive->SetUp(options));
   return drive;
 }
 
 Status UringDrive::SetUp(const Options& options) {
-  // One entry more than blocks: the read of the eventfd.
-  const auto entries = static_cast<unsigned>(options.queue_depth) + 1;
   int result = -EINVAL;
-  if (!options.plain_ring) {
-    result = MakeRing(entries, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, &ring_);
+  // The kernel refuses deferred task work where a thread of its own submits.
+  if (!options.plain_ring && !options.sqpoll) {
+    result = MakeRing(options, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, &ring_);
   }
-  if (result == -EINVAL) result = MakeRing(entries, 0, &ring_);
+  if (result == -EINVAL) result = MakeRing(options, 0, &ring_);
   if (result < 0) {
-    return MakeError(ErrorCode::kUnavailable, "io_uring: {}: {}; use the thread engine",
+    return MakeError(ErrorCode::kUnavailable, "io_uring{}{}: {}: {}",
+                     options.sqpoll ? " with sqpoll" : "", options.iopoll ? " with iopoll" : "",
                      Reason(-result), ErrorText(-result));
   }
   ring_exists_ = true;
   PENSTOCK_TRY(CheckOperations());
+  registrations_.emplace(&ring_);
+  if (!options.cpus.empty()) {
+    const cpu_set_t set = ToCpuSet(options.cpus);
+    // Kernels before 5.14 cannot say where these helpers run, and leave them anywhere.
+    (void)io_uring_register_iowq_aff(&ring_, sizeof(set), &set);
+  }
   wake_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC));
   if (!wake_fd_.valid()) return ErrnoError(errno, "io_uring: making an eventfd");
-  ReadWakeups();
+  if (!iopoll_) ReadWakeups();
   return {};
 }
 
@@ -76,8 +115,7 @@ Status UringDrive::CheckOperations() {
   if (supported) return {};
   return MakeError(
       ErrorCode::kUnavailable,
-      "io_uring: this kernel lacks its read and write operations (they came with 5.6); "
-      "use the thread engine");
+      "io_uring: this kernel lacks its read and write operations (they came with 5.6)");
 }
 
 UringDrive::~UringDrive() {
@@ -96,21 +134,37 @@ void UringDrive::ReadWakeups() {
   io_uring_sqe_set_data64(entry, kWakeTag);
 }
 
+void UringDrive::AwaitWakeup() {
+  pollfd waiting{.fd = wake_fd_.get(), .events = POLLIN, .revents = 0};
+  if (::poll(&waiting, 1, -1) <= 0) return;
+  const ssize_t count = ::read(wake_fd_.get(), &wakeups_, sizeof(wakeups_));
+  PENSTOCK_CHECK(count == sizeof(wakeups_) || errno == EINTR, "reading from an eventfd: {}",
+                 ErrorText(errno));
+}
+
 void UringDrive::Submit(const BlockOperation& block) {
-  io_uring_sqe* entry = NextEntry();
-  const auto size = static_cast<unsigned>(block.data.size());
-  if (block.operation == Operation::kRead) {
-    io_uring_prep_read(entry, block.fd, block.data.data(), size, block.offset.value);
-  } else {
-    io_uring_prep_write(entry, block.fd, block.data.data(), size, block.offset.value);
+  if (iopoll_ && (block.operation == Operation::kSync || block.alignment == 1_B)) {
+    ready_.push_back({block.slot, Transfer(block)});
+    return;
   }
+  io_uring_sqe* entry = NextEntry();
+  const std::optional<int> file = registrations_->FileIndex(block.fd);
+  Prepare(block, file.value_or(block.fd), registrations_->BufferIndex(block.data), entry);
+  if (file) io_uring_sqe_set_flags(entry, IOSQE_FIXED_FILE);
   io_uring_sqe_set_data64(entry, block.slot);
+  ++in_ring_;
   if (single_submit_) SubmitAndWait(0);
 }
 
 void UringDrive::SubmitAndWait(unsigned at_least) {
-  const int result = at_least > 0 ? io_uring_submit_and_wait(&ring_, at_least)
-                                  : io_uring_submit_and_get_events(&ring_);
+  int result = 0;
+  if (at_least > 0) {
+    result = io_uring_submit_and_wait(&ring_, at_least);
+  } else if (sqpoll_) {
+    result = io_uring_submit(&ring_);
+  } else {
+    result = io_uring_submit_and_get_events(&ring_);
+  }
   if (result >= 0) return;
   // The kernel is short of resources or a signal came: what was not taken stays in the ring and
   // goes with the next call. Anything else means that the ring itself is broken, with buffers in
@@ -121,7 +175,18 @@ void UringDrive::SubmitAndWait(unsigned at_least) {
 }
 
 void UringDrive::Reap(size_t at_least, std::vector<BlockResult>& results) {
+  if (!ready_.empty()) at_least = 0;
+  results.insert(results.end(), ready_.begin(), ready_.end());
+  ready_.clear();
+  if (iopoll_ && in_ring_ == 0) {
+    if (at_least > 0) AwaitWakeup();
+    return;
+  }
   SubmitAndWait(static_cast<unsigned>(at_least));
+  Collect(results);
+}
+
+void UringDrive::Collect(std::vector<BlockResult>& results) {
   std::array<io_uring_cqe*, 64> completions;
   unsigned count = 0;
   while ((count = io_uring_peek_batch_cqe(&ring_, completions.data(), completions.size())) > 0) {
@@ -130,6 +195,7 @@ void UringDrive::Reap(size_t at_least, std::vector<BlockResult>& results) {
       if (completion.user_data == kWakeTag) {
         ReadWakeups();
       } else {
+        --in_ring_;
         results.push_back({static_cast<uint32_t>(completion.user_data), completion.res});
       }
     }
@@ -144,6 +210,20 @@ void UringDrive::Wake() {
     written = ::write(wake_fd_.get(), &one, sizeof(one));
   } while (written < 0 && errno == EINTR);
   PENSTOCK_CHECK(written == sizeof(one), "writing to an eventfd: {}", ErrorText(errno));
+}
+
+Result<std::string> UringDrive::RegisterBuffers(std::span<const std::span<std::byte>> memory) {
+  return registrations_->RegisterBuffers(memory);
+}
+
+void UringDrive::RegisterFile(const File& file) {
+  registrations_->AddFile(file.fd());
+  registrations_->AddFile(file.buffered_fd());
+}
+
+void UringDrive::UnregisterFile(const File& file) {
+  registrations_->RemoveFile(file.fd());
+  registrations_->RemoveFile(file.buffered_fd());
 }
 
 }  // namespace penstock::aio

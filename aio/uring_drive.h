@@ -5,6 +5,10 @@
 // through an eventfd on which the ring always holds one read, so waiting costs nothing and polls
 // nothing.
 //
+// With sqpoll a kernel thread fetches the blocks, and sleeps after 50 ms without any. An iopoll
+// ring takes direct reads and writes alone: buffered blocks and syncs are carried out on the spot,
+// while blocks are in the ring Reap polls for them, and otherwise it waits for the eventfd itself.
+//
 // Owns the ring and the eventfd. Threads: see aio/drive.h. ThreadSanitizer needs no help here: the
 // ring is used by one thread, and buffers pass between it and the callers under the engine's locks.
 #pragma once
@@ -13,10 +17,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "aio/drive.h"
+#include "aio/uring_registrations.h"
 #include "base/unique_fd.h"
 
 namespace penstock::aio {
@@ -26,7 +33,10 @@ class UringDrive final : public Drive {
   struct Options {
     int queue_depth = 32;
     bool single_submit = false;  ///< one system call a block instead of one a batch
-    bool plain_ring = false;     ///< do not ask for the flags of newer kernels
+    bool sqpoll = false;
+    bool iopoll = false;
+    std::vector<int> cpus;    ///< of the kernel's threads that work for the ring; empty: anywhere
+    bool plain_ring = false;  ///< do not ask for the flags of newer kernels
   };
 
   /// Errors: kUnavailable where the kernel has no io_uring, forbids it or lacks the operations.
@@ -36,22 +46,33 @@ class UringDrive final : public Drive {
   void Submit(const BlockOperation& block) override;
   void Reap(size_t at_least, std::vector<BlockResult>& results) override;
   void Wake() override;
+  Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) override;
+  void RegisterFile(const File& file) override;
+  void UnregisterFile(const File& file) override;
   const std::string& name() const override { return name_; }
 
  private:
-  explicit UringDrive(bool single_submit) : single_submit_(single_submit) {}
+  explicit UringDrive(const Options& options)
+      : single_submit_(options.single_submit), sqpoll_(options.sqpoll), iopoll_(options.iopoll) {}
   Status SetUp(const Options& options);
   Status CheckOperations();
   io_uring_sqe* NextEntry();
   void ReadWakeups();
+  void AwaitWakeup();
   void SubmitAndWait(unsigned at_least);
+  void Collect(std::vector<BlockResult>& results);
 
   const std::string name_ = "io_uring";
   const bool single_submit_;
+  const bool sqpoll_;
+  const bool iopoll_;
   bool ring_exists_ = false;
   io_uring ring_{};
+  std::optional<UringRegistrations> registrations_;
   UniqueFd wake_fd_;
-  uint64_t wakeups_ = 0;  ///< where the kernel puts the eventfd's count
+  uint64_t wakeups_ = 0;            ///< where the kernel puts the eventfd's count
+  size_t in_ring_ = 0;              ///< blocks
+  std::vector<BlockResult> ready_;  ///< of blocks that were carried out on the spot
 };
 
 }  // namespace penstock::aio

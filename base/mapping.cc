@@ -1,9 +1,17 @@
 #include "base/mapping.h"
 
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <utility>
+#include <vector>
+
+#include "base/check.h"
 
 namespace penstock {
 namespace {
@@ -26,6 +34,24 @@ Result<Mapping> Mapping::Create(Bytes size) {
   mapping.data_ = static_cast<std::byte*>(data);
   mapping.size_ = rounded;
   return mapping;
+}
+
+Status Mapping::PreferNodes(std::span<const int> nodes) {
+  PENSTOCK_CHECK(!nodes.empty());
+  constexpr size_t kBits = sizeof(unsigned long) * CHAR_BIT;  // NOLINT(google-runtime-int): mbind's
+  const auto most = static_cast<size_t>(*std::max_element(nodes.begin(), nodes.end()));
+  std::vector<unsigned long> mask(most / kBits + 1);  // NOLINT(google-runtime-int)
+  for (int node : nodes) {
+    mask[static_cast<size_t>(node) / kBits] |= 1UL << (static_cast<size_t>(node) % kBits);
+  }
+  const int policy = nodes.size() == 1 ? MPOL_PREFERRED : MPOL_INTERLEAVE;
+  // The kernel reads one bit less than it is told.
+  if (::syscall(SYS_mbind, data_, size_.value, policy, mask.data(), mask.size() * kBits + 1, 0) !=
+      0) {
+    return ErrnoError(errno,
+                      fmt::format("placing {} of memory on NUMA nodes (mbind)", ToString(size_)));
+  }
+  return {};
 }
 
 Mapping::Mapping(Mapping&& other) noexcept

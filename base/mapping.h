@@ -21,6 +21,11 @@ class Mapping {
   Mapping& operator=(Mapping&& other) noexcept;
   ~Mapping();
 
+  /// Asks for pages on these NUMA nodes, in turns where there are several, or elsewhere where those
+  /// are full. For pages that were not touched yet. Errors: of mbind, which sandboxes often
+  /// refuse.
+  Status PreferNodes(std::span<const int> nodes);
+
   std::byte* data() const { return data_; }
   Bytes size() const { return size_; }
 

@@ -24,6 +24,9 @@ class Slab {
   /// Errors: kOutOfMemory.
   static Result<Slab> Create(Bytes size);
 
+  /// As Mapping::PreferNodes: before anything is written.
+  Status PreferNodes(std::span<const int> nodes) { return mapping_.PreferNodes(nodes); }
+
   /// The next `size` bytes, rounded up to kSlabAlignment. Cutting more than was created is a broken
   /// contract: the plan of the budget sums the same rounded sizes.
   std::span<std::byte> Cut(Bytes size);

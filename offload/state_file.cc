@@ -1,25 +1,15 @@
 #include "offload/state_file.h"
 
-#include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
-#include <cstring>
-#include <thread>
+#include <utility>
 
 #include "base/check.h"
-#include "base/folder.h"
-#include "base/mapping.h"
+#include "offload/tile_spread.h"
 
 namespace penstock::offload {
 namespace {
-
-constexpr Bytes kFormatAlignment = 4_KiB;
-constexpr auto kLockPatience = std::chrono::seconds(5);
-constexpr auto kLockInterval = std::chrono::milliseconds(50);
 
 Result<Uuid> RandomUuid() {
   Uuid uuid{};
@@ -29,19 +19,9 @@ Result<Uuid> RandomUuid() {
   return uuid;
 }
 
-Result<aio::File> OpenFile(const StateFileOptions& options, const std::string& path) {
-  if (options.simulated) {
-    UniqueFd fd(::memfd_create("penstock-state", MFD_CLOEXEC));
-    if (!fd.valid()) return ErrnoError(errno, "creating a simulated drive in memory");
-    return aio::File::Adopt(std::move(fd), "simulated drive", kFormatAlignment);
-  }
-  aio::File::OpenOptions open{.create = true, .writable = true, .direct = true};
-  auto file = aio::File::Open(path, open);
-  if (file.ok() || options.require_direct || file.error().code != ErrorCode::kUnavailable) {
-    return file;
-  }
-  open.direct = false;
-  return aio::File::Open(path, open);
+std::string FileName(const Uuid& uuid, size_t path) {
+  return fmt::format("penstock-{}{}.state", ToString(uuid),
+                     path == 0 ? "" : fmt::format(".{}", path));
 }
 
 }  // namespace
@@ -52,60 +32,87 @@ std::string ToString(const Uuid& uuid) {
   return text;
 }
 
-Status LockFile(int fd, bool exclusive, const std::string& path) {
-  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
-  while (::flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoError(errno, "locking " + path);
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return MakeError(ErrorCode::kUnavailable,
-                       "state file {} is in use by another process; wait for it or stop it", path);
-    }
-    std::this_thread::sleep_for(kLockInterval);
+StateFile::StateFile(const Uuid& uuid, const Layout& layout, const StateFileOptions& options)
+    : uuid_(uuid),
+      layout_(layout),
+      shape_{.slots = options.durable ? 2 : 1,
+             .paths = static_cast<uint32_t>(options.folders.size())},
+      speeds_(options.folders.size(), 0),
+      committed_slot_(layout.tiles.size(), -1) {}
+
+Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
+                                                     const StateFileOptions& options,
+                                                     std::span<aio::Engine* const> engines) {
+  PENSTOCK_CHECK(!engines.empty() && engines.size() == options.folders.size());
+  PENSTOCK_ASSIGN(const Uuid uuid, RandomUuid());
+  std::unique_ptr<StateFile> state(new StateFile(uuid, layout, options));
+  PENSTOCK_TRY(state->CreatePaths(options, engines));
+  PENSTOCK_TRY(state->ChooseShares(options));
+  // Path 0 last: where its header holds, all do.
+  for (size_t i = state->paths_.size(); i-- > 0;) {
+    StateHeader header = PlanState(uuid, layout, state->shape_, static_cast<uint32_t>(i));
+    PENSTOCK_TRY(state->paths_[i]->WriteHead(header));
+    state->tiles_ = std::move(header.tiles);
+  }
+  return state;
+}
+
+Status StateFile::CreatePaths(const StateFileOptions& options,
+                              std::span<aio::Engine* const> engines) {
+  for (size_t i = 0; i < engines.size(); ++i) {
+    PENSTOCK_ASSIGN(std::unique_ptr<StatePath> path,
+                    StatePath::Create({.folder = options.folders[i],
+                                       .name = FileName(uuid_, i),
+                                       .require_direct = options.require_direct,
+                                       .simulated = options.simulated},
+                                      *engines[i]));
+    paths_.push_back(std::move(path));
   }
   return {};
 }
 
-StateFile::StateFile(aio::File file, StateHeader header, bool simulated, aio::Engine& engine)
-    : file_(std::move(file)),
-      header_(std::move(header)),
-      engine_(engine),
-      simulated_(simulated),
-      committed_slot_(header_.layout.tiles.size(), -1) {}
-
-Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
-                                                     const StateFileOptions& options,
-                                                     aio::Engine& engine) {
-  PENSTOCK_ASSIGN(const Uuid uuid, RandomUuid());
-  const std::string path = fmt::format("{}/penstock-{}.state", options.folder, ToString(uuid));
-  PENSTOCK_ASSIGN(aio::File file, OpenFile(options, path));
-  const Bytes drive_alignment = file.alignment();
-  std::unique_ptr<StateFile> state(new StateFile(
-      std::move(file), PlanState(uuid, layout, kFormatAlignment, options.durable ? 2 : 1),
-      options.simulated, engine));
-  if (drive_alignment > kFormatAlignment) {
-    return MakeError(
-        ErrorCode::kUnavailable,
-        "{} asks for I/O in units of {} bytes, and this version writes in units of {}; "
-        "use another drive",
-        options.folder, drive_alignment.value, kFormatAlignment.value);
+Status StateFile::ChooseShares(const StateFileOptions& options) {
+  if (paths_.size() == 1) return {};
+  // Simulated drives are made of the same memory.
+  if (options.simulated) {
+    shape_.path_of_tile = SpreadTiles(layout_, std::vector<double>(paths_.size(), 1));
+    return {};
   }
-  PENSTOCK_TRY(LockFile(state->file_.fd(), true, path));
-  PENSTOCK_TRY(state->file_.Allocate(state->header_.geometry.file_bytes));
-  PENSTOCK_TRY(state->WriteHead());
-  if (!options.simulated) PENSTOCK_TRY(SyncFolder(options.folder));
-  return state;
+  // No more than an equal share, so that measuring needs no space that the state does not.
+  const uint64_t elements = layout_.elements() / paths_.size();
+  const Bytes share = AlignUp(layout_.WeightBytes(elements) + layout_.RecordBytes(elements) + 1_B,
+                              shape_.alignment);
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    PENSTOCK_ASSIGN(speeds_[i], paths_[i]->Measure(options.probe, std::min(share, kProbeBytes)));
+  }
+  shape_.path_of_tile = SpreadTiles(layout_, speeds_);
+  return {};
 }
 
-StateFile::~StateFile() {
-  if (sequence_ == 0 && !simulated_) ::unlink(file_.path().c_str());
+std::vector<PathShare> StateFile::Shares() const {
+  std::vector<PathShare> shares;
+  const std::vector<double> parts = PathShares(layout_, tiles_, paths_.size());
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    shares.push_back(
+        {.path = paths_[i]->file_path(), .bytes_a_second = speeds_[i], .share = parts[i]});
+  }
+  return shares;
 }
 
-FileOffset StateFile::WeightOffset(TileId tile, int slot) const {
-  return header_.geometry.weights_offset[slot] + header_.tiles[Index(tile)].weight;
+aio::Ticket StateFile::Submit(PartRequest request) {
+  StatePath& path = PathOf(request.tile);
+  return path.Submit({.operation = request.operation,
+                      .offset = PartOffset(path.geometry(), tiles_[Index(request.tile)],
+                                           request.part, request.slot),
+                      .buffer = request.buffer,
+                      .priority = request.priority,
+                      .on_complete = std::move(request.on_complete)});
 }
 
-FileOffset StateFile::RecordOffset(TileId tile, int slot) const {
-  return header_.geometry.records_offset[slot] + header_.tiles[Index(tile)].record;
+std::string StateFile::Where(Part part, TileId tile, int slot) const {
+  const StatePath& path = PathOf(tile);
+  return fmt::format("{} at offset {}", path.file_path(),
+                     PartOffset(path.geometry(), tiles_[Index(tile)], part, slot).value);
 }
 
 int StateFile::WriteSlot(TileId tile) const {
@@ -114,40 +121,13 @@ int StateFile::WriteSlot(TileId tile) const {
   return 1 - committed;
 }
 
-Status StateFile::WriteAligned(FileOffset offset, const std::vector<std::byte>& bytes) {
-  const Bytes size = AlignUp(Bytes{bytes.size()}, header_.geometry.alignment);
-  PENSTOCK_ASSIGN(const Mapping buffer, Mapping::Create(size));
-  std::memcpy(buffer.data(), bytes.data(), bytes.size());
-  return engine_
-      .Submit({.operation = aio::Operation::kWrite,
-               .file = &file_,
-               .offset = offset,
-               .buffer = {buffer.data(), size.value},
-               .priority = aio::Priority::kWriteBack})
-      .Wait();
-}
-
-Status StateFile::WriteHead() {
-  const StateGeometry& plan = header_.geometry;
-  std::vector<std::byte> head = EncodeHead(header_);
-  const std::vector<std::byte> header(head.begin(),
-                                      head.begin() + static_cast<ptrdiff_t>(plan.alignment.value));
-  head.erase(head.begin(), head.begin() + static_cast<ptrdiff_t>(plan.alignment.value));
-  PENSTOCK_TRY(WriteAligned(plan.layout_offset, head));
-  for (FileOffset offset : plan.commit_offset) {
-    PENSTOCK_TRY(WriteAligned(offset, std::vector<std::byte>(plan.commit_bytes.value)));
-  }
-  PENSTOCK_TRY(engine_.Sync(file_));
-  PENSTOCK_TRY(WriteAligned(FileOffset{}, header));
-  return engine_.Sync(file_);
-}
-
 Status StateFile::PrepareWrites() {
   if (!failure_.ok() || slots() == 2 || !commit_stands_) return failure_;
-  for (FileOffset offset : header_.geometry.commit_offset) {
-    PENSTOCK_TRY(WriteAligned(offset, std::vector<std::byte>(header_.geometry.commit_bytes.value)));
+  const StateGeometry& plan = commits().geometry();
+  for (FileOffset place : plan.commit_offset) {
+    PENSTOCK_TRY(commits().Write(place, std::vector<std::byte>(plan.commit_bytes.value)));
   }
-  PENSTOCK_TRY(engine_.Sync(file_));
+  PENSTOCK_TRY(commits().Sync());
   commit_stands_ = false;
   return {};
 }
@@ -157,24 +137,33 @@ Status StateFile::Commit(CommitRecord record) {
   return failure_;
 }
 
+Status StateFile::SyncAll() {
+  std::vector<aio::Ticket> syncs;
+  for (const auto& path : paths_) {
+    syncs.push_back(path->Submit({.operation = aio::Operation::kSync}));
+  }
+  return aio::WaitAll(syncs);
+}
+
 Status StateFile::WriteCommit(CommitRecord record) {
-  PENSTOCK_CHECK(record.tiles.size() == header_.layout.tiles.size());
+  PENSTOCK_CHECK(record.tiles.size() == layout_.tiles.size());
   if (record.json.size() > kCommitJsonLimit.value) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the run's description has {} bytes, a commit holds {}; shorten the model's "
                      "config.json",
                      record.json.size(), kCommitJsonLimit.value);
   }
-  PENSTOCK_TRY(engine_.Sync(file_));
+  PENSTOCK_TRY(SyncAll());
   record.sequence = sequence_ + 1;
-  PENSTOCK_TRY(WriteAligned(header_.geometry.commit_offset[record.sequence % 2],
-                            EncodeCommit(header_.uuid, record)));
-  PENSTOCK_TRY(engine_.Sync(file_));
+  PENSTOCK_TRY(commits().Write(commits().geometry().commit_offset[record.sequence % 2],
+                               EncodeCommit(uuid_, record)));
+  PENSTOCK_TRY(commits().Sync());
   sequence_ = record.sequence;
   commit_stands_ = true;
   for (size_t i = 0; i < record.tiles.size(); ++i) {
     committed_slot_[i] = static_cast<int>(record.tiles[i].slot);
   }
+  for (const auto& path : paths_) path->Keep();
   return {};
 }
 

@@ -1,53 +1,75 @@
-// The state file: where tiles live on the drive, and which of their versions a crash leaves behind.
+// The state on the drives: where tiles live, and which of their versions a crash leaves behind.
 //
-// Owns the open, locked, preallocated file and the table of places: for each tile the slot of its
-// newest version on the drive, and the slot that the newest durable commit names. All I/O goes
-// through the engine it is given. Format and order of writes: docs/state_format.md.
+// One file for each path (offload::StatePath); which tile lies on which path is nobody else's
+// concern. Owns the table of places: for each tile the slot that the newest durable commit names.
+// Format and order of writes: docs/state_format.md.
 //
-// Threads: const functions from any thread; the others from one thread while no write is in flight
-// (offload::TileStore drains first). After a failed commit every call returns that failure.
+// Threads: const functions and Submit from any thread; the others from one thread while no write is
+// in flight (offload::TileStore drains first). After a failed commit every call returns that
+// failure.
 #pragma once
 
+#include <functional>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "aio/aio.h"
 #include "base/result.h"
 #include "offload/checksum.h"
+#include "offload/commit_record.h"
+#include "offload/drive_speed.h"
 #include "offload/layout.h"
 #include "offload/state_format.h"
+#include "offload/state_path.h"
 
 namespace penstock::offload {
 
 struct StateFileOptions {
-  std::string folder;   ///< the file's name is made from its UUID
-  bool durable = true;  ///< two slots
+  std::vector<std::string> folders;  ///< one for each path; files are named after the UUID
+  bool durable = true;               ///< two slots
   bool require_direct =
       true;                ///< false: fall back to buffered I/O (a RUN folder, not an nvme_path)
-  bool simulated = false;  ///< in memory (memfd), for a simulated drive: gone with the process
+  bool simulated = false;  ///< in memory, for simulated drives: gone with the process
+  SpeedProbe probe = MeasureSpeed;  ///< decides shares where there are several drives
+};
+
+/// I/O on one part of a tile.
+struct PartRequest {
+  Part part = Part::kWeight;
+  TileId tile{};
+  int slot = 0;
+  aio::Operation operation = aio::Operation::kRead;
+  std::span<std::byte> buffer;  ///< of the part's size
+  aio::Priority priority = aio::Priority::kParameterRead;
+  std::function<void(const Status&)> on_complete;  ///< as in aio::Request
+};
+
+/// What a path has of the state.
+struct PathShare {
+  std::string path;           ///< of its file
+  double bytes_a_second = 0;  ///< as measured; 0 where nothing was to be measured
+  double share = 1;           ///< of the elements, padding included
 };
 
 class StateFile {
  public:
-  /// Creates, locks and preallocates; writes the head; durable when it returns. Errors: kNotFound,
-  /// kPermission, kUnavailable (no O_DIRECT), kOutOfSpace with what is free and what is needed.
-  /// After an error nothing is left behind.
+  /// Creates, locks and preallocates a file for each path, `engines` one for each (they outlive
+  /// the state); durable when it returns. Errors: kNotFound, kPermission, kUnavailable (no
+  /// O_DIRECT), kOutOfSpace with what is free and what is needed. After an error nothing is left
+  /// behind.
   static Result<std::unique_ptr<StateFile>> Create(const Layout& layout,
                                                    const StateFileOptions& options,
-                                                   aio::Engine& engine);
+                                                   std::span<aio::Engine* const> engines);
 
-  /// Removes a file that never held a commit: it is of no use to anybody.
-  ~StateFile();
+  const Uuid& uuid() const { return uuid_; }
+  int slots() const { return shape_.slots; }
+  std::vector<PathShare> Shares() const;
 
-  const std::string& path() const { return file_.path(); }
-  const aio::File& file() const { return file_; }
-  const Uuid& uuid() const { return header_.uuid; }
-  int slots() const { return header_.geometry.slots; }
-
-  FileOffset WeightOffset(TileId tile, int slot) const;
-  FileOffset RecordOffset(TileId tile, int slot) const;
+  aio::Ticket Submit(PartRequest request);
+  /// "PATH at offset N", for messages.
+  std::string Where(Part part, TileId tile, int slot) const;
 
   /// The slot that the next version of a tile is written to: never one that a commit protects.
   int WriteSlot(TileId tile) const;
@@ -59,26 +81,27 @@ class StateFile {
   Status Commit(CommitRecord record);
 
  private:
-  StateFile(aio::File file, StateHeader header, bool simulated, aio::Engine& engine);
-  Status WriteHead();
+  StateFile(const Uuid& uuid, const Layout& layout, const StateFileOptions& options);
+  Status CreatePaths(const StateFileOptions& options, std::span<aio::Engine* const> engines);
+  Status ChooseShares(const StateFileOptions& options);
+  Status SyncAll();
   Status WriteCommit(CommitRecord record);
-  Status WriteAligned(FileOffset offset, const std::vector<std::byte>& bytes);
+  StatePath& commits() { return *paths_.front(); }  ///< the path that holds them
+  StatePath& PathOf(TileId tile) const { return *paths_[tiles_[Index(tile)].path]; }
 
-  aio::File file_;
-  StateHeader header_;
-  aio::Engine& engine_;
-  bool simulated_;
+  const Uuid uuid_;
+  const Layout layout_;
+  StateShape shape_;
+  std::vector<std::unique_ptr<StatePath>> paths_;
+  std::vector<double> speeds_;
+  std::vector<TilePlace> tiles_;
   Status failure_;
-  uint64_t sequence_ =
-      0;  ///< of the newest commit; 0: none, and the file goes away with the object
+  uint64_t sequence_ = 0;  ///< of the newest commit; 0: none
   bool commit_stands_ = false;
   std::vector<int> committed_slot_;  ///< -1: no commit names the tile
 };
 
 /// "9f0c…": 32 hexadecimal digits.
 std::string ToString(const Uuid& uuid);
-
-/// Takes the flock of an open file, retrying for 5 seconds. Errors: kUnavailable.
-Status LockFile(int fd, bool exclusive, const std::string& path);
 
 }  // namespace penstock::offload

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "offload/byte_fields.h"
+#include "offload/commit_record.h"
 
 namespace penstock::offload {
 namespace {
@@ -12,12 +14,9 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::array<char, 8> kHeaderMagic = {'P', 'E', 'N', 'S', 'T', 'O', 'C', 'K'};
-constexpr std::array<char, 8> kCommitMagic = {'P', 'S', 'C', 'O', 'M', 'M', 'I', 'T'};
 constexpr uint64_t kFlagTwoSlots = 1;
 constexpr uint64_t kFlagSplitMaster = 2;
 constexpr size_t kHeaderChecksumAt = 4088;
-constexpr size_t kCommitFixedBytes = 96;
-constexpr size_t kCommitTileBytes = 32;
 
 /// One state of a record, as descriptors name it.
 struct RecordState {
@@ -30,20 +29,6 @@ constexpr std::array<RecordState, 2> kFloat32States = {{{2, 1}, {3, 1}}};
 std::span<const RecordState> StatesOf(DType dtype) {
   if (dtype == DType::kFloat32) return kFloat32States;
   return kSplitMasterStates;
-}
-
-template <typename T>
-void Put(std::span<std::byte> bytes, size_t at, T value) {
-  PENSTOCK_CHECK(at + sizeof(T) <= bytes.size());
-  std::memcpy(bytes.data() + at, &value, sizeof(T));
-}
-
-template <typename T>
-T Get(std::span<const std::byte> bytes, size_t at) {
-  PENSTOCK_CHECK(at + sizeof(T) <= bytes.size());
-  T value;
-  std::memcpy(&value, bytes.data() + at, sizeof(T));
-  return value;
 }
 
 Error Corrupt(const std::string& what) { return MakeError(ErrorCode::kCorruption, "{}", what); }
@@ -102,18 +87,31 @@ Status ModulesFromJson(const std::string& text, Layout& layout) {
   return {};
 }
 
-std::vector<TileOffsets> PlanTiles(const Layout& layout) {
-  std::vector<TileOffsets> offsets;
-  TileOffsets next;
-  for (const TileLayout& tile : layout.tiles) {
-    offsets.push_back(next);
-    next.weight += layout.WeightBytes(tile.elements);
-    next.record += layout.RecordBytes(tile.elements);
+std::vector<TilePlace> PlanTiles(const Layout& layout, const StateShape& shape) {
+  PENSTOCK_CHECK(shape.path_of_tile.size() == (shape.paths == 1 ? 0 : layout.tiles.size()));
+  std::vector<TilePlace> places;
+  std::vector<TilePlace> next(shape.paths);
+  for (size_t i = 0; i < layout.tiles.size(); ++i) {
+    const uint16_t path = shape.paths == 1 ? 0 : shape.path_of_tile[i];
+    PENSTOCK_CHECK(path < shape.paths);
+    next[path].path = path;
+    places.push_back(next[path]);
+    next[path].weight += layout.WeightBytes(layout.tiles[i].elements);
+    next[path].record += layout.RecordBytes(layout.tiles[i].elements);
   }
-  return offsets;
+  return places;
 }
 
-void EncodeDescriptor(const Layout& layout, const TileLayout& tile, const TileOffsets& offsets,
+/// Elements, padding included, of the tiles that lie on a path.
+uint64_t ElementsOn(const StateHeader& header, uint32_t path) {
+  uint64_t elements = 0;
+  for (size_t i = 0; i < header.tiles.size(); ++i) {
+    if (header.tiles[i].path == path) elements += header.layout.tiles[i].elements;
+  }
+  return elements;
+}
+
+void EncodeDescriptor(const Layout& layout, const TileLayout& tile, const TilePlace& place,
                       std::span<std::byte> out) {
   Put<uint32_t>(out, 0, static_cast<uint32_t>(Index(tile.module)));
   Put<uint64_t>(out, 8, tile.begin);
@@ -125,24 +123,25 @@ void EncodeDescriptor(const Layout& layout, const TileLayout& tile, const TileOf
     Put<uint8_t>(out, 26 + i, states[i].kind);
     Put<uint8_t>(out, 32 + i, states[i].dtype);
   }
-  Put<uint64_t>(out, 40, offsets.weight.value);
-  Put<uint64_t>(out, 48, offsets.record.value);
+  Put<uint16_t>(out, 38, place.path);
+  Put<uint64_t>(out, 40, place.weight.value);
+  Put<uint64_t>(out, 48, place.record.value);
 }
 
-/// Refuses what a version-1 writer never writes: other states, frozen tiles, other drives.
-Status CheckDescriptor(std::span<const std::byte> bytes, DType dtype, size_t tile) {
-  const std::span<const RecordState> states = StatesOf(dtype);
+/// Refuses what a version-1 writer never writes: other states, frozen tiles, paths that are not.
+Status CheckDescriptor(std::span<const std::byte> bytes, const StateHeader& header) {
+  const std::span<const RecordState> states = StatesOf(header.layout.dtype);
   bool known = Get<uint32_t>(bytes, 4) == 0 && Get<uint8_t>(bytes, 24) < kGroupCount &&
-               Get<uint8_t>(bytes, 25) == states.size() && Get<uint16_t>(bytes, 38) == 0;
+               Get<uint8_t>(bytes, 25) == states.size() && Get<uint16_t>(bytes, 38) < header.paths;
   for (size_t i = 0; known && i < states.size(); ++i) {
     known = Get<uint8_t>(bytes, 26 + i) == states[i].kind &&
             Get<uint8_t>(bytes, 32 + i) == states[i].dtype;
   }
   if (known) return {};
   return Corrupt(
-      fmt::format("the descriptor of tile {} names a group, states or a drive that this "
+      fmt::format("the descriptor of tile {} names a group, states or a path that this "
                   "program does not know",
-                  tile));
+                  header.tiles.size()));
 }
 
 /// Rebuilds the tiles from their descriptors and checks that they cover each module exactly.
@@ -152,7 +151,7 @@ Status TilesFromDescriptors(std::span<const std::byte> bytes, StateHeader& heade
   for (size_t at = 0; at < bytes.size(); at += kDescriptorBytes.value) {
     const auto one = bytes.subspan(at, kDescriptorBytes.value);
     const size_t number = layout.tiles.size();
-    PENSTOCK_TRY(CheckDescriptor(one, layout.dtype, number));
+    PENSTOCK_TRY(CheckDescriptor(one, header));
     const auto module = Get<uint32_t>(one, 0);
     const TileLayout tile{.module = ModuleId{module},
                           .begin = Get<uint64_t>(one, 8),
@@ -168,8 +167,9 @@ Status TilesFromDescriptors(std::span<const std::byte> bytes, StateHeader& heade
     if (owner.tile_count++ == 0) owner.first_tile = TileId{static_cast<uint32_t>(number)};
     covered[module] += tile.elements;
     layout.tiles.push_back(tile);
-    header.tiles.push_back(
-        {.weight = Bytes{Get<uint64_t>(one, 40)}, .record = Bytes{Get<uint64_t>(one, 48)}});
+    header.tiles.push_back({.path = Get<uint16_t>(one, 38),
+                            .weight = Bytes{Get<uint64_t>(one, 40)},
+                            .record = Bytes{Get<uint64_t>(one, 48)}});
   }
   for (size_t i = 0; i < covered.size(); ++i) {
     if (covered[i] != layout.modules[i].elements) {
@@ -200,7 +200,7 @@ bool Inside(FileOffset offset, Bytes size, Bytes whole) {
   return offset.value <= whole.value && size.value <= whole.value - offset.value;
 }
 
-/// Every region lies in the file, and every tile in its slot's regions.
+/// Every region lies in the file, and so does every tile of its path.
 Status CheckRegions(const StateHeader& header) {
   const StateGeometry& plan = header.geometry;
   const Layout& layout = header.layout;
@@ -209,7 +209,8 @@ Status CheckRegions(const StateHeader& header) {
     inside = inside && Inside(plan.commit_offset[i], plan.commit_bytes, plan.file_bytes);
     for (size_t tile = 0; inside && tile < layout.tiles.size(); ++tile) {
       const uint64_t elements = layout.tiles[tile].elements;
-      const TileOffsets& at = header.tiles[tile];
+      const TilePlace& at = header.tiles[tile];
+      if (at.path != header.path) continue;
       inside =
           at.weight <= plan.file_bytes && at.record <= plan.file_bytes &&
           Inside(plan.weights_offset[i] + at.weight, layout.WeightBytes(elements),
@@ -238,20 +239,42 @@ Status CheckHeader(std::span<const std::byte> bytes) {
       dtype != static_cast<uint32_t>(split ? DType::kBFloat16 : DType::kFloat32)) {
     return Unknown("feature flags or a weight dtype");
   }
-  if (Get<uint32_t>(bytes, 40) != 1 || Get<uint32_t>(bytes, 48) != 1) {
-    return Unknown("several ranks or paths");
+  if (Get<uint32_t>(bytes, 40) != 1) return Unknown("several ranks");
+  const auto paths = Get<uint32_t>(bytes, 48);
+  if (paths == 0 || paths > kMostPaths || Get<uint32_t>(bytes, 52) >= paths) {
+    return Corrupt("the number of paths and the index of this one do not hold");
   }
   return {};
 }
 
 }  // namespace
 
-StateHeader PlanState(const Uuid& uuid, const Layout& layout, Bytes alignment, int slots) {
-  PENSTOCK_CHECK(alignment.value % kHeaderBytes.value == 0 && (slots == 1 || slots == 2));
+std::vector<double> PathShares(const Layout& layout, const std::vector<TilePlace>& tiles,
+                               size_t paths) {
+  std::vector<double> shares(paths, 0);
+  const auto all = static_cast<double>(layout.elements());
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    shares[tiles[i].path] += static_cast<double>(layout.tiles[i].elements) / all;
+  }
+  return shares;
+}
+
+FileOffset PartOffset(const StateGeometry& geometry, const TilePlace& place, Part part, int slot) {
+  return part == Part::kWeight ? geometry.weights_offset[slot] + place.weight
+                               : geometry.records_offset[slot] + place.record;
+}
+
+StateHeader PlanState(const Uuid& uuid, const Layout& layout, const StateShape& shape,
+                      uint32_t path) {
+  const Bytes alignment = shape.alignment;
+  PENSTOCK_CHECK(alignment.value % kHeaderBytes.value == 0 && path < shape.paths &&
+                 shape.paths <= kMostPaths && (shape.slots == 1 || shape.slots == 2));
   StateHeader header{.uuid = uuid,
-                     .geometry = {.alignment = alignment, .slots = slots},
+                     .paths = shape.paths,
+                     .path = path,
+                     .geometry = {.alignment = alignment, .slots = shape.slots},
                      .layout = layout,
-                     .tiles = PlanTiles(layout)};
+                     .tiles = PlanTiles(layout, shape)};
   StateGeometry& plan = header.geometry;
   FileOffset next{alignment.value};
   const auto place = [&](Bytes size) {
@@ -263,15 +286,13 @@ StateHeader PlanState(const Uuid& uuid, const Layout& layout, Bytes alignment, i
   plan.layout_offset = place(plan.layout_bytes);
   plan.descriptors_bytes = kDescriptorBytes * layout.tiles.size();
   plan.descriptors_offset = place(plan.descriptors_bytes);
-  plan.commit_bytes =
-      AlignUp(Bytes{kCommitFixedBytes + kCommitTileBytes * layout.tiles.size() + sizeof(uint64_t)} +
-                  kCommitJsonLimit,
-              alignment);
+  plan.commit_bytes = AlignUp(CommitBytes(layout.tiles.size(), kCommitJsonLimit), alignment);
   for (FileOffset& offset : plan.commit_offset) offset = place(plan.commit_bytes);
+  const uint64_t elements = ElementsOn(header, path);
   for (int slot = 0; slot < 2; ++slot) {
-    if (slot < slots) {
-      plan.weights_offset[slot] = place(layout.WeightBytes(layout.elements()));
-      plan.records_offset[slot] = place(layout.RecordBytes(layout.elements()));
+    if (slot < shape.slots) {
+      plan.weights_offset[slot] = place(layout.WeightBytes(elements));
+      plan.records_offset[slot] = place(layout.RecordBytes(elements));
     } else {
       plan.weights_offset[slot] = plan.weights_offset[0];
       plan.records_offset[slot] = plan.records_offset[0];
@@ -308,7 +329,8 @@ std::vector<std::byte> EncodeHead(const StateHeader& header) {
                 (plan.slots == 2 ? kFlagTwoSlots : 0) |
                     (layout.dtype != DType::kFloat32 ? kFlagSplitMaster : 0));
   Put<uint32_t>(out, 40, 1);  // world size
-  Put<uint32_t>(out, 48, 1);  // number of paths
+  Put<uint32_t>(out, 48, header.paths);
+  Put<uint32_t>(out, 52, header.path);
   const uint64_t fields[] = {plan.alignment.value,
                              layout.tile_elements,
                              layout.parameters,
@@ -341,7 +363,9 @@ Result<Bytes> HeadBytes(std::span<const std::byte> bytes) {
 
 Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
   PENSTOCK_TRY(CheckHeader(bytes));
-  StateHeader header{.geometry = ReadGeometry(bytes)};
+  StateHeader header{.paths = Get<uint32_t>(bytes, 48),
+                     .path = Get<uint32_t>(bytes, 52),
+                     .geometry = ReadGeometry(bytes)};
   std::memcpy(header.uuid.data(), bytes.data() + 16, header.uuid.size());
   Layout& layout = header.layout;
   layout.dtype = static_cast<DType>(Get<uint32_t>(bytes, 12));
@@ -366,65 +390,6 @@ Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
   PENSTOCK_TRY(TilesFromDescriptors(tiles, header));
   PENSTOCK_TRY(CheckRegions(header));
   return header;
-}
-
-std::vector<std::byte> EncodeCommit(const Uuid& uuid, const CommitRecord& record) {
-  const size_t size = kCommitFixedBytes + kCommitTileBytes * record.tiles.size() +
-                      record.json.size() + sizeof(uint64_t);
-  std::vector<std::byte> bytes(size);
-  const std::span<std::byte> out(bytes);
-  std::memcpy(bytes.data(), kCommitMagic.data(), kCommitMagic.size());
-  Put<uint64_t>(out, 8, record.sequence);
-  std::memcpy(bytes.data() + 16, uuid.data(), uuid.size());
-  const uint64_t fields[] = {size,        record.tiles.size(),    record.json.size(),
-                             record.step, record.optimizer_steps, record.skipped_in_a_row,
-                             record.seed};
-  for (size_t i = 0; i < std::size(fields); ++i) Put<uint64_t>(out, 32 + 8 * i, fields[i]);
-  Put<uint32_t>(out, 88, record.compute_threads);
-  size_t at = kCommitFixedBytes;
-  for (const CommittedTile& tile : record.tiles) {
-    Put<uint64_t>(out, at, tile.version);
-    Put<uint64_t>(out, at + 8, tile.checksums.weight);
-    Put<uint64_t>(out, at + 16, tile.checksums.record);
-    Put<uint32_t>(out, at + 24, tile.slot);
-    at += kCommitTileBytes;
-  }
-  std::memcpy(bytes.data() + at, record.json.data(), record.json.size());
-  Put<uint64_t>(out, size - 8, Checksum(std::span(bytes).first(size - 8)));
-  return bytes;
-}
-
-Result<CommitRecord> DecodeCommit(const Uuid& uuid, std::span<const std::byte> bytes) {
-  if (bytes.size() < kCommitFixedBytes + 8) return Corrupt("a commit place is too small");
-  if (Get<uint64_t>(bytes, 0) == 0) {
-    return MakeError(ErrorCode::kNotFound, "the place holds no commit");
-  }
-  const auto size = Get<uint64_t>(bytes, 32);
-  const auto tiles = Get<uint64_t>(bytes, 40);
-  const auto json = Get<uint64_t>(bytes, 48);
-  if (std::memcmp(bytes.data(), kCommitMagic.data(), kCommitMagic.size()) != 0 ||
-      std::memcmp(bytes.data() + 16, uuid.data(), uuid.size()) != 0 || size > bytes.size() ||
-      tiles > bytes.size() / kCommitTileBytes || json > bytes.size() ||
-      size != kCommitFixedBytes + kCommitTileBytes * tiles + json + 8 ||
-      Checksum(bytes.first(size - 8)) != Get<uint64_t>(bytes, size - 8)) {
-    return Corrupt("a commit record does not hold: wrong magic, UUID, size or checksum");
-  }
-  CommitRecord record{.sequence = Get<uint64_t>(bytes, 8),
-                      .step = Get<uint64_t>(bytes, 56),
-                      .optimizer_steps = Get<uint64_t>(bytes, 64),
-                      .skipped_in_a_row = Get<uint64_t>(bytes, 72),
-                      .seed = Get<uint64_t>(bytes, 80),
-                      .compute_threads = Get<uint32_t>(bytes, 88)};
-  size_t at = kCommitFixedBytes;
-  for (uint64_t i = 0; i < tiles; ++i, at += kCommitTileBytes) {
-    record.tiles.push_back({.version = Get<uint64_t>(bytes, at),
-                            .checksums = {.weight = Get<uint64_t>(bytes, at + 8),
-                                          .record = Get<uint64_t>(bytes, at + 16)},
-                            .slot = Get<uint32_t>(bytes, at + 24)});
-    if (record.tiles.back().slot > 1) return Corrupt("a commit record names a slot beyond 1");
-  }
-  record.json.assign(reinterpret_cast<const char*>(bytes.data() + at), json);
-  return record;
 }
 
 }  // namespace penstock::offload

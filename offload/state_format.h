@@ -1,4 +1,4 @@
-// The bytes of the state file's header, descriptors and commit records (docs/state_format.md).
+// The bytes of a state file's head: header, layout and descriptors (docs/state_format.md).
 //
 // Pure encoding and decoding: no file is touched here. Decoding trusts nothing: whatever does not
 // hold is kCorruption, naming the field.
@@ -21,7 +21,9 @@ inline constexpr uint32_t kStateFormatVersion = 1;
 inline constexpr Bytes kHeaderBytes = 4_KiB;
 inline constexpr Bytes kDescriptorBytes = 64_B;
 
-/// Where everything lies; a function of the layout, the alignment and the number of slots.
+inline constexpr uint32_t kMostPaths = 64;
+
+/// Where everything lies in one path's file.
 struct StateGeometry {
   Bytes alignment;
   int slots = 2;
@@ -36,51 +38,48 @@ struct StateGeometry {
   Bytes file_bytes;
 };
 
-/// Offsets of a tile's parts within a slot.
-struct TileOffsets {
+/// Where a tile lies: the path, and its parts' offsets within a slot of that path's file.
+struct TilePlace {
+  uint16_t path = 0;
   Bytes weight;
   Bytes record;
 };
 
+/// The share of the elements, padding included, that lies on each of the paths.
+std::vector<double> PathShares(const Layout& layout, const std::vector<TilePlace>& tiles,
+                               size_t paths);
+
+enum class Part : uint8_t { kWeight, kRecord };
+
+/// `geometry` is that of the tile's path.
+FileOffset PartOffset(const StateGeometry& geometry, const TilePlace& place, Part part, int slot);
+
+/// The head of one path's file. Layout and tiles are the same in all of a state.
 struct StateHeader {
   Uuid uuid{};
+  uint32_t paths = 1;
+  uint32_t path = 0;
   StateGeometry geometry;
   Layout layout;
-  std::vector<TileOffsets> tiles;  ///< of each tile
+  std::vector<TilePlace> tiles;  ///< of each tile
 };
 
-/// The header of a new file. Alignment: a multiple of 4096. slots: 1 or 2.
-StateHeader PlanState(const Uuid& uuid, const Layout& layout, Bytes alignment, int slots);
+/// What a state is like, beside its layout.
+struct StateShape {
+  Bytes alignment = kHeaderBytes;  ///< a multiple of 4096
+  int slots = 2;                   ///< 1 or 2
+  uint32_t paths = 1;
+  std::vector<uint16_t> path_of_tile;  ///< of each tile; empty with one path
+};
+
+/// The header of one path of a new state.
+StateHeader PlanState(const Uuid& uuid, const Layout& layout, const StateShape& shape,
+                      uint32_t path);
 
 /// Everything before commit place 0: header, layout text and descriptors.
 std::vector<std::byte> EncodeHead(const StateHeader& header);
 /// The header alone says how long the head is; `bytes` holds at least kHeaderBytes.
 Result<Bytes> HeadBytes(std::span<const std::byte> bytes);
 Result<StateHeader> DecodeHead(std::span<const std::byte> bytes);
-
-/// One tile as a commit names it.
-struct CommittedTile {
-  uint64_t version = 0;
-  TileChecksums checksums;
-  uint32_t slot = 0;
-};
-
-struct CommitRecord {
-  uint64_t sequence = 0;
-  uint64_t step = 0;
-  uint64_t optimizer_steps = 0;
-  uint64_t skipped_in_a_row = 0;
-  uint64_t seed = 0;
-  uint32_t compute_threads = 0;
-  std::vector<CommittedTile> tiles;
-  std::string json;
-};
-
-/// The largest JSON text that a commit place holds.
-inline constexpr Bytes kCommitJsonLimit = 64_KiB;
-
-std::vector<std::byte> EncodeCommit(const Uuid& uuid, const CommitRecord& record);
-/// kNotFound for a place that never held a commit (zeros), kCorruption for one that does not hold.
-Result<CommitRecord> DecodeCommit(const Uuid& uuid, std::span<const std::byte> bytes);
 
 }  // namespace penstock::offload

@@ -1,7 +1,7 @@
-// Reads a state file from outside a training run: the newest commit and its tiles, verified.
+// Reads a state from outside a training run: the newest commit and its tiles, verified.
 //
-// Plain buffered reads: it needs no engine and no alignment. Holds a shared lock while it lives.
-// Threads: one at a time.
+// Plain buffered reads: it needs no engine and no alignment. Holds a shared lock on every file
+// while it lives. Threads: one at a time.
 #pragma once
 
 #include <memory>
@@ -10,22 +10,27 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "offload/commit_record.h"
 #include "offload/state_format.h"
 
 namespace penstock::offload {
 
 class StateReader {
  public:
-  /// Errors: kNotFound (no file, or no commit in it), kUnavailable (in use), kCorruption (no valid
-  /// header, or commit places that both do not hold), each naming the path.
-  static Result<std::unique_ptr<StateReader>> Open(const std::string& path);
+  /// `paths`: the files of all paths, in the order of their index. Errors: kNotFound (no file, or
+  /// no commit), kUnavailable (in use), kCorruption (no valid header, a file of another state or
+  /// path, commit places that both do not hold), each naming the file.
+  static Result<std::unique_ptr<StateReader>> Open(const std::vector<std::string>& paths);
 
   const Layout& layout() const { return header_.layout; }
   const CommitRecord& commit() const { return commit_; }
-  const std::string& path() const { return path_; }
+  /// The share of the elements, padding included, that each path has.
+  std::vector<double> Shares() const {
+    return PathShares(header_.layout, header_.tiles, files_.size());
+  }
 
-  /// One tile's parts as they were committed. kCorruption names the tile, its module and the
-  /// offset.
+  /// One tile's parts as they were committed. kCorruption names the tile, its module, the file and
+  /// the offset.
   struct TileBytes {
     std::vector<std::byte> weight;
     std::vector<std::byte> record;
@@ -33,14 +38,21 @@ class StateReader {
   Status ReadTile(TileId tile, TileBytes& bytes) const;
 
  private:
-  StateReader(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
-  Status ReadHead();
-  Status ReadCommit();
-  Status ReadAt(FileOffset offset, std::span<std::byte> bytes) const;
+  /// One path's file.
+  struct File {
+    std::string path;
+    UniqueFd fd;
+    StateGeometry geometry;
+  };
 
-  std::string path_;
-  UniqueFd fd_;
-  StateHeader header_;
+  static Result<File> OpenFile(const std::string& path, StateHeader& header);
+  static Status ReadAt(const File& file, FileOffset offset, std::span<std::byte> bytes);
+  static Result<StateHeader> ReadHead(const File& file);
+  Status OpenOthers(const std::vector<std::string>& paths);
+  Status ReadCommit();
+
+  std::vector<File> files_;  ///< by index of the path
+  StateHeader header_;       ///< of path 0
   CommitRecord commit_;
 };
 

@@ -7,14 +7,12 @@
 
 namespace penstock::offload {
 TileStore::TileStore(const Layout& layout, const Schedule& schedule,
-                     const TileStoreOptions& options, Slab& slab, StateFile& file,
-                     aio::Engine& engine)
+                     const TileStoreOptions& options, Slab& slab, StateFile& file)
     : layout_(layout),
       schedule_(schedule),
       options_(options),
       host_uses_(schedule),
       file_(file),
-      engine_(engine),
       weight_blocks_(slab, layout.WeightBytes(layout.largest_tile()),
                      options.weight_home == Tier::kNvme ? options.weight_blocks : 0),
       record_blocks_(slab, layout.RecordBytes(layout.largest_tile()),
@@ -70,7 +68,7 @@ void TileStore::FailLocked(const Error& error) {
   Changed();
 }
 
-void TileStore::SubmitLocked(aio::Request request, std::function<void()> done) {
+void TileStore::SubmitLocked(PartRequest request, std::function<void()> done) {
   ++requests_;
   request.on_complete = [this, done = std::move(done)](const Status& status) {
     MutexLock lock(mutex_);
@@ -83,7 +81,7 @@ void TileStore::SubmitLocked(aio::Request request, std::function<void()> done) {
     --requests_;
     Changed();
   };
-  engine_.Submit(std::move(request));
+  file_.Submit(std::move(request));
 }
 
 uint64_t TileStore::NeedAt(uint64_t use_time, TileId tile) const {
@@ -110,9 +108,10 @@ void TileStore::StartWeightRead(TileId tile, BlockLease block, bool for_update) 
   entry.reading = true;
   entry.verified = !options_.verify_checksums;
   const auto priority = for_update ? aio::Priority::kStateRead : aio::Priority::kParameterRead;
-  SubmitLocked({.operation = aio::Operation::kRead,
-                .file = &file_.file(),
-                .offset = file_.WeightOffset(tile, At(tile).slot),
+  SubmitLocked({.part = Part::kWeight,
+                .tile = tile,
+                .slot = At(tile).slot,
+                .operation = aio::Operation::kRead,
                 .buffer = WeightOf(tile),
                 .priority = priority},
                [this, tile]() {
@@ -228,30 +227,27 @@ Result<std::span<const std::byte>> TileStore::PinWeight(TileId tile) {
   MutexLock lock(mutex_);
   if (!intact) {
     --cache_[tile].pins;
-    FailLocked(DamagedAt(tile, version, file_.WeightOffset(tile, slot)));
+    FailLocked(DamagedAt(Part::kWeight, tile, version, slot));
     return failure_.error();
   }
   cache_[tile].verified = true;
   return weight;
 }
 
-Error TileStore::DamagedAt(TileId tile, uint64_t version, FileOffset offset) const {
-  return MakeError(
-      ErrorCode::kCorruption,
-      "checksum of tile {} (module {}) does not hold: version {}, read from {} at offset "
-      "{}; the drive gave other data than was written to it; check the drive, and go "
-      "on from the last commit",
-      Index(tile), layout_.module(layout_.tile(tile).module).name, version, file_.path(),
-      offset.value);
+Error TileStore::DamagedAt(Part part, TileId tile, uint64_t version, int slot) const {
+  return MakeError(ErrorCode::kCorruption,
+                   "checksum of tile {} (module {}) does not hold: version {}, read from {}; "
+                   "the drive gave other data than was written to it; check the drive, and go "
+                   "on from the last commit",
+                   Index(tile), layout_.module(layout_.tile(tile).module).name, version,
+                   file_.Where(part, tile, slot));
 }
 
 void TileStore::FailDamaged(const TileUpdate& update, const TileChecksums& found) {
   MutexLock lock(mutex_);
-  const int slot = At(update.tile).slot;
   const bool weight = update.expected_weight.value_or(found.weight) != found.weight;
-  FailLocked(DamagedAt(
-      update.tile, update.version,
-      weight ? file_.WeightOffset(update.tile, slot) : file_.RecordOffset(update.tile, slot)));
+  FailLocked(DamagedAt(weight ? Part::kWeight : Part::kRecord, update.tile, update.version,
+                       At(update.tile).slot));
 }
 
 void TileStore::UnpinWeight(TileId tile) {

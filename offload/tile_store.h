@@ -15,7 +15,7 @@
 //
 // Failure: the first failed read, write or checksum is final; every call and waiter gets it.
 // Threads: all functions from any thread; PinWeight, SetTime, BeginUpdates, FillTile, Drain and
-// Commit from one thread at a time. Owns no threads; completions run on the I/O engine's.
+// Commit from one thread at a time. Owns no threads; completions run on the I/O engines'.
 #pragma once
 
 #include <functional>
@@ -60,9 +60,9 @@ struct TileUpdate {
 
 class TileStore {
  public:
-  /// `schedule`, `file` and `engine` outlive the store.
+  /// `schedule` and `file` outlive the store.
   TileStore(const Layout& layout, const Schedule& schedule, const TileStoreOptions& options,
-            Slab& slab, StateFile& file, aio::Engine& engine);
+            Slab& slab, StateFile& file);
   /// Waits for I/O in flight. No weight may be pinned and no update taken.
   ~TileStore();
 
@@ -141,14 +141,14 @@ class TileStore {
   void StartWeightRead(TileId tile, BlockLease block, bool for_update) REQUIRES(mutex_);
   void StartRecordRead(TileId tile, BlockLease block) REQUIRES(mutex_);
   void StartWrites(TileId tile) REQUIRES(mutex_);
-  void SubmitLocked(aio::Request request, std::function<void()> done) REQUIRES(mutex_);
+  void SubmitLocked(PartRequest request, std::function<void()> done) REQUIRES(mutex_);
   void ReadAhead() REQUIRES(mutex_);
   bool ReadAheadFor(uint64_t use) REQUIRES(mutex_);
   void LoadUpdates() REQUIRES(mutex_);
   bool LoadUpdate(TileId tile, bool ahead) REQUIRES(mutex_);
   void FailLocked(const Error& error) REQUIRES(mutex_);
   void Changed() REQUIRES(mutex_);
-  Error DamagedAt(TileId tile, uint64_t version, FileOffset offset) const;
+  Error DamagedAt(Part part, TileId tile, uint64_t version, int slot) const;
   Status FinishCommit(CommitRecord record) EXCLUDES(mutex_);
   Status WriteHomeParts(std::vector<CommittedTile>& committed) EXCLUDES(mutex_);
 
@@ -158,7 +158,6 @@ class TileStore {
   const HostUses host_uses_;
   size_t ahead_limit_ = 0;  ///< the most weight blocks that updates which have not begun may hold
   StateFile& file_;
-  aio::Engine& engine_;
 
   mutable Mutex mutex_;
   CondVar changed_;

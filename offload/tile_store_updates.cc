@@ -64,9 +64,10 @@ void TileStore::StartRecordRead(TileId tile, BlockLease block) {
   Tile& entry = At(tile);
   entry.record = std::move(block);
   entry.record_reading = true;
-  SubmitLocked({.operation = aio::Operation::kRead,
-                .file = &file_.file(),
-                .offset = file_.RecordOffset(tile, entry.slot),
+  SubmitLocked({.part = Part::kRecord,
+                .tile = tile,
+                .slot = entry.slot,
+                .operation = aio::Operation::kRead,
                 .buffer = RecordOf(tile),
                 .priority = aio::Priority::kStateRead},
                [this, tile]() {
@@ -124,14 +125,14 @@ void TileStore::FinishUpdate(const TileUpdate& update, const TileChecksums& afte
 
 void TileStore::StartWrites(TileId tile) {
   Tile& entry = At(tile);
-  const auto write = [&](FileOffset offset, std::span<std::byte> buffer,
-                         std::function<void()> done) {
+  const auto write = [&](Part part, std::span<std::byte> buffer, std::function<void()> done) {
     mutex_.AssertHeld();
     ++entry.writes;
     ++writes_;
-    SubmitLocked({.operation = aio::Operation::kWrite,
-                  .file = &file_.file(),
-                  .offset = offset,
+    SubmitLocked({.part = part,
+                  .tile = tile,
+                  .slot = entry.slot,
+                  .operation = aio::Operation::kWrite,
                   .buffer = buffer,
                   .priority = aio::Priority::kWriteBack},
                  [this, tile, done = std::move(done)]() {
@@ -143,13 +144,13 @@ void TileStore::StartWrites(TileId tile) {
   };
   if (weights_on_drive()) {
     cache_[tile].writing = true;
-    write(file_.WeightOffset(tile, entry.slot), WeightOf(tile), [this, tile]() {
+    write(Part::kWeight, WeightOf(tile), [this, tile]() {
       mutex_.AssertHeld();
       cache_[tile].writing = false;
     });
   }
   if (records_on_drive()) {
-    write(file_.RecordOffset(tile, entry.slot), RecordOf(tile), [this, tile]() {
+    write(Part::kRecord, RecordOf(tile), [this, tile]() {
       mutex_.AssertHeld();
       At(tile).record.Reset();
     });
@@ -171,12 +172,13 @@ Status TileStore::Drain() {
 
 Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
   std::vector<aio::Ticket> tickets;
-  const auto submit = [&](FileOffset offset, std::span<std::byte> buffer) {
-    tickets.push_back(engine_.Submit({.operation = aio::Operation::kWrite,
-                                      .file = &file_.file(),
-                                      .offset = offset,
-                                      .buffer = buffer,
-                                      .priority = aio::Priority::kWriteBack}));
+  const auto submit = [&](Part part, TileId tile, int slot, std::span<std::byte> buffer) {
+    tickets.push_back(file_.Submit({.part = part,
+                                    .tile = tile,
+                                    .slot = slot,
+                                    .operation = aio::Operation::kWrite,
+                                    .buffer = buffer,
+                                    .priority = aio::Priority::kWriteBack}));
   };
   for (size_t i = 0; i < layout_.tiles.size(); ++i) {
     const TileId tile{static_cast<uint32_t>(i)};
@@ -191,10 +193,10 @@ Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
     // Drained: nobody else changes the tile's contents, place or version until the next
     // BeginUpdates.
     if (changed && !weights_on_drive()) {
-      submit(file_.WeightOffset(tile, entry->slot), home_weights_[i]);
+      submit(Part::kWeight, tile, entry->slot, home_weights_[i]);
     }
     if (changed && !records_on_drive()) {
-      submit(file_.RecordOffset(tile, entry->slot), home_records_[i]);
+      submit(Part::kRecord, tile, entry->slot, home_records_[i]);
     }
     committed.push_back({.version = entry->version,
                          .checksums = entry->checksums,

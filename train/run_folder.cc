@@ -23,10 +23,15 @@ std::string InfoPath(const std::string& folder) { return folder + "/run.json"; }
 
 /// "state.penstock" for RUN/state.penstock, everything else unchanged: a run whose state lies in
 /// RUN can be moved.
-std::string RelativeTo(const fs::path& folder, const std::string& path) {
-  const fs::path parent = fs::path(path).parent_path();
-  std::error_code ignored;
-  return fs::equivalent(parent, folder, ignored) ? fs::path(path).filename().string() : path;
+Json RelativeTo(const fs::path& folder, const std::vector<std::string>& paths) {
+  Json relative = Json::array();
+  for (const std::string& path : paths) {
+    const fs::path parent = fs::path(path).parent_path();
+    std::error_code ignored;
+    const bool inside = fs::equivalent(parent, folder, ignored);
+    relative.push_back(inside ? fs::path(path).filename().string() : path);
+  }
+  return relative;
 }
 
 }  // namespace
@@ -64,7 +69,7 @@ Status RunFolder::WriteInfo(const RunInfo& info) const {
   const Json json = {
       {"version", kInfoVersion},
       {"program", info.version},
-      {"state_path", RelativeTo(path_, info.state_path)},
+      {"state_paths", RelativeTo(path_, info.state_paths)},
       {"state_uuid", info.state_uuid},
       {"seed", info.seed},
       {"device", info.device},
@@ -96,8 +101,13 @@ Result<RunInfo> ReadRunInfo(const std::string& folder) {
     }
     RunInfo info;
     info.version = json.at("program").get<std::string>();
-    const fs::path state = json.at("state_path").get<std::string>();
-    info.state_path = state.is_absolute() ? state.string() : (fs::path(folder) / state).string();
+    for (const auto& entry : json.at("state_paths")) {
+      const fs::path state = entry.get<std::string>();
+      info.state_paths.push_back((state.is_absolute() ? state : fs::path(folder) / state).string());
+    }
+    if (info.state_paths.empty()) {
+      return MakeError(ErrorCode::kCorruption, "{} is damaged: it names no state file", path);
+    }
     info.state_uuid = json.at("state_uuid").get<std::string>();
     info.seed = json.at("seed").get<uint64_t>();
     info.device = json.at("device").get<std::string>();

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 
@@ -14,8 +15,10 @@ namespace penstock::train {
 
 /// The contents of run.json.
 struct RunInfo {
-  std::string version;     ///< of the program that made it
-  std::string state_path;  ///< absolute; stored relative to RUN where it lies there
+  std::string version;  ///< of the program that made it
+  /// The state's files by index of their path: absolute; stored relative to RUN where they lie
+  /// there.
+  std::vector<std::string> state_paths;
   std::string state_uuid;
   std::string model_json;  ///< the model's config.json, verbatim
   std::string data_path;   ///< absolute

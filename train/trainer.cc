@@ -38,9 +38,13 @@ Result<std::unique_ptr<device::Device>> CreateDevice(const TrainJob& job, Activi
                                            : device::CreateCpuDevice(options);
 }
 
-std::string StateFolder(const zero::Config& config, const RunFolder& folder) {
-  const bool nvme = config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
-  return nvme ? std::filesystem::absolute(config.nvme_path).string() : folder.path();
+std::vector<std::string> StateFolders(const zero::Config& config, const RunFolder& folder) {
+  if (config.nvme_paths.empty()) return {folder.path()};
+  std::vector<std::string> folders;
+  for (const std::string& path : config.nvme_paths) {
+    folders.push_back(std::filesystem::absolute(path).string());
+  }
+  return folders;
 }
 
 Result<Machine> CreateMachine(const TrainJob& job, const RunFolder& folder) {
@@ -53,7 +57,7 @@ Result<Machine> CreateMachine(const TrainJob& job, const RunFolder& folder) {
                                               *machine.device, *machine.operators));
   zero::EngineOptions options{.model = job.spec,
                               .config = job.config,
-                              .state_folder = StateFolder(job.config, folder),
+                              .state_folders = StateFolders(job.config, folder),
                               .host_memory = job.budget.host,
                               .device_reserved = job.needs.device_reserved,
                               .meter = machine.meter.get()};
@@ -66,7 +70,7 @@ Result<Machine> CreateMachine(const TrainJob& job, const RunFolder& folder) {
 Status WriteRunInfo(const TrainOptions& options, const TrainJob& job, const Machine& machine,
                     const RunFolder& folder) {
   return folder.WriteInfo({.version = PENSTOCK_VERSION,
-                           .state_path = machine.engine->state_path(),
+                           .state_paths = machine.engine->state_paths(),
                            .state_uuid = machine.engine->state_uuid(),
                            .model_json = job.model.config_json,
                            .data_path = job.data_path,

@@ -43,8 +43,8 @@ Status CheckPath(const std::string& path, const char* option) {
 Status CheckPaths(const TrainOptions& options, const zero::Config& config) {
   PENSTOCK_TRY(CheckPath(options.data, "--data"));
   PENSTOCK_TRY(CheckPath(options.out, "--out"));
-  if (config.nvme_path.empty()) return {};
-  return CheckPath(config.nvme_path, "nvme_path");
+  for (const std::string& path : config.nvme_paths) PENSTOCK_TRY(CheckPath(path, "nvme_path"));
+  return {};
 }
 
 void LogConfig(const zero::Config& config) {

@@ -23,6 +23,8 @@ class TileWiseState : public CommittedState {
   const TrainState& train_state() const override { return state_; }
   const offload::Layout& layout() const override { return reader_->layout(); }
 
+  std::vector<double> Shares() const override { return reader_->Shares(); }
+
   Status ReadTensor(ModuleId module, size_t tensor, uint64_t begin,
                     std::span<float> values) override {
     uint64_t at = layout().module(module).tensors[tensor].offset + begin;
@@ -83,8 +85,9 @@ class TileWiseState : public CommittedState {
 
 }  // namespace
 
-Result<std::unique_ptr<CommittedState>> CommittedState::Open(const std::string& state_path) {
-  PENSTOCK_ASSIGN(std::unique_ptr<StateReader> reader, StateReader::Open(state_path));
+Result<std::unique_ptr<CommittedState>> CommittedState::Open(
+    const std::vector<std::string>& state_paths) {
+  PENSTOCK_ASSIGN(std::unique_ptr<StateReader> reader, StateReader::Open(state_paths));
   return std::unique_ptr<CommittedState>(std::make_unique<TileWiseState>(std::move(reader)));
 }
 

@@ -59,7 +59,7 @@ struct Config {
   int zero_stage = 0;
   Tier parameter_home = Tier::kDevice;  ///< offload_param.device: none, cpu, nvme
   Tier optimizer_home = Tier::kDevice;  ///< offload_optimizer.device
-  std::string nvme_path;                ///< set where a home is kNvme
+  std::vector<std::string> nvme_paths;  ///< one or more where a home is kNvme, else none
   uint64_t tile_elements = 1048576;     ///< min(penstock.tile_elements, sub_group_size)
 
   std::optional<Bytes> device_memory;

@@ -25,8 +25,9 @@ struct ConfigDraft {
   bool batch_size_is_auto = false;  ///< train_batch_size or the micro batch says "auto"
 
   int64_t sub_group_size = 1000000000;
-  std::optional<std::string> parameter_nvme_path;
-  std::optional<std::string> optimizer_nvme_path;
+  /// None where the key is not given, or its home not on nvme.
+  std::vector<std::string> parameter_nvme_paths;
+  std::vector<std::string> optimizer_nvme_paths;
 
   bool total_num_steps_given = false;
 };
@@ -39,6 +40,9 @@ void ReadPrecision(JsonSection& top, ConfigDraft& draft);
 void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft);
 void ReadScheduler(JsonSection& top, ConfigDraft& draft);
 void CheckScheduler(JsonReader& reader, const ConfigDraft& draft);
+
+/// One path as a text, several as a list.
+nlohmann::json PathsJson(const std::vector<std::string>& paths);
 
 void ReadZero(JsonSection& top, ConfigDraft& draft);
 void CheckHomes(JsonReader& reader, ConfigDraft& draft);

@@ -1,6 +1,6 @@
 // The configuration as it was understood, in the format it is read in.
 #include "nlohmann/json.hpp"
-#include "zero/config.h"
+#include "zero/config_sections.h"
 
 namespace penstock::zero {
 namespace {
@@ -76,16 +76,16 @@ Json SchedulerJson(const SchedulerConfig& scheduler) {
   return nullptr;
 }
 
-Json OffloadJson(Tier home, const std::string& nvme_path) {
+Json OffloadJson(Tier home, const std::vector<std::string>& nvme_paths) {
   Json offload = {{"device", DeviceName(home)}};
-  if (home == Tier::kNvme) offload["nvme_path"] = nvme_path;
+  if (home == Tier::kNvme) offload["nvme_path"] = PathsJson(nvme_paths);
   return offload;
 }
 
 Json ZeroJson(const Config& config) {
   return {{"stage", config.zero_stage},
-          {"offload_param", OffloadJson(config.parameter_home, config.nvme_path)},
-          {"offload_optimizer", OffloadJson(config.optimizer_home, config.nvme_path)},
+          {"offload_param", OffloadJson(config.parameter_home, config.nvme_paths)},
+          {"offload_optimizer", OffloadJson(config.optimizer_home, config.nvme_paths)},
           {"sub_group_size", config.tile_elements}};
 }
 

@@ -1,6 +1,9 @@
 // zero_optimization: the stage, where parameters and optimizer states live, the tile size.
 #include <algorithm>
+#include <filesystem>
+#include <set>
 
+#include "offload/state_format.h"
 #include "zero/config_sections.h"
 
 namespace penstock::zero {
@@ -81,27 +84,52 @@ Tier ReadDevice(JsonSection& offload) {
       Tier::kDevice);
 }
 
-/// Only a home on nvme uses the path; another one's is type-checked and listed.
-std::optional<std::string> ReadNvmePath(JsonSection& offload, Tier home) {
-  const nlohmann::json* value = offload.Find("nvme_path");
-  if (value != nullptr && value->is_array()) {
-    offload.Fail("nvme_path", "several drives are not implemented yet; give one path as a string");
-    return std::nullopt;
+/// "/a//b/." and "/a/b" are one folder.
+std::string Normal(const std::string& path) {
+  const std::filesystem::path normal = std::filesystem::path(path).lexically_normal();
+  return normal.has_filename() ? normal.string() : normal.parent_path().string();
+}
+
+/// The folders of a text or a list; empty after a failure.
+std::vector<std::string> PathsOf(JsonSection& offload, const nlohmann::json& value) {
+  const nlohmann::json list = value.is_array() ? value : nlohmann::json::array({value});
+  if (list.empty() || list.size() > offload::kMostPaths) {
+    offload.Fail("nvme_path",
+                 fmt::format("a list of {} paths; give 1 to {}", list.size(), offload::kMostPaths));
+    return {};
   }
+  std::vector<std::string> paths;
+  std::set<std::string> seen;
+  for (const nlohmann::json& entry : list) {
+    const std::string path = entry.is_string() ? entry.get<std::string>() : "";
+    if (path.empty() || path.find('\0') != std::string::npos) {
+      offload.Fail("nvme_path", fmt::format("{} is not a path", Show(entry)));
+      return {};
+    }
+    if (!seen.insert(Normal(path)).second) {
+      offload.Fail("nvme_path",
+                   fmt::format("{} is given twice; name each folder once", Show(entry)));
+      return {};
+    }
+    paths.push_back(path);
+  }
+  return paths;
+}
+
+/// Only a home on nvme uses the paths; another one's are type-checked and listed.
+std::vector<std::string> ReadNvmePaths(JsonSection& offload, Tier home) {
   if (home != Tier::kNvme) {
-    offload.Superseded({{"nvme_path", kText | kNull}});
-    return std::nullopt;
+    offload.Superseded({{"nvme_path", kText | kList | kNull}});
+    return {};
   }
-  std::optional<std::string> path = offload.OptionalText("nvme_path");
-  if (path && (path->empty() || path->find('\0') != std::string::npos)) {
-    offload.Fail("nvme_path", fmt::format("{} is not a path", Show(*path)));
-  }
-  return path;
+  const nlohmann::json* value = offload.Find("nvme_path");
+  if (value == nullptr || value->is_null() || offload.TakeAuto("nvme_path", *value)) return {};
+  return PathsOf(offload, *value);
 }
 
 void ReadOffloadParam(JsonSection& offload, ConfigDraft& draft) {
   draft.config.parameter_home = ReadDevice(offload);
-  draft.parameter_nvme_path = ReadNvmePath(offload, draft.config.parameter_home);
+  draft.parameter_nvme_paths = ReadNvmePaths(offload, draft.config.parameter_home);
   offload.Superseded({{"buffer_count", kInteger},
                       {"buffer_size", kInteger},
                       {"max_in_cpu", kInteger},
@@ -110,7 +138,7 @@ void ReadOffloadParam(JsonSection& offload, ConfigDraft& draft) {
 
 void ReadOffloadOptimizer(JsonSection& offload, ConfigDraft& draft) {
   draft.config.optimizer_home = ReadDevice(offload);
-  draft.optimizer_nvme_path = ReadNvmePath(offload, draft.config.optimizer_home);
+  draft.optimizer_nvme_paths = ReadNvmePaths(offload, draft.config.optimizer_home);
   offload.Superseded({{"buffer_count", kInteger},
                       {"pin_memory", kBool},
                       {"pipeline_read", kBool},
@@ -121,26 +149,30 @@ void ReadOffloadOptimizer(JsonSection& offload, ConfigDraft& draft) {
 }
 
 void CheckNvmePaths(JsonReader& reader, ConfigDraft& draft) {
-  const auto& parameter_path = draft.parameter_nvme_path;
-  const auto& optimizer_path = draft.optimizer_nvme_path;
-  if (draft.config.parameter_home == Tier::kNvme && !parameter_path) {
+  const auto& parameter_paths = draft.parameter_nvme_paths;
+  const auto& optimizer_paths = draft.optimizer_nvme_paths;
+  if (draft.config.parameter_home == Tier::kNvme && parameter_paths.empty()) {
     reader.Fail("zero_optimization.offload_param.nvme_path",
                 "missing; device nvme needs a folder on the drive");
   }
-  if (draft.config.optimizer_home == Tier::kNvme && !optimizer_path) {
+  if (draft.config.optimizer_home == Tier::kNvme && optimizer_paths.empty()) {
     reader.Fail("zero_optimization.offload_optimizer.nvme_path",
                 "missing; device nvme needs a folder on the drive");
   }
-  if (parameter_path && optimizer_path && *parameter_path != *optimizer_path) {
+  if (!parameter_paths.empty() && !optimizer_paths.empty() && parameter_paths != optimizer_paths) {
     reader.Fail("zero_optimization.offload_param.nvme_path",
-                fmt::format("{} differs from offload_optimizer.nvme_path {}; one drive holds both, "
-                            "make them equal",
-                            Show(*parameter_path), Show(*optimizer_path)));
+                fmt::format("{} differs from offload_optimizer.nvme_path {}; the same drives hold "
+                            "both, make them equal",
+                            Show(PathsJson(parameter_paths)), Show(PathsJson(optimizer_paths))));
   }
-  draft.config.nvme_path = parameter_path.value_or(optimizer_path.value_or(""));
+  draft.config.nvme_paths = parameter_paths.empty() ? optimizer_paths : parameter_paths;
 }
 
 }  // namespace
+
+nlohmann::json PathsJson(const std::vector<std::string>& paths) {
+  return paths.size() == 1 ? nlohmann::json(paths.front()) : nlohmann::json(paths);
+}
 
 void ReadZero(JsonSection& top, ConfigDraft& draft) {
   const nlohmann::json* value = top.Find("zero_optimization");

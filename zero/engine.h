@@ -9,7 +9,7 @@
 //   returns
 // The next step's Acquire of a module waits for the update of that module's tiles and of no others.
 //
-// Owns the streams, the slab, the state file and the optimizer threads; borrows device and
+// Owns the streams, the slab, the state and the optimizer threads; borrows device and
 // operators. Threads: all functions are called from one thread.
 #pragma once
 
@@ -26,6 +26,7 @@
 #include "base/result.h"
 #include "device/device.h"
 #include "kernels/operators.h"
+#include "offload/drive_speed.h"
 #include "offload/layout.h"
 #include "zero/config.h"
 #include "zero/model.h"
@@ -73,11 +74,21 @@ struct TrainState {
 
 struct EngineOptions {
   ModelSpec model;
-  Config config;             ///< homes, tile size, optimizer, budgets, aio, overlap, durability
-  std::string state_folder;  ///< where the state file goes: nvme_path, or RUN when no home is nvme
-  Bytes host_memory;         ///< limit of the slab
-  Bytes device_reserved;     ///< device bytes that others take (activations, scratch): not for us
+  Config config;  ///< homes, tile size, optimizer, budgets, aio, overlap, durability
+  /// Where the files of the state go: nvme_paths, or RUN when no home is nvme.
+  std::vector<std::string> state_folders;
+  Bytes host_memory;      ///< limit of the slab
+  Bytes device_reserved;  ///< device bytes that others take (activations, scratch): not for us
   ActivityMeter* meter = nullptr;
+
+  // What tests put something else in for: how the I/O engine of a path is made, and what decides
+  // the paths' shares.
+  std::function<Result<std::unique_ptr<aio::Engine>>(size_t path, const aio::EngineOptions& options,
+                                                     std::string* notice)>
+      create_io = [](size_t, const aio::EngineOptions& options, std::string* notice) {
+        return aio::CreateEngine(options, notice);
+      };
+  offload::SpeedProbe probe = offload::MeasureSpeed;
 };
 
 class Engine {
@@ -85,8 +96,8 @@ class Engine {
   /// The sums for a model and a config, without allocating anything.
   static MemoryPlan Plan(const ModelSpec& model, const Config& config);
 
-  /// Creates the slab, the state file (preallocated), the threads. Errors: kBudget with the sum and
-  /// the smallest limit that works; those of the state file and the I/O engine.
+  /// Creates the slab, the state (preallocated), the threads. Errors: kBudget with the sum and
+  /// the smallest limit that works; those of the state and the I/O engines.
   static Result<std::unique_ptr<Engine>> Create(EngineOptions options, device::Device& device,
                                                 kernels::Operators& operators);
   /// Stops the optimizer threads after the tiles they work on; what was not committed is lost.
@@ -126,22 +137,24 @@ class Engine {
   virtual EngineCounters counters() const = 0;
   virtual Bytes host_peak() const = 0;
   virtual const std::string& aio_engine() const = 0;
-  /// Path of the state file, and its UUID as text.
-  virtual const std::string& state_path() const = 0;
+  /// The state's files by index of their path, and its UUID as text.
+  virtual const std::vector<std::string>& state_paths() const = 0;
   virtual const std::string& state_uuid() const = 0;
   /// Lines worth telling the user once: which engine and why, what was chosen for the budgets.
   virtual const std::vector<std::string>& notices() const = 0;
 };
 
-/// Reads a committed state file, for export and inspection. Threads: one at a time.
+/// Reads a committed state, for export and inspection. Threads: one at a time.
 class CommittedState {
  public:
   /// Opens the newest valid commit. Errors: kNotFound, kUnavailable (in use), kCorruption.
-  static Result<std::unique_ptr<CommittedState>> Open(const std::string& state_path);
+  static Result<std::unique_ptr<CommittedState>> Open(const std::vector<std::string>& state_paths);
   virtual ~CommittedState() = default;
 
   virtual const TrainState& train_state() const = 0;
   virtual const offload::Layout& layout() const = 0;
+  /// The share of the state that each of its files holds, 0 to 1.
+  virtual std::vector<double> Shares() const = 0;
   /// Elements [begin, begin + size) of a tensor as fp32 master weights (exact); verifies checksums
   /// of the tiles it reads. Reading a tensor in order reads each tile once.
   virtual Status ReadTensor(ModuleId module, size_t tensor, uint64_t begin,

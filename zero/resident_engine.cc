@@ -45,7 +45,7 @@ Status ResidentEngine::Build(device::Device& device) {
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.total()));
   host_weight_ = slab_->Cut(need.parameters);
   host_record_ = slab_->Cut(need.states);
-  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_));
+  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, nullptr));
 
   compute_ = device.CreateStream("compute");
   for (const offload::ModuleLayout& module : layout_.modules) {
@@ -171,15 +171,16 @@ Result<offload::CommittedTile> ResidentEngine::WriteTile(TileId tile) {
   compute_->CopyToHost(record.data(), RecordOf(tile), Bytes{record.size()});
   PENSTOCK_TRY(compute_->Synchronize());
   const int slot = io_.file->WriteSlot(tile);
-  const auto write = [&](FileOffset offset, std::span<std::byte> part) {
-    return io_.engine->Submit({.operation = aio::Operation::kWrite,
-                               .file = &io_.file->file(),
-                               .offset = offset,
-                               .buffer = part,
-                               .priority = aio::Priority::kWriteBack});
+  const auto write = [&](offload::Part part, std::span<std::byte> buffer) {
+    return io_.file->Submit({.part = part,
+                             .tile = tile,
+                             .slot = slot,
+                             .operation = aio::Operation::kWrite,
+                             .buffer = buffer,
+                             .priority = aio::Priority::kWriteBack});
   };
-  const aio::Ticket writes[] = {write(io_.file->WeightOffset(tile, slot), weight),
-                                write(io_.file->RecordOffset(tile, slot), record)};
+  const aio::Ticket writes[] = {write(offload::Part::kWeight, weight),
+                                write(offload::Part::kRecord, record)};
   PENSTOCK_TRY(aio::WaitAll(writes));
   const uint64_t seed = offload::TileSeed(io_.file->uuid(), tile, version_);
   return offload::CommittedTile{

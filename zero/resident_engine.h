@@ -36,8 +36,8 @@ class ResidentEngine : public Engine {
   Status Commit(const TrainState& state) override;
   EngineCounters counters() const override;
   Bytes host_peak() const override { return ledger_.peak(Tier::kHost); }
-  const std::string& aio_engine() const override { return io_.engine->name(); }
-  const std::string& state_path() const override { return io_.file->path(); }
+  const std::string& aio_engine() const override { return io_.engine_name(); }
+  const std::vector<std::string>& state_paths() const override { return io_.paths; }
   const std::string& state_uuid() const override { return io_.uuid; }
   const std::vector<std::string>& notices() const override { return io_.notices; }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/topology.h"
+#include "offload/placement.h"
 #include "zero/tile_planes.h"
 
 namespace penstock::zero {
@@ -10,35 +12,96 @@ namespace {
 /// Weights are made or read in pieces of this many elements.
 constexpr uint64_t kPieceElements = 64 * 1024;
 
+bool OnDrive(const Config& config) {
+  return config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
+}
+
+/// Asks the machine where the drives hang, and places `memory`. Nothing here is worth ending a run.
+offload::Placement PlaceIo(const EngineOptions& options, offload::Slab* memory) {
+  offload::Placement nowhere{.cpus = std::vector<std::vector<int>>(options.state_folders.size())};
+  if (!OnDrive(options.config) || options.config.aio.simulate) return nowhere;
+  const Result<Topology> topology = ReadTopology();
+  if (!topology.ok()) {
+    nowhere.notice = "I/O threads and host memory are not placed: " + topology.error().message;
+    return nowhere;
+  }
+  std::vector<offload::PathDevices> paths;
+  for (const std::string& folder : options.state_folders) {
+    paths.push_back({.path = folder, .devices = BlockDevicesOf(folder)});
+  }
+  offload::Placement placement = offload::PlaceNear(*topology, paths);
+  if (memory != nullptr && !placement.memory_nodes.empty()) {
+    const Status placed = memory->PreferNodes(placement.memory_nodes);
+    if (!placed.ok()) placement.notice += "; it does not: " + placed.error().message;
+  }
+  return placement;
+}
+
+Status MakeEngines(const EngineOptions& options, const offload::Placement& placement, StateIo& io) {
+  for (size_t path = 0; path < options.state_folders.size(); ++path) {
+    aio::EngineOptions aio = options.config.aio;
+    aio.cpus = placement.cpus[path];
+    std::string notice;
+    PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> engine, options.create_io(path, aio, &notice));
+    io.engines.push_back(std::move(engine));
+    if (path == 0 || notice != io.notices.back()) io.notices.push_back(notice);
+  }
+  return {};
+}
+
+uint64_t Sum(const std::vector<std::unique_ptr<aio::Engine>>& engines,
+             uint64_t aio::EngineStats::*counter) {
+  uint64_t sum = 0;
+  for (const auto& engine : engines) sum += engine->stats().*counter;
+  return sum;
+}
+
+std::string SharesNotice(const std::vector<offload::PathShare>& shares) {
+  std::string text = fmt::format("state over {} drives:", shares.size());
+  for (const offload::PathShare& share : shares) {
+    const std::string speed =
+        share.bytes_a_second > 0 ? fmt::format(" at {:.2f} GB/s", share.bytes_a_second / 1e9) : "";
+    text += fmt::format("{} {:.1f} % in {}{}", &share == &shares.front() ? "" : ",",
+                        100 * share.share, share.path, speed);
+  }
+  return text;
+}
+
 }  // namespace
 
-Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Layout& layout) {
+Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Layout& layout,
+                                offload::Slab* memory) {
   const Config& config = options.config;
   StateIo io;
-  std::string notice;
-  PENSTOCK_ASSIGN(io.engine, aio::CreateEngine(config.aio, &notice));
-  if (!notice.empty()) io.notices.push_back(notice);
-  const bool on_drive =
-      config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
-  PENSTOCK_ASSIGN(io.file,
-                  offload::StateFile::Create(layout,
-                                             {.folder = options.state_folder,
-                                              .durable = config.durable,
-                                              .require_direct = on_drive,
-                                              .simulated = config.aio.simulate.has_value()},
-                                             *io.engine));
+  const offload::Placement placement = PlaceIo(options, memory);
+  PENSTOCK_TRY(MakeEngines(options, placement, io));
+  if (!placement.notice.empty()) io.notices.push_back(placement.notice);
+  std::vector<aio::Engine*> engines;
+  for (const auto& engine : io.engines) engines.push_back(engine.get());
+  PENSTOCK_ASSIGN(io.file, offload::StateFile::Create(layout,
+                                                      {.folders = options.state_folders,
+                                                       .durable = config.durable,
+                                                       .require_direct = OnDrive(config),
+                                                       .simulated = config.aio.simulate.has_value(),
+                                                       .probe = options.probe},
+                                                      engines));
+  const std::vector<offload::PathShare> shares = io.file->Shares();
+  for (const offload::PathShare& share : shares) io.paths.push_back(share.path);
+  if (shares.size() > 1) io.notices.push_back(SharesNotice(shares));
   io.uuid = offload::ToString(io.file->uuid());
   if (config.aio.simulate) {
-    io.notices.emplace_back("the drive is simulated in memory: commits end with the process");
+    io.notices.emplace_back("drives are simulated in memory: commits end with the process");
   }
+  io.measured_bytes = Sum(io.engines, &aio::EngineStats::read_bytes);
   io.init_bytes = io.written();
   return io;
 }
 
+uint64_t StateIo::written() const { return Sum(engines, &aio::EngineStats::write_bytes); }
+
 EngineCounters StateIo::Counters() const {
-  const aio::EngineStats stats = engine->stats();
-  return {.nvme_read_bytes = stats.read_bytes,
-          .nvme_write_bytes = stats.write_bytes - init_bytes - commit_bytes,
+  return {.nvme_read_bytes = Sum(engines, &aio::EngineStats::read_bytes) - measured_bytes,
+          .nvme_write_bytes = written() - init_bytes - commit_bytes,
           .nvme_init_bytes = init_bytes,
           .nvme_commit_bytes = commit_bytes};
 }

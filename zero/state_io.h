@@ -1,4 +1,4 @@
-// What both engines share around the state file: the I/O engine, the file, counters and commits.
+// What both engines share around the state: the I/O engines, the files, counters and commits.
 #pragma once
 
 #include <memory>
@@ -7,24 +7,31 @@
 
 #include "aio/aio.h"
 #include "base/result.h"
+#include "offload/slab.h"
 #include "offload/state_file.h"
 #include "zero/engine.h"
 
 namespace penstock::zero {
 
 struct StateIo {
-  std::unique_ptr<aio::Engine> engine;
+  std::vector<std::unique_ptr<aio::Engine>> engines;  ///< of each path
   std::unique_ptr<offload::StateFile> file;
+  std::vector<std::string> paths;  ///< of the files
   std::string uuid;
   std::vector<std::string> notices;
+  uint64_t measured_bytes = 0;  ///< read to measure the drives
   uint64_t init_bytes = 0;
   uint64_t commit_bytes = 0;
 
-  /// Chooses the I/O engine and creates the state file. Errors: of both.
-  static Result<StateIo> Create(const EngineOptions& options, const offload::Layout& layout);
+  /// Makes an I/O engine for each path, near its drive, and creates the state. `memory`, where
+  /// given, is what will be read into and written from, untouched so far: it is placed near the
+  /// drives. Errors: of engines and state.
+  static Result<StateIo> Create(const EngineOptions& options, const offload::Layout& layout,
+                                offload::Slab* memory);
 
+  const std::string& engine_name() const { return engines.front()->name(); }
   /// Bytes written so far, by all.
-  uint64_t written() const { return engine->stats().write_bytes; }
+  uint64_t written() const;
   /// The bytes of the step loop: everything but initialisation and commits.
   EngineCounters Counters() const;
 };

@@ -1,5 +1,6 @@
 // CreateEngine: what it refuses, what it chooses, and what it says about it.
 #include <gmock/gmock.h>
+#include <sched.h>
 
 #include <limits>
 #include <vector>
@@ -16,6 +17,15 @@ void ExpectInvalid(const EngineOptions& options, const std::string& option) {
   ASSERT_FALSE(engine.ok()) << option;
   EXPECT_EQ(engine.error().code, ErrorCode::kInvalidArgument);
   EXPECT_THAT(engine.error().message, HasSubstr(option));
+}
+
+int AnAllowedCpu() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  sched_getaffinity(0, sizeof(allowed), &allowed);
+  int cpu = 0;
+  while (!CPU_ISSET(cpu, &allowed)) ++cpu;
+  return cpu;
 }
 
 TEST(CreateEngine, OptionsOutOfRangeAreRefusedByName) {
@@ -48,19 +58,56 @@ TEST(CreateEngine, TheEndsOfTheRangesAreAccepted) {
   }
 }
 
-TEST(CreateEngine, LibaioIsNotInThisBuild) {
-  const auto engine = CreateEngine({.kind = EngineKind::kLibaio});
-  ASSERT_FALSE(engine.ok());
-  EXPECT_EQ(engine.error().code, ErrorCode::kUnavailable);
-  EXPECT_THAT(engine.error().message, HasSubstr("this build does not have it yet"));
+TEST(CreateEngine, PollingIsForTheRingOnly) {
+  for (const EngineKind kind : {EngineKind::kLibaio, EngineKind::kThreads}) {
+    ExpectInvalid({.kind = kind, .sqpoll = true}, "sqpoll");
+    ExpectInvalid({.kind = kind, .iopoll = true}, "iopoll");
+  }
+  ExpectInvalid({.sqpoll = true, .simulate = SimulatedDrive{}}, "simulated");
 }
 
-TEST(CreateEngine, AutoTakesTheRingWhereThereIsOneAndThreadsElsewhere) {
+TEST(CreateEngine, PollingNeverEndsInAnotherEngine) {
+  std::string notice;
+  const auto engine = CreateEngine({.sqpoll = true}, &notice);
+  if (engine.ok()) {
+    EXPECT_EQ(notice, "aio engine io_uring: as asked for");
+  } else {
+    EXPECT_EQ(engine.error().code, ErrorCode::kUnavailable);
+    EXPECT_THAT(engine.error().message, HasSubstr("switch sqpoll and iopoll off"));
+  }
+}
+
+TEST(CreateEngine, ThreadsAreBoundToTheGivenCpusOrTheErrorNamesThem) {
+  for (const EngineKind kind : {EngineKind::kAuto, EngineKind::kLibaio, EngineKind::kThreads}) {
+    cpu_set_t bound;
+    CPU_ZERO(&bound);
+    {
+      const auto engine = CreateEngine({.kind = kind, .cpus = {AnAllowedCpu()}});
+      ASSERT_TRUE(engine.ok());
+      ScratchFile file;
+      Buffer buffer(4096);
+      Request request = WriteRequest(file.get(), 0, buffer.bytes());
+      request.on_complete = [&](const Status&) { sched_getaffinity(0, sizeof(bound), &bound); };
+      (*engine)->Submit(std::move(request));
+    }
+    EXPECT_EQ(CPU_COUNT(&bound), 1);
+    EXPECT_TRUE(CPU_ISSET(AnAllowedCpu(), &bound));
+    const auto refused = CreateEngine({.kind = kind, .cpus = {CPU_SETSIZE - 1}});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(refused.error().message, HasSubstr("CPUs 1023"));
+  }
+  ExpectInvalid({.cpus = {-1}}, "cpus");
+  ExpectInvalid({.cpus = {CPU_SETSIZE}}, "cpus");
+}
+
+TEST(CreateEngine, AutoTakesTheFirstOfRingLibaioAndThreads) {
   const bool has_ring = CreateEngine({.kind = EngineKind::kUring}).ok();
+  const bool has_libaio = CreateEngine({.kind = EngineKind::kLibaio}).ok();
   std::string notice;
   const auto engine = CreateEngine({}, &notice);
   ASSERT_TRUE(engine.ok());
-  EXPECT_EQ((*engine)->name(), has_ring ? "io_uring" : "threads");
+  EXPECT_EQ((*engine)->name(), has_ring ? "io_uring" : has_libaio ? "libaio" : "threads");
   EXPECT_THAT(notice, HasSubstr("aio engine " + (*engine)->name()));
   EXPECT_THAT(notice, testing::Not(HasSubstr("\n")));
 }
@@ -87,6 +134,7 @@ TEST(Names, OfKindsAndOperationsAreThoseOfTheConfig) {
   EXPECT_STREQ(ToString(EngineKind::kThreads), "threads");
   EXPECT_STREQ(ToString(Operation::kRead), "read");
   EXPECT_STREQ(ToString(Operation::kWrite), "write");
+  EXPECT_STREQ(ToString(Operation::kSync), "sync");
 }
 
 TEST(WaitAll, OfNothingIsSuccess) { EXPECT_OK(WaitAll({})); }

@@ -245,9 +245,77 @@ TEST_P(EngineContract, SyncMakesDurableOrNamesTheFile) {
   Buffer buffer(4096);
   ASSERT_OK(engine->Submit(WriteRequest(file.get(), 0, buffer.bytes())).Wait());
   EXPECT_OK(engine->Sync(file.get()));
+  EXPECT_EQ(engine->stats().syncs, 1u);
   const File closed = File::Adopt(UniqueFd(), "closed-file", 1_B);
   const Status failed = engine->Sync(closed);
   EXPECT_THAT(MessageOf(failed), testing::HasSubstr("closed-file"));
+  EXPECT_EQ(engine->stats().syncs, 1u);
+}
+
+TEST_P(EngineContract, SyncsAreRequestsAmongOthers) {
+  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 2});
+  ScratchFile file;
+  Buffer buffer(20'000);
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 10; ++i) {
+    tickets.push_back(engine->Submit(WriteRequest(file.get(), 0, buffer.bytes())));
+    tickets.push_back(engine->Submit({.operation = Operation::kSync, .file = &file.get()}));
+  }
+  EXPECT_OK(WaitAll(tickets));
+  EXPECT_EQ(engine->stats().syncs, 10u);
+  EXPECT_EQ(engine->stats().requests, 20u);
+}
+
+TEST_P(EngineContract, CancelEndsEveryRequestAndServesLaterOnes) {
+  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 1});
+  engine->Cancel();
+  ScratchFile file;
+  Buffer buffer(1 << 20);
+  std::atomic<int> completed{0};
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 50; ++i) {
+    Request request = WriteRequest(file.get(), 0, buffer.bytes());
+    request.on_complete = [&](const Status&) { ++completed; };
+    tickets.push_back(engine->Submit(std::move(request)));
+  }
+  engine->Cancel();
+  engine->Drain();
+  EXPECT_EQ(completed, 50);
+  EXPECT_FALSE(tickets.back().Wait().ok()) << "50 MiB passed block by block before the cancel";
+  for (const Ticket& ticket : tickets) {
+    const Status outcome = ticket.Wait();
+    if (outcome.ok()) continue;
+    EXPECT_EQ(outcome.error().code, ErrorCode::kCancelled);
+    EXPECT_THAT(outcome.error().message, testing::HasSubstr("write of 1048576 bytes at offset 0"));
+  }
+  RoundTrip(*engine, file.get(), 0, 10'000, 1);
+}
+
+TEST_P(EngineContract, SeveralThreadsMayCancelRegisterAndSubmit) {
+  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 4});
+  ScratchFile file;
+  std::vector<std::thread> threads;
+  std::atomic<int> ended{0};
+  for (uint64_t i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] {
+      Buffer buffer(10'000);
+      for (uint64_t j = 0; j < 50; ++j) {
+        const Status outcome =
+            engine->Submit(WriteRequest(file.get(), i * 12'288, buffer.bytes())).Wait();
+        ended += outcome.ok() || outcome.error().code == ErrorCode::kCancelled ? 1 : 0;
+      }
+    });
+    threads.emplace_back([&] {
+      ScratchFile own;
+      for (int j = 0; j < 20; ++j) {
+        engine->RegisterFile(own.get());
+        engine->Cancel();
+        engine->UnregisterFile(own.get());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(ended, 100);
 }
 
 }  // namespace

@@ -136,13 +136,12 @@ TEST_P(EngineFailure, MalformedRequestsFailOnTheirTicketAndCallBack) {
   Buffer buffer(3 * 4096);
   const auto bytes = buffer.bytes();
   std::vector<Request> malformed = {
-      ReadRequest(file, 100, bytes.first(4096)),                // offset
-      ReadRequest(file, 0, bytes.first(4095)),                  // size
-      WriteRequest(file, 0, bytes.subspan(512, 4096)),          // address
       ReadRequest(file, 0, bytes.first(0)),                     // empty
       ReadRequest(file, uint64_t{1} << 63, bytes.first(4096)),  // beyond any file
       ReadRequest(file, (uint64_t{1} << 63) - 4096, bytes),     // its end is
       {.buffer = bytes},                                        // no file
+      {.operation = Operation::kSync},                          // the same
+      {.operation = Operation::kSync, .file = &file, .buffer = bytes},
   };
   for (Request& request : malformed) {
     std::promise<ErrorCode> called;

@@ -195,6 +195,76 @@ TEST_F(IoLoopTest, AFailedRequestWaitsForItsSiblingsAndStartsNoMore) {
   EXPECT_TRUE(loop_->idle());
 }
 
+TEST_F(IoLoopTest, CancelFailsWhatTheDriveDoesNotHaveAndAwaitsTheRest) {
+  Start({.block_size = 4_KiB, .queue_depth = 2});
+  Add(ReadRequest(file_, 0, buffer_.bytes().first(4096)));         // in the drive
+  Add(ReadRequest(file_, 4096, buffer_.bytes().first(2 * 4096)));  // half of it is
+  Add(ReadRequest(file_, 0, buffer_.bytes().first(4096)));         // nothing of it is
+  loop_->Fill();
+  loop_->Cancel();
+  ASSERT_EQ(finished_.size(), 1u) << "what is in the drive is awaited";
+  EXPECT_EQ(finished_[0].error().code, ErrorCode::kCancelled);
+  EXPECT_THAT(MessageOf(finished_[0]), HasSubstr("read of 4096 bytes at offset 0 of the-file"));
+  ReportFull(0);
+  ASSERT_EQ(finished_.size(), 3u);
+  EXPECT_OK(finished_[1]);
+  EXPECT_EQ(finished_[2].error().code, ErrorCode::kCancelled);
+  EXPECT_TRUE(loop_->idle());
+  Add(ReadRequest(file_, 0, buffer_.bytes().first(4096)));
+  loop_->Fill();
+  ReportFull(2);
+  ASSERT_EQ(finished_.size(), 4u);
+  EXPECT_OK(finished_[3]) << "a later request is served";
+}
+
+TEST_F(IoLoopTest, CancelLetsABlockGoThatWasToBeTriedAgain) {
+  Start({.block_size = 4_KiB, .queue_depth = 1});
+  Add(WriteRequest(file_, 0, buffer_.bytes().first(4096)));
+  loop_->Fill();
+  drive_.next.push_back({drive_.submitted[0].slot, -EAGAIN});
+  loop_->Reap();
+  loop_->Cancel();
+  loop_->Fill();
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(finished_[0].error().code, ErrorCode::kCancelled);
+  EXPECT_EQ(drive_.submitted.size(), 1u);
+  EXPECT_TRUE(loop_->idle());
+}
+
+TEST_F(IoLoopTest, ASyncIsOneEmptyBlockThatIsNeverTriedAgainAfterAnError) {
+  for (const int error_number : {EAGAIN, EIO}) {
+    finished_.clear();
+    drive_.submitted.clear();
+    Start({.block_size = 4_KiB, .queue_depth = 1});
+    Add({.operation = Operation::kSync, .file = &file_});
+    loop_->Fill();
+    ASSERT_EQ(drive_.submitted.size(), 1u);
+    EXPECT_TRUE(drive_.submitted[0].data.empty());
+    Report(0, -EINTR);
+    Report(1, -error_number);
+    ASSERT_EQ(finished_.size(), 1u);
+    EXPECT_THAT(MessageOf(finished_[0]), HasSubstr("sync of the-file (fdatasync): "));
+    EXPECT_THAT(MessageOf(finished_[0]), HasSubstr("since the last sync may be lost"));
+    EXPECT_EQ(drive_.submitted.size(), 2u);
+    EXPECT_EQ(loop_->stats().syncs, 0u);
+  }
+}
+
+TEST_F(IoLoopTest, UnalignedPartsGoThroughThePageCacheAndMayEndAnywhere) {
+  Start({.block_size = 64_KiB, .queue_depth = 4});
+  Add(ReadRequest(file_, 100, buffer_.bytes().subspan(100, 3 * 4096)));
+  loop_->Fill();
+  ASSERT_EQ(drive_.submitted.size(), 3u);
+  EXPECT_EQ(drive_.submitted[0].alignment, 1_B);
+  EXPECT_EQ(drive_.submitted[1].alignment, 512_B);
+  EXPECT_EQ(drive_.submitted[2].alignment, 1_B);
+  EXPECT_EQ(drive_.submitted[1].offset, FileOffset{4096});
+  EXPECT_EQ(drive_.submitted[1].data.size(), 2u * 4096);
+  Report(0, 7);
+  ASSERT_EQ(drive_.submitted.size(), 4u);
+  EXPECT_EQ(drive_.submitted[3].offset, FileOffset{107}) << "continued at the very byte";
+}
+
 TEST_F(IoLoopTest, ARequestThatIsMalformedFinishesWithoutTheDrive) {
   Start({.block_size = 4_KiB, .queue_depth = 1});
   auto pending = std::make_shared<PendingRequest>();

@@ -30,7 +30,27 @@ FaultPlan HarmlessFaults() {
   return plan;
 }
 
+RegisteredArena* current_arena = nullptr;
+
 }  // namespace
+
+RegisteredArena::RegisteredArena() : mapping_(Mapping::Create(Bytes{kSize})) {
+  current_arena = this;
+}
+RegisteredArena::~RegisteredArena() { current_arena = nullptr; }
+RegisteredArena* RegisteredArena::current() { return current_arena; }
+
+std::array<std::span<std::byte>, 2> RegisteredArena::parts() {
+  constexpr size_t kFirst = 10 << 12;
+  return {std::span(mapping_->data(), kFirst),
+          std::span(mapping_->data() + kFirst, kSize - kFirst)};
+}
+
+std::byte* RegisteredArena::Take(size_t size) {
+  const size_t rounded = AlignUp(Bytes{size}, 4_KiB).value;
+  const size_t begin = taken_.fetch_add(rounded);
+  return begin + rounded <= kSize ? mapping_->data() + begin : nullptr;
+}
 
 std::vector<EngineCase> EveryEngine() {
   return {
@@ -40,6 +60,23 @@ std::vector<EngineCase> EveryEngine() {
          return CreateEngine(options);
        }},
       {"io_uring_plain", MakePlainRing},
+      {"io_uring_registered",
+       [](EngineOptions options) {
+         options.kind = EngineKind::kUring;
+         options.registered_buffers = Registration::kOn;
+         return CreateEngine(options);
+       },
+       true},
+      {"io_uring_sqpoll",
+       [](EngineOptions options) {
+         options.sqpoll = true;
+         return CreateEngine(options);
+       }},
+      {"libaio",
+       [](EngineOptions options) {
+         options.kind = EngineKind::kLibaio;
+         return CreateEngine(options);
+       }},
       {"threads",
        [](EngineOptions options) {
          options.kind = EngineKind::kThreads;
@@ -58,10 +95,12 @@ std::vector<EngineCase> EveryEngine() {
 std::vector<EngineCase> EveryEngineWithHarmlessFaults() {
   std::vector<EngineCase> cases;
   for (const EngineCase& engine : EveryEngine()) {
-    cases.push_back({engine.name + "_faulty", [make = engine.make](EngineOptions options) {
+    cases.push_back({engine.name + "_faulty",
+                     [make = engine.make](EngineOptions options) {
                        if (!options.faults) options.faults = HarmlessFaults();
                        return make(options);
-                     }});
+                     },
+                     engine.registered});
   }
   return cases;
 }

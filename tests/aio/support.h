@@ -4,8 +4,10 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -73,27 +75,88 @@ inline size_t PatternErrors(std::span<const std::byte> bytes, uint64_t seed) {
   return errors;
 }
 
-/// Page-aligned memory of a size that need not be a multiple of pages.
+/// Memory that Buffers are cut from while an engine has it registered.
+class RegisteredArena {
+ public:
+  static constexpr size_t kSize = 16 << 20;
+
+  RegisteredArena();
+  ~RegisteredArena();
+  RegisteredArena(const RegisteredArena&) = delete;
+  RegisteredArena& operator=(const RegisteredArena&) = delete;
+
+  /// In two parts that touch, so that some blocks lie in both.
+  std::array<std::span<std::byte>, 2> parts();
+  /// The arena that exists, if any. One at a time.
+  static RegisteredArena* current();
+  /// Page-aligned; null when there is no room left.
+  std::byte* Take(size_t size);
+
+ private:
+  Result<Mapping> mapping_;
+  std::atomic<size_t> taken_{0};
+};
+
+/// Page-aligned, zero-filled memory of a size that need not be a multiple of pages.
 class Buffer {
  public:
-  explicit Buffer(size_t size) : size_(size), mapping_(Mapping::Create(Bytes{size})) {}
-  std::span<std::byte> bytes() { return {mapping_->data(), size_}; }
+  explicit Buffer(size_t size) : size_(size) {
+    RegisteredArena* arena = RegisteredArena::current();
+    if (arena != nullptr) data_ = arena->Take(size);
+    if (data_ != nullptr) return;
+    mapping_.emplace(Mapping::Create(Bytes{size}));
+    data_ = mapping_->value().data();
+  }
+  std::span<std::byte> bytes() { return {data_, size_}; }
 
  private:
   size_t size_;
-  Result<Mapping> mapping_;
+  std::byte* data_ = nullptr;
+  std::optional<Result<Mapping>> mapping_;
+};
+
+/// `count` times `part` bytes of addresses over `part` bytes of memory.
+class Folded {
+ public:
+  Folded(size_t part, size_t count) : size_(part * count) {
+    const UniqueFd memory(::memfd_create("folded", MFD_CLOEXEC));
+    void* base =
+        ::mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED || ::ftruncate(memory.get(), static_cast<off_t>(part)) != 0) return;
+    data_ = static_cast<std::byte*>(base);
+    for (size_t i = 0; i < count; ++i) {
+      ok_ = ::mmap(data_ + i * part, part, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                   memory.get(), 0) != MAP_FAILED;
+      if (!ok_) return;
+    }
+  }
+  ~Folded() {
+    if (data_ != nullptr) ::munmap(data_, size_);
+  }
+  Folded(const Folded&) = delete;
+  Folded& operator=(const Folded&) = delete;
+
+  bool ok() const { return ok_; }
+  std::span<std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  size_t size_;
+  std::byte* data_ = nullptr;
+  bool ok_ = false;
 };
 
 /// A way to make an engine, by name. `faults` of the options are kept.
 struct EngineCase {
   std::string name;
   std::function<Result<std::unique_ptr<Engine>>(EngineOptions)> make;
+  bool registered = false;  ///< the test's Buffers are registered with every engine
 };
 inline std::string CaseName(const testing::TestParamInfo<EngineCase>& info) {
   return info.param.name;
 }
 
-/// io_uring (with and without the flags of newer kernels), threads and simulated.
+/// io_uring (with and without the flags of newer kernels, with registered buffers, with sqpoll),
+/// libaio, threads and simulated.
 std::vector<EngineCase> EveryEngine();
 /// The same, each with faults that no caller may notice: short, transient, delayed and reordered.
 std::vector<EngineCase> EveryEngineWithHarmlessFaults();
@@ -101,12 +164,25 @@ std::vector<EngineCase> EveryEngineWithHarmlessFaults();
 /// Makes engines of the parameter; a kernel without io_uring is a skip with its reason.
 class EngineTest : public testing::TestWithParam<EngineCase> {
  protected:
+  void SetUp() override {
+    if (GetParam().registered) arena_.emplace();
+  }
+
   /// Null after the test was marked as skipped or failed.
   std::unique_ptr<Engine> Make(EngineOptions options = {}) {
     Result<std::unique_ptr<Engine>> engine = GetParam().make(std::move(options));
-    if (engine.ok()) return std::move(engine).value();
-    MarkUnavailable(engine.error());
-    return nullptr;
+    if (!engine.ok()) {
+      MarkUnavailable(engine.error());
+      return nullptr;
+    }
+    if (arena_) {
+      const auto registered = (*engine)->RegisterBuffers(arena_->parts());
+      if (!registered.ok()) {
+        MarkUnavailable(registered.error());
+        return nullptr;
+      }
+    }
+    return std::move(engine).value();
   }
 
  private:
@@ -114,6 +190,8 @@ class EngineTest : public testing::TestWithParam<EngineCase> {
     if (error.code == ErrorCode::kUnavailable) GTEST_SKIP() << error.message;
     FAIL() << error.message;
   }
+
+  std::optional<RegisteredArena> arena_;
 };
 
 /// Makes `engine` in a TEST_P of EngineTest, or leaves it.

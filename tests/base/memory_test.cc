@@ -1,13 +1,17 @@
 // Mapping, UniqueFd and the lock types: what owns a resource gives it back.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/mapping.h"
@@ -32,6 +36,28 @@ TEST(Mapping, OfNothingIsEmpty) {
   ASSERT_TRUE(mapping.ok());
   EXPECT_EQ(mapping->size(), 0_B);
   EXPECT_EQ(mapping->data(), nullptr);
+}
+
+TEST(Mapping, PreferredNodesAreThePolicyOfItsPages) {
+  for (const std::vector<int>& nodes : {std::vector<int>{0}, std::vector<int>{0, 0}}) {
+    Result<Mapping> mapping = Mapping::Create(64_KiB);
+    ASSERT_TRUE(mapping.ok());
+    const Status placed = mapping->PreferNodes(nodes);
+    if (!placed.ok()) GTEST_SKIP() << placed.error().message;
+    int policy = -1;
+    unsigned long mask = 0;  // NOLINT(google-runtime-int): the system call's
+    const long answer =      // NOLINT(google-runtime-int)
+        ::syscall(SYS_get_mempolicy, &policy, &mask, 64 + 1, mapping->data(), MPOL_F_ADDR);
+    if (answer != 0) GTEST_SKIP() << "get_mempolicy is not allowed here";
+    EXPECT_EQ(policy, nodes.size() == 1 ? MPOL_PREFERRED : MPOL_INTERLEAVE);
+    EXPECT_EQ(mask, 1);
+  }
+}
+
+TEST(Mapping, ANodeThatTheMachineHasNotIsAnError) {
+  Result<Mapping> mapping = Mapping::Create(64_KiB);
+  ASSERT_TRUE(mapping.ok());
+  EXPECT_FALSE(mapping->PreferNodes(std::vector<int>{1000}).ok());
 }
 
 TEST(Mapping, MovesItsMemory) {

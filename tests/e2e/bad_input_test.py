@@ -1,6 +1,8 @@
 """What users and machines get wrong: exit code, one line that names it, nothing left behind."""
 import fcntl
 import os
+import re
+import shutil
 import struct
 import unittest
 
@@ -227,12 +229,16 @@ class DivergenceTest(harness.PenstockTest):
 
 
 class StateFileTest(harness.PenstockTest):
+    DRIVES = 1
+
     def setUp(self):
         super().setUp()
-        config = make_config(dtype="bf16", param="nvme", optimizer="nvme",
-                             nvme_path=self.make_folder("nvme"))
+        folders = [self.make_folder(f"nvme{i}") for i in range(self.DRIVES)]
+        config = make_config(dtype="bf16", param="nvme", optimizer="nvme", nvme_path=folders)
         self.run_folder = self.trained(config, steps=3)
-        self.state = harness.state_path(self.run_folder)
+        self.states = harness.state_paths(self.run_folder)
+        # What the tests damage; with several drives it is the last one.
+        self.state = self.states[-1]
 
     def assert_unreadable(self, *fragments):
         self.assert_fails(harness.penstock("inspect", self.run_folder), 3, *fragments)
@@ -268,6 +274,7 @@ class StateFileTest(harness.PenstockTest):
         self.assert_unreadable("checksum", self.state)
 
     def test_a_flipped_bit_in_both_commit_records(self):
+        self.state = self.states[0]
         self.flip(*(offset + 60 for offset in self.header(120, 2)))
         self.assert_unreadable(self.state)
 
@@ -291,6 +298,21 @@ class StateFileTest(harness.PenstockTest):
     def test_what_is_no_run(self):
         for command in (["inspect", self.folder], ["export", self.folder, "--to", self.path("x")]):
             self.assert_fails(harness.penstock(*command), 3, self.folder)
+
+
+class SeveralDrivesTest(StateFileTest):
+    DRIVES = 2
+
+    def test_each_file_is_named_with_its_share(self):
+        outcome = harness.penstock("inspect", self.run_folder)
+        shares = [re.search(rf"state file +{re.escape(path)} \(([0-9.]+) % of the state\)\n",
+                            outcome.stdout) for path in self.states]
+        self.assertAlmostEqual(sum(float(share[1]) for share in shares), 100, delta=0.2)
+
+    def test_a_file_of_another_state(self):
+        os.unlink(self.state)
+        shutil.copyfile(self.states[0], self.state)
+        self.assert_unreadable(self.state, "number 2")
 
 
 if __name__ == "__main__":

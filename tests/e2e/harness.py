@@ -215,9 +215,15 @@ def read_summary(run):
         return json.load(file)
 
 
-def state_path(run):
+def state_paths(run):
     with open(os.path.join(run, "run.json"), encoding="utf-8") as file:
-        return os.path.join(run, json.load(file)["state_path"])
+        return [os.path.join(run, path) for path in json.load(file)["state_paths"]]
+
+
+def state_path(run):
+    """Of a run whose state has one file."""
+    [path] = state_paths(run)
+    return path
 
 
 @contextlib.contextmanager

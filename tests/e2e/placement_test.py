@@ -1,13 +1,13 @@
 """Placement changes nothing: every home, budget, engine and thread count gives the same bits."""
 import harness
-from harness import make_config, read_rows, read_summary
+from harness import make_config, merge, read_rows, read_summary
 
 
 def nvme(param="nvme", optimizer="nvme", **penstock_keys):
     return {"param": param, "optimizer": optimizer, "penstock": penstock_keys}
 
 
-# Homes and config keys by name; make_config takes them.
+# Homes and config keys by name, as make_config takes them; and over how many folders, if several.
 PLACEMENTS = {
     "host": {"param": "cpu", "optimizer": "cpu"},
     "optimizer on nvme": nvme(param="cpu"),
@@ -21,6 +21,7 @@ PLACEMENTS = {
                                   "penstock": {"optimizer_threads": 2}},
     "tiles of 4096": nvme(tile_elements=4096),
     "tiles of 20480": nvme(tile_elements=20480),
+    "two folders": {**nvme(), "drives": 2},
     "overlap off": nvme(overlap=False),
     "host, overlap off": {"param": "cpu", "optimizer": "cpu", "penstock": {"overlap": False}},
 }
@@ -28,7 +29,10 @@ PLACEMENTS = {
 
 class PlacementTest(harness.PenstockTest):
     def config(self, numerics, placement):
-        return make_config(**numerics, nvme_path=self.make_folder("nvme"), **placement)
+        keys = dict(placement)
+        folders = [self.make_folder(f"nvme{i}") for i in range(keys.pop("drives", 1))]
+        path = folders if len(folders) > 1 else folders[0]
+        return make_config(**numerics, nvme_path=path, **keys)
 
     def numbers(self, run):
         """All that may not depend on the placement."""
@@ -55,6 +59,7 @@ class PlacementTest(harness.PenstockTest):
         engine = keys.get("aio", {}).get("engine")
         if engine is not None:
             self.assertEqual(summary["aio_engine"], engine, name)
+        self.assertEqual(len(harness.state_paths(run)), placement.get("drives", 1), name)
         self.assertGreater(summary["optimizer_s"], 0, name)
         overlap = keys.get("overlap", True)
         self.assertEqual(summary["config"]["penstock"]["overlap"], overlap, name)
@@ -96,18 +101,22 @@ class PlacementTest(harness.PenstockTest):
         # Layers that compute for milliseconds, and memory for a few tiles: the later layers' states are
         # read and updated while the first ones compute.
         model = self.make_model("larger", n_layer=4, n_embd=256, n_head=4, n_positions=128)
-        rows = {}
-        for overlap in (True, False):
-            config = self.config({"dtype": "bf16"}, nvme(overlap=overlap, tile_elements=65536))
-            host = self.smallest("host-memory", config, model=model)
-            run = self.trained(config, "--host-memory", str(host), model=model, steps=12)
-            overlapped = read_summary(run)["update_overlap_s"]
-            if overlap:
-                self.assertGreater(overlapped, 0)
-            else:
-                self.assertEqual(overlapped, 0)
-            rows[overlap] = [(row["loss"], row["grad_norm"]) for row in read_rows(run)]
-        self.assertEqual(rows[True], rows[False])
+        config = self.config({"dtype": "bf16"}, nvme(tile_elements=65536))
+        host = ("--host-memory", str(self.smallest("host-memory", config, model=model)))
+
+        def rows(run):
+            return [(row["loss"], row["grad_norm"]) for row in read_rows(run)]
+
+        serial = self.trained(merge(config, {"penstock": {"overlap": False}}), *host, model=model,
+                              steps=12)
+        self.assertEqual(read_summary(serial)["update_overlap_s"], 0)
+        # On a machine that gives its cores to others, one run may not show it.
+        for _ in range(5):
+            run = self.trained(config, *host, model=model, steps=12)
+            self.assertEqual(rows(run), rows(serial))
+            if read_summary(run)["update_overlap_s"] > 0:
+                return
+        self.fail("no update ran under the next forward in five runs")
 
     def test_fp32_clipped(self):
         self.compare(dtype="fp32", clip=1.0, micro_batches=1)

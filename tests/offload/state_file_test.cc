@@ -1,8 +1,9 @@
 #include "offload/state_file.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <cstring>
+#include <optional>
 
 #include "base/mapping.h"
 #include "offload/state_reader.h"
@@ -11,17 +12,59 @@
 namespace penstock::offload {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
 class StateFileTest : public FolderTest {
  protected:
   void SetUp() override {
     FolderTest::SetUp();
-    engine_ = std::move(aio::CreateEngine({.kind = aio::EngineKind::kThreads})).value();
+    for (const char* name : {"drive0", "drive1", "drive2"}) {
+      std::filesystem::create_directory(folder_ / name);
+    }
   }
 
-  std::unique_ptr<StateFile> Create(bool durable) {
-    auto file = StateFile::Create(layout_, {.folder = folder_, .durable = durable}, *engine_);
+  /// `faults` are those of the last path's drive.
+  Result<std::unique_ptr<StateFile>> TryCreate(bool durable, size_t paths,
+                                               const std::optional<aio::FaultPlan>& faults = {}) {
+    StateFileOptions options{.durable = durable};
+    std::vector<aio::Engine*> engines;
+    for (size_t i = 0; i < paths; ++i) {
+      options.folders.push_back(Drive(i));
+      aio::EngineOptions engine{.kind = aio::EngineKind::kThreads};
+      if (i + 1 == paths) engine.faults = faults;
+      engines_.push_back(std::move(aio::CreateEngine(engine)).value());
+      engines.push_back(engines_.back().get());
+    }
+    options.probe = [this](aio::Engine& engine, const aio::File&, Bytes) -> Result<double> {
+      for (size_t i = 0; i < engines_.size(); ++i) {
+        if (engines_[i].get() == &engine) return speeds_.at(i % speeds_.size());
+      }
+      return 0.0;
+    };
+    return StateFile::Create(layout_, options, engines);
+  }
+
+  std::unique_ptr<StateFile> Create(bool durable, size_t paths = 1,
+                                    const std::optional<aio::FaultPlan>& faults = {}) {
+    auto file = TryCreate(durable, paths, faults);
     EXPECT_TRUE(file.ok()) << file.error().message;
     return std::move(file).value();
+  }
+
+  std::string Drive(size_t i) const { return folder_ / ("drive" + std::to_string(i)); }
+
+  bool DrivesAreEmpty() const {
+    for (size_t i = 0; i < 3; ++i) {
+      if (!std::filesystem::is_empty(Drive(i))) return false;
+    }
+    return true;
+  }
+
+  static std::vector<std::string> Paths(const StateFile& file) {
+    std::vector<std::string> paths;
+    for (const PathShare& share : file.Shares()) paths.push_back(share.path);
+    return paths;
   }
 
   /// Writes every tile filled with `value` as `version`, and returns what a commit of it says.
@@ -34,8 +77,8 @@ class StateFileTest : public FolderTest {
       const int slot = file.WriteSlot(tile);
       const auto weight = Filled(layout_.WeightBytes(elements), value);
       const auto states = Filled(layout_.RecordBytes(elements), value);
-      Write(file, file.WeightOffset(tile, slot), weight);
-      Write(file, file.RecordOffset(tile, slot), states);
+      Write(file, Part::kWeight, tile, slot, weight);
+      Write(file, Part::kRecord, tile, slot, states);
       const uint64_t seed = TileSeed(file.uuid(), tile, version);
       record.tiles.push_back(
           {.version = version,
@@ -53,18 +96,18 @@ class StateFileTest : public FolderTest {
     return mapping;
   }
 
-  void Write(StateFile& file, FileOffset offset, const Mapping& bytes) {
-    const Status written = engine_
-                               ->Submit({.operation = aio::Operation::kWrite,
-                                         .file = &file.file(),
-                                         .offset = offset,
-                                         .buffer = {bytes.data(), bytes.size().value}})
+  static void Write(StateFile& file, Part part, TileId tile, int slot, const Mapping& bytes) {
+    const Status written = file.Submit({.part = part,
+                                        .tile = tile,
+                                        .slot = slot,
+                                        .operation = aio::Operation::kWrite,
+                                        .buffer = {bytes.data(), bytes.size().value}})
                                .Wait();
     EXPECT_TRUE(written.ok()) << written.error().message;
   }
 
-  void ExpectCommitted(const std::string& path, uint64_t step, uint8_t value) {
-    const auto reader = StateReader::Open(path);
+  void ExpectCommitted(const std::vector<std::string>& paths, uint64_t step, uint8_t value) {
+    const auto reader = StateReader::Open(paths);
     ASSERT_TRUE(reader.ok()) << reader.error().message;
     EXPECT_EQ((*reader)->commit().step, step);
     for (uint32_t i = 0; i < layout_.tiles.size(); ++i) {
@@ -77,43 +120,157 @@ class StateFileTest : public FolderTest {
   }
 
   const Layout layout_ = SmallLayout(DType::kBFloat16);
-  std::unique_ptr<aio::Engine> engine_;
+  std::vector<std::unique_ptr<aio::Engine>> engines_;
+  std::vector<double> speeds_ = {1};  ///< of the drives, in turn
 };
 
 TEST_F(StateFileTest, TheNewestCommitIsWhatAReaderFinds) {
-  std::string path;
-  {
-    const auto file = Create(true);
-    path = file->path();
-    for (uint8_t step = 1; step <= 3; ++step) {
-      ASSERT_TRUE(file->Commit(WriteTiles(*file, step, step)).ok());
+  for (const size_t count : {1, 2, 3}) {
+    std::vector<std::string> paths;
+    {
+      const auto file = Create(true, count);
+      paths = Paths(*file);
+      for (uint8_t step = 1; step <= 3; ++step) {
+        ASSERT_TRUE(file->Commit(WriteTiles(*file, step, step)).ok());
+      }
     }
+    ASSERT_EQ(paths.size(), count);
+    ExpectCommitted(paths, 3, 3);
   }
-  ExpectCommitted(path, 3, 3);
+}
+
+TEST_F(StateFileTest, FilesAreNamedAfterTheStateAndTheIndexOfTheirPath) {
+  const auto file = Create(true, 3);
+  const std::string name = "/penstock-" + ToString(file->uuid());
+  EXPECT_THAT(Paths(*file), ElementsAre(Drive(0) + name + ".state", Drive(1) + name + ".1.state",
+                                        Drive(2) + name + ".2.state"));
+}
+
+TEST_F(StateFileTest, SharesFollowTheSpeedOfTheDrives) {
+  // Tiles of 2, 1, 1 and 1 blocks.
+  speeds_ = {3e9, 1e9};
+  std::vector<std::string> paths;
+  {
+    const auto file = Create(true, 2);
+    const std::vector<PathShare> shares = file->Shares();
+    EXPECT_DOUBLE_EQ(shares[0].share, 0.8);
+    EXPECT_DOUBLE_EQ(shares[1].share, 0.2);
+    EXPECT_EQ(shares[1].bytes_a_second, 1e9);
+    ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+    paths = Paths(*file);
+  }
+  const auto head_bytes = [&](size_t path) {
+    return std::filesystem::file_size(paths[path]) - (path == 0 ? 4 : 1) * 24 * kBlockElements;
+  };
+  EXPECT_EQ(head_bytes(0), head_bytes(1)) << "each file holds its own tiles and no others";
+  const auto reader = StateReader::Open(paths);
+  ASSERT_TRUE(reader.ok());
+  EXPECT_THAT((*reader)->Shares(), ElementsAre(0.8, 0.2));
+}
+
+TEST_F(StateFileTest, OneDriveIsNotMeasured) {
+  speeds_.clear();
+  EXPECT_EQ(Create(true, 1)->Shares().front().share, 1);
+}
+
+TEST_F(StateFileTest, ADriveThatCannotBeMeasuredLeavesOneErrorAndNoFile) {
+  aio::FaultPlan broken{.faults = {{.operation = aio::Operation::kWrite}}};
+  StateFileOptions options{.folders = {Drive(0), Drive(1)}};
+  const auto good = std::move(aio::CreateEngine({.kind = aio::EngineKind::kThreads})).value();
+  const auto bad =
+      std::move(aio::CreateEngine({.kind = aio::EngineKind::kThreads, .faults = broken})).value();
+  aio::Engine* const engines[] = {good.get(), bad.get()};
+  const auto file = StateFile::Create(layout_, options, engines);
+  ASSERT_FALSE(file.ok());
+  EXPECT_THAT(file.error().message, HasSubstr(Drive(1)));
+  EXPECT_TRUE(DrivesAreEmpty());
+}
+
+TEST_F(StateFileTest, ACommitThatCannotBeMadeDurableOnTheSecondPathIsNone) {
+  std::vector<std::string> paths;
+  {
+    // The creation of a path has two syncs, its commits have one each.
+    const aio::Fault second_commit{.operation = aio::Operation::kSync, .first_block = 3};
+    const auto file = Create(true, 2, aio::FaultPlan{.faults = {second_commit}});
+    paths = Paths(*file);
+    ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+    const CommitRecord second = WriteTiles(*file, 2, 2);
+    const Status failed = file->Commit(second);
+    ASSERT_FALSE(failed.ok());
+    EXPECT_THAT(failed.error().message, HasSubstr(paths[1]));
+    EXPECT_FALSE(file->Commit(second).ok()) << "the failure is final";
+  }
+  const auto reader = StateReader::Open(paths);
+  ASSERT_TRUE(reader.ok());
+  EXPECT_EQ((*reader)->commit().step, 1);
+}
+
+TEST_F(StateFileTest, AFaultOnTheSecondPathNamesIt) {
+  const auto file =
+      Create(true, 2, aio::FaultPlan{.faults = {{.operation = aio::Operation::kRead}}});
+  ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+  size_t failed = 0;
+  for (uint32_t i = 0; i < layout_.tiles.size(); ++i) {
+    const auto buffer = Filled(layout_.WeightBytes(layout_.tiles[i].elements), 0);
+    const Status read =
+        file->Submit({.tile = TileId{i}, .slot = 0, .buffer = {buffer.data(), buffer.size().value}})
+            .Wait();
+    if (read.ok()) continue;
+    ++failed;
+    EXPECT_THAT(read.error().message, HasSubstr(Paths(*file)[1]));
+    EXPECT_THAT(file->Where(Part::kWeight, TileId{i}, 0), HasSubstr(Paths(*file)[1]));
+  }
+  EXPECT_EQ(failed, 1);
+}
+
+TEST_F(StateFileTest, AStateIsReadWholeOrNotAtAll) {
+  std::vector<std::string> paths;
+  std::vector<std::string> others;
+  for (std::vector<std::string>* of : {&paths, &others}) {
+    const auto file = Create(true, 2);
+    *of = Paths(*file);
+    ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+  }
+  const auto error = [](const std::vector<std::string>& given) {
+    const auto reader = StateReader::Open(given);
+    return reader.ok() ? Error{} : reader.error();
+  };
+  const Error foreign = error({paths[0], others[1]});
+  EXPECT_EQ(foreign.code, ErrorCode::kCorruption);
+  EXPECT_THAT(foreign.message, HasSubstr(others[1]));
+  EXPECT_THAT(error({paths[0], paths[0]}).message, HasSubstr(paths[0]));
+  EXPECT_THAT(error({paths[1], paths[0]}).message, HasSubstr(paths[1]));
+  EXPECT_THAT(error({paths[0]}).message, HasSubstr("first of 1"));
+  std::filesystem::remove(paths[1]);
+  const Error missing = error(paths);
+  EXPECT_EQ(missing.code, ErrorCode::kNotFound);
+  EXPECT_THAT(missing.message, HasSubstr(paths[1]));
 }
 
 TEST_F(StateFileTest, WritesAfterACommitNeverTouchWhatItNames) {
-  std::string path;
-  {
-    const auto file = Create(true);
-    path = file->path();
-    ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
-    // Two updates that no commit follows: both go to the other slot.
-    WriteTiles(*file, 2, 2);
-    WriteTiles(*file, 3, 3);
+  for (const size_t count : {1, 2}) {
+    std::vector<std::string> paths;
+    {
+      const auto file = Create(true, count);
+      paths = Paths(*file);
+      ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+      // Two updates that no commit follows: both go to the other slot.
+      WriteTiles(*file, 2, 2);
+      WriteTiles(*file, 3, 3);
+    }
+    ExpectCommitted(paths, 1, 1);
   }
-  ExpectCommitted(path, 1, 1);
 }
 
 TEST_F(StateFileTest, WithOneSlotACommitIsTakenBackBeforeTheNextWrite) {
-  std::string path;
+  std::vector<std::string> paths;
   {
-    const auto file = Create(false);
-    path = file->path();
+    const auto file = Create(false, 2);
+    paths = Paths(*file);
     ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
     WriteTiles(*file, 2, 2);
   }
-  const auto reader = StateReader::Open(path);
+  const auto reader = StateReader::Open(paths);
   ASSERT_FALSE(reader.ok());
   EXPECT_EQ(reader.error().code, ErrorCode::kNotFound);
 }
@@ -121,33 +278,35 @@ TEST_F(StateFileTest, WithOneSlotACommitIsTakenBackBeforeTheNextWrite) {
 TEST_F(StateFileTest, AFileInUseIsRefusedWithItsPath) {
   const auto file = Create(true);
   ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
-  const auto reader = StateReader::Open(file->path());
+  const auto reader = StateReader::Open(Paths(*file));
   ASSERT_FALSE(reader.ok());
   EXPECT_EQ(reader.error().code, ErrorCode::kUnavailable);
-  EXPECT_NE(reader.error().message.find(file->path()), std::string::npos);
+  EXPECT_THAT(reader.error().message, HasSubstr(Paths(*file).front()));
 }
 
 TEST_F(StateFileTest, AFileWithoutACommitSaysSo) {
   // As a killed run leaves it.
   const auto file = Create(true);
   const std::string copy = folder_ / "copy";
-  std::filesystem::copy_file(file->path(), copy);
-  const auto reader = StateReader::Open(copy);
+  std::filesystem::copy_file(Paths(*file).front(), copy);
+  const auto reader = StateReader::Open({copy});
   ASSERT_FALSE(reader.ok());
   EXPECT_EQ(reader.error().code, ErrorCode::kNotFound);
 }
 
-TEST_F(StateFileTest, AFileThatNeverHeldACommitIsRemovedAtTheEnd) {
-  { const auto file = Create(true); }
-  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+TEST_F(StateFileTest, FilesThatNeverHeldACommitAreRemovedAtTheEnd) {
+  for (const size_t count : {1, 3}) {
+    Create(true, count).reset();
+    EXPECT_TRUE(DrivesAreEmpty());
+  }
 }
 
 TEST_F(StateFileTest, AFailedCommitIsFinalAndLeavesTheOneBefore) {
   for (const bool retry : {false, true}) {
-    std::string path;
+    std::vector<std::string> paths;
     {
       const auto file = Create(true);
-      path = file->path();
+      paths = Paths(*file);
       ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
       const CommitRecord second = WriteTiles(*file, 2, 2);
       CommitRecord too_long = second;
@@ -157,16 +316,17 @@ TEST_F(StateFileTest, AFailedCommitIsFinalAndLeavesTheOneBefore) {
         EXPECT_FALSE(file->Commit(second).ok());
       }
     }
-    ExpectCommitted(path, 1, 1);
+    ExpectCommitted(paths, 1, 1);
   }
 }
 
 TEST_F(StateFileTest, AMissingFolderLeavesOneClearError) {
-  const auto file =
-      StateFile::Create(layout_, {.folder = folder_ / "missing", .durable = true}, *engine_);
+  std::filesystem::remove(Drive(1));
+  const auto file = TryCreate(true, 2);
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.error().code, ErrorCode::kNotFound);
-  EXPECT_NE(file.error().message.find("missing"), std::string::npos);
+  EXPECT_THAT(file.error().message, HasSubstr(Drive(1)));
+  EXPECT_TRUE(std::filesystem::is_empty(Drive(0)));
 }
 
 TEST_F(StateFileTest, SomethingElseIsNotTakenForAStateFile) {
@@ -175,7 +335,7 @@ TEST_F(StateFileTest, SomethingElseIsNotTakenForAStateFile) {
   ASSERT_NE(other, nullptr);
   for (int i = 0; i < 5000; ++i) std::fputc('x', other);
   std::fclose(other);
-  const auto reader = StateReader::Open(path);
+  const auto reader = StateReader::Open({path});
   ASSERT_FALSE(reader.ok());
   EXPECT_EQ(reader.error().code, ErrorCode::kCorruption);
 }

@@ -1,18 +1,24 @@
 #include "offload/state_format.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstring>
 
+#include "offload/commit_record.h"
 #include "tests/offload/support.h"
 
 namespace penstock::offload {
 namespace {
 
+constexpr Uuid kUuid = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+
 StateHeader SmallHeader(DType dtype, int slots) {
-  return PlanState({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, SmallLayout(dtype),
-                   4_KiB, slots);
+  return PlanState(kUuid, SmallLayout(dtype), {.slots = slots}, 0);
 }
+
+/// The four tiles on paths 1, 0, 1, 0, and nothing on a third.
+StateShape ThreePaths() { return {.paths = 3, .path_of_tile = {1, 0, 1, 0}}; }
 
 CommitRecord SmallRecord() {
   CommitRecord record{.sequence = 7,
@@ -57,11 +63,69 @@ TEST(StateFormatTest, AHeadIsReadBackAsItWasWritten) {
   }
 }
 
+TEST(StateFormatTest, TheHeadOfEachPathIsReadBackAsItWasWritten) {
+  for (uint32_t path = 0; path < 3; ++path) {
+    const StateHeader header = PlanState(kUuid, SmallLayout(DType::kBFloat16), ThreePaths(), path);
+    const auto read = DecodeHead(EncodeHead(header));
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_EQ(read->uuid, kUuid);
+    EXPECT_EQ(read->paths, 3);
+    EXPECT_EQ(read->path, path);
+    EXPECT_EQ(read->geometry.weights_offset[1], header.geometry.weights_offset[1]);
+    EXPECT_EQ(read->geometry.file_bytes, header.geometry.file_bytes);
+    ASSERT_EQ(read->tiles.size(), 4);
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(read->tiles[i].path, ThreePaths().path_of_tile[i]);
+      EXPECT_EQ(read->tiles[i].weight, header.tiles[i].weight);
+      EXPECT_EQ(read->tiles[i].record, header.tiles[i].record);
+    }
+  }
+}
+
+TEST(StateFormatTest, EachPathHoldsItsTilesWithoutGapsAndNoOthers) {
+  const Layout layout = SmallLayout(DType::kBFloat16);
+  std::vector<StateHeader> headers;
+  for (uint32_t path = 0; path < 3; ++path) {
+    headers.push_back(PlanState(kUuid, layout, ThreePaths(), path));
+  }
+  const std::vector<TilePlace>& tiles = headers[0].tiles;
+  EXPECT_EQ(tiles[0].weight, 0_B);
+  EXPECT_EQ(tiles[1].weight, 0_B);
+  EXPECT_EQ(tiles[2].weight, layout.WeightBytes(8192));
+  EXPECT_EQ(tiles[3].weight, layout.WeightBytes(4096));
+  EXPECT_EQ(tiles[2].record, layout.RecordBytes(8192));
+  const uint64_t elements[] = {8192, 12288, 0};
+  for (uint32_t path = 0; path < 3; ++path) {
+    const StateGeometry& plan = headers[path].geometry;
+    EXPECT_EQ(plan.file_bytes - Bytes{plan.weights_offset[0].value}, 24_B * elements[path]);
+    EXPECT_EQ(plan.commit_offset[1], headers[0].geometry.commit_offset[1]);
+  }
+  EXPECT_THAT(PathShares(layout, tiles, 3),
+              ::testing::ElementsAre(0.4, ::testing::DoubleEq(0.6), 0));
+}
+
+TEST(StateFormatTest, HeadsOfOneStateDifferOnlyInTheHeader) {
+  const Layout layout = SmallLayout(DType::kBFloat16);
+  const auto first = EncodeHead(PlanState(kUuid, layout, ThreePaths(), 0));
+  const auto second = EncodeHead(PlanState(kUuid, layout, ThreePaths(), 1));
+  ASSERT_EQ(first.size(), second.size());
+  EXPECT_TRUE(std::equal(first.begin() + 4096, first.end(), second.begin() + 4096));
+}
+
+TEST(StateFormatTest, APathBeyondTheNumberOfPathsIsRefused) {
+  StateHeader header = PlanState(kUuid, SmallLayout(DType::kBFloat16), ThreePaths(), 0);
+  header.path = 3;
+  EXPECT_EQ(DecodeHead(EncodeHead(header)).error().code, ErrorCode::kCorruption);
+  header.path = 0;
+  header.tiles[2].path = 3;
+  EXPECT_EQ(DecodeHead(EncodeHead(header)).error().code, ErrorCode::kCorruption);
+}
+
 TEST(StateFormatTest, TwoSlotsTake24BytesAParameterAndOneTakes12) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     const Layout layout = SmallLayout(dtype);
-    const StateGeometry two = PlanState({}, layout, 4_KiB, 2).geometry;
-    const StateGeometry one = PlanState({}, layout, 4_KiB, 1).geometry;
+    const StateGeometry two = PlanState({}, layout, {.slots = 2}, 0).geometry;
+    const StateGeometry one = PlanState({}, layout, {.slots = 1}, 0).geometry;
     const Bytes before_slots{two.weights_offset[0].value};
     EXPECT_EQ(two.file_bytes - before_slots, 24_B * layout.elements());
     EXPECT_EQ(one.file_bytes - before_slots, 12_B * layout.elements());
@@ -71,7 +135,7 @@ TEST(StateFormatTest, TwoSlotsTake24BytesAParameterAndOneTakes12) {
 TEST(StateFormatTest, EveryRegionStartsAtTheAlignmentAndNoneOverlap) {
   const Layout layout = SmallLayout(DType::kBFloat16);
   for (const Bytes alignment : {4_KiB, 16_KiB}) {
-    const StateGeometry plan = PlanState({}, layout, alignment, 2).geometry;
+    const StateGeometry plan = PlanState({}, layout, {.alignment = alignment}, 0).geometry;
     const FileOffset starts[] = {plan.layout_offset,     plan.descriptors_offset,
                                  plan.commit_offset[0],  plan.commit_offset[1],
                                  plan.weights_offset[0], plan.records_offset[0],

@@ -49,7 +49,7 @@ class FakeEngine final : public zero::Engine {
   zero::EngineCounters counters() const override { return {}; }
   Bytes host_peak() const override { return {}; }
   const std::string& aio_engine() const override { return empty_; }
-  const std::string& state_path() const override { return empty_; }
+  const std::vector<std::string>& state_paths() const override { return paths_; }
   const std::string& state_uuid() const override { return empty_; }
   const std::vector<std::string>& notices() const override { return notices_; }
 
@@ -80,6 +80,7 @@ class FakeEngine final : public zero::Engine {
   size_t next_use_ = 0;
   size_t failing_acquire_ = SIZE_MAX;
   std::string empty_;
+  std::vector<std::string> paths_;
   std::vector<std::string> notices_;
 };
 

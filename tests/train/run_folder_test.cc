@@ -30,9 +30,9 @@ class RunFolderTest : public ::testing::Test {
   const TempFolder base_;
 };
 
-RunInfo SomeInfo(const std::string& state_path) {
+RunInfo SomeInfo(const std::vector<std::string>& state_paths) {
   return {.version = "0.1.0",
-          .state_path = state_path,
+          .state_paths = state_paths,
           .state_uuid = "0123",
           .model_json = "{\"model_type\": \"gpt2\",\n \"note\": \"\\u00e9 \xc3\xa9\"}",
           .data_path = "/data/text",
@@ -93,12 +93,12 @@ TEST_F(RunFolderTest, MovingItMovesTheDutyToRemoveIt) {
 
 TEST_F(RunFolderTest, InfoReadsBackAsItWasWritten) {
   const RunFolder folder = Make("run");
-  const RunInfo info = SomeInfo("/nvme/file.state");
+  const RunInfo info = SomeInfo({"/nvme/0.state", "/other/1.state"});
   ASSERT_TRUE(folder.WriteInfo(info).ok());
   const Result<RunInfo> read = ReadRunInfo(Path("run"));
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(read->version, info.version);
-  EXPECT_EQ(read->state_path, info.state_path);
+  EXPECT_EQ(read->state_paths, info.state_paths);
   EXPECT_EQ(read->state_uuid, info.state_uuid);
   EXPECT_EQ(read->model_json, info.model_json);
   EXPECT_EQ(read->data_path, info.data_path);
@@ -112,11 +112,11 @@ TEST_F(RunFolderTest, InfoReadsBackAsItWasWritten) {
 TEST_F(RunFolderTest, StateInsideTheFolderMovesWithIt) {
   RunFolder folder = Make("run");
   folder.Keep();
-  ASSERT_TRUE(folder.WriteInfo(SomeInfo(folder.path() + "/my.state")).ok());
+  ASSERT_TRUE(folder.WriteInfo(SomeInfo({folder.path() + "/my.state", "/nvme/1.state"})).ok());
   fs::rename(Path("run"), Path("elsewhere"));
   const Result<RunInfo> read = ReadRunInfo(Path("elsewhere"));
   ASSERT_TRUE(read.ok()) << read.error().message;
-  EXPECT_EQ(read->state_path, Path("elsewhere/my.state"));
+  EXPECT_THAT(read->state_paths, ElementsAre(Path("elsewhere/my.state"), "/nvme/1.state"));
 }
 
 TEST_F(RunFolderTest, WhatIsNoRunIsNotFound) {
@@ -132,7 +132,7 @@ TEST_F(RunFolderTest, WhatIsNoRunIsNotFound) {
 TEST_F(RunFolderTest, DamagedInfoIsCorruption) {
   RunFolder folder = Make("run");
   folder.Keep();
-  ASSERT_TRUE(folder.WriteInfo(SomeInfo("/nvme/file.state")).ok());
+  ASSERT_TRUE(folder.WriteInfo(SomeInfo({"/nvme/0.state", "/other/1.state"})).ok());
   const std::string whole = base_.Read("run/run.json");
   for (const std::string& text :
        {std::string(), whole.substr(0, whole.size() / 2), std::string("[]"), std::string("{}"),

@@ -81,7 +81,7 @@ class ScriptedEngine final : public zero::Engine {
   float* Gradients(zero::ModuleId) override { return nullptr; }
   Status ReduceGradients(zero::ModuleId) override { return NotForTheLoop(); }
   const std::string& aio_engine() const override { return text_; }
-  const std::string& state_path() const override { return text_; }
+  const std::vector<std::string>& state_paths() const override { return paths_; }
   const std::string& state_uuid() const override { return text_; }
   const std::vector<std::string>& notices() const override { return notices_; }
 
@@ -91,6 +91,7 @@ class ScriptedEngine final : public zero::Engine {
   }
   offload::Layout layout_;
   std::string text_;
+  std::vector<std::string> paths_;
   std::vector<std::string> notices_;
 };
 

@@ -168,20 +168,34 @@ TEST(ConfigTest, ReadsHomes) {
   EXPECT_EQ(nvme.zero_stage, 3);
   EXPECT_EQ(nvme.parameter_home, Tier::kNvme);
   EXPECT_EQ(nvme.optimizer_home, Tier::kNvme);
-  EXPECT_EQ(nvme.nvme_path, "/drive");
+  EXPECT_THAT(nvme.nvme_paths, ElementsAre("/drive"));
   const Config mixed = Good(WithBatch(
       R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu", "nvme_path": "/x"},
           "offload_optimizer": {"device": "nvme", "nvme_path": "/drive"}})"));
   EXPECT_EQ(mixed.parameter_home, Tier::kHost);
-  EXPECT_EQ(mixed.nvme_path, "/drive");
+  EXPECT_THAT(mixed.nvme_paths, ElementsAre("/drive"));
   EXPECT_THAT(mixed.superseded, ElementsAre("zero_optimization.offload_param.nvme_path"));
   const Config stage1 = Good(WithBatch(
       R"("zero_optimization": {"stage": 1, "offload_param": null,
           "offload_optimizer": {"device": "cpu"}})"));
   EXPECT_EQ(stage1.parameter_home, Tier::kDevice);
   EXPECT_EQ(stage1.optimizer_home, Tier::kHost);
-  EXPECT_EQ(stage1.nvme_path, "");
+  EXPECT_THAT(stage1.nvme_paths, IsEmpty());
   EXPECT_EQ(Good(WithBatch(R"("zero_optimization": true)")).zero_stage, 1);
+}
+
+TEST(ConfigTest, ReadsSeveralDrives) {
+  const Config config = Good(WithBatch(
+      R"("zero_optimization": {"stage": 3,
+          "offload_param": {"device": "nvme", "nvme_path": ["/b", "/a"]},
+          "offload_optimizer": {"device": "nvme", "nvme_path": ["/b", "/a"]}})"));
+  EXPECT_THAT(config.nvme_paths, ElementsAre("/b", "/a"));
+  EXPECT_THAT(Good(ConfigToJson(config)).nvme_paths, ElementsAre("/b", "/a"));
+  const Config one = Good(WithBatch(
+      R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu", "nvme_path": ["/x"]},
+          "offload_optimizer": {"device": "nvme", "nvme_path": ["/drive"]}})"));
+  EXPECT_THAT(one.nvme_paths, ElementsAre("/drive"));
+  EXPECT_THAT(one.superseded, ElementsAre("zero_optimization.offload_param.nvme_path"));
 }
 
 TEST(ConfigTest, TilesAreBoundedBySubGroupsInWholeBlocks) {
@@ -332,7 +346,7 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
   EXPECT_EQ(config.scheduler.warmup_min_ratio, 0.2);
   EXPECT_EQ(config.dtype, kernels::DType::kBFloat16);
   EXPECT_FALSE(config.check_grad_overflow);
-  EXPECT_EQ(config.nvme_path, "/a b\"c");
+  EXPECT_THAT(config.nvme_paths, ElementsAre("/a b\"c"));
   EXPECT_EQ(config.tile_elements, 1500000256u);
   EXPECT_EQ(config.aio.kind, aio::EngineKind::kThreads);
   EXPECT_EQ(config.aio.simulate->latency_us, 3);

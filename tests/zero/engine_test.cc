@@ -1,7 +1,7 @@
 // The engine in every placement: the same bits, budgets kept, failures reported, commits readable.
 #include "zero/engine.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +15,11 @@
 
 namespace penstock::zero {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint64_t kLayers = 4;
 constexpr uint64_t kLayerElements = 30000;
@@ -33,6 +38,7 @@ struct Placement {
   bool durable = true;
   bool smallest_host = true;
   bool smallest_device = true;
+  std::vector<double> drives = {1};  ///< speeds of the drives, a path each
 };
 
 class EngineTest : public ::testing::Test {
@@ -60,10 +66,29 @@ class EngineTest : public ::testing::Test {
     config.aio.kind = placement.engine;
     config.aio.queue_depth = placement.queue_depth;
     config.aio.block_size = 64_KiB;
-    options.state_folder = folder_;
+    for (size_t i = 0; i < placement.drives.size(); ++i) {
+      const std::filesystem::path drive = folder_ / ("drive" + std::to_string(i));
+      std::filesystem::create_directory(drive);
+      options.state_folders.push_back(drive);
+    }
+    options.probe = [drives = placement.drives](aio::Engine&, const aio::File& file, Bytes) {
+      return Result<double>(drives.at(DriveOf(file.path())));
+    };
     options.host_memory =
         placement.smallest_host ? Engine::Plan(options.model, config).host_minimum : 64_MiB;
     return options;
+  }
+
+  /// The index of the drive on which a file lies.
+  static size_t DriveOf(const std::string& path) {
+    return static_cast<size_t>(path.at(path.find("/drive") + 6) - '0');
+  }
+
+  bool DrivesAreEmpty() const {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
+      if (entry.is_regular_file()) return false;
+    }
+    return true;
   }
 
   /// The smallest device is the engine's minimum and what the toy's operators take.
@@ -111,8 +136,9 @@ class EngineTest : public ::testing::Test {
     outcome.counters = run.engine().counters();
     outcome.times = run.meter().Totals();
     EXPECT_LE(run.engine().host_peak(), options.host_memory);
-    state_path_ = run.engine().state_path();
-    EXPECT_EQ(::access(state_path_.c_str(), R_OK), 0);
+    state_paths_ = run.engine().state_paths();
+    EXPECT_EQ(state_paths_.size(), placement.drives.size());
+    for (const std::string& path : state_paths_) EXPECT_EQ(::access(path.c_str(), R_OK), 0);
     return outcome;
   }
 
@@ -124,12 +150,12 @@ class EngineTest : public ::testing::Test {
 
   Outcome TrainAndRead(const Placement& placement, uint64_t commit_at = kSteps) {
     Outcome outcome = Train(placement, commit_at);
-    outcome.weights = CommittedWeights(state_path_);
+    outcome.weights = CommittedWeights(state_paths_);
     return outcome;
   }
 
-  void FlipBit(uint64_t at) const {
-    FILE* file = std::fopen(state_path_.c_str(), "r+b");
+  static void FlipBit(const std::string& path, uint64_t at) {
+    FILE* file = std::fopen(path.c_str(), "r+b");
     ASSERT_NE(file, nullptr);
     std::fseek(file, static_cast<long>(at), SEEK_SET);
     const int byte = std::fgetc(file);
@@ -148,7 +174,7 @@ class EngineTest : public ::testing::Test {
   }
 
   std::filesystem::path folder_;
-  std::string state_path_;
+  std::vector<std::string> state_paths_;
 };
 
 TEST_F(EngineTest, EveryPlacementGivesTheBitsOfTrainingOnTheDevice) {
@@ -173,6 +199,10 @@ TEST_F(EngineTest, EveryPlacementGivesTheBitsOfTrainingOnTheDevice) {
         {.name = "all nvme, serial", .overlap = false},
         {.name = "all nvme, one slot on the drive", .durable = false},
         {.name = "all nvme, any engine", .engine = aio::EngineKind::kAuto},
+        {.name = "two drives", .drives = {1, 1}},
+        {.name = "two drives, one slot", .durable = false, .drives = {1, 1}},
+        {.name = "three drives, roomy", .smallest_host = false, .drives = {5, 1, 3}},
+        {.name = "two drives, optimizer only", .parameters = Tier::kHost, .drives = {2, 1}},
     };
     for (Placement placement : placements) {
       placement.dtype = dtype;
@@ -188,31 +218,89 @@ TEST_F(EngineTest, TrainingGoesOnUnchangedAfterACommitInTheMiddle) {
        {Placement{.name = "nvme"},
         Placement{.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost},
         Placement{.name = "mixed", .optimizer = Tier::kHost},
-        Placement{.name = "one slot", .durable = false}}) {
+        Placement{.name = "one slot", .durable = false},
+        Placement{.name = "two drives", .drives = {1, 2}}}) {
     ExpectSameBits(TrainAndRead(placement, 2), reference, placement.name);
   }
 }
 
 TEST_F(EngineTest, OnNvmeAStepReadsAtMost14AndWrites12BytesAParameter) {
-  const Placement placement{.name = "nvme", .smallest_host = false, .smallest_device = true};
-  EngineOptions options = Options(placement);
-  // Gradients and a few blocks: not enough to keep the states.
-  options.host_memory = Engine::Plan(options.model, options.config).host_minimum + 400_KiB;
-  ToyRun run(options, DeviceMemory(placement, options));
+  for (const std::vector<double>& drives : {std::vector<double>{1}, std::vector<double>{1, 1}}) {
+    const Placement placement{
+        .name = "nvme", .smallest_host = false, .smallest_device = true, .drives = drives};
+    EngineOptions options = Options(placement);
+    // Gradients and a few blocks: not enough to keep the states.
+    options.host_memory = Engine::Plan(options.model, options.config).host_minimum + 400_KiB;
+    ToyRun run(options, DeviceMemory(placement, options));
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    EngineCounters before;
+    constexpr uint64_t kMeasured = 8;
+    for (uint64_t step = 1; step <= kMeasured + 2; ++step) {
+      ASSERT_TRUE(run.Step(step, 1).ok());
+      if (step == 2) before = run.engine().counters();
+    }
+    const EngineCounters after = run.engine().counters();
+    const auto elements = static_cast<double>(run.engine().layout().elements() * kMeasured);
+    // Reads ahead of the last step may be in; over eight steps that is less than 0.2 of a byte.
+    EXPECT_LE(static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes) / elements, 14.2);
+    EXPECT_LE(static_cast<double>(after.nvme_write_bytes - before.nvme_write_bytes) / elements,
+              12.2);
+    EXPECT_GT(after.evictions, 0);
+  }
+}
+
+TEST_F(EngineTest, MeasuringTheDrivesIsNotCountedAsTraining) {
+  EngineOptions options = Options({.name = "nvme", .drives = {1, 1}});
+  options.probe = offload::MeasureSpeed;
+  ToyRun run(options, 64_MiB);
+  ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+  const EngineCounters counters = run.engine().counters();
+  EXPECT_EQ(counters.nvme_read_bytes, 0);
+  EXPECT_EQ(counters.nvme_write_bytes, 0);
+  EXPECT_GT(counters.nvme_init_bytes, 0);
+  EXPECT_THAT(run.engine().notices(), Contains(HasSubstr("state over 2 drives: ")));
+}
+
+TEST_F(EngineTest, SimulatedDrivesShareEquallyAndUnmeasured) {
+  EngineOptions options = Options({.name = "nvme", .drives = {3, 1}});
+  options.config.aio.simulate = aio::SimulatedDrive{};
+  options.probe = [](aio::Engine&, const aio::File&, Bytes) {
+    ADD_FAILURE() << "there is nothing to measure";
+    return Result<double>(1);
+  };
+  ToyRun run(options, 64_MiB);
   ASSERT_TRUE(run.created().ok()) << run.created().error().message;
   ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
-  EngineCounters before;
-  constexpr uint64_t kMeasured = 8;
-  for (uint64_t step = 1; step <= kMeasured + 2; ++step) {
-    ASSERT_TRUE(run.Step(step, 1).ok());
-    if (step == 2) before = run.engine().counters();
+  const auto step = run.Step(1, 1);
+  ASSERT_TRUE(step.ok()) << step.error().message;
+  ASSERT_TRUE(run.engine().Drain().ok());
+  EXPECT_GT(run.engine().counters().nvme_write_bytes, 0);
+  EXPECT_THAT(run.engine().notices(),
+              Contains(AllOf(HasSubstr("state over 2 drives: 5"), Not(HasSubstr("GB/s")))));
+  EXPECT_TRUE(DrivesAreEmpty());
+}
+
+TEST_F(EngineTest, AFaultOfTheSecondDriveEndsTheRunWithItsPath) {
+  for (const aio::Operation operation : {aio::Operation::kRead, aio::Operation::kWrite}) {
+    EngineOptions options = Options({.name = "nvme", .tile_elements = 4096, .drives = {1, 1}});
+    options.create_io = [&](size_t path, aio::EngineOptions aio, std::string* notice) {
+      if (path == 1) {
+        aio.faults =
+            aio::FaultPlan{.faults = {{.operation = operation, .first_block = 30, .count = 1}}};
+      }
+      return aio::CreateEngine(aio, notice);
+    };
+    ToyRun run(options, 64_MiB);
+    ASSERT_TRUE(run.created().ok());
+    Status failure = run.engine().Initialize(ToyWeights);
+    for (uint64_t step = 1; failure.ok() && step <= 10; ++step)
+      failure = run.Step(step, 1).status();
+    if (failure.ok()) failure = run.engine().Drain();
+    ASSERT_FALSE(failure.ok());
+    EXPECT_EQ(failure.error().code, ErrorCode::kIo);
+    EXPECT_THAT(failure.error().message, HasSubstr(options.state_folders[1]));
   }
-  const EngineCounters after = run.engine().counters();
-  const auto elements = static_cast<double>(run.engine().layout().elements() * kMeasured);
-  // Reads ahead of the last step may be in; over eight steps that is less than 0.2 of a byte.
-  EXPECT_LE(static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes) / elements, 14.2);
-  EXPECT_LE(static_cast<double>(after.nvme_write_bytes - before.nvme_write_bytes) / elements, 12.2);
-  EXPECT_GT(after.evictions, 0);
 }
 
 TEST_F(EngineTest, ABudgetOneByteTooSmallIsRefusedWithTheSmallestThatWorks) {
@@ -224,7 +312,7 @@ TEST_F(EngineTest, ABudgetOneByteTooSmallIsRefusedWithTheSmallestThatWorks) {
   EXPECT_EQ(run.created().error().code, ErrorCode::kBudget);
   EXPECT_NE(run.created().error().message.find(std::to_string(minimum.value)), std::string::npos)
       << run.created().error().message;
-  EXPECT_TRUE(std::filesystem::is_empty(folder_)) << "a refused run leaves nothing behind";
+  EXPECT_TRUE(DrivesAreEmpty()) << "a refused run leaves nothing behind";
 }
 
 TEST_F(EngineTest, ADeviceOneAllocationTooSmallIsRefused) {
@@ -324,29 +412,32 @@ TEST_F(EngineTest, WithoutOverflowCheckANonFiniteGradientEndsTheRun) {
 }
 
 TEST_F(EngineTest, ADamagedTileIsFoundByItsCommitAndNamed) {
-  Train({.name = "nvme"});
-  const auto state = CommittedState::Open(state_path_);
-  ASSERT_TRUE(state.ok());
-  ASSERT_TRUE((*state)->Verify().ok());
-  const uint64_t size = std::filesystem::file_size(state_path_);
-  // Places in both slots: with two of them, only one is committed.
-  size_t found = 0;
-  for (const uint64_t at : {size / 4, size / 4 * 3}) {
-    FlipBit(at);
-    const Status verified = (*state)->Verify();
-    FlipBit(at);
-    if (verified.ok()) continue;
-    ++found;
-    EXPECT_EQ(verified.error().code, ErrorCode::kCorruption);
-    EXPECT_NE(verified.error().message.find("tile"), std::string::npos);
-    EXPECT_NE(verified.error().message.find(state_path_), std::string::npos);
+  for (const std::vector<double>& drives : {std::vector<double>{1}, std::vector<double>{1, 1}}) {
+    Train({.name = "nvme", .drives = drives});
+    const auto state = CommittedState::Open(state_paths_);
+    ASSERT_TRUE(state.ok());
+    ASSERT_TRUE((*state)->Verify().ok());
+    const std::string& damaged = state_paths_.back();
+    const uint64_t size = std::filesystem::file_size(damaged);
+    // Places in both slots: with two of them, only one is committed.
+    size_t found = 0;
+    for (const uint64_t at : {size / 5 * 2, size / 5 * 4}) {
+      FlipBit(damaged, at);
+      const Status verified = (*state)->Verify();
+      FlipBit(damaged, at);
+      if (verified.ok()) continue;
+      ++found;
+      EXPECT_EQ(verified.error().code, ErrorCode::kCorruption);
+      EXPECT_THAT(verified.error().message, HasSubstr("tile"));
+      EXPECT_THAT(verified.error().message, HasSubstr(damaged));
+    }
+    EXPECT_EQ(found, 1);
   }
-  EXPECT_EQ(found, 1);
 }
 
 TEST_F(EngineTest, WhatTheTrainerCommittedIsReadBack) {
   Train({.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost});
-  const auto state = CommittedState::Open(state_path_);
+  const auto state = CommittedState::Open(state_paths_);
   ASSERT_TRUE(state.ok());
   EXPECT_EQ((*state)->train_state().step, kSteps);
   EXPECT_EQ((*state)->train_state().optimizer_steps, kSteps - 1);

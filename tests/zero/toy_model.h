@@ -115,8 +115,8 @@ class ToyRun {
 };
 
 /// Every tensor's master weights of a committed state, one after the other.
-inline std::vector<float> CommittedWeights(const std::string& state_path) {
-  auto state = CommittedState::Open(state_path);
+inline std::vector<float> CommittedWeights(const std::vector<std::string>& state_paths) {
+  auto state = CommittedState::Open(state_paths);
   EXPECT_TRUE(state.ok()) << state.error().message;
   std::vector<float> all;
   const offload::Layout& layout = (*state)->layout();

@@ -1,0 +1,13 @@
+// Carries out one block with one plain system call, on the thread that asks for it.
+#pragma once
+
+#include <cstdint>
+
+#include "aio/drive.h"
+
+namespace penstock::aio {
+
+/// preadv2, pwritev2 or fdatasync: the bytes transferred or a negative errno. Any thread.
+int64_t Transfer(const BlockOperation& block);
+
+}  // namespace penstock::aio

@@ -1,0 +1,105 @@
+#include "aio/uring_registrations.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <functional>
+#include <system_error>
+
+#include "base/check.h"
+
+namespace penstock::aio {
+namespace {
+
+constexpr size_t kFileSlots = 64;
+constexpr int kNoFile = -1;
+
+const std::byte* Begin(const iovec& piece) { return static_cast<const std::byte*>(piece.iov_base); }
+
+std::vector<iovec> CutIntoPieces(std::span<const std::span<std::byte>> memory) {
+  std::vector<iovec> pieces;
+  for (std::span<std::byte> rest : memory) {
+    while (!rest.empty()) {
+      const size_t size = std::min<size_t>(rest.size(), kLargestPiece.value);
+      pieces.push_back({rest.data(), size});
+      rest = rest.subspan(size);
+    }
+  }
+  std::ranges::sort(pieces, std::less<>(), Begin);
+  return pieces;
+}
+
+Bytes SizeOf(std::span<const std::span<std::byte>> memory) {
+  Bytes size;
+  for (const std::span<std::byte>& part : memory) size += Bytes{part.size()};
+  return size;
+}
+
+Error CannotPin(Bytes size, int error_number) {
+  rlimit limit{};
+  const bool limited = error_number == ENOMEM && ::getrlimit(RLIMIT_MEMLOCK, &limit) == 0 &&
+                       limit.rlim_cur != RLIM_INFINITY;
+  if (!limited) {
+    return MakeError(ErrorCode::kUnavailable, "registering {} with io_uring: {}", ToString(size),
+                     std::generic_category().message(error_number));
+  }
+  return MakeError(ErrorCode::kUnavailable,
+                   "registering {} with io_uring: the memlock limit of {} does not allow it; raise "
+                   "it (ulimit -l, in KiB; LimitMEMLOCK= of a service, --ulimit memlock=-1 of a "
+                   "container)",
+                   ToString(size), ToString(Bytes{limit.rlim_cur}));
+}
+
+}  // namespace
+
+UringRegistrations::UringRegistrations(io_uring* ring) : ring_(ring), files_(kFileSlots, kNoFile) {
+  const bool made = io_uring_register_files(ring_, files_.data(), kFileSlots) == 0;
+  if (!made) files_.clear();
+}
+
+Result<std::string> UringRegistrations::RegisterBuffers(
+    std::span<const std::span<std::byte>> memory) {
+  PENSTOCK_CHECK(pieces_.empty(), "buffers were registered twice");
+  std::vector<iovec> pieces = CutIntoPieces(memory);
+  const int result =
+      io_uring_register_buffers(ring_, pieces.data(), static_cast<unsigned>(pieces.size()));
+  if (result < 0) return CannotPin(SizeOf(memory), -result);
+  pieces_ = std::move(pieces);
+  return fmt::format("aio buffers are registered: {}, pieces: {}", ToString(SizeOf(memory)),
+                     pieces_.size());
+}
+
+void UringRegistrations::AddFile(int fd) {
+  if (fd < 0 || FileIndex(fd)) return;
+  const auto slot = std::ranges::find(files_, kNoFile);
+  if (slot == files_.end()) return;
+  const auto index = static_cast<unsigned>(slot - files_.begin());
+  if (io_uring_register_files_update(ring_, index, &fd, 1) == 1) *slot = fd;
+}
+
+void UringRegistrations::RemoveFile(int fd) {
+  const std::optional<int> index = FileIndex(fd);
+  if (!index) return;
+  int none = kNoFile;
+  const int result = io_uring_register_files_update(ring_, static_cast<unsigned>(*index), &none, 1);
+  PENSTOCK_CHECK(result == 1, "a registered file cannot be taken back: {}",
+                 std::generic_category().message(-result));
+  files_[static_cast<size_t>(*index)] = kNoFile;
+}
+
+std::optional<int> UringRegistrations::FileIndex(int fd) const {
+  const auto slot = std::ranges::find(files_, fd);
+  if (fd < 0 || slot == files_.end()) return std::nullopt;
+  return static_cast<int>(slot - files_.begin());
+}
+
+std::optional<int> UringRegistrations::BufferIndex(std::span<const std::byte> data) const {
+  const auto after = std::ranges::upper_bound(pieces_, data.data(), std::less<>(), Begin);
+  if (after == pieces_.begin()) return std::nullopt;
+  const iovec& piece = *std::prev(after);
+  if (data.data() + data.size() > Begin(piece) + piece.iov_len) return std::nullopt;
+  return static_cast<int>(std::prev(after) - pieces_.begin());
+}
+
+}  // namespace penstock::aio

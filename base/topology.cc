@@ -1,0 +1,91 @@
+#include "base/topology.h"
+
+#include <fmt/format.h>
+#include <hwloc.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+namespace penstock {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct DestroyTopology {
+  void operator()(hwloc_topology_t topology) const { hwloc_topology_destroy(topology); }
+};
+using HwlocTopology = std::unique_ptr<hwloc_topology, DestroyTopology>;
+
+Error HwlocError(const char* what) {
+  return ErrnoError(errno, fmt::format("hwloc cannot {}", what));
+}
+
+Result<HwlocTopology> Load(const std::string& xml) {
+  hwloc_topology_t raw = nullptr;
+  if (hwloc_topology_init(&raw) != 0) return HwlocError("start");
+  HwlocTopology topology(raw);
+  hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_ALL);
+  if (xml.empty()) {
+    // A program that was bound to some CPUs stays on them.
+    hwloc_topology_set_flags(
+        raw, HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM | HWLOC_TOPOLOGY_FLAG_RESTRICT_TO_CPUBINDING);
+  } else if (hwloc_topology_set_xmlbuffer(raw, xml.c_str(), static_cast<int>(xml.size() + 1)) !=
+             0) {
+    return HwlocError("read the XML description of a machine");
+  }
+  if (hwloc_topology_load(raw) != 0) return HwlocError("look at this machine");
+  return topology;
+}
+
+std::vector<int> Members(hwloc_const_bitmap_t set) {
+  std::vector<int> members;
+  for (int i = hwloc_bitmap_first(set); i >= 0; i = hwloc_bitmap_next(set, i)) members.push_back(i);
+  return members;
+}
+
+/// "/sys/devices/…/nvme0n1/nvme0n1p2" becomes ".../nvme0n1"; a volume becomes what it is made of.
+void AddDisks(const fs::path& device, std::vector<std::string>& names) {
+  std::error_code error;
+  if (fs::exists(device / "partition", error)) return AddDisks(device.parent_path(), names);
+  bool made_of_others = false;
+  for (const auto& slave : fs::directory_iterator(device / "slaves", error)) {
+    const fs::path target = fs::canonical(slave.path(), error);
+    if (error) continue;
+    made_of_others = true;
+    AddDisks(target, names);
+  }
+  if (!made_of_others) names.push_back(device.filename().string());
+}
+
+}  // namespace
+
+Result<Topology> ReadTopology(const std::string& xml) {
+  PENSTOCK_ASSIGN(const HwlocTopology loaded, Load(xml));
+  hwloc_topology_t raw = loaded.get();
+  Topology topology{.nodes = Members(hwloc_topology_get_topology_nodeset(raw))};
+  for (hwloc_obj_t device = hwloc_get_next_osdev(raw, nullptr); device != nullptr;
+       device = hwloc_get_next_osdev(raw, device)) {
+    if (device->attr->osdev.type != HWLOC_OBJ_OSDEV_BLOCK) continue;
+    const hwloc_obj_t parent = hwloc_get_non_io_ancestor_obj(raw, device);
+    topology.devices.push_back(
+        {.name = device->name, .nodes = Members(parent->nodeset), .cpus = Members(parent->cpuset)});
+  }
+  return topology;
+}
+
+std::vector<std::string> BlockDevicesOf(const std::string& path) {
+  std::vector<std::string> names;
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return names;
+  std::error_code error;
+  const fs::path device = fs::canonical(
+      fmt::format("/sys/dev/block/{}:{}", major(info.st_dev), minor(info.st_dev)), error);
+  if (!error) AddDisks(device, names);
+  return names;
+}
+
+}  // namespace penstock

@@ -1,0 +1,33 @@
+// What the machine is made of, as far as placement needs it: NUMA nodes, and which of them block
+// devices hang on.
+//
+// Found by hwloc. Plain values; thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace penstock {
+
+struct BlockDevice {
+  std::string name;        ///< "nvme0n1"
+  std::vector<int> nodes;  ///< NUMA nodes that it hangs on: all where the machine does not say
+  std::vector<int> cpus;   ///< those of the nodes that this process may use
+};
+
+struct Topology {
+  std::vector<int> nodes;  ///< numbers of the NUMA nodes, ascending
+  std::vector<BlockDevice> devices;
+};
+
+/// Looks at this machine or, for tests, at one described in hwloc's XML. Errors: hwloc's.
+Result<Topology> ReadTopology(const std::string& xml = {});
+
+/// The whole block devices that hold a file or folder: its partition's disk, or the disks that its
+/// logical volume or RAID is made of. Empty where there is none (tmpfs, a network) or it is not
+/// known.
+std::vector<std::string> BlockDevicesOf(const std::string& path);
+
+}  // namespace penstock

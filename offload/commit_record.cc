@@ -1,0 +1,81 @@
+#include "offload/commit_record.h"
+
+#include <array>
+#include <cstring>
+
+#include "offload/byte_fields.h"
+
+namespace penstock::offload {
+namespace {
+
+constexpr std::array<char, 8> kCommitMagic = {'P', 'S', 'C', 'O', 'M', 'M', 'I', 'T'};
+constexpr size_t kCommitFixedBytes = 96;
+constexpr size_t kCommitTileBytes = 32;
+
+Error Corrupt(const char* what) { return MakeError(ErrorCode::kCorruption, "{}", what); }
+
+}  // namespace
+
+Bytes CommitBytes(size_t tiles, Bytes json) {
+  return Bytes{kCommitFixedBytes + kCommitTileBytes * tiles + sizeof(uint64_t)} + json;
+}
+
+std::vector<std::byte> EncodeCommit(const Uuid& uuid, const CommitRecord& record) {
+  const size_t size = CommitBytes(record.tiles.size(), Bytes{record.json.size()}).value;
+  std::vector<std::byte> bytes(size);
+  const std::span<std::byte> out(bytes);
+  std::memcpy(bytes.data(), kCommitMagic.data(), kCommitMagic.size());
+  Put<uint64_t>(out, 8, record.sequence);
+  std::memcpy(bytes.data() + 16, uuid.data(), uuid.size());
+  const uint64_t fields[] = {size,        record.tiles.size(),    record.json.size(),
+                             record.step, record.optimizer_steps, record.skipped_in_a_row,
+                             record.seed};
+  for (size_t i = 0; i < std::size(fields); ++i) Put<uint64_t>(out, 32 + 8 * i, fields[i]);
+  Put<uint32_t>(out, 88, record.compute_threads);
+  size_t at = kCommitFixedBytes;
+  for (const CommittedTile& tile : record.tiles) {
+    Put<uint64_t>(out, at, tile.version);
+    Put<uint64_t>(out, at + 8, tile.checksums.weight);
+    Put<uint64_t>(out, at + 16, tile.checksums.record);
+    Put<uint32_t>(out, at + 24, tile.slot);
+    at += kCommitTileBytes;
+  }
+  std::memcpy(bytes.data() + at, record.json.data(), record.json.size());
+  Put<uint64_t>(out, size - 8, Checksum(std::span(bytes).first(size - 8)));
+  return bytes;
+}
+
+Result<CommitRecord> DecodeCommit(const Uuid& uuid, std::span<const std::byte> bytes) {
+  if (bytes.size() < kCommitFixedBytes + 8) return Corrupt("a commit place is too small");
+  if (Get<uint64_t>(bytes, 0) == 0) {
+    return MakeError(ErrorCode::kNotFound, "the place holds no commit");
+  }
+  const auto size = Get<uint64_t>(bytes, 32);
+  const auto tiles = Get<uint64_t>(bytes, 40);
+  const auto json = Get<uint64_t>(bytes, 48);
+  if (std::memcmp(bytes.data(), kCommitMagic.data(), kCommitMagic.size()) != 0 ||
+      std::memcmp(bytes.data() + 16, uuid.data(), uuid.size()) != 0 || size > bytes.size() ||
+      tiles > bytes.size() / kCommitTileBytes || json > bytes.size() ||
+      size != kCommitFixedBytes + kCommitTileBytes * tiles + json + 8 ||
+      Checksum(bytes.first(size - 8)) != Get<uint64_t>(bytes, size - 8)) {
+    return Corrupt("a commit record does not hold: wrong magic, UUID, size or checksum");
+  }
+  CommitRecord record{.sequence = Get<uint64_t>(bytes, 8),
+                      .step = Get<uint64_t>(bytes, 56),
+                      .optimizer_steps = Get<uint64_t>(bytes, 64),
+                      .skipped_in_a_row = Get<uint64_t>(bytes, 72),
+                      .seed = Get<uint64_t>(bytes, 80),
+                      .compute_threads = Get<uint32_t>(bytes, 88)};
+  size_t at = kCommitFixedBytes;
+  for (uint64_t i = 0; i < tiles; ++i, at += kCommitTileBytes) {
+    record.tiles.push_back({.version = Get<uint64_t>(bytes, at),
+                            .checksums = {.weight = Get<uint64_t>(bytes, at + 8),
+                                          .record = Get<uint64_t>(bytes, at + 16)},
+                            .slot = Get<uint32_t>(bytes, at + 24)});
+    if (record.tiles.back().slot > 1) return Corrupt("a commit record names a slot beyond 1");
+  }
+  record.json.assign(reinterpret_cast<const char*>(bytes.data() + at), json);
+  return record;
+}
+
+}  // namespace penstock::offload

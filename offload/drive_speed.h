@@ -1,0 +1,25 @@
+// How fast a drive is: a short timed write and read of a file that is about to hold states.
+#pragma once
+
+#include <functional>
+
+#include "aio/aio.h"
+#include "base/result.h"
+#include "base/units.h"
+
+namespace penstock::offload {
+
+/// Bytes a second of a drive, from `size` bytes at the start of an allocated file, which it
+/// overwrites. Tests put in their own.
+using SpeedProbe =
+    std::function<Result<double>(aio::Engine& engine, const aio::File& file, Bytes size)>;
+
+/// The most that MeasureSpeed writes, and then reads.
+inline constexpr Bytes kProbeBytes = 64_MiB;
+
+/// The harmonic mean of writing and reading, as a step reads about what it writes. Each direction
+/// ends after `size` bytes or 0.3 seconds and what was in flight then; takes 16 MiB of memory while
+/// it runs. Errors: of the drive.
+Result<double> MeasureSpeed(aio::Engine& engine, const aio::File& file, Bytes size);
+
+}  // namespace penstock::offload

@@ -1,0 +1,112 @@
+#include "offload/state_path.h"
+
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "base/folder.h"
+#include "base/mapping.h"
+
+namespace penstock::offload {
+namespace {
+
+constexpr Bytes kFormatAlignment = kHeaderBytes;
+constexpr auto kLockPatience = std::chrono::seconds(5);
+constexpr auto kLockInterval = std::chrono::milliseconds(50);
+
+Result<aio::File> OpenFile(const StatePathOptions& options) {
+  if (options.simulated) {
+    UniqueFd fd(::memfd_create("penstock-state", MFD_CLOEXEC));
+    if (!fd.valid()) return ErrnoError(errno, "creating a simulated drive in memory");
+    return aio::File::Adopt(std::move(fd), "simulated drive", kFormatAlignment);
+  }
+  const std::string path = fmt::format("{}/{}", options.folder, options.name);
+  aio::File::OpenOptions open{.create = true, .writable = true, .direct = true};
+  auto file = aio::File::Open(path, open);
+  if (file.ok() || options.require_direct || file.error().code != ErrorCode::kUnavailable) {
+    return file;
+  }
+  open.direct = false;
+  return aio::File::Open(path, open);
+}
+
+}  // namespace
+
+Status LockFile(int fd, bool exclusive, const std::string& path) {
+  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
+  while (::flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoError(errno, "locking " + path);
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return MakeError(ErrorCode::kUnavailable,
+                       "state file {} is in use by another process; wait for it or stop it", path);
+    }
+    std::this_thread::sleep_for(kLockInterval);
+  }
+  return {};
+}
+
+StatePath::StatePath(aio::File file, StatePathOptions options, aio::Engine& engine)
+    : file_(std::move(file)), options_(std::move(options)), engine_(engine) {
+  engine_.RegisterFile(file_);
+}
+
+StatePath::~StatePath() {
+  engine_.UnregisterFile(file_);
+  if (!keep_ && !options_.simulated) ::unlink(file_.path().c_str());
+}
+
+Result<std::unique_ptr<StatePath>> StatePath::Create(const StatePathOptions& options,
+                                                     aio::Engine& engine) {
+  PENSTOCK_ASSIGN(aio::File file, OpenFile(options));
+  std::unique_ptr<StatePath> path(new StatePath(std::move(file), options, engine));
+  if (const Bytes unit = path->file_.alignment(); unit > kFormatAlignment) {
+    return MakeError(
+        ErrorCode::kUnavailable,
+        "{} asks for I/O in units of {} bytes, and this version writes in units of {}; "
+        "use another drive",
+        options.folder, unit.value, kFormatAlignment.value);
+  }
+  PENSTOCK_TRY(LockFile(path->file_.fd(), true, path->file_path()));
+  return path;
+}
+
+Result<double> StatePath::Measure(const SpeedProbe& probe, Bytes size) {
+  PENSTOCK_TRY(file_.Allocate(size));
+  PENSTOCK_ASSIGN(const double speed, probe(engine_, file_, size));
+  if (::ftruncate(file_.fd(), 0) != 0) return ErrnoError(errno, "emptying " + file_path());
+  return speed;
+}
+
+Status StatePath::Write(FileOffset offset, std::span<const std::byte> bytes) {
+  const Bytes size = AlignUp(Bytes{bytes.size()}, kFormatAlignment);
+  PENSTOCK_ASSIGN(const Mapping buffer, Mapping::Create(size));
+  std::memcpy(buffer.data(), bytes.data(), bytes.size());
+  return Submit({.operation = aio::Operation::kWrite,
+                 .offset = offset,
+                 .buffer = {buffer.data(), size.value},
+                 .priority = aio::Priority::kWriteBack})
+      .Wait();
+}
+
+Status StatePath::WriteHead(const StateHeader& header) {
+  geometry_ = header.geometry;
+  PENSTOCK_TRY(file_.Allocate(geometry_.file_bytes));
+  const std::vector<std::byte> head = EncodeHead(header);
+  const std::span<const std::byte> bytes(head);
+  PENSTOCK_TRY(Write(geometry_.layout_offset, bytes.subspan(geometry_.layout_offset.value)));
+  for (FileOffset place : geometry_.commit_offset) {
+    PENSTOCK_TRY(Write(place, std::vector<std::byte>(geometry_.commit_bytes.value)));
+  }
+  PENSTOCK_TRY(Sync());
+  PENSTOCK_TRY(Write(FileOffset{}, bytes.first(geometry_.layout_offset.value)));
+  PENSTOCK_TRY(Sync());
+  return options_.simulated ? Status() : SyncFolder(options_.folder);
+}
+
+}  // namespace penstock::offload

@@ -1,0 +1,69 @@
+// One path of a state: its file, and the I/O engine that serves it.
+//
+// Owns the open, locked, preallocated file; removes it at its end unless Keep was called. Which
+// bytes belong where is up to offload::StateFile.
+//
+// Threads: Submit and geometry from any thread, the others from one thread at a time.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aio/aio.h"
+#include "base/result.h"
+#include "offload/drive_speed.h"
+#include "offload/state_format.h"
+
+namespace penstock::offload {
+
+struct StatePathOptions {
+  std::string folder;
+  std::string name;  ///< of the file
+  bool require_direct = true;
+  bool simulated = false;  ///< in memory (memfd)
+};
+
+class StatePath {
+ public:
+  /// Creates and locks an empty file. `engine` outlives the path. Errors: kNotFound, kPermission,
+  /// kUnavailable (no O_DIRECT, or units larger than the format's).
+  static Result<std::unique_ptr<StatePath>> Create(const StatePathOptions& options,
+                                                   aio::Engine& engine);
+  ~StatePath();
+
+  /// Bytes a second, from at most `size` bytes of the file, which is empty again afterwards.
+  Result<double> Measure(const SpeedProbe& probe, Bytes size);
+  /// Preallocates the file and writes the head of `header`, which is durable when this returns.
+  /// Errors: kOutOfSpace with what is free and what is needed.
+  Status WriteHead(const StateHeader& header);
+  /// The file stays when the object goes.
+  void Keep() { keep_ = true; }
+
+  const std::string& file_path() const { return file_.path(); }
+  const StateGeometry& geometry() const { return geometry_; }
+
+  /// `request` is complete but for the file.
+  aio::Ticket Submit(aio::Request request) {
+    request.file = &file_;
+    return engine_.Submit(std::move(request));
+  }
+  /// Writes bytes, padded with zeros to the alignment, and waits.
+  Status Write(FileOffset offset, std::span<const std::byte> bytes);
+  Status Sync() { return engine_.Sync(file_); }
+
+ private:
+  StatePath(aio::File file, StatePathOptions options, aio::Engine& engine);
+
+  aio::File file_;
+  const StatePathOptions options_;
+  aio::Engine& engine_;
+  StateGeometry geometry_;
+  bool keep_ = false;
+};
+
+/// Takes the flock of an open file, retrying for 5 seconds. Errors: kUnavailable.
+Status LockFile(int fd, bool exclusive, const std::string& path);
+
+}  // namespace penstock::offload

@@ -1,0 +1,44 @@
+#include "offload/tile_spread.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace penstock::offload {
+namespace {
+
+/// Speeds as whole numbers, the fastest kScale: no sum of them depends on rounding.
+std::vector<int64_t> Weights(std::span<const double> speeds) {
+  constexpr double kScale = 1 << 20;
+  const double fastest = *std::max_element(speeds.begin(), speeds.end());
+  std::vector<int64_t> weights;
+  for (double speed : speeds) {
+    PENSTOCK_CHECK(speed > 0);
+    weights.push_back(std::max<int64_t>(1, std::llround(speed / fastest * kScale)));
+  }
+  return weights;
+}
+
+}  // namespace
+
+std::vector<uint16_t> SpreadTiles(const Layout& layout, std::span<const double> speeds) {
+  const std::vector<int64_t> weights = Weights(speeds);
+  const int64_t total = std::accumulate(weights.begin(), weights.end(), int64_t{0});
+  std::vector<int64_t> behind(weights.size(), 0);  // blocks that a path lacks of its share * total
+  std::vector<uint16_t> paths;
+  for (const TileLayout& tile : layout.tiles) {
+    const auto blocks = static_cast<int64_t>(tile.elements / kBlockElements);
+    size_t furthest = 0;
+    for (size_t path = 0; path < weights.size(); ++path) {
+      behind[path] += blocks * weights[path];
+      if (behind[path] > behind[furthest]) furthest = path;
+    }
+    behind[furthest] -= blocks * total;
+    paths.push_back(static_cast<uint16_t>(furthest));
+  }
+  return paths;
+}
+
+}  // namespace penstock::offload

@@ -1,0 +1,139 @@
+// What only io_uring has: registered buffers and files, and polling for completions.
+#include <gmock/gmock.h>
+
+#include <vector>
+
+#include "aio/uring_registrations.h"
+#include "tests/aio/support.h"
+
+namespace penstock::aio {
+namespace {
+
+using testing::HasSubstr;
+
+/// A ring of its own; skipped where there is none.
+class UringRegistrationsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const int result = io_uring_queue_init(4, &ring_, 0);
+    if (result < 0) GTEST_SKIP() << "io_uring_queue_init: errno " << -result;
+    registrations_.emplace(&ring_);
+  }
+  void TearDown() override {
+    if (registrations_) io_uring_queue_exit(&ring_);
+  }
+
+  io_uring ring_{};
+  std::optional<UringRegistrations> registrations_;
+};
+
+TEST_F(UringRegistrationsTest, ABlockIsFixedWhereItLiesWhollyInOnePiece) {
+  Buffer buffer(16 * 4096);
+  const auto bytes = buffer.bytes();
+  // Out of order, with a gap of one page.
+  const std::array<std::span<std::byte>, 2> memory = {bytes.subspan(8 * 4096, 4096),
+                                                      bytes.first(7 * 4096)};
+  EXPECT_EQ(registrations_->BufferIndex(bytes.first(10)), std::nullopt);
+  const auto line = registrations_->RegisterBuffers(memory);
+  ASSERT_TRUE(line.ok()) << line.error().message;
+  EXPECT_EQ(*line, "aio buffers are registered: 32.0 KiB, pieces: 2");
+  EXPECT_EQ(registrations_->BufferIndex(bytes.first(7 * 4096)), 0);
+  EXPECT_EQ(registrations_->BufferIndex(bytes.subspan(7 * 4096 - 1, 1)), 0);
+  EXPECT_EQ(registrations_->BufferIndex(bytes.subspan(8 * 4096, 4096)), 1);
+  EXPECT_EQ(registrations_->BufferIndex(bytes.subspan(8 * 4096 - 1, 2)), std::nullopt);
+  EXPECT_EQ(registrations_->BufferIndex(bytes.subspan(7 * 4096 - 1, 2)), std::nullopt);
+  EXPECT_EQ(registrations_->BufferIndex(bytes.subspan(9 * 4096, 1)), std::nullopt);
+}
+
+TEST_F(UringRegistrationsTest, MoreThanAGiBIsCutIntoPieces) {
+  // Shared mappings of one small file, so that 1 GiB of addresses costs no memory.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "the sanitizer's shadow of 1 GiB would need more memory than a test may take";
+#endif
+  const Folded folded(4 << 20, 257);
+  ASSERT_TRUE(folded.ok());
+  const auto line = registrations_->RegisterBuffers(std::array{folded.bytes()});
+  if (!line.ok()) GTEST_SKIP() << line.error().message;
+  EXPECT_THAT(*line, HasSubstr("pieces: 2"));
+  const size_t piece = kLargestPiece.value;
+  EXPECT_EQ(registrations_->BufferIndex(folded.bytes().subspan(piece - 1, 1)), 0);
+  EXPECT_EQ(registrations_->BufferIndex(folded.bytes().subspan(piece, 1)), 1);
+  EXPECT_EQ(registrations_->BufferIndex(folded.bytes().subspan(piece - 1, 2)), std::nullopt);
+}
+
+TEST_F(UringRegistrationsTest, FilesTakePlacesAndGiveThemBack) {
+  ScratchFile first;
+  ScratchFile second;
+  registrations_->AddFile(first.get().fd());
+  registrations_->AddFile(first.get().fd());
+  registrations_->AddFile(second.get().fd());
+  EXPECT_EQ(registrations_->FileIndex(first.get().fd()), 0);
+  EXPECT_EQ(registrations_->FileIndex(second.get().fd()), 1);
+  registrations_->RemoveFile(first.get().fd());
+  registrations_->RemoveFile(first.get().fd());
+  EXPECT_EQ(registrations_->FileIndex(first.get().fd()), std::nullopt);
+  registrations_->AddFile(-1);
+  EXPECT_EQ(registrations_->FileIndex(-1), std::nullopt);
+  ScratchFile third;
+  registrations_->AddFile(third.get().fd());
+  EXPECT_EQ(registrations_->FileIndex(third.get().fd()), 0);
+}
+
+TEST(Registration, EnginesWithoutItSaySoOrFailAsAsked) {
+  Buffer buffer(4096);
+  const std::array memory = {buffer.bytes()};
+  for (const EngineKind kind : {EngineKind::kLibaio, EngineKind::kThreads}) {
+    const auto automatic = CreateEngine({.kind = kind});
+    ASSERT_TRUE(automatic.ok());
+    EXPECT_THAT((*automatic)->RegisterBuffers(memory).value(), HasSubstr("are not registered"));
+    const auto on = CreateEngine({.kind = kind, .registered_buffers = Registration::kOn});
+    ASSERT_TRUE(on.ok());
+    const auto refused = (*on)->RegisterBuffers(memory);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+    EXPECT_THAT(refused.error().message, HasSubstr(ToString(kind)));
+  }
+  const auto off = CreateEngine({.registered_buffers = Registration::kOff});
+  ASSERT_TRUE(off.ok());
+  EXPECT_EQ((*off)->RegisterBuffers(memory).value(), "");
+}
+
+class Iopoll : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto engine = CreateEngine({.block_size = 4_KiB, .queue_depth = 4, .iopoll = true});
+    if (!engine.ok()) GTEST_SKIP() << engine.error().message;
+    engine_ = std::move(engine).value();
+  }
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(Iopoll, BufferedFilesAndSyncsAreServed) {
+  ScratchFile file;
+  Buffer out(20'000);
+  FillPattern(out.bytes(), 1);
+  ASSERT_OK(engine_->Submit(WriteRequest(file.get(), 3, out.bytes())).Wait());
+  ASSERT_OK(engine_->Sync(file.get()));
+  Buffer in(20'000);
+  ASSERT_OK(engine_->Submit(ReadRequest(file.get(), 3, in.bytes())).Wait());
+  EXPECT_EQ(PatternErrors(in.bytes(), 1), 0u);
+}
+
+TEST_F(Iopoll, DirectFilesAreServedOrTheErrorSaysWhatTheDriveLacks) {
+  ScratchFile file(true);
+  if (!file.result().ok()) GTEST_SKIP() << file.result().error().message;
+  Buffer out(20'000);
+  FillPattern(out.bytes(), 1);
+  Buffer in(20'000);
+  for (const Request& request :
+       {WriteRequest(file.get(), 0, out.bytes()), ReadRequest(file.get(), 0, in.bytes())}) {
+    const Status outcome = engine_->Submit(request).Wait();
+    if (outcome.ok()) continue;
+    EXPECT_THAT(MessageOf(outcome), HasSubstr("polled queues"));
+    GTEST_SKIP() << MessageOf(outcome);
+  }
+  EXPECT_EQ(PatternErrors(in.bytes(), 1), 0u);
+}
+
+}  // namespace
+}  // namespace penstock::aio

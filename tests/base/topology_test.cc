@@ -1,0 +1,90 @@
+#include "base/topology.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace penstock {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+/// Two packages, each a NUMA node of two cores; one drive on the second, one on the whole machine.
+constexpr char kTwoNodes[] = R"(<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE topology SYSTEM "hwloc2.dtd">
+<topology version="2.0">
+  <object type="Machine" os_index="0" cpuset="0xf" complete_cpuset="0xf" allowed_cpuset="0xf" nodeset="0x3" complete_nodeset="0x3" allowed_nodeset="0x3" gp_index="1">
+    <object type="Package" os_index="0" cpuset="0x3" complete_cpuset="0x3" nodeset="0x1" complete_nodeset="0x1" gp_index="6">
+      <object type="NUMANode" os_index="0" cpuset="0x3" complete_cpuset="0x3" nodeset="0x1" complete_nodeset="0x1" gp_index="7"/>
+      <object type="Core" os_index="0" cpuset="0x1" complete_cpuset="0x1" nodeset="0x1" complete_nodeset="0x1" gp_index="3">
+        <object type="PU" os_index="0" cpuset="0x1" complete_cpuset="0x1" nodeset="0x1" complete_nodeset="0x1" gp_index="2"/>
+      </object>
+      <object type="Core" os_index="1" cpuset="0x2" complete_cpuset="0x2" nodeset="0x1" complete_nodeset="0x1" gp_index="5">
+        <object type="PU" os_index="1" cpuset="0x2" complete_cpuset="0x2" nodeset="0x1" complete_nodeset="0x1" gp_index="4"/>
+      </object>
+    </object>
+    <object type="Package" os_index="1" cpuset="0xc" complete_cpuset="0xc" nodeset="0x2" complete_nodeset="0x2" gp_index="12">
+      <object type="NUMANode" os_index="1" cpuset="0xc" complete_cpuset="0xc" nodeset="0x2" complete_nodeset="0x2" gp_index="13"/>
+      <object type="Core" os_index="2" cpuset="0x4" complete_cpuset="0x4" nodeset="0x2" complete_nodeset="0x2" gp_index="9">
+        <object type="PU" os_index="2" cpuset="0x4" complete_cpuset="0x4" nodeset="0x2" complete_nodeset="0x2" gp_index="8"/>
+      </object>
+      <object type="Core" os_index="3" cpuset="0x8" complete_cpuset="0x8" nodeset="0x2" complete_nodeset="0x2" gp_index="11">
+        <object type="PU" os_index="3" cpuset="0x8" complete_cpuset="0x8" nodeset="0x2" complete_nodeset="0x2" gp_index="10"/>
+      </object>
+      <object type="Bridge" gp_index="20" bridge_type="0-1" depth="0" bridge_pci="0000:[80-81]">
+        <object type="PCIDev" gp_index="21" pci_busid="0000:81:00.0" pci_type="0108 [144d:a80a] [144d:a801] 00" pci_link_speed="0.000000">
+          <object type="OSDev" gp_index="22" name="nvme0n1" osdev_type="0"/>
+        </object>
+      </object>
+    </object>
+    <object type="OSDev" gp_index="23" name="vda" osdev_type="0"/>
+    <object type="OSDev" gp_index="24" name="eth0" osdev_type="2"/>
+  </object>
+</topology>
+)";
+
+TEST(TopologyTest, ADriveHangsOnTheNodeOfItsPciBus) {
+  const auto topology = ReadTopology(kTwoNodes);
+  ASSERT_TRUE(topology.ok()) << topology.error().message;
+  EXPECT_THAT(topology->nodes, ElementsAre(0, 1));
+  ASSERT_EQ(topology->devices.size(), 2) << "block devices only";
+  const auto named = [&](const std::string& name) {
+    return *std::find_if(topology->devices.begin(), topology->devices.end(),
+                         [&](const BlockDevice& device) { return device.name == name; });
+  };
+  EXPECT_THAT(named("nvme0n1").nodes, ElementsAre(1));
+  EXPECT_THAT(named("nvme0n1").cpus, ElementsAre(2, 3));
+  EXPECT_THAT(named("vda").nodes, ElementsAre(0, 1));
+}
+
+TEST(TopologyTest, ADescriptionThatIsNoneIsAnError) { EXPECT_FALSE(ReadTopology("no XML").ok()); }
+
+TEST(TopologyTest, ThisMachineHasANodeAndDevicesHangOnItsNodes) {
+  const auto topology = ReadTopology();
+  ASSERT_TRUE(topology.ok()) << topology.error().message;
+  ASSERT_FALSE(topology->nodes.empty());
+  for (const BlockDevice& device : topology->devices) {
+    EXPECT_THAT(device.nodes, ::testing::IsSubsetOf(topology->nodes)) << device.name;
+  }
+}
+
+TEST(TopologyTest, AFileOnADiskNamesWholeDevicesThatExist) {
+  const std::string folder = std::filesystem::current_path();
+  const std::vector<std::string> devices = BlockDevicesOf(folder);
+  if (devices.empty()) GTEST_SKIP() << folder << " is on no block device";
+  for (const std::string& device : devices) {
+    EXPECT_TRUE(std::filesystem::exists("/sys/class/block/" + device)) << device;
+    EXPECT_FALSE(std::filesystem::exists("/sys/class/block/" + device + "/partition")) << device;
+  }
+}
+
+TEST(TopologyTest, WhatIsOnNoBlockDeviceNamesNone) {
+  EXPECT_THAT(BlockDevicesOf("/proc"), IsEmpty());
+  EXPECT_THAT(BlockDevicesOf("/no/such/folder"), IsEmpty());
+}
+
+}  // namespace
+}  // namespace penstock

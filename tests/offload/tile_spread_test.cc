@@ -1,0 +1,60 @@
+#include "offload/tile_spread.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <numeric>
+
+namespace penstock::offload {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+
+Layout Tiles(const std::vector<uint64_t>& blocks) {
+  Layout layout;
+  for (uint64_t count : blocks) layout.tiles.push_back({.elements = count * kBlockElements});
+  return layout;
+}
+
+Layout EqualTiles(size_t count) { return Tiles(std::vector<uint64_t>(count, 1)); }
+
+TEST(TileSpreadTest, OnePathGetsEverything) {
+  EXPECT_THAT(SpreadTiles(EqualTiles(5), std::vector<double>{3}), Each(0));
+}
+
+TEST(TileSpreadTest, EqualDrivesTakeTurns) {
+  EXPECT_THAT(SpreadTiles(EqualTiles(6), std::vector<double>{2, 2}), ElementsAre(0, 1, 0, 1, 0, 1));
+  EXPECT_THAT(SpreadTiles(EqualTiles(7), std::vector<double>{2, 2, 2}),
+              ElementsAre(0, 1, 2, 0, 1, 2, 0));
+}
+
+TEST(TileSpreadTest, AFasterDriveIsInterruptedByTheSlowerOneEvenly) {
+  EXPECT_THAT(SpreadTiles(EqualTiles(8), std::vector<double>{3, 1}),
+              ElementsAre(0, 0, 1, 0, 0, 0, 1, 0));
+}
+
+TEST(TileSpreadTest, AfterEveryTileEachPathIsAtMostOneTileAheadOfItsShare) {
+  std::vector<uint64_t> blocks;
+  for (uint64_t i = 0; i < 500; ++i) blocks.push_back(1 + i * i % 17);
+  const Layout layout = Tiles(blocks);
+  for (const std::vector<double>& speeds : std::vector<std::vector<double>>{
+           {1, 1}, {2.5e9, 0.85e9}, {7, 5, 3}, {100, 1}, {4, 3, 2, 1}}) {
+    const std::vector<uint16_t> paths = SpreadTiles(layout, speeds);
+    const double total = std::accumulate(speeds.begin(), speeds.end(), 0.0);
+    std::vector<double> on(speeds.size(), 0);
+    double all = 0;
+    for (size_t i = 0; i < paths.size(); ++i) {
+      const auto elements = static_cast<double>(layout.tiles[i].elements);
+      on.at(paths[i]) += elements;
+      all += elements;
+      EXPECT_LT(on[paths[i]] - all * speeds[paths[i]] / total, 17 * kBlockElements);
+    }
+    for (size_t path = 0; path < speeds.size(); ++path) {
+      EXPECT_NEAR(on[path] / all, speeds[path] / total, 0.01) << path;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::offload
