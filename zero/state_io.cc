@@ -37,6 +37,12 @@ offload::Placement PlaceIo(const EngineOptions& options, offload::Slab* memory) 
   return placement;
 }
 
+/// Engines of one kind say the same of themselves.
+void AddOnce(const std::string& notice, std::vector<std::string>& notices) {
+  const bool known = std::find(notices.begin(), notices.end(), notice) != notices.end();
+  if (!notice.empty() && !known) notices.push_back(notice);
+}
+
 Status MakeEngines(const EngineOptions& options, const offload::Placement& placement, StateIo& io) {
   for (size_t path = 0; path < options.state_folders.size(); ++path) {
     aio::EngineOptions aio = options.config.aio;
@@ -44,7 +50,16 @@ Status MakeEngines(const EngineOptions& options, const offload::Placement& place
     std::string notice;
     PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> engine, options.create_io(path, aio, &notice));
     io.engines.push_back(std::move(engine));
-    if (path == 0 || notice != io.notices.back()) io.notices.push_back(notice);
+    AddOnce(notice, io.notices);
+  }
+  return {};
+}
+
+Status RegisterMemory(const offload::Slab& memory, StateIo& io) {
+  const std::span<std::byte> parts[] = {memory.bytes()};
+  for (const auto& engine : io.engines) {
+    PENSTOCK_ASSIGN(const std::string notice, engine->RegisterBuffers(parts));
+    AddOnce(notice, io.notices);
   }
   return {};
 }
@@ -75,7 +90,8 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Lay
   StateIo io;
   const offload::Placement placement = PlaceIo(options, memory);
   PENSTOCK_TRY(MakeEngines(options, placement, io));
-  if (!placement.notice.empty()) io.notices.push_back(placement.notice);
+  AddOnce(placement.notice, io.notices);
+  if (memory != nullptr && OnDrive(config)) PENSTOCK_TRY(RegisterMemory(*memory, io));
   std::vector<aio::Engine*> engines;
   for (const auto& engine : io.engines) engines.push_back(engine.get());
   PENSTOCK_ASSIGN(io.file, offload::StateFile::Create(layout,
