@@ -205,7 +205,7 @@ TEST(ConfigTest, ReadsPenstockAndAio) {
                       "schedule": "vertical", "activation_home": "device", "optimizer_threads": 3,
                       "compute_threads": 2, "commit_every_steps": 5, "commit_every_seconds": 1.5,
                       "durable": false, "verify_checksums": false,
-                      "aio": {"engine": "io_uring", "sqpoll": false, "iopoll": false,
+                      "aio": {"engine": "io_uring", "sqpoll": true, "iopoll": true,
                               "registered_buffers": "auto",
                               "simulate": {"read_gbps": 2.5, "write_gbps": 1, "shared": true,
                                            "latency_us": 80}}})"));
@@ -227,7 +227,19 @@ TEST(ConfigTest, ReadsPenstockAndAio) {
   EXPECT_EQ(config.aio.simulate->write_gbps, 1);
   EXPECT_TRUE(config.aio.simulate->shared);
   EXPECT_EQ(config.aio.simulate->latency_us, 80);
+  EXPECT_TRUE(config.aio.sqpoll && config.aio.iopoll);
+  EXPECT_EQ(config.aio.registered_buffers, aio::Registration::kAuto);
   EXPECT_THAT(config.automatic, Not(Contains(HasSubstr("registered_buffers"))));
+}
+
+TEST(ConfigTest, RegisteredBuffersAreAutoTrueOrFalse) {
+  const auto read = [](const std::string& value) {
+    return Good(WithBatch(R"("penstock": {"aio": {"registered_buffers": )" + value + "}}"))
+        .aio.registered_buffers;
+  };
+  EXPECT_EQ(read("\"auto\""), aio::Registration::kAuto);
+  EXPECT_EQ(read("true"), aio::Registration::kOn);
+  EXPECT_EQ(read("false"), aio::Registration::kOff);
 }
 
 TEST(ConfigTest, AutoTakesTheDefaultAndIsListed) {
