@@ -321,7 +321,7 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
          "penstock": {"device_memory": "1GiB", "host_memory": 12345, "tile_elements": 1500000256,
              "overlap": false, "optimizer_threads": 3, "compute_threads": 4,
              "commit_every_steps": 8, "commit_every_seconds": 0.25, "durable": false,
-             "verify_checksums": false, "aio": {"engine": "threads",
+             "verify_checksums": false, "aio": {"engine": "threads", "registered_buffers": false,
              "simulate": {"read_gbps": 1.1, "write_gbps": 2.2, "shared": true, "latency_us": 3}}})",
       R"("scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-7}})",
       R"("scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 5}},
@@ -347,6 +347,7 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
   EXPECT_EQ(config.nvme_path, "/a b\"c");
   EXPECT_EQ(config.tile_elements, 1500000256u);
   EXPECT_EQ(config.aio.kind, aio::EngineKind::kThreads);
+  EXPECT_EQ(config.aio.registered_buffers, aio::Registration::kOff);
   EXPECT_EQ(config.aio.simulate->latency_us, 3);
   EXPECT_EQ(config.host_memory, Bytes{12345});
   EXPECT_EQ(config.commit_every_seconds, 0.25);
