@@ -71,15 +71,15 @@ uint64_t Sum(const std::vector<std::unique_ptr<aio::Engine>>& engines,
   return sum;
 }
 
-std::string SharesNotice(const std::vector<offload::PathShare>& shares) {
-  std::string text = fmt::format("state over {} drives:", shares.size());
-  for (const offload::PathShare& share : shares) {
-    const std::string speed =
-        share.bytes_a_second > 0 ? fmt::format(" at {:.2f} GB/s", share.bytes_a_second / 1e9) : "";
-    text += fmt::format("{} {:.1f} % in {}{}", &share == &shares.front() ? "" : ",",
-                        100 * share.share, share.path, speed);
+std::string SharesNotice(const std::vector<offload::PathShare>& shares,
+                         const std::vector<std::string>& folders) {
+  std::string text;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const double speed = shares[i].bytes_a_second;
+    text += fmt::format("{} {:.1f} % in {}", i == 0 ? ":" : ",", 100 * shares[i].share, folders[i]);
+    if (speed > 0) text += fmt::format(" at {:.2f} GB/s", speed / 1e9);
   }
-  return text;
+  return fmt::format("state over {} drives{}", shares.size(), text);
 }
 
 }  // namespace
@@ -103,7 +103,7 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Lay
                                                       engines));
   const std::vector<offload::PathShare> shares = io.file->Shares();
   for (const offload::PathShare& share : shares) io.paths.push_back(share.path);
-  if (shares.size() > 1) io.notices.push_back(SharesNotice(shares));
+  if (shares.size() > 1) io.notices.push_back(SharesNotice(shares, options.state_folders));
   io.uuid = offload::ToString(io.file->uuid());
   if (config.aio.simulate) {
     io.notices.emplace_back("drives are simulated in memory: commits end with the process");
