@@ -37,6 +37,12 @@ offload::Placement PlaceIo(const EngineOptions& options, offload::Slab* memory) 
   return placement;
 }
 
+/// Engines of one kind say the same of themselves.
+void AddOnce(const std::string& notice, std::vector<std::string>& notices) {
+  const bool known = std::find(notices.begin(), notices.end(), notice) != notices.end();
+  if (!notice.empty() && !known) notices.push_back(notice);
+}
+
 Status MakeEngines(const EngineOptions& options, const offload::Placement& placement, StateIo& io) {
   for (size_t path = 0; path < options.state_folders.size(); ++path) {
     aio::EngineOptions aio = options.config.aio;
@@ -44,7 +50,16 @@ Status MakeEngines(const EngineOptions& options, const offload::Placement& place
     std::string notice;
     PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> engine, options.create_io(path, aio, &notice));
     io.engines.push_back(std::move(engine));
-    if (path == 0 || notice != io.notices.back()) io.notices.push_back(notice);
+    AddOnce(notice, io.notices);
+  }
+  return {};
+}
+
+Status RegisterMemory(const offload::Slab& memory, StateIo& io) {
+  const std::span<std::byte> parts[] = {memory.bytes()};
+  for (const auto& engine : io.engines) {
+    PENSTOCK_ASSIGN(const std::string notice, engine->RegisterBuffers(parts));
+    AddOnce(notice, io.notices);
   }
   return {};
 }
@@ -56,15 +71,15 @@ uint64_t Sum(const std::vector<std::unique_ptr<aio::Engine>>& engines,
   return sum;
 }
 
-std::string SharesNotice(const std::vector<offload::PathShare>& shares) {
-  std::string text = fmt::format("state over {} drives:", shares.size());
-  for (const offload::PathShare& share : shares) {
-    const std::string speed =
-        share.bytes_a_second > 0 ? fmt::format(" at {:.2f} GB/s", share.bytes_a_second / 1e9) : "";
-    text += fmt::format("{} {:.1f} % in {}{}", &share == &shares.front() ? "" : ",",
-                        100 * share.share, share.path, speed);
+std::string SharesNotice(const std::vector<offload::PathShare>& shares,
+                         const std::vector<std::string>& folders) {
+  std::string text;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const double speed = shares[i].bytes_a_second;
+    text += fmt::format("{} {:.1f} % in {}", i == 0 ? ":" : ",", 100 * shares[i].share, folders[i]);
+    if (speed > 0) text += fmt::format(" at {:.2f} GB/s", speed / 1e9);
   }
-  return text;
+  return fmt::format("state over {} drives{}", shares.size(), text);
 }
 
 }  // namespace
@@ -75,7 +90,8 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Lay
   StateIo io;
   const offload::Placement placement = PlaceIo(options, memory);
   PENSTOCK_TRY(MakeEngines(options, placement, io));
-  if (!placement.notice.empty()) io.notices.push_back(placement.notice);
+  AddOnce(placement.notice, io.notices);
+  if (memory != nullptr && OnDrive(config)) PENSTOCK_TRY(RegisterMemory(*memory, io));
   std::vector<aio::Engine*> engines;
   for (const auto& engine : io.engines) engines.push_back(engine.get());
   PENSTOCK_ASSIGN(io.file, offload::StateFile::Create(layout,
@@ -87,7 +103,7 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Lay
                                                       engines));
   const std::vector<offload::PathShare> shares = io.file->Shares();
   for (const offload::PathShare& share : shares) io.paths.push_back(share.path);
-  if (shares.size() > 1) io.notices.push_back(SharesNotice(shares));
+  if (shares.size() > 1) io.notices.push_back(SharesNotice(shares, options.state_folders));
   io.uuid = offload::ToString(io.file->uuid());
   if (config.aio.simulate) {
     io.notices.emplace_back("drives are simulated in memory: commits end with the process");

@@ -24,8 +24,9 @@ struct StateIo {
   uint64_t commit_bytes = 0;
 
   /// Makes an I/O engine for each path, near its drive, and creates the state. `memory`, where
-  /// given, is what will be read into and written from, untouched so far: it is placed near the
-  /// drives. Errors: of engines and state.
+  /// given, is what will be read into and written from, untouched so far: with a home on nvme it is
+  /// placed near the drives and registered with the engines. It outlives them. Errors: of engines
+  /// and state.
   static Result<StateIo> Create(const EngineOptions& options, const offload::Layout& layout,
                                 offload::Slab* memory);
 
