@@ -49,7 +49,7 @@ Status OffloadEngine::BuildHost(const MemoryLayout& plan) {
     reservations_.push_back(std::move(reservation));
   }
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.total()));
-  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, &*slab_));
+  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, *slab_));
   store_ = std::make_unique<offload::TileStore>(layout_, schedule_, plan.store, *slab_, *io_.file);
   std::span<std::byte> gradients = slab_->Cut(layout_.GradientBytes(layout_.elements()));
   for (const offload::TileLayout& tile : layout_.tiles) {

@@ -17,7 +17,7 @@ bool OnDrive(const Config& config) {
 }
 
 /// Asks the machine where the drives hang, and places `memory`. Nothing here is worth ending a run.
-offload::Placement PlaceIo(const EngineOptions& options, offload::Slab* memory) {
+offload::Placement PlaceIo(const EngineOptions& options, offload::Slab& memory) {
   offload::Placement nowhere{.cpus = std::vector<std::vector<int>>(options.state_folders.size())};
   if (!OnDrive(options.config) || options.config.aio.simulate) return nowhere;
   const Result<Topology> topology = ReadTopology();
@@ -30,8 +30,8 @@ offload::Placement PlaceIo(const EngineOptions& options, offload::Slab* memory) 
     paths.push_back({.path = folder, .devices = BlockDevicesOf(folder)});
   }
   offload::Placement placement = offload::PlaceNear(*topology, paths);
-  if (memory != nullptr && !placement.memory_nodes.empty()) {
-    const Status placed = memory->PreferNodes(placement.memory_nodes);
+  if (!placement.memory_nodes.empty()) {
+    const Status placed = memory.PreferNodes(placement.memory_nodes);
     if (!placed.ok()) placement.notice += "; it does not: " + placed.error().message;
   }
   return placement;
@@ -85,13 +85,13 @@ std::string SharesNotice(const std::vector<offload::PathShare>& shares,
 }  // namespace
 
 Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Layout& layout,
-                                offload::Slab* memory) {
+                                offload::Slab& memory) {
   const Config& config = options.config;
   StateIo io;
   const offload::Placement placement = PlaceIo(options, memory);
   PENSTOCK_TRY(MakeEngines(options, placement, io));
   AddOnce(placement.notice, io.notices);
-  if (memory != nullptr && OnDrive(config)) PENSTOCK_TRY(RegisterMemory(*memory, io));
+  PENSTOCK_TRY(RegisterMemory(memory, io));
   std::vector<aio::Engine*> engines;
   for (const auto& engine : io.engines) engines.push_back(engine.get());
   PENSTOCK_ASSIGN(io.file, offload::StateFile::Create(layout,

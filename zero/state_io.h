@@ -23,12 +23,11 @@ struct StateIo {
   uint64_t init_bytes = 0;
   uint64_t commit_bytes = 0;
 
-  /// Makes an I/O engine for each path, near its drive, and creates the state. `memory`, where
-  /// given, is what will be read into and written from, untouched so far: with a home on nvme it is
-  /// placed near the drives and registered with the engines. It outlives them. Errors: of engines
-  /// and state.
+  /// Makes an I/O engine for each path, near its drive, and creates the state. `memory`, untouched
+  /// so far, is what will be read into and written from: it is placed near the drives, registered
+  /// with the engines, and outlives them. Errors: of engines and state.
   static Result<StateIo> Create(const EngineOptions& options, const offload::Layout& layout,
-                                offload::Slab* memory);
+                                offload::Slab& memory);
 
   const std::string& engine_name() const { return engines.front()->name(); }
   /// Bytes written so far, by all.
