@@ -27,10 +27,14 @@ class BudgetTest(harness.PenstockTest):
                            "--device-memory", str(device), model=model, steps=12)
         summary = read_summary(run)
         self.assertLess(summary["host_memory_bytes"], summary["model_state_bytes"] / 2)
-        for row in read_rows(run)[1:-1]:
-            self.assertLessEqual(row["nvme_read_bytes"] / summary["parameters"], 14.2)
-            self.assertLessEqual(row["nvme_write_bytes"] / summary["parameters"], 12.2)
-            self.assertGreater(row["nvme_write_bytes"] / summary["parameters"], 11.5)
+        # Over several rows: where the end of an update falls into the next step or not is chance.
+        rows = read_rows(run)[1:-1]
+        steps = summary["parameters"] * len(rows)
+        read = sum(row["nvme_read_bytes"] for row in rows) / steps
+        written = sum(row["nvme_write_bytes"] for row in rows) / steps
+        self.assertLessEqual(read, 14.2)
+        self.assertLessEqual(written, 12.2)
+        self.assertGreater(written, 11.5)
 
     def measure(self, name, model, steps):
         """A run within the smallest budgets: its largest resident memory, and the budgets, in bytes."""

@@ -34,6 +34,7 @@ TEST(ThreadCountScopeTest, AllThreadsAreGivenAlsoWhereOpenMPMayGiveFewer) {
 
 TEST(ThreadLimitDeathTest, OperatorsThatNeedMoreThreadsThanOpenMPGivesAreRefused) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";  // a new process reads the variable
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread runs
   ASSERT_EQ(::setenv("OMP_THREAD_LIMIT", "2", 1), 0);
   const auto create = [](int threads) {
     const auto device = device::CreateCpuDevice({.memory = 1_MiB}).value();
@@ -45,10 +46,10 @@ TEST(ThreadLimitDeathTest, OperatorsThatNeedMoreThreadsThanOpenMPGivesAreRefused
         const bool right =
             create(2).ok() && !refused.ok() && refused.error().code == ErrorCode::kUnavailable;
         if (right) std::fputs(refused.error().message.c_str(), stderr);
-        std::exit(right ? 0 : 1);
+        std::_Exit(right ? 0 : 1);
       },
       ::testing::ExitedWithCode(0), "at most 2 threads, not 3; raise OMP_THREAD_LIMIT");
-  ::unsetenv("OMP_THREAD_LIMIT");
+  ::unsetenv("OMP_THREAD_LIMIT");  // NOLINT(concurrency-mt-unsafe)
 }
 
 }  // namespace
