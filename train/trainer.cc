@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "kernels/operators.h"
+#include "train/interrupt.h"
 #include "train/log.h"
 #include "train/progress.h"
 #include "train/run_folder.h"
-#include "train/trainer_interrupt.h"
 #include "train/trainer_job.h"
 #include "train/trainer_loop.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "train/trainer_interrupt.h"
+#include "train/interrupt.h"
 #include "train/trainer_job.h"
 #include "train/trainer_loop.h"
 

@@ -1,4 +1,4 @@
-#include "train/trainer_interrupt.h"
+#include "train/interrupt.h"
 
 #include <unistd.h>
 

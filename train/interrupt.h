@@ -1,5 +1,5 @@
-// Ctrl-C: the first SIGINT or SIGTERM asks the training to end after the running step and a commit,
-// the second one ends the process at once.
+// Ctrl-C: the first SIGINT or SIGTERM asks the running command to end in order (a training: after
+// the step and a commit), the second one ends the process at once.
 //
 // Threads: requested() from any; at most one Interrupt exists at a time.
 #pragma once
