@@ -115,7 +115,7 @@ Status WaitAll(std::span<const Ticket> tickets);
 
 /// Sums since the engine was made; bytes and blocks count what completed successfully.
 struct EngineStats {
-  uint64_t syncs = 0;
+  uint64_t syncs = 0;  ///< that succeeded; not among the blocks
   uint64_t read_bytes = 0;
   uint64_t write_bytes = 0;
   uint64_t requests = 0;
@@ -131,7 +131,8 @@ class Engine {
   /// Drains: returns only when no request is in flight.
   virtual ~Engine() = default;
 
-  /// Queues a request and returns at once. A malformed one (no file, empty) fails on its ticket.
+  /// Queues a request and returns at once. A malformed one (no file; an empty read or write; a sync
+  /// with a buffer) fails on its ticket.
   virtual Ticket Submit(Request request) = 0;
   /// Submits kSync and waits for it.
   Status Sync(const File& file);
@@ -143,9 +144,9 @@ class Engine {
 
   /// Says that buffers will lie in this memory, so that the kernel pins it once and not for each
   /// block (io_uring: pieces of at most 1 GiB). At most once; the memory outlives the engine.
-  /// Returns a line that says what became of it. Buffers elsewhere are served as before. Errors,
-  /// with `registered_buffers` kOn only: kUnavailable where the engine cannot, or the memlock limit
-  /// is too low.
+  /// Returns a line that says what became of it, empty with kOff. Buffers elsewhere are served as
+  /// before. Errors, with `registered_buffers` kOn only: kUnavailable where the engine cannot, or
+  /// the memlock limit is too low.
   virtual Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) = 0;
   /// Says that `file` will be used often (io_uring: registered file). Undo it before the file is
   /// closed. An engine that has nothing of the kind does nothing.

@@ -7,6 +7,7 @@
 
 #include "aio/aio.h"
 #include "aio/fault_drive.h"
+#include "aio/forgetful_drive.h"
 #include "aio/libaio_drive.h"
 #include "aio/request_engine.h"
 #include "aio/thread_drive.h"
@@ -25,7 +26,11 @@ Status CheckRange(const char* name, double value, double low, double high) {
 Status CheckFaults(const FaultPlan& plan) {
   PENSTOCK_TRY(CheckRange("error_chance", plan.error_chance, 0, 1));
   PENSTOCK_TRY(CheckRange("transient_chance", plan.transient_chance, 0, 1));
-  return CheckRange("short_chance", plan.short_chance, 0, 1);
+  PENSTOCK_TRY(CheckRange("short_chance", plan.short_chance, 0, 1));
+  if (!plan.crash_at_block || plan.lose_unsynced) return {};
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      "aio option crash_at_block is set without lose_unsynced, which it is the end of");
 }
 
 Status CheckSimulate(const SimulatedDrive& speed, EngineKind kind) {
@@ -97,10 +102,14 @@ Result<std::unique_ptr<Drive>> MakePlainDrive(const EngineOptions& options, Engi
 }
 
 Result<std::unique_ptr<Drive>> MakeDrive(const EngineOptions& options, EngineKind kind) {
-  Result<std::unique_ptr<Drive>> drive = MakePlainDrive(options, kind);
-  if (!drive.ok() || !options.faults) return drive;
+  PENSTOCK_ASSIGN(std::unique_ptr<Drive> drive, MakePlainDrive(options, kind));
+  if (!options.faults) return drive;
+  if (options.faults->lose_unsynced) {
+    drive =
+        std::make_unique<ForgetfulDrive>(std::move(drive), *options.faults, options.queue_depth);
+  }
   return std::unique_ptr<Drive>(
-      std::make_unique<FaultDrive>(std::move(drive).value(), *options.faults, options.queue_depth));
+      std::make_unique<FaultDrive>(std::move(drive), *options.faults, options.queue_depth));
   // The analyzer loses the owner inside Result's variant; LeakSanitizer runs over this in the
   // tests. NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks)
 }

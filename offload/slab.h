@@ -27,6 +27,8 @@ class Slab {
   /// The next `size` bytes, rounded up to kSlabAlignment. Cutting more than was created is a broken
   /// contract: the plan of the budget sums the same rounded sizes.
   std::span<std::byte> Cut(Bytes size);
+  /// All of it, cut or not.
+  std::span<std::byte> bytes() const { return {mapping_.data(), mapping_.size().value}; }
 
  private:
   explicit Slab(Mapping mapping) : mapping_(std::move(mapping)) {}

@@ -82,6 +82,7 @@ Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
   std::unique_ptr<StateFile> state(new StateFile(
       std::move(file), PlanState(uuid, layout, kFormatAlignment, options.durable ? 2 : 1),
       options.simulated, engine));
+  engine.RegisterFile(state->file_);
   if (drive_alignment > kFormatAlignment) {
     return MakeError(
         ErrorCode::kUnavailable,
@@ -97,6 +98,7 @@ Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
 }
 
 StateFile::~StateFile() {
+  engine_.UnregisterFile(file_);
   if (sequence_ == 0 && !simulated_) ::unlink(file_.path().c_str());
 }
 

@@ -71,6 +71,17 @@ void ReadSimulate(JsonSection& engine, aio::EngineOptions& options) {
   });
 }
 
+aio::Registration ReadRegistration(JsonSection& engine) {
+  const char* key = "registered_buffers";
+  const json* value = engine.Find(key);
+  if (value == nullptr || *value == "auto") return aio::Registration::kAuto;
+  if (value->is_boolean()) {
+    return value->get<bool>() ? aio::Registration::kOn : aio::Registration::kOff;
+  }
+  engine.Fail(key, fmt::format("{} is none of \"auto\", true and false", Show(*value)));
+  return aio::Registration::kAuto;
+}
+
 void ReadEngine(JsonSection& engine, aio::EngineOptions& options) {
   options.kind = engine.Choice<aio::EngineKind>("engine",
                                                 {{"auto", aio::EngineKind::kAuto},
@@ -78,9 +89,9 @@ void ReadEngine(JsonSection& engine, aio::EngineOptions& options) {
                                                  {"libaio", aio::EngineKind::kLibaio},
                                                  {"threads", aio::EngineKind::kThreads}},
                                                 aio::EngineKind::kAuto);
-  engine.Off({{"sqpoll", kBool, "[false]"},
-              {"iopoll", kBool, "[false]"},
-              {"registered_buffers", kBool | kText, "[\"auto\", false]"}});
+  options.sqpoll = engine.Bool("sqpoll", false);
+  options.iopoll = engine.Bool("iopoll", false);
+  options.registered_buffers = ReadRegistration(engine);
   ReadSimulate(engine, options);
 }
 

@@ -97,8 +97,16 @@ Json AioJson(const aio::EngineOptions& options) {
           {"overlap_events", options.overlap_events}};
 }
 
+Json RegistrationJson(aio::Registration registration) {
+  if (registration == aio::Registration::kAuto) return "auto";
+  return registration == aio::Registration::kOn;
+}
+
 Json EngineJson(const aio::EngineOptions& options) {
-  Json engine = {{"engine", EngineName(options.kind)}};
+  Json engine = {{"engine", EngineName(options.kind)},
+                 {"sqpoll", options.sqpoll},
+                 {"iopoll", options.iopoll},
+                 {"registered_buffers", RegistrationJson(options.registered_buffers)}};
   engine["simulate"] = nullptr;
   if (options.simulate) {
     engine["simulate"] = {{"read_gbps", options.simulate->read_gbps},

@@ -50,6 +50,7 @@ Status OffloadEngine::BuildHost(const MemoryLayout& plan) {
   }
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.total()));
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_));
+  PENSTOCK_TRY(io_.RegisterBuffers(slab_->bytes()));
   store_ = std::make_unique<offload::TileStore>(layout_, schedule_, plan.store, *slab_, *io_.file,
                                                 *io_.engine);
   std::span<std::byte> gradients = slab_->Cut(layout_.GradientBytes(layout_.elements()));

@@ -46,6 +46,7 @@ Status ResidentEngine::Build(device::Device& device) {
   host_weight_ = slab_->Cut(need.parameters);
   host_record_ = slab_->Cut(need.states);
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_));
+  PENSTOCK_TRY(io_.RegisterBuffers(slab_->bytes()));
 
   compute_ = device.CreateStream("compute");
   for (const offload::ModuleLayout& module : layout_.modules) {

@@ -35,6 +35,12 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Lay
   return io;
 }
 
+Status StateIo::RegisterBuffers(std::span<std::byte> memory) {
+  PENSTOCK_ASSIGN(std::string line, engine->RegisterBuffers({&memory, 1}));
+  if (!line.empty()) notices.push_back(std::move(line));
+  return {};
+}
+
 EngineCounters StateIo::Counters() const {
   const aio::EngineStats stats = engine->stats();
   return {.nvme_read_bytes = stats.read_bytes,

@@ -1,7 +1,9 @@
 // What both engines share around the state file: the I/O engine, the file, counters and commits.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,9 @@ struct StateIo {
 
   /// Chooses the I/O engine and creates the state file. Errors: of both.
   static Result<StateIo> Create(const EngineOptions& options, const offload::Layout& layout);
+  /// Says once in what memory buffers will lie, which must outlive this. What became of it is
+  /// among the notices. Errors: those of aio::Engine::RegisterBuffers.
+  Status RegisterBuffers(std::span<std::byte> memory);
 
   /// Bytes written so far, by all.
   uint64_t written() const { return engine->stats().write_bytes; }

@@ -82,10 +82,10 @@ TEST(CreateEngine, ThreadsAreBoundToTheGivenCpusOrTheErrorNamesThem) {
     cpu_set_t bound;
     CPU_ZERO(&bound);
     {
-      const auto engine = CreateEngine({.kind = kind, .cpus = {AnAllowedCpu()}});
-      ASSERT_TRUE(engine.ok());
       ScratchFile file;
       Buffer buffer(4096);
+      const auto engine = CreateEngine({.kind = kind, .cpus = {AnAllowedCpu()}});
+      ASSERT_TRUE(engine.ok());
       Request request = WriteRequest(file.get(), 0, buffer.bytes());
       request.on_complete = [&](const Status&) { sched_getaffinity(0, sizeof(bound), &bound); };
       (*engine)->Submit(std::move(request));

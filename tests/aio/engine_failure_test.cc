@@ -81,7 +81,7 @@ TEST_P(EngineFailure, TransientErrorsWithoutEndFailInTheEnd) {
 
 TEST_P(EngineFailure, ShortTransfersAreContinued) {
   MAKE_ENGINE(engine, WithFault({.kind = Fault::Kind::kShort, .count = 9}));
-  ScratchFile file;
+  ScratchFile file(false);  // a block may end at any byte, so each of the nine is short
   Buffer out(20'000);
   FillPattern(out.bytes(), 3);
   ASSERT_OK(engine->Submit(WriteRequest(file.get(), 0, out.bytes())).Wait());
@@ -113,6 +113,34 @@ TEST_P(EngineFailure, AFileThatShrankIsAnErrorNotShortData) {
     EXPECT_THAT(failed.error().message, HasSubstr(file.path()));
     EXPECT_OK(engine->Submit(ReadRequest(file.get(), 0, buffer.bytes().first(5 * 4096))).Wait());
   }
+}
+
+TEST_P(EngineFailure, ATransferThatTheFileSystemRefusesIsAnErrorWithItsErrno) {
+  MAKE_ENGINE(engine);
+  ScratchFile scratch;
+  Buffer buffer(8192);
+  ASSERT_OK(engine->Submit(WriteRequest(scratch.get(), 0, buffer.bytes())).Wait());
+  // O_DIRECT without saying so: nothing aligns the request.
+  const File file = File::Adopt(UniqueFd(::open(scratch.path().c_str(), O_RDONLY | O_DIRECT)),
+                                "claims-no-alignment", 1_B);
+  if (file.fd() < 0) GTEST_SKIP() << "this file system has no O_DIRECT";
+  const Status refused = engine->Submit(ReadRequest(file, 1, buffer.bytes().first(100))).Wait();
+  if (refused.ok()) GTEST_SKIP() << "this file system takes any alignment";
+  EXPECT_EQ(refused.error().code, ErrorCode::kIo);
+  EXPECT_THAT(MessageOf(refused), HasSubstr("read of 100 bytes at offset 1 of claims-no-alignment: "
+                                            "Invalid argument; does the file system"));
+  EXPECT_OK(engine->Submit(ReadRequest(file, 0, buffer.bytes())).Wait());
+}
+
+TEST_P(EngineFailure, AFailedSyncIsNotTriedAgainAndTheNextOneIsServed) {
+  MAKE_ENGINE(engine, WithFault({.operation = Operation::kSync, .error_number = EIO}));
+  ScratchFile file;
+  const Status failed = engine->Sync(file.get());
+  EXPECT_THAT(MessageOf(failed),
+              HasSubstr("sync of " + file.path() + " (fdatasync): Input/output"));
+  EXPECT_EQ(engine->stats().retries, 0u);
+  EXPECT_OK(engine->Sync(file.get()));
+  EXPECT_EQ(engine->stats().syncs, 1u);
 }
 
 TEST_P(EngineFailure, WritingToAReadOnlyOrClosedFileFails) {

@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <span>
 #include <string>
 #include <utility>
@@ -42,17 +43,23 @@ class ScratchPath {
   std::string path_;
 };
 
-/// A new, writable scratch file.
+/// A new, writable scratch file: with O_DIRECT where the file system has it, unless told otherwise.
 class ScratchFile {
  public:
-  explicit ScratchFile(bool direct = false)
-      : file_(File::Open(scratch_.str(), {.create = true, .writable = true, .direct = direct})) {}
+  ScratchFile() : file_(Open(true)) {
+    if (!file_.ok() && file_.error().code == ErrorCode::kUnavailable) file_ = Open(false);
+  }
+  explicit ScratchFile(bool direct) : file_(Open(direct)) {}
 
   File& get() { return file_.value(); }
   const Result<File>& result() const { return file_; }
   const std::string& path() const { return scratch_.str(); }
 
  private:
+  Result<File> Open(bool direct) {
+    return File::Open(scratch_.str(), {.create = true, .writable = true, .direct = direct});
+  }
+
   ScratchPath scratch_;
   Result<File> file_;
 };
@@ -151,6 +158,7 @@ struct EngineCase {
   std::function<Result<std::unique_ptr<Engine>>(EngineOptions)> make;
   bool registered = false;  ///< the test's Buffers are registered with every engine
 };
+inline void PrintTo(const EngineCase& engine, std::ostream* out) { *out << engine.name; }
 inline std::string CaseName(const testing::TestParamInfo<EngineCase>& info) {
   return info.param.name;
 }

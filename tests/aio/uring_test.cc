@@ -125,8 +125,8 @@ TEST_F(Iopoll, DirectFilesAreServedOrTheErrorSaysWhatTheDriveLacks) {
   Buffer out(20'000);
   FillPattern(out.bytes(), 1);
   Buffer in(20'000);
-  for (const Request& request : {WriteRequest(file.get(), 0, out.bytes()),
-                                 ReadRequest(file.get(), 0, in.bytes())}) {
+  for (const Request& request :
+       {WriteRequest(file.get(), 0, out.bytes()), ReadRequest(file.get(), 0, in.bytes())}) {
     const Status outcome = engine_->Submit(request).Wait();
     if (outcome.ok()) continue;
     EXPECT_THAT(MessageOf(outcome), HasSubstr("polled queues"));

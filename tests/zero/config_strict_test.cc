@@ -177,9 +177,6 @@ TEST(ConfigStrictTest, WhatIsNotImplementedSaysHowToTurnItOff) {
       {R"("penstock": {"schedule": "horizontal"})",
        "penstock.schedule: \"horizontal\" is not implemented; set it to \"vertical\""},
       {R"("penstock": {"activation_home": "host"})", "set it to \"device\""},
-      {R"("penstock": {"aio": {"sqpoll": true}})", "set it to false"},
-      {R"("penstock": {"aio": {"iopoll": true}})", "set it to false"},
-      {R"("penstock": {"aio": {"registered_buffers": true}})", "set it to \"auto\" or false"},
   };
   for (const auto& [text, expected] : kCases) {
     EXPECT_THAT(Refused(WithBatch(text)), AllOf(StartsWith("ds.json:"), HasSubstr(expected)));

@@ -205,7 +205,7 @@ TEST(ConfigTest, ReadsPenstockAndAio) {
                       "schedule": "vertical", "activation_home": "device", "optimizer_threads": 3,
                       "compute_threads": 2, "commit_every_steps": 5, "commit_every_seconds": 1.5,
                       "durable": false, "verify_checksums": false,
-                      "aio": {"engine": "io_uring", "sqpoll": false, "iopoll": false,
+                      "aio": {"engine": "io_uring", "sqpoll": true, "iopoll": true,
                               "registered_buffers": "auto",
                               "simulate": {"read_gbps": 2.5, "write_gbps": 1, "shared": true,
                                            "latency_us": 80}}})"));
@@ -227,7 +227,19 @@ TEST(ConfigTest, ReadsPenstockAndAio) {
   EXPECT_EQ(config.aio.simulate->write_gbps, 1);
   EXPECT_TRUE(config.aio.simulate->shared);
   EXPECT_EQ(config.aio.simulate->latency_us, 80);
+  EXPECT_TRUE(config.aio.sqpoll && config.aio.iopoll);
+  EXPECT_EQ(config.aio.registered_buffers, aio::Registration::kAuto);
   EXPECT_THAT(config.automatic, Not(Contains(HasSubstr("registered_buffers"))));
+}
+
+TEST(ConfigTest, RegisteredBuffersAreAutoTrueOrFalse) {
+  const auto read = [](const std::string& value) {
+    return Good(WithBatch(R"("penstock": {"aio": {"registered_buffers": )" + value + "}}"))
+        .aio.registered_buffers;
+  };
+  EXPECT_EQ(read("\"auto\""), aio::Registration::kAuto);
+  EXPECT_EQ(read("true"), aio::Registration::kOn);
+  EXPECT_EQ(read("false"), aio::Registration::kOff);
 }
 
 TEST(ConfigTest, AutoTakesTheDefaultAndIsListed) {
@@ -309,7 +321,7 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
          "penstock": {"device_memory": "1GiB", "host_memory": 12345, "tile_elements": 1500000256,
              "overlap": false, "optimizer_threads": 3, "compute_threads": 4,
              "commit_every_steps": 8, "commit_every_seconds": 0.25, "durable": false,
-             "verify_checksums": false, "aio": {"engine": "threads",
+             "verify_checksums": false, "aio": {"engine": "threads", "registered_buffers": false,
              "simulate": {"read_gbps": 1.1, "write_gbps": 2.2, "shared": true, "latency_us": 3}}})",
       R"("scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-7}})",
       R"("scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 5}},
@@ -335,6 +347,7 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
   EXPECT_EQ(config.nvme_path, "/a b\"c");
   EXPECT_EQ(config.tile_elements, 1500000256u);
   EXPECT_EQ(config.aio.kind, aio::EngineKind::kThreads);
+  EXPECT_EQ(config.aio.registered_buffers, aio::Registration::kOff);
   EXPECT_EQ(config.aio.simulate->latency_us, 3);
   EXPECT_EQ(config.host_memory, Bytes{12345});
   EXPECT_EQ(config.commit_every_seconds, 0.25);

@@ -1,0 +1,157 @@
+#include "aio/forgetful_drive.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "aio/block_transfer.h"
+#include "base/random.h"
+
+namespace penstock::aio {
+namespace {
+
+// Apart from the sequences of FaultDrive, which has the same seed.
+constexpr uint64_t kEndStream = 3;
+
+/// 0 or a negative errno.
+int64_t WriteAll(int fd, uint64_t offset, std::span<std::byte> data) {
+  while (!data.empty()) {
+    const int64_t result = Transfer(
+        {.operation = Operation::kWrite, .fd = fd, .offset = FileOffset{offset}, .data = data});
+    if (result == -EINTR) continue;
+    if (result <= 0) return result < 0 ? result : -EIO;
+    data = data.subspan(static_cast<size_t>(result));
+    offset += static_cast<uint64_t>(result);
+  }
+  return 0;
+}
+
+}  // namespace
+
+ForgetfulDrive::ForgetfulDrive(std::unique_ptr<Drive> base, const FaultPlan& plan, int queue_depth)
+    : base_(std::move(base)),
+      seed_(plan.seed),
+      crash_at_block_(plan.crash_at_block),
+      in_base_(static_cast<size_t>(queue_depth)) {}
+
+ForgetfulDrive::~ForgetfulDrive() { Forget(); }
+
+ForgetfulDrive::CachedFile* ForgetfulDrive::Find(int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return nullptr;
+  CachedFile& file = files_[{info.st_dev, info.st_ino}];
+  if (!file.fd.valid()) {
+    // Opened anew, without O_DIRECT: what is written at the end may begin and end anywhere.
+    const std::string path = "/proc/self/fd/" + std::to_string(fd);
+    file.fd = UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  }
+  return &file;
+}
+
+void ForgetfulDrive::Submit(const BlockOperation& block) {
+  if (crash_at_block_ && blocks_++ == *crash_at_block_) {
+    Forget();
+    crashed_ = true;
+  }
+  if (crashed_) {
+    ready_.push_back({block.slot, -EIO});
+    return;
+  }
+  if (block.operation == Operation::kWrite) {
+    ready_.push_back({block.slot, Keep(block)});
+    return;
+  }
+  if (block.operation == Operation::kSync) {
+    const int64_t result = Flush(block.fd);
+    if (result < 0) {
+      ready_.push_back({block.slot, result});
+      return;
+    }
+  }
+  in_base_[block.slot] = block;
+  base_->Submit(block);
+}
+
+int64_t ForgetfulDrive::Keep(const BlockOperation& block) {
+  CachedFile* file = Find(block.fd);
+  const int flags = ::fcntl(block.fd, F_GETFL);
+  if (file == nullptr || flags < 0 || (flags & O_ACCMODE) == O_RDONLY) return -EBADF;
+  file->writes.push_back({.sequence = next_sequence_++,
+                          .offset = block.offset.value,
+                          .data = {block.data.begin(), block.data.end()},
+                          .alignment = block.alignment});
+  return static_cast<int64_t>(block.data.size());
+}
+
+int64_t ForgetfulDrive::Flush(int fd) {
+  CachedFile* file = Find(fd);
+  if (file == nullptr) return -EBADF;
+  // A write that the caller was not told of yet is not covered by this sync.
+  const auto is_reported = [&](const Write& write) { return write.sequence < reported_; };
+  for (Write& write : file->writes) {
+    if (!is_reported(write)) continue;
+    const int64_t result = WriteAll(file->fd.get(), write.offset, write.data);
+    if (result < 0) return result;
+  }
+  std::erase_if(file->writes, is_reported);
+  return 0;
+}
+
+int64_t ForgetfulDrive::Overlay(const BlockOperation& read, int64_t result) {
+  CachedFile* file = Find(read.fd);
+  if (file == nullptr || result < 0) return result;
+  const uint64_t begin = read.offset.value;
+  const uint64_t end = begin + read.data.size();
+  uint64_t found = begin + static_cast<uint64_t>(result);
+  // A write behind the end of the file makes it longer, with zeros in between.
+  for (const Write& write : file->writes) {
+    const uint64_t longer = std::min(end, write.offset + write.data.size());
+    if (longer <= found) continue;
+    std::memset(read.data.data() + (found - begin), 0, longer - found);
+    found = longer;
+  }
+  for (const Write& write : file->writes) {
+    const uint64_t from = std::max(begin, write.offset);
+    const uint64_t to = std::min(end, write.offset + write.data.size());
+    if (from >= to) continue;
+    std::memcpy(read.data.data() + (from - begin), write.data.data() + (from - write.offset),
+                to - from);
+  }
+  return static_cast<int64_t>(found - begin);
+}
+
+void ForgetfulDrive::Reap(size_t at_least, std::vector<BlockResult>& results) {
+  from_base_.clear();
+  base_->Reap(ready_.empty() ? at_least : 0, from_base_);
+  for (BlockResult& result : from_base_) {
+    const BlockOperation& block = in_base_[result.slot];
+    if (block.operation == Operation::kRead) result.result = Overlay(block, result.result);
+  }
+  results.insert(results.end(), from_base_.begin(), from_base_.end());
+  results.insert(results.end(), ready_.begin(), ready_.end());
+  ready_.clear();
+  reported_ = next_sequence_;
+}
+
+void ForgetfulDrive::Forget() {
+  uint64_t draws = 0;
+  const auto draw = [&](uint64_t below) { return Philox(seed_, kEndStream, draws++)[0] % below; };
+  for (auto& [id, file] : files_) {
+    for (std::vector<Write>& writes = file.writes; !writes.empty(); writes.pop_back()) {
+      std::swap(writes[draw(writes.size())], writes.back());
+      Write& write = writes.back();
+      const Bytes size{write.data.size()};
+      Bytes kept = size;
+      const uint64_t fate = draw(3);  // lost, torn or whole
+      if (fate == 0) continue;
+      if (fate == 1) kept = write.alignment * draw(size / write.alignment + 1);
+      // The end of a drive has nobody to report an error to.
+      (void)WriteAll(file.fd.get(), write.offset, std::span(write.data).first(kept.value));
+    }
+  }
+}
+
+}  // namespace penstock::aio

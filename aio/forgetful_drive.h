@@ -1,0 +1,82 @@
+// A drive with a cache that forgets, over any other drive: for tests of what a crash leaves.
+//
+// A write is complete as soon as it is submitted, and lies in memory until a sync of its file. The
+// sync writes what had been reported complete before it to the file and then goes to the base
+// drive. Reads of the same drive see every write. At the end (destruction, or the block that the
+// plan names as the crash) a random choice of the writes that no sync covered reaches the files, in
+// random order, some only up to a boundary between two units of their alignment. After a crash
+// every block fails with EIO.
+//
+// Files are told apart by device and inode, so that two descriptors of one file see each other's
+// writes; of each it keeps a descriptor of its own, so a file may be closed before the end.
+//
+// Owns the base drive. Threads: see aio/drive.h.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aio/drive.h"
+#include "base/unique_fd.h"
+
+namespace penstock::aio {
+
+class ForgetfulDrive final : public Drive {
+ public:
+  /// Of the plan it uses seed and crash_at_block.
+  ForgetfulDrive(std::unique_ptr<Drive> base, const FaultPlan& plan, int queue_depth);
+  ~ForgetfulDrive() override;
+
+  void Submit(const BlockOperation& block) override;
+  void Reap(size_t at_least, std::vector<BlockResult>& results) override;
+  void Wake() override { base_->Wake(); }
+  Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) override {
+    return base_->RegisterBuffers(memory);
+  }
+  void RegisterFile(const File& file) override { base_->RegisterFile(file); }
+  void UnregisterFile(const File& file) override { base_->UnregisterFile(file); }
+  const std::string& name() const override { return base_->name(); }
+
+ private:
+  struct Write {
+    uint64_t sequence = 0;
+    uint64_t offset = 0;
+    std::vector<std::byte> data;
+    Bytes alignment;
+  };
+  struct CachedFile {
+    UniqueFd fd;
+    std::vector<Write> writes;  ///< not synced, in the order of submission
+  };
+  using FileId = std::pair<uint64_t, uint64_t>;  ///< device and inode
+
+  /// Null for a descriptor that is none.
+  CachedFile* Find(int fd);
+  /// The result of a write.
+  int64_t Keep(const BlockOperation& block);
+  /// Writes what a sync of the file covers: 0 or a negative errno.
+  int64_t Flush(int fd);
+  /// The result of a read, with what the cache has put over what the base drive found.
+  int64_t Overlay(const BlockOperation& read, int64_t result);
+  void Forget();
+
+  const std::unique_ptr<Drive> base_;
+  const uint64_t seed_;
+  const std::optional<uint64_t> crash_at_block_;
+  uint64_t blocks_ = 0;
+  uint64_t next_sequence_ = 0;
+  uint64_t reported_ = 0;  ///< writes with a lower sequence were reported complete
+  bool crashed_ = false;
+  std::map<FileId, CachedFile> files_;
+  std::vector<BlockOperation> in_base_;  ///< by slot
+  std::vector<BlockResult> ready_;
+  std::vector<BlockResult> from_base_;
+};
+
+}  // namespace penstock::aio

@@ -1,0 +1,180 @@
+// Environments that take something away: io_uring and AIO forbidden by seccomp, a low memlock
+// limit, a limit on the size of files. Each in a child process, as none can be given back.
+#include <gmock/gmock.h>
+#include <grp.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstddef>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "tests/aio/support.h"
+
+namespace penstock::aio {
+namespace {
+
+using testing::HasSubstr;
+
+/// What `body` returned in a process of its own, or how that process ended.
+std::string InChild(const std::function<std::string()>& body) {
+  int ends[2];
+  if (::pipe(ends) != 0) return "no pipe";
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const std::string text = body();
+    const bool written = ::write(writer.get(), text.data(), text.size()) >= 0;
+    ::_exit(written ? 0 : 1);
+  }
+  writer = UniqueFd();
+  std::string text;
+  char buffer[4096];
+  for (ssize_t size = 0; (size = ::read(reader.get(), buffer, sizeof(buffer))) > 0;) {
+    text.append(buffer, static_cast<size_t>(size));
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status == 0 ? text : "the child ended with status " + std::to_string(status);
+}
+
+/// Makes the calls fail with EPERM for this process, as container runtimes do.
+bool Forbid(std::initializer_list<long> calls) {
+  std::vector<sock_filter> program = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
+  for (const long call : calls) {
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0, 1));
+    program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM));
+  }
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  const sock_fprog filter = {static_cast<unsigned short>(program.size()), program.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+/// The notice of the engine that was made and "; works", or the error and its code.
+std::string Describe(const EngineOptions& options, const File& file) {
+  std::string notice;
+  const auto engine = CreateEngine(options, &notice);
+  if (!engine.ok()) {
+    const bool unavailable = engine.error().code == ErrorCode::kUnavailable;
+    return (unavailable ? "kUnavailable: " : "error: ") + engine.error().message;
+  }
+  Buffer buffer(4096);
+  const Status written = (*engine)->Submit(WriteRequest(file, 0, buffer.bytes())).Wait();
+  return notice + (written.ok() ? "; works" : "; " + written.error().message);
+}
+
+class Forbidden : public testing::Test {
+ protected:
+  /// Describes the engine in a child in which `calls` are forbidden.
+  std::string Try(std::initializer_list<long> calls, const EngineOptions& options) {
+    return InChild([&]() -> std::string {
+      if (!Forbid(calls)) return "no seccomp";
+      return Describe(options, file_.get());
+    });
+  }
+
+  ScratchFile file_;
+};
+
+TEST_F(Forbidden, ANamedEngineIsAnErrorAndNeverAnotherOne) {
+  const std::string ring = Try({SYS_io_uring_setup}, {.kind = EngineKind::kUring});
+  if (ring == "no seccomp") GTEST_SKIP() << "a seccomp filter cannot be set here";
+  EXPECT_THAT(ring, HasSubstr("kUnavailable: io_uring: it is forbidden here"));
+  EXPECT_THAT(ring, HasSubstr("choose another aio engine, or auto"));
+  const std::string polled = Try({SYS_io_uring_setup}, {.sqpoll = true});
+  EXPECT_THAT(polled, HasSubstr("kUnavailable: io_uring with sqpoll: it is forbidden here"));
+  const std::string libaio = Try({SYS_io_setup}, {.kind = EngineKind::kLibaio});
+  EXPECT_THAT(libaio, HasSubstr("kUnavailable: libaio: it is forbidden here"));
+}
+
+TEST_F(Forbidden, AutoTakesTheNextEngineAndSaysWhy) {
+  const std::string without_ring = Try({SYS_io_uring_setup}, {});
+  if (without_ring == "no seccomp") GTEST_SKIP() << "a seccomp filter cannot be set here";
+  if (CreateEngine({.kind = EngineKind::kLibaio}).ok()) {
+    EXPECT_THAT(without_ring, HasSubstr("aio engine libaio: io_uring: it is forbidden here"));
+  }
+  EXPECT_THAT(without_ring, HasSubstr("; works"));
+  const std::string without_both = Try({SYS_io_uring_setup, SYS_io_setup}, {});
+  EXPECT_THAT(without_both, HasSubstr("aio engine threads: io_uring: it is forbidden here"));
+  EXPECT_THAT(without_both, HasSubstr("libaio: it is forbidden here"));
+  EXPECT_THAT(without_both, HasSubstr("; works"));
+}
+
+/// As an ordinary user finds it: 8 MiB of memlock, and no right to exceed it.
+bool BecomeOrdinary() {
+  constexpr rlim_t kUsual = 8 << 20;
+  const rlimit limit{kUsual, kUsual};
+  if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0) return false;
+  constexpr uid_t kNobody = 65534;
+  if (::geteuid() != 0) return true;
+  return ::setgroups(0, nullptr) == 0 && ::setgid(kNobody) == 0 && ::setuid(kNobody) == 0;
+}
+
+/// The line or the error of registering 64 MiB as an ordinary user, and how a write went then.
+std::string RegisterAsOrdinaryUser(Registration registration, const File& file) {
+  return InChild([&]() -> std::string {
+    if (!BecomeOrdinary()) return "no rights";
+    const auto engine =
+        CreateEngine({.kind = EngineKind::kUring, .registered_buffers = registration});
+    if (!engine.ok()) return "no ring: " + engine.error().message;
+    Buffer buffer(64 << 20);
+    const auto line = (*engine)->RegisterBuffers(std::array{buffer.bytes()});
+    const Status written =
+        (*engine)->Submit(WriteRequest(file, 0, buffer.bytes().first(8192))).Wait();
+    return (line.ok() ? *line : "error: " + line.error().message) +
+           (written.ok() ? "; works" : "; " + written.error().message);
+  });
+}
+
+TEST(Memlock, ALimitThatIsTooLowIsALineWithAutoAndAnErrorWhenAskedFor) {
+  ScratchFile file;
+  const std::string automatic = RegisterAsOrdinaryUser(Registration::kAuto, file.get());
+  if (automatic.starts_with("no ")) GTEST_SKIP() << automatic;
+  EXPECT_THAT(automatic, testing::StartsWith("aio buffers are not registered: "));
+  EXPECT_THAT(automatic, HasSubstr("memlock limit of 8.00 MiB"));
+  EXPECT_THAT(automatic, HasSubstr("ulimit -l"));
+  EXPECT_THAT(automatic, HasSubstr("; works"));
+  const std::string on = RegisterAsOrdinaryUser(Registration::kOn, file.get());
+  EXPECT_THAT(on, testing::StartsWith("error: registering 64.0 MiB with io_uring"));
+  EXPECT_THAT(on, HasSubstr("memlock limit of 8.00 MiB"));
+  EXPECT_EQ(RegisterAsOrdinaryUser(Registration::kOff, file.get()), "; works");
+}
+
+TEST(FileSizeLimit, AWriteBeyondItIsOutOfSpaceAndTheEngineStaysUsable) {
+  for (const EngineKind kind : {EngineKind::kUring, EngineKind::kLibaio, EngineKind::kThreads}) {
+    ScratchFile file;
+    const std::string outcome = InChild([&]() -> std::string {
+      ::signal(SIGXFSZ, SIG_IGN);
+      constexpr rlim_t kLimit = 1 << 20;
+      const rlimit limit{kLimit, kLimit};
+      if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return "no limit";
+      const auto engine = CreateEngine({.kind = kind, .block_size = 64_KiB});
+      if (!engine.ok()) return "no engine: " + engine.error().message;
+      Buffer buffer(2 << 20);
+      const Status beyond = (*engine)->Submit(WriteRequest(file.get(), 0, buffer.bytes())).Wait();
+      const Status within =
+          (*engine)->Submit(WriteRequest(file.get(), 0, buffer.bytes().first(1 << 20))).Wait();
+      if (beyond.ok() || !within.ok()) return "wrong: " + MessageOf(within);
+      if (beyond.error().code != ErrorCode::kOutOfSpace) return "another code";
+      return beyond.error().message;
+    });
+    if (outcome.starts_with("no ")) continue;
+    EXPECT_THAT(outcome, HasSubstr("File too large")) << ToString(kind);
+    EXPECT_THAT(outcome, HasSubstr(file.path()));
+    EXPECT_THAT(outcome, HasSubstr("in a request for 2097152 bytes at 0"));
+  }
+}
+
+}  // namespace
+}  // namespace penstock::aio
