@@ -34,6 +34,20 @@ int Execute(const TrainOptions& options) {
 
 int Execute(const ExportCommand& options) { return PrintOrReport(RunExport(options)); }
 int Execute(const InspectCommand& options) { return PrintOrReport(RunInspect(options)); }
+
+int Execute(const TuneCommand& options) {
+  const Result<TuneReport> report = RunTune(options);
+  if (!report.ok() && report.error().code == ErrorCode::kCancelled) {
+    LogNotice("interrupted: nothing is left on the drive, and no file was written");
+    return ExitCode(ErrorCode::kCancelled);
+  }
+  if (!report.ok()) return ReportError(report.error());
+  // First what was found, so that it is not lost where a file cannot be written.
+  const int printed = Print(OutputText(options, *report));
+  const Status written = WriteTuneFiles(options, *report);
+  return written.ok() ? printed : ReportError(written.error());
+}
+
 int Execute(const PrintText& text) { return Print(text.text); }
 
 int Run(int argc, const char* const* argv) {

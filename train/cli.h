@@ -10,6 +10,7 @@
 #include "base/dtype.h"
 #include "base/result.h"
 #include "train/trainer.h"
+#include "train/tune.h"
 
 namespace penstock::train {
 
@@ -28,7 +29,7 @@ struct PrintText {
   std::string text;
 };
 
-using Command = std::variant<TrainOptions, ExportCommand, InspectCommand, PrintText>;
+using Command = std::variant<TrainOptions, ExportCommand, InspectCommand, TuneCommand, PrintText>;
 
 /// Reads the arguments (without the program's name). Errors: kInvalidArgument, for what is unknown,
 /// missing, malformed or not implemented.

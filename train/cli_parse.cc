@@ -123,6 +123,26 @@ CLI::App* AddInspect(CLI::App& app, InspectCommand* options) {
   return command;
 }
 
+/// What CLI11 fills in for `tune`; the size still as text.
+struct TuneArguments {
+  TuneCommand options;
+  std::string size;
+};
+
+CLI::App* AddTune(CLI::App& app, TuneArguments* arguments) {
+  TuneCommand& options = arguments->options;
+  CLI::App* command = app.add_subcommand("tune", "Find the best I/O settings for a drive");
+  command->add_option("--nvme-path", options.nvme_path, "folder on the drive to measure")
+      ->required();
+  command
+      ->add_option("--size", arguments->size, "of the file to measure with (4GiB; --quick: 1GiB)")
+      ->check(SizeCheck());
+  command->add_option("--out", options.out, "write the config fragment; must not exist");
+  command->add_option("--plot", options.plot, "write heat maps as SVG; must not exist");
+  command->add_flag("--quick", options.quick, "a coarser grid, in less than 30 seconds");
+  return command;
+}
+
 bool HasCommand(CLI::App& app, const std::string& name) {
   return std::ranges::any_of(app.get_subcommands({}), [&name](const CLI::App* command) {
     return command->get_name() == name;
@@ -139,12 +159,11 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   TrainArguments train_arguments;
   ExportArguments export_arguments;
   InspectCommand inspect_options;
+  TuneArguments tune_arguments;
   const CLI::App* train = AddTrain(app, &train_arguments);
   const CLI::App* export_command = AddExport(app, &export_arguments);
   AddInspect(app, &inspect_options);
-  const CLI::App* tune =
-      app.add_subcommand("tune", "Find the best I/O settings for a drive (not implemented yet)")
-          ->allow_extras();
+  const CLI::App* tune = AddTune(app, &tune_arguments);
   if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "unknown command {}; there are train, export, inspect and tune", arguments[0]);
@@ -161,7 +180,8 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
                      OneLine(error.what()));
   }
   if (tune->parsed()) {
-    return MakeError(ErrorCode::kInvalidArgument, "tune is not implemented yet");
+    tune_arguments.options.size = SizeOrNone(tune_arguments.size);
+    return Command(tune_arguments.options);
   }
   if (train->parsed()) return MakeTrain(train_arguments);
   if (export_command->parsed()) return MakeExport(export_arguments);

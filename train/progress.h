@@ -9,6 +9,7 @@
 #include <string>
 
 #include "train/metrics.h"
+#include "train/status_line.h"
 
 namespace penstock::train {
 
@@ -20,19 +21,16 @@ class Progress {
     uint64_t every = 10;     ///< plain lines: 0 for none
     uint64_t last_step = 0;  ///< where the run ends
   };
-  explicit Progress(Options options) : options_(options) {}
-  ~Progress() { Finish(); }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  explicit Progress(Options options) : options_(options), line_(options.out, options.terminal) {}
 
   /// A step is over.
   void Report(const StepRow& row);
   /// Leaves the cursor at the start of an empty line, so that others may write.
-  void Finish();
+  void Finish() { line_.Finish(); }
 
  private:
   Options options_;
-  bool line_open_ = false;
+  StatusLine line_;
   double seconds_ = 0;  ///< of the steps reported
   uint64_t steps_ = 0;
 };

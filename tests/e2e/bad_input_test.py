@@ -68,8 +68,6 @@ class CommandLineTest(RefusalTest):
     def test_what_is_not_there_yet_says_so(self):
         self.assert_refused(2, "not implemented yet", more=["--resume"])
         self.assert_refused(2, "not implemented yet", more=["--trace", self.path("trace.json")])
-        self.assert_fails(harness.penstock("tune", "--nvme-path", self.folder), 2,
-                          "not implemented yet")
 
     def test_several_ranks(self):
         self.assert_refused(2, "WORLD_SIZE",

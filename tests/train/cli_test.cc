@@ -78,6 +78,25 @@ TEST(CommandLine, InspectTakesARun) {
   EXPECT_EQ(std::get<InspectCommand>(*command).run, "run");
 }
 
+TEST(CommandLine, TuneTakesEveryOptionAndNeedsOnlyThePath) {
+  const Result<Command> least = ParseCommandLine({"tune", "--nvme-path", "p"});
+  ASSERT_TRUE(least.ok()) << least.error().message;
+  const auto& defaults = std::get<TuneCommand>(*least);
+  EXPECT_EQ(defaults.nvme_path, "p");
+  EXPECT_FALSE(defaults.size.has_value());
+  EXPECT_EQ(defaults.out, "");
+  EXPECT_EQ(defaults.plot, "");
+  EXPECT_FALSE(defaults.quick);
+  const Result<Command> all = ParseCommandLine(
+      {"tune", "--nvme-path", "p", "--size", "64MiB", "--out", "f", "--plot", "s", "--quick"});
+  ASSERT_TRUE(all.ok()) << all.error().message;
+  const auto& options = std::get<TuneCommand>(*all);
+  EXPECT_EQ(options.size, 64_MiB);
+  EXPECT_EQ(options.out, "f");
+  EXPECT_EQ(options.plot, "s");
+  EXPECT_TRUE(options.quick);
+}
+
 TEST(CommandLine, HelpAndVersionAreTexts) {
   const Result<Command> help = ParseCommandLine({"--help"});
   ASSERT_TRUE(help.ok());
@@ -116,7 +135,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{Train({"--data-order", "random"}), "random"},
         BadLine{Train({"--resume"}), "not implemented yet"},
         BadLine{Train({"--trace", "t.json"}), "not implemented yet"},
-        BadLine{{"tune", "--nvme-path", "p", "--quick"}, "not implemented yet"},
+        BadLine{{"tune", "--quick"}, "--nvme-path"},
+        BadLine{{"tune", "--nvme-path", "p", "--size", "1GB"}, "1GB"},
         BadLine{{"export", "run"}, "--to"},
         BadLine{{"export", "run", "--to", "x", "--dtype", "int8"}, "int8 not in {fp32,bf16,fp16}"},
         BadLine{{"export", "run", "--to", "x", "--dtype", "2"}, "2 not in {fp32,bf16,fp16}"},

@@ -1,0 +1,135 @@
+#include "train/tune_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/train/tune_support.h"
+
+namespace penstock::train {
+namespace {
+
+using aio::EngineKind;
+
+PointSummary NotMeasured() { return {.point = MakePoint(EngineKind::kUring, 1_MiB, 1)}; }
+
+PointSummary WithCpu(PointSummary row, double cpu_s_per_gb) {
+  for (DirectionSummary& direction : row.directions) direction.cpu_s_per_gb = cpu_s_per_gb;
+  return row;
+}
+
+PointSummary WithSpread(PointSummary row, double spread) {
+  for (DirectionSummary& direction : row.directions) {
+    direction.gbps_max = direction.gbps * (1 + spread / 2);
+    direction.gbps_min = direction.gbps * (1 - spread / 2);
+  }
+  return row;
+}
+
+TEST(Median, IsTheMiddle) {
+  EXPECT_EQ(Median({3}), 3);
+  EXPECT_EQ(Median({9, 1, 2}), 2);
+  EXPECT_EQ(Median({4, 1, 2, 9}), 3);
+}
+
+TEST(Percentile, IsTheNearestRank) {
+  std::vector<double> values;
+  for (int i = 200; i >= 1; --i) values.push_back(i);
+  EXPECT_EQ(Percentile(values, 0.99), 198);
+  EXPECT_EQ(Percentile(values, 0.5), 100);
+  EXPECT_EQ(Percentile({7, 5}, 0.99), 7);
+  EXPECT_EQ(Percentile({5}, 0.5), 5);
+}
+
+TEST(Summary, OneRoundThatRanAtBurstSpeedDoesNotCount) {
+  PointProbes probes{.point = MakePoint(EngineKind::kUring, 1_MiB, 32)};
+  for (std::vector<Probe>& rounds : probes.probes) {
+    rounds = {{.gbps = 3.0, .median_us = 1, .p99_us = 10, .cpu_s_per_gb = 0.1},
+              {.gbps = 0.84, .median_us = 3, .p99_us = 30, .cpu_s_per_gb = 0.3},
+              {.gbps = 0.86, .median_us = 2, .p99_us = 20, .cpu_s_per_gb = 0.2}};
+  }
+  const PointSummary summary = Summarize(probes);
+  EXPECT_EQ(summary.rounds, 3U);
+  for (const DirectionSummary& direction : summary.directions) {
+    EXPECT_EQ(direction.gbps, 0.86);
+    EXPECT_EQ(direction.gbps_min, 0.84);
+    EXPECT_EQ(direction.gbps_max, 3.0);
+    EXPECT_EQ(direction.median_us, 2);
+    EXPECT_EQ(direction.p99_us, 20);
+    EXPECT_EQ(direction.cpu_s_per_gb, 0.2);
+  }
+}
+
+TEST(Summary, WhatWasNotMeasuredSaysWhy) {
+  PointProbes probes{.point = MakePoint(EngineKind::kLibaio, 1_MiB, 32)};
+  EXPECT_EQ(Summarize(probes).rounds, 0U);
+  EXPECT_NE(Summarize(probes).reason, "");
+  probes.unavailable = "no libaio here";
+  EXPECT_EQ(Summarize(probes).reason, "no libaio here");
+}
+
+TEST(CombinedGbps, IsTheSpeedOfAJobThatMovesEquallyMuchInEachWay) {
+  PointSummary row = Row(1_MiB, 32, 0);
+  row.directions[0].gbps = 4;
+  row.directions[1].gbps = 1;
+  row.directions[2].gbps = 2;
+  EXPECT_DOUBLE_EQ(CombinedGbps(row), 3 / (1 / 4.0 + 1 / 1.0 + 1 / 2.0));
+  EXPECT_EQ(CombinedGbps(NotMeasured()), 0);
+}
+
+TEST(ChoosePoint, IsTheSmallestInFlightWithinTwoPercent) {
+  const std::vector<PointSummary> grid = {Row(1_MiB, 4, 1.90), Row(1_MiB, 8, 1.97),
+                                          Row(1_MiB, 16, 1.96), Row(4_MiB, 16, 2.00)};
+  const std::optional<GridChoice> choice = ChoosePoint(grid);
+  ASSERT_TRUE(choice.has_value());
+  EXPECT_EQ(choice->ceiling, 3U);
+  EXPECT_EQ(choice->recommended, 1U);
+}
+
+TEST(ChoosePoint, OfEqualBytesInFlightTakesTheSmallerDepth) {
+  const std::vector<PointSummary> grid = {Row(256_KiB, 32, 2.0), Row(1_MiB, 8, 1.99),
+                                          Row(512_KiB, 16, 2.0)};
+  EXPECT_EQ(ChoosePoint(grid)->recommended, 1U);
+}
+
+TEST(ChoosePoint, ASpeedBelowTwoPercentIsNotCloseEnough) {
+  EXPECT_EQ(ChoosePoint(std::vector{Row(64_KiB, 1, 1.959), Row(1_MiB, 8, 2.0)})->recommended, 1U);
+  EXPECT_EQ(ChoosePoint(std::vector{Row(64_KiB, 1, 1.961), Row(1_MiB, 8, 2.0)})->recommended, 0U);
+}
+
+TEST(ChoosePoint, IgnoresWhatWasNotMeasured) {
+  EXPECT_EQ(ChoosePoint(std::vector{NotMeasured(), Row(1_MiB, 8, 2.0)})->recommended, 1U);
+  EXPECT_FALSE(ChoosePoint(std::vector{NotMeasured()}).has_value());
+  EXPECT_FALSE(ChoosePoint({}).has_value());
+}
+
+TEST(ChooseEngine, TakesTheFastest) {
+  const std::vector<PointSummary> rows = {WithCpu(Row(1_MiB, 8, 1.5), 0.01),
+                                          WithCpu(Row(1_MiB, 8, 2.0, EngineKind::kThreads), 0.2)};
+  EXPECT_EQ(ChooseEngine(rows), 1U);
+}
+
+TEST(ChooseEngine, OfEquallyFastOnesTakesTheOneThatCostsLeastCpuTime) {
+  const std::vector<PointSummary> rows = {WithCpu(Row(1_MiB, 8, 2.0), 0.06),
+                                          WithCpu(Row(1_MiB, 8, 1.97), 0.05), NotMeasured()};
+  EXPECT_EQ(ChooseEngine(rows), 1U);
+  EXPECT_FALSE(ChooseEngine(std::vector{NotMeasured()}).has_value());
+}
+
+TEST(ChooseEngine, DoesNotTakeNoiseForSpeed) {
+  const std::vector<PointSummary> rows = {
+      WithCpu(WithSpread(Row(1_MiB, 8, 1.8), 0.4), 0.05),
+      WithCpu(WithSpread(Row(1_MiB, 8, 2.0, EngineKind::kThreads), 0.4), 0.2)};
+  EXPECT_EQ(ChooseEngine(rows), 0U);
+}
+
+TEST(TypicalSpread, IsTheMedianOverConfigurations) {
+  EXPECT_NEAR(TypicalSpread(std::vector{WithSpread(Row(1_MiB, 1, 1), 0.1),
+                                        WithSpread(Row(1_MiB, 2, 2), 0.2),
+                                        WithSpread(Row(1_MiB, 4, 3), 3.0), NotMeasured()}),
+              0.2, 1e-9);
+  EXPECT_EQ(TypicalSpread({}), 0);
+}
+
+}  // namespace
+}  // namespace penstock::train

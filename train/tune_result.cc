@@ -1,0 +1,81 @@
+#include "train/tune_result.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace penstock::train {
+namespace {
+
+std::vector<double> Values(const std::vector<Probe>& probes, double Probe::*member) {
+  std::vector<double> values;
+  for (const Probe& probe : probes) values.push_back(probe.*member);
+  return values;
+}
+
+DirectionSummary SummarizeDirection(const std::vector<Probe>& probes) {
+  const std::vector<double> gbps = Values(probes, &Probe::gbps);
+  return {.gbps = Median(gbps),
+          .gbps_min = *std::ranges::min_element(gbps),
+          .gbps_max = *std::ranges::max_element(gbps),
+          .median_us = Median(Values(probes, &Probe::median_us)),
+          .p99_us = Median(Values(probes, &Probe::p99_us)),
+          .cpu_s_per_gb = Median(Values(probes, &Probe::cpu_s_per_gb))};
+}
+
+}  // namespace
+
+const char* ToString(Direction direction) {
+  switch (direction) {
+    case Direction::kRead:
+      return "read";
+    case Direction::kWrite:
+      return "write";
+    case Direction::kBoth:
+      return "both";
+  }
+  return "?";
+}
+
+double Median(std::vector<double> values) {
+  PENSTOCK_CHECK(!values.empty());
+  std::ranges::sort(values);
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+double Percentile(std::vector<double> values, double fraction) {
+  PENSTOCK_CHECK(!values.empty());
+  const double rank = std::ceil(fraction * static_cast<double>(values.size()));
+  const size_t index = static_cast<size_t>(std::max(rank, 1.0)) - 1;
+  const auto nth = values.begin() + static_cast<std::ptrdiff_t>(std::min(index, values.size() - 1));
+  std::ranges::nth_element(values, nth);
+  return *nth;
+}
+
+PointSummary Summarize(const PointProbes& probes) {
+  PointSummary summary{.point = probes.point};
+  if (probes.unavailable) {
+    summary.reason = *probes.unavailable;
+    return summary;
+  }
+  // All directions of a configuration are measured in one turn.
+  summary.rounds = probes.probes[0].size();
+  if (summary.rounds == 0) {
+    summary.reason = "the time was over before its turn came";
+    return summary;
+  }
+  for (size_t i = 0; i < kDirections.size(); ++i) {
+    summary.directions[i] = SummarizeDirection(probes.probes[i]);
+  }
+  return summary;
+}
+
+std::vector<PointSummary> Summarize(const std::vector<PointProbes>& probes) {
+  std::vector<PointSummary> summaries;
+  for (const PointProbes& point : probes) summaries.push_back(Summarize(point));
+  return summaries;
+}
+
+}  // namespace penstock::train

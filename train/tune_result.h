@@ -1,0 +1,66 @@
+// What `penstock tune` found: single measurements, and what the rounds make of them.
+//
+// Plain values. Threads: any.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "train/tune_plan.h"
+
+namespace penstock::train {
+
+/// kBoth: reads and writes in turn, equal bytes of each.
+enum class Direction { kRead, kWrite, kBoth };
+inline constexpr std::array kDirections = {Direction::kRead, Direction::kWrite, Direction::kBoth};
+const char* ToString(Direction direction);
+
+/// One measurement.
+struct Probe {
+  double gbps = 0;          ///< GB/s (10^9), reads and writes together
+  double median_us = 0;     ///< from the submission of a block to its completion
+  double p99_us = 0;        ///< nearest rank: the largest where there are fewer than 100 blocks
+  double cpu_s_per_gb = 0;  ///< CPU seconds of the whole process, user and system
+};
+
+/// All measurements of a configuration, by direction and round.
+struct PointProbes {
+  TunePoint point;
+  std::array<std::vector<Probe>, kDirections.size()> probes;
+  std::optional<std::string> unavailable;  ///< why the engine is not to be had
+};
+
+/// Medians over the rounds, and the spread of the speed.
+struct DirectionSummary {
+  double gbps = 0;
+  double gbps_min = 0;
+  double gbps_max = 0;
+  double median_us = 0;
+  double p99_us = 0;
+  double cpu_s_per_gb = 0;
+};
+
+/// A row of the table.
+struct PointSummary {
+  TunePoint point;
+  size_t rounds = 0;  ///< 0: not measured
+  std::array<DirectionSummary, kDirections.size()> directions;
+  std::string reason;  ///< why it was not measured
+
+  const DirectionSummary& operator[](Direction direction) const {
+    return directions[static_cast<size_t>(direction)];
+  }
+};
+
+/// The middle value; of an even number, the mean of the two in the middle. Precondition: not empty.
+double Median(std::vector<double> values);
+/// The smallest value that is not below the share `fraction` of all (nearest rank). Precondition:
+/// not empty.
+double Percentile(std::vector<double> values, double fraction);
+
+PointSummary Summarize(const PointProbes& probes);
+std::vector<PointSummary> Summarize(const std::vector<PointProbes>& probes);
+
+}  // namespace penstock::train
