@@ -197,7 +197,8 @@ Status Exporter::WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writ
       return MakeError(ErrorCode::kCancelled, "interrupted: what was exported so far is removed");
     }
     buffer_.resize(std::min<uint64_t>(kChunkElements, tensor.elements - begin));
-    PENSTOCK_TRY(state_.ReadTensor(tensor.module, tensor.index, begin, buffer_));
+    PENSTOCK_TRY(
+        state_.ReadState(zero::StateKind::kMaster, tensor.module, tensor.index, begin, buffer_));
     if (dtype_ == DType::kFloat16) PENSTOCK_TRY(CheckRange(tensor, begin, buffer_));
     if (take_hi_) {
       for (float& value : buffer_) value = kernels::ToFloat(kernels::Split(value).hi);

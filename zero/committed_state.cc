@@ -23,8 +23,8 @@ class TileWiseState : public CommittedState {
   const TrainState& train_state() const override { return state_; }
   const offload::Layout& layout() const override { return reader_->layout(); }
 
-  Status ReadTensor(ModuleId module, size_t tensor, uint64_t begin,
-                    std::span<float> values) override {
+  Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
+                   std::span<float> values) override {
     uint64_t at = layout().module(module).tensors[tensor].offset + begin;
     while (!values.empty()) {
       const TileId tile = TileAt(module, at);
@@ -32,8 +32,8 @@ class TileWiseState : public CommittedState {
       const offload::TileLayout& place = layout().tile(tile);
       const uint64_t inside = at - place.begin;
       const uint64_t count = std::min<uint64_t>(values.size(), place.elements - inside);
-      LoadMaster(layout().dtype, place.elements, bytes_.weight.data(), bytes_.record.data(), inside,
-                 values.first(count));
+      LoadState(kind, layout().dtype, place.elements, bytes_.weight.data(), bytes_.record.data(),
+                inside, values.first(count));
       values = values.subspan(count);
       at += count;
     }

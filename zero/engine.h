@@ -133,7 +133,10 @@ class Engine {
   virtual const std::vector<std::string>& notices() const = 0;
 };
 
-/// Reads a committed state file, for export and inspection. Threads: one at a time.
+/// What a committed state holds of every element, as fp32.
+enum class StateKind { kMaster, kExpAvg, kExpAvgSq };
+
+/// Reads a committed state file, for export, inspection and comparison. Threads: one at a time.
 class CommittedState {
  public:
   /// Opens the newest valid commit. Errors: kNotFound, kUnavailable (in use), kCorruption.
@@ -142,10 +145,11 @@ class CommittedState {
 
   virtual const TrainState& train_state() const = 0;
   virtual const offload::Layout& layout() const = 0;
-  /// Elements [begin, begin + size) of a tensor as fp32 master weights (exact); verifies checksums
-  /// of the tiles it reads. Reading a tensor in order reads each tile once.
-  virtual Status ReadTensor(ModuleId module, size_t tensor, uint64_t begin,
-                            std::span<float> values) = 0;
+  /// Elements [begin, begin + size) of one state of a tensor, exactly; verifies checksums of the
+  /// tiles it reads. The last tile stays in memory: reading a tensor in order reads each tile once,
+  /// and so does reading every state of a tile before the next tile.
+  virtual Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
+                           std::span<float> values) = 0;
   /// Reads everything and verifies every checksum: names what is damaged.
   virtual Status Verify() = 0;
 };

@@ -53,8 +53,9 @@ class FakeState final : public zero::CommittedState {
 
   const zero::TrainState& train_state() const override { return train_state_; }
   const offload::Layout& layout() const override { return layout_; }
-  Status ReadTensor(zero::ModuleId module, size_t tensor, uint64_t begin,
-                    std::span<float> values) override {
+  Status ReadState(zero::StateKind kind, zero::ModuleId module, size_t tensor, uint64_t begin,
+                   std::span<float> values) override {
+    PENSTOCK_CHECK(kind == zero::StateKind::kMaster);
     if (reads_++ == fail_at_) return MakeError(ErrorCode::kCorruption, "tile 7 is damaged");
     const offload::TensorLayout& layout = layout_.module(module).tensors[tensor];
     PENSTOCK_CHECK(begin + values.size() <= layout.elements);

@@ -114,8 +114,8 @@ class ToyRun {
   Status status_;
 };
 
-/// Every tensor's master weights of a committed state, one after the other.
-inline std::vector<float> CommittedWeights(const std::string& state_path) {
+/// One state of every tensor of a committed state, one after the other.
+inline std::vector<float> CommittedValues(const std::string& state_path, StateKind kind) {
   auto state = CommittedState::Open(state_path);
   EXPECT_TRUE(state.ok()) << state.error().message;
   std::vector<float> all;
@@ -124,7 +124,7 @@ inline std::vector<float> CommittedWeights(const std::string& state_path) {
     for (size_t tensor = 0; tensor < layout.modules[module].tensors.size(); ++tensor) {
       std::vector<float> values(layout.modules[module].tensors[tensor].elements);
       const Status read =
-          (*state)->ReadTensor(ModuleId{static_cast<uint32_t>(module)}, tensor, 0, values);
+          (*state)->ReadState(kind, ModuleId{static_cast<uint32_t>(module)}, tensor, 0, values);
       EXPECT_TRUE(read.ok()) << read.error().message;
       all.insert(all.end(), values.begin(), values.end());
     }
