@@ -37,8 +37,8 @@ struct ExportReport {
 /// Values: fp32 is the exact master. bf16 of a bf16 run is what the run computes with (the hi half
 /// of the split master); of an fp32 run it is rounded to nearest even, as fp16 always is. The tied
 /// output layer is not stored. Errors: kInvalidArgument (the folder holds a model already or is a
-/// file, a weight is beyond the range of fp16, a broken config), kCancelled when asked to stop, those of
-/// CommittedState and of SafetensorsWriter.
+/// file, a weight is beyond the range of fp16, a broken config), kCancelled when asked to stop,
+/// those of CommittedState and of SafetensorsWriter.
 Result<ExportReport> ExportModel(zero::CommittedState& state, const ExportOptions& options);
 
 }  // namespace penstock::train
