@@ -14,6 +14,9 @@
 namespace penstock::train {
 namespace {
 
+/// The exit code of a comparison that found a difference, as of diff(1).
+constexpr int kDifferent = 1;
+
 int Print(const std::string& text) {
   const bool written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
   return written ? 0 : ReportError(MakeError(ErrorCode::kIo, "writing to stdout failed"));
@@ -34,6 +37,14 @@ int Execute(const TrainOptions& options) {
 
 int Execute(const ExportCommand& options) { return PrintOrReport(RunExport(options)); }
 int Execute(const InspectCommand& options) { return PrintOrReport(RunInspect(options)); }
+
+int Execute(const CompareCommand& options) {
+  const Result<CompareOutcome> outcome = RunCompare(options);
+  if (!outcome.ok()) return ReportError(outcome.error());
+  const int printed = Print(outcome->text);
+  return printed == 0 && !outcome->equal ? kDifferent : printed;
+}
+
 int Execute(const PrintText& text) { return Print(text.text); }
 
 int Run(int argc, const char* const* argv) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "train/compare.h"
 #include "train/export.h"
 #include "train/interrupt.h"
 #include "train/run_folder.h"
@@ -52,6 +53,13 @@ Result<std::string> RunInspect(const InspectCommand& command) {
                            info.sequence_length));
   line("checksums", "all verified");
   return text;
+}
+
+Result<CompareOutcome> RunCompare(const CompareCommand& command) {
+  PENSTOCK_ASSIGN(const std::unique_ptr<ComparedModel> a, ComparedModel::Open(command.a));
+  PENSTOCK_ASSIGN(const std::unique_ptr<ComparedModel> b, ComparedModel::Open(command.b));
+  PENSTOCK_ASSIGN(const Comparison comparison, Compare(*a, *b));
+  return CompareOutcome{.text = ToTable(comparison), .equal = comparison.equal()};
 }
 
 }  // namespace penstock::train

@@ -123,6 +123,15 @@ CLI::App* AddInspect(CLI::App& app, InspectCommand* options) {
   return command;
 }
 
+CLI::App* AddCompare(CLI::App& app, CompareCommand* options) {
+  CLI::App* command = app.add_subcommand(
+      "compare", "Say where two models differ, tensor by tensor; exit code 1 if they do");
+  const char* kinds = "folder of a run, folder with safetensors, or safetensors file";
+  command->add_option("A", options->a, kinds)->required();
+  command->add_option("B", options->b, kinds)->required();
+  return command;
+}
+
 bool HasCommand(CLI::App& app, const std::string& name) {
   return std::ranges::any_of(app.get_subcommands({}), [&name](const CLI::App* command) {
     return command->get_name() == name;
@@ -139,15 +148,19 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   TrainArguments train_arguments;
   ExportArguments export_arguments;
   InspectCommand inspect_options;
+  CompareCommand compare_options;
   const CLI::App* train = AddTrain(app, &train_arguments);
   const CLI::App* export_command = AddExport(app, &export_arguments);
+  const CLI::App* compare = AddCompare(app, &compare_options);
   AddInspect(app, &inspect_options);
   const CLI::App* tune =
       app.add_subcommand("tune", "Find the best I/O settings for a drive (not implemented yet)")
           ->allow_extras();
   if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "unknown command {}; there are train, export, inspect and tune", arguments[0]);
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "unknown command {}; there are train, export, inspect, compare and tune",
+        arguments[0]);
   }
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
@@ -165,6 +178,7 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   }
   if (train->parsed()) return MakeTrain(train_arguments);
   if (export_command->parsed()) return MakeExport(export_arguments);
+  if (compare->parsed()) return Command(compare_options);
   return Command(inspect_options);
 }
 

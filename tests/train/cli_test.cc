@@ -78,6 +78,13 @@ TEST(CommandLine, InspectTakesARun) {
   EXPECT_EQ(std::get<InspectCommand>(*command).run, "run");
 }
 
+TEST(CommandLine, CompareTakesTwoModels) {
+  const Result<Command> command = ParseCommandLine({"compare", "x", "y"});
+  ASSERT_TRUE(command.ok()) << command.error().message;
+  EXPECT_EQ(std::get<CompareCommand>(*command).a, "x");
+  EXPECT_EQ(std::get<CompareCommand>(*command).b, "y");
+}
+
 TEST(CommandLine, HelpAndVersionAreTexts) {
   const Result<Command> help = ParseCommandLine({"--help"});
   ASSERT_TRUE(help.ok());
@@ -120,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"export", "run"}, "--to"},
         BadLine{{"export", "run", "--to", "x", "--dtype", "int8"}, "int8 not in {fp32,bf16,fp16}"},
         BadLine{{"export", "run", "--to", "x", "--dtype", "2"}, "2 not in {fp32,bf16,fp16}"},
-        BadLine{{"inspect"}, "RUN"}));
+        BadLine{{"inspect"}, "RUN"}, BadLine{{"compare", "a"}, "B"}));
 
 TEST(ExitCodes, FollowTheKindOfFailure) {
   EXPECT_EQ(ExitCode(ErrorCode::kInvalidArgument), 2);
