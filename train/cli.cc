@@ -37,6 +37,7 @@ int Execute(const TrainOptions& options) {
 
 int Execute(const ExportCommand& options) { return PrintOrReport(RunExport(options)); }
 int Execute(const InspectCommand& options) { return PrintOrReport(RunInspect(options)); }
+int Execute(const CleanCommand& options) { return PrintOrReport(RunClean(options)); }
 
 int Execute(const CompareCommand& options) {
   const Result<CompareOutcome> outcome = RunCompare(options);

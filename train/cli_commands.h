@@ -23,4 +23,7 @@ struct CompareOutcome {
 };
 Result<CompareOutcome> RunCompare(const CompareCommand& command);
 
+/// Removes a run, or says what it would remove. Returns what to say on stdout.
+Result<std::string> RunClean(const CleanCommand& command);
+
 }  // namespace penstock::train

@@ -132,6 +132,13 @@ CLI::App* AddCompare(CLI::App& app, CompareCommand* options) {
   return command;
 }
 
+CLI::App* AddClean(CLI::App& app, CleanCommand* options) {
+  CLI::App* command = app.add_subcommand("clean", "Remove a run and its state");
+  command->add_option("RUN", options->run, "folder of the run")->required();
+  command->add_flag("--yes", options->yes, "remove; without it, only say what would be removed");
+  return command;
+}
+
 bool HasCommand(CLI::App& app, const std::string& name) {
   return std::ranges::any_of(app.get_subcommands({}), [&name](const CLI::App* command) {
     return command->get_name() == name;
@@ -149,9 +156,11 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   ExportArguments export_arguments;
   InspectCommand inspect_options;
   CompareCommand compare_options;
+  CleanCommand clean_options;
   const CLI::App* train = AddTrain(app, &train_arguments);
   const CLI::App* export_command = AddExport(app, &export_arguments);
   const CLI::App* compare = AddCompare(app, &compare_options);
+  const CLI::App* clean = AddClean(app, &clean_options);
   AddInspect(app, &inspect_options);
   const CLI::App* tune =
       app.add_subcommand("tune", "Find the best I/O settings for a drive (not implemented yet)")
@@ -159,7 +168,7 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
     return MakeError(
         ErrorCode::kInvalidArgument,
-        "unknown command {}; there are train, export, inspect, compare and tune",
+        "unknown command {}; there are train, export, inspect, compare, clean and tune",
         arguments[0]);
   }
   try {
@@ -179,6 +188,7 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   if (train->parsed()) return MakeTrain(train_arguments);
   if (export_command->parsed()) return MakeExport(export_arguments);
   if (compare->parsed()) return Command(compare_options);
+  if (clean->parsed()) return Command(clean_options);
   return Command(inspect_options);
 }
 
