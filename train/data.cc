@@ -13,6 +13,10 @@ constexpr uint64_t kFirstEpochStream = uint64_t{1} << 32;
 
 }  // namespace
 
+const char* ToString(DataOrder order) {
+  return order == DataOrder::kShuffle ? "shuffle" : "sequential";
+}
+
 RowOrder::RowOrder(DataOrder order, uint64_t rows, uint64_t seed)
     : order_(order), rows_(rows), seed_(seed) {
   PENSTOCK_CHECK(rows > 0);

@@ -36,6 +36,8 @@ class TokenData {
 };
 
 enum class DataOrder { kShuffle, kSequential };
+/// "shuffle", "sequential".
+const char* ToString(DataOrder order);
 
 /// Which row stands at a position of the endless order. Shuffle: epoch e uses the permutation
 /// Permutation(seed, stream = 2^32 + e, R) of base/random.h.

@@ -186,10 +186,9 @@ class Exporter {
 Status Exporter::Write(const Shard& shard, const std::string& path) {
   std::vector<SafetensorsWriter::Tensor> tensors;
   for (const ExportTensor& tensor : shard.tensors) tensors.push_back({tensor.name, tensor.shape});
-  PENSTOCK_ASSIGN(const std::unique_ptr<SafetensorsWriter> writer,
-                  SafetensorsWriter::Create(path, dtype_, tensors));
-  for (const ExportTensor& tensor : shard.tensors) PENSTOCK_TRY(WriteTensor(tensor, *writer));
-  return writer->Finish();
+  PENSTOCK_ASSIGN(SafetensorsWriter writer, SafetensorsWriter::Create(path, dtype_, tensors));
+  for (const ExportTensor& tensor : shard.tensors) PENSTOCK_TRY(WriteTensor(tensor, writer));
+  return writer.Finish();
 }
 
 Status Exporter::WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writer) {

@@ -4,7 +4,6 @@
 #include "train/gpt2.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/check.h"
@@ -70,7 +69,7 @@ class Gpt2Model final : public Gpt2 {
         operators_(operators),
         buffers_(std::move(buffers)),
         layer_(config, operators, buffers_.workspace) {
-    for (Staging& staging : staging_) staging.tokens.resize(2 * tokens());
+    staging_.tokens.resize(2 * tokens());
   }
   ~Gpt2Model() override { done_.Wait(); }
 
@@ -102,8 +101,7 @@ class Gpt2Model final : public Gpt2 {
   kernels::Operators& operators_;
   Gpt2Buffers buffers_;
   Gpt2Layer layer_;
-  std::array<Staging, 2> staging_;
-  size_t next_staging_ = 0;
+  Staging staging_;
   device::Stream* stream_ = nullptr;  ///< of the last ForwardBackward
   device::Event done_;                ///< all work of the last ForwardBackward
   double loss_sum_ = 0;
@@ -132,18 +130,16 @@ Result<double> Gpt2Model::Loss() {
 
 void Gpt2Model::CopyTokens(device::Stream& stream, std::span<const int32_t> inputs,
                            std::span<const int32_t> targets) {
-  Staging& staging = staging_[next_staging_];
-  next_staging_ = (next_staging_ + 1) % staging_.size();
-  staging.copied.Wait();
-  std::copy(inputs.begin(), inputs.end(), staging.tokens.begin());
+  staging_.copied.Wait();
+  std::copy(inputs.begin(), inputs.end(), staging_.tokens.begin());
   std::copy(targets.begin(), targets.end(),
-            staging.tokens.begin() + static_cast<ptrdiff_t>(inputs.size()));
-  for (const int32_t token : staging.tokens) {
+            staging_.tokens.begin() + static_cast<ptrdiff_t>(inputs.size()));
+  for (const int32_t token : staging_.tokens) {
     PENSTOCK_CHECK(token >= 0 && static_cast<uint64_t>(token) < vocabulary_, "token {}", token);
   }
-  stream.CopyToDevice(buffers_.tokens.data(), reinterpret_cast<std::byte*>(staging.tokens.data()),
+  stream.CopyToDevice(buffers_.tokens.data(), reinterpret_cast<std::byte*>(staging_.tokens.data()),
                       buffers_.tokens.size());
-  staging.copied = stream.Record();
+  staging_.copied = stream.Record();
 }
 
 Status Gpt2Model::Enqueue(zero::Engine& engine) {

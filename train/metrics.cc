@@ -10,14 +10,6 @@
 #include "base/folder.h"
 
 namespace penstock::train {
-namespace {
-
-double Seconds(std::chrono::nanoseconds time) {
-  return std::chrono::duration<double>(time).count();
-}
-
-}  // namespace
-
 double ModelCost::FlopsPerStep(uint64_t tokens) const {
   const double per_token = 6.0 * static_cast<double>(parameters) +
                            12.0 * static_cast<double>(layers) * static_cast<double>(width) *

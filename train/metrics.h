@@ -16,6 +16,10 @@
 
 namespace penstock::train {
 
+inline double Seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
 /// What a step needs to state its speed.
 struct ModelCost {
   uint64_t parameters = 0;

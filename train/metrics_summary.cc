@@ -10,10 +10,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-double Seconds(std::chrono::nanoseconds time) {
-  return std::chrono::duration<double>(time).count();
-}
-
 Json OrNull(const std::optional<double>& value) {
   return value.has_value() ? Json(*value) : Json(nullptr);
 }

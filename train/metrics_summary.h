@@ -25,7 +25,7 @@ struct LoopSummary {
   Snapshot begin;
   Snapshot end;
 
-  double seconds() const { return std::chrono::duration<double>(end.time - begin.time).count(); }
+  double seconds() const { return Seconds(end.time - begin.time); }
 };
 
 struct RunSummary {

@@ -63,15 +63,20 @@ class SafetensorsWriter {
   };
   /// All tensors of the file are declared up front, with the one dtype they are stored in. Reserves
   /// the file's space. Errors: kNotFound, kPermission, kOutOfSpace.
-  static Result<std::unique_ptr<SafetensorsWriter>> Create(const std::string& path,
-                                                           kernels::DType dtype,
-                                                           const std::vector<Tensor>& tensors);
-  virtual ~SafetensorsWriter() = default;
+  static Result<SafetensorsWriter> Create(const std::string& path, kernels::DType dtype,
+                                          const std::vector<Tensor>& tensors);
   /// The next elements, tensor after tensor in declared order; rounds to nearest even.
   /// Precondition: no more than were declared.
-  virtual Status Append(std::span<const float> values) = 0;
+  Status Append(std::span<const float> values);
   /// Precondition: all elements were appended.
-  virtual Status Finish() = 0;
+  Status Finish() { return file_->Finish(); }
+
+ private:
+  SafetensorsWriter(std::unique_ptr<OutputFile> file, kernels::DType dtype)
+      : file_(std::move(file)), dtype_(dtype) {}
+
+  std::unique_ptr<OutputFile> file_;
+  kernels::DType dtype_;
 };
 
 }  // namespace penstock::train

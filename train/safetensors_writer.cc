@@ -14,37 +14,12 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr size_t kBufferElements = size_t{256} << 10;
 
-class Writer final : public SafetensorsWriter {
- public:
-  Writer(std::unique_ptr<OutputFile> file, DType dtype) : file_(std::move(file)), dtype_(dtype) {}
-
-  Status Append(std::span<const float> values) override {
-    if (dtype_ == DType::kFloat32) return file_->Append(std::as_bytes(values));
-    std::vector<uint16_t> buffer(std::min(values.size(), kBufferElements));
-    while (!values.empty()) {
-      const auto chunk = values.first(std::min(values.size(), buffer.size()));
-      const auto halves = std::span(buffer).first(chunk.size());
-      std::transform(chunk.begin(), chunk.end(), halves.begin(),
-                     dtype_ == DType::kBFloat16 ? RoundToBits : kernels::RoundToFloat16);
-      PENSTOCK_TRY(file_->Append(std::as_bytes(halves)));
-      values = values.subspan(chunk.size());
-    }
-    return {};
-  }
-
-  Status Finish() override { return file_->Finish(); }
-
- private:
-  static uint16_t RoundToBits(float value) { return kernels::RoundToBFloat16(value).bits; }
-
-  std::unique_ptr<OutputFile> file_;
-  DType dtype_;
-};
+uint16_t RoundToBits(float value) { return kernels::RoundToBFloat16(value).bits; }
 
 }  // namespace
 
-Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
-    const std::string& path, DType dtype, const std::vector<Tensor>& tensors) {
+Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, DType dtype,
+                                                    const std::vector<Tensor>& tensors) {
   const std::string header = MakeSafetensorsHeader(dtype, tensors);
   Bytes size{header.size()};
   for (const Tensor& tensor : tensors) {
@@ -54,7 +29,21 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
   }
   PENSTOCK_ASSIGN(std::unique_ptr<OutputFile> file, OutputFile::Create(path, size));
   PENSTOCK_TRY(file->Append(std::as_bytes(std::span(header))));
-  return std::unique_ptr<SafetensorsWriter>(new Writer(std::move(file), dtype));
+  return SafetensorsWriter(std::move(file), dtype);
+}
+
+Status SafetensorsWriter::Append(std::span<const float> values) {
+  if (dtype_ == DType::kFloat32) return file_->Append(std::as_bytes(values));
+  std::vector<uint16_t> buffer(std::min(values.size(), kBufferElements));
+  while (!values.empty()) {
+    const auto chunk = values.first(std::min(values.size(), buffer.size()));
+    const auto halves = std::span(buffer).first(chunk.size());
+    std::transform(chunk.begin(), chunk.end(), halves.begin(),
+                   dtype_ == DType::kBFloat16 ? RoundToBits : kernels::RoundToFloat16);
+    PENSTOCK_TRY(file_->Append(std::as_bytes(halves)));
+    values = values.subspan(chunk.size());
+  }
+  return {};
 }
 
 }  // namespace penstock::train

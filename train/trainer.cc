@@ -65,13 +65,12 @@ Result<Machine> CreateMachine(const TrainJob& job, const RunFolder& folder) {
 
 Status WriteRunInfo(const TrainOptions& options, const TrainJob& job, const Machine& machine,
                     const RunFolder& folder) {
-  const bool shuffle = options.data_order == DataOrder::kShuffle;
   return folder.WriteInfo({.version = PENSTOCK_VERSION,
                            .state_path = machine.engine->state_path(),
                            .state_uuid = machine.engine->state_uuid(),
                            .model_json = job.model.config_json,
                            .data_path = job.data_path,
-                           .data_order = shuffle ? "shuffle" : "sequential",
+                           .data_order = ToString(options.data_order),
                            .device = device::ToString(job.device),
                            .seed = options.seed,
                            .sequence_length = job.shape.sequence});
@@ -83,7 +82,7 @@ std::string RunIdentity(const TrainOptions& options, const TrainJob& job, const 
       {"state_uuid", machine.engine->state_uuid()},
       {"program", PENSTOCK_VERSION},
       {"data", job.data_path},
-      {"data_order", options.data_order == DataOrder::kShuffle ? "shuffle" : "sequential"},
+      {"data_order", ToString(options.data_order)},
       {"sequence_length", job.shape.sequence},
       {"train_batch_size", job.config.train_batch_size},
       {"micro_batch_size", job.config.micro_batch_size},

@@ -112,8 +112,8 @@ bool TrainLoop::CommitDue() const {
       state_.step % static_cast<uint64_t>(config.commit_every_steps) == 0) {
     return true;
   }
-  const std::chrono::duration<double> since = std::chrono::steady_clock::now() - last_commit_;
-  return config.commit_every_seconds > 0 && since.count() >= config.commit_every_seconds;
+  const double since = Seconds(std::chrono::steady_clock::now() - last_commit_);
+  return config.commit_every_seconds > 0 && since >= config.commit_every_seconds;
 }
 
 Status TrainLoop::Commit() {

@@ -114,14 +114,14 @@ class CompareFiles : public testing::Test {
                     DType dtype = DType::kFloat32) const {
     std::string path = folder_.Path(name);
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-    const auto writer = SafetensorsWriter::Create(path, dtype, tensors).value();
+    auto writer = SafetensorsWriter::Create(path, dtype, tensors).value();
     for (const SafetensorsWriter::Tensor& tensor : tensors) {
       for (uint64_t i = 0, n = Elements(tensor.shape); i < n; ++i) {
         const float value = i + 1 == n ? last : static_cast<float>(i);
-        PENSTOCK_CHECK(writer->Append({&value, 1}).ok());
+        PENSTOCK_CHECK(writer.Append({&value, 1}).ok());
       }
     }
-    PENSTOCK_CHECK(writer->Finish().ok());
+    PENSTOCK_CHECK(writer.Finish().ok());
     return path;
   }
   static uint64_t Elements(const std::vector<uint64_t>& shape) {

@@ -138,10 +138,10 @@ TEST_F(Safetensors, DataBeyondFourGibibytesAreRead) {
 TEST_F(Safetensors, AnyNumberOfThreadsMayRead) {
   std::vector<float> values(1000);
   std::iota(values.begin(), values.end(), 0.0f);
-  const auto writer =
+  auto writer =
       SafetensorsWriter::Create(folder_.Path("m"), DType::kBFloat16, {{"w", {1000}}}).value();
-  ASSERT_TRUE(writer->Append(values).ok());
-  ASSERT_TRUE(writer->Finish().ok());
+  ASSERT_TRUE(writer.Append(values).ok());
+  ASSERT_TRUE(writer.Finish().ok());
   const SafetensorsReader reader = SafetensorsReader::Open(folder_.Path("m")).value();
   std::vector<std::thread> threads;
   std::array<int, 4> wrong = {};
@@ -261,14 +261,13 @@ TEST_F(Safetensors, WhatIsWrittenReadsBackBitForBit) {
     values[i] = std::bit_cast<float>(static_cast<uint32_t>(i * 61'357));
   }
   const std::string path = folder_.Path("out.safetensors");
-  const auto writer =
-      SafetensorsWriter::Create(path, DType::kFloat32,
-                                {{"first", {7, 10'000}}, {"none", {0}}, {"last", {1}}})
-          .value();
-  ASSERT_TRUE(writer->Append(std::span(values).first(12'345)).ok());
-  ASSERT_TRUE(writer->Append(std::span(values).subspan(12'345)).ok());
+  auto writer = SafetensorsWriter::Create(path, DType::kFloat32,
+                                          {{"first", {7, 10'000}}, {"none", {0}}, {"last", {1}}})
+                    .value();
+  ASSERT_TRUE(writer.Append(std::span(values).first(12'345)).ok());
+  ASSERT_TRUE(writer.Append(std::span(values).subspan(12'345)).ok());
   EXPECT_FALSE(folder_.Has("out.safetensors"));
-  ASSERT_TRUE(writer->Finish().ok());
+  ASSERT_TRUE(writer.Finish().ok());
 
   const SafetensorsReader reader = SafetensorsReader::Open(path).value();
   std::vector<float> read = ReadAll(reader, "first");
@@ -280,11 +279,11 @@ TEST_F(Safetensors, WhatIsWrittenReadsBackBitForBit) {
 }
 
 TEST_F(Safetensors, TheWrittenHeaderIsWhatHuggingFaceReads) {
-  const auto writer = SafetensorsWriter::Create(folder_.Path("m"), DType::kBFloat16,
-                                                {{"transformer.x", {3}}, {"a", {2, 1}}})
-                          .value();
-  ASSERT_TRUE(writer->Append(std::vector<float>(5, 1.0f)).ok());
-  ASSERT_TRUE(writer->Finish().ok());
+  auto writer = SafetensorsWriter::Create(folder_.Path("m"), DType::kBFloat16,
+                                          {{"transformer.x", {3}}, {"a", {2, 1}}})
+                    .value();
+  ASSERT_TRUE(writer.Append(std::vector<float>(5, 1.0f)).ok());
+  ASSERT_TRUE(writer.Finish().ok());
   const std::string bytes = folder_.Read("m");
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), 8);
@@ -309,9 +308,9 @@ TEST_F(Safetensors, SixteenBitTypesAreRoundedToNearestEven) {
         std::numeric_limits<float>::infinity(), -0.0f, 1.0f + 0x1p-9f}}};
   for (const auto& [dtype, rounded] : expected) {
     const std::string path = folder_.Path(ToString(dtype));
-    const auto writer = SafetensorsWriter::Create(path, dtype, {{"w", {values.size()}}}).value();
-    ASSERT_TRUE(writer->Append(values).ok());
-    ASSERT_TRUE(writer->Finish().ok());
+    auto writer = SafetensorsWriter::Create(path, dtype, {{"w", {values.size()}}}).value();
+    ASSERT_TRUE(writer.Append(values).ok());
+    ASSERT_TRUE(writer.Finish().ok());
     const SafetensorsReader reader = SafetensorsReader::Open(path).value();
     EXPECT_EQ(reader.entries().at("w").dtype, dtype);
     EXPECT_EQ(BytesOf(ReadAll(reader, "w")), BytesOf(rounded)) << ToString(dtype);
@@ -335,10 +334,9 @@ TEST_F(Safetensors, AllSixteenBitPatternsSurviveReadingAndWriting) {
                                        .dump(),
                                    data);
     const std::vector<float> values = ReadAll(SafetensorsReader::Open(path).value(), "w");
-    const auto writer =
-        SafetensorsWriter::Create(folder_.Path("back"), dtype, {{"w", {65536}}}).value();
-    ASSERT_TRUE(writer->Append(values).ok());
-    ASSERT_TRUE(writer->Finish().ok());
+    auto writer = SafetensorsWriter::Create(folder_.Path("back"), dtype, {{"w", {65536}}}).value();
+    ASSERT_TRUE(writer.Append(values).ok());
+    ASSERT_TRUE(writer.Finish().ok());
     const std::string back = folder_.Read("back");
     EXPECT_TRUE(back.ends_with(data)) << ToString(dtype);
   }
@@ -346,9 +344,9 @@ TEST_F(Safetensors, AllSixteenBitPatternsSurviveReadingAndWriting) {
 
 TEST_F(Safetensors, WithoutFinishNothingIsLeft) {
   {
-    const auto writer =
+    auto writer =
         SafetensorsWriter::Create(folder_.Path("m"), DType::kFloat32, {{"w", {4}}}).value();
-    ASSERT_TRUE(writer->Append(std::vector<float>(4, 1.0f)).ok());
+    ASSERT_TRUE(writer.Append(std::vector<float>(4, 1.0f)).ok());
     EXPECT_EQ(folder_.List().size(), 1u);
   }
   EXPECT_THAT(folder_.List(), ElementsAre());

@@ -35,16 +35,16 @@ class Weights : public testing::Test {
   std::string Write(const std::string& name, const std::vector<Tensor>& tensors, float first = 0,
                     DType dtype = DType::kFloat32) const {
     std::string path = folder_.Path(name);
-    const auto writer = SafetensorsWriter::Create(path, dtype, tensors).value();
+    auto writer = SafetensorsWriter::Create(path, dtype, tensors).value();
     for (const Tensor& tensor : tensors) {
       uint64_t elements = 1;
       for (const uint64_t extent : tensor.shape) elements *= extent;
       std::vector<float> values(elements);
       std::iota(values.begin(), values.end(), first);
       first += static_cast<float>(elements);
-      PENSTOCK_CHECK(writer->Append(values).ok());
+      PENSTOCK_CHECK(writer.Append(values).ok());
     }
-    PENSTOCK_CHECK(writer->Finish().ok());
+    PENSTOCK_CHECK(writer.Finish().ok());
     return path;
   }
   Result<WeightFiles> Open(const std::vector<std::string>& files) const {
@@ -203,11 +203,11 @@ TEST_F(Weights, ValuesThatAreNotFiniteAreRefused) {
   for (const float bad :
        {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     const std::string path = folder_.Path("m.safetensors");
-    const auto writer = SafetensorsWriter::Create(path, DType::kFloat32, kTensors).value();
+    auto writer = SafetensorsWriter::Create(path, DType::kFloat32, kTensors).value();
     std::vector<float> values(24, 1.0f);
     values[6 + 7] = bad;
-    ASSERT_TRUE(writer->Append(values).ok());
-    ASSERT_TRUE(writer->Finish().ok());
+    ASSERT_TRUE(writer.Append(values).ok());
+    ASSERT_TRUE(writer.Finish().ok());
     const WeightFiles weights = Open({path}).value();
     std::vector<float> read(4);
     EXPECT_TRUE(FailsWith(weights.source(zero::ModuleId{1}, 0, 5, read),
