@@ -1,8 +1,29 @@
 #include "offload/layout.h"
 
 #include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
 
 namespace penstock::offload {
+
+std::vector<size_t> ModuleLayout::TensorsByOffset() const {
+  std::vector<size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [this](size_t a, size_t b) { return tensors[a].offset < tensors[b].offset; });
+  return order;
+}
+
+TileId Layout::TileAt(ModuleId id, uint64_t element) const {
+  const ModuleLayout& place = module(id);
+  const auto first = tiles.begin() + static_cast<ptrdiff_t>(Index(place.first_tile));
+  const auto after =
+      std::upper_bound(first, first + place.tile_count, element,
+                       [](uint64_t value, const TileLayout& tile) { return value < tile.begin; });
+  PENSTOCK_CHECK(element < place.elements && after != first);
+  return TileId{static_cast<uint32_t>(after - tiles.begin() - 1)};
+}
 
 uint64_t Layout::elements() const {
   uint64_t sum = 0;

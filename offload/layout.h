@@ -37,6 +37,9 @@ struct ModuleLayout {
   uint64_t elements = 0;  ///< of the flat index, padding included: a multiple of a block
   TileId first_tile{};
   uint32_t tile_count = 0;
+
+  /// Indices of the tensors in the order of the flat index: who reads them so reads each tile once.
+  std::vector<size_t> TensorsByOffset() const;
 };
 
 struct TileLayout {
@@ -55,6 +58,8 @@ struct Layout {
 
   const ModuleLayout& module(ModuleId id) const { return modules[Index(id)]; }
   const TileLayout& tile(TileId id) const { return tiles[Index(id)]; }
+  /// The tile that holds an element of the module's flat index.
+  TileId TileAt(ModuleId module, uint64_t element) const;
   uint64_t elements() const;      ///< with padding
   uint64_t largest_tile() const;  ///< elements of the largest tile
 

@@ -361,6 +361,14 @@ Result<Bytes> HeadBytes(std::span<const std::byte> bytes) {
   return Bytes{Get<uint64_t>(bytes, 120)};
 }
 
+Result<Uuid> UuidOf(std::span<const std::byte> bytes) {
+  PENSTOCK_CHECK(bytes.size() >= kHeaderBytes.value);
+  PENSTOCK_TRY(CheckHeader(bytes));
+  Uuid uuid{};
+  std::memcpy(uuid.data(), bytes.data() + 16, uuid.size());
+  return uuid;
+}
+
 Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
   PENSTOCK_TRY(CheckHeader(bytes));
   StateHeader header{.paths = Get<uint32_t>(bytes, 48),

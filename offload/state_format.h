@@ -80,6 +80,8 @@ StateHeader PlanState(const Uuid& uuid, const Layout& layout, const StateShape& 
 std::vector<std::byte> EncodeHead(const StateHeader& header);
 /// The header alone says how long the head is; `bytes` holds at least kHeaderBytes.
 Result<Bytes> HeadBytes(std::span<const std::byte> bytes);
+/// Whose file it is, from the header alone.
+Result<Uuid> UuidOf(std::span<const std::byte> bytes);
 Result<StateHeader> DecodeHead(std::span<const std::byte> bytes);
 
 }  // namespace penstock::offload

@@ -14,6 +14,9 @@
 namespace penstock::train {
 namespace {
 
+/// The exit code of a comparison that found a difference, as of diff(1).
+constexpr int kDifferent = 1;
+
 int Print(const std::string& text) {
   const bool written = std::fputs(text.c_str(), stdout) >= 0 && std::fflush(stdout) == 0;
   return written ? 0 : ReportError(MakeError(ErrorCode::kIo, "writing to stdout failed"));
@@ -46,6 +49,15 @@ int Execute(const TuneCommand& options) {
   const int printed = Print(OutputText(options, *report));
   const Status written = WriteTuneFiles(options, *report);
   return written.ok() ? printed : ReportError(written.error());
+}
+
+int Execute(const CleanCommand& options) { return PrintOrReport(RunClean(options)); }
+
+int Execute(const CompareCommand& options) {
+  const Result<CompareOutcome> outcome = RunCompare(options);
+  if (!outcome.ok()) return ReportError(outcome.error());
+  const int printed = Print(outcome->text);
+  return printed == 0 && !outcome->equal ? kDifferent : printed;
 }
 
 int Execute(const PrintText& text) { return Print(text.text); }

@@ -1,4 +1,4 @@
-// The command line of penstock: train, export, inspect, tune.
+// The command line of penstock: train, export, inspect, compare, clean, tune.
 //
 // Threads: the main thread.
 #pragma once
@@ -24,12 +24,23 @@ struct InspectCommand {
   std::string run;
 };
 
+struct CompareCommand {
+  std::string a;  ///< folder of a run, folder with safetensors, or safetensors file
+  std::string b;
+};
+
+struct CleanCommand {
+  std::string run;
+  bool yes = false;  ///< false: only say what would be removed
+};
+
 /// A text to print on stdout: help, version.
 struct PrintText {
   std::string text;
 };
 
-using Command = std::variant<TrainOptions, ExportCommand, InspectCommand, TuneCommand, PrintText>;
+using Command = std::variant<TrainOptions, ExportCommand, InspectCommand, CompareCommand,
+                             CleanCommand, TuneCommand, PrintText>;
 
 /// Reads the arguments (without the program's name). Errors: kInvalidArgument, for what is unknown,
 /// missing, malformed or not implemented.

@@ -4,6 +4,8 @@
 
 #include <memory>
 
+#include "train/clean.h"
+#include "train/compare.h"
 #include "train/export.h"
 #include "train/interrupt.h"
 #include "train/run_folder.h"
@@ -57,6 +59,19 @@ Result<std::string> RunInspect(const InspectCommand& command) {
                            info.sequence_length));
   line("checksums", "all verified");
   return text;
+}
+
+Result<CompareOutcome> RunCompare(const CompareCommand& command) {
+  PENSTOCK_ASSIGN(const std::unique_ptr<ComparedModel> a, ComparedModel::Open(command.a));
+  PENSTOCK_ASSIGN(const std::unique_ptr<ComparedModel> b, ComparedModel::Open(command.b));
+  PENSTOCK_ASSIGN(const Comparison comparison, Compare(*a, *b));
+  return CompareOutcome{.text = ToTable(comparison), .equal = comparison.equal()};
+}
+
+Result<std::string> RunClean(const CleanCommand& command) {
+  PENSTOCK_ASSIGN(const CleanPlan plan, PlanClean(command.run));
+  if (command.yes) PENSTOCK_TRY(Clean(plan));
+  return ToText(plan, command.yes);
 }
 
 }  // namespace penstock::train

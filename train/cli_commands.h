@@ -1,4 +1,4 @@
-// The commands that read a finished run.
+// The commands that work on finished runs.
 //
 // Threads: the main thread.
 #pragma once
@@ -15,5 +15,15 @@ Result<std::string> RunExport(const ExportCommand& command);
 
 /// Reads the last commit of a run and verifies every checksum. Returns what to say on stdout.
 Result<std::string> RunInspect(const InspectCommand& command);
+
+/// What a comparison says on stdout, and whether it found no difference.
+struct CompareOutcome {
+  std::string text;
+  bool equal;
+};
+Result<CompareOutcome> RunCompare(const CompareCommand& command);
+
+/// Removes a run, or says what it would remove. Returns what to say on stdout.
+Result<std::string> RunClean(const CleanCommand& command);
 
 }  // namespace penstock::train

@@ -143,6 +143,22 @@ CLI::App* AddTune(CLI::App& app, TuneArguments* arguments) {
   return command;
 }
 
+CLI::App* AddCompare(CLI::App& app, CompareCommand* options) {
+  CLI::App* command = app.add_subcommand(
+      "compare", "Say where two models differ, tensor by tensor; exit code 1 if they do");
+  const char* kinds = "folder of a run, folder with safetensors, or safetensors file";
+  command->add_option("A", options->a, kinds)->required();
+  command->add_option("B", options->b, kinds)->required();
+  return command;
+}
+
+CLI::App* AddClean(CLI::App& app, CleanCommand* options) {
+  CLI::App* command = app.add_subcommand("clean", "Remove a run and its state");
+  command->add_option("RUN", options->run, "folder of the run")->required();
+  command->add_flag("--yes", options->yes, "remove; without it, only say what would be removed");
+  return command;
+}
+
 bool HasCommand(CLI::App& app, const std::string& name) {
   return std::ranges::any_of(app.get_subcommands({}), [&name](const CLI::App* command) {
     return command->get_name() == name;
@@ -160,13 +176,19 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   ExportArguments export_arguments;
   InspectCommand inspect_options;
   TuneArguments tune_arguments;
+  CompareCommand compare_options;
+  CleanCommand clean_options;
   const CLI::App* train = AddTrain(app, &train_arguments);
   const CLI::App* export_command = AddExport(app, &export_arguments);
+  const CLI::App* compare = AddCompare(app, &compare_options);
+  const CLI::App* clean = AddClean(app, &clean_options);
   AddInspect(app, &inspect_options);
   const CLI::App* tune = AddTune(app, &tune_arguments);
   if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "unknown command {}; there are train, export, inspect and tune", arguments[0]);
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "unknown command {}; there are train, export, inspect, compare, clean and tune",
+        arguments[0]);
   }
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
@@ -185,6 +207,8 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   }
   if (train->parsed()) return MakeTrain(train_arguments);
   if (export_command->parsed()) return MakeExport(export_arguments);
+  if (compare->parsed()) return Command(compare_options);
+  if (clean->parsed()) return Command(clean_options);
   return Command(inspect_options);
 }
 

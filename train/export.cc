@@ -47,13 +47,14 @@ const char* TorchName(DType dtype) {
   return "?";
 }
 
-/// Tensors in the layout's order, each in the first file that has room when it is the last one.
+/// Tensors in the order of the flat index, each in the first file that has room when it is the last
+/// one.
 std::vector<Shard> PlanShards(const offload::Layout& layout, DType dtype, Bytes limit) {
   std::vector<Shard> shards(1);
   Bytes used;
   for (size_t m = 0; m < layout.modules.size(); ++m) {
     const std::vector<offload::TensorLayout>& tensors = layout.modules[m].tensors;
-    for (size_t t = 0; t < tensors.size(); ++t) {
+    for (const size_t t : layout.modules[m].TensorsByOffset()) {
       const Bytes size = SizeOf(dtype) * tensors[t].elements;
       if (used + size > limit && !shards.back().tensors.empty()) {
         shards.emplace_back();
@@ -196,7 +197,8 @@ Status Exporter::WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writ
       return MakeError(ErrorCode::kCancelled, "interrupted: what was exported so far is removed");
     }
     buffer_.resize(std::min<uint64_t>(kChunkElements, tensor.elements - begin));
-    PENSTOCK_TRY(state_.ReadTensor(tensor.module, tensor.index, begin, buffer_));
+    PENSTOCK_TRY(
+        state_.ReadState(zero::StateKind::kMaster, tensor.module, tensor.index, begin, buffer_));
     if (dtype_ == DType::kFloat16) PENSTOCK_TRY(CheckRange(tensor, begin, buffer_));
     if (take_hi_) {
       for (float& value : buffer_) value = kernels::ToFloat(kernels::Split(value).hi);

@@ -18,14 +18,14 @@ double ModelCost::FlopsPerStep(uint64_t tokens) const {
 }
 
 void Measure(const Snapshot& begin, const Snapshot& end, const ModelCost& cost, StepRow* row) {
-  row->step_s = Seconds(end.time - begin.time);
+  row->step_s = ToSeconds(end.time - begin.time);
   // A step takes time; the bound only keeps a clock that stood still from dividing by zero.
   const double seconds = std::max(row->step_s, 1e-9);
   row->tokens_per_s = static_cast<double>(row->tokens) / seconds;
   row->tflops = cost.FlopsPerStep(row->tokens) / seconds / 1e12;
-  row->compute_s = Seconds(end.activity.compute - begin.activity.compute);
-  row->io_wait_s = Seconds(end.activity.io_wait - begin.activity.io_wait);
-  row->optimizer_s = Seconds(end.activity.optimizer - begin.activity.optimizer);
+  row->compute_s = ToSeconds(end.activity.compute - begin.activity.compute);
+  row->io_wait_s = ToSeconds(end.activity.io_wait - begin.activity.io_wait);
+  row->optimizer_s = ToSeconds(end.activity.optimizer - begin.activity.optimizer);
   row->device_peak_bytes = end.device_peak.value;
   row->host_peak_bytes = end.host_peak.value;
   row->nvme_read_bytes = end.counters.nvme_read_bytes - begin.counters.nvme_read_bytes;

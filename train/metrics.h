@@ -16,7 +16,7 @@
 
 namespace penstock::train {
 
-inline double Seconds(std::chrono::nanoseconds time) {
+inline double ToSeconds(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 

@@ -44,7 +44,7 @@ void AddTotals(const LoopSummary& loop, const ModelCost& cost, Json* json) {
   out["io_wait_s"] = total.io_wait_s;
   out["optimizer_s"] = total.optimizer_s;
   out["update_overlap_s"] =
-      Seconds(loop.end.activity.update_hidden - loop.begin.activity.update_hidden);
+      ToSeconds(loop.end.activity.update_hidden - loop.begin.activity.update_hidden);
   out["device_peak_bytes"] = total.device_peak_bytes;
   out["host_peak_bytes"] = total.host_peak_bytes;
   out["nvme_read_bytes"] = total.nvme_read_bytes;
@@ -92,10 +92,10 @@ std::string ToTable(const RunSummary& summary) {
   const zero::EngineCounters& first = loop.begin.counters;
   const zero::EngineCounters& last = loop.end.counters;
   const double seconds = loop.seconds();
-  const double io_wait = Seconds(loop.end.activity.io_wait - loop.begin.activity.io_wait);
-  const double update = Seconds(loop.end.activity.update - loop.begin.activity.update);
+  const double io_wait = ToSeconds(loop.end.activity.io_wait - loop.begin.activity.io_wait);
+  const double update = ToSeconds(loop.end.activity.update - loop.begin.activity.update);
   const double hidden =
-      Seconds(loop.end.activity.update_hidden - loop.begin.activity.update_hidden);
+      ToSeconds(loop.end.activity.update_hidden - loop.begin.activity.update_hidden);
   const double ratio = static_cast<double>(summary.model_state().value) /
                        static_cast<double>(std::max<uint64_t>(summary.device_memory.value, 1));
   std::string table;

@@ -25,7 +25,7 @@ struct LoopSummary {
   Snapshot begin;
   Snapshot end;
 
-  double seconds() const { return Seconds(end.time - begin.time); }
+  double seconds() const { return ToSeconds(end.time - begin.time); }
 };
 
 struct RunSummary {

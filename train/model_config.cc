@@ -17,7 +17,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr Bytes kLargestConfig = 16_MiB;
-constexpr Bytes kLargestIndex = 256_MiB;
 constexpr double kMostParameters = 0x1p45;
 
 /// A size in the config: its key, the name that other model types give it, and where it goes.
@@ -243,56 +242,15 @@ std::vector<std::string> ConfigReader::TakeNotices() {
   return std::move(notices_);
 }
 
-/// The files that a "weight_map" names must all be there; which tensors they hold is for whoever
-/// reads them.
-Status CheckIndex(const fs::path& index, const std::vector<std::string>& files) {
-  PENSTOCK_ASSIGN(const std::string text, ReadTextFile(index.string(), kLargestIndex));
-  PENSTOCK_ASSIGN(const json object,
-                  ParseJsonObject(text, index.string(), ErrorCode::kInvalidArgument));
-  const auto map = object.find("weight_map");
-  if (map == object.end() || !map->is_object()) {
-    return MakeError(ErrorCode::kInvalidArgument, "{} has no object \"weight_map\"",
-                     index.string());
-  }
-  for (const auto& [tensor, file] : map->items()) {
-    const std::string name = file.is_string() ? file.get<std::string>() : "";
-    const std::string path = (index.parent_path() / name).string();
-    if (name.empty() || std::find(files.begin(), files.end(), path) == files.end()) {
-      return MakeError(ErrorCode::kNotFound,
-                       "{} says that tensor {} is in {}, and there is no such *.safetensors file "
-                       "beside it; the model is incomplete",
-                       index.string(), tensor, Excerpt(file));
-    }
-  }
-  return {};
-}
-
-/// The weights beside a config. Links are followed: Hugging Face's cache is made of them.
-Status FindWeights(const fs::path& folder, ModelSource* source) {
-  std::vector<std::string> indices;
-  bool pickled = false;
+/// Whether a folder keeps weights in PyTorch's own format.
+bool HasPickledWeights(const fs::path& folder) {
   std::error_code error;
   fs::directory_iterator it(folder, error);
   for (; !error && it != fs::directory_iterator(); it.increment(error)) {
     const std::string name = it->path().filename().string();
-    const std::string path = (folder / name).string();
-    if (name.starts_with('.')) continue;
-    if (name.ends_with(".safetensors")) source->weight_files.push_back(path);
-    if (name.ends_with(".safetensors.index.json")) indices.push_back(path);
-    pickled = pickled || (name.starts_with("pytorch_model") && name.ends_with(".bin"));
+    if (name.starts_with("pytorch_model") && name.ends_with(".bin")) return true;
   }
-  if (error) {
-    return ErrnoError(error.value(), fmt::format("cannot list model folder {}", folder.string()));
-  }
-  std::sort(source->weight_files.begin(), source->weight_files.end());
-  for (const std::string& index : indices) PENSTOCK_TRY(CheckIndex(index, source->weight_files));
-  if (pickled && source->weight_files.empty()) {
-    source->notices.push_back(fmt::format(
-        "model folder {}: pytorch_model*.bin is not read; the weights are initialised anew, unless "
-        "they are saved as safetensors",
-        folder.string()));
-  }
-  return {};
+  return false;
 }
 
 }  // namespace
@@ -309,8 +267,15 @@ Result<ModelSource> ReadModel(const std::string& path) {
   ConfigReader reader(source.config_path, std::move(object));
   PENSTOCK_ASSIGN(source.config, reader.Read());
   source.notices = reader.TakeNotices();
-  const fs::path parent = fs::path(source.config_path).parent_path();
-  PENSTOCK_TRY(FindWeights(parent.empty() ? "." : parent, &source));
+  fs::path parent = fs::path(source.config_path).parent_path();
+  if (parent.empty()) parent = ".";
+  PENSTOCK_ASSIGN(source.weights, FindSafetensors(parent.string()));
+  if (source.weights.files.empty() && HasPickledWeights(parent)) {
+    source.notices.push_back(fmt::format(
+        "model folder {}: pytorch_model*.bin is not read; the weights are initialised anew, unless "
+        "they are saved as safetensors",
+        parent.string()));
+  }
   return source;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "train/safetensors_set.h"
 
 namespace penstock::train {
 
@@ -27,9 +28,9 @@ struct Gpt2Config {
 struct ModelSource {
   Gpt2Config config;
   std::string config_path;
-  std::string config_json;                ///< the text as it was read, for exports
-  std::vector<std::string> weight_files;  ///< *.safetensors beside it, sorted; empty: initialise
-  std::vector<std::string> notices;       ///< dropout that is not applied, keys that have no effect
+  std::string config_json;           ///< the text as it was read, for exports
+  SafetensorsSet weights;            ///< beside it; no files: initialise
+  std::vector<std::string> notices;  ///< dropout that is not applied, keys that have no effect
 };
 
 /// Reads a config.json or a folder that holds one. Errors: kNotFound, kInvalidArgument (broken

@@ -1,8 +1,11 @@
 #include "train/run_folder.h"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -19,7 +22,12 @@ using Json = nlohmann::ordered_json;
 constexpr int kInfoVersion = 1;
 constexpr Bytes kLargestInfo = 64_MiB;  // it holds a config.json
 
-std::string InfoPath(const std::string& folder) { return folder + "/run.json"; }
+constexpr std::string_view kInfoName = "run.json";
+constexpr std::string_view kMetricsName = "metrics.jsonl";
+constexpr std::string_view kSummaryName = "summary.json";
+constexpr std::array kFileNames = {kInfoName, kMetricsName, kSummaryName};
+
+std::string InfoPath(const fs::path& folder) { return (folder / kInfoName).string(); }
 
 /// "state.penstock" for RUN/state.penstock, everything else unchanged: a run whose state lies in
 /// RUN can be moved.
@@ -35,6 +43,9 @@ Json RelativeTo(const fs::path& folder, const std::vector<std::string>& paths) {
 }
 
 }  // namespace
+
+std::string RunFolder::MetricsPath() const { return (fs::path(path_) / kMetricsName).string(); }
+std::string RunFolder::SummaryPath() const { return (fs::path(path_) / kSummaryName).string(); }
 
 Result<RunFolder> RunFolder::Create(const std::string& path) {
   std::error_code error;
@@ -82,6 +93,23 @@ Status RunFolder::WriteInfo(const RunInfo& info) const {
 
 Status RunFolder::WriteSummary(const std::string& text) const {
   return WriteTextFile(SummaryPath(), text);
+}
+
+Result<std::vector<std::string>> FilesOfRun(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  fs::directory_iterator it(folder, error);
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    // "<name>.tmp-<pid>" is what a killed process left of an OutputFile.
+    const std::string whole = name.substr(0, name.find(".tmp-"));
+    const bool ours = std::find(kFileNames.begin(), kFileNames.end(), whole) != kFileNames.end();
+    if (ours && name != kInfoName) files.push_back((fs::path(folder) / name).string());
+  }
+  if (error) return ErrnoError(error.value(), "listing " + folder);
+  std::sort(files.begin(), files.end());
+  files.push_back(InfoPath(folder));
+  return files;
 }
 
 Result<RunInfo> ReadRunInfo(const std::string& folder) {

@@ -42,8 +42,8 @@ class RunFolder {
   void Keep() { remove_ = false; }
 
   const std::string& path() const { return path_; }
-  std::string MetricsPath() const { return path_ + "/metrics.jsonl"; }
-  std::string SummaryPath() const { return path_ + "/summary.json"; }
+  std::string MetricsPath() const;
+  std::string SummaryPath() const;
 
   Status WriteInfo(const RunInfo& info) const;
   Status WriteSummary(const std::string& text) const;
@@ -54,6 +54,10 @@ class RunFolder {
   std::string path_;
   bool remove_ = true;
 };
+
+/// What a run has put into its folder, beside a state file, that is there now: in an order in which
+/// it can be removed so that what is left is still known as a run. Errors: kIo.
+Result<std::vector<std::string>> FilesOfRun(const std::string& folder);
 
 /// Reads RUN/run.json. Errors: kNotFound where `folder` is no run, kCorruption where it cannot be
 /// read.

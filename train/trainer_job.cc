@@ -80,8 +80,8 @@ Result<BatchReader> OpenData(const TrainOptions& options, const ModelSource& mod
 /// (exit 2), as a config that is damaged would be, and no failure of the environment.
 Result<zero::TensorSource> Weights(const ModelSource& model, const zero::ModelSpec& spec,
                                    uint64_t seed) {
-  if (model.weight_files.empty()) return Gpt2Initialization(model.config, seed);
-  Result<WeightFiles> files = OpenWeights(model.weight_files, spec);
+  if (model.weights.files.empty()) return Gpt2Initialization(model.config, seed);
+  Result<WeightFiles> files = OpenWeights(model.weights, spec);
   if (!files.ok() && files.error().code == ErrorCode::kCorruption) {
     return Error{ErrorCode::kInvalidArgument, files.error().message};
   }

@@ -112,7 +112,7 @@ bool TrainLoop::CommitDue() const {
       state_.step % static_cast<uint64_t>(config.commit_every_steps) == 0) {
     return true;
   }
-  const double since = Seconds(std::chrono::steady_clock::now() - last_commit_);
+  const double since = ToSeconds(std::chrono::steady_clock::now() - last_commit_);
   return config.commit_every_seconds > 0 && since >= config.commit_every_seconds;
 }
 

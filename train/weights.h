@@ -1,14 +1,14 @@
 // A model's weights from safetensors files, as a source that the engine draws tiles from.
 //
-// Names are Hugging Face's, with or without "transformer." before them. The tied output layer
-// ("lm_head.weight") and the causal masks that old files keep ("h.N.attn.bias", "…masked_bias") are
-// left out; where a file keeps the tied matrix only as "lm_head.weight", that is "wte.weight".
+// Names as in train/tensor_catalog.h; a tied output layer ("lm_head.weight") beside the embedding
+// is left out.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "train/safetensors_set.h"
 #include "zero/engine.h"
 #include "zero/model.h"
 
@@ -21,11 +21,9 @@ struct WeightFiles {
   std::vector<std::string> notices;  ///< tensors that the model has no place for
 };
 
-/// Opens the files, which may be shards of one model, and finds every tensor of `model` in them,
-/// before any is read. Errors: those of SafetensorsReader; kInvalidArgument for a tensor that is
-/// missing, has another shape, is there twice or is not stored as F32, BF16 or F16, naming file,
-/// tensor and shapes. Precondition: at least one file.
-Result<WeightFiles> OpenWeights(const std::vector<std::string>& files,
-                                const zero::ModelSpec& model);
+/// Opens the files and finds every tensor of `model` in them, before any is read. Errors: those of
+/// TensorCatalog; kInvalidArgument for a tensor that is missing, has another shape or is not stored
+/// as F32, BF16 or F16, naming file, tensor and shapes. Precondition: at least one file.
+Result<WeightFiles> OpenWeights(const SafetensorsSet& set, const zero::ModelSpec& model);
 
 }  // namespace penstock::train

@@ -25,17 +25,17 @@ class TileWiseState : public CommittedState {
 
   std::vector<double> Shares() const override { return reader_->Shares(); }
 
-  Status ReadTensor(ModuleId module, size_t tensor, uint64_t begin,
-                    std::span<float> values) override {
+  Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
+                   std::span<float> values) override {
     uint64_t at = layout().module(module).tensors[tensor].offset + begin;
     while (!values.empty()) {
-      const TileId tile = TileAt(module, at);
+      const TileId tile = layout().TileAt(module, at);
       PENSTOCK_TRY(Load(tile));
       const offload::TileLayout& place = layout().tile(tile);
       const uint64_t inside = at - place.begin;
       const uint64_t count = std::min<uint64_t>(values.size(), place.elements - inside);
-      LoadMaster(layout().dtype, place.elements, bytes_.weight.data(), bytes_.record.data(), inside,
-                 values.first(count));
+      LoadState(kind, layout().dtype, place.elements, bytes_.weight.data(), bytes_.record.data(),
+                inside, values.first(count));
       values = values.subspan(count);
       at += count;
     }
@@ -59,16 +59,6 @@ class TileWiseState : public CommittedState {
   }
 
  private:
-  TileId TileAt(ModuleId module, uint64_t element) const {
-    const offload::ModuleLayout& place = layout().module(module);
-    const auto first = layout().tiles.begin() + static_cast<ptrdiff_t>(Index(place.first_tile));
-    const auto after = std::upper_bound(
-        first, first + place.tile_count, element,
-        [](uint64_t value, const offload::TileLayout& tile) { return value < tile.begin; });
-    PENSTOCK_CHECK(element < place.elements && after != first);
-    return TileId{static_cast<uint32_t>(after - layout().tiles.begin() - 1)};
-  }
-
   Status Load(TileId tile) {
     if (loaded_ == tile) return {};
     loaded_.reset();

@@ -144,7 +144,10 @@ class Engine {
   virtual const std::vector<std::string>& notices() const = 0;
 };
 
-/// Reads a committed state, for export and inspection. Threads: one at a time.
+/// What a committed state holds of every element, as fp32.
+enum class StateKind { kMaster, kExpAvg, kExpAvgSq };
+
+/// Reads a committed state, for export, inspection and comparison. Threads: one at a time.
 class CommittedState {
  public:
   /// Opens the newest valid commit. Errors: kNotFound, kUnavailable (in use), kCorruption.
@@ -155,10 +158,11 @@ class CommittedState {
   virtual const offload::Layout& layout() const = 0;
   /// The share of the state that each of its files holds, 0 to 1.
   virtual std::vector<double> Shares() const = 0;
-  /// Elements [begin, begin + size) of a tensor as fp32 master weights (exact); verifies checksums
-  /// of the tiles it reads. Reading a tensor in order reads each tile once.
-  virtual Status ReadTensor(ModuleId module, size_t tensor, uint64_t begin,
-                            std::span<float> values) = 0;
+  /// Elements [begin, begin + size) of one state of a tensor, exactly; verifies checksums of the
+  /// tiles it reads. The last tile stays in memory: reading a tensor in order reads each tile once,
+  /// and so does reading every state of a tile before the next tile.
+  virtual Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
+                           std::span<float> values) = 0;
   /// Reads everything and verifies every checksum: names what is damaged.
   virtual Status Verify() = 0;
 };

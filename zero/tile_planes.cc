@@ -1,5 +1,7 @@
 #include "zero/tile_planes.h"
 
+#include <algorithm>
+
 namespace penstock::zero {
 namespace {
 
@@ -43,16 +45,22 @@ void StoreMaster(DType dtype, uint64_t elements, std::span<const float> master, 
   }
 }
 
-void LoadMaster(DType dtype, uint64_t elements, const std::byte* weight, const std::byte* record,
-                uint64_t begin, std::span<float> master) {
+void LoadState(StateKind kind, DType dtype, uint64_t elements, const std::byte* weight,
+               const std::byte* record, uint64_t begin, std::span<float> values) {
   // The planes are only read here.
   const kernels::AdamTile tile =
       PlanesOf(dtype, elements, const_cast<std::byte*>(weight), const_cast<std::byte*>(record),
-               nullptr, begin, master.size());
-  for (size_t i = 0; i < master.size(); ++i) {
-    master[i] = dtype == DType::kFloat32 ? tile.weight[i]
-                                         : kernels::Join({tile.weight_hi[i], tile.weight_lo[i]});
+               nullptr, begin, values.size());
+  if (kind == StateKind::kMaster && dtype != DType::kFloat32) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = kernels::Join({tile.weight_hi[i], tile.weight_lo[i]});
+    }
+    return;
   }
+  const std::span<const float> plane = kind == StateKind::kMaster   ? tile.weight
+                                       : kind == StateKind::kExpAvg ? tile.exp_avg
+                                                                    : tile.exp_avg_sq;
+  std::copy(plane.begin(), plane.end(), values.begin());
 }
 
 }  // namespace penstock::zero

@@ -7,6 +7,7 @@
 
 #include "kernels/adam.h"
 #include "offload/layout.h"
+#include "zero/engine.h"
 
 namespace penstock::zero {
 
@@ -19,8 +20,8 @@ kernels::AdamTile PlanesOf(DType dtype, uint64_t elements, std::byte* weight, st
 /// are.
 void StoreMaster(DType dtype, uint64_t elements, std::span<const float> master, uint64_t begin,
                  std::byte* weight, std::byte* record);
-/// Reads them back, exactly.
-void LoadMaster(DType dtype, uint64_t elements, const std::byte* weight, const std::byte* record,
-                uint64_t begin, std::span<float> master);
+/// Reads one state back from element `begin` on, exactly.
+void LoadState(StateKind kind, DType dtype, uint64_t elements, const std::byte* weight,
+               const std::byte* record, uint64_t begin, std::span<float> values);
 
 }  // namespace penstock::zero

@@ -117,13 +117,14 @@ def read_safetensors(path):
             for name, entry in header.items() if name != "__metadata__"}
 
 
-def write_safetensors(path, tensors):
+def write_safetensors(path, tensors, padding=0):
+    """Tensors in the order of the dictionary; `padding` spaces make the header longer."""
     header, offset = {}, 0
     for name, (dtype, shape, data) in tensors.items():
         end = offset + len(data)
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
         offset = end
-    text = json.dumps(header).encode()
+    text = json.dumps(header).encode() + b" " * padding
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, _, data in tensors.values():
@@ -203,6 +204,18 @@ class PenstockTest(unittest.TestCase):
         outcome = penstock("export", run, "--to", to, *more)
         self.assertEqual(outcome.code, 0, str(outcome))
         return read_safetensors(os.path.join(to, "model.safetensors")), to
+
+    def compare(self, a, b):
+        """What `penstock compare` says; it must succeed."""
+        outcome = penstock("compare", a, b)
+        self.assertIn(outcome.code, (0, 1), str(outcome))
+        self.assertEqual(outcome.stderr, "", str(outcome))
+        return outcome
+
+    def assert_equal_bits(self, a, b):
+        outcome = self.compare(a, b)
+        self.assertEqual(outcome.code, 0, outcome.stdout)
+        self.assertIn("equal bits", outcome.stdout)
 
 
 def read_rows(run):

@@ -97,6 +97,21 @@ TEST(CommandLine, TuneTakesEveryOptionAndNeedsOnlyThePath) {
   EXPECT_TRUE(options.quick);
 }
 
+TEST(CommandLine, CompareTakesTwoModels) {
+  const Result<Command> command = ParseCommandLine({"compare", "x", "y"});
+  ASSERT_TRUE(command.ok()) << command.error().message;
+  EXPECT_EQ(std::get<CompareCommand>(*command).a, "x");
+  EXPECT_EQ(std::get<CompareCommand>(*command).b, "y");
+}
+
+TEST(CommandLine, CleanRemovesOnlyWithYes) {
+  const Result<Command> command = ParseCommandLine({"clean", "run"});
+  ASSERT_TRUE(command.ok()) << command.error().message;
+  EXPECT_EQ(std::get<CleanCommand>(*command).run, "run");
+  EXPECT_FALSE(std::get<CleanCommand>(*command).yes);
+  EXPECT_TRUE(std::get<CleanCommand>(*ParseCommandLine({"clean", "run", "--yes"})).yes);
+}
+
 TEST(CommandLine, HelpAndVersionAreTexts) {
   const Result<Command> help = ParseCommandLine({"--help"});
   ASSERT_TRUE(help.ok());
@@ -140,7 +155,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"export", "run"}, "--to"},
         BadLine{{"export", "run", "--to", "x", "--dtype", "int8"}, "int8 not in {fp32,bf16,fp16}"},
         BadLine{{"export", "run", "--to", "x", "--dtype", "2"}, "2 not in {fp32,bf16,fp16}"},
-        BadLine{{"inspect"}, "RUN"}));
+        BadLine{{"inspect"}, "RUN"}, BadLine{{"compare", "a"}, "B"}, BadLine{{"clean"}, "RUN"}));
 
 TEST(ExitCodes, FollowTheKindOfFailure) {
   EXPECT_EQ(ExitCode(ErrorCode::kInvalidArgument), 2);

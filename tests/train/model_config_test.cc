@@ -68,7 +68,7 @@ TEST_F(ModelConfig, Gpt2sOwnFileIsRead) {
   EXPECT_EQ(model.config.initializer_range, 0.02);
   EXPECT_EQ(model.config_json, kGpt2);
   EXPECT_EQ(model.config_path, folder_.Path("config.json"));
-  EXPECT_THAT(model.weight_files, IsEmpty());
+  EXPECT_THAT(model.weights.files, IsEmpty());
   EXPECT_THAT(model.notices,
               ElementsAre(AllOf(HasSubstr("dropout is not applied"), HasSubstr("attn_pdrop 0.1"),
                                 HasSubstr("embd_pdrop 0.1"))));
@@ -187,7 +187,7 @@ TEST_F(ModelConfig, SafetensorsBesideItAreFoundInOrder) {
   folder_.Write("model-00001-of-00002.safetensors", "");
   folder_.Write(".hidden.safetensors", "");
   folder_.Write("tokenizer.json", "");
-  EXPECT_THAT(Read(With(""))->weight_files,
+  EXPECT_THAT(Read(With(""))->weights.files,
               ElementsAre(folder_.Path("model-00001-of-00002.safetensors"),
                           folder_.Path("model-00002-of-00002.safetensors")));
 }
@@ -196,7 +196,7 @@ TEST_F(ModelConfig, LinkedWeightsAreFoundAsInHuggingFacesCache) {
   const TempFolder blobs;
   blobs.Write("blob", "");
   std::filesystem::create_symlink(blobs.Path("blob"), folder_.Path("model.safetensors"));
-  EXPECT_THAT(Read(With(""))->weight_files, ElementsAre(folder_.Path("model.safetensors")));
+  EXPECT_THAT(Read(With(""))->weights.files, ElementsAre(folder_.Path("model.safetensors")));
 }
 
 TEST_F(ModelConfig, AnIndexWhoseShardIsMissingIsRefused) {
@@ -207,7 +207,7 @@ TEST_F(ModelConfig, AnIndexWhoseShardIsMissingIsRefused) {
   EXPECT_TRUE(FailsWith(Read(With("")), ErrorCode::kNotFound,
                         {index, "tensor b", "model-00002-of-00002.safetensors"}));
   folder_.Write("model-00002-of-00002.safetensors", "");
-  EXPECT_EQ(Read(With(""))->weight_files.size(), 2u);
+  EXPECT_EQ(Read(With(""))->weights.files.size(), 2u);
   folder_.Write("model.safetensors.index.json", "{}");
   EXPECT_TRUE(FailsWith(Read(With("")), ErrorCode::kInvalidArgument, {index, "\"weight_map\""}));
 }

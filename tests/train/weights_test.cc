@@ -47,9 +47,12 @@ class Weights : public testing::Test {
     PENSTOCK_CHECK(writer.Finish().ok());
     return path;
   }
+  Result<WeightFiles> Open(const std::vector<std::string>& files) const {
+    return OpenWeights({.files = files, .indices = {}}, TwoModules());
+  }
   testing::AssertionResult Refused(const std::vector<std::string>& files,
                                    const std::vector<std::string>& parts) const {
-    return FailsWith(OpenWeights(files, TwoModules()), ErrorCode::kInvalidArgument, parts);
+    return FailsWith(Open(files), ErrorCode::kInvalidArgument, parts);
   }
   std::vector<float> Read(const WeightFiles& weights, uint32_t module, size_t tensor,
                           uint64_t begin, uint64_t count) const {
@@ -70,8 +73,7 @@ std::vector<Tensor> Prefixed(std::vector<Tensor> tensors) {
 
 TEST_F(Weights, NamesAreFoundWithAndWithoutThePrefix) {
   for (const auto& tensors : {kTensors, Prefixed(kTensors)}) {
-    const WeightFiles weights =
-        OpenWeights({Write("m.safetensors", tensors)}, TwoModules()).value();
+    const WeightFiles weights = Open({Write("m.safetensors", tensors)}).value();
     EXPECT_THAT(Read(weights, 0, 0, 0, 6), ElementsAre(0, 1, 2, 3, 4, 5));
     EXPECT_THAT(Read(weights, 1, 0, 4, 3), ElementsAre(10, 11, 12));
     EXPECT_THAT(Read(weights, 1, 1, 5, 1), ElementsAre(23));
@@ -82,7 +84,7 @@ TEST_F(Weights, NamesAreFoundWithAndWithoutThePrefix) {
 TEST_F(Weights, TheSourceKeepsTheFilesOpen) {
   zero::TensorSource source;
   {
-    WeightFiles weights = OpenWeights({Write("m.safetensors", kTensors)}, TwoModules()).value();
+    WeightFiles weights = Open({Write("m.safetensors", kTensors)}).value();
     source = std::move(weights.source);
   }
   std::filesystem::remove(folder_.Path("m.safetensors"));
@@ -95,7 +97,7 @@ TEST_F(Weights, TensorsAreFoundAcrossShardsOfDifferentDtypes) {
   const std::vector<std::string> files = {
       Write("1.safetensors", Prefixed({kTensors[2]}), 100, DType::kFloat16),
       Write("2.safetensors", Prefixed({kTensors[0], kTensors[1]}), 0, DType::kBFloat16)};
-  const WeightFiles weights = OpenWeights(files, TwoModules()).value();
+  const WeightFiles weights = Open(files).value();
   EXPECT_THAT(Read(weights, 1, 1, 0, 6), ElementsAre(100, 101, 102, 103, 104, 105));
   EXPECT_THAT(Read(weights, 1, 0, 0, 2), ElementsAre(6, 7));
 }
@@ -105,14 +107,14 @@ TEST_F(Weights, TheTiedHeadAndOldMasksAreLeftOut) {
   tensors.push_back({"lm_head.weight", {3, 2}});
   tensors.push_back({"transformer.h.0.attn.bias", {1, 1, 4, 4}});
   tensors.push_back({"h.11.attn.masked_bias", {}});
-  const WeightFiles weights = OpenWeights({Write("m.safetensors", tensors)}, TwoModules()).value();
+  const WeightFiles weights = Open({Write("m.safetensors", tensors)}).value();
   EXPECT_THAT(weights.notices, IsEmpty());
 }
 
 TEST_F(Weights, ATiedMatrixKeptAsTheHeadOnlyIsTheEmbedding) {
   std::vector<Tensor> tensors = Prefixed(kTensors);
   tensors[0].name = "lm_head.weight";
-  const WeightFiles weights = OpenWeights({Write("m.safetensors", tensors)}, TwoModules()).value();
+  const WeightFiles weights = Open({Write("m.safetensors", tensors)}).value();
   EXPECT_THAT(Read(weights, 0, 0, 2, 2), ElementsAre(2, 3));
   tensors[0].shape = {2, 3};
   EXPECT_TRUE(Refused({Write("m.safetensors", tensors)}, {"lm_head.weight", "[2, 3]", "[3, 2]"}));
@@ -122,7 +124,7 @@ TEST_F(Weights, TensorsOutsideTheModelAreNoticed) {
   std::vector<Tensor> tensors = kTensors;
   for (int i = 0; i < 9; ++i) tensors.push_back({fmt::format("h.{}.attn.c_attn.bias", i + 1), {6}});
   tensors.push_back({"h.x.attn.bias", {1}});
-  const WeightFiles weights = OpenWeights({Write("m.safetensors", tensors)}, TwoModules()).value();
+  const WeightFiles weights = Open({Write("m.safetensors", tensors)}).value();
   EXPECT_THAT(weights.notices,
               ElementsAre(AllOf(HasSubstr("10 of the tensors"), HasSubstr("h.1.attn.c_attn.bias, "),
                                 HasSubstr("…"))));
@@ -149,6 +151,37 @@ TEST_F(Weights, ATensorThatIsThereTwiceIsRefused) {
   EXPECT_TRUE(Refused({one, two}, {"wte.weight", one, two, "transformer.wte.weight"}));
 }
 
+class IndexedWeights : public Weights {
+ protected:
+  /// Two shards of the model and an index with this "weight_map".
+  Result<WeightFiles> OpenIndexed(const std::string& map) const {
+    Write("1.safetensors", {kTensors[0]});
+    Write("2.safetensors", {kTensors[1], kTensors[2]});
+    folder_.Write("model.safetensors.index.json", R"({"weight_map": {)" + map + "}}");
+    return OpenWeights(FindSafetensors(folder_.Path()).value(), TwoModules());
+  }
+};
+
+TEST_F(IndexedWeights, AnIndexThatSaysWhatTheFilesHoldIsAccepted) {
+  const auto weights = OpenIndexed(R"("wte.weight": "1.safetensors",
+      "h.0.attn.c_attn.weight": "2.safetensors", "h.0.attn.c_attn.bias": "2.safetensors")");
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  EXPECT_THAT(Read(*weights, 1, 1, 4, 2), ElementsAre(16, 17));
+}
+
+TEST_F(IndexedWeights, ATensorThatItsFileDoesNotHoldIsNamed) {
+  EXPECT_TRUE(FailsWith(OpenIndexed(R"("wte.weight": "2.safetensors")"),
+                        ErrorCode::kInvalidArgument,
+                        {"model.safetensors.index.json", "tensor wte.weight", "2.safetensors"}));
+}
+
+TEST_F(IndexedWeights, ATensorThatTheIndexDoesNotNameIsNamed) {
+  EXPECT_TRUE(FailsWith(
+      OpenIndexed(R"("wte.weight": "1.safetensors", "h.0.attn.c_attn.weight": "2.safetensors")"),
+      ErrorCode::kInvalidArgument,
+      {"model.safetensors.index.json", "tensor h.0.attn.c_attn.bias", "2.safetensors"}));
+}
+
 TEST_F(Weights, ADtypeThatIsNotReadIsRefusedAtOnce) {
   const std::string header =
       R"({"h.0.attn.c_attn.bias":{"dtype":"F64","shape":[6],"data_offsets":[0,48]}})";
@@ -162,10 +195,8 @@ TEST_F(Weights, ADtypeThatIsNotReadIsRefusedAtOnce) {
 TEST_F(Weights, ErrorsOfTheFilesPassThrough) {
   const std::string path = Write("m.safetensors", kTensors);
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
-  EXPECT_TRUE(FailsWith(OpenWeights({path}, TwoModules()), ErrorCode::kCorruption,
-                        {path, "h.0.attn.c_attn.bias"}));
-  EXPECT_TRUE(FailsWith(OpenWeights({folder_.Path("no")}, TwoModules()), ErrorCode::kNotFound,
-                        {folder_.Path("no")}));
+  EXPECT_TRUE(FailsWith(Open({path}), ErrorCode::kCorruption, {path, "h.0.attn.c_attn.bias"}));
+  EXPECT_TRUE(FailsWith(Open({folder_.Path("no")}), ErrorCode::kNotFound, {folder_.Path("no")}));
 }
 
 TEST_F(Weights, ValuesThatAreNotFiniteAreRefused) {
@@ -177,7 +208,7 @@ TEST_F(Weights, ValuesThatAreNotFiniteAreRefused) {
     values[6 + 7] = bad;
     ASSERT_TRUE(writer.Append(values).ok());
     ASSERT_TRUE(writer.Finish().ok());
-    const WeightFiles weights = OpenWeights({path}, TwoModules()).value();
+    const WeightFiles weights = Open({path}).value();
     std::vector<float> read(4);
     EXPECT_TRUE(FailsWith(weights.source(zero::ModuleId{1}, 0, 5, read),
                           ErrorCode::kInvalidArgument,

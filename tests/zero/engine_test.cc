@@ -106,6 +106,8 @@ class EngineTest : public ::testing::Test {
   struct Outcome {
     std::vector<double> norms;
     std::vector<float> weights;
+    std::vector<float> exp_avg;
+    std::vector<float> exp_avg_sq;
     EngineCounters counters;
     ActivityTotals times;
   };
@@ -150,7 +152,9 @@ class EngineTest : public ::testing::Test {
 
   Outcome TrainAndRead(const Placement& placement, uint64_t commit_at = kSteps) {
     Outcome outcome = Train(placement, commit_at);
-    outcome.weights = CommittedWeights(state_paths_);
+    outcome.weights = CommittedValues(state_paths_, StateKind::kMaster);
+    outcome.exp_avg = CommittedValues(state_paths_, StateKind::kExpAvg);
+    outcome.exp_avg_sq = CommittedValues(state_paths_, StateKind::kExpAvgSq);
     return outcome;
   }
 
@@ -168,9 +172,12 @@ class EngineTest : public ::testing::Test {
     ASSERT_EQ(a.norms.size(), b.norms.size()) << name;
     EXPECT_EQ(0, std::memcmp(a.norms.data(), b.norms.data(), a.norms.size() * sizeof(double)))
         << name;
-    ASSERT_EQ(a.weights.size(), b.weights.size()) << name;
-    EXPECT_EQ(0, std::memcmp(a.weights.data(), b.weights.data(), a.weights.size() * sizeof(float)))
-        << name;
+    for (const auto states : {&Outcome::weights, &Outcome::exp_avg, &Outcome::exp_avg_sq}) {
+      ASSERT_EQ((a.*states).size(), (b.*states).size()) << name;
+      EXPECT_EQ(0, std::memcmp((a.*states).data(), (b.*states).data(),
+                               (a.*states).size() * sizeof(float)))
+          << name;
+    }
   }
 
   std::filesystem::path folder_;
@@ -432,6 +439,30 @@ TEST_F(EngineTest, ADamagedTileIsFoundByItsCommitAndNamed) {
       EXPECT_THAT(verified.error().message, HasSubstr(damaged));
     }
     EXPECT_EQ(found, 1);
+  }
+}
+
+TEST_F(EngineTest, TheMomentsOfAFirstStepAreThoseOfItsGradient) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    std::vector<std::string> paths;
+    {
+      ToyRun run(Options({.name = "first step", .dtype = dtype}), 64_MiB);
+      ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+      ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+      ASSERT_TRUE(run.Step(1, 1.0F).ok());
+      Commit(run, 1, 1);
+      paths = run.engine().state_paths();
+    }
+    const std::vector<float> exp_avg = CommittedValues(paths, StateKind::kExpAvg);
+    const std::vector<float> exp_avg_sq = CommittedValues(paths, StateKind::kExpAvgSq);
+    ASSERT_EQ(exp_avg.size(), exp_avg_sq.size());
+    size_t zeros = 0;
+    for (size_t i = 0; i < exp_avg.size(); ++i) {
+      // (1 - 0.9) g and (1 - 0.999) g^2.
+      EXPECT_NEAR(exp_avg_sq[i], 0.1F * exp_avg[i] * exp_avg[i], 1e-5F * exp_avg_sq[i]) << i;
+      if (exp_avg[i] == 0) ++zeros;
+    }
+    EXPECT_LT(zeros, exp_avg.size() / 20);
   }
 }
 

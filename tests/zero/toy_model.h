@@ -114,8 +114,9 @@ class ToyRun {
   Status status_;
 };
 
-/// Every tensor's master weights of a committed state, one after the other.
-inline std::vector<float> CommittedWeights(const std::vector<std::string>& state_paths) {
+/// One state of every tensor of a committed state, one after the other.
+inline std::vector<float> CommittedValues(const std::vector<std::string>& state_paths,
+                                          StateKind kind) {
   auto state = CommittedState::Open(state_paths);
   EXPECT_TRUE(state.ok()) << state.error().message;
   std::vector<float> all;
@@ -124,7 +125,7 @@ inline std::vector<float> CommittedWeights(const std::vector<std::string>& state
     for (size_t tensor = 0; tensor < layout.modules[module].tensors.size(); ++tensor) {
       std::vector<float> values(layout.modules[module].tensors[tensor].elements);
       const Status read =
-          (*state)->ReadTensor(ModuleId{static_cast<uint32_t>(module)}, tensor, 0, values);
+          (*state)->ReadState(kind, ModuleId{static_cast<uint32_t>(module)}, tensor, 0, values);
       EXPECT_TRUE(read.ok()) << read.error().message;
       all.insert(all.end(), values.begin(), values.end());
     }

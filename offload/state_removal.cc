@@ -1,0 +1,58 @@
+#include "offload/state_removal.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "base/folder.h"
+#include "offload/state_file.h"
+#include "offload/state_format.h"
+
+namespace penstock::offload {
+namespace {
+
+Error Unknown(const std::string& path, const std::string& why) {
+  return MakeError(ErrorCode::kCorruption,
+                   "{} is not removed: {}; remove it by hand, if it is no longer of use", path,
+                   why);
+}
+
+Status CheckUuid(int fd, const std::string& path, const std::string& uuid) {
+  std::vector<std::byte> header(kHeaderBytes.value);
+  ssize_t got = 0;
+  do {
+    got = ::pread(fd, header.data(), header.size(), 0);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return ErrnoError(errno, "reading the header of " + path);
+  if (static_cast<size_t>(got) < header.size()) return Unknown(path, "it is too short for a state");
+  const Result<Uuid> found = UuidOf(header);
+  if (!found.ok()) return Unknown(path, found.error().message);
+  if (ToString(*found) == uuid) return {};
+  return Unknown(path,
+                 fmt::format("it belongs to the state {}, not to {}", ToString(*found), uuid));
+}
+
+}  // namespace
+
+Result<RemovableState> RemovableState::Open(const std::string& path, const std::string& uuid) {
+  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) return ErrnoError(errno, "opening state file " + path);
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return ErrnoError(errno, "looking at " + path);
+  if (!S_ISREG(info.st_mode)) return Unknown(path, "it is not a regular file");
+  PENSTOCK_TRY(LockFile(fd.get(), true, path));
+  PENSTOCK_TRY(CheckUuid(fd.get(), path, uuid));
+  return RemovableState(path, std::move(fd), Bytes{static_cast<uint64_t>(info.st_size)});
+}
+
+Status RemovableState::Remove() const {
+  if (::unlink(path_.c_str()) != 0) return ErrnoError(errno, "removing " + path_);
+  return SyncFolder(std::filesystem::path(path_).parent_path().string());
+}
+
+}  // namespace penstock::offload

@@ -1,0 +1,35 @@
+// Removing a file of a state that nobody uses.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
+
+namespace penstock::offload {
+
+/// Holds the exclusive lock of one file of a state, so that no run or reader has it, and none takes
+/// it before it is removed. Threads: one.
+class RemovableState {
+ public:
+  /// `uuid` as text: of the state whose file it must be. Errors: kNotFound; kUnavailable (in use);
+  /// kCorruption for a file that is not of this state, or whose header does not hold, so that it
+  /// cannot be known.
+  static Result<RemovableState> Open(const std::string& path, const std::string& uuid);
+
+  const std::string& path() const { return path_; }
+  Bytes size() const { return size_; }
+  /// Unlinks the file, durably.
+  Status Remove() const;
+
+ private:
+  RemovableState(std::string path, UniqueFd fd, Bytes size)
+      : path_(std::move(path)), fd_(std::move(fd)), size_(size) {}
+
+  std::string path_;
+  UniqueFd fd_;
+  Bytes size_;
+};
+
+}  // namespace penstock::offload

@@ -1,0 +1,97 @@
+"""`penstock clean`: a run goes with its state, and nothing else does."""
+import fcntl
+import os
+import shutil
+
+import harness
+from harness import make_config
+
+
+class CleanTest(harness.PenstockTest):
+    def setUp(self):
+        super().setUp()
+        self.nvme = self.make_folder("nvme")
+        self.config = make_config(param="nvme", optimizer="nvme", nvme_path=self.nvme)
+        self.run_folder = self.trained(self.config, steps=1)
+        self.state = harness.state_path(self.run_folder)
+
+    def clean(self, *more):
+        outcome = harness.penstock("clean", self.run_folder, *more)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertEqual(outcome.stderr, "")
+        return outcome.stdout
+
+    def everything(self):
+        return sorted(os.path.join(root, name) for root, _, names in os.walk(self.folder)
+                      for name in names)
+
+    def assert_refused(self, *fragments):
+        before = self.everything()
+        for more in ([], ["--yes"]):
+            self.assert_fails(harness.penstock("clean", self.run_folder, *more), 3, *fragments)
+        self.assertEqual(self.everything(), before)
+
+    def test_without_yes_it_lists_everything_and_removes_nothing(self):
+        before = self.everything()
+        text = self.clean()
+        for name in ("metrics.jsonl", "summary.json", "run.json"):
+            self.assertIn(os.path.join(self.run_folder, name), text)
+        self.assertIn(self.state, text)
+        self.assertIn("--yes", text)
+        self.assertEqual(self.everything(), before)
+
+    def test_with_yes_the_run_is_gone_and_its_neighbour_is_whole(self):
+        other = self.trained(self.config, steps=1)
+        self.clean("--yes")
+        self.assertFalse(os.path.exists(self.run_folder))
+        self.assertEqual(os.listdir(self.nvme), [os.path.basename(harness.state_path(other))])
+        self.assertEqual(harness.penstock("inspect", other).code, 0)
+
+    def test_a_state_in_the_folder_goes_too(self):
+        self.run_folder = self.trained(make_config(param="cpu", optimizer="cpu"), steps=1)
+        self.assertIn(".state", self.clean())
+        self.clean("--yes")
+        self.assertFalse(os.path.exists(self.run_folder))
+
+    def test_what_others_put_into_the_folder_stays_and_is_named(self):
+        notes = self.write(f"{os.path.basename(self.run_folder)}/notes.txt", "mine")
+        left = self.write(f"{os.path.basename(self.run_folder)}/summary.json.tmp-17", "")
+        self.assertIn(notes, self.clean())
+        self.assertIn(left, self.clean())
+        self.clean("--yes")
+        self.assertEqual(os.listdir(self.run_folder), ["notes.txt"])
+        self.assertEqual(os.listdir(self.nvme), [])
+
+    def test_a_state_in_use_is_refused(self):
+        for lock in (fcntl.LOCK_EX, fcntl.LOCK_SH):
+            with open(self.state, "rb") as file:
+                fcntl.flock(file, lock)
+                self.assert_refused("in use", self.state)
+
+    def test_a_state_of_another_run_in_its_place_is_refused(self):
+        other = harness.state_path(self.trained(self.config, steps=1))
+        shutil.move(other, self.state)
+        self.assert_refused(self.state, "belongs to the state")
+
+    def test_a_state_whose_header_is_damaged_is_refused(self):
+        with open(self.state, "r+b") as file:
+            file.seek(20)
+            file.write(b"\xff")
+        self.assert_refused(self.state, "by hand")
+
+    def test_a_state_that_is_gone_is_named_and_the_rest_is_removed(self):
+        os.unlink(self.state)
+        self.assertRegex(self.clean(), rf"not there +{self.state}\n")
+        self.clean("--yes")
+        self.assertFalse(os.path.exists(self.run_folder))
+
+    def test_a_folder_that_is_no_run_is_refused(self):
+        folder = self.make_folder("folder")
+        self.write("folder/metrics.jsonl", "mine")
+        for path in (folder, self.path("nowhere")):
+            self.assert_fails(harness.penstock("clean", path, "--yes"), 3, path, "not the folder")
+        self.assertEqual(os.listdir(folder), ["metrics.jsonl"])
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,101 @@
+#include "train/clean.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/folder.h"
+#include "train/run_folder.h"
+
+namespace penstock::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+Status FindStates(const std::vector<std::string>& paths, const std::string& uuid, CleanPlan* plan) {
+  for (const std::string& path : paths) {
+    Result<offload::RemovableState> state = offload::RemovableState::Open(path, uuid);
+    if (state.ok()) {
+      plan->states.push_back(std::move(state).value());
+    } else if (state.error().code == ErrorCode::kNotFound) {
+      plan->missing_states.push_back(path);
+    } else {
+      return state.error();
+    }
+  }
+  return {};
+}
+
+Status FindFiles(CleanPlan* plan) {
+  PENSTOCK_ASSIGN(const std::vector<std::string> files, FilesOfRun(plan->run));
+  std::error_code error;
+  for (const std::string& path : files) {
+    const uint64_t size = fs::file_size(path, error);
+    if (error) return ErrnoError(error.value(), "looking at " + path);
+    plan->files.push_back({path, Bytes{size}});
+  }
+  fs::directory_iterator it(plan->run, error);
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+    const std::string path = it->path().string();
+    const auto is = [&path](const std::string& other) {
+      std::error_code ignored;
+      return fs::equivalent(path, other, ignored);
+    };
+    const bool goes =
+        std::ranges::any_of(plan->files, [&is](const auto& file) { return is(file.path); }) ||
+        std::ranges::any_of(plan->states, [&is](const auto& state) { return is(state.path()); });
+    if (!goes) plan->kept.push_back(path);
+  }
+  if (error) return ErrnoError(error.value(), "listing " + plan->run);
+  std::sort(plan->kept.begin(), plan->kept.end());
+  return {};
+}
+
+}  // namespace
+
+Result<CleanPlan> PlanClean(const std::string& run) {
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
+  std::error_code error;
+  CleanPlan plan;
+  plan.run = fs::canonical(run, error).string();
+  if (error) return ErrnoError(error.value(), "looking at " + run);
+  PENSTOCK_TRY(FindStates(info.state_paths, info.state_uuid, &plan));
+  PENSTOCK_TRY(FindFiles(&plan));
+  return plan;
+}
+
+Status Clean(const CleanPlan& plan) {
+  for (const offload::RemovableState& state : plan.states) PENSTOCK_TRY(state.Remove());
+  std::error_code error;
+  for (const CleanPlan::File& file : plan.files) {
+    fs::remove(file.path, error);
+    if (error) return ErrnoError(error.value(), "removing " + file.path);
+  }
+  if (!plan.kept.empty()) return SyncFolder(plan.run);
+  fs::remove(plan.run, error);
+  if (error) return ErrnoError(error.value(), "removing " + plan.run);
+  return SyncFolder(fs::path(plan.run).parent_path().string());
+}
+
+std::string ToText(const CleanPlan& plan, bool removed) {
+  std::string text;
+  Bytes total;
+  const auto line = [&](const std::string& path, Bytes size) {
+    text += fmt::format("{:>12}  {}\n", ToString(size), path);
+    total += size;
+  };
+  for (const offload::RemovableState& state : plan.states) line(state.path(), state.size());
+  for (const CleanPlan::File& file : plan.files) line(file.path, file.size);
+  for (const std::string& path : plan.missing_states) {
+    text += fmt::format("{:>12}  {}\n", "not there", path);
+  }
+  for (const std::string& path : plan.kept) {
+    text += fmt::format("{:>12}  {}, which is not the run's\n", removed ? "kept" : "stays", path);
+  }
+  return text + fmt::format(fmt::runtime(removed ? "removed {}\n"
+                                                 : "would remove {}; nothing is removed without "
+                                                   "--yes\n"),
+                            ToString(total));
+}
+
+}  // namespace penstock::train
