@@ -51,6 +51,15 @@ Result<TuneFile> TuneFile::Create(const std::string& folder, Bytes size, Bytes b
   return tune;
 }
 
+Result<TuneFile> TuneFile::Open(const std::string& path, bool direct, Bytes buffer_bytes) {
+  TuneFile tune;
+  PENSTOCK_ASSIGN(tune.file_, aio::File::Open(path, {.writable = true, .direct = direct}));
+  PENSTOCK_ASSIGN(tune.size_, tune.file_.Size());
+  PENSTOCK_ASSIGN(tune.buffers_, Mapping::Create(buffer_bytes));
+  FillRandomly(tune.buffers());
+  return tune;
+}
+
 Status TuneFile::Fill(aio::Engine& engine, const StopRequested& stop) {
   const auto depth = static_cast<int>(std::min<uint64_t>(buffers_.size() / kFillBlock, 32));
   PENSTOCK_CHECK(depth > 0, "{} bytes of buffers", buffers_.size().value);

@@ -30,6 +30,10 @@ class TuneFile {
   /// free and needed bytes, kOutOfMemory.
   static Result<TuneFile> Create(const std::string& folder, Bytes size, Bytes buffer_bytes);
 
+  /// A file that is there, as it is, for a benchmark that shares it with another program; `direct`:
+  /// with O_DIRECT. Errors: of opening it; kOutOfMemory.
+  static Result<TuneFile> Open(const std::string& path, bool direct, Bytes buffer_bytes);
+
   /// Writes all of it and syncs. Errors: of the drive; kCancelled where `stop` said so.
   Status Fill(aio::Engine& engine, const StopRequested& stop);
 

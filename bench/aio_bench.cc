@@ -1,0 +1,82 @@
+// How fast is a drive with each engine, block size, queue depth and direction?
+//
+// Each iteration moves 64 MiB of an unnamed file of 1 GiB, written once, with O_DIRECT, so no page
+// cache is warm; its time is that of the transfers. Set PENSTOCK_BENCH_PATH to a folder on the
+// drive (default: the present one). Counters: CPU seconds of the process for each GB, and the
+// median and 99th percentile of a block's latency in the last iteration. The ceiling is the best
+// row; for a comparison with fio see bench/fio_ratio.py.
+#include <benchmark/benchmark.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "train/tune_probe.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr Bytes kFile = 1_GiB;
+constexpr Bytes kMoved = 64_MiB;
+
+/// Made and written at the first use, then shared by all.
+TuneFile& SharedFile() {
+  static TuneFile file = [] {
+    const char* folder = std::getenv("PENSTOCK_BENCH_PATH");
+    TuneFile made = TuneFile::Create(folder == nullptr ? "." : folder, kFile, kMoved).value();
+    const auto engine = aio::CreateEngine({}).value();
+    PENSTOCK_CHECK(made.Fill(*engine, [] { return false; }).ok());
+    return made;
+  }();
+  return file;
+}
+
+void Transfer(benchmark::State& state, aio::EngineKind engine, Direction direction) {
+  const TunePoint point = {
+      .engine = engine,
+      .block_size = Bytes{static_cast<uint64_t>(state.range(0)) << 10},
+      .queue_depth = static_cast<int>(state.range(1)),
+      .thread_count = engine == aio::EngineKind::kThreads ? static_cast<int>(state.range(1)) : 1};
+  Result<ProbeRig> rig = ProbeRig::Create(point, &SharedFile());
+  if (!rig.ok()) return state.SkipWithError(rig.error().message.c_str());
+  Probe last;
+  double cpu = 0;
+  for (auto _ : state) {
+    const Result<Probe> probe =
+        rig->Measure(direction, {.bytes = kMoved, .time = Seconds::max()}, [] { return false; });
+    if (!probe.ok()) return state.SkipWithError(probe.error().message.c_str());
+    last = *probe;
+    cpu += last.cpu_s_per_gb;
+    state.SetIterationTime(static_cast<double>(kMoved.value) / 1e9 / last.gbps);
+  }
+  const auto iterations = static_cast<double>(state.iterations());
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(kMoved.value));
+  state.counters["cpu_s_per_gb"] = cpu / iterations;
+  state.counters["median_us"] = last.median_us;
+  state.counters["p99_us"] = last.p99_us;
+}
+
+void Grid(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"block_kib", "depth"});
+  for (const int64_t block_kib : {64, 256, 1024, 4096}) {
+    for (const int64_t depth : {1, 8, 32}) {
+      if (Bytes{static_cast<uint64_t>(block_kib * depth) << 10} <= kMoved) {
+        bench->Args({block_kib, depth});
+      }
+    }
+  }
+  bench->UseManualTime()->Unit(benchmark::kMillisecond);
+}
+
+BENCHMARK_CAPTURE(Transfer, io_uring_read, aio::EngineKind::kUring, Direction::kRead)->Apply(Grid);
+BENCHMARK_CAPTURE(Transfer, io_uring_write, aio::EngineKind::kUring, Direction::kWrite)
+    ->Apply(Grid);
+BENCHMARK_CAPTURE(Transfer, libaio_read, aio::EngineKind::kLibaio, Direction::kRead)->Apply(Grid);
+BENCHMARK_CAPTURE(Transfer, libaio_write, aio::EngineKind::kLibaio, Direction::kWrite)->Apply(Grid);
+BENCHMARK_CAPTURE(Transfer, threads_read, aio::EngineKind::kThreads, Direction::kRead)->Apply(Grid);
+BENCHMARK_CAPTURE(Transfer, threads_write, aio::EngineKind::kThreads, Direction::kWrite)
+    ->Apply(Grid);
+
+}  // namespace
+}  // namespace penstock::train
+
+BENCHMARK_MAIN();

@@ -1,0 +1,75 @@
+// What does the I/O engine reach on this file? One run, for bench/fio_ratio.py to set beside fio.
+//
+//   aio_run --file F --operation read|write --size BYTES --engine io_uring|libaio|threads
+//           --block-size BYTES --queue-depth N --direct 0|1
+// Moves BYTES through the file from its start on, keeping N blocks in flight in registered memory
+// where the engine has it; the thread engine has N threads. Prints {"bytes", "seconds"} as JSON.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <string>
+
+#include "train/log.h"
+#include "train/tune_probe.h"
+
+namespace penstock::train {
+namespace {
+
+struct Arguments {
+  std::string file;
+  std::string operation;
+  std::string engine;
+  uint64_t size = 0;
+  uint64_t block_size = 0;
+  int queue_depth = 0;
+  bool direct = true;
+};
+
+Result<Probe> Run(const Arguments& arguments) {
+  const std::map<std::string, aio::EngineKind> kinds = {{"io_uring", aio::EngineKind::kUring},
+                                                        {"libaio", aio::EngineKind::kLibaio},
+                                                        {"threads", aio::EngineKind::kThreads}};
+  const aio::EngineKind kind = kinds.at(arguments.engine);
+  const TunePoint point = {
+      .engine = kind,
+      .block_size = Bytes{arguments.block_size},
+      .queue_depth = arguments.queue_depth,
+      .thread_count = kind == aio::EngineKind::kThreads ? arguments.queue_depth : 1};
+  PENSTOCK_ASSIGN(TuneFile file,
+                  TuneFile::Open(arguments.file, arguments.direct, point.in_flight()));
+  PENSTOCK_ASSIGN(ProbeRig rig, ProbeRig::Create(point, &file));
+  return rig.Measure(arguments.operation == "read" ? Direction::kRead : Direction::kWrite,
+                     {.bytes = Bytes{arguments.size}, .time = Seconds::max()},
+                     [] { return false; });
+}
+
+int Main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("One run of the I/O engine over a file");
+  app.add_option("--file", arguments.file)->required();
+  app.add_option("--operation", arguments.operation)
+      ->required()
+      ->check(CLI::IsMember({"read", "write"}));
+  app.add_option("--engine", arguments.engine)
+      ->required()
+      ->check(CLI::IsMember({"io_uring", "libaio", "threads"}));
+  app.add_option("--size", arguments.size)->required();
+  app.add_option("--block-size", arguments.block_size)->required();
+  app.add_option("--queue-depth", arguments.queue_depth)->required();
+  app.add_option("--direct", arguments.direct);
+  CLI11_PARSE(app, argc, argv);
+  const Result<Probe> probe = Run(arguments);
+  if (!probe.ok()) {
+    fmt::print(stderr, "aio_run: error: {}\n", probe.error().message);
+    return ExitCode(probe.error().code);
+  }
+  fmt::print("{{\"bytes\": {}, \"seconds\": {}}}\n", arguments.size,
+             static_cast<double>(arguments.size) / 1e9 / probe->gbps);
+  return 0;
+}
+
+}  // namespace
+}  // namespace penstock::train
+
+int main(int argc, char** argv) { return penstock::train::Main(argc, argv); }
