@@ -47,6 +47,15 @@ class CleanTest(harness.PenstockTest):
         self.assertEqual(os.listdir(self.nvme), [os.path.basename(harness.state_path(other))])
         self.assertEqual(harness.penstock("inspect", other).code, 0)
 
+    def test_a_state_over_two_drives_goes_from_both(self):
+        drives = [self.make_folder("drive0"), self.make_folder("drive1")]
+        self.run_folder = self.trained(make_config(param="nvme", optimizer="nvme",
+                                                   nvme_path=drives), steps=1)
+        self.assertEqual([len(os.listdir(drive)) for drive in drives], [1, 1])
+        self.clean("--yes")
+        self.assertEqual([os.listdir(drive) for drive in drives], [[], []])
+        self.assertFalse(os.path.exists(self.run_folder))
+
     def test_a_state_in_the_folder_goes_too(self):
         self.run_folder = self.trained(make_config(param="cpu", optimizer="cpu"), steps=1)
         self.assertIn(".state", self.clean())

@@ -19,11 +19,14 @@ class CompareTest(harness.PenstockTest):
             self.assertIn(fragment, outcome.stdout)
         return outcome.stdout
 
-    def test_placements_and_tile_sizes_leave_every_state_equal(self):
+    def test_placements_tile_sizes_and_drives_leave_every_state_equal(self):
         run = self.trained(self.config(), steps=4)
         tiles = self.trained(self.config(penstock={"tile_elements": 4096}), steps=4)
         host = self.trained(make_config(dtype="bf16", param="cpu", optimizer="cpu"), steps=4)
-        for other in (tiles, host):
+        drives = self.trained(make_config(
+            dtype="bf16", param="nvme", optimizer="nvme",
+            nvme_path=[self.make_folder("drive0"), self.make_folder("drive1")]), steps=4)
+        for other in (tiles, host, drives):
             self.assert_equal_bits(run, other)
             self.assertIn("exp_avg_sq", self.compare(run, other).stdout)
 
