@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -25,6 +27,12 @@ Result<aio::File> OpenFile(const StatePathOptions& options) {
     UniqueFd fd(::memfd_create("penstock-state", MFD_CLOEXEC));
     if (!fd.valid()) return ErrnoError(errno, "creating a simulated drive in memory");
     return aio::File::Adopt(std::move(fd), "simulated drive", kFormatAlignment);
+  }
+  std::error_code ignored;
+  if (!std::filesystem::exists(options.folder, ignored)) {
+    return MakeError(ErrorCode::kNotFound,
+                     "there is no folder {} for the state; create it or name another",
+                     options.folder);
   }
   const std::string path = fmt::format("{}/{}", options.folder, options.name);
   aio::File::OpenOptions open{.create = true, .writable = true, .direct = true};

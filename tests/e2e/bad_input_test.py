@@ -170,7 +170,8 @@ class NvmePathTest(RefusalTest):
         return make_config(param="nvme", optimizer="nvme", nvme_path=path)
 
     def test_missing(self):
-        self.assert_refused(3, "no_such_folder", config=self.nvme(self.path("no_such_folder")))
+        self.assert_refused(3, "there is no folder", "no_such_folder", "create it",
+                            config=self.nvme(self.path("no_such_folder")))
 
     def test_read_only(self):
         folder = self.make_folder("read_only")
