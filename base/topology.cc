@@ -70,7 +70,7 @@ Result<Topology> ReadTopology(const std::string& xml) {
   for (hwloc_obj_t device = hwloc_get_next_osdev(raw, nullptr); device != nullptr;
        device = hwloc_get_next_osdev(raw, device)) {
     if (device->attr->osdev.type != HWLOC_OBJ_OSDEV_BLOCK) continue;
-    const hwloc_obj_t parent = hwloc_get_non_io_ancestor_obj(raw, device);
+    hwloc_obj* const parent = hwloc_get_non_io_ancestor_obj(raw, device);
     topology.devices.push_back(
         {.name = device->name, .nodes = Members(parent->nodeset), .cpus = Members(parent->cpuset)});
   }

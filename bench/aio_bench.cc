@@ -21,7 +21,8 @@ constexpr Bytes kMoved = 64_MiB;
 /// Made and written at the first use, then shared by all.
 TuneFile& SharedFile() {
   static TuneFile file = [] {
-    const char* folder = std::getenv("PENSTOCK_BENCH_PATH");
+    // Nothing here changes the environment.
+    const char* folder = std::getenv("PENSTOCK_BENCH_PATH");  // NOLINT(concurrency-mt-unsafe)
     TuneFile made = TuneFile::Create(folder == nullptr ? "." : folder, kFile, kMoved).value();
     const auto engine = aio::CreateEngine({}).value();
     PENSTOCK_CHECK(made.Fill(*engine, [] { return false; }).ok());

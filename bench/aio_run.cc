@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
 #include <map>
 #include <string>
 
@@ -72,4 +74,11 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace penstock::train
 
-int main(int argc, char** argv) { return penstock::train::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return penstock::train::Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "aio_run: error: %s\n", error.what());
+    return 3;
+  }
+}
