@@ -59,7 +59,7 @@ struct Layout {
   const ModuleLayout& module(ModuleId id) const { return modules[Index(id)]; }
   const TileLayout& tile(TileId id) const { return tiles[Index(id)]; }
   /// The tile that holds an element of the module's flat index.
-  TileId TileAt(ModuleId module, uint64_t element) const;
+  TileId TileAt(ModuleId id, uint64_t element) const;
   uint64_t elements() const;      ///< with padding
   uint64_t largest_tile() const;  ///< elements of the largest tile
 
