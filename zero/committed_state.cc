@@ -11,7 +11,6 @@
 namespace penstock::zero {
 namespace {
 
-using offload::Index;
 using offload::StateReader;
 using offload::TileId;
 
