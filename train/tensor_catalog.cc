@@ -60,8 +60,9 @@ Status TensorCatalog::CheckIndex(const SafetensorsIndex& index) const {
   std::set<std::string, std::less<>> named;
   for (const auto& [tensor, path] : index.file_of) named.insert(path);
   for (const auto& [tensor, path] : index.file_of) {
-    const auto file = std::find_if(files_.begin(), files_.end(),
-                                   [&name = path](const auto& each) { return each.path() == name; });
+    const auto file = std::find_if(files_.begin(), files_.end(), [&name = path](const auto& each) {
+      return each.path() == name;
+    });
     PENSTOCK_CHECK(file != files_.end(), "{}", path);
     if (file->entries().contains(tensor)) continue;
     return MakeError(ErrorCode::kInvalidArgument,

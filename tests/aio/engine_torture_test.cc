@@ -18,7 +18,7 @@ constexpr size_t kRun = 8 * kPage;      // of the file; two requests never share
 constexpr size_t kSlot = kRun + kPage;  // of memory, so that any address is possible
 
 size_t RequestCount() {
-  const char* wanted = std::getenv("PENSTOCK_TORTURE_REQUESTS");
+  const char* wanted = std::getenv("PENSTOCK_TORTURE_REQUESTS");  // NOLINT(concurrency-mt-unsafe)
   return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 3'000;
 }
 
