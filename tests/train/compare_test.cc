@@ -14,7 +14,6 @@ namespace {
 using offload::ParameterGroup;
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
 using zero::StateKind;
 
 /// A run in memory whose every tile has `tile` elements; counts how often a tile is read anew.
