@@ -64,18 +64,18 @@ class WatchedEngine final : public aio::Engine {
 
   aio::Ticket Submit(aio::Request request) override {
     {
-      const std::lock_guard lock(mutex_);
-      ++in_flight_;
-      most_ = std::max(most_, in_flight_);
-      submitted_.emplace_back(request.operation, request.offset.value);
-      if (request.buffer.size() != 64 * 1024) ++odd_sizes_;
+      const std::lock_guard lock(mutex);
+      ++in_flight;
+      most = std::max(most, in_flight);
+      submitted.emplace_back(request.operation, request.offset.value);
+      if (request.buffer.size() != 64 * 1024) ++odd_sizes;
     }
     auto inner = std::move(request.on_complete);
     request.on_complete = [this, inner](const Status& status) {
       // The next one is submitted inside; this one is over by then.
       {
-        const std::lock_guard lock(mutex_);
-        --in_flight_;
+        const std::lock_guard lock(mutex);
+        --in_flight;
       }
       inner(status);
     };
@@ -91,11 +91,11 @@ class WatchedEngine final : public aio::Engine {
   aio::EngineStats stats() const override { return base_->stats(); }
   const std::string& name() const override { return base_->name(); }
 
-  std::mutex mutex_;
-  int in_flight_ = 0;
-  int most_ = 0;
-  int odd_sizes_ = 0;
-  std::vector<std::pair<aio::Operation, uint64_t>> submitted_;
+  std::mutex mutex;
+  int in_flight = 0;
+  int most = 0;
+  int odd_sizes = 0;
+  std::vector<std::pair<aio::Operation, uint64_t>> submitted;
 
  private:
   std::unique_ptr<aio::Engine> base_;
@@ -158,18 +158,18 @@ TEST_F(TuneMeasure, LoopKeepsExactlyTheDepthInFlight) {
   ASSERT_TRUE(outcome.ok()) << outcome.error().message;
   EXPECT_EQ(outcome->moved, 16_MiB);
   EXPECT_EQ(outcome->latencies_us.size(), 256U);
-  EXPECT_EQ(engine.most_, 8);
-  EXPECT_EQ(engine.odd_sizes_, 0);
-  EXPECT_EQ(engine.in_flight_, 0);
+  EXPECT_EQ(engine.most, 8);
+  EXPECT_EQ(engine.odd_sizes, 0);
+  EXPECT_EQ(engine.in_flight, 0);
 }
 
 TEST_F(TuneMeasure, LoopGoesThroughTheFileInOrderAndGoesOnWhereItEnded) {
   WatchedEngine engine(Threads());
   ASSERT_TRUE(ClosedLoop(LoopOf(&engine, &*file_, Direction::kRead, 1, 3_MiB)).Run().ok());
   ASSERT_TRUE(ClosedLoop(LoopOf(&engine, &*file_, Direction::kRead, 1, 3_MiB)).Run().ok());
-  ASSERT_EQ(engine.submitted_.size(), 96U);
+  ASSERT_EQ(engine.submitted.size(), 96U);
   for (size_t i = 0; i < 96; ++i) {
-    EXPECT_EQ(engine.submitted_[i].second, i % 64 * 64 * 1024) << i;
+    EXPECT_EQ(engine.submitted[i].second, i % 64 * 64 * 1024) << i;
   }
   EXPECT_EQ(file_->written, 0_B);
 }
@@ -178,12 +178,12 @@ TEST_F(TuneMeasure, BothDirectionsMoveEqualBytesInHalvesThatDoNotMeet) {
   WatchedEngine engine(Threads());
   ASSERT_TRUE(ClosedLoop(LoopOf(&engine, &*file_, Direction::kBoth, 4, 8_MiB)).Run().ok());
   size_t reads = 0;
-  for (const auto& [operation, offset] : engine.submitted_) {
+  for (const auto& [operation, offset] : engine.submitted) {
     const bool read = operation == aio::Operation::kRead;
     reads += read ? 1 : 0;
     EXPECT_EQ(offset < 2 * 1024 * 1024, read);
   }
-  EXPECT_EQ(reads * 2, engine.submitted_.size());
+  EXPECT_EQ(reads * 2, engine.submitted.size());
   EXPECT_EQ(file_->written, 4_MiB);
 }
 
