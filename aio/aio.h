@@ -115,11 +115,11 @@ Status WaitAll(std::span<const Ticket> tickets);
 
 /// Sums since the engine was made; bytes and blocks count what completed successfully.
 struct EngineStats {
-  uint64_t syncs = 0;  ///< that succeeded; not among the blocks
   uint64_t read_bytes = 0;
   uint64_t write_bytes = 0;
   uint64_t requests = 0;
   uint64_t blocks = 0;
+  uint64_t syncs = 0;          ///< that succeeded; not among the blocks
   uint64_t retries = 0;        ///< blocks submitted again after EINTR or EAGAIN
   uint64_t continuations = 0;  ///< blocks submitted again after a short transfer
   uint64_t errors = 0;         ///< requests that failed

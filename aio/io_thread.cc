@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 
 #include <csignal>
-#include <system_error>
 
 namespace penstock::aio {
 
@@ -31,7 +30,7 @@ Status BindToCpus(const std::vector<int>& cpus) {
   return MakeError(ErrorCode::kInvalidArgument,
                    "binding the I/O threads to the CPUs {}: {}; none of them is online and allowed "
                    "here (see Cpus_allowed_list in /proc/self/status)",
-                   fmt::join(cpus, ","), std::generic_category().message(error_number));
+                   fmt::join(cpus, ","), ErrnoText(error_number));
 }
 
 }  // namespace penstock::aio

@@ -6,15 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <thread>
 
 #include "base/check.h"
 
 namespace penstock::aio {
 namespace {
-
-std::string ErrorText(int error_number) { return std::generic_category().message(error_number); }
 
 const char* Reason(int error_number) {
   switch (error_number) {
@@ -59,7 +56,7 @@ Status LibaioDrive::SetUp() {
   const int result = io_setup(static_cast<int>(events_.size()), &context_);
   if (result < 0) {
     return MakeError(ErrorCode::kUnavailable, "libaio: {}: {}", Reason(-result),
-                     ErrorText(-result));
+                     ErrnoText(-result));
   }
   wake_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_fd_.valid()) return ErrnoError(errno, "libaio: making an eventfd");
@@ -80,7 +77,7 @@ Status LibaioDrive::AwaitWakeups() {
   if (result == 1) return {};
   return MakeError(ErrorCode::kUnavailable,
                    "libaio: this kernel cannot poll in a context (that came with 4.18): {}",
-                   ErrorText(-result));
+                   ErrnoText(-result));
 }
 
 void LibaioDrive::Submit(const BlockOperation& block) {
@@ -126,12 +123,13 @@ void LibaioDrive::Reap(size_t at_least, std::vector<BlockResult>& results) {
 void LibaioDrive::Collect(size_t at_least, std::vector<BlockResult>& results) {
   const int count = io_getevents(context_, static_cast<long>(at_least),
                                  static_cast<long>(events_.size()), events_.data(), nullptr);
-  PENSTOCK_CHECK(count >= 0 || count == -EINTR, "io_getevents: {}", ErrorText(-count));
+  PENSTOCK_CHECK(count >= 0 || count == -EINTR, "io_getevents: {}", ErrnoText(-count));
   for (int i = 0; i < count; ++i) {
     const io_event& event = events_[static_cast<size_t>(i)];
     if (event.obj == &wake_poll_) {
       eventfd_t wakeups = 0;
-      ::eventfd_read(wake_fd_.get(), &wakeups);
+      PENSTOCK_CHECK(::eventfd_read(wake_fd_.get(), &wakeups) == 0, "reading from an eventfd: {}",
+                     ErrnoText(errno));
       const Status waiting = AwaitWakeups();
       PENSTOCK_CHECK(waiting.ok(), "{}", waiting.error().message);
     } else {
@@ -144,7 +142,7 @@ void LibaioDrive::Collect(size_t at_least, std::vector<BlockResult>& results) {
 
 void LibaioDrive::Wake() {
   const int result = ::eventfd_write(wake_fd_.get(), 1);
-  PENSTOCK_CHECK(result == 0, "writing to an eventfd: {}", ErrorText(errno));
+  PENSTOCK_CHECK(result == 0, "writing to an eventfd: {}", ErrnoText(errno));
 }
 
 }  // namespace penstock::aio

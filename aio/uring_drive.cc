@@ -9,7 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -40,8 +39,6 @@ int MakeRing(const UringDrive::Options& options, unsigned flags, io_uring* ring)
   // One entry more than blocks: the read of the eventfd.
   return io_uring_queue_init_params(static_cast<unsigned>(options.queue_depth) + 1, ring, &params);
 }
-
-std::string ErrorText(int error_number) { return std::generic_category().message(error_number); }
 
 const char* Reason(int error_number) {
   switch (error_number) {
@@ -90,7 +87,7 @@ Status UringDrive::SetUp(const Options& options) {
   if (result < 0) {
     return MakeError(ErrorCode::kUnavailable, "io_uring{}{}: {}: {}",
                      options.sqpoll ? " with sqpoll" : "", options.iopoll ? " with iopoll" : "",
-                     Reason(-result), ErrorText(-result));
+                     Reason(-result), ErrnoText(-result));
   }
   ring_exists_ = true;
   PENSTOCK_TRY(CheckOperations());
@@ -139,7 +136,7 @@ void UringDrive::AwaitWakeup() {
   if (::poll(&waiting, 1, -1) <= 0) return;
   const ssize_t count = ::read(wake_fd_.get(), &wakeups_, sizeof(wakeups_));
   PENSTOCK_CHECK(count == sizeof(wakeups_) || errno == EINTR, "reading from an eventfd: {}",
-                 ErrorText(errno));
+                 ErrnoText(errno));
 }
 
 void UringDrive::Submit(const BlockOperation& block) {
@@ -170,7 +167,7 @@ void UringDrive::SubmitAndWait(unsigned at_least) {
   // goes with the next call. Anything else means that the ring itself is broken, with buffers in
   // it.
   PENSTOCK_CHECK(result == -EINTR || result == -EAGAIN || result == -EBUSY, "io_uring_enter: {}",
-                 ErrorText(-result));
+                 ErrnoText(-result));
   std::this_thread::yield();
 }
 
@@ -209,7 +206,7 @@ void UringDrive::Wake() {
   do {
     written = ::write(wake_fd_.get(), &one, sizeof(one));
   } while (written < 0 && errno == EINTR);
-  PENSTOCK_CHECK(written == sizeof(one), "writing to an eventfd: {}", ErrorText(errno));
+  PENSTOCK_CHECK(written == sizeof(one), "writing to an eventfd: {}", ErrnoText(errno));
 }
 
 Result<std::string> UringDrive::RegisterBuffers(std::span<const std::span<std::byte>> memory) {

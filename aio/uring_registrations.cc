@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <functional>
-#include <system_error>
 
 #include "base/check.h"
 
@@ -42,7 +41,7 @@ Error CannotPin(Bytes size, int error_number) {
                        limit.rlim_cur != RLIM_INFINITY;
   if (!limited) {
     return MakeError(ErrorCode::kUnavailable, "registering {} with io_uring: {}", ToString(size),
-                     std::generic_category().message(error_number));
+                     ErrnoText(error_number));
   }
   return MakeError(ErrorCode::kUnavailable,
                    "registering {} with io_uring: the memlock limit of {} does not allow it; raise "
@@ -83,8 +82,7 @@ void UringRegistrations::RemoveFile(int fd) {
   if (!index) return;
   int none = kNoFile;
   const int result = io_uring_register_files_update(ring_, static_cast<unsigned>(*index), &none, 1);
-  PENSTOCK_CHECK(result == 1, "a registered file cannot be taken back: {}",
-                 std::generic_category().message(-result));
+  PENSTOCK_CHECK(result == 1, "a registered file cannot be taken back: {}", ErrnoText(-result));
   files_[static_cast<size_t>(*index)] = kNoFile;
 }
 

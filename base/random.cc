@@ -1,6 +1,8 @@
 #include "base/random.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numbers>
 #include <utility>
 
@@ -38,6 +40,15 @@ std::array<uint32_t, 4> Philox(uint64_t key, uint64_t stream, uint64_t index) {
     key1 += kWeyl1;
   }
   return c;
+}
+
+void FillRandom(uint64_t key, std::span<std::byte> bytes) {
+  for (uint64_t block = 0; !bytes.empty(); ++block) {
+    const auto bits = Philox(key, 0, block);
+    const size_t count = std::min(sizeof(bits), bytes.size());
+    std::memcpy(bytes.data(), bits.data(), count);
+    bytes = bytes.subspan(count);
+  }
 }
 
 float StandardNormal(uint64_t key, uint64_t stream, uint64_t index) {

@@ -28,8 +28,10 @@ ErrorCode CodeOf(int error_number) {
 
 }  // namespace
 
+std::string ErrnoText(int error_number) { return std::generic_category().message(error_number); }
+
 Error ErrnoError(int error_number, const std::string& what) {
-  return Error{CodeOf(error_number), what + ": " + std::generic_category().message(error_number)};
+  return Error{CodeOf(error_number), what + ": " + ErrnoText(error_number)};
 }
 
 }  // namespace penstock

@@ -32,11 +32,8 @@ TuneFile& SharedFile() {
 }
 
 void Transfer(benchmark::State& state, aio::EngineKind engine, Direction direction) {
-  const TunePoint point = {
-      .engine = engine,
-      .block_size = Bytes{static_cast<uint64_t>(state.range(0)) << 10},
-      .queue_depth = static_cast<int>(state.range(1)),
-      .thread_count = engine == aio::EngineKind::kThreads ? static_cast<int>(state.range(1)) : 1};
+  const TunePoint point = MakePoint(engine, Bytes{static_cast<uint64_t>(state.range(0)) << 10},
+                                    static_cast<int>(state.range(1)));
   Result<ProbeRig> rig = ProbeRig::Create(point, &SharedFile());
   if (!rig.ok()) return state.SkipWithError(rig.error().message.c_str());
   Probe last;

@@ -1,9 +1,9 @@
 // What does the I/O engine reach on this file? One run, for bench/fio_ratio.py to set beside fio.
 //
 //   aio_run --file F --operation read|write --size BYTES --engine io_uring|libaio|threads
-//           --block-size BYTES --queue-depth N --direct 0|1
+//           --block-size BYTES --queue-depth N --thread-count N --direct 0|1
 // Moves BYTES through the file from its start on, keeping N blocks in flight in registered memory
-// where the engine has it; the thread engine has N threads. Prints {"bytes", "seconds"} as JSON.
+// where the engine has it. Prints {"gbps", "cpu_s_per_gb"} as JSON.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +25,7 @@ struct Arguments {
   uint64_t size = 0;
   uint64_t block_size = 0;
   int queue_depth = 0;
+  int thread_count = 1;
   bool direct = true;
 };
 
@@ -32,12 +33,10 @@ Result<Probe> Run(const Arguments& arguments) {
   const std::map<std::string, aio::EngineKind> kinds = {{"io_uring", aio::EngineKind::kUring},
                                                         {"libaio", aio::EngineKind::kLibaio},
                                                         {"threads", aio::EngineKind::kThreads}};
-  const aio::EngineKind kind = kinds.at(arguments.engine);
-  const TunePoint point = {
-      .engine = kind,
-      .block_size = Bytes{arguments.block_size},
-      .queue_depth = arguments.queue_depth,
-      .thread_count = kind == aio::EngineKind::kThreads ? arguments.queue_depth : 1};
+  const TunePoint point = {.engine = kinds.at(arguments.engine),
+                           .block_size = Bytes{arguments.block_size},
+                           .queue_depth = arguments.queue_depth,
+                           .thread_count = arguments.thread_count};
   PENSTOCK_ASSIGN(TuneFile file,
                   TuneFile::Open(arguments.file, arguments.direct, point.in_flight()));
   PENSTOCK_ASSIGN(ProbeRig rig, ProbeRig::Create(point, &file));
@@ -59,6 +58,7 @@ int Main(int argc, char** argv) {
   app.add_option("--size", arguments.size)->required();
   app.add_option("--block-size", arguments.block_size)->required();
   app.add_option("--queue-depth", arguments.queue_depth)->required();
+  app.add_option("--thread-count", arguments.thread_count);
   app.add_option("--direct", arguments.direct);
   CLI11_PARSE(app, argc, argv);
   const Result<Probe> probe = Run(arguments);
@@ -66,8 +66,7 @@ int Main(int argc, char** argv) {
     fmt::print(stderr, "aio_run: error: {}\n", probe.error().message);
     return ExitCode(probe.error().code);
   }
-  fmt::print("{{\"bytes\": {}, \"seconds\": {}}}\n", arguments.size,
-             static_cast<double>(arguments.size) / 1e9 / probe->gbps);
+  fmt::print("{{\"gbps\": {}, \"cpu_s_per_gb\": {}}}\n", probe->gbps, probe->cpu_s_per_gb);
   return 0;
 }
 

@@ -6,11 +6,22 @@ each case the medians of both, the median of the pairs' ratios of throughput and
 and from where to where they range. A drive that is throttled after a burst makes the range wide: keep
 the pairs short (--size) and look at it.
 
-    bench/fio_ratio.py AIO_RUN FOLDER [--size 512MiB] [--pairs 9] [--case ENGINE,BLOCK,DEPTH ...] [--buffered]
+    bench/fio_ratio.py AIO_RUN FOLDER [--size 2GiB] [--pairs 9] [--case ENGINE,BLOCK,DEPTH ...]
+                       [--buffered] [--fio-pages huge|small]
 
 FOLDER: a folder on the drive to measure. --buffered: without O_DIRECT, as tmpfs needs it. A case is,
-say, io_uring,1MiB,32; the thread engine has DEPTH threads, as fio's psync has DEPTH jobs. Needs fio;
-otherwise the standard library only.
+say, io_uring,1MiB,32; the thread engine has DEPTH threads, as fio's psync has DEPTH jobs, and as many
+blocks more in its queue. Needs fio; otherwise the standard library only.
+
+Both do the same: registered file and buffers with io_uring, buffers in huge pages (which alone can
+double the speed of large blocks: fewer segments a request), data that stays as it is between writes.
+Huge pages of fio's must be reserved first (sysctl vm.nr_hugepages=...); --fio-pages small shows fio
+as it comes.
+
+CPU seconds leave out starting and filling buffers. Ours are the process's CPU clock around the loop,
+the kernel's workers among them. With O_DIRECT fio's are its own figures. Those count its jobs alone,
+so with --buffered, where the kernel's workers copy, they are the CPU seconds of all of fio less the
+median of what it needs for one block of each buffer.
 """
 import argparse
 import json
@@ -31,7 +42,7 @@ def parse_size(text):
 
 
 def run(command):
-    """Its output, and the CPU seconds of it with all its threads and children."""
+    """What it printed, and the CPU seconds of it with all its threads and children."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         output = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
@@ -41,19 +52,27 @@ def run(command):
     return json.loads(output), usage.ru_utime + usage.ru_stime
 
 
-def run_ours(program, case, operation, file, size, direct):
+def run_ours(case, operation, file, size, arguments):
+    """GB/s, and CPU seconds per GB."""
     engine, block, depth = case
-    result, cpu = run([program, "--file", file, "--operation", operation, "--size", str(size),
-                       "--engine", engine, "--block-size", str(block), "--queue-depth", str(depth),
-                       "--direct", str(int(direct))])
-    return result["bytes"] / result["seconds"] / 1e9, cpu
+    threads = engine == "threads"
+    result, _ = run([arguments.program, "--file", file, "--operation", operation, "--size", str(size),
+                       "--engine", engine, "--block-size", str(block),
+                       "--queue-depth", str(2 * depth if threads else depth),
+                       "--thread-count", str(depth if threads else 1),
+                       "--direct", str(int(not arguments.buffered))])
+    return result["gbps"], result["cpu_s_per_gb"]
 
 
-def run_fio(case, operation, file, size, direct):
+def run_fio(case, operation, file, size, arguments):
+    """GB/s, its own figure of CPU seconds per GB, and all its CPU seconds."""
     engine, block, depth = case
     command = ["fio", "--name=ratio", f"--filename={file}", f"--rw={operation}", f"--bs={block}",
-               f"--direct={int(direct)}", f"--ioengine={FIO_ENGINES[engine]}", "--fallocate=none",
-               "--overwrite=1", "--invalidate=0", "--group_reporting", "--output-format=json"]
+               f"--direct={int(not arguments.buffered)}", f"--ioengine={FIO_ENGINES[engine]}",
+               "--fallocate=none", "--overwrite=1", "--invalidate=0", "--scramble_buffers=0",
+               "--group_reporting", "--output-format=json"]
+    if arguments.fio_pages == "huge":
+        command.append("--mem=mmaphuge")
     if engine == "threads":
         share = size // depth
         command += ["--iodepth=1", f"--numjobs={depth}", f"--size={share}", f"--offset_increment={share}"]
@@ -62,54 +81,59 @@ def run_fio(case, operation, file, size, direct):
     if engine == "io_uring":
         command += ["--fixedbufs=1", "--registerfiles=1"]
     result, cpu = run(command)
-    return result["jobs"][0][operation]["bw_bytes"] / 1e9, cpu
-
-
-def measure(runner, size, least):
-    """GB/s of a run, and CPU s/GB from its difference to a run of the `least` bytes: so what a
-    program spends on starting and on filling its buffers does not count."""
-    speed, cpu = runner(size)
-    _, cpu_least = runner(least)
-    return speed, (cpu - cpu_least) / (size - least) * 1e9
+    job = result["jobs"][0]
+    own = (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1e3 / (size / 1e9)
+    return job[operation]["bw_bytes"] / 1e9, own, cpu
 
 
 def spread(values):
     return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
-def compare(arguments, case, operation, file, direct):
-    engine, block, depth = case
-    least = block * depth
-    if arguments.size < 4 * least:
-        raise SystemExit(f"--size must be at least four times {block} x {depth}")
-    runners = {
-        "ours": lambda size: run_ours(arguments.program, case, operation, file, size, direct),
-        "fio": lambda size: run_fio(case, operation, file, size, direct)}
-    pairs = []
+def compare(case, operation, file, arguments):
+    _, block, depth = case
+    size, least = arguments.size, 2 * block * depth
+    if size < 4 * least:
+        raise SystemExit(f"--size must be at least eight times {block} x {depth}")
+    speeds, costs, least_cpu = {"ours": [], "fio": []}, {"ours": [], "fio": []}, []
+
+    def measure_ours():
+        speed, cost = run_ours(case, operation, file, size, arguments)
+        speeds["ours"].append(speed)
+        costs["ours"].append(cost)
+
+    def measure_fio():
+        speed, own, cpu = run_fio(case, operation, file, size, arguments)
+        speeds["fio"].append(speed)
+        costs["fio"].append(cpu if arguments.buffered else own)
+        if arguments.buffered:
+            least_cpu.append(run_fio(case, operation, file, least, arguments)[2])
+
     for pair in range(arguments.pairs):
-        order = ("ours", "fio") if pair % 2 == 0 else ("fio", "ours")
-        pairs.append({name: measure(runners[name], arguments.size, least) for name in order})
+        for runner in (measure_ours, measure_fio) if pair % 2 == 0 else (measure_fio, measure_ours):
+            runner()
+    if arguments.buffered:
+        start = statistics.median(least_cpu)
+        costs["fio"] = [(cpu - start) / ((size - least) / 1e9) for cpu in costs["fio"]]
 
-    def median(name, index):
-        return statistics.median(pair[name][index] for pair in pairs)
+    def both(values):
+        ratios = [ours / fio for ours, fio in zip(values["ours"], values["fio"])]
+        return (f"{statistics.median(values['ours']):.4f} against {statistics.median(values['fio']):.4f}, "
+                f"ratio {spread(ratios)}")
 
-    def ratios(index):
-        return spread([pair["ours"][index] / pair["fio"][index] for pair in pairs])
-
-    print(f"{engine} {operation} {block >> 10} KiB x {depth}: "
-          f"GB/s {median('ours', 0):.3f} against {median('fio', 0):.3f}, ratio {ratios(0)}; "
-          f"CPU s/GB {median('ours', 1):.4f} against {median('fio', 1):.4f}, ratio {ratios(1)}",
-          flush=True)
+    print(f"{case[0]} {operation} {block >> 10} KiB x {depth}: GB/s {both(speeds)}; "
+          f"CPU s/GB {both(costs)}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("folder")
-    parser.add_argument("--size", type=parse_size, default="512MiB")
+    parser.add_argument("--size", type=parse_size, default="2GiB")
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--case", action="append")
     parser.add_argument("--buffered", action="store_true")
+    parser.add_argument("--fio-pages", choices=["huge", "small"], default="huge")
     arguments = parser.parse_args()
     cases = arguments.case or ["io_uring,1MiB,32", "libaio,1MiB,32", "threads,1MiB,4"]
     file = os.path.join(arguments.folder, f"fio_ratio.{os.getpid()}")
@@ -121,13 +145,13 @@ def main():
             out.flush()
             os.fsync(out.fileno())
         print(f"{arguments.pairs} pairs of {arguments.size >> 20} MiB in {arguments.folder}, "
-              f"{'buffered' if arguments.buffered else 'O_DIRECT'}; ratios are ours over fio's: "
+              f"{'buffered' if arguments.buffered else 'O_DIRECT'}, fio in {arguments.fio_pages} pages; "
+              "ratios are ours over fio's: "
               "median (least to most)")
         for text in cases:
             engine, block, depth = text.split(",")
             for operation in ("read", "write"):
-                compare(arguments, (engine, parse_size(block), int(depth)), operation, file,
-                        not arguments.buffered)
+                compare((engine, parse_size(block), int(depth)), operation, file, arguments)
     finally:
         if os.path.exists(file):
             os.unlink(file)

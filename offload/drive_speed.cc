@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <random>
 #include <vector>
 
 #include "base/check.h"
 #include "base/mapping.h"
+#include "base/random.h"
 
 namespace penstock::offload {
 namespace {
@@ -16,16 +15,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr Bytes kPiece = 4_MiB;
 constexpr size_t kPiecesInFlight = 4;
+constexpr uint64_t kDataSeed = 1;
 constexpr auto kPatience = std::chrono::milliseconds(300);
-
-/// Bytes that neither the drive nor a file system below can make smaller.
-void FillRandom(const Mapping& memory) {
-  std::mt19937_64 random(1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): any bytes do
-  for (uint64_t at = 0; at < memory.size().value; at += sizeof(uint64_t)) {
-    const uint64_t value = random();
-    std::memcpy(memory.data() + at, &value, sizeof(value));
-  }
-}
 
 /// One direction, piece after piece, a few of them in flight.
 class TimedPass {
@@ -71,7 +62,7 @@ class TimedPass {
 Result<double> MeasureSpeed(aio::Engine& engine, const aio::File& file, Bytes size) {
   PENSTOCK_CHECK(size.value > 0);
   PENSTOCK_ASSIGN(const Mapping memory, Mapping::Create(kPiece * kPiecesInFlight));
-  FillRandom(memory);
+  FillRandom(kDataSeed, {memory.data(), memory.size().value});
   TimedPass pass(engine, file, memory);
   Bytes written;
   Bytes read;

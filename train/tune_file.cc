@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -15,13 +14,6 @@ namespace {
 
 constexpr uint64_t kDataSeed = 2;
 constexpr Bytes kFillBlock = 1_MiB;
-
-void FillRandomly(std::span<std::byte> bytes) {
-  for (size_t at = 0; at < bytes.size(); at += sizeof(uint32_t) * 4) {
-    const auto bits = Philox(kDataSeed, 0, at);
-    std::memcpy(bytes.data() + at, bits.data(), std::min(sizeof(bits), bytes.size() - at));
-  }
-}
 
 Result<aio::File> CreateUnnamed(const std::string& folder) {
   std::error_code ignored;
@@ -47,7 +39,7 @@ Result<TuneFile> TuneFile::Create(const std::string& folder, Bytes size, Bytes b
   PENSTOCK_ASSIGN(tune.file_, CreateUnnamed(folder));
   PENSTOCK_TRY(tune.file_.Allocate(size));
   PENSTOCK_ASSIGN(tune.buffers_, Mapping::Create(buffer_bytes));
-  FillRandomly(tune.buffers());
+  FillRandom(kDataSeed, tune.buffers());
   return tune;
 }
 
@@ -56,7 +48,7 @@ Result<TuneFile> TuneFile::Open(const std::string& path, bool direct, Bytes buff
   PENSTOCK_ASSIGN(tune.file_, aio::File::Open(path, {.writable = true, .direct = direct}));
   PENSTOCK_ASSIGN(tune.size_, tune.file_.Size());
   PENSTOCK_ASSIGN(tune.buffers_, Mapping::Create(buffer_bytes));
-  FillRandomly(tune.buffers());
+  FillRandom(kDataSeed, tune.buffers());
   return tune;
 }
 

@@ -110,5 +110,21 @@ TEST(PermutationDeathTest, PositionsOutOfRangeAreABug) {
   EXPECT_DEATH(Permutation(1, 0, 0), "check failed");
 }
 
+TEST(FillRandom, IsTheSameBytesForAKeyWhateverTheLength) {
+  std::vector<std::byte> whole(100);
+  std::vector<std::byte> part(37);
+  std::vector<std::byte> other(100);
+  FillRandom(1, whole);
+  FillRandom(1, part);
+  FillRandom(2, other);
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin()));
+  EXPECT_NE(whole, other);
+  // No 16 bytes stand twice.
+  for (size_t at = 16; at + 16 <= whole.size(); at += 16) {
+    EXPECT_FALSE(
+        std::equal(whole.begin(), whole.begin() + 16, whole.begin() + static_cast<ptrdiff_t>(at)));
+  }
+}
+
 }  // namespace
 }  // namespace penstock
