@@ -192,6 +192,7 @@ struct FaultPlan {
   bool lose_unsynced = false;
   /// With lose_unsynced: that end comes with this block; it and all after it fail with EIO.
   std::optional<uint64_t> crash_at_block;
+  std::optional<uint64_t> crash_at_sync;  ///< the same, counting syncs alone
 };
 
 enum class Registration : uint8_t { kAuto, kOn, kOff };

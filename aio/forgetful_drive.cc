@@ -35,6 +35,7 @@ ForgetfulDrive::ForgetfulDrive(std::unique_ptr<Drive> base, const FaultPlan& pla
     : base_(std::move(base)),
       seed_(plan.seed),
       crash_at_block_(plan.crash_at_block),
+      crash_at_sync_(plan.crash_at_sync),
       in_base_(static_cast<size_t>(queue_depth)) {}
 
 ForgetfulDrive::~ForgetfulDrive() { Forget(); }
@@ -52,7 +53,7 @@ ForgetfulDrive::CachedFile* ForgetfulDrive::Find(int fd) {
 }
 
 void ForgetfulDrive::Submit(const BlockOperation& block) {
-  if (crash_at_block_ && blocks_++ == *crash_at_block_) {
+  if (CrashesAt(block)) {
     Forget();
     crashed_ = true;
   }
@@ -73,6 +74,12 @@ void ForgetfulDrive::Submit(const BlockOperation& block) {
   }
   in_base_[block.slot] = block;
   base_->Submit(block);
+}
+
+bool ForgetfulDrive::CrashesAt(const BlockOperation& block) {
+  const bool at_block = crash_at_block_ == blocks_++;
+  const bool at_sync = block.operation == Operation::kSync && crash_at_sync_ == syncs_++;
+  return at_block || at_sync;
 }
 
 int64_t ForgetfulDrive::Keep(const BlockOperation& block) {

@@ -29,7 +29,7 @@ namespace penstock::aio {
 
 class ForgetfulDrive final : public Drive {
  public:
-  /// Of the plan it uses seed and crash_at_block.
+  /// Of the plan it uses seed, crash_at_block and crash_at_sync.
   ForgetfulDrive(std::unique_ptr<Drive> base, const FaultPlan& plan, int queue_depth);
   ~ForgetfulDrive() override;
 
@@ -64,12 +64,16 @@ class ForgetfulDrive final : public Drive {
   int64_t Flush(int fd);
   /// The result of a read, with what the cache has put over what the base drive found.
   int64_t Overlay(const BlockOperation& read, int64_t result);
+  /// Whether this block is the one that the plan names.
+  bool CrashesAt(const BlockOperation& block);
   void Forget();
 
   const std::unique_ptr<Drive> base_;
   const uint64_t seed_;
   const std::optional<uint64_t> crash_at_block_;
+  const std::optional<uint64_t> crash_at_sync_;
   uint64_t blocks_ = 0;
+  uint64_t syncs_ = 0;
   uint64_t next_sequence_ = 0;
   uint64_t reported_ = 0;  ///< writes with a lower sequence were reported complete
   bool crashed_ = false;

@@ -29,6 +29,8 @@ struct TensorLayout {
   ParameterGroup group = ParameterGroup::kDecay;
   uint64_t offset = 0;  ///< first element, in the module's flat index
   uint64_t elements = 0;
+
+  bool operator==(const TensorLayout&) const = default;
 };
 
 struct ModuleLayout {
@@ -40,6 +42,7 @@ struct ModuleLayout {
 
   /// Indices of the tensors in the order of the flat index: who reads them so reads each tile once.
   std::vector<size_t> TensorsByOffset() const;
+  bool operator==(const ModuleLayout&) const = default;
 };
 
 struct TileLayout {
@@ -47,6 +50,8 @@ struct TileLayout {
   uint64_t begin = 0;     ///< first element, in the module's flat index: a multiple of a block
   uint64_t elements = 0;  ///< a multiple of a block
   ParameterGroup group = ParameterGroup::kDecay;
+
+  bool operator==(const TileLayout&) const = default;
 };
 
 struct Layout {
@@ -71,6 +76,8 @@ struct Layout {
     return (dtype == DType::kFloat32 ? 8_B : 10_B) * elements;
   }
   Bytes GradientBytes(uint64_t elements) const { return SizeOf(dtype) * elements; }
+
+  bool operator==(const Layout&) const = default;
 };
 
 }  // namespace penstock::offload

@@ -3,9 +3,11 @@
 #include <sys/random.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <utility>
 
 #include "base/check.h"
+#include "offload/state_reader.h"
 #include "offload/tile_spread.h"
 
 namespace penstock::offload {
@@ -32,12 +34,11 @@ std::string ToString(const Uuid& uuid) {
   return text;
 }
 
-StateFile::StateFile(const Uuid& uuid, const Layout& layout, const StateFileOptions& options)
+StateFile::StateFile(const Uuid& uuid, const Layout& layout, const StateShape& shape)
     : uuid_(uuid),
       layout_(layout),
-      shape_{.slots = options.durable ? 2 : 1,
-             .paths = static_cast<uint32_t>(options.folders.size())},
-      speeds_(options.folders.size(), 0),
+      shape_(shape),
+      speeds_(shape.paths, 0),
       committed_slot_(layout.tiles.size(), -1) {}
 
 Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
@@ -45,7 +46,9 @@ Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
                                                      std::span<aio::Engine* const> engines) {
   PENSTOCK_CHECK(!engines.empty() && engines.size() == options.folders.size());
   PENSTOCK_ASSIGN(const Uuid uuid, RandomUuid());
-  std::unique_ptr<StateFile> state(new StateFile(uuid, layout, options));
+  const StateShape shape = {.slots = options.durable ? 2 : 1,
+                            .paths = static_cast<uint32_t>(options.folders.size())};
+  std::unique_ptr<StateFile> state(new StateFile(uuid, layout, shape));
   PENSTOCK_TRY(state->CreatePaths(options, engines));
   PENSTOCK_TRY(state->ChooseShares(options));
   // Path 0 last: where its header holds, all do.
@@ -54,6 +57,39 @@ Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
     PENSTOCK_TRY(state->paths_[i]->WriteHead(header));
     state->tiles_ = std::move(header.tiles);
   }
+  return state;
+}
+
+Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths, const Layout& layout,
+                                    bool require_direct, std::span<aio::Engine* const> engines) {
+  PENSTOCK_CHECK(!engines.empty() && engines.size() == paths.size());
+  std::vector<std::unique_ptr<StatePath>> opened;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const std::filesystem::path path = paths[i];
+    PENSTOCK_ASSIGN(std::unique_ptr<StatePath> one,
+                    StatePath::Open({.folder = path.parent_path().string(),
+                                     .name = path.filename().string(),
+                                     .require_direct = require_direct},
+                                    *engines[i]));
+    opened.push_back(std::move(one));
+  }
+  PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> reader,
+                  StateReader::Open(paths, StateLock::kHeld));
+  const StateHeader& header = reader->header();
+  if (header.layout != layout) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "state file {} holds other tensors or tiles than this training has",
+                     paths.front());
+  }
+  const StateShape shape = {.slots = header.geometry.slots, .paths = header.paths};
+  OpenedState state{.file = std::unique_ptr<StateFile>(new StateFile(header.uuid, layout, shape)),
+                    .commit = reader->commit()};
+  for (size_t i = 0; i < paths.size(); ++i) {
+    PENSTOCK_TRY(opened[i]->Adopt(reader->geometry(i)));
+  }
+  state.file->paths_ = std::move(opened);
+  state.file->tiles_ = header.tiles;
+  state.file->Protect(state.commit);
   return state;
 }
 
@@ -158,13 +194,17 @@ Status StateFile::WriteCommit(CommitRecord record) {
   PENSTOCK_TRY(commits().Write(commits().geometry().commit_offset[record.sequence % 2],
                                EncodeCommit(uuid_, record)));
   PENSTOCK_TRY(commits().Sync());
+  Protect(record);
+  for (const auto& path : paths_) path->Keep();
+  return {};
+}
+
+void StateFile::Protect(const CommitRecord& record) {
   sequence_ = record.sequence;
   commit_stands_ = true;
   for (size_t i = 0; i < record.tiles.size(); ++i) {
     committed_slot_[i] = static_cast<int>(record.tiles[i].slot);
   }
-  for (const auto& path : paths_) path->Keep();
-  return {};
 }
 
 }  // namespace penstock::offload

@@ -53,6 +53,8 @@ struct PathShare {
   double share = 1;           ///< of the elements, padding included
 };
 
+struct OpenedState;
+
 class StateFile {
  public:
   /// Creates, locks and preallocates a file for each path, `engines` one for each (they outlive
@@ -62,6 +64,12 @@ class StateFile {
   static Result<std::unique_ptr<StateFile>> Create(const Layout& layout,
                                                    const StateFileOptions& options,
                                                    std::span<aio::Engine* const> engines);
+
+  /// Opens and locks the files of a state, in the order of their paths, to go on from its newest
+  /// commit. `layout` must be the one it was created with. Errors: those of Create and of
+  /// StateReader::Open; kInvalidArgument for another layout.
+  static Result<OpenedState> Open(const std::vector<std::string>& paths, const Layout& layout,
+                                  bool require_direct, std::span<aio::Engine* const> engines);
 
   const Uuid& uuid() const { return uuid_; }
   int slots() const { return shape_.slots; }
@@ -81,9 +89,10 @@ class StateFile {
   Status Commit(CommitRecord record);
 
  private:
-  StateFile(const Uuid& uuid, const Layout& layout, const StateFileOptions& options);
+  StateFile(const Uuid& uuid, const Layout& layout, const StateShape& shape);
   Status CreatePaths(const StateFileOptions& options, std::span<aio::Engine* const> engines);
   Status ChooseShares(const StateFileOptions& options);
+  void Protect(const CommitRecord& record);
   Status SyncAll();
   Status WriteCommit(CommitRecord record);
   StatePath& commits() { return *paths_.front(); }  ///< the path that holds them
@@ -99,6 +108,11 @@ class StateFile {
   uint64_t sequence_ = 0;  ///< of the newest commit; 0: none
   bool commit_stands_ = false;
   std::vector<int> committed_slot_;  ///< -1: no commit names the tile
+};
+
+struct OpenedState {
+  std::unique_ptr<StateFile> file;
+  CommitRecord commit;
 };
 
 /// "9f0c…": 32 hexadecimal digits.

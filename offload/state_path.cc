@@ -22,8 +22,8 @@ constexpr Bytes kFormatAlignment = kHeaderBytes;
 constexpr auto kLockPatience = std::chrono::seconds(5);
 constexpr auto kLockInterval = std::chrono::milliseconds(50);
 
-Result<aio::File> OpenFile(const StatePathOptions& options) {
-  if (options.simulated) {
+Result<aio::File> OpenFile(const StatePathOptions& options, bool create) {
+  if (options.simulated && create) {
     UniqueFd fd(::memfd_create("penstock-state", MFD_CLOEXEC));
     if (!fd.valid()) return ErrnoError(errno, "creating a simulated drive in memory");
     return aio::File::Adopt(std::move(fd), "simulated drive", kFormatAlignment);
@@ -35,7 +35,7 @@ Result<aio::File> OpenFile(const StatePathOptions& options) {
                      options.folder);
   }
   const std::string path = fmt::format("{}/{}", options.folder, options.name);
-  aio::File::OpenOptions open{.create = true, .writable = true, .direct = true};
+  aio::File::OpenOptions open{.create = create, .writable = true, .direct = true};
   auto file = aio::File::Open(path, open);
   if (file.ok() || options.require_direct || file.error().code != ErrorCode::kUnavailable) {
     return file;
@@ -71,8 +71,19 @@ StatePath::~StatePath() {
 
 Result<std::unique_ptr<StatePath>> StatePath::Create(const StatePathOptions& options,
                                                      aio::Engine& engine) {
-  PENSTOCK_ASSIGN(aio::File file, OpenFile(options));
+  return OpenOrCreate(options, true, engine);
+}
+
+Result<std::unique_ptr<StatePath>> StatePath::Open(const StatePathOptions& options,
+                                                   aio::Engine& engine) {
+  return OpenOrCreate(options, false, engine);
+}
+
+Result<std::unique_ptr<StatePath>> StatePath::OpenOrCreate(const StatePathOptions& options,
+                                                           bool create, aio::Engine& engine) {
+  PENSTOCK_ASSIGN(aio::File file, OpenFile(options, create));
   std::unique_ptr<StatePath> path(new StatePath(std::move(file), options, engine));
+  path->keep_ = !create;
   if (const Bytes unit = path->file_.alignment(); unit > kFormatAlignment) {
     return MakeError(
         ErrorCode::kUnavailable,
@@ -100,6 +111,17 @@ Status StatePath::Write(FileOffset offset, std::span<const std::byte> bytes) {
                  .buffer = {buffer.data(), size.value},
                  .priority = aio::Priority::kWriteBack})
       .Wait();
+}
+
+Status StatePath::Adopt(const StateGeometry& geometry) {
+  PENSTOCK_ASSIGN(const Bytes size, file_.Size());
+  if (size < geometry.file_bytes) {
+    return MakeError(ErrorCode::kCorruption,
+                     "state file {} has {} bytes of the {} that it began with", file_path(),
+                     size.value, geometry.file_bytes.value);
+  }
+  geometry_ = geometry;
+  return {};
 }
 
 Status StatePath::WriteHead(const StateHeader& header) {

@@ -1,7 +1,7 @@
 // One path of a state: its file, and the I/O engine that serves it.
 //
-// Owns the open, locked, preallocated file; removes it at its end unless Keep was called. Which
-// bytes belong where is up to offload::StateFile.
+// Owns the open, locked, preallocated file; removes one that it created at its end, unless Keep was
+// called. Which bytes belong where is up to offload::StateFile.
 //
 // Threads: Submit and geometry from any thread, the others from one thread at a time.
 #pragma once
@@ -31,6 +31,10 @@ class StatePath {
   /// kUnavailable (no O_DIRECT, or units larger than the format's).
   static Result<std::unique_ptr<StatePath>> Create(const StatePathOptions& options,
                                                    aio::Engine& engine);
+  /// Opens and locks an existing file, to be written on; Adopt must follow. Errors: those of
+  /// Create; kNotFound where there is no such file.
+  static Result<std::unique_ptr<StatePath>> Open(const StatePathOptions& options,
+                                                 aio::Engine& engine);
   ~StatePath();
 
   /// Bytes a second, from at most `size` bytes of the file, which is empty again afterwards.
@@ -38,6 +42,9 @@ class StatePath {
   /// Preallocates the file and writes the head of `header`, which is durable when this returns.
   /// Errors: kOutOfSpace with what is free and what is needed.
   Status WriteHead(const StateHeader& header);
+  /// Takes the file as it is, with the `geometry` that its header says. Errors: kCorruption where
+  /// it is shorter.
+  Status Adopt(const StateGeometry& geometry);
   /// The file stays when the object goes.
   void Keep() { keep_ = true; }
 
@@ -55,6 +62,8 @@ class StatePath {
 
  private:
   StatePath(aio::File file, StatePathOptions options, aio::Engine& engine);
+  static Result<std::unique_ptr<StatePath>> OpenOrCreate(const StatePathOptions& options,
+                                                         bool create, aio::Engine& engine);
 
   aio::File file_;
   const StatePathOptions options_;

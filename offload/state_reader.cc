@@ -12,17 +12,18 @@
 
 namespace penstock::offload {
 
-Result<std::unique_ptr<StateReader>> StateReader::Open(const std::vector<std::string>& paths) {
+Result<std::unique_ptr<StateReader>> StateReader::Open(const std::vector<std::string>& paths,
+                                                       StateLock lock) {
   PENSTOCK_CHECK(!paths.empty());
   std::unique_ptr<StateReader> reader(new StateReader());
-  PENSTOCK_ASSIGN(File first, OpenFile(paths.front(), reader->header_));
+  PENSTOCK_ASSIGN(File first, OpenFile(paths.front(), lock, reader->header_));
   reader->files_.push_back(std::move(first));
-  PENSTOCK_TRY(reader->OpenOthers(paths));
+  PENSTOCK_TRY(reader->OpenOthers(paths, lock));
   PENSTOCK_TRY(reader->ReadCommit());
   return reader;
 }
 
-Status StateReader::OpenOthers(const std::vector<std::string>& paths) {
+Status StateReader::OpenOthers(const std::vector<std::string>& paths, StateLock lock) {
   if (header_.path != 0 || header_.paths != paths.size()) {
     return MakeError(ErrorCode::kCorruption,
                      "state file {} is number {} of {}, where the first of {} was expected; name "
@@ -31,7 +32,7 @@ Status StateReader::OpenOthers(const std::vector<std::string>& paths) {
   }
   for (size_t i = 1; i < paths.size(); ++i) {
     StateHeader header;
-    PENSTOCK_ASSIGN(File file, OpenFile(paths[i], header));
+    PENSTOCK_ASSIGN(File file, OpenFile(paths[i], lock, header));
     if (header.uuid != header_.uuid || header.path != i) {
       return MakeError(ErrorCode::kCorruption,
                        "state file {} is number {} of the state {}, where number {} of {} was "
@@ -44,10 +45,13 @@ Status StateReader::OpenOthers(const std::vector<std::string>& paths) {
   return {};
 }
 
-Result<StateReader::File> StateReader::OpenFile(const std::string& path, StateHeader& header) {
+Result<StateReader::File> StateReader::OpenFile(const std::string& path, StateLock lock,
+                                                StateHeader& header) {
   File file{.path = path, .fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC))};
   if (!file.fd.valid()) return ErrnoError(errno, "opening state file " + path);
-  PENSTOCK_TRY(LockFile(file.fd.get(), false, path));
+  if (lock != StateLock::kHeld) {
+    PENSTOCK_TRY(LockFile(file.fd.get(), lock == StateLock::kExclusive, path));
+  }
   PENSTOCK_ASSIGN(header, ReadHead(file));
   file.geometry = header.geometry;
   return file;

@@ -1,7 +1,7 @@
 // Reads a state from outside a training run: the newest commit and its tiles, verified.
 //
-// Plain buffered reads: it needs no engine and no alignment. Holds a shared lock on every file
-// while it lives. Threads: one at a time.
+// Plain buffered reads: it needs no engine and no alignment. Holds a lock on every file while it
+// lives. Threads: one at a time.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,23 @@
 
 namespace penstock::offload {
 
+/// What a reader does about the locks of the files.
+enum class StateLock {
+  kShared,     ///< other readers may have them, too
+  kExclusive,  ///< nobody else may
+  kHeld        ///< nothing: the caller has them
+};
+
 class StateReader {
  public:
   /// `paths`: the files of all paths, in the order of their index. Errors: kNotFound (no file, or
   /// no commit), kUnavailable (in use), kCorruption (no valid header, a file of another state or
   /// path, commit places that both do not hold), each naming the file.
-  static Result<std::unique_ptr<StateReader>> Open(const std::vector<std::string>& paths);
+  static Result<std::unique_ptr<StateReader>> Open(const std::vector<std::string>& paths,
+                                                   StateLock lock = StateLock::kShared);
 
+  const StateHeader& header() const { return header_; }  ///< of path 0
+  const StateGeometry& geometry(size_t path) const { return files_[path].geometry; }
   const Layout& layout() const { return header_.layout; }
   const CommitRecord& commit() const { return commit_; }
   /// The share of the elements, padding included, that each path has.
@@ -45,10 +55,10 @@ class StateReader {
     StateGeometry geometry;
   };
 
-  static Result<File> OpenFile(const std::string& path, StateHeader& header);
+  static Result<File> OpenFile(const std::string& path, StateLock lock, StateHeader& header);
   static Status ReadAt(const File& file, FileOffset offset, std::span<std::byte> bytes);
   static Result<StateHeader> ReadHead(const File& file);
-  Status OpenOthers(const std::vector<std::string>& paths);
+  Status OpenOthers(const std::vector<std::string>& paths, StateLock lock);
   Status ReadCommit();
 
   std::vector<File> files_;  ///< by index of the path

@@ -235,12 +235,13 @@ Result<std::span<const std::byte>> TileStore::PinWeight(TileId tile) {
 }
 
 Error TileStore::DamagedAt(Part part, TileId tile, uint64_t version, int slot) const {
-  return MakeError(ErrorCode::kCorruption,
-                   "checksum of tile {} (module {}) does not hold: version {}, read from {}; "
-                   "the drive gave other data than was written to it; check the drive, and go "
-                   "on from the last commit",
-                   Index(tile), layout_.module(layout_.tile(tile).module).name, version,
-                   file_.Where(part, tile, slot));
+  return MakeError(
+      ErrorCode::kCorruption,
+      "checksum of tile {} (module {}) does not hold: version {}, read from {}; "
+      "the drive gave other data than was written to it; check the drive, and see with "
+      "penstock inspect what the last commit holds",
+      Index(tile), layout_.module(layout_.tile(tile).module).name, version,
+      file_.Where(part, tile, slot));
 }
 
 void TileStore::FailDamaged(const TileUpdate& update, const TileChecksums& found) {

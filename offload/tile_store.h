@@ -14,8 +14,8 @@
 // pins: BeginUpdates may be called only when the device has read what it was given.
 //
 // Failure: the first failed read, write or checksum is final; every call and waiter gets it.
-// Threads: all functions from any thread; PinWeight, SetTime, BeginUpdates, FillTile, Drain and
-// Commit from one thread at a time. Owns no threads; completions run on the I/O engines'.
+// Threads: all functions from any thread; PinWeight, SetTime, BeginUpdates, FillTile, Adopt,
+// Drain and Commit from one thread at a time. Owns no threads; completions run on the I/O engines'.
 #pragma once
 
 #include <functional>
@@ -75,6 +75,10 @@ class TileStore {
       TileId tile,
       const std::function<Status(std::span<std::byte> weight, std::span<std::byte> record)>& fill)
       EXCLUDES(mutex_);
+
+  /// Instead of FillTile: takes every tile in the version that `commit`, of this file, names. Parts
+  /// at home in host memory are read and verified. Errors: of reads; kCorruption.
+  Status Adopt(const CommitRecord& commit) EXCLUDES(mutex_);
 
   /// The schedule's clock: everything before `now` has been pinned. Starts reads.
   void SetTime(uint64_t now) EXCLUDES(mutex_);
@@ -150,6 +154,8 @@ class TileStore {
   void Changed() REQUIRES(mutex_);
   Error DamagedAt(Part part, TileId tile, uint64_t version, int slot) const;
   Status FinishCommit(CommitRecord record) EXCLUDES(mutex_);
+  Status ReadHomeParts(const CommitRecord& commit);
+  Status VerifyHomeParts(const CommitRecord& commit) const;
   Status WriteHomeParts(std::vector<CommittedTile>& committed) EXCLUDES(mutex_);
 
   const Layout& layout_;

@@ -1,5 +1,4 @@
-// The update side of TileStore: loading tiles for their update, taking them back, writing,
-// committing.
+// The update side of TileStore: loading tiles for their update, taking them back, writing.
 #include <algorithm>
 
 #include "base/check.h"
@@ -168,58 +167,6 @@ Status TileStore::Drain() {
   // Weights that the next uses expected in memory may have been given up meanwhile.
   if (failure_.ok()) ReadAhead();
   return failure_;
-}
-
-Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
-  std::vector<aio::Ticket> tickets;
-  const auto submit = [&](Part part, TileId tile, int slot, std::span<std::byte> buffer) {
-    tickets.push_back(file_.Submit({.part = part,
-                                    .tile = tile,
-                                    .slot = slot,
-                                    .operation = aio::Operation::kWrite,
-                                    .buffer = buffer,
-                                    .priority = aio::Priority::kWriteBack}));
-  };
-  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
-    const TileId tile{static_cast<uint32_t>(i)};
-    Tile* entry = nullptr;
-    bool changed = false;
-    {
-      MutexLock lock(mutex_);
-      entry = &At(tile);
-      changed = entry->committed_version != entry->version;
-      if (changed) entry->slot = file_.WriteSlot(tile);
-    }
-    // Drained: nobody else changes the tile's contents, place or version until the next
-    // BeginUpdates.
-    if (changed && !weights_on_drive()) {
-      submit(Part::kWeight, tile, entry->slot, home_weights_[i]);
-    }
-    if (changed && !records_on_drive()) {
-      submit(Part::kRecord, tile, entry->slot, home_records_[i]);
-    }
-    committed.push_back({.version = entry->version,
-                         .checksums = entry->checksums,
-                         .slot = static_cast<uint32_t>(entry->slot)});
-  }
-  return aio::WaitAll(tickets);
-}
-
-Status TileStore::Commit(CommitRecord record) {
-  PENSTOCK_TRY(Drain());
-  const Status committed = FinishCommit(std::move(record));
-  MutexLock lock(mutex_);
-  // Whether the drive holds this commit or the one before is not known any more: nothing may be
-  // written.
-  if (!committed.ok()) FailLocked(committed.error());
-  PENSTOCK_TRY(failure_);
-  for (Tile& tile : tiles_) tile.committed_version = tile.version;
-  return {};
-}
-
-Status TileStore::FinishCommit(CommitRecord record) {
-  PENSTOCK_TRY(WriteHomeParts(record.tiles));
-  return file_.Commit(std::move(record));
 }
 
 }  // namespace penstock::offload

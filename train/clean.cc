@@ -12,9 +12,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Status FindStates(const std::vector<std::string>& paths, const std::string& uuid, CleanPlan* plan) {
-  for (const std::string& path : paths) {
-    Result<offload::RemovableState> state = offload::RemovableState::Open(path, uuid);
+Status FindStates(const StateFiles& files, CleanPlan* plan) {
+  for (const std::string& path : files.paths) {
+    Result<offload::RemovableState> state = offload::RemovableState::Open(path, files.uuid);
     if (state.ok()) {
       plan->states.push_back(std::move(state).value());
     } else if (state.error().code == ErrorCode::kNotFound) {
@@ -59,7 +59,8 @@ Result<CleanPlan> PlanClean(const std::string& run) {
   CleanPlan plan;
   plan.run = fs::canonical(run, error).string();
   if (error) return ErrnoError(error.value(), "looking at " + run);
-  PENSTOCK_TRY(FindStates(info.state_paths, info.state_uuid, &plan));
+  PENSTOCK_TRY(FindStates(info.state, &plan));
+  for (const StateFiles& state : info.leftovers) PENSTOCK_TRY(FindStates(state, &plan));
   PENSTOCK_TRY(FindFiles(&plan));
   return plan;
 }

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <optional>
 
 #include "train/cli_commands.h"
 #include "train/log.h"
@@ -27,8 +28,10 @@ int PrintOrReport(const Result<std::string>& text) {
 }
 
 int Execute(const TrainOptions& options) {
-  const Result<RunSummary> summary = Train(options);
-  if (!summary.ok()) return ReportError(summary.error());
+  const Result<std::optional<RunSummary>> outcome = Train(options);
+  if (!outcome.ok()) return ReportError(outcome.error());
+  const std::optional<RunSummary>& summary = *outcome;
+  if (!summary.has_value()) return 0;
   const int printed = Print(ToTable(*summary));
   if (!summary->loop.interrupted) return printed;
   LogNotice(fmt::format("interrupted after step {}, which is committed", summary->loop.last_step));

@@ -15,7 +15,7 @@ namespace penstock::train {
 Result<std::string> RunExport(const ExportCommand& command) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state,
-                  zero::CommittedState::Open(info.state_paths));
+                  zero::CommittedState::Open(info.state.paths));
   const Interrupt interrupt(
       "penstock: removing what was exported so far; interrupt again to quit at once");
   ExportOptions options;
@@ -33,7 +33,7 @@ Result<std::string> RunExport(const ExportCommand& command) {
 Result<std::string> RunInspect(const InspectCommand& command) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state,
-                  zero::CommittedState::Open(info.state_paths));
+                  zero::CommittedState::Open(info.state.paths));
   PENSTOCK_TRY(state->Verify());
   const zero::TrainState& train = state->train_state();
   const offload::Layout& layout = state->layout();
@@ -45,9 +45,9 @@ Result<std::string> RunInspect(const InspectCommand& command) {
   for (size_t i = 0; i < shares.size(); ++i) {
     const std::string share =
         shares.size() == 1 ? "" : fmt::format(" ({:.1f} % of the state)", 100 * shares[i]);
-    line("state file", info.state_paths[i] + share);
+    line("state file", info.state.paths[i] + share);
   }
-  line("uuid", info.state_uuid);
+  line("uuid", info.state.uuid);
   line("committed step", train.step);
   line("optimizer steps", train.optimizer_steps);
   line("seed", train.seed);

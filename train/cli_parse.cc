@@ -25,11 +25,10 @@ CLI::Validator SizeCheck() {
 struct TrainArguments {
   TrainOptions options;
   std::string device = "auto";
-  std::string data_order = "shuffle";
+  std::string data_order;
   std::string device_memory;
   std::string host_memory;
   std::string trace;
-  bool resume = false;
 };
 
 CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
@@ -43,12 +42,12 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   train->add_option("--data", options.data, "text file or folder, .bin (uint16), .u32 (uint32)")
       ->required();
-  train->add_option("--out", options.out, "folder of the run; must not exist")->required();
+  train->add_option("--out", options.out, "folder of the run; must not exist, or --resume")
+      ->required();
   train->add_option("--steps", options.steps, "number of the last step (default: one epoch)")
       ->check(CLI::NonNegativeNumber);
-  train->add_option("--seed", options.seed, "of weights and data order")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  train->add_option("--seed", options.seed, "of weights and data order (default: 0)")
+      ->check(CLI::NonNegativeNumber);
   train->add_option("--device", arguments->device, "cpu, cuda or auto")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
       ->capture_default_str();
@@ -58,10 +57,9 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
       ->check(SizeCheck());
   train->add_option("--sequence-length", options.sequence_length, "tokens in a row")
       ->check(CLI::PositiveNumber);
-  train->add_option("--data-order", arguments->data_order, "shuffle or sequential")
-      ->check(CLI::IsMember({"shuffle", "sequential"}))
-      ->capture_default_str();
-  train->add_flag("--resume", arguments->resume, "go on from the last commit");
+  train->add_option("--data-order", arguments->data_order, "shuffle (default) or sequential")
+      ->check(CLI::IsMember({"shuffle", "sequential"}));
+  train->add_flag("--resume", options.resume, "go on from the last commit");
   train->add_option("--trace", arguments->trace, "write a trace of the run");
   return train;
 }
@@ -72,11 +70,6 @@ std::optional<Bytes> SizeOrNone(const std::string& text) {
 }
 
 Result<Command> MakeTrain(const TrainArguments& arguments) {
-  if (arguments.resume) {
-    return MakeError(
-        ErrorCode::kInvalidArgument,
-        "--resume: commits are written, but resuming from them is not implemented yet");
-  }
   if (!arguments.trace.empty()) {
     return MakeError(ErrorCode::kInvalidArgument, "--trace: tracing is not implemented yet");
   }
@@ -84,8 +77,10 @@ Result<Command> MakeTrain(const TrainArguments& arguments) {
   options.device = arguments.device == "cpu"    ? DeviceChoice::kCpu
                    : arguments.device == "cuda" ? DeviceChoice::kCuda
                                                 : DeviceChoice::kAuto;
-  options.data_order =
-      arguments.data_order == "sequential" ? DataOrder::kSequential : DataOrder::kShuffle;
+  if (!arguments.data_order.empty()) {
+    options.data_order =
+        arguments.data_order == "sequential" ? DataOrder::kSequential : DataOrder::kShuffle;
+  }
   options.device_memory = SizeOrNone(arguments.device_memory);
   options.host_memory = SizeOrNone(arguments.host_memory);
   return Command(std::move(options));

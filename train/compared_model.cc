@@ -105,7 +105,7 @@ Result<std::unique_ptr<ComparedModel>> ComparedModel::Open(const std::string& pa
   std::error_code error;
   if (fs::exists(fs::path(path) / "run.json", error)) {
     PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(path));
-    PENSTOCK_ASSIGN(auto state, zero::CommittedState::Open(info.state_paths));
+    PENSTOCK_ASSIGN(auto state, zero::CommittedState::Open(info.state.paths));
     return std::unique_ptr<ComparedModel>(std::make_unique<CommittedModel>(std::move(state)));
   }
   PENSTOCK_ASSIGN(const SafetensorsSet set, FilesOf(path));

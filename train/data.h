@@ -35,6 +35,10 @@ class TokenData {
   virtual Status Read(uint64_t begin, uint64_t vocabulary, std::span<int32_t> tokens) = 0;
 };
 
+/// A hash of the number of tokens and of 64 evenly spaced pieces of 16384 of them, of all where
+/// that is all: enough to tell other data apart without reading terabytes. Errors: of reads.
+Result<uint64_t> Fingerprint(TokenData& data);
+
 enum class DataOrder { kShuffle, kSequential };
 /// "shuffle", "sequential".
 const char* ToString(DataOrder order);

@@ -5,11 +5,39 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/folder.h"
 
 namespace penstock::train {
+namespace {
+
+/// What of a file of rows stays: everything before `end`.
+struct KeptRows {
+  off_t end = 0;
+  uint64_t last_step = 0;
+};
+
+/// The rows before the first one that is not whole or whose step is above `step`.
+Result<KeptRows> RowsUpTo(const std::string& path, uint64_t step) {
+  std::ifstream file(path, std::ios::binary);
+  KeptRows kept;
+  std::string line;
+  while (std::getline(file, line) && !file.eof()) {
+    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_unsigned()) break;
+    const uint64_t row = json["step"].get<uint64_t>();
+    if (row > step) break;
+    kept.last_step = row;
+    kept.end += static_cast<off_t>(line.size() + 1);
+  }
+  if (file.bad()) return MakeError(ErrorCode::kIo, "reading {} failed", path);
+  return kept;
+}
+
+}  // namespace
+
 double ModelCost::FlopsPerStep(uint64_t tokens) const {
   const double per_token = 6.0 * static_cast<double>(parameters) +
                            12.0 * static_cast<double>(layers) * static_cast<double>(width) *
@@ -62,8 +90,23 @@ Result<MetricsWriter> MetricsWriter::Create(const std::string& path) {
   return MetricsWriter(path, std::move(fd));
 }
 
-Status MetricsWriter::Append(const StepRow& row) {
-  const std::string line = ToJson(row) + "\n";
+Result<MetricsWriter> MetricsWriter::Resume(const std::string& path, uint64_t step,
+                                            const std::string& row) {
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!fd.valid()) return ErrnoError(errno, "opening " + path);
+  PENSTOCK_ASSIGN(const KeptRows kept, RowsUpTo(path, step));
+  if (::ftruncate(fd.get(), kept.end) != 0) return ErrnoError(errno, "cutting " + path);
+  MetricsWriter writer(path, std::move(fd));
+  if (kept.last_step < step) PENSTOCK_TRY(writer.AppendLine(row));
+  PENSTOCK_TRY(writer.Sync());
+  PENSTOCK_TRY(SyncFolder(std::filesystem::path(path).parent_path().string()));
+  return writer;
+}
+
+Status MetricsWriter::Append(const StepRow& row) { return AppendLine(ToJson(row)); }
+
+Status MetricsWriter::AppendLine(const std::string& json) {
+  const std::string line = json + "\n";
   size_t done = 0;
   while (done < line.size()) {
     const ssize_t written = ::write(fd_.get(), line.data() + done, line.size() - done);

@@ -75,10 +75,17 @@ class MetricsWriter {
  public:
   /// Makes the file and its name durable. Errors: of open, where the path exists, too.
   static Result<MetricsWriter> Create(const std::string& path);
+  /// Cuts a file back to the rows up to `step`, of which it adds the last one, `row`, where it is
+  /// missing (the row of a committed step may not have reached the file). Makes a file that is
+  /// missing. Durable when it returns.
+  static Result<MetricsWriter> Resume(const std::string& path, uint64_t step,
+                                      const std::string& row);
   Status Append(const StepRow& row);
   Status Sync();
 
  private:
+  Status AppendLine(const std::string& json);
+
   MetricsWriter(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
 
   std::string path_;

@@ -42,6 +42,15 @@ Json RelativeTo(const fs::path& folder, const std::vector<std::string>& paths) {
   return relative;
 }
 
+StateFiles StateFilesOf(const nlohmann::json& json, const fs::path& folder) {
+  StateFiles state{.uuid = json.at("state_uuid").get<std::string>()};
+  for (const auto& entry : json.at("state_paths")) {
+    const fs::path path = entry.get<std::string>();
+    state.paths.push_back((path.is_absolute() ? path : folder / path).string());
+  }
+  return state;
+}
+
 }  // namespace
 
 std::string RunFolder::MetricsPath() const { return (fs::path(path_) / kMetricsName).string(); }
@@ -53,7 +62,9 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
   if (!absolute.has_filename()) absolute = absolute.parent_path();
   if (fs::exists(fs::symlink_status(absolute, error))) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "--out {}: it exists already; name another folder, or remove it", path);
+                     "--out {}: it exists already; go on from its last commit with --resume, name "
+                     "another folder, or remove it",
+                     path);
   }
   fs::create_directories(absolute.parent_path(), error);
   if (error) return ErrnoError(error.value(), "creating " + absolute.parent_path().string());
@@ -62,9 +73,16 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
   if (!fs::create_directory(absolute, error)) {
     return ErrnoError(error ? error.value() : EEXIST, "creating " + absolute.string());
   }
-  RunFolder folder(absolute.string());
+  RunFolder folder(absolute.string(), true);
   PENSTOCK_TRY(SyncFolder(absolute.parent_path().string()));
   return folder;
+}
+
+Result<RunFolder> RunFolder::Open(const std::string& path) {
+  std::error_code error;
+  const fs::path absolute = fs::canonical(path, error);
+  if (error) return ErrnoError(error.value(), "looking at " + path);
+  return RunFolder(absolute.string(), false);
 }
 
 RunFolder::RunFolder(RunFolder&& other) noexcept
@@ -77,11 +95,17 @@ RunFolder::~RunFolder() {
 }
 
 Status RunFolder::WriteInfo(const RunInfo& info) const {
+  Json leftovers = Json::array();
+  for (const StateFiles& state : info.leftovers) {
+    leftovers.push_back(
+        {{"state_paths", RelativeTo(path_, state.paths)}, {"state_uuid", state.uuid}});
+  }
   const Json json = {
       {"version", kInfoVersion},
       {"program", info.version},
-      {"state_paths", RelativeTo(path_, info.state_paths)},
-      {"state_uuid", info.state_uuid},
+      {"state_paths", RelativeTo(path_, info.state.paths)},
+      {"state_uuid", info.state.uuid},
+      {"leftovers", leftovers},
       {"seed", info.seed},
       {"device", info.device},
       {"sequence_length", info.sequence_length},
@@ -129,14 +153,13 @@ Result<RunInfo> ReadRunInfo(const std::string& folder) {
     }
     RunInfo info;
     info.version = json.at("program").get<std::string>();
-    for (const auto& entry : json.at("state_paths")) {
-      const fs::path state = entry.get<std::string>();
-      info.state_paths.push_back((state.is_absolute() ? state : fs::path(folder) / state).string());
-    }
-    if (info.state_paths.empty()) {
+    info.state = StateFilesOf(json, folder);
+    if (info.state.paths.empty()) {
       return MakeError(ErrorCode::kCorruption, "{} is damaged: it names no state file", path);
     }
-    info.state_uuid = json.at("state_uuid").get<std::string>();
+    for (const auto& entry : json.value("leftovers", nlohmann::json::array())) {
+      info.leftovers.push_back(StateFilesOf(entry, folder));
+    }
     info.seed = json.at("seed").get<uint64_t>();
     info.device = json.at("device").get<std::string>();
     info.sequence_length = json.at("sequence_length").get<uint64_t>();

@@ -13,13 +13,20 @@
 
 namespace penstock::train {
 
+/// The files of a state.
+struct StateFiles {
+  /// By index of their path: absolute; stored relative to RUN where they lie there.
+  std::vector<std::string> paths;
+  std::string uuid;
+};
+
 /// The contents of run.json.
 struct RunInfo {
   std::string version;  ///< of the program that made it
-  /// The state's files by index of their path: absolute; stored relative to RUN where they lie
-  /// there.
-  std::vector<std::string> state_paths;
-  std::string state_uuid;
+  StateFiles state;
+  /// States that are being moved to or from, and that no commit of this run is in: what is there of
+  /// them is to be removed.
+  std::vector<StateFiles> leftovers;
   std::string model_json;  ///< the model's config.json, verbatim
   std::string data_path;   ///< absolute
   std::string data_order;  ///< "shuffle", "sequential"
@@ -33,6 +40,8 @@ class RunFolder {
   /// Makes the folder and those above it, and its name durable. Errors: kInvalidArgument where the
   /// path exists; of mkdir.
   static Result<RunFolder> Create(const std::string& path);
+  /// A folder that holds a run already. It is kept.
+  static Result<RunFolder> Open(const std::string& path);
   RunFolder(RunFolder&& other) noexcept;
   RunFolder& operator=(RunFolder&& other) = delete;
   /// Removes the folder again, with what the run put there, unless Keep was called: a run that
@@ -49,10 +58,10 @@ class RunFolder {
   Status WriteSummary(const std::string& text) const;
 
  private:
-  explicit RunFolder(std::string path) : path_(std::move(path)) {}
+  RunFolder(std::string path, bool remove) : path_(std::move(path)), remove_(remove) {}
 
   std::string path_;
-  bool remove_ = true;
+  bool remove_;
 };
 
 /// What a run has put into its folder, beside a state file, that is there now: in an order in which

@@ -6,14 +6,15 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "kernels/operators.h"
 #include "train/interrupt.h"
 #include "train/log.h"
 #include "train/progress.h"
+#include "train/resume.h"
 #include "train/run_folder.h"
+#include "train/run_identity.h"
 #include "train/trainer_job.h"
 #include "train/trainer_loop.h"
 
@@ -47,7 +48,9 @@ std::vector<std::string> StateFolders(const zero::Config& config, const RunFolde
   return folders;
 }
 
-Result<Machine> CreateMachine(const TrainJob& job, const RunFolder& folder) {
+/// `adopt`: the files of the state to go on in, none for a new one.
+Result<Machine> CreateMachine(const TrainJob& job, const RunFolder& folder,
+                              std::vector<std::string> adopt) {
   Machine machine;
   PENSTOCK_ASSIGN(machine.device, CreateDevice(job, machine.meter.get()));
   PENSTOCK_ASSIGN(machine.operators,
@@ -58,6 +61,7 @@ Result<Machine> CreateMachine(const TrainJob& job, const RunFolder& folder) {
   zero::EngineOptions options{.model = job.spec,
                               .config = job.config,
                               .state_folders = StateFolders(job.config, folder),
+                              .adopt = std::move(adopt),
                               .host_memory = job.budget.host,
                               .device_reserved = job.needs.device_reserved,
                               .meter = machine.meter.get()};
@@ -67,33 +71,57 @@ Result<Machine> CreateMachine(const TrainJob& job, const RunFolder& folder) {
   return machine;
 }
 
-Status WriteRunInfo(const TrainOptions& options, const TrainJob& job, const Machine& machine,
-                    const RunFolder& folder) {
-  return folder.WriteInfo({.version = PENSTOCK_VERSION,
-                           .state_paths = machine.engine->state_paths(),
-                           .state_uuid = machine.engine->state_uuid(),
-                           .model_json = job.model.config_json,
-                           .data_path = job.data_path,
-                           .data_order = ToString(options.data_order),
-                           .device = device::ToString(job.device),
-                           .seed = options.seed,
-                           .sequence_length = job.shape.sequence});
+RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const Machine& machine) {
+  return {.version = PENSTOCK_VERSION,
+          .state = {.paths = machine.engine->state_paths(), .uuid = machine.engine->state_uuid()},
+          .model_json = job.model.config_json,
+          .data_path = job.data_path,
+          .data_order = ToString(*options.data_order),
+          .device = device::ToString(job.device),
+          .seed = *options.seed,
+          .sequence_length = job.shape.sequence};
 }
 
 /// What a commit keeps so that a later program recognises the run it belongs to.
-std::string RunIdentity(const TrainOptions& options, const TrainJob& job, const Machine& machine) {
-  const nlohmann::ordered_json json = {
-      {"state_uuid", machine.engine->state_uuid()},
-      {"program", PENSTOCK_VERSION},
-      {"data", job.data_path},
-      {"data_order", ToString(options.data_order)},
-      {"sequence_length", job.shape.sequence},
-      {"train_batch_size", job.config.train_batch_size},
-      {"micro_batch_size", job.config.micro_batch_size},
-      {"dtype", ToString(job.config.dtype)},
-      {"arithmetic", machine.operators->arithmetic()},
-  };
-  return json.dump();
+std::string IdentityOf(const TrainOptions& options, const TrainJob& job, std::string arithmetic) {
+  return ToJson(RunIdentity{.model = job.model.config,
+                            .data_fingerprint = job.data_fingerprint,
+                            .data_order = *options.data_order,
+                            .seed = *options.seed,
+                            .sequence_length = job.shape.sequence,
+                            .config = job.config,
+                            .arithmetic = std::move(arithmetic)});
+}
+
+/// `options` with what they leave open: what the run was started with, or the defaults.
+TrainOptions Complete(TrainOptions options, const std::optional<ResumePoint>& from) {
+  if (from.has_value()) {
+    const DataOrder order = from->info.data_order == ToString(DataOrder::kSequential)
+                                ? DataOrder::kSequential
+                                : DataOrder::kShuffle;
+    options.seed = options.seed.value_or(from->info.seed);
+    options.data_order = options.data_order.value_or(order);
+    options.sequence_length = options.sequence_length.value_or(from->info.sequence_length);
+  }
+  options.seed = options.seed.value_or(0);
+  options.data_order = options.data_order.value_or(DataOrder::kShuffle);
+  return options;
+}
+
+Status CheckResume(const ResumePoint& from, const TrainOptions& options, const TrainJob& job) {
+  PENSTOCK_TRY(CheckIdentity(from, IdentityOf(options, job, "")));
+  if (!job.config.aio.simulate) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--resume with penstock.aio.simulate: a simulated drive forgets the state; take "
+                   "the key out, or start a new run");
+}
+
+/// The commit is of the last step already: all that may be missing is its row.
+Status FinishRun(const ResumePoint& from, const RunFolder& folder) {
+  PENSTOCK_TRY(MetricsWriter::Resume(folder.MetricsPath(), from.train.step, from.row).status());
+  LogNotice(fmt::format("step {} of {} is committed already: nothing is left to do",
+                        from.train.step, folder.path()));
+  return {};
 }
 
 /// `source` that ends with kCancelled when the user wants to stop.
@@ -116,15 +144,12 @@ ModelCost CostOf(const TrainJob& job, const offload::Layout& layout) {
           .sequence = job.shape.sequence};
 }
 
-LoopOptions MakeLoopOptions(const TrainOptions& options, const TrainJob& job,
-                            const Machine& machine) {
+LoopOptions MakeLoopOptions(const TrainJob& job, const Machine& machine, zero::TrainState start) {
   return {.config = job.config,
           .shape = job.shape,
           .cost = CostOf(job, machine.engine->layout()),
           .last_step = job.last_step,
-          .start = {.seed = options.seed,
-                    .compute_threads = static_cast<uint32_t>(job.config.compute_threads),
-                    .run_json = RunIdentity(options, job, machine)}};
+          .start = std::move(start)};
 }
 
 Progress::Options ProgressOptions(const TrainJob& job) {
@@ -144,7 +169,7 @@ RunSummary Summarise(const TrainOptions& options, const TrainJob& job, const Mac
           .aio_engine = machine.engine->aio_engine(),
           .device = device::ToString(job.device),
           .device_name = machine.device->name(),
-          .seed = options.seed,
+          .seed = *options.seed,
           .config = job.config,
           .layout = machine.engine->layout()};
 }
@@ -156,18 +181,79 @@ std::optional<std::string> ReadEnvironment(const std::string& name) {
   return std::string(value);
 }
 
+/// Training begins: a new state.
+Result<zero::TrainState> StartNew(const TrainOptions& options, const TrainJob& job,
+                                  const Machine& machine, const RunFolder& folder,
+                                  const Interrupt& interrupt) {
+  PENSTOCK_TRY(folder.WriteInfo(InfoOf(options, job, machine)));
+  PENSTOCK_TRY(machine.engine->Initialize(Interruptible(job.weights, interrupt)));
+  return zero::TrainState{.seed = *options.seed,
+                          .compute_threads = static_cast<uint32_t>(job.config.compute_threads)};
+}
+
+/// Training goes on: in the files of the commit where it has closed them, else in new ones.
+Result<zero::TrainState> StartFrom(ResumePoint& from, const RunInfo& info, const Machine& machine,
+                                   const RunFolder& folder, const Interrupt& interrupt) {
+  if (from.state != nullptr) {
+    PENSTOCK_TRY(MoveState(from, *machine.engine, folder, info,
+                           [&interrupt] { return interrupt.requested(); }));
+    LogNotice(fmt::format("the state was moved to {}", info.state.paths.front()));
+    return from.train;
+  }
+  PENSTOCK_ASSIGN(zero::TrainState state, machine.engine->Adopt());
+  if (state.step == from.train.step) return state;
+  return MakeError(ErrorCode::kUnavailable,
+                   "another process trained {} from step {} to {} meanwhile; resume again",
+                   folder.path(), from.train.step, state.step);
+}
+
+void LogResume(const ResumePoint& from, const Machine& machine) {
+  LogNotice(fmt::format("going on after step {}", from.train.step));
+  const std::string before = ArithmeticOf(from.identity);
+  const std::string now = machine.operators->arithmetic();
+  if (before == now) return;
+  LogNotice(
+      fmt::format("the run computed with {}, and here it computes with {}: the last bits may "
+                  "differ from here on",
+                  before, now));
+}
+
 }  // namespace
 
-Result<RunSummary> Train(const TrainOptions& options) {
+Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
   PENSTOCK_TRY(CheckOneRank(ReadEnvironment));
-  PENSTOCK_ASSIGN(TrainJob job, PrepareJob(options));
+  std::optional<ResumePoint> from;
+  if (given.resume) {
+    PENSTOCK_ASSIGN(from, OpenResumePoint(given.out));
+  }
+  const TrainOptions options = Complete(given, from);
+  PENSTOCK_ASSIGN(TrainJob job, PrepareJob(options, from ? &from->train : nullptr));
+  if (from) PENSTOCK_TRY(CheckResume(*from, options, job));
   const Interrupt interrupt(
       "penstock: finishing this step and committing; interrupt again to quit at once");
-  PENSTOCK_ASSIGN(RunFolder folder, RunFolder::Create(options.out));
-  PENSTOCK_ASSIGN(Machine machine, CreateMachine(job, folder));
-  PENSTOCK_TRY(WriteRunInfo(options, job, machine, folder));
-  PENSTOCK_TRY(machine.engine->Initialize(Interruptible(job.weights, interrupt)));
-  PENSTOCK_ASSIGN(MetricsWriter metrics, MetricsWriter::Create(folder.MetricsPath()));
+  PENSTOCK_ASSIGN(RunFolder folder,
+                  from ? RunFolder::Open(options.out) : RunFolder::Create(options.out));
+  std::vector<std::string> adopt;
+  if (from) {
+    PENSTOCK_TRY(RemoveLeftovers(*from, folder));
+    if (from->train.step >= job.last_step) {
+      PENSTOCK_TRY(FinishRun(*from, folder));
+      return std::optional<RunSummary>();
+    }
+    if (FitsInPlace(*from, job.layout(), job.config.durable, StateFolders(job.config, folder))) {
+      adopt = from->info.state.paths;
+      from->state.reset();  // the engine takes the files over
+    }
+  }
+  PENSTOCK_ASSIGN(Machine machine, CreateMachine(job, folder, std::move(adopt)));
+  if (from) LogResume(*from, machine);
+  PENSTOCK_ASSIGN(zero::TrainState start,
+                  from ? StartFrom(*from, InfoOf(options, job, machine), machine, folder, interrupt)
+                       : StartNew(options, job, machine, folder, interrupt));
+  start.run_json = IdentityOf(options, job, machine.operators->arithmetic());
+  PENSTOCK_ASSIGN(MetricsWriter metrics,
+                  from ? MetricsWriter::Resume(folder.MetricsPath(), start.step, from->row)
+                       : MetricsWriter::Create(folder.MetricsPath()));
   Progress progress(ProgressOptions(job));
   TrainLoop loop({.engine = *machine.engine,
                   .model = *machine.model,
@@ -178,12 +264,12 @@ Result<RunSummary> Train(const TrainOptions& options) {
                   .progress = progress,
                   .stop_requested = [&interrupt] { return interrupt.requested(); },
                   .keep_folder = [&] { folder.Keep(); }},
-                 MakeLoopOptions(options, job, machine));
+                 MakeLoopOptions(job, machine, std::move(start)));
   PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
   progress.Finish();
   RunSummary summary = Summarise(options, job, machine, done);
   PENSTOCK_TRY(folder.WriteSummary(ToJson(summary)));
-  return summary;
+  return std::optional(std::move(summary));
 }
 
 }  // namespace penstock::train

@@ -23,20 +23,24 @@ struct TrainOptions {
   std::string model;                 ///< config.json or a folder that holds one
   std::vector<std::string> configs;  ///< later files override key by key
   std::string data;
-  std::string out;                ///< RUN; must not exist
+  std::string out;                ///< RUN; must not exist, or with `resume` hold a commit
   std::optional<uint64_t> steps;  ///< number of the last step; none: one epoch
-  uint64_t seed = 0;
+  std::optional<uint64_t> seed;   ///< none: 0; resuming, the run's
   DeviceChoice device = DeviceChoice::kAuto;
   std::optional<Bytes> device_memory;
   std::optional<Bytes> host_memory;
-  std::optional<uint64_t> sequence_length;  ///< none: the model's context length
-  DataOrder data_order = DataOrder::kShuffle;
+  std::optional<uint64_t> sequence_length;  ///< none: the model's context length, or the run's
+  std::optional<DataOrder> data_order;      ///< none: shuffled; resuming, the run's
+  bool resume = false;
 };
 
 /// Trains, commits, writes RUN/summary.json. After Ctrl-C (train/interrupt.h) the running step is
 /// finished, committed and summed up, and the summary says `interrupted`. A failure before the end
 /// of the first step leaves nothing behind. After a later one RUN is kept with the rows so far, and
 /// the state file as well where a step was committed; the message says which.
-Result<RunSummary> Train(const TrainOptions& options);
+///
+/// With `resume` it goes on after the last commit (train/resume.h); nothing is returned where that
+/// is the last step already.
+Result<std::optional<RunSummary>> Train(const TrainOptions& options);
 
 }  // namespace penstock::train

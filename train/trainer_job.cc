@@ -69,11 +69,19 @@ Result<uint64_t> SequenceLength(const TrainOptions& options, const ModelSource& 
   return sequence;
 }
 
-Result<BatchReader> OpenData(const TrainOptions& options, const ModelSource& model,
-                             uint64_t sequence) {
+struct OpenedData {
+  BatchReader reader;
+  uint64_t fingerprint;
+};
+
+Result<OpenedData> OpenData(const TrainOptions& options, const ModelSource& model,
+                            uint64_t sequence) {
   PENSTOCK_ASSIGN(std::unique_ptr<TokenData> tokens, TokenData::Open(options.data));
-  return BatchReader::Create(std::move(tokens), options.data_order, options.seed, sequence,
-                             model.config.vocab_size);
+  PENSTOCK_ASSIGN(const uint64_t fingerprint, Fingerprint(*tokens));
+  PENSTOCK_ASSIGN(BatchReader reader,
+                  BatchReader::Create(std::move(tokens), *options.data_order, *options.seed,
+                                      sequence, model.config.vocab_size));
+  return OpenedData{std::move(reader), fingerprint};
 }
 
 /// The weights that lie beside the config, or new ones. Files that are damaged are a wrong model
@@ -92,19 +100,23 @@ Result<zero::TensorSource> Weights(const ModelSource& model, const zero::ModelSp
 
 }  // namespace
 
-Result<TrainJob> PrepareJob(const TrainOptions& options) {
+Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from) {
   PENSTOCK_ASSIGN(ModelSource model, ReadModel(options.model));
   PENSTOCK_ASSIGN(zero::Config config, ReadConfig(options));
   PENSTOCK_TRY(CheckPaths(options, config));
+  if (from != nullptr && config.compute_threads == 0) {
+    config.compute_threads = static_cast<int>(from->compute_threads);
+  }
   ChooseThreads(std::thread::hardware_concurrency(), &config);
   PENSTOCK_ASSIGN(const uint64_t sequence, SequenceLength(options, model));
-  PENSTOCK_ASSIGN(BatchReader data, OpenData(options, model, sequence));
+  PENSTOCK_ASSIGN(OpenedData data, OpenData(options, model, sequence));
   const Gpt2Shape shape = {.micro_batch = config.micro_batch_size,
                            .micro_batches = config.gradient_accumulation_steps,
                            .sequence = sequence};
   uint64_t last_step = options.steps.value_or(0);
   if (!options.steps.has_value()) {
-    PENSTOCK_ASSIGN(last_step, EpochSteps(data.rows(), shape.micro_batch * shape.micro_batches));
+    PENSTOCK_ASSIGN(last_step,
+                    EpochSteps(data.reader.rows(), shape.micro_batch * shape.micro_batches));
   }
   const device::Kind kind =
       options.device == DeviceChoice::kCuda ? device::Kind::kCuda : device::Kind::kCpu;
@@ -114,14 +126,18 @@ Result<TrainJob> PrepareJob(const TrainOptions& options) {
                   DecideBudget(needs, config, [] { return ReadMachineMemory(); }));
   LogNotices(model.notices);
   LogConfig(config);
-  PENSTOCK_ASSIGN(zero::TensorSource weights, Weights(model, spec, options.seed));
+  zero::TensorSource weights;
+  if (from == nullptr) {
+    PENSTOCK_ASSIGN(weights, Weights(model, spec, *options.seed));
+  }
   return TrainJob{.model = std::move(model),
                   .config = std::move(config),
                   .spec = std::move(spec),
                   .weights = std::move(weights),
                   .shape = shape,
-                  .data = std::move(data),
+                  .data = std::move(data.reader),
                   .data_path = std::filesystem::absolute(options.data).string(),
+                  .data_fingerprint = data.fingerprint,
                   .last_step = last_step,
                   .device = kind,
                   .needs = std::move(needs),

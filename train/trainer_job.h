@@ -18,6 +18,7 @@
 #include "zero/config.h"
 #include "zero/engine.h"
 #include "zero/model.h"
+#include "zero/partitioner.h"
 
 namespace penstock::train {
 
@@ -29,14 +30,21 @@ struct TrainJob {
   Gpt2Shape shape;
   BatchReader data;
   std::string data_path;  ///< absolute
+  uint64_t data_fingerprint = 0;
   uint64_t last_step = 0;
   device::Kind device = device::Kind::kCpu;
   MemoryNeeds needs;
   MemoryBudget budget;
+
+  offload::Layout layout() const {
+    return zero::MakeLayout(spec, config.dtype, config.tile_elements);
+  }
 };
 
-/// Reads and checks what `options` name. Logs what the user should know.
-Result<TrainJob> PrepareJob(const TrainOptions& options);
+/// Reads and checks what `options` name; seed and order are given. Logs what the user should know.
+/// `from`: the commit that training goes on from, which has the weights, and the thread count where
+/// the config leaves it open.
+Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from = nullptr);
 
 /// Looks up an environment variable; none where it is not set.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;

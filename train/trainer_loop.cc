@@ -9,6 +9,7 @@ namespace penstock::train {
 
 TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
     : parts_(std::move(parts)), options_(std::move(options)), state_(options_.start) {
+  if (state_.step > 0) committed_step_ = state_.step;
   const Gpt2Shape& shape = options_.shape;
   inputs_.resize(shape.micro_batches * shape.micro_batch * shape.sequence);
   targets_.resize(inputs_.size());
@@ -118,7 +119,7 @@ bool TrainLoop::CommitDue() const {
 
 Status TrainLoop::Commit() {
   zero::TrainState state = state_;
-  nlohmann::ordered_json json = {{"run", options_.start.run_json}};
+  nlohmann::ordered_json json = {{"run", nlohmann::ordered_json::parse(options_.start.run_json)}};
   if (row_.has_value()) {
     // The row reaches metrics.jsonl only when the next step starts: without this copy a crash in
     // between would leave a committed step without its row.

@@ -45,7 +45,8 @@ struct LoopOptions {
   Gpt2Shape shape;
   ModelCost cost;
   uint64_t last_step = 0;
-  zero::TrainState start;  ///< where the run stands; its run_json is what identifies the run
+  /// Where the run stands: after a commit, or at step 0. Its run_json identifies the run.
+  zero::TrainState start;
 };
 
 class TrainLoop {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "offload/state_reader.h"
 #include "zero/engine.h"
@@ -22,6 +23,7 @@ class TileWiseState : public CommittedState {
   const TrainState& train_state() const override { return state_; }
   const offload::Layout& layout() const override { return reader_->layout(); }
 
+  bool durable() const override { return reader_->header().geometry.slots == 2; }
   std::vector<double> Shares() const override { return reader_->Shares(); }
 
   Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
@@ -75,8 +77,11 @@ class TileWiseState : public CommittedState {
 }  // namespace
 
 Result<std::unique_ptr<CommittedState>> CommittedState::Open(
-    const std::vector<std::string>& state_paths) {
-  PENSTOCK_ASSIGN(std::unique_ptr<StateReader> reader, StateReader::Open(state_paths));
+    const std::vector<std::string>& state_paths, bool exclusive) {
+  using offload::StateLock;
+  PENSTOCK_ASSIGN(
+      std::unique_ptr<StateReader> reader,
+      StateReader::Open(state_paths, exclusive ? StateLock::kExclusive : StateLock::kShared));
   return std::unique_ptr<CommittedState>(std::make_unique<TileWiseState>(std::move(reader)));
 }
 

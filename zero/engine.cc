@@ -14,4 +14,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options, device::De
   return OffloadEngine::Create(std::move(options), device, operators);
 }
 
+Status Engine::Initialize(const TensorSource& source) {
+  return FillTiles(FillFromTensors(layout(), source));
+}
+
 }  // namespace penstock::zero

@@ -62,6 +62,10 @@ struct StepOutcome {
 using TensorSource =
     std::function<Status(ModuleId module, size_t tensor, uint64_t begin, std::span<float> values)>;
 
+/// Writes a tile's parts, which are zeroed memory, as version 0.
+using TileFill = std::function<Status(offload::TileId tile, std::span<std::byte> weight,
+                                      std::span<std::byte> record)>;
+
 /// What a commit keeps beside the tiles.
 struct TrainState {
   uint64_t step = 0;             ///< steps done, skipped ones included
@@ -77,6 +81,9 @@ struct EngineOptions {
   Config config;  ///< homes, tile size, optimizer, budgets, aio, overlap, durability
   /// Where the files of the state go: nvme_paths, or RUN when no home is nvme.
   std::vector<std::string> state_folders;
+  /// Files of a committed state to go on with in place (see Engine::Adopt), in the state_folders
+  /// and in the order of their paths; none: a new state.
+  std::vector<std::string> adopt;
   Bytes host_memory;      ///< limit of the slab
   Bytes device_reserved;  ///< device bytes that others take (activations, scratch): not for us
   ActivityMeter* meter = nullptr;
@@ -103,9 +110,15 @@ class Engine {
   /// Stops the optimizer threads after the tiles they work on; what was not committed is lost.
   virtual ~Engine() = default;
 
-  /// Sets every weight from `source` and the moments to zero, tile by tile. Call before the first
-  /// step.
-  virtual Status Initialize(const TensorSource& source) = 0;
+  // One of these three comes before the first step.
+  /// Sets every weight from `source` and the moments to zero, tile by tile.
+  Status Initialize(const TensorSource& source);
+  /// Sets every tile.
+  virtual Status FillTiles(const TileFill& fill) = 0;
+  /// Takes the tiles as the newest commit of the files in EngineOptions::adopt has them, without
+  /// moving what is at home on nvme, and returns what that commit keeps beside them. Errors: of
+  /// reads; kCorruption, naming the tile.
+  virtual Result<TrainState> Adopt() = 0;
 
   virtual const offload::Layout& layout() const = 0;
   virtual device::Stream& compute_stream() = 0;
@@ -144,18 +157,26 @@ class Engine {
   virtual const std::vector<std::string>& notices() const = 0;
 };
 
+/// Fills tiles of `layout` from tensors, and the moments with zeros.
+TileFill FillFromTensors(const offload::Layout& layout, TensorSource source);
+
 /// What a committed state holds of every element, as fp32.
 enum class StateKind { kMaster, kExpAvg, kExpAvgSq };
 
 /// Reads a committed state, for export, inspection and comparison. Threads: one at a time.
 class CommittedState {
  public:
-  /// Opens the newest valid commit. Errors: kNotFound, kUnavailable (in use), kCorruption.
-  static Result<std::unique_ptr<CommittedState>> Open(const std::vector<std::string>& state_paths);
+  /// Opens the newest valid commit; nobody can write to the state while it is open, and with
+  /// `exclusive` nobody else can read it either. Errors: kNotFound, kUnavailable (in use),
+  /// kCorruption.
+  static Result<std::unique_ptr<CommittedState>> Open(const std::vector<std::string>& state_paths,
+                                                      bool exclusive = false);
   virtual ~CommittedState() = default;
 
   virtual const TrainState& train_state() const = 0;
   virtual const offload::Layout& layout() const = 0;
+  /// Two slots: a crash leaves the commit in place.
+  virtual bool durable() const = 0;
   /// The share of the state that each of its files holds, 0 to 1.
   virtual std::vector<double> Shares() const = 0;
   /// Elements [begin, begin + size) of one state of a tensor, exactly; verifies checksums of the
@@ -166,5 +187,9 @@ class CommittedState {
   /// Reads everything and verifies every checksum: names what is damaged.
   virtual Status Verify() = 0;
 };
+
+/// Fills tiles of `layout`, which may cut the same tensors into other tiles, with all that `state`
+/// holds. Borrows both.
+TileFill FillFromState(const offload::Layout& layout, CommittedState& state);
 
 }  // namespace penstock::zero

@@ -76,18 +76,26 @@ Status OffloadEngine::BuildDevice(device::Device& device) {
   return {};
 }
 
-Status OffloadEngine::Initialize(const TensorSource& source) {
+Status OffloadEngine::FillTiles(const TileFill& fill) {
   for (size_t i = 0; i < layout_.tiles.size(); ++i) {
     const TileId tile{static_cast<uint32_t>(i)};
-    PENSTOCK_TRY(store_->FillTile(tile, [&](auto weight, auto record) {
-      return FillTileFrom(source, layout_, tile, weight, record);
-    }));
+    PENSTOCK_TRY(store_->FillTile(
+        tile, [&](auto weight, auto record) { return fill(tile, weight, record); }));
   }
   PENSTOCK_TRY(store_->Drain());
   io_.init_bytes = io_.written();
   evictions_before_ = store_->evictions();
   store_->SetTime(0);
   return {};
+}
+
+Result<TrainState> OffloadEngine::Adopt() {
+  PENSTOCK_CHECK(io_.adopted.has_value());
+  PENSTOCK_TRY(store_->Adopt(*io_.adopted));
+  version_ = io_.adopted->tiles.front().version;
+  io_.EndSetup();
+  store_->SetTime(0);
+  return StateOf(*io_.adopted);
 }
 
 Result<const std::byte*> OffloadEngine::Acquire(ModuleId module) {

@@ -26,7 +26,8 @@ class OffloadEngine : public Engine {
                                                 kernels::Operators& operators);
   ~OffloadEngine() override = default;
 
-  Status Initialize(const TensorSource& source) override;
+  Status FillTiles(const TileFill& fill) override;
+  Result<TrainState> Adopt() override;
   const offload::Layout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { return *compute_; }
   Result<const std::byte*> Acquire(ModuleId module) override;

@@ -82,21 +82,83 @@ std::byte* ResidentEngine::GradientOf(TileId tile) const {
   return modules_[Index(place.module)].gradients.data() + layout_.GradientBytes(place.begin).value;
 }
 
-Status ResidentEngine::Initialize(const TensorSource& source) {
+ResidentEngine::HostParts ResidentEngine::HostPartsOf(TileId tile) const {
+  const uint64_t elements = layout_.tile(tile).elements;
+  return {.weight = host_weight_.first(layout_.WeightBytes(elements).value),
+          .record = host_record_.first(layout_.RecordBytes(elements).value)};
+}
+
+Status ResidentEngine::SendTile(TileId tile) {
+  const HostParts parts = HostPartsOf(tile);
+  compute_->CopyToDevice(WeightOf(tile), parts.weight.data(), Bytes{parts.weight.size()});
+  compute_->CopyToDevice(RecordOf(tile), parts.record.data(), Bytes{parts.record.size()});
+  return compute_->Synchronize();
+}
+
+Status ResidentEngine::FillTiles(const TileFill& fill) {
   for (size_t i = 0; i < layout_.tiles.size(); ++i) {
     const TileId tile{static_cast<uint32_t>(i)};
-    const uint64_t elements = layout_.tile(tile).elements;
-    const auto weight = host_weight_.first(layout_.WeightBytes(elements).value);
-    const auto record = host_record_.first(layout_.RecordBytes(elements).value);
-    std::memset(weight.data(), 0, weight.size());
-    std::memset(record.data(), 0, record.size());
-    PENSTOCK_TRY(FillTileFrom(source, layout_, tile, weight, record));
-    compute_->CopyToDevice(WeightOf(tile), weight.data(), Bytes{weight.size()});
-    compute_->CopyToDevice(RecordOf(tile), record.data(), Bytes{record.size()});
-    PENSTOCK_TRY(compute_->Synchronize());
+    const HostParts parts = HostPartsOf(tile);
+    std::memset(parts.weight.data(), 0, parts.weight.size());
+    std::memset(parts.record.data(), 0, parts.record.size());
+    PENSTOCK_TRY(fill(tile, parts.weight, parts.record));
+    PENSTOCK_TRY(SendTile(tile));
   }
   io_.init_bytes = io_.written();
   return {};
+}
+
+Result<TrainState> ResidentEngine::Adopt() {
+  PENSTOCK_CHECK(io_.adopted.has_value());
+  committed_ = io_.adopted->tiles;
+  version_ = committed_.front().version;
+  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
+    const TileId tile{static_cast<uint32_t>(i)};
+    PENSTOCK_TRY(ReadTile(tile, committed_[i]));
+    PENSTOCK_TRY(SendTile(tile));
+  }
+  io_.EndSetup();
+  return StateOf(*io_.adopted);
+}
+
+offload::TileChecksums ResidentEngine::ChecksumsOf(TileId tile, uint64_t version,
+                                                   const HostParts& parts) const {
+  const uint64_t seed = offload::TileSeed(io_.file->uuid(), tile, version);
+  return {.weight = offload::WeightChecksum(seed, parts.weight),
+          .record = offload::RecordChecksum(seed, layout_.dtype, layout_.tile(tile).elements,
+                                            parts.record)};
+}
+
+Status ResidentEngine::Transfer(aio::Operation operation, TileId tile, int slot) {
+  const HostParts parts = HostPartsOf(tile);
+  const auto submit = [&](offload::Part part, std::span<std::byte> buffer) {
+    return io_.file->Submit({.part = part,
+                             .tile = tile,
+                             .slot = slot,
+                             .operation = operation,
+                             .buffer = buffer,
+                             .priority = operation == aio::Operation::kRead
+                                             ? aio::Priority::kStateRead
+                                             : aio::Priority::kWriteBack});
+  };
+  const aio::Ticket both[] = {submit(offload::Part::kWeight, parts.weight),
+                              submit(offload::Part::kRecord, parts.record)};
+  return aio::WaitAll(both);
+}
+
+Status ResidentEngine::ReadTile(TileId tile, const offload::CommittedTile& committed) {
+  const auto slot = static_cast<int>(committed.slot);
+  PENSTOCK_TRY(Transfer(aio::Operation::kRead, tile, slot));
+  const offload::TileChecksums found = ChecksumsOf(tile, committed.version, HostPartsOf(tile));
+  if (found == committed.checksums) return {};
+  const bool weight = found.weight != committed.checksums.weight;
+  return MakeError(
+      ErrorCode::kCorruption,
+      "checksum of the {} of tile {} (module {}, version {}) does not hold: {}; the "
+      "data was damaged after it was committed",
+      weight ? "weight" : "record", Index(tile), layout_.module(layout_.tile(tile).module).name,
+      committed.version,
+      io_.file->Where(weight ? offload::Part::kWeight : offload::Part::kRecord, tile, slot));
 }
 
 Result<const std::byte*> ResidentEngine::Acquire(ModuleId module) {
@@ -164,30 +226,15 @@ Result<StepOutcome> ResidentEngine::Step(double lr, uint64_t t) {
 }
 
 Result<offload::CommittedTile> ResidentEngine::WriteTile(TileId tile) {
-  const uint64_t elements = layout_.tile(tile).elements;
-  const auto weight = host_weight_.first(layout_.WeightBytes(elements).value);
-  const auto record = host_record_.first(layout_.RecordBytes(elements).value);
-  compute_->CopyToHost(weight.data(), WeightOf(tile), Bytes{weight.size()});
-  compute_->CopyToHost(record.data(), RecordOf(tile), Bytes{record.size()});
+  const HostParts parts = HostPartsOf(tile);
+  compute_->CopyToHost(parts.weight.data(), WeightOf(tile), Bytes{parts.weight.size()});
+  compute_->CopyToHost(parts.record.data(), RecordOf(tile), Bytes{parts.record.size()});
   PENSTOCK_TRY(compute_->Synchronize());
   const int slot = io_.file->WriteSlot(tile);
-  const auto write = [&](offload::Part part, std::span<std::byte> buffer) {
-    return io_.file->Submit({.part = part,
-                             .tile = tile,
-                             .slot = slot,
-                             .operation = aio::Operation::kWrite,
-                             .buffer = buffer,
-                             .priority = aio::Priority::kWriteBack});
-  };
-  const aio::Ticket writes[] = {write(offload::Part::kWeight, weight),
-                                write(offload::Part::kRecord, record)};
-  PENSTOCK_TRY(aio::WaitAll(writes));
-  const uint64_t seed = offload::TileSeed(io_.file->uuid(), tile, version_);
-  return offload::CommittedTile{
-      .version = version_,
-      .checksums = {.weight = offload::WeightChecksum(seed, weight),
-                    .record = offload::RecordChecksum(seed, layout_.dtype, elements, record)},
-      .slot = static_cast<uint32_t>(slot)};
+  PENSTOCK_TRY(Transfer(aio::Operation::kWrite, tile, slot));
+  return offload::CommittedTile{.version = version_,
+                                .checksums = ChecksumsOf(tile, version_, parts),
+                                .slot = static_cast<uint32_t>(slot)};
 }
 
 Status ResidentEngine::Commit(const TrainState& state) {

@@ -24,7 +24,8 @@ class ResidentEngine : public Engine {
                                                 kernels::Operators& operators);
   ~ResidentEngine() override = default;
 
-  Status Initialize(const TensorSource& source) override;
+  Status FillTiles(const TileFill& fill) override;
+  Result<TrainState> Adopt() override;
   const offload::Layout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { return *compute_; }
   Result<const std::byte*> Acquire(ModuleId module) override;
@@ -49,11 +50,23 @@ class ResidentEngine : public Engine {
     device::DeviceBuffer gradients;  ///< rounded, of the layout's dtype
   };
 
+  /// The tile on its way between device and drive.
+  struct HostParts {
+    std::span<std::byte> weight;
+    std::span<std::byte> record;
+  };
+
   ResidentEngine(EngineOptions options, offload::Layout layout, kernels::Operators& operators);
   Status Build(device::Device& device);
   std::byte* WeightOf(offload::TileId tile) const;
   std::byte* RecordOf(offload::TileId tile) const;
   std::byte* GradientOf(offload::TileId tile) const;
+  HostParts HostPartsOf(offload::TileId tile) const;
+  Status SendTile(offload::TileId tile);
+  Status Transfer(aio::Operation operation, offload::TileId tile, int slot);
+  offload::TileChecksums ChecksumsOf(offload::TileId tile, uint64_t version,
+                                     const HostParts& parts) const;
+  Status ReadTile(offload::TileId tile, const offload::CommittedTile& committed);
   void UpdateTile(offload::TileId tile, const GroupScalars& scalars);
   Result<offload::CommittedTile> WriteTile(offload::TileId tile);
 

@@ -4,13 +4,9 @@
 
 #include "base/topology.h"
 #include "offload/placement.h"
-#include "zero/tile_planes.h"
 
 namespace penstock::zero {
 namespace {
-
-/// Weights are made or read in pieces of this many elements.
-constexpr uint64_t kPieceElements = 64 * 1024;
 
 bool OnDrive(const Config& config) {
   return config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
@@ -64,6 +60,28 @@ Status RegisterMemory(const offload::Slab& memory, StateIo& io) {
   return {};
 }
 
+Status MakeFile(const EngineOptions& options, const offload::Layout& layout, StateIo& io) {
+  std::vector<aio::Engine*> engines;
+  for (const auto& engine : io.engines) engines.push_back(engine.get());
+  const bool require_direct = OnDrive(options.config);
+  if (!options.adopt.empty()) {
+    PENSTOCK_ASSIGN(offload::OpenedState state,
+                    offload::StateFile::Open(options.adopt, layout, require_direct, engines));
+    io.file = std::move(state.file);
+    io.adopted = std::move(state.commit);
+    return {};
+  }
+  PENSTOCK_ASSIGN(io.file,
+                  offload::StateFile::Create(layout,
+                                             {.folders = options.state_folders,
+                                              .durable = options.config.durable,
+                                              .require_direct = require_direct,
+                                              .simulated = options.config.aio.simulate.has_value(),
+                                              .probe = options.probe},
+                                             engines));
+  return {};
+}
+
 uint64_t Sum(const std::vector<std::unique_ptr<aio::Engine>>& engines,
              uint64_t aio::EngineStats::*counter) {
   uint64_t sum = 0;
@@ -92,15 +110,7 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Lay
   PENSTOCK_TRY(MakeEngines(options, placement, io));
   AddOnce(placement.notice, io.notices);
   PENSTOCK_TRY(RegisterMemory(memory, io));
-  std::vector<aio::Engine*> engines;
-  for (const auto& engine : io.engines) engines.push_back(engine.get());
-  PENSTOCK_ASSIGN(io.file, offload::StateFile::Create(layout,
-                                                      {.folders = options.state_folders,
-                                                       .durable = config.durable,
-                                                       .require_direct = OnDrive(config),
-                                                       .simulated = config.aio.simulate.has_value(),
-                                                       .probe = options.probe},
-                                                      engines));
+  PENSTOCK_TRY(MakeFile(options, layout, io));
   const std::vector<offload::PathShare> shares = io.file->Shares();
   for (const offload::PathShare& share : shares) io.paths.push_back(share.path);
   if (shares.size() > 1) io.notices.push_back(SharesNotice(shares, options.state_folders));
@@ -108,15 +118,17 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Lay
   if (config.aio.simulate) {
     io.notices.emplace_back("drives are simulated in memory: commits end with the process");
   }
-  io.measured_bytes = Sum(io.engines, &aio::EngineStats::read_bytes);
+  io.EndSetup();
   io.init_bytes = io.written();
   return io;
 }
 
+void StateIo::EndSetup() { setup_read_bytes = Sum(engines, &aio::EngineStats::read_bytes); }
+
 uint64_t StateIo::written() const { return Sum(engines, &aio::EngineStats::write_bytes); }
 
 EngineCounters StateIo::Counters() const {
-  return {.nvme_read_bytes = Sum(engines, &aio::EngineStats::read_bytes) - measured_bytes,
+  return {.nvme_read_bytes = Sum(engines, &aio::EngineStats::read_bytes) - setup_read_bytes,
           .nvme_write_bytes = written() - init_bytes - commit_bytes,
           .nvme_init_bytes = init_bytes,
           .nvme_commit_bytes = commit_bytes};
@@ -138,26 +150,6 @@ TrainState StateOf(const offload::CommitRecord& record) {
           .seed = record.seed,
           .compute_threads = record.compute_threads,
           .run_json = record.json};
-}
-
-Status FillTileFrom(const TensorSource& source, const offload::Layout& layout, offload::TileId tile,
-                    std::span<std::byte> weight, std::span<std::byte> record) {
-  const offload::TileLayout& place = layout.tile(tile);
-  const offload::ModuleLayout& module = layout.module(place.module);
-  std::vector<float> values;
-  for (size_t i = 0; i < module.tensors.size(); ++i) {
-    const offload::TensorLayout& tensor = module.tensors[i];
-    uint64_t at = std::max(tensor.offset, place.begin);
-    const uint64_t end = std::min(tensor.offset + tensor.elements, place.begin + place.elements);
-    while (at < end) {
-      values.resize(std::min(kPieceElements, end - at));
-      PENSTOCK_TRY(source(place.module, i, at - tensor.offset, values));
-      StoreMaster(layout.dtype, place.elements, values, at - place.begin, weight.data(),
-                  record.data());
-      at += values.size();
-    }
-  }
-  return {};
 }
 
 }  // namespace penstock::zero

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,17 +20,20 @@ struct StateIo {
   std::vector<std::string> paths;  ///< of the files
   std::string uuid;
   std::vector<std::string> notices;
-  uint64_t measured_bytes = 0;  ///< read to measure the drives
+  std::optional<offload::CommitRecord> adopted;  ///< the commit that training goes on from
+  uint64_t setup_read_bytes = 0;  ///< read before training: to measure the drives, to adopt
   uint64_t init_bytes = 0;
   uint64_t commit_bytes = 0;
 
-  /// Makes an I/O engine for each path, near its drive, and creates the state. `memory`, untouched
-  /// so far, is what will be read into and written from: it is placed near the drives, registered
-  /// with the engines, and outlives them. Errors: of engines and state.
+  /// Makes an I/O engine for each path, near its drive, and creates or opens the state. `memory`,
+  /// untouched so far, is what will be read into and written from: it is placed near the drives,
+  /// registered with the engines, and outlives them. Errors: of engines and state.
   static Result<StateIo> Create(const EngineOptions& options, const offload::Layout& layout,
                                 offload::Slab& memory);
 
   const std::string& engine_name() const { return engines.front()->name(); }
+  /// Training begins: what was read so far is none of its steps'.
+  void EndSetup();
   /// Bytes written so far, by all.
   uint64_t written() const;
   /// The bytes of the step loop: everything but initialisation and commits.
@@ -38,10 +42,5 @@ struct StateIo {
 
 offload::CommitRecord MakeRecord(const TrainState& state);
 TrainState StateOf(const offload::CommitRecord& record);
-
-/// Writes elements of a tile, from the tensors that overlap it, into its parts (padding stays
-/// zero).
-Status FillTileFrom(const TensorSource& source, const offload::Layout& layout, offload::TileId tile,
-                    std::span<std::byte> weight, std::span<std::byte> record);
 
 }  // namespace penstock::zero

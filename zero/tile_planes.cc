@@ -10,6 +10,12 @@ std::span<T> Plane(std::byte* start, uint64_t begin, uint64_t count) {
   return {reinterpret_cast<T*>(start) + begin, count};
 }
 
+std::span<float> Fp32Plane(StateKind kind, const kernels::AdamTile& tile) {
+  return kind == StateKind::kMaster   ? tile.weight
+         : kind == StateKind::kExpAvg ? tile.exp_avg
+                                      : tile.exp_avg_sq;
+}
+
 }  // namespace
 
 kernels::AdamTile PlanesOf(DType dtype, uint64_t elements, std::byte* weight, std::byte* record,
@@ -30,19 +36,19 @@ kernels::AdamTile PlanesOf(DType dtype, uint64_t elements, std::byte* weight, st
   return tile;
 }
 
-void StoreMaster(DType dtype, uint64_t elements, std::span<const float> master, uint64_t begin,
-                 std::byte* weight, std::byte* record) {
+void StoreState(StateKind kind, DType dtype, uint64_t elements, std::span<const float> values,
+                uint64_t begin, std::byte* weight, std::byte* record) {
   const kernels::AdamTile tile =
-      PlanesOf(dtype, elements, weight, record, nullptr, begin, master.size());
-  for (size_t i = 0; i < master.size(); ++i) {
-    if (dtype == DType::kFloat32) {
-      tile.weight[i] = master[i];
-    } else {
-      const kernels::SplitMaster split = kernels::Split(master[i]);
+      PlanesOf(dtype, elements, weight, record, nullptr, begin, values.size());
+  if (kind == StateKind::kMaster && dtype != DType::kFloat32) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const kernels::SplitMaster split = kernels::Split(values[i]);
       tile.weight_hi[i] = split.hi;
       tile.weight_lo[i] = split.lo;
     }
+    return;
   }
+  std::ranges::copy(values, Fp32Plane(kind, tile).begin());
 }
 
 void LoadState(StateKind kind, DType dtype, uint64_t elements, const std::byte* weight,
@@ -57,10 +63,7 @@ void LoadState(StateKind kind, DType dtype, uint64_t elements, const std::byte* 
     }
     return;
   }
-  const std::span<const float> plane = kind == StateKind::kMaster   ? tile.weight
-                                       : kind == StateKind::kExpAvg ? tile.exp_avg
-                                                                    : tile.exp_avg_sq;
-  std::copy(plane.begin(), plane.end(), values.begin());
+  std::ranges::copy(Fp32Plane(kind, tile), values.begin());
 }
 
 }  // namespace penstock::zero

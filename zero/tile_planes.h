@@ -16,10 +16,10 @@ namespace penstock::zero {
 kernels::AdamTile PlanesOf(DType dtype, uint64_t elements, std::byte* weight, std::byte* record,
                            const std::byte* gradient, uint64_t begin, uint64_t count);
 
-/// Writes fp32 master weights into a tile's parts from element `begin` on; the moments stay as they
+/// Writes one state, as fp32, into a tile's parts from element `begin` on; the others stay as they
 /// are.
-void StoreMaster(DType dtype, uint64_t elements, std::span<const float> master, uint64_t begin,
-                 std::byte* weight, std::byte* record);
+void StoreState(StateKind kind, DType dtype, uint64_t elements, std::span<const float> values,
+                uint64_t begin, std::byte* weight, std::byte* record);
 /// Reads one state back from element `begin` on, exactly.
 void LoadState(StateKind kind, DType dtype, uint64_t elements, const std::byte* weight,
                const std::byte* record, uint64_t begin, std::span<float> values);

@@ -66,7 +66,6 @@ class ConfigTest(RefusalTest):
 
 class CommandLineTest(RefusalTest):
     def test_what_is_not_there_yet_says_so(self):
-        self.assert_refused(2, "not implemented yet", more=["--resume"])
         self.assert_refused(2, "not implemented yet", more=["--trace", self.path("trace.json")])
 
     def test_several_ranks(self):

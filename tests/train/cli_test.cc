@@ -40,13 +40,16 @@ TEST(CommandLine, TrainHasTheContractsDefaults) {
   EXPECT_FALSE(options.host_memory.has_value());
   EXPECT_FALSE(options.sequence_length.has_value());
   EXPECT_EQ(options.device, DeviceChoice::kAuto);
-  EXPECT_EQ(options.data_order, DataOrder::kShuffle);
+  EXPECT_FALSE(options.seed.has_value());
+  EXPECT_FALSE(options.data_order.has_value());
+  EXPECT_FALSE(options.resume);
 }
 
 TEST(CommandLine, TrainTakesEveryOption) {
   const TrainOptions options = ParsedTrain(
       {"--steps", "0", "--seed", "7", "--device", "cpu", "--device-memory", "64MiB",
-       "--host-memory", "4096", "--sequence-length", "33", "--data-order", "sequential"});
+       "--host-memory", "4096", "--sequence-length", "33", "--data-order", "sequential", "--resume"});
+  EXPECT_TRUE(options.resume);
   EXPECT_EQ(options.steps, 0U);
   EXPECT_EQ(options.seed, 7U);
   EXPECT_EQ(options.device, DeviceChoice::kCpu);
@@ -148,7 +151,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{Train({"--steps", "many"}), "--steps"}, BadLine{Train({"--device", "tpu"}), "tpu"},
         BadLine{Train({"--device-memory", "64MB"}), "64MB"},
         BadLine{Train({"--data-order", "random"}), "random"},
-        BadLine{Train({"--resume"}), "not implemented yet"},
         BadLine{Train({"--trace", "t.json"}), "not implemented yet"},
         BadLine{{"tune", "--quick"}, "--nvme-path"},
         BadLine{{"tune", "--nvme-path", "p", "--size", "1GB"}, "1GB"},

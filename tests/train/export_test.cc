@@ -53,6 +53,7 @@ class FakeState final : public zero::CommittedState {
 
   const zero::TrainState& train_state() const override { return train_state_; }
   const offload::Layout& layout() const override { return layout_; }
+  bool durable() const override { return true; }
   std::vector<double> Shares() const override { return {1}; }
   Status ReadState(zero::StateKind kind, zero::ModuleId module, size_t tensor, uint64_t begin,
                    std::span<float> values) override {

@@ -42,7 +42,8 @@ class FakeEngine final : public zero::Engine {
   Status ReduceGradients(zero::ModuleId id) override;
 
   // What a model has no business with.
-  Status Initialize(const zero::TensorSource&) override { return NotForModels(); }
+  Status FillTiles(const zero::TileFill&) override { return NotForModels(); }
+  Result<zero::TrainState> Adopt() override { return NotForModels().error(); }
   Result<zero::StepOutcome> Step(double, uint64_t) override { return NotForModels().error(); }
   Status Drain() override { return NotForModels(); }
   Status Commit(const zero::TrainState&) override { return NotForModels(); }

@@ -73,7 +73,8 @@ class ScriptedEngine final : public zero::Engine {
   Bytes host_peak() const override { return 5_MiB; }
 
   // What the loop leaves to the model and to the trainer.
-  Status Initialize(const zero::TensorSource&) override { return NotForTheLoop(); }
+  Status FillTiles(const zero::TileFill&) override { return NotForTheLoop(); }
+  Result<zero::TrainState> Adopt() override { return NotForTheLoop().error(); }
   const offload::Layout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { std::abort(); }
   Result<const std::byte*> Acquire(zero::ModuleId) override { return NotForTheLoop().error(); }
@@ -139,7 +140,7 @@ class TrainLoopTest : public ::testing::Test {
     options_.cost = {.parameters = 10, .layers = 1, .width = 2, .sequence = kSequence};
     options_.start.seed = 9;
     options_.start.compute_threads = 2;
-    options_.start.run_json = "identity";
+    options_.start.run_json = R"({"data": "D"})";
   }
 
   Result<LoopSummary> Run(uint64_t last_step) {
@@ -320,7 +321,7 @@ TEST_F(TrainLoopTest, ACommitHoldsTheRunAndTheRowOfItsStep) {
   EXPECT_EQ(engine_.commits[0].seed, 9U);
   EXPECT_EQ(engine_.commits[0].compute_threads, 2U);
   const Json json = Json::parse(engine_.commits[0].run_json);
-  EXPECT_EQ(json.at("run"), "identity");
+  EXPECT_EQ(json.at("run").at("data"), "D");
   EXPECT_EQ(json.at("row").at("step"), 1);
   EXPECT_EQ(json.at("row").at("loss"), 9.0);
 }

@@ -91,11 +91,14 @@ class ToyRun {
  private:
   void AddGradient(ModuleId module, const std::byte* weights, float scale) {
     float* sums = engine_->Gradients(module);
-    const uint64_t elements = engine_->layout().module(module).elements;
+    const offload::ModuleLayout& layout = engine_->layout().module(module);
     auto& stream = static_cast<device::CpuStream&>(engine_->compute_stream());
-    stream.Launch([this, weights, sums, elements, scale]() {
-      for (uint64_t i = 0; i < elements; ++i) {
-        sums[i] += (WeightAt(weights, i) * 0.3F + 0.01F * static_cast<float>(i % 5)) * scale;
+    stream.Launch([this, weights, sums, &layout, scale]() {
+      // Padding has no gradient.
+      for (const offload::TensorLayout& tensor : layout.tensors) {
+        for (uint64_t i = tensor.offset; i < tensor.offset + tensor.elements; ++i) {
+          sums[i] += (WeightAt(weights, i) * 0.3F + 0.01F * static_cast<float>(i % 5)) * scale;
+        }
       }
     });
   }

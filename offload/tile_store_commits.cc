@@ -1,0 +1,120 @@
+// TileStore and commits: making one, and going on from one.
+#include "base/check.h"
+#include "offload/tile_store.h"
+
+namespace penstock::offload {
+
+Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
+  std::vector<aio::Ticket> tickets;
+  const auto submit = [&](Part part, TileId tile, int slot, std::span<std::byte> buffer) {
+    tickets.push_back(file_.Submit({.part = part,
+                                    .tile = tile,
+                                    .slot = slot,
+                                    .operation = aio::Operation::kWrite,
+                                    .buffer = buffer,
+                                    .priority = aio::Priority::kWriteBack}));
+  };
+  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
+    const TileId tile{static_cast<uint32_t>(i)};
+    Tile* entry = nullptr;
+    bool changed = false;
+    {
+      MutexLock lock(mutex_);
+      entry = &At(tile);
+      changed = entry->committed_version != entry->version;
+      if (changed) entry->slot = file_.WriteSlot(tile);
+    }
+    // Drained: nobody else changes the tile's contents, place or version until the next
+    // BeginUpdates.
+    if (changed && !weights_on_drive()) {
+      submit(Part::kWeight, tile, entry->slot, home_weights_[i]);
+    }
+    if (changed && !records_on_drive()) {
+      submit(Part::kRecord, tile, entry->slot, home_records_[i]);
+    }
+    committed.push_back({.version = entry->version,
+                         .checksums = entry->checksums,
+                         .slot = static_cast<uint32_t>(entry->slot)});
+  }
+  return aio::WaitAll(tickets);
+}
+
+Status TileStore::Commit(CommitRecord record) {
+  PENSTOCK_TRY(Drain());
+  const Status committed = FinishCommit(std::move(record));
+  MutexLock lock(mutex_);
+  // Whether the drive holds this commit or the one before is not known any more: nothing may be
+  // written.
+  if (!committed.ok()) FailLocked(committed.error());
+  PENSTOCK_TRY(failure_);
+  for (Tile& tile : tiles_) tile.committed_version = tile.version;
+  return {};
+}
+
+Status TileStore::FinishCommit(CommitRecord record) {
+  PENSTOCK_TRY(WriteHomeParts(record.tiles));
+  return file_.Commit(std::move(record));
+}
+
+Status TileStore::Adopt(const CommitRecord& commit) {
+  PENSTOCK_CHECK(commit.tiles.size() == layout_.tiles.size());
+  const uint64_t version = commit.tiles.front().version;
+  {
+    MutexLock lock(mutex_);
+    for (size_t i = 0; i < tiles_.size(); ++i) {
+      const CommittedTile& committed = commit.tiles[i];
+      if (committed.version != version) {
+        return MakeError(ErrorCode::kCorruption,
+                         "the commit of step {} names version {} of tile {} and version {} of tile "
+                         "0; all tiles are updated together",
+                         commit.step, committed.version, i, version);
+      }
+      tiles_[i].version = version;
+      tiles_[i].slot = static_cast<int>(committed.slot);
+      tiles_[i].checksums = committed.checksums;
+      tiles_[i].committed_version = version;
+    }
+    begun_ = version;
+    load_.round = version;
+    take_.round = version;
+  }
+  PENSTOCK_TRY(ReadHomeParts(commit));
+  return VerifyHomeParts(commit);
+}
+
+Status TileStore::ReadHomeParts(const CommitRecord& commit) {
+  std::vector<aio::Ticket> tickets;
+  const auto submit = [&](Part part, size_t tile, std::span<std::byte> buffer) {
+    tickets.push_back(file_.Submit({.part = part,
+                                    .tile = TileId{static_cast<uint32_t>(tile)},
+                                    .slot = static_cast<int>(commit.tiles[tile].slot),
+                                    .operation = aio::Operation::kRead,
+                                    .buffer = buffer,
+                                    .priority = aio::Priority::kStateRead}));
+  };
+  for (size_t i = 0; i < home_weights_.size(); ++i) submit(Part::kWeight, i, home_weights_[i]);
+  for (size_t i = 0; i < home_records_.size(); ++i) submit(Part::kRecord, i, home_records_[i]);
+  return aio::WaitAll(tickets);
+}
+
+Status TileStore::VerifyHomeParts(const CommitRecord& commit) const {
+  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
+    const TileId tile{static_cast<uint32_t>(i)};
+    const CommittedTile& committed = commit.tiles[i];
+    const uint64_t seed = TileSeed(file_.uuid(), tile, committed.version);
+    const auto damaged = [&](Part part) {
+      return DamagedAt(part, tile, committed.version, static_cast<int>(committed.slot));
+    };
+    if (!weights_on_drive() &&
+        WeightChecksum(seed, home_weights_[i]) != committed.checksums.weight) {
+      return damaged(Part::kWeight);
+    }
+    if (!records_on_drive() && RecordChecksum(seed, layout_.dtype, layout_.tiles[i].elements,
+                                              home_records_[i]) != committed.checksums.record) {
+      return damaged(Part::kRecord);
+    }
+  }
+  return {};
+}
+
+}  // namespace penstock::offload

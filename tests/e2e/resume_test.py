@@ -1,0 +1,219 @@
+"""Resume changes nothing: a run that was killed and resumed is bitwise the run that was not.
+
+PENSTOCK_KILLS: how many processes are killed (30). PENSTOCK_KILL_SEED: of the moments and placements.
+"""
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+import harness
+from harness import make_config, merge, read_rows, read_summary
+
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "30"))
+SEED = int(os.environ.get("PENSTOCK_KILL_SEED", "1"))
+STEPS = 24
+
+PLACEMENTS = {
+    "device": {"param": "none", "optimizer": "none"},
+    "host": {"param": "cpu", "optimizer": "cpu"},
+    "optimizer on nvme": {"param": "cpu", "optimizer": "nvme"},
+    "all on nvme": {"param": "nvme", "optimizer": "nvme"},
+    "threads": {"param": "nvme", "optimizer": "nvme", "penstock": {"aio": {"engine": "threads"}}},
+    "depth 1": {"param": "nvme", "optimizer": "nvme", "aio": {"queue_depth": 1, "block_size": 4096}},
+    "overlap off": {"param": "nvme", "optimizer": "nvme", "penstock": {"overlap": False}},
+}
+
+
+class ResumeTest(harness.PenstockTest):
+    def config(self, placement, **override):
+        config = make_config(nvme_path=self.make_folder("nvme"), **PLACEMENTS[placement])
+        return merge(config, merge({"penstock": {"commit_every_steps": 3}}, override))
+
+    def numbers(self, run):
+        """All that a resumed run must have in common with one that was never stopped."""
+        keys = ("step", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens")
+        return [[row[key] for key in keys] for row in read_rows(run)], self.export(run)[0]
+
+    def assert_same(self, run, whole):
+        rows, tensors = self.numbers(run)
+        expected_rows, expected = self.numbers(whole)
+        for row, expected_row in zip(rows, expected_rows, strict=True):
+            self.assertEqual(row, expected_row)
+        self.assertEqual(tensors.keys(), expected.keys())
+        for name, content in tensors.items():
+            self.assertTrue(content == expected[name], f"{name} differs")
+
+    def resume(self, run, config, *more, steps=STEPS, **keywords):
+        return self.train(config, "--resume", *more, steps=steps, out=run, **keywords)[0]
+
+    def resumed(self, run, config, *more, **keywords):
+        outcome = self.resume(run, config, *more, **keywords)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        return outcome
+
+
+class KillTest(ResumeTest):
+    def leg(self, run, config, delay):
+        """Trains until it ends or is killed after `delay` seconds; whether it ended."""
+        self.runs += 1
+        arguments = [harness.PROGRAM, "train", "--model", self.model, "--data", self.data,
+                     "--config", self.write(f"config{self.runs}.json", config),
+                     "--steps", str(STEPS), "--out", run]
+        if os.path.exists(run):
+            arguments.append("--resume")
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True) as program:
+            try:
+                _, stderr = program.communicate(timeout=delay)
+            except subprocess.TimeoutExpired:
+                program.kill()
+                self.resumed_legs += "going on after" in program.communicate()[1]
+                return False
+        if program.returncode == 2 and "no commit" in stderr:
+            # Killed before its first commit: there is nothing to resume.
+            shutil.rmtree(run)
+            return False
+        self.assertEqual(program.returncode, 0, stderr)
+        return True
+
+    def test_sigkill_at_any_moment_costs_no_bit(self):
+        self.model, self.data = self.make_model(), self.make_data()
+        started = time.monotonic()
+        whole = self.trained(self.config("host"), steps=STEPS, model=self.model, data=self.data)
+        longest = 1.5 * (time.monotonic() - started)
+        choose = random.Random(SEED)
+        kills = trial = self.resumed_legs = 0
+        while kills < KILLS:
+            trial += 1
+            run, ended = self.path(f"killed{trial}"), False
+            while not ended:
+                placement = choose.choice(list(PLACEMENTS))
+                config = self.config(placement, bf16={"enabled": False})
+                delay = choose.uniform(0.01, longest) if kills < KILLS else harness.TIMEOUT_S
+                with self.subTest(trial=trial, kills=kills, placement=placement, delay=delay):
+                    ended = self.leg(run, config, delay)
+                    kills += not ended
+            with self.subTest(trial=trial):
+                self.assert_same(run, whole)
+            shutil.rmtree(run)
+        # Not all of them may have died before their first commit or while they started.
+        self.assertGreater(self.resumed_legs, KILLS // 10)
+
+    def test_interrupt_and_resume_in_bf16_with_micro_batches(self):
+        config = self.config("all on nvme", bf16={"enabled": True}, gradient_accumulation_steps=2)
+        whole = self.trained(config, steps=STEPS)
+        run = self.trained(config, steps=7)
+        self.resumed(run, config)
+        self.assert_same(run, whole)
+
+
+class PlacementChangeTest(ResumeTest):
+    def test_every_home_and_tile_size_goes_on_with_the_same_bits(self):
+        whole = self.trained(self.config("device"), steps=STEPS)
+        run = self.trained(self.config("all on nvme"), steps=3)
+        two = [self.make_folder("nvme"), self.make_folder("second")]
+        legs = [self.config("host"), self.config("device"), self.config("optimizer on nvme"),
+                self.config("all on nvme", penstock={"tile_elements": 8192}),
+                make_config(param="nvme", optimizer="nvme", nvme_path=two),
+                self.config("all on nvme", penstock={"durable": False}),
+                self.config("all on nvme")]
+        for number, config in enumerate(legs, start=2):
+            self.resumed(run, config, steps=3 * number)
+        self.assertEqual(3 * (len(legs) + 1), STEPS)
+        self.assert_same(run, whole)
+
+    def test_no_state_file_is_left_behind_by_a_move(self):
+        run = self.trained(self.config("all on nvme"), steps=3)
+        self.resumed(run, self.config("all on nvme", penstock={"tile_elements": 8192}), steps=6)
+        self.assertEqual(len(os.listdir(self.path("nvme"))), 1)
+
+
+class WhatResumeLooksAtTest(ResumeTest):
+    def setUp(self):
+        super().setUp()
+        self.conf = self.config("all on nvme")
+        self.run_folder = self.trained(self.conf, steps=6)
+        self.before = self.numbers(self.run_folder)
+
+    def assert_untouched(self):
+        rows, tensors = self.numbers(self.run_folder)
+        self.assertEqual(rows, self.before[0])
+        self.assertEqual(tensors, self.before[1])
+
+    def test_what_differs_is_named_and_nothing_changes(self):
+        cases = [
+            ("learning rate", {"config": merge(self.conf, {"optimizer": {"params": {"lr": 2e-3}}})},
+             "optimizer"),
+            ("batch", {"config": merge(self.conf, {"train_micro_batch_size_per_gpu": 1})}, "batch"),
+            ("dtype", {"config": merge(self.conf, {"bf16": {"enabled": True}})}, "bf16"),
+            ("data", {"data": self.write("other.txt", harness.text_bytes(40000, seed=2))}, "data"),
+            ("model", {"model": self.make_model("other", n_layer=2)}, "n_layer"),
+            ("seed", {"more": ("--seed", "7")}, "seed"),
+            ("order", {"more": ("--data-order", "sequential")}, "order"),
+            ("sequence", {"more": ("--sequence-length", "32")}, "sequence"),
+        ]
+        for name, change, word in cases:
+            with self.subTest(name):
+                keywords = {key: value for key, value in change.items()
+                            if key in ("data", "model")}
+                outcome = self.resume(self.run_folder, change.get("config", self.conf),
+                                      *change.get("more", ()), **keywords)
+                self.assert_fails(outcome, 2, word)
+                self.assert_untouched()
+
+    def test_a_step_that_is_reached_already_is_success(self):
+        outcome = self.resumed(self.run_folder, self.conf, steps=6)
+        self.assertEqual(outcome.errors, [])
+        self.assert_untouched()
+
+    def test_rows_after_the_commit_and_a_torn_one_are_cut(self):
+        metrics = os.path.join(self.run_folder, "metrics.jsonl")
+        with open(metrics, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        later = lines[-1].replace('"step":6', '"step":7').replace('"step": 6', '"step": 7')
+        self.write(metrics, "\n".join([*lines, later, lines[-1][:20]]))
+        self.resumed(self.run_folder, self.conf, steps=9)
+        whole = self.trained(self.conf, steps=9)
+        self.assert_same(self.run_folder, whole)
+
+    def test_a_committed_row_that_never_reached_the_file_is_restored(self):
+        metrics = os.path.join(self.run_folder, "metrics.jsonl")
+        with open(metrics, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        self.write(metrics, "\n".join(lines[:-1]) + "\n")
+        self.resumed(self.run_folder, self.conf, steps=9)
+        self.assertEqual([row["step"] for row in read_rows(self.run_folder)], list(range(1, 10)))
+
+    def test_without_resume_an_existing_run_is_refused_and_unharmed(self):
+        outcome, _ = self.train(self.conf, out=self.run_folder)
+        self.assert_fails(outcome, 2, "--resume")
+        self.assert_untouched()
+
+    def test_resume_of_no_run_says_so(self):
+        outcome = self.resume(self.path("nothing"), self.conf)
+        self.assert_fails(outcome, 2, "nothing")
+
+    def test_a_run_in_use_is_refused(self):
+        self.runs += 1
+        arguments = [harness.PROGRAM, "train", "--model", self.make_model(), "--data",
+                     self.make_data(), "--config", self.write("long.json", self.conf), "--out",
+                     self.run_folder, "--resume", "--steps", "1000000"]
+        with subprocess.Popen(arguments, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL) as program:
+            while len(read_rows(self.run_folder)) < 8:
+                self.assertIsNone(program.poll())
+                time.sleep(0.01)
+            self.assert_fails(self.resume(self.run_folder, self.conf), 3, "in use")
+            program.send_signal(signal.SIGINT)
+            self.assertEqual(program.wait(harness.TIMEOUT_S), 130)
+
+    def test_the_budgets_of_the_summary_are_those_of_the_resumed_run(self):
+        self.resumed(self.run_folder, self.conf, "--host-memory", "64MiB", steps=9)
+        self.assertEqual(read_summary(self.run_folder)["host_memory_bytes"], 64 << 20)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,76 @@
+#include "train/run_identity.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace penstock::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kArithmetic = "arithmetic";
+
+Json ModelJson(const Gpt2Config& model) {
+  return {{"vocab_size", model.vocab_size},
+          {"n_positions", model.n_positions},
+          {"n_embd", model.n_embd},
+          {"n_layer", model.n_layer},
+          {"n_head", model.n_head},
+          {"n_inner", model.hidden()},
+          {"layer_norm_epsilon", model.layer_norm_epsilon}};
+}
+
+/// "/optimizer/params/lr" as "optimizer.params.lr".
+std::string KeyName(std::string pointer) {
+  pointer.erase(0, 1);
+  std::ranges::replace(pointer, '/', '.');
+  return pointer;
+}
+
+}  // namespace
+
+std::string ToJson(const RunIdentity& identity) {
+  const Json config = Json::parse(zero::ConfigToJson(identity.config));
+  Json json = {{"model", ModelJson(identity.model)},
+               {"data", {{"fingerprint", fmt::format("{:016x}", identity.data_fingerprint)}}},
+               {"data_order", ToString(identity.data_order)},
+               {"seed", identity.seed},
+               {"sequence_length", identity.sequence_length}};
+  for (const char* key :
+       {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+        "gradient_clipping", "bf16", "optimizer", "scheduler"}) {
+    json[key] = config.at(key);
+  }
+  json["penstock"] = {{"compute_threads", identity.config.compute_threads}};
+  json[kArithmetic] = identity.arithmetic;
+  return json.dump();
+}
+
+std::vector<std::string> Differences(const std::string& committed, const std::string& now) {
+  const Json before = Json::parse(committed).flatten();
+  const Json after = Json::parse(now).flatten();
+  std::vector<std::string> differences;
+  for (const auto& [pointer, value] : after.items()) {
+    const std::string key = KeyName(pointer);
+    if (key == kArithmetic) continue;
+    if (!before.contains(pointer)) {
+      differences.push_back(fmt::format("{} is {}, was not there", key, value.dump()));
+    } else if (before[pointer] != value) {
+      differences.push_back(
+          fmt::format("{} is {}, was {}", key, value.dump(), before[pointer].dump()));
+    }
+  }
+  for (const auto& [pointer, value] : before.items()) {
+    if (after.contains(pointer)) continue;
+    differences.push_back(fmt::format("{} is not there, was {}", KeyName(pointer), value.dump()));
+  }
+  return differences;
+}
+
+std::string ArithmeticOf(const std::string& identity) {
+  return Json::parse(identity).at(kArithmetic).get<std::string>();
+}
+
+}  // namespace penstock::train

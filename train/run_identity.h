@@ -1,0 +1,36 @@
+// What a run's numbers depend on, so that a resumed run is the same run or says why it is not.
+//
+// Budgets, placement, tile size, paths, engine, queue depth and the number of steps are not in it:
+// they change no bit.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "train/data.h"
+#include "train/model_config.h"
+#include "zero/config.h"
+
+namespace penstock::train {
+
+struct RunIdentity {
+  Gpt2Config model;
+  uint64_t data_fingerprint = 0;
+  DataOrder data_order = DataOrder::kShuffle;
+  uint64_t seed = 0;
+  uint64_t sequence_length = 0;
+  zero::Config config;     ///< batch, dtype, clipping, optimizer, scheduler, compute threads
+  std::string arithmetic;  ///< of the operators: device and instruction set
+};
+
+/// A JSON object, for the commits.
+std::string ToJson(const RunIdentity& identity);
+
+/// What differs between two such objects, one phrase a key: "optimizer.params.lr is 0.002, was
+/// 0.001". Without the arithmetic, which another machine cannot help.
+std::vector<std::string> Differences(const std::string& committed, const std::string& now);
+/// The arithmetic of one.
+std::string ArithmeticOf(const std::string& identity);
+
+}  // namespace penstock::train

@@ -1,0 +1,70 @@
+// What tiles are filled with: tensors, or a committed state that may be cut into other tiles.
+#include <algorithm>
+#include <utility>
+
+#include "zero/engine.h"
+#include "zero/tile_planes.h"
+
+namespace penstock::zero {
+namespace {
+
+using offload::Layout;
+using offload::TileId;
+
+/// Tensors are made or read in pieces of this many elements.
+constexpr uint64_t kPieceElements = 64 * 1024;
+
+constexpr StateKind kAllStates[] = {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq};
+
+/// Elements of one state of a tensor, as a TensorSource has them of the weights.
+using StateSource = std::function<Status(StateKind kind, ModuleId module, size_t tensor,
+                                         uint64_t begin, std::span<float> values)>;
+
+/// Writes `kinds` of a tile, from the tensors that overlap it (padding stays zero): in the order of
+/// the flat index, and all kinds of a piece one after the other, as CommittedState wants it.
+Status FillTile(const StateSource& source, std::span<const StateKind> kinds, const Layout& layout,
+                TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
+  const offload::TileLayout& place = layout.tile(tile);
+  const offload::ModuleLayout& module = layout.module(place.module);
+  std::vector<float> values;
+  for (const size_t i : module.TensorsByOffset()) {
+    const offload::TensorLayout& tensor = module.tensors[i];
+    uint64_t at = std::max(tensor.offset, place.begin);
+    const uint64_t end = std::min(tensor.offset + tensor.elements, place.begin + place.elements);
+    while (at < end) {
+      values.resize(std::min(kPieceElements, end - at));
+      for (const StateKind kind : kinds) {
+        PENSTOCK_TRY(source(kind, place.module, i, at - tensor.offset, values));
+        StoreState(kind, layout.dtype, place.elements, values, at - place.begin, weight.data(),
+                   record.data());
+      }
+      at += values.size();
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+TileFill FillFromTensors(const Layout& layout, TensorSource source) {
+  return [&layout, source = std::move(source)](TileId tile, std::span<std::byte> weight,
+                                               std::span<std::byte> record) {
+    const auto master = [&source](StateKind, ModuleId module, size_t tensor, uint64_t begin,
+                                  std::span<float> values) {
+      return source(module, tensor, begin, values);
+    };
+    return FillTile(master, std::span(kAllStates).first(1), layout, tile, weight, record);
+  };
+}
+
+TileFill FillFromState(const Layout& layout, CommittedState& state) {
+  return [&layout, &state](TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
+    const auto all = [&state](StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
+                              std::span<float> values) {
+      return state.ReadState(kind, module, tensor, begin, values);
+    };
+    return FillTile(all, kAllStates, layout, tile, weight, record);
+  };
+}
+
+}  // namespace penstock::zero
