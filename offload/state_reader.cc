@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <optional>
 
@@ -77,14 +78,13 @@ Status StateReader::ReadAt(const File& file, FileOffset offset, std::span<std::b
   return {};
 }
 
-Result<StateHeader> StateReader::ReadHead(const File& file) {
-  const auto named = [&](const Error& error) {
-    return MakeError(error.code, "state file {}: {}", file.path, error.message);
-  };
+Result<std::vector<std::byte>> StateReader::ReadHeadBytes(const File& file) {
   std::vector<std::byte> head(kHeaderBytes.value);
   PENSTOCK_TRY(ReadAt(file, FileOffset{}, head));
   const Result<Bytes> size = HeadBytes(head);
-  if (!size.ok()) return named(size.error());
+  if (!size.ok()) {
+    return MakeError(size.error().code, "state file {}: {}", file.path, size.error().message);
+  }
   struct stat info {};
   if (::fstat(file.fd.get(), &info) != 0) return ErrnoError(errno, "looking at " + file.path);
   if (*size > Bytes{static_cast<uint64_t>(info.st_size)}) {
@@ -92,9 +92,41 @@ Result<StateHeader> StateReader::ReadHead(const File& file) {
   }
   head.resize(size->value);
   PENSTOCK_TRY(ReadAt(file, FileOffset{}, head));
+  return head;
+}
+
+Result<StateHeader> StateReader::ReadHead(const File& file) {
+  PENSTOCK_ASSIGN(const std::vector<std::byte> head, ReadHeadBytes(file));
   Result<StateHeader> header = DecodeHead(head);
-  if (!header.ok()) return named(header.error());
+  if (!header.ok()) {
+    return MakeError(header.error().code, "state file {}: {}", file.path, header.error().message);
+  }
   return header;
+}
+
+Result<std::vector<std::string>> StateReader::CheckHeads() const {
+  std::vector<std::string> damages;
+  for (const File& file : files_) {
+    PENSTOCK_ASSIGN(const std::vector<std::byte> head, ReadHeadBytes(file));
+    PENSTOCK_ASSIGN(const StateHeader header, ReadHead(file));
+    const std::vector<std::byte> expected = EncodeHead(header);
+    const auto [found, wanted] = std::ranges::mismatch(head, expected);
+    if (found != head.end()) {
+      damages.push_back(fmt::format("the head, {} at offset {}: it should be zero there", file.path,
+                                    found - head.begin()));
+    }
+    for (const FileOffset place : header.geometry.commit_offset) {
+      std::vector<std::byte> bytes(header.geometry.commit_bytes.value);
+      PENSTOCK_TRY(ReadAt(file, place, bytes));
+      const Result<CommitRecord> record = DecodeCommit(header.uuid, bytes);
+      if (record.ok() || record.error().code == ErrorCode::kNotFound) continue;
+      damages.push_back(fmt::format(
+          "a commit, {} at offset {}: {} (cut off when the run was killed, or damaged since); the "
+          "commit of step {} is another one",
+          file.path, place.value, record.error().message, commit_.step));
+    }
+  }
+  return damages;
 }
 
 Status StateReader::ReadCommit() {
@@ -128,29 +160,37 @@ Status StateReader::ReadCommit() {
                    "state file {} holds no commit: the run ended before its first one", file.path);
 }
 
+FileOffset StateReader::OffsetOf(Part part, TileId tile) const {
+  const TilePlace& at = header_.tiles[Index(tile)];
+  return PartOffset(files_[at.path].geometry, at, part,
+                    static_cast<int>(commit_.tiles[Index(tile)].slot));
+}
+
+std::string StateReader::Where(Part part, TileId tile) const {
+  return fmt::format("{} at offset {}", files_[header_.tiles[Index(tile)].path].path,
+                     OffsetOf(part, tile).value);
+}
+
 Status StateReader::ReadTile(TileId tile, TileBytes& bytes) const {
   const TileLayout& place = header_.layout.tile(tile);
   const CommittedTile& committed = commit_.tiles[Index(tile)];
-  const TilePlace& at = header_.tiles[Index(tile)];
-  const File& file = files_[at.path];
-  const auto slot = static_cast<int>(committed.slot);
-  const FileOffset weight_at = PartOffset(file.geometry, at, Part::kWeight, slot);
-  const FileOffset record_at = PartOffset(file.geometry, at, Part::kRecord, slot);
+  const File& file = files_[header_.tiles[Index(tile)].path];
   bytes.weight.resize(header_.layout.WeightBytes(place.elements).value);
   bytes.record.resize(header_.layout.RecordBytes(place.elements).value);
-  PENSTOCK_TRY(ReadAt(file, weight_at, bytes.weight));
-  PENSTOCK_TRY(ReadAt(file, record_at, bytes.record));
+  PENSTOCK_TRY(ReadAt(file, OffsetOf(Part::kWeight, tile), bytes.weight));
+  PENSTOCK_TRY(ReadAt(file, OffsetOf(Part::kRecord, tile), bytes.record));
   const uint64_t seed = TileSeed(header_.uuid, tile, committed.version);
   const bool weight_holds = WeightChecksum(seed, bytes.weight) == committed.checksums.weight;
   const bool record_holds = RecordChecksum(seed, header_.layout.dtype, place.elements,
                                            bytes.record) == committed.checksums.record;
   if (weight_holds && record_holds) return {};
-  return MakeError(
-      ErrorCode::kCorruption,
-      "checksum of the {} of tile {} (module {}, version {}) does not hold: {} at offset "
-      "{}; the data was damaged after it was committed",
-      weight_holds ? "record" : "weight", Index(tile), header_.layout.module(place.module).name,
-      committed.version, file.path, (weight_holds ? record_at : weight_at).value);
+  return MakeError(ErrorCode::kCorruption,
+                   "checksum of the {} of tile {} (module {}, version {}) does not hold: {}; the "
+                   "data was damaged "
+                   "after it was committed",
+                   weight_holds ? "record" : "weight", Index(tile),
+                   header_.layout.module(place.module).name, committed.version,
+                   Where(weight_holds ? Part::kRecord : Part::kWeight, tile));
 }
 
 }  // namespace penstock::offload

@@ -39,6 +39,15 @@ class StateReader {
     return PathShares(header_.layout, header_.tiles, files_.size());
   }
 
+  const std::string& path(size_t path) const { return files_[path].path; }
+  /// Of a part as it was committed, in the file of its path.
+  FileOffset OffsetOf(Part part, TileId tile) const;
+  /// "PATH at offset N", for messages.
+  std::string Where(Part part, TileId tile) const;
+  /// What in the heads is not as it was written, in bytes that no checksum covers too, and which
+  /// commit place does not hold: one line each.
+  Result<std::vector<std::string>> CheckHeads() const;
+
   /// One tile's parts as they were committed. kCorruption names the tile, its module, the file and
   /// the offset.
   struct TileBytes {
@@ -57,6 +66,7 @@ class StateReader {
 
   static Result<File> OpenFile(const std::string& path, StateLock lock, StateHeader& header);
   static Status ReadAt(const File& file, FileOffset offset, std::span<std::byte> bytes);
+  static Result<std::vector<std::byte>> ReadHeadBytes(const File& file);
   static Result<StateHeader> ReadHead(const File& file);
   Status OpenOthers(const std::vector<std::string>& paths, StateLock lock);
   Status ReadCommit();

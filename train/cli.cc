@@ -39,7 +39,13 @@ int Execute(const TrainOptions& options) {
 }
 
 int Execute(const ExportCommand& options) { return PrintOrReport(RunExport(options)); }
-int Execute(const InspectCommand& options) { return PrintOrReport(RunInspect(options)); }
+
+int Execute(const InspectCommand& options) {
+  const Result<InspectOutcome> outcome = RunInspect(options);
+  if (!outcome.ok()) return ReportError(outcome.error());
+  const int printed = Print(outcome->text);
+  return outcome->intact.ok() ? printed : ReportError(outcome->intact.error());
+}
 
 int Execute(const TuneCommand& options) {
   const Result<TuneReport> report = RunTune(options);

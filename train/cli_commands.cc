@@ -30,37 +30,6 @@ Result<std::string> RunExport(const ExportCommand& command) {
                      command.to);
 }
 
-Result<std::string> RunInspect(const InspectCommand& command) {
-  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
-  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state,
-                  zero::CommittedState::Open(info.state.paths));
-  PENSTOCK_TRY(state->Verify());
-  const zero::TrainState& train = state->train_state();
-  const offload::Layout& layout = state->layout();
-  std::string text;
-  const auto line = [&text](const char* name, const auto& value) {
-    text += fmt::format("{:<18}{}\n", name, value);
-  };
-  const std::vector<double> shares = state->Shares();
-  for (size_t i = 0; i < shares.size(); ++i) {
-    const std::string share =
-        shares.size() == 1 ? "" : fmt::format(" ({:.1f} % of the state)", 100 * shares[i]);
-    line("state file", info.state.paths[i] + share);
-  }
-  line("uuid", info.state.uuid);
-  line("committed step", train.step);
-  line("optimizer steps", train.optimizer_steps);
-  line("seed", train.seed);
-  line("parameters", layout.parameters);
-  line("weights", ToString(layout.dtype));
-  line("modules", layout.modules.size());
-  line("tiles", layout.tiles.size());
-  line("data", fmt::format("{} ({}, sequence length {})", info.data_path, info.data_order,
-                           info.sequence_length));
-  line("checksums", "all verified");
-  return text;
-}
-
 Result<CompareOutcome> RunCompare(const CompareCommand& command) {
   PENSTOCK_ASSIGN(const std::unique_ptr<ComparedModel> a, ComparedModel::Open(command.a));
   PENSTOCK_ASSIGN(const std::unique_ptr<ComparedModel> b, ComparedModel::Open(command.b));

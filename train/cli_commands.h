@@ -13,8 +13,13 @@ namespace penstock::train {
 /// Writes the last commit of a run as a Hugging Face folder. Returns what to say on stdout.
 Result<std::string> RunExport(const ExportCommand& command);
 
-/// Reads the last commit of a run and verifies every checksum. Returns what to say on stdout.
-Result<std::string> RunInspect(const InspectCommand& command);
+/// What an inspection says on stdout, and the error that damage is.
+struct InspectOutcome {
+  std::string text;
+  Status intact;
+};
+/// Reads the last commit of a run and verifies every checksum.
+Result<InspectOutcome> RunInspect(const InspectCommand& command);
 
 /// What a comparison says on stdout, and whether it found no difference.
 struct CompareOutcome {

@@ -43,20 +43,8 @@ class TileWiseState : public CommittedState {
     return {};
   }
 
-  Status Verify() override {
-    std::optional<Error> first;
-    size_t damaged = 0;
-    for (size_t i = 0; i < layout().tiles.size(); ++i) {
-      loaded_.reset();
-      Status read = Load(TileId{static_cast<uint32_t>(i)});
-      if (read.ok()) continue;
-      if (read.error().code != ErrorCode::kCorruption) return read;
-      ++damaged;
-      if (!first) first = read.error();
-    }
-    if (!first) return {};
-    return MakeError(first->code, "{} of {} tiles are damaged; the first: {}", damaged,
-                     layout().tiles.size(), first->message);
+  Result<offload::StateCheck> Check(const offload::CheckProgress& progress) override {
+    return offload::CheckState(*reader_, progress);
   }
 
  private:

@@ -28,6 +28,7 @@
 #include "kernels/operators.h"
 #include "offload/drive_speed.h"
 #include "offload/layout.h"
+#include "offload/state_check.h"
 #include "zero/config.h"
 #include "zero/model.h"
 
@@ -184,8 +185,8 @@ class CommittedState {
   /// and so does reading every state of a tile before the next tile.
   virtual Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
                            std::span<float> values) = 0;
-  /// Reads everything and verifies every checksum: names what is damaged.
-  virtual Status Verify() = 0;
+  /// Reads everything and verifies every checksum, at the speed of the drives.
+  virtual Result<offload::StateCheck> Check(const offload::CheckProgress& progress) = 0;
 };
 
 /// Fills tiles of `layout`, which may cut the same tensors into other tiles, with all that `state`

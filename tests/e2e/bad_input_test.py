@@ -244,6 +244,17 @@ class StateFileTest(harness.PenstockTest):
         self.assert_fails(harness.penstock("export", self.run_folder, "--to", to), 3, *fragments)
         self.assertFalse(os.path.exists(os.path.join(to, "config.json")))
 
+    def assert_damaged(self, *fragments):
+        outcome = harness.penstock("inspect", self.run_folder)
+        self.assertEqual(outcome.code, 3, str(outcome))
+        self.assertEqual(len(outcome.errors), 1, str(outcome))
+        for fragment in fragments:
+            self.assertIn(fragment, outcome.errors[0])
+        self.assertRegex(outcome.stdout, rf"damaged +.*{re.escape(self.state)} at offset")
+        to = self.path("export")
+        self.assert_fails(harness.penstock("export", self.run_folder, "--to", to), 3, *fragments)
+        self.assertFalse(os.path.exists(os.path.join(to, "config.json")))
+
     def flip(self, *offsets):
         with open(self.state, "r+b") as file:
             for offset in offsets:
@@ -265,11 +276,11 @@ class StateFileTest(harness.PenstockTest):
 
     def test_a_flipped_bit_in_a_weight(self):
         self.flip(*(offset + 100 for offset in self.header(144, 2)))
-        self.assert_unreadable("checksum", self.state)
+        self.assert_damaged("checksum", self.state)
 
     def test_a_flipped_bit_in_a_record(self):
         self.flip(*(offset + 100 for offset in self.header(160, 2)))
-        self.assert_unreadable("checksum", self.state)
+        self.assert_damaged("checksum", self.state)
 
     def test_a_flipped_bit_in_both_commit_records(self):
         self.state = self.states[0]

@@ -65,7 +65,9 @@ class FakeState final : public zero::CommittedState {
     for (size_t i = 0; i < values.size(); ++i) values[i] = Value(layout.name, begin + i);
     return {};
   }
-  Status Verify() override { return {}; }
+  Result<offload::StateCheck> Check(const offload::CheckProgress&) override {
+    return offload::StateCheck{};
+  }
 
  private:
   offload::Layout layout_;

@@ -160,6 +160,14 @@ class EngineTest : public ::testing::Test {
     outcome->exp_avg_sq = CommittedValues(state_paths_, StateKind::kExpAvgSq);
   }
 
+  /// What is damaged.
+  static std::vector<std::string> Damages(CommittedState& state) {
+    const Result<offload::StateCheck> check = state.Check([](Bytes, Bytes) {});
+    EXPECT_TRUE(check.ok()) << check.error().message;
+    EXPECT_GT(check->read, 0_B);
+    return check->damages;
+  }
+
   static void FlipBit(const std::string& path, uint64_t at) {
     FILE* file = std::fopen(path.c_str(), "r+b");
     ASSERT_NE(file, nullptr);

@@ -1,0 +1,138 @@
+#include "offload/state_check.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "aio/aio.h"
+#include "base/mapping.h"
+#include "base/mutex.h"
+
+namespace penstock::offload {
+namespace {
+
+constexpr size_t kMostTilesInFlight = 4;
+constexpr Bytes kMostMemory = 256_MiB;
+
+/// A path's file and the engine that reads it.
+struct Path {
+  std::unique_ptr<aio::Engine> engine;
+  aio::File file;
+};
+
+Result<Path> OpenPath(const std::string& path) {
+  PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> engine, aio::CreateEngine({}));
+  Result<aio::File> file = aio::File::Open(path, {.direct = true});
+  if (!file.ok() && file.error().code == ErrorCode::kUnavailable) {
+    file = aio::File::Open(path, {.direct = false});
+  }
+  PENSTOCK_TRY(file.status());
+  return Path{std::move(engine), *std::move(file)};
+}
+
+class Checker {
+ public:
+  Checker(const StateReader& state, std::vector<Path> paths, const CheckProgress& progress)
+      : state_(state), paths_(std::move(paths)), progress_(progress) {}
+
+  /// Checks tiles until there is none left. `memory` holds the largest.
+  void Work(std::span<std::byte> memory) {
+    for (uint64_t next = next_++; next < state_.layout().tiles.size(); next = next_++) {
+      CheckTile(TileId{static_cast<uint32_t>(next)}, memory);
+    }
+  }
+
+  StateCheck Finish() {
+    MutexLock lock(mutex_);
+    std::ranges::sort(found_);
+    for (auto& [place, text] : found_) check_.damages.push_back(std::move(text));
+    return std::move(check_);
+  }
+
+ private:
+  void CheckTile(TileId tile, std::span<std::byte> memory) {
+    const Layout& layout = state_.layout();
+    const uint64_t elements = layout.tile(tile).elements;
+    const auto weight = memory.first(layout.WeightBytes(elements).value);
+    const auto record = memory.subspan(weight.size(), layout.RecordBytes(elements).value);
+    const aio::Ticket weight_read = Read(tile, Part::kWeight, weight);
+    const aio::Ticket record_read = Read(tile, Part::kRecord, record);
+    const CommittedTile& committed = state_.commit().tiles[Index(tile)];
+    const uint64_t seed = TileSeed(state_.header().uuid, tile, committed.version);
+    Report(tile, Part::kWeight, weight_read.Wait(),
+           [&] { return WeightChecksum(seed, weight) == committed.checksums.weight; });
+    Report(tile, Part::kRecord, record_read.Wait(), [&] {
+      return RecordChecksum(seed, layout.dtype, elements, record) == committed.checksums.record;
+    });
+    MutexLock lock(mutex_);
+    check_.read += Bytes{weight.size() + record.size()};
+    progress_(check_.read,
+              layout.WeightBytes(layout.elements()) + layout.RecordBytes(layout.elements()));
+  }
+
+  aio::Ticket Read(TileId tile, Part part, std::span<std::byte> buffer) {
+    Path& path = paths_[state_.header().tiles[Index(tile)].path];
+    return path.engine->Submit({.operation = aio::Operation::kRead,
+                                .file = &path.file,
+                                .offset = state_.OffsetOf(part, tile),
+                                .buffer = buffer});
+  }
+
+  template <typename Holds>
+  void Report(TileId tile, Part part, const Status& read, const Holds& holds) {
+    std::string why = "its checksum does not hold";
+    if (!read.ok()) {
+      why = read.error().message;
+    } else if (holds()) {
+      return;
+    }
+    const Layout& layout = state_.layout();
+    const std::pair place(Index(tile), part);
+    std::string text =
+        fmt::format("the {} of tile {} (module {}, version {}), {}: {}",
+                    part == Part::kWeight ? "weight" : "record", Index(tile),
+                    layout.module(layout.tile(tile).module).name,
+                    state_.commit().tiles[Index(tile)].version, state_.Where(part, tile), why);
+    MutexLock lock(mutex_);
+    found_.emplace_back(place, std::move(text));
+  }
+
+  const StateReader& state_;
+  std::vector<Path> paths_;
+  const CheckProgress& progress_;
+  std::atomic<uint64_t> next_ = 0;
+  Mutex mutex_;
+  StateCheck check_ GUARDED_BY(mutex_);
+  std::vector<std::pair<std::pair<size_t, Part>, std::string>> found_ GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& progress) {
+  std::vector<Path> paths;
+  for (size_t i = 0; i < state.header().paths; ++i) {
+    PENSTOCK_ASSIGN(Path path, OpenPath(state.path(i)));
+    paths.push_back(std::move(path));
+  }
+  PENSTOCK_ASSIGN(std::vector<std::string> damages, state.CheckHeads());
+  const Layout& layout = state.layout();
+  const Bytes tile =
+      layout.WeightBytes(layout.largest_tile()) + layout.RecordBytes(layout.largest_tile());
+  const size_t workers = std::clamp<size_t>(kMostMemory / tile, 1, kMostTilesInFlight);
+  PENSTOCK_ASSIGN(const Mapping memory, Mapping::Create(tile * workers));
+  Checker checker(state, std::move(paths), progress);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < workers; ++i) {
+    threads.emplace_back([&checker, part = std::span(memory.data() + i * tile.value, tile.value)] {
+      checker.Work(part);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  StateCheck check = checker.Finish();
+  check.damages.insert(check.damages.begin(), damages.begin(), damages.end());
+  return check;
+}
+
+}  // namespace penstock::offload

@@ -1,0 +1,32 @@
+// Reads all that a commit names, and verifies every checksum, at the speed of the drives.
+//
+// Several tiles are in flight at once, through an I/O engine for each path, and are hashed by as
+// many threads. Damage does not end the check: all of it is found and named.
+//
+// Threads: one; it starts and joins its own.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "offload/state_reader.h"
+
+namespace penstock::offload {
+
+struct StateCheck {
+  /// One line each: what does not hold, and "PATH at offset N".
+  std::vector<std::string> damages;
+  Bytes read;  ///< of weights and records
+};
+
+/// Called from the checking threads, one at a time, with what was read of what there is.
+using CheckProgress = std::function<void(Bytes done, Bytes total)>;
+
+/// Heads, both commit places, and every part of every tile that the newest commit names. A part
+/// that cannot be read is damaged. Errors: where the check itself cannot be made.
+Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& progress);
+
+}  // namespace penstock::offload

@@ -1,0 +1,95 @@
+"""A bit that flips anywhere in a state file is noticed, or lies where no commit looks."""
+import random
+import struct
+
+import harness
+from harness import make_config
+
+FLIPS = 60
+
+
+class State:
+    """A reader of the first file of a state, from nothing but docs/state_format.md."""
+
+    def __init__(self, path):
+        with open(path, "rb") as file:
+            self.bytes = file.read()
+        self.tile_count = self.u64(80)
+        self.descriptors = self.u64(104)
+        self.head_end = self.u64(120)
+        self.commits = [self.u64(120), self.u64(128)]
+        self.weights = [self.u64(144), self.u64(152)]
+        self.records = [self.u64(160), self.u64(168)]
+
+    def u64(self, offset):
+        return struct.unpack_from("<Q", self.bytes, offset)[0]
+
+    def newest(self):
+        """The offset of the newest commit; both places hold one after two commits."""
+        return max(self.commits, key=lambda place: self.u64(place + 8))
+
+    def named(self):
+        """(begin, end) of everything that a reader of the newest commit relies on."""
+        yield 0, self.head_end
+        for place in self.commits:
+            yield place, place + self.u64(place + 32)
+        for tile in range(self.tile_count):
+            descriptor = self.descriptors + 64 * tile
+            elements = self.u64(descriptor + 16)
+            weight, record = self.u64(descriptor + 40), self.u64(descriptor + 48)
+            slot = struct.unpack_from("<I", self.bytes, self.newest() + 96 + 32 * tile + 24)[0]
+            yield self.weights[slot] + weight, self.weights[slot] + weight + 2 * elements
+            yield self.records[slot] + record, self.records[slot] + record + 10 * elements
+
+
+class FlippedBitTest(harness.PenstockTest):
+    def setUp(self):
+        super().setUp()
+        config = make_config(dtype="bf16", param="nvme", optimizer="nvme",
+                             nvme_path=self.make_folder("nvme"),
+                             penstock={"tile_elements": 8192, "commit_every_steps": 1})
+        self.run_folder = self.trained(config, steps=4)
+        self.file, = harness.state_paths(self.run_folder)
+        self.state = State(self.file)
+
+    def inspect_with_flip(self, offset):
+        with open(self.file, "r+b") as file:
+            file.seek(offset)
+            file.write(bytes([self.state.bytes[offset] ^ 4]))
+        outcome = harness.penstock("inspect", self.run_folder)
+        with open(self.file, "r+b") as file:
+            file.seek(offset)
+            file.write(self.state.bytes[offset:offset + 1])
+        return outcome
+
+    def test_in_what_the_commit_names_it_is_noticed_and_elsewhere_it_is_none(self):
+        named = list(self.state.named())
+        choose = random.Random(1)
+        for _ in range(FLIPS):
+            # Half of them in the head and the commits, which are small beside the tiles.
+            end = choose.choice([self.state.weights[0], len(self.state.bytes)])
+            offset = choose.randrange(end)
+            with self.subTest(offset=offset):
+                outcome = self.inspect_with_flip(offset)
+                if any(begin <= offset < end for begin, end in named):
+                    self.assertEqual(outcome.code, 3, str(outcome))
+                    self.assertEqual(len(outcome.errors), 1, str(outcome))
+                    self.assertIn(self.file, outcome.errors[0])
+                else:
+                    self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertEqual(harness.penstock("inspect", self.run_folder).code, 0)
+
+    def test_all_damage_is_named_not_only_the_first(self):
+        tiles = list(self.state.named())[3:]
+        with open(self.file, "r+b") as file:
+            for begin, _ in (tiles[0], tiles[5], tiles[-1]):
+                file.seek(begin)
+                file.write(bytes([self.state.bytes[begin] ^ 1]))
+        outcome = harness.penstock("inspect", self.run_folder)
+        self.assertEqual(outcome.code, 3)
+        self.assertEqual(outcome.stdout.count("\ndamaged "), 3, outcome.stdout)
+        self.assertIn("3 of what", outcome.errors[0])
+
+
+if __name__ == "__main__":
+    harness.main()
