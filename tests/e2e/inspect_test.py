@@ -1,4 +1,6 @@
-"""A bit that flips anywhere in a state file is noticed, or lies where no commit looks."""
+"""What a drive can do to a state file: a bit that flips anywhere in it is noticed, or lies where no
+commit looks; and of a write that is torn at any sector, the commit before it is left whole.
+"""
 import random
 import struct
 
@@ -6,6 +8,7 @@ import harness
 from harness import make_config
 
 FLIPS = 60
+SECTOR = 512
 
 
 class State:
@@ -28,30 +31,38 @@ class State:
         """The offset of the newest commit; both places hold one after two commits."""
         return max(self.commits, key=lambda place: self.u64(place + 8))
 
+    def parts(self, tile, slot):
+        """(begin, end) of a tile's weight and record in a slot."""
+        descriptor = self.descriptors + 64 * tile
+        elements = self.u64(descriptor + 16)
+        weight = self.weights[slot] + self.u64(descriptor + 40)
+        record = self.records[slot] + self.u64(descriptor + 48)
+        return (weight, weight + 2 * elements), (record, record + 10 * elements)
+
+    def slot(self, tile):
+        return struct.unpack_from("<I", self.bytes, self.newest() + 96 + 32 * tile + 24)[0]
+
     def named(self):
         """(begin, end) of everything that a reader of the newest commit relies on."""
         yield 0, self.head_end
         for place in self.commits:
             yield place, place + self.u64(place + 32)
         for tile in range(self.tile_count):
-            descriptor = self.descriptors + 64 * tile
-            elements = self.u64(descriptor + 16)
-            weight, record = self.u64(descriptor + 40), self.u64(descriptor + 48)
-            slot = struct.unpack_from("<I", self.bytes, self.newest() + 96 + 32 * tile + 24)[0]
-            yield self.weights[slot] + weight, self.weights[slot] + weight + 2 * elements
-            yield self.records[slot] + record, self.records[slot] + record + 10 * elements
+            yield from self.parts(tile, self.slot(tile))
 
 
-class FlippedBitTest(harness.PenstockTest):
+class StateTest(harness.PenstockTest):
     def setUp(self):
         super().setUp()
-        config = make_config(dtype="bf16", param="nvme", optimizer="nvme",
-                             nvme_path=self.make_folder("nvme"),
-                             penstock={"tile_elements": 8192, "commit_every_steps": 1})
-        self.run_folder = self.trained(config, steps=4)
+        self.conf = make_config(dtype="bf16", param="nvme", optimizer="nvme",
+                                nvme_path=self.make_folder("nvme"),
+                                penstock={"tile_elements": 8192, "commit_every_steps": 1})
+        self.run_folder = self.trained(self.conf, steps=4)
         self.file, = harness.state_paths(self.run_folder)
         self.state = State(self.file)
 
+
+class FlippedBitTest(StateTest):
     def inspect_with_flip(self, offset):
         with open(self.file, "r+b") as file:
             file.seek(offset)
@@ -89,6 +100,56 @@ class FlippedBitTest(harness.PenstockTest):
         self.assertEqual(outcome.code, 3)
         self.assertEqual(outcome.stdout.count("\ndamaged "), 3, outcome.stdout)
         self.assertIn("3 of what", outcome.errors[0])
+
+
+class TornWriteTest(StateTest):
+    def setUp(self):
+        super().setUp()
+        self.before = self.export(self.run_folder)[0]
+        outcome, _ = self.train(self.conf, "--resume", steps=5, out=self.run_folder)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.later = State(self.file)
+        self.after = self.export(self.run_folder)[0]
+        self.assertNotEqual(self.before, self.after)
+
+    def put(self, content):
+        with open(self.file, "r+b") as file:
+            file.write(content)
+
+    def test_at_every_sector_of_a_commit_record_a_whole_commit_is_left(self):
+        place = self.later.newest()
+        size = self.later.u64(place + 32)
+        sectors = -(-size // SECTOR)
+        self.assertGreater(sectors, 2)
+        for torn in range(sectors + 1):
+            # All that the commit names is durable before the record is begun.
+            end = place + torn * SECTOR
+            image = bytearray(self.later.bytes)
+            image[end:place + sectors * SECTOR] = self.state.bytes[end:place + sectors * SECTOR]
+            with self.subTest(sectors=torn):
+                self.put(image)
+                whole = torn == sectors
+                outcome = harness.penstock("inspect", self.run_folder)
+                self.assertRegex(outcome.stdout, rf"committed step +{5 if whole else 4}\n")
+                self.assertEqual(outcome.code, 0 if torn in (0, sectors) else 3, str(outcome))
+                tensors = self.export(self.run_folder)[0]
+                self.assertEqual(tensors, self.after if whole else self.before)
+
+    def test_at_every_sector_of_a_tile_the_commit_is_whole(self):
+        for part in range(2):
+            begin, end = self.later.parts(1, self.later.slot(1))[part]
+            for torn in range(begin, end + 1, SECTOR):
+                image = bytearray(self.state.bytes)
+                image[begin:torn] = self.later.bytes[begin:torn]
+                with self.subTest(part=part, bytes=torn - begin):
+                    self.put(image)
+                    outcome = harness.penstock("inspect", self.run_folder)
+                    self.assertEqual(outcome.code, 0, str(outcome))
+                    self.assertRegex(outcome.stdout, r"committed step +4\n")
+        self.put(self.state.bytes)
+        outcome, _ = self.train(self.conf, "--resume", steps=5, out=self.run_folder)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertEqual(self.export(self.run_folder)[0], self.after)
 
 
 if __name__ == "__main__":

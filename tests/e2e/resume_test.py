@@ -131,6 +131,21 @@ class PlacementChangeTest(ResumeTest):
         self.assertEqual(len(os.listdir(self.path("nvme"))), 1)
 
 
+class FullDriveTest(ResumeTest):
+    def test_rows_that_find_no_space_end_the_run_and_it_goes_on_when_there_is(self):
+        config = self.config("all on nvme")
+        whole = self.trained(config, steps=60)
+        drive = self.make_folder("drive")
+        with harness.mounted(drive, ["-t", "tmpfs", "-o", "size=20K", "none"]):
+            run = os.path.join(drive, "run")
+            outcome, _ = self.train(config, steps=60, out=run)
+            self.assert_fails(outcome, 3, "metrics.jsonl", "No space left", "is committed")
+            self.assertEqual(harness.penstock("inspect", run).code, 0)
+            subprocess.run(["mount", "-o", "remount,size=4M", drive], check=True)
+            self.resumed(run, config, steps=60)
+            self.assert_same(run, whole)
+
+
 class WhatResumeLooksAtTest(ResumeTest):
     def setUp(self):
         super().setUp()
