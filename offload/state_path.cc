@@ -1,5 +1,6 @@
 #include "offload/state_path.h"
 
+#include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -57,6 +58,11 @@ Status LockFile(int fd, bool exclusive, const std::string& path) {
     std::this_thread::sleep_for(kLockInterval);
   }
   return {};
+}
+
+bool IsInUse(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  return fd.valid() && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 StatePath::StatePath(aio::File file, StatePathOptions options, aio::Engine& engine)

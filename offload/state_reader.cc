@@ -53,7 +53,7 @@ Result<StateReader::File> StateReader::OpenFile(const std::string& path, StateLo
   if (lock != StateLock::kHeld) {
     PENSTOCK_TRY(LockFile(file.fd.get(), lock == StateLock::kExclusive, path));
   }
-  PENSTOCK_ASSIGN(header, ReadHead(file));
+  PENSTOCK_ASSIGN(header, ParseHead(file));
   file.geometry = header.geometry;
   return file;
 }
@@ -95,7 +95,7 @@ Result<std::vector<std::byte>> StateReader::ReadHeadBytes(const File& file) {
   return head;
 }
 
-Result<StateHeader> StateReader::ReadHead(const File& file) {
+Result<StateHeader> StateReader::ParseHead(const File& file) {
   PENSTOCK_ASSIGN(const std::vector<std::byte> head, ReadHeadBytes(file));
   Result<StateHeader> header = DecodeHead(head);
   if (!header.ok()) {
@@ -108,7 +108,7 @@ Result<std::vector<std::string>> StateReader::CheckHeads() const {
   std::vector<std::string> damages;
   for (const File& file : files_) {
     PENSTOCK_ASSIGN(const std::vector<std::byte> head, ReadHeadBytes(file));
-    PENSTOCK_ASSIGN(const StateHeader header, ReadHead(file));
+    PENSTOCK_ASSIGN(const StateHeader header, ParseHead(file));
     const std::vector<std::byte> expected = EncodeHead(header);
     const auto [found, wanted] = std::ranges::mismatch(head, expected);
     if (found != head.end()) {

@@ -40,6 +40,9 @@ class StateReader {
   }
 
   const std::string& path(size_t path) const { return files_[path].path; }
+  int fd(size_t path) const { return files_[path].fd.get(); }
+  /// Everything before commit place 0 of a path's file, as it is there.
+  Result<std::vector<std::byte>> ReadHead(size_t path) const { return ReadHeadBytes(files_[path]); }
   /// Of a part as it was committed, in the file of its path.
   FileOffset OffsetOf(Part part, TileId tile) const;
   /// "PATH at offset N", for messages.
@@ -67,7 +70,7 @@ class StateReader {
   static Result<File> OpenFile(const std::string& path, StateLock lock, StateHeader& header);
   static Status ReadAt(const File& file, FileOffset offset, std::span<std::byte> bytes);
   static Result<std::vector<std::byte>> ReadHeadBytes(const File& file);
-  static Result<StateHeader> ReadHead(const File& file);
+  static Result<StateHeader> ParseHead(const File& file);
   Status OpenOthers(const std::vector<std::string>& paths, StateLock lock);
   Status ReadCommit();
 

@@ -6,6 +6,7 @@
 
 #include "base/folder.h"
 #include "train/run_folder.h"
+#include "train/snapshot.h"
 
 namespace penstock::train {
 namespace {
@@ -26,14 +27,61 @@ Status FindStates(const StateFiles& files, CleanPlan* plan) {
   return {};
 }
 
-Status FindFiles(CleanPlan* plan) {
-  PENSTOCK_ASSIGN(const std::vector<std::string> files, FilesOfRun(plan->run));
+Status AddFile(const std::string& path, CleanPlan* plan) {
   std::error_code error;
-  for (const std::string& path : files) {
-    const uint64_t size = fs::file_size(path, error);
-    if (error) return ErrnoError(error.value(), "looking at " + path);
-    plan->files.push_back({path, Bytes{size}});
+  const uint64_t size = fs::file_size(path, error);
+  if (error) return ErrnoError(error.value(), "looking at " + path);
+  plan->files.push_back({path, Bytes{size}});
+  return {};
+}
+
+Status AddFilesOfRun(const std::string& folder, CleanPlan* plan) {
+  PENSTOCK_ASSIGN(const std::vector<std::string> files, FilesOfRun(folder));
+  for (const std::string& path : files) PENSTOCK_TRY(AddFile(path, plan));
+  return {};
+}
+
+bool IsCopy(const std::string& file_name) {
+  return file_name.find(".snapshot-") != std::string::npos;
+}
+
+/// Copies of the state that a killed process left beside it, before a snapshot named them.
+Status FindUnfinishedCopies(const RunInfo& info, CleanPlan* plan) {
+  // Of a snapshot there are none; beside it lie others.
+  if (IsCopy(fs::path(info.state.paths.front()).filename().string())) return {};
+  const std::string prefix = "penstock-" + info.state.uuid;
+  for (const std::string& path : info.state.paths) {
+    std::error_code error;
+    fs::directory_iterator it(fs::path(path).parent_path(), error);
+    for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+      const std::string name = it->path().filename().string();
+      const bool copy = name.starts_with(prefix) && IsCopy(name);
+      const auto is_planned = [&](const auto& state) { return state.path() == it->path(); };
+      if (!copy || std::ranges::any_of(plan->states, is_planned)) continue;
+      PENSTOCK_TRY(AddFile(it->path().string(), plan));
+    }
   }
+  return {};
+}
+
+Status FindSnapshots(const RunInfo& info, CleanPlan* plan) {
+  for (const std::string& name : Snapshots(plan->run)) {
+    const std::string folder = SnapshotFolder(plan->run, name);
+    PENSTOCK_ASSIGN(const RunInfo snapshot, ReadRunInfo(folder));
+    PENSTOCK_TRY(FindStates(snapshot.state, plan));
+    PENSTOCK_TRY(AddFilesOfRun(folder, plan));
+    plan->folders.push_back(folder);
+  }
+  PENSTOCK_TRY(FindUnfinishedCopies(info, plan));
+  std::error_code ignored;
+  const std::string all = SnapshotsFolder(plan->run);
+  if (fs::is_directory(all, ignored)) plan->folders.push_back(all);
+  return {};
+}
+
+Status FindFiles(CleanPlan* plan) {
+  PENSTOCK_TRY(AddFilesOfRun(plan->run, plan));
+  std::error_code error;
   fs::directory_iterator it(plan->run, error);
   for (; !error && it != fs::directory_iterator(); it.increment(error)) {
     const std::string path = it->path().string();
@@ -43,7 +91,8 @@ Status FindFiles(CleanPlan* plan) {
     };
     const bool goes =
         std::ranges::any_of(plan->files, [&is](const auto& file) { return is(file.path); }) ||
-        std::ranges::any_of(plan->states, [&is](const auto& state) { return is(state.path()); });
+        std::ranges::any_of(plan->states, [&is](const auto& state) { return is(state.path()); }) ||
+        std::ranges::any_of(plan->folders, is);
     if (!goes) plan->kept.push_back(path);
   }
   if (error) return ErrnoError(error.value(), "listing " + plan->run);
@@ -61,6 +110,7 @@ Result<CleanPlan> PlanClean(const std::string& run) {
   if (error) return ErrnoError(error.value(), "looking at " + run);
   PENSTOCK_TRY(FindStates(info.state, &plan));
   for (const StateFiles& state : info.leftovers) PENSTOCK_TRY(FindStates(state, &plan));
+  PENSTOCK_TRY(FindSnapshots(info, &plan));
   PENSTOCK_TRY(FindFiles(&plan));
   return plan;
 }
@@ -72,7 +122,9 @@ Status Clean(const CleanPlan& plan) {
     fs::remove(file.path, error);
     if (error) return ErrnoError(error.value(), "removing " + file.path);
   }
-  if (!plan.kept.empty()) return SyncFolder(plan.run);
+  // One that holds something else stays, and so does the run's folder around it.
+  for (const std::string& folder : plan.folders) fs::remove(folder, error);
+  if (!fs::is_empty(plan.run, error)) return SyncFolder(plan.run);
   fs::remove(plan.run, error);
   if (error) return ErrnoError(error.value(), "removing " + plan.run);
   return SyncFolder(fs::path(plan.run).parent_path().string());

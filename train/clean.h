@@ -1,4 +1,4 @@
-// Removing a run: the files of its state, wherever they lie, and its folder.
+// Removing a run: the files of its state and of its snapshots, wherever they lie, and its folder.
 //
 // Nothing that is not this run's is touched: a state file must bear the UUID that run.json names,
 // and in the folder only what a run puts there goes. Threads: one.
@@ -21,7 +21,8 @@ struct CleanPlan {
   std::string run;
   std::vector<offload::RemovableState> states;  ///< locked as long as the plan lives
   std::vector<std::string> missing_states;      ///< that run.json names and that are not there
-  std::vector<File> files;                      ///< in RUN, in the order of their removal
+  std::vector<File> files;                      ///< all others, in the order of their removal
+  std::vector<std::string> folders;             ///< of snapshots, innermost first
   std::vector<std::string> kept;                ///< in RUN and not the run's: RUN stays for them
 };
 

@@ -11,6 +11,7 @@
 
 #include "train/cli_commands.h"
 #include "train/log.h"
+#include "train/snapshot.h"
 
 namespace penstock::train {
 namespace {
@@ -68,6 +69,9 @@ int Execute(const CompareCommand& options) {
   const int printed = Print(outcome->text);
   return printed == 0 && !outcome->equal ? kDifferent : printed;
 }
+
+int Execute(const SnapshotCommand& options) { return PrintOrReport(RunSnapshot(options)); }
+int Execute(const SnapshotsCommand& options) { return PrintOrReport(RunSnapshots(options)); }
 
 int Execute(const PrintText& text) { return Print(text.text); }
 

@@ -34,13 +34,23 @@ struct CleanCommand {
   bool yes = false;  ///< false: only say what would be removed
 };
 
+struct SnapshotCommand {
+  std::string run;
+  std::string name;
+};
+
+struct SnapshotsCommand {
+  std::string run;
+};
+
 /// A text to print on stdout: help, version.
 struct PrintText {
   std::string text;
 };
 
-using Command = std::variant<TrainOptions, ExportCommand, InspectCommand, CompareCommand,
-                             CleanCommand, TuneCommand, PrintText>;
+using Command =
+    std::variant<TrainOptions, ExportCommand, InspectCommand, CompareCommand, CleanCommand,
+                 SnapshotCommand, SnapshotsCommand, TuneCommand, PrintText>;
 
 /// Reads the arguments (without the program's name). Errors: kInvalidArgument, for what is unknown,
 /// missing, malformed or not implemented.

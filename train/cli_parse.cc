@@ -60,6 +60,7 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
   train->add_option("--data-order", arguments->data_order, "shuffle (default) or sequential")
       ->check(CLI::IsMember({"shuffle", "sequential"}));
   train->add_flag("--resume", options.resume, "go on from the last commit");
+  train->add_option("--resume-from", options.resume_from, "go on from a snapshot of the run");
   train->add_option("--trace", arguments->trace, "write a trace of the run");
   return train;
 }
@@ -154,6 +155,19 @@ CLI::App* AddClean(CLI::App& app, CleanCommand* options) {
   return command;
 }
 
+CLI::App* AddSnapshot(CLI::App& app, SnapshotCommand* options) {
+  CLI::App* command = app.add_subcommand("snapshot", "Keep the last commit under a name");
+  command->add_option("RUN", options->run, "folder of the run")->required();
+  command->add_option("NAME", options->name, "of the snapshot")->required();
+  return command;
+}
+
+CLI::App* AddSnapshots(CLI::App& app, SnapshotsCommand* options) {
+  CLI::App* command = app.add_subcommand("snapshots", "List the snapshots of a run");
+  command->add_option("RUN", options->run, "folder of the run")->required();
+  return command;
+}
+
 bool HasCommand(CLI::App& app, const std::string& name) {
   return std::ranges::any_of(app.get_subcommands({}), [&name](const CLI::App* command) {
     return command->get_name() == name;
@@ -177,13 +191,17 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   const CLI::App* export_command = AddExport(app, &export_arguments);
   const CLI::App* compare = AddCompare(app, &compare_options);
   const CLI::App* clean = AddClean(app, &clean_options);
+  SnapshotCommand snapshot_options;
+  SnapshotsCommand snapshots_options;
+  const CLI::App* snapshot = AddSnapshot(app, &snapshot_options);
+  const CLI::App* snapshots = AddSnapshots(app, &snapshots_options);
   AddInspect(app, &inspect_options);
   const CLI::App* tune = AddTune(app, &tune_arguments);
   if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
-    return MakeError(
-        ErrorCode::kInvalidArgument,
-        "unknown command {}; there are train, export, inspect, compare, clean and tune",
-        arguments[0]);
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "unknown command {}; there are train, export, inspect, compare, snapshot, "
+                     "snapshots, clean and tune",
+                     arguments[0]);
   }
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
@@ -204,6 +222,8 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   if (export_command->parsed()) return MakeExport(export_arguments);
   if (compare->parsed()) return Command(compare_options);
   if (clean->parsed()) return Command(clean_options);
+  if (snapshot->parsed()) return Command(snapshot_options);
+  if (snapshots->parsed()) return Command(snapshots_options);
   return Command(inspect_options);
 }
 

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "offload/state_removal.h"
 #include "train/log.h"
+#include "train/snapshot.h"
 
 namespace penstock::train {
 namespace {
@@ -26,20 +26,6 @@ bool AllThere(const std::vector<std::string>& paths) {
   return std::ranges::all_of(paths, [&](const auto& path) { return fs::exists(path, ignored); });
 }
 
-/// Splits what the training loop committed: the run's identity, and the row of the step.
-Status ReadRunJson(ResumePoint* point) {
-  try {
-    const auto json = nlohmann::ordered_json::parse(point->train.run_json);
-    point->identity = json.at("run").dump();
-    if (json.contains("row")) point->row = json["row"].dump();
-    return {};
-  } catch (const nlohmann::json::exception& error) {
-    return MakeError(ErrorCode::kCorruption,
-                     "{}: what the commit of step {} says of its run cannot be read: {}",
-                     point->info.state.paths.front(), point->train.step, error.what());
-  }
-}
-
 /// Removes a state's files. What does not belong to it, or is in use, stays, with a notice.
 void RemoveState(const StateFiles& state) {
   for (const std::string& path : state.paths) {
@@ -50,15 +36,7 @@ void RemoveState(const StateFiles& state) {
   }
 }
 
-Status RemoveLeftovers(RunInfo info, const RunFolder& folder) {
-  for (const StateFiles& state : info.leftovers) RemoveState(state);
-  info.leftovers.clear();
-  return folder.WriteInfo(info);
-}
-
-}  // namespace
-
-Result<ResumePoint> OpenResumePoint(const std::string& run) {
+Result<ResumePoint> OpenCommit(const std::string& run) {
   ResumePoint point;
   Result<RunInfo> info = ReadRunInfo(run);
   if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
@@ -74,7 +52,49 @@ Result<ResumePoint> OpenResumePoint(const std::string& run) {
   PENSTOCK_TRY(state.status());
   point.state = *std::move(state);
   point.train = point.state->train_state();
-  PENSTOCK_TRY(ReadRunJson(&point));
+  PENSTOCK_ASSIGN(CommitTexts texts, ReadCommitTexts(point.train.run_json, paths.front()));
+  point.identity = std::move(texts.identity);
+  point.row = std::move(texts.row);
+  return point;
+}
+
+Status RemoveLeftovers(RunInfo info, const RunFolder& folder) {
+  for (const StateFiles& state : info.leftovers) RemoveState(state);
+  info.leftovers.clear();
+  return folder.WriteInfo(info);
+}
+
+}  // namespace
+
+Result<CommitTexts> ReadCommitTexts(const std::string& json, const std::string& path) {
+  try {
+    const auto parsed = nlohmann::ordered_json::parse(json);
+    CommitTexts texts{.identity = parsed.at("run").dump()};
+    if (parsed.contains("row")) texts.row = parsed["row"].dump();
+    return texts;
+  } catch (const nlohmann::json::exception& error) {
+    return MakeError(ErrorCode::kCorruption,
+                     "{}: what the commit says of its run cannot be read: {}", path, error.what());
+  }
+}
+
+Result<ResumePoint> OpenResumePoint(const std::string& run, const std::string& snapshot) {
+  if (snapshot.empty()) return OpenCommit(run);
+  PENSTOCK_TRY(CheckSnapshotName(snapshot));
+  PENSTOCK_ASSIGN(RunInfo current, ReadRunInfo(run));
+  // First the run itself, so that nobody trains it meanwhile. Its state may be gone or damaged.
+  std::vector<offload::RemovableState> states;
+  for (const std::string& path : current.state.paths) {
+    auto state = offload::RemovableState::Open(path, current.state.uuid);
+    if (state.ok()) {
+      states.push_back(*std::move(state));
+    } else if (state.error().code == ErrorCode::kUnavailable) {
+      return state.error();
+    }
+  }
+  PENSTOCK_ASSIGN(ResumePoint point, OpenCommit(SnapshotFolder(run, snapshot)));
+  point.replaced = std::move(current);
+  point.replaced_states = std::move(states);
   return point;
 }
 
@@ -94,13 +114,13 @@ bool FitsInPlace(const ResumePoint& from, const offload::Layout& layout, bool du
     std::error_code ignored;
     return fs::equivalent(fs::path(file).parent_path(), folder, ignored);
   };
-  return from.state->durable() == durable && from.state->layout() == layout &&
+  return !from.replaced && from.state->durable() == durable && from.state->layout() == layout &&
          std::ranges::equal(folders, from.info.state.paths, holds);
 }
 
 Status MoveState(ResumePoint& from, zero::Engine& engine, const RunFolder& folder, RunInfo info,
                  const std::function<bool()>& stop_requested) {
-  RunInfo moving = from.info;
+  RunInfo moving = from.current();
   moving.leftovers.push_back(info.state);
   PENSTOCK_TRY(folder.WriteInfo(moving));
   const zero::TileFill fill = zero::FillFromState(engine.layout(), *from.state);
@@ -113,16 +133,18 @@ Status MoveState(ResumePoint& from, zero::Engine& engine, const RunFolder& folde
     return fill(tile, weight, record);
   }));
   PENSTOCK_TRY(engine.Commit(from.train));
-  info.leftovers.push_back(from.info.state);
+  info.leftovers.push_back(from.current().state);
   PENSTOCK_TRY(folder.WriteInfo(info));
   from.state.reset();
+  from.replaced_states.clear();
   return RemoveLeftovers(std::move(info), folder);
 }
 
 Status RemoveLeftovers(ResumePoint& from, const RunFolder& folder) {
-  if (from.info.leftovers.empty()) return {};
-  PENSTOCK_TRY(RemoveLeftovers(from.info, folder));
-  from.info.leftovers.clear();
+  RunInfo& current = from.replaced ? *from.replaced : from.info;
+  if (current.leftovers.empty()) return {};
+  PENSTOCK_TRY(RemoveLeftovers(current, folder));
+  current.leftovers.clear();
   return {};
 }
 

@@ -11,10 +11,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "offload/state_removal.h"
 #include "train/run_folder.h"
 #include "train/run_identity.h"
 #include "zero/engine.h"
@@ -29,17 +31,34 @@ struct ResumePoint {
   zero::TrainState train;  ///< of the commit
   std::string identity;    ///< see train/run_identity.h
   std::string row;         ///< of the committed step, as in metrics.jsonl; empty for step 0
+
+  /// Set where the commit is not the run's last one but a snapshot, which stays: the run as it is,
+  /// and its files, which nobody else can use either.
+  std::optional<RunInfo> replaced;
+  std::vector<offload::RemovableState> replaced_states;
+
+  /// What run.json says now.
+  const RunInfo& current() const { return replaced ? *replaced : info; }
 };
 
-/// Opens it. Errors: kInvalidArgument where `run` is no run or has no commit; kUnavailable while it
-/// is in use; kCorruption.
-Result<ResumePoint> OpenResumePoint(const std::string& run);
+/// Opens it, or the commit of a snapshot of `run`. Errors: kInvalidArgument where `run` is no run
+/// or has no commit, or no such snapshot; kUnavailable while it is in use; kCorruption.
+Result<ResumePoint> OpenResumePoint(const std::string& run, const std::string& snapshot);
+
+/// What the training loop keeps in a commit.
+struct CommitTexts {
+  std::string identity;
+  std::string row;
+};
+/// `path`: for messages. Errors: kCorruption.
+Result<CommitTexts> ReadCommitTexts(const std::string& json, const std::string& path);
 
 /// Refuses a training whose numbers would not be those of the run: kInvalidArgument, naming all
 /// that differs.
 Status CheckIdentity(const ResumePoint& from, const std::string& now);
 
-/// Whether an engine with this layout, in these folders, can go on in the files of the commit.
+/// Whether it is the run's last commit and an engine with this layout, in these folders, can go on
+/// in its files.
 bool FitsInPlace(const ResumePoint& from, const offload::Layout& layout, bool durable,
                  const std::vector<std::string>& folders);
 

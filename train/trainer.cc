@@ -9,12 +9,15 @@
 #include <utility>
 
 #include "kernels/operators.h"
+#include "train/files.h"
 #include "train/interrupt.h"
 #include "train/log.h"
 #include "train/progress.h"
 #include "train/resume.h"
 #include "train/run_folder.h"
 #include "train/run_identity.h"
+#include "train/snapshot.h"
+#include "train/snapshot_service.h"
 #include "train/trainer_job.h"
 #include "train/trainer_loop.h"
 
@@ -22,6 +25,7 @@ namespace penstock::train {
 namespace {
 
 constexpr uint64_t kDefaultStepsPerPrint = 10;
+constexpr Bytes kLargestMetrics = 16_GiB;
 
 /// What a step runs on. Members are destroyed last to first: the engine finishes its work while
 /// what it works on still exists.
@@ -207,6 +211,14 @@ Result<zero::TrainState> StartFrom(ResumePoint& from, const RunInfo& info, const
                    folder.path(), from.train.step, state.step);
 }
 
+/// The rows of the snapshot that training goes on from, in place of the run's.
+Status CopyRows(const TrainOptions& options, const RunFolder& folder) {
+  PENSTOCK_ASSIGN(const RunFolder snapshot,
+                  RunFolder::Open(SnapshotFolder(folder.path(), options.resume_from)));
+  PENSTOCK_ASSIGN(const std::string rows, ReadTextFile(snapshot.MetricsPath(), kLargestMetrics));
+  return WriteTextFile(folder.MetricsPath(), rows);
+}
+
 void LogResume(const ResumePoint& from, const Machine& machine) {
   LogNotice(fmt::format("going on after step {}", from.train.step));
   const std::string before = ArithmeticOf(from.identity);
@@ -223,8 +235,8 @@ void LogResume(const ResumePoint& from, const Machine& machine) {
 Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
   PENSTOCK_TRY(CheckOneRank(ReadEnvironment));
   std::optional<ResumePoint> from;
-  if (given.resume) {
-    PENSTOCK_ASSIGN(from, OpenResumePoint(given.out));
+  if (given.resumes()) {
+    PENSTOCK_ASSIGN(from, OpenResumePoint(given.out, given.resume_from));
   }
   const TrainOptions options = Complete(given, from);
   PENSTOCK_ASSIGN(TrainJob job, PrepareJob(options, from ? &from->train : nullptr));
@@ -236,7 +248,7 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
   std::vector<std::string> adopt;
   if (from) {
     PENSTOCK_TRY(RemoveLeftovers(*from, folder));
-    if (from->train.step >= job.last_step) {
+    if (!from->replaced && from->train.step >= job.last_step) {
       PENSTOCK_TRY(FinishRun(*from, folder));
       return std::optional<RunSummary>();
     }
@@ -251,9 +263,11 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
                   from ? StartFrom(*from, InfoOf(options, job, machine), machine, folder, interrupt)
                        : StartNew(options, job, machine, folder, interrupt));
   start.run_json = IdentityOf(options, job, machine.operators->arithmetic());
+  if (from && from->replaced) PENSTOCK_TRY(CopyRows(options, folder));
   PENSTOCK_ASSIGN(MetricsWriter metrics,
                   from ? MetricsWriter::Resume(folder.MetricsPath(), start.step, from->row)
                        : MetricsWriter::Create(folder.MetricsPath()));
+  SnapshotService snapshots(folder.path(), InfoOf(options, job, machine), job.config.durable);
   Progress progress(ProgressOptions(job));
   TrainLoop loop({.engine = *machine.engine,
                   .model = *machine.model,
@@ -263,7 +277,8 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
                   .metrics = metrics,
                   .progress = progress,
                   .stop_requested = [&interrupt] { return interrupt.requested(); },
-                  .keep_folder = [&] { folder.Keep(); }},
+                  .keep_folder = [&] { folder.Keep(); },
+                  .snapshots = &snapshots},
                  MakeLoopOptions(job, machine, std::move(start)));
   PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
   progress.Finish();

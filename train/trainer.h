@@ -32,6 +32,9 @@ struct TrainOptions {
   std::optional<uint64_t> sequence_length;  ///< none: the model's context length, or the run's
   std::optional<DataOrder> data_order;      ///< none: shuffled; resuming, the run's
   bool resume = false;
+  std::string resume_from;  ///< a snapshot's name: `resume` from that; empty: from the last commit
+
+  bool resumes() const { return resume || !resume_from.empty(); }
 };
 
 /// Trains, commits, writes RUN/summary.json. After Ctrl-C (train/interrupt.h) the running step is

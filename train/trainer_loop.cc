@@ -109,6 +109,10 @@ Status TrainLoop::CloseRow(const Snapshot& now) {
 bool TrainLoop::CommitDue() const {
   const zero::Config& config = options_.config;
   if (state_.step == options_.last_step) return false;  // the final commit is next
+  if (parts_.snapshots != nullptr) {
+    if (parts_.snapshots->copying()) return false;
+    if (parts_.snapshots->Requested()) return true;
+  }
   if (config.commit_every_steps > 0 &&
       state_.step % static_cast<uint64_t>(config.commit_every_steps) == 0) {
     return true;
@@ -130,8 +134,10 @@ Status TrainLoop::Commit() {
   state.run_json = json.dump();
   // Earlier rows reach the drive before the commit that counts on them.
   PENSTOCK_TRY(parts_.metrics.Sync());
+  if (parts_.snapshots != nullptr) parts_.snapshots->Wait();
   PENSTOCK_TRY(parts_.engine.Commit(state));
   parts_.keep_folder();
+  if (parts_.snapshots != nullptr) parts_.snapshots->CommitMade();
   committed_step_ = state.step;
   last_commit_ = std::chrono::steady_clock::now();
   return {};

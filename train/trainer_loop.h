@@ -19,6 +19,7 @@
 #include "train/metrics.h"
 #include "train/metrics_summary.h"
 #include "train/progress.h"
+#include "train/snapshot_service.h"
 #include "zero/config.h"
 #include "zero/engine.h"
 
@@ -38,6 +39,7 @@ struct LoopParts {
   Progress& progress;
   std::function<bool()> stop_requested;  ///< asked before every step
   std::function<void()> keep_folder;     ///< called after every step and commit: RUN has results
+  SnapshotService* snapshots = nullptr;  ///< none: nobody can ask for any
 };
 
 struct LoopOptions {

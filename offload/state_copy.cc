@@ -1,0 +1,154 @@
+#include "offload/state_copy.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+#include "base/folder.h"
+#include "base/unique_fd.h"
+
+namespace penstock::offload {
+namespace {
+
+/// A file that is being written as "<path>.tmp"; without Finish nothing is left.
+class Target {
+ public:
+  /// What a killed process left of one is replaced.
+  static Result<Target> Create(const std::string& path) {
+    Target target(path);
+    target.fd_ =
+        UniqueFd(::open(target.temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    if (!target.fd_.valid()) return ErrnoError(errno, "creating " + target.temporary_);
+    return target;
+  }
+  Target(Target&& other) noexcept
+      : path_(std::move(other.path_)),
+        temporary_(std::exchange(other.temporary_, std::string())),
+        fd_(std::move(other.fd_)) {}
+  Target& operator=(Target&&) = delete;
+  ~Target() {
+    if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  }
+
+  /// Whether the file system did it.
+  bool Clone(int from) { return ::ioctl(fd_.get(), FICLONE, from) == 0; }
+
+  Status Resize(Bytes size) {
+    if (::ftruncate(fd_.get(), static_cast<off_t>(size.value)) == 0) return {};
+    return ErrnoError(errno, "sizing " + temporary_);
+  }
+
+  Status Write(FileOffset offset, std::span<const std::byte> bytes) {
+    while (!bytes.empty()) {
+      const ssize_t n =
+          ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset.value));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) {
+        return ErrnoError(errno, fmt::format("writing {} at offset {}", temporary_, offset.value));
+      }
+      bytes = bytes.subspan(static_cast<size_t>(n));
+      offset = offset + Bytes{static_cast<uint64_t>(n)};
+    }
+    return {};
+  }
+
+  Status Sync() {
+    if (::fdatasync(fd_.get()) == 0) return {};
+    return ErrnoError(errno, "synchronising " + temporary_);
+  }
+
+  /// Gives a synchronised file its name.
+  Status Finish() {
+    if (::link(temporary_.c_str(), path_.c_str()) != 0) {
+      return ErrnoError(errno, "naming " + path_);
+    }
+    return SyncFolder(std::filesystem::path(path_).parent_path().string());
+  }
+
+ private:
+  explicit Target(const std::string& path) : path_(path), temporary_(path + ".tmp") {}
+
+  std::string path_;
+  std::string temporary_;
+  UniqueFd fd_;
+};
+
+class Copier {
+ public:
+  Copier(const StateReader& state, std::vector<Target> targets,
+         const std::function<bool()>& stop_requested)
+      : state_(state), targets_(std::move(targets)), stop_requested_(stop_requested) {}
+
+  Status Run() {
+    PENSTOCK_TRY(Fill());
+    // Path 0 last: where it is, all are.
+    for (size_t i = targets_.size(); i-- > 0;) PENSTOCK_TRY(targets_[i].Finish());
+    return {};
+  }
+
+ private:
+  Status Fill() {
+    bool cloned = true;
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      cloned = cloned && targets_[i].Clone(state_.fd(i));
+    }
+    if (!cloned) PENSTOCK_TRY(CopyAll());
+    for (Target& target : targets_) PENSTOCK_TRY(target.Sync());
+    return {};
+  }
+
+  Status CopyAll() {
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      PENSTOCK_TRY(targets_[i].Resize(Bytes{}));
+      PENSTOCK_TRY(targets_[i].Resize(state_.geometry(i).file_bytes));
+    }
+    for (size_t tile = 0; tile < state_.layout().tiles.size(); ++tile) {
+      PENSTOCK_TRY(CopyTile(TileId{static_cast<uint32_t>(tile)}));
+    }
+    const CommitRecord& commit = state_.commit();
+    PENSTOCK_TRY(targets_.front().Write(state_.geometry(0).commit_offset[commit.sequence % 2],
+                                        EncodeCommit(state_.header().uuid, commit)));
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      PENSTOCK_ASSIGN(const std::vector<std::byte> head, state_.ReadHead(i));
+      PENSTOCK_TRY(targets_[i].Write(FileOffset{}, head));
+    }
+    return {};
+  }
+
+  Status CopyTile(TileId tile) {
+    if (stop_requested_())
+      return MakeError(ErrorCode::kCancelled, "interrupted: nothing is copied");
+    PENSTOCK_TRY(state_.ReadTile(tile, bytes_));
+    Target& target = targets_[state_.header().tiles[Index(tile)].path];
+    PENSTOCK_TRY(target.Write(state_.OffsetOf(Part::kWeight, tile), bytes_.weight));
+    return target.Write(state_.OffsetOf(Part::kRecord, tile), bytes_.record);
+  }
+
+  const StateReader& state_;
+  std::vector<Target> targets_;
+  const std::function<bool()>& stop_requested_;
+  StateReader::TileBytes bytes_;
+};
+
+}  // namespace
+
+Status CopyState(const StateReader& state, const std::vector<std::string>& targets,
+                 const std::function<bool()>& stop_requested) {
+  PENSTOCK_CHECK(targets.size() == state.header().paths);
+  std::vector<Target> files;
+  for (const std::string& path : targets) {
+    PENSTOCK_ASSIGN(Target file, Target::Create(path));
+    files.push_back(std::move(file));
+  }
+  return Copier(state, std::move(files), stop_requested).Run();
+}
+
+}  // namespace penstock::offload

@@ -1,0 +1,181 @@
+"""A snapshot keeps a commit, whatever becomes of the run, also while it is training."""
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import harness
+from harness import make_config, merge, read_rows
+
+STEPS = 12
+
+
+class SnapshotTest(harness.PenstockTest):
+    def setUp(self):
+        super().setUp()
+        self.nvme = self.make_folder("nvme")
+        self.conf = make_config(dtype="bf16", param="nvme", optimizer="nvme", nvme_path=self.nvme)
+
+    def numbers(self, run):
+        rows = [[row[key] for key in ("step", "loss", "grad_norm", "lr")] for row in read_rows(run)]
+        return rows, self.export(run)[0]
+
+    def resumed(self, run, *more, steps=STEPS, config=None):
+        outcome, _ = self.train(config or self.conf, *more, steps=steps, out=run)
+        self.assertEqual(outcome.code, 0, str(outcome))
+
+    def snapshot(self, run, name="kept"):
+        outcome = harness.penstock("snapshot", run, name)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        return os.path.join(run, "snapshots", name)
+
+    def start(self, run, config):
+        """A training that goes on until it is stopped; it has done some steps."""
+        self.runs += 1
+        program = subprocess.Popen(
+            [harness.PROGRAM, "train", "--model", self.make_model(), "--data", self.make_data(),
+             "--config", self.write(f"start{self.runs}.json", config), "--out", run,
+             "--steps", "1000000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(program.wait)
+        self.addCleanup(program.kill)
+        self.wait_for_rows(run, 3, program)
+        return program
+
+    def wait_for_rows(self, run, count, program):
+        deadline = time.monotonic() + harness.TIMEOUT_S
+        metrics = os.path.join(run, "metrics.jsonl")
+        while not os.path.exists(metrics) or len(read_rows(run)) < count:
+            self.assertIsNone(program.poll())
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
+
+class FinishedRunTest(SnapshotTest):
+    def test_going_back_to_it_gives_the_same_bits_again_and_again(self):
+        for placement in ({}, {"param": "cpu", "optimizer": "cpu"},
+                          {"nvme_path": [self.nvme, self.make_folder("second")]}):
+            home = {"param": "nvme", "optimizer": "nvme", "nvme_path": self.nvme, **placement}
+            config = make_config(dtype="bf16", **home)
+            with self.subTest(placement=placement):
+                run = self.trained(config, steps=5)
+                kept = self.numbers(run)
+                snapshot = self.snapshot(run)
+                self.resumed(run, "--resume", config=config)
+                whole = self.numbers(run)
+                for _ in range(2):
+                    self.resumed(run, "--resume-from", "kept", steps=8, config=config)
+                    self.resumed(run, "--resume", config=config)
+                    self.assertEqual(self.numbers(run), whole)
+                self.assertEqual(self.numbers(snapshot), kept)
+                self.assertEqual(harness.penstock("inspect", snapshot).code, 0)
+                self.assertEqual(harness.penstock("compare", snapshot, run).code, 1)
+
+    def test_it_outlives_a_damaged_run(self):
+        run = self.trained(self.conf, steps=5)
+        self.snapshot(run)
+        state, = harness.state_paths(run)
+        with open(state, "r+b") as file:
+            file.truncate(4096)
+        outcome, _ = self.train(self.conf, "--resume", steps=STEPS, out=run)
+        self.assertEqual(outcome.code, 3, str(outcome))
+        self.resumed(run, "--resume-from", "kept")
+        self.assertEqual(self.numbers(run), self.numbers(self.trained(self.conf, steps=STEPS)))
+
+    def test_they_are_listed(self):
+        run = self.trained(self.conf, steps=2)
+        self.assertEqual(harness.penstock("snapshots", run).stdout, "no snapshots\n")
+        self.snapshot(run, "b")
+        self.resumed(run, "--resume", steps=4)
+        self.snapshot(run, "a")
+        lines = harness.penstock("snapshots", run).stdout.splitlines()
+        self.assertRegex(lines[0], r"^a +step 4 ")
+        self.assertRegex(lines[1], r"^b +step 2 ")
+
+    def test_clean_takes_them_along_and_one_by_one(self):
+        run = self.trained(self.conf, steps=2)
+        first, _ = self.snapshot(run, "first"), self.snapshot(run, "second")
+        self.assertEqual(len(os.listdir(self.nvme)), 3)
+        self.assertEqual(harness.penstock("clean", first, "--yes").code, 0)
+        self.assertEqual(len(os.listdir(self.nvme)), 2)
+        self.assertEqual(harness.penstock("clean", run, "--yes").code, 0)
+        self.assertEqual(os.listdir(self.nvme), [])
+        self.assertFalse(os.path.exists(run))
+
+    def test_bad_names_and_snapshots_that_are_not_there_are_refused(self):
+        run = self.trained(self.conf, steps=2)
+        self.snapshot(run)
+        for name in ("", ".hidden", "a/b", "x" * 65, "kept"):
+            with self.subTest(name=name):
+                self.assert_fails(harness.penstock("snapshot", run, name), 2)
+        outcome, _ = self.train(self.conf, "--resume-from", "none", out=run)
+        self.assert_fails(outcome, 2, "none")
+        self.assert_fails(harness.penstock("snapshot", self.path("no-run"), "x"), 3, "no-run")
+
+    def test_a_full_drive_leaves_run_and_drive_as_they_were(self):
+        config = make_config(dtype="bf16", param="cpu", optimizer="cpu")
+        drive = self.make_folder("drive")
+        with harness.mounted(drive, ["-t", "tmpfs", "-o", "size=5M", "none"]):
+            run = os.path.join(drive, "run")
+            outcome, _ = self.train(config, steps=3, out=run)
+            self.assertEqual(outcome.code, 0, str(outcome))
+            self.assert_fails(harness.penstock("snapshot", run, "kept"), 3, "No space left")
+            self.assertEqual(harness.penstock("snapshots", run).stdout, "no snapshots\n")
+            self.assertEqual(harness.penstock("inspect", run).code, 0)
+            subprocess.run(["mount", "-o", "remount,size=40M", drive], check=True)
+            self.snapshot(run)
+            self.resumed(run, "--resume-from", "kept", steps=5, config=config)
+
+    def test_where_the_file_system_can_it_takes_no_space(self):
+        image = self.write("image", b"")
+        os.truncate(image, 400 << 20)
+        if shutil.which("mkfs.xfs") is None:
+            self.skipTest("mkfs.xfs is not installed")
+        subprocess.run(["mkfs.xfs", "-q", image], check=True)
+        drive = self.make_folder("drive")
+        with harness.mounted(drive, ["-o", "loop", image]):
+            config = merge(self.conf, make_config(dtype="bf16", param="nvme", optimizer="nvme",
+                                                  nvme_path=drive))
+            run = self.trained(config, steps=3)
+            size = os.path.getsize(harness.state_paths(run)[0])
+            before = os.statvfs(drive)
+            self.snapshot(run)
+            after = os.statvfs(drive)
+            self.assertLess((before.f_bfree - after.f_bfree) * before.f_frsize, size // 4)
+            self.resumed(run, "--resume", steps=5, config=config)
+            self.resumed(run, "--resume-from", "kept", steps=5, config=config)
+            shutil.rmtree(run)
+
+
+class TrainingRunTest(SnapshotTest):
+    def test_it_is_taken_while_training_goes_on(self):
+        for durable in (True, False):
+            with self.subTest(durable=durable):
+                config = merge(self.conf, {"penstock": {"durable": durable}})
+                run = self.path(f"live{durable}")
+                program = self.start(run, config)
+                snapshot = self.snapshot(run)
+                rows = len(read_rows(run))
+                self.wait_for_rows(run, rows + 5, program)
+                self.snapshot(run, "later")
+                program.send_signal(signal.SIGKILL)
+                program.wait()
+                step = len(read_rows(snapshot))
+                self.assertGreater(len(read_rows(os.path.join(run, "snapshots", "later"))), step)
+                self.assertEqual(self.numbers(snapshot),
+                                 self.numbers(self.trained(config, steps=step)))
+                self.resumed(run, "--resume-from", "kept", steps=step + 3, config=config)
+                self.assertEqual(self.numbers(run), self.numbers(self.trained(config, steps=step + 3)))
+
+    def test_a_training_that_cannot_take_it_says_why_and_goes_on(self):
+        run = self.path("live")
+        program = self.start(run, self.conf)
+        self.snapshot(run)
+        self.assert_fails(harness.penstock("snapshot", run, "kept"), 3, "already")
+        self.wait_for_rows(run, len(read_rows(run)) + 3, program)
+        program.send_signal(signal.SIGINT)
+        self.assertEqual(program.wait(harness.TIMEOUT_S), 130)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,225 @@
+#include "train/snapshot.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/folder.h"
+#include "offload/state_copy.h"
+#include "offload/state_path.h"
+#include "train/files.h"
+#include "train/interrupt.h"
+#include "train/metrics.h"
+#include "train/resume.h"
+
+namespace penstock::train {
+namespace {
+
+namespace fs = std::filesystem;
+using offload::StateReader;
+
+constexpr auto kAskAgain = std::chrono::milliseconds(50);
+constexpr Bytes kLargestMessage = 64_KiB;
+
+/// Where the state of a snapshot goes, for each path.
+std::vector<std::string> TargetPaths(const std::string& run, const StateFiles& state,
+                                     const std::string& name) {
+  std::vector<std::string> targets;
+  for (const std::string& path : state.paths) {
+    const fs::path file = path;
+    std::error_code ignored;
+    if (fs::equivalent(file.parent_path(), run, ignored)) {
+      targets.push_back((fs::path(SnapshotFolder(run, name)) / file.filename()).string());
+    } else {
+      const std::string stem = file.stem().string();
+      targets.push_back((file.parent_path() / (stem + ".snapshot-" + name + ".state")).string());
+    }
+  }
+  return targets;
+}
+
+/// A snapshot's folder and state files, removed again unless they are kept.
+class Unfinished {
+ public:
+  Unfinished(fs::path folder, std::vector<std::string> states)
+      : folder_(std::move(folder)), states_(std::move(states)) {}
+  ~Unfinished() {
+    if (kept_) return;
+    std::error_code ignored;
+    for (const std::string& path : states_) fs::remove(path, ignored);
+    fs::remove_all(folder_, ignored);
+  }
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+  void Keep() { kept_ = true; }
+
+ private:
+  fs::path folder_;
+  std::vector<std::string> states_;
+  bool kept_ = false;
+};
+
+/// Names in RUN/snapshots for which `name_of` has one.
+std::vector<std::string> NamesIn(
+    const std::string& run, const std::function<std::string(const fs::directory_entry&)>& name_of) {
+  std::vector<std::string> names;
+  std::error_code error;
+  fs::directory_iterator it(SnapshotsFolder(run), error);
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+    std::string name = name_of(*it);
+    if (!name.empty()) names.push_back(std::move(name));
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+Status CopyMetrics(const std::string& run, const std::string& folder, const StateReader& state) {
+  PENSTOCK_ASSIGN(const CommitTexts texts, ReadCommitTexts(state.commit().json, state.path(0)));
+  std::error_code error;
+  const fs::path from = fs::path(run) / "metrics.jsonl";
+  const fs::path to = fs::path(folder) / "metrics.jsonl";
+  if (fs::exists(from, error)) fs::copy_file(from, to, error);
+  if (error) return ErrnoError(error.value(), "copying " + from.string());
+  return MetricsWriter::Resume(to.string(), state.commit().step, texts.row).status();
+}
+
+/// Asks the process that trains the run, and waits for its answer. False where nobody trains.
+Result<bool> AskTrainer(const SnapshotCommand& command, const RunInfo& info) {
+  const std::string request = SnapshotRequest(command.run, command.name);
+  const std::string failure = SnapshotFailure(command.run, command.name);
+  std::error_code error;
+  fs::create_directories(SnapshotsFolder(command.run), error);
+  if (error) return ErrnoError(error.value(), "creating " + SnapshotsFolder(command.run));
+  fs::remove(failure, error);
+  PENSTOCK_TRY(WriteTextFile(request, ""));
+  const Interrupt interrupt("penstock: taking the request back; interrupt again to quit at once");
+  while (fs::exists(request, error)) {
+    if (interrupt.requested()) {
+      fs::remove(request, error);
+      return MakeError(ErrorCode::kCancelled, "interrupted: no snapshot was asked for");
+    }
+    // The training may have ended without having seen the request.
+    if (!offload::IsInUse(info.state.paths.front())) {
+      fs::remove(request, error);
+      return false;
+    }
+    std::this_thread::sleep_for(kAskAgain);
+  }
+  const Result<std::string> why = ReadTextFile(failure, kLargestMessage);
+  if (!why.ok()) return true;
+  fs::remove(failure, error);
+  return MakeError(ErrorCode::kIo, "snapshot {}: {}", command.name, *why);
+}
+
+}  // namespace
+
+std::string SnapshotsFolder(const std::string& run) {
+  return (fs::path(run) / "snapshots").string();
+}
+std::string SnapshotFolder(const std::string& run, const std::string& name) {
+  return (fs::path(SnapshotsFolder(run)) / name).string();
+}
+std::string SnapshotRequest(const std::string& run, const std::string& name) {
+  return SnapshotFolder(run, name) + ".request";
+}
+std::string SnapshotFailure(const std::string& run, const std::string& name) {
+  return SnapshotFolder(run, name) + ".failed";
+}
+
+Status CheckSnapshotName(const std::string& name) {
+  const auto fits = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  if (!name.empty() && name.size() <= 64 && name.front() != '.' &&
+      std::ranges::all_of(name, fits)) {
+    return {};
+  }
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "\"{}\" is no name for a snapshot; take up to 64 letters, digits, '.', '_' and "
+                   "'-', not beginning with '.'",
+                   name);
+}
+
+std::vector<std::string> RequestedSnapshots(const std::string& run) {
+  return NamesIn(run, [](const fs::directory_entry& entry) {
+    return entry.path().extension() == ".request" ? entry.path().stem().string() : std::string();
+  });
+}
+
+std::vector<std::string> Snapshots(const std::string& run) {
+  return NamesIn(run, [](const fs::directory_entry& entry) {
+    std::error_code ignored;
+    return fs::exists(entry.path() / "run.json", ignored) ? entry.path().filename().string()
+                                                          : std::string();
+  });
+}
+
+Status TakeSnapshot(const std::string& run, const RunInfo& info, const StateReader& state,
+                    const std::string& name, const std::function<bool()>& stop_requested) {
+  const std::string folder = SnapshotFolder(run, name);
+  std::error_code error;
+  if (fs::exists(fs::path(folder) / "run.json", error)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "there is a snapshot {} of {} already; take another name, or remove it with "
+                     "penstock clean {}",
+                     name, run, folder);
+  }
+  // What a kill left of one that was never finished.
+  fs::remove_all(folder, error);
+  fs::create_directories(folder, error);
+  if (error) return ErrnoError(error.value(), "creating " + folder);
+  RunInfo kept = info;
+  kept.state.paths = TargetPaths(run, info.state, name);
+  kept.leftovers.clear();
+  for (const std::string& path : kept.state.paths) fs::remove(path, error);
+  Unfinished unfinished(folder, kept.state.paths);
+  PENSTOCK_TRY(offload::CopyState(state, kept.state.paths, stop_requested));
+  PENSTOCK_TRY(CopyMetrics(run, folder, state));
+  PENSTOCK_ASSIGN(const RunFolder snapshot, RunFolder::Open(folder));
+  PENSTOCK_TRY(snapshot.WriteInfo(kept));
+  PENSTOCK_TRY(SyncFolder(SnapshotsFolder(run)));
+  unfinished.Keep();
+  return {};
+}
+
+Result<std::string> RunSnapshot(const SnapshotCommand& command) {
+  PENSTOCK_TRY(CheckSnapshotName(command.name));
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
+  bool taken = false;
+  if (offload::IsInUse(info.state.paths.front())) {
+    PENSTOCK_ASSIGN(taken, AskTrainer(command, info));
+  }
+  if (!taken) {
+    PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> state, StateReader::Open(info.state.paths));
+    const Interrupt interrupt(
+        "penstock: removing what was copied; interrupt again to quit at once");
+    PENSTOCK_TRY(TakeSnapshot(command.run, info, *state, command.name,
+                              [&interrupt] { return interrupt.requested(); }));
+  }
+  PENSTOCK_ASSIGN(const RunInfo kept, ReadRunInfo(SnapshotFolder(command.run, command.name)));
+  PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> state, StateReader::Open(kept.state.paths));
+  return fmt::format("step {} of {} is kept as {}; go back to it with --resume-from {}\n",
+                     state->commit().step, command.run, command.name, command.name);
+}
+
+Result<std::string> RunSnapshots(const SnapshotsCommand& command) {
+  PENSTOCK_TRY(ReadRunInfo(command.run).status());
+  std::string text;
+  for (const std::string& name : Snapshots(command.run)) {
+    PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(SnapshotFolder(command.run, name)));
+    const Result<std::unique_ptr<StateReader>> state = StateReader::Open(info.state.paths);
+    text += fmt::format(
+        "{:<24}{}\n", name,
+        state.ok() ? fmt::format("step {}  {}", (*state)->commit().step, info.state.paths.front())
+                   : state.error().message);
+  }
+  return text.empty() ? "no snapshots\n" : text;
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,47 @@
+// Snapshots: commits that are kept under a name, in RUN/snapshots/NAME.
+//
+// That folder is one of a run, so that inspect, export, compare and clean take it: run.json,
+// metrics.jsonl up to the commit, and the state beside the run's own
+// ("penstock-UUID.snapshot-NAME…"), or in the folder where the run's own is in RUN. run.json is
+// written last: a folder without it is a snapshot that was never finished.
+//
+// A run that is training takes its snapshots itself (train/snapshot_service.h): it is asked by
+// RUN/snapshots/NAME.request, takes that file away when it is done, and leaves NAME.failed with the
+// reason where it could not.
+//
+// Threads: one at a time for a name.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "base/result.h"
+#include "offload/state_reader.h"
+#include "train/cli.h"
+#include "train/run_folder.h"
+
+namespace penstock::train {
+
+/// RUN/snapshots, and a snapshot's files in it.
+std::string SnapshotsFolder(const std::string& run);
+std::string SnapshotFolder(const std::string& run, const std::string& name);
+std::string SnapshotRequest(const std::string& run, const std::string& name);
+std::string SnapshotFailure(const std::string& run, const std::string& name);
+
+/// Letters, digits, '.', '_' and '-', not beginning with '.', at most 64.
+Status CheckSnapshotName(const std::string& name);
+
+/// Names of what is asked for, and of the snapshots that are there, sorted.
+std::vector<std::string> RequestedSnapshots(const std::string& run);
+std::vector<std::string> Snapshots(const std::string& run);
+
+/// Keeps the commit of `state`, which is that of `info`'s run. Complete and durable when it
+/// returns; after an error nothing is left.
+Status TakeSnapshot(const std::string& run, const RunInfo& info, const offload::StateReader& state,
+                    const std::string& name, const std::function<bool()>& stop_requested);
+
+/// `penstock snapshot` and `penstock snapshots`: what to say on stdout.
+Result<std::string> RunSnapshot(const SnapshotCommand& command);
+Result<std::string> RunSnapshots(const SnapshotsCommand& command);
+
+}  // namespace penstock::train

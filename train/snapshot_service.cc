@@ -1,0 +1,53 @@
+#include "train/snapshot_service.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "offload/state_reader.h"
+#include "train/files.h"
+#include "train/log.h"
+#include "train/snapshot.h"
+
+namespace penstock::train {
+
+bool SnapshotService::Requested() const { return !RequestedSnapshots(run_).empty(); }
+
+void SnapshotService::Wait() {
+  if (copier_.joinable()) copier_.join();
+}
+
+Status SnapshotService::Take(const std::string& name) const {
+  PENSTOCK_TRY(CheckSnapshotName(name));
+  PENSTOCK_ASSIGN(const std::unique_ptr<offload::StateReader> state,
+                  offload::StateReader::Open(info_.state.paths, offload::StateLock::kHeld));
+  return TakeSnapshot(run_, info_, *state, name, [] { return false; });
+}
+
+void SnapshotService::CommitMade() {
+  Wait();
+  std::vector<std::string> names = RequestedSnapshots(run_);
+  if (names.empty()) return;
+  copying_ = true;
+  copier_ = std::thread([this, names = std::move(names)] {
+    for (const std::string& name : names) {
+      const Status taken = Take(name);
+      if (!taken.ok()) {
+        LogNotice(fmt::format("snapshot {} failed: {}", name, taken.error().message));
+        // Who asked finds the reason here; where it cannot be written, the snapshot is just
+        // missing.
+        (void)WriteTextFile(SnapshotFailure(run_, name), taken.error().message);
+      }
+      std::error_code ignored;
+      std::filesystem::remove(SnapshotRequest(run_, name), ignored);
+    }
+    copying_ = false;
+  });
+  if (!durable_) Wait();
+}
+
+}  // namespace penstock::train

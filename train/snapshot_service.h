@@ -1,0 +1,46 @@
+// Takes the snapshots that are asked for while a run is training.
+//
+// A request makes the loop commit. The commit is copied by a thread of the service's own while
+// training goes on; until that ends the loop makes no other commit, as that would give the copied
+// slots up. With one slot training waits for the copy.
+//
+// Threads: one; the copy runs on another.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "train/run_folder.h"
+
+namespace penstock::train {
+
+class SnapshotService {
+ public:
+  /// `info` names the state; its files are locked by this process as long as the service lives.
+  SnapshotService(std::string run, RunInfo info, bool durable)
+      : run_(std::move(run)), info_(std::move(info)), durable_(durable) {}
+  /// Lets a copy under way end.
+  ~SnapshotService() { Wait(); }
+  SnapshotService(const SnapshotService&) = delete;
+  SnapshotService& operator=(const SnapshotService&) = delete;
+
+  /// Somebody asks for a snapshot.
+  bool Requested() const;
+  bool copying() const { return copying_; }
+  void Wait();
+  /// A commit was made: what is asked for is taken of it. Failures are told to whoever asked, and
+  /// logged; training goes on.
+  void CommitMade();
+
+ private:
+  Status Take(const std::string& name) const;
+
+  const std::string run_;
+  const RunInfo info_;
+  const bool durable_;
+  std::atomic<bool> copying_ = false;
+  std::thread copier_;
+};
+
+}  // namespace penstock::train
