@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "aio/completion.h"
-#include "aio/io_thread.h"
+#include "aio/thread_setup.h"
 #include "base/check.h"
 
 namespace penstock::aio {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "aio/block_transfer.h"
-#include "aio/io_thread.h"
+#include "aio/thread_setup.h"
 
 namespace penstock::aio {
 

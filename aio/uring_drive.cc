@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "aio/block_transfer.h"
-#include "aio/io_thread.h"
+#include "aio/thread_setup.h"
 #include "base/check.h"
 
 namespace penstock::aio {
