@@ -62,6 +62,9 @@ class File {
   Bytes alignment() const { return alignment_; }
 
  private:
+  /// Opens a file that exists, with and without O_DIRECT where `options` ask for it.
+  static Result<File> OpenBoth(const std::string& path, const OpenOptions& options);
+
   UniqueFd fd_;
   UniqueFd buffered_fd_;
   std::string path_;
@@ -81,10 +84,10 @@ inline constexpr int kStarvationBound = 16;
 struct Request {
   Operation operation = Operation::kRead;
   const File* file = nullptr;
-  /// Any offset, address and size > 0. Pages (of 4096 bytes, or of file->alignment() where that is
-  /// more) that an unaligned request covers in part go through the page cache, the rest directly;
-  /// where address and offset differ modulo the alignment, all of it. No other request may run on
-  /// those pages at the same time. What is aligned (file->alignment()) is never copied.
+  /// Any offset, address and size > 0. Pages (of the kernel's size, or of file->alignment() where
+  /// that is more) that an unaligned request covers in part go through the page cache, the rest
+  /// directly; where address and offset differ modulo the alignment, all of it. No other request
+  /// may run on those pages at the same time. What is aligned (file->alignment()) is never copied.
   FileOffset offset;
   std::span<std::byte> buffer;
   Priority priority = Priority::kParameterRead;

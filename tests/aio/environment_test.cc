@@ -1,5 +1,6 @@
 // Environments that take something away: io_uring and AIO forbidden by seccomp, a low memlock
-// limit, a limit on the size of files. Each in a child process, as none can be given back.
+// limit, limits on the size and the number of files. Each in a child process, as none can be given
+// back.
 #include <gmock/gmock.h>
 #include <grp.h>
 #include <linux/filter.h>
@@ -151,11 +152,28 @@ TEST(Memlock, ALimitThatIsTooLowIsALineWithAutoAndAnErrorWhenAskedFor) {
   EXPECT_EQ(RegisterAsOrdinaryUser(Registration::kOff, file.get()), "; works");
 }
 
+TEST(DescriptorLimit, AFileThatCannotBeOpenedTwiceIsAnErrorAndDoesNotStayBehind) {
+  if (!ScratchFile(true).result().ok()) GTEST_SKIP() << "this file system has no O_DIRECT";
+  const ScratchPath path;
+  const std::string outcome = InChild([&]() -> std::string {
+    const UniqueFd next(::dup(STDIN_FILENO));
+    // Room for this one and one more: the file is created and opened directly, and no further.
+    const auto most = static_cast<rlim_t>(next.get()) + 2;
+    const rlimit limit{most, most};
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return "no limit";
+    const auto file = File::Open(path.str(), {.create = true, .writable = true});
+    return file.ok() ? "opened" : file.error().message;
+  });
+  if (outcome.starts_with("no ")) GTEST_SKIP() << outcome;
+  EXPECT_THAT(outcome, HasSubstr("opening " + path.str()));
+  EXPECT_THAT(outcome, HasSubstr("Too many open files"));
+  EXPECT_NE(::access(path.str().c_str(), F_OK), 0) << "the file that was created must be gone";
+}
+
 TEST(FileSizeLimit, AWriteBeyondItIsOutOfSpaceAndTheEngineStaysUsable) {
   for (const EngineKind kind : {EngineKind::kUring, EngineKind::kLibaio, EngineKind::kThreads}) {
     ScratchFile file;
     const std::string outcome = InChild([&]() -> std::string {
-      ::signal(SIGXFSZ, SIG_IGN);
       constexpr rlim_t kLimit = 1 << 20;
       const rlimit limit{kLimit, kLimit};
       if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return "no limit";
