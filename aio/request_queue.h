@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "aio/aio.h"
+#include "aio/block_split.h"
 #include "aio/ticket_state.h"
 #include "base/result.h"
 #include "base/units.h"
@@ -23,6 +24,7 @@ struct PendingRequest {
   std::shared_ptr<Ticket::State> ticket;
   uint64_t sequence = 0;     ///< in the order of Submit
   Status outcome;            ///< the first failure
+  BlockPlan plan;            ///< from Push on
   Bytes cut;                 ///< bytes that were handed out as blocks
   uint32_t open_blocks = 0;  ///< blocks that were handed out and are not finished
 };
@@ -47,7 +49,7 @@ class RequestQueue {
   /// The next block: of the oldest request of the highest class, or of the oldest request of a
   /// lower class over whose head kStarvationBound blocks have gone. Precondition: not empty.
   Block Cut();
-  /// Forgets what is not cut yet of a request that failed.
+  /// Forgets what is not cut yet of a request that failed, and that a block was cut from.
   void Abandon(const PendingRequest& request);
   /// Forgets every request; those of which something is not cut yet.
   std::vector<std::shared_ptr<PendingRequest>> TakeAll();
