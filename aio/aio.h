@@ -22,6 +22,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -69,6 +70,27 @@ class File {
   UniqueFd buffered_fd_;
   std::string path_;
   Bytes alignment_ = 1_B;
+};
+
+/// What an engine knows of a file since Engine::RegisterFile. Taken back at its end, which must
+/// come before those of the file and of the engine. Movable.
+class FileRegistration {
+ public:
+  FileRegistration() = default;
+  explicit FileRegistration(std::function<void()> take_back) : take_back_(std::move(take_back)) {}
+  FileRegistration(FileRegistration&& other) noexcept
+      : take_back_(std::exchange(other.take_back_, nullptr)) {}
+  FileRegistration& operator=(FileRegistration&& other) noexcept {
+    FileRegistration taken(std::move(other));  // what this one held is taken back now
+    std::swap(take_back_, taken.take_back_);
+    return *this;
+  }
+  ~FileRegistration() {
+    if (take_back_) take_back_();
+  }
+
+ private:
+  std::function<void()> take_back_;
 };
 
 /// kSync makes durable what was complete before it was submitted (fdatasync); it has no buffer.
@@ -131,7 +153,7 @@ struct EngineStats {
 
 class Engine {
  public:
-  /// Drains: returns only when no request is in flight.
+  /// Drains: returns only when no request is in flight. Overlaps no other call.
   virtual ~Engine() = default;
 
   /// Queues a request and returns at once. A malformed one (no file; an empty read or write; a sync
@@ -146,15 +168,16 @@ class Engine {
   virtual void Cancel() = 0;
 
   /// Says that buffers will lie in this memory, so that the kernel pins it once and not for each
-  /// block (io_uring: pieces of at most 1 GiB). At most once; the memory outlives the engine.
-  /// Returns a line that says what became of it, empty with kOff. Buffers elsewhere are served as
-  /// before. Errors, with `registered_buffers` kOn only: kUnavailable where the engine cannot, or
-  /// the memlock limit is too low.
+  /// block (io_uring: pieces of at most 1 GiB). Once, and not empty; the memory outlives the
+  /// engine. Returns a line that says what became of it, empty with kOff. Buffers elsewhere are
+  /// served as before. Errors: kInvalidArgument for a second call or no memory; with
+  /// `registered_buffers` kOn only, kUnavailable where the engine cannot, or the memlock limit is
+  /// too low.
   virtual Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) = 0;
-  /// Says that `file` will be used often (io_uring: registered file). Undo it before the file is
-  /// closed. An engine that has nothing of the kind does nothing.
-  virtual void RegisterFile(const File& file) = 0;
-  virtual void UnregisterFile(const File& file) = 0;
+  /// Says that `file` will be used often, until the registration ends (io_uring: registered file).
+  /// An engine that has nothing of the kind does nothing. Errors: kUnavailable where the engine
+  /// cannot serve the file, as its drive has no polled queues and iopoll was asked for.
+  virtual Result<FileRegistration> RegisterFile(const File& file) = 0;
 
   virtual EngineStats stats() const = 0;
   /// "io_uring", "threads", "simulated", …
@@ -188,6 +211,7 @@ struct FaultPlan {
   double error_chance = 0;      ///< EIO
   double transient_chance = 0;  ///< EINTR or EAGAIN
   double short_chance = 0;
+  double delay_chance = 0;
   bool reorder = false;  ///< completions are reported in random order
   /// The drive has a cache that forgets: writes reach the file only with the sync after them. At
   /// the end, of those that were not synced a random choice from the seed reaches it, in random

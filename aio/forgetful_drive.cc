@@ -15,6 +15,7 @@ namespace {
 
 // Apart from the sequences of FaultDrive, which has the same seed.
 constexpr uint64_t kEndStream = 3;
+constexpr uint64_t kLossStream = 4;
 
 /// 0 or a negative errno.
 int64_t WriteAll(int fd, uint64_t offset, std::span<std::byte> data) {
@@ -68,6 +69,7 @@ void ForgetfulDrive::Submit(const BlockOperation& block) {
   if (block.operation == Operation::kSync) {
     const int64_t result = Flush(block.fd);
     if (result < 0) {
+      LoseSome(block.fd);
       ready_.push_back({block.slot, result});
       return;
     }
@@ -107,6 +109,14 @@ int64_t ForgetfulDrive::Flush(int fd) {
   return 0;
 }
 
+void ForgetfulDrive::LoseSome(int fd) {
+  CachedFile* file = Find(fd);
+  if (file == nullptr) return;
+  std::erase_if(file->writes, [&](const Write& write) {
+    return write.sequence < reported_ && Philox(seed_, kLossStream, loss_draws_++)[0] % 2 == 0;
+  });
+}
+
 int64_t ForgetfulDrive::Overlay(const BlockOperation& read, int64_t result) {
   CachedFile* file = Find(read.fd);
   if (file == nullptr || result < 0) return result;
@@ -130,14 +140,14 @@ int64_t ForgetfulDrive::Overlay(const BlockOperation& read, int64_t result) {
   return static_cast<int64_t>(found - begin);
 }
 
-void ForgetfulDrive::Reap(size_t at_least, std::vector<BlockResult>& results) {
-  from_base_.clear();
-  base_->Reap(ready_.empty() ? at_least : 0, from_base_);
-  for (BlockResult& result : from_base_) {
+void ForgetfulDrive::Reap(bool wait, std::vector<BlockResult>& results) {
+  std::vector<BlockResult> from_base;
+  base_->Reap(wait && ready_.empty(), from_base);
+  for (BlockResult& result : from_base) {
     const BlockOperation& block = in_base_[result.slot];
     if (block.operation == Operation::kRead) result.result = Overlay(block, result.result);
   }
-  results.insert(results.end(), from_base_.begin(), from_base_.end());
+  results.insert(results.end(), from_base.begin(), from_base.end());
   results.insert(results.end(), ready_.begin(), ready_.end());
   ready_.clear();
   reported_ = next_sequence_;

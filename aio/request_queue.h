@@ -18,10 +18,10 @@
 
 namespace penstock::aio {
 
-/// A request between Submit and its completion.
+/// A request between Submit and its completion; tickets hold on to it for its state.
 struct PendingRequest {
   Request request;
-  std::shared_ptr<Ticket::State> ticket;
+  Ticket::State ticket;
   uint64_t sequence = 0;     ///< in the order of Submit
   Status outcome;            ///< the first failure
   BlockPlan plan;            ///< from Push on
@@ -36,7 +36,8 @@ struct Block {
   Bytes size;
   bool buffered = false;  ///< through the page cache (see aio/block_split.h)
   Bytes transferred;
-  int attempts = 0;  ///< transient failures since the last progress
+  int attempts = 0;       ///< transient failures since the last progress
+  bool in_drive = false;  ///< its result is awaited
 };
 
 class RequestQueue {

@@ -50,7 +50,7 @@ class PerfectDrive final : public Drive {
     log_.push_back(block);
     results_.push_back({block.slot, static_cast<int64_t>(block.data.size())});
   }
-  void Reap(size_t, std::vector<BlockResult>& results) override {
+  void Reap(bool, std::vector<BlockResult>& results) override {
     results.insert(results.end(), results_.begin(), results_.end());
     results_.clear();
   }
@@ -78,7 +78,7 @@ class FaultDriveTest : public testing::Test {
                     .slot = slot});
     }
     std::vector<BlockResult> results;
-    while (results.size() < kSlots) drive.Reap(1, results);
+    while (results.size() < kSlots) drive.Reap(true, results);
     return results;
   }
 

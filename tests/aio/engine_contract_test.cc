@@ -380,9 +380,9 @@ TEST_P(EngineContract, SeveralThreadsMayCancelRegisterAndSubmit) {
     threads.emplace_back([&] {
       ScratchFile own;
       for (int j = 0; j < 20; ++j) {
-        engine->RegisterFile(own.get());
+        const auto registration = engine->RegisterFile(own.get());
+        EXPECT_TRUE(registration.ok());
         engine->Cancel();
-        engine->UnregisterFile(own.get());
       }
     });
   }
