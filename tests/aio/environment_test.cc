@@ -18,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "aio/libaio_drive.h"
+#include "aio/uring_drive.h"
 #include "tests/aio/support.h"
 
 namespace penstock::aio {
@@ -48,13 +50,15 @@ std::string InChild(const std::function<std::string()>& body) {
   return status == 0 ? text : "the child ended with status " + std::to_string(status);
 }
 
-/// Makes the calls fail with EPERM for this process, as container runtimes do.
-bool Forbid(std::initializer_list<long> calls) {
+/// Makes the calls of this thread, and of those that it will start, fail; with EPERM unless told
+/// otherwise, as container runtimes do.
+bool Forbid(std::initializer_list<long> calls, int error_number = EPERM) {
   std::vector<sock_filter> program = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
   for (const long call : calls) {
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0, 1));
-    program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM));
+    program.push_back(
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error_number)));
   }
   program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   const sock_fprog filter = {static_cast<unsigned short>(program.size()), program.data()};
@@ -110,6 +114,72 @@ TEST_F(Forbidden, AutoTakesTheNextEngineAndSaysWhy) {
   EXPECT_THAT(without_both, HasSubstr("aio engine threads: io_uring: it is forbidden here"));
   EXPECT_THAT(without_both, HasSubstr("libaio: it is forbidden here"));
   EXPECT_THAT(without_both, HasSubstr("; works"));
+}
+
+/// What a drive makes of two blocks after the kernel began to refuse `call` for want of resources.
+template <typename MakeDrive>
+std::string RefusedBlocks(long call, const MakeDrive& make) {
+  return InChild([&]() -> std::string {
+    const auto drive = make();
+    if (!drive.ok()) return "no drive: " + drive.error().message;
+    if (!Forbid({call}, EAGAIN)) return "no seccomp";
+    const UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
+    Buffer buffer(8192);
+    std::string text;
+    // Twice, so that what was refused once can be submitted again.
+    for (int round = 0; round < 2; ++round) {
+      for (uint32_t slot = 0; slot < 2; ++slot) {
+        (*drive)->Submit({.operation = Operation::kWrite,
+                          .fd = file.get(),
+                          .data = buffer.bytes().subspan(slot * 4096, 4096),
+                          .alignment = 1_B,
+                          .slot = slot});
+      }
+      std::vector<BlockResult> results;
+      while (results.size() < 2) (*drive)->Reap(true, results);
+      for (const BlockResult& result : results) {
+        text += fmt::format("{}: {} ", result.slot, ErrnoText(static_cast<int>(-result.result)));
+      }
+    }
+    return text;
+  });
+}
+
+constexpr const char* kRefusedTwice =
+    "0: Resource temporarily unavailable 1: Resource temporarily unavailable "
+    "0: Resource temporarily unavailable 1: Resource temporarily unavailable ";
+
+TEST(Refused, ARingThatTheKernelRefusesToEnterGivesItsBlocksBack) {
+  const std::string outcome =
+      RefusedBlocks(SYS_io_uring_enter, [] { return UringDrive::Create({.queue_depth = 2}); });
+  if (outcome.starts_with("no ")) GTEST_SKIP() << outcome;
+  EXPECT_EQ(outcome, kRefusedTwice);
+}
+
+TEST(Refused, AContextThatTheKernelRefusesGivesItsBlocksBack) {
+  const std::string outcome =
+      RefusedBlocks(SYS_io_submit, [] { return LibaioDrive::Create(2, false); });
+  if (outcome.starts_with("no ")) GTEST_SKIP() << outcome;
+  EXPECT_EQ(outcome, kRefusedTwice);
+}
+
+TEST(Refused, AnEngineWithoutThreadsIsAnErrorThatSaysWhatToDo) {
+  const std::string outcome = InChild([&]() -> std::string {
+    constexpr uid_t kNobody = 65534;
+    if (::geteuid() == 0 && (::setgroups(0, nullptr) != 0 || ::setuid(kNobody) != 0)) {
+      return "no rights";
+    }
+    constexpr rlim_t kFew = 8;
+    const rlimit limit{kFew, kFew};
+    if (::setrlimit(RLIMIT_NPROC, &limit) != 0) return "no limit";
+    const auto engine = CreateEngine({.kind = EngineKind::kThreads, .thread_count = 64});
+    if (engine.ok()) return "no effect: the limit does not hold here";
+    const bool unavailable = engine.error().code == ErrorCode::kUnavailable;
+    return (unavailable ? "kUnavailable: " : "another code: ") + engine.error().message;
+  });
+  if (outcome.starts_with("no ")) GTEST_SKIP() << outcome;
+  EXPECT_THAT(outcome, testing::StartsWith("kUnavailable: starting "));
+  EXPECT_THAT(outcome, HasSubstr("raise the limit of processes or ask for fewer"));
 }
 
 /// As an ordinary user finds it: 8 MiB of memlock, and no right to exceed it.

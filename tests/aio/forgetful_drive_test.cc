@@ -165,6 +165,25 @@ TEST_F(ForgetfulDriveTest, AFileMayBeClosedBeforeTheEnd) {
   EXPECT_GT(written, 0u);
 }
 
+TEST_F(ForgetfulDriveTest, AFailedSyncLosesAPartThatTheNextOneDoesNotBringBack) {
+  const auto engine =
+      std::move(CreateEngine({.kind = EngineKind::kThreads,
+                              .block_size = Bytes{kCell},
+                              .faults = FaultPlan{.faults = {{.operation = Operation::kSync,
+                                                              .first_block = 1}},
+                                                  .seed = 1,
+                                                  .lose_unsynced = true}}))
+          .value();
+  ASSERT_OK(WriteAll(*engine, 1));
+  ASSERT_OK(engine->Sync(file_.get()));
+  ASSERT_OK(WriteAll(*engine, 2));
+  EXPECT_FALSE(engine->Sync(file_.get()).ok());
+  EXPECT_OK(engine->Sync(file_.get()));
+  const std::vector<uint64_t> versions = VersionsOnDrive(2);
+  EXPECT_GT(std::ranges::count(versions, 1), 0) << "lost for good";
+  EXPECT_GT(std::ranges::count(versions, 2), 0) << "and not all of it";
+}
+
 TEST(ForgetfulOptions, ACrashNeedsTheCacheThatForgets) {
   const auto engine = CreateEngine({.faults = FaultPlan{.crash_at_block = 1}});
   ASSERT_FALSE(engine.ok());

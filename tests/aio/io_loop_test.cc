@@ -169,6 +169,42 @@ TEST_F(IoLoopTest, ProgressRenewsTheBoundOnAttempts) {
   EXPECT_EQ(loop_->stats().retries, 2u * kMaxAttempts);
 }
 
+TEST_F(IoLoopTest, ABlockThatIsRefusedAgainAndAgainWaitsForAnotherToEnd) {
+  Start({.block_size = 4_KiB, .queue_depth = 2});
+  Add(WriteRequest(file_, 0, buffer_.bytes().first(4096)));
+  Add(WriteRequest(file_, 4096, buffer_.bytes().first(4096)));
+  loop_->Fill();
+  size_t sent = 0;
+  for (int i = 0; i < kPatientAttempts - 1; ++i) {
+    Report(sent, -EAGAIN);
+    sent = drive_.submitted.size() - 1;
+  }
+  EXPECT_EQ(drive_.submitted.size(), 2u + kPatientAttempts - 1) << "sent again at once";
+  Report(sent, -EAGAIN);
+  EXPECT_EQ(drive_.submitted.size(), 2u + kPatientAttempts - 1) << "held back";
+  Report(1, 4096);
+  ASSERT_EQ(drive_.submitted.size(), 2u + kPatientAttempts) << "something was given back";
+  Report(drive_.submitted.size() - 1, 4096);
+  EXPECT_EQ(finished_.size(), 2u);
+  EXPECT_TRUE(loop_->idle());
+}
+
+TEST_F(IoLoopTest, ACancelLetsABlockGoThatIsHeldBack) {
+  Start({.block_size = 4_KiB, .queue_depth = 2});
+  Add(WriteRequest(file_, 0, buffer_.bytes().first(4096)));
+  Add(WriteRequest(file_, 4096, buffer_.bytes().first(4096)));
+  loop_->Fill();
+  size_t sent = 0;
+  for (int i = 0; i < kPatientAttempts; ++i) {
+    Report(sent, -EAGAIN);
+    sent = drive_.submitted.size() - 1;
+  }
+  loop_->Cancel();
+  loop_->Fill();
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(finished_[0].error().code, ErrorCode::kCancelled);
+}
+
 TEST_F(IoLoopTest, MoreBytesThanAskedForAreAnError) {
   Start({.block_size = 4_KiB, .queue_depth = 1});
   Add(ReadRequest(file_, 0, buffer_.bytes().first(4096)));
@@ -278,6 +314,14 @@ using IoLoopDeathTest = IoLoopTest;
 TEST_F(IoLoopDeathTest, AResultForNoBlockIsABug) {
   Start({.block_size = 4_KiB, .queue_depth = 1});
   drive_.next.push_back({0, 4096});
+  EXPECT_DEATH(loop_->Reap(results_), "holds no block");
+}
+
+TEST_F(IoLoopDeathTest, ASecondResultOfABlockThatWaitsToBeSentAgainIsABug) {
+  Start({.block_size = 4_KiB, .queue_depth = 1});
+  Add(ReadRequest(file_, 0, buffer_.bytes().first(4096)));
+  loop_->Fill();
+  drive_.next = {{0, -EAGAIN}, {0, 4096}};
   EXPECT_DEATH(loop_->Reap(results_), "holds no block");
 }
 

@@ -85,7 +85,7 @@ inline size_t PatternErrors(std::span<const std::byte> bytes, uint64_t seed) {
 /// Memory that Buffers are cut from while an engine has it registered.
 class RegisteredArena {
  public:
-  static constexpr size_t kSize = 16 << 20;
+  static constexpr size_t kSize = 4 << 20;
 
   RegisteredArena();
   ~RegisteredArena();
