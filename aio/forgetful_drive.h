@@ -51,6 +51,7 @@ class ForgetfulDrive final : public Drive {
  private:
   struct Write {
     uint64_t sequence = 0;
+    bool flushed = false;  ///< kept for reads that may have missed it in the file
     uint64_t offset = 0;
     std::vector<std::byte> data;
     Bytes alignment;
@@ -67,6 +68,9 @@ class ForgetfulDrive final : public Drive {
   int64_t Keep(const BlockOperation& block);
   /// Writes what a sync of the file covers: 0 or a negative errno.
   int64_t Flush(int fd);
+  /// A sync submitted now covers it: the caller was told of it, and it is in the cache alone.
+  bool IsCovered(const Write& write) const { return !write.flushed && write.sequence < reported_; }
+  void DropFlushed();
   /// The result of a read, with what the cache has put over what the base drive found.
   int64_t Overlay(const BlockOperation& read, int64_t result);
   /// Whether this block is the one that the plan names.
@@ -85,6 +89,8 @@ class ForgetfulDrive final : public Drive {
   bool crashed_ = false;
   std::map<FileId, CachedFile> files_;
   std::vector<BlockOperation> in_base_;  ///< by slot
+  size_t reads_in_base_ = 0;
+  bool has_flushed_ = false;  ///< some write is
   std::vector<BlockResult> ready_;
 };
 
