@@ -44,6 +44,7 @@ class ScratchPath {
 };
 
 /// A new, writable scratch file: with O_DIRECT where the file system has it, unless told otherwise.
+/// Where it has not, TemporaryFolder.HasDirectIoSoThatTheTestsUseIt says so.
 class ScratchFile {
  public:
   ScratchFile() : file_(Open(true)) {
