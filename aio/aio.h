@@ -113,8 +113,8 @@ struct Request {
   FileOffset offset;
   std::span<std::byte> buffer;
   Priority priority = Priority::kParameterRead;
-  /// Called once with the outcome, on an engine thread, after the ticket became done. Must be
-  /// short, must not throw and must not wait for the engine (it may Submit).
+  /// Called once with the outcome, on an engine thread, after the ticket became done; never two at
+  /// a time. Must be short, must not throw and must not wait for the engine (it may Submit).
   std::function<void(const Status&)> on_complete;
 };
 
@@ -153,7 +153,8 @@ struct EngineStats {
 
 class Engine {
  public:
-  /// Drains: returns only when no request is in flight. Overlaps no other call.
+  /// Drains: returns only when no request is in flight. Overlaps no other call, but for a Submit
+  /// whose request is complete.
   virtual ~Engine() = default;
 
   /// Queues a request and returns at once. A malformed one (no file; an empty read or write; a sync
@@ -211,11 +212,12 @@ struct FaultPlan {
   double error_chance = 0;      ///< EIO
   double transient_chance = 0;  ///< EINTR or EAGAIN
   double short_chance = 0;
-  double delay_chance = 0;
-  bool reorder = false;  ///< completions are reported in random order
-  /// The drive has a cache that forgets: writes reach the file only with the sync after them. At
-  /// the end, of those that were not synced a random choice from the seed reaches it, in random
-  /// order, some torn between two units of the file's alignment.
+  double delay_chance = 0;  ///< reported behind others
+  bool reorder = false;     ///< completions are reported in random order
+  /// The drive has a cache that forgets: writes reach the file only with the sync after them; one
+  /// that fails loses a random choice of them. At the end, of those that were not synced a random
+  /// choice from the seed reaches it, in random order, some torn between two units of the file's
+  /// alignment.
   bool lose_unsynced = false;
   /// With lose_unsynced: that end comes with this block; it and all after it fail with EIO.
   std::optional<uint64_t> crash_at_block;
@@ -228,8 +230,8 @@ struct EngineOptions {
   EngineKind kind = EngineKind::kAuto;
   Bytes block_size = 1_MiB;  ///< 4 KiB to 1 GiB, a multiple of 4 KiB
   int queue_depth = 32;      ///< blocks in flight, 1 to 4096
-  int thread_count = 1;      ///< threads of the thread engine, 1 to 64
-  bool sqpoll = false;       ///< io_uring: a kernel thread polls for submissions; no call a batch
+  int thread_count = 1;      ///< of the thread engine: threads, each with a block, 1 to 64
+  bool sqpoll = false;       ///< io_uring: a kernel thread fetches submissions; calls only to wait
   bool iopoll = false;  ///< io_uring: completions are polled for; the drive needs polled queues
   Registration registered_buffers = Registration::kAuto;
   std::vector<int> cpus;                   ///< where the engine's threads run; empty: anywhere

@@ -1,7 +1,7 @@
 // Requests that wait to be cut into blocks, and the rule of which block goes next.
 //
-// Not thread-safe: it belongs to the I/O thread of one engine. It shares the requests with whoever
-// pushed them and with the blocks cut from them.
+// Not thread-safe: it belongs to one IoLoop. It shares the requests with whoever pushed them and
+// with the blocks cut from them.
 #pragma once
 
 #include <array>
