@@ -50,7 +50,8 @@ Result<std::unique_ptr<Engine>> RequestEngine::Create(const EngineOptions& optio
           raw->Run(options, factory, std::move(promise));
         });
   } catch (const std::system_error& error) {
-    return MakeError(ErrorCode::kUnavailable, "starting the I/O thread: {}",
+    return MakeError(ErrorCode::kUnavailable,
+                     "starting the I/O thread: {}; raise the limit of processes",
                      error.code().message());
   }
   PENSTOCK_TRY(outcome.get());
@@ -243,7 +244,7 @@ Result<std::string> RequestEngine::RegisterBuffers(std::span<const std::span<std
 Result<FileRegistration> RequestEngine::RegisterFile(const File& file) {
   Status registered;
   RunOnIoThread(Command([&](IoLoop&) { registered = drive_->RegisterFile(file); }));
-  PENSTOCK_TRY(registered);
+  if (!registered.ok()) return registered.error();
   return FileRegistration([this, fd = file.fd(), buffered_fd = file.buffered_fd()] {
     RunOnIoThread(Command([=, this](IoLoop&) {
       drive_->UnregisterFile(fd);

@@ -45,6 +45,7 @@ std::optional<BlockOperation> ThreadDrive::AwaitBlock(std::optional<Time> deadli
 }
 
 void ThreadDrive::ReapUntil(std::optional<Time> deadline, std::vector<BlockResult>& results) {
+  serving_.AssertHeld();
   const MutexUnlock unlocked(serving_);
   const std::optional<BlockOperation> block = AwaitBlock(deadline);
   if (block) results.push_back({block->slot, Transfer(*block)});
