@@ -22,6 +22,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -62,10 +63,34 @@ class File {
   Bytes alignment() const { return alignment_; }
 
  private:
+  /// Opens a file that exists, with and without O_DIRECT where `options` ask for it.
+  static Result<File> OpenBoth(const std::string& path, const OpenOptions& options);
+
   UniqueFd fd_;
   UniqueFd buffered_fd_;
   std::string path_;
   Bytes alignment_ = 1_B;
+};
+
+/// What an engine knows of a file since Engine::RegisterFile. Taken back at its end, which must
+/// come before those of the file and of the engine. Movable.
+class FileRegistration {
+ public:
+  FileRegistration() = default;
+  explicit FileRegistration(std::function<void()> take_back) : take_back_(std::move(take_back)) {}
+  FileRegistration(FileRegistration&& other) noexcept
+      : take_back_(std::exchange(other.take_back_, nullptr)) {}
+  FileRegistration& operator=(FileRegistration&& other) noexcept {
+    FileRegistration taken(std::move(other));  // what this one held is taken back now
+    std::swap(take_back_, taken.take_back_);
+    return *this;
+  }
+  ~FileRegistration() {
+    if (take_back_) take_back_();
+  }
+
+ private:
+  std::function<void()> take_back_;
 };
 
 /// kSync makes durable what was complete before it was submitted (fdatasync); it has no buffer.
@@ -81,15 +106,15 @@ inline constexpr int kStarvationBound = 16;
 struct Request {
   Operation operation = Operation::kRead;
   const File* file = nullptr;
-  /// Any offset, address and size > 0. Pages (of 4096 bytes, or of file->alignment() where that is
-  /// more) that an unaligned request covers in part go through the page cache, the rest directly;
-  /// where address and offset differ modulo the alignment, all of it. No other request may run on
-  /// those pages at the same time. What is aligned (file->alignment()) is never copied.
+  /// Any offset, address and size > 0. Pages (of the kernel's size, or of file->alignment() where
+  /// that is more) that an unaligned request covers in part go through the page cache, the rest
+  /// directly; where address and offset differ modulo the alignment, all of it. No other request
+  /// may run on those pages at the same time. What is aligned (file->alignment()) is never copied.
   FileOffset offset;
   std::span<std::byte> buffer;
   Priority priority = Priority::kParameterRead;
-  /// Called once with the outcome, on an engine thread, after the ticket became done. Must be
-  /// short, must not throw and must not wait for the engine (it may Submit).
+  /// Called once with the outcome, on an engine thread, after the ticket became done; never two at
+  /// a time. Must be short, must not throw and must not wait for the engine (it may Submit).
   std::function<void(const Status&)> on_complete;
 };
 
@@ -128,7 +153,8 @@ struct EngineStats {
 
 class Engine {
  public:
-  /// Drains: returns only when no request is in flight.
+  /// Drains: returns only when no request is in flight. Overlaps no other call, but for a Submit
+  /// whose request is complete.
   virtual ~Engine() = default;
 
   /// Queues a request and returns at once. A malformed one (no file; an empty read or write; a sync
@@ -143,15 +169,16 @@ class Engine {
   virtual void Cancel() = 0;
 
   /// Says that buffers will lie in this memory, so that the kernel pins it once and not for each
-  /// block (io_uring: pieces of at most 1 GiB). At most once; the memory outlives the engine.
-  /// Returns a line that says what became of it, empty with kOff. Buffers elsewhere are served as
-  /// before. Errors, with `registered_buffers` kOn only: kUnavailable where the engine cannot, or
-  /// the memlock limit is too low.
+  /// block (io_uring: pieces of at most 1 GiB). Once, and not empty; the memory outlives the
+  /// engine. Returns a line that says what became of it, empty with kOff. Buffers elsewhere are
+  /// served as before. Errors: kInvalidArgument for a second call or no memory; with
+  /// `registered_buffers` kOn only, kUnavailable where the engine cannot, or the memlock limit is
+  /// too low.
   virtual Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) = 0;
-  /// Says that `file` will be used often (io_uring: registered file). Undo it before the file is
-  /// closed. An engine that has nothing of the kind does nothing.
-  virtual void RegisterFile(const File& file) = 0;
-  virtual void UnregisterFile(const File& file) = 0;
+  /// Says that `file` will be used often, until the registration ends (io_uring: registered file).
+  /// An engine that has nothing of the kind does nothing. Errors: kUnavailable where the engine
+  /// cannot serve the file, as its drive has no polled queues and iopoll was asked for.
+  virtual Result<FileRegistration> RegisterFile(const File& file) = 0;
 
   virtual EngineStats stats() const = 0;
   /// "io_uring", "threads", "simulated", …
@@ -185,10 +212,12 @@ struct FaultPlan {
   double error_chance = 0;      ///< EIO
   double transient_chance = 0;  ///< EINTR or EAGAIN
   double short_chance = 0;
-  bool reorder = false;  ///< completions are reported in random order
-  /// The drive has a cache that forgets: writes reach the file only with the sync after them. At
-  /// the end, of those that were not synced a random choice from the seed reaches it, in random
-  /// order, some torn between two units of the file's alignment.
+  double delay_chance = 0;  ///< reported behind others
+  bool reorder = false;     ///< completions are reported in random order
+  /// The drive has a cache that forgets: writes reach the file only with the sync after them; one
+  /// that fails loses a random choice of them. At the end, of those that were not synced a random
+  /// choice from the seed reaches it, in random order, some torn between two units of the file's
+  /// alignment.
   bool lose_unsynced = false;
   /// With lose_unsynced: that end comes with this block; it and all after it fail with EIO.
   std::optional<uint64_t> crash_at_block;
@@ -201,8 +230,8 @@ struct EngineOptions {
   EngineKind kind = EngineKind::kAuto;
   Bytes block_size = 1_MiB;  ///< 4 KiB to 1 GiB, a multiple of 4 KiB
   int queue_depth = 32;      ///< blocks in flight, 1 to 4096
-  int thread_count = 1;      ///< threads of the thread engine, 1 to 64
-  bool sqpoll = false;       ///< io_uring: a kernel thread polls for submissions; no call a batch
+  int thread_count = 1;      ///< of the thread engine: threads, each with a block, 1 to 64
+  bool sqpoll = false;       ///< io_uring: a kernel thread fetches submissions; calls only to wait
   bool iopoll = false;  ///< io_uring: completions are polled for; the drive needs polled queues
   Registration registered_buffers = Registration::kAuto;
   std::vector<int> cpus;                   ///< where the engine's threads run; empty: anywhere

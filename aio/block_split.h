@@ -1,7 +1,8 @@
 // How a request is cut into blocks. Pure.
 //
-// What a block of a request looks like follows from its beginning alone, so a request needs no list
-// of its blocks.
+// What all blocks of a request have in common is worked out once, as a BlockPlan; what a block
+// looks like follows from the plan and its beginning alone, so a request needs no list of its
+// blocks.
 #pragma once
 
 #include "aio/aio.h"
@@ -9,15 +10,26 @@
 
 namespace penstock::aio {
 
+struct BlockPlan {
+  Bytes size;          ///< of the request
+  Bytes direct_begin;  ///< what lies between these goes to the drive directly,
+  Bytes direct_end;    ///< what lies outside through the page cache
+  Bytes direct_block;  ///< the most that a block holds, a multiple of the file's alignment
+  Bytes buffered_block;
+};
+
+/// An aligned request is direct throughout, of an unaligned one the whole pages in the middle are,
+/// if its address allows it. Direct blocks hold at most `block_size`, but at least one unit of the
+/// file's alignment.
+BlockPlan PlanBlocks(const Request& request, Bytes block_size);
+
 struct BlockPart {
   Bytes size;
   bool buffered = false;  ///< through the page cache, at any alignment
 };
 
-/// The block of `request` that begins `begin` bytes into it, of at most `block_size` (but at least
-/// one unit of the file's alignment). An aligned request and the whole pages in the middle of an
-/// unaligned one go to the drive directly, what is left is buffered; a sync is one empty block.
-/// Precondition: `begin` is the end of the block before, and not the end of a read or write.
-BlockPart BlockAt(const Request& request, Bytes begin, Bytes block_size);
+/// The block that begins `begin` bytes into the request; a sync is one empty block. Precondition:
+/// `begin` is the end of the block before, and not the end of a read or write.
+BlockPart BlockAt(const BlockPlan& plan, Bytes begin);
 
 }  // namespace penstock::aio

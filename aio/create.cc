@@ -27,6 +27,7 @@ Status CheckFaults(const FaultPlan& plan) {
   PENSTOCK_TRY(CheckRange("error_chance", plan.error_chance, 0, 1));
   PENSTOCK_TRY(CheckRange("transient_chance", plan.transient_chance, 0, 1));
   PENSTOCK_TRY(CheckRange("short_chance", plan.short_chance, 0, 1));
+  PENSTOCK_TRY(CheckRange("delay_chance", plan.delay_chance, 0, 1));
   if (!plan.crash_at_block || plan.lose_unsynced) return {};
   return MakeError(
       ErrorCode::kInvalidArgument,
@@ -72,11 +73,11 @@ Status CheckOptions(const EngineOptions& options) {
   return CheckPolling(options);
 }
 
-Result<std::unique_ptr<Drive>> MakeThreadDrive(const EngineOptions& options) {
-  PENSTOCK_ASSIGN(std::unique_ptr<ThreadDrive> threads, ThreadDrive::Create(options.thread_count));
-  if (!options.simulate) return std::unique_ptr<Drive>(std::move(threads));
-  return std::unique_ptr<Drive>(
-      std::make_unique<ThrottledDrive>(std::move(threads), *options.simulate, options.queue_depth));
+std::unique_ptr<Drive> MakeThreadDrive(const EngineOptions& options, Mutex& serving) {
+  auto threads = std::make_unique<ThreadDrive>(serving, options.thread_count);
+  if (!options.simulate) return threads;
+  return std::make_unique<ThrottledDrive>(std::move(threads), *options.simulate,
+                                          options.queue_depth);
 }
 
 Result<std::unique_ptr<Drive>> MakeUringDrive(const EngineOptions& options) {
@@ -95,27 +96,33 @@ Result<std::unique_ptr<Drive>> MakeLibaioDrive(const EngineOptions& options) {
   return std::unique_ptr<Drive>(std::move(drive));
 }
 
-Result<std::unique_ptr<Drive>> MakePlainDrive(const EngineOptions& options, EngineKind kind) {
+Result<std::unique_ptr<Drive>> MakePlainDrive(const EngineOptions& options, EngineKind kind,
+                                              Mutex& serving) {
   if (kind == EngineKind::kUring) return MakeUringDrive(options);
   if (kind == EngineKind::kLibaio) return MakeLibaioDrive(options);
-  return MakeThreadDrive(options);
+  return MakeThreadDrive(options, serving);
 }
 
-Result<std::unique_ptr<Drive>> MakeDrive(const EngineOptions& options, EngineKind kind) {
-  PENSTOCK_ASSIGN(std::unique_ptr<Drive> drive, MakePlainDrive(options, kind));
+Result<std::unique_ptr<Drive>> MakeDrive(const EngineOptions& options, EngineKind kind,
+                                         Mutex& serving) {
+  PENSTOCK_ASSIGN(std::unique_ptr<Drive> drive, MakePlainDrive(options, kind, serving));
   if (!options.faults) return drive;
+  FaultDrive::OnFailedSync on_failed_sync;
   if (options.faults->lose_unsynced) {
-    drive =
+    auto cache =
         std::make_unique<ForgetfulDrive>(std::move(drive), *options.faults, options.queue_depth);
+    on_failed_sync = [raw = cache.get()](int fd) { raw->LoseSome(fd); };
+    drive = std::move(cache);
   }
-  return std::unique_ptr<Drive>(
-      std::make_unique<FaultDrive>(std::move(drive), *options.faults, options.queue_depth));
+  return std::unique_ptr<Drive>(std::make_unique<FaultDrive>(
+      std::move(drive), *options.faults, options.queue_depth, std::move(on_failed_sync)));
   // The analyzer loses the owner inside Result's variant; LeakSanitizer runs over this in the
   // tests. NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks)
 }
 
 Result<std::unique_ptr<Engine>> MakeEngine(const EngineOptions& options, EngineKind kind) {
-  return RequestEngine::Create(options, [&] { return MakeDrive(options, kind); });
+  return RequestEngine::Create(options,
+                               [&](Mutex& serving) { return MakeDrive(options, kind, serving); });
 }
 
 Result<std::unique_ptr<Engine>> MakeFirstAvailable(const EngineOptions& options,

@@ -5,8 +5,11 @@
 // most queue_depth blocks are ever in a drive. Descriptors and buffers belong to the caller and
 // stay valid until then.
 //
-// Threads: a drive is made, used and destroyed on one thread, the engine's I/O thread. Only Wake
-// may be called from any other.
+// Threads: a drive is made and destroyed on one thread, the engine's first. `thread_count` threads
+// of the engine use it, one at a time: the one that holds the engine's serving mutex. Reap may
+// release that mutex while it waits or carries out a block, and takes it back before it returns;
+// another thread may enter Submit and Reap meanwhile. Only Wake may be called without it, from any
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +21,7 @@
 #include <vector>
 
 #include "aio/aio.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/units.h"
 
@@ -45,21 +49,25 @@ class Drive {
 
   /// Accepts a block. It may be held back until the next Reap, so that a batch is one system call.
   virtual void Submit(const BlockOperation& block) = 0;
-  /// Appends results to `results`. Blocks until there are `at_least`, but may return with fewer,
-  /// and returns after every Wake; with 0 it only looks.
-  virtual void Reap(size_t at_least, std::vector<BlockResult>& results) = 0;
-  /// Makes the running or the next Reap return. Any thread.
+  /// Appends results to `results`. With `wait` it blocks until there is one, but may return
+  /// without, and returns after every Wake; otherwise it only looks.
+  virtual void Reap(bool wait, std::vector<BlockResult>& results) = 0;
+  /// Makes the running or the next Reap return; of several that run, one. Any thread.
   virtual void Wake() = 0;
 
   /// As Engine's; a line that says what was registered. Errors: kUnavailable where it cannot be.
   virtual Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory);
-  virtual void RegisterFile(const File& /*file*/) {}
-  virtual void UnregisterFile(const File& /*file*/) {}
+  /// As Engine's. Errors: kUnavailable where the drive cannot serve the file at all.
+  virtual Status RegisterFile(const File& /*file*/) { return {}; }
+  virtual void UnregisterFile(int /*fd*/) {}
 
+  /// How many threads the drive wants to be used by.
+  virtual int thread_count() const { return 1; }
   virtual const std::string& name() const = 0;
 };
 
-/// Makes a drive on the thread that will use it.
-using DriveFactory = std::function<Result<std::unique_ptr<Drive>>()>;
+/// Makes a drive on the thread that will use it. `serving` is held wherever the drive is used, but
+/// for Wake.
+using DriveFactory = std::function<Result<std::unique_ptr<Drive>>(Mutex& serving)>;
 
 }  // namespace penstock::aio

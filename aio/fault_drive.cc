@@ -23,10 +23,12 @@ Bytes HalfOf(const BlockOperation& block) {
 
 }  // namespace
 
-FaultDrive::FaultDrive(std::unique_ptr<Drive> base, FaultPlan plan, int queue_depth)
+FaultDrive::FaultDrive(std::unique_ptr<Drive> base, FaultPlan plan, int queue_depth,
+                       OnFailedSync on_failed_sync)
     : name_(base->name() + " with faults"),
       base_(std::move(base)),
       plan_(std::move(plan)),
+      on_failed_sync_(std::move(on_failed_sync)),
       delay_slot_(static_cast<size_t>(queue_depth)) {}
 
 void FaultDrive::ApplyListed(const Fault& fault, uint64_t position, Fate& fate) const {
@@ -52,6 +54,7 @@ void FaultDrive::ApplyRandom(Operation operation, uint64_t position, Fate& fate)
     fate.error_number = (bits[1] & 1) == 0 || operation == Operation::kSync ? EINTR : EAGAIN;
   }
   if (Chance(bits[2]) < plan_.short_chance) fate.cut_short = true;
+  if (Chance(bits[3]) < plan_.delay_chance) fate.delayed = true;
 }
 
 FaultDrive::Fate FaultDrive::Decide(Operation operation) {
@@ -71,6 +74,8 @@ void FaultDrive::Submit(const BlockOperation& block) {
   const Fate fate = Decide(block.operation);
   delay_slot_[block.slot] = fate.delayed;
   if (fate.error_number != 0) {
+    const bool fails = fate.error_number != EINTR && block.operation == Operation::kSync;
+    if (fails && on_failed_sync_) on_failed_sync_(block.fd);
     ready_.push_back({block.slot, -fate.error_number});
     return;
   }
@@ -80,11 +85,11 @@ void FaultDrive::Submit(const BlockOperation& block) {
   base_->Submit(passed);
 }
 
-void FaultDrive::CollectFromBase(size_t at_least) {
-  from_base_.clear();
-  base_->Reap(at_least, from_base_);
-  in_base_ -= from_base_.size();
-  for (const BlockResult& result : from_base_) {
+void FaultDrive::CollectFromBase(bool wait) {
+  std::vector<BlockResult> from_base;
+  base_->Reap(wait, from_base);
+  in_base_ -= from_base.size();
+  for (const BlockResult& result : from_base) {
     if (delay_slot_[result.slot]) {
       delayed_.push_back({reported_ + kDelayedBehind, result});
     } else {
@@ -119,9 +124,9 @@ void FaultDrive::Report(std::vector<BlockResult>& results) {
   reported_ += count;
 }
 
-void FaultDrive::Reap(size_t at_least, std::vector<BlockResult>& results) {
+void FaultDrive::Reap(bool wait, std::vector<BlockResult>& results) {
   ReleaseDelayed();
-  CollectFromBase(at_least > 0 && ready_.empty() ? 1 : 0);
+  CollectFromBase(wait && ready_.empty());
   ReleaseDelayed();
   Report(results);
 }

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,16 +27,21 @@ inline constexpr size_t kOperationCount = 3;
 
 class FaultDrive final : public Drive {
  public:
-  FaultDrive(std::unique_ptr<Drive> base, FaultPlan plan, int queue_depth);
+  /// Called with the file of a sync that is made to fail.
+  using OnFailedSync = std::function<void(int fd)>;
+
+  FaultDrive(std::unique_ptr<Drive> base, FaultPlan plan, int queue_depth,
+             OnFailedSync on_failed_sync = nullptr);
 
   void Submit(const BlockOperation& block) override;
-  void Reap(size_t at_least, std::vector<BlockResult>& results) override;
+  void Reap(bool wait, std::vector<BlockResult>& results) override;
   void Wake() override { base_->Wake(); }
   Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) override {
     return base_->RegisterBuffers(memory);
   }
-  void RegisterFile(const File& file) override { base_->RegisterFile(file); }
-  void UnregisterFile(const File& file) override { base_->UnregisterFile(file); }
+  Status RegisterFile(const File& file) override { return base_->RegisterFile(file); }
+  void UnregisterFile(int fd) override { base_->UnregisterFile(fd); }
+  int thread_count() const override { return base_->thread_count(); }
   const std::string& name() const override { return name_; }
 
  private:
@@ -53,13 +59,14 @@ class FaultDrive final : public Drive {
   Fate Decide(Operation operation);
   void ApplyListed(const Fault& fault, uint64_t position, Fate& fate) const;
   void ApplyRandom(Operation operation, uint64_t position, Fate& fate) const;
-  void CollectFromBase(size_t at_least);
+  void CollectFromBase(bool wait);
   void ReleaseDelayed();
   void Report(std::vector<BlockResult>& results);
 
   const std::string name_;
   const std::unique_ptr<Drive> base_;
   const FaultPlan plan_;
+  const OnFailedSync on_failed_sync_;
   std::array<uint64_t, kOperationCount> seen_{};  ///< blocks so far, by operation
   std::vector<bool> delay_slot_;                  ///< by slot: its result is to be delayed
   size_t in_base_ = 0;
@@ -67,7 +74,6 @@ class FaultDrive final : public Drive {
   uint64_t draws_ = 0;  ///< random numbers used up by `reorder`
   std::vector<BlockResult> ready_;
   std::vector<Delayed> delayed_;
-  std::vector<BlockResult> from_base_;
 };
 
 }  // namespace penstock::aio

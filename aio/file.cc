@@ -70,9 +70,10 @@ Result<UniqueFd> OpenExisting(const std::string& path, const File::OpenOptions& 
   const int flags = (options.writable ? O_RDWR : O_RDONLY) | (options.direct ? O_DIRECT : 0);
   UniqueFd fd(OpenRetrying(path.c_str(), flags));
   if (fd.valid()) return fd;
-  if (errno == EINVAL && options.direct) return NoDirectIo(path);
+  const int error_number = errno;
+  if (error_number == EINVAL && options.direct) return NoDirectIo(path);
   const char* purpose = options.writable ? "reading and writing" : "reading";
-  return ErrnoError(errno, fmt::format("opening {} for {}", path, purpose));
+  return ErrnoError(error_number, fmt::format("opening {} for {}", path, purpose));
 }
 
 /// Creates an empty file. Apart from opening it, since an open that fails for want of O_DIRECT may
@@ -80,10 +81,28 @@ Result<UniqueFd> OpenExisting(const std::string& path, const File::OpenOptions& 
 Status CreateEmpty(const std::string& path) {
   const UniqueFd fd(OpenRetrying(path.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0600));
   if (fd.valid()) return {};
-  Error error = ErrnoError(errno, fmt::format("creating {}", path));
-  if (errno == EEXIST) error.message += "; remove it or name another path";
+  const int error_number = errno;
+  Error error = ErrnoError(error_number, fmt::format("creating {}", path));
+  if (error_number == EEXIST) error.message += "; remove it or name another path";
   return error;
 }
+
+/// Removes the file at a path unless Keep is called, as a file that could not be opened as asked
+/// must not stay behind.
+class CreatedFile {
+ public:
+  explicit CreatedFile(std::string path) : path_(std::move(path)) {}
+  ~CreatedFile() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+  CreatedFile(const CreatedFile&) = delete;
+  CreatedFile& operator=(const CreatedFile&) = delete;
+
+  void Keep() { path_.clear(); }
+
+ private:
+  std::string path_;
+};
 
 /// Free space for us on the file system of `fd`; none where it does not say.
 std::optional<Bytes> FreeSpace(int fd) {
@@ -111,21 +130,25 @@ int FallocateRetrying(int fd, Bytes size) {
 }  // namespace
 
 Result<File> File::Open(const std::string& path, const OpenOptions& options) {
-  if (options.create) PENSTOCK_TRY(CreateEmpty(path));
-  Result<UniqueFd> fd = OpenExisting(path, options);
-  if (!fd.ok()) {
-    if (options.create) ::unlink(path.c_str());
-    return fd.error();
-  }
-  if (!options.direct) return Adopt(std::move(fd).value(), path, 1_B);
+  if (!options.create) return OpenBoth(path, options);
+  PENSTOCK_TRY(CreateEmpty(path));
+  CreatedFile created(path);
+  Result<File> file = OpenBoth(path, options);
+  if (file.ok()) created.Keep();
+  return file;
+}
+
+Result<File> File::OpenBoth(const std::string& path, const OpenOptions& options) {
+  PENSTOCK_ASSIGN(UniqueFd fd, OpenExisting(path, options));
+  if (!options.direct) return Adopt(std::move(fd), path, 1_B);
   OpenOptions buffered = options;
   buffered.direct = false;
   PENSTOCK_ASSIGN(UniqueFd buffered_fd, OpenExisting(path, buffered));
   // No read-ahead: the page cache holds the pages that unaligned requests touch and no others, as
   // direct I/O runs on their neighbours.
   ::posix_fadvise(buffered_fd.get(), 0, 0, POSIX_FADV_RANDOM);
-  const Bytes alignment = DirectAlignment(fd->get());
-  File file = Adopt(std::move(fd).value(), path, alignment);
+  const Bytes alignment = DirectAlignment(fd.get());
+  File file = Adopt(std::move(fd), path, alignment);
   file.buffered_fd_ = std::move(buffered_fd);
   return file;
 }

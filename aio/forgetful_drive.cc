@@ -15,6 +15,7 @@ namespace {
 
 // Apart from the sequences of FaultDrive, which has the same seed.
 constexpr uint64_t kEndStream = 3;
+constexpr uint64_t kLossStream = 4;
 
 /// 0 or a negative errno.
 int64_t WriteAll(int fd, uint64_t offset, std::span<std::byte> data) {
@@ -68,10 +69,12 @@ void ForgetfulDrive::Submit(const BlockOperation& block) {
   if (block.operation == Operation::kSync) {
     const int64_t result = Flush(block.fd);
     if (result < 0) {
+      LoseSome(block.fd);
       ready_.push_back({block.slot, result});
       return;
     }
   }
+  if (block.operation == Operation::kRead) ++reads_in_base_;
   in_base_[block.slot] = block;
   base_->Submit(block);
 }
@@ -96,15 +99,29 @@ int64_t ForgetfulDrive::Keep(const BlockOperation& block) {
 int64_t ForgetfulDrive::Flush(int fd) {
   CachedFile* file = Find(fd);
   if (file == nullptr) return -EBADF;
-  // A write that the caller was not told of yet is not covered by this sync.
-  const auto is_reported = [&](const Write& write) { return write.sequence < reported_; };
   for (Write& write : file->writes) {
-    if (!is_reported(write)) continue;
+    if (!IsCovered(write)) continue;
     const int64_t result = WriteAll(file->fd.get(), write.offset, write.data);
     if (result < 0) return result;
+    write.flushed = has_flushed_ = true;
   }
-  std::erase_if(file->writes, is_reported);
+  DropFlushed();
   return 0;
+}
+
+void ForgetfulDrive::DropFlushed() {
+  // A read that the base drive has may have seen the file as it was before.
+  if (reads_in_base_ > 0 || !has_flushed_) return;
+  for (auto& [id, file] : files_) std::erase_if(file.writes, &Write::flushed);
+  has_flushed_ = false;
+}
+
+void ForgetfulDrive::LoseSome(int fd) {
+  CachedFile* file = Find(fd);
+  if (file == nullptr) return;
+  std::erase_if(file->writes, [&](const Write& write) {
+    return IsCovered(write) && Philox(seed_, kLossStream, loss_draws_++)[0] % 2 == 0;
+  });
 }
 
 int64_t ForgetfulDrive::Overlay(const BlockOperation& read, int64_t result) {
@@ -130,14 +147,17 @@ int64_t ForgetfulDrive::Overlay(const BlockOperation& read, int64_t result) {
   return static_cast<int64_t>(found - begin);
 }
 
-void ForgetfulDrive::Reap(size_t at_least, std::vector<BlockResult>& results) {
-  from_base_.clear();
-  base_->Reap(ready_.empty() ? at_least : 0, from_base_);
-  for (BlockResult& result : from_base_) {
+void ForgetfulDrive::Reap(bool wait, std::vector<BlockResult>& results) {
+  std::vector<BlockResult> from_base;
+  base_->Reap(wait && ready_.empty(), from_base);
+  for (BlockResult& result : from_base) {
     const BlockOperation& block = in_base_[result.slot];
-    if (block.operation == Operation::kRead) result.result = Overlay(block, result.result);
+    if (block.operation != Operation::kRead) continue;
+    result.result = Overlay(block, result.result);
+    --reads_in_base_;
   }
-  results.insert(results.end(), from_base_.begin(), from_base_.end());
+  DropFlushed();
+  results.insert(results.end(), from_base.begin(), from_base.end());
   results.insert(results.end(), ready_.begin(), ready_.end());
   ready_.clear();
   reported_ = next_sequence_;
@@ -147,6 +167,7 @@ void ForgetfulDrive::Forget() {
   uint64_t draws = 0;
   const auto draw = [&](uint64_t below) { return Philox(seed_, kEndStream, draws++)[0] % below; };
   for (auto& [id, file] : files_) {
+    std::erase_if(file.writes, &Write::flushed);
     for (std::vector<Write>& writes = file.writes; !writes.empty(); writes.pop_back()) {
       std::swap(writes[draw(writes.size())], writes.back());
       Write& write = writes.back();

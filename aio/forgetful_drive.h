@@ -2,10 +2,11 @@
 //
 // A write is complete as soon as it is submitted, and lies in memory until a sync of its file. The
 // sync writes what had been reported complete before it to the file and then goes to the base
-// drive. Reads of the same drive see every write. At the end (destruction, or the block that the
-// plan names as the crash) a random choice of the writes that no sync covered reaches the files, in
-// random order, some only up to a boundary between two units of their alignment. After a crash
-// every block fails with EIO.
+// drive. Reads of the same drive see every write. A sync that fails leaves of them a random choice
+// and loses the others, as the kernel does with pages that it could not write. At the end
+// (destruction, or the block that the plan names as the crash) a random choice of the writes that
+// no sync covered reaches the files, in random order, some only up to a boundary between two units
+// of their alignment. After a crash every block fails with EIO.
 //
 // Files are told apart by device and inode, so that two descriptors of one file see each other's
 // writes; of each it keeps a descriptor of its own, so a file may be closed before the end.
@@ -34,18 +35,23 @@ class ForgetfulDrive final : public Drive {
   ~ForgetfulDrive() override;
 
   void Submit(const BlockOperation& block) override;
-  void Reap(size_t at_least, std::vector<BlockResult>& results) override;
+  void Reap(bool wait, std::vector<BlockResult>& results) override;
   void Wake() override { base_->Wake(); }
   Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) override {
     return base_->RegisterBuffers(memory);
   }
-  void RegisterFile(const File& file) override { base_->RegisterFile(file); }
-  void UnregisterFile(const File& file) override { base_->UnregisterFile(file); }
+  Status RegisterFile(const File& file) override { return base_->RegisterFile(file); }
+  void UnregisterFile(int fd) override { base_->UnregisterFile(fd); }
+  int thread_count() const override { return base_->thread_count(); }
   const std::string& name() const override { return base_->name(); }
+
+  /// A sync of `fd` failed: of what it would have covered a random choice is lost.
+  void LoseSome(int fd);
 
  private:
   struct Write {
     uint64_t sequence = 0;
+    bool flushed = false;  ///< kept for reads that may have missed it in the file
     uint64_t offset = 0;
     std::vector<std::byte> data;
     Bytes alignment;
@@ -62,6 +68,9 @@ class ForgetfulDrive final : public Drive {
   int64_t Keep(const BlockOperation& block);
   /// Writes what a sync of the file covers: 0 or a negative errno.
   int64_t Flush(int fd);
+  /// A sync submitted now covers it: the caller was told of it, and it is in the cache alone.
+  bool IsCovered(const Write& write) const { return !write.flushed && write.sequence < reported_; }
+  void DropFlushed();
   /// The result of a read, with what the cache has put over what the base drive found.
   int64_t Overlay(const BlockOperation& read, int64_t result);
   /// Whether this block is the one that the plan names.
@@ -75,12 +84,14 @@ class ForgetfulDrive final : public Drive {
   uint64_t blocks_ = 0;
   uint64_t syncs_ = 0;
   uint64_t next_sequence_ = 0;
-  uint64_t reported_ = 0;  ///< writes with a lower sequence were reported complete
+  uint64_t loss_draws_ = 0;  ///< random numbers used up by LoseSome
+  uint64_t reported_ = 0;    ///< writes with a lower sequence were reported complete
   bool crashed_ = false;
   std::map<FileId, CachedFile> files_;
   std::vector<BlockOperation> in_base_;  ///< by slot
+  size_t reads_in_base_ = 0;
+  bool has_flushed_ = false;  ///< some write is
   std::vector<BlockResult> ready_;
-  std::vector<BlockResult> from_base_;
 };
 
 }  // namespace penstock::aio

@@ -1,6 +1,8 @@
 #include "aio/io_loop.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -24,6 +26,11 @@ Bytes AlignmentOf(const Block& block) {
   return block.buffered ? 1_B : block.request->request.file->alignment();
 }
 
+/// Doubles from attempt to attempt, up to a millisecond.
+std::chrono::microseconds PauseAfter(int attempts) {
+  return std::chrono::microseconds(1 << std::min(attempts, 10));
+}
+
 void MarkCancelled(PendingRequest& request) {
   if (!request.outcome.ok()) return;
   request.outcome = MakeError(ErrorCode::kCancelled, "{}: cancelled before the drive had all of it",
@@ -44,15 +51,16 @@ IoLoop::IoLoop(Drive& drive, const EngineOptions& options, Finish finish)
 }
 
 void IoLoop::Add(std::shared_ptr<PendingRequest> request) {
-  if (!request->outcome.ok()) return FinishRequest(*request);
+  if (!request->outcome.ok()) return FinishRequest(std::move(request));
   queue_.Push(std::move(request));
 }
 
 void IoLoop::Cancel() {
-  for (const std::shared_ptr<PendingRequest>& request : queue_.TakeAll()) {
+  for (std::shared_ptr<PendingRequest>& request : queue_.TakeAll()) {
     MarkCancelled(*request);
-    if (request->open_blocks == 0) FinishRequest(*request);
+    if (request->open_blocks == 0) FinishRequest(std::move(request));
   }
+  ReleaseHeld();
   for (const uint32_t slot : resend_) MarkCancelled(*blocks_[slot].request);
 }
 
@@ -60,6 +68,25 @@ bool IoLoop::has_room() const { return overlap_events_ ? !free_.empty() : in_fli
 
 void IoLoop::Fill() {
   if (!overlap_events_ && in_flight_ > 0) return;
+  SendAgain();
+  while (!free_.empty() && !queue_.empty()) {
+    const uint32_t slot = free_.back();
+    free_.pop_back();
+    blocks_[slot] = queue_.Cut();
+    Send(slot);
+  }
+  if (in_flight_ > 0 || held_.empty()) return;
+  std::this_thread::sleep_for(PauseAfter(blocks_[held_.front()].attempts));
+  ReleaseHeld();
+  SendAgain();
+}
+
+void IoLoop::ReleaseHeld() {
+  resend_.insert(resend_.end(), held_.begin(), held_.end());
+  held_.clear();
+}
+
+void IoLoop::SendAgain() {
   for (; !resend_.empty(); resend_.pop_front()) {
     const uint32_t slot = resend_.front();
     // It was cancelled, or a sibling failed, while it waited: nobody wants its bytes any more.
@@ -69,18 +96,13 @@ void IoLoop::Fill() {
       Close(slot);
     }
   }
-  while (!free_.empty() && !queue_.empty()) {
-    const uint32_t slot = free_.back();
-    free_.pop_back();
-    blocks_[slot] = queue_.Cut();
-    Send(slot);
-  }
 }
 
 void IoLoop::Send(uint32_t slot) {
-  const Block& block = blocks_[slot];
+  Block& block = blocks_[slot];
   const Request& request = block.request->request;
   const Bytes start = block.begin + block.transferred;
+  block.in_drive = true;
   ++in_flight_;
   stats_.max_in_flight = std::max(stats_.max_in_flight, static_cast<int>(in_flight_));
   drive_.Submit({.operation = request.operation,
@@ -91,21 +113,22 @@ void IoLoop::Send(uint32_t slot) {
                  .slot = slot});
 }
 
-void IoLoop::Reap() {
-  const size_t wanted = overlap_events_ ? 1 : std::max<size_t>(in_flight_, 1);
-  results_.clear();
-  drive_.Reap(wanted, results_);
-  for (const BlockResult& result : results_) Handle(result);
+void IoLoop::Reap(std::vector<BlockResult>& results) {
+  results.clear();
+  drive_.Reap(true, results);
+  for (const BlockResult& result : results) Handle(result);
 }
 
 void IoLoop::Handle(const BlockResult& result) {
-  PENSTOCK_CHECK(result.slot < blocks_.size() && blocks_[result.slot].request != nullptr,
-                 "{} reported slot {}, which holds no block", drive_.name(), result.slot);
+  PENSTOCK_CHECK(result.slot < blocks_.size() && blocks_[result.slot].in_drive,
+                 "{} reported slot {}, of which it holds no block", drive_.name(), result.slot);
   --in_flight_;
-  const Block& block = blocks_[result.slot];
+  Block& block = blocks_[result.slot];
+  block.in_drive = false;
   const Request& request = block.request->request;
   const Classified classified =
       Classify(request.operation, Remaining(block), AlignmentOf(block), result.result);
+  if (classified.verdict != Verdict::kTransient) ReleaseHeld();
   switch (classified.verdict) {
     case Verdict::kFull:
     case Verdict::kShort:
@@ -151,7 +174,11 @@ void IoLoop::TryAgain(uint32_t slot, const Classified& classified) {
   Block& block = blocks_[slot];
   if (++block.attempts > kMaxAttempts) return Fail(slot, classified);
   ++stats_.retries;
-  resend_.push_back(slot);
+  if (block.attempts < kPatientAttempts) {
+    resend_.push_back(slot);
+  } else {
+    held_.push_back(slot);
+  }
 }
 
 void IoLoop::Fail(uint32_t slot, const Classified& classified) {
@@ -166,18 +193,20 @@ void IoLoop::Fail(uint32_t slot, const Classified& classified) {
 }
 
 void IoLoop::Close(uint32_t slot) {
-  const std::shared_ptr<PendingRequest> request = std::move(blocks_[slot].request);
+  std::shared_ptr<PendingRequest> request = std::move(blocks_[slot].request);
   blocks_[slot].request = nullptr;
   free_.push_back(slot);
   --request->open_blocks;
-  const bool all_cut = request->cut.value == request->request.buffer.size();
-  if (request->open_blocks == 0 && (all_cut || !request->outcome.ok())) FinishRequest(*request);
+  const bool all_cut = request->cut == request->plan.size;
+  if (request->open_blocks == 0 && (all_cut || !request->outcome.ok())) {
+    FinishRequest(std::move(request));
+  }
 }
 
-void IoLoop::FinishRequest(PendingRequest& request) {
+void IoLoop::FinishRequest(std::shared_ptr<PendingRequest> request) {
   ++stats_.requests;
-  if (!request.outcome.ok()) ++stats_.errors;
-  finish_(request);
+  if (!request->outcome.ok()) ++stats_.errors;
+  finish_(std::move(request));
 }
 
 }  // namespace penstock::aio

@@ -5,8 +5,8 @@
 // failures with a bound, continues short transfers, and hands each request to `finish` exactly
 // once.
 //
-// Not thread-safe: it lives on the I/O thread of one engine. It uses the drive, which must outlive
-// it.
+// Threads: one at a time, under the serving mutex of its engine; within Reap the drive may release
+// that, and another thread may enter (aio/drive.h). It uses the drive, which must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,13 @@ namespace penstock::aio {
 
 /// How often a block is tried again without any progress before its request fails.
 inline constexpr int kMaxAttempts = 32;
+/// From this attempt on a block waits for another one to end, or for a moment where there is none:
+/// what the kernel is short of has to be given back by somebody.
+inline constexpr int kPatientAttempts = 4;
 
 class IoLoop {
  public:
-  using Finish = std::function<void(PendingRequest&)>;
+  using Finish = std::function<void(std::shared_ptr<PendingRequest>)>;
 
   /// Of `options` it uses block_size, queue_depth and overlap_events.
   IoLoop(Drive& drive, const EngineOptions& options, Finish finish);
@@ -36,8 +39,9 @@ class IoLoop {
   void Add(std::shared_ptr<PendingRequest> request);
   /// Gives the drive as many blocks as it may have.
   void Fill();
-  /// Waits for results (or for a Wake of the drive) and acts on them.
-  void Reap();
+  /// Waits for results (or for a Wake of the drive) and acts on them. `results` is room of the
+  /// calling thread's.
+  void Reap(std::vector<BlockResult>& results);
   /// Fails what the drive does not have yet with kCancelled; what it has is awaited as ever. Blocks
   /// that wait to be sent again are let go by the next Fill.
   void Cancel();
@@ -49,15 +53,18 @@ class IoLoop {
   const EngineStats& stats() const { return stats_; }
 
  private:
+  void SendAgain();
   void Send(uint32_t slot);
   void Handle(const BlockResult& result);
   void Advance(uint32_t slot, const Classified& classified);
   void Count(const Block& block);
   void TryAgain(uint32_t slot, const Classified& classified);
+  /// Lets the blocks that are held back go to the drive again.
+  void ReleaseHeld();
   void Fail(uint32_t slot, const Classified& classified);
   /// Frees the slot, and finishes the request when this was its last block.
   void Close(uint32_t slot);
-  void FinishRequest(PendingRequest& request);
+  void FinishRequest(std::shared_ptr<PendingRequest> request);
 
   Drive& drive_;
   const bool overlap_events_;
@@ -66,8 +73,8 @@ class IoLoop {
   std::vector<Block> blocks_;    ///< by slot
   std::vector<uint32_t> free_;   ///< slots without a block
   std::deque<uint32_t> resend_;  ///< slots whose block goes to the drive again
+  std::vector<uint32_t> held_;   ///< slots whose block will, after another one or a moment
   size_t in_flight_ = 0;         ///< blocks in the drive
-  std::vector<BlockResult> results_;
   EngineStats stats_;
 };
 

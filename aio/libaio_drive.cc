@@ -6,12 +6,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <thread>
 
 #include "base/check.h"
 
 namespace penstock::aio {
 namespace {
+
+constexpr auto kRefusedPause = std::chrono::milliseconds(1);
 
 const char* Reason(int error_number) {
   switch (error_number) {
@@ -60,24 +63,27 @@ Status LibaioDrive::SetUp() {
   }
   wake_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_fd_.valid()) return ErrnoError(errno, "libaio: making an eventfd");
-  return AwaitWakeups();
+  if (const int refused = AwaitWakeups(); refused != 0) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "libaio: this kernel cannot poll in a context (that came with 4.18): {}",
+                     ErrnoText(-refused));
+  }
+  return {};
 }
 
 LibaioDrive::~LibaioDrive() {
   if (context_ != nullptr) io_destroy(context_);
 }
 
-Status LibaioDrive::AwaitWakeups() {
+int LibaioDrive::AwaitWakeups() {
   io_prep_poll(&wake_poll_, wake_fd_.get(), POLLIN);
   iocb* entry = &wake_poll_;
   int result = 0;
   do {
     result = io_submit(context_, 1, &entry);
-  } while (result == -EINTR || result == -EAGAIN);
-  if (result == 1) return {};
-  return MakeError(ErrorCode::kUnavailable,
-                   "libaio: this kernel cannot poll in a context (that came with 4.18): {}",
-                   ErrnoText(-result));
+  } while (result == -EINTR);
+  awaits_wakeups_ = result == 1;
+  return std::min(result, 0);
 }
 
 void LibaioDrive::Submit(const BlockOperation& block) {
@@ -93,7 +99,7 @@ void LibaioDrive::SubmitPending() {
     const int result =
         io_submit(context_, static_cast<long>(pending_.size() - taken), pending_.data() + taken);
     if (result == -EINTR) continue;
-    // Short of resources: the rest goes with the next Reap, after others are done.
+    // Short of resources: see Reap.
     if (result == -EAGAIN || result == 0) break;
     if (result > 0) {
       taken += static_cast<size_t>(result);
@@ -101,28 +107,34 @@ void LibaioDrive::SubmitPending() {
       continue;
     }
     // The error is that of the first block of the batch, and none of it was taken.
-    ready_.push_back({static_cast<uint32_t>(pending_[taken] - blocks_.data()), result});
+    ready_.push_back({SlotOf(pending_[taken]), result});
     ++taken;
   }
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<std::ptrdiff_t>(taken));
 }
 
-void LibaioDrive::Reap(size_t at_least, std::vector<BlockResult>& results) {
+void LibaioDrive::Reap(bool wait, std::vector<BlockResult>& results) {
   SubmitPending();
-  if (!ready_.empty()) at_least = 0;
+  if (!pending_.empty() && in_kernel_ == 0) {
+    // The kernel is short of resources, and nothing of ours will end and make room. Whether to try
+    // again is for the engine to say.
+    for (const iocb* entry : pending_) ready_.push_back({SlotOf(entry), -EAGAIN});
+    pending_.clear();
+  }
+  if (!ready_.empty()) wait = false;
   results.insert(results.end(), ready_.begin(), ready_.end());
   ready_.clear();
-  if (!pending_.empty() && in_kernel_ == 0) {
-    // Nothing of ours will end and make room.
-    at_least = 0;
-    std::this_thread::yield();
+  if (!awaits_wakeups_ && AwaitWakeups() != 0) {
+    // Nothing would end the wait when a wakeup comes.
+    wait = false;
+    std::this_thread::sleep_for(kRefusedPause);
   }
-  Collect(std::min(at_least, std::max<size_t>(in_kernel_, 1)), results);
+  Collect(wait, results);
 }
 
-void LibaioDrive::Collect(size_t at_least, std::vector<BlockResult>& results) {
-  const int count = io_getevents(context_, static_cast<long>(at_least),
-                                 static_cast<long>(events_.size()), events_.data(), nullptr);
+void LibaioDrive::Collect(bool wait, std::vector<BlockResult>& results) {
+  const int count = io_getevents(context_, wait ? 1 : 0, static_cast<long>(events_.size()),
+                                 events_.data(), nullptr);
   PENSTOCK_CHECK(count >= 0 || count == -EINTR, "io_getevents: {}", ErrnoText(-count));
   for (int i = 0; i < count; ++i) {
     const io_event& event = events_[static_cast<size_t>(i)];
@@ -130,12 +142,10 @@ void LibaioDrive::Collect(size_t at_least, std::vector<BlockResult>& results) {
       eventfd_t wakeups = 0;
       PENSTOCK_CHECK(::eventfd_read(wake_fd_.get(), &wakeups) == 0, "reading from an eventfd: {}",
                      ErrnoText(errno));
-      const Status waiting = AwaitWakeups();
-      PENSTOCK_CHECK(waiting.ok(), "{}", waiting.error().message);
+      awaits_wakeups_ = false;
     } else {
       --in_kernel_;
-      results.push_back(
-          {static_cast<uint32_t>(event.obj - blocks_.data()), static_cast<int64_t>(event.res)});
+      results.push_back({SlotOf(event.obj), static_cast<int64_t>(event.res)});
     }
   }
 }

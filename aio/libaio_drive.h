@@ -26,22 +26,25 @@ class LibaioDrive final : public Drive {
   ~LibaioDrive() override;
 
   void Submit(const BlockOperation& block) override;
-  void Reap(size_t at_least, std::vector<BlockResult>& results) override;
+  void Reap(bool wait, std::vector<BlockResult>& results) override;
   void Wake() override;
   const std::string& name() const override { return name_; }
 
  private:
   LibaioDrive(int queue_depth, bool single_submit);
   Status SetUp();
-  Status AwaitWakeups();
+  /// Has the context poll the eventfd; 0 or a negative errno.
+  int AwaitWakeups();
+  uint32_t SlotOf(const iocb* entry) const { return static_cast<uint32_t>(entry - blocks_.data()); }
   void SubmitPending();
-  void Collect(size_t at_least, std::vector<BlockResult>& results);
+  void Collect(bool wait, std::vector<BlockResult>& results);
 
   const std::string name_ = "libaio";
   const bool single_submit_;
   io_context_t context_ = nullptr;
   UniqueFd wake_fd_;
   iocb wake_poll_{};
+  bool awaits_wakeups_ = false;
   std::vector<iocb> blocks_;        ///< by slot
   std::vector<iocb*> pending_;      ///< not taken by the kernel yet
   std::vector<BlockResult> ready_;  ///< of blocks that the kernel refused

@@ -1,11 +1,12 @@
 #include "aio/request_engine.h"
 
+#include <algorithm>
 #include <limits>
 #include <system_error>
 #include <utility>
 
 #include "aio/completion.h"
-#include "aio/io_thread.h"
+#include "aio/thread_setup.h"
 #include "base/check.h"
 
 namespace penstock::aio {
@@ -33,6 +34,9 @@ Status Validate(const Request& request) {
   return {};
 }
 
+/// The engine that the calling thread serves.
+thread_local const RequestEngine* own_engine = nullptr;
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> RequestEngine::Create(const EngineOptions& options,
@@ -41,12 +45,13 @@ Result<std::unique_ptr<Engine>> RequestEngine::Create(const EngineOptions& optio
   std::promise<Status> started;
   std::future<Status> outcome = started.get_future();
   try {
-    engine->io_thread_ = std::thread(
+    engine->first_thread_ = std::thread(
         [&options, &factory, raw = engine.get(), promise = std::move(started)]() mutable {
           raw->Run(options, factory, std::move(promise));
         });
   } catch (const std::system_error& error) {
-    return MakeError(ErrorCode::kUnavailable, "starting the I/O thread: {}",
+    return MakeError(ErrorCode::kUnavailable,
+                     "starting the I/O thread: {}; raise the limit of processes",
                      error.code().message());
   }
   PENSTOCK_TRY(outcome.get());
@@ -54,50 +59,89 @@ Result<std::unique_ptr<Engine>> RequestEngine::Create(const EngineOptions& optio
 }
 
 RequestEngine::~RequestEngine() {
-  if (!io_thread_.joinable()) return;
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    // Under the lock: without it the thread could end, and its drive with it, before the call. A
-    // null drive was never made.
-    if (drive_ != nullptr) drive_->Wake();
-  }
-  io_thread_.join();
+  if (!first_thread_.joinable()) return;
+  Stop();
+  first_thread_.join();
+}
+
+void RequestEngine::Stop() {
+  MutexLock lock(mutex_);
+  stopping_ = true;
+  // Under the lock, as in Submit: without it the I/O threads could end, and the drive with them,
+  // before the call. A null drive was never made.
+  if (drive_ != nullptr) drive_->Wake();
 }
 
 void RequestEngine::Run(const EngineOptions& options, const DriveFactory& factory,
                         std::promise<Status> started) {
   EnterIoThread("penstock-io");
   if (Status bound = BindToCpus(options.cpus); !bound.ok()) return started.set_value(bound);
-  Result<std::unique_ptr<Drive>> made = factory();
+  Result<std::unique_ptr<Drive>> made = factory(serving_);
   if (!made.ok()) return started.set_value(made.error());
   const std::unique_ptr<Drive> drive = std::move(made).value();
-  IoLoop* running = nullptr;
-  IoLoop loop(*drive, options, [&](PendingRequest& request) { Finish(request, running->stats()); });
-  running = &loop;
+  IoLoop loop(*drive, options, [this](Pending request) {
+    serving_.AssertHeld();
+    finished_.push_back(std::move(request));
+  });
   name_ = drive->name();
   drive_ = drive.get();
-  // From here on options and factory may be gone: Create returns.
-  started.set_value(Status());
+  std::vector<std::thread> others;
+  const Status complete = StartOthers(drive->thread_count() - 1, loop, others);
+  if (complete.ok()) {
+    // From here on options and factory may be gone: Create returns.
+    started.set_value(Status());
+  } else {
+    Stop();
+  }
   Serve(loop);
+  for (std::thread& other : others) other.join();
+  if (complete.ok()) return;
+  drive_ = nullptr;
+  started.set_value(complete);
+}
+
+Status RequestEngine::StartOthers(int count, IoLoop& loop, std::vector<std::thread>& others) {
+  try {
+    for (int i = 0; i < count; ++i) {
+      // They inherit the CPUs of the first.
+      others.emplace_back([this, &loop] {
+        EnterIoThread("penstock-io");
+        Serve(loop);
+      });
+    }
+  } catch (const std::system_error& error) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "starting {} I/O threads: {}; raise the limit of processes or ask for fewer",
+                     count + 1, error.code().message());
+  }
+  return {};
 }
 
 void RequestEngine::Serve(IoLoop& loop) {
-  while (TakeSubmitted(loop)) {
-    loop.Fill();
-    if (MayWait(loop)) loop.Reap();
+  own_engine = this;
+  std::vector<BlockResult> results;
+  {
+    MutexLock serving(serving_);
+    while (TakeSubmitted(loop)) {
+      loop.Fill();
+      if (MayWait(loop)) loop.Reap(results);
+      CompleteFinished(loop.stats());
+    }
   }
+  // The next thread that waits ends, too.
+  drive_->Wake();
 }
 
 bool RequestEngine::TakeSubmitted(IoLoop& loop) {
   {
     MutexLock lock(mutex_);
     wake_on_submit_ = false;
+    ForgetCompleted();
     if (stopping_ && submitted_.empty() && loop.idle()) return false;
     taken_.swap(submitted_);
     taken_commands_.swap(commands_);
   }
-  for (std::shared_ptr<PendingRequest>& request : taken_) loop.Add(std::move(request));
+  for (Pending& request : taken_) loop.Add(std::move(request));
   taken_.clear();
   for (Command& command : taken_commands_) command(loop);
   taken_commands_.clear();
@@ -105,6 +149,8 @@ bool RequestEngine::TakeSubmitted(IoLoop& loop) {
 }
 
 bool RequestEngine::MayWait(const IoLoop& loop) {
+  // What finished without the drive.
+  if (!finished_.empty() || !completed_.empty()) return false;
   MutexLock lock(mutex_);
   if (!commands_.empty() || (!submitted_.empty() && loop.has_room())) return false;
   if (stopping_ && loop.idle()) return false;
@@ -112,39 +158,45 @@ bool RequestEngine::MayWait(const IoLoop& loop) {
   return true;
 }
 
-void RequestEngine::Finish(PendingRequest& request, const EngineStats& stats) {
+void RequestEngine::CompleteFinished(const EngineStats& stats) {
+  if (finished_.empty()) return;
   {
     MutexLock lock(mutex_);
     stats_ = stats;
+    // This thread looks for what is submitted meanwhile before it waits again.
+    wake_on_submit_ = false;
   }
-  request.ticket->Complete(request.outcome);
-  if (request.request.on_complete) {
-    request.request.on_complete(request.outcome);
-    // What the callback holds is let go before Drain returns.
-    request.request.on_complete = nullptr;
+  for (const Pending& request : finished_) {
+    request->ticket.Complete(request->outcome);
+    if (request->request.on_complete) {
+      request->request.on_complete(request->outcome);
+      // What the callback holds is let go before Drain returns.
+      request->request.on_complete = nullptr;
+    }
+    completed_.push_back(request->sequence);
   }
-  MutexLock lock(mutex_);
-  unfinished_.erase(request.sequence);
-  request_finished_.NotifyAll();
+  finished_.clear();
+}
+
+void RequestEngine::ForgetCompleted() {
+  for (const uint64_t sequence : completed_) unfinished_.Finish(sequence);
+  completed_.clear();
+  if (unfinished_.oldest() < drain_end_) return;
+  drain_end_ = UINT64_MAX;
+  oldest_finished_.NotifyAll();
 }
 
 Ticket RequestEngine::Submit(Request request) {
   auto pending = std::make_shared<PendingRequest>();
   pending->outcome = Validate(request);
   pending->request = std::move(request);
-  pending->ticket = std::make_shared<Ticket::State>();
-  Ticket ticket(pending->ticket);
+  Ticket ticket(std::shared_ptr<Ticket::State>(pending, &pending->ticket));
 
-  bool wake = false;
-  {
-    MutexLock lock(mutex_);
-    pending->sequence = next_sequence_++;
-    unfinished_.insert(unfinished_.end(), pending->sequence);
-    submitted_.push_back(std::move(pending));
-    wake = std::exchange(wake_on_submit_, false);
-  }
-  // From a callback there is nobody to wake: the I/O thread itself is submitting.
-  if (wake && std::this_thread::get_id() != io_thread_.get_id()) drive_->Wake();
+  MutexLock lock(mutex_);
+  pending->sequence = unfinished_.Add();
+  submitted_.push_back(std::move(pending));
+  // Under the lock: with it gone the request may be complete, and the engine with it.
+  if (std::exchange(wake_on_submit_, false)) drive_->Wake();
   return ticket;
 }
 
@@ -153,22 +205,35 @@ Status Engine::Sync(const File& file) {
 }
 
 void RequestEngine::RunOnIoThread(Command command) {
-  PENSTOCK_CHECK(std::this_thread::get_id() != io_thread_.get_id(),
-                 "a completion callback called what waits for its own thread");
+  PENSTOCK_CHECK(own_engine != this, "a completion callback called what waits for its own thread");
   const std::future<void> done = command.get_future();
   {
     MutexLock lock(mutex_);
     commands_.push_back(std::move(command));
+    drive_->Wake();
   }
-  drive_->Wake();
   done.wait();
 }
 
 void RequestEngine::Cancel() {
-  RunOnIoThread(Command([](IoLoop& loop) { loop.Cancel(); }));
+  RunOnIoThread(Command([this](IoLoop& loop) {
+    serving_.AssertHeld();
+    loop.Cancel();
+    CompleteFinished(loop.stats());
+  }));
 }
 
 Result<std::string> RequestEngine::RegisterBuffers(std::span<const std::span<std::byte>> memory) {
+  if (std::ranges::all_of(memory, [](const auto& part) { return part.empty(); })) {
+    return MakeError(ErrorCode::kInvalidArgument, "no memory was given for aio to register");
+  }
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(memory_registered_, true)) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "memory was registered with this aio engine before; give it all at once");
+    }
+  }
   if (registered_buffers_ == Registration::kOff) return std::string();
   Result<std::string> line = std::string();
   RunOnIoThread(Command([&](IoLoop&) { line = drive_->RegisterBuffers(memory); }));
@@ -176,20 +241,27 @@ Result<std::string> RequestEngine::RegisterBuffers(std::span<const std::span<std
   return fmt::format("aio buffers are not registered: {}", line.error().message);
 }
 
-void RequestEngine::RegisterFile(const File& file) {
-  RunOnIoThread(Command([&](IoLoop&) { drive_->RegisterFile(file); }));
-}
-
-void RequestEngine::UnregisterFile(const File& file) {
-  RunOnIoThread(Command([&](IoLoop&) { drive_->UnregisterFile(file); }));
+Result<FileRegistration> RequestEngine::RegisterFile(const File& file) {
+  Status registered;
+  RunOnIoThread(Command([&](IoLoop&) { registered = drive_->RegisterFile(file); }));
+  if (!registered.ok()) return registered.error();
+  return FileRegistration([this, fd = file.fd(), buffered_fd = file.buffered_fd()] {
+    RunOnIoThread(Command([=, this](IoLoop&) {
+      drive_->UnregisterFile(fd);
+      drive_->UnregisterFile(buffered_fd);
+    }));
+  });
 }
 
 void RequestEngine::Drain() {
-  PENSTOCK_CHECK(std::this_thread::get_id() != io_thread_.get_id(),
+  PENSTOCK_CHECK(own_engine != this,
                  "Drain was called from a completion callback, which it would wait for");
   MutexLock lock(mutex_);
-  const uint64_t end = next_sequence_;
-  while (!unfinished_.empty() && *unfinished_.begin() < end) request_finished_.Wait(mutex_);
+  const uint64_t end = unfinished_.end();
+  while (unfinished_.oldest() < end) {
+    drain_end_ = std::min(drain_end_, end);
+    oldest_finished_.Wait(mutex_);
+  }
 }
 
 EngineStats RequestEngine::stats() const {

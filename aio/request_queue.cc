@@ -4,17 +4,12 @@
 #include <iterator>
 #include <utility>
 
-#include "aio/block_split.h"
 #include "base/check.h"
 
 namespace penstock::aio {
-namespace {
-
-Bytes SizeOf(const PendingRequest& request) { return Bytes{request.request.buffer.size()}; }
-
-}  // namespace
 
 void RequestQueue::Push(std::shared_ptr<PendingRequest> request) {
+  request->plan = PlanBlocks(request->request, block_size_);
   classes_[static_cast<size_t>(request->request.priority)].push_back(std::move(request));
 }
 
@@ -48,20 +43,21 @@ Block RequestQueue::Cut() {
 
   auto& requests = classes_[chosen];
   PendingRequest& request = *requests.front();
-  const BlockPart part = BlockAt(request.request, request.cut, block_size_);
+  const BlockPart part = BlockAt(request.plan, request.cut);
   Block block{.request = requests.front(),
               .begin = request.cut,
               .size = part.size,
               .buffered = part.buffered};
   request.cut += part.size;
   ++request.open_blocks;
-  if (request.cut == SizeOf(request)) requests.pop_front();
+  if (request.cut == request.plan.size) requests.pop_front();
   return block;
 }
 
 void RequestQueue::Abandon(const PendingRequest& request) {
-  std::erase_if(classes_[static_cast<size_t>(request.request.priority)],
-                [&](const auto& queued) { return queued.get() == &request; });
+  // Only the front of a class can be cut in part.
+  auto& requests = classes_[static_cast<size_t>(request.request.priority)];
+  if (!requests.empty() && requests.front().get() == &request) requests.pop_front();
 }
 
 std::vector<std::shared_ptr<PendingRequest>> RequestQueue::TakeAll() {

@@ -1,7 +1,7 @@
 // Requests that wait to be cut into blocks, and the rule of which block goes next.
 //
-// Not thread-safe: it belongs to the I/O thread of one engine. It shares the requests with whoever
-// pushed them and with the blocks cut from them.
+// Not thread-safe: it belongs to one IoLoop. It shares the requests with whoever pushed them and
+// with the blocks cut from them.
 #pragma once
 
 #include <array>
@@ -11,18 +11,20 @@
 #include <vector>
 
 #include "aio/aio.h"
+#include "aio/block_split.h"
 #include "aio/ticket_state.h"
 #include "base/result.h"
 #include "base/units.h"
 
 namespace penstock::aio {
 
-/// A request between Submit and its completion.
+/// A request between Submit and its completion; tickets hold on to it for its state.
 struct PendingRequest {
   Request request;
-  std::shared_ptr<Ticket::State> ticket;
+  Ticket::State ticket;
   uint64_t sequence = 0;     ///< in the order of Submit
   Status outcome;            ///< the first failure
+  BlockPlan plan;            ///< from Push on
   Bytes cut;                 ///< bytes that were handed out as blocks
   uint32_t open_blocks = 0;  ///< blocks that were handed out and are not finished
 };
@@ -34,7 +36,8 @@ struct Block {
   Bytes size;
   bool buffered = false;  ///< through the page cache (see aio/block_split.h)
   Bytes transferred;
-  int attempts = 0;  ///< transient failures since the last progress
+  int attempts = 0;       ///< transient failures since the last progress
+  bool in_drive = false;  ///< its result is awaited
 };
 
 class RequestQueue {
@@ -47,7 +50,7 @@ class RequestQueue {
   /// The next block: of the oldest request of the highest class, or of the oldest request of a
   /// lower class over whose head kStarvationBound blocks have gone. Precondition: not empty.
   Block Cut();
-  /// Forgets what is not cut yet of a request that failed.
+  /// Forgets what is not cut yet of a request that failed, and that a block was cut from.
   void Abandon(const PendingRequest& request);
   /// Forgets every request; those of which something is not cut yet.
   std::vector<std::shared_ptr<PendingRequest>> TakeAll();

@@ -1,86 +1,54 @@
 #include "aio/thread_drive.h"
 
-#include <system_error>
 #include <utility>
 
 #include "aio/block_transfer.h"
-#include "aio/io_thread.h"
 
 namespace penstock::aio {
 
-Result<std::unique_ptr<ThreadDrive>> ThreadDrive::Create(int thread_count) {
-  std::unique_ptr<ThreadDrive> drive(new ThreadDrive);
-  try {
-    for (int i = 0; i < thread_count; ++i) {
-      drive->threads_.emplace_back([raw = drive.get()] { raw->Work(); });
-    }
-  } catch (const std::system_error& error) {
-    return MakeError(ErrorCode::kUnavailable,
-                     "starting {} I/O threads: {}; raise the limit of processes or ask for fewer",
-                     thread_count, error.code().message());
-  }
-  return drive;
-}
-
-ThreadDrive::~ThreadDrive() {
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  work_arrived_.NotifyAll();
-  for (std::thread& thread : threads_) thread.join();
-}
-
 void ThreadDrive::Submit(const BlockOperation& block) {
-  {
-    MutexLock lock(mutex_);
-    work_.push_back(block);
-  }
-  work_arrived_.NotifyOne();
+  // Nobody is woken yet: the thread that submits reaps next, and takes a block itself.
+  MutexLock lock(mutex_);
+  work_.push_back(block);
 }
 
 void ThreadDrive::Wake() {
   {
     MutexLock lock(mutex_);
     woken_ = true;
+    if (waiting_ == 0) return;
   }
-  result_arrived_.NotifyOne();
+  something_to_do_.NotifyOne();
 }
 
-void ThreadDrive::ReapUntil(size_t at_least,
-                            std::optional<std::chrono::steady_clock::time_point> deadline,
-                            std::vector<BlockResult>& results) {
-  MutexLock lock(mutex_);
-  while (results_.size() < at_least && !woken_) {
-    if (!deadline) {
-      result_arrived_.Wait(mutex_);
-    } else if (!result_arrived_.WaitUntil(mutex_, *deadline)) {
-      break;
+std::optional<BlockOperation> ThreadDrive::AwaitBlock(std::optional<Time> deadline) {
+  BlockOperation block;
+  {
+    MutexLock lock(mutex_);
+    ++waiting_;
+    bool in_time = true;
+    while (work_.empty() && !woken_ && in_time) {
+      if (deadline) {
+        in_time = something_to_do_.WaitUntil(mutex_, *deadline);
+      } else {
+        something_to_do_.Wait(mutex_);
+      }
     }
+    --waiting_;
+    if (std::exchange(woken_, false) || work_.empty()) return std::nullopt;
+    block = work_.front();
+    work_.pop_front();
+    if (work_.empty() || waiting_ == 0) return block;
   }
-  woken_ = false;
-  results.insert(results.end(), results_.begin(), results_.end());
-  results_.clear();
+  something_to_do_.NotifyOne();
+  return block;
 }
 
-void ThreadDrive::Work() {
-  EnterIoThread("penstock-block");
-  for (;;) {
-    BlockOperation block;
-    {
-      MutexLock lock(mutex_);
-      while (work_.empty() && !stopping_) work_arrived_.Wait(mutex_);
-      if (work_.empty()) return;
-      block = work_.front();
-      work_.pop_front();
-    }
-    const int64_t result = Transfer(block);
-    {
-      MutexLock lock(mutex_);
-      results_.push_back({block.slot, result});
-    }
-    result_arrived_.NotifyOne();
-  }
+void ThreadDrive::ReapUntil(std::optional<Time> deadline, std::vector<BlockResult>& results) {
+  serving_.AssertHeld();
+  const MutexUnlock unlocked(serving_);
+  const std::optional<BlockOperation> block = AwaitBlock(deadline);
+  if (block) results.push_back({block->slot, Transfer(*block)});
 }
 
 }  // namespace penstock::aio

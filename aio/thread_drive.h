@@ -1,14 +1,17 @@
-// A drive of threads that each carry out one block at a time. Works on every kernel.
+// A drive whose blocks are carried out by the engine's own threads, one each at a time. Works on
+// every kernel.
 //
-// Owns its threads; they end with it. Threads: see aio/drive.h.
+// A thread that reaps takes the next block, carries it out without the serving mutex, and comes
+// back with its result: a block never passes from thread to thread. Threads for which there is no
+// block wait; one of them is woken for every block that the others leave.
+//
+// Threads: see aio/drive.h.
 #pragma once
 
 #include <chrono>
 #include <deque>
-#include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "aio/drive.h"
@@ -18,34 +21,33 @@ namespace penstock::aio {
 
 class ThreadDrive final : public Drive {
  public:
-  /// Starts `thread_count` threads. Errors: kUnavailable where the system refuses more threads.
-  static Result<std::unique_ptr<ThreadDrive>> Create(int thread_count);
-  ~ThreadDrive() override;
+  using Time = std::chrono::steady_clock::time_point;
+
+  ThreadDrive(Mutex& serving, int thread_count) : serving_(serving), thread_count_(thread_count) {}
 
   void Submit(const BlockOperation& block) override EXCLUDES(mutex_);
-  void Reap(size_t at_least, std::vector<BlockResult>& results) override {
-    ReapUntil(at_least, std::nullopt, results);
+  void Reap(bool wait, std::vector<BlockResult>& results) override {
+    if (wait) ReapUntil(std::nullopt, results);
   }
   void Wake() override EXCLUDES(mutex_);
+  int thread_count() const override { return thread_count_; }
   const std::string& name() const override { return name_; }
 
-  /// Reap that returns when `deadline` passes, too.
-  void ReapUntil(size_t at_least, std::optional<std::chrono::steady_clock::time_point> deadline,
-                 std::vector<BlockResult>& results) EXCLUDES(mutex_);
+  /// Reap that waits, but returns when `deadline` passes, too.
+  void ReapUntil(std::optional<Time> deadline, std::vector<BlockResult>& results) EXCLUDES(mutex_);
 
  private:
-  ThreadDrive() = default;
-  void Work() EXCLUDES(mutex_);
+  /// None after a Wake or the deadline.
+  std::optional<BlockOperation> AwaitBlock(std::optional<Time> deadline) EXCLUDES(mutex_);
 
   const std::string name_ = "threads";
-  Mutex mutex_;
-  CondVar work_arrived_;
-  CondVar result_arrived_;
+  Mutex& serving_;
+  const int thread_count_;
+  Mutex mutex_;  ///< taken with serving_ held or without, never before it
+  CondVar something_to_do_;
   std::deque<BlockOperation> work_ GUARDED_BY(mutex_);
-  std::vector<BlockResult> results_ GUARDED_BY(mutex_);
+  int waiting_ GUARDED_BY(mutex_) = 0;  ///< threads
   bool woken_ GUARDED_BY(mutex_) = false;
-  bool stopping_ GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> threads_;
 };
 
 }  // namespace penstock::aio

@@ -29,21 +29,28 @@ void ThrottledDrive::Submit(const BlockOperation& block) {
   base_->Submit(block);
 }
 
-void ThrottledDrive::Reap(size_t at_least, std::vector<BlockResult>& results) {
-  std::optional<SpeedModel::Time> deadline;
-  if (!waiting_.empty()) deadline = waiting_.front().due;
-  moved_.clear();
-  base_->ReapUntil(at_least > 0 ? 1 : 0, deadline, moved_);
-  for (const BlockResult& result : moved_) {
-    waiting_.push_back({due_[result.slot], result});
-    std::push_heap(waiting_.begin(), waiting_.end(), DueLater);
-  }
+void ThrottledDrive::ReportDue(std::vector<BlockResult>& results) {
   const auto now = std::chrono::steady_clock::now();
   while (!waiting_.empty() && waiting_.front().due <= now) {
     std::pop_heap(waiting_.begin(), waiting_.end(), DueLater);
     results.push_back(waiting_.back().result);
     waiting_.pop_back();
   }
+}
+
+void ThrottledDrive::Reap(bool wait, std::vector<BlockResult>& results) {
+  // What is due goes before moving the bytes of the next block.
+  ReportDue(results);
+  if (!wait || !results.empty()) return;
+  std::optional<SpeedModel::Time> deadline;
+  if (!waiting_.empty()) deadline = waiting_.front().due;
+  std::vector<BlockResult> moved;
+  base_->ReapUntil(deadline, moved);
+  for (const BlockResult& result : moved) {
+    waiting_.push_back({due_[result.slot], result});
+    std::push_heap(waiting_.begin(), waiting_.end(), DueLater);
+  }
+  ReportDue(results);
 }
 
 }  // namespace penstock::aio

@@ -38,8 +38,9 @@ class ThrottledDrive final : public Drive {
   ThrottledDrive(std::unique_ptr<ThreadDrive> base, const SimulatedDrive& speed, int queue_depth);
 
   void Submit(const BlockOperation& block) override;
-  void Reap(size_t at_least, std::vector<BlockResult>& results) override;
+  void Reap(bool wait, std::vector<BlockResult>& results) override;
   void Wake() override { base_->Wake(); }
+  int thread_count() const override { return base_->thread_count(); }
   const std::string& name() const override { return name_; }
 
  private:
@@ -47,6 +48,7 @@ class ThrottledDrive final : public Drive {
     SpeedModel::Time due;
     BlockResult result;
   };
+  void ReportDue(std::vector<BlockResult>& results);
   static bool DueLater(const Waiting& a, const Waiting& b) { return a.due > b.due; }
 
   const std::string name_ = "simulated";
@@ -54,7 +56,6 @@ class ThrottledDrive final : public Drive {
   SpeedModel model_;
   std::vector<SpeedModel::Time> due_;  ///< by slot
   std::vector<Waiting> waiting_;       ///< moved but not due yet; a heap, the earliest in front
-  std::vector<BlockResult> moved_;
 };
 
 }  // namespace penstock::aio

@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "aio/block_transfer.h"
-#include "aio/io_thread.h"
+#include "aio/polled_queues.h"
+#include "aio/thread_setup.h"
 #include "base/check.h"
 
 namespace penstock::aio {
@@ -22,6 +24,7 @@ namespace {
 constexpr uint64_t kWakeTag = UINT64_MAX;
 
 constexpr unsigned kPollerIdleMs = 50;
+constexpr auto kRefusedPause = std::chrono::milliseconds(1);
 
 int MakeRing(const UringDrive::Options& options, unsigned flags, io_uring* ring) {
   io_uring_params params{};
@@ -38,6 +41,20 @@ int MakeRing(const UringDrive::Options& options, unsigned flags, io_uring* ring)
   }
   // One entry more than blocks: the read of the eventfd.
   return io_uring_queue_init_params(static_cast<unsigned>(options.queue_depth) + 1, ring, &params);
+}
+
+/// The ring with the flags that the kernel knows: deferred task work from 6.1 on, task work without
+/// interrupts from 5.19 on. It refuses both where a thread of its own submits.
+int MakeBestRing(const UringDrive::Options& options, io_uring* ring) {
+  int result = -EINVAL;
+  if (!options.plain_ring && !options.sqpoll) {
+    for (const unsigned flags :
+         {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, IORING_SETUP_COOP_TASKRUN}) {
+      result = MakeRing(options, flags, ring);
+      if (result != -EINVAL) return result;
+    }
+  }
+  return MakeRing(options, 0, ring);
 }
 
 const char* Reason(int error_number) {
@@ -78,12 +95,7 @@ Result<std::unique_ptr<UringDrive>> UringDrive::Create(const Options& options) {
 }
 
 Status UringDrive::SetUp(const Options& options) {
-  int result = -EINVAL;
-  // The kernel refuses deferred task work where a thread of its own submits.
-  if (!options.plain_ring && !options.sqpoll) {
-    result = MakeRing(options, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, &ring_);
-  }
-  if (result == -EINVAL) result = MakeRing(options, 0, &ring_);
+  const int result = MakeBestRing(options, &ring_);
   if (result < 0) {
     return MakeError(ErrorCode::kUnavailable, "io_uring{}{}: {}: {}",
                      options.sqpoll ? " with sqpoll" : "", options.iopoll ? " with iopoll" : "",
@@ -91,6 +103,8 @@ Status UringDrive::SetUp(const Options& options) {
   }
   ring_exists_ = true;
   PENSTOCK_TRY(CheckOperations());
+  // From 5.18 on; spares every call the look-up of the ring.
+  (void)io_uring_register_ring_fd(&ring_);
   registrations_.emplace(&ring_);
   if (!options.cpus.empty()) {
     const cpu_set_t set = ToCpuSet(options.cpus);
@@ -109,6 +123,12 @@ Status UringDrive::CheckOperations() {
                          io_uring_opcode_supported(probe, IORING_OP_READ) != 0 &&
                          io_uring_opcode_supported(probe, IORING_OP_WRITE) != 0;
   io_uring_free_probe(probe);
+  if (sqpoll_ && (ring_.features & IORING_FEAT_SQPOLL_NONFIXED) == 0) {
+    return MakeError(
+        ErrorCode::kUnavailable,
+        "io_uring with sqpoll: this kernel serves registered files only with it (others "
+        "came with 5.11)");
+  }
   if (supported) return {};
   return MakeError(
       ErrorCode::kUnavailable,
@@ -120,9 +140,14 @@ UringDrive::~UringDrive() {
 }
 
 io_uring_sqe* UringDrive::NextEntry() {
-  io_uring_sqe* entry = io_uring_get_sqe(&ring_);
-  PENSTOCK_CHECK(entry != nullptr, "more blocks than the queue depth were submitted");
-  return entry;
+  for (;;) {
+    io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+    if (entry != nullptr) return entry;
+    // The polling thread gives entries back after their completions.
+    PENSTOCK_CHECK(sqpoll_, "more blocks than the queue depth were submitted");
+    io_uring_submit(&ring_);
+    io_uring_sqring_wait(&ring_);
+  }
 }
 
 void UringDrive::ReadWakeups() {
@@ -150,37 +175,59 @@ void UringDrive::Submit(const BlockOperation& block) {
   if (file) io_uring_sqe_set_flags(entry, IOSQE_FIXED_FILE);
   io_uring_sqe_set_data64(entry, block.slot);
   ++in_ring_;
-  if (single_submit_) SubmitAndWait(0);
+  if (single_submit_) Enter(false);
 }
 
-void UringDrive::SubmitAndWait(unsigned at_least) {
-  int result = 0;
-  if (at_least > 0) {
-    result = io_uring_submit_and_wait(&ring_, at_least);
-  } else if (sqpoll_) {
-    result = io_uring_submit(&ring_);
-  } else {
-    result = io_uring_submit_and_get_events(&ring_);
+int UringDrive::TryToEnter(bool wait) {
+  if (sqpoll_) {
+    const int result = io_uring_submit(&ring_);
+    if (result < 0 || !wait || io_uring_cq_ready(&ring_) > 0) return result;
   }
-  if (result >= 0) return;
-  // The kernel is short of resources or a signal came: what was not taken stays in the ring and
-  // goes with the next call. Anything else means that the ring itself is broken, with buffers in
-  // it.
-  PENSTOCK_CHECK(result == -EINTR || result == -EAGAIN || result == -EBUSY, "io_uring_enter: {}",
-                 ErrnoText(-result));
-  std::this_thread::yield();
+  return wait ? io_uring_submit_and_wait(&ring_, 1) : io_uring_submit_and_get_events(&ring_);
 }
 
-void UringDrive::Reap(size_t at_least, std::vector<BlockResult>& results) {
-  if (!ready_.empty()) at_least = 0;
+bool UringDrive::Enter(bool wait) {
+  const int result = TryToEnter(wait);
+  if (result >= 0 || result == -EINTR) return true;
+  // The kernel is short of resources. Anything else means that the ring itself is broken, with
+  // buffers in it.
+  PENSTOCK_CHECK(result == -EAGAIN || result == -EBUSY, "io_uring_enter: {}", ErrnoText(-result));
+  if (!sqpoll_) TakeBack();
+  // Nothing else would keep the caller from asking again at once.
+  if (ready_.empty()) std::this_thread::sleep_for(kRefusedPause);
+  return sqpoll_;
+}
+
+/// Takes what the kernel refused out of the ring. Its blocks count as tried: whether to try again
+/// is for the engine to say.
+void UringDrive::TakeBack() {
+  io_uring_sq& queue = ring_.sq;
+  const unsigned head = *queue.khead;
+  bool awaited_wakeup = false;
+  for (unsigned i = head; i != queue.sqe_tail; ++i) {
+    const uint64_t tag = queue.sqes[i & queue.ring_mask].user_data;
+    if (tag == kWakeTag) {
+      awaited_wakeup = true;
+      continue;
+    }
+    --in_ring_;
+    ready_.push_back({static_cast<uint32_t>(tag), -EAGAIN});
+  }
+  queue.sqe_head = queue.sqe_tail = head;
+  *queue.ktail = head;
+  if (awaited_wakeup) ReadWakeups();
+}
+
+void UringDrive::Reap(bool wait, std::vector<BlockResult>& results) {
+  wait = wait && ready_.empty();
+  if (iopoll_ && in_ring_ == 0) {
+    if (wait) AwaitWakeup();
+  } else {
+    Enter(wait);
+    Collect(results);
+  }
   results.insert(results.end(), ready_.begin(), ready_.end());
   ready_.clear();
-  if (iopoll_ && in_ring_ == 0) {
-    if (at_least > 0) AwaitWakeup();
-    return;
-  }
-  SubmitAndWait(static_cast<unsigned>(at_least));
-  Collect(results);
 }
 
 void UringDrive::Collect(std::vector<BlockResult>& results) {
@@ -190,6 +237,9 @@ void UringDrive::Collect(std::vector<BlockResult>& results) {
     for (unsigned i = 0; i < count; ++i) {
       const io_uring_cqe& completion = *completions[i];
       if (completion.user_data == kWakeTag) {
+        const int result = completion.res;
+        PENSTOCK_CHECK(result == sizeof(wakeups_) || result == -EINTR || result == -EAGAIN,
+                       "reading from an eventfd through the ring: {}", result);
         ReadWakeups();
       } else {
         --in_ring_;
@@ -213,14 +263,22 @@ Result<std::string> UringDrive::RegisterBuffers(std::span<const std::span<std::b
   return registrations_->RegisterBuffers(memory);
 }
 
-void UringDrive::RegisterFile(const File& file) {
+Status UringDrive::RegisterFile(const File& file) {
+  if (iopoll_ && file.alignment() > 1_B && !HasPolledQueues(file.fd()).value_or(true)) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "iopoll on {}: its drive has no polled queues (for nvme the module parameter "
+                     "poll_queues); switch iopoll off",
+                     file.path());
+  }
   registrations_->AddFile(file.fd());
   registrations_->AddFile(file.buffered_fd());
+  return {};
 }
 
-void UringDrive::UnregisterFile(const File& file) {
-  registrations_->RemoveFile(file.fd());
-  registrations_->RemoveFile(file.buffered_fd());
+void UringDrive::UnregisterFile(int fd) {
+  // Blocks that are prepared name the file by its place.
+  while (io_uring_sq_ready(&ring_) > 0 && Enter(false)) continue;
+  registrations_->RemoveFile(fd);
 }
 
 }  // namespace penstock::aio

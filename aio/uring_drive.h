@@ -5,7 +5,8 @@
 // through an eventfd on which the ring always holds one read, so waiting costs nothing and polls
 // nothing.
 //
-// With sqpoll a kernel thread fetches the blocks, and sleeps after 50 ms without any. An iopoll
+// With sqpoll a kernel thread fetches the blocks, and sleeps after 50 ms without any; only waiting
+// for a completion is a system call then. An iopoll
 // ring takes direct reads and writes alone: buffered blocks and syncs are carried out on the spot,
 // while blocks are in the ring Reap polls for them, and otherwise it waits for the eventfd itself.
 //
@@ -44,11 +45,11 @@ class UringDrive final : public Drive {
   ~UringDrive() override;
 
   void Submit(const BlockOperation& block) override;
-  void Reap(size_t at_least, std::vector<BlockResult>& results) override;
+  void Reap(bool wait, std::vector<BlockResult>& results) override;
   void Wake() override;
   Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) override;
-  void RegisterFile(const File& file) override;
-  void UnregisterFile(const File& file) override;
+  Status RegisterFile(const File& file) override;
+  void UnregisterFile(int fd) override;
   const std::string& name() const override { return name_; }
 
  private:
@@ -59,7 +60,11 @@ class UringDrive final : public Drive {
   io_uring_sqe* NextEntry();
   void ReadWakeups();
   void AwaitWakeup();
-  void SubmitAndWait(unsigned at_least);
+  /// Hands what is prepared to the kernel, or some of it, and waits for a completion if asked to.
+  /// False where the kernel refused, and the blocks were taken back.
+  bool Enter(bool wait);
+  int TryToEnter(bool wait);
+  void TakeBack();
   void Collect(std::vector<BlockResult>& results);
 
   const std::string name_ = "io_uring";
@@ -70,9 +75,10 @@ class UringDrive final : public Drive {
   io_uring ring_{};
   std::optional<UringRegistrations> registrations_;
   UniqueFd wake_fd_;
-  uint64_t wakeups_ = 0;            ///< where the kernel puts the eventfd's count
-  size_t in_ring_ = 0;              ///< blocks
-  std::vector<BlockResult> ready_;  ///< of blocks that were carried out on the spot
+  uint64_t wakeups_ = 0;  ///< where the kernel puts the eventfd's count
+  size_t in_ring_ = 0;    ///< blocks
+  std::vector<BlockResult>
+      ready_;  ///< of blocks that the ring does not have any more, or never had
 };
 
 }  // namespace penstock::aio

@@ -59,7 +59,6 @@ UringRegistrations::UringRegistrations(io_uring* ring) : ring_(ring), files_(kFi
 
 Result<std::string> UringRegistrations::RegisterBuffers(
     std::span<const std::span<std::byte>> memory) {
-  PENSTOCK_CHECK(pieces_.empty(), "buffers were registered twice");
   std::vector<iovec> pieces = CutIntoPieces(memory);
   const int result =
       io_uring_register_buffers(ring_, pieces.data(), static_cast<unsigned>(pieces.size()));
@@ -70,11 +69,14 @@ Result<std::string> UringRegistrations::RegisterBuffers(
 }
 
 void UringRegistrations::AddFile(int fd) {
-  if (fd < 0 || FileIndex(fd)) return;
-  const auto slot = std::ranges::find(files_, kNoFile);
+  if (fd < 0) return;
+  // A number that is there already may stand for another file by now.
+  const auto slot = std::ranges::find(files_, FileIndex(fd) ? fd : kNoFile);
   if (slot == files_.end()) return;
-  const auto index = static_cast<unsigned>(slot - files_.begin());
-  if (io_uring_register_files_update(ring_, index, &fd, 1) == 1) *slot = fd;
+  const auto index = static_cast<size_t>(slot - files_.begin());
+  if (io_uring_register_files_update(ring_, static_cast<unsigned>(index), &fd, 1) != 1) return;
+  *slot = fd;
+  files_end_ = std::max(files_end_, index + 1);
 }
 
 void UringRegistrations::RemoveFile(int fd) {
@@ -84,12 +86,14 @@ void UringRegistrations::RemoveFile(int fd) {
   const int result = io_uring_register_files_update(ring_, static_cast<unsigned>(*index), &none, 1);
   PENSTOCK_CHECK(result == 1, "a registered file cannot be taken back: {}", ErrnoText(-result));
   files_[static_cast<size_t>(*index)] = kNoFile;
+  while (files_end_ > 0 && files_[files_end_ - 1] == kNoFile) --files_end_;
 }
 
 std::optional<int> UringRegistrations::FileIndex(int fd) const {
-  const auto slot = std::ranges::find(files_, fd);
-  if (fd < 0 || slot == files_.end()) return std::nullopt;
-  return static_cast<int>(slot - files_.begin());
+  const auto used = std::span(files_).first(files_end_);
+  const auto slot = std::ranges::find(used, fd);
+  if (fd < 0 || slot == used.end()) return std::nullopt;
+  return static_cast<int>(slot - used.begin());
 }
 
 std::optional<int> UringRegistrations::BufferIndex(std::span<const std::byte> data) const {

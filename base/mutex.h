@@ -48,6 +48,21 @@ class PENSTOCK_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
+/// Releases a Mutex that is held for a scope.
+class PENSTOCK_THREAD_ATTRIBUTE(scoped_lockable) MutexUnlock {
+ public:
+  explicit MutexUnlock(Mutex& mutex) PENSTOCK_THREAD_ATTRIBUTE(release_capability(mutex))
+      : mutex_(mutex) {
+    mutex_.Unlock();
+  }
+  ~MutexUnlock() PENSTOCK_THREAD_ATTRIBUTE(release_capability()) { mutex_.Lock(); }
+  MutexUnlock(const MutexUnlock&) = delete;
+  MutexUnlock& operator=(const MutexUnlock&) = delete;
+
+ private:
+  Mutex& mutex_;
+};
+
 /// A condition variable for Mutex. Wait in a loop over the condition, in the function that holds
 /// the lock, so that the analysis sees the guarded reads.
 class CondVar {

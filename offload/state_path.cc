@@ -66,12 +66,9 @@ bool IsInUse(const std::string& path) {
 }
 
 StatePath::StatePath(aio::File file, StatePathOptions options, aio::Engine& engine)
-    : file_(std::move(file)), options_(std::move(options)), engine_(engine) {
-  engine_.RegisterFile(file_);
-}
+    : file_(std::move(file)), options_(std::move(options)), engine_(engine) {}
 
 StatePath::~StatePath() {
-  engine_.UnregisterFile(file_);
   if (!keep_ && !options_.simulated) ::unlink(file_.path().c_str());
 }
 
@@ -97,6 +94,7 @@ Result<std::unique_ptr<StatePath>> StatePath::OpenOrCreate(const StatePathOption
         "use another drive",
         options.folder, unit.value, kFormatAlignment.value);
   }
+  PENSTOCK_ASSIGN(path->registration_, engine.RegisterFile(path->file_));
   PENSTOCK_TRY(LockFile(path->file_.fd(), true, path->file_path()));
   return path;
 }

@@ -68,6 +68,7 @@ class StatePath {
   aio::File file_;
   const StatePathOptions options_;
   aio::Engine& engine_;
+  aio::FileRegistration registration_;
   StateGeometry geometry_;
   bool keep_ = false;
 };

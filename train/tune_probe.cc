@@ -37,12 +37,8 @@ Result<ProbeRig> ProbeRig::Create(const TunePoint& point, TuneFile* file) {
                                      .thread_count = point.thread_count}));
   const std::array memory = {file->buffers().first(point.in_flight().value)};
   PENSTOCK_TRY(engine->RegisterBuffers(memory).status());
-  engine->RegisterFile(file->file());
-  return ProbeRig(point, file, std::move(engine));
-}
-
-ProbeRig::~ProbeRig() {
-  if (engine_ != nullptr) engine_->UnregisterFile(file_->file());
+  PENSTOCK_ASSIGN(aio::FileRegistration registration, engine->RegisterFile(file->file()));
+  return ProbeRig(point, file, std::move(engine), std::move(registration));
 }
 
 Result<Probe> ProbeRig::Measure(Direction direction, const ProbeLimit& limit,

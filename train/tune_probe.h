@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "aio/aio.h"
 #include "base/result.h"
@@ -19,20 +20,21 @@ class ProbeRig {
  public:
   /// Errors: kUnavailable where the engine is not to be had.
   static Result<ProbeRig> Create(const TunePoint& point, TuneFile* file);
-  ~ProbeRig();
-  ProbeRig(ProbeRig&&) = default;
-  ProbeRig& operator=(ProbeRig&&) = delete;
-
   /// Errors: of the drive; kCancelled where `stop` said so.
   Result<Probe> Measure(Direction direction, const ProbeLimit& limit, const StopRequested& stop);
 
  private:
-  ProbeRig(const TunePoint& point, TuneFile* file, std::unique_ptr<aio::Engine> engine)
-      : point_(point), file_(file), engine_(std::move(engine)) {}
+  ProbeRig(const TunePoint& point, TuneFile* file, std::unique_ptr<aio::Engine> engine,
+           aio::FileRegistration registration)
+      : point_(point),
+        file_(file),
+        engine_(std::move(engine)),
+        registration_(std::move(registration)) {}
 
   TunePoint point_;
   TuneFile* file_;
   std::unique_ptr<aio::Engine> engine_;
+  aio::FileRegistration registration_;
 };
 
 }  // namespace penstock::train

@@ -20,9 +20,10 @@ struct Part {
 
 std::vector<Part> Split(const Request& request, Bytes block_size) {
   std::vector<Part> parts;
+  const BlockPlan plan = PlanBlocks(request, block_size);
   Bytes begin;
   while (begin.value < request.buffer.size()) {
-    const BlockPart part = BlockAt(request, begin, block_size);
+    const BlockPart part = BlockAt(plan, begin);
     parts.push_back({begin.value, part.size.value, part.buffered});
     if (part.size.value == 0) break;
     begin += part.size;
@@ -70,7 +71,8 @@ TEST_F(BlockSplitTest, AFileWithoutAlignmentIsCutAsIfAligned) {
 }
 
 TEST_F(BlockSplitTest, ASyncIsOneEmptyBlock) {
-  const BlockPart part = BlockAt({.operation = Operation::kSync, .file = &file_}, 0_B, 4_KiB);
+  const BlockPlan plan = PlanBlocks({.operation = Operation::kSync, .file = &file_}, 4_KiB);
+  const BlockPart part = BlockAt(plan, 0_B);
   EXPECT_EQ(part.size, 0_B);
   EXPECT_FALSE(part.buffered);
 }

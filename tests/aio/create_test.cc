@@ -44,6 +44,7 @@ TEST(CreateEngine, OptionsOutOfRangeAreRefusedByName) {
     ExpectInvalid({.faults = FaultPlan{.error_chance = chance}}, "error_chance");
     ExpectInvalid({.faults = FaultPlan{.transient_chance = chance}}, "transient_chance");
     ExpectInvalid({.faults = FaultPlan{.short_chance = chance}}, "short_chance");
+    ExpectInvalid({.faults = FaultPlan{.delay_chance = chance}}, "delay_chance");
   }
   ExpectInvalid({.kind = EngineKind::kUring, .simulate = SimulatedDrive{}}, "simulated");
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "aio/fault_drive.h"
+#include "aio/libaio_drive.h"
 #include "aio/throttled_drive.h"
 #include "tests/aio/support.h"
 
@@ -50,7 +51,7 @@ class PerfectDrive final : public Drive {
     log_.push_back(block);
     results_.push_back({block.slot, static_cast<int64_t>(block.data.size())});
   }
-  void Reap(size_t, std::vector<BlockResult>& results) override {
+  void Reap(bool, std::vector<BlockResult>& results) override {
     results.insert(results.end(), results_.begin(), results_.end());
     results_.clear();
   }
@@ -78,7 +79,7 @@ class FaultDriveTest : public testing::Test {
                     .slot = slot});
     }
     std::vector<BlockResult> results;
-    while (results.size() < kSlots) drive.Reap(1, results);
+    while (results.size() < kSlots) drive.Reap(true, results);
     return results;
   }
 
@@ -119,6 +120,20 @@ TEST_F(FaultDriveTest, ADelayedBlockIsReportedBehindTheOthers) {
   EXPECT_EQ(RunAll(plan).back().slot, 0u);
 }
 
+TEST_F(FaultDriveTest, DelaysAtRandomFollowTheSeed) {
+  const auto order = [&](uint64_t seed) {
+    std::vector<uint32_t> slots;
+    for (const BlockResult& result : RunAll({.seed = seed, .delay_chance = 0.1})) {
+      slots.push_back(result.slot);
+    }
+    return slots;
+  };
+  const auto first = order(5);
+  EXPECT_EQ(order(5), first);
+  EXPECT_NE(order(6), first);
+  EXPECT_FALSE(std::ranges::is_sorted(first));
+}
+
 TEST_F(FaultDriveTest, ReorderingReportsEveryBlockOnceInAnotherOrder) {
   FaultPlan plan;
   plan.reorder = true;
@@ -138,6 +153,26 @@ TEST_F(FaultDriveTest, RandomFaultsFollowTheSeedAndTheChances) {
   }
   EXPECT_EQ(BySlot(RunAll({.error_chance = 1})), std::vector<int64_t>(kSlots, -EIO));
   EXPECT_EQ(BySlot(RunAll({})), std::vector<int64_t>(kSlots, 4608));
+}
+
+TEST(LibaioDrive, ABlockThatTheKernelRefusesStopsNoneOfItsBatch) {
+  auto drive = LibaioDrive::Create(5, false);
+  if (!drive.ok()) GTEST_SKIP() << drive.error().message;
+  ScratchFile file(false);
+  Buffer buffer(4096);
+  for (uint32_t slot = 0; slot < 5; ++slot) {
+    (*drive)->Submit({.operation = Operation::kWrite,
+                      .fd = slot == 2 ? -1 : file.get().fd(),
+                      .offset = FileOffset{slot * 4096},
+                      .data = buffer.bytes(),
+                      .alignment = 1_B,
+                      .slot = slot});
+  }
+  std::vector<BlockResult> results;
+  while (results.size() < 5) (*drive)->Reap(true, results);
+  for (const BlockResult& result : results) {
+    EXPECT_EQ(result.result, result.slot == 2 ? -EBADF : 4096) << result.slot;
+  }
 }
 
 }  // namespace

@@ -50,6 +50,100 @@ TEST_P(EngineContract, DirectIoTakesOddMultiplesOfTheAlignment) {
   }
 }
 
+TEST_P(EngineContract, ARegisteredFileIsServedAsAnyOtherUntilAndAfterItIsTakenBack) {
+  MAKE_ENGINE(engine, {.block_size = 8_KiB, .queue_depth = 4});
+  ScratchFile file;
+  {
+    Result<FileRegistration> registration = engine->RegisterFile(file.get());
+    ASSERT_TRUE(registration.ok()) << registration.error().message;
+    const FileRegistration moved = std::move(registration).value();
+    RoundTrip(*engine, file.get(), 0, 5 * 8192, 1);
+    RoundTrip(*engine, file.get(), 4000, 40'000, 2);
+    EXPECT_OK(engine->Sync(file.get()));
+  }
+  RoundTrip(*engine, file.get(), 0, 40'000, 3);
+}
+
+TEST_P(EngineContract, TakingAFileBackDisturbsNoBlockThatIsOnItsWay) {
+  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 16});
+  ScratchFile file;
+  ScratchFile other;
+  Buffer out(64 * 4096);
+  FillPattern(out.bytes(), 1);
+  for (int round = 0; round < 20; ++round) {
+    auto registration = engine->RegisterFile(file.get());
+    ASSERT_TRUE(registration.ok());
+    std::vector<Ticket> tickets;
+    for (size_t i = 0; i < 64; ++i) {
+      tickets.push_back(
+          engine->Submit(WriteRequest(file.get(), i * 4096, out.bytes().subspan(i * 4096, 4096))));
+    }
+    registration = FileRegistration();
+    // Takes the place that has become free.
+    const auto next = engine->RegisterFile(other.get());
+    ASSERT_OK(WaitAll(tickets));
+  }
+  EXPECT_EQ(*other.get().Size(), 0_B) << "a block went into the file that took the place";
+  Buffer in(64 * 4096);
+  ASSERT_OK(engine->Submit(ReadRequest(file.get(), 0, in.bytes())).Wait());
+  EXPECT_EQ(PatternErrors(in.bytes(), 1), 0u);
+}
+
+TEST_P(EngineContract, MemoryIsRegisteredOnceAndNotEmpty) {
+  const EngineCase& engine_case = GetParam();
+  const auto engine = engine_case.make({});
+  if (!engine.ok()) GTEST_SKIP() << engine.error().message;
+  const auto empty = (*engine)->RegisterBuffers({});
+  ASSERT_FALSE(empty.ok());
+  EXPECT_EQ(empty.error().code, ErrorCode::kInvalidArgument);
+  Buffer buffer(4096);
+  const std::array memory = {buffer.bytes()};
+  ASSERT_TRUE((*engine)->RegisterBuffers(memory).ok());
+  const auto again = (*engine)->RegisterBuffers(memory);
+  ASSERT_FALSE(again.ok());
+  EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_P(EngineContract, CallbacksNeverRunAtTheSameTime) {
+  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 16});
+  ScratchFile file;
+  Buffer buffer(64 * 4096);
+  std::atomic<int> running{0};
+  std::atomic<int> overlaps{0};
+  for (int round = 0; round < 10; ++round) {
+    for (size_t i = 0; i < 64; ++i) {
+      Request request = WriteRequest(file.get(), i * 4096, buffer.bytes().subspan(i * 4096, 4096));
+      request.on_complete = [&](const Status&) {
+        overlaps += running.fetch_add(1) > 0 ? 1 : 0;
+        std::this_thread::yield();
+        --running;
+      };
+      engine->Submit(std::move(request));
+    }
+  }
+  engine->Drain();
+  EXPECT_EQ(overlaps, 0);
+}
+
+TEST_P(EngineContract, AnEngineMayEndAsSoonAsItsLastRequestIsComplete) {
+  for (int round = 0; round < 50; ++round) {
+    std::unique_ptr<Engine> engine = Make();
+    if (engine == nullptr) return;
+    ScratchFile file;
+    Buffer buffer(4096);
+    std::promise<void> completed;
+    Request request = WriteRequest(file.get(), 0, buffer.bytes());
+    request.on_complete = [&](const Status&) { completed.set_value(); };
+    // Its owner learns of the end while the thread that submitted may still be on its way out.
+    std::thread owner([&] {
+      completed.get_future().wait();
+      engine.reset();
+    });
+    engine->Submit(std::move(request));
+    owner.join();
+  }
+}
+
 TEST_P(EngineContract, OffsetsBeyondFourGiBReachTheirPlace) {
   MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 4});
   ScratchFile file;
@@ -342,24 +436,29 @@ TEST_P(EngineContract, CancelEndsEveryRequestAndServesLaterOnes) {
   MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 1});
   engine->Cancel();
   ScratchFile file;
-  Buffer buffer(1 << 20);
-  std::atomic<int> completed{0};
-  std::vector<Ticket> tickets;
-  for (int i = 0; i < 50; ++i) {
-    Request request = WriteRequest(file.get(), 0, buffer.bytes());
-    request.on_complete = [&](const Status&) { ++completed; };
-    tickets.push_back(engine->Submit(std::move(request)));
+  Buffer buffer(1 << 18);
+  int cancelled = 0;
+  // An engine may be done with all of it before the cancel; not every time.
+  for (int round = 0; round < 100 && cancelled == 0; ++round) {
+    std::atomic<int> completed{0};
+    std::vector<Ticket> tickets;
+    for (int i = 0; i < 50; ++i) {
+      Request request = WriteRequest(file.get(), 0, buffer.bytes());
+      request.on_complete = [&](const Status&) { ++completed; };
+      tickets.push_back(engine->Submit(std::move(request)));
+    }
+    engine->Cancel();
+    engine->Drain();
+    ASSERT_EQ(completed, 50);
+    for (const Ticket& ticket : tickets) {
+      const Status outcome = ticket.Wait();
+      if (outcome.ok()) continue;
+      ++cancelled;
+      EXPECT_EQ(outcome.error().code, ErrorCode::kCancelled);
+      EXPECT_THAT(outcome.error().message, testing::HasSubstr("write of 262144 bytes at offset 0"));
+    }
   }
-  engine->Cancel();
-  engine->Drain();
-  EXPECT_EQ(completed, 50);
-  EXPECT_FALSE(tickets.back().Wait().ok()) << "50 MiB passed block by block before the cancel";
-  for (const Ticket& ticket : tickets) {
-    const Status outcome = ticket.Wait();
-    if (outcome.ok()) continue;
-    EXPECT_EQ(outcome.error().code, ErrorCode::kCancelled);
-    EXPECT_THAT(outcome.error().message, testing::HasSubstr("write of 1048576 bytes at offset 0"));
-  }
+  EXPECT_GT(cancelled, 0);
   RoundTrip(*engine, file.get(), 0, 10'000, 1);
 }
 
@@ -380,9 +479,9 @@ TEST_P(EngineContract, SeveralThreadsMayCancelRegisterAndSubmit) {
     threads.emplace_back([&] {
       ScratchFile own;
       for (int j = 0; j < 20; ++j) {
-        engine->RegisterFile(own.get());
+        const auto registration = engine->RegisterFile(own.get());
+        EXPECT_TRUE(registration.ok());
         engine->Cancel();
-        engine->UnregisterFile(own.get());
       }
     });
   }

@@ -1,6 +1,6 @@
-// Tens of thousands of random requests under random faults: no byte is lost, doubled or misplaced.
-// PENSTOCK_TORTURE_REQUESTS sets their number: CI runs many where no drive takes time (tmpfs) and
-// few elsewhere.
+// Tens of thousands of random requests under random faults and cancels: no byte is lost, doubled or
+// misplaced. PENSTOCK_TORTURE_REQUESTS sets their number: CI runs many where no drive takes time
+// (tmpfs) and few elsewhere.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -88,7 +88,8 @@ class Torture {
                                    .on_complete = [this](const Status&) { ++callbacks_; }});
   }
 
-  /// Random faults make requests fail for good; the caller's cure is to submit them again.
+  /// Random faults and cancels make requests fail for good; the caller's cure is to submit them
+  /// again.
   void Finish(Piece& piece) {
     for (int tries = 0; !piece.ticket.Wait().ok(); ++tries) {
       ASSERT_LT(tries, 1000);
@@ -113,6 +114,7 @@ class Torture {
     std::vector<Piece> pieces;
     for (size_t run = 0; run < kAtOnce; ++run) pieces.push_back(DrawPiece(run));
     for (Piece& piece : pieces) Start(piece);
+    if (Draw(10) == 0) engine_.Cancel();
     std::ranges::shuffle(pieces, random_);
     for (Piece& piece : pieces) Finish(piece);
   }
@@ -133,6 +135,7 @@ FaultPlan RandomFaults() {
           .error_chance = 0.02,
           .transient_chance = 0.1,
           .short_chance = 0.2,
+          .delay_chance = 0.05,
           .reorder = true};
 }
 

@@ -1,5 +1,6 @@
 // Environments that take something away: io_uring and AIO forbidden by seccomp, a low memlock
-// limit, a limit on the size of files. Each in a child process, as none can be given back.
+// limit, limits on the size and the number of files. Each in a child process, as none can be given
+// back.
 #include <gmock/gmock.h>
 #include <grp.h>
 #include <linux/filter.h>
@@ -17,6 +18,8 @@
 #include <string>
 #include <vector>
 
+#include "aio/libaio_drive.h"
+#include "aio/uring_drive.h"
 #include "tests/aio/support.h"
 
 namespace penstock::aio {
@@ -47,13 +50,15 @@ std::string InChild(const std::function<std::string()>& body) {
   return status == 0 ? text : "the child ended with status " + std::to_string(status);
 }
 
-/// Makes the calls fail with EPERM for this process, as container runtimes do.
-bool Forbid(std::initializer_list<long> calls) {
+/// Makes the calls of this thread, and of those that it will start, fail; with EPERM unless told
+/// otherwise, as container runtimes do.
+bool Forbid(std::initializer_list<long> calls, int error_number = EPERM) {
   std::vector<sock_filter> program = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
   for (const long call : calls) {
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(call), 0, 1));
-    program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM));
+    program.push_back(
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error_number)));
   }
   program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
   const sock_fprog filter = {static_cast<unsigned short>(program.size()), program.data()};
@@ -111,6 +116,72 @@ TEST_F(Forbidden, AutoTakesTheNextEngineAndSaysWhy) {
   EXPECT_THAT(without_both, HasSubstr("; works"));
 }
 
+/// What a drive makes of two blocks after the kernel began to refuse `call` for want of resources.
+template <typename MakeDrive>
+std::string RefusedBlocks(long call, const MakeDrive& make) {
+  return InChild([&]() -> std::string {
+    const auto drive = make();
+    if (!drive.ok()) return "no drive: " + drive.error().message;
+    if (!Forbid({call}, EAGAIN)) return "no seccomp";
+    const UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
+    Buffer buffer(8192);
+    std::string text;
+    // Twice, so that what was refused once can be submitted again.
+    for (int round = 0; round < 2; ++round) {
+      for (uint32_t slot = 0; slot < 2; ++slot) {
+        (*drive)->Submit({.operation = Operation::kWrite,
+                          .fd = file.get(),
+                          .data = buffer.bytes().subspan(slot * 4096, 4096),
+                          .alignment = 1_B,
+                          .slot = slot});
+      }
+      std::vector<BlockResult> results;
+      while (results.size() < 2) (*drive)->Reap(true, results);
+      for (const BlockResult& result : results) {
+        text += fmt::format("{}: {} ", result.slot, ErrnoText(static_cast<int>(-result.result)));
+      }
+    }
+    return text;
+  });
+}
+
+constexpr const char* kRefusedTwice =
+    "0: Resource temporarily unavailable 1: Resource temporarily unavailable "
+    "0: Resource temporarily unavailable 1: Resource temporarily unavailable ";
+
+TEST(Refused, ARingThatTheKernelRefusesToEnterGivesItsBlocksBack) {
+  const std::string outcome =
+      RefusedBlocks(SYS_io_uring_enter, [] { return UringDrive::Create({.queue_depth = 2}); });
+  if (outcome.starts_with("no ")) GTEST_SKIP() << outcome;
+  EXPECT_EQ(outcome, kRefusedTwice);
+}
+
+TEST(Refused, AContextThatTheKernelRefusesGivesItsBlocksBack) {
+  const std::string outcome =
+      RefusedBlocks(SYS_io_submit, [] { return LibaioDrive::Create(2, false); });
+  if (outcome.starts_with("no ")) GTEST_SKIP() << outcome;
+  EXPECT_EQ(outcome, kRefusedTwice);
+}
+
+TEST(Refused, AnEngineWithoutThreadsIsAnErrorThatSaysWhatToDo) {
+  const std::string outcome = InChild([&]() -> std::string {
+    constexpr uid_t kNobody = 65534;
+    if (::geteuid() == 0 && (::setgroups(0, nullptr) != 0 || ::setuid(kNobody) != 0)) {
+      return "no rights";
+    }
+    constexpr rlim_t kFew = 8;
+    const rlimit limit{kFew, kFew};
+    if (::setrlimit(RLIMIT_NPROC, &limit) != 0) return "no limit";
+    const auto engine = CreateEngine({.kind = EngineKind::kThreads, .thread_count = 64});
+    if (engine.ok()) return "no effect: the limit does not hold here";
+    const bool unavailable = engine.error().code == ErrorCode::kUnavailable;
+    return (unavailable ? "kUnavailable: " : "another code: ") + engine.error().message;
+  });
+  if (outcome.starts_with("no ")) GTEST_SKIP() << outcome;
+  EXPECT_THAT(outcome, testing::StartsWith("kUnavailable: starting "));
+  EXPECT_THAT(outcome, HasSubstr("raise the limit of processes or ask for fewer"));
+}
+
 /// As an ordinary user finds it: 8 MiB of memlock, and no right to exceed it.
 bool BecomeOrdinary() {
   constexpr rlim_t kUsual = 8 << 20;
@@ -151,11 +222,28 @@ TEST(Memlock, ALimitThatIsTooLowIsALineWithAutoAndAnErrorWhenAskedFor) {
   EXPECT_EQ(RegisterAsOrdinaryUser(Registration::kOff, file.get()), "; works");
 }
 
+TEST(DescriptorLimit, AFileThatCannotBeOpenedTwiceIsAnErrorAndDoesNotStayBehind) {
+  if (!ScratchFile(true).result().ok()) GTEST_SKIP() << "this file system has no O_DIRECT";
+  const ScratchPath path;
+  const std::string outcome = InChild([&]() -> std::string {
+    const UniqueFd next(::dup(STDIN_FILENO));
+    // Room for this one and one more: the file is created and opened directly, and no further.
+    const auto most = static_cast<rlim_t>(next.get()) + 2;
+    const rlimit limit{most, most};
+    if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return "no limit";
+    const auto file = File::Open(path.str(), {.create = true, .writable = true});
+    return file.ok() ? "opened" : file.error().message;
+  });
+  if (outcome.starts_with("no ")) GTEST_SKIP() << outcome;
+  EXPECT_THAT(outcome, HasSubstr("opening " + path.str()));
+  EXPECT_THAT(outcome, HasSubstr("Too many open files"));
+  EXPECT_NE(::access(path.str().c_str(), F_OK), 0) << "the file that was created must be gone";
+}
+
 TEST(FileSizeLimit, AWriteBeyondItIsOutOfSpaceAndTheEngineStaysUsable) {
   for (const EngineKind kind : {EngineKind::kUring, EngineKind::kLibaio, EngineKind::kThreads}) {
     ScratchFile file;
     const std::string outcome = InChild([&]() -> std::string {
-      ::signal(SIGXFSZ, SIG_IGN);
       constexpr rlim_t kLimit = 1 << 20;
       const rlimit limit{kLimit, kLimit};
       if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) return "no limit";

@@ -52,6 +52,12 @@ void ExpectError(const Status& status, ErrorCode code, const std::string& path,
   EXPECT_THAT(status.error().message, HasSubstr(reason));
 }
 
+TEST(TemporaryFolder, HasDirectIoSoThatTheTestsUseIt) {
+  const ScratchFile file(true);
+  if (!file.result().ok())
+    GTEST_SKIP() << "the tests run buffered: " << file.result().error().message;
+}
+
 TEST(File, AMissingPathIsNotFound) {
   const ScratchPath path;
   ExpectError(File::Open(path.str(), {}).status(), ErrorCode::kNotFound, path.str(),

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "aio/forgetful_drive.h"
 #include "tests/aio/support.h"
 
 namespace penstock::aio {
@@ -163,6 +164,75 @@ TEST_F(ForgetfulDriveTest, AFileMayBeClosedBeforeTheEnd) {
     written += OnDrive().empty() ? 0 : 1;
   }
   EXPECT_GT(written, 0u);
+}
+
+TEST_F(ForgetfulDriveTest, AFailedSyncLosesAPartThatTheNextOneDoesNotBringBack) {
+  const auto engine =
+      std::move(CreateEngine({.kind = EngineKind::kThreads,
+                              .block_size = Bytes{kCell},
+                              .faults = FaultPlan{.faults = {{.operation = Operation::kSync,
+                                                              .first_block = 1}},
+                                                  .seed = 1,
+                                                  .lose_unsynced = true}}))
+          .value();
+  ASSERT_OK(WriteAll(*engine, 1));
+  ASSERT_OK(engine->Sync(file_.get()));
+  ASSERT_OK(WriteAll(*engine, 2));
+  EXPECT_FALSE(engine->Sync(file_.get()).ok());
+  EXPECT_OK(engine->Sync(file_.get()));
+  const std::vector<uint64_t> versions = VersionsOnDrive(2);
+  EXPECT_GT(std::ranges::count(versions, 1), 0) << "lost for good";
+  EXPECT_GT(std::ranges::count(versions, 2), 0) << "and not all of it";
+}
+
+/// Carries out reads as they come and reports everything when asked to.
+class LateDrive final : public Drive {
+ public:
+  void Submit(const BlockOperation& block) override {
+    results_.push_back({block.slot, Run(block)});
+  }
+  void Reap(bool wait, std::vector<BlockResult>& results) override {
+    if (!wait) return;
+    results.insert(results.end(), results_.begin(), results_.end());
+    results_.clear();
+  }
+  void Wake() override {}
+  const std::string& name() const override { return name_; }
+
+ private:
+  static int64_t Run(const BlockOperation& block) {
+    if (block.operation == Operation::kSync) return 0;
+    return ::pread(block.fd, block.data.data(), block.data.size(),
+                   static_cast<off_t>(block.offset.value));
+  }
+
+  const std::string name_ = "late";
+  std::vector<BlockResult> results_;
+};
+
+TEST(ForgetfulDrive, AReadThatASyncOvertakesStillSeesTheWritesBeforeIt) {
+  ScratchFile file(false);
+  Buffer out(4096);
+  FillPattern(out.bytes(), 1);
+  Buffer in(4096);
+  ForgetfulDrive drive(std::make_unique<LateDrive>(), {.lose_unsynced = true}, 3);
+  const auto submit = [&](Operation operation, std::span<std::byte> data, uint32_t slot) {
+    drive.Submit({.operation = operation,
+                  .fd = file.get().fd(),
+                  .data = data,
+                  .alignment = 1_B,
+                  .slot = slot});
+  };
+  std::vector<BlockResult> results;
+  submit(Operation::kWrite, out.bytes(), 0);
+  drive.Reap(false, results);
+  ASSERT_EQ(results.size(), 1u);
+  submit(Operation::kRead, in.bytes(), 1);  // finds the file empty
+  submit(Operation::kSync, {}, 2);          // writes to it
+  drive.Reap(true, results);
+  ASSERT_EQ(results.size(), 3u);
+  EXPECT_EQ(results[1].result, 4096);
+  EXPECT_EQ(PatternErrors(in.bytes(), 1), 0u);
 }
 
 TEST(ForgetfulOptions, ACrashNeedsTheCacheThatForgets) {

@@ -18,8 +18,7 @@ using testing::HasSubstr;
 class ScriptedDrive final : public Drive {
  public:
   void Submit(const BlockOperation& block) override { submitted.push_back(block); }
-  void Reap(size_t at_least, std::vector<BlockResult>& results) override {
-    last_wanted = at_least;
+  void Reap(bool, std::vector<BlockResult>& results) override {
     results.insert(results.end(), next.begin(), next.end());
     next.clear();
   }
@@ -28,7 +27,6 @@ class ScriptedDrive final : public Drive {
 
   std::vector<BlockOperation> submitted;
   std::vector<BlockResult> next;
-  size_t last_wanted = 0;
 
  private:
   const std::string name_ = "scripted";
@@ -38,7 +36,7 @@ class IoLoopTest : public testing::Test {
  protected:
   void Start(const EngineOptions& options) {
     loop_ = std::make_unique<IoLoop>(
-        drive_, options, [this](PendingRequest& request) { finished_.push_back(request.outcome); });
+        drive_, options, [this](const auto& request) { finished_.push_back(request->outcome); });
   }
 
   void Add(Request request) {
@@ -50,7 +48,7 @@ class IoLoopTest : public testing::Test {
   /// Reports `result` for the block that was submitted `index`-th, and lets the loop act on it.
   void Report(size_t index, int64_t result) {
     drive_.next.push_back({drive_.submitted.at(index).slot, result});
-    loop_->Reap();
+    loop_->Reap(results_);
     loop_->Fill();
   }
 
@@ -64,6 +62,7 @@ class IoLoopTest : public testing::Test {
   ScriptedDrive drive_;
   std::unique_ptr<IoLoop> loop_;
   std::vector<Status> finished_;
+  std::vector<BlockResult> results_;
   File file_ = File::Adopt(UniqueFd(), "the-file", 512_B);
   Buffer buffer_{16 * 4096};
 };
@@ -94,7 +93,6 @@ TEST_F(IoLoopTest, WithoutOverlapTheWholeQueueComesBackFirst) {
   loop_->Fill();
   EXPECT_EQ(drive_.submitted.size(), 2u);
   Report(0, 4096);
-  EXPECT_EQ(drive_.last_wanted, 2u);
   EXPECT_EQ(drive_.submitted.size(), 2u);
   EXPECT_FALSE(loop_->has_room());
   Report(1, 4096);
@@ -171,6 +169,42 @@ TEST_F(IoLoopTest, ProgressRenewsTheBoundOnAttempts) {
   EXPECT_EQ(loop_->stats().retries, 2u * kMaxAttempts);
 }
 
+TEST_F(IoLoopTest, ABlockThatIsRefusedAgainAndAgainWaitsForAnotherToEnd) {
+  Start({.block_size = 4_KiB, .queue_depth = 2});
+  Add(WriteRequest(file_, 0, buffer_.bytes().first(4096)));
+  Add(WriteRequest(file_, 4096, buffer_.bytes().first(4096)));
+  loop_->Fill();
+  size_t sent = 0;
+  for (int i = 0; i < kPatientAttempts - 1; ++i) {
+    Report(sent, -EAGAIN);
+    sent = drive_.submitted.size() - 1;
+  }
+  EXPECT_EQ(drive_.submitted.size(), 2u + kPatientAttempts - 1) << "sent again at once";
+  Report(sent, -EAGAIN);
+  EXPECT_EQ(drive_.submitted.size(), 2u + kPatientAttempts - 1) << "held back";
+  Report(1, 4096);
+  ASSERT_EQ(drive_.submitted.size(), 2u + kPatientAttempts) << "something was given back";
+  Report(drive_.submitted.size() - 1, 4096);
+  EXPECT_EQ(finished_.size(), 2u);
+  EXPECT_TRUE(loop_->idle());
+}
+
+TEST_F(IoLoopTest, ACancelLetsABlockGoThatIsHeldBack) {
+  Start({.block_size = 4_KiB, .queue_depth = 2});
+  Add(WriteRequest(file_, 0, buffer_.bytes().first(4096)));
+  Add(WriteRequest(file_, 4096, buffer_.bytes().first(4096)));
+  loop_->Fill();
+  size_t sent = 0;
+  for (int i = 0; i < kPatientAttempts; ++i) {
+    Report(sent, -EAGAIN);
+    sent = drive_.submitted.size() - 1;
+  }
+  loop_->Cancel();
+  loop_->Fill();
+  ASSERT_EQ(finished_.size(), 1u);
+  EXPECT_EQ(finished_[0].error().code, ErrorCode::kCancelled);
+}
+
 TEST_F(IoLoopTest, MoreBytesThanAskedForAreAnError) {
   Start({.block_size = 4_KiB, .queue_depth = 1});
   Add(ReadRequest(file_, 0, buffer_.bytes().first(4096)));
@@ -222,7 +256,7 @@ TEST_F(IoLoopTest, CancelLetsABlockGoThatWasToBeTriedAgain) {
   Add(WriteRequest(file_, 0, buffer_.bytes().first(4096)));
   loop_->Fill();
   drive_.next.push_back({drive_.submitted[0].slot, -EAGAIN});
-  loop_->Reap();
+  loop_->Reap(results_);
   loop_->Cancel();
   loop_->Fill();
   ASSERT_EQ(finished_.size(), 1u);
@@ -280,7 +314,15 @@ using IoLoopDeathTest = IoLoopTest;
 TEST_F(IoLoopDeathTest, AResultForNoBlockIsABug) {
   Start({.block_size = 4_KiB, .queue_depth = 1});
   drive_.next.push_back({0, 4096});
-  EXPECT_DEATH(loop_->Reap(), "holds no block");
+  EXPECT_DEATH(loop_->Reap(results_), "holds no block");
+}
+
+TEST_F(IoLoopDeathTest, ASecondResultOfABlockThatWaitsToBeSentAgainIsABug) {
+  Start({.block_size = 4_KiB, .queue_depth = 1});
+  Add(ReadRequest(file_, 0, buffer_.bytes().first(4096)));
+  loop_->Fill();
+  drive_.next = {{0, -EAGAIN}, {0, 4096}};
+  EXPECT_DEATH(loop_->Reap(results_), "holds no block");
 }
 
 }  // namespace

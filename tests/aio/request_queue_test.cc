@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "aio/unfinished.h"
 #include "tests/aio/support.h"
 
 namespace penstock::aio {
@@ -109,6 +110,24 @@ TEST_F(RequestQueueTest, AnAbandonedRequestYieldsNoMoreBlocks) {
   queue.Abandon(*failed);
   EXPECT_NE(queue.Cut().request, failed);
   EXPECT_TRUE(queue.empty());
+}
+
+TEST(Unfinished, TheOldestIsBehindAllThatHaveFinishedInAnyOrder) {
+  Unfinished unfinished;
+  for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(unfinished.Add(), i);
+  EXPECT_EQ(unfinished.end(), 5u);
+  unfinished.Finish(1);
+  unfinished.Finish(2);
+  EXPECT_EQ(unfinished.oldest(), 0u);
+  unfinished.Finish(0);
+  EXPECT_EQ(unfinished.oldest(), 3u);
+  unfinished.Finish(4);
+  EXPECT_EQ(unfinished.oldest(), 3u);
+  EXPECT_EQ(unfinished.Add(), 5u);
+  unfinished.Finish(3);
+  EXPECT_EQ(unfinished.oldest(), 5u);
+  unfinished.Finish(5);
+  EXPECT_EQ(unfinished.oldest(), unfinished.end());
 }
 
 }  // namespace

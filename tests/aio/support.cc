@@ -9,7 +9,7 @@ namespace {
 
 /// The ring as kernels before 6.1 give it, which CreateEngine has no option for.
 Result<std::unique_ptr<Engine>> MakePlainRing(const EngineOptions& options) {
-  return RequestEngine::Create(options, [&]() -> Result<std::unique_ptr<Drive>> {
+  return RequestEngine::Create(options, [&](Mutex&) -> Result<std::unique_ptr<Drive>> {
     PENSTOCK_ASSIGN(std::unique_ptr<UringDrive> ring,
                     UringDrive::Create({.queue_depth = options.queue_depth,
                                         .single_submit = options.single_submit,

@@ -44,6 +44,7 @@ class ScratchPath {
 };
 
 /// A new, writable scratch file: with O_DIRECT where the file system has it, unless told otherwise.
+/// Where it has not, TemporaryFolder.HasDirectIoSoThatTheTestsUseIt says so.
 class ScratchFile {
  public:
   ScratchFile() : file_(Open(true)) {
@@ -85,7 +86,7 @@ inline size_t PatternErrors(std::span<const std::byte> bytes, uint64_t seed) {
 /// Memory that Buffers are cut from while an engine has it registered.
 class RegisteredArena {
  public:
-  static constexpr size_t kSize = 16 << 20;
+  static constexpr size_t kSize = 4 << 20;
 
   RegisteredArena();
   ~RegisteredArena();

@@ -1,8 +1,11 @@
 // What only io_uring has: registered buffers and files, and polling for completions.
 #include <gmock/gmock.h>
 
+#include <atomic>
+#include <thread>
 #include <vector>
 
+#include "aio/uring_drive.h"
 #include "aio/uring_registrations.h"
 #include "tests/aio/support.h"
 
@@ -61,6 +64,23 @@ TEST_F(UringRegistrationsTest, MoreThanAGiBIsCutIntoPieces) {
   EXPECT_EQ(registrations_->BufferIndex(folded.bytes().subspan(piece - 1, 2)), std::nullopt);
 }
 
+TEST_F(UringRegistrationsTest, ANumberThatStandsForAnotherFileByNowIsLookedUpAgain) {
+  ScratchFile first(false);
+  ScratchFile second(false);
+  const int fd = ::dup(first.get().fd());
+  const UniqueFd owner(fd);
+  registrations_->AddFile(fd);
+  ASSERT_EQ(::dup2(second.get().fd(), fd), fd);
+  registrations_->AddFile(fd);
+  char byte = 'x';
+  io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+  io_uring_prep_write(entry, registrations_->FileIndex(fd).value(), &byte, 1, 0);
+  io_uring_sqe_set_flags(entry, IOSQE_FIXED_FILE);
+  ASSERT_EQ(io_uring_submit_and_wait(&ring_, 1), 1);
+  EXPECT_EQ(*first.get().Size(), 0_B);
+  EXPECT_EQ(*second.get().Size(), 1_B);
+}
+
 TEST_F(UringRegistrationsTest, FilesTakePlacesAndGiveThemBack) {
   ScratchFile first;
   ScratchFile second;
@@ -98,6 +118,66 @@ TEST(Registration, EnginesWithoutItSaySoOrFailAsAsked) {
   EXPECT_EQ((*off)->RegisterBuffers(memory).value(), "");
 }
 
+/// A write of `data` to the beginning of `fd`.
+BlockOperation WriteOf(int fd, std::span<std::byte> data, uint32_t slot = 0) {
+  return {.operation = Operation::kWrite, .fd = fd, .data = data, .alignment = 1_B, .slot = slot};
+}
+
+TEST(UringDrive, ABlockThatIsPreparedStaysWithItsFileWhenThatIsTakenBack) {
+  for (const bool sqpoll : {false, true}) {
+    auto drive = UringDrive::Create({.queue_depth = 2, .sqpoll = sqpoll});
+    if (!drive.ok()) GTEST_SKIP() << drive.error().message;
+    ScratchFile file(false);
+    ScratchFile other(false);
+    Buffer buffer(4096);
+    ASSERT_OK((*drive)->RegisterFile(file.get()));
+    (*drive)->Submit(WriteOf(file.get().fd(), buffer.bytes()));
+    (*drive)->UnregisterFile(file.get().fd());
+    ASSERT_OK((*drive)->RegisterFile(other.get()));  // takes the place
+    std::vector<BlockResult> results;
+    while (results.empty()) (*drive)->Reap(true, results);
+    EXPECT_EQ(results[0].result, 4096);
+    EXPECT_EQ(*file.get().Size(), 4_KiB);
+    EXPECT_EQ(*other.get().Size(), 0_B);
+  }
+}
+
+TEST(Sqpoll, TheQueueMayBeFullWhileThePollerHoldsIt) {
+  auto drive = UringDrive::Create({.queue_depth = 3, .sqpoll = true});
+  if (!drive.ok()) GTEST_SKIP() << drive.error().message;
+  const UniqueFd file(::memfd_create("file", MFD_CLOEXEC));
+  Buffer buffer(512);
+  // A block is complete before its entry is given back, so the next ones may find no room. More
+  // blocks than the queue holds find it full without a race.
+  constexpr uint32_t kBlocks = 7;
+  for (uint32_t i = 0; i < kBlocks; ++i) (*drive)->Submit(WriteOf(file.get(), buffer.bytes(), i));
+  std::vector<BlockResult> results;
+  while (results.size() < kBlocks) (*drive)->Reap(true, results);
+  for (const BlockResult& result : results) EXPECT_EQ(result.result, 512);
+}
+
+TEST(Sqpoll, EveryDepthServesSeveralSubmittersOfABufferedFile) {
+  for (const int depth : {1, 3, 7, 31}) {
+    const auto engine = CreateEngine({.block_size = 4_KiB, .queue_depth = depth, .sqpoll = true});
+    if (!engine.ok()) GTEST_SKIP() << engine.error().message;
+    ScratchFile file(false);
+    std::vector<std::thread> submitters;
+    std::atomic<int> failures{0};
+    for (uint64_t i = 0; i < 3; ++i) {
+      submitters.emplace_back([&, i] {
+        Buffer buffer(16 * 4096);
+        for (int round = 0; round < 30; ++round) {
+          const Status outcome =
+              (*engine)->Submit(WriteRequest(file.get(), i << 20, buffer.bytes())).Wait();
+          failures += outcome.ok() ? 0 : 1;
+        }
+      });
+    }
+    for (std::thread& submitter : submitters) submitter.join();
+    EXPECT_EQ(failures, 0);
+  }
+}
+
 class Iopoll : public testing::Test {
  protected:
   void SetUp() override {
@@ -117,6 +197,18 @@ TEST_F(Iopoll, BufferedFilesAndSyncsAreServed) {
   Buffer in(20'000);
   ASSERT_OK(engine_->Submit(ReadRequest(file.get(), 3, in.bytes())).Wait());
   EXPECT_EQ(PatternErrors(in.bytes(), 1), 0u);
+}
+
+TEST_F(Iopoll, ADirectFileIsRegisteredOrTheErrorSaysWhatTheDriveLacks) {
+  ScratchFile file(true);
+  if (!file.result().ok()) GTEST_SKIP() << file.result().error().message;
+  const auto registration = engine_->RegisterFile(file.get());
+  if (registration.ok()) GTEST_SKIP() << "this drive has polled queues, or does not say";
+  EXPECT_EQ(registration.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(registration.error().message, HasSubstr("iopoll on " + file.path()));
+  EXPECT_THAT(registration.error().message, HasSubstr("polled queues"));
+  ScratchFile buffered(false);
+  EXPECT_TRUE(engine_->RegisterFile(buffered.get()).ok());
 }
 
 TEST_F(Iopoll, DirectFilesAreServedOrTheErrorSaysWhatTheDriveLacks) {

@@ -86,8 +86,9 @@ class WatchedEngine final : public aio::Engine {
   Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) override {
     return base_->RegisterBuffers(memory);
   }
-  void RegisterFile(const aio::File& file) override { base_->RegisterFile(file); }
-  void UnregisterFile(const aio::File& file) override { base_->UnregisterFile(file); }
+  Result<aio::FileRegistration> RegisterFile(const aio::File& file) override {
+    return base_->RegisterFile(file);
+  }
   aio::EngineStats stats() const override { return base_->stats(); }
   const std::string& name() const override { return base_->name(); }
 

@@ -1,4 +1,4 @@
-// How the threads of this module present themselves to the system.
+// How the threads of this module are set up: name, signals, CPUs.
 #pragma once
 
 #include <sched.h>
@@ -9,8 +9,9 @@
 
 namespace penstock::aio {
 
-/// Names the calling thread (at most 15 characters) and leaves all signals to the program's own
-/// threads, so that an interrupt neither runs a handler here nor cuts a transfer short.
+/// Names the calling thread (at most 15 characters) and leaves signals to the program's own
+/// threads, so that an interrupt neither runs a handler here nor cuts a transfer short. Those that
+/// a thread brings on itself (SIGSEGV, SIGABRT, …) stay open: a handler that reports them must run.
 void EnterIoThread(const char* name);
 
 /// Binds the calling thread, and those that it will start, to `cpus`; empty: leaves it as it is.

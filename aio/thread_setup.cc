@@ -1,4 +1,4 @@
-#include "aio/io_thread.h"
+#include "aio/thread_setup.h"
 
 #include <pthread.h>
 
@@ -9,9 +9,12 @@
 namespace penstock::aio {
 
 void EnterIoThread(const char* name) {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  sigset_t blocked;
+  sigfillset(&blocked);
+  for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) {
+    sigdelset(&blocked, own);
+  }
+  pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
   pthread_setname_np(pthread_self(), name);
 }
 
