@@ -8,10 +8,12 @@
 // (block size times depth): they are pinned host memory, and what an urgent read queues behind.
 // Among equal bytes in flight, by depth: fewer, larger blocks cost less CPU time.
 //
-// The engine is chosen last, among rows that were measured in the same rounds at that block size
-// and depth: of those that are as fast as the fastest, the one that costs least CPU time, since the
-// cores are wanted for the optimizer. As fast: within 2 %, or within half of what the rounds of one
-// row differ by where that is more.
+// The engine is chosen last, among rows that were measured in turn in the same rounds at that block
+// size and depth: of those that are as fast as the fastest, the one that costs least CPU time,
+// since the cores are wanted for the optimizer. Speeds are compared within rounds, as shares of the
+// round's median, so that a drive that is throttled from one round to the next says nothing about
+// the engines. As fast: within half of what these shares of one row differ by between rounds, but
+// 2 % at least and 10 % at most.
 //
 // Plain arithmetic. Threads: any.
 #pragma once
@@ -24,8 +26,9 @@
 namespace penstock::train {
 
 inline constexpr double kCloseEnough = 0.98;
+inline constexpr double kFarthestClose = 0.9;  ///< however much the rounds differ
 
-/// GB/s: the harmonic mean over the three directions; 0 where it was not measured.
+/// GB/s: over the medians of the three directions; 0 where it was not measured.
 double CombinedGbps(const PointSummary& summary);
 
 struct GridChoice {

@@ -146,7 +146,7 @@ void Plot::DrawMarks(size_t map) {
 void Plot::DrawMap(size_t map) {
   DrawAxes(map);
   for (const PointSummary& row : report_.grid) {
-    if (row.rounds > 0) {
+    if (row.measured()) {
       DrawCell(map, row);
     } else {
       DrawEmptyCell(map, row.point, row.reason);

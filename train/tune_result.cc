@@ -38,6 +38,15 @@ const char* ToString(Direction direction) {
   return "?";
 }
 
+double CombinedGbps(const std::array<double, kDirections.size()>& gbps) {
+  double seconds_per_gb = 0;
+  for (const double speed : gbps) {
+    if (speed <= 0) return 0;
+    seconds_per_gb += 1 / speed;
+  }
+  return static_cast<double>(gbps.size()) / seconds_per_gb;
+}
+
 double Median(std::vector<double> values) {
   PENSTOCK_CHECK(!values.empty());
   std::ranges::sort(values);
@@ -61,10 +70,15 @@ PointSummary Summarize(const PointProbes& probes) {
     return summary;
   }
   // All directions of a configuration are measured in one turn.
-  summary.rounds = probes.probes[0].size();
-  if (summary.rounds == 0) {
+  const size_t rounds = probes.probes[0].size();
+  if (rounds == 0) {
     summary.reason = "the time was over before its turn came";
     return summary;
+  }
+  for (size_t round = 0; round < rounds; ++round) {
+    std::array<double, kDirections.size()> gbps{};
+    for (size_t i = 0; i < gbps.size(); ++i) gbps[i] = probes.probes[i][round].gbps;
+    summary.round_gbps.push_back(CombinedGbps(gbps));
   }
   for (size_t i = 0; i < kDirections.size(); ++i) {
     summary.directions[i] = SummarizeDirection(probes.probes[i]);

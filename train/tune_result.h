@@ -45,14 +45,19 @@ struct DirectionSummary {
 /// A row of the table.
 struct PointSummary {
   TunePoint point;
-  size_t rounds = 0;  ///< 0: not measured
   std::array<DirectionSummary, kDirections.size()> directions;
-  std::string reason;  ///< why it was not measured
+  std::vector<double> round_gbps;  ///< of each round, over the directions; empty: not measured
+  std::string reason;              ///< why it was not measured
 
+  bool measured() const { return !round_gbps.empty(); }
   const DirectionSummary& operator[](Direction direction) const {
     return directions[static_cast<size_t>(direction)];
   }
 };
+
+/// The speed, in GB/s, of a job that moves the same bytes in each direction, at these speeds: their
+/// harmonic mean. 0 where one of them is.
+double CombinedGbps(const std::array<double, kDirections.size()>& gbps);
 
 /// The middle value; of an even number, the mean of the two in the middle. Precondition: not empty.
 double Median(std::vector<double> values);

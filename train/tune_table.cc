@@ -29,7 +29,7 @@ std::string Cells(const PointSummary& row, const char* mark) {
 }
 
 std::string Row(const PointSummary& row, const char* mark) {
-  if (row.rounds > 0) return Cells(row, mark);
+  if (row.measured()) return Cells(row, mark);
   return fmt::format("{:<2} {:<9} {:>8} {:>6} {:>8}  not measured: {}\n", mark,
                      ToString(row.point.engine), BlockText(row.point.block_size),
                      row.point.queue_depth, row.point.thread_count, row.reason);

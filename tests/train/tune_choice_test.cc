@@ -1,6 +1,6 @@
 #include "train/tune_choice.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <vector>
 
@@ -10,6 +10,8 @@ namespace penstock::train {
 namespace {
 
 using aio::EngineKind;
+using ::testing::DoubleEq;
+using ::testing::ElementsAre;
 
 PointSummary NotMeasured() { return {.point = MakePoint(EngineKind::kUring, 1_MiB, 1)}; }
 
@@ -49,7 +51,7 @@ TEST(Summary, OneRoundThatRanAtBurstSpeedDoesNotCount) {
               {.gbps = 0.86, .median_us = 2, .p99_us = 20, .cpu_s_per_gb = 0.2}};
   }
   const PointSummary summary = Summarize(probes);
-  EXPECT_EQ(summary.rounds, 3U);
+  EXPECT_THAT(summary.round_gbps, ElementsAre(DoubleEq(3.0), DoubleEq(0.84), DoubleEq(0.86)));
   for (const DirectionSummary& direction : summary.directions) {
     EXPECT_EQ(direction.gbps, 0.86);
     EXPECT_EQ(direction.gbps_min, 0.84);
@@ -62,7 +64,7 @@ TEST(Summary, OneRoundThatRanAtBurstSpeedDoesNotCount) {
 
 TEST(Summary, WhatWasNotMeasuredSaysWhy) {
   PointProbes probes{.point = MakePoint(EngineKind::kLibaio, 1_MiB, 32)};
-  EXPECT_EQ(Summarize(probes).rounds, 0U);
+  EXPECT_FALSE(Summarize(probes).measured());
   EXPECT_NE(Summarize(probes).reason, "");
   probes.unavailable = "no libaio here";
   EXPECT_EQ(Summarize(probes).reason, "no libaio here");
@@ -116,11 +118,40 @@ TEST(ChooseEngine, OfEquallyFastOnesTakesTheOneThatCostsLeastCpuTime) {
   EXPECT_FALSE(ChooseEngine(std::vector{NotMeasured()}).has_value());
 }
 
+PointSummary Rounds(std::vector<double> gbps, double cpu_s_per_gb) {
+  PointSummary row = WithCpu(Row(1_MiB, 8, Median(gbps)), cpu_s_per_gb);
+  row.round_gbps = std::move(gbps);
+  return row;
+}
+
 TEST(ChooseEngine, DoesNotTakeNoiseForSpeed) {
-  const std::vector<PointSummary> rows = {
-      WithCpu(WithSpread(Row(1_MiB, 8, 1.8), 0.4), 0.05),
-      WithCpu(WithSpread(Row(1_MiB, 8, 2.0, EngineKind::kThreads), 0.4), 0.2)};
-  EXPECT_EQ(ChooseEngine(rows), 0U);
+  EXPECT_EQ(ChooseEngine(std::vector{Rounds({2.0, 1.9, 1.8, 1.85, 1.95}, 0.05),
+                                     Rounds({1.8, 2.0, 2.05, 2.0, 1.8}, 0.2)}),
+            0U);
+  // The same difference where the rounds agree.
+  EXPECT_EQ(ChooseEngine(std::vector{Rounds({1.9, 1.9, 1.9, 1.9, 1.9}, 0.05),
+                                     Rounds({2.0, 2.0, 2.0, 2.0, 2.0}, 0.2)}),
+            1U);
+}
+
+TEST(ChooseEngine, ComparesWithinRoundsWhereTheDriveIsThrottledAfterABurst) {
+  // The rounds of each differ by 250 %, and the third one has half the speed in each of them.
+  const std::vector<PointSummary> rows = {Rounds({3.0, 0.86, 0.85, 0.84, 0.85}, 0.06),
+                                          Rounds({3.0, 0.85, 0.85, 0.85, 0.84}, 0.05),
+                                          Rounds({1.5, 0.43, 0.42, 0.42, 0.42}, 0.01)};
+  EXPECT_EQ(ChooseEngine(rows), 1U);
+}
+
+TEST(ChooseEngine, NeverTakesHalfTheSpeedHoweverMuchTheRoundsDiffer) {
+  EXPECT_EQ(ChooseEngine(std::vector{Rounds({1.0, 9.0, 2.0, 3.0, 2.0}, 0.2),
+                                     Rounds({9.0, 1.0, 1.0, 1.0, 9.0}, 0.2),
+                                     Rounds({0.9, 0.9, 1.0, 1.0, 1.0}, 0.01)}),
+            0U);
+}
+
+TEST(ChooseEngine, ComparesTheRoundsThatAllRowsHave) {
+  // The time was over in the second round, which ran at burst speed.
+  EXPECT_EQ(ChooseEngine(std::vector{Rounds({1.0}, 0.01), Rounds({2.0, 9.0}, 0.2)}), 1U);
 }
 
 TEST(TypicalSpread, IsTheMedianOverConfigurations) {

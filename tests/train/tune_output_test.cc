@@ -123,7 +123,7 @@ TEST(Plot, HasOneCellForEachConfigurationAndDirection) {
   EXPECT_EQ(Count(svg, "class=\"cell\""), 3 * report.grid.size());
   // and one in the legend
   EXPECT_EQ(Count(svg, "class=\"left-out\""), 3 * report.plan.left_out.size() + 1);
-  report.grid[4].rounds = 0;
+  report.grid[4].round_gbps.clear();
   EXPECT_EQ(Count(PlotSvg(report), "class=\"cell\""), 3 * (report.grid.size() - 1));
 }
 
