@@ -12,7 +12,16 @@ std::string ConfigFragment(const TunePoint& point) {
   for (const char* name : {"thread_count", "intra_op_parallelism", "num_threads"}) {
     options[name] = point.thread_count;
   }
-  fragment["penstock"]["aio"]["engine"] = aio::ToString(point.engine);
+  // As ProbeRig leaves them: an earlier file may have set them, and for another engine.
+  const aio::EngineOptions measured;
+  options["single_submit"] = measured.single_submit;
+  options["overlap_events"] = measured.overlap_events;
+  nlohmann::ordered_json& engine = fragment["penstock"]["aio"];
+  engine["engine"] = aio::ToString(point.engine);
+  engine["sqpoll"] = measured.sqpoll;
+  engine["iopoll"] = measured.iopoll;
+  engine["registered_buffers"] = "auto";
+  engine["simulate"] = nullptr;
   return fragment.dump(2) + "\n";
 }
 

@@ -7,9 +7,9 @@
 
 namespace penstock::train {
 
-/// {"aio": {...}, "penstock": {"aio": {"engine": ...}}} as `train --config A --config F` takes it.
-/// The number of threads has all of its three names, so that it overrides whichever of them an
-/// earlier file uses. Ends with a line break.
+/// {"aio": {...}, "penstock": {"aio": {...}}} as `train --config A --config F` takes it. It has
+/// every key that decides how a drive is used, so that F means what was measured whatever A says;
+/// the number of threads with all of its three names. Ends with a line break.
 std::string ConfigFragment(const TunePoint& point);
 
 }  // namespace penstock::train

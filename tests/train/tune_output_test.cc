@@ -196,6 +196,35 @@ TEST(ConfigFragment, IsUnderstoodByTheConfigReader) {
   EXPECT_FALSE(config->overlap);
 }
 
+TEST(ConfigFragment, MeansWhatWasMeasuredWhateverTheFileBeforeItSays) {
+  const char* others[] = {
+      R"({"train_micro_batch_size_per_gpu": 1,
+          "aio": {"block_size": 4096, "queue_depth": 1, "num_threads": 9, "single_submit": true,
+                  "overlap_events": false},
+          "penstock": {"aio": {"engine": "io_uring", "sqpoll": true, "iopoll": true,
+                               "registered_buffers": true}}})",
+      R"({"train_micro_batch_size_per_gpu": 1,
+          "penstock": {"aio": {"engine": "threads", "registered_buffers": false,
+                               "simulate": {"read_gbps": 1}}}})"};
+  for (const char* other : others) {
+    const TunePoint point = MakePoint(aio::EngineKind::kLibaio, 1_MiB, 8);
+    const Result<zero::Config> config =
+        zero::ParseConfig({{"ds.json", other}, {"tune.json", ConfigFragment(point)}}, 1);
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    const aio::EngineOptions measured;
+    EXPECT_EQ(config->aio.kind, aio::EngineKind::kLibaio);
+    EXPECT_EQ(config->aio.block_size, 1_MiB);
+    EXPECT_EQ(config->aio.queue_depth, 8);
+    EXPECT_EQ(config->aio.thread_count, 1);
+    EXPECT_EQ(config->aio.single_submit, measured.single_submit);
+    EXPECT_EQ(config->aio.overlap_events, measured.overlap_events);
+    EXPECT_FALSE(config->aio.sqpoll);
+    EXPECT_FALSE(config->aio.iopoll);
+    EXPECT_EQ(config->aio.registered_buffers, aio::Registration::kAuto);
+    EXPECT_FALSE(config->aio.simulate.has_value());
+  }
+}
+
 TEST(ConfigFragment, NamesEachEngineAsTheConfigReaderDoes) {
   for (const aio::EngineKind kind :
        {aio::EngineKind::kUring, aio::EngineKind::kLibaio, aio::EngineKind::kThreads}) {
