@@ -10,31 +10,35 @@
 #include <cstdlib>
 #include <string>
 
-#include "train/tune_probe.h"
+#include "aio/probe.h"
 
-namespace penstock::train {
+namespace penstock::aio {
 namespace {
 
 constexpr Bytes kFile = 1_GiB;
 constexpr Bytes kMoved = 64_MiB;
 
 /// Made and written at the first use, then shared by all.
-TuneFile& SharedFile() {
-  static TuneFile file = [] {
+ProbeFile& SharedFile() {
+  static ProbeFile file = [] {
     // Nothing here changes the environment.
     const char* folder = std::getenv("PENSTOCK_BENCH_PATH");  // NOLINT(concurrency-mt-unsafe)
-    TuneFile made = TuneFile::Create(folder == nullptr ? "." : folder, kFile, kMoved).value();
-    const auto engine = aio::CreateEngine({}).value();
+    ProbeFile made = ProbeFile::Create(folder == nullptr ? "." : folder, kFile, kMoved).value();
+    const auto engine = CreateEngine({}).value();
     PENSTOCK_CHECK(made.Fill(*engine, [] { return false; }).ok());
     return made;
   }();
   return file;
 }
 
-void Transfer(benchmark::State& state, aio::EngineKind engine, Direction direction) {
-  const TunePoint point = MakePoint(engine, Bytes{static_cast<uint64_t>(state.range(0)) << 10},
-                                    static_cast<int>(state.range(1)));
-  Result<ProbeRig> rig = ProbeRig::Create(point, &SharedFile());
+void Transfer(benchmark::State& state, EngineKind engine, Direction direction) {
+  const auto depth = static_cast<int>(state.range(1));
+  Result<ProbeRig> rig =
+      ProbeRig::Create({.kind = engine,
+                        .block_size = Bytes{static_cast<uint64_t>(state.range(0)) << 10},
+                        .queue_depth = depth,
+                        .thread_count = engine == EngineKind::kThreads ? depth : 1},
+                       &SharedFile());
   if (!rig.ok()) return state.SkipWithError(rig.error().message.c_str());
   Probe last;
   double cpu = 0;
@@ -65,16 +69,14 @@ void Grid(benchmark::internal::Benchmark* bench) {
   bench->UseManualTime()->Unit(benchmark::kMillisecond);
 }
 
-BENCHMARK_CAPTURE(Transfer, io_uring_read, aio::EngineKind::kUring, Direction::kRead)->Apply(Grid);
-BENCHMARK_CAPTURE(Transfer, io_uring_write, aio::EngineKind::kUring, Direction::kWrite)
-    ->Apply(Grid);
-BENCHMARK_CAPTURE(Transfer, libaio_read, aio::EngineKind::kLibaio, Direction::kRead)->Apply(Grid);
-BENCHMARK_CAPTURE(Transfer, libaio_write, aio::EngineKind::kLibaio, Direction::kWrite)->Apply(Grid);
-BENCHMARK_CAPTURE(Transfer, threads_read, aio::EngineKind::kThreads, Direction::kRead)->Apply(Grid);
-BENCHMARK_CAPTURE(Transfer, threads_write, aio::EngineKind::kThreads, Direction::kWrite)
-    ->Apply(Grid);
+BENCHMARK_CAPTURE(Transfer, io_uring_read, EngineKind::kUring, Direction::kRead)->Apply(Grid);
+BENCHMARK_CAPTURE(Transfer, io_uring_write, EngineKind::kUring, Direction::kWrite)->Apply(Grid);
+BENCHMARK_CAPTURE(Transfer, libaio_read, EngineKind::kLibaio, Direction::kRead)->Apply(Grid);
+BENCHMARK_CAPTURE(Transfer, libaio_write, EngineKind::kLibaio, Direction::kWrite)->Apply(Grid);
+BENCHMARK_CAPTURE(Transfer, threads_read, EngineKind::kThreads, Direction::kRead)->Apply(Grid);
+BENCHMARK_CAPTURE(Transfer, threads_write, EngineKind::kThreads, Direction::kWrite)->Apply(Grid);
 
 }  // namespace
-}  // namespace penstock::train
+}  // namespace penstock::aio
 
 BENCHMARK_MAIN();

@@ -12,10 +12,9 @@
 #include <map>
 #include <string>
 
-#include "train/log.h"
-#include "train/tune_probe.h"
+#include "aio/probe.h"
 
-namespace penstock::train {
+namespace penstock::aio {
 namespace {
 
 struct Arguments {
@@ -30,16 +29,17 @@ struct Arguments {
 };
 
 Result<Probe> Run(const Arguments& arguments) {
-  const std::map<std::string, aio::EngineKind> kinds = {{"io_uring", aio::EngineKind::kUring},
-                                                        {"libaio", aio::EngineKind::kLibaio},
-                                                        {"threads", aio::EngineKind::kThreads}};
-  const TunePoint point = {.engine = kinds.at(arguments.engine),
-                           .block_size = Bytes{arguments.block_size},
-                           .queue_depth = arguments.queue_depth,
-                           .thread_count = arguments.thread_count};
-  PENSTOCK_ASSIGN(TuneFile file,
-                  TuneFile::Open(arguments.file, arguments.direct, point.in_flight()));
-  PENSTOCK_ASSIGN(ProbeRig rig, ProbeRig::Create(point, &file));
+  const std::map<std::string, EngineKind> kinds = {{"io_uring", EngineKind::kUring},
+                                                   {"libaio", EngineKind::kLibaio},
+                                                   {"threads", EngineKind::kThreads}};
+  const EngineOptions options = {.kind = kinds.at(arguments.engine),
+                                 .block_size = Bytes{arguments.block_size},
+                                 .queue_depth = arguments.queue_depth,
+                                 .thread_count = arguments.thread_count};
+  PENSTOCK_ASSIGN(ProbeFile file,
+                  ProbeFile::Open(arguments.file, arguments.direct,
+                                  options.block_size * static_cast<uint64_t>(options.queue_depth)));
+  PENSTOCK_ASSIGN(ProbeRig rig, ProbeRig::Create(options, &file));
   return rig.Measure(arguments.operation == "read" ? Direction::kRead : Direction::kWrite,
                      {.bytes = Bytes{arguments.size}, .time = Seconds::max()},
                      [] { return false; });
@@ -64,18 +64,18 @@ int Main(int argc, char** argv) {
   const Result<Probe> probe = Run(arguments);
   if (!probe.ok()) {
     fmt::print(stderr, "aio_run: error: {}\n", probe.error().message);
-    return ExitCode(probe.error().code);
+    return 3;
   }
   fmt::print("{{\"gbps\": {}, \"cpu_s_per_gb\": {}}}\n", probe->gbps, probe->cpu_s_per_gb);
   return 0;
 }
 
 }  // namespace
-}  // namespace penstock::train
+}  // namespace penstock::aio
 
 int main(int argc, char** argv) {
   try {
-    return penstock::train::Main(argc, argv);
+    return penstock::aio::Main(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "aio_run: error: %s\n", error.what());
     return 3;

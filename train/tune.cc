@@ -9,12 +9,12 @@
 #include <filesystem>
 #include <utility>
 
+#include "aio/probe_file.h"
 #include "train/files.h"
 #include "train/interrupt.h"
 #include "train/log.h"
 #include "train/status_line.h"
 #include "train/tune_config.h"
-#include "train/tune_file.h"
 #include "train/tune_measure.h"
 #include "train/tune_plot.h"
 
@@ -38,6 +38,16 @@ Status CheckOutput(const char* option, const std::string& path) {
                       fmt::format("{} {}: cannot write to the folder {}", option, path, folder));
   }
   return {};
+}
+
+Status CheckDrive(const std::string& folder) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(folder, ignored)) return {};
+  return MakeError(
+      ErrorCode::kNotFound,
+      "--nvme-path {}: there is no such folder; create it, or name one on the drive to "
+      "measure",
+      folder);
 }
 
 /// Every engine, and why it is not to be had.
@@ -69,7 +79,7 @@ std::string Now() { return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std:
 /// The tuning between its checks and its report.
 class Tuning {
  public:
-  Tuning(TunePlan plan, EngineChoice engines, TuneFile file, const Interrupt* interrupt)
+  Tuning(TunePlan plan, EngineChoice engines, aio::ProbeFile file, const Interrupt* interrupt)
       : plan_(std::move(plan)),
         engines_(std::move(engines)),
         file_(std::move(file)),
@@ -87,8 +97,8 @@ class Tuning {
   const bool terminal_ = ::isatty(STDERR_FILENO) != 0;
   TunePlan plan_;
   EngineChoice engines_;
-  TuneFile file_;
-  const StopRequested stop_;
+  aio::ProbeFile file_;
+  const aio::StopRequested stop_;
   StatusLine progress_{stderr, terminal_};
 };
 
@@ -127,7 +137,7 @@ Result<std::vector<PointSummary>> Tuning::MeasureEngines(const TunePoint& point)
   return rows;
 }
 
-Error TooSlow(const TuneFile& file) {
+Error TooSlow(const aio::ProbeFile& file) {
   return MakeError(ErrorCode::kUnavailable,
                    "{}: the time was over before anything was measured; use a smaller --size",
                    file.file().path());
@@ -144,7 +154,7 @@ Result<TuneReport> Tuning::Run(const std::string& folder) {
   const std::optional<size_t> engine = ChooseEngine(report.engines);
   if (!engine) return TooSlow(file_);
   report.engine = *engine;
-  report.written = file_.written;
+  report.written = file_.written();
   report.elapsed = Clock::now() - start_;
   return report;
 }
@@ -152,6 +162,7 @@ Result<TuneReport> Tuning::Run(const std::string& folder) {
 }  // namespace
 
 Result<TuneReport> RunTune(const TuneCommand& command) {
+  PENSTOCK_TRY(CheckDrive(command.nvme_path));
   PENSTOCK_TRY(CheckOutput("--out", command.out));
   PENSTOCK_TRY(CheckOutput("--plot", command.plot));
   PENSTOCK_ASSIGN(EngineChoice engines, FindEngines());
@@ -159,8 +170,9 @@ Result<TuneReport> RunTune(const TuneCommand& command) {
                                           engines.available.front()));
   // Before the file exists: from here on a signal is noticed between two blocks.
   const Interrupt interrupt("penstock: stopping the measurement; interrupt again to quit at once");
-  PENSTOCK_ASSIGN(TuneFile file, TuneFile::Create(command.nvme_path, plan.scale.file_size,
-                                                  std::max(plan.in_flight_limit, 1_MiB)));
+  PENSTOCK_ASSIGN(aio::ProbeFile file,
+                  aio::ProbeFile::Create(command.nvme_path, plan.scale.file_size,
+                                         std::max(plan.in_flight_limit, 1_MiB)));
   for (const PointProbes& missing : engines.unavailable) LogNotice(*missing.unavailable);
   const TunePoint& largest = plan.grid.back();
   const size_t most_engines =

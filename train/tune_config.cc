@@ -7,17 +7,17 @@ namespace penstock::train {
 std::string ConfigFragment(const TunePoint& point) {
   nlohmann::ordered_json fragment;
   nlohmann::ordered_json& options = fragment["aio"];
-  options["block_size"] = point.block_size.value;
-  options["queue_depth"] = point.queue_depth;
+  const aio::EngineOptions measured = point.options();
+  options["block_size"] = measured.block_size.value;
+  options["queue_depth"] = measured.queue_depth;
   for (const char* name : {"thread_count", "intra_op_parallelism", "num_threads"}) {
-    options[name] = point.thread_count;
+    options[name] = measured.thread_count;
   }
-  // As ProbeRig leaves them: an earlier file may have set them, and for another engine.
-  const aio::EngineOptions measured;
+  // What is at its default as well: an earlier file may have set it, and for another engine.
   options["single_submit"] = measured.single_submit;
   options["overlap_events"] = measured.overlap_events;
   nlohmann::ordered_json& engine = fragment["penstock"]["aio"];
-  engine["engine"] = aio::ToString(point.engine);
+  engine["engine"] = aio::ToString(measured.kind);
   engine["sqpoll"] = measured.sqpoll;
   engine["iopoll"] = measured.iopoll;
   engine["registered_buffers"] = "auto";

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "train/tune_probe.h"
+#include "aio/probe.h"
 
 namespace penstock::train {
 namespace {
@@ -11,9 +11,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 /// One turn of one configuration: all directions.
-Status Measure(PointProbes* point, TuneFile* file, const MeasureOptions& options) {
+Status Measure(PointProbes* point, aio::ProbeFile* file, const MeasureOptions& options) {
   if (point->unavailable) return {};
-  Result<ProbeRig> rig = ProbeRig::Create(point->point, file);
+  Result<aio::ProbeRig> rig = aio::ProbeRig::Create(point->point.options(), file);
   if (!rig.ok()) {
     if (rig.error().code != ErrorCode::kUnavailable) return rig.error();
     point->unavailable = rig.error().message;
@@ -45,8 +45,8 @@ std::string ProgressText(const MeasureOptions& options, const PointProbes& last,
 
 }  // namespace
 
-Result<std::vector<PointProbes>> MeasurePoints(const std::vector<TunePoint>& points, TuneFile* file,
-                                               const MeasureOptions& options,
+Result<std::vector<PointProbes>> MeasurePoints(const std::vector<TunePoint>& points,
+                                               aio::ProbeFile* file, const MeasureOptions& options,
                                                StatusLine* progress) {
   std::vector<PointProbes> measured;
   for (const TunePoint& point : points) measured.push_back({.point = point});

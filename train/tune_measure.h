@@ -6,9 +6,9 @@
 #include <chrono>
 #include <vector>
 
+#include "aio/probe_file.h"
 #include "base/result.h"
 #include "train/status_line.h"
-#include "train/tune_file.h"
 #include "train/tune_plan.h"
 #include "train/tune_result.h"
 
@@ -16,16 +16,17 @@ namespace penstock::train {
 
 struct MeasureOptions {
   int rounds = 1;
-  ProbeLimit limit;
+  aio::LoopLimit limit;
   std::chrono::steady_clock::time_point deadline;  ///< no turn begins later
-  StopRequested stop;
+  aio::StopRequested stop;
   const char* what = "";  ///< "grid": for the progress line
   bool terminal = false;  ///< progress after each turn; else after each tenth of them
 };
 
 /// The measurements of `points`, in their order. A configuration whose engine is not to be had has
 /// the reason instead. Errors: of the drive; kCancelled.
-Result<std::vector<PointProbes>> MeasurePoints(const std::vector<TunePoint>& points, TuneFile* file,
-                                               const MeasureOptions& options, StatusLine* progress);
+Result<std::vector<PointProbes>> MeasurePoints(const std::vector<TunePoint>& points,
+                                               aio::ProbeFile* file, const MeasureOptions& options,
+                                               StatusLine* progress);
 
 }  // namespace penstock::train

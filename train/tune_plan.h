@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "aio/aio.h"
+#include "aio/closed_loop.h"
 #include "base/result.h"
 #include "base/units.h"
 
 namespace penstock::train {
 
-using Seconds = std::chrono::duration<double>;
+using aio::Seconds;
 
 /// One configuration of the I/O engine.
 struct TunePoint {
@@ -25,13 +26,14 @@ struct TunePoint {
   int thread_count = 1;  ///< of the thread engine; 1 for the others
 
   Bytes in_flight() const { return block_size * static_cast<uint64_t>(queue_depth); }
+  /// All else is left at its default.
+  aio::EngineOptions options() const {
+    return {.kind = engine,
+            .block_size = block_size,
+            .queue_depth = queue_depth,
+            .thread_count = thread_count};
+  }
   bool operator==(const TunePoint&) const = default;
-};
-
-/// A probe starts no further block when it has moved `bytes` or lasted for `time`.
-struct ProbeLimit {
-  Bytes bytes;
-  Seconds time{};
 };
 
 /// How thorough a tuning is.
@@ -40,7 +42,7 @@ struct TuneScale {
   std::vector<Bytes> block_sizes;
   std::vector<int> queue_depths;
   int rounds = 1;  ///< odd, so that the median is one of the measurements
-  ProbeLimit probe;
+  aio::LoopLimit probe;
   /// Counted from the start of the command: no probe of the grid, and none of the comparison of
   /// engines, begins later. On a drive that is too slow for all rounds, the last ones are left out.
   Seconds grid_end{};

@@ -1,7 +1,6 @@
 #include "train/tune_result.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/check.h"
 
@@ -26,18 +25,6 @@ DirectionSummary SummarizeDirection(const std::vector<Probe>& probes) {
 
 }  // namespace
 
-const char* ToString(Direction direction) {
-  switch (direction) {
-    case Direction::kRead:
-      return "read";
-    case Direction::kWrite:
-      return "write";
-    case Direction::kBoth:
-      return "both";
-  }
-  return "?";
-}
-
 double CombinedGbps(const std::array<double, kDirections.size()>& gbps) {
   double seconds_per_gb = 0;
   for (const double speed : gbps) {
@@ -52,15 +39,6 @@ double Median(std::vector<double> values) {
   std::ranges::sort(values);
   const size_t middle = values.size() / 2;
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
-double Percentile(std::vector<double> values, double fraction) {
-  PENSTOCK_CHECK(!values.empty());
-  const double rank = std::ceil(fraction * static_cast<double>(values.size()));
-  const size_t index = static_cast<size_t>(std::max(rank, 1.0)) - 1;
-  const auto nth = values.begin() + static_cast<std::ptrdiff_t>(std::min(index, values.size() - 1));
-  std::ranges::nth_element(values, nth);
-  return *nth;
 }
 
 PointSummary Summarize(const PointProbes& probes) {

@@ -8,22 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "aio/probe.h"
 #include "train/tune_plan.h"
 
 namespace penstock::train {
 
-/// kBoth: reads and writes in turn, equal bytes of each.
-enum class Direction { kRead, kWrite, kBoth };
-inline constexpr std::array kDirections = {Direction::kRead, Direction::kWrite, Direction::kBoth};
-const char* ToString(Direction direction);
-
-/// One measurement.
-struct Probe {
-  double gbps = 0;          ///< GB/s (10^9), reads and writes together
-  double median_us = 0;     ///< from the submission of a block to its completion
-  double p99_us = 0;        ///< nearest rank: the largest where there are fewer than 100 blocks
-  double cpu_s_per_gb = 0;  ///< CPU seconds of the whole process, user and system
-};
+using aio::Direction;
+using aio::kDirections;
+using aio::Probe;
 
 /// All measurements of a configuration, by direction and round.
 struct PointProbes {
@@ -61,9 +53,6 @@ double CombinedGbps(const std::array<double, kDirections.size()>& gbps);
 
 /// The middle value; of an even number, the mean of the two in the middle. Precondition: not empty.
 double Median(std::vector<double> values);
-/// The smallest value that is not below the share `fraction` of all (nearest rank). Precondition:
-/// not empty.
-double Percentile(std::vector<double> values, double fraction);
 
 PointSummary Summarize(const PointProbes& probes);
 std::vector<PointSummary> Summarize(const std::vector<PointProbes>& probes);

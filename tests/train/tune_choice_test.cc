@@ -34,15 +34,6 @@ TEST(Median, IsTheMiddle) {
   EXPECT_EQ(Median({4, 1, 2, 9}), 3);
 }
 
-TEST(Percentile, IsTheNearestRank) {
-  std::vector<double> values;
-  for (int i = 200; i >= 1; --i) values.push_back(i);
-  EXPECT_EQ(Percentile(values, 0.99), 198);
-  EXPECT_EQ(Percentile(values, 0.5), 100);
-  EXPECT_EQ(Percentile({7, 5}, 0.99), 7);
-  EXPECT_EQ(Percentile({5}, 0.5), 5);
-}
-
 TEST(Summary, OneRoundThatRanAtBurstSpeedDoesNotCount) {
   PointProbes probes{.point = MakePoint(EngineKind::kUring, 1_MiB, 32)};
   for (std::vector<Probe>& rounds : probes.probes) {

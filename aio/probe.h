@@ -1,0 +1,55 @@
+// One measurement of a drive: an engine with given options, in one direction.
+//
+// Threads: one at a time, with nothing else of weight running in the process, since CPU time is
+// measured for all of it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "aio/aio.h"
+#include "aio/closed_loop.h"
+#include "aio/probe_file.h"
+#include "base/result.h"
+
+namespace penstock::aio {
+
+struct Probe {
+  double gbps = 0;          ///< GB/s (10^9), reads and writes together
+  double median_us = 0;     ///< from the submission of a block to its completion
+  double p99_us = 0;        ///< nearest rank: the largest where there are fewer than 100 blocks
+  double cpu_s_per_gb = 0;  ///< CPU seconds of the whole process, user and system
+};
+
+/// An engine to which the file and the memory are known, and the file itself. Owns the engine,
+/// borrows the file.
+class ProbeRig {
+ public:
+  /// Probes keep `options.queue_depth` blocks of `options.block_size` in flight. Errors:
+  /// kUnavailable where the engine is not to be had.
+  static Result<ProbeRig> Create(const EngineOptions& options, ProbeFile* file);
+  ~ProbeRig();
+  ProbeRig(ProbeRig&&) = default;
+  ProbeRig& operator=(ProbeRig&&) = delete;
+
+  /// Errors: of the drive; kCancelled where `stop` said so.
+  Result<Probe> Measure(Direction direction, const LoopLimit& limit, const StopRequested& stop);
+
+ private:
+  ProbeRig(const EngineOptions& options, ProbeFile* file, std::unique_ptr<Engine> engine)
+      : block_size_(options.block_size),
+        queue_depth_(options.queue_depth),
+        file_(file),
+        engine_(std::move(engine)) {}
+
+  Bytes block_size_;
+  int queue_depth_;
+  ProbeFile* file_;
+  std::unique_ptr<Engine> engine_;
+};
+
+/// The smallest value that is not below the share `fraction` of all (nearest rank). Precondition:
+/// not empty.
+double Percentile(std::vector<double> values, double fraction);
+
+}  // namespace penstock::aio
