@@ -30,11 +30,10 @@ Probe MakeProbe(const ClosedLoop::Outcome& outcome, Seconds cpu) {
 
 Result<ProbeRig> ProbeRig::Create(const EngineOptions& options, ProbeFile* file) {
   PENSTOCK_ASSIGN(std::unique_ptr<Engine> engine, CreateEngine(options));
-  const Bytes in_flight = options.block_size * static_cast<uint64_t>(options.queue_depth);
-  const std::array memory = {file->buffers().first(in_flight.value)};
-  PENSTOCK_TRY(engine->RegisterBuffers(memory).status());
+  const std::array memory = {file->buffers()};
+  PENSTOCK_ASSIGN(std::string registration, engine->RegisterBuffers(memory));
   engine->RegisterFile(file->file());
-  return ProbeRig(options, file, std::move(engine));
+  return ProbeRig(options, file, std::move(engine), std::move(registration));
 }
 
 ProbeRig::~ProbeRig() {

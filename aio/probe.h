@@ -5,6 +5,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "aio/aio.h"
@@ -25,8 +27,10 @@ struct Probe {
 /// borrows the file.
 class ProbeRig {
  public:
-  /// Probes keep `options.queue_depth` blocks of `options.block_size` in flight. Errors:
-  /// kUnavailable where the engine is not to be had.
+  /// Probes keep `options.queue_depth` blocks of `options.block_size` in flight. All of the file's
+  /// buffers are registered with the engine, so that a memlock limit means the same for every block
+  /// size and depth. Errors: kUnavailable where the engine or, with `registered_buffers` kOn, the
+  /// registration is not to be had.
   static Result<ProbeRig> Create(const EngineOptions& options, ProbeFile* file);
   ~ProbeRig();
   ProbeRig(ProbeRig&&) = default;
@@ -35,17 +39,23 @@ class ProbeRig {
   /// Errors: of the drive; kCancelled where `stop` said so.
   Result<Probe> Measure(Direction direction, const LoopLimit& limit, const StopRequested& stop);
 
+  /// What became of registering the buffers: the line of Engine::RegisterBuffers.
+  const std::string& registration() const { return registration_; }
+
  private:
-  ProbeRig(const EngineOptions& options, ProbeFile* file, std::unique_ptr<Engine> engine)
+  ProbeRig(const EngineOptions& options, ProbeFile* file, std::unique_ptr<Engine> engine,
+           std::string registration)
       : block_size_(options.block_size),
         queue_depth_(options.queue_depth),
         file_(file),
-        engine_(std::move(engine)) {}
+        engine_(std::move(engine)),
+        registration_(std::move(registration)) {}
 
   Bytes block_size_;
   int queue_depth_;
   ProbeFile* file_;
   std::unique_ptr<Engine> engine_;
+  std::string registration_;
 };
 
 /// The smallest value that is not below the share `fraction` of all (nearest rank). Precondition:

@@ -19,6 +19,7 @@ Status Measure(PointProbes* point, aio::ProbeFile* file, const MeasureOptions& o
     point->unavailable = rig.error().message;
     return {};
   }
+  point->registration = rig->registration();
   std::array<Probe, kDirections.size()> turn;
   for (size_t i = 0; i < kDirections.size(); ++i) {
     PENSTOCK_ASSIGN(turn[i], rig->Measure(kDirections[i], options.limit, options.stop));

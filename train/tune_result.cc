@@ -42,7 +42,7 @@ double Median(std::vector<double> values) {
 }
 
 PointSummary Summarize(const PointProbes& probes) {
-  PointSummary summary{.point = probes.point};
+  PointSummary summary{.point = probes.point, .registration = probes.registration};
   if (probes.unavailable) {
     summary.reason = *probes.unavailable;
     return summary;

@@ -21,6 +21,7 @@ using aio::Probe;
 struct PointProbes {
   TunePoint point;
   std::array<std::vector<Probe>, kDirections.size()> probes;
+  std::string registration;                ///< what became of registering the buffers
   std::optional<std::string> unavailable;  ///< why the engine is not to be had
 };
 
@@ -39,6 +40,7 @@ struct PointSummary {
   TunePoint point;
   std::array<DirectionSummary, kDirections.size()> directions;
   std::vector<double> round_gbps;  ///< of each round, over the directions; empty: not measured
+  std::string registration;        ///< what became of registering the buffers
   std::string reason;              ///< why it was not measured
 
   bool measured() const { return !round_gbps.empty(); }

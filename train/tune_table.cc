@@ -1,5 +1,9 @@
 #include "train/tune_table.h"
 
+#include <fmt/ranges.h>
+
+#include <set>
+
 #include "train/status_line.h"
 
 namespace penstock::train {
@@ -51,6 +55,15 @@ std::string LeftOutText(const TunePlan& plan) {
   if (points.empty()) return {};
   return fmt::format("Left out, as more than {} would be in flight: {}.\n",
                      ToString(plan.in_flight_limit), points);
+}
+
+/// What became of registering the buffers: one line, or several where it changed on the way.
+std::string RegistrationText(std::span<const PointSummary> rows) {
+  std::set<std::string> lines;
+  for (const PointSummary& row : rows) {
+    if (row.measured()) lines.insert(row.registration);
+  }
+  return fmt::format("{}.\n", fmt::join(lines, ".\n"));
 }
 
 std::string SpreadText(const TuneReport& report) {
@@ -110,7 +123,8 @@ std::string ToText(const TuneReport& report) {
                       BlockText(Recommended(report).block_size), Recommended(report).queue_depth);
   // Only the choice is marked: the ceiling is one of the grid.
   text += TableText(report.engines, report.engines.size(), report.engine);
-  text += fmt::format("\n{}{}{}", LeftOutText(report.plan), SpreadText(report), ChoiceText(report));
+  text += fmt::format("\n{}{}{}{}", LeftOutText(report.plan), RegistrationText(report.grid),
+                      SpreadText(report), ChoiceText(report));
   text += fmt::format("Written in all: {} ({} bytes), in {}\n", ToString(report.written),
                       report.written.value, DurationText(report.elapsed.count()));
   return text;

@@ -221,6 +221,15 @@ TEST_F(ProbeTest, ProbeCountsBytesAndTimes) {
   EXPECT_EQ(file_->written(), 4_MiB);
 }
 
+TEST_F(ProbeTest, AllOfTheBuffersAreRegisteredWhateverIsInFlight) {
+  for (const int depth : {1, 4}) {
+    Result<ProbeRig> rig = ProbeRig::Create(
+        {.kind = EngineKind::kUring, .block_size = 64_KiB, .queue_depth = depth}, &*file_);
+    if (!rig.ok()) GTEST_SKIP() << rig.error().message;
+    EXPECT_THAT(rig->registration(), HasSubstr(ToString(1_MiB)));
+  }
+}
+
 TEST(Percentile, IsTheNearestRank) {
   std::vector<double> values;
   for (int i = 200; i >= 1; --i) values.push_back(i);

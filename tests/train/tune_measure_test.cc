@@ -63,6 +63,7 @@ TEST_F(TuneMeasure, RoundsMeasureEachConfigurationInEachDirection) {
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_EQ((*measured)[i].point, points[i]);
     for (const auto& probes : (*measured)[i].probes) EXPECT_EQ(probes.size(), 3U);
+    EXPECT_NE((*measured)[i].registration, "");
   }
 }
 

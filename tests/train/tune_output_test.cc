@@ -70,6 +70,14 @@ TEST(Text, HasCeilingRecommendationAndBytesWritten) {
   EXPECT_THAT(LineOf(text, "Left out"), HasSubstr("16 MiB x 128"));
 }
 
+TEST(Text, SaysOnceWhetherTheBuffersWereRegistered) {
+  TuneReport report = Report();
+  EXPECT_EQ(Count(ToText(report), "buffers are"), 1U);
+  EXPECT_THAT(ToText(report), HasSubstr("\naio buffers are registered: 64.0 MiB"));
+  report.grid[7].registration = "aio buffers are not registered: no memory";
+  EXPECT_EQ(Count(ToText(report), "buffers are"), 2U);
+}
+
 TEST(Text, WarnsWhereTheRoundsDisagree) {
   TuneReport report = Report();
   EXPECT_THAT(ToText(report), Not(HasSubstr("throttled")));
