@@ -46,15 +46,20 @@ Result<ProbeFile> ProbeFile::Open(const std::string& path, bool direct, Bytes bu
   return probe;
 }
 
-Status ProbeFile::Fill(Engine& engine, const StopRequested& stop) {
+Status ProbeFile::Fill(Engine& engine, Seconds time, const StopRequested& stop) {
   const auto depth = static_cast<int>(std::min<uint64_t>(buffers_.size() / kFillBlock, 32));
   PENSTOCK_CHECK(depth > 0, "{} bytes of buffers", buffers_.size().value);
   const Pass pass = {.block_size = kFillBlock,
                      .queue_depth = depth,
                      .direction = Direction::kWrite,
-                     .limit = {.bytes = size_, .time = Seconds::max()}};
-  PENSTOCK_TRY(Run(engine, pass, stop).status());
+                     .limit = {.bytes = size_, .time = time}};
+  PENSTOCK_ASSIGN(const ClosedLoop::Outcome outcome, Run(engine, pass, stop));
   if (stop()) return MakeError(ErrorCode::kCancelled, "interrupted");
+  if (outcome.moved < size_) {
+    return MakeError(ErrorCode::kUnavailable, "{}: the drive took {} of {} in {:.0f} s",
+                     file_.path(), ToString(outcome.moved), ToString(size_),
+                     outcome.elapsed.count());
+  }
   return engine.Sync(file_);
 }
 

@@ -31,8 +31,9 @@ class ProbeFile {
   /// with O_DIRECT. Errors: of opening it; kOutOfMemory.
   static Result<ProbeFile> Open(const std::string& path, bool direct, Bytes buffer_bytes);
 
-  /// Writes all of it and syncs. Errors: of the drive; kCancelled where `stop` said so.
-  Status Fill(Engine& engine, const StopRequested& stop);
+  /// Writes all of it and syncs. Errors: of the drive; kCancelled where `stop` said so;
+  /// kUnavailable where no further block could be started within `time`.
+  Status Fill(Engine& engine, Seconds time, const StopRequested& stop);
 
   /// How a loop goes through the file.
   struct Pass {

@@ -25,7 +25,7 @@ ProbeFile& SharedFile() {
     const char* folder = std::getenv("PENSTOCK_BENCH_PATH");  // NOLINT(concurrency-mt-unsafe)
     ProbeFile made = ProbeFile::Create(folder == nullptr ? "." : folder, kFile, kMoved).value();
     const auto engine = CreateEngine({}).value();
-    PENSTOCK_CHECK(made.Fill(*engine, [] { return false; }).ok());
+    PENSTOCK_CHECK(made.Fill(*engine, Seconds::max(), [] { return false; }).ok());
     return made;
   }();
   return file;

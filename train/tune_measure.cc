@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// One turn of one configuration: all directions.
+/// One turn of one configuration: all directions, or nothing where the deadline falls into it.
 Status Measure(PointProbes* point, aio::ProbeFile* file, const MeasureOptions& options) {
   if (point->unavailable) return {};
   Result<aio::ProbeRig> rig = aio::ProbeRig::Create(point->point.options(), file);
@@ -22,7 +22,10 @@ Status Measure(PointProbes* point, aio::ProbeFile* file, const MeasureOptions& o
   point->registration = rig->registration();
   std::array<Probe, kDirections.size()> turn;
   for (size_t i = 0; i < kDirections.size(); ++i) {
-    PENSTOCK_ASSIGN(turn[i], rig->Measure(kDirections[i], options.limit, options.stop));
+    aio::LoopLimit limit = options.limit;
+    limit.time = std::min<Seconds>(limit.time, options.deadline - Clock::now());
+    PENSTOCK_ASSIGN(turn[i], rig->Measure(kDirections[i], limit, options.stop));
+    if (Clock::now() >= options.deadline) return {};
   }
   for (size_t i = 0; i < kDirections.size(); ++i) point->probes[i].push_back(turn[i]);
   return {};
@@ -54,11 +57,12 @@ Result<std::vector<PointProbes>> MeasurePoints(const std::vector<TunePoint>& poi
   const Clock::time_point start = Clock::now();
   const size_t turns = points.size() * static_cast<size_t>(options.rounds);
   const size_t every = options.terminal ? 1 : std::max<size_t>(turns / 10, 1);
+  if (start >= options.deadline) return measured;
   size_t done = 0;
   for (int round = 0; round < options.rounds; ++round) {
     for (const size_t index : RoundOrder(points.size(), round)) {
-      if (Clock::now() >= options.deadline) return measured;
       PENSTOCK_TRY(Measure(&measured[index], file, options));
+      if (Clock::now() >= options.deadline) return measured;
       if (++done % every != 0) continue;
       progress->Show(ProgressText(options, measured[index], done, turns, Clock::now() - start));
     }

@@ -17,7 +17,8 @@ namespace penstock::train {
 struct MeasureOptions {
   int rounds = 1;
   aio::LoopLimit limit;
-  std::chrono::steady_clock::time_point deadline;  ///< no turn begins later
+  /// No probe begins later, and none goes on: a turn that it falls into does not count.
+  std::chrono::steady_clock::time_point deadline;
   aio::StopRequested stop;
   const char* what = "";  ///< "grid": for the progress line
   bool terminal = false;  ///< progress after each turn; else after each tenth of them

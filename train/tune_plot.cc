@@ -89,9 +89,9 @@ void Plot::DrawTitles() {
                    report_.date, ToString(report_.plan.grid.front().engine),
                    ToString(scale.file_size)));
   Text(kMargin, 72, {.size = 13, .color = kMuted},
-       fmt::format("Each number is GB/s (10^9 bytes a second), the median of {} rounds. Darker is "
+       fmt::format("Each number is GB/s (10^9 bytes a second), the median of {}. Darker is "
                    "faster; all three maps have the same colours.",
-                   scale.rounds));
+                   RoundsText(report_)));
 }
 
 void Plot::DrawAxes(size_t map) {

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 
 #include "train/status_line.h"
@@ -97,6 +98,20 @@ const TunePoint& Recommended(const TuneReport& report) {
   return report.engines[report.engine].point;
 }
 
+std::string RoundsText(const TuneReport& report) {
+  const auto planned = static_cast<size_t>(report.plan.scale.rounds);
+  size_t least = planned;
+  size_t most = 0;
+  for (const PointSummary& row : report.grid) {
+    if (!row.measured()) continue;
+    least = std::min(least, row.round_gbps.size());
+    most = std::max(most, row.round_gbps.size());
+  }
+  if (least == planned) return fmt::format("{} rounds", planned);
+  if (least == most) return fmt::format("{} of {} rounds", least, planned);
+  return fmt::format("{} to {} of {} rounds", least, most, planned);
+}
+
 std::string TableText(std::span<const PointSummary> rows, size_t ceiling, size_t chosen) {
   std::string text = fmt::format(kRowFormat, "", "engine", "block", "depth", "threads", "read GB/s",
                                  "write GB/s", "both GB/s", "read ms", "write ms", "both ms",
@@ -110,14 +125,13 @@ std::string TableText(std::span<const PointSummary> rows, size_t ceiling, size_t
 }
 
 std::string ToText(const TuneReport& report) {
-  const TuneScale& scale = report.plan.scale;
   std::string text = fmt::format(
-      "{}, {}, a file of {}, {} rounds\n"
+      "{}, {}, a file of {}, {}\n"
       "GB/s (10^9): median (least-most of the rounds); both: reads and writes together. ms: "
       "latency "
       "of a block, median/p99.\n"
       "s/GB: CPU seconds of the program per GB. > recommended, ^ ceiling.\n\n",
-      report.folder, report.date, ToString(scale.file_size), scale.rounds);
+      report.folder, report.date, ToString(report.plan.scale.file_size), RoundsText(report));
   text += TableText(report.grid, report.choice.ceiling, report.choice.recommended);
   text += fmt::format("\nEngines and threads at {} x {}, measured together:\n",
                       BlockText(Recommended(report).block_size), Recommended(report).queue_depth);

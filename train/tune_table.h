@@ -27,6 +27,9 @@ struct TuneReport {
 /// The configuration that a report recommends.
 const TunePoint& Recommended(const TuneReport& report);
 
+/// "5 rounds", or "2 to 3 of 5 rounds" where the time was over before.
+std::string RoundsText(const TuneReport& report);
+
 /// Both tables, the ceiling, the recommendation, what was written. Ends with a line break.
 std::string ToText(const TuneReport& report);
 

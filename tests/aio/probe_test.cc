@@ -114,7 +114,7 @@ TEST_F(ProbeTest, FileHasNoNameAndAllOfItIsReserved) {
 
 TEST_F(ProbeTest, FillWritesEveryByteWithWhatCannotBeCompressed) {
   const auto engine = CreateEngine(Threads()).value();
-  ASSERT_TRUE(file_->Fill(*engine, kNever).ok());
+  ASSERT_TRUE(file_->Fill(*engine, Seconds::max(), kNever).ok());
   EXPECT_EQ(file_->written(), 4_MiB);
   std::vector<unsigned char> bytes(4 << 20);
   const int fd = file_->file().fd();
@@ -138,9 +138,17 @@ TEST_F(ProbeTest, FillWritesEveryByteWithWhatCannotBeCompressed) {
 
 TEST_F(ProbeTest, FillThatIsInterruptedIsCancelled) {
   const auto engine = CreateEngine(Threads()).value();
-  const Status status = file_->Fill(*engine, [] { return true; });
+  const Status status = file_->Fill(*engine, Seconds::max(), [] { return true; });
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kCancelled);
+}
+
+TEST_F(ProbeTest, FillOnADriveThatIsTooSlowEndsWithTheTimeAndSaysHowFarItCame) {
+  const auto engine = CreateEngine(Threads()).value();
+  const Status status = file_->Fill(*engine, Seconds(0), kNever);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(status.error().message, HasSubstr("took " + ToString(1_MiB)));
 }
 
 TEST_F(ProbeTest, LoopKeepsExactlyTheDepthInFlight) {

@@ -76,6 +76,16 @@ TEST_F(TuneMeasure, NothingBeginsAfterTheDeadline) {
   EXPECT_TRUE((*measured)[0].probes[0].empty());
 }
 
+TEST_F(TuneMeasure, AProbeEndsAtTheDeadlineAndItsTurnDoesNotCount) {
+  MeasureOptions options = Options(3);
+  options.limit = {.bytes = 1024_GiB, .time = std::chrono::hours(24)};
+  options.deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+  const auto measured =
+      MeasurePoints({MakePoint(aio::EngineKind::kThreads, 64_KiB, 1)}, &*file_, options, &quiet_);
+  ASSERT_TRUE(measured.ok()) << measured.error().message;
+  for (const auto& probes : (*measured)[0].probes) EXPECT_TRUE(probes.empty());
+}
+
 TEST_F(TuneMeasure, AnInterruptEndsTheRounds) {
   std::atomic<int> calls = 0;
   MeasureOptions options = Options(1000000);

@@ -70,6 +70,15 @@ TEST(Text, HasCeilingRecommendationAndBytesWritten) {
   EXPECT_THAT(LineOf(text, "Left out"), HasSubstr("16 MiB x 128"));
 }
 
+TEST(Text, SaysHowManyRoundsThereWere) {
+  TuneReport report = Report();
+  for (PointSummary& row : report.grid) row.round_gbps.resize(5, 1);
+  EXPECT_THAT(ToText(report), HasSubstr(", 5 rounds\n"));
+  report.grid[3].round_gbps.resize(4);
+  EXPECT_THAT(ToText(report), HasSubstr(", 4 to 5 of 5 rounds\n"));
+  EXPECT_THAT(PlotSvg(report), HasSubstr("the median of 4 to 5 of 5 rounds"));
+}
+
 TEST(Text, SaysOnceWhetherTheBuffersWereRegistered) {
   TuneReport report = Report();
   EXPECT_EQ(Count(ToText(report), "buffers are"), 1U);
