@@ -40,6 +40,20 @@ Status CheckOutput(const char* option, const std::string& path) {
   return {};
 }
 
+/// Before either exists, however they are spelled.
+Status CheckOutputs(const TuneCommand& command) {
+  PENSTOCK_TRY(CheckOutput("--out", command.out));
+  PENSTOCK_TRY(CheckOutput("--plot", command.plot));
+  if (command.out.empty() || command.plot.empty()) return {};
+  const auto spelled_out = [](const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path), ignored);
+  };
+  if (spelled_out(command.out) != spelled_out(command.plot)) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--out {} and --plot {} are the same file; name two", command.out, command.plot);
+}
+
 Status CheckDrive(const std::string& folder) {
   std::error_code ignored;
   if (std::filesystem::is_directory(folder, ignored)) return {};
@@ -166,8 +180,7 @@ Result<TuneReport> Tuning::Run(const std::string& folder) {
 
 Result<TuneReport> RunTune(const TuneCommand& command) {
   PENSTOCK_TRY(CheckDrive(command.nvme_path));
-  PENSTOCK_TRY(CheckOutput("--out", command.out));
-  PENSTOCK_TRY(CheckOutput("--plot", command.plot));
+  PENSTOCK_TRY(CheckOutputs(command));
   PENSTOCK_ASSIGN(EngineChoice engines, FindEngines());
   PENSTOCK_ASSIGN(TunePlan plan, MakePlan(command.quick ? QuickScale() : FullScale(), command.size,
                                           engines.available.front()));
@@ -195,10 +208,10 @@ std::string OutputText(const TuneCommand& command, const TuneReport& report) {
 
 Status WriteTuneFiles(const TuneCommand& command, const TuneReport& report) {
   if (!command.out.empty()) {
-    PENSTOCK_TRY(WriteTextFile(command.out, ConfigFragment(Recommended(report))));
+    PENSTOCK_TRY(WriteTextFile(command.out, ConfigFragment(Recommended(report)), IfExists::kFail));
   }
   if (command.plot.empty()) return {};
-  return WriteTextFile(command.plot, PlotSvg(report));
+  return WriteTextFile(command.plot, PlotSvg(report), IfExists::kFail);
 }
 
 }  // namespace penstock::train
