@@ -19,9 +19,13 @@ constexpr Bytes kFillBlock = 1_MiB;
 Result<File> CreateUnnamed(const std::string& folder) {
   const std::filesystem::path path =
       std::filesystem::path(folder) / fmt::format("penstock-tune-{}.tmp", ::getpid());
+  // A file of this name is what a process with our number left that was killed before it had
+  // unlinked it.
+  ::unlink(path.c_str());
   PENSTOCK_ASSIGN(File file, File::Open(path, {.create = true, .writable = true}));
-  if (::unlink(path.c_str()) != 0)
+  if (::unlink(path.c_str()) != 0) {
     return ErrnoError(errno, fmt::format("removing {}", path.string()));
+  }
   return file;
 }
 

@@ -1,6 +1,7 @@
 // Measuring a drive: the file, the loop, one probe; on small files.
 #include "aio/probe.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -110,6 +112,14 @@ ProbeFile::Pass PassOf(Direction direction, int depth, Bytes bytes) {
 TEST_F(ProbeTest, FileHasNoNameAndAllOfItIsReserved) {
   EXPECT_TRUE(fs::is_empty(folder_));
   EXPECT_EQ(*file_->file().Size(), 4_MiB);
+}
+
+TEST_F(ProbeTest, WhatAKilledProcessOfOurNumberLeftIsNoObstacle) {
+  std::ofstream(folder_ / fmt::format("penstock-tune-{}.tmp", ::getpid())).close();
+  ASSERT_FALSE(fs::is_empty(folder_));
+  const Result<ProbeFile> file = ProbeFile::Create(folder_, 1_MiB, 1_MiB);
+  EXPECT_TRUE(file.ok()) << file.error().message;
+  EXPECT_TRUE(fs::is_empty(folder_));
 }
 
 TEST_F(ProbeTest, FillWritesEveryByteWithWhatCannotBeCompressed) {
