@@ -31,20 +31,25 @@ Status Measure(PointProbes* point, aio::ProbeFile* file, const MeasureOptions& o
   return {};
 }
 
-/// "grid 12/186  io_uring, 1 MiB x 32: read 2.31, write 2.20, both 2.25 GB/s  remaining 1:05".
+/// "2.31/2.20/2.25 GB/s": read, write, both.
+std::string SpeedsText(const PointProbes& last) {
+  if (last.unavailable) return "not to be had";
+  const auto& [read, write, both] = last.probes;
+  return fmt::format("{:.2f}/{:.2f}/{:.2f} GB/s", read.back().gbps, write.back().gbps,
+                     both.back().gbps);
+}
+
+/// "[##------] grid 72/285  1:05 left  io_uring 1 MiB x 32: 2.31/2.20/2.25 GB/s", without the bar
+/// where lines are not rewritten. It fits into 80 columns.
 std::string ProgressText(const MeasureOptions& options, const PointProbes& last, size_t done,
                          size_t turns, Seconds elapsed) {
-  std::string speeds;
-  for (size_t i = 0; !last.unavailable && i < kDirections.size(); ++i) {
-    speeds += fmt::format("{} {} {:.2f}", i == 0 ? ":" : ",", ToString(kDirections[i]),
-                          last.probes[i].back().gbps);
-  }
-  const double a_turn = elapsed.count() / static_cast<double>(done);
+  const double share = static_cast<double>(done) / static_cast<double>(turns);
   const double limit = Seconds(options.deadline - Clock::now()).count();
-  const double remaining = std::min(a_turn * static_cast<double>(turns - done), limit);
-  return fmt::format("{} {}/{}  {}, {} x {}{} GB/s  remaining {}", options.what, done, turns,
-                     ToString(last.point.engine), BlockText(last.point.block_size),
-                     last.point.queue_depth, speeds, DurationText(remaining));
+  const double left = std::min(elapsed.count() * (1 / share - 1), limit);
+  return fmt::format("{}{} {}/{}  {} left  {} {} x {}: {}",
+                     options.terminal ? ProgressBar(share) + " " : "", options.what, done, turns,
+                     DurationText(left), ToString(last.point.engine),
+                     BlockText(last.point.block_size), last.point.queue_depth, SpeedsText(last));
 }
 
 }  // namespace

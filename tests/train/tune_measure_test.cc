@@ -1,7 +1,7 @@
 // The rounds of a tuning, on small files.
 #include "train/tune_measure.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <atomic>
 #include <chrono>
@@ -16,6 +16,7 @@
 namespace penstock::train {
 namespace {
 
+using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 const aio::StopRequested kNever = [] { return false; };
@@ -65,6 +66,20 @@ TEST_F(TuneMeasure, RoundsMeasureEachConfigurationInEachDirection) {
     for (const auto& probes : (*measured)[i].probes) EXPECT_EQ(probes.size(), 3U);
     EXPECT_NE((*measured)[i].registration, "");
   }
+}
+
+TEST_F(TuneMeasure, ATerminalShowsABarThatIsFullAtTheEnd) {
+  MeasureOptions options = Options(4);
+  options.terminal = true;
+  StatusLine line(out_.get(), true);
+  ASSERT_TRUE(
+      MeasurePoints({MakePoint(aio::EngineKind::kThreads, 64_KiB, 1)}, &*file_, options, &line)
+          .ok());
+  std::rewind(out_.get());
+  std::string text(1000, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), out_.get()));
+  EXPECT_THAT(text, HasSubstr("[##------] grid 1/4  "));
+  EXPECT_THAT(text, HasSubstr("[########] grid 4/4  0:00 left  threads 64 KiB x 1: "));
 }
 
 TEST_F(TuneMeasure, NothingBeginsAfterTheDeadline) {
