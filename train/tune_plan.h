@@ -44,13 +44,15 @@ struct TuneScale {
   int rounds = 1;  ///< odd, so that the median is one of the measurements
   aio::LoopLimit probe;
   /// Counted from the start of the command: no probe of the grid, and none of the comparison of
-  /// engines, begins later. On a drive that is too slow for all rounds, the last ones are left out.
+  /// engines, starts a block later. On a drive that is too slow for all rounds, the last ones are
+  /// left out; one that is too slow for writing the file until grid_end is refused.
   Seconds grid_end{};
   Seconds engines_end{};
 };
 
 /// 64 KiB to 16 MiB by 1 to 128, all powers of two, in less than 5 minutes. The file is several
-/// times the DRAM that drives have (1 GiB a TB at most), so that a read is not served from it.
+/// times the DRAM that a drive of 1 TB has (1 GiB at most), so that a read is not served from it;
+/// for larger drives a larger one has to be asked for.
 TuneScale FullScale();
 /// Every fourth of these, in less than 30 seconds.
 TuneScale QuickScale();
