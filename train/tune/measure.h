@@ -9,8 +9,8 @@
 #include "aio/probe_file.h"
 #include "base/result.h"
 #include "train/status_line.h"
-#include "train/tune_plan.h"
-#include "train/tune_result.h"
+#include "train/tune/plan.h"
+#include "train/tune/result.h"
 
 namespace penstock::train {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "aio/probe.h"
-#include "train/tune_plan.h"
+#include "train/tune/plan.h"
 
 namespace penstock::train {
 

@@ -1,9 +1,9 @@
-#include "train/tune_plot.h"
+#include "train/tune/plot.h"
 
 #include <algorithm>
 #include <array>
 
-#include "train/tune_svg.h"
+#include "train/tune/svg.h"
 
 namespace penstock::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/tune_result.h"
+#include "train/tune/result.h"
 
 #include <algorithm>
 

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "train/tune_table.h"
+#include "train/tune/table.h"
 
 namespace penstock::train {
 

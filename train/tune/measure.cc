@@ -1,4 +1,4 @@
-#include "train/tune_measure.h"
+#include "train/tune/measure.h"
 
 #include <algorithm>
 #include <utility>

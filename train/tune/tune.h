@@ -8,7 +8,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
-#include "train/tune_table.h"
+#include "train/tune/table.h"
 
 namespace penstock::train {
 

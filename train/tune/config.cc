@@ -1,4 +1,4 @@
-#include "train/tune_config.h"
+#include "train/tune/config.h"
 
 #include <nlohmann/json.hpp>
 

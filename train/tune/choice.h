@@ -21,7 +21,7 @@
 #include <optional>
 #include <span>
 
-#include "train/tune_result.h"
+#include "train/tune/result.h"
 
 namespace penstock::train {
 

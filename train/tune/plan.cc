@@ -1,4 +1,4 @@
-#include "train/tune_plan.h"
+#include "train/tune/plan.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,10 +1,10 @@
-#include "train/tune_choice.h"
+#include "train/tune/choice.h"
 
 #include <gmock/gmock.h>
 
 #include <vector>
 
-#include "tests/train/tune_support.h"
+#include "tests/train/tune/support.h"
 
 namespace penstock::train {
 namespace {

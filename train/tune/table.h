@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
-#include "train/tune_choice.h"
-#include "train/tune_result.h"
+#include "train/tune/choice.h"
+#include "train/tune/result.h"
 
 namespace penstock::train {
 

@@ -1,5 +1,5 @@
 // The rounds of a tuning, on small files.
-#include "train/tune_measure.h"
+#include "train/tune/measure.h"
 
 #include <gmock/gmock.h>
 

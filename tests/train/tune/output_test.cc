@@ -8,10 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "tests/train/tune_support.h"
-#include "train/tune_config.h"
-#include "train/tune_plot.h"
-#include "train/tune_svg.h"
+#include "tests/train/tune/support.h"
+#include "train/tune/config.h"
+#include "train/tune/plot.h"
+#include "train/tune/svg.h"
 #include "zero/config.h"
 
 namespace penstock::train {

@@ -1,4 +1,4 @@
-#include "train/tune_choice.h"
+#include "train/tune/choice.h"
 
 #include <algorithm>
 #include <tuple>

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "train/tune_table.h"
+#include "train/tune/table.h"
 
 namespace penstock::train {
 

@@ -1,4 +1,4 @@
-#include "train/tune_plan.h"
+#include "train/tune/plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

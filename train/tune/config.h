@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "train/tune_plan.h"
+#include "train/tune/plan.h"
 
 namespace penstock::train {
 

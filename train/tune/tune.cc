@@ -1,4 +1,4 @@
-#include "train/tune.h"
+#include "train/tune/tune.h"
 
 #include <fmt/chrono.h>
 #include <unistd.h>
@@ -14,9 +14,9 @@
 #include "train/interrupt.h"
 #include "train/log.h"
 #include "train/status_line.h"
-#include "train/tune_config.h"
-#include "train/tune_measure.h"
-#include "train/tune_plot.h"
+#include "train/tune/config.h"
+#include "train/tune/measure.h"
+#include "train/tune/plot.h"
 
 namespace penstock::train {
 namespace {

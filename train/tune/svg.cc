@@ -1,4 +1,4 @@
-#include "train/tune_svg.h"
+#include "train/tune/svg.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "train/tune_table.h"
+#include "train/tune/table.h"
 
 #include <fmt/ranges.h>
 
