@@ -46,9 +46,10 @@ TEST(CommandLine, TrainHasTheContractsDefaults) {
 }
 
 TEST(CommandLine, TrainTakesEveryOption) {
-  const TrainOptions options = ParsedTrain(
-      {"--steps", "0", "--seed", "7", "--device", "cpu", "--device-memory", "64MiB",
-       "--host-memory", "4096", "--sequence-length", "33", "--data-order", "sequential", "--resume"});
+  const TrainOptions options =
+      ParsedTrain({"--steps", "0", "--seed", "7", "--device", "cpu", "--device-memory", "64MiB",
+                   "--host-memory", "4096", "--sequence-length", "33", "--data-order", "sequential",
+                   "--resume"});
   EXPECT_TRUE(options.resume);
   EXPECT_EQ(options.steps, 0U);
   EXPECT_EQ(options.seed, 7U);
