@@ -2,8 +2,8 @@
 //
 //   aio_run --file F --operation read|write --size BYTES --engine io_uring|libaio|threads
 //           --block-size BYTES --queue-depth N --thread-count N --direct 0|1
-// Moves BYTES through the file from its start on, keeping N blocks in flight in registered memory
-// where the engine has it. Prints {"gbps", "cpu_s_per_gb"} as JSON.
+// Moves BYTES through the file from its start on, keeping N blocks in flight, with io_uring in
+// registered memory, or not at all. Prints {"gbps", "cpu_s_per_gb", "registration"} as JSON.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -12,10 +12,9 @@
 #include <map>
 #include <string>
 
-#include "train/log.h"
-#include "train/tune_probe.h"
+#include "aio/probe.h"
 
-namespace penstock::train {
+namespace penstock::aio {
 namespace {
 
 struct Arguments {
@@ -29,20 +28,31 @@ struct Arguments {
   bool direct = true;
 };
 
-Result<Probe> Run(const Arguments& arguments) {
-  const std::map<std::string, aio::EngineKind> kinds = {{"io_uring", aio::EngineKind::kUring},
-                                                        {"libaio", aio::EngineKind::kLibaio},
-                                                        {"threads", aio::EngineKind::kThreads}};
-  const TunePoint point = {.engine = kinds.at(arguments.engine),
-                           .block_size = Bytes{arguments.block_size},
-                           .queue_depth = arguments.queue_depth,
-                           .thread_count = arguments.thread_count};
-  PENSTOCK_ASSIGN(TuneFile file,
-                  TuneFile::Open(arguments.file, arguments.direct, point.in_flight()));
-  PENSTOCK_ASSIGN(ProbeRig rig, ProbeRig::Create(point, &file));
-  return rig.Measure(arguments.operation == "read" ? Direction::kRead : Direction::kWrite,
-                     {.bytes = Bytes{arguments.size}, .time = Seconds::max()},
-                     [] { return false; });
+struct Outcome {
+  Probe probe;
+  std::string registration;
+};
+
+Result<Outcome> Run(const Arguments& arguments) {
+  const std::map<std::string, EngineKind> kinds = {{"io_uring", EngineKind::kUring},
+                                                   {"libaio", EngineKind::kLibaio},
+                                                   {"threads", EngineKind::kThreads}};
+  const EngineOptions options = {.kind = kinds.at(arguments.engine),
+                                 .block_size = Bytes{arguments.block_size},
+                                 .queue_depth = arguments.queue_depth,
+                                 .thread_count = arguments.thread_count,
+                                 .registered_buffers = arguments.engine == "io_uring"
+                                                           ? Registration::kOn
+                                                           : Registration::kOff};
+  PENSTOCK_ASSIGN(ProbeFile file,
+                  ProbeFile::Open(arguments.file, arguments.direct,
+                                  options.block_size * static_cast<uint64_t>(options.queue_depth)));
+  PENSTOCK_ASSIGN(ProbeRig rig, ProbeRig::Create(options, &file));
+  PENSTOCK_ASSIGN(
+      const Probe probe,
+      rig.Measure(arguments.operation == "read" ? Direction::kRead : Direction::kWrite,
+                  {.bytes = Bytes{arguments.size}, .time = Seconds::max()}, [] { return false; }));
+  return Outcome{.probe = probe, .registration = rig.registration()};
 }
 
 int Main(int argc, char** argv) {
@@ -61,21 +71,23 @@ int Main(int argc, char** argv) {
   app.add_option("--thread-count", arguments.thread_count);
   app.add_option("--direct", arguments.direct);
   CLI11_PARSE(app, argc, argv);
-  const Result<Probe> probe = Run(arguments);
-  if (!probe.ok()) {
-    fmt::print(stderr, "aio_run: error: {}\n", probe.error().message);
-    return ExitCode(probe.error().code);
+  const Result<Outcome> outcome = Run(arguments);
+  if (!outcome.ok()) {
+    fmt::print(stderr, "aio_run: error: {}\n", outcome.error().message);
+    return 3;
   }
-  fmt::print("{{\"gbps\": {}, \"cpu_s_per_gb\": {}}}\n", probe->gbps, probe->cpu_s_per_gb);
+  // The line has neither quotes nor backslashes.
+  fmt::print("{{\"gbps\": {}, \"cpu_s_per_gb\": {}, \"registration\": \"{}\"}}\n",
+             outcome->probe.gbps, outcome->probe.cpu_s_per_gb, outcome->registration);
   return 0;
 }
 
 }  // namespace
-}  // namespace penstock::train
+}  // namespace penstock::aio
 
 int main(int argc, char** argv) {
   try {
-    return penstock::train::Main(argc, argv);
+    return penstock::aio::Main(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "aio_run: error: %s\n", error.what());
     return 3;

@@ -15,8 +15,8 @@ blocks more in its queue. Needs fio; otherwise the standard library only.
 
 Both do the same: registered file and buffers with io_uring, buffers in huge pages (which alone can
 double the speed of large blocks: fewer segments a request), data that stays as it is between writes.
-Huge pages of fio's must be reserved first (sysctl vm.nr_hugepages=...); --fio-pages small shows fio
-as it comes.
+Huge pages of fio's must be reserved first; where too few are free it says how many are needed.
+--fio-pages small shows fio as it comes.
 
 CPU seconds leave out starting and filling buffers. Ours are the process's CPU clock around the loop,
 the kernel's workers among them. With O_DIRECT fio's are its own figures. Those count its jobs alone,
@@ -90,6 +90,38 @@ def spread(values):
     return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
+def huge_pages_needed(case):
+    """Pages that fio takes for its buffers: of each job, rounded up."""
+    engine, block, depth = case
+    jobs, in_flight = (depth, block) if engine == "threads" else (1, block * depth)
+    return jobs * -(-in_flight // huge_page_bytes())
+
+
+def meminfo(key):
+    with open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            if line.startswith(key + ":"):
+                return int(line.split()[1])
+    return 0
+
+
+def huge_page_bytes():
+    return meminfo("Hugepagesize") * 1024 or 2 * 2**20
+
+
+def check_huge_pages(cases):
+    """fio alone says no more than that it could not initialise."""
+    needed, free = max(map(huge_pages_needed, cases)), meminfo("HugePages_Free")
+    if free < needed:
+        raise SystemExit(f"fio_ratio: fio needs {needed} huge pages and {free} are free; reserve them "
+                         f"(sysctl vm.nr_hugepages={needed}) or use --fio-pages small")
+
+
+def parse_case(text):
+    engine, block, depth = text.split(",")
+    return engine, parse_size(block), int(depth)
+
+
 def compare(case, operation, file, arguments):
     _, block, depth = case
     size, least = arguments.size, 2 * block * depth
@@ -121,7 +153,8 @@ def compare(case, operation, file, arguments):
         return (f"{statistics.median(values['ours']):.4f} against {statistics.median(values['fio']):.4f}, "
                 f"ratio {spread(ratios)}")
 
-    print(f"{case[0]} {operation} {block >> 10} KiB x {depth}: GB/s {both(speeds)}; "
+    queue = f" (ours with a queue of {2 * depth})" if case[0] == "threads" else ""
+    print(f"{case[0]} {operation} {block >> 10} KiB x {depth}{queue}: GB/s {both(speeds)}; "
           f"CPU s/GB {both(costs)}", flush=True)
 
 
@@ -135,7 +168,10 @@ def main():
     parser.add_argument("--buffered", action="store_true")
     parser.add_argument("--fio-pages", choices=["huge", "small"], default="huge")
     arguments = parser.parse_args()
-    cases = arguments.case or ["io_uring,1MiB,32", "libaio,1MiB,32", "threads,1MiB,4"]
+    cases = [parse_case(text) for text in
+             arguments.case or ["io_uring,1MiB,32", "libaio,1MiB,32", "threads,1MiB,4"]]
+    if arguments.fio_pages == "huge":
+        check_huge_pages(cases)
     file = os.path.join(arguments.folder, f"fio_ratio.{os.getpid()}")
     try:
         # Written once, so that neither side meets unwritten extents.
@@ -148,10 +184,9 @@ def main():
               f"{'buffered' if arguments.buffered else 'O_DIRECT'}, fio in {arguments.fio_pages} pages; "
               "ratios are ours over fio's: "
               "median (least to most)")
-        for text in cases:
-            engine, block, depth = text.split(",")
+        for case in cases:
             for operation in ("read", "write"):
-                compare((engine, parse_size(block), int(depth)), operation, file, arguments)
+                compare(case, operation, file, arguments)
     finally:
         if os.path.exists(file):
             os.unlink(file)

@@ -1,4 +1,8 @@
 // How fast a drive is: a short timed write and read of a file that is about to hold states.
+//
+// It is the speed of a burst: what is read was written a moment before, as nothing else is there to
+// be read, and may come from the drive's own memory. It serves to compare drives, and `penstock
+// tune` to know one.
 #pragma once
 
 #include <functional>
@@ -17,9 +21,9 @@ using SpeedProbe =
 /// The most that MeasureSpeed writes, and then reads.
 inline constexpr Bytes kProbeBytes = 64_MiB;
 
-/// The harmonic mean of writing and reading, as a step reads about what it writes. Each direction
-/// ends after `size` bytes or 0.3 seconds and what was in flight then; takes 16 MiB of memory while
-/// it runs. Errors: of the drive.
+/// The harmonic mean of writing and reading, as a step reads about what it writes, the oldest
+/// first. Each direction ends after `size` bytes or 0.3 seconds and what was in flight then; takes
+/// 16 MiB of memory while it runs. Errors: of the drive.
 Result<double> MeasureSpeed(aio::Engine& engine, const aio::File& file, Bytes size);
 
 }  // namespace penstock::offload

@@ -42,9 +42,15 @@ Placement PlaceNear(const Topology& topology, const std::vector<PathDevices>& pa
   }
   std::set<int> memory;
   std::string near;
+  std::string out_of_reach;
   for (size_t i = 0; i < paths.size(); ++i) {
     const Nearest nearest = NearestOf(topology, paths[i]);
     if (nearest.nodes.empty()) continue;
+    if (nearest.cpus.empty()) {
+      out_of_reach += fmt::format("; {} is not placed, as this process may use no CPU of {}",
+                                  paths[i].path, Nodes(nearest.nodes));
+      continue;
+    }
     placement.cpus[i].assign(nearest.cpus.begin(), nearest.cpus.end());
     memory.insert(nearest.nodes.begin(), nearest.nodes.end());
     near += fmt::format("I/O threads of {} run on {}, ", paths[i].path, Nodes(nearest.nodes));
@@ -52,10 +58,11 @@ Placement PlaceNear(const Topology& topology, const std::vector<PathDevices>& pa
   placement.memory_nodes.assign(memory.begin(), memory.end());
   placement.notice = fmt::format("{} NUMA nodes: ", topology.nodes.size());
   if (memory.empty()) {
-    placement.notice += "no drive hangs on one of them, nothing is placed";
+    placement.notice += "no drive hangs on one of them within reach, nothing is placed";
   } else {
     placement.notice += fmt::format("{}host memory lies on {}", near, Nodes(memory));
   }
+  placement.notice += out_of_reach;
   return placement;
 }
 

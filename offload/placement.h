@@ -22,8 +22,8 @@ struct Placement {
 };
 
 /// On a machine with several nodes, I/O threads run on the CPUs of the nodes that their drive hangs
-/// on, and memory lies on the nodes of all drives. A drive that hangs on all nodes, or is not
-/// known, asks for nothing.
+/// on, and memory lies on the nodes of all drives. A drive that hangs on all nodes, is not known,
+/// or hangs on nodes whose CPUs this process may not use, asks for nothing.
 Placement PlaceNear(const Topology& topology, const std::vector<PathDevices>& paths);
 
 }  // namespace penstock::offload

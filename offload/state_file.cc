@@ -145,6 +145,10 @@ aio::Ticket StateFile::Submit(PartRequest request) {
                       .on_complete = std::move(request.on_complete)});
 }
 
+void StateFile::Cancel() {
+  for (const auto& path : paths_) path->Cancel();
+}
+
 std::string StateFile::Where(Part part, TileId tile, int slot) const {
   const StatePath& path = PathOf(tile);
   return fmt::format("{} at offset {}", path.file_path(),

@@ -4,9 +4,9 @@
 // concern. Owns the table of places: for each tile the slot that the newest durable commit names.
 // Format and order of writes: docs/state_format.md.
 //
-// Threads: const functions and Submit from any thread; the others from one thread while no write is
-// in flight (offload::TileStore drains first). After a failed commit every call returns that
-// failure.
+// Threads: const functions, Submit and Cancel from any thread; the others from one thread while no
+// write is in flight (offload::TileStore drains first). After a failed commit every call returns
+// that failure.
 #pragma once
 
 #include <functional>
@@ -76,6 +76,9 @@ class StateFile {
   std::vector<PathShare> Shares() const;
 
   aio::Ticket Submit(PartRequest request);
+  /// Fails what was submitted and no drive has yet with kCancelled. From any thread but an
+  /// engine's.
+  void Cancel();
   /// "PATH at offset N", for messages.
   std::string Where(Part part, TileId tile, int slot) const;
 

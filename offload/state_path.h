@@ -3,7 +3,7 @@
 // Owns the open, locked, preallocated file; removes one that it created at its end, unless Keep was
 // called. Which bytes belong where is up to offload::StateFile.
 //
-// Threads: Submit and geometry from any thread, the others from one thread at a time.
+// Threads: Submit, Cancel and geometry from any thread, the others from one thread at a time.
 #pragma once
 
 #include <memory>
@@ -56,6 +56,7 @@ class StatePath {
     request.file = &file_;
     return engine_.Submit(std::move(request));
   }
+  void Cancel() { engine_.Cancel(); }
   /// Writes bytes, padded with zeros to the alignment, and waits.
   Status Write(FileOffset offset, std::span<const std::byte> bytes);
   Status Sync() { return engine_.Sync(file_); }

@@ -34,8 +34,14 @@ TileStore::TileStore(const Layout& layout, const Schedule& schedule,
 }
 
 TileStore::~TileStore() {
+  {
+    MutexLock lock(mutex_);
+    FailLocked(Error{ErrorCode::kCancelled, "the run ended"});
+  }
+  // Without the mutex, which completions take. A commit waits for the writes it names before it
+  // returns, so what is left to be written belongs to none.
+  file_.Cancel();
   MutexLock lock(mutex_);
-  FailLocked(Error{ErrorCode::kCancelled, "the run ended"});
   while (requests_ > 0) changed_.Wait(mutex_);
 }
 

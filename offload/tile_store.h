@@ -63,7 +63,8 @@ class TileStore {
   /// `schedule` and `file` outlive the store.
   TileStore(const Layout& layout, const Schedule& schedule, const TileStoreOptions& options,
             Slab& slab, StateFile& file);
-  /// Waits for I/O in flight. No weight may be pinned and no update taken.
+  /// Cancels what the drives do not have yet, write-backs that no commit names among it, and waits
+  /// for the rest. No weight may be pinned and no update taken.
   ~TileStore();
 
   /// Called, with the store's mutex held, when TryTakeUpdate may have become able to give a tile.

@@ -10,7 +10,7 @@
 #include "base/dtype.h"
 #include "base/result.h"
 #include "train/trainer.h"
-#include "train/tune.h"
+#include "train/tune/tune.h"
 
 namespace penstock::train {
 

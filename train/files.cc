@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 
 #include "base/folder.h"
@@ -77,13 +78,15 @@ Result<std::string> ReadTextFile(const std::string& path, Bytes limit) {
   }
 }
 
-Result<std::unique_ptr<OutputFile>> OutputFile::Create(const std::string& path, Bytes size) {
+Result<std::unique_ptr<OutputFile>> OutputFile::Create(const std::string& path, Bytes size,
+                                                       IfExists if_exists) {
   std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
   // A file of this name is what a killed process with our number left behind.
   ::unlink(temporary.c_str());
   UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode));
   if (!fd.valid()) return ErrnoError(errno, fmt::format("cannot create {}", temporary));
-  std::unique_ptr<OutputFile> file(new OutputFile(path, std::move(temporary), std::move(fd), size));
+  std::unique_ptr<OutputFile> file(
+      new OutputFile(path, std::move(temporary), std::move(fd), size, if_exists));
   PENSTOCK_TRY(file->Reserve());
   return file;
 }
@@ -126,23 +129,38 @@ Status OutputFile::Append(std::span<const std::byte> bytes) {
   return {};
 }
 
+Status OutputFile::GiveName() {
+  const bool keep = if_exists_ == IfExists::kFail;
+  int result = ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(),
+                           keep ? RENAME_NOREPLACE : 0);
+  if (result != 0 && keep && errno == EINVAL) {
+    // The file system has no such rename; a link never replaces either.
+    result = ::link(temporary_.c_str(), path_.c_str());
+    if (result == 0) ::unlink(temporary_.c_str());
+  }
+  if (result == 0) return {};
+  if (keep && errno == EEXIST) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} was made by somebody else meanwhile, and is not replaced", path_);
+  }
+  return ErrnoError(errno, fmt::format("cannot rename {} to {}", temporary_, path_));
+}
+
 Status OutputFile::Finish() {
   PENSTOCK_CHECK(!finished_ && written_ == size_, "{} of {} bytes of {}", written_.value,
                  size_.value, path_);
   if (::fsync(fd_.get()) != 0) {
     return ErrnoError(errno, fmt::format("cannot synchronise {}", temporary_));
   }
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    return ErrnoError(errno, fmt::format("cannot rename {} to {}", temporary_, path_));
-  }
+  PENSTOCK_TRY(GiveName());
   finished_ = true;
   const std::string folder = std::filesystem::path(path_).parent_path().string();
   return SyncFolder(folder.empty() ? "." : folder);
 }
 
-Status WriteTextFile(const std::string& path, std::string_view text) {
+Status WriteTextFile(const std::string& path, std::string_view text, IfExists if_exists) {
   PENSTOCK_ASSIGN(const std::unique_ptr<OutputFile> file,
-                  OutputFile::Create(path, Bytes{text.size()}));
+                  OutputFile::Create(path, Bytes{text.size()}, if_exists));
   PENSTOCK_TRY(file->Append(std::as_bytes(std::span(text))));
   return file->Finish();
 }

@@ -49,36 +49,47 @@ class InputFile {
 /// for a folder, or for more than `limit` bytes.
 Result<std::string> ReadTextFile(const std::string& path, Bytes limit);
 
-/// A file that is being written under "<path>.tmp-<pid>". Finish makes it durable and renames it;
-/// without Finish nothing is left. One writer for a path at a time; an existing file is replaced.
-/// Threads: one.
+/// What Finish does where something of the name exists.
+enum class IfExists { kReplace, kFail };
+
+/// A file that is being written under "<path>.tmp-<pid>". Finish makes it durable and gives it its
+/// name; without Finish nothing is left. One writer for a path at a time. Threads: one.
 class OutputFile {
  public:
   /// Reserves `size` bytes, where the file system can, so that a full drive shows before the work.
   /// Errors: kNotFound, kPermission, kOutOfSpace.
-  static Result<std::unique_ptr<OutputFile>> Create(const std::string& path, Bytes size);
+  static Result<std::unique_ptr<OutputFile>> Create(const std::string& path, Bytes size,
+                                                    IfExists if_exists = IfExists::kReplace);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
   Status Append(std::span<const std::byte> bytes);
-  /// Precondition: exactly `size` bytes were appended.
+  /// Precondition: exactly `size` bytes were appended. Errors: kIo; kInvalidArgument where the name
+  /// is taken and must not be replaced.
   Status Finish();
 
  private:
-  OutputFile(std::string path, std::string temporary, UniqueFd fd, Bytes size)
-      : path_(std::move(path)), temporary_(std::move(temporary)), fd_(std::move(fd)), size_(size) {}
+  OutputFile(std::string path, std::string temporary, UniqueFd fd, Bytes size, IfExists if_exists)
+      : path_(std::move(path)),
+        temporary_(std::move(temporary)),
+        fd_(std::move(fd)),
+        size_(size),
+        if_exists_(if_exists) {}
   Status Reserve();
+  Status GiveName();
 
   std::string path_;
   std::string temporary_;
   UniqueFd fd_;
   Bytes size_;
+  IfExists if_exists_;
   Bytes written_;
   bool finished_ = false;
 };
 
 /// Writes `text` as one OutputFile.
-Status WriteTextFile(const std::string& path, std::string_view text);
+Status WriteTextFile(const std::string& path, std::string_view text,
+                     IfExists if_exists = IfExists::kReplace);
 
 }  // namespace penstock::train

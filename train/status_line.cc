@@ -21,6 +21,12 @@ void StatusLine::Finish() {
   line_open_ = false;
 }
 
+std::string ProgressBar(double share) {
+  constexpr size_t kWidth = 8;
+  const auto done = static_cast<size_t>(std::clamp(share, 0.0, 1.0) * kWidth);
+  return fmt::format("[{:#<{}}{:-<{}}]", "", done, "", kWidth - done);
+}
+
 std::string DurationText(double seconds) {
   const auto total = static_cast<uint64_t>(std::llround(std::max(seconds, 0.0)));
   const uint64_t hours = total / 3600;

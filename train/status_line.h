@@ -27,6 +27,10 @@ class StatusLine {
   bool line_open_ = false;
 };
 
+/// "[####----]": `share` (clamped to [0, 1]) of a bar, whole parts only, so that it is full only
+/// at the end.
+std::string ProgressBar(double share);
+
 /// "1:05", "2:03:00"; below zero is zero.
 std::string DurationText(double seconds);
 

@@ -95,7 +95,7 @@ std::string SharesNotice(const std::vector<offload::PathShare>& shares,
   for (size_t i = 0; i < shares.size(); ++i) {
     const double speed = shares[i].bytes_a_second;
     text += fmt::format("{} {:.1f} % in {}", i == 0 ? ":" : ",", 100 * shares[i].share, folders[i]);
-    if (speed > 0) text += fmt::format(" at {:.2f} GB/s", speed / 1e9);
+    if (speed > 0) text += fmt::format(" at {:.2f} GB/s in a burst", speed / 1e9);
   }
   return fmt::format("state over {} drives{}", shares.size(), text);
 }

@@ -1,4 +1,6 @@
 """Placement changes nothing: every home, budget, engine and thread count gives the same bits."""
+import re
+
 import harness
 from harness import make_config, merge, read_rows, read_summary
 
@@ -96,6 +98,12 @@ class PlacementTest(harness.PenstockTest):
         self.assertLessEqual(summary["device_peak_bytes"], device)
         self.assertLessEqual(summary["host_peak_bytes"], host)
         self.assertGreater(summary["evictions"], 0)
+
+    def test_a_run_says_where_it_placed_its_io(self):
+        outcome, _ = self.train(self.config({}, nvme()), steps=1)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        lines = re.findall(r"(?m)^penstock: (?:one NUMA node|\d+ NUMA nodes): .*$", outcome.stderr)
+        self.assertEqual(len(lines), 1, str(outcome))
 
     def test_updates_run_under_the_next_forward_and_change_nothing(self):
         # Layers that compute for milliseconds, and memory for a few tiles: the later layers' states are

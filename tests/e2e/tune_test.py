@@ -110,6 +110,26 @@ class RefusalTest(TuneTest):
         with open(taken, encoding="utf-8") as file:
             self.assertEqual(file.read(), "mine")
 
+    def test_outputs_that_are_one_file(self):
+        name = self.path("both")
+        outcome = self.tune("--out", name, "--plot", os.path.join(self.drive, "..", "both"))
+        self.assert_refused(outcome, 2, "--out", "--plot", name)
+        self.assertFalse(os.path.exists(name))
+
+    def test_an_output_that_somebody_made_meanwhile_is_not_replaced(self):
+        out = self.path("tune.json")
+        with subprocess.Popen([harness.PROGRAM, "tune", "--nvme-path", self.drive, "--quick",
+                               "--size", "1MiB", "--out", out], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) as program:
+            program.stderr.readline()  # past the checks
+            self.write("tune.json", "mine")
+            stdout, stderr = program.communicate(timeout=harness.TIMEOUT_S)
+        self.assertEqual(program.returncode, 2, stderr)
+        self.assertIn("Recommended:", stdout)
+        self.assertIn(out, stderr)
+        with open(out, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "mine")
+
     def test_a_size_in_which_nothing_can_be_measured(self):
         self.assert_refused(self.tune("--size", "4096"), 2, "--size")
 

@@ -31,6 +31,15 @@ TEST_F(DriveSpeedTest, ReadsWhatItWroteAndNoMoreThanItWasGiven) {
   EXPECT_EQ(*file.Size(), size);
 }
 
+TEST_F(DriveSpeedTest, AFileOfLessThanABlockIsMeasuredToo) {
+  const auto engine = std::move(aio::CreateEngine({.kind = aio::EngineKind::kThreads})).value();
+  const aio::File file = Open(12_KiB);
+  const auto speed = MeasureSpeed(*engine, file, 12_KiB);
+  ASSERT_TRUE(speed.ok()) << speed.error().message;
+  EXPECT_EQ(engine->stats().write_bytes, 12 << 10);
+  EXPECT_EQ(engine->stats().read_bytes, 12 << 10);
+}
+
 TEST_F(DriveSpeedTest, AnErrorOfTheDriveIsReported) {
   for (const aio::Operation operation : {aio::Operation::kRead, aio::Operation::kWrite}) {
     const auto engine =

@@ -60,5 +60,22 @@ TEST(PlacementTest, ADriveThatHangsOnAllNodesOrIsUnknownAsksForNothing) {
   EXPECT_THAT(mixed.memory_nodes, ElementsAre(0));
 }
 
+TEST(PlacementTest, ADriveWhoseCpusAreOutOfReachAsksForNothingAndTheNoticeSaysSo) {
+  Topology bound = TwoNodes();  // to the CPUs of node 0, as `numactl -N 0` does
+  bound.devices[1].cpus = {};
+  const Placement alone = PlaceNear(bound, {kNear1});
+  EXPECT_THAT(alone.cpus, ElementsAre(IsEmpty()));
+  EXPECT_THAT(alone.memory_nodes, IsEmpty());
+  EXPECT_THAT(alone.notice, HasSubstr("nothing is placed"));
+  const Placement both = PlaceNear(bound, {kNear1, kNear0});
+  EXPECT_THAT(both.cpus, ElementsAre(IsEmpty(), ElementsAre(0, 1, 2, 3)));
+  EXPECT_THAT(both.memory_nodes, ElementsAre(0));
+  for (const Placement& placement : {alone, both}) {
+    EXPECT_THAT(placement.notice,
+                HasSubstr("/other is not placed, as this process may use no CPU of node 1"));
+    EXPECT_THAT(placement.notice, ::testing::Not(HasSubstr("/other run on")));
+  }
+}
+
 }  // namespace
 }  // namespace penstock::offload

@@ -77,6 +77,17 @@ TEST(OutputFile, AMissingFolderIsNotFound) {
                         {folder.Path("no/a")}));
 }
 
+TEST(WriteTextFile, ReplacesNothingWhereItMustNotAndLeavesNothing) {
+  const TempFolder folder;
+  folder.Write("a", "mine");
+  EXPECT_TRUE(FailsWith(WriteTextFile(folder.Path("a"), "new", IfExists::kFail),
+                        ErrorCode::kInvalidArgument, {folder.Path("a"), "not replaced"}));
+  EXPECT_TRUE(WriteTextFile(folder.Path("b"), "new", IfExists::kFail).ok());
+  EXPECT_THAT(folder.List(), ElementsAre("a", "b"));
+  EXPECT_EQ(folder.Read("a"), "mine");
+  EXPECT_EQ(folder.Read("b"), "new");
+}
+
 TEST(WriteTextFile, ReplacesTheWholeFile) {
   const TempFolder folder;
   ASSERT_TRUE(WriteTextFile(folder.Path("x"), "a long first text").ok());

@@ -99,5 +99,13 @@ TEST(Progress, EstimatesFromTheMeanOfItsSteps) {
   EXPECT_THAT(out.text(), HasSubstr("remaining 0:30"));
 }
 
+TEST(ProgressBar, IsFullOnlyAtTheEnd) {
+  EXPECT_EQ(ProgressBar(0), "[--------]");
+  EXPECT_EQ(ProgressBar(0.5), "[####----]");
+  EXPECT_EQ(ProgressBar(0.999), "[#######-]");
+  EXPECT_EQ(ProgressBar(1), "[########]");
+  EXPECT_EQ(ProgressBar(2), ProgressBar(1));
+}
+
 }  // namespace
 }  // namespace penstock::train

@@ -1,0 +1,152 @@
+// Where the I/O of a state is placed, on machines that hwloc is told about by HWLOC_XMLFILE.
+#include "zero/state_io.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/topology.h"
+#include "tests/zero/toy_model.h"
+#include "zero/partitioner.h"
+
+namespace penstock::zero {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+/// The CPUs of this process that a mask of 32 bits has.
+std::vector<int> UsableCpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cpus;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
+  for (int cpu = 0; cpu < 32; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+/// A package that is a NUMA node of one core, with a drive below it unless `drive` is empty.
+std::string Node(int node, int cpu, const std::string& drive) {
+  const std::string sets = fmt::format(
+      R"(cpuset="{0:#x}" complete_cpuset="{0:#x}" nodeset="{1:#x}" complete_nodeset="{1:#x}")",
+      1U << cpu, 1U << node);
+  const int id = 100 * (node + 1);
+  std::string xml = fmt::format(R"(<object type="Package" os_index="{0}" {1} gp_index="{2}">)"
+                                R"(<object type="NUMANode" os_index="{0}" {1} gp_index="{3}"/>)"
+                                R"(<object type="Core" os_index="{0}" {1} gp_index="{4}">)"
+                                R"(<object type="PU" os_index="{5}" {1} gp_index="{6}"/></object>)",
+                                node, sets, id, id + 1, id + 2, cpu, id + 3);
+  if (!drive.empty()) {
+    xml += fmt::format(
+        R"(<object type="Bridge" gp_index="{0}" bridge_type="0-1" depth="0" bridge_pci="0000:[80-81]">)"
+        R"(<object type="PCIDev" gp_index="{1}" pci_busid="0000:81:00.0" )"
+        R"(pci_type="0108 [144d:a80a] [144d:a801] 00" pci_link_speed="0.000000">)"
+        R"(<object type="OSDev" gp_index="{2}" name="{3}" osdev_type="0"/></object></object>)",
+        id + 4, id + 5, id + 6, drive);
+  }
+  return xml + "</object>";
+}
+
+/// A machine of the nodes 0, 1, ... with one of `cpus` each; the drive hangs on the last one.
+std::string Machine(const std::vector<int>& cpus, const std::string& drive) {
+  unsigned all = 0;
+  std::string nodes;
+  for (size_t i = 0; i < cpus.size(); ++i) {
+    all |= 1U << cpus[i];
+    nodes += Node(static_cast<int>(i), cpus[i], i + 1 == cpus.size() ? drive : "");
+  }
+  return fmt::format(
+      R"(<?xml version="1.0" encoding="UTF-8"?>)"
+      "\n"
+      R"(<!DOCTYPE topology SYSTEM "hwloc2.dtd">)"
+      "\n"
+      R"(<topology version="2.0"><object type="Machine" os_index="0" cpuset="{0:#x}" )"
+      R"(complete_cpuset="{0:#x}" allowed_cpuset="{0:#x}" nodeset="{1:#x}" )"
+      R"(complete_nodeset="{1:#x}" allowed_nodeset="{1:#x}" gp_index="1">{2}</object></topology>)",
+      all, (1U << cpus.size()) - 1, nodes);
+}
+
+class StateIoTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::absolute(
+        std::string("state_io_") + ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_ / "state");
+    real_nodes_ = ReadTopology().value().nodes;
+    drives_ = BlockDevicesOf(folder_);
+    if (drives_.size() != 1) GTEST_SKIP() << folder_ << " is on no single block device";
+    cpus_ = UsableCpus();
+    if (cpus_.size() < 2) GTEST_SKIP() << "two nodes need two CPUs, and there is " << cpus_.size();
+    cpus_.resize(2);
+  }
+  void TearDown() override {
+    ::unsetenv("HWLOC_XMLFILE");  // NOLINT(concurrency-mt-unsafe): no thread is running
+    std::filesystem::remove_all(folder_);
+  }
+
+  /// Makes the I/O of a small state on that machine. The CPUs that engines were asked to run on go
+  /// to `engine_cpus_`.
+  Result<StateIo> CreateOn(const std::string& machine, Tier home) {
+    const std::string xml = folder_ / "machine.xml";
+    std::ofstream(xml) << machine;
+    ::setenv("HWLOC_XMLFILE", xml.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
+    EngineOptions options;
+    options.config.parameter_home = home;
+    options.config.optimizer_home = home;
+    options.config.aio.kind = aio::EngineKind::kThreads;
+    options.state_folders = {folder_ / "state"};
+    options.create_io = [this](size_t, const aio::EngineOptions& engine, std::string* notice) {
+      engine_cpus_.push_back(engine.cpus);
+      return aio::CreateEngine(engine, notice);
+    };
+    return StateIo::Create(options, MakeLayout(ToySpec(1, 5000), DType::kBFloat16, 4096), slab_);
+  }
+
+  std::filesystem::path folder_;
+  std::vector<int> real_nodes_;
+  std::vector<std::string> drives_;
+  std::vector<int> cpus_;
+  offload::Slab slab_ = offload::Slab::Create(1_MiB).value();
+  std::vector<std::vector<int>> engine_cpus_;
+};
+
+TEST_F(StateIoTest, EnginesRunOnTheCpusNearTheDriveAndMemoryIsPlacedThere) {
+  const Result<StateIo> io = CreateOn(Machine(cpus_, drives_[0]), Tier::kNvme);
+  ASSERT_TRUE(io.ok()) << io.error().message;
+  EXPECT_THAT(engine_cpus_, ElementsAre(ElementsAre(cpus_[1])));
+  EXPECT_THAT(io->notices, Contains(HasSubstr("run on node 1, host memory lies on node 1")));
+  // Where this machine has no node 1, the kernel refuses: that it was asked is then in the notice.
+  const bool placed = std::ranges::find(real_nodes_, 1) != real_nodes_.end();
+  EXPECT_THAT(io->notices, Contains(HasSubstr("it does not: placing")).Times(placed ? 0 : 1));
+}
+
+TEST_F(StateIoTest, OnOneNodeNothingIsPlacedAndANoticeSaysSo) {
+  const Result<StateIo> io = CreateOn(Machine({cpus_[0]}, drives_[0]), Tier::kNvme);
+  ASSERT_TRUE(io.ok()) << io.error().message;
+  EXPECT_THAT(engine_cpus_, ElementsAre(IsEmpty()));
+  EXPECT_THAT(io->notices, Contains(HasSubstr("one NUMA node")).Times(1));
+}
+
+TEST_F(StateIoTest, WithoutAHomeOnNvmeNothingIsPlaced) {
+  const Result<StateIo> io = CreateOn(Machine(cpus_, drives_[0]), Tier::kHost);
+  ASSERT_TRUE(io.ok()) << io.error().message;
+  EXPECT_THAT(engine_cpus_, ElementsAre(IsEmpty()));
+  EXPECT_THAT(io->notices, Each(Not(HasSubstr("node"))));
+}
+
+}  // namespace
+}  // namespace penstock::zero

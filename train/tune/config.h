@@ -1,0 +1,15 @@
+// The configuration fragment that `penstock tune` writes.
+#pragma once
+
+#include <string>
+
+#include "train/tune/plan.h"
+
+namespace penstock::train {
+
+/// {"aio": {...}, "penstock": {"aio": {...}}} as `train --config A --config F` takes it. It has
+/// every key that decides how a drive is used, so that F means what was measured whatever A says;
+/// the number of threads with all of its three names. Ends with a line break.
+std::string ConfigFragment(const TunePoint& point);
+
+}  // namespace penstock::train
