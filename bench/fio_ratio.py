@@ -10,8 +10,8 @@ the pairs short (--size) and look at it.
                        [--buffered] [--fio-pages huge|small]
 
 FOLDER: a folder on the drive to measure. --buffered: without O_DIRECT, as tmpfs needs it. A case is,
-say, io_uring,1MiB,32; the thread engine has DEPTH threads, as fio's psync has DEPTH jobs, and as many
-blocks more in its queue. Needs fio; otherwise the standard library only.
+say, io_uring,1MiB,32; the thread engine has DEPTH threads, as fio's psync has DEPTH jobs. Needs fio;
+otherwise the standard library only.
 
 Both do the same: registered file and buffers with io_uring, buffers in huge pages (which alone can
 double the speed of large blocks: fewer segments a request), data that stays as it is between writes.
@@ -58,7 +58,7 @@ def run_ours(case, operation, file, size, arguments):
     threads = engine == "threads"
     result, _ = run([arguments.program, "--file", file, "--operation", operation, "--size", str(size),
                        "--engine", engine, "--block-size", str(block),
-                       "--queue-depth", str(2 * depth if threads else depth),
+                       "--queue-depth", str(depth),
                        "--thread-count", str(depth if threads else 1),
                        "--direct", str(int(not arguments.buffered))])
     return result["gbps"], result["cpu_s_per_gb"]
@@ -153,8 +153,7 @@ def compare(case, operation, file, arguments):
         return (f"{statistics.median(values['ours']):.4f} against {statistics.median(values['fio']):.4f}, "
                 f"ratio {spread(ratios)}")
 
-    queue = f" (ours with a queue of {2 * depth})" if case[0] == "threads" else ""
-    print(f"{case[0]} {operation} {block >> 10} KiB x {depth}{queue}: GB/s {both(speeds)}; "
+    print(f"{case[0]} {operation} {block >> 10} KiB x {depth}: GB/s {both(speeds)}; "
           f"CPU s/GB {both(costs)}", flush=True)
 
 
