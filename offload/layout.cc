@@ -15,6 +15,13 @@ std::vector<size_t> ModuleLayout::TensorsByOffset() const {
   return order;
 }
 
+bool Layout::HasTensorsOf(const Layout& other) const {
+  return dtype == other.dtype &&
+         std::ranges::equal(modules, other.modules, [](const auto& a, const auto& b) {
+           return a.name == b.name && a.elements == b.elements && a.tensors == b.tensors;
+         });
+}
+
 TileId Layout::TileAt(ModuleId id, uint64_t element) const {
   const ModuleLayout& place = module(id);
   const auto first = tiles.begin() + static_cast<ptrdiff_t>(Index(place.first_tile));

@@ -77,6 +77,9 @@ struct Layout {
   }
   Bytes GradientBytes(uint64_t elements) const { return SizeOf(dtype) * elements; }
 
+  /// Whether the other has the same tensors at the same places of the same modules, in whatever
+  /// tiles.
+  bool HasTensorsOf(const Layout& other) const;
   bool operator==(const Layout&) const = default;
 };
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -40,6 +41,16 @@ class Target {
 
   /// Whether the file system did it.
   bool Clone(int from) { return ::ioctl(fd_.get(), FICLONE, from) == 0; }
+
+  Status CheckSpace(Bytes need) const {
+    struct statvfs drive {};
+    if (::fstatvfs(fd_.get(), &drive) != 0) return ErrnoError(errno, "looking at " + path_);
+    const Bytes free = Bytes{drive.f_frsize} * drive.f_bavail;
+    if (free >= need) return {};
+    return MakeError(ErrorCode::kOutOfSpace,
+                     "no space for {}: a copy of the commit takes {}, and {} are free", path_,
+                     ToString(need), ToString(free));
+  }
 
   Status Resize(Bytes size) {
     if (::ftruncate(fd_.get(), static_cast<off_t>(size.value)) == 0) return {};
@@ -106,6 +117,7 @@ class Copier {
   }
 
   Status CopyAll() {
+    PENSTOCK_TRY(CheckSpace());
     for (size_t i = 0; i < targets_.size(); ++i) {
       PENSTOCK_TRY(targets_[i].Resize(Bytes{}));
       PENSTOCK_TRY(targets_[i].Resize(state_.geometry(i).file_bytes));
@@ -120,6 +132,19 @@ class Copier {
       PENSTOCK_ASSIGN(const std::vector<std::byte> head, state_.ReadHead(i));
       PENSTOCK_TRY(targets_[i].Write(FileOffset{}, head));
     }
+    return {};
+  }
+
+  /// What a copy could not hold must not be written: whoever shares the drive would find it full.
+  Status CheckSpace() const {
+    std::vector<Bytes> need(targets_.size());
+    const Layout& layout = state_.layout();
+    for (size_t i = 0; i < layout.tiles.size(); ++i) {
+      const uint64_t elements = layout.tiles[i].elements;
+      need[state_.header().tiles[i].path] +=
+          layout.WeightBytes(elements) + layout.RecordBytes(elements);
+    }
+    for (size_t i = 0; i < targets_.size(); ++i) PENSTOCK_TRY(targets_[i].CheckSpace(need[i]));
     return {};
   }
 

@@ -13,6 +13,13 @@
 namespace penstock::offload {
 namespace {
 
+std::string FileName(const Uuid& uuid, size_t path) {
+  return fmt::format("penstock-{}{}.state", ToString(uuid),
+                     path == 0 ? "" : fmt::format(".{}", path));
+}
+
+}  // namespace
+
 Result<Uuid> RandomUuid() {
   Uuid uuid{};
   if (::getrandom(uuid.data(), uuid.size(), 0) != static_cast<ssize_t>(uuid.size())) {
@@ -21,12 +28,13 @@ Result<Uuid> RandomUuid() {
   return uuid;
 }
 
-std::string FileName(const Uuid& uuid, size_t path) {
-  return fmt::format("penstock-{}{}.state", ToString(uuid),
-                     path == 0 ? "" : fmt::format(".{}", path));
+std::vector<std::string> StatePathsIn(const std::vector<std::string>& folders, const Uuid& uuid) {
+  std::vector<std::string> paths;
+  for (size_t i = 0; i < folders.size(); ++i) {
+    paths.push_back(fmt::format("{}/{}", folders[i], FileName(uuid, i)));
+  }
+  return paths;
 }
-
-}  // namespace
 
 std::string ToString(const Uuid& uuid) {
   std::string text;
@@ -45,7 +53,10 @@ Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
                                                      const StateFileOptions& options,
                                                      std::span<aio::Engine* const> engines) {
   PENSTOCK_CHECK(!engines.empty() && engines.size() == options.folders.size());
-  PENSTOCK_ASSIGN(const Uuid uuid, RandomUuid());
+  Uuid uuid = options.uuid.value_or(Uuid{});
+  if (!options.uuid) {
+    PENSTOCK_ASSIGN(uuid, RandomUuid());
+  }
   const StateShape shape = {.slots = options.durable ? 2 : 1,
                             .paths = static_cast<uint32_t>(options.folders.size())};
   std::unique_ptr<StateFile> state(new StateFile(uuid, layout, shape));
@@ -90,6 +101,8 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths, const
   state.file->paths_ = std::move(opened);
   state.file->tiles_ = header.tiles;
   state.file->Protect(state.commit);
+  // Nothing is written over what this commit made free before it is durable itself.
+  PENSTOCK_TRY(state.file->SyncAll());
   return state;
 }
 

@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -29,6 +30,7 @@ namespace penstock::offload {
 struct StateFileOptions {
   std::vector<std::string> folders;  ///< one for each path; files are named after the UUID
   bool durable = true;               ///< two slots
+  std::optional<Uuid> uuid;          ///< none: a random one
   bool require_direct =
       true;                ///< false: fall back to buffered I/O (a RUN folder, not an nvme_path)
   bool simulated = false;  ///< in memory, for simulated drives: gone with the process
@@ -117,6 +119,11 @@ struct OpenedState {
   std::unique_ptr<StateFile> file;
   CommitRecord commit;
 };
+
+/// A random one. Errors: kIo.
+Result<Uuid> RandomUuid();
+/// The files that a state with this UUID has in these folders.
+std::vector<std::string> StatePathsIn(const std::vector<std::string>& folders, const Uuid& uuid);
 
 /// "9f0c…": 32 hexadecimal digits.
 std::string ToString(const Uuid& uuid);

@@ -1,6 +1,5 @@
 #include "offload/state_path.h"
 
-#include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -53,16 +52,11 @@ Status LockFile(int fd, bool exclusive, const std::string& path) {
     if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoError(errno, "locking " + path);
     if (std::chrono::steady_clock::now() >= deadline) {
       return MakeError(ErrorCode::kUnavailable,
-                       "state file {} is in use by another process; wait for it or stop it", path);
+                       "{} is in use by another process; wait for it or stop it", path);
     }
     std::this_thread::sleep_for(kLockInterval);
   }
   return {};
-}
-
-bool IsInUse(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  return fd.valid() && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
 StatePath::StatePath(aio::File file, StatePathOptions options, aio::Engine& engine)
@@ -125,7 +119,8 @@ Status StatePath::Adopt(const StateGeometry& geometry) {
                      size.value, geometry.file_bytes.value);
   }
   geometry_ = geometry;
-  return {};
+  // A copy may have holes where the other slot is.
+  return file_.Allocate(geometry_.file_bytes);
 }
 
 Status StatePath::WriteHead(const StateHeader& header) {

@@ -74,9 +74,6 @@ class StatePath {
   bool keep_ = false;
 };
 
-/// Whether another process, or this one, writes to the state file.
-bool IsInUse(const std::string& path);
-
 /// Takes the flock of an open file, retrying for 5 seconds. Errors: kUnavailable.
 Status LockFile(int fd, bool exclusive, const std::string& path);
 

@@ -53,6 +53,11 @@ Result<StateReader::File> StateReader::OpenFile(const std::string& path, StateLo
   if (lock != StateLock::kHeld) {
     PENSTOCK_TRY(LockFile(file.fd.get(), lock == StateLock::kExclusive, path));
   }
+  // A commit that was written and not synchronised could still be lost, after its slots' neighbours
+  // were written over.
+  if (lock == StateLock::kExclusive && ::fdatasync(file.fd.get()) != 0) {
+    return ErrnoError(errno, "synchronising " + path);
+  }
   PENSTOCK_ASSIGN(header, ParseHead(file));
   file.geometry = header.geometry;
   return file;
@@ -150,6 +155,12 @@ Status StateReader::ReadCommit() {
   }
   if (newest) {
     commit_ = std::move(*newest);
+    if (damage) {
+      notice_ = fmt::format(
+          "state file {}: a commit place does not hold ({}): a commit was cut off when the run was "
+          "killed, or was damaged since; this is the commit of step {}",
+          file.path, damage->message, commit_.step);
+    }
     return {};
   }
   if (damage) {

@@ -18,7 +18,7 @@ namespace penstock::offload {
 /// What a reader does about the locks of the files.
 enum class StateLock {
   kShared,     ///< other readers may have them, too
-  kExclusive,  ///< nobody else may
+  kExclusive,  ///< nobody else may; what the files hold is made durable before it is read
   kHeld        ///< nothing: the caller has them
 };
 
@@ -34,6 +34,8 @@ class StateReader {
   const StateGeometry& geometry(size_t path) const { return files_[path].geometry; }
   const Layout& layout() const { return header_.layout; }
   const CommitRecord& commit() const { return commit_; }
+  /// A line where the other commit place does not hold: a newer commit may be lost. Or empty.
+  const std::string& notice() const { return notice_; }
   /// The share of the elements, padding included, that each path has.
   std::vector<double> Shares() const {
     return PathShares(header_.layout, header_.tiles, files_.size());
@@ -77,6 +79,7 @@ class StateReader {
   std::vector<File> files_;  ///< by index of the path
   StateHeader header_;       ///< of path 0
   CommitRecord commit_;
+  std::string notice_;
 };
 
 }  // namespace penstock::offload

@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,11 @@ Status CheckUuid(int fd, const std::string& path, const std::string& uuid) {
     got = ::pread(fd, header.data(), header.size(), 0);
   } while (got < 0 && errno == EINTR);
   if (got < 0) return ErrnoError(errno, "reading the header of " + path);
+  // One that was never finished has no header, and is known by its name alone.
+  const bool begun = std::ranges::any_of(std::span(header).first(static_cast<size_t>(got)),
+                                         [](std::byte byte) { return byte != std::byte{}; });
+  const std::string name = std::filesystem::path(path).filename().string();
+  if (!begun && name.starts_with("penstock-" + uuid)) return {};
   if (static_cast<size_t>(got) < header.size()) return Unknown(path, "it is too short for a state");
   const Result<Uuid> found = UuidOf(header);
   if (!found.ok()) return Unknown(path, found.error().message);

@@ -15,7 +15,7 @@ class RemovableState {
  public:
   /// `uuid` as text: of the state whose file it must be. Errors: kNotFound; kUnavailable (in use);
   /// kCorruption for a file that is not of this state, or whose header does not hold, so that it
-  /// cannot be known.
+  /// cannot be known. One whose creation was cut off has no header: its name says whose it is.
   static Result<RemovableState> Open(const std::string& path, const std::string& uuid);
 
   const std::string& path() const { return path_; }

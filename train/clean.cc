@@ -64,6 +64,29 @@ Status FindUnfinishedCopies(const RunInfo& info, CleanPlan* plan) {
   return {};
 }
 
+/// Requests, answers and unfinished snapshots: everything in RUN/snapshots whose name begins with
+/// '.'.
+Status FindHidden(CleanPlan* plan) {
+  const std::string all = SnapshotsFolder(plan->run);
+  std::error_code error;
+  if (!fs::is_directory(all, error)) return {};
+  fs::directory_iterator it(all, error);
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+    if (!it->path().filename().string().starts_with('.')) continue;
+    if (!it->is_directory(error)) {
+      PENSTOCK_TRY(AddFile(it->path().string(), plan));
+      continue;
+    }
+    for (const auto& entry : fs::directory_iterator(it->path(), error)) {
+      PENSTOCK_TRY(AddFile(entry.path().string(), plan));
+    }
+    plan->folders.push_back(it->path().string());
+  }
+  if (error) return ErrnoError(error.value(), "listing " + all);
+  plan->folders.push_back(all);
+  return {};
+}
+
 Status FindSnapshots(const RunInfo& info, CleanPlan* plan) {
   for (const std::string& name : Snapshots(plan->run)) {
     const std::string folder = SnapshotFolder(plan->run, name);
@@ -73,10 +96,7 @@ Status FindSnapshots(const RunInfo& info, CleanPlan* plan) {
     plan->folders.push_back(folder);
   }
   PENSTOCK_TRY(FindUnfinishedCopies(info, plan));
-  std::error_code ignored;
-  const std::string all = SnapshotsFolder(plan->run);
-  if (fs::is_directory(all, ignored)) plan->folders.push_back(all);
-  return {};
+  return FindHidden(plan);
 }
 
 Status FindFiles(CleanPlan* plan) {
@@ -103,9 +123,11 @@ Status FindFiles(CleanPlan* plan) {
 }  // namespace
 
 Result<CleanPlan> PlanClean(const std::string& run) {
+  PENSTOCK_TRY(ReadRunInfo(run).status());  // before anything is said of a lock: is it a run?
+  PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(run));
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
   std::error_code error;
-  CleanPlan plan;
+  CleanPlan plan{.lock = std::move(lock)};
   plan.run = fs::canonical(run, error).string();
   if (error) return ErrnoError(error.value(), "looking at " + run);
   PENSTOCK_TRY(FindStates(info.state, &plan));

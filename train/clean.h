@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "offload/state_removal.h"
+#include "train/run_lock.h"
 
 namespace penstock::train {
 
@@ -18,6 +19,7 @@ struct CleanPlan {
     std::string path;
     Bytes size;
   };
+  RunLock lock;
   std::string run;
   std::vector<offload::RemovableState> states;  ///< locked as long as the plan lives
   std::vector<std::string> missing_states;      ///< that run.json names and that are not there

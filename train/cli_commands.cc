@@ -8,6 +8,7 @@
 #include "train/compare.h"
 #include "train/export.h"
 #include "train/interrupt.h"
+#include "train/log.h"
 #include "train/run_folder.h"
 #include "zero/engine.h"
 
@@ -16,6 +17,7 @@ Result<std::string> RunExport(const ExportCommand& command) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state,
                   zero::CommittedState::Open(info.state.paths));
+  if (!state->notice().empty()) LogNotice(state->notice());
   const Interrupt interrupt(
       "penstock: removing what was exported so far; interrupt again to quit at once");
   ExportOptions options;

@@ -16,24 +16,40 @@ namespace {
 namespace fs = std::filesystem;
 
 Error NothingToResume(const std::string& run, const std::string& why) {
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "--resume: there is no commit in {}: {}; start a new run without --resume", run,
-                   why);
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      "--resume: there is no commit in {}: {}; remove it (penstock clean, or by hand) and "
+      "start a new run",
+      run, why);
 }
 
-bool AllThere(const std::vector<std::string>& paths) {
+/// Whether a state could not be opened because the run never committed: its files are there and
+/// have none, or it ended while they were made, before there was a file of rows.
+bool HasNoCommit(const std::string& run, const std::vector<std::string>& paths,
+                 const Error& error) {
   std::error_code ignored;
-  return std::ranges::all_of(paths, [&](const auto& path) { return fs::exists(path, ignored); });
+  const bool all_there =
+      std::ranges::all_of(paths, [&](const auto& path) { return fs::exists(path, ignored); });
+  if (error.code == ErrorCode::kNotFound && all_there) return true;
+  return error.code != ErrorCode::kUnavailable &&
+         !fs::exists(RunFolder::MetricsPathIn(run), ignored);
 }
 
-/// Removes a state's files. What does not belong to it, or is in use, stays, with a notice.
-void RemoveState(const StateFiles& state) {
+/// Removes a state's files. False where one stays: it is in use, or does not belong to the state,
+/// or its drive is not there; a notice says which.
+bool RemoveState(const StateFiles& state) {
+  bool gone = true;
   for (const std::string& path : state.paths) {
+    std::error_code ignored;
+    const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
+    if (drive_is_there && !fs::exists(fs::symlink_status(path, ignored))) continue;
     const Result<offload::RemovableState> file = offload::RemovableState::Open(path, state.uuid);
     const Status removed = file.ok() ? file->Remove() : Status(file.error());
-    if (removed.ok() || removed.error().code == ErrorCode::kNotFound) continue;
+    if (removed.ok()) continue;
+    gone = false;
     LogNotice(fmt::format("a state that was moved is left behind: {}", removed.error().message));
   }
+  return gone;
 }
 
 Result<ResumePoint> OpenCommit(const std::string& run) {
@@ -46,11 +62,12 @@ Result<ResumePoint> OpenCommit(const std::string& run) {
   point.info = *std::move(info);
   const std::vector<std::string>& paths = point.info.state.paths;
   auto state = zero::CommittedState::Open(paths, /*exclusive=*/true);
-  if (!state.ok() && state.error().code == ErrorCode::kNotFound && AllThere(paths)) {
+  if (!state.ok() && HasNoCommit(run, paths, state.error())) {
     return NothingToResume(run, state.error().message);
   }
   PENSTOCK_TRY(state.status());
   point.state = *std::move(state);
+  if (!point.state->notice().empty()) LogNotice(point.state->notice());
   point.train = point.state->train_state();
   PENSTOCK_ASSIGN(CommitTexts texts, ReadCommitTexts(point.train.run_json, paths.front()));
   point.identity = std::move(texts.identity);
@@ -58,10 +75,10 @@ Result<ResumePoint> OpenCommit(const std::string& run) {
   return point;
 }
 
-Status RemoveLeftovers(RunInfo info, const RunFolder& folder) {
-  for (const StateFiles& state : info.leftovers) RemoveState(state);
-  info.leftovers.clear();
-  return folder.WriteInfo(info);
+Status RemoveLeftovers(RunInfo* info, const RunFolder& folder) {
+  if (info->leftovers.empty()) return {};
+  std::erase_if(info->leftovers, RemoveState);
+  return folder.WriteInfo(*info);
 }
 
 }  // namespace
@@ -78,9 +95,10 @@ Result<CommitTexts> ReadCommitTexts(const std::string& json, const std::string& 
   }
 }
 
-Result<ResumePoint> OpenResumePoint(const std::string& run, const std::string& snapshot) {
-  if (snapshot.empty()) return OpenCommit(run);
-  PENSTOCK_TRY(CheckSnapshotName(snapshot));
+Result<ResumePoint> OpenResumePoint(const std::string& run,
+                                    const std::optional<std::string>& snapshot) {
+  if (!snapshot) return OpenCommit(run);
+  PENSTOCK_TRY(CheckSnapshotName(*snapshot));
   PENSTOCK_ASSIGN(RunInfo current, ReadRunInfo(run));
   // First the run itself, so that nobody trains it meanwhile. Its state may be gone or damaged.
   std::vector<offload::RemovableState> states;
@@ -92,7 +110,7 @@ Result<ResumePoint> OpenResumePoint(const std::string& run, const std::string& s
       return state.error();
     }
   }
-  PENSTOCK_ASSIGN(ResumePoint point, OpenCommit(SnapshotFolder(run, snapshot)));
+  PENSTOCK_ASSIGN(ResumePoint point, OpenCommit(SnapshotFolder(run, *snapshot)));
   point.replaced = std::move(current);
   point.replaced_states = std::move(states);
   return point;
@@ -118,11 +136,20 @@ bool FitsInPlace(const ResumePoint& from, const offload::Layout& layout, bool du
          std::ranges::equal(folders, from.info.state.paths, holds);
 }
 
+Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const StateFiles& target) {
+  RunInfo moving = from.current();
+  moving.leftovers.push_back(target);
+  return folder.WriteInfo(moving);
+}
+
 Status MoveState(ResumePoint& from, zero::Engine& engine, const RunFolder& folder, RunInfo info,
                  const std::function<bool()>& stop_requested) {
-  RunInfo moving = from.current();
-  moving.leftovers.push_back(info.state);
-  PENSTOCK_TRY(folder.WriteInfo(moving));
+  if (!engine.layout().HasTensorsOf(from.state->layout())) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the commit in {} has other tensors than this program makes of the model; "
+                     "export it with the version that wrote it",
+                     from.info.state.paths.front());
+  }
   const zero::TileFill fill = zero::FillFromState(engine.layout(), *from.state);
   PENSTOCK_TRY(engine.FillTiles([&](offload::TileId tile, std::span<std::byte> weight,
                                     std::span<std::byte> record) -> Status {
@@ -133,19 +160,16 @@ Status MoveState(ResumePoint& from, zero::Engine& engine, const RunFolder& folde
     return fill(tile, weight, record);
   }));
   PENSTOCK_TRY(engine.Commit(from.train));
+  info.leftovers = from.current().leftovers;
   info.leftovers.push_back(from.current().state);
   PENSTOCK_TRY(folder.WriteInfo(info));
   from.state.reset();
   from.replaced_states.clear();
-  return RemoveLeftovers(std::move(info), folder);
+  return RemoveLeftovers(&info, folder);
 }
 
 Status RemoveLeftovers(ResumePoint& from, const RunFolder& folder) {
-  RunInfo& current = from.replaced ? *from.replaced : from.info;
-  if (current.leftovers.empty()) return {};
-  PENSTOCK_TRY(RemoveLeftovers(current, folder));
-  current.leftovers.clear();
-  return {};
+  return RemoveLeftovers(from.replaced ? &*from.replaced : &from.info, folder);
 }
 
 }  // namespace penstock::train

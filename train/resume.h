@@ -43,7 +43,8 @@ struct ResumePoint {
 
 /// Opens it, or the commit of a snapshot of `run`. Errors: kInvalidArgument where `run` is no run
 /// or has no commit, or no such snapshot; kUnavailable while it is in use; kCorruption.
-Result<ResumePoint> OpenResumePoint(const std::string& run, const std::string& snapshot);
+Result<ResumePoint> OpenResumePoint(const std::string& run,
+                                    const std::optional<std::string>& snapshot);
 
 /// What the training loop keeps in a commit.
 struct CommitTexts {
@@ -62,12 +63,16 @@ Status CheckIdentity(const ResumePoint& from, const std::string& now);
 bool FitsInPlace(const ResumePoint& from, const offload::Layout& layout, bool durable,
                  const std::vector<std::string>& folders);
 
+/// Notes in run.json the files that the state will be moved to, before they are made: whatever ends
+/// the move, the next resume knows them.
+Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const StateFiles& target);
+
 /// Moves the state into `engine`, which is new, and `folder` over to `info`, which names its state.
 /// `stop_requested` is asked before every tile: kCancelled. After an error the run is as it was.
 Status MoveState(ResumePoint& from, zero::Engine& engine, const RunFolder& folder, RunInfo info,
                  const std::function<bool()>& stop_requested);
 
-/// Removes what an interrupted MoveState left.
+/// Removes what an interrupted MoveState left; what cannot be removed stays in run.json.
 Status RemoveLeftovers(ResumePoint& from, const RunFolder& folder);
 
 }  // namespace penstock::train

@@ -53,7 +53,9 @@ StateFiles StateFilesOf(const nlohmann::json& json, const fs::path& folder) {
 
 }  // namespace
 
-std::string RunFolder::MetricsPath() const { return (fs::path(path_) / kMetricsName).string(); }
+std::string RunFolder::MetricsPathIn(const std::string& run) {
+  return (fs::path(run) / kMetricsName).string();
+}
 std::string RunFolder::SummaryPath() const { return (fs::path(path_) / kSummaryName).string(); }
 
 Result<RunFolder> RunFolder::Create(const std::string& path) {
@@ -73,7 +75,8 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
   if (!fs::create_directory(absolute, error)) {
     return ErrnoError(error ? error.value() : EEXIST, "creating " + absolute.string());
   }
-  RunFolder folder(absolute.string(), true);
+  PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(absolute.string()));
+  RunFolder folder(absolute.string(), std::move(lock), true);
   PENSTOCK_TRY(SyncFolder(absolute.parent_path().string()));
   return folder;
 }
@@ -82,11 +85,14 @@ Result<RunFolder> RunFolder::Open(const std::string& path) {
   std::error_code error;
   const fs::path absolute = fs::canonical(path, error);
   if (error) return ErrnoError(error.value(), "looking at " + path);
-  return RunFolder(absolute.string(), false);
+  PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(absolute.string()));
+  return RunFolder(absolute.string(), std::move(lock), false);
 }
 
 RunFolder::RunFolder(RunFolder&& other) noexcept
-    : path_(std::move(other.path_)), remove_(std::exchange(other.remove_, false)) {}
+    : path_(std::move(other.path_)),
+      lock_(std::move(other.lock_)),
+      remove_(std::exchange(other.remove_, false)) {}
 
 RunFolder::~RunFolder() {
   if (!remove_) return;
@@ -94,16 +100,18 @@ RunFolder::~RunFolder() {
   fs::remove_all(path_, ignored);
 }
 
-Status RunFolder::WriteInfo(const RunInfo& info) const {
+Status RunFolder::WriteInfo(const RunInfo& info) const { return WriteRunInfo(path_, info); }
+
+Status WriteRunInfo(const std::string& folder, const RunInfo& info) {
   Json leftovers = Json::array();
   for (const StateFiles& state : info.leftovers) {
     leftovers.push_back(
-        {{"state_paths", RelativeTo(path_, state.paths)}, {"state_uuid", state.uuid}});
+        {{"state_paths", RelativeTo(folder, state.paths)}, {"state_uuid", state.uuid}});
   }
   const Json json = {
       {"version", kInfoVersion},
       {"program", info.version},
-      {"state_paths", RelativeTo(path_, info.state.paths)},
+      {"state_paths", RelativeTo(folder, info.state.paths)},
       {"state_uuid", info.state.uuid},
       {"leftovers", leftovers},
       {"seed", info.seed},
@@ -112,7 +120,7 @@ Status RunFolder::WriteInfo(const RunInfo& info) const {
       {"data", {{"path", info.data_path}, {"order", info.data_order}}},
       {"model", info.model_json},
   };
-  return WriteTextFile(InfoPath(path_), json.dump(2) + "\n");
+  return WriteTextFile(InfoPath(folder), json.dump(2) + "\n");
 }
 
 Status RunFolder::WriteSummary(const std::string& text) const {

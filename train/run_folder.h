@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "train/run_lock.h"
 
 namespace penstock::train {
 
@@ -40,7 +41,7 @@ class RunFolder {
   /// Makes the folder and those above it, and its name durable. Errors: kInvalidArgument where the
   /// path exists; of mkdir.
   static Result<RunFolder> Create(const std::string& path);
-  /// A folder that holds a run already. It is kept.
+  /// A folder that holds a run already, which is kept. Errors: those of RunLock.
   static Result<RunFolder> Open(const std::string& path);
   RunFolder(RunFolder&& other) noexcept;
   RunFolder& operator=(RunFolder&& other) = delete;
@@ -51,22 +52,28 @@ class RunFolder {
   void Keep() { remove_ = false; }
 
   const std::string& path() const { return path_; }
-  std::string MetricsPath() const;
+  std::string MetricsPath() const { return MetricsPathIn(path_); }
+  static std::string MetricsPathIn(const std::string& run);
   std::string SummaryPath() const;
 
   Status WriteInfo(const RunInfo& info) const;
   Status WriteSummary(const std::string& text) const;
 
  private:
-  RunFolder(std::string path, bool remove) : path_(std::move(path)), remove_(remove) {}
+  RunFolder(std::string path, RunLock lock, bool remove)
+      : path_(std::move(path)), lock_(std::move(lock)), remove_(remove) {}
 
   std::string path_;
+  RunLock lock_;  ///< nobody else changes the run
   bool remove_;
 };
 
 /// What a run has put into its folder, beside a state file, that is there now: in an order in which
 /// it can be removed so that what is left is still known as a run. Errors: kIo.
 Result<std::vector<std::string>> FilesOfRun(const std::string& folder);
+
+/// Writes it, durably.
+Status WriteRunInfo(const std::string& folder, const RunInfo& info);
 
 /// Reads RUN/run.json. Errors: kNotFound where `folder` is no run, kCorruption where it cannot be
 /// read.

@@ -6,16 +6,18 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "base/folder.h"
 #include "offload/state_copy.h"
-#include "offload/state_path.h"
 #include "train/files.h"
 #include "train/interrupt.h"
+#include "train/log.h"
 #include "train/metrics.h"
 #include "train/resume.h"
+#include "train/run_lock.h"
 
 namespace penstock::train {
 namespace {
@@ -26,15 +28,17 @@ using offload::StateReader;
 constexpr auto kAskAgain = std::chrono::milliseconds(50);
 constexpr Bytes kLargestMessage = 64_KiB;
 
-/// Where the state of a snapshot goes, for each path.
+/// Where the state of a snapshot goes, for each path: `unfinished` is the folder
+/// ".NAME.unfinished".
 std::vector<std::string> TargetPaths(const std::string& run, const StateFiles& state,
-                                     const std::string& name) {
+                                     const fs::path& unfinished) {
+  const std::string name = unfinished.stem().string().substr(1);
   std::vector<std::string> targets;
   for (const std::string& path : state.paths) {
     const fs::path file = path;
     std::error_code ignored;
     if (fs::equivalent(file.parent_path(), run, ignored)) {
-      targets.push_back((fs::path(SnapshotFolder(run, name)) / file.filename()).string());
+      targets.push_back((fs::absolute(unfinished, ignored) / file.filename()).string());
     } else {
       const std::string stem = file.stem().string();
       targets.push_back((file.parent_path() / (stem + ".snapshot-" + name + ".state")).string());
@@ -78,18 +82,19 @@ std::vector<std::string> NamesIn(
   return names;
 }
 
-Status CopyMetrics(const std::string& run, const std::string& folder, const StateReader& state) {
+Status CopyMetrics(const std::string& run, const fs::path& folder, const StateReader& state) {
   PENSTOCK_ASSIGN(const CommitTexts texts, ReadCommitTexts(state.commit().json, state.path(0)));
   std::error_code error;
-  const fs::path from = fs::path(run) / "metrics.jsonl";
-  const fs::path to = fs::path(folder) / "metrics.jsonl";
+  const fs::path from = RunFolder::MetricsPathIn(run);
+  const fs::path to = RunFolder::MetricsPathIn(folder.string());
   if (fs::exists(from, error)) fs::copy_file(from, to, error);
   if (error) return ErrnoError(error.value(), "copying " + from.string());
   return MetricsWriter::Resume(to.string(), state.commit().step, texts.row).status();
 }
 
-/// Asks the process that trains the run, and waits for its answer. False where nobody trains.
-Result<bool> AskTrainer(const SnapshotCommand& command, const RunInfo& info) {
+/// Asks the process that trains the run, and waits for its answer, or until the run can be had:
+/// then its lock.
+Result<std::optional<RunLock>> AskTrainer(const SnapshotCommand& command) {
   const std::string request = SnapshotRequest(command.run, command.name);
   const std::string failure = SnapshotFailure(command.run, command.name);
   std::error_code error;
@@ -99,21 +104,30 @@ Result<bool> AskTrainer(const SnapshotCommand& command, const RunInfo& info) {
   PENSTOCK_TRY(WriteTextFile(request, ""));
   const Interrupt interrupt("penstock: taking the request back; interrupt again to quit at once");
   while (fs::exists(request, error)) {
+    Result<RunLock> lock = RunLock::TryTake(command.run);
+    if (lock.ok() || interrupt.requested()) fs::remove(request, error);
+    // The training ended without having seen the request.
+    if (lock.ok()) return std::optional(*std::move(lock));
     if (interrupt.requested()) {
-      fs::remove(request, error);
-      return MakeError(ErrorCode::kCancelled, "interrupted: no snapshot was asked for");
-    }
-    // The training may have ended without having seen the request.
-    if (!offload::IsInUse(info.state.paths.front())) {
-      fs::remove(request, error);
-      return false;
+      return MakeError(ErrorCode::kCancelled,
+                       "interrupted: the request is taken back, unless the copy had begun");
     }
     std::this_thread::sleep_for(kAskAgain);
   }
   const Result<std::string> why = ReadTextFile(failure, kLargestMessage);
-  if (!why.ok()) return true;
+  if (!why.ok()) return std::optional<RunLock>();
   fs::remove(failure, error);
   return MakeError(ErrorCode::kIo, "snapshot {}: {}", command.name, *why);
+}
+
+/// Without a training: the lock is ours.
+Status TakeOfStoppedRun(const SnapshotCommand& command) {
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
+  PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> state, StateReader::Open(info.state.paths));
+  if (!state->notice().empty()) LogNotice(state->notice());
+  const Interrupt interrupt("penstock: removing what was copied; interrupt again to quit at once");
+  return TakeSnapshot(command.run, info, *state, command.name,
+                      [&interrupt] { return interrupt.requested(); });
 }
 
 }  // namespace
@@ -125,10 +139,10 @@ std::string SnapshotFolder(const std::string& run, const std::string& name) {
   return (fs::path(SnapshotsFolder(run)) / name).string();
 }
 std::string SnapshotRequest(const std::string& run, const std::string& name) {
-  return SnapshotFolder(run, name) + ".request";
+  return SnapshotFolder(run, "." + name + ".request");
 }
 std::string SnapshotFailure(const std::string& run, const std::string& name) {
-  return SnapshotFolder(run, name) + ".failed";
+  return SnapshotFolder(run, "." + name + ".failed");
 }
 
 Status CheckSnapshotName(const std::string& name) {
@@ -148,60 +162,61 @@ Status CheckSnapshotName(const std::string& name) {
 
 std::vector<std::string> RequestedSnapshots(const std::string& run) {
   return NamesIn(run, [](const fs::directory_entry& entry) {
-    return entry.path().extension() == ".request" ? entry.path().stem().string() : std::string();
+    std::error_code ignored;
+    const bool request = entry.path().extension() == ".request" && entry.is_regular_file(ignored);
+    return request ? entry.path().stem().string().substr(1) : std::string();
   });
 }
 
 std::vector<std::string> Snapshots(const std::string& run) {
   return NamesIn(run, [](const fs::directory_entry& entry) {
     std::error_code ignored;
-    return fs::exists(entry.path() / "run.json", ignored) ? entry.path().filename().string()
-                                                          : std::string();
+    const std::string name = entry.path().filename().string();
+    return !name.starts_with('.') && fs::exists(entry.path() / "run.json", ignored) ? name
+                                                                                    : std::string();
   });
 }
 
 Status TakeSnapshot(const std::string& run, const RunInfo& info, const StateReader& state,
                     const std::string& name, const std::function<bool()>& stop_requested) {
-  const std::string folder = SnapshotFolder(run, name);
+  const fs::path folder = SnapshotFolder(run, name);
+  const fs::path unfinished = SnapshotFolder(run, "." + name + ".unfinished");
   std::error_code error;
-  if (fs::exists(fs::path(folder) / "run.json", error)) {
+  if (fs::exists(fs::symlink_status(folder, error))) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "there is a snapshot {} of {} already; take another name, or remove it with "
-                     "penstock clean {}",
-                     name, run, folder);
+                     "there is {} already; take another name, or remove it with penstock clean {}",
+                     folder.string(), folder.string());
   }
-  // What a kill left of one that was never finished.
-  fs::remove_all(folder, error);
-  fs::create_directories(folder, error);
-  if (error) return ErrnoError(error.value(), "creating " + folder);
   RunInfo kept = info;
-  kept.state.paths = TargetPaths(run, info.state, name);
+  kept.state.paths = TargetPaths(run, info.state, unfinished);
   kept.leftovers.clear();
+  // What a kill left of one that was never finished.
+  fs::remove_all(unfinished, error);
   for (const std::string& path : kept.state.paths) fs::remove(path, error);
-  Unfinished unfinished(folder, kept.state.paths);
+  fs::create_directories(unfinished, error);
+  if (error) return ErrnoError(error.value(), "creating " + unfinished.string());
+  Unfinished guard(unfinished, kept.state.paths);
   PENSTOCK_TRY(offload::CopyState(state, kept.state.paths, stop_requested));
-  PENSTOCK_TRY(CopyMetrics(run, folder, state));
-  PENSTOCK_ASSIGN(const RunFolder snapshot, RunFolder::Open(folder));
-  PENSTOCK_TRY(snapshot.WriteInfo(kept));
+  PENSTOCK_TRY(CopyMetrics(run, unfinished, state));
+  PENSTOCK_TRY(WriteRunInfo(unfinished.string(), kept));
+  fs::rename(unfinished, folder, error);
+  if (error) return ErrnoError(error.value(), "naming " + folder.string());
+  guard.Keep();
   PENSTOCK_TRY(SyncFolder(SnapshotsFolder(run)));
-  unfinished.Keep();
-  return {};
+  return SyncFolder(run);
 }
 
 Result<std::string> RunSnapshot(const SnapshotCommand& command) {
   PENSTOCK_TRY(CheckSnapshotName(command.name));
-  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
-  bool taken = false;
-  if (offload::IsInUse(info.state.paths.front())) {
-    PENSTOCK_ASSIGN(taken, AskTrainer(command, info));
+  PENSTOCK_TRY(ReadRunInfo(command.run).status());
+  std::optional<RunLock> lock;
+  Result<RunLock> free = RunLock::TryTake(command.run);
+  if (free.ok()) {
+    lock = *std::move(free);
+  } else {
+    PENSTOCK_ASSIGN(lock, AskTrainer(command));
   }
-  if (!taken) {
-    PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> state, StateReader::Open(info.state.paths));
-    const Interrupt interrupt(
-        "penstock: removing what was copied; interrupt again to quit at once");
-    PENSTOCK_TRY(TakeSnapshot(command.run, info, *state, command.name,
-                              [&interrupt] { return interrupt.requested(); }));
-  }
+  if (lock) PENSTOCK_TRY(TakeOfStoppedRun(command));
   PENSTOCK_ASSIGN(const RunInfo kept, ReadRunInfo(SnapshotFolder(command.run, command.name)));
   PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> state, StateReader::Open(kept.state.paths));
   return fmt::format("step {} of {} is kept as {}; go back to it with --resume-from {}\n",

@@ -2,12 +2,12 @@
 //
 // That folder is one of a run, so that inspect, export, compare and clean take it: run.json,
 // metrics.jsonl up to the commit, and the state beside the run's own
-// ("penstock-UUID.snapshot-NAME…"), or in the folder where the run's own is in RUN. run.json is
-// written last: a folder without it is a snapshot that was never finished.
+// ("penstock-UUID.snapshot-NAME.state"), or in the folder where the run's own is in RUN. Until all
+// of it is there the folder is called ".NAME.unfinished".
 //
 // A run that is training takes its snapshots itself (train/snapshot_service.h): it is asked by
-// RUN/snapshots/NAME.request, takes that file away when it is done, and leaves NAME.failed with the
-// reason where it could not.
+// RUN/snapshots/.NAME.request, takes that file away when it is done, and leaves .NAME.failed with
+// the reason where it could not.
 //
 // Threads: one at a time for a name.
 #pragma once

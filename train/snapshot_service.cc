@@ -15,7 +15,11 @@
 
 namespace penstock::train {
 
-bool SnapshotService::Requested() const { return !RequestedSnapshots(run_).empty(); }
+std::vector<std::string> SnapshotService::Open() const {
+  std::vector<std::string> names = RequestedSnapshots(run_);
+  std::erase_if(names, [this](const std::string& name) { return stuck_.contains(name); });
+  return names;
+}
 
 void SnapshotService::Wait() {
   if (copier_.joinable()) copier_.join();
@@ -25,12 +29,12 @@ Status SnapshotService::Take(const std::string& name) const {
   PENSTOCK_TRY(CheckSnapshotName(name));
   PENSTOCK_ASSIGN(const std::unique_ptr<offload::StateReader> state,
                   offload::StateReader::Open(info_.state.paths, offload::StateLock::kHeld));
-  return TakeSnapshot(run_, info_, *state, name, [] { return false; });
+  return TakeSnapshot(run_, info_, *state, name, stop_requested_);
 }
 
 void SnapshotService::CommitMade() {
   Wait();
-  std::vector<std::string> names = RequestedSnapshots(run_);
+  std::vector<std::string> names = Open();
   if (names.empty()) return;
   copying_ = true;
   copier_ = std::thread([this, names = std::move(names)] {
@@ -42,8 +46,9 @@ void SnapshotService::CommitMade() {
         // missing.
         (void)WriteTextFile(SnapshotFailure(run_, name), taken.error().message);
       }
-      std::error_code ignored;
-      std::filesystem::remove(SnapshotRequest(run_, name), ignored);
+      std::error_code error;
+      std::filesystem::remove(SnapshotRequest(run_, name), error);
+      if (error) stuck_.insert(name);
     }
     copying_ = false;
   });

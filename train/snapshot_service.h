@@ -8,8 +8,12 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "train/run_folder.h"
 
@@ -18,15 +22,19 @@ namespace penstock::train {
 class SnapshotService {
  public:
   /// `info` names the state; its files are locked by this process as long as the service lives.
-  SnapshotService(std::string run, RunInfo info, bool durable)
-      : run_(std::move(run)), info_(std::move(info)), durable_(durable) {}
+  /// `stop_requested`: asked while copying, so that a training that is to end need not wait.
+  SnapshotService(std::string run, RunInfo info, bool durable, std::function<bool()> stop_requested)
+      : run_(std::move(run)),
+        info_(std::move(info)),
+        durable_(durable),
+        stop_requested_(std::move(stop_requested)) {}
   /// Lets a copy under way end.
   ~SnapshotService() { Wait(); }
   SnapshotService(const SnapshotService&) = delete;
   SnapshotService& operator=(const SnapshotService&) = delete;
 
-  /// Somebody asks for a snapshot.
-  bool Requested() const;
+  /// Somebody asks for a snapshot that was not taken yet. Not while copying.
+  bool Requested() const { return !Open().empty(); }
   bool copying() const { return copying_; }
   void Wait();
   /// A commit was made: what is asked for is taken of it. Failures are told to whoever asked, and
@@ -34,11 +42,14 @@ class SnapshotService {
   void CommitMade();
 
  private:
+  std::vector<std::string> Open() const;
   Status Take(const std::string& name) const;
 
   const std::string run_;
   const RunInfo info_;
   const bool durable_;
+  const std::function<bool()> stop_requested_;
+  std::set<std::string> stuck_;  ///< answered requests that could not be removed; of the copier
   std::atomic<bool> copying_ = false;
   std::thread copier_;
 };

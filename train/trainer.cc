@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/operators.h"
+#include "offload/state_file.h"
 #include "train/files.h"
 #include "train/interrupt.h"
 #include "train/log.h"
@@ -52,9 +53,23 @@ std::vector<std::string> StateFolders(const zero::Config& config, const RunFolde
   return folders;
 }
 
-/// `adopt`: the files of the state to go on in, none for a new one.
-Result<Machine> CreateMachine(const TrainJob& job, const RunFolder& folder,
-                              std::vector<std::string> adopt) {
+/// Where the state of a training is.
+struct StatePlan {
+  std::vector<std::string> folders;
+  offload::Uuid uuid{};
+  StateFiles files;
+  bool adopt = false;  ///< the files are there, and training goes on in them
+};
+
+Result<StatePlan> PlanNewState(const TrainJob& job, const RunFolder& folder) {
+  StatePlan plan{.folders = StateFolders(job.config, folder)};
+  PENSTOCK_ASSIGN(plan.uuid, offload::RandomUuid());
+  plan.files = {.paths = offload::StatePathsIn(plan.folders, plan.uuid),
+                .uuid = offload::ToString(plan.uuid)};
+  return plan;
+}
+
+Result<Machine> CreateMachine(const TrainJob& job, const StatePlan& state) {
   Machine machine;
   PENSTOCK_ASSIGN(machine.device, CreateDevice(job, machine.meter.get()));
   PENSTOCK_ASSIGN(machine.operators,
@@ -64,8 +79,9 @@ Result<Machine> CreateMachine(const TrainJob& job, const RunFolder& folder,
                                               *machine.device, *machine.operators));
   zero::EngineOptions options{.model = job.spec,
                               .config = job.config,
-                              .state_folders = StateFolders(job.config, folder),
-                              .adopt = std::move(adopt),
+                              .state_folders = state.folders,
+                              .adopt = state.adopt ? state.files.paths : std::vector<std::string>(),
+                              .state_uuid = state.uuid,
                               .host_memory = job.budget.host,
                               .device_reserved = job.needs.device_reserved,
                               .meter = machine.meter.get()};
@@ -75,9 +91,9 @@ Result<Machine> CreateMachine(const TrainJob& job, const RunFolder& folder,
   return machine;
 }
 
-RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const Machine& machine) {
+RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const StateFiles& state) {
   return {.version = PENSTOCK_VERSION,
-          .state = {.paths = machine.engine->state_paths(), .uuid = machine.engine->state_uuid()},
+          .state = state,
           .model_json = job.model.config_json,
           .data_path = job.data_path,
           .data_order = ToString(*options.data_order),
@@ -187,9 +203,7 @@ std::optional<std::string> ReadEnvironment(const std::string& name) {
 
 /// Training begins: a new state.
 Result<zero::TrainState> StartNew(const TrainOptions& options, const TrainJob& job,
-                                  const Machine& machine, const RunFolder& folder,
-                                  const Interrupt& interrupt) {
-  PENSTOCK_TRY(folder.WriteInfo(InfoOf(options, job, machine)));
+                                  const Machine& machine, const Interrupt& interrupt) {
   PENSTOCK_TRY(machine.engine->Initialize(Interruptible(job.weights, interrupt)));
   return zero::TrainState{.seed = *options.seed,
                           .compute_threads = static_cast<uint32_t>(job.config.compute_threads)};
@@ -213,9 +227,9 @@ Result<zero::TrainState> StartFrom(ResumePoint& from, const RunInfo& info, const
 
 /// The rows of the snapshot that training goes on from, in place of the run's.
 Status CopyRows(const TrainOptions& options, const RunFolder& folder) {
-  PENSTOCK_ASSIGN(const RunFolder snapshot,
-                  RunFolder::Open(SnapshotFolder(folder.path(), options.resume_from)));
-  PENSTOCK_ASSIGN(const std::string rows, ReadTextFile(snapshot.MetricsPath(), kLargestMetrics));
+  const std::string snapshot = SnapshotFolder(folder.path(), *options.resume_from);
+  PENSTOCK_ASSIGN(const std::string rows,
+                  ReadTextFile(RunFolder::MetricsPathIn(snapshot), kLargestMetrics));
   return WriteTextFile(folder.MetricsPath(), rows);
 }
 
@@ -230,12 +244,36 @@ void LogResume(const ResumePoint& from, const Machine& machine) {
                   before, now));
 }
 
+/// In the files of the commit where they fit; else new ones.
+Result<StatePlan> PlanState(const TrainJob& job, const RunFolder& folder,
+                            std::optional<ResumePoint>& from) {
+  const std::vector<std::string> folders = StateFolders(job.config, folder);
+  if (!from || !FitsInPlace(*from, job.layout(), job.config.durable, folders)) {
+    return PlanNewState(job, folder);
+  }
+  from->state.reset();  // the engine takes the files over
+  return StatePlan{.folders = folders, .files = from->info.state, .adopt = true};
+}
+
+Result<RunFolder> OpenRunToResume(const std::string& run) {
+  Result<RunFolder> folder = RunFolder::Open(run);
+  if (folder.ok() || folder.error().code != ErrorCode::kNotFound) return folder;
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--resume: there is no commit in {}: there is no such folder; start a new run "
+                   "without --resume",
+                   run);
+}
+
 }  // namespace
 
 Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
   PENSTOCK_TRY(CheckOneRank(ReadEnvironment));
+  std::optional<RunFolder> folder;
   std::optional<ResumePoint> from;
   if (given.resumes()) {
+    Result<RunFolder> opened = OpenRunToResume(given.out);
+    PENSTOCK_TRY(opened.status());
+    folder.emplace(*std::move(opened));
     PENSTOCK_ASSIGN(from, OpenResumePoint(given.out, given.resume_from));
   }
   const TrainOptions options = Complete(given, from);
@@ -243,31 +281,33 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
   if (from) PENSTOCK_TRY(CheckResume(*from, options, job));
   const Interrupt interrupt(
       "penstock: finishing this step and committing; interrupt again to quit at once");
-  PENSTOCK_ASSIGN(RunFolder folder,
-                  from ? RunFolder::Open(options.out) : RunFolder::Create(options.out));
-  std::vector<std::string> adopt;
-  if (from) {
-    PENSTOCK_TRY(RemoveLeftovers(*from, folder));
+  if (!from) {
+    Result<RunFolder> created = RunFolder::Create(options.out);
+    PENSTOCK_TRY(created.status());
+    folder.emplace(*std::move(created));
+  } else {
+    PENSTOCK_TRY(RemoveLeftovers(*from, *folder));
     if (!from->replaced && from->train.step >= job.last_step) {
-      PENSTOCK_TRY(FinishRun(*from, folder));
+      PENSTOCK_TRY(FinishRun(*from, *folder));
       return std::optional<RunSummary>();
     }
-    if (FitsInPlace(*from, job.layout(), job.config.durable, StateFolders(job.config, folder))) {
-      adopt = from->info.state.paths;
-      from->state.reset();  // the engine takes the files over
-    }
   }
-  PENSTOCK_ASSIGN(Machine machine, CreateMachine(job, folder, std::move(adopt)));
+  PENSTOCK_ASSIGN(const StatePlan state, PlanState(job, *folder, from));
+  const RunInfo info = InfoOf(options, job, state.files);
+  // Before there is a file that a kill could leave behind.
+  if (!from) PENSTOCK_TRY(folder->WriteInfo(info));
+  if (from && !state.adopt) PENSTOCK_TRY(AnnounceMove(*from, *folder, state.files));
+  PENSTOCK_ASSIGN(Machine machine, CreateMachine(job, state));
   if (from) LogResume(*from, machine);
-  PENSTOCK_ASSIGN(zero::TrainState start,
-                  from ? StartFrom(*from, InfoOf(options, job, machine), machine, folder, interrupt)
-                       : StartNew(options, job, machine, folder, interrupt));
+  PENSTOCK_ASSIGN(zero::TrainState start, from ? StartFrom(*from, info, machine, *folder, interrupt)
+                                               : StartNew(options, job, machine, interrupt));
   start.run_json = IdentityOf(options, job, machine.operators->arithmetic());
-  if (from && from->replaced) PENSTOCK_TRY(CopyRows(options, folder));
+  if (from && from->replaced) PENSTOCK_TRY(CopyRows(options, *folder));
   PENSTOCK_ASSIGN(MetricsWriter metrics,
-                  from ? MetricsWriter::Resume(folder.MetricsPath(), start.step, from->row)
-                       : MetricsWriter::Create(folder.MetricsPath()));
-  SnapshotService snapshots(folder.path(), InfoOf(options, job, machine), job.config.durable);
+                  from ? MetricsWriter::Resume(folder->MetricsPath(), start.step, from->row)
+                       : MetricsWriter::Create(folder->MetricsPath()));
+  SnapshotService snapshots(folder->path(), info, job.config.durable,
+                            [&interrupt] { return interrupt.requested(); });
   Progress progress(ProgressOptions(job));
   TrainLoop loop({.engine = *machine.engine,
                   .model = *machine.model,
@@ -277,13 +317,13 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
                   .metrics = metrics,
                   .progress = progress,
                   .stop_requested = [&interrupt] { return interrupt.requested(); },
-                  .keep_folder = [&] { folder.Keep(); },
+                  .keep_folder = [&] { folder->Keep(); },
                   .snapshots = &snapshots},
                  MakeLoopOptions(job, machine, std::move(start)));
   PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
   progress.Finish();
   RunSummary summary = Summarise(options, job, machine, done);
-  PENSTOCK_TRY(folder.WriteSummary(ToJson(summary)));
+  PENSTOCK_TRY(folder->WriteSummary(ToJson(summary)));
   return std::optional(std::move(summary));
 }
 

@@ -32,9 +32,9 @@ struct TrainOptions {
   std::optional<uint64_t> sequence_length;  ///< none: the model's context length, or the run's
   std::optional<DataOrder> data_order;      ///< none: shuffled; resuming, the run's
   bool resume = false;
-  std::string resume_from;  ///< a snapshot's name: `resume` from that; empty: from the last commit
+  std::optional<std::string> resume_from;  ///< a snapshot's name: `resume` from that
 
-  bool resumes() const { return resume || !resume_from.empty(); }
+  bool resumes() const { return resume || resume_from.has_value(); }
 };
 
 /// Trains, commits, writes RUN/summary.json. After Ctrl-C (train/interrupt.h) the running step is

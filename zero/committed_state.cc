@@ -23,6 +23,7 @@ class TileWiseState : public CommittedState {
   const TrainState& train_state() const override { return state_; }
   const offload::Layout& layout() const override { return reader_->layout(); }
 
+  std::string notice() const override { return reader_->notice(); }
   bool durable() const override { return reader_->header().geometry.slots == 2; }
   std::vector<double> Shares() const override { return reader_->Shares(); }
 

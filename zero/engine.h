@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -85,7 +86,8 @@ struct EngineOptions {
   /// Files of a committed state to go on with in place (see Engine::Adopt), in the state_folders
   /// and in the order of their paths; none: a new state.
   std::vector<std::string> adopt;
-  Bytes host_memory;      ///< limit of the slab
+  std::optional<offload::Uuid> state_uuid;  ///< of a new state; none: a random one
+  Bytes host_memory;                        ///< limit of the slab
   Bytes device_reserved;  ///< device bytes that others take (activations, scratch): not for us
   ActivityMeter* meter = nullptr;
 
@@ -178,6 +180,8 @@ class CommittedState {
   virtual const offload::Layout& layout() const = 0;
   /// Two slots: a crash leaves the commit in place.
   virtual bool durable() const = 0;
+  /// Something to tell the user about the commit that was opened, or nothing.
+  virtual std::string notice() const { return {}; }
   /// The share of the state that each of its files holds, 0 to 1.
   virtual std::vector<double> Shares() const = 0;
   /// Elements [begin, begin + size) of one state of a tensor, exactly; verifies checksums of the

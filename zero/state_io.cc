@@ -75,6 +75,7 @@ Status MakeFile(const EngineOptions& options, const offload::Layout& layout, Sta
                   offload::StateFile::Create(layout,
                                              {.folders = options.state_folders,
                                               .durable = options.config.durable,
+                                              .uuid = options.state_uuid,
                                               .require_direct = require_direct,
                                               .simulated = options.config.aio.simulate.has_value(),
                                               .probe = options.probe},

@@ -119,7 +119,7 @@ class FinishedRunTest(SnapshotTest):
             run = os.path.join(drive, "run")
             outcome, _ = self.train(config, steps=3, out=run)
             self.assertEqual(outcome.code, 0, str(outcome))
-            self.assert_fails(harness.penstock("snapshot", run, "kept"), 3, "No space left")
+            self.assert_fails(harness.penstock("snapshot", run, "kept"), 3, "no space", "are free")
             self.assertEqual(harness.penstock("snapshots", run).stdout, "no snapshots\n")
             self.assertEqual(harness.penstock("inspect", run).code, 0)
             subprocess.run(["mount", "-o", "remount,size=40M", drive], check=True)
