@@ -41,7 +41,8 @@ std::vector<std::string> TargetPaths(const std::string& run, const StateFiles& s
       targets.push_back((fs::absolute(unfinished, ignored) / file.filename()).string());
     } else {
       const std::string stem = file.stem().string();
-      targets.push_back((file.parent_path() / (stem + ".snapshot-" + name + ".state")).string());
+      targets.push_back(
+          (file.parent_path() / fmt::format("{}.snapshot-{}.state", stem, name)).string());
     }
   }
   return targets;
