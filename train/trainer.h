@@ -44,6 +44,6 @@ struct TrainOptions {
 ///
 /// With `resume` it goes on after the last commit (train/resume.h); nothing is returned where that
 /// is the last step already.
-Result<std::optional<RunSummary>> Train(const TrainOptions& options);
+Result<std::optional<RunSummary>> Train(const TrainOptions& given);
 
 }  // namespace penstock::train
