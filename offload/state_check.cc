@@ -123,13 +123,13 @@ Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& pro
   const size_t workers = std::clamp<size_t>(kMostMemory / tile, 1, kMostTilesInFlight);
   PENSTOCK_ASSIGN(const Mapping memory, Mapping::Create(tile * workers));
   Checker checker(state, std::move(paths), progress);
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < workers; ++i) {
-    threads.emplace_back([&checker, part = std::span(memory.data() + i * tile.value, tile.value)] {
-      checker.Work(part);
-    });
+  {
+    std::vector<std::jthread> threads;
+    for (size_t i = 0; i < workers; ++i) {
+      threads.emplace_back([&checker, part = std::span(memory.data() + i * tile.value,
+                                                       tile.value)] { checker.Work(part); });
+    }
   }
-  for (std::thread& thread : threads) thread.join();
   StateCheck check = checker.Finish();
   check.damages.insert(check.damages.begin(), damages.begin(), damages.end());
   return check;

@@ -18,6 +18,19 @@ std::string FileName(const Uuid& uuid, size_t path) {
                      path == 0 ? "" : fmt::format(".{}", path));
 }
 
+/// All tiles are updated together.
+Status CheckVersions(const CommitRecord& commit) {
+  const uint64_t version = commit.tiles.front().version;
+  for (size_t i = 0; i < commit.tiles.size(); ++i) {
+    if (commit.tiles[i].version == version) continue;
+    return MakeError(ErrorCode::kCorruption,
+                     "the commit of step {} names version {} of tile {} and version {} of tile 0; "
+                     "all tiles are updated together",
+                     commit.step, commit.tiles[i].version, i, version);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Uuid> RandomUuid() {
@@ -92,6 +105,7 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths, const
                      "state file {} holds other tensors or tiles than this training has",
                      paths.front());
   }
+  PENSTOCK_TRY(CheckVersions(reader->commit()));
   const StateShape shape = {.slots = header.geometry.slots, .paths = header.paths};
   OpenedState state{.file = std::unique_ptr<StateFile>(new StateFile(header.uuid, layout, shape)),
                     .commit = reader->commit()};

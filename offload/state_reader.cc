@@ -58,7 +58,8 @@ Result<StateReader::File> StateReader::OpenFile(const std::string& path, StateLo
   if (lock == StateLock::kExclusive && ::fdatasync(file.fd.get()) != 0) {
     return ErrnoError(errno, "synchronising " + path);
   }
-  PENSTOCK_ASSIGN(header, ParseHead(file));
+  PENSTOCK_ASSIGN(const std::vector<std::byte> head, ReadHeadBytes(file));
+  PENSTOCK_ASSIGN(header, ParseHead(file, head));
   file.geometry = header.geometry;
   return file;
 }
@@ -100,8 +101,7 @@ Result<std::vector<std::byte>> StateReader::ReadHeadBytes(const File& file) {
   return head;
 }
 
-Result<StateHeader> StateReader::ParseHead(const File& file) {
-  PENSTOCK_ASSIGN(const std::vector<std::byte> head, ReadHeadBytes(file));
+Result<StateHeader> StateReader::ParseHead(const File& file, std::span<const std::byte> head) {
   Result<StateHeader> header = DecodeHead(head);
   if (!header.ok()) {
     return MakeError(header.error().code, "state file {}: {}", file.path, header.error().message);
@@ -113,7 +113,7 @@ Result<std::vector<std::string>> StateReader::CheckHeads() const {
   std::vector<std::string> damages;
   for (const File& file : files_) {
     PENSTOCK_ASSIGN(const std::vector<std::byte> head, ReadHeadBytes(file));
-    PENSTOCK_ASSIGN(const StateHeader header, ParseHead(file));
+    PENSTOCK_ASSIGN(const StateHeader header, ParseHead(file, head));
     const std::vector<std::byte> expected = EncodeHead(header);
     const auto [found, wanted] = std::ranges::mismatch(head, expected);
     if (found != head.end()) {
@@ -197,8 +197,7 @@ Status StateReader::ReadTile(TileId tile, TileBytes& bytes) const {
   if (weight_holds && record_holds) return {};
   return MakeError(ErrorCode::kCorruption,
                    "checksum of the {} of tile {} (module {}, version {}) does not hold: {}; the "
-                   "data was damaged "
-                   "after it was committed",
+                   "data was damaged after it was committed",
                    weight_holds ? "record" : "weight", Index(tile),
                    header_.layout.module(place.module).name, committed.version,
                    Where(weight_holds ? Part::kRecord : Part::kWeight, tile));

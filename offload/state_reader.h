@@ -72,7 +72,7 @@ class StateReader {
   static Result<File> OpenFile(const std::string& path, StateLock lock, StateHeader& header);
   static Status ReadAt(const File& file, FileOffset offset, std::span<std::byte> bytes);
   static Result<std::vector<std::byte>> ReadHeadBytes(const File& file);
-  static Result<StateHeader> ParseHead(const File& file);
+  static Result<StateHeader> ParseHead(const File& file, std::span<const std::byte> head);
   Status OpenOthers(const std::vector<std::string>& paths, StateLock lock);
   Status ReadCommit();
 

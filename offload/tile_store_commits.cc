@@ -63,12 +63,6 @@ Status TileStore::Adopt(const CommitRecord& commit) {
     MutexLock lock(mutex_);
     for (size_t i = 0; i < tiles_.size(); ++i) {
       const CommittedTile& committed = commit.tiles[i];
-      if (committed.version != version) {
-        return MakeError(ErrorCode::kCorruption,
-                         "the commit of step {} names version {} of tile {} and version {} of tile "
-                         "0; all tiles are updated together",
-                         commit.step, committed.version, i, version);
-      }
       tiles_[i].version = version;
       tiles_[i].slot = static_cast<int>(committed.slot);
       tiles_[i].checksums = committed.checksums;

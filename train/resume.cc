@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "offload/state_removal.h"
 #include "train/log.h"
 #include "train/snapshot.h"
 
@@ -100,19 +101,8 @@ Result<ResumePoint> OpenResumePoint(const std::string& run,
   if (!snapshot) return OpenCommit(run);
   PENSTOCK_TRY(CheckSnapshotName(*snapshot));
   PENSTOCK_ASSIGN(RunInfo current, ReadRunInfo(run));
-  // First the run itself, so that nobody trains it meanwhile. Its state may be gone or damaged.
-  std::vector<offload::RemovableState> states;
-  for (const std::string& path : current.state.paths) {
-    auto state = offload::RemovableState::Open(path, current.state.uuid);
-    if (state.ok()) {
-      states.push_back(*std::move(state));
-    } else if (state.error().code == ErrorCode::kUnavailable) {
-      return state.error();
-    }
-  }
   PENSTOCK_ASSIGN(ResumePoint point, OpenCommit(SnapshotFolder(run, *snapshot)));
   point.replaced = std::move(current);
-  point.replaced_states = std::move(states);
   return point;
 }
 
@@ -164,7 +154,6 @@ Status MoveState(ResumePoint& from, zero::Engine& engine, const RunFolder& folde
   info.leftovers.push_back(from.current().state);
   PENSTOCK_TRY(folder.WriteInfo(info));
   from.state.reset();
-  from.replaced_states.clear();
   return RemoveLeftovers(&info, folder);
 }
 

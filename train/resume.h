@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "offload/state_removal.h"
 #include "train/run_folder.h"
 #include "train/run_identity.h"
 #include "zero/engine.h"
@@ -32,17 +31,17 @@ struct ResumePoint {
   std::string identity;    ///< see train/run_identity.h
   std::string row;         ///< of the committed step, as in metrics.jsonl; empty for step 0
 
-  /// Set where the commit is not the run's last one but a snapshot, which stays: the run as it is,
-  /// and its files, which nobody else can use either.
+  /// What run.json says now, where the commit is not the run's last one but a snapshot, which
+  /// stays.
   std::optional<RunInfo> replaced;
-  std::vector<offload::RemovableState> replaced_states;
 
   /// What run.json says now.
   const RunInfo& current() const { return replaced ? *replaced : info; }
 };
 
-/// Opens it, or the commit of a snapshot of `run`. Errors: kInvalidArgument where `run` is no run
-/// or has no commit, or no such snapshot; kUnavailable while it is in use; kCorruption.
+/// Opens it, or the commit of a snapshot of `run`, whose lock the caller has. Errors:
+/// kInvalidArgument where `run` is no run or has no commit, or no such snapshot; kUnavailable while
+/// it is in use; kCorruption.
 Result<ResumePoint> OpenResumePoint(const std::string& run,
                                     const std::optional<std::string>& snapshot);
 

@@ -1,5 +1,7 @@
 #include "train/run_folder.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -121,6 +123,20 @@ Status WriteRunInfo(const std::string& folder, const RunInfo& info) {
       {"model", info.model_json},
   };
   return WriteTextFile(InfoPath(folder), json.dump(2) + "\n");
+}
+
+Status CopyRows(const std::string& from_run, const std::string& to_run) {
+  const std::string from = RunFolder::MetricsPathIn(from_run);
+  const std::string to = RunFolder::MetricsPathIn(to_run);
+  const std::string temporary = fmt::format("{}.tmp-{}", to, ::getpid());
+  std::error_code error;
+  if (!fs::exists(from, error)) return WriteTextFile(to, "");
+  fs::copy_file(from, temporary, fs::copy_options::overwrite_existing, error);
+  if (!error) fs::rename(temporary, to, error);
+  if (!error) return {};
+  std::error_code ignored;
+  fs::remove(temporary, ignored);
+  return ErrnoError(error.value(), fmt::format("copying {} to {}", from, to));
 }
 
 Status RunFolder::WriteSummary(const std::string& text) const {

@@ -72,7 +72,10 @@ class RunFolder {
 /// it can be removed so that what is left is still known as a run. Errors: kIo.
 Result<std::vector<std::string>> FilesOfRun(const std::string& folder);
 
-/// Writes it, durably.
+/// Copies metrics.jsonl from one run to another, whose own it replaces; none is no rows.
+Status CopyRows(const std::string& from_run, const std::string& to_run);
+
+/// Writes run.json, durably.
 Status WriteRunInfo(const std::string& folder, const RunInfo& info);
 
 /// Reads RUN/run.json. Errors: kNotFound where `folder` is no run, kCorruption where it cannot be

@@ -1,7 +1,5 @@
 #include "train/snapshot.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -85,12 +83,10 @@ std::vector<std::string> NamesIn(
 
 Status CopyMetrics(const std::string& run, const fs::path& folder, const StateReader& state) {
   PENSTOCK_ASSIGN(const CommitTexts texts, ReadCommitTexts(state.commit().json, state.path(0)));
-  std::error_code error;
-  const fs::path from = RunFolder::MetricsPathIn(run);
-  const fs::path to = RunFolder::MetricsPathIn(folder.string());
-  if (fs::exists(from, error)) fs::copy_file(from, to, error);
-  if (error) return ErrnoError(error.value(), "copying " + from.string());
-  return MetricsWriter::Resume(to.string(), state.commit().step, texts.row).status();
+  PENSTOCK_TRY(CopyRows(run, folder.string()));
+  return MetricsWriter::Resume(RunFolder::MetricsPathIn(folder.string()), state.commit().step,
+                               texts.row)
+      .status();
 }
 
 /// Asks the process that trains the run, and waits for its answer, or until the run can be had:
@@ -214,8 +210,10 @@ Result<std::string> RunSnapshot(const SnapshotCommand& command) {
   Result<RunLock> free = RunLock::TryTake(command.run);
   if (free.ok()) {
     lock = *std::move(free);
-  } else {
+  } else if (free.error().code == ErrorCode::kUnavailable) {
     PENSTOCK_ASSIGN(lock, AskTrainer(command));
+  } else {
+    return free.error();
   }
   if (lock) PENSTOCK_TRY(TakeOfStoppedRun(command));
   PENSTOCK_ASSIGN(const RunInfo kept, ReadRunInfo(SnapshotFolder(command.run, command.name)));

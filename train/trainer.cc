@@ -10,7 +10,6 @@
 
 #include "kernels/operators.h"
 #include "offload/state_file.h"
-#include "train/files.h"
 #include "train/interrupt.h"
 #include "train/log.h"
 #include "train/progress.h"
@@ -26,7 +25,6 @@ namespace penstock::train {
 namespace {
 
 constexpr uint64_t kDefaultStepsPerPrint = 10;
-constexpr Bytes kLargestMetrics = 16_GiB;
 
 /// What a step runs on. Members are destroyed last to first: the engine finishes its work while
 /// what it works on still exists.
@@ -225,14 +223,6 @@ Result<zero::TrainState> StartFrom(ResumePoint& from, const RunInfo& info, const
                    folder.path(), from.train.step, state.step);
 }
 
-/// The rows of the snapshot that training goes on from, in place of the run's.
-Status CopyRows(const TrainOptions& options, const RunFolder& folder) {
-  const std::string snapshot = SnapshotFolder(folder.path(), *options.resume_from);
-  PENSTOCK_ASSIGN(const std::string rows,
-                  ReadTextFile(RunFolder::MetricsPathIn(snapshot), kLargestMetrics));
-  return WriteTextFile(folder.MetricsPath(), rows);
-}
-
 void LogResume(const ResumePoint& from, const Machine& machine) {
   LogNotice(fmt::format("going on after step {}", from.train.step));
   const std::string before = ArithmeticOf(from.identity);
@@ -302,7 +292,9 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
   PENSTOCK_ASSIGN(zero::TrainState start, from ? StartFrom(*from, info, machine, *folder, interrupt)
                                                : StartNew(options, job, machine, interrupt));
   start.run_json = IdentityOf(options, job, machine.operators->arithmetic());
-  if (from && from->replaced) PENSTOCK_TRY(CopyRows(options, *folder));
+  if (from && from->replaced) {
+    PENSTOCK_TRY(CopyRows(SnapshotFolder(folder->path(), *options.resume_from), folder->path()));
+  }
   PENSTOCK_ASSIGN(MetricsWriter metrics,
                   from ? MetricsWriter::Resume(folder->MetricsPath(), start.step, from->row)
                        : MetricsWriter::Create(folder->MetricsPath()));
