@@ -83,9 +83,8 @@ class FioRatioTest(BenchTest):
                           "--case", "threads,64KiB,2")
         self.assertEqual(done.returncode, 0, done.stderr)
         for start in ("io_uring read 64 KiB x 2:", "io_uring write 64 KiB x 2:",
-                      "threads read 64 KiB x 2 (ours with a queue of 4):",
-                      "threads write 64 KiB x 2 (ours with a queue of 4):"):
-            self.assertRegex(done.stdout, rf"(?m)^{start.replace('(', '.').replace(')', '.')} GB/s ")
+                      "threads read 64 KiB x 2:", "threads write 64 KiB x 2:"):
+            self.assertRegex(done.stdout, rf"(?m)^{start} GB/s ")
         self.assertEqual(os.listdir(self.folder), [])
 
     def test_it_says_how_many_huge_pages_fio_lacks(self):

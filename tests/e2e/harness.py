@@ -147,13 +147,15 @@ class PenstockTest(unittest.TestCase):
         return self.path(name)
 
     def write(self, name, content):
-        """Bytes as they are, text as UTF-8, everything else as JSON."""
+        """Bytes as they are, text as UTF-8, everything else as JSON. Replaces the file whole: another
+        program may be reading it."""
         if not isinstance(content, (bytes, str)):
             content = json.dumps(content, indent=1)
         data = content.encode() if isinstance(content, str) else content
         os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
-        with open(self.path(name), "wb") as file:
+        with open(self.path(name) + ".new", "wb") as file:
             file.write(data)
+        os.replace(self.path(name) + ".new", self.path(name))
         return self.path(name)
 
     def make_model(self, name="model", **override):
