@@ -21,17 +21,18 @@ MODEL = {"model_type": "gpt2", "n_layer": 10, "n_embd": 384, "n_head": 6, "n_pos
 STEPS = 8
 
 
-def config(home, nvme_path):
+def config(home, nvme_path, micro_batches=8, **ours):
     offload = {"device": home, **({"nvme_path": nvme_path} if home == "nvme" else {})}
-    return {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8,
+    return {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": micro_batches,
             "bf16": {"enabled": True},
             "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "weight_decay": 0.1}},
             "zero_optimization": {"stage": 3, "offload_param": offload, "offload_optimizer": offload},
             "aio": {"queue_depth": 32},
-            "penstock": {"commit_every_seconds": 0}}
+            "penstock": {"commit_every_seconds": 0, **ours}}
 
 
-def median_step(program, work, home):
+def step_seconds(program, work, home, steps=STEPS, **settings):
+    """step_s of every row of a new run."""
     folder = os.path.join(work, home)
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
@@ -39,17 +40,17 @@ def median_step(program, work, home):
     with open(paths["model.json"], "w", encoding="utf-8") as file:
         json.dump(MODEL, file)
     with open(paths["config.json"], "w", encoding="utf-8") as file:
-        json.dump(config(home, folder), file)
+        json.dump(config(home, folder, **settings), file)
     with open(paths["data"], "wb") as file:
         file.write(bytes(i * i % 251 for i in range(200000)))
     memory = ["--device-memory", "64MiB" if home == "nvme" else "600MiB", "--host-memory", "128MiB"]
     subprocess.run([program, "train", "--model", paths["model.json"], "--config", paths["config.json"],
-                    "--data", paths["data"], "--out", paths["run"], "--steps", str(STEPS), *memory],
+                    "--data", paths["data"], "--out", paths["run"], "--steps", str(steps), *memory],
                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with open(os.path.join(paths["run"], "metrics.jsonl"), encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     shutil.rmtree(folder)
-    return statistics.median(row["step_s"] for row in rows[1:-1])
+    return [row["step_s"] for row in rows]
 
 
 def main():
@@ -61,7 +62,7 @@ def main():
     ratios = []
     for pair in range(pairs):
         order = ("none", "nvme") if pair % 2 == 0 else ("nvme", "none")
-        step = {home: median_step(program, work, home) for home in order}
+        step = {home: statistics.median(step_seconds(program, work, home)[1:-1]) for home in order}
         ratios.append(step["nvme"] / step["none"])
         print(f"pair {pair + 1}: device {step['none']:.3f} s, nvme {step['nvme']:.3f} s, "
               f"ratio {ratios[-1]:.3f}", flush=True)

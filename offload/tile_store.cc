@@ -279,4 +279,9 @@ uint64_t TileStore::updates_finished() const {
   return finished_;
 }
 
+uint64_t TileStore::written_back() const {
+  MutexLock lock(mutex_);
+  return written_back_;
+}
+
 }  // namespace penstock::offload

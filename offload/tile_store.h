@@ -14,8 +14,9 @@
 // pins: BeginUpdates may be called only when the device has read what it was given.
 //
 // Failure: the first failed read, write or checksum is final; every call and waiter gets it.
-// Threads: all functions from any thread; PinWeight, SetTime, BeginUpdates, FillTile, Adopt,
-// Drain and Commit from one thread at a time. Owns no threads; completions run on the I/O engines'.
+// Threads: all functions from any thread; PinWeight, SetTime, BeginUpdates, FillTile, Adopt and
+// Drain from one thread at a time, Commit from another one if need be. Owns no threads; completions
+// run on the I/O engines'.
 #pragma once
 
 #include <functional>
@@ -100,12 +101,15 @@ class TileStore {
 
   /// Waits until every begun update is finished and written.
   Status Drain() EXCLUDES(mutex_);
-  /// Drains, then makes the state durable: parts at home in host memory are written, then the
-  /// record.
-  Status Commit(CommitRecord record) EXCLUDES(mutex_);
+  /// Waits until every begun update is written, runs `first`, and makes the state durable: parts at
+  /// home in host memory are written, then the record. Everything but BeginUpdates, FillTile, Adopt
+  /// and another Commit may go on meanwhile. A failure, of `first` as well, is the store's.
+  Status Commit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
 
   uint64_t evictions() const EXCLUDES(mutex_);
   uint64_t updates_finished() const EXCLUDES(mutex_);
+  /// Bytes of updated tiles that the drives have. What FillTile wrote is not among them.
+  uint64_t written_back() const EXCLUDES(mutex_);
 
  private:
   struct Tile {
@@ -154,7 +158,10 @@ class TileStore {
   void FailLocked(const Error& error) REQUIRES(mutex_);
   void Changed() REQUIRES(mutex_);
   Error DamagedAt(Part part, TileId tile, uint64_t version, int slot) const;
-  Status FinishCommit(CommitRecord record) EXCLUDES(mutex_);
+  bool updates_written() const REQUIRES(mutex_) {
+    return take_.round >= begun_ && in_hand_ == 0 && writes_ == 0;
+  }
+  Status MakeCommit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
   Status ReadHomeParts(const CommitRecord& commit);
   Status VerifyHomeParts(const CommitRecord& commit) const;
   Status WriteHomeParts(std::vector<CommittedTile>& committed) EXCLUDES(mutex_);
@@ -189,6 +196,7 @@ class TileStore {
   size_t requests_ GUARDED_BY(mutex_) = 0;  ///< I/O requests in flight
   size_t writes_ GUARDED_BY(mutex_) = 0;    ///< of them write-backs
   uint64_t finished_ GUARDED_BY(mutex_) = 0;
+  uint64_t written_back_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace penstock::offload

@@ -24,8 +24,7 @@ Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
       changed = entry->committed_version != entry->version;
       if (changed) entry->slot = file_.WriteSlot(tile);
     }
-    // Drained: nobody else changes the tile's contents, place or version until the next
-    // BeginUpdates.
+    // Nobody else changes the tile's contents, place or version until the next BeginUpdates.
     if (changed && !weights_on_drive()) {
       submit(Part::kWeight, tile, entry->slot, home_weights_[i]);
     }
@@ -39,9 +38,13 @@ Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
   return aio::WaitAll(tickets);
 }
 
-Status TileStore::Commit(CommitRecord record) {
-  PENSTOCK_TRY(Drain());
-  const Status committed = FinishCommit(std::move(record));
+Status TileStore::Commit(CommitRecord record, const std::function<Status()>& first) {
+  {
+    MutexLock lock(mutex_);
+    while (failure_.ok() && !updates_written()) changed_.Wait(mutex_);
+    PENSTOCK_TRY(failure_);
+  }
+  const Status committed = MakeCommit(std::move(record), first);
   MutexLock lock(mutex_);
   // Whether the drive holds this commit or the one before is not known any more: nothing may be
   // written.
@@ -51,7 +54,8 @@ Status TileStore::Commit(CommitRecord record) {
   return {};
 }
 
-Status TileStore::FinishCommit(CommitRecord record) {
+Status TileStore::MakeCommit(CommitRecord record, const std::function<Status()>& first) {
+  PENSTOCK_TRY(first());
   PENSTOCK_TRY(WriteHomeParts(record.tiles));
   return file_.Commit(std::move(record));
 }

@@ -134,10 +134,11 @@ void TileStore::StartWrites(TileId tile) {
                   .operation = aio::Operation::kWrite,
                   .buffer = buffer,
                   .priority = aio::Priority::kWriteBack},
-                 [this, tile, done = std::move(done)]() {
+                 [this, tile, size = buffer.size(), done = std::move(done)]() {
                    mutex_.AssertHeld();
                    --At(tile).writes;
                    --writes_;
+                   if (started_) written_back_ += size;
                    done();
                  });
   };
@@ -160,9 +161,7 @@ Status TileStore::Drain() {
   MutexLock lock(mutex_);
   draining_ = true;
   if (failure_.ok()) LoadUpdates();
-  while (failure_.ok() && (take_.round < begun_ || in_hand_ > 0 || writes_ > 0)) {
-    changed_.Wait(mutex_);
-  }
+  while (failure_.ok() && !updates_written()) changed_.Wait(mutex_);
   draining_ = false;
   // Weights that the next uses expected in memory may have been given up meanwhile.
   if (failure_.ok()) ReadAhead();

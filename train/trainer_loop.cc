@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <span>
+#include <utility>
 
 namespace penstock::train {
 
@@ -18,6 +19,7 @@ TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
 Result<LoopSummary> TrainLoop::Run() {
   const Status status = RunSteps();
   if (status.ok()) return summary_;
+  static_cast<void>(FinishCommit());  // what is committed is known then
   if (summary_.steps == 0) return status.error();
   static_cast<void>(CloseRow(Now()));  // the first failure is the one to report
   return Error{status.error().code,
@@ -40,9 +42,12 @@ Status TrainLoop::RunSteps() {
                        "skipped; a lower learning rate may help",
                        state_.step, state_.skipped_in_a_row);
     }
-    if (CommitDue()) PENSTOCK_TRY(Commit());
+    if (CommitDue()) BeginCommit();
+    if (!options_.config.overlap) PENSTOCK_TRY(FinishCommit());
   }
-  if (committed_step_ != state_.step) PENSTOCK_TRY(Commit());
+  PENSTOCK_TRY(FinishCommit());
+  if (committed_step_ != state_.step) BeginCommit();
+  PENSTOCK_TRY(FinishCommit());
   summary_.end = Now();
   PENSTOCK_TRY(CloseRow(summary_.end));
   summary_.last_step = state_.step;
@@ -56,6 +61,7 @@ Status TrainLoop::RunStep() {
   const zero::Config& config = options_.config;
   PENSTOCK_TRY(ReadBatch(step));
   PENSTOCK_TRY(parts_.model.ForwardBackward(parts_.engine, inputs_, targets_));
+  PENSTOCK_TRY(FinishCommit());
   const uint64_t t = state_.optimizer_steps + 1;
   const double lr = zero::LearningRate(config.scheduler, config.optimizer.lr, t);
   PENSTOCK_ASSIGN(const zero::StepOutcome outcome, parts_.engine.Step(lr, t));
@@ -121,7 +127,7 @@ bool TrainLoop::CommitDue() const {
   return config.commit_every_seconds > 0 && since >= config.commit_every_seconds;
 }
 
-Status TrainLoop::Commit() {
+void TrainLoop::BeginCommit() {
   zero::TrainState state = state_;
   nlohmann::ordered_json json = {{"run", nlohmann::ordered_json::parse(options_.start.run_json)}};
   if (row_.has_value()) {
@@ -132,14 +138,20 @@ Status TrainLoop::Commit() {
     json["row"] = nlohmann::ordered_json::parse(ToJson(row));
   }
   state.run_json = json.dump();
-  // Earlier rows reach the drive before the commit that counts on them.
-  PENSTOCK_TRY(parts_.metrics.Sync());
   if (parts_.snapshots != nullptr) parts_.snapshots->Wait();
-  PENSTOCK_TRY(parts_.engine.Commit(state));
+  // Earlier rows reach the drive before the commit that counts on them.
+  parts_.engine.BeginCommit(state, [&metrics = parts_.metrics] { return metrics.Sync(); });
+  committing_step_ = state.step;
+}
+
+Status TrainLoop::FinishCommit() {
+  if (!committing_step_.has_value()) return {};
+  const uint64_t step = *std::exchange(committing_step_, std::nullopt);
+  PENSTOCK_TRY(parts_.engine.FinishCommit());
+  committed_step_ = step;
+  last_commit_ = std::chrono::steady_clock::now();
   parts_.keep_folder();
   if (parts_.snapshots != nullptr) parts_.snapshots->CommitMade();
-  committed_step_ = state.step;
-  last_commit_ = std::chrono::steady_clock::now();
   return {};
 }
 

@@ -2,7 +2,7 @@
 // due.
 //
 // A row is complete when the next step's forward starts, so it is written then; the last one after
-// the final commit. Threads: one.
+// the final commit. A commit is made beside the next step's forward and backward. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -71,7 +71,9 @@ class TrainLoop {
   bool CommitDue() const;
   /// What a failure leaves of the commits, for its message.
   std::string WhatIsCommitted() const;
-  Status Commit();
+  /// Training goes on beside a commit until the next update, which needs FinishCommit.
+  void BeginCommit();
+  Status FinishCommit();
   Snapshot Now() const;
 
   LoopParts parts_;
@@ -82,6 +84,7 @@ class TrainLoop {
   std::vector<int32_t> targets_;
   std::optional<StepRow> row_;  ///< of the step that has not ended
   Snapshot row_begin_;
+  std::optional<uint64_t> committing_step_;  ///< of the commit that was begun
   std::optional<uint64_t> committed_step_;
   std::chrono::steady_clock::time_point last_commit_;
 };

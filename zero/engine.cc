@@ -18,4 +18,9 @@ Status Engine::Initialize(const TensorSource& source) {
   return FillTiles(FillFromTensors(layout(), source));
 }
 
+Status Engine::Commit(const TrainState& state) {
+  BeginCommit(state, [] { return Status(); });
+  return FinishCommit();
+}
+
 }  // namespace penstock::zero

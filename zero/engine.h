@@ -147,8 +147,15 @@ class Engine {
   /// Waits for all updates and write-backs; the first failure of any.
   virtual Status Drain() = 0;
 
-  /// Drains, writes what is not on the drive, synchronises, writes the record, synchronises.
-  virtual Status Commit(const TrainState& state) = 0;
+  /// Begins to commit the state as it is after the last Step, `state` beside it: once its updates
+  /// are written, `first` runs (on any thread), what is not on the drive is written and everything
+  /// synchronised, then the record. Training may go on meanwhile, but for Step, Drain and another
+  /// commit, which come after FinishCommit.
+  virtual void BeginCommit(const TrainState& state, std::function<Status()> first) = 0;
+  /// Waits for the commit that was begun, if any: it is durable, or has failed, and with it the
+  /// engine.
+  virtual Status FinishCommit() = 0;
+  Status Commit(const TrainState& state);
 
   virtual EngineCounters counters() const = 0;
   virtual Bytes host_peak() const = 0;

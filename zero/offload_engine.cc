@@ -136,6 +136,7 @@ Result<StepOutcome> OffloadEngine::Step(double lr, uint64_t t) {
   PENSTOCK_TRY(copy_out_->Synchronize());
   PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, norm_.Wait()));
   if (decision.outcome.skipped) return decision.outcome;
+  PENSTOCK_CHECK(!committer_.joinable(), "a step before the commit was finished");
   driver_->SetScalars(version_,
                       MakeGroupScalars(options_.config.optimizer.adam, lr, t, decision.grad_scale));
   PENSTOCK_TRY(store_->BeginUpdates());
@@ -149,16 +150,23 @@ Status OffloadEngine::Drain() {
   return store_->Drain();
 }
 
-Status OffloadEngine::Commit(const TrainState& state) {
-  PENSTOCK_TRY(Drain());
-  const uint64_t before = io_.written();
-  PENSTOCK_TRY(store_->Commit(MakeRecord(state)));
-  io_.commit_bytes += io_.written() - before;
-  return {};
+void OffloadEngine::BeginCommit(const TrainState& state, std::function<Status()> first) {
+  PENSTOCK_CHECK(!committer_.joinable(), "a commit was begun before the last one was finished");
+  committer_ = std::thread([this, record = MakeRecord(state), first = std::move(first)]() mutable {
+    committed_ = store_->Commit(std::move(record), first);
+  });
+}
+
+Status OffloadEngine::FinishCommit() {
+  if (!committer_.joinable()) return {};
+  // Unless training has used every weight since, updates may need room that only Drain gives them.
+  static_cast<void>(store_->Drain());
+  committer_.join();
+  return committed_;
 }
 
 EngineCounters OffloadEngine::counters() const {
-  EngineCounters counters = io_.Counters();
+  EngineCounters counters = io_.Counters(store_->written_back());
   counters.evictions = executor_->evictions() + store_->evictions() - evictions_before_;
   counters.updates = store_->updates_finished();
   return counters;

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "offload/executor.h"
@@ -24,7 +26,8 @@ class OffloadEngine : public Engine {
  public:
   static Result<std::unique_ptr<Engine>> Create(EngineOptions options, device::Device& device,
                                                 kernels::Operators& operators);
-  ~OffloadEngine() override = default;
+  /// Ends a commit that was begun.
+  ~OffloadEngine() override { static_cast<void>(FinishCommit()); }
 
   Status FillTiles(const TileFill& fill) override;
   Result<TrainState> Adopt() override;
@@ -36,7 +39,8 @@ class OffloadEngine : public Engine {
   Status ReduceGradients(ModuleId module) override;
   Result<StepOutcome> Step(double lr, uint64_t t) override;
   Status Drain() override;
-  Status Commit(const TrainState& state) override;
+  void BeginCommit(const TrainState& state, std::function<Status()> first) override;
+  Status FinishCommit() override;
   EngineCounters counters() const override;
   Bytes host_peak() const override { return ledger_.peak(Tier::kHost); }
   const std::string& aio_engine() const override { return io_.engine_name(); }
@@ -69,6 +73,8 @@ class OffloadEngine : public Engine {
   StateIo io_;
   GradientNorm norm_;
   uint64_t version_ = 0;           ///< updates begun
+  std::thread committer_;          ///< of the commit that was begun
+  Status committed_;               ///< its outcome, once it has ended
   uint64_t evictions_before_ = 0;  ///< by initialisation
   size_t reduced_ = 0;             ///< modules whose gradients this step has reduced
   // Members are destroyed in reverse order: the streams end first, as their work reads slots, sums

@@ -237,9 +237,9 @@ Result<offload::CommittedTile> ResidentEngine::WriteTile(TileId tile) {
                                 .slot = static_cast<uint32_t>(slot)};
 }
 
-Status ResidentEngine::Commit(const TrainState& state) {
+Status ResidentEngine::MakeCommit(const TrainState& state, const std::function<Status()>& first) {
   PENSTOCK_TRY(Drain());
-  const uint64_t before = io_.written();
+  PENSTOCK_TRY(first());
   std::vector<offload::CommittedTile> tiles = committed_;
   if (tiles.empty() || tiles.front().version != version_) {
     PENSTOCK_TRY(io_.file->PrepareWrites());
@@ -254,12 +254,11 @@ Status ResidentEngine::Commit(const TrainState& state) {
   record.tiles = tiles;
   PENSTOCK_TRY(io_.file->Commit(std::move(record)));
   committed_ = std::move(tiles);
-  io_.commit_bytes += io_.written() - before;
   return {};
 }
 
 EngineCounters ResidentEngine::counters() const {
-  EngineCounters counters = io_.Counters();
+  EngineCounters counters = io_.Counters(/*step_bytes=*/0);
   counters.updates = updates_;
   return counters;
 }

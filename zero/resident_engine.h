@@ -4,9 +4,11 @@
 // initialisation and commits.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "offload/slab.h"
@@ -34,7 +36,11 @@ class ResidentEngine : public Engine {
   Status ReduceGradients(ModuleId module) override;
   Result<StepOutcome> Step(double lr, uint64_t t) override;
   Status Drain() override { return compute_->Synchronize(); }
-  Status Commit(const TrainState& state) override;
+  /// Makes the commit before it returns: it moves the whole state.
+  void BeginCommit(const TrainState& state, std::function<Status()> first) override {
+    outcome_ = MakeCommit(state, first);
+  }
+  Status FinishCommit() override { return std::exchange(outcome_, {}); }
   EngineCounters counters() const override;
   Bytes host_peak() const override { return ledger_.peak(Tier::kHost); }
   const std::string& aio_engine() const override { return io_.engine_name(); }
@@ -69,6 +75,7 @@ class ResidentEngine : public Engine {
   Status ReadTile(offload::TileId tile, const offload::CommittedTile& committed);
   void UpdateTile(offload::TileId tile, const GroupScalars& scalars);
   Result<offload::CommittedTile> WriteTile(offload::TileId tile);
+  Status MakeCommit(const TrainState& state, const std::function<Status()>& first);
 
   const EngineOptions options_;
   const offload::Layout layout_;
@@ -85,6 +92,7 @@ class ResidentEngine : public Engine {
   uint64_t updates_ = 0;
   size_t reduced_ = 0;  ///< modules whose gradients this step has reduced
   std::vector<offload::CommittedTile> committed_;  ///< of the newest commit; empty before
+  Status outcome_;                                 ///< of the commit that was begun
   std::vector<Module> modules_;
   std::optional<DeviceGradients> sums_;
   device::DeviceBuffer block_sums_;

@@ -128,11 +128,11 @@ void StateIo::EndSetup() { setup_read_bytes = Sum(engines, &aio::EngineStats::re
 
 uint64_t StateIo::written() const { return Sum(engines, &aio::EngineStats::write_bytes); }
 
-EngineCounters StateIo::Counters() const {
+EngineCounters StateIo::Counters(uint64_t step_bytes) const {
   return {.nvme_read_bytes = Sum(engines, &aio::EngineStats::read_bytes) - setup_read_bytes,
-          .nvme_write_bytes = written() - init_bytes - commit_bytes,
+          .nvme_write_bytes = step_bytes,
           .nvme_init_bytes = init_bytes,
-          .nvme_commit_bytes = commit_bytes};
+          .nvme_commit_bytes = written() - init_bytes - step_bytes};
 }
 
 offload::CommitRecord MakeRecord(const TrainState& state) {

@@ -23,7 +23,6 @@ struct StateIo {
   std::optional<offload::CommitRecord> adopted;  ///< the commit that training goes on from
   uint64_t setup_read_bytes = 0;  ///< read before training: to measure the drives, to adopt
   uint64_t init_bytes = 0;
-  uint64_t commit_bytes = 0;
 
   /// Makes an I/O engine for each path, near its drive, and creates or opens the state. `memory`,
   /// untouched so far, is what will be read into and written from: it is placed near the drives,
@@ -36,8 +35,9 @@ struct StateIo {
   void EndSetup();
   /// Bytes written so far, by all.
   uint64_t written() const;
-  /// The bytes of the step loop: everything but initialisation and commits.
-  EngineCounters Counters() const;
+  /// Of what was written, `step_bytes` by steps; what neither they nor initialisation wrote is the
+  /// commits'.
+  EngineCounters Counters(uint64_t step_bytes) const;
 };
 
 offload::CommitRecord MakeRecord(const TrainState& state);

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "aio/probe_file.h"
+#include "tests/aio/wrapped_engine.h"
 
 namespace penstock::aio {
 namespace {
@@ -54,9 +55,10 @@ class ProbeTest : public ::testing::Test {
 };
 
 /// An engine that passes requests on and watches them.
-class WatchedEngine final : public Engine {
+class WatchedEngine final : public WrappedEngine {
  public:
-  explicit WatchedEngine(EngineOptions options) : base_(CreateEngine(options).value()) {}
+  explicit WatchedEngine(const EngineOptions& options)
+      : WrappedEngine(CreateEngine(options).value()) {}
 
   Ticket Submit(Request request) override {
     {
@@ -75,27 +77,14 @@ class WatchedEngine final : public Engine {
       }
       inner(status);
     };
-    return base_->Submit(std::move(request));
+    return WrappedEngine::Submit(std::move(request));
   }
-  void Drain() override { base_->Drain(); }
-  void Cancel() override { base_->Cancel(); }
-  Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) override {
-    return base_->RegisterBuffers(memory);
-  }
-  Result<FileRegistration> RegisterFile(const File& file) override {
-    return base_->RegisterFile(file);
-  }
-  EngineStats stats() const override { return base_->stats(); }
-  const std::string& name() const override { return base_->name(); }
 
   std::mutex mutex;
   int in_flight = 0;
   int most = 0;
   int odd_sizes = 0;
   std::vector<std::pair<Operation, uint64_t>> submitted;
-
- private:
-  std::unique_ptr<Engine> base_;
 };
 
 EngineOptions Threads() {

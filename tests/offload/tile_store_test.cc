@@ -8,15 +8,16 @@
 #include <utility>
 #include <vector>
 
+#include "tests/aio/wrapped_engine.h"
 #include "tests/offload/support.h"
 
 namespace penstock::offload {
 namespace {
 
 /// An engine whose drive takes no reads any more once `stuck` is set: they wait to be cancelled.
-class StuckEngine final : public aio::Engine {
+class StuckEngine final : public aio::WrappedEngine {
  public:
-  StuckEngine() : base_(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value()) {}
+  StuckEngine() : WrappedEngine(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value()) {}
 
   aio::Ticket Submit(aio::Request request) override {
     {
@@ -26,7 +27,7 @@ class StuckEngine final : public aio::Engine {
         return {};
       }
     }
-    return base_->Submit(std::move(request));
+    return WrappedEngine::Submit(std::move(request));
   }
   void Cancel() override {
     std::vector<aio::Request> cancelled;
@@ -37,17 +38,8 @@ class StuckEngine final : public aio::Engine {
     for (const aio::Request& request : cancelled) {
       request.on_complete(Error{ErrorCode::kCancelled, "cancelled"});
     }
-    base_->Cancel();
+    WrappedEngine::Cancel();
   }
-  void Drain() override { base_->Drain(); }
-  Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) override {
-    return base_->RegisterBuffers(memory);
-  }
-  Result<aio::FileRegistration> RegisterFile(const aio::File& file) override {
-    return base_->RegisterFile(file);
-  }
-  aio::EngineStats stats() const override { return base_->stats(); }
-  const std::string& name() const override { return base_->name(); }
 
   void GetStuck() {
     const std::lock_guard lock(mutex_);
@@ -59,7 +51,6 @@ class StuckEngine final : public aio::Engine {
   }
 
  private:
-  std::unique_ptr<aio::Engine> base_;
   std::mutex mutex_;
   bool stuck_ = false;
   std::vector<aio::Request> waiting_;

@@ -46,7 +46,8 @@ class FakeEngine final : public zero::Engine {
   Result<zero::TrainState> Adopt() override { return NotForModels().error(); }
   Result<zero::StepOutcome> Step(double, uint64_t) override { return NotForModels().error(); }
   Status Drain() override { return NotForModels(); }
-  Status Commit(const zero::TrainState&) override { return NotForModels(); }
+  void BeginCommit(const zero::TrainState&, std::function<Status()>) override {}
+  Status FinishCommit() override { return NotForModels(); }
   zero::EngineCounters counters() const override { return {}; }
   Bytes host_peak() const override { return {}; }
   const std::string& aio_engine() const override { return empty_; }

@@ -54,6 +54,7 @@ class ScriptedEngine final : public zero::Engine {
   zero::EngineCounters totals;
 
   Result<zero::StepOutcome> Step(double lr, uint64_t t) override {
+    EXPECT_FALSE(committing_.has_value()) << "an update would take what is being committed";
     steps.push_back({lr, t});
     if (steps.size() >= fail_steps_from) return MakeError(ErrorCode::kIo, "a bad block");
     totals.nvme_read_bytes += 14;
@@ -62,7 +63,14 @@ class ScriptedEngine final : public zero::Engine {
     return zero::StepOutcome{.grad_norm = skipped ? std::numeric_limits<double>::infinity() : 2.0,
                              .skipped = skipped};
   }
-  Status Commit(const zero::TrainState& state) override {
+  void BeginCommit(const zero::TrainState& state, std::function<Status()> first) override {
+    EXPECT_FALSE(committing_.has_value());
+    EXPECT_TRUE(first().ok());
+    committing_ = state;
+  }
+  Status FinishCommit() override {
+    if (!committing_.has_value()) return {};
+    const zero::TrainState state = *std::exchange(committing_, std::nullopt);
     if (fail_commit) return MakeError(ErrorCode::kOutOfSpace, "no space");
     totals.nvme_commit_bytes += 100;
     commits.push_back(state);
@@ -90,6 +98,7 @@ class ScriptedEngine final : public zero::Engine {
   static Status NotForTheLoop() {
     return MakeError(ErrorCode::kInvalidArgument, "not for the loop");
   }
+  std::optional<zero::TrainState> committing_;
   offload::Layout layout_;
   std::string text_;
   std::vector<std::string> paths_;

@@ -85,11 +85,13 @@ class ResumeTest : public EngineTest {
       const auto result = TrainStep(run, step, t);
       status = result.status();
       if (!status.ok()) break;
+      crash.reported = crash.begun;
       if (!result->skipped) ++t;
       crash.begun = step;
-      status = run.engine().Commit({.step = step, .optimizer_steps = t - 1});
-      if (status.ok()) crash.reported = step;
+      BeginCommit(run, step, t - 1);
     }
+    if (status.ok()) status = run.engine().FinishCommit();
+    if (status.ok()) crash.reported = crash.begun;
     crash.crashed = !status.ok();
     return crash;
   }

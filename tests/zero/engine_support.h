@@ -129,8 +129,9 @@ class EngineTest : public ::testing::Test {
         ++t;
         outcome.norms.push_back(result->grad_norm);
       }
-      if (step == commit_at) Commit(run, step, t - 1);
+      if (step == commit_at) BeginCommit(run, step, t - 1);
     }
+    EXPECT_TRUE(run.engine().FinishCommit().ok());
     EXPECT_TRUE(run.engine().Drain().ok());
     if (commit_at != kSteps) Commit(run, kSteps, t - 1);
     outcome.counters = run.engine().counters();
@@ -142,9 +143,16 @@ class EngineTest : public ::testing::Test {
     return outcome;
   }
 
-  void Commit(ToyRun& run, uint64_t step, uint64_t updates) {
-    const Status committed = run.engine().Commit(
-        {.step = step, .optimizer_steps = updates, .seed = 5, .run_json = "{\"toy\":1}"});
+  /// Before its next update ToyRun waits for it.
+  static void BeginCommit(ToyRun& run, uint64_t step, uint64_t updates) {
+    run.engine().BeginCommit(
+        {.step = step, .optimizer_steps = updates, .seed = 5, .run_json = "{\"toy\":1}"},
+        [] { return Status(); });
+  }
+
+  static void Commit(ToyRun& run, uint64_t step, uint64_t updates) {
+    BeginCommit(run, step, updates);
+    const Status committed = run.engine().FinishCommit();
     ASSERT_TRUE(committed.ok()) << committed.error().message;
   }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -70,6 +71,7 @@ class ToyRun {
   Engine& engine() { return *engine_; }
   ActivityMeter& meter() { return meter_; }
   device::Device& device() { return *device_; }
+  std::function<void()> before_update;  ///< called when a step has computed its gradients
 
   /// One step; `scale` scales the gradient (infinity: not finite).
   Result<StepOutcome> Step(uint64_t t, float scale) {
@@ -85,6 +87,8 @@ class ToyRun {
     }
     PENSTOCK_TRY(engine_->ReduceGradients(ModuleId{static_cast<uint32_t>(forward - 1)}));
     PENSTOCK_TRY(engine_->ReduceGradients(ModuleId{0}));
+    if (before_update) before_update();
+    PENSTOCK_TRY(engine_->FinishCommit());
     return engine_->Step(1e-2, t);
   }
 

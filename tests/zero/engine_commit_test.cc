@@ -1,0 +1,174 @@
+// Commits beside training.
+#include <gmock/gmock.h>
+
+#include <condition_variable>
+#include <mutex>
+
+#include "tests/aio/wrapped_engine.h"
+#include "tests/zero/engine_support.h"
+#include "zero/engine.h"
+
+namespace penstock::zero {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Holds syncs back while it is closed.
+class Gate {
+ public:
+  void Close() {
+    const std::lock_guard lock(mutex_);
+    open_ = false;
+  }
+  void Open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void Pass() {
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return open_; });
+    --waiting_;
+  }
+  void AwaitWaiting() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return waiting_ > 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = true;
+  int waiting_ = 0;
+};
+
+/// An engine whose drive synchronises only when the gate is open.
+class GatedEngine final : public aio::WrappedEngine {
+ public:
+  GatedEngine(std::unique_ptr<aio::Engine> base, Gate& gate)
+      : WrappedEngine(std::move(base)), gate_(gate) {}
+
+  aio::Ticket Submit(aio::Request request) override {
+    if (request.operation == aio::Operation::kSync) gate_.Pass();
+    return WrappedEngine::Submit(std::move(request));
+  }
+
+ private:
+  Gate& gate_;
+};
+
+class CommitTest : public EngineTest {
+ protected:
+  EngineOptions GatedOptions(const Placement& placement) {
+    EngineOptions options = Options(placement);
+    options.create_io = [this](size_t, const aio::EngineOptions& aio,
+                               std::string* notice) -> Result<std::unique_ptr<aio::Engine>> {
+      PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> base, aio::CreateEngine(aio, notice));
+      return std::unique_ptr<aio::Engine>(std::make_unique<GatedEngine>(std::move(base), gate_));
+    };
+    return options;
+  }
+
+  Gate gate_;
+};
+
+TEST_F(CommitTest, TheNextStepComputesWhileTheDriveSynchronisesAndNoBitChanges) {
+  const Outcome whole = TrainAndRead({.name = "whole"});
+  for (const Tier parameters : {Tier::kHost, Tier::kNvme}) {
+    for (const Tier optimizer : {Tier::kHost, Tier::kNvme}) {
+      const Placement placement{.name = fmt::format("{} {}", ToString(parameters), ToString(optimizer)),
+                                .parameters = parameters,
+                                .optimizer = optimizer};
+      {
+        ToyRun run(GatedOptions(placement), 64_MiB);
+        ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+        ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+        size_t beside = 0;
+        run.before_update = [&] {
+          if (beside == 0) return;
+          gate_.AwaitWaiting();
+          gate_.Open();
+        };
+        uint64_t t = 1;
+        for (uint64_t step = 1; step <= kSteps; ++step) {
+          const auto result = TrainStep(run, step, t);
+          ASSERT_TRUE(result.ok()) << result.error().message;
+          if (!result->skipped) ++t;
+          if (step == kSteps) break;
+          gate_.Close();
+          BeginCommit(run, step, t - 1);
+          ++beside;
+        }
+        gate_.Open();
+        Commit(run, kSteps, t - 1);
+        EXPECT_EQ(beside, kSteps - 1);
+        state_paths_ = run.engine().state_paths();
+      }
+      Outcome outcome{.norms = whole.norms};
+      ReadStates(&outcome);
+      ExpectSameBits(outcome, whole, placement.name);
+    }
+  }
+}
+
+TEST_F(CommitTest, ACommitThatFailsEndsTheTrainingBesideIt) {
+  // Creating the file takes two syncs, the first commit the next two.
+  for (const uint64_t sync : {2, 3}) {
+    EngineOptions options = Options({.name = "nvme", .smallest_host = false});
+    options.config.aio.faults = aio::FaultPlan{
+        .faults = {{.operation = aio::Operation::kSync, .first_block = sync, .count = 1}}};
+    ToyRun run(options, 64_MiB);
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    ASSERT_TRUE(run.Step(1, 1.0F).ok());
+    BeginCommit(run, 1, 1);
+    const auto step = run.Step(2, 1.0F);
+    ASSERT_FALSE(step.ok());
+    EXPECT_EQ(step.error().code, ErrorCode::kIo);
+    EXPECT_THAT(step.error().message, HasSubstr(run.engine().state_paths()[0]));
+    EXPECT_FALSE(run.engine().Acquire(ModuleId{1}).ok()) << "the failure is final";
+  }
+}
+
+TEST_F(CommitTest, NothingIsCommittedWhereWhatComesFirstFails) {
+  for (const Tier home : {Tier::kDevice, Tier::kNvme}) {
+    const Placement placement{.name = "first", .parameters = home, .optimizer = home};
+    std::vector<std::string> paths;
+    {
+      ToyRun run(Options(placement), 64_MiB);
+      ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+      ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+      Commit(run, 0, 0);
+      paths = run.engine().state_paths();
+      ASSERT_TRUE(run.Step(1, 1.0F).ok());
+      run.engine().BeginCommit({.step = 1, .optimizer_steps = 1},
+                               [] { return MakeError(ErrorCode::kOutOfSpace, "no room for rows"); });
+      const Status failed = run.engine().FinishCommit();
+      ASSERT_FALSE(failed.ok());
+      EXPECT_EQ(failed.error().message, "no room for rows");
+    }
+    const auto state = CommittedState::Open(paths);
+    ASSERT_TRUE(state.ok()) << state.error().message;
+    EXPECT_EQ((*state)->train_state().step, 0);
+  }
+}
+
+TEST_F(CommitTest, ACommitThatWasBegunEndsBeforeTheEngineDoes) {
+  std::vector<std::string> paths;
+  {
+    ToyRun run(Options({.name = "nvme"}), 64_MiB);
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    ASSERT_TRUE(run.Step(1, 1.0F).ok());
+    BeginCommit(run, 1, 1);
+    paths = run.engine().state_paths();
+  }
+  const auto state = CommittedState::Open(paths);
+  ASSERT_TRUE(state.ok()) << state.error().message;
+  EXPECT_EQ((*state)->train_state().step, 1);
+}
+
+}  // namespace
+}  // namespace penstock::zero
