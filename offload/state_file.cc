@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <utility>
@@ -46,6 +47,17 @@ std::vector<std::string> StatePathsIn(const std::vector<std::string>& folders, c
   for (size_t i = 0; i < folders.size(); ++i) {
     paths.push_back(fmt::format("{}/{}", folders[i], FileName(uuid, i)));
   }
+  return paths;
+}
+
+std::vector<std::string> AllStatesIn(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("penstock-") && name.ends_with(".state")) paths.push_back(entry.path());
+  }
+  std::ranges::sort(paths);
   return paths;
 }
 

@@ -2,11 +2,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <memory>
+#include <set>
+#include <string>
+#include <vector>
 
+#include "offload/state_file.h"
 #include "train/cli_commands.h"
 #include "train/metrics.h"
 #include "train/run_folder.h"
@@ -16,6 +20,7 @@
 namespace penstock::train {
 namespace {
 
+namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 /// Lines of a name and a value.
@@ -31,23 +36,39 @@ class Lines {
   std::string text_;
 };
 
-Bytes SizeOfFile(const std::string& path) {
+std::string SizeOfFile(const std::string& path) {
   std::error_code error;
   const uint64_t size = std::filesystem::file_size(path, error);
-  return Bytes{error ? 0 : size};
+  return error ? "not there" : ToString(Bytes{size});
 }
 
+/// What lies on the drives, whether or not it can be read; `shares` are empty where it cannot.
 void AddFiles(const RunInfo& info, const std::vector<double>& shares, Lines& lines) {
-  for (size_t i = 0; i < shares.size(); ++i) {
+  std::set<std::string> folders;
+  for (size_t i = 0; i < info.state.paths.size(); ++i) {
     const std::string& path = info.state.paths[i];
     const std::string share =
-        shares.size() == 1 ? "" : fmt::format(" ({:.1f} % of the state)", 100 * shares[i]);
-    lines.Add("state file", path + share);
-    lines.Add("size", ToString(SizeOfFile(path)));
+        shares.size() < 2 ? "" : fmt::format(", {:.1f} % of the state", 100 * shares[i]);
+    lines.Add("state file", fmt::format("{} ({}{})", path, SizeOfFile(path), share));
+    folders.insert(fs::path(path).parent_path());
   }
+  std::vector<std::string> known = {info.state.uuid};
   for (const StateFiles& state : info.leftovers) {
+    known.push_back(state.uuid);
     for (const std::string& path : state.paths) {
-      lines.Add("left over", path + " (of a move that was cut off; --resume or clean removes it)");
+      lines.Add("left over", fmt::format("{} ({}; of a move that was cut off; --resume or clean "
+                                         "removes it)",
+                                         path, SizeOfFile(path)));
+    }
+  }
+  const auto is_known = [&](const std::string& path) {
+    return std::ranges::any_of(
+        known, [&](const std::string& uuid) { return path.find(uuid) != std::string::npos; });
+  };
+  for (const std::string& folder : folders) {
+    for (const std::string& path : offload::AllStatesIn(folder)) {
+      if (is_known(path)) continue;
+      lines.Add("beside it", fmt::format("{} ({}; another run's)", path, SizeOfFile(path)));
     }
   }
 }
@@ -89,18 +110,19 @@ Status Intact(const std::string& run, const std::vector<std::string>& damages) {
 
 Result<InspectOutcome> RunInspect(const InspectCommand& command) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
-  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state,
-                  zero::CommittedState::Open(info.state.paths));
+  const auto opened = zero::CommittedState::Open(info.state.paths);
+  Lines lines;
+  AddFiles(info, opened.ok() ? (*opened)->Shares() : std::vector<double>(), lines);
+  lines.Add("uuid", info.state.uuid);
+  if (!opened.ok()) return InspectOutcome{.text = lines.Take(), .intact = opened.error()};
+  zero::CommittedState& state = **opened;
   StatusLine line(stderr, true);
   const Clock::time_point start = Clock::now();
-  PENSTOCK_ASSIGN(const offload::StateCheck check, state->Check(ShowProgress(&line)));
+  PENSTOCK_ASSIGN(const offload::StateCheck check, state.Check(ShowProgress(&line)));
   const double seconds = std::max(ToSeconds(Clock::now() - start), 1e-9);
   line.Finish();
 
-  Lines lines;
-  AddFiles(info, state->Shares(), lines);
-  lines.Add("uuid", info.state.uuid);
-  AddState(*state, lines);
+  AddState(state, lines);
   lines.Add("data", fmt::format("{} ({}, sequence length {})", info.data_path, info.data_order,
                                 info.sequence_length));
   lines.Add("read", fmt::format("{} at {:.2f} GB/s", ToString(check.read),

@@ -238,8 +238,15 @@ class StateFileTest(harness.PenstockTest):
         # What the tests damage; with several drives it is the last one.
         self.state = self.states[-1]
 
+    def assert_inspect_fails(self, *fragments):
+        """One error; stdout says all the same which files there are."""
+        outcome = harness.penstock("inspect", self.run_folder)
+        self.assertRegex(outcome.stdout, rf"(?m)^state file +{re.escape(self.state)} \(")
+        outcome.stdout = ""
+        self.assert_fails(outcome, 3, *fragments)
+
     def assert_unreadable(self, *fragments):
-        self.assert_fails(harness.penstock("inspect", self.run_folder), 3, *fragments)
+        self.assert_inspect_fails(*fragments)
         to = self.path("export")
         self.assert_fails(harness.penstock("export", self.run_folder, "--to", to), 3, *fragments)
         self.assertFalse(os.path.exists(os.path.join(to, "config.json")))
@@ -298,7 +305,7 @@ class StateFileTest(harness.PenstockTest):
     def test_a_file_in_use(self):
         with open(self.state, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            self.assert_fails(harness.penstock("inspect", self.run_folder), 3, self.state)
+            self.assert_inspect_fails(self.state)
 
     def test_export_refuses_a_folder_that_holds_a_model(self):
         _, to = self.export(self.run_folder)
@@ -314,7 +321,7 @@ class SeveralDrivesTest(StateFileTest):
 
     def test_each_file_is_named_with_its_share(self):
         outcome = harness.penstock("inspect", self.run_folder)
-        shares = [re.search(rf"state file +{re.escape(path)} \(([0-9.]+) % of the state\)\n",
+        shares = [re.search(rf"state file +{re.escape(path)} \([^,]*, ([0-9.]+) % of the state\)\n",
                             outcome.stdout) for path in self.states]
         self.assertAlmostEqual(sum(float(share[1]) for share in shares), 100, delta=0.2)
 

@@ -1,7 +1,9 @@
 """What a drive can do to a state file: a bit that flips anywhere in it is noticed, or lies where no
 commit looks; and of a write that is torn at any sector, the commit before it is left whole.
 """
+import os
 import random
+import re
 import struct
 
 import harness
@@ -100,6 +102,30 @@ class FlippedBitTest(StateTest):
         self.assertEqual(outcome.code, 3)
         self.assertEqual(outcome.stdout.count("\ndamaged "), 3, outcome.stdout)
         self.assertIn("3 of what", outcome.errors[0])
+
+
+class ListedFilesTest(StateTest):
+    def test_a_state_without_a_commit_is_listed_with_its_error(self):
+        for place in self.state.commits:
+            with open(self.file, "r+b") as file:
+                file.seek(place)
+                file.write(bytes(4096))
+        outcome = harness.penstock("inspect", self.run_folder)
+        self.assertEqual(outcome.code, 3, str(outcome))
+        self.assertEqual(len(outcome.errors), 1, str(outcome))
+        self.assertRegex(outcome.stdout, rf"state file +{re.escape(self.file)} \([0-9.]+ MiB\)\n")
+
+    def test_a_file_that_is_not_there_is_listed_as_such(self):
+        os.remove(self.file)
+        outcome = harness.penstock("inspect", self.run_folder)
+        self.assertEqual(outcome.code, 3, str(outcome))
+        self.assertRegex(outcome.stdout, rf"state file +{re.escape(self.file)} \(not there\)\n")
+
+    def test_the_states_of_other_runs_on_the_same_path_are_listed(self):
+        other, = harness.state_paths(self.trained(self.conf, steps=1))
+        outcome = harness.penstock("inspect", self.run_folder)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertRegex(outcome.stdout, rf"beside it +{re.escape(other)} \([^)]+; another run's\)\n")
 
 
 class TornWriteTest(StateTest):

@@ -78,9 +78,10 @@ TEST_F(CommitTest, TheNextStepComputesWhileTheDriveSynchronisesAndNoBitChanges) 
   const Outcome whole = TrainAndRead({.name = "whole"});
   for (const Tier parameters : {Tier::kHost, Tier::kNvme}) {
     for (const Tier optimizer : {Tier::kHost, Tier::kNvme}) {
-      const Placement placement{.name = fmt::format("{} {}", ToString(parameters), ToString(optimizer)),
-                                .parameters = parameters,
-                                .optimizer = optimizer};
+      const Placement placement{
+          .name = fmt::format("{} {}", ToString(parameters), ToString(optimizer)),
+          .parameters = parameters,
+          .optimizer = optimizer};
       {
         ToyRun run(GatedOptions(placement), 64_MiB);
         ASSERT_TRUE(run.created().ok()) << run.created().error().message;
@@ -143,8 +144,9 @@ TEST_F(CommitTest, NothingIsCommittedWhereWhatComesFirstFails) {
       Commit(run, 0, 0);
       paths = run.engine().state_paths();
       ASSERT_TRUE(run.Step(1, 1.0F).ok());
-      run.engine().BeginCommit({.step = 1, .optimizer_steps = 1},
-                               [] { return MakeError(ErrorCode::kOutOfSpace, "no room for rows"); });
+      run.engine().BeginCommit({.step = 1, .optimizer_steps = 1}, [] {
+        return MakeError(ErrorCode::kOutOfSpace, "no room for rows");
+      });
       const Status failed = run.engine().FinishCommit();
       ASSERT_FALSE(failed.ok());
       EXPECT_EQ(failed.error().message, "no room for rows");
