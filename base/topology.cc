@@ -47,6 +47,17 @@ std::vector<int> Members(hwloc_const_bitmap_t set) {
   return members;
 }
 
+/// The device hangs where the processors do that it is attached to.
+IoDevice At(hwloc_topology_t topology, hwloc_obj_t device, std::string name) {
+  const hwloc_obj* const parent = hwloc_get_non_io_ancestor_obj(topology, device);
+  return {
+      .name = std::move(name), .nodes = Members(parent->nodeset), .cpus = Members(parent->cpuset)};
+}
+
+std::string BusId(const hwloc_obj_attr_u::hwloc_pcidev_attr_s& pci) {
+  return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", pci.domain, pci.bus, pci.dev, pci.func);
+}
+
 /// "/sys/devices/…/nvme0n1/nvme0n1p2" becomes ".../nvme0n1"; a volume becomes what it is made of.
 void AddDisks(const fs::path& device, std::vector<std::string>& names) {
   std::error_code error;
@@ -70,9 +81,11 @@ Result<Topology> ReadTopology(const std::string& xml) {
   for (hwloc_obj_t device = hwloc_get_next_osdev(raw, nullptr); device != nullptr;
        device = hwloc_get_next_osdev(raw, device)) {
     if (device->attr->osdev.type != HWLOC_OBJ_OSDEV_BLOCK) continue;
-    hwloc_obj* const parent = hwloc_get_non_io_ancestor_obj(raw, device);
-    topology.devices.push_back(
-        {.name = device->name, .nodes = Members(parent->nodeset), .cpus = Members(parent->cpuset)});
+    topology.devices.push_back(At(raw, device, device->name));
+  }
+  for (hwloc_obj_t device = hwloc_get_next_pcidev(raw, nullptr); device != nullptr;
+       device = hwloc_get_next_pcidev(raw, device)) {
+    topology.devices.push_back(At(raw, device, BusId(device->attr->pcidev)));
   }
   return topology;
 }

@@ -1,5 +1,5 @@
-// What the machine is made of, as far as placement needs it: NUMA nodes, and which of them block
-// devices hang on.
+// What the machine is made of, as far as placement needs it: NUMA nodes, and which of them drives
+// and other devices hang on.
 //
 // Found by hwloc. Plain values; thread-safe.
 #pragma once
@@ -11,15 +11,15 @@
 
 namespace penstock {
 
-struct BlockDevice {
-  std::string name;        ///< "nvme0n1"
+struct IoDevice {
+  std::string name;  ///< of a block device ("nvme0n1"), bus id of a PCI device ("0000:3b:00.0")
   std::vector<int> nodes;  ///< NUMA nodes that it hangs on: all where the machine does not say
   std::vector<int> cpus;   ///< those of the nodes that this process may use
 };
 
 struct Topology {
-  std::vector<int> nodes;  ///< numbers of the NUMA nodes, ascending
-  std::vector<BlockDevice> devices;
+  std::vector<int> nodes;         ///< numbers of the NUMA nodes, ascending
+  std::vector<IoDevice> devices;  ///< block devices and PCI devices
 };
 
 /// Looks at this machine or, for tests, at one described in hwloc's XML. Errors: hwloc's.

@@ -16,6 +16,7 @@ class CpuDevice final : public Device {
 
   Kind kind() const override { return Kind::kCpu; }
   const std::string& name() const override { return name_; }
+  std::string pci_bus_id() const override { return {}; }
   Bytes limit() const override { return arena_.limit(); }
   Bytes used() const override { return arena_.used(); }
   Bytes peak() const override { return arena_.peak(); }

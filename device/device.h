@@ -121,6 +121,8 @@ class Device {
   virtual Kind kind() const = 0;
   /// For people: "cpu (AMD EPYC, 2 cores)".
   virtual const std::string& name() const = 0;
+  /// Where it hangs, as CUDA prints it ("0000:3B:00.0"); empty: its memory is the host's.
+  virtual std::string pci_bus_id() const = 0;
 
   /// Memory of the arena, aligned to kDeviceAlignment, contents undefined. The arena has `limit()`
   /// bytes and is cut first-fit: one byte more is kBudget, naming `what` and the sums.

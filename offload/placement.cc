@@ -4,37 +4,52 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 
 namespace penstock::offload {
 namespace {
 
-/// What the devices of one path hang on together; no nodes where that is all of them, or unknown.
+/// The nodes that some devices hang on together, and those of their CPUs that this process may use.
 struct Nearest {
   std::set<int> nodes;
   std::set<int> cpus;
 };
 
-Nearest NearestOf(const Topology& topology, const PathDevices& path) {
-  Nearest nearest;
-  for (const BlockDevice& device : topology.devices) {
-    if (std::find(path.devices.begin(), path.devices.end(), device.name) == path.devices.end()) {
-      continue;
-    }
-    nearest.nodes.insert(device.nodes.begin(), device.nodes.end());
-    nearest.cpus.insert(device.cpus.begin(), device.cpus.end());
-  }
-  if (nearest.nodes.size() == topology.nodes.size()) return {};
-  return nearest;
-}
-
 std::string Nodes(const std::set<int>& nodes) {
   return fmt::format("node{} {}", nodes.size() == 1 ? "" : "s", fmt::join(nodes, ", "));
 }
 
+/// Empty where `devices`, called `name`, ask for nothing; the reason is then added to `why_not`.
+Nearest NearestTo(const Topology& topology, const std::vector<std::string>& devices,
+                  const std::string& name, std::string& why_not) {
+  Nearest nearest;
+  for (const IoDevice& device : topology.devices) {
+    if (std::find(devices.begin(), devices.end(), device.name) == devices.end()) continue;
+    nearest.nodes.insert(device.nodes.begin(), device.nodes.end());
+    nearest.cpus.insert(device.cpus.begin(), device.cpus.end());
+  }
+  if (nearest.nodes.empty() || nearest.nodes.size() == topology.nodes.size()) {
+    why_not += fmt::format("; {} hangs on no node in particular", name);
+    return {};
+  }
+  if (nearest.cpus.empty()) {
+    why_not += fmt::format("; {} is out of reach, as this process may use no CPU of {}", name,
+                           Nodes(nearest.nodes));
+    return {};
+  }
+  return nearest;
+}
+
+std::string LowerCase(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
 }  // namespace
 
-Placement PlaceNear(const Topology& topology, const std::vector<PathDevices>& paths) {
+Placement PlaceNear(const Topology& topology, const std::vector<PathDevices>& paths,
+                    const std::string& gpu) {
   Placement placement{.cpus = std::vector<std::vector<int>>(paths.size())};
   if (topology.nodes.size() < 2) {
     placement.notice = "one NUMA node: I/O threads and host memory need no placement";
@@ -42,27 +57,27 @@ Placement PlaceNear(const Topology& topology, const std::vector<PathDevices>& pa
   }
   std::set<int> memory;
   std::string near;
-  std::string out_of_reach;
+  std::string why_not;
   for (size_t i = 0; i < paths.size(); ++i) {
-    const Nearest nearest = NearestOf(topology, paths[i]);
+    const auto& [path, devices] = paths[i];
+    const Nearest nearest = NearestTo(topology, devices, path, why_not);
     if (nearest.nodes.empty()) continue;
-    if (nearest.cpus.empty()) {
-      out_of_reach += fmt::format("; {} is not placed, as this process may use no CPU of {}",
-                                  paths[i].path, Nodes(nearest.nodes));
-      continue;
-    }
     placement.cpus[i].assign(nearest.cpus.begin(), nearest.cpus.end());
     memory.insert(nearest.nodes.begin(), nearest.nodes.end());
-    near += fmt::format("I/O threads of {} run on {}, ", paths[i].path, Nodes(nearest.nodes));
+    near += fmt::format("I/O threads of {} run on {}, ", path, Nodes(nearest.nodes));
+  }
+  if (!gpu.empty()) {
+    const Nearest nearest = NearestTo(topology, {LowerCase(gpu)}, "GPU " + gpu, why_not);
+    memory.insert(nearest.nodes.begin(), nearest.nodes.end());
+    if (!nearest.nodes.empty()) {
+      near += fmt::format("GPU {} hangs on {}, ", gpu, Nodes(nearest.nodes));
+    }
   }
   placement.memory_nodes.assign(memory.begin(), memory.end());
-  placement.notice = fmt::format("{} NUMA nodes: ", topology.nodes.size());
-  if (memory.empty()) {
-    placement.notice += "no drive hangs on one of them within reach, nothing is placed";
-  } else {
-    placement.notice += fmt::format("{}host memory lies on {}", near, Nodes(memory));
-  }
-  placement.notice += out_of_reach;
+  const std::string lies =
+      memory.empty() ? "nothing is placed" : "host memory lies on " + Nodes(memory);
+  placement.notice =
+      fmt::format("{} NUMA nodes: {}{}{}", topology.nodes.size(), near, lies, why_not);
   return placement;
 }
 

@@ -1,4 +1,8 @@
 // Which CPUs serve which drive, and on which NUMA nodes host memory lies. A plain function.
+//
+// Every byte that moves between a drive and the GPU passes through host memory. Where the two hang
+// on different nodes, it crosses between these once, whichever of them it lies on; pages that lie
+// on both in turns let the memory of both share the load.
 #pragma once
 
 #include <string>
@@ -22,8 +26,10 @@ struct Placement {
 };
 
 /// On a machine with several nodes, I/O threads run on the CPUs of the nodes that their drive hangs
-/// on, and memory lies on the nodes of all drives. A drive that hangs on all nodes, is not known,
-/// or hangs on nodes whose CPUs this process may not use, asks for nothing.
-Placement PlaceNear(const Topology& topology, const std::vector<PathDevices>& paths);
+/// on, and memory lies on the nodes of all drives and of the GPU. `gpu` is its bus id, in capitals
+/// or not, or empty where there is none. A drive or GPU that hangs on all nodes, is not known, or
+/// hangs on nodes whose CPUs this process may not use, asks for nothing.
+Placement PlaceNear(const Topology& topology, const std::vector<PathDevices>& paths,
+                    const std::string& gpu);
 
 }  // namespace penstock::offload

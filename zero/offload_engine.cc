@@ -35,11 +35,11 @@ Status OffloadEngine::Build(device::Device& device) {
                              device.limit() - std::min(device.limit(), options_.device_reserved),
                              options_.host_memory));
   schedule_ = BuildSchedule(options_.model, layout_, plan.shared_slots);
-  PENSTOCK_TRY(BuildHost(plan));
+  PENSTOCK_TRY(BuildHost(plan, device.pci_bus_id()));
   return BuildDevice(device);
 }
 
-Status OffloadEngine::BuildHost(const MemoryLayout& plan) {
+Status OffloadEngine::BuildHost(const MemoryLayout& plan, const std::string& gpu) {
   const HostBytes need = HostNeed(layout_, options_.config, plan.store);
   const std::pair<MemoryClass, Bytes> charges[] = {{MemoryClass::kParameters, need.parameters},
                                                    {MemoryClass::kGradients, need.gradients},
@@ -49,7 +49,7 @@ Status OffloadEngine::BuildHost(const MemoryLayout& plan) {
     reservations_.push_back(std::move(reservation));
   }
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.total()));
-  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, *slab_));
+  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, gpu, *slab_));
   store_ = std::make_unique<offload::TileStore>(layout_, schedule_, plan.store, *slab_, *io_.file);
   std::span<std::byte> gradients = slab_->Cut(layout_.GradientBytes(layout_.elements()));
   for (const offload::TileLayout& tile : layout_.tiles) {

@@ -58,7 +58,7 @@ class OffloadEngine : public Engine {
 
   OffloadEngine(EngineOptions options, offload::Layout layout, kernels::Operators& operators);
   Status Build(device::Device& device);
-  Status BuildHost(const MemoryLayout& plan);
+  Status BuildHost(const MemoryLayout& plan, const std::string& gpu);
   Status BuildDevice(device::Device& device);
   void SendGradient(offload::TileId tile, const float* sums);
 

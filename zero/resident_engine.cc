@@ -45,7 +45,7 @@ Status ResidentEngine::Build(device::Device& device) {
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.total()));
   host_weight_ = slab_->Cut(need.parameters);
   host_record_ = slab_->Cut(need.states);
-  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, *slab_));
+  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device.pci_bus_id(), *slab_));
 
   compute_ = device.CreateStream("compute");
   for (const offload::ModuleLayout& module : layout_.modules) {

@@ -12,10 +12,13 @@ bool OnDrive(const Config& config) {
   return config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
 }
 
-/// Asks the machine where the drives hang, and places `memory`. Nothing here is worth ending a run.
-offload::Placement PlaceIo(const EngineOptions& options, offload::Slab& memory) {
+/// Asks the machine where the drives that steps use and the GPU hang, and places `memory`. Nothing
+/// here is worth ending a run.
+offload::Placement PlaceIo(const EngineOptions& options, const std::string& gpu,
+                           offload::Slab& memory) {
   offload::Placement nowhere{.cpus = std::vector<std::vector<int>>(options.state_folders.size())};
-  if (!OnDrive(options.config) || options.config.aio.simulate) return nowhere;
+  const bool drives = OnDrive(options.config) && !options.config.aio.simulate;
+  if (!drives && gpu.empty()) return nowhere;
   const Result<Topology> topology = ReadTopology();
   if (!topology.ok()) {
     nowhere.notice = "I/O threads and host memory are not placed: " + topology.error().message;
@@ -23,12 +26,13 @@ offload::Placement PlaceIo(const EngineOptions& options, offload::Slab& memory) 
   }
   std::vector<offload::PathDevices> paths;
   for (const std::string& folder : options.state_folders) {
-    paths.push_back({.path = folder, .devices = BlockDevicesOf(folder)});
+    if (drives) paths.push_back({.path = folder, .devices = BlockDevicesOf(folder)});
   }
-  offload::Placement placement = offload::PlaceNear(*topology, paths);
+  offload::Placement placement = offload::PlaceNear(*topology, paths, gpu);
+  placement.cpus.resize(options.state_folders.size());
   if (!placement.memory_nodes.empty()) {
     const Status placed = memory.PreferNodes(placement.memory_nodes);
-    if (!placed.ok()) placement.notice += "; it does not: " + placed.error().message;
+    if (!placed.ok()) placement.notice += "; memory does not: " + placed.error().message;
   }
   return placement;
 }
@@ -104,10 +108,10 @@ std::string SharesNotice(const std::vector<offload::PathShare>& shares,
 }  // namespace
 
 Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Layout& layout,
-                                offload::Slab& memory) {
+                                const std::string& gpu, offload::Slab& memory) {
   const Config& config = options.config;
   StateIo io;
-  const offload::Placement placement = PlaceIo(options, memory);
+  const offload::Placement placement = PlaceIo(options, gpu, memory);
   PENSTOCK_TRY(MakeEngines(options, placement, io));
   AddOnce(placement.notice, io.notices);
   PENSTOCK_TRY(RegisterMemory(memory, io));

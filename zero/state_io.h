@@ -25,10 +25,11 @@ struct StateIo {
   uint64_t init_bytes = 0;
 
   /// Makes an I/O engine for each path, near its drive, and creates or opens the state. `memory`,
-  /// untouched so far, is what will be read into and written from: it is placed near the drives,
-  /// registered with the engines, and outlives them. Errors: of engines and state.
+  /// untouched so far, is what will be read into and written from: it is placed near the drives and
+  /// the device, registered with the engines, and outlives them. `gpu`: the device's bus id, if
+  /// any. Errors: of engines and state.
   static Result<StateIo> Create(const EngineOptions& options, const offload::Layout& layout,
-                                offload::Slab& memory);
+                                const std::string& gpu, offload::Slab& memory);
 
   const std::string& engine_name() const { return engines.front()->name(); }
   /// Training begins: what was read so far is none of its steps'.

@@ -3,16 +3,19 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
 
 namespace penstock {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::Field;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
-/// Two packages, each a NUMA node of two cores; one drive on the second, one on the whole machine.
+/// Two packages, each a NUMA node of two cores. A GPU on the first, a drive on the second; a drive
+/// and a GPU on the whole machine.
 constexpr char kTwoNodes[] = R"(<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE topology SYSTEM "hwloc2.dtd">
 <topology version="2.0">
@@ -24,6 +27,9 @@ constexpr char kTwoNodes[] = R"(<?xml version="1.0" encoding="UTF-8"?>
       </object>
       <object type="Core" os_index="1" cpuset="0x2" complete_cpuset="0x2" nodeset="0x1" complete_nodeset="0x1" gp_index="5">
         <object type="PU" os_index="1" cpuset="0x2" complete_cpuset="0x2" nodeset="0x1" complete_nodeset="0x1" gp_index="4"/>
+      </object>
+      <object type="Bridge" gp_index="25" bridge_type="0-1" depth="0" bridge_pci="0000:[3a-3b]">
+        <object type="PCIDev" gp_index="26" pci_busid="0000:3b:00.0" pci_type="0302 [10de:2335] [10de:18be] a1" pci_link_speed="0.000000"/>
       </object>
     </object>
     <object type="Package" os_index="1" cpuset="0xc" complete_cpuset="0xc" nodeset="0x2" complete_nodeset="0x2" gp_index="12">
@@ -40,24 +46,29 @@ constexpr char kTwoNodes[] = R"(<?xml version="1.0" encoding="UTF-8"?>
         </object>
       </object>
     </object>
+    <object type="Bridge" gp_index="27" bridge_type="0-1" depth="0" bridge_pci="f59d:[00-00]">
+      <object type="PCIDev" gp_index="28" pci_busid="f59d:00:0a.1" pci_type="0302 [10de:2335] [10de:18be] a1" pci_link_speed="0.000000"/>
+    </object>
     <object type="OSDev" gp_index="23" name="vda" osdev_type="0"/>
     <object type="OSDev" gp_index="24" name="eth0" osdev_type="2"/>
   </object>
 </topology>
 )";
 
-TEST(TopologyTest, ADriveHangsOnTheNodeOfItsPciBus) {
+TEST(TopologyTest, DrivesAndPciDevicesHangOnTheNodesOfTheirBus) {
   const auto topology = ReadTopology(kTwoNodes);
   ASSERT_TRUE(topology.ok()) << topology.error().message;
   EXPECT_THAT(topology->nodes, ElementsAre(0, 1));
-  ASSERT_EQ(topology->devices.size(), 2) << "block devices only";
-  const auto named = [&](const std::string& name) {
-    return *std::find_if(topology->devices.begin(), topology->devices.end(),
-                         [&](const BlockDevice& device) { return device.name == name; });
+  const auto device = [](const char* name, std::vector<int> nodes, std::vector<int> cpus) {
+    return AllOf(Field("name", &IoDevice::name, name), Field("nodes", &IoDevice::nodes, nodes),
+                 Field("cpus", &IoDevice::cpus, cpus));
   };
-  EXPECT_THAT(named("nvme0n1").nodes, ElementsAre(1));
-  EXPECT_THAT(named("nvme0n1").cpus, ElementsAre(2, 3));
-  EXPECT_THAT(named("vda").nodes, ElementsAre(0, 1));
+  EXPECT_THAT(
+      topology->devices,
+      UnorderedElementsAre(device("nvme0n1", {1}, {2, 3}), device("vda", {0, 1}, {0, 1, 2, 3}),
+                           device("0000:81:00.0", {1}, {2, 3}), device("0000:3b:00.0", {0}, {0, 1}),
+                           device("f59d:00:0a.1", {0, 1}, {0, 1, 2, 3})))
+      << "and no network";
 }
 
 TEST(TopologyTest, ADescriptionThatIsNoneIsAnError) { EXPECT_FALSE(ReadTopology("no XML").ok()); }
@@ -66,7 +77,7 @@ TEST(TopologyTest, ThisMachineHasANodeAndDevicesHangOnItsNodes) {
   const auto topology = ReadTopology();
   ASSERT_TRUE(topology.ok()) << topology.error().message;
   ASSERT_FALSE(topology->nodes.empty());
-  for (const BlockDevice& device : topology->devices) {
+  for (const IoDevice& device : topology->devices) {
     EXPECT_THAT(device.nodes, ::testing::IsSubsetOf(topology->nodes)) << device.name;
   }
 }

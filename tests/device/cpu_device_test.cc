@@ -17,6 +17,7 @@ TEST_F(CpuDeviceTest, SaysWhatItIs) {
   EXPECT_STREQ(ToString(device_->kind()), "cpu");
   EXPECT_STREQ(ToString(Kind::kCuda), "cuda");
   EXPECT_THAT(device_->name(), MatchesRegex("cpu \\(.+, [0-9]+ cores?\\)"));
+  EXPECT_EQ(device_->pci_bus_id(), "") << "its memory is the host's";
 }
 
 TEST_F(CpuDeviceTest, HasAHardLimitAndNamesWhatDoesNotFit) {

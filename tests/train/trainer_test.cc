@@ -123,6 +123,7 @@ class FakeDevice final : public device::Device {
  public:
   device::Kind kind() const override { return device::Kind::kCpu; }
   const std::string& name() const override { return name_; }
+  std::string pci_bus_id() const override { return {}; }
   Bytes limit() const override { return 8_MiB; }
   Bytes used() const override { return 1_MiB; }
   Bytes peak() const override { return 2_MiB; }

@@ -9,10 +9,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/topology.h"
+#include "device/device.h"
+#include "kernels/operators.h"
 #include "tests/zero/toy_model.h"
 #include "zero/partitioner.h"
 
@@ -25,6 +29,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 /// The CPUs of this process that a mask of 32 bits has.
 std::vector<int> UsableCpus() {
@@ -38,7 +43,12 @@ std::vector<int> UsableCpus() {
   return cpus;
 }
 
-/// A package that is a NUMA node of one core, with a drive below it unless `drive` is empty.
+/// What hangs on the nodes that follow.
+constexpr char kGpuOfNode0[] = "0000:80:00.0";
+constexpr char kGpuOfNode1[] = "0000:81:00.0";
+
+/// A package that is a NUMA node of one core. A PCI device hangs on it, which is a drive unless
+/// `drive` is empty.
 std::string Node(int node, int cpu, const std::string& drive) {
   const std::string sets = fmt::format(
       R"(cpuset="{0:#x}" complete_cpuset="{0:#x}" nodeset="{1:#x}" complete_nodeset="{1:#x}")",
@@ -49,15 +59,16 @@ std::string Node(int node, int cpu, const std::string& drive) {
                                 R"(<object type="Core" os_index="{0}" {1} gp_index="{4}">)"
                                 R"(<object type="PU" os_index="{5}" {1} gp_index="{6}"/></object>)",
                                 node, sets, id, id + 1, id + 2, cpu, id + 3);
+  xml += fmt::format(
+      R"(<object type="Bridge" gp_index="{0}" bridge_type="0-1" depth="0" bridge_pci="0000:[8{2}-8{2}]">)"
+      R"(<object type="PCIDev" gp_index="{1}" pci_busid="0000:8{2}:00.0" )"
+      R"(pci_type="0302 [10de:2335] [10de:18be] a1" pci_link_speed="0.000000">)",
+      id + 4, id + 5, node);
   if (!drive.empty()) {
-    xml += fmt::format(
-        R"(<object type="Bridge" gp_index="{0}" bridge_type="0-1" depth="0" bridge_pci="0000:[80-81]">)"
-        R"(<object type="PCIDev" gp_index="{1}" pci_busid="0000:81:00.0" )"
-        R"(pci_type="0108 [144d:a80a] [144d:a801] 00" pci_link_speed="0.000000">)"
-        R"(<object type="OSDev" gp_index="{2}" name="{3}" osdev_type="0"/></object></object>)",
-        id + 4, id + 5, id + 6, drive);
+    xml += fmt::format(R"(<object type="OSDev" gp_index="{}" name="{}" osdev_type="0"/>)", id + 6,
+                       drive);
   }
-  return xml + "</object>";
+  return xml + "</object></object></object>";
 }
 
 /// A machine of the nodes 0, 1, ... with one of `cpus` each; the drive hangs on the last one.
@@ -79,6 +90,36 @@ std::string Machine(const std::vector<int>& cpus, const std::string& drive) {
       all, (1U << cpus.size()) - 1, nodes);
 }
 
+/// The CPU device, as if it were a GPU that hangs on a bus.
+class DeviceOnABus final : public device::Device {
+ public:
+  explicit DeviceOnABus(std::string pci_bus_id) : pci_bus_id_(std::move(pci_bus_id)) {}
+
+  device::Kind kind() const override { return cpu_->kind(); }
+  const std::string& name() const override { return cpu_->name(); }
+  std::string pci_bus_id() const override { return pci_bus_id_; }
+  Bytes limit() const override { return cpu_->limit(); }
+  Bytes used() const override { return cpu_->used(); }
+  Bytes peak() const override { return cpu_->peak(); }
+  std::unique_ptr<device::Stream> CreateStream(const std::string& name) override {
+    return cpu_->CreateStream(name);
+  }
+
+ protected:
+  Result<std::byte*> Take(Bytes size, const std::string& what) override {
+    PENSTOCK_ASSIGN(device::DeviceBuffer buffer, cpu_->Allocate(size, what));
+    std::byte* const data = buffer.data();
+    buffers_.emplace(data, std::move(buffer));
+    return data;
+  }
+  void Give(std::byte* data, Bytes) override { buffers_.erase(data); }
+
+ private:
+  const std::string pci_bus_id_;
+  std::unique_ptr<device::Device> cpu_ = device::CreateCpuDevice({.memory = 64_MiB}).value();
+  std::map<std::byte*, device::DeviceBuffer> buffers_;
+};
+
 class StateIoTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -98,13 +139,19 @@ class StateIoTest : public ::testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  /// Makes the I/O of a small state on that machine. The CPUs that engines were asked to run on go
-  /// to `engine_cpus_`.
-  Result<StateIo> CreateOn(const std::string& machine, Tier home) {
+  /// From here on, hwloc sees this machine.
+  void Pretend(const std::string& machine) const {
     const std::string xml = folder_ / "machine.xml";
     std::ofstream(xml) << machine;
     ::setenv("HWLOC_XMLFILE", xml.c_str(), 1);  // NOLINT(concurrency-mt-unsafe)
+  }
+
+  /// Of a small state. The CPUs that engines were asked to run on go to `engine_cpus_`.
+  EngineOptions Options(Tier home) {
     EngineOptions options;
+    options.model = ToySpec(1, 5000);
+    options.host_memory = 64_MiB;
+    options.config.tile_elements = 4096;
     options.config.parameter_home = home;
     options.config.optimizer_home = home;
     options.config.aio.kind = aio::EngineKind::kThreads;
@@ -113,7 +160,14 @@ class StateIoTest : public ::testing::Test {
       engine_cpus_.push_back(engine.cpus);
       return aio::CreateEngine(engine, notice);
     };
-    return StateIo::Create(options, MakeLayout(ToySpec(1, 5000), DType::kBFloat16, 4096), slab_);
+    return options;
+  }
+
+  /// Makes the I/O of a small state on that machine.
+  Result<StateIo> CreateOn(const std::string& machine, const EngineOptions& options,
+                           const std::string& gpu = {}) {
+    Pretend(machine);
+    return StateIo::Create(options, MakeLayout(options.model, DType::kBFloat16, 4096), gpu, slab_);
   }
 
   std::filesystem::path folder_;
@@ -125,27 +179,67 @@ class StateIoTest : public ::testing::Test {
 };
 
 TEST_F(StateIoTest, EnginesRunOnTheCpusNearTheDriveAndMemoryIsPlacedThere) {
-  const Result<StateIo> io = CreateOn(Machine(cpus_, drives_[0]), Tier::kNvme);
+  const Result<StateIo> io = CreateOn(Machine(cpus_, drives_[0]), Options(Tier::kNvme));
   ASSERT_TRUE(io.ok()) << io.error().message;
   EXPECT_THAT(engine_cpus_, ElementsAre(ElementsAre(cpus_[1])));
   EXPECT_THAT(io->notices, Contains(HasSubstr("run on node 1, host memory lies on node 1")));
   // Where this machine has no node 1, the kernel refuses: that it was asked is then in the notice.
   const bool placed = std::ranges::find(real_nodes_, 1) != real_nodes_.end();
-  EXPECT_THAT(io->notices, Contains(HasSubstr("it does not: placing")).Times(placed ? 0 : 1));
+  EXPECT_THAT(io->notices, Contains(HasSubstr("memory does not: placing")).Times(placed ? 0 : 1));
 }
 
 TEST_F(StateIoTest, OnOneNodeNothingIsPlacedAndANoticeSaysSo) {
-  const Result<StateIo> io = CreateOn(Machine({cpus_[0]}, drives_[0]), Tier::kNvme);
+  const Result<StateIo> io = CreateOn(Machine({cpus_[0]}, drives_[0]), Options(Tier::kNvme));
   ASSERT_TRUE(io.ok()) << io.error().message;
   EXPECT_THAT(engine_cpus_, ElementsAre(IsEmpty()));
   EXPECT_THAT(io->notices, Contains(HasSubstr("one NUMA node")).Times(1));
 }
 
 TEST_F(StateIoTest, WithoutAHomeOnNvmeNothingIsPlaced) {
-  const Result<StateIo> io = CreateOn(Machine(cpus_, drives_[0]), Tier::kHost);
+  const Result<StateIo> io = CreateOn(Machine(cpus_, drives_[0]), Options(Tier::kHost));
   ASSERT_TRUE(io.ok()) << io.error().message;
   EXPECT_THAT(engine_cpus_, ElementsAre(IsEmpty()));
   EXPECT_THAT(io->notices, Each(Not(HasSubstr("node"))));
+}
+
+TEST_F(StateIoTest, MemoryIsPlacedNearTheGpuTooAndIoThreadsAreNot) {
+  const Result<StateIo> io =
+      CreateOn(Machine(cpus_, drives_[0]), Options(Tier::kNvme), kGpuOfNode0);
+  ASSERT_TRUE(io.ok()) << io.error().message;
+  EXPECT_THAT(engine_cpus_, ElementsAre(ElementsAre(cpus_[1])));
+  EXPECT_THAT(io->notices,
+              Contains(HasSubstr("run on node 1, GPU 0000:80:00.0 hangs on node 0, host memory "
+                                 "lies on nodes 0, 1")));
+}
+
+TEST_F(StateIoTest, WhereStepsUseNoDriveMemoryIsPlacedNearTheGpuAlone) {
+  EngineOptions at_home_on_the_host = Options(Tier::kHost);
+  EngineOptions on_simulated_drives = Options(Tier::kNvme);
+  on_simulated_drives.config.aio.simulate = aio::SimulatedDrive{};
+  for (const EngineOptions& options : {at_home_on_the_host, on_simulated_drives}) {
+    engine_cpus_.clear();
+    const Result<StateIo> io = CreateOn(Machine(cpus_, drives_[0]), options, kGpuOfNode0);
+    ASSERT_TRUE(io.ok()) << io.error().message;
+    EXPECT_THAT(engine_cpus_, ElementsAre(IsEmpty()));
+    EXPECT_THAT(io->notices, Contains(StartsWith("2 NUMA nodes: GPU 0000:80:00.0 hangs on node 0, "
+                                                 "host memory lies on node 0")));
+  }
+}
+
+TEST_F(StateIoTest, EveryEnginePlacesMemoryNearItsDevice) {
+  Pretend(Machine(cpus_, drives_[0]));
+  const kernels::OperatorOptions small{
+      .dtype = DType::kBFloat16,
+      .shapes =
+          {.batch = 1, .sequence = 4, .width = 16, .heads = 1, .hidden = 16, .vocabulary = 16},
+      .threads = 1};
+  for (const Tier home : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+    DeviceOnABus device(kGpuOfNode1);
+    const auto operators = std::move(kernels::CreateOperators(device, small)).value();
+    const auto engine = Engine::Create(Options(home), device, *operators);
+    ASSERT_TRUE(engine.ok()) << engine.error().message;
+    EXPECT_THAT((*engine)->notices(), Contains(HasSubstr("GPU 0000:81:00.0 hangs on node 1")));
+  }
 }
 
 }  // namespace
