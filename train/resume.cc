@@ -76,8 +76,12 @@ Result<ResumePoint> OpenCommit(const std::string& run) {
   return point;
 }
 
-Status RemoveLeftovers(RunInfo* info, const RunFolder& folder) {
-  if (info->leftovers.empty()) return {};
+Status CompleteMove(RunInfo* info, const RunFolder& folder) {
+  if (info->leftovers.empty() && !info->rows_from) return {};
+  if (info->rows_from) {
+    PENSTOCK_TRY(CopyRows(SnapshotFolder(folder.path(), *info->rows_from), folder.path()));
+  }
+  info->rows_from.reset();
   std::erase_if(info->leftovers, RemoveState);
   return folder.WriteInfo(*info);
 }
@@ -103,6 +107,7 @@ Result<ResumePoint> OpenResumePoint(const std::string& run,
   PENSTOCK_ASSIGN(RunInfo current, ReadRunInfo(run));
   PENSTOCK_ASSIGN(ResumePoint point, OpenCommit(SnapshotFolder(run, *snapshot)));
   point.replaced = std::move(current);
+  point.snapshot = *snapshot;
   return point;
 }
 
@@ -152,13 +157,14 @@ Status MoveState(ResumePoint& from, zero::Engine& engine, const RunFolder& folde
   PENSTOCK_TRY(engine.Commit(from.train));
   info.leftovers = from.current().leftovers;
   info.leftovers.push_back(from.current().state);
+  if (from.replaced) info.rows_from = from.snapshot;
   PENSTOCK_TRY(folder.WriteInfo(info));
   from.state.reset();
-  return RemoveLeftovers(&info, folder);
+  return CompleteMove(&info, folder);
 }
 
-Status RemoveLeftovers(ResumePoint& from, const RunFolder& folder) {
-  return RemoveLeftovers(from.replaced ? &*from.replaced : &from.info, folder);
+Status CompleteMove(ResumePoint& from, const RunFolder& folder) {
+  return CompleteMove(from.replaced ? &*from.replaced : &from.info, folder);
 }
 
 }  // namespace penstock::train

@@ -34,6 +34,7 @@ struct ResumePoint {
   /// What run.json says now, where the commit is not the run's last one but a snapshot, which
   /// stays.
   std::optional<RunInfo> replaced;
+  std::string snapshot;  ///< its name then
 
   /// What run.json says now.
   const RunInfo& current() const { return replaced ? *replaced : info; }
@@ -71,7 +72,8 @@ Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const Stat
 Status MoveState(ResumePoint& from, zero::Engine& engine, const RunFolder& folder, RunInfo info,
                  const std::function<bool()>& stop_requested);
 
-/// Removes what an interrupted MoveState left; what cannot be removed stays in run.json.
-Status RemoveLeftovers(ResumePoint& from, const RunFolder& folder);
+/// Ends a MoveState that was interrupted: removes files, and takes over the rows of the snapshot
+/// that it went back to. What cannot be removed stays in run.json.
+Status CompleteMove(ResumePoint& from, const RunFolder& folder);
 
 }  // namespace penstock::train

@@ -1,5 +1,6 @@
 #include "train/run_folder.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "base/folder.h"
+#include "base/unique_fd.h"
 #include "train/files.h"
 #include "train/strict_json.h"
 
@@ -110,7 +112,7 @@ Status WriteRunInfo(const std::string& folder, const RunInfo& info) {
     leftovers.push_back(
         {{"state_paths", RelativeTo(folder, state.paths)}, {"state_uuid", state.uuid}});
   }
-  const Json json = {
+  Json json = {
       {"version", kInfoVersion},
       {"program", info.version},
       {"state_paths", RelativeTo(folder, info.state.paths)},
@@ -122,6 +124,7 @@ Status WriteRunInfo(const std::string& folder, const RunInfo& info) {
       {"data", {{"path", info.data_path}, {"order", info.data_order}}},
       {"model", info.model_json},
   };
+  if (info.rows_from) json["rows_from"] = *info.rows_from;
   return WriteTextFile(InfoPath(folder), json.dump(2) + "\n");
 }
 
@@ -132,8 +135,12 @@ Status CopyRows(const std::string& from_run, const std::string& to_run) {
   std::error_code error;
   if (!fs::exists(from, error)) return WriteTextFile(to, "");
   fs::copy_file(from, temporary, fs::copy_options::overwrite_existing, error);
+  if (!error) {
+    const UniqueFd copy(::open(temporary.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!copy.valid() || ::fdatasync(copy.get()) != 0) error.assign(errno, std::system_category());
+  }
   if (!error) fs::rename(temporary, to, error);
-  if (!error) return {};
+  if (!error) return SyncFolder(to_run);
   std::error_code ignored;
   fs::remove(temporary, ignored);
   return ErrnoError(error.value(), fmt::format("copying {} to {}", from, to));
@@ -184,6 +191,7 @@ Result<RunInfo> ReadRunInfo(const std::string& folder) {
     for (const auto& entry : json.value("leftovers", nlohmann::json::array())) {
       info.leftovers.push_back(StateFilesOf(entry, folder));
     }
+    if (json.contains("rows_from")) info.rows_from = json["rows_from"].get<std::string>();
     info.seed = json.at("seed").get<uint64_t>();
     info.device = json.at("device").get<std::string>();
     info.sequence_length = json.at("sequence_length").get<uint64_t>();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct RunInfo {
   /// States that are being moved to or from, and that no commit of this run is in: what is there of
   /// them is to be removed.
   std::vector<StateFiles> leftovers;
+  /// The snapshot that the state was moved back to, until metrics.jsonl holds its rows.
+  std::optional<std::string> rows_from;
   std::string model_json;  ///< the model's config.json, verbatim
   std::string data_path;   ///< absolute
   std::string data_order;  ///< "shuffle", "sequential"
@@ -72,7 +75,7 @@ class RunFolder {
 /// it can be removed so that what is left is still known as a run. Errors: kIo.
 Result<std::vector<std::string>> FilesOfRun(const std::string& folder);
 
-/// Copies metrics.jsonl from one run to another, whose own it replaces; none is no rows.
+/// Copies metrics.jsonl from one run to another, whose own it replaces, durably; none is no rows.
 Status CopyRows(const std::string& from_run, const std::string& to_run);
 
 /// Writes run.json, durably.

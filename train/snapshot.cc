@@ -81,9 +81,20 @@ std::vector<std::string> NamesIn(
   return names;
 }
 
-Status CopyMetrics(const std::string& run, const fs::path& folder, const StateReader& state) {
+Status CheckNotTaken(const std::string& run, const std::string& name) {
+  const std::string folder = SnapshotFolder(run, name);
+  std::error_code ignored;
+  if (!fs::exists(fs::symlink_status(folder, ignored))) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "there is {} already; take another name, or remove it with penstock clean {}",
+                   folder, folder);
+}
+
+Status CopyMetrics(const std::string& run, const RunInfo& info, const fs::path& folder,
+                   const StateReader& state) {
   PENSTOCK_ASSIGN(const CommitTexts texts, ReadCommitTexts(state.commit().json, state.path(0)));
-  PENSTOCK_TRY(CopyRows(run, folder.string()));
+  const std::string rows = info.rows_from ? SnapshotFolder(run, *info.rows_from) : run;
+  PENSTOCK_TRY(CopyRows(rows, folder.string()));
   return MetricsWriter::Resume(RunFolder::MetricsPathIn(folder.string()), state.commit().step,
                                texts.row)
       .status();
@@ -176,17 +187,14 @@ std::vector<std::string> Snapshots(const std::string& run) {
 
 Status TakeSnapshot(const std::string& run, const RunInfo& info, const StateReader& state,
                     const std::string& name, const std::function<bool()>& stop_requested) {
+  PENSTOCK_TRY(CheckNotTaken(run, name));
   const fs::path folder = SnapshotFolder(run, name);
   const fs::path unfinished = SnapshotFolder(run, "." + name + ".unfinished");
   std::error_code error;
-  if (fs::exists(fs::symlink_status(folder, error))) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "there is {} already; take another name, or remove it with penstock clean {}",
-                     folder.string(), folder.string());
-  }
   RunInfo kept = info;
   kept.state.paths = TargetPaths(run, info.state, unfinished);
   kept.leftovers.clear();
+  kept.rows_from.reset();
   // What a kill left of one that was never finished.
   fs::remove_all(unfinished, error);
   for (const std::string& path : kept.state.paths) fs::remove(path, error);
@@ -194,7 +202,7 @@ Status TakeSnapshot(const std::string& run, const RunInfo& info, const StateRead
   if (error) return ErrnoError(error.value(), "creating " + unfinished.string());
   Unfinished guard(unfinished, kept.state.paths);
   PENSTOCK_TRY(offload::CopyState(state, kept.state.paths, stop_requested));
-  PENSTOCK_TRY(CopyMetrics(run, unfinished, state));
+  PENSTOCK_TRY(CopyMetrics(run, info, unfinished, state));
   PENSTOCK_TRY(WriteRunInfo(unfinished.string(), kept));
   fs::rename(unfinished, folder, error);
   if (error) return ErrnoError(error.value(), "naming " + folder.string());
@@ -206,6 +214,7 @@ Status TakeSnapshot(const std::string& run, const RunInfo& info, const StateRead
 Result<std::string> RunSnapshot(const SnapshotCommand& command) {
   PENSTOCK_TRY(CheckSnapshotName(command.name));
   PENSTOCK_TRY(ReadRunInfo(command.run).status());
+  PENSTOCK_TRY(CheckNotTaken(command.run, command.name));
   std::optional<RunLock> lock;
   Result<RunLock> free = RunLock::TryTake(command.run);
   if (free.ok()) {

@@ -276,7 +276,7 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
     PENSTOCK_TRY(created.status());
     folder.emplace(*std::move(created));
   } else {
-    PENSTOCK_TRY(RemoveLeftovers(*from, *folder));
+    PENSTOCK_TRY(CompleteMove(*from, *folder));
     if (!from->replaced && from->train.step >= job.last_step) {
       PENSTOCK_TRY(FinishRun(*from, *folder));
       return std::optional<RunSummary>();
@@ -292,9 +292,6 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
   PENSTOCK_ASSIGN(zero::TrainState start, from ? StartFrom(*from, info, machine, *folder, interrupt)
                                                : StartNew(options, job, machine, interrupt));
   start.run_json = IdentityOf(options, job, machine.operators->arithmetic());
-  if (from && from->replaced) {
-    PENSTOCK_TRY(CopyRows(SnapshotFolder(folder->path(), *options.resume_from), folder->path()));
-  }
   PENSTOCK_ASSIGN(MetricsWriter metrics,
                   from ? MetricsWriter::Resume(folder->MetricsPath(), start.step, from->row)
                        : MetricsWriter::Create(folder->MetricsPath()));

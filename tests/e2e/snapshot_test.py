@@ -168,13 +168,22 @@ class TrainingRunTest(SnapshotTest):
                 self.assertEqual(self.numbers(run), self.numbers(self.trained(config, steps=step + 3)))
 
     def test_a_training_that_cannot_take_it_says_why_and_goes_on(self):
+        drive = self.make_folder("drive")
+        with harness.mounted(drive, ["-t", "tmpfs", "-o", "size=5M", "none"]):
+            run = os.path.join(drive, "run")
+            program = self.start(run, make_config(dtype="bf16", param="cpu", optimizer="cpu"))
+            self.assert_fails(harness.penstock("snapshot", run, "kept"), 3, "no space", "are free")
+            self.wait_for_rows(run, len(read_rows(run)) + 3, program)
+            program.send_signal(signal.SIGINT)
+            self.assertEqual(program.wait(harness.TIMEOUT_S), 130)
+            self.assertEqual(harness.penstock("inspect", run).code, 0)
+
+    def test_a_name_that_is_taken_is_refused_and_training_goes_on(self):
         run = self.path("live")
         program = self.start(run, self.conf)
         self.snapshot(run)
-        self.assert_fails(harness.penstock("snapshot", run, "kept"), 3, "already")
+        self.assert_fails(harness.penstock("snapshot", run, "kept"), 2, "already")
         self.wait_for_rows(run, len(read_rows(run)) + 3, program)
-        program.send_signal(signal.SIGINT)
-        self.assertEqual(program.wait(harness.TIMEOUT_S), 130)
 
 
 if __name__ == "__main__":
