@@ -211,8 +211,8 @@ Status StateFile::PrepareWrites() {
   return {};
 }
 
-Status StateFile::Commit(CommitRecord record) {
-  if (failure_.ok()) failure_ = WriteCommit(std::move(record));
+Status StateFile::Commit(CommitRecord record, const std::function<Status()>& still_good) {
+  if (failure_.ok()) failure_ = WriteCommit(std::move(record), still_good);
   return failure_;
 }
 
@@ -224,15 +224,16 @@ Status StateFile::SyncAll() {
   return aio::WaitAll(syncs);
 }
 
-Status StateFile::WriteCommit(CommitRecord record) {
+Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>& still_good) {
   PENSTOCK_CHECK(record.tiles.size() == layout_.tiles.size());
   if (record.json.size() > kCommitJsonLimit.value) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "the run's description has {} bytes, a commit holds {}; shorten the model's "
-                     "config.json",
+                     "the run's description has {} bytes, a commit holds {}; shorten the config's "
+                     "optimizer and scheduler",
                      record.json.size(), kCommitJsonLimit.value);
   }
   PENSTOCK_TRY(SyncAll());
+  PENSTOCK_TRY(still_good());
   record.sequence = sequence_ + 1;
   PENSTOCK_TRY(commits().Write(commits().geometry().commit_offset[record.sequence % 2],
                                EncodeCommit(uuid_, record)));

@@ -91,7 +91,9 @@ class StateFile {
   Status PrepareWrites();
   /// Steps 2 to 4 of a commit: everything written so far becomes durable, then the record, then
   /// `record` is the newest commit and its slots are protected. Fills in the sequence number.
-  Status Commit(CommitRecord record);
+  /// `still_good` is asked just before the record: an error of its own ends the commit there.
+  Status Commit(
+      CommitRecord record, const std::function<Status()>& still_good = [] { return Status(); });
 
  private:
   StateFile(const Uuid& uuid, const Layout& layout, const StateShape& shape);
@@ -99,7 +101,7 @@ class StateFile {
   Status ChooseShares(const StateFileOptions& options);
   void Protect(const CommitRecord& record);
   Status SyncAll();
-  Status WriteCommit(CommitRecord record);
+  Status WriteCommit(CommitRecord record, const std::function<Status()>& still_good);
   StatePath& commits() { return *paths_.front(); }  ///< the path that holds them
   StatePath& PathOf(TileId tile) const { return *paths_[tiles_[Index(tile)].path]; }
 

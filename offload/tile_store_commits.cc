@@ -49,7 +49,7 @@ Status TileStore::Commit(CommitRecord record, const std::function<Status()>& fir
   // Whether the drive holds this commit or the one before is not known any more: nothing may be
   // written.
   if (!committed.ok()) FailLocked(committed.error());
-  PENSTOCK_TRY(failure_);
+  PENSTOCK_TRY(committed);
   for (Tile& tile : tiles_) tile.committed_version = tile.version;
   return {};
 }
@@ -57,7 +57,11 @@ Status TileStore::Commit(CommitRecord record, const std::function<Status()>& fir
 Status TileStore::MakeCommit(CommitRecord record, const std::function<Status()>& first) {
   PENSTOCK_TRY(first());
   PENSTOCK_TRY(WriteHomeParts(record.tiles));
-  return file_.Commit(std::move(record));
+  // Training reads on beside it, and may have found a part of this very version damaged.
+  return file_.Commit(std::move(record), [this] {
+    MutexLock lock(mutex_);
+    return failure_;
+  });
 }
 
 Status TileStore::Adopt(const CommitRecord& commit) {

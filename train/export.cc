@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "base/folder.h"
 #include "kernels/dtype.h"
 #include "train/files.h"
 #include "train/safetensors.h"
@@ -102,7 +103,7 @@ class ExportFolder {
     if (kept_) return;
     std::error_code ignored;
     for (const std::string& file : files_) fs::remove(file, ignored);
-    for (const fs::path& folder : created_) fs::remove(folder, ignored);
+    for (const std::string& folder : created_) fs::remove(folder, ignored);
   }
   ExportFolder(const ExportFolder&) = delete;
   ExportFolder& operator=(const ExportFolder&) = delete;
@@ -119,7 +120,7 @@ class ExportFolder {
   Status RefuseModel() const;
 
   fs::path path_;
-  std::vector<fs::path> created_;  ///< innermost first
+  std::vector<std::string> created_;  ///< innermost first
   bool kept_ = false;
   std::vector<std::string> files_;
 };
@@ -132,14 +133,7 @@ Status ExportFolder::Create() {
                      path_.string());
   }
   if (fs::is_directory(status)) return RefuseModel();
-  for (fs::path missing = path_; !missing.empty() && !fs::exists(missing, error);
-       missing = missing.parent_path()) {
-    created_.push_back(missing);
-  }
-  fs::create_directories(path_, error);
-  if (error) {
-    return ErrnoError(error.value(), fmt::format("cannot create export folder {}", path_.string()));
-  }
+  PENSTOCK_ASSIGN(created_, MakeFolders(path_.string()));
   return {};
 }
 
@@ -236,12 +230,13 @@ Result<ExportReport> ExportModel(zero::CommittedState& state, const ExportOption
   PENSTOCK_TRY(folder.Create());
   Exporter exporter(state, options);
   for (const Shard& shard : shards) {
-    folder.Add(folder.Path(shard.file));
     PENSTOCK_TRY(exporter.Write(shard, folder.Path(shard.file)));
+    folder.Add(folder.Path(shard.file));
   }
-  const auto write_text = [&folder](const std::string& name, const std::string& text) {
+  const auto write_text = [&folder](const std::string& name, const std::string& text) -> Status {
+    PENSTOCK_TRY(WriteTextFile(folder.Path(name), text, IfExists::kFail));
     folder.Add(folder.Path(name));
-    return WriteTextFile(folder.Path(name), text);
+    return {};
   };
   if (shards.size() > 1) {
     PENSTOCK_TRY(

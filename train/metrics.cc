@@ -22,6 +22,7 @@ struct KeptRows {
 /// The rows before the first one that is not whole or whose step is above `step`.
 Result<KeptRows> RowsUpTo(const std::string& path, uint64_t step) {
   std::ifstream file(path, std::ios::binary);
+  if (!file.is_open()) return ErrnoError(errno, "opening " + path);
   KeptRows kept;
   std::string line;
   while (std::getline(file, line) && !file.eof()) {

@@ -16,12 +16,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Error NothingToResume(const std::string& run, const std::string& why) {
-  return MakeError(
-      ErrorCode::kInvalidArgument,
-      "--resume: there is no commit in {}: {}; remove it (penstock clean, or by hand) and "
-      "start a new run",
-      run, why);
+Error NothingToResume(const std::string& run, const std::string& why, bool has_info) {
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--resume: there is no commit in {}: {}; remove it ({}) and start a new run",
+                   run, why, has_info ? "penstock clean" : "by hand");
+}
+
+/// Of a run that ended before its first commit, or of a drive that is not mounted.
+bool NothingIsThere(const std::vector<std::string>& paths) {
+  std::error_code ignored;
+  return std::ranges::none_of(paths, [&](const auto& path) { return fs::exists(path, ignored); });
 }
 
 /// Whether a state could not be opened because the run never committed: its files are there and
@@ -57,14 +61,21 @@ Result<ResumePoint> OpenCommit(const std::string& run) {
   ResumePoint point;
   Result<RunInfo> info = ReadRunInfo(run);
   if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
-    return NothingToResume(run, "it has no run.json");
+    return NothingToResume(run, "it has no run.json", false);
   }
   PENSTOCK_TRY(info.status());
   point.info = *std::move(info);
   const std::vector<std::string>& paths = point.info.state.paths;
   auto state = zero::CommittedState::Open(paths, /*exclusive=*/true);
   if (!state.ok() && HasNoCommit(run, paths, state.error())) {
-    return NothingToResume(run, state.error().message);
+    return NothingToResume(run, state.error().message, true);
+  }
+  if (!state.ok() && NothingIsThere(paths)) {
+    return MakeError(ErrorCode::kNotFound,
+                     "--resume: the state of {} is not there ({}); mount its drive if it is not "
+                     "mounted; a run that ended before its first commit has none: remove it "
+                     "(penstock clean) and start a new one",
+                     run, paths.front());
   }
   PENSTOCK_TRY(state.status());
   point.state = *std::move(state);
@@ -76,11 +87,21 @@ Result<ResumePoint> OpenCommit(const std::string& run) {
   return point;
 }
 
+/// metrics.jsonl gets the rows of the snapshot that the state was moved back to.
+Status TakeRows(const RunInfo& info, const RunFolder& folder) {
+  if (!info.rows_from) return {};
+  const std::string snapshot = SnapshotFolder(folder.path(), *info.rows_from);
+  std::error_code ignored;
+  if (fs::exists(RunFolder::MetricsPathIn(snapshot), ignored)) {
+    return CopyRows(snapshot, folder.path());
+  }
+  LogNotice(fmt::format("{} is gone: rows of steps before the commit may be missing", snapshot));
+  return {};
+}
+
 Status CompleteMove(RunInfo* info, const RunFolder& folder) {
   if (info->leftovers.empty() && !info->rows_from) return {};
-  if (info->rows_from) {
-    PENSTOCK_TRY(CopyRows(SnapshotFolder(folder.path(), *info->rows_from), folder.path()));
-  }
+  PENSTOCK_TRY(TakeRows(*info, folder));
   info->rows_from.reset();
   std::erase_if(info->leftovers, RemoveState);
   return folder.WriteInfo(*info);
@@ -159,6 +180,9 @@ Status MoveState(ResumePoint& from, zero::Engine& engine, const RunFolder& folde
   info.leftovers.push_back(from.current().state);
   if (from.replaced) info.rows_from = from.snapshot;
   PENSTOCK_TRY(folder.WriteInfo(info));
+  // While the snapshot's state is open, nobody removes the snapshot.
+  PENSTOCK_TRY(TakeRows(info, folder));
+  info.rows_from.reset();
   from.state.reset();
   return CompleteMove(&info, folder);
 }

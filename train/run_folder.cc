@@ -72,8 +72,7 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
                      "another folder, or remove it",
                      path);
   }
-  fs::create_directories(absolute.parent_path(), error);
-  if (error) return ErrnoError(error.value(), "creating " + absolute.parent_path().string());
+  PENSTOCK_TRY(MakeFolders(absolute.parent_path().string()).status());
   // create_directory accepts a folder that appeared meanwhile; the run must be the one that made
   // it.
   if (!fs::create_directory(absolute, error)) {

@@ -27,7 +27,8 @@ Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, DTy
     PENSTOCK_CHECK(CountElements(tensor.shape, &elements));
     size += SizeOf(dtype) * elements;
   }
-  PENSTOCK_ASSIGN(std::unique_ptr<OutputFile> file, OutputFile::Create(path, size));
+  PENSTOCK_ASSIGN(std::unique_ptr<OutputFile> file,
+                  OutputFile::Create(path, size, IfExists::kFail));
   PENSTOCK_TRY(file->Append(std::as_bytes(std::span(header))));
   return SafetensorsWriter(std::move(file), dtype);
 }

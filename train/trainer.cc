@@ -162,12 +162,14 @@ ModelCost CostOf(const TrainJob& job, const offload::Layout& layout) {
           .sequence = job.shape.sequence};
 }
 
-LoopOptions MakeLoopOptions(const TrainJob& job, const Machine& machine, zero::TrainState start) {
+LoopOptions MakeLoopOptions(const TrainJob& job, const Machine& machine, zero::TrainState start,
+                            bool resumed) {
   return {.config = job.config,
           .shape = job.shape,
           .cost = CostOf(job, machine.engine->layout()),
           .last_step = job.last_step,
-          .start = std::move(start)};
+          .start = std::move(start),
+          .resumed = resumed};
 }
 
 Progress::Options ProgressOptions(const TrainJob& job) {
@@ -308,11 +310,15 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
                   .stop_requested = [&interrupt] { return interrupt.requested(); },
                   .keep_folder = [&] { folder->Keep(); },
                   .snapshots = &snapshots},
-                 MakeLoopOptions(job, machine, std::move(start)));
+                 MakeLoopOptions(job, machine, std::move(start), from.has_value()));
   PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
   progress.Finish();
   RunSummary summary = Summarise(options, job, machine, done);
-  PENSTOCK_TRY(folder->WriteSummary(ToJson(summary)));
+  const Status written = folder->WriteSummary(ToJson(summary));
+  if (!written.ok()) {
+    return MakeError(written.error().code, "{}; step {} is committed, only summary.json is missing",
+                     written.error().message, done.committed_step);
+  }
   return std::optional(std::move(summary));
 }
 

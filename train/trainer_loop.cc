@@ -10,7 +10,7 @@ namespace penstock::train {
 
 TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
     : parts_(std::move(parts)), options_(std::move(options)), state_(options_.start) {
-  if (state_.step > 0) committed_step_ = state_.step;
+  if (options_.resumed) committed_step_ = state_.step;
   const Gpt2Shape& shape = options_.shape;
   inputs_.resize(shape.micro_batches * shape.micro_batch * shape.sequence);
   targets_.resize(inputs_.size());
@@ -19,7 +19,10 @@ TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
 Result<LoopSummary> TrainLoop::Run() {
   const Status status = RunSteps();
   if (status.ok()) return summary_;
-  static_cast<void>(FinishCommit());  // what is committed is known then
+  // What is committed is known when the commit that was begun has ended.
+  if (committing_step_.has_value() && parts_.engine.FinishCommit().ok()) {
+    committed_step_ = committing_step_;
+  }
   if (summary_.steps == 0) return status.error();
   static_cast<void>(CloseRow(Now()));  // the first failure is the one to report
   return Error{status.error().code,

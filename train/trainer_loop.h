@@ -47,8 +47,9 @@ struct LoopOptions {
   Gpt2Shape shape;
   ModelCost cost;
   uint64_t last_step = 0;
-  /// Where the run stands: after a commit, or at step 0. Its run_json identifies the run.
+  /// Where the run stands. Its run_json identifies the run.
   zero::TrainState start;
+  bool resumed = false;  ///< `start` is committed
 };
 
 class TrainLoop {

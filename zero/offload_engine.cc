@@ -1,6 +1,8 @@
 #include "zero/offload_engine.h"
 
 #include <algorithm>
+#include <system_error>
+#include <utility>
 
 #include "zero/partitioner.h"
 #include "zero/schedule_builder.h"
@@ -136,7 +138,7 @@ Result<StepOutcome> OffloadEngine::Step(double lr, uint64_t t) {
   PENSTOCK_TRY(copy_out_->Synchronize());
   PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, norm_.Wait()));
   if (decision.outcome.skipped) return decision.outcome;
-  PENSTOCK_CHECK(!committer_.joinable(), "a step before the commit was finished");
+  PENSTOCK_CHECK(!committing_, "a step before the commit was finished");
   driver_->SetScalars(version_,
                       MakeGroupScalars(options_.config.optimizer.adam, lr, t, decision.grad_scale));
   PENSTOCK_TRY(store_->BeginUpdates());
@@ -151,18 +153,28 @@ Status OffloadEngine::Drain() {
 }
 
 void OffloadEngine::BeginCommit(const TrainState& state, std::function<Status()> first) {
-  PENSTOCK_CHECK(!committer_.joinable(), "a commit was begun before the last one was finished");
-  committer_ = std::thread([this, record = MakeRecord(state), first = std::move(first)]() mutable {
-    committed_ = store_->Commit(std::move(record), first);
-  });
+  PENSTOCK_CHECK(!committing_, "a commit was begun before the last one was finished");
+  committing_ = true;
+  commit_ = [this, record = MakeRecord(state), first = std::move(first)]() {
+    outcome_ = store_->Commit(record, first);
+  };
+  try {
+    committer_ = std::thread(commit_);
+  } catch (const std::system_error&) {
+    // The process may have no more threads: FinishCommit makes it.
+  }
 }
 
 Status OffloadEngine::FinishCommit() {
-  if (!committer_.joinable()) return {};
+  if (!std::exchange(committing_, false)) return {};
   // Unless training has used every weight since, updates may need room that only Drain gives them.
   static_cast<void>(store_->Drain());
-  committer_.join();
-  return committed_;
+  if (committer_.joinable()) {
+    committer_.join();
+  } else {
+    commit_();
+  }
+  return outcome_;
 }
 
 EngineCounters OffloadEngine::counters() const {

@@ -73,8 +73,10 @@ class OffloadEngine : public Engine {
   StateIo io_;
   GradientNorm norm_;
   uint64_t version_ = 0;           ///< updates begun
-  std::thread committer_;          ///< of the commit that was begun
-  Status committed_;               ///< its outcome, once it has ended
+  bool committing_ = false;        ///< a commit was begun, and not finished
+  std::function<void()> commit_;   ///< what makes it
+  std::thread committer_;          ///< runs that
+  Status outcome_;                 ///< of it, once it has ended
   uint64_t evictions_before_ = 0;  ///< by initialisation
   size_t reduced_ = 0;             ///< modules whose gradients this step has reduced
   // Members are destroyed in reverse order: the streams end first, as their work reads slots, sums

@@ -235,6 +235,13 @@ class WhatResumeLooksAtTest(ResumeTest):
             program.send_signal(signal.SIGINT)
             self.assertEqual(program.wait(harness.TIMEOUT_S), 130)
 
+    def test_a_state_that_is_not_there_is_said_so_and_nothing_changes(self):
+        state, = harness.state_paths(self.run_folder)
+        os.rename(state, state + ".away")
+        self.assert_fails(self.resume(self.run_folder, self.conf), 3, state, "mount", "penstock clean")
+        os.rename(state + ".away", state)
+        self.resumed(self.run_folder, self.conf)
+
     def test_the_budgets_of_the_summary_are_those_of_the_resumed_run(self):
         self.resumed(self.run_folder, self.conf, "--host-memory", "64MiB", steps=9)
         self.assertEqual(read_summary(self.run_folder)["host_memory_bytes"], 64 << 20)

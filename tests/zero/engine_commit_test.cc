@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 
 #include <condition_variable>
+#include <cstdio>
 #include <mutex>
+#include <thread>
 
+#include "offload/state_reader.h"
 #include "tests/aio/wrapped_engine.h"
 #include "tests/zero/engine_support.h"
 #include "zero/engine.h"
@@ -12,6 +15,7 @@ namespace penstock::zero {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 /// Holds syncs back while it is closed.
 class Gate {
@@ -69,6 +73,36 @@ class CommitTest : public EngineTest {
       return std::unique_ptr<aio::Engine>(std::make_unique<GatedEngine>(std::move(base), gate_));
     };
     return options;
+  }
+
+  static void TrainTwoStepsWithACommitAfterTheFirst(ToyRun& run) {
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    ASSERT_TRUE(run.Step(1, 1.0F).ok());
+    Commit(run, 1, 1);
+    ASSERT_TRUE(run.Step(2, 1.0F).ok());
+    ASSERT_TRUE(run.engine().Drain().ok());
+  }
+
+  /// Of a state that an engine of this process has locked.
+  static std::unique_ptr<offload::StateReader> ReadBeside(const std::vector<std::string>& paths) {
+    return std::move(offload::StateReader::Open(paths, offload::StateLock::kHeld)).value();
+  }
+
+  /// Writes over every weight in the slots that the newest commit names, or in the others.
+  static void DamageWeights(const std::vector<std::string>& paths, bool committed) {
+    const auto state = ReadBeside(paths);
+    FILE* file = std::fopen(paths[0].c_str(), "r+b");
+    ASSERT_NE(file, nullptr);
+    for (size_t i = 0; i < state->commit().tiles.size(); ++i) {
+      const int slot = static_cast<int>(state->commit().tiles[i].slot);
+      const FileOffset at =
+          offload::PartOffset(state->geometry(0), state->header().tiles[i], offload::Part::kWeight,
+                              committed ? slot : 1 - slot);
+      std::fseek(file, static_cast<long>(at.value), SEEK_SET);
+      std::fputs("other bytes", file);
+    }
+    std::fclose(file);
   }
 
   Gate gate_;
@@ -131,6 +165,44 @@ TEST_F(CommitTest, ACommitThatFailsEndsTheTrainingBesideIt) {
     EXPECT_THAT(step.error().message, HasSubstr(run.engine().state_paths()[0]));
     EXPECT_FALSE(run.engine().Acquire(ModuleId{1}).ok()) << "the failure is final";
   }
+}
+
+TEST_F(CommitTest, DamageFoundBesideACommitKeepsItFromBeingMade) {
+  std::vector<std::string> paths;
+  {
+    ToyRun run(GatedOptions({.name = "nvme", .tile_elements = 4096}), 64_MiB);
+    TrainTwoStepsWithACommitAfterTheFirst(run);
+    paths = run.engine().state_paths();
+    gate_.Close();
+    BeginCommit(run, 2, 2);
+    gate_.AwaitWaiting();
+    DamageWeights(paths, /*committed=*/false);
+    EXPECT_EQ(run.Step(3, 1.0F).status().error().code, ErrorCode::kCorruption);
+    gate_.Open();
+    EXPECT_FALSE(run.engine().FinishCommit().ok());
+  }
+  const auto state = CommittedState::Open(paths);
+  ASSERT_TRUE(state.ok()) << state.error().message;
+  EXPECT_EQ((*state)->train_state().step, 1);
+  EXPECT_THAT(Damages(**state), IsEmpty());
+}
+
+TEST_F(CommitTest, ADurableCommitIsReportedWhateverFailsBesideIt) {
+  ToyRun run(GatedOptions({.name = "nvme", .tile_elements = 4096}), 64_MiB);
+  TrainTwoStepsWithACommitAfterTheFirst(run);
+  const std::vector<std::string> paths = run.engine().state_paths();
+  BeginCommit(run, 2, 2);
+  while (ReadBeside(paths)->commit().step != 2) std::this_thread::yield();
+  DamageWeights(paths, /*committed=*/true);
+  const size_t modules = run.engine().layout().modules.size();
+  Status failure;
+  for (uint32_t i = 0; failure.ok() && i < modules; ++i) {
+    failure = run.engine().Acquire(ModuleId{i}).status();
+    if (failure.ok()) run.engine().Release(ModuleId{i});
+  }
+  EXPECT_FALSE(failure.ok());
+  const Status committed = run.engine().FinishCommit();
+  EXPECT_TRUE(committed.ok()) << committed.error().message;
 }
 
 TEST_F(CommitTest, NothingIsCommittedWhereWhatComesFirstFails) {
