@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "base/mutex.h"
+#include "base/trace.h"
 
 namespace penstock {
 
@@ -31,6 +32,10 @@ struct ActivityTotals {
 /// All functions may be called from any thread; Begin and End cost a lock and a clock reading.
 class ActivityMeter {
  public:
+  /// With a `trace`, whoever has the meter adds what it does to that as well.
+  explicit ActivityMeter(Trace* trace = nullptr) : trace_(trace) {}
+
+  Trace* trace() const { return trace_; }
   void Begin(Lane lane) EXCLUDES(mutex_) { Change(lane, +1); }
   void End(Lane lane) EXCLUDES(mutex_) { Change(lane, -1); }
   ActivityTotals Totals() const EXCLUDES(mutex_);
@@ -39,11 +44,17 @@ class ActivityMeter {
   void Change(Lane lane, int by) EXCLUDES(mutex_);
   ActivityTotals Advanced(std::chrono::steady_clock::time_point now) const REQUIRES(mutex_);
 
+  Trace* const trace_;
   mutable Mutex mutex_;
   std::array<int, 4> busy_ GUARDED_BY(mutex_){};
   std::chrono::steady_clock::time_point last_ GUARDED_BY(mutex_) = std::chrono::steady_clock::now();
   ActivityTotals totals_ GUARDED_BY(mutex_);
 };
+
+/// None where there is no meter.
+inline Trace* TraceOf(const ActivityMeter* meter) {
+  return meter == nullptr ? nullptr : meter->trace();
+}
 
 /// Marks a lane busy for a scope. A null meter measures nothing.
 class ActivityScope {

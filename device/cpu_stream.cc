@@ -41,10 +41,23 @@ class ThreadEvent final : public Event::State {
   bool reached_ GUARDED_BY(mutex_) = false;
 };
 
+TraceGroup GroupOf(const std::string& name) {
+  return name == "compute" ? TraceGroup::kCompute : TraceGroup::kCopies;
+}
+
+/// A pause that a viewer need not see.
+constexpr auto kSameSpan = std::chrono::microseconds(20);
+
 }  // namespace
 
 ThreadStream::ThreadStream(std::string name, const Arena& arena, ActivityMeter* meter)
-    : name_(std::move(name)), arena_(arena), meter_(meter), thread_([this] { Run(); }) {}
+    : name_(std::move(name)),
+      arena_(arena),
+      meter_(meter),
+      trace_(TraceOf(meter)),
+      row_(trace_ == nullptr ? Trace::Row() : trace_->AddRow(GroupOf(name_), name_)),
+      label_(name_),
+      thread_([this] { Run(); }) {}
 
 ThreadStream::~ThreadStream() {
   {
@@ -92,6 +105,11 @@ void ThreadStream::Launch(std::function<void()> kernel) {
   Push(CommandKind::kKernel, std::move(kernel));
 }
 
+void ThreadStream::Name(std::string what) {
+  if (trace_ == nullptr) return;
+  Push(CommandKind::kAlways, [this, what = std::move(what)] { label_ = what; });
+}
+
 Status ThreadStream::Synchronize() {
   Record().Wait();
   MutexLock lock(mutex_);
@@ -108,6 +126,7 @@ void ThreadStream::Push(CommandKind kind, std::function<void()> function) {
 
 std::optional<ThreadStream::Command> ThreadStream::Pop() {
   MutexLock lock(mutex_);
+  if (queue_.empty()) EndSpan();
   while (queue_.empty() && !ending_) not_empty_.Wait(mutex_);
   if (queue_.empty()) return std::nullopt;
   Command command = std::move(queue_.front());
@@ -128,7 +147,10 @@ void ThreadStream::Execute(const Command& command) {
   if (failed_ && command.kind != CommandKind::kAlways) return;
   try {
     ActivityScope scope(command.kind == CommandKind::kKernel ? meter_ : nullptr, Lane::kCompute);
+    const bool traced = trace_ != nullptr && command.kind != CommandKind::kAlways;
+    const auto begin = traced ? Trace::Clock::now() : Trace::Clock::time_point();
     command.function();
+    if (traced) ExtendSpan(begin, Trace::Clock::now());
   } catch (const std::bad_alloc&) {
     Fail(command, ErrorCode::kOutOfMemory, "the host has no memory left");
   } catch (const std::exception& exception) {
@@ -147,10 +169,26 @@ void ThreadStream::Fail(const Command& command, ErrorCode code, const char* why)
       MakeError(code, "stream {}: a kernel failed: {}; the work behind it was skipped", name_, why);
 }
 
-void ThreadStream::WaitFor(const Event& event, WaitReason reason) const {
+void ThreadStream::WaitFor(const Event& event, WaitReason reason) {
   if (event.reached()) return;
+  EndSpan();
+  const TraceSpan span(reason == WaitReason::kData ? trace_ : nullptr, row_, "wait for " + label_,
+                       kSameSpan);
   ActivityScope scope(reason == WaitReason::kData ? meter_ : nullptr, Lane::kDataWait);
   event.Wait();
+}
+
+void ThreadStream::ExtendSpan(Trace::Clock::time_point begin, Trace::Clock::time_point end) {
+  if (!span_ || span_->name != label_ || begin - span_->end >= kSameSpan) {
+    EndSpan();
+    span_ = Span{.name = label_, .begin = begin};
+  }
+  span_->end = end;
+}
+
+void ThreadStream::EndSpan() {
+  if (span_) trace_->Add(row_, span_->name, span_->begin, span_->end);
+  span_.reset();
 }
 
 }  // namespace penstock::device

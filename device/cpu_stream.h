@@ -39,6 +39,7 @@ class ThreadStream final : public CpuStream {
   void Wait(const Event& event, WaitReason reason) override;
   void Call(std::function<void()> function) override;
   void Launch(std::function<void()> kernel) override;
+  void Name(std::string what) override;
   Status Synchronize() override EXCLUDES(mutex_);
 
  private:
@@ -58,11 +59,16 @@ class ThreadStream final : public CpuStream {
   void Run();
   void Execute(const Command& command);
   void Fail(const Command& command, ErrorCode code, const char* why) EXCLUDES(mutex_);
-  void WaitFor(const Event& event, WaitReason reason) const;
+  void WaitFor(const Event& event, WaitReason reason);
+  /// Adds a command's time to the span that is open, if it has the same name and follows at once.
+  void ExtendSpan(Trace::Clock::time_point begin, Trace::Clock::time_point end);
+  void EndSpan();
 
   const std::string name_;
   const Arena& arena_;
   ActivityMeter* const meter_;
+  Trace* const trace_;
+  const Trace::Row row_;
 
   mutable Mutex mutex_;
   CondVar not_empty_;
@@ -71,8 +77,19 @@ class ThreadStream final : public CpuStream {
   bool ending_ GUARDED_BY(mutex_) = false;
   Status status_ GUARDED_BY(mutex_);
 
-  bool failed_ = false;  ///< only the stream's thread touches it
-  std::thread thread_;   ///< last: it uses all the others
+  /// Commands of one name, one after the other, that are not in the trace yet.
+  struct Span {
+    std::string name;
+    Trace::Clock::time_point begin;
+    Trace::Clock::time_point end;
+  };
+
+  // Only the stream's thread touches these.
+  bool failed_ = false;
+  std::string label_;
+  std::optional<Span> span_;
+
+  std::thread thread_;  ///< last: it uses all the others
 };
 
 }  // namespace penstock::device

@@ -69,6 +69,8 @@ class Stream {
   /// Runs `function` on a thread of the device when all earlier work is done. It must be short,
   /// must not throw and must not call the device.
   virtual void Call(std::function<void()> function) = 0;
+  /// What is enqueued from here on is called `what` in traces.
+  virtual void Name(std::string what) = 0;
 
   /// Blocks until all work is done. After a failure of the device or of a kernel, that failure, for
   /// ever; the work behind it was skipped.

@@ -1,6 +1,12 @@
 #include "offload/executor.h"
 
 namespace penstock::offload {
+namespace {
+
+/// What a trace shows of waiting for weights: most are there.
+constexpr auto kShortestWait = std::chrono::microseconds(20);
+
+}  // namespace
 
 Result<std::unique_ptr<Executor>> Executor::Create(const Layout& layout, const Schedule& schedule,
                                                    device::Device& device, device::Stream& compute,
@@ -13,6 +19,9 @@ Result<std::unique_ptr<Executor>> Executor::Create(const Layout& layout, const S
   }
   executor->slot_of_.resize(layout.modules.size());
   executor->copy_in_ = device.CreateStream("copy-in");
+  if (executor->trace_ != nullptr) {
+    executor->waits_ = executor->trace_->AddRow(TraceGroup::kWaits, "waits for weights");
+  }
   return executor;
 }
 
@@ -25,6 +34,7 @@ Result<const std::byte*> Executor::Acquire(ModuleId module) {
                      layout_.module(module).name, layout_.module(use.module).name);
   }
   Slot& slot = slots_[use.slot];
+  if (trace_ != nullptr) NameUse(use);
   if (use.fetch) {
     PENSTOCK_CHECK(slot.held == 0,
                    "module {} needs the slot of one that is still acquired; modules that are held "
@@ -41,6 +51,13 @@ Result<const std::byte*> Executor::Acquire(ModuleId module) {
   return slot.buffer.data();
 }
 
+void Executor::NameUse(const ScheduledUse& use) {
+  const std::string name = fmt::format("{} {}, version {}", layout_.module(use.module).name,
+                                       use.backward ? "backward" : "forward", store_.version());
+  compute_.Name(name);
+  copy_in_->Name(name);
+}
+
 Status Executor::Fetch(ModuleId module, Slot& slot) {
   const ModuleLayout& tiles = layout_.module(module);
   copy_in_->Wait(slot.last_use);
@@ -48,6 +65,7 @@ Status Executor::Fetch(ModuleId module, Slot& slot) {
     const TileId tile{static_cast<uint32_t>(Index(tiles.first_tile) + i)};
     std::span<const std::byte> weight;
     {
+      const TraceSpan span(trace_, waits_, tiles.name, kShortestWait);
       ActivityScope waiting(meter_, Lane::kDataWait);
       PENSTOCK_ASSIGN(weight, store_.PinWeight(tile));
     }

@@ -46,14 +46,23 @@ class Executor {
 
   Executor(const Layout& layout, const Schedule& schedule, device::Stream& compute,
            TileStore& store, ActivityMeter* meter)
-      : layout_(layout), schedule_(schedule), compute_(compute), store_(store), meter_(meter) {}
+      : layout_(layout),
+        schedule_(schedule),
+        compute_(compute),
+        store_(store),
+        meter_(meter),
+        trace_(TraceOf(meter)) {}
   Status Fetch(ModuleId module, Slot& slot);
+  /// In traces, work is called after the use it is for.
+  void NameUse(const ScheduledUse& use);
 
   const Layout& layout_;
   const Schedule& schedule_;
   device::Stream& compute_;
   TileStore& store_;
   ActivityMeter* meter_;
+  Trace* trace_;
+  Trace::Row waits_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> slot_of_;  ///< of each module, while it is acquired
   uint64_t clock_ = 0;             ///< uses acquired since the start

@@ -19,6 +19,7 @@ struct ScheduledUse {
   bool fetch =
       false;  ///< copied from the host for this use; false: still there from an earlier one
   bool evicts = false;  ///< the slot held a module that this step uses again
+  bool backward = false;
 };
 
 struct Schedule {

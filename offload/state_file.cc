@@ -174,7 +174,37 @@ std::vector<PathShare> StateFile::Shares() const {
   return shares;
 }
 
+void StateFile::TraceTo(Trace& trace) {
+  for (const auto& path : paths_) {
+    const auto rows = [&](const char* what) {
+      return std::make_unique<TraceRows>(
+          trace, TraceGroup::kDrives,
+          fmt::format("{} {}", what,
+                      std::filesystem::path(path->file_path()).parent_path().string()));
+    };
+    rows_.push_back({.reads = rows("reads of"), .writes = rows("writes to")});
+  }
+}
+
+/// With the time from now to its completion.
+void StateFile::AddSpan(PartRequest& request) {
+  PathRows& rows = rows_[tiles_[Index(request.tile)].path];
+  const bool read = request.operation == aio::Operation::kRead;
+  const std::string name =
+      fmt::format("{} {}", layout_.module(layout_.tile(request.tile).module).name,
+                  request.part == Part::kWeight ? "weight" : "states");
+  request.on_complete = [rows = read ? rows.reads.get() : rows.writes.get(), name,
+                         tile = Index(request.tile), version = request.version,
+                         bytes = request.buffer.size(), begin = Trace::Clock::now(),
+                         then = std::move(request.on_complete)](const Status& status) {
+    rows->Add(name, begin, Trace::Clock::now(),
+              {{"tile", tile}, {"version", version}, {"bytes", bytes}});
+    if (then) then(status);
+  };
+}
+
 aio::Ticket StateFile::Submit(PartRequest request) {
+  if (!rows_.empty()) AddSpan(request);
   StatePath& path = PathOf(request.tile);
   return path.Submit({.operation = request.operation,
                       .offset = PartOffset(path.geometry(), tiles_[Index(request.tile)],

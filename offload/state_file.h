@@ -18,6 +18,7 @@
 
 #include "aio/aio.h"
 #include "base/result.h"
+#include "base/trace.h"
 #include "offload/checksum.h"
 #include "offload/commit_record.h"
 #include "offload/drive_speed.h"
@@ -45,6 +46,7 @@ struct PartRequest {
   aio::Operation operation = aio::Operation::kRead;
   std::span<std::byte> buffer;  ///< of the part's size
   aio::Priority priority = aio::Priority::kParameterRead;
+  uint64_t version = 0;                            ///< of the tile, for traces
   std::function<void(const Status&)> on_complete;  ///< as in aio::Request
 };
 
@@ -77,6 +79,8 @@ class StateFile {
   int slots() const { return shape_.slots; }
   std::vector<PathShare> Shares() const;
 
+  /// From here on `trace` has a span for each part that is read or written.
+  void TraceTo(Trace& trace);
   aio::Ticket Submit(PartRequest request);
   /// Fails what was submitted and no drive has yet with kCancelled. From any thread but an
   /// engine's.
@@ -100,6 +104,7 @@ class StateFile {
   Status CreatePaths(const StateFileOptions& options, std::span<aio::Engine* const> engines);
   Status ChooseShares(const StateFileOptions& options);
   void Protect(const CommitRecord& record);
+  void AddSpan(PartRequest& request);
   Status SyncAll();
   Status WriteCommit(CommitRecord record, const std::function<Status()>& still_good);
   StatePath& commits() { return *paths_.front(); }  ///< the path that holds them
@@ -111,6 +116,12 @@ class StateFile {
   std::vector<std::unique_ptr<StatePath>> paths_;
   std::vector<double> speeds_;
   std::vector<TilePlace> tiles_;
+  /// Rows of a path's reads and writes.
+  struct PathRows {
+    std::unique_ptr<TraceRows> reads;
+    std::unique_ptr<TraceRows> writes;
+  };
+  std::vector<PathRows> rows_;  ///< empty without a trace
   Status failure_;
   uint64_t sequence_ = 0;  ///< of the newest commit; 0: none
   bool commit_stands_ = false;

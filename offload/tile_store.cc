@@ -119,7 +119,8 @@ void TileStore::StartWeightRead(TileId tile, BlockLease block, bool for_update) 
                 .slot = At(tile).slot,
                 .operation = aio::Operation::kRead,
                 .buffer = WeightOf(tile),
-                .priority = priority},
+                .priority = priority,
+                .version = At(tile).version},
                [this, tile]() {
                  mutex_.AssertHeld();
                  cache_[tile].reading = false;
@@ -267,6 +268,11 @@ void TileStore::UnpinWeight(TileId tile) {
     ReadAhead();
   }
   Changed();
+}
+
+uint64_t TileStore::version() const {
+  MutexLock lock(mutex_);
+  return begun_;
 }
 
 uint64_t TileStore::evictions() const {

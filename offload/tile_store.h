@@ -106,6 +106,8 @@ class TileStore {
   /// and another Commit may go on meanwhile. A failure, of `first` as well, is the store's.
   Status Commit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
 
+  /// Of the weights that PinWeight gives.
+  uint64_t version() const EXCLUDES(mutex_);
   uint64_t evictions() const EXCLUDES(mutex_);
   uint64_t updates_finished() const EXCLUDES(mutex_);
   /// Bytes of updated tiles that the drives have. What FillTile wrote is not among them.

@@ -68,7 +68,8 @@ void TileStore::StartRecordRead(TileId tile, BlockLease block) {
                 .slot = entry.slot,
                 .operation = aio::Operation::kRead,
                 .buffer = RecordOf(tile),
-                .priority = aio::Priority::kStateRead},
+                .priority = aio::Priority::kStateRead,
+                .version = entry.version},
                [this, tile]() {
                  mutex_.AssertHeld();
                  At(tile).record_reading = false;
@@ -133,7 +134,8 @@ void TileStore::StartWrites(TileId tile) {
                   .slot = entry.slot,
                   .operation = aio::Operation::kWrite,
                   .buffer = buffer,
-                  .priority = aio::Priority::kWriteBack},
+                  .priority = aio::Priority::kWriteBack,
+                  .version = entry.version},
                  [this, tile, size = buffer.size(), done = std::move(done)]() {
                    mutex_.AssertHeld();
                    --At(tile).writes;

@@ -28,7 +28,6 @@ struct TrainArguments {
   std::string data_order;
   std::string device_memory;
   std::string host_memory;
-  std::string trace;
 };
 
 CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
@@ -61,7 +60,7 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
       ->check(CLI::IsMember({"shuffle", "sequential"}));
   train->add_flag("--resume", options.resume, "go on from the last commit");
   train->add_option("--resume-from", options.resume_from, "go on from a snapshot of the run");
-  train->add_option("--trace", arguments->trace, "write a trace of the run");
+  train->add_option("--trace", options.trace, "write what ran when; must not exist (Perfetto)");
   return train;
 }
 
@@ -71,9 +70,6 @@ std::optional<Bytes> SizeOrNone(const std::string& text) {
 }
 
 Result<Command> MakeTrain(const TrainArguments& arguments) {
-  if (!arguments.trace.empty()) {
-    return MakeError(ErrorCode::kInvalidArgument, "--trace: tracing is not implemented yet");
-  }
   TrainOptions options = arguments.options;
   options.device = arguments.device == "cpu"    ? DeviceChoice::kCpu
                    : arguments.device == "cuda" ? DeviceChoice::kCuda

@@ -29,7 +29,8 @@ constexpr uint64_t kDefaultStepsPerPrint = 10;
 /// What a step runs on. Members are destroyed last to first: the engine finishes its work while
 /// what it works on still exists.
 struct Machine {
-  std::unique_ptr<ActivityMeter> meter = std::make_unique<ActivityMeter>();
+  std::unique_ptr<Trace> trace;  ///< or none
+  std::unique_ptr<ActivityMeter> meter;
   std::unique_ptr<device::Device> device;
   std::unique_ptr<kernels::Operators> operators;
   std::unique_ptr<Gpt2> model;
@@ -67,8 +68,13 @@ Result<StatePlan> PlanNewState(const TrainJob& job, const RunFolder& folder) {
   return plan;
 }
 
-Result<Machine> CreateMachine(const TrainJob& job, const StatePlan& state) {
+Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
+                              const StatePlan& state) {
   Machine machine;
+  if (given.trace) {
+    PENSTOCK_ASSIGN(machine.trace, Trace::Create(*given.trace));
+  }
+  machine.meter = std::make_unique<ActivityMeter>(machine.trace.get());
   PENSTOCK_ASSIGN(machine.device, CreateDevice(job, machine.meter.get()));
   PENSTOCK_ASSIGN(machine.operators,
                   kernels::CreateOperators(*machine.device,
@@ -194,6 +200,14 @@ RunSummary Summarise(const TrainOptions& options, const TrainJob& job, const Mac
           .layout = machine.engine->layout()};
 }
 
+Status FinishTrace(Trace& trace, const LoopSummary& loop) {
+  const Status finished = trace.Finish();
+  if (finished.ok()) return {};
+  return MakeError(finished.error().code,
+                   "{}; the training is complete, and step {} is committed; the trace is not",
+                   finished.error().message, loop.committed_step);
+}
+
 std::optional<std::string> ReadEnvironment(const std::string& name) {
   // Nothing here changes the environment.
   const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
@@ -289,7 +303,7 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
   // Before there is a file that a kill could leave behind.
   if (!from) PENSTOCK_TRY(folder->WriteInfo(info));
   if (from && !state.adopt) PENSTOCK_TRY(AnnounceMove(*from, *folder, state.files));
-  PENSTOCK_ASSIGN(Machine machine, CreateMachine(job, state));
+  PENSTOCK_ASSIGN(Machine machine, CreateMachine(options, job, state));
   if (from) LogResume(*from, machine);
   PENSTOCK_ASSIGN(zero::TrainState start, from ? StartFrom(*from, info, machine, *folder, interrupt)
                                                : StartNew(options, job, machine, interrupt));
@@ -308,7 +322,11 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
                   .metrics = metrics,
                   .progress = progress,
                   .stop_requested = [&interrupt] { return interrupt.requested(); },
-                  .keep_folder = [&] { folder->Keep(); },
+                  .keep_folder =
+                      [&] {
+                        folder->Keep();
+                        if (machine.trace) machine.trace->Keep();
+                      },
                   .snapshots = &snapshots},
                  MakeLoopOptions(job, machine, std::move(start), from.has_value()));
   PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
@@ -319,6 +337,7 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
     return MakeError(written.error().code, "{}; step {} is committed, only summary.json is missing",
                      written.error().message, done.committed_step);
   }
+  if (machine.trace) PENSTOCK_TRY(FinishTrace(*machine.trace, done));
   return std::optional(std::move(summary));
 }
 

@@ -33,6 +33,7 @@ struct TrainOptions {
   std::optional<DataOrder> data_order;      ///< none: shuffled; resuming, the run's
   bool resume = false;
   std::optional<std::string> resume_from;  ///< a snapshot's name: `resume` from that
+  std::optional<std::string> trace;        ///< file to write; must not exist
 
   bool resumes() const { return resume || resume_from.has_value(); }
 };

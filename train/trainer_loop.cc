@@ -12,6 +12,7 @@ TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
     : parts_(std::move(parts)), options_(std::move(options)), state_(options_.start) {
   if (options_.resumed) committed_step_ = state_.step;
   const Gpt2Shape& shape = options_.shape;
+  if (Trace* trace = parts_.meter.trace()) steps_ = trace->AddRow(TraceGroup::kSteps, "steps");
   inputs_.resize(shape.micro_batches * shape.micro_batch * shape.sequence);
   targets_.resize(inputs_.size());
 }
@@ -108,6 +109,9 @@ void TrainLoop::Count(const StepRow& row) {
 Status TrainLoop::CloseRow(const Snapshot& now) {
   if (!row_.has_value()) return {};
   Measure(row_begin_, now, options_.cost, &*row_);
+  if (Trace* trace = parts_.meter.trace()) {
+    trace->Add(steps_, fmt::format("step {}", row_->step), row_begin_.time, now.time);
+  }
   PENSTOCK_TRY(parts_.metrics.Append(*row_));
   parts_.progress.Report(*row_);
   row_.reset();

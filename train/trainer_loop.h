@@ -85,6 +85,7 @@ class TrainLoop {
   std::vector<int32_t> targets_;
   std::optional<StepRow> row_;  ///< of the step that has not ended
   Snapshot row_begin_;
+  Trace::Row steps_;                         ///< of the trace, where there is one
   std::optional<uint64_t> committing_step_;  ///< of the commit that was begun
   std::optional<uint64_t> committed_step_;
   std::chrono::steady_clock::time_point last_commit_;

@@ -18,6 +18,7 @@ OffloadEngine::OffloadEngine(EngineOptions options, offload::Layout layout,
     : options_(std::move(options)),
       layout_(std::move(layout)),
       operators_(operators),
+      trace_(TraceOf(options_.meter)),
       ledger_(Bytes{}, options_.host_memory, Bytes{}),
       norm_(layout_) {}
 
@@ -75,6 +76,10 @@ Status OffloadEngine::BuildDevice(device::Device& device) {
     PENSTOCK_ASSIGN(staging.buffer, device.Allocate(staging_bytes, "staging of gradients"));
   }
   copy_out_ = device.CreateStream("copy-out");
+  if (trace_ != nullptr) {
+    waits_ = trace_->AddRow(TraceGroup::kWaits, "waits for norm and commit");
+    commits_ = trace_->AddRow(TraceGroup::kSteps, "commits");
+  }
   return {};
 }
 
@@ -106,6 +111,7 @@ Result<const std::byte*> OffloadEngine::Acquire(ModuleId module) {
 
 Status OffloadEngine::ReduceGradients(ModuleId module) {
   const offload::ModuleLayout& tiles = layout_.module(module);
+  if (trace_ != nullptr) copy_out_->Name("gradients of " + tiles.name);
   const float* sums = sums_->Finish(module);
   ++reduced_;
   for (uint32_t i = 0; i < tiles.tile_count; ++i) {
@@ -128,6 +134,11 @@ void OffloadEngine::SendGradient(TileId tile, const float* sums) {
   staging.copied = copy_out_->Record();
 }
 
+GradientNorm::Value OffloadEngine::WaitForNorm() {
+  const TraceSpan span(trace_, waits_, "gradient norm");
+  return norm_.Wait();
+}
+
 Result<StepOutcome> OffloadEngine::Step(double lr, uint64_t t) {
   executor_->EndStep();
   PENSTOCK_CHECK(reduced_ == layout_.modules.size(),
@@ -136,7 +147,7 @@ Result<StepOutcome> OffloadEngine::Step(double lr, uint64_t t) {
   reduced_ = 0;
   PENSTOCK_TRY(compute_->Synchronize());
   PENSTOCK_TRY(copy_out_->Synchronize());
-  PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, norm_.Wait()));
+  PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, WaitForNorm()));
   if (decision.outcome.skipped) return decision.outcome;
   PENSTOCK_CHECK(!committing_, "a step before the commit was finished");
   driver_->SetScalars(version_,
@@ -156,6 +167,7 @@ void OffloadEngine::BeginCommit(const TrainState& state, std::function<Status()>
   PENSTOCK_CHECK(!committing_, "a commit was begun before the last one was finished");
   committing_ = true;
   commit_ = [this, record = MakeRecord(state), first = std::move(first)]() {
+    const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.step));
     outcome_ = store_->Commit(record, first);
   };
   try {
@@ -167,6 +179,7 @@ void OffloadEngine::BeginCommit(const TrainState& state, std::function<Status()>
 
 Status OffloadEngine::FinishCommit() {
   if (!std::exchange(committing_, false)) return {};
+  const TraceSpan span(trace_, waits_, "commit");
   // Unless training has used every weight since, updates may need room that only Drain gives them.
   static_cast<void>(store_->Drain());
   if (committer_.joinable()) {

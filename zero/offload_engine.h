@@ -60,11 +60,15 @@ class OffloadEngine : public Engine {
   Status Build(device::Device& device);
   Status BuildHost(const MemoryLayout& plan, const std::string& gpu);
   Status BuildDevice(device::Device& device);
+  GradientNorm::Value WaitForNorm();
   void SendGradient(offload::TileId tile, const float* sums);
 
   const EngineOptions options_;
   const offload::Layout layout_;
   kernels::Operators& operators_;
+  Trace* const trace_;
+  Trace::Row waits_;
+  Trace::Row commits_;
   offload::Schedule schedule_;
   Ledger ledger_;
   std::vector<Reservation> reservations_;

@@ -58,7 +58,11 @@ OptimizerDriver::OptimizerDriver(const offload::Layout& layout,
     : layout_(layout), gradients_(std::move(gradients)), store_(store), norm_(norm), meter_(meter) {
   store_.OnProgress([this]() { Wake(); });
   for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this]() { Run(); });
+    Trace* trace = TraceOf(meter_);
+    const Trace::Row row = trace == nullptr ? Trace::Row()
+                                            : trace->AddRow(TraceGroup::kOptimizer,
+                                                            fmt::format("optimizer {}", i + 1));
+    threads_.emplace_back([this, row]() { Run(row); });
     pthread_setname_np(threads_.back().native_handle(), fmt::format("optimizer-{}", i).c_str());
   }
 }
@@ -98,7 +102,7 @@ kernels::AdamScalars OptimizerDriver::ScalarsFor(const TileUpdate& update) {
   return scalars_[static_cast<size_t>(layout_.tile(update.tile).group)];
 }
 
-void OptimizerDriver::Run() {
+void OptimizerDriver::Run(Trace::Row row) {
   PENSTOCK_CHECK(KeepsDenormals(), "optimizer: a library has denormals flushed to zero");
   TileHasher before(offload::RecordStates(layout_.dtype).size());
   TileHasher after(offload::RecordStates(layout_.dtype).size());
@@ -114,8 +118,10 @@ void OptimizerDriver::Run() {
       }
       wakes = wakes_;
     }
+    const auto begin = Trace::Clock::now();
     if (arrived) {
       SumBlocks(*arrived);
+      AddSpan(row, "norm", *arrived, 0, begin);
     } else if (const auto update = store_.TryTakeUpdate()) {
       bool intact = false;
       {
@@ -123,6 +129,7 @@ void OptimizerDriver::Run() {
         const ActivityScope updating(meter_, Lane::kUpdate);
         intact = Update(*update, before, after);
       }
+      AddSpan(row, "update", update->tile, update->version + 1, begin);
       // After the scope: what waits for the last update must not compute while one is still
       // counted.
       if (intact) {
@@ -135,6 +142,16 @@ void OptimizerDriver::Run() {
       while (!stop_ && arrived_.empty() && wakes == wakes_) work_.Wait(mutex_);
     }
   }
+}
+
+void OptimizerDriver::AddSpan(Trace::Row row, const char* what, TileId tile, uint64_t version,
+                              Trace::Clock::time_point begin) {
+  Trace* trace = TraceOf(meter_);
+  if (trace == nullptr) return;
+  const std::string name =
+      fmt::format("{} {}", what, layout_.module(layout_.tile(tile).module).name);
+  trace->Add(row, name, begin, Trace::Clock::now(),
+             {{"tile", offload::Index(tile)}, {"version", version}});
 }
 
 void OptimizerDriver::SumBlocks(TileId tile) {

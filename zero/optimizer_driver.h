@@ -44,9 +44,12 @@ class OptimizerDriver {
   void SetScalars(uint64_t version, const GroupScalars& scalars) EXCLUDES(mutex_);
 
  private:
-  void Run();
+  void Run(Trace::Row row);
   void Wake() EXCLUDES(mutex_);
   void SumBlocks(offload::TileId tile);
+  /// What a trace shows of work on a tile.
+  void AddSpan(Trace::Row row, const char* what, offload::TileId tile, uint64_t version,
+               Trace::Clock::time_point begin);
   /// Updates the tile in place and hashes it; false if what was read is not what was expected.
   bool Update(const offload::TileUpdate& update, offload::TileHasher& before,
               offload::TileHasher& after);

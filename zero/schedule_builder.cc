@@ -57,7 +57,8 @@ void SimulateStep(const ModelSpec& model, uint32_t first_slot, uint64_t clock,
     uses[use] = {.module = module,
                  .slot = first_slot + static_cast<uint32_t>(at),
                  .fetch = !hit,
-                 .evicts = evicts};
+                 .evicts = evicts,
+                 .backward = model.step[use].backward};
   }
 }
 
@@ -105,8 +106,10 @@ Schedule BuildSchedule(const ModelSpec& model, const offload::Layout& layout,
   for (size_t use = 0; use < model.step.size(); ++use) {
     const ModuleId module = model.step[use].module;
     if (model.modules[Index(module)].repeated) continue;
-    schedule.uses[use] = {
-        .module = module, .slot = own_slot[Index(module)], .fetch = !used[Index(module)]};
+    schedule.uses[use] = {.module = module,
+                          .slot = own_slot[Index(module)],
+                          .fetch = !used[Index(module)],
+                          .backward = model.step[use].backward};
     used[Index(module)] = true;
   }
   const auto first_shared = static_cast<uint32_t>(schedule.slot_elements.size());

@@ -119,6 +119,7 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Lay
   const std::vector<offload::PathShare> shares = io.file->Shares();
   for (const offload::PathShare& share : shares) io.paths.push_back(share.path);
   if (shares.size() > 1) io.notices.push_back(SharesNotice(shares, options.state_folders));
+  if (Trace* trace = TraceOf(options.meter)) io.file->TraceTo(*trace);
   io.uuid = offload::ToString(io.file->uuid());
   if (config.aio.simulate) {
     io.notices.emplace_back("drives are simulated in memory: commits end with the process");

@@ -65,9 +65,6 @@ class ConfigTest(RefusalTest):
 
 
 class CommandLineTest(RefusalTest):
-    def test_what_is_not_there_yet_says_so(self):
-        self.assert_refused(2, "not implemented yet", more=["--trace", self.path("trace.json")])
-
     def test_several_ranks(self):
         self.assert_refused(2, "WORLD_SIZE",
                             env={**os.environ, "WORLD_SIZE": "2", "RANK": "0"})

@@ -152,7 +152,6 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{Train({"--steps", "many"}), "--steps"}, BadLine{Train({"--device", "tpu"}), "tpu"},
         BadLine{Train({"--device-memory", "64MB"}), "64MB"},
         BadLine{Train({"--data-order", "random"}), "random"},
-        BadLine{Train({"--trace", "t.json"}), "not implemented yet"},
         BadLine{{"tune", "--quick"}, "--nvme-path"},
         BadLine{{"tune", "--nvme-path", "p", "--size", "1GB"}, "1GB"},
         BadLine{{"export", "run"}, "--to"},
