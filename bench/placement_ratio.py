@@ -31,7 +31,7 @@ def config(home, nvme_path, micro_batches=8, **ours):
             "penstock": {"commit_every_seconds": 0, **ours}}
 
 
-def step_seconds(program, work, home, steps=STEPS, **settings):
+def step_seconds(program, work, home, steps=STEPS, trace=False, **settings):
     """step_s of every row of a new run."""
     folder = os.path.join(work, home)
     shutil.rmtree(folder, ignore_errors=True)
@@ -44,6 +44,8 @@ def step_seconds(program, work, home, steps=STEPS, **settings):
     with open(paths["data"], "wb") as file:
         file.write(bytes(i * i % 251 for i in range(200000)))
     memory = ["--device-memory", "64MiB" if home == "nvme" else "600MiB", "--host-memory", "128MiB"]
+    if trace:
+        memory += ["--trace", os.path.join(folder, "trace.json")]
     subprocess.run([program, "train", "--model", paths["model.json"], "--config", paths["config.json"],
                     "--data", paths["data"], "--out", paths["run"], "--steps", str(steps), *memory],
                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
