@@ -114,24 +114,43 @@ Result<std::vector<std::string>> StateReader::CheckHeads() const {
   for (const File& file : files_) {
     PENSTOCK_ASSIGN(const std::vector<std::byte> head, ReadHeadBytes(file));
     PENSTOCK_ASSIGN(const StateHeader header, ParseHead(file, head));
-    const std::vector<std::byte> expected = EncodeHead(header);
-    const auto [found, wanted] = std::ranges::mismatch(head, expected);
-    if (found != head.end()) {
-      damages.push_back(fmt::format("the head, {} at offset {}: it should be zero there", file.path,
-                                    found - head.begin()));
-    }
+    Compare("the head", file, FileOffset{}, head, EncodeHead(header), damages);
     for (const FileOffset place : header.geometry.commit_offset) {
-      std::vector<std::byte> bytes(header.geometry.commit_bytes.value);
-      PENSTOCK_TRY(ReadAt(file, place, bytes));
-      const Result<CommitRecord> record = DecodeCommit(header.uuid, bytes);
-      if (record.ok() || record.error().code == ErrorCode::kNotFound) continue;
+      PENSTOCK_TRY(CheckPlace(file, place, damages));
+    }
+  }
+  return damages;
+}
+
+Status StateReader::CheckPlace(const File& file, FileOffset place,
+                               std::vector<std::string>& damages) const {
+  std::vector<std::byte> bytes(file.geometry.commit_bytes.value);
+  PENSTOCK_TRY(ReadAt(file, place, bytes));
+  std::vector<std::byte> expected;
+  if (&file == &files_.front()) {
+    const Result<CommitRecord> record = DecodeCommit(header_.uuid, bytes);
+    if (record.ok()) {
+      expected = EncodeCommit(header_.uuid, *record);
+    } else if (record.error().code != ErrorCode::kNotFound) {
       damages.push_back(fmt::format(
           "a commit, {} at offset {}: {} (cut off when the run was killed, or damaged since); the "
           "commit of step {} is another one",
           file.path, place.value, record.error().message, commit_.step));
+      return {};
     }
   }
-  return damages;
+  expected.resize(bytes.size());
+  Compare("a commit place", file, place, bytes, expected, damages);
+  return {};
+}
+
+void StateReader::Compare(const char* what, const File& file, FileOffset begin,
+                          std::span<const std::byte> found, std::span<const std::byte> expected,
+                          std::vector<std::string>& damages) {
+  const auto at = std::ranges::mismatch(found, expected).in1;
+  if (at == found.end()) return;
+  damages.push_back(fmt::format("{}, {} at offset {}: it should be zero there", what, file.path,
+                                begin.value + static_cast<uint64_t>(at - found.begin())));
 }
 
 Status StateReader::ReadCommit() {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,8 +50,8 @@ class StateReader {
   FileOffset OffsetOf(Part part, TileId tile) const;
   /// "PATH at offset N", for messages.
   std::string Where(Part part, TileId tile) const;
-  /// What in the heads is not as it was written, in bytes that no checksum covers too, and which
-  /// commit place does not hold: one line each.
+  /// What in the heads and commit places is not as it was written, in bytes that no checksum covers
+  /// too: one line each.
   Result<std::vector<std::string>> CheckHeads() const;
 
   /// One tile's parts as they were committed. kCorruption names the tile, its module, the file and
@@ -73,6 +74,11 @@ class StateReader {
   static Status ReadAt(const File& file, FileOffset offset, std::span<std::byte> bytes);
   static Result<std::vector<std::byte>> ReadHeadBytes(const File& file);
   static Result<StateHeader> ParseHead(const File& file, std::span<const std::byte> head);
+  Status CheckPlace(const File& file, FileOffset place, std::vector<std::string>& damages) const;
+  /// Adds a line where bytes from `begin` on, whose checksums hold, are not those expected.
+  static void Compare(const char* what, const File& file, FileOffset begin,
+                      std::span<const std::byte> found, std::span<const std::byte> expected,
+                      std::vector<std::string>& damages);
   Status OpenOthers(const std::vector<std::string>& paths, StateLock lock);
   Status ReadCommit();
 
