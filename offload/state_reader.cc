@@ -128,14 +128,14 @@ Status StateReader::CheckPlace(const File& file, FileOffset place,
   PENSTOCK_TRY(ReadAt(file, place, bytes));
   std::vector<std::byte> expected;
   if (&file == &files_.front()) {
-    const Result<CommitRecord> record = DecodeCommit(header_.uuid, bytes);
+    const Result<CommitRecord> record = ParseCommit(place, bytes);
     if (record.ok()) {
       expected = EncodeCommit(header_.uuid, *record);
     } else if (record.error().code != ErrorCode::kNotFound) {
       damages.push_back(fmt::format(
-          "a commit, {} at offset {}: {} (cut off when the run was killed, or damaged since); the "
-          "commit of step {} is another one",
-          file.path, place.value, record.error().message, commit_.step));
+          "state file {}: {} (cut off when the run was killed, or damaged since); the commit of "
+          "step {} is another one",
+          file.path, record.error().message, commit_.step));
       return {};
     }
   }
@@ -153,38 +153,45 @@ void StateReader::Compare(const char* what, const File& file, FileOffset begin,
                                 begin.value + static_cast<uint64_t>(at - found.begin())));
 }
 
+Result<CommitRecord> StateReader::ParseCommit(FileOffset place,
+                                              std::span<const std::byte> bytes) const {
+  Result<CommitRecord> record = DecodeCommit(header_.uuid, bytes);
+  if (record.ok() && record->tiles.size() != header_.layout.tiles.size()) {
+    record = MakeError(ErrorCode::kCorruption, "it names {} tiles where the file has {}",
+                       record->tiles.size(), header_.layout.tiles.size());
+  }
+  if (record.ok()) return record;
+  return MakeError(record.error().code, "the commit place at offset {} does not hold ({})",
+                   place.value, record.error().message);
+}
+
 Status StateReader::ReadCommit() {
   const File& file = files_.front();
   std::optional<CommitRecord> newest;
-  std::optional<Error> damage;
+  std::string damage;
   for (FileOffset place : header_.geometry.commit_offset) {
     std::vector<std::byte> bytes(header_.geometry.commit_bytes.value);
     PENSTOCK_TRY(ReadAt(file, place, bytes));
-    Result<CommitRecord> record = DecodeCommit(header_.uuid, bytes);
-    if (!record.ok()) {
-      if (record.error().code != ErrorCode::kNotFound) damage = record.error();
-      continue;
+    Result<CommitRecord> record = ParseCommit(place, bytes);
+    if (record.ok()) {
+      if (!newest || record->sequence > newest->sequence) newest = std::move(record).value();
+    } else if (record.error().code != ErrorCode::kNotFound) {
+      damage += record.error().message + "; ";
     }
-    if (record->tiles.size() != header_.layout.tiles.size()) {
-      damage = MakeError(ErrorCode::kCorruption, "a commit names {} tiles where the file has {}",
-                         record->tiles.size(), header_.layout.tiles.size());
-      continue;
-    }
-    if (!newest || record->sequence > newest->sequence) newest = std::move(record).value();
   }
   if (newest) {
     commit_ = std::move(*newest);
-    if (damage) {
+    if (!damage.empty()) {
       notice_ = fmt::format(
-          "state file {}: a commit place does not hold ({}): a commit was cut off when the run was "
-          "killed, or was damaged since; this is the commit of step {}",
-          file.path, damage->message, commit_.step);
+          "state file {}: {}a commit was cut off when the run was killed, or was damaged since; "
+          "this is the commit of step {}",
+          file.path, damage, commit_.step);
     }
     return {};
   }
-  if (damage) {
-    return MakeError(ErrorCode::kCorruption, "state file {}: {}; there is no other commit",
-                     file.path, damage->message);
+  if (!damage.empty()) {
+    return MakeError(ErrorCode::kCorruption, "state file {}: {}there is no other commit", file.path,
+                     damage);
   }
   return MakeError(ErrorCode::kNotFound,
                    "state file {} holds no commit: the run ended before its first one", file.path);

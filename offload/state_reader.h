@@ -79,6 +79,8 @@ class StateReader {
   static void Compare(const char* what, const File& file, FileOffset begin,
                       std::span<const std::byte> found, std::span<const std::byte> expected,
                       std::vector<std::string>& damages);
+  /// What a place of the first file holds. kNotFound: no commit; kCorruption names the offset.
+  Result<CommitRecord> ParseCommit(FileOffset place, std::span<const std::byte> bytes) const;
   Status OpenOthers(const std::vector<std::string>& paths, StateLock lock);
   Status ReadCommit();
 

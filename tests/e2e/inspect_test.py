@@ -85,6 +85,7 @@ class FlippedBitTest(StateTest):
                     self.assertEqual(outcome.code, 3, str(outcome))
                     self.assertEqual(len(outcome.errors), 1, str(outcome))
                     self.assertIn(self.file, outcome.errors[0])
+                    self.assertRegex(outcome.errors[0], r"at offset \d+")
                 else:
                     self.assertEqual(outcome.code, 0, str(outcome))
         self.assertEqual(harness.penstock("inspect", self.run_folder).code, 0)

@@ -11,6 +11,9 @@
 namespace penstock::offload {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -31,6 +34,15 @@ class StateReaderTest : public FolderTest {
     return {file->Shares()[0].path, file->Shares()[1].path};
   }
 
+  /// Of what lies before the slots: where the bytes begin that share a checksum with one of them.
+  static uint64_t Start(const StateGeometry& plan, uint64_t offset) {
+    uint64_t start = 0;
+    for (FileOffset next : {plan.layout_offset, plan.commit_offset[0], plan.commit_offset[1]}) {
+      if (next.value <= offset) start = next.value;
+    }
+    return start;
+  }
+
   static void FlipBit(const std::string& path, uint64_t offset) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(static_cast<std::streamoff>(offset));
@@ -49,7 +61,7 @@ class StateReaderTest : public FolderTest {
   }
 };
 
-TEST_F(StateReaderTest, AFlippedBitAnywhereBeforeTheSlotsIsNamedOnce) {
+TEST_F(StateReaderTest, AFlippedBitAnywhereBeforeTheSlotsIsNamedWithFileAndOffset) {
   for (const size_t commits : {1, 2}) {
     const std::vector<std::string> paths = Committed(std::vector<size_t>(commits, 2));
     EXPECT_THAT(Damages(paths), IsEmpty());
@@ -57,7 +69,12 @@ TEST_F(StateReaderTest, AFlippedBitAnywhereBeforeTheSlotsIsNamedOnce) {
     for (const std::string& path : paths) {
       for (uint64_t offset = 0; offset < plan.weights_offset[0].value; offset += 61) {
         FlipBit(path, offset);
-        EXPECT_THAT(Damages(paths), ElementsAre(HasSubstr(path))) << offset;
+        const auto at = [](uint64_t start) {
+          return ContainsRegex("at offset " + std::to_string(start) + "[^0-9]");
+        };
+        EXPECT_THAT(Damages(paths),
+                    ElementsAre(AllOf(HasSubstr(path), AnyOf(at(offset), at(Start(plan, offset))))))
+            << offset;
         FlipBit(path, offset);
       }
     }
