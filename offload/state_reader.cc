@@ -111,6 +111,7 @@ Result<StateHeader> StateReader::ParseHead(const File& file, std::span<const std
 
 Result<std::vector<std::string>> StateReader::CheckHeads() const {
   std::vector<std::string> damages;
+  if (!notice_.empty()) damages.push_back(notice_);
   for (const File& file : files_) {
     PENSTOCK_ASSIGN(const std::vector<std::byte> head, ReadHeadBytes(file));
     PENSTOCK_ASSIGN(const StateHeader header, ParseHead(file, head));
@@ -132,11 +133,7 @@ Status StateReader::CheckPlace(const File& file, FileOffset place,
     if (record.ok()) {
       expected = EncodeCommit(header_.uuid, *record);
     } else if (record.error().code != ErrorCode::kNotFound) {
-      damages.push_back(fmt::format(
-          "state file {}: {} (cut off when the run was killed, or damaged since); the commit of "
-          "step {} is another one",
-          file.path, record.error().message, commit_.step));
-      return {};
+      return {};  // notice_ says so
     }
   }
   expected.resize(bytes.size());
@@ -183,8 +180,8 @@ Status StateReader::ReadCommit() {
     commit_ = std::move(*newest);
     if (!damage.empty()) {
       notice_ = fmt::format(
-          "state file {}: {}a commit was cut off when the run was killed, or was damaged since; "
-          "this is the commit of step {}",
+          "state file {}: {}a commit was cut off there when the run was killed, or it was damaged "
+          "since; the commit of step {} in the other place holds, and --resume goes on from it",
           file.path, damage, commit_.step);
     }
     return {};

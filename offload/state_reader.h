@@ -51,7 +51,7 @@ class StateReader {
   /// "PATH at offset N", for messages.
   std::string Where(Part part, TileId tile) const;
   /// What in the heads and commit places is not as it was written, in bytes that no checksum covers
-  /// too: one line each.
+  /// too: one line each. The notice is one of them.
   Result<std::vector<std::string>> CheckHeads() const;
 
   /// One tile's parts as they were committed. kCorruption names the tile, its module, the file and
