@@ -200,30 +200,36 @@ FileOffset StateReader::OffsetOf(Part part, TileId tile) const {
                     static_cast<int>(commit_.tiles[Index(tile)].slot));
 }
 
-std::string StateReader::Where(Part part, TileId tile) const {
-  return fmt::format("{} at offset {}", files_[header_.tiles[Index(tile)].path].path,
-                     OffsetOf(part, tile).value);
+std::string StateReader::Describe(Part part, TileId tile) const {
+  return fmt::format("the {} of tile {} (module {}, version {}), {} at offset {}",
+                     part == Part::kWeight ? "weight" : "record", Index(tile),
+                     layout().module(layout().tile(tile).module).name,
+                     commit_.tiles[Index(tile)].version,
+                     files_[header_.tiles[Index(tile)].path].path, OffsetOf(part, tile).value);
+}
+
+Status StateReader::VerifyPart(Part part, TileId tile, std::span<const std::byte> bytes) const {
+  const CommittedTile& committed = commit_.tiles[Index(tile)];
+  const uint64_t seed = TileSeed(header_.uuid, tile, committed.version);
+  const bool holds = part == Part::kWeight
+                         ? WeightChecksum(seed, bytes) == committed.checksums.weight
+                         : RecordChecksum(seed, layout().dtype, layout().tile(tile).elements,
+                                          bytes) == committed.checksums.record;
+  if (holds) return {};
+  return MakeError(ErrorCode::kCorruption,
+                   "{}: its checksum does not hold; the data was damaged after it was committed",
+                   Describe(part, tile));
 }
 
 Status StateReader::ReadTile(TileId tile, TileBytes& bytes) const {
-  const TileLayout& place = header_.layout.tile(tile);
-  const CommittedTile& committed = commit_.tiles[Index(tile)];
+  const uint64_t elements = layout().tile(tile).elements;
   const File& file = files_[header_.tiles[Index(tile)].path];
-  bytes.weight.resize(header_.layout.WeightBytes(place.elements).value);
-  bytes.record.resize(header_.layout.RecordBytes(place.elements).value);
+  bytes.weight.resize(layout().WeightBytes(elements).value);
+  bytes.record.resize(layout().RecordBytes(elements).value);
   PENSTOCK_TRY(ReadAt(file, OffsetOf(Part::kWeight, tile), bytes.weight));
   PENSTOCK_TRY(ReadAt(file, OffsetOf(Part::kRecord, tile), bytes.record));
-  const uint64_t seed = TileSeed(header_.uuid, tile, committed.version);
-  const bool weight_holds = WeightChecksum(seed, bytes.weight) == committed.checksums.weight;
-  const bool record_holds = RecordChecksum(seed, header_.layout.dtype, place.elements,
-                                           bytes.record) == committed.checksums.record;
-  if (weight_holds && record_holds) return {};
-  return MakeError(ErrorCode::kCorruption,
-                   "checksum of the {} of tile {} (module {}, version {}) does not hold: {}; the "
-                   "data was damaged after it was committed",
-                   weight_holds ? "record" : "weight", Index(tile),
-                   header_.layout.module(place.module).name, committed.version,
-                   Where(weight_holds ? Part::kRecord : Part::kWeight, tile));
+  PENSTOCK_TRY(VerifyPart(Part::kWeight, tile, bytes.weight));
+  return VerifyPart(Part::kRecord, tile, bytes.record);
 }
 
 }  // namespace penstock::offload
