@@ -14,10 +14,10 @@ struct Range {
 };
 
 Range RangeOf(const ClosedLoop::Options& options, Operation operation) {
-  if (options.direction != Direction::kBoth) return {FileOffset{}, options.size};
+  if (options.direction != Direction::kBoth) return {options.begin, options.size};
   const Bytes half = options.block_size * (options.size / options.block_size / 2);
-  if (operation == Operation::kRead) return {FileOffset{}, half};
-  return {FileOffset{half.value}, half};
+  if (operation == Operation::kRead) return {options.begin, half};
+  return {options.begin + half, half};
 }
 
 BlockWalk WalkOf(const ClosedLoop::Options& options, Operation operation) {

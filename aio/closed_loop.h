@@ -2,9 +2,9 @@
 // reached, then waits for the last of them.
 //
 // The completion callback of a block submits the next one into its buffer, so that no thread of
-// ours has to be woken between two blocks. The blocks go through the file from a position on, in
-// order, over and over; with both directions reads go through its first half and writes through the
-// second, in turn.
+// ours has to be woken between two blocks. The blocks go through a part of the file from a position
+// on, in order, over and over; with both directions reads go through its first half and writes
+// through the second, in turn.
 //
 // Threads: Run on one; the callbacks come on the engine's.
 #pragma once
@@ -62,7 +62,8 @@ class ClosedLoop {
   struct Options {
     Engine* engine = nullptr;  ///< its own blocks are not smaller, or the depth is of requests only
     const File* file = nullptr;
-    Bytes size;                    ///< of the file: one block at least, two for both directions
+    FileOffset begin;              ///< of the part of the file that is used
+    Bytes size;                    ///< of that part: one block at least, two for both directions
     Bytes position;                ///< where in it to begin
     std::span<std::byte> buffers;  ///< block_size * queue_depth bytes at least
     Bytes block_size;

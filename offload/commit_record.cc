@@ -46,7 +46,7 @@ std::vector<std::byte> EncodeCommit(const Uuid& uuid, const CommitRecord& record
 }
 
 Result<CommitRecord> DecodeCommit(const Uuid& uuid, std::span<const std::byte> bytes) {
-  if (bytes.size() < kCommitFixedBytes + 8) return Corrupt("a commit place is too small");
+  if (bytes.size() < kCommitFixedBytes + 8) return Corrupt("the place is too small");
   if (Get<uint64_t>(bytes, 0) == 0) {
     return MakeError(ErrorCode::kNotFound, "the place holds no commit");
   }
@@ -58,7 +58,7 @@ Result<CommitRecord> DecodeCommit(const Uuid& uuid, std::span<const std::byte> b
       tiles > bytes.size() / kCommitTileBytes || json > bytes.size() ||
       size != kCommitFixedBytes + kCommitTileBytes * tiles + json + 8 ||
       Checksum(bytes.first(size - 8)) != Get<uint64_t>(bytes, size - 8)) {
-    return Corrupt("a commit record does not hold: wrong magic, UUID, size or checksum");
+    return Corrupt("wrong magic, UUID, size or checksum");
   }
   CommitRecord record{.sequence = Get<uint64_t>(bytes, 8),
                       .step = Get<uint64_t>(bytes, 56),
@@ -72,7 +72,7 @@ Result<CommitRecord> DecodeCommit(const Uuid& uuid, std::span<const std::byte> b
                             .checksums = {.weight = Get<uint64_t>(bytes, at + 8),
                                           .record = Get<uint64_t>(bytes, at + 16)},
                             .slot = Get<uint32_t>(bytes, at + 24)});
-    if (record.tiles.back().slot > 1) return Corrupt("a commit record names a slot beyond 1");
+    if (record.tiles.back().slot > 1) return Corrupt("it names a slot beyond 1");
   }
   record.json.assign(reinterpret_cast<const char*>(bytes.data() + at), json);
   return record;

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/mapping.h"
 #include "base/random.h"
+#include "offload/state_format.h"
 
 namespace penstock::offload {
 namespace {
@@ -30,6 +31,7 @@ Result<double> MeasureSpeed(aio::Engine& engine, const aio::File& file, Bytes si
   const auto once = [&](aio::Direction direction, Bytes bytes) {
     return aio::ClosedLoop({.engine = &engine,
                             .file = &file,
+                            .begin = FileOffset{kHeaderBytes.value},
                             .size = bytes,
                             .buffers = {memory.data(), memory.size().value},
                             .block_size = block,

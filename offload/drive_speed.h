@@ -13,8 +13,8 @@
 
 namespace penstock::offload {
 
-/// Bytes a second of a drive, from `size` bytes at the start of an allocated file, which it
-/// overwrites. Tests put in their own.
+/// Bytes a second of a drive, from `size` bytes behind the header of an allocated file, which it
+/// overwrites. The header (kHeaderBytes) stays as it is. Tests put in their own.
 using SpeedProbe =
     std::function<Result<double>(aio::Engine& engine, const aio::File& file, Bytes size)>;
 

@@ -59,13 +59,8 @@ class Checker {
     const auto record = memory.subspan(weight.size(), layout.RecordBytes(elements).value);
     const aio::Ticket weight_read = Read(tile, Part::kWeight, weight);
     const aio::Ticket record_read = Read(tile, Part::kRecord, record);
-    const CommittedTile& committed = state_.commit().tiles[Index(tile)];
-    const uint64_t seed = TileSeed(state_.header().uuid, tile, committed.version);
-    Report(tile, Part::kWeight, weight_read.Wait(),
-           [&] { return WeightChecksum(seed, weight) == committed.checksums.weight; });
-    Report(tile, Part::kRecord, record_read.Wait(), [&] {
-      return RecordChecksum(seed, layout.dtype, elements, record) == committed.checksums.record;
-    });
+    CheckPart(Part::kWeight, tile, weight_read.Wait(), weight);
+    CheckPart(Part::kRecord, tile, record_read.Wait(), record);
     MutexLock lock(mutex_);
     check_.read += Bytes{weight.size() + record.size()};
     progress_(check_.read,
@@ -80,23 +75,17 @@ class Checker {
                                 .buffer = buffer});
   }
 
-  template <typename Holds>
-  void Report(TileId tile, Part part, const Status& read, const Holds& holds) {
-    std::string why = "its checksum does not hold";
+  void CheckPart(Part part, TileId tile, const Status& read, std::span<const std::byte> bytes) {
+    std::string damage;
     if (!read.ok()) {
-      why = read.error().message;
-    } else if (holds()) {
+      damage = fmt::format("{}: {}", state_.Describe(part, tile), read.error().message);
+    } else if (const Status verified = state_.VerifyPart(part, tile, bytes); !verified.ok()) {
+      damage = verified.error().message;
+    } else {
       return;
     }
-    const Layout& layout = state_.layout();
-    const std::pair place(Index(tile), part);
-    std::string text =
-        fmt::format("the {} of tile {} (module {}, version {}), {}: {}",
-                    part == Part::kWeight ? "weight" : "record", Index(tile),
-                    layout.module(layout.tile(tile).module).name,
-                    state_.commit().tiles[Index(tile)].version, state_.Where(part, tile), why);
     MutexLock lock(mutex_);
-    found_.emplace_back(place, std::move(text));
+    found_.emplace_back(std::pair(Index(tile), part), std::move(damage));
   }
 
   const StateReader& state_;

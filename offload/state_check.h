@@ -25,8 +25,8 @@ struct StateCheck {
 /// Called from the checking threads, one at a time, with what was read of what there is.
 using CheckProgress = std::function<void(Bytes done, Bytes total)>;
 
-/// Heads, both commit places, and every part of every tile that the newest commit names. A part
-/// that cannot be read is damaged. Errors: where the check itself cannot be made.
+/// All of every file before the slots, and every part of every tile that the newest commit names. A
+/// part that cannot be read is damaged. Errors: where the check itself cannot be made.
 Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& progress);
 
 }  // namespace penstock::offload

@@ -265,8 +265,10 @@ Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>
   PENSTOCK_TRY(SyncAll());
   PENSTOCK_TRY(still_good());
   record.sequence = sequence_ + 1;
-  PENSTOCK_TRY(commits().Write(commits().geometry().commit_offset[record.sequence % 2],
-                               EncodeCommit(uuid_, record)));
+  const StateGeometry& plan = commits().geometry();
+  std::vector<std::byte> place = EncodeCommit(uuid_, record);
+  place.resize(plan.commit_bytes.value);
+  PENSTOCK_TRY(commits().Write(plan.commit_offset[record.sequence % 2], place));
   PENSTOCK_TRY(commits().Sync());
   Protect(record);
   for (const auto& path : paths_) path->Keep();

@@ -224,13 +224,16 @@ Status CheckRegions(const StateHeader& header) {
 
 Status CheckHeader(std::span<const std::byte> bytes) {
   if (std::memcmp(bytes.data(), kHeaderMagic.data(), kHeaderMagic.size()) != 0) {
-    return Corrupt("not a penstock state file, or one whose creation was never finished");
+    return Corrupt(
+        "no magic at offset 0: not a penstock state file, or one whose creation was never "
+        "finished");
+  }
+  // Of any version: damage is not taken for another one.
+  if (Checksum(bytes.first(kHeaderChecksumAt)) != Get<uint64_t>(bytes, kHeaderChecksumAt)) {
+    return Corrupt("the checksum of the header at offset 0 does not hold");
   }
   if (const auto version = Get<uint32_t>(bytes, 8); version != kStateFormatVersion) {
     return Unknown(fmt::format("format version {}", version));
-  }
-  if (Checksum(bytes.first(kHeaderChecksumAt)) != Get<uint64_t>(bytes, kHeaderChecksumAt)) {
-    return Corrupt("the checksum of the header does not hold");
   }
   const auto flags = Get<uint64_t>(bytes, 32);
   const auto dtype = Get<uint32_t>(bytes, 12);
@@ -391,7 +394,8 @@ Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
   std::vector<std::byte> hashed(text.begin(), text.end());
   hashed.insert(hashed.end(), tiles.begin(), tiles.end());
   if (Checksum(hashed) != Get<uint64_t>(bytes, 200)) {
-    return Corrupt("the checksum of layout and descriptors does not hold");
+    return Corrupt(fmt::format("the checksum of layout and descriptors at offset {} does not hold",
+                               plan.layout_offset.value));
   }
   PENSTOCK_TRY(ModulesFromJson(std::string(reinterpret_cast<const char*>(text.data()), text.size()),
                                layout));

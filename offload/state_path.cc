@@ -94,7 +94,7 @@ Result<std::unique_ptr<StatePath>> StatePath::OpenOrCreate(const StatePathOption
 }
 
 Result<double> StatePath::Measure(const SpeedProbe& probe, Bytes size) {
-  PENSTOCK_TRY(file_.Allocate(size));
+  PENSTOCK_TRY(file_.Allocate(kHeaderBytes + size));
   PENSTOCK_ASSIGN(const double speed, probe(engine_, file_, size));
   if (::ftruncate(file_.fd(), 0) != 0) return ErrnoError(errno, "emptying " + file_path());
   return speed;

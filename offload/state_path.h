@@ -37,7 +37,8 @@ class StatePath {
                                                  aio::Engine& engine);
   ~StatePath();
 
-  /// Bytes a second, from at most `size` bytes of the file, which is empty again afterwards.
+  /// Bytes a second, from at most `size` bytes of the file, which is empty again afterwards. Its
+  /// header is not written: after a kill the file is one that was never finished.
   Result<double> Measure(const SpeedProbe& probe, Bytes size);
   /// Preallocates the file and writes the head of `header`, which is durable when this returns.
   /// Errors: kOutOfSpace with what is free and what is needed.

@@ -111,61 +111,84 @@ Result<StateHeader> StateReader::ParseHead(const File& file, std::span<const std
 
 Result<std::vector<std::string>> StateReader::CheckHeads() const {
   std::vector<std::string> damages;
+  if (!notice_.empty()) damages.push_back(notice_);
   for (const File& file : files_) {
     PENSTOCK_ASSIGN(const std::vector<std::byte> head, ReadHeadBytes(file));
     PENSTOCK_ASSIGN(const StateHeader header, ParseHead(file, head));
-    const std::vector<std::byte> expected = EncodeHead(header);
-    const auto [found, wanted] = std::ranges::mismatch(head, expected);
-    if (found != head.end()) {
-      damages.push_back(fmt::format("the head, {} at offset {}: it should be zero there", file.path,
-                                    found - head.begin()));
-    }
+    Compare("the head", file, FileOffset{}, head, EncodeHead(header), damages);
     for (const FileOffset place : header.geometry.commit_offset) {
-      std::vector<std::byte> bytes(header.geometry.commit_bytes.value);
-      PENSTOCK_TRY(ReadAt(file, place, bytes));
-      const Result<CommitRecord> record = DecodeCommit(header.uuid, bytes);
-      if (record.ok() || record.error().code == ErrorCode::kNotFound) continue;
-      damages.push_back(fmt::format(
-          "a commit, {} at offset {}: {} (cut off when the run was killed, or damaged since); the "
-          "commit of step {} is another one",
-          file.path, place.value, record.error().message, commit_.step));
+      PENSTOCK_TRY(CheckPlace(file, place, damages));
     }
   }
   return damages;
 }
 
+Status StateReader::CheckPlace(const File& file, FileOffset place,
+                               std::vector<std::string>& damages) const {
+  std::vector<std::byte> bytes(file.geometry.commit_bytes.value);
+  PENSTOCK_TRY(ReadAt(file, place, bytes));
+  std::vector<std::byte> expected;
+  if (&file == &files_.front()) {
+    const Result<CommitRecord> record = ParseCommit(place, bytes);
+    if (record.ok()) {
+      expected = EncodeCommit(header_.uuid, *record);
+    } else if (record.error().code != ErrorCode::kNotFound) {
+      return {};  // notice_ says so
+    }
+  }
+  expected.resize(bytes.size());
+  Compare("a commit place", file, place, bytes, expected, damages);
+  return {};
+}
+
+void StateReader::Compare(const char* what, const File& file, FileOffset begin,
+                          std::span<const std::byte> found, std::span<const std::byte> expected,
+                          std::vector<std::string>& damages) {
+  const auto at = std::ranges::mismatch(found, expected).in1;
+  if (at == found.end()) return;
+  damages.push_back(fmt::format("{}, {} at offset {}: it should be zero there", what, file.path,
+                                begin.value + static_cast<uint64_t>(at - found.begin())));
+}
+
+Result<CommitRecord> StateReader::ParseCommit(FileOffset place,
+                                              std::span<const std::byte> bytes) const {
+  Result<CommitRecord> record = DecodeCommit(header_.uuid, bytes);
+  if (record.ok() && record->tiles.size() != header_.layout.tiles.size()) {
+    record = MakeError(ErrorCode::kCorruption, "it names {} tiles where the file has {}",
+                       record->tiles.size(), header_.layout.tiles.size());
+  }
+  if (record.ok()) return record;
+  return MakeError(record.error().code, "the commit place at offset {} does not hold ({})",
+                   place.value, record.error().message);
+}
+
 Status StateReader::ReadCommit() {
   const File& file = files_.front();
   std::optional<CommitRecord> newest;
-  std::optional<Error> damage;
+  std::string damage;
   for (FileOffset place : header_.geometry.commit_offset) {
     std::vector<std::byte> bytes(header_.geometry.commit_bytes.value);
     PENSTOCK_TRY(ReadAt(file, place, bytes));
-    Result<CommitRecord> record = DecodeCommit(header_.uuid, bytes);
-    if (!record.ok()) {
-      if (record.error().code != ErrorCode::kNotFound) damage = record.error();
-      continue;
+    Result<CommitRecord> record = ParseCommit(place, bytes);
+    if (record.ok()) {
+      if (!newest || record->sequence > newest->sequence) newest = std::move(record).value();
+    } else if (record.error().code != ErrorCode::kNotFound) {
+      damage += record.error().message + "; ";
     }
-    if (record->tiles.size() != header_.layout.tiles.size()) {
-      damage = MakeError(ErrorCode::kCorruption, "a commit names {} tiles where the file has {}",
-                         record->tiles.size(), header_.layout.tiles.size());
-      continue;
-    }
-    if (!newest || record->sequence > newest->sequence) newest = std::move(record).value();
   }
   if (newest) {
     commit_ = std::move(*newest);
-    if (damage) {
+    if (!damage.empty()) {
       notice_ = fmt::format(
-          "state file {}: a commit place does not hold ({}): a commit was cut off when the run was "
-          "killed, or was damaged since; this is the commit of step {}",
-          file.path, damage->message, commit_.step);
+          "state file {}: {}a commit was cut off there when the run was killed, or it was damaged "
+          "since; the commit of step {} in the other place holds, and --resume goes on from it",
+          file.path, damage, commit_.step);
     }
     return {};
   }
-  if (damage) {
-    return MakeError(ErrorCode::kCorruption, "state file {}: {}; there is no other commit",
-                     file.path, damage->message);
+  if (!damage.empty()) {
+    return MakeError(ErrorCode::kCorruption, "state file {}: {}there is no other commit", file.path,
+                     damage);
   }
   return MakeError(ErrorCode::kNotFound,
                    "state file {} holds no commit: the run ended before its first one", file.path);
@@ -177,30 +200,36 @@ FileOffset StateReader::OffsetOf(Part part, TileId tile) const {
                     static_cast<int>(commit_.tiles[Index(tile)].slot));
 }
 
-std::string StateReader::Where(Part part, TileId tile) const {
-  return fmt::format("{} at offset {}", files_[header_.tiles[Index(tile)].path].path,
-                     OffsetOf(part, tile).value);
+std::string StateReader::Describe(Part part, TileId tile) const {
+  return fmt::format("the {} of tile {} (module {}, version {}), {} at offset {}",
+                     part == Part::kWeight ? "weight" : "record", Index(tile),
+                     layout().module(layout().tile(tile).module).name,
+                     commit_.tiles[Index(tile)].version,
+                     files_[header_.tiles[Index(tile)].path].path, OffsetOf(part, tile).value);
+}
+
+Status StateReader::VerifyPart(Part part, TileId tile, std::span<const std::byte> bytes) const {
+  const CommittedTile& committed = commit_.tiles[Index(tile)];
+  const uint64_t seed = TileSeed(header_.uuid, tile, committed.version);
+  const bool holds = part == Part::kWeight
+                         ? WeightChecksum(seed, bytes) == committed.checksums.weight
+                         : RecordChecksum(seed, layout().dtype, layout().tile(tile).elements,
+                                          bytes) == committed.checksums.record;
+  if (holds) return {};
+  return MakeError(ErrorCode::kCorruption,
+                   "{}: its checksum does not hold; the data was damaged after it was committed",
+                   Describe(part, tile));
 }
 
 Status StateReader::ReadTile(TileId tile, TileBytes& bytes) const {
-  const TileLayout& place = header_.layout.tile(tile);
-  const CommittedTile& committed = commit_.tiles[Index(tile)];
+  const uint64_t elements = layout().tile(tile).elements;
   const File& file = files_[header_.tiles[Index(tile)].path];
-  bytes.weight.resize(header_.layout.WeightBytes(place.elements).value);
-  bytes.record.resize(header_.layout.RecordBytes(place.elements).value);
+  bytes.weight.resize(layout().WeightBytes(elements).value);
+  bytes.record.resize(layout().RecordBytes(elements).value);
   PENSTOCK_TRY(ReadAt(file, OffsetOf(Part::kWeight, tile), bytes.weight));
   PENSTOCK_TRY(ReadAt(file, OffsetOf(Part::kRecord, tile), bytes.record));
-  const uint64_t seed = TileSeed(header_.uuid, tile, committed.version);
-  const bool weight_holds = WeightChecksum(seed, bytes.weight) == committed.checksums.weight;
-  const bool record_holds = RecordChecksum(seed, header_.layout.dtype, place.elements,
-                                           bytes.record) == committed.checksums.record;
-  if (weight_holds && record_holds) return {};
-  return MakeError(ErrorCode::kCorruption,
-                   "checksum of the {} of tile {} (module {}, version {}) does not hold: {}; the "
-                   "data was damaged after it was committed",
-                   weight_holds ? "record" : "weight", Index(tile),
-                   header_.layout.module(place.module).name, committed.version,
-                   Where(weight_holds ? Part::kRecord : Part::kWeight, tile));
+  PENSTOCK_TRY(VerifyPart(Part::kWeight, tile, bytes.weight));
+  return VerifyPart(Part::kRecord, tile, bytes.record);
 }
 
 }  // namespace penstock::offload

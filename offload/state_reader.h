@@ -1,10 +1,11 @@
 // Reads a state from outside a training run: the newest commit and its tiles, verified.
 //
 // Plain buffered reads: it needs no engine and no alignment. Holds a lock on every file while it
-// lives. Threads: one at a time.
+// lives. Threads: one at a time; OffsetOf, Describe and VerifyPart from any.
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,14 +48,15 @@ class StateReader {
   Result<std::vector<std::byte>> ReadHead(size_t path) const { return ReadHeadBytes(files_[path]); }
   /// Of a part as it was committed, in the file of its path.
   FileOffset OffsetOf(Part part, TileId tile) const;
-  /// "PATH at offset N", for messages.
-  std::string Where(Part part, TileId tile) const;
-  /// What in the heads is not as it was written, in bytes that no checksum covers too, and which
-  /// commit place does not hold: one line each.
+  /// "the weight of tile 3 (module h.0, version 7), PATH at offset N", for messages.
+  std::string Describe(Part part, TileId tile) const;
+  /// Whether `bytes` are the part as it was committed. Errors: kCorruption, with its description.
+  Status VerifyPart(Part part, TileId tile, std::span<const std::byte> bytes) const;
+  /// What in the heads and commit places is not as it was written, in bytes that no checksum covers
+  /// too: one line each. The notice is one of them.
   Result<std::vector<std::string>> CheckHeads() const;
 
-  /// One tile's parts as they were committed. kCorruption names the tile, its module, the file and
-  /// the offset.
+  /// One tile's parts as they were committed. Errors: of reading, and of VerifyPart.
   struct TileBytes {
     std::vector<std::byte> weight;
     std::vector<std::byte> record;
@@ -73,6 +75,13 @@ class StateReader {
   static Status ReadAt(const File& file, FileOffset offset, std::span<std::byte> bytes);
   static Result<std::vector<std::byte>> ReadHeadBytes(const File& file);
   static Result<StateHeader> ParseHead(const File& file, std::span<const std::byte> head);
+  Status CheckPlace(const File& file, FileOffset place, std::vector<std::string>& damages) const;
+  /// Adds a line where bytes from `begin` on, whose checksums hold, are not those expected.
+  static void Compare(const char* what, const File& file, FileOffset begin,
+                      std::span<const std::byte> found, std::span<const std::byte> expected,
+                      std::vector<std::string>& damages);
+  /// What a place of the first file holds. kNotFound: no commit; kCorruption names the offset.
+  Result<CommitRecord> ParseCommit(FileOffset place, std::span<const std::byte> bytes) const;
   Status OpenOthers(const std::vector<std::string>& paths, StateLock lock);
   Status ReadCommit();
 

@@ -102,8 +102,8 @@ offload::CheckProgress ShowProgress(StatusLine* line) {
 Status Intact(const std::string& run, const std::vector<std::string>& damages) {
   if (damages.empty()) return {};
   return MakeError(ErrorCode::kCorruption,
-                   "{}: {} of what its commit needs {} damaged; the first: {}", run, damages.size(),
-                   damages.size() == 1 ? "is" : "are", damages.front());
+                   "{}: parts of its state that do not hold: {}; the first: {}", run,
+                   damages.size(), damages.front());
 }
 
 }  // namespace

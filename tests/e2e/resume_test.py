@@ -16,6 +16,7 @@ KILLS = int(os.environ.get("PENSTOCK_KILLS", "30"))
 SEED = int(os.environ.get("PENSTOCK_KILL_SEED", "1"))
 STEPS = 24
 
+DRIVES = ["nvme", "second"]
 PLACEMENTS = {
     "device": {"param": "none", "optimizer": "none"},
     "host": {"param": "cpu", "optimizer": "cpu"},
@@ -24,12 +25,15 @@ PLACEMENTS = {
     "threads": {"param": "nvme", "optimizer": "nvme", "penstock": {"aio": {"engine": "threads"}}},
     "depth 1": {"param": "nvme", "optimizer": "nvme", "aio": {"queue_depth": 1, "block_size": 4096}},
     "overlap off": {"param": "nvme", "optimizer": "nvme", "penstock": {"overlap": False}},
+    "two drives": {"param": "nvme", "optimizer": "nvme", "drives": DRIVES},
 }
 
 
 class ResumeTest(harness.PenstockTest):
     def config(self, placement, **override):
-        config = make_config(nvme_path=self.make_folder("nvme"), **PLACEMENTS[placement])
+        options = {"drives": DRIVES[:1], **PLACEMENTS[placement]}
+        nvme_path = [self.make_folder(drive) for drive in options.pop("drives")]
+        config = make_config(nvme_path=nvme_path, **options)
         return merge(config, merge({"penstock": {"commit_every_steps": 3}}, override))
 
     def numbers(self, run):
@@ -108,7 +112,8 @@ class KillTest(ResumeTest):
             self.assert_same(run, whole)
             # Every file that any of the killed processes made is known to the run.
             self.clean(run)
-            self.assertEqual(os.listdir(self.path("nvme")), [])
+            for drive in DRIVES:
+                self.assertEqual(os.listdir(self.make_folder(drive)), [])
         # Not all of them may have died before their first commit or while they started.
         self.assertGreater(self.resumed_legs, 0)
 
@@ -124,10 +129,9 @@ class PlacementChangeTest(ResumeTest):
     def test_every_home_and_tile_size_goes_on_with_the_same_bits(self):
         whole = self.trained(self.config("device"), steps=STEPS)
         run = self.trained(self.config("all on nvme"), steps=3)
-        two = [self.make_folder("nvme"), self.make_folder("second")]
         legs = [self.config("host"), self.config("device"), self.config("optimizer on nvme"),
                 self.config("all on nvme", penstock={"tile_elements": 8192}),
-                make_config(param="nvme", optimizer="nvme", nvme_path=two),
+                self.config("two drives"),
                 self.config("all on nvme", penstock={"durable": False}),
                 self.config("all on nvme")]
         for number, config in enumerate(legs, start=2):

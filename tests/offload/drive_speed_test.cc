@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "offload/state_format.h"
 #include "tests/offload/support.h"
 
 namespace penstock::offload {
@@ -20,7 +21,7 @@ class DriveSpeedTest : public FolderTest {
 TEST_F(DriveSpeedTest, ReadsWhatItWroteAndNoMoreThanItWasGiven) {
   const auto engine = std::move(aio::CreateEngine({.kind = aio::EngineKind::kThreads})).value();
   const Bytes size = 9_MiB + 4_KiB;  // not a whole number of pieces
-  const aio::File file = Open(size);
+  const aio::File file = Open(kHeaderBytes + size);
   const auto speed = MeasureSpeed(*engine, file, size);
   ASSERT_TRUE(speed.ok()) << speed.error().message;
   EXPECT_GT(*speed, 0);
@@ -28,12 +29,12 @@ TEST_F(DriveSpeedTest, ReadsWhatItWroteAndNoMoreThanItWasGiven) {
   EXPECT_GT(stats.write_bytes, 0);
   EXPECT_LE(stats.write_bytes, size.value);
   EXPECT_LE(stats.read_bytes, stats.write_bytes);
-  EXPECT_EQ(*file.Size(), size);
+  EXPECT_EQ(*file.Size(), kHeaderBytes + size);
 }
 
 TEST_F(DriveSpeedTest, AFileOfLessThanABlockIsMeasuredToo) {
   const auto engine = std::move(aio::CreateEngine({.kind = aio::EngineKind::kThreads})).value();
-  const aio::File file = Open(12_KiB);
+  const aio::File file = Open(kHeaderBytes + 12_KiB);
   const auto speed = MeasureSpeed(*engine, file, 12_KiB);
   ASSERT_TRUE(speed.ok()) << speed.error().message;
   EXPECT_EQ(engine->stats().write_bytes, 12 << 10);
@@ -47,7 +48,7 @@ TEST_F(DriveSpeedTest, AnErrorOfTheDriveIsReported) {
             aio::CreateEngine({.kind = aio::EngineKind::kThreads,
                                .faults = aio::FaultPlan{.faults = {{.operation = operation}}}}))
             .value();
-    auto file = Open(8_MiB);
+    auto file = Open(kHeaderBytes + 8_MiB);
     const auto speed = MeasureSpeed(*engine, file, 8_MiB);
     ASSERT_FALSE(speed.ok());
     EXPECT_NE(speed.error().message.find(file.path()), std::string::npos);

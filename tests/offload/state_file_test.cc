@@ -6,14 +6,39 @@
 #include <optional>
 
 #include "base/mapping.h"
+#include "base/mutex.h"
 #include "offload/state_reader.h"
+#include "tests/aio/wrapped_engine.h"
 #include "tests/offload/support.h"
 
 namespace penstock::offload {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Ge;
 using ::testing::HasSubstr;
+
+/// Notes where in a file each write begins.
+class WritesEngine : public aio::WrappedEngine {
+ public:
+  using WrappedEngine::WrappedEngine;
+  aio::Ticket Submit(aio::Request request) override {
+    if (request.operation == aio::Operation::kWrite) {
+      MutexLock lock(mutex_);
+      writes_.push_back(request.offset);
+    }
+    return WrappedEngine::Submit(std::move(request));
+  }
+  std::vector<FileOffset> writes() {
+    MutexLock lock(mutex_);
+    return writes_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<FileOffset> writes_ GUARDED_BY(mutex_);
+};
 
 class StateFileTest : public FolderTest {
  protected:
@@ -184,6 +209,26 @@ TEST_F(StateFileTest, ADriveThatCannotBeMeasuredLeavesOneErrorAndNoFile) {
   ASSERT_FALSE(file.ok());
   EXPECT_THAT(file.error().message, HasSubstr(Drive(1)));
   EXPECT_TRUE(DrivesAreEmpty());
+}
+
+TEST_F(StateFileTest, NothingOfTheHeaderIsWrittenBeforeAllElseThatCreationWrites) {
+  std::vector<std::unique_ptr<WritesEngine>> engines;
+  std::vector<aio::Engine*> pointers;
+  for (size_t i = 0; i < 2; ++i) {
+    engines.push_back(std::make_unique<WritesEngine>(
+        std::move(aio::CreateEngine({.kind = aio::EngineKind::kThreads})).value()));
+    pointers.push_back(engines.back().get());
+  }
+  const auto file = StateFile::Create(layout_, {.folders = {Drive(0), Drive(1)}}, pointers);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  for (const auto& engine : engines) {
+    std::vector<FileOffset> writes = engine->writes();
+    // The measured blocks, the layout, the descriptors and the commit places come first.
+    ASSERT_GE(writes.size(), 4);
+    EXPECT_EQ(writes.back(), FileOffset{});
+    writes.pop_back();
+    EXPECT_THAT(writes, Each(Ge(FileOffset{kHeaderBytes.value})));
+  }
 }
 
 TEST_F(StateFileTest, ACommitThatCannotBeMadeDurableOnTheSecondPathIsNone) {

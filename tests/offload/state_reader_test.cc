@@ -1,0 +1,89 @@
+#include "offload/state_reader.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "offload/state_file.h"
+#include "tests/offload/support.h"
+
+namespace penstock::offload {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class StateReaderTest : public FolderTest {
+ protected:
+  /// The files of a state on two paths with a commit for each size of its JSON text.
+  std::vector<std::string> Committed(const std::vector<size_t>& json_bytes) {
+    const Layout layout = SmallLayout(DType::kBFloat16);
+    const auto engine = std::move(aio::CreateEngine({.kind = aio::EngineKind::kThreads})).value();
+    aio::Engine* const engines[] = {engine.get(), engine.get()};
+    const auto file = StateFile::Create(layout, {.folders = {folder_, folder_}}, engines).value();
+    for (const size_t size : json_bytes) {
+      CommitRecord record{.json = std::string(size, ' ')};
+      record.tiles.resize(layout.tiles.size());
+      EXPECT_TRUE(file->Commit(record).ok());
+    }
+    return {file->Shares()[0].path, file->Shares()[1].path};
+  }
+
+  /// Of what lies before the slots: where the bytes begin that share a checksum with one of them.
+  static uint64_t Start(const StateGeometry& plan, uint64_t offset) {
+    uint64_t start = 0;
+    for (FileOffset next : {plan.layout_offset, plan.commit_offset[0], plan.commit_offset[1]}) {
+      if (next.value <= offset) start = next.value;
+    }
+    return start;
+  }
+
+  static void FlipBit(const std::string& path, uint64_t offset) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(offset));
+    const int byte = file.get();
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.put(static_cast<char>(byte ^ 4));
+  }
+
+  /// All that is said of a state, tiles aside.
+  static std::vector<std::string> Damages(const std::vector<std::string>& paths) {
+    const auto reader = StateReader::Open(paths);
+    if (!reader.ok()) return {reader.error().message};
+    const auto damages = (*reader)->CheckHeads();
+    if (!damages.ok()) return {damages.error().message};
+    return *damages;
+  }
+};
+
+TEST_F(StateReaderTest, AFlippedBitAnywhereBeforeTheSlotsIsNamedWithFileAndOffset) {
+  for (const size_t commits : {1, 2}) {
+    const std::vector<std::string> paths = Committed(std::vector<size_t>(commits, 2));
+    EXPECT_THAT(Damages(paths), IsEmpty());
+    const StateGeometry plan = StateReader::Open(paths).value()->geometry(0);
+    for (const std::string& path : paths) {
+      for (uint64_t offset = 0; offset < plan.weights_offset[0].value; offset += 61) {
+        FlipBit(path, offset);
+        const auto at = [](uint64_t start) {
+          return ContainsRegex("at offset " + std::to_string(start) + "[^0-9]");
+        };
+        EXPECT_THAT(Damages(paths),
+                    ElementsAre(AllOf(HasSubstr(path), AnyOf(at(offset), at(Start(plan, offset))))))
+            << offset;
+        FlipBit(path, offset);
+      }
+    }
+  }
+}
+
+TEST_F(StateReaderTest, NothingIsLeftOfALongerRecordThatWasInAPlaceBefore) {
+  EXPECT_THAT(Damages(Committed({20000, 20000, 2})), IsEmpty());
+}
+
+}  // namespace
+}  // namespace penstock::offload
