@@ -176,13 +176,7 @@ std::vector<PathShare> StateFile::Shares() const {
 
 void StateFile::TraceTo(Trace& trace) {
   for (const auto& path : paths_) {
-    const auto rows = [&](const char* what) {
-      return std::make_unique<TraceRows>(
-          trace, TraceGroup::kDrives,
-          fmt::format("{} {}", what,
-                      std::filesystem::path(path->file_path()).parent_path().string()));
-    };
-    rows_.push_back({.reads = rows("reads of"), .writes = rows("writes to")});
+    rows_.emplace_back(trace, std::filesystem::path(path->file_path()).parent_path().string());
   }
 }
 
@@ -193,9 +187,9 @@ void StateFile::AddSpan(PartRequest& request) {
   const std::string name =
       fmt::format("{} {}", layout_.module(layout_.tile(request.tile).module).name,
                   request.part == Part::kWeight ? "weight" : "states");
-  request.on_complete = [rows = read ? rows.reads.get() : rows.writes.get(), name,
-                         tile = Index(request.tile), version = request.version,
-                         bytes = request.buffer.size(), begin = Trace::Clock::now(),
+  request.on_complete = [rows = read ? &rows.reads : &rows.writes, name, tile = Index(request.tile),
+                         version = request.version, bytes = request.buffer.size(),
+                         begin = Trace::Clock::now(),
                          then = std::move(request.on_complete)](const Status& status) {
     rows->Add(name, begin, Trace::Clock::now(),
               {{"tile", tile}, {"version", version}, {"bytes", bytes}});

@@ -9,6 +9,7 @@
 // that failure.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -118,10 +119,13 @@ class StateFile {
   std::vector<TilePlace> tiles_;
   /// Rows of a path's reads and writes.
   struct PathRows {
-    std::unique_ptr<TraceRows> reads;
-    std::unique_ptr<TraceRows> writes;
+    PathRows(Trace& trace, const std::string& folder)
+        : reads(trace, TraceGroup::kDrives, "reads of " + folder),
+          writes(trace, TraceGroup::kDrives, "writes to " + folder) {}
+    TraceRows reads;
+    TraceRows writes;
   };
-  std::vector<PathRows> rows_;  ///< empty without a trace
+  std::deque<PathRows> rows_;  ///< empty without a trace
   Status failure_;
   uint64_t sequence_ = 0;  ///< of the newest commit; 0: none
   bool commit_stands_ = false;

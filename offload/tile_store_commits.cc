@@ -44,12 +44,14 @@ Status TileStore::Commit(CommitRecord record, const std::function<Status()>& fir
     while (failure_.ok() && !updates_written()) changed_.Wait(mutex_);
     PENSTOCK_TRY(failure_);
   }
-  const Status committed = MakeCommit(std::move(record), first);
+  Status committed = MakeCommit(std::move(record), first);
   MutexLock lock(mutex_);
   // Whether the drive holds this commit or the one before is not known any more: nothing may be
   // written.
-  if (!committed.ok()) FailLocked(committed.error());
-  PENSTOCK_TRY(committed);
+  if (!committed.ok()) {
+    FailLocked(committed.error());
+    return committed;
+  }
   for (Tile& tile : tiles_) tile.committed_version = tile.version;
   return {};
 }
