@@ -94,6 +94,13 @@ class CleanTest(harness.PenstockTest):
         self.clean("--yes")
         self.assertFalse(os.path.exists(self.run_folder))
 
+    def test_an_empty_folder_is_what_a_removal_cut_off_at_its_end_leaves_and_goes(self):
+        self.run_folder = self.make_folder("empty")
+        self.clean()
+        self.assertTrue(os.path.exists(self.run_folder))
+        self.clean("--yes")
+        self.assertFalse(os.path.exists(self.run_folder))
+
     def test_a_folder_that_is_no_run_is_refused(self):
         folder = self.make_folder("folder")
         self.write("folder/metrics.jsonl", "mine")

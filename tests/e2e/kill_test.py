@@ -157,7 +157,7 @@ class KillTest(harness.PenstockTest):
                 self.assert_cleaned(run)
             self.assertEqual(len(os.listdir(self.nvme)), 1)
 
-        self.at_every_call(5, prepare, lambda: ["clean", run, "--yes"], check)
+        self.at_every_call(12, prepare, lambda: ["clean", run, "--yes"], check)
 
 
 if __name__ == "__main__":
