@@ -14,19 +14,20 @@
 #include "base/check.h"
 #include "base/folder.h"
 #include "base/unique_fd.h"
+#include "offload/state_path.h"
 
 namespace penstock::offload {
 namespace {
 
-/// A file that is being written as "<path>.tmp"; without Finish nothing is left.
+/// A file that is being written under its UnfinishedCopy name, and locked; without Finish nothing
+/// is left.
 class Target {
  public:
-  /// What a killed process left of one is replaced.
   static Result<Target> Create(const std::string& path) {
-    Target target(path);
-    target.fd_ =
-        UniqueFd(::open(target.temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    if (!target.fd_.valid()) return ErrnoError(errno, "creating " + target.temporary_);
+    UniqueFd fd(::open(UnfinishedCopy(path).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!fd.valid()) return ErrnoError(errno, "creating " + UnfinishedCopy(path));
+    Target target(path, std::move(fd));
+    PENSTOCK_TRY(LockFile(target.fd_.get(), true, target.temporary_));
     return target;
   }
   Target(Target&& other) noexcept
@@ -77,14 +78,16 @@ class Target {
 
   /// Gives a synchronised file its name.
   Status Finish() {
-    if (::link(temporary_.c_str(), path_.c_str()) != 0) {
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
       return ErrnoError(errno, "naming " + path_);
     }
+    temporary_.clear();
     return SyncFolder(std::filesystem::path(path_).parent_path().string());
   }
 
  private:
-  explicit Target(const std::string& path) : path_(path), temporary_(path + ".tmp") {}
+  Target(const std::string& path, UniqueFd fd)
+      : path_(path), temporary_(UnfinishedCopy(path)), fd_(std::move(fd)) {}
 
   std::string path_;
   std::string temporary_;
@@ -163,6 +166,8 @@ class Copier {
 };
 
 }  // namespace
+
+std::string UnfinishedCopy(const std::string& target) { return target + ".tmp"; }
 
 Status CopyState(const StateReader& state, const std::vector<std::string>& targets,
                  const std::function<bool()>& stop_requested) {

@@ -17,6 +17,9 @@
 
 namespace penstock::offload {
 
+/// What is written of `target` has this name, which a kill leaves behind; see RemovableState.
+std::string UnfinishedCopy(const std::string& target);
+
 /// Copies to `targets`, one for each path, which must not exist; they appear complete and durable,
 /// or not at all. `stop_requested` is asked before every tile: kCancelled. Errors: kCorruption,
 /// naming the tile; kOutOfSpace.

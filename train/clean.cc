@@ -45,29 +45,6 @@ Status AddFilesOfRun(const std::string& folder, CleanPlan* plan) {
   return {};
 }
 
-bool IsCopy(const std::string& file_name) {
-  return file_name.find(".snapshot-") != std::string::npos;
-}
-
-/// Copies of the state that a killed process left beside it, before a snapshot named them.
-Status FindUnfinishedCopies(const RunInfo& info, CleanPlan* plan) {
-  // Of a snapshot there are none; beside it lie others.
-  if (IsCopy(fs::path(info.state.paths.front()).filename().string())) return {};
-  const std::string prefix = "penstock-" + info.state.uuid;
-  for (const std::string& path : info.state.paths) {
-    std::error_code error;
-    fs::directory_iterator it(fs::path(path).parent_path(), error);
-    for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-      const std::string name = it->path().filename().string();
-      const bool copy = name.starts_with(prefix) && IsCopy(name);
-      const auto is_planned = [&](const auto& state) { return state.path() == it->path(); };
-      if (!copy || std::ranges::any_of(plan->states, is_planned)) continue;
-      PENSTOCK_TRY(AddFile(it->path().string(), plan));
-    }
-  }
-  return {};
-}
-
 /// A folder whose run.json is gone is one that a removal emptied.
 Status FindSnapshot(const std::string& folder, CleanPlan* plan) {
   const Result<RunInfo> info = ReadRunInfo(folder);
@@ -80,16 +57,13 @@ Status FindSnapshot(const std::string& folder, CleanPlan* plan) {
 }
 
 Status FindUnfinished(const std::string& folder, CleanPlan* plan) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    PENSTOCK_TRY(AddFile(entry.path().string(), plan));
-  }
-  plan->items.push_back({folder, std::nullopt});
-  return {};
+  PENSTOCK_ASSIGN(const StateFiles files, FilesOfUnfinished(folder));
+  PENSTOCK_TRY(FindStates(files, plan));
+  return AddFilesOfRun(folder, plan);
 }
 
 /// Snapshots, and, with names that begin with '.', requests, answers and unfinished snapshots.
-Status FindSnapshots(const RunInfo& info, CleanPlan* plan) {
+Status FindSnapshots(CleanPlan* plan) {
   const std::string all = SnapshotsFolder(plan->run);
   std::error_code error;
   if (!fs::is_directory(all, error)) return {};
@@ -105,7 +79,6 @@ Status FindSnapshots(const RunInfo& info, CleanPlan* plan) {
     }
   }
   if (error) return ErrnoError(error.value(), "listing " + all);
-  PENSTOCK_TRY(FindUnfinishedCopies(info, plan));
   plan->items.push_back({all, std::nullopt});
   return {};
 }
@@ -133,7 +106,7 @@ Status FindAll(CleanPlan* plan) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(plan->run));
   PENSTOCK_TRY(FindStates(info.state, plan));
   for (const StateFiles& state : info.leftovers) PENSTOCK_TRY(FindStates(state, plan));
-  PENSTOCK_TRY(FindSnapshots(info, plan));
+  PENSTOCK_TRY(FindSnapshots(plan));
   PENSTOCK_TRY(AddFilesOfRun(plan->run, plan));
   return FindKept(plan);
 }

@@ -10,6 +10,7 @@
 
 #include "base/folder.h"
 #include "offload/state_copy.h"
+#include "offload/state_removal.h"
 #include "train/files.h"
 #include "train/interrupt.h"
 #include "train/log.h"
@@ -25,6 +26,7 @@ using offload::StateReader;
 
 constexpr auto kAskAgain = std::chrono::milliseconds(50);
 constexpr Bytes kLargestMessage = 64_KiB;
+constexpr std::string_view kUnfinished = ".unfinished";
 
 /// Where the state of a snapshot goes, for each path: `unfinished` is the folder
 /// ".NAME.unfinished".
@@ -46,26 +48,28 @@ std::vector<std::string> TargetPaths(const std::string& run, const StateFiles& s
   return targets;
 }
 
-/// A snapshot's folder and state files, removed again unless they are kept.
-class Unfinished {
- public:
-  Unfinished(fs::path folder, std::vector<std::string> states)
-      : folder_(std::move(folder)), states_(std::move(states)) {}
-  ~Unfinished() {
-    if (kept_) return;
-    std::error_code ignored;
-    for (const std::string& path : states_) fs::remove(path, ignored);
-    fs::remove_all(folder_, ignored);
-  }
-  Unfinished(const Unfinished&) = delete;
-  Unfinished& operator=(const Unfinished&) = delete;
-  void Keep() { kept_ = true; }
+fs::path UnfinishedFolder(const std::string& run, const std::string& name) {
+  return SnapshotFolder(run, fmt::format(".{}{}", name, kUnfinished));
+}
 
- private:
-  fs::path folder_;
-  std::vector<std::string> states_;
-  bool kept_ = false;
-};
+/// The folder last: it says which the files are.
+Status RemoveUnfinished(const fs::path& folder) {
+  PENSTOCK_ASSIGN(const StateFiles files, FilesOfUnfinished(folder.string()));
+  for (const std::string& path : files.paths) {
+    PENSTOCK_ASSIGN(const auto file, offload::RemovableState::Open(path, files.uuid));
+    PENSTOCK_TRY(file.Remove());
+  }
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (error) return ErrnoError(error.value(), "removing " + folder.string());
+  return {};
+}
+
+void RemoveOrSay(const fs::path& folder) {
+  const Status removed = RemoveUnfinished(folder);
+  if (removed.ok()) return;
+  LogNotice("an unfinished snapshot is left behind: " + removed.error().message);
+}
 
 /// Names in RUN/snapshots for which `name_of` has one.
 std::vector<std::string> NamesIn(
@@ -90,6 +94,21 @@ Status CheckNotTaken(const std::string& run, const std::string& name) {
                    folder, folder);
 }
 
+/// Before they are noted as the snapshot's: a file that is there may be one that was moved away.
+Status CheckFree(const std::vector<std::string>& targets) {
+  for (const std::string& target : targets) {
+    for (const std::string& path : {target, offload::UnfinishedCopy(target)}) {
+      std::error_code ignored;
+      if (!fs::exists(fs::symlink_status(path, ignored))) continue;
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "there is {} already, of a snapshot whose folder is not in RUN any more; "
+                       "take another name, or remove that file if it is of no use",
+                       path);
+    }
+  }
+  return {};
+}
+
 Status CopyMetrics(const std::string& run, const RunInfo& info, const fs::path& folder,
                    const StateReader& state) {
   PENSTOCK_ASSIGN(const CommitTexts texts, ReadCommitTexts(state.commit().json, state.path(0)));
@@ -98,6 +117,29 @@ Status CopyMetrics(const std::string& run, const RunInfo& info, const fs::path& 
   return MetricsWriter::Resume(RunFolder::MetricsPathIn(folder.string()), state.commit().step,
                                texts.row)
       .status();
+}
+
+/// An error leaves the unfinished folder, and what it names.
+Status MakeSnapshot(const std::string& run, const RunInfo& info, const StateReader& state,
+                    const std::string& name, const std::function<bool()>& stop_requested) {
+  const fs::path folder = SnapshotFolder(run, name);
+  const fs::path unfinished = UnfinishedFolder(run, name);
+  std::error_code error;
+  fs::create_directories(unfinished, error);
+  if (error) return ErrnoError(error.value(), "creating " + unfinished.string());
+  RunInfo kept = info;
+  kept.state.paths = TargetPaths(run, info.state, unfinished);
+  PENSTOCK_TRY(CheckFree(kept.state.paths));
+  kept.leftovers.clear();
+  kept.rows_from.reset();
+  PENSTOCK_TRY(WriteRunInfo(unfinished.string(), kept));
+  PENSTOCK_TRY(SyncFolder(SnapshotsFolder(run)));
+  PENSTOCK_TRY(SyncFolder(run));
+  PENSTOCK_TRY(offload::CopyState(state, kept.state.paths, stop_requested));
+  PENSTOCK_TRY(CopyMetrics(run, info, unfinished, state));
+  fs::rename(unfinished, folder, error);
+  if (error) return ErrnoError(error.value(), "naming " + folder.string());
+  return SyncFolder(SnapshotsFolder(run));
 }
 
 /// Asks the process that trains the run, and waits for its answer, or until the run can be had:
@@ -185,30 +227,38 @@ std::vector<std::string> Snapshots(const std::string& run) {
   });
 }
 
+Result<StateFiles> FilesOfUnfinished(const std::string& folder) {
+  const Result<RunInfo> info = ReadRunInfo(folder);
+  // The copy was not begun.
+  if (!info.ok() && info.error().code == ErrorCode::kNotFound) return StateFiles{};
+  PENSTOCK_TRY(info.status());
+  StateFiles there{.uuid = info->state.uuid};
+  for (const std::string& whole : info->state.paths) {
+    for (const std::string& path : {whole, offload::UnfinishedCopy(whole)}) {
+      std::error_code ignored;
+      const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
+      if (drive_is_there && !fs::exists(fs::symlink_status(path, ignored))) continue;
+      there.paths.push_back(path);
+    }
+  }
+  return there;
+}
+
+void RemoveUnfinishedSnapshots(const std::string& run) {
+  const std::vector<std::string> folders = NamesIn(run, [](const fs::directory_entry& entry) {
+    return entry.path().extension() == kUnfinished ? entry.path().string() : std::string();
+  });
+  for (const std::string& folder : folders) RemoveOrSay(folder);
+}
+
 Status TakeSnapshot(const std::string& run, const RunInfo& info, const StateReader& state,
                     const std::string& name, const std::function<bool()>& stop_requested) {
   PENSTOCK_TRY(CheckNotTaken(run, name));
-  const fs::path folder = SnapshotFolder(run, name);
-  const fs::path unfinished = SnapshotFolder(run, "." + name + ".unfinished");
-  std::error_code error;
-  RunInfo kept = info;
-  kept.state.paths = TargetPaths(run, info.state, unfinished);
-  kept.leftovers.clear();
-  kept.rows_from.reset();
-  // What a kill left of one that was never finished.
-  fs::remove_all(unfinished, error);
-  for (const std::string& path : kept.state.paths) fs::remove(path, error);
-  fs::create_directories(unfinished, error);
-  if (error) return ErrnoError(error.value(), "creating " + unfinished.string());
-  Unfinished guard(unfinished, kept.state.paths);
-  PENSTOCK_TRY(offload::CopyState(state, kept.state.paths, stop_requested));
-  PENSTOCK_TRY(CopyMetrics(run, info, unfinished, state));
-  PENSTOCK_TRY(WriteRunInfo(unfinished.string(), kept));
-  fs::rename(unfinished, folder, error);
-  if (error) return ErrnoError(error.value(), "naming " + folder.string());
-  guard.Keep();
-  PENSTOCK_TRY(SyncFolder(SnapshotsFolder(run)));
-  return SyncFolder(run);
+  const fs::path unfinished = UnfinishedFolder(run, name);
+  PENSTOCK_TRY(RemoveUnfinished(unfinished));
+  Status made = MakeSnapshot(run, info, state, name, stop_requested);
+  if (!made.ok()) RemoveOrSay(unfinished);
+  return made;
 }
 
 Result<std::string> RunSnapshot(const SnapshotCommand& command) {

@@ -3,7 +3,8 @@
 // That folder is one of a run, so that inspect, export, compare and clean take it: run.json,
 // metrics.jsonl up to the commit, and the state beside the run's own
 // ("penstock-UUID.snapshot-NAME.state"), or in the folder where the run's own is in RUN. Until all
-// of it is there the folder is called ".NAME.unfinished".
+// of it is there the folder is called ".NAME.unfinished"; its run.json names the files of the state
+// before they are made, so that whatever ends the copy, they are found.
 //
 // A run that is training takes its snapshots itself (train/snapshot_service.h): it is asked by
 // RUN/snapshots/.NAME.request, takes that file away when it is done, and leaves .NAME.failed with
@@ -35,8 +36,14 @@ Status CheckSnapshotName(const std::string& name);
 std::vector<std::string> RequestedSnapshots(const std::string& run);
 std::vector<std::string> Snapshots(const std::string& run);
 
-/// Keeps the commit of `state`, which is that of `info`'s run. Complete and durable when it
-/// returns; after an error nothing is left.
+/// The files of a snapshot's state that are there while its folder is an unfinished one.
+Result<StateFiles> FilesOfUnfinished(const std::string& folder);
+/// Removes what killed processes left of snapshots; a notice names what stays. The caller has the
+/// run's lock.
+void RemoveUnfinishedSnapshots(const std::string& run);
+
+/// Keeps the commit of `state`, which is that of `info`'s run, whose lock this process has.
+/// Complete and durable when it returns; after an error nothing is left.
 Status TakeSnapshot(const std::string& run, const RunInfo& info, const offload::StateReader& state,
                     const std::string& name, const std::function<bool()>& stop_requested);
 

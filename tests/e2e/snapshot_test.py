@@ -1,4 +1,5 @@
 """A snapshot keeps a commit, whatever becomes of the run, also while it is training."""
+import fcntl
 import os
 import shutil
 import signal
@@ -101,6 +102,34 @@ class FinishedRunTest(SnapshotTest):
         self.assertEqual(harness.penstock("clean", run, "--yes").code, 0)
         self.assertEqual(os.listdir(self.nvme), [])
         self.assertFalse(os.path.exists(run))
+
+    def test_of_an_unfinished_one_only_its_own_files_that_nobody_uses_are_removed(self):
+        run = self.trained(self.conf, steps=2)
+        snapshot = self.snapshot(run)
+        copy, = harness.state_paths(snapshot)
+        os.rename(snapshot, os.path.join(run, "snapshots", ".kept.unfinished"))
+        with open(copy, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            self.assert_fails(harness.penstock("snapshot", run, "kept"), 3, "in use", copy)
+        shutil.move(copy, copy + ".aside")
+        shutil.copy(harness.state_path(self.trained(self.conf, steps=2)), copy)
+        for command in (["snapshot", run, "kept"], ["clean", run, "--yes"]):
+            self.assert_fails(harness.penstock(*command), 3, "belongs to the state", copy)
+        outcome, _ = self.train(self.conf, "--resume", steps=3, out=run)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertRegex(outcome.stderr, f"penstock: .*left behind: {copy} .*belongs to the state")
+        shutil.move(copy + ".aside", copy)
+        self.resumed(run, "--resume", steps=4)
+        self.assertFalse(os.path.exists(copy))
+
+    def test_a_file_in_the_place_of_its_state_is_not_replaced(self):
+        run = self.trained(self.conf, steps=2)
+        snapshot = self.snapshot(run)
+        copy, = harness.state_paths(snapshot)
+        shutil.rmtree(snapshot)
+        self.assert_fails(harness.penstock("snapshot", run, "kept"), 2, copy, "already")
+        self.assertTrue(os.path.exists(copy))
+        self.snapshot(run, "other")
 
     def test_bad_names_and_snapshots_that_are_not_there_are_refused(self):
         run = self.trained(self.conf, steps=2)
