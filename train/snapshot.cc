@@ -227,6 +227,20 @@ std::vector<std::string> Snapshots(const std::string& run) {
   });
 }
 
+std::optional<std::string> RunOfSnapshot(const std::string& folder) {
+  std::error_code error;
+  const fs::path all = fs::canonical(folder, error).parent_path();
+  const std::string run = all.parent_path().string();
+  if (error || all != SnapshotsFolder(run) || !ReadRunInfo(run).ok()) return {};
+  return run;
+}
+
+std::vector<std::string> UnfinishedSnapshots(const std::string& run) {
+  return NamesIn(run, [](const fs::directory_entry& entry) {
+    return entry.path().extension() == kUnfinished ? entry.path().string() : std::string();
+  });
+}
+
 Result<StateFiles> FilesOfUnfinished(const std::string& folder) {
   const Result<RunInfo> info = ReadRunInfo(folder);
   // The copy was not begun.
@@ -245,10 +259,7 @@ Result<StateFiles> FilesOfUnfinished(const std::string& folder) {
 }
 
 void RemoveUnfinishedSnapshots(const std::string& run) {
-  const std::vector<std::string> folders = NamesIn(run, [](const fs::directory_entry& entry) {
-    return entry.path().extension() == kUnfinished ? entry.path().string() : std::string();
-  });
-  for (const std::string& folder : folders) RemoveOrSay(folder);
+  for (const std::string& folder : UnfinishedSnapshots(run)) RemoveOrSay(folder);
 }
 
 Status TakeSnapshot(const std::string& run, const RunInfo& info, const StateReader& state,

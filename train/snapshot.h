@@ -14,7 +14,9 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "offload/state_reader.h"
@@ -36,6 +38,11 @@ Status CheckSnapshotName(const std::string& name);
 std::vector<std::string> RequestedSnapshots(const std::string& run);
 std::vector<std::string> Snapshots(const std::string& run);
 
+/// The run whose snapshot lies in `folder`; none where it is no snapshot's.
+std::optional<std::string> RunOfSnapshot(const std::string& folder);
+
+/// Folders of snapshots that are being made, or whose making was cut off.
+std::vector<std::string> UnfinishedSnapshots(const std::string& run);
 /// The files of a snapshot's state that are there while its folder is an unfinished one.
 Result<StateFiles> FilesOfUnfinished(const std::string& folder);
 /// Removes what killed processes left of snapshots; a notice names what stays. The caller has the
