@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "base/folder.h"
@@ -12,6 +13,11 @@ namespace penstock::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+bool IsEmptyFolder(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored) && fs::is_empty(path, ignored);
+}
 
 Status FindStates(const StateFiles& files, CleanPlan* plan) {
   for (const std::string& path : files.paths) {
@@ -45,14 +51,15 @@ Status AddFilesOfRun(const std::string& folder, CleanPlan* plan) {
   return {};
 }
 
-/// A folder whose run.json is gone is one that a removal emptied.
+/// A folder without run.json is empty where a removal was cut off; else it is not the run's.
 Status FindSnapshot(const std::string& folder, CleanPlan* plan) {
   const Result<RunInfo> info = ReadRunInfo(folder);
-  if (info.ok()) {
-    PENSTOCK_TRY(FindStates(info->state, plan));
-  } else if (info.error().code != ErrorCode::kNotFound) {
-    return info.error();
+  if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
+    if (IsEmptyFolder(folder)) plan->items.push_back({folder, std::nullopt});
+    return {};
   }
+  PENSTOCK_TRY(info.status());
+  PENSTOCK_TRY(FindStates(info->state, plan));
   return AddFilesOfRun(folder, plan);
 }
 
@@ -83,22 +90,22 @@ Status FindSnapshots(CleanPlan* plan) {
   return {};
 }
 
+/// In RUN and in the folders of its snapshots.
 Status FindKept(CleanPlan* plan) {
-  std::error_code error;
-  fs::directory_iterator it(plan->run, error);
-  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-    const std::string path = it->path().string();
-    const auto is = [&path](const std::string& other) {
-      std::error_code ignored;
-      return fs::equivalent(path, other, ignored);
-    };
-    const bool goes =
-        std::ranges::any_of(plan->items, [&is](const auto& item) { return is(item.path); }) ||
-        std::ranges::any_of(plan->states, [&is](const auto& state) { return is(state.path()); });
-    if (!goes) plan->kept.push_back(path);
+  std::set<std::string> going;
+  for (const offload::RemovableState& state : plan->states) going.insert(state.path());
+  for (const CleanPlan::Item& item : plan->items) going.insert(item.path);
+  for (const CleanPlan::Item& item : plan->items) {
+    if (item.size) continue;
+    std::error_code error;
+    fs::directory_iterator it(item.path, error);
+    for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+      const std::string path = it->path().string();
+      if (!going.contains(path)) plan->kept.push_back(path);
+    }
+    if (error) return ErrnoError(error.value(), "listing " + item.path);
   }
-  if (error) return ErrnoError(error.value(), "listing " + plan->run);
-  std::sort(plan->kept.begin(), plan->kept.end());
+  std::ranges::sort(plan->kept);
   return {};
 }
 
@@ -109,11 +116,6 @@ Status FindAll(CleanPlan* plan) {
   PENSTOCK_TRY(FindSnapshots(plan));
   PENSTOCK_TRY(AddFilesOfRun(plan->run, plan));
   return FindKept(plan);
-}
-
-bool IsEmptyFolder(const std::string& path) {
-  std::error_code ignored;
-  return fs::is_directory(path, ignored) && fs::is_empty(path, ignored);
 }
 
 /// A folder that holds something else stays, and so do those around it.
@@ -164,9 +166,11 @@ std::string ToText(const CleanPlan& plan, bool removed) {
   for (const std::string& path : plan.missing_states) {
     text += fmt::format("{:>12}  {}\n", "not there", path);
   }
+  const char* const stays = removed ? "kept" : "stays";
   for (const std::string& path : plan.kept) {
-    text += fmt::format("{:>12}  {}, which is not the run's\n", removed ? "kept" : "stays", path);
+    text += fmt::format("{:>12}  {}, which is not the run's\n", stays, path);
   }
+  if (!plan.kept.empty()) text += fmt::format("{:>12}  {}, which holds that\n", stays, plan.run);
   return text + fmt::format(fmt::runtime(removed ? "removed {}\n"
                                                  : "would remove {}; nothing is removed without "
                                                    "--yes\n"),

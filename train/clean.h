@@ -25,7 +25,7 @@ struct CleanPlan {
   std::vector<std::string> missing_states;      ///< that run.json names and that are not there
   /// All others, in the order of their removal: the snapshots', the run's, run.json and RUN.
   std::vector<Item> items;
-  std::vector<std::string> kept;  ///< in RUN and not the run's: RUN stays for them
+  std::vector<std::string> kept;  ///< not the run's: RUN stays for them
 };
 
 /// Looks, and removes nothing. An empty folder is what a removal leaves that is cut off at its very
