@@ -275,6 +275,11 @@ Status TakeSnapshot(const std::string& run, const RunInfo& info, const StateRead
 Result<std::string> RunSnapshot(const SnapshotCommand& command) {
   PENSTOCK_TRY(CheckSnapshotName(command.name));
   PENSTOCK_TRY(ReadRunInfo(command.run).status());
+  if (const std::optional<std::string> run = RunOfSnapshot(command.run)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} is a snapshot already; take one of {}, or copy it with penstock export",
+                     command.run, *run);
+  }
   PENSTOCK_TRY(CheckNotTaken(command.run, command.name));
   std::optional<RunLock> lock;
   Result<RunLock> free = RunLock::TryTake(command.run);

@@ -131,6 +131,13 @@ class FinishedRunTest(SnapshotTest):
         self.assertTrue(os.path.exists(copy))
         self.snapshot(run, "other")
 
+    def test_none_is_taken_of_a_snapshot(self):
+        run = self.trained(self.conf, steps=2)
+        snapshot = self.snapshot(run)
+        for path in (snapshot, snapshot + "/", os.path.join(run, "snapshots", "..", "snapshots", "kept")):
+            self.assert_fails(harness.penstock("snapshot", path, "more"), 2, "is a snapshot", run)
+        self.assertEqual(os.listdir(os.path.join(run, "snapshots")), ["kept"])
+
     def test_bad_names_and_snapshots_that_are_not_there_are_refused(self):
         run = self.trained(self.conf, steps=2)
         self.snapshot(run)
