@@ -11,12 +11,12 @@
 #include "base/folder.h"
 #include "offload/state_copy.h"
 #include "offload/state_removal.h"
-#include "train/files.h"
 #include "train/interrupt.h"
 #include "train/log.h"
 #include "train/metrics.h"
 #include "train/resume.h"
 #include "train/run_lock.h"
+#include "train/snapshot_request.h"
 
 namespace penstock::train {
 namespace {
@@ -25,7 +25,6 @@ namespace fs = std::filesystem;
 using offload::StateReader;
 
 constexpr auto kAskAgain = std::chrono::milliseconds(50);
-constexpr Bytes kLargestMessage = 64_KiB;
 constexpr std::string_view kUnfinished = ".unfinished";
 
 /// Where the state of a snapshot goes, for each path: `unfinished` is the folder
@@ -145,17 +144,11 @@ Status MakeSnapshot(const std::string& run, const RunInfo& info, const StateRead
 /// Asks the process that trains the run, and waits for its answer, or until the run can be had:
 /// then its lock.
 Result<std::optional<RunLock>> AskTrainer(const SnapshotCommand& command) {
-  const std::string request = SnapshotRequest(command.run, command.name);
-  const std::string failure = SnapshotFailure(command.run, command.name);
-  std::error_code error;
-  fs::create_directories(SnapshotsFolder(command.run), error);
-  if (error) return ErrnoError(error.value(), "creating " + SnapshotsFolder(command.run));
-  fs::remove(failure, error);
-  PENSTOCK_TRY(WriteTextFile(request, ""));
+  PENSTOCK_ASSIGN(const SnapshotRequest request, SnapshotRequest::Make(command.run, command.name));
   const Interrupt interrupt("penstock: taking the request back; interrupt again to quit at once");
-  while (fs::exists(request, error)) {
+  while (!request.answered()) {
     Result<RunLock> lock = RunLock::TryTake(command.run);
-    if (lock.ok() || interrupt.requested()) fs::remove(request, error);
+    if (lock.ok() || interrupt.requested()) request.TakeBack();
     // The training ended without having seen the request.
     if (lock.ok()) return std::optional(*std::move(lock));
     if (interrupt.requested()) {
@@ -164,10 +157,8 @@ Result<std::optional<RunLock>> AskTrainer(const SnapshotCommand& command) {
     }
     std::this_thread::sleep_for(kAskAgain);
   }
-  const Result<std::string> why = ReadTextFile(failure, kLargestMessage);
-  if (!why.ok()) return std::optional<RunLock>();
-  fs::remove(failure, error);
-  return MakeError(ErrorCode::kIo, "snapshot {}: {}", command.name, *why);
+  PENSTOCK_TRY(request.Answer());
+  return std::optional<RunLock>();
 }
 
 /// Without a training: the lock is ours.
@@ -188,12 +179,6 @@ std::string SnapshotsFolder(const std::string& run) {
 std::string SnapshotFolder(const std::string& run, const std::string& name) {
   return (fs::path(SnapshotsFolder(run)) / name).string();
 }
-std::string SnapshotRequest(const std::string& run, const std::string& name) {
-  return SnapshotFolder(run, "." + name + ".request");
-}
-std::string SnapshotFailure(const std::string& run, const std::string& name) {
-  return SnapshotFolder(run, "." + name + ".failed");
-}
 
 Status CheckSnapshotName(const std::string& name) {
   const auto fits = [](char c) {
@@ -208,14 +193,6 @@ Status CheckSnapshotName(const std::string& name) {
                    "\"{}\" is no name for a snapshot; take up to 64 letters, digits, '.', '_' and "
                    "'-', not beginning with '.'",
                    name);
-}
-
-std::vector<std::string> RequestedSnapshots(const std::string& run) {
-  return NamesIn(run, [](const fs::directory_entry& entry) {
-    std::error_code ignored;
-    const bool request = entry.path().extension() == ".request" && entry.is_regular_file(ignored);
-    return request ? entry.path().stem().string().substr(1) : std::string();
-  });
 }
 
 std::vector<std::string> Snapshots(const std::string& run) {

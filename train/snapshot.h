@@ -6,9 +6,8 @@
 // of it is there the folder is called ".NAME.unfinished"; its run.json names the files of the state
 // before they are made, so that whatever ends the copy, they are found.
 //
-// A run that is training takes its snapshots itself (train/snapshot_service.h): it is asked by
-// RUN/snapshots/.NAME.request, takes that file away when it is done, and leaves .NAME.failed with
-// the reason where it could not.
+// A run that is training is asked for its snapshots (train/snapshot_request.h) and takes them
+// itself (train/snapshot_service.h).
 //
 // Threads: one at a time for a name.
 #pragma once
@@ -25,17 +24,14 @@
 
 namespace penstock::train {
 
-/// RUN/snapshots, and a snapshot's files in it.
+/// RUN/snapshots, and a snapshot's folder in it.
 std::string SnapshotsFolder(const std::string& run);
 std::string SnapshotFolder(const std::string& run, const std::string& name);
-std::string SnapshotRequest(const std::string& run, const std::string& name);
-std::string SnapshotFailure(const std::string& run, const std::string& name);
 
 /// Letters, digits, '.', '_' and '-', not beginning with '.', at most 64.
 Status CheckSnapshotName(const std::string& name);
 
-/// Names of what is asked for, and of the snapshots that are there, sorted.
-std::vector<std::string> RequestedSnapshots(const std::string& run);
+/// Names of the snapshots that are there, sorted.
 std::vector<std::string> Snapshots(const std::string& run);
 
 /// The run whose snapshot lies in `folder`; none where it is no snapshot's.

@@ -2,16 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "offload/state_reader.h"
-#include "train/files.h"
 #include "train/log.h"
 #include "train/snapshot.h"
+#include "train/snapshot_request.h"
 
 namespace penstock::train {
 
@@ -42,13 +40,8 @@ void SnapshotService::CommitMade() {
       const Status taken = Take(name);
       if (!taken.ok()) {
         LogNotice(fmt::format("snapshot {} failed: {}", name, taken.error().message));
-        // Who asked finds the reason here; where it cannot be written, the snapshot is just
-        // missing.
-        (void)WriteTextFile(SnapshotFailure(run_, name), taken.error().message);
       }
-      std::error_code error;
-      std::filesystem::remove(SnapshotRequest(run_, name), error);
-      if (error) stuck_.insert(name);
+      if (!AnswerRequest(run_, name, taken)) stuck_.insert(name);
     }
     copying_ = false;
   });
