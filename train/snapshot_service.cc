@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -30,21 +31,29 @@ Status SnapshotService::Take(const std::string& name) const {
   return TakeSnapshot(run_, info_, *state, name, stop_requested_);
 }
 
+void SnapshotService::Answer(const std::string& name, const Status& taken) {
+  if (!taken.ok()) LogNotice(fmt::format("snapshot {} failed: {}", name, taken.error().message));
+  if (!AnswerRequest(run_, name, taken)) stuck_.insert(name);
+}
+
 void SnapshotService::CommitMade() {
   Wait();
-  std::vector<std::string> names = Open();
+  const std::vector<std::string> names = Open();
   if (names.empty()) return;
   copying_ = true;
-  copier_ = std::thread([this, names = std::move(names)] {
-    for (const std::string& name : names) {
-      const Status taken = Take(name);
-      if (!taken.ok()) {
-        LogNotice(fmt::format("snapshot {} failed: {}", name, taken.error().message));
-      }
-      if (!AnswerRequest(run_, name, taken)) stuck_.insert(name);
-    }
+  try {
+    copier_ = std::thread([this, names] {
+      for (const std::string& name : names) Answer(name, Take(name));
+      copying_ = false;
+    });
+  } catch (const std::system_error& error) {
+    const Error failure = MakeError(ErrorCode::kUnavailable,
+                                    "the training cannot start a thread for the copy: {}; raise "
+                                    "the limit of processes, or ask again later",
+                                    error.what());
+    for (const std::string& name : names) Answer(name, failure);
     copying_ = false;
-  });
+  }
   if (!durable_) Wait();
 }
 

@@ -1,14 +1,38 @@
 #include "train/snapshot_service.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <optional>
 
+#include "base/check.h"
 #include "tests/train/temp_folder.h"
 #include "train/snapshot_request.h"
 
 namespace penstock::train {
 namespace {
+
+/// While it lives, no thread can be started: its stack would not fit the address space.
+class LargestStacks {
+ public:
+  LargestStacks() {
+    PENSTOCK_CHECK(::pthread_getattr_default_np(&before_) == 0);
+    pthread_attr_t largest;
+    PENSTOCK_CHECK(::pthread_getattr_default_np(&largest) == 0);
+    PENSTOCK_CHECK(::pthread_attr_setstacksize(&largest, size_t{1} << 62) == 0);
+    PENSTOCK_CHECK(::pthread_setattr_default_np(&largest) == 0);
+    ::pthread_attr_destroy(&largest);
+  }
+  ~LargestStacks() {
+    ::pthread_setattr_default_np(&before_);
+    ::pthread_attr_destroy(&before_);
+  }
+  LargestStacks(const LargestStacks&) = delete;
+  LargestStacks& operator=(const LargestStacks&) = delete;
+
+ private:
+  pthread_attr_t before_{};
+};
 
 class SnapshotServiceTest : public ::testing::Test {
  protected:
@@ -45,6 +69,17 @@ TEST_F(SnapshotServiceTest, ARequestThatFailsIsAnsweredWithTheReason) {
   ASSERT_TRUE(request.answered());
   EXPECT_TRUE(FailsWith(request.Answer(), ErrorCode::kIo, {"kept", run_.Path("state")}));
   EXPECT_FALSE(service_.Requested());
+}
+
+TEST_F(SnapshotServiceTest, WithoutAThreadForTheCopyTheReasonIsTheAnswerAndTrainingGoesOn) {
+  const SnapshotRequest request = Ask("kept");
+  {
+    const LargestStacks no_thread_starts;
+    service_.CommitMade();
+  }
+  EXPECT_FALSE(service_.copying());
+  ASSERT_TRUE(request.answered());
+  EXPECT_TRUE(FailsWith(request.Answer(), ErrorCode::kIo, {"kept", "thread"}));
 }
 
 TEST_F(SnapshotServiceTest, ARequestThatWasTakenBackIsNone) {
