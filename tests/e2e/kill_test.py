@@ -5,7 +5,6 @@ strace kills the program as it enters its n-th rename, unlink, mkdir or sync of 
 import os
 import shutil
 import subprocess
-import unittest
 
 import harness
 from harness import make_config, merge, read_rows
@@ -14,13 +13,7 @@ STEPS = 8
 CALLS = ("rename", "renameat2", "unlink", "unlinkat", "rmdir", "mkdir", "ftruncate", "fdatasync", "fsync")
 
 
-def strace_works():
-    return shutil.which("strace") is not None and subprocess.run(
-        ["strace", "-f", "true"],
-        capture_output=True, check=False).returncode == 0
-
-
-@unittest.skipUnless(strace_works(), "no strace (scripts/setup --tests installs it), or no ptrace")
+@harness.needs_strace
 class KillTest(harness.PenstockTest):
     def setUp(self):
         super().setUp()

@@ -10,6 +10,7 @@ import harness
 from harness import make_config, merge, read_rows
 
 STEPS = 12
+LEFT_FREE = 64 << 20
 
 
 class SnapshotTest(harness.PenstockTest):
@@ -158,9 +159,52 @@ class FinishedRunTest(SnapshotTest):
             self.assert_fails(harness.penstock("snapshot", run, "kept"), 3, "no space", "are free")
             self.assertEqual(harness.penstock("snapshots", run).stdout, "no snapshots\n")
             self.assertEqual(harness.penstock("inspect", run).code, 0)
-            subprocess.run(["mount", "-o", "remount,size=40M", drive], check=True)
+            subprocess.run(["mount", "-o", "remount,size=140M", drive], check=True)
             self.snapshot(run)
             self.resumed(run, "--resume-from", "kept", steps=5, config=config)
+
+    def test_paths_on_one_drive_share_its_space(self):
+        image = self.write("image", b"")
+        os.truncate(image, 400 << 20)
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+        drive = self.make_folder("drive")
+        with harness.mounted(drive, ["-o", "loop", image]):
+            def free():
+                return os.statvfs(drive).f_bavail * os.statvfs(drive).f_frsize
+
+            paths = [self.make_folder("drive/0"), self.make_folder("drive/1")]
+            run = self.trained(make_config(dtype="bf16", param="nvme", optimizer="nvme",
+                                           nvme_path=paths), steps=2)
+            before = free()
+            self.snapshot(run)
+            size = before - free()
+            self.assertEqual(
+                harness.penstock("clean", os.path.join(run, "snapshots", "kept"), "--yes").code, 0)
+            room = LEFT_FREE + size * 3 // 4
+            with open(os.path.join(drive, "ballast"), "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, free() - room)
+            self.assert_fails(harness.penstock("snapshot", run, "kept"), 3, "no space")
+            os.truncate(os.path.join(drive, "ballast"), 0)
+            self.snapshot(run)
+
+    @harness.needs_strace
+    def test_space_is_reserved_before_anything_is_copied(self):
+        run = self.trained(self.conf, steps=2)
+
+        def snapshot(error):
+            # The first is for the note of what is begun.
+            return subprocess.run(
+                ["strace", "-f", "-qqq", "-o", "/dev/null", "-e", "trace=fallocate", "-e",
+                 f"inject=fallocate:error={error}:when=2+", harness.PROGRAM, "snapshot", run, "kept"],
+                capture_output=True, text=True, timeout=harness.TIMEOUT_S, check=False)
+
+        done = snapshot("ENOSPC")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("reserving", done.stderr)
+        self.assertEqual(os.listdir(self.nvme), [os.path.basename(harness.state_path(run))])
+        self.assertEqual(os.listdir(os.path.join(run, "snapshots")), [])
+        done = snapshot("EOPNOTSUPP")
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_where_the_file_system_can_it_takes_no_space(self):
         image = self.write("image", b"")
