@@ -3,30 +3,33 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <utility>
 
 #include "base/check.h"
 #include "base/folder.h"
 #include "base/unique_fd.h"
+#include "offload/state_path.h"
 
 namespace penstock::offload {
 namespace {
 
-/// A file that is being written as "<path>.tmp"; without Finish nothing is left.
+/// A file that is being written under its UnfinishedCopy name, and locked; without Finish nothing
+/// is left.
 class Target {
  public:
-  /// What a killed process left of one is replaced.
   static Result<Target> Create(const std::string& path) {
-    Target target(path);
-    target.fd_ =
-        UniqueFd(::open(target.temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    if (!target.fd_.valid()) return ErrnoError(errno, "creating " + target.temporary_);
+    UniqueFd fd(::open(UnfinishedCopy(path).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    if (!fd.valid()) return ErrnoError(errno, "creating " + UnfinishedCopy(path));
+    Target target(path, std::move(fd));
+    PENSTOCK_TRY(LockFile(target.fd_.get(), true, target.temporary_));
     return target;
   }
   Target(Target&& other) noexcept
@@ -41,14 +44,27 @@ class Target {
   /// Whether the file system did it.
   bool Clone(int from) { return ::ioctl(fd_.get(), FICLONE, from) == 0; }
 
-  Status CheckSpace(Bytes need) const {
+  const std::string& path() const { return path_; }
+  Result<dev_t> FileSystem() const {
+    struct stat info {};
+    if (::fstat(fd_.get(), &info) != 0) return ErrnoError(errno, "looking at " + temporary_);
+    return info.st_dev;
+  }
+  /// Of its file system.
+  Result<Bytes> Free() const {
     struct statvfs drive {};
-    if (::fstatvfs(fd_.get(), &drive) != 0) return ErrnoError(errno, "looking at " + path_);
-    const Bytes free = Bytes{drive.f_frsize} * drive.f_bavail;
-    if (free >= need) return {};
-    return MakeError(ErrorCode::kOutOfSpace,
-                     "no space for {}: a copy of the commit takes {}, and {} are free", path_,
-                     ToString(need), ToString(free));
+    if (::fstatvfs(fd_.get(), &drive) != 0) return ErrnoError(errno, "looking at " + temporary_);
+    return Bytes{drive.f_frsize} * drive.f_bavail;
+  }
+  /// Where the file system can; elsewhere the writes will tell.
+  Status Reserve(FileOffset offset, Bytes size) {
+    int result = 0;
+    do {
+      result = ::fallocate(fd_.get(), 0, static_cast<off_t>(offset.value),
+                           static_cast<off_t>(size.value));
+    } while (result != 0 && errno == EINTR);
+    if (result == 0 || errno == EOPNOTSUPP) return {};
+    return ErrnoError(errno, fmt::format("reserving {} for {}", ToString(size), path_));
   }
 
   Status Resize(Bytes size) {
@@ -77,14 +93,16 @@ class Target {
 
   /// Gives a synchronised file its name.
   Status Finish() {
-    if (::link(temporary_.c_str(), path_.c_str()) != 0) {
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
       return ErrnoError(errno, "naming " + path_);
     }
+    temporary_.clear();
     return SyncFolder(std::filesystem::path(path_).parent_path().string());
   }
 
  private:
-  explicit Target(const std::string& path) : path_(path), temporary_(path + ".tmp") {}
+  Target(const std::string& path, UniqueFd fd)
+      : path_(path), temporary_(UnfinishedCopy(path)), fd_(std::move(fd)) {}
 
   std::string path_;
   std::string temporary_;
@@ -116,11 +134,11 @@ class Copier {
   }
 
   Status CopyAll() {
-    PENSTOCK_TRY(CheckSpace());
     for (size_t i = 0; i < targets_.size(); ++i) {
       PENSTOCK_TRY(targets_[i].Resize(Bytes{}));
       PENSTOCK_TRY(targets_[i].Resize(state_.geometry(i).file_bytes));
     }
+    PENSTOCK_TRY(Reserve());
     for (size_t tile = 0; tile < state_.layout().tiles.size(); ++tile) {
       PENSTOCK_TRY(CopyTile(TileId{static_cast<uint32_t>(tile)}));
     }
@@ -134,16 +152,62 @@ class Copier {
     return {};
   }
 
-  /// What a copy could not hold must not be written: whoever shares the drive would find it full.
-  Status CheckSpace() const {
-    std::vector<Bytes> need(targets_.size());
+  /// A part of the file of a path.
+  struct Range {
+    size_t path;
+    FileOffset offset;
+    Bytes size;
+  };
+
+  /// All that is written: heads and commit places, and the tiles' parts.
+  std::vector<Range> Ranges() const {
+    std::vector<Range> ranges;
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      ranges.push_back({i, FileOffset{}, Bytes{state_.geometry(i).weights_offset[0].value}});
+    }
     const Layout& layout = state_.layout();
     for (size_t i = 0; i < layout.tiles.size(); ++i) {
+      const TileId tile{static_cast<uint32_t>(i)};
+      const size_t path = state_.header().tiles[i].path;
       const uint64_t elements = layout.tiles[i].elements;
-      need[state_.header().tiles[i].path] +=
-          layout.WeightBytes(elements) + layout.RecordBytes(elements);
+      const Bytes unit = state_.geometry(path).alignment;
+      ranges.push_back({path, state_.OffsetOf(Part::kWeight, tile),
+                        AlignUp(layout.WeightBytes(elements), unit)});
+      ranges.push_back({path, state_.OffsetOf(Part::kRecord, tile),
+                        AlignUp(layout.RecordBytes(elements), unit)});
     }
-    for (size_t i = 0; i < targets_.size(); ++i) PENSTOCK_TRY(targets_[i].CheckSpace(need[i]));
+    return ranges;
+  }
+
+  /// What a copy could not hold must not be written: whoever shares the drive would find it full.
+  Status Reserve() {
+    const std::vector<Range> ranges = Ranges();
+    PENSTOCK_TRY(CheckSpace(ranges));
+    for (const Range& range : ranges) {
+      PENSTOCK_TRY(targets_[range.path].Reserve(range.offset, range.size));
+    }
+    return {};
+  }
+
+  /// Several paths may lie on one file system.
+  Status CheckSpace(const std::vector<Range>& ranges) const {
+    std::map<dev_t, std::pair<const Target*, Bytes>> needs;
+    for (const Range& range : ranges) {
+      const Target& target = targets_[range.path];
+      PENSTOCK_ASSIGN(const dev_t drive, target.FileSystem());
+      auto& [on_it, need] = needs[drive];
+      on_it = &target;
+      need += range.size;
+    }
+    for (const auto& [drive, entry] : needs) {
+      const auto& [target, need] = entry;
+      PENSTOCK_ASSIGN(const Bytes free, target->Free());
+      if (free >= need + kFreeBesideCopy) continue;
+      return MakeError(ErrorCode::kOutOfSpace,
+                       "no space for {}: the copy of the commit takes {} of that drive and leaves "
+                       "{} to others, and {} are free",
+                       target->path(), ToString(need), ToString(kFreeBesideCopy), ToString(free));
+    }
     return {};
   }
 
@@ -163,6 +227,8 @@ class Copier {
 };
 
 }  // namespace
+
+std::string UnfinishedCopy(const std::string& target) { return target + ".tmp"; }
 
 Status CopyState(const StateReader& state, const std::vector<std::string>& targets,
                  const std::function<bool()>& stop_requested) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "offload/state_copy.h"
 #include "offload/state_reader.h"
 #include "offload/tile_spread.h"
 
@@ -55,7 +56,8 @@ std::vector<std::string> AllStatesIn(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename();
-    if (name.starts_with("penstock-") && name.ends_with(".state")) paths.push_back(entry.path());
+    const bool state = name.ends_with(".state") || name.ends_with(UnfinishedCopy(".state"));
+    if (name.starts_with("penstock-") && state) paths.push_back(entry.path());
   }
   std::ranges::sort(paths);
   return paths;

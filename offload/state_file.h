@@ -141,7 +141,8 @@ struct OpenedState {
 Result<Uuid> RandomUuid();
 /// The files that a state with this UUID has in these folders.
 std::vector<std::string> StatePathsIn(const std::vector<std::string>& folders, const Uuid& uuid);
-/// The files of states in a folder, of whichever run, by name; none where it cannot be read.
+/// The files of states in a folder, of whichever run, unfinished copies too, by name; none where it
+/// cannot be read.
 std::vector<std::string> AllStatesIn(const std::string& folder);
 
 /// "9f0c…": 32 hexadecimal digits.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "base/folder.h"
@@ -12,6 +13,11 @@ namespace penstock::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+bool IsEmptyFolder(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored) && fs::is_empty(path, ignored);
+}
 
 Status FindStates(const StateFiles& files, CleanPlan* plan) {
   for (const std::string& path : files.paths) {
@@ -27,129 +33,123 @@ Status FindStates(const StateFiles& files, CleanPlan* plan) {
   return {};
 }
 
+/// One that is gone by now needs no removal.
 Status AddFile(const std::string& path, CleanPlan* plan) {
   std::error_code error;
   const uint64_t size = fs::file_size(path, error);
+  if (error == std::errc::no_such_file_or_directory) return {};
   if (error) return ErrnoError(error.value(), "looking at " + path);
-  plan->files.push_back({path, Bytes{size}});
+  plan->items.push_back({path, Bytes{size}});
   return {};
 }
 
+/// With the folder itself.
 Status AddFilesOfRun(const std::string& folder, CleanPlan* plan) {
   PENSTOCK_ASSIGN(const std::vector<std::string> files, FilesOfRun(folder));
   for (const std::string& path : files) PENSTOCK_TRY(AddFile(path, plan));
+  plan->items.push_back({folder, std::nullopt});
   return {};
 }
 
-bool IsCopy(const std::string& file_name) {
-  return file_name.find(".snapshot-") != std::string::npos;
-}
-
-/// Copies of the state that a killed process left beside it, before a snapshot named them.
-Status FindUnfinishedCopies(const RunInfo& info, CleanPlan* plan) {
-  // Of a snapshot there are none; beside it lie others.
-  if (IsCopy(fs::path(info.state.paths.front()).filename().string())) return {};
-  const std::string prefix = "penstock-" + info.state.uuid;
-  for (const std::string& path : info.state.paths) {
-    std::error_code error;
-    fs::directory_iterator it(fs::path(path).parent_path(), error);
-    for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-      const std::string name = it->path().filename().string();
-      const bool copy = name.starts_with(prefix) && IsCopy(name);
-      const auto is_planned = [&](const auto& state) { return state.path() == it->path(); };
-      if (!copy || std::ranges::any_of(plan->states, is_planned)) continue;
-      PENSTOCK_TRY(AddFile(it->path().string(), plan));
-    }
+/// A folder without run.json is empty where a removal was cut off; else it is not the run's.
+Status FindSnapshot(const std::string& folder, CleanPlan* plan) {
+  const Result<RunInfo> info = ReadRunInfo(folder);
+  if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
+    if (IsEmptyFolder(folder)) plan->items.push_back({folder, std::nullopt});
+    return {};
   }
-  return {};
+  PENSTOCK_TRY(info.status());
+  PENSTOCK_TRY(FindStates(info->state, plan));
+  return AddFilesOfRun(folder, plan);
 }
 
-/// Requests, answers and unfinished snapshots: everything in RUN/snapshots whose name begins with
-/// '.'.
-Status FindHidden(CleanPlan* plan) {
+Status FindUnfinished(const std::string& folder, CleanPlan* plan) {
+  PENSTOCK_ASSIGN(const StateFiles files, FilesOfUnfinished(folder));
+  PENSTOCK_TRY(FindStates(files, plan));
+  return AddFilesOfRun(folder, plan);
+}
+
+/// Snapshots, and, with names that begin with '.', requests, answers and unfinished snapshots.
+Status FindSnapshots(CleanPlan* plan) {
   const std::string all = SnapshotsFolder(plan->run);
   std::error_code error;
   if (!fs::is_directory(all, error)) return {};
   fs::directory_iterator it(all, error);
   for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-    if (!it->path().filename().string().starts_with('.')) continue;
-    if (!it->is_directory(error)) {
-      PENSTOCK_TRY(AddFile(it->path().string(), plan));
-      continue;
+    const std::string path = it->path().string();
+    const bool hidden = it->path().filename().string().starts_with('.');
+    std::error_code ignored;
+    if (it->is_directory(ignored)) {
+      PENSTOCK_TRY(hidden ? FindUnfinished(path, plan) : FindSnapshot(path, plan));
+    } else if (hidden) {
+      PENSTOCK_TRY(AddFile(path, plan));
     }
-    for (const auto& entry : fs::directory_iterator(it->path(), error)) {
-      PENSTOCK_TRY(AddFile(entry.path().string(), plan));
-    }
-    plan->folders.push_back(it->path().string());
   }
   if (error) return ErrnoError(error.value(), "listing " + all);
-  plan->folders.push_back(all);
+  plan->items.push_back({all, std::nullopt});
   return {};
 }
 
-Status FindSnapshots(const RunInfo& info, CleanPlan* plan) {
-  for (const std::string& name : Snapshots(plan->run)) {
-    const std::string folder = SnapshotFolder(plan->run, name);
-    PENSTOCK_ASSIGN(const RunInfo snapshot, ReadRunInfo(folder));
-    PENSTOCK_TRY(FindStates(snapshot.state, plan));
-    PENSTOCK_TRY(AddFilesOfRun(folder, plan));
-    plan->folders.push_back(folder);
+/// In RUN and in the folders of its snapshots.
+Status FindKept(CleanPlan* plan) {
+  std::set<std::string> going;
+  for (const offload::RemovableState& state : plan->states) going.insert(state.path());
+  for (const CleanPlan::Item& item : plan->items) going.insert(item.path);
+  for (const CleanPlan::Item& item : plan->items) {
+    if (item.size) continue;
+    std::error_code error;
+    fs::directory_iterator it(item.path, error);
+    for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+      const std::string path = it->path().string();
+      if (!going.contains(path)) plan->kept.push_back(path);
+    }
+    if (error) return ErrnoError(error.value(), "listing " + item.path);
   }
-  PENSTOCK_TRY(FindUnfinishedCopies(info, plan));
-  return FindHidden(plan);
+  std::ranges::sort(plan->kept);
+  return {};
 }
 
-Status FindFiles(CleanPlan* plan) {
+Status FindAll(CleanPlan* plan) {
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(plan->run));
+  PENSTOCK_TRY(FindStates(info.state, plan));
+  for (const StateFiles& state : info.leftovers) PENSTOCK_TRY(FindStates(state, plan));
+  PENSTOCK_TRY(FindSnapshots(plan));
   PENSTOCK_TRY(AddFilesOfRun(plan->run, plan));
+  return FindKept(plan);
+}
+
+/// A folder that holds something else stays, and so do those around it.
+Status Remove(const CleanPlan::Item& item) {
   std::error_code error;
-  fs::directory_iterator it(plan->run, error);
-  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-    const std::string path = it->path().string();
-    const auto is = [&path](const std::string& other) {
-      std::error_code ignored;
-      return fs::equivalent(path, other, ignored);
-    };
-    const bool goes =
-        std::ranges::any_of(plan->files, [&is](const auto& file) { return is(file.path); }) ||
-        std::ranges::any_of(plan->states, [&is](const auto& state) { return is(state.path()); }) ||
-        std::ranges::any_of(plan->folders, is);
-    if (!goes) plan->kept.push_back(path);
-  }
-  if (error) return ErrnoError(error.value(), "listing " + plan->run);
-  std::sort(plan->kept.begin(), plan->kept.end());
-  return {};
+  fs::remove(item.path, error);
+  if (!error || (!item.size && error == std::errc::directory_not_empty)) return {};
+  return ErrnoError(error.value(), "removing " + item.path);
 }
 
 }  // namespace
 
 Result<CleanPlan> PlanClean(const std::string& run) {
-  PENSTOCK_TRY(ReadRunInfo(run).status());  // before anything is said of a lock: is it a run?
+  // Before anything is said of a lock: is it a run?
+  if (!IsEmptyFolder(run)) PENSTOCK_TRY(ReadRunInfo(run).status());
   PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(run));
-  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
   std::error_code error;
   CleanPlan plan{.lock = std::move(lock)};
   plan.run = fs::canonical(run, error).string();
   if (error) return ErrnoError(error.value(), "looking at " + run);
-  PENSTOCK_TRY(FindStates(info.state, &plan));
-  for (const StateFiles& state : info.leftovers) PENSTOCK_TRY(FindStates(state, &plan));
-  PENSTOCK_TRY(FindSnapshots(info, &plan));
-  PENSTOCK_TRY(FindFiles(&plan));
+  if (IsEmptyFolder(plan.run)) {
+    plan.items.push_back({plan.run, std::nullopt});
+  } else {
+    PENSTOCK_TRY(FindAll(&plan));
+  }
   return plan;
 }
 
 Status Clean(const CleanPlan& plan) {
   for (const offload::RemovableState& state : plan.states) PENSTOCK_TRY(state.Remove());
-  std::error_code error;
-  for (const CleanPlan::File& file : plan.files) {
-    fs::remove(file.path, error);
-    if (error) return ErrnoError(error.value(), "removing " + file.path);
-  }
-  // One that holds something else stays, and so does the run's folder around it.
-  for (const std::string& folder : plan.folders) fs::remove(folder, error);
-  if (!fs::is_empty(plan.run, error)) return SyncFolder(plan.run);
-  fs::remove(plan.run, error);
-  if (error) return ErrnoError(error.value(), "removing " + plan.run);
-  return SyncFolder(fs::path(plan.run).parent_path().string());
+  for (const CleanPlan::Item& item : plan.items) PENSTOCK_TRY(Remove(item));
+  std::error_code ignored;
+  const bool stays = fs::exists(plan.run, ignored);
+  return SyncFolder(stays ? plan.run : fs::path(plan.run).parent_path().string());
 }
 
 std::string ToText(const CleanPlan& plan, bool removed) {
@@ -160,13 +160,17 @@ std::string ToText(const CleanPlan& plan, bool removed) {
     total += size;
   };
   for (const offload::RemovableState& state : plan.states) line(state.path(), state.size());
-  for (const CleanPlan::File& file : plan.files) line(file.path, file.size);
+  for (const CleanPlan::Item& item : plan.items) {
+    if (item.size) line(item.path, *item.size);
+  }
   for (const std::string& path : plan.missing_states) {
     text += fmt::format("{:>12}  {}\n", "not there", path);
   }
+  const char* const stays = removed ? "kept" : "stays";
   for (const std::string& path : plan.kept) {
-    text += fmt::format("{:>12}  {}, which is not the run's\n", removed ? "kept" : "stays", path);
+    text += fmt::format("{:>12}  {}, which is not the run's\n", stays, path);
   }
+  if (!plan.kept.empty()) text += fmt::format("{:>12}  {}, which holds that\n", stays, plan.run);
   return text + fmt::format(fmt::runtime(removed ? "removed {}\n"
                                                  : "would remove {}; nothing is removed without "
                                                    "--yes\n"),

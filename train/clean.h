@@ -4,7 +4,7 @@
 // and in the folder only what a run puts there goes. Threads: one.
 #pragma once
 
-#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,24 +15,26 @@
 namespace penstock::train {
 
 struct CleanPlan {
-  struct File {
+  struct Item {
     std::string path;
-    Bytes size;
+    std::optional<Bytes> size;  ///< of a file; none: a folder, behind what lies in it
   };
   RunLock lock;
   std::string run;
   std::vector<offload::RemovableState> states;  ///< locked as long as the plan lives
   std::vector<std::string> missing_states;      ///< that run.json names and that are not there
-  std::vector<File> files;                      ///< all others, in the order of their removal
-  std::vector<std::string> folders;             ///< of snapshots, innermost first
-  std::vector<std::string> kept;                ///< in RUN and not the run's: RUN stays for them
+  /// All others, in the order of their removal: the snapshots', the run's, run.json and RUN.
+  std::vector<Item> items;
+  std::vector<std::string> kept;  ///< not the run's: RUN stays for them
 };
 
-/// Looks, and removes nothing. Errors: those of ReadRunInfo (kNotFound: not a run) and of
-/// RemovableState (in use, not this run's).
+/// Looks, and removes nothing. An empty folder is what a removal leaves that is cut off at its very
+/// end. Errors: those of ReadRunInfo (kNotFound: not a run) and of RemovableState (in use, not this
+/// run's).
 Result<CleanPlan> PlanClean(const std::string& run);
 
-/// Removes the states first and run.json last, so that a removal that was cut off can be repeated.
+/// Removes the states first, and each run.json when all else that it stands for is gone: a removal
+/// that was cut off can be repeated.
 Status Clean(const CleanPlan& plan);
 
 /// What Clean does, or has done where `removed`, a file a line.

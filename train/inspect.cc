@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "train/cli_commands.h"
 #include "train/metrics.h"
 #include "train/run_folder.h"
+#include "train/snapshot.h"
 #include "train/status_line.h"
 #include "zero/engine.h"
 
@@ -42,35 +44,86 @@ std::string SizeOfFile(const std::string& path) {
   return error ? "not there" : ToString(Bytes{size});
 }
 
-/// What lies on the drives, whether or not it can be read; `shares` are empty where it cannot.
-void AddFiles(const RunInfo& info, const std::vector<double>& shares, Lines& lines) {
-  std::set<std::string> folders;
-  for (size_t i = 0; i < info.state.paths.size(); ++i) {
-    const std::string& path = info.state.paths[i];
-    const std::string share =
-        shares.size() < 2 ? "" : fmt::format(", {:.1f} % of the state", 100 * shares[i]);
-    lines.Add("state file", fmt::format("{} ({}{})", path, SizeOfFile(path), share));
-    folders.insert(fs::path(path).parent_path());
+/// A line for each file of a state.
+class FileLines {
+ public:
+  explicit FileLines(Lines& lines) : lines_(lines) {}
+
+  /// `note` stands behind the size.
+  void Add(const char* name, const std::string& path, const std::string& note) {
+    lines_.Add(name, fmt::format("{} ({}{})", path, SizeOfFile(path), note));
+    listed_.insert(Key(path));
+    folders_.insert(fs::path(path).parent_path().string());
   }
-  std::vector<std::string> known = {info.state.uuid};
-  for (const StateFiles& state : info.leftovers) {
-    known.push_back(state.uuid);
-    for (const std::string& path : state.paths) {
-      lines.Add("left over", fmt::format("{} ({}; of a move that was cut off; --resume or clean "
-                                         "removes it)",
-                                         path, SizeOfFile(path)));
+  void Add(const char* name, const StateFiles& state, const std::string& note) {
+    for (const std::string& path : state.paths) Add(name, path, note);
+    uuids_.insert(state.uuid);
+  }
+  /// What lies beside those that were added.
+  void AddOthers() {
+    for (const std::string& folder : std::set(folders_)) {
+      for (const std::string& path : offload::AllStatesIn(folder)) {
+        if (!listed_.contains(Key(path))) Add("beside it", path, IsOurs(path) ? kNoName : kOthers);
+      }
     }
   }
-  const auto is_known = [&](const std::string& path) {
+
+ private:
+  static constexpr const char* kNoName = "; of this run, but neither it nor a snapshot names it";
+  static constexpr const char* kOthers = "; another run's";
+
+  /// The same for all ways to write a path.
+  static std::string Key(const std::string& path) {
+    std::error_code ignored;
+    return fs::weakly_canonical(path, ignored).string();
+  }
+  bool IsOurs(const std::string& path) const {
     return std::ranges::any_of(
-        known, [&](const std::string& uuid) { return path.find(uuid) != std::string::npos; });
-  };
-  for (const std::string& folder : folders) {
-    for (const std::string& path : offload::AllStatesIn(folder)) {
-      if (is_known(path)) continue;
-      lines.Add("beside it", fmt::format("{} ({}; another run's)", path, SizeOfFile(path)));
-    }
+        uuids_, [&](const std::string& uuid) { return path.find(uuid) != std::string::npos; });
   }
+
+  Lines& lines_;
+  std::set<std::string> listed_;
+  std::set<std::string> folders_;
+  std::set<std::string> uuids_;
+};
+
+/// Of `run`, without the one that lies in `inspected`.
+void AddSnapshots(const std::string& run, const std::string& inspected, FileLines& files) {
+  for (const std::string& name : Snapshots(run)) {
+    const std::string folder = SnapshotFolder(run, name);
+    std::error_code ignored;
+    const Result<RunInfo> info = ReadRunInfo(folder);
+    if (!info.ok() || fs::equivalent(folder, inspected, ignored)) continue;
+    files.Add("snapshot", info->state, fmt::format("; kept as {}", name));
+  }
+  for (const std::string& folder : UnfinishedSnapshots(run)) {
+    const Result<StateFiles> state = FilesOfUnfinished(folder);
+    if (!state.ok()) continue;
+    files.Add("left over", *state,
+              "; of a snapshot that is being made or was cut off; --resume or clean removes it");
+  }
+}
+
+/// What lies on the drives, whether or not it can be read; `shares` are empty where it cannot.
+void AddFiles(const std::string& folder, const RunInfo& info, const std::vector<double>& shares,
+              Lines& lines) {
+  FileLines files(lines);
+  for (size_t i = 0; i < info.state.paths.size(); ++i) {
+    files.Add("state file", {.paths = {info.state.paths[i]}, .uuid = info.state.uuid},
+              shares.size() < 2 ? "" : fmt::format(", {:.1f} % of the state", 100 * shares[i]));
+  }
+  for (const StateFiles& state : info.leftovers) {
+    files.Add("left over", state, "; of a move that was cut off; --resume or clean removes it");
+  }
+  const std::optional<std::string> run = RunOfSnapshot(folder);
+  if (run) {
+    const Result<RunInfo> whole = ReadRunInfo(*run);
+    const std::string note = fmt::format("; of {}, whose snapshot this is", *run);
+    if (whole.ok()) files.Add("beside it", whole->state, note);
+  }
+  AddSnapshots(run.value_or(folder), folder, files);
+  files.AddOthers();
 }
 
 void AddState(const zero::CommittedState& state, Lines& lines) {
@@ -112,7 +165,7 @@ Result<InspectOutcome> RunInspect(const InspectCommand& command) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
   const auto opened = zero::CommittedState::Open(info.state.paths);
   Lines lines;
-  AddFiles(info, opened.ok() ? (*opened)->Shares() : std::vector<double>(), lines);
+  AddFiles(command.run, info, opened.ok() ? (*opened)->Shares() : std::vector<double>(), lines);
   lines.Add("uuid", info.state.uuid);
   if (!opened.ok()) return InspectOutcome{.text = lines.Take(), .intact = opened.error()};
   zero::CommittedState& state = **opened;

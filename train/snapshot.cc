@@ -10,12 +10,13 @@
 
 #include "base/folder.h"
 #include "offload/state_copy.h"
-#include "train/files.h"
+#include "offload/state_removal.h"
 #include "train/interrupt.h"
 #include "train/log.h"
 #include "train/metrics.h"
 #include "train/resume.h"
 #include "train/run_lock.h"
+#include "train/snapshot_request.h"
 
 namespace penstock::train {
 namespace {
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 using offload::StateReader;
 
 constexpr auto kAskAgain = std::chrono::milliseconds(50);
-constexpr Bytes kLargestMessage = 64_KiB;
+constexpr std::string_view kUnfinished = ".unfinished";
 
 /// Where the state of a snapshot goes, for each path: `unfinished` is the folder
 /// ".NAME.unfinished".
@@ -46,26 +47,28 @@ std::vector<std::string> TargetPaths(const std::string& run, const StateFiles& s
   return targets;
 }
 
-/// A snapshot's folder and state files, removed again unless they are kept.
-class Unfinished {
- public:
-  Unfinished(fs::path folder, std::vector<std::string> states)
-      : folder_(std::move(folder)), states_(std::move(states)) {}
-  ~Unfinished() {
-    if (kept_) return;
-    std::error_code ignored;
-    for (const std::string& path : states_) fs::remove(path, ignored);
-    fs::remove_all(folder_, ignored);
-  }
-  Unfinished(const Unfinished&) = delete;
-  Unfinished& operator=(const Unfinished&) = delete;
-  void Keep() { kept_ = true; }
+fs::path UnfinishedFolder(const std::string& run, const std::string& name) {
+  return SnapshotFolder(run, fmt::format(".{}{}", name, kUnfinished));
+}
 
- private:
-  fs::path folder_;
-  std::vector<std::string> states_;
-  bool kept_ = false;
-};
+/// The folder last: it says which the files are.
+Status RemoveUnfinished(const fs::path& folder) {
+  PENSTOCK_ASSIGN(const StateFiles files, FilesOfUnfinished(folder.string()));
+  for (const std::string& path : files.paths) {
+    PENSTOCK_ASSIGN(const auto file, offload::RemovableState::Open(path, files.uuid));
+    PENSTOCK_TRY(file.Remove());
+  }
+  std::error_code error;
+  fs::remove_all(folder, error);
+  if (error) return ErrnoError(error.value(), "removing " + folder.string());
+  return {};
+}
+
+void RemoveOrSay(const fs::path& folder) {
+  const Status removed = RemoveUnfinished(folder);
+  if (removed.ok()) return;
+  LogNotice("an unfinished snapshot is left behind: " + removed.error().message);
+}
 
 /// Names in RUN/snapshots for which `name_of` has one.
 std::vector<std::string> NamesIn(
@@ -90,6 +93,21 @@ Status CheckNotTaken(const std::string& run, const std::string& name) {
                    folder, folder);
 }
 
+/// Before they are noted as the snapshot's: a file that is there may be one that was moved away.
+Status CheckFree(const std::vector<std::string>& targets) {
+  for (const std::string& target : targets) {
+    for (const std::string& path : {target, offload::UnfinishedCopy(target)}) {
+      std::error_code ignored;
+      if (!fs::exists(fs::symlink_status(path, ignored))) continue;
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "there is {} already, of a snapshot whose folder is not in RUN any more; "
+                       "take another name, or remove that file if it is of no use",
+                       path);
+    }
+  }
+  return {};
+}
+
 Status CopyMetrics(const std::string& run, const RunInfo& info, const fs::path& folder,
                    const StateReader& state) {
   PENSTOCK_ASSIGN(const CommitTexts texts, ReadCommitTexts(state.commit().json, state.path(0)));
@@ -100,20 +118,37 @@ Status CopyMetrics(const std::string& run, const RunInfo& info, const fs::path& 
       .status();
 }
 
+/// An error leaves the unfinished folder, and what it names.
+Status MakeSnapshot(const std::string& run, const RunInfo& info, const StateReader& state,
+                    const std::string& name, const std::function<bool()>& stop_requested) {
+  const fs::path folder = SnapshotFolder(run, name);
+  const fs::path unfinished = UnfinishedFolder(run, name);
+  std::error_code error;
+  fs::create_directories(unfinished, error);
+  if (error) return ErrnoError(error.value(), "creating " + unfinished.string());
+  RunInfo kept = info;
+  kept.state.paths = TargetPaths(run, info.state, unfinished);
+  PENSTOCK_TRY(CheckFree(kept.state.paths));
+  kept.leftovers.clear();
+  kept.rows_from.reset();
+  PENSTOCK_TRY(WriteRunInfo(unfinished.string(), kept));
+  PENSTOCK_TRY(SyncFolder(SnapshotsFolder(run)));
+  PENSTOCK_TRY(SyncFolder(run));
+  PENSTOCK_TRY(offload::CopyState(state, kept.state.paths, stop_requested));
+  PENSTOCK_TRY(CopyMetrics(run, info, unfinished, state));
+  fs::rename(unfinished, folder, error);
+  if (error) return ErrnoError(error.value(), "naming " + folder.string());
+  return SyncFolder(SnapshotsFolder(run));
+}
+
 /// Asks the process that trains the run, and waits for its answer, or until the run can be had:
 /// then its lock.
 Result<std::optional<RunLock>> AskTrainer(const SnapshotCommand& command) {
-  const std::string request = SnapshotRequest(command.run, command.name);
-  const std::string failure = SnapshotFailure(command.run, command.name);
-  std::error_code error;
-  fs::create_directories(SnapshotsFolder(command.run), error);
-  if (error) return ErrnoError(error.value(), "creating " + SnapshotsFolder(command.run));
-  fs::remove(failure, error);
-  PENSTOCK_TRY(WriteTextFile(request, ""));
+  PENSTOCK_ASSIGN(const SnapshotRequest request, SnapshotRequest::Make(command.run, command.name));
   const Interrupt interrupt("penstock: taking the request back; interrupt again to quit at once");
-  while (fs::exists(request, error)) {
+  while (!request.answered()) {
     Result<RunLock> lock = RunLock::TryTake(command.run);
-    if (lock.ok() || interrupt.requested()) fs::remove(request, error);
+    if (lock.ok() || interrupt.requested()) request.TakeBack();
     // The training ended without having seen the request.
     if (lock.ok()) return std::optional(*std::move(lock));
     if (interrupt.requested()) {
@@ -122,10 +157,8 @@ Result<std::optional<RunLock>> AskTrainer(const SnapshotCommand& command) {
     }
     std::this_thread::sleep_for(kAskAgain);
   }
-  const Result<std::string> why = ReadTextFile(failure, kLargestMessage);
-  if (!why.ok()) return std::optional<RunLock>();
-  fs::remove(failure, error);
-  return MakeError(ErrorCode::kIo, "snapshot {}: {}", command.name, *why);
+  PENSTOCK_TRY(request.Answer());
+  return std::optional<RunLock>();
 }
 
 /// Without a training: the lock is ours.
@@ -146,12 +179,6 @@ std::string SnapshotsFolder(const std::string& run) {
 std::string SnapshotFolder(const std::string& run, const std::string& name) {
   return (fs::path(SnapshotsFolder(run)) / name).string();
 }
-std::string SnapshotRequest(const std::string& run, const std::string& name) {
-  return SnapshotFolder(run, "." + name + ".request");
-}
-std::string SnapshotFailure(const std::string& run, const std::string& name) {
-  return SnapshotFolder(run, "." + name + ".failed");
-}
 
 Status CheckSnapshotName(const std::string& name) {
   const auto fits = [](char c) {
@@ -168,14 +195,6 @@ Status CheckSnapshotName(const std::string& name) {
                    name);
 }
 
-std::vector<std::string> RequestedSnapshots(const std::string& run) {
-  return NamesIn(run, [](const fs::directory_entry& entry) {
-    std::error_code ignored;
-    const bool request = entry.path().extension() == ".request" && entry.is_regular_file(ignored);
-    return request ? entry.path().stem().string().substr(1) : std::string();
-  });
-}
-
 std::vector<std::string> Snapshots(const std::string& run) {
   return NamesIn(run, [](const fs::directory_entry& entry) {
     std::error_code ignored;
@@ -185,35 +204,59 @@ std::vector<std::string> Snapshots(const std::string& run) {
   });
 }
 
+std::optional<std::string> RunOfSnapshot(const std::string& folder) {
+  std::error_code error;
+  const fs::path all = fs::canonical(folder, error).parent_path();
+  const std::string run = all.parent_path().string();
+  if (error || all != SnapshotsFolder(run) || !ReadRunInfo(run).ok()) return {};
+  return run;
+}
+
+std::vector<std::string> UnfinishedSnapshots(const std::string& run) {
+  return NamesIn(run, [](const fs::directory_entry& entry) {
+    return entry.path().extension() == kUnfinished ? entry.path().string() : std::string();
+  });
+}
+
+Result<StateFiles> FilesOfUnfinished(const std::string& folder) {
+  const Result<RunInfo> info = ReadRunInfo(folder);
+  // The copy was not begun.
+  if (!info.ok() && info.error().code == ErrorCode::kNotFound) return StateFiles{};
+  PENSTOCK_TRY(info.status());
+  StateFiles there{.uuid = info->state.uuid};
+  for (const std::string& whole : info->state.paths) {
+    for (const std::string& path : {whole, offload::UnfinishedCopy(whole)}) {
+      std::error_code ignored;
+      const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
+      if (drive_is_there && !fs::exists(fs::symlink_status(path, ignored))) continue;
+      there.paths.push_back(path);
+    }
+  }
+  return there;
+}
+
+void RemoveUnfinishedSnapshots(const std::string& run) {
+  for (const std::string& folder : UnfinishedSnapshots(run)) RemoveOrSay(folder);
+}
+
 Status TakeSnapshot(const std::string& run, const RunInfo& info, const StateReader& state,
                     const std::string& name, const std::function<bool()>& stop_requested) {
   PENSTOCK_TRY(CheckNotTaken(run, name));
-  const fs::path folder = SnapshotFolder(run, name);
-  const fs::path unfinished = SnapshotFolder(run, "." + name + ".unfinished");
-  std::error_code error;
-  RunInfo kept = info;
-  kept.state.paths = TargetPaths(run, info.state, unfinished);
-  kept.leftovers.clear();
-  kept.rows_from.reset();
-  // What a kill left of one that was never finished.
-  fs::remove_all(unfinished, error);
-  for (const std::string& path : kept.state.paths) fs::remove(path, error);
-  fs::create_directories(unfinished, error);
-  if (error) return ErrnoError(error.value(), "creating " + unfinished.string());
-  Unfinished guard(unfinished, kept.state.paths);
-  PENSTOCK_TRY(offload::CopyState(state, kept.state.paths, stop_requested));
-  PENSTOCK_TRY(CopyMetrics(run, info, unfinished, state));
-  PENSTOCK_TRY(WriteRunInfo(unfinished.string(), kept));
-  fs::rename(unfinished, folder, error);
-  if (error) return ErrnoError(error.value(), "naming " + folder.string());
-  guard.Keep();
-  PENSTOCK_TRY(SyncFolder(SnapshotsFolder(run)));
-  return SyncFolder(run);
+  const fs::path unfinished = UnfinishedFolder(run, name);
+  PENSTOCK_TRY(RemoveUnfinished(unfinished));
+  Status made = MakeSnapshot(run, info, state, name, stop_requested);
+  if (!made.ok()) RemoveOrSay(unfinished);
+  return made;
 }
 
 Result<std::string> RunSnapshot(const SnapshotCommand& command) {
   PENSTOCK_TRY(CheckSnapshotName(command.name));
   PENSTOCK_TRY(ReadRunInfo(command.run).status());
+  if (const std::optional<std::string> run = RunOfSnapshot(command.run)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} is a snapshot already; take one of {}, or copy it with penstock export",
+                     command.run, *run);
+  }
   PENSTOCK_TRY(CheckNotTaken(command.run, command.name));
   std::optional<RunLock> lock;
   Result<RunLock> free = RunLock::TryTake(command.run);

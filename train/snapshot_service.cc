@@ -2,16 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "offload/state_reader.h"
-#include "train/files.h"
 #include "train/log.h"
 #include "train/snapshot.h"
+#include "train/snapshot_request.h"
 
 namespace penstock::train {
 
@@ -32,26 +31,29 @@ Status SnapshotService::Take(const std::string& name) const {
   return TakeSnapshot(run_, info_, *state, name, stop_requested_);
 }
 
+void SnapshotService::Answer(const std::string& name, const Status& taken) {
+  if (!taken.ok()) LogNotice(fmt::format("snapshot {} failed: {}", name, taken.error().message));
+  if (!AnswerRequest(run_, name, taken)) stuck_.insert(name);
+}
+
 void SnapshotService::CommitMade() {
   Wait();
-  std::vector<std::string> names = Open();
+  const std::vector<std::string> names = Open();
   if (names.empty()) return;
   copying_ = true;
-  copier_ = std::thread([this, names = std::move(names)] {
-    for (const std::string& name : names) {
-      const Status taken = Take(name);
-      if (!taken.ok()) {
-        LogNotice(fmt::format("snapshot {} failed: {}", name, taken.error().message));
-        // Who asked finds the reason here; where it cannot be written, the snapshot is just
-        // missing.
-        (void)WriteTextFile(SnapshotFailure(run_, name), taken.error().message);
-      }
-      std::error_code error;
-      std::filesystem::remove(SnapshotRequest(run_, name), error);
-      if (error) stuck_.insert(name);
-    }
+  try {
+    copier_ = std::thread([this, names] {
+      for (const std::string& name : names) Answer(name, Take(name));
+      copying_ = false;
+    });
+  } catch (const std::system_error& error) {
+    const Error failure = MakeError(ErrorCode::kUnavailable,
+                                    "the training cannot start a thread for the copy: {}; raise "
+                                    "the limit of processes, or ask again later",
+                                    error.what());
+    for (const std::string& name : names) Answer(name, failure);
     copying_ = false;
-  });
+  }
   if (!durable_) Wait();
 }
 

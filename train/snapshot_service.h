@@ -44,6 +44,7 @@ class SnapshotService {
  private:
   std::vector<std::string> Open() const;
   Status Take(const std::string& name) const;
+  void Answer(const std::string& name, const Status& taken);
 
   const std::string run_;
   const RunInfo info_;

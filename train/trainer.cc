@@ -292,6 +292,7 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
     PENSTOCK_TRY(created.status());
     folder.emplace(*std::move(created));
   } else {
+    RemoveUnfinishedSnapshots(folder->path());
     PENSTOCK_TRY(CompleteMove(*from, *folder));
     if (!from->replaced && from->train.step >= job.last_step) {
       PENSTOCK_TRY(FinishRun(*from, *folder));

@@ -71,6 +71,19 @@ class CleanTest(harness.PenstockTest):
         self.assertEqual(os.listdir(self.run_folder), ["notes.txt"])
         self.assertEqual(os.listdir(self.nvme), [])
 
+    def test_what_others_put_below_the_snapshots_stays_and_is_named(self):
+        self.assertEqual(harness.penstock("snapshot", self.run_folder, "kept").code, 0)
+        run = os.path.basename(self.run_folder)
+        foreign = [self.write(f"{run}/snapshots/{name}", "mine")
+                   for name in ("kept/hf/config.json", "notes.txt", "mine/metrics.jsonl")]
+        for text in (self.clean(), self.clean("--yes")):
+            for name in ("kept/hf", "notes.txt", "mine"):
+                self.assertRegex(text, rf"(stays|kept)  {self.run_folder}/snapshots/{name},")
+            self.assertRegex(text, rf"(stays|kept)  {self.run_folder}, ")
+        left = [path for path in self.everything() if path.startswith(self.run_folder + "/")]
+        self.assertEqual(left, sorted(foreign))
+        self.assertEqual(os.listdir(self.nvme), [])
+
     def test_a_state_in_use_is_refused(self):
         for lock in (fcntl.LOCK_EX, fcntl.LOCK_SH):
             with open(self.state, "rb") as file:
@@ -91,6 +104,13 @@ class CleanTest(harness.PenstockTest):
     def test_a_state_that_is_gone_is_named_and_the_rest_is_removed(self):
         os.unlink(self.state)
         self.assertRegex(self.clean(), rf"not there +{self.state}\n")
+        self.clean("--yes")
+        self.assertFalse(os.path.exists(self.run_folder))
+
+    def test_an_empty_folder_is_what_a_removal_cut_off_at_its_end_leaves_and_goes(self):
+        self.run_folder = self.make_folder("empty")
+        self.clean()
+        self.assertTrue(os.path.exists(self.run_folder))
         self.clean("--yes")
         self.assertFalse(os.path.exists(self.run_folder))
 

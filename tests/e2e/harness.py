@@ -241,6 +241,16 @@ def state_path(run):
     return path
 
 
+def strace_works():
+    return shutil.which("strace") is not None and subprocess.run(
+        ["strace", "-f", "true"],
+        capture_output=True, check=False).returncode == 0
+
+
+needs_strace = unittest.skipUnless(
+    strace_works(), "no strace (scripts/setup --tests installs it), or no ptrace")
+
+
 @contextlib.contextmanager
 def mounted(folder, *mounts):
     """What these calls of mount make of a folder, while a test runs; SkipTest where they fail."""

@@ -4,6 +4,7 @@ commit looks; and of a write that is torn at any sector, the commit before it is
 import os
 import random
 import re
+import shutil
 import struct
 
 import harness
@@ -124,6 +125,44 @@ class ListedFilesTest(StateTest):
         outcome = harness.penstock("inspect", self.run_folder)
         self.assertEqual(outcome.code, 0, str(outcome))
         self.assertRegex(outcome.stdout, rf"beside it +{re.escape(other)} \([^)]+; another run's\)\n")
+
+
+    def listed(self, folder):
+        """{path: (name of the line, what it says behind the size)}"""
+        outcome = harness.penstock("inspect", folder)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        lines = re.findall(r"^(\S+ \S+|\S+) +(/\S+\.state(?:\.tmp)?) \(([^)]+)\)$", outcome.stdout,
+                           re.MULTILINE)
+        self.assertEqual(len({path for _, path, _ in lines}), len(lines), "each once")
+        return {path: (name, note) for name, path, note in lines}
+
+    def test_after_a_move_snapshots_are_listed_as_the_runs(self):
+        self.assertEqual(harness.penstock("snapshot", self.run_folder, "kept").code, 0)
+        snapshot = os.path.join(self.run_folder, "snapshots", "kept")
+        copy, = harness.state_paths(snapshot)
+        moved = harness.merge(self.conf, {"penstock": {"tile_elements": 4096}})
+        outcome, _ = self.train(moved, "--resume", steps=5, out=self.run_folder)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        own, = harness.state_paths(self.run_folder)
+        listed = self.listed(self.run_folder)
+        self.assertEqual(set(listed), {own, copy})
+        self.assertEqual(listed[copy][0], "snapshot")
+        self.assertIn("kept as kept", listed[copy][1])
+        listed = self.listed(snapshot)
+        self.assertEqual(listed[copy][0], "state file")
+        self.assertIn("whose snapshot this is", listed[own][1])
+
+    def test_an_unfinished_copy_is_listed_and_one_that_nobody_names_is_told_apart(self):
+        self.assertEqual(harness.penstock("snapshot", self.run_folder, "kept").code, 0)
+        snapshot = os.path.join(self.run_folder, "snapshots", "kept")
+        copy, = harness.state_paths(snapshot)
+        os.rename(copy, copy + ".tmp")
+        os.rename(snapshot, os.path.join(self.run_folder, "snapshots", ".kept.unfinished"))
+        self.assertEqual(self.listed(self.run_folder)[copy + ".tmp"][0], "left over")
+        shutil.rmtree(os.path.join(self.run_folder, "snapshots"))
+        name, note = self.listed(self.run_folder)[copy + ".tmp"]
+        self.assertEqual(name, "beside it")
+        self.assertIn("of this run, but", note)
 
 
 class TornWriteTest(StateTest):

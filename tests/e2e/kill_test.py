@@ -5,22 +5,15 @@ strace kills the program as it enters its n-th rename, unlink, mkdir or sync of 
 import os
 import shutil
 import subprocess
-import unittest
 
 import harness
 from harness import make_config, merge, read_rows
 
 STEPS = 8
-CALLS = ("rename", "unlink", "unlinkat", "rmdir", "mkdir", "ftruncate", "fdatasync", "fsync")
+CALLS = ("rename", "renameat2", "unlink", "unlinkat", "rmdir", "mkdir", "ftruncate", "fdatasync", "fsync")
 
 
-def strace_works():
-    return shutil.which("strace") is not None and subprocess.run(
-        ["strace", "-f", "true"],
-        capture_output=True, check=False).returncode == 0
-
-
-@unittest.skipUnless(strace_works(), "no strace (scripts/setup --tests installs it), or no ptrace")
+@harness.needs_strace
 class KillTest(harness.PenstockTest):
     def setUp(self):
         super().setUp()
@@ -145,6 +138,32 @@ class KillTest(harness.PenstockTest):
         self.at_every_call(4, lambda: self.run_to(3, out=run), lambda: ["snapshot", run, "kept"],
                            check)
 
+    def test_of_a_snapshot_of_a_run_that_then_goes_on_elsewhere(self):
+        run = self.path("killed")
+        moved = self.config(tile_elements=8192)
+
+        def check():
+            outcome, _ = self.train(moved, "--resume", steps=5, out=run)
+            self.assertEqual(outcome.code, 0, str(outcome))
+            copies = [name for name in os.listdir(self.nvme) if ".snapshot-kept." in name]
+            kept = "kept" in harness.penstock("snapshots", run).stdout
+            self.assertEqual(len(copies), 1 if kept else 0, copies)
+            self.assert_cleaned(run)
+
+        self.at_every_call(8, lambda: self.run_to(3, out=run), lambda: ["snapshot", run, "kept"],
+                           check)
+
+    def test_of_a_snapshot_then_clean(self):
+        for config in (self.conf, make_config(dtype="bf16", param="cpu", optimizer="cpu")):
+            run = self.path("killed")
+
+            def prepare():
+                outcome, _ = self.train(config, steps=3, out=run)
+                self.assertEqual(outcome.code, 0, str(outcome))
+
+            self.at_every_call(8, prepare, lambda: ["snapshot", run, "kept"],
+                               lambda: self.assert_cleaned(run))
+
     def test_of_clean(self):
         run = self.path("killed")
 
@@ -157,7 +176,7 @@ class KillTest(harness.PenstockTest):
                 self.assert_cleaned(run)
             self.assertEqual(len(os.listdir(self.nvme)), 1)
 
-        self.at_every_call(5, prepare, lambda: ["clean", run, "--yes"], check)
+        self.at_every_call(12, prepare, lambda: ["clean", run, "--yes"], check)
 
 
 if __name__ == "__main__":

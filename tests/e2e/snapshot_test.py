@@ -1,4 +1,5 @@
 """A snapshot keeps a commit, whatever becomes of the run, also while it is training."""
+import fcntl
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ import harness
 from harness import make_config, merge, read_rows
 
 STEPS = 12
+LEFT_FREE = 64 << 20
 
 
 class SnapshotTest(harness.PenstockTest):
@@ -102,6 +104,41 @@ class FinishedRunTest(SnapshotTest):
         self.assertEqual(os.listdir(self.nvme), [])
         self.assertFalse(os.path.exists(run))
 
+    def test_of_an_unfinished_one_only_its_own_files_that_nobody_uses_are_removed(self):
+        run = self.trained(self.conf, steps=2)
+        snapshot = self.snapshot(run)
+        copy, = harness.state_paths(snapshot)
+        os.rename(snapshot, os.path.join(run, "snapshots", ".kept.unfinished"))
+        with open(copy, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            self.assert_fails(harness.penstock("snapshot", run, "kept"), 3, "in use", copy)
+        shutil.move(copy, copy + ".aside")
+        shutil.copy(harness.state_path(self.trained(self.conf, steps=2)), copy)
+        for command in (["snapshot", run, "kept"], ["clean", run, "--yes"]):
+            self.assert_fails(harness.penstock(*command), 3, "belongs to the state", copy)
+        outcome, _ = self.train(self.conf, "--resume", steps=3, out=run)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertRegex(outcome.stderr, f"penstock: .*left behind: {copy} .*belongs to the state")
+        shutil.move(copy + ".aside", copy)
+        self.resumed(run, "--resume", steps=4)
+        self.assertFalse(os.path.exists(copy))
+
+    def test_a_file_in_the_place_of_its_state_is_not_replaced(self):
+        run = self.trained(self.conf, steps=2)
+        snapshot = self.snapshot(run)
+        copy, = harness.state_paths(snapshot)
+        shutil.rmtree(snapshot)
+        self.assert_fails(harness.penstock("snapshot", run, "kept"), 2, copy, "already")
+        self.assertTrue(os.path.exists(copy))
+        self.snapshot(run, "other")
+
+    def test_none_is_taken_of_a_snapshot(self):
+        run = self.trained(self.conf, steps=2)
+        snapshot = self.snapshot(run)
+        for path in (snapshot, snapshot + "/", os.path.join(run, "snapshots", "..", "snapshots", "kept")):
+            self.assert_fails(harness.penstock("snapshot", path, "more"), 2, "is a snapshot", run)
+        self.assertEqual(os.listdir(os.path.join(run, "snapshots")), ["kept"])
+
     def test_bad_names_and_snapshots_that_are_not_there_are_refused(self):
         run = self.trained(self.conf, steps=2)
         self.snapshot(run)
@@ -122,9 +159,52 @@ class FinishedRunTest(SnapshotTest):
             self.assert_fails(harness.penstock("snapshot", run, "kept"), 3, "no space", "are free")
             self.assertEqual(harness.penstock("snapshots", run).stdout, "no snapshots\n")
             self.assertEqual(harness.penstock("inspect", run).code, 0)
-            subprocess.run(["mount", "-o", "remount,size=40M", drive], check=True)
+            subprocess.run(["mount", "-o", "remount,size=140M", drive], check=True)
             self.snapshot(run)
             self.resumed(run, "--resume-from", "kept", steps=5, config=config)
+
+    def test_paths_on_one_drive_share_its_space(self):
+        image = self.write("image", b"")
+        os.truncate(image, 400 << 20)
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+        drive = self.make_folder("drive")
+        with harness.mounted(drive, ["-o", "loop", image]):
+            def free():
+                return os.statvfs(drive).f_bavail * os.statvfs(drive).f_frsize
+
+            paths = [self.make_folder("drive/0"), self.make_folder("drive/1")]
+            run = self.trained(make_config(dtype="bf16", param="nvme", optimizer="nvme",
+                                           nvme_path=paths), steps=2)
+            before = free()
+            self.snapshot(run)
+            size = before - free()
+            self.assertEqual(
+                harness.penstock("clean", os.path.join(run, "snapshots", "kept"), "--yes").code, 0)
+            room = LEFT_FREE + size * 3 // 4
+            with open(os.path.join(drive, "ballast"), "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, free() - room)
+            self.assert_fails(harness.penstock("snapshot", run, "kept"), 3, "no space")
+            os.truncate(os.path.join(drive, "ballast"), 0)
+            self.snapshot(run)
+
+    @harness.needs_strace
+    def test_space_is_reserved_before_anything_is_copied(self):
+        run = self.trained(self.conf, steps=2)
+
+        def snapshot(error):
+            # The first is for the note of what is begun.
+            return subprocess.run(
+                ["strace", "-f", "-qqq", "-o", "/dev/null", "-e", "trace=fallocate", "-e",
+                 f"inject=fallocate:error={error}:when=2+", harness.PROGRAM, "snapshot", run, "kept"],
+                capture_output=True, text=True, timeout=harness.TIMEOUT_S, check=False)
+
+        done = snapshot("ENOSPC")
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("reserving", done.stderr)
+        self.assertEqual(os.listdir(self.nvme), [os.path.basename(harness.state_path(run))])
+        self.assertEqual(os.listdir(os.path.join(run, "snapshots")), [])
+        done = snapshot("EOPNOTSUPP")
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_where_the_file_system_can_it_takes_no_space(self):
         image = self.write("image", b"")
