@@ -180,7 +180,8 @@ class Exporter {
 Status Exporter::Write(const Shard& shard, const std::string& path) {
   std::vector<SafetensorsWriter::Tensor> tensors;
   for (const ExportTensor& tensor : shard.tensors) tensors.push_back({tensor.name, tensor.shape});
-  PENSTOCK_ASSIGN(SafetensorsWriter writer, SafetensorsWriter::Create(path, dtype_, tensors));
+  PENSTOCK_ASSIGN(SafetensorsWriter writer,
+                  SafetensorsWriter::Create(path, dtype_, tensors, IfExists::kFail));
   for (const ExportTensor& tensor : shard.tensors) PENSTOCK_TRY(WriteTensor(tensor, writer));
   return writer.Finish();
 }

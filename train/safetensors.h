@@ -64,7 +64,8 @@ class SafetensorsWriter {
   /// All tensors of the file are declared up front, with the one dtype they are stored in. Reserves
   /// the file's space. Errors: kNotFound, kPermission, kOutOfSpace.
   static Result<SafetensorsWriter> Create(const std::string& path, kernels::DType dtype,
-                                          const std::vector<Tensor>& tensors);
+                                          const std::vector<Tensor>& tensors,
+                                          IfExists if_exists = IfExists::kReplace);
   /// The next elements, tensor after tensor in declared order; rounds to nearest even.
   /// Precondition: no more than were declared.
   Status Append(std::span<const float> values);

@@ -19,7 +19,8 @@ uint16_t RoundToBits(float value) { return kernels::RoundToBFloat16(value).bits;
 }  // namespace
 
 Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, DType dtype,
-                                                    const std::vector<Tensor>& tensors) {
+                                                    const std::vector<Tensor>& tensors,
+                                                    IfExists if_exists) {
   const std::string header = MakeSafetensorsHeader(dtype, tensors);
   Bytes size{header.size()};
   for (const Tensor& tensor : tensors) {
@@ -27,8 +28,7 @@ Result<SafetensorsWriter> SafetensorsWriter::Create(const std::string& path, DTy
     PENSTOCK_CHECK(CountElements(tensor.shape, &elements));
     size += SizeOf(dtype) * elements;
   }
-  PENSTOCK_ASSIGN(std::unique_ptr<OutputFile> file,
-                  OutputFile::Create(path, size, IfExists::kFail));
+  PENSTOCK_ASSIGN(std::unique_ptr<OutputFile> file, OutputFile::Create(path, size, if_exists));
   PENSTOCK_TRY(file->Append(std::as_bytes(std::span(header))));
   return SafetensorsWriter(std::move(file), dtype);
 }
