@@ -145,6 +145,11 @@ Status FinishRun(const ResumePoint& from, const RunFolder& folder) {
   PENSTOCK_TRY(MetricsWriter::Resume(folder.MetricsPath(), from.train.step, from.row).status());
   LogNotice(fmt::format("step {} of {} is committed already: nothing is left to do",
                         from.train.step, folder.path()));
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder.SummaryPath(), ignored)) {
+    LogNotice(fmt::format("{} is not there: the program that trained last was cut off before it",
+                          folder.SummaryPath()));
+  }
   return {};
 }
 
@@ -241,6 +246,11 @@ Result<zero::TrainState> StartFrom(ResumePoint& from, const RunInfo& info, const
 
 void LogResume(const ResumePoint& from, const Machine& machine) {
   LogNotice(fmt::format("going on after step {}", from.train.step));
+  if (from.info.version != PENSTOCK_VERSION) {
+    LogNotice(fmt::format("the run was begun by penstock {}, and this is {}: the last bits may "
+                          "differ from here on",
+                          from.info.version, PENSTOCK_VERSION));
+  }
   const std::string before = ArithmeticOf(from.identity);
   const std::string now = machine.operators->arithmetic();
   if (before == now) return;

@@ -2,6 +2,7 @@
 
 PENSTOCK_KILLS: how many processes are killed (30). PENSTOCK_KILL_SEED: of the moments and placements.
 """
+import json
 import os
 import random
 import shutil
@@ -176,6 +177,13 @@ class WhatResumeLooksAtTest(ResumeTest):
         cases = [
             ("learning rate", {"config": merge(self.conf, {"optimizer": {"params": {"lr": 2e-3}}})},
              "optimizer"),
+            ("betas", {"config": merge(self.conf, {"optimizer": {"params": {"betas": [0.8, 0.99]}}})},
+             "betas"),
+            ("clipping", {"config": merge(self.conf, {"gradient_clipping": 0.5})}, "clipping"),
+            ("scheduler", {"config": merge(self.conf, {"scheduler": {
+                "type": "WarmupLR", "params": {"warmup_num_steps": 100}}})}, "scheduler"),
+            ("threads", {"config": merge(self.conf, {"penstock": {"compute_threads": 2}})},
+             "compute_threads"),
             ("batch", {"config": merge(self.conf, {"train_micro_batch_size_per_gpu": 1})}, "batch"),
             ("dtype", {"config": merge(self.conf, {"bf16": {"enabled": True}})}, "bf16"),
             ("data", {"data": self.write("other.txt", harness.text_bytes(40000, seed=2))}, "data"),
@@ -197,6 +205,22 @@ class WhatResumeLooksAtTest(ResumeTest):
         outcome = self.resumed(self.run_folder, self.conf, steps=6)
         self.assertEqual(outcome.errors, [])
         self.assert_untouched()
+
+    def test_a_missing_summary_is_said_to_be_missing(self):
+        os.unlink(os.path.join(self.run_folder, "summary.json"))
+        outcome = self.resumed(self.run_folder, self.conf, steps=6)
+        self.assertIn("summary.json is not there", outcome.stderr)
+        self.assert_untouched()
+
+    def test_another_version_of_the_program_is_named(self):
+        path = os.path.join(self.run_folder, "run.json")
+        with open(path, encoding="utf-8") as file:
+            info = json.load(file)
+        self.write(path, {**info, "program": "0.0.9"})
+        self.assertIn("begun by penstock 0.0.9",
+                      self.resumed(self.run_folder, self.conf, steps=8).stderr)
+        self.assertNotIn("begun by",
+                         self.resumed(self.trained(self.conf, steps=2), self.conf, steps=4).stderr)
 
     def test_rows_after_the_commit_and_a_torn_one_are_cut(self):
         metrics = os.path.join(self.run_folder, "metrics.jsonl")
