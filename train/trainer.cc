@@ -8,8 +8,6 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/operators.h"
-#include "offload/state_file.h"
 #include "train/interrupt.h"
 #include "train/log.h"
 #include "train/progress.h"
@@ -20,80 +18,12 @@
 #include "train/snapshot_service.h"
 #include "train/trainer_job.h"
 #include "train/trainer_loop.h"
+#include "train/trainer_machine.h"
 
 namespace penstock::train {
 namespace {
 
 constexpr uint64_t kDefaultStepsPerPrint = 10;
-
-/// What a step runs on. Members are destroyed last to first: the engine finishes its work while
-/// what it works on still exists.
-struct Machine {
-  std::unique_ptr<Trace> trace;  ///< or none
-  std::unique_ptr<ActivityMeter> meter;
-  std::unique_ptr<device::Device> device;
-  std::unique_ptr<kernels::Operators> operators;
-  std::unique_ptr<Gpt2> model;
-  std::unique_ptr<zero::Engine> engine;
-};
-
-Result<std::unique_ptr<device::Device>> CreateDevice(const TrainJob& job, ActivityMeter* meter) {
-  const device::DeviceOptions options = {.memory = job.budget.device, .meter = meter};
-  return job.device == device::Kind::kCuda ? device::CreateCudaDevice(options)
-                                           : device::CreateCpuDevice(options);
-}
-
-std::vector<std::string> StateFolders(const zero::Config& config, const RunFolder& folder) {
-  if (config.nvme_paths.empty()) return {folder.path()};
-  std::vector<std::string> folders;
-  for (const std::string& path : config.nvme_paths) {
-    folders.push_back(std::filesystem::absolute(path).string());
-  }
-  return folders;
-}
-
-/// Where the state of a training is.
-struct StatePlan {
-  std::vector<std::string> folders;
-  offload::Uuid uuid{};
-  StateFiles files;
-  bool adopt = false;  ///< the files are there, and training goes on in them
-};
-
-Result<StatePlan> PlanNewState(const TrainJob& job, const RunFolder& folder) {
-  StatePlan plan{.folders = StateFolders(job.config, folder)};
-  PENSTOCK_ASSIGN(plan.uuid, offload::RandomUuid());
-  plan.files = {.paths = offload::StatePathsIn(plan.folders, plan.uuid),
-                .uuid = offload::ToString(plan.uuid)};
-  return plan;
-}
-
-Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
-                              const StatePlan& state) {
-  Machine machine;
-  if (given.trace) {
-    PENSTOCK_ASSIGN(machine.trace, Trace::Create(*given.trace));
-  }
-  machine.meter = std::make_unique<ActivityMeter>(machine.trace.get());
-  PENSTOCK_ASSIGN(machine.device, CreateDevice(job, machine.meter.get()));
-  PENSTOCK_ASSIGN(machine.operators,
-                  kernels::CreateOperators(*machine.device,
-                                           OperatorsFor(job.model.config, job.shape, job.config)));
-  PENSTOCK_ASSIGN(machine.model, Gpt2::Create(job.model.config, job.shape, job.config.dtype,
-                                              *machine.device, *machine.operators));
-  zero::EngineOptions options{.model = job.spec,
-                              .config = job.config,
-                              .state_folders = state.folders,
-                              .adopt = state.adopt ? state.files.paths : std::vector<std::string>(),
-                              .state_uuid = state.uuid,
-                              .host_memory = job.budget.host,
-                              .device_reserved = job.needs.device_reserved,
-                              .meter = machine.meter.get()};
-  PENSTOCK_ASSIGN(machine.engine,
-                  zero::Engine::Create(std::move(options), *machine.device, *machine.operators));
-  LogNotices(machine.engine->notices());
-  return machine;
-}
 
 RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const StateFiles& state) {
   return {.version = PENSTOCK_VERSION,
@@ -247,9 +177,10 @@ Result<zero::TrainState> StartFrom(ResumePoint& from, const RunInfo& info, const
 void LogResume(const ResumePoint& from, const Machine& machine) {
   LogNotice(fmt::format("going on after step {}", from.train.step));
   if (from.info.version != PENSTOCK_VERSION) {
-    LogNotice(fmt::format("the run was begun by penstock {}, and this is {}: the last bits may "
-                          "differ from here on",
-                          from.info.version, PENSTOCK_VERSION));
+    LogNotice(
+        fmt::format("the run was begun by penstock {}, and this is {}: the last bits may "
+                    "differ from here on",
+                    from.info.version, PENSTOCK_VERSION));
   }
   const std::string before = ArithmeticOf(from.identity);
   const std::string now = machine.operators->arithmetic();
@@ -258,17 +189,6 @@ void LogResume(const ResumePoint& from, const Machine& machine) {
       fmt::format("the run computed with {}, and here it computes with {}: the last bits may "
                   "differ from here on",
                   before, now));
-}
-
-/// In the files of the commit where they fit; else new ones.
-Result<StatePlan> PlanState(const TrainJob& job, const RunFolder& folder,
-                            std::optional<ResumePoint>& from) {
-  const std::vector<std::string> folders = StateFolders(job.config, folder);
-  if (!from || !FitsInPlace(*from, job.layout(), job.config.durable, folders)) {
-    return PlanNewState(job, folder);
-  }
-  from->state.reset();  // the engine takes the files over
-  return StatePlan{.folders = folders, .files = from->info.state, .adopt = true};
 }
 
 Result<RunFolder> OpenRunToResume(const std::string& run) {

@@ -1,0 +1,73 @@
+#include "train/trainer_machine.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "train/log.h"
+
+namespace penstock::train {
+namespace {
+
+Result<std::unique_ptr<device::Device>> CreateDevice(const TrainJob& job, ActivityMeter* meter) {
+  const device::DeviceOptions options = {.memory = job.budget.device, .meter = meter};
+  return job.device == device::Kind::kCuda ? device::CreateCudaDevice(options)
+                                           : device::CreateCpuDevice(options);
+}
+
+std::vector<std::string> StateFolders(const zero::Config& config, const RunFolder& folder) {
+  if (config.nvme_paths.empty()) return {folder.path()};
+  std::vector<std::string> folders;
+  for (const std::string& path : config.nvme_paths) {
+    folders.push_back(std::filesystem::absolute(path).string());
+  }
+  return folders;
+}
+
+Result<StatePlan> PlanNewState(const TrainJob& job, const RunFolder& folder) {
+  StatePlan plan{.folders = StateFolders(job.config, folder)};
+  PENSTOCK_ASSIGN(plan.uuid, offload::RandomUuid());
+  plan.files = {.paths = offload::StatePathsIn(plan.folders, plan.uuid),
+                .uuid = offload::ToString(plan.uuid)};
+  return plan;
+}
+
+}  // namespace
+
+Result<StatePlan> PlanState(const TrainJob& job, const RunFolder& folder,
+                            std::optional<ResumePoint>& from) {
+  const std::vector<std::string> folders = StateFolders(job.config, folder);
+  if (!from || !FitsInPlace(*from, job.layout(), job.config.durable, folders)) {
+    return PlanNewState(job, folder);
+  }
+  from->state.reset();  // the engine takes the files over
+  return StatePlan{.folders = folders, .files = from->info.state, .adopt = true};
+}
+
+Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
+                              const StatePlan& state) {
+  Machine machine;
+  if (given.trace) {
+    PENSTOCK_ASSIGN(machine.trace, Trace::Create(*given.trace));
+  }
+  machine.meter = std::make_unique<ActivityMeter>(machine.trace.get());
+  PENSTOCK_ASSIGN(machine.device, CreateDevice(job, machine.meter.get()));
+  PENSTOCK_ASSIGN(machine.operators,
+                  kernels::CreateOperators(*machine.device,
+                                           OperatorsFor(job.model.config, job.shape, job.config)));
+  PENSTOCK_ASSIGN(machine.model, Gpt2::Create(job.model.config, job.shape, job.config.dtype,
+                                              *machine.device, *machine.operators));
+  zero::EngineOptions options{.model = job.spec,
+                              .config = job.config,
+                              .state_folders = state.folders,
+                              .adopt = state.adopt ? state.files.paths : std::vector<std::string>(),
+                              .state_uuid = state.uuid,
+                              .host_memory = job.budget.host,
+                              .device_reserved = job.needs.device_reserved,
+                              .meter = machine.meter.get()};
+  PENSTOCK_ASSIGN(machine.engine,
+                  zero::Engine::Create(std::move(options), *machine.device, *machine.operators));
+  LogNotices(machine.engine->notices());
+  return machine;
+}
+
+}  // namespace penstock::train
