@@ -114,9 +114,6 @@ class StateFile {
   const Uuid uuid_;
   const Layout layout_;
   StateShape shape_;
-  std::vector<std::unique_ptr<StatePath>> paths_;
-  std::vector<double> speeds_;
-  std::vector<TilePlace> tiles_;
   /// Rows of a path's reads and writes.
   struct PathRows {
     PathRows(Trace& trace, const std::string& folder)
@@ -125,7 +122,10 @@ class StateFile {
     TraceRows reads;
     TraceRows writes;
   };
-  std::deque<PathRows> rows_;  ///< empty without a trace
+  std::deque<PathRows> rows_;  ///< empty without a trace; outlive the requests of the paths
+  std::vector<std::unique_ptr<StatePath>> paths_;
+  std::vector<double> speeds_;
+  std::vector<TilePlace> tiles_;
   Status failure_;
   uint64_t sequence_ = 0;  ///< of the newest commit; 0: none
   bool commit_stands_ = false;

@@ -70,6 +70,12 @@ Status FindUnfinished(const std::string& folder, CleanPlan* plan) {
 }
 
 /// Snapshots, and, with names that begin with '.', requests, answers and unfinished snapshots.
+/// A request for a snapshot or its answer, and what a killed process left of one.
+bool IsRequestFile(const std::string& name) {
+  const std::string whole = name.substr(0, name.find(".tmp-"));
+  return whole.ends_with(".request") || whole.ends_with(".failed");
+}
+
 Status FindSnapshots(CleanPlan* plan) {
   const std::string all = SnapshotsFolder(plan->run);
   std::error_code error;
@@ -77,11 +83,14 @@ Status FindSnapshots(CleanPlan* plan) {
   fs::directory_iterator it(all, error);
   for (; !error && it != fs::directory_iterator(); it.increment(error)) {
     const std::string path = it->path().string();
-    const bool hidden = it->path().filename().string().starts_with('.');
+    const std::string name = it->path().filename().string();
+    const bool hidden = name.starts_with('.');
     std::error_code ignored;
+    if (it->is_symlink(ignored)) continue;
     if (it->is_directory(ignored)) {
-      PENSTOCK_TRY(hidden ? FindUnfinished(path, plan) : FindSnapshot(path, plan));
-    } else if (hidden) {
+      if (!hidden) PENSTOCK_TRY(FindSnapshot(path, plan));
+      if (hidden && name.ends_with(".unfinished")) PENSTOCK_TRY(FindUnfinished(path, plan));
+    } else if (hidden && IsRequestFile(name)) {
       PENSTOCK_TRY(AddFile(path, plan));
     }
   }

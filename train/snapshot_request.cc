@@ -38,15 +38,24 @@ Result<SnapshotRequest> SnapshotRequest::Make(const std::string& run, const std:
   std::error_code error;
   fs::create_directories(SnapshotsFolder(run), error);
   if (error) return ErrnoError(error.value(), "creating " + SnapshotsFolder(run));
-  fs::remove(FailurePath(run, name), error);
   const std::string path = RequestPath(run, name);
+  if (IsHeld(path)) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "another process is asking for the snapshot {} of {}; wait for it, or take "
+                     "another name",
+                     name, run);
+  }
+  fs::remove(FailurePath(run, name), error);
   // It is locked before it has its name: the training never sees one that looks abandoned.
   const std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
   UniqueFd fd(::open(temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (!fd.valid()) return ErrnoError(errno, "creating " + temporary);
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return ErrnoError(errno, "locking " + temporary);
   fs::rename(temporary, path, error);
-  if (error) return ErrnoError(error.value(), "naming " + path);
+  if (error) {
+    ::unlink(temporary.c_str());
+    return ErrnoError(error.value(), "naming " + path);
+  }
   return SnapshotRequest(run, name, std::move(fd));
 }
 

@@ -136,6 +136,7 @@ RunSummary Summarise(const TrainOptions& options, const TrainJob& job, const Mac
 }
 
 Status FinishTrace(Trace& trace, const LoopSummary& loop) {
+  trace.Keep();
   const Status finished = trace.Finish();
   if (finished.ok()) return {};
   return MakeError(finished.error().code,

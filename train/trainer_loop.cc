@@ -17,6 +17,10 @@ TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
   targets_.resize(inputs_.size());
 }
 
+TrainLoop::~TrainLoop() {
+  if (committing_step_.has_value()) static_cast<void>(parts_.engine.FinishCommit());
+}
+
 Result<LoopSummary> TrainLoop::Run() {
   const Status status = RunSteps();
   if (status.ok()) return summary_;

@@ -55,6 +55,10 @@ struct LoopOptions {
 class TrainLoop {
  public:
   TrainLoop(LoopParts parts, LoopOptions options);
+  /// Ends a commit that was begun: it uses the parts.
+  ~TrainLoop();
+  TrainLoop(const TrainLoop&) = delete;
+  TrainLoop& operator=(const TrainLoop&) = delete;
 
   /// Runs to the last step or until it is asked to stop, then commits. Errors: those of the parts;
   /// kNumeric after kMaxSkippedInARow skipped steps. After a step was done they end with what is

@@ -56,6 +56,19 @@ class CleanTest(harness.PenstockTest):
         self.assertEqual([os.listdir(drive) for drive in drives], [[], []])
         self.assertFalse(os.path.exists(self.run_folder))
 
+    def test_hidden_files_and_links_below_snapshots_stay(self):
+        other = self.trained(self.config, steps=1)
+        self.assertEqual(harness.penstock("snapshot", self.run_folder, "kept").code, 0)
+        snapshots = os.path.join(self.run_folder, "snapshots")
+        os.symlink(other, os.path.join(snapshots, "old"))
+        with open(os.path.join(snapshots, ".mine"), "w", encoding="utf-8") as file:
+            file.write("mine")
+        text = self.clean("--yes")
+        self.assertIn(os.path.join(snapshots, ".mine"), text)
+        self.assertIn(os.path.join(snapshots, "old"), text)
+        self.assertEqual(sorted(os.listdir(snapshots)), [".mine", "old"])
+        self.assertEqual(harness.penstock("inspect", other).code, 0)
+
     def test_a_state_in_the_folder_goes_too(self):
         self.run_folder = self.trained(make_config(param="cpu", optimizer="cpu"), steps=1)
         self.assertIn(".state", self.clean())
