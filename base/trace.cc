@@ -29,7 +29,7 @@ Result<std::unique_ptr<Trace>> Trace::Create(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (!fd.valid() && errno == EEXIST) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "--trace {}: it exists already; name another file, or remove it", path);
+                     "{}: it exists already; name another file for the trace, or remove it", path);
   }
   if (!fd.valid()) return ErrnoError(errno, "creating the trace " + path);
   std::unique_ptr<Trace> trace(new Trace(path, std::move(fd)));

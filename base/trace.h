@@ -69,9 +69,12 @@ class Trace {
 class TraceSpan {
  public:
   /// `shortest`: what takes less leaves no span.
-  TraceSpan(Trace* trace, Trace::Row row, std::string name, Trace::Clock::duration shortest = {})
-      : trace_(trace), row_(row), name_(std::move(name)), shortest_(shortest) {
-    if (trace_ != nullptr) begin_ = Trace::Clock::now();
+  TraceSpan(Trace* trace, Trace::Row row, std::string_view name,
+            Trace::Clock::duration shortest = {})
+      : trace_(trace), row_(row), shortest_(shortest) {
+    if (trace_ == nullptr) return;
+    name_ = name;
+    begin_ = Trace::Clock::now();
   }
   ~TraceSpan() {
     if (trace_ == nullptr) return;
@@ -84,7 +87,7 @@ class TraceSpan {
  private:
   Trace* const trace_;
   const Trace::Row row_;
-  const std::string name_;
+  std::string name_;
   const Trace::Clock::duration shortest_;
   Trace::Clock::time_point begin_;
 };

@@ -12,10 +12,11 @@ RUN: a run whose state is one file. Standard library only.
 import json
 import os
 import re
-import statistics
 import subprocess
 import sys
 import time
+
+from ratio import print_ratios
 
 BLOCK = 1 << 20
 
@@ -46,17 +47,10 @@ def main():
     with open(os.path.join(run, "run.json"), encoding="utf-8") as file:
         (state,) = (os.path.join(run, path) for path in json.load(file)["state_paths"])
     _, size = inspect(program, run)
-    ratios = []
-    for pair in range(pairs):
-        speeds = {}
-        for which in ("inspect", "drive") if pair % 2 == 0 else ("drive", "inspect"):
-            speeds[which] = (inspect(program, run)[0] if which == "inspect"
-                             else read_file(reader, state, size))
-        ratios.append(speeds["inspect"] / speeds["drive"])
-        print(f"pair {pair + 1}: inspect {speeds['inspect']:.2f} GB/s, drive {speeds['drive']:.2f} GB/s, "
-              f"ratio {ratios[-1]:.3f}", flush=True)
-    print(f"{size:.2f} GB: median ratio {statistics.median(ratios):.3f}, "
-          f"from {min(ratios):.3f} to {max(ratios):.3f}, {pairs} pairs")
+    print(f"{size:.2f} GB")
+    print_ratios(pairs, ("inspect", "drive"), "GB/s",
+                 lambda name: (inspect(program, run)[0] if name == "inspect"
+                               else read_file(reader, state, size)))
 
 
 if __name__ == "__main__":

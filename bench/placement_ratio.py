@@ -16,6 +16,8 @@ import statistics
 import subprocess
 import sys
 
+from ratio import print_ratios
+
 MODEL = {"model_type": "gpt2", "n_layer": 10, "n_embd": 384, "n_head": 6, "n_positions": 512,
          "vocab_size": 256, "activation_function": "gelu_new"}
 STEPS = 8
@@ -61,15 +63,9 @@ def main():
     program, work = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
     pairs = int(sys.argv[3]) if len(sys.argv) == 4 else 5
     os.makedirs(work, exist_ok=True)
-    ratios = []
-    for pair in range(pairs):
-        order = ("none", "nvme") if pair % 2 == 0 else ("nvme", "none")
-        step = {home: statistics.median(step_seconds(program, work, home)[1:-1]) for home in order}
-        ratios.append(step["nvme"] / step["none"])
-        print(f"pair {pair + 1}: device {step['none']:.3f} s, nvme {step['nvme']:.3f} s, "
-              f"ratio {ratios[-1]:.3f}", flush=True)
-    print(f"median ratio {statistics.median(ratios):.3f}, "
-          f"from {min(ratios):.3f} to {max(ratios):.3f}, {pairs} pairs of {STEPS} steps")
+    homes = {"nvme": "nvme", "device": "none"}
+    print_ratios(pairs, ("nvme", "device"), "s",
+                 lambda name: statistics.median(step_seconds(program, work, homes[name])[1:-1]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ import os
 import statistics
 import sys
 
-from placement_ratio import STEPS, step_seconds
+from placement_ratio import step_seconds
+from ratio import print_ratios
 
 
 def main():
@@ -21,15 +22,9 @@ def main():
     program, work = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
     pairs = int(sys.argv[3]) if len(sys.argv) == 4 else 9
     os.makedirs(work, exist_ok=True)
-    ratios = []
-    for pair in range(pairs):
-        step = {trace: statistics.median(step_seconds(program, work, "nvme", trace=trace)[1:-1])
-                for trace in ((True, False) if pair % 2 == 0 else (False, True))}
-        ratios.append(step[True] / step[False])
-        print(f"pair {pair + 1}: with {step[True]:.3f} s, without {step[False]:.3f} s, "
-              f"ratio {ratios[-1]:.3f}", flush=True)
-    print(f"median ratio {statistics.median(ratios):.3f}, "
-          f"from {min(ratios):.3f} to {max(ratios):.3f}, {pairs} pairs of {STEPS} steps")
+    print_ratios(pairs, ("with", "without"), "s",
+                 lambda name: statistics.median(
+                     step_seconds(program, work, "nvme", trace=name == "with")[1:-1]))
 
 
 if __name__ == "__main__":

@@ -191,13 +191,14 @@ class Copier {
 
   /// Several paths may lie on one file system.
   Status CheckSpace(const std::vector<Range>& ranges) const {
+    std::vector<Bytes> of_path(targets_.size());
+    for (const Range& range : ranges) of_path[range.path] += range.size;
     std::map<dev_t, std::pair<const Target*, Bytes>> needs;
-    for (const Range& range : ranges) {
-      const Target& target = targets_[range.path];
-      PENSTOCK_ASSIGN(const dev_t drive, target.FileSystem());
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      PENSTOCK_ASSIGN(const dev_t drive, targets_[i].FileSystem());
       auto& [on_it, need] = needs[drive];
-      on_it = &target;
-      need += range.size;
+      on_it = &targets_[i];
+      need += of_path[i];
     }
     for (const auto& [drive, entry] : needs) {
       const auto& [target, need] = entry;

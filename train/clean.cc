@@ -69,13 +69,13 @@ Status FindUnfinished(const std::string& folder, CleanPlan* plan) {
   return AddFilesOfRun(folder, plan);
 }
 
-/// Snapshots, and, with names that begin with '.', requests, answers and unfinished snapshots.
 /// A request for a snapshot or its answer, and what a killed process left of one.
 bool IsRequestFile(const std::string& name) {
   const std::string whole = name.substr(0, name.find(".tmp-"));
   return whole.ends_with(".request") || whole.ends_with(".failed");
 }
 
+/// Snapshots, and, with names that begin with '.', requests, answers and unfinished snapshots.
 Status FindSnapshots(CleanPlan* plan) {
   const std::string all = SnapshotsFolder(plan->run);
   std::error_code error;
