@@ -1,12 +1,14 @@
 // Who was busy when: the times a step reports, measured instead of derived.
 //
-// Threads mark the start and end of what they do in a lane. From the moments of change the meter
-// sums the time in which a lane was busy, the time in which tiles were updated under compute, and
-// the time in which the computation waited for data (something waited and nothing computed).
+// Threads mark the start and end of what they do in a lane; what a GPU did is added when its clock
+// has been read. From the moments of change the meter sums the time in which a lane was busy, the
+// time in which tiles were updated under compute, and the time in which the computation waited for
+// data (something waited and nothing computed).
 #pragma once
 
 #include <array>
 #include <chrono>
+#include <vector>
 
 #include "base/mutex.h"
 #include "base/trace.h"
@@ -32,23 +34,46 @@ struct ActivityTotals {
 /// All functions may be called from any thread; Begin and End cost a lock and a clock reading.
 class ActivityMeter {
  public:
+  using Clock = std::chrono::steady_clock;
+  /// So many of the newest moments of change are kept: an interval may be added late, as long as it
+  /// began after the oldest of them. What began before counts from there.
+  static constexpr size_t kKept = size_t{1} << 16;
+
   /// With a `trace`, whoever has the meter adds what it does to that as well.
   explicit ActivityMeter(Trace* trace = nullptr) : trace_(trace) {}
 
   Trace* trace() const { return trace_; }
   void Begin(Lane lane) EXCLUDES(mutex_) { Change(lane, +1); }
   void End(Lane lane) EXCLUDES(mutex_) { Change(lane, -1); }
+  /// Something was busy in the lane meanwhile.
+  void Add(Lane lane, Clock::time_point begin, Clock::time_point end) EXCLUDES(mutex_);
   ActivityTotals Totals() const EXCLUDES(mutex_);
 
  private:
+  using Counts = std::array<int, 4>;  ///< of each lane
+  struct Moment {
+    Clock::time_point at;
+    Lane lane;
+    int change;  ///< of the lane's count
+  };
+  /// The sums up to a moment, and what was busy then.
+  struct Summed {
+    Clock::time_point until;
+    Counts busy{};
+    ActivityTotals totals;
+
+    void AdvanceTo(Clock::time_point now);
+    void Apply(const Moment& moment);
+  };
+
   void Change(Lane lane, int by) EXCLUDES(mutex_);
-  ActivityTotals Advanced(std::chrono::steady_clock::time_point now) const REQUIRES(mutex_);
+  void Keep(const Moment& moment) REQUIRES(mutex_);
 
   Trace* const trace_;
   mutable Mutex mutex_;
-  std::array<int, 4> busy_ GUARDED_BY(mutex_){};
-  std::chrono::steady_clock::time_point last_ GUARDED_BY(mutex_) = std::chrono::steady_clock::now();
-  ActivityTotals totals_ GUARDED_BY(mutex_);
+  Counts begun_ GUARDED_BY(mutex_){};  ///< by Begin and not ended yet
+  Summed summed_ GUARDED_BY(mutex_){.until = Clock::now()};
+  mutable std::vector<Moment> moments_ GUARDED_BY(mutex_);  ///< later than that
 };
 
 /// None where there is no meter.

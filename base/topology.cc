@@ -54,6 +54,18 @@ IoDevice At(hwloc_topology_t topology, hwloc_obj_t device, std::string name) {
       .name = std::move(name), .nodes = Members(parent->nodeset), .cpus = Members(parent->cpuset)};
 }
 
+/// Where the machine does not say what its cores are, each CPU is one.
+std::vector<Core> Cores(hwloc_topology_t topology) {
+  const bool known = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;
+  const hwloc_obj_type_t type = known ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
+  std::vector<Core> cores;
+  for (hwloc_obj_t core = hwloc_get_next_obj_by_type(topology, type, nullptr); core != nullptr;
+       core = hwloc_get_next_obj_by_type(topology, type, core)) {
+    cores.push_back({.nodes = Members(core->nodeset), .cpus = Members(core->cpuset)});
+  }
+  return cores;
+}
+
 std::string BusId(const hwloc_obj_attr_u::hwloc_pcidev_attr_s& pci) {
   return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", pci.domain, pci.bus, pci.dev, pci.func);
 }
@@ -77,7 +89,8 @@ void AddDisks(const fs::path& device, std::vector<std::string>& names) {
 Result<Topology> ReadTopology(const std::string& xml) {
   PENSTOCK_ASSIGN(const HwlocTopology loaded, Load(xml));
   hwloc_topology_t raw = loaded.get();
-  Topology topology{.nodes = Members(hwloc_topology_get_topology_nodeset(raw))};
+  Topology topology{.nodes = Members(hwloc_topology_get_topology_nodeset(raw)),
+                    .cores = Cores(raw)};
   for (hwloc_obj_t device = hwloc_get_next_osdev(raw, nullptr); device != nullptr;
        device = hwloc_get_next_osdev(raw, device)) {
     if (device->attr->osdev.type != HWLOC_OBJ_OSDEV_BLOCK) continue;

@@ -1,5 +1,6 @@
-// What the machine is made of, as far as placement needs it: NUMA nodes, and which of them drives
-// and other devices hang on.
+// What the machine is made of, as far as placement needs it: cores, NUMA nodes, and which of them
+// drives and other devices hang on. Of the CPUs only those that this process may use (affinity,
+// cgroup).
 //
 // Found by hwloc. Plain values; thread-safe.
 #pragma once
@@ -17,8 +18,15 @@ struct IoDevice {
   std::vector<int> cpus;   ///< those of the nodes that this process may use
 };
 
+/// A physical core.
+struct Core {
+  std::vector<int> nodes;  ///< NUMA nodes whose memory is near
+  std::vector<int> cpus;   ///< its hardware threads that this process may use; one or more
+};
+
 struct Topology {
   std::vector<int> nodes;         ///< numbers of the NUMA nodes, ascending
+  std::vector<Core> cores;        ///< one or more
   std::vector<IoDevice> devices;  ///< block devices and PCI devices
 };
 

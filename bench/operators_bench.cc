@@ -38,7 +38,7 @@ class Layer {
       : dtype_(dtype),
         rows_(batch * sequence),
         device_(device::CreateCpuDevice({.memory = 1_GiB}).value()),
-        stream_(device_->CreateStream("compute")),
+        stream_(device_->CreateStream("compute").value()),
         operators_(CreateOperators(*device_, {.dtype = dtype,
                                               .shapes = {.batch = batch,
                                                          .sequence = sequence,

@@ -30,7 +30,7 @@ def config(home, nvme_path, micro_batches=8, **ours):
             "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "weight_decay": 0.1}},
             "zero_optimization": {"stage": 3, "offload_param": offload, "offload_optimizer": offload},
             "aio": {"queue_depth": 32},
-            "penstock": {"commit_every_seconds": 0, **ours}}
+            "penstock": {"commit_every_seconds": 0, "tier_split": False, **ours}}
 
 
 def step_seconds(program, work, home, steps=STEPS, trace=False, **settings):

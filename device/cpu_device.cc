@@ -37,8 +37,8 @@ CpuDevice::CpuDevice(Mapping memory, const DeviceOptions& options)
       memory_(std::move(memory)),
       arena_(memory_.data(), options.memory) {}
 
-std::unique_ptr<Stream> CpuDevice::CreateStream(const std::string& name) {
-  return std::make_unique<ThreadStream>(name, arena_, meter_);
+Result<std::unique_ptr<Stream>> CpuDevice::CreateStream(const std::string& name) {
+  return std::unique_ptr<Stream>(std::make_unique<ThreadStream>(name, arena_, meter_));
 }
 
 Result<std::byte*> CpuDevice::Take(Bytes size, const std::string& what) {

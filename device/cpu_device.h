@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/mapping.h"
@@ -20,11 +21,13 @@ class CpuDevice final : public Device {
   Bytes limit() const override { return arena_.limit(); }
   Bytes used() const override { return arena_.used(); }
   Bytes peak() const override { return arena_.peak(); }
-  std::unique_ptr<Stream> CreateStream(const std::string& name) override;
+  Result<std::unique_ptr<Stream>> CreateStream(const std::string& name) override;
 
  protected:
   Result<std::byte*> Take(Bytes size, const std::string& what) override;
   void Give(std::byte* data, Bytes size) override;
+  Status Pin(std::span<std::byte>) override { return {}; }
+  void Unpin(std::byte*) override {}
 
  private:
   const std::string name_;

@@ -1,40 +1,105 @@
-// Where the CUDA device is made. Until it is, the function says what this build and machine lack.
-#include <memory>
+#include "device/cuda_device.h"
 
-#include "device/device.h"
-
-#ifdef PENSTOCK_HAS_CUDA
 #include <cuda_runtime_api.h>
-#endif
+
+#include <utility>
+
+#include "device/cuda_status.h"
+#include "device/cuda_stream.h"
 
 namespace penstock::device {
+namespace {
 
-#ifdef PENSTOCK_HAS_CUDA
+/// The one that is used. It is the current one of every thread from the start, CUDA's callbacks'
+/// included.
+constexpr int kOrdinal = 0;
 
-Result<std::unique_ptr<Device>> CreateCudaDevice([[maybe_unused]] const DeviceOptions& options) {
+Status FindDevice() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
-    return MakeError(ErrorCode::kUnavailable, "no CUDA device: {}; use --device cpu",
+    return MakeError(ErrorCode::kUnavailable,
+                     "there is no GPU that CUDA can use: {}; use --device cpu",
                      cudaGetErrorString(error));
   }
   if (count == 0) {
     return MakeError(ErrorCode::kUnavailable,
-                     "no CUDA device: the driver lists none; use --device cpu");
+                     "there is no GPU that CUDA can use: the driver lists none; use --device cpu");
   }
-  return MakeError(ErrorCode::kUnavailable,
-                   "a GPU is there, but penstock's CUDA device is not implemented yet; use "
-                   "--device cpu");
+  return CudaStatus(cudaSetDevice(kOrdinal), "choosing device {}", kOrdinal);
 }
 
-#else
-
-Result<std::unique_ptr<Device>> CreateCudaDevice([[maybe_unused]] const DeviceOptions& options) {
-  return MakeError(ErrorCode::kUnavailable,
-                   "this build has no CUDA; use --device cpu, or build with -DPENSTOCK_CUDA=ON and "
-                   "the CUDA toolkit");
+Result<std::string> PciBusId() {
+  char text[32] = {};
+  PENSTOCK_TRY(CudaStatus(cudaDeviceGetPCIBusId(text, sizeof(text), kOrdinal),
+                          "asking for the bus id of device {}", kOrdinal));
+  return std::string(text);
 }
 
-#endif
+}  // namespace
+
+Result<CudaMemory> CudaMemory::Allocate(Bytes size) {
+  if (size == 0_B) return CudaMemory(nullptr);
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, size.value);
+  if (error == cudaSuccess) return CudaMemory(static_cast<std::byte*>(data));
+  PENSTOCK_ASSIGN(const Bytes free, FreeCudaMemory());
+  Error failure =
+      CudaError(error, fmt::format("allocating {} of device memory, of which {} are free",
+                                   ToString(size), ToString(free)));
+  failure.message += "; lower --device-memory";
+  return failure;
+}
+
+CudaMemory::~CudaMemory() {
+  if (data_ != nullptr) static_cast<void>(cudaFree(data_));
+}
+
+CudaDevice::CudaDevice(std::string name, std::string pci_bus_id, CudaMemory memory,
+                       const DeviceOptions& options)
+    : name_(std::move(name)),
+      pci_bus_id_(std::move(pci_bus_id)),
+      meter_(options.meter),
+      memory_(std::move(memory)),
+      arena_(memory_.data(), options.memory) {}
+
+Result<std::unique_ptr<Stream>> CudaDevice::CreateStream(const std::string& name) {
+  PENSTOCK_ASSIGN(std::unique_ptr<CudaQueue> stream,
+                  CudaQueue::Create(name, arena_, events_, meter_));
+  return std::unique_ptr<Stream>(std::move(stream));
+}
+
+Status CudaDevice::Pin(std::span<std::byte> memory) {
+  const cudaError_t error =
+      cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable);
+  if (error == cudaSuccess) return {};
+  return MakeError(
+      ErrorCode::kOutOfMemory, "cuda: pinning {} of host memory: {} ({}); lower --host-memory",
+      ToString(Bytes{memory.size()}), cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+void CudaDevice::Unpin(std::byte* data) { static_cast<void>(cudaHostUnregister(data)); }
+
+Result<std::unique_ptr<Device>> CreateCudaDevice(const DeviceOptions& options) {
+  PENSTOCK_TRY(FindDevice());
+  cudaDeviceProp properties{};
+  PENSTOCK_TRY(CudaStatus(cudaGetDeviceProperties(&properties, kOrdinal),
+                          "asking for the properties of device {}", kOrdinal));
+  PENSTOCK_ASSIGN(std::string bus, PciBusId());
+  PENSTOCK_ASSIGN(CudaMemory memory, CudaMemory::Allocate(options.memory));
+  std::string name =
+      fmt::format("cuda ({}, compute capability {}.{}, {} multiprocessors)", properties.name,
+                  properties.major, properties.minor, properties.multiProcessorCount);
+  return std::unique_ptr<Device>(
+      std::make_unique<CudaDevice>(std::move(name), std::move(bus), std::move(memory), options));
+}
+
+Result<Bytes> FreeCudaMemory() {
+  PENSTOCK_TRY(FindDevice());
+  size_t free = 0;
+  size_t total = 0;
+  PENSTOCK_TRY(CudaStatus(cudaMemGetInfo(&free, &total), "asking for the free device memory"));
+  return Bytes{free};
+}
 
 }  // namespace penstock::device

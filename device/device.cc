@@ -32,6 +32,23 @@ DeviceBuffer::~DeviceBuffer() {
   if (device_ != nullptr) device_->Give(data_, size_);
 }
 
+HostRegistration::~HostRegistration() {
+  if (device_ != nullptr) device_->Unpin(data_);
+}
+
+Result<HostRegistration> Device::RegisterHost(std::span<std::byte> memory) {
+  if (memory.empty()) return HostRegistration();
+  PENSTOCK_TRY(Pin(memory));
+  return HostRegistration(this, memory.data());
+}
+
+Result<HostBuffer> Device::AllocateHost(Bytes size) {
+  PENSTOCK_ASSIGN(Mapping memory, Mapping::Create(size));
+  PENSTOCK_ASSIGN(HostRegistration registration,
+                  RegisterHost({memory.data(), memory.size().value}));
+  return HostBuffer(std::move(memory), std::move(registration));
+}
+
 Result<DeviceBuffer> Device::Allocate(Bytes size, const std::string& what) {
   if (size == 0_B) return DeviceBuffer();
   PENSTOCK_ASSIGN(std::byte* const data, Take(size, what));

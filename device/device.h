@@ -12,11 +12,16 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "base/activity.h"
+#include "base/mapping.h"
 #include "base/result.h"
 #include "base/units.h"
+
+struct CUstream_st;  // what CUDA's cudaStream_t points to
 
 namespace penstock::device {
 
@@ -57,7 +62,8 @@ class Stream {
   virtual ~Stream() = default;
 
   /// Asynchronous copies. The host side must stay valid and unchanged until an event recorded after
-  /// the copy is reached; for the CUDA device it must lie in registered memory.
+  /// the copy is reached. From and to memory that is not registered with the device, CUDA may make
+  /// the caller wait for the copy.
   virtual void CopyToDevice(std::byte* device, const std::byte* host, Bytes size) = 0;
   virtual void CopyToHost(std::byte* host, const std::byte* device, Bytes size) = 0;
   virtual void Zero(std::byte* device, Bytes size) = 0;
@@ -83,6 +89,15 @@ class CpuStream : public Stream {
  public:
   /// Counts as compute in the meter of the device.
   virtual void Launch(std::function<void()> kernel) = 0;
+};
+
+/// A stream of the CUDA device.
+class CudaStream : public Stream {
+ public:
+  /// Calls `enqueue` at once with the cudaStream_t, for kernels and libraries; an error that it
+  /// returns is the stream's failure, after which it is not called any more. What it enqueues
+  /// counts as compute in the meter of the device.
+  virtual void Launch(const std::function<Status(CUstream_st*)>& enqueue) = 0;
 };
 
 class Device;
@@ -113,6 +128,56 @@ class DeviceBuffer {
   Bytes size_;
 };
 
+/// Host memory that the device copies from and to without a detour, until this goes. Must not
+/// outlive its Device, nor the memory.
+class HostRegistration {
+ public:
+  HostRegistration() = default;
+  HostRegistration(HostRegistration&& other) noexcept
+      : device_(std::exchange(other.device_, nullptr)),
+        data_(std::exchange(other.data_, nullptr)) {}
+  HostRegistration& operator=(HostRegistration other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~HostRegistration();
+
+ private:
+  friend class Device;
+  HostRegistration(Device* device, std::byte* data) : device_(device), data_(data) {}
+
+  Device* device_ = nullptr;
+  std::byte* data_ = nullptr;
+};
+
+/// Zeroed host memory, registered with a device. Must not outlive it, nor the copies that use it.
+class HostBuffer {
+ public:
+  HostBuffer() = default;
+  HostBuffer(HostBuffer&&) noexcept = default;
+  HostBuffer& operator=(HostBuffer other) noexcept {
+    std::swap(memory_, other.memory_);
+    std::swap(registration_, other.registration_);
+    return *this;
+  }
+
+  std::byte* data() const { return memory_.data(); }
+  /// The buffer as elements; T is what the caller stored there.
+  template <typename T>
+  T* as() const {
+    return reinterpret_cast<T*>(memory_.data());
+  }
+
+ private:
+  friend class Device;
+  HostBuffer(Mapping memory, HostRegistration registration)
+      : memory_(std::move(memory)), registration_(std::move(registration)) {}
+
+  Mapping memory_;
+  HostRegistration registration_;  ///< goes first
+};
+
 /// Allocations are rounded up to this; a plan that sums rounded sizes is exact.
 inline constexpr Bytes kDeviceAlignment = 256_B;
 
@@ -134,13 +199,22 @@ class Device {
   /// The largest used() there ever was.
   virtual Bytes peak() const = 0;
 
-  /// `name` is for traces and debuggers ("compute", "copy-in", "copy-out").
-  virtual std::unique_ptr<Stream> CreateStream(const std::string& name) = 0;
+  /// Pins the pages of `memory`, so that copies from and to it run at the speed of the bus. The CPU
+  /// device needs nothing of the kind. Errors: kOutOfMemory, where the machine or a limit of the
+  /// process has too little to pin.
+  Result<HostRegistration> RegisterHost(std::span<std::byte> memory);
+  Result<HostBuffer> AllocateHost(Bytes size);
+
+  /// `name` is for traces and debuggers ("compute", "copy-in", "copy-out"). Errors: of the device.
+  virtual Result<std::unique_ptr<Stream>> CreateStream(const std::string& name) = 0;
 
  protected:
   friend class DeviceBuffer;
+  friend class HostRegistration;
   virtual Result<std::byte*> Take(Bytes size, const std::string& what) = 0;
   virtual void Give(std::byte* data, Bytes size) = 0;
+  virtual Status Pin(std::span<std::byte> memory) = 0;
+  virtual void Unpin(std::byte* data) = 0;
 };
 
 struct DeviceOptions {
@@ -152,7 +226,11 @@ struct DeviceOptions {
 /// kOutOfMemory.
 Result<std::unique_ptr<Device>> CreateCpuDevice(const DeviceOptions& options);
 
-/// The first CUDA device. Errors: kUnavailable where the build has no CUDA or the machine no GPU.
+/// The first CUDA device. Its arena is allocated at once. Errors: kUnavailable where the build has
+/// no CUDA or the machine no GPU; kOutOfMemory.
 Result<std::unique_ptr<Device>> CreateCudaDevice(const DeviceOptions& options);
+
+/// Memory of the first CUDA device that nobody has taken. Errors: kUnavailable, as above.
+Result<Bytes> FreeCudaMemory();
 
 }  // namespace penstock::device

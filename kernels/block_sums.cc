@@ -7,7 +7,6 @@
 // clang-format on
 
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -43,6 +42,15 @@ struct BFloat16Elements {
     const hn::Rebind<float, Doubles> df;
     const auto bits = hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, from + i)));
     return hn::PromoteTo(Doubles(), hn::BitCast(df, bits));
+  }
+};
+
+struct Float16Elements {
+  const hwy::float16_t* from;
+  HWY_INLINE hn::Vec<Doubles> Load(size_t i) const {
+    const hn::Rebind<hwy::float16_t, Doubles> d16;
+    const hn::Rebind<float, Doubles> df;
+    return hn::PromoteTo(Doubles(), hn::PromoteTo(df, hn::LoadU(d16, from + i)));
   }
 };
 
@@ -86,8 +94,13 @@ bool SumBlocks(Elements elements, std::span<double> sums) {
 }
 
 bool SumTile(const void* gradient, DType dtype, std::span<double> sums) {
-  if (dtype == DType::kBFloat16) {
-    return SumBlocks(BFloat16Elements{static_cast<const uint16_t*>(gradient)}, sums);
+  switch (dtype) {
+    case DType::kBFloat16:
+      return SumBlocks(BFloat16Elements{static_cast<const uint16_t*>(gradient)}, sums);
+    case DType::kFloat16:
+      return SumBlocks(Float16Elements{static_cast<const hwy::float16_t*>(gradient)}, sums);
+    case DType::kFloat32:
+      break;
   }
   return SumBlocks(FloatElements{static_cast<const float*>(gradient)}, sums);
 }
@@ -110,46 +123,42 @@ namespace {
 
 HWY_EXPORT(SumTile);
 
-void CheckArguments(const void* gradient, DType dtype, uint64_t elements,
-                    std::span<const double> sums) {
+void CheckArguments(const void* gradient, uint64_t elements, std::span<const double> sums) {
   PENSTOCK_CHECK(elements % kBlockElements == 0, "{} elements are no whole blocks", elements);
   PENSTOCK_CHECK(sums.size() == elements / kBlockElements, "{} sums for {} elements", sums.size(),
                  elements);
   PENSTOCK_CHECK(gradient != nullptr || elements == 0, "{} elements without a gradient", elements);
-  PENSTOCK_CHECK(dtype == DType::kFloat32 || dtype == DType::kBFloat16, "gradient of dtype {}",
-                 ToString(dtype));
 }
 
-/// The bits of element i as binary32.
-uint32_t LoadBits(const void* gradient, DType dtype, uint64_t i) {
+/// Element i as binary32.
+float LoadElement(const void* gradient, DType dtype, uint64_t i) {
   const auto* bytes = static_cast<const std::byte*>(gradient) + i * SizeOf(dtype).value;
-  if (dtype == DType::kBFloat16) {
-    uint16_t bits;
-    std::memcpy(&bits, bytes, sizeof(bits));
-    return static_cast<uint32_t>(bits) << 16;
+  if (dtype == DType::kFloat32) {
+    float value;
+    std::memcpy(&value, bytes, sizeof(value));
+    return value;
   }
-  uint32_t bits;
+  uint16_t bits;
   std::memcpy(&bits, bytes, sizeof(bits));
-  return bits;
+  return dtype == DType::kBFloat16 ? ToFloat(BFloat16{bits}) : Float16ToFloat(bits);
 }
 
 }  // namespace
 
 bool BlockSums(const void* gradient, DType dtype, uint64_t elements, std::span<double> sums) {
-  CheckArguments(gradient, dtype, elements, sums);
+  CheckArguments(gradient, elements, sums);
   return HWY_DYNAMIC_DISPATCH(SumTile)(gradient, dtype, sums);
 }
 
 bool BlockSumsReference(const void* gradient, DType dtype, uint64_t elements,
                         std::span<double> sums) {
-  CheckArguments(gradient, dtype, elements, sums);
+  CheckArguments(gradient, elements, sums);
   bool finite = true;
   for (uint64_t block = 0; block < sums.size(); ++block) {
     std::array<double, 16> partial{};
     for (uint64_t i = 0; i < kBlockElements; ++i) {
-      const uint32_t bits = LoadBits(gradient, dtype, block * kBlockElements + i);
-      finite &= (bits & 0x7f800000) != 0x7f800000;
-      const double x = std::bit_cast<float>(bits);
+      const double x = LoadElement(gradient, dtype, block * kBlockElements + i);
+      finite &= std::isfinite(x);
       partial[i % 16] += x * x;
     }
     for (const size_t width : {8, 4, 2, 1}) {

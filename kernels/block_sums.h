@@ -12,7 +12,7 @@ namespace penstock::kernels {
 
 using penstock::kBlockElements;
 
-/// `gradient` holds kFloat32 or kBFloat16 elements and needs no alignment.
+/// `gradient` holds elements of any dtype and needs no alignment.
 /// For each block of `elements` (a multiple of kBlockElements) the sum of squares in double, into
 /// `sums` (elements / kBlockElements of them). Within a block, partial sum j (of 16) takes elements
 /// j, j + 16, j + 32, … in order; then s[j] += s[j + w] for w = 8, 4, 2, 1. Squares of binary32 are

@@ -13,6 +13,7 @@
 #include "kernels/block_sums.h"
 #include "kernels/cpu_parallel.h"
 #include "kernels/cpu_rows.h"
+#include "kernels/operator_factories.h"
 
 namespace penstock::kernels {
 namespace {
@@ -303,6 +304,15 @@ void CpuOperators::Adam(device::Stream& stream, const AdamScalars& scalars, cons
 Result<Bytes> CpuOperatorScratch(const OperatorOptions& options, Bf16Arithmetic arithmetic) {
   PENSTOCK_ASSIGN(const auto parts, MakeParts(options, arithmetic));
   return parts->scratch();
+}
+
+Result<Bytes> CpuOperatorScratch(const OperatorOptions& options) {
+  return CpuOperatorScratch(options, BestBf16Arithmetic());
+}
+
+Result<std::unique_ptr<Operators>> CreateCpuOperators(device::Device& device,
+                                                      const OperatorOptions& options) {
+  return CreateCpuOperators(device, options, BestBf16Arithmetic());
 }
 
 Result<std::unique_ptr<Operators>> CreateCpuOperators(device::Device& device,

@@ -1,5 +1,5 @@
-// Loads and stores of fp32 and bf16 as vectors of fp32, whole or partial. Included once for each
-// instruction set by the files with vector code, after highway.h.
+// Loads and stores of fp32 and 16-bit floats as vectors of fp32, whole or partial. Included once
+// for each instruction set by the files with vector code, after highway.h.
 //
 // A loop is written once, as a callable that takes an index and how much of a vector is there:
 // Whole, or Partial at the end of the row, whose missing lanes load as zeros and are not stored.
@@ -26,6 +26,7 @@ using Floats = hn::ScalableTag<float>;
 using Words = hn::RebindToUnsigned<Floats>;
 using SignedWords = hn::RebindToSigned<Floats>;
 using Halves = hn::Rebind<uint16_t, Floats>;
+using NativeHalves = hn::Rebind<hwy::float16_t, Floats>;
 using FloatVector = hn::Vec<Floats>;
 
 struct Whole {};
@@ -38,19 +39,37 @@ HWY_INLINE FloatVector Load(Whole, const BFloat16* from) {
   const auto halves = hn::LoadU(Halves(), reinterpret_cast<const uint16_t*>(from));
   return hn::BitCast(Floats(), hn::ShiftLeft<16>(hn::PromoteTo(Words(), halves)));
 }
+HWY_INLINE FloatVector Load(Whole, const Float16* from) {
+  const auto* halves = reinterpret_cast<const hwy::float16_t*>(from);
+  return hn::PromoteTo(Floats(), hn::LoadU(NativeHalves(), halves));
+}
 
-HWY_INLINE void Store(Whole, FloatVector value, float* to) { hn::StoreU(value, Floats(), to); }
-/// RoundToBFloat16 of every lane. The narrowing saturates, but all values are in range.
-HWY_INLINE void Store(Whole, FloatVector value, BFloat16* to) {
+/// The lower halves of `rounded`, a quiet NaN where `value` is NaN. The narrowing saturates in
+/// Highway, but all values are in range.
+HWY_INLINE hn::Vec<Halves> NarrowBFloat16(FloatVector value, hn::Vec<Words> rounded) {
   const Words words;
-  const auto bits = hn::BitCast(words, value);
-  const auto upper = hn::ShiftRight<16>(bits);
-  const auto odd = hn::And(upper, hn::Set(words, 1));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fff))));
+  const auto upper = hn::ShiftRight<16>(hn::BitCast(words, value));
   const auto quiet = hn::Or(upper, hn::Set(words, 0x40));
   const auto nan = hn::RebindMask(words, hn::IsNaN(value));
-  const auto result = hn::BitCast(SignedWords(), hn::IfThenElse(nan, quiet, rounded));
-  hn::StoreU(hn::DemoteTo(Halves(), result), Halves(), reinterpret_cast<uint16_t*>(to));
+  return hn::DemoteTo(Halves(), hn::BitCast(SignedWords(), hn::IfThenElse(nan, quiet, rounded)));
+}
+
+/// RoundToBFloat16 of every lane.
+HWY_INLINE hn::Vec<Halves> Narrow(FloatVector value, const BFloat16*) {
+  const Words words;
+  const auto bits = hn::BitCast(words, value);
+  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fff))));
+  return NarrowBFloat16(value, rounded);
+}
+/// RoundToFloat16 of every lane.
+HWY_INLINE hn::Vec<Halves> Narrow(FloatVector value, const Float16*) {
+  return hn::BitCast(Halves(), hn::DemoteTo(NativeHalves(), value));
+}
+
+HWY_INLINE void Store(Whole, FloatVector value, float* to) { hn::StoreU(value, Floats(), to); }
+HWY_INLINE void Store(Whole, FloatVector value, BFloat16* to) {
+  hn::StoreU(Narrow(value, to), Halves(), reinterpret_cast<uint16_t*>(to));
 }
 
 template <typename T>

@@ -18,7 +18,7 @@ Result<std::unique_ptr<Executor>> Executor::Create(const Layout& layout, const S
     executor->slots_.push_back({.buffer = std::move(buffer)});
   }
   executor->slot_of_.resize(layout.modules.size());
-  executor->copy_in_ = device.CreateStream("copy-in");
+  PENSTOCK_ASSIGN(executor->copy_in_, device.CreateStream("copy-in"));
   if (executor->trace_ != nullptr) {
     executor->waits_ = executor->trace_->AddRow(TraceGroup::kWaits, "waits for weights");
   }
@@ -40,8 +40,12 @@ Result<const std::byte*> Executor::Acquire(ModuleId module) {
                    "module {} needs the slot of one that is still acquired; modules that are held "
                    "together must not be marked repeated",
                    layout_.module(module).name);
+    device::Event& before_last = last_copies_[next_copy_ % last_copies_.size()];
+    before_last.Wait();
     store_.SetTime(clock_);
     PENSTOCK_TRY(Fetch(module, slot));
+    before_last = slot.ready;
+    ++next_copy_;
     if (use.evicts) ++evictions_;
   }
   ++clock_;

@@ -2,11 +2,14 @@
 //
 // The host runs ahead of the device: Acquire waits until a module's weights are in host memory and
 // the copy is enqueued, never until it is done; the compute stream waits for the copy through an
-// event, and a copy waits for the last kernel that used its slot through another.
+// event, and a copy waits for the last kernel that used its slot through another. But no more than
+// two modules wait to be copied, as host memory holds their weights so long: what they would hold
+// beyond that, updates can use.
 //
 // Threads: one. Owns the device slots and the copy-in stream.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
@@ -67,6 +70,8 @@ class Executor {
   std::vector<uint32_t> slot_of_;  ///< of each module, while it is acquired
   uint64_t clock_ = 0;             ///< uses acquired since the start
   uint64_t evictions_ = 0;
+  std::array<device::Event, 2> last_copies_;  ///< of the last two modules
+  size_t next_copy_ = 0;
   std::unique_ptr<device::Stream> copy_in_;  ///< last member: stops before what its work uses
 };
 

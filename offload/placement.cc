@@ -52,7 +52,7 @@ Placement PlaceNear(const Topology& topology, const std::vector<PathDevices>& pa
                     const std::string& gpu) {
   Placement placement{.cpus = std::vector<std::vector<int>>(paths.size())};
   if (topology.nodes.size() < 2) {
-    placement.notice = "one NUMA node: I/O threads and host memory need no placement";
+    placement.notice = "one NUMA node: host memory needs no placement";
     return placement;
   }
   std::set<int> memory;

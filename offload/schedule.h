@@ -2,8 +2,7 @@
 // copied there. A plain value, computed by zero/schedule_builder.h and carried out by
 // offload/executor.h and offload/tile_store.h.
 //
-// Time is counted in uses: use u of step s (from 0) happens at s * uses.size() + u. Every module's
-// update belongs to its first use, as that is what waits for it.
+// Time is counted in uses: use u of step s (from 0) happens at s * uses.size() + u.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +26,9 @@ struct Schedule {
   std::vector<uint64_t> slot_elements;  ///< size of each device slot, in elements
   std::vector<uint32_t> first_use;      ///< of each module
   std::vector<TileId> update_order;  ///< tiles by the first use of their module, then by position
+  std::vector<TileId> load_order;    ///< tiles in the order in which their updates begin
+  /// Of each module: from the start of a step, when the host's copy is needed for its update.
+  std::vector<uint64_t> update_at;
 
   uint64_t length() const { return uses.size(); }
 };
@@ -36,13 +38,14 @@ class HostUses {
  public:
   explicit HostUses(const Schedule& schedule);
 
-  /// The first time at or after `now`: a fetch of the step that `now` is in, or the next step's
-  /// update.
-  uint64_t Next(ModuleId module, uint64_t now) const;
+  /// The first time at or after `now`: a fetch of the step that `now` is in, else its update, or
+  /// where the step has `updated` it, its first use in the next one.
+  uint64_t Next(ModuleId module, uint64_t now, bool updated) const;
 
  private:
   uint64_t length_;
   std::vector<uint32_t> first_use_;
+  std::vector<uint64_t> update_at_;
   std::vector<uint32_t> next_fetch_;  ///< [use][module]; length_ where there is none in the step
 };
 

@@ -18,18 +18,27 @@ TileStore::TileStore(const Layout& layout, const Schedule& schedule,
       record_blocks_(slab, layout.RecordBytes(layout.largest_tile()),
                      options.record_home == Tier::kNvme ? options.record_blocks : 0),
       cache_(weight_blocks_, layout.tiles.size()),
-      tiles_(layout.tiles.size()) {
-  PENSTOCK_CHECK(!weights_on_drive() || options.weight_blocks >= 2);
-  PENSTOCK_CHECK(!records_on_drive() || options.record_blocks >= 1);
+      tiles_(layout.tiles.size()),
+      updates_(schedule) {
+  PENSTOCK_CHECK(options.weight_home != Tier::kNvme || options.weight_blocks >= 2);
+  PENSTOCK_CHECK(options.record_home != Tier::kNvme || options.record_blocks >= 1);
+  PENSTOCK_CHECK(options.host_tiles <= layout.tiles.size());
+  in_host_memory_.resize(layout.tiles.size());
+  for (size_t i = 0; i < options.host_tiles; ++i) {
+    in_host_memory_[Index(schedule.update_order[i])] = true;
+  }
   size_t most_tiles = 0;
   for (const ModuleLayout& module : layout.modules) {
     most_tiles = std::max<size_t>(most_tiles, module.tile_count);
   }
   // What the device reads next keeps room for a module and a tile, or half of a small pool.
   ahead_limit_ = options.weight_blocks - std::min(options.weight_blocks / 2, most_tiles + 1);
-  for (const TileLayout& tile : layout.tiles) {
-    if (!weights_on_drive()) home_weights_.push_back(slab.Cut(layout.WeightBytes(tile.elements)));
-    if (!records_on_drive()) home_records_.push_back(slab.Cut(layout.RecordBytes(tile.elements)));
+  home_weights_.resize(layout.tiles.size());
+  home_records_.resize(layout.tiles.size());
+  for (size_t i = 0; i < layout.tiles.size(); ++i) {
+    const TileId tile{static_cast<uint32_t>(i)};
+    if (!WeightOnDrive(tile)) home_weights_[i] = slab.Cut(WeightSize(tile));
+    if (!RecordOnDrive(tile)) home_records_[i] = slab.Cut(RecordSize(tile));
   }
 }
 
@@ -51,17 +60,13 @@ void TileStore::OnProgress(std::function<void()> callback) {
 }
 
 std::span<std::byte> TileStore::WeightOf(TileId tile) {
-  if (!weights_on_drive()) return home_weights_[Index(tile)];
+  if (!WeightOnDrive(tile)) return home_weights_[Index(tile)];
   return {cache_[tile].block.data(), WeightSize(tile).value};
 }
 
 std::span<std::byte> TileStore::RecordOf(TileId tile) {
-  if (!records_on_drive()) return home_records_[Index(tile)];
+  if (!RecordOnDrive(tile)) return home_records_[Index(tile)];
   return {At(tile).record.data(), RecordSize(tile).value};
-}
-
-void TileStore::Advance(UpdateCursor& cursor) const {
-  if (++cursor.index == schedule_.update_order.size()) cursor = {cursor.round + 1, 0};
 }
 
 void TileStore::Changed() {
@@ -97,7 +102,8 @@ uint64_t TileStore::NeedAt(uint64_t use_time, TileId tile) const {
 
 uint64_t TileStore::NextNeed(TileId tile) {
   const uint64_t from = now_ + (At(tile).pinned_at == now_ ? 1 : 0);
-  return NeedAt(host_uses_.Next(layout_.tile(tile).module, from), tile);
+  const bool updated = updates_.target(tile) > updates_.round();
+  return NeedAt(host_uses_.Next(layout_.tile(tile).module, from, updated), tile);
 }
 
 BlockLease TileStore::TakeWeightBlock(uint64_t need) {
@@ -120,7 +126,7 @@ void TileStore::StartWeightRead(TileId tile, BlockLease block, bool for_update) 
                 .operation = aio::Operation::kRead,
                 .buffer = WeightOf(tile),
                 .priority = priority,
-                .version = At(tile).version},
+                .version = updates_.version(tile)},
                [this, tile]() {
                  mutex_.AssertHeld();
                  cache_[tile].reading = false;
@@ -134,7 +140,7 @@ Status TileStore::FillTile(
   {
     MutexLock lock(mutex_);
     PENSTOCK_CHECK(!started_, "tiles are filled before the first step");
-    if (weights_on_drive()) {
+    if (WeightOnDrive(tile)) {
       while (failure_.ok() && !cache_[tile].block.valid()) {
         // Nothing is used before the first step: any copy may go.
         cache_[tile].block = cache_.TakeBlock(0, [](TileId) { return uint64_t{1}; });
@@ -142,7 +148,7 @@ Status TileStore::FillTile(
       }
       cache_[tile].pins = 1;
     }
-    if (records_on_drive()) {
+    if (RecordOnDrive(tile)) {
       while (failure_.ok() && !At(tile).record.valid()) {
         At(tile).record = record_blocks_.TryTake();
         if (!At(tile).record.valid()) changed_.Wait(mutex_);
@@ -161,7 +167,7 @@ Status TileStore::FillTile(
       RecordChecksum(seed, layout_.dtype, layout_.tile(tile).elements, record)};
   MutexLock lock(mutex_);
   At(tile).checksums = checksums;
-  if (weights_on_drive()) cache_[tile].pins = 0;
+  if (WeightOnDrive(tile)) cache_[tile].pins = 0;
   StartWrites(tile);
   return failure_;
 }
@@ -176,7 +182,7 @@ void TileStore::SetTime(uint64_t now) {
 }
 
 void TileStore::ReadAhead() {
-  if (!weights_on_drive() || !started_) return;
+  if (options_.weight_home != Tier::kNvme || !started_) return;
   // Always from the present use on: what is needed soonest is read first and never evicted for what
   // is needed later.
   for (uint64_t use = now_ % schedule_.length(); use < schedule_.length(); ++use) {
@@ -190,8 +196,9 @@ bool TileStore::ReadAheadFor(uint64_t use) {
   const uint64_t time = StepStart() + use;
   for (uint32_t i = 0; i < module.tile_count; ++i) {
     const TileId tile{static_cast<uint32_t>(Index(module.first_tile)) + i};
+    if (!WeightOnDrive(tile)) continue;
     if (At(tile).pinned_at == time || cache_[tile].block.valid()) continue;
-    if (At(tile).version < begun_) {
+    if (updates_.version(tile) < updates_.target(tile)) {
       // The update will leave the weight in host memory for the first use; later uses wait for it.
       if (schedule_.first_use[Index(id)] == use) continue;
       return false;
@@ -211,8 +218,8 @@ Result<std::span<const std::byte>> TileStore::PinWeight(TileId tile) {
   {
     MutexLock lock(mutex_);
     while (failure_.ok()) {
-      if (At(tile).version == begun_) {
-        if (!weights_on_drive() || cache_[tile].present()) break;
+      if (updates_.version(tile) == updates_.target(tile)) {
+        if (!WeightOnDrive(tile) || cache_[tile].present()) break;
         if (!cache_[tile].block.valid()) {
           BlockLease block = TakeWeightBlock(NeedAt(now_, tile));
           if (block.valid()) StartWeightRead(tile, std::move(block), false);
@@ -222,12 +229,12 @@ Result<std::span<const std::byte>> TileStore::PinWeight(TileId tile) {
     }
     PENSTOCK_TRY(failure_);
     weight = WeightOf(tile);
-    if (!weights_on_drive()) return weight;
+    if (!WeightOnDrive(tile)) return weight;
     At(tile).pinned_at = now_;
     ++cache_[tile].pins;
     if (cache_[tile].verified) return weight;
     expected = At(tile).checksums.weight;
-    version = At(tile).version;
+    version = updates_.version(tile);
     slot = At(tile).slot;
   }
   const bool intact = WeightChecksum(TileSeed(file_.uuid(), tile, version), weight) == expected;
@@ -260,7 +267,7 @@ void TileStore::FailDamaged(const TileUpdate& update, const TileChecksums& found
 
 void TileStore::UnpinWeight(TileId tile) {
   MutexLock lock(mutex_);
-  if (!weights_on_drive()) return;
+  if (!WeightOnDrive(tile)) return;
   --cache_[tile].pins;
   PENSTOCK_CHECK(cache_[tile].pins >= 0);
   if (failure_.ok()) {
@@ -272,7 +279,7 @@ void TileStore::UnpinWeight(TileId tile) {
 
 uint64_t TileStore::version() const {
   MutexLock lock(mutex_);
-  return begun_;
+  return updates_.round();
 }
 
 uint64_t TileStore::evictions() const {

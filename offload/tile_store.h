@@ -1,20 +1,21 @@
 // The host side of offloading: brings tiles from the drive into host memory and back, in time.
 //
-// The store alone knows where each version of each tile is: in its home in host memory, in a block
-// that caches it, on the drive (which slot), or on its way. It serves two users at once:
+// Tiles live on the drive or, as many as there is room for, in host memory. The store alone knows
+// where each version of each tile is: in its home in host memory, in a block that caches it, on the
+// drive (which slot), or on its way. It serves two users at once:
 //   - the thread that feeds the device pins weights in the order of the schedule; what the schedule
 //     names next is read ahead as far as blocks allow;
-//   - optimizer threads take tiles in the order of next use, with weight and record in host memory
-//     (records are read ahead too, during backward), and hand them back updated; the store writes
-//     them.
-// A tile counts one version for each update. A weight pinned after BeginUpdates() is the new one.
+//   - optimizer threads take tiles whose update has begun, the one needed soonest first, with
+//     weight and record in host memory (they are read ahead too), and hand them back updated; the
+//     store writes them.
+// A tile counts one version for each update. A weight pinned after its BeginUpdate is the new one.
 //
 // Weights are taken before records, and updates that have not begun never hold all weight blocks,
 // so that neither user can wait for the other in a circle. Weights at home in host memory have no
-// pins: BeginUpdates may be called only when the device has read what it was given.
+// pins: a tile's update may begin only when the device has read the weights it was given.
 //
 // Failure: the first failed read, write or checksum is final; every call and waiter gets it.
-// Threads: all functions from any thread; PinWeight, SetTime, BeginUpdates, FillTile, Adopt and
+// Threads: all functions from any thread; PinWeight, SetTime, PrepareUpdates, FillTile, Adopt and
 // Drain from one thread at a time, Commit from another one if need be. Owns no threads; completions
 // run on the I/O engines'.
 #pragma once
@@ -34,6 +35,7 @@
 #include "offload/schedule.h"
 #include "offload/slab.h"
 #include "offload/state_file.h"
+#include "offload/update_queue.h"
 #include "offload/weight_cache.h"
 
 namespace penstock::offload {
@@ -41,6 +43,9 @@ namespace penstock::offload {
 struct TileStoreOptions {
   Tier weight_home = Tier::kNvme;  ///< kHost or kNvme
   Tier record_home = Tier::kNvme;
+  /// Of the tiles in Schedule::update_order, so many from the first on live in host memory with the
+  /// parts whose home is nvme for the others.
+  size_t host_tiles = 0;
   size_t weight_blocks = 2;  ///< blocks of the largest tile for weights at home on nvme: 2 or more
   size_t record_blocks = 1;  ///< the same for records: 1 or more
   bool verify_checksums = true;
@@ -89,10 +94,14 @@ class TileStore {
   Result<std::span<const std::byte>> PinWeight(TileId tile) EXCLUDES(mutex_);
   void UnpinWeight(TileId tile) EXCLUDES(mutex_);
 
-  /// One more update of every tile may be taken. Precondition: the one before is finished (not
-  /// necessarily written).
-  Status BeginUpdates() EXCLUDES(mutex_);
-  /// The next tile, if it is there already.
+  /// Before the first BeginUpdate after a commit: without a second slot, the commit ends here.
+  Status PrepareUpdates() EXCLUDES(mutex_);
+  /// One more update of the tile may be taken. Precondition: the one before is finished (not
+  /// necessarily written), and every other tile has begun that one.
+  void BeginUpdate(TileId tile) EXCLUDES(mutex_);
+  /// The same for every tile.
+  void BeginUpdates() EXCLUDES(mutex_);
+  /// The tile needed soonest of those that are begun and there.
   std::optional<TileUpdate> TryTakeUpdate() EXCLUDES(mutex_);
   /// The tile is updated; `after` are the checksums of its new contents. Starts the write-back.
   void FinishUpdate(const TileUpdate& update, const TileChecksums& after) EXCLUDES(mutex_);
@@ -102,11 +111,12 @@ class TileStore {
   /// Waits until every begun update is finished and written.
   Status Drain() EXCLUDES(mutex_);
   /// Waits until every begun update is written, runs `first`, and makes the state durable: parts at
-  /// home in host memory are written, then the record. Everything but BeginUpdates, FillTile, Adopt
-  /// and another Commit may go on meanwhile. A failure, of `first` as well, is the store's.
+  /// home in host memory are written, then the record. Everything but PrepareUpdates, BeginUpdate,
+  /// FillTile, Adopt and another Commit may go on meanwhile. A failure, of `first` as well, is the
+  /// store's.
   Status Commit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
 
-  /// Of the weights that PinWeight gives.
+  /// Updates that every tile has begun.
   uint64_t version() const EXCLUDES(mutex_);
   uint64_t evictions() const EXCLUDES(mutex_);
   uint64_t updates_finished() const EXCLUDES(mutex_);
@@ -115,32 +125,27 @@ class TileStore {
 
  private:
   struct Tile {
-    uint64_t version = 0;     ///< of the newest finished update
-    int slot = 0;             ///< where on the drive that version is (parts at home there)
+    int slot = 0;             ///< where on the drive its version is (parts at home there)
     TileChecksums checksums;  ///< of that version
     std::optional<uint64_t> committed_version;
-    BlockLease record;    ///< valid while the record is in a block
-    int writes = 0;       ///< write-backs in flight
-    bool loaded = false;  ///< its update may take it, once its parts are not `reading`
+    BlockLease record;  ///< valid while the record is in a block
+    int writes = 0;     ///< write-backs in flight
     bool record_reading = false;
     bool weight_pinned = false;         ///< by the update
+    bool ahead_pinned = false;          ///< before the update began
     std::optional<uint64_t> pinned_at;  ///< the use it was last pinned for
   };
-  /// A place in the endless sequence of updates: the tile at `index` of the order, to be updated
-  /// from version `round`.
-  struct UpdateCursor {
-    uint64_t round = 0;
-    size_t index = 0;
-  };
-
-  bool weights_on_drive() const { return options_.weight_home == Tier::kNvme; }
-  bool records_on_drive() const { return options_.record_home == Tier::kNvme; }
+  bool WeightOnDrive(TileId tile) const {
+    return options_.weight_home == Tier::kNvme && !in_host_memory_[Index(tile)];
+  }
+  bool RecordOnDrive(TileId tile) const {
+    return options_.record_home == Tier::kNvme && !in_host_memory_[Index(tile)];
+  }
   Bytes WeightSize(TileId tile) const { return layout_.WeightBytes(layout_.tile(tile).elements); }
   Bytes RecordSize(TileId tile) const { return layout_.RecordBytes(layout_.tile(tile).elements); }
   Tile& At(TileId tile) REQUIRES(mutex_) { return tiles_[Index(tile)]; }
   std::span<std::byte> WeightOf(TileId tile) REQUIRES(mutex_);
   std::span<std::byte> RecordOf(TileId tile) REQUIRES(mutex_);
-  void Advance(UpdateCursor& cursor) const;
   uint64_t StepStart() const REQUIRES(mutex_) {
     return now_ / schedule_.length() * schedule_.length();
   }
@@ -148,6 +153,7 @@ class TileStore {
   /// A tile's need of its weight at a use, as a number: uses in order, tiles of a module in order.
   uint64_t NeedAt(uint64_t use_time, TileId tile) const;
   uint64_t NextNeed(TileId tile) REQUIRES(mutex_);
+  uint64_t UpdateNeed(TileId tile, bool ahead) const REQUIRES(mutex_);
   BlockLease TakeWeightBlock(uint64_t need) REQUIRES(mutex_);
   void StartWeightRead(TileId tile, BlockLease block, bool for_update) REQUIRES(mutex_);
   void StartRecordRead(TileId tile, BlockLease block) REQUIRES(mutex_);
@@ -157,11 +163,13 @@ class TileStore {
   bool ReadAheadFor(uint64_t use) REQUIRES(mutex_);
   void LoadUpdates() REQUIRES(mutex_);
   bool LoadUpdate(TileId tile, bool ahead) REQUIRES(mutex_);
+  void BeginLocked(TileId tile) REQUIRES(mutex_);
+  bool IsThere(TileId tile) REQUIRES(mutex_);
   void FailLocked(const Error& error) REQUIRES(mutex_);
   void Changed() REQUIRES(mutex_);
   Error DamagedAt(Part part, TileId tile, uint64_t version, int slot) const;
   bool updates_written() const REQUIRES(mutex_) {
-    return take_.round >= begun_ && in_hand_ == 0 && writes_ == 0;
+    return updates_.unfinished() == 0 && writes_ == 0;
   }
   Status MakeCommit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
   Status ReadHomeParts(const CommitRecord& commit);
@@ -172,6 +180,7 @@ class TileStore {
   const Schedule& schedule_;
   const TileStoreOptions options_;
   const HostUses host_uses_;
+  std::vector<bool> in_host_memory_;  ///< of each tile: it is one of TileStoreOptions::host_tiles
   size_t ahead_limit_ = 0;  ///< the most weight blocks that updates which have not begun may hold
   StateFile& file_;
 
@@ -181,20 +190,17 @@ class TileStore {
   BlockPool weight_blocks_ GUARDED_BY(mutex_);
   BlockPool record_blocks_ GUARDED_BY(mutex_);
   WeightCache cache_ GUARDED_BY(mutex_);
-  std::vector<std::span<std::byte>>
-      home_weights_;  ///< of each tile, where weights live on the host
+  // Of each tile, empty where it is on the drive.
+  std::vector<std::span<std::byte>> home_weights_;
   std::vector<std::span<std::byte>> home_records_;
   std::vector<Tile> tiles_ GUARDED_BY(mutex_);
   Status failure_ GUARDED_BY(mutex_);
   bool started_ GUARDED_BY(mutex_) = false;  ///< SetTime was called: there is something to read
   uint64_t now_ GUARDED_BY(mutex_) = 0;
-  uint64_t begun_ GUARDED_BY(mutex_) = 0;     ///< the version that every tile has, or gets next
-  UpdateCursor load_ GUARDED_BY(mutex_);      ///< next tile to bring in for its update
-  UpdateCursor take_ GUARDED_BY(mutex_);      ///< next tile to hand to an optimizer thread
+  UpdateQueue updates_ GUARDED_BY(mutex_);
   size_t ahead_pins_ GUARDED_BY(mutex_) = 0;  ///< weights held for updates that have not begun
   /// Drain waits: nobody consumes new weights, so updates may evict what the next forward needs.
   bool draining_ GUARDED_BY(mutex_) = false;
-  size_t in_hand_ GUARDED_BY(mutex_) = 0;   ///< tiles taken and not finished
   size_t requests_ GUARDED_BY(mutex_) = 0;  ///< I/O requests in flight
   size_t writes_ GUARDED_BY(mutex_) = 0;    ///< of them write-backs
   uint64_t finished_ GUARDED_BY(mutex_) = 0;

@@ -16,24 +16,22 @@ Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
   };
   for (size_t i = 0; i < layout_.tiles.size(); ++i) {
     const TileId tile{static_cast<uint32_t>(i)};
-    Tile* entry = nullptr;
+    CommittedTile now;
     bool changed = false;
     {
+      // Nobody else changes the tile's contents, place or version until an update begins.
       MutexLock lock(mutex_);
-      entry = &At(tile);
-      changed = entry->committed_version != entry->version;
-      if (changed) entry->slot = file_.WriteSlot(tile);
+      Tile& entry = At(tile);
+      changed = entry.committed_version != updates_.version(tile);
+      if (changed) entry.slot = file_.WriteSlot(tile);
+      now = {.version = updates_.version(tile),
+             .checksums = entry.checksums,
+             .slot = static_cast<uint32_t>(entry.slot)};
     }
-    // Nobody else changes the tile's contents, place or version until the next BeginUpdates.
-    if (changed && !weights_on_drive()) {
-      submit(Part::kWeight, tile, entry->slot, home_weights_[i]);
-    }
-    if (changed && !records_on_drive()) {
-      submit(Part::kRecord, tile, entry->slot, home_records_[i]);
-    }
-    committed.push_back({.version = entry->version,
-                         .checksums = entry->checksums,
-                         .slot = static_cast<uint32_t>(entry->slot)});
+    const auto slot = static_cast<int>(now.slot);
+    if (changed && !WeightOnDrive(tile)) submit(Part::kWeight, tile, slot, home_weights_[i]);
+    if (changed && !RecordOnDrive(tile)) submit(Part::kRecord, tile, slot, home_records_[i]);
+    committed.push_back(now);
   }
   return aio::WaitAll(tickets);
 }
@@ -52,7 +50,9 @@ Status TileStore::Commit(CommitRecord record, const std::function<Status()>& fir
     FailLocked(committed.error());
     return committed;
   }
-  for (Tile& tile : tiles_) tile.committed_version = tile.version;
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    tiles_[i].committed_version = updates_.version(TileId{static_cast<uint32_t>(i)});
+  }
   return {};
 }
 
@@ -73,14 +73,11 @@ Status TileStore::Adopt(const CommitRecord& commit) {
     MutexLock lock(mutex_);
     for (size_t i = 0; i < tiles_.size(); ++i) {
       const CommittedTile& committed = commit.tiles[i];
-      tiles_[i].version = version;
       tiles_[i].slot = static_cast<int>(committed.slot);
       tiles_[i].checksums = committed.checksums;
       tiles_[i].committed_version = version;
     }
-    begun_ = version;
-    load_.round = version;
-    take_.round = version;
+    updates_.Reset(version);
   }
   PENSTOCK_TRY(ReadHomeParts(commit));
   return VerifyHomeParts(commit);
@@ -89,6 +86,7 @@ Status TileStore::Adopt(const CommitRecord& commit) {
 Status TileStore::ReadHomeParts(const CommitRecord& commit) {
   std::vector<aio::Ticket> tickets;
   const auto submit = [&](Part part, size_t tile, std::span<std::byte> buffer) {
+    if (buffer.empty()) return;
     tickets.push_back(file_.Submit({.part = part,
                                     .tile = TileId{static_cast<uint32_t>(tile)},
                                     .slot = static_cast<int>(commit.tiles[tile].slot),
@@ -96,8 +94,10 @@ Status TileStore::ReadHomeParts(const CommitRecord& commit) {
                                     .buffer = buffer,
                                     .priority = aio::Priority::kStateRead}));
   };
-  for (size_t i = 0; i < home_weights_.size(); ++i) submit(Part::kWeight, i, home_weights_[i]);
-  for (size_t i = 0; i < home_records_.size(); ++i) submit(Part::kRecord, i, home_records_[i]);
+  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
+    submit(Part::kWeight, i, home_weights_[i]);
+    submit(Part::kRecord, i, home_records_[i]);
+  }
   return aio::WaitAll(tickets);
 }
 
@@ -109,12 +109,12 @@ Status TileStore::VerifyHomeParts(const CommitRecord& commit) const {
     const auto damaged = [&](Part part) {
       return DamagedAt(part, tile, committed.version, static_cast<int>(committed.slot));
     };
-    if (!weights_on_drive() &&
+    if (!WeightOnDrive(tile) &&
         WeightChecksum(seed, home_weights_[i]) != committed.checksums.weight) {
       return damaged(Part::kWeight);
     }
-    if (!records_on_drive() && RecordChecksum(seed, layout_.dtype, layout_.tiles[i].elements,
-                                              home_records_[i]) != committed.checksums.record) {
+    if (!RecordOnDrive(tile) && RecordChecksum(seed, layout_.dtype, layout_.tiles[i].elements,
+                                               home_records_[i]) != committed.checksums.record) {
       return damaged(Part::kRecord);
     }
   }

@@ -1,61 +1,82 @@
 // The update side of TileStore: loading tiles for their update, taking them back, writing.
-#include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "offload/tile_store.h"
 
 namespace penstock::offload {
 
-Status TileStore::BeginUpdates() {
+Status TileStore::PrepareUpdates() {
   const Status prepared = file_.PrepareWrites();
   MutexLock lock(mutex_);
   if (!prepared.ok()) FailLocked(prepared.error());
-  PENSTOCK_TRY(failure_);
-  PENSTOCK_CHECK(take_.round == begun_ && take_.index == 0 && in_hand_ == 0,
-                 "updates begun before the ones of version {} were finished", begun_);
-  ++begun_;
-  ahead_pins_ = 0;
+  return failure_;
+}
+
+void TileStore::BeginLocked(TileId tile) {
+  updates_.Begin(tile);
+  if (std::exchange(At(tile).ahead_pinned, false)) --ahead_pins_;
+}
+
+void TileStore::BeginUpdate(TileId tile) {
+  MutexLock lock(mutex_);
+  if (!failure_.ok()) return;
+  BeginLocked(tile);
   LoadUpdates();
   Changed();
-  return {};
+}
+
+void TileStore::BeginUpdates() {
+  MutexLock lock(mutex_);
+  if (!failure_.ok()) return;
+  for (const TileId tile : schedule_.update_order) BeginLocked(tile);
+  LoadUpdates();
+  Changed();
 }
 
 void TileStore::LoadUpdates() {
-  bool loaded = false;
-  while (started_ && load_.round <= begun_) {
-    const TileId tile = schedule_.update_order[load_.index];
-    const bool ahead = load_.round == begun_;
-    // The update before, and its write-back, must be over: what is loaded is what was written.
-    if (At(tile).version != load_.round || At(tile).writes > 0 || !LoadUpdate(tile, ahead)) break;
-    Advance(load_);
-    loaded = true;
-  }
+  if (!started_) return;
+  const bool loaded = updates_.LoadMore([this](TileId tile, bool ahead) {
+    mutex_.AssertHeld();
+    // What is loaded is what was written.
+    return At(tile).writes == 0 && LoadUpdate(tile, ahead);
+  });
   if (loaded) Changed();
 }
 
+/// When the update needs the weight: ahead of it where it begins. Once it has begun, where the
+/// updated weight is used in this step, or at once where that is in the next one: then nothing
+/// waits for it but the drive, which must not run out of work.
+uint64_t TileStore::UpdateNeed(TileId tile, bool ahead) const {
+  const ModuleId module = layout_.tile(tile).module;
+  const uint64_t now = now_ % schedule_.length();
+  if (ahead) {
+    const uint64_t at = schedule_.update_at[Index(module)];
+    return NeedAt(StepStart() + at + (at < now ? schedule_.length() : 0), tile);
+  }
+  if (draining_) return 0;
+  const uint64_t first = schedule_.first_use[Index(module)];
+  return NeedAt(first < now ? now_ + 1 : StepStart() + first, tile);
+}
+
 bool TileStore::LoadUpdate(TileId tile, bool ahead) {
-  if (records_on_drive() && record_blocks_.free() == 0) return false;
-  if (weights_on_drive() && ahead && ahead_pins_ >= ahead_limit_) return false;
+  if (RecordOnDrive(tile) && record_blocks_.free() == 0) return false;
+  if (WeightOnDrive(tile) && ahead && ahead_pins_ >= ahead_limit_) return false;
   BlockLease weight;
-  const bool weight_missing = weights_on_drive() && !cache_[tile].block.valid();
+  const bool weight_missing = WeightOnDrive(tile) && !cache_[tile].block.valid();
   if (weight_missing) {
-    // Between two steps the update is due in the step that begins; otherwise in the next one.
-    const bool next_step = ahead && now_ % schedule_.length() != 0;
-    const uint64_t step_start = StepStart() + (next_step ? schedule_.length() : 0);
-    const uint64_t first_use = schedule_.first_use[Index(layout_.tile(tile).module)];
-    const bool urgent = draining_ && !ahead;
-    weight = TakeWeightBlock(urgent ? 0 : NeedAt(step_start + first_use, tile));
+    weight = TakeWeightBlock(UpdateNeed(tile, ahead));
     if (!weight.valid()) return false;
   }
   Tile& entry = At(tile);
-  if (weights_on_drive()) {
+  if (WeightOnDrive(tile)) {
     ++cache_[tile].pins;
     entry.weight_pinned = true;
+    entry.ahead_pinned = ahead;
     if (ahead) ++ahead_pins_;
     if (weight_missing) StartWeightRead(tile, std::move(weight), true);
   }
-  if (records_on_drive()) StartRecordRead(tile, record_blocks_.TryTake());
-  entry.loaded = true;
+  if (RecordOnDrive(tile)) StartRecordRead(tile, record_blocks_.TryTake());
   return true;
 }
 
@@ -69,34 +90,40 @@ void TileStore::StartRecordRead(TileId tile, BlockLease block) {
                 .operation = aio::Operation::kRead,
                 .buffer = RecordOf(tile),
                 .priority = aio::Priority::kStateRead,
-                .version = entry.version},
+                .version = updates_.version(tile)},
                [this, tile]() {
                  mutex_.AssertHeld();
                  At(tile).record_reading = false;
                });
 }
 
+bool TileStore::IsThere(TileId tile) {
+  if (At(tile).record_reading) return false;
+  // The device may still be copying the old weight out of the block.
+  return !WeightOnDrive(tile) || (cache_[tile].present() && cache_[tile].pins == 1);
+}
+
 std::optional<TileUpdate> TileStore::TryTakeUpdate() {
   MutexLock lock(mutex_);
-  if (!failure_.ok() || take_.round >= begun_) return std::nullopt;
-  const TileId tile = schedule_.update_order[take_.index];
-  Tile& entry = At(tile);
-  if (entry.version != take_.round || !entry.loaded || entry.record_reading) return std::nullopt;
-  // The device may still be copying the old weight out of the block.
-  if (weights_on_drive() && (!cache_[tile].present() || cache_[tile].pins > 1)) return std::nullopt;
-  Advance(take_);
-  ++in_hand_;
-  entry.loaded = false;
+  if (!failure_.ok()) return std::nullopt;
+  const std::optional<TileId> next = updates_.Take([this](TileId tile) {
+    mutex_.AssertHeld();
+    return IsThere(tile);
+  });
+  if (!next) return std::nullopt;
+  const TileId tile = *next;
+  const Tile& entry = At(tile);
+  const uint64_t version = updates_.version(tile);
   TileUpdate update{.tile = tile,
-                    .version = entry.version,
+                    .version = version,
                     .weight = WeightOf(tile),
                     .record = RecordOf(tile),
-                    .seed_before = TileSeed(file_.uuid(), tile, entry.version),
-                    .seed_after = TileSeed(file_.uuid(), tile, entry.version + 1)};
-  if (weights_on_drive() && !cache_[tile].verified) {
+                    .seed_before = TileSeed(file_.uuid(), tile, version),
+                    .seed_after = TileSeed(file_.uuid(), tile, version + 1)};
+  if (WeightOnDrive(tile) && !cache_[tile].verified) {
     update.expected_weight = entry.checksums.weight;
   }
-  if (records_on_drive() && options_.verify_checksums) {
+  if (RecordOnDrive(tile) && options_.verify_checksums) {
     update.expected_record = entry.checksums.record;
   }
   return update;
@@ -105,10 +132,9 @@ std::optional<TileUpdate> TileStore::TryTakeUpdate() {
 void TileStore::FinishUpdate(const TileUpdate& update, const TileChecksums& after) {
   MutexLock lock(mutex_);
   Tile& entry = At(update.tile);
-  entry.version = update.version + 1;
+  updates_.Finish(update.tile);
   entry.slot = file_.WriteSlot(update.tile);
   entry.checksums = after;
-  --in_hand_;
   ++finished_;
   if (entry.weight_pinned) {
     entry.weight_pinned = false;
@@ -135,7 +161,7 @@ void TileStore::StartWrites(TileId tile) {
                   .operation = aio::Operation::kWrite,
                   .buffer = buffer,
                   .priority = aio::Priority::kWriteBack,
-                  .version = entry.version},
+                  .version = updates_.version(tile)},
                  [this, tile, size = buffer.size(), done = std::move(done)]() {
                    mutex_.AssertHeld();
                    --At(tile).writes;
@@ -144,14 +170,14 @@ void TileStore::StartWrites(TileId tile) {
                    done();
                  });
   };
-  if (weights_on_drive()) {
+  if (WeightOnDrive(tile)) {
     cache_[tile].writing = true;
     write(Part::kWeight, WeightOf(tile), [this, tile]() {
       mutex_.AssertHeld();
       cache_[tile].writing = false;
     });
   }
-  if (records_on_drive()) {
+  if (RecordOnDrive(tile)) {
     write(Part::kRecord, RecordOf(tile), [this, tile]() {
       mutex_.AssertHeld();
       At(tile).record.Reset();

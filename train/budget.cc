@@ -23,6 +23,14 @@ Error TooSmall(const char* memory, const char* option, Bytes limit, Bytes minimu
                    memory, limit.value, sum, minimum.value, option, minimum.value);
 }
 
+/// Of a GPU's memory, for code that CUDA and its libraries load when it is first used.
+constexpr Bytes kGpuReserve = 1_GiB;
+
+Bytes DefaultDeviceMemory(const MachineMemory& memory) {
+  if (!memory.gpu.has_value()) return Bytes{memory.total.value / 2};
+  return *memory.gpu - std::min(kGpuReserve, Bytes{memory.gpu->value / 2});
+}
+
 Bytes RoundDown(Bytes size, Bytes alignment) {
   return Bytes{size.value / alignment.value * alignment.value};
 }
@@ -113,8 +121,8 @@ Result<MemoryNeeds> PlanMemory(const zero::ModelSpec& spec, const Gpt2Config& mo
                                const Gpt2Shape& shape, const zero::Config& config,
                                device::Kind kind) {
   const zero::MemoryPlan plan = zero::Engine::Plan(spec, config);
-  const Bytes activations =
-      AlignUp(Gpt2::ActivationBytes(model, shape, config.dtype), device::kDeviceAlignment);
+  const ActivationBytes taken = Gpt2::Memory(model, shape, config.dtype);
+  const Bytes activations = AlignUp(taken.device, device::kDeviceAlignment);
   PENSTOCK_ASSIGN(Bytes scratch,
                   kernels::OperatorScratch(kind, OperatorsFor(model, shape, config)));
   scratch = AlignUp(scratch, device::kDeviceAlignment);
@@ -122,10 +130,14 @@ Result<MemoryNeeds> PlanMemory(const zero::ModelSpec& spec, const Gpt2Config& mo
   needs.device_reserved = activations + scratch;
   needs.device_minimum =
       AlignUp(plan.device_minimum, device::kDeviceAlignment) + needs.device_reserved;
-  needs.host_minimum = plan.host_minimum;
+  needs.host_reserved = taken.host;
+  needs.host_minimum = plan.host_minimum + taken.host;
   needs.device_sum = fmt::format("{} + activations {} + operator scratch {}", plan.device_sum,
                                  ToString(activations), ToString(scratch));
   needs.host_sum = plan.host_sum;
+  if (taken.host.value > 0) {
+    needs.host_sum += fmt::format(" + activation checkpoints {}", ToString(taken.host));
+  }
   return needs;
 }
 
@@ -135,7 +147,7 @@ Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const zero::Config& 
   Bytes host = config.host_memory.value_or(Bytes{});
   if (!config.device_memory.has_value() || !config.host_memory.has_value()) {
     PENSTOCK_ASSIGN(const MachineMemory memory, machine());
-    device = config.device_memory.value_or(Bytes{memory.total.value / 2});
+    device = config.device_memory.value_or(DefaultDeviceMemory(memory));
     host = config.host_memory.value_or(Bytes{memory.available.value / 4 * 3});
   }
   const MemoryBudget budget = {.device = RoundDown(device, device::kDeviceAlignment), .host = host};

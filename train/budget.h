@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -23,6 +24,7 @@ struct MemoryNeeds {
   Bytes device_minimum;   ///< engine, activations and operator scratch
   Bytes device_reserved;  ///< of these: activations and operator scratch
   Bytes host_minimum;
+  Bytes host_reserved;  ///< of this: activation checkpoints
   std::string device_sum;
   std::string host_sum;
 };
@@ -37,6 +39,7 @@ struct MemoryBudget {
 struct MachineMemory {
   Bytes total;
   Bytes available;
+  std::optional<Bytes> gpu = std::nullopt;  ///< free on the GPU, where that is the device
 };
 /// Linux' /proc/meminfo, less where a control group (v2; the process's own or one above it) has a
 /// lower limit: then both are what is left of that. `root` is where /proc and /sys are. Errors:
@@ -53,9 +56,10 @@ Result<MemoryNeeds> PlanMemory(const zero::ModelSpec& spec, const Gpt2Config& mo
                                device::Kind kind);
 
 /// Limits from the config (the command line is in it by then); by default half of the machine's
-/// memory for the CPU device and three quarters of what is available for the host. Asks for
-/// `machine` only where a limit is not named. Errors: kBudget with the sum by class, the limit and
-/// the smallest one that works, in bytes; those of `machine`.
+/// memory for the CPU device, all but a reserve of what is free on a GPU, and three quarters of
+/// what is available for the host. Asks for `machine` only where a limit is not named. Errors:
+/// kBudget with the sum by class, the limit and the smallest one that works, in bytes; those of
+/// `machine`.
 Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const zero::Config& config,
                                   const std::function<Result<MachineMemory>()>& machine);
 

@@ -51,16 +51,17 @@ class HeldModule {
   const std::byte* weights_;
 };
 
-/// Tokens on their way to the device, and the moment from which they may be overwritten.
+/// What goes to the device and comes from it in a step, in memory that it copies from and to.
 struct Staging {
-  std::vector<int32_t> tokens;  ///< inputs, then targets
-  device::Event copied;
+  device::HostBuffer loss;    ///< double: sum over the step's tokens
+  device::HostBuffer tokens;  ///< int32: inputs, then targets
+  device::Event copied;       ///< from here on the tokens may be overwritten
 };
 
 class Gpt2Model final : public Gpt2 {
  public:
   Gpt2Model(const Gpt2Config& config, const Gpt2Shape& shape, kernels::DType dtype,
-            kernels::Operators& operators, Gpt2Buffers buffers)
+            kernels::Operators& operators, Gpt2Buffers buffers, Staging staging)
       : modules_(config),
         dtype_(dtype),
         micro_batches_(shape.micro_batches),
@@ -68,9 +69,8 @@ class Gpt2Model final : public Gpt2 {
         vocabulary_(config.vocab_size),
         operators_(operators),
         buffers_(std::move(buffers)),
-        layer_(config, operators, buffers_.workspace) {
-    staging_.tokens.resize(2 * tokens());
-  }
+        layer_(config, operators, buffers_.workspace),
+        staging_(std::move(staging)) {}
   ~Gpt2Model() override { done_.Wait(); }
 
   Status ForwardBackward(zero::Engine& engine, std::span<const int32_t> inputs,
@@ -84,6 +84,11 @@ class Gpt2Model final : public Gpt2 {
   }
   const int32_t* targets(uint64_t micro_batch) const { return inputs(micro_batch) + tokens(); }
 
+  /// The input of a layer in a micro-batch, for kernels up to EndKernel.
+  std::byte* Checkpoint(uint64_t layer, uint64_t micro_batch, bool write) {
+    const uint64_t index = layer * micro_batches_ + micro_batch;
+    return buffers_.checkpoints.Access(static_cast<uint32_t>(index), write, *stream_);
+  }
   void CopyTokens(device::Stream& stream, std::span<const int32_t> inputs,
                   std::span<const int32_t> targets);
   Status Enqueue(zero::Engine& engine);
@@ -104,7 +109,6 @@ class Gpt2Model final : public Gpt2 {
   Staging staging_;
   device::Stream* stream_ = nullptr;  ///< of the last ForwardBackward
   device::Event done_;                ///< all work of the last ForwardBackward
-  double loss_sum_ = 0;
 };
 
 Status Gpt2Model::ForwardBackward(zero::Engine& engine, std::span<const int32_t> inputs,
@@ -113,6 +117,7 @@ Status Gpt2Model::ForwardBackward(zero::Engine& engine, std::span<const int32_t>
   PENSTOCK_CHECK(engine.layout().modules.size() == modules_.layers + 3);
   PENSTOCK_CHECK(inputs.size() == tokens() && targets.size() == tokens());
   stream_ = &engine.compute_stream();
+  buffers_.checkpoints.BeginStep();
   CopyTokens(*stream_, inputs, targets);
   stream_->Zero(buffers_.loss.data(), buffers_.loss.size());
   Status status = Enqueue(engine);
@@ -122,23 +127,22 @@ Status Gpt2Model::ForwardBackward(zero::Engine& engine, std::span<const int32_t>
 
 Result<double> Gpt2Model::Loss() {
   PENSTOCK_CHECK(stream_ != nullptr, "no step was computed");
-  stream_->CopyToHost(reinterpret_cast<std::byte*>(&loss_sum_), buffers_.loss.data(),
-                      buffers_.loss.size());
+  stream_->CopyToHost(staging_.loss.data(), buffers_.loss.data(), buffers_.loss.size());
   PENSTOCK_TRY(stream_->Synchronize());
-  return loss_sum_ / static_cast<double>(tokens());
+  PENSTOCK_TRY(buffers_.checkpoints.Synchronize());
+  return *staging_.loss.as<double>() / static_cast<double>(tokens());
 }
 
 void Gpt2Model::CopyTokens(device::Stream& stream, std::span<const int32_t> inputs,
                            std::span<const int32_t> targets) {
   staging_.copied.Wait();
-  std::copy(inputs.begin(), inputs.end(), staging_.tokens.begin());
-  std::copy(targets.begin(), targets.end(),
-            staging_.tokens.begin() + static_cast<ptrdiff_t>(inputs.size()));
-  for (const int32_t token : staging_.tokens) {
+  const std::span<int32_t> staged(staging_.tokens.as<int32_t>(), 2 * tokens());
+  std::ranges::copy(inputs, staged.begin());
+  std::ranges::copy(targets, staged.subspan(inputs.size()).begin());
+  for (const int32_t token : staged) {
     PENSTOCK_CHECK(token >= 0 && static_cast<uint64_t>(token) < vocabulary_, "token {}", token);
   }
-  stream.CopyToDevice(buffers_.tokens.data(), reinterpret_cast<std::byte*>(staging_.tokens.data()),
-                      buffers_.tokens.size());
+  stream.CopyToDevice(buffers_.tokens.data(), staging_.tokens.data(), buffers_.tokens.size());
   staging_.copied = stream.Record();
 }
 
@@ -155,7 +159,8 @@ Status Gpt2Model::EmbeddingForward(zero::Engine& engine) {
   PENSTOCK_ASSIGN(const HeldModule wpe, HeldModule::Acquire(engine, modules_.wpe()));
   for (uint64_t m = 0; m < micro_batches_; ++m) {
     operators_.EmbeddingForward(*stream_, inputs(m), wte.tensors().weight(kTable),
-                                wpe.tensors().weight(kTable), buffers_.checkpoint(0, m).data());
+                                wpe.tensors().weight(kTable), Checkpoint(0, m, true));
+    buffers_.checkpoints.EndKernel(*stream_);
   }
   return {};
 }
@@ -164,8 +169,11 @@ Status Gpt2Model::LayerForward(zero::Engine& engine, uint64_t index) {
   PENSTOCK_ASSIGN(const HeldModule held, HeldModule::Acquire(engine, modules_.layer(index)));
   const ModuleTensors tensors = held.tensors();
   for (uint64_t m = 0; m < micro_batches_; ++m) {
-    layer_.Forward(*stream_, tensors, buffers_.checkpoint(index, m).data(),
-                   buffers_.checkpoint(index + 1, m).data());
+    const std::byte* const x = Checkpoint(index, m, false);
+    std::byte* const out =
+        index + 1 < modules_.layers ? Checkpoint(index + 1, m, true) : buffers_.outputs[m].data();
+    layer_.Forward(*stream_, tensors, x, out);
+    buffers_.checkpoints.EndKernel(*stream_);
   }
   return {};
 }
@@ -181,7 +189,7 @@ Status Gpt2Model::Head(zero::Engine& engine) {
     const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(tokens()));
     Gpt2Workspace& workspace = buffers_.workspace;
     for (uint64_t m = 0; m < micro_batches_; ++m) {
-      device::DeviceBuffer& x = buffers_.checkpoint(modules_.layers, m);
+      device::DeviceBuffer& x = buffers_.outputs[m];
       std::byte* const d_norm = workspace.attention.data();
       layer_.Norm(*stream_, norm_tensors, kFinalNorm, x.data());
       operators_.HeadForwardBackward(*stream_, workspace.norm.data(), table.weight(kTable),
@@ -200,8 +208,8 @@ Status Gpt2Model::LayerBackward(zero::Engine& engine, uint64_t index) {
     PENSTOCK_ASSIGN(const HeldModule held, HeldModule::Acquire(engine, modules_.layer(index)));
     const ModuleTensors tensors = held.tensors_with_gradients();
     for (uint64_t m = 0; m < micro_batches_; ++m) {
-      layer_.Backward(*stream_, tensors, buffers_.checkpoint(index, m).data(),
-                      buffers_.checkpoint(modules_.layers, m).data());
+      layer_.Backward(*stream_, tensors, Checkpoint(index, m, false), buffers_.outputs[m].data());
+      buffers_.checkpoints.EndKernel(*stream_);
     }
   }
   return engine.ReduceGradients(modules_.layer(index));
@@ -211,8 +219,7 @@ Status Gpt2Model::EmbeddingBackward(zero::Engine& engine) {
   float* const d_wte = engine.Gradients(modules_.wte());
   float* const d_wpe = engine.Gradients(modules_.wpe());
   for (uint64_t m = 0; m < micro_batches_; ++m) {
-    operators_.EmbeddingBackward(*stream_, inputs(m),
-                                 buffers_.checkpoint(modules_.layers, m).data(), d_wte, d_wpe);
+    operators_.EmbeddingBackward(*stream_, inputs(m), buffers_.outputs[m].data(), d_wte, d_wpe);
   }
   PENSTOCK_TRY(engine.ReduceGradients(modules_.wpe()));
   return engine.ReduceGradients(modules_.wte());
@@ -240,8 +247,11 @@ Result<std::unique_ptr<Gpt2>> Gpt2::Create(const Gpt2Config& config, const Gpt2S
                      shape.sequence, config.n_positions);
   }
   PENSTOCK_ASSIGN(Gpt2Buffers buffers, Gpt2Buffers::Allocate(config, shape, dtype, device));
-  return std::unique_ptr<Gpt2>(
-      std::make_unique<Gpt2Model>(config, shape, dtype, operators, std::move(buffers)));
+  Staging staging;
+  PENSTOCK_ASSIGN(staging.loss, device.AllocateHost(buffers.loss.size()));
+  PENSTOCK_ASSIGN(staging.tokens, device.AllocateHost(buffers.tokens.size()));
+  return std::unique_ptr<Gpt2>(std::make_unique<Gpt2Model>(config, shape, dtype, operators,
+                                                           std::move(buffers), std::move(staging)));
 }
 
 }  // namespace penstock::train

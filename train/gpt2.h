@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/ledger.h"
 #include "base/result.h"
 #include "device/device.h"
 #include "kernels/operators.h"
@@ -25,6 +26,15 @@ struct Gpt2Shape {
   uint64_t micro_batch = 1;    ///< sequences in a micro-batch, B
   uint64_t micro_batches = 1;  ///< in a step (gradient accumulation)
   uint64_t sequence = 0;       ///< T
+  /// Home of the activation checkpoints: kDevice, or kHost with those of a layer and two more on
+  /// the device.
+  Tier checkpoint_home = Tier::kDevice;
+};
+
+/// What a Gpt2 takes for activations, checkpoints and token buffers.
+struct ActivationBytes {
+  Bytes device;
+  Bytes host;
 };
 
 /// Modules, tensors (Hugging Face names and shapes; biases and norms without weight decay) and
@@ -42,11 +52,11 @@ kernels::OperatorShapes Gpt2OperatorShapes(const Gpt2Config& config, const Gpt2S
 /// functions are called from the thread that feeds the engine's compute stream.
 class Gpt2 {
  public:
-  /// What Create will take from the device for activations, checkpoints and token buffers.
-  static Bytes ActivationBytes(const Gpt2Config& config, const Gpt2Shape& shape,
-                               kernels::DType dtype);
+  /// What Create will take.
+  static ActivationBytes Memory(const Gpt2Config& config, const Gpt2Shape& shape,
+                                kernels::DType dtype);
   /// `operators` have the dtype and Gpt2OperatorShapes(config, shape). Errors: kBudget;
-  /// kInvalidArgument for a sequence longer than n_positions.
+  /// kOutOfMemory; kInvalidArgument for a sequence longer than n_positions; of the device.
   static Result<std::unique_ptr<Gpt2>> Create(const Gpt2Config& config, const Gpt2Shape& shape,
                                               kernels::DType dtype, device::Device& device,
                                               kernels::Operators& operators);

@@ -16,8 +16,41 @@ struct Sizes {
   Bytes statistics;  ///< mean, rstd
   Bytes tokens;
   Bytes loss;
-  uint64_t checkpoints;
+  offload::CheckpointStore::Options checkpoints;
 };
+
+/// In a step: the embedding writes the input of the first layer; each layer reads its input and
+/// writes that of the next; backward reads them again. A kernel is a layer with a micro-batch.
+std::vector<offload::CheckpointAccess> Accesses(uint64_t layers, uint64_t micro_batches) {
+  std::vector<offload::CheckpointAccess> accesses;
+  uint32_t kernel = 0;
+  const auto add = [&](uint64_t layer, uint64_t micro_batch, bool write) {
+    accesses.push_back({.checkpoint = static_cast<uint32_t>(layer * micro_batches + micro_batch),
+                        .write = write,
+                        .kernel = kernel});
+  };
+  for (uint64_t m = 0; m < micro_batches; ++m, ++kernel) add(0, m, true);
+  for (uint64_t i = 0; i < layers; ++i) {
+    for (uint64_t m = 0; m < micro_batches; ++m, ++kernel) {
+      add(i, m, false);
+      if (i + 1 < layers) add(i + 1, m, true);
+    }
+  }
+  for (uint64_t i = layers; i-- > 0;) {
+    for (uint64_t m = 0; m < micro_batches; ++m, ++kernel) add(i, m, false);
+  }
+  return accesses;
+}
+
+offload::CheckpointStore::Options CheckpointOptions(const Gpt2Config& config,
+                                                    const Gpt2Shape& shape, Bytes size) {
+  const uint64_t all = config.n_layer * shape.micro_batches;
+  const uint64_t some = std::min(all, shape.micro_batches + 2);
+  return {.accesses = Accesses(config.n_layer, shape.micro_batches),
+          .checkpoints = static_cast<uint32_t>(all),
+          .slots = static_cast<uint32_t>(shape.checkpoint_home == Tier::kHost ? some : all),
+          .size = size};
+}
 
 Sizes SizesOf(const Gpt2Config& config, const Gpt2Shape& shape, kernels::DType dtype) {
   const uint64_t rows = shape.micro_batch * shape.sequence;
@@ -29,7 +62,7 @@ Sizes SizesOf(const Gpt2Config& config, const Gpt2Shape& shape, kernels::DType d
           .statistics = Bytes{sizeof(float)} * rows,
           .tokens = Bytes{sizeof(int32_t)} * (2 * shape.micro_batches * rows),
           .loss = Bytes{sizeof(double)},
-          .checkpoints = (config.n_layer + 1) * shape.micro_batches};
+          .checkpoints = CheckpointOptions(config, shape, column * config.n_embd)};
 }
 
 Status AllocateWorkspace(const Sizes& sizes, device::Device& device, Gpt2Workspace& workspace) {
@@ -51,24 +84,27 @@ Result<Gpt2Buffers> Gpt2Buffers::Allocate(const Gpt2Config& config, const Gpt2Sh
                                           kernels::DType dtype, device::Device& device) {
   const Sizes sizes = SizesOf(config, shape, dtype);
   Gpt2Buffers buffers;
-  buffers.micro_batches = shape.micro_batches;
   PENSTOCK_TRY(AllocateWorkspace(sizes, device, buffers.workspace));
   PENSTOCK_ASSIGN(buffers.tokens, device.Allocate(sizes.tokens, "tokens"));
   PENSTOCK_ASSIGN(buffers.loss, device.Allocate(sizes.loss, "the loss"));
-  for (uint64_t i = 0; i < sizes.checkpoints; ++i) {
-    PENSTOCK_ASSIGN(device::DeviceBuffer checkpoint,
-                    device.Allocate(sizes.stream, "activation checkpoints"));
-    buffers.checkpoints.push_back(std::move(checkpoint));
+  for (uint64_t m = 0; m < shape.micro_batches; ++m) {
+    PENSTOCK_ASSIGN(device::DeviceBuffer output,
+                    device.Allocate(sizes.stream, "the last layer's output"));
+    buffers.outputs.push_back(std::move(output));
   }
+  PENSTOCK_ASSIGN(buffers.checkpoints, offload::CheckpointStore::Create(sizes.checkpoints, device));
   return buffers;
 }
 
-Bytes Gpt2::ActivationBytes(const Gpt2Config& config, const Gpt2Shape& shape,
-                            kernels::DType dtype) {
+ActivationBytes Gpt2::Memory(const Gpt2Config& config, const Gpt2Shape& shape,
+                             kernels::DType dtype) {
   const Sizes sizes = SizesOf(config, shape, dtype);
   const auto taken = [](Bytes size) { return AlignUp(size, device::kDeviceAlignment); };
-  return taken(sizes.stream) * (sizes.checkpoints + 3) + taken(sizes.qkv) + taken(sizes.fc) +
-         taken(sizes.gelu) + taken(sizes.statistics) * 2 + taken(sizes.tokens) + taken(sizes.loss);
+  return {.device = taken(sizes.stream) * (shape.micro_batches + 3) + taken(sizes.qkv) +
+                    taken(sizes.fc) + taken(sizes.gelu) + taken(sizes.statistics) * 2 +
+                    taken(sizes.tokens) + taken(sizes.loss) +
+                    offload::CheckpointStore::DeviceBytes(sizes.checkpoints),
+          .host = offload::CheckpointStore::HostBytes(sizes.checkpoints)};
 }
 
 }  // namespace penstock::train

@@ -2,8 +2,9 @@
 //
 // With R = micro_batch · sequence rows, M micro-batches, L layers, width C, hidden width H, S bytes
 // an element, and A(n) = n rounded up to kDeviceAlignment, they are
-//   (L + 1) M A(R C S)                           checkpoints: the input of each layer, and the last
-//                                                output, whose place its gradient takes
+//   M A(R C S)                                   the last output, whose place its gradient takes
+//   + K A(R C S)                                 checkpoints: the input of each layer. K = L M or,
+//                                                at home on the host, at most M + 2
 //   + 3 A(R C S)                                 norm, attention, mid
 //   + A(3 R C S) + A(R max(H, 3C) S) + A(R H S)  qkv, fc (where d_qkv goes), gelu
 //   + 2 A(4 R)                                   mean, rstd
@@ -16,6 +17,7 @@
 #include "base/result.h"
 #include "device/device.h"
 #include "kernels/dtype.h"
+#include "offload/checkpoint_store.h"
 #include "train/gpt2.h"
 
 namespace penstock::train {
@@ -36,19 +38,14 @@ struct Gpt2Workspace {
 /// Owns all of it.
 struct Gpt2Buffers {
   Gpt2Workspace workspace;
-  std::vector<device::DeviceBuffer> checkpoints;  ///< [L + 1, M] of [R, C]
-  device::DeviceBuffer tokens;                    ///< int32 [2, M, R]: inputs, targets
-  device::DeviceBuffer loss;                      ///< double: sum over the step's tokens
-  uint64_t micro_batches = 0;
+  std::vector<device::DeviceBuffer> outputs;  ///< of the last layer, [M] of [R, C]
+  device::DeviceBuffer tokens;                ///< int32 [2, M, R]: inputs, targets
+  device::DeviceBuffer loss;                  ///< double: sum over the step's tokens
+  offload::CheckpointStore checkpoints;       ///< inputs of layers, [L, M] of [R, C]
 
-  /// Errors: kBudget.
+  /// Errors: kBudget, kOutOfMemory.
   static Result<Gpt2Buffers> Allocate(const Gpt2Config& config, const Gpt2Shape& shape,
                                       kernels::DType dtype, device::Device& device);
-
-  /// Input of layer `layer` (output of the last one where it is n_layer) in a micro-batch.
-  device::DeviceBuffer& checkpoint(uint64_t layer, uint64_t micro_batch) {
-    return checkpoints[layer * micro_batches + micro_batch];
-  }
 };
 
 }  // namespace penstock::train

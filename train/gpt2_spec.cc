@@ -5,7 +5,7 @@
 // The embedding holds wte and wpe together. The head holds ln_f and wte together and computes its
 // forward and backward at once, so that the logits never exist whole: its use of wte is the first
 // backward one. The embedding's backward needs token ids and gradients but no parameters, so it is
-// no use at all.
+// no use at all. Gradients are complete in the order ln_f, h.L-1 … h.0, wpe, wte.
 #include "train/gpt2_spec.h"
 
 #include <fmt/format.h>
@@ -59,6 +59,15 @@ std::vector<zero::ModuleUse> StepUses(const Gpt2Config& config) {
   return uses;
 }
 
+std::vector<zero::ModuleId> GradientOrder(const Gpt2Config& config) {
+  const Gpt2Modules modules(config);
+  std::vector<zero::ModuleId> order = {modules.ln_f()};
+  for (uint64_t i = config.n_layer; i-- > 0;) order.push_back(modules.layer(i));
+  order.push_back(modules.wpe());
+  order.push_back(modules.wte());
+  return order;
+}
+
 /// How one tensor starts: `constant` + `deviation` * its normal deviates of `stream`.
 struct TensorStart {
   float constant = 0;
@@ -99,6 +108,7 @@ zero::ModelSpec Gpt2Spec(const Gpt2Config& config) {
   spec.modules.push_back({"ln_f", {}});
   AddNorm(spec.modules.back(), "ln_f", config.n_embd);
   spec.step = StepUses(config);
+  spec.gradients = GradientOrder(config);
   return spec;
 }
 

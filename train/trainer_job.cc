@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <thread>
 #include <utility>
 
+#include "base/topology.h"
 #include "train/files.h"
 #include "train/log.h"
 #include "train/strict_json.h"
 #include "train/weights.h"
+#include "zero/thread_plan.h"
 
 namespace penstock::train {
 namespace {
@@ -98,6 +101,17 @@ Result<zero::TensorSource> Weights(const ModelSource& model, const zero::ModelSp
   return std::move(files->source);
 }
 
+/// The free memory of the GPU that is to be the device; nothing where that is the CPU.
+Result<std::optional<Bytes>> FindGpu(DeviceChoice choice) {
+  if (choice == DeviceChoice::kCpu) return std::optional<Bytes>();
+  const Result<Bytes> free = device::FreeCudaMemory();
+  if (free.ok()) return std::optional(*free);
+  if (choice == DeviceChoice::kCuda) {
+    return Error{free.error().code, "--device cuda: " + free.error().message};
+  }
+  return std::optional<Bytes>();
+}
+
 }  // namespace
 
 Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from) {
@@ -107,23 +121,28 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
   if (from != nullptr && config.compute_threads == 0) {
     config.compute_threads = static_cast<int>(from->compute_threads);
   }
-  ChooseThreads(std::thread::hardware_concurrency(), &config);
+  PENSTOCK_ASSIGN(const std::optional<Bytes> gpu, FindGpu(options.device));
+  const device::Kind kind = gpu.has_value() ? device::Kind::kCuda : device::Kind::kCpu;
+  ChooseThreads(kind, &config);
   PENSTOCK_ASSIGN(const uint64_t sequence, SequenceLength(options, model));
   PENSTOCK_ASSIGN(OpenedData data, OpenData(options, model, sequence));
   const Gpt2Shape shape = {.micro_batch = config.micro_batch_size,
                            .micro_batches = config.gradient_accumulation_steps,
-                           .sequence = sequence};
+                           .sequence = sequence,
+                           .checkpoint_home = config.activation_home};
   uint64_t last_step = options.steps.value_or(0);
   if (!options.steps.has_value()) {
     PENSTOCK_ASSIGN(last_step,
                     EpochSteps(data.reader.rows(), shape.micro_batch * shape.micro_batches));
   }
-  const device::Kind kind =
-      options.device == DeviceChoice::kCuda ? device::Kind::kCuda : device::Kind::kCpu;
   zero::ModelSpec spec = Gpt2Spec(model.config);
   PENSTOCK_ASSIGN(MemoryNeeds needs, PlanMemory(spec, model.config, shape, config, kind));
   PENSTOCK_ASSIGN(const MemoryBudget budget,
-                  DecideBudget(needs, config, [] { return ReadMachineMemory(); }));
+                  DecideBudget(needs, config, [&gpu]() -> Result<MachineMemory> {
+                    PENSTOCK_ASSIGN(MachineMemory memory, ReadMachineMemory());
+                    memory.gpu = gpu;
+                    return memory;
+                  }));
   LogNotices(model.notices);
   LogConfig(config);
   zero::TensorSource weights;
@@ -172,12 +191,12 @@ Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step) {
   return rows / rows_per_step;
 }
 
-void ChooseThreads(unsigned cores, zero::Config* config) {
-  cores = std::max(cores, 1U);
-  if (config->compute_threads == 0) config->compute_threads = static_cast<int>(cores);
-  if (config->optimizer_threads == 0) {
-    config->optimizer_threads = cores <= 2 ? 1 : static_cast<int>(std::max(cores / 4, 1U));
-  }
+void ChooseThreads(device::Kind kind, zero::Config* config) {
+  const Result<Topology> machine = ReadTopology();
+  // A machine that cannot be looked at has a core for each CPU.
+  const unsigned cpus = std::max(std::thread::hardware_concurrency(), 1U);
+  zero::ChooseThreads(machine.ok() ? *machine : Topology{.cores = std::vector<Core>(cpus)}, kind,
+                      config);
 }
 
 }  // namespace penstock::train

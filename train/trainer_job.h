@@ -55,7 +55,8 @@ Status CheckOneRank(const Environment& environment);
 /// Steps of one epoch: rows / (rows of a step). Errors: kInvalidArgument where that is none.
 Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step);
 
-/// Fills in thread counts that the config leaves to the program, for a machine of `cores` cores.
-void ChooseThreads(unsigned cores, zero::Config* config);
+/// Fills in thread counts that the config leaves to the program, for this machine
+/// (zero/thread_plan.h).
+void ChooseThreads(device::Kind kind, zero::Config* config);
 
 }  // namespace penstock::train

@@ -68,11 +68,12 @@ Status TrainLoop::RunStep() {
   const uint64_t step = state_.step + 1;
   const zero::Config& config = options_.config;
   PENSTOCK_TRY(ReadBatch(step));
-  PENSTOCK_TRY(parts_.model.ForwardBackward(parts_.engine, inputs_, targets_));
-  PENSTOCK_TRY(FinishCommit());
   const uint64_t t = state_.optimizer_steps + 1;
   const double lr = zero::LearningRate(config.scheduler, config.optimizer.lr, t);
-  PENSTOCK_ASSIGN(const zero::StepOutcome outcome, parts_.engine.Step(lr, t));
+  PENSTOCK_TRY(parts_.engine.BeginStep(lr, t));
+  PENSTOCK_TRY(parts_.model.ForwardBackward(parts_.engine, inputs_, targets_));
+  PENSTOCK_TRY(FinishCommit());
+  PENSTOCK_ASSIGN(const zero::StepOutcome outcome, parts_.engine.EndStep());
   PENSTOCK_ASSIGN(const double loss, parts_.model.Loss());
 
   StepRow row;

@@ -63,6 +63,7 @@ Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
                               .state_uuid = state.uuid,
                               .host_memory = job.budget.host,
                               .device_reserved = job.needs.device_reserved,
+                              .host_reserved = job.needs.host_reserved,
                               .meter = machine.meter.get()};
   PENSTOCK_ASSIGN(machine.engine,
                   zero::Engine::Create(std::move(options), *machine.device, *machine.operators));

@@ -15,7 +15,7 @@ void ReadConfig(JsonReader& reader, ConfigDraft& draft) {
     ReadZero(top, draft);
     ReadAio(top, draft);
     ReadPenstock(top, draft);
-    ReadOthers(top);
+    ReadOthers(top, draft);
   });
 }
 

@@ -64,6 +64,7 @@ struct Config {
 
   std::optional<Bytes> device_memory;
   std::optional<Bytes> host_memory;
+  bool tier_split = true;  ///< as many tiles at home on nvme as fit live in host memory
   bool overlap = true;
   Schedule schedule = Schedule::kVertical;
   Tier activation_home = Tier::kDevice;

@@ -185,10 +185,11 @@ void ReadCompile(JsonSection& top) {
   });
 }
 
-void ReadActivationCheckpointing(JsonSection& top) {
-  top.Object("activation_checkpointing", [](JsonSection& section) {
-    section.Off(
-        {{"partition_activations", kBool, "[false]"}, {"cpu_checkpointing", kBool, "[false]"}});
+/// Checkpoints are at home on the host where this or penstock.activation_home says so.
+void ReadActivationCheckpointing(JsonSection& top, Config& config) {
+  top.Object("activation_checkpointing", [&](JsonSection& section) {
+    if (section.Bool("cpu_checkpointing", false)) config.activation_home = Tier::kHost;
+    section.Off({{"partition_activations", kBool, "[false]"}});
     section.Superseded({{"contiguous_memory_optimization", kBool},
                         {"number_checkpoints", kInteger | kNull},
                         {"synchronize_checkpoint_boundary", kBool},
@@ -245,7 +246,7 @@ void ReadProfilers(JsonSection& top) {
 
 }  // namespace
 
-void ReadOthers(JsonSection& top) {
+void ReadOthers(JsonSection& top, ConfigDraft& draft) {
   ReadTopLevel(top);
   ReadPrecisionFeatures(top);
   ReadMonitors(top);
@@ -253,7 +254,7 @@ void ReadOthers(JsonSection& top) {
   ReadAutotuning(top);
   ReadPipeline(top);
   ReadCompile(top);
-  ReadActivationCheckpointing(top);
+  ReadActivationCheckpointing(top, draft.config);
   ReadCheckpoint(top);
   ReadProfilers(top);
 }

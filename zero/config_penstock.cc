@@ -100,7 +100,9 @@ void ReadPlacement(JsonSection& section, Config& config) {
   config.host_memory = ReadSize(section, "host_memory");
   config.tile_elements = static_cast<uint64_t>(ReadMultiple(
       section, "tile_elements", 1048576, {kBlockElements, kMaxTileElements}, kBlockElements));
-  section.Off({{"schedule", kText, "[\"vertical\"]"}, {"activation_home", kText, "[\"device\"]"}});
+  config.activation_home = section.Choice<Tier>(
+      "activation_home", {{"device", Tier::kDevice}, {"host", Tier::kHost}}, Tier::kDevice);
+  section.Off({{"schedule", kText, "[\"vertical\"]"}});
 }
 
 }  // namespace
@@ -122,6 +124,7 @@ void ReadPenstock(JsonSection& top, ConfigDraft& draft) {
   Config& config = draft.config;
   top.Object("penstock", [&](JsonSection& section) {
     ReadPlacement(section, config);
+    config.tier_split = section.Bool("tier_split", true);
     config.overlap = section.Bool("overlap", true);
     config.optimizer_threads =
         static_cast<int>(section.Integer("optimizer_threads", 0, {0, kMaxThreads}));

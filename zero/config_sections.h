@@ -51,7 +51,7 @@ void ReadAio(JsonSection& top, ConfigDraft& draft);
 void ReadPenstock(JsonSection& top, ConfigDraft& draft);
 
 /// Everything of DeepSpeed's that is superseded or must be off.
-void ReadOthers(JsonSection& top);
+void ReadOthers(JsonSection& top, ConfigDraft& draft);
 
 /// All Read functions, in order.
 void ReadConfig(JsonReader& reader, ConfigDraft& draft);

@@ -124,6 +124,7 @@ Json PenstockJson(const Config& config) {
   return {{"device_memory", size(config.device_memory)},
           {"host_memory", size(config.host_memory)},
           {"tile_elements", config.tile_elements},
+          {"tier_split", config.tier_split},
           {"overlap", config.overlap},
           {"schedule", config.schedule == Schedule::kVertical ? "vertical" : "horizontal"},
           {"activation_home", config.activation_home == Tier::kHost ? "host" : "device"},

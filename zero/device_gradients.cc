@@ -10,7 +10,11 @@ namespace penstock::zero {
 Result<DeviceGradients> DeviceGradients::Create(const ModelSpec& model,
                                                 const offload::Layout& layout,
                                                 device::Device& device) {
+  PENSTOCK_CHECK(model.gradients.size() == model.modules.size(),
+                 "{} modules and the order of {} gradients", model.modules.size(),
+                 model.gradients.size());
   DeviceGradients gradients;
+  gradients.order_ = model.gradients;
   const auto allocate = [&](uint64_t elements) -> Status {
     PENSTOCK_ASSIGN(device::DeviceBuffer buffer,
                     device.Allocate(Bytes{sizeof(float)} * elements, "sums of gradients"));
@@ -47,9 +51,19 @@ float* DeviceGradients::Sums(ModuleId module, device::Stream& compute) {
 const float* DeviceGradients::Finish(ModuleId module) {
   Module& entry = modules_[offload::Index(module)];
   PENSTOCK_CHECK(entry.open, "gradients of a module were reduced that has none in this step");
+  PENSTOCK_CHECK(missing() > 0 && order_[finished_] == module,
+                 "gradients of module {} were reduced out of the order the model declared",
+                 offload::Index(module));
+  ++finished_;
   entry.open = false;
   taken_[entry.buffer] = false;
   return buffers_[entry.buffer].as<float>();
+}
+
+void DeviceGradients::NextStep() {
+  PENSTOCK_CHECK(missing() == 0, "a step ended without the gradients of {} of {} modules",
+                 missing(), order_.size());
+  finished_ = 0;
 }
 
 }  // namespace penstock::zero

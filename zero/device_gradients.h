@@ -23,9 +23,12 @@ class DeviceGradients {
 
   /// The module's sums, [elements of its flat index].
   float* Sums(ModuleId module, device::Stream& compute);
-  /// The sums were rounded (on the compute stream); the buffer may serve the next module or step.
-  /// Precondition: Sums was called in this step.
+  /// The sums are complete; the buffer may serve the next module or step once they are rounded (on
+  /// the compute stream). Preconditions: Sums was called in this step; modules come in the order of
+  /// ModelSpec::gradients.
   const float* Finish(ModuleId module);
+  /// The next step begins. Precondition: every module is finished.
+  void NextStep();
 
  private:
   struct Module {
@@ -34,9 +37,13 @@ class DeviceGradients {
     bool open = false;
   };
 
+  size_t missing() const { return order_.size() - finished_; }
+
   std::vector<device::DeviceBuffer> buffers_;
   std::vector<bool> taken_;  ///< of each buffer: some module's sums are open
   std::vector<Module> modules_;
+  std::vector<ModuleId> order_;
+  size_t finished_ = 0;  ///< modules of this step
 };
 
 }  // namespace penstock::zero

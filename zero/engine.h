@@ -2,12 +2,16 @@
 // states.
 //
 // One step, as the model drives it (vertical schedule: all micro-batches of a module in one use):
+//   BeginStep(lr, t)
 //   for each use of ModelSpec::step, in that order:
 //     Acquire(module) … enqueue kernels on compute_stream() … Release(module)
 //   whenever a module's gradients are complete (all micro-batches, all uses):
-//   ReduceGradients(module) Step(lr): waits for the gradients' norm, decides, starts the update and
-//   returns
-// The next step's Acquire of a module waits for the update of that module's tiles and of no others.
+//   ReduceGradients(module), in the order of ModelSpec::gradients
+//   EndStep(): waits for the gradients' norm, decides, and returns as soon as the update is under
+//   way
+// Where nothing that the update needs depends on all gradients (no clipping, no overflow check), a
+// tile is updated as soon as its own is there. The next step's Acquire of a module waits for the
+// update of that module's tiles and of no others.
 //
 // Owns the streams, the slab, the state and the optimizer threads; borrows device and
 // operators. Threads: all functions are called from one thread.
@@ -87,8 +91,9 @@ struct EngineOptions {
   /// and in the order of their paths; none: a new state.
   std::vector<std::string> adopt;
   std::optional<offload::Uuid> state_uuid;  ///< of a new state; none: a random one
-  Bytes host_memory;                        ///< limit of the slab
+  Bytes host_memory;                        ///< limit of all that is charged to it
   Bytes device_reserved;  ///< device bytes that others take (activations, scratch): not for us
+  Bytes host_reserved;    ///< of host_memory, what others take (activation checkpoints)
   ActivityMeter* meter = nullptr;
 
   // What tests put something else in for: how the I/O engine of a path is made, and what decides
@@ -139,18 +144,19 @@ class Engine {
   /// The sums are complete on compute_stream(): round once, bring them home, take the block sums.
   virtual Status ReduceGradients(ModuleId module) = 0;
 
+  /// Begins a step, whose update has learning rate `lr` and is Adam's step `t` (from 1).
+  virtual Status BeginStep(double lr, uint64_t t) = 0;
   /// Ends a step whose gradients (of the mean loss) are all reduced: takes their norm, decides, and
-  /// starts the update with learning rate `lr` as Adam's step `t` (from 1), or skips it. With
-  /// overlap off, returns after the update. Errors: kNumeric for a non-finite norm that may not be
-  /// skipped.
-  virtual Result<StepOutcome> Step(double lr, uint64_t t) = 0;
+  /// starts the update where it has not begun yet, or skips it. With overlap off, returns after the
+  /// update. Errors: kNumeric for a non-finite norm that may not be skipped.
+  virtual Result<StepOutcome> EndStep() = 0;
   /// Waits for all updates and write-backs; the first failure of any.
   virtual Status Drain() = 0;
 
-  /// Begins to commit the state as it is after the last Step, `state` beside it: once its updates
-  /// are written, `first` runs (on any thread), what is not on the drive is written and everything
-  /// synchronised, then the record. Training may go on meanwhile, but for Step, Drain and another
-  /// commit, which come after FinishCommit.
+  /// Begins to commit the state as it is after the last EndStep, `state` beside it: once its
+  /// updates are written, `first` runs (on any thread), what is not on the drive is written and
+  /// everything synchronised, then the record. Training may go on meanwhile, but for EndStep, Drain
+  /// and another commit, which come after FinishCommit.
   virtual void BeginCommit(const TrainState& state, std::function<Status()> first) = 0;
   /// Waits for the commit that was begun, if any: it is durable, or has failed, and with it the
   /// engine.

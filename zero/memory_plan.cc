@@ -41,6 +41,75 @@ Bytes PairBytes(const Layout& layout, const TileStoreOptions& store) {
   return pair;
 }
 
+/// What is above the minimum, in the order of what it is worth: a window of weight blocks, as
+/// weights stay from their backward to their update while others are fetched; pairs of blocks, so
+/// many that the drives always have reads and writes; tiles at home, each of which saves a step the
+/// reading and the writing of itself; and what is left, for reading states ahead.
+class HostBudget {
+ public:
+  HostBudget(const ModelSpec& model, const Layout& layout, const Config& config, Bytes available,
+             TileStoreOptions& store)
+      : model_(model), layout_(layout), config_(config), available_(available), store_(store) {}
+
+  void Spend() {
+    const uint64_t tiles = layout_.tiles.size();
+    if (config_.tier_split && AllTilesFit()) {
+      store_.host_tiles = tiles;
+      return;
+    }
+    uint64_t most_tiles = 0;
+    for (const offload::ModuleLayout& module : layout_.modules) {
+      most_tiles = std::max<uint64_t>(most_tiles, module.tile_count);
+    }
+    if (store_.weight_home == Tier::kNvme) {
+      AddBlocks(std::min(2 * most_tiles, tiles),
+                InSlab(layout_.WeightBytes(layout_.largest_tile())),
+                [this](uint64_t count) { store_.weight_blocks += count; });
+    }
+    const Bytes pair = PairBytes(layout_, store_);
+    if (pair.value == 0) return;
+    const auto add_pairs = [this](uint64_t count) {
+      store_.weight_blocks += count;
+      store_.record_blocks += count;
+    };
+    const Bytes in_flight = config_.aio.block_size * static_cast<uint64_t>(config_.aio.queue_depth);
+    const uint64_t streaming = std::max<uint64_t>(4, 2 * (in_flight / pair + 1));
+    AddBlocks(std::min(streaming, tiles - 1), pair, add_pairs);
+    if (config_.tier_split) AddHostTiles();
+    AddBlocks(tiles - std::min<uint64_t>(tiles, store_.record_blocks), pair, add_pairs);
+  }
+
+ private:
+  bool AllTilesFit() const {
+    TileStoreOptions all = store_;
+    all.host_tiles = layout_.tiles.size();
+    return HostNeed(model_, layout_, config_, all).total() <= available_;
+  }
+  Bytes Left() const { return available_ - HostNeed(model_, layout_, config_, store_).total(); }
+  template <typename Add>
+  void AddBlocks(uint64_t most, Bytes size, Add add) {
+    add(std::min(Left() / size, most));
+  }
+  void AddHostTiles() {
+    Bytes left = Left();
+    for (const offload::TileId tile : TilesByFirstUse(model_, layout_)) {
+      const uint64_t elements = layout_.tile(tile).elements;
+      Bytes size;
+      if (store_.weight_home == Tier::kNvme) size += InSlab(layout_.WeightBytes(elements));
+      if (store_.record_home == Tier::kNvme) size += InSlab(layout_.RecordBytes(elements));
+      if (size > left) return;
+      left -= size;
+      ++store_.host_tiles;
+    }
+  }
+
+  const ModelSpec& model_;
+  const Layout& layout_;
+  const Config& config_;
+  const Bytes available_;
+  TileStoreOptions& store_;
+};
+
 std::string Sum(std::initializer_list<std::pair<const char*, Bytes>> parts) {
   std::string text;
   for (const auto& [name, size] : parts) {
@@ -81,7 +150,8 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const Layout& layout, const Confi
   return need;
 }
 
-HostBytes HostNeed(const Layout& layout, const Config& config, const TileStoreOptions& store) {
+HostBytes HostNeed(const ModelSpec& model, const Layout& layout, const Config& config,
+                   const TileStoreOptions& store) {
   const uint64_t largest = layout.largest_tile();
   if (IsResident(config)) {
     return {.parameters = InSlab(layout.WeightBytes(largest)),
@@ -96,12 +166,18 @@ HostBytes HostNeed(const Layout& layout, const Config& config, const TileStoreOp
   need.states = store.record_home == Tier::kHost
                     ? InSlab(layout.RecordBytes(layout.elements()))
                     : InSlab(layout.RecordBytes(largest)) * store.record_blocks;
+  const std::vector<offload::TileId> tiles = TilesByFirstUse(model, layout);
+  for (size_t i = 0; i < store.host_tiles; ++i) {
+    const uint64_t elements = layout.tile(tiles[i]).elements;
+    if (store.weight_home == Tier::kNvme) need.parameters += InSlab(layout.WeightBytes(elements));
+    if (store.record_home == Tier::kNvme) need.states += InSlab(layout.RecordBytes(elements));
+  }
   return need;
 }
 
 MemoryPlan MinimumMemory(const ModelSpec& model, const Layout& layout, const Config& config) {
   const DeviceBytes device = DeviceNeed(model, layout, config, MinimumSlots(model, layout, config));
-  const HostBytes host = HostNeed(layout, config, MinimumStore(config));
+  const HostBytes host = HostNeed(model, layout, config, MinimumStore(config));
   return {.device_minimum = device.total(),
           .host_minimum = host.total(),
           .device_sum = Sum({{"parameters", device.parameters},
@@ -134,14 +210,7 @@ Result<MemoryLayout> PlanMemory(const ModelSpec& model, const Layout& layout, co
          DeviceNeed(model, layout, config, plan.shared_slots + 1).total() <= device_available) {
     ++plan.shared_slots;
   }
-  const Bytes pair = IsResident(config) ? Bytes{} : PairBytes(layout, plan.store);
-  if (pair.value > 0) {
-    const uint64_t affordable = (host_available - minimum.host_minimum) / pair;
-    const uint64_t useful = std::max<uint64_t>(layout.tiles.size(), 2) - 1;
-    const uint64_t more = std::min(affordable, useful);
-    plan.store.weight_blocks += more;
-    plan.store.record_blocks += more;
-  }
+  if (!IsResident(config)) HostBudget(model, layout, config, host_available, plan.store).Spend();
   return plan;
 }
 

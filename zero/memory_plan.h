@@ -41,12 +41,12 @@ struct HostBytes {
   Bytes states;
   Bytes total() const { return parameters + gradients + states; }
 };
-HostBytes HostNeed(const offload::Layout& layout, const Config& config,
+HostBytes HostNeed(const ModelSpec& model, const offload::Layout& layout, const Config& config,
                    const offload::TileStoreOptions& store);
 
-/// Spends the budgets: the minimum of every class first, then as many device slots as fit, and as
-/// many pairs of weight and record blocks. Errors: kBudget, with the sum that does not fit and the
-/// smallest limit that works.
+/// Spends the budgets: the minimum of every class first, then as many device slots as fit, and in
+/// host memory blocks to keep the drives busy, tiles at home, and blocks to read ahead. Errors:
+/// kBudget, with the sum that does not fit and the smallest limit that works.
 Result<MemoryLayout> PlanMemory(const ModelSpec& model, const offload::Layout& layout,
                                 const Config& config, Bytes device_available, Bytes host_available);
 

@@ -38,6 +38,8 @@ struct ModelSpec {
   /// has at least one forward use. Modules may be held together (acquired before others are
   /// released).
   std::vector<ModuleUse> step;
+  /// Each module once: the order in which their gradients are complete and reduced.
+  std::vector<ModuleId> gradients;
 };
 
 }  // namespace penstock::zero

@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/cpu_scope.h"
 #include "zero/partitioner.h"
 #include "zero/schedule_builder.h"
 #include "zero/step_decision.h"
@@ -33,26 +34,33 @@ Result<std::unique_ptr<Engine>> OffloadEngine::Create(EngineOptions options, dev
 }
 
 Status OffloadEngine::Build(device::Device& device) {
-  PENSTOCK_ASSIGN(const MemoryLayout plan,
-                  PlanMemory(options_.model, layout_, options_.config,
-                             device.limit() - std::min(device.limit(), options_.device_reserved),
-                             options_.host_memory));
-  schedule_ = BuildSchedule(options_.model, layout_, plan.shared_slots);
-  PENSTOCK_TRY(BuildHost(plan, device.pci_bus_id()));
+  PENSTOCK_ASSIGN(
+      const MemoryLayout plan,
+      PlanMemory(options_.model, layout_, options_.config,
+                 device.limit() - std::min(device.limit(), options_.device_reserved),
+                 options_.host_memory - std::min(options_.host_memory, options_.host_reserved)));
+  schedule_ =
+      BuildSchedule(options_.model, layout_, plan.shared_slots,
+                    UpdatesWithGradients() ? UpdateStart::kGradient : UpdateStart::kStepEnd);
+  PENSTOCK_TRY(BuildHost(plan, device));
   return BuildDevice(device);
 }
 
-Status OffloadEngine::BuildHost(const MemoryLayout& plan, const std::string& gpu) {
-  const HostBytes need = HostNeed(layout_, options_.config, plan.store);
-  const std::pair<MemoryClass, Bytes> charges[] = {{MemoryClass::kParameters, need.parameters},
-                                                   {MemoryClass::kGradients, need.gradients},
-                                                   {MemoryClass::kStates, need.states}};
+Status OffloadEngine::BuildHost(const MemoryLayout& plan, device::Device& device) {
+  const HostBytes need = HostNeed(options_.model, layout_, options_.config, plan.store);
+  const std::pair<MemoryClass, Bytes> charges[] = {
+      {MemoryClass::kParameters, need.parameters},
+      {MemoryClass::kGradients, need.gradients},
+      {MemoryClass::kStates, need.states},
+      {MemoryClass::kActivations, options_.host_reserved}};
   for (const auto& [memory_class, size] : charges) {
     PENSTOCK_ASSIGN(Reservation reservation, ledger_.Charge(Tier::kHost, memory_class, size));
     reservations_.push_back(std::move(reservation));
   }
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.total()));
-  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, gpu, *slab_));
+  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device.pci_bus_id(), *slab_));
+  PENSTOCK_ASSIGN(registration_, device.RegisterHost(slab_->bytes()));
+  AddTierNotice(plan.store);
   store_ = std::make_unique<offload::TileStore>(layout_, schedule_, plan.store, *slab_, *io_.file);
   std::span<std::byte> gradients = slab_->Cut(layout_.GradientBytes(layout_.elements()));
   for (const offload::TileLayout& tile : layout_.tiles) {
@@ -60,14 +68,40 @@ Status OffloadEngine::BuildHost(const MemoryLayout& plan, const std::string& gpu
     gradients_.push_back(gradients.first(size));
     gradients = gradients.subspan(size);
   }
-  driver_ = std::make_unique<OptimizerDriver>(layout_, gradients_, *store_, norm_,
-                                              std::max(1, options_.config.optimizer_threads),
-                                              options_.meter);
+  const CpuScope optimizer(io_.threads.optimizer);
+  driver_ =
+      std::make_unique<OptimizerDriver>(layout_, gradients_, *store_, norm_,
+                                        std::max(1, io_.threads.counts.optimizer), options_.meter);
   return {};
 }
 
+/// Which share of the tiles lives where, where that is a choice.
+void OffloadEngine::AddTierNotice(const offload::TileStoreOptions& store) {
+  if (store.weight_home != Tier::kNvme && store.record_home != Tier::kNvme) return;
+  uint64_t elements = 0;
+  for (size_t i = 0; i < store.host_tiles; ++i) {
+    elements += layout_.tile(schedule_.update_order[i]).elements;
+  }
+  const double share =
+      100.0 * static_cast<double>(elements) / static_cast<double>(layout_.elements());
+  std::string reason = "penstock.tier_split is off";
+  if (options_.config.tier_split) {
+    reason = fmt::format("host memory of {} holds {} beside gradients and what is under way",
+                         ToString(options_.host_memory),
+                         store.host_tiles == layout_.tiles.size() ? "all" : "no more");
+  }
+  io_.notices.push_back(
+      fmt::format("tier split: {} of {} tiles, {:.1f} % of the elements, live in host memory, the "
+                  "rest on nvme; {}",
+                  store.host_tiles, layout_.tiles.size(), share, reason));
+}
+
 Status OffloadEngine::BuildDevice(device::Device& device) {
-  compute_ = device.CreateStream("compute");
+  {
+    // OpenMP's threads are started by the stream's, and inherit its CPUs.
+    const CpuScope compute(io_.threads.compute);
+    PENSTOCK_ASSIGN(compute_, device.CreateStream("compute"));
+  }
   PENSTOCK_ASSIGN(executor_, offload::Executor::Create(layout_, schedule_, device, *compute_,
                                                        *store_, options_.meter));
   PENSTOCK_ASSIGN(sums_, DeviceGradients::Create(options_.model, layout_, device));
@@ -75,7 +109,7 @@ Status OffloadEngine::BuildDevice(device::Device& device) {
   for (Staging& staging : staging_) {
     PENSTOCK_ASSIGN(staging.buffer, device.Allocate(staging_bytes, "staging of gradients"));
   }
-  copy_out_ = device.CreateStream("copy-out");
+  PENSTOCK_ASSIGN(copy_out_, device.CreateStream("copy-out"));
   if (trace_ != nullptr) {
     waits_ = trace_->AddRow(TraceGroup::kWaits, "waits for norm and commit");
     commits_ = trace_->AddRow(TraceGroup::kSteps, "commits");
@@ -113,7 +147,7 @@ Status OffloadEngine::ReduceGradients(ModuleId module) {
   const offload::ModuleLayout& tiles = layout_.module(module);
   if (trace_ != nullptr) copy_out_->Name("gradients of " + tiles.name);
   const float* sums = sums_->Finish(module);
-  ++reduced_;
+  if (UpdatesWithGradients()) PENSTOCK_TRY(LetUpdatesBegin());
   for (uint32_t i = 0; i < tiles.tile_count; ++i) {
     SendGradient(TileId{static_cast<uint32_t>(Index(tiles.first_tile)) + i}, sums);
   }
@@ -139,20 +173,47 @@ GradientNorm::Value OffloadEngine::WaitForNorm() {
   return norm_.Wait();
 }
 
-Result<StepOutcome> OffloadEngine::Step(double lr, uint64_t t) {
+/// Serially, without overlap, updates come when everything else of the step is done.
+bool OffloadEngine::UpdatesWithGradients() const {
+  return options_.config.overlap && !NeedsAllGradients(options_.config);
+}
+
+Status OffloadEngine::BeginStep(double lr, uint64_t t) {
+  lr_ = lr;
+  t_ = t;
+  updating_ = false;
+  if (!UpdatesWithGradients()) return {};
+  driver_->SetScalars(version_, MakeGroupScalars(options_.config.optimizer.adam, lr, t, 1));
+  return LetUpdatesBegin();
+}
+
+/// From here on a tile is updated when its gradient is there; not while a commit reads the tiles.
+/// With one slot the first update takes the commit back, which whoever made it may still copy.
+Status OffloadEngine::LetUpdatesBegin() {
+  const bool commit_stands = committed_ && options_.config.durable;
+  if (updating_ || (committing_ && !commit_stands)) return {};
+  PENSTOCK_TRY(store_->PrepareUpdates());
+  driver_->UpdateOnArrival();
+  updating_ = true;
+  return {};
+}
+
+Result<StepOutcome> OffloadEngine::EndStep() {
   executor_->EndStep();
-  PENSTOCK_CHECK(reduced_ == layout_.modules.size(),
-                 "a step ended with the gradients of {} of {} modules reduced", reduced_,
-                 layout_.modules.size());
-  reduced_ = 0;
+  sums_->NextStep();
   PENSTOCK_TRY(compute_->Synchronize());
   PENSTOCK_TRY(copy_out_->Synchronize());
+  PENSTOCK_CHECK(!committing_, "a step ended before the commit was finished");
+  if (UpdatesWithGradients()) PENSTOCK_TRY(LetUpdatesBegin());
   PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, WaitForNorm()));
+  driver_->EndStep();
   if (decision.outcome.skipped) return decision.outcome;
-  PENSTOCK_CHECK(!committing_, "a step before the commit was finished");
-  driver_->SetScalars(version_,
-                      MakeGroupScalars(options_.config.optimizer.adam, lr, t, decision.grad_scale));
-  PENSTOCK_TRY(store_->BeginUpdates());
+  if (!updating_) {
+    driver_->SetScalars(
+        version_, MakeGroupScalars(options_.config.optimizer.adam, lr_, t_, decision.grad_scale));
+    PENSTOCK_TRY(store_->PrepareUpdates());
+    store_->BeginUpdates();
+  }
   ++version_;
   if (!options_.config.overlap) PENSTOCK_TRY(store_->Drain());
   return decision.outcome;
@@ -166,9 +227,11 @@ Status OffloadEngine::Drain() {
 void OffloadEngine::BeginCommit(const TrainState& state, std::function<Status()> first) {
   PENSTOCK_CHECK(!committing_, "a commit was begun before the last one was finished");
   committing_ = true;
+  committed_ = false;
   commit_ = [this, record = MakeRecord(state), first = std::move(first)]() {
     const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.step));
     outcome_ = store_->Commit(record, first);
+    committed_ = true;
   };
   try {
     committer_ = std::thread(commit_);
@@ -181,7 +244,8 @@ Status OffloadEngine::FinishCommit() {
   if (!std::exchange(committing_, false)) return {};
   const TraceSpan span(trace_, waits_, "commit");
   // Unless training has used every weight since, updates may need room that only Drain gives them.
-  static_cast<void>(store_->Drain());
+  // Once the commit has ended, those of the next step may be under way, which it need not wait for.
+  if (!committed_) static_cast<void>(store_->Drain());
   if (committer_.joinable()) {
     committer_.join();
   } else {

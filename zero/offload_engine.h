@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -37,7 +38,8 @@ class OffloadEngine : public Engine {
   void Release(ModuleId module) override { executor_->Release(module); }
   float* Gradients(ModuleId module) override { return sums_->Sums(module, *compute_); }
   Status ReduceGradients(ModuleId module) override;
-  Result<StepOutcome> Step(double lr, uint64_t t) override;
+  Status BeginStep(double lr, uint64_t t) override;
+  Result<StepOutcome> EndStep() override;
   Status Drain() override;
   void BeginCommit(const TrainState& state, std::function<Status()> first) override;
   Status FinishCommit() override;
@@ -58,8 +60,11 @@ class OffloadEngine : public Engine {
 
   OffloadEngine(EngineOptions options, offload::Layout layout, kernels::Operators& operators);
   Status Build(device::Device& device);
-  Status BuildHost(const MemoryLayout& plan, const std::string& gpu);
+  Status BuildHost(const MemoryLayout& plan, device::Device& device);
+  void AddTierNotice(const offload::TileStoreOptions& store);
   Status BuildDevice(device::Device& device);
+  bool UpdatesWithGradients() const;
+  Status LetUpdatesBegin();
   GradientNorm::Value WaitForNorm();
   void SendGradient(offload::TileId tile, const float* sums);
 
@@ -73,16 +78,20 @@ class OffloadEngine : public Engine {
   Ledger ledger_;
   std::vector<Reservation> reservations_;
   std::optional<offload::Slab> slab_;
+  device::HostRegistration registration_;        ///< of the slab
   std::vector<std::span<std::byte>> gradients_;  ///< of each tile, in host memory
   StateIo io_;
   GradientNorm norm_;
-  uint64_t version_ = 0;           ///< updates begun
-  bool committing_ = false;        ///< a commit was begun, and not finished
-  std::function<void()> commit_;   ///< what makes it
-  std::thread committer_;          ///< runs that
-  Status outcome_;                 ///< of it, once it has ended
-  uint64_t evictions_before_ = 0;  ///< by initialisation
-  size_t reduced_ = 0;             ///< modules whose gradients this step has reduced
+  uint64_t version_ = 0;  ///< updates of whole steps
+  double lr_ = 0;         ///< of this step
+  uint64_t t_ = 0;
+  bool updating_ = false;                ///< this step's updates begin with their gradients
+  bool committing_ = false;              ///< a commit was begun, and not finished
+  std::atomic<bool> committed_ = false;  ///< and it has ended, for whatever reason
+  std::function<void()> commit_;         ///< what makes it
+  std::thread committer_;                ///< runs that
+  Status outcome_;                       ///< of it, once it has ended
+  uint64_t evictions_before_ = 0;        ///< by initialisation
   // Members are destroyed in reverse order: the streams end first, as their work reads slots, sums
   // and staging and calls the driver and the store; the driver ends before the store it takes tiles
   // from.

@@ -89,17 +89,33 @@ void OptimizerDriver::GradientArrived(TileId tile) {
   work_.NotifyOne();
 }
 
+void OptimizerDriver::UpdateOnArrival() {
+  std::vector<TileId> summed;
+  {
+    MutexLock lock(mutex_);
+    update_on_arrival_ = true;
+    summed.swap(summed_);
+  }
+  for (const TileId tile : summed) store_.BeginUpdate(tile);
+}
+
+void OptimizerDriver::EndStep() {
+  MutexLock lock(mutex_);
+  update_on_arrival_ = false;
+  summed_.clear();
+}
+
 void OptimizerDriver::SetScalars(uint64_t version, const GroupScalars& scalars) {
   MutexLock lock(mutex_);
-  scalars_ = scalars;
-  scalars_version_ = version;
+  scalars_[version % 2] = {version, scalars};
 }
 
 kernels::AdamScalars OptimizerDriver::ScalarsFor(const TileUpdate& update) {
   MutexLock lock(mutex_);
-  PENSTOCK_CHECK(update.version == scalars_version_, "scalars of version {} for version {}",
-                 scalars_version_, update.version);
-  return scalars_[static_cast<size_t>(layout_.tile(update.tile).group)];
+  const VersionScalars& of = scalars_[update.version % 2];
+  PENSTOCK_CHECK(update.version == of.version, "scalars of version {} for version {}", of.version,
+                 update.version);
+  return of.scalars[static_cast<size_t>(layout_.tile(update.tile).group)];
 }
 
 void OptimizerDriver::Run(Trace::Row row) {
@@ -155,9 +171,21 @@ void OptimizerDriver::AddSpan(Trace::Row row, const char* what, TileId tile, uin
 }
 
 void OptimizerDriver::SumBlocks(TileId tile) {
-  const ActivityScope working(meter_, Lane::kOptimizer);
-  norm_.Arrived(kernels::BlockSums(gradients_[offload::Index(tile)].data(), layout_.dtype,
-                                   layout_.tile(tile).elements, norm_.Sums(tile)));
+  bool finite = false;
+  {
+    const ActivityScope working(meter_, Lane::kOptimizer);
+    finite = kernels::BlockSums(gradients_[offload::Index(tile)].data(), layout_.dtype,
+                                layout_.tile(tile).elements, norm_.Sums(tile));
+  }
+  bool begin = false;
+  {
+    MutexLock lock(mutex_);
+    begin = finite && update_on_arrival_;
+    if (finite && !begin) summed_.push_back(tile);
+  }
+  if (begin) store_.BeginUpdate(tile);
+  // Last: whoever waits for all gradients may end the step then.
+  norm_.Arrived(finite);
 }
 
 bool OptimizerDriver::Update(const TileUpdate& update, TileHasher& before, TileHasher& after) {

@@ -39,14 +39,19 @@ class OptimizerDriver {
 
   /// The gradient of a tile is in host memory. From any thread; short.
   void GradientArrived(offload::TileId tile) EXCLUDES(mutex_);
-  /// The scalars for updating tiles of `version`. Call before the TileStore::BeginUpdates they are
-  /// for.
+  /// From here to the step's end a tile's update begins as soon as its gradient is there, as those
+  /// do now that are there already; but not one that is not finite.
+  void UpdateOnArrival() EXCLUDES(mutex_);
+  /// All gradients of the step were there and are not needed any more but by updates.
+  void EndStep() EXCLUDES(mutex_);
+  /// The scalars for updating tiles of `version`, before the first of these updates begins. Those
+  /// of the version before stay.
   void SetScalars(uint64_t version, const GroupScalars& scalars) EXCLUDES(mutex_);
 
  private:
   void Run(Trace::Row row);
   void Wake() EXCLUDES(mutex_);
-  void SumBlocks(offload::TileId tile);
+  void SumBlocks(offload::TileId tile) EXCLUDES(mutex_);
   /// What a trace shows of work on a tile.
   void AddSpan(Trace::Row row, const char* what, offload::TileId tile, uint64_t version,
                Trace::Clock::time_point begin);
@@ -64,8 +69,13 @@ class OptimizerDriver {
   Mutex mutex_;
   CondVar work_;
   std::deque<offload::TileId> arrived_ GUARDED_BY(mutex_);
-  GroupScalars scalars_ GUARDED_BY(mutex_){};
-  uint64_t scalars_version_ GUARDED_BY(mutex_) = 0;
+  bool update_on_arrival_ GUARDED_BY(mutex_) = false;
+  std::vector<offload::TileId> summed_ GUARDED_BY(mutex_);  ///< in this step, updates not begun
+  struct VersionScalars {
+    uint64_t version = 0;
+    GroupScalars scalars{};
+  };
+  std::array<VersionScalars, 2> scalars_ GUARDED_BY(mutex_);  ///< at version modulo 2
   uint64_t wakes_ GUARDED_BY(mutex_) =
       0;  ///< counts Wake(), so that none is lost between look and wait
   bool stop_ GUARDED_BY(mutex_) = false;

@@ -19,8 +19,7 @@ ResidentEngine::ResidentEngine(EngineOptions options, offload::Layout layout,
       layout_(std::move(layout)),
       operators_(operators),
       ledger_(Bytes{}, options_.host_memory, Bytes{}),
-      norm_(layout_),
-      host_finite_(layout_.tiles.size()) {}
+      norm_(layout_) {}
 
 Result<std::unique_ptr<Engine>> ResidentEngine::Create(EngineOptions options,
                                                        device::Device& device,
@@ -34,20 +33,25 @@ Result<std::unique_ptr<Engine>> ResidentEngine::Create(EngineOptions options,
 }
 
 Status ResidentEngine::Build(device::Device& device) {
-  PENSTOCK_ASSIGN(const MemoryLayout plan,
-                  PlanMemory(options_.model, layout_, options_.config,
-                             device.limit() - std::min(device.limit(), options_.device_reserved),
-                             options_.host_memory));
-  const HostBytes need = HostNeed(layout_, options_.config, plan.store);
+  PENSTOCK_ASSIGN(
+      const MemoryLayout plan,
+      PlanMemory(options_.model, layout_, options_.config,
+                 device.limit() - std::min(device.limit(), options_.device_reserved),
+                 options_.host_memory - std::min(options_.host_memory, options_.host_reserved)));
+  const HostBytes need = HostNeed(options_.model, layout_, options_.config, plan.store);
   PENSTOCK_ASSIGN(Reservation reservation,
                   ledger_.Charge(Tier::kHost, MemoryClass::kStates, need.total()));
   reservations_.push_back(std::move(reservation));
+  PENSTOCK_ASSIGN(Reservation activations,
+                  ledger_.Charge(Tier::kHost, MemoryClass::kActivations, options_.host_reserved));
+  reservations_.push_back(std::move(activations));
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.total()));
   host_weight_ = slab_->Cut(need.parameters);
   host_record_ = slab_->Cut(need.states);
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device.pci_bus_id(), *slab_));
+  PENSTOCK_ASSIGN(registration_, device.RegisterHost(slab_->bytes()));
 
-  compute_ = device.CreateStream("compute");
+  PENSTOCK_ASSIGN(compute_, device.CreateStream("compute"));
   for (const offload::ModuleLayout& module : layout_.modules) {
     Module buffers;
     PENSTOCK_ASSIGN(buffers.weights,
@@ -64,6 +68,8 @@ Status ResidentEngine::Build(device::Device& device) {
       device.Allocate(Bytes{sizeof(double)} * (layout_.elements() / kBlockElements), "block sums"));
   PENSTOCK_ASSIGN(finite_,
                   device.Allocate(Bytes{sizeof(uint32_t)} * layout_.tiles.size(), "finite flags"));
+  PENSTOCK_ASSIGN(host_block_sums_, device.AllocateHost(block_sums_.size()));
+  PENSTOCK_ASSIGN(host_finite_, device.AllocateHost(finite_.size()));
   return {};
 }
 
@@ -177,24 +183,27 @@ Result<const std::byte*> ResidentEngine::Acquire(ModuleId module) {
 Status ResidentEngine::ReduceGradients(ModuleId module) {
   const offload::ModuleLayout& tiles = layout_.module(module);
   const float* sums = sums_->Finish(module);
-  ++reduced_;
   operators_.RoundGradients(*compute_, sums, layout_.dtype, tiles.elements,
                             modules_[Index(module)].gradients.data());
   for (uint32_t i = 0; i < tiles.tile_count; ++i) {
     const TileId tile{static_cast<uint32_t>(Index(tiles.first_tile)) + i};
-    const std::span<double> on_host = norm_.Sums(tile);
-    const ptrdiff_t first_block = on_host.data() - norm_.Sums(TileId{0}).data();
+    const std::span<double> sums_of_tile = norm_.Sums(tile);
+    const ptrdiff_t first_block = sums_of_tile.data() - norm_.Sums(TileId{0}).data();
     double* on_device = block_sums_.as<double>() + first_block;
+    double* on_host = host_block_sums_.as<double>() + first_block;
     uint32_t* finite = finite_.as<uint32_t>() + Index(tile);
+    uint32_t* host_finite = host_finite_.as<uint32_t>() + Index(tile);
     operators_.BlockSums(*compute_, GradientOf(tile), layout_.dtype, layout_.tile(tile).elements,
                          on_device, finite);
-    compute_->CopyToHost(reinterpret_cast<std::byte*>(on_host.data()),
+    compute_->CopyToHost(reinterpret_cast<std::byte*>(on_host),
                          reinterpret_cast<const std::byte*>(on_device),
-                         Bytes{on_host.size_bytes()});
-    uint32_t* host_finite = &host_finite_[Index(tile)];
+                         Bytes{sums_of_tile.size_bytes()});
     compute_->CopyToHost(reinterpret_cast<std::byte*>(host_finite),
                          reinterpret_cast<const std::byte*>(finite), Bytes{sizeof(uint32_t)});
-    compute_->Call([this, host_finite]() { norm_.Arrived(*host_finite != 0); });
+    compute_->Call([this, on_host, sums_of_tile, host_finite]() {
+      std::copy_n(on_host, sums_of_tile.size(), sums_of_tile.begin());
+      norm_.Arrived(*host_finite != 0);
+    });
   }
   return {};
 }
@@ -207,16 +216,19 @@ void ResidentEngine::UpdateTile(TileId tile, const GroupScalars& scalars) {
   ++updates_;
 }
 
-Result<StepOutcome> ResidentEngine::Step(double lr, uint64_t t) {
-  PENSTOCK_CHECK(reduced_ == layout_.modules.size(),
-                 "a step ended with the gradients of {} of {} modules reduced", reduced_,
-                 layout_.modules.size());
-  reduced_ = 0;
+Status ResidentEngine::BeginStep(double lr, uint64_t t) {
+  lr_ = lr;
+  t_ = t;
+  return {};
+}
+
+Result<StepOutcome> ResidentEngine::EndStep() {
+  sums_->NextStep();
   PENSTOCK_TRY(compute_->Synchronize());
   PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, norm_.Wait()));
   if (decision.outcome.skipped) return decision.outcome;
   const GroupScalars scalars =
-      MakeGroupScalars(options_.config.optimizer.adam, lr, t, decision.grad_scale);
+      MakeGroupScalars(options_.config.optimizer.adam, lr_, t_, decision.grad_scale);
   for (size_t i = 0; i < layout_.tiles.size(); ++i) {
     UpdateTile(TileId{static_cast<uint32_t>(i)}, scalars);
   }

@@ -34,7 +34,8 @@ class ResidentEngine : public Engine {
   void Release(ModuleId) override {}
   float* Gradients(ModuleId module) override { return sums_->Sums(module, *compute_); }
   Status ReduceGradients(ModuleId module) override;
-  Result<StepOutcome> Step(double lr, uint64_t t) override;
+  Status BeginStep(double lr, uint64_t t) override;
+  Result<StepOutcome> EndStep() override;
   Status Drain() override { return compute_->Synchronize(); }
   /// Makes the commit before it returns: it moves the whole state.
   void BeginCommit(const TrainState& state, std::function<Status()> first) override {
@@ -83,21 +84,24 @@ class ResidentEngine : public Engine {
   Ledger ledger_;
   std::vector<Reservation> reservations_;
   std::optional<offload::Slab> slab_;
-  std::span<std::byte> host_weight_;  ///< one tile, on its way to or from the device
+  device::HostRegistration registration_;  ///< of the slab
+  std::span<std::byte> host_weight_;       ///< one tile, on its way to or from the device
   std::span<std::byte> host_record_;
   StateIo io_;
   GradientNorm norm_;
   uint64_t next_use_ = 0;
   uint64_t version_ = 0;
   uint64_t updates_ = 0;
-  size_t reduced_ = 0;  ///< modules whose gradients this step has reduced
+  double lr_ = 0;  ///< of this step
+  uint64_t t_ = 0;
   std::vector<offload::CommittedTile> committed_;  ///< of the newest commit; empty before
   Status outcome_;                                 ///< of the commit that was begun
   std::vector<Module> modules_;
   std::optional<DeviceGradients> sums_;
   device::DeviceBuffer block_sums_;
   device::DeviceBuffer finite_;
-  std::vector<uint32_t> host_finite_;
+  device::HostBuffer host_block_sums_;
+  device::HostBuffer host_finite_;
   std::unique_ptr<device::Stream> compute_;
 };
 

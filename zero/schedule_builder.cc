@@ -62,20 +62,44 @@ void SimulateStep(const ModelSpec& model, uint32_t first_slot, uint64_t clock,
   }
 }
 
-void OrderUpdates(const offload::Layout& layout, Schedule& schedule) {
-  schedule.first_use.assign(layout.modules.size(), std::numeric_limits<uint32_t>::max());
-  for (uint32_t use = 0; use < schedule.uses.size(); ++use) {
-    const ModuleId module = schedule.uses[use].module;
-    uint32_t& first = schedule.first_use[Index(module)];
-    if (first != std::numeric_limits<uint32_t>::max()) continue;
-    first = use;
-    for (uint32_t i = 0; i < layout.module(module).tile_count; ++i) {
-      schedule.update_order.push_back(
-          TileId{static_cast<uint32_t>(Index(layout.module(module).first_tile)) + i});
-    }
+void AppendTiles(const offload::Layout& layout, ModuleId module, std::vector<TileId>& order) {
+  for (uint32_t i = 0; i < layout.module(module).tile_count; ++i) {
+    order.push_back(TileId{static_cast<uint32_t>(Index(layout.module(module).first_tile)) + i});
   }
-  PENSTOCK_CHECK(schedule.update_order.size() == layout.tiles.size(),
-                 "every module needs a use in the step");
+}
+
+std::vector<uint32_t> FirstUses(const ModelSpec& model) {
+  std::vector<uint32_t> first(model.modules.size(), std::numeric_limits<uint32_t>::max());
+  for (uint32_t use = 0; use < model.step.size(); ++use) {
+    uint32_t& of_module = first[Index(model.step[use].module)];
+    of_module = std::min(of_module, use);
+  }
+  return first;
+}
+
+/// The updates begin together, the one needed soonest first.
+void UpdateAtStepEnd(Schedule& schedule) {
+  schedule.load_order = schedule.update_order;
+  for (const uint32_t first : schedule.first_use) {
+    schedule.update_at.push_back(schedule.length() + first);
+  }
+}
+
+/// Each update begins at the module's last use, and not before the gradients of the modules that
+/// come before it.
+void UpdateWithGradients(const ModelSpec& model, const offload::Layout& layout,
+                         Schedule& schedule) {
+  std::vector<uint64_t> last_use(layout.modules.size());
+  for (size_t use = 0; use < model.step.size(); ++use) {
+    last_use[Index(model.step[use].module)] = use;
+  }
+  schedule.update_at.resize(layout.modules.size());
+  uint64_t reached = 0;
+  for (const ModuleId module : model.gradients) {
+    reached = std::max(reached, last_use[Index(module)]);
+    schedule.update_at[Index(module)] = reached;
+    AppendTiles(layout, module, schedule.load_order);
+  }
 }
 
 }  // namespace
@@ -90,8 +114,19 @@ RepeatedModules CountRepeated(const ModelSpec& model, const offload::Layout& lay
   return repeated;
 }
 
-Schedule BuildSchedule(const ModelSpec& model, const offload::Layout& layout,
-                       uint32_t shared_slots) {
+std::vector<TileId> TilesByFirstUse(const ModelSpec& model, const offload::Layout& layout) {
+  const std::vector<uint32_t> first_use = FirstUses(model);
+  std::vector<TileId> order;
+  for (uint32_t use = 0; use < model.step.size(); ++use) {
+    const ModuleId module = model.step[use].module;
+    if (first_use[Index(module)] == use) AppendTiles(layout, module, order);
+  }
+  PENSTOCK_CHECK(order.size() == layout.tiles.size(), "every module needs a use in the step");
+  return order;
+}
+
+Schedule BuildSchedule(const ModelSpec& model, const offload::Layout& layout, uint32_t shared_slots,
+                       UpdateStart updates) {
   const RepeatedModules repeated = CountRepeated(model, layout);
   PENSTOCK_CHECK(shared_slots <= repeated.count && (shared_slots > 0) == (repeated.count > 0));
   Schedule schedule;
@@ -119,7 +154,13 @@ Schedule BuildSchedule(const ModelSpec& model, const offload::Layout& layout,
     SimulateStep(model, first_shared, step * model.step.size(), slots, schedule.uses);
   }
   schedule.slot_elements.insert(schedule.slot_elements.end(), shared_slots, repeated.largest);
-  OrderUpdates(layout, schedule);
+  schedule.first_use = FirstUses(model);
+  schedule.update_order = TilesByFirstUse(model, layout);
+  if (updates == UpdateStart::kGradient) {
+    UpdateWithGradients(model, layout, schedule);
+  } else {
+    UpdateAtStepEnd(schedule);
+  }
   return schedule;
 }
 

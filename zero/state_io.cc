@@ -4,6 +4,7 @@
 
 #include "base/topology.h"
 #include "offload/placement.h"
+#include "zero/memory_plan.h"
 
 namespace penstock::zero {
 namespace {
@@ -12,41 +13,47 @@ bool OnDrive(const Config& config) {
   return config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
 }
 
-/// Asks the machine where the drives that steps use and the GPU hang, and places `memory`. Nothing
-/// here is worth ending a run.
-offload::Placement PlaceIo(const EngineOptions& options, const std::string& gpu,
-                           offload::Slab& memory) {
-  offload::Placement nowhere{.cpus = std::vector<std::vector<int>>(options.state_folders.size())};
-  const bool drives = OnDrive(options.config) && !options.config.aio.simulate;
-  if (!drives && gpu.empty()) return nowhere;
-  const Result<Topology> topology = ReadTopology();
-  if (!topology.ok()) {
-    nowhere.notice = "I/O threads and host memory are not placed: " + topology.error().message;
-    return nowhere;
-  }
-  std::vector<offload::PathDevices> paths;
-  for (const std::string& folder : options.state_folders) {
-    if (drives) paths.push_back({.path = folder, .devices = BlockDevicesOf(folder)});
-  }
-  offload::Placement placement = offload::PlaceNear(*topology, paths, gpu);
-  placement.cpus.resize(options.state_folders.size());
-  if (!placement.memory_nodes.empty()) {
-    const Status placed = memory.PreferNodes(placement.memory_nodes);
-    if (!placed.ok()) placement.notice += "; memory does not: " + placed.error().message;
-  }
-  return placement;
-}
-
 /// Engines of one kind say the same of themselves.
 void AddOnce(const std::string& notice, std::vector<std::string>& notices) {
   const bool known = std::find(notices.begin(), notices.end(), notice) != notices.end();
   if (!notice.empty() && !known) notices.push_back(notice);
 }
 
-Status MakeEngines(const EngineOptions& options, const offload::Placement& placement, StateIo& io) {
+/// Asks the machine where the drives that steps use and the GPU hang, places `memory` and plans the
+/// threads. Nothing here is worth ending a run.
+void Place(const EngineOptions& options, const std::string& gpu, offload::Slab& memory,
+           StateIo& io) {
+  const Config& config = options.config;
+  io.threads = {.counts = {config.compute_threads, config.optimizer_threads},
+                .io = std::vector<std::vector<int>>(options.state_folders.size())};
+  const Result<Topology> topology = ReadTopology();
+  if (!topology.ok()) {
+    io.notices.push_back("threads and host memory are not placed: " + topology.error().message);
+    return;
+  }
+  const bool drives = OnDrive(config) && !config.aio.simulate;
+  std::vector<offload::PathDevices> paths;
+  for (const std::string& folder : options.state_folders) {
+    if (drives) paths.push_back({.path = folder, .devices = BlockDevicesOf(folder)});
+  }
+  offload::Placement placement = offload::PlaceNear(*topology, paths, gpu);
+  if (!placement.memory_nodes.empty()) {
+    const Status placed = memory.PreferNodes(placement.memory_nodes);
+    if (!placed.ok()) placement.notice += "; memory does not: " + placed.error().message;
+  }
+  if (drives || !gpu.empty()) io.notices.push_back(placement.notice);
+  if (IsResident(config)) return;
+  const device::Kind kind = gpu.empty() ? device::Kind::kCpu : device::Kind::kCuda;
+  io.threads = PlanThreads(*topology, kind, io.threads.counts, placement);
+  LeaveOutRefused(io.threads);
+  io.threads.io.resize(options.state_folders.size());
+  io.notices.push_back(io.threads.notice);
+}
+
+Status MakeEngines(const EngineOptions& options, StateIo& io) {
   for (size_t path = 0; path < options.state_folders.size(); ++path) {
     aio::EngineOptions aio = options.config.aio;
-    aio.cpus = placement.cpus[path];
+    aio.cpus = io.threads.io[path];
     std::string notice;
     PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> engine, options.create_io(path, aio, &notice));
     io.engines.push_back(std::move(engine));
@@ -111,9 +118,8 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Lay
                                 const std::string& gpu, offload::Slab& memory) {
   const Config& config = options.config;
   StateIo io;
-  const offload::Placement placement = PlaceIo(options, gpu, memory);
-  PENSTOCK_TRY(MakeEngines(options, placement, io));
-  AddOnce(placement.notice, io.notices);
+  Place(options, gpu, memory, io);
+  PENSTOCK_TRY(MakeEngines(options, io));
   PENSTOCK_TRY(RegisterMemory(memory, io));
   PENSTOCK_TRY(MakeFile(options, layout, io));
   const std::vector<offload::PathShare> shares = io.file->Shares();

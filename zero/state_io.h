@@ -11,6 +11,7 @@
 #include "offload/slab.h"
 #include "offload/state_file.h"
 #include "zero/engine.h"
+#include "zero/thread_plan.h"
 
 namespace penstock::zero {
 
@@ -20,14 +21,15 @@ struct StateIo {
   std::vector<std::string> paths;  ///< of the files
   std::string uuid;
   std::vector<std::string> notices;
+  ThreadPlan threads;  ///< of the engine; the I/O engines' run there already
   std::optional<offload::CommitRecord> adopted;  ///< the commit that training goes on from
   uint64_t setup_read_bytes = 0;  ///< read before training: to measure the drives, to adopt
   uint64_t init_bytes = 0;
 
-  /// Makes an I/O engine for each path, near its drive, and creates or opens the state. `memory`,
-  /// untouched so far, is what will be read into and written from: it is placed near the drives and
-  /// the device, registered with the engines, and outlives them. `gpu`: the device's bus id, if
-  /// any. Errors: of engines and state.
+  /// Plans the threads, makes an I/O engine for each path, near its drive, and creates or opens the
+  /// state. `memory`, untouched so far, is what will be read into and written from: it is placed
+  /// near the drives and the device, registered with the engines, and outlives them. `gpu`: the
+  /// device's bus id, if any. Errors: of engines and state.
   static Result<StateIo> Create(const EngineOptions& options, const offload::Layout& layout,
                                 const std::string& gpu, offload::Slab& memory);
 

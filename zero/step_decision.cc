@@ -4,6 +4,10 @@
 
 namespace penstock::zero {
 
+bool NeedsAllGradients(const Config& config) {
+  return config.gradient_clipping > 0 || config.check_grad_overflow;
+}
+
 Result<StepDecision> DecideStep(const Config& config, const GradientNorm::Value& gradient) {
   StepDecision decision{.outcome = {.grad_norm = gradient.norm, .skipped = !gradient.finite}};
   if (!gradient.finite && !config.check_grad_overflow) {

@@ -14,6 +14,9 @@ struct StepDecision {
       1;  ///< what Adam multiplies the gradient with: 1 / max(1, (norm + 1e-6) / clip)
 };
 
+/// Whether the update of a tile needs to know all gradients of the step, and not its own alone.
+bool NeedsAllGradients(const Config& config);
+
 /// Errors: kNumeric for a gradient that is not finite where the configuration does not check for
 /// it.
 Result<StepDecision> DecideStep(const Config& config, const GradientNorm::Value& gradient);

@@ -84,6 +84,48 @@ TEST(ActivityMeter, TotalsCountWhatIsStillGoingOn) {
   EXPECT_GT(meter.Totals().compute, first);
 }
 
+TEST(ActivityMeter, WhatIsAddedLateCountsWithWhatWasBusyThen) {
+  ActivityMeter meter;
+  const auto begin = std::chrono::steady_clock::now();
+  meter.Begin(Lane::kUpdate);
+  meter.Begin(Lane::kDataWait);
+  LetTimePass();
+  meter.End(Lane::kDataWait);
+  meter.End(Lane::kUpdate);
+  const auto end = std::chrono::steady_clock::now();
+  EXPECT_GT(meter.Totals().io_wait, nanoseconds(0));
+  meter.Add(Lane::kCompute, begin, end);
+  const ActivityTotals totals = meter.Totals();
+  EXPECT_EQ(totals.compute, end - begin);
+  EXPECT_EQ(totals.io_wait, nanoseconds(0)) << "it computed while it seemed to wait";
+  EXPECT_EQ(totals.update_hidden, totals.update);
+}
+
+TEST(ActivityMeter, AnIntervalMayBeAddedInPartsAndInAnyOrder) {
+  ActivityMeter meter;
+  const auto begin = std::chrono::steady_clock::now();
+  LetTimePass();
+  const auto middle = std::chrono::steady_clock::now();
+  LetTimePass();
+  const auto end = std::chrono::steady_clock::now();
+  meter.Add(Lane::kCompute, middle, end);
+  meter.Add(Lane::kCompute, begin, middle);
+  meter.Add(Lane::kCompute, begin, middle);
+  EXPECT_EQ(meter.Totals().compute, end - begin);
+}
+
+TEST(ActivityMeter, KeepsItsSumsWhenItForgetsMoments) {
+  ActivityMeter meter;
+  const auto begin = std::chrono::steady_clock::now();
+  const nanoseconds length(1);
+  for (size_t i = 0; i < 3 * ActivityMeter::kKept; ++i) {
+    meter.Add(Lane::kCompute, begin + 2 * i * length, begin + (2 * i + 1) * length);
+  }
+  while (std::chrono::steady_clock::now() < begin + 6 * ActivityMeter::kKept * length) {
+  }
+  EXPECT_EQ(meter.Totals().compute, 3 * ActivityMeter::kKept * length);
+}
+
 TEST(ActivityScope, OfNoMeterDoesNothing) { const ActivityScope scope(nullptr, Lane::kCompute); }
 
 TEST(ActivityMeterDeathTest, EndingWhatDidNotBeginIsABug) {

@@ -5,6 +5,8 @@
 
 #include <filesystem>
 
+#include "base/cpu_scope.h"
+
 namespace penstock {
 namespace {
 
@@ -55,6 +57,23 @@ constexpr char kTwoNodes[] = R"(<?xml version="1.0" encoding="UTF-8"?>
 </topology>
 )";
 
+/// A node of two cores, the first of two hardware threads.
+constexpr char kTwoThreads[] = R"(<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE topology SYSTEM "hwloc2.dtd">
+<topology version="2.0">
+  <object type="Machine" os_index="0" cpuset="0x7" complete_cpuset="0x7" allowed_cpuset="0x7" nodeset="0x1" complete_nodeset="0x1" allowed_nodeset="0x1" gp_index="1">
+    <object type="NUMANode" os_index="0" cpuset="0x7" complete_cpuset="0x7" nodeset="0x1" complete_nodeset="0x1" gp_index="2"/>
+    <object type="Core" os_index="0" cpuset="0x5" complete_cpuset="0x5" nodeset="0x1" complete_nodeset="0x1" gp_index="3">
+      <object type="PU" os_index="0" cpuset="0x1" complete_cpuset="0x1" nodeset="0x1" complete_nodeset="0x1" gp_index="4"/>
+      <object type="PU" os_index="2" cpuset="0x4" complete_cpuset="0x4" nodeset="0x1" complete_nodeset="0x1" gp_index="5"/>
+    </object>
+    <object type="Core" os_index="1" cpuset="0x2" complete_cpuset="0x2" nodeset="0x1" complete_nodeset="0x1" gp_index="6">
+      <object type="PU" os_index="1" cpuset="0x2" complete_cpuset="0x2" nodeset="0x1" complete_nodeset="0x1" gp_index="7"/>
+    </object>
+  </object>
+</topology>
+)";
+
 TEST(TopologyTest, DrivesAndPciDevicesHangOnTheNodesOfTheirBus) {
   const auto topology = ReadTopology(kTwoNodes);
   ASSERT_TRUE(topology.ok()) << topology.error().message;
@@ -71,15 +90,52 @@ TEST(TopologyTest, DrivesAndPciDevicesHangOnTheNodesOfTheirBus) {
       << "and no network";
 }
 
+TEST(TopologyTest, CoresHaveTheirHardwareThreadsAndNodes) {
+  const auto core = [](std::vector<int> nodes, std::vector<int> cpus) {
+    return AllOf(Field("nodes", &Core::nodes, nodes), Field("cpus", &Core::cpus, cpus));
+  };
+  const auto single = ReadTopology(kTwoNodes);
+  ASSERT_TRUE(single.ok()) << single.error().message;
+  EXPECT_THAT(single->cores,
+              ElementsAre(core({0}, {0}), core({0}, {1}), core({1}, {2}), core({1}, {3})));
+  const auto paired = ReadTopology(kTwoThreads);
+  ASSERT_TRUE(paired.ok()) << paired.error().message;
+  EXPECT_THAT(paired->cores, ElementsAre(core({0}, {0, 2}), core({0}, {1})));
+}
+
+TEST(TopologyTest, WhereCoresAreNotDescribedEachCpuIsOne) {
+  std::string coreless = kTwoThreads;
+  for (size_t at = 0; (at = coreless.find("\"Core\"", at)) != std::string::npos;) {
+    coreless.replace(at, 6, "\"Group\"");
+  }
+  const auto topology = ReadTopology(coreless);
+  ASSERT_TRUE(topology.ok()) << topology.error().message;
+  EXPECT_THAT(topology->cores, ::testing::SizeIs(3));
+}
+
 TEST(TopologyTest, ADescriptionThatIsNoneIsAnError) { EXPECT_FALSE(ReadTopology("no XML").ok()); }
 
 TEST(TopologyTest, ThisMachineHasANodeAndDevicesHangOnItsNodes) {
   const auto topology = ReadTopology();
   ASSERT_TRUE(topology.ok()) << topology.error().message;
   ASSERT_FALSE(topology->nodes.empty());
+  ASSERT_FALSE(topology->cores.empty());
+  for (const Core& core : topology->cores) EXPECT_FALSE(core.cpus.empty());
   for (const IoDevice& device : topology->devices) {
     EXPECT_THAT(device.nodes, ::testing::IsSubsetOf(topology->nodes)) << device.name;
   }
+}
+
+TEST(TopologyTest, CpusThatThisProcessMayNotUseAreNone) {
+  const auto whole = ReadTopology();
+  ASSERT_TRUE(whole.ok()) << whole.error().message;
+  const int last = whole->cores.back().cpus.back();
+  const CpuScope bound({last});
+  ASSERT_TRUE(bound.status().ok()) << bound.status().error().message;
+  const auto topology = ReadTopology();
+  ASSERT_TRUE(topology.ok()) << topology.error().message;
+  ASSERT_THAT(topology->cores, ::testing::SizeIs(1));
+  EXPECT_THAT(topology->cores[0].cpus, ElementsAre(last));
 }
 
 TEST(TopologyTest, AFileOnADiskNamesWholeDevicesThatExist) {

@@ -49,7 +49,7 @@ class CpuDeviceTest : public ::testing::Test {
   }
 
   std::unique_ptr<CpuStream> NewStream(const std::string& name) {
-    std::unique_ptr<Stream> stream = device_->CreateStream(name);
+    std::unique_ptr<Stream> stream = device_->CreateStream(name).value();
     auto* const cpu = dynamic_cast<CpuStream*>(stream.get());
     EXPECT_NE(cpu, nullptr) << "streams of the CPU device take kernels";
     (void)stream.release();

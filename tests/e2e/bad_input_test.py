@@ -83,7 +83,7 @@ class CommandLineTest(RefusalTest):
     def test_no_cuda_device(self):
         if os.path.exists("/dev/nvidia0"):
             self.skipTest("this machine has one")
-        self.assert_refused(3, "cuda", more=["--device", "cuda"])
+        self.assert_refused(3, "CUDA", "--device cpu", more=["--device", "cuda"])
 
     def test_run_that_exists(self):
         run = self.make_folder("taken")

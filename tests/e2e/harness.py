@@ -1,9 +1,12 @@
 """What the end-to-end tests share: small models, data and configs, runs of the program, results.
 
 Every test file is started as `python3 FILE PENSTOCK WORK [unittest arguments]`: PENSTOCK is the
-built program, WORK a folder on a drive with O_DIRECT. Standard library only.
+built program, WORK a folder on a drive with O_DIRECT. Trainings run on the device that
+PENSTOCK_TEST_DEVICE names (cpu); where there is no GPU for "cuda", tests skip, or fail if
+PENSTOCK_REQUIRE_GPU is set. Standard library only.
 """
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -16,6 +19,7 @@ import unittest
 
 PROGRAM = ""
 WORK = ""
+DEVICE = os.environ.get("PENSTOCK_TEST_DEVICE", "cpu")
 TIMEOUT_S = 120
 
 MODEL = {
@@ -92,7 +96,7 @@ def make_config(dtype="fp32", clip=1.0, micro_batches=1, param="none", optimizer
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.01}},
         "zero_optimization": {"stage": 3, "offload_param": home(param),
                               "offload_optimizer": home(optimizer)},
-        "penstock": {"commit_every_seconds": 0, "compute_threads": 1},
+        "penstock": {"commit_every_seconds": 0, "compute_threads": 1, "tier_split": False},
     }
     return merge(config, override)
 
@@ -131,10 +135,28 @@ def write_safetensors(path, tensors, padding=0):
             file.write(data)
 
 
+def missing_gpu():
+    """Why there is no GPU, as CUDA's driver says it; None where there is one."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "no GPU: there is no CUDA driver (libcuda.so.1)"
+    count = ctypes.c_int(0)
+    status = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
+    if status != 0:
+        return f"no GPU: CUDA's driver does not start (error {status})"
+    return None if count.value > 0 else "no GPU: CUDA's driver lists none"
+
+
 class PenstockTest(unittest.TestCase):
     """Each test has a folder of its own under WORK, removed when it passes or fails."""
 
     def setUp(self):
+        missing = missing_gpu() if DEVICE == "cuda" else None
+        if missing is not None:
+            if "PENSTOCK_REQUIRE_GPU" in os.environ:
+                self.fail(missing)
+            self.skipTest(missing)
         self.folder = tempfile.mkdtemp(prefix=f"{self.id().split('.')[-1]}-", dir=WORK)
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.runs = 0
@@ -172,6 +194,8 @@ class PenstockTest(unittest.TestCase):
         arguments = ["train", "--model", model or self.make_model(),
                      "--config", self.write(f"config{self.runs}.json", config),
                      "--data", data or self.make_data(), "--out", run]
+        if "--device" not in more:
+            arguments += ["--device", DEVICE]
         if steps is not None:
             arguments += ["--steps", str(steps)]
         return penstock(*arguments, *more, env=env), run

@@ -23,6 +23,8 @@ PLACEMENTS = {
                                   "penstock": {"optimizer_threads": 2}},
     "tiles of 4096": nvme(tile_elements=4096),
     "tiles of 20480": nvme(tile_elements=20480),
+    "on nvme, all of it fits in memory": nvme(tier_split=True),
+    "checkpoints on the host": nvme(activation_home="host"),
     "two folders": {**nvme(), "drives": 2},
     "overlap off": nvme(overlap=False),
     "host, overlap off": {"param": "cpu", "optimizer": "cpu", "penstock": {"overlap": False}},
@@ -54,7 +56,7 @@ class PlacementTest(harness.PenstockTest):
         """The run used what the placement asks for."""
         summary = read_summary(run)
         keys = placement.get("penstock", {})
-        on_nvme = placement["optimizer"] == "nvme"
+        on_nvme = placement["optimizer"] == "nvme" and not keys.get("tier_split", False)
         self.assertEqual(summary["nvme_read_bytes"] > 0, on_nvme, name)
         self.assertEqual(summary["nvme_write_bytes"] > 0, on_nvme, name)
         self.assertGreater(summary["nvme_commit_bytes"], 0, name)
@@ -104,6 +106,20 @@ class PlacementTest(harness.PenstockTest):
         self.assertEqual(outcome.code, 0, str(outcome))
         lines = re.findall(r"(?m)^penstock: (?:one NUMA node|\d+ NUMA nodes): .*$", outcome.stderr)
         self.assertEqual(len(lines), 1, str(outcome))
+
+    def test_eight_micro_batches_move_no_more_bytes_than_one(self):
+        # The smallest memory: nothing stays that a step needs twice.
+        moved = []
+        for micro_batches in (1, 8):
+            config = self.config({"micro_batches": micro_batches}, nvme(tile_elements=16384))
+            host = str(self.smallest("host-memory", config))
+            summary = read_summary(self.trained(config, "--host-memory", host))
+            moved.append((summary["nvme_read_bytes"], summary["nvme_write_bytes"]))
+        (read_1, written_1), (read_8, written_8) = moved
+        self.assertGreater(read_1, 0)
+        self.assertEqual(written_8, written_1)
+        # What is still in host memory when it is needed again depends on the moment.
+        self.assertLessEqual(read_8, 1.05 * read_1)
 
     def test_updates_run_under_the_next_forward_and_change_nothing(self):
         # Layers that compute for milliseconds, and memory for a few tiles: the later layers' states are

@@ -23,6 +23,7 @@ PLACEMENTS = {
     "host": {"param": "cpu", "optimizer": "cpu"},
     "optimizer on nvme": {"param": "cpu", "optimizer": "nvme"},
     "all on nvme": {"param": "nvme", "optimizer": "nvme"},
+    "tier split": {"param": "nvme", "optimizer": "nvme", "penstock": {"tier_split": True}},
     "threads": {"param": "nvme", "optimizer": "nvme", "penstock": {"aio": {"engine": "threads"}}},
     "depth 1": {"param": "nvme", "optimizer": "nvme", "aio": {"queue_depth": 1, "block_size": 4096}},
     "overlap off": {"param": "nvme", "optimizer": "nvme", "penstock": {"overlap": False}},

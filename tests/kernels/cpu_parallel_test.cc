@@ -1,14 +1,20 @@
-// That OpenMP gives the threads it is asked for, as the bits of a product depend on their number.
+// That OpenMP gives the threads it is asked for, as the bits of a product depend on their number,
+// and where they run.
 #include "kernels/cpu_parallel.h"
 
 #include <gtest/gtest.h>
 #include <omp.h>
+#include <sched.h>
 
 #include <cstdlib>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
 
+#include "base/cpu_scope.h"
+#include "device/device.h"
 #include "kernels/operators.h"
 
 namespace penstock::kernels {
@@ -30,6 +36,37 @@ TEST(ThreadCountScopeTest, AllThreadsAreGivenAlsoWhereOpenMPMayGiveFewer) {
   }
   EXPECT_NE(omp_get_dynamic(), 0) << "restored";
   omp_set_dynamic(0);
+}
+
+TEST(RunPartsTest, ATeamRunsOnTheCpusThatItsStreamWasStartedOn) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(allowed), &allowed), 0);
+  int last = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(last, &allowed)) --last;
+  const auto device = device::CreateCpuDevice({.memory = 1_MiB}).value();
+  std::unique_ptr<device::Stream> stream;
+  {
+    const CpuScope scope({last});
+    ASSERT_TRUE(scope.status().ok()) << scope.status().error().message;
+    stream = device->CreateStream("compute").value();
+  }
+  constexpr int kThreads = 5;
+  std::mutex mutex;
+  std::map<std::thread::id, cpu_set_t> seen;
+  static_cast<device::CpuStream&>(*stream).Launch([&] {
+    const ThreadCountScope count(kThreads);
+    ParallelParts(kThreads, [&](int) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      ::sched_getaffinity(0, sizeof(cpu_set_t), &seen[std::this_thread::get_id()]);
+    });
+  });
+  ASSERT_TRUE(stream->Synchronize().ok());
+  EXPECT_EQ(seen.size(), static_cast<size_t>(kThreads));
+  for (const auto& [thread, cpus] : seen) {
+    EXPECT_EQ(CPU_COUNT(&cpus), 1);
+    EXPECT_TRUE(CPU_ISSET(last, &cpus));
+  }
 }
 
 TEST(ThreadLimitDeathTest, OperatorsThatNeedMoreThreadsThanOpenMPGivesAreRefused) {

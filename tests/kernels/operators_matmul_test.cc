@@ -82,7 +82,8 @@ class ProductTest : public OperatorsTest {
     const Tensor bias = harness.Put(run.bias);
     const Tensor residual = harness.Put(run.spec.c.dtype, run.residual);
     const Tensor c = harness.Put(run.spec.c.dtype, run.c);
-    const auto product = MakeProduct(run.spec, mode().arithmetic);
+    const auto product =
+        MakeProduct(run.spec, mode().converts ? Bf16Arithmetic::kConvert : Bf16Arithmetic::kNative);
     const auto scratch = harness.device().Allocate(product->scratch() + 1_B, "scratch").value();
     const ThreadCountScope threads(run.spec.threads);
     product->Run({a.data(), b.data(), c.data(), bias.data(), residual.data()}, scratch.data());
@@ -134,7 +135,7 @@ TEST_P(ProductTest, AccumulationAddsTheSameValueWhateverWasThere) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, ProductTest, ModesOnTargets(), ModeOnTargetName);
+INSTANTIATE_TEST_SUITE_P(Modes, ProductTest, AllModes(), ModeName);
 
 }  // namespace
 }  // namespace penstock::kernels

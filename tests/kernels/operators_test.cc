@@ -1,9 +1,8 @@
 // The operators as a whole: what they allocate, what they refuse, that a run can be repeated bit
-// for bit at other addresses, and the operators that only spread other kernels over the threads.
+// for bit at other addresses, and the operators of gradients and updates.
 #include "kernels/operators.h"
 
 #include <cstring>
-#include <dnnl.hpp>
 #include <span>
 #include <vector>
 
@@ -24,15 +23,15 @@ class WholeTest : public OperatorsTest {
 };
 
 TEST_P(WholeTest, ScratchIsExactlyWhatIsAllocated) {
-  const Bytes planned = CpuOperatorScratch(options(), mode().arithmetic).value();
-  const auto enough = device::CreateCpuDevice({.memory = planned}).value();
-  const auto made = CreateCpuOperators(*enough, options(), mode().arithmetic);
+  const Bytes planned = TestedScratch(mode(), options()).value();
+  const auto enough = CreateTestedDevice(planned).value();
+  const auto made = CreateTestedOperators(*enough, mode(), options());
   ASSERT_TRUE(made.ok()) << made.error().message;
   EXPECT_EQ((*made)->scratch_bytes(), planned);
   EXPECT_EQ(enough->used(), planned);
 
-  const auto short_by_one = device::CreateCpuDevice({.memory = planned - 256_B}).value();
-  const auto refused = CreateCpuOperators(*short_by_one, options(), mode().arithmetic);
+  const auto short_by_one = CreateTestedDevice(planned - 256_B).value();
+  const auto refused = CreateTestedOperators(*short_by_one, mode(), options());
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, ErrorCode::kBudget);
 }
@@ -51,8 +50,9 @@ std::vector<std::byte> RunLayer(const Mode& mode, uint64_t offset) {
     const Bytes size = n * SizeOf(dtype);
     buffers.push_back(harness.device().Allocate(size + Bytes{offset}, "an operand").value());
     std::byte* at = buffers.back().data() + offset;
-    const Tensor source = harness.Put(dtype, RandomValues(dtype, n, seed));
-    std::memcpy(at, source.data(), size.value);
+    const auto source = harness.GetBytes(harness.Put(dtype, RandomValues(dtype, n, seed)));
+    stream.CopyToDevice(at, source.data(), size);
+    harness.Synchronize();
     operands.emplace_back(at, size.value);
     return at;
   };
@@ -73,8 +73,8 @@ std::vector<std::byte> RunLayer(const Mode& mode, uint64_t offset) {
   float* mean = floats(rows, 11);
   float* rstd = floats(rows, 12);
   const auto tokens = harness.PutIntegers(std::vector<int32_t>(rows, 17));
-  const auto loss = harness.device().Allocate(8_B, "the loss").value();
-  *loss.as<double>() = 0;
+  const auto loss = harness.PutDouble(0);
+  operands.emplace_back(loss.data(), loss.size().value);
 
   op.LayerNormForward(stream, x, weight, bias, 1e-5f, out, mean, rstd);
   op.LinearForward(stream, out, weight, bias, nullptr, width, 3 * width, qkv);
@@ -85,12 +85,10 @@ std::vector<std::byte> RunLayer(const Mode& mode, uint64_t offset) {
   op.LayerNormBackward(stream, x, weight, mean, rstd, out, true, d_x, d_weight, d_bias);
   op.HeadForwardBackward(stream, out, table, tokens.as<int32_t>(), 1, loss.as<double>(), out,
                          d_table);
-  harness.Synchronize();
-
-  std::vector<std::byte> results(8);
-  std::memcpy(results.data(), loss.data(), 8);
+  std::vector<std::byte> results;
   for (const auto& operand : operands) {
-    results.insert(results.end(), operand.begin(), operand.end());
+    const auto bytes = harness.GetElements<std::byte>(operand.data(), operand.size());
+    results.insert(results.end(), bytes.begin(), bytes.end());
   }
   return results;
 }
@@ -98,63 +96,26 @@ std::vector<std::byte> RunLayer(const Mode& mode, uint64_t offset) {
 TEST_P(WholeTest, TheSameBitsComeOutAgainAndAtOtherAddresses) {
   const auto first = RunLayer(mode(), 0);
   EXPECT_EQ(first, RunLayer(mode(), 0));
-  EXPECT_EQ(first, RunLayer(mode(), 4));
-  EXPECT_EQ(first, RunLayer(mode(), 100));
+  for (const uint64_t offset : OtherOffsets()) EXPECT_EQ(first, RunLayer(mode(), offset)) << offset;
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, WholeTest, ModesOnTargets(), ModeOnTargetName);
-
-TEST(OperatorsFactoryTest, RefusesHeadsThatDoNotDivideTheWidthAndFp16) {
-  const auto device = device::CreateCpuDevice({.memory = 64_MiB}).value();
-  OperatorOptions options{.dtype = DType::kFloat32, .shapes = kShapes, .threads = 1};
-  options.shapes.heads = 5;
-  EXPECT_EQ(CreateOperators(*device, options).error().code, ErrorCode::kInvalidArgument);
-  options.shapes.heads = 3;
-  options.dtype = DType::kFloat16;
-  EXPECT_EQ(CreateOperators(*device, options).error().code, ErrorCode::kUnavailable);
+TEST_P(WholeTest, HeadsThatDoNotDivideTheWidthAndFp16AreRefused) {
+  const auto device = CreateTestedDevice(64_MiB).value();
+  OperatorOptions refused = options();
+  refused.shapes.heads = 5;
+  EXPECT_EQ(CreateTestedOperators(*device, mode(), refused).error().code,
+            ErrorCode::kInvalidArgument);
+  refused.shapes.heads = 3;
+  refused.dtype = DType::kFloat16;
+  EXPECT_EQ(CreateTestedOperators(*device, mode(), refused).error().code, ErrorCode::kUnavailable);
 }
 
-TEST(ArithmeticTest, NamesWhatTheBitsDependOnAndNothingElse) {
-  const auto arithmetic = [](const Mode& mode, const OperatorShapes& shapes, int threads) {
-    return OperatorsHarness(mode, shapes, threads).operators().arithmetic();
-  };
-  const std::string two = arithmetic(kModes[2], kShapes, 2);
-  OperatorShapes other = kShapes;
-  other.batch = 1;
-  EXPECT_EQ(arithmetic(kModes[2], other, 2), two);
-  EXPECT_NE(arithmetic(kModes[2], kShapes, 1), two);
-  EXPECT_NE(arithmetic(kModes[0], kShapes, 2), two);
-  EXPECT_EQ(two.find("cpu "), 0U) << two;
-  for (const char* part : {"bf16 converted", "oneDNN", "2 threads"}) {
-    EXPECT_NE(two.find(part), std::string::npos) << part << " in " << two;
-  }
-  for (const char* const target : AdamTargets()) {
-    const ForcedTarget forced(target);
-    EXPECT_NE(arithmetic(kModes[0], kShapes, 1).find(target), std::string::npos) << target;
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Modes, WholeTest, AllModes(), ModeName);
 
-TEST(OperatorsFactoryTest, CudaIsUnavailable) {
-  const auto planned =
-      OperatorScratch(device::Kind::kCuda, {.dtype = DType::kFloat32, .shapes = kShapes});
-  ASSERT_FALSE(planned.ok());
-  EXPECT_EQ(planned.error().code, ErrorCode::kUnavailable);
-}
+using GradientsTest = OneModeTest;
 
-TEST(RunKernelTest, OneDnnsLackOfMemoryIsTheStreamsLackOfMemory) {
-  const auto status_after = [](dnnl_status_t status) {
-    const auto device = device::CreateCpuDevice({.memory = 0_B}).value();
-    const auto stream = device->CreateStream("compute");
-    dynamic_cast<device::CpuStream&>(*stream).Launch(
-        [=] { RunKernel(1, [=] { throw dnnl::error(status, "could not execute"); }); });
-    return stream->Synchronize();
-  };
-  EXPECT_EQ(status_after(dnnl_out_of_memory).error().code, ErrorCode::kOutOfMemory);
-  EXPECT_EQ(status_after(dnnl_runtime_error).error().code, ErrorCode::kUnavailable);
-}
-
-TEST(OperatorsSpreadTest, RoundGradientsRoundsToNearestEven) {
-  OperatorsHarness harness(kModes[0], kShapes, 3);
+TEST_F(GradientsTest, RoundGradientsRoundsToNearestEven) {
+  OperatorsHarness harness(mode_, kShapes, 3);
   const uint64_t n = 5001;
   Values values = RandomValues(DType::kFloat32, n, 1);
   values[0] = 1 + 1.0 / 256;  // half way: to even, 1
@@ -169,17 +130,18 @@ TEST(OperatorsSpreadTest, RoundGradientsRoundsToNearestEven) {
   op.RoundGradients(harness.stream(), in.floats(), DType::kBFloat16, n, bf16.data());
   op.RoundGradients(harness.stream(), in.floats(), DType::kFloat32, n, fp32.data());
   op.RoundGradients(harness.stream(), in.floats(), DType::kFloat16, n, fp16.data());
-  harness.Synchronize();
   EXPECT_EQ(harness.GetBytes(fp32), harness.GetBytes(in));
+  const auto exact = harness.GetElements<float>(in.data(), n);
+  const auto as_bf16 = harness.GetElements<uint16_t>(bf16.data(), n);
+  const auto as_fp16 = harness.GetElements<uint16_t>(fp16.data(), n);
   for (uint64_t i = 0; i < n; ++i) {
-    const float value = in.floats()[i];
-    ASSERT_EQ(bf16.buffer.as<uint16_t>()[i], RoundToBFloat16(value).bits) << value;
-    ASSERT_EQ(fp16.buffer.as<uint16_t>()[i], RoundToFloat16(value)) << value;
+    ASSERT_EQ(as_bf16[i], RoundToBFloat16(exact[i]).bits) << exact[i];
+    ASSERT_EQ(as_fp16[i], RoundToFloat16(exact[i])) << exact[i];
   }
 }
 
-TEST(OperatorsSpreadTest, BlockSumsEqualTheReference) {
-  OperatorsHarness harness(kModes[0], kShapes, 3);
+TEST_F(GradientsTest, BlockSumsEqualTheReference) {
+  OperatorsHarness harness(mode_, kShapes, 3);
   const uint64_t blocks = 5;
   const uint64_t n = blocks * kBlockElements;
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
@@ -191,17 +153,18 @@ TEST(OperatorsSpreadTest, BlockSumsEqualTheReference) {
       const auto flag = harness.device().Allocate(4_B, "flag").value();
       harness.operators().BlockSums(harness.stream(), gradient.data(), dtype, n, sums.as<double>(),
                                     flag.as<uint32_t>());
-      harness.Synchronize();
+      const auto bytes = harness.GetBytes(gradient);
       std::vector<double> want(blocks);
-      EXPECT_EQ(BlockSumsReference(gradient.data(), dtype, n, want), finite);
-      EXPECT_EQ(*flag.as<uint32_t>(), finite ? 1U : 0U);
-      EXPECT_EQ(std::memcmp(sums.data(), want.data(), blocks * 8), 0);
+      EXPECT_EQ(BlockSumsReference(bytes.data(), dtype, n, want), finite);
+      EXPECT_EQ(harness.GetElements<uint32_t>(flag.data(), 1).front(), finite ? 1U : 0U);
+      const auto got = harness.GetElements<double>(sums.data(), blocks);
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), blocks * 8), 0);
     }
   }
 }
 
-TEST(OperatorsSpreadTest, AdamEqualsTheReferenceForBothKindsOfMaster) {
-  OperatorsHarness harness(kModes[0], kShapes, 3);
+TEST_F(GradientsTest, AdamEqualsTheReferenceForBothKindsOfMaster) {
+  OperatorsHarness harness(mode_, kShapes, 3);
   const uint64_t n = 4099;
   const AdamScalars scalars = MakeAdamScalars({.weight_decay = 0.01}, 1e-3, 3, 0.5);
   std::vector<float> moments(n, 0.25f);
@@ -217,6 +180,7 @@ TEST(OperatorsSpreadTest, AdamEqualsTheReferenceForBothKindsOfMaster) {
     hi[i] = split.hi;
     lo[i] = split.lo;
   }
+  const auto device_gradient = harness.PutElements<float>(gradient);
   for (const bool splits : {false, true}) {
     const auto tile = [&](auto& m, auto& v, auto& w, auto& h, auto& l) {
       AdamTile result{.exp_avg = m, .exp_avg_sq = v, .gradient = gradient.data()};
@@ -234,18 +198,27 @@ TEST(OperatorsSpreadTest, AdamEqualsTheReferenceForBothKindsOfMaster) {
     auto h = hi;
     auto l = lo;
     AdamUpdateReference(scalars, tile(m, v, w, h, l));
-    auto m2 = moments;
-    auto v2 = squares;
-    auto w2 = weight;
-    auto h2 = hi;
-    auto l2 = lo;
-    harness.operators().Adam(harness.stream(), scalars, tile(m2, v2, w2, h2, l2));
-    harness.Synchronize();
-    EXPECT_EQ(m, m2);
-    EXPECT_EQ(v, v2);
-    EXPECT_EQ(w, w2);
-    EXPECT_EQ(l, l2);
-    EXPECT_EQ(std::memcmp(h.data(), h2.data(), n * sizeof(BFloat16)), 0);
+    const auto m2 = harness.PutElements<float>(moments);
+    const auto v2 = harness.PutElements<float>(squares);
+    const auto w2 = harness.PutElements<float>(weight);
+    const auto h2 = harness.PutElements<BFloat16>(hi);
+    const auto l2 = harness.PutElements<int16_t>(lo);
+    AdamTile on_device{.exp_avg = {m2.as<float>(), n},
+                       .exp_avg_sq = {v2.as<float>(), n},
+                       .gradient = device_gradient.data()};
+    if (splits) {
+      on_device.weight_hi = {h2.as<BFloat16>(), n};
+      on_device.weight_lo = {l2.as<int16_t>(), n};
+    } else {
+      on_device.weight = {w2.as<float>(), n};
+    }
+    harness.operators().Adam(harness.stream(), scalars, on_device);
+    EXPECT_EQ(m, harness.GetElements<float>(m2.data(), n));
+    EXPECT_EQ(v, harness.GetElements<float>(v2.data(), n));
+    EXPECT_EQ(w, harness.GetElements<float>(w2.data(), n));
+    EXPECT_EQ(l, harness.GetElements<int16_t>(l2.data(), n));
+    const auto got_hi = harness.GetElements<BFloat16>(h2.data(), n);
+    EXPECT_EQ(std::memcmp(h.data(), got_hi.data(), n * sizeof(BFloat16)), 0);
     EXPECT_NE(m, moments);
   }
 }

@@ -1,4 +1,4 @@
-// What the tests of the operators share: a CPU device with one stream, tensors that are written and
+// What the tests of the operators share: a device with one stream, tensors that are written and
 // read as doubles, and comparison with stated tolerances.
 #pragma once
 
@@ -10,15 +10,15 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "device/device.h"
-#include "kernels/cpu_operators.h"
 #include "kernels/dtype.h"
-#include "tests/kernels/forced_target.h"
+#include "tests/gpu_needed.h"
+#include "tests/kernels/operators_backend.h"
 
 namespace penstock::kernels {
 
@@ -29,24 +29,9 @@ inline constexpr double kFloatTolerance = 1e-5;
 /// bf16 results: half a unit in the last place is up to 2^-8 of the value.
 inline constexpr double kBFloat16Tolerance = 1.0 / 256;
 
-/// How an operator is asked to compute.
-struct Mode {
-  const char* name;
-  DType dtype;
-  Bf16Arithmetic arithmetic;
-
-  double tolerance() const {
-    return dtype == DType::kFloat32 ? kFloatTolerance : kBFloat16Tolerance;
-  }
-};
-
-inline constexpr Mode kModes[] = {
-    {"fp32", DType::kFloat32, Bf16Arithmetic::kNative},
-    {"bf16", DType::kBFloat16, Bf16Arithmetic::kNative},
-    {"bf16_converted", DType::kBFloat16, Bf16Arithmetic::kConvert},
-};
-
-inline void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }
+inline double Tolerance(DType dtype) {
+  return dtype == DType::kFloat32 ? kFloatTolerance : kBFloat16Tolerance;
+}
 
 inline double RoundTo(DType dtype, double value) {
   const auto single = static_cast<float>(value);
@@ -141,11 +126,10 @@ class OperatorsHarness {
   explicit OperatorsHarness(const Mode& mode, const OperatorShapes& shapes, int threads = 2,
                             Bytes memory = 256_MiB)
       : mode_(mode),
-        device_(device::CreateCpuDevice({.memory = memory}).value()),
-        stream_(device_->CreateStream("compute")),
-        operators_(CreateCpuOperators(*device_,
-                                      {.dtype = mode.dtype, .shapes = shapes, .threads = threads},
-                                      mode.arithmetic)
+        device_(CreateTestedDevice(memory).value()),
+        stream_(device_->CreateStream("compute").value()),
+        operators_(CreateTestedOperators(
+                       *device_, mode, {.dtype = mode.dtype, .shapes = shapes, .threads = threads})
                        .value()) {}
 
   Operators& operators() { return *operators_; }
@@ -176,19 +160,34 @@ class OperatorsHarness {
   Tensor Put(const Values& values) { return Put(mode_.dtype, values); }
   Tensor Empty(uint64_t n) { return Empty(mode_.dtype, n); }
 
-  device::DeviceBuffer PutIntegers(const std::vector<int32_t>& values) {
-    const Bytes size{values.size() * sizeof(int32_t)};
-    auto buffer = device_->Allocate(size, "integers of the test").value();
-    stream_->CopyToDevice(buffer.data(), reinterpret_cast<const std::byte*>(values.data()), size);
+  /// A copy of host elements, whatever they are.
+  template <typename T>
+  device::DeviceBuffer PutElements(std::span<const T> elements) {
+    const Bytes size{elements.size_bytes()};
+    auto buffer = device_->Allocate(size, "elements of the test").value();
+    stream_->CopyToDevice(buffer.data(), reinterpret_cast<const std::byte*>(elements.data()), size);
     Synchronize();
     return buffer;
   }
+  device::DeviceBuffer PutIntegers(const std::vector<int32_t>& values) {
+    return PutElements<int32_t>(values);
+  }
+  device::DeviceBuffer PutDouble(double value) { return PutElements<double>({&value, 1}); }
 
-  std::vector<std::byte> GetBytes(const Tensor& tensor) {
-    std::vector<std::byte> bytes((tensor.size * SizeOf(tensor.dtype)).value);
-    stream_->CopyToHost(bytes.data(), tensor.data(), Bytes{bytes.size()});
+  /// What lies on the device from `from` on.
+  template <typename T>
+  std::vector<T> GetElements(const void* from, size_t count) {
+    std::vector<T> elements(count);
+    stream_->CopyToHost(reinterpret_cast<std::byte*>(elements.data()),
+                        static_cast<const std::byte*>(from), Bytes{count * sizeof(T)});
     Synchronize();
-    return bytes;
+    return elements;
+  }
+  double GetDouble(const device::DeviceBuffer& buffer) {
+    return GetElements<double>(buffer.data(), 1).front();
+  }
+  std::vector<std::byte> GetBytes(const Tensor& tensor) {
+    return GetElements<std::byte>(tensor.data(), (tensor.size * SizeOf(tensor.dtype)).value);
   }
   Values Get(const Tensor& tensor) {
     const std::vector<std::byte> bytes = GetBytes(tensor);
@@ -219,33 +218,28 @@ class OperatorsHarness {
   std::unique_ptr<Operators> operators_;
 };
 
-/// A mode, and the instruction set of the vector code.
-using ModeOnTarget = std::tuple<Mode, const char*>;
-
-/// Tests that run in every mode on every instruction set of this machine; bf16 instructions are
-/// skipped where the machine has none.
-class OperatorsTest : public ::testing::TestWithParam<ModeOnTarget> {
+/// Tests that run in every mode; those that this machine lacks something for are skipped.
+class OperatorsTest : public ::testing::TestWithParam<Mode> {
  protected:
-  void SetUp() override {
-    if (mode().dtype == DType::kBFloat16 && mode().arithmetic == Bf16Arithmetic::kNative &&
-        BestBf16Arithmetic() == Bf16Arithmetic::kConvert) {
-      GTEST_SKIP() << "this machine has no bf16 instructions";
-    }
-  }
-  const Mode& mode() const { return std::get<Mode>(GetParam()); }
+  void SetUp() override { PENSTOCK_SKIP_WHERE_MISSING(Missing(mode())); }
+  const Mode& mode() const { return GetParam(); }
+  double tolerance() const { return Tolerance(mode().dtype); }
   Values Random(uint64_t n, uint64_t stream, double scale = 1) const {
     return RandomValues(mode().dtype, n, stream, scale);
   }
 
  private:
-  const ForcedTarget target_{std::get<const char*>(GetParam())};
+  const std::shared_ptr<void> entered_ = Enter(GetParam());
 };
 
-inline auto ModesOnTargets() {
-  return ::testing::Combine(::testing::ValuesIn(kModes), ::testing::ValuesIn(AdamTargets()));
-}
-inline std::string ModeOnTargetName(const ::testing::TestParamInfo<ModeOnTarget>& info) {
-  return std::string(std::get<Mode>(info.param).name) + "_" + std::get<const char*>(info.param);
-}
+/// Tests for which one mode is as good as another.
+class OneModeTest : public ::testing::Test {
+ protected:
+  void SetUp() override { PENSTOCK_SKIP_WHERE_MISSING(Missing(mode_)); }
+  const Mode mode_ = TestedModes().front();
+};
+
+inline auto AllModes() { return ::testing::ValuesIn(TestedModes()); }
+inline std::string ModeName(const ::testing::TestParamInfo<Mode>& info) { return info.param.name; }
 
 }  // namespace penstock::kernels

@@ -63,8 +63,10 @@ Schedule EachModuleOnce(const Layout& layout) {
     schedule.uses.push_back({.module = ModuleId{i}, .slot = i, .fetch = true});
     schedule.slot_elements.push_back(layout.modules[i].elements);
     schedule.first_use.push_back(i);
+    schedule.update_at.push_back(layout.modules.size() + i);
   }
   for (uint32_t i = 0; i < layout.tiles.size(); ++i) schedule.update_order.push_back(TileId{i});
+  schedule.load_order = schedule.update_order;
   return schedule;
 }
 

@@ -82,6 +82,15 @@ class Setup(ScriptTest):
         self.assertEqual(self.run_script("setup", "--tests").returncode, 0)
         self.assertEqual(len(self.apt_calls()), 2)
 
+    def test_packages_for_arm_are_installed_after_their_architecture_is_added(self):
+        self.answer_installed(all_but="libhwy-dev:arm64")
+        self.stand_in("tools/dpkg")
+        done = self.run_script("setup", "--tests")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        calls = [line for line in self.logged() if line.startswith(("dpkg ", "apt-get"))]
+        self.assertEqual(calls[0], "dpkg --add-architecture arm64")
+        self.assertTrue(calls[2].endswith("--no-install-recommends libhwy-dev:arm64"))
+
     def test_a_failing_installation_fails_with_its_reason(self):
         self.answer_installed(all_but="liburing-dev")
         self.stand_in("tools/apt-get", 'echo "no route to the mirror"; exit 100')
@@ -109,10 +118,10 @@ class Test(ScriptTest):
     def test_all_stages_run_and_the_tests_of_all_are_added_up(self):
         done = self.run_script("test")
         self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertEqual(self.last_line(done), "30 passed, 0 failed, 0 skipped")
+        self.assertEqual(self.last_line(done), "50 passed, 0 failed, 0 skipped")
         for name in self.CHECKS:
             self.assertIn(name, [line.split()[0] for line in self.logged()])
-        for preset in ("release", "asan-ubsan", "tsan"):
+        for preset in ("release", "asan-ubsan", "cuda", "tsan", "aarch64"):
             self.assertTrue(any(f"ctest --test-dir build/{preset} --no-tests=error" in line
                                 for line in self.logged()), preset)
 
@@ -124,13 +133,13 @@ class Test(ScriptTest):
     def test_failed_tests_are_counted_and_fail_the_run(self):
         self.stand_in("tools/ctest", 'echo "70% tests passed, 3 tests failed out of 10"; exit 8')
         done = self.run_script("test")
-        self.assertEqual((done.returncode, self.last_line(done)), (1, "21 passed, 9 failed, 0 skipped"))
+        self.assertEqual((done.returncode, self.last_line(done)), (1, "35 passed, 15 failed, 0 skipped"))
 
     def test_a_failed_check_fails_the_run_though_all_tests_pass(self):
         self.stand_in("scripts/check_format", "exit 1")
         done = self.run_script("test")
-        self.assertEqual((done.returncode, self.last_line(done)), (1, "30 passed, 0 failed, 0 skipped"))
-        self.assertIn("1 of 11 stages failed", done.stdout)
+        self.assertEqual((done.returncode, self.last_line(done)), (1, "50 passed, 0 failed, 0 skipped"))
+        self.assertIn("1 of 15 stages failed", done.stdout)
         self.assertRegex(done.stdout, r"(?m)^check_format +FAILED +\d+ s$")
 
     def test_a_failed_build_fails_the_run_and_skips_the_tests(self):

@@ -72,6 +72,18 @@ TEST(Budget, UnnamedLimitsAreSharesOfTheMachine) {
   EXPECT_EQ(budget->host, 600_MiB);
 }
 
+TEST(Budget, AGpuGivesWhatIsFreeButForAReserve) {
+  const auto device_memory = [](Bytes free) {
+    return DecideBudget(SomeNeeds(), zero::Config(),
+                        [free]() -> Result<MachineMemory> {
+                          return MachineMemory{.total = 1_GiB, .available = 800_MiB, .gpu = free};
+                        })
+        ->device;
+  };
+  EXPECT_EQ(device_memory(80_GiB), 79_GiB);
+  EXPECT_EQ(device_memory(1_GiB), 512_MiB);
+}
+
 TEST(Budget, TheMachineIsAskedOnlyWhereALimitIsNotNamed) {
   EXPECT_TRUE(DecideBudget(SomeNeeds(), Limits(2560_B, 8192_B), UnreadableMachine).ok());
   zero::Config config = Limits(2560_B, 8192_B);

@@ -60,7 +60,7 @@ FakeEngine::FakeEngine(zero::ModelSpec spec, DType dtype, device::Device& device
         device.Allocate(Bytes{sizeof(float)} * layout.elements, "gradients").value();
     poison_.resize(std::max(poison_.size(), sizeof(float) * layout.elements), kPoison);
   }
-  stream_ = device.CreateStream("compute");
+  stream_ = device.CreateStream("compute").value();
   for (const Module& module : modules_) Poison(module.device_weights);
 }
 

@@ -44,7 +44,8 @@ class FakeEngine final : public zero::Engine {
   // What a model has no business with.
   Status FillTiles(const zero::TileFill&) override { return NotForModels(); }
   Result<zero::TrainState> Adopt() override { return NotForModels().error(); }
-  Result<zero::StepOutcome> Step(double, uint64_t) override { return NotForModels().error(); }
+  Status BeginStep(double, uint64_t) override { return NotForModels(); }
+  Result<zero::StepOutcome> EndStep() override { return NotForModels().error(); }
   Status Drain() override { return NotForModels(); }
   void BeginCommit(const zero::TrainState&, std::function<Status()>) override {}
   Status FinishCommit() override { return NotForModels(); }

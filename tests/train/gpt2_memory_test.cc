@@ -20,7 +20,7 @@ class Gpt2MemoryTest : public ::testing::TestWithParam<DType> {
     return {.dtype = GetParam(), .shapes = Gpt2OperatorShapes(kOdd, kShape), .threads = 1};
   }
   Bytes scratch() const { return kernels::OperatorScratch(device::Kind::kCpu, options()).value(); }
-  Bytes activations() const { return Gpt2::ActivationBytes(kOdd, kShape, GetParam()); }
+  Bytes activations() const { return Gpt2::Memory(kOdd, kShape, GetParam()).device; }
 };
 
 TEST_P(Gpt2MemoryTest, FitsADeviceOfExactlyWhatItAnnounces) {
@@ -53,21 +53,40 @@ TEST_P(Gpt2MemoryTest, RefusesASequenceBeyondTheModelsPositions) {
   EXPECT_EQ(model.error().code, ErrorCode::kInvalidArgument);
 }
 
+TEST_P(Gpt2MemoryTest, WithCheckpointsOnTheHostFitsADeviceOfExactlyWhatItAnnounces) {
+  Gpt2Config config = kOdd;
+  config.n_layer = 7;
+  Gpt2Shape shape = kShape;
+  const Bytes whole = Gpt2::Memory(config, shape, GetParam()).device;
+  shape.checkpoint_home = Tier::kHost;
+  const ActivationBytes taken = Gpt2::Memory(config, shape, GetParam());
+  // 7 layers and 2 micro-batches: 14 checkpoints at home, 4 on the device.
+  EXPECT_LT(taken.device, whole);
+  EXPECT_EQ(taken.host.value % 14, 0U);
+  const auto device = device::CreateCpuDevice({.memory = scratch() + taken.device}).value();
+  const auto operators = kernels::CreateOperators(*device, options()).value();
+  const Bytes before = device->used();
+  const auto model = Gpt2::Create(config, shape, GetParam(), *device, *operators);
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  EXPECT_EQ(device->used() - before, taken.device);
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, Gpt2MemoryTest,
                          ::testing::Values(DType::kFloat32, DType::kBFloat16),
                          [](const auto& info) {
                            return info.param == DType::kFloat32 ? "fp32" : "bf16";
                          });
 
-TEST(Gpt2ActivationBytesTest, FollowsTheFormula) {
+TEST(Gpt2MemoryFormulaTest, IsFollowed) {
   // R = 15 rows, L = 2, M = 2, C = 15, H = 17 (so that d qkv, 3C, is the larger), S = 4:
-  //   checkpoints, norm, attention, mid   (3·2 + 3) · A(15·15·4 = 900) = 9 · 1024
+  //   outputs, checkpoints, and 3 others  (2 + 2·2 + 3) · A(15·15·4 = 900) = 9 · 1024
   //   qkv, fc                             2 · A(15·45·4 = 2700)        = 2 · 2816
   //   gelu                                A(15·17·4 = 1020)            = 1024
   //   mean, rstd                          2 · A(60)                    = 512
   //   tokens, loss                        A(8·30 = 240) + A(8)         = 512
-  EXPECT_EQ(Gpt2::ActivationBytes(kOdd, kShape, DType::kFloat32),
-            Bytes{9 * 1024 + 2 * 2816 + 1024 + 512 + 512});
+  const ActivationBytes taken = Gpt2::Memory(kOdd, kShape, DType::kFloat32);
+  EXPECT_EQ(taken.device, Bytes{9 * 1024 + 2 * 2816 + 1024 + 512 + 512});
+  EXPECT_EQ(taken.host, Bytes{});
 }
 
 }  // namespace

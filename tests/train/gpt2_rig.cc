@@ -16,7 +16,7 @@ constexpr float kNoise = 0.1F;
 void FillWithNaN(device::Device& device) {
   const std::vector<std::byte> ones(device.limit().value, std::byte{0xff});
   const device::DeviceBuffer all = device.Allocate(device.limit(), "everything").value();
-  const auto stream = device.CreateStream("fill");
+  const auto stream = device.CreateStream("fill").value();
   stream->CopyToDevice(all.data(), ones.data(), all.size());
   EXPECT_TRUE(stream->Synchronize().ok());
 }

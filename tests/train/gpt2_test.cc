@@ -127,6 +127,24 @@ TEST(Gpt2Test, MicroBatchesChangeNothingButTheOrderOfSums) {
   ExpectGradientsNear(*three.engine, *one.engine, 1e-5);
 }
 
+TEST(Gpt2Test, CheckpointsOnTheHostChangeNoBit) {
+  Gpt2Config config = kTiny;
+  config.n_layer = 6;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const uint64_t micro_batches : {1, 3}) {
+      Gpt2Shape shape = {.micro_batch = 2, .micro_batches = micro_batches, .sequence = 6};
+      Gpt2Rig on_device(config, shape, dtype);
+      shape.checkpoint_home = Tier::kHost;
+      Gpt2Rig on_host(config, shape, dtype);
+      for (uint64_t step = 0; step < 3; ++step) {
+        const Tokens tokens = TokensFor(config, shape, step);
+        EXPECT_EQ(on_host.Step(tokens), on_device.Step(tokens));
+        ExpectGradientsNear(*on_host.engine, *on_device.engine, 0);
+      }
+    }
+  }
+}
+
 TEST(Gpt2Test, LossAndGradientsOfTheSameStepAreTheSameBits) {
   const Gpt2Shape shape = {.micro_batch = 2, .micro_batches = 3, .sequence = 5};
   Gpt2Rig rig(kOdd, shape);

@@ -301,8 +301,8 @@ TEST_F(Safetensors, SixteenBitTypesAreRoundedToNearestEven) {
       65504.0f, 1e30f,          -0.0f,          1.0f + 0x3p-11f};
   const std::map<DType, std::vector<float>> expected = {
       {DType::kBFloat16,
-       {1.0f, 1.0f, 1.0f + 0x1p-6f, 1.0f, -0x1p-25f, 65536.0f, kernels::ToFloat({0x714a}), -0.0f,
-        1.0f}},
+       {1.0f, 1.0f, 1.0f + 0x1p-6f, 1.0f, -0x1p-25f, 65536.0f,
+        kernels::ToFloat(kernels::BFloat16{0x714a}), -0.0f, 1.0f}},
       {DType::kFloat16,
        {1.0f, 1.0f + 0x1p-8f, 1.0f + 0x3p-8f, 1.0f, -0.0f, 65504.0f,
         std::numeric_limits<float>::infinity(), -0.0f, 1.0f + 0x1p-9f}}};

@@ -53,9 +53,12 @@ class ScriptedEngine final : public zero::Engine {
   bool fail_commit = false;
   zero::EngineCounters totals;
 
-  Result<zero::StepOutcome> Step(double lr, uint64_t t) override {
-    EXPECT_FALSE(committing_.has_value()) << "an update would take what is being committed";
+  Status BeginStep(double lr, uint64_t t) override {
     steps.push_back({lr, t});
+    return {};
+  }
+  Result<zero::StepOutcome> EndStep() override {
+    EXPECT_FALSE(committing_.has_value()) << "an update would take what is being committed";
     if (steps.size() >= fail_steps_from) return MakeError(ErrorCode::kIo, "a bad block");
     totals.nvme_read_bytes += 14;
     totals.nvme_write_bytes += 12;
@@ -127,13 +130,17 @@ class FakeDevice final : public device::Device {
   Bytes limit() const override { return 8_MiB; }
   Bytes used() const override { return 1_MiB; }
   Bytes peak() const override { return 2_MiB; }
-  std::unique_ptr<device::Stream> CreateStream(const std::string&) override { return nullptr; }
+  Result<std::unique_ptr<device::Stream>> CreateStream(const std::string&) override {
+    return MakeError(ErrorCode::kUnavailable, "nothing to compute with");
+  }
 
  protected:
   Result<std::byte*> Take(Bytes, const std::string&) override {
     return MakeError(ErrorCode::kBudget, "nothing to take");
   }
   void Give(std::byte*, Bytes) override {}
+  Status Pin(std::span<std::byte>) override { return {}; }
+  void Unpin(std::byte*) override {}
 
  private:
   const std::string name_ = "fake";
@@ -379,26 +386,6 @@ TEST(EpochSteps, AreWholeStepsOnly) {
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code, ErrorCode::kInvalidArgument);
   EXPECT_THAT(none.error().message, HasSubstr("2 rows"));
-}
-
-TEST(ChooseThreads, FillsInOnlyWhatTheConfigLeavesOpen) {
-  zero::Config config;
-  ChooseThreads(2, &config);
-  EXPECT_EQ(config.compute_threads, 2);
-  EXPECT_EQ(config.optimizer_threads, 1);
-  config = {};
-  ChooseThreads(16, &config);
-  EXPECT_EQ(config.compute_threads, 16);
-  EXPECT_EQ(config.optimizer_threads, 4);
-  config = {};
-  ChooseThreads(3, &config);
-  EXPECT_EQ(config.optimizer_threads, 1);
-  config = {};
-  config.compute_threads = 5;
-  config.optimizer_threads = 7;
-  ChooseThreads(16, &config);
-  EXPECT_EQ(config.compute_threads, 5);
-  EXPECT_EQ(config.optimizer_threads, 7);
 }
 
 Environment Variables(std::map<std::string, std::string> variables) {

@@ -44,7 +44,7 @@ TEST(ConfigTest, DefaultsAreDeepSpeeds) {
   EXPECT_FALSE(config.device_memory.has_value());
   EXPECT_EQ(config.commit_every_steps, 0);
   EXPECT_EQ(config.commit_every_seconds, 300);
-  EXPECT_TRUE(config.overlap && config.durable && config.verify_checksums);
+  EXPECT_TRUE(config.tier_split && config.overlap && config.durable && config.verify_checksums);
   EXPECT_THAT(config.superseded, IsEmpty());
   EXPECT_THAT(config.automatic, ElementsAre("optimizer"));
 }
@@ -216,6 +216,7 @@ TEST(ConfigTest, ReadsPenstockAndAio) {
                  "num_threads": 4, "single_submit": true, "overlap_events": false,
                  "use_gds": false},
          "penstock": {"device_memory": "64MiB", "host_memory": 1e9, "overlap": false,
+                      "tier_split": false,
                       "schedule": "vertical", "activation_home": "device", "optimizer_threads": 3,
                       "compute_threads": 2, "commit_every_steps": 5, "commit_every_seconds": 1.5,
                       "durable": false, "verify_checksums": false,
@@ -230,7 +231,7 @@ TEST(ConfigTest, ReadsPenstockAndAio) {
   EXPECT_FALSE(config.aio.overlap_events);
   EXPECT_EQ(config.device_memory, 64_MiB);
   EXPECT_EQ(config.host_memory, Bytes{1000000000});
-  EXPECT_FALSE(config.overlap || config.durable || config.verify_checksums);
+  EXPECT_FALSE(config.tier_split || config.overlap || config.durable || config.verify_checksums);
   EXPECT_EQ(config.optimizer_threads, 3);
   EXPECT_EQ(config.compute_threads, 2);
   EXPECT_EQ(config.commit_every_steps, 5);
@@ -244,6 +245,15 @@ TEST(ConfigTest, ReadsPenstockAndAio) {
   EXPECT_TRUE(config.aio.sqpoll && config.aio.iopoll);
   EXPECT_EQ(config.aio.registered_buffers, aio::Registration::kAuto);
   EXPECT_THAT(config.automatic, Not(Contains(HasSubstr("registered_buffers"))));
+}
+
+TEST(ConfigTest, CheckpointsAreAtHomeOnTheHostWhereEitherKeySaysSo) {
+  EXPECT_EQ(Good(WithBatch(R"("penstock": {"activation_home": "device"})")).activation_home,
+            Tier::kDevice);
+  for (const char* text : {R"("penstock": {"activation_home": "host"})",
+                           R"("activation_checkpointing": {"cpu_checkpointing": true})"}) {
+    EXPECT_EQ(Good(WithBatch(text)).activation_home, Tier::kHost) << text;
+  }
 }
 
 TEST(ConfigTest, RegisteredBuffersAreAutoTrueOrFalse) {
@@ -333,7 +343,8 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
          "aio": {"block_size": 8192, "queue_depth": 3, "thread_count": 2, "single_submit": true,
                  "overlap_events": false},
          "penstock": {"device_memory": "1GiB", "host_memory": 12345, "tile_elements": 1500000256,
-             "overlap": false, "optimizer_threads": 3, "compute_threads": 4,
+             "tier_split": false, "overlap": false, "activation_home": "host",
+             "optimizer_threads": 3, "compute_threads": 4,
              "commit_every_steps": 8, "commit_every_seconds": 0.25, "durable": false,
              "verify_checksums": false, "aio": {"engine": "threads", "registered_buffers": false,
              "simulate": {"read_gbps": 1.1, "write_gbps": 2.2, "shared": true, "latency_us": 3}}})",

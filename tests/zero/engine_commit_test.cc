@@ -84,6 +84,17 @@ class CommitTest : public EngineTest {
     ASSERT_TRUE(run.engine().Drain().ok());
   }
 
+  /// Begins a commit and waits until the thread that makes it has ended; training has not noticed.
+  static void BeginAndEndCommit(ToyRun& run, uint64_t step, uint64_t updates) {
+    const auto threads = [] {
+      const std::filesystem::directory_iterator tasks("/proc/self/task");
+      return std::distance(begin(tasks), end(tasks));
+    };
+    const auto before = threads();
+    BeginCommit(run, step, updates);
+    while (threads() > before) std::this_thread::yield();
+  }
+
   /// Of a state that an engine of this process has locked.
   static std::unique_ptr<offload::StateReader> ReadBeside(const std::vector<std::string>& paths) {
     return std::move(offload::StateReader::Open(paths, offload::StateLock::kHeld)).value();
@@ -109,43 +120,98 @@ class CommitTest : public EngineTest {
 };
 
 TEST_F(CommitTest, TheNextStepComputesWhileTheDriveSynchronisesAndNoBitChanges) {
-  const Outcome whole = TrainAndRead({.name = "whole"});
-  for (const Tier parameters : {Tier::kHost, Tier::kNvme}) {
-    for (const Tier optimizer : {Tier::kHost, Tier::kNvme}) {
-      const Placement placement{
-          .name = fmt::format("{} {}", ToString(parameters), ToString(optimizer)),
-          .parameters = parameters,
-          .optimizer = optimizer};
-      {
-        ToyRun run(GatedOptions(placement), 64_MiB);
-        ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-        ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
-        size_t beside = 0;
-        run.before_update = [&] {
-          if (beside == 0) return;
-          gate_.AwaitWaiting();
+  for (const bool with_gradients : {false, true}) {
+    const Outcome whole = TrainAndRead({.name = "whole", .with_gradients = with_gradients});
+    for (const Tier parameters : {Tier::kHost, Tier::kNvme}) {
+      for (const Tier optimizer : {Tier::kHost, Tier::kNvme}) {
+        const Placement placement{
+            .name = fmt::format("{} {}", ToString(parameters), ToString(optimizer)),
+            .parameters = parameters,
+            .optimizer = optimizer,
+            .with_gradients = with_gradients};
+        {
+          ToyRun run(GatedOptions(placement), 64_MiB);
+          ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+          ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+          size_t beside = 0;
+          uint64_t updated = 0;
+          run.before_update = [&] {
+            if (beside == 0) return;
+            gate_.AwaitWaiting();
+            EXPECT_EQ(run.engine().counters().updates, updated) << "of what is being committed";
+            gate_.Open();
+          };
+          uint64_t t = 1;
+          for (uint64_t step = 1; step <= kSteps; ++step) {
+            const auto result = TrainStep(run, step, t, !with_gradients);
+            ASSERT_TRUE(result.ok()) << result.error().message;
+            if (!result->skipped) ++t;
+            if (step == kSteps) break;
+            gate_.Close();
+            BeginCommit(run, step, t - 1);
+            updated = (t - 1) * run.engine().layout().tiles.size();
+            ++beside;
+          }
           gate_.Open();
-        };
-        uint64_t t = 1;
-        for (uint64_t step = 1; step <= kSteps; ++step) {
-          const auto result = TrainStep(run, step, t);
-          ASSERT_TRUE(result.ok()) << result.error().message;
-          if (!result->skipped) ++t;
-          if (step == kSteps) break;
-          gate_.Close();
-          BeginCommit(run, step, t - 1);
-          ++beside;
+          Commit(run, kSteps, t - 1);
+          EXPECT_EQ(beside, kSteps - 1);
+          state_paths_ = run.engine().state_paths();
         }
-        gate_.Open();
-        Commit(run, kSteps, t - 1);
-        EXPECT_EQ(beside, kSteps - 1);
-        state_paths_ = run.engine().state_paths();
+        Outcome outcome{.norms = whole.norms};
+        ReadStates(&outcome);
+        ExpectSameBits(outcome, whole, placement.name);
       }
-      Outcome outcome{.norms = whole.norms};
-      ReadStates(&outcome);
-      ExpectSameBits(outcome, whole, placement.name);
     }
   }
+}
+
+TEST_F(CommitTest, AGradientThatIsNotFiniteEndsTheRunThoughOtherTilesWaitForItsBlocks) {
+  const Placement placement{.name = "one record block", .with_gradients = true};
+  const EngineOptions options = Options(placement);
+  ToyRun run(options, 64_MiB);
+  ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+  // The first tile of the last layer: it is the first to be loaded ahead.
+  const auto poisoned = [](ModuleId module, size_t tensor, uint64_t begin,
+                           std::span<float> values) -> Status {
+    PENSTOCK_TRY(ToyWeights(module, tensor, begin, values));
+    if (offload::Index(module) == kLayers && tensor == 1 && begin == 0) {
+      values[0] = std::numeric_limits<float>::infinity();
+    }
+    return {};
+  };
+  ASSERT_TRUE(run.engine().Initialize(poisoned).ok());
+  BeginAndEndCommit(run, 0, 0);
+  run.before_update = [&] {
+    // Until the optimizer's threads have nothing to do any more: updates that began are stuck.
+    ASSERT_TRUE(run.engine().compute_stream().Synchronize().ok());
+    auto worked = run.meter().Totals().optimizer;
+    for (int idle = 0; idle < 1000; ++idle) {
+      std::this_thread::yield();
+      const auto now = run.meter().Totals().optimizer;
+      if (now != worked || now.count() == 0) idle = 0;
+      worked = now;
+    }
+  };
+  const auto step = run.Step(1, 1.0F);
+  ASSERT_FALSE(step.ok());
+  EXPECT_EQ(step.status().error().code, ErrorCode::kNumeric);
+}
+
+TEST_F(CommitTest, WithOneSlotACommitStandsUntilItIsFinished) {
+  // With room for all updates, so that the commit ends without anybody waiting for it.
+  const Placement placement{
+      .name = "one slot", .with_gradients = true, .durable = false, .smallest_host = false};
+  ToyRun run(Options(placement), 64_MiB);
+  ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+  ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+  ASSERT_TRUE(run.Step(1, 1.0F).ok());
+  BeginAndEndCommit(run, 1, 1);
+  run.before_update = [&] {
+    const auto paths = run.engine().state_paths();
+    EXPECT_TRUE(offload::StateReader::Open(paths, offload::StateLock::kHeld).ok());
+  };
+  ASSERT_TRUE(run.Step(2, 1.0F).ok());
+  EXPECT_TRUE(run.engine().Drain().ok());
 }
 
 TEST_F(CommitTest, ACommitThatFailsEndsTheTrainingBesideIt) {

@@ -140,6 +140,7 @@ TEST_F(ResumeTest, AnyHomeGoesOnInTheFilesOfAnyOtherWithTheSameBits) {
       {.name = "parameters on the host", .parameters = Tier::kHost},
       {.name = "optimizer on the host", .optimizer = Tier::kHost},
       {.name = "nvme"},
+      {.name = "split", .queue_depth = 1, .tier_split = true, .more_host = 1_MiB},
   };
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
     const Outcome whole = Whole(dtype);

@@ -184,15 +184,18 @@ TEST_F(EngineTest, ModulesAcquiredOutOfOrderAreRefused) {
 }
 
 TEST_F(EngineTest, WithoutOverflowCheckANonFiniteGradientEndsTheRun) {
-  for (const Tier home : {Tier::kDevice, Tier::kNvme}) {
-    EngineOptions options = Options({.name = "x", .parameters = home, .optimizer = home});
+  for (const Placement& placement :
+       {Placement{.name = "device", .parameters = Tier::kDevice, .optimizer = Tier::kDevice},
+        Placement{.name = "clipping"},
+        Placement{.name = "updates begin with gradients", .with_gradients = true}}) {
+    EngineOptions options = Options(placement);
     options.config.check_grad_overflow = false;
     ToyRun run(options, 64_MiB);
     ASSERT_TRUE(run.created().ok());
     ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
     const auto result = run.Step(1, std::numeric_limits<float>::quiet_NaN());
     ASSERT_FALSE(result.ok());
-    EXPECT_EQ(result.error().code, ErrorCode::kNumeric);
+    EXPECT_EQ(result.error().code, ErrorCode::kNumeric) << placement.name;
   }
 }
 

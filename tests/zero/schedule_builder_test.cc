@@ -52,7 +52,7 @@ TEST(ScheduleBuilderTest, FetchesAreAsFewAsAnyChoiceOfVictimsAllows) {
     const ModelSpec model = ToySpec(layers, 5000);
     const offload::Layout layout = MakeLayout(model, DType::kBFloat16, 8192);
     for (uint32_t slots = 1; slots <= layers; ++slots) {
-      const Schedule schedule = BuildSchedule(model, layout, slots);
+      const Schedule schedule = BuildSchedule(model, layout, slots, UpdateStart::kStepEnd);
       uint64_t fetches = 0;
       for (const offload::ScheduledUse& use : schedule.uses) {
         if (model.modules[Index(use.module)].repeated && use.fetch) ++fetches;
@@ -66,7 +66,7 @@ TEST(ScheduleBuilderTest, EveryUseFindsItsModuleInItsSlotAtEveryStep) {
   const ModelSpec model = ToySpec(6, 5000);
   const offload::Layout layout = MakeLayout(model, DType::kFloat32, 8192);
   for (uint32_t slots = 1; slots <= 6; ++slots) {
-    const Schedule schedule = BuildSchedule(model, layout, slots);
+    const Schedule schedule = BuildSchedule(model, layout, slots, UpdateStart::kStepEnd);
     std::map<uint32_t, ModuleId> held;
     for (size_t use = 0; use < schedule.uses.size(); ++use) {
       const offload::ScheduledUse& planned = schedule.uses[use];
@@ -80,7 +80,8 @@ TEST(ScheduleBuilderTest, EveryUseFindsItsModuleInItsSlotAtEveryStep) {
 
 TEST(ScheduleBuilderTest, TheFirstUseOfAStepIsAlwaysFetchedAsItsWeightsAreNew) {
   const ModelSpec model = ToySpec(4, 5000);
-  const Schedule schedule = BuildSchedule(model, MakeLayout(model, DType::kBFloat16, 8192), 4);
+  const Schedule schedule =
+      BuildSchedule(model, MakeLayout(model, DType::kBFloat16, 8192), 4, UpdateStart::kStepEnd);
   for (size_t module = 0; module < model.modules.size(); ++module) {
     EXPECT_TRUE(schedule.uses[schedule.first_use[module]].fetch);
   }
@@ -89,7 +90,7 @@ TEST(ScheduleBuilderTest, TheFirstUseOfAStepIsAlwaysFetchedAsItsWeightsAreNew) {
 TEST(ScheduleBuilderTest, UpdatesAreInTheOrderOfNextUse) {
   const ModelSpec model = ToySpec(3, 20000);
   const offload::Layout layout = MakeLayout(model, DType::kBFloat16, 4096);
-  const Schedule schedule = BuildSchedule(model, layout, 2);
+  const Schedule schedule = BuildSchedule(model, layout, 2, UpdateStart::kStepEnd);
   ASSERT_EQ(schedule.update_order.size(), layout.tiles.size());
   uint32_t before = 0;
   for (offload::TileId tile : schedule.update_order) {
@@ -101,14 +102,15 @@ TEST(ScheduleBuilderTest, UpdatesAreInTheOrderOfNextUse) {
 
 TEST(ScheduleTest, TheNextHostUseIsTheNextFetchOrTheNextStepsUpdate) {
   const ModelSpec model = ToySpec(3, 5000);
-  const Schedule schedule = BuildSchedule(model, MakeLayout(model, DType::kBFloat16, 8192), 1);
+  const Schedule schedule =
+      BuildSchedule(model, MakeLayout(model, DType::kBFloat16, 8192), 1, UpdateStart::kStepEnd);
   // Uses: 0 in, 1..3 layers, 4 out, 5 in, 6..8 layers backwards (the last layer is still there).
   const offload::HostUses uses(schedule);
-  EXPECT_EQ(uses.Next(ModuleId{1}, 0), 1);
-  EXPECT_EQ(uses.Next(ModuleId{1}, 2), 8);
-  EXPECT_EQ(uses.Next(ModuleId{3}, 4), 9 + 3);
-  EXPECT_EQ(uses.Next(ModuleId{0}, 1), 9 + 0);
-  EXPECT_EQ(uses.Next(ModuleId{2}, 9 + 8), 18 + 2);
+  EXPECT_EQ(uses.Next(ModuleId{1}, 0, false), 1);
+  EXPECT_EQ(uses.Next(ModuleId{1}, 2, false), 8);
+  EXPECT_EQ(uses.Next(ModuleId{3}, 4, false), 9 + 3);
+  EXPECT_EQ(uses.Next(ModuleId{0}, 1, false), 9 + 0);
+  EXPECT_EQ(uses.Next(ModuleId{2}, 9 + 8, false), 18 + 2);
 }
 
 }  // namespace

@@ -71,6 +71,45 @@ std::string Node(int node, int cpu, const std::string& drive) {
   return xml + "</object></object></object>";
 }
 
+/// A machine of one node of one core, whose hardware threads are `cpus`.
+std::string OneCore(const std::vector<int>& cpus) {
+  unsigned all = 0;
+  std::string threads;
+  const auto sets = [](unsigned mask) {
+    return fmt::format(
+        R"(cpuset="{0:#x}" complete_cpuset="{0:#x}" nodeset="0x1" complete_nodeset="0x1")", mask);
+  };
+  for (const int cpu : cpus) {
+    all |= 1U << cpu;
+    threads += fmt::format(R"(<object type="PU" os_index="{0}" {1} gp_index="{2}"/>)", cpu,
+                           sets(1U << cpu), 10 + cpu);
+  }
+  return fmt::format(
+      R"(<?xml version="1.0" encoding="UTF-8"?>)"
+      "\n"
+      R"(<!DOCTYPE topology SYSTEM "hwloc2.dtd">)"
+      "\n"
+      R"(<topology version="2.0"><object type="Machine" os_index="0" allowed_cpuset="{0:#x}" )"
+      R"(allowed_nodeset="0x1" {1} gp_index="1"><object type="NUMANode" os_index="0" {1} )"
+      R"(gp_index="2"/><object type="Core" os_index="0" {1} gp_index="3">{2}</object></object>)"
+      R"(</topology>)",
+      all, sets(all), threads);
+}
+
+/// The CPUs of the threads of this process that have that name.
+std::vector<std::string> CpusOfThreads(const std::string& name) {
+  std::vector<std::string> cpus;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    std::string line;
+    if (!std::getline(status, line) || line != "Name:\t" + name) continue;
+    const std::string key = "Cpus_allowed_list:\t";
+    while (std::getline(status, line) && !line.starts_with(key)) continue;
+    cpus.push_back(line.substr(key.size()));
+  }
+  return cpus;
+}
+
 /// A machine of the nodes 0, 1, ... with one of `cpus` each; the drive hangs on the last one.
 std::string Machine(const std::vector<int>& cpus, const std::string& drive) {
   unsigned all = 0;
@@ -90,6 +129,11 @@ std::string Machine(const std::vector<int>& cpus, const std::string& drive) {
       all, (1U << cpus.size()) - 1, nodes);
 }
 
+const kernels::OperatorOptions kSmall{
+    .dtype = DType::kBFloat16,
+    .shapes = {.batch = 1, .sequence = 4, .width = 16, .heads = 1, .hidden = 16, .vocabulary = 16},
+    .threads = 1};
+
 /// The CPU device, as if it were a GPU that hangs on a bus.
 class DeviceOnABus final : public device::Device {
  public:
@@ -101,7 +145,7 @@ class DeviceOnABus final : public device::Device {
   Bytes limit() const override { return cpu_->limit(); }
   Bytes used() const override { return cpu_->used(); }
   Bytes peak() const override { return cpu_->peak(); }
-  std::unique_ptr<device::Stream> CreateStream(const std::string& name) override {
+  Result<std::unique_ptr<device::Stream>> CreateStream(const std::string& name) override {
     return cpu_->CreateStream(name);
   }
 
@@ -113,6 +157,8 @@ class DeviceOnABus final : public device::Device {
     return data;
   }
   void Give(std::byte* data, Bytes) override { buffers_.erase(data); }
+  Status Pin(std::span<std::byte>) override { return {}; }
+  void Unpin(std::byte*) override {}
 
  private:
   const std::string pci_bus_id_;
@@ -226,16 +272,31 @@ TEST_F(StateIoTest, WhereStepsUseNoDriveMemoryIsPlacedNearTheGpuAlone) {
   }
 }
 
+TEST_F(StateIoTest, ThreadsOfAnEngineRunWhereTheyWerePlannedAndTheirMakerAnywhere) {
+  const std::vector<int> before = UsableCpus();
+  Pretend(OneCore(cpus_));
+  const auto device = device::CreateCpuDevice({.memory = 64_MiB}).value();
+  const auto operators = std::move(kernels::CreateOperators(*device, kSmall)).value();
+  const auto engine = Engine::Create(Options(Tier::kNvme), *device, *operators);
+  ASSERT_TRUE(engine.ok()) << engine.error().message;
+  ASSERT_TRUE((*engine)->compute_stream().Synchronize().ok()) << "it has its name";
+  const std::string first = std::to_string(cpus_[0]);
+  const std::string second = std::to_string(cpus_[1]);
+  EXPECT_THAT(CpusOfThreads("compute"), ElementsAre(first));
+  EXPECT_THAT(CpusOfThreads("optimizer-0"), ElementsAre(second));
+  EXPECT_THAT(CpusOfThreads("penstock-io"), ElementsAre(second));
+  EXPECT_EQ(UsableCpus(), before);
+  EXPECT_THAT((*engine)->notices(),
+              Contains(fmt::format("threads: 1 compute on CPU {}, 1 optimizer on CPU {}, I/O on "
+                                   "CPU {}",
+                                   first, second, second)));
+}
+
 TEST_F(StateIoTest, EveryEnginePlacesMemoryNearItsDevice) {
   Pretend(Machine(cpus_, drives_[0]));
-  const kernels::OperatorOptions small{
-      .dtype = DType::kBFloat16,
-      .shapes =
-          {.batch = 1, .sequence = 4, .width = 16, .heads = 1, .hidden = 16, .vocabulary = 16},
-      .threads = 1};
   for (const Tier home : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
     DeviceOnABus device(kGpuOfNode1);
-    const auto operators = std::move(kernels::CreateOperators(device, small)).value();
+    const auto operators = std::move(kernels::CreateOperators(device, kSmall)).value();
     const auto engine = Engine::Create(Options(home), device, *operators);
     ASSERT_TRUE(engine.ok()) << engine.error().message;
     EXPECT_THAT((*engine)->notices(), Contains(HasSubstr("GPU 0000:81:00.0 hangs on node 1")));

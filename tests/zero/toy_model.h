@@ -33,6 +33,9 @@ inline ModelSpec ToySpec(uint64_t layers, uint64_t layer_elements) {
   for (uint64_t i = 0; i <= layers + 1; ++i) model.step.push_back({id(i), false});
   model.step.push_back({id(0), true});
   for (uint64_t i = layers; i >= 1; --i) model.step.push_back({id(i), true});
+  for (uint64_t i = layers; i >= 1; --i) model.gradients.push_back(id(i));
+  model.gradients.push_back(id(layers + 1));
+  model.gradients.push_back(id(0));
   return model;
 }
 
@@ -75,6 +78,7 @@ class ToyRun {
 
   /// One step; `scale` scales the gradient (infinity: not finite).
   Result<StepOutcome> Step(uint64_t t, float scale) {
+    PENSTOCK_TRY(engine_->BeginStep(1e-2, t));
     const size_t forward = engine_->layout().modules.size();
     for (size_t use = 0; use < step_.size(); ++use) {
       const ModuleId module = step_[use].module;
@@ -89,7 +93,7 @@ class ToyRun {
     PENSTOCK_TRY(engine_->ReduceGradients(ModuleId{0}));
     if (before_update) before_update();
     PENSTOCK_TRY(engine_->FinishCommit());
-    return engine_->Step(1e-2, t);
+    return engine_->EndStep();
   }
 
  private:

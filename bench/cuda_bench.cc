@@ -1,0 +1,169 @@
+// How much of the bus do copies from and to the slab get, and how much of the matrix rate does
+// attention get?
+//
+// The ceilings are measured in the same run: one large copy each way, and the largest product of a
+// layer. Operands are random, as zeros make a GPU faster than it is. Copies are of tiles of 2 MiB
+// (a million 16-bit weights) in memory that is registered once, as the engine makes them. Prints a
+// table; `cuda_bench` takes no arguments. Needs a GPU with 8 GiB and 2 GiB of host memory.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <memory>
+
+#include "device/device.h"
+#include "kernels/operators.h"
+
+namespace penstock {
+namespace {
+
+using device::DeviceBuffer;
+using device::Stream;
+using kernels::DType;
+
+constexpr Bytes kSlab = 1_GiB;
+constexpr Bytes kTile = 2_MiB;
+constexpr uint64_t kBatch = 4;
+constexpr uint64_t kSequence = 2048;
+constexpr uint64_t kWidth = 4096;
+constexpr uint64_t kHeads = 32;
+constexpr uint64_t kHidden = 4 * kWidth;
+constexpr uint64_t kRows = kBatch * kSequence;
+constexpr int kRepeats = 5;
+
+/// Seconds that `work` takes on the stream: the fastest of some runs, after one that warms up.
+Result<double> Time(Stream& stream, const std::function<void()>& work) {
+  double best = 0;
+  for (int run = 0; run <= kRepeats; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    PENSTOCK_TRY(stream.Synchronize());
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    if (run > 0 && (best == 0 || took.count() < best)) best = took.count();
+  }
+  return best;
+}
+
+void Print(const std::string& what, double value, const char* unit, double ceiling) {
+  fmt::print("{:<34} {:>9.1f} {:<8} {:>5.2f} of the ceiling\n", what, value, unit, value / ceiling);
+}
+
+struct Slab {
+  device::HostBuffer host;
+  DeviceBuffer device;
+};
+
+/// Calls copy(offset, size) for all of the slab in pieces.
+void InPieces(Bytes piece, const std::function<void(uint64_t, Bytes)>& copy) {
+  for (Bytes at; at < kSlab; at += piece) copy(at.value, piece);
+}
+
+Status MeasureCopies(device::Device& device, const Slab& slab) {
+  PENSTOCK_ASSIGN(const auto in, device.CreateStream("copy-in"));
+  PENSTOCK_ASSIGN(const auto out, device.CreateStream("copy-out"));
+  const auto to_device = [&](uint64_t at, Bytes size) {
+    in->CopyToDevice(slab.device.data() + at, slab.host.data() + at, size);
+  };
+  const auto to_host = [&](uint64_t at, Bytes size) {
+    out->CopyToHost(slab.host.data() + at, slab.device.data() + at, size);
+  };
+  const double gigabytes = static_cast<double>(kSlab.value) / 1e9;
+  PENSTOCK_ASSIGN(const double in_whole, Time(*in, [&] { InPieces(kSlab, to_device); }));
+  PENSTOCK_ASSIGN(const double out_whole, Time(*out, [&] { InPieces(kSlab, to_host); }));
+  PENSTOCK_ASSIGN(const double in_tiles, Time(*in, [&] { InPieces(kTile, to_device); }));
+  PENSTOCK_ASSIGN(const double out_tiles, Time(*out, [&] { InPieces(kTile, to_host); }));
+  // Each direction has its half of the slab.
+  PENSTOCK_ASSIGN(const double both, Time(*in, [&] {
+                    for (Bytes at; at < Bytes{kSlab.value / 2}; at += kTile) {
+                      to_device(at.value, kTile);
+                      to_host(at.value + kSlab.value / 2, kTile);
+                    }
+                    in->Wait(out->Record());
+                  }));
+  Print("to the device, one copy", gigabytes / in_whole, "GB/s", gigabytes / in_whole);
+  Print("to the host, one copy", gigabytes / out_whole, "GB/s", gigabytes / out_whole);
+  Print("to the device, tiles", gigabytes / in_tiles, "GB/s", gigabytes / in_whole);
+  Print("to the host, tiles", gigabytes / out_tiles, "GB/s", gigabytes / out_whole);
+  Print("both ways at once, tiles", gigabytes / both, "GB/s",
+        gigabytes / in_whole + gigabytes / out_whole);
+  return {};
+}
+
+/// Elements of the layer's matrices, one after the other in the slab's copy on the device.
+struct Matrices {
+  std::byte* next;
+  std::byte* Take(uint64_t elements) {
+    std::byte* const matrix = next;
+    next += elements * SizeOf(DType::kBFloat16).value;
+    return matrix;
+  }
+};
+
+Status MeasureOperators(device::Device& device, const Slab& slab) {
+  PENSTOCK_ASSIGN(const auto operators,
+                  kernels::CreateOperators(device, {.dtype = DType::kBFloat16,
+                                                    .shapes = {.batch = kBatch,
+                                                               .sequence = kSequence,
+                                                               .width = kWidth,
+                                                               .heads = kHeads,
+                                                               .hidden = kHidden,
+                                                               .vocabulary = 256}}));
+  PENSTOCK_ASSIGN(const auto stream, device.CreateStream("compute"));
+  stream->CopyToDevice(slab.device.data(), slab.host.data(), kSlab);
+  Matrices matrices{slab.device.data()};
+  std::byte* const x = matrices.Take(kRows * kWidth);
+  std::byte* const weight = matrices.Take(kWidth * kHidden);
+  std::byte* const bias = matrices.Take(kHidden);
+  std::byte* const hidden = matrices.Take(kRows * kHidden);
+  std::byte* const qkv = matrices.Take(kRows * 3 * kWidth);
+  std::byte* const d_qkv = matrices.Take(kRows * 3 * kWidth);
+  std::byte* const out = matrices.Take(kRows * kWidth);
+  const double product = 2.0 * kRows * kWidth * kHidden / 1e12;
+  // Half of the scores are visible.
+  const double attention = 4.0 * kRows * kSequence * kWidth / 2 / 1e12;
+  PENSTOCK_ASSIGN(const double matrix, Time(*stream, [&] {
+                    operators->LinearForward(*stream, x, weight, bias, nullptr, kWidth, kHidden,
+                                             hidden);
+                  }));
+  PENSTOCK_ASSIGN(const double forward,
+                  Time(*stream, [&] { operators->AttentionForward(*stream, qkv, out); }));
+  PENSTOCK_ASSIGN(const double backward,
+                  Time(*stream, [&] { operators->AttentionBackward(*stream, qkv, x, d_qkv); }));
+  const double ceiling = product / matrix;
+  Print("matrix product with bias, bf16", ceiling, "TFLOP/s", ceiling);
+  Print("attention forward, 2048 tokens", attention / forward, "TFLOP/s", ceiling);
+  Print("attention backward, 2048 tokens", 2.5 * attention / backward, "TFLOP/s", ceiling);
+  return {};
+}
+
+Status Run() {
+  PENSTOCK_ASSIGN(const auto device, device::CreateCudaDevice({.memory = 4_GiB}));
+  fmt::print("{}\n", device->name());
+  Slab slab;
+  PENSTOCK_ASSIGN(slab.host, device->AllocateHost(kSlab));
+  PENSTOCK_ASSIGN(slab.device, device->Allocate(kSlab, "the slab's copy"));
+  // bf16 of magnitude 1/2 to 2, either sign.
+  uint64_t state = 1;
+  for (uint64_t i = 0; i < kSlab / 2_B; ++i) {
+    state = state * 6364136223846793005 + 1442695040888963407;
+    slab.host.as<uint16_t>()[i] = static_cast<uint16_t>(0x3f00 | (state >> 33 & 0x80ff));
+  }
+  PENSTOCK_TRY(MeasureCopies(*device, slab));
+  return MeasureOperators(*device, slab);
+}
+
+}  // namespace
+}  // namespace penstock
+
+int main() try {
+  const penstock::Status status = penstock::Run();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "cuda_bench: %s\n", status.error().message.c_str());
+  return 3;
+} catch (const std::exception& exception) {
+  std::fprintf(stderr, "cuda_bench: %s\n", exception.what());
+  return 3;
+}

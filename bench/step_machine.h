@@ -1,0 +1,71 @@
+// What a benchmark of whole steps trains: a GPT-2 with its device, operators and engine, made from
+// a configuration, without files of a run. Data are tokens that a formula gives.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/activity.h"
+#include "train/gpt2.h"
+#include "zero/config.h"
+#include "zero/engine.h"
+
+namespace penstock::bench {
+
+double SecondsSince(std::chrono::steady_clock::time_point begin);
+
+struct StepModel {
+  train::Gpt2Config config;
+  train::Gpt2Shape shape;
+};
+
+class StepMachine {
+ public:
+  struct Options {
+    StepModel model;
+    std::string config;  ///< DeepSpeed JSON
+    Bytes device_memory;
+    Bytes host_memory;
+    std::string state_folder;
+  };
+  /// With new weights. Errors: those of the parts.
+  static Result<StepMachine> Create(const Options& options);
+
+  /// Enqueues forward and backward.
+  Status Compute();
+  /// Forward and backward to their end; calls `mark` on a thread of the device between the two.
+  Status ComputePhases(const std::function<void()>& mark);
+  /// The update; returns as soon as the engine does.
+  Status Update();
+  /// Waits for updates and write-backs.
+  Status Drain();
+
+  const zero::Config& config() const { return config_; }
+  zero::EngineCounters counters() const { return engine_->counters(); }
+  ActivityTotals activity() const { return meter_->Totals(); }
+  uint64_t parameters() const;
+  const std::vector<std::string>& notices() const { return engine_->notices(); }
+
+ private:
+  StepMachine() = default;
+  Status Begin();
+
+  zero::Config config_;
+  zero::ModelSpec spec_;
+  std::vector<int32_t> inputs_;
+  std::vector<int32_t> targets_;
+  uint64_t updates_ = 0;
+  std::unique_ptr<ActivityMeter> meter_;
+  std::unique_ptr<device::Device> device_;
+  std::unique_ptr<kernels::Operators> operators_;
+  std::unique_ptr<train::Gpt2> model_;
+  std::unique_ptr<zero::Engine> engine_;
+};
+
+}  // namespace penstock::bench

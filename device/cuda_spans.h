@@ -1,0 +1,74 @@
+// When a CUDA stream was busy and when it waited for data, measured by the GPU's clock.
+//
+// Spans are bounded by events on the stream. Nobody waits for them: those that are over are read
+// whenever the stream's feeder asks, and go to the meter and the trace with the time of the host's
+// clock. The two clocks are compared whenever the stream is found idle. What cannot be measured is
+// left out: a device that fails says so elsewhere.
+//
+// Threads: the one that feeds the stream.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/activity.h"
+#include "base/trace.h"
+
+namespace penstock::device {
+
+class CudaSpans {
+ public:
+  /// `name` and `stream` are the stream's; `meter` outlives this.
+  CudaSpans(cudaStream_t stream, const std::string& name, ActivityMeter& meter);
+  ~CudaSpans();
+  CudaSpans(const CudaSpans&) = delete;
+  CudaSpans& operator=(const CudaSpans&) = delete;
+
+  /// A copy or a kernel is about to be enqueued: it belongs to the span that is open, or opens one.
+  void BeforeCopy() { Extend(false); }
+  void BeforeKernel() { Extend(true); }
+  /// The stream is about to wait for data, until EndSpan.
+  void BeginWait();
+  /// What was enqueued so far is the last of the span, if one is open.
+  void EndSpan();
+  /// What spans are called from here on.
+  void Name(const std::string& what);
+
+  /// Hands over the spans that are over.
+  void HandOver();
+  /// The stream is idle: hands over all and compares the clocks.
+  void Synchronized();
+
+ private:
+  enum class Kind { kCopies, kKernels, kWait };
+  struct Span {
+    Kind kind;
+    std::string name;
+    cudaEvent_t begin = nullptr;
+    cudaEvent_t end = nullptr;
+  };
+
+  void Extend(bool kernel);
+  void Open(Kind kind);
+  /// Records an event; null where that fails.
+  cudaEvent_t Mark();
+  Trace::Clock::time_point TimeOf(cudaEvent_t event) const;
+  void Report(const Span& span);
+
+  cudaStream_t stream_;
+  ActivityMeter& meter_;
+  Trace* const trace_;
+  const Trace::Row row_;
+  std::string label_;
+  std::optional<Span> open_;
+  std::deque<Span> ended_;
+  std::vector<cudaEvent_t> free_;
+  cudaEvent_t origin_ = nullptr;  ///< the moment on the GPU that is origin_time_ on the host
+  Trace::Clock::time_point origin_time_;
+};
+
+}  // namespace penstock::device

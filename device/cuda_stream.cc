@@ -1,0 +1,139 @@
+#include "device/cuda_stream.h"
+
+#include <nvtx3/nvToolsExtCudaRt.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "device/cuda_status.h"
+
+namespace penstock::device {
+namespace {
+
+/// What a call needs on CUDA's thread. CUDA runs a callback of cudaStreamAddCallback after a
+/// failure of the device as well, unlike a function of cudaLaunchHostFunc.
+void CUDART_CB RunCall(cudaStream_t, cudaError_t, void* data) {
+  const std::unique_ptr<std::function<void()>> function(static_cast<std::function<void()>*>(data));
+  (*function)();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CudaQueue>> CudaQueue::Create(const std::string& name, const Arena& arena,
+                                                     std::shared_ptr<CudaEventPool> events,
+                                                     ActivityMeter* meter) {
+  cudaStream_t stream = nullptr;
+  PENSTOCK_TRY(CudaStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                          "creating the stream {}", name));
+  nvtxNameCudaStreamA(stream, name.c_str());
+  return std::unique_ptr<CudaQueue>(new CudaQueue(name, stream, arena, std::move(events), meter));
+}
+
+CudaQueue::CudaQueue(std::string name, cudaStream_t stream, const Arena& arena,
+                     std::shared_ptr<CudaEventPool> events, ActivityMeter* meter)
+    : name_(std::move(name)), stream_(stream), arena_(arena), events_(std::move(events)) {
+  if (meter != nullptr) spans_.emplace(stream_, name_, *meter);
+}
+
+CudaQueue::~CudaQueue() {
+  static_cast<void>(Synchronize());
+  if (range_) nvtxRangeEnd(*range_);
+  spans_.reset();
+  static_cast<void>(cudaStreamDestroy(stream_));
+}
+
+bool CudaQueue::BeginCopy(const std::byte* device, Bytes size) {
+  if (size == 0_B) return false;
+  PENSTOCK_CHECK(arena_.Contains(device, size), "stream {}: not device memory", name_);
+  if (!status_.ok()) return false;
+  if (spans_) spans_->BeforeCopy();
+  return true;
+}
+
+void CudaQueue::Take(const Status& status) {
+  if (status.ok() || !status_.ok()) return;
+  status_ = Error{status.error().code, fmt::format("stream {}: {}; the work behind it was skipped",
+                                                   name_, status.error().message)};
+}
+
+void CudaQueue::EndSpan() {
+  if (!spans_) return;
+  spans_->EndSpan();
+  spans_->HandOver();
+}
+
+void CudaQueue::CopyToDevice(std::byte* device, const std::byte* host, Bytes size) {
+  if (!BeginCopy(device, size)) return;
+  Take(CudaStatus(cudaMemcpyAsync(device, host, size.value, cudaMemcpyHostToDevice, stream_),
+                  "copying {} bytes to the device", size.value));
+}
+
+void CudaQueue::CopyToHost(std::byte* host, const std::byte* device, Bytes size) {
+  if (!BeginCopy(device, size)) return;
+  Take(CudaStatus(cudaMemcpyAsync(host, device, size.value, cudaMemcpyDeviceToHost, stream_),
+                  "copying {} bytes to the host", size.value));
+}
+
+void CudaQueue::Zero(std::byte* device, Bytes size) {
+  if (!BeginCopy(device, size)) return;
+  Take(CudaStatus(cudaMemsetAsync(device, 0, size.value, stream_), "zeroing {} bytes", size.value));
+}
+
+Event CudaQueue::Record() {
+  EndSpan();
+  Result<Event> event = events_->Record(stream_);
+  if (event.ok()) return *event;
+  Take(event.status());
+  return Event();
+}
+
+void CudaQueue::Wait(const Event& event, WaitReason reason) {
+  if (event.reached()) return;
+  const auto* const state = dynamic_cast<const CudaEvent*>(event.state().get());
+  PENSTOCK_CHECK(state != nullptr, "stream {} waits for an event of another device", name_);
+  EndSpan();
+  if (spans_ && reason == WaitReason::kData) spans_->BeginWait();
+  Take(CudaStatus(cudaStreamWaitEvent(stream_, state->handle(), 0), "waiting for an event"));
+  EndSpan();
+}
+
+void CudaQueue::Call(std::function<void()> function) {
+  EndSpan();
+  auto data = std::make_unique<std::function<void()>>(std::move(function));
+  const Status added =
+      CudaStatus(cudaStreamAddCallback(stream_, RunCall, data.get(), 0), "enqueueing a call");
+  if (added.ok()) {
+    static_cast<void>(data.release());
+    return;
+  }
+  // The device has failed: what was enqueued before is over.
+  Take(added);
+  static_cast<void>(cudaStreamSynchronize(stream_));
+  (*data)();
+}
+
+void CudaQueue::Launch(const std::function<Status(CUstream_st*)>& enqueue) {
+  if (!status_.ok()) return;
+  if (spans_) spans_->BeforeKernel();
+  Take(enqueue(stream_));
+}
+
+void CudaQueue::Name(std::string what) {
+  if (spans_) spans_->Name(what);
+  if (range_) nvtxRangeEnd(*range_);
+  range_ = nvtxRangeStartA((name_ + ": " + what).c_str());
+}
+
+Status CudaQueue::Synchronize() {
+  EndSpan();
+  const Result<Event> event = events_->Record(stream_);
+  Take(event.status());
+  if (event.ok()) {
+    const auto& state = static_cast<const CudaEvent&>(*event->state());
+    Take(CudaStatus(cudaEventSynchronize(state.handle()), "waiting for the stream's work"));
+  }
+  if (spans_) spans_->Synchronized();
+  return status_;
+}
+
+}  // namespace penstock::device

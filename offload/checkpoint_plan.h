@@ -1,0 +1,41 @@
+// Where activation checkpoints lie during a step, and what is copied when. A plain value, computed
+// from the order in which a step writes and reads them; offload/checkpoint_store.h carries it out.
+//
+// A checkpoint that stays on the device from its writing to its last reading is never copied. Every
+// other one is copied to the host when it was written, and back as soon as a slot is free for it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace penstock::offload {
+
+/// One writing or reading of a checkpoint by a kernel (or several that belong together).
+struct CheckpointAccess {
+  uint32_t checkpoint = 0;
+  bool write = false;
+  uint32_t kernel = 0;  ///< counted from 0 in the order of the step
+};
+
+struct CheckpointPlan {
+  /// A copy back to the device.
+  struct Fetch {
+    uint32_t checkpoint = 0;
+    uint32_t slot = 0;
+  };
+  struct Use {
+    CheckpointAccess access;
+    uint32_t slot = 0;
+    bool copy_out = false;  ///< what was written is needed on the host
+  };
+  std::vector<Use> uses;                    ///< in the order of the accesses
+  std::vector<std::vector<Fetch>> fetches;  ///< by kernel: into slots that are free behind it
+};
+
+/// `accesses` of a whole step, by kernel; each checkpoint is written once, and before it is read.
+/// The slot that is given up is that of the checkpoint needed furthest away (Belady's MIN), of
+/// those not needed again that which is free longest; never one of the same kernel. Precondition: a
+/// slot more than any kernel has accesses.
+CheckpointPlan PlanCheckpoints(const std::vector<CheckpointAccess>& accesses, uint32_t slots);
+
+}  // namespace penstock::offload

@@ -1,0 +1,70 @@
+// Activation checkpoints of a step: on the device, or at home in host memory with a few on the
+// device.
+//
+// The step's accesses are known, so the plan (offload/checkpoint_plan.h) says when which checkpoint
+// is copied out in forward and back ahead of backward. The host only enqueues: the compute stream
+// waits for a copy, and copies wait for kernels, through events.
+//
+// Owns device slots, host memory and two streams for the copies. Threads: one, that feeds the
+// compute stream.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "device/device.h"
+#include "offload/checkpoint_plan.h"
+
+namespace penstock::offload {
+
+class CheckpointStore {
+ public:
+  struct Options {
+    std::vector<CheckpointAccess> accesses;  ///< of every step
+    uint32_t checkpoints = 0;
+    uint32_t slots = 0;  ///< on the device; as many as there are checkpoints: nothing is copied
+    Bytes size;          ///< of a checkpoint
+  };
+  /// One without checkpoints.
+  CheckpointStore() = default;
+  /// What Create takes from the device and from the host.
+  static Bytes DeviceBytes(const Options& options);
+  static Bytes HostBytes(const Options& options);
+
+  /// Errors: kBudget, kOutOfMemory.
+  static Result<CheckpointStore> Create(const Options& options, device::Device& device);
+
+  /// The accesses begin anew.
+  void BeginStep();
+  /// The next access of the step, which must be of `checkpoint`: where it lies, for kernels that
+  /// are enqueued on `compute` before EndKernel.
+  std::byte* Access(uint32_t checkpoint, bool write, device::Stream& compute);
+  /// The kernels of the last accesses are enqueued.
+  void EndKernel(device::Stream& compute);
+  /// Waits for all copies: the first failure of one.
+  Status Synchronize();
+
+ private:
+  struct Slot {
+    device::DeviceBuffer buffer;
+    device::Event fetched;  ///< what was copied into it is there
+    device::Event copied;   ///< what was written into it is on the host
+  };
+
+  void CopyOut(const CheckpointPlan::Use& use, device::Stream& compute);
+
+  CheckpointPlan plan_;
+  Bytes size_;
+  device::HostBuffer host_;
+  std::vector<std::byte*> on_host_;  ///< by checkpoint
+  std::vector<device::Event> out_;   ///< by checkpoint: it is on the host
+  std::vector<Slot> slots_;
+  size_t next_use_ = 0;
+  size_t kernel_begin_ = 0;                   ///< the first use of this kernel
+  std::unique_ptr<device::Stream> copy_out_;  ///< streams end before what their work uses
+  std::unique_ptr<device::Stream> copy_in_;
+};
+
+}  // namespace penstock::offload

@@ -1,0 +1,49 @@
+// The plan of the CUDA operators, which needs no GPU.
+#include "kernels/cuda_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock::kernels {
+namespace {
+
+OperatorOptions Options(DType dtype, uint64_t batch, uint64_t sequence, uint64_t heads,
+                        uint64_t vocabulary) {
+  return {.dtype = dtype,
+          .shapes = {.batch = batch,
+                     .sequence = sequence,
+                     .width = 64 * heads,
+                     .heads = heads,
+                     .hidden = 256 * heads,
+                     .vocabulary = vocabulary}};
+}
+
+TEST(CudaPlanTest, PartsCoverEveryRowAndNoneIsEmpty) {
+  for (const uint64_t rows : {1, 31, 32, 33, 4096, 4097, 8191, 100000}) {
+    const RowParts parts(rows);
+    EXPECT_GE(parts.count * parts.rows_of_part, rows) << rows;
+    EXPECT_LT((parts.count - 1) * parts.rows_of_part, rows) << rows;
+    EXPECT_LE(parts.count, 128U) << rows;
+  }
+}
+
+TEST(CudaPlanTest, LogitsOfALargeVocabularyAreCutIntoChunksOfAtLeast128Rows) {
+  EXPECT_EQ(CudaPlan(Options(DType::kBFloat16, 8, 1024, 12, 50257)).head_rows, 1280U);
+  EXPECT_EQ(CudaPlan(Options(DType::kBFloat16, 8, 1024, 12, 10000000)).head_rows, 128U);
+  EXPECT_EQ(CudaPlan(Options(DType::kBFloat16, 1, 100, 12, 50257)).head_rows, 100U);
+}
+
+TEST(CudaPlanTest, HeadsOfFp32AttentionDivideAllOfThem) {
+  EXPECT_EQ(CudaPlan(Options(DType::kFloat32, 8, 1024, 12, 256)).attention_heads, 12U);
+  EXPECT_EQ(CudaPlan(Options(DType::kFloat32, 8, 4096, 12, 256)).attention_heads, 4U);
+  EXPECT_EQ(CudaPlan(Options(DType::kFloat32, 8, 16384, 12, 256)).attention_heads, 1U);
+}
+
+TEST(CudaPlanTest, ScratchOfBf16AttentionGrowsWithTheRowsAlone) {
+  const auto scratch = [](uint64_t sequence) {
+    return CudaPlan(Options(DType::kBFloat16, 1, sequence, 16, 256)).scratch.value;
+  };
+  EXPECT_LT(scratch(1 << 16), 3 * scratch(1 << 15));
+}
+
+}  // namespace
+}  // namespace penstock::kernels

@@ -1,0 +1,76 @@
+// What only the CUDA operators have: several chunks of the head, long runs of equal tokens, the
+// name of their arithmetic, heads that attention refuses.
+#include <vector>
+
+#include "tests/kernels/operators_testing.h"
+
+namespace penstock::kernels {
+namespace {
+
+using CudaOperatorsTest = OperatorsTest;
+
+/// Two chunks: of 128 rows and of 22. The loss of equal logits is log(vocabulary) in every row.
+TEST_P(CudaOperatorsTest, TheHeadGoesThroughAllItsChunks) {
+  const OperatorShapes shapes{
+      .batch = 1, .sequence = 150, .width = 8, .heads = 1, .hidden = 8, .vocabulary = 400000};
+  OperatorsHarness harness(mode(), shapes, 1, 1_GiB);
+  const auto targets = harness.PutIntegers(std::vector<int32_t>(150, 399999));
+  const Tensor x = harness.Put(Values(150 * 8, 1.0));
+  const Tensor table = harness.Put(Values(400000 * 8, 0.0));
+  const Tensor d_x = harness.Put(Values(150 * 8, 7.0));
+  const Tensor d_table = harness.Zeros(DType::kFloat32, 400000 * 8);
+  const auto loss = harness.PutDouble(0);
+  harness.operators().HeadForwardBackward(harness.stream(), x.data(), table.data(),
+                                          targets.as<int32_t>(), 1, loss.as<double>(), d_x.data(),
+                                          d_table.floats());
+  EXPECT_NEAR(harness.GetDouble(loss), 150 * std::log(400000.0), 1e-3);
+  EXPECT_EQ(harness.Get(d_x), Values(150 * 8, 0.0));
+  // Each row takes p - 1 from the target's row of the table.
+  EXPECT_NEAR(harness.Get(d_table).back(), -150, 150 * Tolerance(mode().dtype));
+}
+
+TEST_P(CudaOperatorsTest, RowsOfOneTokenAreAddedInTheirOrder) {
+  const OperatorShapes shapes{
+      .batch = 3, .sequence = 700, .width = 300, .heads = 5, .hidden = 8, .vocabulary = 5};
+  OperatorsHarness harness(mode(), shapes);
+  std::vector<int32_t> tokens(2100, 3);
+  tokens[40] = 1;
+  tokens[1999] = 1;
+  const Values d_out = Random(2100 * 300, 1);
+  const auto device_tokens = harness.PutIntegers(tokens);
+  const Tensor device_d_out = harness.Put(d_out);
+  const Tensor d_table = harness.Zeros(DType::kFloat32, 5 * 300);
+  const Tensor d_positions = harness.Zeros(DType::kFloat32, 700 * 300);
+  harness.operators().EmbeddingBackward(harness.stream(), device_tokens.as<int32_t>(),
+                                        device_d_out.data(), d_table.floats(),
+                                        d_positions.floats());
+  std::vector<float> want(5 * 300);
+  for (uint64_t row = 0; row < 2100; ++row) {
+    for (uint64_t c = 0; c < 300; ++c) {
+      want[static_cast<uint64_t>(tokens[row]) * 300 + c] +=
+          static_cast<float>(d_out[row * 300 + c]);
+    }
+  }
+  EXPECT_EQ(harness.GetElements<float>(d_table.data(), want.size()), want);
+}
+
+TEST_P(CudaOperatorsTest, ArithmeticNamesTheGpuAndTheLibrary) {
+  OperatorsHarness harness(mode(), {1, 8, 8, 1, 8, 8});
+  const std::string arithmetic = harness.operators().arithmetic();
+  EXPECT_EQ(arithmetic.find("cuda "), 0U) << arithmetic;
+  for (const char* part : {"multiprocessors", "cuBLASLt", ToString(mode().dtype)}) {
+    EXPECT_NE(arithmetic.find(part), std::string::npos) << part << " in " << arithmetic;
+  }
+}
+
+TEST_P(CudaOperatorsTest, HeadsThatAttentionCannotTakeAreRefused) {
+  const auto device = CreateTestedDevice(256_MiB).value();
+  const OperatorOptions options{.dtype = mode().dtype, .shapes = {1, 8, 264, 1, 8, 8}};
+  const auto made = CreateTestedOperators(*device, mode(), options);
+  EXPECT_EQ(made.ok(), mode().dtype == DType::kFloat32);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, CudaOperatorsTest, AllModes(), ModeName);
+
+}  // namespace
+}  // namespace penstock::kernels

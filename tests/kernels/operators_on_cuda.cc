@@ -1,0 +1,35 @@
+#include <limits>
+
+#include "kernels/operator_factories.h"
+#include "tests/kernels/operators_backend.h"
+
+namespace penstock::kernels {
+
+std::vector<Mode> TestedModes() {
+  return {{.name = "fp32", .queries_at_once = std::numeric_limits<uint64_t>::max()},
+          {.name = "bf16", .dtype = DType::kBFloat16, .rounds_terms = true}};
+}
+
+std::optional<std::string> Missing(const Mode&) {
+  const Result<Bytes> free = device::FreeCudaMemory();
+  return free.ok() ? std::nullopt : std::optional(free.error().message);
+}
+
+std::shared_ptr<void> Enter(const Mode&) { return nullptr; }
+
+Result<std::unique_ptr<device::Device>> CreateTestedDevice(Bytes memory) {
+  return device::CreateCudaDevice({.memory = memory});
+}
+
+Result<Bytes> TestedScratch(const Mode&, const OperatorOptions& options) {
+  return CudaOperatorScratch(options);
+}
+
+Result<std::unique_ptr<Operators>> CreateTestedOperators(device::Device& device, const Mode&,
+                                                         const OperatorOptions& options) {
+  return CreateCudaOperators(device, options);
+}
+
+std::vector<uint64_t> OtherOffsets() { return {16, 4096}; }
+
+}  // namespace penstock::kernels

@@ -1,0 +1,111 @@
+#include "offload/update_queue.h"
+
+#include <gmock/gmock.h>
+
+#include <vector>
+
+namespace penstock::offload {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TileId Tile(uint32_t index) { return TileId{index}; }
+
+/// Three tiles, needed in the order 0, 1, 2, whose updates begin in the order 2, 1, 0.
+class UpdateQueueTest : public ::testing::Test {
+ protected:
+  UpdateQueueTest()
+      : schedule_{.update_order = {Tile(0), Tile(1), Tile(2)},
+                  .load_order = {Tile(2), Tile(1), Tile(0)}},
+        queue_(schedule_) {}
+
+  /// What is loaded, in order, with room for `room` tiles.
+  std::vector<uint32_t> Load(size_t room) {
+    std::vector<uint32_t> loaded;
+    queue_.LoadMore([&](TileId tile, bool) {
+      if (loaded.size() == room) return false;
+      loaded.push_back(Index(tile));
+      return true;
+    });
+    return loaded;
+  }
+  std::vector<uint32_t> TakeAll() {
+    std::vector<uint32_t> taken;
+    while (const auto tile = queue_.Take([](TileId) { return true; })) {
+      taken.push_back(Index(*tile));
+    }
+    return taken;
+  }
+
+  const Schedule schedule_;
+  UpdateQueue queue_;
+};
+
+TEST_F(UpdateQueueTest, LoadsAheadInTheOrderInWhichUpdatesBeginAndTakesNothingBefore) {
+  EXPECT_THAT(Load(3), ElementsAre(2, 1, 0));
+  EXPECT_THAT(TakeAll(), IsEmpty());
+}
+
+TEST_F(UpdateQueueTest, OfThoseBegunTheOneNeededSoonestIsLoadedAndTakenFirst) {
+  queue_.Begin(Tile(2));
+  queue_.Begin(Tile(1));
+  EXPECT_THAT(Load(2), ElementsAre(1, 2));
+  EXPECT_THAT(TakeAll(), ElementsAre(1, 2));
+}
+
+TEST_F(UpdateQueueTest, NothingIsLoadedAheadWhileATileThatIsBegunWaits) {
+  queue_.Begin(Tile(1));
+  EXPECT_THAT(Load(0), IsEmpty());
+  std::vector<bool> ahead;
+  queue_.LoadMore([&](TileId, bool is_ahead) {
+    ahead.push_back(is_ahead);
+    return false;
+  });
+  EXPECT_THAT(ahead, ElementsAre(false));
+}
+
+TEST_F(UpdateQueueTest, WhatWasLoadedAheadIsNotLoadedAgainWhenItBegins) {
+  EXPECT_THAT(Load(1), ElementsAre(2));
+  queue_.Begin(Tile(2));
+  EXPECT_THAT(TakeAll(), ElementsAre(2));
+  EXPECT_THAT(Load(3), ElementsAre(1, 0));
+}
+
+TEST_F(UpdateQueueTest, ATileIsLoadedForItsNextUpdateOnlyAfterTheOneBefore) {
+  EXPECT_THAT(Load(3), ElementsAre(2, 1, 0));
+  for (uint32_t tile = 0; tile < 3; ++tile) queue_.Begin(Tile(tile));
+  EXPECT_EQ(queue_.round(), 1);
+  EXPECT_THAT(TakeAll(), ElementsAre(0, 1, 2));
+  EXPECT_THAT(Load(3), IsEmpty());
+  EXPECT_EQ(queue_.version(Tile(2)), 0);
+  EXPECT_EQ(queue_.target(Tile(2)), 1);
+  queue_.Finish(Tile(2));
+  EXPECT_EQ(queue_.version(Tile(2)), 1);
+  EXPECT_EQ(queue_.unfinished(), 2);
+  EXPECT_THAT(Load(3), ElementsAre(2));
+}
+
+TEST_F(UpdateQueueTest, WhatIsNotReadyDoesNotHoldUpWhatIs) {
+  for (uint32_t tile = 0; tile < 3; ++tile) queue_.Begin(Tile(tile));
+  EXPECT_THAT(Load(3), ElementsAre(0, 1, 2));
+  EXPECT_EQ(queue_.Take([](TileId tile) { return tile != Tile(0); }), Tile(1));
+  EXPECT_EQ(queue_.Take([](TileId) { return true; }), Tile(0));
+}
+
+TEST_F(UpdateQueueTest, ATileThatBeganBeforeItsTurnIsPassedOverAhead) {
+  queue_.Begin(Tile(1));
+  EXPECT_THAT(Load(1), ElementsAre(1));
+  EXPECT_THAT(Load(3), ElementsAre(2, 0));
+}
+
+TEST_F(UpdateQueueTest, GoesOnFromAnyVersion) {
+  queue_.Reset(7);
+  EXPECT_THAT(Load(3), ElementsAre(2, 1, 0));
+  queue_.Begin(Tile(0));
+  EXPECT_EQ(queue_.target(Tile(0)), 8);
+  EXPECT_EQ(queue_.round(), 7);
+}
+
+}  // namespace
+}  // namespace penstock::offload
