@@ -81,6 +81,7 @@ class KillTest(ResumeTest):
                 _, stderr = program.communicate(timeout=delay)
             except subprocess.TimeoutExpired:
                 program.kill()
+                self.kills += 1
                 self.resumed_legs += "going on after" in program.communicate()[1]
                 return False
         if program.returncode == 2 and "no commit" in stderr:
@@ -90,27 +91,30 @@ class KillTest(ResumeTest):
                 self.clean(run)
             else:
                 shutil.rmtree(run)
+            self.longest *= 1.5  # more kills after a commit
             return False
         self.assertEqual(program.returncode, 0, stderr)
+        self.longest *= 0.9  # more kills before the end
         return True
 
     def test_sigkill_at_any_moment_costs_no_bit(self):
         self.model, self.data = self.make_model(), self.make_data()
         started = time.monotonic()
         whole = self.trained(self.config("host"), steps=STEPS, model=self.model, data=self.data)
-        longest = 1.5 * (time.monotonic() - started)
+        self.longest = 1.5 * (time.monotonic() - started)
         choose = random.Random(SEED)
-        kills = trial = self.resumed_legs = 0
-        while kills < KILLS:
+        self.kills = trial = self.resumed_legs = 0
+        while self.kills < KILLS:
             trial += 1
             run, ended = self.path(f"killed{trial}"), False
             while not ended:
                 placement = choose.choice(list(PLACEMENTS))
                 config = self.config(placement, bf16={"enabled": False})
-                delay = choose.uniform(0.01, longest) if kills < KILLS else harness.TIMEOUT_S
+                delay = harness.TIMEOUT_S
+                if self.kills < KILLS:
+                    delay = choose.uniform(0.01, self.longest)
                 # Not a subTest: a leg that fails would be repeated for ever.
                 ended = self.leg(run, config, delay)
-                kills += not ended
             self.assert_same(run, whole)
             # Every file that any of the killed processes made is known to the run.
             self.clean(run)
