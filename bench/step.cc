@@ -221,8 +221,7 @@ double Floor(const Case& drive, const ComputeSample& compute, const DriveSample&
 /// Bytes of states that host memory holds ahead of the update.
 Result<double> StatesAhead(const Arguments& arguments, const StepMachine& machine) {
   const zero::ModelSpec spec = train::Gpt2Spec(arguments.model.config);
-  const offload::Layout layout =
-      zero::MakeLayout(spec, machine.config().dtype, machine.config().tile_elements);
+  const offload::Layout layout = zero::MakeLayout(spec, machine.config());
   PENSTOCK_ASSIGN(
       const zero::MemoryLayout plan,
       zero::PlanMemory(spec, layout, machine.config(), 16_GiB, Bytes{arguments.host_mib << 20}));

@@ -48,8 +48,6 @@ struct AdamScalars {
 AdamScalars MakeAdamScalars(const AdamHyperparameters& hyper, double lr, uint64_t t,
                             double grad_scale);
 
-using AdamTile = OptimizerTile;  ///< a tile with both moments
-
 /// Updates the tile in place. Dispatched at run time to the best instruction set.
 void AdamUpdate(const AdamScalars& scalars, const OptimizerTile& tile);
 /// The same, one element after the other in plain C++: the reference that AdamUpdate must equal.

@@ -293,10 +293,11 @@ void CpuOperators::BlockSums(device::Stream& stream, const std::byte* gradient, 
   });
 }
 
-void CpuOperators::Adam(device::Stream& stream, const AdamScalars& scalars, const AdamTile& tile) {
+void CpuOperators::Update(device::Stream& stream, const OptimizerScalars& scalars,
+                          const OptimizerTile& tile) {
   Launch(stream, [=, this] {
-    ParallelRanges(threads_, tile.exp_avg.size(), kElementGrain, [&](Range range) {
-      AdamUpdate(scalars, Part(tile, range.begin, range.size()));
+    ParallelRanges(threads_, ElementCount(tile), kElementGrain, [&](Range range) {
+      kernels::Update(scalars, Part(tile, range.begin, range.size()));
     });
   });
 }

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "device/device.h"
-#include "kernels/adam.h"
 #include "kernels/dtype.h"
+#include "kernels/optimizer.h"
 
 namespace penstock::kernels {
 
@@ -21,6 +21,7 @@ void CudaRoundGradients(device::CudaStream& stream, const float* in, DType dtype
                         std::byte* out);
 void CudaBlockSums(device::CudaStream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                    double* sums, uint32_t* finite);
-void CudaAdam(device::CudaStream& stream, const AdamScalars& scalars, const OptimizerTile& tile);
+void CudaUpdate(device::CudaStream& stream, const OptimizerScalars& scalars,
+                const OptimizerTile& tile);
 
 }  // namespace penstock::kernels

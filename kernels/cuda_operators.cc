@@ -177,9 +177,9 @@ void CudaOperators::BlockSums(device::Stream& stream, const std::byte* gradient,
   CudaBlockSums(OnCuda(stream), gradient, dtype, n, sums, finite);
 }
 
-void CudaOperators::Adam(device::Stream& stream, const AdamScalars& scalars,
-                         const OptimizerTile& tile) {
-  CudaAdam(OnCuda(stream), scalars, tile);
+void CudaOperators::Update(device::Stream& stream, const OptimizerScalars& scalars,
+                           const OptimizerTile& tile) {
+  CudaUpdate(OnCuda(stream), scalars, tile);
 }
 
 Result<Bytes> CudaOperatorScratch(const OperatorOptions& options) {

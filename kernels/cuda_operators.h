@@ -57,7 +57,8 @@ class CudaOperators final : public Operators {
                       std::byte* out) override;
   void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                  double* sums, uint32_t* finite) override;
-  void Adam(device::Stream& stream, const AdamScalars& scalars, const OptimizerTile& tile) override;
+  void Update(device::Stream& stream, const OptimizerScalars& scalars,
+              const OptimizerTile& tile) override;
   std::string arithmetic() const override { return arithmetic_; }
   Bytes scratch_bytes() const override { return scratch_.size(); }
 

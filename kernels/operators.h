@@ -18,8 +18,8 @@
 
 #include "base/result.h"
 #include "device/device.h"
-#include "kernels/adam.h"
 #include "kernels/dtype.h"
+#include "kernels/optimizer.h"
 
 namespace penstock::kernels {
 
@@ -110,8 +110,9 @@ class Operators {
   /// kernels::BlockSums on the device; sums: [n / 4096] doubles, finite: 1 or 0.
   virtual void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                          double* sums, uint32_t* finite) = 0;
-  /// kernels::AdamUpdate on the device, for tiles whose home it is.
-  virtual void Adam(device::Stream& stream, const AdamScalars& scalars, const AdamTile& tile) = 0;
+  /// kernels::Update on the device, for tiles whose home it is.
+  virtual void Update(device::Stream& stream, const OptimizerScalars& scalars,
+                      const OptimizerTile& tile) = 0;
 
   /// What the bits of the results depend on besides the data and the shapes, in one line for people
   /// and for comparison: "cpu AVX3, bf16 native, oneDNN 2.7.2 isa 0xe7, 2 threads".

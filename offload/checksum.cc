@@ -10,9 +10,6 @@
 namespace penstock::offload {
 namespace {
 
-constexpr std::array<Bytes, 3> kSplitStates = {2_B, 4_B, 4_B};
-constexpr std::array<Bytes, 2> kMasterStates = {4_B, 4_B};
-
 /// The states own no memory beyond themselves; XXH3_createState aligns them as XXH3 needs.
 struct StateDeleter {
   void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
@@ -39,14 +36,23 @@ uint64_t TileSeed(const Uuid& uuid, TileId tile, uint64_t version) {
 }
 
 struct TileHasher::States {
+  struct State {
+    Bytes element;
+    StatePtr hash;
+  };
   uint64_t seed = 0;
-  StatePtr weight;
-  std::vector<StatePtr> record;
+  State weight;
+  std::vector<State> record;
 };
 
-TileHasher::TileHasher(size_t record_states) : states_(std::make_unique<States>()) {
-  states_->weight.reset(XXH3_createState());
-  for (size_t i = 0; i < record_states; ++i) states_->record.emplace_back(XXH3_createState());
+TileHasher::TileHasher(const Layout& layout) : states_(std::make_unique<States>()) {
+  const auto make = [](Bytes element) {
+    return States::State{element, StatePtr(XXH3_createState())};
+  };
+  states_->weight = make(layout.WeightBytes(1));
+  for (const RecordState& state : layout.RecordStates()) {
+    states_->record.push_back(make(state.element));
+  }
   Reset(0);
 }
 
@@ -55,44 +61,47 @@ TileHasher::~TileHasher() = default;
 
 void TileHasher::Reset(uint64_t seed) {
   states_->seed = seed;
-  XXH3_64bits_reset_withSeed(states_->weight.get(), seed);
-  for (auto& state : states_->record) XXH3_64bits_reset_withSeed(state.get(), seed);
+  XXH3_64bits_reset_withSeed(states_->weight.hash.get(), seed);
+  for (const auto& state : states_->record) XXH3_64bits_reset_withSeed(state.hash.get(), seed);
 }
 
-void TileHasher::AddWeight(std::span<const std::byte> bytes) {
-  XXH3_64bits_update(states_->weight.get(), bytes.data(), bytes.size());
-}
-
-void TileHasher::AddState(size_t state, std::span<const std::byte> bytes) {
-  XXH3_64bits_update(states_->record[state].get(), bytes.data(), bytes.size());
+void TileHasher::Add(std::span<const std::byte> weight, std::span<const std::byte> record,
+                     uint64_t begin, uint64_t count) {
+  const auto add = [begin, count](const States::State& state, std::span<const std::byte> whole) {
+    const auto piece = whole.subspan((state.element * begin).value, (state.element * count).value);
+    XXH3_64bits_update(state.hash.get(), piece.data(), piece.size());
+  };
+  add(states_->weight, weight);
+  const uint64_t elements = weight.size() / states_->weight.element.value;
+  for (const auto& state : states_->record) {
+    const size_t size = (state.element * elements).value;
+    add(state, record.first(size));
+    record = record.subspan(size);
+  }
 }
 
 TileChecksums TileHasher::Finish() const {
   std::vector<uint64_t> parts;
-  for (const auto& state : states_->record) parts.push_back(XXH3_64bits_digest(state.get()));
-  return {XXH3_64bits_digest(states_->weight.get()), CombineStates(states_->seed, parts)};
+  for (const auto& state : states_->record) {
+    parts.push_back(XXH3_64bits_digest(state.hash.get()));
+  }
+  return {XXH3_64bits_digest(states_->weight.hash.get()), CombineStates(states_->seed, parts)};
 }
 
 uint64_t WeightChecksum(uint64_t seed, std::span<const std::byte> weight) {
   return XXH3_64bits_withSeed(weight.data(), weight.size(), seed);
 }
 
-uint64_t RecordChecksum(uint64_t seed, DType dtype, uint64_t elements,
-                        std::span<const std::byte> record) {
+uint64_t RecordChecksum(uint64_t seed, const Layout& layout, std::span<const std::byte> record) {
   std::vector<uint64_t> parts;
-  size_t offset = 0;
-  for (Bytes size : RecordStates(dtype)) {
-    const size_t bytes = (size * elements).value;
-    parts.push_back(XXH3_64bits_withSeed(record.data() + offset, bytes, seed));
-    offset += bytes;
+  const uint64_t elements = record.size() / layout.RecordBytes(1).value;
+  for (const RecordState& state : layout.RecordStates()) {
+    const size_t size = (state.element * elements).value;
+    parts.push_back(XXH3_64bits_withSeed(record.data(), size, seed));
+    record = record.subspan(size);
   }
-  PENSTOCK_CHECK(offset == record.size());
+  PENSTOCK_CHECK(record.empty());
   return CombineStates(seed, parts);
-}
-
-std::span<const Bytes> RecordStates(DType dtype) {
-  if (dtype == DType::kFloat32) return kMasterStates;
-  return kSplitStates;
 }
 
 }  // namespace penstock::offload

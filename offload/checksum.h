@@ -27,18 +27,18 @@ struct TileChecksums {
   bool operator==(const TileChecksums&) const = default;
 };
 
-/// Takes a tile's bytes in pieces, each state in order, so that the pieces can be hashed while they
-/// are in cache. Not thread-safe; reusable through Reset.
+/// Takes the tiles of a layout in pieces, so that a piece can be hashed while it is in cache. Not
+/// thread-safe; reusable through Reset.
 class TileHasher {
  public:
-  /// `record_states`: 3 for bf16 training (lo, exp_avg, exp_avg_sq), 2 for fp32.
-  explicit TileHasher(size_t record_states);
+  explicit TileHasher(const Layout& layout);
   TileHasher(TileHasher&&) noexcept;
   ~TileHasher();
 
   void Reset(uint64_t seed);
-  void AddWeight(std::span<const std::byte> bytes);
-  void AddState(size_t state, std::span<const std::byte> bytes);
+  /// Elements [begin, begin + count) of a tile whose parts are these; pieces come in order.
+  void Add(std::span<const std::byte> weight, std::span<const std::byte> record, uint64_t begin,
+           uint64_t count);
   TileChecksums Finish() const;
 
  private:
@@ -46,12 +46,8 @@ class TileHasher {
   std::unique_ptr<States> states_;
 };
 
-/// Whole parts at once. `record` is the states of equal element counts, one after the other.
+/// Whole parts at once.
 uint64_t WeightChecksum(uint64_t seed, std::span<const std::byte> weight);
-uint64_t RecordChecksum(uint64_t seed, DType dtype, uint64_t elements,
-                        std::span<const std::byte> record);
-
-/// The states of a record: their sizes in bytes, in order (bf16: lo, exp_avg, exp_avg_sq).
-std::span<const Bytes> RecordStates(DType dtype);
+uint64_t RecordChecksum(uint64_t seed, const Layout& layout, std::span<const std::byte> record);
 
 }  // namespace penstock::offload

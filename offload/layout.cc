@@ -16,10 +16,25 @@ std::vector<size_t> ModuleLayout::TensorsByOffset() const {
 }
 
 bool Layout::HasTensorsOf(const Layout& other) const {
-  return dtype == other.dtype &&
+  return dtype == other.dtype && moments == other.moments &&
          std::ranges::equal(modules, other.modules, [](const auto& a, const auto& b) {
            return a.name == b.name && a.elements == b.elements && a.tensors == b.tensors;
          });
+}
+
+std::vector<RecordState> Layout::RecordStates() const {
+  std::vector<RecordState> states;
+  if (dtype != DType::kFloat32) states.push_back({RecordKind::kLo, Bytes{sizeof(int16_t)}});
+  const Bytes moment = SizeOf(moments.dtype);
+  if (moments.exp_avg) states.push_back({RecordKind::kExpAvg, moment});
+  if (moments.exp_avg_sq) states.push_back({RecordKind::kExpAvgSq, moment});
+  return states;
+}
+
+Bytes Layout::RecordBytes(uint64_t elements) const {
+  const uint64_t count = (moments.exp_avg ? 1 : 0) + (moments.exp_avg_sq ? 1 : 0);
+  const Bytes lo{dtype == DType::kFloat32 ? 0 : sizeof(int16_t)};
+  return (lo + SizeOf(moments.dtype) * count) * elements;
 }
 
 TileId Layout::TileAt(ModuleId id, uint64_t element) const {

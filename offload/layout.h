@@ -54,9 +54,28 @@ struct TileLayout {
   bool operator==(const TileLayout&) const = default;
 };
 
+/// The moments that the optimizer keeps of every element.
+struct Moments {
+  bool exp_avg = true;
+  bool exp_avg_sq = true;
+  DType dtype = DType::kFloat32;  ///< or kBFloat16
+
+  bool operator==(const Moments&) const = default;
+};
+
+/// What a tile's record may hold. The values are part of the state file's format.
+enum class RecordKind : uint8_t { kLo = 1, kExpAvg = 2, kExpAvgSq = 3 };
+
+/// A state in a tile's record: one value of `element` bytes for each element of the tile.
+struct RecordState {
+  RecordKind kind;
+  Bytes element;
+};
+
 struct Layout {
   DType dtype = DType::kFloat32;  ///< of the weights that the model computes with
-  uint64_t tile_elements = 0;     ///< the largest tile
+  Moments moments;
+  uint64_t tile_elements = 0;  ///< the largest tile
   std::vector<ModuleLayout> modules;
   std::vector<TileLayout> tiles;  ///< by module, then by position
   uint64_t parameters = 0;        ///< elements of all tensors, without padding
@@ -69,16 +88,15 @@ struct Layout {
   uint64_t largest_tile() const;  ///< elements of the largest tile
 
   // A tile has two parts. The *weight* part is what the model computes with: bf16 hi, or the fp32
-  // master. The *record* is the rest: bf16 training lo | exp_avg | exp_avg_sq, fp32 exp_avg |
-  // exp_avg_sq.
+  // master. The *record* is the rest, state behind state: lo in bf16 training, then the moments.
   Bytes WeightBytes(uint64_t elements) const { return SizeOf(dtype) * elements; }
-  Bytes RecordBytes(uint64_t elements) const {
-    return (dtype == DType::kFloat32 ? 8_B : 10_B) * elements;
-  }
+  /// In the order in which they lie in the record.
+  std::vector<RecordState> RecordStates() const;
+  Bytes RecordBytes(uint64_t elements) const;
   Bytes GradientBytes(uint64_t elements) const { return SizeOf(dtype) * elements; }
 
-  /// Whether the other has the same tensors at the same places of the same modules, in whatever
-  /// tiles.
+  /// Whether the other has the same tensors at the same places of the same modules, and the same
+  /// moments of them, in whatever tiles.
   bool HasTensorsOf(const Layout& other) const;
   bool operator==(const Layout&) const = default;
 };

@@ -1,5 +1,6 @@
 #include "offload/state_format.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -18,18 +19,9 @@ constexpr uint64_t kFlagTwoSlots = 1;
 constexpr uint64_t kFlagSplitMaster = 2;
 constexpr size_t kHeaderChecksumAt = 4088;
 
-/// One state of a record, as descriptors name it.
-struct RecordState {
-  uint8_t kind;   // 1 lo, 2 exp_avg, 3 exp_avg_sq
-  uint8_t dtype;  // 1 fp32, 4 int16
-};
-constexpr std::array<RecordState, 3> kSplitMasterStates = {{{1, 4}, {2, 1}, {3, 1}}};
-constexpr std::array<RecordState, 2> kFloat32States = {{{2, 1}, {3, 1}}};
-
-std::span<const RecordState> StatesOf(DType dtype) {
-  if (dtype == DType::kFloat32) return kFloat32States;
-  return kSplitMasterStates;
-}
+/// Of the descriptors' dtypes, the one that DType does not have.
+constexpr uint8_t kInt16 = 4;
+constexpr size_t kMostStates = 6;
 
 Error Corrupt(const std::string& what) { return MakeError(ErrorCode::kCorruption, "{}", what); }
 
@@ -111,18 +103,44 @@ uint64_t ElementsOn(const StateHeader& header, uint32_t path) {
   return elements;
 }
 
+/// Which states a record has: number, kinds and dtypes.
+void EncodeStates(const Layout& layout, std::span<std::byte> descriptor) {
+  const std::vector<RecordState> states = layout.RecordStates();
+  Put<uint8_t>(descriptor, 25, static_cast<uint8_t>(states.size()));
+  for (size_t i = 0; i < states.size(); ++i) {
+    const bool is_lo = states[i].kind == RecordKind::kLo;
+    Put<uint8_t>(descriptor, 26 + i, static_cast<uint8_t>(states[i].kind));
+    Put<uint8_t>(descriptor, 32 + i, is_lo ? kInt16 : static_cast<uint8_t>(layout.moments.dtype));
+  }
+}
+
+/// The moments that a descriptor names; what it names beside them is not looked at.
+Moments MomentsOf(std::span<const std::byte> descriptor) {
+  Moments moments{.exp_avg = false, .exp_avg_sq = false};
+  for (size_t i = 0; i < kMostStates; ++i) {
+    const auto kind = static_cast<RecordKind>(Get<uint8_t>(descriptor, 26 + i));
+    if (kind != RecordKind::kExpAvg && kind != RecordKind::kExpAvgSq) continue;
+    (kind == RecordKind::kExpAvg ? moments.exp_avg : moments.exp_avg_sq) = true;
+    const bool bf16 = Get<uint8_t>(descriptor, 32 + i) == static_cast<uint8_t>(DType::kBFloat16);
+    moments.dtype = bf16 ? DType::kBFloat16 : DType::kFloat32;
+  }
+  return moments;
+}
+
+/// Whether a descriptor names the states of the layout's records, and nothing else.
+bool HasStatesOf(const Layout& layout, std::span<const std::byte> descriptor) {
+  std::array<std::byte, kDescriptorBytes.value> expected{};
+  EncodeStates(layout, expected);
+  return std::ranges::equal(descriptor.subspan(25, 13), std::span(expected).subspan(25, 13));
+}
+
 void EncodeDescriptor(const Layout& layout, const TileLayout& tile, const TilePlace& place,
                       std::span<std::byte> out) {
   Put<uint32_t>(out, 0, static_cast<uint32_t>(Index(tile.module)));
   Put<uint64_t>(out, 8, tile.begin);
   Put<uint64_t>(out, 16, tile.elements);
   Put<uint8_t>(out, 24, static_cast<uint8_t>(tile.group));
-  const std::span<const RecordState> states = StatesOf(layout.dtype);
-  Put<uint8_t>(out, 25, static_cast<uint8_t>(states.size()));
-  for (size_t i = 0; i < states.size(); ++i) {
-    Put<uint8_t>(out, 26 + i, states[i].kind);
-    Put<uint8_t>(out, 32 + i, states[i].dtype);
-  }
+  EncodeStates(layout, out);
   Put<uint16_t>(out, 38, place.path);
   Put<uint64_t>(out, 40, place.weight.value);
   Put<uint64_t>(out, 48, place.record.value);
@@ -130,14 +148,12 @@ void EncodeDescriptor(const Layout& layout, const TileLayout& tile, const TilePl
 
 /// Refuses what a version-1 writer never writes: other states, frozen tiles, paths that are not.
 Status CheckDescriptor(std::span<const std::byte> bytes, const StateHeader& header) {
-  const std::span<const RecordState> states = StatesOf(header.layout.dtype);
-  bool known = Get<uint32_t>(bytes, 4) == 0 && Get<uint8_t>(bytes, 24) < kGroupCount &&
-               Get<uint8_t>(bytes, 25) == states.size() && Get<uint16_t>(bytes, 38) < header.paths;
-  for (size_t i = 0; known && i < states.size(); ++i) {
-    known = Get<uint8_t>(bytes, 26 + i) == states[i].kind &&
-            Get<uint8_t>(bytes, 32 + i) == states[i].dtype;
+  const Moments& moments = header.layout.moments;
+  if (Get<uint32_t>(bytes, 4) == 0 && Get<uint8_t>(bytes, 24) < kGroupCount &&
+      (moments.exp_avg || moments.exp_avg_sq) && HasStatesOf(header.layout, bytes) &&
+      Get<uint16_t>(bytes, 38) < header.paths) {
+    return {};
   }
-  if (known) return {};
   return Corrupt(
       fmt::format("the descriptor of tile {} names a group, states or a path that this "
                   "program does not know",
@@ -148,6 +164,7 @@ Status CheckDescriptor(std::span<const std::byte> bytes, const StateHeader& head
 Status TilesFromDescriptors(std::span<const std::byte> bytes, StateHeader& header) {
   Layout& layout = header.layout;
   std::vector<uint64_t> covered(layout.modules.size(), 0);
+  if (!bytes.empty()) layout.moments = MomentsOf(bytes);
   for (size_t at = 0; at < bytes.size(); at += kDescriptorBytes.value) {
     const auto one = bytes.subspan(at, kDescriptorBytes.value);
     const size_t number = layout.tiles.size();

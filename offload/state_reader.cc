@@ -213,8 +213,7 @@ Status StateReader::VerifyPart(Part part, TileId tile, std::span<const std::byte
   const uint64_t seed = TileSeed(header_.uuid, tile, committed.version);
   const bool holds = part == Part::kWeight
                          ? WeightChecksum(seed, bytes) == committed.checksums.weight
-                         : RecordChecksum(seed, layout().dtype, layout().tile(tile).elements,
-                                          bytes) == committed.checksums.record;
+                         : RecordChecksum(seed, layout(), bytes) == committed.checksums.record;
   if (holds) return {};
   return MakeError(ErrorCode::kCorruption,
                    "{}: its checksum does not hold; the data was damaged after it was committed",

@@ -162,9 +162,8 @@ Status TileStore::FillTile(
   std::memset(record.data(), 0, record.size());
   PENSTOCK_TRY(fill(weight, record));
   const uint64_t seed = TileSeed(file_.uuid(), tile, 0);
-  const TileChecksums checksums{
-      WeightChecksum(seed, weight),
-      RecordChecksum(seed, layout_.dtype, layout_.tile(tile).elements, record)};
+  const TileChecksums checksums{WeightChecksum(seed, weight),
+                                RecordChecksum(seed, layout_, record)};
   MutexLock lock(mutex_);
   At(tile).checksums = checksums;
   if (WeightOnDrive(tile)) cache_[tile].pins = 0;

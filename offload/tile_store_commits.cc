@@ -113,8 +113,8 @@ Status TileStore::VerifyHomeParts(const CommitRecord& commit) const {
         WeightChecksum(seed, home_weights_[i]) != committed.checksums.weight) {
       return damaged(Part::kWeight);
     }
-    if (!RecordOnDrive(tile) && RecordChecksum(seed, layout_.dtype, layout_.tiles[i].elements,
-                                               home_records_[i]) != committed.checksums.record) {
+    if (!RecordOnDrive(tile) &&
+        RecordChecksum(seed, layout_, home_records_[i]) != committed.checksums.record) {
       return damaged(Part::kRecord);
     }
   }

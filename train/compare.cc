@@ -15,7 +15,6 @@ namespace {
 using zero::StateKind;
 
 constexpr uint64_t kChunkElements = uint64_t{256} << 10;
-constexpr std::array kKinds = {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq};
 
 std::string ShapeText(const std::vector<uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
@@ -23,6 +22,27 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
 
 const char* GroupName(offload::ParameterGroup group) {
   return group == offload::ParameterGroup::kDecay ? "weight decay" : "no weight decay";
+}
+
+const char* StateName(StateKind kind) {
+  switch (kind) {
+    case StateKind::kMaster:
+      return "weight";
+    case StateKind::kExpAvg:
+      return "exp_avg";
+    case StateKind::kExpAvgSq:
+      return "exp_avg_sq";
+  }
+  return "?";
+}
+
+/// "weight, exp_avg and exp_avg_sq".
+std::string StateNames(std::span<const StateKind> kinds) {
+  std::string text = StateName(kinds.front());
+  for (const StateKind kind : kinds.subspan(1)) {
+    text += fmt::format("{}{}", kind == kinds.back() ? " and " : ", ", StateName(kind));
+  }
+  return text;
 }
 
 /// A tensor that both sides have, by index.
@@ -36,22 +56,25 @@ class Comparer {
   Comparer(ComparedModel& a, ComparedModel& b) : a_(a), b_(b) {}
 
   Result<Comparison> Run() {
-    const bool runs = a_.train_state() != nullptr && b_.train_state() != nullptr;
-    if (runs) CompareSteps();
-    result_.moments = runs;
-    const auto kinds = std::span(kKinds).first(runs ? kKinds.size() : 1);
-    for (const Pair pair : Match()) PENSTOCK_TRY(CompareTensor(pair, kinds));
+    if (a_.train_state() != nullptr && b_.train_state() != nullptr) {
+      CompareSteps();
+      CompareStates();
+    }
+    std::ranges::copy_if(a_.states(), std::back_inserter(result_.states), [this](StateKind kind) {
+      return std::ranges::find(b_.states(), kind) != b_.states().end();
+    });
+    for (const Pair pair : Match()) PENSTOCK_TRY(CompareTensor(pair));
     return std::move(result_);
   }
 
  private:
   void CompareSteps();
+  void CompareStates();
   std::vector<Pair> Match();
   void NoteMissing(const ComparedTensor& tensor, const char* side);
   bool SameShapeAndGroup(const ComparedTensor& a, const ComparedTensor& b);
-  Status CompareTensor(Pair pair, std::span<const StateKind> kinds);
-  void Note(Pair pair, std::span<const StateKind> kinds,
-            std::span<const ValueDifference> differences);
+  Status CompareTensor(Pair pair);
+  void Note(Pair pair, std::span<const ValueDifference> differences);
   Status CompareChunk(Pair pair, StateKind kind, uint64_t begin, uint64_t count,
                       ValueDifference* difference);
 
@@ -72,6 +95,13 @@ void Comparer::CompareSteps() {
   compare("step", a.step, b.step);
   compare("optimizer steps", a.optimizer_steps, b.optimizer_steps);
   compare("steps skipped in a row", a.skipped_in_a_row, b.skipped_in_a_row);
+}
+
+void Comparer::CompareStates() {
+  if (a_.states() == b_.states()) return;
+  result_.mismatches.push_back(fmt::format("optimizer states: {} in A, {} in B",
+                                           StateNames(std::span(a_.states()).subspan(1)),
+                                           StateNames(std::span(b_.states()).subspan(1))));
 }
 
 /// The tensors to compare, in the order of a side that is a run: files can be read in any.
@@ -117,9 +147,10 @@ bool Comparer::SameShapeAndGroup(const ComparedTensor& a, const ComparedTensor& 
   return false;
 }
 
-Status Comparer::CompareTensor(Pair pair, std::span<const StateKind> kinds) {
+Status Comparer::CompareTensor(Pair pair) {
   const ComparedTensor& tensor = a_.tensors()[pair.a];
-  std::array<ValueDifference, kKinds.size()> differences;
+  const std::vector<StateKind>& kinds = result_.states;
+  std::vector<ValueDifference> differences(kinds.size());
   for (uint64_t begin = 0; begin < tensor.elements;) {
     const uint64_t count = std::min(
         {kChunkElements, a_.ReadableAtOnce(pair.a, begin), b_.ReadableAtOnce(pair.b, begin)});
@@ -128,21 +159,21 @@ Status Comparer::CompareTensor(Pair pair, std::span<const StateKind> kinds) {
     }
     begin += count;
   }
-  Note(pair, kinds, differences);
+  Note(pair, differences);
   return {};
 }
 
-void Comparer::Note(Pair pair, std::span<const StateKind> kinds,
-                    std::span<const ValueDifference> differences) {
+void Comparer::Note(Pair pair, std::span<const ValueDifference> differences) {
   const ComparedTensor& a = a_.tensors()[pair.a];
   const DType dtype_b = b_.tensors()[pair.b].dtype;
   ++result_.tensors;
   result_.elements += a.elements;
   if (a.dtype != dtype_b) ++result_.widened;
   const size_t before = result_.differences.size();
-  for (size_t i = 0; i < kinds.size(); ++i) {
+  for (size_t i = 0; i < differences.size(); ++i) {
     if (differences[i].differing() == 0) continue;
-    result_.differences.push_back({a.name, kinds[i], a.dtype, dtype_b, a.shape, differences[i]});
+    result_.differences.push_back(
+        {a.name, result_.states[i], a.dtype, dtype_b, a.shape, differences[i]});
   }
   if (result_.differences.size() > before) ++result_.different_tensors;
 }
@@ -155,18 +186,6 @@ Status Comparer::CompareChunk(Pair pair, StateKind kind, uint64_t begin, uint64_
   PENSTOCK_TRY(b_.Read(kind, pair.b, begin, buffer_b_));
   difference->Add(buffer_a_, buffer_b_);
   return {};
-}
-
-const char* StateName(StateKind kind) {
-  switch (kind) {
-    case StateKind::kMaster:
-      return "weight";
-    case StateKind::kExpAvg:
-      return "exp_avg";
-    case StateKind::kExpAvgSq:
-      return "exp_avg_sq";
-  }
-  return "?";
 }
 
 /// "exp_avg", or "weight (fp32, bf16)" where the two sides store it differently.
@@ -221,7 +240,9 @@ std::string Align(const std::vector<Row>& rows) {
 std::string SummaryLine(const Comparison& comparison) {
   std::string text =
       fmt::format("{} tensors, {} elements{}: ", comparison.tensors, comparison.elements,
-                  comparison.moments ? ", each with its weight, exp_avg and exp_avg_sq" : "");
+                  comparison.states.size() > 1
+                      ? fmt::format(", each with its {}", StateNames(comparison.states))
+                      : "");
   if (!comparison.equal()) {
     text += fmt::format("{} different", comparison.different_tensors);
     const size_t others = comparison.mismatches.size();

@@ -32,7 +32,7 @@ struct Comparison {
   uint64_t tensors = 0;   ///< that both have, in one shape
   uint64_t elements = 0;  ///< of these
   uint64_t widened = 0;  ///< tensors of different dtypes: compared as fp32, which holds all exactly
-  bool moments = false;  ///< the optimizer states were compared as well
+  std::vector<zero::StateKind> states;  ///< what was compared: those that both sides have
 
   bool equal() const { return mismatches.empty() && differences.empty(); }
 };

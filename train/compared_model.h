@@ -34,7 +34,9 @@ class ComparedModel {
 
   /// In the order in which reading them reads everything once.
   const std::vector<ComparedTensor>& tensors() const { return tensors_; }
-  /// What a run committed beside its tensors; null for safetensors, which have no moments.
+  /// What it holds of every element: of safetensors the weights, of a run what its optimizer keeps.
+  const std::vector<zero::StateKind>& states() const { return states_; }
+  /// What a run committed beside its tensors; null for safetensors.
   virtual const zero::TrainState* train_state() const = 0;
   /// How many elements of tensor `index` from `begin` on can be read, in every state, without
   /// reading anything twice later: to the end of a tile.
@@ -45,6 +47,7 @@ class ComparedModel {
 
  protected:
   std::vector<ComparedTensor> tensors_;
+  std::vector<zero::StateKind> states_ = {zero::StateKind::kMaster};
 };
 
 }  // namespace penstock::train

@@ -126,6 +126,16 @@ void AddFiles(const std::string& folder, const RunInfo& info, const std::vector<
   files.AddOthers();
 }
 
+/// "lo int16, exp_avg fp32, exp_avg_sq fp32".
+std::string StatesText(const offload::Layout& layout) {
+  std::vector<std::string> states;
+  if (layout.dtype != DType::kFloat32) states.emplace_back("lo int16");
+  const char* dtype = ToString(layout.moments.dtype);
+  if (layout.moments.exp_avg) states.push_back(fmt::format("exp_avg {}", dtype));
+  if (layout.moments.exp_avg_sq) states.push_back(fmt::format("exp_avg_sq {}", dtype));
+  return fmt::format("{}", fmt::join(states, ", "));
+}
+
 void AddState(const zero::CommittedState& state, Lines& lines) {
   const zero::TrainState& train = state.train_state();
   const offload::Layout& layout = state.layout();
@@ -135,7 +145,8 @@ void AddState(const zero::CommittedState& state, Lines& lines) {
   lines.Add("parameters", layout.parameters);
   lines.Add("weights", fmt::format("{}, {}", ToString(layout.dtype),
                                    ToString(layout.WeightBytes(layout.elements()))));
-  lines.Add("optimizer states", ToString(layout.RecordBytes(layout.elements())));
+  lines.Add("optimizer states", fmt::format("{}, {}", StatesText(layout),
+                                            ToString(layout.RecordBytes(layout.elements()))));
   lines.Add("modules", layout.modules.size());
   lines.Add("tiles",
             fmt::format("{} of at most {} elements", layout.tiles.size(), layout.tile_elements));

@@ -23,7 +23,7 @@ Json Groups(const RunSummary& summary) {
       (decays ? decay : no_decay).push_back(tensor.name);
     }
   }
-  const double weight_decay = summary.config.optimizer.adam.weight_decay;
+  const double weight_decay = kernels::WeightDecay(summary.config.optimizer.hyper);
   return Json::array({{{"name", "decay"}, {"weight_decay", weight_decay}, {"tensors", decay}},
                       {{"name", "no_decay"}, {"weight_decay", 0.0}, {"tensors", no_decay}}});
 }

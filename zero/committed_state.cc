@@ -36,8 +36,8 @@ class TileWiseState : public CommittedState {
       const offload::TileLayout& place = layout().tile(tile);
       const uint64_t inside = at - place.begin;
       const uint64_t count = std::min<uint64_t>(values.size(), place.elements - inside);
-      LoadState(kind, layout().dtype, place.elements, bytes_.weight.data(), bytes_.record.data(),
-                inside, values.first(count));
+      LoadState(kind, layout(), place.elements, bytes_.weight.data(), bytes_.record.data(), inside,
+                values.first(count));
       values = values.subspan(count);
       at += count;
     }

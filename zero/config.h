@@ -16,15 +16,17 @@
 #include "base/ledger.h"
 #include "base/result.h"
 #include "base/units.h"
-#include "kernels/adam.h"
 #include "kernels/dtype.h"
+#include "kernels/optimizer.h"
 
 namespace penstock::zero {
 
 struct OptimizerConfig {
   std::string type = "AdamW";  ///< as written; "Adam" means AdamW unless adam_w_mode is false
   double lr = 1e-3;
-  kernels::AdamHyperparameters adam;
+  kernels::OptimizerHyperparameters hyper;            ///< of AdamW and Adam, Lion or Adagrad
+  double initial_accumulator_value = 0;               ///< Adagrad: what exp_avg_sq begins with
+  kernels::DType moments = kernels::DType::kFloat32;  ///< bf16.bf16_optimizer_states: kBFloat16
 };
 
 enum class SchedulerType { kNone, kWarmupLr, kWarmupDecayLr, kWarmupCosineLr };

@@ -12,7 +12,8 @@ using nlohmann::json;
 constexpr NumberRange kRatio = {0, 1};
 constexpr IntegerRange kSteps = {0, int64_t{1} << 53};
 
-void ReadBetas(JsonSection& params, kernels::AdamHyperparameters& adam) {
+template <typename Hyperparameters>
+void ReadBetas(JsonSection& params, Hyperparameters& hyper) {
   const json* betas = params.Find("betas");
   if (betas == nullptr || params.TakeAuto("betas", *betas)) return;
   const auto is_beta = [](const json& beta) {
@@ -23,26 +24,57 @@ void ReadBetas(JsonSection& params, kernels::AdamHyperparameters& adam) {
     params.Fail("betas", fmt::format("expected two numbers in [0, 1), got {}", Show(*betas)));
     return;
   }
-  adam.beta1 = betas->at(0).get<double>();
-  adam.beta2 = betas->at(1).get<double>();
+  hyper.beta1 = betas->at(0).get<double>();
+  hyper.beta2 = betas->at(1).get<double>();
 }
 
 /// `decoupled`: the type is AdamW. "Adam" is AdamW, too, unless adam_w_mode is false.
-void ReadAdam(JsonSection& params, bool decoupled, OptimizerConfig& optimizer) {
-  kernels::AdamHyperparameters& adam = optimizer.adam;
-  optimizer.lr = params.Number("lr", 1e-3);
+kernels::AdamHyperparameters ReadAdam(JsonSection& params, bool decoupled) {
+  kernels::AdamHyperparameters adam;
   ReadBetas(params, adam);
-  adam.eps = params.Number("eps", 1e-8);
+  adam.eps = params.Number("eps", adam.eps);
   adam.weight_decay = params.Number("weight_decay", 0);
   adam.bias_correction = params.Bool("bias_correction", true);
   adam.adam_w_mode = params.Bool("adam_w_mode", true);
   if (decoupled && !adam.adam_w_mode) {
     params.Fail("adam_w_mode", "false contradicts optimizer.type AdamW; set the type to \"Adam\"");
   }
-  params.Off({{"amsgrad", kBool, "[false]"},
-              {"fp32_optimizer_states", kBool, "[true]"},
+  params.Off({{"amsgrad", kBool, "[false]"}});
+  params.Superseded({{"torch_adam", kBool}});
+  return adam;
+}
+
+/// DeepSpeed's default of the second beta, not the paper's.
+kernels::LionHyperparameters ReadLion(JsonSection& params) {
+  kernels::LionHyperparameters lion{.beta2 = 0.999};
+  ReadBetas(params, lion);
+  lion.weight_decay = params.Number("weight_decay", 0);
+  return lion;
+}
+
+kernels::AdagradHyperparameters ReadAdagrad(JsonSection& params, OptimizerConfig& optimizer) {
+  kernels::AdagradHyperparameters adagrad;
+  adagrad.lr_decay = params.Number("lr_decay", 0);
+  adagrad.eps = params.Number("eps", adagrad.eps);
+  adagrad.weight_decay = params.Number("weight_decay", 0);
+  optimizer.initial_accumulator_value = params.Number("initial_accumulator_value", 0);
+  params.Off({{"amsgrad", kBool, "[false]"}});
+  return adagrad;
+}
+
+void ReadParams(JsonSection& params, std::string_view type, OptimizerConfig& optimizer) {
+  optimizer.lr = params.Number("lr", type == "adagrad" ? 1e-2 : 1e-3);
+  if (type == "lion") {
+    optimizer.hyper = ReadLion(params);
+  } else if (type == "adagrad") {
+    optimizer.hyper = ReadAdagrad(params, optimizer);
+  } else {
+    optimizer.hyper = ReadAdam(params, type == "adamw");
+  }
+  params.Off({{"fp32_optimizer_states", kBool, "[true]",
+               "set it to true; bf16.bf16_optimizer_states is implemented"},
               {"max_grad_norm", kNumber | kNull, "[]", "use gradient_clipping at the top level"}});
-  params.Superseded({{"torch_adam", kBool}, {"set_grad_none", kBool}});
+  params.Superseded({{"set_grad_none", kBool}});
 }
 
 void ReadWarmup(JsonSection& params, SchedulerConfig& scheduler) {
@@ -103,12 +135,12 @@ void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft) {
     if (!missing && (type == nullptr || type->is_null())) reader.AddAutomatic("optimizer.type");
     optimizer.type = section.OptionalText("type").value_or("AdamW");
     const std::string lower = Lower(optimizer.type);
-    if (lower != "adam" && lower != "adamw") {
-      section.Fail("type", fmt::format("{} is not implemented; set it to \"AdamW\" or \"Adam\"",
+    if (lower != "adam" && lower != "adamw" && lower != "lion" && lower != "adagrad") {
+      section.Fail("type", fmt::format("{} is not implemented; set it to \"AdamW\", \"Adam\", "
+                                       "\"Lion\" or \"Adagrad\"",
                                        Show(optimizer.type)));
     }
-    section.Object("params",
-                   [&](JsonSection& params) { ReadAdam(params, lower == "adamw", optimizer); });
+    section.Object("params", [&](JsonSection& params) { ReadParams(params, lower, optimizer); });
     section.Superseded({{"legacy_fusion", kBool}});
   });
 }

@@ -29,8 +29,12 @@ void ReadBf16(JsonSection& bf16, Config& config) {
   config.dtype = enabled ? kernels::DType::kBFloat16 : kernels::DType::kFloat32;
   config.check_grad_overflow = enabled && check;
   bf16.Superseded({{"immediate_grad_update", kBool}});
-  bf16.Off({{"bf16_master_weights_and_grads", kBool, "[false]"},
-            {"bf16_optimizer_states", kBool, "[false]"}});
+  bf16.Off({{"bf16_master_weights_and_grads", kBool, "[false]"}});
+  const bool states = bf16.Bool("bf16_optimizer_states", false);
+  if (states && !enabled) {
+    bf16.Fail("bf16_optimizer_states", "it needs bf16.enabled; set that to true, or this to false");
+  }
+  config.optimizer.moments = states ? kernels::DType::kBFloat16 : kernels::DType::kFloat32;
 }
 
 }  // namespace

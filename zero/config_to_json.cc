@@ -33,14 +33,28 @@ const char* EngineName(aio::EngineKind kind) {
   return "auto";
 }
 
+Json HyperJson(const kernels::AdamHyperparameters& adam) {
+  return {{"betas", {adam.beta1, adam.beta2}},
+          {"eps", adam.eps},
+          {"bias_correction", adam.bias_correction},
+          {"adam_w_mode", adam.adam_w_mode}};
+}
+
+Json HyperJson(const kernels::LionHyperparameters& lion) {
+  return {{"betas", {lion.beta1, lion.beta2}}};
+}
+
+Json HyperJson(const kernels::AdagradHyperparameters& adagrad) {
+  return {{"lr_decay", adagrad.lr_decay}, {"eps", adagrad.eps}};
+}
+
 Json OptimizerJson(const OptimizerConfig& optimizer) {
-  const kernels::AdamHyperparameters& adam = optimizer.adam;
   Json params = {{"lr", optimizer.lr}};
-  params["betas"] = {adam.beta1, adam.beta2};
-  params["eps"] = adam.eps;
-  params["weight_decay"] = adam.weight_decay;
-  params["bias_correction"] = adam.bias_correction;
-  params["adam_w_mode"] = adam.adam_w_mode;
+  params.update(std::visit([](const auto& hyper) { return HyperJson(hyper); }, optimizer.hyper));
+  params["weight_decay"] = kernels::WeightDecay(optimizer.hyper);
+  if (std::holds_alternative<kernels::AdagradHyperparameters>(optimizer.hyper)) {
+    params["initial_accumulator_value"] = optimizer.initial_accumulator_value;
+  }
   return {{"type", optimizer.type}, {"params", params}};
 }
 
@@ -146,7 +160,10 @@ std::string ConfigToJson(const Config& config) {
                {"gradient_accumulation_steps", config.gradient_accumulation_steps},
                {"gradient_clipping", config.gradient_clipping},
                {"steps_per_print", config.steps_per_print},
-               {"bf16", {{"enabled", bf16}, {"check_grad_overflow", config.check_grad_overflow}}},
+               {"bf16",
+                {{"enabled", bf16},
+                 {"check_grad_overflow", config.check_grad_overflow},
+                 {"bf16_optimizer_states", config.optimizer.moments == kernels::DType::kBFloat16}}},
                {"optimizer", OptimizerJson(config.optimizer)},
                {"scheduler", SchedulerJson(config.scheduler)},
                {"zero_optimization", ZeroJson(config)},

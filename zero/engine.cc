@@ -15,7 +15,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options, device::De
 }
 
 Status Engine::Initialize(const TensorSource& source) {
-  return FillTiles(FillFromTensors(layout(), source));
+  const double accumulator = config().optimizer.initial_accumulator_value;
+  return FillTiles(FillFromTensors(layout(), source, static_cast<float>(accumulator)));
 }
 
 Status Engine::Commit(const TrainState& state) {

@@ -91,6 +91,7 @@ struct EngineOptions {
   /// and in the order of their paths; none: a new state.
   std::vector<std::string> adopt;
   std::optional<offload::Uuid> state_uuid;  ///< of a new state; none: a random one
+  uint64_t seed = 0;                        ///< of stochastic rounding
   Bytes host_memory;                        ///< limit of all that is charged to it
   Bytes device_reserved;  ///< device bytes that others take (activations, scratch): not for us
   Bytes host_reserved;    ///< of host_memory, what others take (activation checkpoints)
@@ -119,7 +120,7 @@ class Engine {
   virtual ~Engine() = default;
 
   // One of these three comes before the first step.
-  /// Sets every weight from `source` and the moments to zero, tile by tile.
+  /// Sets every weight from `source` and the moments to what they begin with, tile by tile.
   Status Initialize(const TensorSource& source);
   /// Sets every tile.
   virtual Status FillTiles(const TileFill& fill) = 0;
@@ -128,6 +129,7 @@ class Engine {
   /// reads; kCorruption, naming the tile.
   virtual Result<TrainState> Adopt() = 0;
 
+  virtual const Config& config() const = 0;
   virtual const offload::Layout& layout() const = 0;
   virtual device::Stream& compute_stream() = 0;
 
@@ -173,11 +175,12 @@ class Engine {
   virtual const std::vector<std::string>& notices() const = 0;
 };
 
-/// Fills tiles of `layout` from tensors, and the moments with zeros.
-TileFill FillFromTensors(const offload::Layout& layout, TensorSource source);
+/// Fills tiles of `layout` from tensors, exp_avg with zeros and exp_avg_sq with `accumulator`.
+TileFill FillFromTensors(const offload::Layout& layout, TensorSource source, float accumulator = 0);
 
-/// What a committed state holds of every element, as fp32.
+/// What a committed state holds of every element, as fp32; which moments depends on the optimizer.
 enum class StateKind { kMaster, kExpAvg, kExpAvgSq };
+std::vector<StateKind> StatesOf(const offload::Layout& layout);
 
 /// Reads a committed state, for export, inspection and comparison. Threads: one at a time.
 class CommittedState {
@@ -197,9 +200,9 @@ class CommittedState {
   virtual std::string notice() const { return {}; }
   /// The share of the state that each of its files holds, 0 to 1.
   virtual std::vector<double> Shares() const = 0;
-  /// Elements [begin, begin + size) of one state of a tensor, exactly; verifies checksums of the
-  /// tiles it reads. The last tile stays in memory: reading a tensor in order reads each tile once,
-  /// and so does reading every state of a tile before the next tile.
+  /// Elements [begin, begin + size) of one of StatesOf(layout()), of a tensor, exactly; verifies
+  /// checksums of the tiles it reads. The last tile stays in memory: reading a tensor in order
+  /// reads each tile once, and so does reading every state of a tile before the next tile.
   virtual Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
                            std::span<float> values) = 0;
   /// Reads everything and verifies every checksum, at the speed of the drives.

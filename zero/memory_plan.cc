@@ -215,7 +215,7 @@ Result<MemoryLayout> PlanMemory(const ModelSpec& model, const Layout& layout, co
 }
 
 MemoryPlan Engine::Plan(const ModelSpec& model, const Config& config) {
-  return MinimumMemory(model, MakeLayout(model, config.dtype, config.tile_elements), config);
+  return MinimumMemory(model, MakeLayout(model, config), config);
 }
 
 }  // namespace penstock::zero

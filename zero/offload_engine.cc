@@ -25,8 +25,7 @@ OffloadEngine::OffloadEngine(EngineOptions options, offload::Layout layout,
 
 Result<std::unique_ptr<Engine>> OffloadEngine::Create(EngineOptions options, device::Device& device,
                                                       kernels::Operators& operators) {
-  offload::Layout layout =
-      MakeLayout(options.model, options.config.dtype, options.config.tile_elements);
+  offload::Layout layout = MakeLayout(options.model, options.config);
   std::unique_ptr<OffloadEngine> engine(
       new OffloadEngine(std::move(options), std::move(layout), operators));
   PENSTOCK_TRY(engine->Build(device));
@@ -178,12 +177,16 @@ bool OffloadEngine::UpdatesWithGradients() const {
   return options_.config.overlap && !NeedsAllGradients(options_.config);
 }
 
+UpdateScalars OffloadEngine::ScalarsOfStep(double grad_scale) const {
+  return {options_.config.optimizer, options_.seed, lr_, t_, grad_scale};
+}
+
 Status OffloadEngine::BeginStep(double lr, uint64_t t) {
   lr_ = lr;
   t_ = t;
   updating_ = false;
   if (!UpdatesWithGradients()) return {};
-  driver_->SetScalars(version_, MakeGroupScalars(options_.config.optimizer.adam, lr, t, 1));
+  driver_->SetScalars(version_, ScalarsOfStep(1));
   return LetUpdatesBegin();
 }
 
@@ -209,8 +212,7 @@ Result<StepOutcome> OffloadEngine::EndStep() {
   driver_->EndStep();
   if (decision.outcome.skipped) return decision.outcome;
   if (!updating_) {
-    driver_->SetScalars(
-        version_, MakeGroupScalars(options_.config.optimizer.adam, lr_, t_, decision.grad_scale));
+    driver_->SetScalars(version_, ScalarsOfStep(decision.grad_scale));
     PENSTOCK_TRY(store_->PrepareUpdates());
     store_->BeginUpdates();
   }

@@ -32,6 +32,7 @@ class OffloadEngine : public Engine {
 
   Status FillTiles(const TileFill& fill) override;
   Result<TrainState> Adopt() override;
+  const Config& config() const override { return options_.config; }
   const offload::Layout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { return *compute_; }
   Result<const std::byte*> Acquire(ModuleId module) override;
@@ -67,6 +68,7 @@ class OffloadEngine : public Engine {
   Status LetUpdatesBegin();
   GradientNorm::Value WaitForNorm();
   void SendGradient(offload::TileId tile, const float* sums);
+  UpdateScalars ScalarsOfStep(double grad_scale) const;
 
   const EngineOptions options_;
   const offload::Layout layout_;

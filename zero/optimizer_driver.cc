@@ -18,38 +18,12 @@ using offload::TileHasher;
 using offload::TileId;
 using offload::TileUpdate;
 
-template <typename T>
-std::span<const std::byte> BytesOf(std::span<T> values) {
-  return std::as_bytes(values);
-}
-
-void Hash(TileHasher& hasher, const kernels::AdamTile& chunk) {
-  if (chunk.weight.empty()) {
-    hasher.AddWeight(BytesOf(chunk.weight_hi));
-    hasher.AddState(0, BytesOf(chunk.weight_lo));
-    hasher.AddState(1, BytesOf(chunk.exp_avg));
-    hasher.AddState(2, BytesOf(chunk.exp_avg_sq));
-  } else {
-    hasher.AddWeight(BytesOf(chunk.weight));
-    hasher.AddState(0, BytesOf(chunk.exp_avg));
-    hasher.AddState(1, BytesOf(chunk.exp_avg_sq));
-  }
-}
-
 bool Matches(const TileUpdate& update, const TileChecksums& found) {
   return update.expected_weight.value_or(found.weight) == found.weight &&
          update.expected_record.value_or(found.record) == found.record;
 }
 
 }  // namespace
-
-GroupScalars MakeGroupScalars(const kernels::AdamHyperparameters& hyper, double lr, uint64_t t,
-                              double grad_scale) {
-  kernels::AdamHyperparameters no_decay = hyper;
-  no_decay.weight_decay = 0;
-  return {kernels::MakeAdamScalars(hyper, lr, t, grad_scale),
-          kernels::MakeAdamScalars(no_decay, lr, t, grad_scale)};
-}
 
 OptimizerDriver::OptimizerDriver(const offload::Layout& layout,
                                  std::vector<std::span<std::byte>> gradients,
@@ -105,23 +79,23 @@ void OptimizerDriver::EndStep() {
   summed_.clear();
 }
 
-void OptimizerDriver::SetScalars(uint64_t version, const GroupScalars& scalars) {
+void OptimizerDriver::SetScalars(uint64_t version, const UpdateScalars& scalars) {
   MutexLock lock(mutex_);
   scalars_[version % 2] = {version, scalars};
 }
 
-kernels::AdamScalars OptimizerDriver::ScalarsFor(const TileUpdate& update) {
+UpdateScalars OptimizerDriver::ScalarsFor(const TileUpdate& update) {
   MutexLock lock(mutex_);
   const VersionScalars& of = scalars_[update.version % 2];
   PENSTOCK_CHECK(update.version == of.version, "scalars of version {} for version {}", of.version,
                  update.version);
-  return of.scalars[static_cast<size_t>(layout_.tile(update.tile).group)];
+  return of.scalars;
 }
 
 void OptimizerDriver::Run(Trace::Row row) {
   PENSTOCK_CHECK(KeepsDenormals(), "optimizer: a library has denormals flushed to zero");
-  TileHasher before(offload::RecordStates(layout_.dtype).size());
-  TileHasher after(offload::RecordStates(layout_.dtype).size());
+  TileHasher before(layout_);
+  TileHasher after(layout_);
   while (true) {
     std::optional<TileId> arrived;
     uint64_t wakes = 0;
@@ -190,18 +164,21 @@ void OptimizerDriver::SumBlocks(TileId tile) {
 
 bool OptimizerDriver::Update(const TileUpdate& update, TileHasher& before, TileHasher& after) {
   const offload::TileLayout& tile = layout_.tile(update.tile);
-  const kernels::AdamScalars scalars = ScalarsFor(update);
+  const UpdateScalars scalars = ScalarsFor(update);
+  const kernels::StochasticRounding rounding = scalars.RoundingOf(tile);
   const bool verify = update.expected_weight || update.expected_record;
   before.Reset(update.seed_before);
   after.Reset(update.seed_after);
   for (uint64_t begin = 0; begin < tile.elements; begin += kChunkElements) {
     const uint64_t count = std::min(kChunkElements, tile.elements - begin);
-    const kernels::AdamTile chunk =
-        PlanesOf(layout_.dtype, tile.elements, update.weight.data(), update.record.data(),
+    kernels::OptimizerTile chunk =
+        PlanesOf(layout_, tile.elements, update.weight.data(), update.record.data(),
                  gradients_[offload::Index(update.tile)].data(), begin, count);
-    if (verify) Hash(before, chunk);
-    kernels::AdamUpdate(scalars, chunk);
-    Hash(after, chunk);
+    chunk.rounding = rounding;
+    chunk.rounding.first_element += begin;
+    if (verify) before.Add(update.weight, update.record, begin, count);
+    kernels::Update(scalars.Of(tile), chunk);
+    after.Add(update.weight, update.record, begin, count);
   }
   return !verify || Matches(update, before.Finish());
 }

@@ -2,7 +2,7 @@
 //
 // Threads take work as it becomes possible: a gradient tile that arrived in host memory (its block
 // sums), else the next tile of the update order that the store has in memory. Every update runs in
-// chunks that fit the cache: verify, Adam, checksum while the data is near.
+// chunks that fit the cache: verify, update, checksum while the data is near.
 #pragma once
 
 #include <array>
@@ -14,19 +14,12 @@
 
 #include "base/activity.h"
 #include "base/mutex.h"
-#include "kernels/adam.h"
 #include "offload/layout.h"
 #include "offload/tile_store.h"
 #include "zero/gradient_norm.h"
+#include "zero/update_scalars.h"
 
 namespace penstock::zero {
-
-/// One step's scalars for each parameter group.
-using GroupScalars = std::array<kernels::AdamScalars, offload::kGroupCount>;
-
-/// From the configuration: the group without weight decay gets none.
-GroupScalars MakeGroupScalars(const kernels::AdamHyperparameters& hyper, double lr, uint64_t t,
-                              double grad_scale);
 
 class OptimizerDriver {
  public:
@@ -46,7 +39,7 @@ class OptimizerDriver {
   void EndStep() EXCLUDES(mutex_);
   /// The scalars for updating tiles of `version`, before the first of these updates begins. Those
   /// of the version before stay.
-  void SetScalars(uint64_t version, const GroupScalars& scalars) EXCLUDES(mutex_);
+  void SetScalars(uint64_t version, const UpdateScalars& scalars) EXCLUDES(mutex_);
 
  private:
   void Run(Trace::Row row);
@@ -58,7 +51,7 @@ class OptimizerDriver {
   /// Updates the tile in place and hashes it; false if what was read is not what was expected.
   bool Update(const offload::TileUpdate& update, offload::TileHasher& before,
               offload::TileHasher& after);
-  kernels::AdamScalars ScalarsFor(const offload::TileUpdate& update) EXCLUDES(mutex_);
+  UpdateScalars ScalarsFor(const offload::TileUpdate& update) EXCLUDES(mutex_);
 
   const offload::Layout& layout_;
   const std::vector<std::span<std::byte>> gradients_;
@@ -73,7 +66,7 @@ class OptimizerDriver {
   std::vector<offload::TileId> summed_ GUARDED_BY(mutex_);  ///< in this step, updates not begun
   struct VersionScalars {
     uint64_t version = 0;
-    GroupScalars scalars{};
+    UpdateScalars scalars;
   };
   std::array<VersionScalars, 2> scalars_ GUARDED_BY(mutex_);  ///< at version modulo 2
   uint64_t wakes_ GUARDED_BY(mutex_) =

@@ -57,9 +57,10 @@ Shard ShardOf(uint64_t elements, uint32_t world_size, uint32_t rank) {
           .elements = (share + (rank < longer ? 1 : 0)) * kBlockElements};
 }
 
-Layout MakeLayout(const ModelSpec& model, DType dtype, uint64_t tile_elements) {
+Layout MakeLayout(const ModelSpec& model, DType dtype, uint64_t tile_elements,
+                  const offload::Moments& moments) {
   PENSTOCK_CHECK(tile_elements > 0 && tile_elements % kBlockElements == 0);
-  Layout layout{.dtype = dtype, .tile_elements = tile_elements};
+  Layout layout{.dtype = dtype, .moments = moments, .tile_elements = tile_elements};
   for (const ModuleSpec& spec : model.modules) {
     const ModuleId id{static_cast<uint32_t>(layout.modules.size())};
     std::vector<TensorLayout> tensors(spec.tensors.size());
@@ -74,6 +75,14 @@ Layout MakeLayout(const ModelSpec& model, DType dtype, uint64_t tile_elements) {
     CutTiles(layout, id, ParameterGroup::kNoDecay, decay_end, end);
   }
   return layout;
+}
+
+Layout MakeLayout(const ModelSpec& model, const Config& config) {
+  const kernels::RuleMoments of_rule = kernels::MomentsOf(config.optimizer.hyper);
+  return MakeLayout(model, config.dtype, config.tile_elements,
+                    {.exp_avg = of_rule.exp_avg,
+                     .exp_avg_sq = of_rule.exp_avg_sq,
+                     .dtype = config.optimizer.moments});
 }
 
 }  // namespace penstock::zero

@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "offload/layout.h"
+#include "zero/config.h"
 #include "zero/model.h"
 
 namespace penstock::zero {
@@ -21,6 +22,9 @@ struct Shard {
 Shard ShardOf(uint64_t elements, uint32_t world_size, uint32_t rank);
 
 /// The layout for one rank (world size 1). tile_elements: a multiple of a block.
-offload::Layout MakeLayout(const ModelSpec& model, DType dtype, uint64_t tile_elements);
+offload::Layout MakeLayout(const ModelSpec& model, DType dtype, uint64_t tile_elements,
+                           const offload::Moments& moments = {});
+/// With the dtype, tiles and optimizer of the configuration.
+offload::Layout MakeLayout(const ModelSpec& model, const Config& config);
 
 }  // namespace penstock::zero

@@ -24,8 +24,7 @@ ResidentEngine::ResidentEngine(EngineOptions options, offload::Layout layout,
 Result<std::unique_ptr<Engine>> ResidentEngine::Create(EngineOptions options,
                                                        device::Device& device,
                                                        kernels::Operators& operators) {
-  offload::Layout layout =
-      MakeLayout(options.model, options.config.dtype, options.config.tile_elements);
+  offload::Layout layout = MakeLayout(options.model, options.config);
   std::unique_ptr<ResidentEngine> engine(
       new ResidentEngine(std::move(options), std::move(layout), operators));
   PENSTOCK_TRY(engine->Build(device));
@@ -131,8 +130,7 @@ offload::TileChecksums ResidentEngine::ChecksumsOf(TileId tile, uint64_t version
                                                    const HostParts& parts) const {
   const uint64_t seed = offload::TileSeed(io_.file->uuid(), tile, version);
   return {.weight = offload::WeightChecksum(seed, parts.weight),
-          .record = offload::RecordChecksum(seed, layout_.dtype, layout_.tile(tile).elements,
-                                            parts.record)};
+          .record = offload::RecordChecksum(seed, layout_, parts.record)};
 }
 
 Status ResidentEngine::Transfer(aio::Operation operation, TileId tile, int slot) {
@@ -208,11 +206,12 @@ Status ResidentEngine::ReduceGradients(ModuleId module) {
   return {};
 }
 
-void ResidentEngine::UpdateTile(TileId tile, const GroupScalars& scalars) {
+void ResidentEngine::UpdateTile(TileId tile, const UpdateScalars& scalars) {
   const offload::TileLayout& place = layout_.tile(tile);
-  operators_.Adam(*compute_, scalars[static_cast<size_t>(place.group)],
-                  PlanesOf(layout_.dtype, place.elements, WeightOf(tile), RecordOf(tile),
-                           GradientOf(tile), 0, place.elements));
+  kernels::OptimizerTile planes = PlanesOf(layout_, place.elements, WeightOf(tile), RecordOf(tile),
+                                           GradientOf(tile), 0, place.elements);
+  planes.rounding = scalars.RoundingOf(place);
+  operators_.Update(*compute_, scalars.Of(place), planes);
   ++updates_;
 }
 
@@ -227,8 +226,8 @@ Result<StepOutcome> ResidentEngine::EndStep() {
   PENSTOCK_TRY(compute_->Synchronize());
   PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, norm_.Wait()));
   if (decision.outcome.skipped) return decision.outcome;
-  const GroupScalars scalars =
-      MakeGroupScalars(options_.config.optimizer.adam, lr_, t_, decision.grad_scale);
+  const UpdateScalars scalars(options_.config.optimizer, options_.seed, lr_, t_,
+                              decision.grad_scale);
   for (size_t i = 0; i < layout_.tiles.size(); ++i) {
     UpdateTile(TileId{static_cast<uint32_t>(i)}, scalars);
   }

@@ -15,8 +15,8 @@
 #include "zero/device_gradients.h"
 #include "zero/engine.h"
 #include "zero/gradient_norm.h"
-#include "zero/optimizer_driver.h"
 #include "zero/state_io.h"
+#include "zero/update_scalars.h"
 
 namespace penstock::zero {
 
@@ -28,6 +28,7 @@ class ResidentEngine : public Engine {
 
   Status FillTiles(const TileFill& fill) override;
   Result<TrainState> Adopt() override;
+  const Config& config() const override { return options_.config; }
   const offload::Layout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { return *compute_; }
   Result<const std::byte*> Acquire(ModuleId module) override;
@@ -74,7 +75,7 @@ class ResidentEngine : public Engine {
   offload::TileChecksums ChecksumsOf(offload::TileId tile, uint64_t version,
                                      const HostParts& parts) const;
   Status ReadTile(offload::TileId tile, const offload::CommittedTile& committed);
-  void UpdateTile(offload::TileId tile, const GroupScalars& scalars);
+  void UpdateTile(offload::TileId tile, const UpdateScalars& scalars);
   Result<offload::CommittedTile> WriteTile(offload::TileId tile);
   Status MakeCommit(const TrainState& state, const std::function<Status()>& first);
 

@@ -14,8 +14,6 @@ using offload::TileId;
 /// Tensors are made or read in pieces of this many elements.
 constexpr uint64_t kPieceElements = 64 * 1024;
 
-constexpr StateKind kAllStates[] = {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq};
-
 /// Elements of one state of a tensor, as a TensorSource has them of the weights.
 using StateSource = std::function<Status(StateKind kind, ModuleId module, size_t tensor,
                                          uint64_t begin, std::span<float> values)>;
@@ -35,7 +33,7 @@ Status FillTile(const StateSource& source, std::span<const StateKind> kinds, con
       values.resize(std::min(kPieceElements, end - at));
       for (const StateKind kind : kinds) {
         PENSTOCK_TRY(source(kind, place.module, i, at - tensor.offset, values));
-        StoreState(kind, layout.dtype, place.elements, values, at - place.begin, weight.data(),
+        StoreState(kind, layout, place.elements, values, at - place.begin, weight.data(),
                    record.data());
       }
       at += values.size();
@@ -46,14 +44,23 @@ Status FillTile(const StateSource& source, std::span<const StateKind> kinds, con
 
 }  // namespace
 
-TileFill FillFromTensors(const Layout& layout, TensorSource source) {
-  return [&layout, source = std::move(source)](TileId tile, std::span<std::byte> weight,
-                                               std::span<std::byte> record) {
-    const auto master = [&source](StateKind, ModuleId module, size_t tensor, uint64_t begin,
-                                  std::span<float> values) {
-      return source(module, tensor, begin, values);
+std::vector<StateKind> StatesOf(const Layout& layout) {
+  std::vector<StateKind> states = {StateKind::kMaster};
+  if (layout.moments.exp_avg) states.push_back(StateKind::kExpAvg);
+  if (layout.moments.exp_avg_sq) states.push_back(StateKind::kExpAvgSq);
+  return states;
+}
+
+TileFill FillFromTensors(const Layout& layout, TensorSource source, float accumulator) {
+  return [&layout, source = std::move(source), accumulator](
+             TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
+    const auto initial = [&source, accumulator](StateKind kind, ModuleId module, size_t tensor,
+                                                uint64_t begin, std::span<float> values) -> Status {
+      if (kind == StateKind::kMaster) return source(module, tensor, begin, values);
+      std::ranges::fill(values, kind == StateKind::kExpAvgSq ? accumulator : 0.0F);
+      return {};
     };
-    return FillTile(master, std::span(kAllStates).first(1), layout, tile, weight, record);
+    return FillTile(initial, StatesOf(layout), layout, tile, weight, record);
   };
 }
 
@@ -63,7 +70,7 @@ TileFill FillFromState(const Layout& layout, CommittedState& state) {
                               std::span<float> values) {
       return state.ReadState(kind, module, tensor, begin, values);
     };
-    return FillTile(all, kAllStates, layout, tile, weight, record);
+    return FillTile(all, StatesOf(layout), layout, tile, weight, record);
   };
 }
 

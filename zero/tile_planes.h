@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/adam.h"
+#include "kernels/optimizer_tile.h"
 #include "offload/layout.h"
 #include "zero/engine.h"
 
@@ -13,15 +13,20 @@ namespace penstock::zero {
 
 /// Elements [begin, begin + count) of a tile whose parts and gradient start at the given addresses;
 /// `elements` is the size of the whole tile, which fixes where each state of the record starts.
-kernels::AdamTile PlanesOf(DType dtype, uint64_t elements, std::byte* weight, std::byte* record,
-                           const std::byte* gradient, uint64_t begin, uint64_t count);
+/// Rounding is left to the caller.
+kernels::OptimizerTile PlanesOf(const offload::Layout& layout, uint64_t elements, std::byte* weight,
+                                std::byte* record, const std::byte* gradient, uint64_t begin,
+                                uint64_t count);
 
-/// Writes one state, as fp32, into a tile's parts from element `begin` on; the others stay as they
-/// are.
-void StoreState(StateKind kind, DType dtype, uint64_t elements, std::span<const float> values,
-                uint64_t begin, std::byte* weight, std::byte* record);
-/// Reads one state back from element `begin` on, exactly.
-void LoadState(StateKind kind, DType dtype, uint64_t elements, const std::byte* weight,
-               const std::byte* record, uint64_t begin, std::span<float> values);
+/// Writes one state into a tile's parts from element `begin` on; the others stay as they are. bf16
+/// moments are rounded to nearest even.
+void StoreState(StateKind kind, const offload::Layout& layout, uint64_t elements,
+                std::span<const float> values, uint64_t begin, std::byte* weight,
+                std::byte* record);
+/// Reads one state back from element `begin` on, exactly. Precondition, as of StoreState: the
+/// layout has it.
+void LoadState(StateKind kind, const offload::Layout& layout, uint64_t elements,
+               const std::byte* weight, const std::byte* record, uint64_t begin,
+               std::span<float> values);
 
 }  // namespace penstock::zero

@@ -145,6 +145,32 @@ class PlacementChangeTest(ResumeTest):
         self.assertEqual(3 * (len(legs) + 1), STEPS)
         self.assert_same(run, whole)
 
+    def test_every_optimizer_goes_on_with_the_same_bits(self):
+        optimizers = {
+            "Lion": {"optimizer": {"type": "Lion"}},
+            "Adagrad": {"optimizer": {"type": "Adagrad",
+                                      "params": {"initial_accumulator_value": 0.1}}},
+            "bf16 states": {"bf16": {"enabled": True, "bf16_optimizer_states": True}},
+        }
+        for name, keys in optimizers.items():
+            with self.subTest(optimizer=name):
+                def config(placement, more={}):
+                    return merge(self.config(placement, penstock=more), keys)
+
+                whole = self.trained(config("device"), steps=15)
+                run = self.trained(config("all on nvme"), steps=3)
+                legs = [config("host"), config("optimizer on nvme"), config("device"),
+                        config("all on nvme", {"tile_elements": 8192})]
+                for number, leg in enumerate(legs, start=2):
+                    self.resumed(run, leg, steps=3 * number)
+                self.assert_same(run, whole)
+
+    def test_a_run_does_not_go_on_with_another_optimizer(self):
+        run = self.trained(self.config("all on nvme"), steps=3)
+        outcome = self.resume(run, merge(self.config("all on nvme"), {"optimizer": {"type": "Lion"}}))
+        self.assertEqual(outcome.code, 2, str(outcome))
+        self.assertIn('optimizer.type is "Lion", was "AdamW"', outcome.stderr)
+
     def test_no_state_file_is_left_behind_by_a_move(self):
         run = self.trained(self.config("all on nvme"), steps=3)
         self.resumed(run, self.config("all on nvme", penstock={"tile_elements": 8192}), steps=6)

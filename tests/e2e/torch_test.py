@@ -14,6 +14,7 @@ from harness import make_config, read_rows
 REFERENCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference",
                          "gpt2_reference.py")
 STEPS = 20
+ADAMW = {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.01}}
 
 
 def read_npy(path):
@@ -28,23 +29,29 @@ def read_npy(path):
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "this Python has no torch")
 class TorchTest(harness.PenstockTest):
-    def reference(self, model, data, micro_batches, clip):
+    def reference(self, model, data, micro_batches, clip, optimizer):
+        options = {**optimizer["params"], "optimizer": optimizer["type"]}
+        if "betas" in options:
+            options["beta1"], options["beta2"] = options.pop("betas")
         arguments = ["--model", model, "--data", data, "--out", self.path("torch"),
                      "--steps", STEPS, "--batch", 2, "--accumulate", micro_batches,
-                     "--sequence", 64, "--lr", 1e-3, "--weight-decay", 0.01, "--clip", clip]
+                     "--sequence", 64, "--clip", clip]
+        for key, value in options.items():
+            arguments += ["--" + key.replace("_", "-"), value]
         done = subprocess.run([sys.executable, REFERENCE, *map(str, arguments)],
                               capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
 
-    def compare(self, micro_batches, clip):
+    def compare(self, micro_batches, clip, optimizer=ADAMW):
         config = make_config(clip=clip, micro_batches=micro_batches, param="nvme",
                              optimizer="nvme", nvme_path=self.make_folder("nvme"))
+        config["optimizer"] = optimizer
         _, model = self.export(self.trained(config, steps=0))
         data = self.make_data()
         run = self.trained(config, "--data-order", "sequential", steps=STEPS, model=model,
                            data=data)
-        expected = self.reference(model, data, micro_batches, clip)
+        expected = self.reference(model, data, micro_batches, clip, optimizer)
         for row, loss, norm in zip(read_rows(run), expected["losses"], expected["grad_norms"],
                                    strict=True):
             self.assertLess(abs(row["loss"] - loss), 1e-4 * loss, f"loss of step {row['step']}")
@@ -53,7 +60,7 @@ class TorchTest(harness.PenstockTest):
         self.compare_weights(self.export(run)[0], expected["weights"])
 
     def compare_weights(self, tensors, folder):
-        """Adam turns rounding noise of near-zero gradients into visible differences."""
+        """The rules turn rounding noise of near-zero gradients into visible differences."""
         near = total = 0
         files = {name.removeprefix("transformer.") + ".npy": data
                  for name, (_, _, data) in tensors.items()}
@@ -70,6 +77,15 @@ class TorchTest(harness.PenstockTest):
 
     def test_with_3_micro_batches_and_without_clipping(self):
         self.compare(micro_batches=3, clip=0.0)
+
+    def test_lion(self):
+        params = {"lr": 1e-4, "betas": [0.9, 0.99], "weight_decay": 0.1}
+        self.compare(micro_batches=1, clip=1.0, optimizer={"type": "Lion", "params": params})
+
+    def test_adagrad(self):
+        params = {"lr": 1e-2, "eps": 1e-8, "lr_decay": 0.01, "initial_accumulator_value": 0.01,
+                  "weight_decay": 0.01}
+        self.compare(micro_batches=1, clip=1.0, optimizer={"type": "Adagrad", "params": params})
 
 
 if __name__ == "__main__":

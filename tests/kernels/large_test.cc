@@ -57,10 +57,10 @@ TEST_F(LargeTest, AdamUpdatesTheLastBlockOfATile) {
   AdamUpdateReference(
       scalars,
       {.weight = weight, .exp_avg = moment, .exp_avg_sq = squares, .gradient = gradient.data()});
-  const AdamTile tile{.weight = Whole(kWeight),
-                      .exp_avg = Whole(kMoment),
-                      .exp_avg_sq = Whole(kSquares),
-                      .gradient = Whole(kGradient).data()};
+  const OptimizerTile tile{.weight = Whole(kWeight),
+                           .exp_avg = Whole(kMoment),
+                           .exp_avg_sq = Whole(kSquares),
+                           .gradient = Whole(kGradient).data()};
   AdamUpdate(scalars, Part(tile, kLast, kBlockElements));
   EXPECT_EQ(Last(kWeight), weight);
   EXPECT_EQ(Last(kMoment), moment);

@@ -7,15 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "kernels/adagrad.h"
-#include "kernels/adam.h"
-#include "kernels/lion.h"
+#include "kernels/optimizer.h"
 
 namespace penstock::kernels {
 
 /// One step of one rule in one mode: its scalars are bound.
 struct OptimizerStep {
   std::string name;
+  OptimizerScalars scalars;
   bool exp_avg;
   bool exp_avg_sq;
   std::function<void(const OptimizerTile&)> update;
@@ -47,13 +46,19 @@ inline OptimizerStep AdamStep(const AdamHyperparameters& hyper, double lr, uint6
   return {std::string(hyper.adam_w_mode ? "AdamW" : "Adam") +
               (hyper.weight_decay == 0 ? "" : ", decay") +
               (hyper.bias_correction ? ", bias correction" : "") + ", step " + std::to_string(t),
-          true, true, [s](const OptimizerTile& tile) { AdamUpdate(s, tile); },
+          s,
+          true,
+          true,
+          [s](const OptimizerTile& tile) { AdamUpdate(s, tile); },
           [s](const OptimizerTile& tile) { AdamUpdateReference(s, tile); }};
 }
 
 inline OptimizerStep LionStep(const LionHyperparameters& hyper, double lr, double scale) {
   const LionScalars s = MakeLionScalars(hyper, lr, scale);
-  return {std::string("Lion") + (hyper.weight_decay == 0 ? "" : ", decay"), true, false,
+  return {std::string("Lion") + (hyper.weight_decay == 0 ? "" : ", decay"),
+          s,
+          true,
+          false,
           [s](const OptimizerTile& tile) { LionUpdate(s, tile); },
           [s](const OptimizerTile& tile) { LionUpdateReference(s, tile); }};
 }
@@ -63,7 +68,10 @@ inline OptimizerStep AdagradStep(const AdagradHyperparameters& hyper, double lr,
   const AdagradScalars s = MakeAdagradScalars(hyper, lr, t, scale);
   return {std::string("Adagrad") + (hyper.weight_decay == 0 ? "" : ", decay") + ", step " +
               std::to_string(t),
-          false, true, [s](const OptimizerTile& tile) { AdagradUpdate(s, tile); },
+          s,
+          false,
+          true,
+          [s](const OptimizerTile& tile) { AdagradUpdate(s, tile); },
           [s](const OptimizerTile& tile) { AdagradUpdateReference(s, tile); }};
 }
 

@@ -108,7 +108,7 @@ class StateFileTest : public FolderTest {
       record.tiles.push_back(
           {.version = version,
            .checksums = {WeightChecksum(seed, {weight.data(), layout_.WeightBytes(elements).value}),
-                         RecordChecksum(seed, layout_.dtype, elements,
+                         RecordChecksum(seed, layout_,
                                         {states.data(), layout_.RecordBytes(elements).value})},
            .slot = static_cast<uint32_t>(slot)});
     }

@@ -64,6 +64,31 @@ TEST(StateFormatTest, AHeadIsReadBackAsItWasWritten) {
   }
 }
 
+TEST(StateFormatTest, TheStatesOfEveryOptimizerAreReadBackAsTheyWereWritten) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const Moments& moments : {Moments{}, Moments{.exp_avg_sq = false},
+                                   Moments{.exp_avg = false}, Moments{.dtype = DType::kBFloat16},
+                                   Moments{.exp_avg_sq = false, .dtype = DType::kBFloat16}}) {
+      Layout layout = SmallLayout(dtype);
+      layout.moments = moments;
+      const StateHeader header = PlanState(kUuid, layout, {}, 0);
+      const auto read = DecodeHead(EncodeHead(header));
+      ASSERT_TRUE(read.ok()) << read.error().message;
+      EXPECT_EQ(read->layout, layout);
+      const uint64_t count = (moments.exp_avg ? 1 : 0) + (moments.exp_avg_sq ? 1 : 0);
+      const Bytes lo = dtype == DType::kBFloat16 ? 2_B : 0_B;
+      EXPECT_EQ(layout.RecordBytes(7), (lo + SizeOf(moments.dtype) * count) * 7);
+    }
+  }
+}
+
+TEST(StateFormatTest, StatesThatNoOptimizerKeepsAreRefused) {
+  Layout layout = SmallLayout(DType::kBFloat16);
+  layout.moments = {.exp_avg = false, .exp_avg_sq = false};
+  EXPECT_EQ(DecodeHead(EncodeHead(PlanState(kUuid, layout, {}, 0))).error().code,
+            ErrorCode::kCorruption);
+}
+
 TEST(StateFormatTest, TheHeadOfEachPathIsReadBackAsItWasWritten) {
   for (uint32_t path = 0; path < 3; ++path) {
     const StateHeader header = PlanState(kUuid, SmallLayout(DType::kBFloat16), ThreePaths(), path);
@@ -232,19 +257,12 @@ TEST(ChecksumTest, PiecesGiveTheChecksumOfTheWhole) {
   std::vector<std::byte> record(10 * 4096);
   for (size_t i = 0; i < record.size(); ++i) record[i] = static_cast<std::byte>(i * 31 >> 3);
   const std::vector<std::byte> weight(record.begin(), record.begin() + 2 * 4096);
-  TileHasher hasher(3);
+  const Layout layout = SmallLayout(DType::kBFloat16);
+  TileHasher hasher(layout);
   hasher.Reset(17);
-  const std::span<const std::byte> all(record);
-  const size_t lo = 2 * 4096;
-  const size_t moment = 4 * 4096;
-  for (size_t i = 0; i < 4; ++i) {
-    hasher.AddWeight(std::span(weight).subspan(i * lo / 4, lo / 4));
-    hasher.AddState(0, all.subspan(i * lo / 4, lo / 4));
-    hasher.AddState(1, all.subspan(lo + i * moment / 4, moment / 4));
-    hasher.AddState(2, all.subspan(lo + moment + i * moment / 4, moment / 4));
-  }
-  EXPECT_EQ(hasher.Finish(), (TileChecksums{WeightChecksum(17, weight),
-                                            RecordChecksum(17, DType::kBFloat16, 4096, record)}));
+  for (uint64_t i = 0; i < 4; ++i) hasher.Add(weight, record, i * 1024, 1024);
+  EXPECT_EQ(hasher.Finish(),
+            (TileChecksums{WeightChecksum(17, weight), RecordChecksum(17, layout, record)}));
 }
 
 TEST(ChecksumTest, ABlockOfAnotherFileTileOrVersionNeverPasses) {

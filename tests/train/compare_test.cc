@@ -23,10 +23,12 @@ class FakeRun final : public ComparedModel {
     tensors_.push_back({.name = "wte.weight", .shape = {30, 10}, .elements = 300});
     tensors_.push_back({.name = "ln_f.weight", .shape = {7}, .elements = 7});
     for (ComparedTensor& tensor : tensors_) tensor.group = ParameterGroup::kDecay;
+    states_ = {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq};
     state_.step = 3;
   }
 
   zero::TrainState& state() { return state_; }
+  std::vector<StateKind>& kinds() { return states_; }
   std::vector<ComparedTensor>& list() { return tensors_; }
   void Set(StateKind kind, size_t tensor, uint64_t at, float value) {
     values_[{kind, tensor, at}] = value;
@@ -64,7 +66,7 @@ TEST(CompareRuns, EqualRunsOfDifferentTilesAreEqualAndEveryTileIsReadOnce) {
   EXPECT_TRUE(comparison.equal());
   EXPECT_EQ(comparison.tensors, 2u);
   EXPECT_EQ(comparison.elements, 307u);
-  EXPECT_TRUE(comparison.moments);
+  EXPECT_EQ(comparison.states.size(), 3u);
   EXPECT_EQ(a.loads(), 5u + 1u);
   EXPECT_EQ(b.loads(), 3u + 1u);
   EXPECT_EQ(ToTable(comparison),
@@ -102,6 +104,18 @@ TEST(CompareRuns, StepsAndParameterGroupsAreCompared) {
                           "ln_f.weight: weight decay in A, no weight decay in B"));
   EXPECT_FALSE(comparison.equal());
   EXPECT_THAT(ToTable(comparison), HasSubstr(": 0 different, 3 other differences\n"));
+}
+
+TEST(CompareRuns, OfOptimizersThatKeepDifferentStatesOnlyTheCommonOnesAreCompared) {
+  FakeRun a(64);
+  FakeRun b(64);
+  b.kinds() = {StateKind::kMaster, StateKind::kExpAvg};
+  b.Set(StateKind::kExpAvgSq, 0, 1, 5);
+  const Comparison comparison = Compare(a, b).value();
+  EXPECT_THAT(comparison.mismatches,
+              ElementsAre("optimizer states: exp_avg and exp_avg_sq in A, exp_avg in B"));
+  EXPECT_TRUE(comparison.differences.empty());
+  EXPECT_THAT(ToTable(comparison), HasSubstr("each with its weight and exp_avg: 0 different"));
 }
 
 class CompareFiles : public testing::Test {

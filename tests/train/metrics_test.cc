@@ -129,7 +129,7 @@ RunSummary SomeSummary() {
   summary.layout.modules.push_back(module);
   summary.config.train_batch_size = 4;
   summary.config.micro_batch_size = 4;
-  summary.config.optimizer.adam.weight_decay = 0.1;
+  summary.config.optimizer.hyper = kernels::AdamHyperparameters{.weight_decay = 0.1};
   summary.device_memory = 4000_B;
   summary.host_memory = 1_MiB;
   summary.aio_engine = "threads";

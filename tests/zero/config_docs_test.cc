@@ -66,9 +66,13 @@ TEST(ConfigDocsTest, ATransformersConfigurationIsUnderstood) {
 
 std::set<std::string> KnownKeys() {
   std::set<std::string> known;
-  for (const char* type : {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"}) {
+  const std::pair<const char*, const char*> types[] = {
+      {"WarmupLR", "AdamW"}, {"WarmupDecayLR", "Lion"}, {"WarmupCosineLR", "Adagrad"}};
+  for (const auto& [scheduler, optimizer] : types) {
     JsonDocument document;
-    const std::string text = fmt::format(R"({{"scheduler": {{"type": "{}"}}}})", type);
+    const std::string text =
+        fmt::format(R"({{"scheduler": {{"type": "{}"}}, "optimizer": {{"type": "{}"}}}})",
+                    scheduler, optimizer);
     EXPECT_TRUE(document.Merge("test", text).ok());
     JsonReader reader(document);
     ConfigDraft draft;

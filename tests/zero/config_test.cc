@@ -23,12 +23,12 @@ TEST(ConfigTest, DefaultsAreDeepSpeeds) {
   EXPECT_FALSE(config.check_grad_overflow);
   EXPECT_EQ(config.optimizer.type, "AdamW");
   EXPECT_EQ(config.optimizer.lr, 1e-3);
-  EXPECT_EQ(config.optimizer.adam.beta1, 0.9);
-  EXPECT_EQ(config.optimizer.adam.beta2, 0.999);
-  EXPECT_EQ(config.optimizer.adam.eps, 1e-8);
-  EXPECT_EQ(config.optimizer.adam.weight_decay, 0);
-  EXPECT_TRUE(config.optimizer.adam.adam_w_mode);
-  EXPECT_TRUE(config.optimizer.adam.bias_correction);
+  EXPECT_EQ(AdamOf(config).beta1, 0.9);
+  EXPECT_EQ(AdamOf(config).beta2, 0.999);
+  EXPECT_EQ(AdamOf(config).eps, 1e-8);
+  EXPECT_EQ(AdamOf(config).weight_decay, 0);
+  EXPECT_TRUE(AdamOf(config).adam_w_mode);
+  EXPECT_TRUE(AdamOf(config).bias_correction);
   EXPECT_EQ(config.scheduler.type, SchedulerType::kNone);
   EXPECT_EQ(config.zero_stage, 0);
   EXPECT_EQ(config.parameter_home, Tier::kDevice);
@@ -116,21 +116,22 @@ TEST(ConfigTest, ReadsPrecision) {
 
 TEST(ConfigTest, AdamIsAdamWUnlessItsModeIsOff) {
   const auto adam = [](const std::string& section) {
-    return Good(WithBatch("\"optimizer\": " + section)).optimizer;
+    return Good(WithBatch("\"optimizer\": " + section));
   };
-  EXPECT_TRUE(adam(R"({"type": "Adam"})").adam.adam_w_mode);
-  EXPECT_EQ(adam(R"({"type": "adam"})").type, "adam");
-  EXPECT_FALSE(adam(R"({"type": "Adam", "params": {"adam_w_mode": false}})").adam.adam_w_mode);
-  const OptimizerConfig all = adam(
+  EXPECT_TRUE(AdamOf(adam(R"({"type": "Adam"})")).adam_w_mode);
+  EXPECT_EQ(adam(R"({"type": "adam"})").optimizer.type, "adam");
+  const Config l2 = adam(R"({"type": "Adam", "params": {"adam_w_mode": false}})");
+  EXPECT_FALSE(AdamOf(l2).adam_w_mode);
+  const Config all = adam(
       R"({"type": "ADAMW", "legacy_fusion": true, "params": {"lr": 0.25, "betas": [0, 0.5],
           "eps": 0, "weight_decay": 0.125, "bias_correction": false, "amsgrad": false,
           "torch_adam": true, "fp32_optimizer_states": true}})");
-  EXPECT_EQ(all.lr, 0.25);
-  EXPECT_EQ(all.adam.beta1, 0);
-  EXPECT_EQ(all.adam.beta2, 0.5);
-  EXPECT_EQ(all.adam.eps, 0);
-  EXPECT_EQ(all.adam.weight_decay, 0.125);
-  EXPECT_FALSE(all.adam.bias_correction);
+  EXPECT_EQ(all.optimizer.lr, 0.25);
+  EXPECT_EQ(AdamOf(all).beta1, 0);
+  EXPECT_EQ(AdamOf(all).beta2, 0.5);
+  EXPECT_EQ(AdamOf(all).eps, 0);
+  EXPECT_EQ(AdamOf(all).weight_decay, 0.125);
+  EXPECT_FALSE(AdamOf(all).bias_correction);
 }
 
 TEST(ConfigTest, ReadsSchedulers) {
@@ -276,7 +277,7 @@ TEST(ConfigTest, AutoTakesTheDefaultAndIsListed) {
                       "aio": {"engine": "auto"}})"));
   EXPECT_EQ(config.gradient_clipping, 1.0);
   EXPECT_EQ(config.optimizer.lr, 1e-3);
-  EXPECT_EQ(config.optimizer.adam.beta2, 0.999);
+  EXPECT_EQ(AdamOf(config).beta2, 0.999);
   EXPECT_THAT(config.automatic,
               UnorderedElementsAre("gradient_clipping", "steps_per_print", "optimizer.params.lr",
                                    "optimizer.params.betas", "zero_optimization.stage",
@@ -313,8 +314,8 @@ TEST(ConfigTest, LaterSourcesOverrideKeyByKey) {
   ASSERT_TRUE(config.ok()) << config.error().message;
   EXPECT_EQ(config->gradient_clipping, 0.5);
   EXPECT_EQ(config->optimizer.lr, 0.5);
-  EXPECT_EQ(config->optimizer.adam.beta1, 0.3);
-  EXPECT_EQ(config->optimizer.adam.beta2, 0.4);
+  EXPECT_EQ(AdamOf(*config).beta1, 0.3);
+  EXPECT_EQ(AdamOf(*config).beta2, 0.4);
   // Only the whole is checked, and a message names the text that supplied the key.
   const ConfigSource bad = {"bad.json", "{\"gradient_clipping\": -1}"};
   EXPECT_TRUE(ParseConfig({bad, base}, 1).ok());
@@ -326,6 +327,38 @@ TEST(ConfigTest, LaterSourcesOverrideKeyByKey) {
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.error().message,
             "typo.json:3: unknown key \"optimizer.parms\"; did you mean \"optimizer.params\"?");
+}
+
+TEST(ConfigTest, LionHasOneMomentAndDeepSpeedsDefaults) {
+  const Config config = Good(WithBatch(R"("optimizer": {"type": "Lion"})"));
+  EXPECT_EQ(config.optimizer.lr, 1e-3);
+  const auto& lion = std::get<kernels::LionHyperparameters>(config.optimizer.hyper);
+  EXPECT_EQ(lion.beta1, 0.9);
+  EXPECT_EQ(lion.beta2, 0.999);
+  EXPECT_EQ(lion.weight_decay, 0);
+  EXPECT_TRUE(kernels::MomentsOf(config.optimizer.hyper).exp_avg);
+  EXPECT_FALSE(kernels::MomentsOf(config.optimizer.hyper).exp_avg_sq);
+}
+
+TEST(ConfigTest, AdagradHasItsSumAndPyTorchsDefaults) {
+  const Config config = Good(WithBatch(R"("optimizer": {"type": "Adagrad"})"));
+  EXPECT_EQ(config.optimizer.lr, 1e-2);
+  EXPECT_EQ(config.optimizer.initial_accumulator_value, 0);
+  const auto& adagrad = std::get<kernels::AdagradHyperparameters>(config.optimizer.hyper);
+  EXPECT_EQ(adagrad.lr_decay, 0);
+  EXPECT_EQ(adagrad.eps, 1e-10);
+  EXPECT_EQ(adagrad.weight_decay, 0);
+  EXPECT_FALSE(kernels::MomentsOf(config.optimizer.hyper).exp_avg);
+  EXPECT_TRUE(kernels::MomentsOf(config.optimizer.hyper).exp_avg_sq);
+}
+
+TEST(ConfigTest, MomentsInBFloat16NeedBFloat16Training) {
+  const Config config =
+      Good(WithBatch(R"("bf16": {"enabled": true, "bf16_optimizer_states": true})"));
+  EXPECT_EQ(config.optimizer.moments, kernels::DType::kBFloat16);
+  EXPECT_EQ(Good(WithBatch("")).optimizer.moments, kernels::DType::kFloat32);
+  EXPECT_THAT(Refused(WithBatch(R"("bf16": {"bf16_optimizer_states": true})")),
+              HasSubstr("bf16.bf16_optimizer_states: it needs bf16.enabled"));
 }
 
 TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
@@ -349,6 +382,10 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
              "verify_checksums": false, "aio": {"engine": "threads", "registered_buffers": false,
              "simulate": {"read_gbps": 1.1, "write_gbps": 2.2, "shared": true, "latency_us": 3}}})",
       R"("scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-7}})",
+      R"("optimizer": {"type": "lion", "params": {"lr": 3, "betas": [0.3, 0.7],
+             "weight_decay": 0.01}}, "bf16": {"enabled": true, "bf16_optimizer_states": true})",
+      R"("optimizer": {"type": "Adagrad", "params": {"lr_decay": 0.2, "eps": 3,
+             "weight_decay": 0.01, "initial_accumulator_value": 4}})",
       R"("scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 5}},
          "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}})"};
   for (const char* text : kTexts) {
@@ -363,8 +400,8 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
   // Not only equal to itself: the values are the ones that were written.
   const Config config = Good(ConfigToJson(Good(WithBatch(kTexts[0]), 2)), 2);
   EXPECT_EQ(config.train_batch_size, 6u);
-  EXPECT_EQ(config.optimizer.adam.eps, 1e-5);
-  EXPECT_FALSE(config.optimizer.adam.adam_w_mode);
+  EXPECT_EQ(AdamOf(config).eps, 1e-5);
+  EXPECT_FALSE(AdamOf(config).adam_w_mode);
   EXPECT_EQ(config.scheduler.total_num_steps, 77);
   EXPECT_EQ(config.scheduler.warmup_min_ratio, 0.2);
   EXPECT_EQ(config.dtype, kernels::DType::kBFloat16);

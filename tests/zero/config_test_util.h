@@ -27,6 +27,10 @@ inline Config Good(const std::string& text, uint64_t world_size = 1) {
   return config.ok() ? *config : Config{};
 }
 
+inline const kernels::AdamHyperparameters& AdamOf(const Config& config) {
+  return std::get<kernels::AdamHyperparameters>(config.optimizer.hyper);
+}
+
 /// The message of a text that must be refused: one line, of the kind that is the user's fault.
 inline std::string Refused(const std::string& text, uint64_t world_size = 1) {
   Result<Config> config = Parse(text, world_size);

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,11 +21,19 @@ inline constexpr uint64_t kLayers = 4;
 inline constexpr uint64_t kLayerElements = 30000;
 inline constexpr uint64_t kSteps = 6;
 
+struct Rule {
+  kernels::OptimizerHyperparameters hyper = kernels::AdamHyperparameters{.weight_decay = 0.1};
+  double initial_accumulator_value = 0;
+  DType moments = DType::kFloat32;
+};
+
 struct Placement {
   std::string name;
   DType dtype = DType::kBFloat16;
   Tier parameters = Tier::kNvme;
   Tier optimizer = Tier::kNvme;
+  Rule rule;
+  uint64_t seed = 5;
   aio::EngineKind engine = aio::EngineKind::kThreads;
   uint64_t tile_elements = 8192;
   int optimizer_threads = 1;
@@ -57,7 +67,10 @@ class EngineTest : public ::testing::Test {
     config.parameter_home = placement.parameters;
     config.optimizer_home = placement.optimizer;
     config.tile_elements = placement.tile_elements;
-    config.optimizer.adam.weight_decay = 0.1;
+    config.optimizer.hyper = placement.rule.hyper;
+    config.optimizer.initial_accumulator_value = placement.rule.initial_accumulator_value;
+    config.optimizer.moments = placement.rule.moments;
+    options.seed = placement.seed;
     config.optimizer_threads = placement.optimizer_threads;
     config.overlap = placement.overlap;
     config.tier_split = placement.tier_split;
@@ -202,9 +215,10 @@ class EngineTest : public ::testing::Test {
     }
     for (const auto states : {&Outcome::weights, &Outcome::exp_avg, &Outcome::exp_avg_sq}) {
       ASSERT_EQ((a.*states).size(), (b.*states).size()) << name;
-      EXPECT_EQ(0, std::memcmp((a.*states).data(), (b.*states).data(),
-                               (a.*states).size() * sizeof(float)))
-          << name;
+      const auto bits = [](const std::vector<float>& values) {
+        return std::as_bytes(std::span(values));
+      };
+      EXPECT_TRUE(std::ranges::equal(bits(a.*states), bits(b.*states))) << name;
     }
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <algorithm>
 
 #include <functional>
 #include <memory>
@@ -125,13 +126,16 @@ class ToyRun {
   Status status_;
 };
 
-/// One state of every tensor of a committed state, one after the other.
+/// One state of every tensor of a committed state, one after the other; empty where its optimizer
+/// does not keep it.
 inline std::vector<float> CommittedValues(const std::vector<std::string>& state_paths,
                                           StateKind kind) {
   auto state = CommittedState::Open(state_paths);
   EXPECT_TRUE(state.ok()) << state.error().message;
   std::vector<float> all;
   const offload::Layout& layout = (*state)->layout();
+  const std::vector<StateKind> kept = StatesOf(layout);
+  if (std::find(kept.begin(), kept.end(), kind) == kept.end()) return all;
   for (size_t module = 0; module < layout.modules.size(); ++module) {
     for (size_t tensor = 0; tensor < layout.modules[module].tensors.size(); ++tensor) {
       std::vector<float> values(layout.modules[module].tensors[tensor].elements);

@@ -1,7 +1,7 @@
 """GPT-2 in plain PyTorch: an independent reference for penstock's losses, gradients and weights.
 
-Loads config.json and *.safetensors from --model, trains --steps steps on --data with AdamW, and
-prints one JSON object:
+Loads config.json and *.safetensors from --model, trains --steps steps on --data and prints one JSON
+object:
   losses, grad_norms   of every step (the norm of the mean gradient, before clipping)
   parameters           how many there are
   gradients, weights   folders with one .npy a tensor: the first step's gradients, the final weights
@@ -140,6 +140,24 @@ def clip_gradients(weights, clip):
     return norm_value
 
 
+class Lion(torch.optim.Optimizer):
+    """Chen et al., "Symbolic Discovery of Optimization Algorithms", algorithm 2."""
+
+    def __init__(self, groups, lr, betas):
+        super().__init__(groups, {"lr": lr, "betas": betas})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for weight in group["params"]:
+                state = self.state[weight]
+                m = state.setdefault("exp_avg", torch.zeros_like(weight))
+                weight *= 1 - group["lr"] * group["weight_decay"]
+                weight -= group["lr"] * torch.sign(beta1 * m + (1 - beta1) * weight.grad)
+                state["exp_avg"] = beta2 * m + (1 - beta2) * weight.grad
+
+
 def make_optimizer(weights, args):
     def decays(name):
         is_norm = name.split(".")[-2] in ("ln_1", "ln_2", "ln_f")
@@ -149,6 +167,11 @@ def make_optimizer(weights, args):
         {"params": [w for n, w in weights.items() if decays(n)], "weight_decay": args.weight_decay},
         {"params": [w for n, w in weights.items() if not decays(n)], "weight_decay": 0.0},
     ]
+    if args.optimizer == "Lion":
+        return Lion(groups, lr=args.lr, betas=(args.beta1, args.beta2))
+    if args.optimizer == "Adagrad":
+        return torch.optim.Adagrad(groups, lr=args.lr, eps=args.eps, lr_decay=args.lr_decay,
+                                   initial_accumulator_value=args.initial_accumulator_value)
     return torch.optim.AdamW(groups, lr=args.lr, betas=(args.beta1, args.beta2), eps=args.eps)
 
 
@@ -193,11 +216,14 @@ def main():
     parser.add_argument("--batch", type=int, required=True, help="rows in a micro-batch")
     parser.add_argument("--accumulate", type=int, default=1, help="micro-batches in a step")
     parser.add_argument("--sequence", type=int, required=True)
+    parser.add_argument("--optimizer", choices=["AdamW", "Lion", "Adagrad"], default="AdamW")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--beta1", type=float, default=0.9)
     parser.add_argument("--beta2", type=float, default=0.999)
     parser.add_argument("--eps", type=float, default=1e-8)
     parser.add_argument("--weight-decay", type=float, default=0.0)
+    parser.add_argument("--lr-decay", type=float, default=0.0, help="of Adagrad")
+    parser.add_argument("--initial-accumulator-value", type=float, default=0.0, help="of Adagrad")
     parser.add_argument("--clip", type=float, default=1.0, help="0: off")
     parser.add_argument("--order", choices=["sequential"], default="sequential")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")

@@ -1,0 +1,128 @@
+// The optimizers on the GPU. Every bit is the CPU's: each operation is the one that the rules'
+// headers state, in round-to-nearest arithmetic that the compiler may not contract.
+#include "kernels/cuda_elements.cuh"
+#include "kernels/cuda_elementwise.h"
+#include "kernels/cuda_launch.cuh"
+#include "kernels/optimizer_rule.h"
+
+namespace penstock::kernels {
+namespace {
+
+/// Updates the moments that the rule has and returns what the weight goes along.
+__device__ float Direct(const AdamScalars& s, float g, float& m, float& v) {
+  m = __fmaf_rn(g, s.one_minus_beta1, __fmul_rn(m, s.beta1));
+  v = __fmaf_rn(__fmul_rn(g, g), s.one_minus_beta2, __fmul_rn(v, s.beta2));
+  return __fdiv_rn(m, __fmaf_rn(__fsqrt_rn(v), s.rsqrt_bias2, s.eps));
+}
+
+__device__ float Direct(const LionScalars& s, float g, float& m, float&) {
+  const float c = __fmaf_rn(g, s.one_minus_beta1, __fmul_rn(m, s.beta1));
+  m = __fmaf_rn(g, s.one_minus_beta2, __fmul_rn(m, s.beta2));
+  return c == 0 || isnan(c) ? c : copysignf(1, c);
+}
+
+__device__ float Direct(const AdagradScalars& s, float g, float&, float& sum) {
+  sum = __fmaf_rn(g, g, sum);
+  return __fdiv_rn(g, __fadd_rn(__fsqrt_rn(sum), s.eps));
+}
+
+/// The master as a float, or split.
+struct WholeWeights {
+  float* weight;
+  __device__ float Load(uint64_t i) const { return weight[i]; }
+  __device__ void Store(uint64_t i, float value) const { weight[i] = value; }
+};
+struct SplitWeights {
+  BFloat16* hi;
+  int16_t* lo;
+  __device__ float Load(uint64_t i) const { return Join(SplitMaster{hi[i], lo[i]}); }
+  __device__ void Store(uint64_t i, float value) const {
+    const SplitMaster split = Split(value);
+    hi[i] = split.hi;
+    lo[i] = split.lo;
+  }
+};
+
+__device__ float RoundMoment(float value, uint32_t, float*) { return value; }
+__device__ BFloat16 RoundMoment(float value, uint32_t random, BFloat16*) {
+  return RoundStochastically(value, random);
+}
+
+/// One moment; null where the rule does not have it.
+template <typename T>
+struct Moment {
+  T* values;
+  __device__ float Load(uint64_t i) const { return values == nullptr ? 0 : ToFloat(values[i]); }
+  __device__ void Store(uint64_t i, float value, uint32_t random) const {
+    if (values != nullptr) values[i] = RoundMoment(value, random, values);
+  }
+};
+
+template <typename Scalars, typename Weights, typename T, typename Gradient>
+__global__ void UpdateKernel(uint64_t n, Scalars s, Decay decay, StochasticRounding rounding,
+                             Weights weights, Moment<T> exp_avg, Moment<T> exp_avg_sq,
+                             const Gradient* gradient) {
+  const uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  float w = weights.Load(i);
+  float m = exp_avg.Load(i);
+  float v = exp_avg_sq.Load(i);
+  float g = __fmul_rn(ToFloat(gradient[i]), s.grad_scale);
+  if (decay == Decay::kL2) g = __fmaf_rn(w, s.decay, g);
+  const float d = Direct(s, g, m, v);
+  if (decay == Decay::kDecoupled) w = __fmaf_rn(w, s.decay, w);
+  weights.Store(i, __fmaf_rn(d, s.negative_step_size, w));
+  const uint32_t random = RoundingBits(rounding.key, rounding.first_element + i);
+  exp_avg.Store(i, m, random & 0xffff);
+  exp_avg_sq.Store(i, v, random >> 16);
+}
+
+/// Calls `f` with the tile's master, moments and gradient as what they are.
+template <typename F>
+void WithPlanes(const OptimizerTile& tile, F f) {
+  const auto with_gradient = [&](const auto& weights, auto exp_avg, auto exp_avg_sq) {
+    if (tile.gradient_dtype == DType::kBFloat16) {
+      f(weights, exp_avg, exp_avg_sq, static_cast<const BFloat16*>(tile.gradient));
+    } else {
+      f(weights, exp_avg, exp_avg_sq, static_cast<const float*>(tile.gradient));
+    }
+  };
+  const auto with_moments = [&](const auto& weights) {
+    if (HasBFloat16Moments(tile)) {
+      with_gradient(weights, Moment<BFloat16>{tile.exp_avg_bf16.data()},
+                    Moment<BFloat16>{tile.exp_avg_sq_bf16.data()});
+    } else {
+      with_gradient(weights, Moment<float>{tile.exp_avg.data()},
+                    Moment<float>{tile.exp_avg_sq.data()});
+    }
+  };
+  if (tile.weight.empty()) {
+    with_moments(SplitWeights{tile.weight_hi.data(), tile.weight_lo.data()});
+  } else {
+    with_moments(WholeWeights{tile.weight.data()});
+  }
+}
+
+template <typename Scalars>
+void LaunchUpdate(device::CudaStream& stream, const Scalars& scalars, const OptimizerTile& tile) {
+  const uint64_t n = ElementCountOf<Scalars>(tile);
+  WithPlanes(tile, [&]<typename Weights, typename T, typename Gradient>(
+                       const Weights& weights, Moment<T> exp_avg, Moment<T> exp_avg_sq,
+                       const Gradient* gradient) {
+    Launch(stream, "an update", UpdateKernel<Scalars, Weights, T, Gradient>, OneThreadEach(n), n,
+           scalars, Rule<Scalars>::DecayOf(scalars), tile.rounding, weights, exp_avg, exp_avg_sq,
+           gradient);
+  });
+}
+
+}  // namespace
+
+void CudaUpdate(device::CudaStream& stream, const OptimizerScalars& scalars,
+                const OptimizerTile& tile) {
+  PENSTOCK_CHECK(tile.weight_bf16.empty() && tile.weight_fp16.empty() &&
+                     tile.gradient_dtype != DType::kFloat16,
+                 "an update on the device makes no copy of the weight, and takes no fp16 gradient");
+  std::visit([&](const auto& of_rule) { LaunchUpdate(stream, of_rule, tile); }, scalars);
+}
+
+}  // namespace penstock::kernels

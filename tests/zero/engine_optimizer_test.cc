@@ -1,0 +1,170 @@
+// The engine with every optimizer: the same bits in every placement, and what the rules say.
+#include <cmath>
+
+#include "tests/zero/engine_support.h"
+#include "zero/engine.h"
+
+namespace penstock::zero {
+namespace {
+
+constexpr double kLr = 1e-2;  // ToyRun's
+
+Rule Lion() { return {.hyper = kernels::LionHyperparameters{.beta2 = 0.9, .weight_decay = 0.1}}; }
+
+Rule Adagrad() {
+  return {.hyper = kernels::AdagradHyperparameters{.lr_decay = 0.1, .weight_decay = 0.1},
+          .initial_accumulator_value = 0.25};
+}
+
+Rule WithBFloat16Moments(Rule rule) {
+  rule.moments = DType::kBFloat16;
+  return rule;
+}
+
+TEST_F(EngineTest, EveryOptimizerGivesTheSameBitsInEveryPlacement) {
+  const std::pair<const char*, Rule> optimizers[] = {
+      {"Lion", Lion()},
+      {"Adagrad", Adagrad()},
+      {"AdamW, bf16 moments", WithBFloat16Moments(Rule())},
+      {"Lion, bf16 moments", WithBFloat16Moments(Lion())},
+  };
+  const Placement placements[] = {
+      {.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost},
+      {.name = "optimizer nvme", .parameters = Tier::kDevice},
+      {.name = "all nvme, smallest"},
+      {.name = "all nvme, roomy, two threads", .optimizer_threads = 2, .smallest_host = false},
+      {.name = "all nvme, tiny tiles", .tile_elements = 4096},
+      {.name = "all nvme, serial", .overlap = false},
+      {.name = "two drives", .drives = {1, 1}},
+  };
+  for (const auto& [name, rule] : optimizers) {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+      const bool with_gradients = dtype == DType::kBFloat16;
+      const Outcome reference = TrainAndRead({.name = "device",
+                                              .dtype = dtype,
+                                              .parameters = Tier::kDevice,
+                                              .optimizer = Tier::kDevice,
+                                              .rule = rule,
+                                              .with_gradients = with_gradients});
+      for (Placement placement : placements) {
+        placement.dtype = dtype;
+        placement.rule = rule;
+        placement.with_gradients = with_gradients;
+        ExpectSameBits(TrainAndRead(placement), reference,
+                       fmt::format("{}, {}", name, placement.name));
+      }
+    }
+  }
+}
+
+/// The values that every tensor begins with, in the order of CommittedValues.
+std::vector<float> InitialWeights(const offload::Layout& layout) {
+  std::vector<float> all;
+  for (size_t module = 0; module < layout.modules.size(); ++module) {
+    for (size_t tensor = 0; tensor < layout.modules[module].tensors.size(); ++tensor) {
+      std::vector<float> values(layout.modules[module].tensors[tensor].elements);
+      EXPECT_TRUE(ToyWeights(ModuleId{static_cast<uint32_t>(module)}, tensor, 0, values).ok());
+      all.insert(all.end(), values.begin(), values.end());
+    }
+  }
+  return all;
+}
+
+class FirstStepTest : public EngineTest {
+ protected:
+  struct States {
+    std::vector<float> before;
+    std::vector<float> after;
+    std::vector<float> exp_avg;
+    std::vector<float> exp_avg_sq;
+  };
+
+  /// One step in fp32, without clipping.
+  States Take(const Rule& rule) {
+    States states;
+    const Placement placement{
+        .name = "first step", .dtype = DType::kFloat32, .rule = rule, .with_gradients = true};
+    {
+      ToyRun run(Options(placement), 64_MiB);
+      EXPECT_TRUE(run.created().ok());
+      EXPECT_TRUE(run.engine().Initialize(ToyWeights).ok());
+      EXPECT_TRUE(run.Step(1, 1.0F).ok());
+      Commit(run, 1, 1);
+      state_paths_ = run.engine().state_paths();
+      states.before = InitialWeights(run.engine().layout());
+    }
+    states.after = CommittedValues(state_paths_, StateKind::kMaster);
+    states.exp_avg = CommittedValues(state_paths_, StateKind::kExpAvg);
+    states.exp_avg_sq = CommittedValues(state_paths_, StateKind::kExpAvgSq);
+    return states;
+  }
+};
+
+TEST_F(FirstStepTest, LionGoesByTheLearningRateAgainstTheGradient) {
+  Rule rule = Lion();
+  rule.hyper = kernels::LionHyperparameters{.beta2 = 0.9};
+  const States states = Take(rule);
+  EXPECT_TRUE(states.exp_avg_sq.empty());
+  ASSERT_EQ(states.exp_avg.size(), states.after.size());
+  size_t moved = 0;
+  for (size_t i = 0; i < states.after.size(); ++i) {
+    const float sign = states.exp_avg[i] == 0 ? 0.0F : std::copysign(1.0F, states.exp_avg[i]);
+    EXPECT_NEAR(states.after[i], states.before[i] - kLr * sign, 1e-6) << i;
+    if (sign != 0) ++moved;
+  }
+  EXPECT_GT(moved, states.after.size() / 2);
+}
+
+TEST_F(FirstStepTest, AdagradDividesTheGradientByTheRootOfItsSum) {
+  Rule rule = Adagrad();
+  rule.hyper = kernels::AdagradHyperparameters{};
+  const States states = Take(rule);
+  EXPECT_TRUE(states.exp_avg.empty());
+  ASSERT_EQ(states.exp_avg_sq.size(), states.after.size());
+  size_t moved = 0;
+  for (size_t i = 0; i < states.after.size(); ++i) {
+    ASSERT_GE(states.exp_avg_sq[i], 0.25F);
+    const double gradient = std::sqrt(states.exp_avg_sq[i] - 0.25);
+    const double step = kLr * gradient / std::sqrt(states.exp_avg_sq[i]);
+    EXPECT_NEAR(std::abs(states.after[i] - states.before[i]), step, 1e-5) << i;
+    if (step > 1e-3) ++moved;
+  }
+  EXPECT_GT(moved, states.after.size() / 2);
+}
+
+TEST_F(EngineTest, TheRandomBitsOfBFloat16MomentsDependOnTheSeedAlone) {
+  Placement placement{.name = "bf16 moments", .rule = WithBFloat16Moments(Rule())};
+  const Outcome first = TrainAndRead(placement);
+  ExpectSameBits(TrainAndRead(placement), first, "the same seed");
+  placement.seed += 1;
+  const Outcome other = TrainAndRead(placement);
+  size_t different = 0;
+  for (size_t i = 0; i < first.exp_avg_sq.size(); ++i) {
+    // In each run 5 updates round by less than 2^-7 of the value; and gradients follow the weights.
+    EXPECT_NEAR(other.exp_avg_sq[i], first.exp_avg_sq[i], 0.12F * first.exp_avg_sq[i]) << i;
+    if (other.exp_avg_sq[i] != first.exp_avg_sq[i]) ++different;
+  }
+  EXPECT_GT(different, first.exp_avg_sq.size() / 10);
+}
+
+TEST_F(EngineTest, FewerStatesAreFewerBytesOnTheDrive) {
+  const auto written = [this](const Rule& rule) {
+    ToyRun run(Options({.name = "nvme", .rule = rule}), 64_MiB);
+    EXPECT_TRUE(run.created().ok());
+    EXPECT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    constexpr uint64_t kMeasured = 4;
+    for (uint64_t t = 1; t <= kMeasured; ++t) EXPECT_TRUE(run.Step(t, 1.0F).ok());
+    EXPECT_TRUE(run.engine().Drain().ok());
+    return static_cast<double>(run.engine().counters().nvme_write_bytes) /
+           static_cast<double>(run.engine().layout().elements() * kMeasured);
+  };
+  // hi and lo are 4 bytes of an element, a moment 4 or 2.
+  EXPECT_EQ(written(Rule()), 12);
+  EXPECT_EQ(written(Lion()), 8);
+  EXPECT_EQ(written(Adagrad()), 8);
+  EXPECT_EQ(written(WithBFloat16Moments(Rule())), 8);
+  EXPECT_EQ(written(WithBFloat16Moments(Lion())), 6);
+}
+
+}  // namespace
+}  // namespace penstock::zero
