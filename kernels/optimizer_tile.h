@@ -25,7 +25,7 @@ namespace penstock::kernels {
 
 /// Which random bits round the bf16 moments of a tile.
 struct StochasticRounding {
-  uint64_t key = 0;            ///< of seed, module and step: two words of Philox (base/random.h)
+  uint64_t key = 0;            ///< of seed, module and update: two words of Philox (base/random.h)
   uint64_t first_element = 0;  ///< where the tile begins in the flat index of its module
 };
 

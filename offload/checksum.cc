@@ -50,7 +50,7 @@ TileHasher::TileHasher(const Layout& layout) : states_(std::make_unique<States>(
     return States::State{element, StatePtr(XXH3_createState())};
   };
   states_->weight = make(layout.WeightBytes(1));
-  for (const RecordState& state : layout.RecordStates()) {
+  for (const RecordState& state : layout.States()) {
     states_->record.push_back(make(state.element));
   }
   Reset(0);
@@ -67,14 +67,17 @@ void TileHasher::Reset(uint64_t seed) {
 
 void TileHasher::Add(std::span<const std::byte> weight, std::span<const std::byte> record,
                      uint64_t begin, uint64_t count) {
+  const uint64_t elements = weight.size() / states_->weight.element.value;
+  PENSTOCK_CHECK(begin <= elements && count <= elements - begin, "elements {} + {} of {}", begin,
+                 count, elements);
   const auto add = [begin, count](const States::State& state, std::span<const std::byte> whole) {
     const auto piece = whole.subspan((state.element * begin).value, (state.element * count).value);
     XXH3_64bits_update(state.hash.get(), piece.data(), piece.size());
   };
   add(states_->weight, weight);
-  const uint64_t elements = weight.size() / states_->weight.element.value;
   for (const auto& state : states_->record) {
     const size_t size = (state.element * elements).value;
+    PENSTOCK_CHECK(size <= record.size(), "a record of fewer than {} elements", elements);
     add(state, record.first(size));
     record = record.subspan(size);
   }
@@ -95,12 +98,12 @@ uint64_t WeightChecksum(uint64_t seed, std::span<const std::byte> weight) {
 uint64_t RecordChecksum(uint64_t seed, const Layout& layout, std::span<const std::byte> record) {
   std::vector<uint64_t> parts;
   const uint64_t elements = record.size() / layout.RecordBytes(1).value;
-  for (const RecordState& state : layout.RecordStates()) {
+  PENSTOCK_CHECK(layout.RecordBytes(elements).value == record.size());
+  for (const RecordState& state : layout.States()) {
     const size_t size = (state.element * elements).value;
     parts.push_back(XXH3_64bits_withSeed(record.data(), size, seed));
     record = record.subspan(size);
   }
-  PENSTOCK_CHECK(record.empty());
   return CombineStates(seed, parts);
 }
 

@@ -22,19 +22,19 @@ bool Layout::HasTensorsOf(const Layout& other) const {
          });
 }
 
-std::vector<RecordState> Layout::RecordStates() const {
-  std::vector<RecordState> states;
-  if (dtype != DType::kFloat32) states.push_back({RecordKind::kLo, Bytes{sizeof(int16_t)}});
+RecordStates Layout::States() const {
+  RecordStates states;
+  if (dtype != DType::kFloat32) states.Add({RecordKind::kLo, Bytes{sizeof(int16_t)}});
   const Bytes moment = SizeOf(moments.dtype);
-  if (moments.exp_avg) states.push_back({RecordKind::kExpAvg, moment});
-  if (moments.exp_avg_sq) states.push_back({RecordKind::kExpAvgSq, moment});
+  if (moments.exp_avg) states.Add({RecordKind::kExpAvg, moment});
+  if (moments.exp_avg_sq) states.Add({RecordKind::kExpAvgSq, moment});
   return states;
 }
 
 Bytes Layout::RecordBytes(uint64_t elements) const {
-  const uint64_t count = (moments.exp_avg ? 1 : 0) + (moments.exp_avg_sq ? 1 : 0);
-  const Bytes lo{dtype == DType::kFloat32 ? 0 : sizeof(int16_t)};
-  return (lo + SizeOf(moments.dtype) * count) * elements;
+  Bytes element;
+  for (const RecordState& state : States()) element += state.element;
+  return element * elements;
 }
 
 TileId Layout::TileAt(ModuleId id, uint64_t element) const {
@@ -57,6 +57,12 @@ uint64_t Layout::largest_tile() const {
   uint64_t largest = 0;
   for (const TileLayout& tile : tiles) largest = std::max(largest, tile.elements);
   return largest;
+}
+
+uint64_t Layout::most_tiles() const {
+  uint64_t most = 0;
+  for (const ModuleLayout& module : modules) most = std::max<uint64_t>(most, module.tile_count);
+  return most;
 }
 
 }  // namespace penstock::offload

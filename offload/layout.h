@@ -6,6 +6,8 @@
 // on blocks; with one rank the shard is the module. Computed by zero/partitioner.h.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -68,8 +70,20 @@ enum class RecordKind : uint8_t { kLo = 1, kExpAvg = 2, kExpAvgSq = 3 };
 
 /// A state in a tile's record: one value of `element` bytes for each element of the tile.
 struct RecordState {
-  RecordKind kind;
+  RecordKind kind{};
   Bytes element;
+};
+
+/// The states of a record, in the order in which they lie in it.
+class RecordStates {
+ public:
+  void Add(const RecordState& state) { states_[count_++] = state; }
+  const RecordState* begin() const { return states_.data(); }
+  const RecordState* end() const { return begin() + count_; }
+
+ private:
+  std::array<RecordState, 3> states_{};
+  size_t count_ = 0;
 };
 
 struct Layout {
@@ -86,12 +100,12 @@ struct Layout {
   TileId TileAt(ModuleId id, uint64_t element) const;
   uint64_t elements() const;      ///< with padding
   uint64_t largest_tile() const;  ///< elements of the largest tile
+  uint64_t most_tiles() const;    ///< of a module
 
   // A tile has two parts. The *weight* part is what the model computes with: bf16 hi, or the fp32
   // master. The *record* is the rest, state behind state: lo in bf16 training, then the moments.
   Bytes WeightBytes(uint64_t elements) const { return SizeOf(dtype) * elements; }
-  /// In the order in which they lie in the record.
-  std::vector<RecordState> RecordStates() const;
+  RecordStates States() const;
   Bytes RecordBytes(uint64_t elements) const;
   Bytes GradientBytes(uint64_t elements) const { return SizeOf(dtype) * elements; }
 

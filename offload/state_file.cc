@@ -115,9 +115,10 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths, const
                   StateReader::Open(paths, StateLock::kHeld));
   const StateHeader& header = reader->header();
   if (header.layout != layout) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "state file {} holds other tensors or tiles than this training has",
-                     paths.front());
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "state file {} holds other tensors, tiles or optimizer states than this training has",
+        paths.front());
   }
   PENSTOCK_TRY(CheckVersions(reader->commit()));
   const StateShape shape = {.slots = header.geometry.slots, .paths = header.paths};

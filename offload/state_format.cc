@@ -1,82 +1,26 @@
 #include "offload/state_format.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "offload/byte_fields.h"
 #include "offload/commit_record.h"
+#include "offload/layout_format.h"
 
 namespace penstock::offload {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::array<char, 8> kHeaderMagic = {'P', 'E', 'N', 'S', 'T', 'O', 'C', 'K'};
 constexpr uint64_t kFlagTwoSlots = 1;
 constexpr uint64_t kFlagSplitMaster = 2;
 constexpr size_t kHeaderChecksumAt = 4088;
 
-/// Of the descriptors' dtypes, the one that DType does not have.
-constexpr uint8_t kInt16 = 4;
-constexpr size_t kMostStates = 6;
-
-Error Corrupt(const std::string& what) { return MakeError(ErrorCode::kCorruption, "{}", what); }
-
 /// The file may be whole, but it was written by another version of the program.
 Error Unknown(const std::string& what) {
   return MakeError(ErrorCode::kUnavailable,
                    "it has {}, which this version of penstock does not read (format {})", what,
                    kStateFormatVersion);
-}
-
-std::string LayoutToJson(const Layout& layout) {
-  Json modules = Json::array();
-  for (const ModuleLayout& module : layout.modules) {
-    Json tensors = Json::array();
-    for (const TensorLayout& tensor : module.tensors) {
-      tensors.push_back({{"name", tensor.name},
-                         {"shape", tensor.shape},
-                         {"group", static_cast<int>(tensor.group)},
-                         {"offset", tensor.offset}});
-    }
-    modules.push_back(
-        {{"name", module.name}, {"elements", module.elements}, {"tensors", std::move(tensors)}});
-  }
-  return Json{{"modules", std::move(modules)}}.dump();
-}
-
-TensorLayout TensorFromJson(const Json& json) {
-  TensorLayout tensor{.name = json.at("name").get<std::string>(),
-                      .shape = json.at("shape").get<std::vector<uint64_t>>(),
-                      .group = static_cast<ParameterGroup>(json.at("group").get<int>()),
-                      .offset = json.at("offset").get<uint64_t>(),
-                      .elements = 1};
-  for (uint64_t size : tensor.shape) tensor.elements *= size;
-  return tensor;
-}
-
-Status ModulesFromJson(const std::string& text, Layout& layout) {
-  try {
-    const Json document = Json::parse(text);
-    for (const Json& entry : document.at("modules")) {
-      ModuleLayout module{.name = entry.at("name").get<std::string>(),
-                          .elements = entry.at("elements").get<uint64_t>()};
-      for (const Json& tensor : entry.at("tensors")) {
-        module.tensors.push_back(TensorFromJson(tensor));
-        const TensorLayout& read = module.tensors.back();
-        if (read.offset > module.elements || read.elements > module.elements - read.offset) {
-          return Corrupt(fmt::format("tensor {} reaches beyond its module", read.name));
-        }
-      }
-      layout.modules.push_back(std::move(module));
-    }
-  } catch (const Json::exception& error) {
-    return Corrupt(fmt::format("the layout text does not hold: {}", error.what()));
-  }
-  return {};
 }
 
 std::vector<TilePlace> PlanTiles(const Layout& layout, const StateShape& shape) {
@@ -101,99 +45,6 @@ uint64_t ElementsOn(const StateHeader& header, uint32_t path) {
     if (header.tiles[i].path == path) elements += header.layout.tiles[i].elements;
   }
   return elements;
-}
-
-/// Which states a record has: number, kinds and dtypes.
-void EncodeStates(const Layout& layout, std::span<std::byte> descriptor) {
-  const std::vector<RecordState> states = layout.RecordStates();
-  Put<uint8_t>(descriptor, 25, static_cast<uint8_t>(states.size()));
-  for (size_t i = 0; i < states.size(); ++i) {
-    const bool is_lo = states[i].kind == RecordKind::kLo;
-    Put<uint8_t>(descriptor, 26 + i, static_cast<uint8_t>(states[i].kind));
-    Put<uint8_t>(descriptor, 32 + i, is_lo ? kInt16 : static_cast<uint8_t>(layout.moments.dtype));
-  }
-}
-
-/// The moments that a descriptor names; what it names beside them is not looked at.
-Moments MomentsOf(std::span<const std::byte> descriptor) {
-  Moments moments{.exp_avg = false, .exp_avg_sq = false};
-  for (size_t i = 0; i < kMostStates; ++i) {
-    const auto kind = static_cast<RecordKind>(Get<uint8_t>(descriptor, 26 + i));
-    if (kind != RecordKind::kExpAvg && kind != RecordKind::kExpAvgSq) continue;
-    (kind == RecordKind::kExpAvg ? moments.exp_avg : moments.exp_avg_sq) = true;
-    const bool bf16 = Get<uint8_t>(descriptor, 32 + i) == static_cast<uint8_t>(DType::kBFloat16);
-    moments.dtype = bf16 ? DType::kBFloat16 : DType::kFloat32;
-  }
-  return moments;
-}
-
-/// Whether a descriptor names the states of the layout's records, and nothing else.
-bool HasStatesOf(const Layout& layout, std::span<const std::byte> descriptor) {
-  std::array<std::byte, kDescriptorBytes.value> expected{};
-  EncodeStates(layout, expected);
-  return std::ranges::equal(descriptor.subspan(25, 13), std::span(expected).subspan(25, 13));
-}
-
-void EncodeDescriptor(const Layout& layout, const TileLayout& tile, const TilePlace& place,
-                      std::span<std::byte> out) {
-  Put<uint32_t>(out, 0, static_cast<uint32_t>(Index(tile.module)));
-  Put<uint64_t>(out, 8, tile.begin);
-  Put<uint64_t>(out, 16, tile.elements);
-  Put<uint8_t>(out, 24, static_cast<uint8_t>(tile.group));
-  EncodeStates(layout, out);
-  Put<uint16_t>(out, 38, place.path);
-  Put<uint64_t>(out, 40, place.weight.value);
-  Put<uint64_t>(out, 48, place.record.value);
-}
-
-/// Refuses what a version-1 writer never writes: other states, frozen tiles, paths that are not.
-Status CheckDescriptor(std::span<const std::byte> bytes, const StateHeader& header) {
-  const Moments& moments = header.layout.moments;
-  if (Get<uint32_t>(bytes, 4) == 0 && Get<uint8_t>(bytes, 24) < kGroupCount &&
-      (moments.exp_avg || moments.exp_avg_sq) && HasStatesOf(header.layout, bytes) &&
-      Get<uint16_t>(bytes, 38) < header.paths) {
-    return {};
-  }
-  return Corrupt(
-      fmt::format("the descriptor of tile {} names a group, states or a path that this "
-                  "program does not know",
-                  header.tiles.size()));
-}
-
-/// Rebuilds the tiles from their descriptors and checks that they cover each module exactly.
-Status TilesFromDescriptors(std::span<const std::byte> bytes, StateHeader& header) {
-  Layout& layout = header.layout;
-  std::vector<uint64_t> covered(layout.modules.size(), 0);
-  if (!bytes.empty()) layout.moments = MomentsOf(bytes);
-  for (size_t at = 0; at < bytes.size(); at += kDescriptorBytes.value) {
-    const auto one = bytes.subspan(at, kDescriptorBytes.value);
-    const size_t number = layout.tiles.size();
-    PENSTOCK_TRY(CheckDescriptor(one, header));
-    const auto module = Get<uint32_t>(one, 0);
-    const TileLayout tile{.module = ModuleId{module},
-                          .begin = Get<uint64_t>(one, 8),
-                          .elements = Get<uint64_t>(one, 16),
-                          .group = static_cast<ParameterGroup>(Get<uint8_t>(one, 24))};
-    const bool in_order = number == 0 || Index(layout.tiles.back().module) <= module;
-    if (module >= layout.modules.size() || !in_order || tile.begin != covered[module] ||
-        tile.elements == 0 || tile.elements % kBlockElements != 0 ||
-        tile.elements > layout.modules[module].elements - tile.begin) {
-      return Corrupt(fmt::format("the descriptor of tile {} does not hold", number));
-    }
-    ModuleLayout& owner = layout.modules[module];
-    if (owner.tile_count++ == 0) owner.first_tile = TileId{static_cast<uint32_t>(number)};
-    covered[module] += tile.elements;
-    layout.tiles.push_back(tile);
-    header.tiles.push_back({.path = Get<uint16_t>(one, 38),
-                            .weight = Bytes{Get<uint64_t>(one, 40)},
-                            .record = Bytes{Get<uint64_t>(one, 48)}});
-  }
-  for (size_t i = 0; i < covered.size(); ++i) {
-    if (covered[i] != layout.modules[i].elements) {
-      return Corrupt(fmt::format("the tiles of module {} do not cover it", layout.modules[i].name));
-    }
-  }
-  return {};
 }
 
 /// Where everything lies, from the header's own fields.
@@ -416,7 +267,7 @@ Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
   }
   PENSTOCK_TRY(ModulesFromJson(std::string(reinterpret_cast<const char*>(text.data()), text.size()),
                                layout));
-  PENSTOCK_TRY(TilesFromDescriptors(tiles, header));
+  PENSTOCK_TRY(TilesFromDescriptors(tiles, header.paths, layout, header.tiles));
   PENSTOCK_TRY(CheckRegions(header));
   return header;
 }

@@ -27,12 +27,9 @@ TileStore::TileStore(const Layout& layout, const Schedule& schedule,
   for (size_t i = 0; i < options.host_tiles; ++i) {
     in_host_memory_[Index(schedule.update_order[i])] = true;
   }
-  size_t most_tiles = 0;
-  for (const ModuleLayout& module : layout.modules) {
-    most_tiles = std::max<size_t>(most_tiles, module.tile_count);
-  }
   // What the device reads next keeps room for a module and a tile, or half of a small pool.
-  ahead_limit_ = options.weight_blocks - std::min(options.weight_blocks / 2, most_tiles + 1);
+  ahead_limit_ =
+      options.weight_blocks - std::min<size_t>(options.weight_blocks / 2, layout.most_tiles() + 1);
   home_weights_.resize(layout.tiles.size());
   home_records_.resize(layout.tiles.size());
   for (size_t i = 0; i < layout.tiles.size(); ++i) {

@@ -98,10 +98,13 @@ void Comparer::CompareSteps() {
 }
 
 void Comparer::CompareStates() {
-  if (a_.states() == b_.states()) return;
-  result_.mismatches.push_back(fmt::format("optimizer states: {} in A, {} in B",
-                                           StateNames(std::span(a_.states()).subspan(1)),
-                                           StateNames(std::span(b_.states()).subspan(1))));
+  const auto text = [](const ComparedModel& side) {
+    return fmt::format("{} in {}", StateNames(std::span(side.states()).subspan(1)),
+                       ToString(side.moments()));
+  };
+  if (text(a_) == text(b_)) return;
+  result_.mismatches.push_back(
+      fmt::format("optimizer states: A has {}, B has {}", text(a_), text(b_)));
 }
 
 /// The tensors to compare, in the order of a side that is a run: files can be read in any.

@@ -20,6 +20,7 @@ class CommittedModel final : public ComparedModel {
   explicit CommittedModel(std::unique_ptr<zero::CommittedState> state) : state_(std::move(state)) {
     const offload::Layout& layout = state_->layout();
     states_ = zero::StatesOf(layout);
+    moments_ = layout.moments.dtype;
     for (size_t module = 0; module < layout.modules.size(); ++module) {
       for (const size_t tensor : layout.modules[module].TensorsByOffset()) {
         const offload::TensorLayout& place = layout.modules[module].tensors[tensor];

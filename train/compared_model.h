@@ -36,6 +36,7 @@ class ComparedModel {
   const std::vector<ComparedTensor>& tensors() const { return tensors_; }
   /// What it holds of every element: of safetensors the weights, of a run what its optimizer keeps.
   const std::vector<zero::StateKind>& states() const { return states_; }
+  DType moments() const { return moments_; }
   /// What a run committed beside its tensors; null for safetensors.
   virtual const zero::TrainState* train_state() const = 0;
   /// How many elements of tensor `index` from `begin` on can be read, in every state, without
@@ -48,6 +49,7 @@ class ComparedModel {
  protected:
   std::vector<ComparedTensor> tensors_;
   std::vector<zero::StateKind> states_ = {zero::StateKind::kMaster};
+  DType moments_ = DType::kFloat32;
 };
 
 }  // namespace penstock::train

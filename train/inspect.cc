@@ -128,11 +128,21 @@ void AddFiles(const std::string& folder, const RunInfo& info, const std::vector<
 
 /// "lo int16, exp_avg fp32, exp_avg_sq fp32".
 std::string StatesText(const offload::Layout& layout) {
+  const char* moments = ToString(layout.moments.dtype);
   std::vector<std::string> states;
-  if (layout.dtype != DType::kFloat32) states.emplace_back("lo int16");
-  const char* dtype = ToString(layout.moments.dtype);
-  if (layout.moments.exp_avg) states.push_back(fmt::format("exp_avg {}", dtype));
-  if (layout.moments.exp_avg_sq) states.push_back(fmt::format("exp_avg_sq {}", dtype));
+  for (const offload::RecordState& state : layout.States()) {
+    switch (state.kind) {
+      case offload::RecordKind::kLo:
+        states.emplace_back("lo int16");
+        break;
+      case offload::RecordKind::kExpAvg:
+        states.push_back(fmt::format("exp_avg {}", moments));
+        break;
+      case offload::RecordKind::kExpAvgSq:
+        states.push_back(fmt::format("exp_avg_sq {}", moments));
+        break;
+    }
+  }
   return fmt::format("{}", fmt::join(states, ", "));
 }
 

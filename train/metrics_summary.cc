@@ -108,8 +108,8 @@ std::string ToTable(const RunSummary& summary) {
   line("tokens a second",
        seconds > 0 ? fmt::format("{:.0f}", static_cast<double>(loop.tokens) / seconds) : "none");
   line("model states",
-       fmt::format("{}, {:.1f} times the device memory of {}", ToString(summary.model_state()),
-                   ratio, ToString(summary.device_memory)));
+       fmt::format("{} (16 bytes a parameter), {:.1f} times the device memory of {}",
+                   ToString(summary.model_state()), ratio, ToString(summary.device_memory)));
   line("peak memory", fmt::format("device {}, host {} of {}", ToString(loop.end.device_peak),
                                   ToString(loop.end.host_peak), ToString(summary.host_memory)));
   line("nvme, in steps",

@@ -162,7 +162,8 @@ Status MoveState(ResumePoint& from, zero::Engine& engine, const RunFolder& folde
                  const std::function<bool()>& stop_requested) {
   if (!engine.layout().HasTensorsOf(from.state->layout())) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "the commit in {} has other tensors than this program makes of the model; "
+                     "the commit in {} has other tensors or optimizer states than this program "
+                     "makes of the model; "
                      "export it with the version that wrote it",
                      from.info.state.paths.front());
   }

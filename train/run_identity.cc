@@ -43,6 +43,9 @@ std::string ToJson(const RunIdentity& identity) {
         "gradient_clipping", "bf16", "optimizer", "scheduler"}) {
     json[key] = config.at(key);
   }
+  // A key that came later is only there where its value is not what was done before: so the commits
+  // of earlier versions can be resumed.
+  if (json["bf16"]["bf16_optimizer_states"] == false) json["bf16"].erase("bf16_optimizer_states");
   json["penstock"] = {{"compute_threads", identity.config.compute_threads}};
   json[kArithmetic] = identity.arithmetic;
   return json.dump();

@@ -10,6 +10,7 @@ namespace {
 using nlohmann::json;
 
 constexpr NumberRange kRatio = {0, 1};
+constexpr double kLargestMoment = 3e38;  // finite in fp32 and in bf16
 constexpr IntegerRange kSteps = {0, int64_t{1} << 53};
 
 template <typename Hyperparameters>
@@ -57,23 +58,47 @@ kernels::AdagradHyperparameters ReadAdagrad(JsonSection& params, OptimizerConfig
   adagrad.lr_decay = params.Number("lr_decay", 0);
   adagrad.eps = params.Number("eps", adagrad.eps);
   adagrad.weight_decay = params.Number("weight_decay", 0);
-  optimizer.initial_accumulator_value = params.Number("initial_accumulator_value", 0);
+  optimizer.initial_accumulator_value =
+      params.Number("initial_accumulator_value", 0, {0, kLargestMoment});
   params.Off({{"amsgrad", kBool, "[false]"}});
   return adagrad;
+}
+
+/// Parameters that another type has.
+void RefuseOthers(JsonSection& params, std::string_view type,
+                  std::initializer_list<std::string_view> others) {
+  for (const std::string_view key : others) {
+    if (params.Find(key) == nullptr) continue;
+    params.Fail(key, fmt::format("{} has no such parameter; remove it", type));
+  }
+}
+
+/// `moments`: what bf16.bf16_optimizer_states says, which this key may only repeat.
+void ReadStatesDType(JsonSection& params, kernels::DType moments) {
+  const bool is_fp32 = moments == kernels::DType::kFloat32;
+  if (params.Bool("fp32_optimizer_states", is_fp32) == is_fp32) return;
+  params.Fail("fp32_optimizer_states",
+              is_fp32 ? "false is written as bf16.bf16_optimizer_states true; set that, or remove "
+                        "this"
+                      : "true contradicts bf16.bf16_optimizer_states; remove one of the two");
 }
 
 void ReadParams(JsonSection& params, std::string_view type, OptimizerConfig& optimizer) {
   optimizer.lr = params.Number("lr", type == "adagrad" ? 1e-2 : 1e-3);
   if (type == "lion") {
     optimizer.hyper = ReadLion(params);
+    RefuseOthers(params, "Lion",
+                 {"eps", "bias_correction", "adam_w_mode", "amsgrad", "torch_adam", "lr_decay",
+                  "initial_accumulator_value"});
   } else if (type == "adagrad") {
     optimizer.hyper = ReadAdagrad(params, optimizer);
+    RefuseOthers(params, "Adagrad", {"betas", "bias_correction", "adam_w_mode", "torch_adam"});
   } else {
     optimizer.hyper = ReadAdam(params, type == "adamw");
+    RefuseOthers(params, "Adam", {"lr_decay", "initial_accumulator_value"});
   }
-  params.Off({{"fp32_optimizer_states", kBool, "[true]",
-               "set it to true; bf16.bf16_optimizer_states is implemented"},
-              {"max_grad_norm", kNumber | kNull, "[]", "use gradient_clipping at the top level"}});
+  ReadStatesDType(params, optimizer.moments);
+  params.Off({{"max_grad_norm", kNumber | kNull, "[]", "use gradient_clipping at the top level"}});
   params.Superseded({{"set_grad_none", kBool}});
 }
 

@@ -15,8 +15,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options, device::De
 }
 
 Status Engine::Initialize(const TensorSource& source) {
-  const double accumulator = config().optimizer.initial_accumulator_value;
-  return FillTiles(FillFromTensors(layout(), source, static_cast<float>(accumulator)));
+  return FillTiles(FillFromTensors(layout(), source, accumulator_));
 }
 
 Status Engine::Commit(const TrainState& state) {

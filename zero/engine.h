@@ -75,7 +75,7 @@ using TileFill = std::function<Status(offload::TileId tile, std::span<std::byte>
 /// What a commit keeps beside the tiles.
 struct TrainState {
   uint64_t step = 0;             ///< steps done, skipped ones included
-  uint64_t optimizer_steps = 0;  ///< updates applied: Adam's t and the scheduler's count
+  uint64_t optimizer_steps = 0;  ///< updates applied: the rule's t and the scheduler's count
   uint64_t skipped_in_a_row = 0;
   uint64_t seed = 0;
   uint32_t compute_threads = 0;
@@ -129,7 +129,6 @@ class Engine {
   /// reads; kCorruption, naming the tile.
   virtual Result<TrainState> Adopt() = 0;
 
-  virtual const Config& config() const = 0;
   virtual const offload::Layout& layout() const = 0;
   virtual device::Stream& compute_stream() = 0;
 
@@ -146,7 +145,7 @@ class Engine {
   /// The sums are complete on compute_stream(): round once, bring them home, take the block sums.
   virtual Status ReduceGradients(ModuleId module) = 0;
 
-  /// Begins a step, whose update has learning rate `lr` and is Adam's step `t` (from 1).
+  /// Begins a step, whose update has learning rate `lr` and is the rule's update `t` (from 1).
   virtual Status BeginStep(double lr, uint64_t t) = 0;
   /// Ends a step whose gradients (of the mean loss) are all reduced: takes their norm, decides, and
   /// starts the update where it has not begun yet, or skips it. With overlap off, returns after the
@@ -173,10 +172,17 @@ class Engine {
   virtual const std::string& state_uuid() const = 0;
   /// Lines worth telling the user once: which engine and why, what was chosen for the budgets.
   virtual const std::vector<std::string>& notices() const = 0;
+
+ protected:
+  /// `accumulator`: what Initialize sets exp_avg_sq to.
+  explicit Engine(double accumulator = 0) : accumulator_(static_cast<float>(accumulator)) {}
+
+ private:
+  const float accumulator_;
 };
 
 /// Fills tiles of `layout` from tensors, exp_avg with zeros and exp_avg_sq with `accumulator`.
-TileFill FillFromTensors(const offload::Layout& layout, TensorSource source, float accumulator = 0);
+TileFill FillFromTensors(const offload::Layout& layout, TensorSource source, float accumulator);
 
 /// What a committed state holds of every element, as fp32; which moments depends on the optimizer.
 enum class StateKind { kMaster, kExpAvg, kExpAvgSq };

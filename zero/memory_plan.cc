@@ -57,12 +57,8 @@ class HostBudget {
       store_.host_tiles = tiles;
       return;
     }
-    uint64_t most_tiles = 0;
-    for (const offload::ModuleLayout& module : layout_.modules) {
-      most_tiles = std::max<uint64_t>(most_tiles, module.tile_count);
-    }
     if (store_.weight_home == Tier::kNvme) {
-      AddBlocks(std::min(2 * most_tiles, tiles),
+      AddBlocks(std::min(2 * layout_.most_tiles(), tiles),
                 InSlab(layout_.WeightBytes(layout_.largest_tile())),
                 [this](uint64_t count) { store_.weight_blocks += count; });
     }

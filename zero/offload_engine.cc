@@ -16,7 +16,8 @@ using offload::TileId;
 
 OffloadEngine::OffloadEngine(EngineOptions options, offload::Layout layout,
                              kernels::Operators& operators)
-    : options_(std::move(options)),
+    : Engine(options.config.optimizer.initial_accumulator_value),
+      options_(std::move(options)),
       layout_(std::move(layout)),
       operators_(operators),
       trace_(TraceOf(options_.meter)),

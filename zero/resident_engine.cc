@@ -15,7 +15,8 @@ using offload::TileId;
 
 ResidentEngine::ResidentEngine(EngineOptions options, offload::Layout layout,
                                kernels::Operators& operators)
-    : options_(std::move(options)),
+    : Engine(options.config.optimizer.initial_accumulator_value),
+      options_(std::move(options)),
       layout_(std::move(layout)),
       operators_(operators),
       ledger_(Bytes{}, options_.host_memory, Bytes{}),

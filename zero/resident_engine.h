@@ -28,7 +28,6 @@ class ResidentEngine : public Engine {
 
   Status FillTiles(const TileFill& fill) override;
   Result<TrainState> Adopt() override;
-  const Config& config() const override { return options_.config; }
   const offload::Layout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { return *compute_; }
   Result<const std::byte*> Acquire(ModuleId module) override;

@@ -11,7 +11,7 @@ namespace penstock::zero {
 struct StepDecision {
   StepOutcome outcome;
   double grad_scale =
-      1;  ///< what Adam multiplies the gradient with: 1 / max(1, (norm + 1e-6) / clip)
+      1;  ///< what updates multiply the gradient with: 1 / max(1, (norm + 1e-6) / clip)
 };
 
 /// Whether the update of a tile needs to know all gradients of the step, and not its own alone.

@@ -46,21 +46,25 @@ Status FillTile(const StateSource& source, std::span<const StateKind> kinds, con
 
 std::vector<StateKind> StatesOf(const Layout& layout) {
   std::vector<StateKind> states = {StateKind::kMaster};
-  if (layout.moments.exp_avg) states.push_back(StateKind::kExpAvg);
-  if (layout.moments.exp_avg_sq) states.push_back(StateKind::kExpAvgSq);
+  for (const offload::RecordState& state : layout.States()) {
+    if (state.kind == offload::RecordKind::kExpAvg) states.push_back(StateKind::kExpAvg);
+    if (state.kind == offload::RecordKind::kExpAvgSq) states.push_back(StateKind::kExpAvgSq);
+  }
   return states;
 }
 
 TileFill FillFromTensors(const Layout& layout, TensorSource source, float accumulator) {
-  return [&layout, source = std::move(source), accumulator](
+  std::vector<StateKind> kinds = {StateKind::kMaster};
+  if (layout.moments.exp_avg_sq && accumulator != 0) kinds.push_back(StateKind::kExpAvgSq);
+  return [&layout, source = std::move(source), accumulator, kinds = std::move(kinds)](
              TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
     const auto initial = [&source, accumulator](StateKind kind, ModuleId module, size_t tensor,
                                                 uint64_t begin, std::span<float> values) -> Status {
       if (kind == StateKind::kMaster) return source(module, tensor, begin, values);
-      std::ranges::fill(values, kind == StateKind::kExpAvgSq ? accumulator : 0.0F);
+      std::ranges::fill(values, accumulator);
       return {};
     };
-    return FillTile(initial, StatesOf(layout), layout, tile, weight, record);
+    return FillTile(initial, kinds, layout, tile, weight, record);
   };
 }
 

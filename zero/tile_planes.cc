@@ -49,7 +49,7 @@ kernels::OptimizerTile PlanesOf(const Layout& layout, uint64_t elements, std::by
     tile.weight_hi = Plane<BFloat16>(weight, begin, count);
   }
   const bool bf16 = layout.moments.dtype == DType::kBFloat16;
-  for (const offload::RecordState& state : layout.RecordStates()) {
+  for (const offload::RecordState& state : layout.States()) {
     const bool first = state.kind == RecordKind::kExpAvg;
     if (state.kind == RecordKind::kLo) {
       tile.weight_lo = Plane<int16_t>(record, begin, count);

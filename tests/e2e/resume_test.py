@@ -5,6 +5,7 @@ PENSTOCK_KILLS: how many processes are killed (30). PENSTOCK_KILL_SEED: of the m
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -68,7 +69,8 @@ class KillTest(ResumeTest):
         self.assertFalse(os.path.exists(run))
 
     def leg(self, run, config, delay):
-        """Trains until it ends or is killed after `delay` seconds; whether it ended."""
+        """Trains until it ends or is killed after `delay` seconds; whether it ended. One that is given all
+        the time there is must end."""
         self.runs += 1
         arguments = [harness.PROGRAM, "train", "--model", self.model, "--data", self.data,
                      "--config", self.write(f"config{self.runs}.json", config),
@@ -81,9 +83,12 @@ class KillTest(ResumeTest):
                 _, stderr = program.communicate(timeout=delay)
             except subprocess.TimeoutExpired:
                 program.kill()
-                self.kills += 1
-                self.resumed_legs += "going on after" in program.communicate()[1]
-                return False
+                _, stderr = program.communicate()
+        self.resumed_legs += "going on after" in stderr
+        if program.returncode == -signal.SIGKILL:
+            self.assertLess(delay, harness.TIMEOUT_S, "it hangs")
+            self.kills += 1
+            return False
         if program.returncode == 2 and "no commit" in stderr:
             # Killed before its first commit: there is nothing to resume. Without run.json there is
             # nothing but the folder.
@@ -147,23 +152,34 @@ class PlacementChangeTest(ResumeTest):
 
     def test_every_optimizer_goes_on_with_the_same_bits(self):
         optimizers = {
-            "Lion": {"optimizer": {"type": "Lion"}},
-            "Adagrad": {"optimizer": {"type": "Adagrad",
-                                      "params": {"initial_accumulator_value": 0.1}}},
-            "bf16 states": {"bf16": {"enabled": True, "bf16_optimizer_states": True}},
+            "exp_avg fp32": {"optimizer": {"type": "Lion"}},
+            "exp_avg_sq fp32": {"optimizer": {"type": "Adagrad",
+                                              "params": {"initial_accumulator_value": 0.1}}},
+            "lo int16, exp_avg bf16, exp_avg_sq bf16": {
+                "bf16": {"enabled": True, "bf16_optimizer_states": True}},
         }
-        for name, keys in optimizers.items():
-            with self.subTest(optimizer=name):
+        for kept, keys in optimizers.items():
+            with self.subTest(kept=kept):
                 def config(placement, more={}):
                     return merge(self.config(placement, penstock=more), keys)
 
-                whole = self.trained(config("device"), steps=15)
-                run = self.trained(config("all on nvme"), steps=3)
+                seed = ("--seed", "7")
+                whole = self.trained(config("device"), *seed, steps=15)
+                run = self.trained(config("all on nvme"), *seed, steps=3)
+                self.assertEqual(harness.penstock("snapshot", run, "kept").code, 0)
                 legs = [config("host"), config("optimizer on nvme"), config("device"),
                         config("all on nvme", {"tile_elements": 8192})]
                 for number, leg in enumerate(legs, start=2):
                     self.resumed(run, leg, steps=3 * number)
                 self.assert_same(run, whole)
+                self.assert_equal_bits(run, whole)
+                states = re.search(r"(?m)^optimizer states +(.+), ",
+                                   harness.penstock("inspect", run).stdout)
+                self.assertEqual(states[1], kept)
+                outcome, _ = self.train(config("all on nvme"), "--resume-from", "kept", steps=15,
+                                        out=run)
+                self.assertEqual(outcome.code, 0, str(outcome))
+                self.assert_equal_bits(run, whole)
 
     def test_a_run_does_not_go_on_with_another_optimizer(self):
         run = self.trained(self.config("all on nvme"), steps=3)

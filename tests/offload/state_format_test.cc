@@ -68,7 +68,8 @@ TEST(StateFormatTest, TheStatesOfEveryOptimizerAreReadBackAsTheyWereWritten) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const Moments& moments : {Moments{}, Moments{.exp_avg_sq = false},
                                    Moments{.exp_avg = false}, Moments{.dtype = DType::kBFloat16},
-                                   Moments{.exp_avg_sq = false, .dtype = DType::kBFloat16}}) {
+                                   Moments{.exp_avg_sq = false, .dtype = DType::kBFloat16},
+                                   Moments{.exp_avg = false, .dtype = DType::kBFloat16}}) {
       Layout layout = SmallLayout(dtype);
       layout.moments = moments;
       const StateHeader header = PlanState(kUuid, layout, {}, 0);
@@ -80,6 +81,52 @@ TEST(StateFormatTest, TheStatesOfEveryOptimizerAreReadBackAsTheyWereWritten) {
       EXPECT_EQ(layout.RecordBytes(7), (lo + SizeOf(moments.dtype) * count) * 7);
     }
   }
+}
+
+/// Makes the checksums of a head hold again after a change of its descriptors.
+void Seal(const StateGeometry& plan, std::vector<std::byte>& head) {
+  const auto part = [&](FileOffset from, Bytes size) {
+    return std::vector<std::byte>(head.begin() + static_cast<ptrdiff_t>(from.value),
+                                  head.begin() + static_cast<ptrdiff_t>((from + size).value));
+  };
+  std::vector<std::byte> hashed = part(plan.layout_offset, plan.layout_bytes);
+  const auto descriptors = part(plan.descriptors_offset, plan.descriptors_bytes);
+  hashed.insert(hashed.end(), descriptors.begin(), descriptors.end());
+  const std::span<std::byte> header = std::span(head).first(kHeaderBytes.value);
+  Put<uint64_t>(header, 200, Checksum(hashed));
+  Put<uint64_t>(header, 4088, Checksum(header.first(4088)));
+}
+
+TEST(StateFormatTest, ADescriptorWithOtherStatesThanTheFirstIsRefused) {
+  const StateHeader header = SmallHeader(DType::kBFloat16, 2);
+  const struct {
+    size_t tile;
+    size_t at;
+    uint8_t value;
+  } changes[] = {
+      {0, 25, 2},              // a count that is not that of the kinds
+      {0, 27, 7},              // a kind that is none
+      {0, 28, 2},              // exp_avg twice
+      {0, 33, 3},              // fp16
+      {0, 33, 2},              // moments of two dtypes
+      {1, 28, 0},              // another record than tile 0 has
+      {2, 34, 2}, {3, 32, 1},  // a lo that is fp32
+      {0, 31, 3},              // a kind behind the last
+  };
+  for (const auto& change : changes) {
+    std::vector<std::byte> head = EncodeHead(header);
+    const size_t at = header.geometry.descriptors_offset.value + 64 * change.tile + change.at;
+    ASSERT_NE(head[at], std::byte{change.value});
+    head[at] = std::byte{change.value};
+    Seal(header.geometry, head);
+    const auto read = DecodeHead(head);
+    ASSERT_FALSE(read.ok()) << change.tile << ", " << change.at;
+    EXPECT_EQ(read.error().code, ErrorCode::kCorruption);
+    EXPECT_THAT(read.error().message, ::testing::HasSubstr("states"));
+  }
+  std::vector<std::byte> same = EncodeHead(header);
+  Seal(header.geometry, same);
+  EXPECT_TRUE(DecodeHead(same).ok());
 }
 
 TEST(StateFormatTest, StatesThatNoOptimizerKeepsAreRefused) {

@@ -29,6 +29,7 @@ class FakeRun final : public ComparedModel {
 
   zero::TrainState& state() { return state_; }
   std::vector<StateKind>& kinds() { return states_; }
+  void set_moments(DType dtype) { moments_ = dtype; }
   std::vector<ComparedTensor>& list() { return tensors_; }
   void Set(StateKind kind, size_t tensor, uint64_t at, float value) {
     values_[{kind, tensor, at}] = value;
@@ -113,9 +114,20 @@ TEST(CompareRuns, OfOptimizersThatKeepDifferentStatesOnlyTheCommonOnesAreCompare
   b.Set(StateKind::kExpAvgSq, 0, 1, 5);
   const Comparison comparison = Compare(a, b).value();
   EXPECT_THAT(comparison.mismatches,
-              ElementsAre("optimizer states: exp_avg and exp_avg_sq in A, exp_avg in B"));
+              ElementsAre("optimizer states: A has exp_avg and exp_avg_sq in fp32, "
+                          "B has exp_avg in fp32"));
   EXPECT_TRUE(comparison.differences.empty());
   EXPECT_THAT(ToTable(comparison), HasSubstr("each with its weight and exp_avg: 0 different"));
+}
+
+TEST(CompareRuns, MomentsOfAnotherDTypeAreADifferenceEvenWhereTheirValuesAreEqual) {
+  FakeRun a(64);
+  FakeRun b(64);
+  b.set_moments(DType::kBFloat16);
+  const Comparison comparison = Compare(a, b).value();
+  EXPECT_FALSE(comparison.equal());
+  EXPECT_TRUE(comparison.differences.empty());
+  EXPECT_THAT(comparison.mismatches, ElementsAre(HasSubstr("exp_avg_sq in bf16")));
 }
 
 class CompareFiles : public testing::Test {

@@ -34,7 +34,6 @@ class FakeEngine final : public zero::Engine {
   void FailAcquire(size_t n) { failing_acquire_ = n; }
   size_t held() const;
 
-  const zero::Config& config() const override { return config_; }
   const offload::Layout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { return *stream_; }
   Result<const std::byte*> Acquire(zero::ModuleId id) override;
@@ -76,7 +75,6 @@ class FakeEngine final : public zero::Engine {
   std::span<float> Tensor(const std::string& name, std::vector<float> Module::*flat);
 
   zero::ModelSpec spec_;
-  zero::Config config_;
   offload::Layout layout_;
   std::vector<Module> modules_;
   std::vector<std::byte> poison_;
