@@ -1,7 +1,7 @@
 // How close is the fused update to the machine's memory bandwidth?
 //
 // 64 Mi parameters, bf16 gradient in and bf16 weight out, with both kinds of master: 26 bytes a
-// parameter split, 28 whole. Each iteration updates a tile that no cache holds, and then reads and
+// parameter split, 28 whole. Each iteration updates states that no cache holds, and then reads and
 // writes back as many bytes of another buffer with one addition a word: the least that any update
 // of that size could do. Both run on the same threads, one after the other, so that they meet the
 // same machine. The time of an iteration is that of the update. Counters, medians over the
@@ -46,7 +46,7 @@ void Update(benchmark::State& state, Master master) {
   const auto total = static_cast<double>(bytes);
   std::vector<double> updated, streamed, fractions;
   for (auto _ : state) {
-    const double update = Seconds([&] { UpdateInParallel(threads, scalars, states.tile()); });
+    const double update = Seconds([&] { UpdateInParallel(threads, scalars, states.tiles()); });
     state.SetIterationTime(update);
     const double ceiling = Seconds([&] {
       InParallel(threads, stream.size(), [&](uint64_t first, uint64_t count) {

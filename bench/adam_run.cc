@@ -3,7 +3,7 @@
 //
 //   adam_run split|whole ELEMENTS THREADS
 //
-// The tile is what bench/adam_bench updates; lr 1e-3, weight decay 0.01 (AdamW), no clipping.
+// The states are what bench/adam_bench updates; lr 1e-3, weight decay 0.01 (AdamW), no clipping.
 // Answers each line with the seconds that the update took and, to show that the work is the same,
 // the bf16 weight of the last element.
 #include <fmt/format.h>
@@ -28,8 +28,8 @@ void Run(Master master, uint64_t elements, uint64_t threads) {
   std::string line;
   for (uint64_t t = 1; std::getline(std::cin, line); ++t) {
     const AdamScalars scalars = MakeAdamScalars({.weight_decay = 0.01}, 1e-3, t, 1);
-    const double seconds = Seconds([&] { UpdateInParallel(threads, scalars, states.tile()); });
-    fmt::print("{} {}\n", seconds, double{LastWeight(states.tile())});
+    const double seconds = Seconds([&] { UpdateInParallel(threads, scalars, states.tiles()); });
+    fmt::print("{} {}\n", seconds, double{LastWeight(states.tiles().back())});
     std::fflush(stdout);
   }
 }

@@ -1,9 +1,10 @@
-// The states of one large tile in memory like the slab's, and their update on several threads: what
-// the benchmarks of Adam measure.
+// The states of many tiles, in memory like the slab's and where the engine would put them, and
+// their update on several threads: what the benchmarks of Adam measure.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -22,36 +23,62 @@ enum class Master { kSplit, kWhole };
 /// written, the gradient read, the copy written.
 inline uint64_t BytesPerElement(Master master) { return master == Master::kSplit ? 26 : 28; }
 
+/// As the engine's: the default of penstock.tile_elements.
+inline constexpr uint64_t kTileElements = 1 << 20;
+
+/// Weights, records (lo, exp_avg and exp_avg_sq of a tile, one after the other), gradients and
+/// copies, each tile behind tile. In one tile of all elements the planes would be multiples of
+/// 256 MiB apart, which some processors' first-level caches take for the same lines.
 class AdamStates {
  public:
-  AdamStates(Master master, uint64_t elements) : elements_(elements) {
-    if (master == Master::kSplit) {
-      tile_.weight_hi = Allocate(BFloat16{0x3f00});
-      tile_.weight_lo = Allocate(int16_t{0});
-    } else {
-      tile_.weight = Allocate(0.5f);
-      tile_.weight_bf16 = Allocate(BFloat16{});
+  AdamStates(Master master, uint64_t elements)
+      : memory_(Mapping::Create(Bytes{elements * kBytes}).value()), next_(memory_.data()) {
+    for (uint64_t at = 0; at < elements; at += kTileElements) {
+      tiles_.push_back({.gradient_dtype = DType::kBFloat16});
     }
-    tile_.exp_avg = Allocate(0.0f);
-    tile_.exp_avg_sq = Allocate(0.0f);
-    tile_.gradient = Allocate(BFloat16{0x3a80}).data();
-    tile_.gradient_dtype = DType::kBFloat16;
+    const auto for_each = [&](auto make) {
+      uint64_t left = elements;
+      for (OptimizerTile& tile : tiles_) {
+        make(tile, std::min(left, kTileElements));
+        left -= std::min(left, kTileElements);
+      }
+    };
+    const bool split = master == Master::kSplit;
+    for_each([&](OptimizerTile& tile, uint64_t n) {
+      if (split) {
+        tile.weight_hi = Cut(n, BFloat16{0x3f00});
+      } else {
+        tile.weight = Cut(n, 0.5f);
+      }
+    });
+    for_each([&](OptimizerTile& tile, uint64_t n) {
+      if (split) tile.weight_lo = Cut(n, int16_t{0});
+      tile.exp_avg = Cut(n, 0.0f);
+      tile.exp_avg_sq = Cut(n, 0.0f);
+    });
+    for_each(
+        [&](OptimizerTile& tile, uint64_t n) { tile.gradient = Cut(n, BFloat16{0x3a80}).data(); });
+    for_each([&](OptimizerTile& tile, uint64_t n) {
+      if (!split) tile.weight_bf16 = Cut(n, BFloat16{});
+    });
   }
 
-  const OptimizerTile& tile() const { return tile_; }
+  std::span<const OptimizerTile> tiles() const { return tiles_; }
 
  private:
+  static constexpr uint64_t kBytes = 16;  // of an element, at most
+
   template <typename T>
-  std::span<T> Allocate(T value) {
-    memory_.push_back(Mapping::Create(Bytes{elements_ * sizeof(T)}).value());
-    const std::span<T> values(reinterpret_cast<T*>(memory_.back().data()), elements_);
+  std::span<T> Cut(uint64_t elements, T value) {
+    const std::span<T> values(reinterpret_cast<T*>(next_), elements);
+    next_ += values.size_bytes();
     std::ranges::fill(values, value);
     return values;
   }
 
-  uint64_t elements_;
-  std::vector<Mapping> memory_;
-  OptimizerTile tile_;
+  Mapping memory_;
+  std::byte* next_;
+  std::vector<OptimizerTile> tiles_;
 };
 
 inline double Seconds(const std::function<void()>& work) {
@@ -63,19 +90,22 @@ inline double Seconds(const std::function<void()>& work) {
 /// Calls work(first, count) on `threads` threads, each with its share of [0, total).
 inline void InParallel(uint64_t threads, uint64_t total,
                        const std::function<void(uint64_t, uint64_t)>& work) {
-  const uint64_t share = total / threads / kChunkElements * kChunkElements;
+  const uint64_t share = total / threads;
   std::vector<std::jthread> team;
   for (uint64_t i = 0; i < threads; ++i) {
     team.emplace_back(work, i * share, i + 1 == threads ? total - i * share : share);
   }
 }
 
-/// One update in chunks, as the optimizer driver does it.
+/// One update in chunks, as the optimizer driver does it; each thread has whole tiles.
 inline void UpdateInParallel(uint64_t threads, const AdamScalars& scalars,
-                             const OptimizerTile& tile) {
-  InParallel(threads, ElementCount(tile), [&](uint64_t first, uint64_t count) {
-    for (uint64_t done = 0; done < count; done += kChunkElements) {
-      AdamUpdate(scalars, Part(tile, first + done, std::min(kChunkElements, count - done)));
+                             std::span<const OptimizerTile> tiles) {
+  InParallel(threads, tiles.size(), [&](uint64_t first, uint64_t count) {
+    for (const OptimizerTile& tile : tiles.subspan(first, count)) {
+      const uint64_t n = ElementCount(tile);
+      for (uint64_t done = 0; done < n; done += kChunkElements) {
+        AdamUpdate(scalars, Part(tile, done, std::min(kChunkElements, n - done)));
+      }
     }
   });
 }
