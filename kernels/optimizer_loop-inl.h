@@ -8,7 +8,6 @@
 #define PENSTOCK_KERNELS_OPTIMIZER_LOOP_INL_H_
 #endif
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -43,6 +42,37 @@ class WholeWeights {
 
  private:
   float* weight_;
+};
+
+HWY_INLINE BFloat16* CopyOf(const OptimizerTile& tile, BFloat16) { return tile.weight_bf16.data(); }
+HWY_INLINE Float16* CopyOf(const OptimizerTile& tile, Float16) { return tile.weight_fp16.data(); }
+
+/// A whole master and its rounded copy, which is written past the cache where it is aligned to its
+/// vectors.
+template <typename Half>
+class CopiedWeights {
+ public:
+  explicit CopiedWeights(const OptimizerTile& tile)
+      : whole_(tile),
+        copy_(CopyOf(tile, Half())),
+        aligned_(reinterpret_cast<uintptr_t>(copy_) % (hn::Lanes(Halves()) * sizeof(Half)) == 0) {}
+  HWY_INLINE FloatVector Read(size_t i) const { return whole_.Read(i); }
+  HWY_INLINE void Prefetch(size_t i) const { whole_.Prefetch(i); }
+  HWY_INLINE void Write(FloatVector w, size_t i) const {
+    whole_.Write(w, i);
+    auto* const to = reinterpret_cast<uint16_t*>(copy_ + i);
+    const auto rounded = Narrow(w, copy_);
+    if (aligned_) {
+      hn::Stream(rounded, Halves(), to);
+    } else {
+      hn::StoreU(rounded, Halves(), to);
+    }
+  }
+
+ private:
+  WholeWeights whole_;
+  Half* copy_;
+  bool aligned_;
 };
 
 /// Split and Join of kernels/dtype.h.
@@ -197,49 +227,22 @@ size_t WithGradient(const Scalars& s, const OptimizerTile& tile, size_t n) {
 
 template <typename Direction, typename Scalars>
 size_t WithWeights(const Scalars& s, const OptimizerTile& tile, size_t n) {
-  return tile.weight.empty() ? WithGradient<Direction, SplitWeights>(s, tile, n)
-                             : WithGradient<Direction, WholeWeights>(s, tile, n);
-}
-
-HWY_INLINE void Round(float from, BFloat16& to) { to = RoundToBFloat16(from); }
-HWY_INLINE void Round(float from, Float16& to) { to = Float16{RoundToFloat16(from)}; }
-
-/// Rounds n weights, which lie in the first-level cache, past the cache.
-template <typename Half>
-void StreamRounded(const float* from, size_t n, Half* to) {
-  const size_t lanes = hn::Lanes(Halves());
-  const size_t misaligned = reinterpret_cast<uintptr_t>(to) / sizeof(Half) % lanes;
-  size_t i = 0;
-  for (; i < std::min(n, (lanes - misaligned) % lanes); ++i) Round(from[i], to[i]);
-  for (; n - i >= lanes; i += lanes) {
-    hn::Stream(Narrow(Load(Whole(), from + i), to), Halves(), reinterpret_cast<uint16_t*>(to + i));
+  if (tile.weight.empty()) return WithGradient<Direction, SplitWeights>(s, tile, n);
+  if (!tile.weight_bf16.empty()) {
+    return WithGradient<Direction, CopiedWeights<BFloat16>>(s, tile, n);
   }
-  for (; i < n; ++i) Round(from[i], to[i]);
-}
-
-template <typename Direction, typename Scalars>
-size_t UpdateAndRound(const Scalars& s, const OptimizerTile& tile, size_t n) {
-  constexpr size_t kPiece = 1024;  // weights in the first-level cache, beside the moments
-  size_t done = 0;
-  while (done < n) {
-    const size_t count = std::min(kPiece, n - done);
-    const size_t updated = WithWeights<Direction>(s, Part(tile, done, count), count);
-    const float* const from = tile.weight.data() + done;
-    if (!tile.weight_bf16.empty()) StreamRounded(from, updated, tile.weight_bf16.data() + done);
-    if (!tile.weight_fp16.empty()) StreamRounded(from, updated, tile.weight_fp16.data() + done);
-    done += updated;
-    if (updated < count) break;
+  if (!tile.weight_fp16.empty()) {
+    return WithGradient<Direction, CopiedWeights<Float16>>(s, tile, n);
   }
-  hwy::FlushStream();
-  return done;
+  return WithGradient<Direction, WholeWeights>(s, tile, n);
 }
 
 /// Updates all whole vectors of the tile; returns how many elements that were.
 template <typename Direction, typename Scalars>
 size_t UpdateWholeVectors(const Scalars& s, const OptimizerTile& tile) {
-  const size_t n = ElementCountOf<Scalars>(tile);
-  const bool rounds = !tile.weight_bf16.empty() || !tile.weight_fp16.empty();
-  return rounds ? UpdateAndRound<Direction>(s, tile, n) : WithWeights<Direction>(s, tile, n);
+  const size_t done = WithWeights<Direction>(s, tile, ElementCountOf<Scalars>(tile));
+  hwy::FlushStream();  // copies are there before whoever hears of it reads them
+  return done;
 }
 
 #else
