@@ -10,8 +10,7 @@
 namespace penstock::device {
 namespace {
 
-/// The one that is used. It is the current one of every thread from the start, CUDA's callbacks'
-/// included.
+/// The one that is used. It is the current one of every thread from the start.
 constexpr int kOrdinal = 0;
 
 Status FindDevice() {

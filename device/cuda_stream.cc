@@ -10,12 +10,18 @@
 namespace penstock::device {
 namespace {
 
-/// What a call needs on CUDA's thread. CUDA runs a callback of cudaStreamAddCallback after a
-/// failure of the device as well, unlike a function of cudaLaunchHostFunc.
-void CUDART_CB RunCall(cudaStream_t, cudaError_t, void* data) {
-  const std::unique_ptr<std::function<void()>> function(static_cast<std::function<void()>*>(data));
-  (*function)();
-}
+/// In place of an event that could not be recorded: nothing is outstanding, and whoever relied on
+/// what it stands for must not go on.
+class FailedEvent final : public Event::State {
+ public:
+  explicit FailedEvent(Status failure) : failure_(std::move(failure)) {}
+  const Status& failure() const { return failure_; }
+  bool Reached() const override { return true; }
+  void Wait() const override {}
+
+ private:
+  const Status failure_;
+};
 
 }  // namespace
 
@@ -31,7 +37,11 @@ Result<std::unique_ptr<CudaQueue>> CudaQueue::Create(const std::string& name, co
 
 CudaQueue::CudaQueue(std::string name, cudaStream_t stream, const Arena& arena,
                      std::shared_ptr<CudaEventPool> events, ActivityMeter* meter)
-    : name_(std::move(name)), stream_(stream), arena_(arena), events_(std::move(events)) {
+    : name_(std::move(name)),
+      stream_(stream),
+      arena_(arena),
+      events_(std::move(events)),
+      calls_(name_) {
   if (meter != nullptr) spans_.emplace(stream_, name_, *meter);
 }
 
@@ -84,33 +94,29 @@ Event CudaQueue::Record() {
   Result<Event> event = events_->Record(stream_);
   if (event.ok()) return *event;
   Take(event.status());
-  return Event();
+  static_cast<void>(cudaStreamSynchronize(stream_));
+  return Event(std::make_shared<FailedEvent>(status_));
 }
 
 void CudaQueue::Wait(const Event& event, WaitReason reason) {
+  if (const auto* const failed = dynamic_cast<const FailedEvent*>(event.state().get())) {
+    Take(failed->failure());
+    return;
+  }
   if (event.reached()) return;
   const auto* const state = dynamic_cast<const CudaEvent*>(event.state().get());
   PENSTOCK_CHECK(state != nullptr, "stream {} waits for an event of another device", name_);
   EndSpan();
   if (spans_ && reason == WaitReason::kData) spans_->BeginWait();
-  Take(CudaStatus(cudaStreamWaitEvent(stream_, state->handle(), 0), "waiting for an event"));
+  const Status enqueued =
+      CudaStatus(cudaStreamWaitEvent(stream_, state->handle(), 0), "waiting for an event");
+  // The events and calls behind a wait come after it, whatever happens.
+  if (!enqueued.ok()) event.Wait();
+  Take(enqueued);
   EndSpan();
 }
 
-void CudaQueue::Call(std::function<void()> function) {
-  EndSpan();
-  auto data = std::make_unique<std::function<void()>>(std::move(function));
-  const Status added =
-      CudaStatus(cudaStreamAddCallback(stream_, RunCall, data.get(), 0), "enqueueing a call");
-  if (added.ok()) {
-    static_cast<void>(data.release());
-    return;
-  }
-  // The device has failed: what was enqueued before is over.
-  Take(added);
-  static_cast<void>(cudaStreamSynchronize(stream_));
-  (*data)();
-}
+void CudaQueue::Call(std::function<void()> function) { calls_.Add(Record(), std::move(function)); }
 
 void CudaQueue::Launch(const std::function<Status(CUstream_st*)>& enqueue) {
   if (!status_.ok()) return;
@@ -125,13 +131,11 @@ void CudaQueue::Name(std::string what) {
 }
 
 Status CudaQueue::Synchronize() {
-  EndSpan();
-  const Result<Event> event = events_->Record(stream_);
-  Take(event.status());
-  if (event.ok()) {
-    const auto& state = static_cast<const CudaEvent&>(*event->state());
-    Take(CudaStatus(cudaEventSynchronize(state.handle()), "waiting for the stream's work"));
+  const Event event = Record();
+  if (const auto* const state = dynamic_cast<const CudaEvent*>(event.state().get())) {
+    Take(CudaStatus(cudaEventSynchronize(state->handle()), "waiting for the stream's work"));
   }
+  calls_.Drain();
   if (spans_) spans_->Synchronized();
   return status_;
 }

@@ -1,9 +1,13 @@
 // A stream of the CUDA device.
 //
-// After a failure, copies and kernels are not enqueued any more. Calls are still carried out, when
-// what was enqueued before them is over: nobody who waits for one hangs.
+// After a failure, copies and kernels are not enqueued any more. Waits, events and calls are still
+// carried out, when what was enqueued before them is over: nobody who waits for one hangs, and
+// nothing is released while another stream may use it.
 //
-// Threads: one thread at a time feeds the stream; calls run on a thread of CUDA's.
+// Calls run on a thread of our own: CUDA's callbacks hold up the stream's later work until they
+// have returned, and objects could go before a callback that a failed device delivers late.
+//
+// Threads: one thread at a time feeds the stream.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,6 +19,7 @@
 #include <string>
 
 #include "device/arena.h"
+#include "device/call_thread.h"
 #include "device/cuda_events.h"
 #include "device/cuda_spans.h"
 #include "device/device.h"
@@ -58,6 +63,7 @@ class CudaQueue final : public CudaStream {
   std::optional<CudaSpans> spans_;  ///< where there is a meter
   std::optional<nvtxRangeId_t> range_;
   Status status_;
+  CallThread calls_;
 };
 
 }  // namespace penstock::device

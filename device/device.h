@@ -58,7 +58,7 @@ enum class WaitReason { kOrder, kData };
 
 class Stream {
  public:
-  /// Completes all work first.
+  /// Completes all work and all calls first.
   virtual ~Stream() = default;
 
   /// Asynchronous copies. The host side must stay valid and unchanged until an event recorded after
@@ -68,18 +68,21 @@ class Stream {
   virtual void CopyToHost(std::byte* host, const std::byte* device, Bytes size) = 0;
   virtual void Zero(std::byte* device, Bytes size) = 0;
 
+  /// The event of all work so far. Where the device cannot give one, what has been enqueued is
+  /// completed at once, and streams that wait for the event fail as this one does.
   virtual Event Record() = 0;
   /// Later work on this stream runs only after `event`; the calling thread does not wait.
   virtual void Wait(const Event& event, WaitReason reason) = 0;
   void Wait(const Event& event) { Wait(event, WaitReason::kOrder); }
-  /// Runs `function` on a thread of the device when all earlier work is done. It must be short,
-  /// must not throw and must not call the device.
+  /// Runs `function` on a thread of the device when all earlier work is done, and the calls before
+  /// it. It must be short, must not throw and must not call the device. What is enqueued later may
+  /// not rely on it, but Synchronize waits for it.
   virtual void Call(std::function<void()> function) = 0;
   /// What is enqueued from here on is called `what` in traces.
   virtual void Name(std::string what) = 0;
 
-  /// Blocks until all work is done. After a failure of the device or of a kernel, that failure, for
-  /// ever; the work behind it was skipped.
+  /// Blocks until all work is done and all calls have run. After a failure of the device or of a
+  /// kernel, that failure, for ever; the work behind it was skipped.
   virtual Status Synchronize() = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <latch>
 #include <memory>
 #include <optional>
 #include <string>
@@ -136,6 +137,35 @@ TEST_F(CudaDeviceTest, CallsRunInOrderBehindTheWorkBeforeThem) {
   ASSERT_TRUE(stream->Synchronize().ok());
   EXPECT_EQ(seen, std::byte{199});
   EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
+TEST_F(CudaDeviceTest, WorkAndEventsBehindACallDoNotWaitForIt) {
+  const auto buffer = device_->Allocate(4_KiB, "a buffer").value();
+  const auto stream = NewStream("copy-out");
+  std::latch recorded(1);
+  bool called = false;
+  stream->Call([&] {
+    recorded.wait();
+    called = true;
+  });
+  stream->Zero(buffer.data(), 4_KiB);
+  stream->Record().Wait();  // never returns when the stream waits for the call
+  recorded.count_down();
+  ASSERT_TRUE(stream->Synchronize().ok());
+  EXPECT_TRUE(called);
+}
+
+TEST_F(CudaDeviceTest, AStreamCarriesOutItsCallsBeforeItGoes) {
+  const auto buffer = device_->Allocate(4_MiB, "a buffer").value();
+  int calls = 0;
+  {
+    const auto stream = NewStream("copy-out");
+    for (int i = 0; i < 3; ++i) {
+      Occupy(*stream, buffer);
+      stream->Call([&] { ++calls; });
+    }
+  }
+  EXPECT_EQ(calls, 3);
 }
 
 TEST_F(CudaDeviceTest, AfterAFailureWorkIsSkippedAndCallsAreNot) {
