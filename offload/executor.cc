@@ -75,7 +75,9 @@ Status Executor::Fetch(ModuleId module, Slot& slot) {
     }
     std::byte* target = slot.buffer.data() + layout_.WeightBytes(layout_.tile(tile).begin).value;
     copy_in_->CopyToDevice(target, weight.data(), Bytes{weight.size()});
-    copy_in_->Call([this, tile]() { store_.UnpinWeight(tile); });
+    if (store_.WeightOnDrive(tile)) {
+      copy_in_->Call([this, tile]() { store_.UnpinWeight(tile); });
+    }
   }
   slot.ready = copy_in_->Record();
   return {};

@@ -36,6 +36,9 @@ class Executor {
   void Release(ModuleId module);
   /// The step's uses are all acquired; the clock stands at the start of the next step.
   void EndStep();
+  /// Waits until everything is copied and unpinned. Errors: of the copies; what was computed since
+  /// the first that failed is worth nothing.
+  Status Synchronize() { return copy_in_->Synchronize(); }
 
   uint64_t evictions() const { return evictions_; }
 

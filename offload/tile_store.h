@@ -93,6 +93,10 @@ class TileStore {
   /// there.
   Result<std::span<const std::byte>> PinWeight(TileId tile) EXCLUDES(mutex_);
   void UnpinWeight(TileId tile) EXCLUDES(mutex_);
+  /// Where it is not, the weight has no pins: UnpinWeight does nothing.
+  bool WeightOnDrive(TileId tile) const {
+    return options_.weight_home == Tier::kNvme && !in_host_memory_[Index(tile)];
+  }
 
   /// Before the first BeginUpdate after a commit: without a second slot, the commit ends here.
   Status PrepareUpdates() EXCLUDES(mutex_);
@@ -135,9 +139,6 @@ class TileStore {
     bool ahead_pinned = false;          ///< before the update began
     std::optional<uint64_t> pinned_at;  ///< the use it was last pinned for
   };
-  bool WeightOnDrive(TileId tile) const {
-    return options_.weight_home == Tier::kNvme && !in_host_memory_[Index(tile)];
-  }
   bool RecordOnDrive(TileId tile) const {
     return options_.record_home == Tier::kNvme && !in_host_memory_[Index(tile)];
   }

@@ -164,8 +164,8 @@ void OffloadEngine::SendGradient(TileId tile, const float* sums) {
   copy_out_->Wait(compute_->Record());
   copy_out_->CopyToHost(gradients_[Index(tile)].data(), staging.buffer.data(),
                         layout_.GradientBytes(place.elements));
-  copy_out_->Call([this, tile]() { driver_->GradientArrived(tile); });
   staging.copied = copy_out_->Record();
+  copy_out_->Call([this, tile]() { driver_->GradientArrived(tile); });
 }
 
 GradientNorm::Value OffloadEngine::WaitForNorm() {
@@ -206,6 +206,7 @@ Result<StepOutcome> OffloadEngine::EndStep() {
   executor_->EndStep();
   sums_->NextStep();
   PENSTOCK_TRY(compute_->Synchronize());
+  PENSTOCK_TRY(executor_->Synchronize());
   PENSTOCK_TRY(copy_out_->Synchronize());
   PENSTOCK_CHECK(!committing_, "a step ended before the commit was finished");
   if (UpdatesWithGradients()) PENSTOCK_TRY(LetUpdatesBegin());

@@ -53,11 +53,16 @@ inline Status ToyWeights(ModuleId module, size_t tensor, uint64_t begin, std::sp
 /// Drives one engine through steps, as a trainer does.
 class ToyRun {
  public:
-  ToyRun(EngineOptions options, Bytes device_memory) : meter_() {
+  /// What the CPU device is wrapped in.
+  using Wrap =
+      std::function<std::unique_ptr<device::Device>(std::unique_ptr<device::Device> device)>;
+
+  ToyRun(EngineOptions options, Bytes device_memory, const Wrap& wrap = {}) : meter_() {
     dtype_ = options.config.dtype;
     options.meter = &meter_;
     device_ =
         std::move(device::CreateCpuDevice({.memory = device_memory, .meter = &meter_})).value();
+    if (wrap) device_ = wrap(std::move(device_));
     kernels::OperatorOptions operators{
         .dtype = dtype_,
         .shapes =
