@@ -1,5 +1,6 @@
 #include "kernels/cuda_linear.h"
 
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -15,24 +16,32 @@ Result<std::unique_ptr<CudaLinear>> CudaLinear::Create(const CudaBlas& blas,
   const auto matrix = [&](uint64_t columns, bool transposed = false) {
     return CudaOperand{.dtype = options.dtype, .stride = columns, .transposed = transposed};
   };
+  // Every tensor of a layer has a multiple of so many elements.
+  const uint64_t unit = std::gcd(options.shapes.width, options.shapes.hidden);
+  const auto weight = [&](bool transposed) {
+    CudaOperand operand = matrix(n, transposed);
+    operand.unit = unit;
+    return operand;
+  };
   PENSTOCK_ASSIGN(linear->forward_, CudaProduct::Create(blas, {.m = rows,
                                                                .n = n,
                                                                .k = k,
                                                                .a = matrix(k),
-                                                               .b = matrix(n),
+                                                               .b = weight(false),
                                                                .c = matrix(n),
                                                                .bias = true}));
   PENSTOCK_ASSIGN(
       linear->backward_input_,
       CudaProduct::Create(
-          blas, {.m = rows, .n = k, .k = n, .a = matrix(n), .b = matrix(n, true), .c = matrix(k)}));
-  PENSTOCK_ASSIGN(linear->backward_weight_,
-                  CudaProduct::Create(blas, {.m = k,
-                                             .n = n,
-                                             .k = rows,
-                                             .a = matrix(k, true),
-                                             .b = matrix(n),
-                                             .c = {.dtype = DType::kFloat32, .stride = n}}));
+          blas, {.m = rows, .n = k, .k = n, .a = matrix(n), .b = weight(true), .c = matrix(k)}));
+  PENSTOCK_ASSIGN(
+      linear->backward_weight_,
+      CudaProduct::Create(blas, {.m = k,
+                                 .n = n,
+                                 .k = rows,
+                                 .a = matrix(k, true),
+                                 .b = matrix(n),
+                                 .c = {.dtype = DType::kFloat32, .stride = n, .unit = unit}}));
   return linear;
 }
 

@@ -4,12 +4,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+
 #include "kernels/cuda_plan.h"
 
 namespace penstock::kernels {
 namespace {
-
-constexpr uint32_t kGoodAlignment = 16;
 
 Status BlasStatus(cublasStatus_t status, const std::string& doing) {
   if (status == CUBLAS_STATUS_SUCCESS) return {};
@@ -23,19 +23,6 @@ cudaDataType_t TypeOf(DType dtype) {
   return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/// 16 bytes where all strides allow that, else an element.
-uint32_t AlignmentOf(const CudaProductSpec& spec) {
-  uint32_t smallest = kGoodAlignment;
-  bool good = true;
-  for (const CudaOperand& operand : {spec.a, spec.b, spec.c}) {
-    const uint64_t size = SizeOf(operand.dtype).value;
-    good = good && operand.stride * size % kGoodAlignment == 0 &&
-           operand.batch_stride * size % kGoodAlignment == 0;
-    smallest = std::min(smallest, static_cast<uint32_t>(size));
-  }
-  return good ? kGoodAlignment : smallest;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<CudaBlas>> CudaBlas::Create(std::byte* workspace) {
@@ -47,7 +34,9 @@ Result<std::unique_ptr<CudaBlas>> CudaBlas::Create(std::byte* workspace) {
 CudaBlas::~CudaBlas() { static_cast<void>(cublasLtDestroy(handle_)); }
 
 CudaProduct::CudaProduct(const CudaBlas& blas, const CudaProductSpec& spec)
-    : blas_(blas), spec_(spec), alignment_(AlignmentOf(spec)) {}
+    : blas_(blas),
+      spec_(spec),
+      bias_alignment_(AlignmentOf({.dtype = spec.c.dtype, .unit = spec.b.unit})) {}
 
 std::string CudaProduct::Name() const {
   return fmt::format("{} x {} x {} product of {}", spec_.m, spec_.n, spec_.k,
@@ -90,7 +79,7 @@ Status CudaProduct::Describe() {
   if (!spec_.bias) return {};
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(CUBLASLT_EPILOGUE_BIAS)));
   // Run has the bias; until then an address that is aligned no better than that.
-  const void* const some_bias = blas_.workspace() + alignment_;
+  const void* const some_bias = blas_.workspace() + bias_alignment_;
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, some_bias));
   return set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(TypeOf(spec_.c.dtype)));
 }
@@ -115,7 +104,7 @@ Result<CudaProduct::Owned<cublasLtMatrixLayout_t>> CudaProduct::MakeLayout(
 }
 
 /// Sums that are split over k may be added up in the workspace, in order; never by whoever is
-/// first.
+/// first. Algorithms read the bias as they write the result: it has no alignment of its own.
 Status CudaProduct::Choose() {
   cublasLtMatmulPreference_t made = nullptr;
   PENSTOCK_TRY(BlasStatus(cublasLtMatmulPreferenceCreate(&made), Name()));
@@ -128,11 +117,12 @@ Status CudaProduct::Choose() {
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kCudaWorkspace.value}));
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                    static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
-  for (const auto operand :
-       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-    PENSTOCK_TRY(set(operand, alignment_));
-  }
+  const uint32_t result = AlignmentOf(spec_.c);
+  PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(spec_.b)));
+  PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(spec_.a)));
+  PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, result));
+  PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+                   spec_.bias ? std::min(result, bias_alignment_) : result));
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
   const cublasStatus_t status =
@@ -149,10 +139,15 @@ Status CudaProduct::Choose() {
 void CudaProduct::Run(device::CudaStream& stream, const Data& data) {
   PENSTOCK_CHECK((data.bias != nullptr) == spec_.bias);
   const std::byte* const addend = data.addend == nullptr ? data.c : data.addend;
-  for (const std::byte* operand : {data.a, data.b, static_cast<const std::byte*>(data.c), addend}) {
-    PENSTOCK_CHECK(reinterpret_cast<uintptr_t>(operand) % alignment_ == 0, "{}: misaligned",
-                   Name());
-  }
+  const auto check = [this](const char* what, const std::byte* address, uint32_t alignment) {
+    PENSTOCK_CHECK(reinterpret_cast<uintptr_t>(address) % alignment == 0,
+                   "{}: {} does not lie at a multiple of {} bytes", Name(), what, alignment);
+  };
+  check("a", data.a, AlignmentOf(spec_.a));
+  check("b", data.b, AlignmentOf(spec_.b));
+  check("c", data.c, AlignmentOf(spec_.c));
+  check("the addend", addend, AlignmentOf(spec_.c));
+  check("the bias", data.bias, bias_alignment_);
   stream.Launch([&](cudaStream_t handle) -> Status {
     if (spec_.bias) {
       PENSTOCK_TRY(BlasStatus(

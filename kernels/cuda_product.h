@@ -16,7 +16,7 @@
 
 #include "base/result.h"
 #include "device/device.h"
-#include "kernels/dtype.h"
+#include "kernels/cuda_operand.h"
 
 namespace penstock::kernels {
 
@@ -39,23 +39,15 @@ class CudaBlas {
   std::byte* const workspace_;
 };
 
-/// One side of a product, as it lies in memory.
-struct CudaOperand {
-  DType dtype = DType::kFloat32;
-  uint64_t stride = 0;  ///< elements from a row to the next
-  bool transposed = false;
-  uint64_t batch_stride = 0;  ///< elements from a matrix to the next
-};
-
 struct CudaProductSpec {
   uint64_t m = 0;
   uint64_t n = 0;
   uint64_t k = 0;
   uint64_t batch = 1;
-  CudaOperand a;  ///< [m, k]; stored [k, m] where it is transposed
-  CudaOperand b;  ///< [k, n]; stored [n, k] where it is transposed
-  CudaOperand c;  ///< [m, n]
-  bool bias = false;
+  CudaOperand a;      ///< [m, k]; stored [k, m] where it is transposed
+  CudaOperand b;      ///< [k, n]; stored [n, k] where it is transposed
+  CudaOperand c;      ///< [m, n]
+  bool bias = false;  ///< of c's dtype; its unit is that of b
   float alpha = 1;
 };
 
@@ -69,10 +61,10 @@ class CudaProduct {
     const std::byte* a;
     const std::byte* b;
     std::byte* c;
-    const std::byte* bias = nullptr;    ///< [n], of c's dtype; given exactly where the spec has it
+    const std::byte* bias = nullptr;    ///< [n]; given exactly where the spec has it
     const std::byte* addend = nullptr;  ///< added to the product; like c, and may be c
   };
-  /// Where all strides are multiples of 16 bytes, so are a, b, c and addend.
+  /// Each operand lies as its spec says.
   void Run(device::CudaStream& stream, const Data& data);
 
  private:
@@ -96,7 +88,7 @@ class CudaProduct {
 
   const CudaBlas& blas_;
   const CudaProductSpec spec_;
-  const uint32_t alignment_;  ///< bytes
+  const uint32_t bias_alignment_;  ///< bytes
   Owned<cublasLtMatmulDesc_t> operation_;
   Owned<cublasLtMatrixLayout_t> a_, b_, c_;
   cublasLtMatmulAlgo_t algorithm_{};

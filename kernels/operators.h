@@ -6,6 +6,8 @@
 // fp32 in an order that depends on shapes and the thread count, never on memory or placement. On a
 // CPU without bf16 instructions the matrix products compute in fp32 on bf16 storage.
 // What a function writes overlaps nothing else that it reads or writes, unless its comment says so.
+// On the CUDA device, what lies behind other tensors of a layer does so by a multiple of gcd(C,
+// hidden) elements, and a table by a multiple of C; all else begins at a multiple of 16 bytes.
 //
 // Threads: the functions enqueue and return; call them from the thread that feeds the stream. They
 // share one scratch memory, so that all work goes to one stream, or is ordered by events; and they

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/cuda_operand.h"
+
 namespace penstock::kernels {
 namespace {
 
@@ -43,6 +45,21 @@ TEST(CudaPlanTest, ScratchOfBf16AttentionGrowsWithTheRowsAlone) {
     return CudaPlan(Options(DType::kBFloat16, 1, sequence, 16, 256)).scratch.value;
   };
   EXPECT_LT(scratch(1 << 16), 3 * scratch(1 << 15));
+}
+
+TEST(CudaOperandTest, EachIsAlignedAsItsOwnStridesAndUnitAllow) {
+  const auto alignment = [](DType dtype, uint64_t stride, uint64_t batch_stride, uint64_t unit) {
+    return AlignmentOf(
+        {.dtype = dtype, .stride = stride, .batch_stride = batch_stride, .unit = unit});
+  };
+  EXPECT_EQ(alignment(DType::kBFloat16, 48, 0, 0), 16U);
+  EXPECT_EQ(alignment(DType::kBFloat16, 1024, 0, 0), 16U) << "no more than what is promised";
+  EXPECT_EQ(alignment(DType::kBFloat16, 45, 0, 0), 2U);
+  EXPECT_EQ(alignment(DType::kFloat32, 45, 0, 0), 4U) << "an odd width is no odd address";
+  EXPECT_EQ(alignment(DType::kFloat32, 46, 0, 0), 8U);
+  EXPECT_EQ(alignment(DType::kFloat32, 48, 15, 0), 4U);
+  EXPECT_EQ(alignment(DType::kBFloat16, 192, 0, 45), 2U) << "behind tensors of odd sizes";
+  EXPECT_EQ(alignment(DType::kBFloat16, 0, 0, 12), 8U) << "a bias has no stride";
 }
 
 }  // namespace

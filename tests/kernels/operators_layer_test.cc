@@ -1,5 +1,7 @@
 // Embedding, layer norm, linear layers and GELU against double-precision references; the
 // references' gradients against differences of the references.
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "tests/kernels/operators_testing.h"
@@ -254,6 +256,50 @@ TEST_P(LayerTest, LinearForwardAddsBiasAndResidual) {
       if (residual == Residual::kSeparate) {
         EXPECT_EQ(harness.Get(device_addend), addend);
       }
+    }
+  }
+}
+
+/// As far behind an aligned address as the sizes of a layer's tensors allow: two bytes, too.
+TEST_P(LayerTest, WeightsAndBiasesMayLieBehindTensorsOfOddSizes) {
+  for (const OperatorShapes& shapes : kShapes) {
+    const uint64_t behind = std::gcd(shapes.width, shapes.hidden);
+    OperatorsHarness harness(mode(), shapes);
+    const auto put = [&](const Values& values) {
+      Values moved(behind, 1e3);
+      moved.insert(moved.end(), values.begin(), values.end());
+      return harness.Put(moved);
+    };
+    for (const auto& [k, n] :
+         {std::pair(shapes.hidden, shapes.width), std::pair(shapes.width, shapes.hidden)}) {
+      const Values x = Random(Rows(shapes) * k, 1);
+      const Values w = Random(k * n, 2, 0.1);
+      const Values bias = Random(n, 3);
+      const Values d_out = Random(Rows(shapes) * n, 4);
+      const Tensor device_x = harness.Put(x);
+      const Tensor device_w = put(w);
+      const Tensor device_bias = put(bias);
+      const Tensor device_d_out = harness.Put(d_out);
+      const Tensor out = harness.Empty(Rows(shapes) * n);
+      const Tensor d_x = harness.Empty(x.size());
+      const Tensor d_w = harness.Zeros(DType::kFloat32, behind + k * n);
+      const Tensor d_bias = harness.Zeros(DType::kFloat32, behind + n);
+      const uint64_t bytes = behind * SizeOf(mode().dtype).value;
+      Operators& op = harness.operators();
+      op.LinearForward(harness.stream(), device_x.data(), device_w.data() + bytes,
+                       device_bias.data() + bytes, nullptr, k, n, out.data());
+      op.LinearBackwardInput(harness.stream(), device_d_out.data(), device_w.data() + bytes, k, n,
+                             d_x.data());
+      op.LinearBackwardWeight(harness.stream(), device_x.data(), device_d_out.data(), k, n,
+                              d_w.floats() + behind, d_bias.floats() + behind);
+      Values want = ReferenceProduct(x, w, Rows(shapes), n, k, k, 1, n, 1);
+      for (size_t i = 0; i < want.size(); ++i) want[i] += bias[i % n];
+      ExpectClose(harness.Get(out), want, tolerance(), "out");
+      ExpectClose(harness.Get(d_x), ReferenceProduct(d_out, w, Rows(shapes), k, n, n, 1, 1, n),
+                  tolerance(), "d_x");
+      Values want_d_w = ReferenceProduct(x, d_out, k, n, Rows(shapes), 1, k, n, 1);
+      want_d_w.insert(want_d_w.begin(), behind, 0.0);
+      ExpectClose(harness.Get(d_w), want_d_w, kFloatTolerance, "d_weight");
     }
   }
 }

@@ -110,6 +110,10 @@ inline double Dot(const Values& a, const Values& b) {
   return sum;
 }
 
+/// What follows each tensor: NaN of every dtype.
+inline constexpr Bytes kGuard = 256_B;
+inline constexpr std::byte kGuardByte{0xff};
+
 /// Device memory that holds elements of a dtype.
 struct Tensor {
   DType dtype;
@@ -136,8 +140,14 @@ class OperatorsHarness {
   device::Stream& stream() { return *stream_; }
   device::Device& device() { return *device_; }
 
+  /// NaN, as is what lies behind it: whoever reads either before it is written computes NaN.
   Tensor Empty(DType dtype, uint64_t n) {
-    return {dtype, n, device_->Allocate(n * SizeOf(dtype), "a tensor of the test").value()};
+    const Bytes size = n * SizeOf(dtype) + kGuard;
+    Tensor tensor{dtype, n, device_->Allocate(size, "a tensor of the test").value()};
+    const std::vector<std::byte> nan(size.value, kGuardByte);
+    stream_->CopyToDevice(tensor.data(), nan.data(), size);
+    Synchronize();
+    return tensor;
   }
   Tensor Zeros(DType dtype, uint64_t n) { return Put(dtype, Values(n, 0.0)); }
 
@@ -186,8 +196,14 @@ class OperatorsHarness {
   double GetDouble(const device::DeviceBuffer& buffer) {
     return GetElements<double>(buffer.data(), 1).front();
   }
+  /// Nothing may have been written behind the tensor.
   std::vector<std::byte> GetBytes(const Tensor& tensor) {
-    return GetElements<std::byte>(tensor.data(), (tensor.size * SizeOf(tensor.dtype)).value);
+    const size_t size = (tensor.size * SizeOf(tensor.dtype)).value;
+    auto bytes = GetElements<std::byte>(tensor.data(), size + kGuard.value);
+    EXPECT_TRUE(std::all_of(bytes.begin() + static_cast<ptrdiff_t>(size), bytes.end(),
+                            [](std::byte byte) { return byte == kGuardByte; }));
+    bytes.resize(size);
+    return bytes;
   }
   Values Get(const Tensor& tensor) {
     const std::vector<std::byte> bytes = GetBytes(tensor);
