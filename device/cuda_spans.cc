@@ -1,5 +1,6 @@
 #include "device/cuda_spans.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -40,7 +41,10 @@ void CudaSpans::BeginWait() {
   Open(Kind::kWait);
 }
 
-void CudaSpans::Open(Kind kind) { open_ = Span{.kind = kind, .name = label_, .begin = Mark()}; }
+void CudaSpans::Open(Kind kind) {
+  // In this order: members are initialised as they are declared.
+  open_ = Span{.kind = kind, .name = label_, .earliest = Trace::Clock::now(), .begin = Mark()};
+}
 
 void CudaSpans::EndSpan() {
   if (!open_) return;
@@ -82,8 +86,9 @@ void CudaSpans::HandOver() {
 }
 
 void CudaSpans::Report(const Span& span) {
-  const auto begin = TimeOf(span.begin);
-  const auto end = TimeOf(span.end);
+  const auto now = Trace::Clock::now();
+  const auto begin = std::clamp(TimeOf(span.begin), span.earliest, now);
+  const auto end = std::clamp(TimeOf(span.end), begin, now);
   if (span.kind == Kind::kKernels) meter_.Add(Lane::kCompute, begin, end);
   if (span.kind == Kind::kWait) meter_.Add(Lane::kDataWait, begin, end);
   if (trace_ == nullptr) return;

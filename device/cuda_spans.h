@@ -2,8 +2,10 @@
 //
 // Spans are bounded by events on the stream. Nobody waits for them: those that are over are read
 // whenever the stream's feeder asks, and go to the meter and the trace with the time of the host's
-// clock. The two clocks are compared whenever the stream is found idle. What cannot be measured is
-// left out: a device that fails says so elsewhere.
+// clock. The two clocks are compared whenever the stream is found idle; what they differ by in
+// between moves no span before the moment at which the host enqueued its begin, nor behind the one
+// at which its end was found. What cannot be measured is left out: a device that fails says so
+// elsewhere.
 //
 // Threads: the one that feeds the stream.
 #pragma once
@@ -48,6 +50,7 @@ class CudaSpans {
   struct Span {
     Kind kind;
     std::string name;
+    Trace::Clock::time_point earliest;  ///< by the host's clock, before `begin` was recorded
     cudaEvent_t begin = nullptr;
     cudaEvent_t end = nullptr;
   };

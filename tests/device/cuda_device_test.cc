@@ -13,6 +13,7 @@
 #include "base/activity.h"
 #include "device/cuda_status.h"
 #include "device/device.h"
+#include "tests/device/support.h"
 #include "tests/gpu_needed.h"
 
 namespace penstock::device {
@@ -209,6 +210,27 @@ TEST_F(CudaDeviceTest, TheMeterGetsComputeAndWaitsForData) {
   const ActivityTotals totals = meter_.Totals();
   EXPECT_GT(totals.compute.count(), 0);
   EXPECT_GE(totals.io_wait.count(), 0);
+}
+
+TEST_F(CudaDeviceTest, ComputeLiesBetweenItsEnqueueingAndTheSynchronisationBehindIt) {
+  const auto buffer = device_->Allocate(4_MiB, "a buffer").value();
+  const auto compute = NewStream("compute");
+  for (int round = 0; round < 20; ++round) {
+    const ActivityTotals before = meter_.Totals();
+    {
+      const ActivityScope update(&meter_, Lane::kUpdate);
+      LetTheClockTick();
+    }
+    Occupy(*compute, buffer);
+    ASSERT_TRUE(compute->Synchronize().ok());
+    {
+      const ActivityScope update(&meter_, Lane::kUpdate);
+      LetTheClockTick();
+    }
+    const ActivityTotals after = meter_.Totals();
+    EXPECT_GT(after.update, before.update);
+    EXPECT_EQ(after.update_hidden, before.update_hidden);
+  }
 }
 
 TEST_F(CudaDeviceTest, EventsOutliveTheirStream) {
