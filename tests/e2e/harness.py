@@ -196,6 +196,9 @@ class PenstockTest(unittest.TestCase):
                      "--data", data or self.make_data(), "--out", run]
         if "--device" not in more:
             arguments += ["--device", DEVICE]
+        if DEVICE == "cuda" and "--device-memory" not in more:
+            # Without it a run takes what is free of the GPU, and others run beside it.
+            arguments += ["--device-memory", str(256 << 20)]
         if steps is not None:
             arguments += ["--steps", str(steps)]
         return penstock(*arguments, *more, env=env), run
