@@ -1,5 +1,5 @@
-// How much of the bus do copies from and to the slab get, and how much of the matrix rate does
-// attention get?
+// How much of the bus do copies from and to the slab get, how much of the matrix rate do attention
+// and the head get, and what does a vocabulary cost that is no multiple of 64?
 //
 // The ceilings are measured in the same run: one large copy each way, and the largest product of a
 // layer. Operands are random, as zeros make a GPU faster than it is. Copies are of tiles of 2 MiB
@@ -102,7 +102,8 @@ struct Matrices {
   }
 };
 
-Status MeasureOperators(device::Device& device, const Slab& slab) {
+/// Returns the ceiling: the rate of the largest product.
+Result<double> MeasureOperators(device::Device& device, const Slab& slab) {
   PENSTOCK_ASSIGN(const auto operators,
                   kernels::CreateOperators(device, {.dtype = DType::kBFloat16,
                                                     .shapes = {.batch = kBatch,
@@ -136,6 +137,38 @@ Status MeasureOperators(device::Device& device, const Slab& slab) {
   Print("matrix product with bias, bf16", ceiling, "TFLOP/s", ceiling);
   Print("attention forward, 2048 tokens", attention / forward, "TFLOP/s", ceiling);
   Print("attention backward, 2048 tokens", 2.5 * attention / backward, "TFLOP/s", ceiling);
+  return ceiling;
+}
+
+/// The head's three products of all rows, and what lies between them.
+Status MeasureHead(device::Device& device, const Slab& slab, uint64_t vocabulary, double ceiling) {
+  PENSTOCK_ASSIGN(const auto operators,
+                  kernels::CreateOperators(device, {.dtype = DType::kBFloat16,
+                                                    .shapes = {.batch = kBatch,
+                                                               .sequence = kSequence,
+                                                               .width = kWidth,
+                                                               .heads = kHeads,
+                                                               .hidden = kHidden,
+                                                               .vocabulary = vocabulary}}));
+  PENSTOCK_ASSIGN(const DeviceBuffer d_table,
+                  device.Allocate(vocabulary * kWidth * 4_B, "the gradient of the table"));
+  PENSTOCK_ASSIGN(const DeviceBuffer targets, device.Allocate(kRows * 4_B, "targets"));
+  PENSTOCK_ASSIGN(const DeviceBuffer loss, device.Allocate(8_B, "the loss"));
+  PENSTOCK_ASSIGN(const auto stream, device.CreateStream("compute"));
+  stream->CopyToDevice(slab.device.data(), slab.host.data(), kSlab);
+  for (const DeviceBuffer* zeros : {&d_table, &targets, &loss}) {
+    stream->Zero(zeros->data(), zeros->size());
+  }
+  Matrices matrices{slab.device.data()};
+  std::byte* const x = matrices.Take(kRows * kWidth);
+  std::byte* const table = matrices.Take(vocabulary * kWidth);
+  std::byte* const d_x = matrices.Take(kRows * kWidth);
+  PENSTOCK_ASSIGN(const double took, Time(*stream, [&] {
+                    operators->HeadForwardBackward(*stream, x, table, targets.as<int32_t>(), 1,
+                                                   loss.as<double>(), d_x, d_table.as<float>());
+                  }));
+  const double products = 3 * 2.0 * kRows * kWidth * static_cast<double>(vocabulary) / 1e12;
+  Print(fmt::format("head, vocabulary {}", vocabulary), products / took, "TFLOP/s", ceiling);
   return {};
 }
 
@@ -152,7 +185,10 @@ Status Run() {
     slab.host.as<uint16_t>()[i] = static_cast<uint16_t>(0x3f00 | (state >> 33 & 0x80ff));
   }
   PENSTOCK_TRY(MeasureCopies(*device, slab));
-  return MeasureOperators(*device, slab);
+  PENSTOCK_ASSIGN(const double ceiling, MeasureOperators(*device, slab));
+  // GPT-2's, and the next multiple of 64.
+  PENSTOCK_TRY(MeasureHead(*device, slab, 50257, ceiling));
+  return MeasureHead(*device, slab, 50304, ceiling);
 }
 
 }  // namespace
