@@ -157,7 +157,11 @@ Status TileStore::FillTile(
   }
   std::memset(weight.data(), 0, weight.size());
   std::memset(record.data(), 0, record.size());
-  PENSTOCK_TRY(fill(weight, record));
+  if (const Status filled = fill(weight, record); !filled.ok()) {
+    MutexLock lock(mutex_);
+    FailLocked(filled.error());
+    return filled;
+  }
   const uint64_t seed = TileSeed(file_.uuid(), tile, 0);
   const TileChecksums checksums{WeightChecksum(seed, weight),
                                 RecordChecksum(seed, layout_, record)};

@@ -14,10 +14,11 @@
 // so that neither user can wait for the other in a circle. Weights at home in host memory have no
 // pins: a tile's update may begin only when the device has read the weights it was given.
 //
-// Failure: the first failed read, write or checksum is final; every call and waiter gets it.
-// Threads: all functions from any thread; PinWeight, SetTime, PrepareUpdates, FillTile, Adopt and
-// Drain from one thread at a time, Commit from another one if need be. Owns no threads; completions
-// run on the I/O engines'.
+// Failure: the first failed read, write, checksum or filling is final; every call and waiter gets
+// it.
+// Threads: all functions from any thread; PinWeight, SetTime, PrepareUpdates, Adopt and Drain from
+// one thread at a time, Commit from another one if need be. Owns no threads; completions run on the
+// I/O engines'.
 #pragma once
 
 #include <functional>
@@ -77,7 +78,7 @@ class TileStore {
   void OnProgress(std::function<void()> callback) EXCLUDES(mutex_);
 
   /// Sets version 0 of a tile: `fill` writes both parts into zeroed memory. Before the first
-  /// SetTime.
+  /// SetTime; several threads may each set a tile.
   Status FillTile(
       TileId tile,
       const std::function<Status(std::span<std::byte> weight, std::span<std::byte> record)>& fill)

@@ -15,7 +15,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options, device::De
 }
 
 Status Engine::Initialize(const TensorSource& source) {
-  return FillTiles(FillFromTensors(layout(), source, accumulator_));
+  return FillTilesAtOnce(FillFromTensors(layout(), source, accumulator_));
 }
 
 Status Engine::Commit(const TrainState& state) {

@@ -64,7 +64,7 @@ struct StepOutcome {
 };
 
 /// Fills `values` with elements [begin, begin + size) of tensor `tensor` of `module`: a function of
-/// its arguments alone, so that any tile can be made on its own.
+/// its arguments alone, so that any tile can be made on its own, several by as many threads.
 using TensorSource =
     std::function<Status(ModuleId module, size_t tensor, uint64_t begin, std::span<float> values)>;
 
@@ -122,7 +122,7 @@ class Engine {
   // One of these three comes before the first step.
   /// Sets every weight from `source` and the moments to what they begin with, tile by tile.
   Status Initialize(const TensorSource& source);
-  /// Sets every tile.
+  /// Sets every tile, one after the other.
   virtual Status FillTiles(const TileFill& fill) = 0;
   /// Takes the tiles as the newest commit of the files in EngineOptions::adopt has them, without
   /// moving what is at home on nvme, and returns what that commit keeps beside them. Errors: of
@@ -176,6 +176,9 @@ class Engine {
  protected:
   /// `accumulator`: what Initialize sets exp_avg_sq to.
   explicit Engine(double accumulator = 0) : accumulator_(static_cast<float>(accumulator)) {}
+
+  /// As FillTiles, but that several threads may call `fill`.
+  virtual Status FillTilesAtOnce(const TileFill& fill) { return FillTiles(fill); }
 
  private:
   const float accumulator_;

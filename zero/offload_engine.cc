@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/cpu_scope.h"
+#include "zero/for_each_index.h"
 #include "zero/partitioner.h"
 #include "zero/schedule_builder.h"
 #include "zero/step_decision.h"
@@ -117,12 +118,17 @@ Status OffloadEngine::BuildDevice(device::Device& device) {
   return {};
 }
 
-Status OffloadEngine::FillTiles(const TileFill& fill) {
-  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
+Status OffloadEngine::FillTilesAtOnce(const TileFill& fill) {
+  const CpuScope optimizer(io_.threads.optimizer);
+  return FillTilesBy(io_.threads.counts.optimizer, fill);
+}
+
+Status OffloadEngine::FillTilesBy(int threads, const TileFill& fill) {
+  PENSTOCK_TRY(ForEachIndex(layout_.tiles.size(), threads, [&](size_t i) {
     const TileId tile{static_cast<uint32_t>(i)};
-    PENSTOCK_TRY(store_->FillTile(
-        tile, [&](auto weight, auto record) { return fill(tile, weight, record); }));
-  }
+    return store_->FillTile(tile,
+                            [&](auto weight, auto record) { return fill(tile, weight, record); });
+  }));
   PENSTOCK_TRY(store_->Drain());
   io_.init_bytes = io_.written();
   evictions_before_ = store_->evictions();

@@ -30,7 +30,7 @@ class OffloadEngine : public Engine {
   /// Ends a commit that was begun.
   ~OffloadEngine() override { static_cast<void>(FinishCommit()); }
 
-  Status FillTiles(const TileFill& fill) override;
+  Status FillTiles(const TileFill& fill) override { return FillTilesBy(1, fill); }
   Result<TrainState> Adopt() override;
   const offload::Layout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { return *compute_; }
@@ -50,6 +50,10 @@ class OffloadEngine : public Engine {
   const std::string& state_uuid() const override { return io_.uuid; }
   const std::vector<std::string>& notices() const override { return io_.notices; }
 
+ protected:
+  /// By as many threads as update, on their CPUs.
+  Status FillTilesAtOnce(const TileFill& fill) override;
+
  private:
   /// Where rounded gradients leave the device from: two of them, so that rounding one tile and
   /// copying the one before overlap.
@@ -63,6 +67,7 @@ class OffloadEngine : public Engine {
   Status BuildHost(const MemoryLayout& plan, device::Device& device);
   void AddTierNotice(const offload::TileStoreOptions& store);
   Status BuildDevice(device::Device& device);
+  Status FillTilesBy(int threads, const TileFill& fill);
   bool UpdatesWithGradients() const;
   Status LetUpdatesBegin();
   GradientNorm::Value WaitForNorm();

@@ -149,6 +149,22 @@ TEST_F(EngineTest, AFailedReadEndsTheRunWithOneErrorAndNoHang) {
   }
 }
 
+TEST_F(EngineTest, ATileThatCannotBeMadeEndsTheStartThoughOthersWaitForItsBlocks) {
+  for (const uint32_t module : {0, 1, 3}) {
+    const EngineOptions options = Options({.name = "nvme", .optimizer_threads = 3});
+    ToyRun run(options, 64_MiB);
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    const auto source = [module](ModuleId at, size_t tensor, uint64_t begin,
+                                 std::span<float> values) -> Status {
+      if (offload::Index(at) == module) return MakeError(ErrorCode::kNumeric, "no such weights");
+      return ToyWeights(at, tensor, begin, values);
+    };
+    const Status filled = run.engine().Initialize(source);
+    ASSERT_FALSE(filled.ok()) << module;
+    EXPECT_EQ(filled.error().message, "no such weights");
+  }
+}
+
 TEST_F(EngineTest, TransientFaultsChangeNothing) {
   const Outcome reference =
       TrainAndRead({.name = "device", .parameters = Tier::kDevice, .optimizer = Tier::kDevice});

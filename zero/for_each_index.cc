@@ -1,0 +1,72 @@
+#include "zero/for_each_index.h"
+
+#include <algorithm>
+#include <new>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+
+namespace penstock::zero {
+namespace {
+
+class Row {
+ public:
+  Row(size_t count, const std::function<Status(size_t)>& work) : count_(count), work_(work) {}
+
+  void Run() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    // What comes before a failure has begun already: so the first one is found.
+    while (next_ < count_ && failed_ == count_) {
+      const size_t index = next_++;
+      Status status;
+      {
+        const MutexUnlock unlocked(mutex_);
+        status = Do(index);
+      }
+      if (status.ok() || index > failed_) continue;
+      failed_ = index;
+      failure_ = std::move(status);
+    }
+  }
+  Status failure() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  Status Do(size_t index) const {
+    try {
+      return work_(index);
+    } catch (const std::bad_alloc&) {
+      return MakeError(ErrorCode::kOutOfMemory, "the host has no memory left");
+    }
+  }
+
+  const size_t count_;
+  const std::function<Status(size_t)>& work_;
+  Mutex mutex_;
+  size_t next_ GUARDED_BY(mutex_) = 0;
+  size_t failed_ GUARDED_BY(mutex_) = count_;  ///< the smallest index that has failed, or none
+  Status failure_ GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+Status ForEachIndex(size_t count, int threads, const std::function<Status(size_t)>& work) {
+  Row row(count, work);
+  std::vector<std::thread> others;
+  const size_t wanted = std::min(static_cast<size_t>(std::max(threads, 1)), count);
+  try {
+    while (others.size() + 1 < wanted) others.emplace_back([&row] { row.Run(); });
+  } catch (const std::system_error&) {
+    // The process may have no more threads: those that there are do it.
+  }
+  row.Run();
+  for (std::thread& other : others) other.join();
+  return row.failure();
+}
+
+}  // namespace penstock::zero
