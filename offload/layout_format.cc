@@ -14,6 +14,11 @@ using Json = nlohmann::json;
 /// Of the descriptors' dtypes, the one that DType does not have.
 constexpr uint8_t kInt16 = 4;
 constexpr size_t kMostStates = 6;
+/// A descriptor's states: their number, and behind it a kind and a dtype for each.
+constexpr size_t kStatesAt = 25;
+constexpr size_t kKindsAt = kStatesAt + 1;
+constexpr size_t kDtypesAt = kKindsAt + kMostStates;
+constexpr size_t kStatesBytes = 1 + 2 * kMostStates;
 
 TensorLayout TensorFromJson(const Json& json) {
   TensorLayout tensor{.name = json.at("name").get<std::string>(),
@@ -30,22 +35,23 @@ void EncodeStates(const Layout& layout, std::span<std::byte> descriptor) {
   uint8_t count = 0;
   for (const RecordState& state : layout.States()) {
     const bool is_lo = state.kind == RecordKind::kLo;
-    Put<uint8_t>(descriptor, 26 + count, static_cast<uint8_t>(state.kind));
-    Put<uint8_t>(descriptor, 32 + count,
+    Put<uint8_t>(descriptor, kKindsAt + count, static_cast<uint8_t>(state.kind));
+    Put<uint8_t>(descriptor, kDtypesAt + count,
                  is_lo ? kInt16 : static_cast<uint8_t>(layout.moments.dtype));
     ++count;
   }
-  Put<uint8_t>(descriptor, 25, count);
+  Put<uint8_t>(descriptor, kStatesAt, count);
 }
 
 /// The moments that a descriptor names; what it names beside them is not looked at.
 Moments MomentsOf(std::span<const std::byte> descriptor) {
   Moments moments{.exp_avg = false, .exp_avg_sq = false};
   for (size_t i = 0; i < kMostStates; ++i) {
-    const auto kind = static_cast<RecordKind>(Get<uint8_t>(descriptor, 26 + i));
+    const auto kind = static_cast<RecordKind>(Get<uint8_t>(descriptor, kKindsAt + i));
     if (kind != RecordKind::kExpAvg && kind != RecordKind::kExpAvgSq) continue;
     (kind == RecordKind::kExpAvg ? moments.exp_avg : moments.exp_avg_sq) = true;
-    const bool bf16 = Get<uint8_t>(descriptor, 32 + i) == static_cast<uint8_t>(DType::kBFloat16);
+    const bool bf16 =
+        Get<uint8_t>(descriptor, kDtypesAt + i) == static_cast<uint8_t>(DType::kBFloat16);
     moments.dtype = bf16 ? DType::kBFloat16 : DType::kFloat32;
   }
   return moments;
@@ -55,7 +61,8 @@ Moments MomentsOf(std::span<const std::byte> descriptor) {
 bool HasStatesOf(const Layout& layout, std::span<const std::byte> descriptor) {
   std::array<std::byte, kDescriptorBytes.value> expected{};
   EncodeStates(layout, expected);
-  return std::ranges::equal(descriptor.subspan(25, 13), std::span(expected).subspan(25, 13));
+  return std::ranges::equal(descriptor.subspan(kStatesAt, kStatesBytes),
+                            std::span(expected).subspan(kStatesAt, kStatesBytes));
 }
 
 /// Refuses what a version-1 writer never writes: other states, frozen tiles, paths that are not.
