@@ -25,7 +25,7 @@ struct AdagradDirection {
 };
 
 size_t UpdateTile(const AdagradScalars& scalars, const OptimizerTile& tile) {
-  return UpdateWholeVectors<AdagradDirection>(scalars, tile);
+  return UpdateWholeLines<AdagradDirection>(scalars, tile);
 }
 
 }  // namespace penstock::kernels::HWY_NAMESPACE

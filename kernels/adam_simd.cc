@@ -29,7 +29,7 @@ struct AdamDirection {
 };
 
 size_t UpdateTile(const AdamScalars& scalars, const OptimizerTile& tile) {
-  return UpdateWholeVectors<AdamDirection>(scalars, tile);
+  return UpdateWholeLines<AdamDirection>(scalars, tile);
 }
 
 }  // namespace penstock::kernels::HWY_NAMESPACE

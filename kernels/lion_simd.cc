@@ -28,7 +28,7 @@ struct LionDirection {
 };
 
 size_t UpdateTile(const LionScalars& scalars, const OptimizerTile& tile) {
-  return UpdateWholeVectors<LionDirection>(scalars, tile);
+  return UpdateWholeLines<LionDirection>(scalars, tile);
 }
 
 }  // namespace penstock::kernels::HWY_NAMESPACE

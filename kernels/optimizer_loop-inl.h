@@ -1,6 +1,7 @@
 // The loop of every rule over a tile, on vectors. Included once for each instruction set by the
 // rules' files with vector code, after highway.h. Instruction sets without a fused multiply-add,
-// and the elements that do not fill a vector, take the scalar reference.
+// and the elements that do not fill a line (kLineElements, or two vectors), take the scalar
+// reference.
 #if defined(PENSTOCK_KERNELS_OPTIMIZER_LOOP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef PENSTOCK_KERNELS_OPTIMIZER_LOOP_INL_H_
 #undef PENSTOCK_KERNELS_OPTIMIZER_LOOP_INL_H_
@@ -22,23 +23,43 @@ namespace penstock::kernels::HWY_NAMESPACE {
 #if HWY_NATIVE_FMA && HWY_HAVE_FLOAT64
 
 using SignedHalves = hn::Rebind<int16_t, Floats>;
-using WordVector = hn::Vec<Words>;
+/// 16-bit values of two vectors of Words: the loop takes vectors by twos, so that planes of 16 bits
+/// are written in whole vectors as well.
+using PairOfHalves = hn::Repartition<uint16_t, Words>;
+
+HWY_INLINE hn::Vec<PairOfHalves> LowerHalves(WordVector a, WordVector b) {
+  const PairOfHalves d;
+  return hn::ConcatEven(d, hn::BitCast(d, b), hn::BitCast(d, a));
+}
+HWY_INLINE hn::Vec<PairOfHalves> UpperHalves(WordVector a, WordVector b) {
+  const PairOfHalves d;
+  return hn::ConcatOdd(d, hn::BitCast(d, b), hn::BitCast(d, a));
+}
 
 /// How far ahead the loop asks for its operands, into the second-level cache, as the processor
-/// follows fewer streams than the loop has. Into the first level, or less far, is slower; figures
-/// in docs/measurements.md.
+/// follows fewer streams than the loop has; figures in docs/measurements.md.
 constexpr size_t kPrefetchDistance = 2048;
-HWY_INLINE void PrefetchAhead(const void* address) {
+/// Elements of 16 bits in a cache line, to which one request suffices.
+constexpr size_t kLineElements = 32;
+
+/// Asks for the `count` elements that lie kPrefetchDistance behind the first of `plane`.
+template <typename T>
+HWY_INLINE void PrefetchAhead(const T* plane, size_t count) {
   constexpr int kRead = 0, kSecondLevel = 2;
-  __builtin_prefetch(address, kRead, kSecondLevel);
+  for (size_t i = 0; i < count; i += kLineElements * sizeof(uint16_t) / sizeof(T)) {
+    __builtin_prefetch(plane + kPrefetchDistance + i, kRead, kSecondLevel);
+  }
 }
 
 class WholeWeights {
  public:
   explicit WholeWeights(const OptimizerTile& tile) : weight_(tile.weight.data()) {}
   HWY_INLINE FloatVector Read(size_t i) const { return Load(Whole(), weight_ + i); }
-  HWY_INLINE void Prefetch(size_t i) const { PrefetchAhead(weight_ + i); }
-  HWY_INLINE void Write(FloatVector w, size_t i) const { Store(Whole(), w, weight_ + i); }
+  HWY_INLINE void Prefetch(size_t i, size_t count) const { PrefetchAhead(weight_ + i, count); }
+  HWY_INLINE void Write(FloatVector a, FloatVector b, size_t i) const {
+    Store(Whole(), a, weight_ + i);
+    Store(Whole(), b, weight_ + i + hn::Lanes(Floats()));
+  }
 
  private:
   float* weight_;
@@ -46,6 +67,13 @@ class WholeWeights {
 
 HWY_INLINE BFloat16* CopyOf(const OptimizerTile& tile, BFloat16) { return tile.weight_bf16.data(); }
 HWY_INLINE Float16* CopyOf(const OptimizerTile& tile, Float16) { return tile.weight_fp16.data(); }
+
+HWY_INLINE hn::Vec<PairOfHalves> NarrowPair(FloatVector a, FloatVector b, const BFloat16*) {
+  return UpperHalves(RoundedToBFloat16(a), RoundedToBFloat16(b));
+}
+HWY_INLINE hn::Vec<PairOfHalves> NarrowPair(FloatVector a, FloatVector b, const Float16* to) {
+  return hn::Combine(PairOfHalves(), Narrow(b, to), Narrow(a, to));
+}
 
 /// A whole master and its rounded copy, which is written past the cache where it is aligned to its
 /// vectors.
@@ -55,17 +83,18 @@ class CopiedWeights {
   explicit CopiedWeights(const OptimizerTile& tile)
       : whole_(tile),
         copy_(CopyOf(tile, Half())),
-        aligned_(reinterpret_cast<uintptr_t>(copy_) % (hn::Lanes(Halves()) * sizeof(Half)) == 0) {}
+        aligned_(reinterpret_cast<uintptr_t>(copy_) % (hn::Lanes(PairOfHalves()) * sizeof(Half)) ==
+                 0) {}
   HWY_INLINE FloatVector Read(size_t i) const { return whole_.Read(i); }
-  HWY_INLINE void Prefetch(size_t i) const { whole_.Prefetch(i); }
-  HWY_INLINE void Write(FloatVector w, size_t i) const {
-    whole_.Write(w, i);
+  HWY_INLINE void Prefetch(size_t i, size_t count) const { whole_.Prefetch(i, count); }
+  HWY_INLINE void Write(FloatVector a, FloatVector b, size_t i) const {
+    whole_.Write(a, b, i);
     auto* const to = reinterpret_cast<uint16_t*>(copy_ + i);
-    const auto rounded = Narrow(w, copy_);
+    const auto rounded = NarrowPair(a, b, copy_);
     if (aligned_) {
-      hn::Stream(rounded, Halves(), to);
+      hn::Stream(rounded, PairOfHalves(), to);
     } else {
-      hn::StoreU(rounded, Halves(), to);
+      hn::StoreU(rounded, PairOfHalves(), to);
     }
   }
 
@@ -87,20 +116,18 @@ class SplitWeights {
     return hn::BitCast(Floats(), hn::Add(hi, hn::BitCast(Words(), lo)));
   }
 
-  HWY_INLINE void Prefetch(size_t i) const {
-    PrefetchAhead(hi_ + i);
-    PrefetchAhead(lo_ + i);
+  HWY_INLINE void Prefetch(size_t i, size_t count) const {
+    PrefetchAhead(hi_ + i, count);
+    PrefetchAhead(lo_ + i, count);
   }
 
-  /// The narrowing saturates in Highway; both values are in range, so that it only narrows.
-  HWY_INLINE void Write(FloatVector w, size_t i) const {
-    const auto bits = hn::BitCast(Words(), w);
-    const auto hi = hn::ShiftRight<16>(hn::Add(bits, hn::Set(Words(), 0x8000)));
-    const auto lo = hn::Sub(bits, hn::ShiftLeft<16>(hi));
-    hn::StoreU(hn::DemoteTo(Halves(), hn::BitCast(SignedWords(), hi)), Halves(),
-               reinterpret_cast<uint16_t*>(hi_ + i));
-    hn::StoreU(hn::DemoteTo(SignedHalves(), hn::BitCast(SignedWords(), lo)), SignedHalves(),
-               lo_ + i);
+  /// lo is what hi lacks, modulo 2^16: the lower half as it is.
+  HWY_INLINE void Write(FloatVector a, FloatVector b, size_t i) const {
+    const auto bits_a = hn::BitCast(Words(), a), bits_b = hn::BitCast(Words(), b);
+    const auto half = hn::Set(Words(), 0x8000);
+    const auto hi = UpperHalves(hn::Add(bits_a, half), hn::Add(bits_b, half));
+    hn::StoreU(hi, PairOfHalves(), reinterpret_cast<uint16_t*>(hi_ + i));
+    hn::StoreU(LowerHalves(bits_a, bits_b), PairOfHalves(), reinterpret_cast<uint16_t*>(lo_ + i));
   }
 
  private:
@@ -108,11 +135,16 @@ class SplitWeights {
   int16_t* lo_;
 };
 
-HWY_INLINE void StoreMoment(FloatVector value, WordVector, float* to) { Store(Whole(), value, to); }
+HWY_INLINE void StoreMoments(FloatVector a, FloatVector b, WordVector, WordVector, float* to) {
+  Store(Whole(), a, to);
+  Store(Whole(), b, to + hn::Lanes(Floats()));
+}
 /// RoundStochastically of every lane.
-HWY_INLINE void StoreMoment(FloatVector value, WordVector random, BFloat16* to) {
-  const auto rounded = hn::ShiftRight<16>(hn::Add(hn::BitCast(Words(), value), random));
-  hn::StoreU(NarrowBFloat16(value, rounded), Halves(), reinterpret_cast<uint16_t*>(to));
+HWY_INLINE void StoreMoments(FloatVector a, FloatVector b, WordVector random_a, WordVector random_b,
+                             BFloat16* to) {
+  const auto rounded_a = OrQuietNaN(a, hn::Add(hn::BitCast(Words(), a), random_a));
+  const auto rounded_b = OrQuietNaN(b, hn::Add(hn::BitCast(Words(), b), random_b));
+  hn::StoreU(UpperHalves(rounded_a, rounded_b), PairOfHalves(), reinterpret_cast<uint16_t*>(to));
 }
 
 HWY_INLINE WordVector MixBitsOf(WordVector x) {
@@ -146,47 +178,97 @@ HWY_INLINE BFloat16* SecondMoment(const OptimizerTile& tile, MomentsAs<BFloat16>
   return tile.exp_avg_sq_bf16.data();
 }
 
-/// All whole vectors of the first n elements; returns how many elements that were.
-/// `Direction()(scalars, g, m, v)` updates the moments that the rule has and returns what the
-/// weight goes along.
+/// The rule on one vector. `Direction()(scalars, g, m, v)` updates the moments that the rule has
+/// and returns what the weight goes along.
+template <typename Direction, Decay kDecay, typename Scalars>
+HWY_INLINE void UpdateVector(const Scalars& s, FloatVector g, FloatVector& w, FloatVector& m,
+                             FloatVector& v) {
+  const Floats d;
+  g = hn::Mul(g, hn::Set(d, s.grad_scale));
+  if constexpr (kDecay == Decay::kL2) g = hn::MulAdd(w, hn::Set(d, s.decay), g);
+  const auto direction = Direction()(s, g, m, v);
+  if constexpr (kDecay == Decay::kDecoupled) w = hn::MulAdd(w, hn::Set(d, s.decay), w);
+  w = hn::MulAdd(direction, hn::Set(d, s.negative_step_size), w);
+}
+
+/// The planes of a tile.
+template <typename Weights, typename Gradient, typename Moment, typename Scalars>
+class Planes {
+ public:
+  explicit Planes(const OptimizerTile& tile)
+      : weights_(tile),
+        gradient_(static_cast<const Gradient*>(tile.gradient)),
+        exp_avg_(FirstMoment(tile, MomentsAs<Moment>())),
+        exp_avg_sq_(SecondMoment(tile, MomentsAs<Moment>())),
+        rounding_(tile.rounding) {}
+
+  HWY_INLINE void Prefetch(size_t first, size_t count) const {
+    weights_.Prefetch(first, count);
+    PrefetchAhead(gradient_ + first, count);
+    if constexpr (kExpAvg) PrefetchAhead(exp_avg_ + first, count);
+    if constexpr (kExpAvgSq) PrefetchAhead(exp_avg_sq_ + first, count);
+  }
+
+  /// The vector that begins at element a, and the one behind it.
+  template <typename Direction, Decay kDecay>
+  HWY_INLINE void UpdatePair(const Scalars& s, size_t a) const {
+    const Floats d;
+    const size_t b = a + hn::Lanes(d);
+    auto w_a = weights_.Read(a), w_b = weights_.Read(b);
+    auto m_a = hn::Zero(d), m_b = m_a, v_a = m_a, v_b = m_a;
+    if constexpr (kExpAvg) {
+      m_a = Load(Whole(), exp_avg_ + a);
+      m_b = Load(Whole(), exp_avg_ + b);
+    }
+    if constexpr (kExpAvgSq) {
+      v_a = Load(Whole(), exp_avg_sq_ + a);
+      v_b = Load(Whole(), exp_avg_sq_ + b);
+    }
+    UpdateVector<Direction, kDecay>(s, Load(Whole(), gradient_ + a), w_a, m_a, v_a);
+    UpdateVector<Direction, kDecay>(s, Load(Whole(), gradient_ + b), w_b, m_b, v_b);
+    auto random_a = hn::Zero(Words()), random_b = random_a;
+    if constexpr (sizeof(Moment) == 2) {
+      random_a = RoundingBitsFrom(rounding_.key, rounding_.first_element + a);
+      random_b = RoundingBitsFrom(rounding_.key, rounding_.first_element + b);
+    }
+    if constexpr (kExpAvg) {
+      const auto lower = hn::Set(Words(), 0xffff);
+      StoreMoments(m_a, m_b, hn::And(random_a, lower), hn::And(random_b, lower), exp_avg_ + a);
+    }
+    if constexpr (kExpAvgSq) {
+      StoreMoments(v_a, v_b, hn::ShiftRight<16>(random_a), hn::ShiftRight<16>(random_b),
+                   exp_avg_sq_ + a);
+    }
+    weights_.Write(w_a, w_b, a);
+  }
+
+ private:
+  static constexpr bool kExpAvg = Rule<Scalars>::kExpAvg;
+  static constexpr bool kExpAvgSq = Rule<Scalars>::kExpAvgSq;
+
+  Weights weights_;
+  const Gradient* gradient_;
+  Moment* exp_avg_;
+  Moment* exp_avg_sq_;
+  StochasticRounding rounding_;
+};
+
+/// All whole lines of the first n elements; returns how many elements that were.
 template <typename Direction, typename Weights, typename Gradient, typename Moment, Decay kDecay,
           typename Scalars>
-size_t UpdateVectors(const Scalars& scalars, const OptimizerTile& tile, size_t n) {
-  const Floats d;
-  const Scalars s = scalars;
-  const StochasticRounding rounding = tile.rounding;
-  const Weights weights(tile);
-  const auto* const gradient = static_cast<const Gradient*>(tile.gradient);
-  Moment* const exp_avg = FirstMoment(tile, MomentsAs<Moment>());
-  Moment* const exp_avg_sq = SecondMoment(tile, MomentsAs<Moment>());
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; n - i >= lanes; i += lanes) {
-    weights.Prefetch(i + kPrefetchDistance);
-    PrefetchAhead(gradient + i + kPrefetchDistance);
-    if constexpr (Rule<Scalars>::kExpAvg) PrefetchAhead(exp_avg + i + kPrefetchDistance);
-    if constexpr (Rule<Scalars>::kExpAvgSq) PrefetchAhead(exp_avg_sq + i + kPrefetchDistance);
-    auto w = weights.Read(i);
-    auto g = hn::Mul(Load(Whole(), gradient + i), hn::Set(d, s.grad_scale));
-    if constexpr (kDecay == Decay::kL2) g = hn::MulAdd(w, hn::Set(d, s.decay), g);
-    auto m = hn::Zero(d), v = m;
-    if constexpr (Rule<Scalars>::kExpAvg) m = Load(Whole(), exp_avg + i);
-    if constexpr (Rule<Scalars>::kExpAvgSq) v = Load(Whole(), exp_avg_sq + i);
-    const auto direction = Direction()(s, g, m, v);
-    auto random = hn::Zero(Words());
-    if constexpr (sizeof(Moment) == 2) {
-      random = RoundingBitsFrom(rounding.key, rounding.first_element + i);
+size_t UpdateLines(const Scalars& scalars, const OptimizerTile& tile, size_t n) {
+  const Scalars s = scalars;  // what the planes point to cannot change it
+  const Planes<Weights, Gradient, Moment, Scalars> planes(tile);
+  const size_t pair = 2 * hn::Lanes(Floats());
+  const size_t line = HWY_MAX(kLineElements, pair);
+  size_t done = 0;
+  for (; n - done >= line; done += line) {
+    planes.Prefetch(done, line);
+    for (size_t i = done; i < done + line; i += pair) {
+      planes.template UpdatePair<Direction, kDecay>(s, i);
     }
-    if constexpr (Rule<Scalars>::kExpAvg) {
-      StoreMoment(m, hn::And(random, hn::Set(Words(), 0xffff)), exp_avg + i);
-    }
-    if constexpr (Rule<Scalars>::kExpAvgSq) {
-      StoreMoment(v, hn::ShiftRight<16>(random), exp_avg_sq + i);
-    }
-    if constexpr (kDecay == Decay::kDecoupled) w = hn::MulAdd(w, hn::Set(d, s.decay), w);
-    weights.Write(hn::MulAdd(direction, hn::Set(d, s.negative_step_size), w), i);
   }
-  return i;
+  return done;
 }
 
 template <typename Direction, typename Weights, typename Gradient, typename Moment,
@@ -195,15 +277,15 @@ size_t WithDecay(const Scalars& s, const OptimizerTile& tile, size_t n) {
   const Decay decay = Rule<Scalars>::DecayOf(s);
   if constexpr (Rule<Scalars>::kL2) {
     if (decay == Decay::kL2) {
-      return UpdateVectors<Direction, Weights, Gradient, Moment, Decay::kL2>(s, tile, n);
+      return UpdateLines<Direction, Weights, Gradient, Moment, Decay::kL2>(s, tile, n);
     }
   }
   if constexpr (Rule<Scalars>::kDecoupled) {
     if (decay == Decay::kDecoupled) {
-      return UpdateVectors<Direction, Weights, Gradient, Moment, Decay::kDecoupled>(s, tile, n);
+      return UpdateLines<Direction, Weights, Gradient, Moment, Decay::kDecoupled>(s, tile, n);
     }
   }
-  return UpdateVectors<Direction, Weights, Gradient, Moment, Decay::kNone>(s, tile, n);
+  return UpdateLines<Direction, Weights, Gradient, Moment, Decay::kNone>(s, tile, n);
 }
 
 template <typename Direction, typename Weights, typename Gradient, typename Scalars>
@@ -237,9 +319,9 @@ size_t WithWeights(const Scalars& s, const OptimizerTile& tile, size_t n) {
   return WithGradient<Direction, WholeWeights>(s, tile, n);
 }
 
-/// Updates all whole vectors of the tile; returns how many elements that were.
+/// Updates all whole lines of the tile; returns how many elements that were.
 template <typename Direction, typename Scalars>
-size_t UpdateWholeVectors(const Scalars& s, const OptimizerTile& tile) {
+size_t UpdateWholeLines(const Scalars& s, const OptimizerTile& tile) {
   const size_t done = WithWeights<Direction>(s, tile, ElementCountOf<Scalars>(tile));
   hwy::FlushStream();  // copies are there before whoever hears of it reads them
   return done;
@@ -248,7 +330,7 @@ size_t UpdateWholeVectors(const Scalars& s, const OptimizerTile& tile) {
 #else
 
 template <typename Direction, typename Scalars>
-size_t UpdateWholeVectors(const Scalars&, const OptimizerTile&) {
+size_t UpdateWholeLines(const Scalars&, const OptimizerTile&) {
   return 0;
 }
 

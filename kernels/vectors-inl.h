@@ -28,6 +28,7 @@ using SignedWords = hn::RebindToSigned<Floats>;
 using Halves = hn::Rebind<uint16_t, Floats>;
 using NativeHalves = hn::Rebind<hwy::float16_t, Floats>;
 using FloatVector = hn::Vec<Floats>;
+using WordVector = hn::Vec<Words>;
 
 struct Whole {};
 struct Partial {
@@ -44,23 +45,25 @@ HWY_INLINE FloatVector Load(Whole, const Float16* from) {
   return hn::PromoteTo(Floats(), hn::LoadU(NativeHalves(), halves));
 }
 
-/// The lower halves of `rounded`, a quiet NaN where `value` is NaN. The narrowing saturates in
-/// Highway, but all values are in range.
-HWY_INLINE hn::Vec<Halves> NarrowBFloat16(FloatVector value, hn::Vec<Words> rounded) {
+/// `rounded`, whose upper halves are the bfloat16, or a quiet NaN where `value` is NaN.
+HWY_INLINE WordVector OrQuietNaN(FloatVector value, WordVector rounded) {
   const Words words;
-  const auto upper = hn::ShiftRight<16>(hn::BitCast(words, value));
-  const auto quiet = hn::Or(upper, hn::Set(words, 0x40));
-  const auto nan = hn::RebindMask(words, hn::IsNaN(value));
-  return hn::DemoteTo(Halves(), hn::BitCast(SignedWords(), hn::IfThenElse(nan, quiet, rounded)));
+  const auto quiet = hn::Or(hn::BitCast(words, value), hn::Set(words, 0x40'0000));
+  return hn::IfThenElse(hn::RebindMask(words, hn::IsNaN(value)), quiet, rounded);
 }
 
-/// RoundToBFloat16 of every lane.
-HWY_INLINE hn::Vec<Halves> Narrow(FloatVector value, const BFloat16*) {
+/// RoundToBFloat16 of every lane, in its upper half.
+HWY_INLINE WordVector RoundedToBFloat16(FloatVector value) {
   const Words words;
   const auto bits = hn::BitCast(words, value);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(words, 1));
-  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fff))));
-  return NarrowBFloat16(value, rounded);
+  return OrQuietNaN(value, hn::Add(bits, hn::Add(odd, hn::Set(words, 0x7fff))));
+}
+
+/// RoundToBFloat16 of every lane. The narrowing saturates in Highway, but all values are in range.
+HWY_INLINE hn::Vec<Halves> Narrow(FloatVector value, const BFloat16*) {
+  const auto upper = hn::ShiftRight<16>(RoundedToBFloat16(value));
+  return hn::DemoteTo(Halves(), hn::BitCast(SignedWords(), upper));
 }
 /// RoundToFloat16 of every lane.
 HWY_INLINE hn::Vec<Halves> Narrow(FloatVector value, const Float16*) {

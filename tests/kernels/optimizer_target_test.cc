@@ -100,8 +100,9 @@ TEST_P(OptimizerTargetTest, EqualsTheReferenceInEveryModeAndFormat) {
 }
 
 TEST_P(OptimizerTargetTest, EqualsTheReferenceAtEverySizeAndStart) {
-  for (const uint64_t count : {0, 1, 7, 8, 15, 16, 17, 31, 33, 1025, 4095, 4096, 4097}) {
-    for (const uint64_t shift : {0, 1, 3, 5, 8, 15}) {
+  for (const uint64_t count :
+       {0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 1025, 4095, 4096, 4097}) {
+    for (const uint64_t shift : {0, 1, 3, 5, 8, 15, 16}) {
       if (count > 1000 && shift > 1) continue;
       SCOPED_TRACE(testing::Message() << count << " elements from " << shift);
       ExpectAllEqualReference(OneStepOfEachRule(), count, shift, FillNormal);
@@ -179,10 +180,11 @@ TEST_P(OptimizerTargetTest, EveryFloat16GradientIsReadExactly) {
 
 TEST_P(OptimizerTargetTest, DenormalsAreNotFlushed) {
   const AdamScalars scalars = MakeAdamScalars({}, 1e-3, 1, 1);
-  TileData data({.split = false, .gradient = DType::kFloat32}, 16);
-  for (uint64_t i = 0; i < 16; ++i) data.Set(i, 1e-40f, 0, 0, 4e-39f);
+  constexpr uint64_t kCount = 256;  // whole lines of every instruction set
+  TileData data({.split = false, .gradient = DType::kFloat32}, kCount);
+  for (uint64_t i = 0; i < kCount; ++i) data.Set(i, 1e-40f, 0, 0, 4e-39f);
   AdamUpdate(scalars, data.tile());
-  for (uint64_t i = 0; i < 16; ++i) {
+  for (uint64_t i = 0; i < kCount; ++i) {
     // The product is exact in double: one rounding, to a denormal.
     EXPECT_EQ(data.m(i), static_cast<float>(double{4e-39f} * scalars.one_minus_beta1));
     EXPECT_NE(data.m(i), 0);

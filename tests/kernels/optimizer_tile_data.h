@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <ostream>
 #include <span>
@@ -16,6 +17,16 @@
 #include "kernels/optimizer_tile.h"
 
 namespace penstock::kernels {
+
+/// For copies, which are written past the cache where they are aligned: not by luck.
+template <typename T>
+struct OnCacheLines {
+  using value_type = T;  // NOLINT(readability-identifier-naming): the standard library asks for it
+  static constexpr std::align_val_t kLine{64};
+  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kLine)); }
+  void deallocate(T* data, size_t) { ::operator delete(data, kLine); }
+  bool operator==(const OnCacheLines&) const = default;
+};
 
 /// What a tile is made of. `copy`: the dtype of the 16-bit copy of a whole master's weights.
 struct TileFormat {
@@ -176,8 +187,8 @@ class TileData {
            std::bit_cast<uint32_t>(a) != std::bit_cast<uint32_t>(b);
   }
 
-  template <typename T>
-  static int Differences(const std::vector<T>& a, const std::vector<T>& b) {
+  template <typename T, typename Allocator>
+  static int Differences(const std::vector<T, Allocator>& a, const std::vector<T, Allocator>& b) {
     int differences = 0;
     for (size_t at = 0; at < a.size(); ++at) {
       if constexpr (std::is_same_v<T, float>) {
@@ -203,8 +214,8 @@ class TileData {
   std::vector<float> whole_;
   std::vector<BFloat16> hi_;
   std::vector<int16_t> lo_;
-  std::vector<BFloat16> bf16_copy_;
-  std::vector<Float16> fp16_copy_;
+  std::vector<BFloat16, OnCacheLines<BFloat16>> bf16_copy_;
+  std::vector<Float16, OnCacheLines<Float16>> fp16_copy_;
   std::vector<float> m_;
   std::vector<float> v_;
   std::vector<BFloat16> half_m_;
