@@ -1,5 +1,6 @@
-// How much of the bus do copies from and to the slab get, how much of the matrix rate do attention
-// and the head get, and what does a vocabulary cost that is no multiple of 64?
+// How much of the bus do copies from and to the slab get, how much of the matrix rate do GELU
+// with its products, attention and the head get, and what does a vocabulary cost that is no
+// multiple of 64?
 //
 // The ceilings are measured in the same run: one large copy each way, and the largest product of a
 // layer. Operands are random, as zeros make a GPU faster than it is. Copies are of tiles of 2 MiB
@@ -122,6 +123,7 @@ Result<double> MeasureOperators(device::Device& device, const Slab& slab) {
   std::byte* const qkv = matrices.Take(kRows * 3 * kWidth);
   std::byte* const d_qkv = matrices.Take(kRows * 3 * kWidth);
   std::byte* const out = matrices.Take(kRows * kWidth);
+  std::byte* const activated = qkv;  // and d_qkv behind it: not at the same time
   const double product = 2.0 * kRows * kWidth * kHidden / 1e12;
   // Half of the scores are visible.
   const double attention = 4.0 * kRows * kSequence * kWidth / 2 / 1e12;
@@ -133,8 +135,17 @@ Result<double> MeasureOperators(device::Device& device, const Slab& slab) {
                   Time(*stream, [&] { operators->AttentionForward(*stream, qkv, out); }));
   PENSTOCK_ASSIGN(const double backward,
                   Time(*stream, [&] { operators->AttentionBackward(*stream, qkv, x, d_qkv); }));
+  PENSTOCK_ASSIGN(const double gelu, Time(*stream, [&] {
+                    operators->LinearGeluForward(*stream, x, weight, bias, hidden, activated);
+                  }));
+  PENSTOCK_ASSIGN(const double gelu_gradient, Time(*stream, [&] {
+                    operators->LinearGeluBackwardInput(*stream, x, weight, hidden, activated);
+                  }));
   const double ceiling = product / matrix;
+  fmt::print("{}\n", operators->arithmetic());
   Print("matrix product with bias, bf16", ceiling, "TFLOP/s", ceiling);
+  Print("the same, and GELU", product / gelu, "TFLOP/s", ceiling);
+  Print("product and gradient of GELU", product / gelu_gradient, "TFLOP/s", ceiling);
   Print("attention forward, 2048 tokens", attention / forward, "TFLOP/s", ceiling);
   Print("attention backward, 2048 tokens", 2.5 * attention / backward, "TFLOP/s", ceiling);
   return ceiling;

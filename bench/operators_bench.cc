@@ -78,14 +78,13 @@ class Layer {
     op.AttentionForward(stream, qkv, attended);
     op.LinearForward(stream, attended, weight, bias, x, kWidth, kWidth, out);
     op.LayerNormForward(stream, out, weight, bias, kEps, normed, mean, rstd);
-    op.LinearForward(stream, normed, weight, bias, nullptr, kWidth, kHidden, hidden);
-    op.GeluForward(stream, hidden, activated);
+    op.LinearGeluForward(stream, normed, weight, bias, hidden, activated);
     op.LinearForward(stream, activated, weight, bias, out, kHidden, kWidth, out);
   }
 
   void Backward() {
-    BackwardOf(activated, d_out, kHidden, kWidth, d_hidden);
-    operators_->GeluBackward(*stream_, hidden, d_hidden, d_hidden);
+    operators_->LinearGeluBackwardInput(*stream_, d_out, weight, hidden, d_hidden);
+    operators_->LinearBackwardWeight(*stream_, activated, d_out, kHidden, kWidth, d_weight, d_bias);
     BackwardOf(normed, d_hidden, kWidth, kHidden, d_narrow);
     BackwardOfNorm();
     BackwardOf(attended, d_out, kWidth, kWidth, d_narrow);
@@ -265,12 +264,16 @@ const std::vector<Row>& Rows() {
                                          true, l.d_out, l.d_weight, l.d_bias);
        },
        [](double, double) { return 0.0; }},
-      {"GeluForward",
-       [](Layer& l) { l.operators().GeluForward(l.stream(), l.hidden, l.activated); },
-       [](double, double) { return 0.0; }},
-      {"GeluBackward",
-       [](Layer& l) { l.operators().GeluBackward(l.stream(), l.hidden, l.activated, l.d_hidden); },
-       [](double, double) { return 0.0; }},
+      {"LinearGeluForward",
+       [](Layer& l) {
+         l.operators().LinearGeluForward(l.stream(), l.x, l.weight, l.bias, l.hidden, l.activated);
+       },
+       [](double b, double t) { return LinearOperations(b, t, kWidth, kHidden); }},
+      {"LinearGeluBackwardInput",
+       [](Layer& l) {
+         l.operators().LinearGeluBackwardInput(l.stream(), l.d_out, l.weight, l.hidden, l.d_hidden);
+       },
+       [](double b, double t) { return LinearOperations(b, t, kWidth, kHidden); }},
       {"Head",
        [](Layer& l) {
          l.operators().HeadForwardBackward(l.stream(), l.x, l.weight, l.targets, 1e-3f, l.loss,

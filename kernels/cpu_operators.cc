@@ -234,23 +234,29 @@ void CpuOperators::AttentionBackward(device::Stream& stream, const std::byte* qk
   Launch(stream, [=, this] { parts_->attention.Backward(qkv, d_out, d_qkv, scratch_.data()); });
 }
 
-void CpuOperators::GeluForward(device::Stream& stream, const std::byte* x, std::byte* out) {
+void CpuOperators::LinearGeluForward(device::Stream& stream, const std::byte* x,
+                                     const std::byte* weight, const std::byte* bias, std::byte* pre,
+                                     std::byte* out) {
+  LinearForward(stream, x, weight, bias, nullptr, options_.shapes.width, options_.shapes.hidden,
+                pre);
   Launch(stream, [=, this] {
     const uint64_t size = SizeOf(dtype_).value;
     ParallelRanges(threads_, rows_ * options_.shapes.hidden, kElementGrain, [&](Range range) {
       const uint64_t offset = range.begin * size;
-      GeluForwardElements(dtype_, x + offset, out + offset, range.size());
+      GeluForwardElements(dtype_, pre + offset, out + offset, range.size());
     });
   });
 }
 
-void CpuOperators::GeluBackward(device::Stream& stream, const std::byte* x, const std::byte* d_out,
-                                std::byte* d_x) {
+void CpuOperators::LinearGeluBackwardInput(device::Stream& stream, const std::byte* d_out,
+                                           const std::byte* weight, const std::byte* pre,
+                                           std::byte* d_pre) {
+  LinearBackwardInput(stream, d_out, weight, options_.shapes.hidden, options_.shapes.width, d_pre);
   Launch(stream, [=, this] {
     const uint64_t size = SizeOf(dtype_).value;
     ParallelRanges(threads_, rows_ * options_.shapes.hidden, kElementGrain, [&](Range range) {
       const uint64_t offset = range.begin * size;
-      GeluBackwardElements(dtype_, x + offset, d_out + offset, d_x + offset, range.size());
+      GeluBackwardElements(dtype_, pre + offset, d_pre + offset, d_pre + offset, range.size());
     });
   });
 }

@@ -60,9 +60,11 @@ class CpuOperators final : public Operators {
   void AttentionForward(device::Stream& stream, const std::byte* qkv, std::byte* out) override;
   void AttentionBackward(device::Stream& stream, const std::byte* qkv, const std::byte* d_out,
                          std::byte* d_qkv) override;
-  void GeluForward(device::Stream& stream, const std::byte* x, std::byte* out) override;
-  void GeluBackward(device::Stream& stream, const std::byte* x, const std::byte* d_out,
-                    std::byte* d_x) override;
+  void LinearGeluForward(device::Stream& stream, const std::byte* x, const std::byte* weight,
+                         const std::byte* bias, std::byte* pre, std::byte* out) override;
+  void LinearGeluBackwardInput(device::Stream& stream, const std::byte* d_out,
+                               const std::byte* weight, const std::byte* pre,
+                               std::byte* d_pre) override;
   void HeadForwardBackward(device::Stream& stream, const std::byte* x, const std::byte* table,
                            const int32_t* targets, float gradient_scale, double* loss_sum,
                            std::byte* d_x, float* d_table) override;

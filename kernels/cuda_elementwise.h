@@ -11,7 +11,7 @@
 
 namespace penstock::kernels {
 
-/// Over n elements.
+/// GELU over n elements, and d_x = d_out * gelu'(x); d_x may be d_out.
 void CudaGeluForward(device::CudaStream& stream, DType dtype, uint64_t n, const std::byte* x,
                      std::byte* out);
 void CudaGeluBackward(device::CudaStream& stream, DType dtype, uint64_t n, const std::byte* x,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -45,16 +46,31 @@ class CudaLinear {
   std::unique_ptr<CudaProduct> backward_weight_;
 };
 
-/// The four maps.
+/// The four maps, and GELU between the last two.
 class CudaLinears {
  public:
   static Result<std::unique_ptr<CudaLinears>> Create(const CudaBlas& blas,
                                                      const OperatorOptions& options);
   /// k x n is a map of the layer, or it is a bug.
   CudaLinear& Find(uint64_t k, uint64_t n) const;
+  /// What has no kernel of its own: "GELU and its gradient", one of them, or "nothing".
+  std::string fused() const;
+  /// See Operators::LinearGeluForward and LinearGeluBackwardInput.
+  void ForwardGelu(device::CudaStream& stream, const std::byte* x, const std::byte* weight,
+                   const std::byte* bias, std::byte* pre, std::byte* out);
+  void BackwardInputGelu(device::CudaStream& stream, const std::byte* d_out,
+                         const std::byte* weight, const std::byte* pre, std::byte* d_pre);
 
  private:
+  explicit CudaLinears(const OperatorOptions& options)
+      : dtype_(options.dtype), shapes_(options.shapes) {}
+  uint64_t elements_of_hidden() const { return shapes_.batch * shapes_.sequence * shapes_.hidden; }
+
+  const DType dtype_;
+  const OperatorShapes shapes_;
   std::vector<std::unique_ptr<CudaLinear>> maps_;
+  std::unique_ptr<CudaProduct> gelu_;           ///< null: GELU is a kernel of its own
+  std::unique_ptr<CudaProduct> gelu_gradient_;  ///< likewise
 };
 
 }  // namespace penstock::kernels

@@ -47,25 +47,25 @@ Status Validate(const OperatorOptions& options) {
 }
 
 /// See Operators::arithmetic().
-Result<std::string> Describe(const OperatorOptions& options) {
+Result<std::string> Describe(const OperatorOptions& options, const CudaLinears& linears) {
   int device = 0;
   cudaDeviceProp properties{};
   PENSTOCK_TRY(device::CudaStatus(cudaGetDevice(&device), "asking for the current device"));
   PENSTOCK_TRY(device::CudaStatus(cudaGetDeviceProperties(&properties, device),
                                   "asking for the properties of device {}", device));
-  return fmt::format("cuda {}.{}, {} multiprocessors, {}, cuBLASLt {}", properties.major,
-                     properties.minor, properties.multiProcessorCount, ToString(options.dtype),
-                     cublasLtGetVersion());
+  return fmt::format("cuda {}.{}, {} multiprocessors, {}, cuBLASLt {} with {} in products",
+                     properties.major, properties.minor, properties.multiProcessorCount,
+                     ToString(options.dtype), cublasLtGetVersion(), linears.fused());
 }
 
 }  // namespace
 
 Status CudaOperators::Build() {
-  PENSTOCK_ASSIGN(arithmetic_, Describe(options_));
   PENSTOCK_ASSIGN(blas_, CudaBlas::Create(scratch_.data()));
   PENSTOCK_ASSIGN(linears_, CudaLinears::Create(*blas_, options_));
   PENSTOCK_ASSIGN(attention_, CudaAttention::Create(*blas_, options_));
   PENSTOCK_ASSIGN(head_, CudaHead::Create(*blas_, options_));
+  PENSTOCK_ASSIGN(arithmetic_, Describe(options_, *linears_));
   return {};
 }
 
@@ -142,13 +142,16 @@ void CudaOperators::AttentionBackward(device::Stream& stream, const std::byte* q
   attention_->Backward(OnCuda(stream), qkv, d_out, d_qkv, scratch());
 }
 
-void CudaOperators::GeluForward(device::Stream& stream, const std::byte* x, std::byte* out) {
-  CudaGeluForward(OnCuda(stream), dtype_, rows_ * options_.shapes.hidden, x, out);
+void CudaOperators::LinearGeluForward(device::Stream& stream, const std::byte* x,
+                                      const std::byte* weight, const std::byte* bias,
+                                      std::byte* pre, std::byte* out) {
+  linears_->ForwardGelu(OnCuda(stream), x, weight, bias, pre, out);
 }
 
-void CudaOperators::GeluBackward(device::Stream& stream, const std::byte* x, const std::byte* d_out,
-                                 std::byte* d_x) {
-  CudaGeluBackward(OnCuda(stream), dtype_, rows_ * options_.shapes.hidden, x, d_out, d_x);
+void CudaOperators::LinearGeluBackwardInput(device::Stream& stream, const std::byte* d_out,
+                                            const std::byte* weight, const std::byte* pre,
+                                            std::byte* d_pre) {
+  linears_->BackwardInputGelu(OnCuda(stream), d_out, weight, pre, d_pre);
 }
 
 void CudaOperators::HeadForwardBackward(device::Stream& stream, const std::byte* x,

@@ -1,8 +1,8 @@
 // One matrix product by cuBLASLt, for one shape: chosen once, run any number of times.
 //
-// c = alpha a b + beta d (+ bias to every row), row-major, with sums in fp32 (fp32 operands without
-// TF32). The algorithm is chosen when the product is made, from the shape, the GPU and the library
-// alone, among those that give the same bits on every run; so nothing depends on addresses.
+// c = alpha a b + addend, row-major, then what the epilogue says, with sums in fp32 (fp32 operands
+// without TF32). The algorithm is chosen when the product is made, from the shape, the GPU and the
+// library alone, among those that give the same bits on every run; so nothing depends on addresses.
 //
 // Threads: Run by the thread that feeds the stream. A product uses the whole workspace, so that all
 // go to one stream, or are ordered by events.
@@ -39,30 +39,51 @@ class CudaBlas {
   std::byte* const workspace_;
 };
 
+/// What becomes of alpha a b + addend on its way into c.
+enum class CudaEpilogue {
+  kNone,
+  kBias,          ///< bias is added to every row
+  kBiasGelu,      ///< bias is added; pre gets the result, c its GELU
+  kGeluGradient,  ///< it is multiplied by the derivative of GELU at pre
+};
+inline bool HasBias(CudaEpilogue epilogue) {
+  return epilogue == CudaEpilogue::kBias || epilogue == CudaEpilogue::kBiasGelu;
+}
+/// Needs a result that TakesGelu, and is no batch.
+inline bool HasGelu(CudaEpilogue epilogue) {
+  return epilogue == CudaEpilogue::kBiasGelu || epilogue == CudaEpilogue::kGeluGradient;
+}
+
 struct CudaProductSpec {
   uint64_t m = 0;
   uint64_t n = 0;
   uint64_t k = 0;
   uint64_t batch = 1;
-  CudaOperand a;      ///< [m, k]; stored [k, m] where it is transposed
-  CudaOperand b;      ///< [k, n]; stored [n, k] where it is transposed
-  CudaOperand c;      ///< [m, n]
-  bool bias = false;  ///< of c's dtype; its unit is that of b
+  CudaOperand a;  ///< [m, k]; stored [k, m] where it is transposed
+  CudaOperand b;  ///< [k, n]; stored [n, k] where it is transposed
+  CudaOperand c;  ///< [m, n]
+  /// A bias is of c's dtype, and its unit is that of b. `pre` lies like c.
+  CudaEpilogue epilogue = CudaEpilogue::kNone;
   float alpha = 1;
 };
 
 class CudaProduct {
  public:
-  /// Errors: kUnavailable, where cuBLASLt has no algorithm for it.
+  /// Errors: kUnavailable, also where cuBLASLt has no algorithm for it.
   static Result<std::unique_ptr<CudaProduct>> Create(const CudaBlas& blas,
                                                      const CudaProductSpec& spec);
+  /// Null where cuBLASLt has no algorithm for it.
+  static Result<std::unique_ptr<CudaProduct>> CreateIfAny(const CudaBlas& blas,
+                                                          const CudaProductSpec& spec);
 
   struct Data {
     const std::byte* a;
     const std::byte* b;
     std::byte* c;
-    const std::byte* bias = nullptr;    ///< [n]; given exactly where the spec has it
-    const std::byte* addend = nullptr;  ///< added to the product; like c, and may be c
+    const std::byte* bias = nullptr;    ///< [n]; given exactly where the epilogue has it
+    const std::byte* addend = nullptr;  ///< like c, and may be c
+    std::byte* pre_out = nullptr;       ///< given exactly with kBiasGelu
+    const std::byte* pre = nullptr;     ///< given exactly with kGeluGradient
   };
   /// Each operand lies as its spec says.
   void Run(device::CudaStream& stream, const Data& data);
@@ -79,12 +100,12 @@ class CudaProduct {
   using Owned = std::unique_ptr<std::remove_pointer_t<T>, Deleter>;
 
   CudaProduct(const CudaBlas& blas, const CudaProductSpec& spec);
-  Status Build();
+  /// Whether cuBLASLt has an algorithm for it.
+  Result<bool> Build();
   Status Describe();
   Result<Owned<cublasLtMatrixLayout_t>> MakeLayout(const CudaOperand& operand, uint64_t rows,
                                                    uint64_t columns) const;
-  Status Choose();
-  std::string Name() const;
+  Result<bool> Choose();
 
   const CudaBlas& blas_;
   const CudaProductSpec spec_;

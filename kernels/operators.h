@@ -90,11 +90,18 @@ class Operators {
   virtual void AttentionBackward(device::Stream& stream, const std::byte* qkv,
                                  const std::byte* d_out, std::byte* d_qkv) = 0;
 
-  /// GELU, tanh form, over [rows, hidden]: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
-  virtual void GeluForward(device::Stream& stream, const std::byte* x, std::byte* out) = 0;
-  /// d_x = d_out * gelu'(x); d_x may be d_out.
-  virtual void GeluBackward(device::Stream& stream, const std::byte* x, const std::byte* d_out,
-                            std::byte* d_x) = 0;
+  /// The map from C to hidden and its activation: pre = x · weight[C, hidden] + bias, out =
+  /// gelu(pre), both [rows, hidden]. GELU in its tanh form: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715
+  /// x^3))), of pre as it is stored or as it was before that rounding.
+  virtual void LinearGeluForward(device::Stream& stream, const std::byte* x,
+                                 const std::byte* weight, const std::byte* bias, std::byte* pre,
+                                 std::byte* out) = 0;
+  /// Back through the map from hidden to C and the activation before it: d_pre[rows, hidden] =
+  /// (d_out[rows, C] · weight[hidden, C]ᵀ) * gelu'(pre). The product may be rounded to the dtype
+  /// before it is multiplied.
+  virtual void LinearGeluBackwardInput(device::Stream& stream, const std::byte* d_out,
+                                       const std::byte* weight, const std::byte* pre,
+                                       std::byte* d_pre) = 0;
 
   /// Language-model head and its backward in one, over chunks of rows, so that the logits never
   /// exist whole: logits = x · tableᵀ; *loss_sum += Σ_r -log softmax(logits)[r, targets[r]] in

@@ -4,7 +4,7 @@
 //   attention  attention's output | its gradient
 //   mid        x + attention
 //   fc         c_fc's output | d qkv
-//   gelu       gelu(fc) | its gradient | d fc
+//   gelu       gelu(fc) | d fc
 // Computing the cheap ln_1 twice saves a buffer and its bits are the same.
 #include "train/gpt2_layer.h"
 
@@ -39,16 +39,18 @@ void Gpt2Layer::AttentionBlock(Stream& stream, const ModuleTensors& tensors, con
 /// gelu = gelu(c_fc(ln_2(mid)))
 void Gpt2Layer::MlpHidden(Stream& stream, const ModuleTensors& tensors, const std::byte* mid) {
   Norm(stream, tensors, kNorm2, mid);
-  Linear(stream, tensors, mlp(), workspace_.norm.data(), nullptr, workspace_.fc.data());
-  operators_.GeluForward(stream, workspace_.fc.data(), workspace_.gelu.data());
+  operators_.LinearGeluForward(stream, workspace_.norm.data(), tensors.weight(kMlp),
+                               tensors.weight(kMlp + 1), workspace_.fc.data(),
+                               workspace_.gelu.data());
 }
 
 /// gradient: of the layer's output -> of mid
 void Gpt2Layer::MlpBackward(Stream& stream, const ModuleTensors& tensors, std::byte* gradient) {
   std::byte* const norm = workspace_.norm.data();
   std::byte* const gelu = workspace_.gelu.data();
-  LinearBackward(stream, tensors, mlp_projection(), gelu, gradient, gelu);
-  operators_.GeluBackward(stream, workspace_.fc.data(), gelu, gelu);
+  WeightBackward(stream, tensors, mlp_projection(), gelu, gradient);
+  operators_.LinearGeluBackwardInput(stream, gradient, tensors.weight(kMlpProjection),
+                                     workspace_.fc.data(), gelu);
   LinearBackward(stream, tensors, mlp(), norm, gelu, norm);
   NormBackward(stream, tensors, kNorm2, workspace_.mid.data(), norm, true, gradient);
 }
@@ -89,9 +91,14 @@ void Gpt2Layer::Linear(Stream& stream, const ModuleTensors& tensors, const Map& 
 
 void Gpt2Layer::LinearBackward(Stream& stream, const ModuleTensors& tensors, const Map& map,
                                const std::byte* x, const std::byte* d_out, std::byte* d_x) {
+  WeightBackward(stream, tensors, map, x, d_out);
+  operators_.LinearBackwardInput(stream, d_out, tensors.weight(map.part), map.k, map.n, d_x);
+}
+
+void Gpt2Layer::WeightBackward(Stream& stream, const ModuleTensors& tensors, const Map& map,
+                               const std::byte* x, const std::byte* d_out) {
   operators_.LinearBackwardWeight(stream, x, d_out, map.k, map.n, tensors.gradient(map.part),
                                   tensors.gradient(map.part + 1));
-  operators_.LinearBackwardInput(stream, d_out, tensors.weight(map.part), map.k, map.n, d_x);
 }
 
 }  // namespace penstock::train

@@ -71,6 +71,8 @@ class Gpt2Layer {
   /// `d_x` may lie where `x` was: x is read first.
   void LinearBackward(device::Stream& stream, const ModuleTensors& tensors, const Map& map,
                       const std::byte* x, const std::byte* d_out, std::byte* d_x);
+  void WeightBackward(device::Stream& stream, const ModuleTensors& tensors, const Map& map,
+                      const std::byte* x, const std::byte* d_out);
 
   uint64_t width_;
   uint64_t hidden_;

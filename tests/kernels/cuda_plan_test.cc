@@ -62,5 +62,17 @@ TEST(CudaOperandTest, EachIsAlignedAsItsOwnStridesAndUnitAllow) {
   EXPECT_EQ(alignment(DType::kBFloat16, 0, 0, 12), 8U) << "a bias has no stride";
 }
 
+TEST(CudaOperandTest, GeluIsTakenInBf16OfRowsOfMultiplesOf8Elements) {
+  const auto takes = [](DType dtype, uint64_t stride, uint64_t unit = 0) {
+    return TakesGelu({.dtype = dtype, .stride = stride, .unit = unit});
+  };
+  EXPECT_TRUE(takes(DType::kBFloat16, 64));
+  EXPECT_TRUE(takes(DType::kBFloat16, 24));
+  EXPECT_FALSE(takes(DType::kBFloat16, 60));
+  EXPECT_FALSE(takes(DType::kBFloat16, 101));
+  EXPECT_FALSE(takes(DType::kBFloat16, 64, 4));
+  EXPECT_FALSE(takes(DType::kFloat32, 64));
+}
+
 }  // namespace
 }  // namespace penstock::kernels

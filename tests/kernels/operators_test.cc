@@ -70,6 +70,10 @@ std::vector<std::byte> RunLayer(const Mode& mode, uint64_t offset) {
   std::byte* d_qkv = make(mode.dtype, rows * 3 * width, 6);
   std::byte* table = make(mode.dtype, kShapes.vocabulary * width, 7);
   std::byte* d_x = make(mode.dtype, rows * width, 13);
+  std::byte* wide = make(mode.dtype, width * kShapes.hidden, 14);
+  std::byte* pre = make(mode.dtype, rows * kShapes.hidden, 15);
+  std::byte* activated = make(mode.dtype, rows * kShapes.hidden, 16);
+  std::byte* d_pre = make(mode.dtype, rows * kShapes.hidden, 17);
   float* d_weight = floats(width * 3 * width, 8);
   float* d_bias = floats(3 * width, 9);
   float* d_table = floats(kShapes.vocabulary * width, 10);
@@ -86,6 +90,8 @@ std::vector<std::byte> RunLayer(const Mode& mode, uint64_t offset) {
   op.LinearBackwardWeight(stream, out, d_qkv, width, 3 * width, d_weight, d_bias);
   op.LinearBackwardInput(stream, d_qkv, weight, width, 3 * width, out);
   op.LayerNormBackward(stream, x, weight, mean, rstd, out, true, d_x, d_weight, d_bias);
+  op.LinearGeluForward(stream, x, wide, wide, pre, activated);
+  op.LinearGeluBackwardInput(stream, x, wide, pre, d_pre);
   op.HeadForwardBackward(stream, out, table, tokens.as<int32_t>(), 1, loss.as<double>(), out,
                          d_table);
   std::vector<std::byte> results;

@@ -136,7 +136,7 @@ class OperatorsHarness {
                        *device_, mode, {.dtype = mode.dtype, .shapes = shapes, .threads = threads})
                        .value()) {}
 
-  Operators& operators() { return *operators_; }
+  Operators& operators() const { return *operators_; }
   device::Stream& stream() { return *stream_; }
   device::Device& device() { return *device_; }
 
