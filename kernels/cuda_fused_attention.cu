@@ -8,7 +8,6 @@
 // shapes alone.
 #include "kernels/cuda_fused_attention.h"
 
-#include "device/cuda_status.h"
 #include "kernels/cuda_elements.cuh"
 #include "kernels/cuda_launch.cuh"
 #include "kernels/cuda_mma.cuh"
@@ -357,8 +356,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   constexpr int kQueries = 32;
   constexpr unsigned kBlockTile = kBlockRows * kStride<kHead>;
   constexpr unsigned kQueryTile = kQueries * kStride<kHead>;
-  extern __shared__ __align__(16) unsigned char shared[];
-  auto* const keys = reinterpret_cast<BFloat16*>(shared);
+  auto* const keys = reinterpret_cast<BFloat16*>(DynamicShared());
   BFloat16* const values = keys + kBlockTile;
   BFloat16* const queries = values + kBlockTile;
   BFloat16* const gradients = queries + kQueryTile;
@@ -456,12 +454,6 @@ void CudaFusedAttentionBackward(device::CudaStream& stream, const CudaAttentionS
            statistics, d_qkv);
     LaunchShape with_shared = launch;
     with_shared.shared = kKeyGradientShared<kHead>;
-    stream.Launch([&](cudaStream_t) {
-      return device::CudaStatus(cudaFuncSetAttribute(KeyGradientKernel<kHead>,
-                                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                     static_cast<int>(with_shared.shared)),
-                                "asking for {} bytes of shared memory", with_shared.shared);
-    });
     Launch(stream, "the gradient of keys and values", KeyGradientKernel<kHead>, with_shared, shape,
            qkv, d_out, statistics, d_qkv);
   });

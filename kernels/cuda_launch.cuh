@@ -3,19 +3,12 @@
 
 #include <cuda_runtime.h>
 
-#include <cstddef>
-#include <cstdint>
 #include <type_traits>
 
 #include "device/device.h"
+#include "kernels/cuda_grid.h"
 
 namespace penstock::kernels {
-
-struct LaunchShape {
-  uint64_t blocks;
-  dim3 threads;
-  size_t shared = 0;  ///< bytes of dynamic shared memory
-};
 
 /// `arguments`: the address of each. See Launch.
 void LaunchKernel(device::CudaStream& stream, const char* what, const void* kernel,
@@ -29,12 +22,10 @@ void Launch(device::CudaStream& stream, const char* what, void (*kernel)(Paramet
   LaunchKernel(stream, what, reinterpret_cast<const void*>(kernel), shape, addresses);
 }
 
-inline uint64_t DivideUp(uint64_t n, uint64_t by) { return (n + by - 1) / by; }
-
-/// Threads of a block where nothing asks for another number.
-inline constexpr unsigned kThreads = 256;
-
-/// For a loop over `n` things with one thread each.
-inline LaunchShape OneThreadEach(uint64_t n) { return {DivideUp(n, kThreads), dim3(kThreads)}; }
+/// Of a kernel's block: as many bytes as its launch shape says, at a multiple of 16.
+__device__ inline unsigned char* DynamicShared() {
+  extern __shared__ __align__(16) unsigned char shared[];
+  return shared;
+}
 
 }  // namespace penstock::kernels

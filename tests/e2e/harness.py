@@ -3,7 +3,8 @@
 Every test file is started as `python3 FILE PENSTOCK WORK [unittest arguments]`: PENSTOCK is the
 built program, WORK a folder on a drive with O_DIRECT. Trainings run on the device that
 PENSTOCK_TEST_DEVICE names (cpu); where there is no GPU for "cuda", tests skip, or fail if
-PENSTOCK_REQUIRE_GPU is set. Standard library only.
+PENSTOCK_REQUIRE_GPU is set; "emulated-cuda" is for a PENSTOCK with a GPU of its own
+(tests/emulated_cuda). Standard library only.
 """
 import contextlib
 import ctypes
@@ -19,7 +20,8 @@ import unittest
 
 PROGRAM = ""
 WORK = ""
-DEVICE = os.environ.get("PENSTOCK_TEST_DEVICE", "cpu")
+EMULATED = os.environ.get("PENSTOCK_TEST_DEVICE") == "emulated-cuda"
+DEVICE = "cuda" if EMULATED else os.environ.get("PENSTOCK_TEST_DEVICE", "cpu")
 TIMEOUT_S = 120
 
 MODEL = {
@@ -152,7 +154,7 @@ class PenstockTest(unittest.TestCase):
     """Each test has a folder of its own under WORK, removed when it passes or fails."""
 
     def setUp(self):
-        missing = missing_gpu() if DEVICE == "cuda" else None
+        missing = missing_gpu() if DEVICE == "cuda" and not EMULATED else None
         if missing is not None:
             if "PENSTOCK_REQUIRE_GPU" in os.environ:
                 self.fail(missing)

@@ -1,0 +1,22 @@
+// The part of CUDA's runtime that penstock calls, on the CPU: linked in place of libcudart. There
+// is one device, whose memory is the host's; each stream is a thread.
+//
+// Streams run in order and, to each other, in any order, as CUDA's do; from time to time one stops
+// for a moment. Device memory is 0xff (NaN) until it is written. Copies from and to host memory
+// that is not registered make the caller wait, and device memory that nobody allocated is an error.
+// Nothing ever fails later.
+#pragma once
+
+#include <driver_types.h>
+
+#include <cstddef>
+#include <functional>
+
+namespace penstock::emulated_cuda {
+
+/// Runs on the stream's thread behind what it has been given before.
+void Enqueue(cudaStream_t stream, std::function<void()> work);
+/// Whether cudaMalloc has given these bytes out.
+bool IsOnDevice(const void* data, size_t size);
+
+}  // namespace penstock::emulated_cuda
