@@ -41,13 +41,18 @@ if(PENSTOCK_SANITIZE)
 endif()
 
 # penstock_library(NAME SOURCES ... HEADERS ... [PUBLIC_DEPS ...] [PRIVATE_DEPS ...])
-# NAME is the folder; HEADERS are compiled alone by the target all_verify_interface_header_sets.
+# NAME is the folder. HEADERS are public. A source includes its header first (scripts/check_includes),
+# which shows that the header needs no other; the target all_verify_interface_header_sets compiles
+# those that have no source.
 function(penstock_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;PUBLIC_DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(penstock_${name} STATIC ${ARG_SOURCES})
   add_library(penstock::${name} ALIAS penstock_${name})
+  string(REGEX REPLACE "\\.cc(;|$)" ".h\\1" headers_of_sources "${ARG_SOURCES}")
+  set(headers_alone ${ARG_HEADERS})
+  list(REMOVE_ITEM headers_alone ${headers_of_sources})
   target_sources(penstock_${name} PUBLIC
-    FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_HEADERS})
+    FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${headers_alone})
   # A size that loses its upper half is found by the first tensor of 2^32 elements, or by this.
   target_compile_options(penstock_${name} PRIVATE
     "$<$<COMPILE_LANGUAGE:CXX>:-Wconversion;-Wno-sign-conversion>")

@@ -1,4 +1,6 @@
 // Sums of squares: the scalar reference, and one source for all instruction sets.
+#include "kernels/block_sums.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/block_sums.cc"
 // clang-format off: foreach_target.h comes before highway.h
@@ -13,7 +15,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "kernels/block_sums.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace penstock::kernels::HWY_NAMESPACE {

@@ -56,6 +56,10 @@ class CheckIncludes(unittest.TestCase):
         self.assert_fails({"base/a.h": '#include <vector>\n#include "aio/aio.h"\n'},
                           "base/a.h:2: aio/aio.h: arrows: base may include nothing, not aio")
 
+    def test_a_source_that_does_not_include_its_header_first_fails(self):
+        self.assert_fails({"base/a.cc": '#include "base/secret.h"\n#include "base/a.h"\n'},
+                          "base/a.cc:1: base/secret.h: own: base/a.h comes first")
+
     def test_an_include_across_fails(self):
         self.assert_fails({"kernels/adam.h": '  # include "aio/aio.h"\n'},
                           "arrows: kernels may include base, device, not aio")
@@ -69,6 +73,12 @@ class CheckIncludes(unittest.TestCase):
 
     def test_a_private_header_in_the_tests_of_another_module_fails(self):
         self.assert_fails({"tests/zero/x_test.cc": '#include "aio/ring.h"\n'}, "private:")
+
+    def test_the_emulation_of_cuda_may_include_private_headers_of_kernels_only(self):
+        code, errors = self.run_on(
+            {"tests/emulated_cuda/x.cc": '#include "kernels/cpu_matmul.h"\n'})
+        self.assertEqual(code, 0, errors)
+        self.assert_fails({"tests/emulated_cuda/x.cc": '#include "aio/ring.h"\n'}, "private:")
 
     def test_a_private_header_in_a_benchmark_fails(self):
         self.assert_fails({"bench/main.cc": '#include "aio/ring.h"\n'}, "private:")
