@@ -59,6 +59,9 @@ class CheckIncludes(unittest.TestCase):
     def test_a_source_that_does_not_include_its_header_first_fails(self):
         self.assert_fails({"base/a.cc": '#include "base/secret.h"\n#include "base/a.h"\n'},
                           "base/a.cc:1: base/secret.h: own: base/a.h comes first")
+        self.assert_fails({"base/a.cu": "#include <vector>\n"},
+                          "base/a.cu:1: vector: own: base/a.h comes first")
+        self.assert_fails({"base/a.cc": "\n"}, "base/a.cc:1: own: base/a.h is not included")
 
     def test_an_include_across_fails(self):
         self.assert_fails({"kernels/adam.h": '  # include "aio/aio.h"\n'},
