@@ -45,8 +45,8 @@ endif()
 
 # penstock_library(NAME SOURCES ... HEADERS ... [PUBLIC_DEPS ...] [PRIVATE_DEPS ...])
 # NAME is the folder. HEADERS are public. A source includes its header first (scripts/check_includes),
-# which shows that the header needs no other; the target all_verify_interface_header_sets compiles
-# those that have no source.
+# which shows that the header needs no other; those that have no source are compiled alone by the
+# target all_verify_interface_header_sets.
 function(penstock_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;PUBLIC_DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(penstock_${name} STATIC ${ARG_SOURCES})
@@ -55,7 +55,7 @@ function(penstock_library name)
   set(headers_alone ${ARG_HEADERS})
   list(REMOVE_ITEM headers_alone ${headers_of_sources})
   target_sources(penstock_${name} PUBLIC
-    FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${headers_alone})
+    FILE_SET headers_alone TYPE HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${headers_alone})
   # A size that loses its upper half is found by the first tensor of 2^32 elements, or by this.
   target_compile_options(penstock_${name} PRIVATE
     "$<$<COMPILE_LANGUAGE:CXX>:-Wconversion;-Wno-sign-conversion>")
@@ -72,7 +72,7 @@ function(penstock_test name)
     set(ARG_TIMEOUT 300)
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  # Tests are compiled in less time than with -O3, and what takes long in them is the libraries' code.
+  # Compiled in less time than with -O3; what takes long in tests is the libraries' code, mostly.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_link_libraries(${name} PRIVATE penstock_flags ${ARG_DEPS} GTest::gtest GTest::gmock
     GTest::gtest_main)
