@@ -1,11 +1,13 @@
 // Every instruction set against the scalar reference, bit for bit, for every rule.
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <limits>
@@ -143,17 +145,18 @@ TEST_P(OptimizerTargetTest, ZeroGradientsLeaveEveryFiniteWeightPatternAsItIs) {
 }
 
 TEST_P(OptimizerTargetTest, GradientsNeedNoAlignment) {
+  constexpr uint64_t kCount = 300;  // whole lines of every instruction set, and a rest
   for (const OptimizerStep& step : OneStepOfEachRule()) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
       TileData data({.gradient = dtype, .exp_avg = step.exp_avg, .exp_avg_sq = step.exp_avg_sq},
-                    100);
+                    kCount);
       FillNormal(data);
       TileData expected = data;
       step.reference(expected.tile());
       for (const size_t shift : {1, 2, 3}) {
         TileData actual = data;
         OptimizerTile tile = actual.tile();
-        std::vector<std::byte> bytes(100 * SizeOf(dtype).value + shift);
+        std::vector<std::byte> bytes(kCount * SizeOf(dtype).value + shift);
         std::memcpy(bytes.data() + shift, tile.gradient, bytes.size() - shift);
         tile.gradient = bytes.data() + shift;
         step.update(tile);
@@ -288,6 +291,15 @@ TEST(OptimizerDeathTest, RefusesCopiesOfASplitMasterAndOfTwoKinds) {
   both.weight_fp16 = fp16;
   EXPECT_DEATH(AdamUpdate(adam, both), "two kinds");
 }
+
+#ifdef __aarch64__
+/// Else the other tests would show nothing of vectors of that length.
+TEST(SveTest, VectorsAreAsLongAsWasAskedFor) {
+  const char* const bytes = std::getenv("PENSTOCK_SVE_BYTES");
+  if (bytes == nullptr) GTEST_SKIP() << "PENSTOCK_SVE_BYTES asks for no length";
+  EXPECT_EQ(prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK, std::atoi(bytes));
+}
+#endif
 
 TEST(OptimizerDeathTest, RefusesMomentsThatTheRuleDoesNotHave) {
   TileData both({}, 32);

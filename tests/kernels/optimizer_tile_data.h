@@ -18,14 +18,14 @@
 
 namespace penstock::kernels {
 
-/// For copies, which are written past the cache where they are aligned: not by luck.
+/// For copies, which are written past the cache where they begin with a whole vector: not by luck.
 template <typename T>
-struct OnCacheLines {
+struct OnVectors {
   using value_type = T;  // NOLINT(readability-identifier-naming): the standard library asks for it
-  static constexpr std::align_val_t kLine{64};
-  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kLine)); }
-  void deallocate(T* data, size_t) { ::operator delete(data, kLine); }
-  bool operator==(const OnCacheLines&) const = default;
+  static constexpr std::align_val_t kLongest{256};
+  T* allocate(size_t n) { return static_cast<T*>(::operator new(n * sizeof(T), kLongest)); }
+  void deallocate(T* data, size_t) { ::operator delete(data, kLongest); }
+  bool operator==(const OnVectors&) const = default;
 };
 
 /// What a tile is made of. `copy`: the dtype of the 16-bit copy of a whole master's weights.
@@ -148,7 +148,7 @@ class TileData {
   }
 
  private:
-  static constexpr uint64_t kBehind = 40;
+  static constexpr uint64_t kBehind = 160;  // more than the longest two vectors
   uint64_t size() const { return shift_ + count_ + kBehind; }
   bool HasHalfMoments() const { return format_.moments == DType::kBFloat16; }
 
@@ -214,8 +214,8 @@ class TileData {
   std::vector<float> whole_;
   std::vector<BFloat16> hi_;
   std::vector<int16_t> lo_;
-  std::vector<BFloat16, OnCacheLines<BFloat16>> bf16_copy_;
-  std::vector<Float16, OnCacheLines<Float16>> fp16_copy_;
+  std::vector<BFloat16, OnVectors<BFloat16>> bf16_copy_;
+  std::vector<Float16, OnVectors<Float16>> fp16_copy_;
   std::vector<float> m_;
   std::vector<float> v_;
   std::vector<BFloat16> half_m_;
