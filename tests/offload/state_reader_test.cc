@@ -62,14 +62,16 @@ class StateReaderTest : public FolderTest {
 };
 
 TEST_F(StateReaderTest, AFlippedBitAnywhereBeforeTheSlotsIsNamedWithFileAndOffset) {
+  uint64_t first = 0;  // other bytes each time
   for (const size_t commits : {1, 2}) {
     const std::vector<std::string> paths = Committed(std::vector<size_t>(commits, 2));
     EXPECT_THAT(Damages(paths), IsEmpty());
     const StateGeometry plan = StateReader::Open(paths).value()->geometry(0);
-    uint64_t first = 0;  // other bytes in every file
     for (const std::string& path : paths) {
-      first += 61;
-      for (uint64_t offset = first; offset < plan.weights_offset[0].value; offset += 251) {
+      // The first fields lie closer to each other.
+      const auto next = [](uint64_t offset) { return offset + (offset < 256 ? 13 : 251); };
+      for (uint64_t offset = first++; offset < plan.weights_offset[0].value;
+           offset = next(offset)) {
         FlipBit(path, offset);
         const auto at = [](uint64_t start) {
           return ContainsRegex("at offset " + std::to_string(start) + "[^0-9]");
