@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <limits>
-#include <system_error>
 #include <utility>
 
 #include "aio/completion.h"
 #include "aio/thread_setup.h"
 #include "base/check.h"
+#include "base/thread.h"
 
 namespace penstock::aio {
 namespace {
@@ -44,16 +44,11 @@ Result<std::unique_ptr<Engine>> RequestEngine::Create(const EngineOptions& optio
   std::unique_ptr<RequestEngine> engine(new RequestEngine(options.registered_buffers));
   std::promise<Status> started;
   std::future<Status> outcome = started.get_future();
-  try {
-    engine->first_thread_ = std::thread(
-        [&options, &factory, raw = engine.get(), promise = std::move(started)]() mutable {
-          raw->Run(options, factory, std::move(promise));
-        });
-  } catch (const std::system_error& error) {
-    return MakeError(ErrorCode::kUnavailable,
-                     "starting the I/O thread: {}; raise the limit of processes",
-                     error.code().message());
-  }
+  PENSTOCK_ASSIGN(engine->first_thread_,
+                  StartThread("I/O", [&options, &factory, raw = engine.get(),
+                                      promise = std::move(started)]() mutable {
+                    raw->Run(options, factory, std::move(promise));
+                  }));
   PENSTOCK_TRY(outcome.get());
   return std::unique_ptr<Engine>(std::move(engine));
 }
@@ -101,18 +96,15 @@ void RequestEngine::Run(const EngineOptions& options, const DriveFactory& factor
 }
 
 Status RequestEngine::StartOthers(int count, IoLoop& loop, std::vector<std::thread>& others) {
-  try {
-    for (int i = 0; i < count; ++i) {
-      // They inherit the CPUs of the first.
-      others.emplace_back([this, &loop] {
-        EnterIoThread("penstock-io");
-        Serve(loop);
-      });
-    }
-  } catch (const std::system_error& error) {
-    return MakeError(ErrorCode::kUnavailable,
-                     "starting {} I/O threads: {}; raise the limit of processes or ask for fewer",
-                     count + 1, error.code().message());
+  for (int i = 0; i < count; ++i) {
+    // They inherit the CPUs of the first.
+    PENSTOCK_ASSIGN(
+        std::thread other,
+        StartThread(fmt::format("I/O, number {} of {}", i + 2, count + 1), [this, &loop] {
+          EnterIoThread("penstock-io");
+          Serve(loop);
+        }));
+    others.push_back(std::move(other));
   }
   return {};
 }

@@ -3,10 +3,10 @@
 #include <pthread.h>
 
 #include <exception>
-#include <system_error>
 #include <utility>
 
 #include "base/check.h"
+#include "base/thread.h"
 
 namespace penstock::device {
 namespace {
@@ -43,12 +43,10 @@ void CallThread::Drain() {
 }
 
 bool CallThread::Start() {
-  try {
-    thread_ = std::thread([this] { Run(); });
-    return true;
-  } catch (const std::system_error&) {
-    return false;
-  }
+  Result<std::thread> started = StartThread("calls of stream " + stream_, [this] { Run(); });
+  if (!started.ok()) return false;
+  thread_ = *std::move(started);
+  return true;
 }
 
 void CallThread::Run() {
@@ -67,10 +65,11 @@ void CallThread::Run() {
   }
 }
 
-void CallThread::Execute(Call call) const {
-  call.before.Wait();
+void CallThread::Execute(Call&& call) const {
+  const Call held = std::move(call);  // and what it holds is gone when this returns
+  held.before.Wait();
   try {
-    call.function();
+    held.function();
   } catch (const std::exception& exception) {
     PENSTOCK_CHECK(false, "stream {}: a call has thrown: {}", stream_, exception.what());
   } catch (...) {

@@ -44,7 +44,7 @@ class CallThread {
   /// Whether there is a thread now: the process may have no more.
   bool Start();
   void Run() EXCLUDES(mutex_);
-  void Execute(Call call) const;
+  void Execute(Call&& call) const;
 
   const std::string stream_;
   Mutex mutex_;

@@ -38,7 +38,8 @@ CpuDevice::CpuDevice(Mapping memory, const DeviceOptions& options)
       arena_(memory_.data(), options.memory) {}
 
 Result<std::unique_ptr<Stream>> CpuDevice::CreateStream(const std::string& name) {
-  return std::unique_ptr<Stream>(std::make_unique<ThreadStream>(name, arena_, meter_));
+  PENSTOCK_ASSIGN(std::unique_ptr<Stream> stream, ThreadStream::Create(name, arena_, meter_));
+  return stream;
 }
 
 Result<std::byte*> CpuDevice::Take(Bytes size, const std::string& what) {

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/denormals.h"
+#include "base/thread.h"
 
 namespace penstock::device {
 namespace {
@@ -56,10 +57,19 @@ ThreadStream::ThreadStream(std::string name, const Arena& arena, ActivityMeter* 
       meter_(meter),
       trace_(TraceOf(meter)),
       row_(trace_ == nullptr ? Trace::Row() : trace_->AddRow(GroupOf(name_), name_)),
-      label_(name_),
-      thread_([this] { Run(); }) {}
+      label_(name_) {}
+
+Result<std::unique_ptr<ThreadStream>> ThreadStream::Create(const std::string& name,
+                                                           const Arena& arena,
+                                                           ActivityMeter* meter) {
+  std::unique_ptr<ThreadStream> stream(new ThreadStream(name, arena, meter));
+  PENSTOCK_ASSIGN(stream->thread_,
+                  StartThread("stream " + name, [raw = stream.get()] { raw->Run(); }));
+  return stream;
+}
 
 ThreadStream::~ThreadStream() {
+  if (!thread_.joinable()) return;
   {
     MutexLock lock(mutex_);
     ending_ = true;

@@ -9,6 +9,7 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -26,7 +27,9 @@ class ThreadStream final : public CpuStream {
   static constexpr size_t kMaxQueued = size_t{1} << 16;
 
   /// `arena` is where device pointers must lie; `meter` may be null. Both outlive the stream.
-  ThreadStream(std::string name, const Arena& arena, ActivityMeter* meter);
+  /// Errors: kUnavailable, without a thread.
+  static Result<std::unique_ptr<ThreadStream>> Create(const std::string& name, const Arena& arena,
+                                                      ActivityMeter* meter);
   ~ThreadStream() override;
   ThreadStream(const ThreadStream&) = delete;
   ThreadStream& operator=(const ThreadStream&) = delete;
@@ -43,6 +46,8 @@ class ThreadStream final : public CpuStream {
   Status Synchronize() override EXCLUDES(mutex_);
 
  private:
+  ThreadStream(std::string name, const Arena& arena, ActivityMeter* meter);
+
   enum class CommandKind {
     kCopy,    ///< skipped after a failure
     kKernel,  ///< the same, and counted as compute

@@ -1,12 +1,12 @@
 #include "offload/state_check.h"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
-#include <thread>
 #include <utility>
+#include <vector>
 
 #include "aio/aio.h"
+#include "base/for_each_index.h"
 #include "base/mapping.h"
 #include "base/mutex.h"
 
@@ -34,14 +34,22 @@ Result<Path> OpenPath(const std::string& path) {
 
 class Checker {
  public:
-  Checker(const StateReader& state, std::vector<Path> paths, const CheckProgress& progress)
-      : state_(state), paths_(std::move(paths)), progress_(progress) {}
+  /// Each of `free` holds the largest tile.
+  Checker(const StateReader& state, std::vector<Path> paths, const CheckProgress& progress,
+          std::vector<std::span<std::byte>> free)
+      : state_(state), paths_(std::move(paths)), progress_(progress), free_(std::move(free)) {}
 
-  /// Checks tiles until there is none left. `memory` holds the largest.
-  void Work(std::span<std::byte> memory) {
-    for (uint64_t next = next_++; next < state_.layout().tiles.size(); next = next_++) {
-      CheckTile(TileId{static_cast<uint32_t>(next)}, memory);
+  /// From as many threads at a time as there is free memory for.
+  void Check(TileId tile) EXCLUDES(mutex_) {
+    std::span<std::byte> memory;
+    {
+      MutexLock lock(mutex_);
+      memory = free_.back();
+      free_.pop_back();
     }
+    CheckTile(tile, memory);
+    MutexLock lock(mutex_);
+    free_.push_back(memory);
   }
 
   StateCheck Finish() {
@@ -91,8 +99,8 @@ class Checker {
   const StateReader& state_;
   std::vector<Path> paths_;
   const CheckProgress& progress_;
-  std::atomic<uint64_t> next_ = 0;
   Mutex mutex_;
+  std::vector<std::span<std::byte>> free_ GUARDED_BY(mutex_);
   StateCheck check_ GUARDED_BY(mutex_);
   std::vector<std::pair<std::pair<size_t, Part>, std::string>> found_ GUARDED_BY(mutex_);
 };
@@ -111,14 +119,15 @@ Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& pro
       layout.WeightBytes(layout.largest_tile()) + layout.RecordBytes(layout.largest_tile());
   const size_t workers = std::clamp<size_t>(kMostMemory / tile, 1, kMostTilesInFlight);
   PENSTOCK_ASSIGN(const Mapping memory, Mapping::Create(tile * workers));
-  Checker checker(state, std::move(paths), progress);
-  {
-    std::vector<std::jthread> threads;
-    for (size_t i = 0; i < workers; ++i) {
-      threads.emplace_back([&checker, part = std::span(memory.data() + i * tile.value,
-                                                       tile.value)] { checker.Work(part); });
-    }
+  std::vector<std::span<std::byte>> parts;
+  for (size_t i = 0; i < workers; ++i) {
+    parts.emplace_back(memory.data() + i * tile.value, tile.value);
   }
+  Checker checker(state, std::move(paths), progress, std::move(parts));
+  PENSTOCK_TRY(ForEachIndex(layout.tiles.size(), static_cast<int>(workers), [&](size_t i) {
+    checker.Check(TileId{static_cast<uint32_t>(i)});
+    return Status();
+  }));
   StateCheck check = checker.Finish();
   check.damages.insert(check.damages.begin(), damages.begin(), damages.end());
   return check;

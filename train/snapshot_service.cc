@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "base/thread.h"
 #include "offload/state_reader.h"
 #include "train/log.h"
 #include "train/snapshot.h"
@@ -41,17 +41,14 @@ void SnapshotService::CommitMade() {
   const std::vector<std::string> names = Open();
   if (names.empty()) return;
   copying_ = true;
-  try {
-    copier_ = std::thread([this, names] {
-      for (const std::string& name : names) Answer(name, Take(name));
-      copying_ = false;
-    });
-  } catch (const std::system_error& error) {
-    const Error failure = MakeError(ErrorCode::kUnavailable,
-                                    "the training cannot start a thread for the copy: {}; raise "
-                                    "the limit of processes, or ask again later",
-                                    error.what());
-    for (const std::string& name : names) Answer(name, failure);
+  Result<std::thread> copier = StartThread("the copy of a snapshot", [this, names] {
+    for (const std::string& name : names) Answer(name, Take(name));
+    copying_ = false;
+  });
+  if (copier.ok()) {
+    copier_ = *std::move(copier);
+  } else {
+    for (const std::string& name : names) Answer(name, copier.error());
     copying_ = false;
   }
   if (!durable_) Wait();

@@ -1,11 +1,11 @@
 #include "zero/offload_engine.h"
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include "base/cpu_scope.h"
-#include "zero/for_each_index.h"
+#include "base/for_each_index.h"
+#include "base/thread.h"
 #include "zero/partitioner.h"
 #include "zero/schedule_builder.h"
 #include "zero/step_decision.h"
@@ -70,9 +70,9 @@ Status OffloadEngine::BuildHost(const MemoryLayout& plan, device::Device& device
     gradients = gradients.subspan(size);
   }
   const CpuScope optimizer(io_.threads.optimizer);
-  driver_ =
-      std::make_unique<OptimizerDriver>(layout_, gradients_, *store_, norm_,
-                                        std::max(1, io_.threads.counts.optimizer), options_.meter);
+  PENSTOCK_ASSIGN(
+      driver_, OptimizerDriver::Create(layout_, gradients_, *store_, norm_,
+                                       std::max(1, io_.threads.counts.optimizer), options_.meter));
   return {};
 }
 
@@ -243,11 +243,8 @@ void OffloadEngine::BeginCommit(const TrainState& state, std::function<Status()>
     outcome_ = store_->Commit(record, first);
     committed_ = true;
   };
-  try {
-    committer_ = std::thread(commit_);
-  } catch (const std::system_error&) {
-    // The process may have no more threads: FinishCommit makes it.
-  }
+  Result<std::thread> committer = StartThread("commits", commit_);
+  if (committer.ok()) committer_ = *std::move(committer);  // else FinishCommit makes it
 }
 
 Status OffloadEngine::FinishCommit() {

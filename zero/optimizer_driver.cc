@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/denormals.h"
+#include "base/thread.h"
 #include "kernels/block_sums.h"
 #include "zero/tile_planes.h"
 
@@ -25,20 +26,34 @@ bool Matches(const TileUpdate& update, const TileChecksums& found) {
 
 }  // namespace
 
+Result<std::unique_ptr<OptimizerDriver>> OptimizerDriver::Create(
+    const offload::Layout& layout, std::vector<std::span<std::byte>> gradients,
+    offload::TileStore& store, GradientNorm& norm, int threads, ActivityMeter* meter) {
+  std::unique_ptr<OptimizerDriver> driver(
+      new OptimizerDriver(layout, std::move(gradients), store, norm, meter));
+  for (int i = 0; i < threads; ++i) PENSTOCK_TRY(driver->AddThread(i, threads));
+  return driver;
+}
+
 OptimizerDriver::OptimizerDriver(const offload::Layout& layout,
                                  std::vector<std::span<std::byte>> gradients,
-                                 offload::TileStore& store, GradientNorm& norm, int threads,
+                                 offload::TileStore& store, GradientNorm& norm,
                                  ActivityMeter* meter)
     : layout_(layout), gradients_(std::move(gradients)), store_(store), norm_(norm), meter_(meter) {
   store_.OnProgress([this]() { Wake(); });
-  for (int i = 0; i < threads; ++i) {
-    Trace* trace = TraceOf(meter_);
-    const Trace::Row row = trace == nullptr ? Trace::Row()
-                                            : trace->AddRow(TraceGroup::kOptimizer,
-                                                            fmt::format("optimizer {}", i + 1));
-    threads_.emplace_back([this, row]() { Run(row); });
-    pthread_setname_np(threads_.back().native_handle(), fmt::format("optimizer-{}", i).c_str());
-  }
+}
+
+Status OptimizerDriver::AddThread(int index, int count) {
+  Trace* const trace = TraceOf(meter_);
+  const Trace::Row row = trace == nullptr ? Trace::Row()
+                                          : trace->AddRow(TraceGroup::kOptimizer,
+                                                          fmt::format("optimizer {}", index + 1));
+  PENSTOCK_ASSIGN(std::thread thread,
+                  StartThread(fmt::format("the optimizer, number {} of {}", index + 1, count),
+                              [this, row]() { Run(row); }));
+  pthread_setname_np(thread.native_handle(), fmt::format("optimizer-{}", index).c_str());
+  threads_.push_back(std::move(thread));
+  return {};
 }
 
 OptimizerDriver::~OptimizerDriver() {

@@ -8,12 +8,14 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "base/activity.h"
 #include "base/mutex.h"
+#include "base/result.h"
 #include "offload/layout.h"
 #include "offload/tile_store.h"
 #include "zero/gradient_norm.h"
@@ -24,9 +26,10 @@ namespace penstock::zero {
 class OptimizerDriver {
  public:
   /// `gradients`: of each tile, in host memory, of the layout's dtype. All arguments outlive the
-  /// driver.
-  OptimizerDriver(const offload::Layout& layout, std::vector<std::span<std::byte>> gradients,
-                  offload::TileStore& store, GradientNorm& norm, int threads, ActivityMeter* meter);
+  /// driver. Errors: kUnavailable, where the system gives fewer threads.
+  static Result<std::unique_ptr<OptimizerDriver>> Create(
+      const offload::Layout& layout, std::vector<std::span<std::byte>> gradients,
+      offload::TileStore& store, GradientNorm& norm, int threads, ActivityMeter* meter);
   /// Threads finish the tile they work on and end.
   ~OptimizerDriver();
 
@@ -42,6 +45,10 @@ class OptimizerDriver {
   void SetScalars(uint64_t version, const UpdateScalars& scalars) EXCLUDES(mutex_);
 
  private:
+  OptimizerDriver(const offload::Layout& layout, std::vector<std::span<std::byte>> gradients,
+                  offload::TileStore& store, GradientNorm& norm, ActivityMeter* meter);
+  /// The index-th of `count`.
+  Status AddThread(int index, int count);
   void Run(Trace::Row row);
   void Wake() EXCLUDES(mutex_);
   void SumBlocks(offload::TileId tile) EXCLUDES(mutex_);

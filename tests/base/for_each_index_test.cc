@@ -1,5 +1,5 @@
 // Every index once, on several threads, and the first failure.
-#include "zero/for_each_index.h"
+#include "base/for_each_index.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <new>
 #include <vector>
 
-namespace penstock::zero {
+namespace penstock {
 namespace {
 
 TEST(ForEachIndexTest, EachIndexIsVisitedOnce) {
@@ -72,4 +72,4 @@ TEST(ForEachIndexTest, ALackOfMemoryIsAFailure) {
 }
 
 }  // namespace
-}  // namespace penstock::zero
+}  // namespace penstock

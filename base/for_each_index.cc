@@ -1,15 +1,15 @@
-#include "zero/for_each_index.h"
+#include "base/for_each_index.h"
 
 #include <algorithm>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/thread.h"
 
-namespace penstock::zero {
+namespace penstock {
 namespace {
 
 class Row {
@@ -59,14 +59,14 @@ Status ForEachIndex(size_t count, int threads, const std::function<Status(size_t
   Row row(count, work);
   std::vector<std::thread> others;
   const size_t wanted = std::min(static_cast<size_t>(std::max(threads, 1)), count);
-  try {
-    while (others.size() + 1 < wanted) others.emplace_back([&row] { row.Run(); });
-  } catch (const std::system_error&) {
-    // The process may have no more threads: those that there are do it.
+  while (others.size() + 1 < wanted) {
+    Result<std::thread> other = StartThread("work on a row", [&row] { row.Run(); });
+    if (!other.ok()) break;  // those that there are do it
+    others.push_back(*std::move(other));
   }
   row.Run();
   for (std::thread& other : others) other.join();
   return row.failure();
 }
 
-}  // namespace penstock::zero
+}  // namespace penstock

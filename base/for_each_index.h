@@ -6,7 +6,7 @@
 
 #include "base/result.h"
 
-namespace penstock::zero {
+namespace penstock {
 
 /// Calls `work` with 0 … count - 1, each once, on the calling thread and up to `threads` - 1
 /// others, which run where it does; in order where that makes one thread. After a failure no more
@@ -14,4 +14,4 @@ namespace penstock::zero {
 /// the one exception that it may throw.
 Status ForEachIndex(size_t count, int threads, const std::function<Status(size_t)>& work);
 
-}  // namespace penstock::zero
+}  // namespace penstock
