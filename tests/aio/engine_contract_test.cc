@@ -1,12 +1,13 @@
-// What every engine promises while nothing goes wrong, with and without faults that it has to hide.
+// Which bytes every engine moves and how it cuts and counts them, while nothing goes wrong; with
+// and without faults that it has to hide. When requests end: engine_requests_test.cc.
 #include <gmock/gmock.h>
 
 #include <algorithm>
-#include <atomic>
-#include <future>
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <random>
-#include <string>
-#include <thread>
+#include <span>
 #include <vector>
 
 #include "tests/aio/support.h"
@@ -18,16 +19,6 @@ using EngineContract = EngineTest;
 INSTANTIATE_TEST_SUITE_P(Engines, EngineContract, testing::ValuesIn(EveryEngine()), CaseName);
 INSTANTIATE_TEST_SUITE_P(Faulty, EngineContract, testing::ValuesIn(EveryEngineWithHarmlessFaults()),
                          CaseName);
-
-/// Writes a pattern of `size` bytes at `offset`, reads it into other memory and compares.
-void RoundTrip(Engine& engine, const File& file, uint64_t offset, size_t size, uint64_t seed) {
-  Buffer out(size);
-  FillPattern(out.bytes(), seed);
-  ASSERT_OK(engine.Submit(WriteRequest(file, offset, out.bytes())).Wait());
-  Buffer in(size);
-  ASSERT_OK(engine.Submit(ReadRequest(file, offset, in.bytes())).Wait());
-  EXPECT_EQ(PatternErrors(in.bytes(), seed), 0u) << size << " bytes at " << offset;
-}
 
 TEST_P(EngineContract, ReadsSeeWhatWasWrittenAtAnySizeAndOffset) {
   MAKE_ENGINE(engine, {.block_size = 8_KiB, .queue_depth = 4});
@@ -102,46 +93,6 @@ TEST_P(EngineContract, MemoryIsRegisteredOnceAndNotEmpty) {
   const auto again = (*engine)->RegisterBuffers(memory);
   ASSERT_FALSE(again.ok());
   EXPECT_EQ(again.error().code, ErrorCode::kInvalidArgument);
-}
-
-TEST_P(EngineContract, CallbacksNeverRunAtTheSameTime) {
-  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 16});
-  ScratchFile file;
-  Buffer buffer(64 * 4096);
-  std::atomic<int> running{0};
-  std::atomic<int> overlaps{0};
-  for (int round = 0; round < 10; ++round) {
-    for (size_t i = 0; i < 64; ++i) {
-      Request request = WriteRequest(file.get(), i * 4096, buffer.bytes().subspan(i * 4096, 4096));
-      request.on_complete = [&](const Status&) {
-        overlaps += running.fetch_add(1) > 0 ? 1 : 0;
-        std::this_thread::yield();
-        --running;
-      };
-      engine->Submit(std::move(request));
-    }
-  }
-  engine->Drain();
-  EXPECT_EQ(overlaps, 0);
-}
-
-TEST_P(EngineContract, AnEngineMayEndAsSoonAsItsLastRequestIsComplete) {
-  for (int round = 0; round < 50; ++round) {
-    std::unique_ptr<Engine> engine = Make();
-    if (engine == nullptr) return;
-    ScratchFile file;
-    Buffer buffer(4096);
-    std::promise<void> completed;
-    Request request = WriteRequest(file.get(), 0, buffer.bytes());
-    request.on_complete = [&](const Status&) { completed.set_value(); };
-    // Its owner learns of the end while the thread that submitted may still be on its way out.
-    std::thread owner([&] {
-      completed.get_future().wait();
-      engine.reset();
-    });
-    engine->Submit(std::move(request));
-    owner.join();
-  }
 }
 
 TEST_P(EngineContract, OffsetsBeyondFourGiBReachTheirPlace) {
@@ -285,208 +236,6 @@ TEST_P(EngineContract, StatsCountBytesBlocksAndRequests) {
   EXPECT_EQ(stats.blocks, 3u + 2u);
   EXPECT_EQ(stats.requests, 2u);
   EXPECT_EQ(stats.errors, 0u);
-}
-
-TEST_P(EngineContract, CallbackRunsOnceAfterItsTicketIsDone) {
-  MAKE_ENGINE(engine);
-  ScratchFile file;
-  Buffer buffer(100);
-  std::promise<Ticket> ticket;
-  std::atomic<int> calls{0};
-  std::atomic<bool> done_before{false};
-  Request request = WriteRequest(file.get(), 0, buffer.bytes());
-  request.on_complete = [&, held = ticket.get_future().share()](const Status& outcome) {
-    ++calls;
-    done_before = outcome.ok() && held.get().done();
-  };
-  ticket.set_value(engine->Submit(std::move(request)));
-  engine->Drain();
-  EXPECT_EQ(calls, 1);
-  EXPECT_TRUE(done_before);
-}
-
-TEST_P(EngineContract, CallbackMaySubmitTheNextRequest) {
-  MAKE_ENGINE(engine);
-  ScratchFile file;
-  Buffer buffer(4096);
-  std::atomic<int> remaining{50};
-  std::promise<void> finished;
-  std::function<void(const Status&)> next = [&](const Status& outcome) {
-    if (!outcome.ok() || --remaining == 0) return finished.set_value();
-    Request request = WriteRequest(file.get(), 0, buffer.bytes());
-    request.on_complete = next;
-    engine->Submit(std::move(request));
-  };
-  Request first = WriteRequest(file.get(), 0, buffer.bytes());
-  first.on_complete = next;
-  engine->Submit(std::move(first));
-  finished.get_future().wait();
-  EXPECT_EQ(remaining, 0);
-}
-
-TEST_P(EngineContract, SeveralThreadsMayWaitForOneTicket) {
-  MAKE_ENGINE(engine);
-  ScratchFile file;
-  Buffer buffer(1 << 20);
-  const Ticket ticket = engine->Submit(WriteRequest(file.get(), 0, buffer.bytes()));
-  std::atomic<int> succeeded{0};
-  std::vector<std::thread> waiters;
-  for (int i = 0; i < 4; ++i) {
-    waiters.emplace_back([&] { succeeded += ticket.Wait().ok() ? 1 : 0; });
-  }
-  for (std::thread& waiter : waiters) waiter.join();
-  EXPECT_EQ(succeeded, 4);
-  EXPECT_TRUE(ticket.done());
-}
-
-TEST_P(EngineContract, SeveralThreadsMaySubmit) {
-  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 4});
-  ScratchFile file;
-  std::vector<std::thread> submitters;
-  for (uint64_t i = 0; i < 4; ++i) {
-    submitters.emplace_back([&, i] {
-      for (uint64_t j = 0; j < 10; ++j) {
-        RoundTrip(*engine, file.get(), (i * 10 + j) * 12'288, 10'000, i * 10 + j);
-      }
-    });
-  }
-  for (std::thread& submitter : submitters) submitter.join();
-  EXPECT_EQ(engine->stats().requests, 80u);
-}
-
-TEST_P(EngineContract, DestructionCompletesEverything) {
-  std::unique_ptr<Engine> engine = Make({.block_size = 4_KiB, .queue_depth = 2});
-  if (engine == nullptr) return;
-  ScratchFile file;
-  Buffer buffer(20'000);
-  std::atomic<int> completed{0};
-  std::vector<Ticket> tickets;
-  for (int i = 0; i < 50; ++i) {
-    Request request = WriteRequest(file.get(), 0, buffer.bytes());
-    request.on_complete = [&](const Status&) { ++completed; };
-    tickets.push_back(engine->Submit(std::move(request)));
-  }
-  engine.reset();
-  EXPECT_EQ(completed, 50);
-  for (const Ticket& ticket : tickets) EXPECT_TRUE(ticket.done());
-  EXPECT_OK(WaitAll(tickets));
-}
-
-TEST_P(EngineContract, DestructionAwaitsWhatCallbacksStillSubmit) {
-  std::unique_ptr<Engine> engine = Make();
-  if (engine == nullptr) return;
-  Engine* raw = engine.get();
-  ScratchFile file;
-  Buffer buffer(4096);
-  std::atomic<int> second{0};
-  Request request = WriteRequest(file.get(), 0, buffer.bytes());
-  request.on_complete = [&](const Status&) {
-    Request again = ReadRequest(file.get(), 0, buffer.bytes());
-    again.on_complete = [&](const Status& outcome) { second += outcome.ok() ? 1 : 0; };
-    raw->Submit(std::move(again));
-  };
-  engine->Submit(std::move(request));
-  engine.reset();
-  EXPECT_EQ(second, 1);
-}
-
-TEST_P(EngineContract, DrainAwaitsEveryEarlierRequestAndItsCallback) {
-  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 2});
-  engine->Drain();
-  ScratchFile file;
-  Buffer buffer(20'000);
-  std::atomic<int> completed{0};
-  for (int i = 0; i < 30; ++i) {
-    Request request = WriteRequest(file.get(), 0, buffer.bytes());
-    request.on_complete = [&](const Status&) { ++completed; };
-    engine->Submit(std::move(request));
-  }
-  engine->Drain();
-  EXPECT_EQ(completed, 30);
-}
-
-TEST_P(EngineContract, SyncMakesDurableOrNamesTheFile) {
-  MAKE_ENGINE(engine);
-  ScratchFile file;
-  Buffer buffer(4096);
-  ASSERT_OK(engine->Submit(WriteRequest(file.get(), 0, buffer.bytes())).Wait());
-  EXPECT_OK(engine->Sync(file.get()));
-  EXPECT_EQ(engine->stats().syncs, 1u);
-  const File closed = File::Adopt(UniqueFd(), "closed-file", 1_B);
-  const Status failed = engine->Sync(closed);
-  EXPECT_THAT(MessageOf(failed), testing::HasSubstr("closed-file"));
-  EXPECT_EQ(engine->stats().syncs, 1u);
-}
-
-TEST_P(EngineContract, SyncsAreRequestsAmongOthers) {
-  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 2});
-  ScratchFile file;
-  Buffer buffer(20'000);
-  std::vector<Ticket> tickets;
-  for (int i = 0; i < 10; ++i) {
-    tickets.push_back(engine->Submit(WriteRequest(file.get(), 0, buffer.bytes())));
-    tickets.push_back(engine->Submit({.operation = Operation::kSync, .file = &file.get()}));
-  }
-  EXPECT_OK(WaitAll(tickets));
-  EXPECT_EQ(engine->stats().syncs, 10u);
-  EXPECT_EQ(engine->stats().requests, 20u);
-}
-
-TEST_P(EngineContract, CancelEndsEveryRequestAndServesLaterOnes) {
-  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 1});
-  engine->Cancel();
-  ScratchFile file;
-  Buffer buffer(1 << 18);
-  int cancelled = 0;
-  // An engine may be done with all of it before the cancel; not every time.
-  for (int round = 0; round < 100 && cancelled == 0; ++round) {
-    std::atomic<int> completed{0};
-    std::vector<Ticket> tickets;
-    for (int i = 0; i < 50; ++i) {
-      Request request = WriteRequest(file.get(), 0, buffer.bytes());
-      request.on_complete = [&](const Status&) { ++completed; };
-      tickets.push_back(engine->Submit(std::move(request)));
-    }
-    engine->Cancel();
-    engine->Drain();
-    ASSERT_EQ(completed, 50);
-    for (const Ticket& ticket : tickets) {
-      const Status outcome = ticket.Wait();
-      if (outcome.ok()) continue;
-      ++cancelled;
-      EXPECT_EQ(outcome.error().code, ErrorCode::kCancelled);
-      EXPECT_THAT(outcome.error().message, testing::HasSubstr("write of 262144 bytes at offset 0"));
-    }
-  }
-  EXPECT_GT(cancelled, 0);
-  RoundTrip(*engine, file.get(), 0, 10'000, 1);
-}
-
-TEST_P(EngineContract, SeveralThreadsMayCancelRegisterAndSubmit) {
-  MAKE_ENGINE(engine, {.block_size = 4_KiB, .queue_depth = 4});
-  ScratchFile file;
-  std::vector<std::thread> threads;
-  std::atomic<int> ended{0};
-  for (uint64_t i = 0; i < 2; ++i) {
-    threads.emplace_back([&, i] {
-      Buffer buffer(10'000);
-      for (uint64_t j = 0; j < 50; ++j) {
-        const Status outcome =
-            engine->Submit(WriteRequest(file.get(), i * 12'288, buffer.bytes())).Wait();
-        ended += outcome.ok() || outcome.error().code == ErrorCode::kCancelled ? 1 : 0;
-      }
-    });
-    threads.emplace_back([&] {
-      ScratchFile own;
-      for (int j = 0; j < 20; ++j) {
-        const auto registration = engine->RegisterFile(own.get());
-        EXPECT_TRUE(registration.ok());
-        engine->Cancel();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(ended, 100);
 }
 
 }  // namespace

@@ -226,4 +226,15 @@ inline std::string MessageOf(const Status& status) {
 #define EXPECT_OK(expression) EXPECT_EQ(MessageOf(expression), "")
 #define ASSERT_OK(expression) ASSERT_EQ(MessageOf(expression), "")
 
+/// Writes a pattern of `size` bytes at `offset`, reads it into other memory and compares.
+inline void RoundTrip(Engine& engine, const File& file, uint64_t offset, size_t size,
+                      uint64_t seed) {
+  Buffer out(size);
+  FillPattern(out.bytes(), seed);
+  ASSERT_OK(engine.Submit(WriteRequest(file, offset, out.bytes())).Wait());
+  Buffer in(size);
+  ASSERT_OK(engine.Submit(ReadRequest(file, offset, in.bytes())).Wait());
+  EXPECT_EQ(PatternErrors(in.bytes(), seed), 0u) << size << " bytes at " << offset;
+}
+
 }  // namespace penstock::aio
