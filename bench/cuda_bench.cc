@@ -16,6 +16,7 @@
 #include <memory>
 
 #include "device/device.h"
+#include "kernels/cuda_elementwise.h"
 #include "kernels/operators.h"
 
 namespace penstock {
@@ -141,11 +142,26 @@ Result<double> MeasureOperators(device::Device& device, const Slab& slab) {
   PENSTOCK_ASSIGN(const double gelu_gradient, Time(*stream, [&] {
                     operators->LinearGeluBackwardInput(*stream, x, weight, hidden, activated);
                   }));
+  // What would be run if GELU were always a kernel: products take it in only where that is faster.
+  auto& queue = static_cast<device::CudaStream&>(*stream);
+  constexpr uint64_t kElements = kRows * kHidden;
+  PENSTOCK_ASSIGN(const double apart, Time(*stream, [&] {
+                    operators->LinearForward(*stream, x, weight, bias, nullptr, kWidth, kHidden,
+                                             hidden);
+                    kernels::CudaGeluForward(queue, DType::kBFloat16, kElements, hidden, activated);
+                  }));
+  PENSTOCK_ASSIGN(const double gradient_apart, Time(*stream, [&] {
+                    operators->LinearBackwardInput(*stream, x, weight, kHidden, kWidth, activated);
+                    kernels::CudaGeluBackward(queue, DType::kBFloat16, kElements, hidden, activated,
+                                              activated);
+                  }));
   const double ceiling = product / matrix;
   fmt::print("{}\n", operators->arithmetic());
   Print("matrix product with bias, bf16", ceiling, "TFLOP/s", ceiling);
   Print("the same, and GELU", product / gelu, "TFLOP/s", ceiling);
+  Print("the same, GELU in a kernel of its own", product / apart, "TFLOP/s", ceiling);
   Print("product and gradient of GELU", product / gelu_gradient, "TFLOP/s", ceiling);
+  Print("the same, in a kernel of its own", product / gradient_apart, "TFLOP/s", ceiling);
   Print("attention forward, 2048 tokens", attention / forward, "TFLOP/s", ceiling);
   Print("attention backward, 2048 tokens", 2.5 * attention / backward, "TFLOP/s", ceiling);
   return ceiling;

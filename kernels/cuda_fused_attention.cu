@@ -439,6 +439,7 @@ uint64_t BlocksOf(const CudaAttentionShape& shape) {
 
 void CudaFusedAttentionForward(device::CudaStream& stream, const CudaAttentionShape& shape,
                                const BFloat16* qkv, BFloat16* out) {
+  PENSTOCK_CHECK(shape.head_size % 8 != 0 || IsAligned(qkv));
   WithHead(shape.head_size, [&]<int kHead>() {
     Launch(stream, "attention", ForwardKernel<kHead>, {BlocksOf(shape), dim3(kBlockThreads)}, shape,
            qkv, out);
@@ -448,6 +449,7 @@ void CudaFusedAttentionForward(device::CudaStream& stream, const CudaAttentionSh
 void CudaFusedAttentionBackward(device::CudaStream& stream, const CudaAttentionShape& shape,
                                 const BFloat16* qkv, const BFloat16* d_out,
                                 const CudaRowStatistics& statistics, BFloat16* d_qkv) {
+  PENSTOCK_CHECK(shape.head_size % 8 != 0 || (IsAligned(qkv) && IsAligned(d_out)));
   const LaunchShape launch{BlocksOf(shape), dim3(kBlockThreads)};
   WithHead(shape.head_size, [&]<int kHead>() {
     Launch(stream, "the gradient of queries", QueryGradientKernel<kHead>, launch, shape, qkv, d_out,

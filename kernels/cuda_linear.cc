@@ -48,7 +48,7 @@ struct LinearSpecs {
 Result<std::unique_ptr<CudaProduct>> WithGelu(const CudaBlas& blas, CudaProductSpec spec,
                                               CudaEpilogue epilogue) {
   spec.epilogue = epilogue;
-  if (!TakesGelu(spec.c)) return std::unique_ptr<CudaProduct>();
+  if (!TakesGelu(spec.b, spec.c)) return std::unique_ptr<CudaProduct>();
   return CudaProduct::CreateIfAny(blas, spec);
 }
 

@@ -28,11 +28,13 @@ inline uint32_t AlignmentOf(const CudaOperand& operand) {
   return static_cast<uint32_t>(bits & (~bits + 1));  // the lowest bit that is set
 }
 
-/// Whether a product with this result may have GELU in its epilogue. cuBLASLt asks for rows of
-/// multiples of 8 elements of what GELU is taken of, which lies like the result; in fp32 the digits
-/// that it leaves would be seen.
-inline bool TakesGelu(const CudaOperand& result) {
-  return result.dtype == DType::kBFloat16 && AlignmentOf(result) == kCudaGoodAlignment;
+/// Whether a product with these weights and this result may have GELU in its epilogue. cuBLASLt
+/// asks for rows of multiples of 8 elements of what GELU is taken of, which lies like the result; a
+/// bias lies as the weights do, and should be aligned, too. In fp32 the digits that it leaves would
+/// be seen.
+inline bool TakesGelu(const CudaOperand& weight, const CudaOperand& result) {
+  return result.dtype == DType::kBFloat16 && AlignmentOf(result) == kCudaGoodAlignment &&
+         AlignmentOf(weight) == kCudaGoodAlignment;
 }
 
 }  // namespace penstock::kernels

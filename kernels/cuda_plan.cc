@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cuda_grid.h"
 
 namespace penstock::kernels {
 namespace {
@@ -16,8 +17,6 @@ constexpr uint64_t kMinHeadRows = 128;
 
 /// Scores of the heads that exist at once.
 constexpr Bytes kScores = 256_MiB;
-
-uint64_t DivideUp(uint64_t n, uint64_t by) { return (n + by - 1) / by; }
 
 uint64_t HeadRows(uint64_t stride, uint64_t rows) {
   const uint64_t fitting = kLogitsOfChunk / (stride * SizeOf(DType::kFloat32));

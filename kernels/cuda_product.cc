@@ -78,7 +78,7 @@ Result<std::unique_ptr<CudaProduct>> CudaProduct::CreateIfAny(const CudaBlas& bl
 }
 
 Result<bool> CudaProduct::Build() {
-  PENSTOCK_CHECK(!HasGelu(spec_.epilogue) || (TakesGelu(spec_.c) && spec_.batch == 1));
+  PENSTOCK_CHECK(!HasGelu(spec_.epilogue) || (TakesGelu(spec_.b, spec_.c) && spec_.batch == 1));
   PENSTOCK_TRY(Describe());
   const auto stored = [this](const CudaOperand& operand, uint64_t rows, uint64_t columns) {
     return operand.transposed ? MakeLayout(operand, columns, rows)
@@ -140,7 +140,8 @@ Result<CudaProduct::Owned<cublasLtMatrixLayout_t>> CudaProduct::MakeLayout(
 }
 
 /// Sums that are split over k may be added up in the workspace, in order; never by whoever is
-/// first. Algorithms read the bias as they write the result: it has no alignment of its own.
+/// first, and not where a bias or GELU follows in bf16, as cuBLASLt then rounds the sum before it.
+/// Algorithms read the bias as they write the result: it has no alignment of its own.
 Result<bool> CudaProduct::Choose() {
   cublasLtMatmulPreference_t made = nullptr;
   PENSTOCK_TRY(BlasStatus(cublasLtMatmulPreferenceCreate(&made), spec_));
@@ -151,8 +152,11 @@ Result<bool> CudaProduct::Choose() {
         spec_);
   };
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kCudaWorkspace.value}));
+  const bool rounds_sums =
+      spec_.epilogue != CudaEpilogue::kNone && spec_.c.dtype == DType::kBFloat16;
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                   static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
+                   static_cast<uint32_t>(rounds_sums ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                                     : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
   const uint32_t result = AlignmentOf(spec_.c);
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(spec_.b)));
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(spec_.a)));

@@ -49,7 +49,7 @@ enum class CudaEpilogue {
 inline bool HasBias(CudaEpilogue epilogue) {
   return epilogue == CudaEpilogue::kBias || epilogue == CudaEpilogue::kBiasGelu;
 }
-/// Needs a result that TakesGelu, and is no batch.
+/// Needs weights and a result that allow it (TakesGelu), and no batch.
 inline bool HasGelu(CudaEpilogue epilogue) {
   return epilogue == CudaEpilogue::kBiasGelu || epilogue == CudaEpilogue::kGeluGradient;
 }

@@ -62,9 +62,10 @@ TEST(CudaOperandTest, EachIsAlignedAsItsOwnStridesAndUnitAllow) {
   EXPECT_EQ(alignment(DType::kBFloat16, 0, 0, 12), 8U) << "a bias has no stride";
 }
 
-TEST(CudaOperandTest, GeluIsTakenInBf16OfRowsOfMultiplesOf8Elements) {
-  const auto takes = [](DType dtype, uint64_t stride, uint64_t unit = 0) {
-    return TakesGelu({.dtype = dtype, .stride = stride, .unit = unit});
+TEST(CudaOperandTest, GeluIsTakenInBf16OfRowsAndWeightsAtMultiplesOf8Elements) {
+  const auto takes = [](DType dtype, uint64_t stride, uint64_t unit = 8) {
+    return TakesGelu({.dtype = dtype, .stride = stride, .unit = unit},
+                     {.dtype = dtype, .stride = stride});
   };
   EXPECT_TRUE(takes(DType::kBFloat16, 64));
   EXPECT_TRUE(takes(DType::kBFloat16, 24));

@@ -22,7 +22,7 @@ struct Mode {
   DType dtype = DType::kFloat32;
   bool rounds_terms = false;  ///< attention rounds probabilities to bf16 before it multiplies them
   uint64_t queries_at_once = 64;  ///< a NaN in a value may reach as many earlier rows
-  double fused_gelu_error = 0;    ///< absolute, where products have GELU, besides the rounding
+  double fused_tanh_error = 0;    ///< of GELU in products
   bool converts = false;          ///< CPU: bf16 is multiplied in fp32
   std::string target = {};        ///< CPU: the instruction set of the vector code
 };

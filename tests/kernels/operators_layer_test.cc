@@ -201,8 +201,6 @@ TEST(LayerReferenceTest, LayerNormGradientsAreDerivatives) {
                    bias, d.d_bias, "d_bias");
 }
 
-/// x[rows, k] · w[k, n], with what is transposed stated by the strides of both.
-
 INSTANTIATE_TEST_SUITE_P(Modes, LayerTest, AllModes(), ModeName);
 
 }  // namespace
