@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/mapping.h"
+#include "tests/emulated_cuda/cudart.h"
 
 namespace penstock::emulated_cuda {
 namespace {
@@ -56,7 +57,7 @@ class Block {
   unsigned Linear(const uint3& thread) const {
     return (thread.z * blockDim.y + thread.y) * blockDim.x + thread.x;
   }
-  unsigned char* shared() { return shared_.data(); }
+  unsigned char* shared() { return reinterpret_cast<unsigned char*>(shared_.data()); }
 
  private:
   static void Enter();
@@ -81,7 +82,7 @@ class Block {
   jmp_buf scheduler_;
   Group all_;
   std::vector<Warp> warps_;
-  std::vector<unsigned char> shared_;
+  std::vector<uint16_t> shared_;
   uint64_t random_;
   bool runs_ahead_ = false;
 };
@@ -217,7 +218,7 @@ void Block::Run(const char* what, dim3 threads, size_t shared, const std::functi
   all_.members = count;
   warps_.resize(count / kLanes);
   for (Warp& warp : warps_) warp.group.members = kLanes;
-  shared_.assign(shared, 0xff);  // NaN: nothing is there before it is written
+  shared_.assign((shared + 1) / 2, kNeverWritten);
   while (begun_ < order_.size() || !ready_.empty()) {
     const bool begins = begun_ < order_.size() && (ready_.empty() || !runs_ahead_);
     Resume(begins ? TakeFiber() : TakeReady());

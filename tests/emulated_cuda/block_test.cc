@@ -36,7 +36,7 @@ TEST(BlockTest, AMissingBarrierIsMissed) {
 }
 
 TEST(BlockTest, SharedMemoryIsNotZero) {
-  RunGrid("a look", 1, dim3(32), 4, [] { EXPECT_EQ(DynamicShared()[threadIdx.x % 4], 0xff); });
+  RunGrid("a look", 1, dim3(32), 4, [] { EXPECT_NE(DynamicShared()[threadIdx.x % 4], 0); });
 }
 
 TEST(BlockTest, LanesGetWhatTheOthersBring) {
@@ -98,6 +98,18 @@ TEST(BlockDeathTest, AnOperationWithoutALaneEndsTheProgram) {
   // The lane ends before the others come, or while they wait.
   EXPECT_DEATH(RunGrid("it", 16, dim3(32), 0, LoseALane),
                "it: (a lane has ended|1 lanes of a warp have ended)");
+}
+
+void SplitAWarp() {
+  if (threadIdx.x < 16) {
+    __syncthreads();
+  } else {
+    __ballot_sync(kEveryLane, true);
+  }
+}
+
+TEST(BlockDeathTest, ABarrierThatSomeNeverReachEndsTheProgram) {
+  EXPECT_DEATH(RunGrid("it", 1, dim3(32), 0, SplitAWarp), "it: 32 threads of a block wait for");
 }
 
 }  // namespace

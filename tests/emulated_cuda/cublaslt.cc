@@ -1,7 +1,8 @@
 // The part of cuBLASLt that penstock calls, on the CPU: linked in place of libcublasLt. Matrices
 // are column-major; sums are in fp32. It refuses shapes that do not fit, what its documentation
-// says of the input of GELU, and operands that lie elsewhere than on the device or are aligned
-// worse than was said when the algorithm was chosen.
+// says of the input of GELU, algorithms that would give other bits from run to run, operands that
+// lie elsewhere than on the device, overlap the result, or are aligned worse than was said when the
+// algorithm was chosen, and less workspace than was said there, which it overwrites.
 #include "tests/emulated_cuda/cublaslt.h"
 
 #include <algorithm>
@@ -77,10 +78,13 @@ bool HasBias(uint32_t epilogue) {
 }
 
 std::atomic<cublasStatus_t> answer_to_gelu = CUBLAS_STATUS_SUCCESS;
+std::atomic<cublasStatus_t> answer_to_gradient = CUBLAS_STATUS_SUCCESS;
 
-/// In bytes, as the preference says; kept in the algorithm that is chosen.
-struct Alignments {
-  uint32_t a = 0, b = 0, c = 0, d = 0;
+/// What the preference says, kept in the algorithm that is chosen. Alignments are in bytes.
+struct Promises {
+  uint32_t a = 0, b = 0, c = 0, d = 0, bias = 0;
+  uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
+  uint64_t workspace = 0;
 };
 
 /// Bytes from the first to behind the last element of all matrices.
@@ -89,6 +93,15 @@ size_t Reach(const Layout& layout) {
       static_cast<uint64_t>(layout.batch - 1) * static_cast<uint64_t>(layout.batch_stride) +
       (layout.columns - 1) * static_cast<uint64_t>(layout.stride) + layout.rows;
   return elements * (layout.type == CUDA_R_32F ? 4 : 2);
+}
+/// Of an address, up to 16.
+uint32_t AlignmentAt(const void* data) {
+  const uint64_t bits = reinterpret_cast<uintptr_t>(data) | 16;
+  return static_cast<uint32_t>(bits & (~bits + 1));
+}
+bool Overlap(const void* a, size_t a_size, const void* b, size_t b_size) {
+  const auto from_a = reinterpret_cast<uintptr_t>(a), from_b = reinterpret_cast<uintptr_t>(b);
+  return from_a < from_b + b_size && from_b < from_a + a_size;
 }
 bool Lies(const void* data, const Layout& layout, uint32_t alignment) {
   return reinterpret_cast<uintptr_t>(data) % std::max(1U, alignment) == 0 &&
@@ -132,6 +145,26 @@ struct Product {
     const bool bias = !HasBias(operation.epilogue) ||
                       (operation.bias != nullptr && operation.bias_type == d.type);
     return known && aux && bias;
+  }
+
+  size_t BiasBytes() const { return d.rows * (d.type == CUDA_R_32F ? 4 : 2); }
+  bool Lie(const Promises& promises) const {
+    return Lies(a_data, a, promises.a) && Lies(b_data, b, promises.b) &&
+           (beta == 0 || Lies(c_data, c, promises.c)) && Lies(d_data, d, promises.d) &&
+           (!HasAux(operation.epilogue) || Lies(operation.aux, d, 16)) &&
+           (!HasBias(operation.epilogue) ||
+            (penstock::emulated_cuda::IsOnDevice(operation.bias, BiasBytes()) &&
+             AlignmentAt(operation.bias) >= promises.bias));
+  }
+  /// Blocks read operands while others write the result: c alone may be d.
+  bool ResultIsApart() const {
+    const auto from_d = [this](const void* data, size_t size) {
+      return !Overlap(d_data, Reach(d), data, size);
+    };
+    return from_d(a_data, Reach(a)) && from_d(b_data, Reach(b)) &&
+           (beta == 0 || c_data == d_data || from_d(c_data, Reach(c))) &&
+           (!HasAux(operation.epilogue) || from_d(operation.aux, Reach(d))) &&
+           (!HasBias(operation.epilogue) || from_d(operation.bias, BiasBytes()));
   }
 
   void Run() const {
@@ -192,6 +225,9 @@ struct Product {
 }  // namespace
 
 void penstock::emulated_cuda::AnswerToGelu(cublasStatus_t status) { answer_to_gelu = status; }
+void penstock::emulated_cuda::AnswerToGradientOfGelu(cublasStatus_t status) {
+  answer_to_gradient = status;
+}
 
 extern "C" {
 
@@ -261,32 +297,30 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t made,
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* made) {
-  *made = AsOpaque<cublasLtMatmulPreferenceOpaque_t>(new Alignments);
+  *made = AsOpaque<cublasLtMatmulPreferenceOpaque_t>(new Promises);
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t made) {
-  delete &In<Alignments>(made);
+  delete &In<Promises>(made);
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t made,
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value, size_t size) {
-  auto& alignments = In<Alignments>(made);
-  uint64_t workspace = 0;
-  uint32_t reductions = 0;
+  auto& promises = In<Promises>(made);
   switch (attribute) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-      return Set(workspace, value, size);
+      return Set(promises.workspace, value, size);
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-      return Set(reductions, value, size);
+      return Set(promises.reductions, value, size);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-      return Set(alignments.a, value, size);
+      return Set(promises.a, value, size);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-      return Set(alignments.b, value, size);
+      return Set(promises.b, value, size);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-      return Set(alignments.c, value, size);
+      return Set(promises.c, value, size);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-      return Set(alignments.d, value, size);
+      return Set(promises.d, value, size);
     default:
       return CUBLAS_STATUS_INVALID_VALUE;
   }
@@ -305,10 +339,20 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   *count = 0;
   if (!product.Fits() || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
   if (!product.FitsEpilogue()) return CUBLAS_STATUS_NOT_SUPPORTED;
-  const cublasStatus_t answer = answer_to_gelu;
-  if (HasAux(product.operation.epilogue) && answer != CUBLAS_STATUS_SUCCESS) return answer;
-  static_assert(sizeof(Alignments) <= sizeof(found->algo));
-  std::memcpy(&found->algo, &In<Alignments>(preference), sizeof(Alignments));
+  Promises promises = In<Promises>(preference);
+  // Sums by whoever is first, and sums in bf16.
+  if ((promises.reductions & ~uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) != 0) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  const uint32_t epilogue = product.operation.epilogue;
+  const cublasStatus_t answer =
+      epilogue == CUBLASLT_EPILOGUE_DGELU ? answer_to_gradient.load() : answer_to_gelu.load();
+  if (HasAux(epilogue) && answer != CUBLAS_STATUS_SUCCESS) {
+    return answer == penstock::emulated_cuda::kNoneFound ? CUBLAS_STATUS_SUCCESS : answer;
+  }
+  promises.bias = AlignmentAt(product.operation.bias);
+  static_assert(sizeof(Promises) <= sizeof(found->algo));
+  std::memcpy(&found->algo, &promises, sizeof(Promises));
   found->state = CUBLAS_STATUS_SUCCESS;
   *count = 1;
   return CUBLAS_STATUS_SUCCESS;
@@ -332,16 +376,21 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, 
                         .b_data = static_cast<const char*>(b),
                         .c_data = static_cast<const char*>(c),
                         .d_data = static_cast<char*>(d)};
-  const auto alignments = In<const Alignments>(algorithm);
-  const Operation& extras = product.operation;
-  const bool lie =
-      Lies(a, product.a, alignments.a) && Lies(b, product.b, alignments.b) &&
-      (product.beta == 0 || Lies(c, product.c, alignments.c)) && Lies(d, product.d, alignments.d) &&
-      (!HasBias(extras.epilogue) || penstock::emulated_cuda::IsOnDevice(extras.bias, 1)) &&
-      (!HasAux(extras.epilogue) || Lies(extras.aux, product.d, 16)) &&
-      penstock::emulated_cuda::IsOnDevice(workspace, workspace_size);
-  if (!product.Fits() || !product.FitsEpilogue() || !lie) return CUBLAS_STATUS_INVALID_VALUE;
-  penstock::emulated_cuda::Enqueue(stream, [product] { product.Run(); });
+  const auto& promises = In<const Promises>(algorithm);
+  const bool works = workspace_size >= promises.workspace &&
+                     reinterpret_cast<uintptr_t>(workspace) % 256 == 0 &&
+                     penstock::emulated_cuda::IsOnDevice(workspace, workspace_size);
+  if (!product.Fits() || !product.FitsEpilogue() || !product.Lie(promises) ||
+      !product.ResultIsApart() || !works) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  penstock::emulated_cuda::Enqueue(stream, [product, workspace, workspace_size] {
+    // Its first and last bytes: sums are there, or anything.
+    const size_t some = std::min(workspace_size, size_t{64} << 10);
+    std::memset(workspace, 0xff, some);
+    std::memset(static_cast<char*>(workspace) + workspace_size - some, 0xff, some);
+    product.Run();
+  });
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -88,13 +90,14 @@ class Ranges {
 Ranges device_memory;
 Ranges registered;
 
-/// Memory of 0xff, of which pages are made where they are written: one file's, again and again.
+/// Memory of kNeverWritten, of which pages are made where they are written: one file's, again and
+/// again.
 void* MapOfNaN(size_t size) {
   constexpr size_t kPiece = size_t{4} << 20;
   static const int file = [] {
     const int made = memfd_create("nan", 0);
-    const std::vector<char> bytes(kPiece, '\xff');
-    return write(made, bytes.data(), kPiece) == static_cast<ssize_t>(kPiece) ? made : -1;
+    const std::vector<uint16_t> piece(kPiece / 2, penstock::emulated_cuda::kNeverWritten);
+    return write(made, piece.data(), kPiece) == static_cast<ssize_t>(kPiece) ? made : -1;
   }();
   constexpr int kAccess = PROT_READ | PROT_WRITE;
   void* const all =
@@ -242,6 +245,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   {
     const std::scoped_lock lock(stream->mutex);
+    // CUDA returns at once, and what the work uses may be gone before it has run.
+    PENSTOCK_CHECK(stream->work.empty(), "a stream is destroyed before its work is done");
     stream->ending = true;
     stream->changed.notify_one();
   }

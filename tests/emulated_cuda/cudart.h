@@ -2,17 +2,22 @@
 // is one device, whose memory is the host's; each stream is a thread.
 //
 // Streams run in order and, to each other, in any order, as CUDA's do; from time to time one stops
-// for a moment. Device memory is 0xff (NaN) until it is written. Copies from and to host memory
+// for a moment. Device memory is NaN until it is written. Copies from and to host memory
 // that is not registered make the caller wait, and device memory that nobody allocated is an error.
-// Nothing ever fails later.
+// Nothing ever fails later. A stream that is destroyed has done its work: CUDA would go on.
 #pragma once
 
 #include <driver_types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 namespace penstock::emulated_cuda {
+
+/// What memory holds before it is written, two bytes at a time: NaN in every dtype, and a wild
+/// index.
+inline constexpr uint16_t kNeverWritten = 0x7fff;
 
 /// Runs on the stream's thread behind what it has been given before.
 void Enqueue(cudaStream_t stream, std::function<void()> work);

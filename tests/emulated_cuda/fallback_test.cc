@@ -1,6 +1,8 @@
 // What the operators do where cuBLASLt has no algorithm for a product with GELU.
 #include <gmock/gmock.h>
 
+#include <string>
+
 #include "tests/emulated_cuda/cublaslt.h"
 #include "tests/kernels/operators_testing.h"
 
@@ -14,33 +16,49 @@ constexpr OperatorShapes kShapes{
 
 class GeluFallbackTest : public ::testing::Test {
  protected:
-  ~GeluFallbackTest() override { emulated_cuda::AnswerToGelu(CUBLAS_STATUS_SUCCESS); }
+  ~GeluFallbackTest() override { Answer(CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_SUCCESS); }
+  static void Answer(cublasStatus_t to_gelu, cublasStatus_t to_gradient) {
+    emulated_cuda::AnswerToGelu(to_gelu);
+    emulated_cuda::AnswerToGradientOfGelu(to_gradient);
+  }
   const Mode mode_ = TestedModes().back();
 
-  Values Gelu(const char* fused) {
+  /// GELU, and behind it the gradient of what it is taken of.
+  Values Gelu(const std::string& fused) {
     OperatorsHarness harness(mode_, kShapes);
-    EXPECT_THAT(harness.operators().arithmetic(), HasSubstr(fused));
+    EXPECT_THAT(harness.operators().arithmetic(), HasSubstr("with " + fused + " in products"));
     const Tensor x = harness.Put(RandomValues(mode_.dtype, 5 * 16, 1));
     const Tensor weight = harness.Put(RandomValues(mode_.dtype, 16 * 64, 2));
     const Tensor bias = harness.Put(RandomValues(mode_.dtype, 64, 3));
     const Tensor pre = harness.Empty(5 * 64);
     const Tensor out = harness.Empty(5 * 64);
-    harness.operators().LinearGeluForward(harness.stream(), x.data(), weight.data(), bias.data(),
-                                          pre.data(), out.data());
-    return harness.Get(out);
+    const Tensor d_pre = harness.Empty(5 * 64);
+    Operators& op = harness.operators();
+    op.LinearGeluForward(harness.stream(), x.data(), weight.data(), bias.data(), pre.data(),
+                         out.data());
+    op.LinearGeluBackwardInput(harness.stream(), x.data(), weight.data(), pre.data(), d_pre.data());
+    Values both = harness.Get(out);
+    const Values gradient = harness.Get(d_pre);
+    both.insert(both.end(), gradient.begin(), gradient.end());
+    return both;
   }
 };
 
 TEST_F(GeluFallbackTest, WithoutAnAlgorithmTheKernelComputesTheSame) {
-  const Values fused = Gelu("with GELU and its gradient in products");
-  for (const cublasStatus_t status : {CUBLAS_STATUS_NOT_SUPPORTED, CUBLAS_STATUS_INVALID_VALUE}) {
-    emulated_cuda::AnswerToGelu(status);
-    ExpectClose(Gelu("with nothing in products"), fused, 2 * kBFloat16Tolerance, "GELU");
+  const Values fused = Gelu("GELU and its gradient");
+  for (const cublasStatus_t none :
+       {CUBLAS_STATUS_NOT_SUPPORTED, CUBLAS_STATUS_INVALID_VALUE, emulated_cuda::kNoneFound}) {
+    Answer(none, none);
+    ExpectClose(Gelu("nothing"), fused, 2 * kBFloat16Tolerance, "neither");
+    Answer(CUBLAS_STATUS_SUCCESS, none);
+    ExpectClose(Gelu("GELU"), fused, 2 * kBFloat16Tolerance, "GELU alone");
+    Answer(none, CUBLAS_STATUS_SUCCESS);
+    ExpectClose(Gelu("the gradient of GELU"), fused, 2 * kBFloat16Tolerance, "its gradient alone");
   }
 }
 
 TEST_F(GeluFallbackTest, AFailureIsNotTakenForThat) {
-  emulated_cuda::AnswerToGelu(CUBLAS_STATUS_INTERNAL_ERROR);
+  Answer(CUBLAS_STATUS_INTERNAL_ERROR, CUBLAS_STATUS_SUCCESS);
   const auto device = CreateTestedDevice(256_MiB).value();
   const auto made =
       CreateTestedOperators(*device, mode_, {.dtype = mode_.dtype, .shapes = kShapes});

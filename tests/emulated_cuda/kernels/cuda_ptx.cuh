@@ -9,6 +9,7 @@
 #include "kernels/cuda_fragments.h"
 #include "kernels/dtype.h"
 #include "tests/emulated_cuda/block.h"
+#include "tests/emulated_cuda/cudart.h"
 
 namespace penstock::kernels {
 
@@ -75,6 +76,7 @@ void LoadEach(const BFloat16* const* rows, Matrices* out) {
 template <bool kTransposed>
 void LoadFour(const BFloat16* row, uint32_t (&pairs)[4]) {
   PENSTOCK_CHECK(reinterpret_cast<uintptr_t>(row) % 16 == 0, "ldmatrix of an odd address");
+  PENSTOCK_CHECK(!emulated_cuda::IsOnDevice(row, 16), "ldmatrix of memory that is not shared");
   const auto loaded =
       emulated_cuda::OfWarp<const BFloat16*, Matrices, LoadEach<kTransposed>>("ldmatrix", row);
   for (int i = 0; i < 4; ++i) pairs[i] = loaded.pairs[i];
