@@ -107,9 +107,10 @@ std::string ToTable(const RunSummary& summary) {
   line("loss", fmt::format("first {}, last {}", Loss(loop.first_loss), Loss(loop.last_loss)));
   line("tokens a second",
        seconds > 0 ? fmt::format("{:.0f}", static_cast<double>(loop.tokens) / seconds) : "none");
-  line("model states",
-       fmt::format("{} (16 bytes a parameter), {:.1f} times the device memory of {}",
-                   ToString(summary.model_state()), ratio, ToString(summary.device_memory)));
+  line("model states", fmt::format("{} (16 bytes a parameter), {} times the device memory of {}",
+                                   ToString(summary.model_state()),
+                                   ratio < 0.1 ? "less than 0.1" : fmt::format("{:.1f}", ratio),
+                                   ToString(summary.device_memory)));
   line("peak memory", fmt::format("device {}, host {} of {}", ToString(loop.end.device_peak),
                                   ToString(loop.end.host_peak), ToString(summary.host_memory)));
   line("nvme, in steps",

@@ -197,5 +197,11 @@ TEST(RunSummary, TableShowsWhatTheRunWasFor) {
   EXPECT_THAT(table, HasSubstr("80.0 % of 0.50 s"));
 }
 
+TEST(RunSummary, AModelThatIsSmallBesideTheDeviceIsNotZeroTimesIt) {
+  RunSummary summary = SomeSummary();
+  summary.device_memory = 1000 * summary.model_state();
+  EXPECT_THAT(ToTable(summary), HasSubstr(", less than 0.1 times the device memory"));
+}
+
 }  // namespace
 }  // namespace penstock::train
