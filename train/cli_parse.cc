@@ -170,6 +170,14 @@ bool HasCommand(CLI::App& app, const std::string& name) {
   });
 }
 
+/// The first option that the command does not have, or nothing.
+std::string UnknownOption(const CLI::App& app) {
+  std::vector<std::string> words = app.remaining(true);
+  const auto option = std::ranges::find_if(
+      words, [](const std::string& word) { return word.starts_with('-') && word.size() > 1; });
+  return option == words.end() ? "" : *option;
+}
+
 }  // namespace
 
 Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
@@ -207,8 +215,12 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   } catch (const CLI::CallForVersion& version) {
     return Command(PrintText{std::string(version.what()) + "\n"});
   } catch (const CLI::ParseError& error) {
-    return MakeError(ErrorCode::kInvalidArgument, "{}; penstock --help lists what there is",
-                     OneLine(error.what()));
+    // An unknown option comes before what is missing, which may be what was meant by it.
+    const std::string unknown = UnknownOption(app);
+    const auto commands = app.get_subcommands();
+    return MakeError(ErrorCode::kInvalidArgument, "{}; penstock {}--help lists what there is",
+                     unknown.empty() ? OneLine(error.what()) : "unknown option " + unknown,
+                     commands.empty() ? "" : commands.front()->get_name() + " ");
   }
   if (tune->parsed()) {
     tune_arguments.options.size = SizeOrNone(tune_arguments.size);

@@ -45,6 +45,19 @@ TEST(CommandLine, TrainHasTheContractsDefaults) {
   EXPECT_FALSE(options.resume);
 }
 
+TEST(CommandLine, AnUnknownOptionIsNamedThoughAnotherIsMissing) {
+  const auto refusal = [](const std::vector<std::string>& arguments) {
+    const Result<Command> command = ParseCommandLine(arguments);
+    return command.ok() ? "none" : command.error().message;
+  };
+  EXPECT_EQ(refusal({"train", "--modle", "m"}),
+            "unknown option --modle; penstock train --help lists what there is");
+  EXPECT_EQ(refusal({"--vresion"}),
+            "unknown option --vresion; penstock --help lists what there is");
+  EXPECT_EQ(refusal({"train", "--model", "m"}),
+            "--config is required; penstock train --help lists what there is");
+}
+
 TEST(CommandLine, TrainTakesEveryOption) {
   const TrainOptions options =
       ParsedTrain({"--steps", "0", "--seed", "7", "--device", "cpu", "--device-memory", "64MiB",
