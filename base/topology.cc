@@ -10,6 +10,8 @@
 #include <memory>
 #include <system_error>
 
+#include "base/cpu_quota.h"
+
 namespace penstock {
 namespace {
 
@@ -100,6 +102,7 @@ Result<Topology> ReadTopology(const std::string& xml) {
        device = hwloc_get_next_pcidev(raw, device)) {
     topology.devices.push_back(At(raw, device, BusId(device->attr->pcidev)));
   }
+  if (xml.empty()) topology.cpu_quota = CpuQuota();
   return topology;
 }
 

@@ -5,6 +5,7 @@
 // Found by hwloc. Plain values; thread-safe.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct Topology {
   std::vector<int> nodes;         ///< numbers of the NUMA nodes, ascending
   std::vector<Core> cores;        ///< one or more
   std::vector<IoDevice> devices;  ///< block devices and PCI devices
+  /// CPUs' worth of time that cgroups leave to this process; none: no limit (base/cpu_quota.h).
+  std::optional<double> cpu_quota;
 };
 
 /// Looks at this machine or, for tests, at one described in hwloc's XML. Errors: hwloc's.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <utility>
@@ -110,6 +111,17 @@ std::string IoText(const ThreadPlan& plan) {
   return all.empty() ? "" : ", I/O on " + ToText(all);
 }
 
+/// How many threads cgroups let run all the time, where those are fewer than `threads`; else 0.
+int LimitBelow(const Topology& topology, size_t threads) {
+  const double quota = topology.cpu_quota.value_or(0);
+  return quota > 0 && quota < static_cast<double>(threads) ? static_cast<int>(std::ceil(quota)) : 0;
+}
+
+std::string QuotaText(const Topology& topology) {
+  return fmt::format("cgroups leave this process the time of {:.3g} CPUs, so none needs its own",
+                     topology.cpu_quota.value_or(0));
+}
+
 /// Nobody has CPUs of their own, but I/O threads stay near their drives. `threads` says what the
 /// others are.
 ThreadPlan Share(const Topology& topology, const offload::Placement& placement, ThreadCounts counts,
@@ -126,17 +138,21 @@ ThreadPlan PlanForCpu(const Topology& topology, ThreadCounts counts,
   const std::vector<Core> left = LeftByComputation(cores, placement.memory_nodes);
   const bool siblings = !Siblings(cores).empty();
   const auto most = static_cast<int>(cores.size() - (siblings ? 0 : left.size()));
+  const int limit = LimitBelow(topology, CpusOf(cores).size());
+  const size_t running =
+      limit > 0 ? std::min(cores.size(), static_cast<size_t>(limit)) : cores.size();
   // About as many as use up the bandwidth of memory while computation waits for them.
-  const size_t updating = std::max<size_t>(cores.size() / 4, 1);
-  if (counts.compute == 0) counts.compute = most;
-  if (left.empty() || counts.compute > most) {
+  const size_t updating = std::max<size_t>(running / 4, 1);
+  if (counts.compute == 0) counts.compute = limit > 0 ? static_cast<int>(running) : most;
+  if (limit > 0 || left.empty() || counts.compute > most) {
     if (counts.optimizer == 0) counts.optimizer = static_cast<int>(updating);
     const std::string why =
-        left.empty() ? fmt::format(
-                           "they are fewer than {} cores, without a second hardware "
-                           "thread: computation needs them all",
-                           kCoresForOneApart)
-                     : fmt::format("more than {} compute threads leave nothing to others", most);
+        limit > 0      ? QuotaText(topology)
+        : left.empty() ? fmt::format(
+                             "they are fewer than {} cores, without a second hardware "
+                             "thread: computation needs them all",
+                             kCoresForOneApart)
+                       : fmt::format("more than {} compute threads leave nothing to others", most);
     return Share(topology, placement, counts,
                  fmt::format("{} compute, {} optimizer", counts.compute, counts.optimizer), why);
   }
@@ -162,6 +178,12 @@ ThreadPlan PlanForGpu(const Topology& topology, ThreadCounts counts,
                       const offload::Placement& placement) {
   std::vector<Core> cores = Near(topology.cores, placement.memory_nodes);
   if (counts.compute == 0) counts.compute = 1;
+  if (const int limit = LimitBelow(topology, CpusOf(topology.cores).size()); limit > 0) {
+    const int updating = std::min(limit, static_cast<int>(cores.size())) - 1;
+    if (counts.optimizer == 0) counts.optimizer = std::max(1, updating);
+    return Share(topology, placement, counts, fmt::format("{} optimizer", counts.optimizer),
+                 QuotaText(topology));
+  }
   if (cores.size() < Places(placement).size() + 2) {
     if (counts.optimizer == 0) counts.optimizer = std::max(1, static_cast<int>(cores.size()) - 1);
     return Share(topology, placement, counts, fmt::format("{} optimizer", counts.optimizer),

@@ -166,6 +166,25 @@ TEST(ThreadPlanTest, WhereCoresAreSharedIoThreadsStayNearTheirDrives) {
   EXPECT_THAT(plan.io, ElementsAre(ElementsAre(2, 3), IsEmpty()));
 }
 
+TEST(ThreadPlanTest, WhereCgroupsLeaveLessTimeThanThereAreCpusNoMoreThreadsRunAndNoneHasItsOwn) {
+  for (const Kind kind : {Kind::kCpu, Kind::kCuda}) {
+    Topology machine = Machine(1, 32, 2);
+    machine.cpu_quota = 7.5;
+    const ThreadPlan plan = PlanThreads(machine, kind, {}, {});
+    EXPECT_EQ(plan.counts.compute, kind == Kind::kCpu ? 8 : 1);
+    EXPECT_EQ(plan.counts.optimizer, kind == Kind::kCpu ? 2 : 7);
+    EXPECT_THAT(plan.compute, IsEmpty());
+    EXPECT_THAT(plan.optimizer, IsEmpty());
+    EXPECT_THAT(plan.notice, HasSubstr("the time of 7.5 CPUs"));
+    machine.cpu_quota = 0.5;
+    EXPECT_EQ(PlanThreads(machine, kind, {}, {}).counts.compute, 1);
+    EXPECT_EQ(PlanThreads(machine, kind, {}, {}).counts.optimizer, 1);
+    machine.cpu_quota = 64;
+    const ThreadPlan all = PlanThreads(machine, kind, {}, {});
+    EXPECT_EQ(all.notice, PlanThreads(Machine(1, 32, 2), kind, {}, {}).notice);
+  }
+}
+
 TEST(ThreadPlanTest, OnlyOpenCountsAreChosen) {
   const ThreadCounts wanted = {.compute = 5, .optimizer = 3};
   for (const Kind kind : {Kind::kCpu, Kind::kCuda}) {
