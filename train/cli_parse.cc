@@ -172,10 +172,11 @@ bool HasCommand(CLI::App& app, const std::string& name) {
 
 /// The first option that the command does not have, or nothing.
 std::string UnknownOption(const CLI::App& app) {
-  std::vector<std::string> words = app.remaining(true);
-  const auto option = std::ranges::find_if(
-      words, [](const std::string& word) { return word.starts_with('-') && word.size() > 1; });
-  return option == words.end() ? "" : *option;
+  for (const std::string& word : app.remaining(true)) {
+    if (word == "--") break;
+    if (word.starts_with('-') && word.size() > 1) return word;
+  }
+  return "";
 }
 
 }  // namespace

@@ -54,6 +54,8 @@ TEST(CommandLine, AnUnknownOptionIsNamedThoughAnotherIsMissing) {
             "unknown option --modle; penstock train --help lists what there is");
   EXPECT_EQ(refusal({"--vresion"}),
             "unknown option --vresion; penstock --help lists what there is");
+  EXPECT_EQ(refusal({"snapshot", "--", "r"}),
+            "NAME is required; penstock snapshot --help lists what there is");
   EXPECT_EQ(refusal({"train", "--model", "m"}),
             "--config is required; penstock train --help lists what there is");
 }
