@@ -38,22 +38,27 @@ class ThreadsTest(harness.PenstockTest):
                     return number - 1
         self.fail("threads without end")
 
+    def numbers(self, run):
+        """Of its rows, and the weights of its last commit."""
+        rows = [[row[key] for key in ("step", "loss", "grad_norm")] for row in read_rows(run)]
+        return rows, self.export(run)[0]
+
     def test_training_ends_with_one_line_or_has_the_same_bits(self):
         config = make_config(dtype="bf16", param="nvme", optimizer="nvme", nvme_path=self.make_folder("nvme"),
                              penstock={"optimizer_threads": 2})
         whole = self.trained(config, steps=STEPS)
-        numbers = [[row[key] for key in ("step", "loss", "grad_norm")] for row in read_rows(whole)]
+        numbers = self.numbers(whole)
         runs = []
 
         def arguments():
             runs.append(self.path(f"refused{len(runs)}"))
             return ["train", "--model", self.make_model(), "--data", self.make_data(), "--config",
-                    self.write("refused.json", config), "--out", runs[-1], "--steps", str(STEPS)]
+                    self.write("refused.json", config), "--out", runs[-1], "--steps", str(STEPS),
+                    "--device", harness.DEVICE]
 
         def check(outcome):
             if outcome.code == 0:
-                rows = read_rows(runs[-1])
-                self.assertEqual([[row[key] for key in ("step", "loss", "grad_norm")] for row in rows], numbers)
+                self.assertEqual(self.numbers(runs[-1]), numbers)
             elif os.path.exists(runs[-1]):
                 self.assertEqual(harness.penstock("clean", runs[-1], "--yes").code, 0)
 
