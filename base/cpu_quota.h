@@ -6,10 +6,9 @@
 
 namespace penstock {
 
-/// In CPUs (1.5: three halves of one CPU's time): the least that cgroups, of version 1 or 2, set
-/// for the process's own group or one above it. None where nothing is set, or not to be seen.
-/// `root`: the folder of /proc and /sys. Formats: the kernel's admin-guide/cgroup-v2.rst (cpu.max)
-/// and scheduler/sched-bwc.rst (cpu.cfs_quota_us).
+/// In CPUs (1.5: three halves of one CPU's time): the least that the process's control groups set.
+/// None where nothing is set, or not to be seen. `root`: the folder of /proc and /sys. Formats: the
+/// kernel's admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cpu.cfs_quota_us).
 std::optional<double> CpuQuota(const std::string& root = "/");
 
 }  // namespace penstock

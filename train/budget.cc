@@ -8,6 +8,7 @@
 #include <optional>
 #include <sstream>
 
+#include "base/control_groups.h"
 #include "zero/engine.h"
 
 namespace penstock::train {
@@ -57,15 +58,6 @@ Result<MachineMemory> ReadMeminfo(const std::string& path) {
   return MachineMemory{*total, *available};
 }
 
-/// The path of the process's control group below the mount of version 2: the line "0::/path".
-std::string ControlGroup(const std::string& path) {
-  std::ifstream in(path);
-  for (std::string line; std::getline(in, line);) {
-    if (line.starts_with("0::/")) return line.substr(3);
-  }
-  return "/";
-}
-
 /// The number in a file of a control group; none where there is no file or "max".
 std::optional<uint64_t> ReadNumber(const fs::path& path) {
   std::ifstream in(path);
@@ -73,20 +65,27 @@ std::optional<uint64_t> ReadNumber(const fs::path& path) {
   return in >> number ? std::optional(number) : std::nullopt;
 }
 
-/// "inactive_file": page cache that the kernel gives up before it refuses memory.
+/// Page cache that the kernel gives up before it refuses memory: "inactive_file", of version 1 with
+/// that of the groups below behind it.
 uint64_t ReclaimableCache(const fs::path& path) {
   std::ifstream in(path);
   std::string name;
+  uint64_t cache = 0;
   for (uint64_t value = 0; in >> name >> value;) {
-    if (name == "inactive_file") return value;
+    if (name == "inactive_file" || name == "total_inactive_file") cache = value;
   }
-  return 0;
+  return cache;
 }
 
-/// What a control group leaves of its limit; none where it has none.
+/// What a control group leaves of its limit; none where it has none. The names of a file are those
+/// of version 2 and of version 1.
 std::optional<Bytes> RoomIn(const fs::path& group) {
-  const std::optional<uint64_t> limit = ReadNumber(group / "memory.max");
-  const std::optional<uint64_t> current = ReadNumber(group / "memory.current");
+  const auto read = [&group](const char* name, const char* old_name) {
+    const std::optional<uint64_t> number = ReadNumber(group / name);
+    return number.has_value() ? number : ReadNumber(group / old_name);
+  };
+  const std::optional<uint64_t> limit = read("memory.max", "memory.limit_in_bytes");
+  const std::optional<uint64_t> current = read("memory.current", "memory.usage_in_bytes");
   if (!limit.has_value() || !current.has_value()) return std::nullopt;
   const uint64_t used = *current - std::min(*current, ReclaimableCache(group / "memory.stat"));
   return Bytes{*limit - std::min(*limit, used)};
@@ -95,12 +94,9 @@ std::optional<Bytes> RoomIn(const fs::path& group) {
 }  // namespace
 
 Result<MachineMemory> ReadMachineMemory(const std::string& root) {
-  PENSTOCK_ASSIGN(MachineMemory memory, ReadMeminfo(root + "/proc/meminfo"));
-  const fs::path mount = root + "/sys/fs/cgroup";
-  fs::path group = ControlGroup(root + "/proc/self/cgroup");
-  for (bool top = false; !top; group = group.parent_path()) {
-    top = !group.has_relative_path();
-    const std::optional<Bytes> room = RoomIn(mount / group.relative_path());
+  PENSTOCK_ASSIGN(MachineMemory memory, ReadMeminfo(fs::path(root) / "proc/meminfo"));
+  for (const fs::path& group : ControlGroups("memory", root)) {
+    const std::optional<Bytes> room = RoomIn(group);
     if (!room.has_value()) continue;
     memory.total = std::min(memory.total, *room);
     memory.available = std::min(memory.available, *room);

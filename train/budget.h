@@ -41,10 +41,9 @@ struct MachineMemory {
   Bytes available;
   std::optional<Bytes> gpu = std::nullopt;  ///< free on the GPU, where that is the device
 };
-/// Linux' /proc/meminfo, less where a control group (v2; the process's own or one above it) has a
-/// lower limit: then both are what is left of that. `root` is where /proc and /sys are. Errors:
-/// kIo.
-Result<MachineMemory> ReadMachineMemory(const std::string& root = "");
+/// Linux' /proc/meminfo, less where a control group (the process's own or one above it) has a lower
+/// limit: then both are what is left of that. `root` is where /proc and /sys are. Errors: kIo.
+Result<MachineMemory> ReadMachineMemory(const std::string& root = "/");
 
 /// What the operators of a training are made for. `config` has its thread counts.
 kernels::OperatorOptions OperatorsFor(const Gpt2Config& model, const Gpt2Shape& shape,

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/cpu_quota.h"
 #include "base/topology.h"
 #include "train/files.h"
 #include "train/log.h"
@@ -195,8 +196,9 @@ void ChooseThreads(device::Kind kind, zero::Config* config) {
   const Result<Topology> machine = ReadTopology();
   // A machine that cannot be looked at has a core for each CPU.
   const unsigned cpus = std::max(std::thread::hardware_concurrency(), 1U);
-  zero::ChooseThreads(machine.ok() ? *machine : Topology{.cores = std::vector<Core>(cpus)}, kind,
-                      config);
+  zero::ChooseThreads(
+      machine.ok() ? *machine : Topology{.cores = std::vector<Core>(cpus), .cpu_quota = CpuQuota()},
+      kind, config);
 }
 
 }  // namespace penstock::train

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -111,10 +112,16 @@ std::string IoText(const ThreadPlan& plan) {
   return all.empty() ? "" : ", I/O on " + ToText(all);
 }
 
-/// How many threads cgroups let run all the time, where those are fewer than `threads`; else 0.
-int LimitBelow(const Topology& topology, size_t threads) {
+/// CPUs' worth of time, which is no limit where there are no more CPUs.
+double QuotaOf(const Topology& topology) {
   const double quota = topology.cpu_quota.value_or(0);
-  return quota > 0 && quota < static_cast<double>(threads) ? static_cast<int>(std::ceil(quota)) : 0;
+  const size_t cpus = std::max(CpusOf(topology.cores).size(), topology.cores.size());
+  return quota > 0 && quota < static_cast<double>(cpus) ? quota
+                                                        : std::numeric_limits<double>::infinity();
+}
+/// Of `threads`, as many as the quota lets run all the time; one or more.
+int WithinQuota(const Topology& topology, size_t threads) {
+  return static_cast<int>(std::min(std::ceil(QuotaOf(topology)), static_cast<double>(threads)));
 }
 
 std::string QuotaText(const Topology& topology) {
@@ -138,26 +145,25 @@ ThreadPlan PlanForCpu(const Topology& topology, ThreadCounts counts,
   const std::vector<Core> left = LeftByComputation(cores, placement.memory_nodes);
   const bool siblings = !Siblings(cores).empty();
   const auto most = static_cast<int>(cores.size() - (siblings ? 0 : left.size()));
-  const int limit = LimitBelow(topology, CpusOf(cores).size());
-  const size_t running =
-      limit > 0 ? std::min(cores.size(), static_cast<size_t>(limit)) : cores.size();
-  // About as many as use up the bandwidth of memory while computation waits for them.
-  const size_t updating = std::max<size_t>(running / 4, 1);
-  if (counts.compute == 0) counts.compute = limit > 0 ? static_cast<int>(running) : most;
-  if (limit > 0 || left.empty() || counts.compute > most) {
-    if (counts.optimizer == 0) counts.optimizer = static_cast<int>(updating);
+  if (counts.compute == 0) counts.compute = WithinQuota(topology, static_cast<size_t>(most));
+  const bool none_left = left.empty() || counts.compute > most;
+  if (counts.optimizer == 0) {
+    // About as many as use up the bandwidth of memory while computation waits for them.
+    const int updating = std::max(WithinQuota(topology, cores.size()) / 4, 1);
+    counts.optimizer = none_left ? updating : std::min(updating, static_cast<int>(left.size()));
+  }
+  const bool held_back = QuotaOf(topology) < counts.compute + counts.optimizer;
+  if (none_left || held_back) {
     const std::string why =
-        limit > 0      ? QuotaText(topology)
-        : left.empty() ? fmt::format(
-                             "they are fewer than {} cores, without a second hardware "
-                             "thread: computation needs them all",
-                             kCoresForOneApart)
-                       : fmt::format("more than {} compute threads leave nothing to others", most);
+        held_back ? QuotaText(topology)
+        : left.empty()
+            ? fmt::format(
+                  "they are fewer than {} cores, without a second hardware thread: computation "
+                  "needs them all",
+                  kCoresForOneApart)
+            : fmt::format("more than {} compute threads leave nothing to others", most);
     return Share(topology, placement, counts,
                  fmt::format("{} compute, {} optimizer", counts.compute, counts.optimizer), why);
-  }
-  if (counts.optimizer == 0) {
-    counts.optimizer = static_cast<int>(std::min(updating, left.size()));
   }
   ThreadPlan plan{.counts = counts,
                   .compute = Filter(CpusOf(cores), CpusOf(left), /*among=*/false)};
@@ -178,8 +184,8 @@ ThreadPlan PlanForGpu(const Topology& topology, ThreadCounts counts,
                       const offload::Placement& placement) {
   std::vector<Core> cores = Near(topology.cores, placement.memory_nodes);
   if (counts.compute == 0) counts.compute = 1;
-  if (const int limit = LimitBelow(topology, CpusOf(topology.cores).size()); limit > 0) {
-    const int updating = std::min(limit, static_cast<int>(cores.size())) - 1;
+  if (QuotaOf(topology) < static_cast<double>(cores.size())) {
+    const int updating = WithinQuota(topology, cores.size()) - 1;
     if (counts.optimizer == 0) counts.optimizer = std::max(1, updating);
     return Share(topology, placement, counts, fmt::format("{} optimizer", counts.optimizer),
                  QuotaText(topology));

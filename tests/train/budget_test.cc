@@ -99,6 +99,9 @@ class MachineMemoryTest : public ::testing::Test {
   MachineMemoryTest() {
     root_.Write("proc/meminfo",
                 "MemTotal:     1048576 kB\nMemFree: 1 kB\nMemAvailable:   524288 kB\n");
+    root_.Write("proc/self/mountinfo",
+                "41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+                "42 31 0:39 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
   }
   void WriteGroup(const std::string& path, const std::string& limit, Bytes current,
                   Bytes inactive_file = 0_B) {
@@ -123,6 +126,15 @@ TEST_F(MachineMemoryTest, WithoutControlGroupsIsThatOfMeminfo) { ExpectMemory(1_
 TEST_F(MachineMemoryTest, IsWhatTheOwnControlGroupLeaves) {
   root_.Write("proc/self/cgroup", "4:memory:/v1\n0::/jobs/one\n");
   WriteGroup("jobs/one", "314572800", 100_MiB);
+  ExpectMemory(200_MiB, 200_MiB);
+}
+
+TEST_F(MachineMemoryTest, IsWhatAGroupOfVersionOneLeaves) {
+  root_.Write("proc/self/cgroup", "4:memory:/old\n0::/\n");
+  root_.Write("sys/fs/cgroup/memory/old/memory.limit_in_bytes", "314572800\n");
+  root_.Write("sys/fs/cgroup/memory/old/memory.usage_in_bytes", "157286400\n");
+  root_.Write("sys/fs/cgroup/memory/old/memory.stat",
+              "inactive_file 1\nhierarchical_memory_limit 2\ntotal_inactive_file 52428800\n");
   ExpectMemory(200_MiB, 200_MiB);
 }
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/cpu_quota.h"
 #include "base/topology.h"
 #include "device/device.h"
 #include "kernels/operators.h"
@@ -273,6 +274,7 @@ TEST_F(StateIoTest, WhereStepsUseNoDriveMemoryIsPlacedNearTheGpuAlone) {
 }
 
 TEST_F(StateIoTest, ThreadsOfAnEngineRunWhereTheyWerePlannedAndTheirMakerAnywhere) {
+  if (CpuQuota().value_or(2) < 2) GTEST_SKIP() << "a container's quota of less than 2 CPUs";
   const std::vector<int> before = UsableCpus();
   Pretend(OneCore(cpus_));
   const auto device = device::CreateCpuDevice({.memory = 64_MiB}).value();

@@ -166,7 +166,7 @@ TEST(ThreadPlanTest, WhereCoresAreSharedIoThreadsStayNearTheirDrives) {
   EXPECT_THAT(plan.io, ElementsAre(ElementsAre(2, 3), IsEmpty()));
 }
 
-TEST(ThreadPlanTest, WhereCgroupsLeaveLessTimeThanThereAreCpusNoMoreThreadsRunAndNoneHasItsOwn) {
+TEST(ThreadPlanTest, WithLessTimeThanItsThreadsTakeAContainerHasFewerAndNoneHasItsOwnCpu) {
   for (const Kind kind : {Kind::kCpu, Kind::kCuda}) {
     Topology machine = Machine(1, 32, 2);
     machine.cpu_quota = 7.5;
@@ -179,10 +179,28 @@ TEST(ThreadPlanTest, WhereCgroupsLeaveLessTimeThanThereAreCpusNoMoreThreadsRunAn
     machine.cpu_quota = 0.5;
     EXPECT_EQ(PlanThreads(machine, kind, {}, {}).counts.compute, 1);
     EXPECT_EQ(PlanThreads(machine, kind, {}, {}).counts.optimizer, 1);
-    machine.cpu_quota = 64;
-    const ThreadPlan all = PlanThreads(machine, kind, {}, {});
-    EXPECT_EQ(all.notice, PlanThreads(Machine(1, 32, 2), kind, {}, {}).notice);
   }
+}
+
+TEST(ThreadPlanTest, AQuotaThatItsThreadsDoNotTakeChangesNothing) {
+  for (const Kind kind : {Kind::kCpu, Kind::kCuda}) {
+    Topology machine = Machine(1, 32, 2);
+    const ThreadPlan without = PlanThreads(machine, kind, {}, {});
+    for (const double quota : {40.0, 63.5, 64.0, 100.0}) {
+      machine.cpu_quota = quota;
+      EXPECT_EQ(PlanThreads(machine, kind, {}, {}).notice, without.notice) << quota;
+    }
+  }
+}
+
+TEST(ThreadPlanTest, AQuotaJustBelowTheCpusMeansNoMoreThreadsThanNone) {
+  Topology machine = Machine(1, 64, 1);
+  const ThreadCounts without = PlanThreads(machine, Kind::kCpu, {}, {}).counts;
+  machine.cpu_quota = 62;
+  const ThreadPlan plan = PlanThreads(machine, Kind::kCpu, {}, {});
+  EXPECT_EQ(plan.counts.compute, without.compute);
+  EXPECT_EQ(plan.counts.optimizer, without.optimizer);
+  EXPECT_THAT(plan.compute, IsEmpty());
 }
 
 TEST(ThreadPlanTest, OnlyOpenCountsAreChosen) {
