@@ -236,6 +236,12 @@ class PenstockTest(unittest.TestCase):
         self.assertEqual(outcome.code, 0, str(outcome))
         return read_safetensors(os.path.join(to, "model.safetensors")), to
 
+    def numbers(self, run):
+        """What nothing but the model, the data and the configuration's arithmetic may change: of its
+        rows, and the weights of its last commit."""
+        keys = ("step", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens")
+        return [[row[key] for key in keys] for row in read_rows(run)], self.export(run)[0]
+
     def compare(self, a, b):
         """What `penstock compare` says; it must succeed."""
         outcome = penstock("compare", a, b)

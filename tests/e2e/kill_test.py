@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import harness
-from harness import make_config, merge, read_rows
+from harness import make_config
 
 STEPS = 8
 CALLS = ("rename", "renameat2", "unlink", "unlinkat", "rmdir", "mkdir", "ftruncate", "fdatasync", "fsync")
@@ -24,10 +24,6 @@ class KillTest(harness.PenstockTest):
     def config(self, **ours):
         return make_config(dtype="bf16", param="nvme", optimizer="nvme", nvme_path=self.nvme,
                            penstock=ours)
-
-    def numbers(self, run):
-        rows = [[row[key] for key in ("step", "loss", "grad_norm", "lr")] for row in read_rows(run)]
-        return rows, self.export(run)[0]
 
     def train_arguments(self, run, config, *more, steps=STEPS):
         self.runs += 1

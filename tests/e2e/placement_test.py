@@ -41,12 +41,6 @@ class PlacementCase(harness.PenstockTest):
         path = folders if len(folders) > 1 else folders[0]
         return make_config(**numerics, nvme_path=path, **keys)
 
-    def numbers(self, run):
-        """All that may not depend on the placement."""
-        rows = [(row["step"], row["loss"], row["grad_norm"], row["lr"], row["skipped"])
-                for row in read_rows(run)]
-        return rows, self.export(run)[0]
-
     def assert_same(self, expected, run, name):
         rows, tensors = self.numbers(run)
         for row, expected_row in zip(rows, expected[0], strict=True):

@@ -39,11 +39,6 @@ class ResumeTest(harness.PenstockTest):
         config = make_config(nvme_path=nvme_path, **options)
         return merge(config, merge({"penstock": {"commit_every_steps": 3}}, override))
 
-    def numbers(self, run):
-        """All that a resumed run must have in common with one that was never stopped."""
-        keys = ("step", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens")
-        return [[row[key] for key in keys] for row in read_rows(run)], self.export(run)[0]
-
     def assert_same(self, run, whole):
         rows, tensors = self.numbers(run)
         expected_rows, expected = self.numbers(whole)

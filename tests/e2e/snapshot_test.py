@@ -19,10 +19,6 @@ class SnapshotTest(harness.PenstockTest):
         self.nvme = self.make_folder("nvme")
         self.conf = make_config(dtype="bf16", param="nvme", optimizer="nvme", nvme_path=self.nvme)
 
-    def numbers(self, run):
-        rows = [[row[key] for key in ("step", "loss", "grad_norm", "lr")] for row in read_rows(run)]
-        return rows, self.export(run)[0]
-
     def resumed(self, run, *more, steps=STEPS, config=None):
         outcome, _ = self.train(config or self.conf, *more, steps=steps, out=run)
         self.assertEqual(outcome.code, 0, str(outcome))

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import harness
-from harness import make_config, read_rows
+from harness import make_config
 
 STEPS = 4
 MOST_THREADS = 64
@@ -37,11 +37,6 @@ class ThreadsTest(harness.PenstockTest):
                     self.assertEqual(outcome.code, 0, str(outcome))
                     return number - 1
         self.fail("threads without end")
-
-    def numbers(self, run):
-        """Of its rows, and the weights of its last commit."""
-        rows = [[row[key] for key in ("step", "loss", "grad_norm")] for row in read_rows(run)]
-        return rows, self.export(run)[0]
 
     def test_training_ends_with_one_line_or_has_the_same_bits(self):
         config = make_config(dtype="bf16", param="nvme", optimizer="nvme", nvme_path=self.make_folder("nvme"),
