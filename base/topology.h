@@ -33,7 +33,8 @@ struct Topology {
   std::optional<double> cpu_quota;
 };
 
-/// Looks at this machine or, for tests, at one described in hwloc's XML. Errors: hwloc's.
+/// Looks at this machine or, for tests, at one described in hwloc's XML, which no quota limits.
+/// Errors: hwloc's.
 Result<Topology> ReadTopology(const std::string& xml = {});
 
 /// The whole block devices that hold a file or folder: its partition's disk, or the disks that its

@@ -142,7 +142,7 @@ Result<double> MeasureOperators(device::Device& device, const Slab& slab) {
   PENSTOCK_ASSIGN(const double gelu_gradient, Time(*stream, [&] {
                     operators->LinearGeluBackwardInput(*stream, x, weight, hidden, activated);
                   }));
-  // What would be run if GELU were always a kernel: products take it in only where that is faster.
+  // The same with GELU as a kernel of its own: on some GPUs that may be faster.
   auto& queue = static_cast<device::CudaStream&>(*stream);
   constexpr uint64_t kElements = kRows * kHidden;
   PENSTOCK_ASSIGN(const double apart, Time(*stream, [&] {

@@ -4,6 +4,7 @@
 #include "device/cuda_status.h"
 
 namespace penstock::kernels {
+
 void LaunchKernel(device::CudaStream& stream, const char* what, const void* kernel,
                   const LaunchShape& shape, void** arguments) {
   if (shape.blocks == 0) return;

@@ -152,11 +152,10 @@ Result<bool> CudaProduct::Choose() {
         spec_);
   };
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kCudaWorkspace.value}));
-  const bool rounds_sums =
-      spec_.epilogue != CudaEpilogue::kNone && spec_.c.dtype == DType::kBFloat16;
+  const bool may_split = spec_.epilogue == CudaEpilogue::kNone || spec_.c.dtype != DType::kBFloat16;
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                   static_cast<uint32_t>(rounds_sums ? CUBLASLT_REDUCTION_SCHEME_NONE
-                                                     : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
+                   static_cast<uint32_t>(may_split ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                                   : CUBLASLT_REDUCTION_SCHEME_NONE)));
   const uint32_t result = AlignmentOf(spec_.c);
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(spec_.b)));
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(spec_.a)));

@@ -33,9 +33,9 @@ struct ThreadPlan {
 
 /// Three sets that have no CPU in common, each on cores near what its threads work on; where there
 /// are too few cores for that, or a container has less time than they would take, threads share
-/// them, and the notice says why. Host memory and the
-/// drives lie where `placement` says, which has the paths that steps use. Plain function; the
-/// counts of the CPU device do not depend on `placement`.
+/// them, and the notice says why. Host memory and the drives lie where `placement` says, which has
+/// the paths that steps use. Plain function; the counts of the CPU device do not depend on
+/// `placement`.
 ThreadPlan PlanThreads(const Topology& topology, device::Kind kind, ThreadCounts wanted,
                        const offload::Placement& placement);
 

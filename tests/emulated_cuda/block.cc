@@ -8,6 +8,7 @@
 #include <csetjmp>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <string_view>
 #include <vector>
 
@@ -83,23 +84,17 @@ class Block {
   Group all_;
   std::vector<Warp> warps_;
   std::vector<uint16_t> shared_;
-  uint64_t random_;
+  std::mt19937 random_;
   bool runs_ahead_ = false;
 };
 
 /// The one that this thread runs.
 constinit thread_local Block* block = nullptr;
 
-uint64_t NextRandom(uint64_t& state) {
-  state ^= state << 13;
-  state ^= state >> 7;
-  return state ^= state << 17;
-}
-
 /// The orders of no two streams are the same.
 Block::Block() {
-  static std::atomic<uint64_t> made = 0;
-  random_ = 0x9e3779b97f4a7c15 * ++made;
+  static std::atomic<unsigned> made = 0;
+  random_.seed(++made);
 }
 
 void Block::PutOnStack(ucontext_t& context, const Mapping& stack) {
@@ -125,7 +120,7 @@ Fiber& Block::TakeFiber() {
 /// Any of those that can go on; or always one that could not until now, so that a warp goes far
 /// ahead of the others.
 Fiber& Block::TakeReady() {
-  if (!runs_ahead_) std::swap(ready_[NextRandom(random_) % ready_.size()], ready_.back());
+  if (!runs_ahead_) std::swap(ready_[random_() % ready_.size()], ready_.back());
   Fiber& fiber = *ready_.back();
   ready_.pop_back();
   threadIdx = fiber.thread;
@@ -206,12 +201,11 @@ void Block::Run(const char* what, dim3 threads, size_t shared, const std::functi
   PENSTOCK_CHECK(count % kLanes == 0 && count <= 1024, "a block of {} threads", count);
   order_.resize(count);
   std::iota(order_.begin(), order_.end(), 0);
-  runs_ahead_ = NextRandom(random_) % 2 == 0;
-  for (size_t i = count; i > 1 && !runs_ahead_; --i) {
-    std::swap(order_[i - 1], order_[NextRandom(random_) % i]);
-  }
-  if (runs_ahead_) {  // any warp first, and each whole
-    const size_t first = NextRandom(random_) % (count / kLanes) * kLanes;
+  runs_ahead_ = random_() % 2 == 0;
+  if (!runs_ahead_) {
+    std::ranges::shuffle(order_, random_);
+  } else {  // any warp first, and each whole
+    const size_t first = random_() % (count / kLanes) * kLanes;
     std::ranges::rotate(order_, order_.begin() + static_cast<std::ptrdiff_t>(first));
   }
   begun_ = 0;
