@@ -96,6 +96,8 @@ Result<std::unique_ptr<UringDrive>> UringDrive::Create(const Options& options) {
 
 Status UringDrive::SetUp(const Options& options) {
   const int result = MakeBestRing(options, &ring_);
+  // No other engine needs fewer files.
+  if (result == -EMFILE) return ErrnoError(EMFILE, "io_uring: setting up the ring");
   if (result < 0) {
     return MakeError(ErrorCode::kUnavailable, "io_uring{}{}: {}: {}",
                      options.sqpoll ? " with sqpoll" : "", options.iopoll ? " with iopoll" : "",

@@ -27,7 +27,10 @@ Result<Mapping> Mapping::Create(Bytes size) {
   void* data = ::mmap(nullptr, rounded.value, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
-    return ErrnoError(errno, fmt::format("mapping {} of memory", ToString(rounded)));
+    return MakeError(ErrorCode::kOutOfMemory,
+                     "mapping {} of memory: {}; lower --device-memory or --host-memory, or raise "
+                     "the limit of the address space (ulimit -v)",
+                     ToString(rounded), ErrnoText(errno));
   }
   // Advice only: without huge pages everything works, a little slower.
   (void)::madvise(data, rounded.value, MADV_HUGEPAGE);

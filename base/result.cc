@@ -26,12 +26,25 @@ ErrorCode CodeOf(int error_number) {
   }
 }
 
+/// What to do about the limits of a process, which no message about a file would bring to mind.
+const char* Advice(int error_number) {
+  switch (error_number) {
+    case EFBIG:
+      return "; raise the limit of the size of files (ulimit -f), or name a path on a file system "
+             "with larger ones";
+    case EMFILE:
+      return "; raise the limit of open files (ulimit -n)";
+    default:
+      return "";
+  }
+}
+
 }  // namespace
 
 std::string ErrnoText(int error_number) { return std::generic_category().message(error_number); }
 
 Error ErrnoError(int error_number, const std::string& what) {
-  return Error{CodeOf(error_number), what + ": " + ErrnoText(error_number)};
+  return Error{CodeOf(error_number), what + ": " + ErrnoText(error_number) + Advice(error_number)};
 }
 
 }  // namespace penstock

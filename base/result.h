@@ -49,6 +49,7 @@ std::string ErrnoText(int error_number);
 
 /// An Error made from an errno value: "<what>: <errno text>", with the code that fits it (ENOSPC is
 /// kOutOfSpace, ENOENT kNotFound, EACCES and EROFS kPermission, ENOMEM kOutOfMemory, else kIo).
+/// Where a limit of the process is the cause, it says how to raise it.
 Error ErrnoError(int error_number, const std::string& what);
 
 /// Success, or an Error.

@@ -5,7 +5,7 @@ namespace penstock {
 Error NoThread(std::string_view what, const std::error_code& why) {
   return MakeError(ErrorCode::kUnavailable,
                    "starting the thread for {}: {}; raise the limit of processes (ulimit -u, or a "
-                   "container's pids)",
+                   "container's pids) or of the address space (ulimit -v)",
                    what, why.message());
 }
 

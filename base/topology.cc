@@ -77,9 +77,11 @@ void AddDisks(const fs::path& device, std::vector<std::string>& names) {
   std::error_code error;
   if (fs::exists(device / "partition", error)) return AddDisks(device.parent_path(), names);
   bool made_of_others = false;
-  for (const auto& slave : fs::directory_iterator(device / "slaves", error)) {
-    const fs::path target = fs::canonical(slave.path(), error);
-    if (error) continue;
+  fs::directory_iterator it(device / "slaves", error);
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+    std::error_code no_target;
+    const fs::path target = fs::canonical(it->path(), no_target);
+    if (no_target) continue;
     made_of_others = true;
     AddDisks(target, names);
   }

@@ -60,9 +60,22 @@ Result<Bytes> ParseBytes(const std::string& text) {
   const std::optional<uint64_t> bytes = ReadBytes(text);
   if (!bytes) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "\"{}\" is not a size; write 64MiB, 1.5GiB or plain bytes", text);
+                     "\"{}\" is not a size up to {} bytes; write 64MiB, 1.5GiB or plain bytes",
+                     text, kLargest);
   }
   return Bytes{*bytes};
+}
+
+Result<uint64_t> ParseWhole(const std::string& text, WholeRange range) {
+  const char* const end = text.data() + text.size();
+  uint64_t number = 0;
+  const auto parsed = std::from_chars(text.data(), end, number);
+  const bool whole = parsed.ec == std::errc() && parsed.ptr == end;
+  if (whole && number >= range.low && number <= range.high) return number;
+  constexpr size_t kMaxLength = 40;
+  return MakeError(ErrorCode::kInvalidArgument, "\"{}{}\" is not a whole number from {} to {}",
+                   text.substr(0, kMaxLength), text.size() > kMaxLength ? "..." : "", range.low,
+                   range.high);
 }
 
 }  // namespace penstock

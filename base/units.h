@@ -3,30 +3,48 @@
 
 #include <compare>
 #include <cstdint>
+#include <limits>
 #include <string>
 
+#include "base/check.h"
 #include "base/result.h"
 
 namespace penstock {
 
-/// A size in bytes. Never negative; subtraction below zero is a broken contract of the caller.
+// Sums and products of counts and sizes that do not fit 64 bits are the largest number there is. No
+// budget, file or machine has as much, so a plan that is made of such sizes is refused like any
+// other that is too large, and nothing has to be checked on the way.
+inline constexpr uint64_t kMostCount = std::numeric_limits<uint64_t>::max();
+
+constexpr uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
+  uint64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? kMostCount : sum;
+}
+constexpr uint64_t SaturatingMultiply(uint64_t a, uint64_t b) {
+  uint64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? kMostCount : product;
+}
+
+/// A size in bytes. Sums and products saturate at kMostCount; subtraction below zero is a broken
+/// contract of the caller.
 struct Bytes {
   uint64_t value = 0;
 
   constexpr auto operator<=>(const Bytes&) const = default;
   constexpr Bytes& operator+=(Bytes other) {
-    value += other.value;
+    value = SaturatingAdd(value, other.value);
     return *this;
   }
   constexpr Bytes& operator-=(Bytes other) {
+    PENSTOCK_CHECK(other.value <= value, "{} bytes less {}", value, other.value);
     value -= other.value;
     return *this;
   }
 };
 
-constexpr Bytes operator+(Bytes a, Bytes b) { return Bytes{a.value + b.value}; }
-constexpr Bytes operator-(Bytes a, Bytes b) { return Bytes{a.value - b.value}; }
-constexpr Bytes operator*(Bytes a, uint64_t n) { return Bytes{a.value * n}; }
+constexpr Bytes operator+(Bytes a, Bytes b) { return a += b; }
+constexpr Bytes operator-(Bytes a, Bytes b) { return a -= b; }
+constexpr Bytes operator*(Bytes a, uint64_t n) { return Bytes{SaturatingMultiply(a.value, n)}; }
 constexpr Bytes operator*(uint64_t n, Bytes a) { return a * n; }
 constexpr uint64_t operator/(Bytes a, Bytes b) { return a.value / b.value; }
 
@@ -37,7 +55,9 @@ struct FileOffset {
   constexpr auto operator<=>(const FileOffset&) const = default;
 };
 
-constexpr FileOffset operator+(FileOffset a, Bytes b) { return FileOffset{a.value + b.value}; }
+constexpr FileOffset operator+(FileOffset a, Bytes b) {
+  return FileOffset{SaturatingAdd(a.value, b.value)};
+}
 
 inline namespace literals {
 constexpr Bytes operator""_B(unsigned long long n) { return Bytes{n}; }
@@ -46,9 +66,11 @@ constexpr Bytes operator""_MiB(unsigned long long n) { return Bytes{n << 20}; }
 constexpr Bytes operator""_GiB(unsigned long long n) { return Bytes{n << 30}; }
 }  // namespace literals
 
-/// The smallest multiple of `alignment` that is not below `size`. Precondition: alignment > 0.
+/// The smallest multiple of `alignment` that is not below `size`; kMostCount where that does not
+/// fit. Precondition: alignment > 0.
 constexpr Bytes AlignUp(Bytes size, Bytes alignment) {
-  return Bytes{(size.value + alignment.value - 1) / alignment.value * alignment.value};
+  const uint64_t rest = size.value % alignment.value;
+  return rest == 0 ? size : size + Bytes{alignment.value - rest};
 }
 
 /// For people: "1.50 GiB", "64.0 MiB", "512 bytes".
@@ -57,5 +79,16 @@ std::string ToString(Bytes size);
 /// Reads "64MiB", "1GiB", "512KiB", "1.5GiB" or plain bytes ("4096"). Powers of 1024 only; "MB" is
 /// refused, as it means two things. Errors: kInvalidArgument, naming what was read.
 Result<Bytes> ParseBytes(const std::string& text);
+
+/// The whole numbers that a value may have.
+struct WholeRange {
+  uint64_t low = 0;
+  uint64_t high = std::numeric_limits<uint64_t>::max();
+};
+
+/// Reads a whole number in decimal digits and nothing else: no sign, no space, no other base. A
+/// number beyond 64 bits is refused as any other outside of `range`. Errors: kInvalidArgument,
+/// naming what was read and the range.
+Result<uint64_t> ParseWhole(const std::string& text, WholeRange range = {});
 
 }  // namespace penstock

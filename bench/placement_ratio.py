@@ -23,10 +23,10 @@ MODEL = {"model_type": "gpt2", "n_layer": 10, "n_embd": 384, "n_head": 6, "n_pos
 STEPS = 8
 
 
-def config(home, nvme_path, micro_batches=8, **ours):
+def config(home, nvme_path, micro_batches=8, bf16=True, **ours):
     offload = {"device": home, **({"nvme_path": nvme_path} if home == "nvme" else {})}
     return {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": micro_batches,
-            "bf16": {"enabled": True},
+            "bf16": {"enabled": bf16},
             "optimizer": {"type": "AdamW", "params": {"lr": 3e-4, "weight_decay": 0.1}},
             "zero_optimization": {"stage": 3, "offload_param": offload, "offload_optimizer": offload},
             "aio": {"queue_depth": 32},

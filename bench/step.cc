@@ -16,9 +16,10 @@
 //               N parameters on nvme, H bytes of states that host memory holds ahead, B bytes a
 //               second
 // Printed are medians over the rounds, and of step / (larger floor), taken in each round, the
-// median and the range. Caches: states and weights are larger than the processor's; the page cache
-// is not used (O_DIRECT). A round's whole steps follow one that is not counted, so that updates and
-// reads of the step before are under way as they are in a training.
+// median and the range; beside it what sim/ predicts from the round's parts, over the step. Caches:
+// states and weights are larger than the processor's; the page cache is not used (O_DIRECT). A
+// round's whole steps follow one that is not counted, so that updates and reads of the step before
+// are under way as they are in a training.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -35,6 +36,7 @@
 #include "aio/closed_loop.h"
 #include "aio/probe.h"
 #include "bench/step_machine.h"
+#include "bench/step_prediction.h"
 #include "train/gpt2.h"
 #include "zero/memory_plan.h"
 #include "zero/partitioner.h"
@@ -80,6 +82,7 @@ struct Case {
   std::optional<StepMachine> machine;
   std::vector<DriveSample> samples;
   std::vector<double> floors;
+  std::vector<double> predictions;  ///< of sim/, from each round's own measurements
 };
 
 struct ComputeSample {
@@ -218,6 +221,18 @@ double Floor(const Case& drive, const ComputeSample& compute, const DriveSample&
   return std::max(resources, forward + backward);
 }
 
+MeasuredParts PartsOf(const Case& drive, const ComputeSample& compute, const DriveSample& sample) {
+  return {.forward_s = compute.forward_s,
+          .backward_s = compute.backward_s,
+          .adam_s = compute.adam_s,
+          .copies_s = compute.copies_s,
+          .cores = compute.cores,
+          .io_s = sample.io_s,
+          .io_cpu_s = sample.io_cpu_s,
+          .io_bytes = sample.read_bytes + sample.write_bytes,
+          .simulate = drive.simulate};
+}
+
 /// Bytes of states that host memory holds ahead of the update.
 Result<double> StatesAhead(const Arguments& arguments, const StepMachine& machine) {
   const zero::ModelSpec spec = train::Gpt2Spec(arguments.model.config);
@@ -238,19 +253,21 @@ double MedianOf(const std::vector<T>& samples, Field field) {
 
 void Print(const Case& drive, double parameters) {
   std::vector<double> ratios;
+  std::vector<double> predicted;
   for (size_t i = 0; i < drive.samples.size(); ++i) {
     ratios.push_back(drive.samples[i].step_s / drive.floors[i]);
+    predicted.push_back(drive.predictions[i] / drive.samples[i].step_s);
   }
   const auto median = [&](auto field) { return MedianOf(drive.samples, field); };
   const double step = median([](const DriveSample& s) { return s.step_s; });
   fmt::print(
-      "{:<22} {:>8} {:7.3f} {:7.3f} {:7.3f} {:7.3f} {:7.3f} ({:.3f} to {:.3f}) {:7.1f} % {:6.2f} "
-      "{:6.2f}\n",
+      "{:<22} {:>8} {:7.3f} {:7.3f} {:7.3f} {:7.3f} {:7.3f} ({:.3f} to {:.3f}) {:9.3f} {:7.1f} % "
+      "{:6.2f} {:6.2f}\n",
       drive.name, drive.clipping ? "on" : "off",
       median([](const DriveSample& s) { return s.io_s; }),
       median([](const DriveSample& s) { return s.io_cpu_s; }), Median(drive.floors), step,
       Median(ratios), *std::min_element(ratios.begin(), ratios.end()),
-      *std::max_element(ratios.begin(), ratios.end()),
+      *std::max_element(ratios.begin(), ratios.end()), Median(predicted),
       100 * median([](const DriveSample& s) { return s.io_wait_s; }) / step,
       median([](const DriveSample& s) { return s.read_bytes; }) / parameters,
       median([](const DriveSample& s) { return s.write_bytes; }) / parameters);
@@ -302,6 +319,9 @@ Status Run(const Arguments& arguments) {
       computes.push_back(compute);
       drive.samples.push_back(sample);
       drive.floors.push_back(Floor(drive, compute, sample, ahead));
+      PENSTOCK_ASSIGN(const double predicted, PredictStep(arguments.model, *drive.machine,
+                                                          PartsOf(drive, compute, sample)));
+      drive.predictions.push_back(predicted);
     }
   }
   const auto median = [&](auto field) { return MedianOf(computes, field); };
@@ -320,13 +340,16 @@ Status Run(const Arguments& arguments) {
       median([](const ComputeSample& s) { return s.backward_s; }),
       median([](const ComputeSample& s) { return s.adam_s; }),
       median([](const ComputeSample& s) { return s.copies_s; }));
-  fmt::print("{:<22} {:>8} {:>7} {:>7} {:>7} {:>7} {:>24} {:>9} {:>6} {:>6}\n", "drive", "clipping",
-             "I/O", "its CPU", "floor", "step", "step / floor", "io_wait", "read", "write");
+  fmt::print("{:<22} {:>8} {:>7} {:>7} {:>7} {:>7} {:>24} {:>9} {:>9} {:>6} {:>6}\n", "drive",
+             "clipping", "I/O", "its CPU", "floor", "step", "step / floor", "sim / step", "io_wait",
+             "read", "write");
   for (const Case& drive : cases) Print(drive, parameters);
   for (const std::string& notice : cases.front().machine->notices()) {
     if (notice.starts_with("tier split")) fmt::print("{}\n", notice);
   }
-  fmt::print("I/O, floor, step: seconds; read, write: bytes a parameter and step\n");
+  fmt::print(
+      "I/O, floor, step: seconds; sim / step: what sim/ predicts; read, write: bytes a parameter "
+      "and step\n");
   return {};
 }
 

@@ -37,7 +37,9 @@ class PhaseEngine final : public zero::Engine {
   void BeginCommit(const zero::TrainState& state, std::function<Status()> first) override {
     engine_.BeginCommit(state, std::move(first));
   }
+  void ExpectLastStep() override { engine_.ExpectLastStep(); }
   Status FinishCommit() override { return engine_.FinishCommit(); }
+  Status CheckCommit() const override { return engine_.CheckCommit(); }
   zero::EngineCounters counters() const override { return engine_.counters(); }
   Bytes host_peak() const override { return engine_.host_peak(); }
   const std::string& aio_engine() const override { return engine_.aio_engine(); }
@@ -78,6 +80,8 @@ Result<StepMachine> StepMachine::Create(const Options& options) {
                                            train::OperatorsFor(config, shape, machine.config_)));
   PENSTOCK_ASSIGN(machine.model_, Gpt2::Create(config, shape, machine.config_.dtype,
                                                *machine.device_, *machine.operators_));
+  machine.device_for_engine_ = options.device_memory - machine.device_->used();
+  machine.host_for_engine_ = options.host_memory;
   PENSTOCK_ASSIGN(machine.engine_, zero::Engine::Create({.model = machine.spec_,
                                                          .config = machine.config_,
                                                          .state_folders = {options.state_folder},

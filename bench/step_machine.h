@@ -50,6 +50,9 @@ class StepMachine {
   zero::EngineCounters counters() const { return engine_->counters(); }
   ActivityTotals activity() const { return meter_->Totals(); }
   uint64_t parameters() const;
+  /// What the plan of the engine's memory was made from.
+  Bytes device_for_engine() const { return device_for_engine_; }
+  Bytes host_for_engine() const { return host_for_engine_; }
   const std::vector<std::string>& notices() const { return engine_->notices(); }
 
  private:
@@ -61,6 +64,8 @@ class StepMachine {
   std::vector<int32_t> inputs_;
   std::vector<int32_t> targets_;
   uint64_t updates_ = 0;
+  Bytes device_for_engine_;
+  Bytes host_for_engine_;
   std::unique_ptr<ActivityMeter> meter_;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<kernels::Operators> operators_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
 
 #include "base/check.h"
 #include "device/device.h"
@@ -13,13 +12,6 @@
 
 namespace penstock::device {
 namespace {
-
-constexpr uint64_t kMaxBytes = std::numeric_limits<uint64_t>::max();
-
-/// Rounds up to kDeviceAlignment; sizes too large for that stay as they are, and fit nowhere.
-Bytes Rounded(Bytes size) {
-  return size.value > kMaxBytes - kDeviceAlignment.value ? size : AlignUp(size, kDeviceAlignment);
-}
 
 /// Under the address sanitizer, all but the pieces that are taken is off limits, their padding
 /// included, so that work that leaves or outlives its buffer shows. (Pieces whose size is a
@@ -52,7 +44,7 @@ Arena::~Arena() {
 
 Result<std::byte*> Arena::Take(Bytes size, const std::string& what) {
   PENSTOCK_CHECK(size > 0_B);
-  const Bytes rounded = Rounded(size);
+  const Bytes rounded = AlignUp(size, kDeviceAlignment);
   MutexLock lock(mutex_);
   const auto hole = std::find_if(holes_.begin(), holes_.end(),
                                  [&](const auto& h) { return h.second >= rounded.value; });
@@ -70,7 +62,7 @@ Result<std::byte*> Arena::Take(Bytes size, const std::string& what) {
 }
 
 Error Arena::DoesNotFit(Bytes size, const std::string& what) const {
-  const Bytes sum = used_ + std::min(size, Bytes{kMaxBytes} - used_);
+  const Bytes sum = used_ + size;
   if (sum > limit_) {
     return MakeError(
         ErrorCode::kBudget,
@@ -88,7 +80,7 @@ Error Arena::DoesNotFit(Bytes size, const std::string& what) const {
 }
 
 void Arena::Give(std::byte* data, Bytes size) {
-  const Bytes rounded = Rounded(size);
+  const Bytes rounded = AlignUp(size, kDeviceAlignment);
   MutexLock lock(mutex_);
   PENSTOCK_CHECK(Contains(data, rounded) && used_ >= rounded);
   AddHole(static_cast<uint64_t>(data - base_), rounded.value);

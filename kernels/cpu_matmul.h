@@ -5,9 +5,9 @@
 // the one interface: oneDNN's own product; one that adds to fp32 what it has computed apart; and
 // one that computes in fp32 on bf16 storage, for machines without bf16 instructions.
 //
-// Where an operand has gaps between its rows, oneDNN uses its gemm, which packs blocks of both
-// operands into buffers from the heap and frees them after each run: bounded by its block sizes,
-// some MiB for each thread, whatever the scratch mode.
+// Where an operand has gaps between its rows, and for the third kind, oneDNN uses its gemm, which
+// packs blocks of both operands into buffers from the heap and frees them after each run: bounded
+// by its block sizes, some MiB for each thread, whatever the scratch mode.
 //
 // Threads: a Product may be run by one thread at a time; it uses OpenMP's pool of that thread.
 #pragma once

@@ -1,8 +1,11 @@
 // Products of bf16 matrices on machines without bf16 instructions: panels of a and b are converted
-// to fp32 in scratch, multiplied there, and finished by loops of our own. Panels have one size;
-// what a matrix does not fill of its last panels is zero.
+// to fp32 in scratch, multiplied there by oneDNN's gemm, and finished by loops of our own.
+//
+// Panels are large and nearly equal, and nothing is padded: so the gemm computes at its full rate,
+// and the team's threads, which sleep while they wait, meet only three times for a panel of c.
 #include <algorithm>
-#include <cstring>
+#include <dnnl.hpp>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/cpu_matmul_native.h"
@@ -12,103 +15,121 @@
 namespace penstock::kernels {
 namespace {
 
-/// Upper bounds of the panels: a is m by k, b is k by n. Each conversion of a panel is spread over
-/// hundreds of multiplications of its elements.
-constexpr uint64_t kPanelM = 256;
-constexpr uint64_t kPanelN = 512;
+/// Upper bounds of the panels: a is m by k, b is k by n. They bound the scratch to 8 MiB, and each
+/// conversion of an element is spread over hundreds of multiplications.
+constexpr uint64_t kPanelM = 512;
+constexpr uint64_t kPanelN = 1024;
 constexpr uint64_t kPanelK = 1024;
+/// Every panel but the last has a multiple of this many rows and columns; divides the bounds.
+constexpr uint64_t kPanelUnit = 32;
 
-/// An fp32 panel of one operand, in the storage order of the operand, so that nothing is
-/// transposed.
+/// Returns the size of the panels that `size` is cut into: as few as `limit` allows, and nearly
+/// equal, as a small rest would not keep the threads busy.
+uint64_t PanelSize(uint64_t size, uint64_t limit) {
+  const uint64_t panels = (size + limit - 1) / limit;
+  const uint64_t equal = (size + panels - 1) / panels;
+  return std::min(size, (equal + kPanelUnit - 1) / kPanelUnit * kPanelUnit);
+}
+
+/// A panel of c: where it begins, and its size.
 struct Panel {
-  uint64_t rows;  ///< of the operand as the product sees it
+  uint64_t row;
+  uint64_t column;
+  uint64_t rows;
   uint64_t columns;
-  uint64_t offset;  ///< in scratch
 };
 
 class ConvertingProduct final : public Product {
  public:
-  explicit ConvertingProduct(const ProductSpec& spec) : spec_(spec) {
+  explicit ConvertingProduct(const ProductSpec& spec)
+      : spec_(spec),
+        m_(PanelSize(spec.m, kPanelM)),
+        n_(PanelSize(spec.n, kPanelN)),
+        k_(PanelSize(spec.k, kPanelK)) {
     PENSTOCK_CHECK(spec.a.dtype == DType::kBFloat16 && spec.b.dtype == DType::kBFloat16);
     PENSTOCK_CHECK(spec.epilogue != Epilogue::kAccumulate || spec.c.dtype == DType::kFloat32);
-    const uint64_t m = std::min(spec.m, kPanelM);
-    const uint64_t n = std::min(spec.n, kPanelN);
-    const uint64_t k = std::min(spec.k, kPanelK);
     const auto take = [&](uint64_t rows, uint64_t columns) {
-      return Panel{rows, columns, cursor_.Take(Bytes{rows * columns * sizeof(float)})};
+      return cursor_.Take(Bytes{rows * columns * sizeof(float)});
     };
-    a_ = take(m, k);
-    b_ = take(k, n);
-    c_ = take(m, n);
-    product_ = std::make_unique<NativeProduct>(
-        ProductSpec{.m = m,
-                    .n = n,
-                    .k = k,
-                    .a = {.stride = spec.a.transposed ? m : k, .transposed = spec.a.transposed},
-                    .b = {.stride = spec.b.transposed ? k : n, .transposed = spec.b.transposed},
-                    .c = {.stride = n},
-                    .epilogue = Epilogue::kAddInPlace,
-                    .threads = spec.threads});
-    inner_ = cursor_.Take(product_->scratch());
+    a_ = take(m_, k_);
+    b_ = take(k_, n_);
+    c_ = take(m_, n_);
   }
 
   Bytes scratch() const override { return cursor_.used(); }
 
   void Run(const ProductData& data, std::byte* scratch) override {
-    for (uint64_t column = 0; column < spec_.n; column += c_.columns) {
-      for (uint64_t row = 0; row < spec_.m; row += c_.rows) {
-        Multiply(data, row, column, scratch);
-        Finish(data, row, column, scratch);
+    for (uint64_t column = 0; column < spec_.n; column += n_) {
+      for (uint64_t row = 0; row < spec_.m; row += m_) {
+        const Panel c{.row = row,
+                      .column = column,
+                      .rows = std::min(m_, spec_.m - row),
+                      .columns = std::min(n_, spec_.n - column)};
+        for (uint64_t k = 0; k < spec_.k; k += k_) {
+          const Range inner{k, std::min(k + k_, spec_.k)};
+          ConvertOperands(data, c, inner, scratch);
+          Multiply(c, inner, scratch);
+        }
+        Finish(data, c, scratch);
       }
     }
   }
 
  private:
-  static float* Floats(std::byte* scratch, const Panel& panel) {
-    return reinterpret_cast<float*>(scratch + panel.offset);
+  static float* Floats(std::byte* scratch, uint64_t offset) {
+    return reinterpret_cast<float*>(scratch + offset);
   }
 
-  void Multiply(const ProductData& data, uint64_t row, uint64_t column, std::byte* scratch) {
-    std::memset(scratch + c_.offset, 0, c_.rows * c_.columns * sizeof(float));
-    for (uint64_t inner = 0; inner < spec_.k; inner += a_.columns) {
-      const uint64_t k = std::min(a_.columns, spec_.k - inner);
-      Convert(spec_.a, At(spec_.a, data.a, row, inner), std::min(a_.rows, spec_.m - row), k, a_,
-              scratch);
-      Convert(spec_.b, At(spec_.b, data.b, inner, column), k,
-              std::min(b_.columns, spec_.n - column), b_, scratch);
-      product_->Run({.a = scratch + a_.offset, .b = scratch + b_.offset, .c = scratch + c_.offset},
-                    scratch + inner_);
-    }
-  }
-
-  /// Fills `panel` with the rows × columns elements at `from`, and zeros.
-  void Convert(const Operand& operand, const std::byte* from, uint64_t rows, uint64_t columns,
-               const Panel& panel, std::byte* scratch) const {
-    const uint64_t stored_rows = operand.transposed ? panel.columns : panel.rows;
-    const uint64_t stored_columns = operand.transposed ? panel.rows : panel.columns;
-    const uint64_t filled_rows = operand.transposed ? columns : rows;
-    const uint64_t filled_columns = operand.transposed ? rows : columns;
-    const uint64_t row_bytes = operand.stride * SizeOf(DType::kBFloat16).value;
-    float* to = Floats(scratch, panel);
-    ParallelRanges(spec_.threads, stored_rows, 1, [&](Range range) {
-      for (uint64_t row = range.begin; row < range.end; ++row) {
-        float* out = to + row * stored_columns;
-        uint64_t filled = 0;
-        if (row < filled_rows) {
-          filled = filled_columns;
-          ConvertElements(DType::kBFloat16, from + row * row_bytes, DType::kFloat32, out, filled);
-        }
-        std::fill(out + filled, out + stored_columns, 0.0f);
+  /// Fills the panels of a and b with what `c` needs of them in the columns of a (the rows of b)
+  /// `inner`.
+  void ConvertOperands(const ProductData& data, const Panel& c, Range inner,
+                       std::byte* scratch) const {
+    // Run's order leaves a in scratch when it is one panel, and b while its column is gone down.
+    const bool has_a = c.column > 0 && m_ == spec_.m && k_ == spec_.k;
+    const bool has_b = c.row > 0 && k_ == spec_.k;
+    if (has_a && has_b) return;
+    ParallelParts(spec_.threads, [&](int part) {
+      if (!has_a) {
+        ConvertPart(spec_.a, At(spec_.a, data.a, c.row, inner.begin), c.rows, inner.size(), part,
+                    Floats(scratch, a_));
+      }
+      if (!has_b) {
+        ConvertPart(spec_.b, At(spec_.b, data.b, inner.begin, c.column), inner.size(), c.columns,
+                    part, Floats(scratch, b_));
       }
     });
   }
 
-  void Finish(const ProductData& data, uint64_t row, uint64_t column, std::byte* scratch) const {
-    const uint64_t rows = std::min(c_.rows, spec_.m - row);
-    const uint64_t columns = std::min(c_.columns, spec_.n - column);
-    ParallelRanges(spec_.threads, rows, 1, [&](Range range) {
-      for (uint64_t r = range.begin; r < range.end; ++r) {
-        FinishRow(data, row + r, column, columns, Floats(scratch, c_) + r * c_.columns);
+  /// Converts one thread's part of the rows × columns elements at `from`. They lie in `to` in the
+  /// operand's storage order, so that nothing is transposed, and without gaps.
+  void ConvertPart(const Operand& operand, const std::byte* from, uint64_t rows, uint64_t columns,
+                   int part, float* to) const {
+    if (operand.transposed) std::swap(rows, columns);
+    const uint64_t row_bytes = operand.stride * SizeOf(DType::kBFloat16).value;
+    const Range range = PartOf(rows, part, spec_.threads);
+    for (uint64_t row = range.begin; row < range.end; ++row) {
+      ConvertElements(DType::kBFloat16, from + row * row_bytes, DType::kFloat32, to + row * columns,
+                      columns);
+    }
+  }
+
+  /// Computes what `inner` contributes to the panel: into scratch, or added to what is there.
+  void Multiply(const Panel& c, Range inner, std::byte* scratch) const {
+    const auto dim = [](uint64_t size) { return static_cast<dnnl_dim_t>(size); };
+    const bool a_transposed = spec_.a.transposed;
+    const bool b_transposed = spec_.b.transposed;
+    const dnnl::status status = dnnl::sgemm(
+        a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', dim(c.rows), dim(c.columns),
+        dim(inner.size()), 1.0f, Floats(scratch, a_), dim(a_transposed ? c.rows : inner.size()),
+        Floats(scratch, b_), dim(b_transposed ? inner.size() : c.columns),
+        inner.begin == 0 ? 0.0f : 1.0f, Floats(scratch, c_), dim(c.columns));
+    dnnl::error::wrap_c_api(static_cast<dnnl_status_t>(status), "could not multiply fp32 panels");
+  }
+
+  void Finish(const ProductData& data, const Panel& c, std::byte* scratch) const {
+    ParallelRanges(spec_.threads, c.rows, 1, [&](Range range) {
+      for (uint64_t row = range.begin; row < range.end; ++row) {
+        FinishRow(data, c.row + row, c.column, c.columns, Floats(scratch, c_) + row * c.columns);
       }
     });
   }
@@ -133,12 +154,15 @@ class ConvertingProduct final : public Product {
   }
 
   const ProductSpec spec_;
+  // Sizes of the panels: a is m by k, b is k by n, c is m by n.
+  const uint64_t m_;
+  const uint64_t n_;
+  const uint64_t k_;
   ScratchCursor cursor_;
-  Panel a_;
-  Panel b_;
-  Panel c_;
-  uint64_t inner_;
-  std::unique_ptr<NativeProduct> product_;
+  // Offsets in scratch.
+  uint64_t a_;
+  uint64_t b_;
+  uint64_t c_;
 };
 
 }  // namespace

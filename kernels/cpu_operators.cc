@@ -58,11 +58,23 @@ Status Validate(const OperatorOptions& options) {
   return {};
 }
 
+/// What oneDNN and OpenMP allocate themselves in the first step: code, packed blocks, stacks.
+/// oneDNN does not survive a failure of it, and OpenMP ends the program.
+Result<Mapping> HoldRoom(int threads) {
+  constexpr Bytes kOfLibraries = 64_MiB;
+  constexpr Bytes kOfThread = 8_MiB;
+  Result<Mapping> room = Mapping::Create(kOfLibraries + kOfThread * static_cast<uint64_t>(threads));
+  if (room.ok()) return room;
+  return Error{room.error().code, "operators: room for oneDNN: " + room.error().message};
+}
+
 /// See Operators::arithmetic().
 std::string Describe(const OperatorOptions& options, Bf16Arithmetic arithmetic) {
-  const char* const multiplied = options.dtype == DType::kFloat32        ? "fp32"
-                                 : arithmetic == Bf16Arithmetic::kNative ? "bf16 native"
-                                                                         : "bf16 converted";
+  // "bf16 converted" alone was the name of older panels, whose sums over k are cut elsewhere.
+  const char* const multiplied = options.dtype == DType::kFloat32 ? "fp32"
+                                 : arithmetic == Bf16Arithmetic::kNative
+                                     ? "bf16 native"
+                                     : "bf16 converted in equal panels";
   const dnnl::version_t* const version = dnnl::version();
   return fmt::format("cpu {}, {}, oneDNN {}.{}.{} isa {:#x}, {} threads",
                      hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), multiplied,
@@ -73,6 +85,7 @@ std::string Describe(const OperatorOptions& options, Bf16Arithmetic arithmetic) 
 Result<std::unique_ptr<CpuOperatorParts>> MakeParts(const OperatorOptions& options,
                                                     Bf16Arithmetic arithmetic) {
   PENSTOCK_TRY(Validate(options));
+  PENSTOCK_TRY(HoldRoom(options.threads).status());
   try {
     return std::make_unique<CpuOperatorParts>(options, arithmetic);
   } catch (const dnnl::error& error) {
@@ -100,14 +113,16 @@ Bytes CpuOperatorParts::scratch() const {
 }
 
 CpuOperators::CpuOperators(const OperatorOptions& options, Bf16Arithmetic arithmetic,
-                           std::unique_ptr<CpuOperatorParts> parts, device::DeviceBuffer scratch)
+                           std::unique_ptr<CpuOperatorParts> parts, device::DeviceBuffer scratch,
+                           Mapping room)
     : options_(options),
       dtype_(options.dtype),
       rows_(options.shapes.batch * options.shapes.sequence),
       threads_(options.threads),
       arithmetic_(Describe(options, arithmetic)),
       parts_(std::move(parts)),
-      scratch_(std::move(scratch)) {}
+      scratch_(std::move(scratch)),
+      room_(std::move(room)) {}
 
 void RunKernel(int threads, const std::function<void()>& kernel) {
   const ThreadCountScope scope(threads);
@@ -119,7 +134,8 @@ void RunKernel(int threads, const std::function<void()>& kernel) {
   }
 }
 
-void CpuOperators::Launch(device::Stream& stream, std::function<void()> kernel) const {
+void CpuOperators::Launch(device::Stream& stream, std::function<void()> kernel) {
+  room_ = Mapping();
   auto* const cpu_stream = dynamic_cast<device::CpuStream*>(&stream);
   PENSTOCK_CHECK(cpu_stream != nullptr, "operators of the CPU device need one of its streams");
   cpu_stream->Launch(
@@ -327,8 +343,9 @@ Result<std::unique_ptr<Operators>> CreateCpuOperators(device::Device& device,
                                                       Bf16Arithmetic arithmetic) {
   PENSTOCK_ASSIGN(auto parts, MakeParts(options, arithmetic));
   PENSTOCK_ASSIGN(auto scratch, device.Allocate(parts->scratch(), "scratch of the operators"));
-  std::unique_ptr<Operators> operators =
-      std::make_unique<CpuOperators>(options, arithmetic, std::move(parts), std::move(scratch));
+  PENSTOCK_ASSIGN(Mapping room, HoldRoom(options.threads));
+  std::unique_ptr<Operators> operators = std::make_unique<CpuOperators>(
+      options, arithmetic, std::move(parts), std::move(scratch), std::move(room));
   return operators;
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "base/mapping.h"
 #include "device/device.h"
 #include "kernels/cpu_attention.h"
 #include "kernels/cpu_head.h"
@@ -38,7 +39,7 @@ void RunKernel(int threads, const std::function<void()>& kernel);
 class CpuOperators final : public Operators {
  public:
   CpuOperators(const OperatorOptions& options, Bf16Arithmetic arithmetic,
-               std::unique_ptr<CpuOperatorParts> parts, device::DeviceBuffer scratch);
+               std::unique_ptr<CpuOperatorParts> parts, device::DeviceBuffer scratch, Mapping room);
 
   void EmbeddingForward(device::Stream& stream, const int32_t* tokens, const std::byte* token_table,
                         const std::byte* position_table, std::byte* out) override;
@@ -78,7 +79,7 @@ class CpuOperators final : public Operators {
   Bytes scratch_bytes() const override { return scratch_.size(); }
 
  private:
-  void Launch(device::Stream& stream, std::function<void()> kernel) const;
+  void Launch(device::Stream& stream, std::function<void()> kernel);
 
   const OperatorOptions options_;
   const DType dtype_;
@@ -87,6 +88,8 @@ class CpuOperators final : public Operators {
   const std::string arithmetic_;
   std::unique_ptr<CpuOperatorParts> parts_;
   device::DeviceBuffer scratch_;
+  /// Keeps others from taking the address space that the first kernels need; gone with them.
+  Mapping room_;
 };
 
 /// As OperatorScratch and CreateOperators for the CPU device, with the way of multiplying bf16

@@ -134,6 +134,11 @@ class Operators {
 /// Scratch that CreateOperators will allocate, without allocating it: for the plan of a budget.
 Result<Bytes> OperatorScratch(device::Kind kind, const OperatorOptions& options);
 
+/// What they take of host memory beside scratch, at most, where the sequence is so long that it
+/// counts: on the CPU, the products of attention's blocks. Less than a MiB is not counted, as it is
+/// like the program itself. Computed from the shapes, without making anything.
+Bytes OperatorHeap(device::Kind kind, const OperatorOptions& options);
+
 /// Operators of the device's kind. Scratch comes out of its arena. Errors: kBudget, kUnavailable.
 Result<std::unique_ptr<Operators>> CreateOperators(device::Device& device,
                                                    const OperatorOptions& options);

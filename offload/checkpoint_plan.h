@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/units.h"
+
 namespace penstock::offload {
 
 /// One writing or reading of a checkpoint by a kernel (or several that belong together).
@@ -35,7 +37,10 @@ struct CheckpointPlan {
 /// `accesses` of a whole step, by kernel; each checkpoint is written once, and before it is read.
 /// The slot that is given up is that of the checkpoint needed furthest away (Belady's MIN), of
 /// those not needed again that which is free longest; never one of the same kernel. Precondition: a
-/// slot more than any kernel has accesses.
+/// slot more than any kernel has accesses. Takes n log n steps for n accesses.
 CheckpointPlan PlanCheckpoints(const std::vector<CheckpointAccess>& accesses, uint32_t slots);
+
+/// What the accesses, the plan and the making of it take of the heap, at most.
+Bytes PlanBytes(uint64_t checkpoints, uint64_t slots, uint64_t accesses, uint64_t kernels);
 
 }  // namespace penstock::offload

@@ -1,5 +1,7 @@
 #include "offload/checkpoint_store.h"
 
+#include <limits>
+
 #include "base/check.h"
 
 namespace penstock::offload {
@@ -20,11 +22,22 @@ Bytes CheckpointStore::HostBytes(const Options& options) {
   return OnHost(options) ? AlignUp(options.size, kHostAlignment) * options.checkpoints : Bytes{};
 }
 
+Bytes CheckpointStore::BookkeepingBytes(const Options& options, uint64_t accesses,
+                                        uint64_t kernels) {
+  // Checkpoints, accesses and kernels have numbers of 32 bits.
+  constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();
+  if (accesses > kMost || kernels > kMost) return Bytes{kMostCount};
+  const Bytes of_checkpoint{sizeof(std::byte*) + sizeof(device::Event) + sizeof(Slot)};
+  return PlanBytes(options.checkpoints, options.slots, accesses, kernels) +
+         of_checkpoint * options.checkpoints;
+}
+
 Result<CheckpointStore> CheckpointStore::Create(const Options& options, device::Device& device) {
   CheckpointStore store;
-  store.plan_ = PlanCheckpoints(options.accesses, options.slots);
+  store.plan_ = PlanCheckpoints(options.accesses, static_cast<uint32_t>(options.slots));
   store.size_ = options.size;
-  for (uint32_t i = 0; i < options.slots; ++i) {
+  store.slots_.reserve(options.slots);
+  for (uint64_t i = 0; i < options.slots; ++i) {
     PENSTOCK_ASSIGN(device::DeviceBuffer buffer,
                     device.Allocate(options.size, "activation checkpoints"));
     store.slots_.push_back({.buffer = std::move(buffer)});
@@ -32,7 +45,8 @@ Result<CheckpointStore> CheckpointStore::Create(const Options& options, device::
   if (!OnHost(options)) return store;
   PENSTOCK_ASSIGN(store.host_, device.AllocateHost(HostBytes(options)));
   const size_t stride = AlignUp(options.size, kHostAlignment).value;
-  for (uint32_t i = 0; i < options.checkpoints; ++i) {
+  store.on_host_.reserve(options.checkpoints);
+  for (uint64_t i = 0; i < options.checkpoints; ++i) {
     store.on_host_.push_back(store.host_.data() + i * stride);
   }
   store.out_.resize(options.checkpoints);

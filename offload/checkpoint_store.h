@@ -23,8 +23,8 @@ class CheckpointStore {
  public:
   struct Options {
     std::vector<CheckpointAccess> accesses;  ///< of every step
-    uint32_t checkpoints = 0;
-    uint32_t slots = 0;  ///< on the device; as many as there are checkpoints: nothing is copied
+    uint64_t checkpoints = 0;
+    uint64_t slots = 0;  ///< on the device; as many as there are checkpoints: nothing is copied
     Bytes size;          ///< of a checkpoint
   };
   /// One without checkpoints.
@@ -32,6 +32,9 @@ class CheckpointStore {
   /// What Create takes from the device and from the host.
   static Bytes DeviceBytes(const Options& options);
   static Bytes HostBytes(const Options& options);
+  /// What Create takes of the heap to know where which checkpoint is, at most: for a step of so
+  /// many accesses by so many kernels, which need not be in `options` yet.
+  static Bytes BookkeepingBytes(const Options& options, uint64_t accesses, uint64_t kernels);
 
   /// Errors: kBudget, kOutOfMemory.
   static Result<CheckpointStore> Create(const Options& options, device::Device& device);

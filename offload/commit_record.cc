@@ -1,5 +1,6 @@
 #include "offload/commit_record.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -13,6 +14,21 @@ constexpr size_t kCommitFixedBytes = 96;
 constexpr size_t kCommitTileBytes = 32;
 
 Error Corrupt(const char* what) { return MakeError(ErrorCode::kCorruption, "{}", what); }
+
+/// What a record says that cannot be; null where all of it can.
+const char* Impossible(const CommitRecord& record) {
+  if (record.sequence == 0 || record.sequence > kMostSteps) return "its sequence number";
+  if (record.step > kMostSteps) return "its step";
+  if (record.optimizer_steps > record.step) return "its number of optimizer steps";
+  if (record.skipped_in_a_row > record.step - record.optimizer_steps) {
+    return "its number of skipped steps";
+  }
+  for (const CommittedTile& tile : record.tiles) {
+    if (tile.version > kMostSteps) return "the version of a tile";
+    if (tile.slot > 1) return "the slot of a tile";
+  }
+  return nullptr;
+}
 
 }  // namespace
 
@@ -72,9 +88,14 @@ Result<CommitRecord> DecodeCommit(const Uuid& uuid, std::span<const std::byte> b
                             .checksums = {.weight = Get<uint64_t>(bytes, at + 8),
                                           .record = Get<uint64_t>(bytes, at + 16)},
                             .slot = Get<uint32_t>(bytes, at + 24)});
-    if (record.tiles.back().slot > 1) return Corrupt("it names a slot beyond 1");
   }
   record.json.assign(reinterpret_cast<const char*>(bytes.data() + at), json);
+  if (const char* const what = Impossible(record)) {
+    return MakeError(ErrorCode::kCorruption, "{} cannot be", what);
+  }
+  if (!std::ranges::equal(EncodeCommit(uuid, record), bytes.first(size))) {
+    return Corrupt("a reserved byte in it is not zero");
+  }
   return record;
 }
 

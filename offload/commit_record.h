@@ -36,11 +36,15 @@ struct CommitRecord {
 /// The largest JSON text that a commit place holds.
 inline constexpr Bytes kCommitJsonLimit = 64_KiB;
 
+/// No run comes near so many steps, commits or versions; what is added to one does not overflow.
+inline constexpr uint64_t kMostSteps = uint64_t{1} << 48;
+
 /// The size of a record of so many tiles and so much JSON text.
 Bytes CommitBytes(size_t tiles, Bytes json);
 
 std::vector<std::byte> EncodeCommit(const Uuid& uuid, const CommitRecord& record);
 /// kNotFound for a place that never held a commit (zeros), kCorruption for one that does not hold.
+/// EncodeCommit gives the bytes of what decodes again.
 Result<CommitRecord> DecodeCommit(const Uuid& uuid, std::span<const std::byte> bytes);
 
 }  // namespace penstock::offload

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <utility>
 
 #include "offload/byte_fields.h"
 
@@ -20,14 +23,77 @@ constexpr size_t kKindsAt = kStatesAt + 1;
 constexpr size_t kDtypesAt = kKindsAt + kMostStates;
 constexpr size_t kStatesBytes = 1 + 2 * kMostStates;
 
-TensorLayout TensorFromJson(const Json& json) {
+/// Throws where it is something else: a conversion would make a number of that, too.
+uint64_t Unsigned(const Json& json) { return json.get_ref<const Json::number_unsigned_t&>(); }
+
+Result<TensorLayout> TensorFromJson(const Json& json) {
   TensorLayout tensor{.name = json.at("name").get<std::string>(),
-                      .shape = json.at("shape").get<std::vector<uint64_t>>(),
-                      .group = static_cast<ParameterGroup>(json.at("group").get<int>()),
-                      .offset = json.at("offset").get<uint64_t>(),
+                      .offset = Unsigned(json.at("offset")),
                       .elements = 1};
-  for (uint64_t size : tensor.shape) tensor.elements *= size;
+  for (const Json& size : json.at("shape")) {
+    tensor.shape.push_back(Unsigned(size));
+    if (__builtin_mul_overflow(tensor.elements, tensor.shape.back(), &tensor.elements)) {
+      return Corrupt(
+          fmt::format("the shape of tensor {} has more than 2^64 elements", tensor.name));
+    }
+  }
+  const uint64_t group = Unsigned(json.at("group"));
+  if (group >= kGroupCount) {
+    return Corrupt(fmt::format("tensor {} is of group {}, which is none", tensor.name, group));
+  }
+  tensor.group = static_cast<ParameterGroup>(group);
   return tensor;
+}
+
+/// The tensors of a module have elements, and lie in it and beside each other.
+Status CheckTensors(const ModuleLayout& module) {
+  uint64_t free = 0;
+  for (const size_t i : module.TensorsByOffset()) {
+    const TensorLayout& tensor = module.tensors[i];
+    if (tensor.elements == 0 || tensor.offset < free || tensor.offset > module.elements ||
+        tensor.elements > module.elements - tensor.offset) {
+      return Corrupt(fmt::format(
+          "tensor {} with {} elements at offset {} overlaps another, or has no place in module {}, "
+          "which has {}",
+          tensor.name, tensor.elements, tensor.offset, module.name, module.elements));
+    }
+    free = tensor.offset + tensor.elements;
+  }
+  return {};
+}
+
+Result<ModuleLayout> ModuleFromJson(const Json& json) {
+  ModuleLayout module{.name = json.at("name").get<std::string>(),
+                      .elements = Unsigned(json.at("elements"))};
+  if (module.elements == 0 || module.elements > kMostElements) {
+    return Corrupt(fmt::format("module {} has {} elements", module.name, module.elements));
+  }
+  for (const Json& entry : json.at("tensors")) {
+    PENSTOCK_ASSIGN(TensorLayout tensor, TensorFromJson(entry));
+    module.tensors.push_back(std::move(tensor));
+  }
+  PENSTOCK_TRY(CheckTensors(module));
+  return module;
+}
+
+/// What holds of all modules together.
+Status CheckModules(const Layout& layout) {
+  std::set<std::string_view> names;
+  uint64_t elements = 0;
+  uint64_t parameters = 0;
+  for (const ModuleLayout& module : layout.modules) {
+    elements += module.elements;
+    // Each is within the limit, so the sum cannot have left it by more than one of them.
+    if (elements > kMostElements) return Corrupt("the modules have more than 2^48 elements");
+    for (const TensorLayout& tensor : module.tensors) {
+      parameters += tensor.elements;
+      if (names.insert(tensor.name).second) continue;
+      return Corrupt(fmt::format("two tensors have the name {}", tensor.name));
+    }
+  }
+  if (parameters == layout.parameters) return {};
+  return Corrupt(fmt::format("the tensors have {} elements where the header names {} parameters",
+                             parameters, layout.parameters));
 }
 
 /// Which states a record has: number, kinds and dtypes.
@@ -103,21 +169,13 @@ Status ModulesFromJson(const std::string& text, Layout& layout) {
   try {
     const Json document = Json::parse(text);
     for (const Json& entry : document.at("modules")) {
-      ModuleLayout module{.name = entry.at("name").get<std::string>(),
-                          .elements = entry.at("elements").get<uint64_t>()};
-      for (const Json& tensor : entry.at("tensors")) {
-        module.tensors.push_back(TensorFromJson(tensor));
-        const TensorLayout& read = module.tensors.back();
-        if (read.offset > module.elements || read.elements > module.elements - read.offset) {
-          return Corrupt(fmt::format("tensor {} reaches beyond its module", read.name));
-        }
-      }
+      PENSTOCK_ASSIGN(ModuleLayout module, ModuleFromJson(entry));
       layout.modules.push_back(std::move(module));
     }
   } catch (const Json::exception& error) {
     return Corrupt(fmt::format("the layout text does not hold: {}", error.what()));
   }
-  return {};
+  return CheckModules(layout);
 }
 
 void EncodeDescriptor(const Layout& layout, const TileLayout& tile, const TilePlace& place,
@@ -132,8 +190,12 @@ void EncodeDescriptor(const Layout& layout, const TileLayout& tile, const TilePl
   Put<uint64_t>(out, 48, place.record.value);
 }
 
-Status TilesFromDescriptors(std::span<const std::byte> bytes, uint32_t paths, Layout& layout,
-                            std::vector<TilePlace>& places) {
+Result<std::vector<uint16_t>> TilesFromDescriptors(std::span<const std::byte> bytes, uint32_t paths,
+                                                   Layout& layout) {
+  if (layout.tile_elements % kBlockElements != 0 || layout.tile_elements > kMostElements) {
+    return Corrupt(fmt::format("the largest tile has {} elements", layout.tile_elements));
+  }
+  std::vector<uint16_t> path_of_tile;
   std::vector<uint64_t> covered(layout.modules.size(), 0);
   if (!bytes.empty()) layout.moments = MomentsOf(bytes);
   for (size_t at = 0; at < bytes.size(); at += kDescriptorBytes.value) {
@@ -148,6 +210,7 @@ Status TilesFromDescriptors(std::span<const std::byte> bytes, uint32_t paths, La
     const bool in_order = number == 0 || Index(layout.tiles.back().module) <= module;
     if (module >= layout.modules.size() || !in_order || tile.begin != covered[module] ||
         tile.elements == 0 || tile.elements % kBlockElements != 0 ||
+        tile.elements > layout.tile_elements ||
         tile.elements > layout.modules[module].elements - tile.begin) {
       return Corrupt(fmt::format("the descriptor of tile {} does not hold", number));
     }
@@ -155,16 +218,14 @@ Status TilesFromDescriptors(std::span<const std::byte> bytes, uint32_t paths, La
     if (owner.tile_count++ == 0) owner.first_tile = TileId{static_cast<uint32_t>(number)};
     covered[module] += tile.elements;
     layout.tiles.push_back(tile);
-    places.push_back({.path = Get<uint16_t>(one, 38),
-                      .weight = Bytes{Get<uint64_t>(one, 40)},
-                      .record = Bytes{Get<uint64_t>(one, 48)}});
+    path_of_tile.push_back(Get<uint16_t>(one, 38));
   }
   for (size_t i = 0; i < covered.size(); ++i) {
     if (covered[i] != layout.modules[i].elements) {
       return Corrupt(fmt::format("the tiles of module {} do not cover it", layout.modules[i].name));
     }
   }
-  return {};
+  return path_of_tile;
 }
 
 }  // namespace penstock::offload

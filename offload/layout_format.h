@@ -18,15 +18,16 @@ namespace penstock::offload {
 Error Corrupt(const std::string& what);
 
 std::string LayoutToJson(const Layout& layout);
-/// Adds the modules of a text to `layout`.
+/// Adds the modules of a text to `layout`, which has its number of parameters; checks that the
+/// tensors have that many elements, names of their own, and places of their own in their modules.
 Status ModulesFromJson(const std::string& text, Layout& layout);
 
 /// `out`: kDescriptorBytes of zeros.
 void EncodeDescriptor(const Layout& layout, const TileLayout& tile, const TilePlace& place,
                       std::span<std::byte> out);
-/// Adds the tiles of all descriptors, and which moments they name, to a layout that has its dtype
-/// and modules; checks that they cover each module exactly and lie on one of `paths`.
-Status TilesFromDescriptors(std::span<const std::byte> bytes, uint32_t paths, Layout& layout,
-                            std::vector<TilePlace>& places);
+/// Adds the tiles of all descriptors, and which moments they name, to a layout that has everything
+/// else; checks that they cover each module exactly and lie on one of `paths`. The path of each.
+Result<std::vector<uint16_t>> TilesFromDescriptors(std::span<const std::byte> bytes, uint32_t paths,
+                                                   Layout& layout);
 
 }  // namespace penstock::offload

@@ -2,27 +2,24 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+
 namespace penstock::offload {
 
-HostUses::HostUses(const Schedule& schedule)
-    : length_(schedule.length()), first_use_(schedule.first_use), update_at_(schedule.update_at) {
-  const size_t modules = first_use_.size();
-  std::vector<uint32_t> next(modules, static_cast<uint32_t>(length_));
-  next_fetch_.resize(length_ * modules);
-  for (size_t use = length_; use-- > 0;) {
+Fetches::Fetches(const Schedule& schedule)
+    : length_(schedule.length()), uses_(schedule.first_use.size()) {
+  for (uint64_t use = 0; use < length_; ++use) {
     const ScheduledUse& planned = schedule.uses[use];
-    if (planned.fetch) next[Index(planned.module)] = static_cast<uint32_t>(use);
-    for (size_t i = 0; i < modules; ++i) next_fetch_[use * modules + i] = next[i];
+    if (planned.fetch) uses_[Index(planned.module)].push_back(use);
   }
+  for (const std::vector<uint64_t>& uses : uses_) PENSTOCK_CHECK(!uses.empty());
 }
 
-uint64_t HostUses::Next(ModuleId module, uint64_t now, bool updated) const {
-  const uint64_t use = now % length_;
-  const uint64_t step_start = now - use;
-  const uint32_t fetch = next_fetch_[use * first_use_.size() + Index(module)];
-  if (fetch < length_) return step_start + fetch;
-  if (updated) return step_start + length_ + first_use_[Index(module)];
-  return step_start + std::max(update_at_[Index(module)], use + 1);
+uint64_t Fetches::Next(ModuleId module, uint64_t from) const {
+  const std::vector<uint64_t>& uses = uses_[Index(module)];
+  const uint64_t use = from % length_;
+  const auto next = std::ranges::lower_bound(uses, use);
+  return from - use + (next != uses.end() ? *next : length_ + uses.front());
 }
 
 }  // namespace penstock::offload

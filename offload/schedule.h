@@ -33,20 +33,18 @@ struct Schedule {
   uint64_t length() const { return uses.size(); }
 };
 
-/// Answers, in constant time, when the host's copy of a module is read next.
-class HostUses {
+/// Answers when a module is next copied from host memory, in any step.
+class Fetches {
  public:
-  explicit HostUses(const Schedule& schedule);
+  /// Precondition: every module has a use that fetches it.
+  explicit Fetches(const Schedule& schedule);
 
-  /// The first time at or after `now`: a fetch of the step that `now` is in, else its update, or
-  /// where the step has `updated` it, its first use in the next one.
-  uint64_t Next(ModuleId module, uint64_t now, bool updated) const;
+  /// The first time at or after `from` at which the module is fetched. O(log uses).
+  uint64_t Next(ModuleId module, uint64_t from) const;
 
  private:
   uint64_t length_;
-  std::vector<uint32_t> first_use_;
-  std::vector<uint64_t> update_at_;
-  std::vector<uint32_t> next_fetch_;  ///< [use][module]; length_ where there is none in the step
+  std::vector<std::vector<uint64_t>> uses_;  ///< of each module, in order
 };
 
 }  // namespace penstock::offload

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
 #include <map>
 #include <span>
 #include <utility>
@@ -26,34 +25,39 @@ namespace {
 class Target {
  public:
   static Result<Target> Create(const std::string& path) {
-    UniqueFd fd(::open(UnfinishedCopy(path).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    if (!fd.valid()) return ErrnoError(errno, "creating " + UnfinishedCopy(path));
-    Target target(path, std::move(fd));
-    PENSTOCK_TRY(LockFile(target.fd_.get(), true, target.temporary_));
+    const auto [parent, name] = SplitPath(path);
+    PENSTOCK_ASSIGN(Folder folder, Folder::Open(parent));
+    PENSTOCK_ASSIGN(UniqueFd fd,
+                    folder.OpenFile(UnfinishedCopy(name), O_RDWR | O_CREAT | O_EXCL, 0600));
+    Target target(std::move(folder), name, std::move(fd));
+    PENSTOCK_TRY(LockFile(target.fd_.get(), true, target.temporary()));
     return target;
   }
   Target(Target&& other) noexcept
-      : path_(std::move(other.path_)),
-        temporary_(std::exchange(other.temporary_, std::string())),
-        fd_(std::move(other.fd_)) {}
+      : folder_(std::move(other.folder_)),
+        name_(std::move(other.name_)),
+        fd_(std::move(other.fd_)),
+        finished_(std::exchange(other.finished_, true)) {}
   Target& operator=(Target&&) = delete;
   ~Target() {
-    if (!temporary_.empty()) ::unlink(temporary_.c_str());
+    if (finished_) return;
+    const Result<FileId> own = IdOf(fd_.get(), temporary());
+    if (own.ok()) static_cast<void>(folder_.RemoveFile(UnfinishedCopy(name_), *own));
   }
 
   /// Whether the file system did it.
   bool Clone(int from) { return ::ioctl(fd_.get(), FICLONE, from) == 0; }
 
-  const std::string& path() const { return path_; }
+  std::string path() const { return folder_.PathOf(name_); }
   Result<dev_t> FileSystem() const {
     struct stat info {};
-    if (::fstat(fd_.get(), &info) != 0) return ErrnoError(errno, "looking at " + temporary_);
+    if (::fstat(fd_.get(), &info) != 0) return ErrnoError(errno, "looking at " + temporary());
     return info.st_dev;
   }
   /// Of its file system.
   Result<Bytes> Free() const {
     struct statvfs drive {};
-    if (::fstatvfs(fd_.get(), &drive) != 0) return ErrnoError(errno, "looking at " + temporary_);
+    if (::fstatvfs(fd_.get(), &drive) != 0) return ErrnoError(errno, "looking at " + temporary());
     return Bytes{drive.f_frsize} * drive.f_bavail;
   }
   /// Where the file system can; elsewhere the writes will tell.
@@ -64,12 +68,12 @@ class Target {
                            static_cast<off_t>(size.value));
     } while (result != 0 && errno == EINTR);
     if (result == 0 || errno == EOPNOTSUPP) return {};
-    return ErrnoError(errno, fmt::format("reserving {} for {}", ToString(size), path_));
+    return ErrnoError(errno, fmt::format("reserving {} for {}", ToString(size), path()));
   }
 
   Status Resize(Bytes size) {
     if (::ftruncate(fd_.get(), static_cast<off_t>(size.value)) == 0) return {};
-    return ErrnoError(errno, "sizing " + temporary_);
+    return ErrnoError(errno, "sizing " + temporary());
   }
 
   Status Write(FileOffset offset, std::span<const std::byte> bytes) {
@@ -78,7 +82,7 @@ class Target {
           ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset.value));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) {
-        return ErrnoError(errno, fmt::format("writing {} at offset {}", temporary_, offset.value));
+        return ErrnoError(errno, fmt::format("writing {} at offset {}", temporary(), offset.value));
       }
       bytes = bytes.subspan(static_cast<size_t>(n));
       offset = offset + Bytes{static_cast<uint64_t>(n)};
@@ -88,25 +92,25 @@ class Target {
 
   Status Sync() {
     if (::fdatasync(fd_.get()) == 0) return {};
-    return ErrnoError(errno, "synchronising " + temporary_);
+    return ErrnoError(errno, "synchronising " + temporary());
   }
 
   /// Gives a synchronised file its name.
   Status Finish() {
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-      return ErrnoError(errno, "naming " + path_);
-    }
-    temporary_.clear();
-    return SyncFolder(std::filesystem::path(path_).parent_path().string());
+    PENSTOCK_TRY(folder_.Rename(UnfinishedCopy(name_), name_));
+    finished_ = true;
+    return folder_.Sync();
   }
 
  private:
-  Target(const std::string& path, UniqueFd fd)
-      : path_(path), temporary_(UnfinishedCopy(path)), fd_(std::move(fd)) {}
+  Target(Folder folder, std::string name, UniqueFd fd)
+      : folder_(std::move(folder)), name_(std::move(name)), fd_(std::move(fd)) {}
+  std::string temporary() const { return UnfinishedCopy(path()); }
 
-  std::string path_;
-  std::string temporary_;
+  Folder folder_;
+  std::string name_;
   UniqueFd fd_;
+  bool finished_ = false;
 };
 
 class Copier {

@@ -26,9 +26,9 @@ inline constexpr Bytes kFreeBesideCopy = 64_MiB;
 /// What is written of `target` has this name, which a kill leaves behind; see RemovableState.
 std::string UnfinishedCopy(const std::string& target);
 
-/// Copies to `targets`, one for each path, which must not exist; they appear complete and durable,
-/// or not at all. `stop_requested` is asked before every tile: kCancelled. Errors: kCorruption,
-/// naming the tile; kOutOfSpace.
+/// Copies to `targets`, one for each path, which must not exist, and are not replaced where they do
+/// by then (kInvalidArgument); they appear complete and durable, or not at all. `stop_requested` is
+/// asked before every tile: kCancelled. Errors: kCorruption, naming the tile; kOutOfSpace.
 Status CopyState(const StateReader& state, const std::vector<std::string>& targets,
                  const std::function<bool()>& stop_requested);
 

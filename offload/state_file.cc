@@ -54,10 +54,11 @@ std::vector<std::string> StatePathsIn(const std::vector<std::string>& folders, c
 std::vector<std::string> AllStatesIn(const std::string& folder) {
   std::vector<std::string> paths;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename();
+  std::filesystem::directory_iterator it(folder, error);
+  for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename();
     const bool state = name.ends_with(".state") || name.ends_with(UnfinishedCopy(".state"));
-    if (name.starts_with("penstock-") && state) paths.push_back(entry.path());
+    if (name.starts_with("penstock-") && state) paths.push_back(it->path());
   }
   std::ranges::sort(paths);
   return paths;
@@ -125,11 +126,13 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths, const
   OpenedState state{.file = std::unique_ptr<StateFile>(new StateFile(header.uuid, layout, shape)),
                     .commit = reader->commit()};
   for (size_t i = 0; i < paths.size(); ++i) {
-    PENSTOCK_TRY(opened[i]->Adopt(reader->geometry(i)));
+    PENSTOCK_ASSIGN(const std::vector<std::byte> head, reader->ReadHead(i));
+    PENSTOCK_TRY(opened[i]->Adopt(reader->geometry(i), head));
   }
   state.file->paths_ = std::move(opened);
   state.file->tiles_ = header.tiles;
-  state.file->Protect(state.commit);
+  state.file->Protect(state.commit,
+                      state.file->PlaceOf(state.commit, EncodeCommit(header.uuid, state.commit)));
   // Nothing is written over what this commit made free before it is durable itself.
   PENSTOCK_TRY(state.file->SyncAll());
   return state;
@@ -260,21 +263,46 @@ Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>
                      record.json.size(), kCommitJsonLimit.value);
   }
   PENSTOCK_TRY(SyncAll());
+  for (const auto& path : paths_) PENSTOCK_TRY(path->CheckPlace());
   PENSTOCK_TRY(still_good());
   record.sequence = sequence_ + 1;
-  const StateGeometry& plan = commits().geometry();
   std::vector<std::byte> place = EncodeCommit(uuid_, record);
-  place.resize(plan.commit_bytes.value);
-  PENSTOCK_TRY(commits().Write(plan.commit_offset[record.sequence % 2], place));
+  const WrittenBytes written = PlaceOf(record, place);
+  place.resize(commits().geometry().commit_bytes.value);
+  PENSTOCK_TRY(commits().Write(written.offset, place));
   PENSTOCK_TRY(commits().Sync());
-  Protect(record);
+  PENSTOCK_TRY(CheckHeads());
+  PENSTOCK_TRY(commits().CheckWritten(written, "newest commit"));
+  Protect(record, written);
   for (const auto& path : paths_) path->Keep();
   return {};
 }
 
-void StateFile::Protect(const CommitRecord& record) {
+Status StateFile::CheckHeads() const {
+  for (const auto& path : paths_) PENSTOCK_TRY(path->CheckHead());
+  return {};
+}
+
+Status StateFile::CheckCommit() const {
+  if (!commit_stands_) {
+    return MakeError(ErrorCode::kNotFound, "state file {} holds no commit", commits().file_path());
+  }
+  PENSTOCK_TRY(CheckHeads());
+  return commits().CheckWritten(newest_, "newest commit");
+}
+
+/// Where the record that `bytes` encode lies.
+WrittenBytes StateFile::PlaceOf(const CommitRecord& record,
+                                std::span<const std::byte> bytes) const {
+  return {.offset = commits().geometry().commit_offset[record.sequence % 2],
+          .size = Bytes{bytes.size()},
+          .checksum = Checksum(bytes)};
+}
+
+void StateFile::Protect(const CommitRecord& record, const WrittenBytes& written) {
   sequence_ = record.sequence;
   commit_stands_ = true;
+  newest_ = written;
   for (size_t i = 0; i < record.tiles.size(); ++i) {
     committed_slot_[i] = static_cast<int>(record.tiles[i].slot);
   }

@@ -94,21 +94,30 @@ class StateFile {
 
   /// With one slot, call before the first write after a commit: takes the commit back, durably.
   Status PrepareWrites();
-  /// Steps 2 to 4 of a commit: everything written so far becomes durable, then the record, then
-  /// `record` is the newest commit and its slots are protected. Fills in the sequence number.
-  /// `still_good` is asked just before the record: an error of its own ends the commit there.
+  /// Steps 2 to 5 of a commit: everything written so far becomes durable, then the record, and when
+  /// the drives have given that back `record` is the newest commit and its slots are protected.
+  /// Fills in the sequence number. `still_good` is asked just before the record: an error of its
+  /// own ends the commit there. Errors: of I/O and of CheckCommit.
   Status Commit(
       CommitRecord record, const std::function<Status()>& still_good = [] { return Status(); });
+
+  /// Whether the newest commit is on the drives: every file is the one at its path, and whole, and
+  /// its head and the record read back as they were written. What tiles hold is not read. It looks
+  /// also after a failure. Errors: kNotFound where a file was deleted, or no commit stands;
+  /// kUnavailable where one was moved away; kCorruption; kIo.
+  Status CheckCommit() const;
 
  private:
   StateFile(const Uuid& uuid, const Layout& layout, const StateShape& shape);
   Status CreatePaths(const StateFileOptions& options, std::span<aio::Engine* const> engines);
   Status ChooseShares(const StateFileOptions& options);
-  void Protect(const CommitRecord& record);
+  void Protect(const CommitRecord& record, const WrittenBytes& written);
   void AddSpan(PartRequest& request);
   Status SyncAll();
   Status WriteCommit(CommitRecord record, const std::function<Status()>& still_good);
-  StatePath& commits() { return *paths_.front(); }  ///< the path that holds them
+  Status CheckHeads() const;
+  WrittenBytes PlaceOf(const CommitRecord& record, std::span<const std::byte> bytes) const;
+  StatePath& commits() const { return *paths_.front(); }  ///< the path that holds them
   StatePath& PathOf(TileId tile) const { return *paths_[tiles_[Index(tile)].path]; }
 
   const Uuid uuid_;
@@ -129,6 +138,7 @@ class StateFile {
   Status failure_;
   uint64_t sequence_ = 0;  ///< of the newest commit; 0: none
   bool commit_stands_ = false;
+  WrittenBytes newest_;              ///< the record of the newest commit
   std::vector<int> committed_slot_;  ///< -1: no commit names the tile
 };
 

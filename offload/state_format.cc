@@ -1,7 +1,10 @@
 #include "offload/state_format.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
+#include <utility>
 
 #include "base/check.h"
 #include "offload/byte_fields.h"
@@ -14,7 +17,45 @@ namespace {
 constexpr std::array<char, 8> kHeaderMagic = {'P', 'E', 'N', 'S', 'T', 'O', 'C', 'K'};
 constexpr uint64_t kFlagTwoSlots = 1;
 constexpr uint64_t kFlagSplitMaster = 2;
+constexpr size_t kLayoutChecksumAt = 200;
 constexpr size_t kHeaderChecksumAt = 4088;
+
+/// Where each field of the header begins, for messages.
+struct HeaderField {
+  size_t offset;
+  const char* name;
+};
+constexpr HeaderField kHeaderFields[] = {
+    {0, "the magic"},
+    {8, "the format version"},
+    {12, "the dtype"},
+    {16, "the UUID"},
+    {32, "the feature flags"},
+    {40, "the world size"},
+    {44, "the rank"},
+    {48, "the number of paths"},
+    {52, "the index of the path"},
+    {56, "the alignment"},
+    {64, "the largest tile"},
+    {72, "the number of parameters"},
+    {80, "the number of tiles"},
+    {88, "the offset of the layout"},
+    {96, "the size of the layout"},
+    {104, "the offset of the descriptors"},
+    {112, "the size of the descriptors"},
+    {120, "the offset of commit place 0"},
+    {128, "the offset of commit place 1"},
+    {136, "the size of a commit place"},
+    {144, "the offset of slot 0's weights"},
+    {152, "the offset of slot 1's weights"},
+    {160, "the offset of slot 0's records"},
+    {168, "the offset of slot 1's records"},
+    {176, "the offset of the spill"},
+    {184, "the size of the spill"},
+    {192, "the file size"},
+    {kLayoutChecksumAt, "the checksum of layout and descriptors"},
+    {208, "a reserved byte"},
+    {kHeaderChecksumAt, "the checksum of the header"}};
 
 /// The file may be whole, but it was written by another version of the program.
 Error Unknown(const std::string& what) {
@@ -47,49 +88,6 @@ uint64_t ElementsOn(const StateHeader& header, uint32_t path) {
   return elements;
 }
 
-/// Where everything lies, from the header's own fields.
-StateGeometry ReadGeometry(std::span<const std::byte> bytes) {
-  const auto offset = [&](size_t at) { return FileOffset{Get<uint64_t>(bytes, at)}; };
-  const auto size = [&](size_t at) { return Bytes{Get<uint64_t>(bytes, at)}; };
-  return {.alignment = size(56),
-          .slots = (Get<uint64_t>(bytes, 32) & kFlagTwoSlots) != 0 ? 2 : 1,
-          .layout_offset = offset(88),
-          .layout_bytes = size(96),
-          .descriptors_offset = offset(104),
-          .descriptors_bytes = size(112),
-          .commit_offset = {offset(120), offset(128)},
-          .commit_bytes = size(136),
-          .weights_offset = {offset(144), offset(152)},
-          .records_offset = {offset(160), offset(168)},
-          .file_bytes = size(192)};
-}
-
-bool Inside(FileOffset offset, Bytes size, Bytes whole) {
-  return offset.value <= whole.value && size.value <= whole.value - offset.value;
-}
-
-/// Every region lies in the file, and so does every tile of its path.
-Status CheckRegions(const StateHeader& header) {
-  const StateGeometry& plan = header.geometry;
-  const Layout& layout = header.layout;
-  bool inside = plan.alignment.value > 0 && plan.alignment.value % kHeaderBytes.value == 0;
-  for (int i = 0; i < 2; ++i) {
-    inside = inside && Inside(plan.commit_offset[i], plan.commit_bytes, plan.file_bytes);
-    for (size_t tile = 0; inside && tile < layout.tiles.size(); ++tile) {
-      const uint64_t elements = layout.tiles[tile].elements;
-      const TilePlace& at = header.tiles[tile];
-      if (at.path != header.path) continue;
-      inside =
-          at.weight <= plan.file_bytes && at.record <= plan.file_bytes &&
-          Inside(plan.weights_offset[i] + at.weight, layout.WeightBytes(elements),
-                 plan.file_bytes) &&
-          Inside(plan.records_offset[i] + at.record, layout.RecordBytes(elements), plan.file_bytes);
-    }
-  }
-  if (inside) return {};
-  return Corrupt("a region that the header names reaches beyond the file");
-}
-
 Status CheckHeader(std::span<const std::byte> bytes) {
   if (std::memcmp(bytes.data(), kHeaderMagic.data(), kHeaderMagic.size()) != 0) {
     return Corrupt(
@@ -114,6 +112,62 @@ Status CheckHeader(std::span<const std::byte> bytes) {
   const auto paths = Get<uint32_t>(bytes, 48);
   if (paths == 0 || paths > kMostPaths || Get<uint32_t>(bytes, 52) >= paths) {
     return Corrupt("the number of paths and the index of this one do not hold");
+  }
+  return {};
+}
+
+/// Where the parts of a head lie that its header says the size of: behind each other.
+struct HeadParts {
+  Bytes layout;       ///< size of the text
+  Bytes descriptors;  ///< size of all of them
+  Bytes descriptors_offset;
+  Bytes end;  ///< where commit place 0 begins
+};
+
+Result<HeadParts> PartsOf(std::span<const std::byte> header) {
+  PENSTOCK_TRY(CheckHeader(header));
+  HeadParts parts{.layout = Bytes{Get<uint64_t>(header, 96)}};
+  const auto tiles = Get<uint64_t>(header, 80);
+  if (tiles == 0 || tiles > kMostTiles || parts.layout > kMostLayoutBytes) {
+    return Corrupt(fmt::format("the header names {} tiles and a layout of {} bytes", tiles,
+                               parts.layout.value));
+  }
+  parts.descriptors = kDescriptorBytes * tiles;
+  parts.descriptors_offset = kHeaderBytes + AlignUp(parts.layout, kHeaderBytes);
+  parts.end = parts.descriptors_offset + AlignUp(parts.descriptors, kHeaderBytes);
+  return parts;
+}
+
+/// What of a head lies at an offset, for messages.
+std::string PartAt(const HeadParts& parts, size_t offset) {
+  if (offset < kHeaderBytes.value) {
+    return std::prev(std::ranges::upper_bound(kHeaderFields, offset, {}, &HeaderField::offset))
+        ->name;
+  }
+  if (offset < parts.descriptors_offset.value) return "the layout text";
+  return fmt::format("the descriptor of tile {}",
+                     (offset - parts.descriptors_offset.value) / kDescriptorBytes.value);
+}
+
+/// Whether a head is what this program writes for what it says; what lies between header, layout
+/// and descriptors is not looked at. So there is one place for each tile and region, and nothing
+/// that uses a state has to doubt it.
+Status CheckAsWritten(const HeadParts& parts, std::span<const std::byte> found,
+                      std::span<const std::byte> expected) {
+  const struct {
+    size_t begin;
+    size_t size;
+  } regions[] = {{0, kLayoutChecksumAt},  // with the sizes of the next two
+                 {kHeaderBytes.value, parts.layout.value},
+                 {parts.descriptors_offset.value, parts.descriptors.value},
+                 {kLayoutChecksumAt, kHeaderBytes.value - kLayoutChecksumAt}};
+  for (const auto& [begin, size] : regions) {
+    const auto region = found.subspan(begin, size);
+    const auto differs = std::ranges::mismatch(region, expected.subspan(begin, size)).in1;
+    if (differs == region.end()) continue;
+    const size_t at = begin + static_cast<size_t>(differs - region.begin());
+    return Corrupt(fmt::format("{} at offset {} is not what version {} writes for this layout",
+                               PartAt(parts, at), at, kStateFormatVersion));
   }
   return {};
 }
@@ -228,8 +282,8 @@ std::vector<std::byte> EncodeHead(const StateHeader& header) {
 
 Result<Bytes> HeadBytes(std::span<const std::byte> bytes) {
   PENSTOCK_CHECK(bytes.size() >= kHeaderBytes.value);
-  PENSTOCK_TRY(CheckHeader(bytes));
-  return Bytes{Get<uint64_t>(bytes, 120)};
+  PENSTOCK_ASSIGN(const HeadParts parts, PartsOf(bytes.first(kHeaderBytes.value)));
+  return parts.end;
 }
 
 Result<Uuid> UuidOf(std::span<const std::byte> bytes) {
@@ -241,34 +295,30 @@ Result<Uuid> UuidOf(std::span<const std::byte> bytes) {
 }
 
 Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
-  PENSTOCK_TRY(CheckHeader(bytes));
-  StateHeader header{.paths = Get<uint32_t>(bytes, 48),
-                     .path = Get<uint32_t>(bytes, 52),
-                     .geometry = ReadGeometry(bytes)};
-  std::memcpy(header.uuid.data(), bytes.data() + 16, header.uuid.size());
-  Layout& layout = header.layout;
-  layout.dtype = static_cast<DType>(Get<uint32_t>(bytes, 12));
-  layout.tile_elements = Get<uint64_t>(bytes, 64);
-  layout.parameters = Get<uint64_t>(bytes, 72);
-  const StateGeometry& plan = header.geometry;
-  const Bytes head{bytes.size()};
-  if (!Inside(plan.layout_offset, plan.layout_bytes, head) ||
-      !Inside(plan.descriptors_offset, plan.descriptors_bytes, head) ||
-      plan.descriptors_bytes.value % kDescriptorBytes.value != 0) {
-    return Corrupt("the layout or the descriptors reach beyond the head of the file");
-  }
-  const auto text = bytes.subspan(plan.layout_offset.value, plan.layout_bytes.value);
-  const auto tiles = bytes.subspan(plan.descriptors_offset.value, plan.descriptors_bytes.value);
+  if (bytes.size() < kHeaderBytes.value) return Corrupt("the head ends inside the header");
+  PENSTOCK_ASSIGN(const HeadParts parts, PartsOf(bytes.first(kHeaderBytes.value)));
+  if (bytes.size() < parts.end.value) return Corrupt("the head ends before its descriptors do");
+  const auto text = bytes.subspan(kHeaderBytes.value, parts.layout.value);
+  const auto tiles = bytes.subspan(parts.descriptors_offset.value, parts.descriptors.value);
   std::vector<std::byte> hashed(text.begin(), text.end());
   hashed.insert(hashed.end(), tiles.begin(), tiles.end());
-  if (Checksum(hashed) != Get<uint64_t>(bytes, 200)) {
+  if (Checksum(hashed) != Get<uint64_t>(bytes, kLayoutChecksumAt)) {
     return Corrupt(fmt::format("the checksum of layout and descriptors at offset {} does not hold",
-                               plan.layout_offset.value));
+                               kHeaderBytes.value));
   }
+  Layout layout{.dtype = static_cast<DType>(Get<uint32_t>(bytes, 12)),
+                .tile_elements = Get<uint64_t>(bytes, 64),
+                .parameters = Get<uint64_t>(bytes, 72)};
+  StateShape shape{.slots = (Get<uint64_t>(bytes, 32) & kFlagTwoSlots) != 0 ? 2 : 1,
+                   .paths = Get<uint32_t>(bytes, 48)};
   PENSTOCK_TRY(ModulesFromJson(std::string(reinterpret_cast<const char*>(text.data()), text.size()),
                                layout));
-  PENSTOCK_TRY(TilesFromDescriptors(tiles, header.paths, layout, header.tiles));
-  PENSTOCK_TRY(CheckRegions(header));
+  PENSTOCK_ASSIGN(shape.path_of_tile, TilesFromDescriptors(tiles, shape.paths, layout));
+  if (shape.paths == 1) shape.path_of_tile.clear();
+  Uuid uuid{};
+  std::memcpy(uuid.data(), bytes.data() + 16, uuid.size());
+  StateHeader header = PlanState(uuid, layout, shape, Get<uint32_t>(bytes, 52));
+  PENSTOCK_TRY(CheckAsWritten(parts, bytes, EncodeHead(header)));
   return header;
 }
 

@@ -22,6 +22,11 @@ inline constexpr Bytes kHeaderBytes = 4_KiB;
 inline constexpr Bytes kDescriptorBytes = 64_B;
 
 inline constexpr uint32_t kMostPaths = 64;
+inline constexpr uint64_t kMostTiles = uint64_t{1} << 24;  ///< descriptors of 1 GiB
+/// Of a state, padding included: no size or offset in one comes near 2^64.
+inline constexpr uint64_t kMostElements = uint64_t{1} << 48;
+/// Of the JSON text of modules and tensors.
+inline constexpr Bytes kMostLayoutBytes = 128_MiB;
 
 /// Where everything lies in one path's file.
 struct StateGeometry {
@@ -43,6 +48,8 @@ struct TilePlace {
   uint16_t path = 0;
   Bytes weight;
   Bytes record;
+
+  bool operator==(const TilePlace&) const = default;
 };
 
 /// The share of the elements, padding included, that lies on each of the paths.
@@ -80,8 +87,10 @@ StateHeader PlanState(const Uuid& uuid, const Layout& layout, const StateShape& 
 std::vector<std::byte> EncodeHead(const StateHeader& header);
 /// The header alone says how long the head is; `bytes` holds at least kHeaderBytes.
 Result<Bytes> HeadBytes(std::span<const std::byte> bytes);
-/// Whose file it is, from the header alone.
+/// Whose file it is, from the header alone; `bytes` holds at least kHeaderBytes.
 Result<Uuid> UuidOf(std::span<const std::byte> bytes);
+/// What decodes is what PlanState makes of its layout: names are unique, nothing overlaps, no size
+/// overflows, and EncodeHead gives the same bytes again, what no checksum covers aside.
 Result<StateHeader> DecodeHead(std::span<const std::byte> bytes);
 
 }  // namespace penstock::offload

@@ -1,7 +1,9 @@
 #include "offload/state_path.h"
 
+#include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -44,6 +46,43 @@ Result<aio::File> OpenFile(const StatePathOptions& options, bool create) {
   return aio::File::Open(path, open);
 }
 
+/// Errors: kNotFound where `file` was deleted; kUnavailable where it was moved away from its path.
+Status CheckIsAtPath(const aio::File& file, const struct stat& opened) {
+  struct stat found {};
+  const bool is_there = ::stat(file.path().c_str(), &found) == 0;
+  if (!is_there && errno != ENOENT) return ErrnoError(errno, "looking at " + file.path());
+  if (is_there && found.st_dev == opened.st_dev && found.st_ino == opened.st_ino) return {};
+  if (opened.st_nlink == 0) {
+    return MakeError(ErrorCode::kNotFound,
+                     "state file {} was deleted while it was in use: what was written to it is "
+                     "lost",
+                     file.path());
+  }
+  return MakeError(ErrorCode::kUnavailable,
+                   "state file {} was moved away while it was in use{}: move it back, and see with "
+                   "penstock inspect what it holds",
+                   file.path(), is_there ? ", and another file is in its place" : "");
+}
+
+/// Reads as much as `buffer` holds, from the drive itself where the page cache can be told to let
+/// go of it.
+Status ReadFromDrive(const aio::File& file, FileOffset offset, const Mapping& buffer) {
+  ::posix_fadvise(file.fd(), static_cast<off_t>(offset.value),
+                  static_cast<off_t>(buffer.size().value), POSIX_FADV_DONTNEED);
+  for (uint64_t done = 0; done < buffer.size().value;) {
+    const ssize_t n = ::pread(file.fd(), buffer.data() + done, buffer.size().value - done,
+                              static_cast<off_t>(offset.value + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      return ErrnoError(
+          errno, fmt::format("reading {} back at offset {}", file.path(), offset.value + done));
+    }
+    if (n == 0) break;  // CheckPlace names a file that is too short
+    done += static_cast<uint64_t>(n);
+  }
+  return {};
+}
+
 }  // namespace
 
 Status LockFile(int fd, bool exclusive, const std::string& path) {
@@ -63,7 +102,9 @@ StatePath::StatePath(aio::File file, StatePathOptions options, aio::Engine& engi
     : file_(std::move(file)), options_(std::move(options)), engine_(engine) {}
 
 StatePath::~StatePath() {
-  if (!keep_ && !options_.simulated) ::unlink(file_.path().c_str());
+  struct stat opened {};
+  if (keep_ || options_.simulated || ::fstat(file_.fd(), &opened) != 0) return;
+  if (CheckIsAtPath(file_, opened).ok()) ::unlink(file_.path().c_str());
 }
 
 Result<std::unique_ptr<StatePath>> StatePath::Create(const StatePathOptions& options,
@@ -111,7 +152,35 @@ Status StatePath::Write(FileOffset offset, std::span<const std::byte> bytes) {
       .Wait();
 }
 
-Status StatePath::Adopt(const StateGeometry& geometry) {
+Status StatePath::CheckPlace() const {
+  if (options_.simulated) return {};
+  struct stat opened {};
+  if (::fstat(file_.fd(), &opened) != 0) return ErrnoError(errno, "looking at " + file_path());
+  PENSTOCK_TRY(CheckIsAtPath(file_, opened));
+  const Bytes size{static_cast<uint64_t>(opened.st_size)};
+  if (size >= geometry_.file_bytes) return {};
+  return MakeError(ErrorCode::kCorruption,
+                   "state file {} was cut from {} to {} bytes while it was in use: what it held "
+                   "is lost",
+                   file_path(), geometry_.file_bytes.value, size.value);
+}
+
+Status StatePath::CheckHead() const {
+  PENSTOCK_TRY(CheckPlace());
+  return CheckWritten(head_, "head");
+}
+
+Status StatePath::CheckWritten(const WrittenBytes& written, const char* what) const {
+  PENSTOCK_ASSIGN(const Mapping buffer, Mapping::Create(AlignUp(written.size, kFormatAlignment)));
+  PENSTOCK_TRY(ReadFromDrive(file_, written.offset, buffer));
+  if (Checksum({buffer.data(), written.size.value}) == written.checksum) return {};
+  return MakeError(ErrorCode::kCorruption,
+                   "the {} of state file {} ({} bytes at offset {}) does not read back as it was "
+                   "written: something else wrote into the file, or the drive lost it",
+                   what, file_path(), written.size.value, written.offset.value);
+}
+
+Status StatePath::Adopt(const StateGeometry& geometry, std::span<const std::byte> head) {
   PENSTOCK_ASSIGN(const Bytes size, file_.Size());
   if (size < geometry.file_bytes) {
     return MakeError(ErrorCode::kCorruption,
@@ -119,6 +188,7 @@ Status StatePath::Adopt(const StateGeometry& geometry) {
                      size.value, geometry.file_bytes.value);
   }
   geometry_ = geometry;
+  head_ = {.size = Bytes{head.size()}, .checksum = Checksum(head)};
   // A copy may have holes where the other slot is.
   return file_.Allocate(geometry_.file_bytes);
 }
@@ -128,6 +198,7 @@ Status StatePath::WriteHead(const StateHeader& header) {
   PENSTOCK_TRY(file_.Allocate(geometry_.file_bytes));
   const std::vector<std::byte> head = EncodeHead(header);
   const std::span<const std::byte> bytes(head);
+  head_ = {.size = Bytes{bytes.size()}, .checksum = Checksum(bytes)};
   PENSTOCK_TRY(Write(geometry_.layout_offset, bytes.subspan(geometry_.layout_offset.value)));
   for (FileOffset place : geometry_.commit_offset) {
     PENSTOCK_TRY(Write(place, std::vector<std::byte>(geometry_.commit_bytes.value)));

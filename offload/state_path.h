@@ -1,7 +1,8 @@
 // One path of a state: its file, and the I/O engine that serves it.
 //
 // Owns the open, locked, preallocated file; removes one that it created at its end, unless Keep was
-// called. Which bytes belong where is up to offload::StateFile.
+// called or something else is at its path by then. Which bytes belong where is up to
+// offload::StateFile.
 //
 // Threads: Submit, Cancel and geometry from any thread, the others from one thread at a time.
 #pragma once
@@ -17,6 +18,13 @@
 #include "offload/state_format.h"
 
 namespace penstock::offload {
+
+/// Bytes of a file that are on the drive, and must stay there as they were written.
+struct WrittenBytes {
+  FileOffset offset;
+  Bytes size;
+  uint64_t checksum = 0;  ///< offload::Checksum of them
+};
 
 struct StatePathOptions {
   std::string folder;
@@ -43,9 +51,9 @@ class StatePath {
   /// Preallocates the file and writes the head of `header`, which is durable when this returns.
   /// Errors: kOutOfSpace with what is free and what is needed.
   Status WriteHead(const StateHeader& header);
-  /// Takes the file as it is, with the `geometry` that its header says. Errors: kCorruption where
-  /// it is shorter.
-  Status Adopt(const StateGeometry& geometry);
+  /// Takes the file as it is, with the `geometry` that its header says; `head` is all before commit
+  /// place 0. Errors: kCorruption where it is shorter.
+  Status Adopt(const StateGeometry& geometry, std::span<const std::byte> head);
   /// The file stays when the object goes.
   void Keep() { keep_ = true; }
 
@@ -62,6 +70,16 @@ class StatePath {
   Status Write(FileOffset offset, std::span<const std::byte> bytes);
   Status Sync() { return engine_.Sync(file_); }
 
+  /// Whether the file that is written to is still the one at its path, and as long as it was made.
+  /// Errors: kNotFound where it was deleted; kUnavailable where it was moved away, with another
+  /// file in its place or none; kCorruption where it was cut.
+  Status CheckPlace() const;
+  /// The same, and whether the drive gives its head back as it was written.
+  Status CheckHead() const;
+  /// Whether the drive gives `written` back; `what` is its name in messages. Errors: kCorruption,
+  /// kIo.
+  Status CheckWritten(const WrittenBytes& written, const char* what) const;
+
  private:
   StatePath(aio::File file, StatePathOptions options, aio::Engine& engine);
   static Result<std::unique_ptr<StatePath>> OpenOrCreate(const StatePathOptions& options,
@@ -72,6 +90,7 @@ class StatePath {
   aio::Engine& engine_;
   aio::FileRegistration registration_;
   StateGeometry geometry_;
+  WrittenBytes head_;
   bool keep_ = false;
 };
 

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/folder.h"
 #include "offload/state_file.h"
 
 namespace penstock::offload {
@@ -32,6 +33,7 @@ Status StateReader::OpenOthers(const std::vector<std::string>& paths, StateLock 
                      paths.front(), header_.path + 1, header_.paths, paths.size());
   }
   for (size_t i = 1; i < paths.size(); ++i) {
+    PENSTOCK_TRY(CheckNotOpen(paths[i]));
     StateHeader header;
     PENSTOCK_ASSIGN(File file, OpenFile(paths[i], lock, header));
     if (header.uuid != header_.uuid || header.path != i) {
@@ -41,15 +43,34 @@ Status StateReader::OpenOthers(const std::vector<std::string>& paths, StateLock 
                        paths[i], header.path + 1, ToString(header.uuid), i + 1,
                        ToString(header_.uuid));
     }
+    if (header.paths != header_.paths || header.layout != header_.layout ||
+        header.tiles != header_.tiles || header.geometry.slots != header_.geometry.slots) {
+      return MakeError(ErrorCode::kCorruption,
+                       "state file {} has another layout than {}, the first of its state", paths[i],
+                       paths.front());
+    }
     files_.push_back(std::move(file));
+  }
+  return {};
+}
+
+Status StateReader::CheckNotOpen(const std::string& path) const {
+  PENSTOCK_ASSIGN(const FileId wanted, IdAt(path));
+  for (const File& file : files_) {
+    PENSTOCK_ASSIGN(const FileId open, IdOf(file.fd.get(), file.path));
+    if (open != wanted) continue;
+    return MakeError(ErrorCode::kCorruption,
+                     "state file {} is named twice among the files of the state; name each once, "
+                     "in their order",
+                     path);
   }
   return {};
 }
 
 Result<StateReader::File> StateReader::OpenFile(const std::string& path, StateLock lock,
                                                 StateHeader& header) {
-  File file{.path = path, .fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC))};
-  if (!file.fd.valid()) return ErrnoError(errno, "opening state file " + path);
+  File file{.path = path};
+  PENSTOCK_ASSIGN(file.fd, OpenFileAt(path, O_RDONLY));
   if (lock != StateLock::kHeld) {
     PENSTOCK_TRY(LockFile(file.fd.get(), lock == StateLock::kExclusive, path));
   }
@@ -61,6 +82,12 @@ Result<StateReader::File> StateReader::OpenFile(const std::string& path, StateLo
   PENSTOCK_ASSIGN(const std::vector<std::byte> head, ReadHeadBytes(file));
   PENSTOCK_ASSIGN(header, ParseHead(file, head));
   file.geometry = header.geometry;
+  PENSTOCK_ASSIGN(const Bytes size, SizeOfFile(file));
+  if (size < file.geometry.file_bytes) {
+    return MakeError(ErrorCode::kCorruption,
+                     "state file {} has {} bytes of the {} that it began with", path, size.value,
+                     file.geometry.file_bytes.value);
+  }
   return file;
 }
 
@@ -84,6 +111,12 @@ Status StateReader::ReadAt(const File& file, FileOffset offset, std::span<std::b
   return {};
 }
 
+Result<Bytes> StateReader::SizeOfFile(const File& file) {
+  struct stat info {};
+  if (::fstat(file.fd.get(), &info) != 0) return ErrnoError(errno, "looking at " + file.path);
+  return Bytes{static_cast<uint64_t>(info.st_size)};
+}
+
 Result<std::vector<std::byte>> StateReader::ReadHeadBytes(const File& file) {
   std::vector<std::byte> head(kHeaderBytes.value);
   PENSTOCK_TRY(ReadAt(file, FileOffset{}, head));
@@ -91,9 +124,8 @@ Result<std::vector<std::byte>> StateReader::ReadHeadBytes(const File& file) {
   if (!size.ok()) {
     return MakeError(size.error().code, "state file {}: {}", file.path, size.error().message);
   }
-  struct stat info {};
-  if (::fstat(file.fd.get(), &info) != 0) return ErrnoError(errno, "looking at " + file.path);
-  if (*size > Bytes{static_cast<uint64_t>(info.st_size)}) {
+  PENSTOCK_ASSIGN(const Bytes whole, SizeOfFile(file));
+  if (*size > whole) {
     return MakeError(ErrorCode::kCorruption, "state file {} is shorter than its head", file.path);
   }
   head.resize(size->value);
@@ -150,13 +182,27 @@ void StateReader::Compare(const char* what, const File& file, FileOffset begin,
                                 begin.value + static_cast<uint64_t>(at - found.begin())));
 }
 
+Status StateReader::CheckCommit(FileOffset place, const CommitRecord& record) const {
+  if (record.tiles.size() != header_.layout.tiles.size()) {
+    return MakeError(ErrorCode::kCorruption, "it names {} tiles where the file has {}",
+                     record.tiles.size(), header_.layout.tiles.size());
+  }
+  if (place != header_.geometry.commit_offset[record.sequence % 2]) {
+    return MakeError(ErrorCode::kCorruption, "number {} belongs in the other place",
+                     record.sequence);
+  }
+  const auto slots = static_cast<uint32_t>(header_.geometry.slots);
+  if (std::ranges::all_of(record.tiles, [slots](const auto& tile) { return tile.slot < slots; })) {
+    return {};
+  }
+  return MakeError(ErrorCode::kCorruption, "it names slot 1 where the file has one slot");
+}
+
 Result<CommitRecord> StateReader::ParseCommit(FileOffset place,
                                               std::span<const std::byte> bytes) const {
   Result<CommitRecord> record = DecodeCommit(header_.uuid, bytes);
-  if (record.ok() && record->tiles.size() != header_.layout.tiles.size()) {
-    record = MakeError(ErrorCode::kCorruption, "it names {} tiles where the file has {}",
-                       record->tiles.size(), header_.layout.tiles.size());
-  }
+  const Status fits = record.ok() ? CheckCommit(place, *record) : Status();
+  if (!fits.ok()) record = fits.error();
   if (record.ok()) return record;
   return MakeError(record.error().code, "the commit place at offset {} does not hold ({})",
                    place.value, record.error().message);

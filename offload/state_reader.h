@@ -73,6 +73,7 @@ class StateReader {
 
   static Result<File> OpenFile(const std::string& path, StateLock lock, StateHeader& header);
   static Status ReadAt(const File& file, FileOffset offset, std::span<std::byte> bytes);
+  static Result<Bytes> SizeOfFile(const File& file);
   static Result<std::vector<std::byte>> ReadHeadBytes(const File& file);
   static Result<StateHeader> ParseHead(const File& file, std::span<const std::byte> head);
   Status CheckPlace(const File& file, FileOffset place, std::vector<std::string>& damages) const;
@@ -80,8 +81,12 @@ class StateReader {
   static void Compare(const char* what, const File& file, FileOffset begin,
                       std::span<const std::byte> found, std::span<const std::byte> expected,
                       std::vector<std::string>& damages);
+  /// Whether a record can be one of this state, in that place.
+  Status CheckCommit(FileOffset place, const CommitRecord& record) const;
   /// What a place of the first file holds. kNotFound: no commit; kCorruption names the offset.
   Result<CommitRecord> ParseCommit(FileOffset place, std::span<const std::byte> bytes) const;
+  /// Before its lock is asked for, which this reader would have itself.
+  Status CheckNotOpen(const std::string& path) const;
   Status OpenOthers(const std::vector<std::string>& paths, StateLock lock);
   Status ReadCommit();
 

@@ -1,7 +1,6 @@
 #include "offload/state_removal.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/folder.h"
 #include "offload/state_file.h"
 #include "offload/state_format.h"
 
@@ -31,11 +29,12 @@ Status CheckUuid(int fd, const std::string& path, const std::string& uuid) {
     got = ::pread(fd, header.data(), header.size(), 0);
   } while (got < 0 && errno == EINTR);
   if (got < 0) return ErrnoError(errno, "reading the header of " + path);
-  // One that was never finished has no header, and is known by its name alone.
+  // One that was never finished has no header, and is known by its name alone, which has the whole
+  // UUID.
   const bool begun = std::ranges::any_of(std::span(header).first(static_cast<size_t>(got)),
                                          [](std::byte byte) { return byte != std::byte{}; });
   const std::string name = std::filesystem::path(path).filename().string();
-  if (!begun && name.starts_with("penstock-" + uuid)) return {};
+  if (!begun && name.starts_with(fmt::format("penstock-{}.", uuid))) return {};
   if (static_cast<size_t>(got) < header.size()) return Unknown(path, "it is too short for a state");
   const Result<Uuid> found = UuidOf(header);
   if (!found.ok()) return Unknown(path, found.error().message);
@@ -47,19 +46,24 @@ Status CheckUuid(int fd, const std::string& path, const std::string& uuid) {
 }  // namespace
 
 Result<RemovableState> RemovableState::Open(const std::string& path, const std::string& uuid) {
-  UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid()) return ErrnoError(errno, "opening state file " + path);
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return ErrnoError(errno, "looking at " + path);
-  if (!S_ISREG(info.st_mode)) return Unknown(path, "it is not a regular file");
-  PENSTOCK_TRY(LockFile(fd.get(), true, path));
-  PENSTOCK_TRY(CheckUuid(fd.get(), path, uuid));
-  return RemovableState(path, std::move(fd), Bytes{static_cast<uint64_t>(info.st_size)});
+  const auto [parent, name] = SplitPath(path);
+  PENSTOCK_ASSIGN(Folder folder, Folder::Open(parent));
+  Result<UniqueFd> fd = folder.OpenFile(name, O_RDONLY);
+  if (!fd.ok() && fd.error().code == ErrorCode::kCorruption) {
+    return Unknown(path, "it is not a regular file");
+  }
+  PENSTOCK_TRY(fd.status());
+  PENSTOCK_TRY(LockFile(fd->get(), true, path));
+  PENSTOCK_TRY(CheckUuid(fd->get(), path, uuid));
+  PENSTOCK_ASSIGN(const FolderEntry entry, folder.Look(name));
+  return RemovableState(std::move(folder), path, *std::move(fd), entry);
 }
 
 Status RemovableState::Remove() const {
-  if (::unlink(path_.c_str()) != 0) return ErrnoError(errno, "removing " + path_);
-  return SyncFolder(std::filesystem::path(path_).parent_path().string());
+  const std::string name = SplitPath(path_).second;
+  PENSTOCK_ASSIGN(const FileId own, IdOf(fd_.get(), path_));
+  PENSTOCK_TRY(folder_.RemoveFile(name, own));
+  return folder_.Sync();
 }
 
 }  // namespace penstock::offload

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
+#include "base/folder.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
@@ -14,22 +16,30 @@ namespace penstock::offload {
 class RemovableState {
  public:
   /// `uuid` as text: of the state whose file it must be. Errors: kNotFound; kUnavailable (in use);
-  /// kCorruption for a file that is not of this state, or whose header does not hold, so that it
-  /// cannot be known. One whose creation was cut off has no header: its name says whose it is.
+  /// kCorruption for a link, and for a file that is not of this state, or whose header does not
+  /// hold, so that it cannot be known. One whose creation was cut off has no header: its name says
+  /// whose it is.
   static Result<RemovableState> Open(const std::string& path, const std::string& uuid);
 
   const std::string& path() const { return path_; }
   Bytes size() const { return size_; }
-  /// Unlinks the file, durably.
+  FileId id() const { return id_; }
+  /// Unlinks the file, durably. Errors: kNotFound where its name stands for another by now.
   Status Remove() const;
 
  private:
-  RemovableState(std::string path, UniqueFd fd, Bytes size)
-      : path_(std::move(path)), fd_(std::move(fd)), size_(size) {}
+  RemovableState(Folder folder, std::string path, UniqueFd fd, const FolderEntry& entry)
+      : folder_(std::move(folder)),
+        path_(std::move(path)),
+        fd_(std::move(fd)),
+        size_(entry.size),
+        id_(entry.id) {}
 
+  Folder folder_;
   std::string path_;
   UniqueFd fd_;
   Bytes size_;
+  FileId id_;
 };
 
 }  // namespace penstock::offload

@@ -2,7 +2,9 @@
 //
 // Tiles live on the drive or, as many as there is room for, in host memory. The store alone knows
 // where each version of each tile is: in its home in host memory, in a block that caches it, on the
-// drive (which slot), or on its way. It serves two users at once:
+// drive (which slot), or on its way. What is read when, and what gives way, is decided by
+// offload/tile_policy.h; the store has the blocks, the I/O and the lock. It serves two users at
+// once:
 //   - the thread that feeds the device pins weights in the order of the schedule; what the schedule
 //     names next is read ahead as far as blocks allow;
 //   - optimizer threads take tiles whose update has begun, the one needed soonest first, with
@@ -36,8 +38,7 @@
 #include "offload/schedule.h"
 #include "offload/slab.h"
 #include "offload/state_file.h"
-#include "offload/update_queue.h"
-#include "offload/weight_cache.h"
+#include "offload/tile_policy.h"
 
 namespace penstock::offload {
 
@@ -51,6 +52,10 @@ struct TileStoreOptions {
   size_t record_blocks = 1;  ///< the same for records: 1 or more
   bool verify_checksums = true;
 };
+
+/// What the policy of a store with these options goes by.
+TilePolicyOptions PolicyOptions(const Layout& layout, const Schedule& schedule,
+                                const TileStoreOptions& options);
 
 /// A tile in the hands of an optimizer thread: both parts in host memory, to be updated in place.
 struct TileUpdate {
@@ -74,8 +79,9 @@ class TileStore {
   /// for the rest. No weight may be pinned and no update taken.
   ~TileStore();
 
-  /// Called, with the store's mutex held, when TryTakeUpdate may have become able to give a tile.
-  void OnProgress(std::function<void()> callback) EXCLUDES(mutex_);
+  /// `callback` is called, with the store's mutex held, when TryTakeUpdate has become able to give
+  /// so many more tiles, or has failed.
+  void OnUpdates(std::function<void(size_t tiles)> callback) EXCLUDES(mutex_);
 
   /// Sets version 0 of a tile: `fill` writes both parts into zeroed memory. Before the first
   /// SetTime; several threads may each set a tile.
@@ -90,14 +96,15 @@ class TileStore {
 
   /// The schedule's clock: everything before `now` has been pinned. Starts reads.
   void SetTime(uint64_t now) EXCLUDES(mutex_);
+  /// No step follows the one that the clock stands at the start of, and no update that of this
+  /// step: nothing is read ahead beyond them.
+  void EndAfterThisStep() EXCLUDES(mutex_);
   /// The weight of the current version, in host memory, until UnpinWeight. Blocks until it is
   /// there.
   Result<std::span<const std::byte>> PinWeight(TileId tile) EXCLUDES(mutex_);
   void UnpinWeight(TileId tile) EXCLUDES(mutex_);
   /// Where it is not, the weight has no pins: UnpinWeight does nothing.
-  bool WeightOnDrive(TileId tile) const {
-    return options_.weight_home == Tier::kNvme && !in_host_memory_[Index(tile)];
-  }
+  bool WeightOnDrive(TileId tile) const { return homes_[Index(tile)].weight_on_drive; }
 
   /// Before the first BeginUpdate after a commit: without a second slot, the commit ends here.
   Status PrepareUpdates() EXCLUDES(mutex_);
@@ -133,46 +140,28 @@ class TileStore {
     int slot = 0;             ///< where on the drive its version is (parts at home there)
     TileChecksums checksums;  ///< of that version
     std::optional<uint64_t> committed_version;
-    BlockLease record;  ///< valid while the record is in a block
-    int writes = 0;     ///< write-backs in flight
-    bool record_reading = false;
-    bool weight_pinned = false;         ///< by the update
-    bool ahead_pinned = false;          ///< before the update began
-    std::optional<uint64_t> pinned_at;  ///< the use it was last pinned for
+    BlockLease weight;            ///< valid while the weight is in a block
+    BlockLease record;            ///< the same of the record
+    bool weight_verified = true;  ///< false: read from the drive, checksum not yet compared
   };
-  bool RecordOnDrive(TileId tile) const {
-    return options_.record_home == Tier::kNvme && !in_host_memory_[Index(tile)];
-  }
+  bool RecordOnDrive(TileId tile) const { return homes_[Index(tile)].record_on_drive; }
   Bytes WeightSize(TileId tile) const { return layout_.WeightBytes(layout_.tile(tile).elements); }
   Bytes RecordSize(TileId tile) const { return layout_.RecordBytes(layout_.tile(tile).elements); }
   Tile& At(TileId tile) REQUIRES(mutex_) { return tiles_[Index(tile)]; }
   std::span<std::byte> WeightOf(TileId tile) REQUIRES(mutex_);
   std::span<std::byte> RecordOf(TileId tile) REQUIRES(mutex_);
-  uint64_t StepStart() const REQUIRES(mutex_) {
-    return now_ / schedule_.length() * schedule_.length();
-  }
 
-  /// A tile's need of its weight at a use, as a number: uses in order, tiles of a module in order.
-  uint64_t NeedAt(uint64_t use_time, TileId tile) const;
-  uint64_t NextNeed(TileId tile) REQUIRES(mutex_);
-  uint64_t UpdateNeed(TileId tile, bool ahead) const REQUIRES(mutex_);
-  BlockLease TakeWeightBlock(uint64_t need) REQUIRES(mutex_);
-  void StartWeightRead(TileId tile, BlockLease block, bool for_update) REQUIRES(mutex_);
-  void StartRecordRead(TileId tile, BlockLease block) REQUIRES(mutex_);
+  /// Carries out what the policy decided in an event, and wakes those who can go on by it.
+  void Advance() REQUIRES(mutex_);
+  void CarryOut(const TileAction& action) REQUIRES(mutex_);
   void StartWrites(TileId tile) REQUIRES(mutex_);
-  void SubmitLocked(PartRequest request, std::function<void()> done) REQUIRES(mutex_);
-  void ReadAhead() REQUIRES(mutex_);
-  bool ReadAheadFor(uint64_t use) REQUIRES(mutex_);
-  void LoadUpdates() REQUIRES(mutex_);
-  bool LoadUpdate(TileId tile, bool ahead) REQUIRES(mutex_);
-  void BeginLocked(TileId tile) REQUIRES(mutex_);
-  bool IsThere(TileId tile) REQUIRES(mutex_);
+  void StartRead(Part part, TileId tile, aio::Priority priority, void (TilePolicy::*done)(TileId))
+      REQUIRES(mutex_);
+  void StartWrite(Part part, TileId tile, void (TilePolicy::*done)(TileId)) REQUIRES(mutex_);
+  void Submit(PartRequest request, std::function<void()> done) REQUIRES(mutex_);
   void FailLocked(const Error& error) REQUIRES(mutex_);
-  void Changed() REQUIRES(mutex_);
   Error DamagedAt(Part part, TileId tile, uint64_t version, int slot) const;
-  bool updates_written() const REQUIRES(mutex_) {
-    return updates_.unfinished() == 0 && writes_ == 0;
-  }
+  void WaitUntilSettled() REQUIRES(mutex_);
   Status MakeCommit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
   Status ReadHomeParts(const CommitRecord& commit);
   Status VerifyHomeParts(const CommitRecord& commit) const;
@@ -181,30 +170,26 @@ class TileStore {
   const Layout& layout_;
   const Schedule& schedule_;
   const TileStoreOptions options_;
-  const HostUses host_uses_;
-  std::vector<bool> in_host_memory_;  ///< of each tile: it is one of TileStoreOptions::host_tiles
-  size_t ahead_limit_ = 0;  ///< the most weight blocks that updates which have not begun may hold
+  const std::vector<TileHome> homes_;
   StateFile& file_;
 
   mutable Mutex mutex_;
-  CondVar changed_;
-  std::function<void()> on_progress_ GUARDED_BY(mutex_);
+  CondVar can_pin_;   ///< the weight that PinWeight waits for is there
+  CondVar settled_;   ///< every update is finished and written
+  CondVar can_fill_;  ///< a block may be free for FillTile
+  CondVar idle_;      ///< no request is in flight
+  std::function<void(size_t)> on_updates_ GUARDED_BY(mutex_);
   BlockPool weight_blocks_ GUARDED_BY(mutex_);
   BlockPool record_blocks_ GUARDED_BY(mutex_);
-  WeightCache cache_ GUARDED_BY(mutex_);
   // Of each tile, empty where it is on the drive.
   std::vector<std::span<std::byte>> home_weights_;
   std::vector<std::span<std::byte>> home_records_;
   std::vector<Tile> tiles_ GUARDED_BY(mutex_);
   Status failure_ GUARDED_BY(mutex_);
-  bool started_ GUARDED_BY(mutex_) = false;  ///< SetTime was called: there is something to read
-  uint64_t now_ GUARDED_BY(mutex_) = 0;
-  UpdateQueue updates_ GUARDED_BY(mutex_);
-  size_t ahead_pins_ GUARDED_BY(mutex_) = 0;  ///< weights held for updates that have not begun
-  /// Drain waits: nobody consumes new weights, so updates may evict what the next forward needs.
-  bool draining_ GUARDED_BY(mutex_) = false;
-  size_t requests_ GUARDED_BY(mutex_) = 0;  ///< I/O requests in flight
-  size_t writes_ GUARDED_BY(mutex_) = 0;    ///< of them write-backs
+  TilePolicy policy_ GUARDED_BY(mutex_);
+  std::optional<TileId> pinning_ GUARDED_BY(mutex_);  ///< what PinWeight waits for
+  size_t announced_ GUARDED_BY(mutex_) = 0;           ///< updates that on_updates_ was told of
+  size_t requests_ GUARDED_BY(mutex_) = 0;            ///< I/O requests in flight
   uint64_t finished_ GUARDED_BY(mutex_) = 0;
   uint64_t written_back_ GUARDED_BY(mutex_) = 0;
 };

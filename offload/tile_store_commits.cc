@@ -22,9 +22,9 @@ Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
       // Nobody else changes the tile's contents, place or version until an update begins.
       MutexLock lock(mutex_);
       Tile& entry = At(tile);
-      changed = entry.committed_version != updates_.version(tile);
+      changed = entry.committed_version != policy_.updates().version(tile);
       if (changed) entry.slot = file_.WriteSlot(tile);
-      now = {.version = updates_.version(tile),
+      now = {.version = policy_.updates().version(tile),
              .checksums = entry.checksums,
              .slot = static_cast<uint32_t>(entry.slot)};
     }
@@ -39,7 +39,7 @@ Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
 Status TileStore::Commit(CommitRecord record, const std::function<Status()>& first) {
   {
     MutexLock lock(mutex_);
-    while (failure_.ok() && !updates_written()) changed_.Wait(mutex_);
+    WaitUntilSettled();
     PENSTOCK_TRY(failure_);
   }
   Status committed = MakeCommit(std::move(record), first);
@@ -51,7 +51,7 @@ Status TileStore::Commit(CommitRecord record, const std::function<Status()>& fir
     return committed;
   }
   for (size_t i = 0; i < tiles_.size(); ++i) {
-    tiles_[i].committed_version = updates_.version(TileId{static_cast<uint32_t>(i)});
+    tiles_[i].committed_version = policy_.updates().version(TileId{static_cast<uint32_t>(i)});
   }
   return {};
 }
@@ -77,7 +77,7 @@ Status TileStore::Adopt(const CommitRecord& commit) {
       tiles_[i].checksums = committed.checksums;
       tiles_[i].committed_version = version;
     }
-    updates_.Reset(version);
+    policy_.Reset(version);
   }
   PENSTOCK_TRY(ReadHomeParts(commit));
   return VerifyHomeParts(commit);

@@ -3,6 +3,17 @@
 #include "base/check.h"
 
 namespace penstock::offload {
+namespace {
+
+void SetMember(std::set<size_t>& ranks, size_t rank, bool member) {
+  if (member) {
+    ranks.insert(rank);
+  } else {
+    ranks.erase(rank);
+  }
+}
+
+}  // namespace
 
 UpdateQueue::UpdateQueue(const Schedule& schedule)
     : schedule_(schedule), tiles_(schedule.update_order.size()) {
@@ -19,6 +30,11 @@ void UpdateQueue::Reset(uint64_t version) {
   ahead_round_ = version;
 }
 
+void UpdateQueue::Sort(const Tile& tile) {
+  SetMember(waiting_, tile.rank, tile.begun() && !tile.loaded && !tile.held_back);
+  SetMember(takeable_, tile.rank, tile.begun() && tile.loaded && tile.ready && !tile.taken);
+}
+
 void UpdateQueue::Begin(TileId tile) {
   Tile& entry = At(tile);
   PENSTOCK_CHECK(entry.version == entry.target && entry.target == round_,
@@ -26,69 +42,80 @@ void UpdateQueue::Begin(TileId tile) {
                  Index(tile), entry.target, entry.version, round_);
   ++entry.target;
   ++unfinished_;
-  (entry.loaded ? takeable_ : waiting_).insert(entry.rank);
+  if (!entry.loaded) ++unloaded_;
+  Sort(entry);
   if (++begun_in_round_ == tiles_.size()) {
     begun_in_round_ = 0;
     ++round_;
   }
 }
 
-bool UpdateQueue::LoadMore(const Load& load) {
-  const bool begun = LoadBegun(load);
-  return (waiting_.empty() && LoadAhead(load)) || begun;
-}
-
-bool UpdateQueue::LoadBegun(const Load& load) {
-  bool any = false;
-  while (!waiting_.empty()) {
-    const size_t rank = *waiting_.begin();
-    const TileId tile = schedule_.update_order[rank];
-    if (!load(tile, false)) break;
-    waiting_.erase(waiting_.begin());
-    takeable_.insert(rank);
-    At(tile).loaded = true;
-    any = true;
-  }
-  return any;
-}
-
-bool UpdateQueue::LoadAhead(const Load& load) {
-  bool any = false;
-  while (true) {
-    const TileId tile = schedule_.load_order[ahead_];
-    Tile& entry = At(tile);
-    if (entry.target == ahead_round_) {
-      // Not before the update of the round before is finished.
-      if (entry.version != ahead_round_ || !load(tile, true)) break;
-      entry.loaded = true;
-      any = true;
-    } else if (entry.target < ahead_round_) {
-      break;
-    }
+std::optional<UpdateQueue::Candidate> UpdateQueue::NextToLoad() {
+  if (!waiting_.empty()) return Candidate{schedule_.update_order[*waiting_.begin()], false};
+  if (unloaded_ > 0) return std::nullopt;
+  while (At(schedule_.load_order[ahead_]).target > ahead_round_) {
     if (++ahead_ == tiles_.size()) {
       ahead_ = 0;
       ++ahead_round_;
     }
   }
-  return any;
+  if (ahead_round_ > last_round_) return std::nullopt;
+  const TileId tile = schedule_.load_order[ahead_];
+  const Tile& entry = At(tile);
+  // The update of the round before comes first.
+  if (entry.version != ahead_round_ || entry.loaded || entry.held_back) return std::nullopt;
+  return Candidate{tile, true};
 }
 
-std::optional<TileId> UpdateQueue::Take(const Ready& ready) {
-  for (auto at = takeable_.begin(); at != takeable_.end(); ++at) {
-    const TileId tile = schedule_.update_order[*at];
-    if (!ready(tile)) continue;
-    takeable_.erase(at);
-    At(tile).loaded = false;
-    return tile;
+void UpdateQueue::Loaded(TileId tile) {
+  Tile& entry = At(tile);
+  PENSTOCK_CHECK(!entry.loaded && !entry.held_back);
+  entry.loaded = true;
+  Sort(entry);
+  if (entry.begun()) {
+    --unloaded_;
+    return;
   }
-  return std::nullopt;
+  PENSTOCK_CHECK(tile == schedule_.load_order[ahead_]);
+  if (++ahead_ == tiles_.size()) {
+    ahead_ = 0;
+    ++ahead_round_;
+  }
+}
+
+void UpdateQueue::HoldBack(TileId tile) {
+  At(tile).held_back = true;
+  Sort(At(tile));
+}
+
+void UpdateQueue::LetGo(TileId tile) {
+  At(tile).held_back = false;
+  Sort(At(tile));
+}
+
+void UpdateQueue::SetReady(TileId tile, bool ready) {
+  if (At(tile).ready == ready) return;
+  At(tile).ready = ready;
+  Sort(At(tile));
+}
+
+std::optional<TileId> UpdateQueue::Take() {
+  if (takeable_.empty()) return std::nullopt;
+  const TileId tile = schedule_.update_order[*takeable_.begin()];
+  takeable_.erase(takeable_.begin());
+  At(tile).taken = true;
+  return tile;
 }
 
 void UpdateQueue::Finish(TileId tile) {
   Tile& entry = At(tile);
-  PENSTOCK_CHECK(unfinished_ > 0 && entry.version + 1 == entry.target);
+  PENSTOCK_CHECK(unfinished_ > 0 && entry.version + 1 == entry.target && entry.taken);
   ++entry.version;
+  entry.loaded = false;
+  entry.ready = false;
+  entry.taken = false;
   --unfinished_;
+  Sort(entry);
 }
 
 }  // namespace penstock::offload

@@ -1,15 +1,18 @@
-// Which tiles are to be updated, and in which order: bookkeeping alone, without I/O, waiting or
-// locking; TileStore serialises.
+// Which tiles are to be updated, and in which order.
 //
-// A tile's update is *begun* when its gradient is final, and *loaded* when the states it works on
-// are in host memory or on their way there. Loading goes by need: of the tiles whose update is
-// begun the one whose weight is needed soonest; only when all of these are loaded, ahead, in the
-// order in which updates will begin. So what is loaded ahead never takes the room of what others
-// wait for.
+// A tile's update is *begun* when its gradient is final, *loaded* when the states it works on are
+// in host memory or on their way there, and *ready* when they have arrived. Loading goes by need:
+// of the tiles whose update is begun, the one whose weight is needed soonest comes first. Only when
+// all of these are loaded does loading run ahead, in the order in which updates will begin. So what
+// is loaded ahead never takes the room of what others wait for.
+//
+// A plain value: no I/O, no waiting, no locking. Every call costs O(log tiles), NextToLoad over all
+// its calls.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <limits>
 #include <optional>
 #include <set>
 #include <vector>
@@ -20,53 +23,72 @@ namespace penstock::offload {
 
 class UpdateQueue {
  public:
-  /// Brings a tile's states in; `ahead`: its update has not begun. False: not possible now.
-  using Load = std::function<bool(TileId tile, bool ahead)>;
-  /// Whether a loaded tile can be updated now.
-  using Ready = std::function<bool(TileId tile)>;
-
   /// Borrows the schedule.
   explicit UpdateQueue(const Schedule& schedule);
-  /// Every tile has `version`.
+  /// Gives every tile `version`.
   void Reset(uint64_t version);
 
-  /// Updates that every tile has begun.
+  /// No update follows the next one of every tile: none is loaded ahead for it.
+  void EndAfterThisRound() { last_round_ = round_; }
+
+  /// The number of updates that every tile has begun.
   uint64_t round() const { return round_; }
   /// The version that the tile has, and the one that it has or is to get.
   uint64_t version(TileId tile) const { return tiles_[Index(tile)].version; }
   uint64_t target(TileId tile) const { return tiles_[Index(tile)].target; }
-  /// Updates that are begun and not finished.
+  /// The number of updates that are begun and not finished.
   size_t unfinished() const { return unfinished_; }
+  /// The number of tiles that Take can give.
+  size_t takeable() const { return takeable_.size(); }
 
   /// Precondition: the tile's update before this one is finished.
   void Begin(TileId tile);
-  /// Calls `load` for one tile after the other until it says no; returns whether it ever said yes.
-  bool LoadMore(const Load& load);
-  /// The tile needed soonest of those that are begun, loaded and ready; it is not given again.
-  std::optional<TileId> Take(const Ready& ready);
-  /// A tile that was taken is updated.
+
+  struct Candidate {
+    TileId tile{};
+    bool ahead = false;  ///< the tile's update has not begun
+  };
+  /// The tile to load next, until something is loaded, begun, held back or let go.
+  std::optional<Candidate> NextToLoad();
+  void Loaded(TileId tile);
+  /// A tile that is held back is not loaded, as its last version is still being written. One whose
+  /// update is begun keeps its place: others that are begun pass it, but nothing is loaded ahead.
+  void HoldBack(TileId tile);
+  void LetGo(TileId tile);
+
+  /// Whether a tile's states have arrived and nobody else uses them.
+  void SetReady(TileId tile, bool ready);
+  /// The tile needed soonest of those that are begun, loaded and ready. It is not given again.
+  std::optional<TileId> Take();
+  /// Ends the update of a tile that was taken.
   void Finish(TileId tile);
 
  private:
   struct Tile {
     uint64_t target = 0;
     uint64_t version = 0;
-    bool loaded = false;
     size_t rank = 0;  ///< in the order of need
+    bool loaded = false;
+    bool ready = false;
+    bool taken = false;
+    bool held_back = false;
+
+    bool begun() const { return target > version; }
   };
   Tile& At(TileId tile) { return tiles_[Index(tile)]; }
-  bool LoadBegun(const Load& load);
-  bool LoadAhead(const Load& load);
+  void Sort(const Tile& tile);
 
   const Schedule& schedule_;
   std::vector<Tile> tiles_;
-  std::set<size_t> waiting_;   ///< ranks of tiles that are begun, not loaded
-  std::set<size_t> takeable_;  ///< begun, loaded and not taken
+  std::set<size_t> waiting_;   ///< ranks of tiles that are begun, not loaded and not held back
+  std::set<size_t> takeable_;  ///< ranks of tiles that are begun, loaded, ready and not taken
   size_t ahead_ = 0;           ///< position in Schedule::load_order
-  uint64_t ahead_round_ = 0;   ///< and the version from which that tile is to be updated
+  uint64_t ahead_round_ = 0;   ///< the version from which that tile is to be updated
   size_t begun_in_round_ = 0;
   uint64_t round_ = 0;
+  uint64_t last_round_ = std::numeric_limits<uint64_t>::max();
   size_t unfinished_ = 0;
+  size_t unloaded_ = 0;  ///< tiles that are begun and not loaded, held back or not
 };
 
 }  // namespace penstock::offload

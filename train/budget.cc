@@ -9,12 +9,23 @@
 #include <sstream>
 
 #include "base/control_groups.h"
+#include "train/trainer_loop.h"
 #include "zero/engine.h"
+#include "zero/partitioner.h"
 
 namespace penstock::train {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// What ParseBytes reads at most.
+constexpr Bytes kLargestLimit{uint64_t{INT64_MAX}};
+
+/// A sum that did not fit is as large as a size can be.
+std::string SumText(Bytes sum) {
+  if (sum > kLargestLimit) return "more than 2^63 bytes";
+  return fmt::format("{} bytes", sum.value);
+}
 
 Error TooSmall(const char* memory, const char* option, Bytes limit, Bytes minimum,
                const std::string& sum) {
@@ -113,27 +124,100 @@ kernels::OperatorOptions OperatorsFor(const Gpt2Config& model, const Gpt2Shape& 
   return options;
 }
 
-Result<MemoryNeeds> PlanMemory(const zero::ModelSpec& spec, const Gpt2Config& model,
-                               const Gpt2Shape& shape, const zero::Config& config,
-                               device::Kind kind) {
-  const zero::MemoryPlan plan = zero::Engine::Plan(spec, config);
-  const ActivationBytes taken = Gpt2::Memory(model, shape, config.dtype);
+namespace {
+
+/// All but the operators' scratch, which only they know.
+MemoryNeeds NeedsBesideScratch(const PlannedTraining& training, const zero::MemoryPlan& engine) {
+  const Gpt2Shape& shape = training.shape;
+  const ActivationBytes taken = Gpt2::Memory(training.model, shape, training.config.dtype);
   const Bytes activations = AlignUp(taken.device, device::kDeviceAlignment);
-  PENSTOCK_ASSIGN(Bytes scratch,
-                  kernels::OperatorScratch(kind, OperatorsFor(model, shape, config)));
-  scratch = AlignUp(scratch, device::kDeviceAlignment);
+  const Bytes tokens =
+      taken.bookkeeping + TrainLoop::TokenBytes(shape) +
+      kernels::OperatorHeap(training.kind, OperatorsFor(training.model, shape, training.config));
   MemoryNeeds needs;
-  needs.device_reserved = activations + scratch;
+  needs.device_reserved = activations;
   needs.device_minimum =
-      AlignUp(plan.device_minimum, device::kDeviceAlignment) + needs.device_reserved;
-  needs.host_reserved = taken.host;
-  needs.host_minimum = plan.host_minimum + taken.host;
-  needs.device_sum = fmt::format("{} + activations {} + operator scratch {}", plan.device_sum,
-                                 ToString(activations), ToString(scratch));
-  needs.host_sum = plan.host_sum;
+      AlignUp(engine.device_minimum, device::kDeviceAlignment) + needs.device_reserved;
+  needs.host_reserved = taken.host + tokens;
+  needs.host_minimum = engine.host_minimum + needs.host_reserved;
+  needs.device_sum = fmt::format("{} + activations {}", engine.device_sum, ToString(activations));
+  needs.host_sum = engine.host_sum;
   if (taken.host.value > 0) {
     needs.host_sum += fmt::format(" + activation checkpoints {}", ToString(taken.host));
   }
+  needs.host_sum += fmt::format(" + tokens and what is known of the batch {}", ToString(tokens));
+  return needs;
+}
+
+/// The most that there can be: what the machine has, or a named limit above that. A machine that
+/// cannot be looked at decides nothing here.
+MemoryBudget MostMemory(const zero::Config& config,
+                        const std::function<Result<MachineMemory>()>& machine) {
+  const Result<MachineMemory> found = machine();
+  if (!found.ok()) {
+    return {.device = config.device_memory.value_or(kLargestLimit),
+            .host = config.host_memory.value_or(kLargestLimit)};
+  }
+  return {
+      .device = std::max(config.device_memory.value_or(Bytes{}), found->gpu.value_or(found->total)),
+      .host = std::max(config.host_memory.value_or(Bytes{}), found->total)};
+}
+
+bool Fits(const MemoryNeeds& needs, const MemoryBudget& memory) {
+  return needs.device_minimum <= memory.device && needs.host_minimum <= memory.host;
+}
+
+/// What to change where not even the whole machine holds a training: the number of micro-batches
+/// that it holds, if fewer help.
+std::string WhatFits(const PlannedTraining& training, const zero::MemoryPlan& engine,
+                     const MemoryBudget& most) {
+  const auto fits = [&](uint64_t micro_batches) {
+    Gpt2Shape shape = training.shape;
+    shape.micro_batches = micro_batches;
+    return Fits(NeedsBesideScratch({.spec = training.spec,
+                                    .model = training.model,
+                                    .shape = shape,
+                                    .config = training.config,
+                                    .kind = training.kind},
+                                   engine),
+                most);
+  };
+  uint64_t few = 0;
+  uint64_t many = training.shape.micro_batches;
+  while (many - few > 1) {
+    const uint64_t middle = few + (many - few) / 2;
+    (fits(middle) ? few : many) = middle;
+  }
+  if (few > 0) {
+    return fmt::format("gradient_accumulation_steps of {} and less fit, {} does not", few,
+                       training.shape.micro_batches);
+  }
+  return "make the micro-batch, the sequence or the model smaller";
+}
+
+}  // namespace
+
+Result<MemoryNeeds> PlanMemory(const PlannedTraining& training,
+                               const std::function<Result<MachineMemory>()>& machine) {
+  const zero::Config& config = training.config;
+  PENSTOCK_TRY(zero::CheckTileCount(training.spec, config));
+  const zero::MemoryPlan engine = zero::Engine::Plan(training.spec, config);
+  MemoryNeeds needs = NeedsBesideScratch(training, engine);
+  const MemoryBudget most = MostMemory(config, machine);
+  if (!Fits(needs, most)) {
+    const bool device = needs.device_minimum > most.device;
+    return MakeError(ErrorCode::kBudget, "{} memory: {} = {}, and there are {} bytes in all; {}",
+                     device ? "device" : "host", device ? needs.device_sum : needs.host_sum,
+                     SumText(device ? needs.device_minimum : needs.host_minimum),
+                     (device ? most.device : most.host).value, WhatFits(training, engine, most));
+  }
+  PENSTOCK_ASSIGN(Bytes scratch,
+                  kernels::OperatorScratch(training.kind,
+                                           OperatorsFor(training.model, training.shape, config)));
+  scratch = AlignUp(scratch, device::kDeviceAlignment);
+  needs.device_reserved += scratch;
+  needs.device_minimum += scratch;
+  needs.device_sum += fmt::format(" + operator scratch {}", ToString(scratch));
   return needs;
 }
 

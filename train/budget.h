@@ -24,7 +24,7 @@ struct MemoryNeeds {
   Bytes device_minimum;   ///< engine, activations and operator scratch
   Bytes device_reserved;  ///< of these: activations and operator scratch
   Bytes host_minimum;
-  Bytes host_reserved;  ///< of this: activation checkpoints
+  Bytes host_reserved;  ///< of this: activation checkpoints, tokens and what the model keeps
   std::string device_sum;
   std::string host_sum;
 };
@@ -49,10 +49,20 @@ Result<MachineMemory> ReadMachineMemory(const std::string& root = "/");
 kernels::OperatorOptions OperatorsFor(const Gpt2Config& model, const Gpt2Shape& shape,
                                       const zero::Config& config);
 
-/// Sums what engine, model and operators plan to take. `config` has its thread counts.
-Result<MemoryNeeds> PlanMemory(const zero::ModelSpec& spec, const Gpt2Config& model,
-                               const Gpt2Shape& shape, const zero::Config& config,
-                               device::Kind kind);
+/// What is trained, as far as memory is concerned. Borrows what it names.
+struct PlannedTraining {
+  const zero::ModelSpec& spec;
+  const Gpt2Config& model;
+  const Gpt2Shape& shape;
+  const zero::Config& config;  ///< has its thread counts
+  device::Kind kind;
+};
+
+/// Sums what engine, model and operators plan to take. What is beyond all memory of `machine` and
+/// beyond the limits that are named, or does not fit 64 bits, is refused before operators are made
+/// to ask for their scratch. Errors: kBudget, with the sum; those of the operators.
+Result<MemoryNeeds> PlanMemory(const PlannedTraining& training,
+                               const std::function<Result<MachineMemory>()>& machine);
 
 /// Limits from the config (the command line is in it by then); by default half of the machine's
 /// memory for the CPU device, all but a reserve of what is free on a GPU, and three quarters of

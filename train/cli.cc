@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -76,8 +75,6 @@ int Execute(const SnapshotsCommand& options) { return PrintOrReport(RunSnapshots
 int Execute(const PrintText& text) { return Print(text.text); }
 
 int Run(int argc, const char* const* argv) {
-  // Who reads our output may be gone, as `| tee` is after Ctrl-C; that must not end a commit.
-  std::signal(SIGPIPE, SIG_IGN);
   StartLogging();
   const Result<Command> command = ParseCommandLine({argv + std::min(argc, 1), argv + argc});
   if (!command.ok()) return ReportError(command.error());

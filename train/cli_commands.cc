@@ -5,19 +5,17 @@
 #include <memory>
 
 #include "train/clean.h"
+#include "train/committed_run.h"
 #include "train/compare.h"
 #include "train/export.h"
 #include "train/interrupt.h"
-#include "train/log.h"
 #include "train/run_folder.h"
 #include "zero/engine.h"
 
 namespace penstock::train {
 Result<std::string> RunExport(const ExportCommand& command) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
-  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state,
-                  zero::CommittedState::Open(info.state.paths));
-  if (!state->notice().empty()) LogNotice(state->notice());
+  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenCommit(info));
   const Interrupt interrupt(
       "penstock: removing what was exported so far; interrupt again to quit at once");
   ExportOptions options;

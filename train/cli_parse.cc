@@ -11,7 +11,10 @@
 namespace penstock::train {
 namespace {
 
-/// Makes CLI11 accept only what ParseBytes reads; returns the check.
+// CLI11 only splits the line; what an argument may be is decided here, by one function for each
+// kind of argument, so that the same text means the same wherever it stands.
+
+/// Refuses what ParseBytes does not read.
 CLI::Validator SizeCheck() {
   return CLI::Validator(
       [](std::string& text) {
@@ -21,11 +24,35 @@ CLI::Validator SizeCheck() {
       "SIZE");
 }
 
-/// What CLI11 fills in for `train`; sizes and names still as text.
+/// Refuses what ParseWhole does not read.
+CLI::Validator WholeCheck(WholeRange range = {}) {
+  return CLI::Validator(
+      [range](std::string& text) {
+        const Result<uint64_t> number = ParseWhole(text, range);
+        return number.ok() ? std::string() : number.error().message;
+      },
+      "N");
+}
+
+/// Refuses a path or a name that is empty, as the value of a shell variable that is not set is.
+CLI::Validator NameCheck() {
+  return CLI::Validator(
+      [](std::string& text) {
+        return text.empty() ? std::string("\"\" names nothing; give a path or a name")
+                            : std::string();
+      },
+      "");
+}
+
+/// What CLI11 fills in for `train`; numbers, sizes and names still as text.
 struct TrainArguments {
   TrainOptions options;
+  std::string steps;
+  std::string seed;
+  std::string sequence_length;
   std::string device = "auto";
   std::string data_order;
+  std::string init;
   std::string device_memory;
   std::string host_memory;
 };
@@ -34,19 +61,23 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
   TrainOptions& options = arguments->options;
   CLI::App* train = app.add_subcommand("train", "Train a model");
   train->add_option("--model", options.model, "config.json, or a folder that holds one")
-      ->required();
+      ->required()
+      ->check(NameCheck());
   train->add_option("--config", options.configs, "JSON in DeepSpeed's format; later files override")
       ->required()
       ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(NameCheck());
   train->add_option("--data", options.data, "text file or folder, .bin (uint16), .u32 (uint32)")
-      ->required();
+      ->required()
+      ->check(NameCheck());
   train->add_option("--out", options.out, "folder of the run; must not exist, or --resume")
-      ->required();
-  train->add_option("--steps", options.steps, "number of the last step (default: one epoch)")
-      ->check(CLI::NonNegativeNumber);
-  train->add_option("--seed", options.seed, "of weights and data order (default: 0)")
-      ->check(CLI::NonNegativeNumber);
+      ->required()
+      ->check(NameCheck());
+  train->add_option("--steps", arguments->steps, "number of the last step (default: one epoch)")
+      ->check(WholeCheck());
+  train->add_option("--seed", arguments->seed, "of weights and data order (default: 0)")
+      ->check(WholeCheck());
   train->add_option("--device", arguments->device, "cpu, cuda or auto")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
       ->capture_default_str();
@@ -54,13 +85,17 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
       ->check(SizeCheck());
   train->add_option("--host-memory", arguments->host_memory, "64MiB, 1GiB or bytes")
       ->check(SizeCheck());
-  train->add_option("--sequence-length", options.sequence_length, "tokens in a row")
-      ->check(CLI::PositiveNumber);
+  train->add_option("--sequence-length", arguments->sequence_length, "tokens in a row")
+      ->check(WholeCheck({.low = 1}));
   train->add_option("--data-order", arguments->data_order, "shuffle (default) or sequential")
       ->check(CLI::IsMember({"shuffle", "sequential"}));
+  train->add_option("--init", arguments->init, "random: new weights, whatever lies beside --model")
+      ->check(CLI::IsMember({"random"}));
   train->add_flag("--resume", options.resume, "go on from the last commit");
-  train->add_option("--resume-from", options.resume_from, "go on from a snapshot of the run");
-  train->add_option("--trace", options.trace, "write what ran when; must not exist (Perfetto)");
+  train->add_option("--resume-from", options.resume_from, "go on from a snapshot of the run")
+      ->check(NameCheck());
+  train->add_option("--trace", options.trace, "write what ran when; must not exist (Perfetto)")
+      ->check(NameCheck());
   return train;
 }
 
@@ -69,8 +104,16 @@ std::optional<Bytes> SizeOrNone(const std::string& text) {
   return ParseBytes(text).value();  // checked by SizeCheck
 }
 
+std::optional<uint64_t> NumberOrNone(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  return ParseWhole(text).value();  // checked by WholeCheck
+}
+
 Result<Command> MakeTrain(const TrainArguments& arguments) {
   TrainOptions options = arguments.options;
+  options.steps = NumberOrNone(arguments.steps);
+  options.seed = NumberOrNone(arguments.seed);
+  options.sequence_length = NumberOrNone(arguments.sequence_length);
   options.device = arguments.device == "cpu"    ? DeviceChoice::kCpu
                    : arguments.device == "cuda" ? DeviceChoice::kCuda
                                                 : DeviceChoice::kAuto;
@@ -78,6 +121,7 @@ Result<Command> MakeTrain(const TrainArguments& arguments) {
     options.data_order =
         arguments.data_order == "sequential" ? DataOrder::kSequential : DataOrder::kShuffle;
   }
+  options.init_random = arguments.init == "random";
   options.device_memory = SizeOrNone(arguments.device_memory);
   options.host_memory = SizeOrNone(arguments.host_memory);
   return Command(std::move(options));
@@ -92,8 +136,12 @@ struct ExportArguments {
 CLI::App* AddExport(CLI::App& app, ExportArguments* arguments) {
   CLI::App* command =
       app.add_subcommand("export", "Write the last commit as config.json and safetensors");
-  command->add_option("RUN", arguments->options.run, "folder of the run")->required();
-  command->add_option("--to", arguments->options.to, "folder to write")->required();
+  command->add_option("RUN", arguments->options.run, "folder of the run")
+      ->required()
+      ->check(NameCheck());
+  command->add_option("--to", arguments->options.to, "folder to write")
+      ->required()
+      ->check(NameCheck());
   command->add_option("--dtype", arguments->dtype, "fp32, bf16 or fp16")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();
@@ -111,7 +159,7 @@ Command MakeExport(const ExportArguments& arguments) {
 CLI::App* AddInspect(CLI::App& app, InspectCommand* options) {
   CLI::App* command =
       app.add_subcommand("inspect", "Say what is committed, and verify every checksum");
-  command->add_option("RUN", options->run, "folder of the run")->required();
+  command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
   return command;
 }
 
@@ -125,12 +173,15 @@ CLI::App* AddTune(CLI::App& app, TuneArguments* arguments) {
   TuneCommand& options = arguments->options;
   CLI::App* command = app.add_subcommand("tune", "Find the best I/O settings for a drive");
   command->add_option("--nvme-path", options.nvme_path, "folder on the drive to measure")
-      ->required();
+      ->required()
+      ->check(NameCheck());
   command
       ->add_option("--size", arguments->size, "of the file to measure with (4GiB; --quick: 1GiB)")
       ->check(SizeCheck());
-  command->add_option("--out", options.out, "write the config fragment; must not exist");
-  command->add_option("--plot", options.plot, "write heat maps as SVG; must not exist");
+  command->add_option("--out", options.out, "write the config fragment; must not exist")
+      ->check(NameCheck());
+  command->add_option("--plot", options.plot, "write heat maps as SVG; must not exist")
+      ->check(NameCheck());
   command->add_flag("--quick", options.quick, "a coarser grid, in less than 30 seconds");
   return command;
 }
@@ -139,28 +190,28 @@ CLI::App* AddCompare(CLI::App& app, CompareCommand* options) {
   CLI::App* command = app.add_subcommand(
       "compare", "Say where two models differ, tensor by tensor; exit code 1 if they do");
   const char* kinds = "folder of a run, folder with safetensors, or safetensors file";
-  command->add_option("A", options->a, kinds)->required();
-  command->add_option("B", options->b, kinds)->required();
+  command->add_option("A", options->a, kinds)->required()->check(NameCheck());
+  command->add_option("B", options->b, kinds)->required()->check(NameCheck());
   return command;
 }
 
 CLI::App* AddClean(CLI::App& app, CleanCommand* options) {
   CLI::App* command = app.add_subcommand("clean", "Remove a run and its state");
-  command->add_option("RUN", options->run, "folder of the run")->required();
+  command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
   command->add_flag("--yes", options->yes, "remove; without it, only say what would be removed");
   return command;
 }
 
 CLI::App* AddSnapshot(CLI::App& app, SnapshotCommand* options) {
   CLI::App* command = app.add_subcommand("snapshot", "Keep the last commit under a name");
-  command->add_option("RUN", options->run, "folder of the run")->required();
-  command->add_option("NAME", options->name, "of the snapshot")->required();
+  command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
+  command->add_option("NAME", options->name, "of the snapshot")->required()->check(NameCheck());
   return command;
 }
 
 CLI::App* AddSnapshots(CLI::App& app, SnapshotsCommand* options) {
   CLI::App* command = app.add_subcommand("snapshots", "List the snapshots of a run");
-  command->add_option("RUN", options->run, "folder of the run")->required();
+  command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
   return command;
 }
 

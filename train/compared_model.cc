@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "train/log.h"
+#include "train/committed_run.h"
 #include "train/run_folder.h"
 #include "train/tensor_catalog.h"
 
@@ -108,8 +108,7 @@ Result<std::unique_ptr<ComparedModel>> ComparedModel::Open(const std::string& pa
   std::error_code error;
   if (fs::exists(fs::path(path) / "run.json", error)) {
     PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(path));
-    PENSTOCK_ASSIGN(auto state, zero::CommittedState::Open(info.state.paths));
-    if (!state->notice().empty()) LogNotice(state->notice());
+    PENSTOCK_ASSIGN(auto state, OpenCommit(info));
     return std::unique_ptr<ComparedModel>(std::make_unique<CommittedModel>(std::move(state)));
   }
   PENSTOCK_ASSIGN(const SafetensorsSet set, FilesOf(path));

@@ -36,8 +36,9 @@ class TokenData {
 };
 
 /// A hash of the number of tokens and of 64 evenly spaced pieces of 16384 of them, of all where
-/// that is all: enough to tell other data apart without reading terabytes. Errors: of reads.
-Result<uint64_t> Fingerprint(TokenData& data);
+/// that is all: enough to tell other data apart without reading terabytes. Errors: those of
+/// TokenData::Read.
+Result<uint64_t> Fingerprint(TokenData& data, uint64_t vocabulary);
 
 enum class DataOrder { kShuffle, kSequential };
 /// "shuffle", "sequential".

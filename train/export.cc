@@ -74,6 +74,34 @@ std::vector<Shard> PlanShards(const offload::Layout& layout, DType dtype, Bytes 
   return shards;
 }
 
+/// The values that transformers takes for GPT-2 where a config does not say.
+constexpr uint64_t kGpt2Vocabulary = 50257;
+constexpr uint64_t kGpt2EndOfText = 50256;
+
+/// Whether a token id, or each of a list, is one of the vocabulary, or there is none.
+bool FitsVocabulary(const json& id, uint64_t vocabulary) {
+  if (id.is_array()) {
+    return std::ranges::all_of(id,
+                               [&](const json& one) { return FitsVocabulary(one, vocabulary); });
+  }
+  return id.is_null() || (id.is_number_unsigned() && id.get<uint64_t>() < vocabulary);
+}
+
+/// transformers takes GPT-2's end of text for a config without ids, and warns of every id that is
+/// not in the vocabulary. There such a one becomes null: the model has no token of that use.
+void SetTokenIds(json& config) {
+  const auto found = config.find("vocab_size");
+  const uint64_t vocabulary = found != config.end() && found->is_number_unsigned()
+                                  ? found->get<uint64_t>()
+                                  : kGpt2Vocabulary;
+  for (const char* key : {"bos_token_id", "eos_token_id"}) {
+    if (!config.contains(key)) config[key] = kGpt2EndOfText;
+  }
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (config.contains(key) && !FitsVocabulary(config[key], vocabulary)) config[key] = nullptr;
+  }
+}
+
 /// The model's config with what the exported files are; everything else as it was.
 Result<std::string> MakeConfig(const ExportOptions& options) {
   PENSTOCK_ASSIGN(json config,
@@ -82,6 +110,7 @@ Result<std::string> MakeConfig(const ExportOptions& options) {
   config["architectures"] = {"GPT2LMHeadModel"};
   config["torch_dtype"] = TorchName(options.dtype);
   if (config.contains("dtype")) config["dtype"] = TorchName(options.dtype);
+  SetTokenIds(config);
   return config.dump(2) + "\n";
 }
 

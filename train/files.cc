@@ -6,17 +6,38 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
-
-#include "base/folder.h"
+#include <utility>
 
 namespace penstock::train {
 namespace {
 
-constexpr mode_t kMode = 0666;  // less the umask
+constexpr std::string_view kTemporary = ".tmp-";
 // Linux transfers at most 0x7ffff000 bytes a call.
 constexpr size_t kLargestTransfer = size_t{1} << 30;
+
+Result<std::string> ReadText(int fd, const std::string& path, Bytes limit) {
+  std::string text;
+  std::array<char, size_t{64} << 10> buffer;
+  while (true) {
+    const ssize_t got = ::read(fd, buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return ErrnoError(errno, fmt::format("cannot read {}", path));
+    if (got == 0) return text;
+    text.append(buffer.data(), static_cast<size_t>(got));
+    if (text.size() > limit.value) {
+      return MakeError(ErrorCode::kInvalidArgument, "{} has more than the {} bytes it may have",
+                       path, limit.value);
+    }
+  }
+}
+
+/// A descriptor of a regular file.
+Result<Bytes> FileSize(int fd, const std::string& path) {
+  struct stat info = {};
+  if (::fstat(fd, &info) == 0) return Bytes{static_cast<uint64_t>(info.st_size)};
+  return ErrnoError(errno, fmt::format("cannot examine {}", path));
+}
 
 }  // namespace
 
@@ -33,6 +54,13 @@ Result<InputFile> InputFile::Open(const std::string& path) {
                      S_ISDIR(info.st_mode) ? "a folder" : "a device, pipe or socket");
   }
   return InputFile(path, std::move(fd), Bytes{static_cast<uint64_t>(info.st_size)});
+}
+
+Result<InputFile> InputFile::Open(const Folder& folder, const std::string& name) {
+  const std::string path = folder.PathOf(name);
+  PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_RDONLY));
+  PENSTOCK_ASSIGN(const Bytes size, FileSize(fd.get(), path));
+  return InputFile(path, std::move(fd), size);
 }
 
 Status InputFile::Read(FileOffset offset, std::span<std::byte> buffer, PreadFunction pread) const {
@@ -57,42 +85,86 @@ Status InputFile::Read(FileOffset offset, std::span<std::byte> buffer, PreadFunc
   return {};
 }
 
+Result<std::string> AbsolutePath(const std::string& path) {
+  std::error_code error;
+  std::string absolute = std::filesystem::absolute(path, error).string();
+  if (!error) return absolute;
+  Error gone = ErrnoError(error.value(), fmt::format("finding {} in the working folder", path));
+  gone.message += "; was that folder removed? Change into one that exists";
+  return gone;
+}
+
 Result<std::string> ReadTextFile(const std::string& path, Bytes limit) {
+  PENSTOCK_ASSIGN(const InputFile file, InputFile::Open(path));
+  return ReadText(file.fd(), path, limit);
+}
+
+Result<std::string> ReadTextFile(const Folder& folder, const std::string& name, Bytes limit) {
+  PENSTOCK_ASSIGN(const InputFile file, InputFile::Open(folder, name));
+  return ReadText(file.fd(), file.path(), limit);
+}
+
+Result<std::string> ReadTextFileOrPipe(const std::string& path, Bytes limit) {
+  struct stat info = {};
+  if (::stat(path.c_str(), &info) != 0 || !S_ISFIFO(info.st_mode)) return ReadTextFile(path, limit);
+  // Without O_NONBLOCK: there is nothing to read before its writer has come.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return ErrnoError(errno, fmt::format("cannot open {}", path));
-  std::string text;
-  std::array<char, size_t{64} << 10> buffer;
-  while (true) {
-    const ssize_t got = ::read(fd.get(), buffer.data(), buffer.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && errno == EISDIR) {
-      return MakeError(ErrorCode::kInvalidArgument, "{} is a folder, not a file", path);
-    }
-    if (got < 0) return ErrnoError(errno, fmt::format("cannot read {}", path));
-    if (got == 0) return text;
-    text.append(buffer.data(), static_cast<size_t>(got));
-    if (text.size() > limit.value) {
-      return MakeError(ErrorCode::kInvalidArgument, "{} has more than the {} bytes it may have",
-                       path, limit.value);
-    }
+  return ReadText(fd.get(), path, limit);
+}
+
+bool IsBlank(std::string_view text) {
+  return text.find_first_not_of('\0') == std::string_view::npos;
+}
+
+Result<std::string> TemporaryName(const Folder& folder, const std::string& name) {
+  // A file of the first of these names may be what a killed process with our number left behind.
+  for (auto number = static_cast<uint64_t>(::getpid());; ++number) {
+    std::string free = fmt::format("{}{}{}", name, kTemporary, number);
+    PENSTOCK_ASSIGN(const FolderEntry taken, folder.Look(free));
+    if (taken.kind == FolderEntry::Kind::kNone) return free;
   }
+}
+
+std::string WithoutTemporary(const std::string& name) {
+  const size_t end = name.rfind(kTemporary);
+  if (end == std::string::npos) return name;
+  std::string_view number = name;
+  number.remove_prefix(end + kTemporary.size());
+  const bool is_number =
+      !number.empty() && number.find_first_not_of("0123456789") == std::string_view::npos;
+  return is_number ? name.substr(0, end) : name;
 }
 
 Result<std::unique_ptr<OutputFile>> OutputFile::Create(const std::string& path, Bytes size,
                                                        IfExists if_exists) {
-  std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
-  // A file of this name is what a killed process with our number left behind.
-  ::unlink(temporary.c_str());
-  UniqueFd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode));
-  if (!fd.valid()) return ErrnoError(errno, fmt::format("cannot create {}", temporary));
-  std::unique_ptr<OutputFile> file(
-      new OutputFile(path, std::move(temporary), std::move(fd), size, if_exists));
+  const auto [parent, name] = SplitPath(path);
+  Result<Folder> folder = Folder::Open(parent);
+  if (!folder.ok()) {
+    return Error{folder.error().code,
+                 fmt::format("cannot create {}: {}", path, folder.error().message)};
+  }
+  return Create(*folder, name, size, if_exists);
+}
+
+Result<std::unique_ptr<OutputFile>> OutputFile::Create(const Folder& folder,
+                                                       const std::string& name, Bytes size,
+                                                       IfExists if_exists) {
+  PENSTOCK_ASSIGN(Folder own, folder.Reopen());
+  std::unique_ptr<OutputFile> file(new OutputFile(std::move(own), name, size, if_exists));
+  PENSTOCK_TRY(file->Open());
   PENSTOCK_TRY(file->Reserve());
   return file;
 }
 
 OutputFile::~OutputFile() {
-  if (!finished_) ::unlink(temporary_.c_str());
+  if (fd_.valid() && !finished_) static_cast<void>(folder_.RemoveFile(temporary_));
+}
+
+Status OutputFile::Open() {
+  PENSTOCK_ASSIGN(temporary_, TemporaryName(folder_, name_));
+  PENSTOCK_ASSIGN(fd_, folder_.OpenFile(temporary_, O_WRONLY | O_CREAT | O_EXCL));
+  return {};
 }
 
 Status OutputFile::Reserve() {
@@ -103,7 +175,7 @@ Status OutputFile::Reserve() {
   } while (result != 0 && errno == EINTR);
   // Other failures mean that this file system cannot reserve; the writes will tell.
   if (result != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
-    return ErrnoError(errno, fmt::format("cannot reserve {} bytes for {}", size_.value, path_));
+    return ErrnoError(errno, fmt::format("cannot reserve {} bytes for {}", size_.value, path()));
   }
   return {};
 }
@@ -117,11 +189,11 @@ Status OutputFile::Append(std::span<const std::byte> bytes) {
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) {
       return ErrnoError(errno, fmt::format("cannot write {} bytes at offset {} of {}", wanted,
-                                           written_.value, temporary_));
+                                           written_.value, folder_.PathOf(temporary_)));
     }
     if (put == 0) {
       return MakeError(ErrorCode::kIo, "a write of {} bytes at offset {} of {} wrote nothing",
-                       wanted, written_.value, temporary_);
+                       wanted, written_.value, folder_.PathOf(temporary_));
     }
     written_ += Bytes{static_cast<uint64_t>(put)};
     bytes = bytes.subspan(static_cast<size_t>(put));
@@ -129,38 +201,28 @@ Status OutputFile::Append(std::span<const std::byte> bytes) {
   return {};
 }
 
-Status OutputFile::GiveName() {
-  const bool keep = if_exists_ == IfExists::kFail;
-  int result = ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(),
-                           keep ? RENAME_NOREPLACE : 0);
-  if (result != 0 && keep && errno == EINVAL) {
-    // The file system has no such rename; a link never replaces either.
-    result = ::link(temporary_.c_str(), path_.c_str());
-    if (result == 0) ::unlink(temporary_.c_str());
-  }
-  if (result == 0) return {};
-  if (keep && errno == EEXIST) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "{} was made by somebody else meanwhile, and is not replaced", path_);
-  }
-  return ErrnoError(errno, fmt::format("cannot rename {} to {}", temporary_, path_));
-}
-
 Status OutputFile::Finish() {
   PENSTOCK_CHECK(!finished_ && written_ == size_, "{} of {} bytes of {}", written_.value,
-                 size_.value, path_);
+                 size_.value, path());
   if (::fsync(fd_.get()) != 0) {
-    return ErrnoError(errno, fmt::format("cannot synchronise {}", temporary_));
+    return ErrnoError(errno, fmt::format("cannot synchronise {}", folder_.PathOf(temporary_)));
   }
-  PENSTOCK_TRY(GiveName());
+  PENSTOCK_TRY(if_exists_ == IfExists::kFail ? folder_.Rename(temporary_, name_)
+                                             : folder_.Replace(temporary_, name_));
   finished_ = true;
-  const std::string folder = std::filesystem::path(path_).parent_path().string();
-  return SyncFolder(folder.empty() ? "." : folder);
+  return folder_.Sync();
 }
 
 Status WriteTextFile(const std::string& path, std::string_view text, IfExists if_exists) {
   PENSTOCK_ASSIGN(const std::unique_ptr<OutputFile> file,
                   OutputFile::Create(path, Bytes{text.size()}, if_exists));
+  PENSTOCK_TRY(file->Append(std::as_bytes(std::span(text))));
+  return file->Finish();
+}
+
+Status WriteTextFile(const Folder& folder, const std::string& name, std::string_view text) {
+  PENSTOCK_ASSIGN(const std::unique_ptr<OutputFile> file,
+                  OutputFile::Create(folder, name, Bytes{text.size()}));
   PENSTOCK_TRY(file->Append(std::as_bytes(std::span(text))));
   return file->Finish();
 }

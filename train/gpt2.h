@@ -31,10 +31,12 @@ struct Gpt2Shape {
   Tier checkpoint_home = Tier::kDevice;
 };
 
-/// What a Gpt2 takes for activations, checkpoints and token buffers.
+/// What a Gpt2 takes for activations, checkpoints and token buffers; kMostCount where that does not
+/// fit.
 struct ActivationBytes {
   Bytes device;
-  Bytes host;
+  Bytes host;         ///< activation checkpoints
+  Bytes bookkeeping;  ///< of the host as well: tokens under way, and what is where
 };
 
 /// Modules, tensors (Hugging Face names and shapes; biases and norms without weight decay) and

@@ -19,10 +19,19 @@ struct Sizes {
   offload::CheckpointStore::Options checkpoints;
 };
 
+/// Of the checkpoints in a step, as Accesses has them.
+uint64_t AccessCount(uint64_t layers, uint64_t micro_batches) {
+  return SaturatingMultiply(3 * layers, micro_batches);
+}
+uint64_t KernelCount(uint64_t layers, uint64_t micro_batches) {
+  return SaturatingMultiply(2 * layers + 1, micro_batches);
+}
+
 /// In a step: the embedding writes the input of the first layer; each layer reads its input and
 /// writes that of the next; backward reads them again. A kernel is a layer with a micro-batch.
 std::vector<offload::CheckpointAccess> Accesses(uint64_t layers, uint64_t micro_batches) {
   std::vector<offload::CheckpointAccess> accesses;
+  accesses.reserve(AccessCount(layers, micro_batches));
   uint32_t kernel = 0;
   const auto add = [&](uint64_t layer, uint64_t micro_batch, bool write) {
     accesses.push_back({.checkpoint = static_cast<uint32_t>(layer * micro_batches + micro_batch),
@@ -42,25 +51,26 @@ std::vector<offload::CheckpointAccess> Accesses(uint64_t layers, uint64_t micro_
   return accesses;
 }
 
+/// Without the accesses, whose number may be beyond what there is memory for.
 offload::CheckpointStore::Options CheckpointOptions(const Gpt2Config& config,
                                                     const Gpt2Shape& shape, Bytes size) {
-  const uint64_t all = config.n_layer * shape.micro_batches;
+  const uint64_t all = SaturatingMultiply(config.n_layer, shape.micro_batches);
   const uint64_t some = std::min(all, shape.micro_batches + 2);
-  return {.accesses = Accesses(config.n_layer, shape.micro_batches),
-          .checkpoints = static_cast<uint32_t>(all),
-          .slots = static_cast<uint32_t>(shape.checkpoint_home == Tier::kHost ? some : all),
+  return {.accesses = {},
+          .checkpoints = all,
+          .slots = shape.checkpoint_home == Tier::kHost ? some : all,
           .size = size};
 }
 
 Sizes SizesOf(const Gpt2Config& config, const Gpt2Shape& shape, kernels::DType dtype) {
-  const uint64_t rows = shape.micro_batch * shape.sequence;
+  const uint64_t rows = SaturatingMultiply(shape.micro_batch, shape.sequence);
   const Bytes column = kernels::SizeOf(dtype) * rows;
   return {.stream = column * config.n_embd,
           .qkv = column * (3 * config.n_embd),
           .fc = column * std::max(config.hidden(), 3 * config.n_embd),
           .gelu = column * config.hidden(),
           .statistics = Bytes{sizeof(float)} * rows,
-          .tokens = Bytes{sizeof(int32_t)} * (2 * shape.micro_batches * rows),
+          .tokens = Bytes{sizeof(int32_t)} * 2 * shape.micro_batches * rows,
           .loss = Bytes{sizeof(double)},
           .checkpoints = CheckpointOptions(config, shape, column * config.n_embd)};
 }
@@ -82,11 +92,13 @@ Status AllocateWorkspace(const Sizes& sizes, device::Device& device, Gpt2Workspa
 
 Result<Gpt2Buffers> Gpt2Buffers::Allocate(const Gpt2Config& config, const Gpt2Shape& shape,
                                           kernels::DType dtype, device::Device& device) {
-  const Sizes sizes = SizesOf(config, shape, dtype);
+  Sizes sizes = SizesOf(config, shape, dtype);
+  sizes.checkpoints.accesses = Accesses(config.n_layer, shape.micro_batches);
   Gpt2Buffers buffers;
   PENSTOCK_TRY(AllocateWorkspace(sizes, device, buffers.workspace));
   PENSTOCK_ASSIGN(buffers.tokens, device.Allocate(sizes.tokens, "tokens"));
   PENSTOCK_ASSIGN(buffers.loss, device.Allocate(sizes.loss, "the loss"));
+  buffers.outputs.reserve(shape.micro_batches);
   for (uint64_t m = 0; m < shape.micro_batches; ++m) {
     PENSTOCK_ASSIGN(device::DeviceBuffer output,
                     device.Allocate(sizes.stream, "the last layer's output"));
@@ -104,7 +116,11 @@ ActivationBytes Gpt2::Memory(const Gpt2Config& config, const Gpt2Shape& shape,
                     taken(sizes.fc) + taken(sizes.gelu) + taken(sizes.statistics) * 2 +
                     taken(sizes.tokens) + taken(sizes.loss) +
                     offload::CheckpointStore::DeviceBytes(sizes.checkpoints),
-          .host = offload::CheckpointStore::HostBytes(sizes.checkpoints)};
+          .host = offload::CheckpointStore::HostBytes(sizes.checkpoints),
+          .bookkeeping = sizes.tokens + Bytes{sizeof(device::DeviceBuffer)} * shape.micro_batches +
+                         offload::CheckpointStore::BookkeepingBytes(
+                             sizes.checkpoints, AccessCount(config.n_layer, shape.micro_batches),
+                             KernelCount(config.n_layer, shape.micro_batches))};
 }
 
 }  // namespace penstock::train

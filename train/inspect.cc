@@ -13,6 +13,7 @@
 
 #include "offload/state_file.h"
 #include "train/cli_commands.h"
+#include "train/committed_run.h"
 #include "train/metrics.h"
 #include "train/run_folder.h"
 #include "train/snapshot.h"
@@ -89,16 +90,22 @@ class FileLines {
 };
 
 /// Of `run`, without the one that lies in `inspected`.
-void AddSnapshots(const std::string& run, const std::string& inspected, FileLines& files) {
+void AddSnapshots(const Folder& run, const std::string& run_uuid, const Folder& inspected,
+                  FileLines& files) {
+  const Result<Folder> snapshots = OpenSnapshotsFolder(run);
+  if (!snapshots.ok()) return;
   for (const std::string& name : Snapshots(run)) {
-    const std::string folder = SnapshotFolder(run, name);
-    std::error_code ignored;
-    const Result<RunInfo> info = ReadRunInfo(folder);
-    if (!info.ok() || fs::equivalent(folder, inspected, ignored)) continue;
-    files.Add("snapshot", info->state, fmt::format("; kept as {}", name));
+    const Result<Folder> folder = snapshots->OpenFolder(name);
+    if (!folder.ok()) continue;
+    const Result<bool> is_inspected = inspected.IsAt(folder->path());
+    if (is_inspected.ok() && *is_inspected) continue;
+    const Result<RunInfo> info = ReadRunInfo(*folder);
+    if (info.ok()) files.Add("snapshot", info->state, fmt::format("; kept as {}", name));
   }
-  for (const std::string& folder : UnfinishedSnapshots(run)) {
-    const Result<StateFiles> state = FilesOfUnfinished(folder);
+  for (const std::string& name : UnfinishedSnapshots(*snapshots, run_uuid)) {
+    const Result<Folder> folder = snapshots->OpenFolder(name);
+    if (!folder.ok()) continue;
+    const Result<StateFiles> state = FilesOfUnfinished(*folder);
     if (!state.ok()) continue;
     files.Add("left over", *state,
               "; of a snapshot that is being made or was cut off; --resume or clean removes it");
@@ -106,7 +113,7 @@ void AddSnapshots(const std::string& run, const std::string& inspected, FileLine
 }
 
 /// What lies on the drives, whether or not it can be read; `shares` are empty where it cannot.
-void AddFiles(const std::string& folder, const RunInfo& info, const std::vector<double>& shares,
+void AddFiles(const Folder& folder, const RunInfo& info, const std::vector<double>& shares,
               Lines& lines) {
   FileLines files(lines);
   for (size_t i = 0; i < info.state.paths.size(); ++i) {
@@ -117,12 +124,14 @@ void AddFiles(const std::string& folder, const RunInfo& info, const std::vector<
     files.Add("left over", state, "; of a move that was cut off; --resume or clean removes it");
   }
   const std::optional<std::string> run = RunOfSnapshot(folder);
-  if (run) {
-    const Result<RunInfo> whole = ReadRunInfo(*run);
-    const std::string note = fmt::format("; of {}, whose snapshot this is", *run);
-    if (whole.ok()) files.Add("beside it", whole->state, note);
+  const Result<Folder> around = run ? Folder::Open(*run) : folder.Reopen();
+  if (around.ok()) {
+    const Result<RunInfo> whole = ReadRunInfo(*around);
+    if (run && whole.ok()) {
+      files.Add("beside it", whole->state, fmt::format("; of {}, whose snapshot this is", *run));
+    }
+    AddSnapshots(*around, whole.ok() ? whole->run_uuid : info.run_uuid, folder, files);
   }
-  AddSnapshots(run.value_or(folder), folder, files);
   files.AddOthers();
 }
 
@@ -183,13 +192,15 @@ Status Intact(const std::string& run, const std::vector<std::string>& damages) {
 }  // namespace
 
 Result<InspectOutcome> RunInspect(const InspectCommand& command) {
-  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
+  PENSTOCK_ASSIGN(const Folder run, OpenRun(command.run));
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
   const auto opened = zero::CommittedState::Open(info.state.paths);
   Lines lines;
-  AddFiles(command.run, info, opened.ok() ? (*opened)->Shares() : std::vector<double>(), lines);
+  AddFiles(run, info, opened.ok() ? (*opened)->Shares() : std::vector<double>(), lines);
   lines.Add("uuid", info.state.uuid);
   if (!opened.ok()) return InspectOutcome{.text = lines.Take(), .intact = opened.error()};
   zero::CommittedState& state = **opened;
+  const Status fits = CheckInfo(info, state);
   StatusLine line(stderr, true);
   const Clock::time_point start = Clock::now();
   PENSTOCK_ASSIGN(const offload::StateCheck check, state.Check(ShowProgress(&line)));
@@ -202,8 +213,13 @@ Result<InspectOutcome> RunInspect(const InspectCommand& command) {
   lines.Add("read", fmt::format("{} at {:.2f} GB/s", ToString(check.read),
                                 static_cast<double>(check.read.value) / seconds / 1e9));
   for (const std::string& damage : check.damages) lines.Add("damaged", damage);
-  if (check.damages.empty()) lines.Add("checksums", "all verified");
-  return InspectOutcome{.text = lines.Take(), .intact = Intact(command.run, check.damages)};
+  if (!fits.ok()) {
+    lines.Add("damaged", fits.error().message);
+  } else if (check.damages.empty()) {
+    lines.Add("checksums", "all verified");
+  }
+  const Status intact = Intact(command.run, check.damages);
+  return InspectOutcome{.text = lines.Take(), .intact = intact.ok() ? fits : intact};
 }
 
 }  // namespace penstock::train

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <memory>
 
+#include "base/file_system.h"
+
 namespace penstock::train {
 
 int ExitCode(ErrorCode code) {
@@ -50,6 +52,11 @@ void LogNotice(const std::string& text) { spdlog::info("{}", OneLine(text)); }
 
 void LogNotices(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) LogNotice(text);
+}
+
+void LogFileSystem(const std::string& what, const std::string& folder) {
+  const std::string notice = FileSystemNotice(fmt::format("{} {}", what, folder), folder);
+  if (!notice.empty()) LogNotice(notice);
 }
 
 int ReportError(const Error& error) {

@@ -23,6 +23,10 @@ void StartLogging();
 void LogNotice(const std::string& text);
 void LogNotices(const std::vector<std::string>& texts);
 
+/// A notice where `folder`, which `what` names, is on no drive of this machine
+/// (base/file_system.h).
+void LogFileSystem(const std::string& what, const std::string& folder);
+
 /// Writes "penstock: error: <message>" to stderr; returns the exit code that belongs to it.
 int ReportError(const Error& error);
 

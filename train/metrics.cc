@@ -1,40 +1,28 @@
 #include "train/metrics.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
-#include <fstream>
+#include <cmath>
+#include <ext/stdio_filebuf.h>
+#include <istream>
 #include <nlohmann/json.hpp>
 
-#include "base/folder.h"
+#include "train/log.h"
+#include "train/metrics_rows.h"
 
 namespace penstock::train {
 namespace {
 
-/// What of a file of rows stays: everything before `end`.
-struct KeptRows {
-  off_t end = 0;
-  uint64_t last_step = 0;
-};
+constexpr mode_t kMode = 0644;
 
-/// The rows before the first one that is not whole or whose step is above `step`.
-Result<KeptRows> RowsUpTo(const std::string& path, uint64_t step) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file.is_open()) return ErrnoError(errno, "opening " + path);
-  KeptRows kept;
-  std::string line;
-  while (std::getline(file, line) && !file.eof()) {
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || !json.contains("step") || !json["step"].is_number_unsigned()) break;
-    const uint64_t row = json["step"].get<uint64_t>();
-    if (row > step) break;
-    kept.last_step = row;
-    kept.end += static_cast<off_t>(line.size() + 1);
-  }
-  if (file.bad()) return MakeError(ErrorCode::kIo, "reading {} failed", path);
-  return kept;
+Result<KeptRows> OpenRows(const Folder& folder, const std::string& name, uint64_t step) {
+  PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_RDONLY));
+  __gnu_cxx::stdio_filebuf<char> buffer(fd.Release(), std::ios::in | std::ios::binary);
+  std::istream file(&buffer);
+  return RowsUpTo(file, folder.PathOf(name), step);
 }
 
 }  // namespace
@@ -61,6 +49,8 @@ void Measure(const Snapshot& begin, const Snapshot& end, const ModelCost& cost, 
   row->nvme_write_bytes = end.counters.nvme_write_bytes - begin.counters.nvme_write_bytes;
 }
 
+std::string LossText(double loss) { return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss); }
+
 std::string ToJson(const StepRow& row) {
   const nlohmann::ordered_json json = {
       {"step", row.step},
@@ -84,24 +74,44 @@ std::string ToJson(const StepRow& row) {
   return json.dump();
 }
 
-Result<MetricsWriter> MetricsWriter::Create(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
-  if (!fd.valid()) return ErrnoError(errno, "creating " + path);
-  PENSTOCK_TRY(SyncFolder(std::filesystem::path(path).parent_path().string()));
-  return MetricsWriter(path, std::move(fd));
+Result<MetricsWriter> MetricsWriter::Create(const Folder& folder, const std::string& name) {
+  PENSTOCK_ASSIGN(UniqueFd fd,
+                  folder.OpenFile(name, O_WRONLY | O_CREAT | O_EXCL | O_APPEND, kMode));
+  PENSTOCK_TRY(folder.Sync());
+  return MetricsWriter(folder.PathOf(name), std::move(fd));
 }
 
-Result<MetricsWriter> MetricsWriter::Resume(const std::string& path, uint64_t step,
-                                            const std::string& row) {
-  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!fd.valid()) return ErrnoError(errno, "opening " + path);
-  PENSTOCK_ASSIGN(const KeptRows kept, RowsUpTo(path, step));
-  if (::ftruncate(fd.get(), kept.end) != 0) return ErrnoError(errno, "cutting " + path);
+Result<MetricsWriter> MetricsWriter::Resume(const Folder& folder, const std::string& name,
+                                            uint64_t step, const std::string& row) {
+  const std::string path = folder.PathOf(name);
+  PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, kMode));
+  PENSTOCK_ASSIGN(const KeptRows kept, OpenRows(folder, name, step));
+  if (kept.last_step == 0 && step > 1) {
+    LogNotice(fmt::format("{} has no rows of steps 1 to {}: it begins anew with that of step {}",
+                          path, step - 1, step));
+  }
+  const bool gap = kept.last_step > 0 && kept.last_step + 1 < step;
+  if (gap) {
+    LogNotice(
+        fmt::format("{} ends before the rows of steps {} to {}: they are missing, and it "
+                    "goes on with that of step {}",
+                    path, kept.last_step + 1, step - 1, step));
+  }
+  if (::ftruncate(fd.get(), static_cast<off_t>(kept.end.value)) != 0) {
+    return ErrnoError(errno, "cutting " + path);
+  }
   MetricsWriter writer(path, std::move(fd));
-  if (kept.last_step < step) PENSTOCK_TRY(writer.AppendLine(row));
+  if (kept.last_step < step)
+    PENSTOCK_TRY(writer.AppendLine(gap ? AfterGap(row, kept.last_step) : row));
   PENSTOCK_TRY(writer.Sync());
-  PENSTOCK_TRY(SyncFolder(std::filesystem::path(path).parent_path().string()));
+  PENSTOCK_TRY(folder.Sync());
   return writer;
+}
+
+Status MetricsWriter::Check(const Folder& folder, const std::string& name, uint64_t step) {
+  const Result<KeptRows> kept = OpenRows(folder, name, step);
+  if (!kept.ok() && kept.error().code == ErrorCode::kNotFound) return {};
+  return kept.status();
 }
 
 Status MetricsWriter::Append(const StepRow& row) { return AppendLine(ToJson(row)); }
@@ -112,10 +122,22 @@ Status MetricsWriter::AppendLine(const std::string& json) {
   while (done < line.size()) {
     const ssize_t written = ::write(fd_.get(), line.data() + done, line.size() - done);
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return ErrnoError(errno, "appending to " + path_);
+    if (written < 0) {
+      const int why = errno;
+      TakeBack(done);
+      return ErrnoError(why, "appending to " + path_);
+    }
     done += static_cast<size_t>(written);
   }
   return {};
+}
+
+/// The beginning of a row that found no room: the next one must not stand in its line.
+void MetricsWriter::TakeBack(size_t bytes) {
+  struct stat info {};
+  if (bytes == 0 || ::fstat(fd_.get(), &info) != 0) return;
+  // Where it cannot be cut, --resume does so.
+  [[maybe_unused]] const int cut = ::ftruncate(fd_.get(), info.st_size - static_cast<off_t>(bytes));
 }
 
 Status MetricsWriter::Sync() {

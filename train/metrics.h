@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/activity.h"
+#include "base/folder.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
@@ -65,26 +66,34 @@ struct StepRow {
 /// row->tokens. Peaks are those so far, everything else what happened in between.
 void Measure(const Snapshot& begin, const Snapshot& end, const ModelCost& cost, StepRow* row);
 
+/// A loss as it is shown: four places; "nan" whatever sign a NaN has.
+std::string LossText(double loss);
+
 /// One line without its line break: floats have the digits to read them back exactly, non-finite
 /// ones are null.
 std::string ToJson(const StepRow& row);
 
-/// Appends rows to a file. Each row is handed to the kernel whole before Append returns, and is on
-/// the drive after Sync.
+/// Appends rows to a file in a folder (Folder::OpenFile). Each row is handed to the kernel whole
+/// before Append returns, and is on the drive after Sync.
 class MetricsWriter {
  public:
   /// Makes the file and its name durable. Errors: of open, where the path exists, too.
-  static Result<MetricsWriter> Create(const std::string& path);
+  static Result<MetricsWriter> Create(const Folder& folder, const std::string& name);
   /// Cuts a file back to the rows up to `step`, of which it adds the last one, `row`, where it is
   /// missing (the row of a committed step may not have reached the file). Makes a file that is
-  /// missing. Durable when it returns.
-  static Result<MetricsWriter> Resume(const std::string& path, uint64_t step,
+  /// missing, and says so, and which rows are missing where the file ends early. Durable when it
+  /// returns. Errors: those of Check, and the file is as it was.
+  static Result<MetricsWriter> Resume(const Folder& folder, const std::string& name, uint64_t step,
                                       const std::string& row);
+  /// Whether Resume can go on with a file for `step`, which is committed: it is not damaged, or
+  /// missing. Errors: of RowsUpTo (train/metrics_rows.h).
+  static Status Check(const Folder& folder, const std::string& name, uint64_t step);
   Status Append(const StepRow& row);
   Status Sync();
 
  private:
   Status AppendLine(const std::string& json);
+  void TakeBack(size_t bytes);
 
   MetricsWriter(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
 

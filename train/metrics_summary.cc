@@ -55,7 +55,7 @@ void AddTotals(const LoopSummary& loop, const ModelCost& cost, Json* json) {
 }
 
 std::string Loss(const std::optional<double>& loss) {
-  return loss.has_value() ? fmt::format("{:.4f}", *loss) : "none";
+  return loss.has_value() ? LossText(*loss) : "none";
 }
 
 /// "12.3 %", or what to say where there is nothing to divide by.

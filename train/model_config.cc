@@ -9,6 +9,7 @@
 
 #include "train/files.h"
 #include "train/strict_json.h"
+#include "train/weight_names.h"
 
 namespace penstock::train {
 namespace {
@@ -30,7 +31,7 @@ constexpr std::array<SizeKey, 5> kSizes = {{
     {"vocab_size", nullptr, &Gpt2Config::vocab_size, (uint64_t{1} << 31) - 1},
     {"n_positions", "max_position_embeddings", &Gpt2Config::n_positions, uint64_t{1} << 24},
     {"n_embd", "hidden_size", &Gpt2Config::n_embd, uint64_t{1} << 20},
-    {"n_layer", "num_hidden_layers", &Gpt2Config::n_layer, uint64_t{1} << 16},
+    {"n_layer", "num_hidden_layers", &Gpt2Config::n_layer, uint64_t{1} << 13},
     {"n_head", "num_attention_heads", &Gpt2Config::n_head, uint64_t{1} << 16},
 }};
 
@@ -242,20 +243,15 @@ std::vector<std::string> ConfigReader::TakeNotices() {
   return std::move(notices_);
 }
 
-/// Whether a folder keeps weights in PyTorch's own format.
-bool HasPickledWeights(const fs::path& folder) {
-  std::error_code error;
-  fs::directory_iterator it(folder, error);
-  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name.starts_with("pytorch_model") && name.ends_with(".bin")) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-Result<ModelSource> ReadModel(const std::string& path) {
+Result<Gpt2Config> ParseModel(const std::string& json, const std::string& name) {
+  PENSTOCK_ASSIGN(nlohmann::json object, ParseJsonObject(json, fmt::format("model config {}", name),
+                                                         ErrorCode::kInvalidArgument));
+  return ConfigReader(name, std::move(object)).Read();
+}
+
+Result<ModelSource> ReadModel(const std::string& path, WeightsBeside beside) {
   std::error_code error;
   const bool folder = fs::is_directory(path, error);
   ModelSource source;
@@ -267,14 +263,11 @@ Result<ModelSource> ReadModel(const std::string& path) {
   ConfigReader reader(source.config_path, std::move(object));
   PENSTOCK_ASSIGN(source.config, reader.Read());
   source.notices = reader.TakeNotices();
-  fs::path parent = fs::path(source.config_path).parent_path();
-  if (parent.empty()) parent = ".";
-  PENSTOCK_ASSIGN(source.weights, FindSafetensors(parent.string()));
-  if (source.weights.files.empty() && HasPickledWeights(parent)) {
-    source.notices.push_back(fmt::format(
-        "model folder {}: pytorch_model*.bin is not read; the weights are initialised anew, unless "
-        "they are saved as safetensors",
-        parent.string()));
+  const fs::path parent = fs::path(source.config_path).parent_path();
+  source.folder = parent.empty() ? std::string(".") : parent.string();
+  PENSTOCK_ASSIGN(source.weight_names, FindWeightNames(source.folder));
+  if (beside == WeightsBeside::kFind) {
+    PENSTOCK_ASSIGN(source.weights, FindSafetensors(source.folder));
   }
   return source;
 }

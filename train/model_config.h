@@ -24,18 +24,30 @@ struct Gpt2Config {
   uint64_t hidden() const { return n_inner == 0 ? 4 * n_embd : n_inner; }
 };
 
+/// Reads the text of a config.json; `name` is its path in messages. Errors: kInvalidArgument
+/// (broken JSON, a model_type other than gpt2, an activation other than gelu_new, heads that do not
+/// divide the width, untied embeddings, zero or absurd sizes), each naming path and key.
+Result<Gpt2Config> ParseModel(const std::string& json, const std::string& name);
+
 /// What `--model` names.
 struct ModelSource {
   Gpt2Config config;
   std::string config_path;
-  std::string config_json;           ///< the text as it was read, for exports
-  SafetensorsSet weights;            ///< beside it; no files: initialise
-  std::vector<std::string> notices;  ///< dropout that is not applied, keys that have no effect
+  std::string config_json;                ///< the text as it was read, for exports
+  std::string folder;                     ///< that the config lies in
+  SafetensorsSet weights;                 ///< beside it
+  std::vector<std::string> weight_names;  ///< of all weights beside it, also those not read
+  std::vector<std::string> notices;       ///< dropout that is not applied, keys that have no effect
 };
 
-/// Reads a config.json or a folder that holds one. Errors: kNotFound, kInvalidArgument (broken
-/// JSON, a model_type other than gpt2, an activation other than gelu_new, heads that do not divide
-/// the width, untied embeddings, zero or absurd sizes), each naming path and key.
-Result<ModelSource> ReadModel(const std::string& path);
+/// What is done with weights that lie beside a config.
+enum class WeightsBeside {
+  kFind,
+  kIgnore,  ///< the training begins with others; `ModelSource::weights` has no files then
+};
+
+/// Reads a config.json or a folder that holds one. Errors: kNotFound; those of ParseModel; with
+/// kFind those of FindSafetensors.
+Result<ModelSource> ReadModel(const std::string& path, WeightsBeside beside = WeightsBeside::kFind);
 
 }  // namespace penstock::train

@@ -10,8 +10,8 @@ std::string ProgressLine(const StepRow& row, uint64_t last_step, double seconds_
   const auto bytes = static_cast<double>(row.nvme_read_bytes + row.nvme_write_bytes);
   const double remaining =
       row.step < last_step ? static_cast<double>(last_step - row.step) * seconds_per_step : 0;
-  return fmt::format("step {}/{}  loss {:.4f}  {:.0f} tokens/s  nvme {:.2f} GB/s  remaining {}{}",
-                     row.step, last_step, row.loss, row.tokens_per_s,
+  return fmt::format("step {}/{}  loss {}  {:.0f} tokens/s  nvme {:.2f} GB/s  remaining {}{}",
+                     row.step, last_step, LossText(row.loss), row.tokens_per_s,
                      bytes / std::max(row.step_s, 1e-9) / 1e9, DurationText(remaining),
                      row.skipped ? "  skipped" : "");
 }

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "offload/state_removal.h"
+#include "train/committed_run.h"
 #include "train/log.h"
 #include "train/snapshot.h"
 
@@ -16,10 +16,32 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Error NothingToResume(const std::string& run, const std::string& why, bool has_info) {
+/// What a training is to go on from: for messages.
+struct Origin {
+  const Folder& folder;
+  const std::optional<std::string>& snapshot;
+
+  std::string Option() const { return snapshot ? "--resume-from " + *snapshot : "--resume"; }
+  const char* Instead() const {
+    return snapshot ? "go on from another snapshot, or from the run's last commit with --resume"
+                    : "start a new run";
+  }
+};
+
+Error NothingToResume(const Origin& origin, const std::string& why, bool has_info) {
   return MakeError(ErrorCode::kInvalidArgument,
-                   "--resume: there is no commit in {}: {}; remove it ({}) and start a new run",
-                   run, why, has_info ? "penstock clean" : "by hand");
+                   "{}: there is no commit in {}: {}; remove it ({}) "
+                   "and {}",
+                   origin.Option(), origin.folder.path(), why,
+                   has_info ? "penstock clean" : "by hand", origin.Instead());
+}
+
+Error NoSuchSnapshot(const Folder& run, const std::string& name) {
+  const std::vector<std::string> there = Snapshots(run);
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--resume-from {}: {} has no snapshot of that name; {}", name, run.path(),
+                   there.empty() ? "it has none; go on from its last commit with --resume"
+                                 : fmt::format("it has {}", fmt::join(there, ", ")));
 }
 
 /// Of a run that ended before its first commit, or of a drive that is not mounted.
@@ -30,14 +52,13 @@ bool NothingIsThere(const std::vector<std::string>& paths) {
 
 /// Whether a state could not be opened because the run never committed: its files are there and
 /// have none, or it ended while they were made, before there was a file of rows.
-bool HasNoCommit(const std::string& run, const std::vector<std::string>& paths,
-                 const Error& error) {
+bool HasNoCommit(const Folder& run, const std::vector<std::string>& paths, const Error& error) {
   std::error_code ignored;
   const bool all_there =
       std::ranges::all_of(paths, [&](const auto& path) { return fs::exists(path, ignored); });
   if (error.code == ErrorCode::kNotFound && all_there) return true;
-  return error.code != ErrorCode::kUnavailable &&
-         !fs::exists(RunFolder::MetricsPathIn(run), ignored);
+  const Result<bool> rows = HasRows(run);
+  return error.code != ErrorCode::kUnavailable && rows.ok() && !*rows;
 }
 
 /// Removes a state's files. False where one stays: it is in use, or does not belong to the state,
@@ -57,31 +78,35 @@ bool RemoveState(const StateFiles& state) {
   return gone;
 }
 
-Result<ResumePoint> OpenCommit(const std::string& run) {
+Result<ResumePoint> OpenCommit(const Origin& origin) {
   ResumePoint point;
-  Result<RunInfo> info = ReadRunInfo(run);
+  Result<RunInfo> info = ReadRunInfo(origin.folder);
   if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
-    return NothingToResume(run, "it has no run.json", false);
+    return NothingToResume(origin, "it has no run.json", false);
   }
   PENSTOCK_TRY(info.status());
   point.info = *std::move(info);
   const std::vector<std::string>& paths = point.info.state.paths;
   auto state = zero::CommittedState::Open(paths, /*exclusive=*/true);
-  if (!state.ok() && HasNoCommit(run, paths, state.error())) {
-    return NothingToResume(run, state.error().message, true);
+  if (!state.ok() && HasNoCommit(origin.folder, paths, state.error())) {
+    return NothingToResume(origin, state.error().message, true);
   }
   if (!state.ok() && NothingIsThere(paths)) {
     return MakeError(ErrorCode::kNotFound,
-                     "--resume: the state of {} is not there ({}); mount its drive if it is not "
+                     "{}: the state of {} is not there ({}); mount its drive if it is not "
                      "mounted; a run that ended before its first commit has none: remove it "
-                     "(penstock clean) and start a new one",
-                     run, paths.front());
+                     "(penstock clean) and {}",
+                     origin.Option(), origin.folder.path(), paths.front(), origin.Instead());
   }
   PENSTOCK_TRY(state.status());
   point.state = *std::move(state);
   if (!point.state->notice().empty()) LogNotice(point.state->notice());
   point.train = point.state->train_state();
-  PENSTOCK_ASSIGN(CommitTexts texts, ReadCommitTexts(point.train.run_json, paths.front()));
+  PENSTOCK_ASSIGN(CommitTexts texts,
+                  ReadCommitTexts(point.train.run_json, point.train.step, paths.front()));
+  PENSTOCK_TRY(CheckInfo(point.info, *point.state));
+  // Rows that are to be replaced need not hold.
+  if (!point.info.rows_from) PENSTOCK_TRY(CheckRows(origin.folder, point.train.step));
   point.identity = std::move(texts.identity);
   point.row = std::move(texts.row);
   return point;
@@ -90,12 +115,15 @@ Result<ResumePoint> OpenCommit(const std::string& run) {
 /// metrics.jsonl gets the rows of the snapshot that the state was moved back to.
 Status TakeRows(const RunInfo& info, const RunFolder& folder) {
   if (!info.rows_from) return {};
-  const std::string snapshot = SnapshotFolder(folder.path(), *info.rows_from);
-  std::error_code ignored;
-  if (fs::exists(RunFolder::MetricsPathIn(snapshot), ignored)) {
-    return CopyRows(snapshot, folder.path());
+  const Result<Folder> snapshot = OpenSnapshot(folder.folder(), *info.rows_from);
+  if (snapshot.ok()) {
+    PENSTOCK_ASSIGN(const bool has_rows, HasRows(*snapshot));
+    if (has_rows) return CopyRows(*snapshot, folder.folder());
   }
-  LogNotice(fmt::format("{} is gone: rows of steps before the commit may be missing", snapshot));
+  LogNotice(
+      fmt::format("the rows of the snapshot {} are gone: rows of steps before the commit may "
+                  "be missing",
+                  *info.rows_from));
   return {};
 }
 
@@ -103,30 +131,25 @@ Status CompleteMove(RunInfo* info, const RunFolder& folder) {
   if (info->leftovers.empty() && !info->rows_from) return {};
   PENSTOCK_TRY(TakeRows(*info, folder));
   info->rows_from.reset();
-  std::erase_if(info->leftovers, RemoveState);
+  std::erase_if(info->leftovers, [info](const StateFiles& state) {
+    // What has its UUID is the run's state, whoever noted it here.
+    return state.uuid == info->state.uuid || RemoveState(state);
+  });
   return folder.WriteInfo(*info);
 }
 
 }  // namespace
 
-Result<CommitTexts> ReadCommitTexts(const std::string& json, const std::string& path) {
-  try {
-    const auto parsed = nlohmann::ordered_json::parse(json);
-    CommitTexts texts{.identity = parsed.at("run").dump()};
-    if (parsed.contains("row")) texts.row = parsed["row"].dump();
-    return texts;
-  } catch (const nlohmann::json::exception& error) {
-    return MakeError(ErrorCode::kCorruption,
-                     "{}: what the commit says of its run cannot be read: {}", path, error.what());
-  }
-}
-
-Result<ResumePoint> OpenResumePoint(const std::string& run,
-                                    const std::optional<std::string>& snapshot) {
-  if (!snapshot) return OpenCommit(run);
+Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::string>& snapshot) {
+  if (!snapshot) return OpenCommit({run, snapshot});
   PENSTOCK_TRY(CheckSnapshotName(*snapshot));
   PENSTOCK_ASSIGN(RunInfo current, ReadRunInfo(run));
-  PENSTOCK_ASSIGN(ResumePoint point, OpenCommit(SnapshotFolder(run, *snapshot)));
+  const Result<Folder> folder = OpenSnapshot(run, *snapshot);
+  if (!folder.ok() && folder.error().code == ErrorCode::kNotFound) {
+    return NoSuchSnapshot(run, *snapshot);
+  }
+  PENSTOCK_TRY(folder.status());
+  PENSTOCK_ASSIGN(ResumePoint point, OpenCommit({*folder, snapshot}));
   point.replaced = std::move(current);
   point.snapshot = *snapshot;
   return point;

@@ -43,16 +43,7 @@ struct ResumePoint {
 /// Opens it, or the commit of a snapshot of `run`, whose lock the caller has. Errors:
 /// kInvalidArgument where `run` is no run or has no commit, or no such snapshot; kUnavailable while
 /// it is in use; kCorruption.
-Result<ResumePoint> OpenResumePoint(const std::string& run,
-                                    const std::optional<std::string>& snapshot);
-
-/// What the training loop keeps in a commit.
-struct CommitTexts {
-  std::string identity;
-  std::string row;
-};
-/// `path`: for messages. Errors: kCorruption.
-Result<CommitTexts> ReadCommitTexts(const std::string& json, const std::string& path);
+Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::string>& snapshot);
 
 /// Refuses a training whose numbers would not be those of the run: kInvalidArgument, naming all
 /// that differs.

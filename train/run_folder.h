@@ -2,7 +2,9 @@
 // nvme, the state file.
 //
 // run.json says what the run is and where its state lies, so that export and inspect need no other
-// argument. Threads: one at a time.
+// argument. All of these files are used through the folder's descriptor (base/folder.h): a path
+// leads to RUN, and after that the user may move or replace it, and nothing of another folder is
+// read, written or removed. Threads: one at a time.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "base/folder.h"
 #include "base/result.h"
+#include "base/unique_fd.h"
+#include "base/units.h"
+#include "train/metrics.h"
 #include "train/run_lock.h"
 
 namespace penstock::train {
@@ -25,6 +31,9 @@ struct StateFiles {
 /// The contents of run.json.
 struct RunInfo {
   std::string version;  ///< of the program that made it
+  /// The UUID of the run's first state, by which the run knows its snapshots: it stays when the
+  /// state is moved and has another.
+  std::string run_uuid;
   StateFiles state;
   /// States that are being moved to or from, and that no commit of this run is in: what is there of
   /// them is to be removed.
@@ -44,45 +53,77 @@ class RunFolder {
   /// Makes the folder and those above it, and its name durable. Errors: kInvalidArgument where the
   /// path exists; of mkdir.
   static Result<RunFolder> Create(const std::string& path);
-  /// A folder that holds a run already, which is kept. Errors: those of RunLock.
+  /// A folder that holds a run already, which is kept. Errors: of Folder::Open and RunLock.
   static Result<RunFolder> Open(const std::string& path);
   RunFolder(RunFolder&& other) noexcept;
   RunFolder& operator=(RunFolder&& other) = delete;
-  /// Removes the folder again, with what the run put there, unless Keep was called: a run that
-  /// fails before the end of its first step leaves nothing that its repetition would stumble over.
+  /// Removes what the run put into the folder, and the folder where that leaves it empty, unless
+  /// Keep was called: a run that fails before the end of its first step leaves nothing that its
+  /// repetition would stumble over.
   ~RunFolder();
 
-  void Keep() { remove_ = false; }
+  void Keep() { created_in_.reset(); }
 
-  const std::string& path() const { return path_; }
-  std::string MetricsPath() const { return MetricsPathIn(path_); }
-  static std::string MetricsPathIn(const std::string& run);
+  /// Its path is absolute and has no links.
+  const Folder& folder() const { return folder_; }
+  const std::string& path() const { return folder_.path(); }
   std::string SummaryPath() const;
 
   Status WriteInfo(const RunInfo& info) const;
   Status WriteSummary(const std::string& text) const;
+  Result<bool> HasSummary() const;
+  /// Of metrics.jsonl; see MetricsWriter.
+  Result<MetricsWriter> CreateRows() const;
+  Result<MetricsWriter> ResumeRows(uint64_t step, const std::string& row) const;
+
+  /// From here on CheckWhole holds run.json and metrics.jsonl against those that are there now.
+  Status Watch();
+  /// Whether the run's path still leads to its folder, and its watched files are still there.
+  /// Errors: kNotFound, with what is gone; others where that cannot be seen.
+  Status CheckWhole() const;
 
  private:
-  RunFolder(std::string path, RunLock lock, bool remove)
-      : path_(std::move(path)), lock_(std::move(lock)), remove_(remove) {}
+  RunFolder(Folder folder, RunLock lock, std::optional<Folder> created_in)
+      : folder_(std::move(folder)), lock_(std::move(lock)), created_in_(std::move(created_in)) {}
 
-  std::string path_;
-  RunLock lock_;  ///< nobody else changes the run
-  bool remove_;
+  /// Open, so that no other file can take its identity.
+  struct WatchedFile {
+    std::string name;
+    UniqueFd fd;
+  };
+
+  Folder folder_;
+  RunLock lock_;                      ///< nobody else changes the run
+  std::optional<Folder> created_in_;  ///< of a new run that is not kept: the folder around it
+  std::vector<WatchedFile> watched_;
 };
 
 /// What a run has put into its folder, beside a state file, that is there now: in an order in which
 /// it can be removed so that what is left is still known as a run. Errors: kIo.
-Result<std::vector<std::string>> FilesOfRun(const std::string& folder);
+Result<std::vector<FoundFile>> FilesOfRun(const Folder& run);
 
+/// Whether a run has rows. Errors: of Folder::Look.
+Result<bool> HasRows(const Folder& run);
 /// Copies metrics.jsonl from one run to another, whose own it replaces, durably; none is no rows.
-Status CopyRows(const std::string& from_run, const std::string& to_run);
+Status CopyRows(const Folder& from, const Folder& to);
+/// Whether the rows of a run before that of step `step` are whole; see MetricsWriter::Check.
+Status CheckRows(const Folder& run, uint64_t step);
+/// Cuts the rows of a run back to those up to `step`; see MetricsWriter::Resume.
+Status CutRows(const Folder& run, uint64_t step, const std::string& row);
+
+inline constexpr const char* kInfoName = "run.json";
+/// The most that a text of ours has: run.json, which holds a config.json.
+inline constexpr Bytes kLargestOwnText = 64_MiB;
 
 /// Writes run.json, durably.
-Status WriteRunInfo(const std::string& folder, const RunInfo& info);
+Status WriteRunInfo(const Folder& run, const RunInfo& info);
 
-/// Reads RUN/run.json. Errors: kNotFound where `folder` is no run, kCorruption where it cannot be
-/// read.
-Result<RunInfo> ReadRunInfo(const std::string& folder);
+/// Reads run.json. Errors: kNotFound where `run` is no run, kCorruption where it cannot be read.
+Result<RunInfo> ReadRunInfo(const Folder& run);
+Result<RunInfo> ReadRunInfo(const std::string& path);
+
+/// Opens a folder that should be a run's. Errors: kNotFound where it is not there, as of
+/// ReadRunInfo.
+Result<Folder> OpenRun(const std::string& path);
 
 }  // namespace penstock::train

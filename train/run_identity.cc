@@ -51,6 +51,10 @@ std::string ToJson(const RunIdentity& identity) {
   return json.dump();
 }
 
+bool IsIdentity(const nlohmann::json& value) {
+  return value.is_object() && value.contains(kArithmetic) && value[kArithmetic].is_string();
+}
+
 std::vector<std::string> Differences(const std::string& committed, const std::string& now) {
   const Json before = Json::parse(committed).flatten();
   const Json after = Json::parse(now).flatten();
@@ -70,6 +74,20 @@ std::vector<std::string> Differences(const std::string& committed, const std::st
     differences.push_back(fmt::format("{} is not there, was {}", KeyName(pointer), value.dump()));
   }
   return differences;
+}
+
+std::vector<std::string> DifferencesFromRun(const std::string& committed,
+                                            const RunDescription& now) {
+  const Json described = {{"model", ModelJson(now.model)},
+                          {"data_order", now.data_order},
+                          {"seed", now.seed},
+                          {"sequence_length", now.sequence_length}};
+  const Json all = Json::parse(committed);
+  Json before = Json::object();
+  for (const auto& [key, value] : described.items()) {
+    if (all.contains(key)) before[key] = all[key];
+  }
+  return Differences(before.dump(), described.dump());
 }
 
 std::string ArithmeticOf(const std::string& identity) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -27,9 +28,22 @@ struct RunIdentity {
 /// A JSON object, for the commits.
 std::string ToJson(const RunIdentity& identity);
 
+/// Whether a value can be such an object; a commit is a file that anything may have been put into.
+bool IsIdentity(const nlohmann::json& value);
+
 /// What differs between two such objects, one phrase a key: "optimizer.params.lr is 0.002, was
 /// 0.001". Without the arithmetic, which another machine cannot help.
 std::vector<std::string> Differences(const std::string& committed, const std::string& now);
+/// The part of an identity that run.json says too, as text where that may be anything.
+struct RunDescription {
+  Gpt2Config model;
+  std::string data_order;
+  uint64_t seed = 0;
+  uint64_t sequence_length = 0;
+};
+/// The same for what run.json says now.
+std::vector<std::string> DifferencesFromRun(const std::string& committed,
+                                            const RunDescription& now);
 /// The arithmetic of one.
 std::string ArithmeticOf(const std::string& identity);
 

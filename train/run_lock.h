@@ -5,25 +5,23 @@
 // from before run.json is read. Readers (inspect, export, compare) do not ask for it.
 #pragma once
 
-#include <string>
 #include <utility>
 
+#include "base/folder.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 
 namespace penstock::train {
 
 class RunLock {
  public:
-  /// Waits up to 5 seconds. Errors: kNotFound, kPermission; kUnavailable while another process has
-  /// it.
-  static Result<RunLock> Take(const std::string& run);
+  /// Waits up to 5 seconds. Errors: kUnavailable while another process has it.
+  static Result<RunLock> Take(const Folder& run);
   /// Does not wait.
-  static Result<RunLock> TryTake(const std::string& run);
+  static Result<RunLock> TryTake(const Folder& run);
 
  private:
-  explicit RunLock(UniqueFd fd) : fd_(std::move(fd)) {}
-  UniqueFd fd_;
+  explicit RunLock(Folder locked) : locked_(std::move(locked)) {}
+  Folder locked_;  ///< with a descriptor of its own, whose closing ends the lock
 };
 
 }  // namespace penstock::train

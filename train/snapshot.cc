@@ -1,6 +1,10 @@
 #include "train/snapshot.h"
 
+#include <fcntl.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -8,13 +12,12 @@
 #include <thread>
 #include <vector>
 
-#include "base/folder.h"
 #include "offload/state_copy.h"
 #include "offload/state_removal.h"
+#include "train/committed_run.h"
+#include "train/files.h"
 #include "train/interrupt.h"
 #include "train/log.h"
-#include "train/metrics.h"
-#include "train/resume.h"
 #include "train/run_lock.h"
 #include "train/snapshot_request.h"
 
@@ -25,19 +28,26 @@ namespace fs = std::filesystem;
 using offload::StateReader;
 
 constexpr auto kAskAgain = std::chrono::milliseconds(50);
+constexpr const char* kSnapshots = "snapshots";
 constexpr std::string_view kUnfinished = ".unfinished";
+/// ".failed": of earlier versions.
+constexpr std::array<std::string_view, 4> kOwnSuffixes = {kUnfinished, ".request", ".answer",
+                                                          ".failed"};
 
-/// Where the state of a snapshot goes, for each path: `unfinished` is the folder
-/// ".NAME.unfinished".
-std::vector<std::string> TargetPaths(const std::string& run, const StateFiles& state,
-                                     const fs::path& unfinished) {
-  const std::string name = unfinished.stem().string().substr(1);
+std::string UnfinishedName(const std::string& name) {
+  return fmt::format(".{}{}", name, kUnfinished);
+}
+
+/// Where the state of the snapshot `name` goes, for each path.
+Result<std::vector<std::string>> TargetPaths(const Folder& run, const StateFiles& state,
+                                             const std::string& name, const Folder& unfinished) {
   std::vector<std::string> targets;
   for (const std::string& path : state.paths) {
     const fs::path file = path;
     std::error_code ignored;
-    if (fs::equivalent(file.parent_path(), run, ignored)) {
-      targets.push_back((fs::absolute(unfinished, ignored) / file.filename()).string());
+    PENSTOCK_ASSIGN(const bool in_run, run.IsAt(SplitPath(path).first));
+    if (in_run) {
+      targets.push_back((fs::absolute(unfinished.path(), ignored) / file.filename()).string());
     } else {
       const std::string stem = file.stem().string();
       targets.push_back(
@@ -47,50 +57,64 @@ std::vector<std::string> TargetPaths(const std::string& run, const StateFiles& s
   return targets;
 }
 
-fs::path UnfinishedFolder(const std::string& run, const std::string& name) {
-  return SnapshotFolder(run, fmt::format(".{}{}", name, kUnfinished));
+/// Whether the writing of a run.json was cut off, of the run with this UUID or before it was there.
+bool IsBegunInfo(const Folder& folder, const std::string& name, const std::string& run_uuid) {
+  if (name == kInfoName || WithoutTemporary(name) != kInfoName) return false;
+  const Result<std::string> text = ReadTextFile(folder, name, kLargestOwnText);
+  return text.ok() && (IsBlank(*text) || text->find(run_uuid) != std::string::npos);
+}
+
+bool IsUnfinishedOf(const Folder& folder, const std::string& run_uuid) {
+  const Result<RunInfo> info = ReadRunInfo(folder);
+  if (info.ok()) return info->run_uuid == run_uuid;
+  if (info.error().code != ErrorCode::kNotFound) return false;
+  // It was cut off before its run.json had that name.
+  const Result<std::vector<std::string>> names = folder.List();
+  return names.ok() && std::ranges::all_of(*names, [&](const std::string& name) {
+           return IsBegunInfo(folder, name, run_uuid);
+         });
 }
 
 /// The folder last: it says which the files are.
-Status RemoveUnfinished(const fs::path& folder) {
-  PENSTOCK_ASSIGN(const StateFiles files, FilesOfUnfinished(folder.string()));
-  for (const std::string& path : files.paths) {
-    PENSTOCK_ASSIGN(const auto file, offload::RemovableState::Open(path, files.uuid));
+Status RemoveUnfinished(const Folder& snapshots, const std::string& unfinished,
+                        const std::string& run_uuid) {
+  PENSTOCK_ASSIGN(const FolderEntry entry, snapshots.Look(unfinished));
+  if (entry.kind == FolderEntry::Kind::kNone) return {};
+  // An empty one, for which no descriptor is needed: that there was none may be why it is empty.
+  if (snapshots.RemoveFolder(unfinished).ok()) return {};
+  PENSTOCK_ASSIGN(const Folder folder, snapshots.OpenFolder(unfinished));
+  if (!IsUnfinishedOf(folder, run_uuid)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} is there and was not made by this run; take another name for the "
+                     "snapshot, or remove that folder",
+                     folder.path());
+  }
+  PENSTOCK_ASSIGN(const StateFiles states, FilesOfUnfinished(folder));
+  for (const std::string& path : states.paths) {
+    PENSTOCK_ASSIGN(const auto file, offload::RemovableState::Open(path, states.uuid));
     PENSTOCK_TRY(file.Remove());
   }
-  std::error_code error;
-  fs::remove_all(folder, error);
-  if (error) return ErrnoError(error.value(), "removing " + folder.string());
-  return {};
+  PENSTOCK_ASSIGN(const std::vector<FoundFile> files, FilesOfRun(folder));
+  for (const FoundFile& file : files) PENSTOCK_TRY(folder.RemoveFile(file.name, file.id));
+  return snapshots.RemoveFolder(unfinished);
 }
 
-void RemoveOrSay(const fs::path& folder) {
-  const Status removed = RemoveUnfinished(folder);
+void RemoveOrSay(const Folder& snapshots, const std::string& unfinished,
+                 const std::string& run_uuid) {
+  const Status removed = RemoveUnfinished(snapshots, unfinished, run_uuid);
   if (removed.ok()) return;
   LogNotice("an unfinished snapshot is left behind: " + removed.error().message);
 }
 
-/// Names in RUN/snapshots for which `name_of` has one.
-std::vector<std::string> NamesIn(
-    const std::string& run, const std::function<std::string(const fs::directory_entry&)>& name_of) {
-  std::vector<std::string> names;
-  std::error_code error;
-  fs::directory_iterator it(SnapshotsFolder(run), error);
-  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-    std::string name = name_of(*it);
-    if (!name.empty()) names.push_back(std::move(name));
-  }
-  std::ranges::sort(names);
-  return names;
-}
-
-Status CheckNotTaken(const std::string& run, const std::string& name) {
-  const std::string folder = SnapshotFolder(run, name);
-  std::error_code ignored;
-  if (!fs::exists(fs::symlink_status(folder, ignored))) return {};
+Status CheckNotTaken(const Folder& run, const std::string& name) {
+  const Result<Folder> snapshots = OpenSnapshotsFolder(run);
+  if (!snapshots.ok() && snapshots.error().code == ErrorCode::kNotFound) return {};
+  PENSTOCK_TRY(snapshots.status());
+  PENSTOCK_ASSIGN(const FolderEntry entry, snapshots->Look(name));
+  if (entry.kind == FolderEntry::Kind::kNone) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    "there is {} already; take another name, or remove it with penstock clean {}",
-                   folder, folder);
+                   snapshots->PathOf(name), snapshots->PathOf(name));
 }
 
 /// Before they are noted as the snapshot's: a file that is there may be one that was moved away.
@@ -108,46 +132,46 @@ Status CheckFree(const std::vector<std::string>& targets) {
   return {};
 }
 
-Status CopyMetrics(const std::string& run, const RunInfo& info, const fs::path& folder,
+Status CopyMetrics(const Folder& run, const RunInfo& info, const Folder& folder,
                    const StateReader& state) {
-  PENSTOCK_ASSIGN(const CommitTexts texts, ReadCommitTexts(state.commit().json, state.path(0)));
-  const std::string rows = info.rows_from ? SnapshotFolder(run, *info.rows_from) : run;
-  PENSTOCK_TRY(CopyRows(rows, folder.string()));
-  return MetricsWriter::Resume(RunFolder::MetricsPathIn(folder.string()), state.commit().step,
-                               texts.row)
-      .status();
+  PENSTOCK_ASSIGN(const CommitTexts texts,
+                  ReadCommitTexts(state.commit().json, state.commit().step, state.path(0)));
+  const uint64_t step = state.commit().step;
+  const auto take = [&](const Folder& rows) -> Status {
+    PENSTOCK_TRY(CheckRows(rows, step));
+    PENSTOCK_TRY(CopyRows(rows, folder));
+    return CutRows(folder, step, texts.row);
+  };
+  if (!info.rows_from) return take(run);
+  PENSTOCK_ASSIGN(const Folder rows, OpenSnapshot(run, *info.rows_from));
+  return take(rows);
 }
 
 /// An error leaves the unfinished folder, and what it names.
-Status MakeSnapshot(const std::string& run, const RunInfo& info, const StateReader& state,
-                    const std::string& name, const std::function<bool()>& stop_requested) {
-  const fs::path folder = SnapshotFolder(run, name);
-  const fs::path unfinished = UnfinishedFolder(run, name);
-  std::error_code error;
-  fs::create_directories(unfinished, error);
-  if (error) return ErrnoError(error.value(), "creating " + unfinished.string());
+Status MakeSnapshot(const Folder& run, const Folder& snapshots, const RunInfo& info,
+                    const StateReader& state, const std::string& name,
+                    const std::function<bool()>& stop_requested) {
+  PENSTOCK_ASSIGN(const Folder unfinished, snapshots.MakeFolder(UnfinishedName(name)));
   RunInfo kept = info;
-  kept.state.paths = TargetPaths(run, info.state, unfinished);
+  PENSTOCK_ASSIGN(kept.state.paths, TargetPaths(run, info.state, name, unfinished));
   PENSTOCK_TRY(CheckFree(kept.state.paths));
   kept.leftovers.clear();
   kept.rows_from.reset();
-  PENSTOCK_TRY(WriteRunInfo(unfinished.string(), kept));
-  PENSTOCK_TRY(SyncFolder(SnapshotsFolder(run)));
-  PENSTOCK_TRY(SyncFolder(run));
+  PENSTOCK_TRY(WriteRunInfo(unfinished, kept));
   PENSTOCK_TRY(offload::CopyState(state, kept.state.paths, stop_requested));
   PENSTOCK_TRY(CopyMetrics(run, info, unfinished, state));
-  fs::rename(unfinished, folder, error);
-  if (error) return ErrnoError(error.value(), "naming " + folder.string());
-  return SyncFolder(SnapshotsFolder(run));
+  PENSTOCK_TRY(snapshots.Rename(UnfinishedName(name), name));
+  return snapshots.Sync();
 }
 
 /// Asks the process that trains the run, and waits for its answer, or until the run can be had:
 /// then its lock.
-Result<std::optional<RunLock>> AskTrainer(const SnapshotCommand& command) {
-  PENSTOCK_ASSIGN(const SnapshotRequest request, SnapshotRequest::Make(command.run, command.name));
+Result<std::optional<RunLock>> AskTrainer(const Folder& run, const std::string& run_uuid,
+                                          const std::string& name) {
+  PENSTOCK_ASSIGN(const SnapshotRequest request, SnapshotRequest::Make(run, run_uuid, name));
   const Interrupt interrupt("penstock: taking the request back; interrupt again to quit at once");
   while (!request.answered()) {
-    Result<RunLock> lock = RunLock::TryTake(command.run);
+    Result<RunLock> lock = RunLock::TryTake(run);
     if (lock.ok() || interrupt.requested()) request.TakeBack();
     // The training ended without having seen the request.
     if (lock.ok()) return std::optional(*std::move(lock));
@@ -161,23 +185,39 @@ Result<std::optional<RunLock>> AskTrainer(const SnapshotCommand& command) {
   return std::optional<RunLock>();
 }
 
+/// A snapshot, or why it is none.
+std::string Describe(const Folder& folder) {
+  const Result<RunInfo> info = ReadRunInfo(folder);
+  if (!info.ok()) return info.error().message;
+  const Result<std::unique_ptr<StateReader>> state =
+      OpenCommitToCopy(*info, offload::StateLock::kShared);
+  if (!state.ok()) return state.error().message;
+  return fmt::format("step {}  {}", (*state)->commit().step, info->state.paths.front());
+}
+
 /// Without a training: the lock is ours.
-Status TakeOfStoppedRun(const SnapshotCommand& command) {
-  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
-  PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> state, StateReader::Open(info.state.paths));
+Status TakeOfStoppedRun(const Folder& run, const std::string& name) {
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
+  PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> state,
+                  OpenCommitToCopy(info, offload::StateLock::kShared));
   if (!state->notice().empty()) LogNotice(state->notice());
   const Interrupt interrupt("penstock: removing what was copied; interrupt again to quit at once");
-  return TakeSnapshot(command.run, info, *state, command.name,
-                      [&interrupt] { return interrupt.requested(); });
+  return TakeSnapshot(run, info, *state, name, [&interrupt] { return interrupt.requested(); });
 }
 
 }  // namespace
 
-std::string SnapshotsFolder(const std::string& run) {
-  return (fs::path(run) / "snapshots").string();
+Result<Folder> OpenSnapshotsFolder(const Folder& run) { return run.OpenFolder(kSnapshots); }
+
+Result<Folder> MakeSnapshotsFolder(const Folder& run) {
+  PENSTOCK_ASSIGN(const FolderEntry entry, run.Look(kSnapshots));
+  return entry.kind == FolderEntry::Kind::kNone ? run.MakeFolder(kSnapshots)
+                                                : run.OpenFolder(kSnapshots);
 }
-std::string SnapshotFolder(const std::string& run, const std::string& name) {
-  return (fs::path(SnapshotsFolder(run)) / name).string();
+
+Result<Folder> OpenSnapshot(const Folder& run, const std::string& name) {
+  PENSTOCK_ASSIGN(const Folder snapshots, OpenSnapshotsFolder(run));
+  return snapshots.OpenFolder(name);
 }
 
 Status CheckSnapshotName(const std::string& name) {
@@ -195,30 +235,59 @@ Status CheckSnapshotName(const std::string& name) {
                    name);
 }
 
-std::vector<std::string> Snapshots(const std::string& run) {
-  return NamesIn(run, [](const fs::directory_entry& entry) {
-    std::error_code ignored;
-    const std::string name = entry.path().filename().string();
-    return !name.starts_with('.') && fs::exists(entry.path() / "run.json", ignored) ? name
-                                                                                    : std::string();
-  });
+Status CheckNewSnapshotName(const std::string& name) {
+  PENSTOCK_TRY(CheckSnapshotName(name));
+  const bool ends = std::ranges::any_of(
+      kOwnSuffixes, [&name](std::string_view suffix) { return name.ends_with(suffix); });
+  if (!ends && WithoutTemporary(name) == name) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "\"{}\" is no name for a snapshot: it ends as files do that are made beside "
+                   "snapshots ({}, .tmp-1); take another",
+                   name, fmt::join(kOwnSuffixes, ", "));
 }
 
-std::optional<std::string> RunOfSnapshot(const std::string& folder) {
+std::optional<std::string> HiddenSnapshotName(const std::string& file, std::string_view suffix) {
+  if (!file.starts_with('.') || !file.ends_with(suffix) || file.size() <= 1 + suffix.size()) {
+    return {};
+  }
+  const std::string name = file.substr(1, file.size() - 1 - suffix.size());
+  return CheckSnapshotName(name).ok() ? std::optional(name) : std::nullopt;
+}
+
+std::vector<std::string> Snapshots(const Folder& run) {
+  const Result<Folder> snapshots = OpenSnapshotsFolder(run);
+  if (!snapshots.ok()) return {};
+  const Result<std::vector<std::string>> names = snapshots->List();
+  if (!names.ok()) return {};
+  std::vector<std::string> there;
+  for (const std::string& name : *names) {
+    if (!CheckSnapshotName(name).ok()) continue;
+    const Result<Folder> folder = snapshots->OpenFolder(name);
+    if (folder.ok() && folder->OpenFile(kInfoName, O_RDONLY).ok()) there.push_back(name);
+  }
+  return there;
+}
+
+std::optional<std::string> RunOfSnapshot(const Folder& folder) {
   std::error_code error;
-  const fs::path all = fs::canonical(folder, error).parent_path();
+  const fs::path all = fs::canonical(folder.path(), error).parent_path();
   const std::string run = all.parent_path().string();
-  if (error || all != SnapshotsFolder(run) || !ReadRunInfo(run).ok()) return {};
+  if (error || all.filename() != kSnapshots || !ReadRunInfo(run).ok()) return {};
   return run;
 }
 
-std::vector<std::string> UnfinishedSnapshots(const std::string& run) {
-  return NamesIn(run, [](const fs::directory_entry& entry) {
-    return entry.path().extension() == kUnfinished ? entry.path().string() : std::string();
+std::vector<std::string> UnfinishedSnapshots(const Folder& snapshots, const std::string& run_uuid) {
+  Result<std::vector<std::string>> names = snapshots.List();
+  if (!names.ok()) return {};
+  std::erase_if(*names, [&](const std::string& name) {
+    if (!HiddenSnapshotName(name, kUnfinished)) return true;
+    const Result<Folder> folder = snapshots.OpenFolder(name);
+    return !folder.ok() || !IsUnfinishedOf(*folder, run_uuid);
   });
+  return *std::move(names);
 }
 
-Result<StateFiles> FilesOfUnfinished(const std::string& folder) {
+Result<StateFiles> FilesOfUnfinished(const Folder& folder) {
   const Result<RunInfo> info = ReadRunInfo(folder);
   // The copy was not begun.
   if (!info.ok() && info.error().code == ErrorCode::kNotFound) return StateFiles{};
@@ -235,55 +304,60 @@ Result<StateFiles> FilesOfUnfinished(const std::string& folder) {
   return there;
 }
 
-void RemoveUnfinishedSnapshots(const std::string& run) {
-  for (const std::string& folder : UnfinishedSnapshots(run)) RemoveOrSay(folder);
+void RemoveUnfinishedSnapshots(const Folder& run, const std::string& run_uuid) {
+  const Result<Folder> snapshots = OpenSnapshotsFolder(run);
+  if (!snapshots.ok()) return;
+  for (const std::string& unfinished : UnfinishedSnapshots(*snapshots, run_uuid)) {
+    RemoveOrSay(*snapshots, unfinished, run_uuid);
+  }
 }
 
-Status TakeSnapshot(const std::string& run, const RunInfo& info, const StateReader& state,
+Status TakeSnapshot(const Folder& run, const RunInfo& info, const StateReader& state,
                     const std::string& name, const std::function<bool()>& stop_requested) {
+  PENSTOCK_TRY(CheckNewSnapshotName(name));
   PENSTOCK_TRY(CheckNotTaken(run, name));
-  const fs::path unfinished = UnfinishedFolder(run, name);
-  PENSTOCK_TRY(RemoveUnfinished(unfinished));
-  Status made = MakeSnapshot(run, info, state, name, stop_requested);
-  if (!made.ok()) RemoveOrSay(unfinished);
+  PENSTOCK_ASSIGN(const Folder snapshots, MakeSnapshotsFolder(run));
+  PENSTOCK_TRY(RemoveUnfinished(snapshots, UnfinishedName(name), info.run_uuid));
+  Status made = MakeSnapshot(run, snapshots, info, state, name, stop_requested);
+  if (!made.ok()) RemoveOrSay(snapshots, UnfinishedName(name), info.run_uuid);
   return made;
 }
 
 Result<std::string> RunSnapshot(const SnapshotCommand& command) {
-  PENSTOCK_TRY(CheckSnapshotName(command.name));
-  PENSTOCK_TRY(ReadRunInfo(command.run).status());
-  if (const std::optional<std::string> run = RunOfSnapshot(command.run)) {
+  PENSTOCK_TRY(CheckNewSnapshotName(command.name));
+  PENSTOCK_ASSIGN(const Folder run, OpenRun(command.run));
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
+  if (const std::optional<std::string> whole = RunOfSnapshot(run)) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "{} is a snapshot already; take one of {}, or copy it with penstock export",
-                     command.run, *run);
+                     command.run, *whole);
   }
-  PENSTOCK_TRY(CheckNotTaken(command.run, command.name));
+  PENSTOCK_TRY(CheckNotTaken(run, command.name));
   std::optional<RunLock> lock;
-  Result<RunLock> free = RunLock::TryTake(command.run);
+  Result<RunLock> free = RunLock::TryTake(run);
   if (free.ok()) {
     lock = *std::move(free);
   } else if (free.error().code == ErrorCode::kUnavailable) {
-    PENSTOCK_ASSIGN(lock, AskTrainer(command));
+    PENSTOCK_ASSIGN(lock, AskTrainer(run, info.run_uuid, command.name));
   } else {
     return free.error();
   }
-  if (lock) PENSTOCK_TRY(TakeOfStoppedRun(command));
-  PENSTOCK_ASSIGN(const RunInfo kept, ReadRunInfo(SnapshotFolder(command.run, command.name)));
-  PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> state, StateReader::Open(kept.state.paths));
+  if (lock) PENSTOCK_TRY(TakeOfStoppedRun(run, command.name));
+  PENSTOCK_ASSIGN(const Folder folder, OpenSnapshot(run, command.name));
+  PENSTOCK_ASSIGN(const RunInfo kept, ReadRunInfo(folder));
+  PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> state,
+                  OpenCommitToCopy(kept, offload::StateLock::kShared));
   return fmt::format("step {} of {} is kept as {}; go back to it with --resume-from {}\n",
                      state->commit().step, command.run, command.name, command.name);
 }
 
 Result<std::string> RunSnapshots(const SnapshotsCommand& command) {
-  PENSTOCK_TRY(ReadRunInfo(command.run).status());
+  PENSTOCK_ASSIGN(const Folder run, OpenRun(command.run));
+  PENSTOCK_TRY(ReadRunInfo(run).status());
   std::string text;
-  for (const std::string& name : Snapshots(command.run)) {
-    PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(SnapshotFolder(command.run, name)));
-    const Result<std::unique_ptr<StateReader>> state = StateReader::Open(info.state.paths);
-    text += fmt::format(
-        "{:<24}{}\n", name,
-        state.ok() ? fmt::format("step {}  {}", (*state)->commit().step, info.state.paths.front())
-                   : state.error().message);
+  for (const std::string& name : Snapshots(run)) {
+    PENSTOCK_ASSIGN(const Folder folder, OpenSnapshot(run, name));
+    text += fmt::format("{:<24}{}\n", name, Describe(folder));
   }
   return text.empty() ? "no snapshots\n" : text;
 }

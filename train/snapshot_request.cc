@@ -2,12 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
-#include <system_error>
+#include <string_view>
 
 #include "train/files.h"
 #include "train/snapshot.h"
@@ -15,88 +13,116 @@
 namespace penstock::train {
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr Bytes kLargestMessage = 64_KiB;
 constexpr std::string_view kRequest = ".request";
+constexpr std::string_view kAnswer = ".answer";
 
-std::string RequestPath(const std::string& run, const std::string& name) {
-  return SnapshotFolder(run, fmt::format(".{}{}", name, kRequest));
-}
-std::string FailurePath(const std::string& run, const std::string& name) {
-  return SnapshotFolder(run, "." + name + ".failed");
+std::string RequestName(const std::string& name) { return fmt::format(".{}{}", name, kRequest); }
+std::string AnswerName(const std::string& name) { return fmt::format(".{}{}", name, kAnswer); }
+
+bool IsHeld(const Folder& snapshots, const std::string& request) {
+  const Result<UniqueFd> fd = snapshots.OpenFile(request, O_RDONLY);
+  return fd.ok() && ::flock(fd->get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
-bool IsHeld(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  return fd.valid() && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+bool IsThere(const Folder& snapshots, const std::string& name) {
+  const Result<FolderEntry> entry = snapshots.Look(name);
+  return entry.ok() && entry->kind != FolderEntry::Kind::kNone;
+}
+
+/// As its text says; an empty one may be, and holds nothing to lose.
+bool IsOurs(const Folder& snapshots, const std::string& name, const std::string& run_uuid) {
+  const Result<std::string> text = ReadTextFile(snapshots, name, kLargestOwnText);
+  return text.ok() && (IsBlank(*text) || (!run_uuid.empty() && text->starts_with(run_uuid)));
+}
+
+Status CheckOurs(const Folder& snapshots, const std::string& run_uuid, const std::string& name) {
+  if (!IsThere(snapshots, name) || IsOurs(snapshots, name, run_uuid)) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "{} is there and was not made by this run; take another name for the snapshot, "
+                   "or remove that file",
+                   snapshots.PathOf(name));
 }
 
 }  // namespace
 
-Result<SnapshotRequest> SnapshotRequest::Make(const std::string& run, const std::string& name) {
-  std::error_code error;
-  fs::create_directories(SnapshotsFolder(run), error);
-  if (error) return ErrnoError(error.value(), "creating " + SnapshotsFolder(run));
-  const std::string path = RequestPath(run, name);
-  if (IsHeld(path)) {
+Result<SnapshotRequest> SnapshotRequest::Make(const Folder& run, const std::string& run_uuid,
+                                              const std::string& name) {
+  PENSTOCK_ASSIGN(Folder snapshots, MakeSnapshotsFolder(run));
+  const std::string request = RequestName(name);
+  if (IsHeld(snapshots, request)) {
     return MakeError(ErrorCode::kUnavailable,
                      "another process is asking for the snapshot {} of {}; wait for it, or take "
                      "another name",
-                     name, run);
+                     name, run.path());
   }
-  fs::remove(FailurePath(run, name), error);
+  const std::string answer = AnswerName(name);
+  PENSTOCK_TRY(CheckOurs(snapshots, run_uuid, request));
+  PENSTOCK_TRY(CheckOurs(snapshots, run_uuid, answer));
+  if (IsThere(snapshots, answer)) PENSTOCK_TRY(snapshots.RemoveFile(answer));
   // It is locked before it has its name: the training never sees one that looks abandoned.
-  const std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
-  UniqueFd fd(::open(temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!fd.valid()) return ErrnoError(errno, "creating " + temporary);
-  if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return ErrnoError(errno, "locking " + temporary);
-  fs::rename(temporary, path, error);
-  if (error) {
-    ::unlink(temporary.c_str());
-    return ErrnoError(error.value(), "naming " + path);
+  PENSTOCK_ASSIGN(const std::string temporary, TemporaryName(snapshots, request));
+  PENSTOCK_ASSIGN(UniqueFd fd, snapshots.OpenFile(temporary, O_RDWR | O_CREAT | O_EXCL));
+  const bool locked = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+  const Status named = locked ? snapshots.Replace(temporary, request)
+                              : ErrnoError(errno, "locking " + snapshots.PathOf(temporary));
+  if (!named.ok()) {
+    static_cast<void>(snapshots.RemoveFile(temporary));
+    return named.error();
   }
-  return SnapshotRequest(run, name, std::move(fd));
+  return SnapshotRequest(std::move(snapshots), run_uuid, name, std::move(fd));
 }
 
-bool SnapshotRequest::answered() const {
-  std::error_code ignored;
-  return !fs::exists(RequestPath(run_, name_), ignored);
-}
+bool SnapshotRequest::answered() const { return !IsThere(snapshots_, RequestName(name_)); }
 
 Status SnapshotRequest::Answer() const {
-  const std::string failure = FailurePath(run_, name_);
-  const Result<std::string> why = ReadTextFile(failure, kLargestMessage);
-  if (!why.ok()) return {};
-  std::error_code ignored;
-  fs::remove(failure, ignored);
-  return MakeError(ErrorCode::kIo, "snapshot {}: {}", name_, *why);
+  const std::string answer = AnswerName(name_);
+  if (!IsThere(snapshots_, answer) || !IsOurs(snapshots_, answer, run_uuid_)) return {};
+  PENSTOCK_ASSIGN(const std::string why, ReadTextFile(snapshots_, answer, kLargestOwnText));
+  static_cast<void>(snapshots_.RemoveFile(answer));
+  return MakeError(ErrorCode::kIo, "snapshot {}: {}", name_, why.substr(why.find('\n') + 1));
 }
 
 void SnapshotRequest::TakeBack() const {
-  std::error_code ignored;
-  fs::remove(RequestPath(run_, name_), ignored);
+  static_cast<void>(snapshots_.RemoveFile(RequestName(name_)));
 }
 
-std::vector<std::string> RequestedSnapshots(const std::string& run) {
+std::vector<std::string> RequestedSnapshots(const Folder& run) {
+  const Result<Folder> snapshots = OpenSnapshotsFolder(run);
+  if (!snapshots.ok()) return {};
+  const Result<std::vector<std::string>> files = snapshots->List();
+  if (!files.ok()) return {};
   std::vector<std::string> names;
-  std::error_code error;
-  fs::directory_iterator it(SnapshotsFolder(run), error);
-  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-    const fs::path path = it->path();
-    if (path.extension() != kRequest || !IsHeld(path.string())) continue;
-    names.push_back(path.stem().string().substr(1));
+  for (const std::string& file : *files) {
+    const std::optional<std::string> name = HiddenSnapshotName(file, kRequest);
+    if (name && IsHeld(*snapshots, file)) names.push_back(*name);
   }
-  std::ranges::sort(names);
   return names;
 }
 
-bool AnswerRequest(const std::string& run, const std::string& name, const Status& taken) {
-  // Who asked finds the reason here; where it cannot be written, the snapshot is just missing.
-  if (!taken.ok()) (void)WriteTextFile(FailurePath(run, name), taken.error().message);
-  std::error_code error;
-  fs::remove(RequestPath(run, name), error);
-  return !error;
+bool AnswerRequest(const Folder& run, const std::string& run_uuid, const std::string& name,
+                   const Status& taken) {
+  const Result<Folder> snapshots = OpenSnapshotsFolder(run);
+  if (!snapshots.ok()) return false;
+  if (!taken.ok() && CheckOurs(*snapshots, run_uuid, AnswerName(name)).ok()) {
+    // Who asked finds the reason here; where it cannot be written, the snapshot is just missing.
+    static_cast<void>(WriteTextFile(*snapshots, AnswerName(name),
+                                    fmt::format("{}\n{}", run_uuid, taken.error().message)));
+  }
+  return snapshots->RemoveFile(RequestName(name)).ok();
+}
+
+Result<std::vector<FoundFile>> RequestFiles(const Folder& snapshots, const std::string& run_uuid) {
+  PENSTOCK_ASSIGN(std::vector<std::string> names, snapshots.List());
+  std::vector<FoundFile> files;
+  for (std::string& name : names) {
+    const std::string whole = WithoutTemporary(name);
+    if (!HiddenSnapshotName(whole, kRequest) && !HiddenSnapshotName(whole, kAnswer)) continue;
+    // Looked at before it is read: a file that takes its place meanwhile has another identity.
+    PENSTOCK_ASSIGN(const FolderEntry entry, snapshots.Look(name));
+    if (!IsOurs(snapshots, name, run_uuid)) continue;
+    files.push_back({.name = std::move(name), .id = entry.id, .size = entry.size});
+  }
+  return files;
 }
 
 }  // namespace penstock::train

@@ -2,8 +2,10 @@
 //
 // A request is RUN/snapshots/.NAME.request, an empty file that its maker keeps locked: one that
 // nobody holds was left by a killed process and is no request; the next one of its name replaces
-// it. The training takes the file away when it is done, and leaves .NAME.failed with the reason
-// where it could not take the snapshot.
+// it. The training takes the file away when it is done, and leaves .NAME.answer with the run's UUID
+// and the reason where it could not take the snapshot. Files of such names that are not empty and
+// do not begin with that UUID are somebody else's, and stay as they are. So does .NAME.failed, the
+// answer of earlier versions, which has no UUID: nothing needs its name any more.
 //
 // Threads: one at a time for a name.
 #pragma once
@@ -12,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/folder.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 
@@ -19,7 +22,10 @@ namespace penstock::train {
 
 class SnapshotRequest {
  public:
-  static Result<SnapshotRequest> Make(const std::string& run, const std::string& name);
+  /// `run_uuid`: see RunInfo. Errors: kUnavailable while another process asks for the same;
+  /// kInvalidArgument where a file of somebody else's has a name that is needed.
+  static Result<SnapshotRequest> Make(const Folder& run, const std::string& run_uuid,
+                                      const std::string& name);
 
   bool answered() const;
   /// Once it is answered: kIo with the reason where there is no snapshot.
@@ -27,18 +33,26 @@ class SnapshotRequest {
   void TakeBack() const;
 
  private:
-  SnapshotRequest(std::string run, std::string name, UniqueFd lock)
-      : run_(std::move(run)), name_(std::move(name)), lock_(std::move(lock)) {}
+  SnapshotRequest(Folder snapshots, std::string run_uuid, std::string name, UniqueFd lock)
+      : snapshots_(std::move(snapshots)),
+        run_uuid_(std::move(run_uuid)),
+        name_(std::move(name)),
+        lock_(std::move(lock)) {}
 
-  std::string run_;
-  std::string name_;
+  Folder snapshots_;
+  std::string run_uuid_;
+  std::string name_;  ///< of the snapshot
   UniqueFd lock_;
 };
 
 /// Names of what is asked for, sorted.
-std::vector<std::string> RequestedSnapshots(const std::string& run);
+std::vector<std::string> RequestedSnapshots(const Folder& run);
 
 /// False where the request stays, as it cannot be removed.
-bool AnswerRequest(const std::string& run, const std::string& name, const Status& taken);
+bool AnswerRequest(const Folder& run, const std::string& run_uuid, const std::string& name,
+                   const Status& taken);
+
+/// The run's requests and answers in RUN/snapshots, and what killed processes left of them.
+Result<std::vector<FoundFile>> RequestFiles(const Folder& snapshots, const std::string& run_uuid);
 
 }  // namespace penstock::train

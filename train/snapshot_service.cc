@@ -8,6 +8,7 @@
 
 #include "base/thread.h"
 #include "offload/state_reader.h"
+#include "train/committed_run.h"
 #include "train/log.h"
 #include "train/snapshot.h"
 #include "train/snapshot_request.h"
@@ -25,15 +26,15 @@ void SnapshotService::Wait() {
 }
 
 Status SnapshotService::Take(const std::string& name) const {
-  PENSTOCK_TRY(CheckSnapshotName(name));
+  PENSTOCK_TRY(CheckNewSnapshotName(name));
   PENSTOCK_ASSIGN(const std::unique_ptr<offload::StateReader> state,
-                  offload::StateReader::Open(info_.state.paths, offload::StateLock::kHeld));
+                  OpenCommitToCopy(info_, offload::StateLock::kHeld));
   return TakeSnapshot(run_, info_, *state, name, stop_requested_);
 }
 
 void SnapshotService::Answer(const std::string& name, const Status& taken) {
   if (!taken.ok()) LogNotice(fmt::format("snapshot {} failed: {}", name, taken.error().message));
-  if (!AnswerRequest(run_, name, taken)) stuck_.insert(name);
+  if (!AnswerRequest(run_, info_.run_uuid, name, taken)) stuck_.insert(name);
 }
 
 void SnapshotService::CommitMade() {

@@ -15,16 +15,19 @@
 #include <utility>
 #include <vector>
 
+#include "base/folder.h"
 #include "train/run_folder.h"
 
 namespace penstock::train {
 
 class SnapshotService {
  public:
-  /// `info` names the state; its files are locked by this process as long as the service lives.
-  /// `stop_requested`: asked while copying, so that a training that is to end need not wait.
-  SnapshotService(std::string run, RunInfo info, bool durable, std::function<bool()> stop_requested)
-      : run_(std::move(run)),
+  /// `run` outlives the service. `info` names the state; its files are locked by this process as
+  /// long as the service lives. `stop_requested`: asked while copying, so that a training that is
+  /// to end need not wait.
+  SnapshotService(const Folder& run, RunInfo info, bool durable,
+                  std::function<bool()> stop_requested)
+      : run_(run),
         info_(std::move(info)),
         durable_(durable),
         stop_requested_(std::move(stop_requested)) {}
@@ -46,7 +49,7 @@ class SnapshotService {
   Status Take(const std::string& name) const;
   void Answer(const std::string& name, const Status& taken);
 
-  const std::string run_;
+  const Folder& run_;
   const RunInfo info_;
   const bool durable_;
   const std::function<bool()> stop_requested_;

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -25,8 +24,10 @@ namespace {
 
 constexpr uint64_t kDefaultStepsPerPrint = 10;
 
-RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const StateFiles& state) {
+RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const StateFiles& state,
+               const std::optional<ResumePoint>& from) {
   return {.version = PENSTOCK_VERSION,
+          .run_uuid = from ? from->current().run_uuid : state.uuid,
           .state = state,
           .model_json = job.model.config_json,
           .data_path = job.data_path,
@@ -72,14 +73,24 @@ Status CheckResume(const ResumePoint& from, const TrainOptions& options, const T
 
 /// The commit is of the last step already: all that may be missing is its row.
 Status FinishRun(const ResumePoint& from, const RunFolder& folder) {
-  PENSTOCK_TRY(MetricsWriter::Resume(folder.MetricsPath(), from.train.step, from.row).status());
+  PENSTOCK_TRY(folder.ResumeRows(from.train.step, from.row).status());
   LogNotice(fmt::format("step {} of {} is committed already: nothing is left to do",
                         from.train.step, folder.path()));
-  std::error_code ignored;
-  if (!std::filesystem::exists(folder.SummaryPath(), ignored)) {
+  PENSTOCK_ASSIGN(const bool summed_up, folder.HasSummary());
+  if (!summed_up) {
     LogNotice(fmt::format("{} is not there: the program that trained last was cut off before it",
                           folder.SummaryPath()));
   }
+  return {};
+}
+
+/// Whether the run is whole, as far as that can be seen: a training ends for what is gone, and not
+/// for a file system that does not answer for a while.
+Status CheckThere(const RunFolder& folder) {
+  Status whole = folder.CheckWhole();
+  if (whole.ok() || whole.error().code == ErrorCode::kNotFound) return whole;
+  LogNotice(
+      fmt::format("whether {} is whole cannot be seen: {}", folder.path(), whole.error().message));
   return {};
 }
 
@@ -211,7 +222,7 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
     Result<RunFolder> opened = OpenRunToResume(given.out);
     PENSTOCK_TRY(opened.status());
     folder.emplace(*std::move(opened));
-    PENSTOCK_ASSIGN(from, OpenResumePoint(given.out, given.resume_from));
+    PENSTOCK_ASSIGN(from, OpenResumePoint(folder->folder(), given.resume_from));
   }
   const TrainOptions options = Complete(given, from);
   PENSTOCK_ASSIGN(TrainJob job, PrepareJob(options, from ? &from->train : nullptr));
@@ -223,7 +234,7 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
     PENSTOCK_TRY(created.status());
     folder.emplace(*std::move(created));
   } else {
-    RemoveUnfinishedSnapshots(folder->path());
+    RemoveUnfinishedSnapshots(folder->folder(), from->current().run_uuid);
     PENSTOCK_TRY(CompleteMove(*from, *folder));
     if (!from->replaced && from->train.step >= job.last_step) {
       PENSTOCK_TRY(FinishRun(*from, *folder));
@@ -231,7 +242,7 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
     }
   }
   PENSTOCK_ASSIGN(const StatePlan state, PlanState(job, *folder, from));
-  const RunInfo info = InfoOf(options, job, state.files);
+  const RunInfo info = InfoOf(options, job, state.files, from);
   // Before there is a file that a kill could leave behind.
   if (!from) PENSTOCK_TRY(folder->WriteInfo(info));
   if (from && !state.adopt) PENSTOCK_TRY(AnnounceMove(*from, *folder, state.files));
@@ -241,10 +252,10 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
                                                : StartNew(options, job, machine, interrupt));
   start.run_json = IdentityOf(options, job, machine.operators->arithmetic());
   PENSTOCK_ASSIGN(MetricsWriter metrics,
-                  from ? MetricsWriter::Resume(folder->MetricsPath(), start.step, from->row)
-                       : MetricsWriter::Create(folder->MetricsPath()));
-  SnapshotService snapshots(folder->path(), info, job.config.durable,
+                  from ? folder->ResumeRows(start.step, from->row) : folder->CreateRows());
+  SnapshotService snapshots(folder->folder(), info, job.config.durable,
                             [&interrupt] { return interrupt.requested(); });
+  PENSTOCK_TRY(folder->Watch());
   Progress progress(ProgressOptions(job));
   TrainLoop loop({.engine = *machine.engine,
                   .model = *machine.model,
@@ -259,12 +270,18 @@ Result<std::optional<RunSummary>> Train(const TrainOptions& given) {
                         folder->Keep();
                         if (machine.trace) machine.trace->Keep();
                       },
+                  .check_folder = [&] { return CheckThere(*folder); },
                   .snapshots = &snapshots},
                  MakeLoopOptions(job, machine, std::move(start), from.has_value()));
   PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
   progress.Finish();
   RunSummary summary = Summarise(options, job, machine, done);
   const Status written = folder->WriteSummary(ToJson(summary));
+  const Status whole = CheckThere(*folder);
+  if (!whole.ok()) {
+    return MakeError(whole.error().code, "{}; {}", whole.error().message,
+                     CommittedIn(done.committed_step, *machine.engine, whole.error()));
+  }
   if (!written.ok()) {
     return MakeError(written.error().code, "{}; step {} is committed, only summary.json is missing",
                      written.error().message, done.committed_step);

@@ -31,6 +31,7 @@ struct TrainOptions {
   std::optional<Bytes> host_memory;
   std::optional<uint64_t> sequence_length;  ///< none: the model's context length, or the run's
   std::optional<DataOrder> data_order;      ///< none: shuffled; resuming, the run's
+  bool init_random = false;  ///< new weights, whatever lies beside the model's config
   bool resume = false;
   std::optional<std::string> resume_from;  ///< a snapshot's name: `resume` from that
   std::optional<std::string> trace;        ///< file to write; must not exist

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -20,11 +19,12 @@ namespace penstock::train {
 namespace {
 
 constexpr Bytes kLargestConfig = 16_MiB;
+constexpr size_t kNamesInMessage = 5;
 
 Result<zero::Config> ReadConfig(const TrainOptions& options) {
   std::vector<zero::ConfigSource> sources;
   for (const std::string& path : options.configs) {
-    Result<std::string> text = ReadTextFile(path, kLargestConfig);
+    Result<std::string> text = ReadTextFileOrPipe(path, kLargestConfig);
     if (!text.ok()) return Error{text.error().code, "--config: " + text.error().message};
     sources.push_back({path, *std::move(text)});
   }
@@ -36,7 +36,8 @@ Result<zero::Config> ReadConfig(const TrainOptions& options) {
 
 /// run.json and summary.json hold paths, and JSON holds nothing but UTF-8.
 Status CheckPath(const std::string& path, const char* option) {
-  if (FitsJson(std::filesystem::absolute(path).string())) return {};
+  PENSTOCK_ASSIGN(const std::string absolute, AbsolutePath(path));
+  if (FitsJson(absolute)) return {};
   return MakeError(
       ErrorCode::kInvalidArgument,
       "{} {}: the absolute path is not UTF-8, and what the run writes about itself can "
@@ -73,6 +74,13 @@ Result<uint64_t> SequenceLength(const TrainOptions& options, const ModelSource& 
   return sequence;
 }
 
+/// The first of `names`, and that there are more.
+std::string NamesForMessage(const std::vector<std::string>& names) {
+  const size_t said = std::min(names.size(), kNamesInMessage);
+  return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + said, ", "),
+                     said < names.size() ? ", …" : "");
+}
+
 struct OpenedData {
   BatchReader reader;
   uint64_t fingerprint;
@@ -81,25 +89,59 @@ struct OpenedData {
 Result<OpenedData> OpenData(const TrainOptions& options, const ModelSource& model,
                             uint64_t sequence) {
   PENSTOCK_ASSIGN(std::unique_ptr<TokenData> tokens, TokenData::Open(options.data));
-  PENSTOCK_ASSIGN(const uint64_t fingerprint, Fingerprint(*tokens));
+  PENSTOCK_ASSIGN(const uint64_t fingerprint, Fingerprint(*tokens, model.config.vocab_size));
   PENSTOCK_ASSIGN(BatchReader reader,
                   BatchReader::Create(std::move(tokens), *options.data_order, *options.seed,
                                       sequence, model.config.vocab_size));
   return OpenedData{std::move(reader), fingerprint};
 }
 
+/// What a training begins with, and where that comes from, for people.
+struct StartingWeights {
+  zero::TensorSource source;  ///< none where a commit has them
+  std::string origin;
+};
+
+StartingWeights RandomWeights(const ModelSource& model, uint64_t seed) {
+  std::string origin = fmt::format("random, seed {}", seed);
+  if (!model.weight_names.empty()) {
+    origin += fmt::format(" (--init random: what {} holds is not read: {})", model.folder,
+                          NamesForMessage(model.weight_names));
+  }
+  return {Gpt2Initialization(model.config, seed), std::move(origin)};
+}
+
 /// The weights that lie beside the config, or new ones. Files that are damaged are a wrong model
 /// (exit 2), as a config that is damaged would be, and no failure of the environment.
-Result<zero::TensorSource> Weights(const ModelSource& model, const zero::ModelSpec& spec,
-                                   uint64_t seed) {
-  if (model.weights.files.empty()) return Gpt2Initialization(model.config, seed);
+Result<StartingWeights> NewWeights(const TrainOptions& options, const ModelSource& model,
+                                   const zero::ModelSpec& spec) {
+  if (options.init_random || model.weight_names.empty()) {
+    return RandomWeights(model, *options.seed);
+  }
+  if (model.weights.files.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--model: {} holds weights that are not read: {}; only *.safetensors are: "
+                     "convert them (save_pretrained of transformers; for DeepSpeed "
+                     "zero_to_fp32.py --safe_serialization), or train new ones with --init random",
+                     model.folder, NamesForMessage(model.weight_names));
+  }
   Result<WeightFiles> files = OpenWeights(model.weights, spec);
   if (!files.ok() && files.error().code == ErrorCode::kCorruption) {
     return Error{ErrorCode::kInvalidArgument, files.error().message};
   }
   PENSTOCK_TRY(files.status());
   LogNotices(files->notices);
-  return std::move(files->source);
+  const size_t count = model.weights.files.size();
+  return StartingWeights{
+      std::move(files->source),
+      fmt::format("{} file{} of {}", count, count == 1 ? "" : "s", model.folder)};
+}
+
+StartingWeights CommittedWeights(const TrainOptions& options, const zero::TrainState& from) {
+  std::string origin = fmt::format("the commit of step {}", from.step);
+  if (options.resume_from) origin += fmt::format(", snapshot {}", *options.resume_from);
+  if (options.init_random) origin += " (--init random is for the beginning of a run)";
+  return {nullptr, std::move(origin)};
 }
 
 /// The free memory of the GPU that is to be the device; nothing where that is the CPU.
@@ -116,7 +158,9 @@ Result<std::optional<Bytes>> FindGpu(DeviceChoice choice) {
 }  // namespace
 
 Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from) {
-  PENSTOCK_ASSIGN(ModelSource model, ReadModel(options.model));
+  PENSTOCK_ASSIGN(ModelSource model, ReadModel(options.model, from != nullptr || options.init_random
+                                                                  ? WeightsBeside::kIgnore
+                                                                  : WeightsBeside::kFind));
   PENSTOCK_ASSIGN(zero::Config config, ReadConfig(options));
   PENSTOCK_TRY(CheckPaths(options, config));
   if (from != nullptr && config.compute_threads == 0) {
@@ -136,27 +180,35 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
     PENSTOCK_ASSIGN(last_step,
                     EpochSteps(data.reader.rows(), shape.micro_batch * shape.micro_batches));
   }
+  PENSTOCK_ASSIGN(std::string data_path, AbsolutePath(options.data));
   zero::ModelSpec spec = Gpt2Spec(model.config);
-  PENSTOCK_ASSIGN(MemoryNeeds needs, PlanMemory(spec, model.config, shape, config, kind));
-  PENSTOCK_ASSIGN(const MemoryBudget budget,
-                  DecideBudget(needs, config, [&gpu]() -> Result<MachineMemory> {
-                    PENSTOCK_ASSIGN(MachineMemory memory, ReadMachineMemory());
-                    memory.gpu = gpu;
-                    return memory;
-                  }));
+  const auto machine = [&gpu]() -> Result<MachineMemory> {
+    PENSTOCK_ASSIGN(MachineMemory memory, ReadMachineMemory());
+    memory.gpu = gpu;
+    return memory;
+  };
+  PENSTOCK_ASSIGN(
+      MemoryNeeds needs,
+      PlanMemory(
+          {.spec = spec, .model = model.config, .shape = shape, .config = config, .kind = kind},
+          machine));
+  PENSTOCK_ASSIGN(const MemoryBudget budget, DecideBudget(needs, config, machine));
   LogNotices(model.notices);
   LogConfig(config);
-  zero::TensorSource weights;
-  if (from == nullptr) {
-    PENSTOCK_ASSIGN(weights, Weights(model, spec, *options.seed));
+  StartingWeights weights;
+  if (from != nullptr) {
+    weights = CommittedWeights(options, *from);
+  } else {
+    PENSTOCK_ASSIGN(weights, NewWeights(options, model, spec));
   }
+  LogNotice("weights: " + weights.origin);
   return TrainJob{.model = std::move(model),
                   .config = std::move(config),
                   .spec = std::move(spec),
-                  .weights = std::move(weights),
+                  .weights = std::move(weights.source),
                   .shape = shape,
                   .data = std::move(data.reader),
-                  .data_path = std::filesystem::absolute(options.data).string(),
+                  .data_path = std::move(data_path),
                   .data_fingerprint = data.fingerprint,
                   .last_step = last_step,
                   .device = kind,
@@ -168,6 +220,9 @@ Status CheckOneRank(const Environment& environment) {
   constexpr std::pair<const char*, const char*> kLaunchers[] = {
       {"WORLD_SIZE", "RANK"},
       {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+      {"PMI_SIZE", "PMI_RANK"},
+      {"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
+      {"FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
       {"SLURM_NTASKS", "SLURM_PROCID"},
   };
   for (const auto& [size, rank] : kLaunchers) {
@@ -178,7 +233,14 @@ Status CheckOneRank(const Environment& environment) {
                      "without a launcher, or unset {}",
                      size, *ranks, size);
   }
-  return {};
+  // PMIx tells a process its rank, and the number of ranks only when asked. Whoever is not the
+  // first has others.
+  const std::optional<std::string> rank = environment("PMIX_RANK");
+  if (!rank.has_value() || *rank == "0") return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "PMIX_RANK={}: training with several ranks is not implemented yet; start one "
+                   "process without a launcher, or unset PMIX_RANK",
+                   *rank);
 }
 
 Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step) {

@@ -26,7 +26,7 @@ struct TrainJob {
   ModelSource model;
   zero::Config config;  ///< thread counts and memory limits are set
   zero::ModelSpec spec;
-  zero::TensorSource weights;  ///< loaded or initialised
+  zero::TensorSource weights;  ///< loaded or initialised; none where a commit has them
   Gpt2Shape shape;
   BatchReader data;
   std::string data_path;  ///< absolute
@@ -47,7 +47,8 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
 /// Looks up an environment variable; none where it is not set.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 
-/// Refuses an environment that asks for several ranks (torchrun, mpirun, srun): kInvalidArgument.
+/// Refuses an environment that asks for several ranks (torchrun, mpirun of Open MPI, MPICH and
+/// MVAPICH, srun, flux, PMIx): kInvalidArgument.
 Status CheckOneRank(const Environment& environment);
 
 /// Steps of one epoch: rows / (rows of a step). Errors: kInvalidArgument where that is none.

@@ -1,8 +1,8 @@
 #include "train/trainer_machine.h"
 
-#include <filesystem>
 #include <utility>
 
+#include "train/files.h"
 #include "train/log.h"
 
 namespace penstock::train {
@@ -14,17 +14,24 @@ Result<std::unique_ptr<device::Device>> CreateDevice(const TrainJob& job, Activi
                                            : device::CreateCpuDevice(options);
 }
 
-std::vector<std::string> StateFolders(const zero::Config& config, const RunFolder& folder) {
-  if (config.nvme_paths.empty()) return {folder.path()};
+Result<std::vector<std::string>> StateFolders(const zero::Config& config, const RunFolder& folder) {
+  if (config.nvme_paths.empty()) return std::vector{folder.path()};
   std::vector<std::string> folders;
   for (const std::string& path : config.nvme_paths) {
-    folders.push_back(std::filesystem::absolute(path).string());
+    PENSTOCK_ASSIGN(std::string absolute, AbsolutePath(path));
+    folders.push_back(std::move(absolute));
   }
   return folders;
 }
 
-Result<StatePlan> PlanNewState(const TrainJob& job, const RunFolder& folder) {
-  StatePlan plan{.folders = StateFolders(job.config, folder)};
+void LogFileSystems(const zero::Config& config, const std::vector<std::string>& folders) {
+  if (config.aio.simulate) return;  // nothing of the state is written there
+  const char* const what = config.nvme_paths.empty() ? "the run's folder" : "nvme_path";
+  for (const std::string& folder : folders) LogFileSystem(what, folder);
+}
+
+Result<StatePlan> PlanNewState(std::vector<std::string> folders) {
+  StatePlan plan{.folders = std::move(folders)};
   PENSTOCK_ASSIGN(plan.uuid, offload::RandomUuid());
   plan.files = {.paths = offload::StatePathsIn(plan.folders, plan.uuid),
                 .uuid = offload::ToString(plan.uuid)};
@@ -35,16 +42,17 @@ Result<StatePlan> PlanNewState(const TrainJob& job, const RunFolder& folder) {
 
 Result<StatePlan> PlanState(const TrainJob& job, const RunFolder& folder,
                             std::optional<ResumePoint>& from) {
-  const std::vector<std::string> folders = StateFolders(job.config, folder);
+  PENSTOCK_ASSIGN(std::vector<std::string> folders, StateFolders(job.config, folder));
   if (!from || !FitsInPlace(*from, job.layout(), job.config.durable, folders)) {
-    return PlanNewState(job, folder);
+    return PlanNewState(std::move(folders));
   }
   from->state.reset();  // the engine takes the files over
-  return StatePlan{.folders = folders, .files = from->info.state, .adopt = true};
+  return StatePlan{.folders = std::move(folders), .files = from->info.state, .adopt = true};
 }
 
 Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
                               const StatePlan& state) {
+  LogFileSystems(job.config, state.folders);
   Machine machine;
   if (given.trace) {
     PENSTOCK_ASSIGN(machine.trace, Trace::Create(*given.trace));

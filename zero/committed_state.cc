@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "offload/state_file.h"
 #include "offload/state_reader.h"
 #include "zero/engine.h"
 #include "zero/state_io.h"
@@ -21,6 +22,7 @@ class TileWiseState : public CommittedState {
       : reader_(std::move(reader)), state_(StateOf(reader_->commit())) {}
 
   const TrainState& train_state() const override { return state_; }
+  std::string uuid() const override { return offload::ToString(reader_->header().uuid); }
   const offload::Layout& layout() const override { return reader_->layout(); }
 
   std::string notice() const override { return reader_->notice(); }

@@ -145,6 +145,8 @@ class Engine {
   /// The sums are complete on compute_stream(): round once, bring them home, take the block sums.
   virtual Status ReduceGradients(ModuleId module) = 0;
 
+  /// No step follows the one that begins next: nothing is read ahead for another.
+  virtual void ExpectLastStep() {}
   /// Begins a step, whose update has learning rate `lr` and is the rule's update `t` (from 1).
   virtual Status BeginStep(double lr, uint64_t t) = 0;
   /// Ends a step whose gradients (of the mean loss) are all reduced: takes their norm, decides, and
@@ -157,12 +159,16 @@ class Engine {
   /// Begins to commit the state as it is after the last EndStep, `state` beside it: once its
   /// updates are written, `first` runs (on any thread), what is not on the drive is written and
   /// everything synchronised, then the record. Training may go on meanwhile, but for EndStep, Drain
-  /// and another commit, which come after FinishCommit.
+  /// and another commit, which come after FinishCommit. A state with a weight that is not finite is
+  /// not committed: kNumeric.
   virtual void BeginCommit(const TrainState& state, std::function<Status()> first) = 0;
   /// Waits for the commit that was begun, if any: it is durable, or has failed, and with it the
   /// engine.
   virtual Status FinishCommit() = 0;
   Status Commit(const TrainState& state);
+  /// Whether the newest commit is on the drives (offload::StateFile::CheckCommit), after a failure
+  /// as well. Not between BeginCommit and FinishCommit.
+  virtual Status CheckCommit() const = 0;
 
   virtual EngineCounters counters() const = 0;
   virtual Bytes host_peak() const = 0;
@@ -202,6 +208,8 @@ class CommittedState {
   virtual ~CommittedState() = default;
 
   virtual const TrainState& train_state() const = 0;
+  /// Of the state, as text.
+  virtual std::string uuid() const = 0;
   virtual const offload::Layout& layout() const = 0;
   /// Two slots: a crash leaves the commit in place.
   virtual bool durable() const = 0;

@@ -117,7 +117,7 @@ std::optional<double> JsonSection::ToNumber(std::string_view key, const json& va
     return std::nullopt;
   }
   const auto number = value.get<double>();
-  if (number >= range.low && number <= range.high) return number;
+  if (number >= range.low && number <= range.high) return number + 0.0;  // -0 is 0
   const bool bounded = range.high < std::numeric_limits<double>::max();
   Fail(key, bounded ? fmt::format("{} is not in [{}, {}]", Show(value), range.low, range.high)
                     : fmt::format("{} is not in [{}, infinity)", Show(value), range.low));

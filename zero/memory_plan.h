@@ -34,12 +34,15 @@ struct DeviceBytes {
 DeviceBytes DeviceNeed(const ModelSpec& model, const offload::Layout& layout, const Config& config,
                        uint32_t shared_slots);
 
-/// Host bytes by class: weights, gradients and records in the slab.
+/// Host bytes by class: weights, gradients and records in the slab, and what is known of each tile
+/// and module beside it.
 struct HostBytes {
   Bytes parameters;
   Bytes gradients;
   Bytes states;
-  Bytes total() const { return parameters + gradients + states; }
+  Bytes bookkeeping;
+  Bytes slab() const { return parameters + gradients + states; }
+  Bytes total() const { return slab() + bookkeeping; }
 };
 HostBytes HostNeed(const ModelSpec& model, const offload::Layout& layout, const Config& config,
                    const offload::TileStoreOptions& store);

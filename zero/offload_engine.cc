@@ -53,12 +53,13 @@ Status OffloadEngine::BuildHost(const MemoryLayout& plan, device::Device& device
       {MemoryClass::kParameters, need.parameters},
       {MemoryClass::kGradients, need.gradients},
       {MemoryClass::kStates, need.states},
+      {MemoryClass::kScratch, need.bookkeeping},
       {MemoryClass::kActivations, options_.host_reserved}};
   for (const auto& [memory_class, size] : charges) {
     PENSTOCK_ASSIGN(Reservation reservation, ledger_.Charge(Tier::kHost, memory_class, size));
     reservations_.push_back(std::move(reservation));
   }
-  PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.total()));
+  PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device.pci_bus_id(), *slab_));
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(slab_->bytes()));
   AddTierNotice(plan.store);
@@ -240,7 +241,10 @@ void OffloadEngine::BeginCommit(const TrainState& state, std::function<Status()>
   committed_ = false;
   commit_ = [this, record = MakeRecord(state), first = std::move(first)]() {
     const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.step));
-    outcome_ = store_->Commit(record, first);
+    outcome_ = store_->Commit(record, [this, &first]() -> Status {
+      PENSTOCK_TRY(driver_->CheckWeights());
+      return first();
+    });
     committed_ = true;
   };
   Result<std::thread> committer = StartThread("commits", commit_);

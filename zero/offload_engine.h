@@ -38,11 +38,13 @@ class OffloadEngine : public Engine {
   void Release(ModuleId module) override { executor_->Release(module); }
   float* Gradients(ModuleId module) override { return sums_->Sums(module, *compute_); }
   Status ReduceGradients(ModuleId module) override;
+  void ExpectLastStep() override { store_->EndAfterThisStep(); }
   Status BeginStep(double lr, uint64_t t) override;
   Result<StepOutcome> EndStep() override;
   Status Drain() override;
   void BeginCommit(const TrainState& state, std::function<Status()> first) override;
   Status FinishCommit() override;
+  Status CheckCommit() const override { return io_.file->CheckCommit(); }
   EngineCounters counters() const override;
   Bytes host_peak() const override { return ledger_.peak(Tier::kHost); }
   const std::string& aio_engine() const override { return io_.engine_name(); }

@@ -40,7 +40,7 @@ OptimizerDriver::OptimizerDriver(const offload::Layout& layout,
                                  offload::TileStore& store, GradientNorm& norm,
                                  ActivityMeter* meter)
     : layout_(layout), gradients_(std::move(gradients)), store_(store), norm_(norm), meter_(meter) {
-  store_.OnProgress([this]() { Wake(); });
+  store_.OnUpdates([this](size_t tiles) { Wake(tiles); });
 }
 
 Status OptimizerDriver::AddThread(int index, int count) {
@@ -63,13 +63,17 @@ OptimizerDriver::~OptimizerDriver() {
     work_.NotifyAll();
   }
   for (std::thread& thread : threads_) thread.join();
-  store_.OnProgress(nullptr);
+  store_.OnUpdates(nullptr);
 }
 
-void OptimizerDriver::Wake() {
+void OptimizerDriver::Wake(size_t tiles) {
   MutexLock lock(mutex_);
   ++wakes_;
-  work_.NotifyAll();
+  if (tiles == 1) {
+    work_.NotifyOne();
+  } else {
+    work_.NotifyAll();
+  }
 }
 
 void OptimizerDriver::GradientArrived(TileId tile) {
@@ -105,6 +109,12 @@ UpdateScalars OptimizerDriver::ScalarsFor(const TileUpdate& update) {
   PENSTOCK_CHECK(update.version == of.version, "scalars of version {} for version {}", of.version,
                  update.version);
   return of.scalars;
+}
+
+Status OptimizerDriver::CheckWeights() {
+  MutexLock lock(mutex_);
+  if (not_finite_) return NotFinite(layout_, *not_finite_);
+  return {};
 }
 
 void OptimizerDriver::Run(Trace::Row row) {
@@ -182,6 +192,7 @@ bool OptimizerDriver::Update(const TileUpdate& update, TileHasher& before, TileH
   const UpdateScalars scalars = ScalarsFor(update);
   const kernels::StochasticRounding rounding = scalars.RoundingOf(tile);
   const bool verify = update.expected_weight || update.expected_record;
+  bool finite = true;
   before.Reset(update.seed_before);
   after.Reset(update.seed_after);
   for (uint64_t begin = 0; begin < tile.elements; begin += kChunkElements) {
@@ -193,7 +204,12 @@ bool OptimizerDriver::Update(const TileUpdate& update, TileHasher& before, TileH
     chunk.rounding.first_element += begin;
     if (verify) before.Add(update.weight, update.record, begin, count);
     kernels::Update(scalars.Of(tile), chunk);
+    finite = WeightsAreFinite(chunk) && finite;
     after.Add(update.weight, update.record, begin, count);
+  }
+  if (!finite) {
+    MutexLock lock(mutex_);
+    not_finite_ = std::min(not_finite_.value_or(update.tile), update.tile);
   }
   return !verify || Matches(update, before.Finish());
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -43,6 +44,9 @@ class OptimizerDriver {
   /// The scalars for updating tiles of `version`, before the first of these updates begins. Those
   /// of the version before stay.
   void SetScalars(uint64_t version, const UpdateScalars& scalars) EXCLUDES(mutex_);
+  /// Errors: kNumeric where an update has made a weight that is not finite, naming the first tile
+  /// with one, whichever thread saw its own first.
+  Status CheckWeights() EXCLUDES(mutex_);
 
  private:
   OptimizerDriver(const offload::Layout& layout, std::vector<std::span<std::byte>> gradients,
@@ -50,12 +54,13 @@ class OptimizerDriver {
   /// The index-th of `count`.
   Status AddThread(int index, int count);
   void Run(Trace::Row row);
-  void Wake() EXCLUDES(mutex_);
+  void Wake(size_t tiles) EXCLUDES(mutex_);
   void SumBlocks(offload::TileId tile) EXCLUDES(mutex_);
   /// What a trace shows of work on a tile.
   void AddSpan(Trace::Row row, const char* what, offload::TileId tile, uint64_t version,
                Trace::Clock::time_point begin);
-  /// Updates the tile in place and hashes it; false if what was read is not what was expected.
+  /// Updates the tile in place, looks at its weights and hashes it; false if what was read is not
+  /// what was expected.
   bool Update(const offload::TileUpdate& update, offload::TileHasher& before,
               offload::TileHasher& after);
   UpdateScalars ScalarsFor(const offload::TileUpdate& update) EXCLUDES(mutex_);
@@ -75,7 +80,8 @@ class OptimizerDriver {
     uint64_t version = 0;
     UpdateScalars scalars;
   };
-  std::array<VersionScalars, 2> scalars_ GUARDED_BY(mutex_);  ///< at version modulo 2
+  std::array<VersionScalars, 2> scalars_ GUARDED_BY(mutex_);      ///< at version modulo 2
+  std::optional<offload::TileId> not_finite_ GUARDED_BY(mutex_);  ///< the first of such tiles
   uint64_t wakes_ GUARDED_BY(mutex_) =
       0;  ///< counts Wake(), so that none is lost between look and wait
   bool stop_ GUARDED_BY(mutex_) = false;

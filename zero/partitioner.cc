@@ -16,6 +16,26 @@ uint64_t RoundUpToBlock(uint64_t elements) {
   return (elements + kBlockElements - 1) / kBlockElements * kBlockElements;
 }
 
+uint64_t ElementsOf(const TensorSpec& tensor) {
+  uint64_t elements = 1;
+  for (const uint64_t size : tensor.shape) elements = SaturatingMultiply(elements, size);
+  return elements;
+}
+
+uint64_t TilesOf(const ModelSpec& model, uint64_t tile_elements) {
+  uint64_t tiles = 0;
+  for (const ModuleSpec& module : model.modules) {
+    for (const bool decay : {true, false}) {
+      uint64_t elements = 0;
+      for (const TensorSpec& tensor : module.tensors) {
+        if (tensor.weight_decay == decay) elements = SaturatingAdd(elements, ElementsOf(tensor));
+      }
+      tiles += elements / tile_elements + (elements % tile_elements == 0 ? 0 : 1);
+    }
+  }
+  return tiles;
+}
+
 /// Lays the tensors of one group behind each other from `begin`; returns the padded end.
 uint64_t PlaceGroup(const ModuleSpec& spec, ParameterGroup group, uint64_t begin,
                     std::vector<TensorLayout>& tensors) {
@@ -23,8 +43,7 @@ uint64_t PlaceGroup(const ModuleSpec& spec, ParameterGroup group, uint64_t begin
   for (size_t i = 0; i < spec.tensors.size(); ++i) {
     const TensorSpec& tensor = spec.tensors[i];
     if (tensor.weight_decay != (group == ParameterGroup::kDecay)) continue;
-    uint64_t elements = 1;
-    for (uint64_t size : tensor.shape) elements *= size;
+    const uint64_t elements = ElementsOf(tensor);
     tensors[i] = {.name = tensor.name,
                   .shape = tensor.shape,
                   .group = group,
@@ -55,6 +74,17 @@ Shard ShardOf(uint64_t elements, uint32_t world_size, uint32_t rank) {
   const uint64_t first = rank * share + std::min<uint64_t>(rank, longer);
   return {.begin = first * kBlockElements,
           .elements = (share + (rank < longer ? 1 : 0)) * kBlockElements};
+}
+
+Status CheckTileCount(const ModelSpec& model, const Config& config) {
+  const uint64_t tiles = TilesOf(model, config.tile_elements);
+  if (tiles <= kMostTiles) return {};
+  uint64_t enough = config.tile_elements;
+  while (TilesOf(model, enough) > kMostTiles) enough *= 2;
+  return MakeError(ErrorCode::kBudget,
+                   "penstock.tile_elements: with {} elements in a tile the model has {} tiles, and "
+                   "{} is the limit; give {} (and as much to sub_group_size, where it is set)",
+                   config.tile_elements, tiles, kMostTiles, enough);
 }
 
 Layout MakeLayout(const ModelSpec& model, DType dtype, uint64_t tile_elements,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/all_finite.h"
 #include "zero/memory_plan.h"
 #include "zero/partitioner.h"
 #include "zero/step_decision.h"
@@ -45,7 +46,7 @@ Status ResidentEngine::Build(device::Device& device) {
   PENSTOCK_ASSIGN(Reservation activations,
                   ledger_.Charge(Tier::kHost, MemoryClass::kActivations, options_.host_reserved));
   reservations_.push_back(std::move(activations));
-  PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.total()));
+  PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
   host_weight_ = slab_->Cut(need.parameters);
   host_record_ = slab_->Cut(need.states);
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device.pci_bus_id(), *slab_));
@@ -237,6 +238,19 @@ Result<StepOutcome> ResidentEngine::EndStep() {
   return decision.outcome;
 }
 
+Status ResidentEngine::CheckWeights() {
+  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
+    const TileId tile{static_cast<uint32_t>(i)};
+    const std::span<std::byte> weight = HostPartsOf(tile).weight;
+    compute_->CopyToHost(weight.data(), WeightOf(tile), Bytes{weight.size()});
+    PENSTOCK_TRY(compute_->Synchronize());
+    if (!kernels::AllFinite(weight.data(), layout_.dtype, layout_.tile(tile).elements)) {
+      return NotFinite(layout_, tile);
+    }
+  }
+  return {};
+}
+
 Result<offload::CommittedTile> ResidentEngine::WriteTile(TileId tile) {
   const HostParts parts = HostPartsOf(tile);
   compute_->CopyToHost(parts.weight.data(), WeightOf(tile), Bytes{parts.weight.size()});
@@ -254,6 +268,8 @@ Status ResidentEngine::MakeCommit(const TrainState& state, const std::function<S
   PENSTOCK_TRY(first());
   std::vector<offload::CommittedTile> tiles = committed_;
   if (tiles.empty() || tiles.front().version != version_) {
+    // Before anything is written: with one slot, the first write gives the last commit up.
+    PENSTOCK_TRY(CheckWeights());
     PENSTOCK_TRY(io_.file->PrepareWrites());
     tiles.clear();
     for (size_t i = 0; i < layout_.tiles.size(); ++i) {

@@ -42,6 +42,7 @@ class ResidentEngine : public Engine {
     outcome_ = MakeCommit(state, first);
   }
   Status FinishCommit() override { return std::exchange(outcome_, {}); }
+  Status CheckCommit() const override { return io_.file->CheckCommit(); }
   EngineCounters counters() const override;
   Bytes host_peak() const override { return ledger_.peak(Tier::kHost); }
   const std::string& aio_engine() const override { return io_.engine_name(); }
@@ -75,6 +76,8 @@ class ResidentEngine : public Engine {
                                      const HostParts& parts) const;
   Status ReadTile(offload::TileId tile, const offload::CommittedTile& committed);
   void UpdateTile(offload::TileId tile, const UpdateScalars& scalars);
+  /// Errors: kNumeric where a weight is not finite.
+  Status CheckWeights();
   Result<offload::CommittedTile> WriteTile(offload::TileId tile);
   Status MakeCommit(const TrainState& state, const std::function<Status()>& first);
 

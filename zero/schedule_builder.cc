@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "base/check.h"
 
@@ -20,19 +21,23 @@ constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 struct SharedSlot {
   std::optional<ModuleId> module;  ///< empty: nothing, or a stale copy
   uint64_t last_used = 0;
+  uint64_t next_use = kNever;  ///< of the module in this step
 };
 
-uint64_t NextUse(const ModelSpec& model, ModuleId module, size_t after) {
-  for (size_t use = after + 1; use < model.step.size(); ++use) {
-    if (model.step[use].module == module) return use;
+/// Of each use of a step, the next one of its module; kNever where there is none.
+std::vector<uint64_t> NextUses(const ModelSpec& model) {
+  std::vector<uint64_t> next(model.step.size());
+  std::vector<uint64_t> later(model.modules.size(), kNever);
+  for (size_t use = model.step.size(); use-- > 0;) {
+    next[use] = std::exchange(later[Index(model.step[use].module)], use);
   }
-  return kNever;
+  return next;
 }
 
-/// The slot to give to a module that is fetched at `use`.
-size_t ChooseVictim(const ModelSpec& model, const std::vector<SharedSlot>& slots, size_t use) {
-  const auto rank = [&](const SharedSlot& slot) {
-    const uint64_t next = slot.module ? NextUse(model, *slot.module, use) : kNever;
+/// The slot to give to a module that is fetched.
+size_t ChooseVictim(const std::vector<SharedSlot>& slots) {
+  const auto rank = [](const SharedSlot& slot) {
+    const uint64_t next = slot.module ? slot.next_use : kNever;
     return std::pair(next, std::numeric_limits<uint64_t>::max() - slot.last_used);
   };
   const auto best = std::max_element(
@@ -41,8 +46,9 @@ size_t ChooseVictim(const ModelSpec& model, const std::vector<SharedSlot>& slots
 }
 
 /// Plans the shared modules' uses of one step, given how the step before left the slots.
-void SimulateStep(const ModelSpec& model, uint32_t first_slot, uint64_t clock,
-                  std::vector<SharedSlot>& slots, std::vector<ScheduledUse>& uses) {
+void SimulateStep(const ModelSpec& model, const std::vector<uint64_t>& next_uses,
+                  uint32_t first_slot, uint64_t clock, std::vector<SharedSlot>& slots,
+                  std::vector<ScheduledUse>& uses) {
   for (SharedSlot& slot : slots) slot.module.reset();
   for (size_t use = 0; use < model.step.size(); ++use) {
     const ModuleId module = model.step[use].module;
@@ -50,10 +56,9 @@ void SimulateStep(const ModelSpec& model, uint32_t first_slot, uint64_t clock,
     size_t at = 0;
     while (at < slots.size() && slots[at].module != module) ++at;
     const bool hit = at < slots.size();
-    if (!hit) at = ChooseVictim(model, slots, use);
-    const bool evicts =
-        !hit && slots[at].module && NextUse(model, *slots[at].module, use) != kNever;
-    slots[at] = {.module = module, .last_used = clock + use + 1};
+    if (!hit) at = ChooseVictim(slots);
+    const bool evicts = !hit && slots[at].module && slots[at].next_use != kNever;
+    slots[at] = {.module = module, .last_used = clock + use + 1, .next_use = next_uses[use]};
     uses[use] = {.module = module,
                  .slot = first_slot + static_cast<uint32_t>(at),
                  .fetch = !hit,
@@ -150,8 +155,9 @@ Schedule BuildSchedule(const ModelSpec& model, const offload::Layout& layout, ui
   const auto first_shared = static_cast<uint32_t>(schedule.slot_elements.size());
   std::vector<SharedSlot> slots(shared_slots);
   // The second pass starts from the slots as a step leaves them: that is the plan of every step.
+  const std::vector<uint64_t> next_uses = NextUses(model);
   for (uint64_t step = 0; step < 2; ++step) {
-    SimulateStep(model, first_shared, step * model.step.size(), slots, schedule.uses);
+    SimulateStep(model, next_uses, first_shared, step * model.step.size(), slots, schedule.uses);
   }
   schedule.slot_elements.insert(schedule.slot_elements.end(), shared_slots, repeated.largest);
   schedule.first_use = FirstUses(model);

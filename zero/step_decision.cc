@@ -1,6 +1,7 @@
 #include "zero/step_decision.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace penstock::zero {
 
@@ -16,7 +17,7 @@ Result<StepDecision> DecideStep(const Config& config, const GradientNorm::Value&
         "the gradient is not finite (norm {}) and the configuration does not skip such "
         "steps; lower the learning rate, or train in bf16 with "
         "bf16.check_grad_overflow",
-        gradient.norm);
+        std::fabs(gradient.norm));  // without the sign of a NaN
   }
   if (config.gradient_clipping > 0) {
     // DeepSpeed's clip factor (runtime/zero/stage3.py, unscale_and_clip_grads).

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/all_finite.h"
 
 namespace penstock::zero {
 namespace {
@@ -36,6 +37,19 @@ bool IsSplit(StateKind kind, const kernels::OptimizerTile& tile) {
 }
 
 }  // namespace
+
+bool WeightsAreFinite(const kernels::OptimizerTile& planes) {
+  if (planes.weight.empty()) {
+    return kernels::AllFinite(planes.weight_hi.data(), DType::kBFloat16, planes.weight_hi.size());
+  }
+  return kernels::AllFinite(planes.weight.data(), DType::kFloat32, planes.weight.size());
+}
+
+Error NotFinite(const Layout& layout, offload::TileId tile) {
+  return MakeError(ErrorCode::kNumeric,
+                   "weights of module {} are not finite any more: they are not committed",
+                   layout.module(layout.tile(tile).module).name);
+}
 
 kernels::OptimizerTile PlanesOf(const Layout& layout, uint64_t elements, std::byte* weight,
                                 std::byte* record, const std::byte* gradient, uint64_t begin,

@@ -18,6 +18,11 @@ kernels::OptimizerTile PlanesOf(const offload::Layout& layout, uint64_t elements
                                 std::byte* record, const std::byte* gradient, uint64_t begin,
                                 uint64_t count);
 
+/// Whether the weights of a tile that was updated are finite.
+bool WeightsAreFinite(const kernels::OptimizerTile& planes);
+/// The failure of a commit where those of `tile` are not: kNumeric.
+Error NotFinite(const offload::Layout& layout, offload::TileId tile);
+
 /// Writes one state into a tile's parts from element `begin` on; the others stay as they are. bf16
 /// moments are rounded to nearest even.
 void StoreState(StateKind kind, const offload::Layout& layout, uint64_t elements,

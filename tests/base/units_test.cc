@@ -21,6 +21,34 @@ TEST(Bytes, ArithmeticAndOrderAreThoseOfTheirValues) {
   EXPECT_EQ(FileOffset{5} + 7_B, FileOffset{12});
 }
 
+TEST(Bytes, WhatDoesNotFitIsTheLargestSize) {
+  const Bytes most{kMostCount};
+  EXPECT_EQ(most + 1_B, most);
+  EXPECT_EQ(Bytes{1ULL << 63} + Bytes{1ULL << 63}, most);
+  EXPECT_EQ(Bytes{kMostCount - 1} + 1_B, most);
+  EXPECT_EQ(Bytes{1ULL << 32} * (1ULL << 32), most);
+  EXPECT_EQ((1ULL << 33) * Bytes{1ULL << 32}, most);
+  EXPECT_EQ(Bytes{1ULL << 32} * ((1ULL << 32) - 1), Bytes{kMostCount - (1ULL << 32) + 1});
+  EXPECT_EQ(most * 0, 0_B);
+  Bytes sum = most;
+  sum += most;
+  EXPECT_EQ(sum, most);
+  EXPECT_EQ(FileOffset{kMostCount} + 1_B, FileOffset{kMostCount});
+  EXPECT_EQ(SaturatingAdd(kMostCount, kMostCount), kMostCount);
+  EXPECT_EQ(SaturatingMultiply(3, kMostCount / 2), kMostCount);
+  EXPECT_EQ(SaturatingMultiply(kMostCount, 1), kMostCount);
+}
+
+TEST(BytesDeathTest, LessThanZeroIsABrokenContract) {
+  EXPECT_DEATH(static_cast<void>(1_KiB - 1025_B), "1024 bytes less 1025");
+  EXPECT_EQ(1_KiB - 1_KiB, 0_B);
+}
+
+TEST(AlignUp, BeyondTheLargestSizeIsThat) {
+  EXPECT_EQ(AlignUp(Bytes{kMostCount - 1}, 512_B), Bytes{kMostCount});
+  EXPECT_EQ(AlignUp(Bytes{kMostCount - 511}, 512_B), Bytes{kMostCount - 511});
+}
+
 TEST(AlignUp, GivesTheSmallestMultipleThatIsNotBelow) {
   EXPECT_EQ(AlignUp(0_B, 512_B), 0_B);
   EXPECT_EQ(AlignUp(1_B, 512_B), 512_B);
@@ -66,6 +94,44 @@ INSTANTIATE_TEST_SUITE_P(Texts, ParseBytesRefuses,
                                          "1e3", "1e3MiB", "0x10", "nan", "inf", "infinity",
                                          "1,5GiB", "1.5.5GiB", "9223372036854775808",
                                          "99999999999999999999", "8388608TiB", "1e400"));
+
+TEST(ParseWhole, ReadsDecimalDigitsUpToTheLast64BitNumber) {
+  EXPECT_EQ(*ParseWhole("0"), 0U);
+  EXPECT_EQ(*ParseWhole("010"), 10U);
+  EXPECT_EQ(*ParseWhole("18446744073709551615"), std::numeric_limits<uint64_t>::max());
+}
+
+TEST(ParseWhole, KeepsToTheRange) {
+  EXPECT_EQ(*ParseWhole("1", {1, 8}), 1U);
+  EXPECT_EQ(*ParseWhole("8", {1, 8}), 8U);
+  for (const char* outside : {"0", "9", "18446744073709551616"}) {
+    const Result<uint64_t> number = ParseWhole(outside, {1, 8});
+    ASSERT_FALSE(number.ok()) << *number;
+    EXPECT_EQ(number.error().message,
+              "\"" + std::string(outside) + "\" is not a whole number from 1 to 8");
+  }
+}
+
+TEST(ParseWhole, CutsALongTextShort) {
+  const Result<uint64_t> number = ParseWhole(std::string(5000, '9'));
+  ASSERT_FALSE(number.ok());
+  EXPECT_LT(number.error().message.size(), 120U);
+}
+
+class ParseWholeRefuses : public testing::TestWithParam<std::string> {};
+
+TEST_P(ParseWholeRefuses, AndNamesWhatItReadAndTheRange) {
+  const Result<uint64_t> number = ParseWhole(GetParam());
+  ASSERT_FALSE(number.ok()) << *number;
+  EXPECT_EQ(number.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(number.error().message,
+            "\"" + GetParam() + "\" is not a whole number from 0 to 18446744073709551615");
+}
+
+INSTANTIATE_TEST_SUITE_P(Texts, ParseWholeRefuses,
+                         testing::Values("", "-1", "-0", "+1", "abc", "1a", "0x10", "1e3", "1.0",
+                                         " 1", "1 ", "1,000", "1'000", "1_000", "nan", "true",
+                                         "18446744073709551616", "99999999999999999999"));
 
 }  // namespace
 }  // namespace penstock

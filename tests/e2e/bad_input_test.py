@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import struct
+import subprocess
 import unittest
 
 import harness
@@ -69,6 +70,60 @@ class CommandLineTest(RefusalTest):
         self.assert_refused(2, "WORLD_SIZE",
                             env={**os.environ, "WORLD_SIZE": "2", "RANK": "0"})
 
+    def test_several_ranks_of_other_launchers(self):
+        for variables in ({"PMI_SIZE": "2", "PMI_RANK": "0"}, {"PMIX_RANK": "1"},
+                          {"MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_RANK": "0"},
+                          {"FLUX_JOB_SIZE": "2", "FLUX_TASK_RANK": "1"}):
+            with self.subTest(variables=variables):
+                self.assert_refused(2, next(iter(variables)), env={**os.environ, **variables})
+
+    def test_one_rank_of_a_launcher(self):
+        one = {"PMI_SIZE": "1", "PMI_RANK": "0", "PMIX_RANK": "0"}
+        self.trained(CONFIG, steps=0, env={**os.environ, **one})
+
+    def test_numbers_beyond_64_bits(self):
+        for option in ("--seed", "--steps", "--sequence-length"):
+            for text in ("18446744073709551616", "99999999999999999999", "-1", "abc"):
+                with self.subTest(option=option, text=text):
+                    self.assert_refused(2, f'{option}: "{text}"', "18446744073709551615",
+                                        steps=None, more=[option, text])
+
+    def test_names_that_are_empty(self):
+        paths = {"--model": self.make_model(), "--data": self.make_data(),
+                 "--config": self.write("c.json", CONFIG), "--out": self.path("run")}
+        for option in (*paths, "--trace", "--resume-from"):
+            with self.subTest(option=option):
+                words = [word for pair in {**paths, option: ""}.items() for word in pair]
+                self.assert_fails(harness.penstock("train", *words), 2, f'{option}: ""')
+                self.assertFalse(os.path.exists(self.path("run")))
+        for arguments in (["export", ""], ["inspect", ""], ["clean", ""], ["snapshots", ""],
+                          ["compare", "", ""], ["snapshot", "", "x"], ["tune", "--nvme-path", ""]):
+            with self.subTest(arguments=arguments):
+                if arguments[0] == "export":
+                    arguments = [*arguments, "--to", self.path("to")]
+                self.assert_fails(harness.penstock(*arguments), 2, '""')
+
+    def test_a_working_folder_that_is_gone(self):
+        paths = {"--model": self.make_model(), "--data": self.make_data(),
+                 "--config": self.write("c.json", CONFIG), "--out": self.path("run")}
+        nvme = self.write("n.json", make_config(param="nvme", optimizer="nvme", nvme_path="nvme"))
+        lines = [["train", *(word for pair in {**paths, **change}.items() for word in pair)]
+                 for change in ({"--out": "run"}, {"--data": "data"}, {"--config": nvme})]
+        lines += [["export", "run", "--to", "to"], ["inspect", "run"], ["clean", "run"],
+                  ["compare", "a", "b"], ["snapshot", "run", "x"], ["snapshots", "run"],
+                  ["tune", "--nvme-path", ".", "--out", "f", "--plot", "s"]]
+        for line in lines:
+            with self.subTest(line=line):
+                gone = self.make_folder("gone")
+                done = subprocess.run(["sh", "-c", 'cd "$1" && rmdir "$1" && shift && exec "$@"', "sh",
+                                       gone, harness.PROGRAM, *line], capture_output=True, text=True,
+                                      timeout=harness.TIMEOUT_S, check=False)
+                outcome = harness.Outcome(line, done.returncode, done.stdout, done.stderr)
+                named = "No such file or directory" if line[0] == "train" else ""
+                self.assert_fails(outcome, 3, named)
+                self.assertNotIn("unexpected failure", outcome.errors[0])
+                self.assertFalse(os.path.exists(self.path("run")))
+
     def test_unknown_option_and_command(self):
         self.assert_refused(2, "--setps", more=["--setps", "3"])
         self.assert_fails(harness.penstock("trian"), 2, "trian")
@@ -133,6 +188,10 @@ class ModelAndDataTest(RefusalTest):
         data = self.write("tokens.bin", struct.pack(f"<{len(tokens)}H", *tokens))
         self.assert_refused(2, "300", "tokens.bin", data=data, more=["--data-order", "sequential"])
 
+    def test_the_largest_token(self):
+        data = self.write("tokens.u32", struct.pack("<I", 2**32 - 1) * 200)
+        self.assert_refused(2, "4294967295", "tokens.u32", "vocabulary of 256", data=data)
+
     def weights(self):
         """A model folder with weights beside its config, and what they are."""
         run = self.trained(CONFIG, steps=0)
@@ -183,6 +242,23 @@ class NvmePathTest(RefusalTest):
         with harness.mounted(folder, ["-t", "tmpfs", "-o", "size=1M", "none"]):
             self.assert_refused(3, "small", config=self.nvme(folder))
             self.assertEqual(os.listdir(folder), [])
+
+    def test_memory_is_said(self):
+        folder = self.make_folder("memory")
+        notice = rf"(?m)^penstock: (nvme_path|--nvme-path) {re.escape(folder)} is on (\w+), .*memory"
+        drive = self.nvme(self.make_folder("drive"))
+        for kind in ("tmpfs", "ramfs"):
+            outcome, run = self.train(drive, steps=1)
+            self.assertNotIn("is on", outcome.stderr)
+            with self.subTest(kind=kind), harness.mounted(folder, ["-t", kind, "none"]):
+                outcome, _ = self.train(self.nvme(folder), steps=1)
+                self.assertEqual(re.search(notice, outcome.stderr)[2], kind)
+                outcome, _ = self.train(self.nvme(folder), "--resume", steps=2, out=run)
+                self.assertRegex(outcome.stderr, notice)
+                tune = harness.penstock("tune", "--nvme-path", folder, "--quick", "--size", "1MiB")
+                self.assertRegex(tune.stderr, notice)
+                outcome, _ = self.train(CONFIG, steps=1, out=os.path.join(folder, "run"))
+                self.assertIn(f"the run's folder {folder}/run is on {kind}", outcome.stderr)
 
     def test_without_direct_io(self):
         folder = self.make_folder("no_direct")

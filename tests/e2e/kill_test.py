@@ -10,7 +10,8 @@ import harness
 from harness import make_config
 
 STEPS = 8
-CALLS = ("rename", "renameat2", "unlink", "unlinkat", "rmdir", "mkdir", "ftruncate", "fdatasync", "fsync")
+CALLS = ("rename", "renameat", "renameat2", "unlink", "unlinkat", "rmdir", "mkdir", "mkdirat", "ftruncate",
+         "fallocate", "fdatasync", "fsync")
 
 
 @harness.needs_strace

@@ -190,14 +190,19 @@ class PlacementChangeTest(ResumeTest):
 
 class FullDriveTest(ResumeTest):
     def test_rows_that_find_no_space_end_the_run_and_it_goes_on_when_there_is(self):
-        config = self.config("all on nvme")
+        config = self.config("all on nvme", penstock={"commit_every_steps": 0})
         whole = self.trained(config, steps=60)
         drive = self.make_folder("drive")
         with harness.mounted(drive, ["-t", "tmpfs", "-o", "size=20K", "none"]):
             run = os.path.join(drive, "run")
             outcome, _ = self.train(config, steps=60, out=run)
             self.assert_fails(outcome, 3, "metrics.jsonl", "No space left", "is committed")
-            self.assertEqual(harness.penstock("inspect", run).code, 0)
+            # The last step that was done is committed, and its row is the one that found no room.
+            done = len(read_rows(run)) + 1
+            self.assertIn(f"; step {done} is committed", outcome.errors[0])
+            inspected = harness.penstock("inspect", run)
+            self.assertEqual(inspected.code, 0, str(inspected))
+            self.assertRegex(inspected.stdout, rf"committed step +{done}\n")
             subprocess.run(["mount", "-o", "remount,size=4M", drive], check=True)
             self.resumed(run, config, steps=60)
             self.assert_same(run, whole)

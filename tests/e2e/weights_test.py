@@ -2,13 +2,14 @@
 import json
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
 import unittest
 
 import harness
-from harness import make_config, read_rows
+from harness import make_config, merge, read_rows
 
 CONFIG = make_config(dtype="bf16", param="cpu", optimizer="cpu")
 TRANSFORMERS = os.environ.get("PENSTOCK_TRANSFORMERS_PYTHON", "")
@@ -54,6 +55,21 @@ class RoundTripTest(harness.PenstockTest):
                 self.assertEqual(outcome.code, 0, outcome.stdout)
                 self.assertIn("equal values", outcome.stdout)
 
+    def test_the_config_has_no_token_that_the_vocabulary_lacks(self):
+        for given, written in (({}, [None, None]),
+                               ({"bos_token_id": 50256, "eos_token_id": 9}, [None, 9]),
+                               ({"bos_token_id": 1, "eos_token_id": None}, [1, None])):
+            with self.subTest(given=given):
+                model = self.make_model(**given)
+                run = self.trained(CONFIG, steps=0, model=model)
+                with open(os.path.join(self.export(run)[1], "config.json"),
+                          encoding="utf-8") as file:
+                    config = json.load(file)
+                self.assertEqual([config["bos_token_id"], config["eos_token_id"]], written)
+                with open(os.path.join(run, "run.json"), encoding="utf-8") as file, \
+                        open(os.path.join(model, "config.json"), encoding="utf-8") as ours:
+                    self.assertEqual(json.load(file)["model"], ours.read())
+
     def test_any_order_header_length_shards_and_dtypes_come_in_as_they_are(self):
         tensors, folder = self.export(self.trained(CONFIG, steps=3))
         source = random.Random(7)
@@ -85,6 +101,72 @@ class RoundTripTest(harness.PenstockTest):
                    {"weight_map": {**index, "transformer.h.9.ln_1.bias": "model.safetensors"}})
         outcome, _ = self.train(CONFIG, steps=0, model=folder)
         self.assert_fails(outcome, 2, "h.9.ln_1.bias", "model.safetensors.index.json")
+
+
+class OriginTest(harness.PenstockTest):
+    """Where weights come from is said, and weights that are not read do not become random ones."""
+    def origins(self, outcome):
+        return re.findall(r"(?m)^penstock: weights: (.*)$", outcome.stderr)
+
+    def assert_origin(self, outcome, origin):
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertEqual(self.origins(outcome), [origin])
+
+    def test_weights_in_another_form_are_refused_unless_new_ones_are_asked_for(self):
+        for name in ("global_step1/mp_rank_00_model_states.pt", "latest", "pytorch_model.bin",
+                     "pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json",
+                     "tf_model.h5", "flax_model.msgpack", "model.ckpt.index", "model.onnx",
+                     "model.gguf", "weights.pt", "weights.pth", "zero_pp_rank_0_optim_states.pt"):
+            with self.subTest(name=name):
+                first = name.split("/", maxsplit=1)[0]
+                folder = self.make_model(f"of_{first}")
+                self.write(os.path.join(folder, name), b"not read")
+                for model in (folder, os.path.join(folder, "config.json")):
+                    outcome, run = self.train(CONFIG, steps=1, model=model)
+                    self.assert_fails(outcome, 2, folder, first, "safetensors", "--init random")
+                    self.assertFalse(os.path.exists(run))
+                outcome, run = self.train(CONFIG, "--init", "random", steps=1, model=folder)
+                self.assert_origin(outcome, "random, seed 0 (--init random: what "
+                                            f"{folder} holds is not read: {first})")
+                outcome, _ = self.train(CONFIG, "--resume", steps=2, model=folder, out=run)
+                self.assert_origin(outcome, "the commit of step 1")
+
+    def test_new_weights_do_not_need_those_beside_the_config(self):
+        _, folder = self.export(self.trained(CONFIG, steps=1))
+        outcome, run = self.train(CONFIG, "--init", "random", "--seed", "3", steps=1, model=folder)
+        self.assert_origin(outcome, f"random, seed 3 (--init random: what {folder} holds is not "
+                                    "read: model.safetensors)")
+        self.assert_equal_bits(run, self.trained(CONFIG, "--seed", "3", steps=1))
+        self.write(os.path.join(folder, "model.safetensors"), b"damaged")
+        self.trained(CONFIG, "--init", "random", steps=1, model=folder)
+
+    def test_an_index_without_its_files_is_refused(self):
+        folder = self.make_model()
+        self.write(os.path.join(folder, "model.safetensors.index.json"), {"weight_map": {}})
+        outcome, _ = self.train(CONFIG, steps=1)
+        self.assert_fails(outcome, 2, "model.safetensors.index.json", "--init random")
+
+    def test_init_takes_no_other_value(self):
+        outcome, _ = self.train(CONFIG, "--init", "zeros", steps=1)
+        self.assert_fails(outcome, 2, "--init", "random")
+
+    def test_every_run_says_where_its_weights_come_from(self):
+        outcome, run = self.train(CONFIG, "--seed", "7", steps=2)
+        self.assert_origin(outcome, "random, seed 7")
+        _, folder = self.export(run)
+        self.assert_origin(self.train(CONFIG, steps=1, model=folder)[0], f"1 file of {folder}")
+        snapshot = harness.penstock("snapshot", run, "good")
+        self.assertEqual(snapshot.code, 0, str(snapshot))
+        self.assert_origin(self.train(CONFIG, "--resume", steps=3, out=run)[0],
+                           "the commit of step 2")
+        self.assert_origin(self.train(CONFIG, "--resume", steps=3, out=run)[0],
+                           "the commit of step 3")
+        self.assert_origin(
+            self.train(CONFIG, "--resume-from", "good", "--init", "random", steps=3, out=run)[0],
+            "the commit of step 2, snapshot good (--init random is for the beginning of a run)")
+        moved = merge(CONFIG, {"penstock": {"tile_elements": 4096}})
+        self.assert_origin(self.train(moved, "--resume", steps=4, out=run)[0],
+                           "the commit of step 3")
 
 
 class FineTuneTest(harness.PenstockTest):
@@ -157,6 +239,7 @@ class FullDriveTest(harness.PenstockTest):
 class TransformersTest(harness.PenstockTest):
     SCRIPT = """
 import sys, torch, transformers
+transformers.logging.set_verbosity_warning()
 model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1]).float().eval()
 rows = [list(open(sys.argv[2], "rb").read())[i * 64:i * 64 + 65] for i in range(2)]
 tokens = torch.tensor(rows)
@@ -187,6 +270,7 @@ print(torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]).dou
                 done = subprocess.run([TRANSFORMERS, "-c", self.SCRIPT, folder, data],
                                       capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertNotIn("token_id", done.stderr)
                 self.assertLess(abs(ours - float(done.stdout)), 1e-4 * ours, done.stdout)
 
 

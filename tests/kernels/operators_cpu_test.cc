@@ -25,7 +25,7 @@ TEST(ArithmeticTest, NamesWhatTheBitsDependOnAndNothingElse) {
   EXPECT_NE(arithmetic(converted, kShapes, 1), two);
   EXPECT_NE(arithmetic(single, kShapes, 2), two);
   EXPECT_EQ(two.find("cpu "), 0U) << two;
-  for (const char* part : {"bf16 converted", "oneDNN", "2 threads"}) {
+  for (const char* part : {"bf16 converted in equal panels", "oneDNN", "2 threads"}) {
     EXPECT_NE(two.find(part), std::string::npos) << part << " in " << two;
   }
   for (const char* const target : AdamTargets()) {

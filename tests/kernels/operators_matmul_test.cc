@@ -15,10 +15,18 @@ struct Case {
 };
 
 /// Sizes: tiny; odd; more than one panel of each kind (accumulation: m · n above 2^20; conversion:
-/// m > 256, n > 512, k > 1024).
+/// m > 512, n > 1024, k > 1024), and of each two kinds at once, as what is converted for one panel
+/// may serve the next one.
 constexpr Case kCases[] = {
-    {"one", 1, 1, 1},      {"row", 1, 33, 48},     {"odd", 7, 257, 33},
-    {"wide", 300, 700, 9}, {"deep", 35, 40, 1100}, {"panels", 1030, 1050, 3},
+    {"one", 1, 1, 1},
+    {"row", 1, 33, 48},
+    {"odd", 7, 257, 33},
+    {"wide", 300, 700, 9},
+    {"wider", 5, 2100, 20},
+    {"deep", 35, 40, 1100},
+    {"panels", 1030, 1050, 3},
+    {"tall and deep", 530, 3, 1040},
+    {"wide and deep", 3, 1040, 1040},
 };
 
 class ProductTest : public OperatorsTest {
@@ -133,6 +141,14 @@ TEST_P(ProductTest, AccumulationAddsTheSameValueWhateverWasThere) {
           << size.name << " [" << i << "]";
     }
   }
+}
+
+TEST(ConvertingProductTest, HasScratchForItsPanelsWhateverTheSizes) {
+  const Operand matrix{.dtype = DType::kBFloat16, .stride = 1'000'001};
+  const auto product = MakeProduct(
+      {.m = 1'000'001, .n = 1'000'001, .k = 1'000'001, .a = matrix, .b = matrix, .c = matrix},
+      Bf16Arithmetic::kConvert);
+  EXPECT_LE(product->scratch(), 8_MiB);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, ProductTest, AllModes(), ModeName);

@@ -100,6 +100,26 @@ TEST(CheckpointPlanTest, BackwardFetchesAsFarAheadAsThereAreSlots) {
   }
 }
 
+TEST(CheckpointPlanTest, HundredsOfThousandsOfMicroBatchesArePlannedAsAFewAre) {
+  // With a search through all slots for each access this would take hours.
+  constexpr uint32_t kMicroBatches = 200'000;
+  for (const uint32_t slots : {kMicroBatches + 2, 2 * kMicroBatches}) {
+    const Copies copies = CopiesOf(PlanCheckpoints(Step(2, kMicroBatches), slots));
+    EXPECT_EQ(copies.out, 2 * kMicroBatches - slots);
+    EXPECT_EQ(copies.back, copies.out);
+  }
+}
+
+TEST(CheckpointPlanTest, WhatItTakesGrowsWithTheStepAndHasAnEnd) {
+  const CheckpointStore::Options few = {.checkpoints = 10, .slots = 10, .size = 1_KiB};
+  const CheckpointStore::Options many = {.checkpoints = 1000, .slots = 10, .size = 1_KiB};
+  EXPECT_GT(CheckpointStore::BookkeepingBytes(many, 3000, 2000),
+            CheckpointStore::BookkeepingBytes(few, 30, 20));
+  EXPECT_GE(CheckpointStore::BookkeepingBytes(many, 3000, 2000),
+            Bytes{3000 * sizeof(CheckpointPlan::Use)});
+  EXPECT_EQ(CheckpointStore::BookkeepingBytes(few, uint64_t{1} << 32, 1), Bytes{kMostCount});
+}
+
 TEST(CheckpointStoreTest, EveryReadingFindsWhatWasWrittenInEveryStep) {
   constexpr uint64_t kElements = 5000;
   for (const uint32_t micro_batches : {1U, 3U}) {

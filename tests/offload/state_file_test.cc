@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <optional>
 
 #include "base/mapping.h"
@@ -14,6 +17,7 @@
 namespace penstock::offload {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Ge;
@@ -129,6 +133,13 @@ class StateFileTest : public FolderTest {
                                         .buffer = {bytes.data(), bytes.size().value}})
                                .Wait();
     EXPECT_TRUE(written.ok()) << written.error().message;
+  }
+
+  static void Overwrite(const std::string& path, uint64_t offset, const std::string& bytes) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    EXPECT_TRUE(file.good());
   }
 
   void ExpectCommitted(const std::vector<std::string>& paths, uint64_t step, uint8_t value) {
@@ -363,6 +374,79 @@ TEST_F(StateFileTest, AFailedCommitIsFinalAndLeavesTheOneBefore) {
     }
     ExpectCommitted(paths, 1, 1);
   }
+}
+
+TEST_F(StateFileTest, NoCommitIsMadeWhereAFileIsNotWhatItWasAndTheErrorNamesIt) {
+  namespace fs = std::filesystem;
+  struct Damage {
+    const char* name;
+    std::function<void(const fs::path&)> make;
+    const char* message;
+  };
+  const Damage damages[] = {
+      {"deleted", [](const fs::path& path) { fs::remove(path); }, "deleted"},
+      {"moved", [](const fs::path& path) { fs::rename(path, path.string() + ".away"); }, "moved"},
+      {"replaced",
+       [](const fs::path& path) {
+         fs::rename(path, path.string() + ".away");
+         fs::copy_file(path.string() + ".away", path);
+       },
+       "another file is in its place"},
+      {"emptied", [](const fs::path& path) { fs::resize_file(path, 0); }, "was cut from"},
+      {"cut", [](const fs::path& path) { fs::resize_file(path, fs::file_size(path) - 1); },
+       "was cut from"},
+      {"its head lost", [](const fs::path& path) { Overwrite(path, 0, std::string(4096, '\0')); },
+       "head"},
+      {"a bit of its head lost", [](const fs::path& path) { Overwrite(path, 100, "x"); }, "head"},
+      {"emptied and written again",
+       [](const fs::path& path) {
+         const uintmax_t size = fs::file_size(path);
+         fs::resize_file(path, 0);
+         fs::resize_file(path, size);
+       },
+       "head"},
+  };
+  for (const size_t path : {0, 1}) {
+    for (const Damage& damage : damages) {
+      SCOPED_TRACE(fmt::format("path {}, {}", path, damage.name));
+      const auto file = Create(true, 2);
+      ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+      ASSERT_TRUE(file->CheckCommit().ok());
+      const CommitRecord second = WriteTiles(*file, 2, 2);
+      damage.make(Paths(*file)[path]);
+      const Status committed = file->Commit(second);
+      ASSERT_FALSE(committed.ok());
+      EXPECT_THAT(committed.error().message, HasSubstr(Paths(*file)[path]));
+      EXPECT_THAT(committed.error().message, HasSubstr(damage.message));
+      const Status before = file->CheckCommit();
+      ASSERT_FALSE(before.ok()) << "the first commit is said to stand";
+      EXPECT_THAT(before.error().message, HasSubstr(damage.message));
+    }
+  }
+}
+
+TEST_F(StateFileTest, ACommitIsLookedForOnTheDrive) {
+  const auto file = Create(true);
+  EXPECT_FALSE(file->CheckCommit().ok()) << "there is none";
+  ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+  ASSERT_TRUE(file->Commit(WriteTiles(*file, 2, 2)).ok());
+  EXPECT_TRUE(file->CheckCommit().ok());
+  const std::string path = Paths(*file).front();
+  const FileOffset newest = PlanState(file->uuid(), layout_, {}, 0).geometry.commit_offset[0];
+  Overwrite(path, newest.value + 60, "x");
+  const Status lost = file->CheckCommit();
+  ASSERT_FALSE(lost.ok());
+  EXPECT_EQ(lost.error().code, ErrorCode::kCorruption);
+  EXPECT_THAT(lost.error().message, AllOf(HasSubstr("newest commit"), HasSubstr(path)));
+}
+
+TEST_F(StateFileTest, AFileThatTookTheNameIsNotRemovedAtTheEnd) {
+  auto file = Create(true);
+  const std::string path = Paths(*file).front();
+  std::filesystem::rename(path, path + ".away");
+  std::filesystem::copy_file(path + ".away", path);
+  file.reset();
+  EXPECT_TRUE(std::filesystem::exists(path));
 }
 
 TEST_F(StateFileTest, AMissingFolderLeavesOneClearError) {

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "offload/checksum.h"
+#include "offload/state_copy.h"
 #include "offload/state_file.h"
 #include "tests/offload/support.h"
 
@@ -20,6 +22,15 @@ using ::testing::IsEmpty;
 
 class StateReaderTest : public FolderTest {
  protected:
+  /// Of a tile that is all zeros, as it is until it is written.
+  static TileChecksums OfZeros(const StateFile& file, const Layout& layout, TileId tile) {
+    const uint64_t elements = layout.tile(tile).elements;
+    const std::vector<std::byte> weight(layout.WeightBytes(elements).value);
+    const std::vector<std::byte> record(layout.RecordBytes(elements).value);
+    const uint64_t seed = TileSeed(file.uuid(), tile, 0);
+    return {WeightChecksum(seed, weight), RecordChecksum(seed, layout, record)};
+  }
+
   /// The files of a state on two paths with a commit for each size of its JSON text.
   std::vector<std::string> Committed(const std::vector<size_t>& json_bytes) {
     const Layout layout = SmallLayout(DType::kBFloat16);
@@ -28,7 +39,9 @@ class StateReaderTest : public FolderTest {
     const auto file = StateFile::Create(layout, {.folders = {folder_, folder_}}, engines).value();
     for (const size_t size : json_bytes) {
       CommitRecord record{.json = std::string(size, ' ')};
-      record.tiles.resize(layout.tiles.size());
+      for (uint32_t i = 0; i < layout.tiles.size(); ++i) {
+        record.tiles.push_back({.checksums = OfZeros(*file, layout, TileId{i})});
+      }
       EXPECT_TRUE(file->Commit(record).ok());
     }
     return {file->Shares()[0].path, file->Shares()[1].path};
@@ -60,6 +73,22 @@ class StateReaderTest : public FolderTest {
     return *damages;
   }
 };
+
+TEST_F(StateReaderTest, ACopyDoesNotReplaceWhatTookItsNameMeanwhile) {
+  const std::vector<std::string> paths = Committed({2});
+  const auto reader = StateReader::Open(paths).value();
+  const std::vector<std::string> targets = {folder_ / "copy0", folder_ / "copy1"};
+  const Status copied = CopyState(*reader, targets, [&] {
+    std::ofstream(targets[0]) << "mine";
+    return false;
+  });
+  ASSERT_FALSE(copied.ok());
+  EXPECT_EQ(copied.error().code, ErrorCode::kInvalidArgument) << copied.error().message;
+  EXPECT_EQ(std::filesystem::file_size(targets[0]), 4);
+  for (const std::string& target : targets) {
+    EXPECT_FALSE(std::filesystem::exists(UnfinishedCopy(target)));
+  }
+}
 
 TEST_F(StateReaderTest, AFlippedBitAnywhereBeforeTheSlotsIsNamedWithFileAndOffset) {
   uint64_t first = 0;  // other bytes each time

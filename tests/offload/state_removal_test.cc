@@ -65,6 +65,29 @@ TEST_F(StateRemovalTest, AFileThatIsNoStateIsRefused) {
   ExpectRefused(folder_, uuid_, ErrorCode::kCorruption, "not a regular file");
 }
 
+TEST_F(StateRemovalTest, AnUnfinishedFileIsKnownByAllOfItsUuid) {
+  const std::string path = folder_ / ("penstock-" + uuid_ + ".1.state");
+  std::ofstream(path) << std::string(8192, '\0');
+  ExpectRefused(path, "", ErrorCode::kCorruption, "not removed");
+  ExpectRefused(path, uuid_.substr(0, 4), ErrorCode::kCorruption, "not removed");
+  EXPECT_TRUE(RemovableState::Open(path, uuid_).ok());
+}
+
+TEST_F(StateRemovalTest, ALinkIsRefused) {
+  const std::string link = folder_ / "link";
+  std::filesystem::create_symlink(path_, link);
+  ExpectRefused(link, uuid_, ErrorCode::kCorruption, "not a regular file");
+}
+
+TEST_F(StateRemovalTest, AFileThatTookThePlaceOfTheStateStays) {
+  const auto state = RemovableState::Open(path_, uuid_);
+  ASSERT_TRUE(state.ok()) << state.error().message;
+  std::filesystem::rename(path_, path_ + ".aside");
+  std::ofstream(path_) << "mine";
+  EXPECT_FALSE(state->Remove().ok());
+  EXPECT_TRUE(std::filesystem::exists(path_));
+}
+
 TEST_F(StateRemovalTest, AFileThatIsReadIsRefusedUntilItsReaderIsGone) {
   {
     const UniqueFd reader(::open(path_.c_str(), O_RDONLY));

@@ -20,21 +20,21 @@ class UpdateQueueTest : public ::testing::Test {
                   .load_order = {Tile(2), Tile(1), Tile(0)}},
         queue_(schedule_) {}
 
-  /// What is loaded, in order, with room for `room` tiles.
+  /// What is loaded, in order, with room for `room` tiles; the states arrive at once.
   std::vector<uint32_t> Load(size_t room) {
     std::vector<uint32_t> loaded;
-    queue_.LoadMore([&](TileId tile, bool) {
-      if (loaded.size() == room) return false;
-      loaded.push_back(Index(tile));
-      return true;
-    });
+    while (loaded.size() < room) {
+      const auto next = queue_.NextToLoad();
+      if (!next) break;
+      queue_.Loaded(next->tile);
+      queue_.SetReady(next->tile, true);
+      loaded.push_back(Index(next->tile));
+    }
     return loaded;
   }
   std::vector<uint32_t> TakeAll() {
     std::vector<uint32_t> taken;
-    while (const auto tile = queue_.Take([](TileId) { return true; })) {
-      taken.push_back(Index(*tile));
-    }
+    while (const auto tile = queue_.Take()) taken.push_back(Index(*tile));
     return taken;
   }
 
@@ -57,12 +57,10 @@ TEST_F(UpdateQueueTest, OfThoseBegunTheOneNeededSoonestIsLoadedAndTakenFirst) {
 TEST_F(UpdateQueueTest, NothingIsLoadedAheadWhileATileThatIsBegunWaits) {
   queue_.Begin(Tile(1));
   EXPECT_THAT(Load(0), IsEmpty());
-  std::vector<bool> ahead;
-  queue_.LoadMore([&](TileId, bool is_ahead) {
-    ahead.push_back(is_ahead);
-    return false;
-  });
-  EXPECT_THAT(ahead, ElementsAre(false));
+  const auto next = queue_.NextToLoad();
+  ASSERT_TRUE(next.has_value());
+  EXPECT_EQ(next->tile, Tile(1));
+  EXPECT_FALSE(next->ahead);
 }
 
 TEST_F(UpdateQueueTest, WhatWasLoadedAheadIsNotLoadedAgainWhenItBegins) {
@@ -70,6 +68,14 @@ TEST_F(UpdateQueueTest, WhatWasLoadedAheadIsNotLoadedAgainWhenItBegins) {
   queue_.Begin(Tile(2));
   EXPECT_THAT(TakeAll(), ElementsAre(2));
   EXPECT_THAT(Load(3), ElementsAre(1, 0));
+}
+
+TEST_F(UpdateQueueTest, NothingIsLoadedAheadForAnUpdateThatNeverComes) {
+  queue_.EndAfterThisRound();
+  EXPECT_THAT(Load(3), ElementsAre(2, 1, 0));
+  for (uint32_t tile = 0; tile < 3; ++tile) queue_.Begin(Tile(tile));
+  for (const uint32_t tile : TakeAll()) queue_.Finish(Tile(tile));
+  EXPECT_THAT(Load(3), IsEmpty());
 }
 
 TEST_F(UpdateQueueTest, ATileIsLoadedForItsNextUpdateOnlyAfterTheOneBefore) {
@@ -89,8 +95,36 @@ TEST_F(UpdateQueueTest, ATileIsLoadedForItsNextUpdateOnlyAfterTheOneBefore) {
 TEST_F(UpdateQueueTest, WhatIsNotReadyDoesNotHoldUpWhatIs) {
   for (uint32_t tile = 0; tile < 3; ++tile) queue_.Begin(Tile(tile));
   EXPECT_THAT(Load(3), ElementsAre(0, 1, 2));
-  EXPECT_EQ(queue_.Take([](TileId tile) { return tile != Tile(0); }), Tile(1));
-  EXPECT_EQ(queue_.Take([](TileId) { return true; }), Tile(0));
+  queue_.SetReady(Tile(0), false);
+  EXPECT_EQ(queue_.Take(), Tile(1));
+  queue_.SetReady(Tile(0), true);
+  EXPECT_EQ(queue_.Take(), Tile(0));
+}
+
+TEST_F(UpdateQueueTest, ATileThatIsHeldBackDoesNotHoldUpTheOthersAndKeepsItsPlace) {
+  queue_.HoldBack(Tile(0));
+  for (uint32_t tile = 0; tile < 3; ++tile) queue_.Begin(Tile(tile));
+  EXPECT_THAT(Load(1), ElementsAre(1));
+  queue_.LetGo(Tile(0));
+  EXPECT_THAT(Load(3), ElementsAre(0, 2));
+}
+
+TEST_F(UpdateQueueTest, NothingIsLoadedAheadWhileATileThatIsBegunIsHeldBack) {
+  queue_.HoldBack(Tile(1));
+  queue_.Begin(Tile(1));
+  EXPECT_THAT(Load(3), IsEmpty());
+  queue_.LetGo(Tile(1));
+  EXPECT_THAT(Load(3), ElementsAre(1, 2, 0));
+}
+
+TEST_F(UpdateQueueTest, ATileThatWasTakenIsNotGivenAgainWhateverIsSaidOfItsStates) {
+  for (uint32_t tile = 0; tile < 3; ++tile) queue_.Begin(Tile(tile));
+  EXPECT_THAT(Load(1), ElementsAre(0));
+  EXPECT_EQ(queue_.Take(), Tile(0));
+  queue_.SetReady(Tile(0), false);
+  queue_.SetReady(Tile(0), true);
+  EXPECT_EQ(queue_.Take(), std::nullopt);
+  EXPECT_EQ(queue_.takeable(), 0);
 }
 
 TEST_F(UpdateQueueTest, ATileThatBeganBeforeItsTurnIsPassedOverAhead) {

@@ -104,7 +104,7 @@ class Setup(ScriptTest):
 
 
 class Test(ScriptTest):
-    CHECKS = ("setup", "check_includes", "check_format", "check_tidy")
+    CHECKS = ("setup", "check_includes", "check_format", "check_tidy", "hostile")
 
     def setUp(self):
         super().setUp()
@@ -140,7 +140,7 @@ class Test(ScriptTest):
         self.stand_in("scripts/check_format", "exit 1")
         done = self.run_script("test")
         self.assertEqual((done.returncode, self.last_line(done)), (1, "50 passed, 0 failed, 0 skipped"))
-        self.assertIn("1 of 15 stages failed", done.stdout)
+        self.assertIn("1 of 16 stages failed", done.stdout)
         self.assertRegex(done.stdout, r"(?m)^check_format +FAILED +\d+ s$")
 
     def test_a_failed_build_fails_the_run_and_skips_the_tests(self):

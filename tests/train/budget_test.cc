@@ -178,5 +178,57 @@ TEST(MachineMemory, OfThisMachineIsPlausible) {
   EXPECT_LE(memory->available, memory->total);
 }
 
+/// A small GPT-2 on a machine of 1 GiB.
+class PlanMemoryTest : public ::testing::Test {
+ protected:
+  PlanMemoryTest() {
+    config_.optimizer_home = Tier::kHost;
+    config_.parameter_home = Tier::kHost;
+    config_.compute_threads = 1;
+  }
+  Result<MemoryNeeds> Plan() const {
+    return PlanMemory({.spec = Gpt2Spec(model_),
+                       .model = model_,
+                       .shape = shape_,
+                       .config = config_,
+                       .kind = device::Kind::kCpu},
+                      Machine);
+  }
+
+  const Gpt2Config model_ = {
+      .vocab_size = 256, .n_positions = 1 << 24, .n_embd = 2, .n_layer = 1, .n_head = 1};
+  Gpt2Shape shape_ = {.micro_batch = 1, .micro_batches = 1, .sequence = 8};
+  zero::Config config_;
+};
+
+TEST_F(PlanMemoryTest, HostMemoryGrowsWithWhatIsKeptOfEveryMicroBatch) {
+  const Bytes one = Plan()->host_minimum;
+  shape_.micro_batches = 10'001;
+  // Inputs and targets in the loop and under way to the device.
+  EXPECT_GT(Plan()->host_minimum - one, Bytes{10'000 * 4 * 8 * sizeof(int32_t)});
+}
+
+TEST_F(PlanMemoryTest, WhatNoMachineHoldsIsRefusedWithWhatDoesFit) {
+  shape_.micro_batches = uint64_t{1} << 31;
+  const Result<MemoryNeeds> needs = Plan();
+  ASSERT_FALSE(needs.ok());
+  EXPECT_EQ(needs.error().code, ErrorCode::kBudget);
+  const std::string& message = needs.error().message;
+  const std::string before = "gradient_accumulation_steps of ";
+  const size_t at = message.find(before);
+  ASSERT_NE(at, std::string::npos) << message;
+  shape_.micro_batches = std::stoull(message.substr(at + before.size()));
+  EXPECT_TRUE(Plan().ok());
+  ++shape_.micro_batches;
+  EXPECT_FALSE(Plan().ok());
+}
+
+TEST_F(PlanMemoryTest, WhatDoesNotFit64BitsIsRefused) {
+  shape_ = {.micro_batch = 1U << 31, .micro_batches = 1U << 31, .sequence = 1 << 24};
+  const Result<MemoryNeeds> needs = Plan();
+  ASSERT_FALSE(needs.ok());
+  EXPECT_THAT(needs.error().message, HasSubstr("more than 2^63 bytes"));
+}
+
 }  // namespace
 }  // namespace penstock::train

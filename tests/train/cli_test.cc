@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -165,6 +167,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"train", "--model", "m", "--config", "c", "--data", "d"}, "--out"},
         BadLine{Train({"--stpes", "3"}), "--stpes"}, BadLine{Train({"--steps", "-1"}), "--steps"},
         BadLine{Train({"--steps", "many"}), "--steps"}, BadLine{Train({"--device", "tpu"}), "tpu"},
+        BadLine{Train({"--sequence-length", "0"}), "\"0\" is not a whole number from 1 to"},
+        BadLine{Train({"--device-memory", "20000000TiB"}),
+                "\"20000000TiB\" is not a size up to 9223372036854775807 bytes"},
         BadLine{Train({"--device-memory", "64MB"}), "64MB"},
         BadLine{Train({"--data-order", "random"}), "random"},
         BadLine{{"tune", "--quick"}, "--nvme-path"},
@@ -173,6 +178,51 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{{"export", "run", "--to", "x", "--dtype", "int8"}, "int8 not in {fp32,bf16,fp16}"},
         BadLine{{"export", "run", "--to", "x", "--dtype", "2"}, "2 not in {fp32,bf16,fp16}"},
         BadLine{{"inspect"}, "RUN"}, BadLine{{"compare", "a"}, "B"}, BadLine{{"clean"}, "RUN"}));
+
+TEST(CommandLine, NumbersAreDecimalDigitsOf64BitsAndNothingElse) {
+  const std::string largest = "18446744073709551615";
+  EXPECT_EQ(ParsedTrain({"--seed", largest}).seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(ParsedTrain({"--steps", "010"}).steps, 10U);
+  for (const char* option : {"--steps", "--seed", "--sequence-length"}) {
+    for (const char* text :
+         {"", "-1", "abc", "1e3", "0x10", "1.0", "18446744073709551616", "99999999999999999999"}) {
+      const Result<Command> command = ParseCommandLine(Train({option, text}));
+      ASSERT_FALSE(command.ok()) << option << " " << text;
+      EXPECT_EQ(ExitCode(command.error().code), 2);
+      EXPECT_THAT(command.error().message, HasSubstr(std::string(option) + ": \"" + text + "\""));
+      EXPECT_THAT(command.error().message, HasSubstr("to " + largest + ";"));
+      EXPECT_LT(command.error().message.size(), 160U);
+    }
+  }
+}
+
+TEST(CommandLine, AnEmptyNameIsRefusedWhereverOneIsAskedFor) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> lines = {
+      {"--model", {"train", "--model", "", "--config", "c", "--data", "d", "--out", "r"}},
+      {"--config", Train({"--config", ""})},
+      {"--data", {"train", "--model", "m", "--config", "c", "--data", "", "--out", "r"}},
+      {"--out", {"train", "--model", "m", "--config", "c", "--data", "d", "--out", ""}},
+      {"--trace", Train({"--trace", ""})},
+      {"--resume-from", Train({"--resume-from", ""})},
+      {"RUN", {"export", "", "--to", "x"}},
+      {"--to", {"export", "run", "--to", ""}},
+      {"RUN", {"inspect", ""}},
+      {"A", {"compare", "", "b"}},
+      {"B", {"compare", "a", ""}},
+      {"RUN", {"clean", ""}},
+      {"RUN", {"snapshot", "", "n"}},
+      {"NAME", {"snapshot", "run", ""}},
+      {"RUN", {"snapshots", ""}},
+      {"--nvme-path", {"tune", "--nvme-path", ""}},
+      {"--out", {"tune", "--nvme-path", "p", "--out", ""}},
+      {"--plot", {"tune", "--nvme-path", "p", "--plot", ""}}};
+  for (const auto& [option, line] : lines) {
+    const Result<Command> command = ParseCommandLine(line);
+    ASSERT_FALSE(command.ok()) << option;
+    EXPECT_EQ(ExitCode(command.error().code), 2);
+    EXPECT_THAT(command.error().message, HasSubstr(option + ": \"\" names nothing"));
+  }
+}
 
 TEST(ExitCodes, FollowTheKindOfFailure) {
   EXPECT_EQ(ExitCode(ErrorCode::kInvalidArgument), 2);

@@ -52,6 +52,7 @@ class FakeState final : public zero::CommittedState {
   uint64_t largest_read() const { return largest_read_; }
 
   const zero::TrainState& train_state() const override { return train_state_; }
+  std::string uuid() const override { return {}; }
   const offload::Layout& layout() const override { return layout_; }
   bool durable() const override { return true; }
   std::vector<double> Shares() const override { return {1}; }
@@ -173,7 +174,37 @@ TEST_F(Export, TheConfigIsTheRunsWithItsDtype) {
   ASSERT_TRUE(ExportModel(state, Options(DType::kBFloat16)).ok());
   EXPECT_EQ(json::parse(folder_.Read("out/config.json")),
             json::parse(R"({"model_type": "gpt2", "n_embd": 4, "custom": [1, 2],
-                            "architectures": ["GPT2LMHeadModel"], "torch_dtype": "bfloat16"})"));
+                            "architectures": ["GPT2LMHeadModel"], "torch_dtype": "bfloat16",
+                            "bos_token_id": 50256, "eos_token_id": 50256})"));
+}
+
+TEST_F(Export, TheConfigHasTokenIdsOfItsVocabularyOnly) {
+  struct Case {
+    const char* given;
+    const char* written;
+  };
+  for (const Case& ids : {
+           Case{R"("vocab_size": 256)", R"("bos_token_id": null, "eos_token_id": null)"},
+           Case{R"("vocab_size": 50257)", R"("bos_token_id": 50256, "eos_token_id": 50256)"},
+           Case{R"("vocab_size": 256, "bos_token_id": 255, "eos_token_id": [0, 1])",
+                R"("bos_token_id": 255, "eos_token_id": [0, 1])"},
+           Case{R"("vocab_size": 256, "bos_token_id": 256, "eos_token_id": [0, 256],
+                   "pad_token_id": -1)",
+                R"("bos_token_id": null, "eos_token_id": null, "pad_token_id": null)"},
+           Case{R"("vocab_size": 256, "bos_token_id": null, "eos_token_id": 7,
+                   "pad_token_id": 0)",
+                R"("bos_token_id": null, "eos_token_id": 7, "pad_token_id": 0)"},
+       }) {
+    const TempFolder folder;
+    FakeState state(DType::kFloat32);
+    ExportOptions options = Options();
+    options.folder = folder.Path("out");
+    options.config_json = fmt::format("{{{}}}", ids.given);
+    ASSERT_TRUE(ExportModel(state, options).ok());
+    json written = json::parse(folder.Read("out/config.json"));
+    for (const char* key : {"architectures", "torch_dtype", "vocab_size"}) written.erase(key);
+    EXPECT_EQ(written, json::parse(fmt::format("{{{}}}", ids.written))) << ids.given;
+  }
 }
 
 TEST_F(Export, ABrokenConfigIsRefusedBeforeAnythingIsWritten) {

@@ -71,6 +71,30 @@ TEST(OutputFile, LeavesNothingWithoutFinish) {
   EXPECT_EQ(folder.Read("a"), "old");
 }
 
+TEST(OutputFile, AFileOfItsTemporaryNameStays) {
+  const TempFolder folder;
+  const std::string taken = fmt::format("a.tmp-{}", ::getpid());
+  folder.Write(taken, "mine");
+  ASSERT_TRUE(WriteTextFile(folder.Path("a"), "text").ok());
+  EXPECT_EQ(folder.Read(taken), "mine");
+  EXPECT_EQ(folder.Read("a"), "text");
+  EXPECT_EQ(WithoutTemporary(taken), "a");
+  for (const char* name : {"a", "a.tmp-", "a.tmp-x", "a.tmp-1x", "a.tmp"}) {
+    EXPECT_EQ(WithoutTemporary(name), name);
+  }
+}
+
+TEST(ReadTextFile, RefusesAPipeWithoutWaitingForIt) {
+  const TempFolder folder;
+  const std::string path = folder.Path("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_TRUE(FailsWith(ReadTextFile(path, 1_MiB), ErrorCode::kInvalidArgument, {path, "pipe"}));
+  EXPECT_TRUE(FailsWith(ReadTextFile(folder.Open(), "pipe", 1_MiB), ErrorCode::kCorruption,
+                        {path, "a pipe"}));
+  EXPECT_TRUE(FailsWith(ReadTextFileOrPipe("/dev/null", 1_MiB), ErrorCode::kInvalidArgument,
+                        {"/dev/null", "device"}));
+}
+
 TEST(OutputFile, AMissingFolderIsNotFound) {
   const TempFolder folder;
   EXPECT_TRUE(FailsWith(OutputFile::Create(folder.Path("no/a"), 1_B), ErrorCode::kNotFound,
@@ -105,13 +129,13 @@ TEST(ReadTextFile, RefusesWhatIsTooLargeOrAFolder) {
                         {folder.Path(), "a folder"}));
 }
 
-TEST(ReadTextFile, ReadsAPipeToItsEnd) {
+TEST(ReadTextFileOrPipe, ReadsAPipeToItsEnd) {
   const TempFolder folder;
   const std::string path = folder.Path("pipe");
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   const std::string text(100'000, 'x');
   std::thread writer([&] { std::ofstream(path) << text; });
-  EXPECT_EQ(ReadTextFile(path, 1_MiB).value(), text);
+  EXPECT_EQ(ReadTextFileOrPipe(path, 1_MiB).value(), text);
   writer.join();
 }
 

@@ -49,6 +49,7 @@ class FakeEngine final : public zero::Engine {
   Status Drain() override { return NotForModels(); }
   void BeginCommit(const zero::TrainState&, std::function<Status()>) override {}
   Status FinishCommit() override { return NotForModels(); }
+  Status CheckCommit() const override { return NotForModels(); }
   zero::EngineCounters counters() const override { return {}; }
   Bytes host_peak() const override { return {}; }
   const std::string& aio_engine() const override { return empty_; }

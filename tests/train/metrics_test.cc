@@ -99,7 +99,7 @@ TEST(Measure, TakesDifferencesOfSumsAndPeaksAsTheyAre) {
 
 TEST(MetricsWriter, EachRowIsOneLineThatIsThereAtOnce) {
   const TempFolder folder;
-  Result<MetricsWriter> writer = MetricsWriter::Create(folder.Path("rows.jsonl"));
+  Result<MetricsWriter> writer = MetricsWriter::Create(folder.Open(), "rows.jsonl");
   ASSERT_TRUE(writer.ok()) << writer.error().message;
   StepRow row;
   row.step = 1;
@@ -111,10 +111,19 @@ TEST(MetricsWriter, EachRowIsOneLineThatIsThereAtOnce) {
   EXPECT_EQ(folder.Read("rows.jsonl"), first + ToJson(row) + "\n");
 }
 
+TEST(StepRow, ALossThatIsNoNumberIsShownWithoutASign) {
+  for (const double sign : {1.0, -1.0}) {
+    const double nan = std::copysign(std::numeric_limits<double>::quiet_NaN(), sign);
+    EXPECT_EQ(LossText(nan), "nan");
+  }
+  EXPECT_EQ(LossText(-std::numeric_limits<double>::infinity()), "-inf");
+  EXPECT_EQ(LossText(2.5), "2.5000");
+}
+
 TEST(MetricsWriter, RefusesAFileThatExists) {
   const TempFolder folder;
   const std::string path = folder.Write("rows.jsonl", "something\n");
-  const Result<MetricsWriter> writer = MetricsWriter::Create(path);
+  const Result<MetricsWriter> writer = MetricsWriter::Create(folder.Open(), "rows.jsonl");
   ASSERT_FALSE(writer.ok());
   EXPECT_THAT(writer.error().message, HasSubstr(path));
   EXPECT_EQ(folder.Read("rows.jsonl"), "something\n");

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tests/train/temp_folder.h"
+#include "train/weight_names.h"
 
 namespace penstock::train {
 namespace {
@@ -172,13 +173,18 @@ TEST_F(ModelConfig, SizesThatCannotBeAreRefused) {
   EXPECT_TRUE(Refused(With(R"("initializer_range": -0.1)"), {"initializer_range"}));
 }
 
+TEST_F(ModelConfig, ThereAreAtMostAsManyLayersAsCanBePlanned) {
+  EXPECT_TRUE(Read(Replace("n_layer", "8192")).ok());
+  EXPECT_TRUE(Refused(Replace("n_layer", "8193"), {"n_layer", "8193", "1 to 8192"}));
+}
+
 TEST_F(ModelConfig, HeadsMustDivideTheWidth) {
   EXPECT_TRUE(Refused(Replace("n_head", "5"), {"n_head", "5", "n_embd", "32"}));
 }
 
 TEST_F(ModelConfig, SizesThatAreAbsurdTogetherAreRefused) {
   EXPECT_TRUE(Refused(R"({"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024,
-                          "n_embd": 1048576, "n_layer": 65536, "n_head": 16})",
+                          "n_embd": 1048576, "n_layer": 8192, "n_head": 16})",
                       {"n_embd", "parameters", "limit"}));
 }
 
@@ -212,9 +218,50 @@ TEST_F(ModelConfig, AnIndexWhoseShardIsMissingIsRefused) {
   EXPECT_TRUE(FailsWith(Read(With("")), ErrorCode::kInvalidArgument, {index, "\"weight_map\""}));
 }
 
-TEST_F(ModelConfig, PickledWeightsThatAreNotReadAreNoticed) {
-  folder_.Write("pytorch_model.bin", "");
-  EXPECT_THAT(Read(With(""))->notices, ElementsAre(HasSubstr("pytorch_model*.bin is not read")));
+TEST_F(ModelConfig, WeightsThatAreIgnoredMayBeIncomplete) {
+  folder_.Write("model.safetensors.index.json", R"({"weight_map": {"a": "gone.safetensors"}})");
+  const std::string path = folder_.Write("config.json", With(""));
+  EXPECT_FALSE(ReadModel(path, WeightsBeside::kFind).ok());
+  const ModelSource model = ReadModel(path, WeightsBeside::kIgnore).value();
+  EXPECT_THAT(model.weights.files, IsEmpty());
+  EXPECT_THAT(model.weight_names, ElementsAre("model.safetensors.index.json"));
+  EXPECT_EQ(model.folder, folder_.Path());
+}
+
+TEST_F(ModelConfig, WeightsOfEveryFormAreKnownByTheirNames) {
+  const std::vector<std::string> weights = {"checkpoint-500/model.txt",
+                                            "flax_model.msgpack",
+                                            "global_step1/a",
+                                            "iter_0000001/a",
+                                            "latest",
+                                            "latest_checkpointed_iteration.txt",
+                                            "model-q4.gguf",
+                                            "model.bin",
+                                            "model.ckpt",
+                                            "model.ckpt-10.index",
+                                            "model.ckpt.data-00000-of-00001",
+                                            "model.h5",
+                                            "model.onnx",
+                                            "model.safetensors",
+                                            "mp_rank_00_model_states.pt",
+                                            "pytorch_model-00001-of-00002.bin",
+                                            "pytorch_model.bin.index.json",
+                                            "saved_model.pb",
+                                            "tf_model.h5",
+                                            "weights.pth",
+                                            "zero_pp_rank_0_mp_rank_00_optim_states.pt"};
+  std::vector<std::string> names;
+  for (const std::string& path : weights) {
+    folder_.Write(path, "");
+    names.push_back(path.substr(0, path.find('/')));
+  }
+  for (const std::string other :
+       {"config.json", "tokenizer.json", "vocab.json", "merges.txt", "README.md", "data.bin",
+        "train.u32", "generation_config.json", "run1/metrics.jsonl", "zero_to_fp32.py"}) {
+    folder_.Write(other, "");
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(FindWeightNames(folder_.Path()).value(), names);
 }
 
 }  // namespace

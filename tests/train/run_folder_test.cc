@@ -32,6 +32,7 @@ class RunFolderTest : public ::testing::Test {
 
 RunInfo SomeInfo(const std::vector<std::string>& state_paths) {
   return {.version = "0.1.0",
+          .run_uuid = "0123",
           .state = {.paths = state_paths, .uuid = "0123"},
           .model_json = "{\"model_type\": \"gpt2\",\n \"note\": \"\\u00e9 \xc3\xa9\"}",
           .data_path = "/data/text",
@@ -79,6 +80,70 @@ TEST_F(RunFolderTest, IsRemovedAgainUnlessItIsKept) {
   EXPECT_TRUE(fs::exists(Path("kept")));
 }
 
+TEST_F(RunFolderTest, IsRemovedWithWhatTheRunPutThereAndNothingElse) {
+  {
+    const RunFolder folder = Make("failed");
+    ASSERT_TRUE(folder.WriteInfo(SomeInfo({"/nvme/0.state"})).ok());
+    ASSERT_TRUE(folder.CreateRows().ok());
+    base_.Write("failed/run.json.tmp-17", "");
+    base_.Write("failed/snapshots/.kept.request", "");
+  }
+  EXPECT_FALSE(fs::exists(Path("failed")));
+  {
+    const RunFolder folder = Make("failed");
+    ASSERT_TRUE(folder.WriteInfo(SomeInfo({"/nvme/0.state"})).ok());
+    base_.Write("failed/notes.txt", "mine");
+    base_.Write("failed/summary.json.tmp-old", "mine");
+    fs::create_symlink(Path("failed/notes.txt"), Path("failed/metrics.jsonl"));
+  }
+  EXPECT_THAT(base_.List("failed"),
+              ElementsAre("metrics.jsonl", "notes.txt", "summary.json.tmp-old"));
+}
+
+TEST_F(RunFolderTest, AFolderThatTookItsPlaceStays) {
+  {
+    const RunFolder folder = Make("run");
+    fs::rename(Path("run"), Path("moved"));
+    fs::create_directory(Path("run"));
+  }
+  EXPECT_TRUE(fs::exists(Path("run")));
+}
+
+TEST_F(RunFolderTest, ThatIsGoneOrLostItsFilesIsNotWhole) {
+  for (const char* name : {"run.json", "metrics.jsonl"}) {
+    RunFolder folder = Make(fmt::format("run-{}", name));
+    ASSERT_TRUE(folder.WriteInfo(SomeInfo({"/nvme/0.state"})).ok());
+    ASSERT_TRUE(folder.CreateRows().ok());
+    ASSERT_TRUE(folder.Watch().ok());
+    EXPECT_TRUE(folder.CheckWhole().ok());
+    const std::string file = folder.folder().PathOf(name);
+    fs::rename(file, file + ".aside");
+    EXPECT_TRUE(FailsWith(folder.CheckWhole(), ErrorCode::kNotFound, {file, "removed"}));
+    fs::copy_file(file + ".aside", file);
+    EXPECT_TRUE(FailsWith(folder.CheckWhole(), ErrorCode::kNotFound, {file, "replaced"}));
+    fs::rename(file + ".aside", file);
+    EXPECT_TRUE(folder.CheckWhole().ok());
+    fs::rename(folder.path(), Path("aside"));
+    EXPECT_TRUE(FailsWith(folder.CheckWhole(), ErrorCode::kNotFound, {folder.path(), "removed"}));
+    fs::create_directory(folder.path());
+    EXPECT_TRUE(FailsWith(folder.CheckWhole(), ErrorCode::kNotFound, {folder.path(), "replaced"}));
+    fs::remove_all(Path("aside"));
+  }
+}
+
+TEST_F(RunFolderTest, ThatCannotBeSeenIsNotSaidToBeGone) {
+  fs::create_directory(Path("drive"));
+  {
+    const RunFolder folder = Make("drive/run");
+    fs::rename(Path("drive"), Path("aside"));
+    fs::create_symlink(Path("drive"), Path("drive"));
+    EXPECT_TRUE(FailsWith(folder.CheckWhole(), ErrorCode::kIo, {folder.path()}));
+    fs::remove(Path("drive"));
+    fs::rename(Path("aside"), Path("drive"));
+    EXPECT_TRUE(folder.CheckWhole().ok());
+  }
+}
+
 TEST_F(RunFolderTest, MovingItMovesTheDutyToRemoveIt) {
   std::optional<RunFolder> outer;
   {
@@ -106,6 +171,20 @@ TEST_F(RunFolderTest, InfoReadsBackAsItWasWritten) {
   EXPECT_EQ(read->seed, info.seed);
   EXPECT_EQ(read->sequence_length, info.sequence_length);
   EXPECT_THAT(base_.List("run"), ElementsAre("run.json"));
+}
+
+TEST_F(RunFolderTest, ARunOfBeforeTheRunUuidHasThatOfItsState) {
+  RunFolder folder = Make("run");
+  folder.Keep();
+  RunInfo info = SomeInfo({"/nvme/0.state"});
+  info.run_uuid = "4567";
+  ASSERT_TRUE(folder.WriteInfo(info).ok());
+  EXPECT_EQ(ReadRunInfo(folder.folder())->run_uuid, "4567");
+  std::string text = base_.Read("run/run.json");
+  const std::string line = "  \"run_uuid\": \"4567\",\n";
+  ASSERT_NE(text.find(line), std::string::npos);
+  base_.Write("run/run.json", text.erase(text.find(line), line.size()));
+  EXPECT_EQ(ReadRunInfo(folder.folder())->run_uuid, "0123");
 }
 
 TEST_F(RunFolderTest, StateInsideTheFolderMovesWithIt) {
@@ -140,6 +219,26 @@ TEST_F(RunFolderTest, DamagedInfoIsCorruption) {
     const Result<RunInfo> read = ReadRunInfo(Path("run"));
     ASSERT_FALSE(read.ok()) << text;
     EXPECT_EQ(read.error().code, ErrorCode::kCorruption) << text;
+  }
+}
+
+TEST_F(RunFolderTest, NumbersOfInfoThatNoRunWritesAreDamage) {
+  RunFolder folder = Make("run");
+  folder.Keep();
+  ASSERT_TRUE(folder.WriteInfo(SomeInfo({"/nvme/0.state"})).ok());
+  const std::string whole = base_.Read("run/run.json");
+  for (const std::string key : {"seed", "sequence_length", "version"}) {
+    for (const char* number :
+         {"-1", "1.5", "1e30", "18446744073709551616", "4294967297.5", "true"}) {
+      std::string text = whole;
+      const size_t begin = text.find(": ", text.find("\"" + key + "\"")) + 2;
+      text.replace(begin, text.find_first_of(",\n", begin) - begin, number);
+      base_.Write("run/run.json", text);
+      const Result<RunInfo> read = ReadRunInfo(Path("run"));
+      ASSERT_FALSE(read.ok()) << key << " " << number;
+      EXPECT_EQ(read.error().code, ErrorCode::kCorruption) << read.error().message;
+      EXPECT_THAT(read.error().message, HasSubstr(key));
+    }
   }
 }
 

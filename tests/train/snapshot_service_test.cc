@@ -37,15 +37,17 @@ class LargestStacks {
 class SnapshotServiceTest : public ::testing::Test {
  protected:
   SnapshotRequest Ask(const std::string& name) const {
-    return std::move(SnapshotRequest::Make(run_.Path(), name)).value();
+    return std::move(SnapshotRequest::Make(folder_, "0123", name)).value();
   }
 
   const TempFolder run_;
+  const Folder folder_ = run_.Open();
   /// Of a state that is not there.
   SnapshotService service_{
-      run_.Path(), {.state = {.paths = {run_.Path("state")}, .uuid = "0123"}}, true, [] {
-        return false;
-      }};
+      folder_,
+      {.run_uuid = "0123", .state = {.paths = {run_.Path("state")}, .uuid = "0123"}},
+      true,
+      [] { return false; }};
 };
 
 TEST_F(SnapshotServiceTest, ARequestThatNobodyHoldsAnyMoreIsNone) {
@@ -57,7 +59,7 @@ TEST_F(SnapshotServiceTest, ARequestThatNobodyHoldsAnyMoreIsNone) {
   EXPECT_FALSE(service_.Requested());
   service_.CommitMade();
   EXPECT_FALSE(service_.copying());
-  EXPECT_FALSE(run_.Has("snapshots/.kept.failed"));
+  EXPECT_FALSE(run_.Has("snapshots/.kept.answer"));
   const SnapshotRequest again = Ask("kept");
   EXPECT_TRUE(service_.Requested());
 }
@@ -80,6 +82,27 @@ TEST_F(SnapshotServiceTest, WithoutAThreadForTheCopyTheReasonIsTheAnswerAndTrain
   EXPECT_FALSE(service_.copying());
   ASSERT_TRUE(request.answered());
   EXPECT_TRUE(FailsWith(request.Answer(), ErrorCode::kIo, {"kept", "thread"}));
+}
+
+TEST_F(SnapshotServiceTest, TheAnswerOfAnEarlierVersionIsInNobodysWayAndStays) {
+  run_.Write("snapshots/.kept.failed", "no space");
+  const SnapshotRequest request = Ask("kept");
+  service_.CommitMade();
+  service_.Wait();
+  EXPECT_TRUE(FailsWith(request.Answer(), ErrorCode::kIo, {"kept", run_.Path("state")}));
+  EXPECT_EQ(run_.Read("snapshots/.kept.failed"), "no space");
+}
+
+TEST_F(SnapshotServiceTest, AnAnswerThatOnlyMentionsTheRunIsSomebodyElses) {
+  run_.Write("snapshots/.kept.answer", "notes on 0123");
+  EXPECT_TRUE(FailsWith(SnapshotRequest::Make(folder_, "0123", "kept").status(),
+                        ErrorCode::kInvalidArgument, {".kept.answer"}));
+  const SnapshotRequest request = Ask("other");
+  run_.Write("snapshots/.other.answer", "notes on 0123");
+  service_.CommitMade();
+  service_.Wait();
+  EXPECT_TRUE(request.answered());
+  EXPECT_EQ(run_.Read("snapshots/.other.answer"), "notes on 0123");
 }
 
 TEST_F(SnapshotServiceTest, ARequestThatWasTakenBackIsNone) {

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/folder.h"
 #include "base/result.h"
 
 namespace penstock::train {
@@ -30,6 +31,8 @@ class TempFolder {
   std::string Path(const std::string& name = "") const {
     return name.empty() ? path_.string() : (path_ / name).string();
   }
+  /// As the code under test holds it.
+  Folder Open(const std::string& name = "") const { return Folder::Open(Path(name)).value(); }
   /// Writes a file, with the folders above it; returns its path.
   std::string Write(const std::string& name, std::string_view bytes) const {
     const std::filesystem::path path = path_ / name;

@@ -37,12 +37,23 @@ TEST(CheckOneRank, AcceptsOneRankAndRefusesSeveral) {
   for (const auto& [size, rank] :
        std::map<std::string, std::string>{{"WORLD_SIZE", "RANK"},
                                           {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                                          {"PMI_SIZE", "PMI_RANK"},
+                                          {"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
+                                          {"FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
                                           {"SLURM_NTASKS", "SLURM_PROCID"}}) {
     const Status status = CheckOneRank(Variables({{size, "2"}, {rank, "1"}}));
     ASSERT_FALSE(status.ok()) << size;
     EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(status.error().message, HasSubstr(size + "=2"));
   }
+}
+
+TEST(CheckOneRank, RefusesWhoeverIsNotTheFirstOfPmix) {
+  EXPECT_TRUE(CheckOneRank(Variables({{"PMIX_RANK", "0"}})).ok());
+  const Status status = CheckOneRank(Variables({{"PMIX_RANK", "1"}}));
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(status.error().message, HasSubstr("PMIX_RANK=1"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,6 +18,7 @@
 namespace penstock::train {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -50,8 +52,12 @@ class ScriptedEngine final : public zero::Engine {
   std::vector<bool> skip;  ///< by step; those beyond it are not skipped
   size_t fail_steps_from = std::numeric_limits<size_t>::max();
   bool fail_commit = false;
+  bool commit_is_lost = false;
+  std::optional<Error> commit_unreadable;  ///< for another reason
   zero::EngineCounters totals;
 
+  void ExpectLastStep() override { last_expected_after.push_back(steps.size()); }
+  std::vector<size_t> last_expected_after;  ///< steps begun when it was said
   Status BeginStep(double lr, uint64_t t) override {
     steps.push_back({lr, t});
     return {};
@@ -77,6 +83,11 @@ class ScriptedEngine final : public zero::Engine {
     totals.nvme_commit_bytes += 100;
     commits.push_back(state);
     return {};
+  }
+  Status CheckCommit() const override {
+    if (commit_unreadable) return *commit_unreadable;
+    if (!commit_is_lost) return {};
+    return MakeError(ErrorCode::kNotFound, "the state file was deleted");
   }
   Status Drain() override { return {}; }
   zero::EngineCounters counters() const override { return totals; }
@@ -118,7 +129,12 @@ class ScriptedModel final : public Gpt2 {
     targets.emplace_back(out.begin(), out.end());
     return {};
   }
-  Result<double> Loss() override { return 10.0 - static_cast<double>(inputs.size()); }
+  Result<double> Loss() override {
+    if (inputs.size() >= nan_from) return -std::numeric_limits<double>::quiet_NaN();
+    return 10.0 - static_cast<double>(inputs.size());
+  }
+  size_t nan_from =
+      std::numeric_limits<size_t>::max();  ///< step of the first loss that is not finite
 };
 
 class FakeDevice final : public device::Device {
@@ -164,7 +180,7 @@ class TrainLoopTest : public ::testing::Test {
     Result<BatchReader> data = BatchReader::Create(std::make_unique<CountingTokens>(),
                                                    DataOrder::kSequential, 0, kSequence, 1000);
     EXPECT_TRUE(data.ok()) << data.error().message;
-    Result<MetricsWriter> metrics = MetricsWriter::Create(folder_.Path("metrics.jsonl"));
+    Result<MetricsWriter> metrics = MetricsWriter::Create(folder_.Open(), "metrics.jsonl");
     EXPECT_TRUE(metrics.ok()) << metrics.error().message;
     Progress progress({.out = stderr, .terminal = false, .every = 0});
     TrainLoop loop({.engine = engine_,
@@ -175,7 +191,11 @@ class TrainLoopTest : public ::testing::Test {
                     .metrics = *metrics,
                     .progress = progress,
                     .stop_requested = [this] { return model_.inputs.size() >= stop_after_; },
-                    .keep_folder = [this] { folder_kept_ = true; }},
+                    .keep_folder = [this] { folder_kept_ = true; },
+                    .check_folder = [this]() -> Status {
+                      if (engine_.commits.size() < gone_after_) return {};
+                      return MakeError(ErrorCode::kNotFound, "RUN was removed");
+                    }},
                    options_);
     return loop.Run();
   }
@@ -208,6 +228,7 @@ class TrainLoopTest : public ::testing::Test {
   LoopOptions options_;
   bool folder_kept_ = false;
   size_t stop_after_ = std::numeric_limits<size_t>::max();
+  size_t gone_after_ = std::numeric_limits<size_t>::max();  ///< commits
 };
 
 TEST_F(TrainLoopTest, WritesOneRowAStepAndCommitsTheLast) {
@@ -303,13 +324,163 @@ TEST_F(TrainLoopTest, AFailureAfterACommitSaysWhichStepIsCommitted) {
   EXPECT_EQ(Rows().size(), 3U);
 }
 
+TEST_F(TrainLoopTest, ARunWhoseFolderIsGoneAtACommitEndsThereAndSaysWhatIsCommitted) {
+  options_.config.commit_every_steps = 2;
+  gone_after_ = 2;
+  EXPECT_TRUE(
+      FailsWith(Run(8), ErrorCode::kNotFound, {"RUN was removed", "step 4 is committed in"}));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(2, 4));
+}
+
+TEST_F(TrainLoopTest, AFailureDoesNotCallACommitMadeThatIsLost) {
+  options_.config.commit_every_steps = 2;
+  engine_.fail_steps_from = 4;
+  engine_.commit_is_lost = true;
+  const Result<LoopSummary> summary = Run(5);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.error().code, ErrorCode::kIo);
+  EXPECT_THAT(summary.error().message, HasSubstr("step 2 was committed"));
+  EXPECT_THAT(summary.error().message,
+              HasSubstr("that commit is lost: the state file was deleted"));
+}
+
+TEST_F(TrainLoopTest, ACommitThatCannotBeReadBackIsLostOnlyWhereItsFileIsGoneOrDamaged) {
+  options_.config.commit_every_steps = 2;
+  engine_.fail_steps_from = 4;
+  const std::pair<ErrorCode, bool> causes[] = {
+      {ErrorCode::kNotFound, true},    {ErrorCode::kCorruption, true},
+      {ErrorCode::kPermission, false}, {ErrorCode::kOutOfMemory, false},
+      {ErrorCode::kIo, false},         {ErrorCode::kUnavailable, false}};
+  for (const auto& [code, lost] : causes) {
+    engine_.steps.clear();
+    engine_.commit_unreadable = MakeError(code, "the reason");
+    std::filesystem::remove(folder_.Path("metrics.jsonl"));
+    const Result<LoopSummary> summary = Run(5);
+    ASSERT_FALSE(summary.ok());
+    EXPECT_THAT(summary.error().message,
+                AllOf(HasSubstr("step 2 was committed"), HasSubstr(": the reason")));
+    EXPECT_EQ(summary.error().message.find("lost") != std::string::npos, lost)
+        << summary.error().message;
+  }
+}
+
+TEST_F(TrainLoopTest, AFailureSaysOnceWhyACommitCannotBeReadBack) {
+  options_.config.commit_every_steps = 2;
+  engine_.fail_steps_from = 4;
+  engine_.commit_unreadable = MakeError(ErrorCode::kIo, "a bad block");
+  const Result<LoopSummary> summary = Run(5);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_THAT(summary.error().message, HasSubstr("a bad block; step 2 was committed"));
+  EXPECT_EQ(summary.error().message.find("a bad block"),
+            summary.error().message.rfind("a bad block"));
+}
+
+TEST_F(TrainLoopTest, ANumericFailureNamesResumeOnlyWhereTheCommitStands) {
+  model_.nan_from = 3;
+  options_.config.commit_every_steps = 2;
+  for (const bool durable : {false, true}) {
+    for (const bool lost : {false, true}) {
+      options_.config.durable = durable;
+      engine_.commit_is_lost = lost;
+      model_.inputs.clear();
+      std::filesystem::remove(folder_.Path("metrics.jsonl"));
+      const Result<LoopSummary> summary = Run(4);
+      ASSERT_FALSE(summary.ok());
+      const std::string& message = summary.error().message;
+      EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
+      EXPECT_EQ(message.find("step 2 is committed") != std::string::npos, !lost) << message;
+      EXPECT_EQ(message.find("--resume") != std::string::npos, !lost) << message;
+      EXPECT_EQ(message.find("begin a new run:") != std::string::npos, lost) << message;
+      EXPECT_EQ(message.find("take a commit back") != std::string::npos, lost && !durable)
+          << message;
+    }
+  }
+}
+
+TEST_F(TrainLoopTest, ATrainingWhoseLastCommitIsLostDoesNotSucceed) {
+  engine_.commit_is_lost = true;
+  const Result<LoopSummary> summary = Run(2);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.error().code, ErrorCode::kNotFound);
+}
+
 TEST_F(TrainLoopTest, AFailureOfARunThatIsNotDurableDoesNotPromiseItsCommit) {
   options_.config.durable = false;
   options_.config.commit_every_steps = 2;
   engine_.fail_steps_from = 4;
+  engine_.commit_is_lost = true;
   const Result<LoopSummary> summary = Run(5);
   ASSERT_FALSE(summary.ok());
   EXPECT_THAT(summary.error().message, HasSubstr("step 2 was committed, but"));
+}
+
+TEST_F(TrainLoopTest, NoCommitIsMadeWhileLossesOrGradientsAreNotFinite) {
+  options_.config.commit_every_steps = 1;
+  engine_.skip = {false, true, true, false};
+  ASSERT_TRUE(Run(5).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(1, 4, 5));
+}
+
+TEST_F(TrainLoopTest, ACommitThatIsDueAtAStepThatIsNotSoundIsMadeAtTheNextThatIs) {
+  options_.config.commit_every_steps = 4;
+  engine_.skip = {false, false, false, true, true};
+  ASSERT_TRUE(Run(11).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(6, 8, 11));
+}
+
+TEST_F(TrainLoopTest, ASkippedStepWithALossThatIsNotFiniteIsCommittedLastAsItChangedNothing) {
+  engine_.skip = {false, false, true};
+  model_.nan_from = 3;
+  for (const bool asked_to_stop : {false, true}) {
+    engine_.steps.clear();
+    engine_.commits.clear();
+    model_.inputs.clear();
+    std::filesystem::remove(folder_.Path("metrics.jsonl"));
+    if (asked_to_stop) stop_after_ = 3;
+    const Result<LoopSummary> summary = Run(asked_to_stop ? 100 : 3);
+    ASSERT_TRUE(summary.ok()) << summary.error().message;
+    EXPECT_THAT(CommittedSteps(), ElementsAre(3));
+    EXPECT_EQ(engine_.commits[0].optimizer_steps, 2U);
+  }
+}
+
+TEST_F(TrainLoopTest, ASecondLossInARowThatIsNotFiniteSpeaksAgainstTheWeights) {
+  engine_.skip = {false, true, true};
+  model_.nan_from = 2;
+  const Result<LoopSummary> summary = Run(3);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
+  EXPECT_TRUE(engine_.commits.empty());
+}
+
+TEST_F(TrainLoopTest, AfterALossThatIsNotFiniteTheCommitBeforeItIsTheNewestWhateverEndsTheRun) {
+  options_.config.commit_every_steps = 1;
+  for (const bool asked_to_stop : {false, true}) {
+    engine_.commits.clear();
+    model_.inputs.clear();
+    model_.nan_from = 3;
+    if (asked_to_stop) stop_after_ = 4;
+    std::filesystem::remove(folder_.Path("metrics.jsonl"));
+    const Result<LoopSummary> summary = Run(asked_to_stop ? 100 : 4);
+    ASSERT_FALSE(summary.ok());
+    EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
+    EXPECT_THAT(summary.error().message,
+                AllOf(HasSubstr("step 4: the loss is not finite"), HasSubstr("step 2 is committed"),
+                      HasSubstr("penstock export")));
+    EXPECT_THAT(CommittedSteps(), ElementsAre(1, 2));
+    EXPECT_EQ(Rows().size(), 4U);
+  }
+}
+
+TEST_F(TrainLoopTest, ASkippedLastStepWithAFiniteLossIsCommittedAsItChangedNothing) {
+  engine_.skip = {false, false, true};
+  ASSERT_TRUE(Run(3).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(3));
+}
+
+TEST_F(TrainLoopTest, TheEngineIsToldOfTheLastStepAloneAndBeforeItBegins) {
+  ASSERT_TRUE(Run(3).ok());
+  EXPECT_THAT(engine_.last_expected_after, ElementsAre(2));
 }
 
 TEST_F(TrainLoopTest, NineteenSkippedStepsInARowDoNotEndTheRun) {

@@ -17,6 +17,10 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+/// Makes weights that are not finite of gradients that are: 0 / 0 where one is zero, as some are in
+/// every module.
+const Rule kZeroByZero{.hyper = kernels::AdamHyperparameters{.eps = 0}};
+
 /// Holds syncs back while it is closed.
 class Gate {
  public:
@@ -292,6 +296,53 @@ TEST_F(CommitTest, NothingIsCommittedWhereWhatComesFirstFails) {
     const auto state = CommittedState::Open(paths);
     ASSERT_TRUE(state.ok()) << state.error().message;
     EXPECT_EQ((*state)->train_state().step, 0);
+  }
+}
+
+TEST_F(CommitTest, ACommitThatIsRefusedForItsWeightsLeavesTheLastOneThere) {
+  const Placement placement{.name = "device",
+                            .parameters = Tier::kDevice,
+                            .optimizer = Tier::kDevice,
+                            .rule = kZeroByZero,
+                            .durable = false};
+  std::vector<std::string> paths;
+  {
+    ToyRun run(Options(placement), 64_MiB);
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    Commit(run, 0, 0);
+    paths = run.engine().state_paths();
+    ASSERT_TRUE(run.Step(1, 1.0F).ok());
+    BeginCommit(run, 1, 1);
+    EXPECT_EQ(run.engine().FinishCommit().error().code, ErrorCode::kNumeric);
+    EXPECT_TRUE(run.engine().CheckCommit().ok());
+  }
+  const auto state = CommittedState::Open(paths);
+  ASSERT_TRUE(state.ok()) << state.error().message;
+  EXPECT_EQ((*state)->train_state().step, 0);
+  EXPECT_THAT(Damages(**state), IsEmpty());
+}
+
+TEST_F(CommitTest, WeightsThatAreNotFiniteAreNamedByTheirFirstTileWhateverFindsThem) {
+  for (const Tier home : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+    for (const bool with_gradients : {false, true}) {
+      const Placement placement{.name = "not finite",
+                                .parameters = home,
+                                .optimizer = home,
+                                .rule = kZeroByZero,
+                                .optimizer_threads = 3,
+                                .with_gradients = with_gradients,
+                                .smallest_host = false};
+      ToyRun run(Options(placement), 64_MiB);
+      ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+      ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+      ASSERT_TRUE(run.Step(1, 1.0F).ok());
+      BeginCommit(run, 1, 1);
+      const Status refused = run.engine().FinishCommit();
+      ASSERT_FALSE(refused.ok());
+      EXPECT_EQ(refused.error().code, ErrorCode::kNumeric);
+      EXPECT_THAT(refused.error().message, HasSubstr("weights of module in are"));
+    }
   }
 }
 

@@ -89,5 +89,30 @@ TEST(GradientNormTest, OneTileThatIsNotFiniteMakesTheStepNotFiniteAndTheNextOneS
   EXPECT_TRUE(norm.Wait().finite);
 }
 
+TEST(TileCountTest, TilesTooSmallForTheModelAreRefusedWithASizeThatWorks) {
+  // Its tiles are counted, not made: as a list they would take 256 GiB.
+  const ModelSpec model = ToySpec(1, uint64_t{1} << 45);
+  Config config;
+  config.tile_elements = kBlockElements;
+  const Status status = CheckTileCount(model, config);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kBudget);
+  EXPECT_NE(status.error().message.find("give 67108864"), std::string::npos)
+      << status.error().message;
+  config.tile_elements = uint64_t{1} << 26;
+  EXPECT_TRUE(CheckTileCount(model, config).ok());
+}
+
+TEST(TileCountTest, AsManyAsCanBeAreAccepted) {
+  // Of the other tensors there are four tiles.
+  const uint64_t most = (kMostTiles - 4) * kBlockElements;
+  Config config;
+  config.tile_elements = kBlockElements;
+  const ModelSpec model = ToySpec(1, most);
+  ASSERT_TRUE(CheckTileCount(model, config).ok());
+  EXPECT_EQ(MakeLayout(model, config).tiles.size(), kMostTiles);
+  EXPECT_FALSE(CheckTileCount(ToySpec(1, most + 1), config).ok());
+}
+
 }  // namespace
 }  // namespace penstock::zero

@@ -100,17 +100,17 @@ TEST(ScheduleBuilderTest, UpdatesAreInTheOrderOfNextUse) {
   }
 }
 
-TEST(ScheduleTest, TheNextHostUseIsTheNextFetchOrTheNextStepsUpdate) {
+TEST(FetchesTest, TheNextFetchIsOfThisStepOrElseTheFirstOfTheNext) {
   const ModelSpec model = ToySpec(3, 5000);
   const Schedule schedule =
       BuildSchedule(model, MakeLayout(model, DType::kBFloat16, 8192), 1, UpdateStart::kStepEnd);
   // Uses: 0 in, 1..3 layers, 4 out, 5 in, 6..8 layers backwards (the last layer is still there).
-  const offload::HostUses uses(schedule);
-  EXPECT_EQ(uses.Next(ModuleId{1}, 0, false), 1);
-  EXPECT_EQ(uses.Next(ModuleId{1}, 2, false), 8);
-  EXPECT_EQ(uses.Next(ModuleId{3}, 4, false), 9 + 3);
-  EXPECT_EQ(uses.Next(ModuleId{0}, 1, false), 9 + 0);
-  EXPECT_EQ(uses.Next(ModuleId{2}, 9 + 8, false), 18 + 2);
+  const offload::Fetches fetches(schedule);
+  EXPECT_EQ(fetches.Next(ModuleId{1}, 0), 1);
+  EXPECT_EQ(fetches.Next(ModuleId{1}, 2), 8);
+  EXPECT_EQ(fetches.Next(ModuleId{3}, 4), 9 + 3);
+  EXPECT_EQ(fetches.Next(ModuleId{0}, 1), 9 + 0);
+  EXPECT_EQ(fetches.Next(ModuleId{2}, 9 + 8), 18 + 2);
 }
 
 }  // namespace

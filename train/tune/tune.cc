@@ -47,7 +47,7 @@ Status CheckOutputs(const TuneCommand& command) {
   if (command.out.empty() || command.plot.empty()) return {};
   const auto spelled_out = [](const std::string& path) {
     std::error_code ignored;
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path), ignored);
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, ignored), ignored);
   };
   if (spelled_out(command.out) != spelled_out(command.plot)) return {};
   return MakeError(ErrorCode::kInvalidArgument,
@@ -181,6 +181,7 @@ Result<TuneReport> Tuning::Run(const std::string& folder) {
 Result<TuneReport> RunTune(const TuneCommand& command) {
   PENSTOCK_TRY(CheckDrive(command.nvme_path));
   PENSTOCK_TRY(CheckOutputs(command));
+  LogFileSystem("--nvme-path", command.nvme_path);
   PENSTOCK_ASSIGN(EngineChoice engines, FindEngines());
   PENSTOCK_ASSIGN(TunePlan plan, MakePlan(command.quick ? QuickScale() : FullScale(), command.size,
                                           engines.available.front()));

@@ -1,0 +1,82 @@
+#include "base/file_system.h"
+
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <vector>
+
+#include "base/topology.h"
+
+namespace penstock {
+namespace {
+
+struct KnownType {
+  uint64_t type;  ///< f_type of statfs(2); <linux/magic.h> has most of them
+  Medium medium;
+  const char* name;
+};
+constexpr std::array<KnownType, 16> kKnown = {{
+    {0x01021994, Medium::kMemory, "tmpfs"},
+    {0x858458f6, Medium::kMemory, "ramfs"},
+    {0x958458f6, Medium::kMemory, "hugetlbfs"},
+    {0x6969, Medium::kNetwork, "nfs"},
+    {0xff534d42, Medium::kNetwork, "cifs"},
+    {0xfe534d42, Medium::kNetwork, "smb2"},
+    {0x517b, Medium::kNetwork, "smb"},
+    {0x65735546, Medium::kNetwork, "fuse"},
+    {0x01021997, Medium::kNetwork, "9p"},
+    {0x00c36400, Medium::kNetwork, "ceph"},
+    {0x5346414f, Medium::kNetwork, "afs"},
+    {0x0bd00bd0, Medium::kNetwork, "lustre"},
+    {0x47504653, Medium::kNetwork, "gpfs"},
+    {0x19830326, Medium::kNetwork, "beegfs"},
+    {0x01161970, Medium::kNetwork, "gfs2"},
+    {0x7461636f, Medium::kNetwork, "ocfs2"},
+}};
+
+bool IsInMemory(const std::string& device) {
+  return device.starts_with("zram") || device.starts_with("ram");
+}
+
+}  // namespace
+
+FileSystem FileSystemOfType(uint64_t type) {
+  for (const KnownType& known : kKnown) {
+    if (known.type == type) return {known.medium, known.name};
+  }
+  return {};
+}
+
+Result<FileSystem> ReadFileSystem(const std::string& path) {
+  struct statfs stat = {};
+  if (::statfs(path.c_str(), &stat) != 0) {
+    return ErrnoError(errno, "looking at the file system of " + path);
+  }
+  // The type is signed on some machines, and has 32 bits.
+  const FileSystem known = FileSystemOfType(static_cast<uint32_t>(stat.f_type));
+  if (known.medium != Medium::kDrive) return known;
+  const std::vector<std::string> devices = BlockDevicesOf(path);
+  if (!devices.empty() && std::ranges::all_of(devices, IsInMemory)) {
+    return FileSystem{Medium::kMemory, devices.front()};
+  }
+  return FileSystem{};
+}
+
+std::string FileSystemNotice(const std::string& what, const std::string& folder) {
+  const Result<FileSystem> found = ReadFileSystem(folder);
+  if (!found.ok() || found->medium == Medium::kDrive) return "";
+  if (found->medium == Medium::kMemory) {
+    return fmt::format(
+        "{} is on {}, which is memory: what is written there takes memory that --host-memory does "
+        "not count, and a restart of the machine loses it",
+        what, found->name);
+  }
+  return fmt::format(
+      "{} is on {}, which another machine or program serves: that one decides how fast it is, and "
+      "what of it a power failure leaves",
+      what, found->name);
+}
+
+}  // namespace penstock

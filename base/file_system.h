@@ -1,0 +1,33 @@
+// What the file system of a folder is kept on, where that is no drive of this machine: memory, or
+// another machine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+
+namespace penstock {
+
+enum class Medium {
+  kDrive,    ///< or nothing that is known
+  kMemory,   ///< tmpfs, ramfs, or a block device in memory
+  kNetwork,  ///< a server's, or that of a program (FUSE), which may be one
+};
+
+struct FileSystem {
+  Medium medium = Medium::kDrive;
+  std::string name;  ///< "tmpfs", "nfs"; empty for kDrive
+};
+
+/// Returns what statfs calls `type` (f_type).
+FileSystem FileSystemOfType(uint64_t type);
+
+/// Looks at the file system that holds a file or folder. Errors: of statfs, with the path.
+Result<FileSystem> ReadFileSystem(const std::string& path);
+
+/// Returns one line on what a state in `folder` loses by its file system, beginning with `what`
+/// ("nvme_path /dev/shm"); an empty one where that is a drive's, or cannot be looked at.
+std::string FileSystemNotice(const std::string& what, const std::string& folder);
+
+}  // namespace penstock

@@ -1,0 +1,331 @@
+#include "offload/tile_policy.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace penstock::offload {
+
+TilePolicy::TilePolicy(const Layout& layout, const Schedule& schedule, TilePolicyOptions options)
+    : layout_(layout),
+      schedule_(schedule),
+      fetches_(schedule),
+      homes_(std::move(options.homes)),
+      ahead_limit_(options.ahead_limit),
+      free_weight_blocks_(options.weight_blocks),
+      free_record_blocks_(options.record_blocks),
+      updates_(schedule),
+      tiles_(layout.tiles.size()) {
+  PENSTOCK_CHECK(homes_.size() == tiles_.size());
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    tiles_[i].next_fetch = fetches_.Next(layout.tiles[i].module, 0);
+  }
+}
+
+TilePolicy::Need TilePolicy::NeedAt(uint64_t time, TileId tile) const {
+  const ModuleLayout& module = layout_.module(ModuleOf(tile));
+  return time * tiles_.size() + (Index(tile) - Index(module.first_tile));
+}
+
+/// When a copy is needed next: by the device, or before that by an update, which waits for nothing
+/// but room once it has begun.
+TilePolicy::NextUse TilePolicy::NextUseOf(TileId tile) const {
+  if (updates_.version(tile) < updates_.target(tile)) return {UpdateNeed(tile, false), true};
+  const uint64_t fetch = At(tile).next_fetch;
+  const uint64_t step = schedule_.length();
+  const size_t module = Index(ModuleOf(tile));
+  const bool in_this_step = fetch % step != schedule_.first_use[module] || fetch < step;
+  const uint64_t update = fetch / step * step - step + schedule_.update_at[module];
+  if (in_this_step || At(tile).updated || fetch <= update) return {NeedAt(fetch, tile), false};
+  return {NeedAt(update, tile), true};
+}
+
+/// When the update needs the weight: ahead of it where it begins. Once it has begun, where the
+/// updated weight is used in this step, or at once where that is in the next one: then nothing
+/// waits for it but the drive, which must not run out of work.
+TilePolicy::Need TilePolicy::UpdateNeed(TileId tile, bool ahead) const {
+  const size_t module = Index(ModuleOf(tile));
+  const uint64_t now = now_ % schedule_.length();
+  if (ahead) {
+    const uint64_t at = schedule_.update_at[module];
+    return NeedAt(StepStart() + at + (at < now ? schedule_.length() : 0), tile);
+  }
+  if (draining_) return 0;
+  const uint64_t first = schedule_.first_use[module];
+  return NeedAt(first < now ? now_ + 1 : StepStart() + first, tile);
+}
+
+/// Puts the tile where it belongs in every order; after each change of its state.
+void TilePolicy::Sort(TileId tile) {
+  Tile& entry = At(tile);
+  const auto number = static_cast<uint32_t>(Index(tile));
+  const auto place = [number](Order& order, std::optional<Need>& key, std::optional<Need> now) {
+    if (key == now) return;
+    if (key) order.erase({*key, number});
+    if (now) order.insert({*now, number});
+    key = now;
+  };
+  const bool on_drive = WeightOnDrive(tile);
+  const bool there = !on_drive || entry.weight == Copy::kThere;
+  std::optional<Need> by_device;
+  std::optional<Need> by_update;
+  const bool in_use = entry.weight_writing || entry.pins > 0 || pinning_ == tile;
+  if (on_drive && there && !in_use) {
+    const NextUse next = NextUseOf(tile);
+    (next.by_update ? by_update : by_device) = next.need;
+  }
+  place(by_device_, entry.by_device, by_device);
+  place(by_update_, entry.by_update, by_update);
+  std::optional<Need> wanted;
+  const bool current = updates_.version(tile) == updates_.target(tile);
+  if (on_drive && entry.weight == Copy::kNone && current) wanted = NeedAt(entry.next_fetch, tile);
+  place(wanted_, entry.wanted, wanted);
+  // The device may still be copying the old weight out of the block.
+  updates_.SetReady(tile, there && (!on_drive || (entry.pins == 1 && entry.update_pins)) &&
+                              (!RecordOnDrive(tile) || entry.record == Copy::kThere));
+}
+
+bool TilePolicy::TryBeginFill(TileId tile) {
+  PENSTOCK_CHECK(!started_, "tiles are filled before the first step");
+  if (RecordOnDrive(tile) && free_record_blocks_ == 0) return false;
+  if (WeightOnDrive(tile) && At(tile).weight == Copy::kNone && !TakeWeightBlock(0)) return false;
+  Tile& entry = At(tile);
+  if (RecordOnDrive(tile)) {
+    --free_record_blocks_;
+    entry.record = Copy::kThere;
+  }
+  if (WeightOnDrive(tile)) {
+    entry.weight = Copy::kThere;
+    ++entry.pins;
+  }
+  Sort(tile);
+  return true;
+}
+
+void TilePolicy::FinishFill(TileId tile) {
+  if (WeightOnDrive(tile)) --At(tile).pins;
+  Written(tile);
+}
+
+void TilePolicy::SetTime(uint64_t now) {
+  PassUses(now_, now);
+  now_ = now;
+  if (!started_) {
+    started_ = true;
+    for (size_t i = 0; i < tiles_.size(); ++i) Sort(TileId{static_cast<uint32_t>(i)});
+  }
+  Advance();
+}
+
+void TilePolicy::EndAfterThisStep() {
+  end_ = StepStart() + schedule_.length();
+  updates_.EndAfterThisRound();
+}
+
+/// What was not pinned when its use came is needed at the next one. A step has nothing that it does
+/// not use, so that looking at one step's uses is enough.
+void TilePolicy::PassUses(uint64_t from, uint64_t to) {
+  for (uint64_t use = std::max(from, to - std::min(to, schedule_.length())); use < to; ++use) {
+    const ScheduledUse& passed = schedule_.uses[use % schedule_.length()];
+    if (!passed.fetch) continue;
+    const ModuleLayout& module = layout_.module(passed.module);
+    for (uint32_t i = 0; i < module.tile_count; ++i) {
+      const TileId tile{static_cast<uint32_t>(Index(module.first_tile)) + i};
+      if (At(tile).next_fetch >= to) continue;
+      At(tile).next_fetch = fetches_.Next(ModuleOf(tile), to);
+      Sort(tile);
+    }
+  }
+}
+
+bool TilePolicy::CanPin(TileId tile) const {
+  if (updates_.version(tile) != updates_.target(tile)) return false;
+  return !WeightOnDrive(tile) || At(tile).weight == Copy::kThere;
+}
+
+bool TilePolicy::TryPin(TileId tile) {
+  const std::optional<TileId> before = std::exchange(pinning_, tile);
+  if (before && before != tile) Sort(*before);
+  if (!CanPin(tile)) {
+    Advance();
+    return false;
+  }
+  pinning_.reset();
+  Tile& entry = At(tile);
+  entry.updated = false;
+  entry.next_fetch = fetches_.Next(ModuleOf(tile), now_ + 1);
+  if (WeightOnDrive(tile)) ++entry.pins;
+  Sort(tile);
+  return true;
+}
+
+void TilePolicy::Unpin(TileId tile) {
+  if (!WeightOnDrive(tile)) return;
+  Tile& entry = At(tile);
+  PENSTOCK_CHECK(entry.pins > (entry.update_pins ? 1U : 0U), "tile {} was not pinned", Index(tile));
+  --entry.pins;
+  Sort(tile);
+  Advance();
+}
+
+void TilePolicy::Begin(TileId tile) {
+  updates_.Begin(tile);
+  At(tile).updated = true;
+  if (std::exchange(At(tile).ahead_pins, false)) --ahead_pins_;
+  Sort(tile);
+  Advance();
+}
+
+std::optional<TileId> TilePolicy::TakeUpdate() { return updates_.Take(); }
+
+void TilePolicy::FinishUpdate(TileId tile) {
+  updates_.Finish(tile);
+  if (std::exchange(At(tile).update_pins, false)) --At(tile).pins;
+  Written(tile);
+  Advance();
+}
+
+/// The parts that live on the drive are being written back.
+void TilePolicy::Written(TileId tile) {
+  Tile& entry = At(tile);
+  entry.weight_writing = WeightOnDrive(tile);
+  entry.writes =
+      static_cast<uint8_t>((WeightOnDrive(tile) ? 1 : 0) + (RecordOnDrive(tile) ? 1 : 0));
+  writes_ += entry.writes;
+  if (entry.writes > 0) updates_.HoldBack(tile);
+  Sort(tile);
+}
+
+void TilePolicy::SetDraining(bool draining) {
+  draining_ = draining;
+  Advance();
+}
+
+void TilePolicy::WeightRead(TileId tile) {
+  PENSTOCK_CHECK(At(tile).weight == Copy::kReading);
+  At(tile).weight = Copy::kThere;
+  Sort(tile);
+  Advance();
+}
+
+void TilePolicy::RecordRead(TileId tile) {
+  PENSTOCK_CHECK(At(tile).record == Copy::kReading);
+  At(tile).record = Copy::kThere;
+  Sort(tile);
+  Advance();
+}
+
+void TilePolicy::WeightWritten(TileId tile) {
+  Tile& entry = At(tile);
+  entry.weight_writing = false;
+  --writes_;
+  if (--entry.writes == 0) updates_.LetGo(tile);
+  Sort(tile);
+  Advance();
+}
+
+void TilePolicy::RecordWritten(TileId tile) {
+  Tile& entry = At(tile);
+  entry.record = Copy::kNone;
+  ++free_record_blocks_;
+  --writes_;
+  if (--entry.writes == 0) updates_.LetGo(tile);
+  Sort(tile);
+  Advance();
+}
+
+const std::vector<TileAction>& TilePolicy::TakeActions() {
+  taken_.clear();
+  taken_.swap(actions_);
+  return taken_;
+}
+
+/// A block for something needed at `need`: a free one, or that of the copy needed furthest away.
+bool TilePolicy::TakeWeightBlock(Need need) {
+  if (free_weight_blocks_ > 0) {
+    --free_weight_blocks_;
+    return true;
+  }
+  std::optional<uint32_t> furthest;
+  // While tiles are filled nothing is used: any copy may go.
+  const auto offer = [&](const Order& order, Need earliest) {
+    if (order.empty()) return;
+    const Need at = std::max(order.rbegin()->first, earliest);
+    if (started_ && at <= need) return;
+    need = at;
+    furthest = order.rbegin()->second;
+  };
+  offer(by_device_, 0);
+  offer(by_update_, (now_ + 1) * tiles_.size());  // what is overdue is needed next
+  if (!furthest) return false;
+  const TileId tile{*furthest};
+  actions_.push_back({TileAction::Kind::kEvictWeight, tile});
+  At(tile).weight = Copy::kNone;
+  Sort(tile);
+  ++evictions_;
+  return true;
+}
+
+void TilePolicy::ReadWeight(TileId tile, TileAction::Kind kind) {
+  At(tile).weight = Copy::kReading;
+  actions_.push_back({kind, tile});
+}
+
+/// Starts whatever has become possible.
+void TilePolicy::Advance() {
+  if (!started_) return;
+  ServePin();
+  LoadUpdates();
+  ReadAhead();
+}
+
+void TilePolicy::ServePin() {
+  if (!pinning_ || !At(*pinning_).wanted) return;
+  if (!TakeWeightBlock(NeedAt(now_, *pinning_))) return;
+  ReadWeight(*pinning_, TileAction::Kind::kReadWeight);
+  Sort(*pinning_);
+}
+
+void TilePolicy::LoadUpdates() {
+  while (const std::optional<UpdateQueue::Candidate> next = updates_.NextToLoad()) {
+    if (!TryLoad(next->tile, next->ahead)) return;
+    updates_.Loaded(next->tile);
+    Sort(next->tile);
+  }
+}
+
+bool TilePolicy::TryLoad(TileId tile, bool ahead) {
+  if (RecordOnDrive(tile) && free_record_blocks_ == 0) return false;
+  Tile& entry = At(tile);
+  if (WeightOnDrive(tile)) {
+    if (ahead && ahead_pins_ >= ahead_limit_) return false;
+    if (entry.weight == Copy::kNone) {
+      if (!TakeWeightBlock(UpdateNeed(tile, ahead))) return false;
+      ReadWeight(tile, TileAction::Kind::kReadWeightForUpdate);
+    }
+    ++entry.pins;
+    entry.update_pins = true;
+    entry.ahead_pins = ahead;
+    if (ahead) ++ahead_pins_;
+  }
+  if (RecordOnDrive(tile)) {
+    --free_record_blocks_;
+    entry.record = Copy::kReading;
+    actions_.push_back({TileAction::Kind::kReadRecord, tile});
+  }
+  return true;
+}
+
+/// What the device needs soonest is read first, and never given up for what it needs later.
+void TilePolicy::ReadAhead() {
+  if (now_ >= end_) return;
+  const Need step_end = (StepStart() + schedule_.length()) * tiles_.size();
+  while (!wanted_.empty() && wanted_.begin()->first < step_end) {
+    const TileId tile{wanted_.begin()->second};
+    if (!TakeWeightBlock(wanted_.begin()->first)) return;
+    ReadWeight(tile, TileAction::Kind::kReadWeight);
+    Sort(tile);
+  }
+}
+
+}  // namespace penstock::offload

@@ -1,0 +1,182 @@
+// Decides what the tile store does: which tile is read, which copy gives way to it, and which
+// update is given out next.
+//
+// Pure: it has no threads, clock, memory or I/O, so that tests and `sim/` run it in virtual time.
+// The owner tells it what happened, by the calls below, and carries out what TakeActions returns,
+// in that order. The policy counts blocks; the owner has them.
+//
+// What it decides:
+//   - Weights for the device are read in the order of the schedule, as far ahead as blocks allow.
+//   - Of the copies that nobody uses, the one needed furthest away gives way (Belady's MIN, as the
+//     future is known), and only to something that is needed sooner.
+//   - Updates that have begun are loaded before those that have not (offload/update_queue.h). The
+//     latter hold at most `ahead_limit` weight blocks, so that the device always finds one.
+//
+// Cost: a call takes O(log tiles), and as much again for each read or load that it starts. SetTime
+// also looks at each tile of the modules whose uses it passes; the first one sorts all tiles.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "offload/layout.h"
+#include "offload/schedule.h"
+#include "offload/update_queue.h"
+
+namespace penstock::offload {
+
+/// Which parts of a tile live on the drive; the others live in host memory.
+struct TileHome {
+  bool weight_on_drive = true;
+  bool record_on_drive = true;
+};
+
+struct TilePolicyOptions {
+  std::vector<TileHome> homes;  ///< of each tile
+  size_t weight_blocks = 2;     ///< for weights that live on the drive
+  size_t record_blocks = 1;
+  size_t ahead_limit = 1;  ///< the most weight blocks for updates that have not begun
+};
+
+struct TileAction {
+  enum class Kind : uint8_t {
+    kEvictWeight,          ///< give the weight's block back; what it holds is on the drive as well
+    kReadWeight,           ///< read the weight into a free block, for the device
+    kReadWeightForUpdate,  ///< the same, for the optimizer
+    kReadRecord,           ///< read the record into a free block
+  };
+  Kind kind{};
+  TileId tile{};
+};
+
+class TilePolicy {
+ public:
+  /// Borrows both.
+  TilePolicy(const Layout& layout, const Schedule& schedule, TilePolicyOptions options);
+
+  // Filling, before the first SetTime. A tile's parts take blocks, are filled, and are written
+  // back.
+  /// False: there are no blocks now. Try again when something was written.
+  bool TryBeginFill(TileId tile);
+  void FinishFill(TileId tile);
+  /// Instead of filling: every tile has `version`, and no part that lives on the drive is in
+  /// memory.
+  void Reset(uint64_t version) { updates_.Reset(version); }
+
+  // The device.
+  /// Everything before `now` has been pinned, in uses of the schedule (offload/schedule.h).
+  void SetTime(uint64_t now);
+  /// No step follows the one that the time is at the start of, and no update that of this step:
+  /// nothing is read ahead beyond them.
+  void EndAfterThisStep();
+  /// Pins the current weight of a tile: true where it is in memory. Otherwise it is brought there;
+  /// CanPin says when to try again. One tile is waited for at a time.
+  bool TryPin(TileId tile);
+  bool CanPin(TileId tile) const;
+  void Unpin(TileId tile);
+
+  // Updates.
+  /// Lets one more update of the tile be taken. Preconditions: the one before is finished, and
+  /// every other tile has begun that one.
+  void Begin(TileId tile);
+  /// The tile needed soonest of those that can be updated now.
+  std::optional<TileId> TakeUpdate();
+  /// Ends the update of a tile that was taken. Its parts that live on the drive are written back
+  /// from now on, and keep their blocks until then.
+  void FinishUpdate(TileId tile);
+  /// While draining, nobody uses new weights: updates may take the blocks that the next step needs.
+  void SetDraining(bool draining);
+
+  // Completed I/O.
+  void WeightRead(TileId tile);
+  void RecordRead(TileId tile);
+  void WeightWritten(TileId tile);
+  void RecordWritten(TileId tile);
+
+  /// What is to be done since the last call; valid until the next one.
+  const std::vector<TileAction>& TakeActions();
+
+  const UpdateQueue& updates() const { return updates_; }
+  /// Whether every update that was begun is finished and written back.
+  bool settled() const { return updates_.unfinished() == 0 && writes_ == 0; }
+  bool started() const { return started_; }
+  uint64_t evictions() const { return evictions_; }
+
+ private:
+  /// A time of use and a tile's place in its module, as one number: what is needed later is larger.
+  using Need = uint64_t;
+  using Order = std::set<std::pair<Need, uint32_t>>;
+
+  struct NextUse {
+    Need need = 0;
+    bool by_update = false;  ///< else by the device
+  };
+  enum class Copy : uint8_t { kNone, kReading, kThere };
+  struct Tile {
+    Copy weight = Copy::kNone;  ///< in a block; unused where the part lives in host memory
+    Copy record = Copy::kNone;
+    bool weight_writing = false;
+    bool update_pins = false;       ///< the update is one of `pins`
+    bool ahead_pins = false;        ///< and it has not begun
+    uint8_t writes = 0;             ///< write-backs under way
+    uint32_t pins = 0;              ///< users that rely on the weight's block staying
+    bool updated = false;           ///< an update has begun since the weight was last pinned
+    uint64_t next_fetch = 0;        ///< the next time at which the device gets the weight
+    std::optional<Need> by_device;  ///< its key in `by_device_`
+    std::optional<Need> by_update;  ///< its key in `by_update_`
+    std::optional<Need> wanted;     ///< its key in `wanted_`
+  };
+
+  Tile& At(TileId tile) { return tiles_[Index(tile)]; }
+  const Tile& At(TileId tile) const { return tiles_[Index(tile)]; }
+  bool WeightOnDrive(TileId tile) const { return homes_[Index(tile)].weight_on_drive; }
+  bool RecordOnDrive(TileId tile) const { return homes_[Index(tile)].record_on_drive; }
+  ModuleId ModuleOf(TileId tile) const { return layout_.tile(tile).module; }
+  uint64_t StepStart() const { return now_ - now_ % schedule_.length(); }
+  Need NeedAt(uint64_t time, TileId tile) const;
+  NextUse NextUseOf(TileId tile) const;
+  Need UpdateNeed(TileId tile, bool ahead) const;
+
+  void Sort(TileId tile);
+  void PassUses(uint64_t from, uint64_t to);
+  bool TakeWeightBlock(Need need);
+  void ReadWeight(TileId tile, TileAction::Kind kind);
+  void Advance();
+  void ServePin();
+  void LoadUpdates();
+  bool TryLoad(TileId tile, bool ahead);
+  void ReadAhead();
+  void Written(TileId tile);
+
+  const Layout& layout_;
+  const Schedule& schedule_;
+  const Fetches fetches_;
+  const std::vector<TileHome> homes_;
+  const size_t ahead_limit_;
+  size_t free_weight_blocks_;
+  size_t free_record_blocks_;
+  UpdateQueue updates_;
+  std::vector<Tile> tiles_;
+  // Copies that nobody uses, by when the device or an update needs them next. The device's need is
+  // never overdue; an update may be late.
+  Order by_device_;
+  Order by_update_;
+  Order wanted_;  ///< weights on the drive that are not in memory, by when the device needs them
+  std::optional<TileId> pinning_;  ///< what the device waits for
+  bool started_ = false;           ///< SetTime was called: there is something to read
+  bool draining_ = false;
+  uint64_t now_ = 0;
+  uint64_t end_ = std::numeric_limits<uint64_t>::max();  ///< nothing is used from this time on
+  size_t ahead_pins_ = 0;  ///< weight blocks held for updates that have not begun
+  size_t writes_ = 0;      ///< write-backs under way
+  uint64_t evictions_ = 0;
+  std::vector<TileAction> actions_;
+  std::vector<TileAction> taken_;
+};
+
+}  // namespace penstock::offload

@@ -1,0 +1,48 @@
+// The processor's cores, shared by whoever works at the same time.
+//
+// Each piece of work has a number of threads. Where there are fewer cores than threads, every
+// thread gets the same share of them. That is what a fair scheduler does over times much longer
+// than its slices; that a team of threads waits for its slowest member is not in the model.
+//
+// Threads: one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+
+#include "sim/clock.h"
+
+namespace penstock::sim {
+
+class Cores {
+ public:
+  /// `clock` outlives the cores.
+  Cores(Clock& clock, double cores) : clock_(clock), cores_(cores) {}
+  Cores(const Cores&) = delete;
+  Cores& operator=(const Cores&) = delete;
+
+  /// Calls `done` when work is done that keeps `threads` threads busy for `time` where nobody else
+  /// works.
+  void Work(Seconds time, double threads, std::function<void()> done);
+
+ private:
+  struct Job {
+    Seconds left = 0;
+    double threads = 1;
+    std::function<void()> done;
+  };
+  double Speed() const;
+  void Pass();
+  void PlanNext();
+  void Finish();
+
+  Clock& clock_;
+  const double cores_;
+  std::list<Job> jobs_;
+  double threads_ = 0;  ///< of all jobs
+  Seconds passed_until_ = 0;
+  uint64_t plan_ = 0;  ///< plans before this one are void
+};
+
+}  // namespace penstock::sim

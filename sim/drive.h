@@ -1,0 +1,63 @@
+// A drive with one pipe for reads and one for writes, or one for both, that passes blocks one after
+// the other: what aio's simulated engine does, in virtual time.
+//
+// Requests are cut into blocks. So many blocks as the queue is deep are on the drive, in the order
+// in which they got there; those that wait for a place go by aio::Priority.
+//
+// Threads: one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "aio/aio.h"
+#include "base/units.h"
+#include "sim/clock.h"
+
+namespace penstock::sim {
+
+struct DriveSpeed {
+  double read_bytes_a_second = 0;  ///< 0: reads take no time
+  double write_bytes_a_second = 0;
+  bool shared = false;  ///< one pipe for both
+  Seconds latency = 0;  ///< of a block, overlapping with that of others
+  Bytes block = 1_MiB;
+  int queue_depth = 32;
+};
+
+class Drive {
+ public:
+  /// `clock` outlives the drive.
+  Drive(Clock& clock, const DriveSpeed& speed) : clock_(clock), speed_(speed) {}
+  Drive(const Drive&) = delete;
+  Drive& operator=(const Drive&) = delete;
+
+  /// Calls `done` when the last block of `size` > 0 has passed.
+  void Submit(aio::Operation operation, Bytes size, aio::Priority priority,
+              std::function<void()> done);
+  uint64_t read_bytes() const { return read_bytes_; }
+  uint64_t write_bytes() const { return write_bytes_; }
+
+ private:
+  struct Request {
+    aio::Operation operation{};
+    Bytes waiting;        ///< has no place on the drive yet
+    uint64_t blocks = 0;  ///< that have not passed
+    std::function<void()> done;
+  };
+  void Fill();
+  void Enter(const std::shared_ptr<Request>& request);
+
+  Clock& clock_;
+  const DriveSpeed speed_;
+  std::array<std::deque<std::shared_ptr<Request>>, aio::kPriorityCount> waiting_;
+  std::array<Seconds, 2> pipe_free_{};
+  int on_drive_ = 0;
+  uint64_t read_bytes_ = 0;
+  uint64_t write_bytes_ = 0;
+};
+
+}  // namespace penstock::sim

@@ -1,0 +1,300 @@
+#include "sim/step.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <utility>
+
+#include "base/check.h"
+#include "offload/tile_policy.h"
+#include "sim/cores.h"
+#include "sim/stream.h"
+
+namespace penstock::sim {
+namespace {
+
+using offload::Index;
+using offload::ModuleId;
+using offload::ModuleLayout;
+using offload::ScheduledUse;
+using offload::TileAction;
+using offload::TileId;
+using offload::TilePolicy;
+
+class Engine {
+ public:
+  Engine(const StepPlan& plan, const Machine& machine)
+      : plan_(plan),
+        machine_(machine),
+        cores_(clock_, machine.cores),
+        drive_(clock_, machine.drive),
+        policy_(plan.layout, plan.schedule,
+                offload::PolicyOptions(plan.layout, plan.schedule, plan.store)),
+        slots_(plan.schedule.slot_elements.size()),
+        reduced_at_(plan.schedule.length()),
+        free_threads_(machine.optimizer_threads) {
+    PENSTOCK_CHECK(plan.compute.size() == plan.schedule.length() && machine.optimizer_threads > 0);
+    // In the order of `gradients`, none before its module's last use.
+    uint64_t reached = 0;
+    for (const ModuleId module : plan.gradients) {
+      for (uint64_t use = reached; use < plan.schedule.length(); ++use) {
+        if (plan.schedule.uses[use].module == module) reached = use;
+      }
+      reduced_at_[reached].push_back(module);
+    }
+  }
+
+  std::vector<StepTime> Run(uint64_t steps) {
+    last_step_ = steps;
+    BeginStep();
+    while (times_.size() < steps) PENSTOCK_CHECK(clock_.Step(), "nobody can go on");
+    return std::move(times_);
+  }
+
+ private:
+  struct Slot {
+    Event ready;     ///< the last copy into it
+    Event last_use;  ///< the last kernel that read it
+  };
+
+  const offload::Schedule& schedule() const { return plan_.schedule; }
+  const ScheduledUse& use() const { return schedule().uses[use_]; }
+  const ModuleLayout& ModuleOf(ModuleId module) const { return plan_.layout.module(module); }
+  double ElementsOf(TileId tile) const {
+    return static_cast<double>(plan_.layout.tile(tile).elements);
+  }
+  static TileId TileOf(const ModuleLayout& module, uint32_t index) {
+    return TileId{static_cast<uint32_t>(Index(module.first_tile)) + index};
+  }
+
+  // The device.
+
+  void Compute(Seconds time, Stream::Done done) {
+    if (machine_.compute_threads > 0) {
+      cores_.Work(time, machine_.compute_threads, std::move(done));
+    } else {
+      clock_.After(time, std::move(done));
+    }
+  }
+  void Copy(Bytes size, Stream::Done done) {
+    const Seconds time = static_cast<double>(size.value) * machine_.copy_byte;
+    if (machine_.compute_threads > 0) {
+      cores_.Work(time, 1, std::move(done));
+    } else {
+      clock_.After(time, std::move(done));
+    }
+  }
+
+  // The thread that feeds it.
+
+  void BeginStep() {
+    use_ = 0;
+    sums_missing_ = plan_.layout.tiles.size();
+    step_begin_ = clock_.now();
+    bytes_begin_ = {drive_.read_bytes(), drive_.write_bytes()};
+    NextUse();
+  }
+
+  void NextUse() {
+    if (use_ == schedule().length()) {
+      EndStep();
+    } else if (!use().fetch) {
+      ComputeUse();
+    } else {
+      // No more than two modules wait to be copied.
+      last_copies_[next_copy_ % last_copies_.size()].Then([this]() {
+        policy_.SetTime(time_);
+        CarryOut();
+        copy_in_.Wait(slots_[use().slot].last_use);
+        next_tile_ = 0;
+        PinTiles();
+      });
+    }
+  }
+
+  void PinTiles() {
+    const ModuleLayout& module = ModuleOf(use().module);
+    while (next_tile_ < module.tile_count) {
+      const TileId tile = TileOf(module, next_tile_);
+      if (!policy_.TryPin(tile)) {
+        waits_for_ = tile;
+        CarryOut();
+        return;
+      }
+      ++next_tile_;
+      copy_in_.Work([this, tile](Stream::Done done) {
+        Copy(plan_.layout.WeightBytes(plan_.layout.tile(tile).elements), std::move(done));
+      });
+      copy_in_.Work([this, tile](const Stream::Done& done) {
+        policy_.Unpin(tile);
+        CarryOut();
+        done();
+      });
+    }
+    slots_[use().slot].ready = copy_in_.Record();
+    last_copies_[next_copy_++ % last_copies_.size()] = slots_[use().slot].ready;
+    ComputeUse();
+  }
+
+  void ComputeUse() {
+    Slot& slot = slots_[use().slot];
+    compute_.Wait(slot.ready);
+    compute_.Work(
+        [this, time = plan_.compute[use_]](Stream::Done done) { Compute(time, std::move(done)); });
+    slot.last_use = compute_.Record();
+    for (const ModuleId module : reduced_at_[use_]) SendGradients(ModuleOf(module));
+    ++use_;
+    ++time_;
+    NextUse();
+  }
+
+  void SendGradients(const ModuleLayout& module) {
+    copy_out_.Wait(compute_.Record());
+    for (uint32_t i = 0; i < module.tile_count; ++i) {
+      const TileId tile = TileOf(module, i);
+      copy_out_.Work([this, tile](Stream::Done done) {
+        Copy(plan_.layout.GradientBytes(plan_.layout.tile(tile).elements), std::move(done));
+      });
+      copy_out_.Work([this, tile](const Stream::Done& done) {
+        arrived_.push_back(tile);
+        GiveOutWork();
+        done();
+      });
+    }
+  }
+
+  /// The step is decided on when everything is computed, copied and summed.
+  void EndStep() {
+    policy_.SetTime(time_);
+    CarryOut();
+    compute_.Record().Then([this]() {
+      copy_in_.Record().Then([this]() { copy_out_.Record().Then([this]() { Decide(); }); });
+    });
+  }
+
+  void Decide() {
+    deciding_ = sums_missing_ > 0;
+    if (deciding_) return;
+    if (plan_.updates == zero::UpdateStart::kStepEnd) {
+      for (const TileId tile : schedule().update_order) policy_.Begin(tile);
+      CarryOut();
+    }
+    times_.push_back({.step = clock_.now() - step_begin_,
+                      .read_bytes = drive_.read_bytes() - bytes_begin_.first,
+                      .write_bytes = drive_.write_bytes() - bytes_begin_.second});
+    if (times_.size() < last_step_) BeginStep();
+  }
+
+  // The optimizer's threads.
+
+  void GiveOutWork() {
+    while (free_threads_ > 0) {
+      if (!arrived_.empty()) {
+        const TileId tile = arrived_.front();
+        arrived_.pop_front();
+        --free_threads_;
+        cores_.Work(ElementsOf(tile) * machine_.norm_element, 1, [this, tile]() { Summed(tile); });
+      } else if (const auto tile = policy_.TakeUpdate()) {
+        --free_threads_;
+        cores_.Work(ElementsOf(*tile) * machine_.update_element, 1,
+                    [this, tile = *tile]() { Updated(tile); });
+      } else {
+        return;
+      }
+    }
+  }
+
+  void Summed(TileId tile) {
+    ++free_threads_;
+    if (plan_.updates == zero::UpdateStart::kGradient) policy_.Begin(tile);
+    --sums_missing_;
+    CarryOut();
+    if (deciding_) Decide();
+  }
+
+  void Updated(TileId tile) {
+    ++free_threads_;
+    policy_.FinishUpdate(tile);
+    const uint64_t elements = plan_.layout.tile(tile).elements;
+    const auto write = [&](Bytes size, void (TilePolicy::*done)(TileId)) {
+      Submit(aio::Operation::kWrite, size, aio::Priority::kWriteBack, tile, done);
+    };
+    if (homes_[Index(tile)].weight_on_drive) {
+      write(plan_.layout.WeightBytes(elements), &TilePolicy::WeightWritten);
+    }
+    if (homes_[Index(tile)].record_on_drive) {
+      write(plan_.layout.RecordBytes(elements), &TilePolicy::RecordWritten);
+    }
+    CarryOut();
+  }
+
+  // What the policy decides.
+
+  void Happened(TileId tile, void (TilePolicy::*what)(TileId)) {
+    (policy_.*what)(tile);
+    CarryOut();
+  }
+
+  void CarryOut() {
+    for (const TileAction& action : policy_.TakeActions()) Read(action);
+    GiveOutWork();
+    if (!waits_for_ || !policy_.CanPin(*waits_for_)) return;
+    waits_for_.reset();
+    clock_.After(0, [this]() { PinTiles(); });
+  }
+
+  void Read(const TileAction& action) {
+    if (action.kind == TileAction::Kind::kEvictWeight) return;
+    const uint64_t elements = plan_.layout.tile(action.tile).elements;
+    const bool record = action.kind == TileAction::Kind::kReadRecord;
+    const bool for_device = action.kind == TileAction::Kind::kReadWeight;
+    const auto done = record ? &TilePolicy::RecordRead : &TilePolicy::WeightRead;
+    Submit(aio::Operation::kRead,
+           record ? plan_.layout.RecordBytes(elements) : plan_.layout.WeightBytes(elements),
+           for_device ? aio::Priority::kParameterRead : aio::Priority::kStateRead, action.tile,
+           done);
+  }
+
+  /// Its share of the processor is taken beside what the drive does.
+  void Submit(aio::Operation operation, Bytes size, aio::Priority priority, TileId tile,
+              void (TilePolicy::*done)(TileId)) {
+    cores_.Work(static_cast<double>(size.value) * machine_.io_byte, 1, [] {});
+    drive_.Submit(operation, size, priority, [this, tile, done]() { Happened(tile, done); });
+  }
+
+  const StepPlan& plan_;
+  const Machine& machine_;
+  const std::vector<offload::TileHome> homes_ =
+      offload::PolicyOptions(plan_.layout, plan_.schedule, plan_.store).homes;
+  Clock clock_;
+  Cores cores_;
+  Drive drive_;
+  TilePolicy policy_;
+  Stream compute_;
+  Stream copy_in_;
+  Stream copy_out_;
+  std::vector<Slot> slots_;
+  std::vector<std::vector<ModuleId>> reduced_at_;  ///< of each use
+  std::array<Event, 2> last_copies_;
+  size_t next_copy_ = 0;
+  uint64_t last_step_ = 0;
+  uint64_t use_ = 0;
+  uint64_t time_ = 0;  ///< of the schedule
+  uint32_t next_tile_ = 0;
+  std::optional<TileId> waits_for_;  ///< what cannot be pinned yet
+  std::deque<TileId> arrived_;       ///< gradients whose blocks are not summed
+  size_t sums_missing_ = 0;
+  bool deciding_ = false;  ///< everything but the norm is there
+  int free_threads_;
+  Seconds step_begin_ = 0;
+  std::pair<uint64_t, uint64_t> bytes_begin_;
+  std::vector<StepTime> times_;
+};
+
+}  // namespace
+
+std::vector<StepTime> SimulateSteps(const StepPlan& plan, const Machine& machine, uint64_t steps) {
+  return Engine(plan, machine).Run(steps);
+}
+
+}  // namespace penstock::sim

@@ -1,0 +1,56 @@
+// The engine in virtual time: how long a step takes, for a schedule and a machine.
+//
+// What decides is the engine's own code: the schedule that zero::BuildSchedule computes, and
+// offload::TilePolicy with its update queue. What is modelled is what they decide over: the thread
+// that feeds the device, the device's streams, the optimizer's threads, the processor's cores and
+// the drive. Commits, activation checkpoints and several drives are not in the model.
+//
+// Threads: one. Nothing here touches a file, a device or the real clock.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "offload/layout.h"
+#include "offload/schedule.h"
+#include "offload/tile_store.h"
+#include "sim/clock.h"
+#include "sim/drive.h"
+#include "zero/schedule_builder.h"
+
+namespace penstock::sim {
+
+struct Machine {
+  double cores = 2;
+  /// Threads that compute; 0: the device has a processor of its own, as a GPU has.
+  int compute_threads = 2;
+  int optimizer_threads = 1;
+  Seconds update_element = 0;  ///< of one thread, for one element
+  Seconds norm_element = 0;    ///< the same for block sums
+  Seconds copy_byte = 0;       ///< between host and device: of one core, or of the bus
+  Seconds io_byte = 0;         ///< of one core, for a byte that is read or written
+  DriveSpeed drive;
+};
+
+/// What a model's step is to the engine.
+struct StepPlan {
+  const offload::Layout& layout;
+  const offload::Schedule& schedule;
+  /// Each module once, in the order in which gradients are reduced; a module's is, at its last use.
+  const std::vector<offload::ModuleId>& gradients;
+  zero::UpdateStart updates = zero::UpdateStart::kStepEnd;
+  offload::TileStoreOptions store;
+  std::vector<Seconds> compute;  ///< of each use, with nobody else at work
+};
+
+struct StepTime {
+  Seconds step = 0;
+  uint64_t read_bytes = 0;
+  uint64_t write_bytes = 0;
+};
+
+/// The steps of a training that goes on behind them, from the start of one to the start of the
+/// next.
+std::vector<StepTime> SimulateSteps(const StepPlan& plan, const Machine& machine, uint64_t steps);
+
+}  // namespace penstock::sim

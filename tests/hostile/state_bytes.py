@@ -1,0 +1,294 @@
+"""A state file's bytes, read and forged from nothing but docs/state_format.md."""
+
+import json
+import random
+import struct
+from typing import Any
+
+try:
+    import xxhash
+except ImportError as missing:
+    raise SystemExit(
+        "no xxhash for this Python; scripts/setup --tests installs python3-xxhash"
+    ) from missing
+
+import mutators
+
+HEADER_BYTES = 4096
+DESCRIPTOR_BYTES = 64
+TILE_ENTRY_BYTES = 32
+Range = tuple[int, int]
+
+HEADER_U32 = (8, 12, 40, 44, 48, 52)
+HEADER_U64 = (32, *range(56, 208, 8))
+DESCRIPTOR_FIELDS = (
+    (0, "I"),
+    (4, "I"),
+    (8, "Q"),
+    (16, "Q"),
+    (24, "B"),
+    (25, "B"),
+    (26, "B"),
+    (27, "B"),
+    (28, "B"),
+    (32, "B"),
+    (33, "B"),
+    (34, "B"),
+    (38, "H"),
+    (40, "Q"),
+    (48, "Q"),
+    (56, "Q"),
+)
+COMMIT_U64 = (8, 32, 40, 48, 56, 64, 72, 80)
+MODULE_KEYS = ["name", "elements", "tensors", "shape", "group", "offset", "modules"]
+
+
+def xxh3(data: bytes, seed: int = 0) -> int:
+    """XXH3-64."""
+    return int(xxhash.xxh3_64_intdigest(data, seed=seed))
+
+
+class State:
+    """The bytes of one file of a state, as its writer made them; changes are made in place."""
+
+    def __init__(self, data: bytes) -> None:
+        self.bytes = bytearray(data)
+        self.uuid = bytes(self.bytes[16:32])
+        self.split = self.get("Q", 32) & 2 != 0
+        self.tiles = self.get("Q", 80)
+        self.layout = self.get("Q", 88)
+        self.layout_bytes = self.get("Q", 96)
+        self.descriptors = self.get("Q", 104)
+        self.commits = (self.get("Q", 120), self.get("Q", 128))
+        self.weights = (self.get("Q", 144), self.get("Q", 152))
+        self.records = (self.get("Q", 160), self.get("Q", 168))
+        self.path = self.get("I", 52)
+
+    def get(self, kind: str, offset: int) -> int:
+        """A number: B, H, I or Q as in struct."""
+        return int(struct.unpack_from("<" + kind, self.bytes, offset)[0])
+
+    def put(self, kind: str, offset: int, value: int) -> None:
+        """Writes a number."""
+        struct.pack_into("<" + kind, self.bytes, offset, value)
+
+    def newest(self) -> int:
+        """The offset of the newest commit."""
+        return max(self.commits, key=lambda place: self.get("Q", place + 8))
+
+    def holds_commit(self, place: int) -> bool:
+        """Whether there is one in a place of this file."""
+        return self.get("Q", place) != 0
+
+    def states(self) -> list[int]:
+        """The sizes of an element of each state of a record."""
+        count = self.get("B", self.descriptors + 25)
+        dtypes = [self.get("B", self.descriptors + 32 + i) for i in range(count)]
+        return [{1: 4, 2: 2, 4: 2}[dtype] for dtype in dtypes]
+
+    def parts(self, tile: int, slot: int) -> tuple[Range, Range]:
+        """(begin, end) of a tile's weight and of its record in a slot."""
+        descriptor = self.descriptors + DESCRIPTOR_BYTES * tile
+        elements = self.get("Q", descriptor + 16)
+        weight = self.weights[slot] + self.get("Q", descriptor + 40)
+        record = self.records[slot] + self.get("Q", descriptor + 48)
+        return (
+            (weight, weight + (2 if self.split else 4) * elements),
+            (record, record + sum(self.states()) * elements),
+        )
+
+    def committed_parts(self, commits: "State") -> list[Range]:
+        """What of this file the newest commit names, which lies in the file of path 0."""
+        place = commits.newest()
+        ranges: list[Range] = []
+        for tile in range(self.tiles):
+            if self.get("H", self.descriptors + DESCRIPTOR_BYTES * tile + 38) == self.path:
+                slot = commits.get("I", place + 96 + TILE_ENTRY_BYTES * tile + 24)
+                ranges.extend(self.parts(tile, slot))
+        return ranges
+
+    def covered_head(self) -> list[Range]:
+        """What of the head has a checksum."""
+        return [
+            (0, HEADER_BYTES),
+            (self.layout, self.layout + self.layout_bytes),
+            (self.descriptors, self.descriptors + DESCRIPTOR_BYTES * self.tiles),
+        ]
+
+    def seal_head(self) -> None:
+        """Makes the checksums of the head hold, as far as its sizes let it."""
+        hashed = b"".join(
+            bytes(self.bytes[begin : begin + size])
+            for begin, size in (
+                (self.get("Q", 88), self.get("Q", 96)),
+                (self.get("Q", 104), self.get("Q", 112)),
+            )
+            if begin + size <= len(self.bytes)
+        )
+        self.put("Q", 200, xxh3(hashed))
+        self.put("Q", 4088, xxh3(bytes(self.bytes[:4088])))
+
+    def seal_commit(self, place: int) -> None:
+        """Makes the checksum of a commit hold, as far as its size lets it."""
+        size = self.get("Q", place + 32)
+        if 8 <= size <= len(self.bytes) - place:
+            self.put("Q", place + size - 8, xxh3(bytes(self.bytes[place : place + size - 8])))
+
+    def commit_holds(self, place: int) -> bool:
+        """Whether there is a whole commit in a place."""
+        size = self.get("Q", place + 32)
+        if not self.holds_commit(place) or not 8 <= size <= len(self.bytes) - place:
+            return False
+        whole = bytes(self.bytes[place : place + size - 8])
+        return self.get("Q", place + size - 8) == xxh3(whole)
+
+    def commit_text(self, place: int) -> Range:
+        """Where the JSON text of a commit lies."""
+        begin = place + 96 + TILE_ENTRY_BYTES * self.get("Q", place + 40)
+        return begin, begin + self.get("Q", place + 48)
+
+
+def check_understood(path: str) -> None:
+    """A whole file's checksums, made again, are those that its writer made."""
+    with open(path, "rb") as file:
+        data = file.read()
+    state = State(data)
+    state.seal_head()
+    for place in state.commits:
+        if state.holds_commit(place):
+            state.seal_commit(place)
+    if bytes(state.bytes) != data:
+        raise SystemExit(
+            f"{path} is not as docs/state_format.md says, or not as this program reads it"
+        )
+
+
+def forge_header(rng: random.Random, state: State) -> str:
+    """A number of the header."""
+    kind, fields, bits = rng.choice(
+        [("I", HEADER_U32, 32), ("Q", HEADER_U64, 64), ("Q", HEADER_U64, 64)]
+    )
+    field = rng.choice(fields)
+    state.put(kind, field, mutators.number_near(rng, state.get(kind, field), bits))
+    state.seal_head()
+    return f"header field {field}"
+
+
+def forge_descriptor(rng: random.Random, state: State) -> str:
+    """A number of a descriptor, or two descriptors exchanged."""
+    tile = rng.randrange(state.tiles)
+    at = state.descriptors + DESCRIPTOR_BYTES * tile
+    if rng.random() < 0.1:
+        other = state.descriptors + DESCRIPTOR_BYTES * rng.randrange(state.tiles)
+        state.bytes[at : at + 64], state.bytes[other : other + 64] = (
+            state.bytes[other : other + 64],
+            state.bytes[at : at + 64],
+        )
+        state.seal_head()
+        return "descriptors exchanged"
+    field, kind = rng.choice(DESCRIPTOR_FIELDS)
+    bits = 8 * struct.calcsize("<" + kind)
+    state.put(kind, at + field, mutators.number_near(rng, state.get(kind, at + field), bits))
+    state.seal_head()
+    return f"descriptor {tile} field {field}"
+
+
+def forge_layout(rng: random.Random, state: State) -> str:
+    """The layout's text, as long as it fits in its place."""
+    text = bytes(state.bytes[state.layout : state.layout + state.layout_bytes])
+    if rng.random() < 0.5:
+        changed = json.dumps(
+            mutators.mutate_value(rng, json.loads(text), MODULE_KEYS), separators=(",", ":")
+        ).encode()
+    else:
+        changed = mutators.mutate_json(rng, text, MODULE_KEYS)
+    changed = changed[: state.descriptors - state.layout]
+    state.bytes[state.layout : state.descriptors] = changed.ljust(
+        state.descriptors - state.layout, b"\0"
+    )
+    state.put("Q", 96, len(changed))
+    state.seal_head()
+    return "layout text"
+
+
+def forge_commit(rng: random.Random, state: State) -> str:
+    """A number of a commit or of one of its tiles."""
+    place = rng.choice([place for place in state.commits if state.holds_commit(place)])
+    if rng.random() < 0.5:
+        field, kind = rng.choice([*((at, "Q") for at in COMMIT_U64), (88, "I"), (92, "I")])
+    else:
+        field, kind = rng.choice([(0, "Q"), (8, "Q"), (16, "Q"), (24, "I"), (28, "I")])
+        field += 96 + TILE_ENTRY_BYTES * rng.randrange(state.tiles)
+    bits = 8 * struct.calcsize("<" + kind)
+    state.put(kind, place + field, mutators.number_near(rng, state.get(kind, place + field), bits))
+    state.seal_commit(place)
+    return f"commit field {field}"
+
+
+def forge_commit_text(rng: random.Random, state: State) -> str:
+    """What a commit says of its run."""
+    place = state.newest()
+    begin, end = state.commit_text(place)
+    text = bytes(state.bytes[begin:end])
+    changed = mutators.mutate_json(
+        rng, text, ["run", "row", "step", "arithmetic", "model", "n_head"]
+    )
+    changed = changed[:65536]
+    if rng.random() < 0.5 and changed:
+        try:
+            changed = json.dumps(json.loads(changed), separators=(",", ":")).encode()[:65536]
+        except (ValueError, RecursionError):
+            pass  # it stays as it is
+    size = begin - place + len(changed) + 8
+    state.put("Q", place + 32, size)
+    state.put("Q", place + 48, len(changed))
+    state.bytes[begin : begin + len(changed)] = changed
+    state.seal_commit(place)
+    return "commit text"
+
+
+def forge_tile(rng: random.Random, state: State) -> str:
+    """The values of a tile, with its own checksums and the commit's."""
+    place = state.newest()
+    tile = rng.randrange(state.tiles)
+    entry = place + 96 + TILE_ENTRY_BYTES * tile
+    weight, record = state.parts(tile, state.get("I", entry + 24))
+    if state.get("H", state.descriptors + DESCRIPTOR_BYTES * tile + 38) != state.path:
+        return forge_commit(rng, state)
+    for begin, end in (weight, record):
+        values = rng.choice([b"\x00", b"\xff", b"\x7f\x80", b"\x80\x7f", rng.randbytes(64)])
+        count = (end - begin) // len(values) + 1
+        if rng.random() < 0.7:
+            state.bytes[begin:end] = (values * count)[: end - begin]
+    seed = xxh3(state.uuid + struct.pack("<QQ", tile, state.get("Q", entry)))
+    state.put("Q", entry + 8, xxh3(bytes(state.bytes[slice(*weight)]), seed))
+    sums, at = b"", record[0]
+    elements = (record[1] - record[0]) // sum(state.states())
+    for size in state.states():
+        sums += struct.pack("<Q", xxh3(bytes(state.bytes[at : at + size * elements]), seed))
+        at += size * elements
+    state.put("Q", entry + 16, xxh3(sums, seed))
+    state.seal_commit(place)
+    return f"values of tile {tile}"
+
+
+def forge(rng: random.Random, data: bytes) -> tuple[bytes, str]:
+    """The file with something else in it and every checksum right; what that is."""
+    state = State(data)
+    in_head: list[Any] = [
+        forge_header,
+        forge_header,
+        forge_descriptor,
+        forge_descriptor,
+        forge_layout,
+        forge_layout,
+    ]
+    in_commit: list[Any] = [forge_commit, forge_commit, forge_commit_text, forge_tile]
+    has_commit = any(state.holds_commit(place) for place in state.commits)
+    what = []
+    for _ in range(rng.choice([1, 1, 1, 2])):
+        try:
+            what.append(rng.choice(in_head + in_commit if has_commit else in_head)(rng, state))
+        except (struct.error, ValueError, IndexError, KeyError, UnicodeError):
+            break  # the first change has left nothing that a second one could be made in
+    return bytes(state.bytes), ", ".join(what)

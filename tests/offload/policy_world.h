@@ -1,0 +1,412 @@
+// A world in virtual time for offload::TilePolicy: a device, a drive and an optimizer that take
+// their steps in any order that a generator chooses, and check at each step what must never break.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "offload/layout.h"
+#include "offload/schedule.h"
+#include "offload/tile_policy.h"
+
+namespace penstock::offload {
+
+inline constexpr uint64_t kWorldBlock = 4096;
+
+/// Modules of so many tiles of one block each.
+inline Layout LayoutOf(const std::vector<uint32_t>& tiles_of_modules) {
+  Layout layout{.tile_elements = kWorldBlock};
+  for (const uint32_t count : tiles_of_modules) {
+    const auto first = static_cast<uint32_t>(layout.tiles.size());
+    const ModuleId module{static_cast<uint32_t>(layout.modules.size())};
+    layout.modules.push_back(
+        {.elements = count * kWorldBlock, .first_tile = TileId{first}, .tile_count = count});
+    for (uint32_t i = 0; i < count; ++i) {
+      layout.tiles.push_back({module, i * kWorldBlock, kWorldBlock, ParameterGroup::kDecay});
+    }
+  }
+  return layout;
+}
+
+/// When the updates of a step begin.
+enum class Begins { kNever, kAtStepEnd, kWithGradients };
+
+/// All modules forwards, then backwards. `kept`: those that the device still has when it goes back.
+inline Schedule ForthAndBack(const Layout& layout, const std::set<size_t>& kept, Begins updates) {
+  const bool with_gradients = updates == Begins::kWithGradients;
+  Schedule schedule;
+  const size_t modules = layout.modules.size();
+  const auto append = [&](std::vector<TileId>& order, size_t module) {
+    const ModuleLayout& of = layout.modules[module];
+    for (uint32_t i = 0; i < of.tile_count; ++i) {
+      order.push_back(TileId{static_cast<uint32_t>(Index(of.first_tile)) + i});
+    }
+  };
+  for (size_t i = 0; i < 2 * modules; ++i) {
+    const bool backward = i >= modules;
+    const size_t module = backward ? 2 * modules - 1 - i : i;
+    schedule.uses.push_back({.module = ModuleId{static_cast<uint32_t>(module)},
+                             .fetch = !backward || !kept.contains(module),
+                             .backward = backward});
+  }
+  for (size_t module = 0; module < modules; ++module) {
+    schedule.first_use.push_back(static_cast<uint32_t>(module));
+    const uint64_t last_use = 2 * modules - 1 - module;
+    schedule.update_at.push_back(with_gradients ? last_use : schedule.length() + module);
+    append(schedule.update_order, module);
+    if (with_gradients) append(schedule.load_order, modules - 1 - module);
+  }
+  if (!with_gradients) schedule.load_order = schedule.update_order;
+  return schedule;
+}
+
+class PolicyWorld {
+ public:
+  PolicyWorld(const Layout& layout, const Schedule& schedule, const TilePolicyOptions& options,
+              Begins updates, uint64_t seed)
+      : layout_(layout),
+        schedule_(schedule),
+        options_(options),
+        begins_(updates),
+        random_(seed),
+        tiles_(layout.tiles.size()),
+        policy_(layout, schedule, options) {}
+
+  /// Fills the tiles, several at a time, as a new state is.
+  void Fill() {
+    std::vector<TileId> to_fill = schedule_.update_order;
+    std::shuffle(to_fill.begin(), to_fill.end(), random_);
+    std::vector<TileId> filling;
+    while (!to_fill.empty() || !filling.empty() || !io_.empty()) {
+      const bool began = !to_fill.empty() && BeginFill(to_fill.back());
+      if (began) {
+        filling.push_back(to_fill.back());
+        to_fill.pop_back();
+      } else if (!filling.empty() && (io_.empty() || random_() % 2 == 0)) {
+        policy_.FinishFill(filling.back());
+        StartWrites(filling.back());
+        filling.pop_back();
+      } else {
+        ASSERT_FALSE(io_.empty()) << "nobody can fill a tile";
+        CompleteIo();
+      }
+    }
+  }
+
+  /// Goes on from a commit instead.
+  void Adopt(uint64_t version) {
+    updates_ = version;
+    for (Tile& tile : tiles_) tile.begun = tile.version = version;
+    policy_.Reset(version);
+  }
+
+  /// Runs so many steps, updates included. Fails the test where nobody can go on.
+  void Run(uint64_t steps) {
+    last_step_ = steps;
+    policy_.SetTime(0);
+    CarryOut();
+    while (step_ < steps || !policy_.settled()) {
+      if (step_ == steps) policy_.SetDraining(true);
+      CarryOut();
+      std::vector<void (PolicyWorld::*)()> possible;
+      if (!io_.empty()) possible.push_back(&PolicyWorld::CompleteIo);
+      if (!pinned_.empty()) possible.push_back(&PolicyWorld::CopyOne);
+      if (step_ < steps && DeviceCanGoOn()) possible.push_back(&PolicyWorld::FeedDevice);
+      if (policy_.updates().takeable() > 0) possible.push_back(&PolicyWorld::TakeUpdate);
+      if (!updating_.empty()) possible.push_back(&PolicyWorld::FinishUpdate);
+      ASSERT_FALSE(possible.empty())
+          << "nobody can go on in step " << step_ << ", use " << use_ << ", tile " << next_tile_;
+      (this->*possible[Choose(possible.size())])();
+      CarryOut();
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+    for (const Tile& tile : tiles_) EXPECT_EQ(tile.version, updates_);
+  }
+
+  uint64_t weight_reads() const { return weight_reads_; }
+  uint64_t record_reads() const { return record_reads_; }
+
+ private:
+  enum class Io { kWeightRead, kRecordRead, kWeightWrite, kRecordWrite };
+  struct Tile {
+    bool weight_block = false;
+    bool weight_there = false;
+    bool record_block = false;
+    bool record_there = false;
+    bool writing = false;
+    int device_pins = 0;
+    uint64_t next_use = 0;  ///< of the device, not before this time
+    bool updating = false;
+    uint64_t begun = 0;
+    uint64_t version = 0;
+  };
+
+  size_t Choose(size_t count) { return random_() % count; }
+  Tile& At(TileId tile) { return tiles_[Index(tile)]; }
+  const TileHome& HomeOf(TileId tile) const { return options_.homes[Index(tile)]; }
+  const ScheduledUse& use() const { return schedule_.uses[use_]; }
+  TileId TileOfUse() const {
+    return TileId{
+        static_cast<uint32_t>(Index(layout_.module(use().module).first_tile) + next_tile_)};
+  }
+  uint64_t now() const { return step_ * schedule_.length() + use_; }
+
+  /// What CanPin promises, and that a device whose weights are at home on the host has read them.
+  bool DeviceCanGoOn() {
+    if (!use().fetch || !asked_) return true;
+    return policy_.CanPin(TileOfUse());
+  }
+
+  /// Pins the next tile of the use, or goes on to the next use.
+  void FeedDevice() {
+    if (use().fetch && next_tile_ == 0 && !asked_) policy_.SetTime(now());
+    if (use().fetch) {
+      const TileId tile = TileOfUse();
+      asked_ = !policy_.TryPin(tile);
+      if (asked_) return;
+      At(tile).next_use = now() + 1;
+      ASSERT_EQ(At(tile).version, At(tile).begun) << "the device gets the weight of this step";
+      if (HomeOf(tile).weight_on_drive) {
+        ASSERT_TRUE(At(tile).weight_there);
+        ++At(tile).device_pins;
+        pinned_.push_back(tile);
+      }
+      if (++next_tile_ < layout_.module(use().module).tile_count) return;
+    }
+    EndUse();
+  }
+
+  void EndUse() {
+    next_tile_ = 0;
+    const ScheduledUse& ended = use();
+    // The device has read what it computed with before its gradients are complete.
+    if (ended.backward && begins_ == Begins::kWithGradients && !late_) {
+      CopyAll();
+      BeginModule(ended.module);
+    }
+    if (++use_ < schedule_.length()) return;
+    CopyAll();
+    ++step_;
+    use_ = 0;
+    policy_.SetTime(now());
+    CarryOut();
+    if (begins_ == Begins::kAtStepEnd && random_() % 8 > 0) {
+      ++updates_;
+      for (const TileId tile : schedule_.update_order) BeginTile(tile);
+    } else if (begins_ == Begins::kWithGradients) {
+      ++updates_;
+      for (const TileId tile : schedule_.load_order) {
+        if (late_) BeginTile(tile);
+      }
+      // A commit may hold the next step's updates back until its end.
+      late_ = random_() % 4 == 0;
+    }
+    if (random_() % 4 == 0) Drain();
+    if (step_ + 1 == last_step_) policy_.EndAfterThisStep();
+  }
+
+  /// As a commit does that the next step cannot wait for.
+  void Drain() {
+    policy_.SetDraining(true);
+    CarryOut();
+    while (!policy_.settled() && !::testing::Test::HasFatalFailure()) {
+      if (!updating_.empty()) {
+        FinishUpdate();
+      } else if (policy_.updates().takeable() > 0) {
+        TakeUpdate();
+      } else {
+        ASSERT_FALSE(io_.empty()) << "draining does not end";
+        CompleteIo();
+      }
+      CarryOut();
+    }
+    policy_.SetDraining(false);
+    CarryOut();
+  }
+
+  bool BeginFill(TileId tile) {
+    if (!policy_.TryBeginFill(tile)) return false;
+    CarryOut();
+    Tile& entry = At(tile);
+    if (HomeOf(tile).weight_on_drive) {
+      EXPECT_LE(++weight_blocks_, options_.weight_blocks);
+      entry.weight_block = entry.weight_there = true;
+    }
+    if (HomeOf(tile).record_on_drive) {
+      EXPECT_LE(++record_blocks_, options_.record_blocks);
+      entry.record_block = entry.record_there = true;
+    }
+    return true;
+  }
+
+  void StartWrites(TileId tile) {
+    if (HomeOf(tile).weight_on_drive) Start(Io::kWeightWrite, tile);
+    if (HomeOf(tile).record_on_drive) Start(Io::kRecordWrite, tile);
+  }
+
+  void BeginModule(ModuleId module) {
+    const ModuleLayout& of = layout_.module(module);
+    for (uint32_t i = 0; i < of.tile_count; ++i) {
+      BeginTile(TileId{static_cast<uint32_t>(Index(of.first_tile)) + i});
+    }
+  }
+  void BeginTile(TileId tile) {
+    policy_.Begin(tile);
+    ++At(tile).begun;
+    CarryOut();
+  }
+
+  void CopyOne() {
+    const size_t at = Choose(pinned_.size());
+    std::swap(pinned_[at], pinned_.back());
+    --At(pinned_.back()).device_pins;
+    policy_.Unpin(pinned_.back());
+    pinned_.pop_back();
+  }
+  void CopyAll() {
+    while (!pinned_.empty()) {
+      CopyOne();
+      CarryOut();
+    }
+  }
+
+  void TakeUpdate() {
+    const auto tile = policy_.TakeUpdate();
+    ASSERT_TRUE(tile.has_value());
+    Tile& entry = At(*tile);
+    ASSERT_FALSE(entry.updating);
+    ASSERT_EQ(entry.device_pins, 0) << "the device still reads what is to be updated";
+    ASSERT_EQ(entry.begun, entry.version + 1);
+    ASSERT_TRUE(entry.weight_there || !HomeOf(*tile).weight_on_drive);
+    ASSERT_TRUE(entry.record_there || !HomeOf(*tile).record_on_drive);
+    ASSERT_TRUE(!entry.writing);
+    entry.updating = true;
+    updating_.push_back(*tile);
+  }
+  void FinishUpdate() {
+    const size_t at = Choose(updating_.size());
+    std::swap(updating_[at], updating_.back());
+    const TileId tile = updating_.back();
+    updating_.pop_back();
+    Tile& entry = At(tile);
+    entry.updating = false;
+    ++entry.version;
+    policy_.FinishUpdate(tile);
+    StartWrites(tile);
+  }
+
+  void Start(Io io, TileId tile) {
+    if (io == Io::kWeightWrite) At(tile).writing = true;
+    io_.emplace_back(io, tile);
+  }
+
+  void CompleteIo() {
+    const size_t at = Choose(io_.size());
+    const auto [io, tile] = io_[at];
+    io_.erase(io_.begin() + static_cast<std::ptrdiff_t>(at));
+    switch (io) {
+      case Io::kWeightRead:
+        At(tile).weight_there = true;
+        policy_.WeightRead(tile);
+        break;
+      case Io::kRecordRead:
+        At(tile).record_there = true;
+        policy_.RecordRead(tile);
+        break;
+      case Io::kWeightWrite:
+        At(tile).writing = false;
+        policy_.WeightWritten(tile);
+        break;
+      case Io::kRecordWrite:
+        ASSERT_TRUE(At(tile).record_block);
+        At(tile).record_block = At(tile).record_there = false;
+        --record_blocks_;
+        policy_.RecordWritten(tile);
+        break;
+    }
+  }
+
+  /// The fetches of a tile that are still to come, by looking at every use.
+  uint64_t NextFetch(TileId tile) {
+    uint64_t time = std::max(At(tile).next_use, now());
+    while (schedule_.uses[time % schedule_.length()].module != layout_.tile(tile).module ||
+           !schedule_.uses[time % schedule_.length()].fetch) {
+      ++time;
+    }
+    return time;
+  }
+
+  /// Without updates, which move the need of a copy: nothing that could go is needed later.
+  void CheckFurthest(TileId evicted) {
+    if (begins_ != Begins::kNever) return;
+    for (size_t i = 0; i < tiles_.size(); ++i) {
+      const TileId other{static_cast<uint32_t>(i)};
+      if (!At(other).weight_there || At(other).device_pins > 0) continue;
+      EXPECT_LE(NextFetch(other), NextFetch(evicted)) << "tile " << i << " should have gone";
+    }
+  }
+
+  void CarryOut() {
+    for (const TileAction& action : policy_.TakeActions()) {
+      Tile& entry = At(action.tile);
+      switch (action.kind) {
+        case TileAction::Kind::kEvictWeight:
+          ASSERT_TRUE(entry.weight_there && !entry.writing && !entry.updating);
+          ASSERT_EQ(entry.device_pins, 0);
+          CheckFurthest(action.tile);
+          entry.weight_block = entry.weight_there = false;
+          --weight_blocks_;
+          break;
+        case TileAction::Kind::kReadWeight:
+          ASSERT_EQ(entry.version, entry.begun) << "the device wants the updated weight";
+          [[fallthrough]];
+        case TileAction::Kind::kReadWeightForUpdate:
+          ASSERT_TRUE(HomeOf(action.tile).weight_on_drive && !entry.weight_block);
+          entry.weight_block = true;
+          ASSERT_LE(++weight_blocks_, options_.weight_blocks);
+          ++weight_reads_;
+          Start(Io::kWeightRead, action.tile);
+          break;
+        case TileAction::Kind::kReadRecord:
+          ASSERT_TRUE(HomeOf(action.tile).record_on_drive && !entry.record_block);
+          ASSERT_FALSE(entry.writing) << "what is read is what was written";
+          entry.record_block = true;
+          ASSERT_LE(++record_blocks_, options_.record_blocks);
+          ++record_reads_;
+          Start(Io::kRecordRead, action.tile);
+          break;
+      }
+    }
+  }
+
+  const Layout& layout_;
+  const Schedule& schedule_;
+  const TilePolicyOptions options_;
+  const Begins begins_;
+  std::mt19937_64 random_;
+  std::vector<Tile> tiles_;
+  TilePolicy policy_;
+  uint64_t updates_ = 0;  ///< of every tile, when all are finished
+  bool late_ = false;     ///< this step's updates begin at its end
+  uint64_t last_step_ = 0;
+  uint64_t step_ = 0;
+  uint64_t use_ = 0;
+  uint32_t next_tile_ = 0;
+  bool asked_ = false;  ///< TryPin said no
+  std::vector<TileId> pinned_;
+  std::vector<TileId> updating_;
+  std::deque<std::pair<Io, TileId>> io_;
+  size_t weight_blocks_ = 0;
+  size_t record_blocks_ = 0;
+  uint64_t weight_reads_ = 0;
+  uint64_t record_reads_ = 0;
+};
+
+}  // namespace penstock::offload

@@ -1,0 +1,148 @@
+#include "offload/tile_policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "tests/offload/policy_world.h"
+
+namespace penstock::offload {
+namespace {
+
+TilePolicyOptions AllOnTheDrive(const Layout& layout, size_t weight_blocks, size_t record_blocks) {
+  return {
+      .homes = std::vector<TileHome>(layout.tiles.size()),
+      .weight_blocks = weight_blocks,
+      .record_blocks = record_blocks,
+      .ahead_limit = weight_blocks - std::min<size_t>(weight_blocks / 2, layout.most_tiles() + 1)};
+}
+
+/// A model, homes and numbers of blocks that nobody would choose.
+void RunRandomWorld(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](uint64_t end) { return random() % end; };
+  std::vector<uint32_t> tiles(1 + below(5));
+  for (uint32_t& count : tiles) count = static_cast<uint32_t>(1 + below(4));
+  const Layout layout = LayoutOf(tiles);
+  std::set<size_t> kept;
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    if (below(3) == 0) kept.insert(i);
+  }
+  const Begins begins = below(2) == 0 ? Begins::kAtStepEnd : Begins::kWithGradients;
+  TilePolicyOptions options =
+      AllOnTheDrive(layout, 2 + below(layout.tiles.size() + 2), 1 + below(layout.tiles.size() + 1));
+  const uint64_t placement = below(4);
+  for (TileHome& home : options.homes) {
+    home.weight_on_drive = placement != 1 && (placement != 3 || below(2) == 0);
+    home.record_on_drive = placement != 2 && (placement != 3 || home.weight_on_drive);
+  }
+  const Schedule schedule = ForthAndBack(layout, kept, begins);
+  PolicyWorld world(layout, schedule, options, begins, seed);
+  if (below(2) == 0) {
+    world.Fill();
+  } else {
+    world.Adopt(below(3));
+  }
+  world.Run(4);
+}
+
+/// PENSTOCK_POLICY_WORLDS asks for a longer search.
+uint64_t WorldsToTry() {
+  const char* asked = std::getenv("PENSTOCK_POLICY_WORLDS");  // NOLINT(concurrency-mt-unsafe)
+  return asked == nullptr ? 5000 : std::strtoull(asked, nullptr, 10);
+}
+
+TEST(TilePolicyTest, InWhateverOrderThingsHappenNobodyWaitsForEverAndNoPromiseBreaks) {
+  for (uint64_t seed = 0; seed < WorldsToTry(); ++seed) {
+    RunRandomWorld(seed);
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
+TEST(TilePolicyTest, NothingGivesWayThatIsNeededSoonerThanSomethingElseThatCould) {
+  for (uint64_t seed = 0; seed < 2000; ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<uint32_t> tiles(1 + random() % 5);
+    for (uint32_t& count : tiles) count = static_cast<uint32_t>(1 + random() % 3);
+    const Layout layout = LayoutOf(tiles);
+    const Schedule schedule = ForthAndBack(layout, {random() % tiles.size()}, Begins::kNever);
+    // Without blocks for records no update is loaded: the device has all blocks for weights.
+    const TilePolicyOptions options = AllOnTheDrive(layout, 2 + random() % layout.tiles.size(), 0);
+    PolicyWorld world(layout, schedule, options, Begins::kNever, seed);
+    world.Run(4);
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
+TEST(TilePolicyTest, WithABlockForEachTileAWeightIsReadOnceAndARecordOnceAStep) {
+  const Layout layout = LayoutOf({2, 3, 1});
+  const size_t tiles = layout.tiles.size();
+  for (const Begins begins : {Begins::kAtStepEnd, Begins::kWithGradients}) {
+    const Schedule schedule = ForthAndBack(layout, {}, begins);
+    PolicyWorld world(layout, schedule, AllOnTheDrive(layout, 2 * tiles, tiles), begins, 1);
+    world.Run(5);
+    EXPECT_EQ(world.weight_reads(), tiles);
+    // None for a step that does not come.
+    EXPECT_EQ(world.record_reads(), 5 * tiles);
+  }
+}
+
+class DrivenPolicy : public ::testing::Test {
+ protected:
+  /// Tiles 0, 1 and 2, each a module of its own, used in this order and back.
+  DrivenPolicy()
+      : layout_(LayoutOf({1, 1, 1})), schedule_(ForthAndBack(layout_, {}, Begins::kAtStepEnd)) {}
+
+  std::vector<uint32_t> ReadsOf(TilePolicy& policy) {
+    std::vector<uint32_t> reads;
+    for (const TileAction& action : policy.TakeActions()) {
+      if (action.kind == TileAction::Kind::kReadWeight) reads.push_back(Index(action.tile));
+    }
+    return reads;
+  }
+
+  const Layout layout_;
+  const Schedule schedule_;
+};
+
+TEST_F(DrivenPolicy, ReadsAheadInTheOrderOfUseAsFarAsBlocksGo) {
+  TilePolicy policy(layout_, schedule_, AllOnTheDrive(layout_, 2, 0));
+  policy.SetTime(0);
+  EXPECT_THAT(ReadsOf(policy), ::testing::ElementsAre(0, 1));
+  EXPECT_FALSE(policy.CanPin(TileId{0}));
+  policy.WeightRead(TileId{0});
+  EXPECT_TRUE(policy.CanPin(TileId{0}));
+}
+
+TEST_F(DrivenPolicy, WhatAUseDidNotPinIsWantedForTheNextOne) {
+  TilePolicy policy(layout_, schedule_, AllOnTheDrive(layout_, 2, 0));
+  policy.SetTime(0);
+  EXPECT_THAT(ReadsOf(policy), ::testing::ElementsAre(0, 1));
+  for (uint32_t tile : {0, 1}) policy.WeightRead(TileId{tile});
+  // The step goes on at tile 2 without having used 0 and 1: 0 is needed last, and gives way.
+  policy.SetTime(2);
+  EXPECT_THAT(ReadsOf(policy), ::testing::ElementsAre(2));
+  EXPECT_FALSE(policy.CanPin(TileId{0}));
+  EXPECT_TRUE(policy.CanPin(TileId{1}));
+}
+
+TEST_F(DrivenPolicy, AUseOutOfOrderIsServedAndNothingThatIsPinnedGivesWay) {
+  TilePolicy policy(layout_, schedule_, AllOnTheDrive(layout_, 2, 0));
+  policy.SetTime(0);
+  for (uint32_t tile : ReadsOf(policy)) policy.WeightRead(TileId{tile});
+  ASSERT_TRUE(policy.TryPin(TileId{0}));
+  // Tile 2 at time 0, where tile 0 was planned.
+  EXPECT_FALSE(policy.TryPin(TileId{2}));
+  EXPECT_THAT(ReadsOf(policy), ::testing::ElementsAre(2));
+  EXPECT_FALSE(policy.CanPin(TileId{1})) << "its block was the only one that was free to go";
+  policy.WeightRead(TileId{2});
+  EXPECT_TRUE(policy.TryPin(TileId{2}));
+}
+
+}  // namespace
+}  // namespace penstock::offload

@@ -1,0 +1,134 @@
+#include "sim/step.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "zero/partitioner.h"
+
+namespace penstock::sim {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::DoubleNear;
+using ::testing::Ge;
+using ::testing::Le;
+
+constexpr uint64_t kLayers = 8;
+constexpr uint64_t kElements = 1 << 20;  // of a layer
+constexpr auto kTotal = static_cast<double>(kLayers * kElements);
+
+zero::ModelSpec Layers() {
+  zero::ModelSpec model;
+  for (uint32_t i = 0; i < kLayers; ++i) {
+    const std::string name = "layer." + std::to_string(i);
+    model.modules.push_back(
+        {.name = name, .tensors = {{name + ".weight", {kElements}}}, .repeated = true});
+    model.step.push_back({zero::ModuleId{i}, false});
+  }
+  for (uint32_t i = kLayers; i-- > 0;) {
+    model.step.push_back({zero::ModuleId{i}, true});
+    model.gradients.push_back(zero::ModuleId{i});
+  }
+  return model;
+}
+
+/// Layers that are used forwards and backwards, one slot on the device, all states on the drive.
+class StepTest : public ::testing::Test {
+ protected:
+  std::vector<StepTime> Simulate(const Machine& machine, uint64_t steps,
+                                 zero::UpdateStart updates = zero::UpdateStart::kStepEnd) {
+    const offload::Schedule schedule = zero::BuildSchedule(model_, layout_, 1, updates);
+    const StepPlan plan{.layout = layout_,
+                        .schedule = schedule,
+                        .gradients = model_.gradients,
+                        .updates = updates,
+                        .store = store_,
+                        .compute = std::vector<Seconds>(schedule.length(), compute_)};
+    return SimulateSteps(plan, machine, steps);
+  }
+
+  static Seconds Total(const std::vector<StepTime>& steps) {
+    return std::accumulate(steps.begin(), steps.end(), 0.0,
+                           [](Seconds sum, const StepTime& step) { return sum + step.step; });
+  }
+
+  const zero::ModelSpec model_ = Layers();
+  const offload::Layout layout_ = zero::MakeLayout(model_, DType::kBFloat16, kElements / 4);
+  offload::TileStoreOptions store_{.weight_blocks = 24, .record_blocks = 12};
+  Seconds compute_ = 0.01;
+};
+
+TEST_F(StepTest, WhereNothingElseTakesTimeAStepIsItsComputation) {
+  for (const StepTime& step : Simulate({}, 4)) {
+    EXPECT_THAT(step.step, DoubleNear(2 * kLayers * compute_, 1e-9));
+  }
+}
+
+TEST_F(StepTest, ADriveThatIsMuchSlowerIsTheStepAndNeverIdle) {
+  const double rate = 200e6;
+  const std::vector<StepTime> steps =
+      Simulate({.drive = {.read_bytes_a_second = rate, .shared = true}}, 10);
+  uint64_t bytes = 0;
+  for (const StepTime& step : steps) bytes += step.read_bytes + step.write_bytes;
+  EXPECT_THAT(Total(steps), AllOf(Ge(0.97 * static_cast<double>(bytes) / rate),
+                                  Le(1.03 * static_cast<double>(bytes) / rate)));
+}
+
+TEST_F(StepTest, AStepMovesTheBytesThatTheStatesHave) {
+  const std::vector<StepTime> steps =
+      Simulate({.drive = {.read_bytes_a_second = 2e9, .shared = true}}, 12);
+  double read = 0;
+  double written = 0;
+  // Behind the first, whose states are read ahead by nobody.
+  for (size_t i = 2; i < steps.size(); ++i) {
+    read += static_cast<double>(steps[i].read_bytes);
+    written += static_cast<double>(steps[i].write_bytes);
+  }
+  EXPECT_THAT(written / 10 / kTotal, AllOf(Ge(11.5), Le(12.5)));
+  EXPECT_THAT(read / 10 / kTotal, AllOf(Ge(10), Le(14)));
+}
+
+TEST_F(StepTest, UpdatesShareTheCoresWithTheComputation) {
+  const Machine machine{.cores = 2, .compute_threads = 2, .update_element = 1e-9};
+  const Seconds compute = 2 * kLayers * compute_;
+  const Seconds all = Total(Simulate(machine, 10));
+  EXPECT_THAT(all, AllOf(Ge(10 * compute + 9 * kTotal * 1e-9 / 2 - 1e-6),
+                         Le(10 * (compute + kTotal * 1e-9))));
+}
+
+TEST_F(StepTest, ADeviceOfItsOwnComputesBesideTheUpdates) {
+  const Machine machine{.cores = 2, .compute_threads = 0, .update_element = 1e-9};
+  EXPECT_THAT(Total(Simulate(machine, 10)), Le(1.2 * 10 * 2 * kLayers * compute_));
+}
+
+TEST_F(StepTest, UpdatesWithTheirGradientsHideMoreOfTheDrive) {
+  const Machine machine{.drive = {.read_bytes_a_second = 1.2e9, .shared = true}};
+  const Seconds at_end = Total(Simulate(machine, 10, zero::UpdateStart::kStepEnd));
+  const Seconds with_gradients = Total(Simulate(machine, 10, zero::UpdateStart::kGradient));
+  EXPECT_LT(with_gradients, at_end);
+}
+
+TEST_F(StepTest, TilesAtHomeOnTheHostMoveNoBytes) {
+  store_.host_tiles = layout_.tiles.size();
+  for (const StepTime& step : Simulate({.drive = {.read_bytes_a_second = 1e6}}, 3)) {
+    EXPECT_EQ(step.read_bytes + step.write_bytes, 0);
+  }
+}
+
+TEST_F(StepTest, TheSameStepsTakeTheSameTimeAgain) {
+  const Machine machine{.update_element = 3e-10,
+                        .norm_element = 1e-10,
+                        .copy_byte = 1e-10,
+                        .io_byte = 1e-10,
+                        .drive = {.read_bytes_a_second = 1e9, .shared = true, .latency = 1e-4}};
+  const std::vector<StepTime> once = Simulate(machine, 5);
+  const std::vector<StepTime> again = Simulate(machine, 5);
+  for (size_t i = 0; i < once.size(); ++i) EXPECT_EQ(once[i].step, again[i].step);
+}
+
+}  // namespace
+}  // namespace penstock::sim
