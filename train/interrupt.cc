@@ -17,12 +17,10 @@ constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGHUP};
 
 // What a signal handler may touch: lock-free atomics and async-signal-safe calls.
 std::atomic<int> g_signals = 0;
-std::atomic<bool> g_installed = false;
+std::atomic<bool> g_exists = false;  ///< an Interrupt
 std::atomic<const char*> g_notice = nullptr;
 static_assert(std::atomic<int>::is_always_lock_free);
 static_assert(std::atomic<const char*>::is_always_lock_free);
-
-std::array<struct sigaction, kSignals.size()> g_previous;
 
 void WriteToStderr(const char* text) {
   [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, text, std::strlen(text));
@@ -30,10 +28,14 @@ void WriteToStderr(const char* text) {
 
 extern "C" void HandleSignal(int) {
   const int error = errno;
+  const bool first = g_signals.fetch_add(1) == 0;
+  const char* notice = g_notice;
+  // The work has ended.
+  if (first && notice == nullptr) return;
   // The progress line may be open: the notice and the shell's prompt have lines of their own.
   if (::isatty(STDERR_FILENO) != 0) WriteToStderr("\n");
-  if (g_signals.fetch_add(1) > 0) ::_exit(130);
-  WriteToStderr(g_notice);
+  if (!first) ::_exit(130);
+  WriteToStderr(notice);
   WriteToStderr("\n");
   errno = error;
 }
@@ -41,23 +43,23 @@ extern "C" void HandleSignal(int) {
 }  // namespace
 
 Interrupt::Interrupt(const char* notice) {
-  PENSTOCK_CHECK(!g_installed.exchange(true), "two Interrupts at a time");
-  g_signals = 0;
+  PENSTOCK_CHECK(!g_exists.exchange(true), "two Interrupts at a time");
   g_notice = notice;
   struct sigaction action = {};
   action.sa_handler = HandleSignal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  for (size_t i = 0; i < kSignals.size(); ++i) {
-    PENSTOCK_CHECK(::sigaction(kSignals[i], nullptr, &g_previous[i]) == 0, "errno {}", errno);
-    if (kSignals[i] == SIGHUP && g_previous[i].sa_handler == SIG_IGN) continue;
-    PENSTOCK_CHECK(::sigaction(kSignals[i], &action, nullptr) == 0, "errno {}", errno);
+  for (const int signal : kSignals) {
+    struct sigaction previous = {};
+    PENSTOCK_CHECK(::sigaction(signal, nullptr, &previous) == 0, "errno {}", errno);
+    if (signal == SIGHUP && previous.sa_handler == SIG_IGN) continue;
+    PENSTOCK_CHECK(::sigaction(signal, &action, nullptr) == 0, "errno {}", errno);
   }
 }
 
 Interrupt::~Interrupt() {
-  for (size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &g_previous[i], nullptr);
-  g_installed = false;
+  g_notice = nullptr;
+  g_exists = false;
 }
 
 bool Interrupt::requested() const { return g_signals.load() > 0; }

@@ -1,6 +1,7 @@
 #include "train/interrupt.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 
@@ -9,31 +10,37 @@ namespace {
 
 constexpr char kNotice[] = "penstock: ending";
 
-TEST(Interrupt, TheFirstSignalIsARequest) {
+// Every test has a process of its own, as signals are counted for its whole life.
+
+/// Ends the process with 0 where `holds`, else with 1.
+[[noreturn]] void EndWith(bool holds) { ::_exit(holds ? 0 : 1); }
+
+TEST(InterruptDeathTest, TheFirstSignalIsARequestAndSaysWhatHappens) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    ASSERT_NE(std::signal(signal, SIG_DFL), SIG_ERR);  // whoever started us may ignore it
-    const Interrupt interrupt(kNotice);
-    EXPECT_FALSE(interrupt.requested());
-    ASSERT_EQ(::raise(signal), 0);
-    EXPECT_TRUE(interrupt.requested());
+    EXPECT_EXIT(
+        {
+          std::signal(signal, SIG_DFL);  // whoever started us may ignore it
+          const Interrupt interrupt(kNotice);
+          if (interrupt.requested()) EndWith(false);
+          ::raise(signal);
+          EndWith(interrupt.requested());
+        },
+        testing::ExitedWithCode(0), "^penstock: ending\n$");
   }
 }
 
-TEST(Interrupt, TheFirstSignalSaysWhatHappens) {
-  const Interrupt interrupt(kNotice);
-  testing::internal::CaptureStderr();
-  ASSERT_EQ(::raise(SIGINT), 0);
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "penstock: ending\n");
-}
-
-TEST(Interrupt, AHangUpThatIsIgnoredStaysIgnored) {
-  ASSERT_NE(std::signal(SIGHUP, SIG_IGN), SIG_ERR);
-  {
-    const Interrupt interrupt(kNotice);
-    ASSERT_EQ(::raise(SIGHUP), 0);
-    EXPECT_FALSE(interrupt.requested());
-  }
-  EXPECT_EQ(std::signal(SIGHUP, SIG_DFL), SIG_IGN);
+TEST(InterruptDeathTest, AHangUpThatIsIgnoredStaysIgnored) {
+  EXPECT_EXIT(
+      {
+        std::signal(SIGHUP, SIG_IGN);
+        {
+          const Interrupt interrupt(kNotice);
+          ::raise(SIGHUP);
+          if (interrupt.requested()) EndWith(false);
+        }
+        EndWith(std::signal(SIGHUP, SIG_DFL) == SIG_IGN);
+      },
+      testing::ExitedWithCode(0), "^$");
 }
 
 TEST(InterruptDeathTest, TheSecondSignalEndsTheProcessWith130) {
@@ -43,19 +50,46 @@ TEST(InterruptDeathTest, TheSecondSignalEndsTheProcessWith130) {
         ::raise(SIGINT);
         ::raise(SIGTERM);
       },
-      ::testing::ExitedWithCode(130), "");
+      testing::ExitedWithCode(130), "");
 }
 
-TEST(InterruptDeathTest, GivesTheSignalsBack) {
+TEST(InterruptDeathTest, AFirstSignalAfterTheWorkChangesNothing) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     EXPECT_EXIT(
         {
           std::signal(signal, SIG_DFL);
           { const Interrupt interrupt(kNotice); }
           ::raise(signal);
+          EndWith(true);
         },
-        ::testing::KilledBySignal(signal), "");
+        testing::ExitedWithCode(0), "^$");
   }
+}
+
+TEST(InterruptDeathTest, ASecondSignalAfterTheWorkEndsTheProcessWith130) {
+  for (const bool first_came_before : {false, true}) {
+    EXPECT_EXIT(
+        {
+          {
+            const Interrupt interrupt(kNotice);
+            if (first_came_before) ::raise(SIGINT);
+          }
+          if (!first_came_before) ::raise(SIGINT);
+          ::raise(SIGINT);
+        },
+        testing::ExitedWithCode(130), "");
+  }
+}
+
+TEST(InterruptDeathTest, ASignalBetweenTwoPartsOfTheWorkIsARequestToTheSecond) {
+  EXPECT_EXIT(
+      {
+        { const Interrupt first(kNotice); }
+        ::raise(SIGINT);
+        const Interrupt second(kNotice);
+        EndWith(second.requested());
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
