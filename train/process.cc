@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <string_view>
 
 #include "base/units.h"
 #include "train/log.h"
@@ -40,9 +41,15 @@ Status OpenStandardDescriptors() {
 /// that the limit had when the program began, but where another default is set.
 Status ProvideStacks() {
   pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStack.value);
-  pthread_setattr_default_np(&attributes);
+  size_t size = 0;
+  if (const int error = pthread_getattr_default_np(&attributes); error != 0) {
+    return ErrnoError(error, "asking for the stack of new threads");
+  }
+  pthread_attr_getstacksize(&attributes, &size);
+  if (size < kStack.value) {
+    pthread_attr_setstacksize(&attributes, kStack.value);
+    pthread_setattr_default_np(&attributes);
+  }
   pthread_attr_destroy(&attributes);
   rlimit limit = {};
   if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kStack.value) return {};
@@ -83,27 +90,37 @@ void KeepToAddressSpace() {
   }
 }
 
-void WriteLastError(const char* why) {
+/// Ends the program with a line of what happened and, in the words of a library, `detail`.
+[[noreturn]] void EndWith(ErrorCode code, const char* what, std::string_view detail = {}) {
   // Without memory: there may be none.
-  static_cast<void>(std::fprintf(
-      stderr, "penstock: error: %s; the program cannot go on, and what was committed is kept\n",
-      why));
+  static_cast<void>(
+      std::fprintf(stderr, "penstock: error: %s%s", what, detail.empty() ? "" : ": "));
+  while (!detail.empty() && (detail.back() == '\n' || detail.back() == '\r')) {
+    detail.remove_suffix(1);
+  }
+  for (const char c : detail) {
+    static_cast<void>(std::fputc(c == '\n' || c == '\r' ? ' ' : c, stderr));
+  }
+  static_cast<void>(
+      std::fputs("; the program cannot go on, and what was committed is kept\n", stderr));
+  std::_Exit(ExitCode(code));
 }
 
 /// The end of an exception that no caller can be told of, as in a thread. It leaves behind what a
 /// killed process leaves.
 [[noreturn]] void EndProgram() noexcept {
+  constexpr const char* kUnexpected = "unexpected failure in a library";
   try {
     if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
-    WriteLastError("unexpected failure in a library");
+    EndWith(ErrorCode::kIo, kUnexpected);
   } catch (const std::bad_alloc&) {
-    WriteLastError("the machine has no memory left; lower --device-memory or --host-memory");
+    EndWith(ErrorCode::kOutOfMemory,
+            "the machine has no memory left; lower --device-memory or --host-memory");
   } catch (const std::exception& exception) {
-    WriteLastError(exception.what());
+    EndWith(ErrorCode::kIo, kUnexpected, exception.what());
   } catch (...) {
-    WriteLastError("unexpected failure in a library");
+    EndWith(ErrorCode::kIo, kUnexpected);
   }
-  std::_Exit(ExitCode(ErrorCode::kOutOfMemory));
 }
 
 }  // namespace

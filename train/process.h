@@ -12,8 +12,8 @@ namespace penstock::train {
 ///   otherwise take their numbers, and what is logged would be written into them.
 /// - A write to a pipe that nobody reads, or beyond the limit of the size of files, is an error of
 ///   that write and no signal.
-/// - The main thread's stack may grow to kStack, and other threads have as much, whatever the limit
-///   (ulimit -s) says to them.
+/// - The main thread's stack may grow to 2 MiB at least, and other threads have as much, where the
+///   limit (ulimit -s) gives them less.
 /// - OpenMP's workers wait without spinning, for which the program starts itself anew with `argv`.
 /// - What ends a thread by an exception ends the program with a line and an exit code.
 /// Errors: kUnavailable, where the limit of the stack cannot be raised.
