@@ -174,11 +174,10 @@ class Copier {
       const TileId tile{static_cast<uint32_t>(i)};
       const size_t path = state_.header().tiles[i].path;
       const uint64_t elements = layout.tiles[i].elements;
-      const Bytes unit = state_.geometry(path).alignment;
       ranges.push_back({path, state_.OffsetOf(Part::kWeight, tile),
-                        AlignUp(layout.WeightBytes(elements), unit)});
+                        AlignUp(layout.WeightBytes(elements), kStateAlignment)});
       ranges.push_back({path, state_.OffsetOf(Part::kRecord, tile),
-                        AlignUp(layout.RecordBytes(elements), unit)});
+                        AlignUp(layout.RecordBytes(elements), kStateAlignment)});
     }
     return ranges;
   }

@@ -161,8 +161,8 @@ Status StateFile::ChooseShares(const StateFileOptions& options) {
   }
   // No more than an equal share, so that measuring needs no space that the state does not.
   const uint64_t elements = layout_.elements() / paths_.size();
-  const Bytes share = AlignUp(layout_.WeightBytes(elements) + layout_.RecordBytes(elements) + 1_B,
-                              shape_.alignment);
+  const Bytes share =
+      AlignUp(layout_.WeightBytes(elements) + layout_.RecordBytes(elements) + 1_B, kStateAlignment);
   for (size_t i = 0; i < paths_.size(); ++i) {
     PENSTOCK_ASSIGN(speeds_[i], paths_[i]->Measure(options.probe, std::min(share, kProbeBytes)));
   }

@@ -133,8 +133,8 @@ Result<HeadParts> PartsOf(std::span<const std::byte> header) {
                                parts.layout.value));
   }
   parts.descriptors = kDescriptorBytes * tiles;
-  parts.descriptors_offset = kHeaderBytes + AlignUp(parts.layout, kHeaderBytes);
-  parts.end = parts.descriptors_offset + AlignUp(parts.descriptors, kHeaderBytes);
+  parts.descriptors_offset = kHeaderBytes + AlignUp(parts.layout, kStateAlignment);
+  parts.end = parts.descriptors_offset + AlignUp(parts.descriptors, kStateAlignment);
   return parts;
 }
 
@@ -191,27 +191,26 @@ FileOffset PartOffset(const StateGeometry& geometry, const TilePlace& place, Par
 
 StateHeader PlanState(const Uuid& uuid, const Layout& layout, const StateShape& shape,
                       uint32_t path) {
-  const Bytes alignment = shape.alignment;
-  PENSTOCK_CHECK(alignment.value % kHeaderBytes.value == 0 && path < shape.paths &&
-                 shape.paths <= kMostPaths && (shape.slots == 1 || shape.slots == 2));
+  PENSTOCK_CHECK(path < shape.paths && shape.paths <= kMostPaths &&
+                 (shape.slots == 1 || shape.slots == 2));
   StateHeader header{.uuid = uuid,
                      .paths = shape.paths,
                      .path = path,
-                     .geometry = {.alignment = alignment, .slots = shape.slots},
+                     .geometry = {.slots = shape.slots},
                      .layout = layout,
                      .tiles = PlanTiles(layout, shape)};
   StateGeometry& plan = header.geometry;
-  FileOffset next{alignment.value};
+  FileOffset next{kHeaderBytes.value};
   const auto place = [&](Bytes size) {
     const FileOffset at = next;
-    next = next + AlignUp(size, alignment);
+    next = next + AlignUp(size, kStateAlignment);
     return at;
   };
   plan.layout_bytes = Bytes{LayoutToJson(layout).size()};
   plan.layout_offset = place(plan.layout_bytes);
   plan.descriptors_bytes = kDescriptorBytes * layout.tiles.size();
   plan.descriptors_offset = place(plan.descriptors_bytes);
-  plan.commit_bytes = AlignUp(CommitBytes(layout.tiles.size(), kCommitJsonLimit), alignment);
+  plan.commit_bytes = AlignUp(CommitBytes(layout.tiles.size(), kCommitJsonLimit), kStateAlignment);
   for (FileOffset& offset : plan.commit_offset) offset = place(plan.commit_bytes);
   const uint64_t elements = ElementsOn(header, path);
   for (int slot = 0; slot < 2; ++slot) {
@@ -256,7 +255,7 @@ std::vector<std::byte> EncodeHead(const StateHeader& header) {
   Put<uint32_t>(out, 40, 1);  // world size
   Put<uint32_t>(out, 48, header.paths);
   Put<uint32_t>(out, 52, header.path);
-  const uint64_t fields[] = {plan.alignment.value,
+  const uint64_t fields[] = {kStateAlignment.value,
                              layout.tile_elements,
                              layout.parameters,
                              layout.tiles.size(),

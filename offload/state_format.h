@@ -19,6 +19,7 @@ namespace penstock::offload {
 
 inline constexpr uint32_t kStateFormatVersion = 1;
 inline constexpr Bytes kHeaderBytes = 4_KiB;
+inline constexpr Bytes kStateAlignment = 4_KiB;  ///< of every region
 inline constexpr Bytes kDescriptorBytes = 64_B;
 
 inline constexpr uint32_t kMostPaths = 64;
@@ -30,7 +31,6 @@ inline constexpr Bytes kMostLayoutBytes = 128_MiB;
 
 /// Where everything lies in one path's file.
 struct StateGeometry {
-  Bytes alignment;
   int slots = 2;
   FileOffset layout_offset;
   Bytes layout_bytes;
@@ -73,8 +73,7 @@ struct StateHeader {
 
 /// What a state is like, beside its layout.
 struct StateShape {
-  Bytes alignment = kHeaderBytes;  ///< a multiple of 4096
-  int slots = 2;                   ///< 1 or 2
+  int slots = 2;  ///< 1 or 2
   uint32_t paths = 1;
   std::vector<uint16_t> path_of_tile;  ///< of each tile; empty with one path
 };

@@ -20,7 +20,6 @@
 namespace penstock::offload {
 namespace {
 
-constexpr Bytes kFormatAlignment = kHeaderBytes;
 constexpr auto kLockPatience = std::chrono::seconds(5);
 constexpr auto kLockInterval = std::chrono::milliseconds(50);
 
@@ -28,7 +27,7 @@ Result<aio::File> OpenFile(const StatePathOptions& options, bool create) {
   if (options.simulated && create) {
     UniqueFd fd(::memfd_create("penstock-state", MFD_CLOEXEC));
     if (!fd.valid()) return ErrnoError(errno, "creating a simulated drive in memory");
-    return aio::File::Adopt(std::move(fd), "simulated drive", kFormatAlignment);
+    return aio::File::Adopt(std::move(fd), "simulated drive", kStateAlignment);
   }
   std::error_code ignored;
   if (!std::filesystem::exists(options.folder, ignored)) {
@@ -122,12 +121,12 @@ Result<std::unique_ptr<StatePath>> StatePath::OpenOrCreate(const StatePathOption
   PENSTOCK_ASSIGN(aio::File file, OpenFile(options, create));
   std::unique_ptr<StatePath> path(new StatePath(std::move(file), options, engine));
   path->keep_ = !create;
-  if (const Bytes unit = path->file_.alignment(); unit > kFormatAlignment) {
+  if (const Bytes unit = path->file_.alignment(); unit > kStateAlignment) {
     return MakeError(
         ErrorCode::kUnavailable,
         "{} asks for I/O in units of {} bytes, and this version writes in units of {}; "
         "use another drive",
-        options.folder, unit.value, kFormatAlignment.value);
+        options.folder, unit.value, kStateAlignment.value);
   }
   PENSTOCK_ASSIGN(path->registration_, engine.RegisterFile(path->file_));
   PENSTOCK_TRY(LockFile(path->file_.fd(), true, path->file_path()));
@@ -142,7 +141,7 @@ Result<double> StatePath::Measure(const SpeedProbe& probe, Bytes size) {
 }
 
 Status StatePath::Write(FileOffset offset, std::span<const std::byte> bytes) {
-  const Bytes size = AlignUp(Bytes{bytes.size()}, kFormatAlignment);
+  const Bytes size = AlignUp(Bytes{bytes.size()}, kStateAlignment);
   PENSTOCK_ASSIGN(const Mapping buffer, Mapping::Create(size));
   std::memcpy(buffer.data(), bytes.data(), bytes.size());
   return Submit({.operation = aio::Operation::kWrite,
@@ -171,7 +170,7 @@ Status StatePath::CheckHead() const {
 }
 
 Status StatePath::CheckWritten(const WrittenBytes& written, const char* what) const {
-  PENSTOCK_ASSIGN(const Mapping buffer, Mapping::Create(AlignUp(written.size, kFormatAlignment)));
+  PENSTOCK_ASSIGN(const Mapping buffer, Mapping::Create(AlignUp(written.size, kStateAlignment)));
   PENSTOCK_TRY(ReadFromDrive(file_, written.offset, buffer));
   if (Checksum({buffer.data(), written.size.value}) == written.checksum) return {};
   return MakeError(ErrorCode::kCorruption,

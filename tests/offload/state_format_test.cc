@@ -207,18 +207,16 @@ TEST(StateFormatTest, TwoSlotsTake24BytesAParameterAndOneTakes12) {
 
 TEST(StateFormatTest, EveryRegionStartsAtTheAlignmentAndNoneOverlap) {
   const Layout layout = SmallLayout(DType::kBFloat16);
-  for (const Bytes alignment : {4_KiB, 16_KiB}) {
-    const StateGeometry plan = PlanState({}, layout, {.alignment = alignment}, 0).geometry;
-    const FileOffset starts[] = {plan.layout_offset,     plan.descriptors_offset,
-                                 plan.commit_offset[0],  plan.commit_offset[1],
-                                 plan.weights_offset[0], plan.records_offset[0],
-                                 plan.weights_offset[1], plan.records_offset[1]};
-    FileOffset before{};
-    for (FileOffset start : starts) {
-      EXPECT_EQ(start.value % alignment.value, 0);
-      EXPECT_GT(start, before);
-      before = start;
-    }
+  const StateGeometry plan = PlanState({}, layout, {}, 0).geometry;
+  const FileOffset starts[] = {plan.layout_offset,     plan.descriptors_offset,
+                               plan.commit_offset[0],  plan.commit_offset[1],
+                               plan.weights_offset[0], plan.records_offset[0],
+                               plan.weights_offset[1], plan.records_offset[1]};
+  FileOffset before{};
+  for (FileOffset start : starts) {
+    EXPECT_EQ(start.value % kStateAlignment.value, 0);
+    EXPECT_GT(start, before);
+    before = start;
   }
 }
 
