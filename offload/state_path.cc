@@ -46,10 +46,18 @@ Result<aio::File> OpenFile(const StatePathOptions& options, bool create) {
 }
 
 /// Errors: kNotFound where `file` was deleted; kUnavailable where it was moved away from its path.
+/// What else keeps the path from being looked at is told as what it is, and fails a commit as well:
+/// only one in a file that was seen at its path is called made.
 Status CheckIsAtPath(const aio::File& file, const struct stat& opened) {
   struct stat found {};
-  const bool is_there = ::stat(file.path().c_str(), &found) == 0;
-  if (!is_there && errno != ENOENT) return ErrnoError(errno, "looking at " + file.path());
+  int result = 0;
+  do {
+    result = ::stat(file.path().c_str(), &found);
+  } while (result != 0 && errno == EINTR);  // as on a network file system
+  const bool is_there = result == 0;
+  if (!is_there && errno != ENOENT && errno != ENOTDIR) {
+    return ErrnoError(errno, "looking at " + file.path());
+  }
   if (is_there && found.st_dev == opened.st_dev && found.st_ino == opened.st_ino) return {};
   if (opened.st_nlink == 0) {
     return MakeError(ErrorCode::kNotFound,

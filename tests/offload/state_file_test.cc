@@ -425,6 +425,37 @@ TEST_F(StateFileTest, NoCommitIsMadeWhereAFileIsNotWhatItWasAndTheErrorNamesIt) 
   }
 }
 
+TEST_F(StateFileTest, APathThatLeadsNowhereMeansMovedAndOneThatCannotBeFollowedIsNamedAsThat) {
+  namespace fs = std::filesystem;
+  struct Damage {
+    std::function<void(const fs::path&)> take_place;  ///< of the folder, which was moved away
+    ErrorCode code;
+    const char* message;
+  };
+  const Damage damages[] = {
+      {[](const fs::path&) {}, ErrorCode::kUnavailable, "was moved away"},
+      {[](const fs::path& folder) { std::ofstream(folder.string()) << "x"; },
+       ErrorCode::kUnavailable, "was moved away"},
+      {[](const fs::path& folder) { fs::create_symlink(folder, folder); }, ErrorCode::kIo,
+       "looking at"},
+  };
+  for (const Damage& damage : damages) {
+    SCOPED_TRACE(damage.message);
+    const auto file = Create(true);
+    ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
+    const fs::path folder = fs::path(Paths(*file).front()).parent_path();
+    fs::rename(folder, folder.string() + ".away");
+    damage.take_place(folder);
+    const Status found = file->CheckCommit();
+    fs::remove(folder);
+    fs::rename(folder.string() + ".away", folder);
+    ASSERT_FALSE(found.ok());
+    EXPECT_EQ(found.error().code, damage.code) << found.error().message;
+    EXPECT_THAT(found.error().message, HasSubstr(damage.message));
+    EXPECT_TRUE(file->CheckCommit().ok()) << "it is back";
+  }
+}
+
 TEST_F(StateFileTest, ACommitIsLookedForOnTheDrive) {
   const auto file = Create(true);
   EXPECT_FALSE(file->CheckCommit().ok()) << "there is none";
