@@ -14,6 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kBufferBytes = size_t{64} << 10;
+constexpr uint64_t kMostBytes = uint64_t{1} << 63;          // of a folder: no sum comes near 2^64
 constexpr uint64_t kLargestVocabulary = uint64_t{1} << 31;  // tokens are int32
 
 /// `bytes` holds the tokens that start at `position`, little-endian and `width` bytes each.
@@ -165,6 +166,12 @@ Result<std::unique_ptr<TokenData>> OpenFolder(const std::string& folder) {
     std::error_code error;
     const uint64_t bytes = fs::file_size(path, error);
     if (error) return ErrnoError(error.value(), fmt::format("cannot examine data file {}", path));
+    if (bytes >= kMostBytes - begin) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "data folder {} is too large: with {} its files have more than 2^63 bytes; "
+                       "name a part of it",
+                       folder, path);
+    }
     parts.push_back({std::move(path), begin, bytes});
     begin += bytes + 1;
   }

@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 
 #include "base/random.h"
@@ -183,6 +186,22 @@ TEST(TokenDataErrors, FolderWithoutTextIsRefused) {
   folder.Write("sub/a", "");
   EXPECT_TRUE(FailsWith(TokenData::Open(folder.Path()), ErrorCode::kInvalidArgument,
                         {folder.Path(), "empty"}));
+}
+
+TEST(TokenDataErrors, SizesWhoseSumHasNoNumberAreRefused) {
+  // Files with holes: the usual file systems of drives have none as large.
+  const std::string folder = fmt::format("/dev/shm/penstock-data-test-{}", ::getpid());
+  std::filesystem::create_directory(folder);
+  std::error_code error;
+  for (int i = 0; i < 4 && !error; ++i) {
+    const std::string path = fmt::format("{}/{}", folder, i);
+    std::ofstream(path).close();
+    std::filesystem::resize_file(path, uintmax_t{1} << 62, error);
+  }
+  const auto data = TokenData::Open(folder);
+  std::filesystem::remove_all(folder);
+  if (error) GTEST_SKIP() << "no file of 2^62 bytes: " << error.message();
+  EXPECT_TRUE(FailsWith(data, ErrorCode::kInvalidArgument, {folder, "2^63"}));
 }
 
 TEST(TokenDataErrors, APipeIsRefusedAndNotWaitedFor) {
