@@ -77,6 +77,11 @@ StateFile::StateFile(const Uuid& uuid, const Layout& layout, const StateShape& s
       speeds_(shape.paths, 0),
       committed_slot_(layout.tiles.size(), -1) {}
 
+StateFile::~StateFile() {
+  // Path 0 last: after a kill in between it says that there was no commit.
+  while (!paths_.empty()) paths_.pop_back();
+}
+
 Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
                                                      const StateFileOptions& options,
                                                      std::span<aio::Engine* const> engines) {
@@ -148,6 +153,7 @@ Status StateFile::CreatePaths(const StateFileOptions& options,
                                        .simulated = options.simulated},
                                       *engines[i]));
     paths_.push_back(std::move(path));
+    PENSTOCK_TRY(paths_.back()->MarkUnfinished(uuid_));
   }
   return {};
 }

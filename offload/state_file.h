@@ -62,6 +62,7 @@ struct OpenedState;
 
 class StateFile {
  public:
+  ~StateFile();
   /// Creates, locks and preallocates a file for each path, `engines` one for each (they outlive
   /// the state); durable when it returns. Errors: kNotFound, kPermission, kUnavailable (no
   /// O_DIRECT), kOutOfSpace with what is free and what is needed. After an error nothing is left

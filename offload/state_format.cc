@@ -15,10 +15,16 @@ namespace penstock::offload {
 namespace {
 
 constexpr std::array<char, 8> kHeaderMagic = {'P', 'E', 'N', 'S', 'T', 'O', 'C', 'K'};
+constexpr std::array<char, 8> kUnfinishedMagic = {'P', 'S', 'M', 'A', 'K', 'I', 'N', 'G'};
+constexpr size_t kUuidAt = 16;
 constexpr uint64_t kFlagTwoSlots = 1;
 constexpr uint64_t kFlagSplitMaster = 2;
 constexpr size_t kLayoutChecksumAt = 200;
 constexpr size_t kHeaderChecksumAt = 4088;
+
+bool BeginsWith(std::span<const std::byte> bytes, const std::array<char, 8>& magic) {
+  return std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
+}
 
 /// Where each field of the header begins, for messages.
 struct HeaderField {
@@ -29,7 +35,7 @@ constexpr HeaderField kHeaderFields[] = {
     {0, "the magic"},
     {8, "the format version"},
     {12, "the dtype"},
-    {16, "the UUID"},
+    {kUuidAt, "the UUID"},
     {32, "the feature flags"},
     {40, "the world size"},
     {44, "the rank"},
@@ -88,15 +94,24 @@ uint64_t ElementsOn(const StateHeader& header, uint32_t path) {
   return elements;
 }
 
+Uuid UuidAt(std::span<const std::byte> header) {
+  Uuid uuid{};
+  std::memcpy(uuid.data(), header.data() + kUuidAt, uuid.size());
+  return uuid;
+}
+
 Status CheckHeader(std::span<const std::byte> bytes) {
-  if (std::memcmp(bytes.data(), kHeaderMagic.data(), kHeaderMagic.size()) != 0) {
-    return Corrupt(
-        "no magic at offset 0: not a penstock state file, or one whose creation was never "
-        "finished");
+  const bool unfinished = BeginsWith(bytes, kUnfinishedMagic);
+  if (!unfinished && !BeginsWith(bytes, kHeaderMagic)) {
+    return Corrupt("no magic at offset 0: not a penstock state file, or a damaged one");
   }
   // Of any version: damage is not taken for another one.
   if (Checksum(bytes.first(kHeaderChecksumAt)) != Get<uint64_t>(bytes, kHeaderChecksumAt)) {
     return Corrupt("the checksum of the header at offset 0 does not hold");
+  }
+  if (unfinished) {
+    return MakeError(ErrorCode::kNotFound,
+                     "it was never finished: the run ended before its first commit");
   }
   if (const auto version = Get<uint32_t>(bytes, 8); version != kStateFormatVersion) {
     return Unknown(fmt::format("format version {}", version));
@@ -248,7 +263,7 @@ std::vector<std::byte> EncodeHead(const StateHeader& header) {
   std::memcpy(head.data(), kHeaderMagic.data(), kHeaderMagic.size());
   Put<uint32_t>(out, 8, kStateFormatVersion);
   Put<uint32_t>(out, 12, static_cast<uint32_t>(layout.dtype));
-  std::memcpy(head.data() + 16, header.uuid.data(), header.uuid.size());
+  std::memcpy(head.data() + kUuidAt, header.uuid.data(), header.uuid.size());
   Put<uint64_t>(out, 32,
                 (plan.slots == 2 ? kFlagTwoSlots : 0) |
                     (layout.dtype != DType::kFloat32 ? kFlagSplitMaster : 0));
@@ -279,6 +294,15 @@ std::vector<std::byte> EncodeHead(const StateHeader& header) {
   return head;
 }
 
+std::vector<std::byte> EncodeUnfinishedMark(const Uuid& uuid) {
+  std::vector<std::byte> mark(kHeaderBytes.value);
+  std::memcpy(mark.data(), kUnfinishedMagic.data(), kUnfinishedMagic.size());
+  std::memcpy(mark.data() + kUuidAt, uuid.data(), uuid.size());
+  Put<uint64_t>(std::span(mark), kHeaderChecksumAt,
+                Checksum(std::span(mark).first(kHeaderChecksumAt)));
+  return mark;
+}
+
 Result<Bytes> HeadBytes(std::span<const std::byte> bytes) {
   PENSTOCK_CHECK(bytes.size() >= kHeaderBytes.value);
   PENSTOCK_ASSIGN(const HeadParts parts, PartsOf(bytes.first(kHeaderBytes.value)));
@@ -287,10 +311,9 @@ Result<Bytes> HeadBytes(std::span<const std::byte> bytes) {
 
 Result<Uuid> UuidOf(std::span<const std::byte> bytes) {
   PENSTOCK_CHECK(bytes.size() >= kHeaderBytes.value);
-  PENSTOCK_TRY(CheckHeader(bytes));
-  Uuid uuid{};
-  std::memcpy(uuid.data(), bytes.data() + 16, uuid.size());
-  return uuid;
+  const Status header = CheckHeader(bytes);
+  if (!header.ok() && header.error().code != ErrorCode::kNotFound) return header.error();
+  return UuidAt(bytes);
 }
 
 Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
@@ -314,9 +337,7 @@ Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
                                layout));
   PENSTOCK_ASSIGN(shape.path_of_tile, TilesFromDescriptors(tiles, shape.paths, layout));
   if (shape.paths == 1) shape.path_of_tile.clear();
-  Uuid uuid{};
-  std::memcpy(uuid.data(), bytes.data() + 16, uuid.size());
-  StateHeader header = PlanState(uuid, layout, shape, Get<uint32_t>(bytes, 52));
+  StateHeader header = PlanState(UuidAt(bytes), layout, shape, Get<uint32_t>(bytes, 52));
   PENSTOCK_TRY(CheckAsWritten(parts, bytes, EncodeHead(header)));
   return header;
 }

@@ -1,7 +1,7 @@
 // The bytes of a state file's head: header, layout and descriptors (docs/state_format.md).
 //
 // Pure encoding and decoding: no file is touched here. Decoding trusts nothing: whatever does not
-// hold is kCorruption, naming the field.
+// hold is kCorruption, naming the field; a file that was never finished is kNotFound.
 #pragma once
 
 #include <cstddef>
@@ -84,9 +84,12 @@ StateHeader PlanState(const Uuid& uuid, const Layout& layout, const StateShape& 
 
 /// Everything before commit place 0: header, layout text and descriptors.
 std::vector<std::byte> EncodeHead(const StateHeader& header);
+/// What stands in place of the header until the state is finished.
+std::vector<std::byte> EncodeUnfinishedMark(const Uuid& uuid);
 /// The header alone says how long the head is; `bytes` holds at least kHeaderBytes.
 Result<Bytes> HeadBytes(std::span<const std::byte> bytes);
-/// Whose file it is, from the header alone; `bytes` holds at least kHeaderBytes.
+/// Whose file it is, from the header alone or the mark in its place; `bytes` holds at least
+/// kHeaderBytes.
 Result<Uuid> UuidOf(std::span<const std::byte> bytes);
 /// What decodes is what PlanState makes of its layout: names are unique, nothing overlaps, no size
 /// overflows, and EncodeHead gives the same bytes again, what no checksum covers aside.

@@ -141,10 +141,17 @@ Result<std::unique_ptr<StatePath>> StatePath::OpenOrCreate(const StatePathOption
   return path;
 }
 
+Status StatePath::MarkUnfinished(const Uuid& uuid) {
+  PENSTOCK_TRY(Write(FileOffset{}, EncodeUnfinishedMark(uuid)));
+  return Sync();
+}
+
 Result<double> StatePath::Measure(const SpeedProbe& probe, Bytes size) {
   PENSTOCK_TRY(file_.Allocate(kHeaderBytes + size));
   PENSTOCK_ASSIGN(const double speed, probe(engine_, file_, size));
-  if (::ftruncate(file_.fd(), 0) != 0) return ErrnoError(errno, "emptying " + file_path());
+  if (::ftruncate(file_.fd(), static_cast<off_t>(kHeaderBytes.value)) != 0) {
+    return ErrnoError(errno, "cutting " + file_path());
+  }
   return speed;
 }
 

@@ -35,8 +35,8 @@ struct StatePathOptions {
 
 class StatePath {
  public:
-  /// Creates and locks an empty file. `engine` outlives the path. Errors: kNotFound, kPermission,
-  /// kUnavailable (no O_DIRECT, or units larger than the format's).
+  /// Creates and locks an empty file; MarkUnfinished must follow. `engine` outlives the path.
+  /// Errors: kNotFound, kPermission, kUnavailable (no O_DIRECT, or units larger than the format's).
   static Result<std::unique_ptr<StatePath>> Create(const StatePathOptions& options,
                                                    aio::Engine& engine);
   /// Opens and locks an existing file, to be written on; Adopt must follow. Errors: those of
@@ -45,8 +45,11 @@ class StatePath {
                                                  aio::Engine& engine);
   ~StatePath();
 
-  /// Bytes a second, from at most `size` bytes of the file, which is empty again afterwards. Its
-  /// header is not written: after a kill the file is one that was never finished.
+  /// Marks a new file as one of the state `uuid` that is not finished, durably, until WriteHead has
+  /// written its header. What a kill leaves can so be told from a state that was damaged.
+  Status MarkUnfinished(const Uuid& uuid);
+  /// Bytes a second, from at most `size` bytes of the file, which has only its mark again
+  /// afterwards.
   Result<double> Measure(const SpeedProbe& probe, Bytes size);
   /// Preallocates the file and writes the head of `header`, which is durable when this returns.
   /// Errors: kOutOfSpace with what is free and what is needed.

@@ -20,22 +20,35 @@ Result<std::unique_ptr<StateReader>> StateReader::Open(const std::vector<std::st
   std::unique_ptr<StateReader> reader(new StateReader());
   PENSTOCK_ASSIGN(File first, OpenFile(paths.front(), lock, reader->header_));
   reader->files_.push_back(std::move(first));
-  PENSTOCK_TRY(reader->OpenOthers(paths, lock));
+  PENSTOCK_TRY(reader->CheckIsFirst(paths));
+  // Where it holds no commit there is none, whatever became of the others.
   PENSTOCK_TRY(reader->ReadCommit());
+  PENSTOCK_TRY(reader->OpenOthers(paths, lock));
   return reader;
 }
 
+Status StateReader::CheckIsFirst(const std::vector<std::string>& paths) const {
+  if (header_.path == 0 && header_.paths == paths.size()) return {};
+  return MakeError(ErrorCode::kCorruption,
+                   "state file {} is number {} of {}, where the first of {} was expected; name all "
+                   "files of the state in their order",
+                   paths.front(), header_.path + 1, header_.paths, paths.size());
+}
+
+Result<StateReader::File> StateReader::OpenOther(const std::string& path, StateLock lock,
+                                                 StateHeader& header) const {
+  const Status not_open = CheckNotOpen(path);
+  Result<File> file = not_open.ok() ? OpenFile(path, lock, header) : not_open.error();
+  if (file.ok() || file.error().code != ErrorCode::kNotFound) return file;
+  // The header of the first file was written when all others were finished.
+  return MakeError(ErrorCode::kCorruption, "{}; the state is not whole without that file",
+                   file.error().message);
+}
+
 Status StateReader::OpenOthers(const std::vector<std::string>& paths, StateLock lock) {
-  if (header_.path != 0 || header_.paths != paths.size()) {
-    return MakeError(ErrorCode::kCorruption,
-                     "state file {} is number {} of {}, where the first of {} was expected; name "
-                     "all files of the state in their order",
-                     paths.front(), header_.path + 1, header_.paths, paths.size());
-  }
   for (size_t i = 1; i < paths.size(); ++i) {
-    PENSTOCK_TRY(CheckNotOpen(paths[i]));
     StateHeader header;
-    PENSTOCK_ASSIGN(File file, OpenFile(paths[i], lock, header));
+    PENSTOCK_ASSIGN(File file, OpenOther(paths[i], lock, header));
     if (header.uuid != header_.uuid || header.path != i) {
       return MakeError(ErrorCode::kCorruption,
                        "state file {} is number {} of the state {}, where number {} of {} was "

@@ -25,9 +25,10 @@ enum class StateLock {
 
 class StateReader {
  public:
-  /// `paths`: the files of all paths, in the order of their index. Errors: kNotFound (no file, or
-  /// no commit), kUnavailable (in use), kCorruption (no valid header, a file of another state or
-  /// path, commit places that both do not hold), each naming the file.
+  /// `paths`: the files of all paths, in the order of their index. Errors: kNotFound (the first
+  /// file is not there, or is whole and holds no commit, or was never finished), kUnavailable (in
+  /// use), kCorruption (no valid header, a file of another state or path, or another one missing,
+  /// commit places that both do not hold), each naming the file.
   static Result<std::unique_ptr<StateReader>> Open(const std::vector<std::string>& paths,
                                                    StateLock lock = StateLock::kShared);
 
@@ -87,6 +88,9 @@ class StateReader {
   Result<CommitRecord> ParseCommit(FileOffset place, std::span<const std::byte> bytes) const;
   /// Before its lock is asked for, which this reader would have itself.
   Status CheckNotOpen(const std::string& path) const;
+  /// Whether `paths` are as many as the first of them says, which is path 0.
+  Status CheckIsFirst(const std::vector<std::string>& paths) const;
+  Result<File> OpenOther(const std::string& path, StateLock lock, StateHeader& header) const;
   Status OpenOthers(const std::vector<std::string>& paths, StateLock lock);
   Status ReadCommit();
 

@@ -29,7 +29,7 @@ Status CheckUuid(int fd, const std::string& path, const std::string& uuid) {
     got = ::pread(fd, header.data(), header.size(), 0);
   } while (got < 0 && errno == EINTR);
   if (got < 0) return ErrnoError(errno, "reading the header of " + path);
-  // One that was never finished has no header, and is known by its name alone, which has the whole
+  // One that was cut off before it had its mark is known by its name alone, which has the whole
   // UUID.
   const bool begun = std::ranges::any_of(std::span(header).first(static_cast<size_t>(got)),
                                          [](std::byte byte) { return byte != std::byte{}; });

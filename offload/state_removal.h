@@ -17,8 +17,8 @@ class RemovableState {
  public:
   /// `uuid` as text: of the state whose file it must be. Errors: kNotFound; kUnavailable (in use);
   /// kCorruption for a link, and for a file that is not of this state, or whose header does not
-  /// hold, so that it cannot be known. One whose creation was cut off has no header: its name says
-  /// whose it is.
+  /// hold, so that it cannot be known. One whose creation was cut off before it had its mark is
+  /// empty: its name says whose it is.
   static Result<RemovableState> Open(const std::string& path, const std::string& uuid);
 
   const std::string& path() const { return path_; }

@@ -50,15 +50,21 @@ bool NothingIsThere(const std::vector<std::string>& paths) {
   return std::ranges::none_of(paths, [&](const auto& path) { return fs::exists(path, ignored); });
 }
 
-/// Whether a state could not be opened because the run never committed: its files are there and
-/// have none, or it ended while they were made, before there was a file of rows.
-bool HasNoCommit(const Folder& run, const std::vector<std::string>& paths, const Error& error) {
+/// Of a run that never came to its first step, after whose rows it would look. A snapshot did.
+bool EndedBeforeItsRows(const Origin& origin) {
+  const Result<bool> rows = HasRows(origin.folder);
+  return !origin.snapshot && rows.ok() && !*rows;
+}
+
+/// Whether the state that could not be opened is known to hold no commit. One that is damaged is
+/// not: what is left of it may be what somebody needs.
+bool HasNoCommit(const Origin& origin, const std::string& first, const Error& error) {
   std::error_code ignored;
-  const bool all_there =
-      std::ranges::all_of(paths, [&](const auto& path) { return fs::exists(path, ignored); });
-  if (error.code == ErrorCode::kNotFound && all_there) return true;
-  const Result<bool> rows = HasRows(run);
-  return error.code != ErrorCode::kUnavailable && rows.ok() && !*rows;
+  // The first file says so itself.
+  if (error.code == ErrorCode::kNotFound) return fs::exists(first, ignored);
+  // The run ended between the creation of that file and its first byte.
+  return error.code == ErrorCode::kCorruption && EndedBeforeItsRows(origin) &&
+         fs::file_size(first, ignored) == 0;
 }
 
 /// Removes a state's files. False where one stays: it is in use, or does not belong to the state,
@@ -88,10 +94,18 @@ Result<ResumePoint> OpenCommit(const Origin& origin) {
   point.info = *std::move(info);
   const std::vector<std::string>& paths = point.info.state.paths;
   auto state = zero::CommittedState::Open(paths, /*exclusive=*/true);
-  if (!state.ok() && HasNoCommit(origin.folder, paths, state.error())) {
+  const bool nothing = !state.ok() && NothingIsThere(paths);
+  if (nothing && EndedBeforeItsRows(origin)) {
+    return NothingToResume(
+        origin,
+        fmt::format("it has neither rows nor a state ({}; mount its drive if it is not mounted)",
+                    paths.front()),
+        true);
+  }
+  if (!state.ok() && !nothing && HasNoCommit(origin, paths.front(), state.error())) {
     return NothingToResume(origin, state.error().message, true);
   }
-  if (!state.ok() && NothingIsThere(paths)) {
+  if (nothing) {
     return MakeError(ErrorCode::kNotFound,
                      "{}: the state of {} is not there ({}); mount its drive if it is not "
                      "mounted; a run that ended before its first commit has none: remove it "

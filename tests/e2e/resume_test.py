@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import harness
-from harness import make_config, merge, read_rows, read_summary
+from harness import make_config, merge, read_rows, read_summary, state_paths
 
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "30"))
 SEED = int(os.environ.get("PENSTOCK_KILL_SEED", "1"))
@@ -186,6 +186,59 @@ class PlacementChangeTest(ResumeTest):
         run = self.trained(self.config("all on nvme"), steps=3)
         self.resumed(run, self.config("all on nvme", penstock={"tile_elements": 8192}), steps=6)
         self.assertEqual(len(os.listdir(self.path("nvme"))), 1)
+
+
+class NoCommitTest(ResumeTest):
+    """What is only damaged is never taken for a run that has no commit, which is to be cleaned."""
+
+    def setUp(self):
+        super().setUp()
+        self.conf = self.config("two drives")
+        self.run_folder = self.trained(self.conf, steps=2)
+        self.first, self.second = state_paths(self.run_folder)
+
+    def lose_rows(self):
+        os.unlink(os.path.join(self.run_folder, "metrics.jsonl"))
+
+    def overwrite(self, path, offset, content):
+        with open(path, "r+b") as file:
+            file.seek(offset)
+            file.write(content)
+
+    def test_a_damaged_state_without_rows_is_damaged(self):
+        self.lose_rows()
+        damages = {"header lost": lambda path: self.overwrite(path, 0, bytes(4096)),
+                   "head and commits lost": lambda path: self.overwrite(path, 0, bytes(1 << 20)),
+                   "magic": lambda path: self.overwrite(path, 0, b"x"),
+                   "header": lambda path: self.overwrite(path, 100, b"x"),
+                   "layout": lambda path: self.overwrite(path, 4096, b"x"),
+                   "cut": lambda path: os.truncate(path, 100),
+                   "gone": os.unlink}
+        for name, damage in damages.items():
+            for path in (self.first, self.second):
+                with self.subTest(name, path=path):
+                    os.rename(path, path + ".kept")
+                    shutil.copyfile(path + ".kept", path)
+                    damage(path)
+                    outcome = self.resume(self.run_folder, self.conf)
+                    self.assert_fails(outcome, 3, path)
+                    self.assertNotIn("no commit in", outcome.stderr)
+                    self.assertNotIn("clean", outcome.stderr)
+                    os.replace(path + ".kept", path)
+        self.resumed(self.run_folder, self.conf, steps=4)
+
+    def test_an_emptied_state_of_a_run_that_has_rows_is_damaged(self):
+        os.truncate(self.first, 0)
+        outcome = self.resume(self.run_folder, self.conf)
+        self.assert_fails(outcome, 3, self.first)
+        self.assertNotIn("clean", outcome.stderr)
+
+    def test_a_run_with_neither_rows_nor_a_state_has_no_commit_unless_its_drive_is_away(self):
+        self.lose_rows()
+        for path in (self.first, self.second):
+            os.rename(path, path + ".away")
+        outcome = self.resume(self.run_folder, self.conf)
+        self.assert_fails(outcome, 2, "no commit", self.first, "mount", "penstock clean")
 
 
 class FullDriveTest(ResumeTest):

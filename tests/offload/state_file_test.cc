@@ -44,6 +44,20 @@ class WritesEngine : public aio::WrappedEngine {
   std::vector<FileOffset> writes_ GUARDED_BY(mutex_);
 };
 
+/// Keeps a copy of the drives as they are before each write.
+class CopyingEngine : public aio::WrappedEngine {
+ public:
+  CopyingEngine(std::unique_ptr<aio::Engine> base, std::function<void()> copy)
+      : WrappedEngine(std::move(base)), copy_(std::move(copy)) {}
+  aio::Ticket Submit(aio::Request request) override {
+    if (request.operation == aio::Operation::kWrite) copy_();
+    return WrappedEngine::Submit(std::move(request));
+  }
+
+ private:
+  std::function<void()> copy_;
+};
+
 class StateFileTest : public FolderTest {
  protected:
   void SetUp() override {
@@ -222,7 +236,7 @@ TEST_F(StateFileTest, ADriveThatCannotBeMeasuredLeavesOneErrorAndNoFile) {
   EXPECT_TRUE(DrivesAreEmpty());
 }
 
-TEST_F(StateFileTest, NothingOfTheHeaderIsWrittenBeforeAllElseThatCreationWrites) {
+TEST_F(StateFileTest, TheHeaderIsWrittenAfterAllElseThatCreationWritesAndAMarkBefore) {
   std::vector<std::unique_ptr<WritesEngine>> engines;
   std::vector<aio::Engine*> pointers;
   for (size_t i = 0; i < 2; ++i) {
@@ -234,9 +248,11 @@ TEST_F(StateFileTest, NothingOfTheHeaderIsWrittenBeforeAllElseThatCreationWrites
   ASSERT_TRUE(file.ok()) << file.error().message;
   for (const auto& engine : engines) {
     std::vector<FileOffset> writes = engine->writes();
-    // The measured blocks, the layout, the descriptors and the commit places come first.
-    ASSERT_GE(writes.size(), 4);
+    // Between them come the measured blocks, the layout, the descriptors and the commit places.
+    ASSERT_GE(writes.size(), 5);
+    EXPECT_EQ(writes.front(), FileOffset{});
     EXPECT_EQ(writes.back(), FileOffset{});
+    writes.erase(writes.begin());
     writes.pop_back();
     EXPECT_THAT(writes, Each(Ge(FileOffset{kHeaderBytes.value})));
   }
@@ -245,8 +261,8 @@ TEST_F(StateFileTest, NothingOfTheHeaderIsWrittenBeforeAllElseThatCreationWrites
 TEST_F(StateFileTest, ACommitThatCannotBeMadeDurableOnTheSecondPathIsNone) {
   std::vector<std::string> paths;
   {
-    // The creation of a path has two syncs, its commits have one each.
-    const aio::Fault second_commit{.operation = aio::Operation::kSync, .first_block = 3};
+    // The creation of a path has three syncs, its commits have one each.
+    const aio::Fault second_commit{.operation = aio::Operation::kSync, .first_block = 4};
     const auto file = Create(true, 2, aio::FaultPlan{.faults = {second_commit}});
     paths = Paths(*file);
     ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
@@ -299,7 +315,7 @@ TEST_F(StateFileTest, AStateIsReadWholeOrNotAtAll) {
   EXPECT_THAT(error({paths[0]}).message, HasSubstr("first of 1"));
   std::filesystem::remove(paths[1]);
   const Error missing = error(paths);
-  EXPECT_EQ(missing.code, ErrorCode::kNotFound);
+  EXPECT_EQ(missing.code, ErrorCode::kCorruption) << "the first file is there, with a commit";
   EXPECT_THAT(missing.message, HasSubstr(paths[1]));
 }
 
@@ -348,6 +364,50 @@ TEST_F(StateFileTest, AFileWithoutACommitSaysSo) {
   const auto reader = StateReader::Open({copy});
   ASSERT_FALSE(reader.ok());
   EXPECT_EQ(reader.error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(StateFileTest, WhatAKillAtAnyWriteOfTheCreationLeavesIsToldFromDamage) {
+  namespace fs = std::filesystem;
+  for (const size_t count : {1, 2}) {
+    int copies = 0;
+    const auto copy = [&] {
+      const std::string to = fmt::format("{}/killed{}", folder_.string(), copies++);
+      fs::create_directory(to);
+      for (size_t i = 0; i < count; ++i) fs::copy(Drive(i), to);
+    };
+    std::vector<std::unique_ptr<CopyingEngine>> engines;
+    std::vector<aio::Engine*> pointers;
+    StateFileOptions options;
+    for (size_t i = 0; i < count; ++i) {
+      options.folders.push_back(Drive(i));
+      engines.push_back(std::make_unique<CopyingEngine>(
+          std::move(aio::CreateEngine({.kind = aio::EngineKind::kThreads})).value(), copy));
+      pointers.push_back(engines.back().get());
+    }
+    const auto file = StateFile::Create(layout_, options, pointers);
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    copy();
+    for (int i = 0; i < copies; ++i) {
+      SCOPED_TRACE(fmt::format("{} paths, write {} of {}", count, i, copies));
+      std::vector<std::string> left;
+      for (const std::string& path : Paths(**file)) {
+        left.push_back(
+            fmt::format("{}/killed{}/{}", folder_.string(), i, fs::path(path).filename().string()));
+      }
+      const auto reader = StateReader::Open(left);
+      ASSERT_FALSE(reader.ok());
+      if (i == 0) {
+        EXPECT_EQ(fs::file_size(left.front()), 0) << "before its mark a file is empty";
+        continue;
+      }
+      EXPECT_EQ(reader.error().code, ErrorCode::kNotFound) << reader.error().message;
+      // Zeros in its place are no mark.
+      Overwrite(left.front(), 0, std::string(kHeaderBytes.value, '\0'));
+      EXPECT_EQ(StateReader::Open(left).error().code, ErrorCode::kCorruption);
+    }
+    for (int i = 0; i < copies; ++i)
+      fs::remove_all(fmt::format("{}/killed{}", folder_.string(), i));
+  }
 }
 
 TEST_F(StateFileTest, FilesThatNeverHeldACommitAreRemovedAtTheEnd) {

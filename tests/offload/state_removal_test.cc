@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "offload/state_file.h"
+#include "offload/state_format.h"
 #include "tests/offload/support.h"
 
 namespace penstock::offload {
@@ -71,6 +72,15 @@ TEST_F(StateRemovalTest, AnUnfinishedFileIsKnownByAllOfItsUuid) {
   ExpectRefused(path, "", ErrorCode::kCorruption, "not removed");
   ExpectRefused(path, uuid_.substr(0, 4), ErrorCode::kCorruption, "not removed");
   EXPECT_TRUE(RemovableState::Open(path, uuid_).ok());
+}
+
+TEST_F(StateRemovalTest, AnUnfinishedFileIsKnownByItsMark) {
+  const Uuid uuid = {1, 2, 3};
+  const std::vector<std::byte> mark = EncodeUnfinishedMark(uuid);
+  std::ofstream(path_).write(reinterpret_cast<const char*>(mark.data()),
+                             static_cast<std::streamsize>(mark.size()));
+  ExpectRefused(path_, uuid_, ErrorCode::kCorruption, ToString(uuid));
+  EXPECT_TRUE(RemovableState::Open(path_, ToString(uuid)).ok());
 }
 
 TEST_F(StateRemovalTest, ALinkIsRefused) {

@@ -219,8 +219,8 @@ TEST_F(CommitTest, WithOneSlotACommitStandsUntilItIsFinished) {
 }
 
 TEST_F(CommitTest, ACommitThatFailsEndsTheTrainingBesideIt) {
-  // Creating the file takes two syncs, the first commit the next two.
-  for (const uint64_t sync : {2, 3}) {
+  // Creating the file takes three syncs, the first commit the next two.
+  for (const uint64_t sync : {3, 4}) {
     EngineOptions options = Options({.name = "nvme", .smallest_host = false});
     options.config.aio.faults = aio::FaultPlan{
         .faults = {{.operation = aio::Operation::kSync, .first_block = sync, .count = 1}}};
