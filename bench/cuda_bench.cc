@@ -16,7 +16,7 @@
 #include <memory>
 
 #include "device/device.h"
-#include "kernels/cuda_elementwise.h"
+#include "kernels/cuda_gelu.h"
 #include "kernels/operators.h"
 
 namespace penstock {

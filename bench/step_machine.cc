@@ -80,15 +80,19 @@ Result<StepMachine> StepMachine::Create(const Options& options) {
                                            train::OperatorsFor(config, shape, machine.config_)));
   PENSTOCK_ASSIGN(machine.model_, Gpt2::Create(config, shape, machine.config_.dtype,
                                                *machine.device_, *machine.operators_));
+  PENSTOCK_ASSIGN(
+      machine.state_operators_,
+      kernels::CreateStateOperators(machine.device_->kind(), machine.config_.compute_threads));
   machine.device_for_engine_ = options.device_memory - machine.device_->used();
   machine.host_for_engine_ = options.host_memory;
-  PENSTOCK_ASSIGN(machine.engine_, zero::Engine::Create({.model = machine.spec_,
-                                                         .config = machine.config_,
-                                                         .state_folders = {options.state_folder},
-                                                         .host_memory = options.host_memory,
-                                                         .device_reserved = machine.device_->used(),
-                                                         .meter = machine.meter_.get()},
-                                                        *machine.device_, *machine.operators_));
+  PENSTOCK_ASSIGN(machine.engine_,
+                  zero::Engine::Create({.model = machine.spec_,
+                                        .config = machine.config_,
+                                        .state_folders = {options.state_folder},
+                                        .host_memory = options.host_memory,
+                                        .device_reserved = machine.device_->used(),
+                                        .meter = machine.meter_.get()},
+                                       *machine.device_, *machine.state_operators_));
   PENSTOCK_TRY(machine.engine_->Initialize(train::Gpt2Initialization(config, 0)));
   return machine;
 }

@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "base/activity.h"
+#include "device/device.h"
+#include "kernels/operators.h"
+#include "kernels/state_operators.h"
 #include "train/gpt2.h"
 #include "zero/config.h"
 #include "zero/engine.h"
@@ -70,6 +73,7 @@ class StepMachine {
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<kernels::Operators> operators_;
   std::unique_ptr<train::Gpt2> model_;
+  std::unique_ptr<kernels::StateOperators> state_operators_;
   std::unique_ptr<zero::Engine> engine_;
 };
 

@@ -1,5 +1,6 @@
 #include "kernels/cpu_attention.h"
 
+#include "kernels/convert_elements.h"
 #include "kernels/cpu_parallel.h"
 #include "kernels/cpu_rows.h"
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/convert_elements.h"
+
 namespace penstock::kernels {
 namespace {
 

@@ -12,19 +12,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace penstock::kernels::HWY_NAMESPACE {
 
-template <typename In, typename Out>
-void ConvertAs(const void* in, void* out, uint64_t n) {
-  const auto* from = static_cast<const In*>(in);
-  auto* to = static_cast<Out*>(out);
-  ForEachVector(n, [&](size_t i, auto amount) { Store(amount, Load(amount, from + i), to + i); });
-}
-
-void Convert(DType in_dtype, const void* in, DType out_dtype, void* out, uint64_t n) {
-  WithType(in_dtype, [&]<typename In>(In*) {
-    WithType(out_dtype, [&]<typename Out>(Out*) { ConvertAs<In, Out>(in, out, n); });
-  });
-}
-
 template <typename T>
 void AddAs(const T* a, const T* b, T* out, uint64_t n) {
   ForEachVector(n, [&](size_t i, auto amount) {
@@ -108,15 +95,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace penstock::kernels {
 
-HWY_EXPORT(Convert);
 HWY_EXPORT(Add);
 HWY_EXPORT(Accumulate);
 HWY_EXPORT(GeluForward);
 HWY_EXPORT(GeluBackward);
-
-void ConvertElements(DType in_dtype, const void* in, DType out_dtype, void* out, uint64_t n) {
-  HWY_DYNAMIC_DISPATCH(Convert)(in_dtype, in, out_dtype, out, n);
-}
 
 void AddElements(DType dtype, const void* a, const void* b, void* out, uint64_t n) {
   HWY_DYNAMIC_DISPATCH(Add)(dtype, a, b, out, n);

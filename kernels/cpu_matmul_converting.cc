@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/convert_elements.h"
 #include "kernels/cpu_matmul_native.h"
 #include "kernels/cpu_parallel.h"
 #include "kernels/cpu_rows.h"

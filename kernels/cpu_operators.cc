@@ -3,17 +3,23 @@
 #include <hwy/targets.h>
 
 #include <algorithm>
-#include <atomic>
 #include <dnnl.hpp>
 #include <new>
-#include <span>
 #include <utility>
 
 #include "base/check.h"
-#include "kernels/block_sums.h"
 #include "kernels/cpu_parallel.h"
 #include "kernels/cpu_rows.h"
 #include "kernels/operator_factories.h"
+
+#if defined(__SANITIZE_THREAD__)
+/// oneDNN is not instrumented, and the barriers of its own OpenMP regions are not seen: what it
+/// calls from several threads (memset on a work buffer) would be reported.
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer's name
+extern "C" const char* __tsan_default_suppressions();
+// NOLINTNEXTLINE(bugprone-reserved-identifier)
+extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libdnnl.so\n"; }
+#endif
 
 namespace penstock::kernels {
 namespace {
@@ -22,16 +28,6 @@ namespace {
 constexpr uint64_t kElementGrain = 1024;
 /// Columns in the smallest slice of the embedding's gradient that a thread adds to.
 constexpr uint64_t kColumnGrain = 16;
-
-void RoundRange(const float* in, DType dtype, Range range, std::byte* out) {
-  std::byte* to = out + range.begin * SizeOf(dtype).value;
-  if (dtype != DType::kFloat16) {
-    ConvertElements(DType::kFloat32, in + range.begin, dtype, to, range.size());
-    return;
-  }
-  auto* halves = reinterpret_cast<uint16_t*>(to);
-  for (uint64_t i = 0; i < range.size(); ++i) halves[i] = RoundToFloat16(in[range.begin + i]);
-}
 
 Status Validate(const OperatorOptions& options) {
   const OperatorShapes& shapes = options.shapes;
@@ -48,14 +44,7 @@ Status Validate(const OperatorOptions& options) {
                      "operators: the CPU device computes in fp32 and bf16, not in {}; use bf16",
                      ToString(options.dtype));
   }
-  if (options.threads > ThreadLimit()) {
-    return MakeError(
-        ErrorCode::kUnavailable,
-        "operators: OpenMP gives at most {} threads, not {}; raise OMP_THREAD_LIMIT or "
-        "lower compute_threads",
-        ThreadLimit(), options.threads);
-  }
-  return {};
+  return CheckThreads(options.threads);
 }
 
 /// What oneDNN and OpenMP allocate themselves in the first step: code, packed blocks, stacks.
@@ -290,38 +279,6 @@ void CpuOperators::HeadForwardBackward(device::Stream& stream, const std::byte* 
                       .d_x = d_x,
                       .d_table = d_table};
   Launch(stream, [=, this] { parts_->head.Run(data, scratch_.data()); });
-}
-
-void CpuOperators::RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
-                                  std::byte* out) {
-  Launch(stream, [=, this] {
-    ParallelRanges(threads_, n, kElementGrain,
-                   [&](Range range) { RoundRange(in, dtype, range, out); });
-  });
-}
-
-void CpuOperators::BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype,
-                             uint64_t n, double* sums, uint32_t* finite) {
-  PENSTOCK_CHECK(n % kBlockElements == 0);
-  Launch(stream, [=, this] {
-    std::atomic<bool> all_finite = true;
-    ParallelRanges(threads_, n, kBlockElements, [&](Range range) {
-      const std::span<double> part(sums + range.begin / kBlockElements,
-                                   range.size() / kBlockElements);
-      const std::byte* from = gradient + range.begin * SizeOf(dtype).value;
-      if (!kernels::BlockSums(from, dtype, range.size(), part)) all_finite = false;
-    });
-    *finite = all_finite ? 1 : 0;
-  });
-}
-
-void CpuOperators::Update(device::Stream& stream, const OptimizerScalars& scalars,
-                          const OptimizerTile& tile) {
-  Launch(stream, [=, this] {
-    ParallelRanges(threads_, ElementCount(tile), kElementGrain, [&](Range range) {
-      kernels::Update(scalars, Part(tile, range.begin, range.size()));
-    });
-  });
 }
 
 Result<Bytes> CpuOperatorScratch(const OperatorOptions& options, Bf16Arithmetic arithmetic) {

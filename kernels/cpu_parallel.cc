@@ -10,13 +10,6 @@
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
-
-/// oneDNN is not instrumented, and the barriers of its own OpenMP regions are not seen: what it
-/// calls from several threads (memset on a work buffer) would be reported.
-// NOLINTNEXTLINE(bugprone-reserved-identifier): the sanitizer's name
-extern "C" const char* __tsan_default_suppressions();
-// NOLINTNEXTLINE(bugprone-reserved-identifier)
-extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libdnnl.so\n"; }
 #endif
 
 namespace penstock::kernels {
@@ -70,6 +63,15 @@ __attribute__((no_sanitize("thread"))) void RunRegion(Region* region) {
 }  // namespace
 
 int ThreadLimit() { return omp_get_thread_limit(); }
+
+Status CheckThreads(int threads) {
+  PENSTOCK_CHECK(threads > 0);
+  if (threads <= ThreadLimit()) return {};
+  return MakeError(ErrorCode::kUnavailable,
+                   "operators: OpenMP gives at most {} threads, not {}; raise OMP_THREAD_LIMIT or "
+                   "lower compute_threads",
+                   ThreadLimit(), threads);
+}
 
 ThreadCountScope::ThreadCountScope(int threads)
     : previous_(omp_get_max_threads()), previous_dynamic_(omp_get_dynamic()) {

@@ -1,4 +1,5 @@
-// The CPU operators' threads: OpenMP's pool of the calling thread, which oneDNN uses as well.
+// The threads of the CPU device's operators: OpenMP's pool of the calling thread, which oneDNN uses
+// as well.
 //
 // Work is cut into parts whose borders depend on the size and the number of parts alone, so that no
 // result depends on which thread runs which part. oneDNN asks OpenMP for the number of threads and
@@ -11,10 +12,14 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/result.h"
+
 namespace penstock::kernels {
 
 /// How many threads OpenMP gives at most (OMP_THREAD_LIMIT).
 int ThreadLimit();
+/// Errors: kUnavailable where that is less than `threads`. Precondition: threads > 0.
+Status CheckThreads(int threads);
 
 /// Sets the number of threads that OpenMP, and so oneDNN, uses for this thread: exactly as many,
 /// however busy the machine is (OMP_DYNAMIC). Restores both at the end. Precondition: threads <=

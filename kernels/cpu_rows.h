@@ -14,8 +14,6 @@
 
 namespace penstock::kernels {
 
-/// out[i] = in[i] in another dtype (bf16 or fp32 either way).
-void ConvertElements(DType in_dtype, const void* in, DType out_dtype, void* out, uint64_t n);
 /// out[i] = a[i] + b[i]
 void AddElements(DType dtype, const void* a, const void* b, void* out, uint64_t n);
 /// sums[i] += in[i]

@@ -1,7 +1,8 @@
 // GELU, tanh form, as x s with s = (1 + tanh u)/2 = 1/(1 + exp(-2u)): s and 1 - s are computed from
 // exp(-2|u|), so that neither loses digits where it is small.
+#include "kernels/cuda_gelu.h"
+
 #include "kernels/cuda_elements.cuh"
-#include "kernels/cuda_elementwise.h"
 #include "kernels/cuda_launch.cuh"
 
 namespace penstock::kernels {

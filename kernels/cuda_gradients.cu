@@ -1,7 +1,9 @@
 // Gradients on the GPU: rounding and sums of squares. Every bit is the CPU's: the roundings are the
 // same functions, and sums go in the order that block_sums.h states.
+#include "kernels/cuda_gradients.h"
+
+#include "kernels/block_sums.h"
 #include "kernels/cuda_elements.cuh"
-#include "kernels/cuda_elementwise.h"
 #include "kernels/cuda_launch.cuh"
 #include "kernels/cuda_reduce.cuh"
 

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda_column_sums.h"
-#include "kernels/cuda_elementwise.h"
+#include "kernels/cuda_gelu.h"
 
 namespace penstock::kernels {
 

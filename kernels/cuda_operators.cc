@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "device/cuda_status.h"
 #include "kernels/cuda_column_sums.h"
-#include "kernels/cuda_elementwise.h"
 #include "kernels/cuda_embedding.h"
 #include "kernels/cuda_norm.h"
 #include "kernels/cuda_plan.h"
@@ -168,21 +167,6 @@ void CudaOperators::HeadForwardBackward(device::Stream& stream, const std::byte*
               .d_x = d_x,
               .d_table = d_table},
              scratch());
-}
-
-void CudaOperators::RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
-                                   std::byte* out) {
-  CudaRoundGradients(OnCuda(stream), in, dtype, n, out);
-}
-
-void CudaOperators::BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype,
-                              uint64_t n, double* sums, uint32_t* finite) {
-  CudaBlockSums(OnCuda(stream), gradient, dtype, n, sums, finite);
-}
-
-void CudaOperators::Update(device::Stream& stream, const OptimizerScalars& scalars,
-                           const OptimizerTile& tile) {
-  CudaUpdate(OnCuda(stream), scalars, tile);
 }
 
 Result<Bytes> CudaOperatorScratch(const OperatorOptions& options) {

@@ -55,12 +55,6 @@ class CudaOperators final : public Operators {
   void HeadForwardBackward(device::Stream& stream, const std::byte* x, const std::byte* table,
                            const int32_t* targets, float gradient_scale, double* loss_sum,
                            std::byte* d_x, float* d_table) override;
-  void RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
-                      std::byte* out) override;
-  void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
-                 double* sums, uint32_t* finite) override;
-  void Update(device::Stream& stream, const OptimizerScalars& scalars,
-              const OptimizerTile& tile) override;
   std::string arithmetic() const override { return arithmetic_; }
   Bytes scratch_bytes() const override { return scratch_.size(); }
 

@@ -1,7 +1,8 @@
 // The optimizers on the GPU. Every bit is the CPU's: each operation is the one that the rules'
 // headers state, in round-to-nearest arithmetic that the compiler may not contract.
+#include "kernels/cuda_optimizer.h"
+
 #include "kernels/cuda_elements.cuh"
-#include "kernels/cuda_elementwise.h"
 #include "kernels/cuda_launch.cuh"
 #include "kernels/optimizer_rule.h"
 

@@ -21,7 +21,6 @@
 #include "base/result.h"
 #include "device/device.h"
 #include "kernels/dtype.h"
-#include "kernels/optimizer.h"
 
 namespace penstock::kernels {
 
@@ -112,16 +111,6 @@ class Operators {
                                    const std::byte* table, const int32_t* targets,
                                    float gradient_scale, double* loss_sum, std::byte* d_x,
                                    float* d_table) = 0;
-
-  /// out[i] = round(in[i]) to `dtype` (nearest even), n elements: the one rounding of a gradient.
-  virtual void RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
-                              std::byte* out) = 0;
-  /// kernels::BlockSums on the device; sums: [n / 4096] doubles, finite: 1 or 0.
-  virtual void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
-                         double* sums, uint32_t* finite) = 0;
-  /// kernels::Update on the device, for tiles whose home it is.
-  virtual void Update(device::Stream& stream, const OptimizerScalars& scalars,
-                      const OptimizerTile& tile) = 0;
 
   /// What the bits of the results depend on besides the data and the shapes, in one line for people
   /// and for comparison: "cpu AVX3, bf16 native, oneDNN 2.7.2 isa 0xe7, 2 threads".

@@ -64,6 +64,8 @@ Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
                                            OperatorsFor(job.model.config, job.shape, job.config)));
   PENSTOCK_ASSIGN(machine.model, Gpt2::Create(job.model.config, job.shape, job.config.dtype,
                                               *machine.device, *machine.operators));
+  PENSTOCK_ASSIGN(machine.state_operators, kernels::CreateStateOperators(
+                                               machine.device->kind(), job.config.compute_threads));
   zero::EngineOptions options{.model = job.spec,
                               .config = job.config,
                               .state_folders = state.folders,
@@ -74,8 +76,8 @@ Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
                               .device_reserved = job.needs.device_reserved,
                               .host_reserved = job.needs.host_reserved,
                               .meter = machine.meter.get()};
-  PENSTOCK_ASSIGN(machine.engine,
-                  zero::Engine::Create(std::move(options), *machine.device, *machine.operators));
+  PENSTOCK_ASSIGN(machine.engine, zero::Engine::Create(std::move(options), *machine.device,
+                                                       *machine.state_operators));
   LogNotices(machine.engine->notices());
   return machine;
 }

@@ -13,6 +13,7 @@
 #include "base/trace.h"
 #include "device/device.h"
 #include "kernels/operators.h"
+#include "kernels/state_operators.h"
 #include "offload/state_file.h"
 #include "train/gpt2.h"
 #include "train/resume.h"
@@ -44,6 +45,7 @@ struct Machine {
   std::unique_ptr<device::Device> device;
   std::unique_ptr<kernels::Operators> operators;
   std::unique_ptr<Gpt2> model;
+  std::unique_ptr<kernels::StateOperators> state_operators;
   std::unique_ptr<zero::Engine> engine;
 };
 

@@ -7,7 +7,7 @@
 namespace penstock::zero {
 
 Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options, device::Device& device,
-                                               kernels::Operators& operators) {
+                                               kernels::StateOperators& operators) {
   if (IsResident(options.config)) {
     return ResidentEngine::Create(std::move(options), device, operators);
   }

@@ -30,7 +30,7 @@
 #include "base/ledger.h"
 #include "base/result.h"
 #include "device/device.h"
-#include "kernels/operators.h"
+#include "kernels/state_operators.h"
 #include "offload/drive_speed.h"
 #include "offload/layout.h"
 #include "offload/state_check.h"
@@ -115,7 +115,7 @@ class Engine {
   /// Creates the slab, the state (preallocated), the threads. Errors: kBudget with the sum and
   /// the smallest limit that works; those of the state and the I/O engines.
   static Result<std::unique_ptr<Engine>> Create(EngineOptions options, device::Device& device,
-                                                kernels::Operators& operators);
+                                                kernels::StateOperators& operators);
   /// Stops the optimizer threads after the tiles they work on; what was not committed is lost.
   virtual ~Engine() = default;
 

@@ -16,7 +16,7 @@ using offload::Index;
 using offload::TileId;
 
 OffloadEngine::OffloadEngine(EngineOptions options, offload::Layout layout,
-                             kernels::Operators& operators)
+                             kernels::StateOperators& operators)
     : Engine(options.config.optimizer.initial_accumulator_value),
       options_(std::move(options)),
       layout_(std::move(layout)),
@@ -26,7 +26,7 @@ OffloadEngine::OffloadEngine(EngineOptions options, offload::Layout layout,
       norm_(layout_) {}
 
 Result<std::unique_ptr<Engine>> OffloadEngine::Create(EngineOptions options, device::Device& device,
-                                                      kernels::Operators& operators) {
+                                                      kernels::StateOperators& operators) {
   offload::Layout layout = MakeLayout(options.model, options.config);
   std::unique_ptr<OffloadEngine> engine(
       new OffloadEngine(std::move(options), std::move(layout), operators));

@@ -26,7 +26,7 @@ namespace penstock::zero {
 class OffloadEngine : public Engine {
  public:
   static Result<std::unique_ptr<Engine>> Create(EngineOptions options, device::Device& device,
-                                                kernels::Operators& operators);
+                                                kernels::StateOperators& operators);
   /// Ends a commit that was begun.
   ~OffloadEngine() override { static_cast<void>(FinishCommit()); }
 
@@ -64,7 +64,7 @@ class OffloadEngine : public Engine {
     device::Event copied;
   };
 
-  OffloadEngine(EngineOptions options, offload::Layout layout, kernels::Operators& operators);
+  OffloadEngine(EngineOptions options, offload::Layout layout, kernels::StateOperators& operators);
   Status Build(device::Device& device);
   Status BuildHost(const MemoryLayout& plan, device::Device& device);
   void AddTierNotice(const offload::TileStoreOptions& store);
@@ -78,7 +78,7 @@ class OffloadEngine : public Engine {
 
   const EngineOptions options_;
   const offload::Layout layout_;
-  kernels::Operators& operators_;
+  kernels::StateOperators& operators_;
   Trace* const trace_;
   Trace::Row waits_;
   Trace::Row commits_;

@@ -15,7 +15,7 @@ using offload::Index;
 using offload::TileId;
 
 ResidentEngine::ResidentEngine(EngineOptions options, offload::Layout layout,
-                               kernels::Operators& operators)
+                               kernels::StateOperators& operators)
     : Engine(options.config.optimizer.initial_accumulator_value),
       options_(std::move(options)),
       layout_(std::move(layout)),
@@ -25,7 +25,7 @@ ResidentEngine::ResidentEngine(EngineOptions options, offload::Layout layout,
 
 Result<std::unique_ptr<Engine>> ResidentEngine::Create(EngineOptions options,
                                                        device::Device& device,
-                                                       kernels::Operators& operators) {
+                                                       kernels::StateOperators& operators) {
   offload::Layout layout = MakeLayout(options.model, options.config);
   std::unique_ptr<ResidentEngine> engine(
       new ResidentEngine(std::move(options), std::move(layout), operators));

@@ -23,7 +23,7 @@ namespace penstock::zero {
 class ResidentEngine : public Engine {
  public:
   static Result<std::unique_ptr<Engine>> Create(EngineOptions options, device::Device& device,
-                                                kernels::Operators& operators);
+                                                kernels::StateOperators& operators);
   ~ResidentEngine() override = default;
 
   Status FillTiles(const TileFill& fill) override;
@@ -64,7 +64,7 @@ class ResidentEngine : public Engine {
     std::span<std::byte> record;
   };
 
-  ResidentEngine(EngineOptions options, offload::Layout layout, kernels::Operators& operators);
+  ResidentEngine(EngineOptions options, offload::Layout layout, kernels::StateOperators& operators);
   Status Build(device::Device& device);
   std::byte* WeightOf(offload::TileId tile) const;
   std::byte* RecordOf(offload::TileId tile) const;
@@ -83,7 +83,7 @@ class ResidentEngine : public Engine {
 
   const EngineOptions options_;
   const offload::Layout layout_;
-  kernels::Operators& operators_;
+  kernels::StateOperators& operators_;
   Ledger ledger_;
   std::vector<Reservation> reservations_;
   std::optional<offload::Slab> slab_;

@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "kernels/adam.h"
 #include "kernels/block_sums.h"
+#include "kernels/convert_elements.h"
 #include "kernels/cpu_parallel.h"
 #include "kernels/cpu_rows.h"
 

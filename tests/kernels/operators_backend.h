@@ -1,5 +1,5 @@
-// What the tests of the operators run on. An executable has one implementation of these functions:
-// operators_on_cpu.cc or operators_on_cuda.cc.
+// How the tests of the operators make them. An executable has one implementation of these
+// functions: operators_on_cpu.cc or operators_on_cuda.cc.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,6 @@ std::optional<std::string> Missing(const Mode& mode);
 /// Vector code computes as the mode says for as long as this lives.
 std::shared_ptr<void> Enter(const Mode& mode);
 
-Result<std::unique_ptr<device::Device>> CreateTestedDevice(Bytes memory);
 Result<Bytes> TestedScratch(const Mode& mode, const OperatorOptions& options);
 Result<std::unique_ptr<Operators>> CreateTestedOperators(device::Device& device, const Mode& mode,
                                                          const OperatorOptions& options);

@@ -40,10 +40,6 @@ std::shared_ptr<void> Enter(const Mode& mode) {
   return std::make_shared<ForcedTarget>(mode.target);
 }
 
-Result<std::unique_ptr<device::Device>> CreateTestedDevice(Bytes memory) {
-  return device::CreateCpuDevice({.memory = memory});
-}
-
 Result<Bytes> TestedScratch(const Mode& mode, const OperatorOptions& options) {
   return CpuOperatorScratch(options, ArithmeticOf(mode));
 }

@@ -2,6 +2,7 @@
 
 #include "kernels/operator_factories.h"
 #include "tests/kernels/operators_backend.h"
+#include "tests/kernels/tested_device.h"
 
 namespace penstock::kernels {
 namespace {
@@ -19,16 +20,9 @@ std::vector<Mode> TestedModes() {
            .fused_tanh_error = kTanhError}};
 }
 
-std::optional<std::string> Missing(const Mode&) {
-  const Result<Bytes> free = device::FreeCudaMemory();
-  return free.ok() ? std::nullopt : std::optional(free.error().message);
-}
+std::optional<std::string> Missing(const Mode&) { return MissingDevice(); }
 
 std::shared_ptr<void> Enter(const Mode&) { return nullptr; }
-
-Result<std::unique_ptr<device::Device>> CreateTestedDevice(Bytes memory) {
-  return device::CreateCudaDevice({.memory = memory});
-}
 
 Result<Bytes> TestedScratch(const Mode&, const OperatorOptions& options) {
   return CudaOperatorScratch(options);

@@ -105,16 +105,10 @@ class EngineTest : public ::testing::Test {
     return true;
   }
 
-  /// The smallest device is the engine's minimum and what the toy's operators take.
-  Bytes DeviceMemory(const Placement& placement, const EngineOptions& options) const {
+  /// The smallest device is the engine's minimum.
+  static Bytes DeviceMemory(const Placement& placement, const EngineOptions& options) {
     if (!placement.smallest_device) return 64_MiB;
-    kernels::OperatorOptions operators{
-        .dtype = placement.dtype,
-        .shapes =
-            {.batch = 1, .sequence = 4, .width = 16, .heads = 1, .hidden = 16, .vocabulary = 16},
-        .threads = 1};
-    return Engine::Plan(options.model, options.config).device_minimum +
-           *kernels::OperatorScratch(device::Kind::kCpu, operators);
+    return Engine::Plan(options.model, options.config).device_minimum;
   }
 
   struct Outcome {

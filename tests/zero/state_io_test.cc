@@ -17,7 +17,7 @@
 #include "base/cpu_quota.h"
 #include "base/topology.h"
 #include "device/device.h"
-#include "kernels/operators.h"
+#include "kernels/state_operators.h"
 #include "tests/zero/toy_model.h"
 #include "zero/partitioner.h"
 
@@ -129,11 +129,6 @@ std::string Machine(const std::vector<int>& cpus, const std::string& drive) {
       R"(complete_nodeset="{1:#x}" allowed_nodeset="{1:#x}" gp_index="1">{2}</object></topology>)",
       all, (1U << cpus.size()) - 1, nodes);
 }
-
-const kernels::OperatorOptions kSmall{
-    .dtype = DType::kBFloat16,
-    .shapes = {.batch = 1, .sequence = 4, .width = 16, .heads = 1, .hidden = 16, .vocabulary = 16},
-    .threads = 1};
 
 /// The CPU device, as if it were a GPU that hangs on a bus.
 class DeviceOnABus final : public device::Device {
@@ -278,7 +273,7 @@ TEST_F(StateIoTest, ThreadsOfAnEngineRunWhereTheyWerePlannedAndTheirMakerAnywher
   const std::vector<int> before = UsableCpus();
   Pretend(OneCore(cpus_));
   const auto device = device::CreateCpuDevice({.memory = 64_MiB}).value();
-  const auto operators = std::move(kernels::CreateOperators(*device, kSmall)).value();
+  const auto operators = kernels::CreateStateOperators(device->kind(), 1).value();
   const auto engine = Engine::Create(Options(Tier::kNvme), *device, *operators);
   ASSERT_TRUE(engine.ok()) << engine.error().message;
   ASSERT_TRUE((*engine)->compute_stream().Synchronize().ok()) << "it has its name";
@@ -298,7 +293,7 @@ TEST_F(StateIoTest, EveryEnginePlacesMemoryNearItsDevice) {
   Pretend(Machine(cpus_, drives_[0]));
   for (const Tier home : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
     DeviceOnABus device(kGpuOfNode1);
-    const auto operators = std::move(kernels::CreateOperators(device, kSmall)).value();
+    const auto operators = kernels::CreateStateOperators(device.kind(), 1).value();
     const auto engine = Engine::Create(Options(home), device, *operators);
     ASSERT_TRUE(engine.ok()) << engine.error().message;
     EXPECT_THAT((*engine)->notices(), Contains(HasSubstr("GPU 0000:81:00.0 hangs on node 1")));

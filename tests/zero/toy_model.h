@@ -12,7 +12,7 @@
 
 #include "device/device.h"
 #include "kernels/dtype.h"
-#include "kernels/operators.h"
+#include "kernels/state_operators.h"
 #include "zero/engine.h"
 #include "zero/model.h"
 
@@ -63,13 +63,7 @@ class ToyRun {
     device_ =
         std::move(device::CreateCpuDevice({.memory = device_memory, .meter = &meter_})).value();
     if (wrap) device_ = wrap(std::move(device_));
-    kernels::OperatorOptions operators{
-        .dtype = dtype_,
-        .shapes =
-            {.batch = 1, .sequence = 4, .width = 16, .heads = 1, .hidden = 16, .vocabulary = 16},
-        .threads = 1};
-    operators_ = std::move(kernels::CreateOperators(*device_, operators)).value();
-    options.device_reserved = operators_->scratch_bytes();
+    operators_ = kernels::CreateStateOperators(device_->kind(), 1).value();
     step_ = options.model.step;
     auto engine = Engine::Create(std::move(options), *device_, *operators_);
     status_ = engine.status();
@@ -126,7 +120,7 @@ class ToyRun {
   DType dtype_ = DType::kFloat32;
   std::vector<ModuleUse> step_;
   std::unique_ptr<device::Device> device_;
-  std::unique_ptr<kernels::Operators> operators_;
+  std::unique_ptr<kernels::StateOperators> operators_;
   std::unique_ptr<Engine> engine_;
   Status status_;
 };

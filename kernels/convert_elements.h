@@ -1,0 +1,14 @@
+// Elements from one dtype to another, on vectors (Highway, best instruction set at run time).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+namespace penstock::kernels {
+
+/// out[i] = in[i] in another dtype (bf16 or fp32 either way), rounded to nearest even. NaN and
+/// infinity stay what they are. No pointer needs alignment. Single-threaded.
+void ConvertElements(DType in_dtype, const void* in, DType out_dtype, void* out, uint64_t n);
+
+}  // namespace penstock::kernels

@@ -1,0 +1,18 @@
+// Gradients on the GPU; what is computed is stated at StateOperators. The functions enqueue and
+// return. Pointers are device memory, aligned to an element.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/device.h"
+#include "kernels/dtype.h"
+
+namespace penstock::kernels {
+
+void CudaRoundGradients(device::CudaStream& stream, const float* in, DType dtype, uint64_t n,
+                        std::byte* out);
+void CudaBlockSums(device::CudaStream& stream, const std::byte* gradient, DType dtype, uint64_t n,
+                   double* sums, uint32_t* finite);
+
+}  // namespace penstock::kernels
