@@ -16,8 +16,8 @@
 #include <memory>
 
 #include "device/device.h"
-#include "kernels/cuda_gelu.h"
-#include "kernels/operators.h"
+#include "kernels/model/cuda_gelu.h"
+#include "kernels/model/operators.h"
 
 namespace penstock {
 namespace {

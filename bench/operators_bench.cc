@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "device/device.h"
-#include "kernels/cpu_matmul.h"
 #include "kernels/cpu_parallel.h"
-#include "kernels/operators.h"
+#include "kernels/model/cpu_matmul.h"
+#include "kernels/model/operators.h"
 
 namespace penstock::kernels {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "base/activity.h"
 #include "device/device.h"
-#include "kernels/operators.h"
+#include "kernels/model/operators.h"
 #include "kernels/state_operators.h"
 #include "train/gpt2.h"
 #include "zero/config.h"

@@ -44,9 +44,9 @@ if(PENSTOCK_SANITIZE)
 endif()
 
 # penstock_library(NAME SOURCES ... HEADERS ... [PUBLIC_DEPS ...] [PRIVATE_DEPS ...])
-# NAME is the folder. HEADERS are public. A source includes its header first (scripts/check_includes),
-# which shows that the header needs no other; those that have no source are compiled alone by the
-# target all_verify_interface_header_sets.
+# NAME is the folder, with _ for /. HEADERS are public. A source includes its header first
+# (scripts/check_includes), which shows that the header needs no other; those that have no source are
+# compiled alone by the target all_verify_interface_header_sets.
 function(penstock_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;PUBLIC_DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(penstock_${name} STATIC ${ARG_SOURCES})

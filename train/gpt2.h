@@ -15,7 +15,7 @@
 #include "base/ledger.h"
 #include "base/result.h"
 #include "device/device.h"
-#include "kernels/operators.h"
+#include "kernels/model/operators.h"
 #include "train/model_config.h"
 #include "zero/engine.h"
 #include "zero/model.h"

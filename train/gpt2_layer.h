@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/device.h"
-#include "kernels/operators.h"
+#include "kernels/model/operators.h"
 #include "offload/layout.h"
 #include "train/gpt2_buffers.h"
 #include "train/gpt2_spec.h"

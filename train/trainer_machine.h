@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "base/trace.h"
 #include "device/device.h"
-#include "kernels/operators.h"
+#include "kernels/model/operators.h"
 #include "kernels/state_operators.h"
 #include "offload/state_file.h"
 #include "train/gpt2.h"

@@ -15,7 +15,7 @@
 
 #include "base/cpu_scope.h"
 #include "device/device.h"
-#include "kernels/operators.h"
+#include "kernels/model/operators.h"
 
 namespace penstock::kernels {
 namespace {

@@ -1,9 +1,9 @@
 // The plan of the CUDA operators, which needs no GPU.
-#include "kernels/cuda_plan.h"
+#include "kernels/model/cuda_plan.h"
 
 #include <gtest/gtest.h>
 
-#include "kernels/cuda_operand.h"
+#include "kernels/model/cuda_operand.h"
 
 namespace penstock::kernels {
 namespace {

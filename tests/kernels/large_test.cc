@@ -13,7 +13,7 @@
 #include "kernels/block_sums.h"
 #include "kernels/convert_elements.h"
 #include "kernels/cpu_parallel.h"
-#include "kernels/cpu_rows.h"
+#include "kernels/model/cpu_rows.h"
 
 namespace penstock::kernels {
 namespace {

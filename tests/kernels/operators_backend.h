@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "device/device.h"
 #include "kernels/dtype.h"
-#include "kernels/operators.h"
+#include "kernels/model/operators.h"
 
 namespace penstock::kernels {
 

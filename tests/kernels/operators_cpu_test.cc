@@ -1,5 +1,5 @@
 // What only the CPU's operators have: the name of their arithmetic, and what a kernel's failure is.
-#include "kernels/cpu_operators.h"
+#include "kernels/model/cpu_operators.h"
 
 #include <dnnl.hpp>
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/operators.h"
+#include "kernels/model/operators.h"
 
 namespace penstock::kernels {
 

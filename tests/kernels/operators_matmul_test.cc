@@ -1,5 +1,5 @@
 // Products: every epilogue, layout and way of computing, at sizes that do and do not fill panels.
-#include "kernels/cpu_matmul.h"
+#include "kernels/model/cpu_matmul.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "kernels/cpu_operators.h"
+#include "kernels/model/cpu_operators.h"
 #include "tests/kernels/forced_target.h"
 #include "tests/kernels/operators_backend.h"
 

@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "kernels/operator_factories.h"
+#include "kernels/model/operator_factories.h"
 #include "tests/kernels/operators_backend.h"
 #include "tests/kernels/tested_device.h"
 

@@ -1,6 +1,6 @@
 // The operators as a whole: what they allocate, what they refuse, and that a run can be repeated
 // bit for bit at other addresses.
-#include "kernels/operators.h"
+#include "kernels/model/operators.h"
 
 #include <algorithm>
 #include <cstring>

@@ -20,12 +20,19 @@ GOOD = {
     "aio/ring.h": "",
     "kernels/CMakeLists.txt": "penstock_library(kernels HEADERS adam.h)",
     "kernels/adam.h": '#include "base/a.h"\n#include "hwy/highway.h"\n',
-    "kernels/cpu_matmul.h": "",
+    "kernels/threads.h": "",
+    "kernels/model/CMakeLists.txt": "penstock_library(kernels_model HEADERS operators.h)",
+    "kernels/model/operators.h": '#include "kernels/adam.h"\n#include "kernels/threads.h"\n',
+    "kernels/model/cpu_matmul.h": "",
+    "zero/CMakeLists.txt": "penstock_library(zero HEADERS engine.h)",
+    "zero/engine.h": '#include "kernels/adam.h"\n',
     "train/CMakeLists.txt": "",
-    "train/main.cc": '#include "aio/aio.h"\n#include "kernels/adam.h"\n#include <fmt/format.h>\n',
+    "train/main.cc": '#include "aio/aio.h"\n#include "kernels/adam.h"\n#include <fmt/format.h>\n'
+                     '#include "kernels/model/operators.h"\n',
     "tests/aio/ring_test.cc": '#include "aio/ring.h"\n#include "tests/aio/support.h"\n',
     "tests/aio/support.h": "",
-    "bench/main.cc": '#include "kernels/cpu_matmul.h"\n#include "aio/aio.h"\n',
+    "tests/kernels/x_test.cc": '#include "kernels/threads.h"\n#include "kernels/model/cpu_matmul.h"\n',
+    "bench/main.cc": '#include "kernels/model/cpu_matmul.h"\n#include "aio/aio.h"\n',
     "build/x/generated.cc": '#include "nowhere.h"\n',
 }
 
@@ -67,6 +74,18 @@ class CheckIncludes(unittest.TestCase):
         self.assert_fails({"kernels/adam.h": '  # include "aio/aio.h"\n'},
                           "arrows: kernels may include base, device, not aio")
 
+    def test_the_engine_and_the_arithmetic_on_states_do_without_the_operators_of_a_model(self):
+        self.assert_fails({"zero/engine.h": '#include "kernels/model/operators.h"\n'},
+                          "zero/engine.h:1: kernels/model/operators.h: arrows: zero may include")
+        self.assert_fails({"kernels/adam.h": '#include "kernels/model/operators.h"\n'},
+                          "arrows: kernels may include base, device, not kernels/model")
+
+    def test_what_the_kinds_of_kernels_share_is_private_to_them(self):
+        self.assert_fails({"zero/engine.h": '#include "kernels/threads.h"\n'},
+                          "private: kernels/threads.h is not in HEADERS of kernels/CMakeLists.txt")
+        self.assert_fails({"train/main.cc": '#include "kernels/model/cpu_matmul.h"\n'},
+                          "private: kernels/model/cpu_matmul.h")
+
     def test_a_private_header_of_another_module_fails(self):
         self.assert_fails({"train/main.cc": '#include "aio/ring.h"\n'},
                           "train/main.cc:1: aio/ring.h: private:")
@@ -79,7 +98,7 @@ class CheckIncludes(unittest.TestCase):
 
     def test_the_emulation_of_cuda_may_include_private_headers_of_kernels_only(self):
         code, errors = self.run_on(
-            {"tests/emulated_cuda/x.cc": '#include "kernels/cpu_matmul.h"\n'})
+            {"tests/emulated_cuda/x.cc": '#include "kernels/model/cpu_matmul.h"\n'})
         self.assertEqual(code, 0, errors)
         self.assert_fails({"tests/emulated_cuda/x.cc": '#include "aio/ring.h"\n'}, "private:")
 

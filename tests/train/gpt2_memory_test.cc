@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "device/device.h"
-#include "kernels/operators.h"
+#include "kernels/model/operators.h"
 #include "train/gpt2.h"
 
 namespace penstock::train {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "kernels/operators.h"
+#include "kernels/model/operators.h"
 #include "tests/train/gpt2_fake_engine.h"
 #include "train/gpt2.h"
 

@@ -1,0 +1,137 @@
+#include "kernels/model/cpu_linear.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/check.h"
+#include "kernels/cpu_parallel.h"
+#include "kernels/model/cpu_rows.h"
+
+namespace penstock::kernels {
+namespace {
+
+/// Columns that one thread combines at a time.
+constexpr uint64_t kColumnGrain = 64;
+/// Fewer additions than this are done faster than a second thread is woken.
+constexpr uint64_t kWorthSpreading = uint64_t{1} << 15;
+
+}  // namespace
+
+Linear::Linear(const OperatorOptions& options, Bf16Arithmetic arithmetic, uint64_t k, uint64_t n)
+    : dtype_(options.dtype),
+      rows_(options.shapes.batch * options.shapes.sequence),
+      n_(n),
+      threads_(options.threads) {
+  const Operand x{.dtype = dtype_, .stride = k};
+  const Operand out{.dtype = dtype_, .stride = n};
+  ProductSpec forward{.m = rows_,
+                      .n = n,
+                      .k = k,
+                      .a = x,
+                      .b = {.dtype = dtype_, .stride = n},
+                      .c = out,
+                      .bias = true,
+                      .threads = threads_};
+  forward_ = MakeProduct(forward, arithmetic);
+  forward.epilogue = Epilogue::kAddInPlace;
+  forward_in_place_ = MakeProduct(forward, arithmetic);
+  forward.epilogue = Epilogue::kAddResidual;
+  forward_residual_ = MakeProduct(forward, arithmetic);
+  backward_input_ = MakeProduct({.m = rows_,
+                                 .n = k,
+                                 .k = n,
+                                 .a = out,
+                                 .b = {.dtype = dtype_, .stride = n, .transposed = true},
+                                 .c = x,
+                                 .threads = threads_},
+                                arithmetic);
+  backward_weight_ = MakeProduct({.m = k,
+                                  .n = n,
+                                  .k = rows_,
+                                  .a = {.dtype = dtype_, .stride = k, .transposed = true},
+                                  .b = out,
+                                  .c = {.dtype = DType::kFloat32, .stride = n},
+                                  .epilogue = Epilogue::kAccumulate,
+                                  .threads = threads_},
+                                 arithmetic);
+}
+
+Bytes Linear::scratch() const {
+  return std::max({forward_->scratch(), forward_in_place_->scratch(), forward_residual_->scratch(),
+                   backward_input_->scratch(), backward_weight_->scratch(),
+                   Bytes{n_ * sizeof(float)} * static_cast<uint64_t>(threads_)});
+}
+
+void Linear::Forward(const ProductData& data, std::byte* scratch) const {
+  if (data.residual == nullptr) {
+    forward_->Run(data, scratch);
+  } else if (data.residual == data.c) {
+    forward_in_place_->Run(data, scratch);
+  } else {
+    forward_residual_->Run(data, scratch);
+  }
+}
+
+void Linear::BackwardInput(const std::byte* d_out, const std::byte* weight, std::byte* d_x,
+                           std::byte* scratch) const {
+  backward_input_->Run({.a = d_out, .b = weight, .c = d_x}, scratch);
+}
+
+void Linear::BackwardWeight(const std::byte* x, const std::byte* d_out, float* d_weight,
+                            float* d_bias, std::byte* scratch) const {
+  backward_weight_->Run({.a = x, .b = d_out, .c = reinterpret_cast<std::byte*>(d_weight)}, scratch);
+  AccumulateColumnSums(threads_, dtype_, d_out, rows_, n_, reinterpret_cast<float*>(scratch),
+                       d_bias);
+}
+
+Linears::Linears(const OperatorOptions& options, Bf16Arithmetic arithmetic) {
+  const uint64_t width = options.shapes.width;
+  const uint64_t hidden = options.shapes.hidden;
+  for (const auto& [k, n] :
+       {std::pair(width, 3 * width), {width, width}, {width, hidden}, {hidden, width}}) {
+    if (shapes_.contains({k, n})) continue;
+    shapes_.emplace(std::piecewise_construct, std::forward_as_tuple(k, n),
+                    std::forward_as_tuple(options, arithmetic, k, n));
+  }
+}
+
+Bytes Linears::scratch() const {
+  Bytes largest;
+  for (const auto& [shape, linear] : shapes_) largest = std::max(largest, linear.scratch());
+  return largest;
+}
+
+const Linear& Linears::Find(uint64_t k, uint64_t n) const {
+  const auto found = shapes_.find({k, n});
+  PENSTOCK_CHECK(found != shapes_.end(), "{} x {} is no map of the layer", k, n);
+  return found->second;
+}
+
+void AccumulateColumnSums(int threads, DType dtype, const std::byte* in, uint64_t rows,
+                          uint64_t columns, float* partial, float* to) {
+  ParallelParts(threads, [&](int part) {
+    float* sums = partial + static_cast<uint64_t>(part) * columns;
+    std::fill_n(sums, columns, 0.0f);
+    const Range range = PartOf(rows, part, threads);
+    for (uint64_t row = range.begin; row < range.end; ++row) {
+      AddToFloats(dtype, in + row * columns * SizeOf(dtype).value, sums, columns);
+    }
+  });
+  AccumulatePartials(threads, partial, columns, columns, to);
+}
+
+void AccumulatePartials(int threads, const float* partial, uint64_t stride, uint64_t columns,
+                        float* to) {
+  const bool spread = columns * static_cast<uint64_t>(threads) >= kWorthSpreading;
+  ParallelRanges(spread ? threads : 1, columns, kColumnGrain, [&](Range range) {
+    for (uint64_t c = range.begin; c < range.end; ++c) {
+      float sum = partial[c];
+      for (int part = 1; part < threads; ++part) {
+        sum += partial[static_cast<uint64_t>(part) * stride + c];
+      }
+      to[c] += sum;
+    }
+  });
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,133 @@
+#include "kernels/model/cuda_attention.h"
+
+#include <cmath>
+
+#include "kernels/model/cuda_softmax.h"
+
+namespace penstock::kernels {
+
+Result<std::unique_ptr<CudaAttention>> CudaAttention::Create(const CudaBlas& blas,
+                                                             const OperatorOptions& options) {
+  std::unique_ptr<CudaAttention> attention(new CudaAttention(options));
+  if (attention->fused()) {
+    if (attention->head_size_ <= kMaxFusedHead) return attention;
+    return MakeError(ErrorCode::kUnavailable,
+                     "operators: attention in bf16 on the CUDA device takes heads of at most {} "
+                     "elements, not {}; use fp32 or --device cpu",
+                     kMaxFusedHead, attention->head_size_);
+  }
+  PENSTOCK_TRY(attention->MakeProducts(blas));
+  return attention;
+}
+
+Status CudaAttention::MakeProducts(const CudaBlas& blas) {
+  const uint64_t n = options_.shapes.sequence;
+  const CudaOperand in_qkv{.stride = 3 * options_.shapes.width, .batch_stride = head_size_};
+  const CudaOperand in_out{.stride = options_.shapes.width, .batch_stride = head_size_};
+  const CudaOperand scores{.stride = n, .batch_stride = n * n};
+  const auto transposed = [](CudaOperand operand) {
+    operand.transposed = true;
+    return operand;
+  };
+  const auto make = [&](CudaProductSpec spec) {
+    spec.m = n;
+    spec.batch = plan_.attention_heads;
+    return CudaProduct::Create(blas, spec);
+  };
+  const auto make_scores = [&](const CudaOperand& left, float alpha) {
+    return make(
+        {.n = n, .k = head_size_, .a = left, .b = transposed(in_qkv), .c = scores, .alpha = alpha});
+  };
+  const auto from_scores = [&](const CudaOperand& left, const CudaOperand& right,
+                               const CudaOperand& out) {
+    return make({.n = head_size_, .k = n, .a = left, .b = right, .c = out});
+  };
+  const float scale = 1 / std::sqrt(static_cast<float>(head_size_));
+  PENSTOCK_ASSIGN(products_.scores, make_scores(in_qkv, scale));
+  PENSTOCK_ASSIGN(products_.d_scores, make_scores(in_out, 1));
+  PENSTOCK_ASSIGN(products_.out, from_scores(scores, in_qkv, in_out));
+  PENSTOCK_ASSIGN(products_.d_query, from_scores(scores, in_qkv, in_qkv));
+  PENSTOCK_ASSIGN(products_.d_key, from_scores(transposed(scores), in_qkv, in_qkv));
+  PENSTOCK_ASSIGN(products_.d_value, from_scores(transposed(scores), in_out, in_qkv));
+  return {};
+}
+
+CudaAttentionShape CudaAttention::shape() const {
+  const OperatorShapes& shapes = options_.shapes;
+  return {.tasks = shapes.batch * shapes.heads,
+          .sequence = shapes.sequence,
+          .heads = shapes.heads,
+          .head_size = head_size_};
+}
+
+CudaRowStatistics CudaAttention::Statistics(std::byte* scratch) const {
+  return {.log_sums = reinterpret_cast<float*>(scratch),
+          .deltas = reinterpret_cast<float*>(scratch + plan_.attention_second)};
+}
+
+template <typename F>
+void CudaAttention::ForEachGroup(F f) const {
+  const OperatorShapes& shapes = options_.shapes;
+  for (uint64_t batch = 0; batch < shapes.batch; ++batch) {
+    for (uint64_t head = 0; head < shapes.heads; head += plan_.attention_heads) {
+      const uint64_t row = batch * shapes.sequence * shapes.width;
+      f((3 * row + head * head_size_) * sizeof(float), (row + head * head_size_) * sizeof(float));
+    }
+  }
+}
+
+void CudaAttention::Forward(device::CudaStream& stream, const std::byte* qkv, std::byte* out,
+                            std::byte* scratch) {
+  if (fused()) {
+    CudaFusedAttentionForward(stream, shape(), reinterpret_cast<const BFloat16*>(qkv),
+                              reinterpret_cast<BFloat16*>(out));
+    return;
+  }
+  const uint64_t part = options_.shapes.width * sizeof(float);
+  ForEachGroup([&](uint64_t in_qkv, uint64_t in_out) {
+    const std::byte* const query = qkv + in_qkv;
+    Probabilities(stream, query, scratch);
+    products_.out->Run(stream, {.a = scratch, .b = query + 2 * part, .c = out + in_out});
+  });
+}
+
+void CudaAttention::Backward(device::CudaStream& stream, const std::byte* qkv,
+                             const std::byte* d_out, std::byte* d_qkv, std::byte* scratch) {
+  if (fused()) {
+    CudaFusedAttentionBackward(stream, shape(), reinterpret_cast<const BFloat16*>(qkv),
+                               reinterpret_cast<const BFloat16*>(d_out), Statistics(scratch),
+                               reinterpret_cast<BFloat16*>(d_qkv));
+    return;
+  }
+  ForEachGroup([&](uint64_t in_qkv, uint64_t in_out) {
+    BackwardOfGroup(stream, qkv + in_qkv, d_out + in_out, d_qkv + in_qkv, scratch);
+  });
+}
+
+void CudaAttention::Probabilities(device::CudaStream& stream, const std::byte* query,
+                                  std::byte* p) {
+  const std::byte* const key = query + options_.shapes.width * sizeof(float);
+  products_.scores->Run(stream, {.a = query, .b = key, .c = p});
+  CudaCausalSoftmax(stream, plan_.attention_heads, options_.shapes.sequence,
+                    reinterpret_cast<float*>(p));
+}
+
+void CudaAttention::BackwardOfGroup(device::CudaStream& stream, const std::byte* query,
+                                    const std::byte* d_out, std::byte* d_query,
+                                    std::byte* scratch) {
+  const uint64_t part = options_.shapes.width * sizeof(float);
+  std::byte* const p = scratch;
+  std::byte* const d_scores = scratch + plan_.attention_second;
+  const std::byte* const key = query + part;
+  const std::byte* const value = query + 2 * part;
+  Probabilities(stream, query, p);
+  products_.d_value->Run(stream, {.a = p, .b = d_out, .c = d_query + 2 * part});
+  products_.d_scores->Run(stream, {.a = d_out, .b = value, .c = d_scores});
+  CudaCausalSoftmaxBackward(stream, plan_.attention_heads, options_.shapes.sequence,
+                            1 / std::sqrt(static_cast<float>(head_size_)),
+                            reinterpret_cast<const float*>(p), reinterpret_cast<float*>(d_scores));
+  products_.d_query->Run(stream, {.a = d_scores, .b = key, .c = d_query});
+  products_.d_key->Run(stream, {.a = d_scores, .b = query, .c = d_query + part});
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,65 @@
+// Causal attention of the CUDA operators; see Operators for what it computes.
+//
+// bf16: fused kernels of our own, in memory that grows with the rows alone. Backward has two
+// passes, none of which adds to what another block has written: statistics of the rows with the
+// gradients of the queries, then the gradients of keys and values. fp32: cuBLASLt and a softmax,
+// for as many heads at once as CudaPlan says.
+//
+// Threads: as the operators.
+#pragma once
+
+#include <memory>
+
+#include "base/result.h"
+#include "kernels/model/cuda_fused_attention.h"
+#include "kernels/model/cuda_plan.h"
+#include "kernels/model/cuda_product.h"
+#include "kernels/model/operators.h"
+
+namespace penstock::kernels {
+
+class CudaAttention {
+ public:
+  /// Errors: kUnavailable for heads that no kernel takes; of cuBLASLt.
+  static Result<std::unique_ptr<CudaAttention>> Create(const CudaBlas& blas,
+                                                       const OperatorOptions& options);
+
+  void Forward(device::CudaStream& stream, const std::byte* qkv, std::byte* out,
+               std::byte* scratch);
+  void Backward(device::CudaStream& stream, const std::byte* qkv, const std::byte* d_out,
+                std::byte* d_qkv, std::byte* scratch);
+
+ private:
+  /// fp32: for `heads` heads of one sequence. Scores are [heads, sequence, sequence].
+  struct Products {
+    std::unique_ptr<CudaProduct> scores;    ///< q kᵀ / √head size
+    std::unique_ptr<CudaProduct> d_scores;  ///< d_out vᵀ
+    std::unique_ptr<CudaProduct> out;       ///< p v
+    std::unique_ptr<CudaProduct> d_query;   ///< d_scores k
+    std::unique_ptr<CudaProduct> d_key;     ///< d_scoresᵀ q
+    std::unique_ptr<CudaProduct> d_value;   ///< pᵀ d_out
+  };
+
+  explicit CudaAttention(const OperatorOptions& options)
+      : options_(options),
+        plan_(options),
+        head_size_(options.shapes.width / options.shapes.heads) {}
+  Status MakeProducts(const CudaBlas& blas);
+  CudaAttentionShape shape() const;
+  bool fused() const { return options_.dtype == DType::kBFloat16; }
+  /// Calls f(offset of the first head in qkv, in out; in bytes) for each group of heads.
+  template <typename F>
+  void ForEachGroup(F f) const;
+  CudaRowStatistics Statistics(std::byte* scratch) const;
+  /// p = softmax(q kᵀ / √head size) of a group.
+  void Probabilities(device::CudaStream& stream, const std::byte* query, std::byte* p);
+  void BackwardOfGroup(device::CudaStream& stream, const std::byte* query, const std::byte* d_out,
+                       std::byte* d_query, std::byte* scratch);
+
+  const OperatorOptions options_;
+  const CudaPlan plan_;
+  const uint64_t head_size_;
+  Products products_;
+};
+
+}  // namespace penstock::kernels

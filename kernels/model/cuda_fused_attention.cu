@@ -1,0 +1,464 @@
+// The fused attention kernels in bf16.
+//
+// A block of four warps has 64 rows: of queries in the forward pass, the statistics and the
+// gradients of queries; of keys in the gradients of keys and values. Each warp has 16 of them, for
+// the whole size of a head (padded with zeros to kHead), and the block goes through tiles of the
+// other side in order. Scores exist for one tile at a time, in registers; exponentials are to the
+// base 2. Rows of the tiles beyond the sequence are zeros. Sums go in an order that depends on
+// shapes alone.
+#include "kernels/model/cuda_fused_attention.h"
+
+#include "kernels/cuda_elements.cuh"
+#include "kernels/cuda_launch.cuh"
+#include "kernels/cuda_reduce.cuh"
+#include "kernels/model/cuda_mma.cuh"
+
+namespace penstock::kernels {
+namespace {
+
+constexpr unsigned kWarps = 4;
+constexpr unsigned kBlockRows = 16 * kWarps;
+constexpr unsigned kBlockThreads = 32 * kWarps;
+constexpr float kLog2E = 1.4426950408889634f;
+
+/// Elements from a row of a tile to the next: eight rows at the same columns lie in different
+/// banks.
+template <int kHead>
+constexpr unsigned kStride = kHead + 8;
+
+/// One head of one sequence: its rows in qkv, and in out.
+struct Task {
+  uint64_t index;
+  uint64_t width;
+  uint64_t first_row;
+  uint64_t column;
+  unsigned sequence;
+  unsigned head_size;
+
+  __device__ Task(const CudaAttentionShape& shape, uint64_t task)
+      : index(task),
+        width(shape.heads * shape.head_size),
+        first_row(task / shape.heads * shape.sequence),
+        column(task % shape.heads * shape.head_size),
+        sequence(static_cast<unsigned>(shape.sequence)),
+        head_size(static_cast<unsigned>(shape.head_size)) {}
+
+  /// Element 0 of the head in a row of queries (0), keys (1) or values (2).
+  __device__ uint64_t InQkv(unsigned row, unsigned part) const {
+    return ((first_row + row) * 3 + part) * width + column;
+  }
+  __device__ uint64_t InOut(unsigned row) const { return (first_row + row) * width + column; }
+  __device__ uint64_t InStatistics(unsigned row) const { return index * sequence + row; }
+  /// Scores to exponents of 2.
+  __device__ float scale() const { return 1 / sqrtf(static_cast<float>(head_size)); }
+};
+
+/// Fills a tile of kRows rows: row r is the head's at from + r · stride, zero beyond `rows` and
+/// beyond the head. All threads of the block.
+template <int kHead, int kRows>
+__device__ void LoadTile(const BFloat16* from, uint64_t stride, unsigned rows, unsigned head_size,
+                         BFloat16* tile) {
+  if (head_size % 8 == 0) {
+    constexpr unsigned kPacks = kHead / 8;
+    for (unsigned i = threadIdx.x; i < kRows * kPacks; i += kBlockThreads) {
+      const unsigned row = i / kPacks;
+      const unsigned column = i % kPacks * 8;
+      Pack<BFloat16, 8> pack{};
+      if (row < rows && column < head_size) pack = LoadPack<8>(from + row * stride + column);
+      StorePack(pack, tile + row * kStride<kHead> + column);
+    }
+    return;
+  }
+  for (unsigned i = threadIdx.x; i < kRows * kHead; i += kBlockThreads) {
+    const unsigned row = i / kHead;
+    const unsigned column = i % kHead;
+    const bool inside = row < rows && column < head_size;
+    tile[row * kStride<kHead> + column] = inside ? from[row * stride + column] : BFloat16{};
+  }
+}
+
+/// Of rows [first, first + kRows) of the sequence, those that it has.
+template <int kRows>
+__device__ unsigned RowsFrom(unsigned first, unsigned sequence) {
+  return first >= sequence ? 0 : min(sequence - first, unsigned{kRows});
+}
+
+/// The warp's 16 rows of a tile as left operands.
+template <int kHead>
+__device__ void LoadRows(const BFloat16* tile, Left (&rows)[kHead / 16]) {
+  const BFloat16* const corner = tile + threadIdx.x / kWarp * 16 * kStride<kHead>;
+  for (int k = 0; k < kHead / 16; ++k) rows[k] = LoadLeft(corner + k * 16, kStride<kHead>);
+}
+
+/// sums[16][kColumns] = rows · tileᵀ
+template <int kHead, int kColumns>
+__device__ void MultiplyTransposed(const Left (&rows)[kHead / 16], const BFloat16* tile,
+                                   Sums (&sums)[kColumns / 8]) {
+#pragma unroll
+  for (int n = 0; n < kColumns / 8; ++n) sums[n] = Sums();
+#pragma unroll
+  for (int k = 0; k < kHead / 16; ++k) {
+#pragma unroll
+    for (int n = 0; n < kColumns / 16; ++n) {
+      const RightPair right =
+          LoadRightTransposed(tile + n * 16 * kStride<kHead> + k * 16, kStride<kHead>);
+      MultiplyAdd(rows[k], right, 0, sums[2 * n]);
+      MultiplyAdd(rows[k], right, 1, sums[2 * n + 1]);
+    }
+  }
+}
+
+/// sums[16][kHead] += weights[16][kColumns] · tile[kColumns][kHead], weights rounded to bf16
+template <int kHead, int kColumns>
+__device__ void MultiplyTile(const Sums (&weights)[kColumns / 8], const BFloat16* tile,
+                             Sums (&sums)[kHead / 8]) {
+#pragma unroll
+  for (int k = 0; k < kColumns / 16; ++k) {
+    const Left left = AsLeft(weights[2 * k], weights[2 * k + 1]);
+#pragma unroll
+    for (int n = 0; n < kHead / 16; ++n) {
+      const RightPair right = LoadRight(tile + k * 16 * kStride<kHead> + n * 16, kStride<kHead>);
+      MultiplyAdd(left, right, 0, sums[2 * n]);
+      MultiplyAdd(left, right, 1, sums[2 * n + 1]);
+    }
+  }
+}
+
+/// The reduction over the four lanes that share a row of sums.
+template <typename Reduce>
+__device__ float ReduceRow(float value, Reduce reduce) {
+  value = reduce(value, __shfl_xor_sync(kAllLanes, value, 1));
+  return reduce(value, __shfl_xor_sync(kAllLanes, value, 2));
+}
+
+/// Calls visit(value, row of the warp's 16, column) for the lane's values of sums.
+template <int kTiles, typename Visit>
+__device__ void ForEachSum(Sums (&sums)[kTiles], Visit visit) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      visit(sums[n].values[i], RowOfSums() + i / 2 * 8, n * 8 + ColumnOfSums() + i % 2);
+    }
+  }
+}
+
+/// Rounds the warp's rows to where `place(row)` says, but for rows that `row_limit` cuts off.
+template <int kHead, typename Place>
+__device__ void StoreRows(Sums (&sums)[kHead / 8], unsigned head_size, unsigned row_limit,
+                          BFloat16* out, Place place) {
+  ForEachSum(sums, [&](float& value, unsigned row, unsigned column) {
+    if (row < row_limit && column < head_size) out[place(row) + column] = RoundToBFloat16(value);
+  });
+}
+
+/// The online softmax of the lane's two rows.
+struct RowState {
+  float highest[2] = {-INFINITY, -INFINITY};  ///< of the scaled scores so far
+  float sum[2] = {0, 0};                      ///< the lane's part of the sums of exponentials
+};
+
+/// Turns scaled scores into exponentials relative to the rows' new highest scores; factor: what
+/// earlier exponentials are to be multiplied with.
+template <int kTiles>
+__device__ void Exponentiate(Sums (&scores)[kTiles], RowState& state, float (&factor)[2]) {
+  float highest[2] = {state.highest[0], state.highest[1]};
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) highest[i / 2] = fmaxf(highest[i / 2], scores[n].values[i]);
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    highest[r] = ReduceRow(highest[r], Maximum());
+    factor[r] = exp2f(state.highest[r] - highest[r]);
+    state.highest[r] = highest[r];
+    state.sum[r] *= factor[r];
+  }
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float& value = scores[n].values[i];
+      value = exp2f(value - highest[i / 2]);
+      state.sum[i / 2] += value;
+    }
+  }
+}
+
+/// Which block of 64 rows and which task a thread block has; those with the most work come first.
+struct Work {
+  unsigned first;
+  uint64_t task;
+};
+__device__ Work QueriesOfBlock(const CudaAttentionShape& shape) {
+  const auto blocks = static_cast<unsigned>((shape.sequence + kBlockRows - 1) / kBlockRows);
+  const auto turn = static_cast<unsigned>(blockIdx.x / shape.tasks);
+  return {(blocks - 1 - turn) * kBlockRows, blockIdx.x % shape.tasks};
+}
+__device__ Work KeysOfBlock(const CudaAttentionShape& shape) {
+  return {static_cast<unsigned>(blockIdx.x / shape.tasks) * kBlockRows, blockIdx.x % shape.tasks};
+}
+
+/// Keys and values of a tile, from `first_key` on. Waits until nobody reads the tiles any more.
+template <int kHead, int kKeys>
+__device__ void LoadKeysAndValues(const Task& task, const BFloat16* qkv, unsigned first_key,
+                                  BFloat16* keys, BFloat16* values) {
+  const unsigned rows = RowsFrom<kKeys>(first_key, task.sequence);
+  __syncthreads();
+  LoadTile<kHead, kKeys>(qkv + task.InQkv(first_key, 1), 3 * task.width, rows, task.head_size,
+                         keys);
+  LoadTile<kHead, kKeys>(qkv + task.InQkv(first_key, 2), 3 * task.width, rows, task.head_size,
+                         values);
+  __syncthreads();
+}
+
+/// Scores of the warp's queries to exponents of 2; those of keys behind the query to none.
+template <int kTiles>
+__device__ void ScaleVisible(Sums (&scores)[kTiles], float scale, unsigned first_query,
+                             unsigned first_key) {
+  ForEachSum(scores, [&](float& score, unsigned row, unsigned column) {
+    score = first_key + column > first_query + row ? -INFINITY : score * scale;
+  });
+}
+
+template <int kHead>
+__global__ void __launch_bounds__(kBlockThreads)
+    ForwardKernel(CudaAttentionShape shape, const BFloat16* qkv, BFloat16* out) {
+  constexpr int kKeys = 64;
+  __shared__ __align__(16) BFloat16 keys[kKeys * kStride<kHead>];
+  __shared__ __align__(16) BFloat16 values[kKeys * kStride<kHead>];
+  const Work work = QueriesOfBlock(shape);
+  const Task task(shape, work.task);
+  const unsigned first_query = work.first + threadIdx.x / kWarp * 16;  // of the warp
+  const float scale = task.scale() * kLog2E;
+
+  Left queries[kHead / 16];
+  LoadTile<kHead, kBlockRows>(qkv + task.InQkv(work.first, 0), 3 * task.width,
+                              RowsFrom<kBlockRows>(work.first, task.sequence), task.head_size,
+                              keys);
+  __syncthreads();
+  LoadRows<kHead>(keys, queries);
+
+  Sums sums[kHead / 8];
+  RowState state;
+  for (unsigned first_key = 0; first_key <= work.first; first_key += kKeys) {
+    LoadKeysAndValues<kHead, kKeys>(task, qkv, first_key, keys, values);
+    Sums scores[kKeys / 8];
+    MultiplyTransposed<kHead, kKeys>(queries, keys, scores);
+    ScaleVisible(scores, scale, first_query, first_key);
+    float factor[2];
+    Exponentiate(scores, state, factor);
+    ForEachSum(sums, [&](float& sum, unsigned row, unsigned) {
+      sum *= factor[row == RowOfSums() ? 0 : 1];
+    });
+    MultiplyTile<kHead, kKeys>(scores, values, sums);
+  }
+
+  float total[2];
+  for (int r = 0; r < 2; ++r) total[r] = ReduceRow(state.sum[r], Plus());
+  ForEachSum(sums,
+             [&](float& sum, unsigned row, unsigned) { sum /= total[row == RowOfSums() ? 0 : 1]; });
+  StoreRows<kHead>(sums, task.head_size, RowsFrom<16>(first_query, task.sequence), out,
+                   [&](unsigned row) { return task.InOut(first_query + row); });
+}
+
+/// First the statistics of the rows, with delta = Σ_keys p (d_out vᵀ), then the gradient:
+/// d_q = Σ_keys d_score k, d_score = p (d_out vᵀ − delta) scale.
+template <int kHead>
+__global__ void __launch_bounds__(kBlockThreads)
+    QueryGradientKernel(CudaAttentionShape shape, const BFloat16* qkv, const BFloat16* d_out,
+                        CudaRowStatistics statistics, BFloat16* d_qkv) {
+  constexpr int kKeys = 32;
+  __shared__ __align__(16) BFloat16 tile[kBlockRows * kStride<kHead>];
+  BFloat16* const keys = tile;
+  BFloat16* const values = tile + kKeys * kStride<kHead>;
+  const Work work = QueriesOfBlock(shape);
+  const Task task(shape, work.task);
+  const unsigned first_query = work.first + threadIdx.x / kWarp * 16;
+  const unsigned query_rows = RowsFrom<kBlockRows>(work.first, task.sequence);
+
+  Left queries[kHead / 16];
+  Left gradients[kHead / 16];
+  LoadTile<kHead, kBlockRows>(qkv + task.InQkv(work.first, 0), 3 * task.width, query_rows,
+                              task.head_size, tile);
+  __syncthreads();
+  LoadRows<kHead>(tile, queries);
+  __syncthreads();
+  LoadTile<kHead, kBlockRows>(d_out + task.InOut(work.first), task.width, query_rows,
+                              task.head_size, tile);
+  __syncthreads();
+  LoadRows<kHead>(tile, gradients);
+
+  const unsigned end = work.first + query_rows;
+  RowState state;
+  float delta[2] = {0, 0};
+  for (unsigned first_key = 0; first_key < end; first_key += kKeys) {
+    LoadKeysAndValues<kHead, kKeys>(task, qkv, first_key, keys, values);
+    Sums scores[kKeys / 8];
+    Sums d_scores[kKeys / 8];
+    MultiplyTransposed<kHead, kKeys>(queries, keys, scores);
+    MultiplyTransposed<kHead, kKeys>(gradients, values, d_scores);
+    ScaleVisible(scores, task.scale() * kLog2E, first_query, first_key);
+    float factor[2];
+    Exponentiate(scores, state, factor);
+    for (int r = 0; r < 2; ++r) delta[r] *= factor[r];
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float p = scores[n].values[i];
+        if (p > 0) delta[i / 2] = fmaf(p, d_scores[n].values[i], delta[i / 2]);
+      }
+    }
+  }
+  const unsigned row_limit = RowsFrom<16>(first_query, task.sequence);
+  float log_sum[2];
+  for (int r = 0; r < 2; ++r) {
+    const float total = ReduceRow(state.sum[r], Plus());
+    log_sum[r] = state.highest[r] + log2f(total);
+    delta[r] = ReduceRow(delta[r], Plus()) / total;
+    const unsigned row = RowOfSums() + r * 8;
+    if (row >= row_limit || Lane() % 4 != 0) continue;
+    statistics.log_sums[task.InStatistics(first_query + row)] = log_sum[r];
+    statistics.deltas[task.InStatistics(first_query + row)] = delta[r];
+  }
+
+  Sums sums[kHead / 8];
+  for (unsigned first_key = 0; first_key < end; first_key += kKeys) {
+    LoadKeysAndValues<kHead, kKeys>(task, qkv, first_key, keys, values);
+    Sums scores[kKeys / 8];
+    Sums d_scores[kKeys / 8];
+    MultiplyTransposed<kHead, kKeys>(queries, keys, scores);
+    MultiplyTransposed<kHead, kKeys>(gradients, values, d_scores);
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const unsigned query = first_query + RowOfSums() + i / 2 * 8;
+        const unsigned key = first_key + n * 8 + ColumnOfSums() + i % 2;
+        const float p = exp2f(scores[n].values[i] * (task.scale() * kLog2E) - log_sum[i / 2]);
+        const float d_score = p * (d_scores[n].values[i] - delta[i / 2]) * task.scale();
+        scores[n].values[i] = key > query ? 0 : d_score;
+      }
+    }
+    MultiplyTile<kHead, kKeys>(scores, keys, sums);
+  }
+  StoreRows<kHead>(sums, task.head_size, row_limit, d_qkv,
+                   [&](unsigned row) { return task.InQkv(first_query + row, 0); });
+}
+
+/// d_v = Σ_queries p d_out, d_k = Σ_queries d_score q
+template <int kHead>
+__global__ void __launch_bounds__(kBlockThreads)
+    KeyGradientKernel(CudaAttentionShape shape, const BFloat16* qkv, const BFloat16* d_out,
+                      CudaRowStatistics statistics, BFloat16* d_qkv) {
+  constexpr int kQueries = 32;
+  constexpr unsigned kBlockTile = kBlockRows * kStride<kHead>;
+  constexpr unsigned kQueryTile = kQueries * kStride<kHead>;
+  auto* const keys = reinterpret_cast<BFloat16*>(DynamicShared());
+  BFloat16* const values = keys + kBlockTile;
+  BFloat16* const queries = values + kBlockTile;
+  BFloat16* const gradients = queries + kQueryTile;
+  __shared__ float log_sums[kQueries];
+  __shared__ float deltas[kQueries];
+  const Work work = KeysOfBlock(shape);
+  const Task task(shape, work.task);
+  const unsigned first_key = work.first + threadIdx.x / kWarp * 16;
+  const unsigned key_rows = RowsFrom<kBlockRows>(work.first, task.sequence);
+
+  LoadTile<kHead, kBlockRows>(qkv + task.InQkv(work.first, 1), 3 * task.width, key_rows,
+                              task.head_size, keys);
+  LoadTile<kHead, kBlockRows>(qkv + task.InQkv(work.first, 2), 3 * task.width, key_rows,
+                              task.head_size, values);
+
+  Sums d_keys[kHead / 8];
+  Sums d_values[kHead / 8];
+  for (unsigned first_query = work.first; first_query < task.sequence; first_query += kQueries) {
+    const unsigned rows = RowsFrom<kQueries>(first_query, task.sequence);
+    __syncthreads();
+    LoadTile<kHead, kQueries>(qkv + task.InQkv(first_query, 0), 3 * task.width, rows,
+                              task.head_size, queries);
+    LoadTile<kHead, kQueries>(d_out + task.InOut(first_query), task.width, rows, task.head_size,
+                              gradients);
+    if (threadIdx.x < kQueries) {
+      const bool inside = threadIdx.x < rows;
+      const uint64_t at = task.InStatistics(first_query + threadIdx.x);
+      log_sums[threadIdx.x] = inside ? statistics.log_sums[at] : 0;
+      deltas[threadIdx.x] = inside ? statistics.deltas[at] : 0;
+    }
+    __syncthreads();
+    Sums scores[kQueries / 8];
+    Sums d_scores[kQueries / 8];
+    {
+      Left left[kHead / 16];
+      LoadRows<kHead>(keys, left);
+      MultiplyTransposed<kHead, kQueries>(left, queries, scores);
+      LoadRows<kHead>(values, left);
+      MultiplyTransposed<kHead, kQueries>(left, gradients, d_scores);
+    }
+#pragma unroll
+    for (int n = 0; n < kQueries / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const unsigned column = n * 8 + ColumnOfSums() + i % 2;
+        const unsigned key = first_key + RowOfSums() + i / 2 * 8;
+        const bool hidden = key > first_query + column || column >= rows;
+        const float p = exp2f(scores[n].values[i] * (task.scale() * kLog2E) - log_sums[column]);
+        const float d_score = p * (d_scores[n].values[i] - deltas[column]) * task.scale();
+        scores[n].values[i] = hidden ? 0 : p;
+        d_scores[n].values[i] = hidden ? 0 : d_score;
+      }
+    }
+    MultiplyTile<kHead, kQueries>(scores, gradients, d_values);
+    MultiplyTile<kHead, kQueries>(d_scores, queries, d_keys);
+  }
+  const unsigned row_limit = RowsFrom<16>(first_key, task.sequence);
+  StoreRows<kHead>(d_keys, task.head_size, row_limit, d_qkv,
+                   [&](unsigned row) { return task.InQkv(first_key + row, 1); });
+  StoreRows<kHead>(d_values, task.head_size, row_limit, d_qkv,
+                   [&](unsigned row) { return task.InQkv(first_key + row, 2); });
+}
+
+/// Bytes of dynamic shared memory of KeyGradientKernel.
+template <int kHead>
+constexpr size_t kKeyGradientShared = 2 * (kBlockRows + 32) * kStride<kHead> * sizeof(BFloat16);
+
+/// Calls f<kHead>() with the smallest padded size that holds the head.
+template <typename F>
+void WithHead(uint64_t head_size, F f) {
+  PENSTOCK_CHECK(head_size <= kMaxFusedHead);
+  head_size <= 64 ? f.template operator()<64>() : f.template operator()<128>();
+}
+
+uint64_t BlocksOf(const CudaAttentionShape& shape) {
+  return DivideUp(shape.sequence, kBlockRows) * shape.tasks;
+}
+
+}  // namespace
+
+void CudaFusedAttentionForward(device::CudaStream& stream, const CudaAttentionShape& shape,
+                               const BFloat16* qkv, BFloat16* out) {
+  PENSTOCK_CHECK(shape.head_size % 8 != 0 || IsAligned(qkv));
+  WithHead(shape.head_size, [&]<int kHead>() {
+    Launch(stream, "attention", ForwardKernel<kHead>, {BlocksOf(shape), dim3(kBlockThreads)}, shape,
+           qkv, out);
+  });
+}
+
+void CudaFusedAttentionBackward(device::CudaStream& stream, const CudaAttentionShape& shape,
+                                const BFloat16* qkv, const BFloat16* d_out,
+                                const CudaRowStatistics& statistics, BFloat16* d_qkv) {
+  PENSTOCK_CHECK(shape.head_size % 8 != 0 || (IsAligned(qkv) && IsAligned(d_out)));
+  const LaunchShape launch{BlocksOf(shape), dim3(kBlockThreads)};
+  WithHead(shape.head_size, [&]<int kHead>() {
+    Launch(stream, "the gradient of queries", QueryGradientKernel<kHead>, launch, shape, qkv, d_out,
+           statistics, d_qkv);
+    LaunchShape with_shared = launch;
+    with_shared.shared = kKeyGradientShared<kHead>;
+    Launch(stream, "the gradient of keys and values", KeyGradientKernel<kHead>, with_shared, shape,
+           qkv, d_out, statistics, d_qkv);
+  });
+}
+
+}  // namespace penstock::kernels

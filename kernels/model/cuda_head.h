@@ -1,0 +1,52 @@
+// The language-model head of the CUDA operators: logits, loss and backward over chunks of rows.
+//
+// Threads: as the operators.
+#pragma once
+
+#include <memory>
+
+#include "base/result.h"
+#include "kernels/model/cuda_plan.h"
+#include "kernels/model/cuda_product.h"
+#include "kernels/model/operators.h"
+
+namespace penstock::kernels {
+
+/// See Operators::HeadForwardBackward.
+struct CudaHeadData {
+  const std::byte* x = nullptr;
+  const std::byte* table = nullptr;
+  const int32_t* targets = nullptr;
+  float gradient_scale = 1;
+  double* loss_sum = nullptr;
+  std::byte* d_x = nullptr;
+  float* d_table = nullptr;
+};
+
+class CudaHead {
+ public:
+  static Result<std::unique_ptr<CudaHead>> Create(const CudaBlas& blas,
+                                                  const OperatorOptions& options);
+  void Run(device::CudaStream& stream, const CudaHeadData& data, std::byte* scratch);
+
+ private:
+  /// The products of a chunk of rows.
+  struct Chunk {
+    uint64_t rows = 0;
+    std::unique_ptr<CudaProduct> logits;   ///< [rows, vocabulary] = x tableᵀ, fp32
+    std::unique_ptr<CudaProduct> d_x;      ///< [rows, C] = d_logits table
+    std::unique_ptr<CudaProduct> d_table;  ///< [vocabulary, C] += d_logitsᵀ x, fp32
+  };
+
+  explicit CudaHead(const OperatorOptions& options) : options_(options), plan_(options) {}
+  Result<Chunk> MakeChunk(const CudaBlas& blas, uint64_t rows) const;
+  void RunChunk(device::CudaStream& stream, Chunk& chunk, uint64_t first_row,
+                const CudaHeadData& data, std::byte* scratch);
+
+  const OperatorOptions options_;
+  const CudaPlan plan_;
+  Chunk chunk_;
+  Chunk last_;  ///< for the rows that do not fill a chunk; empty if there are none
+};
+
+}  // namespace penstock::kernels

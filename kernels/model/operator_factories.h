@@ -1,0 +1,22 @@
+// The operators of each device for whoever must not depend on the libraries behind them.
+#pragma once
+
+#include <memory>
+
+#include "base/result.h"
+#include "kernels/model/operators.h"
+
+namespace penstock::kernels {
+
+/// As OperatorScratch and CreateOperators, for the CPU device; kUnavailable in builds without
+/// oneDNN.
+Result<Bytes> CpuOperatorScratch(const OperatorOptions& options);
+Result<std::unique_ptr<Operators>> CreateCpuOperators(device::Device& device,
+                                                      const OperatorOptions& options);
+
+/// For the CUDA device; kUnavailable in builds without CUDA.
+Result<Bytes> CudaOperatorScratch(const OperatorOptions& options);
+Result<std::unique_ptr<Operators>> CreateCudaOperators(device::Device& device,
+                                                       const OperatorOptions& options);
+
+}  // namespace penstock::kernels
