@@ -353,7 +353,7 @@ Status Run(const Arguments& arguments) {
   return {};
 }
 
-Arguments Parse(int argc, char** argv) {
+int Main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Whole steps against the floor of their slowest resource");
   app.add_option("--real", arguments.real, "folder on the drive to measure; none: simulated only");
@@ -371,21 +371,22 @@ Arguments Parse(int argc, char** argv) {
   app.add_option("--rounds", arguments.rounds);
   app.add_option("--steps", arguments.steps,
                  "whole steps in a round, after one that is not counted");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error));
-  }
+  CLI11_PARSE(app, argc, argv);
   arguments.model.config.n_positions = arguments.model.shape.sequence;
-  return arguments;
+  const Status status = Run(arguments);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "step: error: {}\n", status.error().message);
+  return 1;
 }
 
 }  // namespace
 }  // namespace penstock::bench
 
 int main(int argc, char** argv) {
-  const penstock::Status status = penstock::bench::Run(penstock::bench::Parse(argc, argv));
-  if (status.ok()) return 0;
-  fmt::print(stderr, "step: error: {}\n", status.error().message);
-  return 1;
+  try {
+    return penstock::bench::Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "step: error: %s\n", error.what());
+    return 1;
+  }
 }
