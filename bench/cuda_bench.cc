@@ -17,14 +17,20 @@
 
 #include "device/device.h"
 #include "kernels/model/cuda_gelu.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 
 namespace penstock {
 namespace {
 
 using device::DeviceBuffer;
 using device::Stream;
+using kernels::AttentionCall;
 using kernels::DType;
+using kernels::HeadCall;
+using kernels::LinearCall;
+using kernels::LinearGeluCall;
+using kernels::Shape;
+using kernels::TensorView;
 
 constexpr Bytes kSlab = 1_GiB;
 constexpr Bytes kTile = 2_MiB;
@@ -97,63 +103,68 @@ Status MeasureCopies(device::Device& device, const Slab& slab) {
 /// Elements of the layer's matrices, one after the other in the slab's copy on the device.
 struct Matrices {
   std::byte* next;
-  std::byte* Take(uint64_t elements) {
+  TensorView Take(const Shape& shape) {
     std::byte* const matrix = next;
-    next += elements * SizeOf(DType::kBFloat16).value;
-    return matrix;
+    next += shape.elements() * SizeOf(DType::kBFloat16).value;
+    return As(shape, matrix);
+  }
+  /// What lies there, as a tensor of that shape.
+  static TensorView As(const Shape& shape, std::byte* data) {
+    return {DType::kBFloat16, shape, data};
   }
 };
 
 /// Returns the ceiling: the rate of the largest product.
 Result<double> MeasureOperators(device::Device& device, const Slab& slab) {
-  PENSTOCK_ASSIGN(const auto operators,
-                  kernels::CreateOperators(device, {.dtype = DType::kBFloat16,
-                                                    .shapes = {.batch = kBatch,
-                                                               .sequence = kSequence,
-                                                               .width = kWidth,
-                                                               .heads = kHeads,
-                                                               .hidden = kHidden,
-                                                               .vocabulary = 256}}));
+  PENSTOCK_ASSIGN(
+      const auto operators,
+      kernels::CreateModelOperators(
+          device, {.calls = {LinearCall{DType::kBFloat16, kRows, kWidth, kHidden},
+                             LinearCall{DType::kBFloat16, kRows, kHidden, kWidth},
+                             LinearGeluCall{DType::kBFloat16, kRows, kWidth, kHidden},
+                             AttentionCall{DType::kBFloat16, kBatch, kSequence, kWidth, kHeads}}}));
   PENSTOCK_ASSIGN(const auto stream, device.CreateStream("compute"));
   stream->CopyToDevice(slab.device.data(), slab.host.data(), kSlab);
   Matrices matrices{slab.device.data()};
-  std::byte* const x = matrices.Take(kRows * kWidth);
-  std::byte* const weight = matrices.Take(kWidth * kHidden);
-  std::byte* const bias = matrices.Take(kHidden);
-  std::byte* const hidden = matrices.Take(kRows * kHidden);
-  std::byte* const qkv = matrices.Take(kRows * 3 * kWidth);
-  std::byte* const d_qkv = matrices.Take(kRows * 3 * kWidth);
-  std::byte* const out = matrices.Take(kRows * kWidth);
-  std::byte* const activated = qkv;  // and d_qkv behind it: not at the same time
+  const TensorView x = matrices.Take({kBatch, kSequence, kWidth});
+  const TensorView weight = matrices.Take({kWidth, kHidden});
+  const TensorView back = Matrices::As({kHidden, kWidth}, weight.data);
+  const TensorView bias = matrices.Take({kHidden});
+  const TensorView hidden = matrices.Take({kBatch, kSequence, kHidden});
+  const TensorView qkv = matrices.Take({kBatch, kSequence, 3 * kWidth});
+  const TensorView d_qkv = matrices.Take({kBatch, kSequence, 3 * kWidth});
+  const TensorView out = matrices.Take({kBatch, kSequence, kWidth});
+  // In qkv and d_qkv behind it: not at the same time.
+  const TensorView activated = Matrices::As({kBatch, kSequence, kHidden}, qkv.data);
   const double product = 2.0 * kRows * kWidth * kHidden / 1e12;
   // Half of the scores are visible.
   const double attention = 4.0 * kRows * kSequence * kWidth / 2 / 1e12;
   PENSTOCK_ASSIGN(const double matrix, Time(*stream, [&] {
-                    operators->LinearForward(*stream, x, weight, bias, nullptr, kWidth, kHidden,
-                                             hidden);
+                    operators->LinearForward(*stream, x, weight, bias, {}, hidden);
                   }));
   PENSTOCK_ASSIGN(const double forward,
-                  Time(*stream, [&] { operators->AttentionForward(*stream, qkv, out); }));
-  PENSTOCK_ASSIGN(const double backward,
-                  Time(*stream, [&] { operators->AttentionBackward(*stream, qkv, x, d_qkv); }));
+                  Time(*stream, [&] { operators->AttentionForward(*stream, kHeads, qkv, out); }));
+  PENSTOCK_ASSIGN(const double backward, Time(*stream, [&] {
+                    operators->AttentionBackward(*stream, kHeads, qkv, x, d_qkv);
+                  }));
   PENSTOCK_ASSIGN(const double gelu, Time(*stream, [&] {
                     operators->LinearGeluForward(*stream, x, weight, bias, hidden, activated);
                   }));
   PENSTOCK_ASSIGN(const double gelu_gradient, Time(*stream, [&] {
-                    operators->LinearGeluBackwardInput(*stream, x, weight, hidden, activated);
+                    operators->LinearGeluBackwardInput(*stream, x, back, hidden, activated);
                   }));
   // The same with GELU as a kernel of its own: on some GPUs that may be faster.
   auto& queue = static_cast<device::CudaStream&>(*stream);
   constexpr uint64_t kElements = kRows * kHidden;
   PENSTOCK_ASSIGN(const double apart, Time(*stream, [&] {
-                    operators->LinearForward(*stream, x, weight, bias, nullptr, kWidth, kHidden,
-                                             hidden);
-                    kernels::CudaGeluForward(queue, DType::kBFloat16, kElements, hidden, activated);
+                    operators->LinearForward(*stream, x, weight, bias, {}, hidden);
+                    kernels::CudaGeluForward(queue, DType::kBFloat16, kElements, hidden.data,
+                                             activated.data);
                   }));
   PENSTOCK_ASSIGN(const double gradient_apart, Time(*stream, [&] {
-                    operators->LinearBackwardInput(*stream, x, weight, kHidden, kWidth, activated);
-                    kernels::CudaGeluBackward(queue, DType::kBFloat16, kElements, hidden, activated,
-                                              activated);
+                    operators->LinearBackwardInput(*stream, x, back, activated);
+                    kernels::CudaGeluBackward(queue, DType::kBFloat16, kElements, hidden.data,
+                                              activated.data, activated.data);
                   }));
   const double ceiling = product / matrix;
   fmt::print("{}\n", operators->arithmetic());
@@ -170,13 +181,8 @@ Result<double> MeasureOperators(device::Device& device, const Slab& slab) {
 /// The head's three products of all rows, and what lies between them.
 Status MeasureHead(device::Device& device, const Slab& slab, uint64_t vocabulary, double ceiling) {
   PENSTOCK_ASSIGN(const auto operators,
-                  kernels::CreateOperators(device, {.dtype = DType::kBFloat16,
-                                                    .shapes = {.batch = kBatch,
-                                                               .sequence = kSequence,
-                                                               .width = kWidth,
-                                                               .heads = kHeads,
-                                                               .hidden = kHidden,
-                                                               .vocabulary = vocabulary}}));
+                  kernels::CreateModelOperators(
+                      device, {.calls = {HeadCall{DType::kBFloat16, kRows, kWidth, vocabulary}}}));
   PENSTOCK_ASSIGN(const DeviceBuffer d_table,
                   device.Allocate(vocabulary * kWidth * 4_B, "the gradient of the table"));
   PENSTOCK_ASSIGN(const DeviceBuffer targets, device.Allocate(kRows * 4_B, "targets"));
@@ -187,12 +193,14 @@ Status MeasureHead(device::Device& device, const Slab& slab, uint64_t vocabulary
     stream->Zero(zeros->data(), zeros->size());
   }
   Matrices matrices{slab.device.data()};
-  std::byte* const x = matrices.Take(kRows * kWidth);
-  std::byte* const table = matrices.Take(vocabulary * kWidth);
-  std::byte* const d_x = matrices.Take(kRows * kWidth);
+  const TensorView x = matrices.Take({kBatch, kSequence, kWidth});
+  const TensorView table = matrices.Take({vocabulary, kWidth});
+  const TensorView d_x = matrices.Take({kBatch, kSequence, kWidth});
   PENSTOCK_ASSIGN(const double took, Time(*stream, [&] {
-                    operators->HeadForwardBackward(*stream, x, table, targets.as<int32_t>(), 1,
-                                                   loss.as<double>(), d_x, d_table.as<float>());
+                    operators->HeadForwardBackward(
+                        *stream, x, table, {kBatch, kSequence, targets.as<int32_t>()}, 1,
+                        loss.as<double>(), d_x,
+                        {DType::kFloat32, {vocabulary, kWidth}, d_table.data()});
                   }));
   const double products = 3 * 2.0 * kRows * kWidth * static_cast<double>(vocabulary) / 1e12;
   Print(fmt::format("head, vocabulary {}", vocabulary), products / took, "TFLOP/s", ceiling);

@@ -20,13 +20,14 @@
 #include "device/device.h"
 #include "kernels/cpu_parallel.h"
 #include "kernels/model/cpu_matmul.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 
 namespace penstock::kernels {
 namespace {
 
 constexpr int kThreads = 2;
 constexpr uint64_t kWidth = 384;
+constexpr uint64_t kHeads = 6;
 constexpr uint64_t kHidden = 1536;
 constexpr uint64_t kVocabulary = 256;
 constexpr float kEps = 1e-5f;
@@ -36,18 +37,11 @@ class Layer {
  public:
   Layer(DType dtype, uint64_t batch, uint64_t sequence)
       : dtype_(dtype),
-        rows_(batch * sequence),
+        batch_(batch),
+        sequence_(sequence),
         device_(device::CreateCpuDevice({.memory = 1_GiB}).value()),
         stream_(device_->CreateStream("compute").value()),
-        operators_(CreateOperators(*device_, {.dtype = dtype,
-                                              .shapes = {.batch = batch,
-                                                         .sequence = sequence,
-                                                         .width = kWidth,
-                                                         .heads = 6,
-                                                         .hidden = kHidden,
-                                                         .vocabulary = kVocabulary},
-                                              .threads = kThreads})
-                       .value()) {
+        operators_(CreateModelOperators(*device_, Options()).value()) {
     x = Activations(kWidth);
     normed = Activations(kWidth);
     qkv = Activations(3 * kWidth);
@@ -59,55 +53,75 @@ class Layer {
     d_narrow = Activations(kWidth);
     d_qkv = Activations(3 * kWidth);
     d_hidden = Activations(kHidden);
-    weight = Take(kWidth * kHidden, dtype_);
-    bias = Take(kHidden, dtype_);
-    d_weight = reinterpret_cast<float*>(Take(kWidth * kHidden, DType::kFloat32));
-    d_bias = reinterpret_cast<float*>(Take(kHidden, DType::kFloat32));
-    mean = reinterpret_cast<float*>(Take(rows_, DType::kFloat32));
-    rstd = reinterpret_cast<float*>(Take(rows_, DType::kFloat32));
-    targets = reinterpret_cast<int32_t*>(Take(rows_, DType::kFloat32));
-    std::fill_n(targets, rows_, 7);
-    loss = reinterpret_cast<double*>(Take(2, DType::kFloat32));
+    weight_ = Take({kWidth, kHidden}, dtype_);
+    bias_ = Take({kHidden}, dtype_);
+    d_weight_ = Take({kWidth, kHidden}, DType::kFloat32);
+    d_bias_ = Take({kHidden}, DType::kFloat32);
+    mean = Take({rows()}, DType::kFloat32);
+    rstd = Take({rows()}, DType::kFloat32);
+    auto* const of_rows = reinterpret_cast<int32_t*>(Take({rows()}, DType::kFloat32).data);
+    std::fill_n(of_rows, rows(), 7);
+    targets = {batch, sequence, of_rows};
+    loss = reinterpret_cast<double*>(Take({2}, DType::kFloat32).data);
   }
 
   void Forward() {
-    Operators& op = *operators_;
+    ModelOperators& op = *operators_;
     device::Stream& stream = *stream_;
-    op.LayerNormForward(stream, x, weight, bias, kEps, normed, mean, rstd);
-    op.LinearForward(stream, normed, weight, bias, nullptr, kWidth, 3 * kWidth, qkv);
-    op.AttentionForward(stream, qkv, attended);
-    op.LinearForward(stream, attended, weight, bias, x, kWidth, kWidth, out);
-    op.LayerNormForward(stream, out, weight, bias, kEps, normed, mean, rstd);
-    op.LinearGeluForward(stream, normed, weight, bias, hidden, activated);
-    op.LinearForward(stream, activated, weight, bias, out, kHidden, kWidth, out);
+    op.LayerNormForward(stream, x, Bias(kWidth), Bias(kWidth), kEps, normed, mean, rstd);
+    op.LinearForward(stream, normed, Weight(kWidth, 3 * kWidth), Bias(3 * kWidth), {}, qkv);
+    op.AttentionForward(stream, kHeads, qkv, attended);
+    op.LinearForward(stream, attended, Weight(kWidth, kWidth), Bias(kWidth), x, out);
+    op.LayerNormForward(stream, out, Bias(kWidth), Bias(kWidth), kEps, normed, mean, rstd);
+    op.LinearGeluForward(stream, normed, Weight(kWidth, kHidden), Bias(kHidden), hidden, activated);
+    op.LinearForward(stream, activated, Weight(kHidden, kWidth), Bias(kWidth), out, out);
   }
 
   void Backward() {
-    operators_->LinearGeluBackwardInput(*stream_, d_out, weight, hidden, d_hidden);
-    operators_->LinearBackwardWeight(*stream_, activated, d_out, kHidden, kWidth, d_weight, d_bias);
+    operators_->LinearGeluBackwardInput(*stream_, d_out, Weight(kHidden, kWidth), hidden, d_hidden);
+    operators_->LinearBackwardWeight(*stream_, activated, d_out, WeightGradient(kHidden, kWidth),
+                                     BiasGradient(kWidth));
     BackwardOf(normed, d_hidden, kWidth, kHidden, d_narrow);
     BackwardOfNorm();
     BackwardOf(attended, d_out, kWidth, kWidth, d_narrow);
-    operators_->AttentionBackward(*stream_, qkv, d_narrow, d_qkv);
+    operators_->AttentionBackward(*stream_, kHeads, qkv, d_narrow, d_qkv);
     BackwardOf(normed, d_qkv, kWidth, 3 * kWidth, d_narrow);
     BackwardOfNorm();
   }
 
-  Operators& operators() { return *operators_; }
+  ModelOperators& operators() { return *operators_; }
   device::Stream& stream() { return *stream_; }
-  uint64_t rows() const { return rows_; }
+  uint64_t rows() const { return batch_ * sequence_; }
 
-  std::byte *x, *normed, *qkv, *attended, *hidden, *activated, *out;
-  std::byte *d_out, *d_narrow, *d_qkv, *d_hidden;
-  std::byte *weight, *bias;
-  float *d_weight, *d_bias, *mean, *rstd;
-  int32_t* targets;
+  // All weights lie in the same place, as do their gradients.
+  TensorView Weight(uint64_t k, uint64_t n) const { return {dtype_, {k, n}, weight_.data}; }
+  TensorView Bias(uint64_t n) const { return {dtype_, {n}, bias_.data}; }
+  TensorView WeightGradient(uint64_t k, uint64_t n) const {
+    return {DType::kFloat32, {k, n}, d_weight_.data};
+  }
+  TensorView BiasGradient(uint64_t n) const { return {DType::kFloat32, {n}, d_bias_.data}; }
+
+  TensorView x, normed, qkv, attended, hidden, activated, out;
+  TensorView d_out, d_narrow, d_qkv, d_hidden;
+  TensorView mean, rstd;
+  TokenView targets;
   double* loss;
 
  private:
-  std::byte* Activations(uint64_t columns) { return Take(rows_ * columns, dtype_); }
+  OperatorOptions Options() const {
+    const auto linear = [&](uint64_t k, uint64_t n) { return LinearCall{dtype_, rows(), k, n}; };
+    return {.calls = {linear(kWidth, 3 * kWidth), linear(kWidth, kWidth), linear(kWidth, kHidden),
+                      linear(kHidden, kWidth), LinearGeluCall{dtype_, rows(), kWidth, kHidden},
+                      AttentionCall{dtype_, batch_, sequence_, kWidth, kHeads},
+                      HeadCall{dtype_, rows(), kWidth, kVocabulary},
+                      LayerNormCall{dtype_, rows(), kWidth}},
+            .threads = kThreads};
+  }
 
-  std::byte* Take(uint64_t n, DType dtype) {
+  TensorView Activations(uint64_t columns) { return Take({batch_, sequence_, columns}, dtype_); }
+
+  TensorView Take(const Shape& shape, DType dtype) {
+    const uint64_t n = shape.elements();
     buffers_.push_back(device_->Allocate(n * SizeOf(dtype), "a tensor").value());
     std::byte* data = buffers_.back().data();
     for (uint64_t i = 0; i < n; ++i) {
@@ -118,25 +132,27 @@ class Layer {
         reinterpret_cast<BFloat16*>(data)[i] = RoundToBFloat16(value);
       }
     }
-    return data;
+    return {dtype, shape, data};
   }
 
-  void BackwardOf(const std::byte* in, const std::byte* d, uint64_t k, uint64_t n,
-                  std::byte* d_in) {
-    operators_->LinearBackwardInput(*stream_, d, weight, k, n, d_in);
-    operators_->LinearBackwardWeight(*stream_, in, d, k, n, d_weight, d_bias);
+  void BackwardOf(const TensorView& in, const TensorView& d, uint64_t k, uint64_t n,
+                  const TensorView& d_in) {
+    operators_->LinearBackwardInput(*stream_, d, Weight(k, n), d_in);
+    operators_->LinearBackwardWeight(*stream_, in, d, WeightGradient(k, n), BiasGradient(n));
   }
   void BackwardOfNorm() {
-    operators_->LayerNormBackward(*stream_, x, weight, mean, rstd, d_narrow, true, d_out, d_weight,
-                                  d_bias);
+    operators_->LayerNormBackward(*stream_, x, Bias(kWidth), mean, rstd, d_narrow, true, d_out,
+                                  BiasGradient(kWidth), BiasGradient(kWidth));
   }
 
   const DType dtype_;
-  const uint64_t rows_;
+  const uint64_t batch_;
+  const uint64_t sequence_;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<device::Stream> stream_;
-  std::unique_ptr<Operators> operators_;
+  std::unique_ptr<ModelOperators> operators_;
   std::vector<device::DeviceBuffer> buffers_;
+  TensorView weight_, bias_, d_weight_, d_bias_;
 };
 
 double Seconds(const std::function<void()>& work) {
@@ -224,60 +240,67 @@ const std::vector<Row>& Rows() {
   static const std::vector<Row> rows = {
       {"LinearForward",
        [](Layer& l) {
-         l.operators().LinearForward(l.stream(), l.x, l.weight, l.bias, nullptr, kWidth, kHidden,
-                                     l.hidden);
+         l.operators().LinearForward(l.stream(), l.x, l.Weight(kWidth, kHidden), l.Bias(kHidden),
+                                     {}, l.hidden);
        },
        [](double b, double t) { return LinearOperations(b, t, kWidth, kHidden); }},
       {"LinearForwardResidual",
        [](Layer& l) {
-         l.operators().LinearForward(l.stream(), l.hidden, l.weight, l.bias, l.x, kHidden, kWidth,
-                                     l.out);
+         l.operators().LinearForward(l.stream(), l.hidden, l.Weight(kHidden, kWidth),
+                                     l.Bias(kWidth), l.x, l.out);
        },
        [](double b, double t) { return LinearOperations(b, t, kWidth, kHidden); }},
       {"LinearBackwardInput",
        [](Layer& l) {
-         l.operators().LinearBackwardInput(l.stream(), l.d_hidden, l.weight, kWidth, kHidden,
+         l.operators().LinearBackwardInput(l.stream(), l.d_hidden, l.Weight(kWidth, kHidden),
                                            l.d_narrow);
        },
        [](double b, double t) { return LinearOperations(b, t, kWidth, kHidden); }},
       {"LinearBackwardWeight",
        [](Layer& l) {
-         l.operators().LinearBackwardWeight(l.stream(), l.x, l.d_hidden, kWidth, kHidden,
-                                            l.d_weight, l.d_bias);
+         l.operators().LinearBackwardWeight(l.stream(), l.x, l.d_hidden,
+                                            l.WeightGradient(kWidth, kHidden),
+                                            l.BiasGradient(kHidden));
        },
        [](double b, double t) { return LinearOperations(b, t, kWidth, kHidden); }},
       {"AttentionForward",
-       [](Layer& l) { l.operators().AttentionForward(l.stream(), l.qkv, l.attended); },
+       [](Layer& l) { l.operators().AttentionForward(l.stream(), kHeads, l.qkv, l.attended); },
        [](double b, double t) { return AttentionOperations(b, t, 2); }},
       {"AttentionBackward",
-       [](Layer& l) { l.operators().AttentionBackward(l.stream(), l.qkv, l.d_narrow, l.d_qkv); },
+       [](Layer& l) {
+         l.operators().AttentionBackward(l.stream(), kHeads, l.qkv, l.d_narrow, l.d_qkv);
+       },
        [](double b, double t) { return AttentionOperations(b, t, 5); }},
       {"LayerNormForward",
        [](Layer& l) {
-         l.operators().LayerNormForward(l.stream(), l.x, l.weight, l.bias, kEps, l.normed, l.mean,
-                                        l.rstd);
+         l.operators().LayerNormForward(l.stream(), l.x, l.Bias(kWidth), l.Bias(kWidth), kEps,
+                                        l.normed, l.mean, l.rstd);
        },
        [](double, double) { return 0.0; }},
       {"LayerNormBackward",
        [](Layer& l) {
-         l.operators().LayerNormBackward(l.stream(), l.x, l.weight, l.mean, l.rstd, l.d_narrow,
-                                         true, l.d_out, l.d_weight, l.d_bias);
+         l.operators().LayerNormBackward(l.stream(), l.x, l.Bias(kWidth), l.mean, l.rstd,
+                                         l.d_narrow, true, l.d_out, l.BiasGradient(kWidth),
+                                         l.BiasGradient(kWidth));
        },
        [](double, double) { return 0.0; }},
       {"LinearGeluForward",
        [](Layer& l) {
-         l.operators().LinearGeluForward(l.stream(), l.x, l.weight, l.bias, l.hidden, l.activated);
+         l.operators().LinearGeluForward(l.stream(), l.x, l.Weight(kWidth, kHidden),
+                                         l.Bias(kHidden), l.hidden, l.activated);
        },
        [](double b, double t) { return LinearOperations(b, t, kWidth, kHidden); }},
       {"LinearGeluBackwardInput",
        [](Layer& l) {
-         l.operators().LinearGeluBackwardInput(l.stream(), l.d_out, l.weight, l.hidden, l.d_hidden);
+         l.operators().LinearGeluBackwardInput(l.stream(), l.d_out, l.Weight(kHidden, kWidth),
+                                               l.hidden, l.d_hidden);
        },
        [](double b, double t) { return LinearOperations(b, t, kWidth, kHidden); }},
       {"Head",
        [](Layer& l) {
-         l.operators().HeadForwardBackward(l.stream(), l.x, l.weight, l.targets, 1e-3f, l.loss,
-                                           l.d_narrow, l.d_weight);
+         l.operators().HeadForwardBackward(l.stream(), l.x, l.Weight(kVocabulary, kWidth),
+                                           l.targets, 1e-3f, l.loss, l.d_narrow,
+                                           l.WeightGradient(kVocabulary, kWidth));
        },
        [](double b, double t) { return 3 * LinearOperations(b, t, kWidth, kVocabulary); }},
       {"Layer",

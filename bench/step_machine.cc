@@ -76,8 +76,8 @@ Result<StepMachine> StepMachine::Create(const Options& options) {
   PENSTOCK_ASSIGN(machine.device_, device::CreateCpuDevice({.memory = options.device_memory,
                                                             .meter = machine.meter_.get()}));
   PENSTOCK_ASSIGN(machine.operators_,
-                  kernels::CreateOperators(*machine.device_,
-                                           train::OperatorsFor(config, shape, machine.config_)));
+                  kernels::CreateModelOperators(
+                      *machine.device_, train::OperatorsFor(config, shape, machine.config_)));
   PENSTOCK_ASSIGN(machine.model_, Gpt2::Create(config, shape, machine.config_.dtype,
                                                *machine.device_, *machine.operators_));
   PENSTOCK_ASSIGN(

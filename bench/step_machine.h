@@ -13,7 +13,7 @@
 
 #include "base/activity.h"
 #include "device/device.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 #include "kernels/state_operators.h"
 #include "train/gpt2.h"
 #include "zero/config.h"
@@ -71,7 +71,7 @@ class StepMachine {
   Bytes host_for_engine_;
   std::unique_ptr<ActivityMeter> meter_;
   std::unique_ptr<device::Device> device_;
-  std::unique_ptr<kernels::Operators> operators_;
+  std::unique_ptr<kernels::ModelOperators> operators_;
   std::unique_ptr<train::Gpt2> model_;
   std::unique_ptr<kernels::StateOperators> state_operators_;
   std::unique_ptr<zero::Engine> engine_;

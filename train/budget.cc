@@ -117,11 +117,7 @@ Result<MachineMemory> ReadMachineMemory(const std::string& root) {
 
 kernels::OperatorOptions OperatorsFor(const Gpt2Config& model, const Gpt2Shape& shape,
                                       const zero::Config& config) {
-  kernels::OperatorOptions options;
-  options.dtype = config.dtype;
-  options.threads = config.compute_threads;
-  options.shapes = Gpt2OperatorShapes(model, shape);
-  return options;
+  return Gpt2Operators(model, shape, config.dtype, config.compute_threads);
 }
 
 namespace {

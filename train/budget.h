@@ -11,7 +11,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "device/device.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 #include "train/gpt2.h"
 #include "train/model_config.h"
 #include "zero/config.h"

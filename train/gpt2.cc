@@ -4,6 +4,7 @@
 #include "train/gpt2.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -61,15 +62,16 @@ struct Staging {
 class Gpt2Model final : public Gpt2 {
  public:
   Gpt2Model(const Gpt2Config& config, const Gpt2Shape& shape, kernels::DType dtype,
-            kernels::Operators& operators, Gpt2Buffers buffers, Staging staging)
+            kernels::ModelOperators& operators, Gpt2Buffers buffers, Staging staging)
       : modules_(config),
         dtype_(dtype),
         micro_batches_(shape.micro_batches),
-        rows_(shape.micro_batch * shape.sequence),
+        micro_batch_(shape.micro_batch),
+        sequence_(shape.sequence),
         vocabulary_(config.vocab_size),
         operators_(operators),
         buffers_(std::move(buffers)),
-        layer_(config, operators, buffers_.workspace),
+        layer_(config, shape, dtype, operators, buffers_.workspace),
         staging_(std::move(staging)) {}
   ~Gpt2Model() override { done_.Wait(); }
 
@@ -78,11 +80,18 @@ class Gpt2Model final : public Gpt2 {
   Result<double> Loss() override;
 
  private:
-  uint64_t tokens() const { return micro_batches_ * rows_; }
-  const int32_t* inputs(uint64_t micro_batch) const {
-    return buffers_.tokens.as<int32_t>() + micro_batch * rows_;
+  uint64_t tokens() const { return micro_batches_ * micro_batch_ * sequence_; }
+  kernels::TokenView TokensFrom(uint64_t first) const {
+    return {.batch = micro_batch_,
+            .sequence = sequence_,
+            .data = buffers_.tokens.as<int32_t>() + first};
   }
-  const int32_t* targets(uint64_t micro_batch) const { return inputs(micro_batch) + tokens(); }
+  kernels::TokenView inputs(uint64_t micro_batch) const {
+    return TokensFrom(micro_batch * micro_batch_ * sequence_);
+  }
+  kernels::TokenView targets(uint64_t micro_batch) const {
+    return TokensFrom(tokens() + micro_batch * micro_batch_ * sequence_);
+  }
 
   /// The input of a layer in a micro-batch, for kernels up to EndKernel.
   std::byte* Checkpoint(uint64_t layer, uint64_t micro_batch, bool write) {
@@ -101,9 +110,10 @@ class Gpt2Model final : public Gpt2 {
   const Gpt2Modules modules_;
   const kernels::DType dtype_;
   const uint64_t micro_batches_;
-  const uint64_t rows_;  ///< of a micro-batch
+  const uint64_t micro_batch_;  ///< sequences
+  const uint64_t sequence_;
   const uint64_t vocabulary_;
-  kernels::Operators& operators_;
+  kernels::ModelOperators& operators_;
   Gpt2Buffers buffers_;
   Gpt2Layer layer_;
   Staging staging_;
@@ -159,7 +169,7 @@ Status Gpt2Model::EmbeddingForward(zero::Engine& engine) {
   PENSTOCK_ASSIGN(const HeldModule wpe, HeldModule::Acquire(engine, modules_.wpe()));
   for (uint64_t m = 0; m < micro_batches_; ++m) {
     operators_.EmbeddingForward(*stream_, inputs(m), wte.tensors().weight(kTable),
-                                wpe.tensors().weight(kTable), Checkpoint(0, m, true));
+                                wpe.tensors().weight(kTable), layer_.Rows(Checkpoint(0, m, true)));
     buffers_.checkpoints.EndKernel(*stream_);
   }
   return {};
@@ -172,7 +182,7 @@ Status Gpt2Model::LayerForward(zero::Engine& engine, uint64_t index) {
     const std::byte* const x = Checkpoint(index, m, false);
     std::byte* const out =
         index + 1 < modules_.layers ? Checkpoint(index + 1, m, true) : buffers_.outputs[m].data();
-    layer_.Forward(*stream_, tensors, x, out);
+    layer_.Forward(*stream_, tensors, layer_.Rows(x), layer_.Rows(out));
     buffers_.checkpoints.EndKernel(*stream_);
   }
   return {};
@@ -190,13 +200,14 @@ Status Gpt2Model::Head(zero::Engine& engine) {
     Gpt2Workspace& workspace = buffers_.workspace;
     for (uint64_t m = 0; m < micro_batches_; ++m) {
       device::DeviceBuffer& x = buffers_.outputs[m];
-      std::byte* const d_norm = workspace.attention.data();
-      layer_.Norm(*stream_, norm_tensors, kFinalNorm, x.data());
-      operators_.HeadForwardBackward(*stream_, workspace.norm.data(), table.weight(kTable),
-                                     targets(m), gradient_scale, buffers_.loss.as<double>(), d_norm,
+      const kernels::TensorView norm = layer_.Rows(workspace.norm.data());
+      const kernels::TensorView d_norm = layer_.Rows(workspace.attention.data());
+      layer_.Norm(*stream_, norm_tensors, kFinalNorm, layer_.Rows(x.data()));
+      operators_.HeadForwardBackward(*stream_, norm, table.weight(kTable), targets(m),
+                                     gradient_scale, buffers_.loss.as<double>(), d_norm,
                                      table.gradient(kTable));
-      layer_.NormBackward(*stream_, norm_tensors, kFinalNorm, x.data(), d_norm, false,
-                          workspace.norm.data());
+      layer_.NormBackward(*stream_, norm_tensors, kFinalNorm, layer_.Rows(x.data()), d_norm, false,
+                          norm);
       std::swap(x, workspace.norm);
     }
   }
@@ -208,7 +219,8 @@ Status Gpt2Model::LayerBackward(zero::Engine& engine, uint64_t index) {
     PENSTOCK_ASSIGN(const HeldModule held, HeldModule::Acquire(engine, modules_.layer(index)));
     const ModuleTensors tensors = held.tensors_with_gradients();
     for (uint64_t m = 0; m < micro_batches_; ++m) {
-      layer_.Backward(*stream_, tensors, Checkpoint(index, m, false), buffers_.outputs[m].data());
+      layer_.Backward(*stream_, tensors, layer_.Rows(Checkpoint(index, m, false)),
+                      layer_.Rows(buffers_.outputs[m].data()));
       buffers_.checkpoints.EndKernel(*stream_);
     }
   }
@@ -216,10 +228,16 @@ Status Gpt2Model::LayerBackward(zero::Engine& engine, uint64_t index) {
 }
 
 Status Gpt2Model::EmbeddingBackward(zero::Engine& engine) {
-  float* const d_wte = engine.Gradients(modules_.wte());
-  float* const d_wpe = engine.Gradients(modules_.wpe());
+  const auto gradient = [&](ModuleId module) {
+    const offload::Layout& layout = engine.layout();
+    return ModuleTensors{&layout.module(module), layout.dtype, nullptr, engine.Gradients(module)}
+        .gradient(kTable);
+  };
+  const kernels::TensorView d_wte = gradient(modules_.wte());
+  const kernels::TensorView d_wpe = gradient(modules_.wpe());
   for (uint64_t m = 0; m < micro_batches_; ++m) {
-    operators_.EmbeddingBackward(*stream_, inputs(m), buffers_.outputs[m].data(), d_wte, d_wpe);
+    operators_.EmbeddingBackward(*stream_, inputs(m), layer_.Rows(buffers_.outputs[m].data()),
+                                 d_wte, d_wpe);
   }
   PENSTOCK_TRY(engine.ReduceGradients(modules_.wpe()));
   return engine.ReduceGradients(modules_.wte());
@@ -227,18 +245,41 @@ Status Gpt2Model::EmbeddingBackward(zero::Engine& engine) {
 
 }  // namespace
 
-kernels::OperatorShapes Gpt2OperatorShapes(const Gpt2Config& config, const Gpt2Shape& shape) {
-  return {.batch = shape.micro_batch,
-          .sequence = shape.sequence,
-          .width = config.n_embd,
-          .heads = config.n_head,
-          .hidden = config.hidden(),
-          .vocabulary = config.vocab_size};
+kernels::OperatorOptions Gpt2Operators(const Gpt2Config& config, const Gpt2Shape& shape,
+                                       kernels::DType dtype, int threads) {
+  const uint64_t rows = SaturatingMultiply(shape.micro_batch, shape.sequence);
+  const uint64_t width = config.n_embd;
+  const uint64_t hidden = config.hidden();
+  const auto linear = [&](uint64_t k, uint64_t n) {
+    return kernels::LinearCall{.dtype = dtype, .rows = rows, .k = k, .n = n};
+  };
+  return {
+      .calls =
+          {
+              linear(width, SaturatingMultiply(3, width)),
+              linear(width, width),
+              linear(width, hidden),
+              linear(hidden, width),
+              kernels::LinearGeluCall{
+                  .dtype = dtype, .rows = rows, .width = width, .hidden = hidden},
+              kernels::AttentionCall{.dtype = dtype,
+                                     .batch = shape.micro_batch,
+                                     .sequence = shape.sequence,
+                                     .width = width,
+                                     .heads = config.n_head},
+              kernels::HeadCall{
+                  .dtype = dtype, .rows = rows, .width = width, .vocabulary = config.vocab_size},
+              kernels::LayerNormCall{.dtype = dtype, .rows = rows, .width = width},
+              kernels::EmbeddingCall{.dtype = dtype, .rows = rows, .width = width},
+          },
+      // Every tensor of a layer has a multiple of so many elements.
+      .weight_unit = std::gcd(width, hidden),
+      .threads = threads};
 }
 
 Result<std::unique_ptr<Gpt2>> Gpt2::Create(const Gpt2Config& config, const Gpt2Shape& shape,
                                            kernels::DType dtype, device::Device& device,
-                                           kernels::Operators& operators) {
+                                           kernels::ModelOperators& operators) {
   PENSTOCK_CHECK(shape.micro_batch > 0 && shape.micro_batches > 0 && shape.sequence > 0);
   if (shape.sequence > config.n_positions) {
     return MakeError(ErrorCode::kInvalidArgument,

@@ -15,7 +15,7 @@
 #include "base/ledger.h"
 #include "base/result.h"
 #include "device/device.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 #include "train/model_config.h"
 #include "zero/engine.h"
 #include "zero/model.h"
@@ -47,8 +47,9 @@ zero::ModelSpec Gpt2Spec(const Gpt2Config& config);
 /// 1/sqrt(2 n_layer), biases 0, norm weights 1. A function of seed, tensor and element.
 zero::TensorSource Gpt2Initialization(const Gpt2Config& config, uint64_t seed);
 
-/// The shapes that the operators of a Gpt2 must have been made for.
-kernels::OperatorShapes Gpt2OperatorShapes(const Gpt2Config& config, const Gpt2Shape& shape);
+/// What the operators of a Gpt2 must have been made for: all calls that it makes.
+kernels::OperatorOptions Gpt2Operators(const Gpt2Config& config, const Gpt2Shape& shape,
+                                       kernels::DType dtype, int threads);
 
 /// Owns activations, checkpoints and token buffers; borrows device and operators. Threads: all
 /// functions are called from the thread that feeds the engine's compute stream.
@@ -57,11 +58,11 @@ class Gpt2 {
   /// What Create will take.
   static ActivationBytes Memory(const Gpt2Config& config, const Gpt2Shape& shape,
                                 kernels::DType dtype);
-  /// `operators` have the dtype and Gpt2OperatorShapes(config, shape). Errors: kBudget;
+  /// `operators` were made for Gpt2Operators(config, shape, dtype). Errors: kBudget;
   /// kOutOfMemory; kInvalidArgument for a sequence longer than n_positions; of the device.
   static Result<std::unique_ptr<Gpt2>> Create(const Gpt2Config& config, const Gpt2Shape& shape,
                                               kernels::DType dtype, device::Device& device,
-                                              kernels::Operators& operators);
+                                              kernels::ModelOperators& operators);
   /// Waits for what was enqueued.
   virtual ~Gpt2() = default;
 

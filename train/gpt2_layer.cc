@@ -11,94 +11,90 @@
 namespace penstock::train {
 
 using device::Stream;
+using kernels::ConstTensorView;
+using kernels::TensorView;
 
-void Gpt2Layer::Forward(Stream& stream, const ModuleTensors& tensors, const std::byte* x,
-                        std::byte* out) {
+void Gpt2Layer::Forward(Stream& stream, const ModuleTensors& tensors, const ConstTensorView& x,
+                        const TensorView& out) {
   AttentionBlock(stream, tensors, x, out);
   MlpHidden(stream, tensors, out);
-  Linear(stream, tensors, mlp_projection(), workspace_.gelu.data(), out, out);
+  Linear(stream, tensors, kMlpProjection, gelu(), out, out);
 }
 
-void Gpt2Layer::Backward(Stream& stream, const ModuleTensors& tensors, const std::byte* x,
-                         std::byte* gradient) {
-  AttentionBlock(stream, tensors, x, workspace_.mid.data());
-  MlpHidden(stream, tensors, workspace_.mid.data());
+void Gpt2Layer::Backward(Stream& stream, const ModuleTensors& tensors, const ConstTensorView& x,
+                         const TensorView& gradient) {
+  AttentionBlock(stream, tensors, x, mid());
+  MlpHidden(stream, tensors, mid());
   MlpBackward(stream, tensors, gradient);
   AttentionBackward(stream, tensors, x, gradient);
 }
 
-/// mid = x + c_proj(attention(c_attn(ln_1(x))))
-void Gpt2Layer::AttentionBlock(Stream& stream, const ModuleTensors& tensors, const std::byte* x,
-                               std::byte* mid) {
+/// out = x + c_proj(attention(c_attn(ln_1(x))))
+void Gpt2Layer::AttentionBlock(Stream& stream, const ModuleTensors& tensors,
+                               const ConstTensorView& x, const TensorView& out) {
   Norm(stream, tensors, kNorm1, x);
-  Linear(stream, tensors, attention(), workspace_.norm.data(), nullptr, workspace_.qkv.data());
-  operators_.AttentionForward(stream, workspace_.qkv.data(), workspace_.attention.data());
-  Linear(stream, tensors, attention_projection(), workspace_.attention.data(), x, mid);
+  Linear(stream, tensors, kAttention, norm(), {}, qkv());
+  operators_.AttentionForward(stream, heads_, qkv(), attention());
+  Linear(stream, tensors, kAttentionProjection, attention(), x, out);
 }
 
-/// gelu = gelu(c_fc(ln_2(mid)))
-void Gpt2Layer::MlpHidden(Stream& stream, const ModuleTensors& tensors, const std::byte* mid) {
-  Norm(stream, tensors, kNorm2, mid);
-  operators_.LinearGeluForward(stream, workspace_.norm.data(), tensors.weight(kMlp),
-                               tensors.weight(kMlp + 1), workspace_.fc.data(),
-                               workspace_.gelu.data());
+/// gelu = gelu(c_fc(ln_2(x)))
+void Gpt2Layer::MlpHidden(Stream& stream, const ModuleTensors& tensors, const ConstTensorView& x) {
+  Norm(stream, tensors, kNorm2, x);
+  operators_.LinearGeluForward(stream, norm(), tensors.weight(kMlp), tensors.weight(kMlp + 1), fc(),
+                               gelu());
 }
 
 /// gradient: of the layer's output -> of mid
-void Gpt2Layer::MlpBackward(Stream& stream, const ModuleTensors& tensors, std::byte* gradient) {
-  std::byte* const norm = workspace_.norm.data();
-  std::byte* const gelu = workspace_.gelu.data();
-  WeightBackward(stream, tensors, mlp_projection(), gelu, gradient);
-  operators_.LinearGeluBackwardInput(stream, gradient, tensors.weight(kMlpProjection),
-                                     workspace_.fc.data(), gelu);
-  LinearBackward(stream, tensors, mlp(), norm, gelu, norm);
-  NormBackward(stream, tensors, kNorm2, workspace_.mid.data(), norm, true, gradient);
+void Gpt2Layer::MlpBackward(Stream& stream, const ModuleTensors& tensors,
+                            const TensorView& gradient) {
+  WeightBackward(stream, tensors, kMlpProjection, gelu(), gradient);
+  operators_.LinearGeluBackwardInput(stream, gradient, tensors.weight(kMlpProjection), fc(),
+                                     gelu());
+  LinearBackward(stream, tensors, kMlp, norm(), gelu(), norm());
+  NormBackward(stream, tensors, kNorm2, mid(), norm(), true, gradient);
 }
 
 /// gradient: of mid -> of x
-void Gpt2Layer::AttentionBackward(Stream& stream, const ModuleTensors& tensors, const std::byte* x,
-                                  std::byte* gradient) {
-  std::byte* const norm = workspace_.norm.data();
-  std::byte* const out = workspace_.attention.data();
-  std::byte* const d_qkv = workspace_.fc.data();
-  LinearBackward(stream, tensors, attention_projection(), out, gradient, out);
-  operators_.AttentionBackward(stream, workspace_.qkv.data(), out, d_qkv);
+void Gpt2Layer::AttentionBackward(Stream& stream, const ModuleTensors& tensors,
+                                  const ConstTensorView& x, const TensorView& gradient) {
+  LinearBackward(stream, tensors, kAttentionProjection, attention(), gradient, attention());
+  operators_.AttentionBackward(stream, heads_, qkv(), attention(), d_qkv());
   Norm(stream, tensors, kNorm1, x);
-  LinearBackward(stream, tensors, attention(), norm, d_qkv, norm);
-  NormBackward(stream, tensors, kNorm1, x, norm, true, gradient);
+  LinearBackward(stream, tensors, kAttention, norm(), d_qkv(), norm());
+  NormBackward(stream, tensors, kNorm1, x, norm(), true, gradient);
 }
 
 void Gpt2Layer::Norm(Stream& stream, const ModuleTensors& tensors, size_t part,
-                     const std::byte* x) {
+                     const ConstTensorView& x) {
   operators_.LayerNormForward(stream, x, tensors.weight(part), tensors.weight(part + 1), epsilon_,
-                              workspace_.norm.data(), workspace_.mean.as<float>(),
-                              workspace_.rstd.as<float>());
+                              norm(), mean(), rstd());
 }
 
 void Gpt2Layer::NormBackward(Stream& stream, const ModuleTensors& tensors, size_t part,
-                             const std::byte* x, const std::byte* d_out, bool add_to_d_x,
-                             std::byte* d_x) {
-  operators_.LayerNormBackward(stream, x, tensors.weight(part), workspace_.mean.as<float>(),
-                               workspace_.rstd.as<float>(), d_out, add_to_d_x, d_x,
-                               tensors.gradient(part), tensors.gradient(part + 1));
+                             const ConstTensorView& x, const ConstTensorView& d_out,
+                             bool add_to_d_x, const TensorView& d_x) {
+  operators_.LayerNormBackward(stream, x, tensors.weight(part), mean(), rstd(), d_out, add_to_d_x,
+                               d_x, tensors.gradient(part), tensors.gradient(part + 1));
 }
 
-void Gpt2Layer::Linear(Stream& stream, const ModuleTensors& tensors, const Map& map,
-                       const std::byte* x, const std::byte* residual, std::byte* out) {
-  operators_.LinearForward(stream, x, tensors.weight(map.part), tensors.weight(map.part + 1),
-                           residual, map.k, map.n, out);
+void Gpt2Layer::Linear(Stream& stream, const ModuleTensors& tensors, LayerPart map,
+                       const ConstTensorView& x, const ConstTensorView& residual,
+                       const TensorView& out) {
+  operators_.LinearForward(stream, x, tensors.weight(map), tensors.weight(map + 1), residual, out);
 }
 
-void Gpt2Layer::LinearBackward(Stream& stream, const ModuleTensors& tensors, const Map& map,
-                               const std::byte* x, const std::byte* d_out, std::byte* d_x) {
+void Gpt2Layer::LinearBackward(Stream& stream, const ModuleTensors& tensors, LayerPart map,
+                               const ConstTensorView& x, const ConstTensorView& d_out,
+                               const TensorView& d_x) {
   WeightBackward(stream, tensors, map, x, d_out);
-  operators_.LinearBackwardInput(stream, d_out, tensors.weight(map.part), map.k, map.n, d_x);
+  operators_.LinearBackwardInput(stream, d_out, tensors.weight(map), d_x);
 }
 
-void Gpt2Layer::WeightBackward(Stream& stream, const ModuleTensors& tensors, const Map& map,
-                               const std::byte* x, const std::byte* d_out) {
-  operators_.LinearBackwardWeight(stream, x, d_out, map.k, map.n, tensors.gradient(map.part),
-                                  tensors.gradient(map.part + 1));
+void Gpt2Layer::WeightBackward(Stream& stream, const ModuleTensors& tensors, LayerPart map,
+                               const ConstTensorView& x, const ConstTensorView& d_out) {
+  operators_.LinearBackwardWeight(stream, x, d_out, tensors.gradient(map),
+                                  tensors.gradient(map + 1));
 }
 
 }  // namespace penstock::train

@@ -1,8 +1,10 @@
 // One transformer layer, forward and backward, as work on a stream. Private to train/.
 #pragma once
 
+#include <span>
+
 #include "device/device.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 #include "offload/layout.h"
 #include "train/gpt2_buffers.h"
 #include "train/gpt2_spec.h"
@@ -18,66 +20,102 @@ struct ModuleTensors {
   const std::byte* weights;
   float* gradients = nullptr;
 
-  const std::byte* weight(size_t tensor) const {
-    return weights + (SizeOf(dtype) * layout->tensors[tensor].offset).value;
+  kernels::ConstTensorView weight(size_t tensor) const {
+    const offload::TensorLayout& place = layout->tensors[tensor];
+    return {.dtype = dtype,
+            .shape = kernels::Shape(std::span<const uint64_t>(place.shape)),
+            .data = weights + (SizeOf(dtype) * place.offset).value};
   }
-  float* gradient(size_t tensor) const { return gradients + layout->tensors[tensor].offset; }
+  kernels::TensorView gradient(size_t tensor) const {
+    const offload::TensorLayout& place = layout->tensors[tensor];
+    return {.dtype = DType::kFloat32,
+            .shape = kernels::Shape(std::span<const uint64_t>(place.shape)),
+            .data = reinterpret_cast<std::byte*>(gradients + place.offset)};
+  }
 };
 
 /// x + attention(ln_1(x)), then + mlp(ln_2(·)), for one micro-batch. Borrows operators and
 /// workspace. Threads: as the operators.
 class Gpt2Layer {
  public:
-  Gpt2Layer(const Gpt2Config& config, kernels::Operators& operators, Gpt2Workspace& workspace)
-      : width_(config.n_embd),
+  Gpt2Layer(const Gpt2Config& config, const Gpt2Shape& shape, DType dtype,
+            kernels::ModelOperators& operators, Gpt2Workspace& workspace)
+      : dtype_(dtype),
+        micro_batch_(shape.micro_batch),
+        sequence_(shape.sequence),
+        width_(config.n_embd),
         hidden_(config.hidden()),
+        heads_(config.n_head),
         epsilon_(static_cast<float>(config.layer_norm_epsilon)),
         operators_(operators),
         workspace_(workspace) {}
 
-  /// out[R, C] = layer(x[R, C]); not in place.
-  void Forward(device::Stream& stream, const ModuleTensors& tensors, const std::byte* x,
-               std::byte* out);
+  /// A tensor of the residual stream, [B, T, C].
+  kernels::TensorView Rows(std::byte* data) const { return Rows(data, width_); }
+  kernels::ConstTensorView Rows(const std::byte* data) const {
+    return {.dtype = dtype_, .shape = {micro_batch_, sequence_, width_}, .data = data};
+  }
+
+  /// out = layer(x); not in place.
+  void Forward(device::Stream& stream, const ModuleTensors& tensors,
+               const kernels::ConstTensorView& x, const kernels::TensorView& out);
   /// Computes the layer again from its input x, adds the weights' gradients, and turns `gradient`
-  /// [R, C] from that of the output into that of the input.
-  void Backward(device::Stream& stream, const ModuleTensors& tensors, const std::byte* x,
-                std::byte* gradient);
+  /// from that of the output into that of the input.
+  void Backward(device::Stream& stream, const ModuleTensors& tensors,
+                const kernels::ConstTensorView& x, const kernels::TensorView& gradient);
 
   /// workspace.norm = norm(x), with its mean and rstd in the workspace.
-  void Norm(device::Stream& stream, const ModuleTensors& tensors, size_t part, const std::byte* x);
+  void Norm(device::Stream& stream, const ModuleTensors& tensors, size_t part,
+            const kernels::ConstTensorView& x);
   /// d_x (+)= gradient through the norm whose mean and rstd are in the workspace.
   void NormBackward(device::Stream& stream, const ModuleTensors& tensors, size_t part,
-                    const std::byte* x, const std::byte* d_out, bool add_to_d_x, std::byte* d_x);
+                    const kernels::ConstTensorView& x, const kernels::ConstTensorView& d_out,
+                    bool add_to_d_x, const kernels::TensorView& d_x);
 
  private:
-  struct Map {
-    LayerPart part;
-    uint64_t k;
-    uint64_t n;
-  };
-  Map attention() const { return {kAttention, width_, 3 * width_}; }
-  Map attention_projection() const { return {kAttentionProjection, width_, width_}; }
-  Map mlp() const { return {kMlp, width_, hidden_}; }
-  Map mlp_projection() const { return {kMlpProjection, hidden_, width_}; }
+  kernels::TensorView Rows(std::byte* data, uint64_t columns) const {
+    return {.dtype = dtype_, .shape = {micro_batch_, sequence_, columns}, .data = data};
+  }
+  kernels::TensorView Statistics(const device::DeviceBuffer& buffer) const {
+    return {.dtype = DType::kFloat32, .shape = {micro_batch_ * sequence_}, .data = buffer.data()};
+  }
+  // What the workspace holds; gpt2_layer.cc says when.
+  kernels::TensorView norm() const { return Rows(workspace_.norm.data()); }
+  kernels::TensorView attention() const { return Rows(workspace_.attention.data()); }
+  kernels::TensorView mid() const { return Rows(workspace_.mid.data()); }
+  kernels::TensorView qkv() const { return Rows(workspace_.qkv.data(), 3 * width_); }
+  kernels::TensorView d_qkv() const { return Rows(workspace_.fc.data(), 3 * width_); }
+  kernels::TensorView fc() const { return Rows(workspace_.fc.data(), hidden_); }
+  kernels::TensorView gelu() const { return Rows(workspace_.gelu.data(), hidden_); }
+  kernels::TensorView mean() const { return Statistics(workspace_.mean); }
+  kernels::TensorView rstd() const { return Statistics(workspace_.rstd); }
 
-  void AttentionBlock(device::Stream& stream, const ModuleTensors& tensors, const std::byte* x,
-                      std::byte* mid);
-  void MlpHidden(device::Stream& stream, const ModuleTensors& tensors, const std::byte* mid);
-  void MlpBackward(device::Stream& stream, const ModuleTensors& tensors, std::byte* gradient);
-  void AttentionBackward(device::Stream& stream, const ModuleTensors& tensors, const std::byte* x,
-                         std::byte* gradient);
-  void Linear(device::Stream& stream, const ModuleTensors& tensors, const Map& map,
-              const std::byte* x, const std::byte* residual, std::byte* out);
+  void AttentionBlock(device::Stream& stream, const ModuleTensors& tensors,
+                      const kernels::ConstTensorView& x, const kernels::TensorView& out);
+  void MlpHidden(device::Stream& stream, const ModuleTensors& tensors,
+                 const kernels::ConstTensorView& x);
+  void MlpBackward(device::Stream& stream, const ModuleTensors& tensors,
+                   const kernels::TensorView& gradient);
+  void AttentionBackward(device::Stream& stream, const ModuleTensors& tensors,
+                         const kernels::ConstTensorView& x, const kernels::TensorView& gradient);
+  void Linear(device::Stream& stream, const ModuleTensors& tensors, LayerPart map,
+              const kernels::ConstTensorView& x, const kernels::ConstTensorView& residual,
+              const kernels::TensorView& out);
   /// `d_x` may lie where `x` was: x is read first.
-  void LinearBackward(device::Stream& stream, const ModuleTensors& tensors, const Map& map,
-                      const std::byte* x, const std::byte* d_out, std::byte* d_x);
-  void WeightBackward(device::Stream& stream, const ModuleTensors& tensors, const Map& map,
-                      const std::byte* x, const std::byte* d_out);
+  void LinearBackward(device::Stream& stream, const ModuleTensors& tensors, LayerPart map,
+                      const kernels::ConstTensorView& x, const kernels::ConstTensorView& d_out,
+                      const kernels::TensorView& d_x);
+  void WeightBackward(device::Stream& stream, const ModuleTensors& tensors, LayerPart map,
+                      const kernels::ConstTensorView& x, const kernels::ConstTensorView& d_out);
 
+  DType dtype_;
+  uint64_t micro_batch_;
+  uint64_t sequence_;
   uint64_t width_;
   uint64_t hidden_;
+  uint64_t heads_;
   float epsilon_;
-  kernels::Operators& operators_;
+  kernels::ModelOperators& operators_;
   Gpt2Workspace& workspace_;
 };
 

@@ -60,8 +60,8 @@ Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
   machine.meter = std::make_unique<ActivityMeter>(machine.trace.get());
   PENSTOCK_ASSIGN(machine.device, CreateDevice(job, machine.meter.get()));
   PENSTOCK_ASSIGN(machine.operators,
-                  kernels::CreateOperators(*machine.device,
-                                           OperatorsFor(job.model.config, job.shape, job.config)));
+                  kernels::CreateModelOperators(
+                      *machine.device, OperatorsFor(job.model.config, job.shape, job.config)));
   PENSTOCK_ASSIGN(machine.model, Gpt2::Create(job.model.config, job.shape, job.config.dtype,
                                               *machine.device, *machine.operators));
   PENSTOCK_ASSIGN(machine.state_operators, kernels::CreateStateOperators(

@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "base/trace.h"
 #include "device/device.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 #include "kernels/state_operators.h"
 #include "offload/state_file.h"
 #include "train/gpt2.h"
@@ -43,7 +43,7 @@ struct Machine {
   std::unique_ptr<Trace> trace;  ///< or none
   std::unique_ptr<ActivityMeter> meter;
   std::unique_ptr<device::Device> device;
-  std::unique_ptr<kernels::Operators> operators;
+  std::unique_ptr<kernels::ModelOperators> operators;
   std::unique_ptr<Gpt2> model;
   std::unique_ptr<kernels::StateOperators> state_operators;
   std::unique_ptr<zero::Engine> engine;

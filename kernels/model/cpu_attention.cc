@@ -10,31 +10,29 @@ namespace {
 /// fp32 matrices that the backward of a converted head holds: four that come in, three that go out.
 constexpr uint64_t kCopies = 7;
 
-AttentionHeadSpec HeadSpec(const OperatorShapes& shapes, DType dtype, bool converts) {
-  const uint64_t width = shapes.width / shapes.heads;
+AttentionHeadSpec HeadSpec(const AttentionCall& call, bool converts) {
+  const uint64_t width = call.width / call.heads;
   if (converts) {
-    return {.sequence = shapes.sequence, .width = width, .qkv_stride = width, .out_stride = width};
+    return {.sequence = call.sequence, .width = width, .qkv_stride = width, .out_stride = width};
   }
-  return {.sequence = shapes.sequence,
+  return {.sequence = call.sequence,
           .width = width,
-          .dtype = dtype,
-          .qkv_stride = 3 * shapes.width,
-          .out_stride = shapes.width};
+          .dtype = call.dtype,
+          .qkv_stride = 3 * call.width,
+          .out_stride = call.width};
 }
 
 }  // namespace
 
-Attention::Attention(const OperatorOptions& options, Bf16Arithmetic arithmetic)
-    : shapes_(options.shapes),
-      dtype_(options.dtype),
-      converts_(options.dtype == DType::kBFloat16 && arithmetic == Bf16Arithmetic::kConvert) {
+Attention::Attention(const AttentionCall& call, int threads, Bf16Arithmetic arithmetic)
+    : call_(call),
+      converts_(call.dtype == DType::kBFloat16 && arithmetic == Bf16Arithmetic::kConvert) {
   if (converts_) {
-    copy_size_ =
-        AlignUp(shapes_.sequence * (shapes_.width / shapes_.heads) * SizeOf(DType::kFloat32),
-                ScratchCursor::kAlignment);
+    copy_size_ = AlignUp(call_.sequence * (call_.width / call_.heads) * SizeOf(DType::kFloat32),
+                         ScratchCursor::kAlignment);
   }
-  for (int thread = 0; thread < options.threads; ++thread) {
-    heads_.emplace_back(HeadSpec(shapes_, dtype_, converts_));
+  for (int thread = 0; thread < threads; ++thread) {
+    heads_.emplace_back(HeadSpec(call_, converts_));
   }
 }
 
@@ -43,14 +41,14 @@ Bytes Attention::scratch() const {
 }
 
 Attention::Place Attention::PlaceOf(uint64_t task) const {
-  const uint64_t sequence = task / shapes_.heads;
-  const uint64_t column = task % shapes_.heads * (shapes_.width / shapes_.heads);
-  const uint64_t element = SizeOf(dtype_).value;
-  const uint64_t qkv = sequence * shapes_.sequence * 3 * shapes_.width + column;
+  const uint64_t sequence = task / call_.heads;
+  const uint64_t column = task % call_.heads * (call_.width / call_.heads);
+  const uint64_t element = SizeOf(call_.dtype).value;
+  const uint64_t qkv = sequence * call_.sequence * 3 * call_.width + column;
   return {.q = qkv * element,
-          .k = (qkv + shapes_.width) * element,
-          .v = (qkv + 2 * shapes_.width) * element,
-          .out = (sequence * shapes_.sequence * shapes_.width + column) * element};
+          .k = (qkv + call_.width) * element,
+          .v = (qkv + 2 * call_.width) * element,
+          .out = (sequence * call_.sequence * call_.width + column) * element};
 }
 
 template <typename Body>
@@ -60,7 +58,7 @@ void Attention::ForEachHead(std::byte* scratch, Body&& body) {
   ParallelParts(threads, [&](int part) {
     const ThreadCountScope single(1);
     const auto thread = static_cast<uint64_t>(part);
-    const Range tasks = PartOf(shapes_.batch * shapes_.heads, part, threads);
+    const Range tasks = PartOf(call_.batch * call_.heads, part, threads);
     for (uint64_t task = tasks.begin; task < tasks.end; ++task) {
       body(heads_[thread], PlaceOf(task), scratch + thread * each.value);
     }
@@ -92,39 +90,39 @@ void Attention::Backward(const std::byte* qkv, const std::byte* d_out, std::byte
 void Attention::ForwardConverted(AttentionHead& head, const std::byte* qkv, std::byte* out,
                                  const Place& place, std::byte* scratch) const {
   const auto copy = [&](uint64_t index) { return scratch + index * copy_size_.value; };
-  CopyIn(qkv + place.q, 3 * shapes_.width, copy(0));
-  CopyIn(qkv + place.k, 3 * shapes_.width, copy(1));
-  CopyIn(qkv + place.v, 3 * shapes_.width, copy(2));
+  CopyIn(qkv + place.q, 3 * call_.width, copy(0));
+  CopyIn(qkv + place.k, 3 * call_.width, copy(1));
+  CopyIn(qkv + place.v, 3 * call_.width, copy(2));
   head.Forward({copy(0), copy(1), copy(2)}, copy(3), copy(kCopies));
-  CopyOut(copy(3), out + place.out, shapes_.width);
+  CopyOut(copy(3), out + place.out, call_.width);
 }
 
 void Attention::BackwardConverted(AttentionHead& head, const std::byte* qkv, const std::byte* d_out,
                                   std::byte* d_qkv, const Place& place, std::byte* scratch) const {
   const auto copy = [&](uint64_t index) { return scratch + index * copy_size_.value; };
-  CopyIn(qkv + place.q, 3 * shapes_.width, copy(0));
-  CopyIn(qkv + place.k, 3 * shapes_.width, copy(1));
-  CopyIn(qkv + place.v, 3 * shapes_.width, copy(2));
-  CopyIn(d_out + place.out, shapes_.width, copy(3));
+  CopyIn(qkv + place.q, 3 * call_.width, copy(0));
+  CopyIn(qkv + place.k, 3 * call_.width, copy(1));
+  CopyIn(qkv + place.v, 3 * call_.width, copy(2));
+  CopyIn(d_out + place.out, call_.width, copy(3));
   head.Backward({copy(0), copy(1), copy(2)}, copy(3), {copy(4), copy(5), copy(6)}, copy(kCopies));
-  CopyOut(copy(4), d_qkv + place.q, 3 * shapes_.width);
-  CopyOut(copy(5), d_qkv + place.k, 3 * shapes_.width);
-  CopyOut(copy(6), d_qkv + place.v, 3 * shapes_.width);
+  CopyOut(copy(4), d_qkv + place.q, 3 * call_.width);
+  CopyOut(copy(5), d_qkv + place.k, 3 * call_.width);
+  CopyOut(copy(6), d_qkv + place.v, 3 * call_.width);
 }
 
 void Attention::CopyIn(const std::byte* tensor, uint64_t stride, std::byte* copy) const {
-  const uint64_t width = shapes_.width / shapes_.heads;
-  for (uint64_t row = 0; row < shapes_.sequence; ++row) {
-    ConvertElements(dtype_, tensor + row * stride * SizeOf(dtype_).value, DType::kFloat32,
+  const uint64_t width = call_.width / call_.heads;
+  for (uint64_t row = 0; row < call_.sequence; ++row) {
+    ConvertElements(call_.dtype, tensor + row * stride * SizeOf(call_.dtype).value, DType::kFloat32,
                     copy + row * width * sizeof(float), width);
   }
 }
 
 void Attention::CopyOut(const std::byte* copy, std::byte* tensor, uint64_t stride) const {
-  const uint64_t width = shapes_.width / shapes_.heads;
-  for (uint64_t row = 0; row < shapes_.sequence; ++row) {
-    ConvertElements(DType::kFloat32, copy + row * width * sizeof(float), dtype_,
-                    tensor + row * stride * SizeOf(dtype_).value, width);
+  const uint64_t width = call_.width / call_.heads;
+  for (uint64_t row = 0; row < call_.sequence; ++row) {
+    ConvertElements(DType::kFloat32, copy + row * width * sizeof(float), call_.dtype,
+                    tensor + row * stride * SizeOf(call_.dtype).value, width);
   }
 }
 

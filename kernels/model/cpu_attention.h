@@ -13,13 +13,13 @@
 #include "base/units.h"
 #include "kernels/model/cpu_attention_head.h"
 #include "kernels/model/cpu_matmul.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/operator_calls.h"
 
 namespace penstock::kernels {
 
 class Attention {
  public:
-  Attention(const OperatorOptions& options, Bf16Arithmetic arithmetic);
+  Attention(const AttentionCall& call, int threads, Bf16Arithmetic arithmetic);
 
   Bytes scratch() const;
   void Forward(const std::byte* qkv, std::byte* out, std::byte* scratch);
@@ -45,8 +45,7 @@ class Attention {
   void CopyIn(const std::byte* tensor, uint64_t stride, std::byte* copy) const;
   void CopyOut(const std::byte* copy, std::byte* tensor, uint64_t stride) const;
 
-  const OperatorShapes shapes_;
-  const DType dtype_;
+  const AttentionCall call_;
   const bool converts_;
   Bytes copy_size_;                   ///< one fp32 matrix of a head; 0 where nothing is converted
   std::vector<AttentionHead> heads_;  ///< one for each thread

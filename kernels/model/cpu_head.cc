@@ -23,16 +23,13 @@ uint64_t ChunkRows(uint64_t vocabulary, uint64_t rows) {
 
 }  // namespace
 
-Head::Head(const OperatorOptions& options, Bf16Arithmetic arithmetic)
-    : options_(options),
-      rows_(options.shapes.batch * options.shapes.sequence),
-      logit_stride_((options.shapes.vocabulary + 31) / 32 * 32) {
-  chunk_ = MakeChunk(ChunkRows(options.shapes.vocabulary, rows_), arithmetic);
-  if (const uint64_t rest = rows_ % chunk_.rows; rest > 0) last_ = MakeChunk(rest, arithmetic);
+Head::Head(const HeadCall& call, int threads, Bf16Arithmetic arithmetic)
+    : call_(call), threads_(threads), logit_stride_((call.vocabulary + 31) / 32 * 32) {
+  chunk_ = MakeChunk(ChunkRows(call.vocabulary, call.rows), arithmetic);
+  if (const uint64_t rest = call.rows % chunk_.rows; rest > 0) last_ = MakeChunk(rest, arithmetic);
   const uint64_t elements = chunk_.rows * logit_stride_;
   logits_ = cursor_.Take(elements * SizeOf(DType::kFloat32));
-  d_logits_ =
-      options.dtype == DType::kFloat32 ? logits_ : cursor_.Take(elements * SizeOf(options.dtype));
+  d_logits_ = call.dtype == DType::kFloat32 ? logits_ : cursor_.Take(elements * SizeOf(call.dtype));
   losses_ = cursor_.Take(Bytes{chunk_.rows * sizeof(double)});
   Bytes inner;
   for (const Chunk* chunk : {&chunk_, &last_}) {
@@ -44,13 +41,13 @@ Head::Head(const OperatorOptions& options, Bf16Arithmetic arithmetic)
 }
 
 Head::Chunk Head::MakeChunk(uint64_t rows, Bf16Arithmetic arithmetic) const {
-  const uint64_t width = options_.shapes.width;
-  const uint64_t vocabulary = options_.shapes.vocabulary;
-  const Operand matrix{.dtype = options_.dtype, .stride = width};
-  const Operand table_transposed{.dtype = options_.dtype, .stride = width, .transposed = true};
-  const Operand d_logits{.dtype = options_.dtype, .stride = logit_stride_};
+  const uint64_t width = call_.width;
+  const uint64_t vocabulary = call_.vocabulary;
+  const Operand matrix{.dtype = call_.dtype, .stride = width};
+  const Operand table_transposed{.dtype = call_.dtype, .stride = width, .transposed = true};
+  const Operand d_logits{.dtype = call_.dtype, .stride = logit_stride_};
   const Operand d_logits_transposed{
-      .dtype = options_.dtype, .stride = logit_stride_, .transposed = true};
+      .dtype = call_.dtype, .stride = logit_stride_, .transposed = true};
   return {.rows = rows,
           .logits = MakeProduct({.m = rows,
                                  .n = vocabulary,
@@ -58,7 +55,7 @@ Head::Chunk Head::MakeChunk(uint64_t rows, Bf16Arithmetic arithmetic) const {
                                  .a = matrix,
                                  .b = table_transposed,
                                  .c = {.dtype = DType::kFloat32, .stride = logit_stride_},
-                                 .threads = options_.threads},
+                                 .threads = threads_},
                                 arithmetic),
           .d_x = MakeProduct({.m = rows,
                               .n = width,
@@ -66,7 +63,7 @@ Head::Chunk Head::MakeChunk(uint64_t rows, Bf16Arithmetic arithmetic) const {
                               .a = d_logits,
                               .b = matrix,
                               .c = matrix,
-                              .threads = options_.threads},
+                              .threads = threads_},
                              arithmetic),
           .d_table = MakeProduct({.m = vocabulary,
                                   .n = width,
@@ -75,27 +72,27 @@ Head::Chunk Head::MakeChunk(uint64_t rows, Bf16Arithmetic arithmetic) const {
                                   .b = matrix,
                                   .c = {.dtype = DType::kFloat32, .stride = width},
                                   .epilogue = Epilogue::kAccumulate,
-                                  .threads = options_.threads},
+                                  .threads = threads_},
                                  arithmetic)};
 }
 
 void Head::Run(const HeadData& data, std::byte* scratch) {
-  for (uint64_t row = 0; row < rows_; row += chunk_.rows) {
-    RunChunk(rows_ - row >= chunk_.rows ? chunk_ : last_, row, data, scratch);
+  for (uint64_t row = 0; row < call_.rows; row += chunk_.rows) {
+    RunChunk(call_.rows - row >= chunk_.rows ? chunk_ : last_, row, data, scratch);
   }
 }
 
 void Head::RunChunk(const Chunk& chunk, uint64_t first_row, const HeadData& data,
                     std::byte* scratch) {
-  const DType dtype = options_.dtype;
-  const uint64_t vocabulary = options_.shapes.vocabulary;
-  const uint64_t row_size = options_.shapes.width * SizeOf(dtype).value;
+  const DType dtype = call_.dtype;
+  const uint64_t vocabulary = call_.vocabulary;
+  const uint64_t row_size = call_.width * SizeOf(dtype).value;
   const std::byte* x = data.x + first_row * row_size;
   std::byte* const d_logits = data.d_x == nullptr ? nullptr : scratch + d_logits_;
   auto* const losses = reinterpret_cast<double*>(scratch + losses_);
 
   chunk.logits->Run({.a = x, .b = data.table, .c = scratch + logits_}, scratch + inner_);
-  ParallelRanges(options_.threads, chunk.rows, 1, [&](Range range) {
+  ParallelRanges(threads_, chunk.rows, 1, [&](Range range) {
     for (uint64_t row = range.begin; row < range.end; ++row) {
       const auto target = static_cast<uint64_t>(data.targets[first_row + row]);
       PENSTOCK_CHECK(target < vocabulary, "target {} of {}", target, vocabulary);

@@ -8,12 +8,12 @@
 
 #include "base/units.h"
 #include "kernels/model/cpu_matmul.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/operator_calls.h"
 
 namespace penstock::kernels {
 
-/// See Operators::HeadForwardBackward. d_x and d_table are null when only the loss is wanted; d_x
-/// may be x.
+/// See ModelOperators::HeadForwardBackward. d_x and d_table are null when only the loss is wanted;
+/// d_x may be x.
 struct HeadData {
   const std::byte* x = nullptr;
   const std::byte* table = nullptr;
@@ -26,7 +26,7 @@ struct HeadData {
 
 class Head {
  public:
-  Head(const OperatorOptions& options, Bf16Arithmetic arithmetic);
+  Head(const HeadCall& call, int threads, Bf16Arithmetic arithmetic);
 
   Bytes scratch() const { return cursor_.used(); }
   void Run(const HeadData& data, std::byte* scratch);
@@ -43,8 +43,8 @@ class Head {
   Chunk MakeChunk(uint64_t rows, Bf16Arithmetic arithmetic) const;
   void RunChunk(const Chunk& chunk, uint64_t first_row, const HeadData& data, std::byte* scratch);
 
-  const OperatorOptions options_;
-  const uint64_t rows_;
+  const HeadCall call_;
+  const int threads_;
   const uint64_t logit_stride_;
   Chunk chunk_;
   Chunk last_;  ///< for the rows that do not fill a chunk; empty if there are none

@@ -1,9 +1,7 @@
 #include "kernels/model/cpu_linear.h"
 
 #include <algorithm>
-#include <tuple>
 
-#include "base/check.h"
 #include "kernels/cpu_parallel.h"
 #include "kernels/model/cpu_rows.h"
 
@@ -17,18 +15,16 @@ constexpr uint64_t kWorthSpreading = uint64_t{1} << 15;
 
 }  // namespace
 
-Linear::Linear(const OperatorOptions& options, Bf16Arithmetic arithmetic, uint64_t k, uint64_t n)
-    : dtype_(options.dtype),
-      rows_(options.shapes.batch * options.shapes.sequence),
-      n_(n),
-      threads_(options.threads) {
-  const Operand x{.dtype = dtype_, .stride = k};
-  const Operand out{.dtype = dtype_, .stride = n};
-  ProductSpec forward{.m = rows_,
+Linear::Linear(const LinearCall& call, int threads, Bf16Arithmetic arithmetic)
+    : call_(call), threads_(threads) {
+  const auto& [dtype, rows, k, n] = call_;
+  const Operand x{.dtype = dtype, .stride = k};
+  const Operand out{.dtype = dtype, .stride = n};
+  ProductSpec forward{.m = rows,
                       .n = n,
                       .k = k,
                       .a = x,
-                      .b = {.dtype = dtype_, .stride = n},
+                      .b = {.dtype = dtype, .stride = n},
                       .c = out,
                       .bias = true,
                       .threads = threads_};
@@ -37,18 +33,18 @@ Linear::Linear(const OperatorOptions& options, Bf16Arithmetic arithmetic, uint64
   forward_in_place_ = MakeProduct(forward, arithmetic);
   forward.epilogue = Epilogue::kAddResidual;
   forward_residual_ = MakeProduct(forward, arithmetic);
-  backward_input_ = MakeProduct({.m = rows_,
+  backward_input_ = MakeProduct({.m = rows,
                                  .n = k,
                                  .k = n,
                                  .a = out,
-                                 .b = {.dtype = dtype_, .stride = n, .transposed = true},
+                                 .b = {.dtype = dtype, .stride = n, .transposed = true},
                                  .c = x,
                                  .threads = threads_},
                                 arithmetic);
   backward_weight_ = MakeProduct({.m = k,
                                   .n = n,
-                                  .k = rows_,
-                                  .a = {.dtype = dtype_, .stride = k, .transposed = true},
+                                  .k = rows,
+                                  .a = {.dtype = dtype, .stride = k, .transposed = true},
                                   .b = out,
                                   .c = {.dtype = DType::kFloat32, .stride = n},
                                   .epilogue = Epilogue::kAccumulate,
@@ -59,7 +55,7 @@ Linear::Linear(const OperatorOptions& options, Bf16Arithmetic arithmetic, uint64
 Bytes Linear::scratch() const {
   return std::max({forward_->scratch(), forward_in_place_->scratch(), forward_residual_->scratch(),
                    backward_input_->scratch(), backward_weight_->scratch(),
-                   Bytes{n_ * sizeof(float)} * static_cast<uint64_t>(threads_)});
+                   Bytes{call_.n * sizeof(float)} * static_cast<uint64_t>(threads_)});
 }
 
 void Linear::Forward(const ProductData& data, std::byte* scratch) const {
@@ -80,31 +76,8 @@ void Linear::BackwardInput(const std::byte* d_out, const std::byte* weight, std:
 void Linear::BackwardWeight(const std::byte* x, const std::byte* d_out, float* d_weight,
                             float* d_bias, std::byte* scratch) const {
   backward_weight_->Run({.a = x, .b = d_out, .c = reinterpret_cast<std::byte*>(d_weight)}, scratch);
-  AccumulateColumnSums(threads_, dtype_, d_out, rows_, n_, reinterpret_cast<float*>(scratch),
-                       d_bias);
-}
-
-Linears::Linears(const OperatorOptions& options, Bf16Arithmetic arithmetic) {
-  const uint64_t width = options.shapes.width;
-  const uint64_t hidden = options.shapes.hidden;
-  for (const auto& [k, n] :
-       {std::pair(width, 3 * width), {width, width}, {width, hidden}, {hidden, width}}) {
-    if (shapes_.contains({k, n})) continue;
-    shapes_.emplace(std::piecewise_construct, std::forward_as_tuple(k, n),
-                    std::forward_as_tuple(options, arithmetic, k, n));
-  }
-}
-
-Bytes Linears::scratch() const {
-  Bytes largest;
-  for (const auto& [shape, linear] : shapes_) largest = std::max(largest, linear.scratch());
-  return largest;
-}
-
-const Linear& Linears::Find(uint64_t k, uint64_t n) const {
-  const auto found = shapes_.find({k, n});
-  PENSTOCK_CHECK(found != shapes_.end(), "{} x {} is no map of the layer", k, n);
-  return found->second;
+  AccumulateColumnSums(threads_, call_.dtype, d_out, call_.rows, call_.n,
+                       reinterpret_cast<float*>(scratch), d_bias);
 }
 
 void AccumulateColumnSums(int threads, DType dtype, const std::byte* in, uint64_t rows,

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <dnnl.hpp>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
 #include "kernels/cpu_parallel.h"
+#include "kernels/model/call_shapes.h"
 #include "kernels/model/cpu_rows.h"
 #include "kernels/model/operator_factories.h"
 
@@ -30,20 +32,7 @@ constexpr uint64_t kElementGrain = 1024;
 constexpr uint64_t kColumnGrain = 16;
 
 Status Validate(const OperatorOptions& options) {
-  const OperatorShapes& shapes = options.shapes;
-  PENSTOCK_CHECK(options.threads > 0);
-  PENSTOCK_CHECK(shapes.batch > 0 && shapes.sequence > 0 && shapes.width > 0 && shapes.heads > 0 &&
-                 shapes.hidden > 0 && shapes.vocabulary > 0);
-  if (shapes.width % shapes.heads != 0) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "operators: width {} is no multiple of {} heads; change one of them",
-                     shapes.width, shapes.heads);
-  }
-  if (options.dtype == DType::kFloat16) {
-    return MakeError(ErrorCode::kUnavailable,
-                     "operators: the CPU device computes in fp32 and bf16, not in {}; use bf16",
-                     ToString(options.dtype));
-  }
+  PENSTOCK_TRY(CheckCalls(options.calls, "CPU"));
   return CheckThreads(options.threads);
 }
 
@@ -57,13 +46,16 @@ Result<Mapping> HoldRoom(int threads) {
   return Error{room.error().code, "operators: room for oneDNN: " + room.error().message};
 }
 
-/// See Operators::arithmetic().
+/// See ModelOperators::arithmetic().
 std::string Describe(const OperatorOptions& options, Bf16Arithmetic arithmetic) {
   // "bf16 converted" alone was the name of older panels, whose sums over k are cut elsewhere.
-  const char* const multiplied = options.dtype == DType::kFloat32 ? "fp32"
-                                 : arithmetic == Bf16Arithmetic::kNative
-                                     ? "bf16 native"
-                                     : "bf16 converted in equal panels";
+  const auto native = [](DType dtype) { return dtype == DType::kFloat32 ? "fp32" : "bf16 native"; };
+  const auto converted = [](DType dtype) {
+    return dtype == DType::kFloat32 ? "fp32" : "bf16 converted in equal panels";
+  };
+  const std::string multiplied = arithmetic == Bf16Arithmetic::kNative
+                                     ? DTypesOf(options.calls, native)
+                                     : DTypesOf(options.calls, converted);
   const dnnl::version_t* const version = dnnl::version();
   return fmt::format("cpu {}, {}, oneDNN {}.{}.{} isa {:#x}, {} threads",
                      hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), multiplied,
@@ -86,28 +78,63 @@ Result<std::unique_ptr<CpuOperatorParts>> MakeParts(const OperatorOptions& optio
   }
 }
 
+/// Makes the parts of each call.
+class PartsMaker {
+ public:
+  PartsMaker(CpuOperatorParts& parts, int threads, Bf16Arithmetic arithmetic)
+      : parts_(parts), threads_(threads), arithmetic_(arithmetic) {}
+
+  void operator()(const EmbeddingCall&) {}
+  void operator()(const LayerNormCall& call) {
+    parts_.norms.insert(call);
+    TakeScratch(Bytes{2 * call.width * sizeof(float)} * static_cast<uint64_t>(threads_));
+  }
+  void operator()(const LinearCall& call) { Make(parts_.linears, call); }
+  void operator()(const LinearGeluCall& call) {
+    (*this)(InwardOf(call));
+    (*this)(OutwardOf(call));
+  }
+  void operator()(const AttentionCall& call) { Make(parts_.attentions, call); }
+  void operator()(const HeadCall& call) { Make(parts_.heads, call); }
+
+ private:
+  template <typename Call, typename Part>
+  void Make(std::map<Call, Part>& made, const Call& call) {
+    TakeScratch(made.try_emplace(call, call, threads_, arithmetic_).first->second.scratch());
+  }
+  void TakeScratch(Bytes size) { parts_.scratch = std::max(parts_.scratch, size); }
+
+  CpuOperatorParts& parts_;
+  const int threads_;
+  const Bf16Arithmetic arithmetic_;
+};
+
+template <typename Call, typename Part>
+Part& Find(std::map<Call, Part>& parts, const Call& call) {
+  const auto found = parts.find(call);
+  PENSTOCK_CHECK(found != parts.end(), "operators: a call whose shapes were not declared");
+  return found->second;
+}
+
+const Linear& FindLinear(const std::map<LinearCall, Linear>& linears, const LinearCall& call) {
+  const auto found = linears.find(call);
+  PENSTOCK_CHECK(found != linears.end(), "{} x {} is no map of the layers that were declared",
+                 call.k, call.n);
+  return found->second;
+}
+
 }  // namespace
 
-CpuOperatorParts::CpuOperatorParts(const OperatorOptions& options, Bf16Arithmetic arithmetic)
-    : linears(options, arithmetic),
-      attention(options, arithmetic),
-      head(options, arithmetic),
-      layer_norm_scratch(Bytes{2 * options.shapes.width * sizeof(float)} *
-                         static_cast<uint64_t>(options.threads)) {}
-
-Bytes CpuOperatorParts::scratch() const {
-  return AlignUp(
-      std::max({linears.scratch(), attention.scratch(), head.scratch(), layer_norm_scratch}),
-      device::kDeviceAlignment);
+CpuOperatorParts::CpuOperatorParts(const OperatorOptions& options, Bf16Arithmetic arithmetic) {
+  PartsMaker make(*this, options.threads, arithmetic);
+  for (const OperatorCall& call : options.calls) std::visit(make, call);
+  scratch = AlignUp(scratch, device::kDeviceAlignment);
 }
 
 CpuOperators::CpuOperators(const OperatorOptions& options, Bf16Arithmetic arithmetic,
                            std::unique_ptr<CpuOperatorParts> parts, device::DeviceBuffer scratch,
                            Mapping room)
-    : options_(options),
-      dtype_(options.dtype),
-      rows_(options.shapes.batch * options.shapes.sequence),
-      threads_(options.threads),
+    : threads_(options.threads),
       arithmetic_(Describe(options, arithmetic)),
       parts_(std::move(parts)),
       scratch_(std::move(scratch)),
@@ -131,177 +158,210 @@ void CpuOperators::Launch(device::Stream& stream, std::function<void()> kernel) 
       [threads = threads_, kernel = std::move(kernel)] { RunKernel(threads, kernel); });
 }
 
-void CpuOperators::EmbeddingForward(device::Stream& stream, const int32_t* tokens,
-                                    const std::byte* token_table, const std::byte* position_table,
-                                    std::byte* out) {
+void CpuOperators::EmbeddingForward(device::Stream& stream, const TokenView& tokens,
+                                    const ConstTensorView& token_table,
+                                    const ConstTensorView& position_table, const TensorView& out) {
+  const EmbeddingCall call = EmbeddingOf(tokens, out, out.dtype, token_table, position_table);
   Launch(stream, [=, this] {
-    const uint64_t width = options_.shapes.width;
-    const uint64_t row_size = width * SizeOf(dtype_).value;
-    ParallelRanges(threads_, rows_, 1, [&](Range range) {
+    const uint64_t row_size = call.width * SizeOf(call.dtype).value;
+    ParallelRanges(threads_, call.rows, 1, [&](Range range) {
       for (uint64_t row = range.begin; row < range.end; ++row) {
-        const auto token = static_cast<uint64_t>(tokens[row]);
-        PENSTOCK_CHECK(token < options_.shapes.vocabulary);
-        AddElements(dtype_, token_table + token * row_size,
-                    position_table + row % options_.shapes.sequence * row_size,
-                    out + row * row_size, width);
+        const auto token = static_cast<uint64_t>(tokens.data[row]);
+        PENSTOCK_CHECK(token < token_table.shape.rows());
+        AddElements(call.dtype, token_table.data + token * row_size,
+                    position_table.data + row % tokens.sequence * row_size,
+                    out.data + row * row_size, call.width);
       }
     });
   });
 }
 
-void CpuOperators::EmbeddingBackward(device::Stream& stream, const int32_t* tokens,
-                                     const std::byte* d_out, float* d_token_table,
-                                     float* d_position_table) {
+void CpuOperators::EmbeddingBackward(device::Stream& stream, const TokenView& tokens,
+                                     const ConstTensorView& d_out, const TensorView& d_token_table,
+                                     const TensorView& d_position_table) {
+  const EmbeddingCall call =
+      EmbeddingOf(tokens, d_out, DType::kFloat32, d_token_table, d_position_table);
   Launch(stream, [=, this] {
-    const uint64_t width = options_.shapes.width;
+    const uint64_t width = call.width;
     // Threads take columns, so that every sum is in the order of the rows.
     ParallelRanges(threads_, width, kColumnGrain, [&](Range columns) {
-      for (uint64_t row = 0; row < rows_; ++row) {
-        const auto token = static_cast<uint64_t>(tokens[row]);
-        const uint64_t position = row % options_.shapes.sequence;
-        PENSTOCK_CHECK(token < options_.shapes.vocabulary);
-        const std::byte* in = d_out + (row * width + columns.begin) * SizeOf(dtype_).value;
-        AddToFloats(dtype_, in, d_token_table + token * width + columns.begin, columns.size());
-        AddToFloats(dtype_, in, d_position_table + position * width + columns.begin,
+      for (uint64_t row = 0; row < call.rows; ++row) {
+        const auto token = static_cast<uint64_t>(tokens.data[row]);
+        const uint64_t position = row % tokens.sequence;
+        PENSTOCK_CHECK(token < d_token_table.shape.rows());
+        const std::byte* in = d_out.data + (row * width + columns.begin) * SizeOf(call.dtype).value;
+        AddToFloats(call.dtype, in, d_token_table.floats() + token * width + columns.begin,
+                    columns.size());
+        AddToFloats(call.dtype, in, d_position_table.floats() + position * width + columns.begin,
                     columns.size());
       }
     });
   });
 }
 
-void CpuOperators::LayerNormForward(device::Stream& stream, const std::byte* x,
-                                    const std::byte* weight, const std::byte* bias, float eps,
-                                    std::byte* out, float* mean, float* rstd) {
+void CpuOperators::LayerNormForward(device::Stream& stream, const ConstTensorView& x,
+                                    const ConstTensorView& weight, const ConstTensorView& bias,
+                                    float eps, const TensorView& out, const TensorView& mean,
+                                    const TensorView& rstd) {
+  const LayerNormCall call = LayerNormOf(x, out, x.dtype, weight, bias, mean, rstd);
   const LayerNormRows norm{
-      .dtype = dtype_, .width = options_.shapes.width, .x = x, .weight = weight};
+      .dtype = call.dtype, .width = call.width, .x = x.data, .weight = weight.data};
   Launch(stream, [=, this] {
-    ParallelRanges(threads_, rows_, 1, [&](Range range) {
-      LayerNormForwardRows(norm, bias, eps, range.begin, range.end, out, mean, rstd);
+    ParallelRanges(threads_, call.rows, 1, [&](Range range) {
+      LayerNormForwardRows(norm, bias.data, eps, range.begin, range.end, out.data, mean.floats(),
+                           rstd.floats());
     });
   });
 }
 
-void CpuOperators::LayerNormBackward(device::Stream& stream, const std::byte* x,
-                                     const std::byte* weight, const float* mean, const float* rstd,
-                                     const std::byte* d_out, bool add_to_d_x, std::byte* d_x,
-                                     float* d_weight, float* d_bias) {
+void CpuOperators::LayerNormBackward(device::Stream& stream, const ConstTensorView& x,
+                                     const ConstTensorView& weight, const ConstTensorView& mean,
+                                     const ConstTensorView& rstd, const ConstTensorView& d_out,
+                                     bool add_to_d_x, const TensorView& d_x,
+                                     const TensorView& d_weight, const TensorView& d_bias) {
+  const LayerNormCall call = LayerNormOf(x, d_out, DType::kFloat32, d_weight, d_bias, mean, rstd);
+  CheckVector(weight, call.dtype, call.width);
+  CheckMatrix(d_x, call.dtype, call.rows, call.width);
+  PENSTOCK_CHECK(parts_->norms.contains(call), "operators: a norm that was not declared");
   const LayerNormRows norm{
-      .dtype = dtype_, .width = options_.shapes.width, .x = x, .weight = weight};
-  const LayerNormGradients gradients{
-      .d_out = d_out, .mean = mean, .rstd = rstd, .add_to_d_x = add_to_d_x, .d_x = d_x};
+      .dtype = call.dtype, .width = call.width, .x = x.data, .weight = weight.data};
+  const LayerNormGradients gradients{.d_out = d_out.data,
+                                     .mean = mean.floats(),
+                                     .rstd = rstd.floats(),
+                                     .add_to_d_x = add_to_d_x,
+                                     .d_x = d_x.data};
   Launch(stream, [=, this] {
     auto* const partial = scratch_.as<float>();
     const uint64_t width = norm.width;
     ParallelParts(threads_, [&](int part) {
       float* sums = partial + static_cast<uint64_t>(part) * 2 * width;
       std::fill_n(sums, 2 * width, 0.0f);
-      const Range range = PartOf(rows_, part, threads_);
+      const Range range = PartOf(call.rows, part, threads_);
       LayerNormBackwardRows(norm, gradients, range.begin, range.end, sums, sums + width);
     });
-    AccumulatePartials(threads_, partial, 2 * width, width, d_weight);
-    AccumulatePartials(threads_, partial + width, 2 * width, width, d_bias);
+    AccumulatePartials(threads_, partial, 2 * width, width, d_weight.floats());
+    AccumulatePartials(threads_, partial + width, 2 * width, width, d_bias.floats());
   });
 }
 
-void CpuOperators::LinearForward(device::Stream& stream, const std::byte* x,
-                                 const std::byte* weight, const std::byte* bias,
-                                 const std::byte* residual, uint64_t k, uint64_t n,
-                                 std::byte* out) {
-  const Linear& linear = parts_->linears.Find(k, n);
+void CpuOperators::LinearForward(device::Stream& stream, const ConstTensorView& x,
+                                 const ConstTensorView& weight, const ConstTensorView& bias,
+                                 const ConstTensorView& residual, const TensorView& out) {
+  const LinearCall call = LinearOf(x, x.dtype, weight, out);
+  CheckVector(bias, call.dtype, call.n);
+  if (residual.data != nullptr) CheckMatrix(residual, call.dtype, call.rows, call.n);
+  const Linear& linear = FindLinear(parts_->linears, call);
   Launch(stream, [=, this, &linear] {
-    linear.Forward({.a = x, .b = weight, .c = out, .bias = bias, .residual = residual},
+    linear.Forward({.a = x.data,
+                    .b = weight.data,
+                    .c = out.data,
+                    .bias = bias.data,
+                    .residual = residual.data},
                    scratch_.data());
   });
 }
 
-void CpuOperators::LinearBackwardInput(device::Stream& stream, const std::byte* d_out,
-                                       const std::byte* weight, uint64_t k, uint64_t n,
-                                       std::byte* d_x) {
-  const Linear& linear = parts_->linears.Find(k, n);
-  Launch(stream, [=, this, &linear] { linear.BackwardInput(d_out, weight, d_x, scratch_.data()); });
-}
-
-void CpuOperators::LinearBackwardWeight(device::Stream& stream, const std::byte* x,
-                                        const std::byte* d_out, uint64_t k, uint64_t n,
-                                        float* d_weight, float* d_bias) {
-  const Linear& linear = parts_->linears.Find(k, n);
+void CpuOperators::LinearBackwardInput(device::Stream& stream, const ConstTensorView& d_out,
+                                       const ConstTensorView& weight, const TensorView& d_x) {
+  const Linear& linear = FindLinear(parts_->linears, LinearOf(d_x, d_x.dtype, weight, d_out));
   Launch(stream, [=, this, &linear] {
-    linear.BackwardWeight(x, d_out, d_weight, d_bias, scratch_.data());
+    linear.BackwardInput(d_out.data, weight.data, d_x.data, scratch_.data());
   });
 }
 
-void CpuOperators::AttentionForward(device::Stream& stream, const std::byte* qkv, std::byte* out) {
-  Launch(stream, [=, this] { parts_->attention.Forward(qkv, out, scratch_.data()); });
+void CpuOperators::LinearBackwardWeight(device::Stream& stream, const ConstTensorView& x,
+                                        const ConstTensorView& d_out, const TensorView& d_weight,
+                                        const TensorView& d_bias) {
+  const LinearCall call = LinearOf(x, DType::kFloat32, d_weight, d_out);
+  CheckVector(d_bias, DType::kFloat32, call.n);
+  const Linear& linear = FindLinear(parts_->linears, call);
+  Launch(stream, [=, this, &linear] {
+    linear.BackwardWeight(x.data, d_out.data, d_weight.floats(), d_bias.floats(), scratch_.data());
+  });
 }
 
-void CpuOperators::AttentionBackward(device::Stream& stream, const std::byte* qkv,
-                                     const std::byte* d_out, std::byte* d_qkv) {
-  Launch(stream, [=, this] { parts_->attention.Backward(qkv, d_out, d_qkv, scratch_.data()); });
+void CpuOperators::AttentionForward(device::Stream& stream, uint64_t heads,
+                                    const ConstTensorView& qkv, const TensorView& out) {
+  Attention& attention = Find(parts_->attentions, AttentionOf(heads, qkv, out));
+  Launch(stream, [=, this, &attention] { attention.Forward(qkv.data, out.data, scratch_.data()); });
 }
 
-void CpuOperators::LinearGeluForward(device::Stream& stream, const std::byte* x,
-                                     const std::byte* weight, const std::byte* bias, std::byte* pre,
-                                     std::byte* out) {
-  LinearForward(stream, x, weight, bias, nullptr, options_.shapes.width, options_.shapes.hidden,
-                pre);
+void CpuOperators::AttentionBackward(device::Stream& stream, uint64_t heads,
+                                     const ConstTensorView& qkv, const ConstTensorView& d_out,
+                                     const TensorView& d_qkv) {
+  const AttentionCall call = AttentionOf(heads, qkv, d_out);
+  CheckMatrix(d_qkv, call.dtype, call.batch * call.sequence, 3 * call.width);
+  Attention& attention = Find(parts_->attentions, call);
+  Launch(stream, [=, this, &attention] {
+    attention.Backward(qkv.data, d_out.data, d_qkv.data, scratch_.data());
+  });
+}
+
+void CpuOperators::LinearGeluForward(device::Stream& stream, const ConstTensorView& x,
+                                     const ConstTensorView& weight, const ConstTensorView& bias,
+                                     const TensorView& pre, const TensorView& out) {
+  const LinearGeluCall call = LinearGeluOf(x, pre, out);
+  LinearForward(stream, x, weight, bias, {}, pre);
   Launch(stream, [=, this] {
-    const uint64_t size = SizeOf(dtype_).value;
-    ParallelRanges(threads_, rows_ * options_.shapes.hidden, kElementGrain, [&](Range range) {
+    const uint64_t size = SizeOf(call.dtype).value;
+    ParallelRanges(threads_, call.rows * call.hidden, kElementGrain, [&](Range range) {
       const uint64_t offset = range.begin * size;
-      GeluForwardElements(dtype_, pre + offset, out + offset, range.size());
+      GeluForwardElements(call.dtype, pre.data + offset, out.data + offset, range.size());
     });
   });
 }
 
-void CpuOperators::LinearGeluBackwardInput(device::Stream& stream, const std::byte* d_out,
-                                           const std::byte* weight, const std::byte* pre,
-                                           std::byte* d_pre) {
-  LinearBackwardInput(stream, d_out, weight, options_.shapes.hidden, options_.shapes.width, d_pre);
+void CpuOperators::LinearGeluBackwardInput(device::Stream& stream, const ConstTensorView& d_out,
+                                           const ConstTensorView& weight,
+                                           const ConstTensorView& pre, const TensorView& d_pre) {
+  const LinearGeluCall call = LinearGeluOf(d_out, pre, d_pre);
+  LinearBackwardInput(stream, d_out, weight, d_pre);
   Launch(stream, [=, this] {
-    const uint64_t size = SizeOf(dtype_).value;
-    ParallelRanges(threads_, rows_ * options_.shapes.hidden, kElementGrain, [&](Range range) {
+    const uint64_t size = SizeOf(call.dtype).value;
+    ParallelRanges(threads_, call.rows * call.hidden, kElementGrain, [&](Range range) {
       const uint64_t offset = range.begin * size;
-      GeluBackwardElements(dtype_, pre + offset, d_pre + offset, d_pre + offset, range.size());
+      GeluBackwardElements(call.dtype, pre.data + offset, d_pre.data + offset, d_pre.data + offset,
+                           range.size());
     });
   });
 }
 
-void CpuOperators::HeadForwardBackward(device::Stream& stream, const std::byte* x,
-                                       const std::byte* table, const int32_t* targets,
-                                       float gradient_scale, double* loss_sum, std::byte* d_x,
-                                       float* d_table) {
-  PENSTOCK_CHECK((d_x == nullptr) == (d_table == nullptr));
-  const HeadData data{.x = x,
-                      .table = table,
-                      .targets = targets,
+void CpuOperators::HeadForwardBackward(device::Stream& stream, const ConstTensorView& x,
+                                       const ConstTensorView& table, const TokenView& targets,
+                                       float gradient_scale, double* loss_sum,
+                                       const TensorView& d_x, const TensorView& d_table) {
+  Head& head = Find(parts_->heads, HeadOf(x, table, targets, d_x, d_table));
+  const HeadData data{.x = x.data,
+                      .table = table.data,
+                      .targets = targets.data,
                       .gradient_scale = gradient_scale,
                       .loss_sum = loss_sum,
-                      .d_x = d_x,
-                      .d_table = d_table};
-  Launch(stream, [=, this] { parts_->head.Run(data, scratch_.data()); });
+                      .d_x = d_x.data,
+                      .d_table = d_table.floats()};
+  Launch(stream, [=, this, &head] { head.Run(data, scratch_.data()); });
 }
 
 Result<Bytes> CpuOperatorScratch(const OperatorOptions& options, Bf16Arithmetic arithmetic) {
   PENSTOCK_ASSIGN(const auto parts, MakeParts(options, arithmetic));
-  return parts->scratch();
+  return parts->scratch;
 }
 
 Result<Bytes> CpuOperatorScratch(const OperatorOptions& options) {
   return CpuOperatorScratch(options, BestBf16Arithmetic());
 }
 
-Result<std::unique_ptr<Operators>> CreateCpuOperators(device::Device& device,
-                                                      const OperatorOptions& options) {
+Result<std::unique_ptr<ModelOperators>> CreateCpuOperators(device::Device& device,
+                                                           const OperatorOptions& options) {
   return CreateCpuOperators(device, options, BestBf16Arithmetic());
 }
 
-Result<std::unique_ptr<Operators>> CreateCpuOperators(device::Device& device,
-                                                      const OperatorOptions& options,
-                                                      Bf16Arithmetic arithmetic) {
+Result<std::unique_ptr<ModelOperators>> CreateCpuOperators(device::Device& device,
+                                                           const OperatorOptions& options,
+                                                           Bf16Arithmetic arithmetic) {
   PENSTOCK_ASSIGN(auto parts, MakeParts(options, arithmetic));
-  PENSTOCK_ASSIGN(auto scratch, device.Allocate(parts->scratch(), "scratch of the operators"));
+  PENSTOCK_ASSIGN(auto scratch, device.Allocate(parts->scratch, "scratch of the operators"));
   PENSTOCK_ASSIGN(Mapping room, HoldRoom(options.threads));
-  std::unique_ptr<Operators> operators = std::make_unique<CpuOperators>(
+  std::unique_ptr<ModelOperators> operators = std::make_unique<CpuOperators>(
       options, arithmetic, std::move(parts), std::move(scratch), std::move(room));
   return operators;
 }

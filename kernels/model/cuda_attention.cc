@@ -7,8 +7,8 @@
 namespace penstock::kernels {
 
 Result<std::unique_ptr<CudaAttention>> CudaAttention::Create(const CudaBlas& blas,
-                                                             const OperatorOptions& options) {
-  std::unique_ptr<CudaAttention> attention(new CudaAttention(options));
+                                                             const AttentionCall& call) {
+  std::unique_ptr<CudaAttention> attention(new CudaAttention(call));
   if (attention->fused()) {
     if (attention->head_size_ <= kMaxFusedHead) return attention;
     return MakeError(ErrorCode::kUnavailable,
@@ -21,9 +21,9 @@ Result<std::unique_ptr<CudaAttention>> CudaAttention::Create(const CudaBlas& bla
 }
 
 Status CudaAttention::MakeProducts(const CudaBlas& blas) {
-  const uint64_t n = options_.shapes.sequence;
-  const CudaOperand in_qkv{.stride = 3 * options_.shapes.width, .batch_stride = head_size_};
-  const CudaOperand in_out{.stride = options_.shapes.width, .batch_stride = head_size_};
+  const uint64_t n = call_.sequence;
+  const CudaOperand in_qkv{.stride = 3 * call_.width, .batch_stride = head_size_};
+  const CudaOperand in_out{.stride = call_.width, .batch_stride = head_size_};
   const CudaOperand scores{.stride = n, .batch_stride = n * n};
   const auto transposed = [](CudaOperand operand) {
     operand.transposed = true;
@@ -31,7 +31,7 @@ Status CudaAttention::MakeProducts(const CudaBlas& blas) {
   };
   const auto make = [&](CudaProductSpec spec) {
     spec.m = n;
-    spec.batch = plan_.attention_heads;
+    spec.batch = plan_.heads;
     return CudaProduct::Create(blas, spec);
   };
   const auto make_scores = [&](const CudaOperand& left, float alpha) {
@@ -53,24 +53,22 @@ Status CudaAttention::MakeProducts(const CudaBlas& blas) {
 }
 
 CudaAttentionShape CudaAttention::shape() const {
-  const OperatorShapes& shapes = options_.shapes;
-  return {.tasks = shapes.batch * shapes.heads,
-          .sequence = shapes.sequence,
-          .heads = shapes.heads,
+  return {.tasks = call_.batch * call_.heads,
+          .sequence = call_.sequence,
+          .heads = call_.heads,
           .head_size = head_size_};
 }
 
 CudaRowStatistics CudaAttention::Statistics(std::byte* scratch) const {
   return {.log_sums = reinterpret_cast<float*>(scratch),
-          .deltas = reinterpret_cast<float*>(scratch + plan_.attention_second)};
+          .deltas = reinterpret_cast<float*>(scratch + plan_.second)};
 }
 
 template <typename F>
 void CudaAttention::ForEachGroup(F f) const {
-  const OperatorShapes& shapes = options_.shapes;
-  for (uint64_t batch = 0; batch < shapes.batch; ++batch) {
-    for (uint64_t head = 0; head < shapes.heads; head += plan_.attention_heads) {
-      const uint64_t row = batch * shapes.sequence * shapes.width;
+  for (uint64_t batch = 0; batch < call_.batch; ++batch) {
+    for (uint64_t head = 0; head < call_.heads; head += plan_.heads) {
+      const uint64_t row = batch * call_.sequence * call_.width;
       f((3 * row + head * head_size_) * sizeof(float), (row + head * head_size_) * sizeof(float));
     }
   }
@@ -83,7 +81,7 @@ void CudaAttention::Forward(device::CudaStream& stream, const std::byte* qkv, st
                               reinterpret_cast<BFloat16*>(out));
     return;
   }
-  const uint64_t part = options_.shapes.width * sizeof(float);
+  const uint64_t part = call_.width * sizeof(float);
   ForEachGroup([&](uint64_t in_qkv, uint64_t in_out) {
     const std::byte* const query = qkv + in_qkv;
     Probabilities(stream, query, scratch);
@@ -106,24 +104,23 @@ void CudaAttention::Backward(device::CudaStream& stream, const std::byte* qkv,
 
 void CudaAttention::Probabilities(device::CudaStream& stream, const std::byte* query,
                                   std::byte* p) {
-  const std::byte* const key = query + options_.shapes.width * sizeof(float);
+  const std::byte* const key = query + call_.width * sizeof(float);
   products_.scores->Run(stream, {.a = query, .b = key, .c = p});
-  CudaCausalSoftmax(stream, plan_.attention_heads, options_.shapes.sequence,
-                    reinterpret_cast<float*>(p));
+  CudaCausalSoftmax(stream, plan_.heads, call_.sequence, reinterpret_cast<float*>(p));
 }
 
 void CudaAttention::BackwardOfGroup(device::CudaStream& stream, const std::byte* query,
                                     const std::byte* d_out, std::byte* d_query,
                                     std::byte* scratch) {
-  const uint64_t part = options_.shapes.width * sizeof(float);
+  const uint64_t part = call_.width * sizeof(float);
   std::byte* const p = scratch;
-  std::byte* const d_scores = scratch + plan_.attention_second;
+  std::byte* const d_scores = scratch + plan_.second;
   const std::byte* const key = query + part;
   const std::byte* const value = query + 2 * part;
   Probabilities(stream, query, p);
   products_.d_value->Run(stream, {.a = p, .b = d_out, .c = d_query + 2 * part});
   products_.d_scores->Run(stream, {.a = d_out, .b = value, .c = d_scores});
-  CudaCausalSoftmaxBackward(stream, plan_.attention_heads, options_.shapes.sequence,
+  CudaCausalSoftmaxBackward(stream, plan_.heads, call_.sequence,
                             1 / std::sqrt(static_cast<float>(head_size_)),
                             reinterpret_cast<const float*>(p), reinterpret_cast<float*>(d_scores));
   products_.d_query->Run(stream, {.a = d_scores, .b = key, .c = d_query});

@@ -1,9 +1,9 @@
-// Causal attention of the CUDA operators; see Operators for what it computes.
+// Causal attention of the CUDA operators; see ModelOperators for what it computes.
 //
 // bf16: fused kernels of our own, in memory that grows with the rows alone. Backward has two
 // passes, none of which adds to what another block has written: statistics of the rows with the
 // gradients of the queries, then the gradients of keys and values. fp32: cuBLASLt and a softmax,
-// for as many heads at once as CudaPlan says.
+// for as many heads at once as CudaAttentionPlan says.
 //
 // Threads: as the operators.
 #pragma once
@@ -14,7 +14,7 @@
 #include "kernels/model/cuda_fused_attention.h"
 #include "kernels/model/cuda_plan.h"
 #include "kernels/model/cuda_product.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/operator_calls.h"
 
 namespace penstock::kernels {
 
@@ -22,7 +22,7 @@ class CudaAttention {
  public:
   /// Errors: kUnavailable for heads that no kernel takes; of cuBLASLt.
   static Result<std::unique_ptr<CudaAttention>> Create(const CudaBlas& blas,
-                                                       const OperatorOptions& options);
+                                                       const AttentionCall& call);
 
   void Forward(device::CudaStream& stream, const std::byte* qkv, std::byte* out,
                std::byte* scratch);
@@ -40,13 +40,11 @@ class CudaAttention {
     std::unique_ptr<CudaProduct> d_value;   ///< pᵀ d_out
   };
 
-  explicit CudaAttention(const OperatorOptions& options)
-      : options_(options),
-        plan_(options),
-        head_size_(options.shapes.width / options.shapes.heads) {}
+  explicit CudaAttention(const AttentionCall& call)
+      : call_(call), plan_(call), head_size_(call.width / call.heads) {}
   Status MakeProducts(const CudaBlas& blas);
   CudaAttentionShape shape() const;
-  bool fused() const { return options_.dtype == DType::kBFloat16; }
+  bool fused() const { return call_.dtype == DType::kBFloat16; }
   /// Calls f(offset of the first head in qkv, in out; in bytes) for each group of heads.
   template <typename F>
   void ForEachGroup(F f) const;
@@ -56,8 +54,8 @@ class CudaAttention {
   void BackwardOfGroup(device::CudaStream& stream, const std::byte* query, const std::byte* d_out,
                        std::byte* d_query, std::byte* scratch);
 
-  const OperatorOptions options_;
-  const CudaPlan plan_;
+  const AttentionCall call_;
+  const CudaAttentionPlan plan_;
   const uint64_t head_size_;
   Products products_;
 };

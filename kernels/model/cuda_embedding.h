@@ -1,4 +1,4 @@
-// The embedding's CUDA kernels. They enqueue and return; see Operators for what they compute.
+// The embedding's CUDA kernels. They enqueue and return; see ModelOperators for what they compute.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // The fused kernels of causal attention in bf16. They enqueue and return. `qkv` and `out` are as
-// Operators has them; where a head is a multiple of 16 bytes, so are their addresses.
+// ModelOperators has them; where a head is a multiple of 16 bytes, so are their addresses.
 #pragma once
 
 #include <cstdint>

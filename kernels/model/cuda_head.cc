@@ -4,22 +4,20 @@
 
 namespace penstock::kernels {
 
-Result<std::unique_ptr<CudaHead>> CudaHead::Create(const CudaBlas& blas,
-                                                   const OperatorOptions& options) {
-  std::unique_ptr<CudaHead> head(new CudaHead(options));
-  const uint64_t rows = options.shapes.batch * options.shapes.sequence;
-  PENSTOCK_ASSIGN(head->chunk_, head->MakeChunk(blas, head->plan_.head_rows));
-  if (const uint64_t rest = rows % head->plan_.head_rows; rest > 0) {
+Result<std::unique_ptr<CudaHead>> CudaHead::Create(const CudaBlas& blas, const HeadCall& call) {
+  std::unique_ptr<CudaHead> head(new CudaHead(call));
+  PENSTOCK_ASSIGN(head->chunk_, head->MakeChunk(blas, head->plan_.rows));
+  if (const uint64_t rest = call.rows % head->plan_.rows; rest > 0) {
     PENSTOCK_ASSIGN(head->last_, head->MakeChunk(blas, rest));
   }
   return head;
 }
 
 Result<CudaHead::Chunk> CudaHead::MakeChunk(const CudaBlas& blas, uint64_t rows) const {
-  const uint64_t width = options_.shapes.width;
-  const uint64_t vocabulary = options_.shapes.vocabulary;
+  const uint64_t width = call_.width;
+  const uint64_t vocabulary = call_.vocabulary;
   const auto matrix = [&](uint64_t stride, bool transposed = false) {
-    return CudaOperand{.dtype = options_.dtype, .stride = stride, .transposed = transposed};
+    return CudaOperand{.dtype = call_.dtype, .stride = stride, .transposed = transposed};
   };
   Chunk chunk{.rows = rows};
   PENSTOCK_ASSIGN(
@@ -47,22 +45,21 @@ Result<CudaHead::Chunk> CudaHead::MakeChunk(const CudaBlas& blas, uint64_t rows)
 }
 
 void CudaHead::Run(device::CudaStream& stream, const CudaHeadData& data, std::byte* scratch) {
-  const uint64_t rows = options_.shapes.batch * options_.shapes.sequence;
-  for (uint64_t row = 0; row < rows; row += plan_.head_rows) {
-    RunChunk(stream, rows - row >= plan_.head_rows ? chunk_ : last_, row, data, scratch);
+  for (uint64_t row = 0; row < call_.rows; row += plan_.rows) {
+    RunChunk(stream, call_.rows - row >= plan_.rows ? chunk_ : last_, row, data, scratch);
   }
 }
 
 void CudaHead::RunChunk(device::CudaStream& stream, Chunk& chunk, uint64_t first_row,
                         const CudaHeadData& data, std::byte* scratch) {
-  const uint64_t row_size = options_.shapes.width * SizeOf(options_.dtype).value;
+  const uint64_t row_size = call_.width * SizeOf(call_.dtype).value;
   const std::byte* const x = data.x + first_row * row_size;
-  std::byte* const d_logits = data.d_x == nullptr ? nullptr : scratch + plan_.head_gradient;
-  auto* const losses = reinterpret_cast<double*>(scratch + plan_.head_losses);
+  std::byte* const d_logits = data.d_x == nullptr ? nullptr : scratch + plan_.gradient;
+  auto* const losses = reinterpret_cast<double*>(scratch + plan_.losses);
   chunk.logits->Run(stream, {.a = x, .b = data.table, .c = scratch});
-  CudaCrossEntropyRows(stream, {.dtype = options_.dtype,
+  CudaCrossEntropyRows(stream, {.dtype = call_.dtype,
                                 .rows = chunk.rows,
-                                .vocabulary = options_.shapes.vocabulary,
+                                .vocabulary = call_.vocabulary,
                                 .stride = plan_.logit_stride,
                                 .logits = reinterpret_cast<const float*>(scratch),
                                 .targets = data.targets + first_row,

@@ -8,11 +8,11 @@
 #include "base/result.h"
 #include "kernels/model/cuda_plan.h"
 #include "kernels/model/cuda_product.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/operator_calls.h"
 
 namespace penstock::kernels {
 
-/// See Operators::HeadForwardBackward.
+/// See ModelOperators::HeadForwardBackward.
 struct CudaHeadData {
   const std::byte* x = nullptr;
   const std::byte* table = nullptr;
@@ -25,8 +25,7 @@ struct CudaHeadData {
 
 class CudaHead {
  public:
-  static Result<std::unique_ptr<CudaHead>> Create(const CudaBlas& blas,
-                                                  const OperatorOptions& options);
+  static Result<std::unique_ptr<CudaHead>> Create(const CudaBlas& blas, const HeadCall& call);
   void Run(device::CudaStream& stream, const CudaHeadData& data, std::byte* scratch);
 
  private:
@@ -38,13 +37,13 @@ class CudaHead {
     std::unique_ptr<CudaProduct> d_table;  ///< [vocabulary, C] += d_logitsᵀ x, fp32
   };
 
-  explicit CudaHead(const OperatorOptions& options) : options_(options), plan_(options) {}
+  explicit CudaHead(const HeadCall& call) : call_(call), plan_(call) {}
   Result<Chunk> MakeChunk(const CudaBlas& blas, uint64_t rows) const;
   void RunChunk(device::CudaStream& stream, Chunk& chunk, uint64_t first_row,
                 const CudaHeadData& data, std::byte* scratch);
 
-  const OperatorOptions options_;
-  const CudaPlan plan_;
+  const HeadCall call_;
+  const CudaHeadPlan plan_;
   Chunk chunk_;
   Chunk last_;  ///< for the rows that do not fill a chunk; empty if there are none
 };

@@ -1,9 +1,6 @@
 #include "kernels/model/cuda_linear.h"
 
-#include <numeric>
-#include <utility>
-
-#include "base/check.h"
+#include "kernels/model/call_shapes.h"
 #include "kernels/model/cuda_column_sums.h"
 #include "kernels/model/cuda_gelu.h"
 
@@ -13,13 +10,11 @@ namespace {
 
 /// The products of one map of a layer.
 struct LinearSpecs {
-  LinearSpecs(const OperatorOptions& options, uint64_t k, uint64_t n) {
-    const uint64_t rows = options.shapes.batch * options.shapes.sequence;
-    const auto matrix = [&](uint64_t columns, bool transposed = false) {
-      return CudaOperand{.dtype = options.dtype, .stride = columns, .transposed = transposed};
+  LinearSpecs(const LinearCall& call, uint64_t unit) {
+    const auto& [dtype, rows, k, n] = call;
+    const auto matrix = [type = call.dtype](uint64_t columns, bool transposed = false) {
+      return CudaOperand{.dtype = type, .stride = columns, .transposed = transposed};
     };
-    // Every tensor of a layer has a multiple of so many elements.
-    const uint64_t unit = std::gcd(options.shapes.width, options.shapes.hidden);
     CudaOperand weight = matrix(n);
     weight.unit = unit;
     forward = {.m = rows,
@@ -54,11 +49,10 @@ Result<std::unique_ptr<CudaProduct>> WithGelu(const CudaBlas& blas, CudaProductS
 
 }  // namespace
 
-Result<std::unique_ptr<CudaLinear>> CudaLinear::Create(const CudaBlas& blas,
-                                                       const OperatorOptions& options, uint64_t k,
-                                                       uint64_t n) {
-  std::unique_ptr<CudaLinear> linear(new CudaLinear(options, k, n));
-  const LinearSpecs specs(options, k, n);
+Result<std::unique_ptr<CudaLinear>> CudaLinear::Create(const CudaBlas& blas, const LinearCall& call,
+                                                       uint64_t weight_unit) {
+  std::unique_ptr<CudaLinear> linear(new CudaLinear(call));
+  const LinearSpecs specs(call, weight_unit);
   PENSTOCK_ASSIGN(linear->forward_, CudaProduct::Create(blas, specs.forward));
   PENSTOCK_ASSIGN(linear->backward_input_, CudaProduct::Create(blas, specs.backward_input));
   PENSTOCK_ASSIGN(linear->backward_weight_, CudaProduct::Create(blas, specs.backward_weight));
@@ -75,62 +69,49 @@ void CudaLinear::BackwardWeight(device::CudaStream& stream, const std::byte* x,
                                 std::byte* scratch) {
   auto* const sums = reinterpret_cast<std::byte*>(d_weight);
   backward_weight_->Run(stream, {.a = x, .b = d_out, .c = sums, .addend = sums});
-  CudaAddBiasGradient(stream, dtype_, rows_, n_, d_out, reinterpret_cast<float*>(scratch), d_bias);
+  CudaAddBiasGradient(stream, call_.dtype, call_.rows, call_.n, d_out,
+                      reinterpret_cast<float*>(scratch), d_bias);
 }
 
-Result<std::unique_ptr<CudaLinears>> CudaLinears::Create(const CudaBlas& blas,
-                                                         const OperatorOptions& options) {
-  const uint64_t width = options.shapes.width;
-  const uint64_t hidden = options.shapes.hidden;
-  std::unique_ptr<CudaLinears> linears(new CudaLinears(options));
-  const std::pair<uint64_t, uint64_t> maps[] = {
-      {width, 3 * width}, {width, width}, {width, hidden}, {hidden, width}};
-  for (const auto& [k, n] : maps) {
-    PENSTOCK_ASSIGN(std::unique_ptr<CudaLinear> linear, CudaLinear::Create(blas, options, k, n));
-    linears->maps_.push_back(std::move(linear));
-  }
-  PENSTOCK_ASSIGN(linears->gelu_, WithGelu(blas, LinearSpecs(options, width, hidden).forward,
-                                           CudaEpilogue::kBiasGelu));
-  PENSTOCK_ASSIGN(linears->gelu_gradient_,
-                  WithGelu(blas, LinearSpecs(options, hidden, width).backward_input,
+Result<std::unique_ptr<CudaLinearGelu>> CudaLinearGelu::Create(const CudaBlas& blas,
+                                                               const LinearGeluCall& call,
+                                                               uint64_t weight_unit,
+                                                               CudaLinear& inward,
+                                                               CudaLinear& outward) {
+  std::unique_ptr<CudaLinearGelu> made(new CudaLinearGelu(call, inward, outward));
+  PENSTOCK_ASSIGN(made->gelu_, WithGelu(blas, LinearSpecs(InwardOf(call), weight_unit).forward,
+                                        CudaEpilogue::kBiasGelu));
+  PENSTOCK_ASSIGN(made->gelu_gradient_,
+                  WithGelu(blas, LinearSpecs(OutwardOf(call), weight_unit).backward_input,
                            CudaEpilogue::kGeluGradient));
-  return linears;
+  return made;
 }
 
-CudaLinear& CudaLinears::Find(uint64_t k, uint64_t n) const {
-  for (const auto& linear : maps_) {
-    if (linear->Is(k, n)) return *linear;
-  }
-  PENSTOCK_CHECK(false, "{} x {} is no map of the layer", k, n);
-  std::abort();
-}
-
-std::string CudaLinears::fused() const {
+std::string CudaLinearGelu::fused() const {
   if (gelu_ != nullptr) return gelu_gradient_ != nullptr ? "GELU and its gradient" : "GELU";
   return gelu_gradient_ != nullptr ? "the gradient of GELU" : "nothing";
 }
 
-void CudaLinears::ForwardGelu(device::CudaStream& stream, const std::byte* x,
-                              const std::byte* weight, const std::byte* bias, std::byte* pre,
-                              std::byte* out) {
+void CudaLinearGelu::Forward(device::CudaStream& stream, const std::byte* x,
+                             const std::byte* weight, const std::byte* bias, std::byte* pre,
+                             std::byte* out) {
   if (gelu_ != nullptr) {
     gelu_->Run(stream, {.a = x, .b = weight, .c = out, .bias = bias, .pre_out = pre});
     return;
   }
-  Find(shapes_.width, shapes_.hidden)
-      .Forward(stream, {.a = x, .b = weight, .c = pre, .bias = bias});
-  CudaGeluForward(stream, dtype_, elements_of_hidden(), pre, out);
+  inward_.Forward(stream, {.a = x, .b = weight, .c = pre, .bias = bias});
+  CudaGeluForward(stream, call_.dtype, elements(), pre, out);
 }
 
-void CudaLinears::BackwardInputGelu(device::CudaStream& stream, const std::byte* d_out,
-                                    const std::byte* weight, const std::byte* pre,
-                                    std::byte* d_pre) {
+void CudaLinearGelu::BackwardInput(device::CudaStream& stream, const std::byte* d_out,
+                                   const std::byte* weight, const std::byte* pre,
+                                   std::byte* d_pre) {
   if (gelu_gradient_ != nullptr) {
     gelu_gradient_->Run(stream, {.a = d_out, .b = weight, .c = d_pre, .pre = pre});
     return;
   }
-  Find(shapes_.hidden, shapes_.width).BackwardInput(stream, d_out, weight, d_pre);
-  CudaGeluBackward(stream, dtype_, elements_of_hidden(), pre, d_pre, d_pre);
+  outward_.BackwardInput(stream, d_out, weight, d_pre);
+  CudaGeluBackward(stream, call_.dtype, elements(), pre, d_pre, d_pre);
 }
 
 }  // namespace penstock::kernels

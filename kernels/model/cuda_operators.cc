@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "device/cuda_status.h"
+#include "kernels/model/call_shapes.h"
 #include "kernels/model/cuda_column_sums.h"
 #include "kernels/model/cuda_embedding.h"
 #include "kernels/model/cuda_norm.h"
@@ -22,165 +23,244 @@ device::CudaStream& OnCuda(device::Stream& stream) {
   return *cuda;
 }
 
+CudaEmbedding CudaEmbeddingFor(const EmbeddingCall& call, const TokenView& tokens) {
+  return {.dtype = call.dtype,
+          .rows = call.rows,
+          .sequence = tokens.sequence,
+          .width = call.width,
+          .tokens = tokens.data};
+}
+
 Status Validate(const OperatorOptions& options) {
-  const OperatorShapes& shapes = options.shapes;
-  PENSTOCK_CHECK(shapes.batch > 0 && shapes.sequence > 0 && shapes.width > 0 && shapes.heads > 0 &&
-                 shapes.hidden > 0 && shapes.vocabulary > 0);
-  if (shapes.width % shapes.heads != 0) {
+  PENSTOCK_TRY(CheckCalls(options.calls, "CUDA"));
+  for (const OperatorCall& call : options.calls) {
+    if (RowsOf(call) <= std::numeric_limits<int32_t>::max()) continue;
     return MakeError(ErrorCode::kInvalidArgument,
-                     "operators: width {} is no multiple of {} heads; change one of them",
-                     shapes.width, shapes.heads);
-  }
-  if (options.dtype == DType::kFloat16) {
-    return MakeError(ErrorCode::kUnavailable,
-                     "operators: the CUDA device computes in fp32 and bf16, not in {}; use bf16",
-                     ToString(options.dtype));
-  }
-  if (shapes.batch * shapes.sequence > std::numeric_limits<int32_t>::max()) {
-    return MakeError(
-        ErrorCode::kInvalidArgument,
-        "operators: a micro-batch of {} x {} tokens is too large; take fewer sequences",
-        shapes.batch, shapes.sequence);
+                     "operators: a micro-batch of {} tokens is too large; take fewer sequences",
+                     RowsOf(call));
   }
   return {};
 }
 
-/// See Operators::arithmetic().
-Result<std::string> Describe(const OperatorOptions& options, const CudaLinears& linears) {
-  int device = 0;
-  cudaDeviceProp properties{};
-  PENSTOCK_TRY(device::CudaStatus(cudaGetDevice(&device), "asking for the current device"));
-  PENSTOCK_TRY(device::CudaStatus(cudaGetDeviceProperties(&properties, device),
-                                  "asking for the properties of device {}", device));
-  return fmt::format("cuda {}.{}, {} multiprocessors, {}, cuBLASLt {} with {} in products",
-                     properties.major, properties.minor, properties.multiProcessorCount,
-                     ToString(options.dtype), cublasLtGetVersion(), linears.fused());
+template <typename Call, typename Part>
+Part& Find(const std::map<Call, std::unique_ptr<Part>>& parts, const Call& call) {
+  const auto found = parts.find(call);
+  PENSTOCK_CHECK(found != parts.end(), "operators: a call whose shapes were not declared");
+  return *found->second;
+}
+
+CudaLinear& FindLinear(const std::map<LinearCall, std::unique_ptr<CudaLinear>>& linears,
+                       const LinearCall& call) {
+  const auto found = linears.find(call);
+  PENSTOCK_CHECK(found != linears.end(), "{} x {} is no map of the layers that were declared",
+                 call.k, call.n);
+  return *found->second;
 }
 
 }  // namespace
 
 Status CudaOperators::Build() {
   PENSTOCK_ASSIGN(blas_, CudaBlas::Create(scratch_.data()));
-  PENSTOCK_ASSIGN(linears_, CudaLinears::Create(*blas_, options_));
-  PENSTOCK_ASSIGN(attention_, CudaAttention::Create(*blas_, options_));
-  PENSTOCK_ASSIGN(head_, CudaHead::Create(*blas_, options_));
-  PENSTOCK_ASSIGN(arithmetic_, Describe(options_, *linears_));
+  for (const OperatorCall& call : options_.calls) {
+    PENSTOCK_TRY(std::visit([this](const auto& of_kind) { return Make(of_kind); }, call));
+  }
+  PENSTOCK_ASSIGN(arithmetic_, Describe());
   return {};
 }
 
-void CudaOperators::EmbeddingForward(device::Stream& stream, const int32_t* tokens,
-                                     const std::byte* token_table, const std::byte* position_table,
-                                     std::byte* out) {
-  CudaEmbeddingForward(OnCuda(stream),
-                       {.dtype = dtype_,
-                        .rows = rows_,
-                        .sequence = options_.shapes.sequence,
-                        .width = options_.shapes.width,
-                        .tokens = tokens},
-                       token_table, position_table, out);
+Status CudaOperators::Make(const EmbeddingCall& call) {
+  embeddings_.insert(call);
+  return {};
 }
 
-void CudaOperators::EmbeddingBackward(device::Stream& stream, const int32_t* tokens,
-                                      const std::byte* d_out, float* d_token_table,
-                                      float* d_position_table) {
-  CudaEmbeddingBackward(OnCuda(stream),
-                        {.dtype = dtype_,
-                         .rows = rows_,
-                         .sequence = options_.shapes.sequence,
-                         .width = options_.shapes.width,
-                         .tokens = tokens},
-                        d_out, reinterpret_cast<int32_t*>(scratch()), d_token_table,
-                        d_position_table);
+Status CudaOperators::Make(const LayerNormCall& call) {
+  norms_.insert(call);
+  return {};
 }
 
-void CudaOperators::LayerNormForward(device::Stream& stream, const std::byte* x,
-                                     const std::byte* weight, const std::byte* bias, float eps,
-                                     std::byte* out, float* mean, float* rstd) {
-  const CudaNorm norm{dtype_, rows_, options_.shapes.width, x, weight};
-  CudaNormForward(OnCuda(stream), norm, bias, eps, out, mean, rstd);
+Status CudaOperators::Make(const LinearCall& call) {
+  if (linears_.contains(call)) return {};
+  PENSTOCK_ASSIGN(linears_[call], CudaLinear::Create(*blas_, call, options_.weight_unit));
+  return {};
 }
 
-void CudaOperators::LayerNormBackward(device::Stream& stream, const std::byte* x,
-                                      const std::byte* weight, const float* mean, const float* rstd,
-                                      const std::byte* d_out, bool add_to_d_x, std::byte* d_x,
-                                      float* d_weight, float* d_bias) {
+Status CudaOperators::Make(const LinearGeluCall& call) {
+  if (gelus_.contains(call)) return {};
+  PENSTOCK_TRY(Make(InwardOf(call)));
+  PENSTOCK_TRY(Make(OutwardOf(call)));
+  PENSTOCK_ASSIGN(gelus_[call], CudaLinearGelu::Create(*blas_, call, options_.weight_unit,
+                                                       FindLinear(linears_, InwardOf(call)),
+                                                       FindLinear(linears_, OutwardOf(call))));
+  return {};
+}
+
+Status CudaOperators::Make(const AttentionCall& call) {
+  if (attentions_.contains(call)) return {};
+  PENSTOCK_ASSIGN(attentions_[call], CudaAttention::Create(*blas_, call));
+  return {};
+}
+
+Status CudaOperators::Make(const HeadCall& call) {
+  if (heads_.contains(call)) return {};
+  PENSTOCK_ASSIGN(heads_[call], CudaHead::Create(*blas_, call));
+  return {};
+}
+
+/// See ModelOperators::arithmetic().
+Result<std::string> CudaOperators::Describe() const {
+  int device = 0;
+  cudaDeviceProp properties{};
+  PENSTOCK_TRY(device::CudaStatus(cudaGetDevice(&device), "asking for the current device"));
+  PENSTOCK_TRY(device::CudaStatus(cudaGetDeviceProperties(&properties, device),
+                                  "asking for the properties of device {}", device));
+  std::string fused;
+  for (const auto& [call, gelu] : gelus_) {
+    if (fused.find(gelu->fused()) == std::string::npos) {
+      fused += (fused.empty() ? "" : " or ") + gelu->fused();
+    }
+  }
+  return fmt::format("cuda {}.{}, {} multiprocessors, {}, cuBLASLt {} with {} in products",
+                     properties.major, properties.minor, properties.multiProcessorCount,
+                     DTypesOf(options_.calls, ToString), cublasLtGetVersion(),
+                     fused.empty() ? "nothing" : fused);
+}
+
+void CudaOperators::EmbeddingForward(device::Stream& stream, const TokenView& tokens,
+                                     const ConstTensorView& token_table,
+                                     const ConstTensorView& position_table, const TensorView& out) {
+  const EmbeddingCall call = EmbeddingOf(tokens, out, out.dtype, token_table, position_table);
+  CudaEmbeddingForward(OnCuda(stream), CudaEmbeddingFor(call, tokens), token_table.data,
+                       position_table.data, out.data);
+}
+
+void CudaOperators::EmbeddingBackward(device::Stream& stream, const TokenView& tokens,
+                                      const ConstTensorView& d_out, const TensorView& d_token_table,
+                                      const TensorView& d_position_table) {
+  const EmbeddingCall call =
+      EmbeddingOf(tokens, d_out, DType::kFloat32, d_token_table, d_position_table);
+  PENSTOCK_CHECK(embeddings_.contains(call), "operators: an embedding that was not declared");
+  CudaEmbeddingBackward(OnCuda(stream), CudaEmbeddingFor(call, tokens), d_out.data,
+                        reinterpret_cast<int32_t*>(scratch()), d_token_table.floats(),
+                        d_position_table.floats());
+}
+
+void CudaOperators::LayerNormForward(device::Stream& stream, const ConstTensorView& x,
+                                     const ConstTensorView& weight, const ConstTensorView& bias,
+                                     float eps, const TensorView& out, const TensorView& mean,
+                                     const TensorView& rstd) {
+  const LayerNormCall call = LayerNormOf(x, out, x.dtype, weight, bias, mean, rstd);
+  CudaNormForward(OnCuda(stream), {call.dtype, call.rows, call.width, x.data, weight.data},
+                  bias.data, eps, out.data, mean.floats(), rstd.floats());
+}
+
+void CudaOperators::LayerNormBackward(device::Stream& stream, const ConstTensorView& x,
+                                      const ConstTensorView& weight, const ConstTensorView& mean,
+                                      const ConstTensorView& rstd, const ConstTensorView& d_out,
+                                      bool add_to_d_x, const TensorView& d_x,
+                                      const TensorView& d_weight, const TensorView& d_bias) {
+  const LayerNormCall call = LayerNormOf(x, d_out, DType::kFloat32, d_weight, d_bias, mean, rstd);
+  CheckVector(weight, call.dtype, call.width);
+  CheckMatrix(d_x, call.dtype, call.rows, call.width);
+  PENSTOCK_CHECK(norms_.contains(call), "operators: a norm that was not declared");
   device::CudaStream& cuda = OnCuda(stream);
-  const uint64_t width = options_.shapes.width;
   auto* const partial = reinterpret_cast<float*>(scratch());
-  CudaAddNormWeightGradient(cuda, dtype_, rows_, width, d_out, x, mean, rstd, partial, d_weight);
-  CudaAddBiasGradient(cuda, dtype_, rows_, width, d_out, partial, d_bias);
-  CudaNormBackward(cuda, {dtype_, rows_, width, x, weight}, mean, rstd, d_out, add_to_d_x, d_x);
+  CudaAddNormWeightGradient(cuda, call.dtype, call.rows, call.width, d_out.data, x.data,
+                            mean.floats(), rstd.floats(), partial, d_weight.floats());
+  CudaAddBiasGradient(cuda, call.dtype, call.rows, call.width, d_out.data, partial,
+                      d_bias.floats());
+  CudaNormBackward(cuda, {call.dtype, call.rows, call.width, x.data, weight.data}, mean.floats(),
+                   rstd.floats(), d_out.data, add_to_d_x, d_x.data);
 }
 
-void CudaOperators::LinearForward(device::Stream& stream, const std::byte* x,
-                                  const std::byte* weight, const std::byte* bias,
-                                  const std::byte* residual, uint64_t k, uint64_t n,
-                                  std::byte* out) {
-  linears_->Find(k, n).Forward(OnCuda(stream),
-                               {.a = x, .b = weight, .c = out, .bias = bias, .addend = residual});
+void CudaOperators::LinearForward(device::Stream& stream, const ConstTensorView& x,
+                                  const ConstTensorView& weight, const ConstTensorView& bias,
+                                  const ConstTensorView& residual, const TensorView& out) {
+  const LinearCall call = LinearOf(x, x.dtype, weight, out);
+  CheckVector(bias, call.dtype, call.n);
+  if (residual.data != nullptr) CheckMatrix(residual, call.dtype, call.rows, call.n);
+  FindLinear(linears_, call)
+      .Forward(OnCuda(stream), {.a = x.data,
+                                .b = weight.data,
+                                .c = out.data,
+                                .bias = bias.data,
+                                .addend = residual.data});
 }
 
-void CudaOperators::LinearBackwardInput(device::Stream& stream, const std::byte* d_out,
-                                        const std::byte* weight, uint64_t k, uint64_t n,
-                                        std::byte* d_x) {
-  linears_->Find(k, n).BackwardInput(OnCuda(stream), d_out, weight, d_x);
+void CudaOperators::LinearBackwardInput(device::Stream& stream, const ConstTensorView& d_out,
+                                        const ConstTensorView& weight, const TensorView& d_x) {
+  FindLinear(linears_, LinearOf(d_x, d_x.dtype, weight, d_out))
+      .BackwardInput(OnCuda(stream), d_out.data, weight.data, d_x.data);
 }
 
-void CudaOperators::LinearBackwardWeight(device::Stream& stream, const std::byte* x,
-                                         const std::byte* d_out, uint64_t k, uint64_t n,
-                                         float* d_weight, float* d_bias) {
-  linears_->Find(k, n).BackwardWeight(OnCuda(stream), x, d_out, d_weight, d_bias, scratch());
+void CudaOperators::LinearBackwardWeight(device::Stream& stream, const ConstTensorView& x,
+                                         const ConstTensorView& d_out, const TensorView& d_weight,
+                                         const TensorView& d_bias) {
+  const LinearCall call = LinearOf(x, DType::kFloat32, d_weight, d_out);
+  CheckVector(d_bias, DType::kFloat32, call.n);
+  FindLinear(linears_, call)
+      .BackwardWeight(OnCuda(stream), x.data, d_out.data, d_weight.floats(), d_bias.floats(),
+                      scratch());
 }
 
-void CudaOperators::AttentionForward(device::Stream& stream, const std::byte* qkv, std::byte* out) {
-  attention_->Forward(OnCuda(stream), qkv, out, scratch());
+void CudaOperators::AttentionForward(device::Stream& stream, uint64_t heads,
+                                     const ConstTensorView& qkv, const TensorView& out) {
+  Find(attentions_, AttentionOf(heads, qkv, out))
+      .Forward(OnCuda(stream), qkv.data, out.data, scratch());
 }
 
-void CudaOperators::AttentionBackward(device::Stream& stream, const std::byte* qkv,
-                                      const std::byte* d_out, std::byte* d_qkv) {
-  attention_->Backward(OnCuda(stream), qkv, d_out, d_qkv, scratch());
+void CudaOperators::AttentionBackward(device::Stream& stream, uint64_t heads,
+                                      const ConstTensorView& qkv, const ConstTensorView& d_out,
+                                      const TensorView& d_qkv) {
+  const AttentionCall call = AttentionOf(heads, qkv, d_out);
+  CheckMatrix(d_qkv, call.dtype, call.batch * call.sequence, 3 * call.width);
+  Find(attentions_, call).Backward(OnCuda(stream), qkv.data, d_out.data, d_qkv.data, scratch());
 }
 
-void CudaOperators::LinearGeluForward(device::Stream& stream, const std::byte* x,
-                                      const std::byte* weight, const std::byte* bias,
-                                      std::byte* pre, std::byte* out) {
-  linears_->ForwardGelu(OnCuda(stream), x, weight, bias, pre, out);
+void CudaOperators::LinearGeluForward(device::Stream& stream, const ConstTensorView& x,
+                                      const ConstTensorView& weight, const ConstTensorView& bias,
+                                      const TensorView& pre, const TensorView& out) {
+  const LinearGeluCall call = LinearGeluOf(x, pre, out);
+  CheckMatrix(weight, call.dtype, call.width, call.hidden);
+  CheckVector(bias, call.dtype, call.hidden);
+  Find(gelus_, call).Forward(OnCuda(stream), x.data, weight.data, bias.data, pre.data, out.data);
 }
 
-void CudaOperators::LinearGeluBackwardInput(device::Stream& stream, const std::byte* d_out,
-                                            const std::byte* weight, const std::byte* pre,
-                                            std::byte* d_pre) {
-  linears_->BackwardInputGelu(OnCuda(stream), d_out, weight, pre, d_pre);
+void CudaOperators::LinearGeluBackwardInput(device::Stream& stream, const ConstTensorView& d_out,
+                                            const ConstTensorView& weight,
+                                            const ConstTensorView& pre, const TensorView& d_pre) {
+  const LinearGeluCall call = LinearGeluOf(d_out, pre, d_pre);
+  CheckMatrix(weight, call.dtype, call.hidden, call.width);
+  Find(gelus_, call).BackwardInput(OnCuda(stream), d_out.data, weight.data, pre.data, d_pre.data);
 }
 
-void CudaOperators::HeadForwardBackward(device::Stream& stream, const std::byte* x,
-                                        const std::byte* table, const int32_t* targets,
-                                        float gradient_scale, double* loss_sum, std::byte* d_x,
-                                        float* d_table) {
-  PENSTOCK_CHECK((d_x == nullptr) == (d_table == nullptr));
-  head_->Run(OnCuda(stream),
-             {.x = x,
-              .table = table,
-              .targets = targets,
-              .gradient_scale = gradient_scale,
-              .loss_sum = loss_sum,
-              .d_x = d_x,
-              .d_table = d_table},
-             scratch());
+void CudaOperators::HeadForwardBackward(device::Stream& stream, const ConstTensorView& x,
+                                        const ConstTensorView& table, const TokenView& targets,
+                                        float gradient_scale, double* loss_sum,
+                                        const TensorView& d_x, const TensorView& d_table) {
+  Find(heads_, HeadOf(x, table, targets, d_x, d_table))
+      .Run(OnCuda(stream),
+           {.x = x.data,
+            .table = table.data,
+            .targets = targets.data,
+            .gradient_scale = gradient_scale,
+            .loss_sum = loss_sum,
+            .d_x = d_x.data,
+            .d_table = d_table.floats()},
+           scratch());
 }
 
 Result<Bytes> CudaOperatorScratch(const OperatorOptions& options) {
   PENSTOCK_TRY(Validate(options));
-  return CudaPlan(options).scratch;
+  return CudaScratch(options.calls);
 }
 
-Result<std::unique_ptr<Operators>> CreateCudaOperators(device::Device& device,
-                                                       const OperatorOptions& options) {
+Result<std::unique_ptr<ModelOperators>> CreateCudaOperators(device::Device& device,
+                                                            const OperatorOptions& options) {
   PENSTOCK_ASSIGN(const Bytes size, CudaOperatorScratch(options));
   PENSTOCK_ASSIGN(device::DeviceBuffer scratch, device.Allocate(size, "scratch of the operators"));
   auto operators = std::make_unique<CudaOperators>(options, std::move(scratch));
   PENSTOCK_TRY(operators->Build());
-  return std::unique_ptr<Operators>(std::move(operators));
+  return std::unique_ptr<ModelOperators>(std::move(operators));
 }
 
 }  // namespace penstock::kernels

@@ -5,56 +5,65 @@
 // that are multiples of 16 bytes begin at such addresses, as they do in buffers of the device.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "device/device.h"
 #include "kernels/model/cuda_attention.h"
 #include "kernels/model/cuda_head.h"
 #include "kernels/model/cuda_linear.h"
 #include "kernels/model/cuda_product.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 
 namespace penstock::kernels {
 
-class CudaOperators final : public Operators {
+class CudaOperators final : public ModelOperators {
  public:
-  CudaOperators(const OperatorOptions& options, device::DeviceBuffer scratch)
-      : options_(options),
-        dtype_(options.dtype),
-        rows_(options.shapes.batch * options.shapes.sequence),
-        scratch_(std::move(scratch)) {}
+  CudaOperators(OperatorOptions options, device::DeviceBuffer scratch)
+      : options_(std::move(options)), scratch_(std::move(scratch)) {}
   /// The rest of construction. Errors: of cuBLASLt.
   Status Build();
 
-  void EmbeddingForward(device::Stream& stream, const int32_t* tokens, const std::byte* token_table,
-                        const std::byte* position_table, std::byte* out) override;
-  void EmbeddingBackward(device::Stream& stream, const int32_t* tokens, const std::byte* d_out,
-                         float* d_token_table, float* d_position_table) override;
-  void LayerNormForward(device::Stream& stream, const std::byte* x, const std::byte* weight,
-                        const std::byte* bias, float eps, std::byte* out, float* mean,
-                        float* rstd) override;
-  void LayerNormBackward(device::Stream& stream, const std::byte* x, const std::byte* weight,
-                         const float* mean, const float* rstd, const std::byte* d_out,
-                         bool add_to_d_x, std::byte* d_x, float* d_weight, float* d_bias) override;
-  void LinearForward(device::Stream& stream, const std::byte* x, const std::byte* weight,
-                     const std::byte* bias, const std::byte* residual, uint64_t k, uint64_t n,
-                     std::byte* out) override;
-  void LinearBackwardInput(device::Stream& stream, const std::byte* d_out, const std::byte* weight,
-                           uint64_t k, uint64_t n, std::byte* d_x) override;
-  void LinearBackwardWeight(device::Stream& stream, const std::byte* x, const std::byte* d_out,
-                            uint64_t k, uint64_t n, float* d_weight, float* d_bias) override;
-  void AttentionForward(device::Stream& stream, const std::byte* qkv, std::byte* out) override;
-  void AttentionBackward(device::Stream& stream, const std::byte* qkv, const std::byte* d_out,
-                         std::byte* d_qkv) override;
-  void LinearGeluForward(device::Stream& stream, const std::byte* x, const std::byte* weight,
-                         const std::byte* bias, std::byte* pre, std::byte* out) override;
-  void LinearGeluBackwardInput(device::Stream& stream, const std::byte* d_out,
-                               const std::byte* weight, const std::byte* pre,
-                               std::byte* d_pre) override;
-  void HeadForwardBackward(device::Stream& stream, const std::byte* x, const std::byte* table,
-                           const int32_t* targets, float gradient_scale, double* loss_sum,
-                           std::byte* d_x, float* d_table) override;
+  void EmbeddingForward(device::Stream& stream, const TokenView& tokens,
+                        const ConstTensorView& token_table, const ConstTensorView& position_table,
+                        const TensorView& out) override;
+  void EmbeddingBackward(device::Stream& stream, const TokenView& tokens,
+                         const ConstTensorView& d_out, const TensorView& d_token_table,
+                         const TensorView& d_position_table) override;
+  void LayerNormForward(device::Stream& stream, const ConstTensorView& x,
+                        const ConstTensorView& weight, const ConstTensorView& bias, float eps,
+                        const TensorView& out, const TensorView& mean,
+                        const TensorView& rstd) override;
+  void LayerNormBackward(device::Stream& stream, const ConstTensorView& x,
+                         const ConstTensorView& weight, const ConstTensorView& mean,
+                         const ConstTensorView& rstd, const ConstTensorView& d_out, bool add_to_d_x,
+                         const TensorView& d_x, const TensorView& d_weight,
+                         const TensorView& d_bias) override;
+  void LinearForward(device::Stream& stream, const ConstTensorView& x,
+                     const ConstTensorView& weight, const ConstTensorView& bias,
+                     const ConstTensorView& residual, const TensorView& out) override;
+  void LinearBackwardInput(device::Stream& stream, const ConstTensorView& d_out,
+                           const ConstTensorView& weight, const TensorView& d_x) override;
+  void LinearBackwardWeight(device::Stream& stream, const ConstTensorView& x,
+                            const ConstTensorView& d_out, const TensorView& d_weight,
+                            const TensorView& d_bias) override;
+  void AttentionForward(device::Stream& stream, uint64_t heads, const ConstTensorView& qkv,
+                        const TensorView& out) override;
+  void AttentionBackward(device::Stream& stream, uint64_t heads, const ConstTensorView& qkv,
+                         const ConstTensorView& d_out, const TensorView& d_qkv) override;
+  void LinearGeluForward(device::Stream& stream, const ConstTensorView& x,
+                         const ConstTensorView& weight, const ConstTensorView& bias,
+                         const TensorView& pre, const TensorView& out) override;
+  void LinearGeluBackwardInput(device::Stream& stream, const ConstTensorView& d_out,
+                               const ConstTensorView& weight, const ConstTensorView& pre,
+                               const TensorView& d_pre) override;
+  void HeadForwardBackward(device::Stream& stream, const ConstTensorView& x,
+                           const ConstTensorView& table, const TokenView& targets,
+                           float gradient_scale, double* loss_sum, const TensorView& d_x,
+                           const TensorView& d_table) override;
   std::string arithmetic() const override { return arithmetic_; }
   Bytes scratch_bytes() const override { return scratch_.size(); }
 
@@ -62,15 +71,25 @@ class CudaOperators final : public Operators {
   /// What one operator at a time needs.
   std::byte* scratch() const { return scratch_.data() + kCudaWorkspace.value; }
 
+  // Build's, for a call of each kind.
+  Status Make(const EmbeddingCall& call);
+  Status Make(const LayerNormCall& call);
+  Status Make(const LinearCall& call);
+  Status Make(const LinearGeluCall& call);
+  Status Make(const AttentionCall& call);
+  Status Make(const HeadCall& call);
+  Result<std::string> Describe() const;
+
   const OperatorOptions options_;
-  const DType dtype_;
-  const uint64_t rows_;
   device::DeviceBuffer scratch_;
   std::string arithmetic_;
   std::unique_ptr<CudaBlas> blas_;
-  std::unique_ptr<CudaLinears> linears_;
-  std::unique_ptr<CudaAttention> attention_;
-  std::unique_ptr<CudaHead> head_;
+  std::set<EmbeddingCall> embeddings_;
+  std::set<LayerNormCall> norms_;
+  std::map<LinearCall, std::unique_ptr<CudaLinear>> linears_;
+  std::map<LinearGeluCall, std::unique_ptr<CudaLinearGelu>> gelus_;
+  std::map<AttentionCall, std::unique_ptr<CudaAttention>> attentions_;
+  std::map<HeadCall, std::unique_ptr<CudaHead>> heads_;
 };
 
 }  // namespace penstock::kernels

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "device/device.h"
 #include "kernels/cuda_grid.h"
 
 namespace penstock::kernels {
@@ -24,12 +24,26 @@ uint64_t HeadRows(uint64_t stride, uint64_t rows) {
 }
 
 /// The most heads that divide all of them and whose scores fit; one, if need be.
-uint64_t AttentionHeads(const OperatorShapes& shapes) {
-  const Bytes scores = shapes.sequence * shapes.sequence * SizeOf(DType::kFloat32);
-  uint64_t heads = std::clamp<uint64_t>(kScores / scores, 1, shapes.heads);
-  while (shapes.heads % heads != 0) --heads;
+uint64_t AttentionHeads(const AttentionCall& call) {
+  const Bytes scores = call.sequence * call.sequence * SizeOf(DType::kFloat32);
+  uint64_t heads = std::clamp<uint64_t>(kScores / scores, 1, call.heads);
+  while (call.heads % heads != 0) --heads;
   return heads;
 }
+
+Bytes Aligned(Bytes size) { return AlignUp(size, device::kDeviceAlignment); }
+
+/// For the sums over rows of so many columns.
+Bytes ColumnSums(uint64_t rows, uint64_t columns) {
+  return Aligned(RowParts(rows).count * columns * 4_B);
+}
+
+Bytes ScratchOf(const EmbeddingCall& call) { return Aligned(2 * call.rows * 4_B); }
+Bytes ScratchOf(const LayerNormCall& call) { return ColumnSums(call.rows, call.width); }
+Bytes ScratchOf(const LinearCall& call) { return ColumnSums(call.rows, call.n); }
+Bytes ScratchOf(const LinearGeluCall&) { return {}; }
+Bytes ScratchOf(const AttentionCall& call) { return CudaAttentionPlan(call).scratch; }
+Bytes ScratchOf(const HeadCall& call) { return CudaHeadPlan(call).scratch; }
 
 }  // namespace
 
@@ -37,31 +51,33 @@ RowParts::RowParts(uint64_t rows)
     : rows_of_part(std::max(kMinRowsOfPart, DivideUp(rows, kMaxParts))),
       count(DivideUp(rows, rows_of_part)) {}
 
-CudaPlan::CudaPlan(const OperatorOptions& options)
-    : parts(options.shapes.batch * options.shapes.sequence),
-      logit_stride(DivideUp(options.shapes.vocabulary, 32) * 32),
-      attention_heads(AttentionHeads(options.shapes)) {
-  const OperatorShapes& shapes = options.shapes;
-  const bool single = options.dtype == DType::kFloat32;
-  const uint64_t rows = shapes.batch * shapes.sequence;
-  const auto aligned = [](Bytes size) { return AlignUp(size, device::kDeviceAlignment); };
+CudaHeadPlan::CudaHeadPlan(const HeadCall& call)
+    : logit_stride(DivideUp(call.vocabulary, 32) * 32) {
+  const bool single = call.dtype == DType::kFloat32;
+  rows = HeadRows(logit_stride, call.rows);
+  const Bytes logits = Aligned(rows * logit_stride * SizeOf(DType::kFloat32));
+  const Bytes rounded = single ? Bytes{} : Aligned(rows * logit_stride * SizeOf(call.dtype));
+  gradient = single ? 0 : logits.value;
+  losses = (logits + rounded).value;
+  scratch = logits + rounded + Aligned(rows * Bytes{sizeof(double)});
+}
 
-  head_rows = HeadRows(logit_stride, rows);
-  const Bytes logits = aligned(head_rows * logit_stride * SizeOf(DType::kFloat32));
-  const Bytes gradient =
-      single ? Bytes{} : aligned(head_rows * logit_stride * SizeOf(options.dtype));
-  const Bytes losses = aligned(head_rows * Bytes{sizeof(double)});
-  head_gradient = single ? 0 : logits.value;
-  head_losses = (logits + gradient).value;
+CudaAttentionPlan::CudaAttentionPlan(const AttentionCall& call) : heads(AttentionHeads(call)) {
+  const Bytes scores = call.dtype == DType::kFloat32
+                           ? Aligned(heads * call.sequence * call.sequence * 4_B)
+                           : Aligned(call.batch * call.sequence * call.heads * 4_B);
+  second = scores.value;
+  scratch = scores * 2;
+}
 
-  const Bytes scores = single ? aligned(attention_heads * shapes.sequence * shapes.sequence * 4_B)
-                              : aligned(rows * shapes.heads * 4_B);
-  attention_second = scores.value;
+Bytes CudaScratch(const OperatorCall& call) {
+  return std::visit([](const auto& of_kind) { return ScratchOf(of_kind); }, call);
+}
 
-  const uint64_t columns = std::max(3 * shapes.width, shapes.hidden);
-  const Bytes sums = aligned(parts.count * columns * 4_B);
-  const Bytes links = aligned(2 * rows * 4_B);
-  scratch = kCudaWorkspace + std::max({logits + gradient + losses, scores * 2, sums, links});
+Bytes CudaScratch(const OperatorCalls& calls) {
+  Bytes most;
+  for (const OperatorCall& call : calls) most = std::max(most, CudaScratch(call));
+  return kCudaWorkspace + most;
 }
 
 }  // namespace penstock::kernels

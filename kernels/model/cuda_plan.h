@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "base/units.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/operator_calls.h"
 
 namespace penstock::kernels {
 
@@ -23,20 +23,29 @@ struct RowParts {
   uint64_t count;
 };
 
-struct CudaPlan {
-  explicit CudaPlan(const OperatorOptions& options);
+// Offsets in a call's scratch lie behind the workspace.
 
-  RowParts parts;
-  uint64_t head_rows;        ///< rows of the head's chunks; the last may have fewer
-  uint64_t logit_stride;     ///< elements from a row of logits to the next
-  uint64_t attention_heads;  ///< fp32: heads of one sequence whose scores exist at once
+struct CudaHeadPlan {
+  explicit CudaHeadPlan(const HeadCall& call);
 
-  // Offsets behind the workspace.
-  uint64_t head_gradient;  ///< bf16: the gradient of the logits; fp32: the logits themselves
-  uint64_t head_losses;
-  uint64_t attention_second;  ///< bf16: Σ p d_p of the rows; fp32: gradients of the scores
-
-  Bytes scratch;  ///< workspace included
+  uint64_t rows;          ///< of a chunk; the last may have fewer
+  uint64_t logit_stride;  ///< elements from a row of logits to the next
+  uint64_t gradient;      ///< bf16: the gradient of the logits; fp32: the logits themselves
+  uint64_t losses;
+  Bytes scratch;
 };
+
+struct CudaAttentionPlan {
+  explicit CudaAttentionPlan(const AttentionCall& call);
+
+  uint64_t heads;   ///< fp32: those of one sequence whose scores exist at once
+  uint64_t second;  ///< bf16: Σ p d_p of the rows; fp32: gradients of the scores
+  Bytes scratch;
+};
+
+/// What one call needs.
+Bytes CudaScratch(const OperatorCall& call);
+/// What the calls of a model need, one at a time; workspace included.
+Bytes CudaScratch(const OperatorCalls& calls);
 
 }  // namespace penstock::kernels

@@ -14,7 +14,8 @@ Error NoOneDnn() {
 
 Result<Bytes> CpuOperatorScratch(const OperatorOptions&) { return NoOneDnn(); }
 
-Result<std::unique_ptr<Operators>> CreateCpuOperators(device::Device&, const OperatorOptions&) {
+Result<std::unique_ptr<ModelOperators>> CreateCpuOperators(device::Device&,
+                                                           const OperatorOptions&) {
   return NoOneDnn();
 }
 

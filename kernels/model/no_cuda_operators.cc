@@ -14,7 +14,8 @@ Error NoCuda() {
 
 Result<Bytes> CudaOperatorScratch(const OperatorOptions&) { return NoCuda(); }
 
-Result<std::unique_ptr<Operators>> CreateCudaOperators(device::Device&, const OperatorOptions&) {
+Result<std::unique_ptr<ModelOperators>> CreateCudaOperators(device::Device&,
+                                                            const OperatorOptions&) {
   return NoCuda();
 }
 

@@ -4,19 +4,19 @@
 #include <memory>
 
 #include "base/result.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 
 namespace penstock::kernels {
 
-/// As OperatorScratch and CreateOperators, for the CPU device; kUnavailable in builds without
+/// As OperatorScratch and CreateModelOperators, for the CPU device; kUnavailable in builds without
 /// oneDNN.
 Result<Bytes> CpuOperatorScratch(const OperatorOptions& options);
-Result<std::unique_ptr<Operators>> CreateCpuOperators(device::Device& device,
-                                                      const OperatorOptions& options);
+Result<std::unique_ptr<ModelOperators>> CreateCpuOperators(device::Device& device,
+                                                           const OperatorOptions& options);
 
 /// For the CUDA device; kUnavailable in builds without CUDA.
 Result<Bytes> CudaOperatorScratch(const OperatorOptions& options);
-Result<std::unique_ptr<Operators>> CreateCudaOperators(device::Device& device,
-                                                       const OperatorOptions& options);
+Result<std::unique_ptr<ModelOperators>> CreateCudaOperators(device::Device& device,
+                                                            const OperatorOptions& options);
 
 }  // namespace penstock::kernels

@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr OperatorShapes kShapes{
+constexpr LayerShapes kShapes{
     .batch = 1, .sequence = 5, .width = 16, .heads = 1, .hidden = 64, .vocabulary = 8};
 
 class GeluFallbackTest : public ::testing::Test {
@@ -33,7 +33,7 @@ class GeluFallbackTest : public ::testing::Test {
     const Tensor pre = harness.Empty(5 * 64);
     const Tensor out = harness.Empty(5 * 64);
     const Tensor d_pre = harness.Empty(5 * 64);
-    Operators& op = harness.operators();
+    LayerOperators op = harness.operators();
     op.LinearGeluForward(harness.stream(), x.data(), weight.data(), bias.data(), pre.data(),
                          out.data());
     op.LinearGeluBackwardInput(harness.stream(), x.data(), weight.data(), pre.data(), d_pre.data());
@@ -60,8 +60,7 @@ TEST_F(GeluFallbackTest, WithoutAnAlgorithmTheKernelComputesTheSame) {
 TEST_F(GeluFallbackTest, AFailureIsNotTakenForThat) {
   Answer(CUBLAS_STATUS_INTERNAL_ERROR, CUBLAS_STATUS_SUCCESS);
   const auto device = CreateTestedDevice(256_MiB).value();
-  const auto made =
-      CreateTestedOperators(*device, mode_, {.dtype = mode_.dtype, .shapes = kShapes});
+  const auto made = CreateTestedOperators(*device, mode_, LayerOptions(mode_.dtype, kShapes));
   ASSERT_FALSE(made.ok());
   EXPECT_THAT(made.error().message, HasSubstr("cuBLASLt: 5 x 64 x 16 product of bf16"));
 }

@@ -15,7 +15,8 @@
 
 #include "base/cpu_scope.h"
 #include "device/device.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
+#include "tests/kernels/layer_operators.h"
 
 namespace penstock::kernels {
 namespace {
@@ -75,7 +76,8 @@ TEST(ThreadLimitDeathTest, OperatorsThatNeedMoreThreadsThanOpenMPGivesAreRefused
   ASSERT_EQ(::setenv("OMP_THREAD_LIMIT", "2", 1), 0);
   const auto create = [](int threads) {
     const auto device = device::CreateCpuDevice({.memory = 1_MiB}).value();
-    return CreateOperators(*device, {.shapes = {1, 1, 8, 1, 8, 8}, .threads = threads}).status();
+    return CreateModelOperators(*device, LayerOptions(DType::kFloat32, {1, 1, 8, 1, 8, 8}, threads))
+        .status();
   };
   EXPECT_EXIT(
       {

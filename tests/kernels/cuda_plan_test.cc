@@ -4,19 +4,26 @@
 #include <gtest/gtest.h>
 
 #include "kernels/model/cuda_operand.h"
+#include "tests/kernels/layer_operators.h"
 
 namespace penstock::kernels {
 namespace {
 
-OperatorOptions Options(DType dtype, uint64_t batch, uint64_t sequence, uint64_t heads,
-                        uint64_t vocabulary) {
-  return {.dtype = dtype,
-          .shapes = {.batch = batch,
-                     .sequence = sequence,
-                     .width = 64 * heads,
-                     .heads = heads,
-                     .hidden = 256 * heads,
-                     .vocabulary = vocabulary}};
+LayerShapes Layer(uint64_t batch, uint64_t sequence, uint64_t heads, uint64_t vocabulary) {
+  return {.batch = batch,
+          .sequence = sequence,
+          .width = 64 * heads,
+          .heads = heads,
+          .hidden = 256 * heads,
+          .vocabulary = vocabulary};
+}
+
+CudaHeadPlan HeadPlan(DType dtype, const LayerShapes& shapes) {
+  return CudaHeadPlan({dtype, Rows(shapes), shapes.width, shapes.vocabulary});
+}
+
+CudaAttentionPlan AttentionPlan(DType dtype, const LayerShapes& shapes) {
+  return CudaAttentionPlan({dtype, shapes.batch, shapes.sequence, shapes.width, shapes.heads});
 }
 
 TEST(CudaPlanTest, PartsCoverEveryRowAndNoneIsEmpty) {
@@ -29,20 +36,20 @@ TEST(CudaPlanTest, PartsCoverEveryRowAndNoneIsEmpty) {
 }
 
 TEST(CudaPlanTest, LogitsOfALargeVocabularyAreCutIntoChunksOfAtLeast128Rows) {
-  EXPECT_EQ(CudaPlan(Options(DType::kBFloat16, 8, 1024, 12, 50257)).head_rows, 1280U);
-  EXPECT_EQ(CudaPlan(Options(DType::kBFloat16, 8, 1024, 12, 10000000)).head_rows, 128U);
-  EXPECT_EQ(CudaPlan(Options(DType::kBFloat16, 1, 100, 12, 50257)).head_rows, 100U);
+  EXPECT_EQ(HeadPlan(DType::kBFloat16, Layer(8, 1024, 12, 50257)).rows, 1280U);
+  EXPECT_EQ(HeadPlan(DType::kBFloat16, Layer(8, 1024, 12, 10000000)).rows, 128U);
+  EXPECT_EQ(HeadPlan(DType::kBFloat16, Layer(1, 100, 12, 50257)).rows, 100U);
 }
 
 TEST(CudaPlanTest, HeadsOfFp32AttentionDivideAllOfThem) {
-  EXPECT_EQ(CudaPlan(Options(DType::kFloat32, 8, 1024, 12, 256)).attention_heads, 12U);
-  EXPECT_EQ(CudaPlan(Options(DType::kFloat32, 8, 4096, 12, 256)).attention_heads, 4U);
-  EXPECT_EQ(CudaPlan(Options(DType::kFloat32, 8, 16384, 12, 256)).attention_heads, 1U);
+  EXPECT_EQ(AttentionPlan(DType::kFloat32, Layer(8, 1024, 12, 256)).heads, 12U);
+  EXPECT_EQ(AttentionPlan(DType::kFloat32, Layer(8, 4096, 12, 256)).heads, 4U);
+  EXPECT_EQ(AttentionPlan(DType::kFloat32, Layer(8, 16384, 12, 256)).heads, 1U);
 }
 
 TEST(CudaPlanTest, ScratchOfBf16AttentionGrowsWithTheRowsAlone) {
   const auto scratch = [](uint64_t sequence) {
-    return CudaPlan(Options(DType::kBFloat16, 1, sequence, 16, 256)).scratch.value;
+    return CudaScratch(LayerCalls(DType::kBFloat16, Layer(1, sequence, 16, 256))).value;
   };
   EXPECT_LT(scratch(1 << 16), 3 * scratch(1 << 15));
 }

@@ -9,7 +9,7 @@ namespace {
 
 /// One token; odd lengths below a block; more than one block; the block of long sequences; heads of
 /// 80 and of 128 elements.
-const OperatorShapes kShapes[] = {
+const LayerShapes kShapes[] = {
     {.batch = 2, .sequence = 1, .width = 48, .heads = 3, .hidden = 48, .vocabulary = 257},
     {.batch = 2, .sequence = 7, .width = 48, .heads = 1, .hidden = 48, .vocabulary = 257},
     {.batch = 2, .sequence = 33, .width = 48, .heads = 3, .hidden = 48, .vocabulary = 257},
@@ -34,7 +34,7 @@ void AddTerm(Values& sums, Values& magnitudes, uint64_t at, double term) {
 }
 
 /// One head at a time: out, and where d_out is not empty the gradient at qkv.
-Reference ReferenceAttention(const OperatorShapes& shapes, const Values& qkv, const Values& d_out) {
+Reference ReferenceAttention(const LayerShapes& shapes, const Values& qkv, const Values& d_out) {
   const uint64_t d = shapes.width / shapes.heads;
   const double scale = 1 / std::sqrt(static_cast<double>(d));
   const uint64_t gradients = d_out.empty() ? 0 : qkv.size();
@@ -94,14 +94,14 @@ double AttentionTolerance(const Mode& mode) {
   return mode.rounds_terms ? 2.1 * kBFloat16Tolerance : 1.1 * Tolerance(mode.dtype);
 }
 
-uint64_t OutSize(const OperatorShapes& shapes) {
+uint64_t OutSize(const LayerShapes& shapes) {
   return shapes.batch * shapes.sequence * shapes.width;
 }
 
 using AttentionTest = OperatorsTest;
 
 TEST_P(AttentionTest, ForwardAndBackwardAgree) {
-  for (const OperatorShapes& shapes : kShapes) {
+  for (const LayerShapes& shapes : kShapes) {
     OperatorsHarness harness(mode(), shapes);
     const std::string name = std::to_string(shapes.sequence) + " tokens";
     const Values qkv = Random(3 * OutSize(shapes), 1);
@@ -124,7 +124,7 @@ TEST_P(AttentionTest, ForwardAndBackwardAgree) {
 }
 
 TEST(AttentionReferenceTest, GradientsAreDerivatives) {
-  const OperatorShapes shapes{.batch = 2, .sequence = 5, .width = 6, .heads = 2};
+  const LayerShapes shapes{.batch = 2, .sequence = 5, .width = 6, .heads = 2};
   const Values qkv = RandomValues(DType::kFloat32, 3 * OutSize(shapes), 1);
   const Values d_out = RandomValues(DType::kFloat32, OutSize(shapes), 2);
   ExpectGradientOf(
@@ -133,7 +133,7 @@ TEST(AttentionReferenceTest, GradientsAreDerivatives) {
 }
 
 TEST_P(AttentionTest, AFutureTokenChangesNoEarlierOutput) {
-  const OperatorShapes shapes = kShapes[3];
+  const LayerShapes shapes = kShapes[3];
   OperatorsHarness harness(mode(), shapes);
   for (const uint64_t changed : {uint64_t{1}, uint64_t{63}, uint64_t{64}, shapes.sequence - 1}) {
     Values qkv = Random(3 * OutSize(shapes), 1);
@@ -155,7 +155,7 @@ TEST_P(AttentionTest, AFutureTokenChangesNoEarlierOutput) {
 }
 
 TEST_P(AttentionTest, TheNumberOfThreadsChangesNoBit) {
-  const OperatorShapes shapes = kShapes[2];
+  const LayerShapes shapes = kShapes[2];
   const Values qkv = Random(3 * OutSize(shapes), 1);
   const Values d_out = Random(OutSize(shapes), 2);
   std::vector<std::vector<std::byte>> results;
@@ -174,7 +174,7 @@ TEST_P(AttentionTest, TheNumberOfThreadsChangesNoBit) {
 
 /// Which rows of the output are NaN when the key (1) or the value (2) of token `row` has a NaN.
 std::vector<bool> NaNRows(const Mode& mode, uint64_t part, uint64_t row) {
-  const OperatorShapes shapes{
+  const LayerShapes shapes{
       .batch = 1, .sequence = 80, .width = 16, .heads = 1, .hidden = 16, .vocabulary = 8};
   OperatorsHarness harness(mode, shapes);
   Values qkv = RandomValues(mode.dtype, 3 * OutSize(shapes), 1);

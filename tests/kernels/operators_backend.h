@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "device/device.h"
 #include "kernels/dtype.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 
 namespace penstock::kernels {
 
@@ -36,8 +36,9 @@ std::optional<std::string> Missing(const Mode& mode);
 std::shared_ptr<void> Enter(const Mode& mode);
 
 Result<Bytes> TestedScratch(const Mode& mode, const OperatorOptions& options);
-Result<std::unique_ptr<Operators>> CreateTestedOperators(device::Device& device, const Mode& mode,
-                                                         const OperatorOptions& options);
+Result<std::unique_ptr<ModelOperators>> CreateTestedOperators(device::Device& device,
+                                                              const Mode& mode,
+                                                              const OperatorOptions& options);
 /// Distances from an aligned address at which operands may lie as well.
 std::vector<uint64_t> OtherOffsets();
 

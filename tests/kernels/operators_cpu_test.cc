@@ -9,17 +9,17 @@
 namespace penstock::kernels {
 namespace {
 
-constexpr OperatorShapes kShapes{
+constexpr LayerShapes kShapes{
     .batch = 2, .sequence = 33, .width = 48, .heads = 3, .hidden = 192, .vocabulary = 257};
 
 TEST(ArithmeticTest, NamesWhatTheBitsDependOnAndNothingElse) {
-  const auto arithmetic = [](const Mode& mode, const OperatorShapes& shapes, int threads) {
+  const auto arithmetic = [](const Mode& mode, const LayerShapes& shapes, int threads) {
     return OperatorsHarness(mode, shapes, threads).operators().arithmetic();
   };
   const Mode single{.name = "fp32"};
   const Mode converted{.name = "bf16", .dtype = DType::kBFloat16, .converts = true};
   const std::string two = arithmetic(converted, kShapes, 2);
-  OperatorShapes other = kShapes;
+  LayerShapes other = kShapes;
   other.batch = 1;
   EXPECT_EQ(arithmetic(converted, other, 2), two);
   EXPECT_NE(arithmetic(converted, kShapes, 1), two);

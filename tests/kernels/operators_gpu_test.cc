@@ -11,7 +11,7 @@ using CudaOperatorsTest = OperatorsTest;
 
 /// Two chunks: of 128 rows and of 22. The loss of equal logits is log(vocabulary) in every row.
 TEST_P(CudaOperatorsTest, TheHeadGoesThroughAllItsChunks) {
-  const OperatorShapes shapes{
+  const LayerShapes shapes{
       .batch = 1, .sequence = 150, .width = 8, .heads = 1, .hidden = 8, .vocabulary = 400000};
   OperatorsHarness harness(mode(), shapes, 1, 1_GiB);
   const auto targets = harness.PutIntegers(std::vector<int32_t>(150, 399999));
@@ -30,7 +30,7 @@ TEST_P(CudaOperatorsTest, TheHeadGoesThroughAllItsChunks) {
 }
 
 TEST_P(CudaOperatorsTest, RowsOfOneTokenAreAddedInTheirOrder) {
-  const OperatorShapes shapes{
+  const LayerShapes shapes{
       .batch = 3, .sequence = 700, .width = 300, .heads = 5, .hidden = 8, .vocabulary = 5};
   OperatorsHarness harness(mode(), shapes);
   std::vector<int32_t> tokens(2100, 3);
@@ -78,7 +78,7 @@ TEST_P(CudaOperatorsTest, GeluIsPartOfTheProductsInBf16WhereRowsAreAligned) {
 
 TEST_P(CudaOperatorsTest, HeadsThatAttentionCannotTakeAreRefused) {
   const auto device = CreateTestedDevice(256_MiB).value();
-  const OperatorOptions options{.dtype = mode().dtype, .shapes = {1, 8, 264, 1, 8, 8}};
+  const OperatorOptions options = LayerOptions(mode().dtype, {1, 8, 264, 1, 8, 8});
   const auto made = CreateTestedOperators(*device, mode(), options);
   EXPECT_EQ(made.ok(), mode().dtype == DType::kFloat32);
 }

@@ -7,7 +7,7 @@ namespace penstock::kernels {
 namespace {
 
 /// An odd vocabulary; bytes; and one so large that the rows need two chunks (128 and 22 rows).
-const OperatorShapes kShapes[] = {
+const LayerShapes kShapes[] = {
     {.batch = 3, .sequence = 7, .width = 48, .heads = 1, .hidden = 48, .vocabulary = 257},
     {.batch = 2, .sequence = 33, .width = 48, .heads = 1, .hidden = 48, .vocabulary = 256},
     {.batch = 2, .sequence = 75, .width = 16, .heads = 1, .hidden = 16, .vocabulary = 4099},
@@ -20,7 +20,7 @@ struct Reference {
   Values d_table;
 };
 
-Reference ReferenceHead(const OperatorShapes& shapes, const Values& x, const Values& table,
+Reference ReferenceHead(const LayerShapes& shapes, const Values& x, const Values& table,
                         const std::vector<int32_t>& targets) {
   const uint64_t width = shapes.width;
   Reference result{0, Values(x.size()), Values(table.size())};
@@ -48,7 +48,7 @@ Reference ReferenceHead(const OperatorShapes& shapes, const Values& x, const Val
   return result;
 }
 
-std::vector<int32_t> RandomTargets(const OperatorShapes& shapes) {
+std::vector<int32_t> RandomTargets(const LayerShapes& shapes) {
   std::vector<int32_t> targets(shapes.batch * shapes.sequence);
   for (uint64_t i = 0; i < targets.size(); ++i) {
     targets[i] = static_cast<int32_t>(RandomBits(9, i) % shapes.vocabulary);
@@ -67,7 +67,7 @@ class HeadTest : public OperatorsTest {
 };
 
 TEST_P(HeadTest, LossAndGradientsAgreeAndAccumulate) {
-  for (const OperatorShapes& shapes : kShapes) {
+  for (const LayerShapes& shapes : kShapes) {
     OperatorsHarness harness(mode(), shapes);
     const std::string name = "vocabulary " + std::to_string(shapes.vocabulary);
     const auto targets = RandomTargets(shapes);
@@ -101,7 +101,7 @@ TEST_P(HeadTest, LossAndGradientsAgreeAndAccumulate) {
 }
 
 TEST_P(HeadTest, TheGradientMayReplaceTheInput) {
-  for (const OperatorShapes& shapes : kShapes) {
+  for (const LayerShapes& shapes : kShapes) {
     OperatorsHarness harness(mode(), shapes);
     const std::string name = "vocabulary " + std::to_string(shapes.vocabulary);
     const auto targets = RandomTargets(shapes);
@@ -123,7 +123,7 @@ TEST_P(HeadTest, TheGradientMayReplaceTheInput) {
 }
 
 TEST(HeadReferenceTest, GradientsAreDerivatives) {
-  const OperatorShapes shapes{.batch = 1, .sequence = 3, .width = 4, .vocabulary = 9};
+  const LayerShapes shapes{.batch = 1, .sequence = 3, .width = 4, .vocabulary = 9};
   const auto targets = RandomTargets(shapes);
   const Values x = RandomValues(DType::kFloat32, 12, 1);
   const Values table = RandomValues(DType::kFloat32, 36, 2);
@@ -139,7 +139,7 @@ TEST(HeadReferenceTest, GradientsAreDerivatives) {
 }
 
 TEST_P(HeadTest, TheLossIsFiniteForLargeLogitsAndNaNForNaN) {
-  const OperatorShapes shapes = kShapes[0];
+  const LayerShapes shapes = kShapes[0];
   OperatorsHarness harness(mode(), shapes);
   const auto targets = RandomTargets(shapes);
   Values x = Random(targets.size() * shapes.width, 1, 100);

@@ -23,7 +23,7 @@ std::vector<int32_t> RandomTokens(uint64_t n, uint64_t vocabulary) {
 }
 
 TEST_P(LayerTest, EmbeddingAddsTokenAndPosition) {
-  for (const OperatorShapes& shapes : kLayerShapes) {
+  for (const LayerShapes& shapes : kLayerShapes) {
     OperatorsHarness harness(mode(), shapes);
     const uint64_t width = shapes.width;
     const auto tokens = RandomTokens(Rows(shapes), shapes.vocabulary);
@@ -47,7 +47,7 @@ TEST_P(LayerTest, EmbeddingAddsTokenAndPosition) {
 }
 
 TEST_P(LayerTest, EmbeddingBackwardAddsRowsInTheirOrder) {
-  for (const OperatorShapes& shapes : kLayerShapes) {
+  for (const LayerShapes& shapes : kLayerShapes) {
     OperatorsHarness harness(mode(), shapes);
     const uint64_t width = shapes.width;
     const auto tokens = RandomTokens(Rows(shapes), shapes.vocabulary);
@@ -129,7 +129,7 @@ NormGradients ReferenceNormBackward(const Values& x, const Values& weight, const
 }
 
 TEST_P(LayerTest, LayerNormForwardAgrees) {
-  for (const OperatorShapes& shapes : kLayerShapes) {
+  for (const LayerShapes& shapes : kLayerShapes) {
     OperatorsHarness harness(mode(), shapes);
     // A mean far from zero: the variance must not be a difference of large numbers.
     Values x = Random(Rows(shapes) * shapes.width, 1);
@@ -153,7 +153,7 @@ TEST_P(LayerTest, LayerNormForwardAgrees) {
 }
 
 TEST_P(LayerTest, LayerNormBackwardAgreesAndAccumulates) {
-  for (const OperatorShapes& shapes : kLayerShapes) {
+  for (const LayerShapes& shapes : kLayerShapes) {
     for (const bool add_to_d_x : {false, true}) {
       OperatorsHarness harness(mode(), shapes);
       const Values x = Random(Rows(shapes) * shapes.width, 1);

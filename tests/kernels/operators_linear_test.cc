@@ -43,7 +43,7 @@ double ReferenceGeluDerivative(double x) {
 enum class Residual { kNone, kSeparate, kInPlace };
 
 TEST_P(LinearTest, LinearForwardAddsBiasAndResidual) {
-  for (const OperatorShapes& shapes : kLayerShapes) {
+  for (const LayerShapes& shapes : kLayerShapes) {
     for (const Residual residual : {Residual::kNone, Residual::kSeparate, Residual::kInPlace}) {
       OperatorsHarness harness(mode(), shapes);
       const uint64_t k = shapes.hidden;
@@ -75,7 +75,7 @@ TEST_P(LinearTest, LinearForwardAddsBiasAndResidual) {
 
 /// As far behind an aligned address as the sizes of a layer's tensors allow: two bytes, too.
 TEST_P(LinearTest, WeightsAndBiasesMayLieBehindTensorsOfOddSizes) {
-  for (const OperatorShapes& shapes : kLayerShapes) {
+  for (const LayerShapes& shapes : kLayerShapes) {
     const uint64_t behind = std::gcd(shapes.width, shapes.hidden);
     OperatorsHarness harness(mode(), shapes);
     const auto put = [&](const Values& values) {
@@ -98,7 +98,7 @@ TEST_P(LinearTest, WeightsAndBiasesMayLieBehindTensorsOfOddSizes) {
       const Tensor d_w = harness.Zeros(DType::kFloat32, behind + k * n);
       const Tensor d_bias = harness.Zeros(DType::kFloat32, behind + n);
       const uint64_t bytes = behind * SizeOf(mode().dtype).value;
-      Operators& op = harness.operators();
+      LayerOperators op = harness.operators();
       op.LinearForward(harness.stream(), device_x.data(), device_w.data() + bytes,
                        device_bias.data() + bytes, nullptr, k, n, out.data());
       op.LinearBackwardInput(harness.stream(), device_d_out.data(), device_w.data() + bytes, k, n,
@@ -132,7 +132,7 @@ TEST_P(LinearTest, WeightsAndBiasesMayLieBehindTensorsOfOddSizes) {
 }
 
 TEST_P(LinearTest, LinearBackwardAgreesAndAccumulates) {
-  for (const OperatorShapes& shapes : kLayerShapes) {
+  for (const LayerShapes& shapes : kLayerShapes) {
     OperatorsHarness harness(mode(), shapes);
     const uint64_t k = shapes.width;
     const uint64_t n = 3 * shapes.width;
@@ -223,7 +223,7 @@ double GeluDerivativeError(double x, double tanh_error) {
 }
 
 TEST_P(LinearTest, GeluAgreesElementByElement) {
-  for (const OperatorShapes& shapes : kLayerShapes) {
+  for (const LayerShapes& shapes : kLayerShapes) {
     OperatorsHarness harness(mode(), shapes);
     const uint64_t rows = Rows(shapes);
     // Each row of x picks a row of weights, so that GELU sees chosen arguments.
@@ -253,7 +253,7 @@ TEST_P(LinearTest, GeluAgreesElementByElement) {
 }
 
 TEST_P(LinearTest, TheGradientOfGeluAgreesElementByElement) {
-  for (const OperatorShapes& shapes : kLayerShapes) {
+  for (const LayerShapes& shapes : kLayerShapes) {
     OperatorsHarness harness(mode(), shapes);
     const uint64_t rows = Rows(shapes);
     const Values at = GeluArguments(mode().dtype, rows * shapes.hidden);
@@ -278,7 +278,7 @@ TEST_P(LinearTest, TheGradientOfGeluAgreesElementByElement) {
 }
 
 TEST_P(LinearTest, LinearAndGeluAgreeWithTheReference) {
-  for (const OperatorShapes& shapes : kLayerShapes) {
+  for (const LayerShapes& shapes : kLayerShapes) {
     OperatorsHarness harness(mode(), shapes);
     const uint64_t rows = Rows(shapes);
     const uint64_t width = shapes.width;
@@ -292,7 +292,7 @@ TEST_P(LinearTest, LinearAndGeluAgreeWithTheReference) {
     const Tensor pre = harness.Empty(rows * hidden);
     const Tensor out = harness.Empty(rows * hidden);
     const Tensor d_pre = harness.Empty(rows * hidden);
-    Operators& op = harness.operators();
+    LayerOperators op = harness.operators();
     op.LinearGeluForward(harness.stream(), device_x.data(), device_weight.data(),
                          device_bias.data(), pre.data(), out.data());
     // x is a gradient as good as any, and the weights are the second map's, of another shape.
@@ -326,7 +326,7 @@ TEST(LinearReferenceTest, GeluDerivativeIsTheDerivative) {
 }
 
 TEST_P(LinearTest, GeluLosesNoNaN) {
-  for (const OperatorShapes& shapes : kLayerShapes) {
+  for (const LayerShapes& shapes : kLayerShapes) {
     OperatorsHarness harness(mode(), shapes);
     const uint64_t rows = Rows(shapes);
     const uint64_t n = rows * shapes.hidden;

@@ -44,8 +44,9 @@ Result<Bytes> TestedScratch(const Mode& mode, const OperatorOptions& options) {
   return CpuOperatorScratch(options, ArithmeticOf(mode));
 }
 
-Result<std::unique_ptr<Operators>> CreateTestedOperators(device::Device& device, const Mode& mode,
-                                                         const OperatorOptions& options) {
+Result<std::unique_ptr<ModelOperators>> CreateTestedOperators(device::Device& device,
+                                                              const Mode& mode,
+                                                              const OperatorOptions& options) {
   return CreateCpuOperators(device, options, ArithmeticOf(mode));
 }
 

@@ -28,8 +28,8 @@ Result<Bytes> TestedScratch(const Mode&, const OperatorOptions& options) {
   return CudaOperatorScratch(options);
 }
 
-Result<std::unique_ptr<Operators>> CreateTestedOperators(device::Device& device, const Mode&,
-                                                         const OperatorOptions& options) {
+Result<std::unique_ptr<ModelOperators>> CreateTestedOperators(device::Device& device, const Mode&,
+                                                              const OperatorOptions& options) {
   return CreateCudaOperators(device, options);
 }
 

@@ -1,6 +1,6 @@
 // The operators as a whole: what they allocate, what they refuse, and that a run can be repeated
 // bit for bit at other addresses.
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 
 #include <algorithm>
 #include <cstring>
@@ -12,14 +12,12 @@
 namespace penstock::kernels {
 namespace {
 
-constexpr OperatorShapes kShapes{
+constexpr LayerShapes kShapes{
     .batch = 2, .sequence = 33, .width = 48, .heads = 3, .hidden = 192, .vocabulary = 257};
 
 class WholeTest : public OperatorsTest {
  protected:
-  OperatorOptions options() const {
-    return {.dtype = mode().dtype, .shapes = kShapes, .threads = 2};
-  }
+  OperatorOptions options() const { return LayerOptions(mode().dtype, kShapes, 2); }
 };
 
 TEST_P(WholeTest, ScratchIsExactlyWhatIsAllocated) {
@@ -40,7 +38,7 @@ TEST_P(WholeTest, ScratchIsExactlyWhatIsAllocated) {
 /// returns all results.
 std::vector<std::byte> RunLayer(const Mode& mode, uint64_t offset) {
   OperatorsHarness harness(mode, kShapes);
-  Operators& op = harness.operators();
+  LayerOperators op = harness.operators();
   device::Stream& stream = harness.stream();
   const uint64_t rows = kShapes.batch * kShapes.sequence;
   const uint64_t width = kShapes.width;
@@ -107,12 +105,12 @@ TEST_P(WholeTest, TheSameBitsComeOutAgainAndAtOtherAddresses) {
 
 TEST_P(WholeTest, HeadsThatDoNotDivideTheWidthAndFp16AreRefused) {
   const auto device = CreateTestedDevice(64_MiB).value();
-  OperatorOptions refused = options();
-  refused.shapes.heads = 5;
+  LayerShapes shapes = kShapes;
+  shapes.heads = 5;
+  OperatorOptions refused = LayerOptions(mode().dtype, shapes, 2);
   EXPECT_EQ(CreateTestedOperators(*device, mode(), refused).error().code,
             ErrorCode::kInvalidArgument);
-  refused.shapes.heads = 3;
-  refused.dtype = DType::kFloat16;
+  refused = LayerOptions(DType::kFloat16, kShapes, 2);
   EXPECT_EQ(CreateTestedOperators(*device, mode(), refused).error().code, ErrorCode::kUnavailable);
 }
 

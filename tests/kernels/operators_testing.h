@@ -10,6 +10,7 @@
 
 #include "tests/gpu_needed.h"
 #include "tests/kernels/device_harness.h"
+#include "tests/kernels/layer_operators.h"
 #include "tests/kernels/operators_backend.h"
 
 namespace penstock::kernels {
@@ -17,15 +18,15 @@ namespace penstock::kernels {
 /// A device, a stream, and operators of one mode and shape.
 class OperatorsHarness : public DeviceHarness {
  public:
-  explicit OperatorsHarness(const Mode& mode, const OperatorShapes& shapes, int threads = 2,
+  explicit OperatorsHarness(const Mode& mode, const LayerShapes& shapes, int threads = 2,
                             Bytes memory = 256_MiB)
       : DeviceHarness(memory),
         mode_(mode),
-        operators_(CreateTestedOperators(
-                       device(), mode, {.dtype = mode.dtype, .shapes = shapes, .threads = threads})
+        shapes_(shapes),
+        operators_(CreateTestedOperators(device(), mode, LayerOptions(mode.dtype, shapes, threads))
                        .value()) {}
 
-  Operators& operators() const { return *operators_; }
+  LayerOperators operators() const { return {*operators_, mode_.dtype, shapes_}; }
 
   using DeviceHarness::Empty;
   using DeviceHarness::Put;
@@ -35,7 +36,8 @@ class OperatorsHarness : public DeviceHarness {
 
  private:
   const Mode mode_;
-  std::unique_ptr<Operators> operators_;
+  const LayerShapes shapes_;
+  std::unique_ptr<ModelOperators> operators_;
 };
 
 /// Tests that run in every mode; those that this machine lacks something for are skipped.

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "device/device.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 #include "train/gpt2.h"
 
 namespace penstock::train {
@@ -16,16 +16,14 @@ class Gpt2MemoryTest : public ::testing::TestWithParam<DType> {
  protected:
   static constexpr Bytes kStep = device::kDeviceAlignment;
 
-  kernels::OperatorOptions options() const {
-    return {.dtype = GetParam(), .shapes = Gpt2OperatorShapes(kOdd, kShape), .threads = 1};
-  }
+  kernels::OperatorOptions options() const { return Gpt2Operators(kOdd, kShape, GetParam(), 1); }
   Bytes scratch() const { return kernels::OperatorScratch(device::Kind::kCpu, options()).value(); }
   Bytes activations() const { return Gpt2::Memory(kOdd, kShape, GetParam()).device; }
 };
 
 TEST_P(Gpt2MemoryTest, FitsADeviceOfExactlyWhatItAnnounces) {
   const auto device = device::CreateCpuDevice({.memory = scratch() + activations()}).value();
-  const auto operators = kernels::CreateOperators(*device, options()).value();
+  const auto operators = kernels::CreateModelOperators(*device, options()).value();
   const Bytes before = device->used();
   const auto model = Gpt2::Create(kOdd, kShape, GetParam(), *device, *operators);
   ASSERT_TRUE(model.ok()) << model.error().message;
@@ -35,7 +33,7 @@ TEST_P(Gpt2MemoryTest, FitsADeviceOfExactlyWhatItAnnounces) {
 TEST_P(Gpt2MemoryTest, IsRefusedByASmallerDeviceAndGivesBackWhatItTook) {
   const auto device =
       device::CreateCpuDevice({.memory = scratch() + activations() - kStep}).value();
-  const auto operators = kernels::CreateOperators(*device, options()).value();
+  const auto operators = kernels::CreateModelOperators(*device, options()).value();
   const Bytes before = device->used();
   const auto model = Gpt2::Create(kOdd, kShape, GetParam(), *device, *operators);
   ASSERT_FALSE(model.ok());
@@ -47,7 +45,7 @@ TEST_P(Gpt2MemoryTest, RefusesASequenceBeyondTheModelsPositions) {
   Gpt2Shape shape = kShape;
   shape.sequence = kOdd.n_positions + 1;
   const auto device = device::CreateCpuDevice({.memory = 16_MiB}).value();
-  const auto operators = kernels::CreateOperators(*device, options()).value();
+  const auto operators = kernels::CreateModelOperators(*device, options()).value();
   const auto model = Gpt2::Create(kOdd, shape, GetParam(), *device, *operators);
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.error().code, ErrorCode::kInvalidArgument);
@@ -64,7 +62,7 @@ TEST_P(Gpt2MemoryTest, WithCheckpointsOnTheHostFitsADeviceOfExactlyWhatItAnnounc
   EXPECT_LT(taken.device, whole);
   EXPECT_EQ(taken.host.value % 14, 0U);
   const auto device = device::CreateCpuDevice({.memory = scratch() + taken.device}).value();
-  const auto operators = kernels::CreateOperators(*device, options()).value();
+  const auto operators = kernels::CreateModelOperators(*device, options()).value();
   const Bytes before = device->used();
   const auto model = Gpt2::Create(config, shape, GetParam(), *device, *operators);
   ASSERT_TRUE(model.ok()) << model.error().message;

@@ -50,9 +50,7 @@ Gpt2Rig::Gpt2Rig(const Gpt2Config& config, const Gpt2Shape& shape, DType dtype) 
   device = device::CreateCpuDevice({.memory = 16_MiB}).value();
   FillWithNaN(*device);
   operators =
-      kernels::CreateOperators(
-          *device, {.dtype = dtype, .shapes = Gpt2OperatorShapes(config, shape), .threads = 1})
-          .value();
+      kernels::CreateModelOperators(*device, Gpt2Operators(config, shape, dtype, 1)).value();
   engine =
       std::make_unique<FakeEngine>(Gpt2Spec(config), dtype, *device, TestWeights(config, kSeed));
   model = Gpt2::Create(config, shape, dtype, *device, *operators).value();

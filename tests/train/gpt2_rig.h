@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 #include "tests/train/gpt2_fake_engine.h"
 #include "train/gpt2.h"
 
@@ -30,7 +30,7 @@ struct Gpt2Rig {
   double Step(const Tokens& tokens);
 
   std::unique_ptr<device::Device> device;
-  std::unique_ptr<kernels::Operators> operators;
+  std::unique_ptr<kernels::ModelOperators> operators;
   std::unique_ptr<FakeEngine> engine;
   std::unique_ptr<Gpt2> model;
 };

@@ -1,4 +1,4 @@
-#include "kernels/model/operators.h"
+#include "kernels/model/model_operators.h"
 
 #include "kernels/model/operator_factories.h"
 
@@ -15,17 +15,23 @@ constexpr Bytes kBlockHeap = 160_KiB;
 }  // namespace
 
 Bytes OperatorHeap(device::Kind kind, const OperatorOptions& options) {
-  const uint64_t blocks = options.shapes.sequence / kQueriesOfBlock;
-  if (kind == device::Kind::kCuda || blocks <= kFewBlocks) return Bytes{};
-  return kBlockHeap * (blocks - kFewBlocks) * static_cast<uint64_t>(options.threads);
+  Bytes heap;
+  if (kind == device::Kind::kCuda) return heap;
+  for (const OperatorCall& call : options.calls) {
+    const auto* const attention = std::get_if<AttentionCall>(&call);
+    const uint64_t blocks = attention == nullptr ? 0 : attention->sequence / kQueriesOfBlock;
+    if (blocks <= kFewBlocks) continue;
+    heap += kBlockHeap * (blocks - kFewBlocks) * static_cast<uint64_t>(options.threads);
+  }
+  return heap;
 }
 
 Result<Bytes> OperatorScratch(device::Kind kind, const OperatorOptions& options) {
   return kind == device::Kind::kCuda ? CudaOperatorScratch(options) : CpuOperatorScratch(options);
 }
 
-Result<std::unique_ptr<Operators>> CreateOperators(device::Device& device,
-                                                   const OperatorOptions& options) {
+Result<std::unique_ptr<ModelOperators>> CreateModelOperators(device::Device& device,
+                                                             const OperatorOptions& options) {
   return device.kind() == device::Kind::kCuda ? CreateCudaOperators(device, options)
                                               : CreateCpuOperators(device, options);
 }
