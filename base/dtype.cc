@@ -14,4 +14,18 @@ const char* ToString(DType dtype) {
   return "?";
 }
 
+const char* ToString(Encoding encoding) {
+  switch (encoding) {
+    case Encoding::kFloat32:
+    case Encoding::kBFloat16:
+    case Encoding::kFloat16:
+      return ToString(static_cast<DType>(encoding));
+    case Encoding::kInt16:
+      return "int16";
+    case Encoding::kBlockwise8:
+      return "blockwise8";
+  }
+  return "?";
+}
+
 }  // namespace penstock

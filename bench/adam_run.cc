@@ -20,7 +20,7 @@ namespace penstock::kernels {
 namespace {
 
 float LastWeight(const OptimizerTile& tile) {
-  return ToFloat(tile.weight.empty() ? tile.weight_hi.back() : tile.weight_bf16.back());
+  return ToFloat(tile.weight.As<BFloat16>()[tile.weight.size() - 1]);
 }
 
 void Run(Master master, uint64_t elements, uint64_t threads) {

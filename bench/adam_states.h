@@ -46,20 +46,20 @@ class AdamStates {
     const bool split = master == Master::kSplit;
     for_each([&](OptimizerTile& tile, uint64_t n) {
       if (split) {
-        tile.weight_hi = Cut(n, BFloat16{0x3f00});
+        tile.weight = Cut(n, BFloat16{0x3f00});
       } else {
-        tile.weight = Cut(n, 0.5f);
+        tile.master = Cut(n, 0.5f);
       }
     });
     for_each([&](OptimizerTile& tile, uint64_t n) {
-      if (split) tile.weight_lo = Cut(n, int16_t{0});
+      if (split) tile.lo = Cut(n, int16_t{0});
       tile.exp_avg = Cut(n, 0.0f);
       tile.exp_avg_sq = Cut(n, 0.0f);
     });
     for_each(
         [&](OptimizerTile& tile, uint64_t n) { tile.gradient = Cut(n, BFloat16{0x3a80}).data(); });
     for_each([&](OptimizerTile& tile, uint64_t n) {
-      if (!split) tile.weight_bf16 = Cut(n, BFloat16{});
+      if (!split) tile.weight = Cut(n, BFloat16{});
     });
   }
 

@@ -236,12 +236,12 @@ MeasuredParts PartsOf(const Case& drive, const ComputeSample& compute, const Dri
 /// Bytes of states that host memory holds ahead of the update.
 Result<double> StatesAhead(const Arguments& arguments, const StepMachine& machine) {
   const zero::ModelSpec spec = train::Gpt2Spec(arguments.model.config);
-  const offload::Layout layout = zero::MakeLayout(spec, machine.config());
+  const offload::ShardLayout layout = zero::MakeLayout(spec, machine.config());
   PENSTOCK_ASSIGN(
       const zero::MemoryLayout plan,
       zero::PlanMemory(spec, layout, machine.config(), 16_GiB, Bytes{arguments.host_mib << 20}));
-  return 12 * static_cast<double>(layout.largest_tile()) *
-         static_cast<double>(plan.store.record_blocks);
+  const Bytes largest = layout.largest_weight() + layout.largest_record();
+  return static_cast<double>((largest * plan.store.record_blocks).value);
 }
 
 template <typename T, typename Field>

@@ -26,7 +26,7 @@ class PhaseEngine final : public zero::Engine {
   }
   Status FillTiles(const zero::TileFill& fill) override { return engine_.FillTiles(fill); }
   Result<zero::TrainState> Adopt() override { return engine_.Adopt(); }
-  const offload::Layout& layout() const override { return engine_.layout(); }
+  const offload::ShardLayout& layout() const override { return engine_.layout(); }
   device::Stream& compute_stream() override { return engine_.compute_stream(); }
   void Release(zero::ModuleId module) override { engine_.Release(module); }
   float* Gradients(zero::ModuleId module) override { return engine_.Gradients(module); }
@@ -118,6 +118,6 @@ Status StepMachine::Update() { return engine_->EndStep().status(); }
 
 Status StepMachine::Drain() { return engine_->Drain(); }
 
-uint64_t StepMachine::parameters() const { return engine_->layout().elements(); }
+uint64_t StepMachine::parameters() const { return engine_->layout().model.elements(); }
 
 }  // namespace penstock::bench

@@ -31,7 +31,8 @@ sim::DriveSpeed SpeedOf(const MeasuredParts& parts, const zero::Config& config) 
 }
 
 /// Of each use.
-std::vector<sim::Seconds> ComputeOf(const zero::ModelSpec& model, const offload::Layout& layout,
+std::vector<sim::Seconds> ComputeOf(const zero::ModelSpec& model,
+                                    const offload::ShardLayout& layout,
                                     const MeasuredParts& parts) {
   double elements[2] = {0, 0};  // used forwards, backwards
   const auto of = [&](const zero::ModuleUse& use) {
@@ -52,7 +53,7 @@ Result<double> PredictStep(const StepModel& model, const StepMachine& machine,
                            const MeasuredParts& parts) {
   const zero::Config& config = machine.config();
   const zero::ModelSpec spec = train::Gpt2Spec(model.config);
-  const offload::Layout layout = zero::MakeLayout(spec, config);
+  const offload::ShardLayout layout = zero::MakeLayout(spec, config);
   PENSTOCK_ASSIGN(const zero::MemoryLayout memory,
                   zero::PlanMemory(spec, layout, config, machine.device_for_engine(),
                                    machine.host_for_engine()));
@@ -61,7 +62,7 @@ Result<double> PredictStep(const StepModel& model, const StepMachine& machine,
                                         : zero::UpdateStart::kStepEnd;
   const offload::Schedule schedule =
       zero::BuildSchedule(spec, layout, memory.shared_slots, updates);
-  const auto elements = static_cast<double>(layout.elements());
+  const auto elements = static_cast<double>(layout.shard_elements());
   const double update_element = parts.adam_s * parts.cores / elements;
   const std::vector<sim::StepTime> steps =
       sim::SimulateSteps({.layout = layout,

@@ -24,23 +24,20 @@ namespace penstock::offload {
 namespace {
 
 constexpr uint32_t kLayers = 64;
-constexpr uint64_t kBlock = 4096;
 
-Layout LayoutOf(uint32_t tiles) {
-  Layout layout{.tile_elements = kBlock};
+ShardLayout LayoutOf(uint32_t tiles) {
+  ModelLayout model{.groups = DecayGroups(MakePlanes(DType::kBFloat16))};
+  uint64_t before = 0;
   for (uint32_t module = 0; module < kLayers; ++module) {
-    const auto first = static_cast<uint32_t>(layout.tiles.size());
-    const auto count = static_cast<uint32_t>(uint64_t{tiles} * (module + 1) / kLayers - first);
-    layout.modules.push_back(
-        {.elements = count * kBlock, .first_tile = TileId{first}, .tile_count = count});
-    for (uint32_t i = 0; i < count; ++i) {
-      layout.tiles.push_back({ModuleId{module}, i * kBlock, kBlock, ParameterGroup::kDecay});
-    }
+    const uint64_t end = uint64_t{tiles} * (module + 1) / kLayers;
+    model.modules.push_back(
+        MakeModule("layer", {{.name = "weight", .shape = {(end - before) * kBlockElements}}}));
+    before = end;
   }
-  return layout;
+  return MakeShard(std::move(model), kBlockElements);
 }
 
-Schedule ForthAndBack(const Layout& layout) {
+Schedule ForthAndBack(const ShardLayout& layout) {
   Schedule schedule;
   for (uint32_t use = 0; use < 2 * kLayers; ++use) {
     const bool backward = use >= kLayers;
@@ -51,26 +48,23 @@ Schedule ForthAndBack(const Layout& layout) {
     schedule.first_use.push_back(module);
     schedule.update_at.push_back(schedule.length() + module);
   }
-  for (uint32_t tile = 0; tile < layout.tiles.size(); ++tile) {
-    schedule.update_order.push_back(TileId{tile});
-  }
-  schedule.load_order = schedule.update_order;
+  for (const TileId tile : layout.Tiles()) schedule.use_order.push_back(tile);
+  schedule.update_order = schedule.use_order;
+  schedule.load_order = schedule.use_order;
   return schedule;
 }
 
 /// A drive, a device and an optimizer that take no time.
 class Machine {
  public:
-  Machine(const Layout& layout, const Schedule& schedule, const TilePolicyOptions& options)
+  Machine(const ShardLayout& layout, const Schedule& schedule, const TilePolicyOptions& options)
       : layout_(layout), schedule_(schedule), policy_(layout, schedule, options) {}
 
   void Step() {
     for (const ScheduledUse& use : schedule_.uses) {
       policy_.SetTime(time_++);
       ++events_;
-      const ModuleLayout& module = layout_.module(use.module);
-      for (uint32_t i = 0; i < module.tile_count; ++i) {
-        const TileId tile{static_cast<uint32_t>(Index(module.first_tile)) + i};
+      for (const TileId tile : layout_.TilesOf(use.module)) {
         while (!policy_.TryPin(tile)) Work();
         policy_.Unpin(tile);
         events_ += 2;
@@ -111,7 +105,7 @@ class Machine {
     }
   }
 
-  const Layout& layout_;
+  const ShardLayout& layout_;
   const Schedule& schedule_;
   TilePolicy policy_;
   std::deque<std::pair<Done, TileId>> io_;
@@ -120,7 +114,7 @@ class Machine {
 };
 
 void Measure(uint32_t tiles, uint64_t steps) {
-  const Layout layout = LayoutOf(tiles);
+  const ShardLayout layout = LayoutOf(tiles);
   const Schedule schedule = ForthAndBack(layout);
   const size_t blocks = 4 * layout.most_tiles() + 2;
   const size_t ahead = blocks - layout.most_tiles() - 1;

@@ -33,6 +33,19 @@ struct WholeWeights {
   __device__ float Load(uint64_t i) const { return weight[i]; }
   __device__ void Store(uint64_t i, float value) const { weight[i] = value; }
 };
+/// A whole master, and the weight that is rounded from it.
+template <typename Half>
+struct CopiedWeights {
+  float* master;
+  Half* weight;
+  __device__ float Load(uint64_t i) const { return master[i]; }
+  __device__ void Store(uint64_t i, float value) const {
+    master[i] = value;
+    Round(value, weight[i]);
+  }
+  __device__ static void Round(float value, BFloat16& to) { to = RoundToBFloat16(value); }
+  __device__ static void Round(float value, Float16& to) { to = Float16{RoundToFloat16(value)}; }
+};
 struct SplitWeights {
   BFloat16* hi;
   int16_t* lo;
@@ -82,25 +95,32 @@ __global__ void UpdateKernel(uint64_t n, Scalars s, Decay decay, StochasticRound
 template <typename F>
 void WithPlanes(const OptimizerTile& tile, F f) {
   const auto with_gradient = [&](const auto& weights, auto exp_avg, auto exp_avg_sq) {
-    if (tile.gradient_dtype == DType::kBFloat16) {
-      f(weights, exp_avg, exp_avg_sq, static_cast<const BFloat16*>(tile.gradient));
-    } else {
-      f(weights, exp_avg, exp_avg_sq, static_cast<const float*>(tile.gradient));
+    switch (tile.gradient_dtype) {
+      case DType::kBFloat16:
+        return f(weights, exp_avg, exp_avg_sq, static_cast<const BFloat16*>(tile.gradient));
+      case DType::kFloat16:
+        return f(weights, exp_avg, exp_avg_sq, static_cast<const Float16*>(tile.gradient));
+      case DType::kFloat32:
+        return f(weights, exp_avg, exp_avg_sq, static_cast<const float*>(tile.gradient));
     }
   };
   const auto with_moments = [&](const auto& weights) {
     if (HasBFloat16Moments(tile)) {
-      with_gradient(weights, Moment<BFloat16>{tile.exp_avg_bf16.data()},
-                    Moment<BFloat16>{tile.exp_avg_sq_bf16.data()});
+      with_gradient(weights, Moment<BFloat16>{tile.exp_avg.As<BFloat16>()},
+                    Moment<BFloat16>{tile.exp_avg_sq.As<BFloat16>()});
     } else {
-      with_gradient(weights, Moment<float>{tile.exp_avg.data()},
-                    Moment<float>{tile.exp_avg_sq.data()});
+      with_gradient(weights, Moment<float>{tile.exp_avg.As<float>()},
+                    Moment<float>{tile.exp_avg_sq.As<float>()});
     }
   };
-  if (tile.weight.empty()) {
-    with_moments(SplitWeights{tile.weight_hi.data(), tile.weight_lo.data()});
+  if (!tile.lo.empty()) {
+    with_moments(SplitWeights{tile.weight.As<BFloat16>(), tile.lo.As<int16_t>()});
+  } else if (tile.weight.Has(Encoding::kBFloat16)) {
+    with_moments(CopiedWeights<BFloat16>{tile.master.As<float>(), tile.weight.As<BFloat16>()});
+  } else if (tile.weight.Has(Encoding::kFloat16)) {
+    with_moments(CopiedWeights<Float16>{tile.master.As<float>(), tile.weight.As<Float16>()});
   } else {
-    with_moments(WholeWeights{tile.weight.data()});
+    with_moments(WholeWeights{tile.weight.As<float>()});
   }
 }
 
@@ -120,9 +140,6 @@ void LaunchUpdate(device::CudaStream& stream, const Scalars& scalars, const Opti
 
 void CudaUpdate(device::CudaStream& stream, const OptimizerScalars& scalars,
                 const OptimizerTile& tile) {
-  PENSTOCK_CHECK(tile.weight_bf16.empty() && tile.weight_fp16.empty() &&
-                     tile.gradient_dtype != DType::kFloat16,
-                 "an update on the device makes no copy of the weight, and takes no fp16 gradient");
   std::visit([&](const auto& of_rule) { LaunchUpdate(stream, of_rule, tile); }, scalars);
 }
 

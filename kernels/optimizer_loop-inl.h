@@ -53,7 +53,7 @@ HWY_INLINE void PrefetchAhead(const T* plane, size_t count) {
 
 class WholeWeights {
  public:
-  explicit WholeWeights(const OptimizerTile& tile) : weight_(tile.weight.data()) {}
+  explicit WholeWeights(const OptimizerTile& tile) : weight_(WholeMaster(tile).As<float>()) {}
   HWY_INLINE FloatVector Read(size_t i) const { return Load(Whole(), weight_ + i); }
   HWY_INLINE void Prefetch(size_t i, size_t count) const { PrefetchAhead(weight_ + i, count); }
   HWY_INLINE void Write(FloatVector a, FloatVector b, size_t i) const {
@@ -64,9 +64,6 @@ class WholeWeights {
  private:
   float* weight_;
 };
-
-HWY_INLINE BFloat16* CopyOf(const OptimizerTile& tile, BFloat16) { return tile.weight_bf16.data(); }
-HWY_INLINE Float16* CopyOf(const OptimizerTile& tile, Float16) { return tile.weight_fp16.data(); }
 
 HWY_INLINE hn::Vec<PairOfHalves> NarrowPair(FloatVector a, FloatVector b, const BFloat16*) {
   return UpperHalves(RoundedToBFloat16(a), RoundedToBFloat16(b));
@@ -82,7 +79,7 @@ class CopiedWeights {
  public:
   explicit CopiedWeights(const OptimizerTile& tile)
       : whole_(tile),
-        copy_(CopyOf(tile, Half())),
+        copy_(tile.weight.As<Half>()),
         aligned_(reinterpret_cast<uintptr_t>(copy_) % (hn::Lanes(PairOfHalves()) * sizeof(Half)) ==
                  0) {}
   HWY_INLINE FloatVector Read(size_t i) const { return whole_.Read(i); }
@@ -108,7 +105,7 @@ class CopiedWeights {
 class SplitWeights {
  public:
   explicit SplitWeights(const OptimizerTile& tile)
-      : hi_(tile.weight_hi.data()), lo_(tile.weight_lo.data()) {}
+      : hi_(tile.weight.As<BFloat16>()), lo_(tile.lo.As<int16_t>()) {}
 
   HWY_INLINE FloatVector Read(size_t i) const {
     const auto hi = hn::BitCast(Words(), Load(Whole(), hi_ + i));
@@ -160,24 +157,6 @@ HWY_INLINE WordVector RoundingBitsFrom(uint64_t key, uint64_t first) {
   return MixBitsOf(hn::Add(mixed, hn::Set(Words(), static_cast<uint32_t>(key >> 32))));
 }
 
-template <typename T>
-struct MomentsAs {
-  using Moment = T;
-};
-
-HWY_INLINE float* FirstMoment(const OptimizerTile& tile, MomentsAs<float>) {
-  return tile.exp_avg.data();
-}
-HWY_INLINE BFloat16* FirstMoment(const OptimizerTile& tile, MomentsAs<BFloat16>) {
-  return tile.exp_avg_bf16.data();
-}
-HWY_INLINE float* SecondMoment(const OptimizerTile& tile, MomentsAs<float>) {
-  return tile.exp_avg_sq.data();
-}
-HWY_INLINE BFloat16* SecondMoment(const OptimizerTile& tile, MomentsAs<BFloat16>) {
-  return tile.exp_avg_sq_bf16.data();
-}
-
 /// The rule on one vector. `Direction()(scalars, g, m, v)` updates the moments that the rule has
 /// and returns what the weight goes along.
 template <typename Direction, Decay kDecay, typename Scalars>
@@ -198,8 +177,8 @@ class Planes {
   explicit Planes(const OptimizerTile& tile)
       : weights_(tile),
         gradient_(static_cast<const Gradient*>(tile.gradient)),
-        exp_avg_(FirstMoment(tile, MomentsAs<Moment>())),
-        exp_avg_sq_(SecondMoment(tile, MomentsAs<Moment>())),
+        exp_avg_(tile.exp_avg.As<Moment>()),
+        exp_avg_sq_(tile.exp_avg_sq.As<Moment>()),
         rounding_(tile.rounding) {}
 
   HWY_INLINE void Prefetch(size_t first, size_t count) const {
@@ -309,11 +288,11 @@ size_t WithGradient(const Scalars& s, const OptimizerTile& tile, size_t n) {
 
 template <typename Direction, typename Scalars>
 size_t WithWeights(const Scalars& s, const OptimizerTile& tile, size_t n) {
-  if (tile.weight.empty()) return WithGradient<Direction, SplitWeights>(s, tile, n);
-  if (!tile.weight_bf16.empty()) {
+  if (!tile.lo.empty()) return WithGradient<Direction, SplitWeights>(s, tile, n);
+  if (tile.weight.Has(Encoding::kBFloat16)) {
     return WithGradient<Direction, CopiedWeights<BFloat16>>(s, tile, n);
   }
-  if (!tile.weight_fp16.empty()) {
+  if (tile.weight.Has(Encoding::kFloat16)) {
     return WithGradient<Direction, CopiedWeights<Float16>>(s, tile, n);
   }
   return WithGradient<Direction, WholeWeights>(s, tile, n);

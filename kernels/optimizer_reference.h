@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <span>
 
 #include "kernels/optimizer_rule.h"
 
@@ -35,31 +34,38 @@ inline float LoadGradient(const OptimizerTile& tile, uint64_t i) {
 }
 
 inline float LoadWeight(const OptimizerTile& tile, uint64_t i) {
-  return tile.weight.empty() ? Join({tile.weight_hi[i], tile.weight_lo[i]}) : tile.weight[i];
+  if (tile.lo.empty()) return WholeMaster(tile).As<float>()[i];
+  return Join({tile.weight.As<BFloat16>()[i], tile.lo.As<int16_t>()[i]});
 }
 
 inline void StoreWeight(const OptimizerTile& tile, uint64_t i, float weight) {
-  if (tile.weight.empty()) {
+  if (!tile.lo.empty()) {
     const SplitMaster halves = Split(weight);
-    tile.weight_hi[i] = halves.hi;
-    tile.weight_lo[i] = halves.lo;
+    tile.weight.As<BFloat16>()[i] = halves.hi;
+    tile.lo.As<int16_t>()[i] = halves.lo;
     return;
   }
-  tile.weight[i] = weight;
-  if (!tile.weight_bf16.empty()) tile.weight_bf16[i] = RoundToBFloat16(weight);
-  if (!tile.weight_fp16.empty()) tile.weight_fp16[i] = Float16{RoundToFloat16(weight)};
+  WholeMaster(tile).As<float>()[i] = weight;
+  if (tile.weight.Has(Encoding::kBFloat16)) {
+    tile.weight.As<BFloat16>()[i] = RoundToBFloat16(weight);
+  }
+  if (tile.weight.Has(Encoding::kFloat16)) {
+    tile.weight.As<Float16>()[i] = Float16{RoundToFloat16(weight)};
+  }
 }
 
 /// 0 for a moment that the rule does not have.
-inline float LoadMoment(std::span<const float> fp32, std::span<const BFloat16> bf16, uint64_t i) {
-  if (!bf16.empty()) return ToFloat(bf16[i]);
-  return fp32.empty() ? 0 : fp32[i];
+inline float LoadMoment(const PlaneView& moments, uint64_t i) {
+  if (moments.Has(Encoding::kBFloat16)) return ToFloat(moments.As<BFloat16>()[i]);
+  return moments.empty() ? 0 : moments.As<float>()[i];
 }
 
-inline void StoreMoment(std::span<float> fp32, std::span<BFloat16> bf16, uint64_t i, float value,
-                        uint32_t random) {
-  if (!bf16.empty()) bf16[i] = RoundStochastically(value, random);
-  if (!fp32.empty()) fp32[i] = value;
+inline void StoreMoment(const PlaneView& moments, uint64_t i, float value, uint32_t random) {
+  if (moments.Has(Encoding::kBFloat16)) {
+    moments.As<BFloat16>()[i] = RoundStochastically(value, random);
+  } else if (!moments.empty()) {
+    moments.As<float>()[i] = value;
+  }
 }
 
 /// `direction(scalars, g, m, v)` updates the moments m and v that the rule has and returns what the
@@ -70,16 +76,16 @@ void UpdateReference(const Scalars& s, const OptimizerTile& tile, Direction dire
   const Decay decay = Rule<Scalars>::DecayOf(s);
   for (uint64_t i = 0; i < n; ++i) {
     float w = LoadWeight(tile, i);
-    float m = LoadMoment(tile.exp_avg, tile.exp_avg_bf16, i);
-    float v = LoadMoment(tile.exp_avg_sq, tile.exp_avg_sq_bf16, i);
+    float m = LoadMoment(tile.exp_avg, i);
+    float v = LoadMoment(tile.exp_avg_sq, i);
     float g = LoadGradient(tile, i) * s.grad_scale;
     if (decay == Decay::kL2) g = std::fma(w, s.decay, g);
     const float d = direction(s, g, m, v);
     if (decay == Decay::kDecoupled) w = std::fma(w, s.decay, w);
     StoreWeight(tile, i, std::fma(d, s.negative_step_size, w));
     const uint32_t random = RoundingBits(tile.rounding.key, tile.rounding.first_element + i);
-    StoreMoment(tile.exp_avg, tile.exp_avg_bf16, i, m, random & 0xffff);
-    StoreMoment(tile.exp_avg_sq, tile.exp_avg_sq_bf16, i, v, random >> 16);
+    StoreMoment(tile.exp_avg, i, m, random & 0xffff);
+    StoreMoment(tile.exp_avg_sq, i, v, random >> 16);
   }
 }
 

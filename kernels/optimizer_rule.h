@@ -46,22 +46,25 @@ struct Rule<AdagradScalars> {
 };
 
 inline bool HasBFloat16Moments(const OptimizerTile& tile) {
-  return !tile.exp_avg_bf16.empty() || !tile.exp_avg_sq_bf16.empty();
+  return tile.exp_avg.Has(Encoding::kBFloat16) || tile.exp_avg_sq.Has(Encoding::kBFloat16);
 }
 
 /// ElementCount, after checking that the tile has the moments of the rule and no others.
 template <typename Scalars>
 uint64_t ElementCountOf(const OptimizerTile& tile) {
   const uint64_t n = ElementCount(tile);
-  const bool bf16 = HasBFloat16Moments(tile);
-  const uint64_t first = Rule<Scalars>::kExpAvg ? n : 0, second = Rule<Scalars>::kExpAvgSq ? n : 0;
-  PENSTOCK_CHECK(tile.exp_avg.size() == (bf16 ? 0 : first) &&
-                     tile.exp_avg_sq.size() == (bf16 ? 0 : second) &&
-                     tile.exp_avg_bf16.size() == (bf16 ? first : 0) &&
-                     tile.exp_avg_sq_bf16.size() == (bf16 ? second : 0),
-                 "{} first and {} second moments in fp32, {} and {} in bf16, for {} weights",
-                 tile.exp_avg.size(), tile.exp_avg_sq.size(), tile.exp_avg_bf16.size(),
-                 tile.exp_avg_sq_bf16.size(), n);
+  const Encoding encoding = HasBFloat16Moments(tile) ? Encoding::kBFloat16 : Encoding::kFloat32;
+  const auto count = [](const PlaneView& moments, Encoding of) {
+    return moments.Has(of) ? moments.size() : 0;
+  };
+  PENSTOCK_CHECK(
+      count(tile.exp_avg, encoding) == (Rule<Scalars>::kExpAvg ? n : 0) &&
+          count(tile.exp_avg_sq, encoding) == (Rule<Scalars>::kExpAvgSq ? n : 0) &&
+          (tile.exp_avg.empty() || tile.exp_avg.Has(encoding)) &&
+          (tile.exp_avg_sq.empty() || tile.exp_avg_sq.Has(encoding)),
+      "{} first and {} second moments in fp32, {} and {} in bf16, for {} weights",
+      count(tile.exp_avg, Encoding::kFloat32), count(tile.exp_avg_sq, Encoding::kFloat32),
+      count(tile.exp_avg, Encoding::kBFloat16), count(tile.exp_avg_sq, Encoding::kBFloat16), n);
   return n;
 }
 

@@ -16,9 +16,12 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
-#include <span>
+#include <ranges>
+#include <type_traits>
 
+#include "base/check.h"
 #include "kernels/dtype.h"
 
 namespace penstock::kernels {
@@ -29,24 +32,76 @@ struct StochasticRounding {
   uint64_t first_element = 0;  ///< where the tile begins in the flat index of its module
 };
 
-/// One tile, or any part of one. A span is empty or has as many elements as the others; no
+/// Consecutive elements of a plane, which are stored one by one in the encoding that it has. Empty
+/// where a tile lacks the plane. A view: whoever has one may write to the elements.
+class PlaneView {
+ public:
+  PlaneView() = default;
+  PlaneView(Encoding encoding, std::byte* data, uint64_t count)
+      : encoding_(encoding), data_(data), count_(count) {}
+  /// Of a contiguous range of float, BFloat16, Float16 or int16_t.
+  template <std::ranges::contiguous_range Values>
+  // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)
+  PlaneView(Values&& values)
+      : PlaneView(EncodingOf<std::ranges::range_value_t<Values>>(),
+                  reinterpret_cast<std::byte*>(std::ranges::data(values)),
+                  std::ranges::size(values)) {}
+
+  bool empty() const { return count_ == 0; }
+  uint64_t size() const { return count_; }
+  Encoding encoding() const { return encoding_; }
+  std::byte* data() const { return data_; }
+  Bytes bytes() const { return Bytes{ElementSize() * count_}; }
+  /// Whether there are elements, and they are of this encoding.
+  bool Has(Encoding encoding) const { return count_ > 0 && encoding_ == encoding; }
+  /// The elements as values of their type: null where there are none.
+  template <typename T>
+  T* As() const {
+    PENSTOCK_CHECK(count_ == 0 || encoding_ == EncodingOf<T>(), "{} taken for {}",
+                   ToString(encoding_), ToString(EncodingOf<T>()));
+    return count_ == 0 ? nullptr : reinterpret_cast<T*>(data_);
+  }
+  /// Elements first … first + count - 1; of an empty view an empty one.
+  PlaneView Part(uint64_t first, uint64_t count) const {
+    if (count_ == 0) return {};
+    return {encoding_, data_ + ElementSize() * first, count};
+  }
+
+ private:
+  template <typename T>
+  static constexpr Encoding EncodingOf() {
+    using Value = std::remove_cv_t<T>;
+    if constexpr (std::is_same_v<Value, float>) {
+      return Encoding::kFloat32;
+    } else if constexpr (std::is_same_v<Value, BFloat16>) {
+      return Encoding::kBFloat16;
+    } else if constexpr (std::is_same_v<Value, Float16>) {
+      return Encoding::kFloat16;
+    } else {
+      static_assert(std::is_same_v<Value, int16_t>);
+      return Encoding::kInt16;
+    }
+  }
+  uint64_t ElementSize() const { return encoding_ == Encoding::kFloat32 ? 4 : 2; }
+
+  Encoding encoding_{};
+  std::byte* data_ = nullptr;
+  uint64_t count_ = 0;
+};
+
+/// One tile, or any part of one. A plane is empty or has as many elements as the others; no
 /// alignment is needed beyond that of its elements, and the gradient needs none.
 struct OptimizerTile {
-  /// The master: split (kernels/dtype.h; bf16 training, hi is the weight that the model computes
-  /// with) or whole.
-  std::span<BFloat16> weight_hi;
-  std::span<int16_t> weight_lo;
-  std::span<float> weight;
+  /// What the model computes with. fp32: the master itself. bf16 with a lo: the upper half of a
+  /// split master (kernels/dtype.h). bf16 or fp16 with a master: the master rounded to nearest
+  /// even, which is only written, and past the cache.
+  PlaneView weight;
+  PlaneView lo;      ///< int16
+  PlaneView master;  ///< fp32
   /// The moments that the rule has, both fp32 or both bf16. Adagrad's sum of squares is exp_avg_sq.
-  std::span<float> exp_avg;
-  std::span<float> exp_avg_sq;
-  std::span<BFloat16> exp_avg_bf16;
-  std::span<BFloat16> exp_avg_sq_bf16;
+  PlaneView exp_avg;
+  PlaneView exp_avg_sq;
   StochasticRounding rounding;
-  /// With a whole master, where wanted: the new weight as the model computes with it, rounded to
-  /// nearest even. It is only written, and past the cache.
-  std::span<BFloat16> weight_bf16;
-  std::span<Float16> weight_fp16;
   /// Elements of `gradient_dtype`.
   const void* gradient = nullptr;
   DType gradient_dtype = DType::kFloat32;
@@ -56,8 +111,12 @@ struct OptimizerTile {
 /// 14 bytes of states and gradient each, two such chunks fit an L2 cache of 512 KiB.
 inline constexpr uint64_t kChunkElements = 4 * kBlockElements;
 
-/// The number of elements, after checking that the spans agree and form one of the layouts.
+/// The number of elements, after checking that the planes agree and that there is one master.
 uint64_t ElementCount(const OptimizerTile& tile);
+/// The plane of a master that is not split.
+inline const PlaneView& WholeMaster(const OptimizerTile& tile) {
+  return tile.master.empty() ? tile.weight : tile.master;
+}
 /// Elements first … first + count - 1 of the tile, for a caller that goes through it in chunks.
 OptimizerTile Part(const OptimizerTile& tile, uint64_t first, uint64_t count);
 

@@ -26,9 +26,9 @@ uint64_t Checksum(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-uint64_t TileSeed(const Uuid& uuid, TileId tile, uint64_t version) {
+uint64_t TileSeed(const Uuid& uuid, const ShardLayout& layout, TileId tile, uint64_t version) {
   std::array<std::byte, 32> identity{};
-  const uint64_t number = Index(tile);
+  const uint64_t number = uint64_t{layout.rank} << 32 | Index(tile);
   std::memcpy(identity.data(), uuid.data(), 16);
   std::memcpy(identity.data() + 16, &number, 8);
   std::memcpy(identity.data() + 24, &version, 8);
@@ -36,75 +36,74 @@ uint64_t TileSeed(const Uuid& uuid, TileId tile, uint64_t version) {
 }
 
 struct TileHasher::States {
-  struct State {
-    Bytes element;
-    StatePtr hash;
-  };
   uint64_t seed = 0;
-  State weight;
-  std::vector<State> record;
+  Planes planes = MakeFrozenPlanes(DType::kFloat32);
+  uint64_t elements = 0;
+  std::array<StatePtr, Planes::kMost> hashes;  ///< of each plane
 };
 
-TileHasher::TileHasher(const Layout& layout) : states_(std::make_unique<States>()) {
-  const auto make = [](Bytes element) {
-    return States::State{element, StatePtr(XXH3_createState())};
-  };
-  states_->weight = make(layout.WeightBytes(1));
-  for (const RecordState& state : layout.States()) {
-    states_->record.push_back(make(state.element));
-  }
-  Reset(0);
+TileHasher::TileHasher() : states_(std::make_unique<States>()) {
+  for (StatePtr& hash : states_->hashes) hash.reset(XXH3_createState());
 }
 
 TileHasher::TileHasher(TileHasher&&) noexcept = default;
 TileHasher::~TileHasher() = default;
 
-void TileHasher::Reset(uint64_t seed) {
+void TileHasher::Reset(uint64_t seed, const Planes& planes, uint64_t elements) {
   states_->seed = seed;
-  XXH3_64bits_reset_withSeed(states_->weight.hash.get(), seed);
-  for (const auto& state : states_->record) XXH3_64bits_reset_withSeed(state.hash.get(), seed);
+  states_->planes = planes;
+  states_->elements = elements;
+  for (const StatePtr& hash : states_->hashes) XXH3_64bits_reset_withSeed(hash.get(), seed);
 }
 
 void TileHasher::Add(std::span<const std::byte> weight, std::span<const std::byte> record,
                      uint64_t begin, uint64_t count) {
-  const uint64_t elements = weight.size() / states_->weight.element.value;
-  PENSTOCK_CHECK(begin <= elements && count <= elements - begin, "elements {} + {} of {}", begin,
-                 count, elements);
-  const auto add = [begin, count](const States::State& state, std::span<const std::byte> whole) {
-    const auto piece = whole.subspan((state.element * begin).value, (state.element * count).value);
-    XXH3_64bits_update(state.hash.get(), piece.data(), piece.size());
-  };
-  add(states_->weight, weight);
-  for (const auto& state : states_->record) {
-    const size_t size = (state.element * elements).value;
-    PENSTOCK_CHECK(size <= record.size(), "a record of fewer than {} elements", elements);
-    add(state, record.first(size));
-    record = record.subspan(size);
+  const uint64_t elements = states_->elements;
+  PENSTOCK_CHECK(begin <= elements && count <= elements - begin && begin % kBlockElements == 0 &&
+                     count % kBlockElements == 0,
+                 "elements {} + {} of {}", begin, count, elements);
+  const std::span<const Plane> planes = states_->planes.all();
+  for (size_t i = 0; i < planes.size(); ++i) {
+    const Plane& plane = planes[i];
+    const size_t size = plane.Size(elements).value;
+    std::span<const std::byte>& part = i == 0 ? weight : record;
+    PENSTOCK_CHECK(size <= part.size(), "a part of fewer than {} elements", elements);
+    const size_t from = (plane.block * (begin / kBlockElements)).value;
+    const size_t to =
+        begin + count == elements ? size : (plane.block * ((begin + count) / kBlockElements)).value;
+    XXH3_64bits_update(states_->hashes[i].get(), part.data() + from, to - from);
+    part = part.subspan(size);
   }
 }
 
 TileChecksums TileHasher::Finish() const {
-  std::vector<uint64_t> parts;
-  for (const auto& state : states_->record) {
-    parts.push_back(XXH3_64bits_digest(state.hash.get()));
-  }
-  return {XXH3_64bits_digest(states_->weight.hash.get()), CombineStates(states_->seed, parts)};
+  std::array<uint64_t, Planes::kMost> digests{};
+  const size_t count = states_->planes.all().size();
+  for (size_t i = 0; i < count; ++i) digests[i] = XXH3_64bits_digest(states_->hashes[i].get());
+  return {digests[0], CombineStates(states_->seed, std::span(digests).first(count).subspan(1))};
 }
 
 uint64_t WeightChecksum(uint64_t seed, std::span<const std::byte> weight) {
   return XXH3_64bits_withSeed(weight.data(), weight.size(), seed);
 }
 
-uint64_t RecordChecksum(uint64_t seed, const Layout& layout, std::span<const std::byte> record) {
+uint64_t RecordChecksum(uint64_t seed, const ShardLayout& layout, TileId tile,
+                        std::span<const std::byte> record) {
+  PENSTOCK_CHECK(layout.RecordBytes(tile).value == record.size());
   std::vector<uint64_t> parts;
-  const uint64_t elements = record.size() / layout.RecordBytes(1).value;
-  PENSTOCK_CHECK(layout.RecordBytes(elements).value == record.size());
-  for (const RecordState& state : layout.States()) {
-    const size_t size = (state.element * elements).value;
+  for (const Plane& plane : layout.planes(tile).record()) {
+    const size_t size = plane.Size(layout.tile(tile).elements).value;
     parts.push_back(XXH3_64bits_withSeed(record.data(), size, seed));
     record = record.subspan(size);
   }
   return CombineStates(seed, parts);
+}
+
+TileChecksums ChecksumsOf(const Uuid& uuid, const ShardLayout& layout, TileId tile,
+                          uint64_t version, std::span<const std::byte> weight,
+                          std::span<const std::byte> record) {
+  const uint64_t seed = TileSeed(uuid, layout, tile, version);
+  return {WeightChecksum(seed, weight), RecordChecksum(seed, layout, tile, record)};
 }
 
 }  // namespace penstock::offload

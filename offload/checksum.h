@@ -8,6 +8,7 @@
 #include <span>
 
 #include "offload/layout.h"
+#include "offload/planes.h"
 
 namespace penstock::offload {
 
@@ -17,7 +18,7 @@ using Uuid = std::array<uint8_t, 16>;
 uint64_t Checksum(std::span<const std::byte> bytes);
 
 /// What seeds the checksums of one version of one tile.
-uint64_t TileSeed(const Uuid& uuid, TileId tile, uint64_t version);
+uint64_t TileSeed(const Uuid& uuid, const ShardLayout& layout, TileId tile, uint64_t version);
 
 /// The checksums of one version of one tile.
 struct TileChecksums {
@@ -27,16 +28,18 @@ struct TileChecksums {
   bool operator==(const TileChecksums&) const = default;
 };
 
-/// Takes the tiles of a layout in pieces, so that a piece can be hashed while it is in cache. Not
-/// thread-safe; reusable through Reset.
+/// Takes a tile in pieces, so that a piece can be hashed while it is in cache. Not thread-safe;
+/// reusable through Reset.
 class TileHasher {
  public:
-  explicit TileHasher(const Layout& layout);
+  TileHasher();
   TileHasher(TileHasher&&) noexcept;
   ~TileHasher();
 
-  void Reset(uint64_t seed);
-  /// Elements [begin, begin + count) of a tile whose parts are these; pieces come in order.
+  /// Begins a tile with these planes (borrowed) and so many elements.
+  void Reset(uint64_t seed, const Planes& planes, uint64_t elements);
+  /// The blocks with elements [begin, begin + count) of the tile, whose parts are these; pieces
+  /// come in order, end on blocks, and what follows a plane's last block is taken with it.
   void Add(std::span<const std::byte> weight, std::span<const std::byte> record, uint64_t begin,
            uint64_t count);
   TileChecksums Finish() const;
@@ -48,6 +51,11 @@ class TileHasher {
 
 /// Whole parts at once.
 uint64_t WeightChecksum(uint64_t seed, std::span<const std::byte> weight);
-uint64_t RecordChecksum(uint64_t seed, const Layout& layout, std::span<const std::byte> record);
+uint64_t RecordChecksum(uint64_t seed, const ShardLayout& layout, TileId tile,
+                        std::span<const std::byte> record);
+/// Both, of one version of a tile.
+TileChecksums ChecksumsOf(const Uuid& uuid, const ShardLayout& layout, TileId tile,
+                          uint64_t version, std::span<const std::byte> weight,
+                          std::span<const std::byte> record);
 
 }  // namespace penstock::offload

@@ -5,12 +5,13 @@
 #include <cstring>
 
 #include "offload/byte_fields.h"
+#include "offload/state_format.h"
 
 namespace penstock::offload {
 namespace {
 
 constexpr std::array<char, 8> kCommitMagic = {'P', 'S', 'C', 'O', 'M', 'M', 'I', 'T'};
-constexpr size_t kCommitFixedBytes = 96;
+constexpr size_t FixedBytes(uint32_t version) { return version == 1 ? 96 : 256; }
 constexpr size_t kCommitTileBytes = 32;
 
 Error Corrupt(const char* what) { return MakeError(ErrorCode::kCorruption, "{}", what); }
@@ -32,23 +33,35 @@ const char* Impossible(const CommitRecord& record) {
 
 }  // namespace
 
-Bytes CommitBytes(size_t tiles, Bytes json) {
-  return Bytes{kCommitFixedBytes + kCommitTileBytes * tiles + sizeof(uint64_t)} + json;
+StateIdentity::StateIdentity(const Uuid& of_state, const ShardLayout& layout)
+    : uuid(of_state),
+      version(FormatVersionOf(layout)),
+      world_size(layout.world_size),
+      rank(layout.rank) {}
+
+Bytes CommitBytes(uint32_t version, size_t tiles, Bytes json) {
+  return Bytes{FixedBytes(version) + kCommitTileBytes * tiles + sizeof(uint64_t)} + json;
 }
 
-std::vector<std::byte> EncodeCommit(const Uuid& uuid, const CommitRecord& record) {
-  const size_t size = CommitBytes(record.tiles.size(), Bytes{record.json.size()}).value;
+std::vector<std::byte> EncodeCommit(const StateIdentity& state, const CommitRecord& record) {
+  const size_t size =
+      CommitBytes(state.version, record.tiles.size(), Bytes{record.json.size()}).value;
   std::vector<std::byte> bytes(size);
   const std::span<std::byte> out(bytes);
   std::memcpy(bytes.data(), kCommitMagic.data(), kCommitMagic.size());
   Put<uint64_t>(out, 8, record.sequence);
-  std::memcpy(bytes.data() + 16, uuid.data(), uuid.size());
+  std::memcpy(bytes.data() + 16, state.uuid.data(), state.uuid.size());
   const uint64_t fields[] = {size,        record.tiles.size(),    record.json.size(),
                              record.step, record.optimizer_steps, record.skipped_in_a_row,
                              record.seed};
   for (size_t i = 0; i < std::size(fields); ++i) Put<uint64_t>(out, 32 + 8 * i, fields[i]);
   Put<uint32_t>(out, 88, record.compute_threads);
-  size_t at = kCommitFixedBytes;
+  if (state.version > 1) {
+    Put<uint32_t>(out, 92, state.rank);
+    Put<uint32_t>(out, 96, state.world_size);
+    Put<uint64_t>(out, 104, record.session);
+  }
+  size_t at = FixedBytes(state.version);
   for (const CommittedTile& tile : record.tiles) {
     Put<uint64_t>(out, at, tile.version);
     Put<uint64_t>(out, at + 8, tile.checksums.weight);
@@ -61,8 +74,9 @@ std::vector<std::byte> EncodeCommit(const Uuid& uuid, const CommitRecord& record
   return bytes;
 }
 
-Result<CommitRecord> DecodeCommit(const Uuid& uuid, std::span<const std::byte> bytes) {
-  if (bytes.size() < kCommitFixedBytes + 8) return Corrupt("the place is too small");
+Result<CommitRecord> DecodeCommit(const StateIdentity& state, std::span<const std::byte> bytes) {
+  const size_t fixed = FixedBytes(state.version);
+  if (bytes.size() < fixed + 8) return Corrupt("the place is too small");
   if (Get<uint64_t>(bytes, 0) == 0) {
     return MakeError(ErrorCode::kNotFound, "the place holds no commit");
   }
@@ -70,9 +84,9 @@ Result<CommitRecord> DecodeCommit(const Uuid& uuid, std::span<const std::byte> b
   const auto tiles = Get<uint64_t>(bytes, 40);
   const auto json = Get<uint64_t>(bytes, 48);
   if (std::memcmp(bytes.data(), kCommitMagic.data(), kCommitMagic.size()) != 0 ||
-      std::memcmp(bytes.data() + 16, uuid.data(), uuid.size()) != 0 || size > bytes.size() ||
-      tiles > bytes.size() / kCommitTileBytes || json > bytes.size() ||
-      size != kCommitFixedBytes + kCommitTileBytes * tiles + json + 8 ||
+      std::memcmp(bytes.data() + 16, state.uuid.data(), state.uuid.size()) != 0 ||
+      size > bytes.size() || tiles > bytes.size() / kCommitTileBytes || json > bytes.size() ||
+      size != fixed + kCommitTileBytes * tiles + json + 8 ||
       Checksum(bytes.first(size - 8)) != Get<uint64_t>(bytes, size - 8)) {
     return Corrupt("wrong magic, UUID, size or checksum");
   }
@@ -81,8 +95,9 @@ Result<CommitRecord> DecodeCommit(const Uuid& uuid, std::span<const std::byte> b
                       .optimizer_steps = Get<uint64_t>(bytes, 64),
                       .skipped_in_a_row = Get<uint64_t>(bytes, 72),
                       .seed = Get<uint64_t>(bytes, 80),
-                      .compute_threads = Get<uint32_t>(bytes, 88)};
-  size_t at = kCommitFixedBytes;
+                      .compute_threads = Get<uint32_t>(bytes, 88),
+                      .session = state.version == 1 ? 0 : Get<uint64_t>(bytes, 104)};
+  size_t at = fixed;
   for (uint64_t i = 0; i < tiles; ++i, at += kCommitTileBytes) {
     record.tiles.push_back({.version = Get<uint64_t>(bytes, at),
                             .checksums = {.weight = Get<uint64_t>(bytes, at + 8),
@@ -93,8 +108,8 @@ Result<CommitRecord> DecodeCommit(const Uuid& uuid, std::span<const std::byte> b
   if (const char* const what = Impossible(record)) {
     return MakeError(ErrorCode::kCorruption, "{} cannot be", what);
   }
-  if (!std::ranges::equal(EncodeCommit(uuid, record), bytes.first(size))) {
-    return Corrupt("a reserved byte in it is not zero");
+  if (!std::ranges::equal(EncodeCommit(state, record), bytes.first(size))) {
+    return Corrupt("a reserved byte in it is not zero, or it is of another rank");
   }
   return record;
 }

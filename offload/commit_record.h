@@ -22,6 +22,18 @@ struct CommittedTile {
   uint32_t slot = 0;
 };
 
+/// Whose commit a record is. A UUID alone is that of a state of version 1.
+struct StateIdentity {
+  Uuid uuid{};
+  uint32_t version = 1;  ///< of the format
+  uint32_t world_size = 1;
+  uint32_t rank = 0;
+
+  // NOLINTNEXTLINE(google-explicit-constructor): most states are of version 1
+  StateIdentity(const Uuid& of_state) : uuid(of_state) {}
+  StateIdentity(const Uuid& of_state, const ShardLayout& layout);
+};
+
 struct CommitRecord {
   uint64_t sequence = 0;
   uint64_t step = 0;
@@ -29,22 +41,24 @@ struct CommitRecord {
   uint64_t skipped_in_a_row = 0;
   uint64_t seed = 0;
   uint32_t compute_threads = 0;
+  uint64_t session = 0;  ///< alike on all ranks of a run, from version 2 on
   std::vector<CommittedTile> tiles;
   std::string json;
 };
 
-/// The largest JSON text that a commit place holds.
+/// The largest JSON text that a commit place of version 1 holds, and the least room of version 2.
 inline constexpr Bytes kCommitJsonLimit = 64_KiB;
+inline constexpr Bytes kMostCommitJson = 64_MiB;
 
 /// No run comes near so many steps, commits or versions; what is added to one does not overflow.
 inline constexpr uint64_t kMostSteps = uint64_t{1} << 48;
 
 /// The size of a record of so many tiles and so much JSON text.
-Bytes CommitBytes(size_t tiles, Bytes json);
+Bytes CommitBytes(uint32_t version, size_t tiles, Bytes json);
 
-std::vector<std::byte> EncodeCommit(const Uuid& uuid, const CommitRecord& record);
+std::vector<std::byte> EncodeCommit(const StateIdentity& state, const CommitRecord& record);
 /// kNotFound for a place that never held a commit (zeros), kCorruption for one that does not hold.
 /// EncodeCommit gives the bytes of what decodes again.
-Result<CommitRecord> DecodeCommit(const Uuid& uuid, std::span<const std::byte> bytes);
+Result<CommitRecord> DecodeCommit(const StateIdentity& state, std::span<const std::byte> bytes);
 
 }  // namespace penstock::offload

@@ -8,16 +8,16 @@ constexpr auto kShortestWait = std::chrono::microseconds(20);
 
 }  // namespace
 
-Result<std::unique_ptr<Executor>> Executor::Create(const Layout& layout, const Schedule& schedule,
-                                                   device::Device& device, device::Stream& compute,
-                                                   TileStore& store, ActivityMeter* meter) {
+Result<std::unique_ptr<Executor>> Executor::Create(const ShardLayout& layout,
+                                                   const Schedule& schedule, device::Device& device,
+                                                   device::Stream& compute, TileStore& store,
+                                                   ActivityMeter* meter) {
   std::unique_ptr<Executor> executor(new Executor(layout, schedule, compute, store, meter));
-  for (uint64_t elements : schedule.slot_elements) {
-    PENSTOCK_ASSIGN(device::DeviceBuffer buffer,
-                    device.Allocate(layout.WeightBytes(elements), "a slot for parameters"));
+  for (const Bytes size : schedule.slot_bytes) {
+    PENSTOCK_ASSIGN(device::DeviceBuffer buffer, device.Allocate(size, "a slot for parameters"));
     executor->slots_.push_back({.buffer = std::move(buffer)});
   }
-  executor->slot_of_.resize(layout.modules.size());
+  executor->slot_of_.resize(layout.model.modules.size());
   PENSTOCK_ASSIGN(executor->copy_in_, device.CreateStream("copy-in"));
   if (executor->trace_ != nullptr) {
     executor->waits_ = executor->trace_->AddRow(TraceGroup::kWaits, "waits for weights");
@@ -63,17 +63,16 @@ void Executor::NameUse(const ScheduledUse& use) {
 }
 
 Status Executor::Fetch(ModuleId module, Slot& slot) {
-  const ModuleLayout& tiles = layout_.module(module);
   copy_in_->Wait(slot.last_use);
-  for (uint32_t i = 0; i < tiles.tile_count; ++i) {
-    const TileId tile{static_cast<uint32_t>(Index(tiles.first_tile) + i)};
+  for (const TileId tile : layout_.TilesOf(module)) {
     std::span<const std::byte> weight;
     {
-      const TraceSpan span(trace_, waits_, tiles.name, kShortestWait);
+      const TraceSpan span(trace_, waits_, layout_.module(module).name, kShortestWait);
       ActivityScope waiting(meter_, Lane::kDataWait);
       PENSTOCK_ASSIGN(weight, store_.PinWeight(tile));
     }
-    std::byte* target = slot.buffer.data() + layout_.WeightBytes(layout_.tile(tile).begin).value;
+    std::byte* target =
+        slot.buffer.data() + layout_.SlotOffset(module, layout_.tile(tile).begin).value;
     copy_in_->CopyToDevice(target, weight.data(), Bytes{weight.size()});
     if (store_.WeightOnDrive(tile)) {
       copy_in_->Call([this, tile]() { store_.UnpinWeight(tile); });

@@ -25,9 +25,10 @@ namespace penstock::offload {
 class Executor {
  public:
   /// Allocates the slots. All arguments outlive the executor. Errors: kBudget.
-  static Result<std::unique_ptr<Executor>> Create(const Layout& layout, const Schedule& schedule,
-                                                  device::Device& device, device::Stream& compute,
-                                                  TileStore& store, ActivityMeter* meter);
+  static Result<std::unique_ptr<Executor>> Create(const ShardLayout& layout,
+                                                  const Schedule& schedule, device::Device& device,
+                                                  device::Stream& compute, TileStore& store,
+                                                  ActivityMeter* meter);
 
   /// The next use of the schedule, which must be of `module` (kInvalidArgument otherwise). The
   /// weights on the device, for work enqueued on the compute stream after the call.
@@ -50,7 +51,7 @@ class Executor {
     int held = 0;            ///< acquires without their release
   };
 
-  Executor(const Layout& layout, const Schedule& schedule, device::Stream& compute,
+  Executor(const ShardLayout& layout, const Schedule& schedule, device::Stream& compute,
            TileStore& store, ActivityMeter* meter)
       : layout_(layout),
         schedule_(schedule),
@@ -62,7 +63,7 @@ class Executor {
   /// In traces, work is called after the use it is for.
   void NameUse(const ScheduledUse& use);
 
-  const Layout& layout_;
+  const ShardLayout& layout_;
   const Schedule& schedule_;
   device::Stream& compute_;
   TileStore& store_;

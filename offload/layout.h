@@ -1,118 +1,206 @@
-// Where every element of the model's parameters belongs: modules, tensors, tiles. A plain value.
+// Where every element of the model's parameters belongs. Plain values.
 //
-// Each module has one flat index: its tensors with weight decay, back to back in the model's order,
-// padded with zeros to a block; then those without, padded likewise. A tile is a run of blocks of
-// one module, of one parameter group and of at most `tile_elements`. Shards (one for each rank) end
-// on blocks; with one rank the shard is the module. Computed by zero/partitioner.h.
+// ModelLayout is what the model has, alike on every rank: groups, modules and tensors. Each module
+// has one flat index: the tensors of its first group, back to back in the model's order, padded
+// with zeros to a block; then those of the next group, padded likewise. Consecutive groups that are
+// stored alike form a *section* of the module. ShardLayout is what one rank holds of it: of each
+// section an equal share, whole blocks, cut into tiles. A tile is some consecutive blocks of one
+// module, of one group and of at most `tile_elements` elements. With one rank the share is the
+// section.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <ranges>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/dtype.h"
 #include "base/units.h"
+#include "offload/planes.h"
 
 namespace penstock::offload {
 
 enum class ModuleId : uint32_t {};
 enum class TileId : uint32_t {};
+enum class GroupId : uint32_t {};
 constexpr size_t Index(ModuleId id) { return static_cast<size_t>(id); }
 constexpr size_t Index(TileId id) { return static_cast<size_t>(id); }
+constexpr size_t Index(GroupId id) { return static_cast<size_t>(id); }
+/// The ids 0 to count - 1.
+template <typename Id>
+constexpr auto Ids(size_t count) {
+  return std::views::iota(uint32_t{0}, static_cast<uint32_t>(count)) |
+         std::views::transform([](uint32_t i) { return Id{i}; });
+}
 
-enum class ParameterGroup : uint8_t { kDecay = 0, kNoDecay = 1 };
-inline constexpr size_t kGroupCount = 2;
+/// The groups of a model with no others: biases and norm weights take no weight decay.
+inline constexpr GroupId kDecay{0};
+inline constexpr GroupId kNoDecay{1};
+
+/// Tensors that are stored and updated alike. Frozen groups come behind all others, so that what is
+/// trained of a module is the beginning of its flat index.
+struct GroupLayout {
+  std::string name;  ///< "weight decay", for people
+  Planes planes;
+  bool frozen = false;           ///< never updated: the planes are the weight's alone
+  uint32_t parameter_group = 0;  ///< of the optimizer's, whose scalars update it
+
+  bool StoredLike(const GroupLayout& other) const {
+    return planes == other.planes && frozen == other.frozen;
+  }
+  bool operator==(const GroupLayout&) const = default;
+};
+
+/// kDecay and kNoDecay, with the same planes. Version 1 of the state file knows these alone.
+std::vector<GroupLayout> DecayGroups(const Planes& planes);
 
 struct TensorLayout {
   std::string name;             ///< Hugging Face name, "h.0.attn.c_attn.weight"
   std::vector<uint64_t> shape;  ///< row-major
-  ParameterGroup group = ParameterGroup::kDecay;
+  GroupId group = kDecay;
   uint64_t offset = 0;  ///< first element, in the module's flat index
   uint64_t elements = 0;
 
   bool operator==(const TensorLayout&) const = default;
 };
 
+/// Consecutive blocks of a module's flat index.
+struct Range {
+  uint64_t begin = 0;     ///< first element: a multiple of a block
+  uint64_t elements = 0;  ///< padding included: a multiple of a block
+
+  uint64_t end() const { return begin + elements; }
+  bool operator==(const Range&) const = default;
+};
+
+/// What a module has of one group.
+struct GroupSpan {
+  GroupId group{};
+  Range range;
+
+  bool operator==(const GroupSpan&) const = default;
+};
+
+/// The groups of a module that follow each other and are stored alike. Ranks share each section.
+struct Section {
+  std::span<const GroupSpan> spans;
+  Range range;
+};
+
 struct ModuleLayout {
   std::string name;
   std::vector<TensorLayout> tensors;  ///< in the order they were declared
+  std::vector<GroupSpan> spans;       ///< of the groups that it has, in their order
   uint64_t elements = 0;  ///< of the flat index, padding included: a multiple of a block
-  TileId first_tile{};
-  uint32_t tile_count = 0;
 
   /// Indices of the tensors in the order of the flat index: who reads them so reads each tile once.
   std::vector<size_t> TensorsByOffset() const;
   bool operator==(const ModuleLayout&) const = default;
 };
 
+struct ModelLayout {
+  std::vector<GroupLayout> groups;
+  std::vector<ModuleLayout> modules;
+  uint64_t parameters = 0;  ///< elements of all tensors, without padding
+
+  const ModuleLayout& module(ModuleId id) const { return modules[Index(id)]; }
+  const GroupLayout& group(GroupId id) const { return groups[Index(id)]; }
+  /// Elements of all modules, with padding.
+  uint64_t elements() const;
+  /// Elements of the module that are not frozen, with padding: the first of its flat index.
+  uint64_t TrainedElements(ModuleId id) const;
+  /// In the order of the flat index; they borrow the layout.
+  std::vector<Section> SectionsOf(ModuleId id) const;
+
+  /// Whether the other has the same tensors at the same places of the same modules, stored and
+  /// updated alike. Names of groups do not count.
+  bool HasTensorsOf(const ModelLayout& other) const;
+  bool operator==(const ModelLayout&) const = default;
+};
+
+/// A tensor of a module as a model declares it.
+struct TensorShape {
+  std::string name;
+  std::vector<uint64_t> shape;
+  GroupId group = kDecay;
+};
+/// Lays a module's tensors out in its flat index. Preconditions: every tensor has elements, and all
+/// of them together do not overflow.
+ModuleLayout MakeModule(std::string name, const std::vector<TensorShape>& tensors);
+
 struct TileLayout {
   ModuleId module{};
   uint64_t begin = 0;     ///< first element, in the module's flat index: a multiple of a block
   uint64_t elements = 0;  ///< a multiple of a block
-  ParameterGroup group = ParameterGroup::kDecay;
+  GroupId group = kDecay;
 
   bool operator==(const TileLayout&) const = default;
 };
 
-/// The moments that the optimizer keeps of every element.
-struct Moments {
-  bool exp_avg = true;
-  bool exp_avg_sq = true;
-  DType dtype = DType::kFloat32;  ///< or kBFloat16
+/// What a rank has of a range. Every rank's share has ceil(blocks / world_size) blocks, but the
+/// last ones, which may be shorter or empty. Precondition: rank < world_size.
+Range ShareOf(const Range& range, uint32_t world_size, uint32_t rank);
 
-  bool operator==(const Moments&) const = default;
-};
+struct ShardLayout {
+  ModelLayout model;
+  uint32_t world_size = 1;
+  uint32_t rank = 0;
+  uint64_t tile_elements = 0;        ///< of the largest tile there may be: a multiple of a block
+  std::vector<TileLayout> tiles;     ///< by module, then by position
+  std::vector<uint32_t> first_tile;  ///< of each module; then the number of tiles
 
-/// What a tile's record may hold. The values are part of the state file's format.
-enum class RecordKind : uint8_t { kLo = 1, kExpAvg = 2, kExpAvgSq = 3 };
-
-/// A state in a tile's record: one value of `element` bytes for each element of the tile.
-struct RecordState {
-  RecordKind kind{};
-  Bytes element;
-};
-
-/// The states of a record, in the order in which they lie in it.
-class RecordStates {
- public:
-  void Add(const RecordState& state) { states_[count_++] = state; }
-  const RecordState* begin() const { return states_.data(); }
-  const RecordState* end() const { return begin() + count_; }
-
- private:
-  std::array<RecordState, 3> states_{};
-  size_t count_ = 0;
-};
-
-struct Layout {
-  DType dtype = DType::kFloat32;  ///< of the weights that the model computes with
-  Moments moments;
-  uint64_t tile_elements = 0;  ///< the largest tile
-  std::vector<ModuleLayout> modules;
-  std::vector<TileLayout> tiles;  ///< by module, then by position
-  uint64_t parameters = 0;        ///< elements of all tensors, without padding
-
-  const ModuleLayout& module(ModuleId id) const { return modules[Index(id)]; }
   const TileLayout& tile(TileId id) const { return tiles[Index(id)]; }
-  /// The tile that holds an element of the module's flat index.
+  const ModuleLayout& module(ModuleId id) const { return model.module(id); }
+  const ModuleLayout& module(TileId id) const { return model.module(tile(id).module); }
+  const GroupLayout& group(TileId id) const { return model.group(tile(id).group); }
+  const Planes& planes(TileId id) const { return group(id).planes; }
+  bool frozen(TileId id) const { return group(id).frozen; }
+
+  auto Tiles() const { return Ids<TileId>(tiles.size()); }
+  /// The tiles of a module's share, in the order of its flat index.
+  auto TilesOf(ModuleId id) const {
+    return std::views::iota(first_tile[Index(id)], first_tile[Index(id) + 1]) |
+           std::views::transform([](uint32_t i) { return TileId{i}; });
+  }
+  size_t TileCount(ModuleId id) const { return first_tile[Index(id) + 1] - first_tile[Index(id)]; }
+  /// The tile that holds an element of the module's flat index. Precondition: the share has it.
   TileId TileAt(ModuleId id, uint64_t element) const;
-  uint64_t elements() const;      ///< with padding
-  uint64_t largest_tile() const;  ///< elements of the largest tile
-  uint64_t most_tiles() const;    ///< of a module
+  // A slot on the device takes a module's weights whole: section behind section, of each the shares
+  // of all ranks behind each other, the last ones as long as the others. So what lies in it lies in
+  // the order of the flat index, and each rank can give its share in place.
+  Bytes SlotBytes(ModuleId id) const;
+  /// Where an element of the module's flat index lies in a slot.
+  Bytes SlotOffset(ModuleId id, uint64_t element) const;
 
-  // A tile has two parts. The *weight* part is what the model computes with: bf16 hi, or the fp32
-  // master. The *record* is the rest, state behind state: lo in bf16 training, then the moments.
-  Bytes WeightBytes(uint64_t elements) const { return SizeOf(dtype) * elements; }
-  RecordStates States() const;
-  Bytes RecordBytes(uint64_t elements) const;
-  Bytes GradientBytes(uint64_t elements) const { return SizeOf(dtype) * elements; }
+  // What a tile takes. The gradient is of the weight's dtype; a frozen tile has none.
+  Bytes WeightBytes(TileId id) const { return planes(id).WeightSize(tile(id).elements); }
+  Bytes RecordBytes(TileId id) const { return planes(id).RecordSize(tile(id).elements); }
+  Bytes GradientBytes(TileId id) const;
+  DType GradientDType(TileId id) const;
 
-  /// Whether the other has the same tensors at the same places of the same modules, and the same
-  /// moments of them, in whatever tiles.
-  bool HasTensorsOf(const Layout& other) const;
-  bool operator==(const Layout&) const = default;
+  /// Elements of all tiles, padding included.
+  uint64_t shard_elements() const;
+  /// What all tiles take.
+  Bytes weight_bytes() const;
+  Bytes record_bytes() const;
+  Bytes gradient_bytes() const;
+  /// What the tile takes that takes the most.
+  Bytes largest_weight() const;
+  Bytes largest_record() const;
+  Bytes largest_gradient() const;
+  size_t most_tiles() const;  ///< of a module
+
+  bool operator==(const ShardLayout&) const = default;
 };
+
+/// How many tiles MakeShard would make.
+uint64_t CountTiles(const ModelLayout& model, uint64_t tile_elements, uint32_t world_size,
+                    uint32_t rank);
+/// Cuts what a rank holds of a model into tiles. Preconditions: tile_elements is a multiple of a
+/// block; rank < world_size; the tiles are fewer than 2^32.
+ShardLayout MakeShard(ModelLayout model, uint64_t tile_elements, uint32_t world_size = 1,
+                      uint32_t rank = 0);
 
 }  // namespace penstock::offload

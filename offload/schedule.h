@@ -23,10 +23,11 @@ struct ScheduledUse {
 
 struct Schedule {
   std::vector<ScheduledUse> uses;
-  std::vector<uint64_t> slot_elements;  ///< size of each device slot, in elements
-  std::vector<uint32_t> first_use;      ///< of each module
-  std::vector<TileId> update_order;  ///< tiles by the first use of their module, then by position
-  std::vector<TileId> load_order;    ///< tiles in the order in which their updates begin
+  std::vector<Bytes> slot_bytes;     ///< size of each device slot
+  std::vector<uint32_t> first_use;   ///< of each module
+  std::vector<TileId> use_order;     ///< tiles by the first use of their module, then by position
+  std::vector<TileId> update_order;  ///< those of them that are updated
+  std::vector<TileId> load_order;    ///< the same in the order in which their updates begin
   /// Of each module: from the start of a step, when the host's copy is needed for its update.
   std::vector<uint64_t> update_at;
 

@@ -61,18 +61,16 @@ class Checker {
 
  private:
   void CheckTile(TileId tile, std::span<std::byte> memory) {
-    const Layout& layout = state_.layout();
-    const uint64_t elements = layout.tile(tile).elements;
-    const auto weight = memory.first(layout.WeightBytes(elements).value);
-    const auto record = memory.subspan(weight.size(), layout.RecordBytes(elements).value);
+    const ShardLayout& layout = state_.layout();
+    const auto weight = memory.first(layout.WeightBytes(tile).value);
+    const auto record = memory.subspan(weight.size(), layout.RecordBytes(tile).value);
     const aio::Ticket weight_read = Read(tile, Part::kWeight, weight);
     const aio::Ticket record_read = Read(tile, Part::kRecord, record);
     CheckPart(Part::kWeight, tile, weight_read.Wait(), weight);
     CheckPart(Part::kRecord, tile, record_read.Wait(), record);
     MutexLock lock(mutex_);
     check_.read += Bytes{weight.size() + record.size()};
-    progress_(check_.read,
-              layout.WeightBytes(layout.elements()) + layout.RecordBytes(layout.elements()));
+    progress_(check_.read, layout.weight_bytes() + layout.record_bytes());
   }
 
   aio::Ticket Read(TileId tile, Part part, std::span<std::byte> buffer) {
@@ -114,9 +112,8 @@ Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& pro
     paths.push_back(std::move(path));
   }
   PENSTOCK_ASSIGN(std::vector<std::string> damages, state.CheckHeads());
-  const Layout& layout = state.layout();
-  const Bytes tile =
-      layout.WeightBytes(layout.largest_tile()) + layout.RecordBytes(layout.largest_tile());
+  const ShardLayout& layout = state.layout();
+  const Bytes tile = layout.largest_weight() + layout.largest_record();
   const size_t workers = std::clamp<size_t>(kMostMemory / tile, 1, kMostTilesInFlight);
   PENSTOCK_ASSIGN(const Mapping memory, Mapping::Create(tile * workers));
   std::vector<std::span<std::byte>> parts;

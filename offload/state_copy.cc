@@ -143,12 +143,11 @@ class Copier {
       PENSTOCK_TRY(targets_[i].Resize(state_.geometry(i).file_bytes));
     }
     PENSTOCK_TRY(Reserve());
-    for (size_t tile = 0; tile < state_.layout().tiles.size(); ++tile) {
-      PENSTOCK_TRY(CopyTile(TileId{static_cast<uint32_t>(tile)}));
-    }
+    for (const TileId tile : state_.layout().Tiles()) PENSTOCK_TRY(CopyTile(tile));
     const CommitRecord& commit = state_.commit();
-    PENSTOCK_TRY(targets_.front().Write(state_.geometry(0).commit_offset[commit.sequence % 2],
-                                        EncodeCommit(state_.header().uuid, commit)));
+    PENSTOCK_TRY(
+        targets_.front().Write(state_.geometry(0).commit_offset[commit.sequence % 2],
+                               EncodeCommit({state_.header().uuid, state_.layout()}, commit)));
     for (size_t i = 0; i < targets_.size(); ++i) {
       PENSTOCK_ASSIGN(const std::vector<std::byte> head, state_.ReadHead(i));
       PENSTOCK_TRY(targets_[i].Write(FileOffset{}, head));
@@ -169,15 +168,13 @@ class Copier {
     for (size_t i = 0; i < targets_.size(); ++i) {
       ranges.push_back({i, FileOffset{}, Bytes{state_.geometry(i).weights_offset[0].value}});
     }
-    const Layout& layout = state_.layout();
-    for (size_t i = 0; i < layout.tiles.size(); ++i) {
-      const TileId tile{static_cast<uint32_t>(i)};
-      const size_t path = state_.header().tiles[i].path;
-      const uint64_t elements = layout.tiles[i].elements;
+    const ShardLayout& layout = state_.layout();
+    for (const TileId tile : layout.Tiles()) {
+      const size_t path = state_.header().tiles[Index(tile)].path;
       ranges.push_back({path, state_.OffsetOf(Part::kWeight, tile),
-                        AlignUp(layout.WeightBytes(elements), kStateAlignment)});
+                        AlignUp(layout.WeightBytes(tile), kStateAlignment)});
       ranges.push_back({path, state_.OffsetOf(Part::kRecord, tile),
-                        AlignUp(layout.RecordBytes(elements), kStateAlignment)});
+                        AlignUp(layout.RecordBytes(tile), kStateAlignment)});
     }
     return ranges;
   }

@@ -15,25 +15,34 @@
 namespace penstock::offload {
 namespace {
 
-std::string FileName(const Uuid& uuid, size_t path) {
-  return fmt::format("penstock-{}{}.state", ToString(uuid),
+std::string FileName(const Uuid& uuid, uint32_t rank, size_t path) {
+  return fmt::format("penstock-{}{}{}.state", ToString(uuid),
+                     rank == 0 ? "" : fmt::format(".r{}", rank),
                      path == 0 ? "" : fmt::format(".{}", path));
 }
 
-/// All tiles are updated together.
-Status CheckVersions(const CommitRecord& commit) {
-  const uint64_t version = commit.tiles.front().version;
-  for (size_t i = 0; i < commit.tiles.size(); ++i) {
-    if (commit.tiles[i].version == version) continue;
+/// All tiles that are not frozen are updated together.
+Status CheckVersions(const ShardLayout& layout, const CommitRecord& commit) {
+  const uint64_t version = VersionOf(layout, commit);
+  for (const TileId tile : layout.Tiles()) {
+    const uint64_t found = commit.tiles[Index(tile)].version;
+    if (found == version || layout.frozen(tile)) continue;
     return MakeError(ErrorCode::kCorruption,
-                     "the commit of step {} names version {} of tile {} and version {} of tile 0; "
-                     "all tiles are updated together",
-                     commit.step, commit.tiles[i].version, i, version);
+                     "the commit of step {} names version {} of tile {} and version {} of one "
+                     "before it; all tiles are updated together",
+                     commit.step, found, Index(tile), version);
   }
   return {};
 }
 
 }  // namespace
+
+uint64_t VersionOf(const ShardLayout& layout, const CommitRecord& commit) {
+  for (const TileId tile : layout.Tiles()) {
+    if (!layout.frozen(tile)) return commit.tiles[Index(tile)].version;
+  }
+  return 0;
+}
 
 Result<Uuid> RandomUuid() {
   Uuid uuid{};
@@ -43,10 +52,11 @@ Result<Uuid> RandomUuid() {
   return uuid;
 }
 
-std::vector<std::string> StatePathsIn(const std::vector<std::string>& folders, const Uuid& uuid) {
+std::vector<std::string> StatePathsIn(const std::vector<std::string>& folders, const Uuid& uuid,
+                                      uint32_t rank) {
   std::vector<std::string> paths;
   for (size_t i = 0; i < folders.size(); ++i) {
-    paths.push_back(fmt::format("{}/{}", folders[i], FileName(uuid, i)));
+    paths.push_back(fmt::format("{}/{}", folders[i], FileName(uuid, rank, i)));
   }
   return paths;
 }
@@ -70,7 +80,7 @@ std::string ToString(const Uuid& uuid) {
   return text;
 }
 
-StateFile::StateFile(const Uuid& uuid, const Layout& layout, const StateShape& shape)
+StateFile::StateFile(const Uuid& uuid, const ShardLayout& layout, const StateShape& shape)
     : uuid_(uuid),
       layout_(layout),
       shape_(shape),
@@ -82,7 +92,7 @@ StateFile::~StateFile() {
   while (!paths_.empty()) paths_.pop_back();
 }
 
-Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
+Result<std::unique_ptr<StateFile>> StateFile::Create(const ShardLayout& layout,
                                                      const StateFileOptions& options,
                                                      std::span<aio::Engine* const> engines) {
   PENSTOCK_CHECK(!engines.empty() && engines.size() == options.folders.size());
@@ -104,8 +114,9 @@ Result<std::unique_ptr<StateFile>> StateFile::Create(const Layout& layout,
   return state;
 }
 
-Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths, const Layout& layout,
-                                    bool require_direct, std::span<aio::Engine* const> engines) {
+Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths,
+                                    const ShardLayout& layout, bool require_direct,
+                                    std::span<aio::Engine* const> engines) {
   PENSTOCK_CHECK(!engines.empty() && engines.size() == paths.size());
   std::vector<std::unique_ptr<StatePath>> opened;
   for (size_t i = 0; i < paths.size(); ++i) {
@@ -126,8 +137,10 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths, const
         "state file {} holds other tensors, tiles or optimizer states than this training has",
         paths.front());
   }
-  PENSTOCK_TRY(CheckVersions(reader->commit()));
-  const StateShape shape = {.slots = header.geometry.slots, .paths = header.paths};
+  PENSTOCK_TRY(CheckVersions(layout, reader->commit()));
+  const StateShape shape = {.slots = header.geometry.slots,
+                            .commit_json = header.geometry.commit_json,
+                            .paths = header.paths};
   OpenedState state{.file = std::unique_ptr<StateFile>(new StateFile(header.uuid, layout, shape)),
                     .commit = reader->commit()};
   for (size_t i = 0; i < paths.size(); ++i) {
@@ -136,8 +149,9 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths, const
   }
   state.file->paths_ = std::move(opened);
   state.file->tiles_ = header.tiles;
-  state.file->Protect(state.commit,
-                      state.file->PlaceOf(state.commit, EncodeCommit(header.uuid, state.commit)));
+  state.file->Protect(
+      state.commit,
+      state.file->PlaceOf(state.commit, EncodeCommit({header.uuid, layout}, state.commit)));
   // Nothing is written over what this commit made free before it is durable itself.
   PENSTOCK_TRY(state.file->SyncAll());
   return state;
@@ -148,7 +162,7 @@ Status StateFile::CreatePaths(const StateFileOptions& options,
   for (size_t i = 0; i < engines.size(); ++i) {
     PENSTOCK_ASSIGN(std::unique_ptr<StatePath> path,
                     StatePath::Create({.folder = options.folders[i],
-                                       .name = FileName(uuid_, i),
+                                       .name = FileName(uuid_, layout_.rank, i),
                                        .require_direct = options.require_direct,
                                        .simulated = options.simulated},
                                       *engines[i]));
@@ -166,9 +180,8 @@ Status StateFile::ChooseShares(const StateFileOptions& options) {
     return {};
   }
   // No more than an equal share, so that measuring needs no space that the state does not.
-  const uint64_t elements = layout_.elements() / paths_.size();
-  const Bytes share =
-      AlignUp(layout_.WeightBytes(elements) + layout_.RecordBytes(elements) + 1_B, kStateAlignment);
+  const Bytes all = layout_.weight_bytes() + layout_.record_bytes();
+  const Bytes share = AlignUp(Bytes{all.value / paths_.size()} + 1_B, kStateAlignment);
   for (size_t i = 0; i < paths_.size(); ++i) {
     PENSTOCK_ASSIGN(speeds_[i], paths_[i]->Measure(options.probe, std::min(share, kProbeBytes)));
   }
@@ -196,9 +209,8 @@ void StateFile::TraceTo(Trace& trace) {
 void StateFile::AddSpan(PartRequest& request) {
   PathRows& rows = rows_[tiles_[Index(request.tile)].path];
   const bool read = request.operation == aio::Operation::kRead;
-  const std::string name =
-      fmt::format("{} {}", layout_.module(layout_.tile(request.tile).module).name,
-                  request.part == Part::kWeight ? "weight" : "states");
+  const std::string name = fmt::format("{} {}", layout_.module(request.tile).name,
+                                       request.part == Part::kWeight ? "weight" : "states");
   request.on_complete = [rows = read ? &rows.reads : &rows.writes, name, tile = Index(request.tile),
                          version = request.version, bytes = request.buffer.size(),
                          begin = Trace::Clock::now(),
@@ -232,7 +244,7 @@ std::string StateFile::Where(Part part, TileId tile, int slot) const {
 
 int StateFile::WriteSlot(TileId tile) const {
   const int committed = committed_slot_[Index(tile)];
-  if (slots() == 1 || committed < 0) return 0;
+  if (slots() == 1 || committed < 0 || layout_.frozen(tile)) return 0;
   return 1 - committed;
 }
 
@@ -262,17 +274,18 @@ Status StateFile::SyncAll() {
 
 Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>& still_good) {
   PENSTOCK_CHECK(record.tiles.size() == layout_.tiles.size());
-  if (record.json.size() > kCommitJsonLimit.value) {
+  const Bytes room = commits().geometry().commit_json;
+  if (record.json.size() > room.value) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the run's description has {} bytes, a commit holds {}; shorten the config's "
                      "optimizer and scheduler",
-                     record.json.size(), kCommitJsonLimit.value);
+                     record.json.size(), room.value);
   }
   PENSTOCK_TRY(SyncAll());
   for (const auto& path : paths_) PENSTOCK_TRY(path->CheckPlace());
   PENSTOCK_TRY(still_good());
   record.sequence = sequence_ + 1;
-  std::vector<std::byte> place = EncodeCommit(uuid_, record);
+  std::vector<std::byte> place = EncodeCommit({uuid_, layout_}, record);
   const WrittenBytes written = PlaceOf(record, place);
   place.resize(commits().geometry().commit_bytes.value);
   PENSTOCK_TRY(commits().Write(written.offset, place));

@@ -67,14 +67,14 @@ class StateFile {
   /// the state); durable when it returns. Errors: kNotFound, kPermission, kUnavailable (no
   /// O_DIRECT), kOutOfSpace with what is free and what is needed. After an error nothing is left
   /// behind.
-  static Result<std::unique_ptr<StateFile>> Create(const Layout& layout,
+  static Result<std::unique_ptr<StateFile>> Create(const ShardLayout& layout,
                                                    const StateFileOptions& options,
                                                    std::span<aio::Engine* const> engines);
 
   /// Opens and locks the files of a state, in the order of their paths, to go on from its newest
   /// commit. `layout` must be the one it was created with. Errors: those of Create and of
   /// StateReader::Open; kInvalidArgument for another layout.
-  static Result<OpenedState> Open(const std::vector<std::string>& paths, const Layout& layout,
+  static Result<OpenedState> Open(const std::vector<std::string>& paths, const ShardLayout& layout,
                                   bool require_direct, std::span<aio::Engine* const> engines);
 
   const Uuid& uuid() const { return uuid_; }
@@ -109,7 +109,7 @@ class StateFile {
   Status CheckCommit() const;
 
  private:
-  StateFile(const Uuid& uuid, const Layout& layout, const StateShape& shape);
+  StateFile(const Uuid& uuid, const ShardLayout& layout, const StateShape& shape);
   Status CreatePaths(const StateFileOptions& options, std::span<aio::Engine* const> engines);
   Status ChooseShares(const StateFileOptions& options);
   void Protect(const CommitRecord& record, const WrittenBytes& written);
@@ -122,7 +122,7 @@ class StateFile {
   StatePath& PathOf(TileId tile) const { return *paths_[tiles_[Index(tile)].path]; }
 
   const Uuid uuid_;
-  const Layout layout_;
+  const ShardLayout layout_;
   StateShape shape_;
   /// Rows of a path's reads and writes.
   struct PathRows {
@@ -148,10 +148,13 @@ struct OpenedState {
   CommitRecord commit;
 };
 
+/// The version that a commit of these tiles names of all that are not frozen; 0 where all are.
+uint64_t VersionOf(const ShardLayout& layout, const CommitRecord& commit);
 /// A random one. Errors: kIo.
 Result<Uuid> RandomUuid();
-/// The files that a state with this UUID has in these folders.
-std::vector<std::string> StatePathsIn(const std::vector<std::string>& folders, const Uuid& uuid);
+/// The files that a rank of a state with this UUID has in these folders.
+std::vector<std::string> StatePathsIn(const std::vector<std::string>& folders, const Uuid& uuid,
+                                      uint32_t rank = 0);
 /// The files of states in a folder, of whichever run, unfinished copies too, by name; none where it
 /// cannot be read.
 std::vector<std::string> AllStatesIn(const std::string& folder);

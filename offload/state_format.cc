@@ -4,12 +4,13 @@
 #include <array>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "offload/byte_fields.h"
-#include "offload/commit_record.h"
-#include "offload/layout_format.h"
+#include "offload/layout_text.h"
+#include "offload/tile_descriptors.h"
 
 namespace penstock::offload {
 namespace {
@@ -20,6 +21,7 @@ constexpr size_t kUuidAt = 16;
 constexpr uint64_t kFlagTwoSlots = 1;
 constexpr uint64_t kFlagSplitMaster = 2;
 constexpr size_t kLayoutChecksumAt = 200;
+constexpr size_t kV1End = 208;  ///< where the fields of version 1 end
 constexpr size_t kHeaderChecksumAt = 4088;
 
 bool BeginsWith(std::span<const std::byte> bytes, const std::array<char, 8>& magic) {
@@ -60,7 +62,10 @@ constexpr HeaderField kHeaderFields[] = {
     {184, "the size of the spill"},
     {192, "the file size"},
     {kLayoutChecksumAt, "the checksum of layout and descriptors"},
-    {208, "a reserved byte"},
+    {208, "the room for a commit's JSON text"},
+    {216, "the offset of the frozen weights"},
+    {224, "the size of the frozen weights"},
+    {232, "a reserved byte"},
     {kHeaderChecksumAt, "the checksum of the header"}};
 
 /// The file may be whole, but it was written by another version of the program.
@@ -70,28 +75,32 @@ Error Unknown(const std::string& what) {
                    kStateFormatVersion);
 }
 
-std::vector<TilePlace> PlanTiles(const Layout& layout, const StateShape& shape) {
-  PENSTOCK_CHECK(shape.path_of_tile.size() == (shape.paths == 1 ? 0 : layout.tiles.size()));
-  std::vector<TilePlace> places;
-  std::vector<TilePlace> next(shape.paths);
-  for (size_t i = 0; i < layout.tiles.size(); ++i) {
-    const uint16_t path = shape.paths == 1 ? 0 : shape.path_of_tile[i];
-    PENSTOCK_CHECK(path < shape.paths);
-    next[path].path = path;
-    places.push_back(next[path]);
-    next[path].weight += layout.WeightBytes(layout.tiles[i].elements);
-    next[path].record += layout.RecordBytes(layout.tiles[i].elements);
-  }
-  return places;
-}
+/// Where the tiles of all paths lie, and behind them what each path's regions take.
+struct TilePlan {
+  std::vector<TilePlace> tiles;
+  struct Regions {
+    Bytes weights;  ///< of a slot
+    Bytes records;  ///< of a slot
+    Bytes frozen;
+  };
+  std::vector<Regions> paths;
+};
 
-/// Elements, padding included, of the tiles that lie on a path.
-uint64_t ElementsOn(const StateHeader& header, uint32_t path) {
-  uint64_t elements = 0;
-  for (size_t i = 0; i < header.tiles.size(); ++i) {
-    if (header.tiles[i].path == path) elements += header.layout.tiles[i].elements;
+TilePlan PlanTiles(const ShardLayout& layout, const StateShape& shape) {
+  PENSTOCK_CHECK(shape.path_of_tile.size() == (shape.paths == 1 ? 0 : layout.tiles.size()));
+  TilePlan plan{.tiles = {}, .paths = std::vector<TilePlan::Regions>(shape.paths)};
+  for (const TileId tile : layout.Tiles()) {
+    const uint16_t path = shape.paths == 1 ? 0 : shape.path_of_tile[Index(tile)];
+    PENSTOCK_CHECK(path < shape.paths);
+    TilePlan::Regions& next = plan.paths[path];
+    const bool frozen = layout.frozen(tile);
+    Bytes& weights = frozen ? next.frozen : next.weights;
+    plan.tiles.push_back(
+        {.path = path, .frozen = frozen, .weight = weights, .record = frozen ? 0_B : next.records});
+    weights += layout.WeightBytes(tile);
+    next.records += layout.RecordBytes(tile);
   }
-  return elements;
+  return plan;
 }
 
 Uuid UuidAt(std::span<const std::byte> header) {
@@ -113,17 +122,23 @@ Status CheckHeader(std::span<const std::byte> bytes) {
     return MakeError(ErrorCode::kNotFound,
                      "it was never finished: the run ended before its first commit");
   }
-  if (const auto version = Get<uint32_t>(bytes, 8); version != kStateFormatVersion) {
+  const auto version = Get<uint32_t>(bytes, 8);
+  if (version == 0 || version > kStateFormatVersion) {
     return Unknown(fmt::format("format version {}", version));
   }
   const auto flags = Get<uint64_t>(bytes, 32);
   const auto dtype = Get<uint32_t>(bytes, 12);
   const bool split = (flags & kFlagSplitMaster) != 0;
-  if ((flags & ~(kFlagTwoSlots | kFlagSplitMaster)) != 0 ||
-      dtype != static_cast<uint32_t>(split ? DType::kBFloat16 : DType::kFloat32)) {
+  const bool known = (flags & ~(kFlagTwoSlots | kFlagSplitMaster)) == 0 &&
+                     dtype == static_cast<uint32_t>(split ? DType::kBFloat16 : DType::kFloat32);
+  if (version == 1 ? !known : (flags & ~kFlagTwoSlots) != 0) {
     return Unknown("feature flags or a weight dtype");
   }
-  if (Get<uint32_t>(bytes, 40) != 1) return Unknown("several ranks");
+  const auto world_size = Get<uint32_t>(bytes, 40);
+  if (world_size == 0 || world_size > kMostRanks || Get<uint32_t>(bytes, 44) >= world_size) {
+    return Corrupt("the world size and the rank do not hold");
+  }
+  if (version == 1 && world_size != 1) return Unknown("several ranks");
   const auto paths = Get<uint32_t>(bytes, 48);
   if (paths == 0 || paths > kMostPaths || Get<uint32_t>(bytes, 52) >= paths) {
     return Corrupt("the number of paths and the index of this one do not hold");
@@ -143,7 +158,8 @@ Result<HeadParts> PartsOf(std::span<const std::byte> header) {
   PENSTOCK_TRY(CheckHeader(header));
   HeadParts parts{.layout = Bytes{Get<uint64_t>(header, 96)}};
   const auto tiles = Get<uint64_t>(header, 80);
-  if (tiles == 0 || tiles > kMostTiles || parts.layout > kMostLayoutBytes) {
+  const bool some = tiles > 0 || Get<uint32_t>(header, 8) > 1;
+  if (!some || tiles > kMostTiles || parts.layout > kMostLayoutBytes) {
     return Corrupt(fmt::format("the header names {} tiles and a layout of {} bytes", tiles,
                                parts.layout.value));
   }
@@ -154,7 +170,8 @@ Result<HeadParts> PartsOf(std::span<const std::byte> header) {
 }
 
 /// What of a head lies at an offset, for messages.
-std::string PartAt(const HeadParts& parts, size_t offset) {
+std::string PartAt(const HeadParts& parts, uint32_t version, size_t offset) {
+  if (version == 1 && offset >= kV1End && offset < kHeaderChecksumAt) return "a reserved byte";
   if (offset < kHeaderBytes.value) {
     return std::prev(std::ranges::upper_bound(kHeaderFields, offset, {}, &HeaderField::offset))
         ->name;
@@ -182,38 +199,75 @@ Status CheckAsWritten(const HeadParts& parts, std::span<const std::byte> found,
     if (differs == region.end()) continue;
     const size_t at = begin + static_cast<size_t>(differs - region.begin());
     return Corrupt(fmt::format("{} at offset {} is not what version {} writes for this layout",
-                               PartAt(parts, at), at, kStateFormatVersion));
+                               PartAt(parts, Get<uint32_t>(found, 8), at), at,
+                               Get<uint32_t>(found, 8)));
   }
   return {};
 }
 
+/// The layout of a head with these parts.
+Result<ShardLayout> LayoutFrom(std::span<const std::byte> header, std::span<const std::byte> text,
+                               std::span<const std::byte> descriptors) {
+  const auto version = Get<uint32_t>(header, 8);
+  const auto tile_elements = Get<uint64_t>(header, 64);
+  if (tile_elements == 0 || tile_elements % kBlockElements != 0 || tile_elements > kMostElements) {
+    return Corrupt(fmt::format("the largest tile has {} elements", tile_elements));
+  }
+  std::optional<Planes> v1_planes;
+  if (version == 1) {
+    PENSTOCK_ASSIGN(v1_planes,
+                    V1PlanesOf(descriptors, static_cast<DType>(Get<uint32_t>(header, 12))));
+  }
+  PENSTOCK_ASSIGN(
+      ModelLayout model,
+      ModelFromJson(std::string(reinterpret_cast<const char*>(text.data()), text.size()), version,
+                    v1_planes, Get<uint64_t>(header, 72)));
+  const auto world_size = Get<uint32_t>(header, 40);
+  const auto rank = Get<uint32_t>(header, 44);
+  const auto tiles = Get<uint64_t>(header, 80);
+  // Before they are made: there may be far more than the file has bytes.
+  const uint64_t made = CountTiles(model, tile_elements, world_size, rank);
+  if (made != tiles) {
+    return Corrupt(fmt::format("the header names {} tiles where the layout has {}", tiles, made));
+  }
+  return MakeShard(std::move(model), tile_elements, world_size, rank);
+}
+
 }  // namespace
 
-std::vector<double> PathShares(const Layout& layout, const std::vector<TilePlace>& tiles,
+uint32_t FormatVersionOf(const ShardLayout& layout) {
+  return layout.world_size == 1 && HasV1Planes(layout.model) ? 1 : 2;
+}
+
+std::vector<double> PathShares(const ShardLayout& layout, const std::vector<TilePlace>& tiles,
                                size_t paths) {
   std::vector<double> shares(paths, 0);
-  const auto all = static_cast<double>(layout.elements());
-  for (size_t i = 0; i < tiles.size(); ++i) {
-    shares[tiles[i].path] += static_cast<double>(layout.tiles[i].elements) / all;
+  const auto all = static_cast<double>((layout.weight_bytes() + layout.record_bytes()).value);
+  for (const TileId tile : layout.Tiles()) {
+    const Bytes size = layout.WeightBytes(tile) + layout.RecordBytes(tile);
+    shares[tiles[Index(tile)].path] += static_cast<double>(size.value) / all;
   }
   return shares;
 }
 
 FileOffset PartOffset(const StateGeometry& geometry, const TilePlace& place, Part part, int slot) {
+  if (part == Part::kWeight && place.frozen) return geometry.frozen_offset + place.weight;
   return part == Part::kWeight ? geometry.weights_offset[slot] + place.weight
                                : geometry.records_offset[slot] + place.record;
 }
 
-StateHeader PlanState(const Uuid& uuid, const Layout& layout, const StateShape& shape,
+StateHeader PlanState(const Uuid& uuid, const ShardLayout& layout, const StateShape& shape,
                       uint32_t path) {
   PENSTOCK_CHECK(path < shape.paths && shape.paths <= kMostPaths &&
-                 (shape.slots == 1 || shape.slots == 2));
+                 (shape.slots == 1 || shape.slots == 2) &&
+                 (shape.commit_json == kCommitJsonLimit || FormatVersionOf(layout) > 1));
+  TilePlan tiles = PlanTiles(layout, shape);
   StateHeader header{.uuid = uuid,
                      .paths = shape.paths,
                      .path = path,
                      .geometry = {.slots = shape.slots},
                      .layout = layout,
-                     .tiles = PlanTiles(layout, shape)};
+                     .tiles = std::move(tiles.tiles)};
   StateGeometry& plan = header.geometry;
   FileOffset next{kHeaderBytes.value};
   const auto place = [&](Bytes size) {
@@ -221,39 +275,45 @@ StateHeader PlanState(const Uuid& uuid, const Layout& layout, const StateShape& 
     next = next + AlignUp(size, kStateAlignment);
     return at;
   };
-  plan.layout_bytes = Bytes{LayoutToJson(layout).size()};
+  plan.layout_bytes = Bytes{ModelToJson(layout.model, FormatVersionOf(layout)).size()};
   plan.layout_offset = place(plan.layout_bytes);
   plan.descriptors_bytes = kDescriptorBytes * layout.tiles.size();
   plan.descriptors_offset = place(plan.descriptors_bytes);
-  plan.commit_bytes = AlignUp(CommitBytes(layout.tiles.size(), kCommitJsonLimit), kStateAlignment);
+  plan.commit_json = shape.commit_json;
+  plan.commit_bytes = AlignUp(
+      CommitBytes(FormatVersionOf(layout), layout.tiles.size(), plan.commit_json), kStateAlignment);
   for (FileOffset& offset : plan.commit_offset) offset = place(plan.commit_bytes);
-  const uint64_t elements = ElementsOn(header, path);
+  const TilePlan::Regions& regions = tiles.paths[path];
   for (int slot = 0; slot < 2; ++slot) {
     if (slot < shape.slots) {
-      plan.weights_offset[slot] = place(layout.WeightBytes(elements));
-      plan.records_offset[slot] = place(layout.RecordBytes(elements));
+      plan.weights_offset[slot] = place(regions.weights);
+      plan.records_offset[slot] = place(regions.records);
     } else {
       plan.weights_offset[slot] = plan.weights_offset[0];
       plan.records_offset[slot] = plan.records_offset[0];
     }
   }
+  plan.frozen_offset = place(regions.frozen);
+  plan.frozen_bytes = regions.frozen;
   plan.file_bytes = Bytes{next.value};
   return header;
 }
 
 std::vector<std::byte> EncodeHead(const StateHeader& header) {
   const StateGeometry& plan = header.geometry;
-  const Layout& layout = header.layout;
+  const ShardLayout& layout = header.layout;
+  const uint32_t version = FormatVersionOf(layout);
   std::vector<std::byte> head(plan.commit_offset[0].value);
   const std::span<std::byte> out(head);
 
-  const std::string text = LayoutToJson(layout);
+  const std::string text = ModelToJson(layout.model, version);
   PENSTOCK_CHECK(text.size() == plan.layout_bytes.value);
   std::memcpy(head.data() + plan.layout_offset.value, text.data(), text.size());
   const auto descriptors = out.subspan(plan.descriptors_offset.value, plan.descriptors_bytes.value);
-  for (size_t i = 0; i < layout.tiles.size(); ++i) {
-    EncodeDescriptor(layout, layout.tiles[i], header.tiles[i],
-                     descriptors.subspan(i * kDescriptorBytes.value, kDescriptorBytes.value));
+  for (const TileId tile : layout.Tiles()) {
+    EncodeDescriptor(
+        layout, tile, header.tiles[Index(tile)], version,
+        descriptors.subspan(Index(tile) * kDescriptorBytes.value, kDescriptorBytes.value));
   }
   std::vector<std::byte> hashed(
       head.begin() + static_cast<ptrdiff_t>(plan.layout_offset.value),
@@ -261,18 +321,23 @@ std::vector<std::byte> EncodeHead(const StateHeader& header) {
   hashed.insert(hashed.end(), descriptors.begin(), descriptors.end());
 
   std::memcpy(head.data(), kHeaderMagic.data(), kHeaderMagic.size());
-  Put<uint32_t>(out, 8, kStateFormatVersion);
-  Put<uint32_t>(out, 12, static_cast<uint32_t>(layout.dtype));
+  Put<uint32_t>(out, 8, version);
+  // Version 1 has one weight for all tiles, which is the master where it is fp32.
+  uint64_t flags = plan.slots == 2 ? kFlagTwoSlots : 0;
+  if (version == 1) {
+    const Encoding weight = layout.model.groups.front().planes.weight().encoding;
+    Put<uint32_t>(out, 12, static_cast<uint32_t>(weight));
+    if (weight != Encoding::kFloat32) flags |= kFlagSplitMaster;
+  }
   std::memcpy(head.data() + kUuidAt, header.uuid.data(), header.uuid.size());
-  Put<uint64_t>(out, 32,
-                (plan.slots == 2 ? kFlagTwoSlots : 0) |
-                    (layout.dtype != DType::kFloat32 ? kFlagSplitMaster : 0));
-  Put<uint32_t>(out, 40, 1);  // world size
+  Put<uint64_t>(out, 32, flags);
+  Put<uint32_t>(out, 40, layout.world_size);
+  Put<uint32_t>(out, 44, layout.rank);
   Put<uint32_t>(out, 48, header.paths);
   Put<uint32_t>(out, 52, header.path);
   const uint64_t fields[] = {kStateAlignment.value,
                              layout.tile_elements,
-                             layout.parameters,
+                             layout.model.parameters,
                              layout.tiles.size(),
                              plan.layout_offset.value,
                              plan.layout_bytes.value,
@@ -290,6 +355,11 @@ std::vector<std::byte> EncodeHead(const StateHeader& header) {
                              plan.file_bytes.value,
                              Checksum(hashed)};
   for (size_t i = 0; i < std::size(fields); ++i) Put<uint64_t>(out, 56 + 8 * i, fields[i]);
+  if (version > 1) {
+    Put<uint64_t>(out, 208, plan.commit_json.value);
+    Put<uint64_t>(out, 216, plan.frozen_offset.value);
+    Put<uint64_t>(out, 224, plan.frozen_bytes.value);
+  }
   Put<uint64_t>(out, kHeaderChecksumAt, Checksum(std::span(head).first(kHeaderChecksumAt)));
   return head;
 }
@@ -328,15 +398,19 @@ Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
     return Corrupt(fmt::format("the checksum of layout and descriptors at offset {} does not hold",
                                kHeaderBytes.value));
   }
-  Layout layout{.dtype = static_cast<DType>(Get<uint32_t>(bytes, 12)),
-                .tile_elements = Get<uint64_t>(bytes, 64),
-                .parameters = Get<uint64_t>(bytes, 72)};
   StateShape shape{.slots = (Get<uint64_t>(bytes, 32) & kFlagTwoSlots) != 0 ? 2 : 1,
                    .paths = Get<uint32_t>(bytes, 48)};
-  PENSTOCK_TRY(ModulesFromJson(std::string(reinterpret_cast<const char*>(text.data()), text.size()),
-                               layout));
-  PENSTOCK_ASSIGN(shape.path_of_tile, TilesFromDescriptors(tiles, shape.paths, layout));
+  PENSTOCK_ASSIGN(const ShardLayout layout, LayoutFrom(bytes, text, tiles));
+  PENSTOCK_ASSIGN(shape.path_of_tile, PathsOf(tiles, Get<uint32_t>(bytes, 8), shape.paths));
   if (shape.paths == 1) shape.path_of_tile.clear();
+  if (Get<uint32_t>(bytes, 8) > 1) {
+    shape.commit_json = Bytes{Get<uint64_t>(bytes, 208)};
+    if (shape.commit_json < kCommitJsonLimit || shape.commit_json > kMostCommitJson ||
+        shape.commit_json.value % kHeaderBytes.value != 0) {
+      return Corrupt(fmt::format("{} at offset 208 cannot be {}", PartAt(parts, 2, 208),
+                                 shape.commit_json.value));
+    }
+  }
   StateHeader header = PlanState(UuidAt(bytes), layout, shape, Get<uint32_t>(bytes, 52));
   PENSTOCK_TRY(CheckAsWritten(parts, bytes, EncodeHead(header)));
   return header;

@@ -13,16 +13,20 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "offload/checksum.h"
+#include "offload/commit_record.h"
 #include "offload/layout.h"
 
 namespace penstock::offload {
 
-inline constexpr uint32_t kStateFormatVersion = 1;
+/// The newest; a state that version 1 can express is of version 1.
+inline constexpr uint32_t kStateFormatVersion = 2;
 inline constexpr Bytes kHeaderBytes = 4_KiB;
 inline constexpr Bytes kStateAlignment = 4_KiB;  ///< of every region
 inline constexpr Bytes kDescriptorBytes = 64_B;
 
 inline constexpr uint32_t kMostPaths = 64;
+inline constexpr uint32_t kMostRanks = 65536;
+inline constexpr uint32_t kMostGroups = 65536;
 inline constexpr uint64_t kMostTiles = uint64_t{1} << 24;  ///< descriptors of 1 GiB
 /// Of a state, padding included: no size or offset in one comes near 2^64.
 inline constexpr uint64_t kMostElements = uint64_t{1} << 48;
@@ -38,22 +42,27 @@ struct StateGeometry {
   Bytes descriptors_bytes;
   FileOffset commit_offset[2];
   Bytes commit_bytes;
+  Bytes commit_json;  ///< the longest JSON text that a commit may have
   FileOffset weights_offset[2];
   FileOffset records_offset[2];
+  FileOffset frozen_offset;
+  Bytes frozen_bytes;
   Bytes file_bytes;
 };
 
-/// Where a tile lies: the path, and its parts' offsets within a slot of that path's file.
+/// Where a tile lies: the path, and its parts' offsets within a slot of that path's file. The
+/// weight of a frozen tile lies within the frozen weights, in slot 0 alone.
 struct TilePlace {
   uint16_t path = 0;
+  bool frozen = false;
   Bytes weight;
   Bytes record;
 
   bool operator==(const TilePlace&) const = default;
 };
 
-/// The share of the elements, padding included, that lies on each of the paths.
-std::vector<double> PathShares(const Layout& layout, const std::vector<TilePlace>& tiles,
+/// The share of the bytes of all tiles that lies on each of the paths.
+std::vector<double> PathShares(const ShardLayout& layout, const std::vector<TilePlace>& tiles,
                                size_t paths);
 
 enum class Part : uint8_t { kWeight, kRecord };
@@ -61,25 +70,29 @@ enum class Part : uint8_t { kWeight, kRecord };
 /// `geometry` is that of the tile's path.
 FileOffset PartOffset(const StateGeometry& geometry, const TilePlace& place, Part part, int slot);
 
-/// The head of one path's file. Layout and tiles are the same in all of a state.
+/// The head of one path's file. ShardLayout and tiles are the same in all of a state.
 struct StateHeader {
   Uuid uuid{};
   uint32_t paths = 1;
   uint32_t path = 0;
   StateGeometry geometry;
-  Layout layout;
+  ShardLayout layout;
   std::vector<TilePlace> tiles;  ///< of each tile
 };
 
 /// What a state is like, beside its layout.
 struct StateShape {
-  int slots = 2;  ///< 1 or 2
+  int slots = 2;                         ///< 1 or 2
+  Bytes commit_json = kCommitJsonLimit;  ///< a multiple of 4096; in version 1 as it is
   uint32_t paths = 1;
   std::vector<uint16_t> path_of_tile;  ///< of each tile; empty with one path
 };
 
+/// The version of the format that a state with this layout has.
+uint32_t FormatVersionOf(const ShardLayout& layout);
+
 /// The header of one path of a new state.
-StateHeader PlanState(const Uuid& uuid, const Layout& layout, const StateShape& shape,
+StateHeader PlanState(const Uuid& uuid, const ShardLayout& layout, const StateShape& shape,
                       uint32_t path);
 
 /// Everything before commit place 0: header, layout text and descriptors.

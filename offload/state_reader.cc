@@ -176,7 +176,7 @@ Status StateReader::CheckPlace(const File& file, FileOffset place,
   if (&file == &files_.front()) {
     const Result<CommitRecord> record = ParseCommit(place, bytes);
     if (record.ok()) {
-      expected = EncodeCommit(header_.uuid, *record);
+      expected = EncodeCommit(Identity(), *record);
     } else if (record.error().code != ErrorCode::kNotFound) {
       return {};  // notice_ says so
     }
@@ -204,6 +204,13 @@ Status StateReader::CheckCommit(FileOffset place, const CommitRecord& record) co
     return MakeError(ErrorCode::kCorruption, "number {} belongs in the other place",
                      record.sequence);
   }
+  for (const TileId tile : layout().Tiles()) {
+    const CommittedTile& named = record.tiles[Index(tile)];
+    if (layout().frozen(tile) && (named.version != 0 || named.slot != 0)) {
+      return MakeError(ErrorCode::kCorruption, "it names an update of tile {}, which is frozen",
+                       Index(tile));
+    }
+  }
   const auto slots = static_cast<uint32_t>(header_.geometry.slots);
   if (std::ranges::all_of(record.tiles, [slots](const auto& tile) { return tile.slot < slots; })) {
     return {};
@@ -213,7 +220,7 @@ Status StateReader::CheckCommit(FileOffset place, const CommitRecord& record) co
 
 Result<CommitRecord> StateReader::ParseCommit(FileOffset place,
                                               std::span<const std::byte> bytes) const {
-  Result<CommitRecord> record = DecodeCommit(header_.uuid, bytes);
+  Result<CommitRecord> record = DecodeCommit(Identity(), bytes);
   const Status fits = record.ok() ? CheckCommit(place, *record) : Status();
   if (!fits.ok()) record = fits.error();
   if (record.ok()) return record;
@@ -262,17 +269,17 @@ FileOffset StateReader::OffsetOf(Part part, TileId tile) const {
 std::string StateReader::Describe(Part part, TileId tile) const {
   return fmt::format("the {} of tile {} (module {}, version {}), {} at offset {}",
                      part == Part::kWeight ? "weight" : "record", Index(tile),
-                     layout().module(layout().tile(tile).module).name,
-                     commit_.tiles[Index(tile)].version,
+                     layout().module(tile).name, commit_.tiles[Index(tile)].version,
                      files_[header_.tiles[Index(tile)].path].path, OffsetOf(part, tile).value);
 }
 
 Status StateReader::VerifyPart(Part part, TileId tile, std::span<const std::byte> bytes) const {
   const CommittedTile& committed = commit_.tiles[Index(tile)];
-  const uint64_t seed = TileSeed(header_.uuid, tile, committed.version);
-  const bool holds = part == Part::kWeight
-                         ? WeightChecksum(seed, bytes) == committed.checksums.weight
-                         : RecordChecksum(seed, layout(), bytes) == committed.checksums.record;
+  const uint64_t seed = TileSeed(header_.uuid, layout(), tile, committed.version);
+  const bool holds =
+      part == Part::kWeight
+          ? WeightChecksum(seed, bytes) == committed.checksums.weight
+          : RecordChecksum(seed, layout(), tile, bytes) == committed.checksums.record;
   if (holds) return {};
   return MakeError(ErrorCode::kCorruption,
                    "{}: its checksum does not hold; the data was damaged after it was committed",
@@ -280,10 +287,9 @@ Status StateReader::VerifyPart(Part part, TileId tile, std::span<const std::byte
 }
 
 Status StateReader::ReadTile(TileId tile, TileBytes& bytes) const {
-  const uint64_t elements = layout().tile(tile).elements;
   const File& file = files_[header_.tiles[Index(tile)].path];
-  bytes.weight.resize(layout().WeightBytes(elements).value);
-  bytes.record.resize(layout().RecordBytes(elements).value);
+  bytes.weight.resize(layout().WeightBytes(tile).value);
+  bytes.record.resize(layout().RecordBytes(tile).value);
   PENSTOCK_TRY(ReadAt(file, OffsetOf(Part::kWeight, tile), bytes.weight));
   PENSTOCK_TRY(ReadAt(file, OffsetOf(Part::kRecord, tile), bytes.record));
   PENSTOCK_TRY(VerifyPart(Part::kWeight, tile, bytes.weight));

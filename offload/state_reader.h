@@ -34,11 +34,13 @@ class StateReader {
 
   const StateHeader& header() const { return header_; }  ///< of path 0
   const StateGeometry& geometry(size_t path) const { return files_[path].geometry; }
-  const Layout& layout() const { return header_.layout; }
+  const ShardLayout& layout() const { return header_.layout; }
   const CommitRecord& commit() const { return commit_; }
   /// A line where the other commit place does not hold: a newer commit may be lost. Or empty.
   const std::string& notice() const { return notice_; }
-  /// The share of the elements, padding included, that each path has.
+  /// Whose commits the state has.
+  StateIdentity Identity() const { return {header_.uuid, header_.layout}; }
+  /// The share of the bytes of all tiles that each path has.
   std::vector<double> Shares() const {
     return PathShares(header_.layout, header_.tiles, files_.size());
   }

@@ -6,7 +6,8 @@
 
 namespace penstock::offload {
 
-TilePolicy::TilePolicy(const Layout& layout, const Schedule& schedule, TilePolicyOptions options)
+TilePolicy::TilePolicy(const ShardLayout& layout, const Schedule& schedule,
+                       TilePolicyOptions options)
     : layout_(layout),
       schedule_(schedule),
       fetches_(schedule),
@@ -14,7 +15,7 @@ TilePolicy::TilePolicy(const Layout& layout, const Schedule& schedule, TilePolic
       ahead_limit_(options.ahead_limit),
       free_weight_blocks_(options.weight_blocks),
       free_record_blocks_(options.record_blocks),
-      updates_(schedule),
+      updates_(schedule, layout.tiles.size()),
       tiles_(layout.tiles.size()) {
   PENSTOCK_CHECK(homes_.size() == tiles_.size());
   for (size_t i = 0; i < tiles_.size(); ++i) {
@@ -23,8 +24,7 @@ TilePolicy::TilePolicy(const Layout& layout, const Schedule& schedule, TilePolic
 }
 
 TilePolicy::Need TilePolicy::NeedAt(uint64_t time, TileId tile) const {
-  const ModuleLayout& module = layout_.module(ModuleOf(tile));
-  return time * tiles_.size() + (Index(tile) - Index(module.first_tile));
+  return time * tiles_.size() + (Index(tile) - layout_.first_tile[Index(ModuleOf(tile))]);
 }
 
 /// When a copy is needed next: by the device, or before that by an update, which waits for nothing
@@ -36,7 +36,8 @@ TilePolicy::NextUse TilePolicy::NextUseOf(TileId tile) const {
   const size_t module = Index(ModuleOf(tile));
   const bool in_this_step = fetch % step != schedule_.first_use[module] || fetch < step;
   const uint64_t update = fetch / step * step - step + schedule_.update_at[module];
-  if (in_this_step || At(tile).updated || fetch <= update) return {NeedAt(fetch, tile), false};
+  if (layout_.frozen(tile) || in_this_step || At(tile).updated || fetch <= update)
+    return {NeedAt(fetch, tile), false};
   return {NeedAt(update, tile), true};
 }
 
@@ -112,7 +113,7 @@ void TilePolicy::SetTime(uint64_t now) {
   now_ = now;
   if (!started_) {
     started_ = true;
-    for (size_t i = 0; i < tiles_.size(); ++i) Sort(TileId{static_cast<uint32_t>(i)});
+    for (const TileId tile : layout_.Tiles()) Sort(tile);
   }
   Advance();
 }
@@ -128,9 +129,7 @@ void TilePolicy::PassUses(uint64_t from, uint64_t to) {
   for (uint64_t use = std::max(from, to - std::min(to, schedule_.length())); use < to; ++use) {
     const ScheduledUse& passed = schedule_.uses[use % schedule_.length()];
     if (!passed.fetch) continue;
-    const ModuleLayout& module = layout_.module(passed.module);
-    for (uint32_t i = 0; i < module.tile_count; ++i) {
-      const TileId tile{static_cast<uint32_t>(Index(module.first_tile)) + i};
+    for (const TileId tile : layout_.TilesOf(passed.module)) {
       if (At(tile).next_fetch >= to) continue;
       At(tile).next_fetch = fetches_.Next(ModuleOf(tile), to);
       Sort(tile);

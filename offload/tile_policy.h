@@ -57,15 +57,15 @@ struct TileAction {
 class TilePolicy {
  public:
   /// Borrows both.
-  TilePolicy(const Layout& layout, const Schedule& schedule, TilePolicyOptions options);
+  TilePolicy(const ShardLayout& layout, const Schedule& schedule, TilePolicyOptions options);
 
   // Filling, before the first SetTime. A tile's parts take blocks, are filled, and are written
   // back.
   /// False: there are no blocks now. Try again when something was written.
   bool TryBeginFill(TileId tile);
   void FinishFill(TileId tile);
-  /// Instead of filling: every tile has `version`, and no part that lives on the drive is in
-  /// memory.
+  /// Instead of filling: every tile that is updated has `version`, and no part that lives on the
+  /// drive is in memory.
   void Reset(uint64_t version) { updates_.Reset(version); }
 
   // The device.
@@ -153,7 +153,7 @@ class TilePolicy {
   void ReadAhead();
   void Written(TileId tile);
 
-  const Layout& layout_;
+  const ShardLayout& layout_;
   const Schedule& schedule_;
   const Fetches fetches_;
   const std::vector<TileHome> homes_;

@@ -23,19 +23,20 @@ std::vector<int64_t> Weights(std::span<const double> speeds) {
 
 }  // namespace
 
-std::vector<uint16_t> SpreadTiles(const Layout& layout, std::span<const double> speeds) {
+std::vector<uint16_t> SpreadTiles(const ShardLayout& layout, std::span<const double> speeds) {
   const std::vector<int64_t> weights = Weights(speeds);
   const int64_t total = std::accumulate(weights.begin(), weights.end(), int64_t{0});
-  std::vector<int64_t> behind(weights.size(), 0);  // blocks that a path lacks of its share * total
+  std::vector<int64_t> behind(weights.size(), 0);  // pages that a path lacks of its share * total
   std::vector<uint16_t> paths;
-  for (const TileLayout& tile : layout.tiles) {
-    const auto blocks = static_cast<int64_t>(tile.elements / kBlockElements);
+  for (const TileId tile : layout.Tiles()) {
+    const Bytes size = layout.WeightBytes(tile) + layout.RecordBytes(tile);
+    const auto pages = static_cast<int64_t>(size / kPlaneAlignment);
     size_t furthest = 0;
     for (size_t path = 0; path < weights.size(); ++path) {
-      behind[path] += blocks * weights[path];
+      behind[path] += pages * weights[path];
       if (behind[path] > behind[furthest]) furthest = path;
     }
-    behind[furthest] -= blocks * total;
+    behind[furthest] -= pages * total;
     paths.push_back(static_cast<uint16_t>(furthest));
   }
   return paths;

@@ -7,7 +7,7 @@
 
 namespace penstock::offload {
 
-TilePolicyOptions PolicyOptions(const Layout& layout, const Schedule& schedule,
+TilePolicyOptions PolicyOptions(const ShardLayout& layout, const Schedule& schedule,
                                 const TileStoreOptions& options) {
   PENSTOCK_CHECK(options.host_tiles <= layout.tiles.size());
   TilePolicyOptions policy{
@@ -17,7 +17,10 @@ TilePolicyOptions PolicyOptions(const Layout& layout, const Schedule& schedule,
       .weight_blocks = options.weight_blocks,
       .record_blocks = options.record_blocks};
   for (size_t i = 0; i < options.host_tiles; ++i) {
-    policy.homes[Index(schedule.update_order[i])] = {false, false};
+    policy.homes[Index(schedule.use_order[i])] = {false, false};
+  }
+  for (const TileId tile : layout.Tiles()) {
+    if (layout.frozen(tile)) policy.homes[Index(tile)].record_on_drive = false;  // there is none
   }
   // What the device reads next keeps room for a module and a tile, or half of a small pool.
   policy.ahead_limit =
@@ -25,16 +28,16 @@ TilePolicyOptions PolicyOptions(const Layout& layout, const Schedule& schedule,
   return policy;
 }
 
-TileStore::TileStore(const Layout& layout, const Schedule& schedule,
+TileStore::TileStore(const ShardLayout& layout, const Schedule& schedule,
                      const TileStoreOptions& options, Slab& slab, StateFile& file)
     : layout_(layout),
       schedule_(schedule),
       options_(options),
       homes_(PolicyOptions(layout, schedule, options).homes),
       file_(file),
-      weight_blocks_(slab, layout.WeightBytes(layout.largest_tile()),
+      weight_blocks_(slab, layout.largest_weight(),
                      options.weight_home == Tier::kNvme ? options.weight_blocks : 0),
-      record_blocks_(slab, layout.RecordBytes(layout.largest_tile()),
+      record_blocks_(slab, layout.largest_record(),
                      options.record_home == Tier::kNvme ? options.record_blocks : 0),
       tiles_(layout.tiles.size()),
       policy_(layout, schedule, PolicyOptions(layout, schedule, options)) {
@@ -42,10 +45,9 @@ TileStore::TileStore(const Layout& layout, const Schedule& schedule,
   PENSTOCK_CHECK(options.record_home != Tier::kNvme || options.record_blocks >= 1);
   home_weights_.resize(layout.tiles.size());
   home_records_.resize(layout.tiles.size());
-  for (size_t i = 0; i < layout.tiles.size(); ++i) {
-    const TileId tile{static_cast<uint32_t>(i)};
-    if (!WeightOnDrive(tile)) home_weights_[i] = slab.Cut(WeightSize(tile));
-    if (!RecordOnDrive(tile)) home_records_[i] = slab.Cut(RecordSize(tile));
+  for (const TileId tile : layout.Tiles()) {
+    if (!WeightOnDrive(tile)) home_weights_[Index(tile)] = slab.Cut(layout.WeightBytes(tile));
+    if (!RecordOnDrive(tile)) home_records_[Index(tile)] = slab.Cut(layout.RecordBytes(tile));
   }
 }
 
@@ -68,12 +70,12 @@ void TileStore::OnUpdates(std::function<void(size_t)> callback) {
 
 std::span<std::byte> TileStore::WeightOf(TileId tile) {
   if (!WeightOnDrive(tile)) return home_weights_[Index(tile)];
-  return {At(tile).weight.data(), WeightSize(tile).value};
+  return {At(tile).weight.data(), layout_.WeightBytes(tile).value};
 }
 
 std::span<std::byte> TileStore::RecordOf(TileId tile) {
   if (!RecordOnDrive(tile)) return home_records_[Index(tile)];
-  return {At(tile).record.data(), RecordSize(tile).value};
+  return {At(tile).record.data(), layout_.RecordBytes(tile).value};
 }
 
 void TileStore::Advance() {
@@ -184,9 +186,7 @@ Status TileStore::FillTile(
     FailLocked(filled.error());
     return filled;
   }
-  const uint64_t seed = TileSeed(file_.uuid(), tile, 0);
-  const TileChecksums checksums{WeightChecksum(seed, weight),
-                                RecordChecksum(seed, layout_, record)};
+  const TileChecksums checksums = ChecksumsOf(file_.uuid(), layout_, tile, 0, weight, record);
   MutexLock lock(mutex_);
   At(tile).checksums = checksums;
   policy_.FinishFill(tile);
@@ -226,7 +226,8 @@ Result<std::span<const std::byte>> TileStore::PinWeight(TileId tile) {
     version = policy_.updates().version(tile);
     slot = entry.slot;
   }
-  const bool intact = WeightChecksum(TileSeed(file_.uuid(), tile, version), weight) == expected;
+  const bool intact =
+      WeightChecksum(TileSeed(file_.uuid(), layout_, tile, version), weight) == expected;
   MutexLock lock(mutex_);
   if (!intact) {
     policy_.Unpin(tile);
@@ -243,8 +244,7 @@ Error TileStore::DamagedAt(Part part, TileId tile, uint64_t version, int slot) c
       "checksum of tile {} (module {}) does not hold: version {}, read from {}; "
       "the drive gave other data than was written to it; check the drive, and see with "
       "penstock inspect what the last commit holds",
-      Index(tile), layout_.module(layout_.tile(tile).module).name, version,
-      file_.Where(part, tile, slot));
+      Index(tile), layout_.module(tile).name, version, file_.Where(part, tile, slot));
 }
 
 void TileStore::UnpinWeight(TileId tile) {

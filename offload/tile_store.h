@@ -45,7 +45,7 @@ namespace penstock::offload {
 struct TileStoreOptions {
   Tier weight_home = Tier::kNvme;  ///< kHost or kNvme
   Tier record_home = Tier::kNvme;
-  /// Of the tiles in Schedule::update_order, so many from the first on live in host memory with the
+  /// Of the tiles in Schedule::use_order, so many from the first on live in host memory with the
   /// parts whose home is nvme for the others.
   size_t host_tiles = 0;
   size_t weight_blocks = 2;  ///< blocks of the largest tile for weights at home on nvme: 2 or more
@@ -54,7 +54,7 @@ struct TileStoreOptions {
 };
 
 /// What the policy of a store with these options goes by.
-TilePolicyOptions PolicyOptions(const Layout& layout, const Schedule& schedule,
+TilePolicyOptions PolicyOptions(const ShardLayout& layout, const Schedule& schedule,
                                 const TileStoreOptions& options);
 
 /// A tile in the hands of an optimizer thread: both parts in host memory, to be updated in place.
@@ -73,7 +73,7 @@ struct TileUpdate {
 class TileStore {
  public:
   /// `schedule` and `file` outlive the store.
-  TileStore(const Layout& layout, const Schedule& schedule, const TileStoreOptions& options,
+  TileStore(const ShardLayout& layout, const Schedule& schedule, const TileStoreOptions& options,
             Slab& slab, StateFile& file);
   /// Cancels what the drives do not have yet, write-backs that no commit names among it, and waits
   /// for the rest. No weight may be pinned and no update taken.
@@ -128,7 +128,7 @@ class TileStore {
   /// store's.
   Status Commit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
 
-  /// Updates that every tile has begun.
+  /// Updates that every tile has begun that is not frozen.
   uint64_t version() const EXCLUDES(mutex_);
   uint64_t evictions() const EXCLUDES(mutex_);
   uint64_t updates_finished() const EXCLUDES(mutex_);
@@ -145,8 +145,6 @@ class TileStore {
     bool weight_verified = true;  ///< false: read from the drive, checksum not yet compared
   };
   bool RecordOnDrive(TileId tile) const { return homes_[Index(tile)].record_on_drive; }
-  Bytes WeightSize(TileId tile) const { return layout_.WeightBytes(layout_.tile(tile).elements); }
-  Bytes RecordSize(TileId tile) const { return layout_.RecordBytes(layout_.tile(tile).elements); }
   Tile& At(TileId tile) REQUIRES(mutex_) { return tiles_[Index(tile)]; }
   std::span<std::byte> WeightOf(TileId tile) REQUIRES(mutex_);
   std::span<std::byte> RecordOf(TileId tile) REQUIRES(mutex_);
@@ -167,7 +165,7 @@ class TileStore {
   Status VerifyHomeParts(const CommitRecord& commit) const;
   Status WriteHomeParts(std::vector<CommittedTile>& committed) EXCLUDES(mutex_);
 
-  const Layout& layout_;
+  const ShardLayout& layout_;
   const Schedule& schedule_;
   const TileStoreOptions options_;
   const std::vector<TileHome> homes_;

@@ -7,6 +7,7 @@ namespace penstock::offload {
 Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
   std::vector<aio::Ticket> tickets;
   const auto submit = [&](Part part, TileId tile, int slot, std::span<std::byte> buffer) {
+    if (buffer.empty()) return;
     tickets.push_back(file_.Submit({.part = part,
                                     .tile = tile,
                                     .slot = slot,
@@ -14,8 +15,7 @@ Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
                                     .buffer = buffer,
                                     .priority = aio::Priority::kWriteBack}));
   };
-  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
-    const TileId tile{static_cast<uint32_t>(i)};
+  for (const TileId tile : layout_.Tiles()) {
     CommittedTile now;
     bool changed = false;
     {
@@ -29,8 +29,10 @@ Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
              .slot = static_cast<uint32_t>(entry.slot)};
     }
     const auto slot = static_cast<int>(now.slot);
-    if (changed && !WeightOnDrive(tile)) submit(Part::kWeight, tile, slot, home_weights_[i]);
-    if (changed && !RecordOnDrive(tile)) submit(Part::kRecord, tile, slot, home_records_[i]);
+    if (changed) {
+      submit(Part::kWeight, tile, slot, home_weights_[Index(tile)]);
+      submit(Part::kRecord, tile, slot, home_records_[Index(tile)]);
+    }
     committed.push_back(now);
   }
   return aio::WaitAll(tickets);
@@ -50,8 +52,8 @@ Status TileStore::Commit(CommitRecord record, const std::function<Status()>& fir
     FailLocked(committed.error());
     return committed;
   }
-  for (size_t i = 0; i < tiles_.size(); ++i) {
-    tiles_[i].committed_version = policy_.updates().version(TileId{static_cast<uint32_t>(i)});
+  for (const TileId tile : layout_.Tiles()) {
+    At(tile).committed_version = policy_.updates().version(tile);
   }
   return {};
 }
@@ -68,16 +70,15 @@ Status TileStore::MakeCommit(CommitRecord record, const std::function<Status()>&
 
 Status TileStore::Adopt(const CommitRecord& commit) {
   PENSTOCK_CHECK(commit.tiles.size() == layout_.tiles.size());
-  const uint64_t version = commit.tiles.front().version;
   {
     MutexLock lock(mutex_);
     for (size_t i = 0; i < tiles_.size(); ++i) {
       const CommittedTile& committed = commit.tiles[i];
       tiles_[i].slot = static_cast<int>(committed.slot);
       tiles_[i].checksums = committed.checksums;
-      tiles_[i].committed_version = version;
+      tiles_[i].committed_version = committed.version;
     }
-    policy_.Reset(version);
+    policy_.Reset(VersionOf(layout_, commit));
   }
   PENSTOCK_TRY(ReadHomeParts(commit));
   return VerifyHomeParts(commit);
@@ -85,36 +86,35 @@ Status TileStore::Adopt(const CommitRecord& commit) {
 
 Status TileStore::ReadHomeParts(const CommitRecord& commit) {
   std::vector<aio::Ticket> tickets;
-  const auto submit = [&](Part part, size_t tile, std::span<std::byte> buffer) {
+  const auto submit = [&](Part part, TileId tile, std::span<std::byte> buffer) {
     if (buffer.empty()) return;
     tickets.push_back(file_.Submit({.part = part,
-                                    .tile = TileId{static_cast<uint32_t>(tile)},
-                                    .slot = static_cast<int>(commit.tiles[tile].slot),
+                                    .tile = tile,
+                                    .slot = static_cast<int>(commit.tiles[Index(tile)].slot),
                                     .operation = aio::Operation::kRead,
                                     .buffer = buffer,
                                     .priority = aio::Priority::kStateRead}));
   };
-  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
-    submit(Part::kWeight, i, home_weights_[i]);
-    submit(Part::kRecord, i, home_records_[i]);
+  for (const TileId tile : layout_.Tiles()) {
+    submit(Part::kWeight, tile, home_weights_[Index(tile)]);
+    submit(Part::kRecord, tile, home_records_[Index(tile)]);
   }
   return aio::WaitAll(tickets);
 }
 
 Status TileStore::VerifyHomeParts(const CommitRecord& commit) const {
-  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
-    const TileId tile{static_cast<uint32_t>(i)};
-    const CommittedTile& committed = commit.tiles[i];
-    const uint64_t seed = TileSeed(file_.uuid(), tile, committed.version);
+  for (const TileId tile : layout_.Tiles()) {
+    const CommittedTile& committed = commit.tiles[Index(tile)];
+    const uint64_t seed = TileSeed(file_.uuid(), layout_, tile, committed.version);
     const auto damaged = [&](Part part) {
       return DamagedAt(part, tile, committed.version, static_cast<int>(committed.slot));
     };
     if (!WeightOnDrive(tile) &&
-        WeightChecksum(seed, home_weights_[i]) != committed.checksums.weight) {
+        WeightChecksum(seed, home_weights_[Index(tile)]) != committed.checksums.weight) {
       return damaged(Part::kWeight);
     }
-    if (!RecordOnDrive(tile) &&
-        RecordChecksum(seed, layout_, home_records_[i]) != committed.checksums.record) {
+    if (!RecordOnDrive(tile) && RecordChecksum(seed, layout_, tile, home_records_[Index(tile)]) !=
+                                    committed.checksums.record) {
       return damaged(Part::kRecord);
     }
   }

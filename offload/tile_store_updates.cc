@@ -38,8 +38,8 @@ std::optional<TileUpdate> TileStore::TryTakeUpdate() {
                     .version = version,
                     .weight = WeightOf(tile),
                     .record = RecordOf(tile),
-                    .seed_before = TileSeed(file_.uuid(), tile, version),
-                    .seed_after = TileSeed(file_.uuid(), tile, version + 1)};
+                    .seed_before = TileSeed(file_.uuid(), layout_, tile, version),
+                    .seed_after = TileSeed(file_.uuid(), layout_, tile, version + 1)};
   if (WeightOnDrive(tile) && !entry.weight_verified) {
     update.expected_weight = entry.checksums.weight;
   }

@@ -15,16 +15,17 @@ void SetMember(std::set<size_t>& ranks, size_t rank, bool member) {
 
 }  // namespace
 
-UpdateQueue::UpdateQueue(const Schedule& schedule)
-    : schedule_(schedule), tiles_(schedule.update_order.size()) {
-  PENSTOCK_CHECK(schedule.load_order.size() == tiles_.size());
-  for (size_t rank = 0; rank < tiles_.size(); ++rank) At(schedule.update_order[rank]).rank = rank;
+UpdateQueue::UpdateQueue(const Schedule& schedule, size_t tiles)
+    : schedule_(schedule), tiles_(tiles) {
+  const std::vector<TileId>& order = schedule.update_order;
+  PENSTOCK_CHECK(order.size() <= tiles && schedule.load_order.size() == order.size());
+  for (size_t rank = 0; rank < order.size(); ++rank) At(order[rank]).rank = rank;
 }
 
 void UpdateQueue::Reset(uint64_t version) {
-  for (Tile& tile : tiles_) {
-    tile.target = version;
-    tile.version = version;
+  for (const TileId tile : schedule_.update_order) {
+    At(tile).target = version;
+    At(tile).version = version;
   }
   round_ = version;
   ahead_round_ = version;
@@ -44,7 +45,7 @@ void UpdateQueue::Begin(TileId tile) {
   ++unfinished_;
   if (!entry.loaded) ++unloaded_;
   Sort(entry);
-  if (++begun_in_round_ == tiles_.size()) {
+  if (++begun_in_round_ == schedule_.update_order.size()) {
     begun_in_round_ = 0;
     ++round_;
   }
@@ -52,9 +53,10 @@ void UpdateQueue::Begin(TileId tile) {
 
 std::optional<UpdateQueue::Candidate> UpdateQueue::NextToLoad() {
   if (!waiting_.empty()) return Candidate{schedule_.update_order[*waiting_.begin()], false};
-  if (unloaded_ > 0) return std::nullopt;
+  const size_t count = schedule_.load_order.size();
+  if (unloaded_ > 0 || count == 0) return std::nullopt;
   while (At(schedule_.load_order[ahead_]).target > ahead_round_) {
-    if (++ahead_ == tiles_.size()) {
+    if (++ahead_ == count) {
       ahead_ = 0;
       ++ahead_round_;
     }
@@ -77,7 +79,7 @@ void UpdateQueue::Loaded(TileId tile) {
     return;
   }
   PENSTOCK_CHECK(tile == schedule_.load_order[ahead_]);
-  if (++ahead_ == tiles_.size()) {
+  if (++ahead_ == schedule_.load_order.size()) {
     ahead_ = 0;
     ++ahead_round_;
   }

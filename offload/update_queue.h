@@ -23,15 +23,16 @@ namespace penstock::offload {
 
 class UpdateQueue {
  public:
-  /// Borrows the schedule.
-  explicit UpdateQueue(const Schedule& schedule);
-  /// Gives every tile `version`.
+  /// Of so many tiles, of which the schedule (borrowed) names those that are updated. The others
+  /// keep version 0.
+  UpdateQueue(const Schedule& schedule, size_t tiles);
+  /// Gives every tile that is updated `version`.
   void Reset(uint64_t version);
 
   /// No update follows the next one of every tile: none is loaded ahead for it.
   void EndAfterThisRound() { last_round_ = round_; }
 
-  /// The number of updates that every tile has begun.
+  /// The number of updates that every tile that is updated has begun.
   uint64_t round() const { return round_; }
   /// The version that the tile has, and the one that it has or is to get.
   uint64_t version(TileId tile) const { return tiles_[Index(tile)].version; }

@@ -15,7 +15,6 @@ namespace {
 
 using offload::Index;
 using offload::ModuleId;
-using offload::ModuleLayout;
 using offload::ScheduledUse;
 using offload::TileAction;
 using offload::TileId;
@@ -30,7 +29,7 @@ class Engine {
         drive_(clock_, machine.drive),
         policy_(plan.layout, plan.schedule,
                 offload::PolicyOptions(plan.layout, plan.schedule, plan.store)),
-        slots_(plan.schedule.slot_elements.size()),
+        slots_(plan.schedule.slot_bytes.size()),
         reduced_at_(plan.schedule.length()),
         free_threads_(machine.optimizer_threads) {
     PENSTOCK_CHECK(plan.compute.size() == plan.schedule.length() && machine.optimizer_threads > 0);
@@ -59,12 +58,8 @@ class Engine {
 
   const offload::Schedule& schedule() const { return plan_.schedule; }
   const ScheduledUse& use() const { return schedule().uses[use_]; }
-  const ModuleLayout& ModuleOf(ModuleId module) const { return plan_.layout.module(module); }
   double ElementsOf(TileId tile) const {
     return static_cast<double>(plan_.layout.tile(tile).elements);
-  }
-  static TileId TileOf(const ModuleLayout& module, uint32_t index) {
-    return TileId{static_cast<uint32_t>(Index(module.first_tile)) + index};
   }
 
   // The device.
@@ -89,7 +84,7 @@ class Engine {
 
   void BeginStep() {
     use_ = 0;
-    sums_missing_ = plan_.layout.tiles.size();
+    sums_missing_ = schedule().update_order.size();
     step_begin_ = clock_.now();
     bytes_begin_ = {drive_.read_bytes(), drive_.write_bytes()};
     NextUse();
@@ -113,9 +108,9 @@ class Engine {
   }
 
   void PinTiles() {
-    const ModuleLayout& module = ModuleOf(use().module);
-    while (next_tile_ < module.tile_count) {
-      const TileId tile = TileOf(module, next_tile_);
+    const auto tiles = plan_.layout.TilesOf(use().module);
+    while (next_tile_ < tiles.size()) {
+      const TileId tile = tiles[next_tile_];
       if (!policy_.TryPin(tile)) {
         waits_for_ = tile;
         CarryOut();
@@ -123,7 +118,7 @@ class Engine {
       }
       ++next_tile_;
       copy_in_.Work([this, tile](Stream::Done done) {
-        Copy(plan_.layout.WeightBytes(plan_.layout.tile(tile).elements), std::move(done));
+        Copy(plan_.layout.WeightBytes(tile), std::move(done));
       });
       copy_in_.Work([this, tile](const Stream::Done& done) {
         policy_.Unpin(tile);
@@ -142,18 +137,18 @@ class Engine {
     compute_.Work(
         [this, time = plan_.compute[use_]](Stream::Done done) { Compute(time, std::move(done)); });
     slot.last_use = compute_.Record();
-    for (const ModuleId module : reduced_at_[use_]) SendGradients(ModuleOf(module));
+    for (const ModuleId module : reduced_at_[use_]) SendGradients(module);
     ++use_;
     ++time_;
     NextUse();
   }
 
-  void SendGradients(const ModuleLayout& module) {
+  void SendGradients(ModuleId module) {
     copy_out_.Wait(compute_.Record());
-    for (uint32_t i = 0; i < module.tile_count; ++i) {
-      const TileId tile = TileOf(module, i);
+    for (const TileId tile : plan_.layout.TilesOf(module)) {
+      if (plan_.layout.frozen(tile)) continue;
       copy_out_.Work([this, tile](Stream::Done done) {
-        Copy(plan_.layout.GradientBytes(plan_.layout.tile(tile).elements), std::move(done));
+        Copy(plan_.layout.GradientBytes(tile), std::move(done));
       });
       copy_out_.Work([this, tile](const Stream::Done& done) {
         arrived_.push_back(tile);
@@ -215,15 +210,14 @@ class Engine {
   void Updated(TileId tile) {
     ++free_threads_;
     policy_.FinishUpdate(tile);
-    const uint64_t elements = plan_.layout.tile(tile).elements;
     const auto write = [&](Bytes size, void (TilePolicy::*done)(TileId)) {
       Submit(aio::Operation::kWrite, size, aio::Priority::kWriteBack, tile, done);
     };
     if (homes_[Index(tile)].weight_on_drive) {
-      write(plan_.layout.WeightBytes(elements), &TilePolicy::WeightWritten);
+      write(plan_.layout.WeightBytes(tile), &TilePolicy::WeightWritten);
     }
     if (homes_[Index(tile)].record_on_drive) {
-      write(plan_.layout.RecordBytes(elements), &TilePolicy::RecordWritten);
+      write(plan_.layout.RecordBytes(tile), &TilePolicy::RecordWritten);
     }
     CarryOut();
   }
@@ -245,12 +239,11 @@ class Engine {
 
   void Read(const TileAction& action) {
     if (action.kind == TileAction::Kind::kEvictWeight) return;
-    const uint64_t elements = plan_.layout.tile(action.tile).elements;
     const bool record = action.kind == TileAction::Kind::kReadRecord;
     const bool for_device = action.kind == TileAction::Kind::kReadWeight;
     const auto done = record ? &TilePolicy::RecordRead : &TilePolicy::WeightRead;
     Submit(aio::Operation::kRead,
-           record ? plan_.layout.RecordBytes(elements) : plan_.layout.WeightBytes(elements),
+           record ? plan_.layout.RecordBytes(action.tile) : plan_.layout.WeightBytes(action.tile),
            for_device ? aio::Priority::kParameterRead : aio::Priority::kStateRead, action.tile,
            done);
   }

@@ -34,7 +34,7 @@ struct Machine {
 
 /// What a model's step is to the engine.
 struct StepPlan {
-  const offload::Layout& layout;
+  const offload::ShardLayout& layout;
   const offload::Schedule& schedule;
   /// Each module once, in the order in which gradients are reduced; a module's is, at its last use.
   const std::vector<offload::ModuleId>& gradients;

@@ -20,10 +20,6 @@ std::string ShapeText(const std::vector<uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-const char* GroupName(offload::ParameterGroup group) {
-  return group == offload::ParameterGroup::kDecay ? "weight decay" : "no weight decay";
-}
-
 const char* StateName(StateKind kind) {
   switch (kind) {
     case StateKind::kMaster:
@@ -141,8 +137,7 @@ void Comparer::NoteMissing(const ComparedTensor& tensor, const char* side) {
 /// Notes what is not the same; true where the values can be compared.
 bool Comparer::SameShapeAndGroup(const ComparedTensor& a, const ComparedTensor& b) {
   if (a.group && b.group && a.group != b.group) {
-    result_.mismatches.push_back(
-        fmt::format("{}: {} in A, {} in B", a.name, GroupName(*a.group), GroupName(*b.group)));
+    result_.mismatches.push_back(fmt::format("{}: {} in A, {} in B", a.name, *a.group, *b.group));
   }
   if (a.shape == b.shape) return true;
   result_.mismatches.push_back(

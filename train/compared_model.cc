@@ -18,16 +18,22 @@ namespace fs = std::filesystem;
 class CommittedModel final : public ComparedModel {
  public:
   explicit CommittedModel(std::unique_ptr<zero::CommittedState> state) : state_(std::move(state)) {
-    const offload::Layout& layout = state_->layout();
-    states_ = zero::StatesOf(layout);
-    moments_ = layout.moments.dtype;
+    const offload::ModelLayout& layout = state_->layout().model;
+    // A run's groups keep the same moments.
+    const offload::GroupLayout& group = layout.groups.front();
+    states_ = zero::StatesOf(group);
+    for (const offload::PlaneRole role :
+         {offload::PlaneRole::kExpAvg, offload::PlaneRole::kExpAvgSq}) {
+      const offload::Plane* const moments = group.planes.Find(role);
+      if (moments != nullptr) moments_ = moments->encoding;
+    }
     for (size_t module = 0; module < layout.modules.size(); ++module) {
       for (const size_t tensor : layout.modules[module].TensorsByOffset()) {
         const offload::TensorLayout& place = layout.modules[module].tensors[tensor];
         tensors_.push_back({.name = place.name,
                             .shape = place.shape,
                             .elements = place.elements,
-                            .group = place.group});
+                            .group = layout.group(place.group).name});
         places_.emplace_back(static_cast<zero::ModuleId>(module), tensor);
       }
     }

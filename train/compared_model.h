@@ -20,8 +20,8 @@ struct ComparedTensor {
   std::string name;  ///< Hugging Face's, without "transformer."
   std::vector<uint64_t> shape;
   uint64_t elements = 0;
-  DType dtype = DType::kFloat32;                 ///< as stored; a run keeps fp32 masters
-  std::optional<offload::ParameterGroup> group;  ///< of a run
+  DType dtype = DType::kFloat32;     ///< as stored; a run keeps fp32 masters
+  std::optional<std::string> group;  ///< of a run, by name
 };
 
 class ComparedModel {
@@ -36,7 +36,7 @@ class ComparedModel {
   const std::vector<ComparedTensor>& tensors() const { return tensors_; }
   /// What it holds of every element: of safetensors the weights, of a run what its optimizer keeps.
   const std::vector<zero::StateKind>& states() const { return states_; }
-  DType moments() const { return moments_; }
+  Encoding moments() const { return moments_; }
   /// What a run committed beside its tensors; null for safetensors.
   virtual const zero::TrainState* train_state() const = 0;
   /// How many elements of tensor `index` from `begin` on can be read, in every state, without
@@ -49,7 +49,7 @@ class ComparedModel {
  protected:
   std::vector<ComparedTensor> tensors_;
   std::vector<zero::StateKind> states_ = {zero::StateKind::kMaster};
-  DType moments_ = DType::kFloat32;
+  Encoding moments_ = Encoding::kFloat32;
 };
 
 }  // namespace penstock::train

@@ -50,7 +50,7 @@ const char* TorchName(DType dtype) {
 
 /// Tensors in the order of the flat index, each in the first file that has room when it is the last
 /// one.
-std::vector<Shard> PlanShards(const offload::Layout& layout, DType dtype, Bytes limit) {
+std::vector<Shard> PlanShards(const offload::ModelLayout& layout, DType dtype, Bytes limit) {
   std::vector<Shard> shards(1);
   Bytes used;
   for (size_t m = 0; m < layout.modules.size(); ++m) {
@@ -188,10 +188,7 @@ Status ExportFolder::RefuseModel() const {
 class Exporter {
  public:
   Exporter(zero::CommittedState& state, const ExportOptions& options)
-      : state_(state),
-        dtype_(options.dtype),
-        stop_requested_(options.stop_requested),
-        take_hi_(dtype_ == DType::kBFloat16 && state.layout().dtype == DType::kBFloat16) {}
+      : state_(state), dtype_(options.dtype), stop_requested_(options.stop_requested) {}
 
   Status Write(const Shard& shard, const std::string& path);
 
@@ -202,7 +199,6 @@ class Exporter {
   zero::CommittedState& state_;
   const DType dtype_;
   const std::function<bool()>& stop_requested_;
-  const bool take_hi_;
   std::vector<float> buffer_;
 };
 
@@ -216,6 +212,10 @@ Status Exporter::Write(const Shard& shard, const std::string& path) {
 }
 
 Status Exporter::WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writer) {
+  const offload::ModelLayout& model = state_.layout().model;
+  const offload::GroupId group = model.module(tensor.module).tensors[tensor.index].group;
+  const bool take_hi = dtype_ == DType::kBFloat16 &&
+                       model.group(group).planes.Find(offload::PlaneRole::kLo) != nullptr;
   for (uint64_t begin = 0; begin < tensor.elements; begin += buffer_.size()) {
     if (stop_requested_()) {
       return MakeError(ErrorCode::kCancelled, "interrupted: what was exported so far is removed");
@@ -224,7 +224,7 @@ Status Exporter::WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writ
     PENSTOCK_TRY(
         state_.ReadState(zero::StateKind::kMaster, tensor.module, tensor.index, begin, buffer_));
     if (dtype_ == DType::kFloat16) PENSTOCK_TRY(CheckRange(tensor, begin, buffer_));
-    if (take_hi_) {
+    if (take_hi) {
       for (float& value : buffer_) value = kernels::ToFloat(kernels::Split(value).hi);
     }
     PENSTOCK_TRY(writer.Append(buffer_));
@@ -249,7 +249,8 @@ Status Exporter::CheckRange(const ExportTensor& tensor, uint64_t begin,
 
 Result<ExportReport> ExportModel(zero::CommittedState& state, const ExportOptions& options) {
   PENSTOCK_ASSIGN(const std::string config, MakeConfig(options));
-  const std::vector<Shard> shards = PlanShards(state.layout(), options.dtype, options.shard_limit);
+  const std::vector<Shard> shards =
+      PlanShards(state.layout().model, options.dtype, options.shard_limit);
   ExportReport report;
   for (const Shard& shard : shards) {
     for (const ExportTensor& tensor : shard.tensors) report.elements += tensor.elements;

@@ -33,10 +33,7 @@ class HeldModule {
     if (engine_ != nullptr) engine_->Release(module_);
   }
 
-  ModuleTensors tensors() const {
-    const offload::Layout& layout = engine_->layout();
-    return {&layout.module(module_), layout.dtype, weights_};
-  }
+  ModuleTensors tensors() const { return {&engine_->layout(), module_, weights_}; }
   ModuleTensors tensors_with_gradients() const {
     ModuleTensors tensors = this->tensors();
     tensors.gradients = engine_->Gradients(module_);
@@ -123,8 +120,11 @@ class Gpt2Model final : public Gpt2 {
 
 Status Gpt2Model::ForwardBackward(zero::Engine& engine, std::span<const int32_t> inputs,
                                   std::span<const int32_t> targets) {
-  PENSTOCK_CHECK(engine.layout().dtype == dtype_);
-  PENSTOCK_CHECK(engine.layout().modules.size() == modules_.layers + 3);
+  const offload::ModelLayout& layout = engine.layout().model;
+  for (const offload::GroupLayout& group : layout.groups) {
+    PENSTOCK_CHECK(group.planes.weight().encoding == EncodingOf(dtype_));
+  }
+  PENSTOCK_CHECK(layout.modules.size() == modules_.layers + 3);
   PENSTOCK_CHECK(inputs.size() == tokens() && targets.size() == tokens());
   stream_ = &engine.compute_stream();
   buffers_.checkpoints.BeginStep();
@@ -229,9 +229,8 @@ Status Gpt2Model::LayerBackward(zero::Engine& engine, uint64_t index) {
 
 Status Gpt2Model::EmbeddingBackward(zero::Engine& engine) {
   const auto gradient = [&](ModuleId module) {
-    const offload::Layout& layout = engine.layout();
-    return ModuleTensors{&layout.module(module), layout.dtype, nullptr, engine.Gradients(module)}
-        .gradient(kTable);
+    return ModuleTensors{&engine.layout(), module, nullptr, engine.Gradients(module)}.gradient(
+        kTable);
   };
   const kernels::TensorView d_wte = gradient(modules_.wte());
   const kernels::TensorView d_wpe = gradient(modules_.wpe());

@@ -15,22 +15,28 @@ namespace penstock::train {
 /// A module's tensors on the device, while it is acquired. Gradients only where they were asked
 /// for.
 struct ModuleTensors {
-  const offload::ModuleLayout* layout;
-  DType dtype;
+  const offload::ShardLayout* layout;
+  offload::ModuleId module;
   const std::byte* weights;
   float* gradients = nullptr;
 
   kernels::ConstTensorView weight(size_t tensor) const {
-    const offload::TensorLayout& place = layout->tensors[tensor];
-    return {.dtype = dtype,
+    const offload::TensorLayout& place = PlaceOf(tensor);
+    const offload::Planes& planes = layout->model.group(place.group).planes;
+    return {.dtype = static_cast<DType>(planes.weight().encoding),
             .shape = kernels::Shape(std::span<const uint64_t>(place.shape)),
-            .data = weights + (SizeOf(dtype) * place.offset).value};
+            .data = weights + layout->SlotOffset(module, place.offset).value};
   }
   kernels::TensorView gradient(size_t tensor) const {
-    const offload::TensorLayout& place = layout->tensors[tensor];
+    const offload::TensorLayout& place = PlaceOf(tensor);
     return {.dtype = DType::kFloat32,
             .shape = kernels::Shape(std::span<const uint64_t>(place.shape)),
             .data = reinterpret_cast<std::byte*>(gradients + place.offset)};
+  }
+
+ private:
+  const offload::TensorLayout& PlaceOf(size_t tensor) const {
+    return layout->module(module).tensors[tensor];
   }
 };
 

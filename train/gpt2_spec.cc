@@ -26,14 +26,14 @@ using zero::ModuleSpec;
 using zero::TensorSpec;
 
 void AddNorm(ModuleSpec& module, const std::string& name, uint64_t width) {
-  module.tensors.push_back({name + ".weight", {width}, false});
-  module.tensors.push_back({name + ".bias", {width}, false});
+  module.tensors.push_back({name + ".weight", {width}, offload::kNoDecay});
+  module.tensors.push_back({name + ".bias", {width}, offload::kNoDecay});
 }
 
 /// Conv1D: y = x · weight + bias, weight [k, n].
 void AddLinear(ModuleSpec& module, const std::string& name, uint64_t k, uint64_t n) {
-  module.tensors.push_back({name + ".weight", {k, n}, true});
-  module.tensors.push_back({name + ".bias", {n}, false});
+  module.tensors.push_back({name + ".weight", {k, n}, offload::kDecay});
+  module.tensors.push_back({name + ".bias", {n}, offload::kNoDecay});
 }
 
 /// In the order of LayerPart.
@@ -79,7 +79,7 @@ struct TensorStart {
 TensorStart StartOf(const TensorSpec& tensor, const Gpt2Config& config, uint64_t stream) {
   TensorStart start{.stream = stream, .elements = 1};
   for (const uint64_t extent : tensor.shape) start.elements *= extent;
-  if (tensor.weight_decay) {
+  if (tensor.group == offload::kDecay) {
     const bool residual = tensor.name.ends_with(".c_proj.weight");
     const double scale = residual ? std::sqrt(2.0 * static_cast<double>(config.n_layer)) : 1.0;
     start.deviation = config.initializer_range / scale;
@@ -102,8 +102,10 @@ void Fill(const TensorStart& start, uint64_t seed, uint64_t begin, std::span<flo
 
 zero::ModelSpec Gpt2Spec(const Gpt2Config& config) {
   zero::ModelSpec spec;
-  spec.modules.push_back({"wte", {{"wte.weight", {config.vocab_size, config.n_embd}, true}}});
-  spec.modules.push_back({"wpe", {{"wpe.weight", {config.n_positions, config.n_embd}, true}}});
+  spec.modules.push_back(
+      {"wte", {{"wte.weight", {config.vocab_size, config.n_embd}, offload::kDecay}}});
+  spec.modules.push_back(
+      {"wpe", {{"wpe.weight", {config.n_positions, config.n_embd}, offload::kDecay}}});
   for (uint64_t i = 0; i < config.n_layer; ++i) spec.modules.push_back(LayerSpec(config, i));
   spec.modules.push_back({"ln_f", {}});
   AddNorm(spec.modules.back(), "ln_f", config.n_embd);

@@ -136,37 +136,50 @@ void AddFiles(const Folder& folder, const RunInfo& info, const std::vector<doubl
 }
 
 /// "lo int16, exp_avg fp32, exp_avg_sq fp32".
-std::string StatesText(const offload::Layout& layout) {
-  const char* moments = ToString(layout.moments.dtype);
+std::string StatesText(const offload::Planes& planes) {
   std::vector<std::string> states;
-  for (const offload::RecordState& state : layout.States()) {
-    switch (state.kind) {
-      case offload::RecordKind::kLo:
-        states.emplace_back("lo int16");
-        break;
-      case offload::RecordKind::kExpAvg:
-        states.push_back(fmt::format("exp_avg {}", moments));
-        break;
-      case offload::RecordKind::kExpAvgSq:
-        states.push_back(fmt::format("exp_avg_sq {}", moments));
-        break;
-    }
+  for (const offload::Plane& plane : planes.record()) {
+    states.push_back(fmt::format("{} {}", ToString(plane.role), ToString(plane.encoding)));
   }
   return fmt::format("{}", fmt::join(states, ", "));
 }
 
+/// Of each kind of group: "bf16", "bf16; fp32 (norms, biases)".
+template <typename Text>
+std::string OfGroups(const offload::ModelLayout& model, Text text) {
+  std::vector<std::pair<std::string, std::string>> kinds;  // text, names of groups
+  for (const offload::GroupLayout& group : model.groups) {
+    const std::string of_group = text(group);
+    const auto known = std::ranges::find(kinds, of_group, &decltype(kinds)::value_type::first);
+    if (known == kinds.end()) {
+      kinds.emplace_back(of_group, group.name);
+    } else {
+      known->second += ", " + group.name;
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [of_group, names] : kinds) {
+    lines.push_back(kinds.size() == 1 ? of_group : fmt::format("{} ({})", of_group, names));
+  }
+  return fmt::format("{}", fmt::join(lines, "; "));
+}
+
 void AddState(const zero::CommittedState& state, Lines& lines) {
   const zero::TrainState& train = state.train_state();
-  const offload::Layout& layout = state.layout();
+  const offload::ShardLayout& layout = state.layout();
   lines.Add("committed step", train.step);
   lines.Add("optimizer steps", train.optimizer_steps);
   lines.Add("seed", train.seed);
-  lines.Add("parameters", layout.parameters);
-  lines.Add("weights", fmt::format("{}, {}", ToString(layout.dtype),
-                                   ToString(layout.WeightBytes(layout.elements()))));
-  lines.Add("optimizer states", fmt::format("{}, {}", StatesText(layout),
-                                            ToString(layout.RecordBytes(layout.elements()))));
-  lines.Add("modules", layout.modules.size());
+  const offload::ModelLayout& model = layout.model;
+  const std::string weights = OfGroups(model, [](const offload::GroupLayout& group) {
+    return std::string(ToString(group.planes.weight().encoding)) + (group.frozen ? ", frozen" : "");
+  });
+  const std::string states =
+      OfGroups(model, [](const offload::GroupLayout& group) { return StatesText(group.planes); });
+  lines.Add("parameters", model.parameters);
+  lines.Add("weights", fmt::format("{}, {}", weights, ToString(layout.weight_bytes())));
+  lines.Add("optimizer states", fmt::format("{}, {}", states, ToString(layout.record_bytes())));
+  lines.Add("modules", model.modules.size());
   lines.Add("tiles",
             fmt::format("{} of at most {} elements", layout.tiles.size(), layout.tile_elements));
   lines.Add("slots", state.durable() ? "2 (durable)" : "1 (not durable)");

@@ -17,9 +17,9 @@ Json OrNull(const std::optional<double>& value) {
 Json Groups(const RunSummary& summary) {
   Json decay = Json::array();
   Json no_decay = Json::array();
-  for (const offload::ModuleLayout& module : summary.layout.modules) {
+  for (const offload::ModuleLayout& module : summary.layout.model.modules) {
     for (const offload::TensorLayout& tensor : module.tensors) {
-      const bool decays = tensor.group == offload::ParameterGroup::kDecay;
+      const bool decays = tensor.group == offload::kDecay;
       (decays ? decay : no_decay).push_back(tensor.name);
     }
   }
@@ -67,7 +67,7 @@ std::string Share(double part, double whole) {
 
 std::string ToJson(const RunSummary& summary) {
   Json json;
-  json["parameters"] = summary.layout.parameters;
+  json["parameters"] = summary.layout.model.parameters;
   json["model_state_bytes"] = summary.model_state().value;
   json["device_memory_bytes"] = summary.device_memory.value;
   json["host_memory_bytes"] = summary.host_memory.value;

@@ -38,10 +38,10 @@ struct RunSummary {
   std::string device_name;  ///< for people
   uint64_t seed = 0;
   zero::Config config;
-  offload::Layout layout;
+  offload::ShardLayout layout;
 
   /// Adam in mixed precision: 16 bytes a parameter.
-  Bytes model_state() const { return Bytes{16 * layout.parameters}; }
+  Bytes model_state() const { return Bytes{16 * layout.model.parameters}; }
 };
 
 /// The file's text, indented.

@@ -179,7 +179,7 @@ Status CheckIdentity(const ResumePoint& from, const std::string& now) {
       from.train.step, fmt::join(differences, "; "));
 }
 
-bool FitsInPlace(const ResumePoint& from, const offload::Layout& layout, bool durable,
+bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bool durable,
                  const std::vector<std::string>& folders) {
   const auto holds = [](const std::string& folder, const std::string& file) {
     std::error_code ignored;
@@ -197,7 +197,7 @@ Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const Stat
 
 Status MoveState(ResumePoint& from, zero::Engine& engine, const RunFolder& folder, RunInfo info,
                  const std::function<bool()>& stop_requested) {
-  if (!engine.layout().HasTensorsOf(from.state->layout())) {
+  if (!engine.layout().model.HasTensorsOf(from.state->layout().model)) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the commit in {} has other tensors or optimizer states than this program "
                      "makes of the model; "

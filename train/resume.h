@@ -51,7 +51,7 @@ Status CheckIdentity(const ResumePoint& from, const std::string& now);
 
 /// Whether it is the run's last commit and an engine with this layout, in these folders, can go on
 /// in its files.
-bool FitsInPlace(const ResumePoint& from, const offload::Layout& layout, bool durable,
+bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bool durable,
                  const std::vector<std::string>& folders);
 
 /// Notes in run.json the files that the state will be moved to, before they are made: whatever ends

@@ -107,8 +107,8 @@ zero::TensorSource Interruptible(zero::TensorSource source, const Interrupt& int
   };
 }
 
-ModelCost CostOf(const TrainJob& job, const offload::Layout& layout) {
-  return {.parameters = layout.parameters,
+ModelCost CostOf(const TrainJob& job, const offload::ShardLayout& layout) {
+  return {.parameters = layout.model.parameters,
           .layers = job.model.config.n_layer,
           .width = job.model.config.n_embd,
           .sequence = job.shape.sequence};

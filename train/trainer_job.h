@@ -36,7 +36,7 @@ struct TrainJob {
   MemoryNeeds needs;
   MemoryBudget budget;
 
-  offload::Layout layout() const { return zero::MakeLayout(spec, config); }
+  offload::ShardLayout layout() const { return zero::MakeLayout(spec, config); }
 };
 
 /// Reads and checks what `options` name; seed and order are given. Logs what the user should know.

@@ -23,7 +23,7 @@ class TileWiseState : public CommittedState {
 
   const TrainState& train_state() const override { return state_; }
   std::string uuid() const override { return offload::ToString(reader_->header().uuid); }
-  const offload::Layout& layout() const override { return reader_->layout(); }
+  const offload::ShardLayout& layout() const override { return reader_->layout(); }
 
   std::string notice() const override { return reader_->notice(); }
   bool durable() const override { return reader_->header().geometry.slots == 2; }
@@ -38,7 +38,7 @@ class TileWiseState : public CommittedState {
       const offload::TileLayout& place = layout().tile(tile);
       const uint64_t inside = at - place.begin;
       const uint64_t count = std::min<uint64_t>(values.size(), place.elements - inside);
-      LoadState(kind, layout(), place.elements, bytes_.weight.data(), bytes_.record.data(), inside,
+      LoadState(kind, layout(), tile, bytes_.weight.data(), bytes_.record.data(), inside,
                 values.first(count));
       values = values.subspan(count);
       at += count;

@@ -8,7 +8,7 @@
 namespace penstock::zero {
 
 Result<DeviceGradients> DeviceGradients::Create(const ModelSpec& model,
-                                                const offload::Layout& layout,
+                                                const offload::ShardLayout& layout,
                                                 device::Device& device) {
   PENSTOCK_CHECK(model.gradients.size() == model.modules.size(),
                  "{} modules and the order of {} gradients", model.modules.size(),
@@ -23,14 +23,14 @@ Result<DeviceGradients> DeviceGradients::Create(const ModelSpec& model,
     return {};
   };
   std::optional<size_t> shared;
-  for (size_t i = 0; i < layout.modules.size(); ++i) {
-    const bool repeated = model.modules[i].repeated;
+  for (const ModuleId id : offload::Ids<ModuleId>(model.modules.size())) {
+    const bool repeated = model.modules[offload::Index(id)].repeated;
+    const uint64_t elements = layout.model.TrainedElements(id);
     if (!repeated || !shared) {
-      PENSTOCK_TRY(
-          allocate(repeated ? CountRepeated(model, layout).largest : layout.modules[i].elements));
+      PENSTOCK_TRY(allocate(repeated ? CountRepeated(model, layout).trained_elements : elements));
       if (repeated) shared = gradients.buffers_.size() - 1;
     }
-    gradients.modules_.push_back({.size = Bytes{sizeof(float)} * layout.modules[i].elements,
+    gradients.modules_.push_back({.size = Bytes{sizeof(float)} * elements,
                                   .buffer = repeated ? *shared : gradients.buffers_.size() - 1});
   }
   return gradients;

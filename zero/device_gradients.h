@@ -18,7 +18,7 @@ namespace penstock::zero {
 class DeviceGradients {
  public:
   /// Errors: kBudget.
-  static Result<DeviceGradients> Create(const ModelSpec& model, const offload::Layout& layout,
+  static Result<DeviceGradients> Create(const ModelSpec& model, const offload::ShardLayout& layout,
                                         device::Device& device);
 
   /// The module's sums, [elements of its flat index].

@@ -129,7 +129,7 @@ class Engine {
   /// reads; kCorruption, naming the tile.
   virtual Result<TrainState> Adopt() = 0;
 
-  virtual const offload::Layout& layout() const = 0;
+  virtual const offload::ShardLayout& layout() const = 0;
   virtual device::Stream& compute_stream() = 0;
 
   /// The module's flat 16-bit (or fp32) parameters on the device; tensors lie at layout offsets.
@@ -191,11 +191,13 @@ class Engine {
 };
 
 /// Fills tiles of `layout` from tensors, exp_avg with zeros and exp_avg_sq with `accumulator`.
-TileFill FillFromTensors(const offload::Layout& layout, TensorSource source, float accumulator);
+TileFill FillFromTensors(const offload::ShardLayout& layout, TensorSource source,
+                         float accumulator);
 
 /// What a committed state holds of every element, as fp32; which moments depends on the optimizer.
+/// The master of a frozen element is its weight.
 enum class StateKind { kMaster, kExpAvg, kExpAvgSq };
-std::vector<StateKind> StatesOf(const offload::Layout& layout);
+std::vector<StateKind> StatesOf(const offload::GroupLayout& group);
 
 /// Reads a committed state, for export, inspection and comparison. Threads: one at a time.
 class CommittedState {
@@ -210,16 +212,16 @@ class CommittedState {
   virtual const TrainState& train_state() const = 0;
   /// Of the state, as text.
   virtual std::string uuid() const = 0;
-  virtual const offload::Layout& layout() const = 0;
+  virtual const offload::ShardLayout& layout() const = 0;
   /// Two slots: a crash leaves the commit in place.
   virtual bool durable() const = 0;
   /// Something to tell the user about the commit that was opened, or nothing.
   virtual std::string notice() const { return {}; }
   /// The share of the state that each of its files holds, 0 to 1.
   virtual std::vector<double> Shares() const = 0;
-  /// Elements [begin, begin + size) of one of StatesOf(layout()), of a tensor, exactly; verifies
-  /// checksums of the tiles it reads. The last tile stays in memory: reading a tensor in order
-  /// reads each tile once, and so does reading every state of a tile before the next tile.
+  /// Elements [begin, begin + size) of one of the states of its group, of a tensor, exactly;
+  /// verifies checksums of the tiles it reads. The last tile stays in memory: reading a tensor in
+  /// order reads each tile once, and so does reading every state of a tile before the next tile.
   virtual Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
                            std::span<float> values) = 0;
   /// Reads everything and verifies every checksum, at the speed of the drives.
@@ -228,6 +230,6 @@ class CommittedState {
 
 /// Fills tiles of `layout`, which may cut the same tensors into other tiles, with all that `state`
 /// holds. Borrows both.
-TileFill FillFromState(const offload::Layout& layout, CommittedState& state);
+TileFill FillFromState(const offload::ShardLayout& layout, CommittedState& state);
 
 }  // namespace penstock::zero

@@ -6,12 +6,15 @@
 
 namespace penstock::zero {
 
-GradientNorm::GradientNorm(const offload::Layout& layout) : missing_(layout.tiles.size()) {
+GradientNorm::GradientNorm(const offload::ShardLayout& layout) {
   uint64_t blocks = 0;
-  for (const offload::TileLayout& tile : layout.tiles) {
+  for (const offload::TileId tile : layout.Tiles()) {
     offsets_.push_back(blocks);
-    blocks += tile.elements / kBlockElements;
+    if (layout.frozen(tile)) continue;
+    blocks += layout.tile(tile).elements / kBlockElements;
+    ++tiles_;
   }
+  missing_ = tiles_;
   offsets_.push_back(blocks);
   sums_.resize(blocks);
 }
@@ -36,7 +39,7 @@ GradientNorm::Value GradientNorm::Wait() {
   double sum = 0;
   for (double block : sums_) sum += block;
   const Value value{.norm = std::sqrt(sum), .finite = finite_};
-  missing_ = offsets_.size() - 1;
+  missing_ = tiles_;
   finite_ = true;
   return value;
 }

@@ -14,7 +14,7 @@ namespace penstock::zero {
 /// tiles nor arrival change a bit. All functions may be called from any thread.
 class GradientNorm {
  public:
-  explicit GradientNorm(const offload::Layout& layout);
+  explicit GradientNorm(const offload::ShardLayout& layout);
 
   struct Value {
     double norm = 0;
@@ -23,16 +23,20 @@ class GradientNorm {
 
   /// Where a tile's block sums go: one double for each of its blocks. Fill it, then call Arrived.
   std::span<double> Sums(offload::TileId tile);
+  /// The number of sums before a tile's, and of all of them.
+  uint64_t FirstSum(offload::TileId tile) const { return offsets_[offload::Index(tile)]; }
+  uint64_t size() const { return sums_.size(); }
   void Arrived(bool finite) EXCLUDES(mutex_);
   /// Blocks until every tile of the step has arrived; then the next step may begin.
   Value Wait() EXCLUDES(mutex_);
 
  private:
   std::vector<double> sums_;       ///< by tile; disjoint spans, published by Arrived
-  std::vector<uint64_t> offsets_;  ///< of each tile's first block
+  std::vector<uint64_t> offsets_;  ///< of each tile's first block; frozen ones have none
+  size_t tiles_ = 0;               ///< that have gradients
   Mutex mutex_;
   CondVar arrived_;
-  size_t missing_ GUARDED_BY(mutex_);
+  size_t missing_ GUARDED_BY(mutex_) = 0;
   bool finite_ GUARDED_BY(mutex_) = true;
 };
 

@@ -9,7 +9,7 @@
 namespace penstock::zero {
 namespace {
 
-using offload::Layout;
+using offload::ShardLayout;
 using offload::TileStoreOptions;
 
 Bytes OnDevice(Bytes size) { return AlignUp(size, device::kDeviceAlignment); }
@@ -21,9 +21,10 @@ Bytes InSlab(Bytes size) { return AlignUp(size, offload::kSlabAlignment); }
 constexpr Bytes kTileBookkeeping{1536};
 constexpr Bytes kModuleBookkeeping = 24_KiB;
 
-Bytes Bookkeeping(const Layout& layout) {
-  return kTileBookkeeping * layout.tiles.size() + kModuleBookkeeping * layout.modules.size() +
-         Bytes{sizeof(double)} * (layout.elements() / kBlockElements);  // block sums of gradients
+Bytes Bookkeeping(const ShardLayout& layout) {
+  return kTileBookkeeping * layout.tiles.size() + kModuleBookkeeping * layout.model.modules.size() +
+         Bytes{sizeof(double)} *
+             (layout.shard_elements() / kBlockElements);  // block sums of gradients
 }
 
 /// The least blocks of each home, and the homes: on the host the whole region is one home.
@@ -38,17 +39,16 @@ TileStoreOptions MinimumStore(const Config& config) {
           .verify_checksums = config.verify_checksums};
 }
 
-uint32_t MinimumSlots(const ModelSpec& model, const Layout& layout, const Config& config) {
+uint32_t MinimumSlots(const ModelSpec& model, const ShardLayout& layout, const Config& config) {
   const uint32_t repeated = CountRepeated(model, layout).count;
   return config.parameter_home == Tier::kDevice ? repeated : std::min(repeated, 1U);
 }
 
 /// The bytes that one more pair of blocks costs; zero where no home is on the drive.
-Bytes PairBytes(const Layout& layout, const TileStoreOptions& store) {
+Bytes PairBytes(const ShardLayout& layout, const TileStoreOptions& store) {
   Bytes pair;
-  const uint64_t largest = layout.largest_tile();
-  if (store.weight_home == Tier::kNvme) pair += InSlab(layout.WeightBytes(largest));
-  if (store.record_home == Tier::kNvme) pair += InSlab(layout.RecordBytes(largest));
+  if (store.weight_home == Tier::kNvme) pair += InSlab(layout.largest_weight());
+  if (store.record_home == Tier::kNvme) pair += InSlab(layout.largest_record());
   return pair;
 }
 
@@ -58,8 +58,8 @@ Bytes PairBytes(const Layout& layout, const TileStoreOptions& store) {
 /// reading and the writing of itself; and what is left, for reading states ahead.
 class HostBudget {
  public:
-  HostBudget(const ModelSpec& model, const Layout& layout, const Config& config, Bytes available,
-             TileStoreOptions& store)
+  HostBudget(const ModelSpec& model, const ShardLayout& layout, const Config& config,
+             Bytes available, TileStoreOptions& store)
       : model_(model), layout_(layout), config_(config), available_(available), store_(store) {}
 
   void Spend() {
@@ -69,8 +69,8 @@ class HostBudget {
       return;
     }
     if (store_.weight_home == Tier::kNvme) {
-      AddBlocks(std::min(2 * layout_.most_tiles(), tiles),
-                InSlab(layout_.WeightBytes(layout_.largest_tile())),
+      AddBlocks(std::min<uint64_t>(2 * layout_.most_tiles(), tiles),
+                InSlab(layout_.largest_weight()),
                 [this](uint64_t count) { store_.weight_blocks += count; });
     }
     const Bytes pair = PairBytes(layout_, store_);
@@ -100,10 +100,9 @@ class HostBudget {
   void AddHostTiles() {
     Bytes left = Left();
     for (const offload::TileId tile : TilesByFirstUse(model_, layout_)) {
-      const uint64_t elements = layout_.tile(tile).elements;
       Bytes size;
-      if (store_.weight_home == Tier::kNvme) size += InSlab(layout_.WeightBytes(elements));
-      if (store_.record_home == Tier::kNvme) size += InSlab(layout_.RecordBytes(elements));
+      if (store_.weight_home == Tier::kNvme) size += InSlab(layout_.WeightBytes(tile));
+      if (store_.record_home == Tier::kNvme) size += InSlab(layout_.RecordBytes(tile));
       if (size > left) return;
       left -= size;
       ++store_.host_tiles;
@@ -111,7 +110,7 @@ class HostBudget {
   }
 
   const ModelSpec& model_;
-  const Layout& layout_;
+  const ShardLayout& layout_;
   const Config& config_;
   const Bytes available_;
   TileStoreOptions& store_;
@@ -130,61 +129,68 @@ std::string Sum(std::initializer_list<std::pair<const char*, Bytes>> parts) {
 
 bool IsResident(const Config& config) { return config.optimizer_home == Tier::kDevice; }
 
-DeviceBytes DeviceNeed(const ModelSpec& model, const Layout& layout, const Config& config,
+ModuleBytes BytesOf(const ShardLayout& layout, ModuleId module) {
+  ModuleBytes size;
+  for (const offload::TileId tile : layout.TilesOf(module)) {
+    size.records += layout.RecordBytes(tile);
+    size.gradients += layout.GradientBytes(tile);
+  }
+  return size;
+}
+
+DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout, const Config& config,
                        uint32_t shared_slots) {
   DeviceBytes need;
   const RepeatedModules repeated = CountRepeated(model, layout);
-  for (size_t i = 0; i < layout.modules.size(); ++i) {
-    const uint64_t elements = layout.modules[i].elements;
-    const bool own = !model.modules[i].repeated;
-    if (own) need.gradients += OnDevice(4_B * elements);
+  for (const ModuleId id : offload::Ids<ModuleId>(layout.model.modules.size())) {
+    const bool own = !model.modules[offload::Index(id)].repeated;
+    if (own) need.gradients += OnDevice(4_B * layout.model.TrainedElements(id));
     if (IsResident(config)) {
-      need.parameters += OnDevice(layout.WeightBytes(elements));
-      need.states += OnDevice(layout.RecordBytes(elements));
-      need.gradients += OnDevice(layout.GradientBytes(elements));
+      const ModuleBytes size = BytesOf(layout, id);
+      need.parameters += OnDevice(layout.SlotBytes(id));
+      need.states += OnDevice(size.records);
+      need.gradients += OnDevice(size.gradients);
     } else if (own) {
-      need.parameters += OnDevice(layout.WeightBytes(elements));
+      need.parameters += OnDevice(layout.SlotBytes(id));
     }
   }
-  if (repeated.count > 0) need.gradients += OnDevice(4_B * repeated.largest);
+  if (repeated.count > 0) need.gradients += OnDevice(4_B * repeated.trained_elements);
   if (IsResident(config)) {
-    need.gradients += OnDevice(Bytes{sizeof(double)} * (layout.elements() / kBlockElements));
+    need.gradients += OnDevice(Bytes{sizeof(double)} * (layout.shard_elements() / kBlockElements));
     need.gradients += OnDevice(Bytes{sizeof(uint32_t)} * layout.tiles.size());
   } else {
-    need.parameters += OnDevice(layout.WeightBytes(repeated.largest)) * shared_slots;
-    need.gradients += OnDevice(layout.GradientBytes(layout.largest_tile())) * 2;
+    need.parameters += OnDevice(repeated.slot) * shared_slots;
+    need.gradients += OnDevice(layout.largest_gradient()) * 2;
   }
   return need;
 }
 
-HostBytes HostNeed(const ModelSpec& model, const Layout& layout, const Config& config,
+HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const Config& config,
                    const TileStoreOptions& store) {
-  const uint64_t largest = layout.largest_tile();
+  const Bytes weight = InSlab(layout.largest_weight());
+  const Bytes record = InSlab(layout.largest_record());
   if (IsResident(config)) {
-    return {.parameters = InSlab(layout.WeightBytes(largest)),
+    return {.parameters = weight,
             .gradients = {},
-            .states = InSlab(layout.RecordBytes(largest)),
+            .states = record,
             .bookkeeping = Bookkeeping(layout)};
   }
   HostBytes need;
   need.bookkeeping = Bookkeeping(layout);
-  need.gradients = InSlab(layout.GradientBytes(layout.elements()));
-  need.parameters = store.weight_home == Tier::kHost
-                        ? InSlab(layout.WeightBytes(layout.elements()))
-                        : InSlab(layout.WeightBytes(largest)) * store.weight_blocks;
-  need.states = store.record_home == Tier::kHost
-                    ? InSlab(layout.RecordBytes(layout.elements()))
-                    : InSlab(layout.RecordBytes(largest)) * store.record_blocks;
+  need.gradients = InSlab(layout.gradient_bytes());
+  need.parameters = store.weight_home == Tier::kHost ? InSlab(layout.weight_bytes())
+                                                     : weight * store.weight_blocks;
+  need.states = store.record_home == Tier::kHost ? InSlab(layout.record_bytes())
+                                                 : record * store.record_blocks;
   const std::vector<offload::TileId> tiles = TilesByFirstUse(model, layout);
   for (size_t i = 0; i < store.host_tiles; ++i) {
-    const uint64_t elements = layout.tile(tiles[i]).elements;
-    if (store.weight_home == Tier::kNvme) need.parameters += InSlab(layout.WeightBytes(elements));
-    if (store.record_home == Tier::kNvme) need.states += InSlab(layout.RecordBytes(elements));
+    if (store.weight_home == Tier::kNvme) need.parameters += InSlab(layout.WeightBytes(tiles[i]));
+    if (store.record_home == Tier::kNvme) need.states += InSlab(layout.RecordBytes(tiles[i]));
   }
   return need;
 }
 
-MemoryPlan MinimumMemory(const ModelSpec& model, const Layout& layout, const Config& config) {
+MemoryPlan MinimumMemory(const ModelSpec& model, const ShardLayout& layout, const Config& config) {
   const DeviceBytes device = DeviceNeed(model, layout, config, MinimumSlots(model, layout, config));
   const HostBytes host = HostNeed(model, layout, config, MinimumStore(config));
   return {.device_minimum = device.total(),
@@ -198,8 +204,9 @@ MemoryPlan MinimumMemory(const ModelSpec& model, const Layout& layout, const Con
                            {"bookkeeping", host.bookkeeping}})};
 }
 
-Result<MemoryLayout> PlanMemory(const ModelSpec& model, const Layout& layout, const Config& config,
-                                Bytes device_available, Bytes host_available) {
+Result<MemoryLayout> PlanMemory(const ModelSpec& model, const ShardLayout& layout,
+                                const Config& config, Bytes device_available,
+                                Bytes host_available) {
   const MemoryPlan minimum = MinimumMemory(model, layout, config);
   if (minimum.device_minimum > device_available) {
     return MakeError(ErrorCode::kBudget,

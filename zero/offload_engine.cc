@@ -15,7 +15,7 @@ namespace penstock::zero {
 using offload::Index;
 using offload::TileId;
 
-OffloadEngine::OffloadEngine(EngineOptions options, offload::Layout layout,
+OffloadEngine::OffloadEngine(EngineOptions options, offload::ShardLayout layout,
                              kernels::StateOperators& operators)
     : Engine(options.config.optimizer.initial_accumulator_value),
       options_(std::move(options)),
@@ -27,7 +27,7 @@ OffloadEngine::OffloadEngine(EngineOptions options, offload::Layout layout,
 
 Result<std::unique_ptr<Engine>> OffloadEngine::Create(EngineOptions options, device::Device& device,
                                                       kernels::StateOperators& operators) {
-  offload::Layout layout = MakeLayout(options.model, options.config);
+  offload::ShardLayout layout = MakeLayout(options.model, options.config);
   std::unique_ptr<OffloadEngine> engine(
       new OffloadEngine(std::move(options), std::move(layout), operators));
   PENSTOCK_TRY(engine->Build(device));
@@ -64,9 +64,9 @@ Status OffloadEngine::BuildHost(const MemoryLayout& plan, device::Device& device
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(slab_->bytes()));
   AddTierNotice(plan.store);
   store_ = std::make_unique<offload::TileStore>(layout_, schedule_, plan.store, *slab_, *io_.file);
-  std::span<std::byte> gradients = slab_->Cut(layout_.GradientBytes(layout_.elements()));
-  for (const offload::TileLayout& tile : layout_.tiles) {
-    const size_t size = layout_.GradientBytes(tile.elements).value;
+  std::span<std::byte> gradients = slab_->Cut(layout_.gradient_bytes());
+  for (const TileId tile : layout_.Tiles()) {
+    const size_t size = layout_.GradientBytes(tile).value;
     gradients_.push_back(gradients.first(size));
     gradients = gradients.subspan(size);
   }
@@ -82,10 +82,10 @@ void OffloadEngine::AddTierNotice(const offload::TileStoreOptions& store) {
   if (store.weight_home != Tier::kNvme && store.record_home != Tier::kNvme) return;
   uint64_t elements = 0;
   for (size_t i = 0; i < store.host_tiles; ++i) {
-    elements += layout_.tile(schedule_.update_order[i]).elements;
+    elements += layout_.tile(schedule_.use_order[i]).elements;
   }
   const double share =
-      100.0 * static_cast<double>(elements) / static_cast<double>(layout_.elements());
+      100.0 * static_cast<double>(elements) / static_cast<double>(layout_.shard_elements());
   std::string reason = "penstock.tier_split is off";
   if (options_.config.tier_split) {
     reason = fmt::format("host memory of {} holds {} beside gradients and what is under way",
@@ -107,7 +107,7 @@ Status OffloadEngine::BuildDevice(device::Device& device) {
   PENSTOCK_ASSIGN(executor_, offload::Executor::Create(layout_, schedule_, device, *compute_,
                                                        *store_, options_.meter));
   PENSTOCK_ASSIGN(sums_, DeviceGradients::Create(options_.model, layout_, device));
-  const Bytes staging_bytes = layout_.GradientBytes(layout_.largest_tile());
+  const Bytes staging_bytes = layout_.largest_gradient();
   for (Staging& staging : staging_) {
     PENSTOCK_ASSIGN(staging.buffer, device.Allocate(staging_bytes, "staging of gradients"));
   }
@@ -140,7 +140,7 @@ Status OffloadEngine::FillTilesBy(int threads, const TileFill& fill) {
 Result<TrainState> OffloadEngine::Adopt() {
   PENSTOCK_CHECK(io_.adopted.has_value());
   PENSTOCK_TRY(store_->Adopt(*io_.adopted));
-  version_ = io_.adopted->tiles.front().version;
+  version_ = offload::VersionOf(layout_, *io_.adopted);
   io_.EndSetup();
   store_->SetTime(0);
   return StateOf(*io_.adopted);
@@ -151,12 +151,11 @@ Result<const std::byte*> OffloadEngine::Acquire(ModuleId module) {
 }
 
 Status OffloadEngine::ReduceGradients(ModuleId module) {
-  const offload::ModuleLayout& tiles = layout_.module(module);
-  if (trace_ != nullptr) copy_out_->Name("gradients of " + tiles.name);
+  if (trace_ != nullptr) copy_out_->Name("gradients of " + layout_.module(module).name);
   const float* sums = sums_->Finish(module);
   if (UpdatesWithGradients()) PENSTOCK_TRY(LetUpdatesBegin());
-  for (uint32_t i = 0; i < tiles.tile_count; ++i) {
-    SendGradient(TileId{static_cast<uint32_t>(Index(tiles.first_tile)) + i}, sums);
+  for (const TileId tile : layout_.TilesOf(module)) {
+    if (!layout_.frozen(tile)) SendGradient(tile, sums);
   }
   return {};
 }
@@ -166,11 +165,11 @@ void OffloadEngine::SendGradient(TileId tile, const float* sums) {
   Staging& staging = staging_[next_staging_];
   next_staging_ = (next_staging_ + 1) % staging_.size();
   compute_->Wait(staging.copied);
-  operators_.RoundGradients(*compute_, sums + place.begin, layout_.dtype, place.elements,
-                            staging.buffer.data());
+  operators_.RoundGradients(*compute_, sums + place.begin, layout_.GradientDType(tile),
+                            place.elements, staging.buffer.data());
   copy_out_->Wait(compute_->Record());
   copy_out_->CopyToHost(gradients_[Index(tile)].data(), staging.buffer.data(),
-                        layout_.GradientBytes(place.elements));
+                        layout_.GradientBytes(tile));
   staging.copied = copy_out_->Record();
   copy_out_->Call([this, tile]() { driver_->GradientArrived(tile); });
 }
@@ -186,7 +185,7 @@ bool OffloadEngine::UpdatesWithGradients() const {
 }
 
 UpdateScalars OffloadEngine::ScalarsOfStep(double grad_scale) const {
-  return {options_.config.optimizer, options_.seed, lr_, t_, grad_scale};
+  return {options_.model.groups, options_.config.optimizer, options_.seed, lr_, t_, grad_scale};
 }
 
 Status OffloadEngine::BeginStep(double lr, uint64_t t) {

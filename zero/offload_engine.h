@@ -32,7 +32,7 @@ class OffloadEngine : public Engine {
 
   Status FillTiles(const TileFill& fill) override { return FillTilesBy(1, fill); }
   Result<TrainState> Adopt() override;
-  const offload::Layout& layout() const override { return layout_; }
+  const offload::ShardLayout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { return *compute_; }
   Result<const std::byte*> Acquire(ModuleId module) override;
   void Release(ModuleId module) override { executor_->Release(module); }
@@ -64,7 +64,8 @@ class OffloadEngine : public Engine {
     device::Event copied;
   };
 
-  OffloadEngine(EngineOptions options, offload::Layout layout, kernels::StateOperators& operators);
+  OffloadEngine(EngineOptions options, offload::ShardLayout layout,
+                kernels::StateOperators& operators);
   Status Build(device::Device& device);
   Status BuildHost(const MemoryLayout& plan, device::Device& device);
   void AddTierNotice(const offload::TileStoreOptions& store);
@@ -77,7 +78,7 @@ class OffloadEngine : public Engine {
   UpdateScalars ScalarsOfStep(double grad_scale) const;
 
   const EngineOptions options_;
-  const offload::Layout layout_;
+  const offload::ShardLayout layout_;
   kernels::StateOperators& operators_;
   Trace* const trace_;
   Trace::Row waits_;

@@ -27,7 +27,7 @@ bool Matches(const TileUpdate& update, const TileChecksums& found) {
 }  // namespace
 
 Result<std::unique_ptr<OptimizerDriver>> OptimizerDriver::Create(
-    const offload::Layout& layout, std::vector<std::span<std::byte>> gradients,
+    const offload::ShardLayout& layout, std::vector<std::span<std::byte>> gradients,
     offload::TileStore& store, GradientNorm& norm, int threads, ActivityMeter* meter) {
   std::unique_ptr<OptimizerDriver> driver(
       new OptimizerDriver(layout, std::move(gradients), store, norm, meter));
@@ -35,7 +35,7 @@ Result<std::unique_ptr<OptimizerDriver>> OptimizerDriver::Create(
   return driver;
 }
 
-OptimizerDriver::OptimizerDriver(const offload::Layout& layout,
+OptimizerDriver::OptimizerDriver(const offload::ShardLayout& layout,
                                  std::vector<std::span<std::byte>> gradients,
                                  offload::TileStore& store, GradientNorm& norm,
                                  ActivityMeter* meter)
@@ -119,8 +119,8 @@ Status OptimizerDriver::CheckWeights() {
 
 void OptimizerDriver::Run(Trace::Row row) {
   PENSTOCK_CHECK(KeepsDenormals(), "optimizer: a library has denormals flushed to zero");
-  TileHasher before(layout_);
-  TileHasher after(layout_);
+  TileHasher before;
+  TileHasher after;
   while (true) {
     std::optional<TileId> arrived;
     uint64_t wakes = 0;
@@ -163,8 +163,7 @@ void OptimizerDriver::AddSpan(Trace::Row row, const char* what, TileId tile, uin
                               Trace::Clock::time_point begin) {
   Trace* trace = TraceOf(meter_);
   if (trace == nullptr) return;
-  const std::string name =
-      fmt::format("{} {}", what, layout_.module(layout_.tile(tile).module).name);
+  const std::string name = fmt::format("{} {}", what, layout_.module(tile).name);
   trace->Add(row, name, begin, Trace::Clock::now(),
              {{"tile", offload::Index(tile)}, {"version", version}});
 }
@@ -173,8 +172,9 @@ void OptimizerDriver::SumBlocks(TileId tile) {
   bool finite = false;
   {
     const ActivityScope working(meter_, Lane::kOptimizer);
-    finite = kernels::BlockSums(gradients_[offload::Index(tile)].data(), layout_.dtype,
-                                layout_.tile(tile).elements, norm_.Sums(tile));
+    finite =
+        kernels::BlockSums(gradients_[offload::Index(tile)].data(), layout_.GradientDType(tile),
+                           layout_.tile(tile).elements, norm_.Sums(tile));
   }
   bool begin = false;
   {
@@ -193,12 +193,13 @@ bool OptimizerDriver::Update(const TileUpdate& update, TileHasher& before, TileH
   const kernels::StochasticRounding rounding = scalars.RoundingOf(tile);
   const bool verify = update.expected_weight || update.expected_record;
   bool finite = true;
-  before.Reset(update.seed_before);
-  after.Reset(update.seed_after);
+  const offload::Planes& planes = layout_.planes(update.tile);
+  before.Reset(update.seed_before, planes, tile.elements);
+  after.Reset(update.seed_after, planes, tile.elements);
   for (uint64_t begin = 0; begin < tile.elements; begin += kChunkElements) {
     const uint64_t count = std::min(kChunkElements, tile.elements - begin);
     kernels::OptimizerTile chunk =
-        PlanesOf(layout_, tile.elements, update.weight.data(), update.record.data(),
+        PlanesOf(layout_, update.tile, update.weight.data(), update.record.data(),
                  gradients_[offload::Index(update.tile)].data(), begin, count);
     chunk.rounding = rounding;
     chunk.rounding.first_element += begin;

@@ -26,10 +26,10 @@ namespace penstock::zero {
 
 class OptimizerDriver {
  public:
-  /// `gradients`: of each tile, in host memory, of the layout's dtype. All arguments outlive the
-  /// driver. Errors: kUnavailable, where the system gives fewer threads.
+  /// `gradients`: of each tile, in host memory, of the dtype that the layout says. All arguments
+  /// outlive the driver. Errors: kUnavailable, where the system gives fewer threads.
   static Result<std::unique_ptr<OptimizerDriver>> Create(
-      const offload::Layout& layout, std::vector<std::span<std::byte>> gradients,
+      const offload::ShardLayout& layout, std::vector<std::span<std::byte>> gradients,
       offload::TileStore& store, GradientNorm& norm, int threads, ActivityMeter* meter);
   /// Threads finish the tile they work on and end.
   ~OptimizerDriver();
@@ -49,7 +49,7 @@ class OptimizerDriver {
   Status CheckWeights() EXCLUDES(mutex_);
 
  private:
-  OptimizerDriver(const offload::Layout& layout, std::vector<std::span<std::byte>> gradients,
+  OptimizerDriver(const offload::ShardLayout& layout, std::vector<std::span<std::byte>> gradients,
                   offload::TileStore& store, GradientNorm& norm, ActivityMeter* meter);
   /// The index-th of `count`.
   Status AddThread(int index, int count);
@@ -65,7 +65,7 @@ class OptimizerDriver {
               offload::TileHasher& after);
   UpdateScalars ScalarsFor(const offload::TileUpdate& update) EXCLUDES(mutex_);
 
-  const offload::Layout& layout_;
+  const offload::ShardLayout& layout_;
   const std::vector<std::span<std::byte>> gradients_;
   offload::TileStore& store_;
   GradientNorm& norm_;

@@ -1,4 +1,4 @@
-// Cuts a model into modules' flat indices, shards and tiles.
+// The layout of a model, and of what one rank holds of it, by a configuration.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,6 @@
 
 namespace penstock::zero {
 
-/// The part of a module's flat index that a rank owns: [begin, begin + elements), whole blocks.
-struct Shard {
-  uint64_t begin = 0;
-  uint64_t elements = 0;
-};
-
-/// Blocks are dealt out in order, the first `blocks % world_size` ranks get one more: together the
-/// shards cover the index exactly, and a rank's may be empty. Precondition: elements is a multiple
-/// of a block, rank < world_size.
-Shard ShardOf(uint64_t elements, uint32_t world_size, uint32_t rank);
-
 /// The most tiles of a layout: those of a model of 10^12 parameters in the default size.
 inline constexpr uint64_t kMostTiles = uint64_t{1} << 20;
 
@@ -29,10 +18,13 @@ inline constexpr uint64_t kMostTiles = uint64_t{1} << 20;
 /// kBudget, with the smallest size that works.
 Status CheckTileCount(const ModelSpec& model, const Config& config);
 
+/// Weights of `dtype`, but of groups that say another.
+offload::ModelLayout MakeModelLayout(const ModelSpec& model, DType dtype,
+                                     const offload::Moments& moments = {});
 /// The layout for one rank (world size 1). tile_elements: a multiple of a block.
-offload::Layout MakeLayout(const ModelSpec& model, DType dtype, uint64_t tile_elements,
-                           const offload::Moments& moments = {});
+offload::ShardLayout MakeLayout(const ModelSpec& model, DType dtype, uint64_t tile_elements,
+                                const offload::Moments& moments = {});
 /// With the dtype, tiles and optimizer of the configuration.
-offload::Layout MakeLayout(const ModelSpec& model, const Config& config);
+offload::ShardLayout MakeLayout(const ModelSpec& model, const Config& config);
 
 }  // namespace penstock::zero

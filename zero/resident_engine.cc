@@ -14,7 +14,7 @@ namespace penstock::zero {
 using offload::Index;
 using offload::TileId;
 
-ResidentEngine::ResidentEngine(EngineOptions options, offload::Layout layout,
+ResidentEngine::ResidentEngine(EngineOptions options, offload::ShardLayout layout,
                                kernels::StateOperators& operators)
     : Engine(options.config.optimizer.initial_accumulator_value),
       options_(std::move(options)),
@@ -26,7 +26,7 @@ ResidentEngine::ResidentEngine(EngineOptions options, offload::Layout layout,
 Result<std::unique_ptr<Engine>> ResidentEngine::Create(EngineOptions options,
                                                        device::Device& device,
                                                        kernels::StateOperators& operators) {
-  offload::Layout layout = MakeLayout(options.model, options.config);
+  offload::ShardLayout layout = MakeLayout(options.model, options.config);
   std::unique_ptr<ResidentEngine> engine(
       new ResidentEngine(std::move(options), std::move(layout), operators));
   PENSTOCK_TRY(engine->Build(device));
@@ -53,20 +53,21 @@ Status ResidentEngine::Build(device::Device& device) {
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(slab_->bytes()));
 
   PENSTOCK_ASSIGN(compute_, device.CreateStream("compute"));
-  for (const offload::ModuleLayout& module : layout_.modules) {
+  for (const ModuleId module : offload::Ids<ModuleId>(layout_.model.modules.size())) {
+    TileOffsets end;
+    for (const TileId tile : layout_.TilesOf(module)) {
+      offsets_.push_back(end);
+      end.record += layout_.RecordBytes(tile);
+      end.gradient += layout_.GradientBytes(tile);
+    }
     Module buffers;
-    PENSTOCK_ASSIGN(buffers.weights,
-                    device.Allocate(layout_.WeightBytes(module.elements), "parameters"));
-    PENSTOCK_ASSIGN(buffers.records,
-                    device.Allocate(layout_.RecordBytes(module.elements), "optimizer states"));
-    PENSTOCK_ASSIGN(buffers.gradients,
-                    device.Allocate(layout_.GradientBytes(module.elements), "gradients"));
+    PENSTOCK_ASSIGN(buffers.weights, device.Allocate(layout_.SlotBytes(module), "parameters"));
+    PENSTOCK_ASSIGN(buffers.records, device.Allocate(end.record, "optimizer states"));
+    PENSTOCK_ASSIGN(buffers.gradients, device.Allocate(end.gradient, "gradients"));
     modules_.push_back(std::move(buffers));
   }
   PENSTOCK_ASSIGN(sums_, DeviceGradients::Create(options_.model, layout_, device));
-  PENSTOCK_ASSIGN(
-      block_sums_,
-      device.Allocate(Bytes{sizeof(double)} * (layout_.elements() / kBlockElements), "block sums"));
+  PENSTOCK_ASSIGN(block_sums_, device.Allocate(Bytes{sizeof(double)} * norm_.size(), "block sums"));
   PENSTOCK_ASSIGN(finite_,
                   device.Allocate(Bytes{sizeof(uint32_t)} * layout_.tiles.size(), "finite flags"));
   PENSTOCK_ASSIGN(host_block_sums_, device.AllocateHost(block_sums_.size()));
@@ -76,23 +77,23 @@ Status ResidentEngine::Build(device::Device& device) {
 
 std::byte* ResidentEngine::WeightOf(TileId tile) const {
   const offload::TileLayout& place = layout_.tile(tile);
-  return modules_[Index(place.module)].weights.data() + layout_.WeightBytes(place.begin).value;
+  return modules_[Index(place.module)].weights.data() +
+         layout_.SlotOffset(place.module, place.begin).value;
 }
 
 std::byte* ResidentEngine::RecordOf(TileId tile) const {
-  const offload::TileLayout& place = layout_.tile(tile);
-  return modules_[Index(place.module)].records.data() + layout_.RecordBytes(place.begin).value;
+  return modules_[Index(layout_.tile(tile).module)].records.data() +
+         offsets_[Index(tile)].record.value;
 }
 
 std::byte* ResidentEngine::GradientOf(TileId tile) const {
-  const offload::TileLayout& place = layout_.tile(tile);
-  return modules_[Index(place.module)].gradients.data() + layout_.GradientBytes(place.begin).value;
+  return modules_[Index(layout_.tile(tile).module)].gradients.data() +
+         offsets_[Index(tile)].gradient.value;
 }
 
 ResidentEngine::HostParts ResidentEngine::HostPartsOf(TileId tile) const {
-  const uint64_t elements = layout_.tile(tile).elements;
-  return {.weight = host_weight_.first(layout_.WeightBytes(elements).value),
-          .record = host_record_.first(layout_.RecordBytes(elements).value)};
+  return {.weight = host_weight_.first(layout_.WeightBytes(tile).value),
+          .record = host_record_.first(layout_.RecordBytes(tile).value)};
 }
 
 Status ResidentEngine::SendTile(TileId tile) {
@@ -103,8 +104,7 @@ Status ResidentEngine::SendTile(TileId tile) {
 }
 
 Status ResidentEngine::FillTiles(const TileFill& fill) {
-  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
-    const TileId tile{static_cast<uint32_t>(i)};
+  for (const TileId tile : layout_.Tiles()) {
     const HostParts parts = HostPartsOf(tile);
     std::memset(parts.weight.data(), 0, parts.weight.size());
     std::memset(parts.record.data(), 0, parts.record.size());
@@ -118,10 +118,10 @@ Status ResidentEngine::FillTiles(const TileFill& fill) {
 Result<TrainState> ResidentEngine::Adopt() {
   PENSTOCK_CHECK(io_.adopted.has_value());
   committed_ = io_.adopted->tiles;
-  version_ = committed_.front().version;
-  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
-    const TileId tile{static_cast<uint32_t>(i)};
-    PENSTOCK_TRY(ReadTile(tile, committed_[i]));
+  version_ = offload::VersionOf(layout_, *io_.adopted);
+  committed_version_ = version_;
+  for (const TileId tile : layout_.Tiles()) {
+    PENSTOCK_TRY(ReadTile(tile, committed_[Index(tile)]));
     PENSTOCK_TRY(SendTile(tile));
   }
   io_.EndSetup();
@@ -130,26 +130,26 @@ Result<TrainState> ResidentEngine::Adopt() {
 
 offload::TileChecksums ResidentEngine::ChecksumsOf(TileId tile, uint64_t version,
                                                    const HostParts& parts) const {
-  const uint64_t seed = offload::TileSeed(io_.file->uuid(), tile, version);
-  return {.weight = offload::WeightChecksum(seed, parts.weight),
-          .record = offload::RecordChecksum(seed, layout_, parts.record)};
+  return offload::ChecksumsOf(io_.file->uuid(), layout_, tile, version, parts.weight, parts.record);
 }
 
 Status ResidentEngine::Transfer(aio::Operation operation, TileId tile, int slot) {
   const HostParts parts = HostPartsOf(tile);
+  std::vector<aio::Ticket> tickets;
   const auto submit = [&](offload::Part part, std::span<std::byte> buffer) {
-    return io_.file->Submit({.part = part,
-                             .tile = tile,
-                             .slot = slot,
-                             .operation = operation,
-                             .buffer = buffer,
-                             .priority = operation == aio::Operation::kRead
-                                             ? aio::Priority::kStateRead
-                                             : aio::Priority::kWriteBack});
+    if (buffer.empty()) return;
+    tickets.push_back(io_.file->Submit({.part = part,
+                                        .tile = tile,
+                                        .slot = slot,
+                                        .operation = operation,
+                                        .buffer = buffer,
+                                        .priority = operation == aio::Operation::kRead
+                                                        ? aio::Priority::kStateRead
+                                                        : aio::Priority::kWriteBack}));
   };
-  const aio::Ticket both[] = {submit(offload::Part::kWeight, parts.weight),
-                              submit(offload::Part::kRecord, parts.record)};
-  return aio::WaitAll(both);
+  submit(offload::Part::kWeight, parts.weight);
+  submit(offload::Part::kRecord, parts.record);
+  return aio::WaitAll(tickets);
 }
 
 Status ResidentEngine::ReadTile(TileId tile, const offload::CommittedTile& committed) {
@@ -162,8 +162,7 @@ Status ResidentEngine::ReadTile(TileId tile, const offload::CommittedTile& commi
       ErrorCode::kCorruption,
       "checksum of the {} of tile {} (module {}, version {}) does not hold: {}; the "
       "data was damaged after it was committed",
-      weight ? "weight" : "record", Index(tile), layout_.module(layout_.tile(tile).module).name,
-      committed.version,
+      weight ? "weight" : "record", Index(tile), layout_.module(tile).name, committed.version,
       io_.file->Where(weight ? offload::Part::kWeight : offload::Part::kRecord, tile, slot));
 }
 
@@ -181,20 +180,19 @@ Result<const std::byte*> ResidentEngine::Acquire(ModuleId module) {
 }
 
 Status ResidentEngine::ReduceGradients(ModuleId module) {
-  const offload::ModuleLayout& tiles = layout_.module(module);
   const float* sums = sums_->Finish(module);
-  operators_.RoundGradients(*compute_, sums, layout_.dtype, tiles.elements,
-                            modules_[Index(module)].gradients.data());
-  for (uint32_t i = 0; i < tiles.tile_count; ++i) {
-    const TileId tile{static_cast<uint32_t>(Index(tiles.first_tile)) + i};
+  for (const TileId tile : layout_.TilesOf(module)) {
+    if (layout_.frozen(tile)) continue;
+    const offload::TileLayout& place = layout_.tile(tile);
+    const DType dtype = layout_.GradientDType(tile);
+    operators_.RoundGradients(*compute_, sums + place.begin, dtype, place.elements,
+                              GradientOf(tile));
     const std::span<double> sums_of_tile = norm_.Sums(tile);
-    const ptrdiff_t first_block = sums_of_tile.data() - norm_.Sums(TileId{0}).data();
-    double* on_device = block_sums_.as<double>() + first_block;
-    double* on_host = host_block_sums_.as<double>() + first_block;
+    double* on_device = block_sums_.as<double>() + norm_.FirstSum(tile);
+    double* on_host = host_block_sums_.as<double>() + norm_.FirstSum(tile);
     uint32_t* finite = finite_.as<uint32_t>() + Index(tile);
     uint32_t* host_finite = host_finite_.as<uint32_t>() + Index(tile);
-    operators_.BlockSums(*compute_, GradientOf(tile), layout_.dtype, layout_.tile(tile).elements,
-                         on_device, finite);
+    operators_.BlockSums(*compute_, GradientOf(tile), dtype, place.elements, on_device, finite);
     compute_->CopyToHost(reinterpret_cast<std::byte*>(on_host),
                          reinterpret_cast<const std::byte*>(on_device),
                          Bytes{sums_of_tile.size_bytes()});
@@ -210,8 +208,8 @@ Status ResidentEngine::ReduceGradients(ModuleId module) {
 
 void ResidentEngine::UpdateTile(TileId tile, const UpdateScalars& scalars) {
   const offload::TileLayout& place = layout_.tile(tile);
-  kernels::OptimizerTile planes = PlanesOf(layout_, place.elements, WeightOf(tile), RecordOf(tile),
-                                           GradientOf(tile), 0, place.elements);
+  kernels::OptimizerTile planes =
+      PlanesOf(layout_, tile, WeightOf(tile), RecordOf(tile), GradientOf(tile), 0, place.elements);
   planes.rounding = scalars.RoundingOf(place);
   operators_.Update(*compute_, scalars.Of(place), planes);
   ++updates_;
@@ -228,10 +226,10 @@ Result<StepOutcome> ResidentEngine::EndStep() {
   PENSTOCK_TRY(compute_->Synchronize());
   PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, norm_.Wait()));
   if (decision.outcome.skipped) return decision.outcome;
-  const UpdateScalars scalars(options_.config.optimizer, options_.seed, lr_, t_,
-                              decision.grad_scale);
-  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
-    UpdateTile(TileId{static_cast<uint32_t>(i)}, scalars);
+  const UpdateScalars scalars(options_.model.groups, options_.config.optimizer, options_.seed, lr_,
+                              t_, decision.grad_scale);
+  for (const TileId tile : layout_.Tiles()) {
+    if (!layout_.frozen(tile)) UpdateTile(tile, scalars);
   }
   ++version_;
   if (!options_.config.overlap) PENSTOCK_TRY(compute_->Synchronize());
@@ -239,12 +237,12 @@ Result<StepOutcome> ResidentEngine::EndStep() {
 }
 
 Status ResidentEngine::CheckWeights() {
-  for (size_t i = 0; i < layout_.tiles.size(); ++i) {
-    const TileId tile{static_cast<uint32_t>(i)};
+  for (const TileId tile : layout_.Tiles()) {
     const std::span<std::byte> weight = HostPartsOf(tile).weight;
     compute_->CopyToHost(weight.data(), WeightOf(tile), Bytes{weight.size()});
     PENSTOCK_TRY(compute_->Synchronize());
-    if (!kernels::AllFinite(weight.data(), layout_.dtype, layout_.tile(tile).elements)) {
+    if (!kernels::AllFinite(weight.data(), layout_.GradientDType(tile),
+                            layout_.tile(tile).elements)) {
       return NotFinite(layout_, tile);
     }
   }
@@ -258,8 +256,9 @@ Result<offload::CommittedTile> ResidentEngine::WriteTile(TileId tile) {
   PENSTOCK_TRY(compute_->Synchronize());
   const int slot = io_.file->WriteSlot(tile);
   PENSTOCK_TRY(Transfer(aio::Operation::kWrite, tile, slot));
-  return offload::CommittedTile{.version = version_,
-                                .checksums = ChecksumsOf(tile, version_, parts),
+  const uint64_t version = layout_.frozen(tile) ? 0 : version_;
+  return offload::CommittedTile{.version = version,
+                                .checksums = ChecksumsOf(tile, version, parts),
                                 .slot = static_cast<uint32_t>(slot)};
 }
 
@@ -267,21 +266,21 @@ Status ResidentEngine::MakeCommit(const TrainState& state, const std::function<S
   PENSTOCK_TRY(Drain());
   PENSTOCK_TRY(first());
   std::vector<offload::CommittedTile> tiles = committed_;
-  if (tiles.empty() || tiles.front().version != version_) {
+  if (committed_version_ != version_) {
     // Before anything is written: with one slot, the first write gives the last commit up.
     PENSTOCK_TRY(CheckWeights());
     PENSTOCK_TRY(io_.file->PrepareWrites());
-    tiles.clear();
-    for (size_t i = 0; i < layout_.tiles.size(); ++i) {
-      PENSTOCK_ASSIGN(const offload::CommittedTile tile,
-                      WriteTile(TileId{static_cast<uint32_t>(i)}));
-      tiles.push_back(tile);
+    tiles.resize(layout_.tiles.size());
+    for (const TileId tile : layout_.Tiles()) {
+      if (layout_.frozen(tile) && committed_version_) continue;  // it is there
+      PENSTOCK_ASSIGN(tiles[Index(tile)], WriteTile(tile));
     }
   }
   offload::CommitRecord record = MakeRecord(state);
   record.tiles = tiles;
   PENSTOCK_TRY(io_.file->Commit(std::move(record)));
   committed_ = std::move(tiles);
+  committed_version_ = version_;
   return {};
 }
 

@@ -28,7 +28,7 @@ class ResidentEngine : public Engine {
 
   Status FillTiles(const TileFill& fill) override;
   Result<TrainState> Adopt() override;
-  const offload::Layout& layout() const override { return layout_; }
+  const offload::ShardLayout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { return *compute_; }
   Result<const std::byte*> Acquire(ModuleId module) override;
   void Release(ModuleId) override {}
@@ -55,7 +55,12 @@ class ResidentEngine : public Engine {
   struct Module {
     device::DeviceBuffer weights;
     device::DeviceBuffer records;    ///< the records of its tiles, one after the other
-    device::DeviceBuffer gradients;  ///< rounded, of the layout's dtype
+    device::DeviceBuffer gradients;  ///< rounded, one after the other as well
+  };
+  /// Where a tile's record and gradient begin in those of its module.
+  struct TileOffsets {
+    Bytes record;
+    Bytes gradient;
   };
 
   /// The tile on its way between device and drive.
@@ -64,7 +69,8 @@ class ResidentEngine : public Engine {
     std::span<std::byte> record;
   };
 
-  ResidentEngine(EngineOptions options, offload::Layout layout, kernels::StateOperators& operators);
+  ResidentEngine(EngineOptions options, offload::ShardLayout layout,
+                 kernels::StateOperators& operators);
   Status Build(device::Device& device);
   std::byte* WeightOf(offload::TileId tile) const;
   std::byte* RecordOf(offload::TileId tile) const;
@@ -82,7 +88,7 @@ class ResidentEngine : public Engine {
   Status MakeCommit(const TrainState& state, const std::function<Status()>& first);
 
   const EngineOptions options_;
-  const offload::Layout layout_;
+  const offload::ShardLayout layout_;
   kernels::StateOperators& operators_;
   Ledger ledger_;
   std::vector<Reservation> reservations_;
@@ -97,9 +103,11 @@ class ResidentEngine : public Engine {
   uint64_t updates_ = 0;
   double lr_ = 0;  ///< of this step
   uint64_t t_ = 0;
-  std::vector<offload::CommittedTile> committed_;  ///< of the newest commit; empty before
+  std::vector<offload::CommittedTile> committed_;  ///< of the newest commit
+  std::optional<uint64_t> committed_version_;      ///< none: nothing was committed
   Status outcome_;                                 ///< of the commit that was begun
   std::vector<Module> modules_;
+  std::vector<TileOffsets> offsets_;  ///< of each tile
   std::optional<DeviceGradients> sums_;
   device::DeviceBuffer block_sums_;
   device::DeviceBuffer finite_;

@@ -1,6 +1,7 @@
 #include "zero/schedule_builder.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -67,10 +68,8 @@ void SimulateStep(const ModelSpec& model, const std::vector<uint64_t>& next_uses
   }
 }
 
-void AppendTiles(const offload::Layout& layout, ModuleId module, std::vector<TileId>& order) {
-  for (uint32_t i = 0; i < layout.module(module).tile_count; ++i) {
-    order.push_back(TileId{static_cast<uint32_t>(Index(layout.module(module).first_tile)) + i});
-  }
+void AppendTiles(const offload::ShardLayout& layout, ModuleId module, std::vector<TileId>& order) {
+  for (const TileId tile : layout.TilesOf(module)) order.push_back(tile);
 }
 
 std::vector<uint32_t> FirstUses(const ModelSpec& model) {
@@ -92,34 +91,38 @@ void UpdateAtStepEnd(Schedule& schedule) {
 
 /// Each update begins at the module's last use, and not before the gradients of the modules that
 /// come before it.
-void UpdateWithGradients(const ModelSpec& model, const offload::Layout& layout,
+void UpdateWithGradients(const ModelSpec& model, const offload::ShardLayout& layout,
                          Schedule& schedule) {
-  std::vector<uint64_t> last_use(layout.modules.size());
+  std::vector<uint64_t> last_use(layout.model.modules.size());
   for (size_t use = 0; use < model.step.size(); ++use) {
     last_use[Index(model.step[use].module)] = use;
   }
-  schedule.update_at.resize(layout.modules.size());
+  schedule.update_at.resize(layout.model.modules.size());
   uint64_t reached = 0;
   for (const ModuleId module : model.gradients) {
     reached = std::max(reached, last_use[Index(module)]);
     schedule.update_at[Index(module)] = reached;
-    AppendTiles(layout, module, schedule.load_order);
+    for (const TileId tile : layout.TilesOf(module)) {
+      if (!layout.frozen(tile)) schedule.load_order.push_back(tile);
+    }
   }
 }
 
 }  // namespace
 
-RepeatedModules CountRepeated(const ModelSpec& model, const offload::Layout& layout) {
+RepeatedModules CountRepeated(const ModelSpec& model, const offload::ShardLayout& layout) {
   RepeatedModules repeated;
-  for (size_t i = 0; i < model.modules.size(); ++i) {
-    if (!model.modules[i].repeated) continue;
+  for (const ModuleId id : offload::Ids<ModuleId>(model.modules.size())) {
+    if (!model.modules[Index(id)].repeated) continue;
     ++repeated.count;
-    repeated.largest = std::max(repeated.largest, layout.modules[i].elements);
+    repeated.slot = std::max(repeated.slot, layout.SlotBytes(id));
+    repeated.trained_elements =
+        std::max(repeated.trained_elements, layout.model.TrainedElements(id));
   }
   return repeated;
 }
 
-std::vector<TileId> TilesByFirstUse(const ModelSpec& model, const offload::Layout& layout) {
+std::vector<TileId> TilesByFirstUse(const ModelSpec& model, const offload::ShardLayout& layout) {
   const std::vector<uint32_t> first_use = FirstUses(model);
   std::vector<TileId> order;
   for (uint32_t use = 0; use < model.step.size(); ++use) {
@@ -130,18 +133,18 @@ std::vector<TileId> TilesByFirstUse(const ModelSpec& model, const offload::Layou
   return order;
 }
 
-Schedule BuildSchedule(const ModelSpec& model, const offload::Layout& layout, uint32_t shared_slots,
-                       UpdateStart updates) {
+Schedule BuildSchedule(const ModelSpec& model, const offload::ShardLayout& layout,
+                       uint32_t shared_slots, UpdateStart updates) {
   const RepeatedModules repeated = CountRepeated(model, layout);
   PENSTOCK_CHECK(shared_slots <= repeated.count && (shared_slots > 0) == (repeated.count > 0));
   Schedule schedule;
   schedule.uses.resize(model.step.size());
   std::vector<bool> used(model.modules.size(), false);
   std::vector<uint32_t> own_slot(model.modules.size(), 0);
-  for (size_t i = 0; i < model.modules.size(); ++i) {
-    if (model.modules[i].repeated) continue;
-    own_slot[i] = static_cast<uint32_t>(schedule.slot_elements.size());
-    schedule.slot_elements.push_back(layout.modules[i].elements);
+  for (const ModuleId id : offload::Ids<ModuleId>(model.modules.size())) {
+    if (model.modules[Index(id)].repeated) continue;
+    own_slot[Index(id)] = static_cast<uint32_t>(schedule.slot_bytes.size());
+    schedule.slot_bytes.push_back(layout.SlotBytes(id));
   }
   for (size_t use = 0; use < model.step.size(); ++use) {
     const ModuleId module = model.step[use].module;
@@ -152,16 +155,18 @@ Schedule BuildSchedule(const ModelSpec& model, const offload::Layout& layout, ui
                           .backward = model.step[use].backward};
     used[Index(module)] = true;
   }
-  const auto first_shared = static_cast<uint32_t>(schedule.slot_elements.size());
+  const auto first_shared = static_cast<uint32_t>(schedule.slot_bytes.size());
   std::vector<SharedSlot> slots(shared_slots);
   // The second pass starts from the slots as a step leaves them: that is the plan of every step.
   const std::vector<uint64_t> next_uses = NextUses(model);
   for (uint64_t step = 0; step < 2; ++step) {
     SimulateStep(model, next_uses, first_shared, step * model.step.size(), slots, schedule.uses);
   }
-  schedule.slot_elements.insert(schedule.slot_elements.end(), shared_slots, repeated.largest);
+  schedule.slot_bytes.insert(schedule.slot_bytes.end(), shared_slots, repeated.slot);
   schedule.first_use = FirstUses(model);
-  schedule.update_order = TilesByFirstUse(model, layout);
+  schedule.use_order = TilesByFirstUse(model, layout);
+  std::ranges::copy_if(schedule.use_order, std::back_inserter(schedule.update_order),
+                       [&](TileId tile) { return !layout.frozen(tile); });
   if (updates == UpdateStart::kGradient) {
     UpdateWithGradients(model, layout, schedule);
   } else {

@@ -71,7 +71,7 @@ Status RegisterMemory(const offload::Slab& memory, StateIo& io) {
   return {};
 }
 
-Status MakeFile(const EngineOptions& options, const offload::Layout& layout, StateIo& io) {
+Status MakeFile(const EngineOptions& options, const offload::ShardLayout& layout, StateIo& io) {
   std::vector<aio::Engine*> engines;
   for (const auto& engine : io.engines) engines.push_back(engine.get());
   const bool require_direct = OnDrive(options.config);
@@ -114,7 +114,7 @@ std::string SharesNotice(const std::vector<offload::PathShare>& shares,
 
 }  // namespace
 
-Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Layout& layout,
+Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::ShardLayout& layout,
                                 const std::string& gpu, offload::Slab& memory) {
   const Config& config = options.config;
   StateIo io;

@@ -30,7 +30,7 @@ struct StateIo {
   /// state. `memory`, untouched so far, is what will be read into and written from: it is placed
   /// near the drives and the device, registered with the engines, and outlives them. `gpu`: the
   /// device's bus id, if any. Errors: of engines and state.
-  static Result<StateIo> Create(const EngineOptions& options, const offload::Layout& layout,
+  static Result<StateIo> Create(const EngineOptions& options, const offload::ShardLayout& layout,
                                 const std::string& gpu, offload::Slab& memory);
 
   const std::string& engine_name() const { return engines.front()->name(); }

@@ -8,7 +8,7 @@
 namespace penstock::zero {
 namespace {
 
-using offload::Layout;
+using offload::ShardLayout;
 using offload::TileId;
 
 /// Tensors are made or read in pieces of this many elements.
@@ -20,8 +20,9 @@ using StateSource = std::function<Status(StateKind kind, ModuleId module, size_t
 
 /// Writes `kinds` of a tile, from the tensors that overlap it (padding stays zero): in the order of
 /// the flat index, and all kinds of a piece one after the other, as CommittedState wants it.
-Status FillTile(const StateSource& source, std::span<const StateKind> kinds, const Layout& layout,
-                TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
+Status FillTile(const StateSource& source, std::span<const StateKind> kinds,
+                const ShardLayout& layout, TileId tile, std::span<std::byte> weight,
+                std::span<std::byte> record) {
   const offload::TileLayout& place = layout.tile(tile);
   const offload::ModuleLayout& module = layout.module(place.module);
   std::vector<float> values;
@@ -33,8 +34,7 @@ Status FillTile(const StateSource& source, std::span<const StateKind> kinds, con
       values.resize(std::min(kPieceElements, end - at));
       for (const StateKind kind : kinds) {
         PENSTOCK_TRY(source(kind, place.module, i, at - tensor.offset, values));
-        StoreState(kind, layout, place.elements, values, at - place.begin, weight.data(),
-                   record.data());
+        StoreState(kind, layout, tile, values, at - place.begin, weight.data(), record.data());
       }
       at += values.size();
     }
@@ -44,20 +44,22 @@ Status FillTile(const StateSource& source, std::span<const StateKind> kinds, con
 
 }  // namespace
 
-std::vector<StateKind> StatesOf(const Layout& layout) {
+std::vector<StateKind> StatesOf(const offload::GroupLayout& group) {
   std::vector<StateKind> states = {StateKind::kMaster};
-  for (const offload::RecordState& state : layout.States()) {
-    if (state.kind == offload::RecordKind::kExpAvg) states.push_back(StateKind::kExpAvg);
-    if (state.kind == offload::RecordKind::kExpAvgSq) states.push_back(StateKind::kExpAvgSq);
-  }
+  const auto add = [&](offload::PlaneRole role, StateKind kind) {
+    if (group.planes.Find(role) != nullptr) states.push_back(kind);
+  };
+  add(offload::PlaneRole::kExpAvg, StateKind::kExpAvg);
+  add(offload::PlaneRole::kExpAvgSq, StateKind::kExpAvgSq);
   return states;
 }
 
-TileFill FillFromTensors(const Layout& layout, TensorSource source, float accumulator) {
-  std::vector<StateKind> kinds = {StateKind::kMaster};
-  if (layout.moments.exp_avg_sq && accumulator != 0) kinds.push_back(StateKind::kExpAvgSq);
-  return [&layout, source = std::move(source), accumulator, kinds = std::move(kinds)](
+TileFill FillFromTensors(const ShardLayout& layout, TensorSource source, float accumulator) {
+  return [&layout, source = std::move(source), accumulator](
              TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
+    std::vector<StateKind> kinds = {StateKind::kMaster};
+    const bool squares = layout.planes(tile).Find(offload::PlaneRole::kExpAvgSq) != nullptr;
+    if (squares && accumulator != 0) kinds.push_back(StateKind::kExpAvgSq);
     const auto initial = [&source, accumulator](StateKind kind, ModuleId module, size_t tensor,
                                                 uint64_t begin, std::span<float> values) -> Status {
       if (kind == StateKind::kMaster) return source(module, tensor, begin, values);
@@ -68,13 +70,13 @@ TileFill FillFromTensors(const Layout& layout, TensorSource source, float accumu
   };
 }
 
-TileFill FillFromState(const Layout& layout, CommittedState& state) {
+TileFill FillFromState(const ShardLayout& layout, CommittedState& state) {
   return [&layout, &state](TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
     const auto all = [&state](StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
                               std::span<float> values) {
       return state.ReadState(kind, module, tensor, begin, values);
     };
-    return FillTile(all, StatesOf(layout), layout, tile, weight, record);
+    return FillTile(all, StatesOf(layout.group(tile)), layout, tile, weight, record);
   };
 }
 

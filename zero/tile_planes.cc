@@ -9,113 +9,131 @@ namespace penstock::zero {
 namespace {
 
 using kernels::BFloat16;
-using offload::Layout;
-using offload::RecordKind;
+using kernels::Float16;
+using kernels::PlaneView;
+using offload::Plane;
+using offload::PlaneRole;
+using offload::ShardLayout;
+using offload::TileId;
 
-template <typename T>
-std::span<T> Plane(std::byte* start, uint64_t begin, uint64_t count) {
-  return {reinterpret_cast<T*>(start) + begin, count};
+PlaneView& ViewOf(PlaneRole role, kernels::OptimizerTile& tile) {
+  switch (role) {
+    case PlaneRole::kWeight:
+      return tile.weight;
+    case PlaneRole::kLo:
+      return tile.lo;
+    case PlaneRole::kMaster:
+      return tile.master;
+    case PlaneRole::kExpAvg:
+      return tile.exp_avg;
+    case PlaneRole::kExpAvgSq:
+      break;
+  }
+  return tile.exp_avg_sq;
 }
 
-/// A state of a tile; one of its spans is not empty.
-struct StatePlane {
-  std::span<float> fp32;
-  std::span<BFloat16> bf16;
-};
+/// Rounded to nearest even where the plane is not fp32.
+void Store(const PlaneView& plane, uint64_t i, float value) {
+  switch (plane.encoding()) {
+    case Encoding::kBFloat16:
+      plane.As<BFloat16>()[i] = kernels::RoundToBFloat16(value);
+      return;
+    case Encoding::kFloat16:
+      plane.As<Float16>()[i] = Float16{kernels::RoundToFloat16(value)};
+      return;
+    default:
+      plane.As<float>()[i] = value;
+  }
+}
 
-StatePlane PlaneOf(StateKind kind, const kernels::OptimizerTile& tile) {
-  const StatePlane plane = kind == StateKind::kMaster ? StatePlane{tile.weight, {}}
-                           : kind == StateKind::kExpAvg
-                               ? StatePlane{tile.exp_avg, tile.exp_avg_bf16}
-                               : StatePlane{tile.exp_avg_sq, tile.exp_avg_sq_bf16};
-  PENSTOCK_CHECK(!plane.fp32.empty() || !plane.bf16.empty(), "a state that the record lacks");
+float Load(const PlaneView& plane, uint64_t i) {
+  switch (plane.encoding()) {
+    case Encoding::kBFloat16:
+      return ToFloat(plane.As<BFloat16>()[i]);
+    case Encoding::kFloat16:
+      return ToFloat(plane.As<Float16>()[i]);
+    default:
+      return plane.As<float>()[i];
+  }
+}
+
+const PlaneView& PlaneOf(StateKind kind, const kernels::OptimizerTile& tile) {
+  const PlaneView& plane = kind == StateKind::kMaster   ? WholeMaster(tile)
+                           : kind == StateKind::kExpAvg ? tile.exp_avg
+                                                        : tile.exp_avg_sq;
+  PENSTOCK_CHECK(!plane.empty(), "a state that the tile lacks");
   return plane;
 }
 
 bool IsSplit(StateKind kind, const kernels::OptimizerTile& tile) {
-  return kind == StateKind::kMaster && tile.weight.empty();
+  return kind == StateKind::kMaster && !tile.lo.empty();
 }
 
 }  // namespace
 
 bool WeightsAreFinite(const kernels::OptimizerTile& planes) {
-  if (planes.weight.empty()) {
-    return kernels::AllFinite(planes.weight_hi.data(), DType::kBFloat16, planes.weight_hi.size());
-  }
-  return kernels::AllFinite(planes.weight.data(), DType::kFloat32, planes.weight.size());
+  return kernels::AllFinite(planes.weight.data(), static_cast<DType>(planes.weight.encoding()),
+                            planes.weight.size());
 }
 
-Error NotFinite(const Layout& layout, offload::TileId tile) {
+Error NotFinite(const ShardLayout& layout, TileId tile) {
   return MakeError(ErrorCode::kNumeric,
                    "weights of module {} are not finite any more: they are not committed",
-                   layout.module(layout.tile(tile).module).name);
+                   layout.module(tile).name);
 }
 
-kernels::OptimizerTile PlanesOf(const Layout& layout, uint64_t elements, std::byte* weight,
+kernels::OptimizerTile PlanesOf(const ShardLayout& layout, TileId tile, std::byte* weight,
                                 std::byte* record, const std::byte* gradient, uint64_t begin,
                                 uint64_t count) {
-  kernels::OptimizerTile tile;
-  tile.gradient = gradient + (SizeOf(layout.dtype) * begin).value;
-  tile.gradient_dtype = layout.dtype;
-  if (layout.dtype == DType::kFloat32) {
-    tile.weight = Plane<float>(weight, begin, count);
-  } else {
-    tile.weight_hi = Plane<BFloat16>(weight, begin, count);
+  const DType gradient_dtype = layout.GradientDType(tile);
+  kernels::OptimizerTile views{.gradient = nullptr, .gradient_dtype = gradient_dtype};
+  if (gradient != nullptr) views.gradient = gradient + (SizeOf(gradient_dtype) * begin).value;
+  std::byte* next = weight;
+  for (const Plane& plane : layout.planes(tile).all()) {
+    const Bytes element{plane.block.value / kBlockElements};
+    PENSTOCK_CHECK(element * kBlockElements == plane.block, "a plane with scales");
+    ViewOf(plane.role, views) = {plane.encoding, next + (element * begin).value, count};
+    next = plane.role == PlaneRole::kWeight ? record
+                                            : next + plane.Size(layout.tile(tile).elements).value;
   }
-  const bool bf16 = layout.moments.dtype == DType::kBFloat16;
-  for (const offload::RecordState& state : layout.States()) {
-    const bool first = state.kind == RecordKind::kExpAvg;
-    if (state.kind == RecordKind::kLo) {
-      tile.weight_lo = Plane<int16_t>(record, begin, count);
-    } else if (bf16) {
-      (first ? tile.exp_avg_bf16 : tile.exp_avg_sq_bf16) = Plane<BFloat16>(record, begin, count);
-    } else {
-      (first ? tile.exp_avg : tile.exp_avg_sq) = Plane<float>(record, begin, count);
-    }
-    record += (state.element * elements).value;
-  }
-  return tile;
+  return views;
 }
 
-void StoreState(StateKind kind, const Layout& layout, uint64_t elements,
+void StoreState(StateKind kind, const ShardLayout& layout, TileId tile,
                 std::span<const float> values, uint64_t begin, std::byte* weight,
                 std::byte* record) {
-  const kernels::OptimizerTile tile =
-      PlanesOf(layout, elements, weight, record, nullptr, begin, values.size());
-  if (IsSplit(kind, tile)) {
+  const kernels::OptimizerTile views =
+      PlanesOf(layout, tile, weight, record, nullptr, begin, values.size());
+  if (IsSplit(kind, views)) {
+    auto* const hi = views.weight.As<BFloat16>();
+    auto* const lo = views.lo.As<int16_t>();
     for (size_t i = 0; i < values.size(); ++i) {
       const kernels::SplitMaster split = kernels::Split(values[i]);
-      tile.weight_hi[i] = split.hi;
-      tile.weight_lo[i] = split.lo;
+      hi[i] = split.hi;
+      lo[i] = split.lo;
     }
     return;
   }
-  const StatePlane plane = PlaneOf(kind, tile);
-  if (plane.bf16.empty()) {
-    std::ranges::copy(values, plane.fp32.begin());
-  } else {
-    std::ranges::transform(values, plane.bf16.begin(), kernels::RoundToBFloat16);
-  }
+  const PlaneView& plane = PlaneOf(kind, views);
+  for (size_t i = 0; i < values.size(); ++i) Store(plane, i, values[i]);
+  if (kind != StateKind::kMaster || views.master.empty()) return;
+  for (size_t i = 0; i < values.size(); ++i) Store(views.weight, i, values[i]);
 }
 
-void LoadState(StateKind kind, const Layout& layout, uint64_t elements, const std::byte* weight,
+void LoadState(StateKind kind, const ShardLayout& layout, TileId tile, const std::byte* weight,
                const std::byte* record, uint64_t begin, std::span<float> values) {
   // The planes are only read here.
-  const kernels::OptimizerTile tile =
-      PlanesOf(layout, elements, const_cast<std::byte*>(weight), const_cast<std::byte*>(record),
+  const kernels::OptimizerTile views =
+      PlanesOf(layout, tile, const_cast<std::byte*>(weight), const_cast<std::byte*>(record),
                nullptr, begin, values.size());
-  if (IsSplit(kind, tile)) {
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = kernels::Join({tile.weight_hi[i], tile.weight_lo[i]});
-    }
+  if (IsSplit(kind, views)) {
+    const auto* const hi = views.weight.As<BFloat16>();
+    const auto* const lo = views.lo.As<int16_t>();
+    for (size_t i = 0; i < values.size(); ++i) values[i] = kernels::Join({hi[i], lo[i]});
     return;
   }
-  const StatePlane plane = PlaneOf(kind, tile);
-  if (plane.bf16.empty()) {
-    std::ranges::copy(plane.fp32, values.begin());
-  } else {
-    for (size_t i = 0; i < values.size(); ++i) values[i] = kernels::ToFloat(plane.bf16[i]);
-  }
+  const PlaneView& plane = PlaneOf(kind, views);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = Load(plane, i);
 }
 
 }  // namespace penstock::zero

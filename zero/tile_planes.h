@@ -11,26 +11,25 @@
 
 namespace penstock::zero {
 
-/// Elements [begin, begin + count) of a tile whose parts and gradient start at the given addresses;
-/// `elements` is the size of the whole tile, which fixes where each state of the record starts.
-/// Rounding is left to the caller.
-kernels::OptimizerTile PlanesOf(const offload::Layout& layout, uint64_t elements, std::byte* weight,
-                                std::byte* record, const std::byte* gradient, uint64_t begin,
-                                uint64_t count);
+/// Elements [begin, begin + count) of a tile whose parts and gradient start at the given addresses.
+/// Rounding is left to the caller. Precondition: no encoding of the tile has scales.
+kernels::OptimizerTile PlanesOf(const offload::ShardLayout& layout, offload::TileId tile,
+                                std::byte* weight, std::byte* record, const std::byte* gradient,
+                                uint64_t begin, uint64_t count);
 
 /// Whether the weights of a tile that was updated are finite.
 bool WeightsAreFinite(const kernels::OptimizerTile& planes);
 /// The failure of a commit where those of `tile` are not: kNumeric.
-Error NotFinite(const offload::Layout& layout, offload::TileId tile);
+Error NotFinite(const offload::ShardLayout& layout, offload::TileId tile);
 
 /// Writes one state into a tile's parts from element `begin` on; the others stay as they are. bf16
-/// moments are rounded to nearest even.
-void StoreState(StateKind kind, const offload::Layout& layout, uint64_t elements,
+/// moments are rounded to nearest even, and so is the weight that has its master beside it.
+/// Precondition, as of LoadState: the tile has it.
+void StoreState(StateKind kind, const offload::ShardLayout& layout, offload::TileId tile,
                 std::span<const float> values, uint64_t begin, std::byte* weight,
                 std::byte* record);
-/// Reads one state back from element `begin` on, exactly. Precondition, as of StoreState: the
-/// layout has it.
-void LoadState(StateKind kind, const offload::Layout& layout, uint64_t elements,
+/// Reads one state back from element `begin` on, exactly.
+void LoadState(StateKind kind, const offload::ShardLayout& layout, offload::TileId tile,
                const std::byte* weight, const std::byte* record, uint64_t begin,
                std::span<float> values);
 

@@ -4,12 +4,15 @@
 
 namespace penstock::zero {
 
-UpdateScalars::UpdateScalars(const OptimizerConfig& optimizer, uint64_t seed, double lr, uint64_t t,
-                             double grad_scale)
-    : groups_{kernels::MakeScalars(optimizer.hyper, lr, t, grad_scale),
-              kernels::MakeScalars(kernels::WithoutDecay(optimizer.hyper), lr, t, grad_scale)},
-      seed_(seed),
-      t_(t) {}
+UpdateScalars::UpdateScalars(const std::vector<GroupSpec>& groups, const OptimizerConfig& optimizer,
+                             uint64_t seed, double lr, uint64_t t, double grad_scale)
+    : seed_(seed), t_(t) {
+  for (const GroupSpec& group : groups) {
+    kernels::OptimizerHyperparameters hyper = group.hyper.value_or(optimizer.hyper);
+    if (!group.weight_decay) hyper = kernels::WithoutDecay(hyper);
+    groups_.push_back(kernels::MakeScalars(hyper, lr * group.lr_factor, t, grad_scale));
+  }
+}
 
 kernels::StochasticRounding UpdateScalars::RoundingOf(const offload::TileLayout& tile) const {
   const auto words = Philox(seed_, t_, offload::Index(tile.module));

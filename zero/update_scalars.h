@@ -2,30 +2,31 @@
 // stochastic rounding. A plain value.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/optimizer.h"
 #include "offload/layout.h"
 #include "zero/config.h"
+#include "zero/model.h"
 
 namespace penstock::zero {
 
 class UpdateScalars {
  public:
   UpdateScalars() = default;
-  /// `t` counts updates from 1. The group without weight decay gets none.
-  UpdateScalars(const OptimizerConfig& optimizer, uint64_t seed, double lr, uint64_t t,
-                double grad_scale);
+  /// Of each group. `t` counts updates from 1.
+  UpdateScalars(const std::vector<GroupSpec>& groups, const OptimizerConfig& optimizer,
+                uint64_t seed, double lr, uint64_t t, double grad_scale);
 
   const kernels::OptimizerScalars& Of(const offload::TileLayout& tile) const {
-    return groups_[static_cast<size_t>(tile.group)];
+    return groups_[offload::Index(tile.group)];
   }
   /// How the tile's bf16 moments are rounded: a function of seed, t, module and element.
   kernels::StochasticRounding RoundingOf(const offload::TileLayout& tile) const;
 
  private:
-  std::array<kernels::OptimizerScalars, offload::kGroupCount> groups_{};
+  std::vector<kernels::OptimizerScalars> groups_;
   uint64_t seed_ = 0;
   uint64_t t_ = 0;
 };

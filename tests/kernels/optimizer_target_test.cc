@@ -265,10 +265,10 @@ TEST(OptimizerDeathTest, RefusesTilesThatContradictThemselves) {
   const AdamScalars adam = MakeAdamScalars({}, 1e-3, 1, 1);
   TileData data({}, 32);
   OptimizerTile shorter = data.tile();
-  shorter.exp_avg_sq = shorter.exp_avg_sq.first(31);
+  shorter.exp_avg_sq = shorter.exp_avg_sq.Part(0, 31);
   EXPECT_DEATH(AdamUpdate(adam, shorter), "31 exp_avg_sq in fp32 for 32 weights");
   OptimizerTile half = data.tile();
-  half.weight_lo = {};
+  half.lo = {};
   EXPECT_DEATH(AdamUpdate(adam, half), "32 \\+ 0 split");
   OptimizerTile no_gradient = data.tile();
   no_gradient.gradient = nullptr;
@@ -277,19 +277,17 @@ TEST(OptimizerDeathTest, RefusesTilesThatContradictThemselves) {
   EXPECT_DEATH(MakeAdagradScalars({}, 1e-3, 0, 1), "counts from 1");
 }
 
-TEST(OptimizerDeathTest, RefusesCopiesOfASplitMasterAndOfTwoKinds) {
+TEST(OptimizerDeathTest, RefusesAMasterBesideASplitOrAWholeOne) {
   const AdamScalars adam = MakeAdamScalars({}, 1e-3, 1, 1);
   TileData data({}, 32);
-  std::vector<BFloat16> bf16(32);
-  std::vector<Float16> fp16(32);
+  std::vector<float> master(32);
   OptimizerTile split = data.tile();
-  split.weight_bf16 = bf16;
-  EXPECT_DEATH(AdamUpdate(adam, split), "32 16-bit copies of 32 split weights");
+  split.master = master;
+  EXPECT_DEATH(AdamUpdate(adam, split), "32 \\+ 32 split and 32 whole weights");
   TileData whole({.split = false}, 32);
   OptimizerTile both = whole.tile();
-  both.weight_bf16 = bf16;
-  both.weight_fp16 = fp16;
-  EXPECT_DEATH(AdamUpdate(adam, both), "two kinds");
+  both.master = master;
+  EXPECT_DEATH(AdamUpdate(adam, both), "32 weights in fp32 of 32 masters");
 }
 
 #ifdef __aarch64__
@@ -312,8 +310,7 @@ TEST(OptimizerDeathTest, RefusesMomentsThatTheRuleDoesNotHave) {
   TileData mixed({}, 32);
   std::vector<BFloat16> bf16(32);
   OptimizerTile tile = mixed.tile();
-  tile.exp_avg = {};
-  tile.exp_avg_bf16 = bf16;
+  tile.exp_avg = bf16;
   EXPECT_DEATH(AdamUpdate(adam, tile), "0 first and 32 second moments in fp32, 32 and 0 in bf16");
 }
 

@@ -97,18 +97,26 @@ class TileData {
     const auto cut = [&](auto& vector) {
       return vector.empty() ? std::span(vector) : std::span(vector).subspan(shift_, count_);
     };
-    return OptimizerTile{.weight_hi = cut(hi_),
-                         .weight_lo = cut(lo_),
-                         .weight = cut(whole_),
-                         .exp_avg = cut(m_),
-                         .exp_avg_sq = cut(v_),
-                         .exp_avg_bf16 = cut(half_m_),
-                         .exp_avg_sq_bf16 = cut(half_v_),
-                         .rounding = {0x5eed'0123'4567'89abU, 3 * kBlockElements + shift_},
-                         .weight_bf16 = cut(bf16_copy_),
-                         .weight_fp16 = cut(fp16_copy_),
-                         .gradient = gradient_.data() + shift_ * SizeOf(format_.gradient).value,
-                         .gradient_dtype = format_.gradient};
+    OptimizerTile tile{.exp_avg = cut(m_),
+                       .exp_avg_sq = cut(v_),
+                       .rounding = {0x5eed'0123'4567'89abU, 3 * kBlockElements + shift_},
+                       .gradient = gradient_.data() + shift_ * SizeOf(format_.gradient).value,
+                       .gradient_dtype = format_.gradient};
+    if (!half_m_.empty()) tile.exp_avg = cut(half_m_);
+    if (!half_v_.empty()) tile.exp_avg_sq = cut(half_v_);
+    if (format_.split) {
+      tile.weight = cut(hi_);
+      tile.lo = cut(lo_);
+    } else if (format_.copy == DType::kBFloat16) {
+      tile.weight = cut(bf16_copy_);
+      tile.master = cut(whole_);
+    } else if (format_.copy == DType::kFloat16) {
+      tile.weight = cut(fp16_copy_);
+      tile.master = cut(whole_);
+    } else {
+      tile.weight = cut(whole_);
+    }
+    return tile;
   }
 
   float weight(uint64_t i) const {

@@ -78,8 +78,8 @@ TEST(StochasticRoundingTest, AMomentThatMovesByLessThanHalfAUnitArrivesOnAverage
   const AdamHyperparameters hyper;
   for (uint64_t t = 1; t <= 500; ++t) {
     AdamUpdate(MakeAdamScalars(hyper, 1e-3, t, 1), {.weight = weight,
-                                                    .exp_avg_bf16 = exp_avg,
-                                                    .exp_avg_sq_bf16 = exp_avg_sq,
+                                                    .exp_avg = exp_avg,
+                                                    .exp_avg_sq = exp_avg_sq,
                                                     .rounding = {.key = t},
                                                     .gradient = gradient.data()});
   }
@@ -98,8 +98,8 @@ TEST(StochasticRoundingTest, ATileInTheFlatIndexDrawsAsItsElementsDo) {
   const std::vector<float> gradient(kElements, 1.0f / 3);
   const AdamScalars scalars = MakeAdamScalars({}, 1e-3, 1, 1);
   AdamUpdate(scalars, {.weight = weight,
-                       .exp_avg_bf16 = exp_avg,
-                       .exp_avg_sq_bf16 = exp_avg_sq,
+                       .exp_avg = exp_avg,
+                       .exp_avg_sq = exp_avg_sq,
                        .rounding = {kKey, kFirst},
                        .gradient = gradient.data()});
   const float m = gradient[0] * scalars.one_minus_beta1;

@@ -156,48 +156,45 @@ TEST(ForgedStateTest, AnErrorNamesTheFieldThatCannotBe) {
 TEST(ForgedStateTest, ALayoutThatCannotBeIsRefused) {
   const struct {
     const char* what;
-    std::function<void(Layout&)> forge;
+    std::function<void(ModelLayout&)> forge;
   } cases[] = {
       {"two tensors have the name a.weight",
-       [](Layout& layout) { layout.modules[0].tensors[1].name = "a.weight"; }},
+       [](ModelLayout& model) { model.modules[0].tensors[1].name = "a.weight"; }},
       {"two tensors have the name a.weight",
-       [](Layout& layout) { layout.modules[1].tensors[0].name = "a.weight"; }},
+       [](ModelLayout& model) { model.modules[1].tensors[0].name = "a.weight"; }},
       {"tensor a.bias with 7 elements at offset 11999 overlaps",
-       [](Layout& layout) { layout.modules[0].tensors[1].offset = 11999; }},
+       [](ModelLayout& model) { model.modules[0].tensors[1].offset = 11999; }},
       {"at offset 18446744073709551615",
-       [](Layout& layout) { layout.modules[0].tensors[1].offset = ~uint64_t{0}; }},
+       [](ModelLayout& model) { model.modules[0].tensors[1].offset = ~uint64_t{0}; }},
       {"tensor a.bias with 0 elements",
-       [](Layout& layout) {
-         layout.modules[0].tensors[1].shape = {7, 0};
+       [](ModelLayout& model) {
+         model.modules[0].tensors[1].shape = {7, 0};
        }},
       {"tensor a.bias with 4097 elements",
-       [](Layout& layout) { layout.modules[0].tensors[1].shape = {4097}; }},
+       [](ModelLayout& model) { model.modules[0].tensors[1].shape = {4097}; }},
       {"more than 2^64 elements",
-       [](Layout& layout) {
-         layout.modules[0].tensors[1].shape = {uint64_t{1} << 32, uint64_t{1} << 32, 7};
+       [](ModelLayout& model) {
+         model.modules[0].tensors[1].shape = {uint64_t{1} << 32, uint64_t{1} << 32, 7};
        }},
-      {"of group 7",
-       [](Layout& layout) { layout.modules[0].tensors[1].group = ParameterGroup{7}; }},
+      {"of group 7", [](ModelLayout& model) { model.modules[0].tensors[1].group = GroupId{7}; }},
       {"16104 elements where the header names 16103",
-       [](Layout& layout) { layout.modules[0].tensors[1].shape = {8}; }},
-      {"module b has 0 elements", [](Layout& layout) { layout.modules[1].elements = 0; }},
+       [](ModelLayout& model) { model.modules[0].tensors[1].shape = {8}; }},
+      {"module b has 0 elements", [](ModelLayout& model) { model.modules[1].elements = 0; }},
       {"module b has 1152921504606846976 elements",
-       [](Layout& layout) { layout.modules[1].elements = uint64_t{1} << 60; }},
+       [](ModelLayout& model) { model.modules[1].elements = uint64_t{1} << 60; }},
       {"the modules have more than 2^48 elements",
-       [](Layout& layout) { layout.modules[1].elements = kMostElements; }},
+       [](ModelLayout& model) { model.modules[1].elements = kMostElements; }},
       {"the tiles of module b do not cover it",
-       [](Layout& layout) { layout.modules[1].elements = 8192; }},
+       [](ModelLayout& model) { model.modules[1].elements = 8192; }},
       {"the tiles of module c do not cover it",
-       [](Layout& layout) {
-         layout.modules.push_back({.name = "c", .tensors = {}, .elements = 4096});
+       [](ModelLayout& model) {
+         model.modules.push_back({.name = "c", .tensors = {}, .elements = 4096});
        }},
   };
   for (const auto& [what, forge] : cases) {
     // What a writer with that layout and SmallHeader's tiles and parameters would write.
-    Layout forged = SmallLayout(DType::kBFloat16);
-    forge(forged);
     StateHeader header = PlanState(kUuid, SmallLayout(DType::kBFloat16), {}, 0);
-    header.layout.modules = forged.modules;
+    forge(header.layout.model);
     header.geometry = PlanState(kUuid, header.layout, {}, 0).geometry;
     ExpectCorrupt(Decode(EncodeHead(header)).status(), what);
   }
@@ -371,13 +368,13 @@ TEST_F(ForgedFileTest, AFileThatIsShorterThanItsHeaderSaysIsRefused) {
 }
 
 TEST_F(ForgedFileTest, FilesOfDifferentLayoutsAreNoState) {
-  const Layout layout = SmallLayout(DType::kBFloat16);
+  const ShardLayout layout = SmallLayout(DType::kBFloat16);
   const auto shape = [](std::vector<uint16_t> paths, int slots) {
     return StateShape{.slots = slots, .paths = 2, .path_of_tile = std::move(paths)};
   };
   const std::string first =
       Write(PlanState(kUuid, layout, shape({0, 1, 0, 1}, 2), 0), {{}, SmallRecord()});
-  const auto second = [&](const Layout& of, const StateShape& is) {
+  const auto second = [&](const ShardLayout& of, const StateShape& is) {
     return StateReader::Open({first, Write(PlanState(kUuid, of, is, 1), {})}).status();
   };
   EXPECT_TRUE(second(layout, shape({0, 1, 0, 1}, 2)).ok());

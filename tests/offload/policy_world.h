@@ -18,35 +18,28 @@
 
 namespace penstock::offload {
 
-inline constexpr uint64_t kWorldBlock = 4096;
-
 /// Modules of so many tiles of one block each.
-inline Layout LayoutOf(const std::vector<uint32_t>& tiles_of_modules) {
-  Layout layout{.tile_elements = kWorldBlock};
+inline ShardLayout LayoutOf(const std::vector<uint32_t>& tiles_of_modules) {
+  ModelLayout model{.groups = DecayGroups(MakePlanes(DType::kBFloat16))};
   for (const uint32_t count : tiles_of_modules) {
-    const auto first = static_cast<uint32_t>(layout.tiles.size());
-    const ModuleId module{static_cast<uint32_t>(layout.modules.size())};
-    layout.modules.push_back(
-        {.elements = count * kWorldBlock, .first_tile = TileId{first}, .tile_count = count});
-    for (uint32_t i = 0; i < count; ++i) {
-      layout.tiles.push_back({module, i * kWorldBlock, kWorldBlock, ParameterGroup::kDecay});
-    }
+    model.modules.push_back(
+        MakeModule("module", {{.name = "weight", .shape = {count * kBlockElements}}}));
   }
-  return layout;
+  return MakeShard(std::move(model), kBlockElements);
 }
 
 /// When the updates of a step begin.
 enum class Begins { kNever, kAtStepEnd, kWithGradients };
 
 /// All modules forwards, then backwards. `kept`: those that the device still has when it goes back.
-inline Schedule ForthAndBack(const Layout& layout, const std::set<size_t>& kept, Begins updates) {
+inline Schedule ForthAndBack(const ShardLayout& layout, const std::set<size_t>& kept,
+                             Begins updates) {
   const bool with_gradients = updates == Begins::kWithGradients;
   Schedule schedule;
-  const size_t modules = layout.modules.size();
+  const size_t modules = layout.model.modules.size();
   const auto append = [&](std::vector<TileId>& order, size_t module) {
-    const ModuleLayout& of = layout.modules[module];
-    for (uint32_t i = 0; i < of.tile_count; ++i) {
-      order.push_back(TileId{static_cast<uint32_t>(Index(of.first_tile)) + i});
+    for (const TileId tile : layout.TilesOf(ModuleId{static_cast<uint32_t>(module)})) {
+      order.push_back(tile);
     }
   };
   for (size_t i = 0; i < 2 * modules; ++i) {
@@ -60,16 +53,17 @@ inline Schedule ForthAndBack(const Layout& layout, const std::set<size_t>& kept,
     schedule.first_use.push_back(static_cast<uint32_t>(module));
     const uint64_t last_use = 2 * modules - 1 - module;
     schedule.update_at.push_back(with_gradients ? last_use : schedule.length() + module);
-    append(schedule.update_order, module);
+    append(schedule.use_order, module);
     if (with_gradients) append(schedule.load_order, modules - 1 - module);
   }
+  schedule.update_order = schedule.use_order;
   if (!with_gradients) schedule.load_order = schedule.update_order;
   return schedule;
 }
 
 class PolicyWorld {
  public:
-  PolicyWorld(const Layout& layout, const Schedule& schedule, const TilePolicyOptions& options,
+  PolicyWorld(const ShardLayout& layout, const Schedule& schedule, const TilePolicyOptions& options,
               Begins updates, uint64_t seed)
       : layout_(layout),
         schedule_(schedule),
@@ -152,10 +146,7 @@ class PolicyWorld {
   Tile& At(TileId tile) { return tiles_[Index(tile)]; }
   const TileHome& HomeOf(TileId tile) const { return options_.homes[Index(tile)]; }
   const ScheduledUse& use() const { return schedule_.uses[use_]; }
-  TileId TileOfUse() const {
-    return TileId{
-        static_cast<uint32_t>(Index(layout_.module(use().module).first_tile) + next_tile_)};
-  }
+  TileId TileOfUse() const { return layout_.TilesOf(use().module)[next_tile_]; }
   uint64_t now() const { return step_ * schedule_.length() + use_; }
 
   /// What CanPin promises, and that a device whose weights are at home on the host has read them.
@@ -178,7 +169,7 @@ class PolicyWorld {
         ++At(tile).device_pins;
         pinned_.push_back(tile);
       }
-      if (++next_tile_ < layout_.module(use().module).tile_count) return;
+      if (++next_tile_ < layout_.TileCount(use().module)) return;
     }
     EndUse();
   }
@@ -252,10 +243,7 @@ class PolicyWorld {
   }
 
   void BeginModule(ModuleId module) {
-    const ModuleLayout& of = layout_.module(module);
-    for (uint32_t i = 0; i < of.tile_count; ++i) {
-      BeginTile(TileId{static_cast<uint32_t>(Index(of.first_tile)) + i});
-    }
+    for (const TileId tile : layout_.TilesOf(module)) BeginTile(tile);
   }
   void BeginTile(TileId tile) {
     policy_.Begin(tile);
@@ -386,7 +374,7 @@ class PolicyWorld {
     }
   }
 
-  const Layout& layout_;
+  const ShardLayout& layout_;
   const Schedule& schedule_;
   const TilePolicyOptions options_;
   const Begins begins_;

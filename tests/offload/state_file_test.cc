@@ -114,20 +114,17 @@ class StateFileTest : public FolderTest {
   CommitRecord WriteTiles(StateFile& file, uint8_t value, uint64_t version) {
     CommitRecord record{.step = version};
     EXPECT_TRUE(file.PrepareWrites().ok());
-    for (size_t i = 0; i < layout_.tiles.size(); ++i) {
-      const TileId tile{static_cast<uint32_t>(i)};
-      const uint64_t elements = layout_.tiles[i].elements;
+    for (const TileId tile : layout_.Tiles()) {
       const int slot = file.WriteSlot(tile);
-      const auto weight = Filled(layout_.WeightBytes(elements), value);
-      const auto states = Filled(layout_.RecordBytes(elements), value);
+      const auto weight = Filled(layout_.WeightBytes(tile), value);
+      const auto states = Filled(layout_.RecordBytes(tile), value);
       Write(file, Part::kWeight, tile, slot, weight);
       Write(file, Part::kRecord, tile, slot, states);
-      const uint64_t seed = TileSeed(file.uuid(), tile, version);
       record.tiles.push_back(
           {.version = version,
-           .checksums = {WeightChecksum(seed, {weight.data(), layout_.WeightBytes(elements).value}),
-                         RecordChecksum(seed, layout_,
-                                        {states.data(), layout_.RecordBytes(elements).value})},
+           .checksums = ChecksumsOf(file.uuid(), layout_, tile, version,
+                                    {weight.data(), layout_.WeightBytes(tile).value},
+                                    {states.data(), layout_.RecordBytes(tile).value}),
            .slot = static_cast<uint32_t>(slot)});
     }
     return record;
@@ -169,7 +166,7 @@ class StateFileTest : public FolderTest {
     }
   }
 
-  const Layout layout_ = SmallLayout(DType::kBFloat16);
+  const ShardLayout layout_ = SmallLayout(DType::kBFloat16);
   std::vector<std::unique_ptr<aio::Engine>> engines_;
   std::vector<double> speeds_ = {1};  ///< of the drives, in turn
 };
@@ -283,7 +280,7 @@ TEST_F(StateFileTest, AFaultOnTheSecondPathNamesIt) {
   ASSERT_TRUE(file->Commit(WriteTiles(*file, 1, 1)).ok());
   size_t failed = 0;
   for (uint32_t i = 0; i < layout_.tiles.size(); ++i) {
-    const auto buffer = Filled(layout_.WeightBytes(layout_.tiles[i].elements), 0);
+    const auto buffer = Filled(layout_.WeightBytes(TileId{i}), 0);
     const Status read =
         file->Submit({.tile = TileId{i}, .slot = 0, .buffer = {buffer.data(), buffer.size().value}})
             .Wait();

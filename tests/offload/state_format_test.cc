@@ -47,19 +47,19 @@ TEST(StateFormatTest, AHeadIsReadBackAsItWasWritten) {
       EXPECT_EQ(read->uuid, header.uuid);
       EXPECT_EQ(read->geometry.slots, slots);
       EXPECT_EQ(read->geometry.file_bytes, header.geometry.file_bytes);
-      EXPECT_EQ(read->layout.dtype, dtype);
-      EXPECT_EQ(read->layout.parameters, header.layout.parameters);
+      EXPECT_EQ(read->layout.planes(TileId{0}).weight().encoding, EncodingOf(dtype));
+      EXPECT_EQ(read->layout.model.parameters, header.layout.model.parameters);
       ASSERT_EQ(read->layout.tiles.size(), 4);
       for (size_t i = 0; i < 4; ++i) {
         EXPECT_EQ(read->layout.tiles[i].begin, header.layout.tiles[i].begin);
         EXPECT_EQ(read->layout.tiles[i].elements, header.layout.tiles[i].elements);
         EXPECT_EQ(read->layout.tiles[i].group, header.layout.tiles[i].group);
       }
-      ASSERT_EQ(read->layout.modules.size(), 2);
-      EXPECT_EQ(read->layout.modules[0].tile_count, 3);
-      EXPECT_EQ(Index(read->layout.modules[1].first_tile), 3);
-      EXPECT_EQ(read->layout.modules[0].tensors[1].name, "a.bias");
-      EXPECT_EQ(read->layout.modules[0].tensors[0].elements, 12000);
+      ASSERT_EQ(read->layout.model.modules.size(), 2);
+      EXPECT_EQ(read->layout.TileCount(ModuleId{0}), 3);
+      EXPECT_EQ(read->layout.first_tile[1], 3);
+      EXPECT_EQ(read->layout.model.modules[0].tensors[1].name, "a.bias");
+      EXPECT_EQ(read->layout.model.modules[0].tensors[0].elements, 12000);
     }
   }
 }
@@ -70,15 +70,14 @@ TEST(StateFormatTest, TheStatesOfEveryOptimizerAreReadBackAsTheyWereWritten) {
                                    Moments{.exp_avg = false}, Moments{.dtype = DType::kBFloat16},
                                    Moments{.exp_avg_sq = false, .dtype = DType::kBFloat16},
                                    Moments{.exp_avg = false, .dtype = DType::kBFloat16}}) {
-      Layout layout = SmallLayout(dtype);
-      layout.moments = moments;
+      const ShardLayout layout = SmallLayout(dtype, moments);
       const StateHeader header = PlanState(kUuid, layout, {}, 0);
       const auto read = DecodeHead(EncodeHead(header));
       ASSERT_TRUE(read.ok()) << read.error().message;
       EXPECT_EQ(read->layout, layout);
       const uint64_t count = (moments.exp_avg ? 1 : 0) + (moments.exp_avg_sq ? 1 : 0);
       const Bytes lo = dtype == DType::kBFloat16 ? 2_B : 0_B;
-      EXPECT_EQ(layout.RecordBytes(7), (lo + SizeOf(moments.dtype) * count) * 7);
+      EXPECT_EQ(layout.RecordBytes(TileId{0}), (lo + SizeOf(moments.dtype) * count) * 8192);
     }
   }
 }
@@ -130,10 +129,16 @@ TEST(StateFormatTest, ADescriptorWithOtherStatesThanTheFirstIsRefused) {
 }
 
 TEST(StateFormatTest, StatesThatNoOptimizerKeepsAreRefused) {
-  Layout layout = SmallLayout(DType::kBFloat16);
-  layout.moments = {.exp_avg = false, .exp_avg_sq = false};
-  EXPECT_EQ(DecodeHead(EncodeHead(PlanState(kUuid, layout, {}, 0))).error().code,
-            ErrorCode::kCorruption);
+  const StateHeader header = SmallHeader(DType::kBFloat16, 2);
+  std::vector<std::byte> head = EncodeHead(header);
+  for (size_t tile = 0; tile < 4; ++tile) {
+    // A lo alone.
+    const size_t at = header.geometry.descriptors_offset.value + 64 * tile;
+    head[at + 25] = std::byte{1};
+    for (const size_t byte : {27, 28, 33, 34}) head[at + byte] = std::byte{0};
+  }
+  Seal(header.geometry, head);
+  EXPECT_EQ(DecodeHead(head).error().code, ErrorCode::kCorruption);
 }
 
 TEST(StateFormatTest, TheHeadOfEachPathIsReadBackAsItWasWritten) {
@@ -156,7 +161,7 @@ TEST(StateFormatTest, TheHeadOfEachPathIsReadBackAsItWasWritten) {
 }
 
 TEST(StateFormatTest, EachPathHoldsItsTilesWithoutGapsAndNoOthers) {
-  const Layout layout = SmallLayout(DType::kBFloat16);
+  const ShardLayout layout = SmallLayout(DType::kBFloat16);
   std::vector<StateHeader> headers;
   for (uint32_t path = 0; path < 3; ++path) {
     headers.push_back(PlanState(kUuid, layout, ThreePaths(), path));
@@ -164,9 +169,9 @@ TEST(StateFormatTest, EachPathHoldsItsTilesWithoutGapsAndNoOthers) {
   const std::vector<TilePlace>& tiles = headers[0].tiles;
   EXPECT_EQ(tiles[0].weight, 0_B);
   EXPECT_EQ(tiles[1].weight, 0_B);
-  EXPECT_EQ(tiles[2].weight, layout.WeightBytes(8192));
-  EXPECT_EQ(tiles[3].weight, layout.WeightBytes(4096));
-  EXPECT_EQ(tiles[2].record, layout.RecordBytes(8192));
+  EXPECT_EQ(tiles[2].weight, layout.WeightBytes(TileId{0}));
+  EXPECT_EQ(tiles[3].weight, layout.WeightBytes(TileId{1}));
+  EXPECT_EQ(tiles[2].record, layout.RecordBytes(TileId{0}));
   const uint64_t elements[] = {8192, 12288, 0};
   for (uint32_t path = 0; path < 3; ++path) {
     const StateGeometry& plan = headers[path].geometry;
@@ -178,7 +183,7 @@ TEST(StateFormatTest, EachPathHoldsItsTilesWithoutGapsAndNoOthers) {
 }
 
 TEST(StateFormatTest, HeadsOfOneStateDifferOnlyInTheHeader) {
-  const Layout layout = SmallLayout(DType::kBFloat16);
+  const ShardLayout layout = SmallLayout(DType::kBFloat16);
   const auto first = EncodeHead(PlanState(kUuid, layout, ThreePaths(), 0));
   const auto second = EncodeHead(PlanState(kUuid, layout, ThreePaths(), 1));
   ASSERT_EQ(first.size(), second.size());
@@ -196,17 +201,17 @@ TEST(StateFormatTest, APathBeyondTheNumberOfPathsIsRefused) {
 
 TEST(StateFormatTest, TwoSlotsTake24BytesAParameterAndOneTakes12) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    const Layout layout = SmallLayout(dtype);
+    const ShardLayout layout = SmallLayout(dtype);
     const StateGeometry two = PlanState({}, layout, {.slots = 2}, 0).geometry;
     const StateGeometry one = PlanState({}, layout, {.slots = 1}, 0).geometry;
     const Bytes before_slots{two.weights_offset[0].value};
-    EXPECT_EQ(two.file_bytes - before_slots, 24_B * layout.elements());
-    EXPECT_EQ(one.file_bytes - before_slots, 12_B * layout.elements());
+    EXPECT_EQ(two.file_bytes - before_slots, 24_B * layout.shard_elements());
+    EXPECT_EQ(one.file_bytes - before_slots, 12_B * layout.shard_elements());
   }
 }
 
 TEST(StateFormatTest, EveryRegionStartsAtTheAlignmentAndNoneOverlap) {
-  const Layout layout = SmallLayout(DType::kBFloat16);
+  const ShardLayout layout = SmallLayout(DType::kBFloat16);
   const StateGeometry plan = PlanState({}, layout, {}, 0).geometry;
   const FileOffset starts[] = {plan.layout_offset,     plan.descriptors_offset,
                                plan.commit_offset[0],  plan.commit_offset[1],
@@ -249,7 +254,7 @@ TEST(StateFormatTest, AHeaderOfAnotherVersionIsToldFromADamagedOne) {
   Put<uint64_t>(header, 4088, Checksum(header.first(4088)));
   const Error other = DecodeHead(head).error();
   EXPECT_EQ(other.code, ErrorCode::kUnavailable);
-  EXPECT_THAT(other.message, ::testing::HasSubstr("format version 2"));
+  EXPECT_THAT(other.message, ::testing::HasSubstr("format version 3"));
 }
 
 TEST(StateFormatTest, ACommitIsReadBackAsItWasWritten) {
@@ -299,23 +304,27 @@ TEST(StateFormatTest, ACommitOfAnotherFileIsRefusedAndAnEmptyPlaceHoldsNone) {
 }
 
 TEST(ChecksumTest, PiecesGiveTheChecksumOfTheWhole) {
-  std::vector<std::byte> record(10 * 4096);
+  const ShardLayout layout = SmallLayout(DType::kBFloat16);
+  const TileId tile{0};
+  std::vector<std::byte> record(layout.RecordBytes(tile).value);
   for (size_t i = 0; i < record.size(); ++i) record[i] = static_cast<std::byte>(i * 31 >> 3);
-  const std::vector<std::byte> weight(record.begin(), record.begin() + 2 * 4096);
-  const Layout layout = SmallLayout(DType::kBFloat16);
-  TileHasher hasher(layout);
-  hasher.Reset(17);
-  for (uint64_t i = 0; i < 4; ++i) hasher.Add(weight, record, i * 1024, 1024);
+  const std::vector<std::byte> weight(record.begin(), record.begin() + 2 * 8192);
+  TileHasher hasher;
+  hasher.Reset(17, layout.planes(tile), 8192);
+  for (uint64_t i = 0; i < 2; ++i) hasher.Add(weight, record, i * 4096, 4096);
   EXPECT_EQ(hasher.Finish(),
-            (TileChecksums{WeightChecksum(17, weight), RecordChecksum(17, layout, record)}));
+            (TileChecksums{WeightChecksum(17, weight), RecordChecksum(17, layout, tile, record)}));
 }
 
-TEST(ChecksumTest, ABlockOfAnotherFileTileOrVersionNeverPasses) {
+TEST(ChecksumTest, ABlockOfAnotherFileRankTileOrVersionNeverPasses) {
   const Uuid uuid{1};
-  const uint64_t seed = TileSeed(uuid, TileId{5}, 9);
-  EXPECT_NE(seed, TileSeed(Uuid{2}, TileId{5}, 9));
-  EXPECT_NE(seed, TileSeed(uuid, TileId{6}, 9));
-  EXPECT_NE(seed, TileSeed(uuid, TileId{5}, 10));
+  const ShardLayout layout = SmallLayout(DType::kBFloat16);
+  const ShardLayout second = MakeShard(layout.model, 8192, 2, 1);
+  const uint64_t seed = TileSeed(uuid, layout, TileId{5}, 9);
+  EXPECT_NE(seed, TileSeed(Uuid{2}, layout, TileId{5}, 9));
+  EXPECT_NE(seed, TileSeed(uuid, second, TileId{5}, 9));
+  EXPECT_NE(seed, TileSeed(uuid, layout, TileId{6}, 9));
+  EXPECT_NE(seed, TileSeed(uuid, layout, TileId{5}, 10));
 }
 
 }  // namespace

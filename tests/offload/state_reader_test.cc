@@ -23,17 +23,15 @@ using ::testing::IsEmpty;
 class StateReaderTest : public FolderTest {
  protected:
   /// Of a tile that is all zeros, as it is until it is written.
-  static TileChecksums OfZeros(const StateFile& file, const Layout& layout, TileId tile) {
-    const uint64_t elements = layout.tile(tile).elements;
-    const std::vector<std::byte> weight(layout.WeightBytes(elements).value);
-    const std::vector<std::byte> record(layout.RecordBytes(elements).value);
-    const uint64_t seed = TileSeed(file.uuid(), tile, 0);
-    return {WeightChecksum(seed, weight), RecordChecksum(seed, layout, record)};
+  static TileChecksums OfZeros(const StateFile& file, const ShardLayout& layout, TileId tile) {
+    const std::vector<std::byte> weight(layout.WeightBytes(tile).value);
+    const std::vector<std::byte> record(layout.RecordBytes(tile).value);
+    return ChecksumsOf(file.uuid(), layout, tile, 0, weight, record);
   }
 
   /// The files of a state on two paths with a commit for each size of its JSON text.
   std::vector<std::string> Committed(const std::vector<size_t>& json_bytes) {
-    const Layout layout = SmallLayout(DType::kBFloat16);
+    const ShardLayout layout = SmallLayout(DType::kBFloat16);
     const auto engine = std::move(aio::CreateEngine({.kind = aio::EngineKind::kThreads})).value();
     aio::Engine* const engines[] = {engine.get(), engine.get()};
     const auto file = StateFile::Create(layout, {.folders = {folder_, folder_}}, engines).value();

@@ -19,7 +19,7 @@ class StateRemovalTest : public FolderTest {
   /// A committed state that nobody has open.
   void SetUp() override {
     FolderTest::SetUp();
-    const Layout layout = SmallLayout(DType::kFloat32);
+    const ShardLayout layout = SmallLayout(DType::kFloat32);
     const auto engine = std::move(aio::CreateEngine({.kind = aio::EngineKind::kThreads})).value();
     aio::Engine* const engines[] = {engine.get()};
     const auto file = StateFile::Create(layout, {.folders = {folder_}}, engines).value();

@@ -6,31 +6,38 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include "offload/layout.h"
+#include "offload/schedule.h"
 
 namespace penstock::offload {
 
 /// Module "a": two tiles with decay (8192 and 4096 elements) and one without; module "b": one tile.
-inline Layout SmallLayout(DType dtype) {
-  Layout layout{.dtype = dtype, .tile_elements = 8192};
-  layout.modules.push_back({.name = "a",
-                            .tensors = {{"a.weight", {100, 120}, ParameterGroup::kDecay, 0, 12000},
-                                        {"a.bias", {7}, ParameterGroup::kNoDecay, 12288, 7}},
-                            .elements = 16384,
-                            .first_tile = TileId{0},
-                            .tile_count = 3});
-  layout.modules.push_back({.name = "b",
-                            .tensors = {{"b.weight", {4096}, ParameterGroup::kDecay, 0, 4096}},
-                            .elements = 4096,
-                            .first_tile = TileId{3},
-                            .tile_count = 1});
-  layout.tiles = {{ModuleId{0}, 0, 8192, ParameterGroup::kDecay},
-                  {ModuleId{0}, 8192, 4096, ParameterGroup::kDecay},
-                  {ModuleId{0}, 12288, 4096, ParameterGroup::kNoDecay},
-                  {ModuleId{1}, 0, 4096, ParameterGroup::kDecay}};
-  layout.parameters = 12000 + 7 + 4096;
-  return layout;
+inline ShardLayout SmallLayout(DType dtype, const Moments& moments = {}) {
+  ModelLayout model{
+      .groups = DecayGroups(MakePlanes(dtype, moments)),
+      .modules = {MakeModule("a", {{"a.weight", {100, 120}, kDecay}, {"a.bias", {7}, kNoDecay}}),
+                  MakeModule("b", {{"b.weight", {4096}, kDecay}})},
+      .parameters = 12000 + 7 + 4096};
+  return MakeShard(std::move(model), 8192);
+}
+
+/// Each module once, fetched.
+inline Schedule EachModuleOnce(const ShardLayout& layout) {
+  Schedule schedule;
+  for (uint32_t i = 0; i < layout.model.modules.size(); ++i) {
+    schedule.uses.push_back({.module = ModuleId{i}, .slot = i, .fetch = true});
+    schedule.slot_bytes.push_back(layout.SlotBytes(ModuleId{i}));
+    schedule.first_use.push_back(i);
+    schedule.update_at.push_back(layout.model.modules.size() + i);
+  }
+  for (const TileId tile : layout.Tiles()) {
+    schedule.use_order.push_back(tile);
+    if (!layout.frozen(tile)) schedule.update_order.push_back(tile);
+  }
+  schedule.load_order = schedule.update_order;
+  return schedule;
 }
 
 /// A folder that is there for one test.

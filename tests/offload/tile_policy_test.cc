@@ -14,7 +14,8 @@
 namespace penstock::offload {
 namespace {
 
-TilePolicyOptions AllOnTheDrive(const Layout& layout, size_t weight_blocks, size_t record_blocks) {
+TilePolicyOptions AllOnTheDrive(const ShardLayout& layout, size_t weight_blocks,
+                                size_t record_blocks) {
   return {
       .homes = std::vector<TileHome>(layout.tiles.size()),
       .weight_blocks = weight_blocks,
@@ -28,7 +29,7 @@ void RunRandomWorld(uint64_t seed) {
   const auto below = [&](uint64_t end) { return random() % end; };
   std::vector<uint32_t> tiles(1 + below(5));
   for (uint32_t& count : tiles) count = static_cast<uint32_t>(1 + below(4));
-  const Layout layout = LayoutOf(tiles);
+  const ShardLayout layout = LayoutOf(tiles);
   std::set<size_t> kept;
   for (size_t i = 0; i < tiles.size(); ++i) {
     if (below(3) == 0) kept.insert(i);
@@ -69,7 +70,7 @@ TEST(TilePolicyTest, NothingGivesWayThatIsNeededSoonerThanSomethingElseThatCould
     std::mt19937_64 random(seed);
     std::vector<uint32_t> tiles(1 + random() % 5);
     for (uint32_t& count : tiles) count = static_cast<uint32_t>(1 + random() % 3);
-    const Layout layout = LayoutOf(tiles);
+    const ShardLayout layout = LayoutOf(tiles);
     const Schedule schedule = ForthAndBack(layout, {random() % tiles.size()}, Begins::kNever);
     // Without blocks for records no update is loaded: the device has all blocks for weights.
     const TilePolicyOptions options = AllOnTheDrive(layout, 2 + random() % layout.tiles.size(), 0);
@@ -80,7 +81,7 @@ TEST(TilePolicyTest, NothingGivesWayThatIsNeededSoonerThanSomethingElseThatCould
 }
 
 TEST(TilePolicyTest, WithABlockForEachTileAWeightIsReadOnceAndARecordOnceAStep) {
-  const Layout layout = LayoutOf({2, 3, 1});
+  const ShardLayout layout = LayoutOf({2, 3, 1});
   const size_t tiles = layout.tiles.size();
   for (const Begins begins : {Begins::kAtStepEnd, Begins::kWithGradients}) {
     const Schedule schedule = ForthAndBack(layout, {}, begins);
@@ -106,7 +107,7 @@ class DrivenPolicy : public ::testing::Test {
     return reads;
   }
 
-  const Layout layout_;
+  const ShardLayout layout_;
   const Schedule schedule_;
 };
 

@@ -11,13 +11,18 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-Layout Tiles(const std::vector<uint64_t>& blocks) {
-  Layout layout;
-  for (uint64_t count : blocks) layout.tiles.push_back({.elements = count * kBlockElements});
-  return layout;
+ShardLayout Tiles(const std::vector<uint64_t>& blocks) {
+  ModelLayout model{.groups = DecayGroups(MakePlanes(DType::kBFloat16))};
+  uint64_t largest = 1;
+  for (const uint64_t count : blocks) {
+    model.modules.push_back(
+        MakeModule("module", {{.name = "weight", .shape = {count * kBlockElements}}}));
+    largest = std::max(largest, count);
+  }
+  return MakeShard(std::move(model), largest * kBlockElements);
 }
 
-Layout EqualTiles(size_t count) { return Tiles(std::vector<uint64_t>(count, 1)); }
+ShardLayout EqualTiles(size_t count) { return Tiles(std::vector<uint64_t>(count, 1)); }
 
 TEST(TileSpreadTest, OnePathGetsEverything) {
   EXPECT_THAT(SpreadTiles(EqualTiles(5), std::vector<double>{3}), Each(0));
@@ -37,7 +42,7 @@ TEST(TileSpreadTest, AFasterDriveIsInterruptedByTheSlowerOneEvenly) {
 TEST(TileSpreadTest, AfterEveryTileEachPathIsAtMostOneTileAheadOfItsShare) {
   std::vector<uint64_t> blocks;
   for (uint64_t i = 0; i < 500; ++i) blocks.push_back(1 + i * i % 17);
-  const Layout layout = Tiles(blocks);
+  const ShardLayout layout = Tiles(blocks);
   for (const std::vector<double>& speeds : std::vector<std::vector<double>>{
            {1, 1}, {2.5e9, 0.85e9}, {7, 5, 3}, {100, 1}, {4, 3, 2, 1}}) {
     const std::vector<uint16_t> paths = SpreadTiles(layout, speeds);

@@ -56,24 +56,10 @@ class StuckEngine final : public aio::WrappedEngine {
   std::vector<aio::Request> waiting_;
 };
 
-/// Each module once, fetched.
-Schedule EachModuleOnce(const Layout& layout) {
-  Schedule schedule;
-  for (uint32_t i = 0; i < layout.modules.size(); ++i) {
-    schedule.uses.push_back({.module = ModuleId{i}, .slot = i, .fetch = true});
-    schedule.slot_elements.push_back(layout.modules[i].elements);
-    schedule.first_use.push_back(i);
-    schedule.update_at.push_back(layout.modules.size() + i);
-  }
-  for (uint32_t i = 0; i < layout.tiles.size(); ++i) schedule.update_order.push_back(TileId{i});
-  schedule.load_order = schedule.update_order;
-  return schedule;
-}
-
 class TileStoreTest : public FolderTest {};
 
 TEST_F(TileStoreTest, EndsWithoutTheReadsThatTheDriveHasNotBegun) {
-  const Layout layout = SmallLayout(DType::kBFloat16);
+  const ShardLayout layout = SmallLayout(DType::kBFloat16);
   const Schedule schedule = EachModuleOnce(layout);
   StuckEngine engine;
   aio::Engine* const engines[] = {&engine};

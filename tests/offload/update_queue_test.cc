@@ -18,7 +18,7 @@ class UpdateQueueTest : public ::testing::Test {
   UpdateQueueTest()
       : schedule_{.update_order = {Tile(0), Tile(1), Tile(2)},
                   .load_order = {Tile(2), Tile(1), Tile(0)}},
-        queue_(schedule_) {}
+        queue_(schedule_, 3) {}
 
   /// What is loaded, in order, with room for `room` tiles; the states arrive at once.
   std::vector<uint32_t> Load(size_t room) {

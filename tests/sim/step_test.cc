@@ -57,7 +57,7 @@ class StepTest : public ::testing::Test {
   }
 
   const zero::ModelSpec model_ = Layers();
-  const offload::Layout layout_ = zero::MakeLayout(model_, DType::kBFloat16, kElements / 4);
+  const offload::ShardLayout layout_ = zero::MakeLayout(model_, DType::kBFloat16, kElements / 4);
   offload::TileStoreOptions store_{.weight_blocks = 24, .record_blocks = 12};
   Seconds compute_ = 0.01;
 };

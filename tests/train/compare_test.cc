@@ -11,7 +11,7 @@
 namespace penstock::train {
 namespace {
 
-using offload::ParameterGroup;
+using offload::GroupId;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using zero::StateKind;
@@ -22,14 +22,14 @@ class FakeRun final : public ComparedModel {
   explicit FakeRun(uint64_t tile) : tile_(tile) {
     tensors_.push_back({.name = "wte.weight", .shape = {30, 10}, .elements = 300});
     tensors_.push_back({.name = "ln_f.weight", .shape = {7}, .elements = 7});
-    for (ComparedTensor& tensor : tensors_) tensor.group = ParameterGroup::kDecay;
+    for (ComparedTensor& tensor : tensors_) tensor.group = "weight decay";
     states_ = {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq};
     state_.step = 3;
   }
 
   zero::TrainState& state() { return state_; }
   std::vector<StateKind>& kinds() { return states_; }
-  void set_moments(DType dtype) { moments_ = dtype; }
+  void set_moments(Encoding encoding) { moments_ = encoding; }
   std::vector<ComparedTensor>& list() { return tensors_; }
   void Set(StateKind kind, size_t tensor, uint64_t at, float value) {
     values_[{kind, tensor, at}] = value;
@@ -98,7 +98,7 @@ TEST(CompareRuns, StepsAndParameterGroupsAreCompared) {
   FakeRun b(64);
   b.state().step = 4;
   b.state().optimizer_steps = 1;
-  b.list()[1].group = ParameterGroup::kNoDecay;
+  b.list()[1].group = "no weight decay";
   const Comparison comparison = Compare(a, b).value();
   EXPECT_THAT(comparison.mismatches,
               ElementsAre("step: 3 in A, 4 in B", "optimizer steps: 0 in A, 1 in B",
@@ -123,7 +123,7 @@ TEST(CompareRuns, OfOptimizersThatKeepDifferentStatesOnlyTheCommonOnesAreCompare
 TEST(CompareRuns, MomentsOfAnotherDTypeAreADifferenceEvenWhereTheirValuesAreEqual) {
   FakeRun a(64);
   FakeRun b(64);
-  b.set_moments(DType::kBFloat16);
+  b.set_moments(Encoding::kBFloat16);
   const Comparison comparison = Compare(a, b).value();
   EXPECT_FALSE(comparison.equal());
   EXPECT_TRUE(comparison.differences.empty());

@@ -27,13 +27,13 @@ constexpr char kConfig[] = R"({"model_type": "gpt2", "n_embd": 4, "custom": [1, 
 class FakeState final : public zero::CommittedState {
  public:
   explicit FakeState(DType dtype) {
-    layout_.dtype = dtype;
+    layout_.model.groups = offload::DecayGroups(offload::MakePlanes(dtype));
     Add("wte", {{"wte.weight", {5, 3}}});
     Add("h.0", {{"h.0.ln_1.weight", {3}}, {"h.0.mlp.c_fc.weight", {3, 4}}});
   }
 
   void Add(const std::string& module, const std::vector<SafetensorsWriter::Tensor>& tensors) {
-    offload::ModuleLayout& layout = layout_.modules.emplace_back();
+    offload::ModuleLayout& layout = layout_.model.modules.emplace_back();
     layout.name = module;
     for (const auto& [name, shape] : tensors) {
       uint64_t elements = 1;
@@ -53,7 +53,7 @@ class FakeState final : public zero::CommittedState {
 
   const zero::TrainState& train_state() const override { return train_state_; }
   std::string uuid() const override { return {}; }
-  const offload::Layout& layout() const override { return layout_; }
+  const offload::ShardLayout& layout() const override { return layout_; }
   bool durable() const override { return true; }
   std::vector<double> Shares() const override { return {1}; }
   Status ReadState(zero::StateKind kind, zero::ModuleId module, size_t tensor, uint64_t begin,
@@ -71,7 +71,7 @@ class FakeState final : public zero::CommittedState {
   }
 
  private:
-  offload::Layout layout_;
+  offload::ShardLayout layout_;
   zero::TrainState train_state_;
   std::map<std::pair<std::string, uint64_t>, float> values_;
   int reads_ = 0;
@@ -93,7 +93,7 @@ class Export : public testing::Test {
   template <typename Expected>
   void ExpectValues(const FakeState& state, Expected expected) const {
     const SafetensorsReader reader = Open();
-    for (const offload::ModuleLayout& module : state.layout().modules) {
+    for (const offload::ModuleLayout& module : state.layout().model.modules) {
       for (const offload::TensorLayout& tensor : module.tensors) {
         const std::string name = "transformer." + tensor.name;
         ASSERT_TRUE(reader.entries().contains(name)) << name;
@@ -333,7 +333,7 @@ TEST_F(Export, AnExportLoadsAsAModelsWeights) {
   options.shard_limit = 60_B;
   const ExportReport report = ExportModel(state, options).value();
   zero::ModelSpec spec;
-  for (const offload::ModuleLayout& module : state.layout().modules) {
+  for (const offload::ModuleLayout& module : state.layout().model.modules) {
     zero::ModuleSpec& added = spec.modules.emplace_back();
     for (const offload::TensorLayout& tensor : module.tensors) {
       added.tensors.push_back({.name = tensor.name, .shape = tensor.shape});

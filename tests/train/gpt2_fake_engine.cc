@@ -7,55 +7,32 @@
 #include <utility>
 
 #include "kernels/dtype.h"
+#include "zero/partitioner.h"
 
 namespace penstock::train {
 namespace {
 
 constexpr std::byte kPoison{0xff};  // NaN in fp32 and in bf16
 
-uint64_t Place(offload::ModuleLayout& module, uint64_t begin, offload::ParameterGroup group) {
-  for (offload::TensorLayout& tensor : module.tensors) {
-    if (tensor.group != group) continue;
-    tensor.offset = begin;
-    begin += tensor.elements;
-  }
-  return (begin + kBlockElements - 1) / kBlockElements * kBlockElements;
-}
-
-offload::ModuleLayout LayoutOf(const zero::ModuleSpec& spec) {
-  offload::ModuleLayout layout{.name = spec.name};
-  for (const zero::TensorSpec& tensor : spec.tensors) {
-    uint64_t elements = 1;
-    for (const uint64_t extent : tensor.shape) elements *= extent;
-    const auto group =
-        tensor.weight_decay ? offload::ParameterGroup::kDecay : offload::ParameterGroup::kNoDecay;
-    layout.tensors.push_back({tensor.name, tensor.shape, group, 0, elements});
-  }
-  const uint64_t decay_end = Place(layout, 0, offload::ParameterGroup::kDecay);
-  layout.elements = Place(layout, decay_end, offload::ParameterGroup::kNoDecay);
-  return layout;
-}
-
 }  // namespace
 
 FakeEngine::FakeEngine(zero::ModelSpec spec, DType dtype, device::Device& device,
                        const zero::TensorSource& source)
-    : spec_(std::move(spec)) {
-  layout_.dtype = dtype;
+    : spec_(std::move(spec)), dtype_(dtype) {
+  layout_ = zero::MakeLayout(spec_, dtype, 1 << 20);
   for (size_t i = 0; i < spec_.modules.size(); ++i) {
-    layout_.modules.push_back(LayoutOf(spec_.modules[i]));
-    const offload::ModuleLayout& layout = layout_.modules.back();
+    const offload::ModuleLayout& layout = layout_.model.modules[i];
+    const Bytes slot = layout_.SlotBytes(static_cast<zero::ModuleId>(i));
     Module& module = modules_.emplace_back();
     module.weights.resize(layout.elements);
     module.gradients.resize(layout.elements);
-    module.converted.resize(layout_.WeightBytes(layout.elements).value);
+    module.converted.resize(slot.value);
     for (size_t t = 0; t < layout.tensors.size(); ++t) {
       const offload::TensorLayout& tensor = layout.tensors[t];
       const std::span<float> values(module.weights.data() + tensor.offset, tensor.elements);
       EXPECT_TRUE(source(static_cast<zero::ModuleId>(i), t, 0, values).ok());
     }
-    module.device_weights =
-        device.Allocate(layout_.WeightBytes(layout.elements), "weights").value();
+    module.device_weights = device.Allocate(slot, "weights").value();
     module.device_gradients =
         device.Allocate(Bytes{sizeof(float)} * layout.elements, "gradients").value();
     poison_.resize(std::max(poison_.size(), sizeof(float) * layout.elements), kPoison);
@@ -134,7 +111,7 @@ std::span<const float> FakeEngine::gradients(const std::string& tensor) {
 
 std::span<float> FakeEngine::Tensor(const std::string& name, std::vector<float> Module::*flat) {
   for (size_t i = 0; i < modules_.size(); ++i) {
-    for (const offload::TensorLayout& tensor : layout_.modules[i].tensors) {
+    for (const offload::TensorLayout& tensor : layout_.model.modules[i].tensors) {
       if (tensor.name == name) {
         return std::span((modules_[i].*flat).data() + tensor.offset, tensor.elements);
       }
@@ -162,10 +139,10 @@ void FakeEngine::Convert(Module& module) {
   std::vector<std::byte> converted(module.converted.size());
   for (size_t i = 0; i < module.weights.size(); ++i) {
     const kernels::BFloat16 rounded = kernels::RoundToBFloat16(module.weights[i]);
-    const void* const value = layout_.dtype == DType::kFloat32
+    const void* const value = dtype_ == DType::kFloat32
                                   ? static_cast<const void*>(&module.weights[i])
                                   : static_cast<const void*>(&rounded.bits);
-    const uint64_t size = SizeOf(layout_.dtype).value;
+    const uint64_t size = SizeOf(dtype_).value;
     std::memcpy(converted.data() + i * size, value, size);
   }
   if (converted != module.converted) module.converted = std::move(converted);

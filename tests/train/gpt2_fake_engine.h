@@ -34,7 +34,7 @@ class FakeEngine final : public zero::Engine {
   void FailAcquire(size_t n) { failing_acquire_ = n; }
   size_t held() const;
 
-  const offload::Layout& layout() const override { return layout_; }
+  const offload::ShardLayout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { return *stream_; }
   Result<const std::byte*> Acquire(zero::ModuleId id) override;
   void Release(zero::ModuleId id) override;
@@ -76,7 +76,8 @@ class FakeEngine final : public zero::Engine {
   std::span<float> Tensor(const std::string& name, std::vector<float> Module::*flat);
 
   zero::ModelSpec spec_;
-  offload::Layout layout_;
+  const DType dtype_;
+  offload::ShardLayout layout_;
   std::vector<Module> modules_;
   std::vector<std::byte> poison_;
   std::unique_ptr<device::Stream> stream_;

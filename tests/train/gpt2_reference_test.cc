@@ -75,7 +75,7 @@ void Gpt2ReferenceTest::WriteModel(FakeEngine& engine) {
                         {"layer_norm_epsilon", kConfig.layer_norm_epsilon}};
   nlohmann::json header;
   std::string data;
-  for (const offload::ModuleLayout& module : engine.layout().modules) {
+  for (const offload::ModuleLayout& module : engine.layout().model.modules) {
     for (const offload::TensorLayout& tensor : module.tensors) {
       const auto weights = std::as_bytes(engine.weights(tensor.name));
       header[tensor.name] = {{"dtype", "F32"},

@@ -25,7 +25,7 @@ std::vector<std::string> Described(const zero::ModuleSpec& module) {
   std::vector<std::string> lines;
   for (const zero::TensorSpec& tensor : module.tensors) {
     lines.push_back(fmt::format("{} {}{}", tensor.name, fmt::join(tensor.shape, " "),
-                                tensor.weight_decay ? "" : " no decay"));
+                                tensor.group == offload::kDecay ? "" : " no decay"));
   }
   return lines;
 }
@@ -105,7 +105,7 @@ TEST(Gpt2InitializationTest, ScalesEachKindOfTensorAsGpt2Does) {
   EXPECT_NEAR(deviation("h.1.mlp.c_proj.weight"), 0.01, 0.0005);
   for (const zero::ModuleSpec& module : spec.modules) {
     for (const zero::TensorSpec& tensor : module.tensors) {
-      if (tensor.weight_decay) continue;
+      if (tensor.group == offload::kDecay) continue;
       const float expected = tensor.name.ends_with(".weight") ? 1.0F : 0.0F;
       EXPECT_THAT(Initial(spec, source, tensor.name), ::testing::Each(expected)) << tensor.name;
     }
@@ -128,7 +128,7 @@ TEST(Gpt2InitializationTest, GivesEverySeedAndTensorItsOwnNumbers) {
     const zero::TensorSource source = Gpt2Initialization(kConfig, seed);
     for (const zero::ModuleSpec& module : spec.modules) {
       for (const zero::TensorSpec& tensor : module.tensors) {
-        if (!tensor.weight_decay) continue;
+        if (tensor.group != offload::kDecay) continue;
         firsts.insert(Initial(spec, source, tensor.name).front());
         ++drawn;
       }

@@ -131,11 +131,11 @@ TEST(MetricsWriter, RefusesAFileThatExists) {
 
 RunSummary SomeSummary() {
   RunSummary summary;
-  summary.layout.parameters = 1000;
+  summary.layout.model.parameters = 1000;
   offload::ModuleLayout module;
-  module.tensors.push_back({.name = "a.weight", .group = offload::ParameterGroup::kDecay});
-  module.tensors.push_back({.name = "a.bias", .group = offload::ParameterGroup::kNoDecay});
-  summary.layout.modules.push_back(module);
+  module.tensors.push_back({.name = "a.weight", .group = offload::kDecay});
+  module.tensors.push_back({.name = "a.bias", .group = offload::kNoDecay});
+  summary.layout.model.modules.push_back(module);
   summary.config.train_batch_size = 4;
   summary.config.micro_batch_size = 4;
   summary.config.optimizer.hyper = kernels::AdamHyperparameters{.weight_decay = 0.1};
@@ -180,7 +180,7 @@ TEST(RunSummary, HasTheContractsFields) {
   EXPECT_TRUE(json["config"].is_object());
 }
 
-TEST(RunSummary, NamesTheTensorsOfEachParameterGroup) {
+TEST(RunSummary, NamesTheTensorsOfEachGroupId) {
   const Json groups = Json::parse(ToJson(SomeSummary()))["parameter_groups"];
   ASSERT_EQ(groups.size(), 2U);
   EXPECT_EQ(groups[0]["weight_decay"], 0.1);

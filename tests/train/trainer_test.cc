@@ -96,7 +96,7 @@ class ScriptedEngine final : public zero::Engine {
   // What the loop leaves to the model and to the trainer.
   Status FillTiles(const zero::TileFill&) override { return NotForTheLoop(); }
   Result<zero::TrainState> Adopt() override { return NotForTheLoop().error(); }
-  const offload::Layout& layout() const override { return layout_; }
+  const offload::ShardLayout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { std::abort(); }
   Result<const std::byte*> Acquire(zero::ModuleId) override { return NotForTheLoop().error(); }
   void Release(zero::ModuleId) override {}
@@ -112,7 +112,7 @@ class ScriptedEngine final : public zero::Engine {
     return MakeError(ErrorCode::kInvalidArgument, "not for the loop");
   }
   std::optional<zero::TrainState> committing_;
-  offload::Layout layout_;
+  offload::ShardLayout layout_;
   std::string text_;
   std::vector<std::string> paths_;
   std::vector<std::string> notices_;

@@ -20,9 +20,10 @@ using Tensor = SafetensorsWriter::Tensor;
 
 zero::ModelSpec TwoModules() {
   zero::ModelSpec spec;
-  spec.modules = {
-      {"wte", {{"wte.weight", {3, 2}, true}}},
-      {"h.0", {{"h.0.attn.c_attn.weight", {2, 6}, true}, {"h.0.attn.c_attn.bias", {6}, false}}}};
+  spec.modules = {{"wte", {{"wte.weight", {3, 2}, offload::kDecay}}},
+                  {"h.0",
+                   {{"h.0.attn.c_attn.weight", {2, 6}, offload::kDecay},
+                    {"h.0.attn.c_attn.bias", {6}, offload::kNoDecay}}}};
   return spec;
 }
 

@@ -264,7 +264,7 @@ TEST_F(CommitTest, ADurableCommitIsReportedWhateverFailsBesideIt) {
   BeginCommit(run, 2, 2);
   while (ReadBeside(paths)->commit().step != 2) std::this_thread::yield();
   DamageWeights(paths, /*committed=*/true);
-  const size_t modules = run.engine().layout().modules.size();
+  const size_t modules = run.engine().layout().model.modules.size();
   Status failure;
   for (uint32_t i = 0; failure.ok() && i < modules; ++i) {
     failure = run.engine().Acquire(ModuleId{i}).status();

@@ -59,11 +59,11 @@ TEST_F(EngineTest, EveryOptimizerGivesTheSameBitsInEveryPlacement) {
 }
 
 /// The values that every tensor begins with, in the order of CommittedValues.
-std::vector<float> InitialWeights(const offload::Layout& layout) {
+std::vector<float> InitialWeights(const offload::ShardLayout& layout) {
   std::vector<float> all;
-  for (size_t module = 0; module < layout.modules.size(); ++module) {
-    for (size_t tensor = 0; tensor < layout.modules[module].tensors.size(); ++tensor) {
-      std::vector<float> values(layout.modules[module].tensors[tensor].elements);
+  for (size_t module = 0; module < layout.model.modules.size(); ++module) {
+    for (size_t tensor = 0; tensor < layout.model.modules[module].tensors.size(); ++tensor) {
+      std::vector<float> values(layout.model.modules[module].tensors[tensor].elements);
       EXPECT_TRUE(ToyWeights(ModuleId{static_cast<uint32_t>(module)}, tensor, 0, values).ok());
       all.insert(all.end(), values.begin(), values.end());
     }
@@ -161,7 +161,7 @@ TEST_F(EngineTest, FewerStatesAreFewerBytesOnTheDrive) {
     for (uint64_t t = 1; t <= kMeasured; ++t) EXPECT_TRUE(run.Step(t, 1.0F).ok());
     EXPECT_TRUE(run.engine().Drain().ok());
     return static_cast<double>(run.engine().counters().nvme_write_bytes) /
-           static_cast<double>(run.engine().layout().elements() * kMeasured);
+           static_cast<double>(run.engine().layout().model.elements() * kMeasured);
   };
   // hi and lo are 4 bytes of an element, a moment 4 or 2.
   EXPECT_EQ(written(Rule()), 12);

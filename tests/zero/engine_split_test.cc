@@ -83,7 +83,7 @@ TEST_F(EngineTest, TheBytesOfAStepFallByTheShareThatLivesInHostMemory) {
     }
     const EngineCounters after = run.engine().counters();
     const double on_nvme = (1 - split.percent / 100) *
-                           static_cast<double>(run.engine().layout().elements() * kMeasured);
+                           static_cast<double>(run.engine().layout().model.elements() * kMeasured);
     const auto read = static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes);
     const auto written = static_cast<double>(after.nvme_write_bytes - before.nvme_write_bytes);
     EXPECT_NEAR(written / on_nvme, 12, 0.1) << split.percent;
@@ -105,7 +105,7 @@ TEST_F(EngineTest, WhereEverythingFitsNothingIsReadAndOnlyCommitsWrite) {
   const EngineCounters counters = run.engine().counters();
   EXPECT_EQ(counters.nvme_read_bytes, 0U);
   EXPECT_EQ(counters.nvme_write_bytes, 0U);
-  EXPECT_GE(counters.nvme_commit_bytes, 12 * run.engine().layout().elements());
+  EXPECT_GE(counters.nvme_commit_bytes, 12 * run.engine().layout().model.elements());
 }
 
 TEST_F(EngineTest, WithoutTheSplitNoTileLivesInHostMemoryAndTheNoticeSaysWhy) {

@@ -79,7 +79,7 @@ TEST_F(EngineTest, OnNvmeAStepReadsAtMost14AndWrites12BytesAParameter) {
       if (step == 2) before = run.engine().counters();
     }
     const EngineCounters after = run.engine().counters();
-    const auto elements = static_cast<double>(run.engine().layout().elements() * kMeasured);
+    const auto elements = static_cast<double>(run.engine().layout().model.elements() * kMeasured);
     // Reads ahead of the last step may be in; over eight steps that is less than 0.2 of a byte.
     EXPECT_LE(static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes) / elements, 14.2);
     EXPECT_LE(static_cast<double>(after.nvme_write_bytes - before.nvme_write_bytes) / elements,

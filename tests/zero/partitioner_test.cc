@@ -8,15 +8,15 @@
 namespace penstock::zero {
 namespace {
 
-using offload::Layout;
-using offload::ParameterGroup;
+using offload::ShardLayout;
 
-TEST(ShardTest, ShardsOfAnyWorldSizeCoverTheIndexExactlyAndEndOnBlocks) {
+TEST(ShareTest, ShardsOfAnyWorldSizeCoverTheIndexExactlyAndEndOnBlocks) {
   for (uint64_t blocks : {0, 1, 2, 7, 64, 1000}) {
     for (uint32_t world : {1, 2, 3, 8, 64, 1001}) {
       uint64_t next = 0;
       for (uint32_t rank = 0; rank < world; ++rank) {
-        const Shard shard = ShardOf(blocks * kBlockElements, world, rank);
+        const offload::Range shard =
+            offload::ShareOf({.elements = blocks * kBlockElements}, world, rank);
         EXPECT_EQ(shard.begin, next);
         EXPECT_EQ(shard.elements % kBlockElements, 0);
         EXPECT_LE(shard.elements, (blocks / world + 1) * kBlockElements);
@@ -30,11 +30,12 @@ TEST(ShardTest, ShardsOfAnyWorldSizeCoverTheIndexExactlyAndEndOnBlocks) {
 TEST(LayoutTest, EveryElementOfEveryTensorLiesInOneTileOfItsGroup) {
   for (uint64_t tile_elements : {4096, 8192, 1 << 20}) {
     const ModelSpec model = ToySpec(2, 30001);
-    const Layout layout = MakeLayout(model, DType::kBFloat16, tile_elements);
-    for (const offload::ModuleLayout& module : layout.modules) {
+    const ShardLayout layout = MakeLayout(model, DType::kBFloat16, tile_elements);
+    for (const ModuleId id : offload::Ids<ModuleId>(layout.model.modules.size())) {
+      const offload::ModuleLayout& module = layout.module(id);
       uint64_t covered = 0;
-      for (uint32_t i = 0; i < module.tile_count; ++i) {
-        const offload::TileLayout& tile = layout.tiles[offload::Index(module.first_tile) + i];
+      for (const offload::TileId of_module : layout.TilesOf(id)) {
+        const offload::TileLayout& tile = layout.tile(of_module);
         EXPECT_EQ(tile.begin, covered);
         EXPECT_EQ(tile.elements % kBlockElements, 0);
         EXPECT_LE(tile.elements, tile_elements);
@@ -47,15 +48,15 @@ TEST(LayoutTest, EveryElementOfEveryTensorLiesInOneTileOfItsGroup) {
       }
       EXPECT_EQ(covered, module.elements);
     }
-    EXPECT_EQ(layout.parameters, 100 * 50 + 2 * (37 + 30001) + 64);
+    EXPECT_EQ(layout.model.parameters, 100 * 50 + 2 * (37 + 30001) + 64);
   }
 }
 
 TEST(LayoutTest, TensorsWithDecayComeFirstInTheOrderTheyWereDeclared) {
-  const Layout layout = MakeLayout(ToySpec(1, 5000), DType::kFloat32, 8192);
-  const offload::ModuleLayout& layer = layout.modules[1];
+  const ShardLayout layout = MakeLayout(ToySpec(1, 5000), DType::kFloat32, 8192);
+  const offload::ModuleLayout& layer = layout.model.modules[1];
   EXPECT_EQ(layer.tensors[0].name, "layer.0.bias");
-  EXPECT_EQ(layer.tensors[0].group, ParameterGroup::kNoDecay);
+  EXPECT_EQ(layer.tensors[0].group, offload::kNoDecay);
   EXPECT_EQ(layer.tensors[0].offset, 8192);
   EXPECT_EQ(layer.tensors[1].offset, 0);
   EXPECT_EQ(layer.elements, 8192 + 4096);
@@ -64,9 +65,9 @@ TEST(LayoutTest, TensorsWithDecayComeFirstInTheOrderTheyWereDeclared) {
 TEST(GradientNormTest, IsTheSameForEveryTileSizeAndOrderOfArrival) {
   std::vector<double> norms;
   for (uint64_t tile_elements : {4096, 12288, 1 << 20}) {
-    const Layout layout = MakeLayout(ToySpec(3, 50000), DType::kBFloat16, tile_elements);
+    const ShardLayout layout = MakeLayout(ToySpec(3, 50000), DType::kBFloat16, tile_elements);
     GradientNorm norm(layout);
-    uint64_t block = layout.elements() / kBlockElements;
+    uint64_t block = layout.shard_elements() / kBlockElements;
     for (size_t i = layout.tiles.size(); i-- > 0;) {
       const auto sums = norm.Sums(offload::TileId{static_cast<uint32_t>(i)});
       for (size_t j = sums.size(); j-- > 0;) sums[j] = 1.0 / static_cast<double>(1 + 3 * --block);
@@ -81,7 +82,7 @@ TEST(GradientNormTest, IsTheSameForEveryTileSizeAndOrderOfArrival) {
 }
 
 TEST(GradientNormTest, OneTileThatIsNotFiniteMakesTheStepNotFiniteAndTheNextOneStartsAfresh) {
-  const Layout layout = MakeLayout(ToySpec(1, 5000), DType::kBFloat16, 4096);
+  const ShardLayout layout = MakeLayout(ToySpec(1, 5000), DType::kBFloat16, 4096);
   GradientNorm norm(layout);
   for (size_t i = 0; i < layout.tiles.size(); ++i) norm.Arrived(i != 1);
   EXPECT_FALSE(norm.Wait().finite);

@@ -50,7 +50,7 @@ uint64_t LeastFetches(const ModelSpec& model, uint32_t slots) {
 TEST(ScheduleBuilderTest, FetchesAreAsFewAsAnyChoiceOfVictimsAllows) {
   for (uint64_t layers : {1, 2, 3, 5, 7}) {
     const ModelSpec model = ToySpec(layers, 5000);
-    const offload::Layout layout = MakeLayout(model, DType::kBFloat16, 8192);
+    const offload::ShardLayout layout = MakeLayout(model, DType::kBFloat16, 8192);
     for (uint32_t slots = 1; slots <= layers; ++slots) {
       const Schedule schedule = BuildSchedule(model, layout, slots, UpdateStart::kStepEnd);
       uint64_t fetches = 0;
@@ -64,14 +64,14 @@ TEST(ScheduleBuilderTest, FetchesAreAsFewAsAnyChoiceOfVictimsAllows) {
 
 TEST(ScheduleBuilderTest, EveryUseFindsItsModuleInItsSlotAtEveryStep) {
   const ModelSpec model = ToySpec(6, 5000);
-  const offload::Layout layout = MakeLayout(model, DType::kFloat32, 8192);
+  const offload::ShardLayout layout = MakeLayout(model, DType::kFloat32, 8192);
   for (uint32_t slots = 1; slots <= 6; ++slots) {
     const Schedule schedule = BuildSchedule(model, layout, slots, UpdateStart::kStepEnd);
     std::map<uint32_t, ModuleId> held;
     for (size_t use = 0; use < schedule.uses.size(); ++use) {
       const offload::ScheduledUse& planned = schedule.uses[use];
       EXPECT_EQ(planned.module, model.step[use].module);
-      EXPECT_GE(schedule.slot_elements[planned.slot], layout.module(planned.module).elements);
+      EXPECT_GE(schedule.slot_bytes[planned.slot], layout.SlotBytes(planned.module));
       if (planned.fetch) held[planned.slot] = planned.module;
       EXPECT_EQ(held[planned.slot], planned.module) << "use " << use;
     }
@@ -89,7 +89,7 @@ TEST(ScheduleBuilderTest, TheFirstUseOfAStepIsAlwaysFetchedAsItsWeightsAreNew) {
 
 TEST(ScheduleBuilderTest, UpdatesAreInTheOrderOfNextUse) {
   const ModelSpec model = ToySpec(3, 20000);
-  const offload::Layout layout = MakeLayout(model, DType::kBFloat16, 4096);
+  const offload::ShardLayout layout = MakeLayout(model, DType::kBFloat16, 4096);
   const Schedule schedule = BuildSchedule(model, layout, 2, UpdateStart::kStepEnd);
   ASSERT_EQ(schedule.update_order.size(), layout.tiles.size());
   uint32_t before = 0;

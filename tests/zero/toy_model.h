@@ -21,15 +21,15 @@ namespace penstock::zero {
 /// Modules: "in" (used twice, like a tied embedding), "layer.0" … (repeated), "out".
 inline ModelSpec ToySpec(uint64_t layers, uint64_t layer_elements) {
   ModelSpec model;
-  model.modules.push_back({.name = "in", .tensors = {{"in.weight", {100, 50}, true}}});
+  model.modules.push_back({.name = "in", .tensors = {{"in.weight", {100, 50}, offload::kDecay}}});
   for (uint64_t i = 0; i < layers; ++i) {
     const std::string name = "layer." + std::to_string(i);
-    model.modules.push_back(
-        {.name = name,
-         .tensors = {{name + ".bias", {37}, false}, {name + ".weight", {layer_elements}, true}},
-         .repeated = true});
+    model.modules.push_back({.name = name,
+                             .tensors = {{name + ".bias", {37}, offload::kNoDecay},
+                                         {name + ".weight", {layer_elements}, offload::kDecay}},
+                             .repeated = true});
   }
-  model.modules.push_back({.name = "out", .tensors = {{"out.weight", {64}, false}}});
+  model.modules.push_back({.name = "out", .tensors = {{"out.weight", {64}, offload::kNoDecay}}});
   const auto id = [](uint64_t i) { return ModuleId{static_cast<uint32_t>(i)}; };
   for (uint64_t i = 0; i <= layers + 1; ++i) model.step.push_back({id(i), false});
   model.step.push_back({id(0), true});
@@ -79,7 +79,7 @@ class ToyRun {
   /// One step; `scale` scales the gradient (infinity: not finite).
   Result<StepOutcome> Step(uint64_t t, float scale) {
     PENSTOCK_TRY(engine_->BeginStep(1e-2, t));
-    const size_t forward = engine_->layout().modules.size();
+    const size_t forward = engine_->layout().model.modules.size();
     for (size_t use = 0; use < step_.size(); ++use) {
       const ModuleId module = step_[use].module;
       PENSTOCK_ASSIGN(const std::byte* weights, engine_->Acquire(module));
@@ -99,21 +99,32 @@ class ToyRun {
  private:
   void AddGradient(ModuleId module, const std::byte* weights, float scale) {
     float* sums = engine_->Gradients(module);
-    const offload::ModuleLayout& layout = engine_->layout().module(module);
+    const offload::ShardLayout& layout = engine_->layout();
     auto& stream = static_cast<device::CpuStream&>(engine_->compute_stream());
-    stream.Launch([this, weights, sums, &layout, scale]() {
-      // Padding has no gradient.
-      for (const offload::TensorLayout& tensor : layout.tensors) {
-        for (uint64_t i = tensor.offset; i < tensor.offset + tensor.elements; ++i) {
-          sums[i] += (WeightAt(weights, i) * 0.3F + 0.01F * static_cast<float>(i % 5)) * scale;
+    stream.Launch([weights, sums, &layout, module, scale]() {
+      // Padding and frozen tensors have no gradient.
+      for (const offload::TensorLayout& tensor : layout.module(module).tensors) {
+        const offload::GroupLayout& group = layout.model.group(tensor.group);
+        if (group.frozen) continue;
+        const std::byte* const values = weights + layout.SlotOffset(module, tensor.offset).value;
+        for (uint64_t i = 0; i < tensor.elements; ++i) {
+          const float weight = WeightAt(values, group.planes.weight().encoding, i);
+          const uint64_t at = tensor.offset + i;
+          sums[at] += (weight * 0.3F + 0.01F * static_cast<float>(at % 5)) * scale;
         }
       }
     });
   }
 
-  float WeightAt(const std::byte* weights, uint64_t i) const {
-    if (dtype_ == DType::kFloat32) return reinterpret_cast<const float*>(weights)[i];
-    return kernels::ToFloat(reinterpret_cast<const kernels::BFloat16*>(weights)[i]);
+  static float WeightAt(const std::byte* weights, Encoding encoding, uint64_t i) {
+    switch (encoding) {
+      case Encoding::kBFloat16:
+        return kernels::ToFloat(reinterpret_cast<const kernels::BFloat16*>(weights)[i]);
+      case Encoding::kFloat16:
+        return kernels::ToFloat(reinterpret_cast<const kernels::Float16*>(weights)[i]);
+      default:
+        return reinterpret_cast<const float*>(weights)[i];
+    }
   }
 
   ActivityMeter meter_;
@@ -132,14 +143,14 @@ inline std::vector<float> CommittedValues(const std::vector<std::string>& state_
   auto state = CommittedState::Open(state_paths);
   EXPECT_TRUE(state.ok()) << state.error().message;
   std::vector<float> all;
-  const offload::Layout& layout = (*state)->layout();
-  const std::vector<StateKind> kept = StatesOf(layout);
-  if (std::find(kept.begin(), kept.end(), kind) == kept.end()) return all;
-  for (size_t module = 0; module < layout.modules.size(); ++module) {
-    for (size_t tensor = 0; tensor < layout.modules[module].tensors.size(); ++tensor) {
-      std::vector<float> values(layout.modules[module].tensors[tensor].elements);
-      const Status read =
-          (*state)->ReadState(kind, ModuleId{static_cast<uint32_t>(module)}, tensor, 0, values);
+  const offload::ModelLayout& layout = (*state)->layout().model;
+  for (const ModuleId module : offload::Ids<ModuleId>(layout.modules.size())) {
+    for (size_t tensor = 0; tensor < layout.module(module).tensors.size(); ++tensor) {
+      const offload::TensorLayout& place = layout.module(module).tensors[tensor];
+      const std::vector<StateKind> kept = StatesOf(layout.group(place.group));
+      if (std::find(kept.begin(), kept.end(), kind) == kept.end()) continue;
+      std::vector<float> values(place.elements);
+      const Status read = (*state)->ReadState(kind, module, tensor, 0, values);
       EXPECT_TRUE(read.ok()) << read.error().message;
       all.insert(all.end(), values.begin(), values.end());
     }

@@ -7,8 +7,8 @@
 namespace penstock::zero {
 namespace {
 
+using offload::GroupId;
 using offload::ModuleId;
-using offload::ParameterGroup;
 using offload::TileLayout;
 
 TEST(UpdateScalarsTest, RandomBitsDifferBetweenUpdatesModulesAndSeeds) {
@@ -17,7 +17,7 @@ TEST(UpdateScalarsTest, RandomBitsDifferBetweenUpdatesModulesAndSeeds) {
     for (const uint64_t t : {1, 2}) {
       for (const uint32_t module : {0, 1}) {
         const TileLayout tile{.module = ModuleId{module}, .begin = 8192};
-        const auto rounding = UpdateScalars({}, seed, 1e-3, t, 1).RoundingOf(tile);
+        const auto rounding = UpdateScalars({}, {}, seed, 1e-3, t, 1).RoundingOf(tile);
         EXPECT_EQ(rounding.first_element, 8192u);
         keys.insert(rounding.key);
       }
@@ -28,12 +28,12 @@ TEST(UpdateScalarsTest, RandomBitsDifferBetweenUpdatesModulesAndSeeds) {
 
 TEST(UpdateScalarsTest, OneGroupHasNoWeightDecay) {
   const OptimizerConfig optimizer{.hyper = kernels::AdamHyperparameters{.weight_decay = 0.5}};
-  const UpdateScalars scalars(optimizer, 0, 1e-3, 1, 1);
-  const auto decay = [&](ParameterGroup group) {
+  const UpdateScalars scalars(DecayGroupSpecs(), optimizer, 0, 1e-3, 1, 1);
+  const auto decay = [&](GroupId group) {
     return std::get<kernels::AdamScalars>(scalars.Of(TileLayout{.group = group})).decay;
   };
-  EXPECT_LT(decay(ParameterGroup::kDecay), 0);
-  EXPECT_EQ(decay(ParameterGroup::kNoDecay), 0);
+  EXPECT_LT(decay(offload::kDecay), 0);
+  EXPECT_EQ(decay(offload::kNoDecay), 0);
 }
 
 }  // namespace

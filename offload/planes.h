@@ -1,0 +1,101 @@
+// The planes of a tile: which states are kept of its elements, how each is stored, and where in the
+// tile's memory each lies. Plain values.
+//
+// A plane is one state of all the tile's elements, block behind block. The plane of the weight is
+// what the model computes with; it is a part of its own in memory and on the drive. The other
+// planes lie behind each other in the tile's record.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+
+#include "base/dtype.h"
+#include "base/units.h"
+
+namespace penstock::offload {
+
+/// What a plane holds of each element.
+enum class PlaneRole : uint8_t {
+  kWeight,    ///< what the model computes with; in fp32 training also the master
+  kLo,        ///< what a bf16 weight lacks of its fp32 master (kernels::SplitMaster)
+  kMaster,    ///< the fp32 master of a weight of 16 bits
+  kExpAvg,    ///< the first moment
+  kExpAvgSq,  ///< the second moment; Adagrad's sum of squares
+};
+
+/// "weight", "lo", "master", "exp_avg", "exp_avg_sq".
+const char* ToString(PlaneRole role);
+
+/// Every plane takes a multiple of this in memory and in a file, so that each can be read with
+/// O_DIRECT. Only encodings with scales need padding for it.
+inline constexpr Bytes kPlaneAlignment = 4_KiB;
+
+struct Plane {
+  PlaneRole role{};
+  Encoding encoding{};
+  Bytes block;  ///< what a block of kBlockElements elements takes, its scales included
+
+  /// What a tile of `elements`, a multiple of a block, takes in this plane; padding included.
+  Bytes Size(uint64_t elements) const {
+    return AlignUp(block * (elements / kBlockElements), kPlaneAlignment);
+  }
+  bool operator==(const Plane&) const = default;
+};
+
+/// A plane whose elements are stored one by one. Precondition: the encoding has no scales.
+Plane MakePlane(PlaneRole role, Encoding encoding);
+/// A plane of 8 bits an element with an fp32 scale for each 256 elements: of a block, first the
+/// 4096 values, then the 16 scales.
+Plane MakeBlockwise8Plane(PlaneRole role);
+
+/// The moments that the optimizer keeps of every element.
+struct Moments {
+  bool exp_avg = true;
+  bool exp_avg_sq = true;
+  DType dtype = DType::kFloat32;  ///< or kBFloat16
+
+  bool operator==(const Moments&) const = default;
+};
+
+/// The planes of a tile: first the weight's, then those of the record in the order in which they
+/// lie there. No role occurs twice.
+class Planes {
+ public:
+  static constexpr size_t kMost = 6;
+
+  Planes(std::initializer_list<Plane> planes);
+  explicit Planes(std::span<const Plane> planes);
+
+  const Plane& weight() const { return planes_.front(); }
+  std::span<const Plane> record() const { return all().subspan(1); }
+  std::span<const Plane> all() const { return std::span(planes_).first(count_); }
+  /// Null where there is none of this role.
+  const Plane* Find(PlaneRole role) const;
+
+  /// What a tile of `elements`, a multiple of a block, takes of each part.
+  Bytes WeightSize(uint64_t elements) const { return weight().Size(elements); }
+  Bytes RecordSize(uint64_t elements) const;
+
+  bool operator==(const Planes&) const = default;
+
+ private:
+  std::array<Plane, kMost> planes_{};
+  size_t count_ = 0;
+};
+
+/// The planes of a tile that is trained with weights of `dtype`: an fp32 weight is its own master,
+/// a bf16 weight has a lo, an fp16 weight a master beside it.
+Planes MakePlanes(DType dtype, const Moments& moments = {});
+/// The planes of a tile that is never updated.
+Planes MakeFrozenPlanes(DType dtype);
+
+/// Whether tiles may have these planes. The weight is fp32, bf16 or fp16. A frozen one stands
+/// alone. Of the others, an fp32 weight has neither lo nor master, a bf16 weight has one of them,
+/// and an fp16 weight has a master; a lo is int16, a master is fp32.
+bool CanBe(const Planes& planes, bool frozen);
+
+}  // namespace penstock::offload
