@@ -138,11 +138,12 @@ Range ShareOf(const Range& range, uint32_t world_size, uint32_t rank) {
 }
 
 TileId ShardLayout::TileAt(ModuleId id, uint64_t element) const {
-  const auto of_module = TilesOf(id);
-  const auto after = std::ranges::upper_bound(of_module, element, {},
-                                              [this](TileId at) { return tile(at).begin; });
-  PENSTOCK_CHECK(after != of_module.begin(), "element {} is not of this rank", element);
-  const TileId found = *(after - 1);
+  const auto first = tiles.begin() + first_tile[Index(id)];
+  const auto after =
+      std::upper_bound(first, tiles.begin() + first_tile[Index(id) + 1], element,
+                       [](uint64_t value, const TileLayout& tile) { return value < tile.begin; });
+  PENSTOCK_CHECK(after != first, "element {} is not of this rank", element);
+  const TileId found{static_cast<uint32_t>(after - tiles.begin() - 1)};
   PENSTOCK_CHECK(element - tile(found).begin < tile(found).elements,
                  "element {} is not of this rank", element);
   return found;

@@ -11,7 +11,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <ranges>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,11 +27,39 @@ enum class GroupId : uint32_t {};
 constexpr size_t Index(ModuleId id) { return static_cast<size_t>(id); }
 constexpr size_t Index(TileId id) { return static_cast<size_t>(id); }
 constexpr size_t Index(GroupId id) { return static_cast<size_t>(id); }
+/// Consecutive ids, `begin` to `end` - 1, for loops. (The standard's views do not compile with the
+/// clang that clang-tidy of Debian 12 is.)
+template <typename Id>
+class IdRange {
+ public:
+  class Iterator {
+   public:
+    explicit constexpr Iterator(uint32_t at) : at_(at) {}
+    constexpr Id operator*() const { return Id{at_}; }
+    constexpr Iterator& operator++() {
+      ++at_;
+      return *this;
+    }
+    constexpr bool operator==(const Iterator&) const = default;
+
+   private:
+    uint32_t at_;
+  };
+
+  constexpr IdRange(uint32_t begin, uint32_t end) : begin_(begin), end_(end) {}
+  constexpr Iterator begin() const { return Iterator(begin_); }
+  constexpr Iterator end() const { return Iterator(end_); }
+  constexpr size_t size() const { return end_ - begin_; }
+  constexpr Id operator[](size_t i) const { return Id{begin_ + static_cast<uint32_t>(i)}; }
+
+ private:
+  uint32_t begin_;
+  uint32_t end_;
+};
 /// The ids 0 to count - 1.
 template <typename Id>
-constexpr auto Ids(size_t count) {
-  return std::views::iota(uint32_t{0}, static_cast<uint32_t>(count)) |
-         std::views::transform([](uint32_t i) { return Id{i}; });
+constexpr IdRange<Id> Ids(size_t count) {
+  return {0, static_cast<uint32_t>(count)};
 }
 
 /// The groups of a model with no others: biases and norm weights take no weight decay.
@@ -158,13 +185,12 @@ struct ShardLayout {
   const Planes& planes(TileId id) const { return group(id).planes; }
   bool frozen(TileId id) const { return group(id).frozen; }
 
-  auto Tiles() const { return Ids<TileId>(tiles.size()); }
+  IdRange<TileId> Tiles() const { return Ids<TileId>(tiles.size()); }
   /// The tiles of a module's share, in the order of its flat index.
-  auto TilesOf(ModuleId id) const {
-    return std::views::iota(first_tile[Index(id)], first_tile[Index(id) + 1]) |
-           std::views::transform([](uint32_t i) { return TileId{i}; });
+  IdRange<TileId> TilesOf(ModuleId id) const {
+    return {first_tile[Index(id)], first_tile[Index(id) + 1]};
   }
-  size_t TileCount(ModuleId id) const { return first_tile[Index(id) + 1] - first_tile[Index(id)]; }
+  size_t TileCount(ModuleId id) const { return TilesOf(id).size(); }
   /// The tile that holds an element of the module's flat index. Precondition: the share has it.
   TileId TileAt(ModuleId id, uint64_t element) const;
   // A slot on the device takes a module's weights whole: section behind section, of each the shares
