@@ -12,8 +12,6 @@
 namespace penstock::offload {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr Uuid kUuid = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
 
 ModelLayout SmallModel() { return SmallLayout(DType::kBFloat16).model; }
@@ -170,9 +168,9 @@ TEST(StateVersionTest, AForgedGroupIsRefusedAndANewerPlaneIsToldFromIt) {
     EXPECT_EQ(from.size(), to.size());
     std::vector<std::byte> head = whole;
     const auto bytes = std::as_bytes(std::span(from));
-    const auto found = std::ranges::search(head, bytes);
-    EXPECT_NE(found.begin(), head.end()) << from;
-    std::ranges::copy(std::as_bytes(std::span(to)), found.begin());
+    const auto found = std::search(head.begin(), head.end(), bytes.begin(), bytes.end());
+    EXPECT_NE(found, head.end()) << from;
+    std::ranges::copy(std::as_bytes(std::span(to)), found);
     Seal(header, head);
     return DecodeHead(head).status();
   };
