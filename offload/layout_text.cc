@@ -200,6 +200,7 @@ Status Read(const Json& document, uint32_t version, const std::optional<Planes>&
       }
       model.groups.push_back(std::move(group));
     }
+    if (model.groups.empty()) return Corrupt("the layout has no groups");
   }
   for (const Json& entry : document.at("modules")) {
     PENSTOCK_ASSIGN(ModuleLayout module, ModuleFromJson(entry, model.groups.size()));

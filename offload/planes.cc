@@ -81,6 +81,14 @@ bool CanBe(const Planes& planes, bool frozen) {
   const Plane* const master = planes.Find(PlaneRole::kMaster);
   if (lo != nullptr && lo->encoding != Encoding::kInt16) return false;
   if (master != nullptr && master->encoding != Encoding::kFloat32) return false;
+  for (const PlaneRole role : {PlaneRole::kExpAvg, PlaneRole::kExpAvgSq}) {
+    const Plane* const moments = planes.Find(role);
+    if (moments == nullptr) continue;
+    const bool known = moments->encoding == Encoding::kFloat32 ||
+                       moments->encoding == Encoding::kBFloat16 ||
+                       moments->encoding == Encoding::kBlockwise8;
+    if (!known) return false;
+  }
   switch (weight) {
     case Encoding::kFloat32:
       return lo == nullptr && master == nullptr;

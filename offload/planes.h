@@ -95,7 +95,8 @@ Planes MakeFrozenPlanes(DType dtype);
 
 /// Whether tiles may have these planes. The weight is fp32, bf16 or fp16. A frozen one stands
 /// alone. Of the others, an fp32 weight has neither lo nor master, a bf16 weight has one of them,
-/// and an fp16 weight has a master; a lo is int16, a master is fp32.
+/// and an fp16 weight has a master; a lo is int16, a master is fp32, moments are fp32, bf16 or
+/// blockwise8.
 bool CanBe(const Planes& planes, bool frozen);
 
 }  // namespace penstock::offload

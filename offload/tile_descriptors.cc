@@ -73,6 +73,7 @@ std::span<const std::byte> Descriptor(std::span<const std::byte> descriptors, si
 }  // namespace
 
 bool HasV1Planes(const ModelLayout& model) {
+  if (model.groups.empty()) return false;
   const Planes& planes = model.groups.front().planes;
   if (model.groups != DecayGroups(planes)) return false;
   for (const DType weight : {DType::kFloat32, DType::kBFloat16}) {

@@ -34,6 +34,12 @@ class TileWiseState : public CommittedState {
     uint64_t at = layout().module(module).tensors[tensor].offset + begin;
     while (!values.empty()) {
       const TileId tile = layout().TileAt(module, at);
+      const std::vector<StateKind> kept = StatesOf(layout().group(tile));
+      if (std::ranges::find(kept, kind) == kept.end()) {
+        return MakeError(ErrorCode::kInvalidArgument,
+                         "tensor {} has no such state: its group \"{}\" does not keep it",
+                         layout().module(module).tensors[tensor].name, layout().group(tile).name);
+      }
       PENSTOCK_TRY(Load(tile));
       const offload::TileLayout& place = layout().tile(tile);
       const uint64_t inside = at - place.begin;
@@ -65,6 +71,24 @@ class TileWiseState : public CommittedState {
   std::optional<TileId> loaded_;
 };
 
+/// Refuses what the format can hold and nothing here reads yet: a share of several ranks', no tile
+/// at all, states with scales. Errors: kUnavailable.
+Status CheckReadable(const offload::ShardLayout& layout, const std::string& path) {
+  const auto has_scales = [](const offload::GroupLayout& group) {
+    return std::ranges::any_of(group.planes.all(), [](const offload::Plane& plane) {
+      return plane.encoding == Encoding::kBlockwise8;
+    });
+  };
+  if (layout.world_size == 1 && !layout.tiles.empty() &&
+      std::ranges::none_of(layout.model.groups, has_scales)) {
+    return {};
+  }
+  return MakeError(ErrorCode::kUnavailable,
+                   "state file {} is one rank's of several, or holds states that this version of "
+                   "penstock does not read",
+                   path);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<CommittedState>> CommittedState::Open(
@@ -73,6 +97,7 @@ Result<std::unique_ptr<CommittedState>> CommittedState::Open(
   PENSTOCK_ASSIGN(
       std::unique_ptr<StateReader> reader,
       StateReader::Open(state_paths, exclusive ? StateLock::kExclusive : StateLock::kShared));
+  PENSTOCK_TRY(CheckReadable(reader->layout(), state_paths.front()));
   return std::unique_ptr<CommittedState>(std::make_unique<TileWiseState>(std::move(reader)));
 }
 

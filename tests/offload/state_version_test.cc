@@ -196,6 +196,18 @@ TEST(StateVersionTest, AForgedGroupIsRefusedAndANewerPlaneIsToldFromIt) {
   }
 }
 
+TEST(StateVersionTest, ALayoutWithoutGroupsOrWithMomentsThatNoRuleKeepsIsRefused) {
+  const ShardLayout nothing = MakeShard({}, 8192);
+  EXPECT_EQ(DecodeHead(EncodeHead(PlanState(kUuid, nothing, {}, 0))).error().code,
+            ErrorCode::kCorruption);
+  ModelLayout model = SmallModel();
+  model.groups[1].planes = Planes{MakePlane(PlaneRole::kWeight, Encoding::kFloat32),
+                                  MakePlane(PlaneRole::kExpAvg, Encoding::kInt16)};
+  const ShardLayout forged = MakeShard(std::move(model), 8192);
+  EXPECT_EQ(DecodeHead(EncodeHead(PlanState(kUuid, forged, {}, 0))).error().code,
+            ErrorCode::kCorruption);
+}
+
 TEST(StateVersionTest, ACommitNamesItsRankAndSessionAndIsNoOtherRanks) {
   const StateHeader header = MixedHeader();
   const StateIdentity mine(kUuid, header.layout);
