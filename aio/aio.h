@@ -53,17 +53,17 @@ class File {
   Result<Bytes> Size() const;
 
   int fd() const { return fd_.get(); }
-  /// Serves what is not aligned, through the page cache: a second descriptor without O_DIRECT, or
-  /// fd() where that already is one.
+  /// Serves unaligned parts through the page cache: a second descriptor without O_DIRECT, or fd()
+  /// if that already has no O_DIRECT.
   int buffered_fd() const { return buffered_fd_.valid() ? buffered_fd_.get() : fd_.get(); }
   const std::string& path() const { return path_; }
-  /// What offsets, lengths and buffer addresses are multiples of where a request goes to the drive
-  /// without a copy (STATX_DIOALIGN, else BLKSSZGET of the device, else 4096). 1 for a file opened
-  /// without O_DIRECT.
+  /// A request goes to the drive without a copy if its offset, length and buffer address are
+  /// multiples of this (STATX_DIOALIGN, else BLKSSZGET of the device, else 4096). 1 for a file
+  /// opened without O_DIRECT.
   Bytes alignment() const { return alignment_; }
 
  private:
-  /// Opens a file that exists, with and without O_DIRECT where `options` ask for it.
+  /// Opens an existing file, both with and without O_DIRECT if `options` ask for that.
   static Result<File> OpenBoth(const std::string& path, const OpenOptions& options);
 
   UniqueFd fd_;
@@ -72,8 +72,8 @@ class File {
   Bytes alignment_ = 1_B;
 };
 
-/// What an engine knows of a file since Engine::RegisterFile. Taken back at its end, which must
-/// come before those of the file and of the engine. Movable.
+/// What an engine knows of a file since Engine::RegisterFile. The destructor takes the registration
+/// back; it must run before the file and the engine end. Movable.
 class FileRegistration {
  public:
   FileRegistration() = default;
@@ -97,8 +97,9 @@ class FileRegistration {
 enum class Operation : uint8_t { kRead, kWrite, kSync };
 const char* ToString(Operation operation);
 
-/// What is served first when the queue is full. A lower class is still served regularly: after
-/// `kStarvationBound` blocks of higher classes, one block of the oldest lower request goes first.
+/// Which requests are served first when the queue is full. A lower class is still served regularly:
+/// after `kStarvationBound` blocks of higher classes, one block of the oldest lower request goes
+/// first.
 enum class Priority : uint8_t { kParameterRead, kStateRead, kWriteBack };
 inline constexpr int kPriorityCount = 3;
 inline constexpr int kStarvationBound = 16;
@@ -106,10 +107,11 @@ inline constexpr int kStarvationBound = 16;
 struct Request {
   Operation operation = Operation::kRead;
   const File* file = nullptr;
-  /// Any offset, address and size > 0. Pages (of the kernel's size, or of file->alignment() where
-  /// that is more) that an unaligned request covers in part go through the page cache, the rest
-  /// directly; where address and offset differ modulo the alignment, all of it. No other request
-  /// may run on those pages at the same time. What is aligned (file->alignment()) is never copied.
+  /// Any offset, address and size > 0. An aligned request (file->alignment()) is never copied. Of
+  /// an unaligned request, the pages that it covers in part (of the kernel's size, or of
+  /// file->alignment() if that is larger) go through the page cache, and the rest goes directly; if
+  /// address and offset differ modulo the alignment, all of it goes through the page cache. No
+  /// other request may run on those pages at the same time.
   FileOffset offset;
   std::span<std::byte> buffer;
   Priority priority = Priority::kParameterRead;
@@ -128,14 +130,15 @@ class Ticket {
   /// False for a ticket that was default-constructed.
   bool valid() const { return state_ != nullptr; }
   bool done() const;
-  /// Blocks until the request is complete; the outcome. May be called by several threads.
+  /// Blocks until the request is complete and returns the outcome. May be called by several
+  /// threads.
   Status Wait() const;
 
  private:
   std::shared_ptr<State> state_;
 };
 
-/// Waits for all; the first failure in the order given, or success.
+/// Waits for all. Returns the first failure in the order given, or success.
 Status WaitAll(std::span<const Ticket> tickets);
 
 /// Sums since the engine was made; bytes and blocks count what completed successfully.
@@ -153,8 +156,8 @@ struct EngineStats {
 
 class Engine {
  public:
-  /// Drains: returns only when no request is in flight. Overlaps no other call, but for a Submit
-  /// whose request is complete.
+  /// Drains: returns only when no request is in flight. No other call may overlap it, except for a
+  /// Submit whose request is complete.
   virtual ~Engine() = default;
 
   /// Queues a request and returns at once. A malformed one (no file; an empty read or write; a sync
@@ -164,20 +167,20 @@ class Engine {
   Status Sync(const File& file);
   /// Blocks until every request submitted before the call is complete.
   virtual void Drain() = 0;
-  /// Ends requests without the drive: what was not handed to it yet fails with kCancelled, blocks
-  /// that it has are waited for. Requests submitted later are served.
+  /// Ends requests early: what the drive does not have yet fails with kCancelled, and blocks that
+  /// it has are waited for. Requests submitted later are served.
   virtual void Cancel() = 0;
 
   /// Says that buffers will lie in this memory, so that the kernel pins it once and not for each
-  /// block (io_uring: pieces of at most 1 GiB). Once, and not empty; the memory outlives the
-  /// engine. Returns a line that says what became of it, empty with kOff. Buffers elsewhere are
-  /// served as before. Errors: kInvalidArgument for a second call or no memory; with
-  /// `registered_buffers` kOn only, kUnavailable where the engine cannot, or the memlock limit is
-  /// too low.
+  /// block (io_uring: pieces of at most 1 GiB). May be called once, with memory that is not empty
+  /// and outlives the engine. Returns a line that says whether the memory was registered; empty
+  /// with kOff. Buffers elsewhere are served as before. Errors: kInvalidArgument for a second call
+  /// or no memory; with `registered_buffers` kOn only, kUnavailable if the engine cannot register
+  /// memory or the memlock limit is too low.
   virtual Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) = 0;
   /// Says that `file` will be used often, until the registration ends (io_uring: registered file).
-  /// An engine that has nothing of the kind does nothing. Errors: kUnavailable where the engine
-  /// cannot serve the file, as its drive has no polled queues and iopoll was asked for.
+  /// An engine without such a registration does nothing. Errors: kUnavailable if the engine cannot
+  /// serve the file, because its drive has no polled queues and iopoll was asked for.
   virtual Result<FileRegistration> RegisterFile(const File& file) = 0;
 
   virtual EngineStats stats() const = 0;
@@ -188,7 +191,7 @@ class Engine {
 enum class EngineKind { kAuto, kUring, kLibaio, kThreads };
 const char* ToString(EngineKind kind);
 
-/// A drive made of memory with a speed limit of its own. Zero means unlimited.
+/// A drive in memory with a speed limit. Zero means unlimited.
 struct SimulatedDrive {
   double read_gbps = 0;   ///< GB/s (10^9 bytes)
   double write_gbps = 0;  ///< GB/s
@@ -212,14 +215,14 @@ struct FaultPlan {
   double error_chance = 0;      ///< EIO
   double transient_chance = 0;  ///< EINTR or EAGAIN
   double short_chance = 0;
-  double delay_chance = 0;  ///< reported behind others
+  double delay_chance = 0;  ///< reported after others
   bool reorder = false;     ///< completions are reported in random order
-  /// The drive has a cache that forgets: writes reach the file only with the sync after them; one
-  /// that fails loses a random choice of them. At the end, of those that were not synced a random
-  /// choice from the seed reaches it, in random order, some torn between two units of the file's
-  /// alignment.
+  /// The drive has a cache that forgets: writes reach the file only with the sync after them, and a
+  /// sync that fails loses a random choice of them. At the end, a random choice (from the seed) of
+  /// the writes that were not synced reaches the file, in random order, some torn between two units
+  /// of the file's alignment.
   bool lose_unsynced = false;
-  /// With lose_unsynced: that end comes with this block; it and all after it fail with EIO.
+  /// With lose_unsynced: the end comes with this block; it and all blocks after it fail with EIO.
   std::optional<uint64_t> crash_at_block;
   std::optional<uint64_t> crash_at_sync;  ///< the same, counting syncs alone
 };
@@ -241,10 +244,10 @@ struct EngineOptions {
   std::optional<FaultPlan> faults;         ///< wraps the engine's drive
 };
 
-/// Makes the engine that `options` name. kAuto probes io_uring, libaio, then threads; `notice`,
-/// where given, receives one line that says what was chosen and why. A named engine, sqpoll or
-/// iopoll that is not to be had is kUnavailable, never silently another one; options out of range
-/// are kInvalidArgument, and so are sqpoll and iopoll with another engine than io_uring.
+/// Makes the engine that `options` name. kAuto probes io_uring, libaio, then threads; `notice`, if
+/// given, receives one line that says what was chosen and why. A named engine, sqpoll or iopoll
+/// that is not available is kUnavailable; no other engine silently takes its place. options out of
+/// range are kInvalidArgument, and so are sqpoll and iopoll with another engine than io_uring.
 Result<std::unique_ptr<Engine>> CreateEngine(const EngineOptions& options,
                                              std::string* notice = nullptr);
 

@@ -1,8 +1,7 @@
-// How a request is cut into blocks. Pure.
+// Cuts requests into blocks. Pure.
 //
-// What all blocks of a request have in common is worked out once, as a BlockPlan; what a block
-// looks like follows from the plan and its beginning alone, so a request needs no list of its
-// blocks.
+// A BlockPlan holds what all blocks of a request have in common. A block follows from the plan and
+// the block's beginning alone, so a request needs no list of its blocks.
 #pragma once
 
 #include "aio/aio.h"
@@ -18,9 +17,9 @@ struct BlockPlan {
   Bytes buffered_block;
 };
 
-/// An aligned request is direct throughout, of an unaligned one the whole pages in the middle are,
-/// if its address allows it. Direct blocks hold at most `block_size`, but at least one unit of the
-/// file's alignment.
+/// An aligned request is direct throughout. Of an unaligned request the whole pages in the middle
+/// are direct, if its address allows it. Direct blocks hold at most `block_size`, but at least one
+/// unit of the file's alignment.
 BlockPlan PlanBlocks(const Request& request, Bytes block_size);
 
 struct BlockPart {
@@ -28,8 +27,8 @@ struct BlockPart {
   bool buffered = false;  ///< through the page cache, at any alignment
 };
 
-/// The block that begins `begin` bytes into the request; a sync is one empty block. Precondition:
-/// `begin` is the end of the block before, and not the end of a read or write.
+/// Returns the block that begins `begin` bytes into the request; a sync is one empty block.
+/// Precondition: `begin` is the end of the block before, and not the end of a read or write.
 BlockPart BlockAt(const BlockPlan& plan, Bytes begin);
 
 }  // namespace penstock::aio

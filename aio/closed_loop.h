@@ -1,10 +1,10 @@
 // A closed loop: keeps exactly `queue_depth` requests of one block each in flight until a limit is
 // reached, then waits for the last of them.
 //
-// The completion callback of a block submits the next one into its buffer, so that no thread of
-// ours has to be woken between two blocks. The blocks go through a part of the file from a position
-// on, in order, over and over; with both directions reads go through its first half and writes
-// through the second, in turn.
+// The completion callback of a block submits the next one into its buffer, so that no other thread
+// has to be woken between two blocks. The blocks go through a part of the file from a position on,
+// in order, over and over. With both directions, reads go through its first half and writes through
+// the second, in turn.
 //
 // Threads: Run on one; the callbacks come on the engine's.
 #pragma once
@@ -34,8 +34,8 @@ enum class Direction { kRead, kWrite, kBoth };
 inline constexpr std::array kDirections = {Direction::kRead, Direction::kWrite, Direction::kBoth};
 const char* ToString(Direction direction);
 
-/// A loop starts no further block when it has moved `bytes` or lasted for `time`; its first block
-/// it always starts.
+/// A loop starts no further block when it has moved `bytes` or lasted for `time`. It always starts
+/// its first block.
 struct LoopLimit {
   Bytes bytes;
   Seconds time{};

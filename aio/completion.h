@@ -1,4 +1,4 @@
-// What the result of one block means. Pure: this is the only place that interprets results.
+// Classifies the result of one block. Pure, and the only place that interprets results.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace penstock::aio {
 
 enum class Verdict {
   kFull,       ///< everything was transferred
-  kShort,      ///< a part was transferred; go on behind it
+  kShort,      ///< a part was transferred; continue after it
   kTransient,  ///< nothing was transferred, try again: EINTR, EAGAIN, or a write that took nothing;
                ///< of a sync EINTR alone
   kEndOfFile,  ///< a read met the end of the file
@@ -23,7 +23,7 @@ enum class Verdict {
 struct Classified {
   Verdict verdict = Verdict::kFailed;
   /// kFull and kShort: the bytes that count as transferred. Of a short transfer only whole
-  /// multiples of the alignment count, as a continuation must start on one.
+  /// multiples of the alignment count, because a continuation must start on one.
   Bytes transferred;
   int error_number = 0;  ///< kFailed and kTransient
 };
@@ -34,8 +34,8 @@ std::string Describe(const Request& request);
 /// `result` is the bytes transferred or a negative errno, of `size` bytes on a file of `alignment`.
 Classified Classify(Operation operation, Bytes size, Bytes alignment, int64_t result);
 
-/// The error of a request one block of which ended in `classified`: operation, length, offset,
-/// path, reason and what to do. `position` and `size` are those of what was tried last.
+/// Returns the error of a request of which one block ended in `classified`: operation, length,
+/// offset, path, reason and what to do. `position` and `size` are those of the last attempt.
 Error DescribeFailure(const Request& request, FileOffset position, Bytes size,
                       const Classified& classified);
 

@@ -50,7 +50,7 @@ void FaultDrive::ApplyRandom(Operation operation, uint64_t position, Fate& fate)
   const auto bits = Philox(plan_.seed, kFaultStream, position);
   if (Chance(bits[0]) < plan_.error_chance) fate.error_number = EIO;
   if (Chance(bits[1]) < plan_.transient_chance) {
-    // Of a sync only EINTR is transient.
+    // For a sync only EINTR is transient.
     fate.error_number = (bits[1] & 1) == 0 || operation == Operation::kSync ? EINTR : EAGAIN;
   }
   if (Chance(bits[2]) < plan_.short_chance) fate.cut_short = true;

@@ -104,7 +104,7 @@ class CreatedFile {
   std::string path_;
 };
 
-/// Free space for us on the file system of `fd`; none where it does not say.
+/// Returns the free space for this user on the file system of `fd`; none if it does not say.
 std::optional<Bytes> FreeSpace(int fd) {
   struct statvfs info {};
   if (::fstatvfs(fd, &info) != 0 || info.f_blocks == 0) return std::nullopt;

@@ -130,7 +130,7 @@ int64_t ForgetfulDrive::Overlay(const BlockOperation& read, int64_t result) {
   const uint64_t begin = read.offset.value;
   const uint64_t end = begin + read.data.size();
   uint64_t found = begin + static_cast<uint64_t>(result);
-  // A write behind the end of the file makes it longer, with zeros in between.
+  // A write beyond the end of the file makes it longer, with zeros in between.
   for (const Write& write : file->writes) {
     const uint64_t longer = std::min(end, write.offset + write.data.size());
     if (longer <= found) continue;

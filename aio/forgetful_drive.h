@@ -2,14 +2,14 @@
 //
 // A write is complete as soon as it is submitted, and lies in memory until a sync of its file. The
 // sync writes what had been reported complete before it to the file and then goes to the base
-// drive. Reads of the same drive see every write. A sync that fails leaves of them a random choice
-// and loses the others, as the kernel does with pages that it could not write. At the end
+// drive. Reads of the same drive see every write. A sync that fails keeps a random choice of these
+// writes and loses the others, as the kernel does with pages that it could not write. At the end
 // (destruction, or the block that the plan names as the crash) a random choice of the writes that
 // no sync covered reaches the files, in random order, some only up to a boundary between two units
 // of their alignment. After a crash every block fails with EIO.
 //
 // Files are told apart by device and inode, so that two descriptors of one file see each other's
-// writes; of each it keeps a descriptor of its own, so a file may be closed before the end.
+// writes; the drive keeps its own descriptor of each, so a file may be closed before the end.
 //
 // Owns the base drive. Threads: see aio/drive.h.
 #pragma once
@@ -62,7 +62,7 @@ class ForgetfulDrive final : public Drive {
   };
   using FileId = std::pair<uint64_t, uint64_t>;  ///< device and inode
 
-  /// Null for a descriptor that is none.
+  /// Returns null for an invalid descriptor.
   CachedFile* Find(int fd);
   /// The result of a write.
   int64_t Keep(const BlockOperation& block);

@@ -1,5 +1,5 @@
-// The policy of every engine, without threads: which blocks go to the drive, and what follows from
-// their results.
+// The policy of every engine, without threads: decides which blocks go to the drive, and what
+// follows from their results.
 //
 // Cuts requests into blocks, keeps at most `queue_depth` of them in the drive, retries transient
 // failures with a bound, continues short transfers, and hands each request to `finish` exactly
@@ -24,8 +24,8 @@ namespace penstock::aio {
 
 /// How often a block is tried again without any progress before its request fails.
 inline constexpr int kMaxAttempts = 32;
-/// From this attempt on a block waits for another one to end, or for a moment where there is none:
-/// what the kernel is short of has to be given back by somebody.
+/// From this attempt on a block waits for another one to end, or for a moment if there is none,
+/// because somebody has to give back what the kernel is short of.
 inline constexpr int kPatientAttempts = 4;
 
 class IoLoop {
@@ -35,15 +35,15 @@ class IoLoop {
   /// Of `options` it uses block_size, queue_depth and overlap_events.
   IoLoop(Drive& drive, const EngineOptions& options, Finish finish);
 
-  /// Takes a request over. One whose outcome is a failure already is finished at once.
+  /// Takes a request over. A request whose outcome is a failure already is finished at once.
   void Add(std::shared_ptr<PendingRequest> request);
   /// Gives the drive as many blocks as it may have.
   void Fill();
   /// Waits for results (or for a Wake of the drive) and acts on them. `results` is room of the
   /// calling thread's.
   void Reap(std::vector<BlockResult>& results);
-  /// Fails what the drive does not have yet with kCancelled; what it has is awaited as ever. Blocks
-  /// that wait to be sent again are let go by the next Fill.
+  /// Fails blocks that the drive does not have yet with kCancelled; blocks that it has are awaited
+  /// as usual. The next Fill drops blocks that wait to be sent again.
   void Cancel();
 
   bool idle() const { return queue_.empty() && free_.size() == blocks_.size(); }

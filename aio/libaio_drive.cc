@@ -14,9 +14,9 @@
 namespace penstock::aio {
 namespace {
 
-constexpr auto kRefusedPause = std::chrono::milliseconds(1);
+constexpr auto kLibaioRefusedPause = std::chrono::milliseconds(1);
 
-const char* Reason(int error_number) {
+const char* ContextRefusal(int error_number) {
   switch (error_number) {
     case ENOSYS:
       return "this kernel has no AIO";
@@ -58,7 +58,7 @@ Result<std::unique_ptr<LibaioDrive>> LibaioDrive::Create(int queue_depth, bool s
 Status LibaioDrive::SetUp() {
   const int result = io_setup(static_cast<int>(events_.size()), &context_);
   if (result < 0) {
-    return MakeError(ErrorCode::kUnavailable, "libaio: {}: {}", Reason(-result),
+    return MakeError(ErrorCode::kUnavailable, "libaio: {}: {}", ContextRefusal(-result),
                      ErrnoText(-result));
   }
   wake_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -127,7 +127,7 @@ void LibaioDrive::Reap(bool wait, std::vector<BlockResult>& results) {
   if (!awaits_wakeups_ && AwaitWakeups() != 0) {
     // Nothing would end the wait when a wakeup comes.
     wait = false;
-    std::this_thread::sleep_for(kRefusedPause);
+    std::this_thread::sleep_for(kLibaioRefusedPause);
   }
   Collect(wait, results);
 }

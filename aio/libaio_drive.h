@@ -1,4 +1,4 @@
-// A drive over Linux AIO (io_submit, io_getevents): for where io_uring is forbidden.
+// A drive over Linux AIO (io_submit, io_getevents), for machines on which io_uring is forbidden.
 //
 // The kernel carries out direct I/O asynchronously; a buffered block is done within io_submit.
 // Another thread wakes the drive through an eventfd that the context always holds one poll of.
@@ -19,8 +19,8 @@ namespace penstock::aio {
 
 class LibaioDrive final : public Drive {
  public:
-  /// `single_submit`: one system call a block instead of one a batch. Errors: kUnavailable where
-  /// the kernel has no AIO, forbids it, gives no more contexts or cannot poll in them.
+  /// `single_submit`: one system call a block instead of one a batch. Errors: kUnavailable if the
+  /// kernel has no AIO, forbids it, gives no more contexts or cannot poll in them.
   static Result<std::unique_ptr<LibaioDrive>> Create(int queue_depth, bool single_submit);
   /// Waits for what is in flight.
   ~LibaioDrive() override;

@@ -1,6 +1,6 @@
 // One measurement of a drive: an engine with given options, in one direction.
 //
-// Threads: one at a time, with nothing else of weight running in the process, since CPU time is
+// Threads: one at a time. Nothing else of weight may run in the process, because CPU time is
 // measured for all of it.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace penstock::aio {
 struct Probe {
   double gbps = 0;          ///< GB/s (10^9), reads and writes together
   double median_us = 0;     ///< from the submission of a block to its completion
-  double p99_us = 0;        ///< nearest rank: the largest where there are fewer than 100 blocks
+  double p99_us = 0;        ///< nearest rank: the largest of fewer than 100 blocks
   double cpu_s_per_gb = 0;  ///< CPU seconds of the whole process, user and system
 };
 
@@ -29,14 +29,14 @@ class ProbeRig {
  public:
   /// Probes keep `options.queue_depth` blocks of `options.block_size` in flight. All of the file's
   /// buffers are registered with the engine, so that a memlock limit means the same for every block
-  /// size and depth. Errors: kUnavailable where the engine or, with `registered_buffers` kOn, the
-  /// registration is not to be had.
+  /// size and depth. Errors: kUnavailable if the engine or, with `registered_buffers` kOn, the
+  /// registration is not available.
   static Result<ProbeRig> Create(const EngineOptions& options, ProbeFile* file);
 
-  /// Errors: of the drive; kCancelled where `stop` said so.
+  /// Errors: of the drive; kCancelled if `stop` said so.
   Result<Probe> Measure(Direction direction, const LoopLimit& limit, const StopRequested& stop);
 
-  /// What became of registering the buffers: the line of Engine::RegisterBuffers.
+  /// The line of Engine::RegisterBuffers.
   const std::string& registration() const { return buffers_line_; }
 
  private:
@@ -57,8 +57,8 @@ class ProbeRig {
   std::string buffers_line_;
 };
 
-/// The smallest value that is not below the share `fraction` of all (nearest rank). Precondition:
-/// not empty.
+/// Returns the smallest value that is not below the share `fraction` of all (nearest rank).
+/// Precondition: not empty.
 double Percentile(std::vector<double> values, double fraction);
 
 }  // namespace penstock::aio

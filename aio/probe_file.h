@@ -1,9 +1,9 @@
 // The file that a drive is measured with, and the memory that its blocks lie in.
 //
 // The file has no name: it is unlinked as soon as it is open, so the kernel frees it with the
-// process, however that ends. All of it is reserved and then written once, because reading what was
-// never written costs the drive nothing, and writing it the first time costs the file system extra.
-// All bytes are random, so that a drive or file system that compresses gains nothing.
+// process, however that ends. The whole file is reserved and then written once: reading blocks that
+// were never written costs the drive nothing, and writing them the first time costs the file system
+// extra. All bytes are random, so that a drive or file system that compresses gains nothing.
 //
 // Threads: one at a time.
 #pragma once
@@ -27,12 +27,12 @@ class ProbeFile {
   /// free and needed bytes, kOutOfMemory.
   static Result<ProbeFile> Create(const std::string& folder, Bytes size, Bytes buffer_bytes);
 
-  /// A file that is there, as it is, for a benchmark that shares it with another program; `direct`:
-  /// with O_DIRECT. Errors: of opening it; kOutOfMemory.
+  /// Opens an existing file as it is, for a benchmark that shares it with another program;
+  /// `direct`: with O_DIRECT. Errors: of opening it; kOutOfMemory.
   static Result<ProbeFile> Open(const std::string& path, bool direct, Bytes buffer_bytes);
 
-  /// Writes all of it and syncs. Errors: of the drive; kCancelled where `stop` said so;
-  /// kUnavailable where no further block could be started within `time`.
+  /// Writes all of it and syncs. Errors: of the drive; kCancelled if `stop` said so; kUnavailable
+  /// if not every block could be started within `time`.
   Status Fill(Engine& engine, Seconds time, const StopRequested& stop);
 
   /// How a loop goes through the file.

@@ -29,7 +29,7 @@ namespace penstock::aio {
 class RequestEngine final : public Engine {
  public:
   /// Starts the first I/O thread, which makes its drive with `factory`, and as many more as that
-  /// wants. Errors: those of the factory, and kUnavailable where threads are not to be had. Of
+  /// wants. Errors: those of the factory, and kUnavailable if no threads are available. Of
   /// `options` it uses what IoLoop uses, registered_buffers and cpus.
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                 const DriveFactory& factory);
@@ -58,7 +58,8 @@ class RequestEngine final : public Engine {
   /// Moves what was submitted into the loop, then runs commands. False when the engine is to end
   /// and nothing is left.
   bool TakeSubmitted(IoLoop& loop) REQUIRES(serving_) EXCLUDES(mutex_);
-  /// False when there is something to do first; else a Submit will wake the drive from now on.
+  /// Returns false if there is something to do first; else a Submit will wake the drive from now
+  /// on.
   bool MayWait(const IoLoop& loop) REQUIRES(serving_) EXCLUDES(mutex_);
   /// Completes the tickets and runs the callbacks of what has finished.
   void CompleteFinished(const EngineStats& stats) REQUIRES(serving_) EXCLUDES(mutex_);

@@ -1,4 +1,4 @@
-// Requests that wait to be cut into blocks, and the rule of which block goes next.
+// Holds requests that wait to be cut into blocks, and decides which block goes next.
 //
 // Not thread-safe: it belongs to one IoLoop. It shares the requests with whoever pushed them and
 // with the blocks cut from them.
@@ -47,12 +47,12 @@ class RequestQueue {
   /// Precondition: the request is valid.
   void Push(std::shared_ptr<PendingRequest> request);
   bool empty() const;
-  /// The next block: of the oldest request of the highest class, or of the oldest request of a
-  /// lower class over whose head kStarvationBound blocks have gone. Precondition: not empty.
+  /// Returns the next block: of the oldest request of the highest class, or of the oldest request
+  /// of a lower class that kStarvationBound blocks have passed. Precondition: not empty.
   Block Cut();
-  /// Forgets what is not cut yet of a request that failed, and that a block was cut from.
+  /// Forgets the uncut rest of a request that failed and from which a block was cut.
   void Abandon(const PendingRequest& request);
-  /// Forgets every request; those of which something is not cut yet.
+  /// Forgets every request. Returns those that are not cut completely.
   std::vector<std::shared_ptr<PendingRequest>> TakeAll();
 
  private:

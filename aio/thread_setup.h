@@ -15,7 +15,7 @@ namespace penstock::aio {
 void EnterIoThread(const char* name);
 
 /// Binds the calling thread, and those that it will start, to `cpus`; empty: leaves it as it is.
-/// Errors: kInvalidArgument where none of them can be used here.
+/// Errors: kInvalidArgument if none of them can be used here.
 Status BindToCpus(const std::vector<int>& cpus);
 
 /// Precondition: every number is in [0, CPU_SETSIZE).

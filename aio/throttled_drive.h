@@ -1,4 +1,4 @@
-// A thread drive with the speed of a drive that is not there: the simulated engine.
+// A thread drive with the speed of an imaginary drive: the simulated engine.
 //
 // The model: one pipe for reads and one for writes (or one for both) that passes blocks one after
 // the other at a fixed rate, and a latency that is added to every block and overlaps with that of

@@ -1,4 +1,4 @@
-// Which of the requests submitted so far are unfinished.
+// Keeps which of the submitted requests are unfinished.
 //
 // Not thread-safe.
 #pragma once
@@ -28,7 +28,7 @@ class Unfinished {
 
   /// All before it are finished.
   uint64_t oldest() const { return oldest_; }
-  /// What the next one will be.
+  /// The number of the next request.
   uint64_t end() const { return oldest_ + finished_.size(); }
 
  private:

@@ -24,7 +24,7 @@ namespace {
 constexpr uint64_t kWakeTag = UINT64_MAX;
 
 constexpr unsigned kPollerIdleMs = 50;
-constexpr auto kRefusedPause = std::chrono::milliseconds(1);
+constexpr auto kUringRefusedPause = std::chrono::milliseconds(1);
 
 int MakeRing(const UringDrive::Options& options, unsigned flags, io_uring* ring) {
   io_uring_params params{};
@@ -44,7 +44,7 @@ int MakeRing(const UringDrive::Options& options, unsigned flags, io_uring* ring)
 }
 
 /// The ring with the flags that the kernel knows: deferred task work from 6.1 on, task work without
-/// interrupts from 5.19 on. It refuses both where a thread of its own submits.
+/// interrupts from 5.19 on. It refuses both if its own thread submits.
 int MakeBestRing(const UringDrive::Options& options, io_uring* ring) {
   int result = -EINVAL;
   if (!options.plain_ring && !options.sqpoll) {
@@ -57,7 +57,7 @@ int MakeBestRing(const UringDrive::Options& options, io_uring* ring) {
   return MakeRing(options, 0, ring);
 }
 
-const char* Reason(int error_number) {
+const char* RingRefusal(int error_number) {
   switch (error_number) {
     case ENOSYS:
       return "this kernel has no io_uring";
@@ -101,7 +101,7 @@ Status UringDrive::SetUp(const Options& options) {
   if (result < 0) {
     return MakeError(ErrorCode::kUnavailable, "io_uring{}{}: {}: {}",
                      options.sqpoll ? " with sqpoll" : "", options.iopoll ? " with iopoll" : "",
-                     Reason(-result), ErrnoText(-result));
+                     RingRefusal(-result), ErrnoText(-result));
   }
   ring_exists_ = true;
   PENSTOCK_TRY(CheckOperations());
@@ -196,7 +196,7 @@ bool UringDrive::Enter(bool wait) {
   PENSTOCK_CHECK(result == -EAGAIN || result == -EBUSY, "io_uring_enter: {}", ErrnoText(-result));
   if (!sqpoll_) TakeBack();
   // Nothing else would keep the caller from asking again at once.
-  if (ready_.empty()) std::this_thread::sleep_for(kRefusedPause);
+  if (ready_.empty()) std::this_thread::sleep_for(kUringRefusedPause);
   return sqpoll_;
 }
 

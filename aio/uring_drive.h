@@ -1,14 +1,13 @@
 // A drive over io_uring: one system call submits a batch and waits for completions.
 //
-// Where the kernel has them, the ring is made with SINGLE_ISSUER and DEFER_TASKRUN (6.1):
-// completions are then worked on only while the I/O thread waits for them. Another thread wakes it
-// through an eventfd on which the ring always holds one read, so waiting costs nothing and polls
-// nothing.
+// If the kernel has SINGLE_ISSUER and DEFER_TASKRUN (6.1), the ring is made with them: completions
+// are then processed only while the I/O thread waits for them. Another thread wakes it through an
+// eventfd on which the ring always holds one read, so waiting costs nothing and polls nothing.
 //
 // With sqpoll a kernel thread fetches the blocks, and sleeps after 50 ms without any; only waiting
-// for a completion is a system call then. An iopoll
-// ring takes direct reads and writes alone: buffered blocks and syncs are carried out on the spot,
-// while blocks are in the ring Reap polls for them, and otherwise it waits for the eventfd itself.
+// for a completion is a system call then. An iopoll ring takes direct reads and writes only.
+// Buffered blocks and syncs are carried out on the spot. While blocks are in the ring, Reap polls
+// for them; otherwise it waits for the eventfd itself.
 //
 // Owns the ring and the eventfd. Threads: see aio/drive.h. ThreadSanitizer needs no help here: the
 // ring is used by one thread, and buffers pass between it and the callers under the engine's locks.
@@ -40,7 +39,7 @@ class UringDrive final : public Drive {
     bool plain_ring = false;  ///< do not ask for the flags of newer kernels
   };
 
-  /// Errors: kUnavailable where the kernel has no io_uring, forbids it or lacks the operations.
+  /// Errors: kUnavailable if the kernel has no io_uring, forbids it or lacks the operations.
   static Result<std::unique_ptr<UringDrive>> Create(const Options& options);
   ~UringDrive() override;
 
@@ -60,8 +59,8 @@ class UringDrive final : public Drive {
   io_uring_sqe* NextEntry();
   void ReadWakeups();
   void AwaitWakeup();
-  /// Hands what is prepared to the kernel, or some of it, and waits for a completion if asked to.
-  /// False where the kernel refused, and the blocks were taken back.
+  /// Hands prepared blocks to the kernel, or some of them, and waits for a completion if asked to.
+  /// Returns false if the kernel refused and the blocks were taken back.
   bool Enter(bool wait);
   int TryToEnter(bool wait);
   void TakeBack();
@@ -75,10 +74,9 @@ class UringDrive final : public Drive {
   io_uring ring_{};
   std::optional<UringRegistrations> registrations_;
   UniqueFd wake_fd_;
-  uint64_t wakeups_ = 0;  ///< where the kernel puts the eventfd's count
-  size_t in_ring_ = 0;    ///< blocks
-  std::vector<BlockResult>
-      ready_;  ///< of blocks that the ring does not have any more, or never had
+  uint64_t wakeups_ = 0;            ///< the kernel puts the eventfd's count here
+  size_t in_ring_ = 0;              ///< blocks
+  std::vector<BlockResult> ready_;  ///< of blocks that the ring no longer has, or never had
 };
 
 }  // namespace penstock::aio

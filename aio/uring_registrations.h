@@ -25,10 +25,11 @@ class UringRegistrations {
   /// Makes an empty table of files on a ring that has none.
   explicit UringRegistrations(io_uring* ring);
 
-  /// Pins the memory, once. Returns a line that says how much. Errors: kUnavailable, of a memlock
-  /// limit that is too low or a kernel that refuses.
+  /// Pins the memory, once. Returns a line that says how much. Errors: kUnavailable for a memlock
+  /// limit that is too low, or a kernel that refuses.
   Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory);
-  /// Puts what `fd` is now into the table if there is room; otherwise it is used as any other.
+  /// Puts the file that `fd` refers to now into the table if there is room; otherwise it is used
+  /// like any other file.
   void AddFile(int fd);
   void RemoveFile(int fd);
 
@@ -40,7 +41,7 @@ class UringRegistrations {
  private:
   io_uring* const ring_;
   std::vector<int> files_;     ///< by index, -1 where there is none; empty: no table
-  size_t files_end_ = 0;       ///< behind the last index that is in use
+  size_t files_end_ = 0;       ///< after the last index that is in use
   std::vector<iovec> pieces_;  ///< by index, sorted by address
 };
 

@@ -6,6 +6,8 @@
 
 namespace penstock {
 
+ActivityMeter::ActivityMeter(Trace* trace) : trace_(trace) { moments_.reserve(2 * kKept); }
+
 void ActivityMeter::Summed::AdvanceTo(Clock::time_point now) {
   if (now <= until) return;
   const auto elapsed = now - until;

@@ -1,9 +1,9 @@
-// Who was busy when: the times a step reports, measured instead of derived.
+// Measures who was busy when: the times that a step reports.
 //
-// Threads mark the start and end of what they do in a lane; what a GPU did is added when its clock
-// has been read. From the moments of change the meter sums the time in which a lane was busy, the
-// time in which tiles were updated under compute, and the time in which the computation waited for
-// data (something waited and nothing computed).
+// Threads mark the start and end of their work in a lane; the work of a GPU is added when its clock
+// has been read. From these moments the meter sums the time in which a lane was busy, the time in
+// which tiles were updated under compute, and the time in which the computation waited for data
+// (something waited and nothing computed).
 #pragma once
 
 #include <array>
@@ -35,17 +35,17 @@ struct ActivityTotals {
 class ActivityMeter {
  public:
   using Clock = std::chrono::steady_clock;
-  /// So many of the newest moments of change are kept: an interval may be added late, as long as it
-  /// began after the oldest of them. What began before counts from there.
+  /// The number of newest moments that are kept. An interval may be added late, as long as it began
+  /// after the oldest of them; an interval that began before counts from there.
   static constexpr size_t kKept = size_t{1} << 16;
 
-  /// With a `trace`, whoever has the meter adds what it does to that as well.
-  explicit ActivityMeter(Trace* trace = nullptr) : trace_(trace) {}
+  /// With a `trace`, whoever has the meter adds its work to the trace as well.
+  explicit ActivityMeter(Trace* trace = nullptr);
 
   Trace* trace() const { return trace_; }
   void Begin(Lane lane) EXCLUDES(mutex_) { Change(lane, +1); }
   void End(Lane lane) EXCLUDES(mutex_) { Change(lane, -1); }
-  /// Something was busy in the lane meanwhile.
+  /// Adds an interval in which something was busy in the lane.
   void Add(Lane lane, Clock::time_point begin, Clock::time_point end) EXCLUDES(mutex_);
   ActivityTotals Totals() const EXCLUDES(mutex_);
 
@@ -76,7 +76,7 @@ class ActivityMeter {
   mutable std::vector<Moment> moments_ GUARDED_BY(mutex_);  ///< later than that
 };
 
-/// None where there is no meter.
+/// Returns nothing if there is no meter.
 inline Trace* TraceOf(const ActivityMeter* meter) {
   return meter == nullptr ? nullptr : meter->trace();
 }

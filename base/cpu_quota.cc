@@ -8,7 +8,7 @@
 namespace penstock {
 namespace {
 
-double ReadNumber(const std::filesystem::path& path) {
+double ReadQuota(const std::filesystem::path& path) {
   std::ifstream in(path);
   double number = 0;
   return in >> number ? number : 0;
@@ -18,8 +18,8 @@ double ReadNumber(const std::filesystem::path& path) {
 std::optional<double> QuotaOf(const std::filesystem::path& group) {
   double quota = 0, period = 0;
   if (std::ifstream both(group / "cpu.max"); !(both >> quota >> period)) {
-    quota = ReadNumber(group / "cpu.cfs_quota_us");
-    period = ReadNumber(group / "cpu.cfs_period_us");
+    quota = ReadQuota(group / "cpu.cfs_quota_us");
+    period = ReadQuota(group / "cpu.cfs_period_us");
   }
   if (quota <= 0 || period <= 0) return {};
   return quota / period;

@@ -14,7 +14,7 @@ CpuScope::CpuScope(const std::vector<int>& cpus) {
 }
 
 CpuScope::~CpuScope() {
-  // What the kernel had given it does not refuse; where it does, the thread stays where it is.
+  // The kernel does not refuse what it had given; if it does, the thread stays where it is.
   if (bound_) (void)pthread_setaffinity_np(pthread_self(), sizeof(before_), &before_);
 }
 

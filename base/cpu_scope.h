@@ -1,4 +1,4 @@
-// On which CPUs threads run: those that a thread starts inherit its own.
+// Chooses the CPUs on which threads run. A thread inherits the CPUs of the thread that starts it.
 #pragma once
 
 #include <sched.h>
@@ -9,8 +9,8 @@
 
 namespace penstock {
 
-/// While it lives, the calling thread runs on `cpus`, and so do for ever the threads that it starts
-/// meanwhile, and those that they start. Empty: changes nothing. Of one thread.
+/// While a CpuScope lives, the calling thread runs on `cpus`. The threads that it starts meanwhile,
+/// and those that they start, stay there for ever. Empty `cpus` change nothing. Used by one thread.
 class CpuScope {
  public:
   explicit CpuScope(const std::vector<int>& cpus);
@@ -18,7 +18,7 @@ class CpuScope {
   CpuScope(const CpuScope&) = delete;
   CpuScope& operator=(const CpuScope&) = delete;
 
-  /// Whether the kernel agreed; where it did not, nothing was changed.
+  /// Whether the kernel agreed; if not, nothing was changed.
   const Status& status() const { return status_; }
 
  private:

@@ -18,8 +18,8 @@ inline constexpr uint64_t kBlockElements = 4096;
 /// "fp32", "bf16", "fp16".
 const char* ToString(DType dtype);
 
-/// How the values of a plane (offload/planes.h) are stored: as a DType, or in a way that only
-/// states are. The values of the first four are part of version 1 of the state file's format.
+/// How the values of a plane (offload/planes.h) are stored: as a DType, or in a form that only
+/// states have. The values of the first four are part of version 1 of the state file's format.
 enum class Encoding : uint8_t {
   kFloat32 = 1,
   kBFloat16 = 2,

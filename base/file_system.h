@@ -1,5 +1,5 @@
-// What the file system of a folder is kept on, where that is no drive of this machine: memory, or
-// another machine.
+// Tells what the file system of a folder is kept on: a drive of this machine, memory, or another
+// machine.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 namespace penstock {
 
 enum class Medium {
-  kDrive,    ///< or nothing that is known
+  kDrive,    ///< or unknown
   kMemory,   ///< tmpfs, ramfs, or a block device in memory
-  kNetwork,  ///< a server's, or that of a program (FUSE), which may be one
+  kNetwork,  ///< of a server, or of a program (FUSE), which may use one
 };
 
 struct FileSystem {
@@ -27,7 +27,8 @@ FileSystem FileSystemOfType(uint64_t type);
 Result<FileSystem> ReadFileSystem(const std::string& path);
 
 /// Returns one line on what a state in `folder` loses by its file system, beginning with `what`
-/// ("nvme_path /dev/shm"); an empty one where that is a drive's, or cannot be looked at.
+/// ("nvme_path /dev/shm"). The line is empty if the file system is a drive's, or cannot be
+/// inspected.
 std::string FileSystemNotice(const std::string& what, const std::string& folder);
 
 }  // namespace penstock

@@ -69,8 +69,8 @@ struct OpenedFolder {
   const std::string& path;
 };
 
-/// Opens what `name` stands for where that is of the `kind` that is wanted (S_IFREG, S_IFDIR), and
-/// nothing else: to open a device or a pipe may wait, or do something.
+/// Opens what `name` stands for if that is of the requested `kind` (S_IFREG, S_IFDIR), and nothing
+/// else: to open a device or a pipe may wait, or do something.
 Result<UniqueFd> OpenKind(const OpenedFolder& folder, const std::string& name, mode_t kind,
                           int flags, mode_t mode) {
   const std::string path = PathIn(folder.path, name);
@@ -91,7 +91,7 @@ Result<UniqueFd> OpenKind(const OpenedFolder& folder, const std::string& name, m
   return fd;
 }
 
-/// Adds what it makes to `made`, innermost first, also where it fails.
+/// Adds what it makes to `made`, innermost first, even if it fails.
 Status MakeMissing(const fs::path& absolute, std::vector<std::string>* made) {
   std::error_code error;
   fs::path folder;

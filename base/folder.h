@@ -2,8 +2,8 @@
 //
 // A folder that a user can change is hostile ground: between two calls its path may lead elsewhere,
 // and a name in it may stand for a link, a pipe or a device. So a Folder is opened once and kept by
-// its descriptor; names in it are single components, links among them are not followed, and what is
-// opened is a regular file or a folder.
+// its descriptor. Names in it are single components, links are not followed, and only regular files
+// and folders are opened.
 //
 // Threads: any number.
 #pragma once
@@ -36,7 +36,8 @@ struct FolderEntry {
   Bytes size;
 };
 
-/// A regular file in a folder as it was found there: what is removed later must still be it.
+/// A regular file as it was found in a folder. It is removed later only if it is still the same
+/// file.
 struct FoundFile {
   std::string name;
   FileId id;
@@ -45,40 +46,41 @@ struct FoundFile {
 
 class Folder {
  public:
-  /// Opens the folder at `path`, which may lead through links. Errors: kNotFound (also where
-  /// something else is there), kPermission.
+  /// Opens the folder at `path`, which may lead through links. Errors: kNotFound (also if something
+  /// else has that path), kPermission.
   static Result<Folder> Open(const std::string& path);
-  /// The same folder with a descriptor of its own.
+  /// Returns the same folder with a descriptor of its own.
   Result<Folder> Reopen() const;
 
-  /// As it was given to Open, for messages and for what takes no descriptor.
+  /// The path that was given to Open, for messages and for calls that take no descriptor.
   const std::string& path() const { return path_; }
   std::string PathOf(const std::string& name) const;
   int fd() const { return fd_.get(); }
 
-  /// All names in it, sorted.
+  /// Returns all names in the folder, sorted.
   Result<std::vector<std::string>> List() const;
-  /// Errors: of stat; a name that is not there is no error.
+  /// Errors: of stat. A name that does not exist is no error.
   Result<FolderEntry> Look(const std::string& name) const;
-  /// Whether `path` leads to this folder. Errors: of stat; that nothing is there is none.
+  /// Whether `path` leads to this folder. Errors: of stat. A path that does not exist is no error.
   Result<bool> IsAt(const std::string& path) const;
 
-  /// Opens a regular file with these flags of open. Errors: kNotFound, kPermission; kCorruption
-  /// where the name stands for something else.
+  /// Opens a regular file with these flags of open. Errors: kNotFound, kPermission; kCorruption if
+  /// the name stands for something else.
   Result<UniqueFd> OpenFile(const std::string& name, int flags, mode_t mode = 0666) const;
   /// Opens a folder in it. Errors: those of OpenFile.
   Result<Folder> OpenFolder(const std::string& name) const;
-  /// Creates a folder in it, durably, and opens it. Errors: of mkdir, where the name is taken, too.
+  /// Creates a folder in it, durably, and opens it. Errors: of mkdir, also if the name is taken.
   Result<Folder> MakeFolder(const std::string& name) const;
 
-  /// Gives a file or folder another name, which must be free. Errors: kInvalidArgument where it is
-  /// taken. (File systems that know neither such a rename nor links are asked beforehand.)
+  /// Gives a file or folder another name, which must be free. Errors: kInvalidArgument if it is
+  /// taken. (On file systems that have neither such a rename nor links, the name is looked up
+  /// beforehand.)
   Status Rename(const std::string& from, const std::string& to) const;
-  /// Gives a file another name; a file that has it by now is replaced, and nothing else.
+  /// Gives a file another name. A file that has this name is replaced; anything else is not.
   Status Replace(const std::string& from, const std::string& to) const;
   Status RemoveFile(const std::string& name) const;
-  /// The same, of what had this name and identity when it was looked at. Errors: kNotFound where it
-  /// is gone or the name stands for another, which stays.
+  /// The same for a file that had this name and identity when it was found. Errors: kNotFound if it
+  /// is gone, or if the name stands for another file, which stays.
   Status RemoveFile(const std::string& name, const FileId& id) const;
   /// Removes an empty folder.
   Status RemoveFolder(const std::string& name) const;
@@ -92,24 +94,25 @@ class Folder {
   UniqueFd fd_;
 };
 
-/// Opens the regular file that `path` names, and no link that has this name. Its folder must be
-/// searchable, and need not be readable. Errors: those of Folder::Open and Folder::OpenFile.
+/// Opens the regular file that `path` names; a link of this name is not followed. The file's folder
+/// must be searchable, but need not be readable. Errors: those of Folder::Open and
+/// Folder::OpenFile.
 Result<UniqueFd> OpenFileAt(const std::string& path, int flags);
 
-/// A path as the folder that it lies in, "." where it names none, and its name in there.
+/// Splits a path into its folder ("." if it names none) and its name in that folder.
 std::pair<std::string, std::string> SplitPath(const std::string& path);
 
-/// Which file or folder is open. Errors: of fstat, naming `path`.
+/// Returns the identity of an open file or folder. Errors: of fstat, naming `path`.
 Result<FileId> IdOf(int fd, const std::string& path);
-/// Which file, folder or link a path names. Errors: kNotFound.
+/// Returns the identity of the file, folder or link that a path names. Errors: kNotFound.
 Result<FileId> IdAt(const std::string& path);
 
 /// Makes what was created, renamed or removed in a folder durable. Errors: of open and fsync, with
 /// the folder's path.
 Status SyncFolder(const std::string& path);
 
-/// Makes a folder and those above it that are missing, durably. Those it made, innermost first; all
-/// or none.
+/// Makes a folder and the missing folders above it, durably; all or none. Returns those that it
+/// made, innermost first.
 Result<std::vector<std::string>> MakeFolders(const std::string& path);
 
 }  // namespace penstock

@@ -1,4 +1,4 @@
-// Work on the elements of a row, by several threads that live as long as it takes.
+// Deals indices out to several threads, which live as long as the work takes.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace penstock {
 
-/// Calls `work` with 0 … count - 1, each once, on the calling thread and up to `threads` - 1
-/// others, which run where it does; in order where that makes one thread. After a failure no more
-/// begin. The failure of the smallest index; kOutOfMemory where `work` has thrown std::bad_alloc,
-/// the one exception that it may throw.
+/// Calls `work` once with each of 0 … count - 1, on the calling thread and up to `threads` - 1
+/// others, which run on the same CPUs. With one thread the indices come in order. After a failure
+/// no more calls begin. Returns the failure of the smallest index; kOutOfMemory if `work` has
+/// thrown std::bad_alloc, the one exception that it may throw.
 Status ForEachIndex(size_t count, int threads, const std::function<Status(size_t)>& work);
 
 }  // namespace penstock

@@ -18,8 +18,8 @@ namespace penstock {
 enum class Tier { kDevice, kHost, kNvme };
 inline constexpr size_t kTierCount = 3;
 
-/// What bytes are for. In this order they are taken, and a later class is never held while waiting
-/// for an earlier one.
+/// What bytes are for. Classes are taken in this order, and a later class is never held while
+/// waiting for an earlier one.
 enum class MemoryClass { kParameters, kGradients, kStates, kActivations, kScratch };
 inline constexpr size_t kMemoryClassCount = 5;
 
@@ -50,7 +50,7 @@ class [[nodiscard]] Reservation {
 
 class Ledger {
  public:
-  /// One limit for each tier; what a limit does not allow is never charged.
+  /// Takes one limit for each tier. Charges never exceed a limit.
   Ledger(Bytes device_limit, Bytes host_limit, Bytes nvme_limit);
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
@@ -61,7 +61,7 @@ class Ledger {
   Bytes limit(Tier tier) const { return limits_[static_cast<size_t>(tier)]; }
   Bytes used(Tier tier) const EXCLUDES(mutex_);
   Bytes used(Tier tier, MemoryClass memory_class) const EXCLUDES(mutex_);
-  /// The largest `used(tier)` there ever was.
+  /// The largest value that `used(tier)` ever had.
   Bytes peak(Tier tier) const EXCLUDES(mutex_);
 
  private:

@@ -13,7 +13,7 @@ namespace penstock {
 class Mapping {
  public:
   Mapping() = default;
-  /// Maps `size` bytes (rounded up to pages) and asks for huge pages where the kernel has them.
+  /// Maps `size` bytes (rounded up to pages) and asks for huge pages if the kernel has them.
   /// Errors: kOutOfMemory.
   static Result<Mapping> Create(Bytes size);
 
@@ -21,8 +21,8 @@ class Mapping {
   Mapping& operator=(Mapping&& other) noexcept;
   ~Mapping();
 
-  /// Asks for pages on these NUMA nodes, in turns where there are several, or elsewhere where those
-  /// are full. For pages that were not touched yet. Errors: of mbind, which sandboxes often
+  /// Asks for pages on these NUMA nodes, interleaved if there are several, and elsewhere if those
+  /// are full. Affects pages that were not touched yet. Errors: of mbind, which sandboxes often
   /// refuse.
   Status PreferNodes(std::span<const int> nodes);
 

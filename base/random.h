@@ -10,14 +10,15 @@
 
 namespace penstock {
 
-/// The 128 random bits that belong to (key, index).
+/// Returns the 128 random bits that belong to (key, index).
 std::array<uint32_t, 4> Philox(uint64_t key, uint64_t stream, uint64_t index);
 
-/// The random bytes of (key, stream 0) from its first on: nothing below can compress them.
+/// Fills with the random bytes of (key, stream 0) from the first on. No drive or file system can
+/// compress them.
 void FillRandom(uint64_t key, std::span<std::byte> bytes);
 
-/// Standard normal deviate number `index` of (key, stream): Box-Muller in double on one Philox
-/// block a pair, so that any range of elements can be made without the ones before it.
+/// Returns standard normal deviate number `index` of (key, stream): Box-Muller in double on one
+/// Philox block a pair, so that any range of elements can be made without the elements before it.
 float StandardNormal(uint64_t key, uint64_t stream, uint64_t index);
 
 /// A permutation of [0, n) as a function: position -> element, without a table. A Feistel network

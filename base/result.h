@@ -27,7 +27,7 @@ enum class ErrorCode {
   kOutOfMemory,      ///< the machine or the device has no memory left (exit 3)
   kIo,               ///< a read or a write failed or came back short (exit 3)
   kUnavailable,      ///< no such device or engine, no O_DIRECT, file in use (exit 3)
-  kCorruption,       ///< a checksum or a format does not hold (exit 3)
+  kCorruption,       ///< a checksum or a format is wrong (exit 3)
   kNumeric,          ///< non-finite values where they cannot be skipped (exit 4)
   kCancelled,        ///< interrupted, or given up because something else failed (exit 130)
 };
@@ -48,8 +48,8 @@ Error MakeError(ErrorCode code, fmt::format_string<Args...> format, Args&&... ar
 std::string ErrnoText(int error_number);
 
 /// An Error made from an errno value: "<what>: <errno text>", with the code that fits it (ENOSPC is
-/// kOutOfSpace, ENOENT kNotFound, EACCES and EROFS kPermission, ENOMEM kOutOfMemory, else kIo).
-/// Where a limit of the process is the cause, it says how to raise it.
+/// kOutOfSpace, ENOENT kNotFound, EACCES and EROFS kPermission, ENOMEM kOutOfMemory, else kIo). If
+/// a limit of the process is the cause, the message says how to raise it.
 Error ErrnoError(int error_number, const std::string& what);
 
 /// Success, or an Error.

@@ -1,6 +1,7 @@
 // Threads, which the system may refuse.
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -10,11 +11,13 @@
 
 namespace penstock {
 
-/// Why `what` has no thread.
+/// The kernel truncates names of threads to this many characters.
+inline constexpr size_t kMostThreadName = 15;
+
+/// Returns the error that `what` gets no thread.
 Error NoThread(std::string_view what, const std::error_code& why);
 
-/// A thread that runs `work`. `what` names it in the error: kUnavailable, where the system gives
-/// none.
+/// Starts a thread that runs `work`. Errors: kUnavailable, naming `what`, if the system gives none.
 template <typename Work>
 Result<std::thread> StartThread(std::string_view what, Work work) {
   try {

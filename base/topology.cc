@@ -49,14 +49,14 @@ std::vector<int> Members(hwloc_const_bitmap_t set) {
   return members;
 }
 
-/// The device hangs where the processors do that it is attached to.
+/// A device belongs to the nodes of the processors to which it is attached.
 IoDevice At(hwloc_topology_t topology, hwloc_obj_t device, std::string name) {
   const hwloc_obj* const parent = hwloc_get_non_io_ancestor_obj(topology, device);
   return {
       .name = std::move(name), .nodes = Members(parent->nodeset), .cpus = Members(parent->cpuset)};
 }
 
-/// Where the machine does not say what its cores are, each CPU is one.
+/// If the machine does not say what its cores are, each CPU counts as one.
 std::vector<Core> Cores(hwloc_topology_t topology) {
   const bool known = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0;
   const hwloc_obj_type_t type = known ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;

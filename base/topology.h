@@ -1,5 +1,5 @@
-// What the machine is made of, as far as placement needs it: cores, NUMA nodes, and which of them
-// drives and other devices hang on. Of the CPUs only those that this process may use (affinity,
+// Describes the machine as far as placement needs it: cores, NUMA nodes, and the nodes to which
+// drives and other devices are attached. Only CPUs that this process may use count (affinity,
 // cgroup).
 //
 // Found by hwloc. Plain values; thread-safe.
@@ -15,7 +15,7 @@ namespace penstock {
 
 struct IoDevice {
   std::string name;  ///< of a block device ("nvme0n1"), bus id of a PCI device ("0000:3b:00.0")
-  std::vector<int> nodes;  ///< NUMA nodes that it hangs on: all where the machine does not say
+  std::vector<int> nodes;  ///< NUMA nodes it is attached to; all if unknown
   std::vector<int> cpus;   ///< those of the nodes that this process may use
 };
 
@@ -33,13 +33,12 @@ struct Topology {
   std::optional<double> cpu_quota;
 };
 
-/// Looks at this machine or, for tests, at one described in hwloc's XML, which no quota limits.
+/// Describes this machine or, for tests, a machine given in hwloc's XML, which no quota limits.
 /// Errors: hwloc's.
 Result<Topology> ReadTopology(const std::string& xml = {});
 
-/// The whole block devices that hold a file or folder: its partition's disk, or the disks that its
-/// logical volume or RAID is made of. Empty where there is none (tmpfs, a network) or it is not
-/// known.
+/// Returns the whole block devices that hold a file or folder: its partition's disk, or the disks
+/// of its logical volume or RAID. Empty if there is none (tmpfs, a network) or it is not known.
 std::vector<std::string> BlockDevicesOf(const std::string& path);
 
 }  // namespace penstock

@@ -1,8 +1,8 @@
-// A picture of who did what when, in the Chrome trace format: opens in Perfetto and
-// chrome://tracing.
+// Records who did what when, in the Chrome trace format, for Perfetto and chrome://tracing.
 //
-// Spans stand in rows, and those of one row do not overlap. They are written as they end, through a
-// small buffer, so that memory is bounded and the file of a killed program opens, too.
+// Spans stand in rows, and the spans of one row do not overlap. A span is written when it ends,
+// through a small buffer, so that memory is bounded and the file of a killed program can be opened,
+// too.
 //
 // Threads: all functions from any thread.
 #pragma once
@@ -34,7 +34,7 @@ class Trace {
   /// Names and numbers that a viewer shows with a span.
   using Args = std::initializer_list<std::pair<const char*, uint64_t>>;
 
-  /// Begins a file that does not exist yet. Errors: kInvalidArgument where it does; of open.
+  /// Begins a file that does not exist yet. Errors: kInvalidArgument if it exists; of open.
   static Result<std::unique_ptr<Trace>> Create(const std::string& path);
   ~Trace();
   Trace(const Trace&) = delete;
@@ -45,8 +45,8 @@ class Trace {
            Args args = {}) EXCLUDES(mutex_);
   /// The file stays when the object goes.
   void Keep() EXCLUDES(mutex_);
-  /// Everything added so far is in the file, which ends here. The first failure of a write: what
-  /// came after it is missing.
+  /// Ends the file, which then has everything added so far. Returns the first failure of a write;
+  /// what came after that write is missing.
   Status Finish() EXCLUDES(mutex_);
 
  private:
@@ -65,10 +65,10 @@ class Trace {
   uint32_t rows_ GUARDED_BY(mutex_) = 0;
 };
 
-/// A span from its construction to its end; nothing where `trace` is null.
+/// A span from its construction to its destruction; nothing if `trace` is null.
 class TraceSpan {
  public:
-  /// `shortest`: what takes less leaves no span.
+  /// A span shorter than `shortest` is left out.
   TraceSpan(Trace* trace, Trace::Row row, std::string_view name,
             Trace::Clock::duration shortest = {})
       : trace_(trace), row_(row), shortest_(shortest) {

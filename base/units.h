@@ -11,9 +11,9 @@
 
 namespace penstock {
 
-// Sums and products of counts and sizes that do not fit 64 bits are the largest number there is. No
-// budget, file or machine has as much, so a plan that is made of such sizes is refused like any
-// other that is too large, and nothing has to be checked on the way.
+// Sums and products of counts and sizes that do not fit 64 bits become the largest number. No
+// budget, file or machine has as much, so a plan made of such sizes is refused like any other that
+// is too large, and nothing has to be checked on the way.
 inline constexpr uint64_t kMostCount = std::numeric_limits<uint64_t>::max();
 
 constexpr uint64_t SaturatingAdd(uint64_t a, uint64_t b) {
@@ -66,8 +66,8 @@ constexpr Bytes operator""_MiB(unsigned long long n) { return Bytes{n << 20}; }
 constexpr Bytes operator""_GiB(unsigned long long n) { return Bytes{n << 30}; }
 }  // namespace literals
 
-/// The smallest multiple of `alignment` that is not below `size`; kMostCount where that does not
-/// fit. Precondition: alignment > 0.
+/// Returns the smallest multiple of `alignment` that is not below `size`; kMostCount if that does
+/// not fit. Precondition: alignment > 0.
 constexpr Bytes AlignUp(Bytes size, Bytes alignment) {
   const uint64_t rest = size.value % alignment.value;
   return rest == 0 ? size : size + Bytes{alignment.value - rest};
@@ -77,7 +77,7 @@ constexpr Bytes AlignUp(Bytes size, Bytes alignment) {
 std::string ToString(Bytes size);
 
 /// Reads "64MiB", "1GiB", "512KiB", "1.5GiB" or plain bytes ("4096"). Powers of 1024 only; "MB" is
-/// refused, as it means two things. Errors: kInvalidArgument, naming what was read.
+/// refused, because it means two things. Errors: kInvalidArgument, quoting the text.
 Result<Bytes> ParseBytes(const std::string& text);
 
 /// The whole numbers that a value may have.
@@ -87,8 +87,8 @@ struct WholeRange {
 };
 
 /// Reads a whole number in decimal digits and nothing else: no sign, no space, no other base. A
-/// number beyond 64 bits is refused as any other outside of `range`. Errors: kInvalidArgument,
-/// naming what was read and the range.
+/// number beyond 64 bits is refused like any other outside of `range`. Errors: kInvalidArgument,
+/// naming the text and the range.
 Result<uint64_t> ParseWhole(const std::string& text, WholeRange range = {});
 
 }  // namespace penstock

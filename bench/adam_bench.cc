@@ -21,7 +21,8 @@
 
 #include "base/mapping.h"
 #include "bench/adam_states.h"
-#include "kernels/adam.h"
+#include "kernels/state/adam.h"
+#include "kernels/vector_targets.h"
 
 namespace penstock::kernels {
 namespace {
@@ -62,7 +63,7 @@ void Update(benchmark::State& state, Master master) {
   state.counters["update_bytes_per_second"] = Counter(Median(updated));
   state.counters["ceiling_bytes_per_second"] = Counter(Median(streamed));
   state.counters["fraction"] = Counter(Median(fractions));
-  state.SetLabel(std::string(AdamTargets().front()));
+  state.SetLabel(std::string(VectorTargets().front()));
 }
 
 /// One thread, and all of the machine's.

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "bench/adam_states.h"
-#include "kernels/adam.h"
+#include "kernels/state/adam.h"
 
 namespace penstock::kernels {
 namespace {

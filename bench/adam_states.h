@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/mapping.h"
-#include "kernels/adam.h"
+#include "kernels/state/adam.h"
 
 namespace penstock::kernels {
 

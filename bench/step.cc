@@ -37,7 +37,7 @@
 #include "aio/probe.h"
 #include "bench/step_machine.h"
 #include "bench/step_prediction.h"
-#include "train/gpt2.h"
+#include "train/models/gpt2.h"
 #include "zero/memory_plan.h"
 #include "zero/partitioner.h"
 
@@ -238,7 +238,7 @@ Result<double> StatesAhead(const Arguments& arguments, const StepMachine& machin
   const zero::ModelSpec spec = train::Gpt2Spec(arguments.model.config);
   const offload::ShardLayout layout = zero::MakeLayout(spec, machine.config());
   PENSTOCK_ASSIGN(
-      const zero::MemoryLayout plan,
+      const zero::MemoryPlan plan,
       zero::PlanMemory(spec, layout, machine.config(), 16_GiB, Bytes{arguments.host_mib << 20}));
   const Bytes largest = layout.largest_weight() + layout.largest_record();
   return static_cast<double>((largest * plan.store.record_blocks).value);

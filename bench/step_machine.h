@@ -8,16 +8,18 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/activity.h"
+#include "bench/phase_engine.h"
+#include "config/config.h"
 #include "device/device.h"
 #include "kernels/model/model_operators.h"
-#include "kernels/state_operators.h"
-#include "train/gpt2.h"
-#include "zero/config.h"
-#include "zero/engine.h"
+#include "kernels/state/state_operators.h"
+#include "train/models/gpt2.h"
+#include "zero/session.h"
 
 namespace penstock::bench {
 
@@ -25,7 +27,7 @@ double SecondsSince(std::chrono::steady_clock::time_point begin);
 
 struct StepModel {
   train::Gpt2Config config;
-  train::Gpt2Shape shape;
+  train::BatchShape shape;
 };
 
 class StepMachine {
@@ -49,24 +51,23 @@ class StepMachine {
   /// Waits for updates and write-backs.
   Status Drain();
 
-  const zero::Config& config() const { return config_; }
-  zero::EngineCounters counters() const { return engine_->counters(); }
+  const config::Config& config() const { return config_; }
+  zero::EngineCounters counters() const { return session_->counters(); }
   ActivityTotals activity() const { return meter_->Totals(); }
   uint64_t parameters() const;
   /// What the plan of the engine's memory was made from.
   Bytes device_for_engine() const { return device_for_engine_; }
   Bytes host_for_engine() const { return host_for_engine_; }
-  const std::vector<std::string>& notices() const { return engine_->notices(); }
+  const std::vector<std::string>& notices() const { return session_->notices(); }
 
  private:
   StepMachine() = default;
   Status Begin();
 
-  zero::Config config_;
+  config::Config config_;
   zero::ModelSpec spec_;
   std::vector<int32_t> inputs_;
   std::vector<int32_t> targets_;
-  uint64_t updates_ = 0;
   Bytes device_for_engine_;
   Bytes host_for_engine_;
   std::unique_ptr<ActivityMeter> meter_;
@@ -74,7 +75,9 @@ class StepMachine {
   std::unique_ptr<kernels::ModelOperators> operators_;
   std::unique_ptr<train::Gpt2> model_;
   std::unique_ptr<kernels::StateOperators> state_operators_;
-  std::unique_ptr<zero::Engine> engine_;
+  std::unique_ptr<PhaseEngine> engine_;
+  std::unique_ptr<zero::Session> session_;
+  std::optional<zero::Step> step_;  ///< between Compute and Update
 };
 
 }  // namespace penstock::bench

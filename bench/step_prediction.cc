@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "sim/step.h"
-#include "train/gpt2.h"
+#include "train/models/gpt2.h"
 #include "zero/memory_plan.h"
 #include "zero/partitioner.h"
 #include "zero/step_decision.h"
@@ -16,7 +16,7 @@ constexpr uint64_t kSteps = 8;
 // Of an element: an update reads and writes 26 bytes, block sums read 2.
 constexpr double kSumsOfUpdate = 2.0 / 26.0;
 
-sim::DriveSpeed SpeedOf(const MeasuredParts& parts, const zero::Config& config) {
+sim::DriveSpeed SpeedOf(const MeasuredParts& parts, const config::Config& config) {
   sim::DriveSpeed speed{.block = config.aio.block_size, .queue_depth = config.aio.queue_depth};
   if (parts.simulate) {
     speed.read_bytes_a_second = parts.simulate->read_gbps * 1e9;
@@ -51,15 +51,13 @@ std::vector<sim::Seconds> ComputeOf(const zero::ModelSpec& model,
 
 Result<double> PredictStep(const StepModel& model, const StepMachine& machine,
                            const MeasuredParts& parts) {
-  const zero::Config& config = machine.config();
+  const config::Config& config = machine.config();
   const zero::ModelSpec spec = train::Gpt2Spec(model.config);
   const offload::ShardLayout layout = zero::MakeLayout(spec, config);
-  PENSTOCK_ASSIGN(const zero::MemoryLayout memory,
+  PENSTOCK_ASSIGN(const zero::MemoryPlan memory,
                   zero::PlanMemory(spec, layout, config, machine.device_for_engine(),
                                    machine.host_for_engine()));
-  const zero::UpdateStart updates = config.overlap && !zero::NeedsAllGradients(config)
-                                        ? zero::UpdateStart::kGradient
-                                        : zero::UpdateStart::kStepEnd;
+  const zero::UpdateStart updates = zero::StartOfUpdates(config);
   const offload::Schedule schedule =
       zero::BuildSchedule(spec, layout, memory.shared_slots, updates);
   const auto elements = static_cast<double>(layout.shard_elements());

@@ -87,7 +87,10 @@ class Machine {
   /// One completion, and one update.
   void Work() {
     for (const TileAction& action : policy_.TakeActions()) {
-      if (action.kind == TileAction::Kind::kEvictWeight) continue;
+      if (action.kind == TileAction::Kind::kEvictWeight ||
+          action.kind == TileAction::Kind::kEvictRecord) {
+        continue;
+      }
       const bool record = action.kind == TileAction::Kind::kReadRecord;
       io_.emplace_back(record ? &TilePolicy::RecordRead : &TilePolicy::WeightRead, action.tile);
     }

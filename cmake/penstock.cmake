@@ -37,19 +37,60 @@ if(PENSTOCK_SANITIZE)
   target_compile_options(penstock_flags INTERFACE
     "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${PENSTOCK_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=all>")
   target_link_options(penstock_flags INTERFACE -fsanitize=${PENSTOCK_SANITIZE})
+  # These cost a fifth of the compiler's time; the address sanitizer finds most of what they do.
+  if(PENSTOCK_SANITIZE MATCHES address)
+    target_compile_options(penstock_flags INTERFACE
+      $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,object-size,vptr>)
+  endif()
   # GCC warns that tsan does not model atomic_thread_fence even where a library's header uses it.
   if(PENSTOCK_SANITIZE MATCHES thread)
     target_compile_options(penstock_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-tsan>)
   endif()
 endif()
 
+# A compiler spends most of its time on headers. So eight sources of a target are compiled as one:
+# names in unnamed namespaces are unique within a target. Kernels stay apart, as Highway compiles a
+# source once for each instruction set. Whoever changes one source again and again configures with
+# -D PENSTOCK_COMPILE_TOGETHER=OFF.
+#
+# Sets OUT to the sources that take the place of SOURCE... in the target; objects stay what they are.
+# CMake's own unity builds write absolute paths, with which ccache finds nothing in another clone.
+function(penstock_compile_together out target module)
+  set(sources ${ARGN})
+  set(objects ${ARGN})
+  list(FILTER sources EXCLUDE REGEX "^\\$<")
+  list(FILTER objects INCLUDE REGEX "^\\$<")
+  list(LENGTH sources count)
+  if(NOT PENSTOCK_COMPILE_TOGETHER OR module MATCHES "^kernels" OR count LESS 2)
+    set(${out} ${ARGN} PARENT_SCOPE)
+    return()
+  endif()
+  set(together ${objects})
+  math(EXPR last "${count} - 1")
+  foreach(first RANGE 0 ${last} 8)
+    list(SUBLIST sources ${first} 8 batch)
+    set(includes "")
+    foreach(source IN LISTS batch)
+      cmake_path(ABSOLUTE_PATH source NORMALIZE)
+      cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+      string(APPEND includes "#include \"${source}\"\n")
+    endforeach()
+    set(joined ${CMAKE_CURRENT_BINARY_DIR}/${target}_${first}.cc)
+    file(CONFIGURE OUTPUT ${joined} CONTENT "${includes}" @ONLY)
+    list(APPEND together ${joined})
+  endforeach()
+  set(${out} ${together} PARENT_SCOPE)
+endfunction()
+
 # penstock_library(NAME SOURCES ... HEADERS ... [PUBLIC_DEPS ...] [PRIVATE_DEPS ...])
 # NAME is the folder, with _ for /. HEADERS are public. A source includes its header first
-# (scripts/check_includes), which shows that the header needs no other; those that have no source are
-# compiled alone by the target all_verify_interface_header_sets.
+# (scripts/check_includes), and scripts/check_tidy looks at each that has changed alone: that shows
+# that the header needs no other. Headers that have no source are compiled alone by the target
+# all_verify_interface_header_sets.
 function(penstock_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;PUBLIC_DEPS;PRIVATE_DEPS" ${ARGN})
-  add_library(penstock_${name} STATIC ${ARG_SOURCES})
+  penstock_compile_together(sources penstock_${name} ${name} ${ARG_SOURCES})
+  add_library(penstock_${name} STATIC ${sources})
   add_library(penstock::${name} ALIAS penstock_${name})
   string(REGEX REPLACE "\\.cc(;|$)" ".h\\1" headers_of_sources "${ARG_SOURCES}")
   set(headers_alone ${ARG_HEADERS})
@@ -71,11 +112,19 @@ function(penstock_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  add_executable(${name} ${ARG_SOURCES})
+  penstock_compile_together(sources ${name} ${ARG_MODULE} ${ARG_SOURCES})
+  add_executable(${name} ${sources})
   # Compiled in less time than with -O3; what takes long in tests is the libraries' code, mostly.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  # A sanitizer's reports name the functions of tests without debug information.
+  if(PENSTOCK_SANITIZE)
+    target_compile_options(${name} PRIVATE -g0)
+  endif()
   target_link_libraries(${name} PRIVATE penstock_flags ${ARG_DEPS} GTest::gtest GTest::gmock
     GTest::gtest_main)
+  if(CMAKE_CROSSCOMPILING_EMULATOR)
+    target_compile_definitions(${name} PRIVATE PENSTOCK_EMULATED)
+  endif()
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_MODULE};unit;${ARG_LABELS}"
     TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT OMP_WAIT_POLICY=passive)

@@ -26,10 +26,10 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// The lowest hole that holds `size` (> 0) rounded up to kDeviceAlignment. Errors: kBudget,
-  /// naming `what`, the sum and the limit, or the largest hole where the sum would fit.
+  /// Takes the lowest hole that holds `size` (> 0) rounded up to kDeviceAlignment. Errors: kBudget,
+  /// naming `what`, the sum and the limit, or the largest hole if the sum would fit.
   Result<std::byte*> Take(Bytes size, const std::string& what) EXCLUDES(mutex_);
-  /// `data` and `size` as they were at Take.
+  /// Gives a piece back; `data` and `size` as they were at Take.
   void Give(std::byte* data, Bytes size) EXCLUDES(mutex_);
 
   /// Whether all of [data, data + size) lies in the arena, taken or not.

@@ -9,12 +9,6 @@
 #include "base/thread.h"
 
 namespace penstock::device {
-namespace {
-
-/// The kernel cuts thread names off at this many characters.
-constexpr size_t kMaxThreadName = 15;
-
-}  // namespace
 
 CallThread::~CallThread() {
   {
@@ -50,7 +44,7 @@ bool CallThread::Start() {
 }
 
 void CallThread::Run() {
-  ::pthread_setname_np(::pthread_self(), ("calls " + stream_).substr(0, kMaxThreadName).c_str());
+  ::pthread_setname_np(::pthread_self(), ("calls " + stream_).substr(0, kMostThreadName).c_str());
   MutexLock lock(mutex_);
   while (true) {
     while (queue_.empty() && !ending_) not_empty_.Wait(mutex_);

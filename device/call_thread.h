@@ -1,4 +1,5 @@
-// A thread that carries out a stream's calls, for a device whose streams are no threads of ours.
+// A thread that carries out a stream's calls, for a device whose streams are not threads of this
+// process.
 //
 // Each call has an event of the work before it, and runs when that is reached, after the calls
 // before it. So calls hold up no work of the stream, and come after a failure of the device as
@@ -32,7 +33,7 @@ class CallThread {
   CallThread& operator=(const CallThread&) = delete;
 
   void Add(Event before, std::function<void()> function) EXCLUDES(mutex_);
-  /// Blocks until all calls have run, and what they held is gone.
+  /// Blocks until all calls have run and are destroyed.
   void Drain() EXCLUDES(mutex_);
 
  private:

@@ -12,7 +12,7 @@
 namespace penstock::device {
 namespace {
 
-/// What the kernel calls the processor; the machine type where it has no name for it (Arm).
+/// Returns the kernel's name of the processor; the machine type if it has none (Arm).
 std::string ProcessorName() {
   constexpr std::string_view kKey = "model name";
   std::ifstream cpuinfo("/proc/cpuinfo");

@@ -1,6 +1,6 @@
 // A stream of the CPU device: one thread that carries out a queue of commands in order.
 //
-// After a kernel has thrown, copies and kernels behind it are skipped. Waits, events and calls are
+// After a kernel has thrown, later copies and kernels are skipped. Waits, events and calls are
 // still carried out in order: nobody who waits for this stream hangs, and nothing is released while
 // another stream may use it.
 //
@@ -27,7 +27,7 @@ class ThreadStream final : public CpuStream {
   static constexpr size_t kMaxQueued = size_t{1} << 16;
 
   /// `arena` is where device pointers must lie; `meter` may be null. Both outlive the stream.
-  /// Errors: kUnavailable, without a thread.
+  /// Errors: kUnavailable if there is no thread.
   static Result<std::unique_ptr<ThreadStream>> Create(const std::string& name, const Arena& arena,
                                                       ActivityMeter* meter);
   ~ThreadStream() override;
@@ -59,7 +59,7 @@ class ThreadStream final : public CpuStream {
   };
 
   void Push(CommandKind kind, std::function<void()> function) EXCLUDES(mutex_);
-  /// The next command; none when the stream ends.
+  /// Returns the next command; none when the stream ends.
   std::optional<Command> Pop() EXCLUDES(mutex_);
   void Run();
   void Execute(const Command& command);

@@ -21,7 +21,7 @@ class CudaEventPool : public std::enable_shared_from_this<CudaEventPool> {
   CudaEventPool(const CudaEventPool&) = delete;
   CudaEventPool& operator=(const CudaEventPool&) = delete;
 
-  /// An event of what `stream` has been given so far. Errors: of the device.
+  /// Returns an event of all work given to `stream` so far. Errors: of the device.
   Result<Event> Record(cudaStream_t stream) EXCLUDES(mutex_);
 
  private:

@@ -1,11 +1,11 @@
-// When a CUDA stream was busy and when it waited for data, measured by the GPU's clock.
+// Measures when a CUDA stream was busy and when it waited for data, by the GPU's clock.
 //
 // Spans are bounded by events on the stream. Nobody waits for them: those that are over are read
 // whenever the stream's feeder asks, and go to the meter and the trace with the time of the host's
-// clock. The two clocks are compared whenever the stream is found idle; what they differ by in
-// between moves no span before the moment at which the host enqueued its begin, nor behind the one
-// at which its end was found. What cannot be measured is left out: a device that fails says so
-// elsewhere.
+// clock. The two clocks are compared whenever the stream is found idle; a difference between them
+// never moves a span before the moment at which the host enqueued its begin, nor after the moment
+// at which its end was found. Spans that cannot be measured are left out; a device that fails
+// reports that elsewhere.
 //
 // Threads: the one that feeds the stream.
 #pragma once
@@ -30,19 +30,19 @@ class CudaSpans {
   CudaSpans(const CudaSpans&) = delete;
   CudaSpans& operator=(const CudaSpans&) = delete;
 
-  /// A copy or a kernel is about to be enqueued: it belongs to the span that is open, or opens one.
+  /// To be called before a copy or a kernel is enqueued: it belongs to the open span, or opens one.
   void BeforeCopy() { Extend(false); }
   void BeforeKernel() { Extend(true); }
-  /// The stream is about to wait for data, until EndSpan.
+  /// To be called before the stream waits for data, until EndSpan.
   void BeginWait();
-  /// What was enqueued so far is the last of the span, if one is open.
+  /// Ends the open span, if any: work enqueued so far is its last.
   void EndSpan();
-  /// What spans are called from here on.
+  /// Sets the name of spans from now on.
   void Name(const std::string& what);
 
   /// Hands over the spans that are over.
   void HandOver();
-  /// The stream is idle: hands over all and compares the clocks.
+  /// To be called when the stream is idle: hands over all spans and compares the clocks.
   void Synchronized();
 
  private:

@@ -1,4 +1,4 @@
-// What CUDA answers to a call, as a Status that says what was being done.
+// Turns CUDA's answer to a call into a Status that says what was being done.
 //
 // Needs none of CUDA's headers: a cudaError_t converts to the int. Exists in builds with CUDA only.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace penstock::device {
 
-/// "cuda: <doing>: <CUDA's text> (<CUDA's name>)"; kOutOfMemory where memory could not be had, else
+/// "cuda: <doing>: <CUDA's text> (<CUDA's name>)"; kOutOfMemory if memory could not be had, else
 /// kUnavailable.
 Error CudaError(int error, const std::string& doing);
 

@@ -110,7 +110,7 @@ void CudaQueue::Wait(const Event& event, WaitReason reason) {
   if (spans_ && reason == WaitReason::kData) spans_->BeginWait();
   const Status enqueued =
       CudaStatus(cudaStreamWaitEvent(stream_, state->handle(), 0), "waiting for an event");
-  // The events and calls behind a wait come after it, whatever happens.
+  // The events and calls after a wait come after it, whatever happens.
   if (!enqueued.ok()) event.Wait();
   Take(enqueued);
   EndSpan();

@@ -1,11 +1,12 @@
 // A stream of the CUDA device.
 //
 // After a failure, copies and kernels are not enqueued any more. Waits, events and calls are still
-// carried out, when what was enqueued before them is over: nobody who waits for one hangs, and
-// nothing is released while another stream may use it.
+// carried out when earlier work is over: nobody who waits for one hangs, and nothing is released
+// while another stream may use it.
 //
-// Calls run on a thread of our own: CUDA's callbacks hold up the stream's later work until they
-// have returned, and objects could go before a callback that a failed device delivers late.
+// Calls run on a thread of this process: CUDA's callbacks hold up the stream's later work until
+// they have returned, and objects could be destroyed before a callback that a failed device
+// delivers late.
 //
 // Threads: one thread at a time feeds the stream.
 #pragma once

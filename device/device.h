@@ -68,21 +68,21 @@ class Stream {
   virtual void CopyToHost(std::byte* host, const std::byte* device, Bytes size) = 0;
   virtual void Zero(std::byte* device, Bytes size) = 0;
 
-  /// The event of all work so far. Where the device cannot give one, what has been enqueued is
+  /// Returns the event of all work so far. If the device cannot give one, enqueued work is
   /// completed at once, and streams that wait for the event fail as this one does.
   virtual Event Record() = 0;
   /// Later work on this stream runs only after `event`; the calling thread does not wait.
   virtual void Wait(const Event& event, WaitReason reason) = 0;
   void Wait(const Event& event) { Wait(event, WaitReason::kOrder); }
   /// Runs `function` on a thread of the device when all earlier work is done, and the calls before
-  /// it. It must be short, must not throw and must not call the device. What is enqueued later may
-  /// not rely on it, but Synchronize waits for it.
+  /// it. It must be short, must not throw and must not call the device. Work that is enqueued later
+  /// may not rely on it, but Synchronize waits for it.
   virtual void Call(std::function<void()> function) = 0;
-  /// What is enqueued from here on is called `what` in traces.
+  /// Work that is enqueued from now on is called `what` in traces.
   virtual void Name(std::string what) = 0;
 
   /// Blocks until all work is done and all calls have run. After a failure of the device or of a
-  /// kernel, that failure, for ever; the work behind it was skipped.
+  /// kernel, always returns that failure; the work after it was skipped.
   virtual Status Synchronize() = 0;
 };
 
@@ -131,8 +131,8 @@ class DeviceBuffer {
   Bytes size_;
 };
 
-/// Host memory that the device copies from and to without a detour, until this goes. Must not
-/// outlive its Device, nor the memory.
+/// Host memory that the device copies from and to directly, as long as the registration lives. Must
+/// not outlive its Device, nor the memory.
 class HostRegistration {
  public:
   HostRegistration() = default;
@@ -191,7 +191,7 @@ class Device {
   virtual Kind kind() const = 0;
   /// For people: "cpu (AMD EPYC, 2 cores)".
   virtual const std::string& name() const = 0;
-  /// Where it hangs, as CUDA prints it ("0000:3B:00.0"); empty: its memory is the host's.
+  /// The bus id, as CUDA prints it ("0000:3B:00.0"); empty if the device's memory is the host's.
   virtual std::string pci_bus_id() const = 0;
 
   /// Memory of the arena, aligned to kDeviceAlignment, contents undefined. The arena has `limit()`
@@ -199,12 +199,12 @@ class Device {
   Result<DeviceBuffer> Allocate(Bytes size, const std::string& what);
   virtual Bytes limit() const = 0;
   virtual Bytes used() const = 0;
-  /// The largest used() there ever was.
+  /// The largest value that used() ever had.
   virtual Bytes peak() const = 0;
 
   /// Pins the pages of `memory`, so that copies from and to it run at the speed of the bus. The CPU
-  /// device needs nothing of the kind. Errors: kOutOfMemory, where the machine or a limit of the
-  /// process has too little to pin.
+  /// device needs no pinning. Errors: kOutOfMemory if the machine or a limit of the process allows
+  /// too little to be pinned.
   Result<HostRegistration> RegisterHost(std::span<std::byte> memory);
   Result<HostBuffer> AllocateHost(Bytes size);
 
@@ -229,11 +229,11 @@ struct DeviceOptions {
 /// kOutOfMemory.
 Result<std::unique_ptr<Device>> CreateCpuDevice(const DeviceOptions& options);
 
-/// The first CUDA device. Its arena is allocated at once. Errors: kUnavailable where the build has
-/// no CUDA or the machine no GPU; kOutOfMemory.
+/// The first CUDA device. Its arena is allocated at once. Errors: kUnavailable if the build has no
+/// CUDA or the machine no GPU; kOutOfMemory.
 Result<std::unique_ptr<Device>> CreateCudaDevice(const DeviceOptions& options);
 
-/// Memory of the first CUDA device that nobody has taken. Errors: kUnavailable, as above.
+/// Returns the free memory of the first CUDA device. Errors: kUnavailable, as above.
 Result<Bytes> FreeCudaMemory();
 
 }  // namespace penstock::device

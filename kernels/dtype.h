@@ -28,7 +28,7 @@ constexpr BFloat16 RoundToBFloat16(float value) {
 }
 
 /// An fp32 master weight in two halves: hi is the bfloat16 that kernels use (nearest, ties away
-/// from zero), lo is what restores the master exactly. Bijective on all 2^32 patterns.
+/// from zero), lo restores the master exactly. Bijective on all 2^32 patterns.
 struct SplitMaster {
   BFloat16 hi;
   int16_t lo;

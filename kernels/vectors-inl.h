@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/check.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "kernels/dtype.h"
 
@@ -115,12 +116,13 @@ HWY_INLINE FloatVector Exp(FloatVector x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(Floats(), x));
 }
 
-/// Calls body with a null pointer to the element type that `dtype` is.
+/// Calls body with a null pointer to the element type that `dtype` is: bf16 or fp32.
 template <typename Body>
 HWY_INLINE void WithType(DType dtype, Body body) {
   if (dtype == DType::kBFloat16) {
     body(static_cast<BFloat16*>(nullptr));
   } else {
+    PENSTOCK_CHECK(dtype == DType::kFloat32, "a kernel for {}", ToString(dtype));
     body(static_cast<float*>(nullptr));
   }
 }

@@ -1,8 +1,10 @@
-// Where activation checkpoints lie during a step, and what is copied when. A plain value, computed
-// from the order in which a step writes and reads them; offload/checkpoint_store.h carries it out.
+// Plans where activation checkpoints lie during a step, and what is copied when. A plain value,
+// computed from the order in which a step writes and reads them; offload/checkpoint_store.h carries
+// it out.
 //
 // A checkpoint that stays on the device from its writing to its last reading is never copied. Every
-// other one is copied to the host when it was written, and back as soon as a slot is free for it.
+// other checkpoint is copied to the host once it is written, and back as soon as a slot is free for
+// it.
 #pragma once
 
 #include <cstdint>
@@ -28,19 +30,20 @@ struct CheckpointPlan {
   struct Use {
     CheckpointAccess access;
     uint32_t slot = 0;
-    bool copy_out = false;  ///< what was written is needed on the host
+    bool copy_out = false;  ///< the checkpoint is needed on the host
   };
   std::vector<Use> uses;                    ///< in the order of the accesses
-  std::vector<std::vector<Fetch>> fetches;  ///< by kernel: into slots that are free behind it
+  std::vector<std::vector<Fetch>> fetches;  ///< by kernel: into slots that are free after it
 };
 
-/// `accesses` of a whole step, by kernel; each checkpoint is written once, and before it is read.
-/// The slot that is given up is that of the checkpoint needed furthest away (Belady's MIN), of
-/// those not needed again that which is free longest; never one of the same kernel. Precondition: a
-/// slot more than any kernel has accesses. Takes n log n steps for n accesses.
+/// Makes the plan. `accesses` are those of a whole step, by kernel; each checkpoint is written
+/// once, before it is read. The slot that is given up is that of the checkpoint needed furthest in
+/// the future (Belady's MIN); among checkpoints not needed again, the one that is free longest;
+/// never one of the same kernel. Precondition: one slot more than any kernel has accesses. Takes
+/// O(n log n) for n accesses.
 CheckpointPlan PlanCheckpoints(const std::vector<CheckpointAccess>& accesses, uint32_t slots);
 
-/// What the accesses, the plan and the making of it take of the heap, at most.
+/// Returns what the accesses, the plan and its computation take of the heap, at most.
 Bytes PlanBytes(uint64_t checkpoints, uint64_t slots, uint64_t accesses, uint64_t kernels);
 
 }  // namespace penstock::offload

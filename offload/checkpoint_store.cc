@@ -7,7 +7,7 @@
 namespace penstock::offload {
 namespace {
 
-/// Of a checkpoint in host memory: no two share a page.
+/// The alignment of a checkpoint in host memory: no two share a page.
 constexpr Bytes kHostAlignment = 4_KiB;
 
 bool OnHost(const CheckpointStore::Options& options) { return options.slots < options.checkpoints; }

@@ -1,11 +1,11 @@
-// Activation checkpoints of a step: on the device, or at home in host memory with a few on the
+// Keeps the activation checkpoints of a step: on the device, or in host memory with a few on the
 // device.
 //
-// The step's accesses are known, so the plan (offload/checkpoint_plan.h) says when which checkpoint
+// The step's accesses are known, so the plan (offload/checkpoint_plan.h) says when each checkpoint
 // is copied out in forward and back ahead of backward. The host only enqueues: the compute stream
 // waits for a copy, and copies wait for kernels, through events.
 //
-// Owns device slots, host memory and two streams for the copies. Threads: one, that feeds the
+// Owns device slots, host memory and two streams for the copies. Threads: one, which feeds the
 // compute stream.
 #pragma once
 
@@ -27,26 +27,26 @@ class CheckpointStore {
     uint64_t slots = 0;  ///< on the device; as many as there are checkpoints: nothing is copied
     Bytes size;          ///< of a checkpoint
   };
-  /// One without checkpoints.
+  /// Makes a store without checkpoints.
   CheckpointStore() = default;
   /// What Create takes from the device and from the host.
   static Bytes DeviceBytes(const Options& options);
   static Bytes HostBytes(const Options& options);
-  /// What Create takes of the heap to know where which checkpoint is, at most: for a step of so
-  /// many accesses by so many kernels, which need not be in `options` yet.
+  /// Returns what Create takes of the heap for its bookkeeping, at most, for a step of so many
+  /// accesses by so many kernels, which need not be in `options` yet.
   static Bytes BookkeepingBytes(const Options& options, uint64_t accesses, uint64_t kernels);
 
   /// Errors: kBudget, kOutOfMemory.
   static Result<CheckpointStore> Create(const Options& options, device::Device& device);
 
-  /// The accesses begin anew.
+  /// Begins a step: the accesses start over.
   void BeginStep();
-  /// The next access of the step, which must be of `checkpoint`: where it lies, for kernels that
-  /// are enqueued on `compute` before EndKernel.
+  /// Makes the next access of the step, which must be of `checkpoint`. Returns where it lies, for
+  /// kernels that are enqueued on `compute` before EndKernel.
   std::byte* Access(uint32_t checkpoint, bool write, device::Stream& compute);
-  /// The kernels of the last accesses are enqueued.
+  /// Says that the kernels of the last accesses are enqueued.
   void EndKernel(device::Stream& compute);
-  /// Waits for all copies: the first failure of one.
+  /// Waits for all copies and returns the first failure.
   Status Synchronize();
 
  private:

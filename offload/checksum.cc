@@ -11,11 +11,6 @@ namespace penstock::offload {
 namespace {
 
 /// The states own no memory beyond themselves; XXH3_createState aligns them as XXH3 needs.
-struct StateDeleter {
-  void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
-};
-using StatePtr = std::unique_ptr<XXH3_state_t, StateDeleter>;
-
 uint64_t CombineStates(uint64_t seed, std::span<const uint64_t> checksums) {
   return XXH3_64bits_withSeed(checksums.data(), checksums.size_bytes(), seed);
 }
@@ -36,14 +31,19 @@ uint64_t TileSeed(const Uuid& uuid, const ShardLayout& layout, TileId tile, uint
 }
 
 struct TileHasher::States {
+  struct Free {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+  using Hash = std::unique_ptr<XXH3_state_t, Free>;
+
   uint64_t seed = 0;
   Planes planes = MakeFrozenPlanes(DType::kFloat32);
   uint64_t elements = 0;
-  std::array<StatePtr, Planes::kMost> hashes;  ///< of each plane
+  std::array<Hash, Planes::kMost> hashes;  ///< of each plane
 };
 
 TileHasher::TileHasher() : states_(std::make_unique<States>()) {
-  for (StatePtr& hash : states_->hashes) hash.reset(XXH3_createState());
+  for (States::Hash& hash : states_->hashes) hash.reset(XXH3_createState());
 }
 
 TileHasher::TileHasher(TileHasher&&) noexcept = default;
@@ -53,7 +53,7 @@ void TileHasher::Reset(uint64_t seed, const Planes& planes, uint64_t elements) {
   states_->seed = seed;
   states_->planes = planes;
   states_->elements = elements;
-  for (const StatePtr& hash : states_->hashes) XXH3_64bits_reset_withSeed(hash.get(), seed);
+  for (const States::Hash& hash : states_->hashes) XXH3_64bits_reset_withSeed(hash.get(), seed);
 }
 
 void TileHasher::Add(std::span<const std::byte> weight, std::span<const std::byte> record,

@@ -1,7 +1,6 @@
 // Checksums of a tile's parts, bound to the file, the tile and the version (docs/state_format.md).
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,15 +8,14 @@
 
 #include "offload/layout.h"
 #include "offload/planes.h"
+#include "offload/uuid.h"
 
 namespace penstock::offload {
-
-using Uuid = std::array<uint8_t, 16>;
 
 /// XXH3-64 of `bytes`, unseeded: for headers and records.
 uint64_t Checksum(std::span<const std::byte> bytes);
 
-/// What seeds the checksums of one version of one tile.
+/// Returns the seed of the checksums of one version of one tile.
 uint64_t TileSeed(const Uuid& uuid, const ShardLayout& layout, TileId tile, uint64_t version);
 
 /// The checksums of one version of one tile.
@@ -28,7 +26,7 @@ struct TileChecksums {
   bool operator==(const TileChecksums&) const = default;
 };
 
-/// Takes a tile in pieces, so that a piece can be hashed while it is in cache. Not thread-safe;
+/// Hashes a tile in pieces, so that a piece can be hashed while it is in cache. Not thread-safe;
 /// reusable through Reset.
 class TileHasher {
  public:
@@ -38,8 +36,8 @@ class TileHasher {
 
   /// Begins a tile with these planes (borrowed) and so many elements.
   void Reset(uint64_t seed, const Planes& planes, uint64_t elements);
-  /// The blocks with elements [begin, begin + count) of the tile, whose parts are these; pieces
-  /// come in order, end on blocks, and what follows a plane's last block is taken with it.
+  /// Adds the blocks with elements [begin, begin + count) of the tile that has these parts. Pieces
+  /// come in order and end on blocks. Padding after a plane's last block is hashed with that block.
   void Add(std::span<const std::byte> weight, std::span<const std::byte> record, uint64_t begin,
            uint64_t count);
   TileChecksums Finish() const;
@@ -49,11 +47,11 @@ class TileHasher {
   std::unique_ptr<States> states_;
 };
 
-/// Whole parts at once.
+/// Hash whole parts at once.
 uint64_t WeightChecksum(uint64_t seed, std::span<const std::byte> weight);
 uint64_t RecordChecksum(uint64_t seed, const ShardLayout& layout, TileId tile,
                         std::span<const std::byte> record);
-/// Both, of one version of a tile.
+/// Hashes both parts of one version of a tile.
 TileChecksums ChecksumsOf(const Uuid& uuid, const ShardLayout& layout, TileId tile,
                           uint64_t version, std::span<const std::byte> weight,
                           std::span<const std::byte> record);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "offload/byte_fields.h"
+#include "offload/layout_text.h"
 #include "offload/state_format.h"
 
 namespace penstock::offload {
@@ -14,9 +15,7 @@ constexpr std::array<char, 8> kCommitMagic = {'P', 'S', 'C', 'O', 'M', 'M', 'I',
 constexpr size_t FixedBytes(uint32_t version) { return version == 1 ? 96 : 256; }
 constexpr size_t kCommitTileBytes = 32;
 
-Error Corrupt(const char* what) { return MakeError(ErrorCode::kCorruption, "{}", what); }
-
-/// What a record says that cannot be; null where all of it can.
+/// Returns what is impossible in a record; null if nothing is.
 const char* Impossible(const CommitRecord& record) {
   if (record.sequence == 0 || record.sequence > kMostSteps) return "its sequence number";
   if (record.step > kMostSteps) return "its step";

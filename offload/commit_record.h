@@ -1,4 +1,4 @@
-// The bytes of a commit record (docs/state_format.md): what training was when it was committed.
+// The bytes of a commit record (docs/state_format.md): the state of training when it was committed.
 //
 // Pure encoding and decoding: no file is touched here. Decoding trusts nothing.
 #pragma once
@@ -22,7 +22,7 @@ struct CommittedTile {
   uint32_t slot = 0;
 };
 
-/// Whose commit a record is. A UUID alone is that of a state of version 1.
+/// Identifies the state that a record belongs to. A UUID alone means a state of version 1.
 struct StateIdentity {
   Uuid uuid{};
   uint32_t version = 1;  ///< of the format
@@ -41,7 +41,7 @@ struct CommitRecord {
   uint64_t skipped_in_a_row = 0;
   uint64_t seed = 0;
   uint32_t compute_threads = 0;
-  uint64_t session = 0;  ///< alike on all ranks of a run, from version 2 on
+  uint64_t session = 0;  ///< the same on all ranks of a run; from version 2 on
   std::vector<CommittedTile> tiles;
   std::string json;
 };
@@ -50,15 +50,16 @@ struct CommitRecord {
 inline constexpr Bytes kCommitJsonLimit = 64_KiB;
 inline constexpr Bytes kMostCommitJson = 64_MiB;
 
-/// No run comes near so many steps, commits or versions; what is added to one does not overflow.
+/// A bound that no run comes near, for steps, commits and versions. Adding to such a number does
+/// not overflow.
 inline constexpr uint64_t kMostSteps = uint64_t{1} << 48;
 
-/// The size of a record of so many tiles and so much JSON text.
+/// Returns the size of a record with so many tiles and so much JSON text.
 Bytes CommitBytes(uint32_t version, size_t tiles, Bytes json);
 
 std::vector<std::byte> EncodeCommit(const StateIdentity& state, const CommitRecord& record);
-/// kNotFound for a place that never held a commit (zeros), kCorruption for one that does not hold.
-/// EncodeCommit gives the bytes of what decodes again.
+/// Errors: kNotFound for a place that never held a commit (zeros), kCorruption for an invalid one.
+/// EncodeCommit of the result gives the same bytes again.
 Result<CommitRecord> DecodeCommit(const StateIdentity& state, std::span<const std::byte> bytes);
 
 }  // namespace penstock::offload

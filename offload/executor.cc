@@ -1,10 +1,20 @@
 #include "offload/executor.h"
 
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+
 namespace penstock::offload {
 namespace {
 
 /// What a trace shows of waiting for weights: most are there.
 constexpr auto kShortestWait = std::chrono::microseconds(20);
+
+/// Small tiles are copied together, up to so much: for each by itself, threads would be woken more
+/// often than bytes are worth. More would only begin the copies later.
+constexpr Bytes kMostAtOnce = 256_KiB;
 
 }  // namespace
 
@@ -12,12 +22,13 @@ Result<std::unique_ptr<Executor>> Executor::Create(const ShardLayout& layout,
                                                    const Schedule& schedule, device::Device& device,
                                                    device::Stream& compute, TileStore& store,
                                                    ActivityMeter* meter) {
-  std::unique_ptr<Executor> executor(new Executor(layout, schedule, compute, store, meter));
+  std::unique_ptr<Executor> executor(new Executor(layout, compute, store, meter));
   for (const Bytes size : schedule.slot_bytes) {
     PENSTOCK_ASSIGN(device::DeviceBuffer buffer, device.Allocate(size, "a slot for parameters"));
     executor->slots_.push_back({.buffer = std::move(buffer)});
   }
   executor->slot_of_.resize(layout.model.modules.size());
+  executor->Plan(schedule);
   PENSTOCK_ASSIGN(executor->copy_in_, device.CreateStream("copy-in"));
   if (executor->trace_ != nullptr) {
     executor->waits_ = executor->trace_->AddRow(TraceGroup::kWaits, "waits for weights");
@@ -25,75 +36,160 @@ Result<std::unique_ptr<Executor>> Executor::Create(const ShardLayout& layout,
   return executor;
 }
 
-Result<const std::byte*> Executor::Acquire(ModuleId module) {
-  const ScheduledUse& use = schedule_.uses[clock_ % schedule_.length()];
-  if (use.module != module) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "module {} was acquired where the model declared {}; acquire modules in the "
-                     "order of ModelSpec::step",
-                     layout_.module(module).name, layout_.module(use.module).name);
+void Executor::Plan(const Schedule& schedule) {
+  schedule_ = &schedule;
+  for (Slot& slot : slots_) slot.shared = true;
+  for (const std::optional<uint32_t>& own : schedule.own_slot) {
+    if (own) slots_[*own].shared = false;
   }
-  Slot& slot = slots_[use.slot];
-  if (trace_ != nullptr) NameUse(use);
-  if (use.fetch) {
-    PENSTOCK_CHECK(slot.held == 0,
-                   "module {} needs the slot of one that is still acquired; modules that are held "
-                   "together must not be marked repeated",
-                   layout_.module(module).name);
-    device::Event& before_last = last_copies_[next_copy_ % last_copies_.size()];
-    before_last.Wait();
-    store_.SetTime(clock_);
-    PENSTOCK_TRY(Fetch(module, slot));
-    before_last = slot.ready;
-    ++next_copy_;
-    if (use.evicts) ++evictions_;
+  planned_at_.assign(layout_.model.modules.size(), {});
+  for (uint64_t use = 0; use < schedule.length(); ++use) {
+    planned_at_[Index(schedule.uses[use].module)].push_back(use);
   }
-  ++clock_;
-  ++slot.held;
-  slot_of_[Index(module)] = use.slot;
-  compute_.Wait(slot.ready, device::WaitReason::kData);
-  return slot.buffer.data();
 }
 
-void Executor::NameUse(const ScheduledUse& use) {
-  const std::string name = fmt::format("{} {}, version {}", layout_.module(use.module).name,
-                                       use.backward ? "backward" : "forward", store_.version());
+void Executor::SetSchedule(const Schedule& schedule) {
+  PENSTOCK_CHECK(schedule.slot_bytes == schedule_->slot_bytes,
+                 "another schedule has other slots on the device");
+  Plan(schedule);
+  step_start_ = 0;
+  use_ = 0;
+  for (Slot& slot : slots_) slot.current = false;
+}
+
+Result<const std::byte*> Executor::Acquire(ModuleId module) {
+  const ScheduledUse* planned = PlannedUse(module);
+  if (trace_ != nullptr) NameUse(module, planned);
+  Slot* slot = SlotOf(module);
+  const bool there = slot != nullptr && slot->current;
+  if (slot == nullptr) {
+    PENSTOCK_ASSIGN(slot, ChooseSlot(module, planned));
+  } else if (!there) {
+    slot->last_use = compute_.Record();  // who holds it since another step may use it still
+  }
+  if (!there) PENSTOCK_TRY(Fetch(module, *slot));
+  if (planned == nullptr || (!planned->fetch && !there)) ++late_uses_;
+  if (planned != nullptr) ++use_;
+  ++slot->held;
+  slot->acquired_at = ++acquired_;
+  compute_.Wait(slot->ready, device::WaitReason::kData);
+  return slot->buffer.data();
+}
+
+/// The use that the plan names next, if it is of this module.
+const ScheduledUse* Executor::PlannedUse(ModuleId module) const {
+  if (use_ == schedule_->length() || schedule_->uses[use_].module != module) return nullptr;
+  return &schedule_->uses[use_];
+}
+
+/// Returns the next planned use of the module in this step; the step's length if there is none.
+uint64_t Executor::NextUse(ModuleId module) const {
+  const std::vector<uint64_t>& uses = planned_at_[Index(module)];
+  const auto next = std::ranges::lower_bound(uses, use_);
+  return next == uses.end() ? schedule_->length() : *next;
+}
+
+/// Returns the slot that has the module's weights, or in which it is held; null if there is none.
+Executor::Slot* Executor::SlotOf(ModuleId module) {
+  const std::optional<uint32_t> at = slot_of_[Index(module)];
+  if (!at) return nullptr;
+  Slot& slot = slots_[*at];
+  return slot.module == module && (slot.current || slot.held > 0) ? &slot : nullptr;
+}
+
+/// A slot that nobody holds: its own, the one that is planned, or the shared one whose weights are
+/// needed last; of those not needed any more, the one that was used longest ago.
+Result<Executor::Slot*> Executor::ChooseSlot(ModuleId module, const ScheduledUse* planned) {
+  if (!schedule_->own_slot.empty()) {
+    if (const auto own = schedule_->own_slot[Index(module)]) return &slots_[*own];
+  }
+  if (planned != nullptr && slots_[planned->slot].held == 0) return &slots_[planned->slot];
+  const Bytes size = layout_.SlotBytes(module);
+  Slot* best = nullptr;
+  std::pair<uint64_t, uint64_t> best_rank;
+  for (Slot& slot : slots_) {
+    if (!slot.shared || slot.held > 0 || slot.buffer.size() < size) continue;
+    const std::pair rank(slot.current ? NextUse(*slot.module) : schedule_->length(),
+                         std::numeric_limits<uint64_t>::max() - slot.acquired_at);
+    if (best == nullptr || rank > best_rank) {
+      best = &slot;
+      best_rank = rank;
+    }
+  }
+  if (best != nullptr) return best;
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "module {} was acquired while others hold every slot that it could take; more "
+                   "modules are held at once than there are slots, release one first",
+                   layout_.module(module).name);
+}
+
+void Executor::NameUse(ModuleId module, const ScheduledUse* planned) {
+  const char* direction = "out of order";
+  if (planned != nullptr) direction = planned->backward ? "backward" : "forward";
+  const std::string name =
+      fmt::format("{} {}, version {}", layout_.module(module).name, direction, store_.version());
   compute_.Name(name);
   copy_in_->Name(name);
 }
 
 Status Executor::Fetch(ModuleId module, Slot& slot) {
+  if (slot.current && NextUse(*slot.module) < schedule_->length()) ++evictions_;
+  slot.module = module;
+  slot.current = false;
+  slot_of_[Index(module)] = static_cast<uint32_t>(&slot - slots_.data());
+  device::Event& before_last = last_copies_[next_copy_ % last_copies_.size()];
+  before_last.Wait();
+  store_.SetTime(step_start_ + std::min(use_, schedule_->length() - 1));
   copy_in_->Wait(slot.last_use);
-  for (const TileId tile : layout_.TilesOf(module)) {
-    std::span<const std::byte> weight;
-    {
-      const TraceSpan span(trace_, waits_, layout_.module(module).name, kShortestWait);
-      ActivityScope waiting(meter_, Lane::kDataWait);
-      PENSTOCK_ASSIGN(weight, store_.PinWeight(tile));
-    }
-    std::byte* target =
-        slot.buffer.data() + layout_.SlotOffset(module, layout_.tile(tile).begin).value;
-    copy_in_->CopyToDevice(target, weight.data(), Bytes{weight.size()});
-    if (store_.WeightOnDrive(tile)) {
-      copy_in_->Call([this, tile]() { store_.UnpinWeight(tile); });
-    }
+  IdRange<TileId> tiles = layout_.TilesOf(module);
+  while (tiles.size() > 0) {
+    PENSTOCK_ASSIGN(const size_t copied, CopyTiles(module, tiles, slot));
+    tiles = tiles.Part(copied, tiles.size() - copied);
   }
   slot.ready = copy_in_->Record();
+  slot.current = true;
+  before_last = slot.ready;
+  ++next_copy_;
   return {};
 }
 
+/// Copies the first of the tiles, and those behind it whose weights are there. Returns how many.
+Result<size_t> Executor::CopyTiles(ModuleId module, IdRange<TileId> tiles, Slot& slot) {
+  std::vector<std::span<const std::byte>> weights;
+  {
+    const TraceSpan span(trace_, waits_, layout_.module(module).name, kShortestWait);
+    ActivityScope waiting(meter_, Lane::kDataWait);
+    PENSTOCK_ASSIGN(weights, store_.PinWeights(tiles, kMostAtOnce));
+  }
+  // If one tile has a pin that must go, all are unpinned together.
+  bool on_drive = false;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Bytes offset = layout_.SlotOffset(module, layout_.tile(tiles[i]).begin);
+    copy_in_->CopyToDevice(slot.buffer.data() + offset.value, weights[i].data(),
+                           Bytes{weights[i].size()});
+    on_drive = on_drive || store_.WeightOnDrive(tiles[i]);
+  }
+  if (on_drive) {
+    copy_in_->Call(
+        [this, pinned = tiles.Part(0, weights.size())]() { store_.UnpinWeights(pinned); });
+  }
+  return weights.size();
+}
+
 void Executor::Release(ModuleId module) {
-  Slot& slot = slots_[slot_of_[Index(module)]];
-  PENSTOCK_CHECK(slot.held > 0, "module {} was released more often than acquired",
-                 layout_.module(module).name);
+  const std::optional<uint32_t> at = slot_of_[Index(module)];
+  PENSTOCK_CHECK(at && slots_[*at].module == module && slots_[*at].held > 0,
+                 "module {} was released more often than acquired", layout_.module(module).name);
+  Slot& slot = slots_[*at];
   --slot.held;
   slot.last_use = compute_.Record();
 }
 
 void Executor::EndStep() {
-  PENSTOCK_CHECK(clock_ % schedule_.length() == 0, "a step ended at use {} of {}",
-                 clock_ % schedule_.length(), schedule_.length());
-  store_.SetTime(clock_);
+  step_start_ += schedule_->length();
+  use_ = 0;
+  for (Slot& slot : slots_) slot.current = false;
+  store_.SetTime(step_start_);
 }
 
 }  // namespace penstock::offload

@@ -3,14 +3,20 @@
 // The host runs ahead of the device: Acquire waits until a module's weights are in host memory and
 // the copy is enqueued, never until it is done; the compute stream waits for the copy through an
 // event, and a copy waits for the last kernel that used its slot through another. But no more than
-// two modules wait to be copied, as host memory holds their weights so long: what they would hold
-// beyond that, updates can use.
+// two modules wait to be copied, because host memory holds their weights until then, and updates
+// can use that memory.
+//
+// Callers need not follow the schedule. A use that the schedule does not name next is *late*: it is
+// served from a slot that has its weights, or with a copy of its own, and the clock stays at the
+// use that the schedule names. So a step that leaves out, adds or swaps uses costs copies, but
+// changes no bits.
 //
 // Threads: one. Owns the device slots and the copy-in stream.
 #pragma once
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/activity.h"
@@ -30,49 +36,66 @@ class Executor {
                                                   device::Stream& compute, TileStore& store,
                                                   ActivityMeter* meter);
 
-  /// The next use of the schedule, which must be of `module` (kInvalidArgument otherwise). The
-  /// weights on the device, for work enqueued on the compute stream after the call.
+  /// Returns the weights of a module on the device, for work enqueued on the compute stream after
+  /// the call, until its Release. A module that is already held has the same address. Errors: of
+  /// the store; kInvalidArgument if all slots that it could take are held.
   Result<const std::byte*> Acquire(ModuleId module);
-  /// Work enqueued so far is the last of this use.
+  /// Ends a use: work enqueued so far is its last.
   void Release(ModuleId module);
-  /// The step's uses are all acquired; the clock stands at the start of the next step.
+  /// Ends a step, whatever uses it had: the clock stands at the start of the next one. Modules that
+  /// are still held keep their slots; their weights are copied anew when they are acquired again.
   void EndStep();
-  /// Waits until everything is copied and unpinned. Errors: of the copies; what was computed since
-  /// the first that failed is worth nothing.
+  /// Between steps: gives the next steps another schedule (which outlives the executor) of the same
+  /// modules and slots. Precondition: the store gets the same schedule.
+  void SetSchedule(const Schedule& schedule);
+  /// Waits until everything is copied and unpinned. Errors: of the copies; results computed since
+  /// the first failed copy are worthless.
   Status Synchronize() { return copy_in_->Synchronize(); }
 
   uint64_t evictions() const { return evictions_; }
+  /// Counts the uses that the schedule did not name next, or whose weights it expected in a slot
+  /// that another such use had taken.
+  uint64_t late_uses() const { return late_uses_; }
 
  private:
   struct Slot {
     device::DeviceBuffer buffer;
-    device::Event ready;     ///< the last copy into it
-    device::Event last_use;  ///< the last kernel that read it
-    int held = 0;            ///< acquires without their release
+    device::Event ready;             ///< the last copy into it
+    device::Event last_use;          ///< the last kernel that read it
+    int held = 0;                    ///< acquires without their release
+    bool shared = true;              ///< by modules without a slot of their own
+    std::optional<ModuleId> module;  ///< whose weights were copied into it last
+    bool current = false;            ///< in this step, in which weights stay what they are
+    uint64_t acquired_at = 0;        ///< the number of the last use
   };
 
-  Executor(const ShardLayout& layout, const Schedule& schedule, device::Stream& compute,
-           TileStore& store, ActivityMeter* meter)
-      : layout_(layout),
-        schedule_(schedule),
-        compute_(compute),
-        store_(store),
-        meter_(meter),
-        trace_(TraceOf(meter)) {}
+  Executor(const ShardLayout& layout, device::Stream& compute, TileStore& store,
+           ActivityMeter* meter)
+      : layout_(layout), compute_(compute), store_(store), meter_(meter), trace_(TraceOf(meter)) {}
+  void Plan(const Schedule& schedule);
+  const ScheduledUse* PlannedUse(ModuleId module) const;
+  uint64_t NextUse(ModuleId module) const;
+  Slot* SlotOf(ModuleId module);
+  Result<Slot*> ChooseSlot(ModuleId module, const ScheduledUse* planned);
   Status Fetch(ModuleId module, Slot& slot);
+  Result<size_t> CopyTiles(ModuleId module, IdRange<TileId> tiles, Slot& slot);
   /// In traces, work is called after the use it is for.
-  void NameUse(const ScheduledUse& use);
+  void NameUse(ModuleId module, const ScheduledUse* planned);
 
   const ShardLayout& layout_;
-  const Schedule& schedule_;
+  const Schedule* schedule_ = nullptr;
   device::Stream& compute_;
   TileStore& store_;
   ActivityMeter* meter_;
   Trace* trace_;
   Trace::Row waits_;
   std::vector<Slot> slots_;
-  std::vector<uint32_t> slot_of_;  ///< of each module, while it is acquired
-  uint64_t clock_ = 0;             ///< uses acquired since the start
+  std::vector<std::optional<uint32_t>> slot_of_;   ///< of each module, where it was last
+  std::vector<std::vector<uint64_t>> planned_at_;  ///< the uses of each module in a step, in order
+  uint64_t step_start_ = 0;                        ///< in the time of the schedule
+  uint64_t use_ = 0;                               ///< that the plan names next; its length: none
+  uint64_t acquired_ = 0;
+  uint64_t late_uses_ = 0;
   uint64_t evictions_ = 0;
   std::array<device::Event, 2> last_copies_;  ///< of the last two modules
   size_t next_copy_ = 0;

@@ -13,7 +13,7 @@ uint64_t RoundUpToBlock(uint64_t elements) {
   return (elements + kBlockElements - 1) / kBlockElements * kBlockElements;
 }
 
-/// What two ranges have in common: nothing where they do not meet.
+/// Returns what two ranges have in common: nothing if they do not meet.
 Range Meet(const Range& a, const Range& b) {
   const uint64_t begin = std::max(a.begin, b.begin);
   const uint64_t end = std::min(a.end(), b.end());
@@ -107,18 +107,22 @@ uint64_t ModelLayout::TrainedElements(ModuleId id) const {
   return end;
 }
 
+Section ModelLayout::SectionAt(ModuleId id, size_t i) const {
+  const std::span<const GroupSpan> spans = std::span(module(id).spans).subspan(i);
+  size_t count = 1;
+  while (count < spans.size() &&
+         group(spans[count].group).StoredLike(group(spans[count - 1].group))) {
+    ++count;
+  }
+  const uint64_t begin = spans.front().range.begin;
+  return {.spans = spans.first(count),
+          .range = {.begin = begin, .elements = spans[count - 1].range.end() - begin}};
+}
+
 std::vector<Section> ModelLayout::SectionsOf(ModuleId id) const {
-  const std::span<const GroupSpan> spans = module(id).spans;
   std::vector<Section> sections;
-  for (size_t i = 0; i < spans.size(); ++i) {
-    const Range& range = spans[i].range;
-    if (i > 0 && group(spans[i].group).StoredLike(group(spans[i - 1].group))) {
-      Section& open = sections.back();
-      open.spans = {open.spans.data(), open.spans.size() + 1};
-      open.range.elements += range.elements;
-    } else {
-      sections.push_back({.spans = spans.subspan(i, 1), .range = range});
-    }
+  for (size_t i = 0; i < module(id).spans.size(); i += sections.back().spans.size()) {
+    sections.push_back(SectionAt(id, i));
   }
   return sections;
 }
@@ -153,7 +157,9 @@ Bytes ShardLayout::SlotBytes(ModuleId id) const { return SlotOffset(id, module(i
 
 Bytes ShardLayout::SlotOffset(ModuleId id, uint64_t element) const {
   Bytes offset;
-  for (const Section& section : model.SectionsOf(id)) {
+  for (size_t i = 0; i < module(id).spans.size();) {
+    const Section section = model.SectionAt(id, i);
+    i += section.spans.size();
     const Bytes block = model.group(section.spans.front().group).planes.weight().block;
     if (element < section.range.end()) {
       return offset + Bytes{block.value / kBlockElements} * (element - section.range.begin);
@@ -161,6 +167,12 @@ Bytes ShardLayout::SlotOffset(ModuleId id, uint64_t element) const {
     offset += block * (BlocksOfShare(section.range, world_size) * world_size);
   }
   return offset;
+}
+
+IdRange<TileId> ShardLayout::TrainedTilesOf(ModuleId id) const {
+  uint32_t end = first_tile[Index(id)];
+  while (end < first_tile[Index(id) + 1] && !frozen(TileId{end})) ++end;
+  return {first_tile[Index(id)], end};
 }
 
 DType ShardLayout::GradientDType(TileId id) const {
@@ -191,9 +203,6 @@ Bytes ShardLayout::largest_weight() const {
 }
 Bytes ShardLayout::largest_record() const {
   return Largest(*this, [this](TileId id) { return RecordBytes(id); });
-}
-Bytes ShardLayout::largest_gradient() const {
-  return Largest(*this, [this](TileId id) { return GradientBytes(id); });
 }
 
 size_t ShardLayout::most_tiles() const {

@@ -1,12 +1,12 @@
 // Where every element of the model's parameters belongs. Plain values.
 //
-// ModelLayout is what the model has, alike on every rank: groups, modules and tensors. Each module
-// has one flat index: the tensors of its first group, back to back in the model's order, padded
-// with zeros to a block; then those of the next group, padded likewise. Consecutive groups that are
-// stored alike form a *section* of the module. ShardLayout is what one rank holds of it: of each
-// section an equal share, whole blocks, cut into tiles. A tile is some consecutive blocks of one
-// module, of one group and of at most `tile_elements` elements. With one rank the share is the
-// section.
+// ModelLayout describes the whole model, and is the same on every rank: groups, modules and
+// tensors. Each module has one flat index: the tensors of its first group, back to back in the
+// model's order, padded with zeros to a block; then those of the next group, padded likewise.
+// Consecutive groups that are stored alike form a *section* of the module. ShardLayout is what one
+// rank holds of it: an equal share of each section, in whole blocks, cut into tiles. A tile is a
+// run of consecutive blocks of one module and one group, with at most `tile_elements` elements.
+// With one rank the share is the section.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "base/dtype.h"
 #include "base/units.h"
 #include "offload/planes.h"
@@ -27,8 +28,8 @@ enum class GroupId : uint32_t {};
 constexpr size_t Index(ModuleId id) { return static_cast<size_t>(id); }
 constexpr size_t Index(TileId id) { return static_cast<size_t>(id); }
 constexpr size_t Index(GroupId id) { return static_cast<size_t>(id); }
-/// Consecutive ids, `begin` to `end` - 1, for loops. (The standard's views do not compile with the
-/// clang that clang-tidy of Debian 12 is.)
+/// Consecutive ids, `begin` to `end` - 1, for loops. (The clang-tidy of Debian 12 cannot compile
+/// the standard's views.)
 template <typename Id>
 class IdRange {
  public:
@@ -51,6 +52,12 @@ class IdRange {
   constexpr Iterator end() const { return Iterator(end_); }
   constexpr size_t size() const { return end_ - begin_; }
   constexpr Id operator[](size_t i) const { return Id{begin_ + static_cast<uint32_t>(i)}; }
+  /// `count` of them, from the first-th on. Precondition: there are so many.
+  constexpr IdRange Part(size_t first, size_t count) const {
+    PENSTOCK_CHECK(first <= size() && count <= size() - first);
+    const uint32_t begin = begin_ + static_cast<uint32_t>(first);
+    return {begin, begin + static_cast<uint32_t>(count)};
+  }
 
  private:
   uint32_t begin_;
@@ -62,17 +69,17 @@ constexpr IdRange<Id> Ids(size_t count) {
   return {0, static_cast<uint32_t>(count)};
 }
 
-/// The groups of a model with no others: biases and norm weights take no weight decay.
+/// The groups of an ordinary model: biases and norm weights take no weight decay.
 inline constexpr GroupId kDecay{0};
 inline constexpr GroupId kNoDecay{1};
 
-/// Tensors that are stored and updated alike. Frozen groups come behind all others, so that what is
-/// trained of a module is the beginning of its flat index.
+/// Tensors that are stored and updated alike. Frozen groups come after all others, so that the
+/// trained part of a module is the beginning of its flat index.
 struct GroupLayout {
   std::string name;  ///< "weight decay", for people
   Planes planes;
-  bool frozen = false;           ///< never updated: the planes are the weight's alone
-  uint32_t parameter_group = 0;  ///< of the optimizer's, whose scalars update it
+  bool frozen = false;           ///< never updated; the weight is the only plane
+  uint32_t parameter_group = 0;  ///< the optimizer's group whose scalars update it
 
   bool StoredLike(const GroupLayout& other) const {
     return planes == other.planes && frozen == other.frozen;
@@ -80,7 +87,8 @@ struct GroupLayout {
   bool operator==(const GroupLayout&) const = default;
 };
 
-/// kDecay and kNoDecay, with the same planes. Version 1 of the state file knows these alone.
+/// Returns kDecay and kNoDecay, with the same planes: the only groups that version 1 of the state
+/// file knows.
 std::vector<GroupLayout> DecayGroups(const Planes& planes);
 
 struct TensorLayout {
@@ -102,7 +110,7 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// What a module has of one group.
+/// The part of a module that belongs to one group.
 struct GroupSpan {
   GroupId group{};
   Range range;
@@ -110,7 +118,7 @@ struct GroupSpan {
   bool operator==(const GroupSpan&) const = default;
 };
 
-/// The groups of a module that follow each other and are stored alike. Ranks share each section.
+/// Consecutive groups of a module that are stored alike. Ranks share each section.
 struct Section {
   std::span<const GroupSpan> spans;
   Range range;
@@ -122,7 +130,8 @@ struct ModuleLayout {
   std::vector<GroupSpan> spans;       ///< of the groups that it has, in their order
   uint64_t elements = 0;  ///< of the flat index, padding included: a multiple of a block
 
-  /// Indices of the tensors in the order of the flat index: who reads them so reads each tile once.
+  /// Indices of the tensors in the order of the flat index: a caller that reads them in this order
+  /// reads each tile once.
   std::vector<size_t> TensorsByOffset() const;
   bool operator==(const ModuleLayout&) const = default;
 };
@@ -136,13 +145,17 @@ struct ModelLayout {
   const GroupLayout& group(GroupId id) const { return groups[Index(id)]; }
   /// Elements of all modules, with padding.
   uint64_t elements() const;
-  /// Elements of the module that are not frozen, with padding: the first of its flat index.
+  /// Returns the number of the module's elements that are not frozen, with padding: the first ones
+  /// of its flat index.
   uint64_t TrainedElements(ModuleId id) const;
-  /// In the order of the flat index; they borrow the layout.
+  /// Returns the section of a module that begins with its span `i`; it borrows the layout.
+  /// Precondition: a section begins there.
+  Section SectionAt(ModuleId id, size_t i) const;
+  /// Returns all of them in the order of the flat index.
   std::vector<Section> SectionsOf(ModuleId id) const;
 
-  /// Whether the other has the same tensors at the same places of the same modules, stored and
-  /// updated alike. Names of groups do not count.
+  /// Whether the other layout has the same tensors at the same places of the same modules, stored
+  /// and updated alike. Names of groups do not matter.
   bool HasTensorsOf(const ModelLayout& other) const;
   bool operator==(const ModelLayout&) const = default;
 };
@@ -153,8 +166,8 @@ struct TensorShape {
   std::vector<uint64_t> shape;
   GroupId group = kDecay;
 };
-/// Lays a module's tensors out in its flat index. Preconditions: every tensor has elements, and all
-/// of them together do not overflow.
+/// Lays a module's tensors out in its flat index. Preconditions: every tensor has elements, and
+/// their sum does not overflow.
 ModuleLayout MakeModule(std::string name, const std::vector<TensorShape>& tensors);
 
 struct TileLayout {
@@ -166,7 +179,7 @@ struct TileLayout {
   bool operator==(const TileLayout&) const = default;
 };
 
-/// What a rank has of a range. Every rank's share has ceil(blocks / world_size) blocks, but the
+/// Returns a rank's share of a range. Every share has ceil(blocks / world_size) blocks, except the
 /// last ones, which may be shorter or empty. Precondition: rank < world_size.
 Range ShareOf(const Range& range, uint32_t world_size, uint32_t rank);
 
@@ -174,7 +187,7 @@ struct ShardLayout {
   ModelLayout model;
   uint32_t world_size = 1;
   uint32_t rank = 0;
-  uint64_t tile_elements = 0;        ///< of the largest tile there may be: a multiple of a block
+  uint64_t tile_elements = 0;        ///< of the largest possible tile: a multiple of a block
   std::vector<TileLayout> tiles;     ///< by module, then by position
   std::vector<uint32_t> first_tile;  ///< of each module; then the number of tiles
 
@@ -186,45 +199,47 @@ struct ShardLayout {
   bool frozen(TileId id) const { return group(id).frozen; }
 
   IdRange<TileId> Tiles() const { return Ids<TileId>(tiles.size()); }
-  /// The tiles of a module's share, in the order of its flat index.
+  /// Returns the tiles of a module's share, in the order of its flat index.
   IdRange<TileId> TilesOf(ModuleId id) const {
     return {first_tile[Index(id)], first_tile[Index(id) + 1]};
   }
+  /// Those of them that are updated: they come first.
+  IdRange<TileId> TrainedTilesOf(ModuleId id) const;
   size_t TileCount(ModuleId id) const { return TilesOf(id).size(); }
-  /// The tile that holds an element of the module's flat index. Precondition: the share has it.
+  /// Returns the tile that holds an element of the module's flat index. Precondition: the share has
+  /// that element.
   TileId TileAt(ModuleId id, uint64_t element) const;
-  // A slot on the device takes a module's weights whole: section behind section, of each the shares
-  // of all ranks behind each other, the last ones as long as the others. So what lies in it lies in
+  // A slot on the device takes the whole weights of a module, one section after the other. Each
+  // section has the shares of all ranks one after the other, all equally long. So the slot is in
   // the order of the flat index, and each rank can give its share in place.
   Bytes SlotBytes(ModuleId id) const;
-  /// Where an element of the module's flat index lies in a slot.
+  /// Returns where an element of the module's flat index lies in a slot.
   Bytes SlotOffset(ModuleId id, uint64_t element) const;
 
-  // What a tile takes. The gradient is of the weight's dtype; a frozen tile has none.
+  // Sizes of a tile. The gradient has the weight's dtype; a frozen tile has none.
   Bytes WeightBytes(TileId id) const { return planes(id).WeightSize(tile(id).elements); }
   Bytes RecordBytes(TileId id) const { return planes(id).RecordSize(tile(id).elements); }
   Bytes GradientBytes(TileId id) const;
   DType GradientDType(TileId id) const;
 
-  /// Elements of all tiles, padding included.
+  /// Returns the number of elements of all tiles, padding included.
   uint64_t shard_elements() const;
-  /// What all tiles take.
+  /// Sizes of all tiles together.
   Bytes weight_bytes() const;
   Bytes record_bytes() const;
   Bytes gradient_bytes() const;
-  /// What the tile takes that takes the most.
+  /// Sizes of the largest tile.
   Bytes largest_weight() const;
   Bytes largest_record() const;
-  Bytes largest_gradient() const;
   size_t most_tiles() const;  ///< of a module
 
   bool operator==(const ShardLayout&) const = default;
 };
 
-/// How many tiles MakeShard would make.
+/// Returns how many tiles MakeShard would make.
 uint64_t CountTiles(const ModelLayout& model, uint64_t tile_elements, uint32_t world_size,
                     uint32_t rank);
-/// Cuts what a rank holds of a model into tiles. Preconditions: tile_elements is a multiple of a
+/// Cuts a rank's share of a model into tiles. Preconditions: tile_elements is a multiple of a
 /// block; rank < world_size; the tiles are fewer than 2^32.
 ShardLayout MakeShard(ModelLayout model, uint64_t tile_elements, uint32_t world_size = 1,
                       uint32_t rank = 0);

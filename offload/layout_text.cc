@@ -28,7 +28,7 @@ std::optional<Name> FromName(std::span<const Name> names, const std::string& tex
   return std::nullopt;
 }
 
-/// Throws where it is something else: a conversion would make a number of that, too.
+/// Throws if it is something else, of which a conversion would make a number, too.
 uint64_t Unsigned(const Json& json) { return json.get_ref<const Json::number_unsigned_t&>(); }
 
 Result<Plane> PlaneFromJson(const Json& json) {

@@ -1,9 +1,9 @@
 // The planes of a tile: which states are kept of its elements, how each is stored, and where in the
 // tile's memory each lies. Plain values.
 //
-// A plane is one state of all the tile's elements, block behind block. The plane of the weight is
-// what the model computes with; it is a part of its own in memory and on the drive. The other
-// planes lie behind each other in the tile's record.
+// A plane holds one state of all the tile's elements, one block after the other. The model computes
+// with the plane of the weight, which is a part of its own in memory and on the drive. The other
+// planes lie one after the other in the tile's record.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ enum class PlaneRole : uint8_t {
 const char* ToString(PlaneRole role);
 
 /// Every plane takes a multiple of this in memory and in a file, so that each can be read with
-/// O_DIRECT. Only encodings with scales need padding for it.
+/// O_DIRECT. Only encodings with scales need padding for that.
 inline constexpr Bytes kPlaneAlignment = 4_KiB;
 
 struct Plane {
@@ -39,17 +39,17 @@ struct Plane {
   Encoding encoding{};
   Bytes block;  ///< what a block of kBlockElements elements takes, its scales included
 
-  /// What a tile of `elements`, a multiple of a block, takes in this plane; padding included.
+  /// Returns what this plane of a tile takes, padding included. `elements`: a multiple of a block.
   Bytes Size(uint64_t elements) const {
     return AlignUp(block * (elements / kBlockElements), kPlaneAlignment);
   }
   bool operator==(const Plane&) const = default;
 };
 
-/// A plane whose elements are stored one by one. Precondition: the encoding has no scales.
+/// Makes a plane whose elements are stored one by one. Precondition: the encoding has no scales.
 Plane MakePlane(PlaneRole role, Encoding encoding);
-/// A plane of 8 bits an element with an fp32 scale for each 256 elements: of a block, first the
-/// 4096 values, then the 16 scales.
+/// Makes a plane of 8 bits an element with an fp32 scale for each 256 elements. A block has first
+/// the 4096 values, then the 16 scales.
 Plane MakeBlockwise8Plane(PlaneRole role);
 
 /// The moments that the optimizer keeps of every element.
@@ -61,8 +61,8 @@ struct Moments {
   bool operator==(const Moments&) const = default;
 };
 
-/// The planes of a tile: first the weight's, then those of the record in the order in which they
-/// lie there. No role occurs twice.
+/// The planes of a tile: first the weight's, then those of the record in their order. No role
+/// occurs twice.
 class Planes {
  public:
   static constexpr size_t kMost = 6;
@@ -73,10 +73,10 @@ class Planes {
   const Plane& weight() const { return planes_.front(); }
   std::span<const Plane> record() const { return all().subspan(1); }
   std::span<const Plane> all() const { return std::span(planes_).first(count_); }
-  /// Null where there is none of this role.
+  /// Returns null if no plane has this role.
   const Plane* Find(PlaneRole role) const;
 
-  /// What a tile of `elements`, a multiple of a block, takes of each part.
+  /// Return the size of each part of a tile. `elements`: a multiple of a block.
   Bytes WeightSize(uint64_t elements) const { return weight().Size(elements); }
   Bytes RecordSize(uint64_t elements) const;
 

@@ -1,4 +1,4 @@
-// A whole step as a list: which module is used when, in which device slot, and whether it has to be
+// A whole step as a list: when each module is used, in which device slot, and whether it has to be
 // copied there. A plain value, computed by zero/schedule_builder.h and carried out by
 // offload/executor.h and offload/tile_store.h.
 //
@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "offload/layout.h"
@@ -17,18 +18,20 @@ struct ScheduledUse {
   uint32_t slot = 0;  ///< where on the device it lies
   bool fetch =
       false;  ///< copied from the host for this use; false: still there from an earlier one
-  bool evicts = false;  ///< the slot held a module that this step uses again
   bool backward = false;
 };
 
 struct Schedule {
   std::vector<ScheduledUse> uses;
-  std::vector<Bytes> slot_bytes;     ///< size of each device slot
+  std::vector<Bytes> slot_bytes;  ///< size of each device slot
+  /// For each module the slot that no other module uses; none if it shares slots. Empty: all share.
+  std::vector<std::optional<uint32_t>> own_slot;
   std::vector<uint32_t> first_use;   ///< of each module
   std::vector<TileId> use_order;     ///< tiles by the first use of their module, then by position
   std::vector<TileId> update_order;  ///< those of them that are updated
   std::vector<TileId> load_order;    ///< the same in the order in which their updates begin
-  /// Of each module: from the start of a step, when the host's copy is needed for its update.
+  /// For each module: when the host's copy is needed for its update, counted from the start of a
+  /// step.
   std::vector<uint64_t> update_at;
 
   uint64_t length() const { return uses.size(); }
@@ -40,7 +43,7 @@ class Fetches {
   /// Precondition: every module has a use that fetches it.
   explicit Fetches(const Schedule& schedule);
 
-  /// The first time at or after `from` at which the module is fetched. O(log uses).
+  /// Returns the first time at or after `from` at which the module is fetched. O(log uses).
   uint64_t Next(ModuleId module, uint64_t from) const;
 
  private:

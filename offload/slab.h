@@ -1,8 +1,8 @@
 // All pinned host memory: one mapping, cut at start into pools of equal blocks.
 //
-// Nothing is rounded up to a power of two and nothing is as large as the largest tensor. A block
-// taken from a pool is a lease that gives itself back. Not thread-safe: whoever owns the pools
-// serialises (offload::TileStore holds its mutex), the giving back included.
+// No size is rounded up to a power of two, and no block has to be as large as the largest tensor. A
+// block taken from a pool is a lease that gives itself back. Not thread-safe: the owner of the
+// pools serialises all calls, including those that give back (offload::TileStore holds its mutex).
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace penstock::offload {
 
-/// What every cut is rounded up to; fits O_DIRECT on every drive met so far.
+/// Every cut is rounded up to this, which fits O_DIRECT on every drive met so far.
 inline constexpr Bytes kSlabAlignment = 4_KiB;
 
 class Slab {
@@ -27,10 +27,10 @@ class Slab {
   /// As Mapping::PreferNodes: before anything is written.
   Status PreferNodes(std::span<const int> nodes) { return mapping_.PreferNodes(nodes); }
 
-  /// The next `size` bytes, rounded up to kSlabAlignment. Cutting more than was created is a broken
-  /// contract: the plan of the budget sums the same rounded sizes.
+  /// Cuts off the next `size` bytes, rounded up to kSlabAlignment. Cutting more than was created is
+  /// a broken contract: the plan of the budget sums the same rounded sizes.
   std::span<std::byte> Cut(Bytes size);
-  /// All of it, cut or not.
+  /// Returns the whole slab, cut or not.
   std::span<std::byte> bytes() const { return {mapping_.data(), mapping_.size().value}; }
 
  private:
@@ -48,9 +48,11 @@ class BlockLease {
   BlockLease() = default;
   BlockLease(BlockLease&& other) noexcept
       : pool_(std::exchange(other.pool_, nullptr)), data_(std::exchange(other.data_, nullptr)) {}
+  /// Gives back the block that this lease held at once, not with `other`.
   BlockLease& operator=(BlockLease&& other) noexcept {
-    std::swap(pool_, other.pool_);
-    std::swap(data_, other.data_);
+    BlockLease taken(std::move(other));
+    std::swap(pool_, taken.pool_);
+    std::swap(data_, taken.data_);
     return *this;
   }
   ~BlockLease() { Reset(); }
@@ -74,7 +76,7 @@ class BlockPool {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  /// An invalid lease when all blocks are out.
+  /// Returns an invalid lease if all blocks are taken.
   BlockLease TryTake();
   size_t size() const { return size_; }
   size_t free() const { return free_.size(); }

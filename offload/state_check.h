@@ -1,7 +1,7 @@
-// Reads all that a commit names, and verifies every checksum, at the speed of the drives.
+// Reads everything that a commit names, and verifies every checksum, at the speed of the drives.
 //
 // Several tiles are in flight at once, through an I/O engine for each path, and are hashed by as
-// many threads. Damage does not end the check: all of it is found and named.
+// many threads. Damage does not end the check: every damaged part is found and named.
 //
 // Threads: one; it starts and joins its own.
 #pragma once
@@ -17,16 +17,17 @@
 namespace penstock::offload {
 
 struct StateCheck {
-  /// One line each: what does not hold, and "PATH at offset N".
+  /// One line each: what is damaged, and "PATH at offset N".
   std::vector<std::string> damages;
   Bytes read;  ///< of weights and records
 };
 
-/// Called from the checking threads, one at a time, with what was read of what there is.
+/// Called from the checking threads, one at a time, with the bytes read so far and the bytes in
+/// total.
 using CheckProgress = std::function<void(Bytes done, Bytes total)>;
 
-/// All of every file before the slots, and every part of every tile that the newest commit names. A
-/// part that cannot be read is damaged. Errors: where the check itself cannot be made.
+/// Checks everything before the slots in every file, and every part of every tile that the newest
+/// commit names. A part that cannot be read is damaged. Errors: if the check itself cannot be made.
 Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& progress);
 
 }  // namespace penstock::offload

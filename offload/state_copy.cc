@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/folder.h"
 #include "base/unique_fd.h"
+#include "offload/state_names.h"
 #include "offload/state_path.h"
 
 namespace penstock::offload {
@@ -121,7 +122,7 @@ class Copier {
 
   Status Run() {
     PENSTOCK_TRY(Fill());
-    // Path 0 last: where it is, all are.
+    // Path 0 comes last: if it exists, all do.
     for (size_t i = targets_.size(); i-- > 0;) PENSTOCK_TRY(targets_[i].Finish());
     return {};
   }
@@ -173,8 +174,9 @@ class Copier {
       const size_t path = state_.header().tiles[Index(tile)].path;
       ranges.push_back({path, state_.OffsetOf(Part::kWeight, tile),
                         AlignUp(layout.WeightBytes(tile), kStateAlignment)});
-      ranges.push_back({path, state_.OffsetOf(Part::kRecord, tile),
-                        AlignUp(layout.RecordBytes(tile), kStateAlignment)});
+      const Bytes record = AlignUp(layout.RecordBytes(tile), kStateAlignment);
+      if (record == 0_B) continue;  // of a frozen tile
+      ranges.push_back({path, state_.OffsetOf(Part::kRecord, tile), record});
     }
     return ranges;
   }
@@ -228,8 +230,6 @@ class Copier {
 };
 
 }  // namespace
-
-std::string UnfinishedCopy(const std::string& target) { return target + ".tmp"; }
 
 Status CopyState(const StateReader& state, const std::vector<std::string>& targets,
                  const std::function<bool()>& stop_requested) {

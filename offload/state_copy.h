@@ -1,12 +1,12 @@
 // Copies the newest commit of a state into files of their own.
 //
-// Where the file system can (reflink), a copy is made at once and shares its blocks with the
-// original. Elsewhere space is reserved for what the commit names, that is read, verified and
+// If the file system has reflinks, a copy is made at once and shares its blocks with the original.
+// Otherwise space is reserved for the parts that the commit names; these are read, verified and
 // written, and the other slots stay holes. Either way the copy is a state of the same UUID that
-// every reader takes.
+// every reader accepts.
 //
-// The original must not lose the commit meanwhile: who holds the lock makes no further commit, and
-// with one slot no update. Threads: one.
+// The original must not lose the commit meanwhile: whoever holds the lock makes no further commit
+// and, with one slot, no update. Threads: one.
 #pragma once
 
 #include <functional>
@@ -19,16 +19,13 @@
 
 namespace penstock::offload {
 
-/// What a copy that takes space leaves free on each file system: what else is written there, by a
-/// training too, goes on while it is made.
+/// The space that a copy leaves free on each file system, because other files, a training's too,
+/// are written there meanwhile.
 inline constexpr Bytes kFreeBesideCopy = 64_MiB;
 
-/// What is written of `target` has this name, which a kill leaves behind; see RemovableState.
-std::string UnfinishedCopy(const std::string& target);
-
-/// Copies to `targets`, one for each path, which must not exist, and are not replaced where they do
-/// by then (kInvalidArgument); they appear complete and durable, or not at all. `stop_requested` is
-/// asked before every tile: kCancelled. Errors: kCorruption, naming the tile; kOutOfSpace.
+/// Copies to `targets`, one for each path. They must not exist; if one does by the end, it is not
+/// replaced (kInvalidArgument). They appear complete and durable, or not at all. `stop_requested`
+/// is asked before every tile: kCancelled. Errors: kCorruption, naming the tile; kOutOfSpace.
 Status CopyState(const StateReader& state, const std::vector<std::string>& targets,
                  const std::function<bool()>& stop_requested);
 

@@ -1,25 +1,16 @@
 #include "offload/state_file.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <utility>
 
 #include "base/check.h"
-#include "offload/state_copy.h"
+#include "offload/state_names.h"
 #include "offload/state_reader.h"
 #include "offload/tile_spread.h"
 
 namespace penstock::offload {
 namespace {
-
-std::string FileName(const Uuid& uuid, uint32_t rank, size_t path) {
-  return fmt::format("penstock-{}{}{}.state", ToString(uuid),
-                     rank == 0 ? "" : fmt::format(".r{}", rank),
-                     path == 0 ? "" : fmt::format(".{}", path));
-}
 
 /// All tiles that are not frozen are updated together.
 Status CheckVersions(const ShardLayout& layout, const CommitRecord& commit) {
@@ -42,42 +33,6 @@ uint64_t VersionOf(const ShardLayout& layout, const CommitRecord& commit) {
     if (!layout.frozen(tile)) return commit.tiles[Index(tile)].version;
   }
   return 0;
-}
-
-Result<Uuid> RandomUuid() {
-  Uuid uuid{};
-  if (::getrandom(uuid.data(), uuid.size(), 0) != static_cast<ssize_t>(uuid.size())) {
-    return ErrnoError(errno, "reading random bytes for a UUID");
-  }
-  return uuid;
-}
-
-std::vector<std::string> StatePathsIn(const std::vector<std::string>& folders, const Uuid& uuid,
-                                      uint32_t rank) {
-  std::vector<std::string> paths;
-  for (size_t i = 0; i < folders.size(); ++i) {
-    paths.push_back(fmt::format("{}/{}", folders[i], FileName(uuid, rank, i)));
-  }
-  return paths;
-}
-
-std::vector<std::string> AllStatesIn(const std::string& folder) {
-  std::vector<std::string> paths;
-  std::error_code error;
-  std::filesystem::directory_iterator it(folder, error);
-  for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
-    const std::string name = it->path().filename();
-    const bool state = name.ends_with(".state") || name.ends_with(UnfinishedCopy(".state"));
-    if (name.starts_with("penstock-") && state) paths.push_back(it->path());
-  }
-  std::ranges::sort(paths);
-  return paths;
-}
-
-std::string ToString(const Uuid& uuid) {
-  std::string text;
-  for (uint8_t byte : uuid) text += fmt::format("{:02x}", byte);
-  return text;
 }
 
 StateFile::StateFile(const Uuid& uuid, const ShardLayout& layout, const StateShape& shape)
@@ -105,7 +60,7 @@ Result<std::unique_ptr<StateFile>> StateFile::Create(const ShardLayout& layout,
   std::unique_ptr<StateFile> state(new StateFile(uuid, layout, shape));
   PENSTOCK_TRY(state->CreatePaths(options, engines));
   PENSTOCK_TRY(state->ChooseShares(options));
-  // Path 0 last: where its header holds, all do.
+  // Path 0 comes last: if its header is valid, all are.
   for (size_t i = state->paths_.size(); i-- > 0;) {
     StateHeader header = PlanState(uuid, layout, state->shape_, static_cast<uint32_t>(i));
     PENSTOCK_TRY(state->paths_[i]->WriteHead(header));
@@ -162,7 +117,7 @@ Status StateFile::CreatePaths(const StateFileOptions& options,
   for (size_t i = 0; i < engines.size(); ++i) {
     PENSTOCK_ASSIGN(std::unique_ptr<StatePath> path,
                     StatePath::Create({.folder = options.folders[i],
-                                       .name = FileName(uuid_, layout_.rank, i),
+                                       .name = StateFileName(uuid_, layout_.rank, i),
                                        .require_direct = options.require_direct,
                                        .simulated = options.simulated},
                                       *engines[i]));
@@ -222,6 +177,10 @@ void StateFile::AddSpan(PartRequest& request) {
 }
 
 aio::Ticket StateFile::Submit(PartRequest request) {
+  if (request.operation == aio::Operation::kWrite) {
+    PENSTOCK_CHECK(may_write_tiles_, "a tile is written after its commit was taken back");
+    written_since_ = true;
+  }
   if (!rows_.empty()) AddSpan(request);
   StatePath& path = PathOf(request.tile);
   return path.Submit({.operation = request.operation,
@@ -243,6 +202,7 @@ std::string StateFile::Where(Part part, TileId tile, int slot) const {
 }
 
 int StateFile::WriteSlot(TileId tile) const {
+  MutexLock lock(mutex_);
   const int committed = committed_slot_[Index(tile)];
   if (slots() == 1 || committed < 0 || layout_.frozen(tile)) return 0;
   return 1 - committed;
@@ -264,6 +224,43 @@ Status StateFile::Commit(CommitRecord record, const std::function<Status()>& sti
   return failure_;
 }
 
+Status StateFile::EraseCommit(FileOffset place) {
+  const std::vector<std::byte> zeros(commits().geometry().commit_bytes.value);
+  PENSTOCK_TRY(commits().Write(place, zeros));
+  PENSTOCK_TRY(commits().Sync());
+  return commits().CheckWritten(
+      {.offset = place, .size = Bytes{zeros.size()}, .checksum = Checksum(zeros)},
+      "place of a commit that was taken back");
+}
+
+/// The commit before goes first if it is not valid: it must never be the newest.
+Status StateFile::EraseNewest(bool before_stands) {
+  for (const FileOffset place : commits().geometry().commit_offset) {
+    if (place != newest_.offset && !before_stands) PENSTOCK_TRY(EraseCommit(place));
+  }
+  return EraseCommit(newest_.offset);
+}
+
+Status StateFile::TakeBack() {
+  PENSTOCK_TRY(failure_);
+  if (!made_commit_ || !commit_stands_) {
+    return MakeError(ErrorCode::kNotFound, "state file {} holds no commit of this run to take back",
+                     commits().file_path());
+  }
+  may_write_tiles_ = false;
+  const bool before_stands = before_.has_value() && !written_since_;
+  failure_ = EraseNewest(before_stands);
+  PENSTOCK_TRY(failure_);
+  failure_ =
+      MakeError(ErrorCode::kUnavailable,
+                "the newest commit of state file {} was taken back: nothing is written to it "
+                "any more; start again from the commit before it",
+                commits().file_path());
+  commit_stands_ = before_stands;
+  if (before_stands) newest_ = *before_;
+  return {};
+}
+
 Status StateFile::SyncAll() {
   std::vector<aio::Ticket> syncs;
   for (const auto& path : paths_) {
@@ -274,6 +271,8 @@ Status StateFile::SyncAll() {
 
 Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>& still_good) {
   PENSTOCK_CHECK(record.tiles.size() == layout_.tiles.size());
+  const Status versions = CheckVersions(layout_, record);
+  PENSTOCK_CHECK(versions.ok(), "{}", versions.error().message);
   const Bytes room = commits().geometry().commit_json;
   if (record.json.size() > room.value) {
     return MakeError(ErrorCode::kInvalidArgument,
@@ -293,6 +292,7 @@ Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>
   PENSTOCK_TRY(CheckHeads());
   PENSTOCK_TRY(commits().CheckWritten(written, "newest commit"));
   Protect(record, written);
+  made_commit_ = true;
   for (const auto& path : paths_) path->Keep();
   return {};
 }
@@ -319,9 +319,13 @@ WrittenBytes StateFile::PlaceOf(const CommitRecord& record,
 }
 
 void StateFile::Protect(const CommitRecord& record, const WrittenBytes& written) {
+  before_.reset();
+  if (commit_stands_ && slots() == 2) before_ = newest_;
+  written_since_ = false;
   sequence_ = record.sequence;
   commit_stands_ = true;
   newest_ = written;
+  MutexLock lock(mutex_);
   for (size_t i = 0; i < record.tiles.size(); ++i) {
     committed_slot_[i] = static_cast<int>(record.tiles[i].slot);
   }

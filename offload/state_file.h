@@ -1,14 +1,16 @@
-// The state on the drives: where tiles live, and which of their versions a crash leaves behind.
+// The state on the drives. Knows where tiles live, and which of their versions survive a crash.
 //
-// One file for each path (offload::StatePath); which tile lies on which path is nobody else's
-// concern. Owns the table of places: for each tile the slot that the newest durable commit names.
-// Format and order of writes: docs/state_format.md.
+// There is one file for each path (offload::StatePath), and nobody else needs to know which tile
+// lies on which path. Owns the table of places: for each tile the slot that the newest durable
+// commit names. Format and order of writes: docs/state_format.md.
 //
-// Threads: const functions, Submit and Cancel from any thread; the others from one thread while no
-// write is in flight (offload::TileStore drains first). After a failed commit every call returns
-// that failure.
+// Threads: Submit, Cancel, Where, WriteSlot and the getters of constants from any thread; all other
+// functions one at a time, and but for CheckCommit while no write is in flight (offload::TileStore
+// drains first). After a failed commit, or one that was taken back, every call
+// returns that failure.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "aio/aio.h"
+#include "base/mutex.h"
 #include "base/result.h"
 #include "base/trace.h"
 #include "offload/checksum.h"
@@ -36,7 +39,7 @@ struct StateFileOptions {
   bool require_direct =
       true;                ///< false: fall back to buffered I/O (a RUN folder, not an nvme_path)
   bool simulated = false;  ///< in memory, for simulated drives: gone with the process
-  SpeedProbe probe = MeasureSpeed;  ///< decides shares where there are several drives
+  SpeedProbe probe = MeasureSpeed;  ///< decides shares if there are several drives
 };
 
 /// I/O on one part of a tile.
@@ -51,10 +54,10 @@ struct PartRequest {
   std::function<void(const Status&)> on_complete;  ///< as in aio::Request
 };
 
-/// What a path has of the state.
+/// The part of the state on one path.
 struct PathShare {
   std::string path;           ///< of its file
-  double bytes_a_second = 0;  ///< as measured; 0 where nothing was to be measured
+  double bytes_a_second = 0;  ///< as measured; 0 if nothing was measured
   double share = 1;           ///< of the elements, padding included
 };
 
@@ -71,8 +74,8 @@ class StateFile {
                                                    const StateFileOptions& options,
                                                    std::span<aio::Engine* const> engines);
 
-  /// Opens and locks the files of a state, in the order of their paths, to go on from its newest
-  /// commit. `layout` must be the one it was created with. Errors: those of Create and of
+  /// Opens and locks the files of a state, in the order of their paths, to continue from its newest
+  /// commit. `layout` must be the one that it was created with. Errors: those of Create and of
   /// StateReader::Open; kInvalidArgument for another layout.
   static Result<OpenedState> Open(const std::vector<std::string>& paths, const ShardLayout& layout,
                                   bool require_direct, std::span<aio::Engine* const> engines);
@@ -81,41 +84,52 @@ class StateFile {
   int slots() const { return shape_.slots; }
   std::vector<PathShare> Shares() const;
 
-  /// From here on `trace` has a span for each part that is read or written.
+  /// Adds a span to `trace` for each part that is read or written from now on.
   void TraceTo(Trace& trace);
   aio::Ticket Submit(PartRequest request);
-  /// Fails what was submitted and no drive has yet with kCancelled. From any thread but an
-  /// engine's.
+  /// Fails submitted I/O that no drive has yet with kCancelled. May be called from any thread but
+  /// an engine's.
   void Cancel();
   /// "PATH at offset N", for messages.
   std::string Where(Part part, TileId tile, int slot) const;
 
-  /// The slot that the next version of a tile is written to: never one that a commit protects.
-  int WriteSlot(TileId tile) const;
+  /// Returns the slot to which the next version of a tile is written: never one that a commit
+  /// protects.
+  int WriteSlot(TileId tile) const EXCLUDES(mutex_);
 
   /// With one slot, call before the first write after a commit: takes the commit back, durably.
   Status PrepareWrites();
-  /// Steps 2 to 5 of a commit: everything written so far becomes durable, then the record, and when
-  /// the drives have given that back `record` is the newest commit and its slots are protected.
-  /// Fills in the sequence number. `still_good` is asked just before the record: an error of its
-  /// own ends the commit there. Errors: of I/O and of CheckCommit.
+  /// Makes steps 2 to 5 of a commit: everything written so far becomes durable, then the record.
+  /// Once the record was read back from the drives, it is the newest commit and its slots are
+  /// protected. Fills in the sequence number. `still_good` is asked just before the record is
+  /// written; if it returns an error, the commit ends there. Precondition: all tiles that are not
+  /// frozen have one version. Errors: of I/O and of CheckCommit.
   Status Commit(
       CommitRecord record, const std::function<Status()>& still_good = [] { return Status(); });
 
-  /// Whether the newest commit is on the drives: every file is the one at its path, and whole, and
-  /// its head and the record read back as they were written. What tiles hold is not read. It looks
-  /// also after a failure. Errors: kNotFound where a file was deleted, or no commit stands;
-  /// kUnavailable where one was moved away; kCorruption; kIo.
+  /// Takes the newest commit back, durably, because its weights turned out to be worthless. The
+  /// commit before it becomes the newest again if this object knows that it is valid: with two
+  /// slots, and if no tile was written since. Otherwise the state has no commit. Nothing may be
+  /// written afterwards: PrepareWrites and Commit fail. Errors: of I/O, after which either commit
+  /// may be the newest; kNotFound if this object made no commit.
+  Status TakeBack();
+
+  /// Checks that the newest commit is on the drives: every file is the one at its path, and
+  /// complete, and its head and the record read back as they were written. The contents of tiles
+  /// are not read. May be called after a failure. Errors: kNotFound if a file was deleted or there
+  /// is no commit; kUnavailable if a file was moved away; kCorruption; kIo.
   Status CheckCommit() const;
 
  private:
   StateFile(const Uuid& uuid, const ShardLayout& layout, const StateShape& shape);
   Status CreatePaths(const StateFileOptions& options, std::span<aio::Engine* const> engines);
   Status ChooseShares(const StateFileOptions& options);
-  void Protect(const CommitRecord& record, const WrittenBytes& written);
+  void Protect(const CommitRecord& record, const WrittenBytes& written) EXCLUDES(mutex_);
   void AddSpan(PartRequest& request);
   Status SyncAll();
   Status WriteCommit(CommitRecord record, const std::function<Status()>& still_good);
+  Status EraseCommit(FileOffset place);
+  Status EraseNewest(bool before_stands);
   Status CheckHeads() const;
   WrittenBytes PlaceOf(const CommitRecord& record, std::span<const std::byte> bytes) const;
   StatePath& commits() const { return *paths_.front(); }  ///< the path that holds them
@@ -139,8 +153,14 @@ class StateFile {
   Status failure_;
   uint64_t sequence_ = 0;  ///< of the newest commit; 0: none
   bool commit_stands_ = false;
-  WrittenBytes newest_;              ///< the record of the newest commit
-  std::vector<int> committed_slot_;  ///< -1: no commit names the tile
+  WrittenBytes newest_;  ///< the record of the newest commit
+  /// The record of the commit before it, which was valid when the newest was made.
+  std::optional<WrittenBytes> before_;
+  bool made_commit_ = false;                  ///< the newest commit is of this object
+  std::atomic<bool> written_since_ = false;   ///< tiles were, since the newest commit
+  std::atomic<bool> may_write_tiles_ = true;  ///< no commit was taken back
+  mutable Mutex mutex_;
+  std::vector<int> committed_slot_ GUARDED_BY(mutex_);  ///< -1: no commit names the tile
 };
 
 struct OpenedState {
@@ -148,18 +168,8 @@ struct OpenedState {
   CommitRecord commit;
 };
 
-/// The version that a commit of these tiles names of all that are not frozen; 0 where all are.
+/// Returns the version that a commit of these tiles names for all that are not frozen; 0 if all are
+/// frozen.
 uint64_t VersionOf(const ShardLayout& layout, const CommitRecord& commit);
-/// A random one. Errors: kIo.
-Result<Uuid> RandomUuid();
-/// The files that a rank of a state with this UUID has in these folders.
-std::vector<std::string> StatePathsIn(const std::vector<std::string>& folders, const Uuid& uuid,
-                                      uint32_t rank = 0);
-/// The files of states in a folder, of whichever run, unfinished copies too, by name; none where it
-/// cannot be read.
-std::vector<std::string> AllStatesIn(const std::string& folder);
-
-/// "9f0c…": 32 hexadecimal digits.
-std::string ToString(const Uuid& uuid);
 
 }  // namespace penstock::offload

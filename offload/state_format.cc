@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
-#include "offload/byte_fields.h"
+#include "offload/header_fields.h"
 #include "offload/layout_text.h"
 #include "offload/tile_descriptors.h"
 
@@ -17,56 +16,8 @@ namespace {
 
 constexpr std::array<char, 8> kHeaderMagic = {'P', 'E', 'N', 'S', 'T', 'O', 'C', 'K'};
 constexpr std::array<char, 8> kUnfinishedMagic = {'P', 'S', 'M', 'A', 'K', 'I', 'N', 'G'};
-constexpr size_t kUuidAt = 16;
 constexpr uint64_t kFlagTwoSlots = 1;
 constexpr uint64_t kFlagSplitMaster = 2;
-constexpr size_t kLayoutChecksumAt = 200;
-constexpr size_t kV1End = 208;  ///< where the fields of version 1 end
-constexpr size_t kHeaderChecksumAt = 4088;
-
-bool BeginsWith(std::span<const std::byte> bytes, const std::array<char, 8>& magic) {
-  return std::memcmp(bytes.data(), magic.data(), magic.size()) == 0;
-}
-
-/// Where each field of the header begins, for messages.
-struct HeaderField {
-  size_t offset;
-  const char* name;
-};
-constexpr HeaderField kHeaderFields[] = {
-    {0, "the magic"},
-    {8, "the format version"},
-    {12, "the dtype"},
-    {kUuidAt, "the UUID"},
-    {32, "the feature flags"},
-    {40, "the world size"},
-    {44, "the rank"},
-    {48, "the number of paths"},
-    {52, "the index of the path"},
-    {56, "the alignment"},
-    {64, "the largest tile"},
-    {72, "the number of parameters"},
-    {80, "the number of tiles"},
-    {88, "the offset of the layout"},
-    {96, "the size of the layout"},
-    {104, "the offset of the descriptors"},
-    {112, "the size of the descriptors"},
-    {120, "the offset of commit place 0"},
-    {128, "the offset of commit place 1"},
-    {136, "the size of a commit place"},
-    {144, "the offset of slot 0's weights"},
-    {152, "the offset of slot 1's weights"},
-    {160, "the offset of slot 0's records"},
-    {168, "the offset of slot 1's records"},
-    {176, "the offset of the spill"},
-    {184, "the size of the spill"},
-    {192, "the file size"},
-    {kLayoutChecksumAt, "the checksum of layout and descriptors"},
-    {208, "the room for a commit's JSON text"},
-    {216, "the offset of the frozen weights"},
-    {224, "the size of the frozen weights"},
-    {232, "a reserved byte"},
-    {kHeaderChecksumAt, "the checksum of the header"}};
 
 /// The file may be whole, but it was written by another version of the program.
 Error Unknown(const std::string& what) {
@@ -75,7 +26,7 @@ Error Unknown(const std::string& what) {
                    kStateFormatVersion);
 }
 
-/// Where the tiles of all paths lie, and behind them what each path's regions take.
+/// Where the tiles of all paths lie, and then what each path's regions take.
 struct TilePlan {
   std::vector<TilePlace> tiles;
   struct Regions {
@@ -103,50 +54,45 @@ TilePlan PlanTiles(const ShardLayout& layout, const StateShape& shape) {
   return plan;
 }
 
-Uuid UuidAt(std::span<const std::byte> header) {
-  Uuid uuid{};
-  std::memcpy(uuid.data(), header.data() + kUuidAt, uuid.size());
-  return uuid;
-}
-
 Status CheckHeader(std::span<const std::byte> bytes) {
-  const bool unfinished = BeginsWith(bytes, kUnfinishedMagic);
-  if (!unfinished && !BeginsWith(bytes, kHeaderMagic)) {
+  const auto magic = ReadField(bytes, field::kMagic);
+  const bool unfinished = magic == kUnfinishedMagic;
+  if (!unfinished && magic != kHeaderMagic) {
     return Corrupt("no magic at offset 0: not a penstock state file, or a damaged one");
   }
-  // Of any version: damage is not taken for another one.
-  if (Checksum(bytes.first(kHeaderChecksumAt)) != Get<uint64_t>(bytes, kHeaderChecksumAt)) {
+  // For any version: damage is not taken for another version.
+  if (Checksum(bytes.first(field::kChecksum.offset)) != ReadField(bytes, field::kChecksum)) {
     return Corrupt("the checksum of the header at offset 0 does not hold");
   }
   if (unfinished) {
     return MakeError(ErrorCode::kNotFound,
                      "it was never finished: the run ended before its first commit");
   }
-  const auto version = Get<uint32_t>(bytes, 8);
+  const uint32_t version = ReadField(bytes, field::kVersion);
   if (version == 0 || version > kStateFormatVersion) {
     return Unknown(fmt::format("format version {}", version));
   }
-  const auto flags = Get<uint64_t>(bytes, 32);
-  const auto dtype = Get<uint32_t>(bytes, 12);
+  const uint64_t flags = ReadField(bytes, field::kFlags);
+  const uint32_t dtype = ReadField(bytes, field::kDType);
   const bool split = (flags & kFlagSplitMaster) != 0;
   const bool known = (flags & ~(kFlagTwoSlots | kFlagSplitMaster)) == 0 &&
                      dtype == static_cast<uint32_t>(split ? DType::kBFloat16 : DType::kFloat32);
   if (version == 1 ? !known : (flags & ~kFlagTwoSlots) != 0) {
     return Unknown("feature flags or a weight dtype");
   }
-  const auto world_size = Get<uint32_t>(bytes, 40);
-  if (world_size == 0 || world_size > kMostRanks || Get<uint32_t>(bytes, 44) >= world_size) {
+  const uint32_t world_size = ReadField(bytes, field::kWorldSize);
+  if (world_size == 0 || world_size > kMostRanks || ReadField(bytes, field::kRank) >= world_size) {
     return Corrupt("the world size and the rank do not hold");
   }
   if (version == 1 && world_size != 1) return Unknown("several ranks");
-  const auto paths = Get<uint32_t>(bytes, 48);
-  if (paths == 0 || paths > kMostPaths || Get<uint32_t>(bytes, 52) >= paths) {
+  const uint32_t paths = ReadField(bytes, field::kPaths);
+  if (paths == 0 || paths > kMostPaths || ReadField(bytes, field::kPath) >= paths) {
     return Corrupt("the number of paths and the index of this one do not hold");
   }
   return {};
 }
 
-/// Where the parts of a head lie that its header says the size of: behind each other.
+/// Where the parts of a head lie whose sizes its header gives: one after the other.
 struct HeadParts {
   Bytes layout;       ///< size of the text
   Bytes descriptors;  ///< size of all of them
@@ -156,9 +102,9 @@ struct HeadParts {
 
 Result<HeadParts> PartsOf(std::span<const std::byte> header) {
   PENSTOCK_TRY(CheckHeader(header));
-  HeadParts parts{.layout = Bytes{Get<uint64_t>(header, 96)}};
-  const auto tiles = Get<uint64_t>(header, 80);
-  const bool some = tiles > 0 || Get<uint32_t>(header, 8) > 1;
+  HeadParts parts{.layout = Bytes{ReadField(header, field::kLayoutSize)}};
+  const uint64_t tiles = ReadField(header, field::kTiles);
+  const bool some = tiles > 0 || ReadField(header, field::kVersion) > 1;
   if (!some || tiles > kMostTiles || parts.layout > kMostLayoutBytes) {
     return Corrupt(fmt::format("the header names {} tiles and a layout of {} bytes", tiles,
                                parts.layout.value));
@@ -171,11 +117,7 @@ Result<HeadParts> PartsOf(std::span<const std::byte> header) {
 
 /// What of a head lies at an offset, for messages.
 std::string PartAt(const HeadParts& parts, uint32_t version, size_t offset) {
-  if (version == 1 && offset >= kV1End && offset < kHeaderChecksumAt) return "a reserved byte";
-  if (offset < kHeaderBytes.value) {
-    return std::prev(std::ranges::upper_bound(kHeaderFields, offset, {}, &HeaderField::offset))
-        ->name;
-  }
+  if (offset < kHeaderBytes.value) return FieldAt(version, offset);
   if (offset < parts.descriptors_offset.value) return "the layout text";
   return fmt::format("the descriptor of tile {}",
                      (offset - parts.descriptors_offset.value) / kDescriptorBytes.value);
@@ -189,42 +131,89 @@ Status CheckAsWritten(const HeadParts& parts, std::span<const std::byte> found,
   const struct {
     size_t begin;
     size_t size;
-  } regions[] = {{0, kLayoutChecksumAt},  // with the sizes of the next two
-                 {kHeaderBytes.value, parts.layout.value},
-                 {parts.descriptors_offset.value, parts.descriptors.value},
-                 {kLayoutChecksumAt, kHeaderBytes.value - kLayoutChecksumAt}};
+  } regions[] = {
+      {0, field::kLayoutChecksum.offset},  // with the sizes of the next two
+      {kHeaderBytes.value, parts.layout.value},
+      {parts.descriptors_offset.value, parts.descriptors.value},
+      {field::kLayoutChecksum.offset, kHeaderBytes.value - field::kLayoutChecksum.offset}};
+  const uint32_t version = ReadField(found, field::kVersion);
   for (const auto& [begin, size] : regions) {
     const auto region = found.subspan(begin, size);
     const auto differs = std::ranges::mismatch(region, expected.subspan(begin, size)).in1;
     if (differs == region.end()) continue;
     const size_t at = begin + static_cast<size_t>(differs - region.begin());
     return Corrupt(fmt::format("{} at offset {} is not what version {} writes for this layout",
-                               PartAt(parts, Get<uint32_t>(found, 8), at), at,
-                               Get<uint32_t>(found, 8)));
+                               PartAt(parts, version, at), at, version));
   }
   return {};
+}
+
+/// `layout_checksum`: of the layout text and the descriptors behind it.
+void EncodeHeader(const StateHeader& header, uint64_t layout_checksum, std::span<std::byte> out) {
+  const StateGeometry& plan = header.geometry;
+  const ShardLayout& layout = header.layout;
+  const uint32_t version = FormatVersionOf(layout);
+  WriteField(out, field::kMagic, kHeaderMagic);
+  WriteField(out, field::kVersion, version);
+  // Version 1 has one dtype of weights for all tiles; an fp32 weight is the master.
+  uint64_t flags = plan.slots == 2 ? kFlagTwoSlots : 0;
+  if (version == 1) {
+    const Encoding weight = layout.model.groups.front().planes.weight().encoding;
+    WriteField(out, field::kDType, static_cast<uint32_t>(weight));
+    if (weight != Encoding::kFloat32) flags |= kFlagSplitMaster;
+  }
+  WriteField(out, field::kUuid, header.uuid);
+  WriteField(out, field::kFlags, flags);
+  WriteField(out, field::kWorldSize, layout.world_size);
+  WriteField(out, field::kRank, layout.rank);
+  WriteField(out, field::kPaths, header.paths);
+  WriteField(out, field::kPath, header.path);
+  WriteField(out, field::kAlignment, kStateAlignment.value);
+  WriteField(out, field::kLargestTile, layout.tile_elements);
+  WriteField(out, field::kParameters, layout.model.parameters);
+  WriteField(out, field::kTiles, uint64_t{layout.tiles.size()});
+  WriteField(out, field::kLayoutOffset, plan.layout_offset.value);
+  WriteField(out, field::kLayoutSize, plan.layout_bytes.value);
+  WriteField(out, field::kDescriptorsOffset, plan.descriptors_offset.value);
+  WriteField(out, field::kDescriptorsSize, plan.descriptors_bytes.value);
+  WriteField(out, field::kCommitSize, plan.commit_bytes.value);
+  for (size_t i = 0; i < 2; ++i) {
+    WriteField(out, field::kCommitOffset[i], plan.commit_offset[i].value);
+    WriteField(out, field::kWeightsOffset[i], plan.weights_offset[i].value);
+    WriteField(out, field::kRecordsOffset[i], plan.records_offset[i].value);
+  }
+  WriteField(out, field::kSpillOffset, plan.file_bytes.value);
+  WriteField(out, field::kSpillSize, uint64_t{0});
+  WriteField(out, field::kFileSize, plan.file_bytes.value);
+  WriteField(out, field::kLayoutChecksum, layout_checksum);
+  if (version > 1) {
+    WriteField(out, field::kCommitJson, plan.commit_json.value);
+    WriteField(out, field::kFrozenOffset, plan.frozen_offset.value);
+    WriteField(out, field::kFrozenSize, plan.frozen_bytes.value);
+  }
+  WriteField(out, field::kChecksum, Checksum(out.first(field::kChecksum.offset)));
 }
 
 /// The layout of a head with these parts.
 Result<ShardLayout> LayoutFrom(std::span<const std::byte> header, std::span<const std::byte> text,
                                std::span<const std::byte> descriptors) {
-  const auto version = Get<uint32_t>(header, 8);
-  const auto tile_elements = Get<uint64_t>(header, 64);
+  const uint32_t version = ReadField(header, field::kVersion);
+  const uint64_t tile_elements = ReadField(header, field::kLargestTile);
   if (tile_elements == 0 || tile_elements % kBlockElements != 0 || tile_elements > kMostElements) {
     return Corrupt(fmt::format("the largest tile has {} elements", tile_elements));
   }
   std::optional<Planes> v1_planes;
   if (version == 1) {
     PENSTOCK_ASSIGN(v1_planes,
-                    V1PlanesOf(descriptors, static_cast<DType>(Get<uint32_t>(header, 12))));
+                    V1PlanesOf(descriptors, static_cast<DType>(ReadField(header, field::kDType))));
   }
   PENSTOCK_ASSIGN(
       ModelLayout model,
       ModelFromJson(std::string(reinterpret_cast<const char*>(text.data()), text.size()), version,
-                    v1_planes, Get<uint64_t>(header, 72)));
-  const auto world_size = Get<uint32_t>(header, 40);
-  const auto rank = Get<uint32_t>(header, 44);
-  const auto tiles = Get<uint64_t>(header, 80);
+                    v1_planes, ReadField(header, field::kParameters)));
+  const uint32_t world_size = ReadField(header, field::kWorldSize);
+  const uint32_t rank = ReadField(header, field::kRank);
+  const uint64_t tiles = ReadField(header, field::kTiles);
   // Before they are made: there may be far more than the file has bytes.
   const uint64_t made = CountTiles(model, tile_elements, world_size, rank);
   if (made != tiles) {
@@ -320,56 +309,16 @@ std::vector<std::byte> EncodeHead(const StateHeader& header) {
       head.begin() + static_cast<ptrdiff_t>(plan.layout_offset.value + text.size()));
   hashed.insert(hashed.end(), descriptors.begin(), descriptors.end());
 
-  std::memcpy(head.data(), kHeaderMagic.data(), kHeaderMagic.size());
-  Put<uint32_t>(out, 8, version);
-  // Version 1 has one weight for all tiles, which is the master where it is fp32.
-  uint64_t flags = plan.slots == 2 ? kFlagTwoSlots : 0;
-  if (version == 1) {
-    const Encoding weight = layout.model.groups.front().planes.weight().encoding;
-    Put<uint32_t>(out, 12, static_cast<uint32_t>(weight));
-    if (weight != Encoding::kFloat32) flags |= kFlagSplitMaster;
-  }
-  std::memcpy(head.data() + kUuidAt, header.uuid.data(), header.uuid.size());
-  Put<uint64_t>(out, 32, flags);
-  Put<uint32_t>(out, 40, layout.world_size);
-  Put<uint32_t>(out, 44, layout.rank);
-  Put<uint32_t>(out, 48, header.paths);
-  Put<uint32_t>(out, 52, header.path);
-  const uint64_t fields[] = {kStateAlignment.value,
-                             layout.tile_elements,
-                             layout.model.parameters,
-                             layout.tiles.size(),
-                             plan.layout_offset.value,
-                             plan.layout_bytes.value,
-                             plan.descriptors_offset.value,
-                             plan.descriptors_bytes.value,
-                             plan.commit_offset[0].value,
-                             plan.commit_offset[1].value,
-                             plan.commit_bytes.value,
-                             plan.weights_offset[0].value,
-                             plan.weights_offset[1].value,
-                             plan.records_offset[0].value,
-                             plan.records_offset[1].value,
-                             plan.file_bytes.value,
-                             0,  // spill: no bytes
-                             plan.file_bytes.value,
-                             Checksum(hashed)};
-  for (size_t i = 0; i < std::size(fields); ++i) Put<uint64_t>(out, 56 + 8 * i, fields[i]);
-  if (version > 1) {
-    Put<uint64_t>(out, 208, plan.commit_json.value);
-    Put<uint64_t>(out, 216, plan.frozen_offset.value);
-    Put<uint64_t>(out, 224, plan.frozen_bytes.value);
-  }
-  Put<uint64_t>(out, kHeaderChecksumAt, Checksum(std::span(head).first(kHeaderChecksumAt)));
+  EncodeHeader(header, Checksum(hashed), out.first(kHeaderBytes.value));
   return head;
 }
 
 std::vector<std::byte> EncodeUnfinishedMark(const Uuid& uuid) {
   std::vector<std::byte> mark(kHeaderBytes.value);
-  std::memcpy(mark.data(), kUnfinishedMagic.data(), kUnfinishedMagic.size());
-  std::memcpy(mark.data() + kUuidAt, uuid.data(), uuid.size());
-  Put<uint64_t>(std::span(mark), kHeaderChecksumAt,
-                Checksum(std::span(mark).first(kHeaderChecksumAt)));
+  const std::span<std::byte> out(mark);
+  WriteField(out, field::kMagic, kUnfinishedMagic);
+  WriteField(out, field::kUuid, uuid);
+  WriteField(out, field::kChecksum, Checksum(out.first(field::kChecksum.offset)));
   return mark;
 }
 
@@ -383,7 +332,7 @@ Result<Uuid> UuidOf(std::span<const std::byte> bytes) {
   PENSTOCK_CHECK(bytes.size() >= kHeaderBytes.value);
   const Status header = CheckHeader(bytes);
   if (!header.ok() && header.error().code != ErrorCode::kNotFound) return header.error();
-  return UuidAt(bytes);
+  return ReadField(bytes, field::kUuid);
 }
 
 Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
@@ -394,24 +343,26 @@ Result<StateHeader> DecodeHead(std::span<const std::byte> bytes) {
   const auto tiles = bytes.subspan(parts.descriptors_offset.value, parts.descriptors.value);
   std::vector<std::byte> hashed(text.begin(), text.end());
   hashed.insert(hashed.end(), tiles.begin(), tiles.end());
-  if (Checksum(hashed) != Get<uint64_t>(bytes, kLayoutChecksumAt)) {
+  if (Checksum(hashed) != ReadField(bytes, field::kLayoutChecksum)) {
     return Corrupt(fmt::format("the checksum of layout and descriptors at offset {} does not hold",
                                kHeaderBytes.value));
   }
-  StateShape shape{.slots = (Get<uint64_t>(bytes, 32) & kFlagTwoSlots) != 0 ? 2 : 1,
-                   .paths = Get<uint32_t>(bytes, 48)};
+  StateShape shape{.slots = (ReadField(bytes, field::kFlags) & kFlagTwoSlots) != 0 ? 2 : 1,
+                   .paths = ReadField(bytes, field::kPaths)};
+  const uint32_t version = ReadField(bytes, field::kVersion);
   PENSTOCK_ASSIGN(const ShardLayout layout, LayoutFrom(bytes, text, tiles));
-  PENSTOCK_ASSIGN(shape.path_of_tile, PathsOf(tiles, Get<uint32_t>(bytes, 8), shape.paths));
+  PENSTOCK_ASSIGN(shape.path_of_tile, PathsOf(tiles, version, shape.paths));
   if (shape.paths == 1) shape.path_of_tile.clear();
-  if (Get<uint32_t>(bytes, 8) > 1) {
-    shape.commit_json = Bytes{Get<uint64_t>(bytes, 208)};
+  if (version > 1) {
+    shape.commit_json = Bytes{ReadField(bytes, field::kCommitJson)};
     if (shape.commit_json < kCommitJsonLimit || shape.commit_json > kMostCommitJson ||
         shape.commit_json.value % kHeaderBytes.value != 0) {
-      return Corrupt(fmt::format("{} at offset 208 cannot be {}", PartAt(parts, 2, 208),
-                                 shape.commit_json.value));
+      return Corrupt(fmt::format("{} at offset {} cannot be {}", field::kCommitJson.name,
+                                 field::kCommitJson.offset, shape.commit_json.value));
     }
   }
-  StateHeader header = PlanState(UuidAt(bytes), layout, shape, Get<uint32_t>(bytes, 52));
+  StateHeader header =
+      PlanState(ReadField(bytes, field::kUuid), layout, shape, ReadField(bytes, field::kPath));
   PENSTOCK_TRY(CheckAsWritten(parts, bytes, EncodeHead(header)));
   return header;
 }

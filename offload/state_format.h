@@ -1,7 +1,7 @@
 // The bytes of a state file's head: header, layout and descriptors (docs/state_format.md).
 //
-// Pure encoding and decoding: no file is touched here. Decoding trusts nothing: whatever does not
-// hold is kCorruption, naming the field; a file that was never finished is kNotFound.
+// Pure encoding and decoding: no file is touched here. Decoding trusts nothing: an invalid field is
+// kCorruption, naming the field; a file that was never finished is kNotFound.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace penstock::offload {
 
-/// The newest; a state that version 1 can express is of version 1.
+/// The newest version; a state that version 1 can express has version 1.
 inline constexpr uint32_t kStateFormatVersion = 2;
 inline constexpr Bytes kHeaderBytes = 4_KiB;
 inline constexpr Bytes kStateAlignment = 4_KiB;  ///< of every region
@@ -28,9 +28,9 @@ inline constexpr uint32_t kMostPaths = 64;
 inline constexpr uint32_t kMostRanks = 65536;
 inline constexpr uint32_t kMostGroups = 65536;
 inline constexpr uint64_t kMostTiles = uint64_t{1} << 24;  ///< descriptors of 1 GiB
-/// Of a state, padding included: no size or offset in one comes near 2^64.
+/// The most elements of a state, padding included, so that no size or offset comes near 2^64.
 inline constexpr uint64_t kMostElements = uint64_t{1} << 48;
-/// Of the JSON text of modules and tensors.
+/// The limit of the JSON text of modules and tensors.
 inline constexpr Bytes kMostLayoutBytes = 128_MiB;
 
 /// Where everything lies in one path's file.
@@ -61,7 +61,7 @@ struct TilePlace {
   bool operator==(const TilePlace&) const = default;
 };
 
-/// The share of the bytes of all tiles that lies on each of the paths.
+/// Returns the share of the bytes of all tiles that lies on each of the paths.
 std::vector<double> PathShares(const ShardLayout& layout, const std::vector<TilePlace>& tiles,
                                size_t paths);
 
@@ -70,7 +70,7 @@ enum class Part : uint8_t { kWeight, kRecord };
 /// `geometry` is that of the tile's path.
 FileOffset PartOffset(const StateGeometry& geometry, const TilePlace& place, Part part, int slot);
 
-/// The head of one path's file. ShardLayout and tiles are the same in all of a state.
+/// The head of one path's file. ShardLayout and tiles are the same in all files of a state.
 struct StateHeader {
   Uuid uuid{};
   uint32_t paths = 1;
@@ -80,7 +80,7 @@ struct StateHeader {
   std::vector<TilePlace> tiles;  ///< of each tile
 };
 
-/// What a state is like, beside its layout.
+/// The properties of a state beside its layout.
 struct StateShape {
   int slots = 2;                         ///< 1 or 2
   Bytes commit_json = kCommitJsonLimit;  ///< a multiple of 4096; in version 1 as it is
@@ -88,24 +88,24 @@ struct StateShape {
   std::vector<uint16_t> path_of_tile;  ///< of each tile; empty with one path
 };
 
-/// The version of the format that a state with this layout has.
+/// Returns the version of the format that a state with this layout has.
 uint32_t FormatVersionOf(const ShardLayout& layout);
 
-/// The header of one path of a new state.
+/// Returns the header of one path of a new state.
 StateHeader PlanState(const Uuid& uuid, const ShardLayout& layout, const StateShape& shape,
                       uint32_t path);
 
-/// Everything before commit place 0: header, layout text and descriptors.
+/// Returns everything before commit place 0: header, layout text and descriptors.
 std::vector<std::byte> EncodeHead(const StateHeader& header);
-/// What stands in place of the header until the state is finished.
+/// Returns the mark that takes the place of the header until the state is finished.
 std::vector<std::byte> EncodeUnfinishedMark(const Uuid& uuid);
-/// The header alone says how long the head is; `bytes` holds at least kHeaderBytes.
+/// Returns how long the head is, from the header alone; `bytes` holds at least kHeaderBytes.
 Result<Bytes> HeadBytes(std::span<const std::byte> bytes);
-/// Whose file it is, from the header alone or the mark in its place; `bytes` holds at least
+/// Returns whose file it is, from the header alone or the mark in its place; `bytes` holds at least
 /// kHeaderBytes.
 Result<Uuid> UuidOf(std::span<const std::byte> bytes);
-/// What decodes is what PlanState makes of its layout: names are unique, nothing overlaps, no size
-/// overflows, and EncodeHead gives the same bytes again, what no checksum covers aside.
+/// Accepts only what PlanState makes of the layout: names are unique, nothing overlaps, no size
+/// overflows, and EncodeHead gives the same bytes again, except for bytes that no checksum covers.
 Result<StateHeader> DecodeHead(std::span<const std::byte> bytes);
 
 }  // namespace penstock::offload

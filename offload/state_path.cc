@@ -45,9 +45,9 @@ Result<aio::File> OpenFile(const StatePathOptions& options, bool create) {
   return aio::File::Open(path, open);
 }
 
-/// Errors: kNotFound where `file` was deleted; kUnavailable where it was moved away from its path.
-/// What else keeps the path from being looked at is told as what it is, and fails a commit as well:
-/// only one in a file that was seen at its path is called made.
+/// Errors: kNotFound if `file` was deleted; kUnavailable if it was moved away from its path. What
+/// else keeps the path from being looked at is told as what it is, and fails a commit as well: only
+/// one in a file that was seen at its path is called made.
 Status CheckIsAtPath(const aio::File& file, const struct stat& opened) {
   struct stat found {};
   int result = 0;
@@ -71,8 +71,8 @@ Status CheckIsAtPath(const aio::File& file, const struct stat& opened) {
                    file.path(), is_there ? ", and another file is in its place" : "");
 }
 
-/// Reads as much as `buffer` holds, from the drive itself where the page cache can be told to let
-/// go of it.
+/// Reads as much as `buffer` holds, from the drive itself if the page cache can be told to let go
+/// of it.
 Status ReadFromDrive(const aio::File& file, FileOffset offset, const Mapping& buffer) {
   ::posix_fadvise(file.fd(), static_cast<off_t>(offset.value),
                   static_cast<off_t>(buffer.size().value), POSIX_FADV_DONTNEED);
@@ -203,7 +203,7 @@ Status StatePath::Adopt(const StateGeometry& geometry, std::span<const std::byte
   }
   geometry_ = geometry;
   head_ = {.size = Bytes{head.size()}, .checksum = Checksum(head)};
-  // A copy may have holes where the other slot is.
+  // A copy may have holes in place of the other slot.
   return file_.Allocate(geometry_.file_bytes);
 }
 

@@ -1,8 +1,8 @@
 // One path of a state: its file, and the I/O engine that serves it.
 //
-// Owns the open, locked, preallocated file; removes one that it created at its end, unless Keep was
-// called or something else is at its path by then. Which bytes belong where is up to
-// offload::StateFile.
+// Owns the open, locked, preallocated file. The destructor removes a file that the object created,
+// unless Keep was called or its path names something else by then. offload::StateFile decides which
+// bytes belong where.
 //
 // Threads: Submit, Cancel and geometry from any thread, the others from one thread at a time.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace penstock::offload {
 
-/// Bytes of a file that are on the drive, and must stay there as they were written.
+/// Bytes of a file that are on the drive and must stay as they were written.
 struct WrittenBytes {
   FileOffset offset;
   Bytes size;
@@ -40,30 +40,30 @@ class StatePath {
   static Result<std::unique_ptr<StatePath>> Create(const StatePathOptions& options,
                                                    aio::Engine& engine);
   /// Opens and locks an existing file, to be written on; Adopt must follow. Errors: those of
-  /// Create; kNotFound where there is no such file.
+  /// Create; kNotFound if there is no such file.
   static Result<std::unique_ptr<StatePath>> Open(const StatePathOptions& options,
                                                  aio::Engine& engine);
   ~StatePath();
 
-  /// Marks a new file as one of the state `uuid` that is not finished, durably, until WriteHead has
-  /// written its header. What a kill leaves can so be told from a state that was damaged.
+  /// Marks a new file durably as an unfinished one of the state `uuid`, until WriteHead has written
+  /// its header. So the rest that a kill leaves can be told from a damaged state.
   Status MarkUnfinished(const Uuid& uuid);
-  /// Bytes a second, from at most `size` bytes of the file, which has only its mark again
-  /// afterwards.
+  /// Measures bytes a second with at most `size` bytes of the file, which afterwards has only its
+  /// mark again.
   Result<double> Measure(const SpeedProbe& probe, Bytes size);
   /// Preallocates the file and writes the head of `header`, which is durable when this returns.
   /// Errors: kOutOfSpace with what is free and what is needed.
   Status WriteHead(const StateHeader& header);
-  /// Takes the file as it is, with the `geometry` that its header says; `head` is all before commit
-  /// place 0. Errors: kCorruption where it is shorter.
+  /// Takes the file as it is, with the `geometry` of its header; `head` is everything before commit
+  /// place 0. Errors: kCorruption if the file is shorter.
   Status Adopt(const StateGeometry& geometry, std::span<const std::byte> head);
-  /// The file stays when the object goes.
+  /// Lets the file stay when the object is destroyed.
   void Keep() { keep_ = true; }
 
   const std::string& file_path() const { return file_.path(); }
   const StateGeometry& geometry() const { return geometry_; }
 
-  /// `request` is complete but for the file.
+  /// Submits `request`, in which only the file is missing.
   aio::Ticket Submit(aio::Request request) {
     request.file = &file_;
     return engine_.Submit(std::move(request));
@@ -73,14 +73,14 @@ class StatePath {
   Status Write(FileOffset offset, std::span<const std::byte> bytes);
   Status Sync() { return engine_.Sync(file_); }
 
-  /// Whether the file that is written to is still the one at its path, and as long as it was made.
-  /// Errors: kNotFound where it was deleted; kUnavailable where it was moved away, with another
-  /// file in its place or none; kCorruption where it was cut.
+  /// Checks that the open file is still the one at its path, and as long as it was made. Errors:
+  /// kNotFound if it was deleted; kUnavailable if it was moved away, with or without another file
+  /// in its place; kCorruption if it was cut.
   Status CheckPlace() const;
-  /// The same, and whether the drive gives its head back as it was written.
+  /// The same, and checks that the head reads back from the drive as it was written.
   Status CheckHead() const;
-  /// Whether the drive gives `written` back; `what` is its name in messages. Errors: kCorruption,
-  /// kIo.
+  /// Checks that `written` reads back from the drive; `what` is its name in messages. Errors:
+  /// kCorruption, kIo.
   Status CheckWritten(const WrittenBytes& written, const char* what) const;
 
  private:

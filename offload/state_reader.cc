@@ -10,7 +10,8 @@
 
 #include "base/check.h"
 #include "base/folder.h"
-#include "offload/state_file.h"
+#include "offload/state_path.h"
+#include "offload/uuid.h"
 
 namespace penstock::offload {
 

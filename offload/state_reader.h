@@ -1,6 +1,6 @@
 // Reads a state from outside a training run: the newest commit and its tiles, verified.
 //
-// Plain buffered reads: it needs no engine and no alignment. Holds a lock on every file while it
+// Uses plain buffered reads, without an engine or alignment. Holds a lock on every file while it
 // lives. Threads: one at a time; OffsetOf, Describe and VerifyPart from any.
 #pragma once
 
@@ -16,19 +16,19 @@
 
 namespace penstock::offload {
 
-/// What a reader does about the locks of the files.
+/// How a reader locks the files.
 enum class StateLock {
-  kShared,     ///< other readers may have them, too
-  kExclusive,  ///< nobody else may; what the files hold is made durable before it is read
-  kHeld        ///< nothing: the caller has them
+  kShared,     ///< other readers may have the locks, too
+  kExclusive,  ///< nobody else may; the files are made durable before they are read
+  kHeld        ///< not at all: the caller has the locks
 };
 
 class StateReader {
  public:
   /// `paths`: the files of all paths, in the order of their index. Errors: kNotFound (the first
-  /// file is not there, or is whole and holds no commit, or was never finished), kUnavailable (in
-  /// use), kCorruption (no valid header, a file of another state or path, or another one missing,
-  /// commit places that both do not hold), each naming the file.
+  /// file does not exist, was never finished, or is complete and holds no commit), kUnavailable (in
+  /// use), kCorruption (no valid header, a file of another state or path, another file missing,
+  /// both commit places invalid), each naming the file.
   static Result<std::unique_ptr<StateReader>> Open(const std::vector<std::string>& paths,
                                                    StateLock lock = StateLock::kShared);
 
@@ -36,30 +36,32 @@ class StateReader {
   const StateGeometry& geometry(size_t path) const { return files_[path].geometry; }
   const ShardLayout& layout() const { return header_.layout; }
   const CommitRecord& commit() const { return commit_; }
-  /// A line where the other commit place does not hold: a newer commit may be lost. Or empty.
+  /// Returns a line if the other commit place is invalid, because a newer commit may be lost; else
+  /// an empty one.
   const std::string& notice() const { return notice_; }
-  /// Whose commits the state has.
+  /// Returns the identity of the state's commits.
   StateIdentity Identity() const { return {header_.uuid, header_.layout}; }
-  /// The share of the bytes of all tiles that each path has.
+  /// Returns the share of the bytes of all tiles that each path has.
   std::vector<double> Shares() const {
     return PathShares(header_.layout, header_.tiles, files_.size());
   }
 
   const std::string& path(size_t path) const { return files_[path].path; }
   int fd(size_t path) const { return files_[path].fd.get(); }
-  /// Everything before commit place 0 of a path's file, as it is there.
+  /// Returns everything before commit place 0 of a path's file, as it is in the file.
   Result<std::vector<std::byte>> ReadHead(size_t path) const { return ReadHeadBytes(files_[path]); }
-  /// Of a part as it was committed, in the file of its path.
+  /// Returns the offset of a committed part in the file of its path.
   FileOffset OffsetOf(Part part, TileId tile) const;
   /// "the weight of tile 3 (module h.0, version 7), PATH at offset N", for messages.
   std::string Describe(Part part, TileId tile) const;
-  /// Whether `bytes` are the part as it was committed. Errors: kCorruption, with its description.
+  /// Checks that `bytes` are the part as it was committed. Errors: kCorruption, with its
+  /// description.
   Status VerifyPart(Part part, TileId tile, std::span<const std::byte> bytes) const;
-  /// What in the heads and commit places is not as it was written, in bytes that no checksum covers
-  /// too: one line each. The notice is one of them.
+  /// Returns a line for everything in the heads and commit places that is not as it was written,
+  /// also in bytes that no checksum covers. The notice is one of the lines.
   Result<std::vector<std::string>> CheckHeads() const;
 
-  /// One tile's parts as they were committed. Errors: of reading, and of VerifyPart.
+  /// Reads one tile's parts as they were committed. Errors: of reading, and of VerifyPart.
   struct TileBytes {
     std::vector<std::byte> weight;
     std::vector<std::byte> record;

@@ -10,8 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "offload/state_file.h"
 #include "offload/state_format.h"
+#include "offload/state_path.h"
+#include "offload/uuid.h"
 
 namespace penstock::offload {
 namespace {

@@ -1,4 +1,4 @@
-// Removing a file of a state that nobody uses.
+// Removes a file of a state that nobody uses.
 #pragma once
 
 #include <string>
@@ -11,20 +11,20 @@
 
 namespace penstock::offload {
 
-/// Holds the exclusive lock of one file of a state, so that no run or reader has it, and none takes
-/// it before it is removed. Threads: one.
+/// Holds the exclusive lock of one file of a state, so that no run or reader has the file, and none
+/// takes it before it is removed. Threads: one.
 class RemovableState {
  public:
-  /// `uuid` as text: of the state whose file it must be. Errors: kNotFound; kUnavailable (in use);
-  /// kCorruption for a link, and for a file that is not of this state, or whose header does not
-  /// hold, so that it cannot be known. One whose creation was cut off before it had its mark is
-  /// empty: its name says whose it is.
+  /// `uuid`, as text, is that of the state to which the file must belong. Errors: kNotFound;
+  /// kUnavailable (in use); kCorruption for a link, for a file of another state, and for a file
+  /// whose header is invalid, so that its state is not known. A file whose creation was cut off
+  /// before it had its mark is empty; its name says to which state it belongs.
   static Result<RemovableState> Open(const std::string& path, const std::string& uuid);
 
   const std::string& path() const { return path_; }
   Bytes size() const { return size_; }
   FileId id() const { return id_; }
-  /// Unlinks the file, durably. Errors: kNotFound where its name stands for another by now.
+  /// Unlinks the file, durably. Errors: kNotFound if its name stands for another file by now.
   Status Remove() const;
 
  private:

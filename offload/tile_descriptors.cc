@@ -11,7 +11,7 @@ namespace {
 
 // Of version 1.
 constexpr size_t kMostStates = 6;
-/// A descriptor's states: their number, and behind it a kind and an encoding for each.
+/// A descriptor's states: their number, then a kind and an encoding for each.
 constexpr size_t kStatesAt = 25;
 constexpr size_t kKindsAt = kStatesAt + 1;
 constexpr size_t kEncodingsAt = kKindsAt + kMostStates;

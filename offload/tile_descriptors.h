@@ -13,17 +13,16 @@
 
 namespace penstock::offload {
 
-/// Whether version 1 has room for planes: it names the states of a record, and takes the rest for
-/// granted.
+/// Whether version 1 can express planes: it names the states of a record, and assumes the rest.
 bool HasV1Planes(const ModelLayout& model);
 
 /// `out`: kDescriptorBytes of zeros. Precondition: the version can express the layout.
 void EncodeDescriptor(const ShardLayout& layout, TileId tile, const TilePlace& place,
                       uint32_t version, std::span<std::byte> out);
-/// The planes that the descriptors of version 1 name beside a weight of this dtype. Errors:
-/// kCorruption, where one names others than the first.
+/// Returns the planes that the descriptors of version 1 name beside a weight of this dtype. Errors:
+/// kCorruption if a descriptor names others than the first.
 Result<Planes> V1PlanesOf(std::span<const std::byte> descriptors, DType weight);
-/// The path that each descriptor names. Errors: kCorruption, where it is none of `paths`.
+/// Returns the path that each descriptor names. Errors: kCorruption if it is none of `paths`.
 Result<std::vector<uint16_t>> PathsOf(std::span<const std::byte> descriptors, uint32_t version,
                                       uint32_t paths);
 

@@ -9,9 +9,10 @@ namespace penstock::offload {
 TilePolicy::TilePolicy(const ShardLayout& layout, const Schedule& schedule,
                        TilePolicyOptions options)
     : layout_(layout),
-      schedule_(schedule),
+      schedule_(&schedule),
       fetches_(schedule),
       homes_(std::move(options.homes)),
+      record_blocks_(options.record_blocks),
       ahead_limit_(options.ahead_limit),
       free_weight_blocks_(options.weight_blocks),
       free_record_blocks_(options.record_blocks),
@@ -24,7 +25,14 @@ TilePolicy::TilePolicy(const ShardLayout& layout, const Schedule& schedule,
 }
 
 TilePolicy::Need TilePolicy::NeedAt(uint64_t time, TileId tile) const {
-  return time * tiles_.size() + (Index(tile) - layout_.first_tile[Index(ModuleOf(tile))]);
+  return NeedAt(time) + (Index(tile) - layout_.first_tile[Index(ModuleOf(tile))]);
+}
+
+/// A late pin comes before all that is planned: else what the plan needs sooner could hold every
+/// block while the device waits.
+TilePolicy::Need TilePolicy::PinNeed(TileId tile) const {
+  const bool late = At(tile).next_fetch != now_;
+  return late ? 0 : NeedAt(now_, tile);
 }
 
 /// When a copy is needed next: by the device, or before that by an update, which waits for nothing
@@ -32,31 +40,33 @@ TilePolicy::Need TilePolicy::NeedAt(uint64_t time, TileId tile) const {
 TilePolicy::NextUse TilePolicy::NextUseOf(TileId tile) const {
   if (updates_.version(tile) < updates_.target(tile)) return {UpdateNeed(tile, false), true};
   const uint64_t fetch = At(tile).next_fetch;
-  const uint64_t step = schedule_.length();
+  const uint64_t step = schedule_->length();
   const size_t module = Index(ModuleOf(tile));
-  const bool in_this_step = fetch % step != schedule_.first_use[module] || fetch < step;
-  const uint64_t update = fetch / step * step - step + schedule_.update_at[module];
+  const bool in_this_step = fetch % step != schedule_->first_use[module] || fetch < step;
+  const uint64_t update = fetch / step * step - step + schedule_->update_at[module];
   if (layout_.frozen(tile) || in_this_step || At(tile).updated || fetch <= update)
     return {NeedAt(fetch, tile), false};
   return {NeedAt(update, tile), true};
 }
 
-/// When the update needs the weight: ahead of it where it begins. Once it has begun, where the
-/// updated weight is used in this step, or at once where that is in the next one: then nothing
-/// waits for it but the drive, which must not run out of work.
+/// When the update needs the weight: ahead of it where it begins. Once it has begun, when the
+/// device pins what it waits for; else where the updated weight is used in this step, or at once
+/// where that is in the next one: then nothing waits for it but the drive, which must not run out
+/// of work.
 TilePolicy::Need TilePolicy::UpdateNeed(TileId tile, bool ahead) const {
   const size_t module = Index(ModuleOf(tile));
-  const uint64_t now = now_ % schedule_.length();
+  const uint64_t now = now_ % schedule_->length();
   if (ahead) {
-    const uint64_t at = schedule_.update_at[module];
-    return NeedAt(StepStart() + at + (at < now ? schedule_.length() : 0), tile);
+    const uint64_t at = schedule_->update_at[module];
+    return NeedAt(StepStart() + at + (at < now ? schedule_->length() : 0), tile);
   }
   if (draining_) return 0;
-  const uint64_t first = schedule_.first_use[module];
+  if (pinning_ == tile) return PinNeed(tile);
+  const uint64_t first = schedule_->first_use[module];
   return NeedAt(first < now ? now_ + 1 : StepStart() + first, tile);
 }
 
-/// Puts the tile where it belongs in every order; after each change of its state.
+/// Puts the tile in its place in every order; to be called after each change of its state.
 void TilePolicy::Sort(TileId tile) {
   Tile& entry = At(tile);
   const auto number = static_cast<uint32_t>(Index(tile));
@@ -81,6 +91,9 @@ void TilePolicy::Sort(TileId tile) {
   const bool current = updates_.version(tile) == updates_.target(tile);
   if (on_drive && entry.weight == Copy::kNone && current) wanted = NeedAt(entry.next_fetch, tile);
   place(wanted_, entry.wanted, wanted);
+  std::optional<Need> ahead;
+  if (entry.record == Copy::kThere && updates_.loaded_ahead(tile)) ahead = UpdateNeed(tile, true);
+  place(ahead_records_, entry.ahead, ahead);
   // The device may still be copying the old weight out of the block.
   updates_.SetReady(tile, there && (!on_drive || (entry.pins == 1 && entry.update_pins)) &&
                               (!RecordOnDrive(tile) || entry.record == Copy::kThere));
@@ -118,16 +131,32 @@ void TilePolicy::SetTime(uint64_t now) {
   Advance();
 }
 
+void TilePolicy::SetSchedule(const Schedule& schedule) {
+  if (end_ != kNoEnd) {
+    const uint64_t steps_left = (end_ - std::min(end_, StepStart())) / schedule_->length();
+    end_ = steps_left * schedule.length();
+  }
+  schedule_ = &schedule;
+  fetches_ = Fetches(schedule);
+  updates_.SetSchedule(schedule);
+  now_ = 0;
+  for (const TileId tile : layout_.Tiles()) {
+    At(tile).next_fetch = fetches_.Next(ModuleOf(tile), 0);
+    Sort(tile);
+  }
+  Advance();
+}
+
 void TilePolicy::EndAfterThisStep() {
-  end_ = StepStart() + schedule_.length();
+  end_ = StepStart() + schedule_->length();
   updates_.EndAfterThisRound();
 }
 
 /// What was not pinned when its use came is needed at the next one. A step has nothing that it does
 /// not use, so that looking at one step's uses is enough.
 void TilePolicy::PassUses(uint64_t from, uint64_t to) {
-  for (uint64_t use = std::max(from, to - std::min(to, schedule_.length())); use < to; ++use) {
-    const ScheduledUse& passed = schedule_.uses[use % schedule_.length()];
+  for (uint64_t use = std::max(from, to - std::min(to, schedule_->length())); use < to; ++use) {
+    const ScheduledUse& passed = schedule_->uses[use % schedule_->length()];
     if (!passed.fetch) continue;
     for (const TileId tile : layout_.TilesOf(passed.module)) {
       if (At(tile).next_fetch >= to) continue;
@@ -255,7 +284,7 @@ bool TilePolicy::TakeWeightBlock(Need need) {
     furthest = order.rbegin()->second;
   };
   offer(by_device_, 0);
-  offer(by_update_, (now_ + 1) * tiles_.size());  // what is overdue is needed next
+  offer(by_update_, NeedAt(now_ + 1));  // what is overdue is needed next
   if (!furthest) return false;
   const TileId tile{*furthest};
   actions_.push_back({TileAction::Kind::kEvictWeight, tile});
@@ -280,21 +309,45 @@ void TilePolicy::Advance() {
 
 void TilePolicy::ServePin() {
   if (!pinning_ || !At(*pinning_).wanted) return;
-  if (!TakeWeightBlock(NeedAt(now_, *pinning_))) return;
+  if (!TakeWeightBlock(PinNeed(*pinning_))) return;
   ReadWeight(*pinning_, TileAction::Kind::kReadWeight);
   Sort(*pinning_);
 }
 
 void TilePolicy::LoadUpdates() {
-  while (const std::optional<UpdateQueue::Candidate> next = updates_.NextToLoad()) {
+  while (const std::optional<UpdateQueue::Candidate> next = updates_.NextToLoad(pinning_)) {
     if (!TryLoad(next->tile, next->ahead)) return;
     updates_.Loaded(next->tile);
     Sort(next->tile);
   }
 }
 
+/// Whether a block for the tile's record is free. Where somebody waits for an update that has
+/// begun, and updates that may begin only afterwards hold all blocks, the last of them gives its
+/// up.
+bool TilePolicy::MakeRoomForRecord(TileId tile, bool ahead) {
+  if (!RecordOnDrive(tile)) return true;
+  const bool waited_for = !ahead && (draining_ || pinning_ == tile);
+  if (free_record_blocks_ == 0 && waited_for && ahead_records_.size() == record_blocks_) {
+    Unload(TileId{ahead_records_.rbegin()->second});
+  }
+  return free_record_blocks_ > 0;
+}
+
+/// Gives up what was loaded for an update that has not begun; a copy of the weight stays.
+void TilePolicy::Unload(TileId tile) {
+  Tile& entry = At(tile);
+  updates_.Unload(tile);
+  entry.record = Copy::kNone;
+  ++free_record_blocks_;
+  actions_.push_back({TileAction::Kind::kEvictRecord, tile});
+  if (std::exchange(entry.update_pins, false)) --entry.pins;
+  if (std::exchange(entry.ahead_pins, false)) --ahead_pins_;
+  Sort(tile);
+}
+
 bool TilePolicy::TryLoad(TileId tile, bool ahead) {
-  if (RecordOnDrive(tile) && free_record_blocks_ == 0) return false;
+  if (!MakeRoomForRecord(tile, ahead)) return false;
   Tile& entry = At(tile);
   if (WeightOnDrive(tile)) {
     if (ahead && ahead_pins_ >= ahead_limit_) return false;
@@ -318,7 +371,7 @@ bool TilePolicy::TryLoad(TileId tile, bool ahead) {
 /// What the device needs soonest is read first, and never given up for what it needs later.
 void TilePolicy::ReadAhead() {
   if (now_ >= end_) return;
-  const Need step_end = (StepStart() + schedule_.length()) * tiles_.size();
+  const Need step_end = NeedAt(StepStart() + schedule_->length());
   while (!wanted_.empty() && wanted_.begin()->first < step_end) {
     const TileId tile{wanted_.begin()->second};
     if (!TakeWeightBlock(wanted_.begin()->first)) return;

@@ -1,4 +1,4 @@
-// Decides what the tile store does: which tile is read, which copy gives way to it, and which
+// Decides what the tile store does: which tile is read, which copy is evicted for it, and which
 // update is given out next.
 //
 // Pure: it has no threads, clock, memory or I/O, so that tests and `sim/` run it in virtual time.
@@ -7,13 +7,17 @@
 //
 // What it decides:
 //   - Weights for the device are read in the order of the schedule, as far ahead as blocks allow.
-//   - Of the copies that nobody uses, the one needed furthest away gives way (Belady's MIN, as the
-//     future is known), and only to something that is needed sooner.
+//   - Of the copies that nobody uses, the one needed furthest in the future is evicted (Belady's
+//     MIN, because the future is known), and only for something that is needed sooner.
 //   - Updates that have begun are loaded before those that have not (offload/update_queue.h). The
 //     latter hold at most `ahead_limit` weight blocks, so that the device always finds one.
+//   - Requests of the device out of order come before everything that is planned. If the device
+//     waits for an update, a record that was read for an update that has not begun is evicted, too:
+//     that update begins only after what the device computes next.
 //
 // Cost: a call takes O(log tiles), and as much again for each read or load that it starts. SetTime
-// also looks at each tile of the modules whose uses it passes; the first one sorts all tiles.
+// also looks at each tile of the modules whose uses it passes; the first one and SetSchedule sort
+// all tiles.
 #pragma once
 
 #include <cstddef>
@@ -49,6 +53,7 @@ struct TileAction {
     kReadWeight,           ///< read the weight into a free block, for the device
     kReadWeightForUpdate,  ///< the same, for the optimizer
     kReadRecord,           ///< read the record into a free block
+    kEvictRecord,          ///< give the record's block back, which was read and not used
   };
   Kind kind{};
   TileId tile{};
@@ -61,7 +66,7 @@ class TilePolicy {
 
   // Filling, before the first SetTime. A tile's parts take blocks, are filled, and are written
   // back.
-  /// False: there are no blocks now. Try again when something was written.
+  /// Returns false if there are no blocks now. Try again when something was written.
   bool TryBeginFill(TileId tile);
   void FinishFill(TileId tile);
   /// Instead of filling: every tile that is updated has `version`, and no part that lives on the
@@ -69,13 +74,19 @@ class TilePolicy {
   void Reset(uint64_t version) { updates_.Reset(version); }
 
   // The device.
-  /// Everything before `now` has been pinned, in uses of the schedule (offload/schedule.h).
+  /// Sets the time, in uses of the schedule (offload/schedule.h): everything before `now` has been
+  /// pinned.
   void SetTime(uint64_t now);
-  /// No step follows the one that the time is at the start of, and no update that of this step:
+  /// Between steps: gives the next steps another schedule (borrowed) of the same modules. Time
+  /// starts over at 0. Updates that have begun continue, in the order of the new schedule.
+  void SetSchedule(const Schedule& schedule);
+  /// Says that the step that begins at this time is the last, and its update the last update:
   /// nothing is read ahead beyond them.
   void EndAfterThisStep();
-  /// Pins the current weight of a tile: true where it is in memory. Otherwise it is brought there;
-  /// CanPin says when to try again. One tile is waited for at a time.
+  /// Pins the current weight of a tile. Returns true if it is in memory. Otherwise it is brought
+  /// there, and CanPin says when to try again; one tile is waited for at a time. Any tile may be
+  /// pinned at any time. A tile that the schedule does not name for now is *late*, and has
+  /// precedence over everything.
   bool TryPin(TileId tile);
   bool CanPin(TileId tile) const;
   void Unpin(TileId tile);
@@ -84,7 +95,7 @@ class TilePolicy {
   /// Lets one more update of the tile be taken. Preconditions: the one before is finished, and
   /// every other tile has begun that one.
   void Begin(TileId tile);
-  /// The tile needed soonest of those that can be updated now.
+  /// Returns the tile needed soonest of those that can be updated now.
   std::optional<TileId> TakeUpdate();
   /// Ends the update of a tile that was taken. Its parts that live on the drive are written back
   /// from now on, and keep their blocks until then.
@@ -98,7 +109,7 @@ class TilePolicy {
   void WeightWritten(TileId tile);
   void RecordWritten(TileId tile);
 
-  /// What is to be done since the last call; valid until the next one.
+  /// Returns what is to be done since the last call; valid until the next call.
   const std::vector<TileAction>& TakeActions();
 
   const UpdateQueue& updates() const { return updates_; }
@@ -111,6 +122,8 @@ class TilePolicy {
   /// A time of use and a tile's place in its module, as one number: what is needed later is larger.
   using Need = uint64_t;
   using Order = std::set<std::pair<Need, uint32_t>>;
+
+  static constexpr uint64_t kNoEnd = std::numeric_limits<uint64_t>::max();
 
   struct NextUse {
     Need need = 0;
@@ -130,6 +143,7 @@ class TilePolicy {
     std::optional<Need> by_device;  ///< its key in `by_device_`
     std::optional<Need> by_update;  ///< its key in `by_update_`
     std::optional<Need> wanted;     ///< its key in `wanted_`
+    std::optional<Need> ahead;      ///< its key in `ahead_records_`
   };
 
   Tile& At(TileId tile) { return tiles_[Index(tile)]; }
@@ -137,14 +151,19 @@ class TilePolicy {
   bool WeightOnDrive(TileId tile) const { return homes_[Index(tile)].weight_on_drive; }
   bool RecordOnDrive(TileId tile) const { return homes_[Index(tile)].record_on_drive; }
   ModuleId ModuleOf(TileId tile) const { return layout_.tile(tile).module; }
-  uint64_t StepStart() const { return now_ - now_ % schedule_.length(); }
+  uint64_t StepStart() const { return now_ - now_ % schedule_->length(); }
+  /// Of the first tile of what is used at a time; 0 is left for what everything gives way to.
+  Need NeedAt(uint64_t time) const { return time * tiles_.size() + 1; }
   Need NeedAt(uint64_t time, TileId tile) const;
+  Need PinNeed(TileId tile) const;
   NextUse NextUseOf(TileId tile) const;
   Need UpdateNeed(TileId tile, bool ahead) const;
 
   void Sort(TileId tile);
   void PassUses(uint64_t from, uint64_t to);
   bool TakeWeightBlock(Need need);
+  bool MakeRoomForRecord(TileId tile, bool ahead);
+  void Unload(TileId tile);
   void ReadWeight(TileId tile, TileAction::Kind kind);
   void Advance();
   void ServePin();
@@ -154,9 +173,10 @@ class TilePolicy {
   void Written(TileId tile);
 
   const ShardLayout& layout_;
-  const Schedule& schedule_;
-  const Fetches fetches_;
+  const Schedule* schedule_;
+  Fetches fetches_;
   const std::vector<TileHome> homes_;
+  const size_t record_blocks_;
   const size_t ahead_limit_;
   size_t free_weight_blocks_;
   size_t free_record_blocks_;
@@ -167,11 +187,12 @@ class TilePolicy {
   Order by_device_;
   Order by_update_;
   Order wanted_;  ///< weights on the drive that are not in memory, by when the device needs them
+  Order ahead_records_;  ///< in memory, of updates that have not begun, by when these need them
   std::optional<TileId> pinning_;  ///< what the device waits for
   bool started_ = false;           ///< SetTime was called: there is something to read
   bool draining_ = false;
   uint64_t now_ = 0;
-  uint64_t end_ = std::numeric_limits<uint64_t>::max();  ///< nothing is used from this time on
+  uint64_t end_ = kNoEnd;  ///< nothing is used from this time on
   size_t ahead_pins_ = 0;  ///< weight blocks held for updates that have not begun
   size_t writes_ = 0;      ///< write-backs under way
   uint64_t evictions_ = 0;

@@ -9,10 +9,10 @@
 
 namespace penstock::offload {
 
-/// The path of each tile: in the order of tile numbers, each goes to the path that is furthest
-/// behind its share of the bytes so far, of equal ones to the first. So no path is ever more
-/// than one tile ahead of its share, and neighbours lie on different paths as far as shares allow.
-/// `speeds`: one for each path, positive, in any unit.
+/// Returns the path of each tile. In the order of tile numbers, each tile goes to the path that is
+/// furthest behind its share of the bytes so far; of equal ones, to the first. So no path is ever
+/// more than one tile ahead of its share, and neighbours lie on different paths as far as shares
+/// allow. `speeds`: one for each path, positive, in any unit.
 std::vector<uint16_t> SpreadTiles(const ShardLayout& layout, std::span<const double> speeds);
 
 }  // namespace penstock::offload

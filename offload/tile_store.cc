@@ -2,10 +2,24 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "base/check.h"
 
 namespace penstock::offload {
+namespace {
+
+/// A filling that finds no memory is one that fails: whoever waits for its block must be told.
+Status FillParts(const std::function<Status(std::span<std::byte>, std::span<std::byte>)>& fill,
+                 std::span<std::byte> weight, std::span<std::byte> record) {
+  try {
+    return fill(weight, record);
+  } catch (const std::bad_alloc&) {
+    return MakeError(ErrorCode::kOutOfMemory, "the host has no memory left");
+  }
+}
+
+}  // namespace
 
 TilePolicyOptions PolicyOptions(const ShardLayout& layout, const Schedule& schedule,
                                 const TileStoreOptions& options) {
@@ -30,17 +44,22 @@ TilePolicyOptions PolicyOptions(const ShardLayout& layout, const Schedule& sched
 
 TileStore::TileStore(const ShardLayout& layout, const Schedule& schedule,
                      const TileStoreOptions& options, Slab& slab, StateFile& file)
+    : TileStore(layout, schedule, options, PolicyOptions(layout, schedule, options), slab, file) {}
+
+TileStore::TileStore(const ShardLayout& layout, const Schedule& schedule,
+                     const TileStoreOptions& options, const TilePolicyOptions& policy, Slab& slab,
+                     StateFile& file)
     : layout_(layout),
-      schedule_(schedule),
       options_(options),
-      homes_(PolicyOptions(layout, schedule, options).homes),
+      homes_(policy.homes),
       file_(file),
       weight_blocks_(slab, layout.largest_weight(),
                      options.weight_home == Tier::kNvme ? options.weight_blocks : 0),
       record_blocks_(slab, layout.largest_record(),
                      options.record_home == Tier::kNvme ? options.record_blocks : 0),
       tiles_(layout.tiles.size()),
-      policy_(layout, schedule, PolicyOptions(layout, schedule, options)) {
+      schedule_(&schedule),
+      policy_(layout, schedule, policy) {
   PENSTOCK_CHECK(options.weight_home != Tier::kNvme || options.weight_blocks >= 2);
   PENSTOCK_CHECK(options.record_home != Tier::kNvme || options.record_blocks >= 1);
   home_weights_.resize(layout.tiles.size());
@@ -106,6 +125,9 @@ void TileStore::CarryOut(const TileAction& action) {
     case TileAction::Kind::kReadRecord:
       entry.record = record_blocks_.TryTake();
       StartRead(Part::kRecord, action.tile, aio::Priority::kStateRead, &TilePolicy::RecordRead);
+      break;
+    case TileAction::Kind::kEvictRecord:
+      entry.record.Reset();
       break;
   }
 }
@@ -181,7 +203,7 @@ Status TileStore::FillTile(
   }
   std::memset(weight.data(), 0, weight.size());
   std::memset(record.data(), 0, record.size());
-  if (Status filled = fill(weight, record); !filled.ok()) {
+  if (Status filled = FillParts(fill, weight, record); !filled.ok()) {
     MutexLock lock(mutex_);
     FailLocked(filled.error());
     return filled;
@@ -200,42 +222,68 @@ void TileStore::SetTime(uint64_t now) {
   Advance();
 }
 
+void TileStore::SetSchedule(const Schedule& schedule) {
+  MutexLock lock(mutex_);
+  schedule_ = &schedule;
+  policy_.SetSchedule(schedule);
+  Advance();
+}
+
 void TileStore::EndAfterThisStep() {
   MutexLock lock(mutex_);
   policy_.EndAfterThisStep();
 }
 
-Result<std::span<const std::byte>> TileStore::PinWeight(TileId tile) {
-  std::span<const std::byte> weight;
-  uint64_t expected = 0;
-  uint64_t version = 0;
-  int slot = 0;
+Status TileStore::AwaitPin(TileId tile) {
+  pinning_ = tile;
+  while (failure_.ok() && !policy_.TryPin(tile)) {
+    Advance();
+    can_pin_.Wait(mutex_);
+  }
+  pinning_.reset();
+  return failure_;
+}
+
+Result<std::vector<std::span<const std::byte>>> TileStore::PinWeights(IdRange<TileId> tiles,
+                                                                      Bytes most) {
+  PENSTOCK_CHECK(tiles.size() > 0);
+  std::vector<std::span<const std::byte>> weights;
+  std::vector<ReadWeight> unverified;
   {
     MutexLock lock(mutex_);
-    pinning_ = tile;
-    while (failure_.ok() && !policy_.TryPin(tile)) {
-      Advance();
-      can_pin_.Wait(mutex_);
+    PENSTOCK_TRY(AwaitPin(tiles[0]));
+    Bytes size;
+    for (const TileId tile : tiles) {
+      size += layout_.WeightBytes(tile);
+      const bool first = weights.empty();  // is pinned
+      if (!first && (size > most || !policy_.CanPin(tile) || !policy_.TryPin(tile))) break;
+      weights.push_back(WeightOf(tile));
+      const Tile& entry = At(tile);
+      if (!WeightOnDrive(tile) || entry.weight_verified) continue;
+      unverified.push_back({.tile = tile,
+                            .weight = weights.back(),
+                            .expected = entry.checksums.weight,
+                            .version = policy_.updates().version(tile)});
     }
-    pinning_.reset();
-    PENSTOCK_TRY(failure_);
-    weight = WeightOf(tile);
-    const Tile& entry = At(tile);
-    if (!WeightOnDrive(tile) || entry.weight_verified) return weight;
-    expected = entry.checksums.weight;
-    version = policy_.updates().version(tile);
-    slot = entry.slot;
   }
-  const bool intact =
-      WeightChecksum(TileSeed(file_.uuid(), layout_, tile, version), weight) == expected;
+  PENSTOCK_TRY(VerifyWeights(tiles.Part(0, weights.size()), unverified));
+  return weights;
+}
+
+Status TileStore::VerifyWeights(IdRange<TileId> tiles, const std::vector<ReadWeight>& unverified) {
+  if (unverified.empty()) return {};
+  const auto damaged = std::ranges::find_if(unverified, [this](const ReadWeight& read) {
+    const uint64_t seed = TileSeed(file_.uuid(), layout_, read.tile, read.version);
+    return WeightChecksum(seed, read.weight) != read.expected;
+  });
   MutexLock lock(mutex_);
-  if (!intact) {
-    policy_.Unpin(tile);
-    FailLocked(DamagedAt(Part::kWeight, tile, version, slot));
-    return failure_.error();
+  if (damaged != unverified.end()) {
+    for (const TileId tile : tiles) policy_.Unpin(tile);
+    FailLocked(DamagedAt(Part::kWeight, damaged->tile, damaged->version, At(damaged->tile).slot));
+    return failure_;
   }
-  At(tile).weight_verified = true;
-  return weight;
+  for (const ReadWeight& read : unverified) At(read.tile).weight_verified = true;
+  return {};
 }
 
 Error TileStore::DamagedAt(Part part, TileId tile, uint64_t version, int slot) const {
@@ -247,9 +295,9 @@ Error TileStore::DamagedAt(Part part, TileId tile, uint64_t version, int slot) c
       Index(tile), layout_.module(tile).name, version, file_.Where(part, tile, slot));
 }
 
-void TileStore::UnpinWeight(TileId tile) {
+void TileStore::UnpinWeights(IdRange<TileId> tiles) {
   MutexLock lock(mutex_);
-  policy_.Unpin(tile);
+  for (const TileId tile : tiles) policy_.Unpin(tile);
   Advance();
 }
 

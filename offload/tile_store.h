@@ -2,25 +2,24 @@
 //
 // Tiles live on the drive or, as many as there is room for, in host memory. The store alone knows
 // where each version of each tile is: in its home in host memory, in a block that caches it, on the
-// drive (which slot), or on its way. What is read when, and what gives way, is decided by
-// offload/tile_policy.h; the store has the blocks, the I/O and the lock. It serves two users at
-// once:
-//   - the thread that feeds the device pins weights in the order of the schedule; what the schedule
-//     names next is read ahead as far as blocks allow;
+// drive (which slot), or on its way. offload/tile_policy.h decides what is read when, and what is
+// evicted; the store has the blocks, the I/O and the lock. It serves two users at once:
+//   - the thread that feeds the device pins weights in the order of the schedule; the weights that
+//     the schedule names next are read ahead as far as blocks allow;
 //   - optimizer threads take tiles whose update has begun, the one needed soonest first, with
 //     weight and record in host memory (they are read ahead too), and hand them back updated; the
 //     store writes them.
 // A tile counts one version for each update. A weight pinned after its BeginUpdate is the new one.
 //
 // Weights are taken before records, and updates that have not begun never hold all weight blocks,
-// so that neither user can wait for the other in a circle. Weights at home in host memory have no
+// so that neither user can wait for the other in a circle. Weights that live in host memory have no
 // pins: a tile's update may begin only when the device has read the weights it was given.
 //
 // Failure: the first failed read, write, checksum or filling is final; every call and waiter gets
 // it.
-// Threads: all functions from any thread; PinWeight, SetTime, PrepareUpdates, Adopt and Drain from
-// one thread at a time, Commit from another one if need be. Owns no threads; completions run on the
-// I/O engines'.
+// Threads: all functions from any thread; PinWeights, SetTime, SetSchedule, PrepareUpdates, Adopt
+// and Drain from one thread at a time, Commit possibly from another one. Owns no threads;
+// completions run on the I/O engines'.
 #pragma once
 
 #include <functional>
@@ -45,8 +44,8 @@ namespace penstock::offload {
 struct TileStoreOptions {
   Tier weight_home = Tier::kNvme;  ///< kHost or kNvme
   Tier record_home = Tier::kNvme;
-  /// Of the tiles in Schedule::use_order, so many from the first on live in host memory with the
-  /// parts whose home is nvme for the others.
+  /// The first so many tiles of Schedule::use_order live in host memory with the parts whose home
+  /// is nvme for the others.
   size_t host_tiles = 0;
   size_t weight_blocks = 2;  ///< blocks of the largest tile for weights at home on nvme: 2 or more
   size_t record_blocks = 1;  ///< the same for records: 1 or more
@@ -63,7 +62,7 @@ struct TileUpdate {
   uint64_t version = 0;  ///< before the update
   std::span<std::byte> weight;
   std::span<std::byte> record;
-  /// What the parts as they are now must hash to, where they were read from the drive unverified.
+  /// What the parts must hash to as they are now, if they were read from the drive unverified.
   std::optional<uint64_t> expected_weight;
   std::optional<uint64_t> expected_record;
   uint64_t seed_before = 0;  ///< TileSeed of `version`
@@ -75,12 +74,12 @@ class TileStore {
   /// `schedule` and `file` outlive the store.
   TileStore(const ShardLayout& layout, const Schedule& schedule, const TileStoreOptions& options,
             Slab& slab, StateFile& file);
-  /// Cancels what the drives do not have yet, write-backs that no commit names among it, and waits
-  /// for the rest. No weight may be pinned and no update taken.
+  /// Cancels I/O that the drives do not have yet, including write-backs that no commit names, and
+  /// waits for the rest. No weight may be pinned and no update taken.
   ~TileStore();
 
-  /// `callback` is called, with the store's mutex held, when TryTakeUpdate has become able to give
-  /// so many more tiles, or has failed.
+  /// Has `callback` called, with the store's mutex held, when TryTakeUpdate can give so many more
+  /// tiles, or has failed.
   void OnUpdates(std::function<void(size_t tiles)> callback) EXCLUDES(mutex_);
 
   /// Sets version 0 of a tile: `fill` writes both parts into zeroed memory. Before the first
@@ -91,51 +90,63 @@ class TileStore {
       EXCLUDES(mutex_);
 
   /// Instead of FillTile: takes every tile in the version that `commit`, of this file, names. Parts
-  /// at home in host memory are read and verified. Errors: of reads; kCorruption.
+  /// that live in host memory are read and verified. Errors: of reads; kCorruption.
   Status Adopt(const CommitRecord& commit) EXCLUDES(mutex_);
 
-  /// The schedule's clock: everything before `now` has been pinned. Starts reads.
+  /// Sets the schedule's clock: everything before `now` has been pinned. Starts reads.
   void SetTime(uint64_t now) EXCLUDES(mutex_);
-  /// No step follows the one that the clock stands at the start of, and no update that of this
-  /// step: nothing is read ahead beyond them.
+  /// Between steps: gives the next steps another schedule of the same modules, which outlives the
+  /// store. The clock starts over at 0. Updates that have begun continue; homes stay what they are.
+  void SetSchedule(const Schedule& schedule) EXCLUDES(mutex_);
+  /// Says that the step that begins at this time is the last, and its update the last update:
+  /// nothing is read ahead beyond them.
   void EndAfterThisStep() EXCLUDES(mutex_);
-  /// The weight of the current version, in host memory, until UnpinWeight. Blocks until it is
-  /// there.
-  Result<std::span<const std::byte>> PinWeight(TileId tile) EXCLUDES(mutex_);
-  void UnpinWeight(TileId tile) EXCLUDES(mutex_);
-  /// Where it is not, the weight has no pins: UnpinWeight does nothing.
+  /// Returns weights of the current version, in host memory, until UnpinWeights: the weight of the
+  /// first of `tiles`, for which it waits, and those of the tiles behind it that are there, up to
+  /// `most` bytes in all. A tile that the schedule does not name for now comes before all tiles
+  /// that it names. Precondition: `tiles` is not empty.
+  Result<std::vector<std::span<const std::byte>>> PinWeights(IdRange<TileId> tiles, Bytes most)
+      EXCLUDES(mutex_);
+  void UnpinWeights(IdRange<TileId> tiles) EXCLUDES(mutex_);
+  /// If not, the weight has no pins, and need not be unpinned.
   bool WeightOnDrive(TileId tile) const { return homes_[Index(tile)].weight_on_drive; }
 
-  /// Before the first BeginUpdate after a commit: without a second slot, the commit ends here.
+  /// To be called before the first BeginUpdate after a commit: without a second slot, the commit
+  /// ends here.
   Status PrepareUpdates() EXCLUDES(mutex_);
-  /// One more update of the tile may be taken. Precondition: the one before is finished (not
+  /// Lets one more update of the tile be taken. Precondition: the one before is finished (not
   /// necessarily written), and every other tile has begun that one.
   void BeginUpdate(TileId tile) EXCLUDES(mutex_);
-  /// The same for every tile.
+  /// The same for every tile, once the updates before are finished: waits for those of tiles that
+  /// were not pinned since.
   void BeginUpdates() EXCLUDES(mutex_);
-  /// The tile needed soonest of those that are begun and there.
+  /// Returns the tile needed soonest of those whose update has begun and that are in memory.
   std::optional<TileUpdate> TryTakeUpdate() EXCLUDES(mutex_);
-  /// The tile is updated; `after` are the checksums of its new contents. Starts the write-back.
+  /// Ends the update of a tile; `after` are the checksums of its new contents. Starts the
+  /// write-back.
   void FinishUpdate(const TileUpdate& update, const TileChecksums& after) EXCLUDES(mutex_);
-  /// The parts as they were read hash to `found`, which is not what was expected: fails the store.
+  /// Fails the store: the parts as they were read hash to `found`, which is not what was expected.
   void FailDamaged(const TileUpdate& update, const TileChecksums& found) EXCLUDES(mutex_);
 
   /// Waits until every begun update is finished and written.
   Status Drain() EXCLUDES(mutex_);
-  /// Waits until every begun update is written, runs `first`, and makes the state durable: parts at
-  /// home in host memory are written, then the record. Everything but PrepareUpdates, BeginUpdate,
-  /// FillTile, Adopt and another Commit may go on meanwhile. A failure, of `first` as well, is the
-  /// store's.
+  /// Waits until every begun update is written, runs `first`, and makes the state durable: parts
+  /// that live in host memory are written, then the record. Meanwhile everything but
+  /// PrepareUpdates, BeginUpdate, FillTile, Adopt and another Commit may be called. A failure, also
+  /// one of `first`, fails the store.
   Status Commit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
 
-  /// Updates that every tile has begun that is not frozen.
+  /// Returns the number of updates that every tile that is not frozen has begun.
   uint64_t version() const EXCLUDES(mutex_);
   uint64_t evictions() const EXCLUDES(mutex_);
   uint64_t updates_finished() const EXCLUDES(mutex_);
-  /// Bytes of updated tiles that the drives have. What FillTile wrote is not among them.
+  /// Returns the bytes of updated tiles that the drives have, without those that FillTile wrote.
   uint64_t written_back() const EXCLUDES(mutex_);
 
  private:
+  TileStore(const ShardLayout& layout, const Schedule& schedule, const TileStoreOptions& options,
+            const TilePolicyOptions& policy, Slab& slab, StateFile& file);
+
   struct Tile {
     int slot = 0;             ///< where on the drive its version is (parts at home there)
     TileChecksums checksums;  ///< of that version
@@ -144,12 +155,20 @@ class TileStore {
     BlockLease record;            ///< the same of the record
     bool weight_verified = true;  ///< false: read from the drive, checksum not yet compared
   };
+  /// A pinned weight that was read and not yet compared with its checksum.
+  struct ReadWeight {
+    TileId tile{};
+    std::span<const std::byte> weight;
+    uint64_t expected = 0;
+    uint64_t version = 0;
+  };
   bool RecordOnDrive(TileId tile) const { return homes_[Index(tile)].record_on_drive; }
   Tile& At(TileId tile) REQUIRES(mutex_) { return tiles_[Index(tile)]; }
   std::span<std::byte> WeightOf(TileId tile) REQUIRES(mutex_);
   std::span<std::byte> RecordOf(TileId tile) REQUIRES(mutex_);
 
-  /// Carries out what the policy decided in an event, and wakes those who can go on by it.
+  /// Carries out what the policy decided in an event, and wakes the threads that can continue
+  /// because of it.
   void Advance() REQUIRES(mutex_);
   void CarryOut(const TileAction& action) REQUIRES(mutex_);
   void StartWrites(TileId tile) REQUIRES(mutex_);
@@ -158,34 +177,40 @@ class TileStore {
   void StartWrite(Part part, TileId tile, void (TilePolicy::*done)(TileId)) REQUIRES(mutex_);
   void Submit(PartRequest request, std::function<void()> done) REQUIRES(mutex_);
   void FailLocked(const Error& error) REQUIRES(mutex_);
+  Status AwaitPin(TileId tile) REQUIRES(mutex_);
+  /// Compares what was read with its checksum. Where one does not hold, none of `tiles`, which are
+  /// pinned, stays pinned.
+  Status VerifyWeights(IdRange<TileId> tiles, const std::vector<ReadWeight>& unverified)
+      EXCLUDES(mutex_);
   Error DamagedAt(Part part, TileId tile, uint64_t version, int slot) const;
   void WaitUntilSettled() REQUIRES(mutex_);
+  void DrainLocked() REQUIRES(mutex_);
   Status MakeCommit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
   Status ReadHomeParts(const CommitRecord& commit);
   Status VerifyHomeParts(const CommitRecord& commit) const;
   Status WriteHomeParts(std::vector<CommittedTile>& committed) EXCLUDES(mutex_);
 
   const ShardLayout& layout_;
-  const Schedule& schedule_;
   const TileStoreOptions options_;
   const std::vector<TileHome> homes_;
   StateFile& file_;
 
   mutable Mutex mutex_;
-  CondVar can_pin_;   ///< the weight that PinWeight waits for is there
+  CondVar can_pin_;   ///< the weight that PinWeights waits for is there
   CondVar settled_;   ///< every update is finished and written
   CondVar can_fill_;  ///< a block may be free for FillTile
   CondVar idle_;      ///< no request is in flight
   std::function<void(size_t)> on_updates_ GUARDED_BY(mutex_);
   BlockPool weight_blocks_ GUARDED_BY(mutex_);
   BlockPool record_blocks_ GUARDED_BY(mutex_);
-  // Of each tile, empty where it is on the drive.
+  // For each tile; empty if it lives on the drive.
   std::vector<std::span<std::byte>> home_weights_;
   std::vector<std::span<std::byte>> home_records_;
   std::vector<Tile> tiles_ GUARDED_BY(mutex_);
   Status failure_ GUARDED_BY(mutex_);
+  const Schedule* schedule_ GUARDED_BY(mutex_);
   TilePolicy policy_ GUARDED_BY(mutex_);
-  std::optional<TileId> pinning_ GUARDED_BY(mutex_);  ///< what PinWeight waits for
+  std::optional<TileId> pinning_ GUARDED_BY(mutex_);  ///< what PinWeights waits for
   size_t announced_ GUARDED_BY(mutex_) = 0;           ///< updates that on_updates_ was told of
   size_t requests_ GUARDED_BY(mutex_) = 0;            ///< I/O requests in flight
   uint64_t finished_ GUARDED_BY(mutex_) = 0;

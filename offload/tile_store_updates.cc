@@ -20,8 +20,9 @@ void TileStore::BeginUpdate(TileId tile) {
 
 void TileStore::BeginUpdates() {
   MutexLock lock(mutex_);
+  if (policy_.updates().unfinished() > 0) DrainLocked();
   if (!failure_.ok()) return;
-  for (const TileId tile : schedule_.update_order) policy_.Begin(tile);
+  for (const TileId tile : schedule_->update_order) policy_.Begin(tile);
   Advance();
 }
 
@@ -73,14 +74,18 @@ void TileStore::WaitUntilSettled() {
   while (failure_.ok() && !policy_.settled()) settled_.Wait(mutex_);
 }
 
-Status TileStore::Drain() {
-  MutexLock lock(mutex_);
+void TileStore::DrainLocked() {
   policy_.SetDraining(true);
   Advance();
   WaitUntilSettled();
   policy_.SetDraining(false);
   // Weights that the next uses expected in memory may have been given up meanwhile.
   Advance();
+}
+
+Status TileStore::Drain() {
+  MutexLock lock(mutex_);
+  DrainLocked();
   return failure_;
 }
 

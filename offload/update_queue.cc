@@ -16,24 +16,47 @@ void SetMember(std::set<size_t>& ranks, size_t rank, bool member) {
 }  // namespace
 
 UpdateQueue::UpdateQueue(const Schedule& schedule, size_t tiles)
-    : schedule_(schedule), tiles_(tiles) {
+    : schedule_(&schedule), tiles_(tiles) {
+  SetSchedule(schedule);
+}
+
+void UpdateQueue::SetSchedule(const Schedule& schedule) {
   const std::vector<TileId>& order = schedule.update_order;
-  PENSTOCK_CHECK(order.size() <= tiles && schedule.load_order.size() == order.size());
-  for (size_t rank = 0; rank < order.size(); ++rank) At(order[rank]).rank = rank;
+  PENSTOCK_CHECK(order.size() <= tiles_.size() && schedule.load_order.size() == order.size() &&
+                 order.size() == schedule_->update_order.size());
+  schedule_ = &schedule;
+  for (size_t i = 0; i < order.size(); ++i) {
+    At(order[i]).rank = i;
+    At(schedule.load_order[i]).position = i;
+  }
+  waiting_.clear();
+  takeable_.clear();
+  to_load_.clear();
+  for (const TileId tile : order) {
+    At(tile).to_load.reset();
+    Sort(At(tile));
+  }
 }
 
 void UpdateQueue::Reset(uint64_t version) {
-  for (const TileId tile : schedule_.update_order) {
+  for (const TileId tile : schedule_->update_order) {
     At(tile).target = version;
     At(tile).version = version;
+    Sort(At(tile));
   }
   round_ = version;
-  ahead_round_ = version;
 }
 
-void UpdateQueue::Sort(const Tile& tile) {
-  SetMember(waiting_, tile.rank, tile.begun() && !tile.loaded && !tile.held_back);
-  SetMember(takeable_, tile.rank, tile.begun() && tile.loaded && tile.ready && !tile.taken);
+void UpdateQueue::Sort(Tile& tile) {
+  if (!tile.rank) return;
+  SetMember(waiting_, *tile.rank, tile.waits());
+  SetMember(takeable_, *tile.rank, tile.begun() && tile.loaded && tile.ready && !tile.taken);
+  std::optional<LoadPlace> to_load;
+  if (!tile.ahead()) to_load = {tile.target, tile.position};
+  if (to_load == tile.to_load) return;
+  if (tile.to_load) to_load_.erase(*tile.to_load);
+  if (to_load) to_load_.insert(*to_load);
+  tile.to_load = to_load;
 }
 
 void UpdateQueue::Begin(TileId tile) {
@@ -45,27 +68,22 @@ void UpdateQueue::Begin(TileId tile) {
   ++unfinished_;
   if (!entry.loaded) ++unloaded_;
   Sort(entry);
-  if (++begun_in_round_ == schedule_.update_order.size()) {
+  if (++begun_in_round_ == schedule_->update_order.size()) {
     begun_in_round_ = 0;
     ++round_;
   }
 }
 
-std::optional<UpdateQueue::Candidate> UpdateQueue::NextToLoad() {
-  if (!waiting_.empty()) return Candidate{schedule_.update_order[*waiting_.begin()], false};
-  const size_t count = schedule_.load_order.size();
-  if (unloaded_ > 0 || count == 0) return std::nullopt;
-  while (At(schedule_.load_order[ahead_]).target > ahead_round_) {
-    if (++ahead_ == count) {
-      ahead_ = 0;
-      ++ahead_round_;
-    }
-  }
-  if (ahead_round_ > last_round_) return std::nullopt;
-  const TileId tile = schedule_.load_order[ahead_];
+std::optional<UpdateQueue::Candidate> UpdateQueue::NextToLoad(std::optional<TileId> urgent) {
+  if (urgent && At(*urgent).waits()) return Candidate{*urgent, false};
+  if (!waiting_.empty()) return Candidate{schedule_->update_order[*waiting_.begin()], false};
+  if (unloaded_ > 0 || to_load_.empty()) return std::nullopt;
+  const auto [round, position] = *to_load_.begin();
+  if (round > last_round_) return std::nullopt;
+  const TileId tile = schedule_->load_order[position];
   const Tile& entry = At(tile);
   // The update of the round before comes first.
-  if (entry.version != ahead_round_ || entry.loaded || entry.held_back) return std::nullopt;
+  if (entry.begun() || entry.held_back) return std::nullopt;
   return Candidate{tile, true};
 }
 
@@ -73,16 +91,15 @@ void UpdateQueue::Loaded(TileId tile) {
   Tile& entry = At(tile);
   PENSTOCK_CHECK(!entry.loaded && !entry.held_back);
   entry.loaded = true;
+  if (entry.begun()) --unloaded_;
   Sort(entry);
-  if (entry.begun()) {
-    --unloaded_;
-    return;
-  }
-  PENSTOCK_CHECK(tile == schedule_.load_order[ahead_]);
-  if (++ahead_ == schedule_.load_order.size()) {
-    ahead_ = 0;
-    ++ahead_round_;
-  }
+}
+
+void UpdateQueue::Unload(TileId tile) {
+  Tile& entry = At(tile);
+  PENSTOCK_CHECK(entry.ahead());
+  entry.loaded = false;
+  Sort(entry);
 }
 
 void UpdateQueue::HoldBack(TileId tile) {
@@ -103,7 +120,7 @@ void UpdateQueue::SetReady(TileId tile, bool ready) {
 
 std::optional<TileId> UpdateQueue::Take() {
   if (takeable_.empty()) return std::nullopt;
-  const TileId tile = schedule_.update_order[*takeable_.begin()];
+  const TileId tile = schedule_->update_order[*takeable_.begin()];
   takeable_.erase(takeable_.begin());
   At(tile).taken = true;
   return tile;

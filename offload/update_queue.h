@@ -1,13 +1,13 @@
-// Which tiles are to be updated, and in which order.
+// Keeps which tiles are to be updated, and in which order.
 //
 // A tile's update is *begun* when its gradient is final, *loaded* when the states it works on are
 // in host memory or on their way there, and *ready* when they have arrived. Loading goes by need:
 // of the tiles whose update is begun, the one whose weight is needed soonest comes first. Only when
-// all of these are loaded does loading run ahead, in the order in which updates will begin. So what
-// is loaded ahead never takes the room of what others wait for.
+// all of these are loaded does loading run ahead, in the order in which updates will begin. So
+// tiles that are loaded ahead never take the room of tiles for which others wait.
 //
-// A plain value: no I/O, no waiting, no locking. Every call costs O(log tiles), NextToLoad over all
-// its calls.
+// A plain value: no I/O, no waiting, no locking. Every call costs O(log tiles), but for SetSchedule
+// and Reset, which sort them all.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@
 #include <limits>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "offload/schedule.h"
@@ -23,18 +24,21 @@ namespace penstock::offload {
 
 class UpdateQueue {
  public:
-  /// Of so many tiles, of which the schedule (borrowed) names those that are updated. The others
-  /// keep version 0.
+  /// Makes a queue of so many tiles. The schedule (borrowed) names those that are updated; the
+  /// others keep version 0.
   UpdateQueue(const Schedule& schedule, size_t tiles);
   /// Gives every tile that is updated `version`.
   void Reset(uint64_t version);
+  /// Continues in the orders of another schedule (borrowed) of the same tiles: whatever is begun,
+  /// loaded or taken stays so.
+  void SetSchedule(const Schedule& schedule);
 
-  /// No update follows the next one of every tile: none is loaded ahead for it.
+  /// Says that the next update of every tile is its last: nothing is loaded ahead for another.
   void EndAfterThisRound() { last_round_ = round_; }
 
   /// The number of updates that every tile that is updated has begun.
   uint64_t round() const { return round_; }
-  /// The version that the tile has, and the one that it has or is to get.
+  /// Return the version that the tile has, and the one that it has or is to get.
   uint64_t version(TileId tile) const { return tiles_[Index(tile)].version; }
   uint64_t target(TileId tile) const { return tiles_[Index(tile)].target; }
   /// The number of updates that are begun and not finished.
@@ -49,42 +53,55 @@ class UpdateQueue {
     TileId tile{};
     bool ahead = false;  ///< the tile's update has not begun
   };
-  /// The tile to load next, until something is loaded, begun, held back or let go.
-  std::optional<Candidate> NextToLoad();
+  /// Returns the tile to load next, until something is loaded, begun, held back or let go. `urgent`
+  /// comes before all others, if its update has begun and waits to be loaded.
+  std::optional<Candidate> NextToLoad(std::optional<TileId> urgent = std::nullopt);
   void Loaded(TileId tile);
-  /// A tile that is held back is not loaded, as its last version is still being written. One whose
-  /// update is begun keeps its place: others that are begun pass it, but nothing is loaded ahead.
+  /// Whether a tile is loaded for an update that has not begun.
+  bool loaded_ahead(TileId tile) const { return tiles_[Index(tile)].ahead(); }
+  /// Gives up what was loaded of such a tile: it has to be loaded again.
+  void Unload(TileId tile);
+  /// A tile that is held back is not loaded, because its last version is still being written. If
+  /// its update has begun, it keeps its place: others that have begun pass it, but nothing is
+  /// loaded ahead.
   void HoldBack(TileId tile);
   void LetGo(TileId tile);
 
   /// Whether a tile's states have arrived and nobody else uses them.
   void SetReady(TileId tile, bool ready);
-  /// The tile needed soonest of those that are begun, loaded and ready. It is not given again.
+  /// Returns the tile needed soonest of those that are begun, loaded and ready. It is not given
+  /// again.
   std::optional<TileId> Take();
   /// Ends the update of a tile that was taken.
   void Finish(TileId tile);
 
  private:
+  /// The update from a version, and the tile's position in Schedule::load_order.
+  using LoadPlace = std::pair<uint64_t, size_t>;
+
   struct Tile {
     uint64_t target = 0;
     uint64_t version = 0;
-    size_t rank = 0;  ///< in the order of need
+    std::optional<size_t> rank;  ///< in the order of need; none: it is never updated
+    size_t position = 0;         ///< in the order in which updates begin
     bool loaded = false;
     bool ready = false;
     bool taken = false;
     bool held_back = false;
+    std::optional<LoadPlace> to_load;  ///< its key in `to_load_`
 
     bool begun() const { return target > version; }
+    bool waits() const { return begun() && !loaded && !held_back; }
+    bool ahead() const { return loaded && !begun(); }
   };
   Tile& At(TileId tile) { return tiles_[Index(tile)]; }
-  void Sort(const Tile& tile);
+  void Sort(Tile& tile);
 
-  const Schedule& schedule_;
+  const Schedule* schedule_;
   std::vector<Tile> tiles_;
-  std::set<size_t> waiting_;   ///< ranks of tiles that are begun, not loaded and not held back
-  std::set<size_t> takeable_;  ///< ranks of tiles that are begun, loaded, ready and not taken
-  size_t ahead_ = 0;           ///< position in Schedule::load_order
-  uint64_t ahead_round_ = 0;   ///< the version from which that tile is to be updated
+  std::set<size_t> waiting_;     ///< ranks of tiles that wait to be loaded
+  std::set<size_t> takeable_;    ///< ranks of tiles that are begun, loaded, ready and not taken
+  std::set<LoadPlace> to_load_;  ///< of updates that are neither begun nor loaded ahead
   size_t begun_in_round_ = 0;
   uint64_t round_ = 0;
   uint64_t last_round_ = std::numeric_limits<uint64_t>::max();

@@ -1,5 +1,5 @@
-// Virtual time: events happen in the order of their times, and those of one time in the order in
-// which they were asked for. So a simulation gives the same result whenever it is run.
+// Virtual time. Events happen in the order of their times; events of the same time happen in the
+// order in which they were requested. So a simulation gives the same result whenever it is run.
 //
 // Threads: one.
 #pragma once
@@ -19,7 +19,7 @@ class Clock {
   Seconds now() const { return now_; }
   /// Calls `what` after `delay` >= 0.
   void After(Seconds delay, std::function<void()> what);
-  /// Lets the next event happen. False where there is none.
+  /// Lets the next event happen. Returns false if there is none.
   bool Step();
 
  private:

@@ -4,7 +4,7 @@
 #include <utility>
 
 namespace penstock::sim {
-/// Of every job, where 1 is that of a job alone.
+/// The speed of every job, relative to that of a job alone.
 double Cores::Speed() const { return threads_ <= cores_ ? 1 : cores_ / threads_; }
 
 void Cores::Pass() {

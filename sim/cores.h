@@ -1,8 +1,9 @@
 // The processor's cores, shared by whoever works at the same time.
 //
-// Each piece of work has a number of threads. Where there are fewer cores than threads, every
-// thread gets the same share of them. That is what a fair scheduler does over times much longer
-// than its slices; that a team of threads waits for its slowest member is not in the model.
+// Each piece of work has a number of threads. If there are fewer cores than threads, every thread
+// gets the same share of them. A fair scheduler does the same over times much longer than its
+// slices. The model does not include the time for which a team of threads waits for its slowest
+// member.
 //
 // Threads: one.
 #pragma once
@@ -22,8 +23,8 @@ class Cores {
   Cores(const Cores&) = delete;
   Cores& operator=(const Cores&) = delete;
 
-  /// Calls `done` when work is done that keeps `threads` threads busy for `time` where nobody else
-  /// works.
+  /// Begins work that would keep `threads` threads busy for `time` if nobody else worked, and calls
+  /// `done` when it is done.
   void Work(Seconds time, double threads, std::function<void()> done);
 
  private:

@@ -1,8 +1,8 @@
 // A drive with one pipe for reads and one for writes, or one for both, that passes blocks one after
 // the other: what aio's simulated engine does, in virtual time.
 //
-// Requests are cut into blocks. So many blocks as the queue is deep are on the drive, in the order
-// in which they got there; those that wait for a place go by aio::Priority.
+// Requests are cut into blocks. The drive has as many blocks as the queue is deep, in the order in
+// which they arrived; blocks that wait for a place are ordered by aio::Priority.
 //
 // Threads: one.
 #pragma once

@@ -27,8 +27,7 @@ class Engine {
         machine_(machine),
         cores_(clock_, machine.cores),
         drive_(clock_, machine.drive),
-        policy_(plan.layout, plan.schedule,
-                offload::PolicyOptions(plan.layout, plan.schedule, plan.store)),
+        policy_(plan.layout, plan.schedule, policy_options_),
         slots_(plan.schedule.slot_bytes.size()),
         reduced_at_(plan.schedule.length()),
         free_threads_(machine.optimizer_threads) {
@@ -64,20 +63,19 @@ class Engine {
 
   // The device.
 
-  void Compute(Seconds time, Stream::Done done) {
+  /// Works on so many threads of the processor, or on the device if it has a processor of its own.
+  void OnDevice(Seconds time, int threads, Stream::Done done) {
     if (machine_.compute_threads > 0) {
-      cores_.Work(time, machine_.compute_threads, std::move(done));
+      cores_.Work(time, threads, std::move(done));
     } else {
       clock_.After(time, std::move(done));
     }
   }
+  void Compute(Seconds time, Stream::Done done) {
+    OnDevice(time, machine_.compute_threads, std::move(done));
+  }
   void Copy(Bytes size, Stream::Done done) {
-    const Seconds time = static_cast<double>(size.value) * machine_.copy_byte;
-    if (machine_.compute_threads > 0) {
-      cores_.Work(time, 1, std::move(done));
-    } else {
-      clock_.After(time, std::move(done));
-    }
+    OnDevice(static_cast<double>(size.value) * machine_.copy_byte, 1, std::move(done));
   }
 
   // The thread that feeds it.
@@ -213,10 +211,11 @@ class Engine {
     const auto write = [&](Bytes size, void (TilePolicy::*done)(TileId)) {
       Submit(aio::Operation::kWrite, size, aio::Priority::kWriteBack, tile, done);
     };
-    if (homes_[Index(tile)].weight_on_drive) {
+    const offload::TileHome& home = policy_options_.homes[Index(tile)];
+    if (home.weight_on_drive) {
       write(plan_.layout.WeightBytes(tile), &TilePolicy::WeightWritten);
     }
-    if (homes_[Index(tile)].record_on_drive) {
+    if (home.record_on_drive) {
       write(plan_.layout.RecordBytes(tile), &TilePolicy::RecordWritten);
     }
     CarryOut();
@@ -238,7 +237,10 @@ class Engine {
   }
 
   void Read(const TileAction& action) {
-    if (action.kind == TileAction::Kind::kEvictWeight) return;
+    if (action.kind == TileAction::Kind::kEvictWeight ||
+        action.kind == TileAction::Kind::kEvictRecord) {
+      return;
+    }
     const bool record = action.kind == TileAction::Kind::kReadRecord;
     const bool for_device = action.kind == TileAction::Kind::kReadWeight;
     const auto done = record ? &TilePolicy::RecordRead : &TilePolicy::WeightRead;
@@ -257,8 +259,8 @@ class Engine {
 
   const StepPlan& plan_;
   const Machine& machine_;
-  const std::vector<offload::TileHome> homes_ =
-      offload::PolicyOptions(plan_.layout, plan_.schedule, plan_.store).homes;
+  const offload::TilePolicyOptions policy_options_ =
+      offload::PolicyOptions(plan_.layout, plan_.schedule, plan_.store);
   Clock clock_;
   Cores cores_;
   Drive drive_;

@@ -1,9 +1,10 @@
 // The engine in virtual time: how long a step takes, for a schedule and a machine.
 //
-// What decides is the engine's own code: the schedule that zero::BuildSchedule computes, and
-// offload::TilePolicy with its update queue. What is modelled is what they decide over: the thread
-// that feeds the device, the device's streams, the optimizer's threads, the processor's cores and
-// the drive. Commits, activation checkpoints and several drives are not in the model.
+// The engine's own code makes the decisions: the schedule that zero::BuildSchedule computes, and
+// offload::TilePolicy with its update queue. The model covers everything that they decide over: the
+// thread that feeds the device, the device's streams, the optimizer's threads, the processor's
+// cores and the drive. Small tiles move one by one in the model, and several at once in the engine.
+// Commits, activation checkpoints and several drives are not in the model.
 //
 // Threads: one. Nothing here touches a file, a device or the real clock.
 #pragma once
@@ -32,11 +33,12 @@ struct Machine {
   DriveSpeed drive;
 };
 
-/// What a model's step is to the engine.
+/// A model's step as the engine sees it.
 struct StepPlan {
   const offload::ShardLayout& layout;
   const offload::Schedule& schedule;
-  /// Each module once, in the order in which gradients are reduced; a module's is, at its last use.
+  /// Each module once, in the order in which gradients are reduced. A module's gradient is reduced
+  /// at its last use.
   const std::vector<offload::ModuleId>& gradients;
   zero::UpdateStart updates = zero::UpdateStart::kStepEnd;
   offload::TileStoreOptions store;
@@ -49,8 +51,8 @@ struct StepTime {
   uint64_t write_bytes = 0;
 };
 
-/// The steps of a training that goes on behind them, from the start of one to the start of the
-/// next.
+/// Returns the steps of a training that continues after them, each from its start to the start of
+/// the next.
 std::vector<StepTime> SimulateSteps(const StepPlan& plan, const Machine& machine, uint64_t steps);
 
 }  // namespace penstock::sim

@@ -31,11 +31,11 @@ class Stream {
  public:
   using Done = std::function<void()>;
 
-  /// The work that is enqueued later is not begun before `event`.
+  /// Work that is enqueued later does not begin before `event`.
   void Wait(const Event& event);
   /// `begin` is called when everything before is done, and calls what it is given when it is done.
   void Work(std::function<void(Done)> begin);
-  /// Happens when everything that is enqueued so far is done.
+  /// Returns an event that happens when everything enqueued so far is done.
   Event Record();
 
  private:

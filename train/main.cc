@@ -1,6 +1,6 @@
-#include "train/cli.h"
-#include "train/log.h"
-#include "train/process.h"
+#include "train/cli/cli.h"
+#include "train/process/log.h"
+#include "train/process/process.h"
 
 int main(int argc, char** argv) {
   const penstock::Status prepared = penstock::train::PrepareProcess(argv);

@@ -1,12 +1,12 @@
-// CommittedState on offload::StateReader: tensors out of tiles, one tile in memory.
+#include "zero/committed_state.h"
+
 #include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "offload/state_file.h"
 #include "offload/state_reader.h"
-#include "zero/engine.h"
+#include "offload/uuid.h"
 #include "zero/state_io.h"
 #include "zero/tile_planes.h"
 
@@ -16,6 +16,7 @@ namespace {
 using offload::StateReader;
 using offload::TileId;
 
+/// On offload::StateReader: tensors out of tiles, one tile in memory.
 class TileWiseState : public CommittedState {
  public:
   explicit TileWiseState(std::unique_ptr<StateReader> reader)
@@ -90,6 +91,16 @@ Status CheckReadable(const offload::ShardLayout& layout, const std::string& path
 }
 
 }  // namespace
+
+std::vector<StateKind> StatesOf(const offload::GroupLayout& group) {
+  std::vector<StateKind> states = {StateKind::kMaster};
+  const auto add = [&](offload::PlaneRole role, StateKind kind) {
+    if (group.planes.Find(role) != nullptr) states.push_back(kind);
+  };
+  add(offload::PlaneRole::kExpAvg, StateKind::kExpAvg);
+  add(offload::PlaneRole::kExpAvgSq, StateKind::kExpAvgSq);
+  return states;
+}
 
 Result<std::unique_ptr<CommittedState>> CommittedState::Open(
     const std::vector<std::string>& state_paths, bool exclusive) {

@@ -1,11 +1,14 @@
-// fp32 sums of weight gradients on the device: where the micro-batches' gradients are added up.
+// fp32 sums of weight gradients on the device, in which the gradients of micro-batches are added
+// up.
 //
-// Each module that is not repeated has sums of its own, the repeated ones share one buffer, one
-// module at a time. A module's sums are zeroed on the compute stream when they are first asked for
-// in a step.
+// Each module that is not repeated has its own sums; the repeated ones share one buffer, one module
+// at a time. A module's sums are zeroed on the compute stream when they are first requested in a
+// step.
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -21,29 +24,25 @@ class DeviceGradients {
   static Result<DeviceGradients> Create(const ModelSpec& model, const offload::ShardLayout& layout,
                                         device::Device& device);
 
-  /// The module's sums, [elements of its flat index].
-  float* Sums(ModuleId module, device::Stream& compute);
-  /// The sums are complete; the buffer may serve the next module or step once they are rounded (on
-  /// the compute stream). Preconditions: Sums was called in this step; modules come in the order of
-  /// ModelSpec::gradients.
-  const float* Finish(ModuleId module);
-  /// The next step begins. Precondition: every module is finished.
-  void NextStep();
+  /// Returns the module's sums, [ModelLayout::TrainedElements]. Errors: kInvalidArgument if another
+  /// module has the buffer.
+  Result<float*> Sums(ModuleId module, device::Stream& compute);
+  /// Says that the sums are complete. The buffer may serve the next module or step once they are
+  /// rounded (on the compute stream). Errors: kInvalidArgument if Sums was not called.
+  Result<const float*> Finish(ModuleId module);
+  /// Drops sums that were not finished.
+  void EndStep();
 
  private:
   struct Module {
+    std::string name;
     Bytes size;
     size_t buffer = 0;
-    bool open = false;
   };
 
-  size_t missing() const { return order_.size() - finished_; }
-
   std::vector<device::DeviceBuffer> buffers_;
-  std::vector<bool> taken_;  ///< of each buffer: some module's sums are open
+  std::vector<std::optional<ModuleId>> open_;  ///< of each buffer: whose sums it has
   std::vector<Module> modules_;
-  std::vector<ModuleId> order_;
-  size_t finished_ = 0;  ///< modules of this step
 };
 
 }  // namespace penstock::zero

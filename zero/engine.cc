@@ -14,13 +14,4 @@ Result<std::unique_ptr<Engine>> Engine::Create(EngineOptions options, device::De
   return OffloadEngine::Create(std::move(options), device, operators);
 }
 
-Status Engine::Initialize(const TensorSource& source) {
-  return FillTilesAtOnce(FillFromTensors(layout(), source, accumulator_));
-}
-
-Status Engine::Commit(const TrainState& state) {
-  BeginCommit(state, [] { return Status(); });
-  return FinishCommit();
-}
-
 }  // namespace penstock::zero

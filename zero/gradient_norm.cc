@@ -44,4 +44,11 @@ GradientNorm::Value GradientNorm::Wait() {
   return value;
 }
 
+void GradientNorm::Discard(size_t tiles) {
+  MutexLock lock(mutex_);
+  while (tiles_ - missing_ < tiles) arrived_.Wait(mutex_);
+  missing_ = tiles_;
+  finite_ = true;
+}
+
 }  // namespace penstock::zero

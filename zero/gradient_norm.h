@@ -21,14 +21,17 @@ class GradientNorm {
     bool finite = true;
   };
 
-  /// Where a tile's block sums go: one double for each of its blocks. Fill it, then call Arrived.
+  /// Returns where a tile's block sums go: one double for each of its blocks. Fill it, then call
+  /// Arrived.
   std::span<double> Sums(offload::TileId tile);
-  /// The number of sums before a tile's, and of all of them.
+  /// Returns the number of sums before a tile's.
   uint64_t FirstSum(offload::TileId tile) const { return offsets_[offload::Index(tile)]; }
-  uint64_t size() const { return sums_.size(); }
   void Arrived(bool finite) EXCLUDES(mutex_);
   /// Blocks until every tile of the step has arrived; then the next step may begin.
   Value Wait() EXCLUDES(mutex_);
+  /// Replaces Wait for a step that is dropped: blocks until the `tiles` that were sent have
+  /// arrived.
+  void Discard(size_t tiles) EXCLUDES(mutex_);
 
  private:
   std::vector<double> sums_;       ///< by tile; disjoint spans, published by Arrived

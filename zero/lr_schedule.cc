@@ -1,20 +1,17 @@
-// The learning rate of a step, as DeepSpeed's schedulers give it.
-//
-// Read in DeepSpeed 0.19 (runtime/lr_schedules.py; the constructors set the optimizer's rate since
-// pull request #6597, released with 0.15.3): the scheduler starts at iteration -1 and its
-// constructor sets the rate of that iteration, which is the minimum for the warm-up schedules and 0
-// for the cosine one. It is advanced after each optimizer step. So step 1 runs at iteration -1,
-// step 2 at iteration 0, step s at iteration s - 2. The operations and their order are DeepSpeed's,
-// in double.
+#include "zero/lr_schedule.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "base/check.h"
-#include "zero/config.h"
 
 namespace penstock::zero {
 namespace {
+
+using config::SchedulerConfig;
+using config::SchedulerType;
+using config::WarmupType;
 
 int64_t WarmupSteps(const SchedulerConfig& scheduler) {
   return std::max<int64_t>(2, scheduler.warmup_num_steps);

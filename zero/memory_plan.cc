@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "offload/slab.h"
+#include "zero/gradient_batches.h"
 #include "zero/partitioner.h"
 #include "zero/schedule_builder.h"
+#include "zero/use_order.h"
 
 namespace penstock::zero {
 namespace {
@@ -13,22 +15,23 @@ using offload::ShardLayout;
 using offload::TileStoreOptions;
 
 Bytes OnDevice(Bytes size) { return AlignUp(size, device::kDeviceAlignment); }
+constexpr Bytes kPage = 4_KiB;  // what a mapping is rounded up to
+Bytes Mapped(Bytes size) { return AlignUp(size, kPage); }
 Bytes InSlab(Bytes size) { return AlignUp(size, offload::kSlabAlignment); }
 
 /// Of the heap, at most: the layouts, the queues and tables of the tile store and of the state
 /// file, the places of a commit as it is made, and a module's tensors with their names. Measured:
-/// 0.6 KiB and 9 KiB.
+/// 0.6 KiB and 9 KiB; tests/zero/engine_memory_test.cc looks at every large one.
 constexpr Bytes kTileBookkeeping{1536};
 constexpr Bytes kModuleBookkeeping = 24_KiB;
 
 Bytes Bookkeeping(const ShardLayout& layout) {
   return kTileBookkeeping * layout.tiles.size() + kModuleBookkeeping * layout.model.modules.size() +
-         Bytes{sizeof(double)} *
-             (layout.shard_elements() / kBlockElements);  // block sums of gradients
+         BlockSumsOf(layout).sums;
 }
 
 /// The least blocks of each home, and the homes: on the host the whole region is one home.
-TileStoreOptions MinimumStore(const Config& config) {
+TileStoreOptions MinimumStore(const config::Config& config) {
   // A weight on the device has its lower copy where the optimizer states are.
   const Tier weights =
       config.parameter_home == Tier::kDevice ? config.optimizer_home : config.parameter_home;
@@ -39,12 +42,13 @@ TileStoreOptions MinimumStore(const Config& config) {
           .verify_checksums = config.verify_checksums};
 }
 
-uint32_t MinimumSlots(const ModelSpec& model, const ShardLayout& layout, const Config& config) {
+uint32_t MinimumSlots(const ModelSpec& model, const ShardLayout& layout,
+                      const config::Config& config) {
   const uint32_t repeated = CountRepeated(model, layout).count;
   return config.parameter_home == Tier::kDevice ? repeated : std::min(repeated, 1U);
 }
 
-/// The bytes that one more pair of blocks costs; zero where no home is on the drive.
+/// The bytes that one more pair of blocks costs; zero if no home is on the drive.
 Bytes PairBytes(const ShardLayout& layout, const TileStoreOptions& store) {
   Bytes pair;
   if (store.weight_home == Tier::kNvme) pair += InSlab(layout.largest_weight());
@@ -58,7 +62,7 @@ Bytes PairBytes(const ShardLayout& layout, const TileStoreOptions& store) {
 /// reading and the writing of itself; and what is left, for reading states ahead.
 class HostBudget {
  public:
-  HostBudget(const ModelSpec& model, const ShardLayout& layout, const Config& config,
+  HostBudget(const ModelSpec& model, const ShardLayout& layout, const config::Config& config,
              Bytes available, TileStoreOptions& store)
       : model_(model), layout_(layout), config_(config), available_(available), store_(store) {}
 
@@ -111,7 +115,7 @@ class HostBudget {
 
   const ModelSpec& model_;
   const ShardLayout& layout_;
-  const Config& config_;
+  const config::Config& config_;
   const Bytes available_;
   TileStoreOptions& store_;
 };
@@ -127,7 +131,7 @@ std::string Sum(std::initializer_list<std::pair<const char*, Bytes>> parts) {
 
 }  // namespace
 
-bool IsResident(const Config& config) { return config.optimizer_home == Tier::kDevice; }
+bool IsResident(const config::Config& config) { return config.optimizer_home == Tier::kDevice; }
 
 ModuleBytes BytesOf(const ShardLayout& layout, ModuleId module) {
   ModuleBytes size;
@@ -138,8 +142,13 @@ ModuleBytes BytesOf(const ShardLayout& layout, ModuleId module) {
   return size;
 }
 
-DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout, const Config& config,
-                       uint32_t shared_slots) {
+BlockSumBytes BlockSumsOf(const ShardLayout& layout) {
+  return {.sums = Bytes{sizeof(double)} * (layout.shard_elements() / kBlockElements),
+          .flags = Bytes{sizeof(uint32_t)} * layout.tiles.size()};
+}
+
+DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
+                       const config::Config& config, uint32_t shared_slots) {
   DeviceBytes need;
   const RepeatedModules repeated = CountRepeated(model, layout);
   for (const ModuleId id : offload::Ids<ModuleId>(layout.model.modules.size())) {
@@ -156,24 +165,24 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout, const 
   }
   if (repeated.count > 0) need.gradients += OnDevice(4_B * repeated.trained_elements);
   if (IsResident(config)) {
-    need.gradients += OnDevice(Bytes{sizeof(double)} * (layout.shard_elements() / kBlockElements));
-    need.gradients += OnDevice(Bytes{sizeof(uint32_t)} * layout.tiles.size());
+    need.gradients += OnDevice(BlockSumsOf(layout).sums) + OnDevice(BlockSumsOf(layout).flags);
   } else {
     need.parameters += OnDevice(repeated.slot) * shared_slots;
-    need.gradients += OnDevice(layout.largest_gradient()) * 2;
+    need.gradients += OnDevice(GradientStagingBytes(layout)) * 2;
   }
   return need;
 }
 
-HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const Config& config,
+HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const config::Config& config,
                    const TileStoreOptions& store) {
   const Bytes weight = InSlab(layout.largest_weight());
   const Bytes record = InSlab(layout.largest_record());
   if (IsResident(config)) {
+    const BlockSumBytes arriving = BlockSumsOf(layout);
     return {.parameters = weight,
             .gradients = {},
             .states = record,
-            .bookkeeping = Bookkeeping(layout)};
+            .bookkeeping = Bookkeeping(layout) + Mapped(arriving.sums) + Mapped(arriving.flags)};
   }
   HostBytes need;
   need.bookkeeping = Bookkeeping(layout);
@@ -190,7 +199,8 @@ HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const Conf
   return need;
 }
 
-MemoryPlan MinimumMemory(const ModelSpec& model, const ShardLayout& layout, const Config& config) {
+MemoryMinimum MinimumMemory(const ModelSpec& model, const ShardLayout& layout,
+                            const config::Config& config) {
   const DeviceBytes device = DeviceNeed(model, layout, config, MinimumSlots(model, layout, config));
   const HostBytes host = HostNeed(model, layout, config, MinimumStore(config));
   return {.device_minimum = device.total(),
@@ -204,10 +214,10 @@ MemoryPlan MinimumMemory(const ModelSpec& model, const ShardLayout& layout, cons
                            {"bookkeeping", host.bookkeeping}})};
 }
 
-Result<MemoryLayout> PlanMemory(const ModelSpec& model, const ShardLayout& layout,
-                                const Config& config, Bytes device_available,
-                                Bytes host_available) {
-  const MemoryPlan minimum = MinimumMemory(model, layout, config);
+Result<MemoryPlan> PlanMemory(const ModelSpec& model, const ShardLayout& layout,
+                              const config::Config& config, Bytes device_available,
+                              Bytes host_available) {
+  const MemoryMinimum minimum = MinimumMemory(model, layout, config);
   if (minimum.device_minimum > device_available) {
     return MakeError(ErrorCode::kBudget,
                      "device memory: {} need {}, but only {} are left for them; raise the device "
@@ -216,12 +226,15 @@ Result<MemoryLayout> PlanMemory(const ModelSpec& model, const ShardLayout& layou
                      ToString(device_available), (minimum.device_minimum - device_available).value);
   }
   if (minimum.host_minimum > host_available) {
-    return MakeError(ErrorCode::kBudget,
-                     "host memory of {} is too small: {} need {} bytes; give at least that",
-                     ToString(host_available), minimum.host_sum, minimum.host_minimum.value);
+    return MakeError(
+        ErrorCode::kBudget,
+        "host memory: {} need {} bytes, but only {} are left for them; raise the host memory "
+        "by {} bytes",
+        minimum.host_sum, minimum.host_minimum.value, ToString(host_available),
+        (minimum.host_minimum - host_available).value);
   }
-  MemoryLayout plan{.shared_slots = MinimumSlots(model, layout, config),
-                    .store = MinimumStore(config)};
+  MemoryPlan plan{.shared_slots = MinimumSlots(model, layout, config),
+                  .store = MinimumStore(config)};
   const RepeatedModules repeated = CountRepeated(model, layout);
   while (!IsResident(config) && plan.shared_slots < repeated.count &&
          DeviceNeed(model, layout, config, plan.shared_slots + 1).total() <= device_available) {
@@ -231,8 +244,9 @@ Result<MemoryLayout> PlanMemory(const ModelSpec& model, const ShardLayout& layou
   return plan;
 }
 
-MemoryPlan Engine::Plan(const ModelSpec& model, const Config& config) {
-  return MinimumMemory(model, MakeLayout(model, config), config);
+MemoryMinimum Engine::MinimumMemory(const ModelSpec& model, const config::Config& config) {
+  const ModelSpec ordered = WithOrder(model).value();
+  return zero::MinimumMemory(ordered, MakeLayout(ordered, config), config);
 }
 
 }  // namespace penstock::zero

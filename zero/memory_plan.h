@@ -1,4 +1,4 @@
-// What the engine takes from the device and from the host, before it takes anything.
+// Plans what the engine takes from the device and from the host, before it takes anything.
 #pragma once
 
 #include <cstdint>
@@ -6,29 +6,38 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "config/config.h"
 #include "offload/layout.h"
 #include "offload/tile_store.h"
-#include "zero/config.h"
 #include "zero/engine.h"
 #include "zero/model.h"
 
 namespace penstock::zero {
 
-/// What the budgets were spent on.
-struct MemoryLayout {
+/// How the budgets were spent.
+struct MemoryPlan {
   uint32_t shared_slots = 0;        ///< device slots for repeated modules
   offload::TileStoreOptions store;  ///< host blocks
 };
 
-/// True where states and weights all live on the device and the CPU does no optimizer work.
-bool IsResident(const Config& config);
+/// Returns whether states and weights all live on the device, so that the CPU does no optimizer
+/// work.
+bool IsResident(const config::Config& config);
 
-/// What a module's records and gradients take, tile behind tile.
+/// Sizes of a module's records and gradients, one tile after the other.
 struct ModuleBytes {
   Bytes records;
   Bytes gradients;
 };
 ModuleBytes BytesOf(const offload::ShardLayout& layout, ModuleId module);
+
+/// The block sums of a shard, and a flag for each tile: what resident training has on the device,
+/// and once more on the host, where they arrive.
+struct BlockSumBytes {
+  Bytes sums;
+  Bytes flags;
+};
+BlockSumBytes BlockSumsOf(const offload::ShardLayout& layout);
 
 /// Device bytes by class, for `shared_slots` slots, as the engine allocates them (each allocation
 /// rounded to kDeviceAlignment).
@@ -39,10 +48,10 @@ struct DeviceBytes {
   Bytes total() const { return parameters + states + gradients; }
 };
 DeviceBytes DeviceNeed(const ModelSpec& model, const offload::ShardLayout& layout,
-                       const Config& config, uint32_t shared_slots);
+                       const config::Config& config, uint32_t shared_slots);
 
-/// Host bytes by class: weights, gradients and records in the slab, and what is known of each tile
-/// and module beside it.
+/// Host bytes by class: weights, gradients and records in the slab, and tables of tiles and modules
+/// beside it.
 struct HostBytes {
   Bytes parameters;
   Bytes gradients;
@@ -51,17 +60,18 @@ struct HostBytes {
   Bytes slab() const { return parameters + gradients + states; }
   Bytes total() const { return slab() + bookkeeping; }
 };
-HostBytes HostNeed(const ModelSpec& model, const offload::ShardLayout& layout, const Config& config,
-                   const offload::TileStoreOptions& store);
+HostBytes HostNeed(const ModelSpec& model, const offload::ShardLayout& layout,
+                   const config::Config& config, const offload::TileStoreOptions& store);
 
-/// Spends the budgets: the minimum of every class first, then as many device slots as fit, and in
-/// host memory blocks to keep the drives busy, tiles at home, and blocks to read ahead. Errors:
-/// kBudget, with the sum that does not fit and the smallest limit that works.
-Result<MemoryLayout> PlanMemory(const ModelSpec& model, const offload::ShardLayout& layout,
-                                const Config& config, Bytes device_available, Bytes host_available);
+/// Spends the budgets: first the minimum of every class, then as many device slots as fit; in host
+/// memory blocks to keep the drives busy, then tiles that live there, then blocks to read ahead.
+/// Errors: kBudget, with the sum that does not fit and the smallest limit that works.
+Result<MemoryPlan> PlanMemory(const ModelSpec& model, const offload::ShardLayout& layout,
+                              const config::Config& config, Bytes device_available,
+                              Bytes host_available);
 
-/// The minimum that PlanMemory accepts, with its sums in words.
-MemoryPlan MinimumMemory(const ModelSpec& model, const offload::ShardLayout& layout,
-                         const Config& config);
+/// Returns the minimum that PlanMemory accepts, with its sums in words.
+MemoryMinimum MinimumMemory(const ModelSpec& model, const offload::ShardLayout& layout,
+                            const config::Config& config);
 
 }  // namespace penstock::zero

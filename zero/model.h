@@ -1,4 +1,4 @@
-// What zero has to know of a model: its modules, their tensors, and in which order a step uses
+// Describes a model for the engine: its modules, their tensors, and the order in which a step uses
 // them.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "kernels/optimizer.h"
+#include "kernels/state/optimizer.h"
 #include "offload/layout.h"
 
 namespace penstock::zero {
@@ -19,14 +19,15 @@ using offload::ModuleId;
 struct GroupSpec {
   std::string name;
   bool weight_decay = true;
-  bool frozen = false;          ///< never updated; such groups come behind all others
-  std::optional<DType> weight;  ///< of the weights; none: the configuration's
+  bool frozen = false;          ///< never updated; such groups come after all others
+  std::optional<DType> weight;  ///< dtype of the weights; none: the configuration's
   /// The rule's hyperparameters; none: the configuration's, with `weight_decay`.
   std::optional<kernels::OptimizerHyperparameters> hyper;
-  double lr_factor = 1;  ///< of the step's learning rate
+  double lr_factor = 1;  ///< factor on the step's learning rate
 };
 
-/// With weight decay, and for biases and norm weights without: offload::kDecay and kNoDecay.
+/// Returns a group with weight decay, and one without for biases and norm weights: offload::kDecay
+/// and kNoDecay.
 std::vector<GroupSpec> DecayGroupSpecs();
 
 struct TensorSpec {
@@ -38,8 +39,8 @@ struct TensorSpec {
 struct ModuleSpec {
   std::string name;
   std::vector<TensorSpec> tensors;
-  /// One of a sequence of modules that are used one at a time (a transformer's layers): they share
-  /// device memory. The others have their own throughout.
+  /// Whether the module is one of a sequence that is used one at a time (a transformer's layers).
+  /// Such modules share device memory; the others keep their own.
   bool repeated = false;
 };
 
@@ -49,14 +50,21 @@ struct ModuleUse {
   bool backward = false;
 };
 
+/// The order of a step, from which schedules are planned.
+struct StepOrder {
+  std::vector<ModuleUse> uses;
+  std::vector<ModuleId> gradients;
+};
+
 struct ModelSpec {
   std::vector<GroupSpec> groups = DecayGroupSpecs();
   std::vector<ModuleSpec> modules;
-  /// Every use of a step, in order: all forward uses come before all backward ones, and each module
-  /// has at least one forward use. Modules may be held together (acquired before others are
-  /// released).
+  /// Every use of a step, in order, each module at least once. Modules may be held together
+  /// (acquired before others are released). Empty: the initial order of zero/use_order.h, until a
+  /// step was recorded.
   std::vector<ModuleUse> step;
-  /// Each module once: the order in which their gradients are complete and reduced.
+  /// Each module once: the order in which their gradients are complete and reduced. May be empty,
+  /// too.
   std::vector<ModuleId> gradients;
 };
 

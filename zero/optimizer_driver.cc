@@ -7,7 +7,7 @@
 
 #include "base/denormals.h"
 #include "base/thread.h"
-#include "kernels/block_sums.h"
+#include "kernels/state/block_sums.h"
 #include "zero/tile_planes.h"
 
 namespace penstock::zero {
@@ -29,17 +29,22 @@ bool Matches(const TileUpdate& update, const TileChecksums& found) {
 Result<std::unique_ptr<OptimizerDriver>> OptimizerDriver::Create(
     const offload::ShardLayout& layout, std::vector<std::span<std::byte>> gradients,
     offload::TileStore& store, GradientNorm& norm, int threads, ActivityMeter* meter) {
-  std::unique_ptr<OptimizerDriver> driver(
-      new OptimizerDriver(layout, std::move(gradients), store, norm, meter));
+  std::unique_ptr<OptimizerDriver> driver(new OptimizerDriver(
+      layout, std::move(gradients), store, norm, static_cast<size_t>(threads), meter));
   for (int i = 0; i < threads; ++i) PENSTOCK_TRY(driver->AddThread(i, threads));
   return driver;
 }
 
 OptimizerDriver::OptimizerDriver(const offload::ShardLayout& layout,
                                  std::vector<std::span<std::byte>> gradients,
-                                 offload::TileStore& store, GradientNorm& norm,
+                                 offload::TileStore& store, GradientNorm& norm, size_t threads,
                                  ActivityMeter* meter)
-    : layout_(layout), gradients_(std::move(gradients)), store_(store), norm_(norm), meter_(meter) {
+    : layout_(layout),
+      gradients_(std::move(gradients)),
+      store_(store),
+      norm_(norm),
+      thread_count_(threads),
+      meter_(meter) {
   store_.OnUpdates([this](size_t tiles) { Wake(tiles); });
 }
 
@@ -69,32 +74,63 @@ OptimizerDriver::~OptimizerDriver() {
 void OptimizerDriver::Wake(size_t tiles) {
   MutexLock lock(mutex_);
   ++wakes_;
-  if (tiles == 1) {
-    work_.NotifyOne();
-  } else {
-    work_.NotifyAll();
-  }
+  NotifyFor(tiles);
 }
 
-void OptimizerDriver::GradientArrived(TileId tile) {
+void OptimizerDriver::NotifyFor(size_t tiles) {
+  for (size_t i = 0; i < std::min(tiles, thread_count_); ++i) work_.NotifyOne();
+}
+
+void OptimizerDriver::GradientsArrived(offload::IdRange<TileId> tiles) {
   MutexLock lock(mutex_);
-  arrived_.push_back(tile);
-  work_.NotifyOne();
+  for (const TileId tile : tiles) arrived_.push_back(tile);
+  NotifyFor(tiles.size());
 }
 
-void OptimizerDriver::UpdateOnArrival() {
+void OptimizerDriver::AllowUpdates() {
+  {
+    MutexLock lock(mutex_);
+    allowed_ = true;
+  }
+  BeginSummed();
+}
+
+void OptimizerDriver::PrepareUpdates() {
+  {
+    MutexLock lock(mutex_);
+    prepared_ = true;
+  }
+  BeginSummed();
+}
+
+void OptimizerDriver::BeginSummed() {
   std::vector<TileId> summed;
   {
     MutexLock lock(mutex_);
-    update_on_arrival_ = true;
+    if (!allowed_ || !prepared_) return;
     summed.swap(summed_);
+    updating_ = updating_ || !summed.empty();
   }
   for (const TileId tile : summed) store_.BeginUpdate(tile);
 }
 
+bool OptimizerDriver::StopUpdates() {
+  MutexLock lock(mutex_);
+  allowed_ = false;
+  prepared_ = false;
+  return updating_;
+}
+
+bool OptimizerDriver::updates_allowed() const {
+  MutexLock lock(mutex_);
+  return allowed_;
+}
+
 void OptimizerDriver::EndStep() {
   MutexLock lock(mutex_);
-  update_on_arrival_ = false;
+  allowed_ = false;
+  prepared_ = false;
+  updating_ = false;
   summed_.clear();
 }
 
@@ -179,7 +215,8 @@ void OptimizerDriver::SumBlocks(TileId tile) {
   bool begin = false;
   {
     MutexLock lock(mutex_);
-    begin = finite && update_on_arrival_;
+    begin = finite && allowed_ && prepared_;
+    updating_ = updating_ || begin;
     if (finite && !begin) summed_.push_back(tile);
   }
   if (begin) store_.BeginUpdate(tile);

@@ -26,41 +26,53 @@ namespace penstock::zero {
 
 class OptimizerDriver {
  public:
-  /// `gradients`: of each tile, in host memory, of the dtype that the layout says. All arguments
-  /// outlive the driver. Errors: kUnavailable, where the system gives fewer threads.
+  /// `gradients` are those of each tile, in host memory, with the dtype that the layout says. All
+  /// arguments outlive the driver. Errors: kUnavailable if the system gives fewer threads.
   static Result<std::unique_ptr<OptimizerDriver>> Create(
       const offload::ShardLayout& layout, std::vector<std::span<std::byte>> gradients,
       offload::TileStore& store, GradientNorm& norm, int threads, ActivityMeter* meter);
-  /// Threads finish the tile they work on and end.
+  /// Lets the threads finish their tiles, and joins them.
   ~OptimizerDriver();
 
-  /// The gradient of a tile is in host memory. From any thread; short.
-  void GradientArrived(offload::TileId tile) EXCLUDES(mutex_);
-  /// From here to the step's end a tile's update begins as soon as its gradient is there, as those
-  /// do now that are there already; but not one that is not finite.
-  void UpdateOnArrival() EXCLUDES(mutex_);
-  /// All gradients of the step were there and are not needed any more but by updates.
+  /// Says that the gradients of trained tiles are in host memory. May be called from any thread;
+  /// short.
+  void GradientsArrived(offload::IdRange<offload::TileId> tiles) EXCLUDES(mutex_);
+  /// Once both were called, and until the step's end, a tile's update begins as soon as its
+  /// gradient is there, unless the gradient is not finite. Updates of tiles whose gradients are
+  /// there already begin at once. AllowUpdates says that the step's forward is finite,
+  /// PrepareUpdates that the state may be written.
+  void AllowUpdates() EXCLUDES(mutex_);
+  void PrepareUpdates() EXCLUDES(mutex_);
+  /// Lets no further update begin in this step. Returns whether one has.
+  bool StopUpdates() EXCLUDES(mutex_);
+  bool updates_allowed() const EXCLUDES(mutex_);
+  /// Says that all gradients of the step have arrived, and that only updates still need them.
   void EndStep() EXCLUDES(mutex_);
-  /// The scalars for updating tiles of `version`, before the first of these updates begins. Those
-  /// of the version before stay.
+  /// Sets the scalars for updating tiles of `version`, before the first of these updates begins.
+  /// Those of the version before stay.
   void SetScalars(uint64_t version, const UpdateScalars& scalars) EXCLUDES(mutex_);
-  /// Errors: kNumeric where an update has made a weight that is not finite, naming the first tile
-  /// with one, whichever thread saw its own first.
+  /// Errors: kNumeric if an update has made a weight that is not finite, naming the first tile with
+  /// one, in the order of tiles.
   Status CheckWeights() EXCLUDES(mutex_);
 
  private:
   OptimizerDriver(const offload::ShardLayout& layout, std::vector<std::span<std::byte>> gradients,
-                  offload::TileStore& store, GradientNorm& norm, ActivityMeter* meter);
+                  offload::TileStore& store, GradientNorm& norm, size_t threads,
+                  ActivityMeter* meter);
   /// The index-th of `count`.
   Status AddThread(int index, int count);
   void Run(Trace::Row row);
   void Wake(size_t tiles) EXCLUDES(mutex_);
+  /// Wakes as many threads as there are tiles for.
+  void NotifyFor(size_t tiles) REQUIRES(mutex_);
   void SumBlocks(offload::TileId tile) EXCLUDES(mutex_);
-  /// What a trace shows of work on a tile.
+  /// Begins the updates of tiles that have arrived, if both conditions hold.
+  void BeginSummed() EXCLUDES(mutex_);
+  /// Adds a span for work on a tile to the trace, if there is one.
   void AddSpan(Trace::Row row, const char* what, offload::TileId tile, uint64_t version,
                Trace::Clock::time_point begin);
-  /// Updates the tile in place, looks at its weights and hashes it; false if what was read is not
-  /// what was expected.
+  /// Updates the tile in place, checks its weights and hashes it. Returns false if the bytes that
+  /// were read are not the expected ones.
   bool Update(const offload::TileUpdate& update, offload::TileHasher& before,
               offload::TileHasher& after);
   UpdateScalars ScalarsFor(const offload::TileUpdate& update) EXCLUDES(mutex_);
@@ -69,12 +81,15 @@ class OptimizerDriver {
   const std::vector<std::span<std::byte>> gradients_;
   offload::TileStore& store_;
   GradientNorm& norm_;
+  const size_t thread_count_;
   ActivityMeter* meter_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar work_;
   std::deque<offload::TileId> arrived_ GUARDED_BY(mutex_);
-  bool update_on_arrival_ GUARDED_BY(mutex_) = false;
+  bool allowed_ GUARDED_BY(mutex_) = false;
+  bool prepared_ GUARDED_BY(mutex_) = false;
+  bool updating_ GUARDED_BY(mutex_) = false;
   std::vector<offload::TileId> summed_ GUARDED_BY(mutex_);  ///< in this step, updates not begun
   struct VersionScalars {
     uint64_t version = 0;

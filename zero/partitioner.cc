@@ -37,7 +37,7 @@ std::vector<GroupSpec> DecayGroupSpecs() {
   return {{.name = "weight decay"}, {.name = "no weight decay", .weight_decay = false}};
 }
 
-Status CheckTileCount(const ModelSpec& model, const Config& config) {
+Status CheckTileCount(const ModelSpec& model, const config::Config& config) {
   const uint64_t tiles = TilesOf(model, config.tile_elements);
   if (tiles <= kMostTiles) return {};
   uint64_t enough = config.tile_elements;
@@ -76,7 +76,7 @@ ShardLayout MakeLayout(const ModelSpec& model, DType dtype, uint64_t tile_elemen
   return offload::MakeShard(MakeModelLayout(model, dtype, moments), tile_elements);
 }
 
-ShardLayout MakeLayout(const ModelSpec& model, const Config& config) {
+ShardLayout MakeLayout(const ModelSpec& model, const config::Config& config) {
   const kernels::RuleMoments of_rule = kernels::MomentsOf(config.optimizer.hyper);
   return MakeLayout(model, config.dtype, config.tile_elements,
                     {.exp_avg = of_rule.exp_avg,

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/all_finite.h"
+#include "kernels/state/state_operators.h"
 #include "zero/memory_plan.h"
 #include "zero/partitioner.h"
-#include "zero/step_decision.h"
 #include "zero/tile_planes.h"
 
 namespace penstock::zero {
@@ -16,8 +15,7 @@ using offload::TileId;
 
 ResidentEngine::ResidentEngine(EngineOptions options, offload::ShardLayout layout,
                                kernels::StateOperators& operators)
-    : Engine(options.config.optimizer.initial_accumulator_value),
-      options_(std::move(options)),
+    : options_(std::move(options)),
       layout_(std::move(layout)),
       operators_(operators),
       ledger_(Bytes{}, options_.host_memory, Bytes{}),
@@ -35,7 +33,7 @@ Result<std::unique_ptr<Engine>> ResidentEngine::Create(EngineOptions options,
 
 Status ResidentEngine::Build(device::Device& device) {
   PENSTOCK_ASSIGN(
-      const MemoryLayout plan,
+      const MemoryPlan plan,
       PlanMemory(options_.model, layout_, options_.config,
                  device.limit() - std::min(device.limit(), options_.device_reserved),
                  options_.host_memory - std::min(options_.host_memory, options_.host_reserved)));
@@ -52,7 +50,7 @@ Status ResidentEngine::Build(device::Device& device) {
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device.pci_bus_id(), *slab_));
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(slab_->bytes()));
 
-  PENSTOCK_ASSIGN(compute_, device.CreateStream("compute"));
+  PENSTOCK_ASSIGN(compute_, ComputeStream::Create(device, options_.compute_stream));
   for (const ModuleId module : offload::Ids<ModuleId>(layout_.model.modules.size())) {
     TileOffsets end;
     for (const TileId tile : layout_.TilesOf(module)) {
@@ -67,11 +65,11 @@ Status ResidentEngine::Build(device::Device& device) {
     modules_.push_back(std::move(buffers));
   }
   PENSTOCK_ASSIGN(sums_, DeviceGradients::Create(options_.model, layout_, device));
-  PENSTOCK_ASSIGN(block_sums_, device.Allocate(Bytes{sizeof(double)} * norm_.size(), "block sums"));
-  PENSTOCK_ASSIGN(finite_,
-                  device.Allocate(Bytes{sizeof(uint32_t)} * layout_.tiles.size(), "finite flags"));
-  PENSTOCK_ASSIGN(host_block_sums_, device.AllocateHost(block_sums_.size()));
-  PENSTOCK_ASSIGN(host_finite_, device.AllocateHost(finite_.size()));
+  const BlockSumBytes sums = BlockSumsOf(layout_);
+  PENSTOCK_ASSIGN(block_sums_, device.Allocate(sums.sums, "block sums"));
+  PENSTOCK_ASSIGN(finite_, device.Allocate(sums.flags, "finite flags"));
+  PENSTOCK_ASSIGN(host_block_sums_, device.AllocateHost(sums.sums));
+  PENSTOCK_ASSIGN(host_finite_, device.AllocateHost(sums.flags));
   return {};
 }
 
@@ -103,7 +101,7 @@ Status ResidentEngine::SendTile(TileId tile) {
   return compute_->Synchronize();
 }
 
-Status ResidentEngine::FillTiles(const TileFill& fill) {
+Status ResidentEngine::FillTiles(const TileFill& fill, bool) {
   for (const TileId tile : layout_.Tiles()) {
     const HostParts parts = HostPartsOf(tile);
     std::memset(parts.weight.data(), 0, parts.weight.size());
@@ -116,7 +114,10 @@ Status ResidentEngine::FillTiles(const TileFill& fill) {
 }
 
 Result<TrainState> ResidentEngine::Adopt() {
-  PENSTOCK_CHECK(io_.adopted.has_value());
+  if (!io_.adopted) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "there is no commit to go on from; name its files in EngineOptions::adopt");
+  }
   committed_ = io_.adopted->tiles;
   version_ = offload::VersionOf(layout_, *io_.adopted);
   committed_version_ = version_;
@@ -166,21 +167,8 @@ Status ResidentEngine::ReadTile(TileId tile, const offload::CommittedTile& commi
       io_.file->Where(weight ? offload::Part::kWeight : offload::Part::kRecord, tile, slot));
 }
 
-Result<const std::byte*> ResidentEngine::Acquire(ModuleId module) {
-  const std::vector<ModuleUse>& step = options_.model.step;
-  const ModuleId expected = step[next_use_ % step.size()].module;
-  if (expected != module) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "module {} was acquired where the model declared {}; acquire modules in the "
-                     "order of ModelSpec::step",
-                     layout_.module(module).name, layout_.module(expected).name);
-  }
-  ++next_use_;
-  return modules_[Index(module)].weights.data();
-}
-
 Status ResidentEngine::ReduceGradients(ModuleId module) {
-  const float* sums = sums_->Finish(module);
+  PENSTOCK_ASSIGN(const float* sums, sums_->Finish(module));
   for (const TileId tile : layout_.TilesOf(module)) {
     if (layout_.frozen(tile)) continue;
     const offload::TileLayout& place = layout_.tile(tile);
@@ -202,6 +190,7 @@ Status ResidentEngine::ReduceGradients(ModuleId module) {
       std::copy_n(on_host, sums_of_tile.size(), sums_of_tile.begin());
       norm_.Arrived(*host_finite != 0);
     });
+    ++sent_;
   }
   return {};
 }
@@ -218,33 +207,60 @@ void ResidentEngine::UpdateTile(TileId tile, const UpdateScalars& scalars) {
 Status ResidentEngine::BeginStep(double lr, uint64_t t) {
   lr_ = lr;
   t_ = t;
+  sent_ = 0;
   return {};
 }
 
-Result<StepOutcome> ResidentEngine::EndStep() {
-  sums_->NextStep();
+Result<std::vector<HostGradient>> ResidentEngine::BeginHostGradients(ModuleId module) {
+  return MakeError(
+      ErrorCode::kUnavailable,
+      "module {} has its gradients on the device, where its optimizer is; gradients in "
+      "host memory need the optimizer there or on nvme (offload_optimizer)",
+      layout_.module(module).name);
+}
+
+Status ResidentEngine::EndHostGradients(ModuleId module) {
+  return BeginHostGradients(module).status();
+}
+
+Result<GradientNorm::Value> ResidentEngine::FinishGradients() {
+  sums_->EndStep();
   PENSTOCK_TRY(compute_->Synchronize());
-  PENSTOCK_ASSIGN(const StepDecision decision, DecideStep(options_.config, norm_.Wait()));
-  if (decision.outcome.skipped) return decision.outcome;
+  return norm_.Wait();
+}
+
+Status ResidentEngine::UpdateStep(double grad_scale) {
   const UpdateScalars scalars(options_.model.groups, options_.config.optimizer, options_.seed, lr_,
-                              t_, decision.grad_scale);
+                              t_, grad_scale);
   for (const TileId tile : layout_.Tiles()) {
     if (!layout_.frozen(tile)) UpdateTile(tile, scalars);
   }
   ++version_;
-  if (!options_.config.overlap) PENSTOCK_TRY(compute_->Synchronize());
-  return decision.outcome;
+  return options_.config.overlap ? Status() : compute_->Synchronize();
 }
 
+Status ResidentEngine::DropStep() {
+  sums_->EndStep();
+  PENSTOCK_TRY(compute_->Synchronize());
+  norm_.Discard(sent_);
+  return {};
+}
+
+/// On the device, so that weights are copied to the host once. Between steps nobody needs the block
+/// sums of gradients: those of weights, which nobody needs either, take their place.
 Status ResidentEngine::CheckWeights() {
   for (const TileId tile : layout_.Tiles()) {
-    const std::span<std::byte> weight = HostPartsOf(tile).weight;
-    compute_->CopyToHost(weight.data(), WeightOf(tile), Bytes{weight.size()});
-    PENSTOCK_TRY(compute_->Synchronize());
-    if (!kernels::AllFinite(weight.data(), layout_.GradientDType(tile),
-                            layout_.tile(tile).elements)) {
-      return NotFinite(layout_, tile);
-    }
+    if (layout_.frozen(tile)) continue;
+    operators_.BlockSums(*compute_, WeightOf(tile), layout_.GradientDType(tile),
+                         layout_.tile(tile).elements, block_sums_.as<double>(),
+                         finite_.as<uint32_t>() + Index(tile));
+  }
+  const auto* const finite = host_finite_.as<uint32_t>();
+  compute_->CopyToHost(host_finite_.data(), finite_.data(),
+                       Bytes{sizeof(uint32_t)} * layout_.tiles.size());
+  PENSTOCK_TRY(compute_->Synchronize());
+  for (const TileId tile : layout_.Tiles()) {
+    if (!layout_.frozen(tile) && finite[Index(tile)] == 0) return NotFinite(layout_, tile);
   }
   return {};
 }

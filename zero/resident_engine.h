@@ -1,7 +1,7 @@
 // The engine for training that fits: weights, gradients and states on the device, updated there.
 //
-// The reference that every other placement must equal bit for bit. Host memory holds one tile, for
-// initialisation and commits.
+// This engine is the reference that every other placement must equal bit for bit. Host memory holds
+// one tile, for initialisation and commits.
 #pragma once
 
 #include <functional>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "offload/slab.h"
+#include "zero/compute_stream.h"
 #include "zero/device_gradients.h"
 #include "zero/engine.h"
 #include "zero/gradient_norm.h"
@@ -26,22 +27,34 @@ class ResidentEngine : public Engine {
                                                 kernels::StateOperators& operators);
   ~ResidentEngine() override = default;
 
-  Status FillTiles(const TileFill& fill) override;
+  Status FillTiles(const TileFill& fill, bool at_once) override;
   Result<TrainState> Adopt() override;
+  const EngineOptions& options() const override { return options_; }
   const offload::ShardLayout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { return *compute_; }
-  Result<const std::byte*> Acquire(ModuleId module) override;
-  void Release(ModuleId) override {}
-  float* Gradients(ModuleId module) override { return sums_->Sums(module, *compute_); }
-  Status ReduceGradients(ModuleId module) override;
+  void SetOrder(const StepOrder&) override {}
   Status BeginStep(double lr, uint64_t t) override;
-  Result<StepOutcome> EndStep() override;
+  Result<const std::byte*> Acquire(ModuleId module) override {
+    return static_cast<const std::byte*>(modules_[offload::Index(module)].weights.data());
+  }
+  void Release(ModuleId) override {}
+  Result<float*> Gradients(ModuleId module) override { return sums_->Sums(module, *compute_); }
+  Status ReduceGradients(ModuleId module) override;
+  Result<std::vector<HostGradient>> BeginHostGradients(ModuleId module) override;
+  Status EndHostGradients(ModuleId module) override;
+  /// Does nothing: updates come when the step ends.
+  void AllowUpdates() override {}
+  Result<GradientNorm::Value> FinishGradients() override;
+  Status UpdateStep(double grad_scale) override;
+  Status SkipStep() override { return {}; }
+  Status DropStep() override;
   Status Drain() override { return compute_->Synchronize(); }
-  /// Makes the commit before it returns: it moves the whole state.
+  /// Makes the commit before it returns, because it moves the whole state.
   void BeginCommit(const TrainState& state, std::function<Status()> first) override {
     outcome_ = MakeCommit(state, first);
   }
   Status FinishCommit() override { return std::exchange(outcome_, {}); }
+  Status TakeBackCommit() override { return io_.file->TakeBack(); }
   Status CheckCommit() const override { return io_.file->CheckCommit(); }
   EngineCounters counters() const override;
   Bytes host_peak() const override { return ledger_.peak(Tier::kHost); }
@@ -57,7 +70,7 @@ class ResidentEngine : public Engine {
     device::DeviceBuffer records;    ///< the records of its tiles, one after the other
     device::DeviceBuffer gradients;  ///< rounded, one after the other as well
   };
-  /// Where a tile's record and gradient begin in those of its module.
+  /// Where a tile's record and gradient begin within those of its module.
   struct TileOffsets {
     Bytes record;
     Bytes gradient;
@@ -82,7 +95,7 @@ class ResidentEngine : public Engine {
                                      const HostParts& parts) const;
   Status ReadTile(offload::TileId tile, const offload::CommittedTile& committed);
   void UpdateTile(offload::TileId tile, const UpdateScalars& scalars);
-  /// Errors: kNumeric where a weight is not finite.
+  /// Errors: kNumeric if a weight is not finite.
   Status CheckWeights();
   Result<offload::CommittedTile> WriteTile(offload::TileId tile);
   Status MakeCommit(const TrainState& state, const std::function<Status()>& first);
@@ -98,11 +111,11 @@ class ResidentEngine : public Engine {
   std::span<std::byte> host_record_;
   StateIo io_;
   GradientNorm norm_;
-  uint64_t next_use_ = 0;
   uint64_t version_ = 0;
   uint64_t updates_ = 0;
   double lr_ = 0;  ///< of this step
   uint64_t t_ = 0;
+  size_t sent_ = 0;  ///< tiles of this step whose block sums were sent home
   std::vector<offload::CommittedTile> committed_;  ///< of the newest commit
   std::optional<uint64_t> committed_version_;      ///< none: nothing was committed
   Status outcome_;                                 ///< of the commit that was begun
@@ -113,7 +126,7 @@ class ResidentEngine : public Engine {
   device::DeviceBuffer finite_;
   device::HostBuffer host_block_sums_;
   device::HostBuffer host_finite_;
-  std::unique_ptr<device::Stream> compute_;
+  ComputeStream compute_;
 };
 
 }  // namespace penstock::zero

@@ -25,7 +25,7 @@ struct SharedSlot {
   uint64_t next_use = kNever;  ///< of the module in this step
 };
 
-/// Of each use of a step, the next one of its module; kNever where there is none.
+/// For each use of a step, the next use of its module; kNever if there is none.
 std::vector<uint64_t> NextUses(const ModelSpec& model) {
   std::vector<uint64_t> next(model.step.size());
   std::vector<uint64_t> later(model.modules.size(), kNever);
@@ -58,12 +58,10 @@ void SimulateStep(const ModelSpec& model, const std::vector<uint64_t>& next_uses
     while (at < slots.size() && slots[at].module != module) ++at;
     const bool hit = at < slots.size();
     if (!hit) at = ChooseVictim(slots);
-    const bool evicts = !hit && slots[at].module && slots[at].next_use != kNever;
     slots[at] = {.module = module, .last_used = clock + use + 1, .next_use = next_uses[use]};
     uses[use] = {.module = module,
                  .slot = first_slot + static_cast<uint32_t>(at),
                  .fetch = !hit,
-                 .evicts = evicts,
                  .backward = model.step[use].backward};
   }
 }
@@ -140,17 +138,17 @@ Schedule BuildSchedule(const ModelSpec& model, const offload::ShardLayout& layou
   Schedule schedule;
   schedule.uses.resize(model.step.size());
   std::vector<bool> used(model.modules.size(), false);
-  std::vector<uint32_t> own_slot(model.modules.size(), 0);
+  schedule.own_slot.resize(model.modules.size());
   for (const ModuleId id : offload::Ids<ModuleId>(model.modules.size())) {
     if (model.modules[Index(id)].repeated) continue;
-    own_slot[Index(id)] = static_cast<uint32_t>(schedule.slot_bytes.size());
+    schedule.own_slot[Index(id)] = static_cast<uint32_t>(schedule.slot_bytes.size());
     schedule.slot_bytes.push_back(layout.SlotBytes(id));
   }
   for (size_t use = 0; use < model.step.size(); ++use) {
     const ModuleId module = model.step[use].module;
     if (model.modules[Index(module)].repeated) continue;
     schedule.uses[use] = {.module = module,
-                          .slot = own_slot[Index(module)],
+                          .slot = *schedule.own_slot[Index(module)],
                           .fetch = !used[Index(module)],
                           .backward = model.step[use].backward};
     used[Index(module)] = true;

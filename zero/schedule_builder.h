@@ -1,5 +1,5 @@
-// Turns the model's order of use into a schedule: device slots, what is copied when, what gives
-// way.
+// Turns the model's order of use into a schedule: device slots, what is copied when, and what is
+// evicted.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,12 @@
 #include "offload/layout.h"
 #include "offload/schedule.h"
 #include "zero/model.h"
+#include "zero/step_decision.h"
 
 namespace penstock::zero {
 
-/// When the update of a module begins: when all gradients of the step are there, or its own.
-enum class UpdateStart { kStepEnd, kGradient };
-
-/// How many modules of the model are marked `repeated`, and the most that one of them takes.
+/// The number of modules of the model that are marked `repeated`, and the most that one of them
+/// takes.
 struct RepeatedModules {
   uint32_t count = 0;
   Bytes slot;                     ///< for its weights on the device
@@ -21,15 +20,16 @@ struct RepeatedModules {
 };
 RepeatedModules CountRepeated(const ModelSpec& model, const offload::ShardLayout& layout);
 
-/// Every tile, by the first use of its module in a step, then by its place in it.
+/// Returns every tile, by the first use of its module in a step, then by its place in the module.
 std::vector<offload::TileId> TilesByFirstUse(const ModelSpec& model,
                                              const offload::ShardLayout& layout);
 
-/// Each module that is not repeated gets a slot of its own; the repeated ones share `shared_slots`
-/// (1 to their count; 0 if there are none). At the start of a step everything on the device is
-/// stale, as every module was updated. Within it, what is still there is used; the module that
-/// gives way is the one needed furthest away (Belady's MIN), and among those not needed any more in
-/// this step the one that was used longest ago, so that its slot is free soonest.
+/// Makes the schedule. Each module that is not repeated gets a slot of its own; the repeated ones
+/// share `shared_slots` (1 to their count; 0 if there are none). At the start of a step everything
+/// on the device is stale, because every module was updated. Within a step, weights that are still
+/// on the device are used again. The module needed furthest in the future is evicted (Belady's
+/// MIN); among modules not needed any more in this step, the one that was used longest ago, so that
+/// its slot is free soonest.
 offload::Schedule BuildSchedule(const ModelSpec& model, const offload::ShardLayout& layout,
                                 uint32_t shared_slots, UpdateStart updates);
 

@@ -3,13 +3,18 @@
 #include <algorithm>
 
 #include "base/topology.h"
-#include "offload/placement.h"
+#include "offload/drive_speed.h"
+#include "offload/state_format.h"
+#include "offload/uuid.h"
 #include "zero/memory_plan.h"
+#include "zero/numa_placement.h"
 
 namespace penstock::zero {
 namespace {
 
-bool OnDrive(const Config& config) {
+static_assert(config::kMostNvmePaths <= offload::kMostPaths);
+
+bool OnDrive(const config::Config& config) {
   return config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
 }
 
@@ -19,11 +24,11 @@ void AddOnce(const std::string& notice, std::vector<std::string>& notices) {
   if (!notice.empty() && !known) notices.push_back(notice);
 }
 
-/// Asks the machine where the drives that steps use and the GPU hang, places `memory` and plans the
-/// threads. Nothing here is worth ending a run.
+/// Asks the machine to which nodes the GPU and the drives that steps use are attached, places
+/// `memory` and plans the threads. Nothing here is worth ending a run.
 void Place(const EngineOptions& options, const std::string& gpu, offload::Slab& memory,
            StateIo& io) {
-  const Config& config = options.config;
+  const config::Config& config = options.config;
   io.threads = {.counts = {config.compute_threads, config.optimizer_threads},
                 .io = std::vector<std::vector<int>>(options.state_folders.size())};
   const Result<Topology> topology = ReadTopology();
@@ -32,11 +37,11 @@ void Place(const EngineOptions& options, const std::string& gpu, offload::Slab& 
     return;
   }
   const bool drives = OnDrive(config) && !config.aio.simulate;
-  std::vector<offload::PathDevices> paths;
+  std::vector<PathDevices> paths;
   for (const std::string& folder : options.state_folders) {
     if (drives) paths.push_back({.path = folder, .devices = BlockDevicesOf(folder)});
   }
-  offload::Placement placement = offload::PlaceNear(*topology, paths, gpu);
+  NumaPlacement placement = PlaceNear(*topology, paths, gpu);
   if (!placement.memory_nodes.empty()) {
     const Status placed = memory.PreferNodes(placement.memory_nodes);
     if (!placed.ok()) placement.notice += "; memory does not: " + placed.error().message;
@@ -55,7 +60,9 @@ Status MakeEngines(const EngineOptions& options, StateIo& io) {
     aio::EngineOptions aio = options.config.aio;
     aio.cpus = io.threads.io[path];
     std::string notice;
-    PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> engine, options.create_io(path, aio, &notice));
+    PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> engine, options.create_io
+                                                             ? options.create_io(path, aio, &notice)
+                                                             : aio::CreateEngine(aio, &notice));
     io.engines.push_back(std::move(engine));
     AddOnce(notice, io.notices);
   }
@@ -82,15 +89,17 @@ Status MakeFile(const EngineOptions& options, const offload::ShardLayout& layout
     io.adopted = std::move(state.commit);
     return {};
   }
-  PENSTOCK_ASSIGN(io.file,
-                  offload::StateFile::Create(layout,
-                                             {.folders = options.state_folders,
-                                              .durable = options.config.durable,
-                                              .uuid = options.state_uuid,
-                                              .require_direct = require_direct,
-                                              .simulated = options.config.aio.simulate.has_value(),
-                                              .probe = options.probe},
-                                             engines));
+  PENSTOCK_ASSIGN(
+      io.file,
+      offload::StateFile::Create(
+          layout,
+          {.folders = options.state_folders,
+           .durable = options.config.durable,
+           .uuid = options.state_uuid,
+           .require_direct = require_direct,
+           .simulated = options.config.aio.simulate.has_value(),
+           .probe = options.probe ? options.probe : offload::SpeedProbe(offload::MeasureSpeed)},
+          engines));
   return {};
 }
 
@@ -116,7 +125,7 @@ std::string SharesNotice(const std::vector<offload::PathShare>& shares,
 
 Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::ShardLayout& layout,
                                 const std::string& gpu, offload::Slab& memory) {
-  const Config& config = options.config;
+  const config::Config& config = options.config;
   StateIo io;
   Place(options, gpu, memory, io);
   PENSTOCK_TRY(MakeEngines(options, io));

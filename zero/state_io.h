@@ -1,4 +1,4 @@
-// What both engines share around the state: the I/O engines, the files, counters and commits.
+// The part of the state that both engines share: the I/O engines, the files, counters and commits.
 #pragma once
 
 #include <memory>
@@ -21,25 +21,24 @@ struct StateIo {
   std::vector<std::string> paths;  ///< of the files
   std::string uuid;
   std::vector<std::string> notices;
-  ThreadPlan threads;  ///< of the engine; the I/O engines' run there already
-  std::optional<offload::CommitRecord> adopted;  ///< the commit that training goes on from
+  ThreadPlan threads;  ///< of the engine; the I/O engines' threads run there already
+  std::optional<offload::CommitRecord> adopted;  ///< the commit from which training continues
   uint64_t setup_read_bytes = 0;  ///< read before training: to measure the drives, to adopt
   uint64_t init_bytes = 0;
 
   /// Plans the threads, makes an I/O engine for each path, near its drive, and creates or opens the
-  /// state. `memory`, untouched so far, is what will be read into and written from: it is placed
+  /// state. States are read into and written from `memory`, which is untouched so far: it is placed
   /// near the drives and the device, registered with the engines, and outlives them. `gpu`: the
   /// device's bus id, if any. Errors: of engines and state.
   static Result<StateIo> Create(const EngineOptions& options, const offload::ShardLayout& layout,
                                 const std::string& gpu, offload::Slab& memory);
 
   const std::string& engine_name() const { return engines.front()->name(); }
-  /// Training begins: what was read so far is none of its steps'.
+  /// Says that training begins: bytes read so far do not count as those of steps.
   void EndSetup();
-  /// Bytes written so far, by all.
+  /// Returns all bytes written so far.
   uint64_t written() const;
-  /// Of what was written, `step_bytes` by steps; what neither they nor initialisation wrote is the
-  /// commits'.
+  /// Splits the bytes written: `step_bytes` by steps; the rest, except initialisation, by commits.
   EngineCounters Counters(uint64_t step_bytes) const;
 };
 

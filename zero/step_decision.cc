@@ -5,12 +5,14 @@
 
 namespace penstock::zero {
 
-bool NeedsAllGradients(const Config& config) {
-  return config.gradient_clipping > 0 || config.check_grad_overflow;
+UpdateStart StartOfUpdates(const config::Config& config) {
+  const bool needs_all = config.gradient_clipping > 0 || config.check_grad_overflow;
+  return config.overlap && !needs_all ? UpdateStart::kGradient : UpdateStart::kStepEnd;
 }
 
-Result<StepDecision> DecideStep(const Config& config, const GradientNorm::Value& gradient) {
-  StepDecision decision{.outcome = {.grad_norm = gradient.norm, .skipped = !gradient.finite}};
+Result<StepDecision> DecideStep(const config::Config& config, const GradientNorm::Value& gradient,
+                                bool forward_is_finite) {
+  StepDecision decision{.skip = !gradient.finite || !forward_is_finite};
   if (!gradient.finite && !config.check_grad_overflow) {
     return MakeError(
         ErrorCode::kNumeric,

@@ -1,24 +1,30 @@
-// What a step does with its gradient: skip, clip, or end the run. The same in every placement.
+// Decides what a step does with its gradient: skip, clip, or end the run. The same in every
+// placement.
 #pragma once
 
 #include "base/result.h"
-#include "zero/config.h"
-#include "zero/engine.h"
+#include "config/config.h"
 #include "zero/gradient_norm.h"
 
 namespace penstock::zero {
 
 struct StepDecision {
-  StepOutcome outcome;
-  double grad_scale =
-      1;  ///< what updates multiply the gradient with: 1 / max(1, (norm + 1e-6) / clip)
+  bool skip = false;      ///< nothing is updated
+  double grad_scale = 1;  ///< factor on the gradient: 1 / max(1, (norm + 1e-6) / clip)
 };
 
-/// Whether the update of a tile needs to know all gradients of the step, and not its own alone.
-bool NeedsAllGradients(const Config& config);
+/// When the update of a tile may begin: once all gradients of the step are there, or once its own
+/// is.
+enum class UpdateStart { kStepEnd, kGradient };
 
-/// Errors: kNumeric for a gradient that is not finite where the configuration does not check for
-/// it.
-Result<StepDecision> DecideStep(const Config& config, const GradientNorm::Value& gradient);
+/// Updates begin with their own gradients, unless an update needs all gradients of the step
+/// (clipping, the check for overflow), or overlap is off: then updates come when everything else of
+/// the step is done.
+UpdateStart StartOfUpdates(const config::Config& config);
+
+/// Decides. A step whose forward is not finite is skipped. Errors: kNumeric for a gradient that is
+/// not finite if the configuration does not check for it.
+Result<StepDecision> DecideStep(const config::Config& config, const GradientNorm::Value& gradient,
+                                bool forward_is_finite);
 
 }  // namespace penstock::zero

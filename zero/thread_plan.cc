@@ -16,7 +16,7 @@ namespace {
 
 using Cpus = std::vector<int>;
 
-/// Of so many cores without a second hardware thread, one is set apart from computation.
+/// If cores have no second hardware thread, one in so many is set apart from computation.
 constexpr size_t kCoresForOneApart = 16;
 
 bool Meet(const std::vector<int>& a, const std::vector<int>& b) {
@@ -36,7 +36,7 @@ Cpus Filter(Cpus cpus, const Cpus& others, bool among) {
   return cpus;
 }
 
-/// The cores on `nodes`; all where there is none.
+/// Returns the cores on `nodes`; all cores if there is none.
 std::vector<Core> Near(const std::vector<Core>& cores, const std::vector<int>& nodes) {
   std::vector<Core> near = cores;
   std::erase_if(near, [&](const Core& core) { return !Meet(core.nodes, nodes); });
@@ -74,15 +74,14 @@ std::string ToText(const Cpus& cpus) {
 }
 
 /// The places of drives, those that are somewhere in particular first.
-std::map<Cpus, Cpus, std::greater<>> Places(const offload::Placement& placement) {
+std::map<Cpus, Cpus, std::greater<>> Places(const NumaPlacement& placement) {
   std::map<Cpus, Cpus, std::greater<>> places;
   for (const Cpus& near : placement.cpus) places[near] = {};
   return places;
 }
 
 /// I/O threads run on `cores`, but on none that is far from their drive.
-void ShareWithIo(const offload::Placement& placement, const std::vector<Core>& cores,
-                 ThreadPlan& plan) {
+void ShareWithIo(const NumaPlacement& placement, const std::vector<Core>& cores, ThreadPlan& plan) {
   for (const Cpus& near : placement.cpus) {
     const Cpus shared = near.empty() ? CpusOf(cores) : Filter(CpusOf(cores), near, /*among=*/true);
     plan.io.push_back(shared.empty() ? near : shared);
@@ -90,8 +89,7 @@ void ShareWithIo(const offload::Placement& placement, const std::vector<Core>& c
 }
 
 /// The I/O threads of each place have one of `cores` to themselves, which is taken out.
-void SetApartForIo(const offload::Placement& placement, std::vector<Core>& cores,
-                   ThreadPlan& plan) {
+void SetApartForIo(const NumaPlacement& placement, std::vector<Core>& cores, ThreadPlan& plan) {
   auto places = Places(placement);
   for (auto& [near, cpus] : places) {
     const auto core = std::ranges::find_if(
@@ -112,7 +110,7 @@ std::string IoText(const ThreadPlan& plan) {
   return all.empty() ? "" : ", I/O on " + ToText(all);
 }
 
-/// CPUs' worth of time, which is no limit where there are no more CPUs.
+/// CPUs' worth of time, which is not a limit if there are no more CPUs than that.
 double QuotaOf(const Topology& topology) {
   const double quota = topology.cpu_quota.value_or(0);
   const size_t cpus = std::max(CpusOf(topology.cores).size(), topology.cores.size());
@@ -131,7 +129,7 @@ std::string QuotaText(const Topology& topology) {
 
 /// Nobody has CPUs of their own, but I/O threads stay near their drives. `threads` says what the
 /// others are.
-ThreadPlan Share(const Topology& topology, const offload::Placement& placement, ThreadCounts counts,
+ThreadPlan Share(const Topology& topology, const NumaPlacement& placement, ThreadCounts counts,
                  const std::string& threads, const std::string& why) {
   return {.counts = counts,
           .io = placement.cpus,
@@ -140,7 +138,7 @@ ThreadPlan Share(const Topology& topology, const offload::Placement& placement, 
 }
 
 ThreadPlan PlanForCpu(const Topology& topology, ThreadCounts counts,
-                      const offload::Placement& placement) {
+                      const NumaPlacement& placement) {
   const std::vector<Core>& cores = topology.cores;
   const std::vector<Core> left = LeftByComputation(cores, placement.memory_nodes);
   const bool siblings = !Siblings(cores).empty();
@@ -181,7 +179,7 @@ ThreadPlan PlanForCpu(const Topology& topology, ThreadCounts counts,
 }
 
 ThreadPlan PlanForGpu(const Topology& topology, ThreadCounts counts,
-                      const offload::Placement& placement) {
+                      const NumaPlacement& placement) {
   std::vector<Core> cores = Near(topology.cores, placement.memory_nodes);
   if (counts.compute == 0) counts.compute = 1;
   if (QuotaOf(topology) < static_cast<double>(cores.size())) {
@@ -214,7 +212,7 @@ ThreadPlan PlanForGpu(const Topology& topology, ThreadCounts counts,
 }  // namespace
 
 ThreadPlan PlanThreads(const Topology& topology, device::Kind kind, ThreadCounts wanted,
-                       const offload::Placement& placement) {
+                       const NumaPlacement& placement) {
   return kind == device::Kind::kCuda ? PlanForGpu(topology, wanted, placement)
                                      : PlanForCpu(topology, wanted, placement);
 }
@@ -230,7 +228,7 @@ void LeaveOutRefused(ThreadPlan& plan) {
   }
 }
 
-void ChooseThreads(const Topology& topology, device::Kind kind, Config* config) {
+void ChooseThreads(const Topology& topology, device::Kind kind, config::Config* config) {
   const ThreadPlan plan =
       PlanThreads(topology, kind,
                   {.compute = config->compute_threads, .optimizer = config->optimizer_threads}, {});

@@ -1,25 +1,25 @@
-// How many threads compute and update, and which CPUs they and the I/O threads run on.
+// Decides how many threads compute and update, and on which CPUs they and the I/O threads run.
 //
-// On the CPU device a team that meets behind each operator is as slow as its slowest thread, so
-// that an update beside one of its threads slows all of them; but a core that nothing computes on
-// is lost but for the few per cent of the machine that updates need. On a GPU's host computation
-// needs no core, and the optimizer all it can get. docs/architecture.md (Threads) has the whole
-// reasoning.
+// On the CPU device a team that meets after each operator is as slow as its slowest thread, so an
+// update beside one of its threads slows all of them. But a core on which nothing computes is
+// mostly lost, because updates need only a few per cent of the machine. On a GPU's host computation
+// needs no core, and the optimizer needs all that it can get. docs/architecture.md (Threads) has
+// the whole reasoning.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "base/topology.h"
+#include "config/config.h"
 #include "device/device.h"
-#include "offload/placement.h"
-#include "zero/config.h"
+#include "zero/numa_placement.h"
 
 namespace penstock::zero {
 
 struct ThreadCounts {
-  int compute = 0;    ///< 0: the program's choice; of the CPU device
-  int optimizer = 0;  ///< 0: the program's choice
+  int compute = 0;    ///< of the CPU device; 0: the program chooses
+  int optimizer = 0;  ///< 0: the program chooses
 };
 
 /// CPUs of threads; none: anywhere.
@@ -31,19 +31,20 @@ struct ThreadPlan {
   std::string notice;                ///< what was decided and why, on one line
 };
 
-/// Three sets that have no CPU in common, each on cores near what its threads work on; where there
-/// are too few cores for that, or a container has less time than they would take, threads share
-/// them, and the notice says why. Host memory and the drives lie where `placement` says, which has
-/// the paths that steps use. Plain function; the counts of the CPU device do not depend on
-/// `placement`.
+/// Makes three sets that have no CPU in common, each on cores near what its threads work on. If
+/// there are too few cores for that, or a container has less time than the threads would take,
+/// threads share cores, and the notice says why. Host memory and the drives lie where `placement`
+/// says, which has the paths that steps use. Plain function; the counts of the CPU device do not
+/// depend on `placement`.
 ThreadPlan PlanThreads(const Topology& topology, device::Kind kind, ThreadCounts wanted,
-                       const offload::Placement& placement);
+                       const NumaPlacement& placement);
 
-/// What the kernel refuses becomes "anywhere", and the notice says so.
+/// Replaces each binding that the kernel refuses by "anywhere", and says so in the notice.
 void LeaveOutRefused(ThreadPlan& plan);
 
-/// Fills in the counts that `config` leaves to the program and that can be known before the device
-/// is: on a GPU's host that of the optimizer depends on where the GPU hangs, and stays open.
-void ChooseThreads(const Topology& topology, device::Kind kind, Config* config);
+/// Fills in the counts that `config` leaves to the program, as far as they can be known before the
+/// device is. On a GPU's host the count of the optimizer depends on the node of the GPU, and stays
+/// open.
+void ChooseThreads(const Topology& topology, device::Kind kind, config::Config* config);
 
 }  // namespace penstock::zero

@@ -1,8 +1,8 @@
-// What tiles are filled with: tensors, or a committed state that may be cut into other tiles.
+#include "zero/tile_fill.h"
+
 #include <algorithm>
 #include <utility>
 
-#include "zero/engine.h"
 #include "zero/tile_planes.h"
 
 namespace penstock::zero {
@@ -43,16 +43,6 @@ Status FillTile(const StateSource& source, std::span<const StateKind> kinds,
 }
 
 }  // namespace
-
-std::vector<StateKind> StatesOf(const offload::GroupLayout& group) {
-  std::vector<StateKind> states = {StateKind::kMaster};
-  const auto add = [&](offload::PlaneRole role, StateKind kind) {
-    if (group.planes.Find(role) != nullptr) states.push_back(kind);
-  };
-  add(offload::PlaneRole::kExpAvg, StateKind::kExpAvg);
-  add(offload::PlaneRole::kExpAvgSq, StateKind::kExpAvgSq);
-  return states;
-}
 
 TileFill FillFromTensors(const ShardLayout& layout, TensorSource source, float accumulator) {
   return [&layout, source = std::move(source), accumulator](

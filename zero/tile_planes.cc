@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/all_finite.h"
+#include "kernels/state/all_finite.h"
 
 namespace penstock::zero {
 namespace {
@@ -32,7 +32,7 @@ PlaneView& ViewOf(PlaneRole role, kernels::OptimizerTile& tile) {
   return tile.exp_avg_sq;
 }
 
-/// Rounded to nearest even where the plane is not fp32.
+/// Rounded to nearest even if the plane is not fp32.
 void Store(const PlaneView& plane, uint64_t i, float value) {
   switch (plane.encoding()) {
     case Encoding::kBFloat16:

@@ -4,8 +4,9 @@
 
 namespace penstock::zero {
 
-UpdateScalars::UpdateScalars(const std::vector<GroupSpec>& groups, const OptimizerConfig& optimizer,
-                             uint64_t seed, double lr, uint64_t t, double grad_scale)
+UpdateScalars::UpdateScalars(const std::vector<GroupSpec>& groups,
+                             const config::OptimizerConfig& optimizer, uint64_t seed, double lr,
+                             uint64_t t, double grad_scale)
     : seed_(seed), t_(t) {
   for (const GroupSpec& group : groups) {
     kernels::OptimizerHyperparameters hyper = group.hyper.value_or(optimizer.hyper);

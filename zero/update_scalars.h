@@ -1,13 +1,13 @@
-// What the updates of one step share: the rule's scalars for each parameter group, and the key of
+// The scalars of one step's updates: those of the rule for each parameter group, and the key of
 // stochastic rounding. A plain value.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "kernels/optimizer.h"
+#include "config/config.h"
+#include "kernels/state/optimizer.h"
 #include "offload/layout.h"
-#include "zero/config.h"
 #include "zero/model.h"
 
 namespace penstock::zero {
@@ -16,13 +16,13 @@ class UpdateScalars {
  public:
   UpdateScalars() = default;
   /// Of each group. `t` counts updates from 1.
-  UpdateScalars(const std::vector<GroupSpec>& groups, const OptimizerConfig& optimizer,
+  UpdateScalars(const std::vector<GroupSpec>& groups, const config::OptimizerConfig& optimizer,
                 uint64_t seed, double lr, uint64_t t, double grad_scale);
 
   const kernels::OptimizerScalars& Of(const offload::TileLayout& tile) const {
     return groups_[offload::Index(tile.group)];
   }
-  /// How the tile's bf16 moments are rounded: a function of seed, t, module and element.
+  /// Returns how the tile's bf16 moments are rounded: a function of seed, t, module and element.
   kernels::StochasticRounding RoundingOf(const offload::TileLayout& tile) const;
 
  private:

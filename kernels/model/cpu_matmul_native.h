@@ -1,4 +1,4 @@
-// oneDNN's matrix product behind the interface Product. Private to kernels/cpu_matmul*.cc.
+// oneDNN's matrix product behind the interface Product. Private to kernels/model/cpu_matmul*.cc.
 #pragma once
 
 #include <dnnl.hpp>

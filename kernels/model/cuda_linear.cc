@@ -39,7 +39,7 @@ struct LinearSpecs {
   CudaProductSpec backward_weight;
 };
 
-/// The product with GELU in its epilogue, or null where that is left to a kernel.
+/// The product with GELU in its epilogue, or null if that is left to a kernel.
 Result<std::unique_ptr<CudaProduct>> WithGelu(const CudaBlas& blas, CudaProductSpec spec,
                                               CudaEpilogue epilogue) {
   spec.epilogue = epilogue;

@@ -1,5 +1,5 @@
-// Operands of the warp's matrix product (kernels/cuda_ptx.cuh) out of shared memory and out of
-// sums. All lanes of a warp call the functions together.
+// Operands of the warp's matrix product (kernels/model/cuda_ptx.cuh) out of shared memory and out
+// of sums. All lanes of a warp call the functions together.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,6 +1,6 @@
 // One warp's matrix product of 16 x 16 by 16 x 8 in bf16 with fp32 sums, and what loads
 // its operands from shared memory: the instructions of PTX (mma.m16n8k16, ldmatrix). Who holds
-// what: kernels/cuda_fragments.h. All lanes of a warp call the functions together.
+// what: kernels/model/cuda_fragments.h. All lanes of a warp call the functions together.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -11,7 +11,7 @@ namespace {
 /// Of a row of a vocabulary.
 constexpr unsigned kVocabularyThreads = 512;
 
-/// exp(x − highest) summed over the row: NaN where an element is NaN.
+/// exp(x − highest) summed over the row: NaN if an element is NaN.
 struct RowSum {
   float highest;
   float sum;

@@ -2,20 +2,20 @@
 //
 // All tensors are device memory. Activations and weights are of one dtype (fp32 or bf16); weight
 // gradients are fp32 and are *accumulated* into unless said otherwise. `rows` is batch * sequence;
-// a tensor of rows may have both sizes apart. Sums over rows and over the sequence are taken in
-// fp32 in an order that depends on shapes and the thread count, never on memory or placement. On a
-// CPU without bf16 instructions the matrix products compute in fp32 on bf16 storage. What a
-// function writes overlaps nothing else that it reads or writes, unless its comment says so. On the
-// CUDA device, weights, biases and their gradients begin at multiples of
-// OperatorOptions::weight_unit elements behind a multiple of 16 bytes, and a table at a multiple of
-// its width; all else begins at a multiple of 16 bytes.
+// a tensor of rows may have the two as separate sizes. Sums over rows and over the sequence are
+// taken in fp32 in an order that depends on shapes and the thread count, never on memory or
+// placement. On a CPU without bf16 instructions the matrix products compute in fp32 on bf16
+// storage. The output of a function overlaps nothing else that it reads or writes, unless its
+// comment says so. On the CUDA device, weights, biases and their gradients begin at multiples of
+// OperatorOptions::weight_unit elements after a multiple of 16 bytes, and a table at a multiple of
+// its width; everything else begins at a multiple of 16 bytes.
 //
-// Shapes are those of a call in OperatorOptions::calls, and tensors fit together: all else is a
-// bug.
+// Shapes are those of a call in OperatorOptions::calls, and tensors fit together; anything else is
+// a bug.
 //
 // Threads: the functions enqueue and return; call them from the thread that feeds the stream. They
-// share one scratch memory, so that all work goes to one stream, or is ordered by events; and they
-// must outlive the work that they have enqueued.
+// share one scratch memory, so all work must go to one stream, or be ordered by events. The
+// operators must outlive the work that they have enqueued.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@
 namespace penstock::kernels {
 
 struct OperatorOptions {
-  OperatorCalls calls;  ///< all that will be made; naming one twice changes nothing
-  /// See above; 0: weights begin at a multiple of 16 bytes, or of their rows behind one.
+  OperatorCalls calls;  ///< all calls that will be made; naming one twice changes nothing
+  /// See above; 0: weights begin at a multiple of 16 bytes, or of their rows after one.
   uint64_t weight_unit = 0;
-  int threads = 1;  ///< compute threads; part of what fixes the result's bits
+  int threads = 1;  ///< compute threads; the result's bits depend on them
 };
 
-/// Tokens and targets lie in [0, vocabulary): whoever reads the data checks that.
+/// Tokens and targets lie in [0, vocabulary), which the reader of the data checks.
 class ModelOperators {
  public:
   virtual ~ModelOperators() = default;
@@ -63,8 +63,8 @@ class ModelOperators {
                                  bool add_to_d_x, const TensorView& d_x, const TensorView& d_weight,
                                  const TensorView& d_bias) = 0;
 
-  /// out[rows, n] = x[rows, k] · weight[k, n] + bias[n] (+ residual[rows, n] where it has data; it
-  /// may be `out` itself). The layout of Hugging Face's Conv1D.
+  /// out[rows, n] = x[rows, k] · weight[k, n] + bias[n] (+ residual[rows, n] if it has data; it may
+  /// be `out` itself). The layout of Hugging Face's Conv1D.
   virtual void LinearForward(device::Stream& stream, const ConstTensorView& x,
                              const ConstTensorView& weight, const ConstTensorView& bias,
                              const ConstTensorView& residual, const TensorView& out) = 0;
@@ -79,8 +79,7 @@ class ModelOperators {
   /// Causal self-attention. qkv: [batch, sequence, 3 C], that is [batch, sequence, 3, heads, C /
   /// heads]; out: [batch, sequence, C]; scores are scaled by 1 / sqrt(C / heads). Probabilities
   /// exist for a bounded number of heads at once; backward computes them again. No row depends on a
-  /// later token, but where a later value is NaN or infinite: that may reach earlier rows as well,
-  /// as NaN.
+  /// later token, except that a later value that is NaN or infinite may reach earlier rows as NaN.
   virtual void AttentionForward(device::Stream& stream, uint64_t heads, const ConstTensorView& qkv,
                                 const TensorView& out) = 0;
   virtual void AttentionBackward(device::Stream& stream, uint64_t heads, const ConstTensorView& qkv,
@@ -88,11 +87,11 @@ class ModelOperators {
 
   /// A linear map and its activation: pre = x · weight[C, hidden] + bias, out = gelu(pre), both
   /// [rows, hidden]. GELU in its tanh form: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), of pre
-  /// as it is stored or as it was before that rounding.
+  /// as it is stored, or as it was before that rounding.
   virtual void LinearGeluForward(device::Stream& stream, const ConstTensorView& x,
                                  const ConstTensorView& weight, const ConstTensorView& bias,
                                  const TensorView& pre, const TensorView& out) = 0;
-  /// Back through the map behind it and the activation: d_pre[rows, hidden] = (d_out[rows, C] ·
+  /// Goes back through the map after it and the activation: d_pre[rows, hidden] = (d_out[rows, C] ·
   /// weight[hidden, C]ᵀ) * gelu'(pre). The product may be rounded to the dtype before it is
   /// multiplied.
   virtual void LinearGeluBackwardInput(device::Stream& stream, const ConstTensorView& d_out,
@@ -101,33 +100,34 @@ class ModelOperators {
 
   /// Language-model head and its backward in one, over chunks of rows, so that the logits never
   /// exist whole: logits = x · tableᵀ; *loss_sum += Σ_r -log softmax(logits)[r, targets[r]] in
-  /// double, row order; d_x[rows, C] gets, and to d_table[vocabulary, C] is added chunk by chunk,
-  /// the gradient of `gradient_scale` * the summed loss. d_x may be x itself. d_x and d_table may
-  /// both be without data: then only the loss is computed.
+  /// double, row order; the gradient of `gradient_scale` * the summed loss is written to d_x[rows,
+  /// C], and added to d_table[vocabulary, C] chunk by chunk. d_x may be x itself. If d_x and
+  /// d_table both have no data, only the loss is computed.
   virtual void HeadForwardBackward(device::Stream& stream, const ConstTensorView& x,
                                    const ConstTensorView& table, const TokenView& targets,
                                    float gradient_scale, double* loss_sum, const TensorView& d_x,
                                    const TensorView& d_table) = 0;
 
-  /// What the bits of the results depend on besides the data and the shapes, in one line for people
-  /// and for comparison: "cpu AVX3, bf16 native, oneDNN 2.7.2 isa 0xe7, 2 threads".
+  /// Returns what the bits of the results depend on besides the data and the shapes, in one line
+  /// for people and for comparison: "cpu AVX3, bf16 native, oneDNN 2.7.2 isa 0xe7, 2 threads".
   virtual std::string arithmetic() const = 0;
 
-  /// What the operators took from the device's arena for scratch.
+  /// Returns what the operators took from the device's arena for scratch.
   virtual Bytes scratch_bytes() const = 0;
 };
 
-/// Scratch that CreateModelOperators will allocate, without allocating it: the most that one of the
-/// calls needs, as they are not under way at the same time. For the plan of a budget.
+/// Returns the scratch that CreateModelOperators will allocate, for the plan of a budget: the most
+/// that one of the calls needs, because calls do not run at the same time.
 Result<Bytes> OperatorScratch(device::Kind kind, const OperatorOptions& options);
 
-/// What they take of host memory beside scratch, at most, where a sequence is so long that it
-/// counts: on the CPU, the products of attention's blocks. Less than a MiB is not counted, as it is
-/// like the program itself. Computed from the shapes, without making anything.
+/// Returns what the operators take of host memory beside scratch, at most: on the CPU, the products
+/// of attention's blocks for long sequences. Less than a MiB is not counted; it belongs to the
+/// program itself. Computed from the shapes, without making anything.
 Bytes OperatorHeap(device::Kind kind, const OperatorOptions& options);
 
-/// Operators of the device's kind, for the calls in `options`. Scratch comes out of its arena.
-/// Errors: kBudget, kUnavailable; kInvalidArgument for heads that do not divide the width.
+/// Creates operators of the device's kind, for the calls in `options`. Scratch comes out of the
+/// device's arena. Errors: kBudget, kUnavailable; kInvalidArgument for heads that do not divide the
+/// width.
 Result<std::unique_ptr<ModelOperators>> CreateModelOperators(device::Device& device,
                                                              const OperatorOptions& options);
 

@@ -1,7 +1,7 @@
 // The calls of a model's operators, by the shapes that they have.
 //
-// A model says beforehand which calls it makes: that gives the scratch they need, and matrix
-// products are made ahead of them. Each kind of call has a forward and a backward, and one entry
+// A model says beforehand which calls it makes. The calls determine the scratch that they need, and
+// matrix products are made ahead of them. Each kind of call has a forward and a backward. One entry
 // stands for both, and for all calls of these shapes.
 #pragma once
 
@@ -42,8 +42,8 @@ struct LinearCall {
   auto operator<=>(const LinearCall&) const = default;
 };
 
-/// The map from `width` to `hidden` with GELU behind it, and the backward of the map from `hidden`
-/// to `width` with that of GELU behind it.
+/// The map from `width` to `hidden` followed by GELU, and the backward of the map from `hidden` to
+/// `width` followed by that of GELU.
 struct LinearGeluCall {
   DType dtype = DType::kFloat32;
   uint64_t rows = 0;

@@ -30,7 +30,7 @@ class Shape {
     return sizes_[i];
   }
   uint64_t elements() const { return rank_ == 0 ? 0 : rows() * columns(); }
-  /// As a matrix: the last size, and the product of those before it.
+  /// The shape as a matrix: the last size, and the product of those before it.
   uint64_t columns() const { return (*this)[rank_ - 1]; }
   uint64_t rows() const {
     uint64_t rows = 1;
@@ -69,7 +69,7 @@ struct TensorView {
   operator ConstTensorView() const { return {.dtype = dtype, .shape = shape, .data = data}; }
 };
 
-/// An integer of each token of a micro-batch: what it is, or what comes after it.
+/// An integer for each token of a micro-batch: the token itself, or the one that follows it.
 struct TokenView {
   uint64_t batch = 0;
   uint64_t sequence = 0;

@@ -9,6 +9,8 @@
 #include <new>
 #include <vector>
 
+#include "tests/deadline.h"
+
 namespace penstock {
 namespace {
 
@@ -47,8 +49,7 @@ TEST(ForEachIndexTest, TheFailureOfTheSmallestIndexIsReturnedThoughItComesLater)
   const Status failed = ForEachIndex(1000, 2, [&](size_t i) -> Status {
     ++begun;
     if (i == 5) {
-      while (!later_failed) {
-      }
+      EXPECT_TRUE(BecomesTrue([&] { return later_failed.load(); }));
       return MakeError(ErrorCode::kIo, "five");
     }
     if (i == 6) {

@@ -20,17 +20,12 @@ class LostFileTest(harness.PenstockTest):
         """A training that would take very long; returns when it has committed."""
         self.runs += 1
         run = self.path(f"run{self.runs}")
-        arguments = [harness.PROGRAM, "train", "--model", self.make_model(), "--data",
+        arguments = ["train", "--model", self.make_model(), "--data",
                      self.make_data(), "--config", self.write("config.json", config), "--out", run,
                      "--steps", "1000000"]
-        program = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True)
-        self.addCleanup(program.communicate)
-        self.addCleanup(program.kill)
-        for line in program.stderr:
-            if "step 3/" in line:
-                return program, run
-        self.fail("the training ended before its third step")
+        program = self.running(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.wait_for_line("step 3/", program)
+        return program, run
 
     def damages(self, path):
         """(name, what is done to the file, what the error says of it, whether it is lost)"""
@@ -89,23 +84,44 @@ class NumericFailureTest(harness.PenstockTest):
                                  nvme_path=self.make_folder("nvme"), steps_per_print=1),
                      {"optimizer": {"params": {"lr": 3e30}}, "penstock": ours})
 
+    def late_config(self, **ours):
+        """The first two steps have a learning rate of 0, and the third destroys the weights."""
+        return merge(self.config(**ours),
+                     {"scheduler": {"type": "WarmupLR",
+                                    "params": {"warmup_max_lr": 3e30, "warmup_num_steps": 10}}})
+
     def assert_committed(self, run, step):
         inspected = harness.penstock("inspect", run)
         self.assertEqual(inspected.code, 0, str(inspected))
         self.assertRegex(inspected.stdout, rf"committed step +{step}\n")
 
-    def test_the_newest_commit_is_of_the_last_step_before_the_failure(self):
-        outcome, run = self.train(self.config(commit_every_steps=1), steps=100)
-        self.assert_fails_numerically(outcome, "20 steps in a row", "step 1 is committed",
+    def test_the_newest_commit_is_of_the_last_step_whose_weights_gave_a_finite_loss(self):
+        outcome, run = self.train(self.late_config(commit_every_steps=1), steps=100)
+        self.assert_fails_numerically(outcome, "20 steps in a row",
+                                      "the commit of step 3 was taken back", "step 2 is committed",
                                       "penstock export")
+        self.assert_committed(run, 2)
+        self.assertEqual(len(read_rows(run)), 23)
+
+    def test_a_training_that_ends_on_a_loss_that_is_not_finite_keeps_the_commit_before(self):
+        outcome, run = self.train(self.late_config(commit_every_steps=1), steps=5)
+        self.assert_fails_numerically(outcome, "step 5: the loss is not finite",
+                                      "step 2 is committed")
+        self.assert_committed(run, 2)
+
+    def test_the_only_commit_stays_and_the_message_says_that_losses_speak_against_it(self):
+        outcome, run = self.train(self.config(commit_every_steps=1), steps=100)
+        self.assert_fails_numerically(outcome, "20 steps in a row",
+                                      "no loss after the last commit was finite",
+                                      "step 1 is committed", "penstock export")
         self.assert_committed(run, 1)
         self.assertEqual(len(read_rows(run)), 21)
 
-    def test_a_training_that_ends_on_a_loss_that_is_not_finite_keeps_the_commit_before(self):
-        outcome, run = self.train(self.config(commit_every_steps=1), steps=5)
-        self.assert_fails_numerically(outcome, "step 5: the loss is not finite",
-                                      "step 1 is committed")
-        self.assert_committed(run, 1)
+    def test_a_run_that_ends_on_a_skipped_step_makes_no_commit_over_the_last_good_one(self):
+        outcome, run = self.train(self.late_config(commit_every_steps=1), steps=4)
+        self.assert_fails_numerically(outcome, "step 4: the loss is not finite",
+                                      "the commit of step 3 was taken back", "step 2 is committed")
+        self.assert_committed(run, 2)
 
     def test_weights_that_are_not_finite_are_not_committed_though_losses_are(self):
         # Without eps, the rows of positions that no input reaches become 0 / 0.

@@ -16,6 +16,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import unittest
 
 PROGRAM = ""
@@ -204,6 +206,40 @@ class PenstockTest(unittest.TestCase):
         if steps is not None:
             arguments += ["--steps", str(steps)]
         return penstock(*arguments, *more, env=env), run
+
+    def running(self, *arguments, **streams):
+        """A run of the program that is killed at the end of the test, if it has not ended by then.
+        `streams` are Popen's; by default nobody reads what it writes."""
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **streams}
+        program = subprocess.Popen([PROGRAM, *arguments], text=True, **streams)
+        self.addCleanup(program.__exit__, None, None, None)
+        self.addCleanup(program.kill)
+        return program
+
+    def wait_until(self, condition, program):
+        """Asks until `condition()`, which a running program brings about, is true. Fails where it does
+        not in TIMEOUT_S, or where the program has ended before."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not condition():
+            self.assertIsNone(program.poll(), "the program has ended")
+            self.assertLess(time.monotonic(), deadline, "it did not come in time")
+            time.sleep(0.01)
+
+    def wait_for_rows(self, run, count, program):
+        """Until a training has written so many rows."""
+        metrics = os.path.join(run, "metrics.jsonl")
+        self.wait_until(lambda: os.path.exists(metrics) and len(read_rows(run)) >= count, program)
+
+    def wait_for_line(self, text, program):
+        """Until a program, whose stderr is a pipe, has written a line with `text` there. Kills it where
+        that takes longer than TIMEOUT_S."""
+        hang = threading.Timer(TIMEOUT_S, program.kill)
+        hang.start()
+        try:
+            found = any(text in line for line in program.stderr)
+        finally:
+            hang.cancel()
+        self.assertTrue(found, f"the program ended, or was killed, before it wrote {text}")
 
     def trained(self, config, *more, **keywords):
         """A training that must succeed; returns RUN."""

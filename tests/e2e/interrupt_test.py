@@ -13,17 +13,12 @@ class InterruptTest(harness.PenstockTest):
     def start(self, config, until, **model):
         """A training that would take very long; returns when it has written a line with `until`."""
         run = self.path("run")
-        arguments = [harness.PROGRAM, "train", "--model", self.make_model(**model), "--data",
+        arguments = ["train", "--model", self.make_model(**model), "--data",
                      self.make_data(), "--config", self.write("config.json", config), "--out", run,
                      "--steps", "1000000"]
-        program = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True)
-        self.addCleanup(program.communicate)
-        self.addCleanup(program.kill)
-        for line in program.stderr:
-            if until in line:
-                return program, run
-        self.fail(f"the training ended before it wrote {until}")
+        program = self.running(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.wait_for_line(until, program)
+        return program, run
 
     def check(self, stop, **homes):
         config = make_config(steps_per_print=1, **homes)
@@ -86,11 +81,9 @@ class InterruptTest(harness.PenstockTest):
         model = self.make_model("large", n_layer=12, n_embd=512, n_head=8)
         run = self.trained(make_config(param="cpu", optimizer="cpu"), steps=0, model=model)
         to = self.path("above/export")
-        program = subprocess.Popen([harness.PROGRAM, "export", run, "--to", to], text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        self.addCleanup(program.kill)
-        while not os.path.exists(to):
-            self.assertIsNone(program.poll(), "the export ended before it made its folder")
+        program = self.running("export", run, "--to", to, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+        self.wait_until(lambda: os.path.exists(to), program)
         program.send_signal(signal.SIGINT)
         stdout, stderr = program.communicate(timeout=harness.TIMEOUT_S)
         self.assertEqual((program.returncode, stdout), (130, ""), stderr)

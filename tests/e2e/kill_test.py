@@ -3,6 +3,7 @@
 strace kills the program as it enters its n-th rename, unlink, mkdir or sync of a thread, for every n.
 """
 import os
+import re
 import shutil
 import subprocess
 
@@ -43,19 +44,46 @@ class KillTest(harness.PenstockTest):
             return False
         return True
 
+    def calls_of(self, arguments):
+        """Those of CALLS that an undisturbed run makes."""
+        log = self.path("calls")
+        done = subprocess.run(
+            ["strace", "-f", "-qqq", "-o", log, "-e", f"trace={','.join(CALLS)}", harness.PROGRAM,
+             *arguments], capture_output=True, text=True, timeout=harness.TIMEOUT_S, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(log, encoding="utf-8") as lines:
+            made = set(re.findall(r"(?m)^\d+ +(?:<\.\.\. )?(\w+)", lines.read()))
+        return [call for call in CALLS if call in made]
+
     def at_every_call(self, least, prepare, arguments, check):
-        """`check` after a kill at each call of what `arguments()` does, prepared anew each time."""
+        """`check` after a kill at each call of what `arguments()` does, which finds each time what
+        `prepare` made."""
+        prepare()
+        before = self.path("before")
+        self.copy_files(self.path(""), before)
+        calls = self.calls_of(arguments())
+        check()
         kills = 0
-        for call in CALLS:
+        for call in calls:
             number, killed = 0, True
             while killed:
                 number, killed = number + 1, False
                 with self.subTest(call=call, number=number):
-                    prepare()
+                    self.copy_files(before, self.path(""))
                     killed = self.killed(call, number, arguments())
                     kills += killed
                     check()
         self.assertGreaterEqual(kills, least)
+        shutil.rmtree(before)
+
+    @staticmethod
+    def copy_files(source, target):
+        """The run that is killed, and all state files."""
+        for name in ("killed", "nvme"):
+            to = os.path.join(target, name)
+            shutil.rmtree(to, ignore_errors=True)
+            if os.path.exists(os.path.join(source, name)):
+                shutil.copytree(os.path.join(source, name), to, symlinks=True)
 
     def run_to(self, steps, *more, out):
         outcome, run = self.train(self.conf, *more, steps=steps, out=out)

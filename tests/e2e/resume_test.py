@@ -351,17 +351,14 @@ class WhatResumeLooksAtTest(ResumeTest):
 
     def test_a_run_in_use_is_refused(self):
         self.runs += 1
-        arguments = [harness.PROGRAM, "train", "--model", self.make_model(), "--data",
-                     self.make_data(), "--config", self.write("long.json", self.conf), "--out",
-                     self.run_folder, "--resume", "--steps", "1000000"]
-        with subprocess.Popen(arguments, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL) as program:
-            while len(read_rows(self.run_folder)) < 8:
-                self.assertIsNone(program.poll())
-                time.sleep(0.01)
-            self.assert_fails(self.resume(self.run_folder, self.conf), 3, "in use")
-            program.send_signal(signal.SIGINT)
-            self.assertEqual(program.wait(harness.TIMEOUT_S), 130)
+        arguments = ["train", "--model", self.make_model(), "--data", self.make_data(), "--config",
+                     self.write("long.json", self.conf), "--out", self.run_folder, "--resume",
+                     "--steps", "1000000"]
+        program = self.running(*arguments)
+        self.wait_for_rows(self.run_folder, 8, program)
+        self.assert_fails(self.resume(self.run_folder, self.conf), 3, "in use")
+        program.send_signal(signal.SIGINT)
+        self.assertEqual(program.wait(harness.TIMEOUT_S), 130)
 
     def test_a_state_that_is_not_there_is_said_so_and_nothing_changes(self):
         state, = harness.state_paths(self.run_folder)

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 
 import harness
 from harness import make_config, merge, read_rows
@@ -31,22 +30,11 @@ class SnapshotTest(harness.PenstockTest):
     def start(self, run, config):
         """A training that goes on until it is stopped; it has done some steps."""
         self.runs += 1
-        program = subprocess.Popen(
-            [harness.PROGRAM, "train", "--model", self.make_model(), "--data", self.make_data(),
-             "--config", self.write(f"start{self.runs}.json", config), "--out", run,
-             "--steps", "1000000"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.addCleanup(program.wait)
-        self.addCleanup(program.kill)
+        program = self.running(
+            "train", "--model", self.make_model(), "--data", self.make_data(), "--config",
+            self.write(f"start{self.runs}.json", config), "--out", run, "--steps", "1000000")
         self.wait_for_rows(run, 3, program)
         return program
-
-    def wait_for_rows(self, run, count, program):
-        deadline = time.monotonic() + harness.TIMEOUT_S
-        metrics = os.path.join(run, "metrics.jsonl")
-        while not os.path.exists(metrics) or len(read_rows(run)) < count:
-            self.assertIsNone(program.poll())
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
 
 
 class FinishedRunTest(SnapshotTest):
@@ -235,7 +223,7 @@ class TrainingRunTest(SnapshotTest):
                 self.wait_for_rows(run, rows + 5, program)
                 self.snapshot(run, "later")
                 program.send_signal(signal.SIGKILL)
-                program.wait()
+                program.wait(harness.TIMEOUT_S)
                 step = len(read_rows(snapshot))
                 self.assertGreater(len(read_rows(os.path.join(run, "snapshots", "later"))), step)
                 self.assertEqual(self.numbers(snapshot),

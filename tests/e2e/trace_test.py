@@ -2,9 +2,6 @@
 import collections
 import json
 import os
-import signal
-import subprocess
-import time
 
 import harness
 from harness import make_config, read_rows, read_summary
@@ -120,15 +117,14 @@ class TraceTest(harness.PenstockTest):
             self.assertEqual(len(read_rows(run)), 400)
 
     def test_what_a_killed_program_wrote_is_whole_but_for_its_end(self):
-        with subprocess.Popen(
-                [harness.PROGRAM, "train", "--model", self.make_model(), "--data", self.make_data(),
-                 "--config", self.write("killed.json", self.conf), "--out", self.path("killed"),
-                 "--steps", "1000000", "--trace", self.trace],
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as program:
-            while not os.path.exists(self.trace) or os.path.getsize(self.trace) == 0:
-                self.assertIsNone(program.poll())
-                time.sleep(0.01)
-            program.send_signal(signal.SIGKILL)
+        program = self.running(
+            "train", "--model", self.make_model(), "--data", self.make_data(), "--config",
+            self.write("killed.json", self.conf), "--out", self.path("killed"), "--steps", "1000000",
+            "--trace", self.trace)
+        self.wait_until(lambda: os.path.exists(self.trace) and os.path.getsize(self.trace) > 0,
+                        program)
+        program.kill()
+        program.wait(harness.TIMEOUT_S)
         with open(self.trace, encoding="utf-8") as file:
             lines = file.read().split(",\n")
         # Viewers read on without the closing bracket.

@@ -118,12 +118,11 @@ class RefusalTest(TuneTest):
 
     def test_an_output_that_somebody_made_meanwhile_is_not_replaced(self):
         out = self.path("tune.json")
-        with subprocess.Popen([harness.PROGRAM, "tune", "--nvme-path", self.drive, "--quick",
-                               "--size", "1MiB", "--out", out], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True) as program:
-            program.stderr.readline()  # past the checks
-            self.write("tune.json", "mine")
-            stdout, stderr = program.communicate(timeout=harness.TIMEOUT_S)
+        program = self.running("tune", "--nvme-path", self.drive, "--quick", "--size", "1MiB",
+                               "--out", out, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.wait_for_line("", program)  # past the checks
+        self.write("tune.json", "mine")
+        stdout, stderr = program.communicate(timeout=harness.TIMEOUT_S)
         self.assertEqual(program.returncode, 2, stderr)
         self.assertIn("Recommended:", stdout)
         self.assertIn(out, stderr)
@@ -135,19 +134,14 @@ class RefusalTest(TuneTest):
 
 
 class InterruptTest(TuneTest):
-    def start(self, first_line):
-        """A full tuning whose stderr has reached a line that starts so."""
-        program = subprocess.Popen(
-            [harness.PROGRAM, "tune", "--nvme-path", self.drive, "--size", "64MiB",
-             "--out", self.path("tune.json")],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(program.communicate)
-        self.addCleanup(program.kill)
-        for line in program.stderr:
-            if line.startswith(first_line):
-                self.assertEqual(os.listdir(self.drive), [], "the file has a name")
-                return program
-        self.fail(f"the tuning ended without {first_line}")
+    def start(self, text):
+        """A full tuning that has written a line with `text` to stderr. Its file has no name."""
+        program = self.running("tune", "--nvme-path", self.drive, "--size", "64MiB", "--out",
+                               self.path("tune.json"), stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+        self.wait_for_line(text, program)
+        self.assertEqual(os.listdir(self.drive), [], "the file has a name")
+        return program
 
     def test_a_signal_ends_it_with_130_and_nothing_is_left(self):
         for stop in (signal.SIGINT, signal.SIGTERM):

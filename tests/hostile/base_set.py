@@ -1,4 +1,7 @@
-"""What is mutated: small runs, models and data that the program itself made, one folder each."""
+"""What is mutated: small runs, models and data that the program itself made, one folder each.
+
+States of format version 2, which no training of today writes, are made of those of version 1.
+"""
 
 import json
 import os
@@ -7,6 +10,8 @@ import shutil
 import struct
 import subprocess
 from typing import Any
+
+import transcode
 
 MODEL = {
     "model_type": "gpt2",
@@ -46,6 +51,14 @@ TRAIN = [
     "16",
 ]
 VARIANTS = ("nvme", "host", "paths")
+# Variants whose states are turned into version 2.
+VERSION_2 = {
+    "nvme-renamed": ("nvme", transcode.renamed),
+    "nvme-mixed": ("nvme", transcode.mixed),
+    "host-mixed": ("host", transcode.mixed),
+    "paths-mixed": ("paths", transcode.mixed),
+}
+ALL_VARIANTS = (*VARIANTS, *VERSION_2)
 
 
 def config_of(variant: str) -> dict[str, Any]:
@@ -199,6 +212,17 @@ def make(program: str, folder: str) -> None:
         # A foreign state beside the run's own.
         foreign = ["other" if word == "run" else word for word in TRAIN]
         run(program, case, *foreign, "--steps", "1")
+    for name, (variant, change) in VERSION_2.items():
+        copy(os.path.join(folder, variant), os.path.join(folder, name), True)
+        for of in ("run", "run/snapshots/kept"):
+            if os.path.exists(os.path.join(folder, name, of, "run.json")):
+                transcode.transcode(state_paths(os.path.join(folder, name, of)), change)
+
+
+def state_paths(run_folder: str) -> list[str]:
+    """The files of a run's state, in the order of their paths."""
+    with open(os.path.join(run_folder, "run.json"), encoding="utf-8") as file:
+        return [os.path.join(run_folder, path) for path in json.load(file)["state_paths"]]
 
 
 def copy(template: str, target: str, with_runs: bool) -> None:

@@ -1,18 +1,17 @@
 """Mutation number k: what is changed in a copy of the base set, and the command that reads it."""
 
+import dataclasses
 import glob
 import json
 import os
 import random
-import re
 import shutil
 import socket
-from typing import Callable
+from typing import Callable, Collection, Sequence
 
 import base_set
 import mutators
-import state_bytes
-from base_set import VARIANTS
+from base_set import ALL_VARIANTS
 from commands import (
     ALL,
     NOTHING,
@@ -25,6 +24,7 @@ from commands import (
     choose_resume,
     with_option,
 )
+from state_cases import state_case
 
 CONFIG_KEYS = [
     "zero_optimization",
@@ -321,81 +321,34 @@ def run_case(rng: random.Random, case: Case) -> None:
         case.may_change += r"|run/snapshots/(?!mine)[^/]+(/inner)?|run/[^/]+(/inner)?"
 
 
-def state_case(rng: random.Random, case: Case) -> None:
-    """Files of states."""
-    own = case.own()
-    states = sorted(
-        path
-        for path in glob.glob(case.path("**/penstock-*.state"), recursive=True)
-        if own in os.path.basename(path)
-    )
-    path = rng.choice(states)
-    name = os.path.relpath(path, case.folder)
-    with open(path, "rb") as file:
-        data = file.read()
-    action = rng.random()
-    raw = False
-    if action < 0.3:
-        changed, case.what, raw = mutators.mutate_bytes(rng, data), "raw", True
-    elif action < 0.35:
-        other = rng.choice(sorted(glob.glob(case.path("nvme*/*.state")) + states))
-        with open(other, "rb") as file:
-            changed, case.what = file.read(), f"{os.path.relpath(other, case.folder)} in its place"
-    else:
-        changed, case.what = state_bytes.forge(rng, data)
-    case.write(name, changed)
-    case.what = f"{name}: {case.what}"
-    snapshot = "snapshot" in name
-    choose_command(
-        rng,
-        case,
-        own,
-        OF_SNAPSHOT if snapshot else OF_RUN,
-        "run/snapshots/kept" if snapshot else "run",
-    )
-    if raw and case.arguments[:2] in (["inspect", "run"], ["export", "run"]) and not snapshot:
-        case.must_fail = shows(data, changed, states, name, case)
-
-
-def shows(data: bytes, changed: bytes, states: list[str], name: str, case: Case) -> bool:
-    """Whether a raw change lies in what the command verifies."""
-    first = next(
-        path for path in states if "snapshot" not in path and not re.search(r"\.\d+\.state$", path)
-    )
-    state = state_bytes.State(data)
-    commits = state if case.path(name) == first else state_bytes.State(open(first, "rb").read())
-    parts = state.committed_parts(commits)
-
-    def differs(begin: int, end: int) -> bool:
-        return data[begin:end] != changed[begin:end]
-
-    if len(changed) < len(data) or any(differs(*part) for part in state.covered_head()):
-        return True
-    if case.arguments[0] == "inspect":
-        return differs(0, state.weights[0]) or any(differs(*part) for part in parts)
-    # Where the newest commit is damaged, the one before it is exported.
-    place = state.newest()
-    return not differs(place, place + state.get("Q", 136)) and any(differs(*part) for part in parts)
-
-
 Kind = Callable[[random.Random, Case], None]
-KINDS: list[tuple[Kind, int]] = [
-    (config_case, 20),
-    (model_case, 12),
-    (weights_case, 15),
-    (data_case, 5),
-    (run_case, 20),
-    (state_case, 28),
-]
+KINDS: dict[str, tuple[Kind, int]] = {
+    "config": (config_case, 20),
+    "model": (model_case, 12),
+    "weights": (weights_case, 15),
+    "data": (data_case, 5),
+    "run": (run_case, 20),
+    "state": (state_case, 28),
+}
 
 
-def build(seed: int, number: int, base: str, folder: str) -> Case:
+@dataclasses.dataclass
+class Choice:
+    """What a mutation may be."""
+
+    seed: int = 1
+    kinds: Collection[str] = tuple(KINDS)
+    variants: Sequence[str] = ALL_VARIANTS
+
+
+def build(choice: Choice, number: int, base: str, folder: str) -> Case:
     """Mutation `number`, in a folder that is not there yet."""
-    rng = random.Random(f"{seed}:{number}")
-    [(kind, _)] = rng.choices(KINDS, [weight for _, weight in KINDS])
-    with_runs = kind not in (model_case, data_case)
-    base_set.copy(os.path.join(base, rng.choice(VARIANTS)), folder, with_runs)
+    rng = random.Random(f"{choice.seed}:{number}")
+    kinds = {name: weight for name, (_, weight) in KINDS.items() if name in choice.kinds}
+    [kind] = rng.choices(list(kinds), list(kinds.values()))
+    with_runs = kind not in ("model", "data")
+    base_set.copy(os.path.join(base, rng.choice(choice.variants)), folder, with_runs)
     case = Case(folder=os.path.abspath(folder))
-    kind(rng, case)
-    case.what = f"{kind.__name__.removesuffix('_case')} {case.what}".strip()
+    KINDS[kind][0](rng, case)
+    case.what = f"{kind} {case.what}".strip()
     return case

@@ -21,6 +21,7 @@ Range = tuple[int, int]
 
 HEADER_U32 = (8, 12, 40, 44, 48, 52)
 HEADER_U64 = (32, *range(56, 208, 8))
+HEADER_U64_OF_2 = (*HEADER_U64, 208, 216, 224)
 DESCRIPTOR_FIELDS = (
     (0, "I"),
     (4, "I"),
@@ -39,8 +40,27 @@ DESCRIPTOR_FIELDS = (
     (48, "Q"),
     (56, "Q"),
 )
-COMMIT_U64 = (8, 32, 40, 48, 56, 64, 72, 80)
-MODULE_KEYS = ["name", "elements", "tensors", "shape", "group", "offset", "modules"]
+DESCRIPTOR_FIELDS_OF_2 = (
+    (0, "I"),
+    (4, "I"),
+    (8, "Q"),
+    (16, "Q"),
+    (24, "H"),
+    (26, "H"),
+    (28, "I"),
+    (32, "Q"),
+    (40, "Q"),
+    (48, "Q"),
+    (56, "Q"),
+)
+COMMIT_FIELDS = (*((at, "Q") for at in (8, 32, 40, 48, 56, 64, 72, 80)), (88, "I"), (92, "I"))
+COMMIT_FIELDS_OF_2 = (*COMMIT_FIELDS, (96, "I"), (100, "I"), (104, "Q"), (112, "Q"), (248, "Q"))
+TILE_FIELDS = ((0, "Q"), (8, "Q"), (16, "Q"), (24, "I"), (28, "I"))
+LAYOUT_KEYS = [
+    *("name", "elements", "tensors", "shape", "group", "offset", "modules"),
+    *("groups", "frozen", "parameter_group", "planes", "role", "encoding", "block_bytes"),
+]
+BLOCK_ELEMENTS = 4096
 
 
 def xxh3(data: bytes, seed: int = 0) -> int:
@@ -54,7 +74,8 @@ class State:
     def __init__(self, data: bytes) -> None:
         self.bytes = bytearray(data)
         self.uuid = bytes(self.bytes[16:32])
-        self.split = self.get("Q", 32) & 2 != 0
+        self.version = self.get("I", 8)
+        self.split = self.version == 1 and self.get("Q", 32) & 2 != 0
         self.tiles = self.get("Q", 80)
         self.layout = self.get("Q", 88)
         self.layout_bytes = self.get("Q", 96)
@@ -63,6 +84,10 @@ class State:
         self.weights = (self.get("Q", 144), self.get("Q", 152))
         self.records = (self.get("Q", 160), self.get("Q", 168))
         self.path = self.get("I", 52)
+        self.rank = self.get("I", 44)
+        self.commit_head = 96 if self.version == 1 else 256
+        text = bytes(self.bytes[self.layout : self.layout + self.layout_bytes])
+        self.groups: list[Any] = [] if self.version == 1 else json.loads(text)["groups"]
 
     def get(self, kind: str, offset: int) -> int:
         """A number: B, H, I or Q as in struct."""
@@ -80,32 +105,66 @@ class State:
         """Whether there is one in a place of this file."""
         return self.get("Q", place) != 0
 
-    def states(self) -> list[int]:
-        """The sizes of an element of each state of a record."""
-        count = self.get("B", self.descriptors + 25)
-        dtypes = [self.get("B", self.descriptors + 32 + i) for i in range(count)]
-        return [{1: 4, 2: 2, 4: 2}[dtype] for dtype in dtypes]
+    def descriptor(self, tile: int) -> int:
+        """Where it lies."""
+        return self.descriptors + DESCRIPTOR_BYTES * tile
+
+    def entry(self, place: int, tile: int) -> int:
+        """Where a commit says what it has of a tile."""
+        return place + self.commit_head + TILE_ENTRY_BYTES * tile
+
+    def path_of(self, tile: int) -> int:
+        """The index of its file."""
+        return self.get("H", self.descriptor(tile) + (38 if self.version == 1 else 24))
+
+    def is_frozen(self, tile: int) -> bool:
+        """Whether no update changes it."""
+        return self.version > 1 and bool(self.group_of(tile)["frozen"])
+
+    def group_of(self, tile: int) -> Any:
+        """As the layout of version 2 describes it."""
+        return self.groups[self.get("I", self.descriptor(tile) + 4)]
+
+    def planes(self, tile: int) -> list[int]:
+        """The bytes of each plane of a tile, the weight's first."""
+        descriptor = self.descriptor(tile)
+        elements = self.get("Q", descriptor + 16)
+        if self.version == 1:
+            count = self.get("B", descriptor + 25)
+            dtypes = [self.get("B", descriptor + 32 + i) for i in range(count)]
+            sizes = [2 if self.split else 4, *({1: 4, 2: 2, 4: 2}[dtype] for dtype in dtypes)]
+            return [size * elements for size in sizes]
+        blocks = elements // BLOCK_ELEMENTS
+        planes = self.group_of(tile)["planes"]
+        return [-(-blocks * plane["block_bytes"] // 4096) * 4096 for plane in planes]
 
     def parts(self, tile: int, slot: int) -> tuple[Range, Range]:
         """(begin, end) of a tile's weight and of its record in a slot."""
-        descriptor = self.descriptors + DESCRIPTOR_BYTES * tile
-        elements = self.get("Q", descriptor + 16)
-        weight = self.weights[slot] + self.get("Q", descriptor + 40)
-        record = self.records[slot] + self.get("Q", descriptor + 48)
-        return (
-            (weight, weight + (2 if self.split else 4) * elements),
-            (record, record + sum(self.states()) * elements),
-        )
+        offsets = self.descriptor(tile) + (40 if self.version == 1 else 32)
+        weights = self.get("Q", 216) if self.is_frozen(tile) else self.weights[slot]
+        weight = weights + self.get("Q", offsets)
+        record = self.records[slot] + self.get("Q", offsets + 8)
+        size, *states = self.planes(tile)
+        return (weight, weight + size), (record, record + sum(states))
 
     def committed_parts(self, commits: "State") -> list[Range]:
         """What of this file the newest commit names, which lies in the file of path 0."""
         place = commits.newest()
         ranges: list[Range] = []
         for tile in range(self.tiles):
-            if self.get("H", self.descriptors + DESCRIPTOR_BYTES * tile + 38) == self.path:
-                slot = commits.get("I", place + 96 + TILE_ENTRY_BYTES * tile + 24)
-                ranges.extend(self.parts(tile, slot))
+            if self.path_of(tile) == self.path:
+                ranges.extend(self.parts(tile, commits.get("I", commits.entry(place, tile) + 24)))
         return ranges
+
+    def checksums(self, tile: int, slot: int, version: int) -> tuple[int, int]:
+        """Of the weight and of the record that a tile of this file has in a slot."""
+        weight, (at, _) = self.parts(tile, slot)
+        seed = xxh3(self.uuid + struct.pack("<QQ", (self.rank << 32) + tile, version))
+        sums = b""
+        for size in self.planes(tile)[1:]:
+            sums += struct.pack("<Q", xxh3(bytes(self.bytes[at : at + size]), seed))
+            at += size
+        return xxh3(bytes(self.bytes[slice(*weight)]), seed), xxh3(sums, seed)
 
     def covered_head(self) -> list[Range]:
         """What of the head has a checksum."""
@@ -144,15 +203,20 @@ class State:
 
     def commit_text(self, place: int) -> Range:
         """Where the JSON text of a commit lies."""
-        begin = place + 96 + TILE_ENTRY_BYTES * self.get("Q", place + 40)
+        begin = self.entry(place, self.get("Q", place + 40))
         return begin, begin + self.get("Q", place + 48)
+
+
+def read(path: str) -> State:
+    """A whole file."""
+    with open(path, "rb") as file:
+        return State(file.read())
 
 
 def check_understood(path: str) -> None:
     """A whole file's checksums, made again, are those that its writer made."""
-    with open(path, "rb") as file:
-        data = file.read()
-    state = State(data)
+    state = read(path)
+    data = bytes(state.bytes)
     state.seal_head()
     for place in state.commits:
         if state.holds_commit(place):
@@ -165,9 +229,8 @@ def check_understood(path: str) -> None:
 
 def forge_header(rng: random.Random, state: State) -> str:
     """A number of the header."""
-    kind, fields, bits = rng.choice(
-        [("I", HEADER_U32, 32), ("Q", HEADER_U64, 64), ("Q", HEADER_U64, 64)]
-    )
+    wide = HEADER_U64 if state.version == 1 else HEADER_U64_OF_2
+    kind, fields, bits = rng.choice([("I", HEADER_U32, 32), ("Q", wide, 64), ("Q", wide, 64)])
     field = rng.choice(fields)
     state.put(kind, field, mutators.number_near(rng, state.get(kind, field), bits))
     state.seal_head()
@@ -177,16 +240,16 @@ def forge_header(rng: random.Random, state: State) -> str:
 def forge_descriptor(rng: random.Random, state: State) -> str:
     """A number of a descriptor, or two descriptors exchanged."""
     tile = rng.randrange(state.tiles)
-    at = state.descriptors + DESCRIPTOR_BYTES * tile
+    at = state.descriptor(tile)
     if rng.random() < 0.1:
-        other = state.descriptors + DESCRIPTOR_BYTES * rng.randrange(state.tiles)
+        other = state.descriptor(rng.randrange(state.tiles))
         state.bytes[at : at + 64], state.bytes[other : other + 64] = (
             state.bytes[other : other + 64],
             state.bytes[at : at + 64],
         )
         state.seal_head()
         return "descriptors exchanged"
-    field, kind = rng.choice(DESCRIPTOR_FIELDS)
+    field, kind = rng.choice(DESCRIPTOR_FIELDS if state.version == 1 else DESCRIPTOR_FIELDS_OF_2)
     bits = 8 * struct.calcsize("<" + kind)
     state.put(kind, at + field, mutators.number_near(rng, state.get(kind, at + field), bits))
     state.seal_head()
@@ -198,10 +261,10 @@ def forge_layout(rng: random.Random, state: State) -> str:
     text = bytes(state.bytes[state.layout : state.layout + state.layout_bytes])
     if rng.random() < 0.5:
         changed = json.dumps(
-            mutators.mutate_value(rng, json.loads(text), MODULE_KEYS), separators=(",", ":")
+            mutators.mutate_value(rng, json.loads(text), LAYOUT_KEYS), separators=(",", ":")
         ).encode()
     else:
-        changed = mutators.mutate_json(rng, text, MODULE_KEYS)
+        changed = mutators.mutate_json(rng, text, LAYOUT_KEYS)
     changed = changed[: state.descriptors - state.layout]
     state.bytes[state.layout : state.descriptors] = changed.ljust(
         state.descriptors - state.layout, b"\0"
@@ -215,10 +278,10 @@ def forge_commit(rng: random.Random, state: State) -> str:
     """A number of a commit or of one of its tiles."""
     place = rng.choice([place for place in state.commits if state.holds_commit(place)])
     if rng.random() < 0.5:
-        field, kind = rng.choice([*((at, "Q") for at in COMMIT_U64), (88, "I"), (92, "I")])
+        field, kind = rng.choice(COMMIT_FIELDS if state.version == 1 else COMMIT_FIELDS_OF_2)
     else:
-        field, kind = rng.choice([(0, "Q"), (8, "Q"), (16, "Q"), (24, "I"), (28, "I")])
-        field += 96 + TILE_ENTRY_BYTES * rng.randrange(state.tiles)
+        field, kind = rng.choice(TILE_FIELDS)
+        field += state.entry(0, rng.randrange(state.tiles))
     bits = 8 * struct.calcsize("<" + kind)
     state.put(kind, place + field, mutators.number_near(rng, state.get(kind, place + field), bits))
     state.seal_commit(place)
@@ -251,23 +314,18 @@ def forge_tile(rng: random.Random, state: State) -> str:
     """The values of a tile, with its own checksums and the commit's."""
     place = state.newest()
     tile = rng.randrange(state.tiles)
-    entry = place + 96 + TILE_ENTRY_BYTES * tile
-    weight, record = state.parts(tile, state.get("I", entry + 24))
-    if state.get("H", state.descriptors + DESCRIPTOR_BYTES * tile + 38) != state.path:
+    if state.path_of(tile) != state.path:
         return forge_commit(rng, state)
-    for begin, end in (weight, record):
+    entry = state.entry(place, tile)
+    slot = state.get("I", entry + 24)
+    for begin, end in state.parts(tile, slot):
+        end = min(end, len(state.bytes))  # of a descriptor that was forged before
         values = rng.choice([b"\x00", b"\xff", b"\x7f\x80", b"\x80\x7f", rng.randbytes(64)])
         count = (end - begin) // len(values) + 1
         if rng.random() < 0.7:
             state.bytes[begin:end] = (values * count)[: end - begin]
-    seed = xxh3(state.uuid + struct.pack("<QQ", tile, state.get("Q", entry)))
-    state.put("Q", entry + 8, xxh3(bytes(state.bytes[slice(*weight)]), seed))
-    sums, at = b"", record[0]
-    elements = (record[1] - record[0]) // sum(state.states())
-    for size in state.states():
-        sums += struct.pack("<Q", xxh3(bytes(state.bytes[at : at + size * elements]), seed))
-        at += size * elements
-    state.put("Q", entry + 16, xxh3(sums, seed))
+    for offset, checksum in zip((8, 16), state.checksums(tile, slot, state.get("Q", entry))):
+        state.put("Q", entry + offset, checksum)
     state.seal_commit(place)
     return f"values of tile {tile}"
 

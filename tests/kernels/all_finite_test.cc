@@ -1,4 +1,4 @@
-#include "kernels/all_finite.h"
+#include "kernels/state/all_finite.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "kernels/block_sums.h"
+#include "kernels/state/block_sums.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "kernels/adam.h"
+#include "kernels/vector_targets.h"
 #include "tests/kernels/forced_target.h"
 
 namespace penstock::kernels {
@@ -106,7 +106,7 @@ class BlockSumsTest : public testing::TestWithParam<const char*> {
   const ForcedTarget target_{GetParam()};
 };
 
-INSTANTIATE_TEST_SUITE_P(Targets, BlockSumsTest, testing::ValuesIn(AdamTargets()),
+INSTANTIATE_TEST_SUITE_P(Targets, BlockSumsTest, testing::ValuesIn(VectorTargets()),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(BlockSumsTest, EqualsTheReferenceBitwise) {

@@ -7,13 +7,13 @@
 #include <string>
 
 #include "base/check.h"
-#include "kernels/adam.h"
+#include "kernels/vector_targets.h"
 
 namespace penstock::kernels {
 
 class ForcedTarget {
  public:
-  /// One of AdamTargets(), which all files with vector code are compiled for.
+  /// One of VectorTargets(), which all files with vector code are compiled for.
   explicit ForcedTarget(const std::string& name) {
     for (int bit = 0; bit < 63; ++bit) {
       const int64_t target = int64_t{1} << bit;

@@ -9,11 +9,11 @@
 
 #include "base/mapping.h"
 #include "base/random.h"
-#include "kernels/adam.h"
-#include "kernels/block_sums.h"
 #include "kernels/convert_elements.h"
 #include "kernels/cpu_parallel.h"
 #include "kernels/model/cpu_rows.h"
+#include "kernels/state/adam.h"
+#include "kernels/state/block_sums.h"
 
 namespace penstock::kernels {
 namespace {

@@ -28,7 +28,7 @@ TEST(ArithmeticTest, NamesWhatTheBitsDependOnAndNothingElse) {
   for (const char* part : {"bf16 converted in equal panels", "oneDNN", "2 threads"}) {
     EXPECT_NE(two.find(part), std::string::npos) << part << " in " << two;
   }
-  for (const char* const target : AdamTargets()) {
+  for (const char* const target : VectorTargets()) {
     const ForcedTarget forced(target);
     EXPECT_NE(arithmetic(single, kShapes, 1).find(target), std::string::npos) << target;
   }

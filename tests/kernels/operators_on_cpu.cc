@@ -19,7 +19,7 @@ std::vector<Mode> TestedModes() {
   };
   std::vector<Mode> modes;
   for (const Mode& kind : kinds) {
-    for (const char* const target : AdamTargets()) {
+    for (const char* const target : VectorTargets()) {
       modes.push_back(kind);
       modes.back().name += std::string("_") + target;
       modes.back().target = target;

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/adagrad.h"
-#include "kernels/adam.h"
-#include "kernels/lion.h"
+#include "kernels/state/adagrad.h"
+#include "kernels/state/adam.h"
+#include "kernels/state/lion.h"
 #include "tests/kernels/optimizer_tile_data.h"
 
 namespace penstock::kernels {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/optimizer.h"
+#include "kernels/state/optimizer.h"
 
 namespace penstock::kernels {
 

@@ -18,6 +18,7 @@
 #include "tests/kernels/forced_target.h"
 #include "tests/kernels/optimizer_steps.h"
 #include "tests/kernels/optimizer_tile_data.h"
+#include "tests/search_share.h"
 
 namespace penstock::kernels {
 namespace {
@@ -76,10 +77,11 @@ class OptimizerTargetTest : public testing::TestWithParam<const char*> {
 
   /// `fill` makes the values of each tile.
   template <typename Fill>
-  static void ExpectAllEqualReference(const std::vector<OptimizerStep>& steps, uint64_t count,
-                                      uint64_t shift, Fill fill) {
+  void ExpectAllEqualReference(const std::vector<OptimizerStep>& steps, uint64_t count,
+                               uint64_t shift, Fill fill) {
     for (const OptimizerStep& step : steps) {
       for (const TileFormat& format : AllFormats(step.exp_avg, step.exp_avg_sq)) {
+        if (tried_++ % kEmulatedStride != 0) continue;
         TileData data(format, count, shift);
         fill(data);
         ExpectEqualsReference(step, data);
@@ -89,9 +91,10 @@ class OptimizerTargetTest : public testing::TestWithParam<const char*> {
 
  private:
   const ForcedTarget forced_{GetParam()};
+  uint64_t tried_ = 0;  ///< combinations of a step and a format, in this test
 };
 
-INSTANTIATE_TEST_SUITE_P(Targets, OptimizerTargetTest, testing::ValuesIn(AdamTargets()),
+INSTANTIATE_TEST_SUITE_P(Targets, OptimizerTargetTest, testing::ValuesIn(VectorTargets()),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(OptimizerTargetTest, EqualsTheReferenceInEveryModeAndFormat) {
@@ -249,10 +252,10 @@ TEST_P(OptimizerTargetTest, TheBitsAreThoseOfEveryOtherMachine) {
 }
 
 TEST(OptimizerTest, DispatchesToTheBestTargetOfThisMachine) {
-  ASSERT_FALSE(AdamTargets().empty());
+  ASSERT_FALSE(VectorTargets().empty());
 #if defined(__x86_64__) && !defined(__AVX2__)  // else lesser targets are left out
   const auto has = [](const std::string& name) {
-    return std::ranges::any_of(AdamTargets(), [&](const char* target) { return name == target; });
+    return std::ranges::any_of(VectorTargets(), [&](const char* target) { return name == target; });
   };
   EXPECT_EQ(has("AVX2"), __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
   EXPECT_EQ(has("AVX3"), __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "kernels/optimizer_tile.h"
+#include "kernels/state/optimizer_tile.h"
 
 namespace penstock::kernels {
 

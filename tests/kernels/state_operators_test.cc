@@ -1,5 +1,5 @@
 // The operators on gradients and states: each bit is that of the reference on the CPU.
-#include "kernels/state_operators.h"
+#include "kernels/state/state_operators.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/block_sums.h"
+#include "kernels/state/block_sums.h"
 #include "tests/gpu_needed.h"
 #include "tests/kernels/device_harness.h"
 #include "tests/kernels/optimizer_steps.h"

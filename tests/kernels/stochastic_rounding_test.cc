@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/adam.h"
+#include "kernels/state/adam.h"
 
 namespace penstock::kernels {
 namespace {

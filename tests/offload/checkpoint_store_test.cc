@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "offload/checkpoint_plan.h"
+#include "tests/search_share.h"
 
 namespace penstock::offload {
 namespace {
@@ -101,8 +102,8 @@ TEST(CheckpointPlanTest, BackwardFetchesAsFarAheadAsThereAreSlots) {
 }
 
 TEST(CheckpointPlanTest, HundredsOfThousandsOfMicroBatchesArePlannedAsAFewAre) {
-  // With a search through all slots for each access this would take hours.
-  constexpr uint32_t kMicroBatches = 200'000;
+  // With a search through all slots for each access this would take hours in the release build.
+  constexpr auto kMicroBatches = static_cast<uint32_t>(SearchShare(200'000));
   for (const uint32_t slots : {kMicroBatches + 2, 2 * kMicroBatches}) {
     const Copies copies = CopiesOf(PlanCheckpoints(Step(2, kMicroBatches), slots));
     EXPECT_EQ(copies.out, 2 * kMicroBatches - slots);

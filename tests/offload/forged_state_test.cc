@@ -11,13 +11,13 @@
 #include "offload/state_file.h"
 #include "offload/state_reader.h"
 #include "tests/offload/support.h"
+#include "tests/search_share.h"
 
 namespace penstock::offload {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Uuid kUuid = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
 constexpr uint64_t kHuge[] = {0,
                               1,
                               4095,
@@ -84,7 +84,7 @@ TEST(ForgedStateTest, WhateverByteOfAHeadIsForgedItIsRefusedOrReadAsItStands) {
     const std::vector<std::byte> whole = EncodeHead(SmallHeader(slots));
     const StateGeometry plan = SmallHeader(slots).geometry;
     for (const std::byte flip : {std::byte{1}, std::byte{0xff}}) {
-      for (size_t at = 0; at < whole.size(); ++at) {
+      for (size_t at = 0; at < whole.size(); at += kSearchStride) {
         std::vector<std::byte> head = whole;
         head[at] ^= flip;
         Seal(head);
@@ -260,7 +260,7 @@ TEST(ForgedStateTest, ADescriptorThatCannotBeIsRefused) {
   }
 }
 
-CommitRecord SmallRecord() {
+CommitRecord RecordOfOneVersion() {
   CommitRecord record{.sequence = 7,
                       .step = 30,
                       .optimizer_steps = 28,
@@ -280,7 +280,7 @@ void SealCommit(std::vector<std::byte>& bytes) {
 }
 
 TEST(ForgedStateTest, WhateverByteOfACommitIsForgedItIsRefusedOrReadAsItStands) {
-  const std::vector<std::byte> whole = EncodeCommit(kUuid, SmallRecord());
+  const std::vector<std::byte> whole = EncodeCommit(kUuid, RecordOfOneVersion());
   for (const std::byte flip : {std::byte{1}, std::byte{0x80}, std::byte{0xff}}) {
     for (size_t at = 0; at < whole.size() - 8; ++at) {
       std::vector<std::byte> forged = whole;
@@ -309,13 +309,13 @@ TEST(ForgedStateTest, ACommitThatCannotBeIsRefused) {
       {"slot", [](auto& record) { record.tiles[2].slot = 2; }},
   };
   for (const auto& [what, forge] : cases) {
-    CommitRecord record = SmallRecord();
+    CommitRecord record = RecordOfOneVersion();
     forge(record);
     ExpectCorrupt(DecodeCommit(kUuid, EncodeCommit(kUuid, record)).status(), what);
   }
   for (const size_t field : {32, 40, 48}) {
     for (const uint64_t value : kHuge) {
-      std::vector<std::byte> bytes = EncodeCommit(kUuid, SmallRecord());
+      std::vector<std::byte> bytes = EncodeCommit(kUuid, RecordOfOneVersion());
       Put<uint64_t>(std::span(bytes), field, value);
       SealCommit(bytes);
       ExpectCorrupt(DecodeCommit(kUuid, bytes).status(), "size");
@@ -344,7 +344,7 @@ class ForgedFileTest : public FolderTest {
 };
 
 TEST_F(ForgedFileTest, ACommitThatIsNotOneOfTheFileIsRefused) {
-  const CommitRecord record = SmallRecord();
+  const CommitRecord record = RecordOfOneVersion();
   EXPECT_TRUE(StateReader::Open({Write(SmallHeader(), {{}, record})}).ok());
   ExpectCorrupt(StateReader::Open({Write(SmallHeader(), {record})}).status(),
                 "number 7 belongs in the other place");
@@ -359,7 +359,7 @@ TEST_F(ForgedFileTest, ACommitThatIsNotOneOfTheFileIsRefused) {
 }
 
 TEST_F(ForgedFileTest, AFileThatIsShorterThanItsHeaderSaysIsRefused) {
-  const std::string path = Write(SmallHeader(), {{}, SmallRecord()});
+  const std::string path = Write(SmallHeader(), {{}, RecordOfOneVersion()});
   const uint64_t size = std::filesystem::file_size(path);
   for (const uint64_t shorter : {size - 1, size / 2, uint64_t{8192}, uint64_t{4096}, uint64_t{7}}) {
     std::filesystem::resize_file(path, shorter);
@@ -373,7 +373,7 @@ TEST_F(ForgedFileTest, FilesOfDifferentLayoutsAreNoState) {
     return StateShape{.slots = slots, .paths = 2, .path_of_tile = std::move(paths)};
   };
   const std::string first =
-      Write(PlanState(kUuid, layout, shape({0, 1, 0, 1}, 2), 0), {{}, SmallRecord()});
+      Write(PlanState(kUuid, layout, shape({0, 1, 0, 1}, 2), 0), {{}, RecordOfOneVersion()});
   const auto second = [&](const ShardLayout& of, const StateShape& is) {
     return StateReader::Open({first, Write(PlanState(kUuid, of, is, 1), {})}).status();
   };

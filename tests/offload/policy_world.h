@@ -15,58 +15,16 @@
 #include "offload/layout.h"
 #include "offload/schedule.h"
 #include "offload/tile_policy.h"
+#include "tests/offload/policy_schedules.h"
 
 namespace penstock::offload {
-
-/// Modules of so many tiles of one block each.
-inline ShardLayout LayoutOf(const std::vector<uint32_t>& tiles_of_modules) {
-  ModelLayout model{.groups = DecayGroups(MakePlanes(DType::kBFloat16))};
-  for (const uint32_t count : tiles_of_modules) {
-    model.modules.push_back(
-        MakeModule("module", {{.name = "weight", .shape = {count * kBlockElements}}}));
-  }
-  return MakeShard(std::move(model), kBlockElements);
-}
-
-/// When the updates of a step begin.
-enum class Begins { kNever, kAtStepEnd, kWithGradients };
-
-/// All modules forwards, then backwards. `kept`: those that the device still has when it goes back.
-inline Schedule ForthAndBack(const ShardLayout& layout, const std::set<size_t>& kept,
-                             Begins updates) {
-  const bool with_gradients = updates == Begins::kWithGradients;
-  Schedule schedule;
-  const size_t modules = layout.model.modules.size();
-  const auto append = [&](std::vector<TileId>& order, size_t module) {
-    for (const TileId tile : layout.TilesOf(ModuleId{static_cast<uint32_t>(module)})) {
-      order.push_back(tile);
-    }
-  };
-  for (size_t i = 0; i < 2 * modules; ++i) {
-    const bool backward = i >= modules;
-    const size_t module = backward ? 2 * modules - 1 - i : i;
-    schedule.uses.push_back({.module = ModuleId{static_cast<uint32_t>(module)},
-                             .fetch = !backward || !kept.contains(module),
-                             .backward = backward});
-  }
-  for (size_t module = 0; module < modules; ++module) {
-    schedule.first_use.push_back(static_cast<uint32_t>(module));
-    const uint64_t last_use = 2 * modules - 1 - module;
-    schedule.update_at.push_back(with_gradients ? last_use : schedule.length() + module);
-    append(schedule.use_order, module);
-    if (with_gradients) append(schedule.load_order, modules - 1 - module);
-  }
-  schedule.update_order = schedule.use_order;
-  if (!with_gradients) schedule.load_order = schedule.update_order;
-  return schedule;
-}
 
 class PolicyWorld {
  public:
   PolicyWorld(const ShardLayout& layout, const Schedule& schedule, const TilePolicyOptions& options,
               Begins updates, uint64_t seed)
       : layout_(layout),
-        schedule_(schedule),
+        schedule_(&schedule),
         options_(options),
         begins_(updates),
         random_(seed),
@@ -75,7 +33,7 @@ class PolicyWorld {
 
   /// Fills the tiles, several at a time, as a new state is.
   void Fill() {
-    std::vector<TileId> to_fill = schedule_.update_order;
+    std::vector<TileId> to_fill = schedule_->update_order;
     std::shuffle(to_fill.begin(), to_fill.end(), random_);
     std::vector<TileId> filling;
     while (!to_fill.empty() || !filling.empty() || !io_.empty()) {
@@ -101,9 +59,14 @@ class PolicyWorld {
     policy_.Reset(version);
   }
 
+  /// From here on steps leave uses of the schedule out, swap some and add others, and the schedule
+  /// changes between steps.
+  void UseInAnyOrder() { any_order_ = true; }
+
   /// Runs so many steps, updates included. Fails the test where nobody can go on.
   void Run(uint64_t steps) {
     last_step_ = steps;
+    BeginStep();
     policy_.SetTime(0);
     CarryOut();
     while (step_ < steps || !policy_.settled()) {
@@ -145,9 +108,10 @@ class PolicyWorld {
   size_t Choose(size_t count) { return random_() % count; }
   Tile& At(TileId tile) { return tiles_[Index(tile)]; }
   const TileHome& HomeOf(TileId tile) const { return options_.homes[Index(tile)]; }
-  const ScheduledUse& use() const { return schedule_.uses[use_]; }
+  const StepUse& use() const { return uses_[use_]; }
   TileId TileOfUse() const { return layout_.TilesOf(use().module)[next_tile_]; }
-  uint64_t now() const { return step_ * schedule_.length() + use_; }
+  uint64_t step_start() const { return (step_ - first_step_) * schedule_->length(); }
+  uint64_t now() const { return step_start() + (uses_.empty() ? 0 : use().clock); }
 
   /// What CanPin promises, and that a device whose weights are at home on the host has read them.
   bool DeviceCanGoOn() {
@@ -176,31 +140,50 @@ class PolicyWorld {
 
   void EndUse() {
     next_tile_ = 0;
-    const ScheduledUse& ended = use();
     // The device has read what it computed with before its gradients are complete.
-    if (ended.backward && begins_ == Begins::kWithGradients && !late_) {
+    if (!use().begins.empty() && begins_ == Begins::kWithGradients && !late_ && !dropped_) {
       CopyAll();
-      BeginModule(ended.module);
+      for (const ModuleId module : use().begins) BeginModule(module);
     }
-    if (++use_ < schedule_.length()) return;
+    if (++use_ == uses_.size()) EndStep();
+  }
+
+  void EndStep() {
     CopyAll();
     ++step_;
     use_ = 0;
-    policy_.SetTime(now());
+    uses_.clear();
+    policy_.SetTime(step_start());
     CarryOut();
-    if (begins_ == Begins::kAtStepEnd && random_() % 8 > 0) {
+    if (any_order_ && random_() % 4 == 0) ChangeSchedule();
+    if (!dropped_ && (begins_ == Begins::kWithGradients ||
+                      (begins_ == Begins::kAtStepEnd && random_() % 8 > 0))) {
+      // What this step did not use may still have the last one's update before it.
+      if (policy_.updates().unfinished() > 0 && any_order_) Drain();
       ++updates_;
-      for (const TileId tile : schedule_.update_order) BeginTile(tile);
-    } else if (begins_ == Begins::kWithGradients) {
-      ++updates_;
-      for (const TileId tile : schedule_.load_order) {
-        if (late_) BeginTile(tile);
+      for (const TileId tile : schedule_->load_order) {
+        if (At(tile).begun < updates_) BeginTile(tile);
       }
-      // A commit may hold the next step's updates back until its end.
-      late_ = random_() % 4 == 0;
     }
     if (random_() % 4 == 0) Drain();
+    BeginStep();
+  }
+
+  void BeginStep() {
     if (step_ + 1 == last_step_) policy_.EndAfterThisStep();
+    if (any_order_ && random_() % 4 == 0) ChangeSchedule();
+    uses_ = any_order_ ? StepInAnyOrder(*schedule_, random_) : StepInOrder(*schedule_);
+    // A commit may hold the next step's updates back until its end.
+    late_ = random_() % 4 == 0;
+    dropped_ = any_order_ && random_() % 8 == 0;
+  }
+
+  void ChangeSchedule() {
+    schedules_.push_back(AnyOrder(layout_, begins_, random_));
+    schedule_ = &schedules_.back();
+    first_step_ = step_;
+    policy_.SetSchedule(*schedule_);
+    CarryOut();
   }
 
   /// As a commit does that the next step cannot wait for.
@@ -324,8 +307,8 @@ class PolicyWorld {
   /// The fetches of a tile that are still to come, by looking at every use.
   uint64_t NextFetch(TileId tile) {
     uint64_t time = std::max(At(tile).next_use, now());
-    while (schedule_.uses[time % schedule_.length()].module != layout_.tile(tile).module ||
-           !schedule_.uses[time % schedule_.length()].fetch) {
+    while (schedule_->uses[time % schedule_->length()].module != layout_.tile(tile).module ||
+           !schedule_->uses[time % schedule_->length()].fetch) {
       ++time;
     }
     return time;
@@ -370,21 +353,32 @@ class PolicyWorld {
           ++record_reads_;
           Start(Io::kRecordRead, action.tile);
           break;
+        case TileAction::Kind::kEvictRecord:
+          ASSERT_TRUE(entry.record_there && !entry.updating);
+          ASSERT_EQ(entry.version, entry.begun) << "an update that has begun keeps its record";
+          entry.record_block = entry.record_there = false;
+          --record_blocks_;
+          break;
       }
     }
   }
 
   const ShardLayout& layout_;
-  const Schedule& schedule_;
+  const Schedule* schedule_;
+  std::deque<Schedule> schedules_;  ///< that came later
   const TilePolicyOptions options_;
   const Begins begins_;
   std::mt19937_64 random_;
   std::vector<Tile> tiles_;
   TilePolicy policy_;
   uint64_t updates_ = 0;  ///< of every tile, when all are finished
+  bool any_order_ = false;
   bool late_ = false;     ///< this step's updates begin at its end
+  bool dropped_ = false;  ///< this step has none
   uint64_t last_step_ = 0;
   uint64_t step_ = 0;
+  uint64_t first_step_ = 0;  ///< of the schedule
+  std::vector<StepUse> uses_;
   uint64_t use_ = 0;
   uint32_t next_tile_ = 0;
   bool asked_ = false;  ///< TryPin said no

@@ -12,8 +12,6 @@
 namespace penstock::offload {
 namespace {
 
-constexpr Uuid kUuid = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-
 StateHeader SmallHeader(DType dtype, int slots) {
   return PlanState(kUuid, SmallLayout(dtype), {.slots = slots}, 0);
 }

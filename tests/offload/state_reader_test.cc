@@ -8,7 +8,9 @@
 #include "offload/checksum.h"
 #include "offload/state_copy.h"
 #include "offload/state_file.h"
+#include "offload/state_names.h"
 #include "tests/offload/support.h"
+#include "tests/search_share.h"
 
 namespace penstock::offload {
 namespace {
@@ -96,7 +98,9 @@ TEST_F(StateReaderTest, AFlippedBitAnywhereBeforeTheSlotsIsNamedWithFileAndOffse
     const StateGeometry plan = StateReader::Open(paths).value()->geometry(0);
     for (const std::string& path : paths) {
       // The first fields lie closer to each other.
-      const auto next = [](uint64_t offset) { return offset + (offset < 256 ? 13 : 251); };
+      const auto next = [](uint64_t offset) {
+        return offset + (offset < 256 ? 13 : 251) * kSearchStride;
+      };
       for (uint64_t offset = first++; offset < plan.weights_offset[0].value;
            offset = next(offset)) {
         FlipBit(path, offset);

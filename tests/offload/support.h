@@ -13,6 +13,8 @@
 
 namespace penstock::offload {
 
+inline constexpr Uuid kUuid = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+
 /// Module "a": two tiles with decay (8192 and 4096 elements) and one without; module "b": one tile.
 inline ShardLayout SmallLayout(DType dtype, const Moments& moments = {}) {
   ModelLayout model{

@@ -5,12 +5,14 @@
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "offload/state_check.h"
+#include "offload/state_copy.h"
+#include "offload/state_names.h"
 #include "offload/state_reader.h"
 #include "offload/tile_store.h"
+#include "tests/offload/await_update.h"
 #include "tests/offload/support.h"
 
 namespace penstock::offload {
@@ -67,12 +69,9 @@ class TilePlanesStoreTest : public FolderTest {
   void UpdateAll() {
     ASSERT_TRUE(store_->PrepareUpdates().ok());
     store_->BeginUpdates();
-    for (size_t left = schedule_.update_order.size(); left > 0;) {
-      const auto update = store_->TryTakeUpdate();
-      if (!update) {
-        std::this_thread::yield();
-        continue;
-      }
+    for (size_t i = 0; i < schedule_.update_order.size(); ++i) {
+      const auto update = AwaitUpdate(*store_);
+      ASSERT_TRUE(update.has_value());
       EXPECT_FALSE(layout_.frozen(update->tile));
       TileHasher before;
       const uint64_t elements = layout_.tile(update->tile).elements;
@@ -85,7 +84,6 @@ class TilePlanesStoreTest : public FolderTest {
       store_->FinishUpdate(*update,
                            ChecksumsOf(file_->uuid(), layout_, update->tile, update->version + 1,
                                        update->weight, update->record));
-      --left;
     }
     ASSERT_TRUE(store_->Drain().ok());
   }
@@ -100,9 +98,12 @@ class TilePlanesStoreTest : public FolderTest {
   void ExpectCommitted(uint64_t version) const {
     const auto reader = StateReader::Open(StatePathsIn({folder_}, file_->uuid()), StateLock::kHeld);
     ASSERT_TRUE(reader.ok()) << reader.error().message;
+    ExpectCommitted(**reader, version);
+  }
+  void ExpectCommitted(const StateReader& reader, uint64_t version) const {
     for (const TileId tile : layout_.Tiles()) {
       StateReader::TileBytes found;
-      const Status read = (*reader)->ReadTile(tile, found);
+      const Status read = reader.ReadTile(tile, found);
       ASSERT_TRUE(read.ok()) << read.error().message;
       StateReader::TileBytes expected{std::vector<std::byte>(found.weight.size()),
                                       std::vector<std::byte>(found.record.size())};
@@ -176,6 +177,28 @@ TEST_F(TilePlanesStoreTest, AFrozenTileIsWrittenOnceAndHasNoRecord) {
     store_.reset();
     file_.reset();
   }
+}
+
+TEST_F(TilePlanesStoreTest, AStateWithFrozenTilesIsCheckedAndCopiedAsAnyOtherIs) {
+  ModelLayout model{
+      .groups = {{.name = "trained", .planes = MakePlanes(DType::kBFloat16)},
+                 {.name = "frozen", .planes = MakeFrozenPlanes(DType::kBFloat16), .frozen = true}},
+      .modules = {MakeModule("a",
+                             {{"a.base", {5 * 4096}, GroupId{1}}, {"a.lora", {4096}, GroupId{0}}})},
+      .parameters = 6 * 4096};
+  Open(MakeShard(std::move(model), 2 * kBlockElements), Tier::kNvme);
+  Fill();
+  UpdateAll();
+  Commit(1);
+  const auto reader =
+      StateReader::Open(StatePathsIn({folder_}, file_->uuid()), StateLock::kHeld).value();
+  const auto check = CheckState(*reader, [](Bytes, Bytes) {});
+  ASSERT_TRUE(check.ok()) << check.error().message;
+  EXPECT_THAT(check->damages, ::testing::IsEmpty());
+  const std::string copy = folder_ / "copy.state";
+  const Status copied = CopyState(*reader, {copy}, [] { return false; });
+  ASSERT_TRUE(copied.ok()) << copied.error().message;
+  ExpectCommitted(*StateReader::Open({copy}).value(), 1);
 }
 
 TEST_F(TilePlanesStoreTest, AStateOfFrozenTilesAloneIsCommittedAndReadBack) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/offload/policy_world.h"
+#include "tests/search_share.h"
 
 namespace penstock::offload {
 namespace {
@@ -24,7 +25,7 @@ TilePolicyOptions AllOnTheDrive(const ShardLayout& layout, size_t weight_blocks,
 }
 
 /// A model, homes and numbers of blocks that nobody would choose.
-void RunRandomWorld(uint64_t seed) {
+void RunRandomWorld(uint64_t seed, bool any_order = false) {
   std::mt19937_64 random(seed);
   const auto below = [&](uint64_t end) { return random() % end; };
   std::vector<uint32_t> tiles(1 + below(5));
@@ -49,13 +50,14 @@ void RunRandomWorld(uint64_t seed) {
   } else {
     world.Adopt(below(3));
   }
+  if (any_order) world.UseInAnyOrder();
   world.Run(4);
 }
 
 /// PENSTOCK_POLICY_WORLDS asks for a longer search.
 uint64_t WorldsToTry() {
   const char* asked = std::getenv("PENSTOCK_POLICY_WORLDS");  // NOLINT(concurrency-mt-unsafe)
-  return asked == nullptr ? 5000 : std::strtoull(asked, nullptr, 10);
+  return asked == nullptr ? SearchShare(5000) : std::strtoull(asked, nullptr, 10);
 }
 
 TEST(TilePolicyTest, InWhateverOrderThingsHappenNobodyWaitsForEverAndNoPromiseBreaks) {
@@ -65,8 +67,15 @@ TEST(TilePolicyTest, InWhateverOrderThingsHappenNobodyWaitsForEverAndNoPromiseBr
   }
 }
 
+TEST(TilePolicyTest, InWhateverOrderModulesAreUsedNobodyWaitsForEverAndNoPromiseBreaks) {
+  for (uint64_t seed = 0; seed < WorldsToTry(); ++seed) {
+    RunRandomWorld(seed, true);
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
 TEST(TilePolicyTest, NothingGivesWayThatIsNeededSoonerThanSomethingElseThatCould) {
-  for (uint64_t seed = 0; seed < 2000; ++seed) {
+  for (uint64_t seed = 0; seed < SearchShare(2000); ++seed) {
     std::mt19937_64 random(seed);
     std::vector<uint32_t> tiles(1 + random() % 5);
     for (uint32_t& count : tiles) count = static_cast<uint32_t>(1 + random() % 3);
@@ -99,7 +108,26 @@ class DrivenPolicy : public ::testing::Test {
   DrivenPolicy()
       : layout_(LayoutOf({1, 1, 1})), schedule_(ForthAndBack(layout_, {}, Begins::kAtStepEnd)) {}
 
-  std::vector<uint32_t> ReadsOf(TilePolicy& policy) {
+  /// Tiles 2, 1 and 0, each once.
+  Schedule Backwards() const {
+    std::vector<ScheduledUse> uses;
+    for (const uint32_t module : {2, 1, 0}) {
+      uses.push_back({.module = ModuleId{module}, .fetch = true});
+    }
+    return ScheduleOf(layout_, uses, Begins::kAtStepEnd);
+  }
+
+  /// At time 0, with so many blocks for weights and none for records.
+  TilePolicy Started(size_t weight_blocks) const {
+    TilePolicy policy(layout_, schedule_, AllOnTheDrive(layout_, weight_blocks, 0));
+    policy.SetTime(0);
+    return policy;
+  }
+  static void CompleteReads(TilePolicy& policy) {
+    for (const uint32_t tile : ReadsOf(policy)) policy.WeightRead(TileId{tile});
+  }
+
+  static std::vector<uint32_t> ReadsOf(TilePolicy& policy) {
     std::vector<uint32_t> reads;
     for (const TileAction& action : policy.TakeActions()) {
       if (action.kind == TileAction::Kind::kReadWeight) reads.push_back(Index(action.tile));
@@ -112,8 +140,7 @@ class DrivenPolicy : public ::testing::Test {
 };
 
 TEST_F(DrivenPolicy, ReadsAheadInTheOrderOfUseAsFarAsBlocksGo) {
-  TilePolicy policy(layout_, schedule_, AllOnTheDrive(layout_, 2, 0));
-  policy.SetTime(0);
+  TilePolicy policy = Started(2);
   EXPECT_THAT(ReadsOf(policy), ::testing::ElementsAre(0, 1));
   EXPECT_FALSE(policy.CanPin(TileId{0}));
   policy.WeightRead(TileId{0});
@@ -121,8 +148,7 @@ TEST_F(DrivenPolicy, ReadsAheadInTheOrderOfUseAsFarAsBlocksGo) {
 }
 
 TEST_F(DrivenPolicy, WhatAUseDidNotPinIsWantedForTheNextOne) {
-  TilePolicy policy(layout_, schedule_, AllOnTheDrive(layout_, 2, 0));
-  policy.SetTime(0);
+  TilePolicy policy = Started(2);
   EXPECT_THAT(ReadsOf(policy), ::testing::ElementsAre(0, 1));
   for (uint32_t tile : {0, 1}) policy.WeightRead(TileId{tile});
   // The step goes on at tile 2 without having used 0 and 1: 0 is needed last, and gives way.
@@ -133,9 +159,8 @@ TEST_F(DrivenPolicy, WhatAUseDidNotPinIsWantedForTheNextOne) {
 }
 
 TEST_F(DrivenPolicy, AUseOutOfOrderIsServedAndNothingThatIsPinnedGivesWay) {
-  TilePolicy policy(layout_, schedule_, AllOnTheDrive(layout_, 2, 0));
-  policy.SetTime(0);
-  for (uint32_t tile : ReadsOf(policy)) policy.WeightRead(TileId{tile});
+  TilePolicy policy = Started(2);
+  CompleteReads(policy);
   ASSERT_TRUE(policy.TryPin(TileId{0}));
   // Tile 2 at time 0, where tile 0 was planned.
   EXPECT_FALSE(policy.TryPin(TileId{2}));
@@ -143,6 +168,83 @@ TEST_F(DrivenPolicy, AUseOutOfOrderIsServedAndNothingThatIsPinnedGivesWay) {
   EXPECT_FALSE(policy.CanPin(TileId{1})) << "its block was the only one that was free to go";
   policy.WeightRead(TileId{2});
   EXPECT_TRUE(policy.TryPin(TileId{2}));
+}
+
+TEST_F(DrivenPolicy, ALatePinOfATileTakesABlockFromWhatIsNeededFirst) {
+  TilePolicy policy = Started(2);
+  CompleteReads(policy);
+  // Both blocks have what comes next, 0 and 1. Neither is pinned: 1 gives way.
+  EXPECT_FALSE(policy.TryPin(TileId{2}));
+  EXPECT_THAT(ReadsOf(policy), ::testing::ElementsAre(2));
+  EXPECT_TRUE(policy.CanPin(TileId{0}));
+}
+
+TEST_F(DrivenPolicy, WhereTheDeviceWaitsForAnUpdateARecordReadAheadGivesWay) {
+  const Schedule schedule = ForthAndBack(layout_, {}, Begins::kWithGradients);
+  TilePolicy policy(layout_, schedule, AllOnTheDrive(layout_, 3, 1));
+  policy.SetTime(0);
+  // The one block for records has that of tile 2, whose update begins first by the schedule.
+  for (const TileAction& action : std::vector(policy.TakeActions())) {
+    if (action.kind == TileAction::Kind::kReadRecord) {
+      EXPECT_EQ(action.tile, TileId{2});
+      policy.RecordRead(action.tile);
+    } else {
+      policy.WeightRead(action.tile);
+    }
+  }
+  // But the step has gradients of tile 0 first, and uses it once more.
+  policy.Begin(TileId{0});
+  EXPECT_FALSE(policy.TryPin(TileId{0}));
+  std::vector<std::pair<TileAction::Kind, uint32_t>> records;
+  for (const TileAction& action : policy.TakeActions()) {
+    if (action.kind == TileAction::Kind::kEvictRecord ||
+        action.kind == TileAction::Kind::kReadRecord) {
+      records.emplace_back(action.kind, Index(action.tile));
+    }
+  }
+  EXPECT_THAT(records, ::testing::ElementsAre(std::pair(TileAction::Kind::kEvictRecord, 2),
+                                              std::pair(TileAction::Kind::kReadRecord, 0)));
+  policy.RecordRead(TileId{0});
+  EXPECT_EQ(policy.TakeUpdate(), TileId{0});
+  policy.FinishUpdate(TileId{0});
+  EXPECT_TRUE(policy.TryPin(TileId{0}));
+}
+
+TEST_F(DrivenPolicy, AnotherScheduleIsReadAheadFromItsStart) {
+  TilePolicy policy = Started(2);
+  CompleteReads(policy);
+  policy.SetTime(schedule_.length());
+  policy.TakeActions();
+  const Schedule backwards = Backwards();
+  policy.SetSchedule(backwards);
+  // 1 stays, and 0, which is needed last now, gives way.
+  EXPECT_THAT(ReadsOf(policy), ::testing::ElementsAre(2));
+  EXPECT_FALSE(policy.CanPin(TileId{0}));
+  EXPECT_TRUE(policy.CanPin(TileId{1}));
+}
+
+TEST_F(DrivenPolicy, UpdatesThatAreLoadedAreGivenOutInTheOrderOfAnotherSchedule) {
+  TilePolicy policy(layout_, schedule_, AllOnTheDrive(layout_, 6, 3));
+  policy.SetTime(0);
+  for (const TileId tile : layout_.Tiles()) policy.Begin(tile);
+  for (const TileAction& action : std::vector(policy.TakeActions())) {
+    const bool record = action.kind == TileAction::Kind::kReadRecord;
+    record ? policy.RecordRead(action.tile) : policy.WeightRead(action.tile);
+  }
+  const Schedule backwards = Backwards();
+  policy.SetSchedule(backwards);
+  for (const uint32_t tile : {2, 1, 0}) EXPECT_EQ(policy.TakeUpdate(), TileId{tile});
+}
+
+TEST_F(DrivenPolicy, InAnotherScheduleTheLastStepIsStillTheLast) {
+  TilePolicy policy = Started(2);
+  policy.EndAfterThisStep();
+  CompleteReads(policy);
+  const Schedule backwards = Backwards();
+  policy.SetSchedule(backwards);
+  EXPECT_THAT(ReadsOf(policy), ::testing::ElementsAre(2));
+  policy.SetTime(backwards.length());
+  EXPECT_THAT(ReadsOf(policy), ::testing::IsEmpty());
 }
 
 }  // namespace

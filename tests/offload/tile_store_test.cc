@@ -1,9 +1,13 @@
 #include "offload/tile_store.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
+#include <new>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,28 +60,146 @@ class StuckEngine final : public aio::WrappedEngine {
   std::vector<aio::Request> waiting_;
 };
 
-class TileStoreTest : public FolderTest {};
+/// An engine that damages what it reads of the weights of one tile, in a state where every byte of
+/// a weight is the tile's number.
+class DamagingEngine final : public aio::WrappedEngine {
+ public:
+  explicit DamagingEngine(TileId tile)
+      : WrappedEngine(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value()),
+        value_(static_cast<std::byte>(Index(tile))) {}
+
+  aio::Ticket Submit(aio::Request request) override {
+    if (request.operation == aio::Operation::kRead) {
+      request.on_complete = [this, buffer = request.buffer,
+                             done = std::move(request.on_complete)](const auto& result) {
+        if (buffer.back() == value_) buffer.back() ^= std::byte{0x40};
+        done(result);
+      };
+    }
+    return WrappedEngine::Submit(std::move(request));
+  }
+
+ private:
+  const std::byte value_;
+};
+
+class TileStoreTest : public FolderTest {
+ protected:
+  /// A store over `engine`, empty.
+  void Create(std::unique_ptr<aio::Engine> engine, ShardLayout layout,
+              const TileStoreOptions& options) {
+    engine_ = std::move(engine);
+    layout_ = std::move(layout);
+    schedule_ = EachModuleOnce(layout_);
+    aio::Engine* const engines[] = {engine_.get()};
+    file_ = StateFile::Create(layout_, {.folders = {folder_}, .require_direct = false}, engines)
+                .value();
+    slab_.emplace(Slab::Create(4_MiB).value());
+    store_ = std::make_unique<TileStore>(layout_, schedule_, options, *slab_, *file_);
+  }
+  /// The same, filled.
+  void Fill(std::unique_ptr<aio::Engine> engine, ShardLayout layout,
+            const TileStoreOptions& options) {
+    Create(std::move(engine), std::move(layout), options);
+    for (const TileId tile : layout_.Tiles()) {
+      const auto fill = [&](std::span<std::byte> weight, std::span<std::byte>) {
+        std::ranges::fill(weight, static_cast<std::byte>(Index(tile)));
+        return Status();
+      };
+      ASSERT_TRUE(store_->FillTile(tile, fill).ok());
+    }
+    ASSERT_TRUE(store_->Drain().ok());
+  }
+  void TearDown() override {
+    store_.reset();
+    file_.reset();
+    FolderTest::TearDown();
+  }
+
+  std::unique_ptr<aio::Engine> engine_;
+  ShardLayout layout_;
+  Schedule schedule_;
+  std::unique_ptr<StateFile> file_;
+  std::optional<Slab> slab_;
+  std::unique_ptr<TileStore> store_;
+};
 
 TEST_F(TileStoreTest, EndsWithoutTheReadsThatTheDriveHasNotBegun) {
-  const ShardLayout layout = SmallLayout(DType::kBFloat16);
-  const Schedule schedule = EachModuleOnce(layout);
-  StuckEngine engine;
-  aio::Engine* const engines[] = {&engine};
-  auto file =
-      StateFile::Create(layout, {.folders = {folder_}, .require_direct = false}, engines).value();
-  auto slab = Slab::Create(4_MiB).value();
-  TileStoreOptions options{.weight_blocks = 4, .record_blocks = 2};
-  auto store = std::make_unique<TileStore>(layout, schedule, options, slab, *file);
-  for (uint32_t tile = 0; tile < layout.tiles.size(); ++tile) {
-    const auto nothing = [](std::span<std::byte>, std::span<std::byte>) { return Status(); };
-    ASSERT_TRUE(store->FillTile(TileId{tile}, nothing).ok());
+  auto engine = std::make_unique<StuckEngine>();
+  StuckEngine& drive = *engine;
+  ASSERT_NO_FATAL_FAILURE(Fill(std::move(engine), SmallLayout(DType::kBFloat16),
+                               {.weight_blocks = 4, .record_blocks = 2}));
+  drive.GetStuck();
+  store_->SetTime(0);
+  ASSERT_GT(drive.waiting(), 0U) << "records are read ahead";
+  store_.reset();  // would wait for ever
+  EXPECT_EQ(drive.waiting(), 0U);
+}
+
+/// One module of six tiles.
+ShardLayout SixTiles() {
+  ModelLayout model{.groups = DecayGroups(MakePlanes(DType::kBFloat16))};
+  model.modules.push_back(MakeModule("m", {{.name = "m.weight", .shape = {6 * kBlockElements}}}));
+  return MakeShard(std::move(model), kBlockElements);
+}
+
+TEST_F(TileStoreTest, PinsWithTheFirstTileThoseBehindItThatAreThere) {
+  ASSERT_NO_FATAL_FAILURE(Fill(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value(),
+                               SixTiles(), {.weight_blocks = 3, .record_blocks = 1}));
+  const IdRange<TileId> tiles = layout_.Tiles();
+  const Bytes weight = layout_.WeightBytes(tiles[0]);
+  store_->SetTime(0);
+  const auto count = [&](size_t first, Bytes most) {
+    const auto pinned = store_->PinWeights(tiles.Part(first, tiles.size() - first), most);
+    EXPECT_TRUE(pinned.ok());
+    for (size_t i = 0; pinned.ok() && i < pinned->size(); ++i) {
+      EXPECT_EQ((*pinned)[i].size(), weight.value);
+      EXPECT_EQ((*pinned)[i].front(), static_cast<std::byte>(first + i));
+    }
+    return pinned.ok() ? pinned->size() : 0;
+  };
+  for (size_t tile = 0; tile < 3; ++tile) {
+    EXPECT_EQ(count(tile, 0_B), 1U) << "the first one, which is waited for, whatever its size";
   }
-  ASSERT_TRUE(store->Drain().ok());
-  engine.GetStuck();
-  store->SetTime(0);
-  ASSERT_GT(engine.waiting(), 0U) << "records are read ahead";
-  store.reset();  // would wait for ever
-  EXPECT_EQ(engine.waiting(), 0U);
+  EXPECT_EQ(count(0, weight * 2), 2U) << "no more than `most`";
+  EXPECT_EQ(count(1, 1_MiB), 2U) << "none that is not there: every block is pinned";
+  for (size_t tile = 0; tile < 3; ++tile) store_->UnpinWeights(tiles.Part(tile, 1));
+  store_->UnpinWeights(tiles.Part(0, 2));
+  store_->UnpinWeights(tiles.Part(1, 2));
+  EXPECT_EQ(count(3, 0_B), 1U) << "a block is free again";
+  store_->UnpinWeights(tiles.Part(3, 1));
+}
+
+TEST_F(TileStoreTest, AFillingThatFindsNoMemoryFailsTheStoreAndWhoeverWaitsForItsBlock) {
+  Create(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value(), SixTiles(),
+         {.weight_blocks = 2, .record_blocks = 1});
+  const auto no_memory = [](std::span<std::byte>, std::span<std::byte>) -> Status {
+    throw std::bad_alloc();
+  };
+  const auto zeros = [](std::span<std::byte>, std::span<std::byte>) { return Status(); };
+  EXPECT_EQ(store_->FillTile(TileId{0}, no_memory).error().code, ErrorCode::kOutOfMemory);
+  EXPECT_EQ(store_->FillTile(TileId{1}, zeros).error().code, ErrorCode::kOutOfMemory);
+}
+
+TEST_F(TileStoreTest, NamesTheTileOfSeveralPinnedTogetherThatIsDamaged) {
+  ASSERT_NO_FATAL_FAILURE(Fill(std::make_unique<DamagingEngine>(TileId{4}), SixTiles(),
+                               {.weight_blocks = 3, .record_blocks = 1}));
+  const IdRange<TileId> tiles = layout_.Tiles();
+  store_->SetTime(0);
+  // The first three take all blocks, so that the others are read.
+  for (size_t tile = 0; tile < 3; ++tile) {
+    ASSERT_TRUE(store_->PinWeights(tiles.Part(tile, 1), 0_B).ok());
+  }
+  store_->UnpinWeights(tiles.Part(0, 3));
+  Status status;
+  for (size_t first = 3; status.ok() && first < tiles.size();) {
+    const auto pinned = store_->PinWeights(tiles.Part(first, tiles.size() - first), 1_MiB);
+    status = pinned.status();
+    if (pinned.ok()) first += pinned->size();
+  }
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kCorruption);
+  EXPECT_THAT(status.error().message, ::testing::HasSubstr("checksum of tile 4 (module m)"));
 }
 
 }  // namespace

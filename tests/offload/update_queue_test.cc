@@ -39,6 +39,8 @@ class UpdateQueueTest : public ::testing::Test {
   }
 
   const Schedule schedule_;
+  const Schedule reversed_{.update_order = {Tile(2), Tile(1), Tile(0)},
+                           .load_order = {Tile(0), Tile(1), Tile(2)}};
   UpdateQueue queue_;
 };
 
@@ -139,6 +141,65 @@ TEST_F(UpdateQueueTest, GoesOnFromAnyVersion) {
   queue_.Begin(Tile(0));
   EXPECT_EQ(queue_.target(Tile(0)), 8);
   EXPECT_EQ(queue_.round(), 7);
+}
+
+TEST_F(UpdateQueueTest, AnotherScheduleRanksWhatIsUnderWayAnewAndLosesNothing) {
+  for (uint32_t tile = 0; tile < 3; ++tile) queue_.Begin(Tile(tile));
+  EXPECT_THAT(Load(1), ElementsAre(0));
+  EXPECT_EQ(queue_.Take(), Tile(0));
+  queue_.HoldBack(Tile(1));
+  queue_.SetSchedule(reversed_);
+  EXPECT_EQ(queue_.unfinished(), 3);
+  EXPECT_THAT(Load(3), ElementsAre(2)) << "1 is held back, and nothing is loaded ahead before it";
+  EXPECT_EQ(queue_.takeable(), 1) << "0 was taken before";
+  queue_.LetGo(Tile(1));
+  EXPECT_THAT(Load(1), ElementsAre(1));
+  EXPECT_THAT(TakeAll(), ElementsAre(2, 1));
+  for (const uint32_t tile : {0, 1, 2}) queue_.Finish(Tile(tile));
+  EXPECT_THAT(Load(3), ElementsAre(0, 1, 2)) << "ahead, in the new order";
+}
+
+TEST_F(UpdateQueueTest, WhatIsTakeableGoesByTheNewOrder) {
+  for (uint32_t tile = 0; tile < 3; ++tile) queue_.Begin(Tile(tile));
+  EXPECT_THAT(Load(3), ElementsAre(0, 1, 2));
+  queue_.SetSchedule(reversed_);
+  EXPECT_THAT(TakeAll(), ElementsAre(2, 1, 0));
+}
+
+TEST_F(UpdateQueueTest, WhatWasLoadedAheadIsNotLoadedAgainInAnotherSchedule) {
+  EXPECT_THAT(Load(1), ElementsAre(2));
+  queue_.SetSchedule(reversed_);
+  EXPECT_THAT(Load(3), ElementsAre(0, 1));
+}
+
+TEST_F(UpdateQueueTest, WhatIsUrgentIsLoadedBeforeWhatIsNeededSooner) {
+  for (uint32_t tile = 0; tile < 3; ++tile) queue_.Begin(Tile(tile));
+  const auto next = queue_.NextToLoad(Tile(2));
+  ASSERT_TRUE(next.has_value());
+  EXPECT_EQ(next->tile, Tile(2));
+  EXPECT_FALSE(next->ahead);
+  // Not where it is loaded already, or held back.
+  queue_.Loaded(Tile(2));
+  EXPECT_EQ(queue_.NextToLoad(Tile(2))->tile, Tile(0));
+  queue_.HoldBack(Tile(1));
+  EXPECT_EQ(queue_.NextToLoad(Tile(1))->tile, Tile(0));
+}
+
+TEST_F(UpdateQueueTest, WhatWasLoadedAheadAndGivenUpIsLoadedAgainInItsPlace) {
+  EXPECT_THAT(Load(2), ElementsAre(2, 1));
+  queue_.Unload(Tile(2));
+  EXPECT_FALSE(queue_.loaded_ahead(Tile(2)));
+  EXPECT_TRUE(queue_.loaded_ahead(Tile(1)));
+  EXPECT_THAT(Load(3), ElementsAre(2, 0));
+}
+
+TEST_F(UpdateQueueTest, ATileThatIsNeverUpdatedTakesNobodysPlace) {
+  UpdateQueue queue(schedule_, 4);
+  queue.Begin(Tile(0));
+  queue.HoldBack(Tile(3));
+  queue.LetGo(Tile(3));
+  queue.SetReady(Tile(3), true);
+  EXPECT_EQ(queue.NextToLoad(Tile(3))->tile, Tile(0));
 }
 
 }  // namespace

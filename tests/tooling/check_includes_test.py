@@ -18,19 +18,30 @@ GOOD = {
     "aio/CMakeLists.txt": "penstock_library(aio HEADERS aio.h PUBLIC_DEPS penstock::base)",
     "aio/aio.h": '#include "base/a.h"\n',
     "aio/ring.h": "",
-    "kernels/CMakeLists.txt": "penstock_library(kernels HEADERS adam.h)",
-    "kernels/adam.h": '#include "base/a.h"\n#include "hwy/highway.h"\n',
+    "kernels/CMakeLists.txt": "penstock_library(kernels HEADERS dtype.h)",
+    "kernels/dtype.h": '#include "base/a.h"\n',
     "kernels/threads.h": "",
+    "kernels/state/CMakeLists.txt": "penstock_library(kernels_state HEADERS adam.h)",
+    "kernels/state/adam.h": '#include "kernels/dtype.h"\n#include "kernels/threads.h"\n'
+                            '#include "hwy/highway.h"\n',
     "kernels/model/CMakeLists.txt": "penstock_library(kernels_model HEADERS operators.h)",
-    "kernels/model/operators.h": '#include "kernels/adam.h"\n#include "kernels/threads.h"\n',
+    "kernels/model/operators.h": '#include "kernels/dtype.h"\n#include "kernels/threads.h"\n',
     "kernels/model/cpu_matmul.h": "",
     "zero/CMakeLists.txt": "penstock_library(zero HEADERS engine.h)",
-    "zero/engine.h": '#include "kernels/adam.h"\n',
+    "zero/engine.h": '#include "kernels/state/adam.h"\n',
+    "train/process/CMakeLists.txt": "penstock_library(train_process HEADERS log.h)",
+    "train/process/log.h": '#include "base/a.h"\n',
+    "train/run/CMakeLists.txt": "penstock_library(train_run HEADERS resume.h)",
+    "train/run/resume.h": '#include "train/process/log.h"\n#include "zero/engine.h"\n',
+    "train/run/rows.h": "",
+    "train/loop/CMakeLists.txt": "penstock_library(train_loop HEADERS trainer.h)",
+    "train/loop/trainer.h": '#include "train/run/resume.h"\n',
     "train/CMakeLists.txt": "",
-    "train/main.cc": '#include "aio/aio.h"\n#include "kernels/adam.h"\n#include <fmt/format.h>\n'
+    "train/main.cc": '#include "train/loop/trainer.h"\n#include "aio/aio.h"\n#include "kernels/state/adam.h"\n#include <fmt/format.h>\n'
                      '#include "kernels/model/operators.h"\n',
     "tests/aio/ring_test.cc": '#include "aio/ring.h"\n#include "tests/aio/support.h"\n',
     "tests/aio/support.h": "",
+    "tests/train/run/rows_test.cc": '#include "train/run/rows.h"\n',
     "tests/kernels/x_test.cc": '#include "kernels/threads.h"\n#include "kernels/model/cpu_matmul.h"\n',
     "bench/main.cc": '#include "kernels/model/cpu_matmul.h"\n#include "aio/aio.h"\n',
     "build/x/generated.cc": '#include "nowhere.h"\n',
@@ -71,14 +82,26 @@ class CheckIncludes(unittest.TestCase):
         self.assert_fails({"base/a.cc": "\n"}, "base/a.cc:1: own: base/a.h is not included")
 
     def test_an_include_across_fails(self):
-        self.assert_fails({"kernels/adam.h": '  # include "aio/aio.h"\n'},
-                          "arrows: kernels may include base, device, not aio")
+        self.assert_fails({"kernels/state/adam.h": '  # include "aio/aio.h"\n'},
+                          "arrows: kernels/state may include base, device, kernels, not aio")
 
     def test_the_engine_and_the_arithmetic_on_states_do_without_the_operators_of_a_model(self):
         self.assert_fails({"zero/engine.h": '#include "kernels/model/operators.h"\n'},
                           "zero/engine.h:1: kernels/model/operators.h: arrows: zero may include")
-        self.assert_fails({"kernels/adam.h": '#include "kernels/model/operators.h"\n'},
-                          "arrows: kernels may include base, device, not kernels/model")
+        self.assert_fails({"kernels/state/adam.h": '#include "kernels/model/operators.h"\n'},
+                          "arrows: kernels/state may include base, device, kernels, not kernels/model")
+
+    def test_the_rooms_of_a_folder_have_arrows_of_their_own(self):
+        self.assert_fails({"train/run/resume.h": '#include "train/loop/trainer.h"\n'},
+                          "train/run/resume.h:1: train/loop/trainer.h: arrows: train/run may include")
+        self.assert_fails({"train/process/log.h": '#include "zero/engine.h"\n'},
+                          "arrows: train/process may include base, not zero")
+
+    def test_a_private_header_of_a_room_is_for_the_room_and_the_tests_of_its_folder(self):
+        self.assert_fails({"train/loop/trainer.h": '#include "train/run/rows.h"\n'},
+                          "private: train/run/rows.h is not in HEADERS of train/run/CMakeLists.txt, so "
+                          "only train/run and tests/train may include it")
+        self.assert_fails({"tests/zero/x_test.cc": '#include "train/run/rows.h"\n'}, "private:")
 
     def test_what_the_kinds_of_kernels_share_is_private_to_them(self):
         self.assert_fails({"zero/engine.h": '#include "kernels/threads.h"\n'},

@@ -1,14 +1,13 @@
 // Commits beside training.
 #include <gmock/gmock.h>
 
-#include <condition_variable>
 #include <cstdio>
-#include <mutex>
-#include <thread>
+#include <utility>
 
 #include "offload/state_reader.h"
-#include "tests/aio/wrapped_engine.h"
+#include "tests/deadline.h"
 #include "tests/zero/engine_support.h"
+#include "tests/zero/gate.h"
 #include "zero/engine.h"
 
 namespace penstock::zero {
@@ -21,71 +20,21 @@ using ::testing::IsEmpty;
 /// every module.
 const Rule kZeroByZero{.hyper = kernels::AdamHyperparameters{.eps = 0}};
 
-/// Holds syncs back while it is closed.
-class Gate {
- public:
-  void Close() {
-    const std::lock_guard lock(mutex_);
-    open_ = false;
-  }
-  void Open() {
-    const std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-  void Pass() {
-    std::unique_lock lock(mutex_);
-    ++waiting_;
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return open_; });
-    --waiting_;
-  }
-  void AwaitWaiting() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return waiting_ > 0; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = true;
-  int waiting_ = 0;
-};
-
-/// An engine whose drive synchronises only when the gate is open.
-class GatedEngine final : public aio::WrappedEngine {
- public:
-  GatedEngine(std::unique_ptr<aio::Engine> base, Gate& gate)
-      : WrappedEngine(std::move(base)), gate_(gate) {}
-
-  aio::Ticket Submit(aio::Request request) override {
-    if (request.operation == aio::Operation::kSync) gate_.Pass();
-    return WrappedEngine::Submit(std::move(request));
-  }
-
- private:
-  Gate& gate_;
-};
-
 class CommitTest : public EngineTest {
  protected:
   EngineOptions GatedOptions(const Placement& placement) {
     EngineOptions options = Options(placement);
-    options.create_io = [this](size_t, const aio::EngineOptions& aio,
-                               std::string* notice) -> Result<std::unique_ptr<aio::Engine>> {
-      PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> base, aio::CreateEngine(aio, notice));
-      return std::unique_ptr<aio::Engine>(std::make_unique<GatedEngine>(std::move(base), gate_));
-    };
+    options.create_io = GatedBy<GatedEngine>(gate_);
     return options;
   }
 
   static void TrainTwoStepsWithACommitAfterTheFirst(ToyRun& run) {
     ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
     ASSERT_TRUE(run.Step(1, 1.0F).ok());
     Commit(run, 1, 1);
     ASSERT_TRUE(run.Step(2, 1.0F).ok());
-    ASSERT_TRUE(run.engine().Drain().ok());
+    ASSERT_TRUE(run.session().Drain().ok());
   }
 
   /// Begins a commit and waits until the thread that makes it has ended; training has not noticed.
@@ -96,7 +45,7 @@ class CommitTest : public EngineTest {
     };
     const auto before = threads();
     BeginCommit(run, step, updates);
-    while (threads() > before) std::this_thread::yield();
+    ASSERT_TRUE(BecomesTrue([&] { return threads() <= before; }));
   }
 
   /// Of a state that an engine of this process has locked.
@@ -136,13 +85,13 @@ TEST_F(CommitTest, TheNextStepComputesWhileTheDriveSynchronisesAndNoBitChanges) 
         {
           ToyRun run(GatedOptions(placement), 64_MiB);
           ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-          ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+          ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
           size_t beside = 0;
           uint64_t updated = 0;
           run.before_update = [&] {
             if (beside == 0) return;
             gate_.AwaitWaiting();
-            EXPECT_EQ(run.engine().counters().updates, updated) << "of what is being committed";
+            EXPECT_EQ(run.session().counters().updates, updated) << "of what is being committed";
             gate_.Open();
           };
           uint64_t t = 1;
@@ -153,13 +102,13 @@ TEST_F(CommitTest, TheNextStepComputesWhileTheDriveSynchronisesAndNoBitChanges) 
             if (step == kSteps) break;
             gate_.Close();
             BeginCommit(run, step, t - 1);
-            updated = (t - 1) * run.engine().layout().tiles.size();
+            updated = (t - 1) * run.session().layout().tiles.size();
             ++beside;
           }
           gate_.Open();
           Commit(run, kSteps, t - 1);
           EXPECT_EQ(beside, kSteps - 1);
-          state_paths_ = run.engine().state_paths();
+          state_paths_ = run.session().state_paths();
         }
         Outcome outcome{.norms = whole.norms};
         ReadStates(&outcome);
@@ -183,18 +132,18 @@ TEST_F(CommitTest, AGradientThatIsNotFiniteEndsTheRunThoughOtherTilesWaitForItsB
     }
     return {};
   };
-  ASSERT_TRUE(run.engine().Initialize(poisoned).ok());
+  ASSERT_TRUE(run.session().Initialize(poisoned).ok());
   BeginAndEndCommit(run, 0, 0);
   run.before_update = [&] {
     // Until the optimizer's threads have nothing to do any more: updates that began are stuck.
-    ASSERT_TRUE(run.engine().compute_stream().Synchronize().ok());
+    ASSERT_TRUE(run.session().compute_stream().Synchronize().ok());
     auto worked = run.meter().Totals().optimizer;
-    for (int idle = 0; idle < 1000; ++idle) {
-      std::this_thread::yield();
-      const auto now = run.meter().Totals().optimizer;
-      if (now != worked || now.count() == 0) idle = 0;
-      worked = now;
-    }
+    int idle = 0;
+    EXPECT_TRUE(BecomesTrue([&] {
+      const auto before = std::exchange(worked, run.meter().Totals().optimizer);
+      idle = before == worked && before.count() > 0 ? idle + 1 : 0;
+      return idle == 1000;
+    }));
   };
   const auto step = run.Step(1, 1.0F);
   ASSERT_FALSE(step.ok());
@@ -207,15 +156,15 @@ TEST_F(CommitTest, WithOneSlotACommitStandsUntilItIsFinished) {
       .name = "one slot", .with_gradients = true, .durable = false, .smallest_host = false};
   ToyRun run(Options(placement), 64_MiB);
   ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-  ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+  ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
   ASSERT_TRUE(run.Step(1, 1.0F).ok());
   BeginAndEndCommit(run, 1, 1);
   run.before_update = [&] {
-    const auto paths = run.engine().state_paths();
+    const auto paths = run.session().state_paths();
     EXPECT_TRUE(offload::StateReader::Open(paths, offload::StateLock::kHeld).ok());
   };
   ASSERT_TRUE(run.Step(2, 1.0F).ok());
-  EXPECT_TRUE(run.engine().Drain().ok());
+  EXPECT_TRUE(run.session().Drain().ok());
 }
 
 TEST_F(CommitTest, ACommitThatFailsEndsTheTrainingBesideIt) {
@@ -226,14 +175,14 @@ TEST_F(CommitTest, ACommitThatFailsEndsTheTrainingBesideIt) {
         .faults = {{.operation = aio::Operation::kSync, .first_block = sync, .count = 1}}};
     ToyRun run(options, 64_MiB);
     ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
     ASSERT_TRUE(run.Step(1, 1.0F).ok());
     BeginCommit(run, 1, 1);
     const auto step = run.Step(2, 1.0F);
     ASSERT_FALSE(step.ok());
     EXPECT_EQ(step.error().code, ErrorCode::kIo);
-    EXPECT_THAT(step.error().message, HasSubstr(run.engine().state_paths()[0]));
-    EXPECT_FALSE(run.engine().Acquire(ModuleId{1}).ok()) << "the failure is final";
+    EXPECT_THAT(step.error().message, HasSubstr(run.session().state_paths()[0]));
+    EXPECT_FALSE(run.session().BeginStep().ok()) << "the failure is final";
   }
 }
 
@@ -242,14 +191,14 @@ TEST_F(CommitTest, DamageFoundBesideACommitKeepsItFromBeingMade) {
   {
     ToyRun run(GatedOptions({.name = "nvme", .tile_elements = 4096}), 64_MiB);
     TrainTwoStepsWithACommitAfterTheFirst(run);
-    paths = run.engine().state_paths();
+    paths = run.session().state_paths();
     gate_.Close();
     BeginCommit(run, 2, 2);
     gate_.AwaitWaiting();
     DamageWeights(paths, /*committed=*/false);
     EXPECT_EQ(run.Step(3, 1.0F).status().error().code, ErrorCode::kCorruption);
     gate_.Open();
-    EXPECT_FALSE(run.engine().FinishCommit().ok());
+    EXPECT_FALSE(run.session().FinishCommit().ok());
   }
   const auto state = CommittedState::Open(paths);
   ASSERT_TRUE(state.ok()) << state.error().message;
@@ -260,18 +209,19 @@ TEST_F(CommitTest, DamageFoundBesideACommitKeepsItFromBeingMade) {
 TEST_F(CommitTest, ADurableCommitIsReportedWhateverFailsBesideIt) {
   ToyRun run(GatedOptions({.name = "nvme", .tile_elements = 4096}), 64_MiB);
   TrainTwoStepsWithACommitAfterTheFirst(run);
-  const std::vector<std::string> paths = run.engine().state_paths();
+  const std::vector<std::string> paths = run.session().state_paths();
   BeginCommit(run, 2, 2);
-  while (ReadBeside(paths)->commit().step != 2) std::this_thread::yield();
+  ASSERT_TRUE(BecomesTrue([&] { return ReadBeside(paths)->commit().step == 2; }));
   DamageWeights(paths, /*committed=*/true);
-  const size_t modules = run.engine().layout().model.modules.size();
+  const size_t modules = run.session().layout().model.modules.size();
   Status failure;
+  auto step = run.session().BeginStep();
+  ASSERT_TRUE(step.ok()) << step.error().message;
   for (uint32_t i = 0; failure.ok() && i < modules; ++i) {
-    failure = run.engine().Acquire(ModuleId{i}).status();
-    if (failure.ok()) run.engine().Release(ModuleId{i});
+    failure = step->Acquire(ModuleId{i}).status();
   }
   EXPECT_FALSE(failure.ok());
-  const Status committed = run.engine().FinishCommit();
+  const Status committed = run.session().FinishCommit();
   EXPECT_TRUE(committed.ok()) << committed.error().message;
 }
 
@@ -282,14 +232,14 @@ TEST_F(CommitTest, NothingIsCommittedWhereWhatComesFirstFails) {
     {
       ToyRun run(Options(placement), 64_MiB);
       ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-      ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+      ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
       Commit(run, 0, 0);
-      paths = run.engine().state_paths();
+      paths = run.session().state_paths();
       ASSERT_TRUE(run.Step(1, 1.0F).ok());
-      run.engine().BeginCommit({.step = 1, .optimizer_steps = 1}, [] {
-        return MakeError(ErrorCode::kOutOfSpace, "no room for rows");
-      });
-      const Status failed = run.engine().FinishCommit();
+      const Status begun = run.session().BeginCommit(
+          "{}", []() -> Status { return MakeError(ErrorCode::kOutOfSpace, "no room for rows"); });
+      ASSERT_TRUE(begun.ok());
+      const Status failed = run.session().FinishCommit();
       ASSERT_FALSE(failed.ok());
       EXPECT_EQ(failed.error().message, "no room for rows");
     }
@@ -309,13 +259,13 @@ TEST_F(CommitTest, ACommitThatIsRefusedForItsWeightsLeavesTheLastOneThere) {
   {
     ToyRun run(Options(placement), 64_MiB);
     ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
     Commit(run, 0, 0);
-    paths = run.engine().state_paths();
+    paths = run.session().state_paths();
     ASSERT_TRUE(run.Step(1, 1.0F).ok());
     BeginCommit(run, 1, 1);
-    EXPECT_EQ(run.engine().FinishCommit().error().code, ErrorCode::kNumeric);
-    EXPECT_TRUE(run.engine().CheckCommit().ok());
+    EXPECT_EQ(run.session().FinishCommit().error().code, ErrorCode::kNumeric);
+    EXPECT_TRUE(run.session().CheckCommit().ok());
   }
   const auto state = CommittedState::Open(paths);
   ASSERT_TRUE(state.ok()) << state.error().message;
@@ -335,10 +285,10 @@ TEST_F(CommitTest, WeightsThatAreNotFiniteAreNamedByTheirFirstTileWhateverFindsT
                                 .smallest_host = false};
       ToyRun run(Options(placement), 64_MiB);
       ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-      ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+      ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
       ASSERT_TRUE(run.Step(1, 1.0F).ok());
       BeginCommit(run, 1, 1);
-      const Status refused = run.engine().FinishCommit();
+      const Status refused = run.session().FinishCommit();
       ASSERT_FALSE(refused.ok());
       EXPECT_EQ(refused.error().code, ErrorCode::kNumeric);
       EXPECT_THAT(refused.error().message, HasSubstr("weights of module in are"));
@@ -351,10 +301,10 @@ TEST_F(CommitTest, ACommitThatWasBegunEndsBeforeTheEngineDoes) {
   {
     ToyRun run(Options({.name = "nvme"}), 64_MiB);
     ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
     ASSERT_TRUE(run.Step(1, 1.0F).ok());
     BeginCommit(run, 1, 1);
-    paths = run.engine().state_paths();
+    paths = run.session().state_paths();
   }
   const auto state = CommittedState::Open(paths);
   ASSERT_TRUE(state.ok()) << state.error().message;

@@ -1,8 +1,8 @@
-// What becomes of a step when a stream of the device fails.
+// What becomes of a step when a stream of the device fails, and what a commit moves.
 #include <gmock/gmock.h>
 
 #include "tests/zero/engine_support.h"
-#include "tests/zero/failing_device.h"
+#include "tests/zero/replaced_streams.h"
 
 namespace penstock::zero {
 namespace {
@@ -17,10 +17,10 @@ TEST_F(EngineTest, AStepWhoseWeightsWereNotCopiedToTheDeviceFails) {
         const EngineOptions options = Options(
             {.name = "x", .parameters = home, .optimizer = home, .with_gradients = with_gradients});
         ToyRun run(options, 64_MiB, [copies](std::unique_ptr<device::Device> device) {
-          return std::make_unique<FailingDevice>(std::move(device), "copy-in", copies);
+          return MakeFailingDevice(std::move(device), "copy-in", copies);
         });
         ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-        ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+        ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
         Status failure;
         uint64_t steps = 0;
         while (failure.ok() && steps < 10) failure = run.Step(++steps, 1.0F).status();
@@ -30,6 +30,26 @@ TEST_F(EngineTest, AStepWhoseWeightsWereNotCopiedToTheDeviceFails) {
       }
     }
   }
+}
+
+TEST_F(EngineTest, ACommitOfTheDeviceBringsEachByteOfTheStateToTheHostOnce) {
+  Bytes to_host;
+  const Placement placement{
+      .name = "device", .parameters = Tier::kDevice, .optimizer = Tier::kDevice};
+  ToyRun run(Options(placement), 64_MiB, [&to_host](std::unique_ptr<device::Device> device) {
+    return std::make_unique<DeviceOfStreams>(
+        std::move(device), [&to_host](std::unique_ptr<device::Stream> stream, const std::string&) {
+          return std::make_unique<CountingStream>(std::move(stream), to_host);
+        });
+  });
+  ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+  ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+  ASSERT_TRUE(run.Step(1, 1.0F).ok());
+  const Bytes before = to_host;
+  Commit(run, 1, 1);
+  const offload::ShardLayout& layout = run.session().layout();
+  const Bytes flags = Bytes{sizeof(uint32_t)} * layout.tiles.size();  // whether weights are finite
+  EXPECT_EQ(to_host - before, layout.weight_bytes() + layout.record_bytes() + flags);
 }
 
 }  // namespace

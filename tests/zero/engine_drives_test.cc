@@ -1,6 +1,7 @@
 // The engine over several drives.
 #include <gmock/gmock.h>
 
+#include "offload/drive_speed.h"
 #include "tests/zero/engine_support.h"
 #include "zero/engine.h"
 
@@ -17,11 +18,11 @@ TEST_F(EngineTest, MeasuringTheDrivesIsNotCountedAsTraining) {
   options.probe = offload::MeasureSpeed;
   ToyRun run(options, 64_MiB);
   ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-  const EngineCounters counters = run.engine().counters();
+  const EngineCounters counters = run.session().counters();
   EXPECT_EQ(counters.nvme_read_bytes, 0);
   EXPECT_EQ(counters.nvme_write_bytes, 0);
   EXPECT_GT(counters.nvme_init_bytes, 0);
-  EXPECT_THAT(run.engine().notices(), Contains(HasSubstr("state over 2 drives: ")));
+  EXPECT_THAT(run.session().notices(), Contains(HasSubstr("state over 2 drives: ")));
 }
 
 TEST_F(EngineTest, SimulatedDrivesShareEquallyAndUnmeasured) {
@@ -33,12 +34,12 @@ TEST_F(EngineTest, SimulatedDrivesShareEquallyAndUnmeasured) {
   };
   ToyRun run(options, 64_MiB);
   ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-  ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+  ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
   const auto step = run.Step(1, 1);
   ASSERT_TRUE(step.ok()) << step.error().message;
-  ASSERT_TRUE(run.engine().Drain().ok());
-  EXPECT_GT(run.engine().counters().nvme_write_bytes, 0);
-  EXPECT_THAT(run.engine().notices(),
+  ASSERT_TRUE(run.session().Drain().ok());
+  EXPECT_GT(run.session().counters().nvme_write_bytes, 0);
+  EXPECT_THAT(run.session().notices(),
               Contains(AllOf(HasSubstr("state over 2 drives: 5"), Not(HasSubstr("GB/s")))));
   EXPECT_TRUE(DrivesAreEmpty());
 }
@@ -55,10 +56,10 @@ TEST_F(EngineTest, AFaultOfTheSecondDriveEndsTheRunWithItsPath) {
     };
     ToyRun run(options, 64_MiB);
     ASSERT_TRUE(run.created().ok());
-    Status failure = run.engine().Initialize(ToyWeights);
+    Status failure = run.session().Initialize(ToyWeights);
     for (uint64_t step = 1; failure.ok() && step <= 10; ++step)
       failure = run.Step(step, 1).status();
-    if (failure.ok()) failure = run.engine().Drain();
+    if (failure.ok()) failure = run.session().Drain();
     ASSERT_FALSE(failure.ok());
     EXPECT_EQ(failure.error().code, ErrorCode::kIo);
     EXPECT_THAT(failure.error().message, HasSubstr(options.state_folders[1]));

@@ -54,7 +54,7 @@ class EngineGroupsTest : public EngineTest {
     options.model = MixedSpec();
     if (placement.smallest_host) {
       options.host_memory =
-          Engine::Plan(options.model, options.config).host_minimum + placement.more_host;
+          Engine::MinimumMemory(options.model, options.config).host_minimum + placement.more_host;
     }
     Outcome outcome;
     Run(options, placement, outcome);
@@ -66,17 +66,17 @@ class EngineGroupsTest : public EngineTest {
   void Run(const EngineOptions& options, const Placement& placement, Outcome& outcome) {
     ToyRun run(options, DeviceMemory(placement, options));
     ASSERT_TRUE(run.created().ok()) << placement.name << ": " << run.created().error().message;
-    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
     for (uint64_t step = 1; step <= 4; ++step) {
       const auto result = run.Step(step, 1.0F / static_cast<float>(step));
       ASSERT_TRUE(result.ok()) << placement.name << ": " << result.error().message;
       outcome.norms.push_back(result->grad_norm);
       if (step == 2) Commit(run, step, step);
     }
-    EXPECT_TRUE(run.engine().Drain().ok());
+    EXPECT_TRUE(run.session().Drain().ok());
     Commit(run, 4, 4);
-    EXPECT_LE(run.engine().host_peak(), options.host_memory);
-    state_paths_ = run.engine().state_paths();
+    EXPECT_LE(run.session().host_peak(), options.host_memory);
+    state_paths_ = run.session().state_paths();
   }
 };
 
@@ -136,7 +136,8 @@ TEST_F(EngineGroupsTest, AFrozenWeightIsWhatItWasFilledWithAndAnFp16WeightItsMas
 }
 
 TEST(GroupScalarsTest, EachGroupIsUpdatedByScalarsOfItsOwn) {
-  const OptimizerConfig optimizer{.hyper = kernels::AdamHyperparameters{.weight_decay = 0.1}};
+  const config::OptimizerConfig optimizer{.hyper =
+                                              kernels::AdamHyperparameters{.weight_decay = 0.1}};
   const UpdateScalars scalars(Groups(), optimizer, 0, 1e-3, 3, 0.5);
   const auto of = [&](uint32_t group) {
     return std::get<kernels::AdamScalars>(scalars.Of(offload::TileLayout{.group = GroupId{group}}));

@@ -20,9 +20,9 @@ struct Split {
 };
 
 /// As the engine tells the user.
-Split SplitOf(const Engine& engine) {
+Split SplitOf(const Session& session) {
   Split split;
-  for (const std::string& notice : engine.notices()) {
+  for (const std::string& notice : session.notices()) {
     unsigned long host_tiles = 0;
     unsigned long tiles = 0;
     if (std::sscanf(notice.c_str(), "tier split: %lu of %lu tiles, %lf %%", &host_tiles, &tiles,
@@ -71,19 +71,19 @@ TEST_F(EngineTest, TheBytesOfAStepFallByTheShareThatLivesInHostMemory) {
     placement.more_host = more;
     ToyRun run(Options(placement), 64_MiB);
     ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
-    const Split split = SplitOf(run.engine());
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+    const Split split = SplitOf(run.session());
     EXPECT_GT(split.host_tiles, 0U);
     EXPECT_LT(split.host_tiles, split.tiles);
     EngineCounters before;
     for (uint64_t step = 1; step <= kMeasured + 2; ++step) {
       ASSERT_TRUE(run.Step(step, 1).ok());
-      ASSERT_TRUE(run.engine().Drain().ok());
-      if (step == 2) before = run.engine().counters();
+      ASSERT_TRUE(run.session().Drain().ok());
+      if (step == 2) before = run.session().counters();
     }
-    const EngineCounters after = run.engine().counters();
+    const EngineCounters after = run.session().counters();
     const double on_nvme = (1 - split.percent / 100) *
-                           static_cast<double>(run.engine().layout().model.elements() * kMeasured);
+                           static_cast<double>(run.session().layout().model.elements() * kMeasured);
     const auto read = static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes);
     const auto written = static_cast<double>(after.nvme_write_bytes - before.nvme_write_bytes);
     EXPECT_NEAR(written / on_nvme, 12, 0.1) << split.percent;
@@ -97,15 +97,15 @@ TEST_F(EngineTest, WhereEverythingFitsNothingIsReadAndOnlyCommitsWrite) {
   placement.smallest_host = false;
   ToyRun run(Options(placement), 64_MiB);
   ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-  ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
-  const Split split = SplitOf(run.engine());
+  ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+  const Split split = SplitOf(run.session());
   EXPECT_EQ(split.host_tiles, split.tiles);
   for (uint64_t step = 1; step <= 3; ++step) ASSERT_TRUE(run.Step(step, 1).ok());
   Commit(run, 3, 3);
-  const EngineCounters counters = run.engine().counters();
+  const EngineCounters counters = run.session().counters();
   EXPECT_EQ(counters.nvme_read_bytes, 0U);
   EXPECT_EQ(counters.nvme_write_bytes, 0U);
-  EXPECT_GE(counters.nvme_commit_bytes, 12 * run.engine().layout().model.elements());
+  EXPECT_GE(counters.nvme_commit_bytes, 12 * run.session().layout().model.elements());
 }
 
 TEST_F(EngineTest, WithoutTheSplitNoTileLivesInHostMemoryAndTheNoticeSaysWhy) {
@@ -113,8 +113,9 @@ TEST_F(EngineTest, WithoutTheSplitNoTileLivesInHostMemoryAndTheNoticeSaysWhy) {
   placement.tier_split = false;
   ToyRun run(Options(placement), 64_MiB);
   ASSERT_TRUE(run.created().ok());
-  EXPECT_EQ(SplitOf(run.engine()).host_tiles, 0U);
-  EXPECT_THAT(run.engine().notices(), ::testing::Contains(HasSubstr("penstock.tier_split is off")));
+  EXPECT_EQ(SplitOf(run.session()).host_tiles, 0U);
+  EXPECT_THAT(run.session().notices(),
+              ::testing::Contains(HasSubstr("penstock.tier_split is off")));
 }
 
 }  // namespace

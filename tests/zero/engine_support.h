@@ -60,7 +60,7 @@ class EngineTest : public ::testing::Test {
   EngineOptions Options(const Placement& placement) const {
     EngineOptions options;
     options.model = ToySpec(kLayers, kLayerElements);
-    Config& config = options.config;
+    config::Config& config = options.config;
     config.dtype = placement.dtype;
     config.check_grad_overflow = !placement.with_gradients;
     if (placement.with_gradients) config.gradient_clipping = 0;
@@ -88,7 +88,7 @@ class EngineTest : public ::testing::Test {
     };
     options.host_memory =
         placement.smallest_host
-            ? Engine::Plan(options.model, config).host_minimum + placement.more_host
+            ? Engine::MinimumMemory(options.model, config).host_minimum + placement.more_host
             : 64_MiB;
     return options;
   }
@@ -108,7 +108,7 @@ class EngineTest : public ::testing::Test {
   /// The smallest device is the engine's minimum.
   static Bytes DeviceMemory(const Placement& placement, const EngineOptions& options) {
     if (!placement.smallest_device) return 64_MiB;
-    return Engine::Plan(options.model, options.config).device_minimum;
+    return Engine::MinimumMemory(options.model, options.config).device_minimum;
   }
 
   struct Outcome {
@@ -131,7 +131,7 @@ class EngineTest : public ::testing::Test {
     const EngineOptions options = Options(placement);
     ToyRun run(options, DeviceMemory(placement, options));
     EXPECT_TRUE(run.created().ok()) << placement.name << ": " << run.created().error().message;
-    EXPECT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    EXPECT_TRUE(run.session().Initialize(ToyWeights).ok());
     Outcome outcome;
     uint64_t t = 1;
     for (uint64_t step = 1; step <= kSteps; ++step) {
@@ -146,13 +146,13 @@ class EngineTest : public ::testing::Test {
       }
       if (step == commit_at) BeginCommit(run, step, t - 1);
     }
-    EXPECT_TRUE(run.engine().FinishCommit().ok());
-    EXPECT_TRUE(run.engine().Drain().ok());
+    EXPECT_TRUE(run.session().FinishCommit().ok());
+    EXPECT_TRUE(run.session().Drain().ok());
     if (commit_at != kSteps) Commit(run, kSteps, t - 1);
-    outcome.counters = run.engine().counters();
+    outcome.counters = run.session().counters();
     outcome.times = run.meter().Totals();
-    EXPECT_LE(run.engine().host_peak(), options.host_memory);
-    state_paths_ = run.engine().state_paths();
+    EXPECT_LE(run.session().host_peak(), options.host_memory);
+    state_paths_ = run.session().state_paths();
     EXPECT_EQ(state_paths_.size(), placement.drives.size());
     for (const std::string& path : state_paths_) EXPECT_EQ(::access(path.c_str(), R_OK), 0);
     return outcome;
@@ -160,14 +160,14 @@ class EngineTest : public ::testing::Test {
 
   /// Before its next update ToyRun waits for it.
   static void BeginCommit(ToyRun& run, uint64_t step, uint64_t updates) {
-    run.engine().BeginCommit(
-        {.step = step, .optimizer_steps = updates, .seed = 5, .run_json = "{\"toy\":1}"},
-        [] { return Status(); });
+    EXPECT_EQ(run.session().state().step, step);
+    EXPECT_EQ(run.session().state().optimizer_steps, updates);
+    EXPECT_TRUE(run.session().BeginCommit("{\"toy\":1}").ok());
   }
 
   static void Commit(ToyRun& run, uint64_t step, uint64_t updates) {
     BeginCommit(run, step, updates);
-    const Status committed = run.engine().FinishCommit();
+    const Status committed = run.session().FinishCommit();
     ASSERT_TRUE(committed.ok()) << committed.error().message;
   }
 

@@ -68,18 +68,19 @@ TEST_F(EngineTest, OnNvmeAStepReadsAtMost14AndWrites12BytesAParameter) {
         .name = "nvme", .smallest_host = false, .smallest_device = true, .drives = drives};
     EngineOptions options = Options(placement);
     // Gradients and a few blocks: not enough to keep the states.
-    options.host_memory = Engine::Plan(options.model, options.config).host_minimum + 400_KiB;
+    options.host_memory =
+        Engine::MinimumMemory(options.model, options.config).host_minimum + 400_KiB;
     ToyRun run(options, DeviceMemory(placement, options));
     ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
     EngineCounters before;
     constexpr uint64_t kMeasured = 8;
     for (uint64_t step = 1; step <= kMeasured + 2; ++step) {
       ASSERT_TRUE(run.Step(step, 1).ok());
-      if (step == 2) before = run.engine().counters();
+      if (step == 2) before = run.session().counters();
     }
-    const EngineCounters after = run.engine().counters();
-    const auto elements = static_cast<double>(run.engine().layout().model.elements() * kMeasured);
+    const EngineCounters after = run.session().counters();
+    const auto elements = static_cast<double>(run.session().layout().model.elements() * kMeasured);
     // Reads ahead of the last step may be in; over eight steps that is less than 0.2 of a byte.
     EXPECT_LE(static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes) / elements, 14.2);
     EXPECT_LE(static_cast<double>(after.nvme_write_bytes - before.nvme_write_bytes) / elements,
@@ -90,7 +91,7 @@ TEST_F(EngineTest, OnNvmeAStepReadsAtMost14AndWrites12BytesAParameter) {
 
 TEST_F(EngineTest, ABudgetOneByteTooSmallIsRefusedWithTheSmallestThatWorks) {
   EngineOptions options = Options({.name = "nvme"});
-  const Bytes minimum = Engine::Plan(options.model, options.config).host_minimum;
+  const Bytes minimum = Engine::MinimumMemory(options.model, options.config).host_minimum;
   options.host_memory = minimum - 1_B;
   const ToyRun run(options, 64_MiB);
   ASSERT_FALSE(run.created().ok());
@@ -108,12 +109,6 @@ TEST_F(EngineTest, ADeviceOneAllocationTooSmallIsRefused) {
   EXPECT_EQ(run.created().error().code, ErrorCode::kBudget);
 }
 
-TEST_F(EngineTest, UpdatesRunUnderTheNextForward) {
-  const Outcome outcome = Train({.name = "nvme", .smallest_host = false});
-  EXPECT_GT(outcome.times.optimizer.count(), 0);
-  EXPECT_GT(outcome.counters.updates, 0);
-}
-
 TEST_F(EngineTest, AFailedWriteEndsTheRunWithOneErrorAndNoHang) {
   for (uint64_t block : {60, 75, 90, 120}) {
     EngineOptions options = Options({.name = "nvme", .tile_elements = 4096});
@@ -124,10 +119,10 @@ TEST_F(EngineTest, AFailedWriteEndsTheRunWithOneErrorAndNoHang) {
                                                            .error_number = 28}}};
     ToyRun run(options, 64_MiB);
     Status failure = run.created();
-    if (failure.ok()) failure = run.engine().Initialize(ToyWeights);
+    if (failure.ok()) failure = run.session().Initialize(ToyWeights);
     for (uint64_t step = 1; failure.ok() && step <= 10; ++step)
       failure = run.Step(step, 1).status();
-    if (failure.ok()) failure = run.engine().Drain();
+    if (failure.ok()) failure = run.session().Drain();
     ASSERT_FALSE(failure.ok()) << block;
     EXPECT_EQ(failure.error().code, ErrorCode::kOutOfSpace) << failure.error().message;
   }
@@ -141,7 +136,7 @@ TEST_F(EngineTest, AFailedReadEndsTheRunWithOneErrorAndNoHang) {
                                                            .first_block = block}}};
     ToyRun run(options, 64_MiB);
     ASSERT_TRUE(run.created().ok());
-    Status failure = run.engine().Initialize(ToyWeights);
+    Status failure = run.session().Initialize(ToyWeights);
     for (uint64_t step = 1; failure.ok() && step <= 10; ++step)
       failure = run.Step(step, 1).status();
     ASSERT_FALSE(failure.ok()) << block;
@@ -159,7 +154,7 @@ TEST_F(EngineTest, ATileThatCannotBeMadeEndsTheStartThoughOthersWaitForItsBlocks
       if (offload::Index(at) == module) return MakeError(ErrorCode::kNumeric, "no such weights");
       return ToyWeights(at, tensor, begin, values);
     };
-    const Status filled = run.engine().Initialize(source);
+    const Status filled = run.session().Initialize(source);
     ASSERT_FALSE(filled.ok()) << module;
     EXPECT_EQ(filled.error().message, "no such weights");
   }
@@ -174,7 +169,7 @@ TEST_F(EngineTest, TransientFaultsChangeNothing) {
       aio::FaultPlan{.seed = 3, .transient_chance = 0.1, .short_chance = 0.1, .reorder = true};
   ToyRun run(options, 64_MiB);
   ASSERT_TRUE(run.created().ok());
-  ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+  ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
   Outcome outcome;
   for (uint64_t step = 1, t = 1; step <= kSteps; ++step) {
     const float scale =
@@ -189,16 +184,6 @@ TEST_F(EngineTest, TransientFaultsChangeNothing) {
   EXPECT_EQ(outcome.norms, reference.norms);
 }
 
-TEST_F(EngineTest, ModulesAcquiredOutOfOrderAreRefused) {
-  const EngineOptions options = Options({.name = "nvme"});
-  ToyRun run(options, 64_MiB);
-  ASSERT_TRUE(run.created().ok());
-  ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
-  const auto wrong = run.engine().Acquire(ModuleId{2});
-  ASSERT_FALSE(wrong.ok());
-  EXPECT_EQ(wrong.error().code, ErrorCode::kInvalidArgument);
-}
-
 TEST_F(EngineTest, WithoutOverflowCheckANonFiniteGradientEndsTheRun) {
   for (const Placement& placement :
        {Placement{.name = "device", .parameters = Tier::kDevice, .optimizer = Tier::kDevice},
@@ -208,7 +193,7 @@ TEST_F(EngineTest, WithoutOverflowCheckANonFiniteGradientEndsTheRun) {
     options.config.check_grad_overflow = false;
     ToyRun run(options, 64_MiB);
     ASSERT_TRUE(run.created().ok());
-    ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
     const auto result = run.Step(1, std::numeric_limits<float>::quiet_NaN());
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().code, ErrorCode::kNumeric) << placement.name;
@@ -243,10 +228,10 @@ TEST_F(EngineTest, TheMomentsOfAFirstStepAreThoseOfItsGradient) {
     {
       ToyRun run(Options({.name = "first step", .dtype = dtype}), 64_MiB);
       ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-      ASSERT_TRUE(run.engine().Initialize(ToyWeights).ok());
+      ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
       ASSERT_TRUE(run.Step(1, 1.0F).ok());
       Commit(run, 1, 1);
-      paths = run.engine().state_paths();
+      paths = run.session().state_paths();
     }
     const std::vector<float> exp_avg = CommittedValues(paths, StateKind::kExpAvg);
     const std::vector<float> exp_avg_sq = CommittedValues(paths, StateKind::kExpAvgSq);

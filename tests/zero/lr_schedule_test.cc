@@ -4,10 +4,14 @@
 
 #include <cmath>
 
-#include "zero/config.h"
+#include "zero/lr_schedule.h"
 
 namespace penstock::zero {
 namespace {
+
+using config::SchedulerConfig;
+using config::SchedulerType;
+using config::WarmupType;
 
 constexpr double kOptimizerLr = 0.01;
 

@@ -93,7 +93,7 @@ TEST(GradientNormTest, OneTileThatIsNotFiniteMakesTheStepNotFiniteAndTheNextOneS
 TEST(TileCountTest, TilesTooSmallForTheModelAreRefusedWithASizeThatWorks) {
   // Its tiles are counted, not made: as a list they would take 256 GiB.
   const ModelSpec model = ToySpec(1, uint64_t{1} << 45);
-  Config config;
+  config::Config config;
   config.tile_elements = kBlockElements;
   const Status status = CheckTileCount(model, config);
   ASSERT_FALSE(status.ok());
@@ -107,7 +107,7 @@ TEST(TileCountTest, TilesTooSmallForTheModelAreRefusedWithASizeThatWorks) {
 TEST(TileCountTest, AsManyAsCanBeAreAccepted) {
   // Of the other tensors there are four tiles.
   const uint64_t most = (kMostTiles - 4) * kBlockElements;
-  Config config;
+  config::Config config;
   config.tile_elements = kBlockElements;
   const ModelSpec model = ToySpec(1, most);
   ASSERT_TRUE(CheckTileCount(model, config).ok());

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 
 #include "tests/zero/toy_model.h"
 #include "zero/partitioner.h"
@@ -74,6 +75,20 @@ TEST(ScheduleBuilderTest, EveryUseFindsItsModuleInItsSlotAtEveryStep) {
       EXPECT_GE(schedule.slot_bytes[planned.slot], layout.SlotBytes(planned.module));
       if (planned.fetch) held[planned.slot] = planned.module;
       EXPECT_EQ(held[planned.slot], planned.module) << "use " << use;
+    }
+  }
+}
+
+TEST(ScheduleBuilderTest, AModuleThatIsNotRepeatedHasASlotThatNoOtherUses) {
+  const ModelSpec model = ToySpec(4, 5000);
+  const offload::ShardLayout layout = MakeLayout(model, DType::kBFloat16, 8192);
+  const Schedule schedule = BuildSchedule(model, layout, 2, UpdateStart::kStepEnd);
+  ASSERT_EQ(schedule.own_slot.size(), model.modules.size());
+  for (const ModuleId id : offload::Ids<ModuleId>(model.modules.size())) {
+    const std::optional<uint32_t> own = schedule.own_slot[Index(id)];
+    EXPECT_EQ(own.has_value(), !model.modules[Index(id)].repeated);
+    for (const offload::ScheduledUse& use : schedule.uses) {
+      EXPECT_EQ(own == use.slot, own.has_value() && use.module == id);
     }
   }
 }

@@ -5,11 +5,12 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <thread>
 #include <vector>
 
+#include "offload/state_names.h"
 #include "offload/state_reader.h"
 #include "offload/tile_store.h"
+#include "tests/offload/await_update.h"
 #include "tests/zero/toy_model.h"
 #include "zero/partitioner.h"
 #include "zero/schedule_builder.h"
@@ -71,12 +72,9 @@ class ShardTest : public ::testing::Test {
     const UpdateScalars scalars(model_.groups, {}, 5, 1e-2, t, 1);
     EXPECT_TRUE(store.PrepareUpdates().ok());
     store.BeginUpdates();
-    for (size_t left = layout.tiles.size(); left > 0;) {
-      const auto update = store.TryTakeUpdate();
-      if (!update) {
-        std::this_thread::yield();
-        continue;
-      }
+    for (size_t i = 0; i < layout.tiles.size(); ++i) {
+      const auto update = offload::AwaitUpdate(store);
+      ASSERT_TRUE(update.has_value());
       const offload::TileLayout& tile = layout.tile(update->tile);
       const auto gradient = GradientOf(tile);
       kernels::OptimizerTile planes =
@@ -88,7 +86,6 @@ class ShardTest : public ::testing::Test {
       after.Reset(update->seed_after, layout.planes(update->tile), tile.elements);
       after.Add(update->weight, update->record, 0, tile.elements);
       store.FinishUpdate(*update, after.Finish());
-      --left;
     }
     EXPECT_TRUE(store.Drain().ok());
   }

@@ -17,7 +17,7 @@
 #include "base/cpu_quota.h"
 #include "base/topology.h"
 #include "device/device.h"
-#include "kernels/state_operators.h"
+#include "kernels/state/state_operators.h"
 #include "tests/zero/toy_model.h"
 #include "zero/partitioner.h"
 

@@ -21,9 +21,9 @@ using ::testing::SizeIs;
 using Cpus = std::vector<int>;
 
 constexpr char kGpu[] = "0000:3b:00.0";  ///< on node 0
-const offload::PathDevices kNear0 = {"/near", {"nvme0n1"}};
-const offload::PathDevices kNear1 = {"/far", {"nvme1n1"}};
-const offload::PathDevices kAnywhere = {"/virtual", {"vda"}};
+const PathDevices kNear0 = {"/near", {"nvme0n1"}};
+const PathDevices kNear1 = {"/far", {"nvme1n1"}};
+const PathDevices kAnywhere = {"/virtual", {"vda"}};
 
 /// `nodes` nodes of `cores` cores each, numbered through, and then, as Linux does, through again
 /// for the second hardware threads. A drive on each node, and a GPU on the first.
@@ -61,7 +61,7 @@ Cpus CpusOf(const Topology& machine) {
   return cpus;
 }
 
-ThreadPlan Plan(const Topology& machine, Kind kind, const std::vector<offload::PathDevices>& paths,
+ThreadPlan Plan(const Topology& machine, Kind kind, const std::vector<PathDevices>& paths,
                 ThreadCounts wanted = {}) {
   return PlanThreads(machine, kind, wanted,
                      PlaceNear(machine, paths, kind == Kind::kCuda ? kGpu : ""));
@@ -233,8 +233,8 @@ void ForEachPlan(Check check) {
                                          std::pair(cpus / 2, cpus), std::pair(cpus - 1, cpus)}) {
           const Topology machine = Restrict(whole, first, end);
           for (const Kind kind : {Kind::kCpu, Kind::kCuda}) {
-            for (const std::vector<offload::PathDevices>& paths :
-                 {std::vector<offload::PathDevices>(), {kNear0}, {kNear1, kNear0, kAnywhere}}) {
+            for (const std::vector<PathDevices>& paths :
+                 {std::vector<PathDevices>(), {kNear0}, {kNear1, kNear0, kAnywhere}}) {
               SCOPED_TRACE(testing::Message()
                            << nodes << " nodes, " << cores << " cores, " << hardware_threads
                            << " threads, CPUs " << first << " to " << end << ", "
@@ -282,7 +282,7 @@ TEST(ThreadPlanTest, WhatIsSetApartFromComputationIsNotPartOfItAndHoldsItsThread
 TEST(ThreadPlanTest, CountsOfTheCpuDeviceDoNotDependOnDrives) {
   ForEachPlan([](const Topology& machine, Kind, const auto& paths) {
     const ThreadPlan plan = Plan(machine, Kind::kCpu, paths);
-    Config config;
+    config::Config config;
     ChooseThreads(machine, Kind::kCpu, &config);
     EXPECT_EQ(config.compute_threads, plan.counts.compute);
     EXPECT_EQ(config.optimizer_threads, plan.counts.optimizer);
@@ -290,14 +290,14 @@ TEST(ThreadPlanTest, CountsOfTheCpuDeviceDoNotDependOnDrives) {
 }
 
 TEST(ChooseThreadsTest, OnAGpusHostTheOptimizersCountStaysOpen) {
-  Config config;
+  config::Config config;
   ChooseThreads(Machine(1, 8, 2), Kind::kCuda, &config);
   EXPECT_EQ(config.compute_threads, 1);
   EXPECT_EQ(config.optimizer_threads, 0);
 }
 
 TEST(ChooseThreadsTest, CoresWhoseCpusAreNotKnownCount) {
-  Config config;
+  config::Config config;
   ChooseThreads({.cores = std::vector<Core>(4)}, Kind::kCpu, &config);
   EXPECT_EQ(config.compute_threads, 4);
   EXPECT_EQ(config.optimizer_threads, 1);

@@ -6,17 +6,21 @@
 #include <algorithm>
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "device/device.h"
 #include "kernels/dtype.h"
-#include "kernels/state_operators.h"
-#include "zero/engine.h"
+#include "kernels/state/state_operators.h"
+#include "zero/committed_state.h"
 #include "zero/model.h"
+#include "zero/session.h"
 
 namespace penstock::zero {
+
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 /// Modules: "in" (used twice, like a tied embedding), "layer.0" … (repeated), "out".
 inline ModelSpec ToySpec(uint64_t layers, uint64_t layer_elements) {
@@ -57,50 +61,63 @@ class ToyRun {
   using Wrap =
       std::function<std::unique_ptr<device::Device>(std::unique_ptr<device::Device> device)>;
 
-  ToyRun(EngineOptions options, Bytes device_memory, const Wrap& wrap = {}) : meter_() {
+  ToyRun(EngineOptions options, Bytes device_memory, const Wrap& wrap = {},
+         bool foreign_stream = false)
+      : meter_() {
     dtype_ = options.config.dtype;
     options.meter = &meter_;
     device_ =
         std::move(device::CreateCpuDevice({.memory = device_memory, .meter = &meter_})).value();
     if (wrap) device_ = wrap(std::move(device_));
+    if (foreign_stream) stream_ = device_->CreateStream("the caller's").value();
+    options.compute_stream = stream_.get();
     operators_ = kernels::CreateStateOperators(device_->kind(), 1).value();
-    step_ = options.model.step;
-    auto engine = Engine::Create(std::move(options), *device_, *operators_);
-    status_ = engine.status();
-    if (engine.ok()) engine_ = std::move(engine).value();
+    uses_ = options.model.step;
+    options.config.optimizer.lr = 1e-2;
+    auto session =
+        Session::Create(std::move(options), /*reports_loss=*/true, *device_, *operators_);
+    status_ = session.status();
+    if (session.ok()) session_ = std::move(session).value();
   }
 
   const Status& created() const { return status_; }
-  Engine& engine() { return *engine_; }
+  Session& session() { return *session_; }
+  const device::Stream* foreign_stream() const { return stream_.get(); }
   ActivityMeter& meter() { return meter_; }
   device::Device& device() { return *device_; }
   std::function<void()> before_update;  ///< called when a step has computed its gradients
 
-  /// One step; `scale` scales the gradient (infinity: not finite).
-  Result<StepOutcome> Step(uint64_t t, float scale) {
-    PENSTOCK_TRY(engine_->BeginStep(1e-2, t));
-    const size_t forward = engine_->layout().model.modules.size();
-    for (size_t use = 0; use < step_.size(); ++use) {
-      const ModuleId module = step_[use].module;
-      PENSTOCK_ASSIGN(const std::byte* weights, engine_->Acquire(module));
-      if (use >= forward || use + 1 == forward) AddGradient(module, weights, scale);
-      engine_->Release(module);
+  /// One step, which is update `t`; `scale` scales the gradient (infinity: not finite), and `loss`
+  /// is reported when the forward is done.
+  Result<StepOutcome> Step(uint64_t t, float scale, double loss = 1) {
+    EXPECT_EQ(t, session_->state().optimizer_steps + 1);
+    PENSTOCK_ASSIGN(zero::Step step, session_->BeginStep());
+    const size_t forward = session_->layout().model.modules.size();
+    for (size_t use = 0; use < uses_.size(); ++use) {
+      const ModuleId module = uses_[use].module;
+      if (use == forward) Report(step, loss);
+      PENSTOCK_ASSIGN(zero::Use held, step.Acquire(module));
+      if (use >= forward || use + 1 == forward) PENSTOCK_TRY(AddGradient(step, held, scale));
+      held.Release();
       if (use >= forward && offload::Index(module) != 0) {
-        PENSTOCK_TRY(engine_->ReduceGradients(module));
+        PENSTOCK_TRY(ReduceGradients(step, module));
       }
     }
-    PENSTOCK_TRY(engine_->ReduceGradients(ModuleId{static_cast<uint32_t>(forward - 1)}));
-    PENSTOCK_TRY(engine_->ReduceGradients(ModuleId{0}));
+    PENSTOCK_TRY(ReduceGradients(step, ModuleId{static_cast<uint32_t>(forward - 1)}));
+    PENSTOCK_TRY(ReduceGradients(step, ModuleId{0}));
     if (before_update) before_update();
-    PENSTOCK_TRY(engine_->FinishCommit());
-    return engine_->EndStep();
+    PENSTOCK_TRY(session_->FinishCommit());
+    return step.Finish();
   }
 
- private:
-  void AddGradient(ModuleId module, const std::byte* weights, float scale) {
-    float* sums = engine_->Gradients(module);
-    const offload::ShardLayout& layout = engine_->layout();
-    auto& stream = static_cast<device::CpuStream&>(engine_->compute_stream());
+  /// Enqueues the toy's gradient of a module, of its weights alone.
+  Status AddGradient(zero::Step& step, const zero::Use& use, float scale) {
+    const ModuleId module = use.module();
+    if (!Trains(module)) return {};
+    PENSTOCK_ASSIGN(float* const sums, step.Gradients(module));
+    const std::byte* const weights = use.weights();
+    const offload::ShardLayout& layout = step.layout();
+    auto& stream = static_cast<device::CpuStream&>(step.compute_stream());
     stream.Launch([weights, sums, &layout, module, scale]() {
       // Padding and frozen tensors have no gradient.
       for (const offload::TensorLayout& tensor : layout.module(module).tensors) {
@@ -114,6 +131,18 @@ class ToyRun {
         }
       }
     });
+    return {};
+  }
+  Status ReduceGradients(zero::Step& step, ModuleId module) {
+    return Trains(module) ? step.ReduceGradients(module) : Status();
+  }
+  /// From the stream, as a model does.
+  static void Report(zero::Step& step, double loss) {
+    step.compute_stream().Call([report = step.LossReporter(), loss]() { report(loss); });
+  }
+  /// Whether any of its tensors is not frozen.
+  bool Trains(ModuleId module) const {
+    return session_->layout().model.TrainedElements(module) > 0;
   }
 
   static float WeightAt(const std::byte* weights, Encoding encoding, uint64_t i) {
@@ -127,12 +156,14 @@ class ToyRun {
     }
   }
 
+ private:
   ActivityMeter meter_;
   DType dtype_ = DType::kFloat32;
-  std::vector<ModuleUse> step_;
+  std::vector<ModuleUse> uses_;
   std::unique_ptr<device::Device> device_;
+  std::unique_ptr<device::Stream> stream_;
   std::unique_ptr<kernels::StateOperators> operators_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Session> session_;
   Status status_;
 };
 

@@ -27,7 +27,8 @@ TEST(UpdateScalarsTest, RandomBitsDifferBetweenUpdatesModulesAndSeeds) {
 }
 
 TEST(UpdateScalarsTest, OneGroupHasNoWeightDecay) {
-  const OptimizerConfig optimizer{.hyper = kernels::AdamHyperparameters{.weight_decay = 0.5}};
+  const config::OptimizerConfig optimizer{.hyper =
+                                              kernels::AdamHyperparameters{.weight_decay = 0.5}};
   const UpdateScalars scalars(DecayGroupSpecs(), optimizer, 0, 1e-3, 1, 1);
   const auto decay = [&](GroupId group) {
     return std::get<kernels::AdamScalars>(scalars.Of(TileLayout{.group = group})).decay;

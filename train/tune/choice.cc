@@ -32,7 +32,7 @@ size_t CommonRounds(std::span<const PointSummary> rows) {
   return rounds.value_or(0);
 }
 
-/// Of each row and round, its speed over the median speed of the round; no rounds where the row was
+/// For each row and round, its speed over the median speed of the round; no rounds if the row was
 /// not measured.
 std::vector<std::vector<double>> SharesOfRounds(std::span<const PointSummary> rows) {
   std::vector<std::vector<double>> shares(rows.size());

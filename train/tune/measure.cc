@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// One turn of one configuration: all directions, or nothing where the deadline falls into it.
+/// One turn of one configuration: all directions, or nothing if the deadline falls into it.
 Status Measure(PointProbes* point, aio::ProbeFile* file, const MeasureOptions& options) {
   if (point->unavailable) return {};
   Result<aio::ProbeRig> rig = aio::ProbeRig::Create(point->point.options(), file);

@@ -8,7 +8,7 @@
 
 #include "aio/probe_file.h"
 #include "base/result.h"
-#include "train/status_line.h"
+#include "train/process/status_line.h"
 #include "train/tune/plan.h"
 #include "train/tune/result.h"
 

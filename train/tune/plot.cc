@@ -24,7 +24,7 @@ constexpr const char* kCeilingMark =
     R"(class="ceiling" fill="none" stroke="#e8590c" stroke-width="2" stroke-dasharray="5 3")";
 constexpr const char* kEmptyCell = R"(class="left-out" fill="#e4e4e4" stroke="white")";
 
-/// Where things are.
+/// The positions of the picture's parts.
 class Plot {
  public:
   explicit Plot(const TuneReport& report)

@@ -1,4 +1,4 @@
-// What `penstock tune` found: single measurements, and what the rounds make of them.
+// The results of `penstock tune`: single measurements, and their summary over the rounds.
 //
 // Plain values. Threads: any.
 #pragma once
@@ -21,8 +21,8 @@ using aio::Probe;
 struct PointProbes {
   TunePoint point;
   std::array<std::vector<Probe>, kDirections.size()> probes;
-  std::string registration;                ///< what became of registering the buffers
-  std::optional<std::string> unavailable;  ///< why the engine is not to be had
+  std::string registration;                ///< whether the buffers were registered
+  std::optional<std::string> unavailable;  ///< why the engine is not available
 };
 
 /// Medians over the rounds, and the spread of the speed.
@@ -40,7 +40,7 @@ struct PointSummary {
   TunePoint point;
   std::array<DirectionSummary, kDirections.size()> directions;
   std::vector<double> round_gbps;  ///< of each round, over the directions; empty: not measured
-  std::string registration;        ///< what became of registering the buffers
+  std::string registration;        ///< whether the buffers were registered
   std::string reason;              ///< why it was not measured
 
   bool measured() const { return !round_gbps.empty(); }
@@ -49,11 +49,12 @@ struct PointSummary {
   }
 };
 
-/// The speed, in GB/s, of a job that moves the same bytes in each direction, at these speeds: their
-/// harmonic mean. 0 where one of them is.
+/// Returns the speed, in GB/s, of a job that moves the same bytes in each direction at these
+/// speeds: their harmonic mean, or 0 if one of them is 0.
 double CombinedGbps(const std::array<double, kDirections.size()>& gbps);
 
-/// The middle value; of an even number, the mean of the two in the middle. Precondition: not empty.
+/// Returns the middle value; for an even number of values, the mean of the two in the middle.
+/// Precondition: not empty.
 double Median(std::vector<double> values);
 
 PointSummary Summarize(const PointProbes& probes);

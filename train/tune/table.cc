@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "train/status_line.h"
+#include "train/process/status_line.h"
 
 namespace penstock::train {
 namespace {
@@ -58,7 +58,7 @@ std::string LeftOutText(const TunePlan& plan) {
                      ToString(plan.in_flight_limit), points);
 }
 
-/// What became of registering the buffers: one line, or several where it changed on the way.
+/// Whether the buffers were registered: one line, or several if it changed on the way.
 std::string RegistrationText(std::span<const PointSummary> rows) {
   std::set<std::string> lines;
   for (const PointSummary& row : rows) {

@@ -1,6 +1,6 @@
-// The results of `penstock tune` as text for a terminal.
+// Formats the results of `penstock tune` as text for a terminal.
 //
-// Plain text making. Threads: any.
+// Pure functions. Threads: any.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace penstock::train {
 
-/// All that a tuning found.
+/// Everything that a tuning found.
 struct TuneReport {
   std::string folder;
   std::string date;  ///< "2025-01-31 12:00 UTC"
@@ -24,17 +24,18 @@ struct TuneReport {
   Seconds elapsed{};
 };
 
-/// The configuration that a report recommends.
+/// Returns the configuration that a report recommends.
 const TunePoint& Recommended(const TuneReport& report);
 
-/// "5 rounds", or "2 to 3 of 5 rounds" where the time was over before.
+/// Returns "5 rounds", or "2 to 3 of 5 rounds" if the time was over before.
 std::string RoundsText(const TuneReport& report);
 
-/// Both tables, the ceiling, the recommendation, what was written. Ends with a line break.
+/// Returns both tables, the ceiling, the recommendation and the bytes written. Ends with a line
+/// break.
 std::string ToText(const TuneReport& report);
 
-/// Rows of one table under a header: GB/s as median with least and most, latencies as median/p99.
-/// Rows `ceiling` and `chosen` are marked.
+/// Returns the rows of one table under a header: GB/s as median with least and most, latencies as
+/// median/p99. Rows `ceiling` and `chosen` are marked.
 std::string TableText(std::span<const PointSummary> rows, size_t ceiling, size_t chosen);
 
 }  // namespace penstock::train

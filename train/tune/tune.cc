@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "aio/probe_file.h"
-#include "train/files.h"
-#include "train/interrupt.h"
-#include "train/log.h"
-#include "train/status_line.h"
+#include "train/process/files.h"
+#include "train/process/interrupt.h"
+#include "train/process/log.h"
+#include "train/process/status_line.h"
 #include "train/tune/config.h"
 #include "train/tune/measure.h"
 #include "train/tune/plot.h"

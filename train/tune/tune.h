@@ -20,13 +20,13 @@ struct TuneCommand {
   bool quick = false;
 };
 
-/// Measures, with progress on stderr. Refuses before anything is written what cannot end well:
-/// output files that exist already, a path without space or O_DIRECT. The measuring file has no
-/// name, so nothing is left of it. Errors: kInvalidArgument, kNotFound, kPermission, kOutOfSpace,
-/// kUnavailable, kIo; kCancelled after Ctrl-C.
+/// Measures, with progress on stderr. Refuses to start if output files exist already, or if the
+/// path has no space or no O_DIRECT. The measuring file has no name, so nothing is left of it.
+/// Errors: kInvalidArgument, kNotFound, kPermission, kOutOfSpace, kUnavailable, kIo; kCancelled
+/// after Ctrl-C.
 Result<TuneReport> RunTune(const TuneCommand& command);
 
-/// What goes to stdout: the tables, and the config fragment where it has no file to go to.
+/// Returns the output for stdout: the tables, and the config fragment if it has no file to go to.
 std::string OutputText(const TuneCommand& command, const TuneReport& report);
 
 /// Writes the files that the command names.

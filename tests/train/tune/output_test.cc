@@ -8,11 +8,11 @@
 #include <string_view>
 #include <vector>
 
+#include "config/config.h"
 #include "tests/train/tune/support.h"
 #include "train/tune/config.h"
 #include "train/tune/plot.h"
 #include "train/tune/svg.h"
-#include "zero/config.h"
 
 namespace penstock::train {
 namespace {
@@ -199,12 +199,12 @@ TEST(ConfigFragment, IsUnderstoodByTheConfigReader) {
                            .queue_depth = 64,
                            .thread_count = 16};
   // A first file that uses DeepSpeed's newer name of the number of threads, as its manual does.
-  const Result<zero::Config> config =
-      zero::ParseConfig({{"ds.json", R"({"train_micro_batch_size_per_gpu": 1,
+  const Result<config::Config> config =
+      config::ParseConfig({{"ds.json", R"({"train_micro_batch_size_per_gpu": 1,
                                          "aio": {"intra_op_parallelism": 2, "queue_depth": 8},
                                          "penstock": {"overlap": false}})"},
-                         {"tune.json", ConfigFragment(point)}},
-                        1);
+                           {"tune.json", ConfigFragment(point)}},
+                          1);
   ASSERT_TRUE(config.ok()) << config.error().message;
   EXPECT_EQ(config->aio.kind, aio::EngineKind::kThreads);
   EXPECT_EQ(config->aio.block_size, 256_KiB);
@@ -225,8 +225,8 @@ TEST(ConfigFragment, MeansWhatWasMeasuredWhateverTheFileBeforeItSays) {
                                "simulate": {"read_gbps": 1}}}})"};
   for (const char* other : others) {
     const TunePoint point = MakePoint(aio::EngineKind::kLibaio, 1_MiB, 8);
-    const Result<zero::Config> config =
-        zero::ParseConfig({{"ds.json", other}, {"tune.json", ConfigFragment(point)}}, 1);
+    const Result<config::Config> config =
+        config::ParseConfig({{"ds.json", other}, {"tune.json", ConfigFragment(point)}}, 1);
     ASSERT_TRUE(config.ok()) << config.error().message;
     const aio::EngineOptions measured;
     EXPECT_EQ(config->aio.kind, aio::EngineKind::kLibaio);
@@ -245,10 +245,10 @@ TEST(ConfigFragment, MeansWhatWasMeasuredWhateverTheFileBeforeItSays) {
 TEST(ConfigFragment, NamesEachEngineAsTheConfigReaderDoes) {
   for (const aio::EngineKind kind :
        {aio::EngineKind::kUring, aio::EngineKind::kLibaio, aio::EngineKind::kThreads}) {
-    const Result<zero::Config> config =
-        zero::ParseConfig({{"ds.json", R"({"train_micro_batch_size_per_gpu": 1})"},
-                           {"tune.json", ConfigFragment(MakePoint(kind, 1_MiB, 8))}},
-                          1);
+    const Result<config::Config> config =
+        config::ParseConfig({{"ds.json", R"({"train_micro_batch_size_per_gpu": 1})"},
+                             {"tune.json", ConfigFragment(MakePoint(kind, 1_MiB, 8))}},
+                            1);
     ASSERT_TRUE(config.ok()) << config.error().message;
     EXPECT_EQ(config->aio.kind, kind);
   }

@@ -1,0 +1,107 @@
+// The configuration, in DeepSpeed's JSON format, read strictly.
+//
+// Keys, types and defaults are DeepSpeed's; penstock's own keys live under "penstock". An unknown
+// key anywhere, a duplicate or a wrong type is an error that names its path
+// ("zero_optimization.stag") and the nearest known key. Keys that only tune DeepSpeed's buffers are
+// type-checked and listed as superseded; keys that change numbers or behaviour and are not
+// implemented are errors unless their value turns them off. "auto" takes the default and is listed.
+// docs/config.md has the table.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aio/aio.h"
+#include "base/ledger.h"
+#include "base/result.h"
+#include "base/units.h"
+#include "kernels/dtype.h"
+#include "kernels/state/optimizer.h"
+
+namespace penstock::config {
+
+struct OptimizerConfig {
+  std::string type = "AdamW";  ///< as written; "Adam" means AdamW unless adam_w_mode is false
+  double lr = 1e-3;
+  kernels::OptimizerHyperparameters hyper;            ///< of AdamW and Adam, Lion or Adagrad
+  double initial_accumulator_value = 0;               ///< Adagrad: the initial exp_avg_sq
+  kernels::DType moments = kernels::DType::kFloat32;  ///< bf16.bf16_optimizer_states: kBFloat16
+};
+
+enum class SchedulerType { kNone, kWarmupLr, kWarmupDecayLr, kWarmupCosineLr };
+enum class WarmupType { kLog, kLinear };
+
+struct SchedulerConfig {
+  SchedulerType type = SchedulerType::kNone;
+  double warmup_min_lr = 0;
+  std::optional<double> warmup_max_lr;  ///< unset: the optimizer's lr
+  int64_t warmup_num_steps = 1000;      ///< below 2 means 2
+  WarmupType warmup_type = WarmupType::kLog;
+  int64_t total_num_steps = 0;
+  double warmup_min_ratio = 0;
+  double cos_min_ratio = 1e-4;
+};
+
+/// How many folders nvme_path may name.
+inline constexpr uint32_t kMostNvmePaths = 64;
+
+enum class MicroBatchOrder { kVertical, kHorizontal };
+
+struct Config {
+  // Batch triangle: train_batch_size = micro_batch_size * gradient_accumulation_steps * world size.
+  uint64_t train_batch_size = 0;
+  uint64_t micro_batch_size = 0;
+  uint64_t gradient_accumulation_steps = 1;
+
+  kernels::DType dtype = kernels::DType::kFloat32;  ///< bf16.enabled: kBFloat16
+  bool check_grad_overflow = false;  ///< bf16 only: a non-finite gradient skips the step
+  double gradient_clipping = 1.0;    ///< 0: off
+
+  OptimizerConfig optimizer;
+  SchedulerConfig scheduler;
+
+  int zero_stage = 0;
+  Tier parameter_home = Tier::kDevice;  ///< offload_param.device: none, cpu, nvme
+  Tier optimizer_home = Tier::kDevice;  ///< offload_optimizer.device
+  std::vector<std::string> nvme_paths;  ///< one or more if a home is kNvme, else none
+  uint64_t tile_elements = 1048576;     ///< min(penstock.tile_elements, sub_group_size)
+
+  std::optional<Bytes> device_memory;
+  std::optional<Bytes> host_memory;
+  bool tier_split = true;  ///< as many tiles whose home is nvme as fit live in host memory
+  bool overlap = true;
+  MicroBatchOrder schedule = MicroBatchOrder::kVertical;
+  Tier activation_home = Tier::kDevice;
+  int optimizer_threads = 0;  ///< 0: chosen by the program
+  int compute_threads = 0;    ///< 0: chosen by the program
+  int64_t commit_every_steps = 0;
+  double commit_every_seconds = 300;
+  bool durable = true;
+  bool verify_checksums = true;
+  aio::EngineOptions aio;
+
+  int64_t steps_per_print = 0;  ///< 0: the program's choice
+
+  std::vector<std::string> superseded;  ///< paths of keys that were checked and have no effect
+  std::vector<std::string> automatic;   ///< paths of keys that said "auto"
+};
+
+/// One text of the configuration and where it came from (a path, for messages).
+struct ConfigSource {
+  std::string name;
+  std::string text;
+};
+
+/// Reads the sources, later ones overriding key by key (objects merge, everything else replaces),
+/// then checks the whole. `world_size` enters the batch triangle. Errors: kInvalidArgument, one
+/// line with source, line or key path, why, and what to do.
+Result<Config> ParseConfig(const std::vector<ConfigSource>& sources, uint64_t world_size);
+
+/// The configuration as it was understood, every key with its value, as a JSON object (for
+/// summary.json). ParseConfig of it, with the same world size, gives the same Config; only the
+/// lists of superseded and automatic keys, which describe the text, are then empty.
+std::string ConfigToJson(const Config& config);
+
+}  // namespace penstock::config

@@ -1,0 +1,32 @@
+// One JSON object out of several texts, read strictly, that still knows where each key was written.
+//
+// Comments (// and /* */) are allowed. A duplicate key, broken JSON, a root that is no object and
+// nesting beyond kDeepestJson are errors that name the text and the line. Owns its values; not
+// thread-safe.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/result.h"
+#include "nlohmann/json.hpp"
+
+namespace penstock::config {
+
+class JsonDocument {
+ public:
+  /// Parses `text` and lays it over what is there: objects merge key by key, everything else
+  /// replaces. `name` stands in messages. Errors: kInvalidArgument; the document is then unchanged.
+  Status Merge(const std::string& name, const std::string& text);
+
+  const nlohmann::json& root() const { return root_; }
+  /// "ds.json:12: " for the text and line that supplied the key at `path`, or the nearest object
+  /// around it that has one; empty where no text does.
+  std::string Where(const std::string& path) const;
+
+ private:
+  nlohmann::json root_ = nlohmann::json::object();
+  std::map<std::string, std::string> positions_;  ///< path -> "name:line"
+};
+
+}  // namespace penstock::config

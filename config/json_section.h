@@ -1,0 +1,171 @@
+// Typed, strict access to one object of a JsonDocument.
+//
+// A JsonReader walks the document; a JsonSection is one object of it. Every key that a section is
+// asked for is known; what is left over at its end is unknown and reported with the nearest known
+// key. The first failure is kept and everything after it returns fallbacks, so that the code that
+// reads a section is a list of its keys. "auto" takes the fallback and is listed. Not thread-safe;
+// a section lives no longer than the callback that it was given to.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/strict_json.h"
+#include "config/json_document.h"
+
+namespace penstock::config {
+
+/// What a value may be; a set of these.
+enum JsonKind : unsigned {
+  kBool = 1,
+  kInteger = 2,  ///< 5e8 is one, too
+  kNumber = 4,
+  kText = 8,
+  kList = 16,
+  kObject = 32,
+  kNull = 64,
+  kAny = 127,
+};
+
+struct IntegerRange {
+  int64_t low = 0;
+  int64_t high = std::numeric_limits<int64_t>::max();
+};
+
+/// A finite number in [low, high].
+struct NumberRange {
+  double low = 0;
+  double high = std::numeric_limits<double>::max();
+};
+
+/// A key that is not obeyed, but known.
+struct JsonRule {
+  std::string_view name;
+  unsigned kinds = kAny;
+  /// Where not empty: a JSON list of the only values allowed, those that leave the feature off.
+  std::string_view off = {};
+  /// What to do instead, where it is more than writing an allowed value.
+  std::string_view hint = {};
+};
+using JsonRules = std::initializer_list<JsonRule>;
+
+class JsonSection;
+
+class JsonReader {
+ public:
+  /// `document` must outlive the reader.
+  explicit JsonReader(const JsonDocument& document) : document_(document) {}
+
+  void Read(const std::function<void(JsonSection&)>& read);
+
+  /// Keeps the first failure: "<source>:<line>: <path>: <message>".
+  void Fail(const std::string& path, const std::string& message);
+  bool failed() const { return error_.has_value(); }
+  /// The first failure; without one, the first unknown key; without that, success.
+  Status status() const;
+
+  const std::vector<std::string>& superseded() const { return superseded_; }
+  const std::vector<std::string>& automatic() const { return automatic_; }
+  void AddAutomatic(const std::string& path) { automatic_.push_back(path); }
+  /// Paths of all keys that were asked for.
+  const std::set<std::string>& known() const { return known_; }
+
+ private:
+  friend class JsonSection;
+  struct Unknown {
+    std::string path;
+    std::string parent;
+    std::string key;
+  };
+
+  std::string Suggestion(const Unknown& unknown) const;
+
+  const JsonDocument& document_;
+  std::optional<Error> error_;
+  std::vector<Unknown> unknown_;
+  std::set<std::string> known_;
+  std::vector<std::string> superseded_;
+  std::vector<std::string> automatic_;
+};
+
+class JsonSection {
+ public:
+  JsonSection(JsonReader& reader, const nlohmann::json& object, std::string path)
+      : reader_(reader), object_(object), path_(std::move(path)) {}
+  JsonSection(const JsonSection&) = delete;
+  JsonSection& operator=(const JsonSection&) = delete;
+
+  std::string PathOf(std::string_view key) const { return JoinJsonPath(path_, key); }
+  void Fail(std::string_view key, const std::string& message) {
+    reader_.Fail(PathOf(key), message);
+  }
+
+  /// The value, and the key becomes known; null where it is absent. For values of several types.
+  const nlohmann::json* Find(std::string_view key);
+  /// True where the value is the text "auto", which is then listed.
+  bool TakeAuto(std::string_view key, const nlohmann::json& value);
+
+  bool Bool(std::string_view key, bool fallback);
+  int64_t Integer(std::string_view key, int64_t fallback, IntegerRange range = {});
+  double Number(std::string_view key, double fallback, NumberRange range = {});
+  /// The optional ones take null for absent.
+  std::optional<int64_t> OptionalInteger(std::string_view key, IntegerRange range = {});
+  std::optional<double> OptionalNumber(std::string_view key, NumberRange range = {});
+  std::optional<std::string> OptionalText(std::string_view key);
+
+  /// One of the named values; a choice named "auto" is an ordinary one.
+  template <typename T>
+  T Choice(std::string_view key, std::initializer_list<std::pair<std::string_view, T>> choices,
+           T fallback) {
+    std::vector<std::string_view> names;
+    for (const auto& choice : choices) names.push_back(choice.first);
+    const std::optional<size_t> index = ChoiceIndex(key, names);
+    return index ? (choices.begin() + *index)->second : fallback;
+  }
+
+  /// Reads the object at `key` with `read`; absent and null are an empty object.
+  void Object(std::string_view key, const std::function<void(JsonSection&)>& read);
+
+  /// Keys that only tune what we do differently: type-checked and listed as superseded.
+  void Superseded(JsonRules rules);
+  /// Keys of features that are not implemented: an error unless the value is one of `rule.off`.
+  void Off(JsonRules rules);
+  /// Keys that mean nothing while their feature is off: type-checked.
+  void Inert(JsonRules rules);
+  /// An object, unchecked but for this: an "enabled" anywhere in it must be false.
+  void DisabledTree(std::string_view key);
+
+ private:
+  friend class JsonReader;
+  const nlohmann::json* Take(const JsonRule& rule);
+  std::optional<size_t> ChoiceIndex(std::string_view key,
+                                    const std::vector<std::string_view>& names);
+  std::optional<int64_t> ToInteger(std::string_view key, const nlohmann::json& value,
+                                   IntegerRange range);
+  std::optional<double> ToNumber(std::string_view key, const nlohmann::json& value,
+                                 NumberRange range);
+  void FailType(std::string_view key, unsigned kinds, const nlohmann::json& value);
+  void Finish();
+
+  JsonReader& reader_;
+  const nlohmann::json& object_;
+  const std::string path_;
+  std::set<std::string, std::less<>> asked_;
+};
+
+/// The value as JSON on one line, cut where it is long.
+std::string Show(const nlohmann::json& value);
+/// A path for a message: on one line whatever its keys are made of.
+std::string ShowPath(const std::string& path);
+/// The number as an integer, where it is one that fits ("5e8" does).
+std::optional<int64_t> AsInteger(const nlohmann::json& value);
+
+}  // namespace penstock::config

@@ -1,0 +1,175 @@
+// The configuration as it was understood, in the format it is read in.
+#include "config/sections.h"
+#include "nlohmann/json.hpp"
+
+namespace penstock::config {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* DeviceName(Tier tier) {
+  switch (tier) {
+    case Tier::kDevice:
+      return "none";
+    case Tier::kHost:
+      return "cpu";
+    case Tier::kNvme:
+      return "nvme";
+  }
+  return "none";
+}
+
+const char* EngineName(aio::EngineKind kind) {
+  switch (kind) {
+    case aio::EngineKind::kAuto:
+      return "auto";
+    case aio::EngineKind::kUring:
+      return "io_uring";
+    case aio::EngineKind::kLibaio:
+      return "libaio";
+    case aio::EngineKind::kThreads:
+      return "threads";
+  }
+  return "auto";
+}
+
+Json HyperJson(const kernels::AdamHyperparameters& adam) {
+  return {{"betas", {adam.beta1, adam.beta2}},
+          {"eps", adam.eps},
+          {"bias_correction", adam.bias_correction},
+          {"adam_w_mode", adam.adam_w_mode}};
+}
+
+Json HyperJson(const kernels::LionHyperparameters& lion) {
+  return {{"betas", {lion.beta1, lion.beta2}}};
+}
+
+Json HyperJson(const kernels::AdagradHyperparameters& adagrad) {
+  return {{"lr_decay", adagrad.lr_decay}, {"eps", adagrad.eps}};
+}
+
+Json OptimizerJson(const OptimizerConfig& optimizer) {
+  Json params = {{"lr", optimizer.lr}};
+  params.update(std::visit([](const auto& hyper) { return HyperJson(hyper); }, optimizer.hyper));
+  params["weight_decay"] = kernels::WeightDecay(optimizer.hyper);
+  if (std::holds_alternative<kernels::AdagradHyperparameters>(optimizer.hyper)) {
+    params["initial_accumulator_value"] = optimizer.initial_accumulator_value;
+  }
+  return {{"type", optimizer.type}, {"params", params}};
+}
+
+Json WarmupJson(const SchedulerConfig& scheduler) {
+  Json params = Json::object();
+  if (scheduler.type == SchedulerType::kWarmupCosineLr) {
+    params["warmup_min_ratio"] = scheduler.warmup_min_ratio;
+    params["cos_min_ratio"] = scheduler.cos_min_ratio;
+  } else {
+    params["warmup_min_lr"] = scheduler.warmup_min_lr;
+    params["warmup_max_lr"] =
+        scheduler.warmup_max_lr ? Json(*scheduler.warmup_max_lr) : Json(nullptr);
+  }
+  params["warmup_num_steps"] = scheduler.warmup_num_steps;
+  params["warmup_type"] = scheduler.warmup_type == WarmupType::kLinear ? "linear" : "log";
+  if (scheduler.type != SchedulerType::kWarmupLr) {
+    params["total_num_steps"] = scheduler.total_num_steps;
+  }
+  return params;
+}
+
+Json SchedulerJson(const SchedulerConfig& scheduler) {
+  switch (scheduler.type) {
+    case SchedulerType::kNone:
+      break;
+    case SchedulerType::kWarmupLr:
+      return {{"type", "WarmupLR"}, {"params", WarmupJson(scheduler)}};
+    case SchedulerType::kWarmupDecayLr:
+      return {{"type", "WarmupDecayLR"}, {"params", WarmupJson(scheduler)}};
+    case SchedulerType::kWarmupCosineLr:
+      return {{"type", "WarmupCosineLR"}, {"params", WarmupJson(scheduler)}};
+  }
+  return nullptr;
+}
+
+Json OffloadJson(Tier home, const std::vector<std::string>& nvme_paths) {
+  Json offload = {{"device", DeviceName(home)}};
+  if (home == Tier::kNvme) offload["nvme_path"] = PathsJson(nvme_paths);
+  return offload;
+}
+
+Json ZeroJson(const Config& config) {
+  return {{"stage", config.zero_stage},
+          {"offload_param", OffloadJson(config.parameter_home, config.nvme_paths)},
+          {"offload_optimizer", OffloadJson(config.optimizer_home, config.nvme_paths)},
+          {"sub_group_size", config.tile_elements}};
+}
+
+Json AioJson(const aio::EngineOptions& options) {
+  return {{"block_size", options.block_size.value},
+          {"queue_depth", options.queue_depth},
+          {"thread_count", options.thread_count},
+          {"single_submit", options.single_submit},
+          {"overlap_events", options.overlap_events}};
+}
+
+Json RegistrationJson(aio::Registration registration) {
+  if (registration == aio::Registration::kAuto) return "auto";
+  return registration == aio::Registration::kOn;
+}
+
+Json EngineJson(const aio::EngineOptions& options) {
+  Json engine = {{"engine", EngineName(options.kind)},
+                 {"sqpoll", options.sqpoll},
+                 {"iopoll", options.iopoll},
+                 {"registered_buffers", RegistrationJson(options.registered_buffers)}};
+  engine["simulate"] = nullptr;
+  if (options.simulate) {
+    engine["simulate"] = {{"read_gbps", options.simulate->read_gbps},
+                          {"write_gbps", options.simulate->write_gbps},
+                          {"shared", options.simulate->shared},
+                          {"latency_us", options.simulate->latency_us}};
+  }
+  return engine;
+}
+
+Json PenstockJson(const Config& config) {
+  const auto size = [](const std::optional<Bytes>& bytes) {
+    return bytes ? Json(bytes->value) : Json(nullptr);
+  };
+  return {{"device_memory", size(config.device_memory)},
+          {"host_memory", size(config.host_memory)},
+          {"tile_elements", config.tile_elements},
+          {"tier_split", config.tier_split},
+          {"overlap", config.overlap},
+          {"schedule", config.schedule == MicroBatchOrder::kVertical ? "vertical" : "horizontal"},
+          {"activation_home", config.activation_home == Tier::kHost ? "host" : "device"},
+          {"optimizer_threads", config.optimizer_threads},
+          {"compute_threads", config.compute_threads},
+          {"commit_every_steps", config.commit_every_steps},
+          {"commit_every_seconds", config.commit_every_seconds},
+          {"durable", config.durable},
+          {"verify_checksums", config.verify_checksums},
+          {"aio", EngineJson(config.aio)}};
+}
+
+}  // namespace
+
+std::string ConfigToJson(const Config& config) {
+  const bool bf16 = config.dtype == kernels::DType::kBFloat16;
+  Json root = {{"train_batch_size", config.train_batch_size},
+               {"train_micro_batch_size_per_gpu", config.micro_batch_size},
+               {"gradient_accumulation_steps", config.gradient_accumulation_steps},
+               {"gradient_clipping", config.gradient_clipping},
+               {"steps_per_print", config.steps_per_print},
+               {"bf16",
+                {{"enabled", bf16},
+                 {"check_grad_overflow", config.check_grad_overflow},
+                 {"bf16_optimizer_states", config.optimizer.moments == kernels::DType::kBFloat16}}},
+               {"optimizer", OptimizerJson(config.optimizer)},
+               {"scheduler", SchedulerJson(config.scheduler)},
+               {"zero_optimization", ZeroJson(config)},
+               {"aio", AioJson(config.aio)},
+               {"penstock", PenstockJson(config)}};
+  return root.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
+
+}  // namespace penstock::config

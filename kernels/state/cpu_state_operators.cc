@@ -1,0 +1,87 @@
+// The state operators on the CPU device: the functions of this folder, on OpenMP's pool of the
+// stream's thread, as the operators of a model have it.
+#include <atomic>
+#include <functional>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+#include "kernels/convert_elements.h"
+#include "kernels/cpu_parallel.h"
+#include "kernels/state/block_sums.h"
+#include "kernels/state/state_operator_factories.h"
+
+namespace penstock::kernels {
+namespace {
+
+/// Elements in the smallest piece of work that is given to a thread.
+constexpr uint64_t kElementGrain = 1024;
+
+void RoundRange(const float* in, DType dtype, Range range, std::byte* out) {
+  std::byte* to = out + range.begin * SizeOf(dtype).value;
+  if (dtype != DType::kFloat16) {
+    ConvertElements(DType::kFloat32, in + range.begin, dtype, to, range.size());
+    return;
+  }
+  auto* halves = reinterpret_cast<uint16_t*>(to);
+  for (uint64_t i = 0; i < range.size(); ++i) halves[i] = RoundToFloat16(in[range.begin + i]);
+}
+
+class CpuStateOperators final : public StateOperators {
+ public:
+  explicit CpuStateOperators(int threads) : threads_(threads) {}
+
+  void RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
+                      std::byte* out) override {
+    Launch(stream, [=, this] {
+      ParallelRanges(threads_, n, kElementGrain,
+                     [&](Range range) { RoundRange(in, dtype, range, out); });
+    });
+  }
+
+  void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
+                 double* sums, uint32_t* finite) override {
+    PENSTOCK_CHECK(n % kBlockElements == 0);
+    Launch(stream, [=, this] {
+      std::atomic<bool> all_finite = true;
+      ParallelRanges(threads_, n, kBlockElements, [&](Range range) {
+        const std::span<double> part(sums + range.begin / kBlockElements,
+                                     range.size() / kBlockElements);
+        const std::byte* from = gradient + range.begin * SizeOf(dtype).value;
+        if (!kernels::BlockSums(from, dtype, range.size(), part)) all_finite = false;
+      });
+      *finite = all_finite ? 1 : 0;
+    });
+  }
+
+  void Update(device::Stream& stream, const OptimizerScalars& scalars,
+              const OptimizerTile& tile) override {
+    Launch(stream, [=, this] {
+      ParallelRanges(threads_, ElementCount(tile), kElementGrain, [&](Range range) {
+        kernels::Update(scalars, Part(tile, range.begin, range.size()));
+      });
+    });
+  }
+
+ private:
+  void Launch(device::Stream& stream, std::function<void()> kernel) const {
+    auto* const cpu_stream = dynamic_cast<device::CpuStream*>(&stream);
+    PENSTOCK_CHECK(cpu_stream != nullptr,
+                   "state operators of the CPU device need one of its streams");
+    cpu_stream->Launch([threads = threads_, kernel = std::move(kernel)] {
+      const ThreadCountScope scope(threads);
+      kernel();
+    });
+  }
+
+  const int threads_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<StateOperators>> CreateCpuStateOperators(int threads) {
+  PENSTOCK_TRY(CheckThreads(threads));
+  return std::unique_ptr<StateOperators>(std::make_unique<CpuStateOperators>(threads));
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,78 @@
+// Gradients on the GPU: rounding and sums of squares. Every bit is the CPU's: the roundings are the
+// same functions, and sums go in the order that block_sums.h states.
+#include "kernels/state/cuda_gradients.h"
+
+#include "kernels/cuda_elements.cuh"
+#include "kernels/cuda_launch.cuh"
+#include "kernels/cuda_reduce.cuh"
+#include "kernels/state/block_sums.h"
+
+namespace penstock::kernels {
+namespace {
+
+template <typename T>
+__global__ void RoundKernel(uint64_t n, const float* in, T* out) {
+  const uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = FromFloat<T>(in[i]);
+}
+
+/// Partial sums of a block of the flat index.
+constexpr unsigned kPartials = 16;
+
+/// 16 threads to a sum: thread j takes elements j, j + 16, … in order.
+template <typename T>
+__global__ void BlockSumsKernel(uint64_t blocks, const T* gradient, double* sums) {
+  const uint64_t thread = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const uint64_t block = thread / kPartials;
+  double sum = 0;
+  if (block < blocks) {
+    const T* const from = gradient + block * kBlockElements + thread % kPartials;
+    for (uint64_t i = 0; i < kBlockElements; i += kPartials) {
+      const double value = ToFloat(from[i]);
+      sum = fma(value, value, sum);
+    }
+  }
+  // Addition commutes, so that both sides of a pair get s[j] + s[j + distance].
+  for (unsigned distance = kPartials / 2; distance > 0; distance /= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, distance);
+  }
+  if (block < blocks && thread % kPartials == 0) sums[block] = sum;
+}
+
+/// One block. A sum is finite when all its elements are.
+__global__ void FiniteKernel(uint64_t blocks, const double* sums, uint32_t* finite) {
+  int mine = 1;
+  for (uint64_t i = threadIdx.x; i < blocks; i += blockDim.x) mine &= isfinite(sums[i]) ? 1 : 0;
+  const int all = __syncthreads_and(mine);
+  if (threadIdx.x == 0) *finite = static_cast<uint32_t>(all);
+}
+
+}  // namespace
+
+void CudaRoundGradients(device::CudaStream& stream, const float* in, DType dtype, uint64_t n,
+                        std::byte* out) {
+  const auto launch = [&]<typename T>(T* to) {
+    Launch(stream, "the rounding of gradients", RoundKernel<T>, OneThreadEach(n), n, in, to);
+  };
+  switch (dtype) {
+    case DType::kFloat32:
+      return launch(reinterpret_cast<float*>(out));
+    case DType::kBFloat16:
+      return launch(reinterpret_cast<BFloat16*>(out));
+    case DType::kFloat16:
+      return launch(reinterpret_cast<Float16*>(out));
+  }
+}
+
+void CudaBlockSums(device::CudaStream& stream, const std::byte* gradient, DType dtype, uint64_t n,
+                   double* sums, uint32_t* finite) {
+  PENSTOCK_CHECK(n % kBlockElements == 0, "{} elements are no whole blocks", n);
+  const uint64_t blocks = n / kBlockElements;
+  WithElements(dtype, 1, [&]<typename T, int N>() {
+    Launch(stream, "block sums", BlockSumsKernel<T>, OneThreadEach(blocks * kPartials), blocks,
+           reinterpret_cast<const T*>(gradient), sums);
+  });
+  Launch(stream, "the finite flag", FiniteKernel, {1, dim3(kThreads)}, blocks, sums, finite);
+}
+
+}  // namespace penstock::kernels

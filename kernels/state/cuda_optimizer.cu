@@ -1,0 +1,146 @@
+// The optimizers on the GPU. Every bit is the CPU's: each operation is the one that the rules'
+// headers state, in round-to-nearest arithmetic that the compiler may not contract.
+#include "kernels/state/cuda_optimizer.h"
+
+#include "kernels/cuda_elements.cuh"
+#include "kernels/cuda_launch.cuh"
+#include "kernels/state/optimizer_rule.h"
+
+namespace penstock::kernels {
+namespace {
+
+/// Updates the moments that the rule has and returns what the weight goes along.
+__device__ float Direct(const AdamScalars& s, float g, float& m, float& v) {
+  m = __fmaf_rn(g, s.one_minus_beta1, __fmul_rn(m, s.beta1));
+  v = __fmaf_rn(__fmul_rn(g, g), s.one_minus_beta2, __fmul_rn(v, s.beta2));
+  return __fdiv_rn(m, __fmaf_rn(__fsqrt_rn(v), s.rsqrt_bias2, s.eps));
+}
+
+__device__ float Direct(const LionScalars& s, float g, float& m, float&) {
+  const float c = __fmaf_rn(g, s.one_minus_beta1, __fmul_rn(m, s.beta1));
+  m = __fmaf_rn(g, s.one_minus_beta2, __fmul_rn(m, s.beta2));
+  return c == 0 || isnan(c) ? c : copysignf(1, c);
+}
+
+__device__ float Direct(const AdagradScalars& s, float g, float&, float& sum) {
+  sum = __fmaf_rn(g, g, sum);
+  return __fdiv_rn(g, __fadd_rn(__fsqrt_rn(sum), s.eps));
+}
+
+/// The master as a float, or split.
+struct WholeWeights {
+  float* weight;
+  __device__ float Load(uint64_t i) const { return weight[i]; }
+  __device__ void Store(uint64_t i, float value) const { weight[i] = value; }
+};
+/// A whole master, and the weight that is rounded from it.
+template <typename Half>
+struct CopiedWeights {
+  float* master;
+  Half* weight;
+  __device__ float Load(uint64_t i) const { return master[i]; }
+  __device__ void Store(uint64_t i, float value) const {
+    master[i] = value;
+    Round(value, weight[i]);
+  }
+  __device__ static void Round(float value, BFloat16& to) { to = RoundToBFloat16(value); }
+  __device__ static void Round(float value, Float16& to) { to = Float16{RoundToFloat16(value)}; }
+};
+struct SplitWeights {
+  BFloat16* hi;
+  int16_t* lo;
+  __device__ float Load(uint64_t i) const { return Join(SplitMaster{hi[i], lo[i]}); }
+  __device__ void Store(uint64_t i, float value) const {
+    const SplitMaster split = Split(value);
+    hi[i] = split.hi;
+    lo[i] = split.lo;
+  }
+};
+
+__device__ float RoundMoment(float value, uint32_t, float*) { return value; }
+__device__ BFloat16 RoundMoment(float value, uint32_t random, BFloat16*) {
+  return RoundStochastically(value, random);
+}
+
+/// One moment; null if the rule does not have it.
+template <typename T>
+struct Moment {
+  T* values;
+  __device__ float Load(uint64_t i) const { return values == nullptr ? 0 : ToFloat(values[i]); }
+  __device__ void Store(uint64_t i, float value, uint32_t random) const {
+    if (values != nullptr) values[i] = RoundMoment(value, random, values);
+  }
+};
+
+template <typename Scalars, typename Weights, typename T, typename Gradient>
+__global__ void UpdateKernel(uint64_t n, Scalars s, Decay decay, StochasticRounding rounding,
+                             Weights weights, Moment<T> exp_avg, Moment<T> exp_avg_sq,
+                             const Gradient* gradient) {
+  const uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  float w = weights.Load(i);
+  float m = exp_avg.Load(i);
+  float v = exp_avg_sq.Load(i);
+  float g = __fmul_rn(ToFloat(gradient[i]), s.grad_scale);
+  if (decay == Decay::kL2) g = __fmaf_rn(w, s.decay, g);
+  const float d = Direct(s, g, m, v);
+  if (decay == Decay::kDecoupled) w = __fmaf_rn(w, s.decay, w);
+  weights.Store(i, __fmaf_rn(d, s.negative_step_size, w));
+  const uint32_t random = RoundingBits(rounding.key, rounding.first_element + i);
+  exp_avg.Store(i, m, random & 0xffff);
+  exp_avg_sq.Store(i, v, random >> 16);
+}
+
+/// Calls `f` with the tile's master, moments and gradient as what they are.
+template <typename F>
+void WithPlanes(const OptimizerTile& tile, F f) {
+  const auto with_gradient = [&](const auto& weights, auto exp_avg, auto exp_avg_sq) {
+    switch (tile.gradient_dtype) {
+      case DType::kBFloat16:
+        return f(weights, exp_avg, exp_avg_sq, static_cast<const BFloat16*>(tile.gradient));
+      case DType::kFloat16:
+        return f(weights, exp_avg, exp_avg_sq, static_cast<const Float16*>(tile.gradient));
+      case DType::kFloat32:
+        return f(weights, exp_avg, exp_avg_sq, static_cast<const float*>(tile.gradient));
+    }
+  };
+  const auto with_moments = [&](const auto& weights) {
+    if (HasBFloat16Moments(tile)) {
+      with_gradient(weights, Moment<BFloat16>{tile.exp_avg.As<BFloat16>()},
+                    Moment<BFloat16>{tile.exp_avg_sq.As<BFloat16>()});
+    } else {
+      with_gradient(weights, Moment<float>{tile.exp_avg.As<float>()},
+                    Moment<float>{tile.exp_avg_sq.As<float>()});
+    }
+  };
+  if (!tile.lo.empty()) {
+    with_moments(SplitWeights{tile.weight.As<BFloat16>(), tile.lo.As<int16_t>()});
+  } else if (tile.weight.Has(Encoding::kBFloat16)) {
+    with_moments(CopiedWeights<BFloat16>{tile.master.As<float>(), tile.weight.As<BFloat16>()});
+  } else if (tile.weight.Has(Encoding::kFloat16)) {
+    with_moments(CopiedWeights<Float16>{tile.master.As<float>(), tile.weight.As<Float16>()});
+  } else {
+    with_moments(WholeWeights{tile.weight.As<float>()});
+  }
+}
+
+template <typename Scalars>
+void LaunchUpdate(device::CudaStream& stream, const Scalars& scalars, const OptimizerTile& tile) {
+  const uint64_t n = ElementCountOf<Scalars>(tile);
+  WithPlanes(tile, [&]<typename Weights, typename T, typename Gradient>(
+                       const Weights& weights, Moment<T> exp_avg, Moment<T> exp_avg_sq,
+                       const Gradient* gradient) {
+    Launch(stream, "an update", UpdateKernel<Scalars, Weights, T, Gradient>, OneThreadEach(n), n,
+           scalars, Rule<Scalars>::DecayOf(scalars), tile.rounding, weights, exp_avg, exp_avg_sq,
+           gradient);
+  });
+}
+
+}  // namespace
+
+void CudaUpdate(device::CudaStream& stream, const OptimizerScalars& scalars,
+                const OptimizerTile& tile) {
+  std::visit([&](const auto& of_rule) { LaunchUpdate(stream, of_rule, tile); }, scalars);
+}
+
+}  // namespace penstock::kernels

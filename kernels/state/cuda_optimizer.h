@@ -1,0 +1,13 @@
+// The update of a tile on the GPU; what is computed is stated at StateOperators.
+#pragma once
+
+#include "device/device.h"
+#include "kernels/state/optimizer.h"
+
+namespace penstock::kernels {
+
+/// Enqueues and returns. The tile is device memory, aligned to an element.
+void CudaUpdate(device::CudaStream& stream, const OptimizerScalars& scalars,
+                const OptimizerTile& tile);
+
+}  // namespace penstock::kernels

@@ -1,0 +1,38 @@
+// The state operators on the CUDA device: kernels of our own.
+#include "base/check.h"
+#include "kernels/state/cuda_gradients.h"
+#include "kernels/state/cuda_optimizer.h"
+#include "kernels/state/state_operator_factories.h"
+
+namespace penstock::kernels {
+namespace {
+
+device::CudaStream& OnCuda(device::Stream& stream) {
+  auto* const cuda = dynamic_cast<device::CudaStream*>(&stream);
+  PENSTOCK_CHECK(cuda != nullptr, "state operators of the CUDA device need one of its streams");
+  return *cuda;
+}
+
+class CudaStateOperators final : public StateOperators {
+ public:
+  void RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
+                      std::byte* out) override {
+    CudaRoundGradients(OnCuda(stream), in, dtype, n, out);
+  }
+  void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
+                 double* sums, uint32_t* finite) override {
+    CudaBlockSums(OnCuda(stream), gradient, dtype, n, sums, finite);
+  }
+  void Update(device::Stream& stream, const OptimizerScalars& scalars,
+              const OptimizerTile& tile) override {
+    CudaUpdate(OnCuda(stream), scalars, tile);
+  }
+};
+
+}  // namespace
+
+Result<std::unique_ptr<StateOperators>> CreateCudaStateOperators() {
+  return std::unique_ptr<StateOperators>(std::make_unique<CudaStateOperators>());
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,57 @@
+#include "kernels/state/optimizer.h"
+
+#include "kernels/state/optimizer_rule.h"
+
+namespace penstock::kernels {
+namespace {
+
+AdamScalars Make(const AdamHyperparameters& hyper, double lr, uint64_t t, double grad_scale) {
+  return MakeAdamScalars(hyper, lr, t, grad_scale);
+}
+
+LionScalars Make(const LionHyperparameters& hyper, double lr, uint64_t, double grad_scale) {
+  return MakeLionScalars(hyper, lr, grad_scale);
+}
+
+AdagradScalars Make(const AdagradHyperparameters& hyper, double lr, uint64_t t, double grad_scale) {
+  return MakeAdagradScalars(hyper, lr, t, grad_scale);
+}
+
+void UpdateBy(const AdamScalars& scalars, const OptimizerTile& tile) { AdamUpdate(scalars, tile); }
+void UpdateBy(const LionScalars& scalars, const OptimizerTile& tile) { LionUpdate(scalars, tile); }
+void UpdateBy(const AdagradScalars& scalars, const OptimizerTile& tile) {
+  AdagradUpdate(scalars, tile);
+}
+
+}  // namespace
+
+RuleMoments MomentsOf(const OptimizerHyperparameters& hyper) {
+  return std::visit(
+      [](const auto& of_rule) {
+        using RuleOf = Rule<decltype(Make(of_rule, 0, 1, 1))>;
+        return RuleMoments{.exp_avg = RuleOf::kExpAvg, .exp_avg_sq = RuleOf::kExpAvgSq};
+      },
+      hyper);
+}
+
+double WeightDecay(const OptimizerHyperparameters& hyper) {
+  return std::visit([](const auto& of_rule) { return of_rule.weight_decay; }, hyper);
+}
+
+OptimizerHyperparameters WithoutDecay(OptimizerHyperparameters hyper) {
+  std::visit([](auto& of_rule) { of_rule.weight_decay = 0; }, hyper);
+  return hyper;
+}
+
+OptimizerScalars MakeScalars(const OptimizerHyperparameters& hyper, double lr, uint64_t t,
+                             double grad_scale) {
+  return std::visit(
+      [&](const auto& of_rule) -> OptimizerScalars { return Make(of_rule, lr, t, grad_scale); },
+      hyper);
+}
+
+void Update(const OptimizerScalars& scalars, const OptimizerTile& tile) {
+  std::visit([&](const auto& of_rule) { UpdateBy(of_rule, tile); }, scalars);
+}
+
+}  // namespace penstock::kernels

@@ -1,0 +1,39 @@
+// The common interface of the optimizers: which moments a rule has, its scalars of a step, its
+// update.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include "kernels/state/adagrad.h"
+#include "kernels/state/adam.h"
+#include "kernels/state/lion.h"
+
+namespace penstock::kernels {
+
+/// The hyperparameters of a rule; the type says which rule.
+using OptimizerHyperparameters =
+    std::variant<AdamHyperparameters, LionHyperparameters, AdagradHyperparameters>;
+/// A rule's scalars of one step for one parameter group.
+using OptimizerScalars = std::variant<AdamScalars, LionScalars, AdagradScalars>;
+
+/// The moments that a rule keeps for every element.
+struct RuleMoments {
+  bool exp_avg;
+  bool exp_avg_sq;
+};
+RuleMoments MomentsOf(const OptimizerHyperparameters& hyper);
+
+double WeightDecay(const OptimizerHyperparameters& hyper);
+/// Returns the same hyperparameters without weight decay.
+OptimizerHyperparameters WithoutDecay(OptimizerHyperparameters hyper);
+
+/// `t` counts updates from 1; `grad_scale` is 1 / (loss scale * clip factor). Computed in double.
+OptimizerScalars MakeScalars(const OptimizerHyperparameters& hyper, double lr, uint64_t t,
+                             double grad_scale);
+
+/// Updates the tile in place by the rule to which the scalars belong: AdamUpdate, LionUpdate or
+/// AdagradUpdate.
+void Update(const OptimizerScalars& scalars, const OptimizerTile& tile);
+
+}  // namespace penstock::kernels

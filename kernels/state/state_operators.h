@@ -1,0 +1,42 @@
+// The operators with which the ZeRO engine computes on the device: rounded gradients, block sums
+// and updates, as work on a stream. They need no operator of a model.
+//
+// The bits are those of the CPU functions (in kernels/ and kernels/state), on every kind of device
+// and with any number of threads. All pointers are device memory, aligned to an element.
+//
+// Threads: the functions enqueue and return; call them from the thread that feeds the stream. The
+// operators must outlive the work that they have enqueued. They take no device memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "device/device.h"
+#include "kernels/dtype.h"
+#include "kernels/state/optimizer.h"
+
+namespace penstock::kernels {
+
+class StateOperators {
+ public:
+  virtual ~StateOperators() = default;
+
+  /// out[i] = round(in[i]) to `dtype` (nearest even), n elements: the one rounding of a gradient.
+  virtual void RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
+                              std::byte* out) = 0;
+  /// kernels::BlockSums on the device; sums: [n / 4096] doubles, finite: 1 or 0.
+  virtual void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
+                         double* sums, uint32_t* finite) = 0;
+  /// kernels::Update on the device, for tiles that live there.
+  virtual void Update(device::Stream& stream, const OptimizerScalars& scalars,
+                      const OptimizerTile& tile) = 0;
+};
+
+/// Creates the operators of a kind of device. `threads` is the number of compute threads of the CPU
+/// device that share the work of a call; other devices do not use it. Errors: kUnavailable in
+/// builds without the device, or if OpenMP gives fewer threads.
+Result<std::unique_ptr<StateOperators>> CreateStateOperators(device::Kind kind, int threads);
+
+}  // namespace penstock::kernels

@@ -1,0 +1,247 @@
+#include "train/cli/cli.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "train/process/log.h"
+
+namespace penstock::train {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::vector<std::string> Train(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {"train",  "--model", "m",     "--config", "c",
+                                        "--data", "d",       "--out", "r"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TrainOptions ParsedTrain(const std::vector<std::string>& more = {}) {
+  const Result<Command> command = ParseCommandLine(Train(more));
+  EXPECT_TRUE(command.ok()) << command.error().message;
+  return std::get<TrainOptions>(*command);
+}
+
+TEST(CommandLine, TrainHasTheContractsDefaults) {
+  const TrainOptions options = ParsedTrain();
+  EXPECT_EQ(options.model, "m");
+  EXPECT_THAT(options.configs, ElementsAre("c"));
+  EXPECT_EQ(options.data, "d");
+  EXPECT_EQ(options.out, "r");
+  EXPECT_FALSE(options.steps.has_value());
+  EXPECT_FALSE(options.device_memory.has_value());
+  EXPECT_FALSE(options.host_memory.has_value());
+  EXPECT_FALSE(options.sequence_length.has_value());
+  EXPECT_EQ(options.device, DeviceChoice::kAuto);
+  EXPECT_FALSE(options.seed.has_value());
+  EXPECT_FALSE(options.data_order.has_value());
+  EXPECT_FALSE(options.resume);
+}
+
+TEST(CommandLine, AnUnknownOptionIsNamedThoughAnotherIsMissing) {
+  const auto refusal = [](const std::vector<std::string>& arguments) {
+    const Result<Command> command = ParseCommandLine(arguments);
+    return command.ok() ? "none" : command.error().message;
+  };
+  EXPECT_EQ(refusal({"train", "--modle", "m"}),
+            "unknown option --modle; penstock train --help lists what there is");
+  EXPECT_EQ(refusal({"--vresion"}),
+            "unknown option --vresion; penstock --help lists what there is");
+  EXPECT_EQ(refusal({"snapshot", "--", "r"}),
+            "NAME is required; penstock snapshot --help lists what there is");
+  EXPECT_EQ(refusal({"train", "--model", "m"}),
+            "--config is required; penstock train --help lists what there is");
+}
+
+TEST(CommandLine, TrainTakesEveryOption) {
+  const TrainOptions options =
+      ParsedTrain({"--steps", "0", "--seed", "7", "--device", "cpu", "--device-memory", "64MiB",
+                   "--host-memory", "4096", "--sequence-length", "33", "--data-order", "sequential",
+                   "--resume"});
+  EXPECT_TRUE(options.resume);
+  EXPECT_EQ(options.steps, 0U);
+  EXPECT_EQ(options.seed, 7U);
+  EXPECT_EQ(options.device, DeviceChoice::kCpu);
+  EXPECT_EQ(options.device_memory, 64_MiB);
+  EXPECT_EQ(options.host_memory, 4096_B);
+  EXPECT_EQ(options.sequence_length, 33U);
+  EXPECT_EQ(options.data_order, DataOrder::kSequential);
+}
+
+TEST(CommandLine, ConfigMayBeRepeatedAndKeepsItsOrder) {
+  EXPECT_THAT(ParsedTrain({"--config", "b", "--config", "a"}).configs, ElementsAre("c", "b", "a"));
+}
+
+TEST(CommandLine, ExportTakesADtype) {
+  const Result<Command> command =
+      ParseCommandLine({"export", "run", "--to", "x", "--dtype", "bf16"});
+  ASSERT_TRUE(command.ok()) << command.error().message;
+  const auto& options = std::get<ExportCommand>(*command);
+  EXPECT_EQ(options.run, "run");
+  EXPECT_EQ(options.to, "x");
+  EXPECT_EQ(options.dtype, DType::kBFloat16);
+  EXPECT_EQ(std::get<ExportCommand>(*ParseCommandLine({"export", "run", "--to", "x"})).dtype,
+            DType::kFloat32);
+}
+
+TEST(CommandLine, InspectTakesARun) {
+  const Result<Command> command = ParseCommandLine({"inspect", "run"});
+  ASSERT_TRUE(command.ok()) << command.error().message;
+  EXPECT_EQ(std::get<InspectCommand>(*command).run, "run");
+}
+
+TEST(CommandLine, TuneTakesEveryOptionAndNeedsOnlyThePath) {
+  const Result<Command> least = ParseCommandLine({"tune", "--nvme-path", "p"});
+  ASSERT_TRUE(least.ok()) << least.error().message;
+  const auto& defaults = std::get<TuneCommand>(*least);
+  EXPECT_EQ(defaults.nvme_path, "p");
+  EXPECT_FALSE(defaults.size.has_value());
+  EXPECT_EQ(defaults.out, "");
+  EXPECT_EQ(defaults.plot, "");
+  EXPECT_FALSE(defaults.quick);
+  const Result<Command> all = ParseCommandLine(
+      {"tune", "--nvme-path", "p", "--size", "64MiB", "--out", "f", "--plot", "s", "--quick"});
+  ASSERT_TRUE(all.ok()) << all.error().message;
+  const auto& options = std::get<TuneCommand>(*all);
+  EXPECT_EQ(options.size, 64_MiB);
+  EXPECT_EQ(options.out, "f");
+  EXPECT_EQ(options.plot, "s");
+  EXPECT_TRUE(options.quick);
+}
+
+TEST(CommandLine, CompareTakesTwoModels) {
+  const Result<Command> command = ParseCommandLine({"compare", "x", "y"});
+  ASSERT_TRUE(command.ok()) << command.error().message;
+  EXPECT_EQ(std::get<CompareCommand>(*command).a, "x");
+  EXPECT_EQ(std::get<CompareCommand>(*command).b, "y");
+}
+
+TEST(CommandLine, CleanRemovesOnlyWithYes) {
+  const Result<Command> command = ParseCommandLine({"clean", "run"});
+  ASSERT_TRUE(command.ok()) << command.error().message;
+  EXPECT_EQ(std::get<CleanCommand>(*command).run, "run");
+  EXPECT_FALSE(std::get<CleanCommand>(*command).yes);
+  EXPECT_TRUE(std::get<CleanCommand>(*ParseCommandLine({"clean", "run", "--yes"})).yes);
+}
+
+TEST(CommandLine, HelpAndVersionAreTexts) {
+  const Result<Command> help = ParseCommandLine({"--help"});
+  ASSERT_TRUE(help.ok());
+  EXPECT_THAT(std::get<PrintText>(*help).text, HasSubstr("inspect"));
+  const Result<Command> train_help = ParseCommandLine({"train", "--help"});
+  ASSERT_TRUE(train_help.ok());
+  EXPECT_THAT(std::get<PrintText>(*train_help).text, HasSubstr("--sequence-length"));
+  const Result<Command> version = ParseCommandLine({"--version"});
+  ASSERT_TRUE(version.ok());
+  EXPECT_THAT(std::get<PrintText>(*version).text, HasSubstr("penstock "));
+}
+
+struct BadLine {
+  std::vector<std::string> arguments;
+  std::string names;  ///< what the message must name
+};
+
+class BadCommandLine : public ::testing::TestWithParam<BadLine> {};
+
+TEST_P(BadCommandLine, IsOneLineThatNamesTheMistakeAndExitsWithTwo) {
+  const Result<Command> command = ParseCommandLine(GetParam().arguments);
+  ASSERT_FALSE(command.ok());
+  EXPECT_EQ(ExitCode(command.error().code), 2);
+  EXPECT_THAT(command.error().message, HasSubstr(GetParam().names));
+  EXPECT_THAT(command.error().message, Not(HasSubstr("\n")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Lines, BadCommandLine,
+    ::testing::Values(
+        BadLine{{}, "subcommand"}, BadLine{{"trian"}, "trian"}, BadLine{{"train"}, "required"},
+        BadLine{{"train", "--model", "m", "--config", "c", "--data", "d"}, "--out"},
+        BadLine{Train({"--stpes", "3"}), "--stpes"}, BadLine{Train({"--steps", "-1"}), "--steps"},
+        BadLine{Train({"--steps", "many"}), "--steps"}, BadLine{Train({"--device", "tpu"}), "tpu"},
+        BadLine{Train({"--sequence-length", "0"}), "\"0\" is not a whole number from 1 to"},
+        BadLine{Train({"--device-memory", "20000000TiB"}),
+                "\"20000000TiB\" is not a size up to 9223372036854775807 bytes"},
+        BadLine{Train({"--device-memory", "64MB"}), "64MB"},
+        BadLine{Train({"--data-order", "random"}), "random"},
+        BadLine{{"tune", "--quick"}, "--nvme-path"},
+        BadLine{{"tune", "--nvme-path", "p", "--size", "1GB"}, "1GB"},
+        BadLine{{"export", "run"}, "--to"},
+        BadLine{{"export", "run", "--to", "x", "--dtype", "int8"}, "int8 not in {fp32,bf16,fp16}"},
+        BadLine{{"export", "run", "--to", "x", "--dtype", "2"}, "2 not in {fp32,bf16,fp16}"},
+        BadLine{{"inspect"}, "RUN"}, BadLine{{"compare", "a"}, "B"}, BadLine{{"clean"}, "RUN"}));
+
+TEST(CommandLine, NumbersAreDecimalDigitsOf64BitsAndNothingElse) {
+  const std::string largest = "18446744073709551615";
+  EXPECT_EQ(ParsedTrain({"--seed", largest}).seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(ParsedTrain({"--steps", "010"}).steps, 10U);
+  for (const char* option : {"--steps", "--seed", "--sequence-length"}) {
+    for (const char* text :
+         {"", "-1", "abc", "1e3", "0x10", "1.0", "18446744073709551616", "99999999999999999999"}) {
+      const Result<Command> command = ParseCommandLine(Train({option, text}));
+      ASSERT_FALSE(command.ok()) << option << " " << text;
+      EXPECT_EQ(ExitCode(command.error().code), 2);
+      EXPECT_THAT(command.error().message, HasSubstr(std::string(option) + ": \"" + text + "\""));
+      EXPECT_THAT(command.error().message, HasSubstr("to " + largest + ";"));
+      EXPECT_LT(command.error().message.size(), 160U);
+    }
+  }
+}
+
+TEST(CommandLine, AnEmptyNameIsRefusedWhereverOneIsAskedFor) {
+  const std::vector<std::pair<std::string, std::vector<std::string>>> lines = {
+      {"--model", {"train", "--model", "", "--config", "c", "--data", "d", "--out", "r"}},
+      {"--config", Train({"--config", ""})},
+      {"--data", {"train", "--model", "m", "--config", "c", "--data", "", "--out", "r"}},
+      {"--out", {"train", "--model", "m", "--config", "c", "--data", "d", "--out", ""}},
+      {"--trace", Train({"--trace", ""})},
+      {"--resume-from", Train({"--resume-from", ""})},
+      {"RUN", {"export", "", "--to", "x"}},
+      {"--to", {"export", "run", "--to", ""}},
+      {"RUN", {"inspect", ""}},
+      {"A", {"compare", "", "b"}},
+      {"B", {"compare", "a", ""}},
+      {"RUN", {"clean", ""}},
+      {"RUN", {"snapshot", "", "n"}},
+      {"NAME", {"snapshot", "run", ""}},
+      {"RUN", {"snapshots", ""}},
+      {"--nvme-path", {"tune", "--nvme-path", ""}},
+      {"--out", {"tune", "--nvme-path", "p", "--out", ""}},
+      {"--plot", {"tune", "--nvme-path", "p", "--plot", ""}}};
+  for (const auto& [option, line] : lines) {
+    const Result<Command> command = ParseCommandLine(line);
+    ASSERT_FALSE(command.ok()) << option;
+    EXPECT_EQ(ExitCode(command.error().code), 2);
+    EXPECT_THAT(command.error().message, HasSubstr(option + ": \"\" names nothing"));
+  }
+}
+
+TEST(ExitCodes, FollowTheKindOfFailure) {
+  EXPECT_EQ(ExitCode(ErrorCode::kInvalidArgument), 2);
+  EXPECT_EQ(ExitCode(ErrorCode::kBudget), 2);
+  EXPECT_EQ(ExitCode(ErrorCode::kNotFound), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kPermission), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kOutOfSpace), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kOutOfMemory), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kIo), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kUnavailable), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kCorruption), 3);
+  EXPECT_EQ(ExitCode(ErrorCode::kNumeric), 4);
+  EXPECT_EQ(ExitCode(ErrorCode::kCancelled), 130);
+}
+
+TEST(OneLine, HasNoLineBreaks) {
+  EXPECT_EQ(OneLine("a\nb\r\nc\n"), "a b  c");
+  EXPECT_EQ(OneLine(""), "");
+}
+
+}  // namespace
+}  // namespace penstock::train

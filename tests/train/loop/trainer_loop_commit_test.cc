@@ -1,0 +1,231 @@
+// The loop over steps: when it commits, and what a failure leaves of that.
+#include <gmock/gmock.h>
+
+#include "tests/train/loop/trainer_loop_support.h"
+
+namespace penstock::train {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+TEST_F(TrainLoopTest, AFailureAfterACommitSaysWhichStepIsCommitted) {
+  options_.config.commit_every_steps = 2;
+  engine_.fail_steps_from = 4;
+  const Result<LoopSummary> durable = Run(5);
+  ASSERT_FALSE(durable.ok());
+  EXPECT_EQ(durable.error().code, ErrorCode::kIo);
+  EXPECT_THAT(durable.error().message, HasSubstr("a bad block; step 2 is committed"));
+  EXPECT_EQ(Rows().size(), 3U);
+}
+
+TEST_F(TrainLoopTest, ARunWhoseFolderIsGoneAtACommitEndsThereAndSaysWhatIsCommitted) {
+  options_.config.commit_every_steps = 2;
+  gone_after_ = 2;
+  EXPECT_TRUE(
+      FailsWith(Run(8), ErrorCode::kNotFound, {"RUN was removed", "step 4 is committed in"}));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(2, 4));
+}
+
+TEST_F(TrainLoopTest, AFailureDoesNotCallACommitMadeThatIsLost) {
+  options_.config.commit_every_steps = 2;
+  engine_.fail_steps_from = 4;
+  engine_.commit_is_lost = true;
+  const Result<LoopSummary> summary = Run(5);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.error().code, ErrorCode::kIo);
+  EXPECT_THAT(summary.error().message, HasSubstr("step 2 was committed"));
+  EXPECT_THAT(summary.error().message,
+              HasSubstr("that commit is lost: the state file was deleted"));
+}
+
+TEST_F(TrainLoopTest, ACommitThatCannotBeReadBackIsLostOnlyWhereItsFileIsGoneOrDamaged) {
+  options_.config.commit_every_steps = 2;
+  engine_.fail_steps_from = 4;
+  const std::pair<ErrorCode, bool> causes[] = {
+      {ErrorCode::kNotFound, true},    {ErrorCode::kCorruption, true},
+      {ErrorCode::kPermission, false}, {ErrorCode::kOutOfMemory, false},
+      {ErrorCode::kIo, false},         {ErrorCode::kUnavailable, false}};
+  for (const auto& [code, lost] : causes) {
+    engine_.steps.clear();
+    engine_.commit_unreadable = MakeError(code, "the reason");
+    std::filesystem::remove(folder_.Path("metrics.jsonl"));
+    const Result<LoopSummary> summary = Run(5);
+    ASSERT_FALSE(summary.ok());
+    EXPECT_THAT(summary.error().message,
+                AllOf(HasSubstr("step 2 was committed"), HasSubstr(": the reason")));
+    EXPECT_EQ(summary.error().message.find("lost") != std::string::npos, lost)
+        << summary.error().message;
+  }
+}
+
+TEST_F(TrainLoopTest, AFailureSaysOnceWhyACommitCannotBeReadBack) {
+  options_.config.commit_every_steps = 2;
+  engine_.fail_steps_from = 4;
+  engine_.commit_unreadable = MakeError(ErrorCode::kIo, "a bad block");
+  const Result<LoopSummary> summary = Run(5);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_THAT(summary.error().message, HasSubstr("a bad block; step 2 was committed"));
+  EXPECT_EQ(summary.error().message.find("a bad block"),
+            summary.error().message.rfind("a bad block"));
+}
+
+TEST_F(TrainLoopTest, ANumericFailureNamesResumeOnlyWhereTheCommitStands) {
+  model_.nan_from = 4;  // the commit of step 2 was confirmed before
+  options_.config.commit_every_steps = 2;
+  for (const bool durable : {false, true}) {
+    for (const bool lost : {false, true}) {
+      options_.config.durable = durable;
+      engine_.commit_is_lost = lost;
+      model_.inputs.clear();
+      std::filesystem::remove(folder_.Path("metrics.jsonl"));
+      const Result<LoopSummary> summary = Run(5);
+      ASSERT_FALSE(summary.ok());
+      const std::string& message = summary.error().message;
+      EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
+      EXPECT_EQ(message.find("step 2 is committed") != std::string::npos, !lost) << message;
+      EXPECT_EQ(message.find("--resume") != std::string::npos, !lost) << message;
+      EXPECT_EQ(message.find("begin a new run:") != std::string::npos, lost) << message;
+      EXPECT_EQ(message.find("take a commit back") != std::string::npos, lost && !durable)
+          << message;
+    }
+  }
+}
+
+TEST_F(TrainLoopTest, ATrainingWhoseLastCommitIsLostDoesNotSucceed) {
+  engine_.commit_is_lost = true;
+  const Result<LoopSummary> summary = Run(2);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(TrainLoopTest, AFailureOfARunThatIsNotDurableDoesNotPromiseItsCommit) {
+  options_.config.durable = false;
+  options_.config.commit_every_steps = 2;
+  engine_.fail_steps_from = 4;
+  engine_.commit_is_lost = true;
+  const Result<LoopSummary> summary = Run(5);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_THAT(summary.error().message, HasSubstr("step 2 was committed, but"));
+}
+
+TEST_F(TrainLoopTest, NoCommitIsMadeWhileLossesOrGradientsAreNotFinite) {
+  options_.config.commit_every_steps = 1;
+  engine_.skip = {false, true, true, false};
+  ASSERT_TRUE(Run(5).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(1, 4, 5));
+}
+
+TEST_F(TrainLoopTest, ACommitThatIsDueAtAStepThatIsNotSoundIsMadeAtTheNextThatIs) {
+  options_.config.commit_every_steps = 4;
+  engine_.skip = {false, false, false, true, true};
+  ASSERT_TRUE(Run(11).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(6, 8, 11));
+}
+
+TEST_F(TrainLoopTest, ASkippedStepWithALossThatIsNotFiniteIsCommittedLastAsItChangedNothing) {
+  engine_.skip = {false, false, true};
+  model_.nan_from = 3;
+  for (const bool asked_to_stop : {false, true}) {
+    engine_.steps.clear();
+    engine_.commits.clear();
+    model_.inputs.clear();
+    std::filesystem::remove(folder_.Path("metrics.jsonl"));
+    if (asked_to_stop) stop_after_ = 3;
+    const Result<LoopSummary> summary = Run(asked_to_stop ? 100 : 3);
+    ASSERT_TRUE(summary.ok()) << summary.error().message;
+    EXPECT_THAT(CommittedSteps(), ElementsAre(3));
+    EXPECT_EQ(engine_.commits[0].optimizer_steps, 2U);
+  }
+}
+
+TEST_F(TrainLoopTest, ASecondLossInARowThatIsNotFiniteSpeaksAgainstTheWeights) {
+  engine_.skip = {false, true, true};
+  model_.nan_from = 2;
+  const Result<LoopSummary> summary = Run(3);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
+  EXPECT_TRUE(engine_.commits.empty());
+}
+
+TEST_F(TrainLoopTest,
+       AfterLossesThatAreNotFiniteTheLastConfirmedCommitIsTheNewestWhateverEndsTheRun) {
+  options_.config.commit_every_steps = 1;
+  for (const bool asked_to_stop : {false, true}) {
+    engine_.commits.clear();
+    model_.inputs.clear();
+    model_.nan_from = 3;
+    if (asked_to_stop) stop_after_ = 4;
+    std::filesystem::remove(folder_.Path("metrics.jsonl"));
+    const Result<LoopSummary> summary = Run(asked_to_stop ? 100 : 4);
+    ASSERT_FALSE(summary.ok());
+    EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
+    EXPECT_THAT(summary.error().message,
+                AllOf(HasSubstr("step 4: the loss is not finite"),
+                      HasSubstr("the commit of step 2 was taken back"),
+                      HasSubstr("step 1 is committed"), HasSubstr("penstock export")));
+    EXPECT_THAT(CommittedSteps(), ElementsAre(1));
+    EXPECT_EQ(Rows().size(), 4U);
+  }
+}
+
+TEST_F(TrainLoopTest, ASkippedLastStepWithAFiniteLossIsCommittedAsItChangedNothing) {
+  engine_.skip = {false, false, true};
+  ASSERT_TRUE(Run(3).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(3));
+}
+
+TEST_F(TrainLoopTest, CommitsEveryNStepsAndTheLastOnlyOnce) {
+  options_.config.commit_every_steps = 2;
+  ASSERT_TRUE(Run(6).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(2, 4, 6));
+}
+
+TEST_F(TrainLoopTest, CommitsAfterAsManySecondsAsTheConfigSays) {
+  options_.config.commit_every_seconds = 1e-12;
+  ASSERT_TRUE(Run(3).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(1, 2, 3));
+}
+
+TEST_F(TrainLoopTest, ACommitHoldsTheRunAndTheRowOfItsStep) {
+  options_.config.commit_every_steps = 1;
+  ASSERT_TRUE(Run(2).ok());
+  ASSERT_EQ(engine_.commits.size(), 2U);
+  EXPECT_EQ(engine_.commits[0].seed, 9U);
+  EXPECT_EQ(engine_.commits[0].compute_threads, 2U);
+  const Json json = Json::parse(engine_.commits[0].run_json);
+  EXPECT_EQ(json.at("run").at("data"), "D");
+  EXPECT_EQ(json.at("row").at("step"), 1);
+  EXPECT_EQ(json.at("row").at("loss"), 9.0);
+}
+
+TEST_F(TrainLoopTest, WhenAskedToStopFinishesTheStepAndCommitsIt) {
+  stop_after_ = 2;
+  const Result<LoopSummary> summary = Run(100);
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_TRUE(summary->interrupted);
+  EXPECT_EQ(summary->last_step, 2U);
+  EXPECT_THAT(CommittedSteps(), ElementsAre(2));
+  EXPECT_EQ(Rows().size(), 2U);
+}
+
+TEST_F(TrainLoopTest, AskedToStopAfterAPeriodicCommitDoesNotCommitTwice) {
+  options_.config.commit_every_steps = 2;
+  stop_after_ = 2;
+  ASSERT_TRUE(Run(100).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(2));
+}
+
+TEST_F(TrainLoopTest, AFailedCommitEndsTheRun) {
+  engine_.fail_commit = true;
+  const Result<LoopSummary> summary = Run(1);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.error().code, ErrorCode::kOutOfSpace);
+  EXPECT_EQ(Rows().size(), 1U);
+  EXPECT_TRUE(folder_kept_);
+}
+
+}  // namespace
+}  // namespace penstock::train

@@ -1,0 +1,119 @@
+// The loop over steps: rows, counts, the end.
+#include <gmock/gmock.h>
+
+#include "tests/train/loop/trainer_loop_support.h"
+#include "zero/lr_schedule.h"
+
+namespace penstock::train {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST_F(TrainLoopTest, WritesOneRowAStepAndCommitsTheLast) {
+  const Result<LoopSummary> summary = Run(3);
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_THAT(Column<uint64_t>("step"), ElementsAre(1, 2, 3));
+  EXPECT_THAT(Column<double>("loss"), ElementsAre(9, 8, 7));
+  EXPECT_THAT(Column<double>("grad_norm"), Each(2.0));
+  EXPECT_THAT(Column<double>("lr"), Each(0.5));
+  EXPECT_THAT(Column<uint64_t>("tokens"), Each(16));
+  EXPECT_THAT(Column<uint64_t>("nvme_read_bytes"), Each(14));
+  EXPECT_THAT(Column<uint64_t>("nvme_write_bytes"), Each(12));
+  EXPECT_THAT(Column<uint64_t>("device_peak_bytes"), Each((2_MiB).value));
+  EXPECT_THAT(Column<uint64_t>("host_peak_bytes"), Each((5_MiB).value));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(3));
+  EXPECT_EQ(summary->steps, 3U);
+  EXPECT_EQ(summary->tokens, 48U);
+  EXPECT_EQ(summary->first_loss, 9);
+  EXPECT_EQ(summary->last_loss, 7);
+  EXPECT_EQ(summary->committed_step, 3U);
+  EXPECT_FALSE(summary->interrupted);
+}
+
+TEST_F(TrainLoopTest, ReadsMadeBeforeTheFirstStepAreItsOwnAndRowsSumUpToTheSummary) {
+  engine_.totals.nvme_read_bytes = 7;
+  const Result<LoopSummary> summary = Run(3);
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_THAT(Column<uint64_t>("nvme_read_bytes"), ElementsAre(21, 14, 14));
+  EXPECT_EQ(summary->end.counters.nvme_read_bytes - summary->begin.counters.nvme_read_bytes, 49U);
+}
+
+TEST_F(TrainLoopTest, GivesEachStepItsMicroBatchesInOrder) {
+  ASSERT_TRUE(Run(2).ok());
+  ASSERT_EQ(model_.inputs.size(), 2U);
+  // Four rows of four tokens a step; ten rows an epoch.
+  for (size_t i = 0; i < 16; ++i) {
+    EXPECT_EQ(model_.inputs[0][i], static_cast<int32_t>(i));
+    EXPECT_EQ(model_.inputs[1][i], static_cast<int32_t>(16 + i));
+    EXPECT_EQ(model_.targets[1][i], static_cast<int32_t>(17 + i));
+  }
+}
+
+TEST_F(TrainLoopTest, WithoutStepsOnlyCommits) {
+  const Result<LoopSummary> summary = Run(0);
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0));
+  EXPECT_TRUE(folder_kept_);
+  EXPECT_TRUE(Rows().empty());
+  EXPECT_FALSE(summary->first_loss.has_value());
+}
+
+TEST_F(TrainLoopTest, SkippedStepsAdvanceNeitherAdamsCountNorTheSchedule) {
+  options_.config.scheduler.type = config::SchedulerType::kWarmupLr;
+  options_.config.scheduler.warmup_num_steps = 10;
+  options_.config.scheduler.warmup_type = config::WarmupType::kLinear;
+  engine_.skip = {false, true, true, false};
+  const Result<LoopSummary> summary = Run(5);
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  std::vector<uint64_t> t;
+  for (const auto& call : engine_.steps) {
+    t.push_back(call.t);
+    EXPECT_EQ(call.lr, zero::LearningRate(options_.config.scheduler, 0.5, call.t));
+  }
+  EXPECT_THAT(t, ElementsAre(1, 2, 2, 2, 3));
+  EXPECT_THAT(Column<bool>("skipped"), ElementsAre(false, true, true, false, false));
+  EXPECT_TRUE(Rows()[1].at("grad_norm").is_null());
+  EXPECT_EQ(summary->skipped, 2U);
+  ASSERT_EQ(engine_.commits.size(), 1U);
+  EXPECT_EQ(engine_.commits[0].step, 5U);
+  EXPECT_EQ(engine_.commits[0].optimizer_steps, 3U);
+  EXPECT_EQ(engine_.commits[0].skipped_in_a_row, 0U);
+}
+
+TEST_F(TrainLoopTest, TwentySkippedStepsInARowEndTheRunWithAllRowsAndNoCommit) {
+  engine_.skip.assign(100, true);
+  engine_.skip[0] = false;
+  const Result<LoopSummary> summary = Run(100);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
+  EXPECT_THAT(summary.error().message, HasSubstr("nothing was committed yet"));
+  EXPECT_EQ(Rows().size(), 21U);
+  EXPECT_TRUE(engine_.commits.empty());
+  EXPECT_TRUE(folder_kept_);
+}
+
+TEST_F(TrainLoopTest, TheEngineIsToldOfTheLastStepAloneAndBeforeItBegins) {
+  ASSERT_TRUE(Run(3).ok());
+  EXPECT_THAT(engine_.last_expected_after, ElementsAre(2));
+}
+
+TEST_F(TrainLoopTest, NineteenSkippedStepsInARowDoNotEndTheRun) {
+  engine_.skip.assign(19, true);
+  EXPECT_TRUE(Run(21).ok());
+  EXPECT_EQ(Rows().size(), 21U);
+}
+
+TEST_F(TrainLoopTest, FailuresOfTheEngineAreItsErrors) {
+  engine_.fail_steps_from = 1;
+  const Result<LoopSummary> step = Run(3);
+  ASSERT_FALSE(step.ok());
+  EXPECT_EQ(step.error().code, ErrorCode::kIo);
+  EXPECT_EQ(step.error().message, "a bad block");
+  EXPECT_TRUE(engine_.commits.empty());
+  EXPECT_FALSE(folder_kept_);
+}
+
+}  // namespace
+}  // namespace penstock::train

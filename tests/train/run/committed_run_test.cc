@@ -1,0 +1,58 @@
+#include "train/run/committed_run.h"
+
+#include <gmock/gmock.h>
+
+#include <string>
+
+#include "train/run/run_identity.h"
+
+namespace penstock::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string kRun = R"({"seed":3,"arithmetic":"cpu"})";
+
+std::string Nested(size_t levels) { return std::string(levels, '[') + std::string(levels, ']'); }
+
+TEST(CommittedRunTest, WhatATrainingPutIntoItsCommitIsReadBack) {
+  const auto texts =
+      ReadCommitTexts(R"({"run":)" + kRun + R"(,"row":{"step":7,"loss":1.5}})", 7, "S");
+  ASSERT_TRUE(texts.ok()) << texts.error().message;
+  EXPECT_EQ(texts->identity, kRun);
+  EXPECT_EQ(texts->row, R"({"step":7,"loss":1.5})");
+  EXPECT_EQ(ArithmeticOf(texts->identity), "cpu");
+  EXPECT_EQ(ReadCommitTexts(R"({"run":)" + kRun + "}", 0, "S")->row, "");
+}
+
+TEST(CommittedRunTest, WhatNoTrainingPutsIntoACommitIsDamage) {
+  const std::string texts[] = {
+      "",
+      "7",
+      "[]",
+      "{}",
+      R"({"run":7})",
+      R"({"run":[]})",
+      R"({"run":{}})",
+      R"({"run":{"arithmetic":7}})",
+      R"({"run":{"arithmetic":"\xff"}})",
+      R"({"run":{"arithmetic":"cpu"},"run":{"arithmetic":"cpu"}})",
+      R"({"run":{"arithmetic":"cpu","deep":)" + Nested(30000) + "}}",
+      R"({"run":)" + kRun + R"(,"row":7})",
+      R"({"run":)" + kRun + R"(,"row":{}})",
+      R"({"run":)" + kRun + R"(,"row":{"step":6}})",
+      R"({"run":)" + kRun + R"(,"row":{"step":7.0}})",
+      R"({"run":)" + kRun + R"(,"row":{"step":"7"}})",
+      R"({"run":)" + kRun + R"(,"row":{"step":7,"deep":)" + Nested(30000) + "}}",
+  };
+  for (const std::string& text : texts) {
+    const auto read = ReadCommitTexts(text, 7, "PATH");
+    ASSERT_FALSE(read.ok()) << text.substr(0, 100);
+    EXPECT_EQ(read.error().code, ErrorCode::kCorruption);
+    EXPECT_THAT(read.error().message, HasSubstr("PATH: what the commit of step 7"));
+    EXPECT_LT(read.error().message.size(), 400);
+  }
+}
+
+}  // namespace
+}  // namespace penstock::train

@@ -1,0 +1,93 @@
+// Holds a drive back, for tests of what goes on meanwhile.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "tests/aio/wrapped_engine.h"
+
+namespace penstock::zero {
+
+/// Holds back whoever passes while it is closed.
+class Gate {
+ public:
+  void Close() {
+    const std::lock_guard lock(mutex_);
+    open_ = false;
+  }
+  void Open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void Pass() {
+    std::unique_lock lock(mutex_);
+    ++waiting_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return open_; });
+    --waiting_;
+  }
+  void AwaitWaiting() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::minutes(1), [this] { return waiting_ > 0; }));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool open_ = true;
+  int waiting_ = 0;
+};
+
+/// An engine whose drive synchronises only when the gate is open.
+class GatedEngine final : public aio::WrappedEngine {
+ public:
+  GatedEngine(std::unique_ptr<aio::Engine> base, Gate& gate)
+      : WrappedEngine(std::move(base)), gate_(gate) {}
+
+  aio::Ticket Submit(aio::Request request) override {
+    if (request.operation == aio::Operation::kSync) gate_.Pass();
+    return WrappedEngine::Submit(std::move(request));
+  }
+
+ private:
+  Gate& gate_;
+};
+
+/// An engine whose drive completes reads only when the gate is open.
+class GatedReads final : public aio::WrappedEngine {
+ public:
+  GatedReads(std::unique_ptr<aio::Engine> base, Gate& gate)
+      : WrappedEngine(std::move(base)), gate_(gate) {}
+
+  aio::Ticket Submit(aio::Request request) override {
+    if (request.operation == aio::Operation::kRead && request.on_complete) {
+      request.on_complete = [this, then = std::move(request.on_complete)](const Status& status) {
+        gate_.Pass();
+        then(status);
+      };
+    }
+    return WrappedEngine::Submit(std::move(request));
+  }
+
+ private:
+  Gate& gate_;
+};
+
+/// For EngineOptions::create_io.
+template <typename Engine>
+auto GatedBy(Gate& gate) {
+  return [&gate](size_t, const aio::EngineOptions& options,
+                 std::string* notice) -> Result<std::unique_ptr<aio::Engine>> {
+    PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> base, aio::CreateEngine(options, notice));
+    return std::unique_ptr<aio::Engine>(std::make_unique<Engine>(std::move(base), gate));
+  };
+}
+
+}  // namespace penstock::zero

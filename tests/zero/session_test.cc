@@ -1,0 +1,399 @@
+// The session: counts, orders of use, and misuse that costs nothing.
+#include "zero/session.h"
+
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <future>
+#include <limits>
+
+#include "tests/deadline.h"
+#include "tests/zero/engine_support.h"
+#include "tests/zero/gate.h"
+#include "zero/lr_schedule.h"
+
+namespace penstock::zero {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint32_t kUnknown = 99;
+
+const Placement kDevice = {
+    .name = "device", .parameters = Tier::kDevice, .optimizer = Tier::kDevice};
+const Placement kHost = {.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost};
+const Placement kNvme = {.name = "nvme"};
+const Placement kNvmeWithGradients = {.name = "nvme, with gradients", .with_gradients = true};
+
+class SessionTest : public EngineTest {
+ protected:
+  std::unique_ptr<ToyRun> Begin(const EngineOptions& options) {
+    auto run = std::make_unique<ToyRun>(options, 64_MiB);
+    EXPECT_TRUE(run->created().ok()) << run->created().error().message;
+    EXPECT_TRUE(run->session().Initialize(ToyWeights).ok());
+    return run;
+  }
+
+  /// A step that uses these modules in this order; the last use of each computes its gradient.
+  static Result<StepOutcome> StepInOrder(ToyRun& run, const std::vector<uint32_t>& uses) {
+    PENSTOCK_ASSIGN(zero::Step step, run.session().BeginStep());
+    step.ReportLoss(1);
+    for (size_t i = 0; i < uses.size(); ++i) {
+      const ModuleId module{uses[i]};
+      PENSTOCK_ASSIGN(zero::Use use, step.Acquire(module));
+      if (std::find(uses.begin() + static_cast<long>(i) + 1, uses.end(), uses[i]) != uses.end()) {
+        continue;
+      }
+      PENSTOCK_TRY(run.AddGradient(step, use, 1.0F));
+      use.Release();
+      PENSTOCK_TRY(run.ReduceGradients(step, module));
+    }
+    return step.Finish();
+  }
+};
+
+TEST_F(SessionTest, AModelOfFiveModulesIsRecordedAndRecordedAgainWhenItsOrderChanges) {
+  const std::vector<uint32_t> orders[] = {{3, 1, 4, 0, 2, 2, 4, 0, 1, 3}, {0, 2, 1, 3, 4, 1, 0, 4}};
+  Outcome expected;
+  bool first = true;
+  for (Placement placement : {kDevice, kHost, kNvme, kNvmeWithGradients}) {
+    for (const bool overlap : {true, false}) {
+      placement.overlap = overlap;
+      EngineOptions options = Options(placement);
+      options.model = ToySpec(3, kLayerElements);
+      options.model.step.clear();
+      options.model.gradients.clear();
+      // Without clipping, so that both ways to begin updates give the same bits.
+      options.config.gradient_clipping = 0;
+      Outcome outcome;
+      {
+        const auto run = Begin(options);
+        std::vector<uint64_t> late;
+        for (uint64_t step = 0; step < 6; ++step) {
+          const auto done = StepInOrder(*run, orders[step / 3]);
+          ASSERT_TRUE(done.ok()) << placement.name << ": " << done.error().message;
+          outcome.norms.push_back(done->grad_norm);
+          late.push_back(run->session().late_uses());
+        }
+        EXPECT_GT(late[0], 0) << "nothing was declared";
+        EXPECT_EQ(late[1], late[0]);
+        EXPECT_EQ(late[2], late[0]);
+        EXPECT_GT(late[3], late[2]) << "another order";
+        EXPECT_EQ(late[4], late[3]);
+        EXPECT_EQ(late[5], late[3]);
+        ASSERT_TRUE(run->session().Commit("{}").ok());
+        state_paths_ = run->session().state_paths();
+      }
+      ReadStates(&outcome);
+      if (std::exchange(first, false)) expected = outcome;
+      ExpectSameBits(outcome, expected, placement.name);
+    }
+  }
+}
+
+TEST_F(SessionTest, UsesInAnyOrderGiveTheBitsOfTheDeclaredOne) {
+  for (const Placement& placement : {kDevice, kHost, kNvme, kNvmeWithGradients}) {
+    Outcome declared;
+    Outcome shuffled;
+    for (Outcome* outcome : {&declared, &shuffled}) {
+      {
+        const auto run = Begin(Options(placement));
+        std::vector<uint32_t> uses = {0, 1, 2, 3, 4, 5, 0, 4, 3, 2, 1};
+        for (uint64_t step = 0; step < 5; ++step) {
+          // Another order in every step: none is as it was planned.
+          if (outcome == &shuffled) std::rotate(uses.begin(), uses.begin() + 4, uses.end());
+          const auto done = StepInOrder(*run, uses);
+          ASSERT_TRUE(done.ok()) << placement.name << ": " << done.error().message;
+          outcome->norms.push_back(done->grad_norm);
+        }
+        EXPECT_EQ(run->session().late_uses() > 0, outcome == &shuffled);
+        ASSERT_TRUE(run->session().Commit("{}").ok());
+        state_paths_ = run->session().state_paths();
+      }
+      ReadStates(outcome);
+    }
+    ExpectSameBits(shuffled, declared, placement.name);
+  }
+}
+
+TEST_F(SessionTest, MisuseIsAStatusThatSaysWhatToDoAndTheStepGoesOn) {
+  for (const Placement& placement : {kDevice, kHost, kNvme, kNvmeWithGradients}) {
+    EngineOptions options = Options(placement);
+    options.model.groups.push_back({.name = "frozen", .frozen = true});
+    for (TensorSpec& tensor : options.model.modules[2].tensors) {
+      tensor.group = offload::GroupId{2};
+    }
+    options.host_memory = 64_MiB;
+    const auto run = Begin(options);
+    Session& session = run->session();
+    const auto refused = [](const Status& status, const std::string& says) {
+      ASSERT_FALSE(status.ok()) << says;
+      EXPECT_EQ(status.error().code, ErrorCode::kInvalidArgument) << status.error().message;
+      EXPECT_THAT(status.error().message, HasSubstr(says));
+    };
+    {
+      auto step = session.BeginStep();
+      ASSERT_TRUE(step.ok()) << step.error().message;
+      refused(session.BeginStep().status(), "finish or drop");
+      refused(session.BeginCommit("{}"), "within a step");
+      refused(step->Acquire(ModuleId{kUnknown}).status(), "module 99 is unknown");
+      refused(step->Gradients(ModuleId{kUnknown}).status(), "module 99 is unknown");
+      refused(step->ReduceGradients(ModuleId{kUnknown}), "module 99 is unknown");
+      refused(step->Gradients(ModuleId{2}).status(), "module layer.1 is frozen");
+      refused(step->ReduceGradients(ModuleId{2}), "module layer.1 is frozen");
+      refused(step->BeginHostGradients(ModuleId{2}).status(), "module layer.1 is frozen");
+      refused(step->ReduceGradients(ModuleId{1}), "acquire the module first");
+      refused(step->BeginHostGradients(ModuleId{1}).status(), "acquire the module first");
+      ASSERT_TRUE(step->Acquire(ModuleId{1}).ok());
+      refused(step->ReduceGradients(ModuleId{1}), "ask for its sums");
+      refused(step->EndHostGradients(ModuleId{1}), "ask BeginHostGradients");
+      ASSERT_TRUE(step->Gradients(ModuleId{1}).ok());
+      refused(step->Gradients(ModuleId{3}).status(), "reduce the gradients of one before the next");
+      ASSERT_TRUE(step->ReduceGradients(ModuleId{1}).ok());
+      refused(step->Gradients(ModuleId{1}).status(), "is complete already");
+      refused(step->ReduceGradients(ModuleId{1}), "is complete already");
+      refused(step->Acquire(ModuleId{1}).status(), "after its gradient was reduced");
+      auto use = step->Acquire(ModuleId{0});
+      ASSERT_TRUE(use.ok()) << use.error().message;
+      refused(step->Finish().status(), "module in is in use");
+      use->Release();
+      refused(step->Finish().status(), "without the gradient of module in");
+      const Status dropped = step->Drop();
+      // No loss was reported: no update has begun.
+      EXPECT_TRUE(dropped.ok()) << placement.name << ": " << dropped.error().message;
+      refused(step->Acquire(ModuleId{0}).status(), "after its end");
+      refused(step->Finish().status(), "after its end");
+      refused(step->Drop(), "after its end");
+    }
+    ASSERT_TRUE(session.BeginCommit("{}").ok());
+    refused(session.BeginCommit("{}"), "while another one");
+    for (uint64_t t = 1; t <= 3; ++t) {
+      const auto done = run->Step(t, 1.0F);
+      ASSERT_TRUE(done.ok()) << placement.name << ": " << done.error().message;
+      EXPECT_EQ(done->step, t);
+    }
+    EXPECT_TRUE(session.Drain().ok());
+  }
+}
+
+TEST_F(SessionTest, NothingIsTrainedOrCommittedBeforeTheStateIsFilledAndItIsFilledOnce) {
+  for (const Placement& placement : {kDevice, kHost, kNvme}) {
+    ToyRun run(Options(placement), 64_MiB);
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    Session& session = run.session();
+    EXPECT_THAT(session.BeginStep().status().error().message, HasSubstr("the state is empty"));
+    EXPECT_THAT(session.Commit("{}").error().message, HasSubstr("the state is empty"));
+    EXPECT_FALSE(ToyRun(Options(placement), 64_MiB).session().Adopt().ok());
+    ASSERT_TRUE(session.Initialize(ToyWeights).ok());
+    EXPECT_THAT(session.Initialize(ToyWeights).error().message, HasSubstr("filled twice"));
+    EXPECT_THAT(session.Adopt().status().error().message, HasSubstr("filled twice"));
+    EXPECT_TRUE(run.Step(1, 1.0F).ok());
+  }
+}
+
+TEST_F(SessionTest, AFillingThatFailedIsGoneOnWithNowhere) {
+  const TensorSource source = [](ModuleId module, size_t tensor, uint64_t begin,
+                                 std::span<float> values) -> Status {
+    if (offload::Index(module) == 1) return MakeError(ErrorCode::kIo, "the weights ended early");
+    return ToyWeights(module, tensor, begin, values);
+  };
+  for (const Placement& placement : {kDevice, kHost, kNvme}) {
+    ToyRun run(Options(placement), 64_MiB);
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    Session& session = run.session();
+    const auto failed = [](const Status& status) {
+      return !status.ok() && status.error().message == "the weights ended early";
+    };
+    EXPECT_TRUE(failed(session.Initialize(source))) << placement.name;
+    EXPECT_TRUE(failed(session.BeginStep().status())) << placement.name;
+    EXPECT_TRUE(failed(session.Commit("{}"))) << placement.name;
+    EXPECT_TRUE(failed(session.Initialize(ToyWeights))) << placement.name;
+  }
+}
+
+TEST_F(SessionTest, AStepThatReportsNoLossIsSkippedAndSaysSo) {
+  for (const Placement& placement : {kDevice, kHost, kNvme, kNvmeWithGradients}) {
+    const auto run = Begin(Options(placement));
+    {
+      auto step = run->session().BeginStep();
+      ASSERT_TRUE(step.ok());
+      for (uint32_t i = 0; i < kLayers + 2; ++i) {
+        auto use = step->Acquire(ModuleId{i});
+        ASSERT_TRUE(use.ok());
+        ASSERT_TRUE(run->AddGradient(*step, *use, 1.0F).ok());
+        use->Release();
+        ASSERT_TRUE(run->ReduceGradients(*step, ModuleId{i}).ok());
+      }
+      const auto finished = step->Finish();
+      ASSERT_FALSE(finished.ok());
+      EXPECT_THAT(finished.error().message, HasSubstr("before its loss was reported"));
+    }
+    EXPECT_EQ(run->session().state().step, 0);
+    EXPECT_TRUE(run->Step(1, 1.0F).ok());
+    EXPECT_TRUE(run->session().Drain().ok());
+  }
+}
+
+TEST_F(SessionTest, MoreModulesAtOnceThanThereAreSlotsAreRefusedAndTheStepGoesOn) {
+  const EngineOptions options = Options(kNvme);
+  ToyRun run(options, DeviceMemory(kNvme, options));
+  ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+  ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+  {
+    auto step = run.session().BeginStep();
+    ASSERT_TRUE(step.ok());
+    std::vector<Use> held;
+    Status refused;
+    for (uint32_t layer = 1; refused.ok() && layer <= kLayers; ++layer) {
+      auto use = step->Acquire(ModuleId{layer});
+      refused = use.status();
+      if (use.ok()) held.push_back(*std::move(use));
+    }
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument) << refused.error().message;
+    held.clear();
+    EXPECT_TRUE(step->Acquire(ModuleId{kLayers}).ok());
+  }
+  EXPECT_TRUE(run.Step(1, 1.0F).ok());
+}
+
+TEST_F(SessionTest, ADroppedStepChangesNoBitWhereverItEnds) {
+  for (const Placement& placement : {kDevice, kHost, kNvme, kNvmeWithGradients}) {
+    const auto train = [&](bool with_drops, Outcome& outcome) {
+      {
+        const auto run = Begin(Options(placement));
+        for (uint64_t t = 1; t <= 4; ++t) {
+          // Each time it gets further; its loss is not known, so that no update has begun.
+          for (uint32_t modules = 0; with_drops && modules <= kLayers + 2; ++modules) {
+            auto step = run->session().BeginStep();
+            ASSERT_TRUE(step.ok()) << step.error().message;
+            for (uint32_t module = 0; module < modules; ++module) {
+              auto use = step->Acquire(ModuleId{module});
+              ASSERT_TRUE(use.ok()) << use.error().message;
+              ASSERT_TRUE(run->AddGradient(*step, *use, 3.0F).ok());
+              // The last one is still in use, and not reduced.
+              if (module + 1 == modules) continue;
+              use->Release();
+              ASSERT_TRUE(run->ReduceGradients(*step, ModuleId{module}).ok());
+            }
+          }
+          const auto done = run->Step(t, 1.0F);
+          ASSERT_TRUE(done.ok()) << placement.name << ": " << done.error().message;
+          EXPECT_EQ(done->step, t);
+          outcome.norms.push_back(done->grad_norm);
+        }
+        ASSERT_TRUE(run->session().Commit("{}").ok());
+        state_paths_ = run->session().state_paths();
+      }
+      ReadStates(&outcome);
+    };
+    Outcome plain;
+    Outcome dropped;
+    train(false, plain);
+    train(true, dropped);
+    ExpectSameBits(dropped, plain, placement.name);
+  }
+}
+
+TEST_F(SessionTest, AStepThatIsDroppedAfterItsUpdatesBeganEndsTheTrainingAndSaysHowToGoOn) {
+  Placement placement = kNvmeWithGradients;
+  placement.smallest_host = false;
+  const auto run = Begin(Options(placement));
+  {
+    auto step = run->session().BeginStep();
+    ASSERT_TRUE(step.ok());
+    step->ReportLoss(1);
+    auto use = step->Acquire(ModuleId{1});
+    ASSERT_TRUE(use.ok());
+    ASSERT_TRUE(run->AddGradient(*step, *use, 1.0F).ok());
+    ASSERT_TRUE(run->ReduceGradients(*step, ModuleId{1}).ok());
+    ASSERT_TRUE(BecomesTrue([&] { return run->session().counters().updates > 0; }));
+    const Status dropped = step->Drop();
+    ASSERT_FALSE(dropped.ok());
+    EXPECT_THAT(dropped.error().message, HasSubstr("go on from the last commit"));
+  }
+  EXPECT_FALSE(run->session().BeginStep().ok());
+}
+
+TEST_F(SessionTest, AStepWhoseLossIsNotFiniteIsSkippedAndChangesNoBit) {
+  for (const Placement& placement : {kDevice, kHost, kNvme, kNvmeWithGradients}) {
+    const auto train = [&](bool with_skips, Outcome& outcome) {
+      {
+        const auto run = Begin(Options(placement));
+        for (uint64_t t = 1; t <= 4; ++t) {
+          for (const double loss : {kNaN, std::numeric_limits<double>::infinity()}) {
+            if (!with_skips) break;
+            const auto skipped = run->Step(t, 3.0F, loss);
+            ASSERT_TRUE(skipped.ok()) << placement.name << ": " << skipped.error().message;
+            EXPECT_TRUE(skipped->skipped);
+          }
+          const auto done = run->Step(t, 1.0F);
+          ASSERT_TRUE(done.ok()) << placement.name << ": " << done.error().message;
+          EXPECT_FALSE(done->skipped);
+          outcome.norms.push_back(done->grad_norm);
+        }
+        EXPECT_EQ(run->session().state().step, with_skips ? 12 : 4);
+        EXPECT_EQ(run->session().state().optimizer_steps, 4);
+        ASSERT_TRUE(run->session().Commit("{}").ok());
+        state_paths_ = run->session().state_paths();
+      }
+      ReadStates(&outcome);
+    };
+    Outcome plain;
+    Outcome skipped;
+    train(false, plain);
+    train(true, skipped);
+    ExpectSameBits(skipped, plain, placement.name);
+  }
+}
+
+TEST_F(SessionTest, TwentySkippedStepsInARowEndTheTraining) {
+  const auto run = Begin(Options(kHost));
+  for (uint64_t i = 0; i < kMaxSkippedInARow; ++i) {
+    EXPECT_TRUE(run->session().CheckSkips().ok());
+    ASSERT_TRUE(run->Step(1, 1.0F, kNaN).ok()) << i;
+  }
+  EXPECT_EQ(run->session().CheckSkips().error().code, ErrorCode::kNumeric);
+  const auto next = run->session().BeginStep();
+  ASSERT_FALSE(next.ok());
+  EXPECT_THAT(next.error().message, HasSubstr("20 steps in a row"));
+}
+
+TEST_F(SessionTest, TheLearningRateFollowsTheUpdatesAndNotTheSteps) {
+  EngineOptions options = Options(kHost);
+  options.config.scheduler.type = config::SchedulerType::kWarmupLr;
+  options.config.scheduler.warmup_num_steps = 10;
+  options.config.scheduler.warmup_type = config::WarmupType::kLinear;
+  const auto run = Begin(options);
+  for (uint64_t step = 1, t = 1; step <= 6; ++step) {
+    const bool skip = step % 3 == 0;
+    const auto done = run->Step(t, 1.0F, skip ? kNaN : 1.0);
+    ASSERT_TRUE(done.ok());
+    EXPECT_EQ(done->step, step);
+    EXPECT_EQ(done->lr, LearningRate(options.config.scheduler, 1e-2, t));
+    if (!skip) ++t;
+  }
+}
+
+TEST_F(SessionTest, AStepReturnsWhileItsUpdatesRun) {
+  Gate gate;
+  EngineOptions options = Options({.name = "states on a drive that waits",
+                                   .parameters = Tier::kHost,
+                                   .tile_elements = 4096,
+                                   .smallest_host = true});
+  options.create_io = GatedBy<GatedReads>(gate);
+  const auto run = Begin(options);
+  gate.Close();
+  auto finished = std::async(std::launch::async, [&] { return run->Step(1, 1.0F).status(); });
+  const bool returned = finished.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+  EXPECT_TRUE(returned) << "it waits for updates";
+  // Whatever was read before the drive stood still.
+  EXPECT_LT(run->session().counters().updates, run->session().layout().tiles.size());
+  gate.Open();
+  EXPECT_TRUE(finished.get().ok());
+  EXPECT_TRUE(run->session().Drain().ok());
+  EXPECT_EQ(run->session().counters().updates, run->session().layout().tiles.size());
+}
+
+}  // namespace
+}  // namespace penstock::zero

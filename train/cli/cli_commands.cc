@@ -1,0 +1,49 @@
+#include "train/cli/cli_commands.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "train/models/registry.h"
+#include "train/process/interrupt.h"
+#include "train/run/clean.h"
+#include "train/run/committed_run.h"
+#include "train/run/compare.h"
+#include "train/run/run_folder.h"
+#include "train/weights/export.h"
+#include "zero/committed_state.h"
+
+namespace penstock::train {
+Result<std::string> RunExport(const ExportCommand& command) {
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
+  PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenCommit(info));
+  const Interrupt interrupt(
+      "penstock: removing what was exported so far; interrupt again to quit at once");
+  ExportOptions options;
+  options.folder = command.to;
+  PENSTOCK_ASSIGN(const ParsedModel model, ParseModel(info.model_json, "of run.json"));
+  options.family = model.family;
+  options.config_json = info.model_json;
+  options.dtype = command.dtype;
+  options.stop_requested = [&interrupt] { return interrupt.requested(); };
+  PENSTOCK_ASSIGN(const ExportReport report, ExportModel(*state, options));
+  return fmt::format("step {} of {}: {} parameters as {}, {} in {} file(s) in {}\n",
+                     state->train_state().step, command.run, report.elements,
+                     ToString(command.dtype), ToString(report.tensor_bytes), report.files.size(),
+                     command.to);
+}
+
+Result<CompareOutcome> RunCompare(const CompareCommand& command) {
+  PENSTOCK_ASSIGN(const std::unique_ptr<ComparedModel> a, ComparedModel::Open(command.a));
+  PENSTOCK_ASSIGN(const std::unique_ptr<ComparedModel> b, ComparedModel::Open(command.b));
+  PENSTOCK_ASSIGN(const Comparison comparison, Compare(*a, *b));
+  return CompareOutcome{.text = ToTable(comparison), .equal = comparison.equal()};
+}
+
+Result<std::string> RunClean(const CleanCommand& command) {
+  PENSTOCK_ASSIGN(const CleanPlan plan, PlanClean(command.run));
+  if (command.yes) PENSTOCK_TRY(Clean(plan));
+  return ToText(plan, command.yes);
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,26 @@
+// The commands that work on finished runs.
+//
+// Threads: the main thread.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "train/cli/cli.h"
+
+namespace penstock::train {
+
+/// Writes the last commit of a run as a Hugging Face folder. Returns the output for stdout.
+Result<std::string> RunExport(const ExportCommand& command);
+
+/// The output of a comparison for stdout, and whether it found no difference.
+struct CompareOutcome {
+  std::string text;
+  bool equal;
+};
+Result<CompareOutcome> RunCompare(const CompareCommand& command);
+
+/// Removes a run, or says what it would remove. Returns the output for stdout.
+Result<std::string> RunClean(const CleanCommand& command);
+
+}  // namespace penstock::train

@@ -1,0 +1,176 @@
+#include "train/loop/budget.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "train/loop/trainer_loop.h"
+#include "zero/engine.h"
+#include "zero/partitioner.h"
+
+namespace penstock::train {
+namespace {
+
+/// What ParseBytes reads at most.
+constexpr Bytes kLargestLimit{uint64_t{INT64_MAX}};
+
+/// A sum that did not fit is as large as a size can be.
+std::string SumText(Bytes sum) {
+  if (sum > kLargestLimit) return "more than 2^63 bytes";
+  return fmt::format("{} bytes", sum.value);
+}
+
+Error TooSmall(const char* memory, const char* option, Bytes limit, Bytes minimum,
+               const std::string& sum) {
+  return MakeError(ErrorCode::kBudget,
+                   "{} memory of {} bytes is too small: {} = {} bytes; the smallest that works is "
+                   "--{} {}",
+                   memory, limit.value, sum, minimum.value, option, minimum.value);
+}
+
+/// Of a GPU's memory, for code that CUDA and its libraries load when it is first used.
+constexpr Bytes kGpuReserve = 1_GiB;
+
+Bytes DefaultDeviceMemory(const OfferedMemory& memory) {
+  if (!memory.gpu.has_value()) return Bytes{memory.machine.total.value / 2};
+  return *memory.gpu - std::min(kGpuReserve, Bytes{memory.gpu->value / 2});
+}
+
+Bytes RoundDown(Bytes size, Bytes alignment) {
+  return Bytes{size.value / alignment.value * alignment.value};
+}
+
+}  // namespace
+
+Result<OfferedMemory> ReadOfferedMemory(std::optional<Bytes> gpu, const std::string& root) {
+  const Result<MachineMemory> machine = ReadMachineMemory(root);
+  if (!machine.ok()) {
+    return MakeError(machine.error().code, "{}; name it with --device-memory and --host-memory",
+                     machine.error().message);
+  }
+  return OfferedMemory{.machine = *machine, .gpu = gpu};
+}
+
+kernels::OperatorOptions OperatorsFor(const ModelDescription& model, const BatchShape& shape,
+                                      const config::Config& config) {
+  return model.Operators(shape, config.dtype, config.compute_threads);
+}
+
+namespace {
+
+/// All but the operators' scratch, which only they know.
+MemoryNeeds NeedsBesideScratch(const PlannedTraining& training, const zero::MemoryMinimum& engine) {
+  const BatchShape& shape = training.shape;
+  const ActivationBytes taken = training.model.Activations(shape, training.config.dtype);
+  const Bytes activations = AlignUp(taken.device, device::kDeviceAlignment);
+  const Bytes tokens =
+      taken.bookkeeping + TrainLoop::TokenBytes(shape) +
+      kernels::OperatorHeap(training.kind, OperatorsFor(training.model, shape, training.config));
+  MemoryNeeds needs;
+  needs.device_reserved = activations;
+  needs.device_minimum =
+      AlignUp(engine.device_minimum, device::kDeviceAlignment) + needs.device_reserved;
+  needs.host_reserved = taken.host + tokens;
+  needs.host_minimum = engine.host_minimum + needs.host_reserved;
+  needs.device_sum = fmt::format("{} + activations {}", engine.device_sum, ToString(activations));
+  needs.host_sum = engine.host_sum;
+  if (taken.host.value > 0) {
+    needs.host_sum += fmt::format(" + activation checkpoints {}", ToString(taken.host));
+  }
+  needs.host_sum += fmt::format(" + tokens and what is known of the batch {}", ToString(tokens));
+  return needs;
+}
+
+/// The most that there can be: what the machine has, or a named limit above that. A machine that
+/// cannot be looked at decides nothing here.
+MemoryBudget MostMemory(const config::Config& config,
+                        const std::function<Result<OfferedMemory>()>& machine) {
+  const Result<OfferedMemory> found = machine();
+  if (!found.ok()) {
+    return {.device = config.device_memory.value_or(kLargestLimit),
+            .host = config.host_memory.value_or(kLargestLimit)};
+  }
+  return {.device = std::max(config.device_memory.value_or(Bytes{}),
+                             found->gpu.value_or(found->machine.total)),
+          .host = std::max(config.host_memory.value_or(Bytes{}), found->machine.total)};
+}
+
+bool Fits(const MemoryNeeds& needs, const MemoryBudget& memory) {
+  return needs.device_minimum <= memory.device && needs.host_minimum <= memory.host;
+}
+
+/// What to change where not even the whole machine holds a training: the number of micro-batches
+/// that it holds, if fewer help.
+std::string WhatFits(const PlannedTraining& training, const zero::MemoryMinimum& engine,
+                     const MemoryBudget& most) {
+  const auto fits = [&](uint64_t micro_batches) {
+    BatchShape shape = training.shape;
+    shape.micro_batches = micro_batches;
+    return Fits(NeedsBesideScratch({.spec = training.spec,
+                                    .model = training.model,
+                                    .shape = shape,
+                                    .config = training.config,
+                                    .kind = training.kind},
+                                   engine),
+                most);
+  };
+  uint64_t few = 0;
+  uint64_t many = training.shape.micro_batches;
+  while (many - few > 1) {
+    const uint64_t middle = few + (many - few) / 2;
+    (fits(middle) ? few : many) = middle;
+  }
+  if (few > 0) {
+    return fmt::format("gradient_accumulation_steps of {} and less fit, {} does not", few,
+                       training.shape.micro_batches);
+  }
+  return "make the micro-batch, the sequence or the model smaller";
+}
+
+}  // namespace
+
+Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training,
+                                   const std::function<Result<OfferedMemory>()>& machine) {
+  const config::Config& config = training.config;
+  PENSTOCK_TRY(zero::CheckTileCount(training.spec, config));
+  const zero::MemoryMinimum engine = zero::Engine::MinimumMemory(training.spec, config);
+  MemoryNeeds needs = NeedsBesideScratch(training, engine);
+  const MemoryBudget most = MostMemory(config, machine);
+  if (!Fits(needs, most)) {
+    const bool device = needs.device_minimum > most.device;
+    return MakeError(ErrorCode::kBudget, "{} memory: {} = {}, and there are {} bytes in all; {}",
+                     device ? "device" : "host", device ? needs.device_sum : needs.host_sum,
+                     SumText(device ? needs.device_minimum : needs.host_minimum),
+                     (device ? most.device : most.host).value, WhatFits(training, engine, most));
+  }
+  PENSTOCK_ASSIGN(Bytes scratch,
+                  kernels::OperatorScratch(training.kind,
+                                           OperatorsFor(training.model, training.shape, config)));
+  scratch = AlignUp(scratch, device::kDeviceAlignment);
+  needs.device_reserved += scratch;
+  needs.device_minimum += scratch;
+  needs.device_sum += fmt::format(" + operator scratch {}", ToString(scratch));
+  return needs;
+}
+
+Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const config::Config& config,
+                                  const std::function<Result<OfferedMemory>()>& machine) {
+  Bytes device = config.device_memory.value_or(Bytes{});
+  Bytes host = config.host_memory.value_or(Bytes{});
+  if (!config.device_memory.has_value() || !config.host_memory.has_value()) {
+    PENSTOCK_ASSIGN(const OfferedMemory memory, machine());
+    device = config.device_memory.value_or(DefaultDeviceMemory(memory));
+    host = config.host_memory.value_or(Bytes{memory.machine.available.value / 4 * 3});
+  }
+  const MemoryBudget budget = {.device = RoundDown(device, device::kDeviceAlignment), .host = host};
+  if (budget.device < needs.device_minimum) {
+    return TooSmall("device", "device-memory", device, needs.device_minimum, needs.device_sum);
+  }
+  if (budget.host < needs.host_minimum) {
+    return TooSmall("host", "host-memory", budget.host, needs.host_minimum, needs.host_sum);
+  }
+  return budget;
+}
+
+}  // namespace penstock::train

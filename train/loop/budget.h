@@ -1,0 +1,74 @@
+// Decides on memory: what a training needs at least and what it may have. A refusal says what would
+// work.
+//
+// This is decided before anything is created. Memory above the minimum goes to the engine. Threads:
+// any.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/machine_memory.h"
+#include "base/result.h"
+#include "base/units.h"
+#include "config/config.h"
+#include "device/device.h"
+#include "kernels/model/model_operators.h"
+#include "train/models/model.h"
+#include "zero/model.h"
+
+namespace penstock::train {
+
+/// The least that a training can work with, and the sums that it comes from, for messages.
+struct MemoryNeeds {
+  Bytes device_minimum;   ///< engine, activations and operator scratch
+  Bytes device_reserved;  ///< of these: activations and operator scratch
+  Bytes host_minimum;
+  Bytes host_reserved;  ///< of this: activation checkpoints, tokens and the model's tables
+  std::string device_sum;
+  std::string host_sum;
+};
+
+/// What there is, from which limits are taken that nobody gave.
+struct OfferedMemory {
+  MachineMemory machine;
+  std::optional<Bytes> gpu = std::nullopt;  ///< free on the GPU, if that is the device
+};
+/// Reads the machine's memory; `root` is the folder of /proc and /sys. An error says with which
+/// options it is not needed. Errors: those of ReadMachineMemory.
+Result<OfferedMemory> ReadOfferedMemory(std::optional<Bytes> gpu, const std::string& root = "/");
+
+/// The limits of a training.
+struct MemoryBudget {
+  Bytes device;  ///< a multiple of device::kDeviceAlignment
+  Bytes host;
+};
+
+/// Returns the options of a training's operators. `config` has its thread counts.
+kernels::OperatorOptions OperatorsFor(const ModelDescription& model, const BatchShape& shape,
+                                      const config::Config& config);
+
+/// The training as far as memory is concerned. Borrows what it names.
+struct PlannedTraining {
+  const zero::ModelSpec& spec;
+  const ModelDescription& model;
+  const BatchShape& shape;
+  const config::Config& config;  ///< has its thread counts
+  device::Kind kind;
+};
+
+/// Sums what engine, model and operators plan to take. A sum that exceeds all memory of `machine`
+/// and the given limits, or does not fit 64 bits, is refused before operators are made to ask for
+/// their scratch. Errors: kBudget, with the sum; those of the operators.
+Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training,
+                                   const std::function<Result<OfferedMemory>()>& machine);
+
+/// Takes limits from the config, which includes the command line. By default the CPU device gets
+/// half of the machine's memory, a GPU all free memory but a reserve, and the host three quarters
+/// of what is available. Asks for `machine` only if a limit is not given. Errors: kBudget with the
+/// sum by class, the limit and the smallest one that works, in bytes; those of `machine`.
+Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const config::Config& config,
+                                  const std::function<Result<OfferedMemory>()>& machine);
+
+}  // namespace penstock::train

@@ -1,0 +1,34 @@
+#include "train/loop/metrics.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace penstock::train {
+
+double ModelCost::FlopsPerStep(uint64_t tokens) const {
+  const double per_token = 6.0 * static_cast<double>(parameters) +
+                           12.0 * static_cast<double>(layers) * static_cast<double>(width) *
+                               static_cast<double>(sequence);
+  return static_cast<double>(tokens) * per_token;
+}
+
+void Measure(const Reading& begin, const Reading& end, const ModelCost& cost, StepRow* row) {
+  row->step_s = ToSeconds(end.time - begin.time);
+  // A step takes time; the bound only keeps a clock that stood still from dividing by zero.
+  const double seconds = std::max(row->step_s, 1e-9);
+  row->tokens_per_s = static_cast<double>(row->tokens) / seconds;
+  row->tflops = cost.FlopsPerStep(row->tokens) / seconds / 1e12;
+  row->compute_s = ToSeconds(end.activity.compute - begin.activity.compute);
+  row->io_wait_s = ToSeconds(end.activity.io_wait - begin.activity.io_wait);
+  row->optimizer_s = ToSeconds(end.activity.optimizer - begin.activity.optimizer);
+  row->device_peak_bytes = end.device_peak.value;
+  row->host_peak_bytes = end.host_peak.value;
+  row->nvme_read_bytes = end.counters.nvme_read_bytes - begin.counters.nvme_read_bytes;
+  row->nvme_write_bytes = end.counters.nvme_write_bytes - begin.counters.nvme_write_bytes;
+}
+
+std::string LossText(double loss) { return std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss); }
+
+}  // namespace penstock::train

@@ -1,0 +1,49 @@
+// Measures a step: readings of clocks and counters, and the row that two readings make.
+//
+// Threads: any.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "base/activity.h"
+#include "base/units.h"
+#include "train/run/metrics_file.h"
+#include "zero/engine.h"
+
+namespace penstock::train {
+
+inline double ToSeconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+/// The quantities from which a step's speed is computed.
+struct ModelCost {
+  uint64_t parameters = 0;
+  uint64_t layers = 0;
+  uint64_t width = 0;
+  uint64_t sequence = 0;
+
+  /// Returns the operations of forward and backward, without recomputation: tokens * (6 N + 12
+  /// layers * width * T).
+  double FlopsPerStep(uint64_t tokens) const;
+};
+
+/// A reading of everything that is measured, at one moment.
+struct Reading {
+  std::chrono::steady_clock::time_point time;
+  ActivityTotals activity;
+  zero::EngineCounters counters;
+  Bytes device_peak;
+  Bytes host_peak;
+};
+
+/// Sets everything that is measured in `row` (from step_s on) from the step's first and last
+/// moment. Reads row->tokens. Peaks are those so far; everything else is what happened in between.
+void Measure(const Reading& begin, const Reading& end, const ModelCost& cost, StepRow* row);
+
+/// Returns a loss for people: four decimal places; "nan" whatever sign a NaN has.
+std::string LossText(double loss);
+
+}  // namespace penstock::train

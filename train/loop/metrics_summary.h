@@ -1,0 +1,53 @@
+// RUN/summary.json: what a run was, and its results. docs/metrics.md lists the fields.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/units.h"
+#include "config/config.h"
+#include "offload/layout.h"
+#include "train/loop/metrics.h"
+
+namespace penstock::train {
+
+/// The results of one run of the training loop, from its first reading to its last.
+struct LoopSummary {
+  uint64_t steps = 0;    ///< done in this run
+  uint64_t skipped = 0;  ///< of these
+  uint64_t tokens = 0;
+  uint64_t last_step = 0;  ///< number of the last step done, in any run
+  uint64_t committed_step = 0;
+  bool interrupted = false;
+  std::optional<double> first_loss;
+  std::optional<double> last_loss;
+  Reading begin;
+  Reading end;
+
+  double seconds() const { return ToSeconds(end.time - begin.time); }
+};
+
+struct RunSummary {
+  LoopSummary loop;
+  ModelCost cost;
+  Bytes device_memory;  ///< the limits that applied
+  Bytes host_memory;
+  std::string aio_engine;
+  std::string device;       ///< "cpu", "cuda"
+  std::string device_name;  ///< for people
+  uint64_t seed = 0;
+  config::Config config;
+  offload::ShardLayout layout;
+
+  /// Adam in mixed precision: 16 bytes a parameter.
+  Bytes model_state() const { return Bytes{16 * layout.model.parameters}; }
+};
+
+/// Returns the file's text, indented.
+std::string ToJson(const RunSummary& summary);
+
+/// Returns the table that a run prints on stdout at its end.
+std::string ToTable(const RunSummary& summary);
+
+}  // namespace penstock::train

@@ -1,0 +1,41 @@
+// Shows the progress of a training: one rewritten line on a terminal, plain lines elsewhere.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "train/loop/metrics.h"
+#include "train/process/status_line.h"
+
+namespace penstock::train {
+
+class Progress {
+ public:
+  struct Options {
+    std::FILE* out = stderr;
+    bool terminal = false;   ///< rewrite one line; otherwise one line every `every` steps
+    uint64_t every = 10;     ///< plain lines: 0 for none
+    uint64_t last_step = 0;  ///< where the run ends
+  };
+  explicit Progress(Options options) : options_(options), line_(options.out, options.terminal) {}
+
+  /// Reports that a step has ended.
+  void Report(const StepRow& row);
+  /// Leaves the cursor at the start of an empty line, so that others may write.
+  void Finish() { line_.Finish(); }
+
+ private:
+  Options options_;
+  StatusLine line_;
+  double seconds_ = 0;  ///< of the steps reported
+  uint64_t steps_ = 0;
+};
+
+/// "step 12/200  loss 5.1234  8192 tokens/s  nvme 1.20 GB/s  remaining 1:05"; bytes count both
+/// ways, in 10^9.
+std::string ProgressLine(const StepRow& row, uint64_t last_step, double seconds_per_step);
+
+}  // namespace penstock::train

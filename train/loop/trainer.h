@@ -1,0 +1,55 @@
+// A whole training: from the names on the command line to the summary.
+//
+// Threads: one training at a time, on the main thread (it takes over the signals of
+// train/process/interrupt.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "train/loop/data.h"
+#include "train/loop/metrics_summary.h"
+#include "train/models/registry.h"
+
+namespace penstock::train {
+
+enum class DeviceChoice { kAuto, kCpu, kCuda };
+
+/// The command line of `penstock train`.
+struct TrainOptions {
+  std::string model;                 ///< config.json or a folder that holds one
+  std::vector<std::string> configs;  ///< later files override key by key
+  std::string data;
+  std::string out;                ///< RUN; must not exist, or with `resume` hold a commit
+  std::optional<uint64_t> steps;  ///< number of the last step; none: one epoch
+  std::optional<uint64_t> seed;   ///< none: 0; resuming, the run's
+  DeviceChoice device = DeviceChoice::kAuto;
+  std::optional<Bytes> device_memory;
+  std::optional<Bytes> host_memory;
+  std::optional<uint64_t> sequence_length;  ///< none: the model's context length, or the run's
+  std::optional<DataOrder> data_order;      ///< none: shuffled; resuming, the run's
+  bool init_random = false;  ///< new weights, whatever lies beside the model's config
+  bool resume = false;
+  std::optional<std::string> resume_from;  ///< a snapshot's name: `resume` from that
+  std::optional<std::string> trace;        ///< file to write; must not exist
+
+  bool resumes() const { return resume || resume_from.has_value(); }
+};
+
+/// Trains, commits, writes RUN/summary.json. After Ctrl-C (train/process/interrupt.h) the running
+/// step is finished, committed and summed up, and the summary says `interrupted`. A failure before
+/// the end of the first step leaves nothing behind. After a later one RUN is kept with the rows so
+/// far, and the state file as well if a step was committed; the message says which.
+///
+/// With `resume`, continues after the last commit (train/run/resume.h); returns nothing if that is
+/// the last step already.
+///
+/// `families` are those of the models that can be trained.
+Result<std::optional<RunSummary>> Train(const TrainOptions& given,
+                                        ModelFamilies families = AllModelFamilies());
+
+}  // namespace penstock::train

@@ -1,0 +1,266 @@
+#include "train/loop/trainer_job.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/cpu_quota.h"
+#include "base/strict_json.h"
+#include "base/topology.h"
+#include "train/process/files.h"
+#include "train/process/log.h"
+#include "train/weights/weights.h"
+#include "zero/thread_plan.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr Bytes kLargestConfig = 16_MiB;
+constexpr size_t kNamesInMessage = 5;
+
+Result<config::Config> ReadConfig(const TrainOptions& options) {
+  std::vector<config::ConfigSource> sources;
+  for (const std::string& path : options.configs) {
+    Result<std::string> text = ReadTextFileOrPipe(path, kLargestConfig);
+    if (!text.ok()) return Error{text.error().code, "--config: " + text.error().message};
+    sources.push_back({path, *std::move(text)});
+  }
+  PENSTOCK_ASSIGN(config::Config config, config::ParseConfig(sources, 1));
+  if (options.device_memory.has_value()) config.device_memory = options.device_memory;
+  if (options.host_memory.has_value()) config.host_memory = options.host_memory;
+  return config;
+}
+
+/// run.json and summary.json hold paths, and JSON holds nothing but UTF-8.
+Status CheckPath(const std::string& path, const char* option) {
+  PENSTOCK_ASSIGN(const std::string absolute, AbsolutePath(path));
+  if (FitsJson(absolute)) return {};
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      "{} {}: the absolute path is not UTF-8, and what the run writes about itself can "
+      "hold no other; use another path",
+      option, path);
+}
+
+Status CheckPaths(const TrainOptions& options, const config::Config& config) {
+  PENSTOCK_TRY(CheckPath(options.data, "--data"));
+  PENSTOCK_TRY(CheckPath(options.out, "--out"));
+  for (const std::string& path : config.nvme_paths) PENSTOCK_TRY(CheckPath(path, "nvme_path"));
+  return {};
+}
+
+void LogConfig(const config::Config& config) {
+  if (!config.superseded.empty()) {
+    LogNotice(fmt::format("config: these keys tune DeepSpeed's own buffers and have no effect: {}",
+                          fmt::join(config.superseded, ", ")));
+  }
+  if (!config.automatic.empty()) {
+    LogNotice(fmt::format("config: \"auto\" takes the default for {}",
+                          fmt::join(config.automatic, ", ")));
+  }
+}
+
+Result<uint64_t> SequenceLength(const TrainOptions& options, const ModelSource& model) {
+  const uint64_t context = model.description->sizes().positions;
+  const uint64_t sequence = options.sequence_length.value_or(context);
+  if (sequence == 0 || sequence > context) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--sequence-length {}: the context of {} has {} positions; give 1 to {}",
+                     sequence, model.config_path, context, context);
+  }
+  return sequence;
+}
+
+/// The first of `names`, and that there are more.
+std::string NamesForMessage(const std::vector<std::string>& names) {
+  const size_t said = std::min(names.size(), kNamesInMessage);
+  return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + said, ", "),
+                     said < names.size() ? ", …" : "");
+}
+
+struct OpenedData {
+  BatchReader reader;
+  uint64_t fingerprint;
+};
+
+Result<OpenedData> OpenData(const TrainOptions& options, const ModelSource& model,
+                            uint64_t sequence) {
+  const uint64_t vocabulary = model.description->sizes().vocabulary;
+  PENSTOCK_ASSIGN(std::unique_ptr<TokenData> tokens, TokenData::Open(options.data));
+  PENSTOCK_ASSIGN(const uint64_t fingerprint, Fingerprint(*tokens, vocabulary));
+  PENSTOCK_ASSIGN(BatchReader reader, BatchReader::Create(std::move(tokens), *options.data_order,
+                                                          *options.seed, sequence, vocabulary));
+  return OpenedData{std::move(reader), fingerprint};
+}
+
+/// The weights with which a training begins, and where they come from, for people.
+struct StartingWeights {
+  zero::TensorSource source;  ///< none if a commit has them
+  std::string origin;
+};
+
+StartingWeights RandomWeights(const ModelSource& model, uint64_t seed) {
+  std::string origin = fmt::format("random, seed {}", seed);
+  if (!model.weight_names.empty()) {
+    origin += fmt::format(" (--init random: what {} holds is not read: {})", model.folder,
+                          NamesForMessage(model.weight_names));
+  }
+  return {model.description->Initialization(seed), std::move(origin)};
+}
+
+/// The weights that lie beside the config, or new ones. Files that are damaged are a wrong model
+/// (exit 2), as a config that is damaged would be, and no failure of the environment.
+Result<StartingWeights> NewWeights(const TrainOptions& options, const ModelSource& model,
+                                   const zero::ModelSpec& spec) {
+  if (options.init_random || model.weight_names.empty()) {
+    return RandomWeights(model, *options.seed);
+  }
+  if (model.weights.files.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--model: {} holds weights that are not read: {}; only *.safetensors are: "
+                     "convert them (save_pretrained of transformers; for DeepSpeed "
+                     "zero_to_fp32.py --safe_serialization), or train new ones with --init random",
+                     model.folder, NamesForMessage(model.weight_names));
+  }
+  Result<WeightFiles> files = OpenWeights(model.weights, spec, model.family->names());
+  if (!files.ok() && files.error().code == ErrorCode::kCorruption) {
+    return Error{ErrorCode::kInvalidArgument, files.error().message};
+  }
+  PENSTOCK_TRY(files.status());
+  LogNotices(files->notices);
+  const size_t count = model.weights.files.size();
+  return StartingWeights{
+      std::move(files->source),
+      fmt::format("{} file{} of {}", count, count == 1 ? "" : "s", model.folder)};
+}
+
+StartingWeights CommittedWeights(const TrainOptions& options, const zero::TrainState& from) {
+  std::string origin = fmt::format("the commit of step {}", from.step);
+  if (options.resume_from) origin += fmt::format(", snapshot {}", *options.resume_from);
+  if (options.init_random) origin += " (--init random is for the beginning of a run)";
+  return {nullptr, std::move(origin)};
+}
+
+/// Returns the free memory of the GPU, if that is to be the device; nothing for the CPU.
+Result<std::optional<Bytes>> FindGpu(DeviceChoice choice) {
+  if (choice == DeviceChoice::kCpu) return std::optional<Bytes>();
+  const Result<Bytes> free = device::FreeCudaMemory();
+  if (free.ok()) return std::optional(*free);
+  if (choice == DeviceChoice::kCuda) {
+    return Error{free.error().code, "--device cuda: " + free.error().message};
+  }
+  return std::optional<Bytes>();
+}
+
+}  // namespace
+
+Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from,
+                            ModelFamilies families) {
+  const bool begins_with_others = from != nullptr || options.init_random;
+  PENSTOCK_ASSIGN(
+      ModelSource model,
+      ReadModel(options.model, begins_with_others ? WeightsBeside::kIgnore : WeightsBeside::kFind,
+                families));
+  PENSTOCK_ASSIGN(config::Config config, ReadConfig(options));
+  PENSTOCK_TRY(CheckPaths(options, config));
+  if (from != nullptr && config.compute_threads == 0) {
+    config.compute_threads = static_cast<int>(from->compute_threads);
+  }
+  PENSTOCK_ASSIGN(const std::optional<Bytes> gpu, FindGpu(options.device));
+  const device::Kind kind = gpu.has_value() ? device::Kind::kCuda : device::Kind::kCpu;
+  ChooseThreads(kind, &config);
+  PENSTOCK_ASSIGN(const uint64_t sequence, SequenceLength(options, model));
+  PENSTOCK_ASSIGN(OpenedData data, OpenData(options, model, sequence));
+  const BatchShape shape = {.micro_batch = config.micro_batch_size,
+                            .micro_batches = config.gradient_accumulation_steps,
+                            .sequence = sequence,
+                            .checkpoint_home = config.activation_home};
+  uint64_t last_step = options.steps.value_or(0);
+  if (!options.steps.has_value()) {
+    PENSTOCK_ASSIGN(last_step,
+                    EpochSteps(data.reader.rows(), shape.micro_batch * shape.micro_batches));
+  }
+  PENSTOCK_ASSIGN(std::string data_path, AbsolutePath(options.data));
+  zero::ModelSpec spec = model.description->Spec();
+  const auto machine = [&gpu] { return ReadOfferedMemory(gpu); };
+  PENSTOCK_ASSIGN(MemoryNeeds needs, SumMemoryNeeds({.spec = spec,
+                                                     .model = *model.description,
+                                                     .shape = shape,
+                                                     .config = config,
+                                                     .kind = kind},
+                                                    machine));
+  PENSTOCK_ASSIGN(const MemoryBudget budget, DecideBudget(needs, config, machine));
+  LogNotices(model.notices);
+  LogConfig(config);
+  StartingWeights weights;
+  if (from != nullptr) {
+    weights = CommittedWeights(options, *from);
+  } else {
+    PENSTOCK_ASSIGN(weights, NewWeights(options, model, spec));
+  }
+  LogNotice("weights: " + weights.origin);
+  return TrainJob{.model = std::move(model),
+                  .config = std::move(config),
+                  .spec = std::move(spec),
+                  .weights = std::move(weights.source),
+                  .shape = shape,
+                  .data = std::move(data.reader),
+                  .data_path = std::move(data_path),
+                  .data_fingerprint = data.fingerprint,
+                  .last_step = last_step,
+                  .device = kind,
+                  .needs = std::move(needs),
+                  .budget = budget};
+}
+
+Status CheckOneRank(const Environment& environment) {
+  constexpr std::pair<const char*, const char*> kLaunchers[] = {
+      {"WORLD_SIZE", "RANK"},
+      {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+      {"PMI_SIZE", "PMI_RANK"},
+      {"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
+      {"FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
+      {"SLURM_NTASKS", "SLURM_PROCID"},
+  };
+  for (const auto& [size, rank] : kLaunchers) {
+    const std::optional<std::string> ranks = environment(size);
+    if (!ranks.has_value() || !environment(rank).has_value() || *ranks == "1") continue;
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{}={}: training with several ranks is not implemented yet; start one process "
+                     "without a launcher, or unset {}",
+                     size, *ranks, size);
+  }
+  // PMIx tells a process its rank, and the number of ranks only when asked. Whoever is not the
+  // first has others.
+  const std::optional<std::string> rank = environment("PMIX_RANK");
+  if (!rank.has_value() || *rank == "0") return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "PMIX_RANK={}: training with several ranks is not implemented yet; start one "
+                   "process without a launcher, or unset PMIX_RANK",
+                   *rank);
+}
+
+Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step) {
+  if (rows < rows_per_step) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "the data has {} rows, and a step takes {}: there is no whole step in an epoch; "
+        "give --steps, more data or a smaller batch",
+        rows, rows_per_step);
+  }
+  return rows / rows_per_step;
+}
+
+void ChooseThreads(device::Kind kind, config::Config* config) {
+  const Result<Topology> machine = ReadTopology();
+  // A machine that cannot be looked at has a core for each CPU.
+  const unsigned cpus = std::max(std::thread::hardware_concurrency(), 1U);
+  zero::ChooseThreads(
+      machine.ok() ? *machine : Topology{.cores = std::vector<Core>(cpus), .cpu_quota = CpuQuota()},
+      kind, config);
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,63 @@
+// Decides everything about a training that can be decided before anything is created: model,
+// config, data, shapes, number of steps, memory. A user's mistakes are found here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "config/config.h"
+#include "device/device.h"
+#include "train/loop/budget.h"
+#include "train/loop/data.h"
+#include "train/loop/trainer.h"
+#include "train/models/model.h"
+#include "train/weights/model_config.h"
+#include "zero/model.h"
+#include "zero/partitioner.h"
+#include "zero/tile_fill.h"
+#include "zero/train_state.h"
+
+namespace penstock::train {
+
+struct TrainJob {
+  ModelSource model;
+  config::Config config;  ///< thread counts and memory limits are set
+  zero::ModelSpec spec;
+  zero::TensorSource weights;  ///< loaded or initialised; none if a commit has them
+  BatchShape shape;
+  BatchReader data;
+  std::string data_path;  ///< absolute
+  uint64_t data_fingerprint = 0;
+  uint64_t last_step = 0;
+  device::Kind device = device::Kind::kCpu;
+  MemoryNeeds needs;
+  MemoryBudget budget;
+
+  offload::ShardLayout layout() const { return zero::MakeLayout(spec, config); }
+};
+
+/// Reads and checks what `options` name; seed and order are given. Logs notices for the user.
+/// `from`: the commit from which training continues; it has the weights, and the thread count if
+/// the config leaves it open. `families` are those of the models that can be trained.
+Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from = nullptr,
+                            ModelFamilies families = AllModelFamilies());
+
+/// Looks up an environment variable; none if it is not set.
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+
+/// Refuses an environment that asks for several ranks (torchrun, mpirun of Open MPI, MPICH and
+/// MVAPICH, srun, flux, PMIx): kInvalidArgument.
+Status CheckOneRank(const Environment& environment);
+
+/// Returns the steps of one epoch: rows / (rows of a step). Errors: kInvalidArgument if that is 0.
+Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step);
+
+/// Fills in thread counts that the config leaves to the program, for this machine
+/// (zero/thread_plan.h).
+void ChooseThreads(device::Kind kind, config::Config* config);
+
+}  // namespace penstock::train

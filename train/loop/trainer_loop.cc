@@ -1,0 +1,268 @@
+#include "train/loop/trainer_loop.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
+
+namespace penstock::train {
+
+namespace {
+
+/// Whether what CheckCommit says of a commit is that nothing brings it back: its file is gone, or
+/// was damaged, or there is none.
+bool IsLost(const Status& commit) {
+  if (commit.ok()) return false;
+  return commit.error().code == ErrorCode::kNotFound ||
+         commit.error().code == ErrorCode::kCorruption;
+}
+
+}  // namespace
+
+std::string CommittedIn(uint64_t step, const zero::Session& session, const Error& failure) {
+  const Status commit = session.CheckCommit();
+  const std::string files = fmt::format("{}", fmt::join(session.state_paths(), ", "));
+  if (commit.ok()) return fmt::format("step {} is committed in {}", step, files);
+  const std::string& why = commit.error().message;
+  return fmt::format("step {} was committed in {}, {}{}", step, files,
+                     IsLost(commit) ? "and that commit is lost" : "but it cannot be read back now",
+                     failure.message.find(why) == std::string::npos ? ": " + why : "");
+}
+
+Bytes TrainLoop::TokenBytes(const BatchShape& shape) {
+  // Inputs and targets of the step; a row of them and one token more as they are read.
+  const Bytes row = Bytes{sizeof(int32_t)} * (shape.sequence + 1);
+  return Bytes{sizeof(int32_t)} * 2 * shape.sequence * shape.micro_batch * shape.micro_batches +
+         row;
+}
+
+TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
+    : parts_(std::move(parts)),
+      options_(std::move(options)),
+      sound_(parts_.session.state().skipped_in_a_row == 0) {
+  const BatchShape& shape = options_.shape;
+  if (Trace* trace = parts_.meter.trace()) steps_ = trace->AddRow(TraceGroup::kSteps, "steps");
+  inputs_.resize(shape.micro_batches * shape.micro_batch * shape.sequence);
+  targets_.resize(inputs_.size());
+}
+
+TrainLoop::~TrainLoop() {
+  if (committing_) static_cast<void>(parts_.session.FinishCommit());
+}
+
+Result<LoopSummary> TrainLoop::Run() {
+  const Status status = RunSteps();
+  if (status.ok()) return summary_;
+  // What is committed is known when the commit that was begun has ended.
+  static_cast<void>(parts_.session.FinishCommit());
+  if (summary_.steps == 0) return status.error();
+  static_cast<void>(CloseRow(Now()));  // the first failure is the one to report
+  const bool numeric = status.error().code == ErrorCode::kNumeric;
+  std::string message = status.error().message;
+  if (numeric) message += TakeBackDoubtfulCommit();
+  message += "; " + WhatIsCommitted(status.error());
+  if (numeric) message += HowToGoOn();
+  return Error{status.error().code, std::move(message)};
+}
+
+Status TrainLoop::RunSteps() {
+  summary_.begin = Now();
+  // Initialisation reads nothing: what was read ahead since then is the first step's.
+  summary_.begin.counters.nvme_read_bytes = 0;
+  row_begin_ = summary_.begin;
+  last_commit_ = summary_.begin.time;
+  const zero::TrainState& state = parts_.session.state();
+  while (state.step < options_.last_step && !parts_.stop_requested()) {
+    PENSTOCK_TRY(EndRow());
+    PENSTOCK_TRY(RunStep());
+    parts_.keep_folder();
+    PENSTOCK_TRY(parts_.session.CheckSkips());
+    if (CommitDue()) PENSTOCK_TRY(BeginCommit());
+    if (!options_.config.overlap) PENSTOCK_TRY(FinishCommit());
+  }
+  PENSTOCK_TRY(CommitLast());
+  summary_.end = Now();
+  PENSTOCK_TRY(CloseRow(summary_.end));
+  PENSTOCK_TRY(parts_.session.CheckCommit());
+  summary_.last_step = state.step;
+  summary_.committed_step = *parts_.session.committed_step();
+  summary_.interrupted = state.step < options_.last_step;
+  return {};
+}
+
+Status TrainLoop::RunStep() {
+  const uint64_t number = parts_.session.state().step + 1;
+  PENSTOCK_TRY(ReadBatch(number));
+  if (number == options_.last_step) parts_.session.ExpectLastStep();
+  PENSTOCK_ASSIGN(zero::Step step, parts_.session.BeginStep());
+  PENSTOCK_TRY(parts_.model.ForwardBackward(step, inputs_, targets_));
+  PENSTOCK_TRY(FinishCommit());
+  PENSTOCK_ASSIGN(const zero::StepOutcome outcome, step.Finish());
+  PENSTOCK_ASSIGN(const double loss, parts_.model.Loss());
+
+  StepRow row;
+  row.step = outcome.step;
+  row.loss = loss;
+  row.grad_norm = outcome.grad_norm;
+  row.lr = outcome.lr;
+  row.skipped = outcome.skipped;
+  row.tokens = inputs_.size();
+  Count(row);
+  row_ = row;
+  return {};
+}
+
+Status TrainLoop::ReadBatch(uint64_t step) {
+  const BatchShape& shape = options_.shape;
+  const size_t tokens = shape.micro_batch * shape.sequence;
+  for (uint64_t j = 0; j < shape.micro_batches; ++j) {
+    const uint64_t index = (step - 1) * shape.micro_batches + j;
+    PENSTOCK_TRY(parts_.data.Read(index, shape.micro_batch,
+                                  std::span(inputs_).subspan(j * tokens, tokens),
+                                  std::span(targets_).subspan(j * tokens, tokens)));
+  }
+  return {};
+}
+
+void TrainLoop::Count(const StepRow& row) {
+  sound_before_ = std::exchange(sound_, std::isfinite(row.loss) && !row.skipped);
+  const auto every = static_cast<uint64_t>(options_.config.commit_every_steps);
+  if (every > 0 && row.step % every == 0) commit_due_ = true;
+  summary_.steps += 1;
+  summary_.skipped += row.skipped ? 1 : 0;
+  summary_.tokens += row.tokens;
+  if (!summary_.first_loss.has_value()) summary_.first_loss = row.loss;
+  summary_.last_loss = row.loss;
+}
+
+Status TrainLoop::CloseRow(const Reading& now) {
+  if (!row_.has_value()) return {};
+  Measure(row_begin_, now, options_.cost, &*row_);
+  if (Trace* trace = parts_.meter.trace()) {
+    trace->Add(steps_, fmt::format("step {}", row_->step), row_begin_.time, now.time);
+  }
+  PENSTOCK_TRY(parts_.metrics.Append(*row_));
+  parts_.progress.Report(*row_);
+  row_.reset();
+  row_begin_ = now;
+  return {};
+}
+
+Status TrainLoop::EndRow() {
+  Status written = CloseRow(Now());
+  if (written.ok()) return {};
+  const Status committed = CommitLast();
+  if (committed.ok()) return written;
+  return Error{written.error().code,
+               fmt::format("{}; {}", written.error().message, committed.error().message)};
+}
+
+bool TrainLoop::CommitDue() const {
+  const config::Config& config = options_.config;
+  if (!sound_ || parts_.session.state().step == options_.last_step)
+    return false;  // the final commit is next
+  if (parts_.snapshots != nullptr) {
+    if (parts_.snapshots->copying()) return false;
+    if (parts_.snapshots->Requested()) return true;
+  }
+  if (commit_due_) return true;
+  const double since = ToSeconds(std::chrono::steady_clock::now() - last_commit_);
+  return config.commit_every_seconds > 0 && since >= config.commit_every_seconds;
+}
+
+Status TrainLoop::BeginCommit() {
+  commit_due_ = false;
+  nlohmann::ordered_json json = {{"run", nlohmann::ordered_json::parse(options_.run_json)}};
+  if (row_.has_value()) {
+    // The row reaches metrics.jsonl only when the next step starts: without this copy a crash in
+    // between would leave a committed step without its row.
+    StepRow row = *row_;
+    Measure(row_begin_, Now(), options_.cost, &row);
+    json["row"] = nlohmann::ordered_json::parse(ToJson(row));
+  }
+  if (parts_.snapshots != nullptr) parts_.snapshots->Wait();
+  // Earlier rows reach the drive before the commit that relies on them. If they cannot, the commit
+  // is made all the same: its own row is in it.
+  PENSTOCK_TRY(parts_.session.BeginCommit(json.dump(), [this] {
+    rows_synced_ = parts_.metrics.Sync();
+    return Status();
+  }));
+  committing_ = true;
+  return {};
+}
+
+Status TrainLoop::FinishCommit() {
+  if (!std::exchange(committing_, false)) return {};
+  PENSTOCK_TRY(parts_.session.FinishCommit());
+  PENSTOCK_TRY(parts_.check_folder());
+  last_commit_ = std::chrono::steady_clock::now();
+  parts_.keep_folder();
+  if (parts_.snapshots != nullptr) parts_.snapshots->CommitMade();
+  return rows_synced_;
+}
+
+Status TrainLoop::CommitLast() {
+  PENSTOCK_TRY(FinishCommit());
+  const uint64_t step = parts_.session.state().step;
+  if (parts_.session.committed_step() == step) return {};
+  // A step that was skipped changed nothing: its loss alone does not speak against weights that the
+  // step before found sound.
+  const bool unchanged =
+      row_.has_value() && row_->skipped && sound_before_ && !parts_.session.commit_is_doubtful();
+  if (row_.has_value() && !std::isfinite(row_->loss) && !unchanged) {
+    return MakeError(ErrorCode::kNumeric,
+                     "step {}: the loss is not finite, and what the weights are now is not "
+                     "committed",
+                     step);
+  }
+  PENSTOCK_TRY(BeginCommit());
+  return FinishCommit();
+}
+
+std::string TrainLoop::TakeBackDoubtfulCommit() {
+  if (parts_.snapshots != nullptr) parts_.snapshots->Wait();  // it may be copying that commit
+  const Result<std::optional<uint64_t>> step = parts_.session.TakeBackDoubtfulCommit();
+  if (!step.ok()) {
+    return fmt::format("; a commit after which no loss was finite could not be taken back: {}",
+                       step.error().message);
+  }
+  if (!*step && parts_.session.commit_is_doubtful()) {
+    return "; no loss after the last commit was finite, and no other commit is left";
+  }
+  if (!*step) return "";
+  return fmt::format("; the commit of step {} was taken back, as no loss after it was finite",
+                     **step);
+}
+
+std::string TrainLoop::WhatIsCommitted(const Error& failure) const {
+  const std::optional<uint64_t> step = parts_.session.committed_step();
+  if (!step) return "nothing was committed yet";
+  if (options_.config.durable || parts_.session.CheckCommit().ok()) {
+    return CommittedIn(*step, parts_.session, failure);
+  }
+  return fmt::format(
+      "step {} was committed, but without penstock.durable later steps take a commit "
+      "back",
+      *step);
+}
+
+std::string TrainLoop::HowToGoOn() const {
+  if (!parts_.session.committed_step()) return "; a lower learning rate may help";
+  const Status commit = parts_.session.CheckCommit();
+  if (IsLost(commit)) return "; begin a new run: a lower learning rate may help";
+  if (!commit.ok()) return "";
+  return "; --resume repeats the steps after it as they were; for a lower learning rate begin a "
+         "new run with what penstock export writes of it";
+}
+
+Reading TrainLoop::Now() const {
+  return {.time = std::chrono::steady_clock::now(),
+          .activity = parts_.meter.Totals(),
+          .counters = parts_.session.counters(),
+          .device_peak = parts_.device.peak(),
+          .host_peak = parts_.session.host_peak()};
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,122 @@
+// The loop over steps: data in, forward and backward, update, one row each, commits when they are
+// due.
+//
+// A row is complete when the next step's forward starts, and is written then; the last row is
+// written after the final commit. A commit is made beside the next step's forward and backward.
+// Threads: one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/activity.h"
+#include "base/result.h"
+#include "config/config.h"
+#include "device/device.h"
+#include "train/loop/data.h"
+#include "train/loop/metrics.h"
+#include "train/loop/metrics_summary.h"
+#include "train/loop/progress.h"
+#include "train/models/model.h"
+#include "train/run/snapshot_service.h"
+#include "zero/session.h"
+
+namespace penstock::train {
+
+/// What the loop works with; everything is borrowed.
+struct LoopParts {
+  zero::Session& session;
+  Model& model;
+  BatchReader& data;
+  const device::Device& device;
+  const ActivityMeter& meter;
+  MetricsWriter& metrics;
+  Progress& progress;
+  std::function<bool()> stop_requested;  ///< asked before every step
+  std::function<void()> keep_folder;     ///< called after every step and commit: RUN has results
+  /// Called after every commit, before it counts: checks that RUN still exists, with its rows.
+  std::function<Status()> check_folder = [] { return Status(); };
+  SnapshotService* snapshots = nullptr;  ///< none: nobody can ask for any
+};
+
+struct LoopOptions {
+  config::Config config;
+  BatchShape shape;
+  ModelCost cost;
+  uint64_t last_step = 0;
+  std::string run_json;  ///< identifies the run; kept by every commit
+};
+
+/// Returns "step 7 is committed in FILES"; if the newest commit cannot be read back, says that it
+/// was committed, and why, unless `failure`, to which the text is appended, says so itself.
+std::string CommittedIn(uint64_t step, const zero::Session& session, const Error& failure);
+
+class TrainLoop {
+ public:
+  /// Returns what the loop takes of host memory for the tokens of a step.
+  static Bytes TokenBytes(const BatchShape& shape);
+
+  TrainLoop(LoopParts parts, LoopOptions options);
+  /// Waits for a commit that was begun, because it uses the parts.
+  ~TrainLoop();
+  TrainLoop(const TrainLoop&) = delete;
+  TrainLoop& operator=(const TrainLoop&) = delete;
+
+  /// Runs to the last step or until it is asked to stop, then commits. Errors: those of the parts;
+  /// kNumeric after zero::kMaxSkippedInARow skipped steps, and if the losses of the last two steps
+  /// are not finite; then a commit of weights after which no loss was finite is taken back. Once a
+  /// step was done, the error ends with what is committed, and the rows of all steps that were done
+  /// are written.
+  Result<LoopSummary> Run();
+
+ private:
+  Status RunSteps();
+  Status RunStep();
+  Status ReadBatch(uint64_t step);
+  /// Accounts for the outcome of a step in the sums.
+  void Count(const StepRow& row);
+  /// Ends the open row, if there is one, at `now`, where the next one begins.
+  Status CloseRow(const Reading& now);
+  /// Closes the row of the step before. If it cannot be written, that step is committed.
+  Status EndRow();
+  bool CommitDue() const;
+  /// If a run ends because of its numbers, takes back a commit that they speak against. Returns the
+  /// text that reports it.
+  std::string TakeBackDoubtfulCommit();
+  /// Returns what a failure leaves of the commits, for its message.
+  std::string WhatIsCommitted(const Error& failure) const;
+  /// Returns the end of a numeric failure's message: whether the commit can be resumed, or what
+  /// else to do.
+  std::string HowToGoOn() const;
+  /// Begins a commit. Training continues beside it until the next update, which needs FinishCommit.
+  Status BeginCommit();
+  /// Errors: of the engine; if the commit is made but the rows before it could not be made durable,
+  /// that of the rows.
+  Status FinishCommit();
+  /// Commits the last step that was done, if it is not committed.
+  Status CommitLast();
+  Reading Now() const;
+
+  LoopParts parts_;
+  const LoopOptions options_;
+  /// Whether the weights may be committed: not after a step with a loss or a gradient that is not
+  /// finite, until a step without one is done.
+  bool sound_;
+  bool sound_before_ = true;  ///< what sound_ was before the last step
+  /// Whether enough steps have passed for a commit, which waits for a step that is sound.
+  bool commit_due_ = false;
+  LoopSummary summary_;
+  std::vector<int32_t> inputs_;
+  std::vector<int32_t> targets_;
+  std::optional<StepRow> row_;  ///< of the step that has not ended
+  Reading row_begin_;
+  Trace::Row steps_;         ///< of the trace, where there is one
+  bool committing_ = false;  ///< a commit was begun, and not finished
+  Status rows_synced_;       ///< before that commit; set by whoever makes it
+  std::chrono::steady_clock::time_point last_commit_;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,56 @@
+// Makes what a training runs on: the state's location, and the device, model and engine.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/activity.h"
+#include "base/result.h"
+#include "base/trace.h"
+#include "device/device.h"
+#include "kernels/model/model_operators.h"
+#include "kernels/state/state_operators.h"
+#include "offload/uuid.h"
+#include "train/loop/trainer.h"
+#include "train/loop/trainer_job.h"
+#include "train/models/model.h"
+#include "train/run/resume.h"
+#include "train/run/run_folder.h"
+#include "zero/session.h"
+
+namespace penstock::train {
+
+/// Where the state of a training is.
+struct StatePlan {
+  std::vector<std::string> folders;
+  offload::Uuid uuid{};
+  StateFiles files;
+  bool adopt = false;  ///< the files exist, and training continues in them
+};
+
+/// Returns a new state; or, if training can continue in the files of `from`, these files, which it
+/// closes so that the engine can take them over.
+Result<StatePlan> PlanState(const TrainJob& job, const RunFolder& folder,
+                            std::optional<ResumePoint>& from);
+
+/// What a step runs on. Members are destroyed last to first: the session finishes its work while
+/// what it works on still exists.
+struct Machine {
+  std::unique_ptr<Trace> trace;  ///< or none
+  std::unique_ptr<ActivityMeter> meter;
+  std::unique_ptr<device::Device> device;
+  std::unique_ptr<kernels::ModelOperators> operators;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<kernels::StateOperators> state_operators;
+  std::unique_ptr<zero::Session> session;
+};
+
+/// Errors: those of the parts; of Trace::Create, if `given` asks for a trace.
+Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
+                              const StatePlan& state);
+
+}  // namespace penstock::train

@@ -1,0 +1,307 @@
+// One step of GPT-2, module by module. Gradients are reduced as they complete: ln_f after the head,
+// h.L-1 … h.0 each after its backward, wpe and wte at the end. wte's sum gets the head's part
+// first, then the embedding's, each in the order of the micro-batches.
+#include "train/models/gpt2.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "train/models/gpt2_buffers.h"
+#include "train/models/gpt2_layer.h"
+#include "train/models/gpt2_spec.h"
+
+namespace penstock::train {
+namespace {
+
+using zero::ModuleId;
+
+constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();
+
+/// A module in use, with its tensors by name.
+class HeldModule {
+ public:
+  static Result<HeldModule> Acquire(zero::Step& step, ModuleId module) {
+    PENSTOCK_ASSIGN(zero::Use use, step.Acquire(module));
+    const ModuleTensors tensors{&step.layout(), module, use.weights()};
+    return HeldModule(tensors, std::move(use));
+  }
+  static Result<HeldModule> AcquireWithGradients(zero::Step& step, ModuleId module) {
+    PENSTOCK_ASSIGN(HeldModule held, Acquire(step, module));
+    PENSTOCK_ASSIGN(held.tensors_.gradients, step.Gradients(module));
+    return held;
+  }
+
+  const ModuleTensors& tensors() const { return tensors_; }
+
+ private:
+  HeldModule(ModuleTensors tensors, zero::Use use) : tensors_(tensors), use_(std::move(use)) {}
+
+  ModuleTensors tensors_;
+  zero::Use use_;
+};
+
+/// What goes to the device and comes from it in a step, in memory that it copies from and to.
+struct Staging {
+  device::HostBuffer loss;    ///< double: sum over the step's tokens
+  device::HostBuffer tokens;  ///< int32: inputs, then targets
+  device::Event copied;       ///< from here on the tokens may be overwritten
+};
+
+class Gpt2Model final : public Gpt2 {
+ public:
+  Gpt2Model(const Gpt2Config& config, const BatchShape& shape, kernels::DType dtype,
+            kernels::ModelOperators& operators, Gpt2Buffers buffers, Staging staging)
+      : modules_(config),
+        dtype_(dtype),
+        micro_batches_(shape.micro_batches),
+        micro_batch_(shape.micro_batch),
+        sequence_(shape.sequence),
+        vocabulary_(config.vocab_size),
+        operators_(operators),
+        buffers_(std::move(buffers)),
+        layer_(config, shape, dtype, operators, buffers_.workspace),
+        staging_(std::move(staging)) {
+    *staging_.loss.as<double>() = kNoLoss;
+  }
+  ~Gpt2Model() override { done_.Wait(); }
+
+  Status ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
+                         std::span<const int32_t> targets) override;
+  Result<double> Loss() override;
+
+ private:
+  uint64_t tokens() const { return micro_batches_ * micro_batch_ * sequence_; }
+  kernels::TokenView TokensFrom(uint64_t first) const {
+    return {.batch = micro_batch_,
+            .sequence = sequence_,
+            .data = buffers_.tokens.as<int32_t>() + first};
+  }
+  kernels::TokenView inputs(uint64_t micro_batch) const {
+    return TokensFrom(micro_batch * micro_batch_ * sequence_);
+  }
+  kernels::TokenView targets(uint64_t micro_batch) const {
+    return TokensFrom(tokens() + micro_batch * micro_batch_ * sequence_);
+  }
+
+  /// The input of a layer in a micro-batch, for kernels up to EndKernel.
+  std::byte* Checkpoint(uint64_t layer, uint64_t micro_batch, bool write) {
+    const uint64_t index = layer * micro_batches_ + micro_batch;
+    return buffers_.checkpoints.Access(static_cast<uint32_t>(index), write, *stream_);
+  }
+  void CopyTokens(device::Stream& stream, std::span<const int32_t> inputs,
+                  std::span<const int32_t> targets);
+  void ReportLoss(zero::Step& step);
+  Status Enqueue(zero::Step& step);
+  Status EmbeddingForward(zero::Step& step);
+  Status LayerForward(zero::Step& step, uint64_t index);
+  Status Head(zero::Step& step);
+  Status LayerBackward(zero::Step& step, uint64_t index);
+  Status EmbeddingBackward(zero::Step& step);
+
+  const Gpt2Modules modules_;
+  const kernels::DType dtype_;
+  const uint64_t micro_batches_;
+  const uint64_t micro_batch_;  ///< sequences
+  const uint64_t sequence_;
+  const uint64_t vocabulary_;
+  kernels::ModelOperators& operators_;
+  Gpt2Buffers buffers_;
+  Gpt2Layer layer_;
+  Staging staging_;
+  double loss_ = kNoLoss;             ///< of the last ForwardBackward, once the stream has done it
+  device::Stream* stream_ = nullptr;  ///< of the last ForwardBackward
+  device::Event done_;                ///< all work of the last ForwardBackward
+};
+
+Status Gpt2Model::ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
+                                  std::span<const int32_t> targets) {
+  const offload::ModelLayout& layout = step.layout().model;
+  for (const offload::GroupLayout& group : layout.groups) {
+    PENSTOCK_CHECK(group.planes.weight().encoding == EncodingOf(dtype_));
+  }
+  PENSTOCK_CHECK(layout.modules.size() == modules_.layers + 3);
+  PENSTOCK_CHECK(inputs.size() == tokens() && targets.size() == tokens());
+  stream_ = &step.compute_stream();
+  buffers_.checkpoints.BeginStep();
+  CopyTokens(*stream_, inputs, targets);
+  stream_->Zero(buffers_.loss.data(), buffers_.loss.size());
+  Status status = Enqueue(step);
+  done_ = stream_->Record();
+  return status;
+}
+
+Result<double> Gpt2Model::Loss() {
+  PENSTOCK_CHECK(stream_ != nullptr, "no step was computed");
+  PENSTOCK_TRY(stream_->Synchronize());
+  PENSTOCK_TRY(buffers_.checkpoints.Synchronize());
+  return loss_;
+}
+
+/// The sum is complete on the stream: updates of the step wait for it.
+void Gpt2Model::ReportLoss(zero::Step& step) {
+  stream_->CopyToHost(staging_.loss.data(), buffers_.loss.data(), buffers_.loss.size());
+  stream_->Call([this, report = step.LossReporter()]() {
+    // After a failure of the stream nothing is copied: the loss must not be that of an older step.
+    const double sum = std::exchange(*staging_.loss.as<double>(), kNoLoss);
+    loss_ = sum / static_cast<double>(tokens());
+    report(loss_);
+  });
+}
+
+void Gpt2Model::CopyTokens(device::Stream& stream, std::span<const int32_t> inputs,
+                           std::span<const int32_t> targets) {
+  staging_.copied.Wait();
+  const std::span<int32_t> staged(staging_.tokens.as<int32_t>(), 2 * tokens());
+  std::ranges::copy(inputs, staged.begin());
+  std::ranges::copy(targets, staged.subspan(inputs.size()).begin());
+  for (const int32_t token : staged) {
+    PENSTOCK_CHECK(token >= 0 && static_cast<uint64_t>(token) < vocabulary_, "token {}", token);
+  }
+  stream.CopyToDevice(buffers_.tokens.data(), staging_.tokens.data(), buffers_.tokens.size());
+  staging_.copied = stream.Record();
+}
+
+Status Gpt2Model::Enqueue(zero::Step& step) {
+  PENSTOCK_TRY(EmbeddingForward(step));
+  for (uint64_t i = 0; i < modules_.layers; ++i) PENSTOCK_TRY(LayerForward(step, i));
+  PENSTOCK_TRY(Head(step));
+  for (uint64_t i = modules_.layers; i-- > 0;) PENSTOCK_TRY(LayerBackward(step, i));
+  return EmbeddingBackward(step);
+}
+
+Status Gpt2Model::EmbeddingForward(zero::Step& step) {
+  PENSTOCK_ASSIGN(const HeldModule wte, HeldModule::Acquire(step, modules_.wte()));
+  PENSTOCK_ASSIGN(const HeldModule wpe, HeldModule::Acquire(step, modules_.wpe()));
+  for (uint64_t m = 0; m < micro_batches_; ++m) {
+    operators_.EmbeddingForward(*stream_, inputs(m), wte.tensors().weight(kTable),
+                                wpe.tensors().weight(kTable), layer_.Rows(Checkpoint(0, m, true)));
+    buffers_.checkpoints.EndKernel(*stream_);
+  }
+  return {};
+}
+
+Status Gpt2Model::LayerForward(zero::Step& step, uint64_t index) {
+  PENSTOCK_ASSIGN(const HeldModule held, HeldModule::Acquire(step, modules_.layer(index)));
+  const ModuleTensors& tensors = held.tensors();
+  for (uint64_t m = 0; m < micro_batches_; ++m) {
+    const std::byte* const x = Checkpoint(index, m, false);
+    std::byte* const out =
+        index + 1 < modules_.layers ? Checkpoint(index + 1, m, true) : buffers_.outputs[m].data();
+    layer_.Forward(*stream_, tensors, layer_.Rows(x), layer_.Rows(out));
+    buffers_.checkpoints.EndKernel(*stream_);
+  }
+  return {};
+}
+
+/// ln_f, logits, loss and back. The gradient is computed into the dead norm buffer, which then
+/// changes places with the last layer's output.
+Status Gpt2Model::Head(zero::Step& step) {
+  {
+    PENSTOCK_ASSIGN(const HeldModule ln_f, HeldModule::AcquireWithGradients(step, modules_.ln_f()));
+    PENSTOCK_ASSIGN(const HeldModule wte, HeldModule::AcquireWithGradients(step, modules_.wte()));
+    const ModuleTensors& norm_tensors = ln_f.tensors();
+    const ModuleTensors& table = wte.tensors();
+    const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(tokens()));
+    Gpt2Workspace& workspace = buffers_.workspace;
+    for (uint64_t m = 0; m < micro_batches_; ++m) {
+      device::DeviceBuffer& x = buffers_.outputs[m];
+      const kernels::TensorView norm = layer_.Rows(workspace.norm.data());
+      const kernels::TensorView d_norm = layer_.Rows(workspace.attention.data());
+      layer_.Norm(*stream_, norm_tensors, kFinalNorm, layer_.Rows(x.data()));
+      operators_.HeadForwardBackward(*stream_, norm, table.weight(kTable), targets(m),
+                                     gradient_scale, buffers_.loss.as<double>(), d_norm,
+                                     table.gradient(kTable));
+      layer_.NormBackward(*stream_, norm_tensors, kFinalNorm, layer_.Rows(x.data()), d_norm, false,
+                          norm);
+      std::swap(x, workspace.norm);
+    }
+  }
+  ReportLoss(step);
+  return step.ReduceGradients(modules_.ln_f());
+}
+
+Status Gpt2Model::LayerBackward(zero::Step& step, uint64_t index) {
+  {
+    PENSTOCK_ASSIGN(const HeldModule held,
+                    HeldModule::AcquireWithGradients(step, modules_.layer(index)));
+    const ModuleTensors& tensors = held.tensors();
+    for (uint64_t m = 0; m < micro_batches_; ++m) {
+      layer_.Backward(*stream_, tensors, layer_.Rows(Checkpoint(index, m, false)),
+                      layer_.Rows(buffers_.outputs[m].data()));
+      buffers_.checkpoints.EndKernel(*stream_);
+    }
+  }
+  return step.ReduceGradients(modules_.layer(index));
+}
+
+Status Gpt2Model::EmbeddingBackward(zero::Step& step) {
+  const auto gradient = [&](ModuleId module) -> Result<kernels::TensorView> {
+    PENSTOCK_ASSIGN(float* sums, step.Gradients(module));
+    return ModuleTensors{&step.layout(), module, nullptr, sums}.gradient(kTable);
+  };
+  PENSTOCK_ASSIGN(const kernels::TensorView d_wte, gradient(modules_.wte()));
+  PENSTOCK_ASSIGN(const kernels::TensorView d_wpe, gradient(modules_.wpe()));
+  for (uint64_t m = 0; m < micro_batches_; ++m) {
+    operators_.EmbeddingBackward(*stream_, inputs(m), layer_.Rows(buffers_.outputs[m].data()),
+                                 d_wte, d_wpe);
+  }
+  PENSTOCK_TRY(step.ReduceGradients(modules_.wpe()));
+  return step.ReduceGradients(modules_.wte());
+}
+
+}  // namespace
+
+kernels::OperatorOptions Gpt2Operators(const Gpt2Config& config, const BatchShape& shape,
+                                       kernels::DType dtype, int threads) {
+  const uint64_t rows = SaturatingMultiply(shape.micro_batch, shape.sequence);
+  const uint64_t width = config.n_embd;
+  const uint64_t hidden = config.hidden();
+  const auto linear = [&](uint64_t k, uint64_t n) {
+    return kernels::LinearCall{.dtype = dtype, .rows = rows, .k = k, .n = n};
+  };
+  return {
+      .calls =
+          {
+              linear(width, SaturatingMultiply(3, width)),
+              linear(width, width),
+              linear(width, hidden),
+              linear(hidden, width),
+              kernels::LinearGeluCall{
+                  .dtype = dtype, .rows = rows, .width = width, .hidden = hidden},
+              kernels::AttentionCall{.dtype = dtype,
+                                     .batch = shape.micro_batch,
+                                     .sequence = shape.sequence,
+                                     .width = width,
+                                     .heads = config.n_head},
+              kernels::HeadCall{
+                  .dtype = dtype, .rows = rows, .width = width, .vocabulary = config.vocab_size},
+              kernels::LayerNormCall{.dtype = dtype, .rows = rows, .width = width},
+              kernels::EmbeddingCall{.dtype = dtype, .rows = rows, .width = width},
+          },
+      // Every tensor of a layer has a multiple of so many elements.
+      .weight_unit = std::gcd(width, hidden),
+      .threads = threads};
+}
+
+Result<std::unique_ptr<Gpt2>> Gpt2::Create(const Gpt2Config& config, const BatchShape& shape,
+                                           kernels::DType dtype, device::Device& device,
+                                           kernels::ModelOperators& operators) {
+  PENSTOCK_CHECK(shape.micro_batch > 0 && shape.micro_batches > 0 && shape.sequence > 0);
+  if (shape.sequence > config.n_positions) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "a sequence of {} tokens does not fit the model's n_positions of {}; choose a "
+                     "shorter --sequence-length",
+                     shape.sequence, config.n_positions);
+  }
+  PENSTOCK_ASSIGN(Gpt2Buffers buffers, Gpt2Buffers::Allocate(config, shape, dtype, device));
+  Staging staging;
+  PENSTOCK_ASSIGN(staging.loss, device.AllocateHost(buffers.loss.size()));
+  PENSTOCK_ASSIGN(staging.tokens, device.AllocateHost(buffers.tokens.size()));
+  return std::unique_ptr<Gpt2>(std::make_unique<Gpt2Model>(config, shape, dtype, operators,
+                                                           std::move(buffers), std::move(staging)));
+}
+
+}  // namespace penstock::train

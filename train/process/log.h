@@ -1,0 +1,34 @@
+// What the program says to people: notices on stderr, and one line for the failure that ends it.
+//
+// Results go to stdout and are not logged. Threads: ExitCode and OneLine from any; the others from
+// the main thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace penstock::train {
+
+/// The exit code of a failure: 2 usage, 3 environment, 4 numeric, 130 interrupted.
+int ExitCode(ErrorCode code);
+
+/// Returns `text` with line breaks replaced by spaces, so that an error is one line whoever wrote
+/// it.
+std::string OneLine(std::string text);
+
+/// Sends spdlog's default logger to stderr, as "penstock: <message>". May be called again.
+void StartLogging();
+
+void LogNotice(const std::string& text);
+void LogNotices(const std::vector<std::string>& texts);
+
+/// Logs a notice if `folder`, which `what` names, is not on a drive of this machine
+/// (base/file_system.h).
+void LogFileSystem(const std::string& what, const std::string& folder);
+
+/// Writes "penstock: error: <message>" to stderr; returns the exit code that belongs to it.
+int ReportError(const Error& error);
+
+}  // namespace penstock::train

@@ -1,0 +1,40 @@
+// Opens the commit that a run.json names, and compares the two. A commit knows its training
+// (train/run/run_identity.h), so model, data order, seed and sequence length in run.json must be
+// those of the commit, and the state must be the run's.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "offload/state_reader.h"
+#include "train/run/run_folder.h"
+#include "zero/committed_state.h"
+
+namespace penstock::train {
+
+/// What the training loop keeps in a commit.
+struct CommitTexts {
+  std::string identity;
+  std::string row;  ///< of the committed step, as in metrics.jsonl; empty for step 0
+};
+/// Reads it from the commit of a step; `path`: for messages. The result can be given to all
+/// functions of train/run/run_identity.h. Errors: kCorruption.
+Result<CommitTexts> ReadCommitTexts(const std::string& json, uint64_t step,
+                                    const std::string& path);
+
+/// Checks that `info` agrees with the commit of `state`, which it names. Errors: kCorruption,
+/// naming what differs and both values.
+Status CheckInfo(const RunInfo& info, const zero::CommittedState& state);
+
+/// CommittedState::Open of the state that `info` names, and CheckInfo. Logs the notice of the
+/// commit.
+Result<std::unique_ptr<zero::CommittedState>> OpenCommit(const RunInfo& info);
+
+/// The same for a StateReader, from which copies are made.
+Result<std::unique_ptr<offload::StateReader>> OpenCommitToCopy(const RunInfo& info,
+                                                               offload::StateLock lock);
+
+}  // namespace penstock::train

@@ -1,0 +1,239 @@
+#include "train/run/inspect.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "offload/state_names.h"
+#include "train/process/status_line.h"
+#include "train/run/committed_run.h"
+#include "train/run/run_folder.h"
+#include "train/run/snapshot.h"
+#include "zero/committed_state.h"
+
+namespace penstock::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+/// Lines of a name and a value.
+class Lines {
+ public:
+  template <typename T>
+  void Add(const char* name, const T& value) {
+    text_ += fmt::format("{:<18}{}\n", name, value);
+  }
+  std::string Take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+};
+
+std::string SizeOfFile(const std::string& path) {
+  std::error_code error;
+  const uint64_t size = std::filesystem::file_size(path, error);
+  return error ? "not there" : ToString(Bytes{size});
+}
+
+/// A line for each file of a state.
+class FileLines {
+ public:
+  explicit FileLines(Lines& lines) : lines_(lines) {}
+
+  /// `note` follows the size.
+  void Add(const char* name, const std::string& path, const std::string& note) {
+    lines_.Add(name, fmt::format("{} ({}{})", path, SizeOfFile(path), note));
+    listed_.insert(Key(path));
+    folders_.insert(fs::path(path).parent_path().string());
+  }
+  void Add(const char* name, const StateFiles& state, const std::string& note) {
+    for (const std::string& path : state.paths) Add(name, path, note);
+    uuids_.insert(state.uuid);
+  }
+  /// What lies beside those that were added.
+  void AddOthers() {
+    for (const std::string& folder : std::set(folders_)) {
+      for (const std::string& path : offload::AllStatesIn(folder)) {
+        if (!listed_.contains(Key(path))) Add("beside it", path, IsOurs(path) ? kNoName : kOthers);
+      }
+    }
+  }
+
+ private:
+  static constexpr const char* kNoName = "; of this run, but neither it nor a snapshot names it";
+  static constexpr const char* kOthers = "; another run's";
+
+  /// The same for all ways to write a path.
+  static std::string Key(const std::string& path) {
+    std::error_code ignored;
+    return fs::weakly_canonical(path, ignored).string();
+  }
+  bool IsOurs(const std::string& path) const {
+    return std::ranges::any_of(
+        uuids_, [&](const std::string& uuid) { return path.find(uuid) != std::string::npos; });
+  }
+
+  Lines& lines_;
+  std::set<std::string> listed_;
+  std::set<std::string> folders_;
+  std::set<std::string> uuids_;
+};
+
+/// Of `run`, without the one that lies in `inspected`.
+void AddSnapshots(const Folder& run, const std::string& run_uuid, const Folder& inspected,
+                  FileLines& files) {
+  const Result<Folder> snapshots = OpenSnapshotsFolder(run);
+  if (!snapshots.ok()) return;
+  for (const std::string& name : Snapshots(run)) {
+    const Result<Folder> folder = snapshots->OpenFolder(name);
+    if (!folder.ok()) continue;
+    const Result<bool> is_inspected = inspected.IsAt(folder->path());
+    if (is_inspected.ok() && *is_inspected) continue;
+    const Result<RunInfo> info = ReadRunInfo(*folder);
+    if (info.ok()) files.Add("snapshot", info->state, fmt::format("; kept as {}", name));
+  }
+  for (const std::string& name : UnfinishedSnapshots(*snapshots, run_uuid)) {
+    const Result<Folder> folder = snapshots->OpenFolder(name);
+    if (!folder.ok()) continue;
+    const Result<StateFiles> state = FilesOfUnfinished(*folder);
+    if (!state.ok()) continue;
+    files.Add("left over", *state,
+              "; of a snapshot that is being made or was cut off; --resume or clean removes it");
+  }
+}
+
+/// Lists the files on the drives, whether or not they can be read; `shares` are empty if they
+/// cannot.
+void AddFiles(const Folder& folder, const RunInfo& info, const std::vector<double>& shares,
+              Lines& lines) {
+  FileLines files(lines);
+  for (size_t i = 0; i < info.state.paths.size(); ++i) {
+    files.Add("state file", {.paths = {info.state.paths[i]}, .uuid = info.state.uuid},
+              shares.size() < 2 ? "" : fmt::format(", {:.1f} % of the state", 100 * shares[i]));
+  }
+  for (const StateFiles& state : info.leftovers) {
+    files.Add("left over", state, "; of a move that was cut off; --resume or clean removes it");
+  }
+  const std::optional<std::string> run = RunOfSnapshot(folder);
+  const Result<Folder> around = run ? Folder::Open(*run) : folder.Reopen();
+  if (around.ok()) {
+    const Result<RunInfo> whole = ReadRunInfo(*around);
+    if (run && whole.ok()) {
+      files.Add("beside it", whole->state, fmt::format("; of {}, whose snapshot this is", *run));
+    }
+    AddSnapshots(*around, whole.ok() ? whole->run_uuid : info.run_uuid, folder, files);
+  }
+  files.AddOthers();
+}
+
+/// "lo int16, exp_avg fp32, exp_avg_sq fp32".
+std::string StatesText(const offload::Planes& planes) {
+  std::vector<std::string> states;
+  for (const offload::Plane& plane : planes.record()) {
+    states.push_back(fmt::format("{} {}", ToString(plane.role), ToString(plane.encoding)));
+  }
+  return fmt::format("{}", fmt::join(states, ", "));
+}
+
+/// Of each kind of group: "bf16", "bf16; fp32 (norms, biases)".
+template <typename Text>
+std::string OfGroups(const offload::ModelLayout& model, Text text) {
+  std::vector<std::pair<std::string, std::string>> kinds;  // text, names of groups
+  for (const offload::GroupLayout& group : model.groups) {
+    const std::string of_group = text(group);
+    const auto known = std::ranges::find(kinds, of_group, &decltype(kinds)::value_type::first);
+    if (known == kinds.end()) {
+      kinds.emplace_back(of_group, group.name);
+    } else {
+      known->second += ", " + group.name;
+    }
+  }
+  std::vector<std::string> lines;
+  for (const auto& [of_group, names] : kinds) {
+    lines.push_back(kinds.size() == 1 ? of_group : fmt::format("{} ({})", of_group, names));
+  }
+  return fmt::format("{}", fmt::join(lines, "; "));
+}
+
+void AddState(const zero::CommittedState& state, Lines& lines) {
+  const zero::TrainState& train = state.train_state();
+  const offload::ShardLayout& layout = state.layout();
+  lines.Add("committed step", train.step);
+  lines.Add("optimizer steps", train.optimizer_steps);
+  lines.Add("seed", train.seed);
+  const offload::ModelLayout& model = layout.model;
+  const std::string weights = OfGroups(model, [](const offload::GroupLayout& group) {
+    return std::string(ToString(group.planes.weight().encoding)) + (group.frozen ? ", frozen" : "");
+  });
+  const std::string states =
+      OfGroups(model, [](const offload::GroupLayout& group) { return StatesText(group.planes); });
+  lines.Add("parameters", model.parameters);
+  lines.Add("weights", fmt::format("{}, {}", weights, ToString(layout.weight_bytes())));
+  lines.Add("optimizer states", fmt::format("{}, {}", states, ToString(layout.record_bytes())));
+  lines.Add("modules", model.modules.size());
+  lines.Add("tiles",
+            fmt::format("{} of at most {} elements", layout.tiles.size(), layout.tile_elements));
+  lines.Add("slots", state.durable() ? "2 (durable)" : "1 (not durable)");
+}
+
+/// "1.50 GiB/ 12.0 GiB" on a terminal, at most ten times a second.
+offload::CheckProgress ShowProgress(StatusLine* line) {
+  if (::isatty(STDERR_FILENO) == 0) return [](Bytes, Bytes) {};
+  return [line, last = Clock::time_point()](Bytes done, Bytes total) mutable {
+    if (Clock::now() - last < std::chrono::milliseconds(100)) return;
+    last = Clock::now();
+    line->Show(fmt::format("verified {} of {}", ToString(done), ToString(total)));
+  };
+}
+
+Status Intact(const std::string& run, const std::vector<std::string>& damages) {
+  if (damages.empty()) return {};
+  return MakeError(ErrorCode::kCorruption,
+                   "{}: parts of its state that do not hold: {}; the first: {}", run,
+                   damages.size(), damages.front());
+}
+
+}  // namespace
+
+Result<InspectOutcome> RunInspect(const std::string& path) {
+  PENSTOCK_ASSIGN(const Folder run, OpenRun(path));
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
+  const auto opened = zero::CommittedState::Open(info.state.paths);
+  Lines lines;
+  AddFiles(run, info, opened.ok() ? (*opened)->Shares() : std::vector<double>(), lines);
+  lines.Add("uuid", info.state.uuid);
+  if (!opened.ok()) return InspectOutcome{.text = lines.Take(), .intact = opened.error()};
+  zero::CommittedState& state = **opened;
+  const Status fits = CheckInfo(info, state);
+  StatusLine line(stderr, true);
+  const Clock::time_point start = Clock::now();
+  PENSTOCK_ASSIGN(const offload::StateCheck check, state.Check(ShowProgress(&line)));
+  const double seconds =
+      std::max(std::chrono::duration<double>(Clock::now() - start).count(), 1e-9);
+  line.Finish();
+
+  AddState(state, lines);
+  lines.Add("data", fmt::format("{} ({}, sequence length {})", info.data_path, info.data_order,
+                                info.sequence_length));
+  lines.Add("read", fmt::format("{} at {:.2f} GB/s", ToString(check.read),
+                                static_cast<double>(check.read.value) / seconds / 1e9));
+  for (const std::string& damage : check.damages) lines.Add("damaged", damage);
+  if (!fits.ok()) {
+    lines.Add("damaged", fits.error().message);
+  } else if (check.damages.empty()) {
+    lines.Add("checksums", "all verified");
+  }
+  const Status intact = Intact(path, check.damages);
+  return InspectOutcome{.text = lines.Take(), .intact = intact.ok() ? fits : intact};
+}
+
+}  // namespace penstock::train

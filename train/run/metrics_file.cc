@@ -1,0 +1,123 @@
+#include "train/run/metrics_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <ext/stdio_filebuf.h>
+#include <istream>
+#include <nlohmann/json.hpp>
+
+#include "train/process/log.h"
+#include "train/run/metrics_rows.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr mode_t kMode = 0644;
+
+Result<KeptRows> OpenRows(const Folder& folder, const std::string& name, uint64_t step) {
+  PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_RDONLY));
+  __gnu_cxx::stdio_filebuf<char> buffer(fd.Release(), std::ios::in | std::ios::binary);
+  std::istream file(&buffer);
+  return RowsUpTo(file, folder.PathOf(name), step);
+}
+
+}  // namespace
+
+std::string ToJson(const StepRow& row) {
+  const nlohmann::ordered_json json = {
+      {"step", row.step},
+      {"loss", row.loss},
+      {"grad_norm", row.grad_norm},
+      {"lr", row.lr},
+      {"loss_scale", row.loss_scale},
+      {"skipped", row.skipped},
+      {"tokens", row.tokens},
+      {"step_s", row.step_s},
+      {"tokens_per_s", row.tokens_per_s},
+      {"tflops", row.tflops},
+      {"compute_s", row.compute_s},
+      {"io_wait_s", row.io_wait_s},
+      {"optimizer_s", row.optimizer_s},
+      {"device_peak_bytes", row.device_peak_bytes},
+      {"host_peak_bytes", row.host_peak_bytes},
+      {"nvme_read_bytes", row.nvme_read_bytes},
+      {"nvme_write_bytes", row.nvme_write_bytes},
+  };
+  return json.dump();
+}
+
+Result<MetricsWriter> MetricsWriter::Create(const Folder& folder, const std::string& name) {
+  PENSTOCK_ASSIGN(UniqueFd fd,
+                  folder.OpenFile(name, O_WRONLY | O_CREAT | O_EXCL | O_APPEND, kMode));
+  PENSTOCK_TRY(folder.Sync());
+  return MetricsWriter(folder.PathOf(name), std::move(fd));
+}
+
+Result<MetricsWriter> MetricsWriter::Resume(const Folder& folder, const std::string& name,
+                                            uint64_t step, const std::string& row) {
+  const std::string path = folder.PathOf(name);
+  PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, kMode));
+  PENSTOCK_ASSIGN(const KeptRows kept, OpenRows(folder, name, step));
+  if (kept.last_step == 0 && step > 1) {
+    LogNotice(fmt::format("{} has no rows of steps 1 to {}: it begins anew with that of step {}",
+                          path, step - 1, step));
+  }
+  const bool gap = kept.last_step > 0 && kept.last_step + 1 < step;
+  if (gap) {
+    LogNotice(
+        fmt::format("{} ends before the rows of steps {} to {}: they are missing, and it "
+                    "goes on with that of step {}",
+                    path, kept.last_step + 1, step - 1, step));
+  }
+  if (::ftruncate(fd.get(), static_cast<off_t>(kept.end.value)) != 0) {
+    return ErrnoError(errno, "cutting " + path);
+  }
+  MetricsWriter writer(path, std::move(fd));
+  if (kept.last_step < step)
+    PENSTOCK_TRY(writer.AppendLine(gap ? AfterGap(row, kept.last_step) : row));
+  PENSTOCK_TRY(writer.Sync());
+  PENSTOCK_TRY(folder.Sync());
+  return writer;
+}
+
+Status MetricsWriter::Check(const Folder& folder, const std::string& name, uint64_t step) {
+  const Result<KeptRows> kept = OpenRows(folder, name, step);
+  if (!kept.ok() && kept.error().code == ErrorCode::kNotFound) return {};
+  return kept.status();
+}
+
+Status MetricsWriter::Append(const StepRow& row) { return AppendLine(ToJson(row)); }
+
+Status MetricsWriter::AppendLine(const std::string& json) {
+  const std::string line = json + "\n";
+  size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t written = ::write(fd_.get(), line.data() + done, line.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      const int why = errno;
+      TakeBack(done);
+      return ErrnoError(why, "appending to " + path_);
+    }
+    done += static_cast<size_t>(written);
+  }
+  return {};
+}
+
+/// The beginning of a row that found no room: the next one must not stand in its line.
+void MetricsWriter::TakeBack(size_t bytes) {
+  struct stat info {};
+  if (bytes == 0 || ::fstat(fd_.get(), &info) != 0) return;
+  // If the file cannot be cut now, --resume cuts it.
+  [[maybe_unused]] const int cut = ::ftruncate(fd_.get(), info.st_size - static_cast<off_t>(bytes));
+}
+
+Status MetricsWriter::Sync() const {
+  if (::fdatasync(fd_.get()) != 0) return ErrnoError(errno, "synchronising " + path_);
+  return {};
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,70 @@
+// RUN/metrics.jsonl: one row a step. docs/metrics.md says what each field means and when it is
+// taken.
+//
+// Threads: rows are appended by one. Another one may synchronise them beside it: the writer holds
+// nothing but the descriptor, and what is synchronised is what was appended before.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/folder.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace penstock::train {
+
+/// Field names are those of the file.
+struct StepRow {
+  uint64_t step = 0;
+  double loss = 0;
+  double grad_norm = 0;
+  double lr = 0;
+  double loss_scale = 1;
+  bool skipped = false;
+  uint64_t tokens = 0;
+  double step_s = 0;
+  double tokens_per_s = 0;
+  double tflops = 0;
+  double compute_s = 0;
+  double io_wait_s = 0;
+  double optimizer_s = 0;
+  uint64_t device_peak_bytes = 0;
+  uint64_t host_peak_bytes = 0;
+  uint64_t nvme_read_bytes = 0;
+  uint64_t nvme_write_bytes = 0;
+};
+
+/// Returns one line without its line break. Floats have enough digits to be read back exactly;
+/// non-finite ones are null.
+std::string ToJson(const StepRow& row);
+
+/// Appends rows to a file in a folder (Folder::OpenFile). Each row is handed to the kernel whole
+/// before Append returns, and is on the drive after Sync.
+class MetricsWriter {
+ public:
+  /// Creates the file, and makes it and its name durable. Errors: of open, also if the path exists.
+  static Result<MetricsWriter> Create(const Folder& folder, const std::string& name);
+  /// Cuts a file back to the rows up to `step`. Adds the last of them, `row`, if it is missing (the
+  /// row of a committed step may not have reached the file). Creates a missing file and logs that;
+  /// if the file ends early, logs which rows are missing. Durable when it returns. Errors: those of
+  /// Check, and the file is as it was.
+  static Result<MetricsWriter> Resume(const Folder& folder, const std::string& name, uint64_t step,
+                                      const std::string& row);
+  /// Checks that Resume can continue a file for `step`, which is committed: the file is missing, or
+  /// not damaged. Errors: of RowsUpTo (train/run/metrics_rows.h).
+  static Status Check(const Folder& folder, const std::string& name, uint64_t step);
+  Status Append(const StepRow& row);
+  Status Sync() const;
+
+ private:
+  Status AppendLine(const std::string& json);
+  void TakeBack(size_t bytes);
+
+  MetricsWriter(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+
+  std::string path_;
+  UniqueFd fd_;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,233 @@
+#include "train/run/resume.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "offload/state_removal.h"
+#include "train/process/log.h"
+#include "train/run/committed_run.h"
+#include "train/run/snapshot.h"
+
+namespace penstock::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The commit from which a training should continue, for messages.
+struct Origin {
+  const Folder& folder;
+  const std::optional<std::string>& snapshot;
+
+  std::string Option() const { return snapshot ? "--resume-from " + *snapshot : "--resume"; }
+  const char* Instead() const {
+    return snapshot ? "go on from another snapshot, or from the run's last commit with --resume"
+                    : "start a new run";
+  }
+};
+
+Error NothingToResume(const Origin& origin, const std::string& why, bool has_info) {
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "{}: there is no commit in {}: {}; remove it ({}) "
+                   "and {}",
+                   origin.Option(), origin.folder.path(), why,
+                   has_info ? "penstock clean" : "by hand", origin.Instead());
+}
+
+Error NoSuchSnapshot(const Folder& run, const std::string& name) {
+  const std::vector<std::string> there = Snapshots(run);
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--resume-from {}: {} has no snapshot of that name; {}", name, run.path(),
+                   there.empty() ? "it has none; go on from its last commit with --resume"
+                                 : fmt::format("it has {}", fmt::join(there, ", ")));
+}
+
+/// Whether no file exists: the run ended before its first commit, or its drive is not mounted.
+bool NothingIsThere(const std::vector<std::string>& paths) {
+  std::error_code ignored;
+  return std::ranges::none_of(paths, [&](const auto& path) { return fs::exists(path, ignored); });
+}
+
+/// Whether the run has no rows, and so never finished its first step. A snapshot did.
+bool EndedBeforeItsRows(const Origin& origin) {
+  const Result<bool> rows = HasRows(origin.folder);
+  return !origin.snapshot && rows.ok() && !*rows;
+}
+
+/// Whether the state that could not be opened is known to hold no commit. One that is damaged is
+/// not: what is left of it may be what somebody needs.
+bool HasNoCommit(const Origin& origin, const std::string& first, const Error& error) {
+  std::error_code ignored;
+  // The first file says so itself.
+  if (error.code == ErrorCode::kNotFound) return fs::exists(first, ignored);
+  // The run ended between the creation of that file and its first byte.
+  return error.code == ErrorCode::kCorruption && EndedBeforeItsRows(origin) &&
+         fs::file_size(first, ignored) == 0;
+}
+
+/// Removes a state's files. False where one stays: it is in use, or does not belong to the state,
+/// or its drive is not there; a notice says which.
+bool RemoveState(const StateFiles& state) {
+  bool gone = true;
+  for (const std::string& path : state.paths) {
+    std::error_code ignored;
+    const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
+    if (drive_is_there && !fs::exists(fs::symlink_status(path, ignored))) continue;
+    const Result<offload::RemovableState> file = offload::RemovableState::Open(path, state.uuid);
+    const Status removed = file.ok() ? file->Remove() : Status(file.error());
+    if (removed.ok()) continue;
+    gone = false;
+    LogNotice(fmt::format("a state that was moved is left behind: {}", removed.error().message));
+  }
+  return gone;
+}
+
+Result<ResumePoint> OpenCommit(const Origin& origin) {
+  ResumePoint point;
+  Result<RunInfo> info = ReadRunInfo(origin.folder);
+  if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
+    return NothingToResume(origin, "it has no run.json", false);
+  }
+  PENSTOCK_TRY(info.status());
+  point.info = *std::move(info);
+  const std::vector<std::string>& paths = point.info.state.paths;
+  auto state = zero::CommittedState::Open(paths, /*exclusive=*/true);
+  const bool nothing = !state.ok() && NothingIsThere(paths);
+  if (nothing && EndedBeforeItsRows(origin)) {
+    return NothingToResume(
+        origin,
+        fmt::format("it has neither rows nor a state ({}; mount its drive if it is not mounted)",
+                    paths.front()),
+        true);
+  }
+  if (!state.ok() && !nothing && HasNoCommit(origin, paths.front(), state.error())) {
+    return NothingToResume(origin, state.error().message, true);
+  }
+  if (nothing) {
+    return MakeError(ErrorCode::kNotFound,
+                     "{}: the state of {} is not there ({}); mount its drive if it is not "
+                     "mounted; a run that ended before its first commit has none: remove it "
+                     "(penstock clean) and {}",
+                     origin.Option(), origin.folder.path(), paths.front(), origin.Instead());
+  }
+  PENSTOCK_TRY(state.status());
+  point.state = *std::move(state);
+  if (!point.state->notice().empty()) LogNotice(point.state->notice());
+  point.train = point.state->train_state();
+  PENSTOCK_ASSIGN(CommitTexts texts,
+                  ReadCommitTexts(point.train.run_json, point.train.step, paths.front()));
+  PENSTOCK_TRY(CheckInfo(point.info, *point.state));
+  // Rows that are to be replaced need not hold.
+  if (!point.info.rows_from) PENSTOCK_TRY(CheckRows(origin.folder, point.train.step));
+  point.identity = std::move(texts.identity);
+  point.row = std::move(texts.row);
+  return point;
+}
+
+/// metrics.jsonl gets the rows of the snapshot that the state was moved back to.
+Status TakeRows(const RunInfo& info, const RunFolder& folder) {
+  if (!info.rows_from) return {};
+  const Result<Folder> snapshot = OpenSnapshot(folder.folder(), *info.rows_from);
+  if (snapshot.ok()) {
+    PENSTOCK_ASSIGN(const bool has_rows, HasRows(*snapshot));
+    if (has_rows) return CopyRows(*snapshot, folder.folder());
+  }
+  LogNotice(
+      fmt::format("the rows of the snapshot {} are gone: rows of steps before the commit may "
+                  "be missing",
+                  *info.rows_from));
+  return {};
+}
+
+Status CompleteMove(RunInfo* info, const RunFolder& folder) {
+  if (info->leftovers.empty() && !info->rows_from) return {};
+  PENSTOCK_TRY(TakeRows(*info, folder));
+  info->rows_from.reset();
+  std::erase_if(info->leftovers, [info](const StateFiles& state) {
+    // What has its UUID is the run's state, whoever noted it here.
+    return state.uuid == info->state.uuid || RemoveState(state);
+  });
+  return folder.WriteInfo(*info);
+}
+
+}  // namespace
+
+Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::string>& snapshot) {
+  if (!snapshot) return OpenCommit({run, snapshot});
+  PENSTOCK_TRY(CheckSnapshotName(*snapshot));
+  PENSTOCK_ASSIGN(RunInfo current, ReadRunInfo(run));
+  const Result<Folder> folder = OpenSnapshot(run, *snapshot);
+  if (!folder.ok() && folder.error().code == ErrorCode::kNotFound) {
+    return NoSuchSnapshot(run, *snapshot);
+  }
+  PENSTOCK_TRY(folder.status());
+  PENSTOCK_ASSIGN(ResumePoint point, OpenCommit({*folder, snapshot}));
+  point.replaced = std::move(current);
+  point.snapshot = *snapshot;
+  return point;
+}
+
+Status CheckIdentity(const ResumePoint& from, const std::string& now) {
+  const std::vector<std::string> differences = Differences(from.identity, now);
+  if (differences.empty()) return {};
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      "--resume: step {} was committed by a training with other numbers: {}; give what "
+      "the run was started with, or start a new one",
+      from.train.step, fmt::join(differences, "; "));
+}
+
+bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bool durable,
+                 const std::vector<std::string>& folders) {
+  const auto holds = [](const std::string& folder, const std::string& file) {
+    std::error_code ignored;
+    return fs::equivalent(fs::path(file).parent_path(), folder, ignored);
+  };
+  return !from.replaced && from.state->durable() == durable && from.state->layout() == layout &&
+         std::ranges::equal(folders, from.info.state.paths, holds);
+}
+
+Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const StateFiles& target) {
+  RunInfo moving = from.current();
+  moving.leftovers.push_back(target);
+  return folder.WriteInfo(moving);
+}
+
+Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& folder, RunInfo info,
+                 const std::function<bool()>& stop_requested) {
+  if (!session.layout().model.HasTensorsOf(from.state->layout().model)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the commit in {} has other tensors or optimizer states than this program "
+                     "makes of the model; "
+                     "export it with the version that wrote it",
+                     from.info.state.paths.front());
+  }
+  const zero::TileFill fill = zero::FillFromState(session.layout(), *from.state);
+  const zero::TileFill until_stopped = [&](offload::TileId tile, std::span<std::byte> weight,
+                                           std::span<std::byte> record) -> Status {
+    if (stop_requested()) {
+      return MakeError(ErrorCode::kCancelled,
+                       "interrupted while the state was moved: the run is as it was");
+    }
+    return fill(tile, weight, record);
+  };
+  PENSTOCK_TRY(session.Fill(until_stopped, from.train));
+  PENSTOCK_TRY(session.Commit(from.train.run_json));
+  info.leftovers = from.current().leftovers;
+  info.leftovers.push_back(from.current().state);
+  if (from.replaced) info.rows_from = from.snapshot;
+  PENSTOCK_TRY(folder.WriteInfo(info));
+  // While the snapshot's state is open, nobody removes the snapshot.
+  PENSTOCK_TRY(TakeRows(info, folder));
+  info.rows_from.reset();
+  from.state.reset();
+  return CompleteMove(&info, folder);
+}
+
+Status CompleteMove(ResumePoint& from, const RunFolder& folder) {
+  return CompleteMove(from.replaced ? &*from.replaced : &from.info, folder);
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,71 @@
+// Resumes from the last commit of a run.
+//
+// If tiles, slots and paths are those of the committed state, training continues in its files.
+// Otherwise the state is moved: it is filled into new files and committed there; then run.json,
+// replaced atomically, names the new files, and the old ones are removed. run.json names both while
+// both may exist, so that a kill in between leaves no unknown files. docs/checkpointing.md has the
+// user's view.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "train/run/run_folder.h"
+#include "train/run/run_identity.h"
+#include "zero/committed_state.h"
+#include "zero/session.h"
+
+namespace penstock::train {
+
+/// The last commit of a run.
+struct ResumePoint {
+  RunInfo info;
+  /// The open state; nobody else can use its files.
+  std::unique_ptr<zero::CommittedState> state;
+  zero::TrainState train;  ///< of the commit
+  std::string identity;    ///< see train/run/run_identity.h
+  std::string row;         ///< of the committed step, as in metrics.jsonl; empty for step 0
+
+  /// The current run.json, if the commit is not the run's last one but a snapshot, which stays.
+  std::optional<RunInfo> replaced;
+  std::string snapshot;  ///< the snapshot's name in that case
+
+  /// Returns the current run.json.
+  const RunInfo& current() const { return replaced ? *replaced : info; }
+};
+
+/// Opens the last commit of `run`, or that of a snapshot. The caller has the run's lock. Errors:
+/// kInvalidArgument if `run` is not a run, or has no commit or no such snapshot; kUnavailable while
+/// it is in use; kCorruption.
+Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::string>& snapshot);
+
+/// Refuses a training whose numbers would not be those of the run: kInvalidArgument, naming
+/// everything that differs.
+Status CheckIdentity(const ResumePoint& from, const std::string& now);
+
+/// Whether it is the run's last commit, and an engine with this layout in these folders can
+/// continue in its files.
+bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bool durable,
+                 const std::vector<std::string>& folders);
+
+/// Notes in run.json the files to which the state will be moved, before they are made: whatever
+/// ends the move, the next resume knows them.
+Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const StateFiles& target);
+
+/// Moves the state into `session`, which is new, commits it there, and replaces the run.json of
+/// `folder` by `info`, which names the new state. `stop_requested` is asked before every tile:
+/// kCancelled. After an error the run is as it was.
+Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& folder, RunInfo info,
+                 const std::function<bool()>& stop_requested);
+
+/// Completes a MoveState that was interrupted: removes files, and takes over the rows of the
+/// snapshot to which the run went back. Files that cannot be removed stay in run.json.
+Status CompleteMove(ResumePoint& from, const RunFolder& folder);
+
+}  // namespace penstock::train

@@ -1,0 +1,324 @@
+#include "train/run/run_folder.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "base/strict_json.h"
+#include "train/process/files.h"
+#include "train/run/snapshot.h"
+#include "train/run/snapshot_request.h"
+
+namespace penstock::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr int kInfoVersion = 1;
+constexpr Bytes kCopied = 1_MiB;  // at once
+
+constexpr const char* kMetricsName = "metrics.jsonl";
+constexpr const char* kSummaryName = "summary.json";
+constexpr std::array<std::string_view, 3> kFileNames = {kInfoName, kMetricsName, kSummaryName};
+
+/// "state.penstock" for RUN/state.penstock, everything else unchanged: a run whose state lies in
+/// RUN can be moved.
+Result<std::vector<std::string>> RelativeTo(const Folder& run,
+                                            const std::vector<std::string>& paths) {
+  std::vector<std::string> relative;
+  for (const std::string& path : paths) {
+    const auto [folder, name] = SplitPath(path);
+    PENSTOCK_ASSIGN(const bool in_run, run.IsAt(folder));
+    relative.push_back(in_run ? name : path);
+  }
+  return relative;
+}
+
+Error Damaged(const Folder& run, const std::string& why) {
+  return MakeError(ErrorCode::kCorruption, "{} is damaged: {}", run.PathOf(kInfoName), why);
+}
+
+Result<StateFiles> StateFilesOf(const nlohmann::json& json, const Folder& run) {
+  StateFiles state{.uuid = json.at("state_uuid").get<std::string>()};
+  if (state.uuid.empty()) return Damaged(run, "it names a state without a UUID");
+  for (const auto& entry : json.at("state_paths")) {
+    const fs::path path = entry.get<std::string>();
+    if (!path.has_filename() || path.filename() == "." || path.filename() == "..") {
+      return Damaged(run, fmt::format("\"{}\" is no path of a state file", path.string()));
+    }
+    state.paths.push_back((fs::path(run.path()) / path).string());
+  }
+  if (state.paths.empty()) return Damaged(run, "it names no state file");
+  return state;
+}
+
+/// What JSON's reader would round or wrap is no number that a run wrote.
+Result<uint64_t> WholeOf(const nlohmann::json& json, const char* key, const Folder& run) {
+  const nlohmann::json& value = json.at(key);
+  if (value.is_number_unsigned()) return value.get<uint64_t>();
+  return Damaged(
+      run, fmt::format("{} is {}, not a whole number of at most 64 bits", key, Excerpt(value)));
+}
+
+/// What can be read of run.json when it is an object of this version.
+Result<RunInfo> ParseInfo(const nlohmann::json& json, const Folder& run) {
+  RunInfo info;
+  info.version = json.at("program").get<std::string>();
+  PENSTOCK_ASSIGN(info.state, StateFilesOf(json, run));
+  // Runs that were begun before it was kept: their snapshots have the state's UUID, unless the
+  // state was moved since.
+  info.run_uuid = json.value("run_uuid", info.state.uuid);
+  if (info.run_uuid.empty()) return Damaged(run, "its run_uuid is empty");
+  for (const auto& entry : json.value("leftovers", nlohmann::json::array())) {
+    PENSTOCK_ASSIGN(StateFiles state, StateFilesOf(entry, run));
+    info.leftovers.push_back(std::move(state));
+  }
+  if (json.contains("rows_from")) {
+    info.rows_from = json["rows_from"].get<std::string>();
+    const Status name = CheckSnapshotName(*info.rows_from);
+    if (!name.ok()) return Damaged(run, name.error().message);
+  }
+  PENSTOCK_ASSIGN(info.seed, WholeOf(json, "seed", run));
+  info.device = json.at("device").get<std::string>();
+  PENSTOCK_ASSIGN(info.sequence_length, WholeOf(json, "sequence_length", run));
+  info.data_path = json.at("data").at("path").get<std::string>();
+  info.data_order = json.at("data").at("order").get<std::string>();
+  info.model_json = json.at("model").get<std::string>();
+  return info;
+}
+
+Error NoRun(const std::string& path, const std::string& info) {
+  return MakeError(ErrorCode::kNotFound,
+                   "{} is not there: {} is not the folder of a run that penstock train made", info,
+                   path);
+}
+
+/// What a new run that failed put into its folder; what others put there stays, with the folder.
+Status RemoveNewRun(const Folder& run, const Folder& around) {
+  const Result<RunInfo> info = ReadRunInfo(run);
+  const std::string run_uuid = info.ok() ? info->run_uuid : std::string();
+  const Result<std::vector<FoundFile>> files = FilesOfRun(run);
+  // If no descriptor is left for the list, there was none to write a file with either.
+  if (files.ok()) {
+    for (const FoundFile& file : *files) PENSTOCK_TRY(run.RemoveFile(file.name, file.id));
+  }
+  const Result<Folder> snapshots = OpenSnapshotsFolder(run);
+  if (snapshots.ok()) {
+    PENSTOCK_ASSIGN(const std::vector<FoundFile> requests, RequestFiles(*snapshots, run_uuid));
+    for (const FoundFile& file : requests) {
+      PENSTOCK_TRY(snapshots->RemoveFile(file.name, file.id));
+    }
+    PENSTOCK_TRY(run.RemoveFolder(SplitPath(snapshots->path()).second));
+  }
+  PENSTOCK_ASSIGN(const FileId own, IdOf(run.fd(), run.path()));
+  const std::string name = SplitPath(run.path()).second;
+  PENSTOCK_ASSIGN(const FolderEntry there, around.Look(name));
+  return there.id == own ? around.RemoveFolder(name) : Status();
+}
+
+}  // namespace
+
+Result<RunFolder> RunFolder::Create(const std::string& path) {
+  std::error_code error;
+  fs::path absolute = fs::absolute(path, error);
+  if (error) return ErrnoError(error.value(), "looking at " + path);
+  if (!absolute.has_filename()) absolute = absolute.parent_path();
+  const auto [parent, name] = SplitPath(absolute.string());
+  PENSTOCK_TRY(MakeFolders(parent).status());
+  const fs::path canonical = fs::canonical(parent, error);
+  if (error) return ErrnoError(error.value(), "looking at " + parent);
+  PENSTOCK_ASSIGN(Folder around, Folder::Open(canonical.string()));
+  PENSTOCK_ASSIGN(const FolderEntry there, around.Look(name));
+  if (there.kind != FolderEntry::Kind::kNone) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--out {}: it exists already; go on from its last commit with --resume, name "
+                     "another folder, or remove it",
+                     path);
+  }
+  PENSTOCK_ASSIGN(Folder folder, around.MakeFolder(name));
+  Result<RunLock> lock = RunLock::Take(folder);
+  if (!lock.ok()) {
+    static_cast<void>(around.RemoveFolder(name));
+    return lock.error();
+  }
+  return RunFolder(std::move(folder), *std::move(lock), std::move(around));
+}
+
+Result<RunFolder> RunFolder::Open(const std::string& path) {
+  std::error_code error;
+  const fs::path absolute = fs::canonical(path, error);
+  if (error) return ErrnoError(error.value(), "looking at " + path);
+  PENSTOCK_ASSIGN(Folder folder, Folder::Open(absolute.string()));
+  PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(folder));
+  return RunFolder(std::move(folder), std::move(lock), std::nullopt);
+}
+
+RunFolder::RunFolder(RunFolder&& other) noexcept
+    : folder_(std::move(other.folder_)),
+      lock_(std::move(other.lock_)),
+      created_in_(std::exchange(other.created_in_, std::nullopt)),
+      watched_(std::move(other.watched_)) {}
+
+RunFolder::~RunFolder() {
+  if (!created_in_) return;
+  // The failure that brought it here is the one to report.
+  try {
+    static_cast<void>(RemoveNewRun(folder_, *created_in_));
+  } catch (const std::exception&) {  // out of memory, in a library
+    return;
+  }
+}
+
+Status RunFolder::WriteInfo(const RunInfo& info) const { return WriteRunInfo(folder_, info); }
+
+Status RunFolder::WriteSummary(const std::string& text) const {
+  return WriteTextFile(folder_, kSummaryName, text);
+}
+
+std::string RunFolder::SummaryPath() const { return folder_.PathOf(kSummaryName); }
+
+Result<bool> RunFolder::HasSummary() const {
+  PENSTOCK_ASSIGN(const FolderEntry summary, folder_.Look(kSummaryName));
+  return summary.kind != FolderEntry::Kind::kNone;
+}
+
+Result<MetricsWriter> RunFolder::CreateRows() const {
+  return MetricsWriter::Create(folder_, kMetricsName);
+}
+
+Result<MetricsWriter> RunFolder::ResumeRows(uint64_t step, const std::string& row) const {
+  return MetricsWriter::Resume(folder_, kMetricsName, step, row);
+}
+
+Status RunFolder::Watch() {
+  watched_.clear();
+  for (const char* name : {kInfoName, kMetricsName}) {
+    PENSTOCK_ASSIGN(UniqueFd fd, folder_.OpenFile(name, O_RDONLY));
+    watched_.push_back({.name = name, .fd = std::move(fd)});
+  }
+  return {};
+}
+
+Status RunFolder::CheckWhole() const {
+  PENSTOCK_ASSIGN(const bool at_path, folder_.IsAt(path()));
+  if (!at_path) {
+    std::error_code ignored;
+    return MakeError(ErrorCode::kNotFound, "{} was {} while it was being trained", path(),
+                     fs::exists(fs::symlink_status(path(), ignored)) ? "replaced by something else"
+                                                                     : "removed or moved away");
+  }
+  for (const WatchedFile& file : watched_) {
+    PENSTOCK_ASSIGN(const FileId own, IdOf(file.fd.get(), folder_.PathOf(file.name)));
+    PENSTOCK_ASSIGN(const FolderEntry there, folder_.Look(file.name));
+    if (there.id == own) continue;
+    return MakeError(ErrorCode::kNotFound, "{} was {} while the run was being trained",
+                     folder_.PathOf(file.name),
+                     there.kind == FolderEntry::Kind::kNone ? "removed" : "replaced by another");
+  }
+  return {};
+}
+
+Status WriteRunInfo(const Folder& run, const RunInfo& info) {
+  Json leftovers = Json::array();
+  for (const StateFiles& state : info.leftovers) {
+    PENSTOCK_ASSIGN(const std::vector<std::string> paths, RelativeTo(run, state.paths));
+    leftovers.push_back({{"state_paths", paths}, {"state_uuid", state.uuid}});
+  }
+  PENSTOCK_ASSIGN(const std::vector<std::string> state_paths, RelativeTo(run, info.state.paths));
+  Json json = {
+      {"version", kInfoVersion},
+      {"program", info.version},
+      {"run_uuid", info.run_uuid},
+      {"state_paths", state_paths},
+      {"state_uuid", info.state.uuid},
+      {"leftovers", leftovers},
+      {"seed", info.seed},
+      {"device", info.device},
+      {"sequence_length", info.sequence_length},
+      {"data", {{"path", info.data_path}, {"order", info.data_order}}},
+      {"model", info.model_json},
+  };
+  if (info.rows_from) json["rows_from"] = *info.rows_from;
+  return WriteTextFile(run, kInfoName, json.dump(2) + "\n");
+}
+
+Result<bool> HasRows(const Folder& run) {
+  PENSTOCK_ASSIGN(const FolderEntry rows, run.Look(kMetricsName));
+  return rows.kind != FolderEntry::Kind::kNone;
+}
+
+Status CopyRows(const Folder& from, const Folder& to) {
+  PENSTOCK_ASSIGN(const bool there, HasRows(from));
+  if (!there) return WriteTextFile(to, kMetricsName, "");
+  PENSTOCK_ASSIGN(const InputFile rows, InputFile::Open(from, kMetricsName));
+  PENSTOCK_ASSIGN(const std::unique_ptr<OutputFile> copy,
+                  OutputFile::Create(to, kMetricsName, rows.size()));
+  std::vector<std::byte> buffer;
+  for (Bytes done; done < rows.size(); done += Bytes{buffer.size()}) {
+    buffer.resize(std::min(rows.size() - done, kCopied).value);
+    PENSTOCK_TRY(rows.Read(FileOffset{done.value}, buffer));
+    PENSTOCK_TRY(copy->Append(buffer));
+  }
+  return copy->Finish();
+}
+
+Status CheckRows(const Folder& run, uint64_t step) {
+  return MetricsWriter::Check(run, kMetricsName, step);
+}
+
+Status CutRows(const Folder& run, uint64_t step, const std::string& row) {
+  return MetricsWriter::Resume(run, kMetricsName, step, row).status();
+}
+
+Result<std::vector<FoundFile>> FilesOfRun(const Folder& run) {
+  PENSTOCK_ASSIGN(std::vector<std::string> names, run.List());
+  std::vector<FoundFile> files;
+  for (std::string& name : names) {
+    if (std::ranges::find(kFileNames, WithoutTemporary(name)) == kFileNames.end()) continue;
+    PENSTOCK_ASSIGN(const FolderEntry entry, run.Look(name));
+    if (entry.kind != FolderEntry::Kind::kFile) continue;
+    files.push_back({.name = std::move(name), .id = entry.id, .size = entry.size});
+  }
+  std::stable_partition(files.begin(), files.end(),
+                        [](const FoundFile& file) { return file.name != kInfoName; });
+  return files;
+}
+
+Result<RunInfo> ReadRunInfo(const Folder& run) {
+  const std::string path = run.PathOf(kInfoName);
+  const Result<std::string> text = ReadTextFile(run, kInfoName, kLargestOwnText);
+  if (!text.ok() && text.error().code == ErrorCode::kNotFound) return NoRun(run.path(), path);
+  PENSTOCK_TRY(text.status());
+  PENSTOCK_ASSIGN(const nlohmann::json json, ParseJsonObject(*text, path, ErrorCode::kCorruption));
+  try {
+    if (json.at("version") != kInfoVersion) {
+      return MakeError(ErrorCode::kCorruption, "{}: version {} is not known to this program", path,
+                       json.at("version").dump());
+    }
+    return ParseInfo(json, run);
+  } catch (const nlohmann::json::exception& error) {
+    return Damaged(run, error.what());
+  }
+}
+
+Result<RunInfo> ReadRunInfo(const std::string& path) {
+  PENSTOCK_ASSIGN(const Folder run, OpenRun(path));
+  return ReadRunInfo(run);
+}
+
+Result<Folder> OpenRun(const std::string& path) {
+  Result<Folder> run = Folder::Open(path);
+  if (run.ok() || run.error().code != ErrorCode::kNotFound) return run;
+  return NoRun(path, (fs::path(path) / kInfoName).string());
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,49 @@
+// The identity of a run is everything on which its numbers depend. A resumed run has the same
+// identity, or is refused with the differences.
+//
+// Budgets, placement, tile size, paths, engine, queue depth and the number of steps are not part of
+// it, because they change no bit.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace penstock::train {
+
+struct RunIdentity {
+  std::string model = "{}";  ///< ModelDescription::Identity
+  uint64_t data_fingerprint = 0;
+  std::string data_order;  ///< "shuffle", "sequential"
+  uint64_t seed = 0;
+  uint64_t sequence_length = 0;
+  config::Config config;   ///< batch, dtype, clipping, optimizer, scheduler, compute threads
+  std::string arithmetic;  ///< of the operators: device and instruction set
+};
+
+/// Returns the identity as a JSON object, for commits.
+std::string ToJson(const RunIdentity& identity);
+
+/// Whether a value can be such an object. A commit comes from a file, which may hold anything.
+bool IsIdentity(const nlohmann::json& value);
+
+/// Returns what differs between two such objects, one phrase a key: "optimizer.params.lr is 0.002,
+/// was 0.001". The arithmetic is left out, because another machine cannot have the same.
+std::vector<std::string> Differences(const std::string& committed, const std::string& now);
+/// The part of an identity that run.json has as well, as text where run.json may hold anything.
+struct RunDescription {
+  std::string model = "{}";  ///< ModelDescription::Identity
+  std::string data_order;
+  uint64_t seed = 0;
+  uint64_t sequence_length = 0;
+};
+/// The same for the current run.json.
+std::vector<std::string> DifferencesFromRun(const std::string& committed,
+                                            const RunDescription& now);
+/// Returns the arithmetic of an identity.
+std::string ArithmeticOf(const std::string& identity);
+
+}  // namespace penstock::train

@@ -1,0 +1,58 @@
+#include "train/run/snapshot_service.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/thread.h"
+#include "offload/state_reader.h"
+#include "train/process/log.h"
+#include "train/run/committed_run.h"
+#include "train/run/snapshot.h"
+#include "train/run/snapshot_request.h"
+
+namespace penstock::train {
+
+std::vector<std::string> SnapshotService::Open() const {
+  std::vector<std::string> names = RequestedSnapshots(run_);
+  std::erase_if(names, [this](const std::string& name) { return stuck_.contains(name); });
+  return names;
+}
+
+void SnapshotService::Wait() {
+  if (copier_.joinable()) copier_.join();
+}
+
+Status SnapshotService::Take(const std::string& name) const {
+  PENSTOCK_TRY(CheckNewSnapshotName(name));
+  PENSTOCK_ASSIGN(const std::unique_ptr<offload::StateReader> state,
+                  OpenCommitToCopy(info_, offload::StateLock::kHeld));
+  return TakeSnapshot(run_, info_, *state, name, stop_requested_);
+}
+
+void SnapshotService::Answer(const std::string& name, const Status& taken) {
+  if (!taken.ok()) LogNotice(fmt::format("snapshot {} failed: {}", name, taken.error().message));
+  if (!AnswerRequest(run_, info_.run_uuid, name, taken)) stuck_.insert(name);
+}
+
+void SnapshotService::CommitMade() {
+  Wait();
+  const std::vector<std::string> names = Open();
+  if (names.empty()) return;
+  copying_ = true;
+  Result<std::thread> copier = StartThread("the copy of a snapshot", [this, names] {
+    for (const std::string& name : names) Answer(name, Take(name));
+    copying_ = false;
+  });
+  if (copier.ok()) {
+    copier_ = *std::move(copier);
+  } else {
+    for (const std::string& name : names) Answer(name, copier.error());
+    copying_ = false;
+  }
+  if (!durable_) Wait();
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,251 @@
+#include "train/weights/export.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "base/folder.h"
+#include "base/strict_json.h"
+#include "kernels/dtype.h"
+#include "train/process/files.h"
+#include "train/weights/safetensors.h"
+
+namespace penstock::train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr size_t kChunkElements = size_t{1} << 20;
+
+struct ExportTensor {
+  zero::ModuleId module;
+  size_t index;  ///< in the module
+  std::string name;
+  std::vector<uint64_t> shape;
+  uint64_t elements;
+};
+
+struct Shard {
+  std::string file;  ///< name in the folder
+  std::vector<ExportTensor> tensors;
+};
+
+/// "float32": the names of PyTorch's dtypes.
+const char* TorchName(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return "float32";
+    case DType::kBFloat16:
+      return "bfloat16";
+    case DType::kFloat16:
+      return "float16";
+  }
+  return "?";
+}
+
+/// Tensors in the order of the flat index, each in the first file that has room when it is the last
+/// one.
+std::vector<Shard> PlanShards(const offload::ModelLayout& layout, const ExportOptions& options) {
+  std::vector<Shard> shards(1);
+  Bytes used;
+  for (size_t m = 0; m < layout.modules.size(); ++m) {
+    const std::vector<offload::TensorLayout>& tensors = layout.modules[m].tensors;
+    for (const size_t t : layout.modules[m].TensorsByOffset()) {
+      const Bytes size = SizeOf(options.dtype) * tensors[t].elements;
+      if (used + size > options.shard_limit && !shards.back().tensors.empty()) {
+        shards.emplace_back();
+        used = Bytes{};
+      }
+      used += size;
+      shards.back().tensors.push_back({static_cast<zero::ModuleId>(m), t,
+                                       options.family->names().Stored(tensors[t].name),
+                                       tensors[t].shape, tensors[t].elements});
+    }
+  }
+  for (size_t i = 0; i < shards.size(); ++i) {
+    shards[i].file = shards.size() == 1
+                         ? "model.safetensors"
+                         : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+  }
+  return shards;
+}
+
+/// Returns the model's config, adapted to the exported files; everything else stays as it was.
+Result<std::string> MakeConfig(const ExportOptions& options) {
+  PENSTOCK_ASSIGN(json config,
+                  ParseJsonObject(options.config_json, "the config.json that the run keeps",
+                                  ErrorCode::kInvalidArgument));
+  config["torch_dtype"] = TorchName(options.dtype);
+  if (config.contains("dtype")) config["dtype"] = TorchName(options.dtype);
+  options.family->CompleteExport(config);
+  return config.dump(2) + "\n";
+}
+
+std::string MakeIndex(const std::vector<Shard>& shards, Bytes total) {
+  json index;
+  index["metadata"]["total_size"] = total.value;
+  for (const Shard& shard : shards) {
+    for (const ExportTensor& tensor : shard.tensors) index["weight_map"][tensor.name] = shard.file;
+  }
+  return index.dump(2) + "\n";
+}
+
+/// The folder of one export, and the files it writes, none of which was there before: removed again
+/// with the folders that it made, unless they are kept.
+class ExportFolder {
+ public:
+  explicit ExportFolder(fs::path path) : path_(std::move(path)) {}
+  ~ExportFolder() {
+    if (kept_) return;
+    std::error_code ignored;
+    for (const std::string& file : files_) fs::remove(file, ignored);
+    for (const std::string& folder : created_) fs::remove(folder, ignored);
+  }
+  ExportFolder(const ExportFolder&) = delete;
+  ExportFolder& operator=(const ExportFolder&) = delete;
+
+  Status Create();
+  std::string Path(const std::string& name) const { return (path_ / name).string(); }
+  void Add(std::string file) { files_.push_back(std::move(file)); }
+  std::vector<std::string> Keep() {
+    kept_ = true;
+    return files_;
+  }
+
+ private:
+  Status RefuseModel() const;
+
+  fs::path path_;
+  std::vector<std::string> created_;  ///< innermost first
+  bool kept_ = false;
+  std::vector<std::string> files_;
+};
+
+Status ExportFolder::Create() {
+  std::error_code error;
+  const fs::file_status status = fs::status(path_, error);
+  if (fs::exists(status) && !fs::is_directory(status)) {
+    return MakeError(ErrorCode::kInvalidArgument, "cannot export to {}: it is a file, not a folder",
+                     path_.string());
+  }
+  if (fs::is_directory(status)) return RefuseModel();
+  PENSTOCK_ASSIGN(created_, MakeFolders(path_.string()));
+  return {};
+}
+
+Status ExportFolder::RefuseModel() const {
+  std::error_code error;
+  fs::directory_iterator it(path_, error);
+  for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name == "config.json" || name.ends_with(".safetensors") ||
+        name.ends_with(".safetensors.index.json")) {
+      return MakeError(
+          ErrorCode::kInvalidArgument,
+          "cannot export to {}: {} is there already and is not overwritten; choose another "
+          "folder or remove it",
+          path_.string(), name);
+    }
+  }
+  if (!error) return {};
+  return ErrnoError(error.value(), fmt::format("cannot list export folder {}", path_.string()));
+}
+
+/// Streams tensors of a state into files of one dtype.
+class Exporter {
+ public:
+  Exporter(zero::CommittedState& state, const ExportOptions& options)
+      : state_(state), dtype_(options.dtype), stop_requested_(options.stop_requested) {}
+
+  Status Write(const Shard& shard, const std::string& path);
+
+ private:
+  Status WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writer);
+  Status CheckRange(const ExportTensor& tensor, uint64_t begin, std::span<const float> values);
+
+  zero::CommittedState& state_;
+  const DType dtype_;
+  const std::function<bool()>& stop_requested_;
+  std::vector<float> buffer_;
+};
+
+Status Exporter::Write(const Shard& shard, const std::string& path) {
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  for (const ExportTensor& tensor : shard.tensors) tensors.push_back({tensor.name, tensor.shape});
+  PENSTOCK_ASSIGN(SafetensorsWriter writer,
+                  SafetensorsWriter::Create(path, dtype_, tensors, IfExists::kFail));
+  for (const ExportTensor& tensor : shard.tensors) PENSTOCK_TRY(WriteTensor(tensor, writer));
+  return writer.Finish();
+}
+
+Status Exporter::WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writer) {
+  const offload::ModelLayout& model = state_.layout().model;
+  const offload::GroupId group = model.module(tensor.module).tensors[tensor.index].group;
+  const bool take_hi = dtype_ == DType::kBFloat16 &&
+                       model.group(group).planes.Find(offload::PlaneRole::kLo) != nullptr;
+  for (uint64_t begin = 0; begin < tensor.elements; begin += buffer_.size()) {
+    if (stop_requested_()) {
+      return MakeError(ErrorCode::kCancelled, "interrupted: what was exported so far is removed");
+    }
+    buffer_.resize(std::min<uint64_t>(kChunkElements, tensor.elements - begin));
+    PENSTOCK_TRY(
+        state_.ReadState(zero::StateKind::kMaster, tensor.module, tensor.index, begin, buffer_));
+    if (dtype_ == DType::kFloat16) PENSTOCK_TRY(CheckRange(tensor, begin, buffer_));
+    if (take_hi) {
+      for (float& value : buffer_) value = kernels::ToFloat(kernels::Split(value).hi);
+    }
+    PENSTOCK_TRY(writer.Append(buffer_));
+  }
+  return {};
+}
+
+Status Exporter::CheckRange(const ExportTensor& tensor, uint64_t begin,
+                            std::span<const float> values) {
+  const auto lost = std::find_if(values.begin(), values.end(), [](float value) {
+    return std::isfinite(value) &&
+           !std::isfinite(kernels::Float16ToFloat(kernels::RoundToFloat16(value)));
+  });
+  if (lost == values.end()) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "cannot export as fp16: element {} of tensor {} is {}, beyond fp16's largest "
+                   "value of 65504; export as bf16 or fp32",
+                   begin + static_cast<uint64_t>(lost - values.begin()), tensor.name, *lost);
+}
+
+}  // namespace
+
+Result<ExportReport> ExportModel(zero::CommittedState& state, const ExportOptions& options) {
+  PENSTOCK_ASSIGN(const std::string config, MakeConfig(options));
+  const std::vector<Shard> shards = PlanShards(state.layout().model, options);
+  ExportReport report;
+  for (const Shard& shard : shards) {
+    for (const ExportTensor& tensor : shard.tensors) report.elements += tensor.elements;
+  }
+  report.tensor_bytes = SizeOf(options.dtype) * report.elements;
+
+  ExportFolder folder(options.folder);
+  PENSTOCK_TRY(folder.Create());
+  Exporter exporter(state, options);
+  for (const Shard& shard : shards) {
+    PENSTOCK_TRY(exporter.Write(shard, folder.Path(shard.file)));
+    folder.Add(folder.Path(shard.file));
+  }
+  const auto write_text = [&folder](const std::string& name, const std::string& text) -> Status {
+    PENSTOCK_TRY(WriteTextFile(folder.Path(name), text, IfExists::kFail));
+    folder.Add(folder.Path(name));
+    return {};
+  };
+  if (shards.size() > 1) {
+    PENSTOCK_TRY(
+        write_text("model.safetensors.index.json", MakeIndex(shards, report.tensor_bytes)));
+  }
+  PENSTOCK_TRY(write_text("config.json", config));
+  report.files = folder.Keep();
+  return report;
+}
+
+}  // namespace penstock::train

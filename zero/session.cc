@@ -1,0 +1,359 @@
+#include "zero/session.h"
+
+#include <cmath>
+
+#include "zero/lr_schedule.h"
+#include "zero/step_decision.h"
+
+namespace penstock::zero {
+
+using offload::Index;
+
+Result<std::unique_ptr<Session>> Session::Create(EngineOptions options, bool reports_loss,
+                                                 device::Device& device,
+                                                 kernels::StateOperators& operators) {
+  PENSTOCK_ASSIGN(options.model, WithOrder(std::move(options.model)));
+  PENSTOCK_ASSIGN(std::unique_ptr<Engine> engine,
+                  Engine::Create(std::move(options), device, operators));
+  auto session = std::make_unique<Session>(*engine, reports_loss);
+  session->owned_ = std::move(engine);
+  return session;
+}
+
+Session::Session(Engine& engine, bool reports_loss)
+    : engine_(engine),
+      config_(engine.options().config),
+      reports_loss_(reports_loss),
+      order_(engine.options().model),
+      state_{.seed = engine.options().seed,
+             .compute_threads = static_cast<uint32_t>(config_.compute_threads)},
+      modules_(engine.layout().model.modules.size()) {}
+
+Session::~Session() {
+  if (open_) static_cast<void>(Drop(steps_begun_));
+  static_cast<void>(FinishCommit());
+  owned_.reset();  // its streams may still report a loss
+}
+
+Status Session::CheckEmpty() const {
+  PENSTOCK_TRY(failure_);
+  if (!filled_) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "the state was filled twice; fill it once, before the first step");
+}
+
+Status Session::CheckFilled() const {
+  if (filled_) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "the state is empty; call Initialize, Fill or Adopt first");
+}
+
+/// Nothing is computed with a state of which a part is missing.
+Status Session::Filled(Status status) {
+  if (!status.ok()) failure_ = status;
+  return status;
+}
+
+Status Session::Initialize(const TensorSource& source) {
+  PENSTOCK_TRY(CheckEmpty());
+  filled_ = true;
+  const auto accumulator = static_cast<float>(config_.optimizer.initial_accumulator_value);
+  return Filled(
+      engine_.FillTiles(FillFromTensors(layout(), source, accumulator), /*at_once=*/true));
+}
+
+Status Session::Fill(const TileFill& fill, const TrainState& state) {
+  PENSTOCK_TRY(CheckEmpty());
+  filled_ = true;
+  PENSTOCK_TRY(Filled(engine_.FillTiles(fill, /*at_once=*/false)));
+  proven_ = true;
+  state_ = state;
+  state_.run_json.clear();
+  return {};
+}
+
+Result<TrainState> Session::Adopt() {
+  PENSTOCK_TRY(CheckEmpty());
+  filled_ = true;
+  Result<TrainState> adopted = engine_.Adopt();
+  PENSTOCK_TRY(Filled(adopted.status()));
+  const TrainState state = std::move(adopted).value();
+  life_.Adopt(state.step);
+  proven_ = true;
+  state_ = state;
+  state_.run_json.clear();
+  return state;
+}
+
+Status Session::CheckSkips() const {
+  if (state_.skipped_in_a_row < kMaxSkippedInARow) return {};
+  return MakeError(
+      ErrorCode::kNumeric,
+      "step {}: {} steps in a row had losses or gradients that are not finite and were "
+      "skipped",
+      state_.step, state_.skipped_in_a_row);
+}
+
+Result<Step> Session::BeginStep() {
+  PENSTOCK_TRY(failure_);
+  PENSTOCK_TRY(CheckFilled());
+  PENSTOCK_TRY(CheckSkips());
+  if (open_) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "step {} was begun while step {} is open; finish or drop that one first",
+                     state_.step + 2, state_.step + 1);
+  }
+  const uint64_t t = state_.optimizer_steps + 1;
+  lr_ = LearningRate(config_.scheduler, config_.optimizer.lr, t);
+  PENSTOCK_TRY(engine_.BeginStep(lr_, t));
+  if (!reports_loss_) engine_.AllowUpdates();
+  open_ = true;
+  ++steps_begun_;
+  order_.BeginStep();
+  MutexLock lock(mutex_);
+  reporting_ = steps_begun_;
+  loss_.reset();
+  return Step(*this, steps_begun_);
+}
+
+Status Session::CheckOpen(uint64_t step) const {
+  if (open_ && step == steps_begun_) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "a step was used after its end; begin another with Session::BeginStep");
+}
+
+Status Session::CheckModule(uint64_t step, ModuleId module) const {
+  PENSTOCK_TRY(CheckOpen(step));
+  if (Index(module) < modules_.size()) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "module {} is unknown; the model has the modules 0 to {}, as ModelSpec::modules "
+                   "lists them",
+                   Index(module), modules_.size() - 1);
+}
+
+Status Session::CheckGradient(uint64_t step, ModuleId module) const {
+  PENSTOCK_TRY(CheckModule(step, module));
+  if (layout().model.TrainedElements(module) == 0) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "module {} is frozen and has no gradient; leave its gradient out",
+                     NameOf(module));
+  }
+  if (modules_[Index(module)].reduced) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "the gradient of module {} is complete already; add up everything before it is "
+        "reduced",
+        NameOf(module));
+  }
+  return {};
+}
+
+Result<Use> Session::Acquire(uint64_t step, ModuleId module) {
+  PENSTOCK_TRY(CheckModule(step, module));
+  if (Of(module).reduced) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "module {} was acquired after its gradient was reduced, when its update may "
+                     "have begun; use its weights before that",
+                     NameOf(module));
+  }
+  PENSTOCK_ASSIGN(const std::byte* weights, engine_.Acquire(module));
+  order_.Used(module);
+  Of(module).used = true;
+  ++Of(module).held;
+  return Use(*this, step, module, weights);
+}
+
+Status Session::CheckUsed(uint64_t step, ModuleId module) const {
+  PENSTOCK_TRY(CheckGradient(step, module));
+  if (modules_[Index(module)].used) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "the gradient of module {} was given before its weights were used in this step, "
+                   "while its last update may still read the last one; acquire the module first",
+                   NameOf(module));
+}
+
+/// A lease that outlives its step was released by the step's end.
+void Session::Release(uint64_t step, ModuleId module) {
+  if (!open_ || step != steps_begun_) return;
+  --Of(module).held;
+  engine_.Release(module);
+}
+
+void Session::Reduced(ModuleId module) {
+  Of(module).reduced = true;
+  order_.Reduced(module);
+}
+
+void Session::ReportLoss(uint64_t step, double loss) {
+  MutexLock lock(mutex_);
+  if (!reports_loss_ || reporting_ != step || loss_) return;
+  loss_ = loss;
+  // With the mutex held: the step cannot end before, and what follows it is another step's.
+  if (std::isfinite(loss)) engine_.AllowUpdates();
+}
+
+Status Session::CheckComplete() const {
+  if (life_.pending()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "step {} was finished while a commit is being made, whose tiles its update "
+                     "would change; finish the commit first",
+                     state_.step + 1);
+  }
+  for (const ModuleId module : offload::Ids<ModuleId>(modules_.size())) {
+    const Module& done = modules_[Index(module)];
+    if (done.held > 0) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "step {} was finished while module {} is in use; release its lease first",
+                       state_.step + 1, NameOf(module));
+    }
+    if (!done.reduced && layout().model.TrainedElements(module) > 0) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "step {} was finished without the gradient of module {}; reduce the "
+                       "gradient of every module that is not frozen, or drop the step",
+                       state_.step + 1, NameOf(module));
+    }
+  }
+  return {};
+}
+
+Result<StepOutcome> Session::Finish(uint64_t step) {
+  PENSTOCK_TRY(CheckOpen(step));
+  PENSTOCK_TRY(CheckComplete());
+  Result<StepOutcome> outcome = FinishOpen();
+  // A step without a loss is over and changed nothing.
+  if (!outcome.ok() && outcome.error().code != ErrorCode::kInvalidArgument) {
+    failure_ = outcome.error();
+  }
+  EndStep();
+  return outcome;
+}
+
+/// No loss of the step counts from here on.
+std::optional<double> Session::TakeLoss() {
+  std::optional<double> loss;
+  {
+    MutexLock lock(mutex_);
+    reporting_ = 0;
+    loss = std::exchange(loss_, std::nullopt);
+  }
+  if (loss || !reports_loss_) life_.ForwardDone(!loss || std::isfinite(*loss));
+  return loss;
+}
+
+/// The device has done all work when the gradients are there: a loss that the stream reports is in.
+Result<StepOutcome> Session::FinishOpen() {
+  const Result<GradientNorm::Value> gradient = engine_.FinishGradients();
+  const std::optional<double> loss = TakeLoss();
+  PENSTOCK_TRY(gradient.status());
+  if (reports_loss_ && !loss) {
+    PENSTOCK_TRY(engine_.SkipStep());
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "step {} was finished before its loss was reported; report it from the compute "
+        "stream, or before the step is finished",
+        state_.step + 1);
+  }
+  const bool forward_is_finite = !loss || std::isfinite(*loss);
+  const Result<StepDecision> decision = DecideStep(config_, *gradient, forward_is_finite);
+  const bool skip = !decision.ok() || decision->skip;
+  PENSTOCK_TRY(skip ? engine_.SkipStep() : engine_.UpdateStep(decision->grad_scale));
+  PENSTOCK_TRY(decision.status());
+  // Weights that were updated have proved nothing yet.
+  proven_ = skip && (proven_ || forward_is_finite);
+  state_.step += 1;
+  state_.optimizer_steps += skip ? 0 : 1;
+  state_.skipped_in_a_row = skip ? state_.skipped_in_a_row + 1 : 0;
+  if (const std::optional<StepOrder> order = order_.EndStep()) engine_.SetOrder(*order);
+  return StepOutcome{.step = state_.step, .lr = lr_, .grad_norm = gradient->norm, .skipped = skip};
+}
+
+Status Session::Drop(uint64_t step) {
+  PENSTOCK_TRY(CheckOpen(step));
+  for (const ModuleId module : offload::Ids<ModuleId>(modules_.size())) {
+    for (; Of(module).held > 0; --Of(module).held) engine_.Release(module);
+  }
+  static_cast<void>(TakeLoss());
+  Status dropped = engine_.DropStep();
+  if (!dropped.ok()) failure_ = dropped;
+  EndStep();
+  return dropped;
+}
+
+void Session::EndStep() {
+  open_ = false;
+  for (Module& module : modules_) module = {};
+}
+
+Status Session::BeginCommit(std::string run_json, std::function<Status()> first) {
+  PENSTOCK_TRY(failure_);
+  PENSTOCK_TRY(CheckFilled());
+  if (open_ || life_.pending()) {
+    return MakeError(ErrorCode::kInvalidArgument, "a commit was begun {}; finish that first",
+                     open_ ? "within a step" : "while another one is being made");
+  }
+  if (life_.doubtful()) {
+    return MakeError(
+        ErrorCode::kNumeric,
+        "no loss after the commit of step {} was finite, and another commit would take "
+        "the place of the last one that is good; compute a step whose loss is finite "
+        "first, or go on from that commit",
+        *life_.newest());
+  }
+  if (life_.unproven()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "no loss was computed since the commit of step {}, and another commit would "
+                     "take the place of the one before; compute a step first",
+                     *life_.newest());
+  }
+  TrainState state = state_;
+  state.run_json = std::move(run_json);
+  life_.Begin(state.step, proven_);
+  engine_.BeginCommit(state, std::move(first));
+  return {};
+}
+
+Status Session::FinishCommit() {
+  if (!life_.pending()) return {};
+  Status made = engine_.FinishCommit();
+  if (made.ok()) {
+    life_.MadeDurable();
+  } else {
+    life_.Failed();
+    if (failure_.ok()) failure_ = made;
+  }
+  return made;
+}
+
+Status Session::Commit(std::string run_json) {
+  PENSTOCK_TRY(BeginCommit(std::move(run_json)));
+  return FinishCommit();
+}
+
+Status Session::CheckCommit() const {
+  if (!life_.pending()) return engine_.CheckCommit();
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "a commit was looked at while another one is being made; finish that first");
+}
+
+Result<std::optional<uint64_t>> Session::TakeBackDoubtfulCommit() {
+  if (open_) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "a commit was taken back within a step; finish or drop the step first");
+  }
+  PENSTOCK_TRY(FinishCommit());
+  // With one slot there is none before: the first update gives a commit up.
+  if (!life_.retractable() || !config_.durable) return std::optional<uint64_t>();
+  const std::optional<uint64_t> step = life_.newest();
+  PENSTOCK_TRY(engine_.TakeBackCommit());
+  const Status before = engine_.CheckCommit();
+  life_.Retract(before.ok() || before.error().code != ErrorCode::kNotFound);
+  if (failure_.ok()) {
+    failure_ = MakeError(ErrorCode::kNumeric,
+                         "the commit of step {} was taken back, as no loss after it was finite; "
+                         "begin from the commit before it",
+                         *step);
+  }
+  return step;
+}
+
+}  // namespace penstock::zero

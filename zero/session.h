@@ -1,0 +1,168 @@
+// A training as a front end sees it. A session is filled, gives steps, and commits.
+//
+//   session = Session::Create(…); session->Initialize(…) | Fill(…) | Adopt()
+//   step = session->BeginStep()
+//     use = step.Acquire(module) … kernels on step.compute_stream() … (the lease ends)
+//     step.Gradients(module) … kernels … step.ReduceGradients(module)
+//     step.ReportLoss(loss), from any thread
+//   step.Finish()
+//   session->BeginCommit(…) … session->FinishCommit()
+//
+// The session counts steps, gives the learning rate, clips, skips and ends a training that only
+// skips. It records in which order a step uses the modules; a use out of order is served, counted
+// (late_uses) and planned for from the next step on.
+//
+// Misuse is a Status with code kInvalidArgument and a line that says what to do; the step stays
+// open, and the caller may try again, but for a step without a loss, which is then over. A Step
+// that is destroyed before it is finished is dropped, and changes nothing. Only updates that have
+// begun cannot be taken back (Step::Drop).
+//
+// A step whose loss is not finite is skipped. The commit before it is then in doubt: see
+// zero/commit_life.h.
+//
+// Threads: ReportLoss from any thread, all else from one. Steps and leases must not outlive the
+// session.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "zero/commit_life.h"
+#include "zero/engine.h"
+#include "zero/step.h"
+#include "zero/use_order.h"
+
+namespace penstock::zero {
+
+/// The training ends after this many skipped steps in a row.
+inline constexpr uint64_t kMaxSkippedInARow = 20;
+
+class Session {
+ public:
+  /// Creates a session with an engine of its own. If `reports_loss`, every step reports the loss of
+  /// its forward, and updates wait for it. Otherwise none does, and every forward counts as finite.
+  /// Errors: those of Engine::Create.
+  static Result<std::unique_ptr<Session>> Create(EngineOptions options, bool reports_loss,
+                                                 device::Device& device,
+                                                 kernels::StateOperators& operators);
+  /// Makes a session on an engine that outlives it, of the model and with the configuration of the
+  /// engine.
+  explicit Session(Engine& engine, bool reports_loss = true);
+  /// Drops an open step and waits for a commit that was begun.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // One of these three comes before the first step.
+  /// Makes new weights from `source`, and the initial moments of the optimizer.
+  Status Initialize(const TensorSource& source);
+  /// Fills every tile by `fill`, one after the other, and takes the counts of `state`.
+  Status Fill(const TileFill& fill, const TrainState& state);
+  /// Continues from the commit in EngineOptions::adopt.
+  Result<TrainState> Adopt();
+
+  /// Errors: kInvalidArgument while another step is open, or before the state was filled; kNumeric
+  /// after too many skipped steps; the failure that ended the training.
+  Result<Step> BeginStep();
+  /// Says that the step that begins next is the last: nothing is read ahead for another.
+  void ExpectLastStep() { engine_.ExpectLastStep(); }
+  /// Errors: kNumeric after kMaxSkippedInARow skipped steps.
+  Status CheckSkips() const;
+  Status Drain() { return engine_.Drain(); }
+
+  /// Begins to commit the state between two steps; see Engine::BeginCommit. The next step may be
+  /// computed meanwhile, and is finished after FinishCommit. Errors: kInvalidArgument within a
+  /// step, before the state was filled or before the last commit is finished; kNumeric while the
+  /// newest commit is doubtful, because this one would take the place of the last good one; the
+  /// failure that ended the training.
+  Status BeginCommit(
+      std::string run_json, std::function<Status()> first = [] { return Status(); });
+  /// Waits for the commit that was begun, if any.
+  Status FinishCommit();
+  /// Begins a commit and waits for it.
+  Status Commit(std::string run_json);
+  /// Whether losses speak against the weights of the newest commit.
+  bool commit_is_doubtful() const { return life_.doubtful(); }
+  /// For the end of a run: takes a doubtful commit back if there is one before it, which is then
+  /// the newest. Returns the step of the commit that was taken back, if any; no step may follow
+  /// then. Errors: kInvalidArgument within a step.
+  Result<std::optional<uint64_t>> TakeBackDoubtfulCommit();
+  /// Returns the step of the newest commit, if there is one.
+  std::optional<uint64_t> committed_step() const { return life_.newest(); }
+  /// Checks that this commit can be read; see Engine::CheckCommit. Errors: kInvalidArgument while
+  /// another commit is being made.
+  Status CheckCommit() const;
+
+  /// Returns the counts so far, without a run_json.
+  const TrainState& state() const { return state_; }
+  /// Returns the number of uses that were not the planned ones.
+  uint64_t late_uses() const { return order_.late(); }
+  const offload::ShardLayout& layout() const { return engine_.layout(); }
+  device::Stream& compute_stream() { return engine_.compute_stream(); }
+  EngineCounters counters() const { return engine_.counters(); }
+  Bytes host_peak() const { return engine_.host_peak(); }
+  const std::string& aio_engine() const { return engine_.aio_engine(); }
+  const std::vector<std::string>& state_paths() const { return engine_.state_paths(); }
+  const std::string& state_uuid() const { return engine_.state_uuid(); }
+  const std::vector<std::string>& notices() const { return engine_.notices(); }
+
+ private:
+  friend class Step;
+  friend class Use;
+
+  /// What has happened to a module in the open step.
+  struct Module {
+    uint32_t held = 0;
+    bool used = false;
+    bool reduced = false;
+    bool on_host = false;  ///< BeginHostGradients was called
+  };
+
+  Status CheckEmpty() const;
+  Status Filled(Status status);
+  Status CheckFilled() const;
+  Status CheckOpen(uint64_t step) const;
+  Status CheckModule(uint64_t step, ModuleId module) const;
+  Status CheckGradient(uint64_t step, ModuleId module) const;
+  Status CheckUsed(uint64_t step, ModuleId module) const;
+  Status CheckComplete() const;
+  const std::string& NameOf(ModuleId module) const { return layout().module(module).name; }
+  Module& Of(ModuleId module) { return modules_[offload::Index(module)]; }
+
+  Result<Use> Acquire(uint64_t step, ModuleId module);
+  void Release(uint64_t step, ModuleId module);
+  void Reduced(ModuleId module);
+  void ReportLoss(uint64_t step, double loss) EXCLUDES(mutex_);
+  Result<StepOutcome> Finish(uint64_t step);
+  Result<StepOutcome> FinishOpen();
+  std::optional<double> TakeLoss() EXCLUDES(mutex_);
+  Status Drop(uint64_t step);
+  void EndStep();
+
+  std::unique_ptr<Engine> owned_;
+  Engine& engine_;
+  const config::Config& config_;  ///< of the engine
+  const bool reports_loss_;
+  UseOrder order_;
+  CommitLife life_;
+  TrainState state_;
+  Status failure_;  ///< what ended the training
+  bool filled_ = false;
+  bool proven_ = false;  ///< the weights as they are gave a finite loss, or come from a commit
+  std::vector<Module> modules_;
+  uint64_t steps_begun_ = 0;
+  bool open_ = false;  ///< the step that was begun last
+  double lr_ = 0;      ///< of that step
+  Mutex mutex_;
+  uint64_t reporting_ GUARDED_BY(mutex_) = 0;  ///< the step whose loss is awaited; 0: none
+  std::optional<double> loss_ GUARDED_BY(mutex_);
+};
+
+}  // namespace penstock::zero

@@ -1,0 +1,214 @@
+#include "zero/state_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/cpu_scope.h"
+#include "base/for_each_index.h"
+#include "base/thread.h"
+#include "zero/step_decision.h"
+
+namespace penstock::zero {
+
+using offload::TileId;
+
+StateEngine::StateEngine(const EngineOptions& options, const offload::ShardLayout& layout)
+    : options_(options),
+      layout_(layout),
+      with_gradients_(StartOfUpdates(options.config) == UpdateStart::kGradient),
+      trace_(TraceOf(options.meter)),
+      ledger_(Bytes{}, options.host_memory, Bytes{}),
+      norm_(layout) {}
+
+Result<std::unique_ptr<StateEngine>> StateEngine::Create(const EngineOptions& options,
+                                                         const offload::ShardLayout& layout,
+                                                         const offload::Schedule& schedule,
+                                                         const MemoryPlan& plan,
+                                                         const std::string& gpu) {
+  std::unique_ptr<StateEngine> engine(new StateEngine(options, layout));
+  PENSTOCK_TRY(engine->Build(schedule, plan, gpu));
+  return engine;
+}
+
+Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& plan,
+                          const std::string& gpu) {
+  const HostBytes need = HostNeed(options_.model, layout_, options_.config, plan.store);
+  const std::pair<MemoryClass, Bytes> charges[] = {
+      {MemoryClass::kParameters, need.parameters},
+      {MemoryClass::kGradients, need.gradients},
+      {MemoryClass::kStates, need.states},
+      {MemoryClass::kActivations, options_.host_reserved},
+      {MemoryClass::kScratch, need.bookkeeping}};
+  for (const auto& [memory_class, size] : charges) {
+    PENSTOCK_ASSIGN(Reservation reservation, ledger_.Charge(Tier::kHost, memory_class, size));
+    reservations_.push_back(std::move(reservation));
+  }
+  PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
+  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, gpu, *slab_));
+  AddTierNotice(plan.store, schedule);
+  store_ = std::make_unique<offload::TileStore>(layout_, schedule, plan.store, *slab_, *io_.file);
+  std::span<std::byte> gradients = slab_->Cut(layout_.gradient_bytes());
+  for (const TileId tile : layout_.Tiles()) {
+    const size_t size = layout_.GradientBytes(tile).value;
+    gradients_.push_back(gradients.first(size));
+    gradients = gradients.subspan(size);
+  }
+  if (trace_ != nullptr) {
+    waits_ = trace_->AddRow(TraceGroup::kWaits, "waits for norm and commit");
+    commits_ = trace_->AddRow(TraceGroup::kSteps, "commits");
+  }
+  const CpuScope optimizer(io_.threads.optimizer);
+  PENSTOCK_ASSIGN(
+      driver_, OptimizerDriver::Create(layout_, gradients_, *store_, norm_,
+                                       std::max(1, io_.threads.counts.optimizer), options_.meter));
+  return {};
+}
+
+/// Says which share of the tiles lives where, if that is a choice.
+void StateEngine::AddTierNotice(const offload::TileStoreOptions& store,
+                                const offload::Schedule& schedule) {
+  if (store.weight_home != Tier::kNvme && store.record_home != Tier::kNvme) return;
+  uint64_t elements = 0;
+  for (size_t i = 0; i < store.host_tiles; ++i) {
+    elements += layout_.tile(schedule.use_order[i]).elements;
+  }
+  const double share =
+      100.0 * static_cast<double>(elements) / static_cast<double>(layout_.shard_elements());
+  std::string reason = "penstock.tier_split is off";
+  if (options_.config.tier_split) {
+    reason = fmt::format("host memory of {} holds {} beside gradients and what is under way",
+                         ToString(options_.host_memory),
+                         store.host_tiles == layout_.tiles.size() ? "all" : "no more");
+  }
+  io_.notices.push_back(
+      fmt::format("tier split: {} of {} tiles, {:.1f} % of the elements, live in host memory, the "
+                  "rest on nvme; {}",
+                  store.host_tiles, layout_.tiles.size(), share, reason));
+}
+
+Status StateEngine::FillTiles(const TileFill& fill, bool at_once) {
+  // As many threads as update, on their CPUs.
+  const CpuScope optimizer(at_once ? io_.threads.optimizer : std::vector<int>());
+  const int threads = at_once ? io_.threads.counts.optimizer : 1;
+  PENSTOCK_TRY(ForEachIndex(layout_.tiles.size(), threads, [&](size_t i) {
+    const TileId tile{static_cast<uint32_t>(i)};
+    return store_->FillTile(tile,
+                            [&](auto weight, auto record) { return fill(tile, weight, record); });
+  }));
+  PENSTOCK_TRY(store_->Drain());
+  io_.init_bytes = io_.written();
+  evictions_before_ = store_->evictions();
+  store_->SetTime(0);
+  return {};
+}
+
+Result<TrainState> StateEngine::Adopt() {
+  if (!io_.adopted) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "there is no commit to go on from; name its files in EngineOptions::adopt");
+  }
+  PENSTOCK_TRY(store_->Adopt(*io_.adopted));
+  version_ = offload::VersionOf(layout_, *io_.adopted);
+  io_.EndSetup();
+  store_->SetTime(0);
+  return StateOf(*io_.adopted);
+}
+
+UpdateScalars StateEngine::ScalarsOfStep(double grad_scale) const {
+  return {options_.model.groups, options_.config.optimizer, options_.seed, lr_, t_, grad_scale};
+}
+
+Status StateEngine::BeginStep(double lr, uint64_t t) {
+  lr_ = lr;
+  t_ = t;
+  if (with_gradients_) driver_->SetScalars(version_, ScalarsOfStep(1));
+  return PrepareUpdates();
+}
+
+/// No update begins while a commit reads the tiles. With one slot the first update takes the commit
+/// back, which whoever made it may still copy, and which stands while nothing is known of the
+/// forward.
+Status StateEngine::PrepareUpdates() {
+  if (!with_gradients_) return {};
+  const bool commit_stands = committed_ && options_.config.durable;
+  if (committing_ && !commit_stands) return {};
+  if (!options_.config.durable && !driver_->updates_allowed()) return {};
+  PENSTOCK_TRY(store_->PrepareUpdates());
+  driver_->PrepareUpdates();
+  return {};
+}
+
+GradientNorm::Value StateEngine::WaitForNorm() {
+  PENSTOCK_CHECK(!committing_, "a step ended before the commit was finished");
+  const TraceSpan span(trace_, waits_, "gradient norm");
+  return norm_.Wait();
+}
+
+Status StateEngine::DropGradients(size_t tiles) {
+  const bool updating = driver_->StopUpdates();
+  norm_.Discard(tiles);
+  driver_->EndStep();
+  if (!updating) return {};
+  return MakeError(ErrorCode::kUnavailable,
+                   "the step was dropped after some tiles were updated with their gradients; go on "
+                   "from the last commit, or set gradient_clipping, with which updates wait for "
+                   "the end of the step");
+}
+
+Status StateEngine::UpdateStep(double grad_scale) {
+  PENSTOCK_TRY(store_->PrepareUpdates());
+  if (with_gradients_) {
+    driver_->AllowUpdates();
+    driver_->PrepareUpdates();
+  } else {
+    driver_->SetScalars(version_, ScalarsOfStep(grad_scale));
+    store_->BeginUpdates();
+  }
+  driver_->EndStep();
+  ++version_;
+  return options_.config.overlap ? Status() : store_->Drain();
+}
+
+Status StateEngine::SkipStep() {
+  driver_->EndStep();
+  return {};
+}
+
+void StateEngine::BeginCommit(const TrainState& state, std::function<Status()> first) {
+  PENSTOCK_CHECK(!committing_, "a commit was begun before the last one was finished");
+  committing_ = true;
+  committed_ = false;
+  commit_ = [this, record = MakeRecord(state), first = std::move(first)]() {
+    const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.step));
+    outcome_ = store_->Commit(record, [this, &first]() -> Status {
+      PENSTOCK_TRY(driver_->CheckWeights());
+      return first();
+    });
+    committed_ = true;
+  };
+  Result<std::thread> committer = StartThread("commits", commit_);
+  if (committer.ok()) committer_ = *std::move(committer);  // else FinishCommit makes it
+}
+
+Status StateEngine::FinishCommit() {
+  if (!std::exchange(committing_, false)) return {};
+  const TraceSpan span(trace_, waits_, "commit");
+  // Unless training has used every weight since, updates may need room that only Drain gives them.
+  // Once the commit has ended, those of the next step may be under way, which it need not wait for.
+  if (!committed_) static_cast<void>(store_->Drain());
+  if (committer_.joinable()) {
+    committer_.join();
+  } else {
+    commit_();
+  }
+  return outcome_;
+}
+
+EngineCounters StateEngine::counters() const {
+  EngineCounters counters = io_.Counters(store_->written_back());
+  counters.evictions = store_->evictions() - evictions_before_;
+  counters.updates = store_->updates_finished();
+  return counters;
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,119 @@
+// The host half of offloading: states in host memory and on the drives, updated by threads of the
+// CPU.
+//
+// Knows no device and no operators of a model. Gradients come into host memory, from a device
+// (zero/offload_engine.h) or from the caller; weights leave through the tile store. Both are in the
+// slab, which the owner may register with its device.
+//
+// Owns slab, state, I/O engines, tile store and optimizer threads. Threads: AllowUpdates and
+// GradientsArrived from any thread, all else from one.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "offload/slab.h"
+#include "offload/tile_store.h"
+#include "zero/engine.h"
+#include "zero/gradient_norm.h"
+#include "zero/memory_plan.h"
+#include "zero/optimizer_driver.h"
+#include "zero/state_io.h"
+
+namespace penstock::zero {
+
+class StateEngine {
+ public:
+  /// `gpu`: the bus id of the device that the state works for, if it has one. Options, layout and
+  /// schedule outlive the engine. Errors: kBudget; of the state and the I/O engines.
+  static Result<std::unique_ptr<StateEngine>> Create(const EngineOptions& options,
+                                                     const offload::ShardLayout& layout,
+                                                     const offload::Schedule& schedule,
+                                                     const MemoryPlan& plan,
+                                                     const std::string& gpu);
+  /// Ends a commit that was begun.
+  ~StateEngine() { static_cast<void>(FinishCommit()); }
+  StateEngine(const StateEngine&) = delete;
+  StateEngine& operator=(const StateEngine&) = delete;
+
+  // See zero/engine.h.
+  Status FillTiles(const TileFill& fill, bool at_once);
+  Result<TrainState> Adopt();
+  void SetSchedule(const offload::Schedule& schedule) { store_->SetSchedule(schedule); }
+  void ExpectLastStep() { store_->EndAfterThisStep(); }
+  Status BeginStep(double lr, uint64_t t);
+  void AllowUpdates() { driver_->AllowUpdates(); }
+  Status UpdateStep(double grad_scale);
+  Status SkipStep();
+  Status Drain() { return store_->Drain(); }
+  void BeginCommit(const TrainState& state, std::function<Status()> first);
+  Status FinishCommit();
+  Status TakeBackCommit() { return io_.file->TakeBack(); }
+  Status CheckCommit() const { return io_.file->CheckCommit(); }
+  EngineCounters counters() const;
+
+  /// The weights, for whoever brings them to the device.
+  offload::TileStore& store() { return *store_; }
+  /// Returns all memory that copies to and from a device touch.
+  std::span<std::byte> memory() { return slab_->bytes(); }
+  /// Returns where a tile's gradient goes; those of consecutive tiles lie one behind the other.
+  /// Whoever writes it must know that the tile's last update has finished.
+  std::span<std::byte> Gradient(offload::TileId tile) const {
+    return gradients_[offload::Index(tile)];
+  }
+  /// To be called before a module's gradients of this step arrive. Updates that begin with their
+  /// gradients may begin from now on, if the last commit lets them.
+  Status PrepareUpdates();
+  /// Says that the gradients of trained tiles are in their places. May be called from any thread;
+  /// short.
+  void GradientsArrived(offload::IdRange<offload::TileId> tiles) {
+    driver_->GradientsArrived(tiles);
+  }
+  /// Waits for the gradients of all tiles.
+  GradientNorm::Value WaitForNorm();
+  /// Replaces WaitForNorm if only so many tiles were or will be given to GradientsArrived: waits
+  /// for those and drops them. Errors: kUnavailable if some were updated already.
+  Status DropGradients(size_t tiles);
+
+  const StateIo& io() const { return io_; }
+  Bytes host_peak() const { return ledger_.peak(Tier::kHost); }
+
+ private:
+  StateEngine(const EngineOptions& options, const offload::ShardLayout& layout);
+  Status Build(const offload::Schedule& schedule, const MemoryPlan& plan, const std::string& gpu);
+  void AddTierNotice(const offload::TileStoreOptions& store, const offload::Schedule& schedule);
+  UpdateScalars ScalarsOfStep(double grad_scale) const;
+
+  const EngineOptions& options_;
+  const offload::ShardLayout& layout_;
+  const bool with_gradients_;  ///< updates begin with their own
+  Trace* const trace_;
+  Trace::Row waits_;
+  Trace::Row commits_;
+  Ledger ledger_;
+  std::vector<Reservation> reservations_;
+  std::optional<offload::Slab> slab_;
+  std::vector<std::span<std::byte>> gradients_;  ///< of each tile
+  StateIo io_;
+  GradientNorm norm_;
+  uint64_t version_ = 0;  ///< updates of whole steps
+  double lr_ = 0;         ///< of this step
+  uint64_t t_ = 0;
+  bool committing_ = false;              ///< a commit was begun, and not finished
+  std::atomic<bool> committed_ = false;  ///< and it has ended, for whatever reason
+  std::function<void()> commit_;         ///< what makes it
+  std::thread committer_;                ///< runs that
+  Status outcome_;                       ///< of it, once it has ended
+  uint64_t evictions_before_ = 0;        ///< by initialisation
+  // The driver ends before the store that it takes tiles from.
+  std::unique_ptr<offload::TileStore> store_;
+  std::unique_ptr<OptimizerDriver> driver_;
+};
+
+}  // namespace penstock::zero

@@ -1,0 +1,104 @@
+// A step of a session, and the leases of modules within it: see zero/session.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "device/device.h"
+#include "offload/layout.h"
+#include "zero/engine.h"
+#include "zero/model.h"
+
+namespace penstock::zero {
+
+class Session;
+
+struct StepOutcome {
+  uint64_t step = 0;  ///< its number, from 1
+  double lr = 0;
+  double grad_norm = 0;  ///< of the mean gradient, before clipping; may be non-finite
+  bool skipped = false;  ///< the loss or the gradient was not finite: nothing changed
+};
+
+/// The lease of a module's weights on the device. It ends with the object, or with the step.
+class Use {
+ public:
+  Use(Use&& other) noexcept;
+  Use& operator=(Use&& other) noexcept;
+  ~Use() { Release(); }
+
+  ModuleId module() const { return module_; }
+  /// Returns the module's flat parameters; tensors lie at layout offsets. For work that is enqueued
+  /// on the compute stream before the lease ends.
+  const std::byte* weights() const { return weights_; }
+  void Release();
+
+ private:
+  friend class Session;
+  Use(Session& session, uint64_t step, ModuleId module, const std::byte* weights)
+      : session_(&session), step_(step), module_(module), weights_(weights) {}
+
+  Session* session_;  ///< none: released
+  uint64_t step_;
+  ModuleId module_;
+  const std::byte* weights_;
+};
+
+class Step {
+ public:
+  Step(Step&& other) noexcept : session_(std::exchange(other.session_, nullptr)), id_(other.id_) {}
+  Step& operator=(Step&& other) noexcept;
+  /// Drops the step, unless it was finished.
+  ~Step() { End(); }
+
+  const offload::ShardLayout& layout() const;
+  device::Stream& compute_stream();
+
+  /// Returns the weights of the version that the last step left. Not to be called after the
+  /// module's gradient is reduced, because its update may have begun.
+  Result<Use> Acquire(ModuleId module);
+  /// Returns the module's fp32 gradient sums on the device, zeroed at the first call in a step:
+  /// [ModelLayout::TrainedElements], the beginning of the flat index, as frozen elements have none.
+  /// Valid until ReduceGradients.
+  Result<float*> Gradients(ModuleId module);
+  /// Says that the sums, of the mean loss over the step's tokens, are complete on the compute
+  /// stream. Precondition of this and of BeginHostGradients: the module was acquired in this step.
+  /// Acquire waits for the module's last update, which reads the last gradient until then.
+  Status ReduceGradients(ModuleId module);
+  /// These replace the last two for gradients in host memory. BeginHostGradients returns where the
+  /// caller writes a module's gradients, rounded to the dtype of its weights; EndHostGradients says
+  /// that they are written.
+  Result<std::vector<HostGradient>> BeginHostGradients(ModuleId module);
+  Status EndHostGradients(ModuleId module);
+  /// Reports the mean loss of the step's forward. The first call counts. May be called from any
+  /// thread, also one of the compute stream. A finite loss must not be reported if the forward
+  /// failed.
+  void ReportLoss(double loss);
+  /// Returns a function that reports the loss of this step, also after the Step was moved. It must
+  /// not run after the session has ended.
+  std::function<void(double loss)> LossReporter();
+
+  /// Updates the state or skips the step, and returns as soon as the updates are under way. Every
+  /// gradient must be reduced, and no lease may be left. Errors: kInvalidArgument, after which the
+  /// step is still open, or, if no loss was reported, over without a change; kNumeric for a
+  /// gradient that is not finite and may not be skipped, which ends the training, as do errors of
+  /// the engine.
+  Result<StepOutcome> Finish();
+  /// Ends the step without an update. Errors: kUnavailable if updates have begun with their
+  /// gradients, which ends the training.
+  Status Drop();
+
+ private:
+  friend class Session;
+  Step(Session& session, uint64_t id) : session_(&session), id_(id) {}
+  void End();
+
+  Session* session_;  ///< none: moved from
+  uint64_t id_;
+};
+
+}  // namespace penstock::zero

@@ -1,0 +1,34 @@
+// Fills tiles from tensors, or from a committed state that may be cut into other tiles.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "base/result.h"
+#include "offload/layout.h"
+#include "zero/committed_state.h"
+#include "zero/model.h"
+
+namespace penstock::zero {
+
+/// Fills `values` with elements [begin, begin + size) of tensor `tensor` of `module`: a function of
+/// its arguments alone, so that any tile can be made on its own, and several at once by as many
+/// threads.
+using TensorSource =
+    std::function<Status(ModuleId module, size_t tensor, uint64_t begin, std::span<float> values)>;
+
+/// Writes a tile's parts, which are zeroed memory, as version 0.
+using TileFill = std::function<Status(offload::TileId tile, std::span<std::byte> weight,
+                                      std::span<std::byte> record)>;
+
+/// Fills tiles of `layout` from tensors, exp_avg with zeros and exp_avg_sq with `accumulator`.
+TileFill FillFromTensors(const offload::ShardLayout& layout, TensorSource source,
+                         float accumulator);
+
+/// Fills tiles of `layout`, which may cut the same tensors into other tiles, with everything that
+/// `state` holds. Borrows both.
+TileFill FillFromState(const offload::ShardLayout& layout, CommittedState& state);
+
+}  // namespace penstock::zero
