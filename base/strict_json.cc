@@ -192,6 +192,10 @@ Result<json> ParseJsonObject(std::string_view text, const std::string& name, Err
   if (const std::optional<JsonFault> fault = ParseStrictly(text, {}, &value)) {
     switch (fault->kind) {
       case JsonFault::Kind::kSyntax:
+        if (fault->byte > text.size()) {
+          return MakeError(code, "{} is not JSON: it ends too soon, after {} bytes", name,
+                           text.size());
+        }
         return MakeError(code, "{} is not JSON: syntax error at byte {} of {}", name, fault->byte,
                          text.size());
       case JsonFault::Kind::kUnreadable:

@@ -163,6 +163,8 @@ TEST(ParseJsonObjectTest, SaysWhatIsWrongAndOfWhat) {
     return object.error().message;
   };
   EXPECT_EQ(refused("{\"a\" 1}"), "it is not JSON: syntax error at byte 6 of 7");
+  EXPECT_EQ(refused("{\"a\":"), "it is not JSON: it ends too soon, after 5 bytes");
+  EXPECT_EQ(refused(""), "it is not JSON: it ends too soon, after 0 bytes");
   EXPECT_EQ(refused("{\"a\": 1, \"a\": 2}"), "it has the key \"a\" twice in one object");
   EXPECT_EQ(refused(Lists(65)), "it has values nested deeper than 64 levels");
   EXPECT_EQ(refused("[]"), "it is not a JSON object");
