@@ -23,8 +23,8 @@ inline constexpr size_t kLongestJsonPath = 256;
 struct JsonFault {
   enum class Kind { kSyntax, kUnreadable, kTooDeep, kDuplicateKey };
   Kind kind;
-  size_t byte =
-      0;  ///< the last byte that was read, from 1; behind the last: the text ends too soon
+  /// The last byte that was read, from 1. A byte behind the last one: the text ends too soon.
+  size_t byte = 0;
   size_t line = 0;  ///< kTooDeep, kDuplicateKey: the line of that byte, from 1
   /// What the parser says, of kSyntax and of kUnreadable (a number beyond all bounds).
   std::string parser = {};
