@@ -161,7 +161,8 @@ def mutate_value(rng: random.Random, value: Any, known_keys: list[str]) -> Any:
     elif action < 0.75:
         del container[key]
     elif action < 0.82:
-        container[key] = [container[key]] * rng.choice([1, 2, 65])
+        count = rng.choice([1, 2, 65])
+        container[key] = [copy.deepcopy(container[key]) for _ in range(count)]
     elif action < 0.9 and isinstance(container, dict):
         name = rng.choice([*known_keys, *STRINGS, str(key) + "s"])
         container[name] = hostile_value(rng)

@@ -1,6 +1,7 @@
 """scripts/hostile's judge finds what no command may do; the programs that it runs are stand-ins."""
 
 import pathlib
+import random
 import sys
 import tempfile
 import unittest
@@ -9,6 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "hostile"))
 
 import commands
 import judge
+import mutators
 
 
 class JudgeTest(unittest.TestCase):
@@ -73,6 +75,17 @@ class JudgeTest(unittest.TestCase):
         self.case.must_fail = True
         self.assert_found("exit 0", "damage that was not noticed")
         self.assertEqual(self.findings("echo 'penstock: error: x' >&2; exit 3"), [])
+
+
+class MutatorsTest(unittest.TestCase):
+    def test_json_can_be_changed_again_whatever_was_changed_before(self):
+        value = {"a": {"b": {"c": [1, 2]}, "d": 3}, "e": [{"f": 4}, 5]}
+        for number in range(20000):
+            rng = random.Random(number)
+            changed = value
+            for _ in range(3):
+                changed = mutators.mutate_value(rng, changed, ["a"])
+            mutators.dump(changed)
 
 
 if __name__ == "__main__":
