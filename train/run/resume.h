@@ -3,7 +3,7 @@
 // If tiles, slots and paths are those of the committed state, training continues in its files.
 // Otherwise the state is moved: it is filled into new files and committed there; then run.json,
 // replaced atomically, names the new files, and the old ones are removed. run.json names both while
-// both may exist, so that a kill in between leaves no unknown files. docs/checkpointing.md has the
+// both may exist, so that a kill in between leaves no unknown files. docs/weights.md has the
 // user's view.
 //
 // Threads: one at a time.
