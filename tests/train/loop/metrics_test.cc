@@ -208,7 +208,7 @@ TEST(RunSummary, HasTheContractsFields) {
   EXPECT_TRUE(json["config"].is_object());
 }
 
-TEST(RunSummary, NamesTheTensorsOfEachGroupId) {
+TEST(RunSummary, NamesTheTensorsOfEachParameterGroup) {
   const OrderedJson groups = OrderedJson::parse(ToJson(SomeSummary()))["parameter_groups"];
   ASSERT_EQ(groups.size(), 2U);
   EXPECT_EQ(groups[0]["weight_decay"], 0.1);
