@@ -6,8 +6,6 @@
 #include "hwy/highway.h"
 // clang-format on
 
-#include <cstddef>
-
 #include "kernels/state/adagrad.h"
 #include "kernels/state/optimizer_loop-inl.h"
 
@@ -24,26 +22,9 @@ struct AdagradDirection {
 #endif
 };
 
-size_t UpdateTile(const AdagradScalars& scalars, const OptimizerTile& tile) {
-  return UpdateWholeLines<AdagradDirection>(scalars, tile);
-}
-
 }  // namespace penstock::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-
-namespace penstock::kernels {
-namespace {
-HWY_EXPORT(UpdateTile);
-}  // namespace
-
-void AdagradUpdate(const AdagradScalars& scalars, const OptimizerTile& tile) {
-  const size_t done = HWY_DYNAMIC_DISPATCH(UpdateTile)(scalars, tile);
-  const uint64_t n = ElementCountOf<AdagradScalars>(tile);
-  if (done < n) AdagradUpdateReference(scalars, Part(tile, done, n - done));
-}
-
-}  // namespace penstock::kernels
-
-#endif  // HWY_ONCE
+#define PENSTOCK_RULE(part) Adagrad##part
+#include "kernels/state/optimizer_dispatch-inl.h"
+#undef PENSTOCK_RULE

@@ -6,9 +6,6 @@
 #include "hwy/highway.h"
 // clang-format on
 
-#include <cstddef>
-#include <cstdint>
-
 #include "kernels/state/adam.h"
 #include "kernels/state/optimizer_loop-inl.h"
 
@@ -27,26 +24,9 @@ struct AdamDirection {
 #endif
 };
 
-size_t UpdateTile(const AdamScalars& scalars, const OptimizerTile& tile) {
-  return UpdateWholeLines<AdamDirection>(scalars, tile);
-}
-
 }  // namespace penstock::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-
-namespace penstock::kernels {
-namespace {
-HWY_EXPORT(UpdateTile);
-}  // namespace
-
-void AdamUpdate(const AdamScalars& scalars, const OptimizerTile& tile) {
-  const size_t done = HWY_DYNAMIC_DISPATCH(UpdateTile)(scalars, tile);
-  const uint64_t n = ElementCountOf<AdamScalars>(tile);
-  if (done < n) AdamUpdateReference(scalars, Part(tile, done, n - done));
-}
-
-}  // namespace penstock::kernels
-
-#endif  // HWY_ONCE
+#define PENSTOCK_RULE(part) Adam##part
+#include "kernels/state/optimizer_dispatch-inl.h"
+#undef PENSTOCK_RULE

@@ -6,8 +6,6 @@
 #include "hwy/highway.h"
 // clang-format on
 
-#include <cstddef>
-
 #include "kernels/state/lion.h"
 #include "kernels/state/optimizer_loop-inl.h"
 
@@ -27,26 +25,9 @@ struct LionDirection {
 #endif
 };
 
-size_t UpdateTile(const LionScalars& scalars, const OptimizerTile& tile) {
-  return UpdateWholeLines<LionDirection>(scalars, tile);
-}
-
 }  // namespace penstock::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#if HWY_ONCE
-
-namespace penstock::kernels {
-namespace {
-HWY_EXPORT(UpdateTile);
-}  // namespace
-
-void LionUpdate(const LionScalars& scalars, const OptimizerTile& tile) {
-  const size_t done = HWY_DYNAMIC_DISPATCH(UpdateTile)(scalars, tile);
-  const uint64_t n = ElementCountOf<LionScalars>(tile);
-  if (done < n) LionUpdateReference(scalars, Part(tile, done, n - done));
-}
-
-}  // namespace penstock::kernels
-
-#endif  // HWY_ONCE
+#define PENSTOCK_RULE(part) Lion##part
+#include "kernels/state/optimizer_dispatch-inl.h"
+#undef PENSTOCK_RULE
