@@ -5,6 +5,16 @@
 namespace penstock::kernels {
 namespace {
 
+/// The rule that hyperparameters belong to.
+template <typename Hyperparameters>
+struct RuleOf;
+template <>
+struct RuleOf<AdamHyperparameters> : Rule<AdamScalars> {};
+template <>
+struct RuleOf<LionHyperparameters> : Rule<LionScalars> {};
+template <>
+struct RuleOf<AdagradHyperparameters> : Rule<AdagradScalars> {};
+
 AdamScalars Make(const AdamHyperparameters& hyper, double lr, uint64_t t, double grad_scale) {
   return MakeAdamScalars(hyper, lr, t, grad_scale);
 }
@@ -27,9 +37,9 @@ void UpdateBy(const AdagradScalars& scalars, const OptimizerTile& tile) {
 
 RuleMoments MomentsOf(const OptimizerHyperparameters& hyper) {
   return std::visit(
-      [](const auto& of_rule) {
-        using RuleOf = Rule<decltype(Make(of_rule, 0, 1, 1))>;
-        return RuleMoments{.exp_avg = RuleOf::kExpAvg, .exp_avg_sq = RuleOf::kExpAvgSq};
+      []<typename Hyperparameters>(const Hyperparameters&) {
+        using R = RuleOf<Hyperparameters>;
+        return RuleMoments{.exp_avg = R::kExpAvg, .exp_avg_sq = R::kExpAvgSq};
       },
       hyper);
 }
