@@ -229,13 +229,20 @@ struct FaultPlan {
 
 enum class Registration : uint8_t { kAuto, kOn, kOff };
 
+inline constexpr Bytes kDefaultBlockSize = 1_MiB;
+inline constexpr Bytes kLeastBlockSize = 4_KiB;  ///< every block size is a multiple of it
+inline constexpr Bytes kMostBlockSize = 1_GiB;
+inline constexpr int kDefaultQueueDepth = 32;
+inline constexpr int kMostQueueDepth = 4096;
+inline constexpr int kMostThreadCount = 64;
+
 struct EngineOptions {
   EngineKind kind = EngineKind::kAuto;
-  Bytes block_size = 1_MiB;  ///< 4 KiB to 1 GiB, a multiple of 4 KiB
-  int queue_depth = 32;      ///< blocks in flight, 1 to 4096
-  int thread_count = 1;      ///< of the thread engine: threads, each with a block, 1 to 64
-  bool sqpoll = false;       ///< io_uring: a kernel thread fetches submissions; calls only to wait
-  bool iopoll = false;  ///< io_uring: completions are polled for; the drive needs polled queues
+  Bytes block_size = kDefaultBlockSize;  ///< a multiple of kLeastBlockSize, to kMostBlockSize
+  int queue_depth = kDefaultQueueDepth;  ///< blocks in flight, 1 to kMostQueueDepth
+  int thread_count = 1;  ///< of the thread engine, each with a block: 1 to kMostThreadCount
+  bool sqpoll = false;   ///< io_uring: a kernel thread fetches submissions; calls only to wait
+  bool iopoll = false;   ///< io_uring: completions are polled for; the drive needs polled queues
   Registration registered_buffers = Registration::kAuto;
   std::vector<int> cpus;                   ///< where the engine's threads run; empty: anywhere
   bool single_submit = false;              ///< one system call a block instead of one a batch

@@ -57,16 +57,16 @@ Status CheckPolling(const EngineOptions& options) {
 }
 
 Status CheckOptions(const EngineOptions& options) {
-  if (options.block_size < 4_KiB || options.block_size > 1_GiB ||
-      options.block_size.value % (4_KiB).value != 0) {
+  if (options.block_size < kLeastBlockSize || options.block_size > kMostBlockSize ||
+      options.block_size.value % kLeastBlockSize.value != 0) {
     return MakeError(
         ErrorCode::kInvalidArgument,
-        "aio option block_size is {} bytes; it must be a multiple of 4096 from 4 KiB to "
-        "1 GiB",
-        options.block_size.value);
+        "aio option block_size is {} bytes; it must be a multiple of {} from {} KiB to {} GiB",
+        options.block_size.value, kLeastBlockSize.value, kLeastBlockSize / 1_KiB,
+        kMostBlockSize / 1_GiB);
   }
-  PENSTOCK_TRY(CheckRange("queue_depth", options.queue_depth, 1, 4096));
-  PENSTOCK_TRY(CheckRange("thread_count", options.thread_count, 1, 64));
+  PENSTOCK_TRY(CheckRange("queue_depth", options.queue_depth, 1, kMostQueueDepth));
+  PENSTOCK_TRY(CheckRange("thread_count", options.thread_count, 1, kMostThreadCount));
   if (options.faults) PENSTOCK_TRY(CheckFaults(*options.faults));
   if (options.simulate) PENSTOCK_TRY(CheckSimulate(*options.simulate, options.kind));
   for (const int cpu : options.cpus) PENSTOCK_TRY(CheckRange("cpus", cpu, 0, CPU_SETSIZE - 1));

@@ -31,7 +31,7 @@ namespace penstock::aio {
 class UringDrive final : public Drive {
  public:
   struct Options {
-    int queue_depth = 32;
+    int queue_depth = kDefaultQueueDepth;
     bool single_submit = false;  ///< one system call a block instead of one a batch
     bool sqpoll = false;
     bool iopoll = false;

@@ -8,7 +8,9 @@ using nlohmann::json;
 
 constexpr int64_t kMaxTileElements = int64_t{1} << 40;
 constexpr int64_t kMaxThreads = 4096;
-constexpr int64_t kSector = 4096;
+/// The default of DeepSpeed's configuration. An engine that no configuration describes has
+/// aio::kDefaultQueueDepth.
+constexpr int64_t kDeepSpeedQueueDepth = 8;
 
 /// The three names that DeepSpeed's reader, documentation and tuner have for one thing.
 constexpr const char* kThreadNames[] = {"thread_count", "intra_op_parallelism", "num_threads"};
@@ -17,7 +19,7 @@ int ReadThreadCount(JsonSection& aio) {
   const char* first = nullptr;
   int64_t count = 1;
   for (const char* name : kThreadNames) {
-    const std::optional<int64_t> value = aio.OptionalInteger(name, {1, 64});
+    const std::optional<int64_t> value = aio.OptionalInteger(name, {1, aio::kMostThreadCount});
     if (!value) continue;
     if (first != nullptr && *value != count) {
       aio.Fail(name, fmt::format("{} contradicts {} {}, another name of the same; keep one", *value,
@@ -36,6 +38,13 @@ int64_t ReadMultiple(JsonSection& section, const char* key, int64_t fallback, In
     section.Fail(key, fmt::format("{} is not a multiple of {}", value, unit));
   }
   return value;
+}
+
+Bytes ReadBlockSize(JsonSection& aio) {
+  const auto number = [](Bytes size) { return static_cast<int64_t>(size.value); };
+  const int64_t unit = number(aio::kLeastBlockSize);
+  return Bytes{static_cast<uint64_t>(ReadMultiple(aio, "block_size", number(aio::kDefaultBlockSize),
+                                                  {unit, number(aio::kMostBlockSize)}, unit))};
 }
 
 std::optional<Bytes> ReadSize(JsonSection& section, const char* key) {
@@ -109,9 +118,9 @@ void ReadPlacement(JsonSection& section, Config& config) {
 void ReadAio(JsonSection& top, ConfigDraft& draft) {
   aio::EngineOptions& options = draft.config.aio;
   top.Object("aio", [&](JsonSection& aio) {
-    options.block_size = Bytes{static_cast<uint64_t>(
-        ReadMultiple(aio, "block_size", 1048576, {kSector, int64_t{1} << 30}, kSector))};
-    options.queue_depth = static_cast<int>(aio.Integer("queue_depth", 8, {1, 4096}));
+    options.block_size = ReadBlockSize(aio);
+    options.queue_depth = static_cast<int>(
+        aio.Integer("queue_depth", kDeepSpeedQueueDepth, {1, aio::kMostQueueDepth}));
     options.thread_count = ReadThreadCount(aio);
     options.single_submit = aio.Bool("single_submit", false);
     options.overlap_events = aio.Bool("overlap_events", true);

@@ -24,8 +24,8 @@ struct DriveSpeed {
   double write_bytes_a_second = 0;
   bool shared = false;  ///< one pipe for both
   Seconds latency = 0;  ///< of a block, overlapping with that of others
-  Bytes block = 1_MiB;
-  int queue_depth = 32;
+  Bytes block = aio::kDefaultBlockSize;
+  int queue_depth = aio::kDefaultQueueDepth;
 };
 
 class Drive {
