@@ -32,7 +32,7 @@ void LogFileSystems(const config::Config& config, const std::vector<std::string>
   for (const std::string& folder : folders) LogFileSystem(what, folder);
 }
 
-Result<StatePlan> PlanNewState(std::vector<std::string> folders) {
+Result<StatePlan> PlanNewFiles(std::vector<std::string> folders) {
   StatePlan plan{.folders = std::move(folders)};
   PENSTOCK_ASSIGN(plan.uuid, offload::RandomUuid());
   plan.files = {.paths = offload::StatePathsIn(plan.folders, plan.uuid),
@@ -42,14 +42,18 @@ Result<StatePlan> PlanNewState(std::vector<std::string> folders) {
 
 }  // namespace
 
-Result<StatePlan> PlanState(const TrainJob& job, const RunFolder& folder,
-                            std::optional<ResumePoint>& from) {
+Result<StatePlan> PlanNewState(const TrainJob& job, const RunFolder& folder) {
   PENSTOCK_ASSIGN(std::vector<std::string> folders, StateFolders(job.config, folder));
-  if (!from || !FitsInPlace(*from, job.layout(), job.config.durable, folders)) {
-    return PlanNewState(std::move(folders));
+  return PlanNewFiles(std::move(folders));
+}
+
+Result<StatePlan> PlanStateAfter(ResumePoint& from, const TrainJob& job, const RunFolder& folder) {
+  PENSTOCK_ASSIGN(std::vector<std::string> folders, StateFolders(job.config, folder));
+  if (!FitsInPlace(from, job.layout(), job.config.durable, folders)) {
+    return PlanNewFiles(std::move(folders));
   }
-  from->state.reset();  // the engine takes the files over
-  return StatePlan{.folders = std::move(folders), .files = from->info.state, .adopt = true};
+  from.state.reset();  // the engine takes the files over
+  return StatePlan{.folders = std::move(folders), .files = from.info.state, .adopt = true};
 }
 
 Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,

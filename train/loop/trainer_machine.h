@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,10 +31,11 @@ struct StatePlan {
   bool adopt = false;  ///< the files exist, and training continues in them
 };
 
-/// Returns a new state; or, if training can continue in the files of `from`, these files, which it
-/// closes so that the engine can take them over.
-Result<StatePlan> PlanState(const TrainJob& job, const RunFolder& folder,
-                            std::optional<ResumePoint>& from);
+/// Returns a new state.
+Result<StatePlan> PlanNewState(const TrainJob& job, const RunFolder& folder);
+/// If training can continue in the files of `from`, closes them, so that the engine can take them
+/// over, and returns them; else returns a new state.
+Result<StatePlan> PlanStateAfter(ResumePoint& from, const TrainJob& job, const RunFolder& folder);
 
 /// What a step runs on. Members are destroyed last to first: the session finishes its work while
 /// what it works on still exists.

@@ -1,0 +1,41 @@
+// Prepares a run up to its first step: reads and checks what the user gave, opens RUN, and makes or
+// continues the state.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "train/loop/trainer.h"
+#include "train/loop/trainer_job.h"
+#include "train/loop/trainer_machine.h"
+#include "train/models/registry.h"
+#include "train/process/interrupt.h"
+#include "train/run/metrics_file.h"
+#include "train/run/run_folder.h"
+
+namespace penstock::train {
+
+/// A run before its first step, or before the first after a commit. Members are destroyed last to
+/// first: what works in RUN ends before RUN is given up.
+struct PreparedRun {
+  RunFolder folder;
+  TrainOptions options;  ///< seed, order and sequence length are given
+  TrainJob job;
+  std::unique_ptr<Interrupt> interrupt;
+  RunInfo info;  ///< names the state
+  Machine machine;
+  MetricsWriter rows;
+  std::string identity;  ///< what every commit keeps (train/run/run_identity.h)
+};
+
+/// Prepares a new run; or, if `given` resumes, one that continues after its last commit. Returns
+/// nothing if that is the commit of the last step already. From the moment at which something is
+/// created, signals ask it to end: kCancelled. After an error a new run leaves nothing behind, and
+/// a resumed one has the commit that it had.
+Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFamilies families);
+
+}  // namespace penstock::train
