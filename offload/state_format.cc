@@ -148,15 +148,34 @@ Status CheckAsWritten(const HeadParts& parts, std::span<const std::byte> found,
   return {};
 }
 
+void EncodeGeometry(const StateGeometry& plan, uint32_t version, std::span<std::byte> out) {
+  WriteField(out, field::kLayoutOffset, plan.layout_offset.value);
+  WriteField(out, field::kLayoutSize, plan.layout_bytes.value);
+  WriteField(out, field::kDescriptorsOffset, plan.descriptors_offset.value);
+  WriteField(out, field::kDescriptorsSize, plan.descriptors_bytes.value);
+  WriteField(out, field::kCommitSize, plan.commit_bytes.value);
+  for (size_t i = 0; i < 2; ++i) {
+    WriteField(out, field::kCommitOffset[i], plan.commit_offset[i].value);
+    WriteField(out, field::kWeightsOffset[i], plan.weights_offset[i].value);
+    WriteField(out, field::kRecordsOffset[i], plan.records_offset[i].value);
+  }
+  WriteField(out, field::kSpillOffset, plan.file_bytes.value);
+  WriteField(out, field::kSpillSize, uint64_t{0});
+  WriteField(out, field::kFileSize, plan.file_bytes.value);
+  if (version == 1) return;
+  WriteField(out, field::kCommitJson, plan.commit_json.value);
+  WriteField(out, field::kFrozenOffset, plan.frozen_offset.value);
+  WriteField(out, field::kFrozenSize, plan.frozen_bytes.value);
+}
+
 /// `layout_checksum`: of the layout text and the descriptors behind it.
 void EncodeHeader(const StateHeader& header, uint64_t layout_checksum, std::span<std::byte> out) {
-  const StateGeometry& plan = header.geometry;
   const ShardLayout& layout = header.layout;
   const uint32_t version = FormatVersionOf(layout);
   WriteField(out, field::kMagic, kHeaderMagic);
   WriteField(out, field::kVersion, version);
   // Version 1 has one dtype of weights for all tiles; an fp32 weight is the master.
-  uint64_t flags = plan.slots == 2 ? kFlagTwoSlots : 0;
+  uint64_t flags = header.geometry.slots == 2 ? kFlagTwoSlots : 0;
   if (version == 1) {
     const Encoding weight = layout.model.groups.front().planes.weight().encoding;
     WriteField(out, field::kDType, static_cast<uint32_t>(weight));
@@ -172,25 +191,8 @@ void EncodeHeader(const StateHeader& header, uint64_t layout_checksum, std::span
   WriteField(out, field::kLargestTile, layout.tile_elements);
   WriteField(out, field::kParameters, layout.model.parameters);
   WriteField(out, field::kTiles, uint64_t{layout.tiles.size()});
-  WriteField(out, field::kLayoutOffset, plan.layout_offset.value);
-  WriteField(out, field::kLayoutSize, plan.layout_bytes.value);
-  WriteField(out, field::kDescriptorsOffset, plan.descriptors_offset.value);
-  WriteField(out, field::kDescriptorsSize, plan.descriptors_bytes.value);
-  WriteField(out, field::kCommitSize, plan.commit_bytes.value);
-  for (size_t i = 0; i < 2; ++i) {
-    WriteField(out, field::kCommitOffset[i], plan.commit_offset[i].value);
-    WriteField(out, field::kWeightsOffset[i], plan.weights_offset[i].value);
-    WriteField(out, field::kRecordsOffset[i], plan.records_offset[i].value);
-  }
-  WriteField(out, field::kSpillOffset, plan.file_bytes.value);
-  WriteField(out, field::kSpillSize, uint64_t{0});
-  WriteField(out, field::kFileSize, plan.file_bytes.value);
+  EncodeGeometry(header.geometry, version, out);
   WriteField(out, field::kLayoutChecksum, layout_checksum);
-  if (version > 1) {
-    WriteField(out, field::kCommitJson, plan.commit_json.value);
-    WriteField(out, field::kFrozenOffset, plan.frozen_offset.value);
-    WriteField(out, field::kFrozenSize, plan.frozen_bytes.value);
-  }
   WriteField(out, field::kChecksum, Checksum(out.first(field::kChecksum.offset)));
 }
 
