@@ -147,7 +147,7 @@ TileId ShardLayout::TileAt(ModuleId id, uint64_t element) const {
       std::upper_bound(first, tiles.begin() + first_tile[Index(id) + 1], element,
                        [](uint64_t value, const TileLayout& tile) { return value < tile.begin; });
   PENSTOCK_CHECK(after != first, "element {} is not of this rank", element);
-  const TileId found{static_cast<uint32_t>(after - tiles.begin() - 1)};
+  const TileId found = TilesOf(id)[static_cast<size_t>(after - first) - 1];
   PENSTOCK_CHECK(element - tile(found).begin < tile(found).elements,
                  "element {} is not of this rank", element);
   return found;

@@ -123,7 +123,7 @@ Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& pro
   }
   Checker checker(state, std::move(paths), progress, std::move(parts));
   PENSTOCK_TRY(ForEachIndex(layout.tiles.size(), static_cast<int>(workers), [&](size_t i) {
-    checker.Check(TileId{static_cast<uint32_t>(i)});
+    checker.Check(layout.Tiles()[i]);
     return Status();
   }));
   StateCheck check = checker.Finish();
