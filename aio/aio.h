@@ -25,52 +25,12 @@
 #include <utility>
 #include <vector>
 
+#include "aio/file.h"
+#include "aio/ticket.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "base/units.h"
 
 namespace penstock::aio {
-
-/// An open file. Movable; must outlive the requests on it.
-class File {
- public:
-  struct OpenOptions {
-    bool create = false;    ///< fail if the path exists already (O_CREAT | O_EXCL), mode 0600
-    bool writable = false;  ///< O_RDWR instead of O_RDONLY
-    bool direct = true;     ///< O_DIRECT; a file system that refuses it is kUnavailable
-  };
-
-  /// Errors: kNotFound, kPermission, kUnavailable (no O_DIRECT), kOutOfSpace, kIo; each names the
-  /// path.
-  static Result<File> Open(const std::string& path, const OpenOptions& options);
-  /// Takes over an open descriptor (a memfd, say) under a name for messages. It serves parts that
-  /// are not aligned as well, so it must not be O_DIRECT unless every request is aligned.
-  static File Adopt(UniqueFd fd, std::string name, Bytes alignment);
-
-  /// Reserves [0, size) on the drive (fallocate), so that no later write runs out of space. Errors:
-  /// kOutOfSpace with the free space and what is needed.
-  Status Allocate(Bytes size);
-  Result<Bytes> Size() const;
-
-  int fd() const { return fd_.get(); }
-  /// Serves unaligned parts through the page cache: a second descriptor without O_DIRECT, or fd()
-  /// if that already has no O_DIRECT.
-  int buffered_fd() const { return buffered_fd_.valid() ? buffered_fd_.get() : fd_.get(); }
-  const std::string& path() const { return path_; }
-  /// A request goes to the drive without a copy if its offset, length and buffer address are
-  /// multiples of this (STATX_DIOALIGN, else BLKSSZGET of the device, else 4096). 1 for a file
-  /// opened without O_DIRECT.
-  Bytes alignment() const { return alignment_; }
-
- private:
-  /// Opens an existing file, both with and without O_DIRECT if `options` ask for that.
-  static Result<File> OpenBoth(const std::string& path, const OpenOptions& options);
-
-  UniqueFd fd_;
-  UniqueFd buffered_fd_;
-  std::string path_;
-  Bytes alignment_ = 1_B;
-};
 
 /// What an engine knows of a file since Engine::RegisterFile. The destructor takes the registration
 /// back; it must run before the file and the engine end. Movable.
@@ -119,27 +79,6 @@ struct Request {
   /// a time. Must be short, must not throw and must not wait for the engine (it may Submit).
   std::function<void(const Status&)> on_complete;
 };
-
-/// The handle of one submitted request; copies refer to the same request.
-class Ticket {
- public:
-  struct State;
-  Ticket() = default;
-  explicit Ticket(std::shared_ptr<State> state) : state_(std::move(state)) {}
-
-  /// False for a ticket that was default-constructed.
-  bool valid() const { return state_ != nullptr; }
-  bool done() const;
-  /// Blocks until the request is complete and returns the outcome. May be called by several
-  /// threads.
-  Status Wait() const;
-
- private:
-  std::shared_ptr<State> state_;
-};
-
-/// Waits for all. Returns the first failure in the order given, or success.
-Status WaitAll(std::span<const Ticket> tickets);
 
 /// Sums since the engine was made; bytes and blocks count what completed successfully.
 struct EngineStats {

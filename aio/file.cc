@@ -1,4 +1,5 @@
-// Files: opening with O_DIRECT, their alignment, and reserving space before it is needed.
+#include "aio/file.h"
+
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
@@ -11,8 +12,6 @@
 #include <limits>
 #include <optional>
 #include <utility>
-
-#include "aio/aio.h"
 
 namespace penstock::aio {
 namespace {

@@ -192,10 +192,6 @@ Ticket RequestEngine::Submit(Request request) {
   return ticket;
 }
 
-Status Engine::Sync(const File& file) {
-  return Submit({.operation = Operation::kSync, .file = &file}).Wait();
-}
-
 void RequestEngine::RunOnIoThread(Command command) {
   PENSTOCK_CHECK(own_engine != this, "a completion callback called what waits for its own thread");
   const std::future<void> done = command.get_future();

@@ -1,3 +1,5 @@
+#include "aio/ticket.h"
+
 #include "aio/ticket_state.h"
 #include "base/check.h"
 
@@ -39,18 +41,6 @@ Status WaitAll(std::span<const Ticket> tickets) {
     if (first.ok() && !outcome.ok()) first = std::move(outcome);
   }
   return first;
-}
-
-const char* ToString(Operation operation) {
-  switch (operation) {
-    case Operation::kRead:
-      return "read";
-    case Operation::kWrite:
-      return "write";
-    case Operation::kSync:
-      return "sync";
-  }
-  return "?";
 }
 
 }  // namespace penstock::aio

@@ -3,7 +3,7 @@
 // Shared between the tickets that the caller holds and the engine. Any thread may call anything.
 #pragma once
 
-#include "aio/aio.h"
+#include "aio/ticket.h"
 #include "base/mutex.h"
 
 namespace penstock::aio {

@@ -1,11 +1,11 @@
-// Chooses and makes the drive that the options name.
+#include "aio/aio.h"
+
 #include <sched.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "aio/aio.h"
 #include "aio/fault_drive.h"
 #include "aio/forgetful_drive.h"
 #include "aio/libaio_drive.h"
@@ -151,6 +151,22 @@ Result<std::unique_ptr<Engine>> MakeNamed(const EngineOptions& options, EngineKi
 }
 
 }  // namespace
+
+const char* ToString(Operation operation) {
+  switch (operation) {
+    case Operation::kRead:
+      return "read";
+    case Operation::kWrite:
+      return "write";
+    case Operation::kSync:
+      return "sync";
+  }
+  return "?";
+}
+
+Status Engine::Sync(const File& file) {
+  return Submit({.operation = Operation::kSync, .file = &file}).Wait();
+}
 
 const char* ToString(EngineKind kind) {
   switch (kind) {
