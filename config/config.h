@@ -99,9 +99,4 @@ struct ConfigSource {
 /// line with source, line or key path, why, and what to do.
 Result<Config> ParseConfig(const std::vector<ConfigSource>& sources, uint64_t world_size);
 
-/// The configuration as it was understood, every key with its value, as a JSON object (for
-/// summary.json). ParseConfig of it, with the same world size, gives the same Config; only the
-/// lists of superseded and automatic keys, which describe the text, are then empty.
-std::string ConfigToJson(const Config& config);
-
 }  // namespace penstock::config

@@ -1,4 +1,5 @@
-// JsonReader: the first failure, and unknown keys with the key that was probably meant.
+#include "config/json_reader.h"
+
 #include <algorithm>
 #include <cctype>
 #include <numeric>

@@ -2,7 +2,8 @@
 //
 // Reading has two passes. The Read functions take keys one by one and refuse wrong types, values
 // out of range and features that are not implemented; after them, unknown keys are reported. The
-// Check functions then hold values against each other.
+// Check functions then hold values against each other. Each section has a file of its own, which
+// stands above its functions here.
 #pragma once
 
 #include <cstdint>
@@ -36,27 +37,33 @@ struct ConfigDraft {
   bool total_num_steps_given = false;
 };
 
+// batch.cc
 void ReadBatch(JsonSection& top, ConfigDraft& draft);
 void CheckBatch(JsonReader& reader, ConfigDraft& draft);
 
+// precision.cc
 void ReadPrecision(JsonSection& top, ConfigDraft& draft);
 
+// optimizer.cc
 void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft);
 void ReadScheduler(JsonSection& top, ConfigDraft& draft);
 void CheckScheduler(JsonReader& reader, const ConfigDraft& draft);
 
+// zero.cc
 /// One path as a text, several as a list.
 nlohmann::json PathsJson(const std::vector<std::string>& paths);
-
 void ReadZero(JsonSection& top, ConfigDraft& draft);
 void CheckHomes(JsonReader& reader, ConfigDraft& draft);
 
+// penstock.cc
 void ReadAio(JsonSection& top, ConfigDraft& draft);
 void ReadPenstock(JsonSection& top, ConfigDraft& draft);
 
+// others.cc
 /// Everything of DeepSpeed's that is superseded or must be off.
 void ReadOthers(JsonSection& top, ConfigDraft& draft);
 
+// config.cc
 /// All Read functions, in order.
 void ReadConfig(JsonReader& reader, ConfigDraft& draft);
 

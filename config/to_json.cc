@@ -1,4 +1,5 @@
-// The configuration as it was understood, in the format it is read in.
+#include "config/to_json.h"
+
 #include "config/sections.h"
 #include "nlohmann/json.hpp"
 

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "config/to_json.h"
 #include "tests/config/config_test_util.h"
 
 namespace penstock::config {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "config/to_json.h"
+
 namespace penstock::train {
 namespace {
 
