@@ -1,7 +1,5 @@
 #include "train/loop/data.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <vector>
 
@@ -13,22 +11,7 @@ namespace {
 // Streams of a key below this one belong to the model's initialisation.
 constexpr uint64_t kFirstEpochStream = uint64_t{1} << 32;
 
-constexpr uint64_t kFingerprintPieces = 64;
-constexpr uint64_t kFingerprintTokens = 16384;
-
 }  // namespace
-
-Result<uint64_t> Fingerprint(TokenData& data, uint64_t vocabulary) {
-  uint64_t hash = XXH3_64bits_withSeed(nullptr, 0, data.size());
-  const uint64_t stride = std::max(kFingerprintTokens, data.size() / kFingerprintPieces);
-  std::vector<int32_t> tokens;
-  for (uint64_t begin = 0; begin < data.size(); begin += stride) {
-    tokens.resize(std::min(kFingerprintTokens, data.size() - begin));
-    PENSTOCK_TRY(data.Read(begin, vocabulary, tokens));
-    hash = XXH3_64bits_withSeed(tokens.data(), tokens.size() * sizeof(int32_t), hash);
-  }
-  return hash;
-}
 
 const char* ToString(DataOrder order) {
   return order == DataOrder::kShuffle ? "shuffle" : "sequential";

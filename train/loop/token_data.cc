@@ -1,11 +1,13 @@
-// Tokens in files: one file of bytes, uint16 or uint32, or a folder of bytes.
+#include "train/loop/token_data.h"
+
+#include <xxhash.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <utility>
 #include <vector>
 
-#include "train/loop/data.h"
 #include "train/process/files.h"
 
 namespace penstock::train {
@@ -16,6 +18,9 @@ namespace fs = std::filesystem;
 constexpr size_t kBufferBytes = size_t{64} << 10;
 constexpr uint64_t kMostBytes = uint64_t{1} << 63;          // of a folder: no sum comes near 2^64
 constexpr uint64_t kLargestVocabulary = uint64_t{1} << 31;  // tokens are int32
+
+constexpr uint64_t kFingerprintPieces = 64;
+constexpr uint64_t kFingerprintTokens = 16384;
 
 /// `bytes` holds the tokens that start at `position`, little-endian and `width` bytes each.
 Status Decode(std::span<const std::byte> bytes, size_t width, uint64_t position,
@@ -205,6 +210,18 @@ Result<std::unique_ptr<TokenData>> TokenData::Open(const std::string& path) {
                      path, file.size().value, width, 8 * width);
   }
   return std::unique_ptr<TokenData>(new FileTokens(std::move(file), width));
+}
+
+Result<uint64_t> Fingerprint(TokenData& data, uint64_t vocabulary) {
+  uint64_t hash = XXH3_64bits_withSeed(nullptr, 0, data.size());
+  const uint64_t stride = std::max(kFingerprintTokens, data.size() / kFingerprintPieces);
+  std::vector<int32_t> tokens;
+  for (uint64_t begin = 0; begin < data.size(); begin += stride) {
+    tokens.resize(std::min(kFingerprintTokens, data.size() - begin));
+    PENSTOCK_TRY(data.Read(begin, vocabulary, tokens));
+    hash = XXH3_64bits_withSeed(tokens.data(), tokens.size() * sizeof(int32_t), hash);
+  }
+  return hash;
 }
 
 }  // namespace penstock::train
