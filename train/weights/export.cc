@@ -11,7 +11,7 @@
 #include "base/strict_json.h"
 #include "kernels/dtype.h"
 #include "train/process/files.h"
-#include "train/weights/safetensors.h"
+#include "train/weights/safetensors_writer.h"
 
 namespace penstock::train {
 namespace {

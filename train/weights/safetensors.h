@@ -1,4 +1,4 @@
-// Reads and writes the safetensors format in pieces: no tensor is ever whole in memory.
+// Reads the safetensors format in pieces: no tensor is ever whole in memory.
 //
 // File: 8 bytes little-endian header length, a JSON header {name: {dtype, shape, data_offsets}},
 // then the raw little-endian data. Reference: the format section of huggingface/safetensors'
@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,9 +18,6 @@
 #include "train/process/files.h"
 
 namespace penstock::train {
-
-/// "F32", "BF16", "F16": the format's names.
-const char* SafetensorsName(kernels::DType dtype);
 
 struct SafetensorsEntry {
   std::string stored;                   ///< the dtype as the header names it
@@ -51,33 +47,6 @@ class SafetensorsReader {
 
   InputFile file_;
   std::map<std::string, SafetensorsEntry> entries_;
-};
-
-/// Writes one file under a temporary name in the same folder; Finish syncs and renames it. Without
-/// Finish nothing is left behind. Threads: one.
-class SafetensorsWriter {
- public:
-  struct Tensor {
-    std::string name;
-    std::vector<uint64_t> shape;
-  };
-  /// All tensors of the file are declared up front, with the one dtype they are stored in. Reserves
-  /// the file's space. Errors: kNotFound, kPermission, kOutOfSpace.
-  static Result<SafetensorsWriter> Create(const std::string& path, kernels::DType dtype,
-                                          const std::vector<Tensor>& tensors,
-                                          IfExists if_exists = IfExists::kReplace);
-  /// Appends the next elements, tensor after tensor in declared order; rounds to nearest even.
-  /// Precondition: no more than were declared.
-  Status Append(std::span<const float> values);
-  /// Precondition: all elements were appended.
-  Status Finish() { return file_->Finish(); }
-
- private:
-  SafetensorsWriter(std::unique_ptr<OutputFile> file, kernels::DType dtype)
-      : file_(std::move(file)), dtype_(dtype) {}
-
-  std::unique_ptr<OutputFile> file_;
-  kernels::DType dtype_;
 };
 
 }  // namespace penstock::train

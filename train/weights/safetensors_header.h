@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "train/weights/safetensors.h"
+#include "train/weights/safetensors_writer.h"
 
 namespace penstock::train {
 
@@ -16,6 +17,9 @@ namespace penstock::train {
 inline constexpr Bytes kSafetensorsHeaderLimit{100'000'000};
 /// The header's length comes first, as 8 bytes little-endian.
 inline constexpr Bytes kSafetensorsLengthBytes{8};
+
+/// "F32", "BF16", "F16": the format's names.
+const char* SafetensorsName(DType dtype);
 
 /// Reads the header `text` of the file `path`, whose data are the `data_bytes` after `data_begin`.
 /// The tensors must fill the data without gap or overlap, as in the reference implementation.

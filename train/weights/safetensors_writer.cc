@@ -1,9 +1,8 @@
-// The writing half of train/weights/safetensors.h.
+#include "train/weights/safetensors_writer.h"
 
 #include <algorithm>
 #include <bit>
 
-#include "train/weights/safetensors.h"
 #include "train/weights/safetensors_header.h"
 
 namespace penstock::train {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "tests/temp_folder.h"
-#include "train/weights/safetensors.h"
+#include "train/weights/safetensors_writer.h"
 
 namespace penstock::train {
 namespace {

@@ -13,6 +13,7 @@
 #include "tests/temp_folder.h"
 #include "train/models/gpt2_family.h"
 #include "train/weights/safetensors.h"
+#include "train/weights/safetensors_writer.h"
 #include "train/weights/weights.h"
 
 namespace penstock::train {

@@ -14,6 +14,7 @@
 
 #include "tests/temp_folder.h"
 #include "train/weights/safetensors_header.h"
+#include "train/weights/safetensors_writer.h"
 
 namespace penstock::train {
 namespace {
