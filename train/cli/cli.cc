@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "train/cli/cli_commands.h"
+#include "train/cli/cli_parse.h"
 #include "train/process/log.h"
 #include "train/run/inspect.h"
 #include "train/run/snapshot.h"

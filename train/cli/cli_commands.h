@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "train/cli/cli.h"
+#include "train/cli/cli_parse.h"
 
 namespace penstock::train {
 

@@ -1,11 +1,10 @@
+#include "train/cli/cli_parse.h"
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "base/units.h"
-#include "train/cli/cli.h"
 #include "train/process/log.h"
 
 namespace penstock::train {

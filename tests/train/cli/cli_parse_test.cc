@@ -1,4 +1,4 @@
-#include "train/cli/cli.h"
+#include "train/cli/cli_parse.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
