@@ -80,6 +80,33 @@ TEST(StateFormatTest, TheStatesOfEveryOptimizerAreReadBackAsTheyWereWritten) {
   }
 }
 
+// The constants below are the checksums of what commit c5eeba7 wrote for the same inputs. That
+// commit knew version 1 alone: so version 1 is written byte for byte as before.
+TEST(StateFormatTest, AHeadOfVersion1HasTheBytesThatItHadBeforeThereWasAnother) {
+  const struct {
+    DType dtype;
+    int slots;
+    uint64_t checksum;
+  } heads[] = {{DType::kFloat32, 1, 0x3d0bb340749c6883},
+               {DType::kFloat32, 2, 0xa23cdcddede3e6cc},
+               {DType::kBFloat16, 1, 0xdbe10366ee4cf610},
+               {DType::kBFloat16, 2, 0x622f87c6d3aeb267}};
+  for (const auto& [dtype, slots, checksum] : heads) {
+    const StateHeader header = SmallHeader(dtype, slots);
+    EXPECT_EQ(FormatVersionOf(header.layout), 1);
+    EXPECT_EQ(Checksum(EncodeHead(header)), checksum);
+  }
+  const uint64_t of_path[] = {0x1c3adefeba0f6075, 0x8139e841a552a4b1, 0x2514d0399f0ea165};
+  for (uint32_t path = 0; path < 3; ++path) {
+    const StateHeader header = PlanState(kUuid, SmallLayout(DType::kBFloat16), ThreePaths(), path);
+    EXPECT_EQ(Checksum(EncodeHead(header)), of_path[path]);
+  }
+}
+
+TEST(StateFormatTest, ACommitOfVersion1HasTheBytesThatItHadBeforeThereWasAnother) {
+  EXPECT_EQ(Checksum(EncodeCommit(kUuid, SmallRecord())), 0x20a1a153108e749f);
+}
+
 /// Makes the checksums of a head hold again after a change of its descriptors.
 void Seal(const StateGeometry& plan, std::vector<std::byte>& head) {
   const auto part = [&](FileOffset from, Bytes size) {
