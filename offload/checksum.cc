@@ -106,4 +106,13 @@ TileChecksums ChecksumsOf(const Uuid& uuid, const ShardLayout& layout, TileId ti
   return {WeightChecksum(seed, weight), RecordChecksum(seed, layout, tile, record)};
 }
 
+Error DamagedPart(const ShardLayout& layout, Part part, TileId tile, uint64_t version,
+                  const std::string& place) {
+  return MakeError(ErrorCode::kCorruption,
+                   "checksum of tile {} (module {}) does not hold: {} of version {}, read from {}; "
+                   "the drive gave other data than was written to it, check the drive",
+                   Index(tile), layout.module(tile).name,
+                   part == Part::kWeight ? "weight" : "record", version, place);
+}
+
 }  // namespace penstock::offload

@@ -5,12 +5,17 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
+#include "base/result.h"
 #include "offload/layout.h"
 #include "offload/planes.h"
 #include "offload/uuid.h"
 
 namespace penstock::offload {
+
+/// What a tile has a checksum of, each by itself.
+enum class Part : uint8_t { kWeight, kRecord };
 
 /// XXH3-64 of `bytes`, unseeded: for headers and records.
 uint64_t Checksum(std::span<const std::byte> bytes);
@@ -55,5 +60,10 @@ uint64_t RecordChecksum(uint64_t seed, const ShardLayout& layout, TileId tile,
 TileChecksums ChecksumsOf(const Uuid& uuid, const ShardLayout& layout, TileId tile,
                           uint64_t version, std::span<const std::byte> weight,
                           std::span<const std::byte> record);
+
+/// Returns the error, kCorruption, of a part in a version of a tile that was read at `place` ("PATH
+/// at offset N") and does not have its checksum.
+Error DamagedPart(const ShardLayout& layout, Part part, TileId tile, uint64_t version,
+                  const std::string& place);
 
 }  // namespace penstock::offload

@@ -65,8 +65,6 @@ struct TilePlace {
 std::vector<double> PathShares(const ShardLayout& layout, const std::vector<TilePlace>& tiles,
                                size_t paths);
 
-enum class Part : uint8_t { kWeight, kRecord };
-
 /// `geometry` is that of the tile's path.
 FileOffset PartOffset(const StateGeometry& geometry, const TilePlace& place, Part part, int slot);
 

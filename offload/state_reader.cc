@@ -268,10 +268,15 @@ FileOffset StateReader::OffsetOf(Part part, TileId tile) const {
 }
 
 std::string StateReader::Describe(Part part, TileId tile) const {
-  return fmt::format("the {} of tile {} (module {}, version {}), {} at offset {}",
+  return fmt::format("the {} of tile {} (module {}, version {}), {}",
                      part == Part::kWeight ? "weight" : "record", Index(tile),
                      layout().module(tile).name, commit_.tiles[Index(tile)].version,
-                     files_[header_.tiles[Index(tile)].path].path, OffsetOf(part, tile).value);
+                     Where(part, tile));
+}
+
+std::string StateReader::Where(Part part, TileId tile) const {
+  return fmt::format("{} at offset {}", files_[header_.tiles[Index(tile)].path].path,
+                     OffsetOf(part, tile).value);
 }
 
 Status StateReader::VerifyPart(Part part, TileId tile, std::span<const std::byte> bytes) const {
@@ -282,9 +287,7 @@ Status StateReader::VerifyPart(Part part, TileId tile, std::span<const std::byte
           ? WeightChecksum(seed, bytes) == committed.checksums.weight
           : RecordChecksum(seed, layout(), tile, bytes) == committed.checksums.record;
   if (holds) return {};
-  return MakeError(ErrorCode::kCorruption,
-                   "{}: its checksum does not hold; the data was damaged after it was committed",
-                   Describe(part, tile));
+  return DamagedPart(layout(), part, tile, committed.version, Where(part, tile));
 }
 
 Status StateReader::ReadTile(TileId tile, TileBytes& bytes) const {

@@ -54,8 +54,7 @@ class StateReader {
   FileOffset OffsetOf(Part part, TileId tile) const;
   /// "the weight of tile 3 (module h.0, version 7), PATH at offset N", for messages.
   std::string Describe(Part part, TileId tile) const;
-  /// Checks that `bytes` are the part as it was committed. Errors: kCorruption, with its
-  /// description.
+  /// Checks that `bytes` are the part as it was committed. Errors: DamagedPart.
   Status VerifyPart(Part part, TileId tile, std::span<const std::byte> bytes) const;
   /// Returns a line for everything in the heads and commit places that is not as it was written,
   /// also in bytes that no checksum covers. The notice is one of the lines.
@@ -80,6 +79,8 @@ class StateReader {
   static Status ReadAt(const File& file, FileOffset offset, std::span<std::byte> bytes);
   static Result<Bytes> SizeOfFile(const File& file);
   static Result<std::vector<std::byte>> ReadHeadBytes(const File& file);
+  /// "PATH at offset N"
+  std::string Where(Part part, TileId tile) const;
   static Result<StateHeader> ParseHead(const File& file, std::span<const std::byte> head);
   Status CheckPlace(const File& file, FileOffset place, std::vector<std::string>& damages) const;
   /// Adds a line where bytes from `begin` on, whose checksums hold, are not those expected.

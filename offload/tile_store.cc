@@ -287,12 +287,9 @@ Status TileStore::VerifyWeights(IdRange<TileId> tiles, const std::vector<ReadWei
 }
 
 Error TileStore::DamagedAt(Part part, TileId tile, uint64_t version, int slot) const {
-  return MakeError(
-      ErrorCode::kCorruption,
-      "checksum of tile {} (module {}) does not hold: version {}, read from {}; "
-      "the drive gave other data than was written to it; check the drive, and see with "
-      "penstock inspect what the last commit holds",
-      Index(tile), layout_.module(tile).name, version, file_.Where(part, tile, slot));
+  Error error = DamagedPart(layout_, part, tile, version, file_.Where(part, tile, slot));
+  error.message += ", and see with penstock inspect what the last commit holds";
+  return error;
 }
 
 void TileStore::UnpinWeights(IdRange<TileId> tiles) {

@@ -159,12 +159,9 @@ Status ResidentEngine::ReadTile(TileId tile, const offload::CommittedTile& commi
   const offload::TileChecksums found = ChecksumsOf(tile, committed.version, HostPartsOf(tile));
   if (found == committed.checksums) return {};
   const bool weight = found.weight != committed.checksums.weight;
-  return MakeError(
-      ErrorCode::kCorruption,
-      "checksum of the {} of tile {} (module {}, version {}) does not hold: {}; the "
-      "data was damaged after it was committed",
-      weight ? "weight" : "record", Index(tile), layout_.module(tile).name, committed.version,
-      io_.file->Where(weight ? offload::Part::kWeight : offload::Part::kRecord, tile, slot));
+  const offload::Part part = weight ? offload::Part::kWeight : offload::Part::kRecord;
+  return offload::DamagedPart(layout_, part, tile, committed.version,
+                              io_.file->Where(part, tile, slot));
 }
 
 Status ResidentEngine::ReduceGradients(ModuleId module) {

@@ -243,6 +243,7 @@ TEST_F(ResumeTest, DamageIsNamedBeforeItIsTrainedOn) {
           ++found;
           EXPECT_EQ(status.error().code, ErrorCode::kCorruption);
           EXPECT_THAT(status.error().message, HasSubstr(paths[0]));
+          EXPECT_THAT(status.error().message, HasSubstr("checksum of tile "));
         }
       }
       FlipBit(paths[0], at);

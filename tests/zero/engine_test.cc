@@ -216,7 +216,7 @@ TEST_F(EngineTest, ADamagedTileIsFoundByItsCommitAndNamed) {
       FlipBit(damaged, at);
       if (damages.empty()) continue;
       ++found;
-      EXPECT_THAT(damages, ElementsAre(AllOf(HasSubstr("tile"), HasSubstr(damaged))));
+      EXPECT_THAT(damages, ElementsAre(AllOf(HasSubstr("checksum of tile "), HasSubstr(damaged))));
     }
     EXPECT_EQ(found, 1);
   }
