@@ -18,9 +18,10 @@ constexpr size_t kCommitTileBytes = 32;
 /// Returns what is impossible in a record; null if nothing is.
 const char* Impossible(const CommitRecord& record) {
   if (record.sequence == 0 || record.sequence > kMostSteps) return "its sequence number";
-  if (record.step > kMostSteps) return "its step";
-  if (record.optimizer_steps > record.step) return "its number of optimizer steps";
-  if (record.skipped_in_a_row > record.step - record.optimizer_steps) {
+  const CommitHead& head = record.head;
+  if (head.step > kMostSteps) return "its step";
+  if (head.optimizer_steps > head.step) return "its number of optimizer steps";
+  if (head.skipped_in_a_row > head.step - head.optimizer_steps) {
     return "its number of skipped steps";
   }
   for (const CommittedTile& tile : record.tiles) {
@@ -50,11 +51,12 @@ std::vector<std::byte> EncodeCommit(const StateIdentity& state, const CommitReco
   std::memcpy(bytes.data(), kCommitMagic.data(), kCommitMagic.size());
   Put<uint64_t>(out, 8, record.sequence);
   std::memcpy(bytes.data() + 16, state.uuid.data(), state.uuid.size());
-  const uint64_t fields[] = {size,        record.tiles.size(),    record.json.size(),
-                             record.step, record.optimizer_steps, record.skipped_in_a_row,
-                             record.seed};
+  const CommitHead& head = record.head;
+  const uint64_t fields[] = {size,      record.tiles.size(),  record.json.size(),
+                             head.step, head.optimizer_steps, head.skipped_in_a_row,
+                             head.seed};
   for (size_t i = 0; i < std::size(fields); ++i) Put<uint64_t>(out, 32 + 8 * i, fields[i]);
-  Put<uint32_t>(out, 88, record.compute_threads);
+  Put<uint32_t>(out, 88, head.compute_threads);
   if (state.version > 1) {
     Put<uint32_t>(out, 92, state.rank);
     Put<uint32_t>(out, 96, state.world_size);
@@ -90,11 +92,11 @@ Result<CommitRecord> DecodeCommit(const StateIdentity& state, std::span<const st
     return Corrupt("wrong magic, UUID, size or checksum");
   }
   CommitRecord record{.sequence = Get<uint64_t>(bytes, 8),
-                      .step = Get<uint64_t>(bytes, 56),
-                      .optimizer_steps = Get<uint64_t>(bytes, 64),
-                      .skipped_in_a_row = Get<uint64_t>(bytes, 72),
-                      .seed = Get<uint64_t>(bytes, 80),
-                      .compute_threads = Get<uint32_t>(bytes, 88),
+                      .head = {.step = Get<uint64_t>(bytes, 56),
+                               .optimizer_steps = Get<uint64_t>(bytes, 64),
+                               .skipped_in_a_row = Get<uint64_t>(bytes, 72),
+                               .seed = Get<uint64_t>(bytes, 80),
+                               .compute_threads = Get<uint32_t>(bytes, 88)},
                       .session = state.version == 1 ? 0 : Get<uint64_t>(bytes, 104)};
   size_t at = fixed;
   for (uint64_t i = 0; i < tiles; ++i, at += kCommitTileBytes) {

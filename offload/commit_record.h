@@ -34,13 +34,18 @@ struct StateIdentity {
   StateIdentity(const Uuid& of_state, const ShardLayout& layout);
 };
 
-struct CommitRecord {
-  uint64_t sequence = 0;
-  uint64_t step = 0;
-  uint64_t optimizer_steps = 0;
+/// The counts of a training when it was committed.
+struct CommitHead {
+  uint64_t step = 0;             ///< steps done, skipped ones included
+  uint64_t optimizer_steps = 0;  ///< updates applied: the rule's t and the scheduler's count
   uint64_t skipped_in_a_row = 0;
   uint64_t seed = 0;
   uint32_t compute_threads = 0;
+};
+
+struct CommitRecord {
+  uint64_t sequence = 0;
+  CommitHead head;
   uint64_t session = 0;  ///< the same on all ranks of a run; from version 2 on
   std::vector<CommittedTile> tiles;
   std::string json;

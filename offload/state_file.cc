@@ -21,7 +21,7 @@ Status CheckVersions(const ShardLayout& layout, const CommitRecord& commit) {
     return MakeError(ErrorCode::kCorruption,
                      "the commit of step {} names version {} of tile {} and version {} of one "
                      "before it; all tiles are updated together",
-                     commit.step, found, Index(tile), version);
+                     commit.head.step, found, Index(tile), version);
   }
   return {};
 }

@@ -249,7 +249,7 @@ Status StateReader::ReadCommit() {
       notice_ = fmt::format(
           "state file {}: {}a commit was cut off there when the run was killed, or it was damaged "
           "since; the commit of step {} in the other place holds, and --resume goes on from it",
-          file.path, damage, commit_.step);
+          file.path, damage, commit_.head.step);
     }
     return {};
   }

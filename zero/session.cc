@@ -25,8 +25,9 @@ Session::Session(Engine& engine, bool reports_loss)
       config_(engine.options().config),
       reports_loss_(reports_loss),
       order_(engine.options().model),
-      state_{.seed = engine.options().seed,
-             .compute_threads = static_cast<uint32_t>(config_.compute_threads)},
+      state_{{.seed = engine.options().seed,
+              .compute_threads = static_cast<uint32_t>(config_.compute_threads)},
+             {}},
       modules_(engine.layout().model.modules.size()) {}
 
 Session::~Session() {

@@ -179,7 +179,7 @@ void StateEngine::BeginCommit(const TrainState& state, std::function<Status()> f
   committing_ = true;
   committed_ = false;
   commit_ = [this, record = MakeRecord(state), first = std::move(first)]() {
-    const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.step));
+    const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.head.step));
     outcome_ = store_->Commit(record, [this, &first]() -> Status {
       PENSTOCK_TRY(driver_->CheckWeights());
       return first();

@@ -156,21 +156,9 @@ EngineCounters StateIo::Counters(uint64_t step_bytes) const {
 }
 
 offload::CommitRecord MakeRecord(const TrainState& state) {
-  return {.step = state.step,
-          .optimizer_steps = state.optimizer_steps,
-          .skipped_in_a_row = state.skipped_in_a_row,
-          .seed = state.seed,
-          .compute_threads = state.compute_threads,
-          .json = state.run_json};
+  return {.head = state, .json = state.run_json};
 }
 
-TrainState StateOf(const offload::CommitRecord& record) {
-  return {.step = record.step,
-          .optimizer_steps = record.optimizer_steps,
-          .skipped_in_a_row = record.skipped_in_a_row,
-          .seed = record.seed,
-          .compute_threads = record.compute_threads,
-          .run_json = record.json};
-}
+TrainState StateOf(const offload::CommitRecord& record) { return {record.head, record.json}; }
 
 }  // namespace penstock::zero

@@ -1,17 +1,14 @@
-// The counts of a training, which a commit keeps beside the tiles.
+// What a commit keeps of a training beside the tiles.
 #pragma once
 
-#include <cstdint>
 #include <string>
+
+#include "offload/commit_record.h"
 
 namespace penstock::zero {
 
-struct TrainState {
-  uint64_t step = 0;             ///< steps done, skipped ones included
-  uint64_t optimizer_steps = 0;  ///< updates applied: the rule's t and the scheduler's count
-  uint64_t skipped_in_a_row = 0;
-  uint64_t seed = 0;
-  uint32_t compute_threads = 0;
+/// The head of a commit's record, and the text that goes with it.
+struct TrainState : offload::CommitHead {
   std::string run_json;  ///< the trainer's own: model, data and config identities
 };
 

@@ -262,11 +262,11 @@ TEST(ForgedStateTest, ADescriptorThatCannotBeIsRefused) {
 
 CommitRecord RecordOfOneVersion() {
   CommitRecord record{.sequence = 7,
-                      .step = 30,
-                      .optimizer_steps = 28,
-                      .skipped_in_a_row = 1,
-                      .seed = 99,
-                      .compute_threads = 2,
+                      .head = {.step = 30,
+                               .optimizer_steps = 28,
+                               .skipped_in_a_row = 1,
+                               .seed = 99,
+                               .compute_threads = 2},
                       .json = "{}"};
   record.tiles.resize(4, {.version = 28, .checksums = {}, .slot = 1});
   return record;
@@ -301,10 +301,10 @@ TEST(ForgedStateTest, ACommitThatCannotBeIsRefused) {
   } cases[] = {
       {"sequence number", [](auto& record) { record.sequence = 0; }},
       {"sequence number", [](auto& record) { record.sequence = ~uint64_t{0}; }},
-      {"step", [](auto& record) { record.step = ~uint64_t{0}; }},
-      {"optimizer steps", [](auto& record) { record.optimizer_steps = 31; }},
-      {"skipped steps", [](auto& record) { record.skipped_in_a_row = 3; }},
-      {"skipped steps", [](auto& record) { record.skipped_in_a_row = ~uint64_t{0}; }},
+      {"step", [](auto& record) { record.head.step = ~uint64_t{0}; }},
+      {"optimizer steps", [](auto& record) { record.head.optimizer_steps = 31; }},
+      {"skipped steps", [](auto& record) { record.head.skipped_in_a_row = 3; }},
+      {"skipped steps", [](auto& record) { record.head.skipped_in_a_row = ~uint64_t{0}; }},
       {"version", [](auto& record) { record.tiles[2].version = ~uint64_t{0}; }},
       {"slot", [](auto& record) { record.tiles[2].slot = 2; }},
   };

@@ -106,7 +106,7 @@ class StateFileTest : public FolderTest {
 
   /// Writes every tile filled with `value` as `version`, and returns what a commit of it says.
   CommitRecord WriteTiles(StateFile& file, uint8_t value, uint64_t version) {
-    CommitRecord record{.step = version};
+    CommitRecord record{.head = {.step = version}};
     EXPECT_TRUE(file.PrepareWrites().ok());
     for (const TileId tile : layout_.Tiles()) {
       const int slot = file.WriteSlot(tile);
@@ -150,7 +150,7 @@ class StateFileTest : public FolderTest {
   void ExpectCommitted(const std::vector<std::string>& paths, uint64_t step, uint8_t value) {
     const auto reader = StateReader::Open(paths);
     ASSERT_TRUE(reader.ok()) << reader.error().message;
-    EXPECT_EQ((*reader)->commit().step, step);
+    EXPECT_EQ((*reader)->commit().head.step, step);
     for (uint32_t i = 0; i < layout_.tiles.size(); ++i) {
       StateReader::TileBytes bytes;
       const Status read = (*reader)->ReadTile(TileId{i}, bytes);

@@ -44,7 +44,7 @@ TEST_F(StateFileTest, ACommitThatCannotBeMadeDurableOnTheSecondPathIsNone) {
   }
   const auto reader = StateReader::Open(paths);
   ASSERT_TRUE(reader.ok());
-  EXPECT_EQ((*reader)->commit().step, 1);
+  EXPECT_EQ((*reader)->commit().head.step, 1);
 }
 
 TEST_F(StateFileTest, AFaultOnTheSecondPathNamesIt) {

@@ -21,11 +21,11 @@ StateShape ThreePaths() { return {.paths = 3, .path_of_tile = {1, 0, 1, 0}}; }
 
 CommitRecord SmallRecord() {
   CommitRecord record{.sequence = 7,
-                      .step = 30,
-                      .optimizer_steps = 28,
-                      .skipped_in_a_row = 1,
-                      .seed = 99,
-                      .compute_threads = 2,
+                      .head = {.step = 30,
+                               .optimizer_steps = 28,
+                               .skipped_in_a_row = 1,
+                               .seed = 99,
+                               .compute_threads = 2},
                       .json = "{\"model\":\"x\"}"};
   for (uint32_t i = 0; i < 4; ++i) {
     record.tiles.push_back(
@@ -290,11 +290,11 @@ TEST(StateFormatTest, ACommitIsReadBackAsItWasWritten) {
   const auto read = DecodeCommit(uuid, bytes);
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(read->sequence, 7);
-  EXPECT_EQ(read->step, 30);
-  EXPECT_EQ(read->optimizer_steps, 28);
-  EXPECT_EQ(read->skipped_in_a_row, 1);
-  EXPECT_EQ(read->seed, 99);
-  EXPECT_EQ(read->compute_threads, 2);
+  EXPECT_EQ(read->head.step, 30);
+  EXPECT_EQ(read->head.optimizer_steps, 28);
+  EXPECT_EQ(read->head.skipped_in_a_row, 1);
+  EXPECT_EQ(read->head.seed, 99);
+  EXPECT_EQ(read->head.compute_threads, 2);
   EXPECT_EQ(read->json, record.json);
   ASSERT_EQ(read->tiles.size(), 4);
   for (size_t i = 0; i < 4; ++i) {

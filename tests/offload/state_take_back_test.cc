@@ -47,7 +47,7 @@ class StateTakeBackTest : public FolderTest {
   }
 
   Status WriteTiles(StateFile& file, uint8_t value, CommitRecord& record) {
-    record = {.step = value};
+    record = {.head = {.step = value}};
     PENSTOCK_TRY(file.PrepareWrites());
     for (const TileId tile : layout_.Tiles()) {
       const auto slot = static_cast<uint32_t>(file.WriteSlot(tile));
@@ -117,7 +117,7 @@ class StateTakeBackTest : public FolderTest {
       EXPECT_EQ(reader.error().code, ErrorCode::kNotFound) << reader.error().message;
       return std::nullopt;
     }
-    const uint64_t step = (*reader)->commit().step;
+    const uint64_t step = (*reader)->commit().head.step;
     for (const TileId tile : layout_.Tiles()) {
       StateReader::TileBytes bytes;
       const Status read = (*reader)->ReadTile(tile, bytes);

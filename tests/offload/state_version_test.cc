@@ -211,7 +211,8 @@ TEST(StateVersionTest, ACommitNamesItsRankAndSessionAndIsNoOtherRanks) {
   const StateHeader header = MixedHeader();
   const StateIdentity mine(kUuid, header.layout);
   const StateIdentity other(kUuid, MakeShard(header.layout.model, 8192, 3, 2));
-  CommitRecord record{.sequence = 3, .step = 2, .optimizer_steps = 2, .session = 99, .json = "{}"};
+  CommitRecord record{
+      .sequence = 3, .head = {.step = 2, .optimizer_steps = 2}, .session = 99, .json = "{}"};
   record.tiles.resize(header.layout.tiles.size());
   const std::vector<std::byte> bytes = EncodeCommit(mine, record);
   EXPECT_EQ(bytes.size(), CommitBytes(2, record.tiles.size(), 2_B).value);

@@ -89,8 +89,8 @@ class TilePlanesStoreTest : public FolderTest {
   }
 
   void Commit(uint64_t step) {
-    const Status committed = store_->Commit({.step = step, .optimizer_steps = step, .json = "{}"},
-                                            [] { return Status(); });
+    const Status committed = store_->Commit(
+        {.head = {.step = step, .optimizer_steps = step}, .json = "{}"}, [] { return Status(); });
     ASSERT_TRUE(committed.ok()) << committed.error().message;
   }
 

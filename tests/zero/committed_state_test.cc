@@ -37,7 +37,7 @@ class CommittedStateTest : public offload::FolderTest {
     const auto file = offload::StateFile::Create(
         layout, {.folders = {folder_}, .require_direct = false}, engines);
     EXPECT_TRUE(file.ok()) << file.error().message;
-    offload::CommitRecord record{.step = 1};
+    offload::CommitRecord record{.head = {.step = 1}};
     for (const TileId tile : layout.Tiles()) {
       const std::vector<std::byte> weight(layout.WeightBytes(tile).value);
       const std::vector<std::byte> states(layout.RecordBytes(tile).value);

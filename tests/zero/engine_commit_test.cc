@@ -211,7 +211,7 @@ TEST_F(CommitTest, ADurableCommitIsReportedWhateverFailsBesideIt) {
   TrainTwoStepsWithACommitAfterTheFirst(run);
   const std::vector<std::string> paths = run.session().state_paths();
   BeginCommit(run, 2, 2);
-  ASSERT_TRUE(BecomesTrue([&] { return ReadBeside(paths)->commit().step == 2; }));
+  ASSERT_TRUE(BecomesTrue([&] { return ReadBeside(paths)->commit().head.step == 2; }));
   DamageWeights(paths, /*committed=*/true);
   const size_t modules = run.session().layout().model.modules.size();
   Status failure;

@@ -61,9 +61,10 @@ class ShardTest : public ::testing::Test {
     EXPECT_TRUE(store.Drain().ok());
     store.SetTime(0);
     for (uint64_t t = 1; t <= 2; ++t) Update(layout, store, t);
-    EXPECT_TRUE(
-        store.Commit({.step = 2, .optimizer_steps = 2, .json = "{}"}, [] { return Status(); })
-            .ok());
+    EXPECT_TRUE(store
+                    .Commit({.head = {.step = 2, .optimizer_steps = 2}, .json = "{}"},
+                            [] { return Status(); })
+                    .ok());
     return Read(layout, offload::StatePathsIn({folder_}, file->uuid(), layout.rank));
   }
 

@@ -104,7 +104,7 @@ TEST_F(StateEngineTest, WithoutADeviceItUpdatesAndCommitsTheBitsOfATrainingWithO
           ASSERT_TRUE(decision.ok());
           ASSERT_TRUE((*engine)->UpdateStep(decision->grad_scale).ok());
         }
-        (*engine)->BeginCommit({.step = kUpdates, .run_json = "{}"}, [] { return Status(); });
+        (*engine)->BeginCommit({{.step = kUpdates}, "{}"}, [] { return Status(); });
         const Status committed = (*engine)->FinishCommit();
         ASSERT_TRUE(committed.ok()) << committed.error().message;
         state_paths_ = (*engine)->io().paths;

@@ -95,7 +95,7 @@ Result<std::unique_ptr<offload::StateReader>> OpenCommitToCopy(const RunInfo& in
   PENSTOCK_ASSIGN(auto state, offload::StateReader::Open(info.state.paths, lock));
   const offload::CommitRecord& commit = state->commit();
   PENSTOCK_TRY(
-      CheckInfoOf(info, offload::ToString(state->header().uuid), commit.step, commit.json));
+      CheckInfoOf(info, offload::ToString(state->header().uuid), commit.head.step, commit.json));
   return state;
 }
 

@@ -136,8 +136,8 @@ Status CheckFree(const std::vector<std::string>& targets) {
 Status CopyMetrics(const Folder& run, const RunInfo& info, const Folder& folder,
                    const StateReader& state) {
   PENSTOCK_ASSIGN(const CommitTexts texts,
-                  ReadCommitTexts(state.commit().json, state.commit().step, state.path(0)));
-  const uint64_t step = state.commit().step;
+                  ReadCommitTexts(state.commit().json, state.commit().head.step, state.path(0)));
+  const uint64_t step = state.commit().head.step;
   const auto take = [&](const Folder& rows) -> Status {
     PENSTOCK_TRY(CheckRows(rows, step));
     PENSTOCK_TRY(CopyRows(rows, folder));
@@ -193,7 +193,7 @@ std::string Describe(const Folder& folder) {
   const Result<std::unique_ptr<StateReader>> state =
       OpenCommitToCopy(*info, offload::StateLock::kShared);
   if (!state.ok()) return state.error().message;
-  return fmt::format("step {}  {}", (*state)->commit().step, info->state.paths.front());
+  return fmt::format("step {}  {}", (*state)->commit().head.step, info->state.paths.front());
 }
 
 /// Without a training: the lock is ours.
@@ -349,7 +349,7 @@ Result<std::string> RunSnapshot(const std::string& path, const std::string& name
   PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> state,
                   OpenCommitToCopy(kept, offload::StateLock::kShared));
   return fmt::format("step {} of {} is kept as {}; go back to it with --resume-from {}\n",
-                     state->commit().step, path, name, name);
+                     state->commit().head.step, path, name, name);
 }
 
 Result<std::string> RunSnapshots(const std::string& path) {
