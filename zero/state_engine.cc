@@ -130,8 +130,7 @@ Status StateEngine::BeginStep(double lr, uint64_t t) {
 /// forward.
 Status StateEngine::PrepareUpdates() {
   if (!with_gradients_) return {};
-  const bool commit_stands = committed_ && options_.config.durable;
-  if (committing_ && !commit_stands) return {};
+  if (commit_ && !(commit_->ended && options_.config.durable)) return {};
   if (!options_.config.durable && !driver_->updates_allowed()) return {};
   PENSTOCK_TRY(store_->PrepareUpdates());
   driver_->PrepareUpdates();
@@ -139,7 +138,7 @@ Status StateEngine::PrepareUpdates() {
 }
 
 GradientNorm::Value StateEngine::WaitForNorm() {
-  PENSTOCK_CHECK(!committing_, "a step ended before the commit was finished");
+  PENSTOCK_CHECK(!commit_, "a step ended before the commit was finished");
   const TraceSpan span(trace_, waits_, "gradient norm");
   return norm_.Wait();
 }
@@ -175,33 +174,33 @@ Status StateEngine::SkipStep() {
 }
 
 void StateEngine::BeginCommit(const TrainState& state, std::function<Status()> first) {
-  PENSTOCK_CHECK(!committing_, "a commit was begun before the last one was finished");
-  committing_ = true;
-  committed_ = false;
-  commit_ = [this, record = MakeRecord(state), first = std::move(first)]() {
+  PENSTOCK_CHECK(!commit_, "a commit was begun before the last one was finished");
+  commit_ = std::make_unique<PendingCommit>();
+  commit_->make = [this, record = MakeRecord(state), first = std::move(first)]() {
     const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.head.step));
-    outcome_ = store_->Commit(record, [this, &first]() -> Status {
+    return store_->Commit(record, [this, &first]() -> Status {
       PENSTOCK_TRY(driver_->CheckWeights());
       return first();
     });
-    committed_ = true;
   };
-  Result<std::thread> committer = StartThread("commits", commit_);
-  if (committer.ok()) committer_ = *std::move(committer);  // else FinishCommit makes it
+  Result<std::thread> thread =
+      StartThread("commits", [commit = commit_.get()]() { commit->Run(); });
+  if (thread.ok()) commit_->thread = *std::move(thread);
 }
 
 Status StateEngine::FinishCommit() {
-  if (!std::exchange(committing_, false)) return {};
+  if (!commit_) return {};
+  const std::unique_ptr<PendingCommit> commit = std::move(commit_);
   const TraceSpan span(trace_, waits_, "commit");
   // Unless training has used every weight since, updates may need room that only Drain gives them.
   // Once the commit has ended, those of the next step may be under way, which it need not wait for.
-  if (!committed_) static_cast<void>(store_->Drain());
-  if (committer_.joinable()) {
-    committer_.join();
+  if (!commit->ended) static_cast<void>(store_->Drain());
+  if (commit->thread.joinable()) {
+    commit->thread.join();
   } else {
-    commit_();
+    commit->Run();
   }
-  return outcome_;
+  return commit->outcome;
 }
 
 EngineCounters StateEngine::counters() const {

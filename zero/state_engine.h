@@ -85,6 +85,19 @@ class StateEngine {
   Bytes host_peak() const { return ledger_.peak(Tier::kHost); }
 
  private:
+  /// A commit that was begun and is not finished.
+  struct PendingCommit {
+    std::function<Status()> make;
+    std::thread thread;               ///< runs `make`; without it, FinishCommit does
+    Status outcome;                   ///< what `make` returned, once it has ended
+    std::atomic<bool> ended = false;  ///< for whatever reason
+
+    void Run() {
+      outcome = make();
+      ended = true;
+    }
+  };
+
   StateEngine(const EngineOptions& options, const offload::ShardLayout& layout);
   Status Build(const offload::Schedule& schedule, const MemoryPlan& plan, const std::string& gpu);
   void AddTierNotice(const offload::TileStoreOptions& store, const offload::Schedule& schedule);
@@ -105,12 +118,8 @@ class StateEngine {
   uint64_t version_ = 0;  ///< updates of whole steps
   double lr_ = 0;         ///< of this step
   uint64_t t_ = 0;
-  bool committing_ = false;              ///< a commit was begun, and not finished
-  std::atomic<bool> committed_ = false;  ///< and it has ended, for whatever reason
-  std::function<void()> commit_;         ///< what makes it
-  std::thread committer_;                ///< runs that
-  Status outcome_;                       ///< of it, once it has ended
-  uint64_t evictions_before_ = 0;        ///< by initialisation
+  std::unique_ptr<PendingCommit> commit_;
+  uint64_t evictions_before_ = 0;  ///< by initialisation
   // The driver ends before the store that it takes tiles from.
   std::unique_ptr<offload::TileStore> store_;
   std::unique_ptr<OptimizerDriver> driver_;
