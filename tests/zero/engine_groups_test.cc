@@ -3,8 +3,10 @@
 #include <cstring>
 #include <vector>
 
+#include "offload/state_reader.h"
 #include "tests/zero/engine_support.h"
 #include "zero/engine.h"
+#include "zero/tile_planes.h"
 #include "zero/update_scalars.h"
 
 namespace penstock::zero {
@@ -106,7 +108,7 @@ TEST_F(EngineGroupsTest, WithUpdatesByGradientTheBitsAreTheSameToo) {
   ExpectSameBits(TrainMixed({.name = "all nvme", .with_gradients = true}), reference, "all nvme");
 }
 
-TEST_F(EngineGroupsTest, AFrozenWeightIsWhatItWasFilledWithAndAnFp16WeightItsMasterRounded) {
+TEST_F(EngineGroupsTest, AFrozenWeightIsWhatItWasFilledWithAndNoOtherIs) {
   TrainMixed({.name = "all nvme"});
   const auto state = CommittedState::Open(state_paths_);
   ASSERT_TRUE(state.ok()) << state.error().message;
@@ -133,6 +135,28 @@ TEST_F(EngineGroupsTest, AFrozenWeightIsWhatItWasFilledWithAndAnFp16WeightItsMas
     }
   }
   EXPECT_EQ(frozen, kLayers + 3);
+}
+
+TEST_F(EngineGroupsTest, AnFp16WeightIsItsMasterRounded) {
+  TrainMixed({.name = "all nvme"});
+  const auto state = offload::StateReader::Open(state_paths_).value();
+  const offload::ShardLayout& layout = state->layout();
+  uint64_t rounded = 0;
+  for (const offload::TileId tile : layout.Tiles()) {
+    const offload::TileLayout& place = layout.tile(tile);
+    if (place.group != kHalf) continue;
+    offload::StateReader::TileBytes bytes;
+    ASSERT_TRUE(state->ReadTile(tile, bytes).ok());
+    std::vector<float> masters(place.elements);
+    LoadState(StateKind::kMaster, layout, tile, bytes.weight.data(), bytes.record.data(), 0,
+              masters);
+    const auto* const weights = reinterpret_cast<const kernels::Float16*>(bytes.weight.data());
+    for (size_t i = 0; i < masters.size(); ++i) {
+      ASSERT_EQ(weights[i].bits, kernels::RoundToFloat16(masters[i])) << i;
+      rounded += kernels::ToFloat(weights[i]) == masters[i] ? 0 : 1;
+    }
+  }
+  EXPECT_GT(rounded, 10000) << "masters hold more than their weights";
 }
 
 TEST(GroupScalarsTest, EachGroupIsUpdatedByScalarsOfItsOwn) {
