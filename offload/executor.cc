@@ -155,25 +155,24 @@ Status Executor::Fetch(ModuleId module, Slot& slot) {
 
 /// Copies the first of the tiles, and those behind it whose weights are there. Returns how many.
 Result<size_t> Executor::CopyTiles(ModuleId module, IdRange<TileId> tiles, Slot& slot) {
-  std::vector<std::span<const std::byte>> weights;
+  PinnedWeights pinned;
   {
     const TraceSpan span(trace_, waits_, layout_.module(module).name, kShortestWait);
     ActivityScope waiting(meter_, Lane::kDataWait);
-    PENSTOCK_ASSIGN(weights, store_.PinWeights(tiles, kMostAtOnce));
+    PENSTOCK_ASSIGN(pinned, store_.PinWeights(tiles, kMostAtOnce));
   }
-  // If one tile has a pin that must go, all are unpinned together.
-  bool on_drive = false;
-  for (size_t i = 0; i < weights.size(); ++i) {
+  const size_t count = pinned.weights().size();
+  for (size_t i = 0; i < count; ++i) {
+    const std::span<const std::byte> weight = pinned.weights()[i];
     const Bytes offset = layout_.SlotOffset(module, layout_.tile(tiles[i]).begin);
-    copy_in_->CopyToDevice(slot.buffer.data() + offset.value, weights[i].data(),
-                           Bytes{weights[i].size()});
-    on_drive = on_drive || store_.WeightOnDrive(tiles[i]);
+    copy_in_->CopyToDevice(slot.buffer.data() + offset.value, weight.data(), Bytes{weight.size()});
   }
-  if (on_drive) {
-    copy_in_->Call(
-        [this, pinned = tiles.Part(0, weights.size())]() { store_.UnpinWeights(pinned); });
+  if (pinned.holds_blocks()) {
+    // A call can be copied, and a lease cannot: its copies share one.
+    auto lease = std::make_shared<PinnedWeights>(std::move(pinned));
+    copy_in_->Call([lease = std::move(lease)]() { lease->Release(); });
   }
-  return weights.size();
+  return count;
 }
 
 void Executor::Release(ModuleId module) {

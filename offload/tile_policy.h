@@ -97,6 +97,8 @@ class TilePolicy {
   void Begin(TileId tile);
   /// Returns the tile needed soonest of those that can be updated now.
   std::optional<TileId> TakeUpdate();
+  /// Takes back a tile that was taken and not updated: it is there to be taken again.
+  void GiveBack(TileId tile) { updates_.GiveBack(tile); }
   /// Ends the update of a tile that was taken. Its parts that live on the drive are written back
   /// from now on, and keep their blocks until then.
   void FinishUpdate(TileId tile);

@@ -244,8 +244,7 @@ Status TileStore::AwaitPin(TileId tile) {
   return failure_;
 }
 
-Result<std::vector<std::span<const std::byte>>> TileStore::PinWeights(IdRange<TileId> tiles,
-                                                                      Bytes most) {
+Result<PinnedWeights> TileStore::PinWeights(IdRange<TileId> tiles, Bytes most) {
   PENSTOCK_CHECK(tiles.size() > 0);
   std::vector<std::span<const std::byte>> weights;
   std::vector<ReadWeight> unverified;
@@ -266,11 +265,20 @@ Result<std::vector<std::span<const std::byte>>> TileStore::PinWeights(IdRange<Ti
                             .version = policy_.updates().version(tile)});
     }
   }
-  PENSTOCK_TRY(VerifyWeights(tiles.Part(0, weights.size()), unverified));
-  return weights;
+  const size_t count = weights.size();
+  PinnedWeights pinned = LeaseOf(tiles.Part(0, count), std::move(weights));
+  PENSTOCK_TRY(VerifyWeights(unverified));
+  return pinned;
 }
 
-Status TileStore::VerifyWeights(IdRange<TileId> tiles, const std::vector<ReadWeight>& unverified) {
+PinnedWeights TileStore::LeaseOf(IdRange<TileId> tiles,
+                                 std::vector<std::span<const std::byte>> weights) {
+  bool on_drive = false;
+  for (const TileId tile : tiles) on_drive = on_drive || WeightOnDrive(tile);
+  return {on_drive ? this : nullptr, tiles, std::move(weights)};
+}
+
+Status TileStore::VerifyWeights(const std::vector<ReadWeight>& unverified) {
   if (unverified.empty()) return {};
   const auto damaged = std::ranges::find_if(unverified, [this](const ReadWeight& read) {
     const uint64_t seed = TileSeed(file_.uuid(), layout_, read.tile, read.version);
@@ -278,7 +286,6 @@ Status TileStore::VerifyWeights(IdRange<TileId> tiles, const std::vector<ReadWei
   });
   MutexLock lock(mutex_);
   if (damaged != unverified.end()) {
-    for (const TileId tile : tiles) policy_.Unpin(tile);
     FailLocked(DamagedAt(Part::kWeight, damaged->tile, damaged->version, At(damaged->tile).slot));
     return failure_;
   }
@@ -292,7 +299,7 @@ Error TileStore::DamagedAt(Part part, TileId tile, uint64_t version, int slot) c
   return error;
 }
 
-void TileStore::UnpinWeights(IdRange<TileId> tiles) {
+void TileStore::Unpin(IdRange<TileId> tiles) {
   MutexLock lock(mutex_);
   for (const TileId tile : tiles) policy_.Unpin(tile);
   Advance();

@@ -8,7 +8,7 @@
 //     the schedule names next are read ahead as far as blocks allow;
 //   - optimizer threads take tiles whose update has begun, the one needed soonest first, with
 //     weight and record in host memory (they are read ahead too), and hand them back updated; the
-//     store writes them.
+//     store writes them. Both get leases (offload/tile_leases.h).
 // A tile counts one version for each update. A weight pinned after its BeginUpdate is the new one.
 //
 // Weights are taken before records, and updates that have not begun never hold all weight blocks,
@@ -37,6 +37,7 @@
 #include "offload/schedule.h"
 #include "offload/slab.h"
 #include "offload/state_file.h"
+#include "offload/tile_leases.h"
 #include "offload/tile_policy.h"
 
 namespace penstock::offload {
@@ -55,19 +56,6 @@ struct TileStoreOptions {
 /// What the policy of a store with these options goes by.
 TilePolicyOptions PolicyOptions(const ShardLayout& layout, const Schedule& schedule,
                                 const TileStoreOptions& options);
-
-/// A tile in the hands of an optimizer thread: both parts in host memory, to be updated in place.
-struct TileUpdate {
-  TileId tile{};
-  uint64_t version = 0;  ///< before the update
-  std::span<std::byte> weight;
-  std::span<std::byte> record;
-  /// What the parts must hash to as they are now, if they were read from the drive unverified.
-  std::optional<uint64_t> expected_weight;
-  std::optional<uint64_t> expected_record;
-  uint64_t seed_before = 0;  ///< TileSeed of `version`
-  uint64_t seed_after = 0;   ///< and of the next
-};
 
 class TileStore {
  public:
@@ -101,15 +89,11 @@ class TileStore {
   /// Says that the step that begins at this time is the last, and its update the last update:
   /// nothing is read ahead beyond them.
   void EndAfterThisStep() EXCLUDES(mutex_);
-  /// Returns weights of the current version, in host memory, until UnpinWeights: the weight of the
-  /// first of `tiles`, for which it waits, and those of the tiles behind it that are there, up to
-  /// `most` bytes in all. A tile that the schedule does not name for now comes before all tiles
-  /// that it names. Precondition: `tiles` is not empty.
-  Result<std::vector<std::span<const std::byte>>> PinWeights(IdRange<TileId> tiles, Bytes most)
-      EXCLUDES(mutex_);
-  void UnpinWeights(IdRange<TileId> tiles) EXCLUDES(mutex_);
-  /// If not, the weight has no pins, and need not be unpinned.
-  bool WeightOnDrive(TileId tile) const { return homes_[Index(tile)].weight_on_drive; }
+  /// Returns weights of the current version: the weight of the first of `tiles`, for which it
+  /// waits, and those of the tiles behind it that are there, up to `most` bytes in all. A tile that
+  /// the schedule does not name for now comes before all tiles that it names. Precondition: `tiles`
+  /// is not empty.
+  Result<PinnedWeights> PinWeights(IdRange<TileId> tiles, Bytes most) EXCLUDES(mutex_);
 
   /// To be called before the first BeginUpdate after a commit: without a second slot, the commit
   /// ends here.
@@ -122,9 +106,9 @@ class TileStore {
   void BeginUpdates() EXCLUDES(mutex_);
   /// Returns the tile needed soonest of those whose update has begun and that are in memory.
   std::optional<TileUpdate> TryTakeUpdate() EXCLUDES(mutex_);
-  /// Ends the update of a tile; `after` are the checksums of its new contents. Starts the
-  /// write-back.
-  void FinishUpdate(const TileUpdate& update, const TileChecksums& after) EXCLUDES(mutex_);
+  /// Ends the update of a tile, and its lease; `after` are the checksums of its new contents.
+  /// Starts the write-back.
+  void FinishUpdate(TileUpdate& update, const TileChecksums& after) EXCLUDES(mutex_);
   /// Fails the store: the parts as they were read hash to `found`, which is not what was expected.
   void FailDamaged(const TileUpdate& update, const TileChecksums& found) EXCLUDES(mutex_);
 
@@ -144,6 +128,9 @@ class TileStore {
   uint64_t written_back() const EXCLUDES(mutex_);
 
  private:
+  friend class PinnedWeights;
+  friend class UpdateLease;
+
   TileStore(const ShardLayout& layout, const Schedule& schedule, const TileStoreOptions& options,
             const TilePolicyOptions& policy, Slab& slab, StateFile& file);
 
@@ -162,6 +149,7 @@ class TileStore {
     uint64_t expected = 0;
     uint64_t version = 0;
   };
+  bool WeightOnDrive(TileId tile) const { return homes_[Index(tile)].weight_on_drive; }
   bool RecordOnDrive(TileId tile) const { return homes_[Index(tile)].record_on_drive; }
   Tile& At(TileId tile) REQUIRES(mutex_) { return tiles_[Index(tile)]; }
   std::span<std::byte> WeightOf(TileId tile) REQUIRES(mutex_);
@@ -178,10 +166,11 @@ class TileStore {
   void Submit(PartRequest request, std::function<void()> done) REQUIRES(mutex_);
   void FailLocked(const Error& error) REQUIRES(mutex_);
   Status AwaitPin(TileId tile) REQUIRES(mutex_);
-  /// Compares what was read with its checksum. Where one does not hold, none of `tiles`, which are
-  /// pinned, stays pinned.
-  Status VerifyWeights(IdRange<TileId> tiles, const std::vector<ReadWeight>& unverified)
-      EXCLUDES(mutex_);
+  /// Compares what was read, and is pinned, with its checksum.
+  Status VerifyWeights(const std::vector<ReadWeight>& unverified) EXCLUDES(mutex_);
+  PinnedWeights LeaseOf(IdRange<TileId> tiles, std::vector<std::span<const std::byte>> weights);
+  void Unpin(IdRange<TileId> tiles) EXCLUDES(mutex_);
+  void GiveBack(TileId tile) EXCLUDES(mutex_);
   Error DamagedAt(Part part, TileId tile, uint64_t version, int slot) const;
   void WaitUntilSettled() REQUIRES(mutex_);
   void DrainLocked() REQUIRES(mutex_);

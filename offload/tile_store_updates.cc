@@ -40,7 +40,8 @@ std::optional<TileUpdate> TileStore::TryTakeUpdate() {
                     .weight = WeightOf(tile),
                     .record = RecordOf(tile),
                     .seed_before = TileSeed(file_.uuid(), layout_, tile, version),
-                    .seed_after = TileSeed(file_.uuid(), layout_, tile, version + 1)};
+                    .seed_after = TileSeed(file_.uuid(), layout_, tile, version + 1),
+                    .lease = {this, tile}};
   if (WeightOnDrive(tile) && !entry.weight_verified) {
     update.expected_weight = entry.checksums.weight;
   }
@@ -50,7 +51,9 @@ std::optional<TileUpdate> TileStore::TryTakeUpdate() {
   return update;
 }
 
-void TileStore::FinishUpdate(const TileUpdate& update, const TileChecksums& after) {
+void TileStore::FinishUpdate(TileUpdate& update, const TileChecksums& after) {
+  PENSTOCK_CHECK(std::exchange(update.lease.store_, nullptr) == this,
+                 "an update is finished that was given back");
   MutexLock lock(mutex_);
   policy_.FinishUpdate(update.tile);
   Tile& entry = At(update.tile);
@@ -60,6 +63,12 @@ void TileStore::FinishUpdate(const TileUpdate& update, const TileChecksums& afte
   ++finished_;
   if (!failure_.ok()) return;
   StartWrites(update.tile);
+  Advance();
+}
+
+void TileStore::GiveBack(TileId tile) {
+  MutexLock lock(mutex_);
+  policy_.GiveBack(tile);
   Advance();
 }
 

@@ -126,6 +126,12 @@ std::optional<TileId> UpdateQueue::Take() {
   return tile;
 }
 
+void UpdateQueue::GiveBack(TileId tile) {
+  PENSTOCK_CHECK(At(tile).taken, "tile {} was not taken", Index(tile));
+  At(tile).taken = false;
+  Sort(At(tile));
+}
+
 void UpdateQueue::Finish(TileId tile) {
   Tile& entry = At(tile);
   PENSTOCK_CHECK(unfinished_ > 0 && entry.version + 1 == entry.target && entry.taken);

@@ -72,6 +72,8 @@ class UpdateQueue {
   /// Returns the tile needed soonest of those that are begun, loaded and ready. It is not given
   /// again.
   std::optional<TileId> Take();
+  /// Takes back a tile that was taken: it is there to be taken again, in its place.
+  void GiveBack(TileId tile);
   /// Ends the update of a tile that was taken.
   void Finish(TileId tile);
 

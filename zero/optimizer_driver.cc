@@ -173,7 +173,7 @@ void OptimizerDriver::Run(Trace::Row row) {
     if (arrived) {
       SumBlocks(*arrived);
       AddSpan(row, "norm", *arrived, 0, begin);
-    } else if (const auto update = store_.TryTakeUpdate()) {
+    } else if (auto update = store_.TryTakeUpdate()) {
       bool intact = false;
       {
         const ActivityScope working(meter_, Lane::kOptimizer);

@@ -110,7 +110,7 @@ class ExecutorTest : public FolderTest {
   /// An optimizer thread.
   void Update() {
     while (!stop_) {
-      const auto update = store_->TryTakeUpdate();
+      auto update = store_->TryTakeUpdate();
       if (!update) {
         std::this_thread::yield();
         continue;

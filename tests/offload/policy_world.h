@@ -78,6 +78,7 @@ class PolicyWorld {
       if (step_ < steps && DeviceCanGoOn()) possible.push_back(&PolicyWorld::FeedDevice);
       if (policy_.updates().takeable() > 0) possible.push_back(&PolicyWorld::TakeUpdate);
       if (!updating_.empty()) possible.push_back(&PolicyWorld::FinishUpdate);
+      if (!updating_.empty() && Choose(4) == 0) possible.push_back(&PolicyWorld::GiveBackUpdate);
       ASSERT_FALSE(possible.empty())
           << "nobody can go on in step " << step_ << ", use " << use_ << ", tile " << next_tile_;
       (this->*possible[Choose(possible.size())])();
@@ -192,7 +193,7 @@ class PolicyWorld {
     CarryOut();
     while (!policy_.settled() && !::testing::Test::HasFatalFailure()) {
       if (!updating_.empty()) {
-        FinishUpdate();
+        Choose(8) == 0 ? GiveBackUpdate() : FinishUpdate();
       } else if (policy_.updates().takeable() > 0) {
         TakeUpdate();
       } else {
@@ -261,14 +262,19 @@ class PolicyWorld {
     entry.updating = true;
     updating_.push_back(*tile);
   }
-  void FinishUpdate() {
+  /// Returns an update that was taken, and lets it go.
+  TileId EndUpdate() {
     const size_t at = Choose(updating_.size());
     std::swap(updating_[at], updating_.back());
     const TileId tile = updating_.back();
     updating_.pop_back();
-    Tile& entry = At(tile);
-    entry.updating = false;
-    ++entry.version;
+    At(tile).updating = false;
+    return tile;
+  }
+  void GiveBackUpdate() { policy_.GiveBack(EndUpdate()); }
+  void FinishUpdate() {
+    const TileId tile = EndUpdate();
+    ++At(tile).version;
     policy_.FinishUpdate(tile);
     StartWrites(tile);
   }

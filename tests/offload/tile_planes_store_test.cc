@@ -70,7 +70,7 @@ class TilePlanesStoreTest : public FolderTest {
     ASSERT_TRUE(store_->PrepareUpdates().ok());
     store_->BeginUpdates();
     for (size_t i = 0; i < schedule_.update_order.size(); ++i) {
-      const auto update = AwaitUpdate(*store_);
+      auto update = AwaitUpdate(*store_);
       ASSERT_TRUE(update.has_value());
       EXPECT_FALSE(layout_.frozen(update->tile));
       TileHasher before;

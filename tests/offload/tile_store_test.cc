@@ -8,11 +8,13 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/aio/wrapped_engine.h"
+#include "tests/offload/await_update.h"
 #include "tests/offload/support.h"
 
 namespace penstock::offload {
@@ -149,25 +151,93 @@ TEST_F(TileStoreTest, PinsWithTheFirstTileThoseBehindItThatAreThere) {
   const IdRange<TileId> tiles = layout_.Tiles();
   const Bytes weight = layout_.WeightBytes(tiles[0]);
   store_->SetTime(0);
-  const auto count = [&](size_t first, Bytes most) {
-    const auto pinned = store_->PinWeights(tiles.Part(first, tiles.size() - first), most);
+  std::vector<PinnedWeights> leases;
+  const auto count = [&](size_t first, Bytes most) -> size_t {
+    auto pinned = store_->PinWeights(tiles.Part(first, tiles.size() - first), most);
     EXPECT_TRUE(pinned.ok());
-    for (size_t i = 0; pinned.ok() && i < pinned->size(); ++i) {
-      EXPECT_EQ((*pinned)[i].size(), weight.value);
-      EXPECT_EQ((*pinned)[i].front(), static_cast<std::byte>(first + i));
+    if (!pinned.ok()) return 0;
+    const auto& weights = leases.emplace_back(*std::move(pinned)).weights();
+    for (size_t i = 0; i < weights.size(); ++i) {
+      EXPECT_EQ(weights[i].size(), weight.value);
+      EXPECT_EQ(weights[i].front(), static_cast<std::byte>(first + i));
     }
-    return pinned.ok() ? pinned->size() : 0;
+    return weights.size();
   };
   for (size_t tile = 0; tile < 3; ++tile) {
     EXPECT_EQ(count(tile, 0_B), 1U) << "the first one, which is waited for, whatever its size";
   }
   EXPECT_EQ(count(0, weight * 2), 2U) << "no more than `most`";
   EXPECT_EQ(count(1, 1_MiB), 2U) << "none that is not there: every block is pinned";
-  for (size_t tile = 0; tile < 3; ++tile) store_->UnpinWeights(tiles.Part(tile, 1));
-  store_->UnpinWeights(tiles.Part(0, 2));
-  store_->UnpinWeights(tiles.Part(1, 2));
+  leases.clear();
   EXPECT_EQ(count(3, 0_B), 1U) << "a block is free again";
-  store_->UnpinWeights(tiles.Part(3, 1));
+}
+
+TEST_F(TileStoreTest, APinThatIsDroppedIsGivenBack) {
+  ASSERT_NO_FATAL_FAILURE(Fill(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value(),
+                               SixTiles(), {.weight_blocks = 3, .record_blocks = 1}));
+  const IdRange<TileId> tiles = layout_.Tiles();
+  store_->SetTime(0);
+  const auto pin = [&](size_t tile) {
+    return store_->PinWeights(tiles.Part(tile, 1), 0_B).value();
+  };
+  // They hold all blocks, while the other tiles are needed now: whatever is given back is evicted.
+  const PinnedWeights first = pin(0);
+  std::optional<PinnedWeights> second = pin(1);
+  PinnedWeights third = pin(2);
+  const uint64_t before = store_->evictions();
+  second.reset();
+  EXPECT_EQ(store_->evictions(), before + 1) << "dropped";
+  third = PinnedWeights();
+  EXPECT_EQ(store_->evictions(), before + 2) << "replaced";
+  PinnedWeights fourth = pin(3);
+  {
+    PinnedWeights moved(std::move(fourth));
+    EXPECT_EQ(store_->evictions(), before + 2) << "moved";
+    moved.Release();
+    EXPECT_EQ(store_->evictions(), before + 3) << "released";
+  }
+  EXPECT_EQ(store_->evictions(), before + 3) << "once";
+  EXPECT_EQ(first.weights().front().front(), std::byte{0});
+}
+
+TEST_F(TileStoreTest, PinsOfWeightsThatLiveInHostMemoryHoldNothing) {
+  ASSERT_NO_FATAL_FAILURE(
+      Fill(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value(), SixTiles(),
+           {.weight_home = Tier::kHost, .record_home = Tier::kHost, .weight_blocks = 0}));
+  store_->SetTime(0);
+  const auto pinned = store_->PinWeights(layout_.Tiles(), 1_MiB);
+  ASSERT_TRUE(pinned.ok());
+  EXPECT_EQ(pinned->weights().size(), 6U);
+  EXPECT_FALSE(pinned->holds_blocks());
+}
+
+TEST_F(TileStoreTest, AnUpdateThatIsDroppedIsTakenAgain) {
+  for (const Tier home : {Tier::kNvme, Tier::kHost}) {
+    // Nobody pins: blocks that are read ahead for the device stay.
+    ASSERT_NO_FATAL_FAILURE(
+        Fill(aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value(), SixTiles(),
+             {.weight_home = home, .record_home = home, .weight_blocks = 8, .record_blocks = 2}));
+    size_t announced = 0;  // with the store's mutex held
+    store_->OnUpdates([&](size_t tiles) { announced += tiles; });
+    store_->SetTime(0);
+    ASSERT_TRUE(store_->PrepareUpdates().ok());
+    store_->BeginUpdates();
+    std::set<TileId> dropped;
+    while (store_->updates_finished() < layout_.tiles.size()) {
+      auto update = AwaitUpdate(*store_);
+      ASSERT_TRUE(update.has_value());
+      EXPECT_EQ(update->version, 0U);
+      if (dropped.insert(update->tile).second) continue;
+      std::ranges::fill(update->weight, std::byte{0xEE});
+      store_->FinishUpdate(*update, ChecksumsOf(file_->uuid(), layout_, update->tile, 1,
+                                                update->weight, update->record));
+    }
+    ASSERT_TRUE(store_->Drain().ok());
+    EXPECT_EQ(dropped.size(), layout_.tiles.size());
+    EXPECT_EQ(announced, 2 * layout_.tiles.size()) << "each once more, because it was dropped";
+    store_.reset();
+    file_.reset();
+  }
 }
 
 TEST_F(TileStoreTest, AFillingThatFindsNoMemoryFailsTheStoreAndWhoeverWaitsForItsBlock) {
@@ -187,15 +257,20 @@ TEST_F(TileStoreTest, NamesTheTileOfSeveralPinnedTogetherThatIsDamaged) {
   const IdRange<TileId> tiles = layout_.Tiles();
   store_->SetTime(0);
   // The first three take all blocks, so that the others are read.
+  std::vector<PinnedWeights> leases;
   for (size_t tile = 0; tile < 3; ++tile) {
-    ASSERT_TRUE(store_->PinWeights(tiles.Part(tile, 1), 0_B).ok());
+    auto pinned = store_->PinWeights(tiles.Part(tile, 1), 0_B);
+    ASSERT_TRUE(pinned.ok());
+    leases.push_back(*std::move(pinned));
   }
-  store_->UnpinWeights(tiles.Part(0, 3));
+  leases.clear();
   Status status;
   for (size_t first = 3; status.ok() && first < tiles.size();) {
-    const auto pinned = store_->PinWeights(tiles.Part(first, tiles.size() - first), 1_MiB);
+    auto pinned = store_->PinWeights(tiles.Part(first, tiles.size() - first), 1_MiB);
     status = pinned.status();
-    if (pinned.ok()) first += pinned->size();
+    if (!pinned.ok()) break;
+    first += pinned->weights().size();
+    leases.push_back(*std::move(pinned));
   }
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, ErrorCode::kCorruption);

@@ -129,6 +129,20 @@ TEST_F(UpdateQueueTest, ATileThatWasTakenIsNotGivenAgainWhateverIsSaidOfItsState
   EXPECT_EQ(queue_.takeable(), 0);
 }
 
+TEST_F(UpdateQueueTest, ATileThatIsGivenBackIsTakenAgainInItsPlaceAndNotLoadedAgain) {
+  for (uint32_t tile = 0; tile < 3; ++tile) queue_.Begin(Tile(tile));
+  EXPECT_THAT(Load(3), ElementsAre(0, 1, 2));
+  EXPECT_THAT(TakeAll(), ElementsAre(0, 1, 2));
+  queue_.GiveBack(Tile(2));
+  queue_.GiveBack(Tile(1));
+  EXPECT_EQ(queue_.takeable(), 2);
+  EXPECT_EQ(queue_.unfinished(), 3);
+  EXPECT_THAT(Load(3), IsEmpty());
+  EXPECT_THAT(TakeAll(), ElementsAre(1, 2));
+  for (const uint32_t tile : {0, 1, 2}) queue_.Finish(Tile(tile));
+  EXPECT_EQ(queue_.unfinished(), 0);
+}
+
 TEST_F(UpdateQueueTest, ATileThatBeganBeforeItsTurnIsPassedOverAhead) {
   queue_.Begin(Tile(1));
   EXPECT_THAT(Load(1), ElementsAre(1));

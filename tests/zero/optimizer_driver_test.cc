@@ -197,9 +197,9 @@ TEST_F(OptimizerDriverTest, AnUpdateTakesTheScalarsOfItsVersionThoughThoseOfTheN
   const offload::IdRange<TileId> tile0 = {0, 1};
   const auto weights = store_->PinWeights(tile0, 0_B);
   ASSERT_TRUE(weights.ok());
-  const auto* const first = reinterpret_cast<const kernels::BFloat16*>(weights->front().data());
+  const auto* const first =
+      reinterpret_cast<const kernels::BFloat16*>(weights->weights().front().data());
   EXPECT_NEAR(kernels::ToFloat(*first), -1e-2, 1e-4) << "AdamW's first step is as long as its rate";
-  store_->UnpinWeights(tile0);
 }
 
 TEST_F(OptimizerDriverTest, OfWeightsThatAreNotFiniteTheFirstTilesModuleIsNamed) {

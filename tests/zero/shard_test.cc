@@ -74,7 +74,7 @@ class ShardTest : public ::testing::Test {
     EXPECT_TRUE(store.PrepareUpdates().ok());
     store.BeginUpdates();
     for (size_t i = 0; i < layout.tiles.size(); ++i) {
-      const auto update = offload::AwaitUpdate(store);
+      auto update = offload::AwaitUpdate(store);
       ASSERT_TRUE(update.has_value());
       const offload::TileLayout& tile = layout.tile(update->tile);
       const auto gradient = GradientOf(tile);

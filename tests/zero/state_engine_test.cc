@@ -45,9 +45,8 @@ class StateEngineTest : public EngineTest {
         ASSERT_TRUE(weights.ok()) << weights.error().message;
         // The first use alone, as weights stay the same within a step.
         if (use == schedule.first_use[offload::Index(schedule.uses[use].module)]) {
-          WriteGradient(layout, tile, weights->front(), engine.Gradient(tile));
+          WriteGradient(layout, tile, weights->weights().front(), engine.Gradient(tile));
         }
-        engine.store().UnpinWeights(tiles.Part(i, 1));
       }
     }
     engine.store().SetTime((step + 1) * schedule.length());
