@@ -101,8 +101,11 @@ void TilePolicy::Sort(TileId tile) {
 
 bool TilePolicy::TryBeginFill(TileId tile) {
   PENSTOCK_CHECK(!started_, "tiles are filled before the first step");
-  if (RecordOnDrive(tile) && free_record_blocks_ == 0) return false;
-  if (WeightOnDrive(tile) && At(tile).weight == Copy::kNone && !TakeWeightBlock(0)) return false;
+  const bool needs_weight = WeightOnDrive(tile) && At(tile).weight == Copy::kNone;
+  if ((RecordOnDrive(tile) && free_record_blocks_ == 0) || (needs_weight && !TakeWeightBlock(0))) {
+    filler_waits_ = true;
+    return false;
+  }
   Tile& entry = At(tile);
   if (RecordOnDrive(tile)) {
     --free_record_blocks_;
@@ -118,7 +121,7 @@ bool TilePolicy::TryBeginFill(TileId tile) {
 
 void TilePolicy::FinishFill(TileId tile) {
   if (WeightOnDrive(tile)) --At(tile).pins;
-  Written(tile);
+  BeginWrites(tile);
 }
 
 void TilePolicy::SetTime(uint64_t now) {
@@ -174,7 +177,8 @@ bool TilePolicy::CanPin(TileId tile) const {
 bool TilePolicy::TryPin(TileId tile) {
   const std::optional<TileId> before = std::exchange(pinning_, tile);
   if (before && before != tile) Sort(*before);
-  if (!CanPin(tile)) {
+  device_waits_ = !CanPin(tile);
+  if (device_waits_) {
     Advance();
     return false;
   }
@@ -198,28 +202,34 @@ void TilePolicy::Unpin(TileId tile) {
 
 void TilePolicy::Begin(TileId tile) {
   updates_.Begin(tile);
+  unsettled_ = true;
   At(tile).updated = true;
   if (std::exchange(At(tile).ahead_pins, false)) --ahead_pins_;
   Sort(tile);
   Advance();
 }
 
-std::optional<TileId> TilePolicy::TakeUpdate() { return updates_.Take(); }
+std::optional<TileId> TilePolicy::TakeUpdate() {
+  const std::optional<TileId> tile = updates_.Take();
+  announced_ = std::min(announced_, updates_.takeable());
+  return tile;
+}
 
 void TilePolicy::FinishUpdate(TileId tile) {
   updates_.Finish(tile);
   if (std::exchange(At(tile).update_pins, false)) --At(tile).pins;
-  Written(tile);
+  BeginWrites(tile);
   Advance();
 }
 
 /// The parts that live on the drive are being written back.
-void TilePolicy::Written(TileId tile) {
+void TilePolicy::BeginWrites(TileId tile) {
   Tile& entry = At(tile);
   entry.weight_writing = WeightOnDrive(tile);
   entry.writes =
       static_cast<uint8_t>((WeightOnDrive(tile) ? 1 : 0) + (RecordOnDrive(tile) ? 1 : 0));
   writes_ += entry.writes;
+  unsettled_ = unsettled_ || entry.writes > 0;
   if (entry.writes > 0) updates_.HoldBack(tile);
   Sort(tile);
 }
@@ -244,28 +254,35 @@ void TilePolicy::RecordRead(TileId tile) {
 }
 
 void TilePolicy::WeightWritten(TileId tile) {
-  Tile& entry = At(tile);
-  entry.weight_writing = false;
-  --writes_;
-  if (--entry.writes == 0) updates_.LetGo(tile);
-  Sort(tile);
-  Advance();
+  At(tile).weight_writing = false;
+  EndWrite(tile);
 }
 
 void TilePolicy::RecordWritten(TileId tile) {
-  Tile& entry = At(tile);
-  entry.record = Copy::kNone;
+  At(tile).record = Copy::kNone;
   ++free_record_blocks_;
+  EndWrite(tile);
+}
+
+void TilePolicy::EndWrite(TileId tile) {
   --writes_;
-  if (--entry.writes == 0) updates_.LetGo(tile);
+  block_freed_ = filler_waits_;
+  if (--At(tile).writes == 0) updates_.LetGo(tile);
   Sort(tile);
   Advance();
 }
 
-const std::vector<TileAction>& TilePolicy::TakeActions() {
-  taken_.clear();
-  taken_.swap(actions_);
-  return taken_;
+TileWakes TilePolicy::TakeWakes() {
+  const size_t takeable = updates_.takeable();
+  const TileWakes wakes{.device = device_waits_ && CanPin(*pinning_),
+                        .updates = takeable - announced_,
+                        .settled = unsettled_ && settled(),
+                        .filling = std::exchange(block_freed_, false)};
+  announced_ = takeable;
+  device_waits_ = device_waits_ && !wakes.device;
+  unsettled_ = unsettled_ && !wakes.settled;
+  filler_waits_ = filler_waits_ && !wakes.filling;
+  return wakes;
 }
 
 /// A block for something needed at `need`: a free one, or that of the copy needed furthest away.

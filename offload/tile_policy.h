@@ -1,9 +1,9 @@
-// Decides what the tile store does: which tile is read, which copy is evicted for it, and which
-// update is given out next.
+// Decides what the tile store does: which tile is read, which copy is evicted for it, which update
+// is given out next, and who is woken.
 //
 // Pure: it has no threads, clock, memory or I/O, so that tests and `sim/` run it in virtual time.
-// The owner tells it what happened, by the calls below, and carries out what TakeActions returns,
-// in that order. The policy counts blocks; the owner has them.
+// The owner tells it what happened, by the calls below, carries out what TakeActions returns, in
+// that order, and wakes whom TakeWakes names. The policy counts blocks; the owner has them.
 //
 // What it decides:
 //   - Weights for the device are read in the order of the schedule, as far ahead as blocks allow.
@@ -59,6 +59,14 @@ struct TileAction {
   TileId tile{};
 };
 
+/// Who can continue because of what happened. Whoever was refused is named once.
+struct TileWakes {
+  bool device = false;   ///< TryPin, which refused, would not refuse now
+  size_t updates = 0;    ///< TakeUpdate can give so many more tiles
+  bool settled = false;  ///< settled() has become true
+  bool filling = false;  ///< TryBeginFill, which refused, may find blocks
+};
+
 class TilePolicy {
  public:
   /// Borrows both.
@@ -66,7 +74,7 @@ class TilePolicy {
 
   // Filling, before the first SetTime. A tile's parts take blocks, are filled, and are written
   // back.
-  /// Returns false if there are no blocks now. Try again when something was written.
+  /// Returns false if there are no blocks now; TakeWakes says when to try again.
   bool TryBeginFill(TileId tile);
   void FinishFill(TileId tile);
   /// Instead of filling: every tile that is updated has `version`, and no part that lives on the
@@ -84,10 +92,11 @@ class TilePolicy {
   /// nothing is read ahead beyond them.
   void EndAfterThisStep();
   /// Pins the current weight of a tile. Returns true if it is in memory. Otherwise it is brought
-  /// there, and CanPin says when to try again; one tile is waited for at a time. Any tile may be
+  /// there, and TakeWakes says when to try again; one tile is waited for at a time. Any tile may be
   /// pinned at any time. A tile that the schedule does not name for now is *late*, and has
   /// precedence over everything.
   bool TryPin(TileId tile);
+  /// Returns what TryPin would return.
   bool CanPin(TileId tile) const;
   void Unpin(TileId tile);
 
@@ -112,7 +121,13 @@ class TilePolicy {
   void RecordWritten(TileId tile);
 
   /// Returns what is to be done since the last call; valid until the next call.
-  const std::vector<TileAction>& TakeActions();
+  const std::vector<TileAction>& TakeActions() {
+    taken_.clear();
+    taken_.swap(actions_);
+    return taken_;
+  }
+  /// Returns who can continue since the last call.
+  TileWakes TakeWakes();
 
   const UpdateQueue& updates() const { return updates_; }
   /// Whether every update that was begun is finished and written back.
@@ -172,7 +187,8 @@ class TilePolicy {
   void LoadUpdates();
   bool TryLoad(TileId tile, bool ahead);
   void ReadAhead();
-  void Written(TileId tile);
+  void BeginWrites(TileId tile);
+  void EndWrite(TileId tile);
 
   const ShardLayout& layout_;
   const Schedule* schedule_;
@@ -200,6 +216,12 @@ class TilePolicy {
   uint64_t evictions_ = 0;
   std::vector<TileAction> actions_;
   std::vector<TileAction> taken_;
+  // What TakeWakes did not name yet.
+  bool device_waits_ = false;  ///< TryPin refused `pinning_`
+  bool unsettled_ = false;     ///< an update or a write began
+  bool filler_waits_ = false;  ///< TryBeginFill refused
+  bool block_freed_ = false;   ///< a write ended since
+  size_t announced_ = 0;       ///< of the tiles that can be taken: those that it did name
 };
 
 }  // namespace penstock::offload

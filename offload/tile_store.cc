@@ -100,11 +100,11 @@ std::span<std::byte> TileStore::RecordOf(TileId tile) {
 void TileStore::Advance() {
   if (!failure_.ok()) return;
   for (const TileAction& action : policy_.TakeActions()) CarryOut(action);
-  if (pinning_ && policy_.CanPin(*pinning_)) can_pin_.NotifyOne();
-  if (policy_.settled()) settled_.NotifyAll();
-  const size_t takeable = policy_.updates().takeable();
-  if (takeable > announced_ && on_updates_) on_updates_(takeable - announced_);
-  announced_ = takeable;
+  const TileWakes wakes = policy_.TakeWakes();
+  if (wakes.device) can_pin_.NotifyOne();
+  if (wakes.settled) settled_.NotifyAll();
+  if (wakes.filling) can_fill_.NotifyAll();
+  if (wakes.updates > 0 && on_updates_) on_updates_(wakes.updates);
 }
 
 void TileStore::CarryOut(const TileAction& action) {
@@ -177,7 +177,6 @@ void TileStore::StartWrite(Part part, TileId tile, void (TilePolicy::*done)(Tile
            if (part == Part::kRecord) At(tile).record.Reset();
            if (policy_.started()) written_back_ += size;
            (policy_.*done)(tile);
-           if (!policy_.started()) can_fill_.NotifyAll();
          });
 }
 
@@ -194,7 +193,7 @@ Status TileStore::FillTile(
     MutexLock lock(mutex_);
     while (failure_.ok() && !policy_.TryBeginFill(tile)) can_fill_.Wait(mutex_);
     PENSTOCK_TRY(failure_);
-    for (const TileAction& action : policy_.TakeActions()) CarryOut(action);
+    Advance();
     Tile& entry = At(tile);
     if (WeightOnDrive(tile) && !entry.weight.valid()) entry.weight = weight_blocks_.TryTake();
     if (RecordOnDrive(tile)) entry.record = record_blocks_.TryTake();
@@ -235,12 +234,10 @@ void TileStore::EndAfterThisStep() {
 }
 
 Status TileStore::AwaitPin(TileId tile) {
-  pinning_ = tile;
   while (failure_.ok() && !policy_.TryPin(tile)) {
     Advance();
     can_pin_.Wait(mutex_);
   }
-  pinning_.reset();
   return failure_;
 }
 

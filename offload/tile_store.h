@@ -155,8 +155,7 @@ class TileStore {
   std::span<std::byte> WeightOf(TileId tile) REQUIRES(mutex_);
   std::span<std::byte> RecordOf(TileId tile) REQUIRES(mutex_);
 
-  /// Carries out what the policy decided in an event, and wakes the threads that can continue
-  /// because of it.
+  /// Carries out what the policy decided in an event, and wakes whom it names.
   void Advance() REQUIRES(mutex_);
   void CarryOut(const TileAction& action) REQUIRES(mutex_);
   void StartWrites(TileId tile) REQUIRES(mutex_);
@@ -199,9 +198,7 @@ class TileStore {
   Status failure_ GUARDED_BY(mutex_);
   const Schedule* schedule_ GUARDED_BY(mutex_);
   TilePolicy policy_ GUARDED_BY(mutex_);
-  std::optional<TileId> pinning_ GUARDED_BY(mutex_);  ///< what PinWeights waits for
-  size_t announced_ GUARDED_BY(mutex_) = 0;           ///< updates that on_updates_ was told of
-  size_t requests_ GUARDED_BY(mutex_) = 0;            ///< I/O requests in flight
+  size_t requests_ GUARDED_BY(mutex_) = 0;  ///< I/O requests in flight
   uint64_t finished_ GUARDED_BY(mutex_) = 0;
   uint64_t written_back_ GUARDED_BY(mutex_) = 0;
 };

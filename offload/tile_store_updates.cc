@@ -31,7 +31,6 @@ std::optional<TileUpdate> TileStore::TryTakeUpdate() {
   if (!failure_.ok()) return std::nullopt;
   const std::optional<TileId> next = policy_.TakeUpdate();
   if (!next) return std::nullopt;
-  announced_ = policy_.updates().takeable();
   const TileId tile = *next;
   const Tile& entry = At(tile);
   const uint64_t version = policy_.updates().version(tile);

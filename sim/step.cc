@@ -110,7 +110,6 @@ class Engine {
     while (next_tile_ < tiles.size()) {
       const TileId tile = tiles[next_tile_];
       if (!policy_.TryPin(tile)) {
-        waits_for_ = tile;
         CarryOut();
         return;
       }
@@ -231,9 +230,7 @@ class Engine {
   void CarryOut() {
     for (const TileAction& action : policy_.TakeActions()) Read(action);
     GiveOutWork();
-    if (!waits_for_ || !policy_.CanPin(*waits_for_)) return;
-    waits_for_.reset();
-    clock_.After(0, [this]() { PinTiles(); });
+    if (policy_.TakeWakes().device) clock_.After(0, [this]() { PinTiles(); });
   }
 
   void Read(const TileAction& action) {
@@ -276,8 +273,7 @@ class Engine {
   uint64_t use_ = 0;
   uint64_t time_ = 0;  ///< of the schedule
   uint32_t next_tile_ = 0;
-  std::optional<TileId> waits_for_;  ///< what cannot be pinned yet
-  std::deque<TileId> arrived_;       ///< gradients whose blocks are not summed
+  std::deque<TileId> arrived_;  ///< gradients whose blocks are not summed
   size_t sums_missing_ = 0;
   bool deciding_ = false;  ///< everything but the norm is there
   int free_threads_;

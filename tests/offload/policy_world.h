@@ -1,5 +1,6 @@
 // A world in virtual time for offload::TilePolicy: a device, a drive and an optimizer that take
 // their steps in any order that a generator chooses, and check at each step what must never break.
+// Whoever finds that it has to wait goes on only when the policy names it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,14 +9,14 @@
 #include <cstdint>
 #include <deque>
 #include <random>
-#include <set>
-#include <utility>
 #include <vector>
 
 #include "offload/layout.h"
 #include "offload/schedule.h"
 #include "offload/tile_policy.h"
+#include "tests/offload/policy_host.h"
 #include "tests/offload/policy_schedules.h"
+#include "tests/offload/policy_waiters.h"
 
 namespace penstock::offload {
 
@@ -25,10 +26,9 @@ class PolicyWorld {
               Begins updates, uint64_t seed)
       : layout_(layout),
         schedule_(&schedule),
-        options_(options),
         begins_(updates),
         random_(seed),
-        tiles_(layout.tiles.size()),
+        host_(options),
         policy_(layout, schedule, options) {}
 
   /// Fills the tiles, several at a time, as a new state is.
@@ -36,26 +36,27 @@ class PolicyWorld {
     std::vector<TileId> to_fill = schedule_->update_order;
     std::shuffle(to_fill.begin(), to_fill.end(), random_);
     std::vector<TileId> filling;
-    while (!to_fill.empty() || !filling.empty() || !io_.empty()) {
-      const bool began = !to_fill.empty() && BeginFill(to_fill.back());
-      if (began) {
+    while (!to_fill.empty() || !filling.empty() || host_.requests() > 0) {
+      const bool may_begin = !to_fill.empty() && !waiters_.filler.waiting;
+      if (may_begin && BeginFill(to_fill.back())) {
         filling.push_back(to_fill.back());
         to_fill.pop_back();
-      } else if (!filling.empty() && (io_.empty() || random_() % 2 == 0)) {
+      } else if (!filling.empty() && (host_.requests() == 0 || random_() % 2 == 0)) {
         policy_.FinishFill(filling.back());
         StartWrites(filling.back());
         filling.pop_back();
       } else {
-        ASSERT_FALSE(io_.empty()) << "nobody can fill a tile";
+        ASSERT_GT(host_.requests(), 0U) << "nobody can fill a tile";
         CompleteIo();
       }
+      CarryOut();
     }
   }
 
   /// Goes on from a commit instead.
   void Adopt(uint64_t version) {
     updates_ = version;
-    for (Tile& tile : tiles_) tile.begun = tile.version = version;
+    for (PolicyHost::Tile& tile : host_.tiles()) tile.begun = tile.version = version;
     policy_.Reset(version);
   }
 
@@ -73,10 +74,10 @@ class PolicyWorld {
       if (step_ == steps) policy_.SetDraining(true);
       CarryOut();
       std::vector<void (PolicyWorld::*)()> possible;
-      if (!io_.empty()) possible.push_back(&PolicyWorld::CompleteIo);
+      if (host_.requests() > 0) possible.push_back(&PolicyWorld::CompleteIo);
       if (!pinned_.empty()) possible.push_back(&PolicyWorld::CopyOne);
-      if (step_ < steps && DeviceCanGoOn()) possible.push_back(&PolicyWorld::FeedDevice);
-      if (policy_.updates().takeable() > 0) possible.push_back(&PolicyWorld::TakeUpdate);
+      if (step_ < steps && !waiters_.device.waiting) possible.push_back(&PolicyWorld::FeedDevice);
+      if (waiters_.may_update()) possible.push_back(&PolicyWorld::TakeUpdate);
       if (!updating_.empty()) possible.push_back(&PolicyWorld::FinishUpdate);
       if (!updating_.empty() && Choose(4) == 0) possible.push_back(&PolicyWorld::GiveBackUpdate);
       ASSERT_FALSE(possible.empty())
@@ -85,40 +86,22 @@ class PolicyWorld {
       CarryOut();
       if (::testing::Test::HasFatalFailure()) return;
     }
-    for (const Tile& tile : tiles_) EXPECT_EQ(tile.version, updates_);
+    for (const PolicyHost::Tile& tile : host_.tiles()) EXPECT_EQ(tile.version, updates_);
   }
 
-  uint64_t weight_reads() const { return weight_reads_; }
-  uint64_t record_reads() const { return record_reads_; }
+  uint64_t weight_reads() const { return host_.weight_reads(); }
+  uint64_t record_reads() const { return host_.record_reads(); }
+
+  const PolicyWaiters& waiters() const { return waiters_; }
 
  private:
-  enum class Io { kWeightRead, kRecordRead, kWeightWrite, kRecordWrite };
-  struct Tile {
-    bool weight_block = false;
-    bool weight_there = false;
-    bool record_block = false;
-    bool record_there = false;
-    bool writing = false;
-    int device_pins = 0;
-    uint64_t next_use = 0;  ///< of the device, not before this time
-    bool updating = false;
-    uint64_t begun = 0;
-    uint64_t version = 0;
-  };
-
   size_t Choose(size_t count) { return random_() % count; }
-  Tile& At(TileId tile) { return tiles_[Index(tile)]; }
-  const TileHome& HomeOf(TileId tile) const { return options_.homes[Index(tile)]; }
+  PolicyHost::Tile& At(TileId tile) { return host_.At(tile); }
+  const TileHome& HomeOf(TileId tile) const { return host_.HomeOf(tile); }
   const StepUse& use() const { return uses_[use_]; }
   TileId TileOfUse() const { return layout_.TilesOf(use().module)[next_tile_]; }
   uint64_t step_start() const { return (step_ - first_step_) * schedule_->length(); }
   uint64_t now() const { return step_start() + (uses_.empty() ? 0 : use().clock); }
-
-  /// What CanPin promises, and that a device whose weights are at home on the host has read them.
-  bool DeviceCanGoOn() {
-    if (!use().fetch || !asked_) return true;
-    return policy_.CanPin(TileOfUse());
-  }
 
   /// Pins the next tile of the use, or goes on to the next use.
   void FeedDevice() {
@@ -126,7 +109,10 @@ class PolicyWorld {
     if (use().fetch) {
       const TileId tile = TileOfUse();
       asked_ = !policy_.TryPin(tile);
-      if (asked_) return;
+      if (asked_) {
+        waiters_.device.Wait();
+        return;
+      }
       At(tile).next_use = now() + 1;
       ASSERT_EQ(At(tile).version, At(tile).begun) << "the device gets the weight of this step";
       if (HomeOf(tile).weight_on_drive) {
@@ -191,39 +177,39 @@ class PolicyWorld {
   void Drain() {
     policy_.SetDraining(true);
     CarryOut();
-    while (!policy_.settled() && !::testing::Test::HasFatalFailure()) {
+    while (waiters_.settling.waiting && !::testing::Test::HasFatalFailure()) {
       if (!updating_.empty()) {
         Choose(8) == 0 ? GiveBackUpdate() : FinishUpdate();
-      } else if (policy_.updates().takeable() > 0) {
+      } else if (waiters_.may_update()) {
         TakeUpdate();
       } else {
-        ASSERT_FALSE(io_.empty()) << "draining does not end";
+        ASSERT_GT(host_.requests(), 0U) << "draining does not end";
         CompleteIo();
       }
       CarryOut();
     }
+    ASSERT_TRUE(policy_.settled());
     policy_.SetDraining(false);
     CarryOut();
   }
 
   bool BeginFill(TileId tile) {
-    if (!policy_.TryBeginFill(tile)) return false;
+    if (!policy_.TryBeginFill(tile)) {
+      waiters_.filler.Wait();
+      return false;
+    }
     CarryOut();
-    Tile& entry = At(tile);
-    if (HomeOf(tile).weight_on_drive) {
-      EXPECT_LE(++weight_blocks_, options_.weight_blocks);
-      entry.weight_block = entry.weight_there = true;
-    }
-    if (HomeOf(tile).record_on_drive) {
-      EXPECT_LE(++record_blocks_, options_.record_blocks);
-      entry.record_block = entry.record_there = true;
-    }
+    host_.TakeBlocks(tile);
     return true;
   }
 
   void StartWrites(TileId tile) {
-    if (HomeOf(tile).weight_on_drive) Start(Io::kWeightWrite, tile);
-    if (HomeOf(tile).record_on_drive) Start(Io::kRecordWrite, tile);
+    host_.StartWrites(tile);
+    Unsettle();
+  }
+  /// Whoever drains begins to wait as soon as there is something to wait for.
+  void Unsettle() {
+    if (!waiters_.settling.waiting && !policy_.settled()) waiters_.settling.Wait();
   }
 
   void BeginModule(ModuleId module) {
@@ -231,6 +217,7 @@ class PolicyWorld {
   }
   void BeginTile(TileId tile) {
     policy_.Begin(tile);
+    Unsettle();
     ++At(tile).begun;
     CarryOut();
   }
@@ -251,8 +238,9 @@ class PolicyWorld {
 
   void TakeUpdate() {
     const auto tile = policy_.TakeUpdate();
-    ASSERT_TRUE(tile.has_value());
-    Tile& entry = At(*tile);
+    ASSERT_TRUE(tile.has_value()) << "an update was announced that is not there";
+    ++waiters_.updates_taken;
+    PolicyHost::Tile& entry = At(*tile);
     ASSERT_FALSE(entry.updating);
     ASSERT_EQ(entry.device_pins, 0) << "the device still reads what is to be updated";
     ASSERT_EQ(entry.begun, entry.version + 1);
@@ -279,36 +267,7 @@ class PolicyWorld {
     StartWrites(tile);
   }
 
-  void Start(Io io, TileId tile) {
-    if (io == Io::kWeightWrite) At(tile).writing = true;
-    io_.emplace_back(io, tile);
-  }
-
-  void CompleteIo() {
-    const size_t at = Choose(io_.size());
-    const auto [io, tile] = io_[at];
-    io_.erase(io_.begin() + static_cast<std::ptrdiff_t>(at));
-    switch (io) {
-      case Io::kWeightRead:
-        At(tile).weight_there = true;
-        policy_.WeightRead(tile);
-        break;
-      case Io::kRecordRead:
-        At(tile).record_there = true;
-        policy_.RecordRead(tile);
-        break;
-      case Io::kWeightWrite:
-        At(tile).writing = false;
-        policy_.WeightWritten(tile);
-        break;
-      case Io::kRecordWrite:
-        ASSERT_TRUE(At(tile).record_block);
-        At(tile).record_block = At(tile).record_there = false;
-        --record_blocks_;
-        policy_.RecordWritten(tile);
-        break;
-    }
-  }
+  void CompleteIo() { host_.Complete(Choose(host_.requests()), policy_); }
 
   /// The fetches of a tile that are still to come, by looking at every use.
   uint64_t NextFetch(TileId tile) {
@@ -323,59 +282,28 @@ class PolicyWorld {
   /// Without updates, which move the need of a copy: nothing that could go is needed later.
   void CheckFurthest(TileId evicted) {
     if (begins_ != Begins::kNever) return;
-    for (size_t i = 0; i < tiles_.size(); ++i) {
-      const TileId other{static_cast<uint32_t>(i)};
+    for (const TileId other : layout_.Tiles()) {
       if (!At(other).weight_there || At(other).device_pins > 0) continue;
-      EXPECT_LE(NextFetch(other), NextFetch(evicted)) << "tile " << i << " should have gone";
+      EXPECT_LE(NextFetch(other), NextFetch(evicted))
+          << "tile " << Index(other) << " should have gone";
     }
   }
 
+  /// What the owner of the policy does after each event.
   void CarryOut() {
     for (const TileAction& action : policy_.TakeActions()) {
-      Tile& entry = At(action.tile);
-      switch (action.kind) {
-        case TileAction::Kind::kEvictWeight:
-          ASSERT_TRUE(entry.weight_there && !entry.writing && !entry.updating);
-          ASSERT_EQ(entry.device_pins, 0);
-          CheckFurthest(action.tile);
-          entry.weight_block = entry.weight_there = false;
-          --weight_blocks_;
-          break;
-        case TileAction::Kind::kReadWeight:
-          ASSERT_EQ(entry.version, entry.begun) << "the device wants the updated weight";
-          [[fallthrough]];
-        case TileAction::Kind::kReadWeightForUpdate:
-          ASSERT_TRUE(HomeOf(action.tile).weight_on_drive && !entry.weight_block);
-          entry.weight_block = true;
-          ASSERT_LE(++weight_blocks_, options_.weight_blocks);
-          ++weight_reads_;
-          Start(Io::kWeightRead, action.tile);
-          break;
-        case TileAction::Kind::kReadRecord:
-          ASSERT_TRUE(HomeOf(action.tile).record_on_drive && !entry.record_block);
-          ASSERT_FALSE(entry.writing) << "what is read is what was written";
-          entry.record_block = true;
-          ASSERT_LE(++record_blocks_, options_.record_blocks);
-          ++record_reads_;
-          Start(Io::kRecordRead, action.tile);
-          break;
-        case TileAction::Kind::kEvictRecord:
-          ASSERT_TRUE(entry.record_there && !entry.updating);
-          ASSERT_EQ(entry.version, entry.begun) << "an update that has begun keeps its record";
-          entry.record_block = entry.record_there = false;
-          --record_blocks_;
-          break;
-      }
+      if (action.kind == TileAction::Kind::kEvictWeight) CheckFurthest(action.tile);
+      host_.CarryOut(action);
     }
+    waiters_.Wake(policy_.TakeWakes());
   }
 
   const ShardLayout& layout_;
   const Schedule* schedule_;
   std::deque<Schedule> schedules_;  ///< that came later
-  const TilePolicyOptions options_;
   const Begins begins_;
   std::mt19937_64 random_;
-  std::vector<Tile> tiles_;
+  PolicyHost host_;
   TilePolicy policy_;
   uint64_t updates_ = 0;  ///< of every tile, when all are finished
   bool any_order_ = false;
@@ -388,13 +316,9 @@ class PolicyWorld {
   uint64_t use_ = 0;
   uint32_t next_tile_ = 0;
   bool asked_ = false;  ///< TryPin said no
+  PolicyWaiters waiters_;
   std::vector<TileId> pinned_;
   std::vector<TileId> updating_;
-  std::deque<std::pair<Io, TileId>> io_;
-  size_t weight_blocks_ = 0;
-  size_t record_blocks_ = 0;
-  uint64_t weight_reads_ = 0;
-  uint64_t record_reads_ = 0;
 };
 
 }  // namespace penstock::offload

@@ -24,8 +24,8 @@ TilePolicyOptions AllOnTheDrive(const ShardLayout& layout, size_t weight_blocks,
       .ahead_limit = weight_blocks - std::min<size_t>(weight_blocks / 2, layout.most_tiles() + 1)};
 }
 
-/// A model, homes and numbers of blocks that nobody would choose.
-void RunRandomWorld(uint64_t seed, bool any_order = false) {
+/// A model, homes and numbers of blocks that nobody would choose. Returns who waited in it.
+PolicyWaiters RunRandomWorld(uint64_t seed, bool any_order = false) {
   std::mt19937_64 random(seed);
   const auto below = [&](uint64_t end) { return random() % end; };
   std::vector<uint32_t> tiles(1 + below(5));
@@ -52,6 +52,7 @@ void RunRandomWorld(uint64_t seed, bool any_order = false) {
   }
   if (any_order) world.UseInAnyOrder();
   world.Run(4);
+  return world.waiters();
 }
 
 /// PENSTOCK_POLICY_WORLDS asks for a longer search.
@@ -71,6 +72,26 @@ TEST(TilePolicyTest, InWhateverOrderModulesAreUsedNobodyWaitsForEverAndNoPromise
   for (uint64_t seed = 0; seed < WorldsToTry(); ++seed) {
     RunRandomWorld(seed, true);
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
+TEST(TilePolicyTest, WhoeverWaitsIsWokenOnceAndNobodyWhoCannotGoOn) {
+  PolicyWaiters sum;
+  for (uint64_t seed = 0; seed < SearchShare(2000); ++seed) {
+    for (const bool any_order : {false, true}) {
+      const PolicyWaiters found = RunRandomWorld(seed, any_order);
+      for (const auto waiter :
+           {&PolicyWaiters::device, &PolicyWaiters::filler, &PolicyWaiters::settling}) {
+        ASSERT_EQ((found.*waiter).wakes, (found.*waiter).waits) << "seed " << seed;
+        (sum.*waiter).waits += (found.*waiter).waits;
+      }
+      ASSERT_EQ(found.updates_announced, found.updates_taken) << "seed " << seed;
+      sum.updates_taken += found.updates_taken;
+    }
+  }
+  for (const uint64_t waits :
+       {sum.device.waits, sum.filler.waits, sum.settling.waits, sum.updates_taken}) {
+    EXPECT_GT(waits, 0U);
   }
 }
 
