@@ -63,6 +63,8 @@ class PolicyWorld {
   /// From here on steps leave uses of the schedule out, swap some and add others, and the schedule
   /// changes between steps.
   void UseInAnyOrder() { any_order_ = true; }
+  /// From here on reads and copies take no time: each ends before anything else happens.
+  void TakeNoTime() { no_time_ = true; }
 
   /// Runs so many steps, updates included. Fails the test where nobody can go on.
   void Run(uint64_t steps) {
@@ -95,7 +97,8 @@ class PolicyWorld {
   const PolicyWaiters& waiters() const { return waiters_; }
 
  private:
-  size_t Choose(size_t count) { return random_() % count; }
+  /// The first of what is possible is what takes time.
+  size_t Choose(size_t count) { return no_time_ ? 0 : random_() % count; }
   PolicyHost::Tile& At(TileId tile) { return host_.At(tile); }
   const TileHome& HomeOf(TileId tile) const { return host_.HomeOf(tile); }
   const StepUse& use() const { return uses_[use_]; }
@@ -307,6 +310,7 @@ class PolicyWorld {
   TilePolicy policy_;
   uint64_t updates_ = 0;  ///< of every tile, when all are finished
   bool any_order_ = false;
+  bool no_time_ = false;
   bool late_ = false;     ///< this step's updates begin at its end
   bool dropped_ = false;  ///< this step has none
   uint64_t last_step_ = 0;

@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
+#include <map>
+#include <optional>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "tests/offload/policy_world.h"
@@ -108,6 +112,80 @@ TEST(TilePolicyTest, NothingGivesWayThatIsNeededSoonerThanSomethingElseThatCould
     world.Run(4);
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
+}
+
+/// Searches through all choices of what is evicted. As the policy does, it reads what a step needs
+/// next as soon as some copy is needed later, which then gives way; but any such copy may.
+class FewestReads {
+ public:
+  /// The weights that a step needs, one after the other. All steps are alike.
+  FewestReads(std::vector<TileId> step, uint64_t steps, size_t blocks)
+      : step_(std::move(step)), end_(steps * step_.size()), blocks_(blocks) {}
+
+  /// Returns the fewest reads from a need on, if the blocks have these tiles, a bit each.
+  uint64_t From(uint64_t need, uint32_t there) {
+    if (need == end_) return 0;
+    const auto [found, is_new] = known_.try_emplace({need, there}, 0);
+    if (is_new) found->second = Search(need, there);
+    return found->second;
+  }
+
+ private:
+  static uint32_t Bit(TileId tile) { return uint32_t{1} << Index(tile); }
+  uint32_t Needed(uint64_t need) const { return Bit(step_[need % step_.size()]); }
+  uint64_t NextNeed(uint64_t from, uint32_t tile) const {
+    while (Needed(from) != tile) ++from;
+    return from;
+  }
+
+  uint64_t Search(uint64_t need, uint32_t there) {
+    const uint64_t step_end = (need / step_.size() + 1) * step_.size();
+    uint64_t missing = need;
+    while (missing < step_end && (there & Needed(missing)) != 0) ++missing;
+    if (missing == step_end) return From(need + 1, there);
+    const uint32_t read = there | Needed(missing);
+    if (static_cast<size_t>(std::popcount(there)) < blocks_) return 1 + From(need, read);
+    std::optional<uint64_t> fewest;
+    for (uint32_t left = there; left != 0; left &= left - 1) {
+      const uint32_t victim = left & (~left + 1);
+      if (NextNeed(need, victim) < missing) continue;
+      const uint64_t reads = 1 + From(need, read ^ victim);
+      fewest = std::min(fewest.value_or(reads), reads);
+    }
+    return fewest ? *fewest : From(need + 1, there);
+  }
+
+  const std::vector<TileId> step_;
+  const uint64_t end_;
+  const size_t blocks_;
+  std::map<std::pair<uint64_t, uint32_t>, uint64_t> known_;
+};
+
+TEST(TilePolicyTest, NoOtherChoiceOfWhatIsEvictedReadsFewerWeights) {
+  constexpr uint64_t kSteps = 3;
+  uint64_t evicting = 0;
+  for (uint64_t seed = 0; seed < SearchShare(3000); ++seed) {
+    std::mt19937_64 random(seed);
+    std::vector<uint32_t> tiles(1 + random() % 4);
+    for (uint32_t& count : tiles) count = static_cast<uint32_t>(1 + random() % 3);
+    const ShardLayout layout = LayoutOf(tiles);
+    const Schedule schedule = random() % 2 == 0
+                                  ? ForthAndBack(layout, {random() % tiles.size()}, Begins::kNever)
+                                  : AnyOrder(layout, Begins::kNever, random);
+    std::vector<TileId> step;
+    for (const ScheduledUse& use : schedule.uses) {
+      if (!use.fetch) continue;
+      for (const TileId tile : layout.TilesOf(use.module)) step.push_back(tile);
+    }
+    const size_t blocks = 2 + random() % layout.tiles.size();
+    PolicyWorld world(layout, schedule, AllOnTheDrive(layout, blocks, 0), Begins::kNever, seed);
+    world.TakeNoTime();
+    world.Run(kSteps);
+    ASSERT_EQ(world.weight_reads(), FewestReads(step, kSteps, blocks).From(0, 0))
+        << "seed " << seed;
+    evicting += world.weight_reads() > layout.tiles.size() ? 1 : 0;
+  }
+  EXPECT_GT(evicting, SearchShare(1000));
 }
 
 TEST(TilePolicyTest, WithABlockForEachTileAWeightIsReadOnceAndARecordOnceAStep) {
