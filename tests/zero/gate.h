@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "tests/aio/wrapped_engine.h"
 
@@ -80,9 +81,66 @@ class GatedReads final : public aio::WrappedEngine {
   Gate& gate_;
 };
 
+/// Reads that a drive gets only when they are let go, so that others pass them.
+class Hold {
+ public:
+  using Which = std::function<bool(const aio::Request& request)>;
+
+  /// From here on reads are held for which `which` is true.
+  void Begin(Which which) {
+    const std::lock_guard lock(mutex_);
+    which_ = std::move(which);
+  }
+  /// Lets all go, and holds no more.
+  void End() {
+    std::vector<std::function<void()>> let_go;
+    {
+      const std::lock_guard lock(mutex_);
+      which_ = nullptr;
+      let_go.swap(held_);
+    }
+    for (const auto& submit : let_go) submit();
+  }
+  /// Whether it holds the request, which `submit` passes on.
+  bool Holds(const aio::Request& request, const std::function<void()>& submit) {
+    const std::lock_guard lock(mutex_);
+    const bool holds = which_ && request.operation == aio::Operation::kRead && which_(request);
+    if (holds) held_.push_back(submit);
+    return holds;
+  }
+  size_t held() const {
+    const std::lock_guard lock(mutex_);
+    return held_.size();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Which which_;
+  std::vector<std::function<void()>> held_;
+};
+
+/// An engine whose drive does not get what is held. Whoever submits it must not use the ticket.
+class HeldReads final : public aio::WrappedEngine {
+ public:
+  HeldReads(std::unique_ptr<aio::Engine> base, Hold& hold)
+      : WrappedEngine(std::move(base)), hold_(hold) {}
+
+  aio::Ticket Submit(aio::Request request) override {
+    if (hold_.Holds(request, [this, request] { WrappedEngine::Submit(request); })) return {};
+    return WrappedEngine::Submit(std::move(request));
+  }
+  void Cancel() override {
+    hold_.End();
+    WrappedEngine::Cancel();
+  }
+
+ private:
+  Hold& hold_;
+};
+
 /// For EngineOptions::create_io.
-template <typename Engine>
-auto GatedBy(Gate& gate) {
+template <typename Engine, typename By>
+auto GatedBy(By& gate) {
   return [&gate](size_t, const aio::EngineOptions& options,
                  std::string* notice) -> Result<std::unique_ptr<aio::Engine>> {
     PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> base, aio::CreateEngine(options, notice));

@@ -3,13 +3,10 @@
 
 #include <gmock/gmock.h>
 
-#include <chrono>
-#include <future>
 #include <limits>
 
 #include "tests/deadline.h"
 #include "tests/zero/engine_support.h"
-#include "tests/zero/gate.h"
 #include "zero/lr_schedule.h"
 
 namespace penstock::zero {
@@ -373,26 +370,6 @@ TEST_F(SessionTest, TheLearningRateFollowsTheUpdatesAndNotTheSteps) {
     EXPECT_EQ(done->lr, LearningRate(options.config.scheduler, 1e-2, t));
     if (!skip) ++t;
   }
-}
-
-TEST_F(SessionTest, AStepReturnsWhileItsUpdatesRun) {
-  Gate gate;
-  EngineOptions options = Options({.name = "states on a drive that waits",
-                                   .parameters = Tier::kHost,
-                                   .tile_elements = 4096,
-                                   .smallest_host = true});
-  options.create_io = GatedBy<GatedReads>(gate);
-  const auto run = Begin(options);
-  gate.Close();
-  auto finished = std::async(std::launch::async, [&] { return run->Step(1, 1.0F).status(); });
-  const bool returned = finished.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
-  EXPECT_TRUE(returned) << "it waits for updates";
-  // Whatever was read before the drive stood still.
-  EXPECT_LT(run->session().counters().updates, run->session().layout().tiles.size());
-  gate.Open();
-  EXPECT_TRUE(finished.get().ok());
-  EXPECT_TRUE(run->session().Drain().ok());
-  EXPECT_EQ(run->session().counters().updates, run->session().layout().tiles.size());
 }
 
 }  // namespace
