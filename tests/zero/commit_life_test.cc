@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
+
+#include "tests/search_share.h"
 
 namespace penstock::zero {
 namespace {
@@ -94,65 +97,113 @@ struct History {
   struct Commit {
     uint64_t step = 0;
     bool durable = false;
-    bool failed = false;
+    bool lost = false;         ///< it failed, was taken back, or a later one took its place
     std::vector<bool> losses;  ///< of forwards while it was the last one that was begun
   };
   std::vector<Commit> commits;
 
-  const Commit* newest() const {
+  /// The last commit but `newer` of those that are, or are to be, on the drive.
+  Commit* Standing(size_t newer, bool durable) {
     for (auto it = commits.rbegin(); it != commits.rend(); ++it) {
-      if (it->durable) return &*it;
+      if (!it->lost && (it->durable || !durable) && newer-- == 0) return &*it;
     }
     return nullptr;
   }
+  Commit* newest() { return Standing(0, true); }
+  Commit* before() { return Standing(1, true); }
   bool pending() const {
-    return !commits.empty() && !commits.back().durable && !commits.back().failed;
+    return !commits.empty() && !commits.back().durable && !commits.back().lost;
+  }
+  static bool Finite(const Commit& commit) {
+    return std::ranges::find(commit.losses, true) != commit.losses.end();
+  }
+  static bool Doubtful(const Commit* commit) {
+    return commit != nullptr && !commit->losses.empty() && !Finite(*commit);
+  }
+
+  // There are slots for two commits.
+  void MakeDurable() {
+    if (before() != nullptr) before()->lost = true;
+    commits.back().durable = true;
+  }
+  void Retract(bool before_stands) {
+    if (!before_stands) before()->lost = true;
+    newest()->lost = true;
   }
 };
 
-TEST(CommitLifeTest, InEveryOrderOfEventsItIsWhatTheHistorySays) {
-  constexpr int kEvents = 9;
-  uint64_t doubtful = 0;
-  // Of each event: begin or end well; end badly; a finite loss; one that is not.
-  for (uint64_t code = 0; code < (uint64_t{1} << (2 * kEvents)); ++code) {
-    CommitLife life;
-    History history;
-    for (int event = 0; event < kEvents; ++event) {
-      const uint64_t kind = code >> (2 * event) & 3;
-      if (kind <= 1) {
-        if (!history.pending() && life.doubtful()) continue;  // the session refuses it
-        if (!history.pending()) {
-          const uint64_t step = history.commits.size() + 1;
-          life.Begin(step);
-          history.commits.push_back({.step = step});
-        } else if (kind == 0) {
-          life.MadeDurable();
-          history.commits.back().durable = true;
-        } else {
-          life.Failed();
-          history.commits.back().failed = true;
-        }
-      } else {
-        life.ForwardDone(kind == 2);
-        // A loss after a commit that failed is of the weights after the newest that stands.
-        History::Commit* of = nullptr;
-        for (History::Commit& commit : history.commits) {
-          if (!commit.failed) of = &commit;
-        }
-        if (of != nullptr) of->losses.push_back(kind == 2);
+/// A commit's life beside its history.
+class Lives {
+ public:
+  static constexpr uint64_t kEvents = 6;
+
+  /// Ends or begins a commit, has a forward, or takes a commit back, if a session would.
+  void Happen(uint64_t event) {
+    if (event <= 1) {
+      if (history_.pending()) {
+        EndCommit(/*durable=*/event == 0);
+      } else if (!life_.doubtful()) {
+        life_.Begin(++step_);
+        history_.commits.push_back({.step = step_});
       }
-      const History::Commit* const newest = history.newest();
-      ASSERT_EQ(life.pending(), history.pending()) << code;
-      ASSERT_EQ(life.newest().has_value(), newest != nullptr) << code;
-      if (newest == nullptr) continue;
-      ASSERT_EQ(*life.newest(), newest->step) << code;
-      bool finite = false;
-      for (const bool loss : newest->losses) finite = finite || loss;
-      ASSERT_EQ(life.doubtful(), !newest->losses.empty() && !finite) << code;
-      doubtful += life.doubtful() ? 1 : 0;
+    } else if (event <= 3) {
+      life_.ForwardDone(event == 2);
+      // A loss after a commit that failed is of the weights after the newest that stands.
+      History::Commit* const of = history_.Standing(0, false);
+      if (of != nullptr) of->losses.push_back(event == 2);
+    } else if (life_.retractable() && !life_.pending()) {
+      life_.Retract(event == 4);
+      history_.Retract(event == 4);
     }
   }
-  EXPECT_GT(doubtful, 1000);
+
+  void ExpectAlike() {
+    const History::Commit* const newest = history_.newest();
+    const bool doubtful = History::Doubtful(newest);
+    const bool has_before = history_.before() != nullptr;
+    ASSERT_EQ(life_.pending(), history_.pending());
+    ASSERT_EQ(life_.newest(), newest == nullptr ? std::nullopt : std::optional(newest->step));
+    ASSERT_EQ(life_.doubtful(), doubtful);
+    ASSERT_EQ(life_.retractable(), doubtful && has_before);
+    ASSERT_EQ(life_.unproven(), newest != nullptr && has_before && !History::Finite(*newest));
+  }
+
+  const CommitLife& life() const { return life_; }
+
+ private:
+  void EndCommit(bool durable) {
+    if (durable) {
+      life_.MadeDurable();
+      history_.MakeDurable();
+    } else {
+      life_.Failed();
+      history_.commits.back().lost = true;
+    }
+  }
+
+  CommitLife life_;
+  History history_;
+  uint64_t step_ = 0;
+};
+
+TEST(CommitLifeTest, InEveryOrderOfEventsItIsWhatTheHistorySays) {
+  constexpr int kLength = 8;
+  uint64_t orders = 1;
+  for (int i = 0; i < kLength; ++i) orders *= Lives::kEvents;
+  uint64_t doubtful = 0;
+  uint64_t retractable = 0;
+  for (uint64_t order = 0; order < orders; order += kSearchStride) {
+    Lives lives;
+    uint64_t rest = order;
+    for (int i = 0; i < kLength; ++i, rest /= Lives::kEvents) {
+      lives.Happen(rest % Lives::kEvents);
+      ASSERT_NO_FATAL_FAILURE(lives.ExpectAlike()) << order;
+      doubtful += lives.life().doubtful() ? 1 : 0;
+      retractable += lives.life().retractable() ? 1 : 0;
+    }
+  }
+  EXPECT_GT(doubtful, SearchShare(1000));
+  EXPECT_GT(retractable, SearchShare(1000));
 }
 
 }  // namespace

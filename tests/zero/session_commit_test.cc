@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 
+#include "tests/search_share.h"
 #include "tests/zero/engine_support.h"
 #include "zero/session.h"
 
@@ -48,15 +49,57 @@ class SessionCommitTest : public EngineTest {
       result.status = run.Step(t, 1.0F, loss).status();
       if (std::isfinite(loss)) ++t;
     }
+    if (result.status.ok()) result.status = session.Drain();
     if (result.status.ok()) {
       result.taking_back = true;
       const auto taken = session.TakeBackDoubtfulCommit();
       result.status = taken.status();
       if (taken.ok()) result.taken_back = *taken;
-      EXPECT_EQ(session.BeginStep().ok(), result.status.ok() && !result.taken_back);
+      if (!options.config.aio.faults) {
+        EXPECT_EQ(session.BeginStep().ok(), !result.taken_back);
+      }
     }
     result.committed = session.committed_step();
     return result;
+  }
+
+  /// A drive that crashes at a block, or at a sync.
+  EngineOptions CrashingOptions(Tier home, bool sync, uint64_t at) const {
+    EngineOptions options = PlainOptions({.name = "x",
+                                          .parameters = home,
+                                          .optimizer = home,
+                                          .tile_elements = 4096,
+                                          .with_gradients = true,
+                                          .smallest_host = false});
+    aio::FaultPlan plan{.seed = at, .lose_unsynced = true};
+    (sync ? plan.crash_at_sync : plan.crash_at_block) = at;
+    options.config.aio.faults = plan;
+    return options;
+  }
+
+  /// Returns a block shortly before those of the commit of a step.
+  uint64_t FirstBlockOfCommit(uint64_t step, Tier home) const {
+    constexpr uint64_t kLeap = 16;
+    uint64_t at = 0;
+    while (Train(CrashingOptions(home, /*sync=*/false, at), 1, {}).begun < step) at += kLeap;
+    return at - std::min(at, kLeap);
+  }
+
+  /// The same as Train; looks at what is committed afterwards.
+  Run TrainAndLook(const EngineOptions& options, const std::vector<double>& losses,
+                   const std::string& name) {
+    Run run = Train(options, 1, losses);
+    if (run.begun == 0) return run;
+    const uint64_t at_the_end = std::isfinite(losses.back()) ? 2 : 1;
+    const uint64_t found = CommittedStep(run.paths, name);
+    if (run.status.ok()) {
+      EXPECT_EQ(found, at_the_end) << name;
+    } else if (run.taking_back) {
+      EXPECT_THAT(found, AnyOf(2, at_the_end)) << name;
+    } else {
+      EXPECT_THAT(found, AnyOf(run.begun - 1, run.begun)) << name;
+    }
+    return run;
   }
 
   /// The step that a reader finds committed, with the bits of that step; 0: none.
@@ -77,10 +120,11 @@ class SessionCommitTest : public EngineTest {
     if (masters_.empty()) {
       for (const uint64_t at : {1, 2}) {
         const std::vector<std::string> paths = [&] {
-          ToyRun run(Options({.name = "plain",
-                              .parameters = Tier::kHost,
-                              .optimizer = Tier::kHost,
-                              .with_gradients = true}),
+          ToyRun run(PlainOptions({.name = "plain",
+                                   .parameters = Tier::kHost,
+                                   .optimizer = Tier::kHost,
+                                   .with_gradients = true,
+                                   .smallest_host = false}),
                      64_MiB);
           EXPECT_TRUE(run.session().Initialize(ToyWeights).ok());
           for (uint64_t t = 1; t <= at; ++t) EXPECT_TRUE(run.Step(t, 1.0F).ok());
@@ -93,11 +137,13 @@ class SessionCommitTest : public EngineTest {
     return masters_[step];
   }
 
-  /// Without clipping or a check, so that the bits are the same in each.
+  /// Without clipping or a check, so that the bits are the same in each, and with few tiles, so
+  /// that a crash can come at each block.
   EngineOptions PlainOptions(Placement placement) const {
     const bool with_gradients = placement.with_gradients;
     placement.with_gradients = true;
     EngineOptions options = Options(placement);
+    options.model = ToySpec(2, 10000);
     options.config.check_grad_overflow = !with_gradients;
     return options;
   }
@@ -289,32 +335,26 @@ TEST_F(SessionCommitTest, ACommitOfAnotherProcessIsNotTakenBack) {
 }
 
 TEST_F(SessionCommitTest, ACrashAtAnyEventLeavesTheNewestCommitOrTheOneBefore) {
+  size_t crashes = 0;
   size_t while_taking_back = 0;
-  for (const bool syncs : {true, false}) {
-    bool crashed = true;
-    for (uint64_t at = 0; crashed; at += syncs ? 1 : 53) {
-      EngineOptions options = PlainOptions(
-          {.name = "nvme", .tile_elements = 4096, .with_gradients = true, .smallest_host = false});
-      options.config.aio.faults = aio::FaultPlan{.seed = at, .lose_unsynced = true};
-      (syncs ? options.config.aio.faults->crash_at_sync
-             : options.config.aio.faults->crash_at_block) = at;
-      const Run run = Train(options, 1, {kNaN, kNaN});
-      crashed = !run.status.ok();
-      if (run.begun == 0) continue;
-      const std::string name = fmt::format("{} {}", syncs ? "sync" : "block", at);
-      const uint64_t found = CommittedStep(run.paths, name);
-      if (run.taking_back) {
-        EXPECT_THAT(found, AnyOf(1, 2)) << name;
-        while_taking_back += crashed ? 1 : 0;
-      } else {
-        EXPECT_THAT(found, AnyOf(run.begun - 1, run.begun)) << name;
-      }
-      if (!crashed) {
-        EXPECT_EQ(found, 1) << name;
+  for (const Tier home : {Tier::kNvme, Tier::kHost}) {
+    for (const std::vector<double>& losses : {std::vector{kNaN, kNaN}, std::vector{kNaN, 1.0}}) {
+      for (const bool syncs : {true, false}) {
+        // Until the second commit the losses make no difference.
+        uint64_t at = syncs ? 0 : FirstBlockOfCommit(std::isfinite(losses.back()) ? 2 : 1, home);
+        for (bool crashed = true; crashed; at += syncs ? 1 : kSearchStride) {
+          const std::string name = fmt::format("{}, {} {}, last loss {}", ToString(home),
+                                               syncs ? "sync" : "block", at, losses.back());
+          const Run run = TrainAndLook(CrashingOptions(home, syncs, at), losses, name);
+          crashed = !run.status.ok();
+          crashes += crashed ? 1 : 0;
+          while_taking_back += crashed && run.taking_back ? 1 : 0;
+        }
       }
     }
   }
   EXPECT_GT(while_taking_back, 0);
+  EXPECT_GT(crashes, SearchShare(150));
 }
 
 }  // namespace
