@@ -110,6 +110,7 @@ class Test(ScriptTest):
         super().setUp()
         self.stand_in("tools/cmake")
         self.stand_in("tools/ctest", 'echo "100% tests passed, 0 tests failed out of 10"')
+        self.write("build/release/CMakeCache.txt", "CMAKE_CUDA_COMPILER:FILEPATH=/usr/bin/nvcc\n")
         for name in self.CHECKS:
             self.stand_in(f"scripts/{name}")
 
@@ -119,10 +120,10 @@ class Test(ScriptTest):
     def test_all_stages_run_and_the_tests_of_all_are_added_up(self):
         done = self.run_script("test")
         self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertEqual(self.last_line(done), "50 passed, 0 failed, 0 skipped")
+        self.assertEqual(self.last_line(done), "40 passed, 0 failed, 0 skipped")
         for name in self.CHECKS:
             self.assertIn(name, [line.split()[0] for line in self.logged()])
-        for preset in ("release", "asan-ubsan", "cuda", "tsan", "aarch64"):
+        for preset in ("release", "asan-ubsan", "tsan", "aarch64"):
             self.assertTrue(any(f"ctest --test-dir build/{preset} --no-tests=error" in line
                                 for line in self.logged()), preset)
 
@@ -131,16 +132,22 @@ class Test(ScriptTest):
         self.assertEqual((done.returncode, self.last_line(done)), (0, "10 passed, 0 failed, 0 skipped"))
         self.assertFalse(any("san" in line for line in self.logged()))
 
+    def test_a_build_without_the_cuda_side_is_a_skip(self):
+        self.write("build/release/CMakeCache.txt", "PENSTOCK_CUDA:STRING=AUTO\n")
+        done = self.run_script("test", "--quick")
+        self.assertEqual((done.returncode, self.last_line(done)), (0, "10 passed, 0 failed, 1 skipped"))
+        self.assertIn("skipped: the CUDA side: there is no CUDA toolkit\n", done.stdout)
+
     def test_failed_tests_are_counted_and_fail_the_run(self):
         self.stand_in("tools/ctest", 'echo "70% tests passed, 3 tests failed out of 10"; exit 8')
         done = self.run_script("test")
-        self.assertEqual((done.returncode, self.last_line(done)), (1, "35 passed, 15 failed, 0 skipped"))
+        self.assertEqual((done.returncode, self.last_line(done)), (1, "28 passed, 12 failed, 0 skipped"))
 
     def test_a_failed_check_fails_the_run_though_all_tests_pass(self):
         self.stand_in("scripts/check_format", "exit 1")
         done = self.run_script("test")
-        self.assertEqual((done.returncode, self.last_line(done)), (1, "50 passed, 0 failed, 0 skipped"))
-        self.assertIn("1 of 16 stages failed", done.stdout)
+        self.assertEqual((done.returncode, self.last_line(done)), (1, "40 passed, 0 failed, 0 skipped"))
+        self.assertIn("1 of 14 stages failed", done.stdout)
         self.assertRegex(done.stdout, r"(?m)^check_format +FAILED +\d+ s$")
 
     def test_a_failed_build_fails_the_run_and_skips_the_tests(self):
