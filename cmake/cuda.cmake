@@ -1,7 +1,9 @@
-# Whether and how the CUDA side is built: sets PENSTOCK_HAS_CUDA.
+# Whether and how the CUDA side is built: sets PENSTOCK_HAS_CUDA, and PENSTOCK_HAS_NCCL if there is
+# what several ranks on GPUs are compiled with.
 include_guard(GLOBAL)
 
 set(PENSTOCK_HAS_CUDA OFF)
+set(PENSTOCK_HAS_NCCL OFF)
 if(PENSTOCK_CUDA)
   find_package(CUDAToolkit QUIET)
   if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
@@ -13,6 +15,12 @@ if(PENSTOCK_CUDA)
 endif()
 if(NOT PENSTOCK_HAS_CUDA)
   return()
+endif()
+
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+mark_as_advanced(NCCL_INCLUDE_DIR)
+if(NCCL_INCLUDE_DIR)
+  set(PENSTOCK_HAS_NCCL ON)
 endif()
 
 # Machine code for the A100, the H100 and the B200 and what is binary compatible with them, and PTX

@@ -112,6 +112,12 @@ void ThreadStream::Launch(std::function<void()> kernel) {
   Push(CommandKind::kKernel, std::move(kernel));
 }
 
+void ThreadStream::Transfer(std::function<Status()> transfer) {
+  Push(CommandKind::kTransfer, [this, transfer = std::move(transfer)] {
+    if (const Status status = transfer(); !status.ok()) FailWith(status.error());
+  });
+}
+
 void ThreadStream::Name(std::string what) {
   if (trace_ == nullptr) return;
   Push(CommandKind::kAlways, [this, what = std::move(what)] { label_ = what; });
@@ -168,12 +174,17 @@ void ThreadStream::Execute(const Command& command) {
 }
 
 void ThreadStream::Fail(const Command& command, ErrorCode code, const char* why) {
-  PENSTOCK_CHECK(command.kind == CommandKind::kKernel, "stream {}: a call has thrown: {}", name_,
-                 why);
+  const bool kernel = command.kind == CommandKind::kKernel;
+  PENSTOCK_CHECK(kernel || command.kind == CommandKind::kTransfer,
+                 "stream {}: a call has thrown: {}", name_, why);
+  FailWith(MakeError(code, "stream {}: a {} failed: {}; the work behind it was skipped", name_,
+                     kernel ? "kernel" : "transfer", why));
+}
+
+void ThreadStream::FailWith(Error error) {
   failed_ = true;
   MutexLock lock(mutex_);
-  status_ =
-      MakeError(code, "stream {}: a kernel failed: {}; the work behind it was skipped", name_, why);
+  status_ = std::move(error);
 }
 
 void ThreadStream::WaitFor(const Event& event, WaitReason reason) {

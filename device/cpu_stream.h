@@ -1,10 +1,11 @@
 // A stream of the CPU device: one thread that carries out a queue of commands in order.
 //
-// After a kernel has thrown, later copies and kernels are skipped. Waits, events and calls are
-// still carried out in order: nobody who waits for this stream hangs, and nothing is released while
-// another stream may use it.
+// After a kernel has thrown or a transfer has failed, later copies, kernels and transfers are
+// skipped. Waits, events and calls are still carried out in order: nobody who waits for this stream
+// hangs, and nothing is released while another stream may use it.
 //
-// Threads: one thread at a time feeds the stream; kernels and calls may not feed any stream.
+// Threads: one thread at a time feeds the stream; kernels, transfers and calls may not feed any
+// stream.
 #pragma once
 
 #include <deque>
@@ -42,6 +43,7 @@ class ThreadStream final : public CpuStream {
   void Wait(const Event& event, WaitReason reason) override;
   void Call(std::function<void()> function) override;
   void Launch(std::function<void()> kernel) override;
+  void Transfer(std::function<Status()> transfer) override EXCLUDES(mutex_);
   void Name(std::string what) override;
   Status Synchronize() override EXCLUDES(mutex_);
 
@@ -49,9 +51,10 @@ class ThreadStream final : public CpuStream {
   ThreadStream(std::string name, const Arena& arena, ActivityMeter* meter);
 
   enum class CommandKind {
-    kCopy,    ///< skipped after a failure
-    kKernel,  ///< the same, and counted as compute
-    kAlways,  ///< carried out after a failure too, and may not fail
+    kCopy,      ///< skipped after a failure
+    kKernel,    ///< the same, may fail, and is counted as compute
+    kTransfer,  ///< the same, may fail
+    kAlways,    ///< carried out after a failure too, and may not fail
   };
   struct Command {
     CommandKind kind;
@@ -64,6 +67,8 @@ class ThreadStream final : public CpuStream {
   void Run();
   void Execute(const Command& command);
   void Fail(const Command& command, ErrorCode code, const char* why) EXCLUDES(mutex_);
+  /// To be called once: the commands behind a failure are skipped.
+  void FailWith(Error error) EXCLUDES(mutex_);
   void WaitFor(const Event& event, WaitReason reason);
   /// Adds a command's time to the span that is open, if it has the same name and follows at once.
   void ExtendSpan(Trace::Clock::time_point begin, Trace::Clock::time_point end);

@@ -124,6 +124,12 @@ void CudaQueue::Launch(const std::function<Status(CUstream_st*)>& enqueue) {
   Take(enqueue(stream_));
 }
 
+void CudaQueue::Transfer(const std::function<Status(CUstream_st*)>& enqueue) {
+  if (!status_.ok()) return;
+  if (spans_) spans_->BeforeCopy();
+  status_ = enqueue(stream_);
+}
+
 void CudaQueue::Name(std::string what) {
   if (spans_) spans_->Name(what);
   if (range_) nvtxRangeEnd(*range_);

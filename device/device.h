@@ -86,12 +86,15 @@ class Stream {
   virtual Status Synchronize() = 0;
 };
 
-/// A stream of the CPU device: kernels are functions that run on the stream's thread. An exception
-/// in one is the stream's failure (Synchronize returns it).
+/// A stream of the CPU device: kernels and transfers are functions that run on the stream's thread.
+/// An exception in one is the stream's failure (Synchronize returns it).
 class CpuStream : public Stream {
  public:
   /// Counts as compute in the meter of the device.
   virtual void Launch(std::function<void()> kernel) = 0;
+  /// Like Launch, for what moves data and may wait for it: does not count as compute. An error that
+  /// `transfer` returns is the stream's failure, as it is.
+  virtual void Transfer(std::function<Status()> transfer) = 0;
 };
 
 /// A stream of the CUDA device.
@@ -101,6 +104,9 @@ class CudaStream : public Stream {
   /// returns is the stream's failure, after which it is not called any more. What it enqueues
   /// counts as compute in the meter of the device.
   virtual void Launch(const std::function<Status(CUstream_st*)>& enqueue) = 0;
+  /// Like Launch, for what moves data: does not count as compute. An error that `enqueue` returns
+  /// is the stream's failure, as it is.
+  virtual void Transfer(const std::function<Status(CUstream_st*)>& enqueue) = 0;
 };
 
 class Device;

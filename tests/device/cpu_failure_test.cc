@@ -1,4 +1,4 @@
-// What happens behind a kernel that throws, and which misuse is a bug.
+// What happens behind a kernel that throws and a transfer that fails, and which misuse is a bug.
 #include <gmock/gmock.h>
 
 #include <array>
@@ -110,6 +110,50 @@ TEST_F(CpuFailureTest, TheFirstFailureIsTheOneThatIsReported) {
   const Status status = stream->Synchronize();
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(status.error().message, HasSubstr("first"));
+}
+
+TEST_F(CpuFailureTest, AnErrorOfATransferIsTheStatusOfTheStreamAsItIs) {
+  auto stream = NewStream("comm");
+  stream->Transfer([]() -> Status { return Error{ErrorCode::kIo, "rank 3 is gone"}; });
+  for (int i = 0; i < 2; ++i) {
+    const Status status = stream->Synchronize();
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kIo);
+    EXPECT_EQ(status.error().message, "rank 3 is gone");
+  }
+}
+
+TEST_F(CpuFailureTest, AnExceptionInATransferIsItsFailureToo) {
+  auto stream = NewStream("comm");
+  stream->Transfer([]() -> Status { throw std::runtime_error("the socket is closed"); });
+  const Status status = stream->Synchronize();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kUnavailable);
+  EXPECT_THAT(status.error().message,
+              AllOf(HasSubstr("comm"), HasSubstr("transfer"), HasSubstr("the socket is closed")));
+}
+
+TEST_F(CpuFailureTest, WorkBehindAFailedTransferIsSkippedAndCallsAreNot) {
+  auto stream = NewStream("comm");
+  DeviceBuffer buffer = std::move(device_->Allocate(1_B, "buffer")).value();
+  std::array<std::byte, 1> host = {std::byte{7}};
+  bool ran = false;
+  bool called = false;
+  stream->Zero(buffer.data(), 1_B);
+  stream->Transfer([]() -> Status { return Error{ErrorCode::kIo, "first"}; });
+  stream->Transfer([&]() -> Status {
+    ran = true;
+    return Error{ErrorCode::kIo, "second"};
+  });
+  stream->Launch([&] { ran = true; });
+  stream->CopyToDevice(buffer.data(), host.data(), 1_B);
+  stream->Call([&] { called = true; });
+  const Status status = stream->Synchronize();
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().message, "first");
+  EXPECT_FALSE(ran);
+  EXPECT_TRUE(called);
+  EXPECT_EQ(*buffer.data(), std::byte{0});
 }
 
 TEST_F(CpuFailureTest, AFailedKernelEndsItsTimeInTheMeter) {

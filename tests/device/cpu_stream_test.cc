@@ -19,8 +19,13 @@ TEST_F(CpuStreamTest, WorkOfOneStreamRunsInTheOrderOfItsCalls) {
   auto stream = NewStream("compute");
   std::vector<int> order;  // not synchronised: only one thread may touch it
   for (int i = 0; i < 100; ++i) {
-    if (i % 2 == 0) {
+    if (i % 3 == 0) {
       stream->Launch([&order, i] { order.push_back(i); });
+    } else if (i % 3 == 1) {
+      stream->Transfer([&order, i]() -> Status {
+        order.push_back(i);
+        return {};
+      });
     } else {
       stream->Call([&order, i] { order.push_back(i); });
     }
@@ -257,6 +262,16 @@ TEST_F(CpuStreamTest, AStreamBlockedForDataCountsAsWaiting) {
   event->Fire();
   ASSERT_TRUE(stream->Synchronize().ok());
   EXPECT_GT(meter_.Totals().io_wait.count(), 0);
+  EXPECT_EQ(meter_.Totals().compute.count(), 0);
+}
+
+TEST_F(CpuStreamTest, ATransferDoesNotCountAsCompute) {
+  auto stream = NewStream("comm");
+  stream->Transfer([]() -> Status {
+    LetTheClockTick();
+    return {};
+  });
+  ASSERT_TRUE(stream->Synchronize().ok());
   EXPECT_EQ(meter_.Totals().compute.count(), 0);
 }
 

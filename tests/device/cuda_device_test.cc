@@ -197,6 +197,42 @@ TEST_F(CudaDeviceTest, AfterAFailureWorkIsSkippedAndCallsAreNot) {
   EXPECT_EQ(host.data()[0], std::byte{5});
 }
 
+TEST_F(CudaDeviceTest, AnErrorOfATransferIsTheStatusOfTheStreamAsItIs) {
+  const auto buffer = device_->Allocate(4_KiB, "a buffer").value();
+  const auto stream = NewStream("comm");
+  stream->Zero(buffer.data(), 4_KiB);
+  stream->Transfer([](cudaStream_t) -> Status { return Error{ErrorCode::kIo, "rank 3 is gone"}; });
+  bool ran = false;
+  stream->Transfer([&](cudaStream_t) -> Status {
+    ran = true;
+    return Error{ErrorCode::kIo, "another"};
+  });
+  bool called = false;
+  stream->Call([&] { called = true; });
+  for (int i = 0; i < 2; ++i) {
+    const Status status = stream->Synchronize();
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, ErrorCode::kIo);
+    EXPECT_EQ(status.error().message, "rank 3 is gone");
+  }
+  EXPECT_FALSE(ran);
+  EXPECT_TRUE(called);
+}
+
+TEST_F(CudaDeviceTest, ATransferRunsInOrderAndDoesNotCountAsCompute) {
+  const auto host = device_->AllocateHost(4_KiB).value();
+  const auto buffer = device_->Allocate(4_KiB, "a buffer").value();
+  const auto stream = NewStream("comm");
+  stream->Zero(buffer.data(), 4_KiB);
+  stream->Transfer([&](cudaStream_t handle) -> Status {
+    return CudaStatus(cudaMemsetAsync(buffer.data(), 9, 4096, handle), "setting memory");
+  });
+  stream->CopyToHost(host.data(), buffer.data(), 4_KiB);
+  ASSERT_TRUE(stream->Synchronize().ok());
+  EXPECT_EQ(std::count(host.data(), host.data() + 4096, std::byte{9}), 4096);
+  EXPECT_EQ(meter_.Totals().compute.count(), 0);
+}
+
 TEST_F(CudaDeviceTest, TheMeterGetsComputeAndWaitsForData) {
   const auto first = device_->Allocate(16_MiB, "a buffer").value();
   const auto second = device_->Allocate(16_MiB, "a buffer").value();

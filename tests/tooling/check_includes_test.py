@@ -18,6 +18,9 @@ GOOD = {
     "aio/CMakeLists.txt": "penstock_library(aio HEADERS aio.h PUBLIC_DEPS penstock::base)",
     "aio/aio.h": '#include "base/a.h"\n',
     "aio/ring.h": "",
+    "comm/CMakeLists.txt": "penstock_library(comm HEADERS job.h)",
+    "comm/job.h": '#include "base/a.h"\n',
+    "comm/library.h": "",
     "kernels/CMakeLists.txt": "penstock_library(kernels HEADERS dtype.h)",
     "kernels/dtype.h": '#include "base/a.h"\n',
     "kernels/threads.h": "",
@@ -119,9 +122,10 @@ class CheckIncludes(unittest.TestCase):
     def test_a_private_header_in_the_tests_of_another_module_fails(self):
         self.assert_fails({"tests/zero/x_test.cc": '#include "aio/ring.h"\n'}, "private:")
 
-    def test_the_emulation_of_cuda_may_include_private_headers_of_kernels_only(self):
+    def test_the_emulation_of_cuda_may_include_private_headers_of_kernels_and_comm_only(self):
         code, errors = self.run_on(
-            {"tests/emulated_cuda/x.cc": '#include "kernels/model/cpu_matmul.h"\n'})
+            {"tests/emulated_cuda/x.cc": '#include "kernels/model/cpu_matmul.h"\n'
+                                         '#include "comm/library.h"\n'})
         self.assertEqual(code, 0, errors)
         self.assert_fails({"tests/emulated_cuda/x.cc": '#include "aio/ring.h"\n'}, "private:")
 

@@ -276,7 +276,7 @@ class CheckTidy(ScriptTest):
 
 class GpuCheck(ScriptTest):
     """The script of the bundle, with stand-ins for CUDA and for the bundle's programs."""
-    PROGRAMS = ("device_cuda_test", "cuda_plan_test", "operators_gpu_test", "penstock")
+    PROGRAMS = ("comm_cuda_test", "device_cuda_test", "cuda_plan_test", "operators_gpu_test", "penstock")
 
     def setUp(self):
         super().setUp()
@@ -312,7 +312,7 @@ fi
         for row in ("operators-Modes-LayerTest", "operators-PlainTest", "recorded", "device",
                     "placement-fp32_clipped", "racecheck-operators", "memcheck-all-kernels"):
             self.assertRegex(done.stdout, rf"(?m)^{row} +\d+ s  ok$")
-        self.assertRegex(done.stdout, r"(?m)^0 of 11 checks failed")
+        self.assertRegex(done.stdout, r"(?m)^0 of 12 checks failed")
 
     def test_only_our_kernels_are_checked_for_races(self):
         self.check()
@@ -325,7 +325,7 @@ fi
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stdout, r"(?m)^operators-Modes-LayerTest +\d+ s  FAILED \(1\)$")
         self.assertRegex(done.stdout, r"(?m)^operators-PlainTest +\d+ s  ok$")
-        self.assertIn("1 of 11 checks failed", done.stdout)
+        self.assertIn("1 of 12 checks failed", done.stdout)
         lines = done.stdout.splitlines()
         self.assertIn("blocking: ", lines)
         self.assertIn("blocking: 1", lines)

@@ -1,0 +1,45 @@
+// What a launcher says to a process through its environment: which rank it is, of how many, and
+// where the ranks meet. docs/ranks.md has the table.
+//
+// A pure function of the environment; any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "comm/job.h"
+#include "comm/sockets.h"
+
+namespace penstock::comm {
+
+/// The most ranks that a launcher may ask for.
+inline constexpr uint32_t kMostRanks = 65536;
+
+struct Launch {
+  uint32_t size = 1;
+  uint32_t rank = 0;
+  /// Of this node, where the launcher says them.
+  std::optional<uint32_t> local_size = {};
+  std::optional<uint32_t> local_rank = {};
+  /// Whether size and endpoints are to be had from PMIx (comm/pmix.h), and are not here.
+  bool by_pmix = false;
+  /// Where rank 0 listens: at the first whose port is free. The others try all of them.
+  std::vector<Endpoint> endpoints = {};
+  /// What sets the port, and what to do if it is taken: for messages.
+  std::string port_advice = {};
+  /// Tells this run from others that may listen there; empty if nothing does.
+  std::string run = {};
+};
+
+/// Reads the environment; one rank where no launcher left anything. Errors: kInvalidArgument for
+/// what contradicts itself or is no number, and for launchers that are noticed but not understood.
+Result<Launch> ReadLaunch(const Environment& environment);
+
+/// Returns the first host of a list as Slurm writes them: node01 of "node[01-03,07],x". Errors:
+/// kInvalidArgument if there is none.
+Result<std::string> FirstHost(const std::string& list);
+
+}  // namespace penstock::comm

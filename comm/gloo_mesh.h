@@ -1,0 +1,56 @@
+// Gloo's TCP connections from this rank to every other one.
+//
+// Gloo has a thread of its own that reads and writes. When a connection ends, it tells whoever
+// waits for what has not begun to arrive, and nobody else: see comm/gloo_exchanger.h for what that
+// means to a protocol. It writes to sockets whose other side may be gone, so the process has to
+// ignore SIGPIPE, which is checked.
+//
+// Threads: Connect from one; Close while nobody uses the mesh; the rest from any.
+#pragma once
+
+#include <gloo/transport/context.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "comm/job.h"
+
+namespace penstock::comm {
+
+class GlooMesh {
+ public:
+  using Buffer = gloo::transport::UnboundBuffer;
+
+  /// Connects this rank with the others. Collective. With one rank there is nothing to connect.
+  /// Errors: kUnavailable if a rank cannot be reached, naming it.
+  static Result<std::unique_ptr<GlooMesh>> Connect(Job& job);
+
+  uint32_t size() const { return size_; }
+  uint32_t rank() const { return rank_; }
+  /// A range of memory, for one message of this size at a time. It may end before the message has
+  /// arrived or been sent: then it does not.
+  std::unique_ptr<Buffer> NewBuffer(void* data, Bytes size);
+  /// Closes the connections. What was written to them still arrives.
+  void Close();
+
+ private:
+  GlooMesh(uint32_t size, uint32_t rank) : size_(size), rank_(rank) {}
+  /// Listens for each of the others, and returns the addresses, one after the other.
+  Result<std::string> Listen(const std::string& address);
+  Status ConnectTo(uint32_t rank, const std::string& addresses);
+
+  const uint32_t size_;
+  const uint32_t rank_;
+  std::shared_ptr<gloo::transport::Context> context_;  ///< none with one rank
+};
+
+/// What Gloo says, without the place in its source.
+std::string GlooText(const std::exception& exception);
+
+}  // namespace penstock::comm

@@ -1,0 +1,81 @@
+#include "comm/job.h"
+
+#include <map>
+#include <utility>
+
+#include "base/mutex.h"
+#include "comm/environment.h"
+#include "comm/rendezvous.h"
+#include "comm/star_job.h"
+
+namespace penstock::comm {
+namespace {
+
+/// A rank that is alone: whatever all ranks do together is done.
+class OneRankJob final : public Job {
+ public:
+  explicit OneRankJob(std::string host) : hosts_{std::move(host)} {}
+
+  const World& world() const override { return world_; }
+  const std::vector<std::string>& hosts() const override { return hosts_; }
+  const std::string& address() const override { return address_; }
+  Status Agree(const Status& mine) override {
+    if (!mine.ok()) Fail(mine.error());
+    return status();
+  }
+  Result<std::vector<std::string>> Gather(std::string mine) override {
+    PENSTOCK_TRY(status());
+    return std::vector<std::string>{std::move(mine)};
+  }
+  Status Vote(uint64_t /*step*/, uint64_t /*session*/) override { return status(); }
+  Status Set(const std::string& key, std::string value) override {
+    PENSTOCK_TRY(status());
+    MutexLock lock(mutex_);
+    if (values_.try_emplace(key, std::move(value)).second) return {};
+    return Error{ErrorCode::kInvalidArgument, "the key " + key + " of the job is set already"};
+  }
+  Result<std::string> Get(const std::string& key) override {
+    PENSTOCK_TRY(status());
+    MutexLock lock(mutex_);
+    const auto found = values_.find(key);
+    if (found != values_.end()) return found->second;
+    return Error{ErrorCode::kNotFound, "the key " + key + " of the job is not set"};
+  }
+  void Doing(std::string_view /*what*/) override {}
+  void Entered(const Operation& /*operation*/, OperationState /*state*/) override {}
+  void Fail(const Error& why) override {
+    MutexLock lock(mutex_);
+    if (failure_.ok()) failure_ = why;
+  }
+  Status status() const override {
+    MutexLock lock(mutex_);
+    return failure_;
+  }
+  Status Finish() override { return status(); }
+
+ private:
+  const World world_;
+  const std::vector<std::string> hosts_;
+  mutable Mutex mutex_;
+  Status failure_ GUARDED_BY(mutex_);
+  std::map<std::string, std::string> values_ GUARDED_BY(mutex_);
+  const std::string address_;  ///< nobody asks for it
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Job>> Job::Join(const Environment& environment, JobOptions options) {
+  if (options.heartbeat < kLeastTimeout || options.operation_timeout < kLeastTimeout) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the time-outs of a job are at least {} s: its ranks are heard of each second",
+                     kLeastTimeout.count());
+  }
+  PENSTOCK_ASSIGN(Launch launch, ReadLaunch(environment));
+  PENSTOCK_ASSIGN(MeetingPoint meeting, Meet(std::move(launch), options.join_timeout));
+  if (meeting.world.size == 1) {
+    return std::unique_ptr<Job>(std::make_unique<OneRankJob>(meeting.members.front().host));
+  }
+  return StarJob::Start(std::move(meeting), std::move(options));
+}
+
+}  // namespace penstock::comm

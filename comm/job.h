@@ -1,0 +1,104 @@
+// The ranks of a run, seen from one of them: who they are, whether they agree, and whether they
+// live. docs/ranks.md says how ranks are started and what happens when one fails.
+//
+// A job is a star of TCP connections to rank 0, with a thread in each process ("penstock-job"). It
+// carries small things: agreement before the first step, votes on commits, keys for a library's own
+// rendezvous, heartbeats. Weights and gradients go another way (comm/communicator.h).
+//
+// Fate is shared. A rank that fails says so, a rank that ends without a word is noticed by its
+// connection, and one that does not answer by its heartbeats. Each rank that can still answer then
+// learns the verdict, a line that names the rank that was the reason, and the owner's function is
+// called with it on the job's thread. Every call that waits returns the verdict.
+//
+// With one rank there is no socket and no thread, and every call returns at once.
+//
+// Threads: any. Agree and Gather are called by one thread at a time, and so are Vote and Finish;
+// all ranks make the same of these calls in the same order, but for Vote beside the others.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "comm/world.h"
+
+namespace penstock::comm {
+
+/// Looks up an environment variable; none if it is not set.
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+
+/// The shortest that `heartbeat` and `operation_timeout` may be.
+inline constexpr std::chrono::seconds kLeastTimeout{2};
+
+struct JobOptions {
+  /// How long ranks wait for each other at the start.
+  std::chrono::seconds join_timeout{300};
+  /// A rank that has not answered for so long is taken for dead.
+  std::chrono::seconds heartbeat{30};
+  /// An operation that was begun so long ago and has not ended is taken for stuck.
+  std::chrono::seconds operation_timeout{600};
+  /// Called once, on the job's thread, when the job of several ranks has failed; not when Agree
+  /// returned an error, which all ranks have then. It may end the process, and must not destroy the
+  /// job, which waits for it. None: only calls learn of the failure.
+  std::function<void(const Error& verdict)> on_failure;
+};
+
+/// Whether an operation of the communicator was enqueued, has begun, or has ended.
+enum class OperationState { kEnqueued, kBegun, kEnded };
+
+class Job {
+ public:
+  /// Finds the job's ranks from what its launcher left in the environment (docs/ranks.md), and
+  /// waits until all have joined. Without a launcher there is one rank. Errors: kInvalidArgument
+  /// for an environment that contradicts itself or rank 0's, and for time-outs that are too short;
+  /// kUnavailable if ranks are missing, naming them, or a port is taken.
+  static Result<std::unique_ptr<Job>> Join(const Environment& environment, JobOptions options = {});
+  /// Leaves the job, and waits a second at most for the others to have heard what this rank said
+  /// last. A rank that leaves without Finish has failed, to the others.
+  virtual ~Job() = default;
+
+  virtual const World& world() const = 0;
+  /// Returns the names of the ranks' hosts, by rank.
+  virtual const std::vector<std::string>& hosts() const = 0;
+  /// Returns the IP address at which the other ranks reach this one: that of its end of the job's
+  /// connections. A loopback one if all ranks are on this node; empty with one rank.
+  virtual const std::string& address() const = 0;
+
+  /// Waits for all ranks. Returns ok if `mine` of every rank is ok, and otherwise, on all ranks,
+  /// the error of the lowest rank that has one, which the message names; one that all ranks have in
+  /// the same words is returned as it is. After an error the job has ended: nobody is missed, and
+  /// later calls return it.
+  virtual Status Agree(const Status& mine) = 0;
+  /// Returns every rank's text, by rank. For small things, at most 16 MiB each.
+  virtual Result<std::vector<std::string>> Gather(std::string mine) = 0;
+  /// Waits until every rank has voted for (step, session). Another vote of a rank is a failure of
+  /// the job. May be called beside the other collective calls.
+  virtual Status Vote(uint64_t step, uint64_t session) = 0;
+  /// Keeps a value at rank 0, for all ranks. Keys are set once: the second time is
+  /// kInvalidArgument. A key has at most 1 KiB, a value 16 MiB.
+  virtual Status Set(const std::string& key, std::string value) = 0;
+  /// Returns the value of a key, once a rank has set it. With one rank nobody else will: kNotFound.
+  virtual Result<std::string> Get(const std::string& key) = 0;
+
+  /// Says what this rank does now, for messages: "waits for weights of h.3 (tile 17, /nvme)".
+  /// Cheap.
+  virtual void Doing(std::string_view what) = 0;
+  /// Says how far this rank is. Cheap; from the thread that feeds the device or from a stream.
+  virtual void Entered(const Operation& operation, OperationState state) = 0;
+  /// Ends the job on all ranks with this error, within a second; the first one counts. The end of
+  /// another rank within half a second is taken for the reason instead: it breaks connections, and
+  /// whoever notices that first is not to blame.
+  virtual void Fail(const Error& why) = 0;
+  /// Returns why the job has failed; ok as long as it has not.
+  virtual Status status() const = 0;
+  /// Waits until all ranks have called it; afterwards nobody is missed.
+  virtual Status Finish() = 0;
+};
+
+}  // namespace penstock::comm

@@ -1,0 +1,99 @@
+// The connections of a job, and one wait for all of them.
+//
+// A peer is a connection under a number: a rank, or the number of a caller that has not said its
+// rank yet. Sending never blocks: what the socket does not take stays in a queue, and Wait goes on
+// with it. A connection that fails while it is written to is read to its end all the same, because
+// the other side may have said why before it ended.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "comm/sockets.h"
+#include "comm/wire.h"
+
+namespace penstock::comm {
+
+/// A connection with what has arrived and what has yet to go.
+class Connection {
+ public:
+  Connection(UniqueFd socket, size_t most_payload);
+
+  int descriptor() const { return socket_.get(); }
+  MessageParser& arrived() { return arrived_; }
+  bool has_output() const { return !output_.empty(); }
+
+  /// Sends a frame, or as much of it as the socket takes.
+  void Send(Frame frame);
+  /// Goes on with what was left.
+  void Flush();
+  struct Received {
+    size_t bytes;  ///< that are new in arrived()
+    bool open;     ///< false: nothing will come any more
+  };
+  /// Takes what is there, up to a bound that keeps one peer from holding up the others.
+  Received Receive();
+  /// Says that nothing will be sent any more.
+  void HalfClose();
+
+ private:
+  UniqueFd socket_;
+  MessageParser arrived_;
+  std::deque<Frame> output_;
+  size_t sent_ = 0;      ///< of the first frame
+  bool broken_ = false;  ///< what is sent is dropped
+};
+
+class Peers {
+ public:
+  /// `also` is a descriptor for which Wait waits besides: a listener, or what wakes the thread. It
+  /// outlives this object. Errors: what the system says.
+  static Result<Peers> Create(int also);
+
+  Status Add(uint32_t peer, Connection connection);
+  /// Takes a connection out. There is one.
+  Connection Remove(uint32_t peer);
+  /// Closes a connection, if there is one.
+  void Close(uint32_t peer);
+  /// The connection of a peer; null if there is none.
+  Connection* Find(uint32_t peer);
+  size_t size() const { return connections_.size(); }
+
+  /// Sends to a peer, if there is one.
+  void Send(uint32_t peer, const Frame& frame);
+  void SendToAll(const Frame& frame);
+
+  struct Ready {
+    std::vector<uint32_t> peers;  ///< that have something to receive, or have closed
+    bool also = false;
+  };
+  /// Waits until something is ready or the deadline passes.
+  Ready Wait(SteadyTime deadline);
+  /// Waits until all has been sent and the others have closed, or the deadline passes. What arrives
+  /// meanwhile is dropped. A socket that is closed with bytes that nobody has read takes back what
+  /// the other side has yet to receive: so whoever has said the last word waits. Nothing else is
+  /// waited for afterwards.
+  void AwaitClosed(SteadyTime deadline);
+
+ private:
+  struct Peer {
+    Connection connection;
+    bool waits_for_room = false;
+  };
+  Peers(UniqueFd epoll, int also) : epoll_(std::move(epoll)), also_(also) {}
+  /// Has the kernel tell of room exactly if there is output.
+  void Arm(uint32_t number, Peer* peer);
+
+  UniqueFd epoll_;
+  int also_;
+  std::map<uint32_t, Peer> connections_;
+};
+
+}  // namespace penstock::comm

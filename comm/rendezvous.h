@@ -1,0 +1,49 @@
+// How the ranks of a job meet: rank 0 listens, the others come, and each learns who all are.
+//
+// A rank connects and greets with its rank, the world's size and the run. Rank 0 welcomes it, or
+// says what is wrong with the greeting. A rank that is welcome has joined once it says so: it may
+// have given up waiting and come again meanwhile. When all have joined, rank 0 tells all who they
+// are. A rank that joined and has gone, and one that is missing when the time is over, end the
+// meeting for all.
+//
+// Strangers may connect while rank 0 listens. They get nothing but a refusal, and when there are
+// too many, the oldest is dropped.
+//
+// Threads: one.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "comm/environment.h"
+#include "comm/members.h"
+#include "comm/peers.h"
+#include "comm/world.h"
+
+namespace penstock::comm {
+
+struct MeetingPoint {
+  World world;
+  std::vector<Member> members;  ///< by rank
+  /// At rank 0 those of ranks 1, 2, …, in this order; elsewhere the one to rank 0.
+  std::vector<Connection> connections;
+};
+
+/// Waits until all ranks of a launch have met; with one rank there is nothing to wait for, and
+/// nothing is opened. Errors: kInvalidArgument for a greeting that rank 0 refused, kUnavailable for
+/// ranks that are missing, which the message names, or for a port that is taken.
+Result<MeetingPoint> Meet(Launch launch, std::chrono::seconds timeout);
+
+/// The two sides of a meeting of several ranks: rank 0 at its listener, and the others, at the
+/// launch's endpoints.
+Result<MeetingPoint> HostMeeting(const Launch& launch, const Listener& listener,
+                                 std::chrono::seconds timeout);
+Result<MeetingPoint> VisitMeeting(const Launch& launch, std::chrono::seconds timeout);
+
+/// Returns a rank's place on its node: what the launcher said, and otherwise what the names of the
+/// hosts show.
+World PlaceOf(const Launch& launch, const std::vector<Member>& members);
+
+}  // namespace penstock::comm

@@ -1,0 +1,237 @@
+// Rank 0's side of a meeting.
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "comm/rendezvous.h"
+
+namespace penstock::comm {
+namespace {
+
+using std::chrono::steady_clock;
+
+/// How long the last word may take to arrive.
+constexpr std::chrono::seconds kLastWordTime{1};
+/// Connections that may be nobody's yet.
+constexpr ptrdiff_t kStrangers = 64;
+
+class Reception {
+ public:
+  Reception(const Launch& launch, int listener, Peers peers)
+      : launch_(launch),
+        listener_(listener),
+        peers_(std::move(peers)),
+        members_(launch.size),
+        guests_of_ranks_(launch.size) {
+    members_[0] = {.host = HostName(), .pid = static_cast<uint64_t>(::getpid())};
+  }
+
+  Result<MeetingPoint> Run(std::chrono::seconds timeout) {
+    const SteadyTime deadline = steady_clock::now() + timeout;
+    while (joined_ + 1 < launch_.size && !failure_.has_value()) {
+      if (steady_clock::now() >= deadline) {
+        failure_ = Missing(timeout);
+        break;
+      }
+      const Peers::Ready ready = peers_.Wait(deadline);
+      if (ready.also) Accept();
+      for (const uint32_t number : ready.peers) Hear(number);
+    }
+    if (failure_.has_value()) return GiveUp();
+    return Start();
+  }
+
+ private:
+  /// A connection, and whose it is.
+  struct Guest {
+    std::optional<uint32_t> rank = {};
+    bool joined = false;
+  };
+
+  void Accept() {
+    while (true) {
+      UniqueFd socket(::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!socket.valid()) {
+        const int why = errno;
+        if (why == EINTR || why == ECONNABORTED) continue;
+        // These stay, and the listener would be ready for ever. Others are of that one connection.
+        if (why == EMFILE || why == ENFILE || why == ENOBUFS || why == ENOMEM) {
+          failure_ = ErrnoError(why, "rank 0 cannot accept the connection of a rank");
+        }
+        return;
+      }
+      DropOldestStranger();
+      const uint32_t number = next_guest_++;
+      if (const Status added = peers_.Add(number, Connection(std::move(socket), kMostGreeting));
+          !added.ok()) {
+        failure_ = added.error();
+        return;
+      }
+      guests_[number] = {};
+    }
+  }
+
+  void Hear(uint32_t number) {
+    Connection* connection = peers_.Find(number);
+    if (connection == nullptr) return;  // replaced a moment ago
+    const bool open = connection->Receive().open;
+    while (peers_.Find(number) != nullptr) {
+      Result<std::optional<Message>> message = connection->arrived().Next();
+      if (!message.ok()) return Drop(number);
+      if (!message->has_value()) break;
+      Heard(number, **message);
+    }
+    if (!open) Gone(number);
+  }
+
+  void Heard(uint32_t number, const Message& message) {
+    Guest& guest = guests_.at(number);
+    if (message.type == MessageType::kHello && !guest.rank.has_value()) {
+      return Greeted(number, message);
+    }
+    if (message.type == MessageType::kJoined && guest.rank.has_value() && !guest.joined) {
+      guest.joined = true;
+      ++joined_;
+      return;
+    }
+    Drop(number);
+  }
+
+  void Greeted(uint32_t number, const Message& hello) {
+    const Member member = {.host = OneLine(hello.text, kMostHost), .pid = hello.b};
+    const std::string problem = ProblemOf(hello, member);
+    if (!problem.empty()) {
+      last_refusal_ = problem;
+      Message refusal{.type = MessageType::kEnd,
+                      .number = static_cast<uint64_t>(EndKind::kVerdict)};
+      SetStatus(Error{ErrorCode::kInvalidArgument, problem}, &refusal);
+      peers_.Send(number, EncodeMessage(refusal));
+      return Drop(number);
+    }
+    const auto rank = static_cast<uint32_t>(hello.number);
+    // It gave up waiting for the welcome, and has come again.
+    if (guests_of_ranks_[rank].has_value()) Drop(*guests_of_ranks_[rank]);
+    guests_of_ranks_[rank] = number;
+    guests_.at(number).rank = rank;
+    members_[rank] = member;
+    peers_.Send(number, EncodeMessage({.type = MessageType::kWelcome}));
+  }
+
+  /// What is wrong with a greeting; nothing if it is right.
+  std::string ProblemOf(const Message& hello, const Member& member) const {
+    const uint64_t rank = hello.number;
+    const std::string name =
+        fmt::format("rank {} (host {}, pid {})", rank, member.host, member.pid);
+    if (hello.key != launch_.run) {
+      return fmt::format("{} is of another run ({}) than rank 0 on host {} ({})", name,
+                         OneLine(hello.key, kMostHost), members_[0].host, launch_.run);
+    }
+    if (hello.a != launch_.size) {
+      return fmt::format(
+          "{} says that there are {} ranks, and rank 0 (host {}, pid {}) that there are {}; all "
+          "ranks of a run have the same WORLD_SIZE, and each run has a MASTER_PORT of its own",
+          name, hello.a, members_[0].host, members_[0].pid, launch_.size);
+    }
+    if (rank == 0 || rank >= launch_.size) return name + " is none that rank 0 waits for";
+    const std::optional<uint32_t>& other = guests_of_ranks_[rank];
+    if (other.has_value() && guests_.at(*other).joined) {
+      return fmt::format(
+          "{} has joined already, from host {} with pid {}; each process has a RANK "
+          "of its own",
+          name, members_[rank].host, members_[rank].pid);
+    }
+    return {};
+  }
+
+  void Gone(uint32_t number) {
+    const auto guest = guests_.find(number);
+    if (guest == guests_.end()) return;
+    if (guest->second.joined) {
+      const uint32_t rank = *guest->second.rank;
+      failure_ = MakeError(ErrorCode::kUnavailable, "{} ended before all ranks had joined",
+                           RankName(rank, members_[rank]));
+    }
+    Drop(number);
+  }
+
+  void Drop(uint32_t number) {
+    const auto guest = guests_.find(number);
+    if (guest == guests_.end()) return;
+    if (const std::optional<uint32_t> rank = guest->second.rank; rank.has_value()) {
+      guests_of_ranks_[*rank].reset();
+      if (guest->second.joined) --joined_;
+    }
+    guests_.erase(guest);
+    peers_.Close(number);
+  }
+
+  /// If there are too many. It may be a rank after all, and comes again then.
+  void DropOldestStranger() {
+    const auto is_stranger = [](const auto& guest) { return !guest.second.rank.has_value(); };
+    if (std::count_if(guests_.begin(), guests_.end(), is_stranger) < kStrangers) return;
+    Drop(std::find_if(guests_.begin(), guests_.end(), is_stranger)->first);
+  }
+
+  Error Missing(std::chrono::seconds timeout) const {
+    std::vector<uint32_t> missing;
+    for (uint32_t rank = 1; rank < launch_.size; ++rank) {
+      const std::optional<uint32_t>& guest = guests_of_ranks_[rank];
+      if (!guest.has_value() || !guests_.at(*guest).joined) missing.push_back(rank);
+    }
+    std::string message = fmt::format(
+        "{} of {} did not join within {} s; see what they say, and "
+        "whether they were started",
+        RankList(missing), launch_.size, timeout.count());
+    if (!last_refusal_.empty()) message += "; the last that was refused: " + last_refusal_;
+    return {ErrorCode::kUnavailable, std::move(message)};
+  }
+
+  Error GiveUp() {
+    Message end{.type = MessageType::kEnd, .number = static_cast<uint64_t>(EndKind::kVerdict)};
+    SetStatus(*failure_, &end);
+    peers_.SendToAll(EncodeMessage(end));
+    peers_.AwaitClosed(steady_clock::now() + kLastWordTime);
+    return *failure_;
+  }
+
+  Result<MeetingPoint> Start() {
+    const Frame start =
+        EncodeMessage({.type = MessageType::kStart, .text = EncodeMembers(members_)});
+    MeetingPoint meeting = {.world = PlaceOf(launch_, members_), .members = members_};
+    for (uint32_t rank = 1; rank < launch_.size; ++rank) {
+      Connection connection = peers_.Remove(*guests_of_ranks_[rank]);
+      connection.arrived().set_most_payload(kMostPayload);
+      connection.Send(start);
+      meeting.connections.push_back(std::move(connection));
+    }
+    return meeting;
+  }
+
+  const Launch& launch_;
+  const int listener_;
+  Peers peers_;
+  std::vector<Member> members_;
+  std::map<uint32_t, Guest> guests_;  ///< by number, in the order in which they came
+  std::vector<std::optional<uint32_t>> guests_of_ranks_;
+  uint32_t next_guest_ = 0;
+  uint32_t joined_ = 0;
+  std::string last_refusal_;
+  std::optional<Error> failure_;
+};
+
+}  // namespace
+
+Result<MeetingPoint> HostMeeting(const Launch& launch, const Listener& listener,
+                                 std::chrono::seconds timeout) {
+  PENSTOCK_ASSIGN(Peers peers, Peers::Create(listener.socket.get()));
+  return Reception(launch, listener.socket.get(), std::move(peers)).Run(timeout);
+}
+
+}  // namespace penstock::comm

@@ -1,0 +1,175 @@
+#include "comm/watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/wire.h"
+
+namespace penstock::comm {
+namespace {
+
+/// A tick that comes so long after the one before is late.
+constexpr std::chrono::seconds kLate{3};
+
+/// Where an operation is in a run. None is before all.
+using Position = std::optional<std::pair<uint64_t, uint32_t>>;
+
+Position PositionOf(const std::optional<Operation>& operation) {
+  if (!operation.has_value()) return {};
+  return std::pair(operation->step, operation->index);
+}
+
+/// Whether a rank has begun an operation and not ended it.
+bool IsInside(const Progress& progress) {
+  return PositionOf(progress.ended) < PositionOf(progress.begun);
+}
+
+std::string NameOf(const Operation& operation) {
+  const std::string where =
+      operation.step == 0 ? "before the first step" : fmt::format("of step {}", operation.step);
+  return fmt::format("{} (operation {} {})", operation.what, operation.index, where);
+}
+
+}  // namespace
+
+std::string EncodeProgress(const Progress& progress) {
+  TextWriter writer;
+  for (const auto* operation : {&progress.enqueued, &progress.begun, &progress.ended}) {
+    writer.Number(operation->has_value() ? 1 : 0);
+    if (!operation->has_value()) continue;
+    writer.Number((*operation)->step);
+    writer.Number((*operation)->index);
+    writer.Text(OneLine((*operation)->what, kMostDoing));
+  }
+  writer.Text(OneLine(progress.doing, kMostDoing));
+  return writer.Take();
+}
+
+Result<Progress> DecodeProgress(std::string_view text) {
+  TextReader reader(text);
+  Progress progress;
+  for (auto* operation : {&progress.enqueued, &progress.begun, &progress.ended}) {
+    if (reader.Number() == 0) continue;
+    *operation = Operation{.step = reader.Number(),
+                           .index = static_cast<uint32_t>(reader.Number()),
+                           .what = OneLine(reader.Text(), kMostDoing)};
+  }
+  progress.doing = OneLine(reader.Text(), kMostDoing);
+  if (reader.complete()) return progress;
+  return Error{ErrorCode::kCorruption, "what arrived is no heartbeat"};
+}
+
+Watch::Watch(std::vector<Member> members, Limits limits, SteadyTime now)
+    : members_(std::move(members)), limits_(limits), seen_(members_.size()), last_tick_(now) {}
+
+void Watch::Alive(uint32_t rank) {
+  seen_[rank].expected = true;
+  seen_[rank].silent = 0;
+}
+
+void Watch::Heard(uint32_t rank, Progress progress) {
+  Seen& seen = seen_[rank];
+  if (progress.begun != seen.progress.begun || !IsInside(progress)) seen.inside = 0;
+  seen.progress = std::move(progress);
+}
+
+void Watch::Closed(uint32_t rank, bool finished) {
+  seen_[rank].expected = false;
+  if (finished || seen_[rank].has_told || ended_.has_value()) return;
+  ended_ = Error{ErrorCode::kUnavailable, EndedLine(rank)};
+}
+
+void Watch::Failed(uint32_t rank, const Error& why, SteadyTime now) {
+  seen_[rank].has_told = true;
+  if (failure_.has_value()) return;
+  failure_ =
+      Error{why.code, fmt::format("rank {} (host {}): {}", rank, members_[rank].host, why.message)};
+  failure_settled_ = now + kFailureSettles;
+}
+
+std::optional<Error> Watch::Judge(SteadyTime now) {
+  if (ended_.has_value()) return ended_;
+  if (failure_.has_value() && now >= failure_settled_) return failure_;
+  if (now - last_tick_ < kTick) return {};
+  return Tick(now);
+}
+
+SteadyTime Watch::due() const {
+  const SteadyTime tick = last_tick_ + kTick;
+  return failure_.has_value() ? std::min(failure_settled_, tick) : tick;
+}
+
+std::optional<Error> Watch::Tick(SteadyTime now) {
+  const bool late = now - last_tick_ >= kLate;
+  const bool judges = !late || was_late_;
+  last_tick_ = now;
+  was_late_ = late;
+  for (Seen& seen : seen_) {
+    if (seen.expected) ++seen.silent;
+    if (IsInside(seen.progress)) ++seen.inside;
+  }
+  if (!judges) return {};
+  for (uint32_t rank = 0; rank < seen_.size(); ++rank) {
+    if (seen_[rank].silent <= static_cast<uint64_t>(limits_.heartbeat / kTick)) continue;
+    return MakeError(ErrorCode::kUnavailable, "{} has not answered for {} s", Name(rank),
+                     limits_.heartbeat.count());
+  }
+  return StuckOperation();
+}
+
+std::string Watch::EndedLine(uint32_t rank) const {
+  const Progress& progress = seen_[rank].progress;
+  std::string line = Name(rank) + " ended";
+  const Position last = std::max(PositionOf(progress.enqueued), PositionOf(progress.begun));
+  if (last.has_value()) {
+    line += last->first == 0 ? " before the first step" : fmt::format(" in step {}", last->first);
+  }
+  if (!progress.doing.empty()) line += " while it " + progress.doing;
+  return line;
+}
+
+std::optional<Error> Watch::StuckOperation() const {
+  if (!limits_.operation.has_value()) return {};
+  const auto limit = static_cast<uint64_t>(*limits_.operation / kTick);
+  const auto is_stuck = [limit](const Seen& seen) { return seen.inside > limit; };
+  if (std::none_of(seen_.begin(), seen_.end(), is_stuck)) return {};
+  // Of those that are furthest, the lowest rank. It stands for what the others should be in.
+  const auto is_behind = [](const Seen& a, const Seen& b) {
+    return PositionOf(a.progress.begun) < PositionOf(b.progress.begun);
+  };
+  const auto front = static_cast<uint32_t>(std::max_element(seen_.begin(), seen_.end(), is_behind) -
+                                           seen_.begin());
+  const Operation& operation = *seen_[front].progress.begun;
+  std::vector<uint32_t> elsewhere;
+  std::vector<uint32_t> inside;
+  for (uint32_t rank = 0; rank < seen_.size(); ++rank) {
+    if (seen_[rank].progress.begun != operation) elsewhere.push_back(rank);
+    if (IsInside(seen_[rank].progress)) inside.push_back(rank);
+  }
+  const int64_t seconds = limits_.operation->count();
+  if (elsewhere.empty()) {
+    const std::string where =
+        inside.size() == seen_.size() ? std::string() : " on " + RankList(inside);
+    return MakeError(ErrorCode::kUnavailable,
+                     "{}: all ranks arrived, and it has not ended{} within {} s: the network or "
+                     "the driver hangs",
+                     NameOf(operation), where, seconds);
+  }
+  const uint32_t first = elsewhere.front();
+  const Progress& progress = seen_[first].progress;
+  std::string line;
+  if (IsInside(progress)) {
+    line = fmt::format("{} is in {} and {} in {}, for {} s", Name(first), NameOf(*progress.begun),
+                       Name(front), NameOf(operation), seconds);
+  } else {
+    line =
+        fmt::format("{}: {} did not arrive within {} s", NameOf(operation), Name(first), seconds);
+  }
+  if (!progress.doing.empty()) line += fmt::format("; rank {} {}", first, progress.doing);
+  if (elsewhere.size() > 1) line += "; missing are " + RankList(elsewhere);
+  return Error{ErrorCode::kUnavailable, std::move(line)};
+}
+
+}  // namespace penstock::comm

@@ -1,0 +1,101 @@
+// Judges from what is heard of the ranks whether the job lives: who has ended, who does not answer,
+// and who is missing in an operation.
+//
+// Ages are counted in ticks of a second, and a tick that is late counts as one: while this process
+// itself was stopped (Ctrl-Z of the whole job, a laptop's lid), nobody has aged, and the first tick
+// afterwards judges nothing, as what the others have sent is yet to be read. A second one in
+// succession is judged: a machine that is always late must not blind the watch.
+//
+// An error that a rank tells of is believed half a second later only: the end of a rank breaks
+// connections of others, whose errors must not be taken for the reason.
+//
+// Pure: events and time in, a verdict out. Threads: one at a time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "comm/members.h"
+#include "comm/sockets.h"
+#include "comm/world.h"
+
+namespace penstock::comm {
+
+/// How far a rank is, and what it does.
+struct Progress {
+  std::optional<Operation> enqueued = {};
+  std::optional<Operation> begun = {};
+  std::optional<Operation> ended = {};
+  std::string doing = {};
+
+  bool operator==(const Progress&) const = default;
+};
+
+/// The longest name of an operation, and the longest text of what a rank does.
+inline constexpr size_t kMostDoing = 256;
+
+std::string EncodeProgress(const Progress& progress);
+/// Errors: kCorruption.
+Result<Progress> DecodeProgress(std::string_view text);
+
+class Watch {
+ public:
+  static constexpr std::chrono::seconds kTick{1};
+  static constexpr std::chrono::milliseconds kFailureSettles{500};
+
+  struct Limits {
+    std::chrono::seconds heartbeat{30};
+    /// None: operations are not judged, by one who does not hear of all ranks.
+    std::optional<std::chrono::seconds> operation = {};
+  };
+
+  Watch(std::vector<Member> members, Limits limits, SteadyTime now);
+
+  /// A rank has shown that it lives. From the first time on, its silence is judged.
+  void Alive(uint32_t rank);
+  /// A rank says how far it is. Silence is not judged of a rank of which only this is heard: of the
+  /// one that watches.
+  void Heard(uint32_t rank, Progress progress);
+  /// A rank's connection has closed. That is its end, unless it had nothing left to do (`finished`)
+  /// or has told of an error.
+  void Closed(uint32_t rank, bool finished);
+  /// A rank ends the job. The first one counts.
+  void Failed(uint32_t rank, const Error& why, SteadyTime now);
+
+  /// Returns the verdict, once there is one. To be called whenever something was heard, and at
+  /// due().
+  std::optional<Error> Judge(SteadyTime now);
+  SteadyTime due() const;
+  /// The error that has yet to settle, if there is one.
+  const std::optional<Error>& failure() const { return failure_; }
+
+ private:
+  struct Seen {
+    bool expected = false;  ///< its silence is judged
+    bool has_told = false;  ///< of an error
+    uint64_t silent = 0;    ///< ticks
+    uint64_t inside = 0;    ///< ticks since it began an operation that has not ended
+    Progress progress = {};
+  };
+
+  std::optional<Error> Tick(SteadyTime now);
+  std::string Name(uint32_t rank) const { return RankName(rank, members_[rank]); }
+  std::string EndedLine(uint32_t rank) const;
+  std::optional<Error> StuckOperation() const;
+
+  std::vector<Member> members_;
+  Limits limits_;
+  std::vector<Seen> seen_;
+  SteadyTime last_tick_;
+  bool was_late_ = false;
+  std::optional<Error> ended_;
+  std::optional<Error> failure_;
+  SteadyTime failure_settled_ = {};
+};
+
+}  // namespace penstock::comm

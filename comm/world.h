@@ -1,0 +1,29 @@
+// Which ranks there are, which one this process is, and what an operation between them is for.
+// Plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace penstock::comm {
+
+struct World {
+  uint32_t size = 1;        ///< ranks of the run
+  uint32_t rank = 0;        ///< this one
+  uint32_t local_size = 1;  ///< ranks on this node
+  uint32_t local_rank = 0;  ///< among them
+
+  bool operator==(const World&) const = default;
+};
+
+/// Names an operation: in messages, and to find ranks that are not in the same one. All of it is
+/// the same on all ranks.
+struct Operation {
+  uint64_t step = 0;   ///< of the run, from 1; 0: before the first step
+  uint32_t index = 0;  ///< of the step's operations, in their order
+  std::string what;    ///< "weights of h.3", for people
+
+  bool operator==(const Operation&) const = default;
+};
+
+}  // namespace penstock::comm

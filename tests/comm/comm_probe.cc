@@ -1,0 +1,156 @@
+// A rank of a job that is started as a rank of a training would be, for tests from outside.
+//
+//   comm_probe talk      calls everything once, and says what it was told
+//   comm_probe hold      waits until rank 0's input ends, or the job does
+//   comm_probe fail      the rank --rank ends the job with an error
+//   comm_probe disagree  the rank --rank does not agree
+//   comm_probe leave     the rank --rank leaves without a word
+//
+// Exit code: 0 when all ranks have finished, 3 for any error, which is the last line on stderr.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "comm/job.h"
+
+namespace penstock::comm {
+namespace {
+
+struct ProbeOptions {
+  int64_t join_s = 60;
+  int64_t heartbeat_s = 30;
+  int64_t operation_s = 600;
+  uint32_t rank = 1;                ///< the one that fails
+  std::vector<std::string> inside;  ///< operations by rank; "-": none
+  std::vector<std::string> doing;   ///< by rank
+};
+
+std::optional<std::string> ProcessEnvironment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+int Report(const Error& error) {
+  std::fputs(("comm_probe: error: " + error.message + "\n").c_str(), stderr);
+  return 3;
+}
+
+void Say(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stdout);
+  std::fflush(stdout);
+}
+
+/// The owner's function: no rank goes on.
+void EndProcess(const Error& verdict) { ::_exit(Report(verdict)); }
+
+/// After a failure the job's thread ends the process.
+[[noreturn]] void AwaitEnd() {
+  while (true) ::pause();
+}
+
+Status Talk(Job& job, const ProbeOptions& /*options*/) {
+  const World& world = job.world();
+  PENSTOCK_TRY(job.Agree({}));
+  PENSTOCK_ASSIGN(const std::vector<std::string> all,
+                  job.Gather(fmt::format("{} at {}", world.rank, world.local_rank)));
+  PENSTOCK_TRY(job.Vote(1, 2));
+  if (world.rank == 0) PENSTOCK_TRY(job.Set("key", "value"));
+  PENSTOCK_ASSIGN(const std::string value, job.Get("key"));
+  Say(fmt::format("rank {} of {}, {} of {}, hosts {}: {}; {}", world.rank, world.size,
+                  world.local_rank, world.local_size, job.hosts().size(), fmt::join(all, ", "),
+                  value));
+  return {};
+}
+
+Status Hold(Job& job, const ProbeOptions& options) {
+  const uint32_t rank = job.world().rank;
+  if (rank < options.doing.size()) job.Doing(options.doing[rank]);
+  if (rank < options.inside.size() && options.inside[rank] != "-") {
+    const std::string& number = options.inside[rank];
+    const Operation operation = {.step = 12,
+                                 .index = static_cast<uint32_t>(std::stoul(number)),
+                                 .what = "weights of h." + number};
+    job.Entered(operation, OperationState::kEnqueued);
+    job.Entered(operation, OperationState::kBegun);
+  }
+  PENSTOCK_TRY(job.Agree({}));
+  Say(fmt::format("rank {} pid {} holds", rank, ::getpid()));
+  if (rank == 0) {
+    while (std::cin.get() != EOF) {
+    }
+    PENSTOCK_TRY(job.Set("end", ""));
+  }
+  return job.Get("end").status();
+}
+
+Status FailAsRank(Job& job, const ProbeOptions& options) {
+  if (job.world().rank == options.rank) job.Fail({ErrorCode::kOutOfSpace, "the drive is full"});
+  return job.Gather("").status();
+}
+
+Status Disagree(Job& job, const ProbeOptions& options) {
+  if (job.world().rank != options.rank) return job.Agree({});
+  return job.Agree(Error{ErrorCode::kInvalidArgument, "lr is 0.002"});
+}
+
+Status Leave(Job& job, const ProbeOptions& options) {
+  if (job.world().rank == options.rank) ::_exit(0);
+  return Hold(job, options);
+}
+
+using Command = Status (*)(Job&, const ProbeOptions&);
+
+int RunProbe(Command command, const ProbeOptions& options) {
+  Result<std::unique_ptr<Job>> job =
+      Job::Join(ProcessEnvironment, {.join_timeout = std::chrono::seconds(options.join_s),
+                                     .heartbeat = std::chrono::seconds(options.heartbeat_s),
+                                     .operation_timeout = std::chrono::seconds(options.operation_s),
+                                     .on_failure = EndProcess});
+  if (!job.ok()) return Report(job.error());
+  Status outcome = command(**job, options);
+  if (outcome.ok()) outcome = (*job)->Finish();
+  if (outcome.ok()) return 0;
+  // Nobody is called with an error that all ranks have agreed on.
+  if (command == Disagree) return Report(outcome.error());
+  AwaitEnd();
+}
+
+}  // namespace
+}  // namespace penstock::comm
+
+int main(int argc, char** argv) {
+  using namespace penstock::comm;  // NOLINT(google-build-using-namespace)
+  ProbeOptions options;
+  Command command = nullptr;
+  CLI::App app("A rank of a job, for tests");
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_option("--join", options.join_s, "seconds");
+  app.add_option("--heartbeat", options.heartbeat_s, "seconds");
+  app.add_option("--operation", options.operation_s, "seconds");
+  app.add_option("--rank", options.rank, "the rank that is meant");
+  app.add_option("--inside", options.inside, "hold: the operation in which each rank is, or -");
+  app.add_option("--doing", options.doing, "hold: what each rank does");
+  const std::pair<const char*, Command> commands[] = {{"talk", Talk},
+                                                      {"hold", Hold},
+                                                      {"fail", FailAsRank},
+                                                      {"disagree", Disagree},
+                                                      {"leave", Leave}};
+  for (const auto& [name, function] : commands) {
+    app.add_subcommand(name)->callback([&command, function = function] { command = function; });
+  }
+  CLI11_PARSE(app, argc, argv);
+  return RunProbe(command, options);
+}
