@@ -14,6 +14,8 @@ namespace {
 /// rows.
 constexpr Bytes kLogitsOfChunk = 2_MiB;
 constexpr uint64_t kMinChunkRows = 128;
+/// Elements of a table in the smallest piece of work of a thread.
+constexpr uint64_t kTableGrain = 1024;
 
 /// Rows of a chunk: depends on the vocabulary alone, never on a budget.
 uint64_t ChunkRows(uint64_t vocabulary, uint64_t rows) {
@@ -23,7 +25,7 @@ uint64_t ChunkRows(uint64_t vocabulary, uint64_t rows) {
 
 }  // namespace
 
-Head::Head(const HeadCall& call, int threads, Bf16Arithmetic arithmetic)
+Head::Head(const HeadCall& call, int threads, Bf16Arithmetic arithmetic, bool adds_once)
     : call_(call), threads_(threads), logit_stride_((call.vocabulary + 31) / 32 * 32) {
   chunk_ = MakeChunk(ChunkRows(call.vocabulary, call.rows), arithmetic);
   if (const uint64_t rest = call.rows % chunk_.rows; rest > 0) last_ = MakeChunk(rest, arithmetic);
@@ -31,6 +33,10 @@ Head::Head(const HeadCall& call, int threads, Bf16Arithmetic arithmetic)
   logits_ = cursor_.Take(elements * SizeOf(DType::kFloat32));
   d_logits_ = call.dtype == DType::kFloat32 ? logits_ : cursor_.Take(elements * SizeOf(call.dtype));
   losses_ = cursor_.Take(Bytes{chunk_.rows * sizeof(double)});
+  // What a single chunk adds is computed first anyhow.
+  if (adds_once && call.rows > chunk_.rows) {
+    table_ = cursor_.Take(call.vocabulary * call.width * SizeOf(DType::kFloat32));
+  }
   Bytes inner;
   for (const Chunk* chunk : {&chunk_, &last_}) {
     if (chunk->rows == 0) continue;
@@ -77,6 +83,24 @@ Head::Chunk Head::MakeChunk(uint64_t rows, Bf16Arithmetic arithmetic) const {
 }
 
 void Head::Run(const HeadData& data, std::byte* scratch) {
+  if (!table_.has_value() || data.d_table == nullptr) {
+    RunChunks(data, scratch);
+    return;
+  }
+  HeadData apart = data;
+  apart.d_table = reinterpret_cast<float*>(scratch + *table_);
+  const uint64_t elements = call_.vocabulary * call_.width;
+  ParallelRanges(threads_, elements, kTableGrain, [&](Range range) {
+    std::fill_n(apart.d_table + range.begin, range.size(), 0.0F);
+  });
+  RunChunks(apart, scratch);
+  ParallelRanges(threads_, elements, kTableGrain, [&](Range range) {
+    AddToFloats(DType::kFloat32, apart.d_table + range.begin, data.d_table + range.begin,
+                range.size());
+  });
+}
+
+void Head::RunChunks(const HeadData& data, std::byte* scratch) {
   for (uint64_t row = 0; row < call_.rows; row += chunk_.rows) {
     RunChunk(call_.rows - row >= chunk_.rows ? chunk_ : last_, row, data, scratch);
   }

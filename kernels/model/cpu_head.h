@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/units.h"
 #include "kernels/model/cpu_matmul.h"
@@ -26,7 +27,8 @@ struct HeadData {
 
 class Head {
  public:
-  Head(const HeadCall& call, int threads, Bf16Arithmetic arithmetic);
+  /// `adds_once`: see OperatorOptions.
+  Head(const HeadCall& call, int threads, Bf16Arithmetic arithmetic, bool adds_once);
 
   Bytes scratch() const { return cursor_.used(); }
   void Run(const HeadData& data, std::byte* scratch);
@@ -41,6 +43,7 @@ class Head {
   };
 
   Chunk MakeChunk(uint64_t rows, Bf16Arithmetic arithmetic) const;
+  void RunChunks(const HeadData& data, std::byte* scratch);
   void RunChunk(const Chunk& chunk, uint64_t first_row, const HeadData& data, std::byte* scratch);
 
   const HeadCall call_;
@@ -52,6 +55,8 @@ class Head {
   uint64_t logits_;    ///< fp32 [chunk, logit_stride]
   uint64_t d_logits_;  ///< dtype [chunk, logit_stride]; for fp32 the logits themselves
   uint64_t losses_;    ///< double [chunk]
+  /// fp32 [vocabulary, C]: what a call adds to d_table, where that is computed apart.
+  std::optional<uint64_t> table_;
   uint64_t inner_;
 };
 

@@ -28,8 +28,6 @@ namespace {
 
 /// Elements in the smallest piece of work that a loop over elements gives to a thread.
 constexpr uint64_t kElementGrain = 1024;
-/// Columns in the smallest slice of the embedding's gradient that a thread adds to.
-constexpr uint64_t kColumnGrain = 16;
 
 Status Validate(const OperatorOptions& options) {
   PENSTOCK_TRY(CheckCalls(options.calls, "CPU"));
@@ -81,31 +79,41 @@ Result<std::unique_ptr<CpuOperatorParts>> MakeParts(const OperatorOptions& optio
 /// Makes the parts of each call.
 class PartsMaker {
  public:
-  PartsMaker(CpuOperatorParts& parts, int threads, Bf16Arithmetic arithmetic)
-      : parts_(parts), threads_(threads), arithmetic_(arithmetic) {}
+  PartsMaker(CpuOperatorParts& parts, const OperatorOptions& options, Bf16Arithmetic arithmetic)
+      : parts_(parts),
+        threads_(options.threads),
+        adds_once_(options.adds_once),
+        arithmetic_(arithmetic) {}
 
-  void operator()(const EmbeddingCall&) {}
+  void operator()(const EmbeddingCall& call) {
+    Make(parts_.embeddings, call, threads_, adds_once_);
+  }
   void operator()(const LayerNormCall& call) {
     parts_.norms.insert(call);
     TakeScratch(Bytes{2 * call.width * sizeof(float)} * static_cast<uint64_t>(threads_));
   }
-  void operator()(const LinearCall& call) { Make(parts_.linears, call); }
+  void operator()(const LinearCall& call) { Make(parts_.linears, call, threads_, arithmetic_); }
   void operator()(const LinearGeluCall& call) {
     (*this)(InwardOf(call));
     (*this)(OutwardOf(call));
   }
-  void operator()(const AttentionCall& call) { Make(parts_.attentions, call); }
-  void operator()(const HeadCall& call) { Make(parts_.heads, call); }
+  void operator()(const AttentionCall& call) {
+    Make(parts_.attentions, call, threads_, arithmetic_);
+  }
+  void operator()(const HeadCall& call) {
+    Make(parts_.heads, call, threads_, arithmetic_, adds_once_);
+  }
 
  private:
-  template <typename Call, typename Part>
-  void Make(std::map<Call, Part>& made, const Call& call) {
-    TakeScratch(made.try_emplace(call, call, threads_, arithmetic_).first->second.scratch());
+  template <typename Call, typename Part, typename... Others>
+  void Make(std::map<Call, Part>& made, const Call& call, Others... others) {
+    TakeScratch(made.try_emplace(call, call, others...).first->second.scratch());
   }
   void TakeScratch(Bytes size) { parts_.scratch = std::max(parts_.scratch, size); }
 
   CpuOperatorParts& parts_;
   const int threads_;
+  const bool adds_once_;
   const Bf16Arithmetic arithmetic_;
 };
 
@@ -126,7 +134,7 @@ const Linear& FindLinear(const std::map<LinearCall, Linear>& linears, const Line
 }  // namespace
 
 CpuOperatorParts::CpuOperatorParts(const OperatorOptions& options, Bf16Arithmetic arithmetic) {
-  PartsMaker make(*this, options.threads, arithmetic);
+  PartsMaker make(*this, options, arithmetic);
   for (const OperatorCall& call : options.calls) std::visit(make, call);
   scratch = AlignUp(scratch, device::kDeviceAlignment);
 }
@@ -181,22 +189,13 @@ void CpuOperators::EmbeddingBackward(device::Stream& stream, const TokenView& to
                                      const TensorView& d_position_table) {
   const EmbeddingCall call =
       EmbeddingOf(tokens, d_out, DType::kFloat32, d_token_table, d_position_table);
-  Launch(stream, [=, this] {
-    const uint64_t width = call.width;
-    // Threads take columns, so that every sum is in the order of the rows.
-    ParallelRanges(threads_, width, kColumnGrain, [&](Range columns) {
-      for (uint64_t row = 0; row < call.rows; ++row) {
-        const auto token = static_cast<uint64_t>(tokens.data[row]);
-        const uint64_t position = row % tokens.sequence;
-        PENSTOCK_CHECK(token < d_token_table.shape.rows());
-        const std::byte* in = d_out.data + (row * width + columns.begin) * SizeOf(call.dtype).value;
-        AddToFloats(call.dtype, in, d_token_table.floats() + token * width + columns.begin,
-                    columns.size());
-        AddToFloats(call.dtype, in, d_position_table.floats() + position * width + columns.begin,
-                    columns.size());
-      }
-    });
-  });
+  const EmbeddingGradient& gradient = Find(parts_->embeddings, call);
+  const EmbeddingGradientData data{.tokens = tokens,
+                                   .d_out = d_out.data,
+                                   .vocabulary = d_token_table.shape.rows(),
+                                   .d_token_table = d_token_table.floats(),
+                                   .d_position_table = d_position_table.floats()};
+  Launch(stream, [=, this, &gradient] { gradient.Run(data, scratch_.data()); });
 }
 
 void CpuOperators::LayerNormForward(device::Stream& stream, const ConstTensorView& x,

@@ -15,6 +15,7 @@
 #include "base/mapping.h"
 #include "device/device.h"
 #include "kernels/model/cpu_attention.h"
+#include "kernels/model/cpu_embedding.h"
 #include "kernels/model/cpu_head.h"
 #include "kernels/model/cpu_linear.h"
 #include "kernels/model/cpu_matmul.h"
@@ -26,6 +27,7 @@ namespace penstock::kernels {
 struct CpuOperatorParts {
   CpuOperatorParts(const OperatorOptions& options, Bf16Arithmetic arithmetic);
 
+  std::map<EmbeddingCall, EmbeddingGradient> embeddings;
   std::map<LinearCall, Linear> linears;
   std::map<AttentionCall, Attention> attentions;
   std::map<HeadCall, Head> heads;

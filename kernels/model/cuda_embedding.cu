@@ -59,11 +59,11 @@ __global__ void TokensKernel(CudaEmbedding embedding, uint64_t column_tiles, con
   if (is_first[first] == 0 || column >= width) return;
   float* const sum =
       d_token_table + static_cast<uint64_t>(embedding.tokens[first]) * width + column;
-  float value = *sum;
+  float value = embedding.adds_once ? 0 : *sum;
   for (auto row = static_cast<int32_t>(first); row != kNone; row = next[row]) {
     value += ToFloat(d_out[static_cast<uint64_t>(row) * width + column]);
   }
-  *sum = value;
+  *sum = embedding.adds_once ? *sum + value : value;
 }
 
 template <typename T>
@@ -71,11 +71,11 @@ __global__ void PositionsKernel(CudaEmbedding embedding, const T* d_out, float* 
   const uint64_t stride = embedding.sequence * embedding.width;
   const uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= stride) return;
-  float value = d_position_table[i];
+  float value = embedding.adds_once ? 0 : d_position_table[i];
   for (uint64_t at = i; at < embedding.rows * embedding.width; at += stride) {
     value += ToFloat(d_out[at]);
   }
-  d_position_table[i] = value;
+  d_position_table[i] = embedding.adds_once ? d_position_table[i] + value : value;
 }
 
 }  // namespace

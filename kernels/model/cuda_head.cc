@@ -1,11 +1,13 @@
 #include "kernels/model/cuda_head.h"
 
+#include "kernels/model/cuda_add.h"
 #include "kernels/model/cuda_softmax.h"
 
 namespace penstock::kernels {
 
-Result<std::unique_ptr<CudaHead>> CudaHead::Create(const CudaBlas& blas, const HeadCall& call) {
-  std::unique_ptr<CudaHead> head(new CudaHead(call));
+Result<std::unique_ptr<CudaHead>> CudaHead::Create(const CudaBlas& blas, const HeadCall& call,
+                                                   bool adds_once) {
+  std::unique_ptr<CudaHead> head(new CudaHead(call, adds_once));
   PENSTOCK_ASSIGN(head->chunk_, head->MakeChunk(blas, head->plan_.rows));
   if (const uint64_t rest = call.rows % head->plan_.rows; rest > 0) {
     PENSTOCK_ASSIGN(head->last_, head->MakeChunk(blas, rest));
@@ -45,6 +47,19 @@ Result<CudaHead::Chunk> CudaHead::MakeChunk(const CudaBlas& blas, uint64_t rows)
 }
 
 void CudaHead::Run(device::CudaStream& stream, const CudaHeadData& data, std::byte* scratch) {
+  if (!plan_.table.has_value() || data.d_table == nullptr) {
+    RunChunks(stream, data, scratch);
+    return;
+  }
+  CudaHeadData apart = data;
+  apart.d_table = reinterpret_cast<float*>(scratch + *plan_.table);
+  const uint64_t elements = call_.vocabulary * call_.width;
+  stream.Zero(scratch + *plan_.table, elements * SizeOf(DType::kFloat32));
+  RunChunks(stream, apart, scratch);
+  CudaAddFloats(stream, elements, apart.d_table, data.d_table);
+}
+
+void CudaHead::RunChunks(device::CudaStream& stream, const CudaHeadData& data, std::byte* scratch) {
   for (uint64_t row = 0; row < call_.rows; row += plan_.rows) {
     RunChunk(stream, call_.rows - row >= plan_.rows ? chunk_ : last_, row, data, scratch);
   }

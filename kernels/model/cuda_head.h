@@ -25,7 +25,9 @@ struct CudaHeadData {
 
 class CudaHead {
  public:
-  static Result<std::unique_ptr<CudaHead>> Create(const CudaBlas& blas, const HeadCall& call);
+  /// `adds_once`: see OperatorOptions.
+  static Result<std::unique_ptr<CudaHead>> Create(const CudaBlas& blas, const HeadCall& call,
+                                                  bool adds_once);
   void Run(device::CudaStream& stream, const CudaHeadData& data, std::byte* scratch);
 
  private:
@@ -37,8 +39,9 @@ class CudaHead {
     std::unique_ptr<CudaProduct> d_table;  ///< [vocabulary, C] += d_logitsᵀ x, fp32
   };
 
-  explicit CudaHead(const HeadCall& call) : call_(call), plan_(call) {}
+  CudaHead(const HeadCall& call, bool adds_once) : call_(call), plan_(call, adds_once) {}
   Result<Chunk> MakeChunk(const CudaBlas& blas, uint64_t rows) const;
+  void RunChunks(device::CudaStream& stream, const CudaHeadData& data, std::byte* scratch);
   void RunChunk(device::CudaStream& stream, Chunk& chunk, uint64_t first_row,
                 const CudaHeadData& data, std::byte* scratch);
 

@@ -23,12 +23,13 @@ device::CudaStream& OnCuda(device::Stream& stream) {
   return *cuda;
 }
 
-CudaEmbedding CudaEmbeddingFor(const EmbeddingCall& call, const TokenView& tokens) {
+CudaEmbedding CudaEmbeddingFor(const EmbeddingCall& call, const TokenView& tokens, bool adds_once) {
   return {.dtype = call.dtype,
           .rows = call.rows,
           .sequence = tokens.sequence,
           .width = call.width,
-          .tokens = tokens.data};
+          .tokens = tokens.data,
+          .adds_once = adds_once};
 }
 
 Status Validate(const OperatorOptions& options) {
@@ -102,7 +103,7 @@ Status CudaOperators::Make(const AttentionCall& call) {
 
 Status CudaOperators::Make(const HeadCall& call) {
   if (heads_.contains(call)) return {};
-  PENSTOCK_ASSIGN(heads_[call], CudaHead::Create(*blas_, call));
+  PENSTOCK_ASSIGN(heads_[call], CudaHead::Create(*blas_, call, options_.adds_once));
   return {};
 }
 
@@ -129,8 +130,8 @@ void CudaOperators::EmbeddingForward(device::Stream& stream, const TokenView& to
                                      const ConstTensorView& token_table,
                                      const ConstTensorView& position_table, const TensorView& out) {
   const EmbeddingCall call = EmbeddingOf(tokens, out, out.dtype, token_table, position_table);
-  CudaEmbeddingForward(OnCuda(stream), CudaEmbeddingFor(call, tokens), token_table.data,
-                       position_table.data, out.data);
+  CudaEmbeddingForward(OnCuda(stream), CudaEmbeddingFor(call, tokens, options_.adds_once),
+                       token_table.data, position_table.data, out.data);
 }
 
 void CudaOperators::EmbeddingBackward(device::Stream& stream, const TokenView& tokens,
@@ -139,8 +140,8 @@ void CudaOperators::EmbeddingBackward(device::Stream& stream, const TokenView& t
   const EmbeddingCall call =
       EmbeddingOf(tokens, d_out, DType::kFloat32, d_token_table, d_position_table);
   PENSTOCK_CHECK(embeddings_.contains(call), "operators: an embedding that was not declared");
-  CudaEmbeddingBackward(OnCuda(stream), CudaEmbeddingFor(call, tokens), d_out.data,
-                        reinterpret_cast<int32_t*>(scratch()), d_token_table.floats(),
+  CudaEmbeddingBackward(OnCuda(stream), CudaEmbeddingFor(call, tokens, options_.adds_once),
+                        d_out.data, reinterpret_cast<int32_t*>(scratch()), d_token_table.floats(),
                         d_position_table.floats());
 }
 
@@ -251,7 +252,7 @@ void CudaOperators::HeadForwardBackward(device::Stream& stream, const ConstTenso
 
 Result<Bytes> CudaOperatorScratch(const OperatorOptions& options) {
   PENSTOCK_TRY(Validate(options));
-  return CudaScratch(options.calls);
+  return CudaScratch(options.calls, options.adds_once);
 }
 
 Result<std::unique_ptr<ModelOperators>> CreateCudaOperators(device::Device& device,

@@ -38,12 +38,17 @@ Bytes ColumnSums(uint64_t rows, uint64_t columns) {
   return Aligned(RowParts(rows).count * columns * 4_B);
 }
 
-Bytes ScratchOf(const EmbeddingCall& call) { return Aligned(2 * call.rows * 4_B); }
-Bytes ScratchOf(const LayerNormCall& call) { return ColumnSums(call.rows, call.width); }
-Bytes ScratchOf(const LinearCall& call) { return ColumnSums(call.rows, call.n); }
-Bytes ScratchOf(const LinearGeluCall&) { return {}; }
-Bytes ScratchOf(const AttentionCall& call) { return CudaAttentionPlan(call).scratch; }
-Bytes ScratchOf(const HeadCall& call) { return CudaHeadPlan(call).scratch; }
+/// What a call of each kind needs.
+struct ScratchOf {
+  bool adds_once;
+
+  Bytes operator()(const EmbeddingCall& call) const { return Aligned(2 * call.rows * 4_B); }
+  Bytes operator()(const LayerNormCall& call) const { return ColumnSums(call.rows, call.width); }
+  Bytes operator()(const LinearCall& call) const { return ColumnSums(call.rows, call.n); }
+  Bytes operator()(const LinearGeluCall&) const { return {}; }
+  Bytes operator()(const AttentionCall& call) const { return CudaAttentionPlan(call).scratch; }
+  Bytes operator()(const HeadCall& call) const { return CudaHeadPlan(call, adds_once).scratch; }
+};
 
 }  // namespace
 
@@ -51,7 +56,7 @@ RowParts::RowParts(uint64_t rows)
     : rows_of_part(std::max(kMinRowsOfPart, DivideUp(rows, kMaxParts))),
       count(DivideUp(rows, rows_of_part)) {}
 
-CudaHeadPlan::CudaHeadPlan(const HeadCall& call)
+CudaHeadPlan::CudaHeadPlan(const HeadCall& call, bool adds_once)
     : logit_stride(DivideUp(call.vocabulary, 32) * 32) {
   const bool single = call.dtype == DType::kFloat32;
   rows = HeadRows(logit_stride, call.rows);
@@ -60,6 +65,10 @@ CudaHeadPlan::CudaHeadPlan(const HeadCall& call)
   gradient = single ? 0 : logits.value;
   losses = (logits + rounded).value;
   scratch = logits + rounded + Aligned(rows * Bytes{sizeof(double)});
+  // What a single chunk adds is computed first anyhow.
+  if (!adds_once || rows == call.rows) return;
+  table = scratch.value;
+  scratch += Aligned(call.vocabulary * call.width * SizeOf(DType::kFloat32));
 }
 
 CudaAttentionPlan::CudaAttentionPlan(const AttentionCall& call) : heads(AttentionHeads(call)) {
@@ -70,13 +79,13 @@ CudaAttentionPlan::CudaAttentionPlan(const AttentionCall& call) : heads(Attentio
   scratch = scores * 2;
 }
 
-Bytes CudaScratch(const OperatorCall& call) {
-  return std::visit([](const auto& of_kind) { return ScratchOf(of_kind); }, call);
+Bytes CudaScratch(const OperatorCall& call, bool adds_once) {
+  return std::visit(ScratchOf{adds_once}, call);
 }
 
-Bytes CudaScratch(const OperatorCalls& calls) {
+Bytes CudaScratch(const OperatorCalls& calls, bool adds_once) {
   Bytes most;
-  for (const OperatorCall& call : calls) most = std::max(most, CudaScratch(call));
+  for (const OperatorCall& call : calls) most = std::max(most, CudaScratch(call, adds_once));
   return kCudaWorkspace + most;
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "base/units.h"
 #include "kernels/model/operator_calls.h"
@@ -26,12 +27,15 @@ struct RowParts {
 // Offsets in a call's scratch lie behind the workspace.
 
 struct CudaHeadPlan {
-  explicit CudaHeadPlan(const HeadCall& call);
+  /// `adds_once`: see OperatorOptions.
+  CudaHeadPlan(const HeadCall& call, bool adds_once);
 
   uint64_t rows;          ///< of a chunk; the last may have fewer
   uint64_t logit_stride;  ///< elements from a row of logits to the next
   uint64_t gradient;      ///< bf16: the gradient of the logits; fp32: the logits themselves
   uint64_t losses;
+  /// What a call adds to the table's gradient, where that is computed apart.
+  std::optional<uint64_t> table;
   Bytes scratch;
 };
 
@@ -43,9 +47,9 @@ struct CudaAttentionPlan {
   Bytes scratch;
 };
 
-/// What one call needs.
-Bytes CudaScratch(const OperatorCall& call);
+/// What one call needs. `adds_once`: see OperatorOptions.
+Bytes CudaScratch(const OperatorCall& call, bool adds_once);
 /// What the calls of a model need, one at a time; workspace included.
-Bytes CudaScratch(const OperatorCalls& calls);
+Bytes CudaScratch(const OperatorCalls& calls, bool adds_once);
 
 }  // namespace penstock::kernels

@@ -1,14 +1,15 @@
 // The transformer's operators, forward and backward, as work on a stream.
 //
 // All tensors are device memory. Activations and weights are of one dtype (fp32 or bf16); weight
-// gradients are fp32 and are *accumulated* into unless said otherwise. `rows` is batch * sequence;
-// a tensor of rows may have the two as separate sizes. Sums over rows and over the sequence are
-// taken in fp32 in an order that depends on shapes and the thread count, never on memory or
-// placement. On a CPU without bf16 instructions the matrix products compute in fp32 on bf16
-// storage. The output of a function overlaps nothing else that it reads or writes, unless its
-// comment says so. On the CUDA device, weights, biases and their gradients begin at multiples of
-// OperatorOptions::weight_unit elements after a multiple of 16 bytes, and a table at a multiple of
-// its width; everything else begins at a multiple of 16 bytes.
+// gradients are fp32 and are *accumulated* into unless said otherwise: what a call adds is computed
+// first, and then added with one addition to each element (but see OperatorOptions::adds_once).
+// `rows` is batch * sequence; a tensor of rows may have the two as separate sizes. Sums over rows
+// and over the sequence are taken in fp32 in an order that depends on shapes and the thread count,
+// never on memory or placement. On a CPU without bf16 instructions the matrix products compute in
+// fp32 on bf16 storage. The output of a function overlaps nothing else that it reads or writes,
+// unless its comment says so. On the CUDA device, weights, biases and their gradients begin at
+// multiples of OperatorOptions::weight_unit elements after a multiple of 16 bytes, and a table at a
+// multiple of its width; everything else begins at a multiple of 16 bytes.
 //
 // Shapes are those of a call in OperatorOptions::calls, and tensors fit together; anything else is
 // a bug.
@@ -33,6 +34,12 @@ struct OperatorOptions {
   OperatorCalls calls;  ///< all calls that will be made; naming one twice changes nothing
   /// See above; 0: weights begin at a multiple of 16 bytes, or of their rows after one.
   uint64_t weight_unit = 0;
+  /// Whether the embedding and the head, too, compute what a call adds first, from zero: needed
+  /// where several micro-batches add to the same gradients, so that the sum is that of the
+  /// gradients of each. A head of more than one chunk of rows then takes scratch of the size of the
+  /// table's fp32 gradient. Otherwise the embedding adds row by row, and the head chunk by chunk,
+  /// which is the same where the gradients are zero before.
+  bool adds_once = false;
   int threads = 1;  ///< compute threads; the result's bits depend on them
 };
 
@@ -101,7 +108,7 @@ class ModelOperators {
   /// Language-model head and its backward in one, over chunks of rows, so that the logits never
   /// exist whole: logits = x · tableᵀ; *loss_sum += Σ_r -log softmax(logits)[r, targets[r]] in
   /// double, row order; the gradient of `gradient_scale` * the summed loss is written to d_x[rows,
-  /// C], and added to d_table[vocabulary, C] chunk by chunk. d_x may be x itself. If d_x and
+  /// C], and added to d_table[vocabulary, C]. d_x may be x itself. If d_x and
   /// d_table both have no data, only the loss is computed.
   virtual void HeadForwardBackward(device::Stream& stream, const ConstTensorView& x,
                                    const ConstTensorView& table, const TokenView& targets,

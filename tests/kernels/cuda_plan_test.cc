@@ -18,8 +18,8 @@ LayerShapes Layer(uint64_t batch, uint64_t sequence, uint64_t heads, uint64_t vo
           .vocabulary = vocabulary};
 }
 
-CudaHeadPlan HeadPlan(DType dtype, const LayerShapes& shapes) {
-  return CudaHeadPlan({dtype, Rows(shapes), shapes.width, shapes.vocabulary});
+CudaHeadPlan HeadPlan(DType dtype, const LayerShapes& shapes, bool adds_once = false) {
+  return CudaHeadPlan({dtype, Rows(shapes), shapes.width, shapes.vocabulary}, adds_once);
 }
 
 CudaAttentionPlan AttentionPlan(DType dtype, const LayerShapes& shapes) {
@@ -41,6 +41,17 @@ TEST(CudaPlanTest, LogitsOfALargeVocabularyAreCutIntoChunksOfAtLeast128Rows) {
   EXPECT_EQ(HeadPlan(DType::kBFloat16, Layer(1, 100, 12, 50257)).rows, 100U);
 }
 
+TEST(CudaPlanTest, AHeadThatAddsSeveralChunksOnceHasRoomForTheTablesGradientBehindTheRest) {
+  const LayerShapes several = Layer(8, 1024, 12, 50257);
+  const CudaHeadPlan piecewise = HeadPlan(DType::kBFloat16, several);
+  const CudaHeadPlan once = HeadPlan(DType::kBFloat16, several, true);
+  EXPECT_FALSE(piecewise.table.has_value());
+  EXPECT_EQ(once.table, piecewise.scratch.value);
+  EXPECT_EQ(once.scratch - piecewise.scratch,
+            AlignUp(Bytes{50257 * 768 * sizeof(float)}, device::kDeviceAlignment));
+  EXPECT_FALSE(HeadPlan(DType::kBFloat16, Layer(1, 1024, 12, 50257), true).table.has_value());
+}
+
 TEST(CudaPlanTest, HeadsOfFp32AttentionDivideAllOfThem) {
   EXPECT_EQ(AttentionPlan(DType::kFloat32, Layer(8, 1024, 12, 256)).heads, 12U);
   EXPECT_EQ(AttentionPlan(DType::kFloat32, Layer(8, 4096, 12, 256)).heads, 4U);
@@ -49,7 +60,7 @@ TEST(CudaPlanTest, HeadsOfFp32AttentionDivideAllOfThem) {
 
 TEST(CudaPlanTest, ScratchOfBf16AttentionGrowsWithTheRowsAlone) {
   const auto scratch = [](uint64_t sequence) {
-    return CudaScratch(LayerCalls(DType::kBFloat16, Layer(1, sequence, 16, 256))).value;
+    return CudaScratch(LayerCalls(DType::kBFloat16, Layer(1, sequence, 16, 256)), false).value;
   };
   EXPECT_LT(scratch(1 << 16), 3 * scratch(1 << 15));
 }

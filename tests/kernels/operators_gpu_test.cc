@@ -1,7 +1,8 @@
-// What only the CUDA operators have: several chunks of the head, long runs of equal tokens, the
-// name of their arithmetic, heads that attention refuses.
+// What only the CUDA operators have: several chunks of the head, long runs of equal tokens, sums in
+// cuBLASLt's epilogue, the name of their arithmetic, heads that attention refuses.
 #include <vector>
 
+#include "tests/kernels/computed_first.h"
 #include "tests/kernels/operators_testing.h"
 
 namespace penstock::kernels {
@@ -27,6 +28,53 @@ TEST_P(CudaOperatorsTest, TheHeadGoesThroughAllItsChunks) {
   EXPECT_EQ(harness.Get(d_x), Values(150 * 8, 0.0));
   // Each row takes p - 1 from the target's row of the table.
   EXPECT_NEAR(harness.Get(d_table).back(), -150, 150 * Tolerance(mode().dtype));
+}
+
+/// Two chunks: of 128 rows and of one; the least of both, as an emulated GPU takes its time.
+TEST_P(CudaOperatorsTest, TheHeadAddsAllItsChunksOnce) {
+  const uint64_t vocabulary = 262400;
+  const LayerShapes shapes{
+      .batch = 1, .sequence = 129, .width = 8, .heads = 1, .hidden = 8, .vocabulary = vocabulary};
+  OperatorOptions options = LayerOptions(mode().dtype, shapes);
+  options.adds_once = true;
+  OperatorsHarness harness(mode(), shapes, options, 1_GiB);
+  const auto targets = harness.PutIntegers(std::vector<int32_t>(129, 262399));
+  const Tensor x = harness.Put(Random(129 * 8, 1));
+  const Tensor table = harness.Put(Random(vocabulary * 8, 2));
+  const Tensor d_x = harness.Empty(129 * 8);
+  const auto loss = harness.PutDouble(0);
+  ExpectComputedFirst(
+      harness, {vocabulary * 8},
+      [&](const std::vector<float*>& gradients) {
+        harness.operators().HeadForwardBackward(harness.stream(), x.data(), table.data(),
+                                                targets.as<int32_t>(), 1, loss.as<double>(),
+                                                d_x.data(), gradients[0]);
+      },
+      "head");
+}
+
+/// cuBLASLt does not say that it adds what lies in c (beta = 1) to the finished sum. Where this
+/// fails, a weight's gradient has to be computed apart, as the head's is. Deep products of few
+/// elements, whose sums it splits, and some that fill its tiles or do not.
+TEST_P(CudaOperatorsTest, AProductIsComputedBeforeItIsAddedToAGradient) {
+  struct Map {
+    uint64_t rows, k, n;
+  };
+  for (const auto& [rows, k, n] : {Map{4096, 64, 64}, Map{8192, 40, 24}, Map{1000, 256, 96},
+                                   Map{777, 45, 135}, Map{256, 768, 768}}) {
+    const LayerShapes shapes{.batch = 1, .sequence = rows};
+    const LinearCall call{mode().dtype, rows, k, n};
+    OperatorsHarness harness(mode(), shapes, {.calls = {call}, .weight_unit = std::gcd(k, n)});
+    const Tensor x = harness.Put(Random(rows * k, 1));
+    const Tensor d_out = harness.Put(Random(rows * n, 2));
+    ExpectComputedFirst(
+        harness, {k * n, n},
+        [&, k = k, n = n](const std::vector<float*>& gradients) {
+          harness.operators().LinearBackwardWeight(harness.stream(), x.data(), d_out.data(), k, n,
+                                                   gradients[0], gradients[1]);
+        },
+        std::to_string(rows) + " rows, " + std::to_string(k) + " x " + std::to_string(n));
+  }
 }
 
 TEST_P(CudaOperatorsTest, RowsOfOneTokenAreAddedInTheirOrder) {

@@ -20,11 +20,13 @@ class OperatorsHarness : public DeviceHarness {
  public:
   explicit OperatorsHarness(const Mode& mode, const LayerShapes& shapes, int threads = 2,
                             Bytes memory = 256_MiB)
+      : OperatorsHarness(mode, shapes, LayerOptions(mode.dtype, shapes, threads), memory) {}
+  OperatorsHarness(const Mode& mode, const LayerShapes& shapes, const OperatorOptions& options,
+                   Bytes memory = 256_MiB)
       : DeviceHarness(memory),
         mode_(mode),
         shapes_(shapes),
-        operators_(CreateTestedOperators(device(), mode, LayerOptions(mode.dtype, shapes, threads))
-                       .value()) {}
+        operators_(CreateTestedOperators(device(), mode, options).value()) {}
 
   LayerOperators operators() const { return {*operators_, mode_.dtype, shapes_}; }
 
