@@ -41,6 +41,8 @@ struct CommitHead {
   uint64_t skipped_in_a_row = 0;
   uint64_t seed = 0;
   uint32_t compute_threads = 0;
+
+  bool operator==(const CommitHead&) const = default;
 };
 
 struct CommitRecord {

@@ -21,8 +21,8 @@ constexpr Bytes kMostAtOnce = 256_KiB;
 Result<std::unique_ptr<Executor>> Executor::Create(const ShardLayout& layout,
                                                    const Schedule& schedule, device::Device& device,
                                                    device::Stream& compute, TileStore& store,
-                                                   ActivityMeter* meter) {
-  std::unique_ptr<Executor> executor(new Executor(layout, compute, store, meter));
+                                                   const ExecutorOptions& options) {
+  std::unique_ptr<Executor> executor(new Executor(layout, compute, store, options));
   for (const Bytes size : schedule.slot_bytes) {
     PENSTOCK_ASSIGN(device::DeviceBuffer buffer, device.Allocate(size, "a slot for parameters"));
     executor->slots_.push_back({.buffer = std::move(buffer)});
@@ -147,6 +147,7 @@ Status Executor::Fetch(ModuleId module, Slot& slot) {
     tiles = tiles.Part(copied, tiles.size() - copied);
   }
   slot.ready = copy_in_->Record();
+  if (gatherer_ != nullptr) slot.ready = gatherer_->Gather(module, slot.buffer.data(), slot.ready);
   slot.current = true;
   before_last = slot.ready;
   ++next_copy_;

@@ -28,13 +28,27 @@
 
 namespace penstock::offload {
 
+/// Completes a module's weights on the device with the shares of other ranks.
+class ShareGatherer {
+ public:
+  virtual ~ShareGatherer() = default;
+  /// This rank's share of the module lies in its place in `slot` once `copied` is reached, and
+  /// nobody uses the slot any more. Returns the event with which the whole module is there.
+  virtual device::Event Gather(ModuleId module, std::byte* slot, const device::Event& copied) = 0;
+};
+
+struct ExecutorOptions {
+  ShareGatherer* gatherer = nullptr;  ///< none: the share is the whole module
+  ActivityMeter* meter = nullptr;
+};
+
 class Executor {
  public:
   /// Allocates the slots. All arguments outlive the executor. Errors: kBudget.
   static Result<std::unique_ptr<Executor>> Create(const ShardLayout& layout,
                                                   const Schedule& schedule, device::Device& device,
                                                   device::Stream& compute, TileStore& store,
-                                                  ActivityMeter* meter);
+                                                  const ExecutorOptions& options);
 
   /// Returns the weights of a module on the device, for work enqueued on the compute stream after
   /// the call, until its Release. A module that is already held has the same address. Errors: of
@@ -60,7 +74,7 @@ class Executor {
  private:
   struct Slot {
     device::DeviceBuffer buffer;
-    device::Event ready;             ///< the last copy into it
+    device::Event ready;             ///< the last weights that came into it
     device::Event last_use;          ///< the last kernel that read it
     int held = 0;                    ///< acquires without their release
     bool shared = true;              ///< by modules without a slot of their own
@@ -70,8 +84,13 @@ class Executor {
   };
 
   Executor(const ShardLayout& layout, device::Stream& compute, TileStore& store,
-           ActivityMeter* meter)
-      : layout_(layout), compute_(compute), store_(store), meter_(meter), trace_(TraceOf(meter)) {}
+           const ExecutorOptions& options)
+      : layout_(layout),
+        compute_(compute),
+        store_(store),
+        gatherer_(options.gatherer),
+        meter_(options.meter),
+        trace_(TraceOf(options.meter)) {}
   void Plan(const Schedule& schedule);
   const ScheduledUse* PlannedUse(ModuleId module) const;
   uint64_t NextUse(ModuleId module) const;
@@ -86,8 +105,9 @@ class Executor {
   const Schedule* schedule_ = nullptr;
   device::Stream& compute_;
   TileStore& store_;
-  ActivityMeter* meter_;
-  Trace* trace_;
+  ShareGatherer* const gatherer_;
+  ActivityMeter* const meter_;
+  Trace* const trace_;
   Trace::Row waits_;
   std::vector<Slot> slots_;
   std::vector<std::optional<uint32_t>> slot_of_;   ///< of each module, where it was last

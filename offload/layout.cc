@@ -127,6 +127,16 @@ std::vector<Section> ModelLayout::SectionsOf(ModuleId id) const {
   return sections;
 }
 
+uint32_t ModelLayout::RankAt(ModuleId id, uint64_t element, uint32_t world_size) const {
+  PENSTOCK_CHECK(element < module(id).elements);
+  Section section = SectionAt(id, 0);
+  for (size_t i = section.spans.size(); element >= section.range.end(); i += section.spans.size()) {
+    section = SectionAt(id, i);
+  }
+  const uint64_t block = (element - section.range.begin) / kBlockElements;
+  return static_cast<uint32_t>(block / BlocksOfShare(section.range, world_size));
+}
+
 bool ModelLayout::HasTensorsOf(const ModelLayout& other) const {
   return modules == other.modules &&
          std::ranges::equal(groups, other.groups, [](const auto& a, const auto& b) {

@@ -154,6 +154,9 @@ struct ModelLayout {
   /// Returns all of them in the order of the flat index.
   std::vector<Section> SectionsOf(ModuleId id) const;
 
+  /// Returns the rank of so many whose share has an element of the module's flat index.
+  uint32_t RankAt(ModuleId id, uint64_t element, uint32_t world_size) const;
+
   /// Whether the other layout has the same tensors at the same places of the same modules, stored
   /// and updated alike. Names of groups do not matter.
   bool HasTensorsOf(const ModelLayout& other) const;

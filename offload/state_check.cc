@@ -114,6 +114,7 @@ Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& pro
   }
   PENSTOCK_ASSIGN(std::vector<std::string> damages, state.CheckHeads());
   const ShardLayout& layout = state.layout();
+  if (layout.tiles.empty()) return StateCheck{.damages = std::move(damages), .read = 0_B};
   const Bytes tile = layout.largest_weight() + layout.largest_record();
   const size_t workers = std::clamp<size_t>(kMostMemory / tile, 1, kMostTilesInFlight);
   PENSTOCK_ASSIGN(const Mapping memory, Mapping::Create(tile * workers));

@@ -7,6 +7,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <map>
 #include <span>
@@ -114,93 +115,158 @@ class Target {
   bool finished_ = false;
 };
 
+/// The copy of one rank's files.
+class RankCopy {
+ public:
+  /// A part of one of the files.
+  struct Range {
+    Target* file;
+    FileOffset offset;
+    Bytes size;
+  };
+
+  RankCopy(const StateReader& from, std::vector<Target> to) : from_(from), to_(std::move(to)) {}
+
+  /// Whether the file system did it, for all files.
+  bool Clone() {
+    for (size_t path = 0; path < to_.size(); ++path) {
+      if (!to_[path].Clone(from_.fd(path))) return false;
+    }
+    return true;
+  }
+  /// Makes the files as long as the originals, and empty.
+  Status Resize() {
+    for (size_t path = 0; path < to_.size(); ++path) {
+      PENSTOCK_TRY(to_[path].Resize(Bytes{}));
+      PENSTOCK_TRY(to_[path].Resize(from_.geometry(path).file_bytes));
+    }
+    return {};
+  }
+  /// Adds all that will be written: heads and commit places, and the tiles' parts.
+  void AddRanges(std::vector<Range>& ranges);
+  Status CopyTiles(const std::function<bool()>& stop_requested);
+  /// Writes heads and the commit, after everything that they name.
+  Status WriteHeads();
+  /// Removes commits from a clone that are newer than the one that is copied.
+  Status EraseNewer();
+  Status Sync() {
+    for (Target& file : to_) PENSTOCK_TRY(file.Sync());
+    return {};
+  }
+  /// Path 0 comes last: if it exists, all do.
+  Status Finish() {
+    for (size_t path = to_.size(); path-- > 0;) PENSTOCK_TRY(to_[path].Finish());
+    return {};
+  }
+
+ private:
+  size_t PathOf(TileId tile) const { return from_.header().tiles[Index(tile)].path; }
+
+  const StateReader& from_;
+  std::vector<Target> to_;  ///< by path
+};
+
+void RankCopy::AddRanges(std::vector<Range>& ranges) {
+  for (size_t path = 0; path < to_.size(); ++path) {
+    const Bytes heads{from_.geometry(path).weights_offset[0].value};
+    ranges.push_back({&to_[path], FileOffset{}, heads});
+  }
+  const ShardLayout& layout = from_.layout();
+  for (const TileId tile : layout.Tiles()) {
+    Target* const file = &to_[PathOf(tile)];
+    ranges.push_back({file, from_.OffsetOf(Part::kWeight, tile),
+                      AlignUp(layout.WeightBytes(tile), kStateAlignment)});
+    const Bytes record = AlignUp(layout.RecordBytes(tile), kStateAlignment);
+    if (record == 0_B) continue;  // of a frozen tile
+    ranges.push_back({file, from_.OffsetOf(Part::kRecord, tile), record});
+  }
+}
+
+Status RankCopy::CopyTiles(const std::function<bool()>& stop_requested) {
+  StateReader::TileBytes bytes;
+  for (const TileId tile : from_.layout().Tiles()) {
+    if (stop_requested()) {
+      return MakeError(ErrorCode::kCancelled, "interrupted: nothing is copied");
+    }
+    PENSTOCK_TRY(from_.ReadTile(tile, bytes));
+    Target& file = to_[PathOf(tile)];
+    PENSTOCK_TRY(file.Write(from_.OffsetOf(Part::kWeight, tile), bytes.weight));
+    PENSTOCK_TRY(file.Write(from_.OffsetOf(Part::kRecord, tile), bytes.record));
+  }
+  return {};
+}
+
+Status RankCopy::WriteHeads() {
+  const CommitRecord& commit = from_.commit();
+  PENSTOCK_TRY(to_.front().Write(from_.geometry(0).commit_offset[commit.sequence % 2],
+                                 EncodeCommit(from_.Identity(), commit)));
+  for (size_t path = 0; path < to_.size(); ++path) {
+    PENSTOCK_ASSIGN(const std::vector<std::byte> head, from_.ReadHead(path));
+    PENSTOCK_TRY(to_[path].Write(FileOffset{}, head));
+  }
+  return {};
+}
+
+Status RankCopy::EraseNewer() {
+  const StateGeometry& geometry = from_.geometry(0);
+  for (const HeldCommit& commit : from_.commits()) {
+    if (commit.sequence <= from_.commit().sequence) continue;
+    PENSTOCK_TRY(to_.front().Write(geometry.commit_offset[commit.sequence % 2],
+                                   std::vector<std::byte>(geometry.commit_bytes.value)));
+  }
+  return {};
+}
+
 class Copier {
  public:
-  Copier(const StateReader& state, std::vector<Target> targets,
-         const std::function<bool()>& stop_requested)
-      : state_(state), targets_(std::move(targets)), stop_requested_(stop_requested) {}
+  Copier(std::vector<RankCopy> ranks, const std::function<bool()>& stop_requested)
+      : ranks_(std::move(ranks)), stop_requested_(stop_requested) {}
 
   Status Run() {
     PENSTOCK_TRY(Fill());
-    // Path 0 comes last: if it exists, all do.
-    for (size_t i = targets_.size(); i-- > 0;) PENSTOCK_TRY(targets_[i].Finish());
+    for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.Sync());
+    for (size_t rank = ranks_.size(); rank-- > 0;) PENSTOCK_TRY(ranks_[rank].Finish());
     return {};
   }
 
  private:
   Status Fill() {
-    bool cloned = true;
-    for (size_t i = 0; i < targets_.size(); ++i) {
-      cloned = cloned && targets_[i].Clone(state_.fd(i));
-    }
-    if (!cloned) PENSTOCK_TRY(CopyAll());
-    for (Target& target : targets_) PENSTOCK_TRY(target.Sync());
+    if (!std::ranges::all_of(ranks_, &RankCopy::Clone)) return CopyAll();
+    for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.EraseNewer());
     return {};
   }
 
   Status CopyAll() {
-    for (size_t i = 0; i < targets_.size(); ++i) {
-      PENSTOCK_TRY(targets_[i].Resize(Bytes{}));
-      PENSTOCK_TRY(targets_[i].Resize(state_.geometry(i).file_bytes));
-    }
+    for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.Resize());
     PENSTOCK_TRY(Reserve());
-    for (const TileId tile : state_.layout().Tiles()) PENSTOCK_TRY(CopyTile(tile));
-    const CommitRecord& commit = state_.commit();
-    PENSTOCK_TRY(
-        targets_.front().Write(state_.geometry(0).commit_offset[commit.sequence % 2],
-                               EncodeCommit({state_.header().uuid, state_.layout()}, commit)));
-    for (size_t i = 0; i < targets_.size(); ++i) {
-      PENSTOCK_ASSIGN(const std::vector<std::byte> head, state_.ReadHead(i));
-      PENSTOCK_TRY(targets_[i].Write(FileOffset{}, head));
+    for (RankCopy& rank : ranks_) {
+      PENSTOCK_TRY(rank.CopyTiles(stop_requested_));
+      PENSTOCK_TRY(rank.WriteHeads());
     }
     return {};
-  }
-
-  /// A part of the file of a path.
-  struct Range {
-    size_t path;
-    FileOffset offset;
-    Bytes size;
-  };
-
-  /// All that is written: heads and commit places, and the tiles' parts.
-  std::vector<Range> Ranges() const {
-    std::vector<Range> ranges;
-    for (size_t i = 0; i < targets_.size(); ++i) {
-      ranges.push_back({i, FileOffset{}, Bytes{state_.geometry(i).weights_offset[0].value}});
-    }
-    const ShardLayout& layout = state_.layout();
-    for (const TileId tile : layout.Tiles()) {
-      const size_t path = state_.header().tiles[Index(tile)].path;
-      ranges.push_back({path, state_.OffsetOf(Part::kWeight, tile),
-                        AlignUp(layout.WeightBytes(tile), kStateAlignment)});
-      const Bytes record = AlignUp(layout.RecordBytes(tile), kStateAlignment);
-      if (record == 0_B) continue;  // of a frozen tile
-      ranges.push_back({path, state_.OffsetOf(Part::kRecord, tile), record});
-    }
-    return ranges;
   }
 
   /// What a copy could not hold must not be written: whoever shares the drive would find it full.
   Status Reserve() {
-    const std::vector<Range> ranges = Ranges();
+    std::vector<RankCopy::Range> ranges;
+    for (RankCopy& rank : ranks_) rank.AddRanges(ranges);
     PENSTOCK_TRY(CheckSpace(ranges));
-    for (const Range& range : ranges) {
-      PENSTOCK_TRY(targets_[range.path].Reserve(range.offset, range.size));
+    for (const RankCopy::Range& range : ranges) {
+      PENSTOCK_TRY(range.file->Reserve(range.offset, range.size));
     }
     return {};
   }
 
-  /// Several paths may lie on one file system.
-  Status CheckSpace(const std::vector<Range>& ranges) const {
-    std::vector<Bytes> of_path(targets_.size());
-    for (const Range& range : ranges) of_path[range.path] += range.size;
+  /// Several files may lie on one file system.
+  static Status CheckSpace(const std::vector<RankCopy::Range>& ranges) {
+    std::map<const Target*, Bytes> of_file;
+    for (const RankCopy::Range& range : ranges) of_file[range.file] += range.size;
     std::map<dev_t, std::pair<const Target*, Bytes>> needs;
-    for (size_t i = 0; i < targets_.size(); ++i) {
-      PENSTOCK_ASSIGN(const dev_t drive, targets_[i].FileSystem());
+    for (const auto& [file, size] : of_file) {
+      PENSTOCK_ASSIGN(const dev_t drive, file->FileSystem());
       auto& [on_it, need] = needs[drive];
-      on_it = &targets_[i];
-      need += of_path[i];
+      on_it = file;
+      need += size;
     }
     for (const auto& [drive, entry] : needs) {
       const auto& [target, need] = entry;
@@ -214,32 +280,26 @@ class Copier {
     return {};
   }
 
-  Status CopyTile(TileId tile) {
-    if (stop_requested_())
-      return MakeError(ErrorCode::kCancelled, "interrupted: nothing is copied");
-    PENSTOCK_TRY(state_.ReadTile(tile, bytes_));
-    Target& target = targets_[state_.header().tiles[Index(tile)].path];
-    PENSTOCK_TRY(target.Write(state_.OffsetOf(Part::kWeight, tile), bytes_.weight));
-    return target.Write(state_.OffsetOf(Part::kRecord, tile), bytes_.record);
-  }
-
-  const StateReader& state_;
-  std::vector<Target> targets_;
+  std::vector<RankCopy> ranks_;
   const std::function<bool()>& stop_requested_;
-  StateReader::TileBytes bytes_;
 };
 
 }  // namespace
 
-Status CopyState(const StateReader& state, const std::vector<std::string>& targets,
+Status CopyState(const WholeState& state, const RankPaths& targets,
                  const std::function<bool()>& stop_requested) {
-  PENSTOCK_CHECK(targets.size() == state.header().paths);
-  std::vector<Target> files;
-  for (const std::string& path : targets) {
-    PENSTOCK_ASSIGN(Target file, Target::Create(path));
-    files.push_back(std::move(file));
+  PENSTOCK_CHECK(targets.size() == state.world_size());
+  std::vector<RankCopy> ranks;
+  for (uint32_t rank = 0; rank < state.world_size(); ++rank) {
+    PENSTOCK_CHECK(targets[rank].size() == state.rank(rank).header().paths);
+    std::vector<Target> files;
+    for (const std::string& path : targets[rank]) {
+      PENSTOCK_ASSIGN(Target file, Target::Create(path));
+      files.push_back(std::move(file));
+    }
+    ranks.emplace_back(state.rank(rank), std::move(files));
   }
-  return Copier(state, std::move(files), stop_requested).Run();
+  return Copier(std::move(ranks), stop_requested).Run();
 }
 
 }  // namespace penstock::offload

@@ -1,4 +1,4 @@
-// Copies the newest commit of a state into files of their own.
+// Copies the commit of a state into files of their own: those of all ranks.
 //
 // If the file system has reflinks, a copy is made at once and shares its blocks with the original.
 // Otherwise space is reserved for the parts that the commit names; these are read, verified and
@@ -10,12 +10,10 @@
 #pragma once
 
 #include <functional>
-#include <string>
-#include <vector>
 
 #include "base/result.h"
 #include "base/units.h"
-#include "offload/state_reader.h"
+#include "offload/whole_state.h"
 
 namespace penstock::offload {
 
@@ -23,10 +21,11 @@ namespace penstock::offload {
 /// are written there meanwhile.
 inline constexpr Bytes kFreeBesideCopy = 64_MiB;
 
-/// Copies to `targets`, one for each path. They must not exist; if one does by the end, it is not
-/// replaced (kInvalidArgument). They appear complete and durable, or not at all. `stop_requested`
-/// is asked before every tile: kCancelled. Errors: kCorruption, naming the tile; kOutOfSpace.
-Status CopyState(const StateReader& state, const std::vector<std::string>& targets,
+/// Copies to `targets`, one for each file of `state`. They must not exist; if one does by the end,
+/// it is not replaced (kInvalidArgument). They appear complete and durable, path 0 of rank 0 last;
+/// if the copy fails before that, none appears. `stop_requested` is asked before every tile:
+/// kCancelled. Errors: kCorruption, naming the tile; kOutOfSpace.
+Status CopyState(const WholeState& state, const RankPaths& targets,
                  const std::function<bool()>& stop_requested);
 
 }  // namespace penstock::offload

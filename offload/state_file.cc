@@ -71,7 +71,8 @@ Result<std::unique_ptr<StateFile>> StateFile::Create(const ShardLayout& layout,
 
 Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths,
                                     const ShardLayout& layout, bool require_direct,
-                                    std::span<aio::Engine* const> engines) {
+                                    std::span<aio::Engine* const> engines,
+                                    const std::optional<CommitName>& at) {
   PENSTOCK_CHECK(!engines.empty() && engines.size() == paths.size());
   std::vector<std::unique_ptr<StatePath>> opened;
   for (size_t i = 0; i < paths.size(); ++i) {
@@ -85,6 +86,7 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths,
   }
   PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> reader,
                   StateReader::Open(paths, StateLock::kHeld));
+  if (at) PENSTOCK_TRY(reader->Use(*at));
   const StateHeader& header = reader->header();
   if (header.layout != layout) {
     return MakeError(
@@ -104,6 +106,7 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths,
   }
   state.file->paths_ = std::move(opened);
   state.file->tiles_ = header.tiles;
+  PENSTOCK_TRY(state.file->EraseNewerThan(state.commit.sequence, reader->commits()));
   state.file->Protect(
       state.commit,
       state.file->PlaceOf(state.commit, EncodeCommit({header.uuid, layout}, state.commit)));
@@ -231,6 +234,14 @@ Status StateFile::EraseCommit(FileOffset place) {
   return commits().CheckWritten(
       {.offset = place, .size = Bytes{zeros.size()}, .checksum = Checksum(zeros)},
       "place of a commit that was taken back");
+}
+
+Status StateFile::EraseNewerThan(uint64_t sequence, const std::vector<HeldCommit>& held) {
+  for (const HeldCommit& commit : held) {
+    if (commit.sequence <= sequence) continue;
+    PENSTOCK_TRY(EraseCommit(commits().geometry().commit_offset[commit.sequence % 2]));
+  }
+  return {};
 }
 
 /// The commit before goes first if it is not valid: it must never be the newest.

@@ -24,6 +24,7 @@
 #include "base/result.h"
 #include "base/trace.h"
 #include "offload/checksum.h"
+#include "offload/commit_agreement.h"
 #include "offload/commit_record.h"
 #include "offload/drive_speed.h"
 #include "offload/layout.h"
@@ -75,10 +76,14 @@ class StateFile {
                                                    std::span<aio::Engine* const> engines);
 
   /// Opens and locks the files of a state, in the order of their paths, to continue from its newest
-  /// commit. `layout` must be the one that it was created with. Errors: those of Create and of
-  /// StateReader::Open; kInvalidArgument for another layout.
+  /// commit. `layout` must be the one that it was created with. With `at`, the commit on which the
+  /// ranks agreed, this rank continues from that one: a newer one, which other ranks lack, is taken
+  /// back durably before the function returns, because the slots that it names are written next.
+  /// Errors: those of Create and of StateReader::Open; kInvalidArgument for another layout;
+  /// kNotFound if `at` is not there.
   static Result<OpenedState> Open(const std::vector<std::string>& paths, const ShardLayout& layout,
-                                  bool require_direct, std::span<aio::Engine* const> engines);
+                                  bool require_direct, std::span<aio::Engine* const> engines,
+                                  const std::optional<CommitName>& at = {});
 
   const Uuid& uuid() const { return uuid_; }
   int slots() const { return shape_.slots; }
@@ -130,6 +135,7 @@ class StateFile {
   Status WriteCommit(CommitRecord record, const std::function<Status()>& still_good);
   Status EraseCommit(FileOffset place);
   Status EraseNewest(bool before_stands);
+  Status EraseNewerThan(uint64_t sequence, const std::vector<HeldCommit>& held);
   Status CheckHeads() const;
   WrittenBytes PlaceOf(const CommitRecord& record, std::span<const std::byte> bytes) const;
   StatePath& commits() const { return *paths_.front(); }  ///< the path that holds them

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <optional>
+#include <functional>
 
 #include "base/check.h"
 #include "base/folder.h"
@@ -17,15 +17,37 @@ namespace penstock::offload {
 
 Result<std::unique_ptr<StateReader>> StateReader::Open(const std::vector<std::string>& paths,
                                                        StateLock lock) {
+  PENSTOCK_ASSIGN(std::unique_ptr<StateReader> reader, OpenToAgree(paths, lock));
+  if (!reader->commits_.empty()) return reader;
+  return MakeError(ErrorCode::kNotFound,
+                   "state file {} holds no commit: the run ended before its first one",
+                   paths.front());
+}
+
+Result<std::unique_ptr<StateReader>> StateReader::OpenToAgree(const std::vector<std::string>& paths,
+                                                              StateLock lock) {
   PENSTOCK_CHECK(!paths.empty());
   std::unique_ptr<StateReader> reader(new StateReader());
   PENSTOCK_ASSIGN(File first, OpenFile(paths.front(), lock, reader->header_));
   reader->files_.push_back(std::move(first));
   PENSTOCK_TRY(reader->CheckIsFirst(paths));
   // Where it holds no commit there is none, whatever became of the others.
-  PENSTOCK_TRY(reader->ReadCommit());
-  PENSTOCK_TRY(reader->OpenOthers(paths, lock));
+  PENSTOCK_TRY(reader->ReadCommits());
+  if (!reader->commits_.empty()) PENSTOCK_TRY(reader->OpenOthers(paths, lock));
   return reader;
+}
+
+Status StateReader::Use(const CommitName& name) {
+  const auto held = std::ranges::find(commits_, name, &HeldCommit::name);
+  if (held == commits_.end()) {
+    return MakeError(ErrorCode::kNotFound, "state file {} does not hold the commit of step {}",
+                     files_.front().path, name.step);
+  }
+  if (held->sequence == commit_.sequence) return {};
+  const FileOffset place = header_.geometry.commit_offset[held->sequence % 2];
+  PENSTOCK_ASSIGN(const std::vector<std::byte> bytes, ReadPlace(place));
+  PENSTOCK_ASSIGN(commit_, ParseCommit(place, bytes));
+  return {};
 }
 
 Status StateReader::CheckIsFirst(const std::vector<std::string>& paths) const {
@@ -229,36 +251,36 @@ Result<CommitRecord> StateReader::ParseCommit(FileOffset place,
                    place.value, record.error().message);
 }
 
-Status StateReader::ReadCommit() {
-  const File& file = files_.front();
-  std::optional<CommitRecord> newest;
+Result<std::vector<std::byte>> StateReader::ReadPlace(FileOffset place) const {
+  std::vector<std::byte> bytes(header_.geometry.commit_bytes.value);
+  PENSTOCK_TRY(ReadAt(files_.front(), place, bytes));
+  return bytes;
+}
+
+Status StateReader::ReadCommits() {
+  const std::string& path = files_.front().path;
   std::string damage;
   for (FileOffset place : header_.geometry.commit_offset) {
-    std::vector<std::byte> bytes(header_.geometry.commit_bytes.value);
-    PENSTOCK_TRY(ReadAt(file, place, bytes));
+    PENSTOCK_ASSIGN(const std::vector<std::byte> bytes, ReadPlace(place));
     Result<CommitRecord> record = ParseCommit(place, bytes);
     if (record.ok()) {
-      if (!newest || record->sequence > newest->sequence) newest = std::move(record).value();
+      commits_.push_back({{record->head.step, record->session}, record->sequence});
+      if (record->sequence > commit_.sequence) commit_ = std::move(record).value();
     } else if (record.error().code != ErrorCode::kNotFound) {
       damage += record.error().message + "; ";
     }
   }
-  if (newest) {
-    commit_ = std::move(*newest);
-    if (!damage.empty()) {
-      notice_ = fmt::format(
-          "state file {}: {}a commit was cut off there when the run was killed, or it was damaged "
-          "since; the commit of step {} in the other place holds, and --resume goes on from it",
-          file.path, damage, commit_.head.step);
-    }
-    return {};
-  }
-  if (!damage.empty()) {
-    return MakeError(ErrorCode::kCorruption, "state file {}: {}there is no other commit", file.path,
+  std::ranges::sort(commits_, std::ranges::greater(), &HeldCommit::sequence);
+  if (damage.empty()) return {};
+  if (commits_.empty()) {
+    return MakeError(ErrorCode::kCorruption, "state file {}: {}there is no other commit", path,
                      damage);
   }
-  return MakeError(ErrorCode::kNotFound,
-                   "state file {} holds no commit: the run ended before its first one", file.path);
+  notice_ = fmt::format(
+      "state file {}: {}a commit was cut off there when the run was killed, or it was damaged "
+      "since; the commit of step {} in the other place holds, and --resume goes on from it",
+      path, damage, commit_.head.step);
+  return {};
 }
 
 FileOffset StateReader::OffsetOf(Part part, TileId tile) const {

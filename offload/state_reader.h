@@ -1,4 +1,5 @@
-// Reads a state from outside a training run: the newest commit and its tiles, verified.
+// Reads a state from outside a training run: a commit and its tiles, verified. Of a state of
+// several ranks it reads the files of one; offload::WholeState reads those of all.
 //
 // Uses plain buffered reads, without an engine or alignment. Holds a lock on every file while it
 // lives. Threads: one at a time; OffsetOf, Describe and VerifyPart from any.
@@ -11,6 +12,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "offload/commit_agreement.h"
 #include "offload/commit_record.h"
 #include "offload/state_format.h"
 
@@ -25,17 +27,26 @@ enum class StateLock {
 
 class StateReader {
  public:
-  /// `paths`: the files of all paths, in the order of their index. Errors: kNotFound (the first
-  /// file does not exist, was never finished, or is complete and holds no commit), kUnavailable (in
-  /// use), kCorruption (no valid header, a file of another state or path, another file missing,
-  /// both commit places invalid), each naming the file.
+  /// Opens the newest commit. `paths`: the files of all paths, in the order of their index. Errors:
+  /// kNotFound (the first file does not exist, was never finished, or is complete and holds no
+  /// commit), kUnavailable (in use), kCorruption (no valid header, a file of another state or path,
+  /// another file missing, both commit places invalid), each naming the file.
   static Result<std::unique_ptr<StateReader>> Open(const std::vector<std::string>& paths,
                                                    StateLock lock = StateLock::kShared);
+  /// The same for one rank of several, which agree on a commit: a state without a commit is opened,
+  /// too. Then commits() is empty, and of the files only the first is open.
+  static Result<std::unique_ptr<StateReader>> OpenToAgree(const std::vector<std::string>& paths,
+                                                          StateLock lock);
+  /// Returns the valid commits, the newest first.
+  const std::vector<HeldCommit>& commits() const { return commits_; }
+  /// From now on reads this commit instead of the newest. Errors: kNotFound if it is not there; of
+  /// reading.
+  Status Use(const CommitName& name);
 
   const StateHeader& header() const { return header_; }  ///< of path 0
   const StateGeometry& geometry(size_t path) const { return files_[path].geometry; }
   const ShardLayout& layout() const { return header_.layout; }
-  const CommitRecord& commit() const { return commit_; }
+  const CommitRecord& commit() const { return commit_; }  ///< the one that is read
   /// Returns a line if the other commit place is invalid, because a newer commit may be lost; else
   /// an empty one.
   const std::string& notice() const { return notice_; }
@@ -97,10 +108,13 @@ class StateReader {
   Status CheckIsFirst(const std::vector<std::string>& paths) const;
   Result<File> OpenOther(const std::string& path, StateLock lock, StateHeader& header) const;
   Status OpenOthers(const std::vector<std::string>& paths, StateLock lock);
-  Status ReadCommit();
+  /// A commit place of the first file.
+  Result<std::vector<std::byte>> ReadPlace(FileOffset place) const;
+  Status ReadCommits();
 
-  std::vector<File> files_;  ///< by index of the path
-  StateHeader header_;       ///< of path 0
+  std::vector<File> files_;          ///< by index of the path
+  StateHeader header_;               ///< of path 0
+  std::vector<HeldCommit> commits_;  ///< the newest first
   CommitRecord commit_;
   std::string notice_;
 };

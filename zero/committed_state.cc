@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "offload/state_reader.h"
 #include "offload/uuid.h"
 #include "zero/state_io.h"
 #include "zero/tile_planes.h"
@@ -15,78 +14,116 @@ namespace {
 
 using offload::StateReader;
 using offload::TileId;
+using offload::WholeState;
 
-/// On offload::StateReader: tensors out of tiles, one tile in memory.
+/// A tile of one of the ranks.
+struct RankTile {
+  uint32_t rank = 0;
+  TileId tile{};
+
+  bool operator==(const RankTile&) const = default;
+};
+
+/// On offload::WholeState: tensors out of tiles, one tile in memory.
 class TileWiseState : public CommittedState {
  public:
-  explicit TileWiseState(std::unique_ptr<StateReader> reader)
-      : reader_(std::move(reader)), state_(StateOf(reader_->commit())) {}
+  explicit TileWiseState(WholeState files)
+      : files_(std::move(files)), state_(StateOf(files_.commit())) {}
 
   const TrainState& train_state() const override { return state_; }
-  std::string uuid() const override { return offload::ToString(reader_->header().uuid); }
-  const offload::ShardLayout& layout() const override { return reader_->layout(); }
+  offload::CommitName commit() const override {
+    return {.step = files_.commit().head.step, .session = files_.commit().session};
+  }
+  std::string uuid() const override { return offload::ToString(files_.uuid()); }
+  const offload::ModelLayout& model() const override { return files_.model(); }
+  uint32_t world_size() const override { return files_.world_size(); }
+  const offload::ShardLayout& shard(uint32_t rank) const override {
+    return files_.rank(rank).layout();
+  }
 
-  std::string notice() const override { return reader_->notice(); }
-  bool durable() const override { return reader_->header().geometry.slots == 2; }
-  std::vector<double> Shares() const override { return reader_->Shares(); }
+  std::string notice() const override { return files_.notice(); }
+  bool durable() const override { return files_.slots() == 2; }
+  std::vector<double> Shares() const override { return files_.Shares(); }
 
   Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
                    std::span<float> values) override {
-    uint64_t at = layout().module(module).tensors[tensor].offset + begin;
+    const offload::TensorLayout& whole = model().module(module).tensors[tensor];
+    const offload::GroupLayout& group = model().group(whole.group);
+    const std::vector<StateKind> kept = StatesOf(group);
+    if (std::ranges::find(kept, kind) == kept.end()) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "tensor {} has no such state: its group \"{}\" does not keep it", whole.name,
+                       group.name);
+    }
+    uint64_t at = whole.offset + begin;
     while (!values.empty()) {
-      const TileId tile = layout().TileAt(module, at);
-      const std::vector<StateKind> kept = StatesOf(layout().group(tile));
-      if (std::ranges::find(kept, kind) == kept.end()) {
-        return MakeError(ErrorCode::kInvalidArgument,
-                         "tensor {} has no such state: its group \"{}\" does not keep it",
-                         layout().module(module).tensors[tensor].name, layout().group(tile).name);
-      }
-      PENSTOCK_TRY(Load(tile));
-      const offload::TileLayout& place = layout().tile(tile);
+      const RankTile found = TileAt(module, at);
+      PENSTOCK_TRY(Load(found));
+      const offload::TileLayout& place = shard(found.rank).tile(found.tile);
       const uint64_t inside = at - place.begin;
       const uint64_t count = std::min<uint64_t>(values.size(), place.elements - inside);
-      LoadState(kind, layout(), tile, bytes_.weight.data(), bytes_.record.data(), inside,
-                values.first(count));
+      LoadState(kind, shard(found.rank), found.tile, bytes_.weight.data(), bytes_.record.data(),
+                inside, values.first(count));
       values = values.subspan(count);
       at += count;
     }
     return {};
   }
 
+  uint64_t ReadableAtOnce(ModuleId module, size_t tensor, uint64_t begin) const override {
+    const offload::TensorLayout& whole = model().module(module).tensors[tensor];
+    const RankTile found = TileAt(module, whole.offset + begin);
+    const offload::TileLayout& tile = shard(found.rank).tile(found.tile);
+    return std::min(tile.begin + tile.elements - whole.offset, whole.elements) - begin;
+  }
+
   Result<offload::StateCheck> Check(const offload::CheckProgress& progress) override {
-    return offload::CheckState(*reader_, progress);
+    Bytes total;
+    for (uint32_t rank = 0; rank < world_size(); ++rank) {
+      total += shard(rank).weight_bytes() + shard(rank).record_bytes();
+    }
+    offload::StateCheck whole;
+    for (uint32_t rank = 0; rank < world_size(); ++rank) {
+      const auto of_all = [&](Bytes done, Bytes) { progress(whole.read + done, total); };
+      PENSTOCK_ASSIGN(offload::StateCheck check, offload::CheckState(files_.rank(rank), of_all));
+      whole.damages.insert(whole.damages.end(), check.damages.begin(), check.damages.end());
+      whole.read += check.read;
+    }
+    return whole;
   }
 
  private:
-  Status Load(TileId tile) {
+  RankTile TileAt(ModuleId module, uint64_t element) const {
+    const uint32_t rank = model().RankAt(module, element, world_size());
+    return {rank, shard(rank).TileAt(module, element)};
+  }
+
+  Status Load(const RankTile& tile) {
     if (loaded_ == tile) return {};
     loaded_.reset();
-    PENSTOCK_TRY(reader_->ReadTile(tile, bytes_));
+    PENSTOCK_TRY(files_.rank(tile.rank).ReadTile(tile.tile, bytes_));
     loaded_ = tile;
     return {};
   }
 
-  std::unique_ptr<StateReader> reader_;
+  WholeState files_;
   TrainState state_;
   StateReader::TileBytes bytes_;
-  std::optional<TileId> loaded_;
+  std::optional<RankTile> loaded_;
 };
 
-/// Refuses what the format can hold and nothing here reads yet: a share of several ranks', no tile
-/// at all, states with scales. Errors: kUnavailable.
-Status CheckReadable(const offload::ShardLayout& layout, const std::string& path) {
+/// Refuses what the format can hold and nothing here reads yet: a model without tensors, states
+/// with scales. Errors: kUnavailable.
+Status CheckReadable(const offload::ModelLayout& model, const std::string& path) {
   const auto has_scales = [](const offload::GroupLayout& group) {
     return std::ranges::any_of(group.planes.all(), [](const offload::Plane& plane) {
       return plane.encoding == Encoding::kBlockwise8;
     });
   };
-  if (layout.world_size == 1 && !layout.tiles.empty() &&
-      std::ranges::none_of(layout.model.groups, has_scales)) {
-    return {};
-  }
+  if (model.elements() != 0 && std::ranges::none_of(model.groups, has_scales)) return {};
   return MakeError(ErrorCode::kUnavailable,
-                   "state file {} is one rank's of several, or holds states that this version of "
-                   "penstock does not read",
+                   "state file {} holds no tensors, or states that this version of penstock does "
+                   "not read",
                    path);
 }
 
@@ -102,14 +139,18 @@ std::vector<StateKind> StatesOf(const offload::GroupLayout& group) {
   return states;
 }
 
+Result<std::unique_ptr<CommittedState>> CommittedState::Open(const offload::RankPaths& paths,
+                                                             offload::StateLock lock) {
+  PENSTOCK_ASSIGN(WholeState files, WholeState::Open(paths, lock));
+  PENSTOCK_TRY(CheckReadable(files.model(), paths.front().front()));
+  return std::unique_ptr<CommittedState>(std::make_unique<TileWiseState>(std::move(files)));
+}
+
 Result<std::unique_ptr<CommittedState>> CommittedState::Open(
     const std::vector<std::string>& state_paths, bool exclusive) {
   using offload::StateLock;
-  PENSTOCK_ASSIGN(
-      std::unique_ptr<StateReader> reader,
-      StateReader::Open(state_paths, exclusive ? StateLock::kExclusive : StateLock::kShared));
-  PENSTOCK_TRY(CheckReadable(reader->layout(), state_paths.front()));
-  return std::unique_ptr<CommittedState>(std::make_unique<TileWiseState>(std::move(reader)));
+  return Open(offload::RankPaths{state_paths},
+              exclusive ? StateLock::kExclusive : StateLock::kShared);
 }
 
 }  // namespace penstock::zero

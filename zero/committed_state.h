@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "offload/layout.h"
 #include "offload/state_check.h"
+#include "offload/whole_state.h"
 #include "zero/model.h"
 #include "zero/train_state.h"
 
@@ -21,25 +22,34 @@ namespace penstock::zero {
 enum class StateKind { kMaster, kExpAvg, kExpAvgSq };
 std::vector<StateKind> StatesOf(const offload::GroupLayout& group);
 
-/// Reads a committed state, for export, inspection and comparison. Threads: one at a time.
+/// Reads a committed state, for export, inspection and comparison: the tensors of the whole model,
+/// however many ranks hold it. Threads: one at a time.
 class CommittedState {
  public:
-  /// Opens the newest valid commit; nobody can write to the state while it is open, and with
-  /// `exclusive` nobody else can read it either. Errors: kNotFound, kUnavailable (in use),
-  /// kCorruption.
+  /// Opens the newest commit that all ranks hold; nobody can write to the state while it is open,
+  /// and with kExclusive nobody else can read it either. Errors: those of WholeState::Open;
+  /// kUnavailable for states that this version does not read.
+  static Result<std::unique_ptr<CommittedState>> Open(
+      const offload::RankPaths& paths, offload::StateLock lock = offload::StateLock::kShared);
+  /// The same for a state of one rank.
   static Result<std::unique_ptr<CommittedState>> Open(const std::vector<std::string>& state_paths,
                                                       bool exclusive = false);
   virtual ~CommittedState() = default;
 
   virtual const TrainState& train_state() const = 0;
+  /// Returns the name of the commit, with which each rank can continue from it.
+  virtual offload::CommitName commit() const = 0;
   /// Returns the UUID of the state as text.
   virtual std::string uuid() const = 0;
-  virtual const offload::ShardLayout& layout() const = 0;
+  virtual const offload::ModelLayout& model() const = 0;
+  virtual uint32_t world_size() const = 0;
+  /// Returns the share of a rank, as it is cut into tiles.
+  virtual const offload::ShardLayout& shard(uint32_t rank) const = 0;
   /// Whether the state has two slots, so that a crash leaves the commit in place.
   virtual bool durable() const = 0;
   /// Returns a notice for the user about the commit that was opened, or an empty one.
   virtual std::string notice() const { return {}; }
-  /// Returns the share of the state that each of its files holds, 0 to 1.
+  /// Returns the share of the state that each of its files holds, 0 to 1: by rank, then by path.
   virtual std::vector<double> Shares() const = 0;
   /// Reads elements [begin, begin + size) of one state of a tensor, exactly. The tensor's group
   /// must have that state. Verifies checksums of the tiles that it reads. The last tile stays in
@@ -47,6 +57,8 @@ class CommittedState {
   /// tile before the next tile.
   virtual Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
                            std::span<float> values) = 0;
+  /// Returns how many elements of a tensor from `begin` on lie in one tile.
+  virtual uint64_t ReadableAtOnce(ModuleId module, size_t tensor, uint64_t begin) const = 0;
   /// Reads everything and verifies every checksum, at the speed of the drives.
   virtual Result<offload::StateCheck> Check(const offload::CheckProgress& progress) = 0;
 };

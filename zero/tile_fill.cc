@@ -14,9 +14,19 @@ using offload::TileId;
 /// Tensors are made or read in pieces of this many elements.
 constexpr uint64_t kPieceElements = 64 * 1024;
 
-/// Elements of one state of a tensor, as a TensorSource has them of the weights.
-using StateSource = std::function<Status(StateKind kind, ModuleId module, size_t tensor,
-                                         uint64_t begin, std::span<float> values)>;
+/// The states of tensors, as a TensorSource has the weights.
+struct StateSource {
+  std::function<Status(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
+                       std::span<float> values)>
+      read;
+  /// How many elements from `begin` on can be read in every state at no extra cost. None: any.
+  std::function<uint64_t(ModuleId module, size_t tensor, uint64_t begin)> at_once = {};
+
+  uint64_t Piece(ModuleId module, size_t tensor, uint64_t begin, uint64_t wanted) const {
+    const uint64_t piece = std::min(kPieceElements, wanted);
+    return at_once ? std::min(piece, at_once(module, tensor, begin)) : piece;
+  }
+};
 
 /// Writes `kinds` of a tile, from the tensors that overlap it (padding stays zero): in the order of
 /// the flat index, and all kinds of a piece one after the other, as CommittedState wants it.
@@ -31,9 +41,9 @@ Status FillTile(const StateSource& source, std::span<const StateKind> kinds,
     uint64_t at = std::max(tensor.offset, place.begin);
     const uint64_t end = std::min(tensor.offset + tensor.elements, place.begin + place.elements);
     while (at < end) {
-      values.resize(std::min(kPieceElements, end - at));
+      values.resize(source.Piece(place.module, i, at - tensor.offset, end - at));
       for (const StateKind kind : kinds) {
-        PENSTOCK_TRY(source(kind, place.module, i, at - tensor.offset, values));
+        PENSTOCK_TRY(source.read(kind, place.module, i, at - tensor.offset, values));
         StoreState(kind, layout, tile, values, at - place.begin, weight.data(), record.data());
       }
       at += values.size();
@@ -56,16 +66,21 @@ TileFill FillFromTensors(const ShardLayout& layout, TensorSource source, float a
       std::ranges::fill(values, accumulator);
       return {};
     };
-    return FillTile(initial, kinds, layout, tile, weight, record);
+    return FillTile({.read = initial}, kinds, layout, tile, weight, record);
   };
 }
 
 TileFill FillFromState(const ShardLayout& layout, CommittedState& state) {
   return [&layout, &state](TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
-    const auto all = [&state](StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
-                              std::span<float> values) {
-      return state.ReadState(kind, module, tensor, begin, values);
-    };
+    const StateSource all = {.read =
+                                 [&state](StateKind kind, ModuleId module, size_t tensor,
+                                          uint64_t begin, std::span<float> values) {
+                                   return state.ReadState(kind, module, tensor, begin, values);
+                                 },
+                             .at_once =
+                                 [&state](ModuleId module, size_t tensor, uint64_t begin) {
+                                   return state.ReadableAtOnce(module, tensor, begin);
+                                 }};
     return FillTile(all, StatesOf(layout.group(tile)), layout, tile, weight, record);
   };
 }

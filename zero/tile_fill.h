@@ -1,4 +1,5 @@
-// Fills tiles from tensors, or from a committed state that may be cut into other tiles.
+// Fills tiles from tensors, or from a committed state that may be cut into other tiles and belong
+// to other ranks.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +28,9 @@ using TileFill = std::function<Status(offload::TileId tile, std::span<std::byte>
 TileFill FillFromTensors(const offload::ShardLayout& layout, TensorSource source,
                          float accumulator);
 
-/// Fills tiles of `layout`, which may cut the same tensors into other tiles, with everything that
-/// `state` holds. Borrows both.
+/// Fills tiles of `layout`, which may cut the same tensors into other tiles and other shares, with
+/// everything that `state` holds. If they are filled in order, each tile of `state` that they need
+/// is read once. Borrows both.
 TileFill FillFromState(const offload::ShardLayout& layout, CommittedState& state);
 
 }  // namespace penstock::zero

@@ -69,7 +69,7 @@ class ExecutorTest : public FolderTest {
     store_ = std::make_unique<TileStore>(layout_, schedule_,
                                          TileStoreOptions{.weight_blocks = 3, .record_blocks = 2},
                                          *slab_, *file_);
-    executor_ = Executor::Create(layout_, schedule_, *device_, *compute_, *store_, nullptr).value();
+    executor_ = Executor::Create(layout_, schedule_, *device_, *compute_, *store_, {}).value();
     for (const TileId tile : layout_.Tiles()) {
       const auto fill = [&](std::span<std::byte> weight, std::span<std::byte>) {
         std::ranges::fill(weight, Contents(tile, 0));

@@ -108,6 +108,8 @@ TEST(LayoutTest, TheSharesOfAllRanksCoverEveryElementOnce) {
       for (const TileLayout& tile : shard.tiles) {
         for (uint64_t block = 0; block < tile.elements / kBlockElements; ++block) {
           ++holders[Index(tile.module)][tile.begin / kBlockElements + block];
+          const uint64_t last = tile.begin + (block + 1) * kBlockElements - 1;
+          EXPECT_EQ(model.RankAt(tile.module, last, world_size), rank);
         }
       }
     }

@@ -76,9 +76,9 @@ class StateReaderTest : public FolderTest {
 
 TEST_F(StateReaderTest, ACopyDoesNotReplaceWhatTookItsNameMeanwhile) {
   const std::vector<std::string> paths = Committed({2});
-  const auto reader = StateReader::Open(paths).value();
+  const auto state = WholeState::Open({paths}).value();
   const std::vector<std::string> targets = {folder_ / "copy0", folder_ / "copy1"};
-  const Status copied = CopyState(*reader, targets, [&] {
+  const Status copied = CopyState(state, {targets}, [&] {
     std::ofstream(targets[0]) << "mine";
     return false;
   });

@@ -190,13 +190,13 @@ TEST_F(TilePlanesStoreTest, AStateWithFrozenTilesIsCheckedAndCopiedAsAnyOtherIs)
   Fill();
   UpdateAll();
   Commit(1);
-  const auto reader =
-      StateReader::Open(StatePathsIn({folder_}, file_->uuid()), StateLock::kHeld).value();
-  const auto check = CheckState(*reader, [](Bytes, Bytes) {});
+  const auto state =
+      WholeState::Open({StatePathsIn({folder_}, file_->uuid())}, StateLock::kHeld).value();
+  const auto check = CheckState(state.rank(0), [](Bytes, Bytes) {});
   ASSERT_TRUE(check.ok()) << check.error().message;
   EXPECT_THAT(check->damages, ::testing::IsEmpty());
   const std::string copy = folder_ / "copy.state";
-  const Status copied = CopyState(*reader, {copy}, [] { return false; });
+  const Status copied = CopyState(state, {{copy}}, [] { return false; });
   ASSERT_TRUE(copied.ok()) << copied.error().message;
   ExpectCommitted(*StateReader::Open({copy}).value(), 1);
 }

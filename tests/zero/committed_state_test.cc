@@ -49,17 +49,19 @@ class CommittedStateTest : public offload::FolderTest {
     return (*file)->Shares().front().path;
   }
 
-  void ExpectNotReadable(const ShardLayout& layout) {
+  void ExpectNotReadable(const ShardLayout& layout, ErrorCode code = ErrorCode::kUnavailable,
+                         const char* why = "does not read") {
     const std::string path = Commit(layout);
     const auto state = CommittedState::Open({path});
     ASSERT_FALSE(state.ok());
-    EXPECT_EQ(state.error().code, ErrorCode::kUnavailable);
-    EXPECT_THAT(state.error().message, AllOf(HasSubstr(path), HasSubstr("does not read")));
+    EXPECT_EQ(state.error().code, code);
+    EXPECT_THAT(state.error().message, AllOf(HasSubstr(path), HasSubstr(why)));
   }
 };
 
 TEST_F(CommittedStateTest, AShareOfOneRankIsNotReadAsTheWholeModel) {
-  ExpectNotReadable(Changed([](ModelLayout&) {}, /*world_size=*/2));
+  ExpectNotReadable(Changed([](ModelLayout&) {}, /*world_size=*/2), ErrorCode::kCorruption,
+                    "name the files of all ranks");
 }
 
 TEST_F(CommittedStateTest, StatesWithScalesAreNotReadAsIfTheyHadNone) {

@@ -47,6 +47,8 @@ class Planner {
 
  private:
   Status FindStates(const StateFiles& files);
+  /// `note`: what is said of the file if it is not there.
+  Status FindState(const std::string& path, const std::string& uuid, const std::string& note);
   void AddFiles(const Held& in, const std::vector<FoundFile>& files);
   Status AddFilesOfRun(const Held& run);
   Status FindSnapshot(const Held& snapshots, const std::string& name);
@@ -61,18 +63,27 @@ class Planner {
 };
 
 Status Planner::FindStates(const StateFiles& files) {
-  for (const std::string& path : files.paths) {
-    const Result<FileId> id = IdAt(path);
-    if (id.ok() && states_.contains(*id)) continue;
-    Result<offload::RemovableState> state = offload::RemovableState::Open(path, files.uuid);
-    if (state.ok()) {
-      states_.insert(state->id());
-      plan_.states.push_back(std::move(state).value());
-    } else if (state.error().code != ErrorCode::kNotFound) {
-      return state.error();
-    } else if (std::ranges::find(plan_.missing_states, path) == plan_.missing_states.end()) {
-      plan_.missing_states.push_back(path);
+  for (size_t rank = 0; rank < files.ranks.size(); ++rank) {
+    for (const std::string& path : files.ranks[rank].paths) {
+      PENSTOCK_TRY(FindState(path, files.uuid, RankNote(files, rank)));
     }
+  }
+  return {};
+}
+
+Status Planner::FindState(const std::string& path, const std::string& uuid,
+                          const std::string& note) {
+  const Result<FileId> id = IdAt(path);
+  if (id.ok() && states_.contains(*id)) return {};
+  Result<offload::RemovableState> state = offload::RemovableState::Open(path, uuid);
+  if (state.ok()) {
+    states_.insert(state->id());
+    plan_.states.push_back(std::move(state).value());
+  } else if (state.error().code != ErrorCode::kNotFound) {
+    return state.error();
+  } else if (const std::string missing = path + note;
+             std::ranges::find(plan_.missing_states, missing) == plan_.missing_states.end()) {
+    plan_.missing_states.push_back(missing);
   }
   return {};
 }

@@ -30,7 +30,8 @@ struct CleanPlan {
   RunLock lock;
   std::shared_ptr<const Folder> run;            ///< its path has no links
   std::vector<offload::RemovableState> states;  ///< locked as long as the plan lives
-  std::vector<std::string> missing_states;      ///< that run.json names and that do not exist
+  /// Those that run.json names and that do not exist, with rank and host if there are several.
+  std::vector<std::string> missing_states;
   /// All other files, in the order of their removal: the snapshots', the run's, run.json and RUN.
   std::vector<Item> items;
   std::vector<std::string> kept;  ///< not the run's: RUN stays for them

@@ -30,7 +30,7 @@ bool IsOfALoop(const nlohmann::json& texts, uint64_t step) {
 /// `uuid` is the state's, the others are the commit's.
 Status CheckInfoOf(const RunInfo& info, const std::string& uuid, uint64_t step,
                    const std::string& json) {
-  const std::string& state = info.state.paths.front();
+  const std::string& state = info.state.first();
   if (uuid != info.state.uuid) {
     return MakeError(
         ErrorCode::kCorruption,
@@ -83,19 +83,25 @@ Status CheckInfo(const RunInfo& info, const zero::CommittedState& state) {
   return CheckInfoOf(info, state.uuid(), train.step, train.run_json);
 }
 
+Result<std::unique_ptr<zero::CommittedState>> OpenFiles(const StateFiles& files,
+                                                        offload::StateLock lock) {
+  auto state = zero::CommittedState::Open(files.paths(), lock);
+  if (!state.ok()) return NamingHost(state.error(), files);
+  return state;
+}
+
 Result<std::unique_ptr<zero::CommittedState>> OpenCommit(const RunInfo& info) {
-  PENSTOCK_ASSIGN(auto state, zero::CommittedState::Open(info.state.paths));
+  PENSTOCK_ASSIGN(auto state, OpenFiles(info.state));
   PENSTOCK_TRY(CheckInfo(info, *state));
   if (!state->notice().empty()) LogNotice(state->notice());
   return state;
 }
 
-Result<std::unique_ptr<offload::StateReader>> OpenCommitToCopy(const RunInfo& info,
-                                                               offload::StateLock lock) {
-  PENSTOCK_ASSIGN(auto state, offload::StateReader::Open(info.state.paths, lock));
+Result<offload::WholeState> OpenCommitToCopy(const RunInfo& info, offload::StateLock lock) {
+  Result<offload::WholeState> state = offload::WholeState::Open(info.state.paths(), lock);
+  if (!state.ok()) return NamingHost(state.error(), info.state);
   const offload::CommitRecord& commit = state->commit();
-  PENSTOCK_TRY(
-      CheckInfoOf(info, offload::ToString(state->header().uuid), commit.head.step, commit.json));
+  PENSTOCK_TRY(CheckInfoOf(info, offload::ToString(state->uuid()), commit.head.step, commit.json));
   return state;
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "offload/state_reader.h"
+#include "offload/whole_state.h"
 #include "train/run/run_folder.h"
 #include "zero/committed_state.h"
 
@@ -29,12 +29,14 @@ Result<CommitTexts> ReadCommitTexts(const std::string& json, uint64_t step,
 /// naming what differs and both values.
 Status CheckInfo(const RunInfo& info, const zero::CommittedState& state);
 
-/// CommittedState::Open of the state that `info` names, and CheckInfo. Logs the notice of the
-/// commit.
+/// CommittedState::Open of these files. Errors name the host of a rank whose files are not there.
+Result<std::unique_ptr<zero::CommittedState>> OpenFiles(
+    const StateFiles& files, offload::StateLock lock = offload::StateLock::kShared);
+
+/// OpenFiles of the state that `info` names, and CheckInfo. Logs the notice of the commit.
 Result<std::unique_ptr<zero::CommittedState>> OpenCommit(const RunInfo& info);
 
-/// The same for a StateReader, from which copies are made.
-Result<std::unique_ptr<offload::StateReader>> OpenCommitToCopy(const RunInfo& info,
-                                                               offload::StateLock lock);
+/// The same for a WholeState, from which copies are made; logs nothing.
+Result<offload::WholeState> OpenCommitToCopy(const RunInfo& info, offload::StateLock lock);
 
 }  // namespace penstock::train

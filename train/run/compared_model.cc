@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 class CommittedModel final : public ComparedModel {
  public:
   explicit CommittedModel(std::unique_ptr<zero::CommittedState> state) : state_(std::move(state)) {
-    const offload::ModelLayout& layout = state_->layout().model;
+    const offload::ModelLayout& layout = state_->model();
     for (const offload::GroupLayout& group : layout.groups) AddStatesOf(group);
     for (size_t module = 0; module < layout.modules.size(); ++module) {
       for (const size_t tensor : layout.modules[module].TensorsByOffset()) {
@@ -39,10 +39,7 @@ class CommittedModel final : public ComparedModel {
 
   uint64_t ReadableAtOnce(size_t index, uint64_t begin) const override {
     const auto [module, tensor] = places_[index];
-    const offload::TensorLayout& place = state_->layout().module(module).tensors[tensor];
-    const offload::TileLayout& tile =
-        state_->layout().tile(state_->layout().TileAt(module, place.offset + begin));
-    return std::min(tile.begin + tile.elements - place.offset, place.elements) - begin;
+    return state_->ReadableAtOnce(module, tensor, begin);
   }
 
   Status Read(zero::StateKind kind, size_t index, uint64_t begin,

@@ -56,7 +56,23 @@ class FileLines {
     folders_.insert(fs::path(path).parent_path().string());
   }
   void Add(const char* name, const StateFiles& state, const std::string& note) {
-    for (const std::string& path : state.paths) Add(name, path, note);
+    for (size_t rank = 0; rank < state.ranks.size(); ++rank) {
+      for (const std::string& path : state.ranks[rank].paths) {
+        Add(name, path, note + RankNote(state, rank));
+      }
+    }
+    uuids_.insert(state.uuid);
+  }
+  /// The same for the state that is inspected, with the share of each file; none if not known.
+  void AddInspected(const StateFiles& state, const std::vector<double>& shares) {
+    size_t file = 0;
+    for (size_t rank = 0; rank < state.ranks.size(); ++rank) {
+      for (const std::string& path : state.ranks[rank].paths) {
+        const std::string share =
+            shares.size() < 2 ? "" : fmt::format(", {:.1f} % of the state", 100 * shares[file++]);
+        Add("state file", path, share + RankNote(state, rank));
+      }
+    }
     uuids_.insert(state.uuid);
   }
   /// What lies beside those that were added.
@@ -116,10 +132,7 @@ void AddSnapshots(const Folder& run, const std::string& run_uuid, const Folder& 
 void AddFiles(const Folder& folder, const RunInfo& info, const std::vector<double>& shares,
               Lines& lines) {
   FileLines files(lines);
-  for (size_t i = 0; i < info.state.paths.size(); ++i) {
-    files.Add("state file", {.paths = {info.state.paths[i]}, .uuid = info.state.uuid},
-              shares.size() < 2 ? "" : fmt::format(", {:.1f} % of the state", 100 * shares[i]));
-  }
+  files.AddInspected(info.state, shares);
   for (const StateFiles& state : info.leftovers) {
     files.Add("left over", state, "; of a move that was cut off; --resume or clean removes it");
   }
@@ -166,22 +179,29 @@ std::string OfGroups(const offload::ModelLayout& model, Text text) {
 
 void AddState(const zero::CommittedState& state, Lines& lines) {
   const zero::TrainState& train = state.train_state();
-  const offload::ShardLayout& layout = state.layout();
+  Bytes weight_bytes;
+  Bytes record_bytes;
+  size_t tiles = 0;
+  for (uint32_t rank = 0; rank < state.world_size(); ++rank) {
+    weight_bytes += state.shard(rank).weight_bytes();
+    record_bytes += state.shard(rank).record_bytes();
+    tiles += state.shard(rank).tiles.size();
+  }
   lines.Add("committed step", train.step);
   lines.Add("optimizer steps", train.optimizer_steps);
   lines.Add("seed", train.seed);
-  const offload::ModelLayout& model = layout.model;
+  if (state.world_size() > 1) lines.Add("ranks", state.world_size());
+  const offload::ModelLayout& model = state.model();
   const std::string weights = OfGroups(model, [](const offload::GroupLayout& group) {
     return std::string(ToString(group.planes.weight().encoding)) + (group.frozen ? ", frozen" : "");
   });
   const std::string states =
       OfGroups(model, [](const offload::GroupLayout& group) { return StatesText(group.planes); });
   lines.Add("parameters", model.parameters);
-  lines.Add("weights", fmt::format("{}, {}", weights, ToString(layout.weight_bytes())));
-  lines.Add("optimizer states", fmt::format("{}, {}", states, ToString(layout.record_bytes())));
+  lines.Add("weights", fmt::format("{}, {}", weights, ToString(weight_bytes)));
+  lines.Add("optimizer states", fmt::format("{}, {}", states, ToString(record_bytes)));
   lines.Add("modules", model.modules.size());
-  lines.Add("tiles",
-            fmt::format("{} of at most {} elements", layout.tiles.size(), layout.tile_elements));
+  lines.Add("tiles", fmt::format("{} of at most {} elements", tiles, state.shard(0).tile_elements));
   lines.Add("slots", state.durable() ? "2 (durable)" : "1 (not durable)");
 }
 
@@ -207,7 +227,7 @@ Status Intact(const std::string& run, const std::vector<std::string>& damages) {
 Result<InspectOutcome> RunInspect(const std::string& path) {
   PENSTOCK_ASSIGN(const Folder run, OpenRun(path));
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
-  const auto opened = zero::CommittedState::Open(info.state.paths);
+  const auto opened = OpenFiles(info.state);
   Lines lines;
   AddFiles(run, info, opened.ok() ? (*opened)->Shares() : std::vector<double>(), lines);
   lines.Add("uuid", info.state.uuid);

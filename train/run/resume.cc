@@ -58,20 +58,24 @@ bool EndedBeforeItsRows(const Origin& origin) {
 
 /// Whether the state that could not be opened is known to hold no commit. One that is damaged is
 /// not: what is left of it may be what somebody needs.
-bool HasNoCommit(const Origin& origin, const std::string& first, const Error& error) {
+bool HasNoCommit(const Origin& origin, const StateFiles& files, const Error& error) {
   std::error_code ignored;
-  // The first file says so itself.
-  if (error.code == ErrorCode::kNotFound) return fs::exists(first, ignored);
-  // The run ended between the creation of that file and its first byte.
+  // The first file says so itself; with several ranks, one of them that holds none is enough.
+  if (error.code == ErrorCode::kNotFound) {
+    return files.ranks.size() > 1 || fs::exists(files.first(), ignored);
+  }
+  // The run ended between the creation of a rank's first file and its first byte.
   return error.code == ErrorCode::kCorruption && EndedBeforeItsRows(origin) &&
-         fs::file_size(first, ignored) == 0;
+         std::ranges::any_of(files.ranks, [&](const RankFiles& rank) {
+           return fs::file_size(rank.paths.front(), ignored) == 0;
+         });
 }
 
 /// Removes a state's files. False where one stays: it is in use, or does not belong to the state,
 /// or its drive is not there; a notice says which.
 bool RemoveState(const StateFiles& state) {
   bool gone = true;
-  for (const std::string& path : state.paths) {
+  for (const std::string& path : state.all()) {
     std::error_code ignored;
     const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
     if (drive_is_there && !fs::exists(fs::symlink_status(path, ignored))) continue;
@@ -84,7 +88,7 @@ bool RemoveState(const StateFiles& state) {
   return gone;
 }
 
-Result<ResumePoint> OpenCommit(const Origin& origin) {
+Result<ResumePoint> OpenCommit(const Origin& origin, offload::StateLock lock) {
   ResumePoint point;
   Result<RunInfo> info = ReadRunInfo(origin.folder);
   if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
@@ -92,17 +96,17 @@ Result<ResumePoint> OpenCommit(const Origin& origin) {
   }
   PENSTOCK_TRY(info.status());
   point.info = *std::move(info);
-  const std::vector<std::string>& paths = point.info.state.paths;
-  auto state = zero::CommittedState::Open(paths, /*exclusive=*/true);
-  const bool nothing = !state.ok() && NothingIsThere(paths);
+  const StateFiles& files = point.info.state;
+  auto state = OpenFiles(files, lock);
+  const bool nothing = !state.ok() && NothingIsThere(files.all());
   if (nothing && EndedBeforeItsRows(origin)) {
     return NothingToResume(
         origin,
         fmt::format("it has neither rows nor a state ({}; mount its drive if it is not mounted)",
-                    paths.front()),
+                    files.first()),
         true);
   }
-  if (!state.ok() && !nothing && HasNoCommit(origin, paths.front(), state.error())) {
+  if (!state.ok() && !nothing && HasNoCommit(origin, files, state.error())) {
     return NothingToResume(origin, state.error().message, true);
   }
   if (nothing) {
@@ -110,14 +114,14 @@ Result<ResumePoint> OpenCommit(const Origin& origin) {
                      "{}: the state of {} is not there ({}); mount its drive if it is not "
                      "mounted; a run that ended before its first commit has none: remove it "
                      "(penstock clean) and {}",
-                     origin.Option(), origin.folder.path(), paths.front(), origin.Instead());
+                     origin.Option(), origin.folder.path(), files.first(), origin.Instead());
   }
   PENSTOCK_TRY(state.status());
   point.state = *std::move(state);
   if (!point.state->notice().empty()) LogNotice(point.state->notice());
   point.train = point.state->train_state();
   PENSTOCK_ASSIGN(CommitTexts texts,
-                  ReadCommitTexts(point.train.run_json, point.train.step, paths.front()));
+                  ReadCommitTexts(point.train.run_json, point.train.step, files.first()));
   PENSTOCK_TRY(CheckInfo(point.info, *point.state));
   // Rows that are to be replaced need not hold.
   if (!point.info.rows_from) PENSTOCK_TRY(CheckRows(origin.folder, point.train.step));
@@ -154,8 +158,9 @@ Status CompleteMove(RunInfo* info, const RunFolder& folder) {
 
 }  // namespace
 
-Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::string>& snapshot) {
-  if (!snapshot) return OpenCommit({run, snapshot});
+Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::string>& snapshot,
+                                    offload::StateLock lock) {
+  if (!snapshot) return OpenCommit({run, snapshot}, lock);
   PENSTOCK_TRY(CheckSnapshotName(*snapshot));
   PENSTOCK_ASSIGN(RunInfo current, ReadRunInfo(run));
   const Result<Folder> folder = OpenSnapshot(run, *snapshot);
@@ -163,7 +168,7 @@ Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::
     return NoSuchSnapshot(run, *snapshot);
   }
   PENSTOCK_TRY(folder.status());
-  PENSTOCK_ASSIGN(ResumePoint point, OpenCommit({*folder, snapshot}));
+  PENSTOCK_ASSIGN(ResumePoint point, OpenCommit({*folder, snapshot}, lock));
   point.replaced = std::move(current);
   point.snapshot = *snapshot;
   return point;
@@ -185,8 +190,10 @@ bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bo
     std::error_code ignored;
     return fs::equivalent(fs::path(file).parent_path(), folder, ignored);
   };
-  return !from.replaced && from.state->durable() == durable && from.state->layout() == layout &&
-         std::ranges::equal(folders, from.info.state.paths, holds);
+  return !from.replaced && from.state->durable() == durable &&
+         from.state->world_size() == layout.world_size &&
+         from.state->shard(layout.rank) == layout &&
+         std::ranges::equal(folders, from.info.state.ranks[layout.rank].paths, holds);
 }
 
 Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const StateFiles& target) {
@@ -195,14 +202,14 @@ Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const Stat
   return folder.WriteInfo(moving);
 }
 
-Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& folder, RunInfo info,
-                 const std::function<bool()>& stop_requested) {
-  if (!session.layout().model.HasTensorsOf(from.state->layout().model)) {
+Status FillFrom(const ResumePoint& from, zero::Session& session,
+                const std::function<bool()>& stop_requested) {
+  if (!session.layout().model.HasTensorsOf(from.state->model())) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the commit in {} has other tensors or optimizer states than this program "
                      "makes of the model; "
                      "export it with the version that wrote it",
-                     from.info.state.paths.front());
+                     from.info.state.first());
   }
   const zero::TileFill fill = zero::FillFromState(session.layout(), *from.state);
   const zero::TileFill until_stopped = [&](offload::TileId tile, std::span<std::byte> weight,
@@ -214,7 +221,10 @@ Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& fol
     return fill(tile, weight, record);
   };
   PENSTOCK_TRY(session.Fill(until_stopped, from.train));
-  PENSTOCK_TRY(session.Commit(from.train.run_json));
+  return session.Commit(from.train.run_json);
+}
+
+Status ReplaceState(ResumePoint& from, const RunFolder& folder, RunInfo info) {
   info.leftovers = from.current().leftovers;
   info.leftovers.push_back(from.current().state);
   if (from.replaced) info.rows_from = from.snapshot;
@@ -224,6 +234,12 @@ Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& fol
   info.rows_from.reset();
   from.state.reset();
   return CompleteMove(&info, folder);
+}
+
+Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& folder, RunInfo info,
+                 const std::function<bool()>& stop_requested) {
+  PENSTOCK_TRY(FillFrom(from, session, stop_requested));
+  return ReplaceState(from, folder, std::move(info));
 }
 
 Status CompleteMove(ResumePoint& from, const RunFolder& folder) {

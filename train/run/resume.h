@@ -1,10 +1,10 @@
 // Resumes from the last commit of a run.
 //
-// If tiles, slots and paths are those of the committed state, training continues in its files.
-// Otherwise the state is moved: it is filled into new files and committed there; then run.json,
-// replaced atomically, names the new files, and the old ones are removed. run.json names both while
-// both may exist, so that a kill in between leaves no unknown files. docs/weights.md has the
-// user's view.
+// If ranks, tiles, slots and paths are those of the committed state, training continues in its
+// files. Otherwise the state is moved: it is filled into new files and committed there; then
+// run.json, replaced atomically, names the new files, and the old ones are removed. run.json names
+// both while both may exist, so that a kill in between leaves no unknown files.
+// docs/weights.md has the user's view.
 //
 // Threads: one at a time.
 #pragma once
@@ -40,17 +40,19 @@ struct ResumePoint {
   const RunInfo& current() const { return replaced ? *replaced : info; }
 };
 
-/// Opens the last commit of `run`, or that of a snapshot. The caller has the run's lock. Errors:
-/// kInvalidArgument if `run` is not a run, or has no commit or no such snapshot; kUnavailable while
-/// it is in use; kCorruption.
-Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::string>& snapshot);
+/// Opens the last commit of `run`, or that of a snapshot. The caller has the run's lock. Ranks that
+/// resume together each open all files, with `lock` kShared. Errors: kInvalidArgument if `run` is
+/// not a run, or has no commit or no such snapshot; kUnavailable while it is in use; kCorruption.
+Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::string>& snapshot,
+                                    offload::StateLock lock = offload::StateLock::kExclusive);
 
 /// Refuses a training whose numbers would not be those of the run: kInvalidArgument, naming
 /// everything that differs.
 Status CheckIdentity(const ResumePoint& from, const std::string& now);
 
 /// Whether it is the run's last commit, and an engine with this layout in these folders can
-/// continue in its files.
+/// continue in its files: in those of the layout's rank, if there are as many ranks as the layout
+/// says. Ranks continue in their files if that is so on all of them.
 bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bool durable,
                  const std::vector<std::string>& folders);
 
@@ -58,9 +60,15 @@ bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bo
 /// ends the move, the next resume knows them.
 Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const StateFiles& target);
 
-/// Moves the state into `session`, which is new, commits it there, and replaces the run.json of
-/// `folder` by `info`, which names the new state. `stop_requested` is asked before every tile:
-/// kCancelled. After an error the run is as it was.
+/// The two halves of a move. FillFrom moves the state into `session`, which is new, and commits it
+/// there: with several ranks, each does that for its share. ReplaceState then replaces the run.json
+/// of `folder` by `info`, which names the new state, and removes the old files: one process does
+/// that, when all ranks have committed and closed the old files. `stop_requested` is asked before
+/// every tile: kCancelled. After an error of FillFrom the run is as it was.
+Status FillFrom(const ResumePoint& from, zero::Session& session,
+                const std::function<bool()>& stop_requested);
+Status ReplaceState(ResumePoint& from, const RunFolder& folder, RunInfo info);
+/// Both, for one rank. After an error the run is as it was.
 Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& folder, RunInfo info,
                  const std::function<bool()>& stop_requested);
 

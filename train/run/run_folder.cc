@@ -23,49 +23,20 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr int kInfoVersion = 1;
+/// Of run.json. Earlier programs refuse one that names the files of several ranks.
+constexpr int kOneRankVersion = 1;
+constexpr int kRanksVersion = 2;
 constexpr Bytes kCopied = 1_MiB;  // at once
 
 constexpr const char* kMetricsName = "metrics.jsonl";
 constexpr const char* kSummaryName = "summary.json";
 constexpr std::array<std::string_view, 3> kFileNames = {kInfoName, kMetricsName, kSummaryName};
 
-/// "state.penstock" for RUN/state.penstock, everything else unchanged: a run whose state lies in
-/// RUN can be moved.
-Result<std::vector<std::string>> RelativeTo(const Folder& run,
-                                            const std::vector<std::string>& paths) {
-  std::vector<std::string> relative;
-  for (const std::string& path : paths) {
-    const auto [folder, name] = SplitPath(path);
-    PENSTOCK_ASSIGN(const bool in_run, run.IsAt(folder));
-    relative.push_back(in_run ? name : path);
-  }
-  return relative;
-}
-
-Error Damaged(const Folder& run, const std::string& why) {
-  return MakeError(ErrorCode::kCorruption, "{} is damaged: {}", run.PathOf(kInfoName), why);
-}
-
-Result<StateFiles> StateFilesOf(const nlohmann::json& json, const Folder& run) {
-  StateFiles state{.uuid = json.at("state_uuid").get<std::string>()};
-  if (state.uuid.empty()) return Damaged(run, "it names a state without a UUID");
-  for (const auto& entry : json.at("state_paths")) {
-    const fs::path path = entry.get<std::string>();
-    if (!path.has_filename() || path.filename() == "." || path.filename() == "..") {
-      return Damaged(run, fmt::format("\"{}\" is no path of a state file", path.string()));
-    }
-    state.paths.push_back((fs::path(run.path()) / path).string());
-  }
-  if (state.paths.empty()) return Damaged(run, "it names no state file");
-  return state;
-}
-
 /// What JSON's reader would round or wrap is no number that a run wrote.
 Result<uint64_t> WholeOf(const nlohmann::json& json, const char* key, const Folder& run) {
   const nlohmann::json& value = json.at(key);
   if (value.is_number_unsigned()) return value.get<uint64_t>();
-  return Damaged(
+  return DamagedInfo(
       run, fmt::format("{} is {}, not a whole number of at most 64 bits", key, Excerpt(value)));
 }
 
@@ -73,19 +44,19 @@ Result<uint64_t> WholeOf(const nlohmann::json& json, const char* key, const Fold
 Result<RunInfo> ParseInfo(const nlohmann::json& json, const Folder& run) {
   RunInfo info;
   info.version = json.at("program").get<std::string>();
-  PENSTOCK_ASSIGN(info.state, StateFilesOf(json, run));
+  PENSTOCK_ASSIGN(info.state, StateFilesFrom(json, run));
   // Runs that were begun before it was kept: their snapshots have the state's UUID, unless the
   // state was moved since.
   info.run_uuid = json.value("run_uuid", info.state.uuid);
-  if (info.run_uuid.empty()) return Damaged(run, "its run_uuid is empty");
+  if (info.run_uuid.empty()) return DamagedInfo(run, "its run_uuid is empty");
   for (const auto& entry : json.value("leftovers", nlohmann::json::array())) {
-    PENSTOCK_ASSIGN(StateFiles state, StateFilesOf(entry, run));
+    PENSTOCK_ASSIGN(StateFiles state, StateFilesFrom(entry, run));
     info.leftovers.push_back(std::move(state));
   }
   if (json.contains("rows_from")) {
     info.rows_from = json["rows_from"].get<std::string>();
     const Status name = CheckSnapshotName(*info.rows_from);
-    if (!name.ok()) return Damaged(run, name.error().message);
+    if (!name.ok()) return DamagedInfo(run, name.error().message);
   }
   PENSTOCK_ASSIGN(info.seed, WholeOf(json, "seed", run));
   info.device = json.at("device").get<std::string>();
@@ -229,24 +200,25 @@ Status RunFolder::CheckWhole() const {
 
 Status WriteRunInfo(const Folder& run, const RunInfo& info) {
   Json leftovers = Json::array();
+  bool one_rank = info.state.ranks.size() == 1;
   for (const StateFiles& state : info.leftovers) {
-    PENSTOCK_ASSIGN(const std::vector<std::string> paths, RelativeTo(run, state.paths));
-    leftovers.push_back({{"state_paths", paths}, {"state_uuid", state.uuid}});
+    PENSTOCK_ASSIGN(Json files, ToJson(state, run));
+    leftovers.push_back(std::move(files));
+    one_rank = one_rank && state.ranks.size() == 1;
   }
-  PENSTOCK_ASSIGN(const std::vector<std::string> state_paths, RelativeTo(run, info.state.paths));
-  Json json = {
-      {"version", kInfoVersion},
-      {"program", info.version},
-      {"run_uuid", info.run_uuid},
-      {"state_paths", state_paths},
-      {"state_uuid", info.state.uuid},
+  PENSTOCK_ASSIGN(const Json state, ToJson(info.state, run));
+  Json json = {{"version", one_rank ? kOneRankVersion : kRanksVersion},
+               {"program", info.version},
+               {"run_uuid", info.run_uuid}};
+  json.update(state);
+  json.update({
       {"leftovers", leftovers},
       {"seed", info.seed},
       {"device", info.device},
       {"sequence_length", info.sequence_length},
       {"data", {{"path", info.data_path}, {"order", info.data_order}}},
       {"model", info.model_json},
-  };
+  });
   if (info.rows_from) json["rows_from"] = *info.rows_from;
   return WriteTextFile(run, kInfoName, json.dump(2) + "\n");
 }
@@ -300,13 +272,14 @@ Result<RunInfo> ReadRunInfo(const Folder& run) {
   PENSTOCK_TRY(text.status());
   PENSTOCK_ASSIGN(const nlohmann::json json, ParseJsonObject(*text, path, ErrorCode::kCorruption));
   try {
-    if (json.at("version") != kInfoVersion) {
+    const nlohmann::json& version = json.at("version");
+    if (version != kOneRankVersion && version != kRanksVersion) {
       return MakeError(ErrorCode::kCorruption, "{}: version {} is not known to this program", path,
-                       json.at("version").dump());
+                       version.dump());
     }
     return ParseInfo(json, run);
   } catch (const nlohmann::json::exception& error) {
-    return Damaged(run, error.what());
+    return DamagedInfo(run, error.what());
   }
 }
 

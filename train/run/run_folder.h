@@ -18,15 +18,9 @@
 #include "base/units.h"
 #include "train/run/metrics_file.h"
 #include "train/run/run_lock.h"
+#include "train/run/state_files.h"
 
 namespace penstock::train {
-
-/// The files of a state.
-struct StateFiles {
-  /// By index of their path: absolute; stored relative to RUN if they lie there.
-  std::vector<std::string> paths;
-  std::string uuid;
-};
 
 /// The contents of run.json.
 struct RunInfo {

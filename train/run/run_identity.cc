@@ -13,12 +13,42 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kArithmetic = "arithmetic";
+constexpr const char* kAccumulation = "gradient_accumulation_steps";
+/// How the gradients of several micro-batches are added up: since 2, what each of them adds is
+/// computed first. Older commits do not have the key.
+constexpr const char* kGradientSums = "gradient_sums";
+constexpr int kComputedFirst = 2;
+/// Only there if there are several.
+constexpr const char* kRanks = "world_size";
 
 /// "/optimizer/params/lr" as "optimizer.params.lr".
 std::string KeyName(std::string pointer) {
   pointer.erase(0, 1);
   std::ranges::replace(pointer, '/', '.');
   return pointer;
+}
+
+/// What a person cannot read off the key.
+std::string Explained(const std::string& key) {
+  if (key != kGradientSums) return "";
+  return " (the version that made the commit adds up micro-batches in another way)";
+}
+
+/// Removes from two flat identities what differs only because another key does, which is named, and
+/// what changes no number: how many ranks share the micro-batches of a step.
+void EraseConsequences(Json* before, Json* after) {
+  const std::string accumulation = std::string("/") + kAccumulation;
+  const std::string ranks = std::string("/") + kRanks;
+  if (before->contains(ranks) || after->contains(ranks)) {
+    for (Json* const identity : {before, after}) {
+      identity->erase(ranks);
+      identity->erase(accumulation);
+    }
+    return;
+  }
+  if (!before->contains(accumulation) || !after->contains(accumulation)) return;
+  if ((*before)[accumulation] == (*after)[accumulation]) return;
+  for (Json* const identity : {before, after}) identity->erase(std::string("/") + kGradientSums);
 }
 
 }  // namespace
@@ -30,14 +60,17 @@ std::string ToJson(const RunIdentity& identity) {
                {"data_order", identity.data_order},
                {"seed", identity.seed},
                {"sequence_length", identity.sequence_length}};
-  for (const char* key :
-       {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
-        "gradient_clipping", "bf16", "optimizer", "scheduler"}) {
+  for (const char* key : {"train_batch_size", "train_micro_batch_size_per_gpu", kAccumulation,
+                          "gradient_clipping", "bf16", "optimizer", "scheduler"}) {
     json[key] = config.at(key);
   }
   // A key that was added later is only there if its value is not the former behaviour: so the
   // commits of earlier versions can be resumed.
   if (json["bf16"]["bf16_optimizer_states"] == false) json["bf16"].erase("bf16_optimizer_states");
+  if (identity.config.gradient_accumulation_steps > 1 || identity.ranks > 1) {
+    json[kGradientSums] = kComputedFirst;
+  }
+  if (identity.ranks > 1) json[kRanks] = identity.ranks;
   json["penstock"] = {{"compute_threads", identity.config.compute_threads}};
   json[kArithmetic] = identity.arithmetic;
   return json.dump();
@@ -48,14 +81,16 @@ bool IsIdentity(const nlohmann::json& value) {
 }
 
 std::vector<std::string> Differences(const std::string& committed, const std::string& now) {
-  const Json before = Json::parse(committed).flatten();
-  const Json after = Json::parse(now).flatten();
+  Json before = Json::parse(committed).flatten();
+  Json after = Json::parse(now).flatten();
+  EraseConsequences(&before, &after);
   std::vector<std::string> differences;
   for (const auto& [pointer, value] : after.items()) {
     const std::string key = KeyName(pointer);
     if (key == kArithmetic) continue;
     if (!before.contains(pointer)) {
-      differences.push_back(fmt::format("{} is {}, was not there", key, value.dump()));
+      differences.push_back(
+          fmt::format("{} is {}, was not there{}", key, value.dump(), Explained(key)));
     } else if (before[pointer] != value) {
       differences.push_back(
           fmt::format("{} is {}, was {}", key, value.dump(), before[pointer].dump()));

@@ -26,7 +26,7 @@ namespace penstock::train {
 namespace {
 
 namespace fs = std::filesystem;
-using offload::StateReader;
+using offload::WholeState;
 
 constexpr auto kAskAgain = std::chrono::milliseconds(50);
 constexpr const char* kSnapshots = "snapshots";
@@ -39,20 +39,24 @@ std::string UnfinishedName(const std::string& name) {
   return fmt::format(".{}{}", name, kUnfinished);
 }
 
-/// Where the state of the snapshot `name` goes, for each path.
-Result<std::vector<std::string>> TargetPaths(const Folder& run, const StateFiles& state,
-                                             const std::string& name, const Folder& unfinished) {
-  std::vector<std::string> targets;
-  for (const std::string& path : state.paths) {
-    const fs::path file = path;
-    std::error_code ignored;
-    PENSTOCK_ASSIGN(const bool in_run, run.IsAt(SplitPath(path).first));
-    if (in_run) {
-      targets.push_back((fs::absolute(unfinished.path(), ignored) / file.filename()).string());
-    } else {
-      const std::string stem = file.stem().string();
-      targets.push_back(
-          (file.parent_path() / fmt::format("{}.snapshot-{}.state", stem, name)).string());
+/// Where the copy of a file goes, for the snapshot `name`.
+Result<std::string> TargetOf(const Folder& run, const std::string& path, const std::string& name,
+                             const Folder& unfinished) {
+  const fs::path file = path;
+  PENSTOCK_ASSIGN(const bool in_run, run.IsAt(SplitPath(path).first));
+  std::error_code ignored;
+  if (in_run) return (fs::absolute(unfinished.path(), ignored) / file.filename()).string();
+  return (file.parent_path() / fmt::format("{}.snapshot-{}.state", file.stem().string(), name))
+      .string();
+}
+
+/// The files of the snapshot `name` of a state.
+Result<StateFiles> TargetFiles(const Folder& run, const StateFiles& state, const std::string& name,
+                               const Folder& unfinished) {
+  StateFiles targets = state;
+  for (RankFiles& rank : targets.ranks) {
+    for (std::string& path : rank.paths) {
+      PENSTOCK_ASSIGN(path, TargetOf(run, path, name, unfinished));
     }
   }
   return targets;
@@ -91,7 +95,7 @@ Status RemoveUnfinished(const Folder& snapshots, const std::string& unfinished,
                      folder.path());
   }
   PENSTOCK_ASSIGN(const StateFiles states, FilesOfUnfinished(folder));
-  for (const std::string& path : states.paths) {
+  for (const std::string& path : states.all()) {
     PENSTOCK_ASSIGN(const auto file, offload::RemovableState::Open(path, states.uuid));
     PENSTOCK_TRY(file.Remove());
   }
@@ -134,9 +138,10 @@ Status CheckFree(const std::vector<std::string>& targets) {
 }
 
 Status CopyMetrics(const Folder& run, const RunInfo& info, const Folder& folder,
-                   const StateReader& state) {
-  PENSTOCK_ASSIGN(const CommitTexts texts,
-                  ReadCommitTexts(state.commit().json, state.commit().head.step, state.path(0)));
+                   const WholeState& state) {
+  PENSTOCK_ASSIGN(
+      const CommitTexts texts,
+      ReadCommitTexts(state.commit().json, state.commit().head.step, info.state.first()));
   const uint64_t step = state.commit().head.step;
   const auto take = [&](const Folder& rows) -> Status {
     PENSTOCK_TRY(CheckRows(rows, step));
@@ -150,16 +155,16 @@ Status CopyMetrics(const Folder& run, const RunInfo& info, const Folder& folder,
 
 /// An error leaves the unfinished folder, and what it names.
 Status MakeSnapshot(const Folder& run, const Folder& snapshots, const RunInfo& info,
-                    const StateReader& state, const std::string& name,
+                    const WholeState& state, const std::string& name,
                     const std::function<bool()>& stop_requested) {
   PENSTOCK_ASSIGN(const Folder unfinished, snapshots.MakeFolder(UnfinishedName(name)));
   RunInfo kept = info;
-  PENSTOCK_ASSIGN(kept.state.paths, TargetPaths(run, info.state, name, unfinished));
-  PENSTOCK_TRY(CheckFree(kept.state.paths));
+  PENSTOCK_ASSIGN(kept.state, TargetFiles(run, info.state, name, unfinished));
+  PENSTOCK_TRY(CheckFree(kept.state.all()));
   kept.leftovers.clear();
   kept.rows_from.reset();
   PENSTOCK_TRY(WriteRunInfo(unfinished, kept));
-  PENSTOCK_TRY(offload::CopyState(state, kept.state.paths, stop_requested));
+  PENSTOCK_TRY(offload::CopyState(state, kept.state.paths(), stop_requested));
   PENSTOCK_TRY(CopyMetrics(run, info, unfinished, state));
   PENSTOCK_TRY(snapshots.Rename(UnfinishedName(name), name));
   return snapshots.Sync();
@@ -190,20 +195,18 @@ Result<std::optional<RunLock>> AskTrainer(const Folder& run, const std::string& 
 std::string Describe(const Folder& folder) {
   const Result<RunInfo> info = ReadRunInfo(folder);
   if (!info.ok()) return info.error().message;
-  const Result<std::unique_ptr<StateReader>> state =
-      OpenCommitToCopy(*info, offload::StateLock::kShared);
+  const Result<WholeState> state = OpenCommitToCopy(*info, offload::StateLock::kShared);
   if (!state.ok()) return state.error().message;
-  return fmt::format("step {}  {}", (*state)->commit().head.step, info->state.paths.front());
+  return fmt::format("step {}  {}", state.value().commit().head.step, info->state.first());
 }
 
 /// Without a training: the lock is ours.
 Status TakeOfStoppedRun(const Folder& run, const std::string& name) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(run));
-  PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> state,
-                  OpenCommitToCopy(info, offload::StateLock::kShared));
-  if (!state->notice().empty()) LogNotice(state->notice());
+  PENSTOCK_ASSIGN(const WholeState state, OpenCommitToCopy(info, offload::StateLock::kShared));
+  if (!state.notice().empty()) LogNotice(state.notice());
   const Interrupt interrupt("penstock: removing what was copied; interrupt again to quit at once");
-  return TakeSnapshot(run, info, *state, name, [&interrupt] { return interrupt.requested(); });
+  return TakeSnapshot(run, info, state, name, [&interrupt] { return interrupt.requested(); });
 }
 
 }  // namespace
@@ -293,14 +296,18 @@ Result<StateFiles> FilesOfUnfinished(const Folder& folder) {
   // The copy was not begun.
   if (!info.ok() && info.error().code == ErrorCode::kNotFound) return StateFiles{};
   PENSTOCK_TRY(info.status());
-  StateFiles there{.uuid = info->state.uuid};
-  for (const std::string& whole : info->state.paths) {
-    for (const std::string& path : {whole, offload::UnfinishedCopy(whole)}) {
-      std::error_code ignored;
-      const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
-      if (drive_is_there && !fs::exists(fs::symlink_status(path, ignored))) continue;
-      there.paths.push_back(path);
+  StateFiles there = info->state;
+  for (RankFiles& rank : there.ranks) {
+    std::vector<std::string> paths;
+    for (const std::string& whole : rank.paths) {
+      for (const std::string& path : {whole, offload::UnfinishedCopy(whole)}) {
+        std::error_code ignored;
+        const bool drive_is_there = fs::exists(fs::path(path).parent_path(), ignored);
+        if (drive_is_there && !fs::exists(fs::symlink_status(path, ignored))) continue;
+        paths.push_back(path);
+      }
     }
+    rank.paths = std::move(paths);
   }
   return there;
 }
@@ -313,7 +320,7 @@ void RemoveUnfinishedSnapshots(const Folder& run, const std::string& run_uuid) {
   }
 }
 
-Status TakeSnapshot(const Folder& run, const RunInfo& info, const StateReader& state,
+Status TakeSnapshot(const Folder& run, const RunInfo& info, const WholeState& state,
                     const std::string& name, const std::function<bool()>& stop_requested) {
   PENSTOCK_TRY(CheckNewSnapshotName(name));
   PENSTOCK_TRY(CheckNotTaken(run, name));
@@ -346,10 +353,9 @@ Result<std::string> RunSnapshot(const std::string& path, const std::string& name
   if (lock) PENSTOCK_TRY(TakeOfStoppedRun(run, name));
   PENSTOCK_ASSIGN(const Folder folder, OpenSnapshot(run, name));
   PENSTOCK_ASSIGN(const RunInfo kept, ReadRunInfo(folder));
-  PENSTOCK_ASSIGN(const std::unique_ptr<StateReader> state,
-                  OpenCommitToCopy(kept, offload::StateLock::kShared));
+  PENSTOCK_ASSIGN(const WholeState state, OpenCommitToCopy(kept, offload::StateLock::kShared));
   return fmt::format("step {} of {} is kept as {}; go back to it with --resume-from {}\n",
-                     state->commit().head.step, path, name, name);
+                     state.commit().head.step, path, name, name);
 }
 
 Result<std::string> RunSnapshots(const std::string& path) {

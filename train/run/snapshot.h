@@ -22,7 +22,7 @@
 
 #include "base/folder.h"
 #include "base/result.h"
-#include "offload/state_reader.h"
+#include "offload/whole_state.h"
 #include "train/run/run_folder.h"
 
 namespace penstock::train {
@@ -59,10 +59,10 @@ Result<StateFiles> FilesOfUnfinished(const Folder& folder);
 /// caller has the run's lock.
 void RemoveUnfinishedSnapshots(const Folder& run, const std::string& run_uuid);
 
-/// Keeps the commit of `state`, the state of `info`'s run, as a snapshot. This process has the
-/// run's lock. The snapshot is complete and durable when the function returns; after an error
-/// nothing is left.
-Status TakeSnapshot(const Folder& run, const RunInfo& info, const offload::StateReader& state,
+/// Keeps the commit of `state`, the state of `info`'s run, as a snapshot, with the files of all
+/// ranks. This process has the run's lock. The snapshot is complete and durable when the function
+/// returns; after an error nothing is left.
+Status TakeSnapshot(const Folder& run, const RunInfo& info, const offload::WholeState& state,
                     const std::string& name, const std::function<bool()>& stop_requested);
 
 /// `penstock snapshot`: keeps the commit of the run at `path` as `name`. Returns the output for

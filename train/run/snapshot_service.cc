@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/thread.h"
-#include "offload/state_reader.h"
+#include "offload/whole_state.h"
 #include "train/process/log.h"
 #include "train/run/committed_run.h"
 #include "train/run/snapshot.h"
@@ -27,9 +27,9 @@ void SnapshotService::Wait() {
 
 Status SnapshotService::Take(const std::string& name) const {
   PENSTOCK_TRY(CheckNewSnapshotName(name));
-  PENSTOCK_ASSIGN(const std::unique_ptr<offload::StateReader> state,
+  PENSTOCK_ASSIGN(const offload::WholeState state,
                   OpenCommitToCopy(info_, offload::StateLock::kHeld));
-  return TakeSnapshot(run_, info_, *state, name, stop_requested_);
+  return TakeSnapshot(run_, info_, state, name, stop_requested_);
 }
 
 void SnapshotService::Answer(const std::string& name, const Status& taken) {

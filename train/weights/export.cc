@@ -183,7 +183,7 @@ Status Exporter::Write(const Shard& shard, const std::string& path) {
 }
 
 Status Exporter::WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writer) {
-  const offload::ModelLayout& model = state_.layout().model;
+  const offload::ModelLayout& model = state_.model();
   const offload::GroupId group = model.module(tensor.module).tensors[tensor.index].group;
   const bool take_hi = dtype_ == DType::kBFloat16 &&
                        model.group(group).planes.Find(offload::PlaneRole::kLo) != nullptr;
@@ -220,7 +220,7 @@ Status Exporter::CheckRange(const ExportTensor& tensor, uint64_t begin,
 
 Result<ExportReport> ExportModel(zero::CommittedState& state, const ExportOptions& options) {
   PENSTOCK_ASSIGN(const std::string config, MakeConfig(options));
-  const std::vector<Shard> shards = PlanShards(state.layout().model, options);
+  const std::vector<Shard> shards = PlanShards(state.model(), options);
   ExportReport report;
   for (const Shard& shard : shards) {
     for (const ExportTensor& tensor : shard.tensors) report.elements += tensor.elements;

@@ -33,7 +33,7 @@ class RunFolderTest : public ::testing::Test {
 RunInfo SomeInfo(const std::vector<std::string>& state_paths) {
   return {.version = "0.1.0",
           .run_uuid = "0123",
-          .state = {.paths = state_paths, .uuid = "0123"},
+          .state = StateFiles::OfOneRank(state_paths, "0123"),
           .model_json = "{\"model_type\": \"gpt2\",\n \"note\": \"\\u00e9 \xc3\xa9\"}",
           .data_path = "/data/text",
           .data_order = "shuffle",
@@ -162,7 +162,7 @@ TEST_F(RunFolderTest, InfoReadsBackAsItWasWritten) {
   const Result<RunInfo> read = ReadRunInfo(Path("run"));
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(read->version, info.version);
-  EXPECT_EQ(read->state.paths, info.state.paths);
+  EXPECT_EQ(read->state.paths(), info.state.paths());
   EXPECT_EQ(read->state.uuid, info.state.uuid);
   EXPECT_EQ(read->model_json, info.model_json);
   EXPECT_EQ(read->data_path, info.data_path);
@@ -194,7 +194,7 @@ TEST_F(RunFolderTest, StateInsideTheFolderMovesWithIt) {
   fs::rename(Path("run"), Path("elsewhere"));
   const Result<RunInfo> read = ReadRunInfo(Path("elsewhere"));
   ASSERT_TRUE(read.ok()) << read.error().message;
-  EXPECT_THAT(read->state.paths, ElementsAre(Path("elsewhere/my.state"), "/nvme/1.state"));
+  EXPECT_THAT(read->state.all(), ElementsAre(Path("elsewhere/my.state"), "/nvme/1.state"));
 }
 
 TEST_F(RunFolderTest, WhatIsNoRunIsNotFound) {

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+#include <string>
+
 namespace penstock::train {
 namespace {
 
@@ -19,6 +22,67 @@ TEST(RunIdentity, AKeyThatCameLaterIsNotThereWhereNothingChanged) {
   identity.config.optimizer.moments = DType::kBFloat16;
   EXPECT_THAT(Differences(before, ToJson(identity)),
               ElementsAre("bf16.bf16_optimizer_states is true, was not there"));
+}
+
+RunIdentity Accumulating(uint64_t micro_batches) {
+  RunIdentity identity;
+  identity.config.gradient_accumulation_steps = micro_batches;
+  return identity;
+}
+
+/// As a version before the key wrote it.
+std::string WithoutGradientSums(const std::string& identity) {
+  auto json = nlohmann::ordered_json::parse(identity);
+  json.erase("gradient_sums");
+  return json.dump();
+}
+
+TEST(RunIdentity, ACommitWithOtherSumsOfMicroBatchesIsRefusedByTheirKey) {
+  const std::string now = ToJson(Accumulating(4));
+  EXPECT_THAT(now, HasSubstr(R"("gradient_sums":2)"));
+  EXPECT_THAT(Differences(now, now), IsEmpty());
+  EXPECT_THAT(Differences(WithoutGradientSums(now), now),
+              ElementsAre("gradient_sums is 2, was not there (the version that made the commit "
+                          "adds up micro-batches in another way)"));
+}
+
+TEST(RunIdentity, ACommitWithOneMicroBatchIsThatOfEveryVersion) {
+  const std::string now = ToJson(Accumulating(1));
+  EXPECT_EQ(WithoutGradientSums(now), now);
+}
+
+/// 24 micro-batches in a step.
+RunIdentity Shared(uint64_t ranks) {
+  RunIdentity identity = Accumulating(24 / ranks);
+  identity.ranks = ranks;
+  identity.config.train_batch_size = 24;
+  return identity;
+}
+
+TEST(RunIdentity, TheNumberOfRanksThatShareAStepIsNoDifference) {
+  for (const uint64_t before : {1, 2, 8, 24}) {
+    for (const uint64_t now : {1, 3, 24}) {
+      EXPECT_THAT(Differences(ToJson(Shared(before)), ToJson(Shared(now))), IsEmpty());
+    }
+  }
+  RunIdentity larger = Shared(4);
+  larger.config.train_batch_size = 48;
+  EXPECT_THAT(Differences(ToJson(Shared(2)), ToJson(larger)),
+              ElementsAre("train_batch_size is 48, was 24"));
+}
+
+TEST(RunIdentity, RanksRefuseACommitWithOtherSumsOfMicroBatches) {
+  EXPECT_THAT(Differences(WithoutGradientSums(ToJson(Shared(1))), ToJson(Shared(24))),
+              ElementsAre(HasSubstr("gradient_sums is 2, was not there")));
+}
+
+TEST(RunIdentity, AnotherNumberOfMicroBatchesIsNamedAlone) {
+  const std::string one = ToJson(Accumulating(1));
+  const std::string four = ToJson(Accumulating(4));
+  EXPECT_THAT(Differences(one, four), ElementsAre("gradient_accumulation_steps is 4, was 1"));
+  EXPECT_THAT(Differences(four, one), ElementsAre("gradient_accumulation_steps is 1, was 4"));
+  EXPECT_THAT(Differences(WithoutGradientSums(four), one),
+              ElementsAre("gradient_accumulation_steps is 1, was 4"));
 }
 
 }  // namespace

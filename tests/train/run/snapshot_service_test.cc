@@ -45,7 +45,7 @@ class SnapshotServiceTest : public ::testing::Test {
   /// Of a state that is not there.
   SnapshotService service_{
       folder_,
-      {.run_uuid = "0123", .state = {.paths = {run_.Path("state")}, .uuid = "0123"}},
+      {.run_uuid = "0123", .state = StateFiles::OfOneRank({run_.Path("state")}, "0123")},
       true,
       [] { return false; }};
 };

@@ -54,8 +54,11 @@ class FakeState final : public zero::CommittedState {
   uint64_t largest_read() const { return largest_read_; }
 
   const zero::TrainState& train_state() const override { return train_state_; }
+  offload::CommitName commit() const override { return {}; }
   std::string uuid() const override { return {}; }
-  const offload::ShardLayout& layout() const override { return layout_; }
+  const offload::ModelLayout& model() const override { return layout_.model; }
+  uint32_t world_size() const override { return 1; }
+  const offload::ShardLayout& shard(uint32_t) const override { return layout_; }
   bool durable() const override { return true; }
   std::vector<double> Shares() const override { return {1}; }
   Status ReadState(zero::StateKind kind, zero::ModuleId module, size_t tensor, uint64_t begin,
@@ -67,6 +70,9 @@ class FakeState final : public zero::CommittedState {
     largest_read_ = std::max<uint64_t>(largest_read_, values.size());
     for (size_t i = 0; i < values.size(); ++i) values[i] = Value(layout.name, begin + i);
     return {};
+  }
+  uint64_t ReadableAtOnce(zero::ModuleId module, size_t tensor, uint64_t begin) const override {
+    return layout_.module(module).tensors[tensor].elements - begin;
   }
   Result<offload::StateCheck> Check(const offload::CheckProgress&) override {
     return offload::StateCheck{};
@@ -98,7 +104,7 @@ class Export : public testing::Test {
   template <typename Expected>
   void ExpectValues(const FakeState& state, Expected expected) const {
     const SafetensorsReader reader = Open();
-    for (const offload::ModuleLayout& module : state.layout().model.modules) {
+    for (const offload::ModuleLayout& module : state.model().modules) {
       for (const offload::TensorLayout& tensor : module.tensors) {
         const std::string name = "transformer." + tensor.name;
         ASSERT_TRUE(reader.entries().contains(name)) << name;
@@ -338,7 +344,7 @@ TEST_F(Export, AnExportLoadsAsAModelsWeights) {
   options.shard_limit = 60_B;
   const ExportReport report = ExportModel(state, options).value();
   zero::ModelSpec spec;
-  for (const offload::ModuleLayout& module : state.layout().model.modules) {
+  for (const offload::ModuleLayout& module : state.model().modules) {
     zero::ModuleSpec& added = spec.modules.emplace_back();
     for (const offload::TensorLayout& tensor : module.tensors) {
       added.tensors.push_back({.name = tensor.name, .shape = tensor.shape});

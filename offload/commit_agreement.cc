@@ -1,0 +1,87 @@
+#include "offload/commit_agreement.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+
+namespace penstock::offload {
+namespace {
+
+bool Holds(const std::vector<HeldCommit>& held, const CommitName& name) {
+  return std::ranges::find(held, name, &HeldCommit::name) != held.end();
+}
+
+/// "steps 10, 8", of the newest commit first.
+std::string StepsText(const std::vector<HeldCommit>& held) {
+  if (held.empty()) return "none";
+  std::vector<HeldCommit> newest_first = held;
+  std::ranges::sort(newest_first, std::ranges::greater(), &HeldCommit::sequence);
+  std::vector<std::string> steps;
+  for (const HeldCommit& commit : newest_first) {
+    steps.push_back(fmt::format("{} of session {:x}", commit.name.step, commit.name.session));
+  }
+  return fmt::format("step{} {}", steps.size() == 1 ? "" : "s", fmt::join(steps, ", "));
+}
+
+/// "0-2, 5" for sorted numbers.
+std::string RangesText(const std::vector<size_t>& ranks) {
+  std::vector<std::string> ranges;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    ranges.push_back(end == i + 1 ? fmt::format("{}", ranks[i])
+                                  : fmt::format("{}-{}", ranks[i], ranks[end - 1]));
+    i = end;
+  }
+  return fmt::format("{}", fmt::join(ranges, ", "));
+}
+
+/// "ranks 0-2, 5: steps 10, 8; rank 3: none": ranks that hold the same are named together.
+std::string HoldingsText(std::span<const std::vector<HeldCommit>> of_ranks) {
+  std::vector<std::pair<std::string, std::vector<size_t>>> holders;
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    std::string steps = StepsText(of_ranks[rank]);
+    auto known = std::ranges::find(holders, steps, &decltype(holders)::value_type::first);
+    if (known == holders.end()) {
+      known = holders.insert(known, {std::move(steps), std::vector<size_t>()});
+    }
+    known->second.push_back(rank);
+  }
+  std::vector<std::string> parts;
+  for (const auto& [steps, ranks] : holders) {
+    parts.push_back(
+        fmt::format("rank{} {}: {}", ranks.size() == 1 ? "" : "s", RangesText(ranks), steps));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+}  // namespace
+
+Result<CommitName> AgreedCommit(std::span<const std::vector<HeldCommit>> of_ranks) {
+  PENSTOCK_CHECK(!of_ranks.empty());
+  std::optional<HeldCommit> newest;
+  for (const HeldCommit& commit : of_ranks.front()) {
+    const bool common =
+        std::ranges::all_of(of_ranks, [&](const auto& held) { return Holds(held, commit.name); });
+    if (common && (!newest || commit.sequence > newest->sequence)) newest = commit;
+  }
+  if (newest) return newest->name;
+  const std::string holdings = HoldingsText(of_ranks);
+  if (std::ranges::any_of(of_ranks, [](const auto& held) { return held.empty(); })) {
+    return MakeError(ErrorCode::kNotFound,
+                     "no commit is in the files of all ranks ({}): the run ended before its first "
+                     "one was complete",
+                     holdings);
+  }
+  return MakeError(ErrorCode::kCorruption,
+                   "the ranks hold no commit in common ({}): their files are of different moments; "
+                   "put back those that belong together",
+                   holdings);
+}
+
+}  // namespace penstock::offload

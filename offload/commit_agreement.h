@@ -1,0 +1,36 @@
+// Which commit the ranks of a state have in common.
+//
+// Each rank makes a commit durable in its own files and only then votes for it, so a crash may
+// leave a commit in the files of some ranks alone. It does not count: the state has a commit if all
+// ranks hold it. Until the vote no slot of the commit before is written, so that one is whole on
+// every rank. Plain values: no file is touched here.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+
+namespace penstock::offload {
+
+/// What a commit is called on every rank that holds it.
+struct CommitName {
+  uint64_t step = 0;
+  uint64_t session = 0;  ///< as in CommitRecord
+
+  bool operator==(const CommitName&) const = default;
+};
+
+/// A valid commit in the files of a rank.
+struct HeldCommit {
+  CommitName name;
+  uint64_t sequence = 0;  ///< the newest has the highest
+};
+
+/// Returns the newest commit that all ranks hold. `of_ranks`: what each rank holds, by rank.
+/// Errors, with the steps of every rank: kNotFound if a rank holds none, as after a crash in the
+/// first commit; kCorruption if each rank holds commits of its own, which no crash leaves behind.
+Result<CommitName> AgreedCommit(std::span<const std::vector<HeldCommit>> of_ranks);
+
+}  // namespace penstock::offload

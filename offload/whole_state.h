@@ -1,0 +1,56 @@
+// The state of all ranks, read from outside a training run: the newest commit that all of them
+// hold.
+//
+// Holds a lock on every file while it lives. Threads: as offload::StateReader.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "offload/state_reader.h"
+
+namespace penstock::offload {
+
+/// The files of a state: by rank, and of each rank by the index of their path.
+using RankPaths = std::vector<std::vector<std::string>>;
+
+class WholeState {
+ public:
+  /// With one rank, opens the newest commit; see StateReader::Open. With several, the newest one
+  /// that all ranks hold; messages name the rank. Errors, beside those of StateReader::Open:
+  /// kNotFound if no commit is complete (see AgreedCommit), also if a rank's files are missing and
+  /// no other rank holds a commit; kCorruption if they are missing and another rank does, if a file
+  /// is of another state or rank, or if the records of the ranks do not belong together.
+  static Result<WholeState> Open(const RankPaths& paths, StateLock lock = StateLock::kShared);
+
+  uint32_t world_size() const { return static_cast<uint32_t>(readers_.size()); }
+  /// Returns the files of a rank, opened at the commit.
+  const StateReader& rank(uint32_t rank) const { return *readers_[rank]; }
+  const Uuid& uuid() const { return rank(0).header().uuid; }
+  const ModelLayout& model() const { return rank(0).layout().model; }
+  int slots() const { return rank(0).header().geometry.slots; }
+  /// Returns the record of rank 0. Those of the others have the same numbers of steps, the same
+  /// seed and the same compute threads.
+  const CommitRecord& commit() const { return rank(0).commit(); }
+  /// Returns what a user has to know of the commit, or an empty text: a commit place is invalid, or
+  /// there is a newer commit that not all ranks hold.
+  std::string notice() const;
+  /// Returns the share of the bytes of all tiles that each file has: by rank, then by path.
+  std::vector<double> Shares() const;
+
+ private:
+  static Result<WholeState> OpenOneRank(const std::vector<std::string>& paths, StateLock lock);
+  /// What each rank's files hold; a rank whose files are missing has no reader.
+  Status OpenRanks(const RankPaths& paths, StateLock lock);
+  Status CheckRank(uint32_t rank) const;
+  Status Agree();
+  Status CheckRecord(uint32_t rank) const;
+  std::string NewerNotice() const;
+
+  std::vector<std::unique_ptr<StateReader>> readers_;  ///< by rank
+};
+
+}  // namespace penstock::offload

@@ -1,0 +1,59 @@
+// Which files a state has, as run.json names them.
+//
+// A state of one rank is {"state_paths": […], "state_uuid": "…"}. One of several ranks has "ranks"
+// in place of "state_paths": for each rank, by rank, {"host": "…", "state_paths": […]}.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "base/folder.h"
+#include "base/result.h"
+#include "offload/whole_state.h"
+
+namespace penstock::train {
+
+/// The files of one rank.
+struct RankFiles {
+  /// By index of their path: absolute; stored relative to RUN if they lie there.
+  std::vector<std::string> paths;
+  std::string host;  ///< on which the rank wrote them; empty for a state of one rank
+};
+
+/// The files of a state.
+struct StateFiles {
+  std::vector<RankFiles> ranks;  ///< by rank
+  std::string uuid;
+
+  /// Returns the files of a state of one rank.
+  static StateFiles OfOneRank(std::vector<std::string> paths, std::string uuid) {
+    return {.ranks = {{.paths = std::move(paths), .host = {}}}, .uuid = std::move(uuid)};
+  }
+  /// Returns the file that messages name for the state.
+  const std::string& first() const { return ranks.front().paths.front(); }
+  /// Returns every file, by rank and path.
+  offload::RankPaths paths() const;
+  /// Returns the same as one list.
+  std::vector<std::string> all() const;
+};
+
+/// "; of rank 3, host b"; empty for a state of one rank.
+std::string RankNote(const StateFiles& files, size_t rank);
+
+/// Returns an error of opening a state's files with the host whose file is not there, if there is
+/// such a file and the state has several ranks.
+Error NamingHost(Error error, const StateFiles& files);
+
+/// Returns what run.json holds of a state. Errors: of looking at the folders.
+Result<nlohmann::ordered_json> ToJson(const StateFiles& files, const Folder& run);
+/// Reads it. `json` is an object. Errors: kCorruption, naming run.json; throws nlohmann's
+/// exceptions for keys that are missing and values of another type.
+Result<StateFiles> StateFilesFrom(const nlohmann::json& json, const Folder& run);
+
+/// Returns the error of a run.json that says what it cannot: kCorruption.
+Error DamagedInfo(const Folder& run, const std::string& why);
+
+}  // namespace penstock::train
