@@ -6,15 +6,15 @@ namespace penstock::zero {
 
 using offload::Index;
 
-Result<DeviceGradients> DeviceGradients::Create(const ModelSpec& model,
-                                                const offload::ShardLayout& layout,
-                                                device::Device& device) {
-  DeviceGradients gradients;
+Result<std::unique_ptr<DeviceGradients>> DeviceGradients::Create(
+    const ModelSpec& model, const offload::ShardLayout& layout, device::Device& device,
+    kernels::StateOperators& operators) {
+  std::unique_ptr<DeviceGradients> gradients(new DeviceGradients(operators));
   const auto allocate = [&](uint64_t elements) -> Status {
     PENSTOCK_ASSIGN(device::DeviceBuffer buffer,
                     device.Allocate(Bytes{sizeof(float)} * elements, "sums of gradients"));
-    gradients.buffers_.push_back(std::move(buffer));
-    gradients.open_.emplace_back();
+    gradients->buffers_.push_back(std::move(buffer));
+    gradients->open_.emplace_back();
     return {};
   };
   std::optional<size_t> shared;
@@ -24,17 +24,17 @@ Result<DeviceGradients> DeviceGradients::Create(const ModelSpec& model,
     if (!module.repeated || !shared) {
       PENSTOCK_TRY(
           allocate(module.repeated ? CountRepeated(model, layout).trained_elements : elements));
-      if (module.repeated) shared = gradients.buffers_.size() - 1;
+      if (module.repeated) shared = gradients->buffers_.size() - 1;
     }
-    gradients.modules_.push_back(
+    gradients->modules_.push_back(
         {.name = module.name,
          .size = Bytes{sizeof(float)} * elements,
-         .buffer = module.repeated ? *shared : gradients.buffers_.size() - 1});
+         .buffer = module.repeated ? *shared : gradients->buffers_.size() - 1});
   }
   return gradients;
 }
 
-Result<float*> DeviceGradients::Sums(ModuleId module, device::Stream& compute) {
+Result<float*> DeviceGradients::Buffer(ModuleId module, device::Stream& compute) {
   const Module& entry = modules_[Index(module)];
   const device::DeviceBuffer& buffer = buffers_[entry.buffer];
   std::optional<ModuleId>& open = open_[entry.buffer];
@@ -49,16 +49,23 @@ Result<float*> DeviceGradients::Sums(ModuleId module, device::Stream& compute) {
   return buffer.as<float>();
 }
 
-Result<const float*> DeviceGradients::Finish(ModuleId module) {
+Status DeviceGradients::CheckOpen(ModuleId module) const {
   const Module& entry = modules_[Index(module)];
-  if (open_[entry.buffer] != module) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "the gradients of module {} were reduced, and it has none in this step; ask "
-                     "for its sums and compute them first",
-                     entry.name);
-  }
-  open_[entry.buffer].reset();
-  return static_cast<const float*>(buffers_[entry.buffer].as<float>());
+  if (open_[entry.buffer] == module) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "the gradients of module {} were reduced, and it has none in this step; ask for "
+                   "its sums and compute them first",
+                   entry.name);
+}
+
+Status DeviceGradients::Add(ModuleId module, device::Stream&) { return CheckOpen(module); }
+
+Result<FinishedSums> DeviceGradients::Finish(ModuleId module, device::Stream& compute) {
+  PENSTOCK_TRY(CheckOpen(module));
+  const size_t buffer = modules_[Index(module)].buffer;
+  open_[buffer].reset();
+  return FinishedSums{
+      .sums = buffers_[buffer].as<float>(), .stream = &compute, .operators = &operators_};
 }
 
 void DeviceGradients::EndStep() {

@@ -1,5 +1,5 @@
-// fp32 sums of weight gradients on the device, in which the gradients of micro-batches are added
-// up.
+// The sums of gradients where one rank trains alone: kernels add to them, one micro-batch after the
+// other.
 //
 // Each module that is not repeated has its own sums; the repeated ones share one buffer, one module
 // at a time. A module's sums are zeroed on the compute stream when they are first requested in a
@@ -14,24 +14,24 @@
 #include "base/result.h"
 #include "device/device.h"
 #include "offload/layout.h"
+#include "zero/gradient_sums.h"
 #include "zero/model.h"
 
 namespace penstock::zero {
 
-class DeviceGradients {
+class DeviceGradients final : public GradientSums {
  public:
   /// Errors: kBudget.
-  static Result<DeviceGradients> Create(const ModelSpec& model, const offload::ShardLayout& layout,
-                                        device::Device& device);
+  static Result<std::unique_ptr<DeviceGradients>> Create(const ModelSpec& model,
+                                                         const offload::ShardLayout& layout,
+                                                         device::Device& device,
+                                                         kernels::StateOperators& operators);
 
-  /// Returns the module's sums, [ModelLayout::TrainedElements]. Errors: kInvalidArgument if another
-  /// module has the buffer.
-  Result<float*> Sums(ModuleId module, device::Stream& compute);
-  /// Says that the sums are complete. The buffer may serve the next module or step once they are
-  /// rounded (on the compute stream). Errors: kInvalidArgument if Sums was not called.
-  Result<const float*> Finish(ModuleId module);
-  /// Drops sums that were not finished.
-  void EndStep();
+  Result<float*> Buffer(ModuleId module, device::Stream& compute) override;
+  /// Does nothing more: the kernels have added.
+  Status Add(ModuleId module, device::Stream& compute) override;
+  Result<FinishedSums> Finish(ModuleId module, device::Stream& compute) override;
+  void EndStep() override;
 
  private:
   struct Module {
@@ -40,6 +40,10 @@ class DeviceGradients {
     size_t buffer = 0;
   };
 
+  explicit DeviceGradients(kernels::StateOperators& operators) : operators_(operators) {}
+  Status CheckOpen(ModuleId module) const;
+
+  kernels::StateOperators& operators_;
   std::vector<device::DeviceBuffer> buffers_;
   std::vector<std::optional<ModuleId>> open_;  ///< of each buffer: whose sums it has
   std::vector<Module> modules_;

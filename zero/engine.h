@@ -6,13 +6,19 @@
 //   BeginStep
 //     for each use: Acquire(module) … work on compute_stream() … Release(module)
 //     for each module with gradients: Gradients(module) … ReduceGradients(module)
+//     Losses() … ShareLosses(…), where the losses are on the device
 //     AllowUpdates, from any thread, once the forward's loss is known to be finite
 //   FinishGradients, and then one of UpdateStep and SkipStep; or, instead of both, DropStep
 // Updates continue under the next step: its Acquire of a module waits for the update of that
 // module's tiles and of no others. If updates do not need all gradients (see StartOfUpdates), a
 // tile is updated as soon as updates are allowed and its own gradient is there.
 //
-// Owns the streams, the slab, the state and the optimizer threads; borrows device and operators.
+// With several ranks, each holds its share of everything (offload::ShardLayout), and all engines
+// make the same calls in the same order. Every rank computes with whole modules, which the engine
+// gathers, and gives whole gradients, of which each rank gets its share.
+//
+// Owns the streams, the slab, the state and the optimizer threads; borrows device, operators and
+// communicator.
 // Threads: AllowUpdates from any thread, all else from one.
 #pragma once
 
@@ -27,11 +33,14 @@
 #include "base/activity.h"
 #include "base/ledger.h"
 #include "base/result.h"
+#include "comm/world.h"
 #include "config/config.h"
 #include "device/device.h"
+#include "offload/commit_agreement.h"
 #include "offload/layout.h"
 #include "zero/gradient_norm.h"
 #include "zero/model.h"
+#include "zero/step_note.h"
 #include "zero/tile_fill.h"
 #include "zero/train_state.h"
 
@@ -39,6 +48,10 @@ namespace penstock::aio {
 class Engine;
 class File;
 }  // namespace penstock::aio
+
+namespace penstock::comm {
+class Communicator;
+}  // namespace penstock::comm
 
 namespace penstock::kernels {
 class StateOperators;
@@ -79,6 +92,9 @@ struct EngineOptions {
   /// Files of a committed state to continue in place (see Engine::Adopt), in the state_folders and
   /// in the order of their paths; none: a new state.
   std::vector<std::string> adopt;
+  /// Of several ranks: the commit on which they agreed, from which each continues. None: the
+  /// newest.
+  std::optional<offload::CommitName> adopt_at;
   std::optional<offload::Uuid> state_uuid;  ///< of a new state; none: a random one
   uint64_t seed = 0;                        ///< of stochastic rounding
   Bytes host_memory;                        ///< limit of all that is charged to it
@@ -87,6 +103,14 @@ struct EngineOptions {
   /// The caller's stream, on which it enqueues its kernels; it outlives the engine. None: the
   /// engine makes one.
   device::Stream* compute_stream = nullptr;
+  /// To the other ranks; outlives the engine. None: this is the only rank.
+  comm::Communicator* communicator = nullptr;
+  /// With several ranks: the number of this start of the run, the same on all ranks. Their commits
+  /// name it.
+  uint64_t commit_session = 0;
+  /// Called by the thread that makes a commit, once this rank's is durable. Returns when those of
+  /// all ranks are; until then the commit before it stands. None: no other rank makes any.
+  std::function<Status(uint64_t step)> vote;
   ActivityMeter* meter = nullptr;
 
   // Tests may replace these: the function that makes the I/O engine of a path, and the one that
@@ -95,13 +119,16 @@ struct EngineOptions {
                                                      std::string* notice)>
       create_io;
   std::function<Result<double>(aio::Engine& engine, const aio::File& file, Bytes size)> probe;
+
+  comm::World world() const;
 };
 
 class Engine {
  public:
   /// Returns the sums for a model and a config, without allocating anything. Precondition:
   /// WithOrder (zero/use_order.h) accepts the model.
-  static MemoryMinimum MinimumMemory(const ModelSpec& model, const config::Config& config);
+  static MemoryMinimum MinimumMemory(const ModelSpec& model, const config::Config& config,
+                                     const comm::World& world = {});
 
   /// Creates the slab, the state (preallocated) and the threads. The model must have an order of
   /// use. Errors: kBudget with the sum and the smallest limit that works; those of the state and
@@ -138,13 +165,21 @@ class Engine {
   virtual Result<const std::byte*> Acquire(ModuleId module) = 0;
   /// Ends a use of the module: kernels enqueued so far are the last that read it.
   virtual void Release(ModuleId module) = 0;
-  /// Returns the module's fp32 gradient sums on the device, [ModelLayout::TrainedElements], zeroed
-  /// on first use in a step. Valid until ReduceGradients. Errors: kInvalidArgument if another
-  /// repeated module has them.
+  /// Returns where kernels add the module's fp32 gradient on the device,
+  /// [ModelLayout::TrainedElements]; zeros and sums of this step's micro-batches so far (see
+  /// zero/gradient_sums.h). Valid until AddGradients or ReduceGradients. Errors: kInvalidArgument
+  /// if another repeated module has it.
   virtual Result<float*> Gradients(ModuleId module) = 0;
-  /// Says that the sums are complete on compute_stream(). They are rounded once and copied to where
-  /// updates read them, and block sums are taken.
+  /// Says that the gradient of a micro-batch is complete on compute_stream().
+  virtual Status AddGradients(ModuleId module) = 0;
+  /// Says that the gradients of all micro-batches are. Their sums are rounded once and copied to
+  /// where updates read them, and block sums are taken.
   virtual Status ReduceGradients(ModuleId module) = 0;
+  /// Returns where kernels add the losses of this rank's micro-batches on the device,
+  /// [config.gradient_accumulation_steps], zeroed at the first call in a step.
+  virtual double* Losses() = 0;
+  /// Says that they are complete on compute_stream(). See zero/step_losses.h.
+  virtual void ShareLosses(std::function<void(std::span<const double> losses)> arrived) = 0;
   /// These replace the last two for gradients that the caller has in host memory:
   /// BeginHostGradients returns where to write those of a module; EndHostGradients says that they
   /// are written. The module must have been acquired in this step. Errors: kUnavailable if no host
@@ -153,8 +188,12 @@ class Engine {
   virtual Status EndHostGradients(ModuleId module) = 0;
   /// Says that updates of this step may begin, because its forward was finite.
   virtual void AllowUpdates() = 0;
+  /// Sets what FinishGradients tells the other ranks.
+  virtual void SetNote(const StepNote&) {}
   /// To be called when every gradient of the step was given: waits for them and returns their norm.
   virtual Result<GradientNorm::Value> FinishGradients() = 0;
+  /// Returns what the last FinishGradients told, by rank; empty with one rank.
+  virtual std::span<const StepNote> notes() const { return {}; }
   /// Updates every tile, with its gradient times `grad_scale`, unless it was updated with its
   /// gradient. With overlap off, returns after the updates.
   virtual Status UpdateStep(double grad_scale) = 0;

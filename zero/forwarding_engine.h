@@ -27,13 +27,20 @@ class ForwardingEngine : public Engine {
   void ExpectLastStep() override { to().ExpectLastStep(); }
   void Release(ModuleId module) override { to().Release(module); }
   Result<float*> Gradients(ModuleId module) override { return to().Gradients(module); }
+  Status AddGradients(ModuleId module) override { return to().AddGradients(module); }
+  double* Losses() override { return to().Losses(); }
+  void ShareLosses(std::function<void(std::span<const double> losses)> arrived) override {
+    to().ShareLosses(std::move(arrived));
+  }
   Status ReduceGradients(ModuleId module) override { return to().ReduceGradients(module); }
   Result<std::vector<HostGradient>> BeginHostGradients(ModuleId module) override {
     return to().BeginHostGradients(module);
   }
   Status EndHostGradients(ModuleId module) override { return to().EndHostGradients(module); }
   void AllowUpdates() override { to().AllowUpdates(); }
+  void SetNote(const StepNote& note) override { to().SetNote(note); }
   Result<GradientNorm::Value> FinishGradients() override { return to().FinishGradients(); }
+  std::span<const StepNote> notes() const override { return to().notes(); }
   Status UpdateStep(double grad_scale) override { return to().UpdateStep(grad_scale); }
   Status SkipStep() override { return to().SkipStep(); }
   Status DropStep() override { return to().DropStep(); }

@@ -11,9 +11,8 @@ using offload::ShardLayout;
 using offload::TileId;
 
 bool Continues(const ShardLayout& layout, const GradientBatch& batch, TileId tile, Bytes most) {
-  const offload::TileLayout& place = layout.tile(tile);
-  return place.begin == batch.begin + batch.elements && layout.GradientDType(tile) == batch.dtype &&
-         SizeOf(batch.dtype) * (batch.elements + place.elements) <= most;
+  return layout.GradientDType(tile) == batch.dtype &&
+         SizeOf(batch.dtype) * (batch.elements + layout.tile(tile).elements) <= most;
 }
 
 }  // namespace
@@ -21,6 +20,7 @@ bool Continues(const ShardLayout& layout, const GradientBatch& batch, TileId til
 std::vector<GradientBatch> GradientBatches(const ShardLayout& layout, ModuleId module, Bytes most) {
   std::vector<GradientBatch> batches;
   uint32_t first = 0;
+  uint64_t begin = 0;  // trained tiles lie in the sums one after the other
   for (const TileId tile : layout.TrainedTilesOf(module)) {
     const offload::TileLayout& place = layout.tile(tile);
     const auto index = static_cast<uint32_t>(Index(tile));
@@ -30,10 +30,11 @@ std::vector<GradientBatch> GradientBatches(const ShardLayout& layout, ModuleId m
     } else {
       first = index;
       batches.push_back({.tiles = {first, first + 1},
-                         .begin = place.begin,
+                         .begin = begin,
                          .elements = place.elements,
                          .dtype = layout.GradientDType(tile)});
     }
+    begin += place.elements;
   }
   return batches;
 }

@@ -1,8 +1,8 @@
 // How gradients leave the device: several small tiles of a module at once.
 //
-// Each journey costs a launch, two events and a change of threads, whatever its size. So tiles that
-// lie one behind the other in the module's sums and have gradients of one dtype go together, as
-// many as a staging buffer holds. Which ones do changes no bit.
+// Each journey costs a launch, two events and a change of threads, whatever its size. A rank's
+// tiles lie one behind the other in its sums of a module; those that have gradients of one dtype go
+// together, as many as a staging buffer holds. Which ones do changes no bit.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ inline constexpr Bytes kGradientBatch = 256_KiB;
 
 struct GradientBatch {
   offload::IdRange<offload::TileId> tiles;  ///< of one module, all of them trained
-  uint64_t begin = 0;                       ///< first element, in the module's flat index
+  uint64_t begin = 0;                       ///< first element, in this rank's sums of the module
   uint64_t elements = 0;
   DType dtype = DType::kFloat32;
 };

@@ -1,6 +1,7 @@
 #include "zero/gradient_norm.h"
 
 #include <cmath>
+#include <utility>
 
 #include "base/check.h"
 
@@ -32,16 +33,18 @@ void GradientNorm::Arrived(bool finite) {
   arrived_.NotifyAll();
 }
 
-GradientNorm::Value GradientNorm::Wait() {
+GradientNorm::Blocks GradientNorm::WaitForBlocks() {
   MutexLock lock(mutex_);
   while (missing_ > 0) arrived_.Wait(mutex_);
+  missing_ = tiles_;
+  return {.sums = sums_, .finite = std::exchange(finite_, true)};
+}
+
+GradientNorm::Value GradientNorm::NormOf(const Blocks& blocks) {
   // Tiles are in the order of the flat index, whatever their size.
   double sum = 0;
-  for (double block : sums_) sum += block;
-  const Value value{.norm = std::sqrt(sum), .finite = finite_};
-  missing_ = tiles_;
-  finite_ = true;
-  return value;
+  for (const double block : blocks.sums) sum += block;
+  return {.norm = std::sqrt(sum), .finite = blocks.finite};
 }
 
 void GradientNorm::Discard(size_t tiles) {

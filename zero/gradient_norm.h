@@ -21,14 +21,23 @@ class GradientNorm {
     bool finite = true;
   };
 
+  struct Blocks {
+    std::span<const double> sums;  ///< in the order of the flat index
+    bool finite = true;
+  };
+
   /// Returns where a tile's block sums go: one double for each of its blocks. Fill it, then call
   /// Arrived.
   std::span<double> Sums(offload::TileId tile);
   /// Returns the number of sums before a tile's.
   uint64_t FirstSum(offload::TileId tile) const { return offsets_[offload::Index(tile)]; }
   void Arrived(bool finite) EXCLUDES(mutex_);
-  /// Blocks until every tile of the step has arrived; then the next step may begin.
-  Value Wait() EXCLUDES(mutex_);
+  /// Blocks until every tile of the step has arrived; then the next step may begin. Returns the
+  /// shard's block sums, valid until gradients of the next step arrive.
+  Blocks WaitForBlocks() EXCLUDES(mutex_);
+  /// Returns the norm of a rank that has all blocks.
+  static Value NormOf(const Blocks& blocks);
+  Value Wait() EXCLUDES(mutex_) { return NormOf(WaitForBlocks()); }
   /// Replaces Wait for a step that is dropped: blocks until the `tiles` that were sent have
   /// arrived.
   void Discard(size_t tiles) EXCLUDES(mutex_);

@@ -4,8 +4,11 @@
 
 #include "offload/slab.h"
 #include "zero/gradient_batches.h"
+#include "zero/gradient_exchange.h"
+#include "zero/norm_exchange.h"
 #include "zero/partitioner.h"
 #include "zero/schedule_builder.h"
+#include "zero/step_losses.h"
 #include "zero/use_order.h"
 
 namespace penstock::zero {
@@ -25,9 +28,12 @@ Bytes InSlab(Bytes size) { return AlignUp(size, offload::kSlabAlignment); }
 constexpr Bytes kTileBookkeeping{1536};
 constexpr Bytes kModuleBookkeeping = 24_KiB;
 
-Bytes Bookkeeping(const ShardLayout& layout) {
+Bytes Bookkeeping(const ShardLayout& layout, const config::Config& config) {
+  const Bytes exchanged =
+      StepLosses::HostNeed(config.gradient_accumulation_steps, layout.world_size) +
+      (layout.world_size > 1 ? Mapped(NormExchange::Need(layout)) : 0_B);
   return kTileBookkeeping * layout.tiles.size() + kModuleBookkeeping * layout.model.modules.size() +
-         BlockSumsOf(layout).sums;
+         BlockSumsOf(layout).sums + exchanged;
 }
 
 /// The least blocks of each home, and the homes: on the host the whole region is one home.
@@ -46,6 +52,11 @@ uint32_t MinimumSlots(const ModelSpec& model, const ShardLayout& layout,
                       const config::Config& config) {
   const uint32_t repeated = CountRepeated(model, layout).count;
   return config.parameter_home == Tier::kDevice ? repeated : std::min(repeated, 1U);
+}
+
+MemoryPlan MinimumPlan(const ModelSpec& model, const ShardLayout& layout,
+                       const config::Config& config) {
+  return {.shared_slots = MinimumSlots(model, layout, config), .store = MinimumStore(config)};
 }
 
 /// The bytes that one more pair of blocks costs; zero if no home is on the drive.
@@ -68,6 +79,7 @@ class HostBudget {
 
   void Spend() {
     const uint64_t tiles = layout_.tiles.size();
+    if (tiles == 0) return;
     if (config_.tier_split && AllTilesFit()) {
       store_.host_tiles = tiles;
       return;
@@ -148,12 +160,19 @@ BlockSumBytes BlockSumsOf(const ShardLayout& layout) {
 }
 
 DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
-                       const config::Config& config, uint32_t shared_slots) {
+                       const config::Config& config, const MemoryPlan& plan) {
   DeviceBytes need;
   const RepeatedModules repeated = CountRepeated(model, layout);
+  const bool alone = layout.world_size == 1;
+  need.exchange =
+      OnDevice(StepLosses::DeviceNeed(config.gradient_accumulation_steps, layout.world_size));
+  if (!alone) {
+    need.exchange += GradientExchange::DeviceNeed(model, layout, plan.gradient_buffers) +
+                     OnDevice(NormExchange::Need(layout));
+  }
   for (const ModuleId id : offload::Ids<ModuleId>(layout.model.modules.size())) {
     const bool own = !model.modules[offload::Index(id)].repeated;
-    if (own) need.gradients += OnDevice(4_B * layout.model.TrainedElements(id));
+    if (own && alone) need.gradients += OnDevice(4_B * layout.model.TrainedElements(id));
     if (IsResident(config)) {
       const ModuleBytes size = BytesOf(layout, id);
       need.parameters += OnDevice(layout.SlotBytes(id));
@@ -163,11 +182,11 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
       need.parameters += OnDevice(layout.SlotBytes(id));
     }
   }
-  if (repeated.count > 0) need.gradients += OnDevice(4_B * repeated.trained_elements);
+  if (repeated.count > 0 && alone) need.gradients += OnDevice(4_B * repeated.trained_elements);
   if (IsResident(config)) {
     need.gradients += OnDevice(BlockSumsOf(layout).sums) + OnDevice(BlockSumsOf(layout).flags);
   } else {
-    need.parameters += OnDevice(repeated.slot) * shared_slots;
+    need.parameters += OnDevice(repeated.slot) * plan.shared_slots;
     need.gradients += OnDevice(GradientStagingBytes(layout)) * 2;
   }
   return need;
@@ -182,10 +201,11 @@ HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const conf
     return {.parameters = weight,
             .gradients = {},
             .states = record,
-            .bookkeeping = Bookkeeping(layout) + Mapped(arriving.sums) + Mapped(arriving.flags)};
+            .bookkeeping =
+                Bookkeeping(layout, config) + Mapped(arriving.sums) + Mapped(arriving.flags)};
   }
   HostBytes need;
-  need.bookkeeping = Bookkeeping(layout);
+  need.bookkeeping = Bookkeeping(layout, config);
   need.gradients = InSlab(layout.gradient_bytes());
   need.parameters = store.weight_home == Tier::kHost ? InSlab(layout.weight_bytes())
                                                      : weight * store.weight_blocks;
@@ -201,13 +221,14 @@ HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const conf
 
 MemoryMinimum MinimumMemory(const ModelSpec& model, const ShardLayout& layout,
                             const config::Config& config) {
-  const DeviceBytes device = DeviceNeed(model, layout, config, MinimumSlots(model, layout, config));
+  const DeviceBytes device = DeviceNeed(model, layout, config, MinimumPlan(model, layout, config));
   const HostBytes host = HostNeed(model, layout, config, MinimumStore(config));
   return {.device_minimum = device.total(),
           .host_minimum = host.total(),
           .device_sum = Sum({{"parameters", device.parameters},
                              {"gradients", device.gradients},
-                             {"optimizer states", device.states}}),
+                             {"optimizer states", device.states},
+                             {"exchanges", device.exchange}}),
           .host_sum = Sum({{"parameters", host.parameters},
                            {"gradients", host.gradients},
                            {"optimizer states", host.states},
@@ -233,20 +254,29 @@ Result<MemoryPlan> PlanMemory(const ModelSpec& model, const ShardLayout& layout,
         minimum.host_sum, minimum.host_minimum.value, ToString(host_available),
         (minimum.host_minimum - host_available).value);
   }
-  MemoryPlan plan{.shared_slots = MinimumSlots(model, layout, config),
-                  .store = MinimumStore(config)};
-  const RepeatedModules repeated = CountRepeated(model, layout);
-  while (!IsResident(config) && plan.shared_slots < repeated.count &&
-         DeviceNeed(model, layout, config, plan.shared_slots + 1).total() <= device_available) {
-    ++plan.shared_slots;
+  MemoryPlan plan = MinimumPlan(model, layout, config);
+  const uint32_t repeated = CountRepeated(model, layout).count;
+  const auto fits = [&](const MemoryPlan& larger) {
+    return DeviceNeed(model, layout, config, larger).total() <= device_available;
+  };
+  // An exchange beside the next gradient's kernels is worth more than a copy that is saved.
+  MemoryPlan larger = plan;
+  larger.gradient_buffers = 2;
+  if (layout.world_size > 1 && repeated > 0 && fits(larger)) plan = larger;
+  larger = plan;
+  while (!IsResident(config) && plan.shared_slots < repeated) {
+    ++larger.shared_slots;
+    if (!fits(larger)) break;
+    plan = larger;
   }
   if (!IsResident(config)) HostBudget(model, layout, config, host_available, plan.store).Spend();
   return plan;
 }
 
-MemoryMinimum Engine::MinimumMemory(const ModelSpec& model, const config::Config& config) {
+MemoryMinimum Engine::MinimumMemory(const ModelSpec& model, const config::Config& config,
+                                    const comm::World& world) {
   const ModelSpec ordered = WithOrder(model).value();
-  return zero::MinimumMemory(ordered, MakeLayout(ordered, config), config);
+  return zero::MinimumMemory(ordered, MakeLayout(ordered, config, world), config);
 }
 
 }  // namespace penstock::zero

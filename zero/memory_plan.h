@@ -16,7 +16,10 @@ namespace penstock::zero {
 
 /// How the budgets were spent.
 struct MemoryPlan {
-  uint32_t shared_slots = 0;        ///< device slots for repeated modules
+  uint32_t shared_slots = 0;  ///< device slots for repeated modules
+  /// With several ranks: whole gradients of repeated modules on the device. With two, one is
+  /// exchanged while the next is computed.
+  uint32_t gradient_buffers = 1;
   offload::TileStoreOptions store;  ///< host blocks
 };
 
@@ -39,16 +42,17 @@ struct BlockSumBytes {
 };
 BlockSumBytes BlockSumsOf(const offload::ShardLayout& layout);
 
-/// Device bytes by class, for `shared_slots` slots, as the engine allocates them (each allocation
-/// rounded to kDeviceAlignment).
+/// Device bytes by class, with the slots and buffers of a plan, as the engine allocates them (each
+/// allocation rounded to kDeviceAlignment).
 struct DeviceBytes {
   Bytes parameters;
   Bytes states;     ///< resident training only
   Bytes gradients;  ///< fp32 sums, and staging or the rounded gradients
-  Bytes total() const { return parameters + states + gradients; }
+  Bytes exchange;   ///< losses; with several ranks the gradients of micro-batches, and block sums
+  Bytes total() const { return parameters + states + gradients + exchange; }
 };
 DeviceBytes DeviceNeed(const ModelSpec& model, const offload::ShardLayout& layout,
-                       const config::Config& config, uint32_t shared_slots);
+                       const config::Config& config, const MemoryPlan& plan);
 
 /// Host bytes by class: weights, gradients and records in the slab, and tables of tiles and modules
 /// beside it.

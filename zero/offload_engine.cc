@@ -18,7 +18,7 @@ OffloadEngine::OffloadEngine(EngineOptions options, offload::ShardLayout layout,
 
 Result<std::unique_ptr<Engine>> OffloadEngine::Create(EngineOptions options, device::Device& device,
                                                       kernels::StateOperators& operators) {
-  offload::ShardLayout layout = MakeLayout(options.model, options.config);
+  offload::ShardLayout layout = MakeLayout(options.model, options.config, options.world());
   std::unique_ptr<OffloadEngine> engine(
       new OffloadEngine(std::move(options), std::move(layout), operators));
   PENSTOCK_TRY(engine->Build(device));
@@ -26,32 +26,29 @@ Result<std::unique_ptr<Engine>> OffloadEngine::Create(EngineOptions options, dev
 }
 
 Status OffloadEngine::Build(device::Device& device) {
-  PENSTOCK_ASSIGN(
-      const MemoryPlan plan,
-      PlanMemory(options_.model, layout_, options_.config,
-                 device.limit() - std::min(device.limit(), options_.device_reserved),
-                 options_.host_memory - std::min(options_.host_memory, options_.host_reserved)));
+  PENSTOCK_ASSIGN(const MemoryPlan plan, exchanges_.Plan(options_, layout_, device));
   shared_slots_ = plan.shared_slots;
   schedule_ = std::make_unique<offload::Schedule>(PlanSchedule(options_.model));
   PENSTOCK_ASSIGN(state_,
                   StateEngine::Create(options_, layout_, *schedule_, plan, device.pci_bus_id()));
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(state_->memory()));
-  return BuildDevice(device);
+  return BuildDevice(plan, device);
 }
 
 offload::Schedule OffloadEngine::PlanSchedule(const ModelSpec& model) const {
   return BuildSchedule(model, layout_, shared_slots_, StartOfUpdates(options_.config));
 }
 
-Status OffloadEngine::BuildDevice(device::Device& device) {
+Status OffloadEngine::BuildDevice(const MemoryPlan& plan, device::Device& device) {
   {
     // OpenMP's threads are started by the stream's, and inherit its CPUs.
     const CpuScope compute(state_->io().threads.compute);
     PENSTOCK_ASSIGN(compute_, ComputeStream::Create(device, options_.compute_stream));
   }
-  PENSTOCK_ASSIGN(executor_, offload::Executor::Create(layout_, *schedule_, device, *compute_,
-                                                       state_->store(), options_.meter));
-  PENSTOCK_ASSIGN(sums_, DeviceGradients::Create(options_.model, layout_, device));
+  PENSTOCK_TRY(exchanges_.Build(options_, layout_, plan, device, operators_));
+  PENSTOCK_ASSIGN(executor_, offload::Executor::Create(
+                                 layout_, *schedule_, device, *compute_, state_->store(),
+                                 {.gatherer = exchanges_.gatherer(), .meter = options_.meter}));
   for (Staging& staging : staging_) {
     PENSTOCK_ASSIGN(staging.buffer,
                     device.Allocate(GradientStagingBytes(layout_), "staging of gradients"));
@@ -72,6 +69,7 @@ void OffloadEngine::SetOrder(const StepOrder& order) {
 
 Status OffloadEngine::BeginStep(double lr, uint64_t t) {
   sent_ = 0;
+  exchanges_.BeginStep();
   return state_->BeginStep(lr, t);
 }
 
@@ -79,19 +77,21 @@ Status OffloadEngine::ReduceGradients(ModuleId module) {
   if (options_.meter != nullptr && options_.meter->trace() != nullptr) {
     copy_out_->Name("gradients of " + layout_.module(module).name);
   }
-  PENSTOCK_ASSIGN(const float* sums, sums_->Finish(module));
+  PENSTOCK_ASSIGN(const FinishedSums finished, exchanges_.sums().Finish(module, *compute_));
   PENSTOCK_TRY(state_->PrepareUpdates());
-  for (const GradientBatch& batch : GradientBatches(layout_, module)) SendGradients(batch, sums);
+  for (const GradientBatch& batch : GradientBatches(layout_, module)) {
+    SendGradients(batch, finished);
+  }
   return {};
 }
 
-void OffloadEngine::SendGradients(const GradientBatch& batch, const float* sums) {
+void OffloadEngine::SendGradients(const GradientBatch& batch, const FinishedSums& finished) {
   Staging& staging = staging_[next_staging_];
   next_staging_ = (next_staging_ + 1) % staging_.size();
-  compute_->Wait(staging.copied);
-  operators_.RoundGradients(*compute_, sums + batch.begin, batch.dtype, batch.elements,
-                            staging.buffer.data());
-  copy_out_->Wait(compute_->Record());
+  finished.stream->Wait(staging.copied);
+  finished.operators->RoundGradients(*finished.stream, finished.sums + batch.begin, batch.dtype,
+                                     batch.elements, staging.buffer.data());
+  copy_out_->Wait(finished.stream->Record());
   // Gradients lie in host memory in the order of the tiles.
   copy_out_->CopyToHost(state_->Gradient(batch.tiles[0]).data(), staging.buffer.data(),
                         SizeOf(batch.dtype) * batch.elements);
@@ -118,15 +118,15 @@ Status OffloadEngine::EndHostGradients(ModuleId module) {
 
 Status OffloadEngine::Synchronize() {
   executor_->EndStep();
-  sums_->EndStep();
   PENSTOCK_TRY(compute_->Synchronize());
   PENSTOCK_TRY(executor_->Synchronize());
+  PENSTOCK_TRY(exchanges_.EndStep());
   return copy_out_->Synchronize();
 }
 
 Result<GradientNorm::Value> OffloadEngine::FinishGradients() {
   PENSTOCK_TRY(Synchronize());
-  return state_->WaitForNorm();
+  return exchanges_.Norm(state_->WaitForBlocks());
 }
 
 Status OffloadEngine::DropStep() {

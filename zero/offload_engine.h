@@ -13,8 +13,8 @@
 
 #include "offload/executor.h"
 #include "zero/compute_stream.h"
-#include "zero/device_gradients.h"
 #include "zero/engine.h"
+#include "zero/exchanges.h"
 #include "zero/gradient_batches.h"
 #include "zero/memory_plan.h"
 #include "zero/state_engine.h"
@@ -38,12 +38,21 @@ class OffloadEngine : public Engine {
   Status BeginStep(double lr, uint64_t t) override;
   Result<const std::byte*> Acquire(ModuleId module) override { return executor_->Acquire(module); }
   void Release(ModuleId module) override { executor_->Release(module); }
-  Result<float*> Gradients(ModuleId module) override { return sums_->Sums(module, *compute_); }
+  Result<float*> Gradients(ModuleId module) override {
+    return exchanges_.sums().Buffer(module, *compute_);
+  }
+  Status AddGradients(ModuleId module) override { return exchanges_.sums().Add(module, *compute_); }
+  double* Losses() override { return exchanges_.losses().OnDevice(*compute_); }
+  void ShareLosses(std::function<void(std::span<const double> losses)> arrived) override {
+    exchanges_.losses().Share(*compute_, std::move(arrived));
+  }
   Status ReduceGradients(ModuleId module) override;
   Result<std::vector<HostGradient>> BeginHostGradients(ModuleId module) override;
   Status EndHostGradients(ModuleId module) override;
   void AllowUpdates() override { state_->AllowUpdates(); }
+  void SetNote(const StepNote& note) override { exchanges_.SetNote(note); }
   Result<GradientNorm::Value> FinishGradients() override;
+  std::span<const StepNote> notes() const override { return exchanges_.notes(); }
   Status UpdateStep(double grad_scale) override { return state_->UpdateStep(grad_scale); }
   Status SkipStep() override { return state_->SkipStep(); }
   Status DropStep() override;
@@ -72,9 +81,9 @@ class OffloadEngine : public Engine {
   OffloadEngine(EngineOptions options, offload::ShardLayout layout,
                 kernels::StateOperators& operators);
   Status Build(device::Device& device);
-  Status BuildDevice(device::Device& device);
+  Status BuildDevice(const MemoryPlan& plan, device::Device& device);
   offload::Schedule PlanSchedule(const ModelSpec& model) const;
-  void SendGradients(const GradientBatch& batch, const float* sums);
+  void SendGradients(const GradientBatch& batch, const FinishedSums& finished);
   /// The device has done everything of the step.
   Status Synchronize();
 
@@ -84,14 +93,14 @@ class OffloadEngine : public Engine {
   uint32_t shared_slots_ = 0;
   std::unique_ptr<offload::Schedule> schedule_;
   size_t sent_ = 0;  ///< tiles of this step whose gradients were sent home
-  // Members are destroyed in reverse order: the streams end first, as their work reads slots, sums
-  // and staging and calls the state.
+  // Members are destroyed in reverse order: the streams end first, then the exchanges, as their
+  // work reads slots, sums and staging and calls the state.
   std::unique_ptr<StateEngine> state_;
   device::HostRegistration registration_;  ///< of the state's memory
-  std::optional<DeviceGradients> sums_;
   std::array<Staging, 2> staging_;
   size_t next_staging_ = 0;
   std::unique_ptr<offload::Executor> executor_;
+  Exchanges exchanges_;
   ComputeStream compute_;
   std::unique_ptr<device::Stream> copy_out_;
 };

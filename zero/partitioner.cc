@@ -72,16 +72,19 @@ offload::ModelLayout MakeModelLayout(const ModelSpec& model, DType dtype,
 }
 
 ShardLayout MakeLayout(const ModelSpec& model, DType dtype, uint64_t tile_elements,
-                       const offload::Moments& moments) {
-  return offload::MakeShard(MakeModelLayout(model, dtype, moments), tile_elements);
+                       const offload::Moments& moments, const comm::World& world) {
+  return offload::MakeShard(MakeModelLayout(model, dtype, moments), tile_elements, world.size,
+                            world.rank);
 }
 
-ShardLayout MakeLayout(const ModelSpec& model, const config::Config& config) {
+ShardLayout MakeLayout(const ModelSpec& model, const config::Config& config,
+                       const comm::World& world) {
   const kernels::RuleMoments of_rule = kernels::MomentsOf(config.optimizer.hyper);
   return MakeLayout(model, config.dtype, config.tile_elements,
                     {.exp_avg = of_rule.exp_avg,
                      .exp_avg_sq = of_rule.exp_avg_sq,
-                     .dtype = config.optimizer.moments});
+                     .dtype = config.optimizer.moments},
+                    world);
 }
 
 }  // namespace penstock::zero

@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/result.h"
+#include "comm/world.h"
 #include "config/config.h"
 #include "offload/layout.h"
 #include "zero/model.h"
@@ -21,10 +22,12 @@ Status CheckTileCount(const ModelSpec& model, const config::Config& config);
 /// Makes a layout whose weights have `dtype`, except in groups that name another.
 offload::ModelLayout MakeModelLayout(const ModelSpec& model, DType dtype,
                                      const offload::Moments& moments = {});
-/// Makes the layout for one rank (world size 1). tile_elements: a multiple of a block.
+/// Makes the layout of one rank's share. tile_elements: a multiple of a block.
 offload::ShardLayout MakeLayout(const ModelSpec& model, DType dtype, uint64_t tile_elements,
-                                const offload::Moments& moments = {});
+                                const offload::Moments& moments = {},
+                                const comm::World& world = {});
 /// The same with the dtype, tiles and optimizer of the configuration.
-offload::ShardLayout MakeLayout(const ModelSpec& model, const config::Config& config);
+offload::ShardLayout MakeLayout(const ModelSpec& model, const config::Config& config,
+                                const comm::World& world = {});
 
 }  // namespace penstock::zero

@@ -24,7 +24,7 @@ ResidentEngine::ResidentEngine(EngineOptions options, offload::ShardLayout layou
 Result<std::unique_ptr<Engine>> ResidentEngine::Create(EngineOptions options,
                                                        device::Device& device,
                                                        kernels::StateOperators& operators) {
-  offload::ShardLayout layout = MakeLayout(options.model, options.config);
+  offload::ShardLayout layout = MakeLayout(options.model, options.config, options.world());
   std::unique_ptr<ResidentEngine> engine(
       new ResidentEngine(std::move(options), std::move(layout), operators));
   PENSTOCK_TRY(engine->Build(device));
@@ -32,11 +32,7 @@ Result<std::unique_ptr<Engine>> ResidentEngine::Create(EngineOptions options,
 }
 
 Status ResidentEngine::Build(device::Device& device) {
-  PENSTOCK_ASSIGN(
-      const MemoryPlan plan,
-      PlanMemory(options_.model, layout_, options_.config,
-                 device.limit() - std::min(device.limit(), options_.device_reserved),
-                 options_.host_memory - std::min(options_.host_memory, options_.host_reserved)));
+  PENSTOCK_ASSIGN(const MemoryPlan plan, exchanges_.Plan(options_, layout_, device));
   const HostBytes need = HostNeed(options_.model, layout_, options_.config, plan.store);
   PENSTOCK_ASSIGN(Reservation reservation,
                   ledger_.Charge(Tier::kHost, MemoryClass::kStates, need.total()));
@@ -57,6 +53,7 @@ Status ResidentEngine::Build(device::Device& device) {
       offsets_.push_back(end);
       end.record += layout_.RecordBytes(tile);
       end.gradient += layout_.GradientBytes(tile);
+      end.sums += layout_.tile(tile).elements;
     }
     Module buffers;
     PENSTOCK_ASSIGN(buffers.weights, device.Allocate(layout_.SlotBytes(module), "parameters"));
@@ -64,7 +61,7 @@ Status ResidentEngine::Build(device::Device& device) {
     PENSTOCK_ASSIGN(buffers.gradients, device.Allocate(end.gradient, "gradients"));
     modules_.push_back(std::move(buffers));
   }
-  PENSTOCK_ASSIGN(sums_, DeviceGradients::Create(options_.model, layout_, device));
+  PENSTOCK_TRY(exchanges_.Build(options_, layout_, plan, device, operators_));
   const BlockSumBytes sums = BlockSumsOf(layout_);
   PENSTOCK_ASSIGN(block_sums_, device.Allocate(sums.sums, "block sums"));
   PENSTOCK_ASSIGN(finite_, device.Allocate(sums.flags, "finite flags"));
@@ -164,26 +161,39 @@ Status ResidentEngine::ReadTile(TileId tile, const offload::CommittedTile& commi
                               io_.file->Where(part, tile, slot));
 }
 
+/// Before its first use in a step, a module gets the weights that other ranks have updated.
+Result<const std::byte*> ResidentEngine::Acquire(ModuleId module) {
+  Module& buffers = modules_[Index(module)];
+  if (!std::exchange(buffers.whole, true) && exchanges_.gatherer() != nullptr) {
+    compute_->Wait(
+        exchanges_.gatherer()->Gather(module, buffers.weights.data(), compute_->Record()),
+        device::WaitReason::kData);
+  }
+  return static_cast<const std::byte*>(buffers.weights.data());
+}
+
 Status ResidentEngine::ReduceGradients(ModuleId module) {
-  PENSTOCK_ASSIGN(const float* sums, sums_->Finish(module));
+  PENSTOCK_ASSIGN(const FinishedSums finished, exchanges_.sums().Finish(module, *compute_));
+  device::Stream& stream = *finished.stream;
   for (const TileId tile : layout_.TilesOf(module)) {
     if (layout_.frozen(tile)) continue;
     const offload::TileLayout& place = layout_.tile(tile);
     const DType dtype = layout_.GradientDType(tile);
-    operators_.RoundGradients(*compute_, sums + place.begin, dtype, place.elements,
-                              GradientOf(tile));
+    finished.operators->RoundGradients(stream, finished.sums + offsets_[Index(tile)].sums, dtype,
+                                       place.elements, GradientOf(tile));
     const std::span<double> sums_of_tile = norm_.Sums(tile);
     double* on_device = block_sums_.as<double>() + norm_.FirstSum(tile);
     double* on_host = host_block_sums_.as<double>() + norm_.FirstSum(tile);
     uint32_t* finite = finite_.as<uint32_t>() + Index(tile);
     uint32_t* host_finite = host_finite_.as<uint32_t>() + Index(tile);
-    operators_.BlockSums(*compute_, GradientOf(tile), dtype, place.elements, on_device, finite);
-    compute_->CopyToHost(reinterpret_cast<std::byte*>(on_host),
-                         reinterpret_cast<const std::byte*>(on_device),
-                         Bytes{sums_of_tile.size_bytes()});
-    compute_->CopyToHost(reinterpret_cast<std::byte*>(host_finite),
-                         reinterpret_cast<const std::byte*>(finite), Bytes{sizeof(uint32_t)});
-    compute_->Call([this, on_host, sums_of_tile, host_finite]() {
+    finished.operators->BlockSums(stream, GradientOf(tile), dtype, place.elements, on_device,
+                                  finite);
+    stream.CopyToHost(reinterpret_cast<std::byte*>(on_host),
+                      reinterpret_cast<const std::byte*>(on_device),
+                      Bytes{sums_of_tile.size_bytes()});
+    stream.CopyToHost(reinterpret_cast<std::byte*>(host_finite),
+                      reinterpret_cast<const std::byte*>(finite), Bytes{sizeof(uint32_t)});
+    stream.Call([this, on_host, sums_of_tile, host_finite]() {
       std::copy_n(on_host, sums_of_tile.size(), sums_of_tile.begin());
       norm_.Arrived(*host_finite != 0);
     });
@@ -205,6 +215,8 @@ Status ResidentEngine::BeginStep(double lr, uint64_t t) {
   lr_ = lr;
   t_ = t;
   sent_ = 0;
+  for (Module& module : modules_) module.whole = false;
+  exchanges_.BeginStep();
   return {};
 }
 
@@ -221,9 +233,9 @@ Status ResidentEngine::EndHostGradients(ModuleId module) {
 }
 
 Result<GradientNorm::Value> ResidentEngine::FinishGradients() {
-  sums_->EndStep();
   PENSTOCK_TRY(compute_->Synchronize());
-  return norm_.Wait();
+  PENSTOCK_TRY(exchanges_.EndStep());
+  return exchanges_.Norm(norm_.WaitForBlocks());
 }
 
 Status ResidentEngine::UpdateStep(double grad_scale) {
@@ -237,8 +249,8 @@ Status ResidentEngine::UpdateStep(double grad_scale) {
 }
 
 Status ResidentEngine::DropStep() {
-  sums_->EndStep();
   PENSTOCK_TRY(compute_->Synchronize());
+  PENSTOCK_TRY(exchanges_.EndStep());
   norm_.Discard(sent_);
   return {};
 }
@@ -289,12 +301,12 @@ Status ResidentEngine::MakeCommit(const TrainState& state, const std::function<S
       PENSTOCK_ASSIGN(tiles[Index(tile)], WriteTile(tile));
     }
   }
-  offload::CommitRecord record = MakeRecord(state);
+  offload::CommitRecord record = MakeRecord(state, options_.commit_session);
   record.tiles = tiles;
   PENSTOCK_TRY(io_.file->Commit(std::move(record)));
   committed_ = std::move(tiles);
   committed_version_ = version_;
-  return {};
+  return options_.vote ? options_.vote(state.step) : Status();
 }
 
 EngineCounters ResidentEngine::counters() const {

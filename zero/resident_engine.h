@@ -13,8 +13,8 @@
 
 #include "offload/slab.h"
 #include "zero/compute_stream.h"
-#include "zero/device_gradients.h"
 #include "zero/engine.h"
+#include "zero/exchanges.h"
 #include "zero/gradient_norm.h"
 #include "zero/state_io.h"
 #include "zero/update_scalars.h"
@@ -34,17 +34,24 @@ class ResidentEngine : public Engine {
   device::Stream& compute_stream() override { return *compute_; }
   void SetOrder(const StepOrder&) override {}
   Status BeginStep(double lr, uint64_t t) override;
-  Result<const std::byte*> Acquire(ModuleId module) override {
-    return static_cast<const std::byte*>(modules_[offload::Index(module)].weights.data());
-  }
+  Result<const std::byte*> Acquire(ModuleId module) override;
   void Release(ModuleId) override {}
-  Result<float*> Gradients(ModuleId module) override { return sums_->Sums(module, *compute_); }
+  Result<float*> Gradients(ModuleId module) override {
+    return exchanges_.sums().Buffer(module, *compute_);
+  }
+  Status AddGradients(ModuleId module) override { return exchanges_.sums().Add(module, *compute_); }
+  double* Losses() override { return exchanges_.losses().OnDevice(*compute_); }
+  void ShareLosses(std::function<void(std::span<const double> losses)> arrived) override {
+    exchanges_.losses().Share(*compute_, std::move(arrived));
+  }
   Status ReduceGradients(ModuleId module) override;
   Result<std::vector<HostGradient>> BeginHostGradients(ModuleId module) override;
   Status EndHostGradients(ModuleId module) override;
   /// Does nothing: updates come when the step ends.
   void AllowUpdates() override {}
+  void SetNote(const StepNote& note) override { exchanges_.SetNote(note); }
   Result<GradientNorm::Value> FinishGradients() override;
+  std::span<const StepNote> notes() const override { return exchanges_.notes(); }
   Status UpdateStep(double grad_scale) override;
   Status SkipStep() override { return {}; }
   Status DropStep() override;
@@ -69,11 +76,13 @@ class ResidentEngine : public Engine {
     device::DeviceBuffer weights;
     device::DeviceBuffer records;    ///< the records of its tiles, one after the other
     device::DeviceBuffer gradients;  ///< rounded, one after the other as well
+    bool whole = false;              ///< the shares of all ranks are there, as this step uses them
   };
   /// Where a tile's record and gradient begin within those of its module.
   struct TileOffsets {
     Bytes record;
     Bytes gradient;
+    uint64_t sums = 0;  ///< elements before its own in the sums
   };
 
   /// The tile on its way between device and drive.
@@ -121,11 +130,11 @@ class ResidentEngine : public Engine {
   Status outcome_;                                 ///< of the commit that was begun
   std::vector<Module> modules_;
   std::vector<TileOffsets> offsets_;  ///< of each tile
-  std::optional<DeviceGradients> sums_;
   device::DeviceBuffer block_sums_;
   device::DeviceBuffer finite_;
   device::HostBuffer host_block_sums_;
   device::HostBuffer host_finite_;
+  Exchanges exchanges_;
   ComputeStream compute_;
 };
 

@@ -217,10 +217,10 @@ Status Session::CheckComplete() const {
   return {};
 }
 
-Result<StepOutcome> Session::Finish(uint64_t step) {
+Result<StepOutcome> Session::Finish(uint64_t step, const StepNote& note) {
   PENSTOCK_TRY(CheckOpen(step));
   PENSTOCK_TRY(CheckComplete());
-  Result<StepOutcome> outcome = FinishOpen();
+  Result<StepOutcome> outcome = FinishOpen(note);
   // A step without a loss is over and changed nothing.
   if (!outcome.ok() && outcome.error().code != ErrorCode::kInvalidArgument) {
     failure_ = outcome.error();
@@ -242,17 +242,20 @@ std::optional<double> Session::TakeLoss() {
 }
 
 /// The device has done all work when the gradients are there: a loss that the stream reports is in.
-Result<StepOutcome> Session::FinishOpen() {
+Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
+  const bool alone = layout().world_size == 1;
+  if (!alone) engine_.SetNote(note);
   const Result<GradientNorm::Value> gradient = engine_.FinishGradients();
   const std::optional<double> loss = TakeLoss();
   PENSTOCK_TRY(gradient.status());
   if (reports_loss_ && !loss) {
     PENSTOCK_TRY(engine_.SkipStep());
     return MakeError(
-        ErrorCode::kInvalidArgument,
-        "step {} was finished before its loss was reported; report it from the compute "
-        "stream, or before the step is finished",
-        state_.step + 1);
+        ErrorCode::kInvalidArgument, "step {} was finished before its loss was reported; {}",
+        state_.step + 1,
+        layout().world_size == 1
+            ? "report it from the compute stream, or before the step is finished"
+            : "with several ranks, report the losses of the micro-batches by Step::ReportLosses");
   }
   const bool forward_is_finite = !loss || std::isfinite(*loss);
   const Result<StepDecision> decision = DecideStep(config_, *gradient, forward_is_finite);
@@ -265,7 +268,12 @@ Result<StepOutcome> Session::FinishOpen() {
   state_.optimizer_steps += skip ? 0 : 1;
   state_.skipped_in_a_row = skip ? state_.skipped_in_a_row + 1 : 0;
   if (const std::optional<StepOrder> order = order_.EndStep()) engine_.SetOrder(*order);
-  return StepOutcome{.step = state_.step, .lr = lr_, .grad_norm = gradient->norm, .skipped = skip};
+  const std::span<const StepNote> notes = alone ? std::span(&note, 1) : engine_.notes();
+  return StepOutcome{.step = state_.step,
+                     .lr = lr_,
+                     .grad_norm = gradient->norm,
+                     .skipped = skip,
+                     .notes = {notes.begin(), notes.end()}};
 }
 
 Status Session::Drop(uint64_t step) {

@@ -3,8 +3,9 @@
 //   session = Session::Create(…); session->Initialize(…) | Fill(…) | Adopt()
 //   step = session->BeginStep()
 //     use = step.Acquire(module) … kernels on step.compute_stream() … (the lease ends)
-//     step.Gradients(module) … kernels … step.ReduceGradients(module)
-//     step.ReportLoss(loss), from any thread
+//     step.Gradients(module) … kernels … step.AddGradients(module), for each micro-batch
+//     step.ReduceGradients(module)
+//     step.Losses(…) … kernels … step.ReportLosses(…); or step.ReportLoss(loss), from any thread
 //   step.Finish()
 //   session->BeginCommit(…) … session->FinishCommit()
 //
@@ -140,8 +141,8 @@ class Session {
   void Release(uint64_t step, ModuleId module);
   void Reduced(ModuleId module);
   void ReportLoss(uint64_t step, double loss) EXCLUDES(mutex_);
-  Result<StepOutcome> Finish(uint64_t step);
-  Result<StepOutcome> FinishOpen();
+  Result<StepOutcome> Finish(uint64_t step, const StepNote& note);
+  Result<StepOutcome> FinishOpen(const StepNote& note);
   std::optional<double> TakeLoss() EXCLUDES(mutex_);
   Status Drop(uint64_t step);
   void EndStep();

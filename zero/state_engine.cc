@@ -68,6 +68,7 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
 void StateEngine::AddTierNotice(const offload::TileStoreOptions& store,
                                 const offload::Schedule& schedule) {
   if (store.weight_home != Tier::kNvme && store.record_home != Tier::kNvme) return;
+  if (layout_.tiles.empty()) return;
   uint64_t elements = 0;
   for (size_t i = 0; i < store.host_tiles; ++i) {
     elements += layout_.tile(schedule.use_order[i]).elements;
@@ -137,10 +138,10 @@ Status StateEngine::PrepareUpdates() {
   return {};
 }
 
-GradientNorm::Value StateEngine::WaitForNorm() {
+GradientNorm::Blocks StateEngine::WaitForBlocks() {
   PENSTOCK_CHECK(!commit_, "a step ended before the commit was finished");
   const TraceSpan span(trace_, waits_, "gradient norm");
-  return norm_.Wait();
+  return norm_.WaitForBlocks();
 }
 
 Status StateEngine::DropGradients(size_t tiles) {
@@ -176,12 +177,14 @@ Status StateEngine::SkipStep() {
 void StateEngine::BeginCommit(const TrainState& state, std::function<Status()> first) {
   PENSTOCK_CHECK(!commit_, "a commit was begun before the last one was finished");
   commit_ = std::make_unique<PendingCommit>();
-  commit_->make = [this, record = MakeRecord(state), first = std::move(first)]() {
+  commit_->make = [this, record = MakeRecord(state, options_.commit_session),
+                   first = std::move(first)]() -> Status {
     const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.head.step));
-    return store_->Commit(record, [this, &first]() -> Status {
+    PENSTOCK_TRY(store_->Commit(record, [this, &first]() -> Status {
       PENSTOCK_TRY(driver_->CheckWeights());
       return first();
-    });
+    }));
+    return options_.vote ? options_.vote(record.head.step) : Status();
   };
   Result<std::thread> thread =
       StartThread("commits", [commit = commit_.get()]() { commit->Run(); });

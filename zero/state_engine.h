@@ -75,9 +75,11 @@ class StateEngine {
   void GradientsArrived(offload::IdRange<offload::TileId> tiles) {
     driver_->GradientsArrived(tiles);
   }
-  /// Waits for the gradients of all tiles.
-  GradientNorm::Value WaitForNorm();
-  /// Replaces WaitForNorm if only so many tiles were or will be given to GradientsArrived: waits
+  /// Waits for the gradients of all tiles, and returns their block sums.
+  GradientNorm::Blocks WaitForBlocks();
+  /// The same for a rank that has all tiles.
+  GradientNorm::Value WaitForNorm() { return GradientNorm::NormOf(WaitForBlocks()); }
+  /// Replaces both if only so many tiles were or will be given to GradientsArrived: waits
   /// for those and drops them. Errors: kUnavailable if some were updated already.
   Status DropGradients(size_t tiles);
 

@@ -70,6 +70,7 @@ Status MakeEngines(const EngineOptions& options, StateIo& io) {
 }
 
 Status RegisterMemory(const offload::Slab& memory, StateIo& io) {
+  if (memory.bytes().empty()) return {};  // a rank whose share is empty
   const std::span<std::byte> parts[] = {memory.bytes()};
   for (const auto& engine : io.engines) {
     PENSTOCK_ASSIGN(const std::string notice, engine->RegisterBuffers(parts));
@@ -83,8 +84,9 @@ Status MakeFile(const EngineOptions& options, const offload::ShardLayout& layout
   for (const auto& engine : io.engines) engines.push_back(engine.get());
   const bool require_direct = OnDrive(options.config);
   if (!options.adopt.empty()) {
-    PENSTOCK_ASSIGN(offload::OpenedState state,
-                    offload::StateFile::Open(options.adopt, layout, require_direct, engines));
+    PENSTOCK_ASSIGN(
+        offload::OpenedState state,
+        offload::StateFile::Open(options.adopt, layout, require_direct, engines, options.adopt_at));
     io.file = std::move(state.file);
     io.adopted = std::move(state.commit);
     return {};
@@ -155,8 +157,8 @@ EngineCounters StateIo::Counters(uint64_t step_bytes) const {
           .nvme_commit_bytes = written() - init_bytes - step_bytes};
 }
 
-offload::CommitRecord MakeRecord(const TrainState& state) {
-  return {.head = state, .json = state.run_json};
+offload::CommitRecord MakeRecord(const TrainState& state, uint64_t session) {
+  return {.head = state, .session = session, .json = state.run_json};
 }
 
 TrainState StateOf(const offload::CommitRecord& record) { return {record.head, record.json}; }

@@ -42,7 +42,7 @@ struct StateIo {
   EngineCounters Counters(uint64_t step_bytes) const;
 };
 
-offload::CommitRecord MakeRecord(const TrainState& state);
+offload::CommitRecord MakeRecord(const TrainState& state, uint64_t session);
 TrainState StateOf(const offload::CommitRecord& record);
 
 }  // namespace penstock::zero

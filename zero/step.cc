@@ -1,5 +1,7 @@
 #include "zero/step.h"
 
+#include <span>
+
 #include "zero/session.h"
 
 namespace penstock::zero {
@@ -45,6 +47,11 @@ Result<float*> Step::Gradients(ModuleId module) {
   return session_->engine_.Gradients(module);
 }
 
+Status Step::AddGradients(ModuleId module) {
+  PENSTOCK_TRY(session_->CheckGradient(id_, module));
+  return session_->engine_.AddGradients(module);
+}
+
 Status Step::ReduceGradients(ModuleId module) {
   PENSTOCK_TRY(session_->CheckUsed(id_, module));
   PENSTOCK_TRY(session_->engine_.ReduceGradients(module));
@@ -73,13 +80,39 @@ Status Step::EndHostGradients(ModuleId module) {
   return {};
 }
 
-void Step::ReportLoss(double loss) { session_->ReportLoss(id_, loss); }
-
-std::function<void(double)> Step::LossReporter() {
-  return [session = session_, step = id_](double loss) { session->ReportLoss(step, loss); };
+Result<double*> Step::Losses(uint64_t micro_batches) {
+  PENSTOCK_TRY(session_->CheckOpen(id_));
+  const uint64_t planned = session_->config_.gradient_accumulation_steps;
+  if (micro_batches == planned) return session_->engine_.Losses();
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "losses of {} micro-batches were asked for, and gradient_accumulation_steps is "
+                   "{}; compute as many micro-batches as the configuration says",
+                   micro_batches, planned);
 }
 
-Result<StepOutcome> Step::Finish() { return session_->Finish(id_); }
+Status Step::ReportLosses(uint64_t tokens, std::function<void(double)> reported) {
+  PENSTOCK_TRY(session_->CheckOpen(id_));
+  session_->engine_.ShareLosses([session = session_, step = id_, tokens,
+                                 reported = std::move(reported)](std::span<const double> losses) {
+    double sum = 0;
+    for (const double loss : losses) sum += loss;
+    const double mean = sum / static_cast<double>(tokens);
+    if (reported) reported(mean);
+    session->ReportLoss(step, mean);
+  });
+  return {};
+}
+
+void Step::ReportLoss(double loss) { LossReporter()(loss); }
+
+/// Ranks that each decide by a loss of their own would decide differently.
+std::function<void(double)> Step::LossReporter() {
+  return [session = session_, step = id_](double loss) {
+    if (session->layout().world_size == 1) session->ReportLoss(step, loss);
+  };
+}
+
+Result<StepOutcome> Step::Finish(const StepNote& note) { return session_->Finish(id_, note); }
 Status Step::Drop() { return session_->Drop(id_); }
 
 }  // namespace penstock::zero

@@ -12,6 +12,7 @@
 #include "offload/layout.h"
 #include "zero/engine.h"
 #include "zero/model.h"
+#include "zero/step_note.h"
 
 namespace penstock::zero {
 
@@ -20,8 +21,9 @@ class Session;
 struct StepOutcome {
   uint64_t step = 0;  ///< its number, from 1
   double lr = 0;
-  double grad_norm = 0;  ///< of the mean gradient, before clipping; may be non-finite
-  bool skipped = false;  ///< the loss or the gradient was not finite: nothing changed
+  double grad_norm = 0;         ///< of the mean gradient, before clipping; may be non-finite
+  bool skipped = false;         ///< the loss or the gradient was not finite: nothing changed
+  std::vector<StepNote> notes;  ///< of all ranks
 };
 
 /// The lease of a module's weights on the device. It ends with the object, or with the step.
@@ -61,33 +63,46 @@ class Step {
   /// Returns the weights of the version that the last step left. Not to be called after the
   /// module's gradient is reduced, because its update may have begun.
   Result<Use> Acquire(ModuleId module);
-  /// Returns the module's fp32 gradient sums on the device, zeroed at the first call in a step:
+  /// Returns where the kernels of a micro-batch add the module's fp32 gradient on the device:
   /// [ModelLayout::TrainedElements], the beginning of the flat index, as frozen elements have none.
-  /// Valid until ReduceGradients.
+  /// It holds zeros, or what was added in this step. Valid until AddGradients or ReduceGradients.
   Result<float*> Gradients(ModuleId module);
-  /// Says that the sums, of the mean loss over the step's tokens, are complete on the compute
-  /// stream. Precondition of this and of BeginHostGradients: the module was acquired in this step.
-  /// Acquire waits for the module's last update, which reads the last gradient until then.
+  /// Says that the gradient of a micro-batch, of the mean loss over all tokens of the step, is
+  /// complete on the compute stream. Without these calls, all micro-batches of a rank are added up
+  /// before they are exchanged: with several ranks another order, and so other bits.
+  Status AddGradients(ModuleId module);
+  /// Says that the gradients of all micro-batches are complete. Precondition of this and of
+  /// BeginHostGradients: the module was acquired in this step. Acquire waits for the module's last
+  /// update, which reads the last gradient until then.
   Status ReduceGradients(ModuleId module);
   /// These replace the last two for gradients in host memory. BeginHostGradients returns where the
   /// caller writes a module's gradients, rounded to the dtype of its weights; EndHostGradients says
   /// that they are written.
   Result<std::vector<HostGradient>> BeginHostGradients(ModuleId module);
   Status EndHostGradients(ModuleId module);
-  /// Reports the mean loss of the step's forward. The first call counts. May be called from any
-  /// thread, also one of the compute stream. A finite loss must not be reported if the forward
-  /// failed.
+  /// Returns where kernels add the loss of each micro-batch of this rank, a sum over its tokens, on
+  /// the device: `micro_batches` doubles, zeroed at the first call in a step. Errors:
+  /// kInvalidArgument if the configuration has another number of micro-batches.
+  Result<double*> Losses(uint64_t micro_batches);
+  /// Reports the losses, which are complete on the compute stream. The loss of the step is their
+  /// sum over all ranks, in the order of the global batch, divided by `tokens`, those of all ranks.
+  /// `reported`, if any, is called with it, from a thread of the device; after a failure of the
+  /// device it is NaN.
+  Status ReportLosses(uint64_t tokens, std::function<void(double loss)> reported = {});
+  /// Replaces ReportLosses for a loss that the caller computes, with one rank: reports the mean
+  /// loss of the step's forward. The first call counts. May be called from any thread, also one of
+  /// the compute stream. A finite loss must not be reported if the forward failed.
   void ReportLoss(double loss);
   /// Returns a function that reports the loss of this step, also after the Step was moved. It must
   /// not run after the session has ended.
   std::function<void(double loss)> LossReporter();
 
   /// Updates the state or skips the step, and returns as soon as the updates are under way. Every
-  /// gradient must be reduced, and no lease may be left. Errors: kInvalidArgument, after which the
-  /// step is still open, or, if no loss was reported, over without a change; kNumeric for a
-  /// gradient that is not finite and may not be skipped, which ends the training, as do errors of
-  /// the engine.
-  Result<StepOutcome> Finish();
+  /// gradient must be reduced, and no lease may be left. `note` is told to all ranks. Errors:
+  /// kInvalidArgument, after which the step is still open, or, if no loss was reported, over
+  /// without a change; kNumeric for a gradient that is not finite and may not be skipped, which
+  /// ends the training, as do errors of the engine.
+  Result<StepOutcome> Finish(const StepNote& note = {});
   /// Ends the step without an update. Errors: kUnavailable if updates have begun with their
   /// gradients, which ends the training.
   Status Drop();

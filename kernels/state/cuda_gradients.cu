@@ -16,6 +16,15 @@ __global__ void RoundKernel(uint64_t n, const float* in, T* out) {
   if (i < n) out[i] = FromFloat<T>(in[i]);
 }
 
+__global__ void AddInOrderKernel(uint64_t n, uint64_t stride, uint64_t count, const float* parts,
+                                 float* sums) {
+  const uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  float sum = sums[i];
+  for (uint64_t part = 0; part < count; ++part) sum += parts[part * stride + i];
+  sums[i] = sum;
+}
+
 /// Partial sums of a block of the flat index.
 constexpr unsigned kPartials = 16;
 
@@ -62,6 +71,12 @@ void CudaRoundGradients(device::CudaStream& stream, const float* in, DType dtype
     case DType::kFloat16:
       return launch(reinterpret_cast<Float16*>(out));
   }
+}
+
+void CudaAddInOrder(device::CudaStream& stream, float* sums, const float* parts, uint64_t n,
+                    uint64_t stride, uint64_t count) {
+  Launch(stream, "the sum of the ranks' gradients", AddInOrderKernel, OneThreadEach(n), n, stride,
+         count, parts, sums);
 }
 
 void CudaBlockSums(device::CudaStream& stream, const std::byte* gradient, DType dtype, uint64_t n,

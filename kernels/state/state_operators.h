@@ -26,6 +26,10 @@ class StateOperators {
   /// out[i] = round(in[i]) to `dtype` (nearest even), n elements: the one rounding of a gradient.
   virtual void RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
                               std::byte* out) = 0;
+  /// sums[i] = ((sums[i] + parts[0][i]) + parts[1][i]) + …, fp32, for i below n. `parts` are
+  /// `count` rows, of which each begins `stride` elements after the one before. Nothing overlaps.
+  virtual void AddInOrder(device::Stream& stream, float* sums, const float* parts, uint64_t n,
+                          uint64_t stride, uint64_t count) = 0;
   /// kernels::BlockSums on the device; sums: [n / 4096] doubles, finite: 1 or 0.
   virtual void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                          double* sums, uint32_t* finite) = 0;

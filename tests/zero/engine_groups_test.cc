@@ -112,7 +112,7 @@ TEST_F(EngineGroupsTest, AFrozenWeightIsWhatItWasFilledWithAndNoOtherIs) {
   TrainMixed({.name = "all nvme"});
   const auto state = CommittedState::Open(state_paths_);
   ASSERT_TRUE(state.ok()) << state.error().message;
-  const offload::ModelLayout& model = (*state)->layout().model;
+  const offload::ModelLayout& model = (*state)->model();
   uint64_t frozen = 0;
   for (const ModuleId module : offload::Ids<ModuleId>(model.modules.size())) {
     const auto& tensors = model.module(module).tensors;

@@ -33,7 +33,7 @@ struct Planned {
     return PlanMemory(model, layout, config, device, host);
   }
   Bytes Device(const MemoryPlan& plan) const {
-    return DeviceNeed(model, layout, config, plan.shared_slots).total();
+    return DeviceNeed(model, layout, config, plan).total();
   }
   Bytes Host(const MemoryPlan& plan) const {
     return HostNeed(model, layout, config, plan.store).total();
@@ -89,7 +89,8 @@ TEST(MemoryPlanTest, WhateverThereIsIsNeverOverspent) {
 TEST(MemoryPlanTest, LayersHaveAsManySlotsAsFit) {
   const Planned planned(Tier::kNvme, Tier::kNvme);
   for (uint32_t slots = 1; slots <= kLayers; ++slots) {
-    const Bytes need = DeviceNeed(planned.model, planned.layout, planned.config, slots).total();
+    const Bytes need =
+        DeviceNeed(planned.model, planned.layout, planned.config, {.shared_slots = slots}).total();
     EXPECT_EQ(planned.With(need, kPlenty)->shared_slots, slots);
     if (slots == 1) continue;
     EXPECT_EQ(planned.With(need - 1_B, kPlenty)->shared_slots, slots - 1);

@@ -63,6 +63,9 @@ class CountingStream final : public device::CpuStream {
   void Launch(std::function<void()> kernel) override {
     static_cast<device::CpuStream&>(*stream_).Launch(std::move(kernel));
   }
+  void Transfer(std::function<Status()> transfer) override {
+    static_cast<device::CpuStream&>(*stream_).Transfer(std::move(transfer));
+  }
   void CopyToDevice(std::byte* device, const std::byte* host, Bytes size) override {
     stream_->CopyToDevice(device, host, size);
   }

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "offload/state_reader.h"
 #include "offload/tile_store.h"
 #include "tests/offload/await_update.h"
+#include "tests/zero/committed_blocks.h"
 #include "tests/zero/toy_model.h"
 #include "zero/partitioner.h"
 #include "zero/schedule_builder.h"
@@ -42,7 +42,7 @@ class ShardTest : public ::testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   /// Masters and moments of every block after two updates, by module and first element.
-  std::map<std::pair<size_t, uint64_t>, std::vector<float>> Train(const ShardLayout& layout) {
+  CommittedBlocks Train(const ShardLayout& layout) {
     auto engine = aio::CreateEngine({.kind = aio::EngineKind::kThreads}).value();
     aio::Engine* const engines[] = {engine.get()};
     const auto file = offload::StateFile::Create(layout, {.folders = {folder_}}, engines).value();
@@ -65,7 +65,10 @@ class ShardTest : public ::testing::Test {
                     .Commit({.head = {.step = 2, .optimizer_steps = 2}, .json = "{}"},
                             [] { return Status(); })
                     .ok());
-    return Read(layout, offload::StatePathsIn({folder_}, file->uuid(), layout.rank));
+    const auto paths = offload::StatePathsIn({folder_}, file->uuid(), layout.rank);
+    EXPECT_EQ(offload::StateReader::Open(paths, offload::StateLock::kHeld).value()->layout(),
+              layout);
+    return ReadBlocks(paths);
   }
 
  private:
@@ -89,28 +92,6 @@ class ShardTest : public ::testing::Test {
       store.FinishUpdate(*update, after.Finish());
     }
     EXPECT_TRUE(store.Drain().ok());
-  }
-
-  static std::map<std::pair<size_t, uint64_t>, std::vector<float>> Read(
-      const ShardLayout& layout, const std::vector<std::string>& paths) {
-    std::map<std::pair<size_t, uint64_t>, std::vector<float>> blocks;
-    const auto reader = offload::StateReader::Open(paths, offload::StateLock::kHeld);
-    EXPECT_TRUE(reader.ok()) << reader.error().message;
-    EXPECT_EQ((*reader)->layout(), layout);
-    for (const TileId tile : layout.Tiles()) {
-      offload::StateReader::TileBytes bytes;
-      EXPECT_TRUE((*reader)->ReadTile(tile, bytes).ok());
-      for (uint64_t begin = 0; begin < layout.tile(tile).elements; begin += kBlockElements) {
-        std::vector<float>& values =
-            blocks[{offload::Index(layout.tile(tile).module), layout.tile(tile).begin + begin}];
-        for (const StateKind kind : StatesOf(layout.group(tile))) {
-          std::vector<float> state(kBlockElements);
-          LoadState(kind, layout, tile, bytes.weight.data(), bytes.record.data(), begin, state);
-          values.insert(values.end(), state.begin(), state.end());
-        }
-      }
-    }
-    return blocks;
   }
 
  protected:

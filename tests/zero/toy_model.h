@@ -174,7 +174,7 @@ inline std::vector<float> CommittedValues(const std::vector<std::string>& state_
   auto state = CommittedState::Open(state_paths);
   EXPECT_TRUE(state.ok()) << state.error().message;
   std::vector<float> all;
-  const offload::ModelLayout& layout = (*state)->layout().model;
+  const offload::ModelLayout& layout = (*state)->model();
   for (const ModuleId module : offload::Ids<ModuleId>(layout.modules.size())) {
     for (size_t tensor = 0; tensor < layout.module(module).tensors.size(); ++tensor) {
       const offload::TensorLayout& place = layout.module(module).tensors[tensor];

@@ -1,6 +1,7 @@
-// One step of GPT-2, module by module. Gradients are reduced as they complete: ln_f after the head,
-// h.L-1 … h.0 each after its backward, wpe and wte at the end. wte's sum gets the head's part
-// first, then the embedding's, each in the order of the micro-batches.
+// One step of GPT-2, module by module. Gradients are added micro-batch by micro-batch, and reduced
+// as they complete: ln_f after the head, h.L-1 … h.0 each after its backward, wpe and wte at the
+// end. wte's sum gets the head's part first, then the embedding's, each in the order of the
+// micro-batches.
 #include "train/models/gpt2.h"
 
 #include <algorithm>
@@ -28,10 +29,10 @@ class HeldModule {
     const ModuleTensors tensors{&step.layout(), module, use.weights()};
     return HeldModule(tensors, std::move(use));
   }
-  static Result<HeldModule> AcquireWithGradients(zero::Step& step, ModuleId module) {
-    PENSTOCK_ASSIGN(HeldModule held, Acquire(step, module));
-    PENSTOCK_ASSIGN(held.tensors_.gradients, step.Gradients(module));
-    return held;
+  /// Gives the tensors somewhere to add the gradient of a micro-batch, until it is added.
+  Status BeginGradient(zero::Step& step) {
+    PENSTOCK_ASSIGN(tensors_.gradients, step.Gradients(tensors_.module));
+    return {};
   }
 
   const ModuleTensors& tensors() const { return tensors_; }
@@ -45,7 +46,6 @@ class HeldModule {
 
 /// What goes to the device and comes from it in a step, in memory that it copies from and to.
 struct Staging {
-  device::HostBuffer loss;    ///< double: sum over the step's tokens
   device::HostBuffer tokens;  ///< int32: inputs, then targets
   device::Event copied;       ///< from here on the tokens may be overwritten
 };
@@ -58,14 +58,13 @@ class Gpt2Model final : public Gpt2 {
         dtype_(dtype),
         micro_batches_(shape.micro_batches),
         micro_batch_(shape.micro_batch),
+        ranks_(shape.ranks),
         sequence_(shape.sequence),
         vocabulary_(config.vocab_size),
         operators_(operators),
         buffers_(std::move(buffers)),
         layer_(config, shape, dtype, operators, buffers_.workspace),
-        staging_(std::move(staging)) {
-    *staging_.loss.as<double>() = kNoLoss;
-  }
+        staging_(std::move(staging)) {}
   ~Gpt2Model() override { done_.Wait(); }
 
   Status ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
@@ -74,6 +73,7 @@ class Gpt2Model final : public Gpt2 {
 
  private:
   uint64_t tokens() const { return micro_batches_ * micro_batch_ * sequence_; }
+  uint64_t tokens_of_all_ranks() const { return tokens() * ranks_; }
   kernels::TokenView TokensFrom(uint64_t first) const {
     return {.batch = micro_batch_,
             .sequence = sequence_,
@@ -93,7 +93,7 @@ class Gpt2Model final : public Gpt2 {
   }
   void CopyTokens(device::Stream& stream, std::span<const int32_t> inputs,
                   std::span<const int32_t> targets);
-  void ReportLoss(zero::Step& step);
+  Status ReportLosses(zero::Step& step);
   Status Enqueue(zero::Step& step);
   Status EmbeddingForward(zero::Step& step);
   Status LayerForward(zero::Step& step, uint64_t index);
@@ -105,6 +105,7 @@ class Gpt2Model final : public Gpt2 {
   const kernels::DType dtype_;
   const uint64_t micro_batches_;
   const uint64_t micro_batch_;  ///< sequences
+  const uint64_t ranks_;
   const uint64_t sequence_;
   const uint64_t vocabulary_;
   kernels::ModelOperators& operators_;
@@ -127,7 +128,6 @@ Status Gpt2Model::ForwardBackward(zero::Step& step, std::span<const int32_t> inp
   stream_ = &step.compute_stream();
   buffers_.checkpoints.BeginStep();
   CopyTokens(*stream_, inputs, targets);
-  stream_->Zero(buffers_.loss.data(), buffers_.loss.size());
   Status status = Enqueue(step);
   done_ = stream_->Record();
   return status;
@@ -140,15 +140,9 @@ Result<double> Gpt2Model::Loss() {
   return loss_;
 }
 
-/// The sum is complete on the stream: updates of the step wait for it.
-void Gpt2Model::ReportLoss(zero::Step& step) {
-  stream_->CopyToHost(staging_.loss.data(), buffers_.loss.data(), buffers_.loss.size());
-  stream_->Call([this, report = step.LossReporter()]() {
-    // After a failure of the stream nothing is copied: the loss must not be that of an older step.
-    const double sum = std::exchange(*staging_.loss.as<double>(), kNoLoss);
-    loss_ = sum / static_cast<double>(tokens());
-    report(loss_);
-  });
+/// They are complete on the stream: updates of the step wait for them.
+Status Gpt2Model::ReportLosses(zero::Step& step) {
+  return step.ReportLosses(tokens_of_all_ranks(), [this](double loss) { loss_ = loss; });
 }
 
 void Gpt2Model::CopyTokens(device::Stream& stream, std::span<const int32_t> inputs,
@@ -200,38 +194,43 @@ Status Gpt2Model::LayerForward(zero::Step& step, uint64_t index) {
 /// changes places with the last layer's output.
 Status Gpt2Model::Head(zero::Step& step) {
   {
-    PENSTOCK_ASSIGN(const HeldModule ln_f, HeldModule::AcquireWithGradients(step, modules_.ln_f()));
-    PENSTOCK_ASSIGN(const HeldModule wte, HeldModule::AcquireWithGradients(step, modules_.wte()));
+    PENSTOCK_ASSIGN(HeldModule ln_f, HeldModule::Acquire(step, modules_.ln_f()));
+    PENSTOCK_ASSIGN(HeldModule wte, HeldModule::Acquire(step, modules_.wte()));
+    PENSTOCK_ASSIGN(double* const losses, step.Losses(micro_batches_));
     const ModuleTensors& norm_tensors = ln_f.tensors();
     const ModuleTensors& table = wte.tensors();
-    const auto gradient_scale = static_cast<float>(1.0 / static_cast<double>(tokens()));
+    const auto gradient_scale =
+        static_cast<float>(1.0 / static_cast<double>(tokens_of_all_ranks()));
     Gpt2Workspace& workspace = buffers_.workspace;
     for (uint64_t m = 0; m < micro_batches_; ++m) {
+      PENSTOCK_TRY(ln_f.BeginGradient(step));
+      PENSTOCK_TRY(wte.BeginGradient(step));
       device::DeviceBuffer& x = buffers_.outputs[m];
       const kernels::TensorView norm = layer_.Rows(workspace.norm.data());
       const kernels::TensorView d_norm = layer_.Rows(workspace.attention.data());
       layer_.Norm(*stream_, norm_tensors, kFinalNorm, layer_.Rows(x.data()));
       operators_.HeadForwardBackward(*stream_, norm, table.weight(kTable), targets(m),
-                                     gradient_scale, buffers_.loss.as<double>(), d_norm,
-                                     table.gradient(kTable));
+                                     gradient_scale, losses + m, d_norm, table.gradient(kTable));
       layer_.NormBackward(*stream_, norm_tensors, kFinalNorm, layer_.Rows(x.data()), d_norm, false,
                           norm);
       std::swap(x, workspace.norm);
+      PENSTOCK_TRY(step.AddGradients(modules_.ln_f()));
+      PENSTOCK_TRY(step.AddGradients(modules_.wte()));
     }
   }
-  ReportLoss(step);
+  PENSTOCK_TRY(ReportLosses(step));
   return step.ReduceGradients(modules_.ln_f());
 }
 
 Status Gpt2Model::LayerBackward(zero::Step& step, uint64_t index) {
   {
-    PENSTOCK_ASSIGN(const HeldModule held,
-                    HeldModule::AcquireWithGradients(step, modules_.layer(index)));
-    const ModuleTensors& tensors = held.tensors();
+    PENSTOCK_ASSIGN(HeldModule held, HeldModule::Acquire(step, modules_.layer(index)));
     for (uint64_t m = 0; m < micro_batches_; ++m) {
-      layer_.Backward(*stream_, tensors, layer_.Rows(Checkpoint(index, m, false)),
+      PENSTOCK_TRY(held.BeginGradient(step));
+      layer_.Backward(*stream_, held.tensors(), layer_.Rows(Checkpoint(index, m, false)),
                       layer_.Rows(buffers_.outputs[m].data()));
       buffers_.checkpoints.EndKernel(*stream_);
+      PENSTOCK_TRY(step.AddGradients(modules_.layer(index)));
     }
   }
   return step.ReduceGradients(modules_.layer(index));
@@ -242,11 +241,13 @@ Status Gpt2Model::EmbeddingBackward(zero::Step& step) {
     PENSTOCK_ASSIGN(float* sums, step.Gradients(module));
     return ModuleTensors{&step.layout(), module, nullptr, sums}.gradient(kTable);
   };
-  PENSTOCK_ASSIGN(const kernels::TensorView d_wte, gradient(modules_.wte()));
-  PENSTOCK_ASSIGN(const kernels::TensorView d_wpe, gradient(modules_.wpe()));
   for (uint64_t m = 0; m < micro_batches_; ++m) {
+    PENSTOCK_ASSIGN(const kernels::TensorView d_wte, gradient(modules_.wte()));
+    PENSTOCK_ASSIGN(const kernels::TensorView d_wpe, gradient(modules_.wpe()));
     operators_.EmbeddingBackward(*stream_, inputs(m), layer_.Rows(buffers_.outputs[m].data()),
                                  d_wte, d_wpe);
+    PENSTOCK_TRY(step.AddGradients(modules_.wpe()));
+    PENSTOCK_TRY(step.AddGradients(modules_.wte()));
   }
   PENSTOCK_TRY(step.ReduceGradients(modules_.wpe()));
   return step.ReduceGradients(modules_.wte());
@@ -283,6 +284,8 @@ kernels::OperatorOptions Gpt2Operators(const Gpt2Config& config, const BatchShap
           },
       // Every tensor of a layer has a multiple of so many elements.
       .weight_unit = std::gcd(width, hidden),
+      // With several ranks, each call has a gradient of its own to add to.
+      .adds_once = shape.micro_batches > 1 && shape.ranks == 1,
       .threads = threads};
 }
 
@@ -298,7 +301,6 @@ Result<std::unique_ptr<Gpt2>> Gpt2::Create(const Gpt2Config& config, const Batch
   }
   PENSTOCK_ASSIGN(Gpt2Buffers buffers, Gpt2Buffers::Allocate(config, shape, dtype, device));
   Staging staging;
-  PENSTOCK_ASSIGN(staging.loss, device.AllocateHost(buffers.loss.size()));
   PENSTOCK_ASSIGN(staging.tokens, device.AllocateHost(buffers.tokens.size()));
   return std::unique_ptr<Gpt2>(std::make_unique<Gpt2Model>(config, shape, dtype, operators,
                                                            std::move(buffers), std::move(staging)));

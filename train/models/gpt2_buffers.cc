@@ -15,7 +15,6 @@ struct Sizes {
   Bytes gelu;
   Bytes statistics;  ///< mean, rstd
   Bytes tokens;
-  Bytes loss;
   offload::CheckpointStore::Options checkpoints;
 };
 
@@ -71,7 +70,6 @@ Sizes SizesOf(const Gpt2Config& config, const BatchShape& shape, kernels::DType 
           .gelu = column * config.hidden(),
           .statistics = Bytes{sizeof(float)} * rows,
           .tokens = Bytes{sizeof(int32_t)} * 2 * shape.micro_batches * rows,
-          .loss = Bytes{sizeof(double)},
           .checkpoints = CheckpointOptions(config, shape, column * config.n_embd)};
 }
 
@@ -97,7 +95,6 @@ Result<Gpt2Buffers> Gpt2Buffers::Allocate(const Gpt2Config& config, const BatchS
   Gpt2Buffers buffers;
   PENSTOCK_TRY(AllocateWorkspace(sizes, device, buffers.workspace));
   PENSTOCK_ASSIGN(buffers.tokens, device.Allocate(sizes.tokens, "tokens"));
-  PENSTOCK_ASSIGN(buffers.loss, device.Allocate(sizes.loss, "the loss"));
   buffers.outputs.reserve(shape.micro_batches);
   for (uint64_t m = 0; m < shape.micro_batches; ++m) {
     PENSTOCK_ASSIGN(device::DeviceBuffer output,
@@ -114,8 +111,7 @@ ActivationBytes Gpt2::Memory(const Gpt2Config& config, const BatchShape& shape,
   const auto taken = [](Bytes size) { return AlignUp(size, device::kDeviceAlignment); };
   return {.device = taken(sizes.stream) * (shape.micro_batches + 3) + taken(sizes.qkv) +
                     taken(sizes.fc) + taken(sizes.gelu) + taken(sizes.statistics) * 2 +
-                    taken(sizes.tokens) + taken(sizes.loss) +
-                    offload::CheckpointStore::DeviceBytes(sizes.checkpoints),
+                    taken(sizes.tokens) + offload::CheckpointStore::DeviceBytes(sizes.checkpoints),
           .host = offload::CheckpointStore::HostBytes(sizes.checkpoints),
           .bookkeeping = sizes.tokens + Bytes{sizeof(device::DeviceBuffer)} * shape.micro_batches +
                          offload::CheckpointStore::BookkeepingBytes(

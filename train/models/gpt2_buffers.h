@@ -9,7 +9,7 @@
 //   + 3 A(R C S)                                 norm, attention, mid
 //   + A(3 R C S) + A(R max(H, 3C) S) + A(R H S)  qkv, fc (where d_qkv goes), gelu
 //   + 2 A(4 R)                                   mean, rstd
-//   + A(8 M R) + A(8)                            tokens, loss
+//   + A(8 M R)                                   tokens
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,6 @@ struct Gpt2Buffers {
   Gpt2Workspace workspace;
   std::vector<device::DeviceBuffer> outputs;  ///< of the last layer, [M] of [R, C]
   device::DeviceBuffer tokens;                ///< int32 [2, M, R]: inputs, targets
-  device::DeviceBuffer loss;                  ///< double: sum over the step's tokens
   offload::CheckpointStore checkpoints;       ///< inputs of layers, [L, M] of [R, C]
 
   /// Errors: kBudget, kOutOfMemory.

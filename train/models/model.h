@@ -26,6 +26,7 @@ struct BatchShape {
   uint64_t micro_batch = 1;    ///< sequences in a micro-batch, B
   uint64_t micro_batches = 1;  ///< in a step (gradient accumulation)
   uint64_t sequence = 0;       ///< T
+  uint64_t ranks = 1;          ///< each with so many micro-batches in a step
   /// Home of the activation checkpoints: kDevice, or kHost, with only those on the device that are
   /// about to be used.
   Tier checkpoint_home = Tier::kDevice;
@@ -57,9 +58,10 @@ class Model {
 
   /// Enqueues forward and backward of one step, reduces every gradient (of the mean loss over all
   /// tokens of the step), and has the loss reported as soon as it is computed; after a failure, the
-  /// reported loss is never finite. `inputs` and `targets`: [micro_batches, micro_batch, sequence]
-  /// tokens below the vocabulary; copied before the function returns. The session's model is the
-  /// description's Spec().
+  /// reported loss is never finite. With several micro-batches, what each adds to a gradient (fp32)
+  /// or to the loss (double) is computed first, from zero, and added in their order. `inputs` and
+  /// `targets`: [micro_batches, micro_batch, sequence] tokens below the vocabulary; copied before
+  /// the function returns. The session's model is the description's Spec().
   virtual Status ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
                                  std::span<const int32_t> targets) = 0;
   /// Returns the mean loss of the last ForwardBackward, whose session still lives; blocks until it

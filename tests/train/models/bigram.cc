@@ -23,12 +23,14 @@ struct BigramConfig {
   uint64_t context = 0;
 };
 
-/// loss = mean of -log softmax(head · table[token])[target].
+/// loss = mean of -log softmax(head · table[token])[target]. What a micro-batch adds to a sum is
+/// computed first, from zero.
 class Bigram final : public Model {
  public:
-  Bigram(const BigramConfig& config, device::DeviceBuffer activations)
+  Bigram(const BigramConfig& config, const BatchShape& shape, device::DeviceBuffer activations)
       : vocabulary_(config.vocabulary),
         width_(config.width),
+        micro_batch_tokens_(shape.micro_batch * shape.sequence),
         activations_(std::move(activations)),
         logits_(config.vocabulary) {}
 
@@ -84,38 +86,54 @@ class Bigram final : public Model {
   }
   void ComputeLoss(const float* head) {
     loss_ = 0;
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      Predict(head, Row(i));
-      loss_ -= logits_[static_cast<size_t>(targets_[i])];
+    for (size_t first = 0; first < inputs_.size(); first += micro_batch_tokens_) {
+      double of_micro_batch = 0;
+      for (size_t i = first; i < first + micro_batch_tokens_; ++i) {
+        Predict(head, Row(i));
+        of_micro_batch -= logits_[static_cast<size_t>(targets_[i])];
+      }
+      loss_ += of_micro_batch;
     }
   }
   void Back(const float* head, float* d_head) {
-    std::vector<float> row(width_);
-    for (size_t i = 0; i < inputs_.size(); ++i) {
-      Predict(head, Row(i));
-      std::ranges::copy(Row(i), row.begin());
-      std::ranges::fill(Row(i), 0.0F);
-      for (uint64_t v = 0; v < vocabulary_; ++v) {
-        const bool is_target = std::cmp_equal(v, targets_[i]);
-        const float d_logit =
-            (std::exp(logits_[v]) - (is_target ? 1.0F : 0.0F)) / static_cast<float>(inputs_.size());
-        for (uint64_t c = 0; c < width_; ++c) {
-          Row(i)[c] += d_logit * head[v * width_ + c];
-          d_head[v * width_ + c] += d_logit * row[c];
-        }
+    AddByMicroBatch(d_head, [&](size_t i, std::span<float> sums) { BackRow(i, head, sums); });
+  }
+  /// Computes the gradient of a token's row in its place, and adds to that of the head.
+  void BackRow(size_t i, const float* head, std::span<float> d_head) {
+    Predict(head, Row(i));
+    const std::vector<float> row(Row(i).begin(), Row(i).end());
+    std::ranges::fill(Row(i), 0.0F);
+    for (uint64_t v = 0; v < vocabulary_; ++v) {
+      const bool is_target = std::cmp_equal(v, targets_[i]);
+      const float d_logit =
+          (std::exp(logits_[v]) - (is_target ? 1.0F : 0.0F)) / static_cast<float>(inputs_.size());
+      for (uint64_t c = 0; c < width_; ++c) {
+        Row(i)[c] += d_logit * head[v * width_ + c];
+        d_head[v * width_ + c] += d_logit * row[c];
       }
     }
   }
   void AddRows(float* d_table) {
-    for (size_t i = 0; i < inputs_.size(); ++i) {
+    AddByMicroBatch(d_table, [this](size_t i, std::span<float> sums) {
       for (uint64_t c = 0; c < width_; ++c) {
-        d_table[static_cast<size_t>(inputs_[i]) * width_ + c] += Row(i)[c];
+        sums[static_cast<size_t>(inputs_[i]) * width_ + c] += Row(i)[c];
       }
+    });
+  }
+  /// Adds to `sums` what add(token, sums) adds for the tokens of each micro-batch.
+  template <typename Add>
+  void AddByMicroBatch(float* sums, Add add) {
+    std::vector<float> of_micro_batch(vocabulary_ * width_);
+    for (size_t first = 0; first < inputs_.size(); first += micro_batch_tokens_) {
+      std::ranges::fill(of_micro_batch, 0.0F);
+      for (size_t i = first; i < first + micro_batch_tokens_; ++i) add(i, of_micro_batch);
+      for (size_t k = 0; k < of_micro_batch.size(); ++k) sums[k] += of_micro_batch[k];
     }
   }
 
   const uint64_t vocabulary_;
   const uint64_t width_;
+  const uint64_t micro_batch_tokens_;
   device::DeviceBuffer activations_;  ///< fp32 [tokens, width]
   std::vector<float> logits_;
   std::vector<int32_t> inputs_;
@@ -159,7 +177,7 @@ class DescribedBigram final : public ModelDescription {
                                         device::Device& device,
                                         kernels::ModelOperators&) const override {
     PENSTOCK_ASSIGN(device::DeviceBuffer rows, device.Allocate(RowBytes(shape), "rows"));
-    return std::unique_ptr<Model>(std::make_unique<Bigram>(config_, std::move(rows)));
+    return std::unique_ptr<Model>(std::make_unique<Bigram>(config_, shape, std::move(rows)));
   }
   std::string Identity() const override {
     return nlohmann::json{

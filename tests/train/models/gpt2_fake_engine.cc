@@ -17,8 +17,10 @@ constexpr std::byte kPoison{0xff};  // NaN in fp32 and in bf16
 }  // namespace
 
 FakeEngine::FakeEngine(zero::ModelSpec spec, DType dtype, device::Device& device,
-                       const zero::TensorSource& source)
-    : options_{.model = std::move(spec)}, dtype_(dtype) {
+                       const zero::TensorSource& source, uint64_t micro_batches)
+    : options_{.model = std::move(spec)}, dtype_(dtype), host_losses_(micro_batches) {
+  options_.config.gradient_accumulation_steps = micro_batches;
+  losses_ = device.Allocate(Bytes{sizeof(double)} * micro_batches, "losses").value();
   layout_ = zero::MakeLayout(spec_, dtype, 1 << 20);
   for (size_t i = 0; i < spec_.modules.size(); ++i) {
     const offload::ModuleLayout& layout = layout_.model.modules[i];
@@ -49,6 +51,7 @@ void FakeEngine::FinishStep() {
     modules_[i].reductions = 0;
   }
   next_use_ = 0;
+  losses_zeroed_ = false;
   calls_.clear();
 }
 
@@ -67,6 +70,22 @@ Result<const std::byte*> FakeEngine::Acquire(zero::ModuleId id) {
   return static_cast<const std::byte*>(module(id).device_weights.data());
 }
 
+Status FakeEngine::AddGradients(zero::ModuleId id) {
+  EXPECT_TRUE(module(id).accumulating) << "a gradient was added that was not asked for";
+  return {};
+}
+
+double* FakeEngine::Losses() {
+  if (!std::exchange(losses_zeroed_, true)) stream_->Zero(losses_.data(), losses_.size());
+  return losses_.as<double>();
+}
+
+void FakeEngine::ShareLosses(std::function<void(std::span<const double> losses)> arrived) {
+  stream_->CopyToHost(reinterpret_cast<std::byte*>(host_losses_.data()), losses_.data(),
+                      losses_.size());
+  stream_->Call([this, arrived = std::move(arrived)] { arrived(host_losses_); });
+}
+
 void FakeEngine::Release(zero::ModuleId id) {
   calls_.push_back("release " + spec_.modules[offload::Index(id)].name);
   EXPECT_TRUE(module(id).held);
@@ -77,7 +96,12 @@ void FakeEngine::Release(zero::ModuleId id) {
 Result<float*> FakeEngine::Gradients(zero::ModuleId id) {
   Module& module = this->module(id);
   EXPECT_EQ(module.reductions, 0) << "after the reduction";
-  if (!module.accumulating) {
+  if (module.accumulating && keeps_parts_apart_) {
+    module.first_part.resize(module.gradients.size());
+    stream_->CopyToHost(reinterpret_cast<std::byte*>(module.first_part.data()),
+                        module.device_gradients.data(), module.device_gradients.size());
+  }
+  if (!module.accumulating || keeps_parts_apart_) {
     stream_->Zero(module.device_gradients.data(), module.device_gradients.size());
     module.accumulating = true;
   }
@@ -109,12 +133,16 @@ std::span<const float> FakeEngine::gradients(const std::string& tensor) {
   return Tensor(tensor, &Module::gradients);
 }
 
+std::span<const float> FakeEngine::first_part(const std::string& tensor) {
+  return Tensor(tensor, &Module::first_part);
+}
+
 std::span<float> FakeEngine::Tensor(const std::string& name, std::vector<float> Module::*flat) {
   for (size_t i = 0; i < modules_.size(); ++i) {
     for (const offload::TensorLayout& tensor : layout_.model.modules[i].tensors) {
-      if (tensor.name == name) {
-        return std::span((modules_[i].*flat).data() + tensor.offset, tensor.elements);
-      }
+      if (tensor.name != name) continue;
+      const std::span<float> all(modules_[i].*flat);
+      return all.empty() ? all : all.subspan(tensor.offset, tensor.elements);
     }
   }
   ADD_FAILURE() << "no tensor " << name;

@@ -20,7 +20,7 @@ class FakeEngine final : public zero::ForwardingEngine {
  public:
   /// Weights from `source`, rounded to `dtype` when they are acquired.
   FakeEngine(zero::ModelSpec spec, DType dtype, device::Device& device,
-             const zero::TensorSource& source);
+             const zero::TensorSource& source, uint64_t micro_batches = 1);
 
   /// Checks that the last step made every declared use and reduced every module once; the next
   /// begins.
@@ -30,6 +30,11 @@ class FakeEngine final : public zero::ForwardingEngine {
   /// Gradient sums of the last step; read them after a wait for the stream.
   std::span<const float> gradients(const std::string& tensor);
   std::vector<std::string> tensor_names() const;
+  /// From now on sums begin at zero with each call of Gradients, not with the first of a step.
+  void KeepPartsApart() { keeps_parts_apart_ = true; }
+  /// The sums that the second call found, where they are kept apart and there was one; else
+  /// nothing.
+  std::span<const float> first_part(const std::string& tensor);
   /// "acquire wte", "release wte", "reduce wte" in the order of the calls of this step.
   const std::vector<std::string>& calls() const { return calls_; }
   /// The n-th acquire of the next step (from 0) fails.
@@ -42,7 +47,10 @@ class FakeEngine final : public zero::ForwardingEngine {
   Result<const std::byte*> Acquire(zero::ModuleId id) override;
   void Release(zero::ModuleId id) override;
   Result<float*> Gradients(zero::ModuleId id) override;
+  Status AddGradients(zero::ModuleId id) override;
   Status ReduceGradients(zero::ModuleId id) override;
+  double* Losses() override;
+  void ShareLosses(std::function<void(std::span<const double> losses)> arrived) override;
   // A step that is finished changes nothing, and nobody waits for its work.
   Status BeginStep(double, uint64_t) override { return {}; }
   void AllowUpdates() override {}
@@ -60,6 +68,7 @@ class FakeEngine final : public zero::ForwardingEngine {
     std::vector<float> weights;        // home, flat index
     std::vector<std::byte> converted;  // the same in the compute dtype
     std::vector<float> gradients;      // sums that were reduced
+    std::vector<float> first_part;     // sums that the second call of Gradients found
     device::DeviceBuffer device_weights;
     device::DeviceBuffer device_gradients;
     bool held = false;
@@ -72,16 +81,20 @@ class FakeEngine final : public zero::ForwardingEngine {
   void Poison(const device::DeviceBuffer& buffer);
   std::span<float> Tensor(const std::string& name, std::vector<float> Module::*flat);
 
-  const zero::EngineOptions options_;
+  zero::EngineOptions options_;
   const zero::ModelSpec& spec_ = options_.model;
   const DType dtype_;
   offload::ShardLayout layout_;
   std::vector<Module> modules_;
   std::vector<std::byte> poison_;
+  device::DeviceBuffer losses_;
+  std::vector<double> host_losses_;
+  bool losses_zeroed_ = false;
   std::unique_ptr<device::Stream> stream_;
   std::vector<std::string> calls_;
   size_t next_use_ = 0;
   size_t failing_acquire_ = SIZE_MAX;
+  bool keeps_parts_apart_ = false;
 };
 
 }  // namespace penstock::train

@@ -83,10 +83,28 @@ TEST(Gpt2MemoryFormulaTest, IsFollowed) {
   //   qkv, fc                             2 · A(15·45·4 = 2700)        = 2 · 2816
   //   gelu                                A(15·17·4 = 1020)            = 1024
   //   mean, rstd                          2 · A(60)                    = 512
-  //   tokens, loss                        A(8·30 = 240) + A(8)         = 512
+  //   tokens                              A(8·30 = 240)                = 256
   const ActivationBytes taken = Gpt2::Memory(kOddSizes, kShape, DType::kFloat32);
-  EXPECT_EQ(taken.device, Bytes{9 * 1024 + 2 * 2816 + 1024 + 512 + 512});
+  EXPECT_EQ(taken.device, Bytes{9 * 1024 + 2 * 2816 + 1024 + 512 + 256});
   EXPECT_EQ(taken.host, Bytes{});
+}
+
+TEST(Gpt2MemoryFormulaTest, SeveralMicroBatchesTakeTheTablesGradientMoreInScratch) {
+  Gpt2Config config = kOddSizes;
+  config.vocab_size = 50'257;
+  BatchShape shape = {.micro_batch = 2, .micro_batches = 1, .sequence = 9};
+  const auto scratch = [&](uint64_t micro_batch, uint64_t micro_batches) {
+    shape.micro_batch = micro_batch;
+    shape.micro_batches = micro_batches;
+    return kernels::OperatorScratch(device::Kind::kCpu,
+                                    Gpt2Operators(config, shape, DType::kFloat32, 1))
+        .value();
+  };
+  const Bytes table = AlignUp(Bytes{50'257 * 15 * sizeof(float)}, device::kDeviceAlignment);
+  for (const uint64_t micro_batches : {2, 7}) {
+    EXPECT_EQ(scratch(20, micro_batches) - scratch(20, 1), table) << "180 rows, in two chunks";
+    EXPECT_EQ(scratch(2, micro_batches), scratch(2, 1)) << "18 rows";
+  }
 }
 
 }  // namespace

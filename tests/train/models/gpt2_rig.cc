@@ -51,8 +51,8 @@ Gpt2Rig::Gpt2Rig(const Gpt2Config& config, const BatchShape& shape, DType dtype)
   FillWithNaN(*device);
   operators =
       kernels::CreateModelOperators(*device, Gpt2Operators(config, shape, dtype, 1)).value();
-  engine =
-      std::make_unique<FakeEngine>(Gpt2Spec(config), dtype, *device, TestWeights(config, kSeed));
+  engine = std::make_unique<FakeEngine>(Gpt2Spec(config), dtype, *device,
+                                        TestWeights(config, kSeed), shape.micro_batches);
   session = std::make_unique<zero::Session>(*engine, /*reports_loss=*/false);
   EXPECT_TRUE(session->Fill([](auto, auto, auto) { return Status(); }, {}).ok());
   model = Gpt2::Create(config, shape, dtype, *device, *operators).value();

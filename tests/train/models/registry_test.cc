@@ -122,7 +122,7 @@ TEST_F(TrainedFamily, LearnsTheSameInEveryPlacement) {
 TEST_F(TrainedFamily, IsExportedUnderItsOwnNamesAndTrainedFromThere) {
   const double learned = TrainInto("run", "cpu").back()["loss"].get<double>();
   const RunInfo info = ReadRunInfo(folder_.Path("run")).value();
-  const auto state = zero::CommittedState::Open(info.state.paths).value();
+  const auto state = zero::CommittedState::Open(info.state.paths()).value();
   ASSERT_TRUE(ExportModel(*state, {.folder = folder_.Path("exported"),
                                    .family = &BigramFamily(),
                                    .config_json = info.model_json})

@@ -1,0 +1,86 @@
+#include "zero/exchanges.h"
+
+#include <algorithm>
+
+#include "zero/device_gradients.h"
+#include "zero/gradient_exchange.h"
+
+namespace penstock::zero {
+namespace {
+
+/// What ranks must plan alike, because it decides which operations they carry out.
+struct Common {
+  uint64_t shared_slots;
+  uint64_t gradient_buffers;
+};
+
+/// Replaces both by the least that a rank has.
+Status TakeLeast(RankLink& link, device::Device& device, Common* mine) {
+  const uint32_t ranks = link.world().size;
+  const Bytes part{sizeof(Common)};
+  PENSTOCK_ASSIGN(const device::DeviceBuffer buffer, device.Allocate(part * ranks, "a plan"));
+  PENSTOCK_ASSIGN(const device::HostBuffer host, device.AllocateHost(part * ranks));
+  auto* const all = host.as<Common>();
+  const Bytes begin = part * link.world().rank;
+  all[link.world().rank] = *mine;
+  device::Stream& stream = link.stream();
+  stream.CopyToDevice(buffer.data() + begin.value, host.data() + begin.value, part);
+  link.AllGather(buffer.data(), part, "plan of memory");
+  stream.CopyToHost(host.data(), buffer.data(), part * ranks);
+  PENSTOCK_TRY(stream.Synchronize());
+  for (const Common& other : std::span(all, ranks)) {
+    mine->shared_slots = std::min(mine->shared_slots, other.shared_slots);
+    mine->gradient_buffers = std::min(mine->gradient_buffers, other.gradient_buffers);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<MemoryPlan> Exchanges::Plan(const EngineOptions& options, const offload::ShardLayout& layout,
+                                   device::Device& device) {
+  PENSTOCK_ASSIGN(
+      MemoryPlan plan,
+      PlanMemory(options.model, layout, options.config,
+                 device.limit() - std::min(device.limit(), options.device_reserved),
+                 options.host_memory - std::min(options.host_memory, options.host_reserved)));
+  if (options.communicator == nullptr) return plan;
+  link_ = std::make_unique<RankLink>(*options.communicator);
+  Common common{.shared_slots = plan.shared_slots, .gradient_buffers = plan.gradient_buffers};
+  PENSTOCK_TRY(TakeLeast(*link_, device, &common));
+  plan.shared_slots = static_cast<uint32_t>(common.shared_slots);
+  plan.gradient_buffers = static_cast<uint32_t>(common.gradient_buffers);
+  return plan;
+}
+
+Status Exchanges::Build(const EngineOptions& options, const offload::ShardLayout& layout,
+                        const MemoryPlan& plan, device::Device& device,
+                        kernels::StateOperators& operators) {
+  PENSTOCK_ASSIGN(
+      losses_, StepLosses::Create(options.config.gradient_accumulation_steps, device, link_.get()));
+  if (link_ == nullptr) {
+    PENSTOCK_ASSIGN(sums_, DeviceGradients::Create(options.model, layout, device, operators));
+    return {};
+  }
+  PENSTOCK_ASSIGN(sums_, GradientExchange::Create(options.model, layout, plan.gradient_buffers,
+                                                  device, *link_));
+  PENSTOCK_ASSIGN(norm_, NormExchange::Create(layout, device, *link_));
+  gather_.emplace(layout, *link_);
+  return {};
+}
+
+void Exchanges::BeginStep() {
+  if (link_ != nullptr) link_->BeginStep();
+}
+
+Status Exchanges::EndStep() {
+  sums_->EndStep();
+  losses_->EndStep();
+  return link_ == nullptr ? Status() : link_->stream().Synchronize();
+}
+
+Result<GradientNorm::Value> Exchanges::Norm(const GradientNorm::Blocks& mine) {
+  return norm_ ? norm_->Combine(mine) : GradientNorm::NormOf(mine);
+}
+
+}  // namespace penstock::zero

@@ -1,0 +1,89 @@
+// The sums of gradients where several ranks train together: each micro-batch's gradient goes to the
+// ranks that own its parts, and is added there in the order of the global batch.
+//
+// A rank computes the whole gradient of a module's micro-batch into a buffer. Add sends every rank
+// its share, in pieces, and adds what arrives, one rank's after the other's. Both run on the
+// communicator's stream, beside the kernels of the next micro-batch or module, if there is a second
+// buffer for those. What is added is independent of how it is cut into pieces.
+//
+// Each module that is not repeated has a whole buffer and sums of its own; the repeated ones share
+// one or two whole buffers, and their sums.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "device/device.h"
+#include "kernels/state/state_operators.h"
+#include "offload/layout.h"
+#include "zero/gradient_sums.h"
+#include "zero/model.h"
+#include "zero/rank_link.h"
+#include "zero/shared_sections.h"
+
+namespace penstock::zero {
+
+/// Elements of a share that are exchanged at once, at most: 4 MiB from each rank.
+inline constexpr uint64_t kExchangePiece = uint64_t{1} << 20;
+
+class GradientExchange final : public GradientSums {
+ public:
+  /// What it allocates on the device, each allocation rounded to kDeviceAlignment.
+  static Bytes DeviceNeed(const ModelSpec& model, const offload::ShardLayout& layout,
+                          uint32_t repeated_buffers);
+  /// `repeated_buffers`: 1 or 2 whole gradients of repeated modules. All arguments outlive it.
+  /// Errors: kBudget; of the operators.
+  static Result<std::unique_ptr<GradientExchange>> Create(const ModelSpec& model,
+                                                          const offload::ShardLayout& layout,
+                                                          uint32_t repeated_buffers,
+                                                          device::Device& device, RankLink& link);
+
+  Result<float*> Buffer(ModuleId module, device::Stream& compute) override;
+  Status Add(ModuleId module, device::Stream& compute) override;
+  /// The sums are complete on the communicator's stream.
+  Result<FinishedSums> Finish(ModuleId module, device::Stream& compute) override;
+  void EndStep() override;
+
+ private:
+  /// The whole gradient of one micro-batch.
+  struct Whole {
+    device::DeviceBuffer buffer;
+    device::Event sent;              ///< the last exchange has read it
+    std::optional<ModuleId> module;  ///< whose gradient is being computed into it
+  };
+  struct Sums {
+    device::DeviceBuffer buffer;
+    std::optional<ModuleId> module;  ///< to whose sums something was added
+  };
+  struct Module {
+    std::string name;
+    std::string what;
+    std::vector<SharedSection> sections;  ///< trained ones
+    Bytes whole_size;
+    Bytes sums_size;
+    std::vector<size_t> wholes;  ///< the buffers that it takes in turn
+    size_t sums = 0;
+  };
+
+  explicit GradientExchange(RankLink& link) : link_(link) {}
+  Whole* OpenOf(ModuleId module);
+  /// Sends a section of the whole gradient and adds what arrives to its part of the sums.
+  void Exchange(const Module& module, const SharedSection& section, const float* whole,
+                float* sums);
+
+  RankLink& link_;
+  /// With one thread, which is the stream's: those of the compute stream have the cores.
+  std::unique_ptr<kernels::StateOperators> operators_;
+  std::vector<Module> modules_;
+  std::vector<Whole> wholes_;
+  std::vector<Sums> sums_;
+  device::DeviceBuffer arriving_;  ///< [ranks, piece]
+  uint64_t turn_ = 0;              ///< counts the whole gradients of the step
+};
+
+}  // namespace penstock::zero

@@ -1,0 +1,49 @@
+// The gradient norm over all ranks: each gives the block sums of its share, and all combine them in
+// the order of the flat index, as a rank that holds everything would.
+//
+// A step sends N / 512 bytes in all, of N elements.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "device/device.h"
+#include "offload/layout.h"
+#include "zero/gradient_norm.h"
+#include "zero/rank_link.h"
+#include "zero/step_note.h"
+
+namespace penstock::zero {
+
+class NormExchange {
+ public:
+  /// What it takes of the device, and the same once more of the host.
+  static Bytes Need(const offload::ShardLayout& layout);
+  /// The link outlives it. Errors: kBudget; kOutOfMemory.
+  static Result<NormExchange> Create(const offload::ShardLayout& layout, device::Device& device,
+                                     RankLink& link);
+
+  /// Gives this rank's blocks and waits for those of the others. Errors: of the link.
+  Result<GradientNorm::Value> Combine(const GradientNorm::Blocks& mine);
+  /// Sets what the next Combine tells the other ranks; returns what the last one told, by rank.
+  void SetNote(const StepNote& note) { note_ = note; }
+  std::span<const StepNote> notes() const { return notes_; }
+
+ private:
+  explicit NormExchange(RankLink& link) : link_(&link) {}
+
+  RankLink* link_;
+  /// For each trained section, in the order of the flat index, the number of blocks that each rank
+  /// has of it.
+  std::vector<std::vector<uint64_t>> blocks_;
+  uint64_t part_ = 0;  ///< doubles of a rank: whether all is finite, its note, its block sums
+  device::DeviceBuffer device_;  ///< [ranks, part]
+  device::HostBuffer host_;      ///< the same
+  StepNote note_{};
+  std::vector<StepNote> notes_;  ///< by rank
+};
+
+}  // namespace penstock::zero
