@@ -1,4 +1,5 @@
 // Chooses the CPUs on which threads run. A thread inherits the CPUs of the thread that starts it.
+// ReadTopology (base/topology.h) sees no CPUs but those of the process.
 #pragma once
 
 #include <sched.h>
@@ -28,5 +29,9 @@ class CpuScope {
   bool bound_ = false;
   Status status_;
 };
+
+/// Binds all threads of the process to `cpus`, which are not empty, for good; those that they start
+/// later stay there, too. Errors: of the kernel.
+Status BindProcess(const std::vector<int>& cpus);
 
 }  // namespace penstock

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/cpu_quota.h"
+#include "base/mutex.h"
 
 namespace penstock {
 namespace {
@@ -30,6 +31,12 @@ Result<HwlocTopology> Load(const std::string& xml) {
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) return HwlocError("start");
   HwlocTopology topology(raw);
+  // Plugins, where they are installed: they load graphics libraries for what nobody needs, and look
+  // for PCI devices, which the kernel's files name as well.
+  for (const char* component : {"opencl", "gl", "cuda", "nvml", "rsmi", "levelzero", "pci"}) {
+    static_cast<void>(
+        hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component));
+  }
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_ALL);
   if (xml.empty()) {
     // A program that was bound to some CPUs stays on them.
@@ -91,6 +98,9 @@ void AddDisks(const fs::path& device, std::vector<std::string>& names) {
 }  // namespace
 
 Result<Topology> ReadTopology(const std::string& xml) {
+  // hwloc asks libudev, which may be used by one thread at a time.
+  static Mutex one_at_a_time;
+  MutexLock lock(one_at_a_time);
   PENSTOCK_ASSIGN(const HwlocTopology loaded, Load(xml));
   hwloc_topology_t raw = loaded.get();
   Topology topology{.nodes = Members(hwloc_topology_get_topology_nodeset(raw)),

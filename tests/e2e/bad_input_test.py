@@ -75,7 +75,7 @@ class CommandLineTest(RefusalTest):
                 self.assert_refused(2, next(iter(variables)), env={**os.environ, **variables})
 
     def test_one_rank_of_a_launcher(self):
-        one = {"PMI_SIZE": "1", "PMI_RANK": "0", "PMIX_RANK": "0"}
+        one = {"PMI_SIZE": "1", "PMI_RANK": "0", "WORLD_SIZE": "1", "RANK": "0"}
         self.trained(CONFIG, steps=0, env={**os.environ, **one})
 
     def test_numbers_beyond_64_bits(self):

@@ -34,7 +34,7 @@ int Execute(const TrainOptions& options) {
   if (!outcome.ok()) return ReportError(outcome.error());
   const std::optional<RunSummary>& summary = *outcome;
   if (!summary.has_value()) return 0;
-  const int printed = Print(ToTable(*summary));
+  const int printed = summary->shown ? Print(ToTable(*summary)) : 0;
   if (!summary->loop.interrupted) return printed;
   LogNotice(fmt::format("interrupted after step {}, which is committed", summary->loop.last_step));
   return ExitCode(ErrorCode::kCancelled);

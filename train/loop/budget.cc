@@ -43,12 +43,15 @@ Bytes RoundDown(Bytes size, Bytes alignment) {
 
 }  // namespace
 
-Result<OfferedMemory> ReadOfferedMemory(std::optional<Bytes> gpu, const std::string& root) {
-  const Result<MachineMemory> machine = ReadMachineMemory(root);
+Result<OfferedMemory> ReadOfferedMemory(std::optional<Bytes> gpu, uint32_t local_ranks,
+                                        const std::string& root) {
+  Result<MachineMemory> machine = ReadMachineMemory(root);
   if (!machine.ok()) {
     return MakeError(machine.error().code, "{}; name it with --device-memory and --host-memory",
                      machine.error().message);
   }
+  machine->total = Bytes{machine->total.value / local_ranks};
+  machine->available = Bytes{machine->available.value / local_ranks};
   return OfferedMemory{.machine = *machine, .gpu = gpu};
 }
 
@@ -102,17 +105,20 @@ bool Fits(const MemoryNeeds& needs, const MemoryBudget& memory) {
 
 /// What to change where not even the whole machine holds a training: the number of micro-batches
 /// that it holds, if fewer help.
-std::string WhatFits(const PlannedTraining& training, const zero::MemoryMinimum& engine,
-                     const MemoryBudget& most) {
+std::string WhatFits(const PlannedTraining& training, const MemoryBudget& most) {
   const auto fits = [&](uint64_t micro_batches) {
     BatchShape shape = training.shape;
     shape.micro_batches = micro_batches;
-    return Fits(NeedsBesideScratch({.spec = training.spec,
-                                    .model = training.model,
-                                    .shape = shape,
-                                    .config = training.config,
-                                    .kind = training.kind},
-                                   engine),
+    config::Config config = training.config;
+    config.gradient_accumulation_steps = micro_batches;
+    const PlannedTraining smaller{.spec = training.spec,
+                                  .model = training.model,
+                                  .shape = shape,
+                                  .config = config,
+                                  .kind = training.kind,
+                                  .world = training.world};
+    return Fits(NeedsBesideScratch(
+                    smaller, zero::Engine::MinimumMemory(smaller.spec, config, smaller.world)),
                 most);
   };
   uint64_t few = 0;
@@ -134,7 +140,8 @@ Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training,
                                    const std::function<Result<OfferedMemory>()>& machine) {
   const config::Config& config = training.config;
   PENSTOCK_TRY(zero::CheckTileCount(training.spec, config));
-  const zero::MemoryMinimum engine = zero::Engine::MinimumMemory(training.spec, config);
+  const zero::MemoryMinimum engine =
+      zero::Engine::MinimumMemory(training.spec, config, training.world);
   MemoryNeeds needs = NeedsBesideScratch(training, engine);
   const MemoryBudget most = MostMemory(config, machine);
   if (!Fits(needs, most)) {
@@ -142,7 +149,7 @@ Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training,
     return MakeError(ErrorCode::kBudget, "{} memory: {} = {}, and there are {} bytes in all; {}",
                      device ? "device" : "host", device ? needs.device_sum : needs.host_sum,
                      SumText(device ? needs.device_minimum : needs.host_minimum),
-                     (device ? most.device : most.host).value, WhatFits(training, engine, most));
+                     (device ? most.device : most.host).value, WhatFits(training, most));
   }
   PENSTOCK_ASSIGN(Bytes scratch,
                   kernels::OperatorScratch(training.kind,

@@ -12,6 +12,7 @@
 #include "base/machine_memory.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "comm/world.h"
 #include "config/config.h"
 #include "device/device.h"
 #include "kernels/model/model_operators.h"
@@ -30,14 +31,15 @@ struct MemoryNeeds {
   std::string host_sum;
 };
 
-/// What there is, from which limits are taken that nobody gave.
+/// What there is for this process, from which limits are taken that nobody gave.
 struct OfferedMemory {
-  MachineMemory machine;
+  MachineMemory machine;                    ///< divided among the ranks of the node
   std::optional<Bytes> gpu = std::nullopt;  ///< free on the GPU, if that is the device
 };
 /// Reads the machine's memory; `root` is the folder of /proc and /sys. An error says with which
 /// options it is not needed. Errors: those of ReadMachineMemory.
-Result<OfferedMemory> ReadOfferedMemory(std::optional<Bytes> gpu, const std::string& root = "/");
+Result<OfferedMemory> ReadOfferedMemory(std::optional<Bytes> gpu, uint32_t local_ranks = 1,
+                                        const std::string& root = "/");
 
 /// The limits of a training.
 struct MemoryBudget {
@@ -56,6 +58,7 @@ struct PlannedTraining {
   const BatchShape& shape;
   const config::Config& config;  ///< has its thread counts
   device::Kind kind;
+  comm::World world = {};
 };
 
 /// Sums what engine, model and operators plan to take. A sum that exceeds all memory of `machine`

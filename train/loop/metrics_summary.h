@@ -39,6 +39,7 @@ struct RunSummary {
   uint64_t seed = 0;
   config::Config config;
   offload::ShardLayout layout;
+  bool shown = true;  ///< false: another rank shows it
 
   /// Adam in mixed precision: 16 bytes a parameter.
   Bytes model_state() const { return Bytes{16 * layout.model.parameters}; }

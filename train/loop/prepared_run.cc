@@ -1,9 +1,13 @@
 #include "train/loop/prepared_run.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cstring>
+#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "train/loop/alike.h"
 #include "train/process/log.h"
 #include "train/run/resume.h"
 #include "train/run/run_identity.h"
@@ -54,6 +58,7 @@ std::string IdentityOf(const TrainOptions& options, const TrainJob& job, std::st
                             .seed = *options.seed,
                             .sequence_length = job.shape.sequence,
                             .config = job.config,
+                            .ranks = job.world.size,
                             .arithmetic = std::move(arithmetic)});
 }
 
@@ -100,20 +105,26 @@ zero::TensorSource Interruptible(zero::TensorSource source, const Interrupt& int
   };
 }
 
-/// Continues training: in the files of the commit if it has closed them, else in new ones.
-Status StartFrom(ResumePoint& from, const RunInfo& info, const Machine& machine,
-                 const RunFolder& folder, const Interrupt& interrupt) {
-  if (from.state != nullptr) {
-    PENSTOCK_TRY(MoveState(from, *machine.session, folder, info,
-                           [&interrupt] { return interrupt.requested(); }));
-    LogNotice(fmt::format("the state was moved to {}", info.state.paths.front()));
-    return {};
-  }
-  PENSTOCK_ASSIGN(const zero::TrainState state, machine.session->Adopt());
+/// Continues in the files of the commit, which are closed.
+Status AdoptCommit(const ResumePoint& from, zero::Session& session, const std::string& run) {
+  PENSTOCK_ASSIGN(const zero::TrainState state, session.Adopt());
   if (state.step == from.train.step) return {};
   return MakeError(ErrorCode::kUnavailable,
-                   "another process trained {} from step {} to {} meanwhile; resume again",
-                   folder.path(), from.train.step, state.step);
+                   "another process trained {} from step {} to {} meanwhile; resume again", run,
+                   from.train.step, state.step);
+}
+
+/// Moves the state into new files, each rank its share. Rank 0 then removes the old ones, which no
+/// rank has open any more.
+Status MoveTogether(ResumePoint& from, const RunInfo& info, zero::Session& session,
+                    const std::optional<RunFolder>& folder, const Interrupt& interrupt,
+                    Ranks& ranks) {
+  PENSTOCK_TRY(FillFrom(from, session, [&interrupt] { return interrupt.requested(); }));
+  if (!folder) from.state.reset();
+  PENSTOCK_TRY(ranks.Agree(Status()));
+  PENSTOCK_TRY(ranks.Agree(folder ? ReplaceState(from, *folder, info) : Status()));
+  LogNotice(fmt::format("the state was moved to {}", info.state.first()));
+  return {};
 }
 
 void LogResume(const ResumePoint& from, const Machine& machine) {
@@ -133,18 +144,67 @@ void LogResume(const ResumePoint& from, const Machine& machine) {
                   before, now));
 }
 
-Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies families) {
+/// What rank 0 decides for all.
+struct Beginning {
+  std::string run;  ///< the path of RUN
+  offload::Uuid state{};
+  uint64_t session_number = 0;
+};
+
+std::string ToText(const Beginning& beginning) {
+  return nlohmann::json{
+      {"run", beginning.run}, {"state", beginning.state}, {"session", beginning.session_number}}
+      .dump();
+}
+/// Of a text that rank 0 made.
+Beginning FromText(const std::string& text) {
+  const auto json = nlohmann::json::parse(text);
+  return {.run = json.at("run"), .state = json.at("state"), .session_number = json.at("session")};
+}
+
+/// Creates RUN, or opens it to resume, on rank 0. `folder` gets it.
+Result<Beginning> Begin(const TrainOptions& given, std::optional<RunFolder>& folder) {
+  PENSTOCK_ASSIGN(RunFolder opened,
+                  given.resumes() ? OpenRunToResume(given.out) : RunFolder::Create(given.out));
+  folder.emplace(std::move(opened));
+  Beginning beginning{.run = folder->path()};
+  PENSTOCK_ASSIGN(beginning.state, offload::RandomUuid());
+  PENSTOCK_ASSIGN(const offload::Uuid number, offload::RandomUuid());
+  std::memcpy(&beginning.session_number, number.data(), sizeof beginning.session_number);
+  return beginning;
+}
+
+/// Has rank 0 begin, and tells all.
+Result<Beginning> BeginTogether(const TrainOptions& given, Ranks& ranks,
+                                std::optional<RunFolder>& folder) {
+  Result<Beginning> mine = ranks.first() ? Begin(given, folder) : Beginning();
+  PENSTOCK_TRY(ranks.Agree(mine.status()));
+  PENSTOCK_ASSIGN(const std::string text, ranks.FromFirst(ToText(*mine)));
+  return FromText(text);
+}
+
+Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies families, Ranks& ranks) {
   TrainOptions options = CompleteNew(given);
-  PENSTOCK_ASSIGN(TrainJob job, PrepareJob(options, nullptr, families));
+  PENSTOCK_ASSIGN(TrainJob job, ranks.Agree(PrepareJob(options, nullptr, families, ranks.world())));
+  PENSTOCK_TRY(
+      ranks.CheckAlike(ValuesToBeAlike(IdentityOf(options, job, ""), job.config, job.last_step)));
   auto interrupt = std::make_unique<Interrupt>(kInterruptNotice);
-  PENSTOCK_ASSIGN(RunFolder folder, RunFolder::Create(options.out));
-  PENSTOCK_ASSIGN(const StatePlan state, PlanNewState(job, folder));
+  std::optional<RunFolder> folder;
+  PENSTOCK_ASSIGN(const Beginning beginning, BeginTogether(options, ranks, folder));
+  PENSTOCK_ASSIGN(const StatePlan state, PlanNewState(job, beginning.run, beginning.state, ranks));
   RunInfo info = InfoOf(options, job, state.files, state.files.uuid);
+  ranks.SetCleanup([paths = state.files.ranks[job.world.rank].paths] {
+    for (const std::string& path : paths) ::unlink(path.c_str());
+  });
   // This comes before any file exists that a kill could leave behind.
-  PENSTOCK_TRY(folder.WriteInfo(info));
-  PENSTOCK_ASSIGN(Machine machine, CreateMachine(options, job, state));
-  PENSTOCK_TRY(machine.session->Initialize(Interruptible(job.weights, *interrupt)));
-  PENSTOCK_ASSIGN(MetricsWriter rows, folder.CreateRows());
+  PENSTOCK_TRY(ranks.Agree(folder ? folder->WriteInfo(info) : Status()));
+  PENSTOCK_ASSIGN(Machine machine,
+                  CreateMachine(options, job, state, ranks, beginning.session_number));
+  PENSTOCK_TRY(ranks.Agree(machine.session->Initialize(Interruptible(job.weights, *interrupt))));
+  std::optional<MetricsWriter> rows;
+  if (folder) {
+    PENSTOCK_ASSIGN(rows, folder->CreateRows());
+  }
   std::string identity = IdentityOf(options, job, machine.operators->arithmetic());
   return PreparedRun{.folder = std::move(folder),
                      .options = std::move(options),
@@ -156,31 +216,84 @@ Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies famil
                      .identity = std::move(identity)};
 }
 
-Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
-                                                     ModelFamilies families) {
-  PENSTOCK_ASSIGN(RunFolder folder, OpenRunToResume(given.out));
-  PENSTOCK_ASSIGN(ResumePoint from, OpenResumePoint(folder.folder(), given.resume_from));
+/// The commit as each rank sees it: alone, a rank has its files to itself.
+Result<ResumePoint> OpenPoint(const Beginning& beginning, const std::optional<RunFolder>& folder,
+                              const std::optional<std::string>& snapshot, const Ranks& ranks) {
+  if (ranks.alone()) return OpenResumePoint(folder->folder(), snapshot);
+  const Result<Folder> run = OpenRun(beginning.run);
+  if (!run.ok()) {
+    return MakeError(run.error().code,
+                     "{}; every rank reads the run's folder: put it where all ranks see it",
+                     run.error().message);
+  }
+  return OpenResumePoint(*run, snapshot, offload::StateLock::kShared);
+}
+
+/// What a rank has of a run that it continues, before it makes anything.
+struct Continued {
+  std::optional<RunFolder> folder;
+  Beginning beginning;
+  ResumePoint from;
+  TrainOptions options;
+  TrainJob job;
+};
+
+Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies families, Ranks& ranks) {
+  std::optional<RunFolder> folder;
+  PENSTOCK_ASSIGN(Beginning beginning, BeginTogether(given, ranks, folder));
+  PENSTOCK_ASSIGN(ResumePoint from,
+                  ranks.Agree(OpenPoint(beginning, folder, given.resume_from, ranks)));
   TrainOptions options = CompleteFrom(from.info, given);
-  PENSTOCK_ASSIGN(TrainJob job, PrepareJob(options, &from.train, families));
-  PENSTOCK_TRY(CheckResume(from, options, job));
-  auto interrupt = std::make_unique<Interrupt>(kInterruptNotice);
+  PENSTOCK_ASSIGN(TrainJob job,
+                  ranks.Agree(PrepareJob(options, &from.train, families, ranks.world())));
+  PENSTOCK_TRY(ranks.Agree(CheckResume(from, options, job)));
+  PENSTOCK_TRY(
+      ranks.CheckAlike(ValuesToBeAlike(IdentityOf(options, job, ""), job.config, job.last_step)));
+  return Continued{.folder = std::move(folder),
+                   .beginning = std::move(beginning),
+                   .from = std::move(from),
+                   .options = std::move(options),
+                   .job = std::move(job)};
+}
+
+/// What rank 0 has to complete of an earlier start.
+Status CompleteEarlier(ResumePoint& from, const RunFolder& folder) {
   RemoveUnfinishedSnapshots(folder.folder(), from.current().run_uuid);
-  PENSTOCK_TRY(CompleteMove(from, folder));
-  if (!from.replaced && from.train.step >= job.last_step) {
-    PENSTOCK_TRY(CloseCommitted(from, folder));
+  return CompleteMove(from, folder);
+}
+
+Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
+                                                     ModelFamilies families, Ranks& ranks) {
+  PENSTOCK_ASSIGN(Continued run, OpenToContinue(given, families, ranks));
+  ResumePoint& from = run.from;
+  auto interrupt = std::make_unique<Interrupt>(kInterruptNotice);
+  PENSTOCK_TRY(ranks.Agree(run.folder ? CompleteEarlier(from, *run.folder) : Status()));
+  if (!from.replaced && from.train.step >= run.job.last_step) {
+    PENSTOCK_TRY(ranks.Agree(run.folder ? CloseCommitted(from, *run.folder) : Status()));
     return std::optional<PreparedRun>();
   }
-  PENSTOCK_ASSIGN(const StatePlan state, PlanStateAfter(from, job, folder));
-  RunInfo info = InfoOf(options, job, state.files, from.current().run_uuid);
-  if (!state.adopt) PENSTOCK_TRY(AnnounceMove(from, folder, state.files));
-  PENSTOCK_ASSIGN(Machine machine, CreateMachine(options, job, state));
+  const Beginning& beginning = run.beginning;
+  PENSTOCK_ASSIGN(const StatePlan state,
+                  PlanStateAfter(from, run.job, beginning.run, beginning.state, ranks));
+  RunInfo info = InfoOf(run.options, run.job, state.files, from.current().run_uuid);
+  const bool announces = !state.adopt && run.folder;
+  PENSTOCK_TRY(ranks.Agree(announces ? AnnounceMove(from, *run.folder, state.files) : Status()));
+  PENSTOCK_ASSIGN(Machine machine,
+                  CreateMachine(run.options, run.job, state, ranks, beginning.session_number));
   LogResume(from, machine);
-  PENSTOCK_TRY(StartFrom(from, info, machine, folder, *interrupt));
-  PENSTOCK_ASSIGN(MetricsWriter rows, folder.ResumeRows(from.train.step, from.row));
-  std::string identity = IdentityOf(options, job, machine.operators->arithmetic());
-  return std::optional(PreparedRun{.folder = std::move(folder),
-                                   .options = std::move(options),
-                                   .job = std::move(job),
+  if (state.adopt) {
+    PENSTOCK_TRY(ranks.Agree(AdoptCommit(from, *machine.session, beginning.run)));
+  } else {
+    PENSTOCK_TRY(MoveTogether(from, info, *machine.session, run.folder, *interrupt, ranks));
+  }
+  std::optional<MetricsWriter> rows;
+  if (run.folder) {
+    PENSTOCK_ASSIGN(rows, run.folder->ResumeRows(from.train.step, from.row));
+  }
+  std::string identity = IdentityOf(run.options, run.job, machine.operators->arithmetic());
+  return std::optional(PreparedRun{.folder = std::move(run.folder),
+                                   .options = std::move(run.options),
+                                   .job = std::move(run.job),
                                    .interrupt = std::move(interrupt),
                                    .info = std::move(info),
                                    .machine = std::move(machine),
@@ -190,9 +303,10 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
 
 }  // namespace
 
-Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFamilies families) {
-  if (given.resumes()) return PrepareResumedRun(given, families);
-  PENSTOCK_ASSIGN(PreparedRun run, PrepareNewRun(given, families));
+Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFamilies families,
+                                              Ranks& ranks) {
+  if (given.resumes()) return PrepareResumedRun(given, families, ranks);
+  PENSTOCK_ASSIGN(PreparedRun run, PrepareNewRun(given, families, ranks));
   return std::optional(std::move(run));
 }
 

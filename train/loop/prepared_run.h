@@ -1,6 +1,9 @@
 // Prepares a run up to its first step: reads and checks what the user gave, opens RUN, and makes or
 // continues the state.
 //
+// With several ranks, each prepares its part, and all go on to the next stage or none does. Rank 0
+// alone opens RUN.
+//
 // Threads: one at a time.
 #pragma once
 
@@ -9,6 +12,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "train/loop/ranks.h"
 #include "train/loop/trainer.h"
 #include "train/loop/trainer_job.h"
 #include "train/loop/trainer_machine.h"
@@ -22,20 +26,21 @@ namespace penstock::train {
 /// A run before its first step, or before the first after a commit. Members are destroyed last to
 /// first: what works in RUN ends before RUN is given up.
 struct PreparedRun {
-  RunFolder folder;
-  TrainOptions options;  ///< seed, order and sequence length are given
+  std::optional<RunFolder> folder;  ///< of rank 0
+  TrainOptions options;             ///< seed, order and sequence length are given
   TrainJob job;
   std::unique_ptr<Interrupt> interrupt;
   RunInfo info;  ///< names the state
   Machine machine;
-  MetricsWriter rows;
-  std::string identity;  ///< what every commit keeps (train/run/run_identity.h)
+  std::optional<MetricsWriter> rows;  ///< of rank 0
+  std::string identity;               ///< what every commit keeps (train/run/run_identity.h)
 };
 
 /// Prepares a new run; or, if `given` resumes, one that continues after its last commit. Returns
 /// nothing if that is the commit of the last step already. From the moment at which something is
 /// created, signals ask it to end: kCancelled. After an error a new run leaves nothing behind, and
 /// a resumed one has the commit that it had.
-Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFamilies families);
+Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFamilies families,
+                                              Ranks& ranks);
 
 }  // namespace penstock::train

@@ -41,26 +41,31 @@ LoopOptions LoopOptionsOf(const PreparedRun& run) {
           .shape = run.job.shape,
           .cost = CostOf(run.job, run.machine.session->layout()),
           .last_step = run.job.last_step,
+          .world = run.job.world,
           .run_json = run.identity};
 }
 
-/// What a loop works with: the parts of `run`, and the two that are made for it.
-LoopParts LoopPartsOf(PreparedRun& run, Progress& progress, SnapshotService& snapshots) {
-  return {.session = *run.machine.session,
-          .model = *run.machine.model,
-          .data = run.job.data,
-          .device = *run.machine.device,
-          .meter = *run.machine.meter,
-          .metrics = run.rows,
-          .progress = progress,
-          .stop_requested = [&run] { return run.interrupt->requested(); },
-          .keep_folder =
-              [&run] {
-                run.folder.Keep();
-                if (run.machine.trace) run.machine.trace->Keep();
-              },
-          .check_folder = [&run] { return CheckThere(run.folder); },
-          .snapshots = &snapshots};
+/// What a loop works with: the parts of `run`, and those that are made for it on rank 0.
+LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, Progress* progress,
+                      SnapshotService* snapshots) {
+  return {
+      .session = *run.machine.session,
+      .model = *run.machine.model,
+      .data = run.job.data,
+      .device = *run.machine.device,
+      .meter = *run.machine.meter,
+      .metrics = run.rows ? &*run.rows : nullptr,
+      .progress = progress,
+      .stop_requested = [&run] { return run.interrupt->requested(); },
+      .keep_folder =
+          [&run, &ranks] {
+            ranks.SetCleanup({});
+            if (run.folder) run.folder->Keep();
+            if (run.machine.trace) run.machine.trace->Keep();
+          },
+      .check_folder = [&run] { return run.folder ? CheckThere(*run.folder) : Status(); },
+      .snapshots = snapshots,
+      .exchange_notes = [&ranks](const zero::StepNote& note) { return ranks.ExchangeNotes(note); }};
 }
 
 Progress::Options ProgressOptions(const TrainJob& job) {
@@ -98,8 +103,8 @@ Status FinishTrace(Trace& trace, const LoopSummary& loop) {
 /// The steps are done: all that is missing is what sums them up.
 Result<RunSummary> FinishRun(const PreparedRun& run, const LoopSummary& loop) {
   RunSummary summary = Summarise(run, loop);
-  const Status written = run.folder.WriteSummary(ToJson(summary));
-  const Status whole = CheckThere(run.folder);
+  const Status written = run.folder->WriteSummary(ToJson(summary));
+  const Status whole = CheckThere(*run.folder);
   if (!whole.ok()) {
     return MakeError(whole.error().code, "{}; {}", whole.error().message,
                      CommittedIn(loop.committed_step, *run.machine.session, whole.error()));
@@ -112,15 +117,36 @@ Result<RunSummary> FinishRun(const PreparedRun& run, const LoopSummary& loop) {
   return summary;
 }
 
-Result<RunSummary> TrainPrepared(PreparedRun& run) {
-  SnapshotService snapshots(run.folder.folder(), run.info, run.job.config.durable,
+/// Trains with rank 0's view of the run: its folder, and the terminal.
+Result<RunSummary> TrainFirst(PreparedRun& run, Ranks& ranks) {
+  SnapshotService snapshots(run.folder->folder(), run.info, run.job.config.durable,
                             [&run] { return run.interrupt->requested(); });
-  PENSTOCK_TRY(run.folder.Watch());
+  PENSTOCK_TRY(run.folder->Watch());
   Progress progress(ProgressOptions(run.job));
-  TrainLoop loop(LoopPartsOf(run, progress, snapshots), LoopOptionsOf(run));
+  TrainLoop loop(LoopPartsOf(run, ranks, &progress, &snapshots), LoopOptionsOf(run));
   PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
   progress.Finish();
   return FinishRun(run, done);
+}
+
+Result<RunSummary> TrainOther(PreparedRun& run, Ranks& ranks) {
+  TrainLoop loop(LoopPartsOf(run, ranks, nullptr, nullptr), LoopOptionsOf(run));
+  PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
+  if (run.machine.trace) PENSTOCK_TRY(FinishTrace(*run.machine.trace, done));
+  RunSummary summary = Summarise(run, done);
+  summary.shown = false;
+  return summary;
+}
+
+Result<std::optional<RunSummary>> TrainTogether(const TrainOptions& given, ModelFamilies families,
+                                                Ranks& ranks) {
+  PENSTOCK_ASSIGN(std::optional<PreparedRun> run, PrepareRun(given, families, ranks));
+  std::optional<RunSummary> summary;
+  if (run) {
+    PENSTOCK_ASSIGN(summary, ranks.first() ? TrainFirst(*run, ranks) : TrainOther(*run, ranks));
+  }
+  PENSTOCK_TRY(ranks.Finish());
+  return summary;
 }
 
 std::optional<std::string> ReadEnvironment(const std::string& name) {
@@ -133,11 +159,10 @@ std::optional<std::string> ReadEnvironment(const std::string& name) {
 }  // namespace
 
 Result<std::optional<RunSummary>> Train(const TrainOptions& given, ModelFamilies families) {
-  PENSTOCK_TRY(CheckOneRank(ReadEnvironment));
-  PENSTOCK_ASSIGN(std::optional<PreparedRun> run, PrepareRun(given, families));
-  if (!run) return std::optional<RunSummary>();
-  PENSTOCK_ASSIGN(RunSummary summary, TrainPrepared(*run));
-  return std::optional(std::move(summary));
+  PENSTOCK_ASSIGN(const std::unique_ptr<Ranks> ranks, Ranks::Join(ReadEnvironment));
+  Result<std::optional<RunSummary>> outcome = TrainTogether(given, families, *ranks);
+  if (!outcome.ok()) ranks->Fail(outcome.error());
+  return outcome;
 }
 
 }  // namespace penstock::train

@@ -21,14 +21,14 @@ namespace {
 constexpr Bytes kLargestConfig = 16_MiB;
 constexpr size_t kNamesInMessage = 5;
 
-Result<config::Config> ReadConfig(const TrainOptions& options) {
+Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks) {
   std::vector<config::ConfigSource> sources;
   for (const std::string& path : options.configs) {
     Result<std::string> text = ReadTextFileOrPipe(path, kLargestConfig);
     if (!text.ok()) return Error{text.error().code, "--config: " + text.error().message};
     sources.push_back({path, *std::move(text)});
   }
-  PENSTOCK_ASSIGN(config::Config config, config::ParseConfig(sources, 1));
+  PENSTOCK_ASSIGN(config::Config config, config::ParseConfig(sources, ranks));
   if (options.device_memory.has_value()) config.device_memory = options.device_memory;
   if (options.host_memory.has_value()) config.host_memory = options.host_memory;
   return config;
@@ -158,13 +158,13 @@ Result<std::optional<Bytes>> FindGpu(DeviceChoice choice) {
 }  // namespace
 
 Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from,
-                            ModelFamilies families) {
+                            ModelFamilies families, const comm::World& world) {
   const bool begins_with_others = from != nullptr || options.init_random;
   PENSTOCK_ASSIGN(
       ModelSource model,
       ReadModel(options.model, begins_with_others ? WeightsBeside::kIgnore : WeightsBeside::kFind,
                 families));
-  PENSTOCK_ASSIGN(config::Config config, ReadConfig(options));
+  PENSTOCK_ASSIGN(config::Config config, ReadConfig(options, world.size));
   PENSTOCK_TRY(CheckPaths(options, config));
   if (from != nullptr && config.compute_threads == 0) {
     config.compute_threads = static_cast<int>(from->compute_threads);
@@ -177,20 +177,22 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
   const BatchShape shape = {.micro_batch = config.micro_batch_size,
                             .micro_batches = config.gradient_accumulation_steps,
                             .sequence = sequence,
+                            .ranks = world.size,
                             .checkpoint_home = config.activation_home};
   uint64_t last_step = options.steps.value_or(0);
   if (!options.steps.has_value()) {
-    PENSTOCK_ASSIGN(last_step,
-                    EpochSteps(data.reader.rows(), shape.micro_batch * shape.micro_batches));
+    PENSTOCK_ASSIGN(last_step, EpochSteps(data.reader.rows(),
+                                          shape.micro_batch * shape.micro_batches * shape.ranks));
   }
   PENSTOCK_ASSIGN(std::string data_path, AbsolutePath(options.data));
   zero::ModelSpec spec = model.description->Spec();
-  const auto machine = [&gpu] { return ReadOfferedMemory(gpu); };
+  const auto machine = [&] { return ReadOfferedMemory(gpu, world.local_size); };
   PENSTOCK_ASSIGN(MemoryNeeds needs, SumMemoryNeeds({.spec = spec,
                                                      .model = *model.description,
                                                      .shape = shape,
                                                      .config = config,
-                                                     .kind = kind},
+                                                     .kind = kind,
+                                                     .world = world},
                                                     machine));
   PENSTOCK_ASSIGN(const MemoryBudget budget, DecideBudget(needs, config, machine));
   LogNotices(model.notices);
@@ -212,35 +214,9 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
                   .data_fingerprint = data.fingerprint,
                   .last_step = last_step,
                   .device = kind,
+                  .world = world,
                   .needs = std::move(needs),
                   .budget = budget};
-}
-
-Status CheckOneRank(const Environment& environment) {
-  constexpr std::pair<const char*, const char*> kLaunchers[] = {
-      {"WORLD_SIZE", "RANK"},
-      {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-      {"PMI_SIZE", "PMI_RANK"},
-      {"MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK"},
-      {"FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
-      {"SLURM_NTASKS", "SLURM_PROCID"},
-  };
-  for (const auto& [size, rank] : kLaunchers) {
-    const std::optional<std::string> ranks = environment(size);
-    if (!ranks.has_value() || !environment(rank).has_value() || *ranks == "1") continue;
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "{}={}: training with several ranks is not implemented yet; start one process "
-                     "without a launcher, or unset {}",
-                     size, *ranks, size);
-  }
-  // PMIx tells a process its rank, and the number of ranks only when asked. Whoever is not the
-  // first has others.
-  const std::optional<std::string> rank = environment("PMIX_RANK");
-  if (!rank.has_value() || *rank == "0") return {};
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "PMIX_RANK={}: training with several ranks is not implemented yet; start one "
-                   "process without a launcher, or unset PMIX_RANK",
-                   *rank);
 }
 
 Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step) {

@@ -34,24 +34,19 @@ struct TrainJob {
   uint64_t data_fingerprint = 0;
   uint64_t last_step = 0;
   device::Kind device = device::Kind::kCpu;
+  comm::World world;
   MemoryNeeds needs;
   MemoryBudget budget;
 
-  offload::ShardLayout layout() const { return zero::MakeLayout(spec, config); }
+  offload::ShardLayout layout() const { return zero::MakeLayout(spec, config, world); }
 };
 
 /// Reads and checks what `options` name; seed and order are given. Logs notices for the user.
 /// `from`: the commit from which training continues; it has the weights, and the thread count if
 /// the config leaves it open. `families` are those of the models that can be trained.
 Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from = nullptr,
-                            ModelFamilies families = AllModelFamilies());
-
-/// Looks up an environment variable; none if it is not set.
-using Environment = std::function<std::optional<std::string>(const std::string& name)>;
-
-/// Refuses an environment that asks for several ranks (torchrun, mpirun of Open MPI, MPICH and
-/// MVAPICH, srun, flux, PMIx): kInvalidArgument.
-Status CheckOneRank(const Environment& environment);
+                            ModelFamilies families = AllModelFamilies(),
+                            const comm::World& world = {});
 
 /// Returns the steps of one epoch: rows / (rows of a step). Errors: kInvalidArgument if that is 0.
 Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step);

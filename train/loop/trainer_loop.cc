@@ -11,6 +11,21 @@ namespace penstock::train {
 
 namespace {
 
+/// What a rank tells the others, by its place in the note.
+enum NoteField : size_t {
+  kStop,     ///< it was asked to stop
+  kCommit,   ///< it wants a commit
+  kCopying,  ///< it copies the newest commit, so that no other may be made
+  kReadBytes,
+  kWriteBytes,
+  kInitBytes,
+  kCommitBytes,
+  kEvictions,
+  kDevicePeak,
+  kHostPeak,
+};
+static_assert(kHostPeak < zero::kStepNoteSize);
+
 /// Whether what CheckCommit says of a commit is that nothing brings it back: its file is gone, or
 /// was damaged, or there is none.
 bool IsLost(const Status& commit) {
@@ -74,7 +89,7 @@ Status TrainLoop::RunSteps() {
   row_begin_ = summary_.begin;
   last_commit_ = summary_.begin.time;
   const zero::TrainState& state = parts_.session.state();
-  while (state.step < options_.last_step && !parts_.stop_requested()) {
+  while (state.step < options_.last_step && !StopRequested()) {
     PENSTOCK_TRY(EndRow());
     PENSTOCK_TRY(RunStep());
     parts_.keep_folder();
@@ -83,6 +98,11 @@ Status TrainLoop::RunSteps() {
     if (!options_.config.overlap) PENSTOCK_TRY(FinishCommit());
   }
   PENSTOCK_TRY(CommitLast());
+  if (!alone()) {
+    PENSTOCK_TRY(parts_.session.Drain());
+    PENSTOCK_ASSIGN(std::vector<zero::StepNote> notes, parts_.exchange_notes(Note()));
+    TakeNotes(std::move(notes));
+  }
   summary_.end = Now();
   PENSTOCK_TRY(CloseRow(summary_.end));
   PENSTOCK_TRY(parts_.session.CheckCommit());
@@ -99,7 +119,8 @@ Status TrainLoop::RunStep() {
   PENSTOCK_ASSIGN(zero::Step step, parts_.session.BeginStep());
   PENSTOCK_TRY(parts_.model.ForwardBackward(step, inputs_, targets_));
   PENSTOCK_TRY(FinishCommit());
-  PENSTOCK_ASSIGN(const zero::StepOutcome outcome, step.Finish());
+  PENSTOCK_ASSIGN(zero::StepOutcome outcome, step.Finish(Note()));
+  TakeNotes(std::move(outcome.notes));
   PENSTOCK_ASSIGN(const double loss, parts_.model.Loss());
 
   StepRow row;
@@ -108,7 +129,7 @@ Status TrainLoop::RunStep() {
   row.grad_norm = outcome.grad_norm;
   row.lr = outcome.lr;
   row.skipped = outcome.skipped;
-  row.tokens = inputs_.size();
+  row.tokens = inputs_.size() * options_.world.size;
   Count(row);
   row_ = row;
   return {};
@@ -118,7 +139,8 @@ Status TrainLoop::ReadBatch(uint64_t step) {
   const BatchShape& shape = options_.shape;
   const size_t tokens = shape.micro_batch * shape.sequence;
   for (uint64_t j = 0; j < shape.micro_batches; ++j) {
-    const uint64_t index = (step - 1) * shape.micro_batches + j;
+    const comm::World& world = options_.world;
+    const uint64_t index = ((step - 1) * shape.micro_batches + j) * world.size + world.rank;
     PENSTOCK_TRY(parts_.data.Read(index, shape.micro_batch,
                                   std::span(inputs_).subspan(j * tokens, tokens),
                                   std::span(targets_).subspan(j * tokens, tokens)));
@@ -143,8 +165,8 @@ Status TrainLoop::CloseRow(const Reading& now) {
   if (Trace* trace = parts_.meter.trace()) {
     trace->Add(steps_, fmt::format("step {}", row_->step), row_begin_.time, now.time);
   }
-  PENSTOCK_TRY(parts_.metrics.Append(*row_));
-  parts_.progress.Report(*row_);
+  if (parts_.metrics != nullptr) PENSTOCK_TRY(parts_.metrics->Append(*row_));
+  if (parts_.progress != nullptr) parts_.progress->Report(*row_);
   row_.reset();
   row_begin_ = now;
   return {};
@@ -160,16 +182,49 @@ Status TrainLoop::EndRow() {
 }
 
 bool TrainLoop::CommitDue() const {
-  const config::Config& config = options_.config;
   if (!sound_ || parts_.session.state().step == options_.last_step)
     return false;  // the final commit is next
-  if (parts_.snapshots != nullptr) {
-    if (parts_.snapshots->copying()) return false;
-    if (parts_.snapshots->Requested()) return true;
-  }
-  if (commit_due_) return true;
+  if (alone() ? Copying() : copying_) return false;
+  return commit_due_ || (alone() ? CommitWanted() : commit_wanted_);
+}
+
+bool TrainLoop::Copying() const {
+  return parts_.snapshots != nullptr && parts_.snapshots->copying();
+}
+
+bool TrainLoop::CommitWanted() const {
+  if (parts_.snapshots != nullptr && parts_.snapshots->Requested()) return true;
   const double since = ToSeconds(std::chrono::steady_clock::now() - last_commit_);
-  return config.commit_every_seconds > 0 && since >= config.commit_every_seconds;
+  const double every = options_.config.commit_every_seconds;
+  return every > 0 && since >= every;
+}
+
+zero::StepNote TrainLoop::Note() const {
+  if (alone()) return {};
+  const zero::EngineCounters counters = parts_.session.counters();
+  zero::StepNote note{};
+  note[kStop] = parts_.stop_requested() ? 1 : 0;
+  note[kCommit] = CommitWanted() ? 1 : 0;
+  note[kCopying] = Copying() ? 1 : 0;
+  note[kReadBytes] = static_cast<double>(counters.nvme_read_bytes);
+  note[kWriteBytes] = static_cast<double>(counters.nvme_write_bytes);
+  note[kInitBytes] = static_cast<double>(counters.nvme_init_bytes);
+  note[kCommitBytes] = static_cast<double>(counters.nvme_commit_bytes);
+  note[kEvictions] = static_cast<double>(counters.evictions);
+  note[kDevicePeak] = static_cast<double>(parts_.device.peak().value);
+  note[kHostPeak] = static_cast<double>(parts_.session.host_peak().value);
+  return note;
+}
+
+void TrainLoop::TakeNotes(std::vector<zero::StepNote> notes) {
+  if (alone()) return;
+  notes_ = std::move(notes);
+  copying_ = false;
+  for (const zero::StepNote& note : notes_) {
+    stop_requested_ = stop_requested_ || note[kStop] != 0;
+    copying_ = copying_ || note[kCopying] != 0;
+  }
+  commit_wanted_ = notes_.front()[kCommit] != 0;
 }
 
 Status TrainLoop::BeginCommit() {
@@ -186,7 +241,7 @@ Status TrainLoop::BeginCommit() {
   // Earlier rows reach the drive before the commit that relies on them. If they cannot, the commit
   // is made all the same: its own row is in it.
   PENSTOCK_TRY(parts_.session.BeginCommit(json.dump(), [this] {
-    rows_synced_ = parts_.metrics.Sync();
+    if (parts_.metrics != nullptr) rows_synced_ = parts_.metrics->Sync();
     return Status();
   }));
   committing_ = true;
@@ -258,11 +313,23 @@ std::string TrainLoop::HowToGoOn() const {
 }
 
 Reading TrainLoop::Now() const {
-  return {.time = std::chrono::steady_clock::now(),
-          .activity = parts_.meter.Totals(),
-          .counters = parts_.session.counters(),
-          .device_peak = parts_.device.peak(),
-          .host_peak = parts_.session.host_peak()};
+  Reading reading{.time = std::chrono::steady_clock::now(),
+                  .activity = parts_.meter.Totals(),
+                  .counters = parts_.session.counters(),
+                  .device_peak = parts_.device.peak(),
+                  .host_peak = parts_.session.host_peak()};
+  for (size_t rank = 0; rank < notes_.size(); ++rank) {
+    if (rank == options_.world.rank) continue;
+    const auto told = [&](NoteField field) { return static_cast<uint64_t>(notes_[rank][field]); };
+    reading.counters.nvme_read_bytes += told(kReadBytes);
+    reading.counters.nvme_write_bytes += told(kWriteBytes);
+    reading.counters.nvme_init_bytes += told(kInitBytes);
+    reading.counters.nvme_commit_bytes += told(kCommitBytes);
+    reading.counters.evictions += told(kEvictions);
+    reading.device_peak = std::max(reading.device_peak, Bytes{told(kDevicePeak)});
+    reading.host_peak = std::max(reading.host_peak, Bytes{told(kHostPeak)});
+  }
+  return reading;
 }
 
 }  // namespace penstock::train

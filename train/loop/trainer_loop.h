@@ -3,6 +3,10 @@
 //
 // A row is complete when the next step's forward starts, and is written then; the last row is
 // written after the final commit. A commit is made beside the next step's forward and backward.
+//
+// With several ranks, each has a loop of its own, and all take the same steps and make the same
+// commits: whether a rank was asked to stop, and whether rank 0 wants a commit, travels with every
+// step, as do the counters from which rank 0 makes the rows.
 // Threads: one.
 #pragma once
 
@@ -14,6 +18,7 @@
 
 #include "base/activity.h"
 #include "base/result.h"
+#include "comm/world.h"
 #include "config/config.h"
 #include "device/device.h"
 #include "train/loop/data.h"
@@ -23,6 +28,7 @@
 #include "train/models/model.h"
 #include "train/run/snapshot_service.h"
 #include "zero/session.h"
+#include "zero/step_note.h"
 
 namespace penstock::train {
 
@@ -33,13 +39,15 @@ struct LoopParts {
   BatchReader& data;
   const device::Device& device;
   const ActivityMeter& meter;
-  MetricsWriter& metrics;
-  Progress& progress;
-  std::function<bool()> stop_requested;  ///< asked before every step
+  MetricsWriter* metrics = nullptr;      ///< none: another rank writes the rows
+  Progress* progress = nullptr;          ///< none: another rank shows it
+  std::function<bool()> stop_requested;  ///< asked in every step
   std::function<void()> keep_folder;     ///< called after every step and commit: RUN has results
   /// Called after every commit, before it counts: checks that RUN still exists, with its rows.
   std::function<Status()> check_folder = [] { return Status(); };
   SnapshotService* snapshots = nullptr;  ///< none: nobody can ask for any
+  /// With several ranks: tells all of them a note, and returns those of all, by rank.
+  std::function<Result<std::vector<zero::StepNote>>(const zero::StepNote& note)> exchange_notes;
 };
 
 struct LoopOptions {
@@ -47,6 +55,7 @@ struct LoopOptions {
   BatchShape shape;
   ModelCost cost;
   uint64_t last_step = 0;
+  comm::World world = {};
   std::string run_json;  ///< identifies the run; kept by every commit
 };
 
@@ -76,6 +85,15 @@ class TrainLoop {
   Status RunSteps();
   Status RunStep();
   Status ReadBatch(uint64_t step);
+  bool StopRequested() const { return stop_requested_ || (alone() && parts_.stop_requested()); }
+  bool alone() const { return options_.world.size == 1; }
+  /// Whether something of this process asks for a commit: the clock, or somebody who wants a
+  /// snapshot.
+  bool CommitWanted() const;
+  bool Copying() const;
+  /// Returns what this rank tells the others.
+  zero::StepNote Note() const;
+  void TakeNotes(std::vector<zero::StepNote> notes);
   /// Accounts for the outcome of a step in the sums.
   void Count(const StepRow& row);
   /// Ends the open row, if there is one, at `now`, where the next one begins.
@@ -98,6 +116,7 @@ class TrainLoop {
   Status FinishCommit();
   /// Commits the last step that was done, if it is not committed.
   Status CommitLast();
+  /// Bytes are those of all ranks, as far as they have told; peaks are the largest.
   Reading Now() const;
 
   LoopParts parts_;
@@ -108,6 +127,10 @@ class TrainLoop {
   bool sound_before_ = true;  ///< what sound_ was before the last step
   /// Whether enough steps have passed for a commit, which waits for a step that is sound.
   bool commit_due_ = false;
+  bool stop_requested_ = false;        ///< of any rank, before the last step ended
+  bool commit_wanted_ = false;         ///< of rank 0, the same
+  bool copying_ = false;               ///< of any rank, the same
+  std::vector<zero::StepNote> notes_;  ///< by rank, of the last step
   LoopSummary summary_;
   std::vector<int32_t> inputs_;
   std::vector<int32_t> targets_;

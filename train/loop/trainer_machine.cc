@@ -1,5 +1,7 @@
 #include "train/loop/trainer_machine.h"
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "offload/state_names.h"
@@ -16,8 +18,8 @@ Result<std::unique_ptr<device::Device>> CreateDevice(const TrainJob& job, Activi
 }
 
 Result<std::vector<std::string>> StateFolders(const config::Config& config,
-                                              const RunFolder& folder) {
-  if (config.nvme_paths.empty()) return std::vector{folder.path()};
+                                              const std::string& run) {
+  if (config.nvme_paths.empty()) return std::vector{run};
   std::vector<std::string> folders;
   for (const std::string& path : config.nvme_paths) {
     PENSTOCK_ASSIGN(std::string absolute, AbsolutePath(path));
@@ -32,57 +34,90 @@ void LogFileSystems(const config::Config& config, const std::vector<std::string>
   for (const std::string& folder : folders) LogFileSystem(what, folder);
 }
 
-Result<StatePlan> PlanNewFiles(std::vector<std::string> folders) {
-  StatePlan plan{.folders = std::move(folders)};
-  PENSTOCK_ASSIGN(plan.uuid, offload::RandomUuid());
-  plan.files = {.paths = offload::StatePathsIn(plan.folders, plan.uuid),
-                .uuid = offload::ToString(plan.uuid)};
-  return plan;
+/// Tells all ranks the paths of this one's files, and returns those of all.
+Result<StateFiles> FilesOfAll(std::vector<std::string> mine, const offload::Uuid& uuid,
+                              Ranks& ranks) {
+  if (ranks.alone()) return StateFiles::OfOneRank(std::move(mine), offload::ToString(uuid));
+  PENSTOCK_ASSIGN(const std::vector<std::string> all,
+                  ranks.job().Gather(nlohmann::json(mine).dump()));
+  StateFiles files{.uuid = offload::ToString(uuid)};
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    files.ranks.push_back(
+        {.paths = nlohmann::json::parse(all[rank]).get<std::vector<std::string>>(),
+         .host = ranks.job().hosts()[rank]});
+  }
+  return files;
 }
 
 }  // namespace
 
-Result<StatePlan> PlanNewState(const TrainJob& job, const RunFolder& folder) {
-  PENSTOCK_ASSIGN(std::vector<std::string> folders, StateFolders(job.config, folder));
-  return PlanNewFiles(std::move(folders));
+Result<StatePlan> PlanNewState(const TrainJob& job, const std::string& run,
+                               const offload::Uuid& uuid, Ranks& ranks) {
+  StatePlan plan{.uuid = uuid};
+  Result<std::vector<std::string>> folders = StateFolders(job.config, run);
+  PENSTOCK_TRY(ranks.Agree(folders.status()));
+  plan.folders = *std::move(folders);
+  PENSTOCK_ASSIGN(plan.files, FilesOfAll(offload::StatePathsIn(plan.folders, uuid, job.world.rank),
+                                         uuid, ranks));
+  return plan;
 }
 
-Result<StatePlan> PlanStateAfter(ResumePoint& from, const TrainJob& job, const RunFolder& folder) {
-  PENSTOCK_ASSIGN(std::vector<std::string> folders, StateFolders(job.config, folder));
-  if (!FitsInPlace(from, job.layout(), job.config.durable, folders)) {
-    return PlanNewFiles(std::move(folders));
-  }
+Result<StatePlan> PlanStateAfter(ResumePoint& from, const TrainJob& job, const std::string& run,
+                                 const offload::Uuid& uuid, Ranks& ranks) {
+  Result<std::vector<std::string>> folders = StateFolders(job.config, run);
+  PENSTOCK_TRY(ranks.Agree(folders.status()));
+  const bool mine_fit = FitsInPlace(from, job.layout(), job.config.durable, *folders);
+  PENSTOCK_ASSIGN(const std::vector<std::string> fit, ranks.job().Gather(mine_fit ? "yes" : "no"));
+  if (std::ranges::find(fit, "no") != fit.end()) return PlanNewState(job, run, uuid, ranks);
+  StatePlan plan{.folders = *std::move(folders),
+                 .files = from.info.state,
+                 .adopt = true,
+                 .at = from.state->commit()};
   from.state.reset();  // the engine takes the files over
-  return StatePlan{.folders = std::move(folders), .files = from.info.state, .adopt = true};
+  PENSTOCK_TRY(ranks.Agree(Status()));
+  return plan;
 }
 
 Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
-                              const StatePlan& state) {
+                              const StatePlan& state, Ranks& ranks, uint64_t session_number) {
   LogFileSystems(job.config, state.folders);
   Machine machine;
   if (given.trace) {
-    PENSTOCK_ASSIGN(machine.trace, Trace::Create(*given.trace));
+    // Each rank has a trace of its own.
+    const std::string of_rank = ranks.first() ? "" : fmt::format(".r{}", ranks.world().rank);
+    PENSTOCK_ASSIGN(machine.trace, Trace::Create(*given.trace + of_rank));
   }
   machine.meter = std::make_unique<ActivityMeter>(machine.trace.get());
   PENSTOCK_ASSIGN(machine.device, CreateDevice(job, machine.meter.get()));
   PENSTOCK_ASSIGN(machine.operators, kernels::CreateModelOperators(
                                          *machine.device, OperatorsFor(*job.model.description,
                                                                        job.shape, job.config)));
+  PENSTOCK_TRY(ranks.CheckAlike({{"arithmetic", machine.operators->arithmetic()}}));
+  PENSTOCK_ASSIGN(machine.communicator, ranks.CreateCommunicator(*machine.device));
   PENSTOCK_ASSIGN(machine.model,
                   job.model.description->Create(job.shape, job.config.dtype, *machine.device,
                                                 *machine.operators));
   PENSTOCK_ASSIGN(machine.state_operators, kernels::CreateStateOperators(
                                                machine.device->kind(), job.config.compute_threads));
-  zero::EngineOptions options{.model = job.spec,
-                              .config = job.config,
-                              .state_folders = state.folders,
-                              .adopt = state.adopt ? state.files.paths : std::vector<std::string>(),
-                              .state_uuid = state.uuid,
-                              .seed = *given.seed,
-                              .host_memory = job.budget.host,
-                              .device_reserved = job.needs.device_reserved,
-                              .host_reserved = job.needs.host_reserved,
-                              .meter = machine.meter.get()};
+  zero::EngineOptions options{
+      .model = job.spec,
+      .config = job.config,
+      .state_folders = state.folders,
+      .adopt = state.adopt ? state.files.ranks[job.world.rank].paths : std::vector<std::string>(),
+      .state_uuid = state.uuid,
+      .seed = *given.seed,
+      .host_memory = job.budget.host,
+      .device_reserved = job.needs.device_reserved,
+      .host_reserved = job.needs.host_reserved,
+      .communicator = machine.communicator.get(),
+      .commit_session = session_number,
+      .meter = machine.meter.get()};
+  if (!ranks.alone()) {
+    if (state.adopt) options.adopt_at = state.at;
+    options.vote = [&job = ranks.job(), session_number](uint64_t step) {
+      return job.Vote(step, session_number);
+    };
+  }
   PENSTOCK_ASSIGN(machine.session,
                   zero::Session::Create(std::move(options), /*reports_loss=*/true, *machine.device,
                                         *machine.state_operators));

@@ -14,6 +14,7 @@
 #include "kernels/model/model_operators.h"
 #include "kernels/state/state_operators.h"
 #include "offload/uuid.h"
+#include "train/loop/ranks.h"
 #include "train/loop/trainer.h"
 #include "train/loop/trainer_job.h"
 #include "train/models/model.h"
@@ -25,17 +26,21 @@ namespace penstock::train {
 
 /// Where the state of a training is.
 struct StatePlan {
-  std::vector<std::string> folders;
+  std::vector<std::string> folders;  ///< of this rank
   offload::Uuid uuid{};
-  StateFiles files;
-  bool adopt = false;  ///< the files exist, and training continues in them
+  StateFiles files;        ///< of all ranks
+  bool adopt = false;      ///< the files exist, and training continues in them
+  offload::CommitName at;  ///< from this commit, then
 };
 
-/// Returns a new state.
-Result<StatePlan> PlanNewState(const TrainJob& job, const RunFolder& folder);
-/// If training can continue in the files of `from`, closes them, so that the engine can take them
-/// over, and returns them; else returns a new state.
-Result<StatePlan> PlanStateAfter(ResumePoint& from, const TrainJob& job, const RunFolder& folder);
+// Collective: every rank calls these.
+/// Returns a new state. `run`: the path of the run's folder; `uuid`: the state's.
+Result<StatePlan> PlanNewState(const TrainJob& job, const std::string& run,
+                               const offload::Uuid& uuid, Ranks& ranks);
+/// If all ranks can continue in the files of `from`, closes them, so that the engines can take them
+/// over, and returns them; else returns a new state, `uuid`.
+Result<StatePlan> PlanStateAfter(ResumePoint& from, const TrainJob& job, const std::string& run,
+                                 const offload::Uuid& uuid, Ranks& ranks);
 
 /// What a step runs on. Members are destroyed last to first: the session finishes its work while
 /// what it works on still exists.
@@ -43,14 +48,17 @@ struct Machine {
   std::unique_ptr<Trace> trace;  ///< or none
   std::unique_ptr<ActivityMeter> meter;
   std::unique_ptr<device::Device> device;
+  std::unique_ptr<comm::Communicator> communicator;  ///< to the other ranks, if there are any
   std::unique_ptr<kernels::ModelOperators> operators;
   std::unique_ptr<Model> model;
   std::unique_ptr<kernels::StateOperators> state_operators;
   std::unique_ptr<zero::Session> session;
 };
 
-/// Errors: those of the parts; of Trace::Create, if `given` asks for a trace.
+/// Collective. Errors: those of the parts; of Trace::Create, if `given` asks for a trace; the other
+/// ranks may wait for this one then, and must be told (Ranks::Fail). `session_number`: the same on
+/// all ranks, and another one for each start of the run.
 Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
-                              const StatePlan& state);
+                              const StatePlan& state, Ranks& ranks, uint64_t session_number);
 
 }  // namespace penstock::train

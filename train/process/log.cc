@@ -48,6 +48,8 @@ void StartLogging() {
   spdlog::set_default_logger(std::move(logger));
 }
 
+void SilenceNotices() { spdlog::default_logger()->set_level(spdlog::level::off); }
+
 void LogNotice(const std::string& text) { spdlog::info("{}", OneLine(text)); }
 
 void LogNotices(const std::vector<std::string>& texts) {

@@ -21,6 +21,9 @@ std::string OneLine(std::string text);
 /// Sends spdlog's default logger to stderr, as "penstock: <message>". May be called again.
 void StartLogging();
 
+/// Drops all notices from now on: another process says them.
+void SilenceNotices();
+
 void LogNotice(const std::string& text);
 void LogNotices(const std::vector<std::string>& texts);
 

@@ -105,7 +105,7 @@ TEST(OfferedMemoryTest, IsThatOfTheMachineAndOfTheGpu) {
 }
 
 TEST(OfferedMemoryTest, OfAMachineThatCannotBeReadAsksForTheOptions) {
-  const Result<OfferedMemory> memory = ReadOfferedMemory(std::nullopt, "/no/such/root");
+  const Result<OfferedMemory> memory = ReadOfferedMemory(std::nullopt, 1, "/no/such/root");
   ASSERT_FALSE(memory.ok());
   EXPECT_EQ(memory.error().message,
             "/no/such/root/proc/meminfo does not say how much memory there is; name it with "

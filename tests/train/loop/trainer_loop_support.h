@@ -188,8 +188,8 @@ class TrainLoopTest : public ::testing::Test {
                     .data = *data,
                     .device = device_,
                     .meter = meter_,
-                    .metrics = *metrics,
-                    .progress = progress,
+                    .metrics = &*metrics,
+                    .progress = &progress,
                     .stop_requested = [this] { return model_.inputs.size() >= stop_after_; },
                     .keep_folder = [this] { folder_kept_ = true; },
                     .check_folder = [this]() -> Status {

@@ -1,0 +1,219 @@
+"""Several ranks, as processes over TCP: any number of them has the numbers of one, and a failure of one
+ends all."""
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import unittest
+
+import harness
+from harness import make_config, read_rows, read_summary
+
+MICRO_BATCHES = 12  # of a step, of all ranks together: 1, 2, 3 and 4 ranks divide them
+STEPS = 6
+
+# Each with (ranks, dtype, home of parameters, of states, clipping, overlap, stage).
+CELLS = [
+    (2, "bf16", "nvme", "nvme", 1.0, True, 3),
+    (3, "fp32", "none", "none", 0.0, True, 2),
+    (4, "bf16", "cpu", "cpu", 0.0, False, 3),
+    (2, "fp32", "none", "cpu", 1.0, False, 1),
+    (3, "bf16", "none", "none", 0.0, True, 0),
+    (4, "fp32", "nvme", "nvme", 0.0, True, 3),
+    (3, "bf16", "cpu", "nvme", 1.0, False, 3),
+    (4, "bf16", "none", "cpu", 1.0, True, 2),
+    (2, "bf16", "none", "nvme", 0.0, True, 3),
+]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class RanksTest(harness.PenstockTest):
+    def setUp(self):
+        super().setUp()
+        if harness.DEVICE != "cpu":
+            self.skipTest("ranks on GPUs need one for each of them")
+        self.model = self.make_model(n_layer=2, n_embd=48, n_head=3)
+        self.data = self.make_data()
+
+    def config(self, dtype="bf16", param="nvme", optimizer="nvme", clip=1.0, overlap=True, stage=3,
+               **override):
+        config = make_config(dtype, clip, 1, param, optimizer, self.make_folder("nvme"), **override)
+        del config["gradient_accumulation_steps"]
+        config["train_micro_batch_size_per_gpu"] = 1
+        config["train_batch_size"] = MICRO_BATCHES
+        config["zero_optimization"]["stage"] = stage
+        if stage < 3:
+            del config["zero_optimization"]["offload_param"]
+        config["bf16"]["check_grad_overflow"] = clip > 0
+        config["penstock"].update(overlap=overlap, tile_elements=8192)
+        return config
+
+    def start(self, ranks, run, config, *more, steps=STEPS, programs=None):
+        """Starts one process for each rank. `config`: of all ranks, or a list by rank."""
+        port = str(free_port())
+        for rank in range(ranks):
+            of_rank = config[rank] if isinstance(config, list) else config
+            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks),
+                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            arguments = ["train", "--model", self.model, "--data", self.data, "--config",
+                         self.write(f"config.{rank}.json", of_rank), "--out", run, "--steps",
+                         str(steps), "--device-memory", "16MiB", "--host-memory", "64MiB", *more]
+            yield subprocess.Popen([harness.PROGRAM, *arguments], text=True, env=environment,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    @contextlib.contextmanager
+    def started(self, *arguments, **keywords):
+        """The processes of the ranks, by rank; what of them is left at the end is killed."""
+        programs = []
+        try:
+            programs.extend(self.start(*arguments, **keywords))
+            yield programs
+        finally:
+            for program in programs:
+                program.kill()
+                program.communicate()
+
+    def finish(self, programs):
+        """[(exit code, stdout, error lines)], by rank."""
+        outcomes = []
+        for program in programs:
+            stdout, stderr = program.communicate(timeout=harness.TIMEOUT_S)
+            errors = [line for line in stderr.splitlines() if line.startswith("penstock: error: ")]
+            outcomes.append((program.returncode, stdout, errors))
+        return outcomes
+
+    def trained_by(self, ranks, run, config, *more, steps=STEPS):
+        with self.started(ranks, run, config, *more, steps=steps) as programs:
+            outcomes = self.finish(programs)
+        for rank, (code, stdout, errors) in enumerate(outcomes):
+            self.assertEqual((code, errors), (0, []), f"rank {rank} of {ranks}")
+            self.assertEqual(stdout == "", rank > 0, "rank 0 alone speaks")
+        return run
+
+    def alone(self, config, *more, steps=STEPS, run=None):
+        return self.trained(config, *more, "--device-memory", "16MiB", "--host-memory", "64MiB",
+                            steps=steps, model=self.model, data=self.data, out=run)
+
+    def assert_same_numbers(self, a, b):
+        self.assertEqual(self.numbers(a), self.numbers(b))
+        self.assert_equal_bits(a, b)
+
+    def test_any_number_of_ranks_has_the_numbers_of_one(self):
+        ones = {}
+        for ranks, dtype, param, optimizer, clip, overlap, stage in CELLS:
+            with self.subTest(ranks=ranks, dtype=dtype, param=param, optimizer=optimizer, clip=clip,
+                              overlap=overlap, stage=stage):
+                if (dtype, clip) not in ones:
+                    ones[dtype, clip] = self.alone(self.config(dtype, clip=clip))
+                run = self.trained_by(ranks, self.path(f"ranks{len(os.listdir(self.folder))}"),
+                                      self.config(dtype, param, optimizer, clip, overlap, stage))
+                self.assert_same_numbers(ones[dtype, clip], run)
+                rows = read_rows(run)
+                self.assertEqual([row["tokens"] for row in rows], [MICRO_BATCHES * 64] * STEPS)
+                self.assertEqual(read_summary(run)["tokens"], MICRO_BATCHES * 64 * STEPS)
+
+    def test_a_commit_goes_on_on_any_number_of_ranks_in_any_placement(self):
+        whole = self.alone(self.config(), steps=12)
+        run = self.trained_by(4, self.path("run"), self.config(), steps=3)
+        self.trained_by(4, run, self.config(), "--resume", steps=5)  # in its files
+        self.trained_by(2, run, self.config(param="cpu", optimizer="cpu"), "--resume", steps=7)
+        self.alone(self.config(), "--resume", steps=9, run=run)
+        self.trained_by(3, run, self.config(param="none", optimizer="none", stage=1), "--resume",
+                        steps=12)
+        self.assert_same_numbers(whole, run)
+        inspected = harness.penstock("inspect", run)
+        self.assertEqual(inspected.code, 0, str(inspected))
+        self.assertIn("all verified", inspected.stdout)
+        cleaned = harness.penstock("clean", run, "--yes")
+        self.assertEqual(cleaned.code, 0, str(cleaned))
+        self.assertFalse(os.path.exists(run))
+
+    def test_a_killed_rank_ends_the_others_and_nothing_committed_is_lost(self):
+        config = self.config(penstock={"commit_every_steps": 2})
+        run = self.path("run")
+        for victim in (1, 0):
+            resume = ["--resume"] if os.path.exists(run) else []
+            before = len(read_rows(run)) if resume else 0
+            with self.started(3, run, config, *resume, steps=1000) as programs:
+                self.wait_for_rows(run, before + 4, programs[0])
+                programs[victim].send_signal(signal.SIGKILL)
+                outcomes = self.finish(programs)
+            for rank, (code, _, errors) in enumerate(outcomes):
+                if rank == victim:
+                    continue
+                self.assertEqual(code, 3, f"rank {rank} when rank {victim} was killed")
+                speaks = rank == 0 or victim == 0
+                self.assertEqual(len(errors), 1 if speaks else 0, errors)
+                if speaks:
+                    self.assertIn(f"rank {victim} ", errors[0])
+        steps = len(read_rows(run)) + 2
+        self.trained_by(2, run, config, "--resume", steps=steps)
+        self.assert_same_numbers(self.alone(config, steps=steps), run)
+
+    def test_ranks_that_differ_are_refused_by_a_line_that_names_the_difference(self):
+        other_rate = self.config()
+        other_rate["optimizer"]["params"]["lr"] = 2e-3
+        run = self.path("run")
+        with self.started(3, run, [self.config(), self.config(), other_rate]) as programs:
+            outcomes = self.finish(programs)
+        self.assertEqual([code for code, _, _ in outcomes], [2, 2, 2])
+        [line] = [line for _, _, errors in outcomes for line in errors]
+        for part in ("optimizer.params.lr", "0.002", "rank 2", "0.001", "rank 0"):
+            self.assertIn(part, line)
+        self.assertFalse(os.path.exists(run))
+        self.assertEqual(os.listdir(self.path("nvme")), [])
+
+    def test_a_mistake_that_all_ranks_make_is_said_once(self):
+        with self.started(2, self.path("run"), self.config(), "--sequence-length", "65") as programs:
+            outcomes = self.finish(programs)
+        self.assertEqual([code for code, _, _ in outcomes], [2, 2])
+        [line] = [line for _, _, errors in outcomes for line in errors]
+        self.assertIn("--sequence-length", line)
+        self.assertTrue(line.startswith("penstock: error: --sequence-length 65"), line)
+
+    def test_an_interrupt_of_any_rank_commits_on_all(self):
+        config = self.config()
+        run = self.path("run")
+        with self.started(3, run, config, steps=1000) as programs:
+            self.wait_for_rows(run, 2, programs[0])
+            programs[1].send_signal(signal.SIGINT)
+            outcomes = self.finish(programs)
+        self.assertEqual([(code, errors) for code, _, errors in outcomes],
+                         [(130, []), (130, []), (130, [])])
+        last = read_summary(run)["last_step"]
+        self.assertEqual(read_summary(run)["committed_step"], last)
+        self.assert_same_numbers(self.alone(config, steps=last), run)
+
+    def test_a_rank_that_stands_still_for_a_while_changes_nothing(self):
+        run = self.path("run")
+        with self.started(2, run, self.config(), steps=30) as programs:
+            self.wait_for_rows(run, 2, programs[0])
+            programs[1].send_signal(signal.SIGSTOP)
+            time.sleep(1.5)  # what the test is about: longer than a heartbeat
+            programs[1].send_signal(signal.SIGCONT)
+            outcomes = self.finish(programs)
+        self.assertEqual([code for code, _, _ in outcomes], [0, 0], str(outcomes))
+        self.assert_same_numbers(self.alone(self.config(), steps=30), run)
+
+    @unittest.skipUnless(shutil.which("mpirun"), "no mpirun (scripts/setup --tests installs it)")
+    def test_mpirun_starts_the_ranks(self):
+        run = self.path("run")
+        arguments = ["mpirun", "--oversubscribe", "--allow-run-as-root", "-n", "2", harness.PROGRAM,
+                     "train", "--model", self.model, "--data", self.data, "--config",
+                     self.write("config.json", self.config()), "--out", run, "--steps", str(STEPS)]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=harness.TIMEOUT_S,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_same_numbers(self.alone(self.config()), run)
+
+
+if __name__ == "__main__":
+    harness.main()

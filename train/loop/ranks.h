@@ -1,0 +1,78 @@
+// The ranks of a training as the program uses them. Alone or together, the calls are the same; one
+// rank opens no socket and starts no thread.
+//
+// Rank 0 alone writes RUN and speaks for all. A failure of any rank ends all: a rank that fails
+// says why before it leaves (Fail), and the others then end on the job's thread, with a line that
+// names the rank, wherever their main thread is.
+//
+// Threads: the main thread, but for Cleanup's function.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "comm/communicator.h"
+#include "comm/job.h"
+#include "device/device.h"
+#include "train/loop/alike.h"
+#include "zero/step_note.h"
+
+namespace penstock::train {
+
+class Ranks {
+ public:
+  /// Finds the other ranks (comm::Job::Join). Errors: of Join.
+  static Result<std::unique_ptr<Ranks>> Join(const comm::Environment& environment);
+
+  const comm::World& world() const { return job_->world(); }
+  bool alone() const { return world().size == 1; }
+  bool first() const { return world().rank == 0; }
+  comm::Job& job() { return *job_; }
+
+  /// Returns the failure of the lowest rank that has one, on all ranks.
+  Status Agree(const Status& mine) { return alone() ? mine : job_->Agree(mine); }
+  /// The same for a value that each rank has.
+  template <typename T>
+  Result<T> Agree(Result<T> mine) {
+    const Status agreed = Agree(mine.status());
+    if (!agreed.ok()) return agreed.error();
+    return mine;
+  }
+  /// Returns what rank 0 gives.
+  Result<std::string> FromFirst(std::string text);
+  /// Compares values that should be alike on all ranks. Errors: kInvalidArgument, naming the key,
+  /// the lowest rank that differs from rank 0, and both values.
+  Status CheckAlike(const NamedValues& mine);
+  /// Tells all ranks a note.
+  Result<std::vector<zero::StepNote>> ExchangeNotes(const zero::StepNote& note);
+
+  /// Makes the communicator of the device; none if this is the only rank. Errors: of the back end.
+  Result<std::unique_ptr<comm::Communicator>> CreateCommunicator(device::Device& device);
+
+  /// Sets what is done before the process ends because of another rank; it must be short and may be
+  /// called from any thread.
+  void SetCleanup(std::function<void()> cleanup) EXCLUDES(mutex_);
+  /// Says why this rank ends, to the others. A failure that all ranks have agreed on ends the
+  /// process on ranks that are not the first, which says it.
+  void Fail(const Error& why);
+  /// Waits until all ranks are done.
+  Status Finish();
+
+ private:
+  Ranks() = default;
+  Status ShareProcessors();
+  void ChooseGpu(const comm::Environment& environment);
+  void OnVerdict(const Error& verdict) EXCLUDES(mutex_);
+
+  Mutex mutex_;
+  std::function<void()> cleanup_ GUARDED_BY(mutex_);
+  bool failing_ GUARDED_BY(mutex_) = false;  ///< this rank reports its failure itself
+  std::unique_ptr<comm::Job> job_;           ///< last: its thread calls OnVerdict
+};
+
+}  // namespace penstock::train
