@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -132,25 +133,30 @@ int RunProbe(Command command, const ProbeOptions& options) {
 
 int main(int argc, char** argv) {
   using namespace penstock::comm;  // NOLINT(google-build-using-namespace)
-  ProbeOptions options;
-  Command command = nullptr;
-  CLI::App app("A rank of a job, for tests");
-  app.require_subcommand(1);
-  app.fallthrough();
-  app.add_option("--join", options.join_s, "seconds");
-  app.add_option("--heartbeat", options.heartbeat_s, "seconds");
-  app.add_option("--operation", options.operation_s, "seconds");
-  app.add_option("--rank", options.rank, "the rank that is meant");
-  app.add_option("--inside", options.inside, "hold: the operation in which each rank is, or -");
-  app.add_option("--doing", options.doing, "hold: what each rank does");
-  const std::pair<const char*, Command> commands[] = {{"talk", Talk},
-                                                      {"hold", Hold},
-                                                      {"fail", FailAsRank},
-                                                      {"disagree", Disagree},
-                                                      {"leave", Leave}};
-  for (const auto& [name, function] : commands) {
-    app.add_subcommand(name)->callback([&command, function = function] { command = function; });
+  try {
+    ProbeOptions options;
+    Command command = nullptr;
+    CLI::App app("A rank of a job, for tests");
+    app.require_subcommand(1);
+    app.fallthrough();
+    app.add_option("--join", options.join_s, "seconds");
+    app.add_option("--heartbeat", options.heartbeat_s, "seconds");
+    app.add_option("--operation", options.operation_s, "seconds");
+    app.add_option("--rank", options.rank, "the rank that is meant");
+    app.add_option("--inside", options.inside, "hold: the operation in which each rank is, or -");
+    app.add_option("--doing", options.doing, "hold: what each rank does");
+    const std::pair<const char*, Command> commands[] = {{"talk", Talk},
+                                                        {"hold", Hold},
+                                                        {"fail", FailAsRank},
+                                                        {"disagree", Disagree},
+                                                        {"leave", Leave}};
+    for (const auto& [name, function] : commands) {
+      app.add_subcommand(name)->callback([&command, function = function] { command = function; });
+    }
+    CLI11_PARSE(app, argc, argv);
+    return RunProbe(command, options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "comm_probe: error: %s\n", error.what());
+    return 3;
   }
-  CLI11_PARSE(app, argc, argv);
-  return RunProbe(command, options);
 }
