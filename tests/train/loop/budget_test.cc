@@ -128,6 +128,10 @@ class MemoryNeedsTest : public ::testing::Test {
                            .kind = device::Kind::kCpu},
                           Machine);
   }
+  void Accumulate(uint64_t micro_batches) {
+    shape_.micro_batches = micro_batches;
+    config_.gradient_accumulation_steps = micro_batches;
+  }
 
   const std::shared_ptr<const ModelDescription> model_ = DescribeGpt2(
       {.vocab_size = 256, .n_positions = 1 << 24, .n_embd = 2, .n_layer = 1, .n_head = 1});
@@ -137,13 +141,13 @@ class MemoryNeedsTest : public ::testing::Test {
 
 TEST_F(MemoryNeedsTest, HostMemoryGrowsWithWhatIsKeptOfEveryMicroBatch) {
   const Bytes one = Plan()->host_minimum;
-  shape_.micro_batches = 10'001;
+  Accumulate(10'001);
   // Inputs and targets in the loop and under way to the device.
   EXPECT_GT(Plan()->host_minimum - one, Bytes{10'000 * 4 * 8 * sizeof(int32_t)});
 }
 
 TEST_F(MemoryNeedsTest, WhatNoMachineHoldsIsRefusedWithWhatDoesFit) {
-  shape_.micro_batches = uint64_t{1} << 31;
+  Accumulate(uint64_t{1} << 31);
   const Result<MemoryNeeds> needs = Plan();
   ASSERT_FALSE(needs.ok());
   EXPECT_EQ(needs.error().code, ErrorCode::kBudget);
@@ -151,9 +155,10 @@ TEST_F(MemoryNeedsTest, WhatNoMachineHoldsIsRefusedWithWhatDoesFit) {
   const std::string before = "gradient_accumulation_steps of ";
   const size_t at = message.find(before);
   ASSERT_NE(at, std::string::npos) << message;
-  shape_.micro_batches = std::stoull(message.substr(at + before.size()));
+  const uint64_t most = std::stoull(message.substr(at + before.size()));
+  Accumulate(most);
   EXPECT_TRUE(Plan().ok());
-  ++shape_.micro_batches;
+  Accumulate(most + 1);
   EXPECT_FALSE(Plan().ok());
 }
 
