@@ -71,7 +71,7 @@ Status GlooExchanger::Run(const Exchange& exchange) {
     if (ended_) return *ended_;
     running_ = true;
   }
-  const Status attempt = Attempt(exchange);
+  const Status attempt = TryAttempt(exchange);
   std::optional<Error> ended;
   {
     MutexLock lock(mutex_);
@@ -102,6 +102,14 @@ void GlooExchanger::Abort(const Error& why) {
     }
   }
   Leave(why);
+}
+
+Status GlooExchanger::TryAttempt(const Exchange& exchange) {
+  try {
+    return Attempt(exchange);
+  } catch (const std::exception&) {
+    return MakeError(ErrorCode::kOutOfMemory, "an exchange: the host has no memory left");
+  }
 }
 
 Status GlooExchanger::Attempt(const Exchange& exchange) {

@@ -55,6 +55,8 @@ class GlooExchanger final : public Exchanger {
   explicit GlooExchanger(std::unique_ptr<GlooMesh> mesh) : mesh_(std::move(mesh)) {}
   Status MakePeers();
   Status Attempt(const Exchange& exchange);
+  /// The same; memory that is missing before anything is sent is an error like others.
+  Status TryAttempt(const Exchange& exchange);
   /// Posts and sends everything but the receipt. Throws what Gloo throws, as the next two do.
   void Begin(Peer& peer, const Exchange& exchange);
   Status AwaitCall(Peer& peer, const Exchange& exchange);

@@ -117,10 +117,14 @@ void NcclCommunicator::Transfer(const Operation& operation, Enqueue enqueue) {
   job_.Entered(operation, OperationState::kEnqueued);
   stream_->Name(operation.what);
   stream_->Call([&job = job_, operation] { job.Entered(operation, OperationState::kBegun); });
+  bool enqueued = false;
   stream_->Transfer([&](CUstream_st* stream) -> Status {
     PENSTOCK_TRY(Usable());
-    return enqueue(stream);
+    PENSTOCK_TRY(enqueue(stream));
+    enqueued = true;
+    return {};
   });
+  if (!enqueued) return;  // what has not begun does not end
   stream_->Call([&job = job_, operation] { job.Entered(operation, OperationState::kEnded); });
 }
 

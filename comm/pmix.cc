@@ -37,19 +37,19 @@ class PmixClient final : public Pmix {
   explicit PmixClient(const pmix_proc_t& self) : self_(self) {}
   ~PmixClient() override { ::PMIx_Finalize(nullptr, 0); }
 
-  Status ReadWorld() {
+  Status ReadPlace() {
     const std::optional<uint32_t> size = NumberOf(Wildcard(), PMIX_JOB_SIZE);
     if (!size.has_value() || self_.rank >= *size) {
       return PmixError("the number of ranks", PMIX_ERR_NOT_FOUND);
     }
-    world_ = {.size = *size,
+    place_ = {.size = *size,
               .rank = self_.rank,
-              .local_size = NumberOf(Wildcard(), PMIX_LOCAL_SIZE).value_or(1),
-              .local_rank = NumberOf(self_, PMIX_LOCAL_RANK).value_or(0)};
+              .local_size = NumberOf(Wildcard(), PMIX_LOCAL_SIZE),
+              .local_rank = NumberOf(self_, PMIX_LOCAL_RANK)};
     return {};
   }
 
-  const World& world() const override { return world_; }
+  const Place& place() const override { return place_; }
 
   Status Publish(const std::string& text) override {
     pmix_value_t value;
@@ -66,9 +66,14 @@ class PmixClient final : public Pmix {
     pmix_proc_t first = self_;
     first.rank = 0;
     const auto deadline = std::chrono::steady_clock::now() + timeout;
+    // A service that waits for the value itself would do so for ever.
+    pmix_info_t wait;
+    auto seconds = static_cast<int>(timeout.count());
+    PMIX_INFO_CONSTRUCT(&wait);
+    PMIX_INFO_LOAD(&wait, PMIX_TIMEOUT, &seconds, PMIX_INT);
     while (true) {
       pmix_value_t* value = nullptr;
-      const pmix_status_t status = ::PMIx_Get(&first, kPublishedKey, nullptr, 0, &value);
+      const pmix_status_t status = ::PMIx_Get(&first, kPublishedKey, &wait, 1, &value);
       if (status == PMIX_SUCCESS && value != nullptr) {
         std::string text = value->type == PMIX_STRING ? value->data.string : "";
         PMIX_VALUE_RELEASE(value);
@@ -78,7 +83,7 @@ class PmixClient final : public Pmix {
       // not name a rank that does not come to it.
       if (std::chrono::steady_clock::now() >= deadline) {
         return MakeError(ErrorCode::kUnavailable,
-                         "rank 0 of {} did not join within {} s (PMIx: {})", world_.size,
+                         "rank 0 of {} did not join within {} s (PMIx: {})", place_.size,
                          timeout.count(), ::PMIx_Error_string(status));
       }
       std::this_thread::sleep_for(kPollPause);
@@ -93,7 +98,7 @@ class PmixClient final : public Pmix {
   }
 
   pmix_proc_t self_;
-  World world_;
+  Place place_;
 };
 
 }  // namespace
@@ -104,7 +109,7 @@ Result<std::unique_ptr<Pmix>> Pmix::Start() {
   const pmix_status_t status = ::PMIx_Init(&self, nullptr, 0);
   if (status != PMIX_SUCCESS) return PmixError("its service does not answer", status);
   auto client = std::make_unique<PmixClient>(self);
-  PENSTOCK_TRY(client->ReadWorld());
+  PENSTOCK_TRY(client->ReadPlace());
   return std::unique_ptr<Pmix>(std::move(client));
 }
 

@@ -5,11 +5,12 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
-#include "comm/world.h"
 
 namespace penstock::comm {
 
@@ -19,7 +20,12 @@ class Pmix {
   static Result<std::unique_ptr<Pmix>> Start();
   virtual ~Pmix() = default;
 
-  virtual const World& world() const = 0;
+  /// Who this rank is. The place on its node is what PMIx knows of it; it need not know.
+  struct Place {
+    uint32_t size = 1, rank = 0;
+    std::optional<uint32_t> local_size, local_rank;
+  };
+  virtual const Place& place() const = 0;
   /// Leaves a value, as rank 0.
   virtual Status Publish(const std::string& value) = 0;
   /// Waits for the value of rank 0. Errors: kUnavailable after the time-out.

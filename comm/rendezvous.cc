@@ -60,19 +60,19 @@ std::vector<std::string> OwnNames(bool all_on_this_host) {
 
 Result<MeetingPoint> MeetByPmix(Launch launch, std::chrono::seconds timeout) {
   PENSTOCK_ASSIGN(const std::unique_ptr<Pmix> pmix, Pmix::Start());
-  const World& world = pmix->world();
-  launch.size = world.size;
-  launch.rank = world.rank;
-  launch.local_size = world.local_size;
-  launch.local_rank = world.local_rank;
+  const Pmix::Place& place = pmix->place();
+  launch.size = place.size;
+  launch.rank = place.rank;
+  launch.local_size = place.local_size;
+  launch.local_rank = place.local_rank;
   launch.by_pmix = false;
-  if (world.size == 1) return Meet(std::move(launch), timeout);
-  if (world.rank > 0) {
+  if (place.size == 1) return Meet(std::move(launch), timeout);
+  if (place.rank > 0) {
     PENSTOCK_ASSIGN(const std::string published, pmix->Fetch(timeout));
     PENSTOCK_ASSIGN(launch.endpoints, ReadEndpoints(published));
     return VisitMeeting(launch, timeout);
   }
-  const bool one_host = world.local_size == world.size;
+  const bool one_host = place.local_size == place.size;
   PENSTOCK_ASSIGN(const Listener listener, Listen(0, one_host));
   PENSTOCK_TRY(pmix->Publish(WriteEndpoints(OwnNames(one_host), listener.port)));
   return HostMeeting(launch, listener, timeout);

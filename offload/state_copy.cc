@@ -147,8 +147,9 @@ class RankCopy {
   Status CopyTiles(const std::function<bool()>& stop_requested);
   /// Writes heads and the commit, after everything that they name.
   Status WriteHeads();
-  /// Removes commits from a clone that are newer than the one that is copied.
-  Status EraseNewer();
+  /// Removes from a clone what stands in the other commit place: the original may have a newer
+  /// commit there meanwhile.
+  Status EraseOther();
   Status Sync() {
     for (Target& file : to_) PENSTOCK_TRY(file.Sync());
     return {};
@@ -207,14 +208,11 @@ Status RankCopy::WriteHeads() {
   return {};
 }
 
-Status RankCopy::EraseNewer() {
+Status RankCopy::EraseOther() {
   const StateGeometry& geometry = from_.geometry(0);
-  for (const HeldCommit& commit : from_.commits()) {
-    if (commit.sequence <= from_.commit().sequence) continue;
-    PENSTOCK_TRY(to_.front().Write(geometry.commit_offset[commit.sequence % 2],
-                                   std::vector<std::byte>(geometry.commit_bytes.value)));
-  }
-  return {};
+  const uint64_t other = (from_.commit().sequence + 1) % 2;
+  return to_.front().Write(geometry.commit_offset[other],
+                           std::vector<std::byte>(geometry.commit_bytes.value));
 }
 
 class Copier {
@@ -232,7 +230,7 @@ class Copier {
  private:
   Status Fill() {
     if (!std::ranges::all_of(ranks_, &RankCopy::Clone)) return CopyAll();
-    for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.EraseNewer());
+    for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.EraseOther());
     return {};
   }
 

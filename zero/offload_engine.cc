@@ -101,6 +101,12 @@ void OffloadEngine::SendGradients(const GradientBatch& batch, const FinishedSums
 }
 
 Result<std::vector<HostGradient>> OffloadEngine::BeginHostGradients(ModuleId module) {
+  if (layout_.world_size > 1) {
+    return MakeError(ErrorCode::kUnavailable,
+                     "gradients on the host are those of one rank, and there are {}; give them to "
+                     "the device, where the ranks add theirs",
+                     layout_.world_size);
+  }
   std::vector<HostGradient> gradients;
   for (const TileId tile : layout_.TrainedTilesOf(module)) {
     gradients.push_back({.tile = tile, .values = state_->Gradient(tile)});
