@@ -18,7 +18,7 @@ Result<StepMachine> StepMachine::Create(const Options& options) {
   StepMachine machine;
   const auto& [config, shape] = options.model;
   PENSTOCK_ASSIGN(machine.config_, config::ParseConfig({{"benchmark", options.config}}, 1));
-  train::ChooseThreads(device::Kind::kCpu, &machine.config_);
+  train::ChooseThreads(device::Kind::kCpu, {}, &machine.config_);
   const uint64_t tokens = shape.micro_batches * shape.micro_batch * shape.sequence;
   for (uint64_t i = 0; i <= tokens; ++i) {
     const auto token = static_cast<int32_t>(i * i % 251 % config.vocab_size);

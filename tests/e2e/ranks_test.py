@@ -1,6 +1,7 @@
 """Several ranks, as processes over TCP: any number of them has the numbers of one, and a failure of one
 ends all."""
 import contextlib
+import glob
 import os
 import shutil
 import signal
@@ -56,8 +57,9 @@ class RanksTest(harness.PenstockTest):
         config["penstock"].update(overlap=overlap, tile_elements=8192)
         return config
 
-    def start(self, ranks, run, config, *more, steps=STEPS, programs=None):
-        """Starts one process for each rank. `config`: of all ranks, or a list by rank."""
+    def start(self, ranks, run, config, *more, steps=STEPS, only=None):
+        """Starts one process for each rank. `config`: of all ranks, or a list by rank; `only`: more
+        arguments of some ranks, by rank."""
         port = str(free_port())
         for rank in range(ranks):
             of_rank = config[rank] if isinstance(config, list) else config
@@ -65,7 +67,8 @@ class RanksTest(harness.PenstockTest):
                            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             arguments = ["train", "--model", self.model, "--data", self.data, "--config",
                          self.write(f"config.{rank}.json", of_rank), "--out", run, "--steps",
-                         str(steps), "--device-memory", "16MiB", "--host-memory", "64MiB", *more]
+                         str(steps), "--device-memory", "16MiB", "--host-memory", "64MiB", *more,
+                         *(only or {}).get(rank, [])]
             yield subprocess.Popen([harness.PROGRAM, *arguments], text=True, env=environment,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -170,6 +173,58 @@ class RanksTest(harness.PenstockTest):
             self.assertIn(part, line)
         self.assertFalse(os.path.exists(run))
         self.assertEqual(os.listdir(self.path("nvme")), [])
+
+    def test_what_differs_beside_the_config_is_named_too(self):
+        run = self.path("run")
+        simulated = self.config(penstock={"aio": {"simulate": {"read_gbps": 1, "write_gbps": 1}}})
+        for config, only, parts in (
+                (self.config(), {1: ["--resume"]}, ("--resume", "not given", "rank 1")),
+                (self.config(), {1: ["--init", "random"]}, ("--init random", "rank 1")),
+                ([self.config(), simulated], {}, ("penstock.aio.simulate", "rank 1"))):
+            with self.subTest(parts=parts):
+                with self.started(2, run, config, only=only) as programs:
+                    outcomes = self.finish(programs)
+                self.assertEqual([code for code, _, _ in outcomes], [2, 2])
+                [line] = [line for _, _, errors in outcomes for line in errors]
+                for part in parts:
+                    self.assertIn(part, line)
+                self.assertFalse(os.path.exists(run))
+
+    def test_a_failure_of_one_rank_in_the_middle_is_the_line_of_all(self):
+        run = self.path("run")
+        with self.started(3, run, self.config(), steps=1000) as programs:
+            self.wait_for_rows(run, 2, programs[0])
+            [state] = glob.glob(self.path("nvme") + "/*.r1.state")
+            os.truncate(state, 4096)
+            outcomes = self.finish(programs)
+        self.assertEqual([code for code, _, _ in outcomes], [3, 3, 3], outcomes)
+        for rank in (0, 1):
+            [line] = outcomes[rank][2]
+            self.assertTrue(line.startswith("penstock: error: rank 1 (host "), line)
+            self.assertIn(os.path.basename(state), line)
+        self.assertEqual(outcomes[2][2], [])
+
+    def test_a_failure_of_one_rank_before_the_first_step_leaves_nothing(self):
+        run, trace = self.path("run"), self.path("trace.json")
+        os.mkdir(trace + ".r1")
+        with self.started(2, run, self.config(), "--trace", trace) as programs:
+            outcomes = self.finish(programs)
+        self.assertEqual([code for code, _, _ in outcomes], [outcomes[1][0]] * 2, outcomes)
+        for _, _, [line] in outcomes:
+            self.assertTrue(line.startswith("penstock: error: rank 1 (host "), line)
+            self.assertIn("trace.json.r1", line)
+        self.assertFalse(os.path.exists(run))
+        self.assertEqual(os.listdir(self.path("nvme")), [])
+
+    def test_rows_that_cannot_be_written_end_all_ranks_with_the_reason(self):
+        drive = self.make_folder("drive")
+        with harness.mounted(drive, ["-t", "tmpfs", "-o", "size=20K", "none"]):
+            with self.started(2, os.path.join(drive, "run"), self.config(), steps=1000) as programs:
+                outcomes = self.finish(programs)
+        self.assertEqual([code for code, _, _ in outcomes], [3, 3], outcomes)
+        [line] = outcomes[0][2]
+        for part in ("metrics.jsonl", "No space left"):
+            self.assertIn(part, line)
 
     def test_a_mistake_that_all_ranks_make_is_said_once(self):
         with self.started(2, self.path("run"), self.config(), "--sequence-length", "65") as programs:

@@ -1,25 +1,39 @@
 #include "train/loop/alike.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <span>
 #include <string_view>
 
 #include "config/to_json.h"
+#include "offload/checksum.h"
 
 namespace penstock::train {
 namespace {
 
 /// Beginnings of keys that each rank may choose for itself.
-constexpr std::array<std::string_view, 8> kOwn = {"/aio",
-                                                  "/arithmetic",
-                                                  "/penstock/aio",
-                                                  "/penstock/device_memory",
-                                                  "/penstock/host_memory",
-                                                  "/penstock/optimizer_threads",
-                                                  "/zero_optimization/offload_optimizer/nvme_path",
-                                                  "/zero_optimization/offload_param/nvme_path"};
+constexpr auto kOwn = std::to_array<std::string_view>({
+    "/aio",
+    "/arithmetic",
+    "/penstock/aio/engine",
+    "/penstock/aio/iopoll",
+    "/penstock/aio/registered_buffers",
+    "/penstock/aio/sqpoll",
+    "/penstock/device_memory",
+    "/penstock/host_memory",
+    "/penstock/optimizer_threads",
+    "/zero_optimization/offload_optimizer/nvme_path",
+    "/zero_optimization/offload_param/nvme_path",
+});
+
+/// Elements that are looked at, at each end of a tensor.
+constexpr uint64_t kRecognised = 64;
 
 /// "/optimizer/params/lr" as "optimizer.params.lr".
 std::string KeyName(std::string pointer) {
@@ -44,6 +58,26 @@ NamedValues ValuesToBeAlike(const std::string& identity, const config::Config& c
   values["--steps"] = std::to_string(last_step);
   values["version"] = PENSTOCK_VERSION;
   return {values.begin(), values.end()};
+}
+
+Result<std::string> RecogniseWeights(const zero::ModelSpec& model,
+                                     const zero::TensorSource& weights) {
+  std::vector<float> values;
+  for (size_t module = 0; module < model.modules.size(); ++module) {
+    const std::vector<zero::TensorSpec>& tensors = model.modules[module].tensors;
+    for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+      const std::vector<uint64_t>& shape = tensors[tensor].shape;
+      const uint64_t elements =
+          std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies<>());
+      const uint64_t count = std::min(elements, kRecognised);
+      for (const uint64_t begin : {uint64_t{0}, elements - count}) {
+        values.resize(values.size() + count);
+        PENSTOCK_TRY(weights(zero::ModuleId{static_cast<uint32_t>(module)}, tensor, begin,
+                             std::span(values).last(count)));
+      }
+    }
+  }
+  return fmt::format("{:016x}", offload::Checksum(std::as_bytes(std::span(values))));
 }
 
 }  // namespace penstock::train

@@ -8,7 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/result.h"
 #include "config/config.h"
+#include "zero/model.h"
+#include "zero/tile_fill.h"
 
 namespace penstock::train {
 
@@ -17,9 +20,14 @@ using NamedValues = std::vector<std::pair<std::string, std::string>>;
 
 /// Returns the program's version, the last step, everything in the identity of the run
 /// (train/run/run_identity.h) but the arithmetic, and everything in the configuration but what each
-/// rank may choose for itself: paths, budgets, threads of the optimizer and the I/O engine. The
+/// rank may choose for itself: paths, budgets, threads of the optimizer and how it does I/O. The
 /// order is the same on all ranks.
 NamedValues ValuesToBeAlike(const std::string& identity, const config::Config& config,
                             uint64_t last_step);
+
+/// Returns a text by which other weights are recognised: a checksum of the first and last elements
+/// of every tensor. Errors: of the source.
+Result<std::string> RecogniseWeights(const zero::ModelSpec& model,
+                                     const zero::TensorSource& weights);
 
 }  // namespace penstock::train

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -119,7 +120,8 @@ Status AdoptCommit(const ResumePoint& from, zero::Session& session, const std::s
 Status MoveTogether(ResumePoint& from, const RunInfo& info, zero::Session& session,
                     const std::optional<RunFolder>& folder, const Interrupt& interrupt,
                     Ranks& ranks) {
-  PENSTOCK_TRY(FillFrom(from, session, [&interrupt] { return interrupt.requested(); }));
+  PENSTOCK_TRY(
+      ranks.OrEnd(FillFrom(from, session, [&interrupt] { return interrupt.requested(); })));
   if (!folder) from.state.reset();
   PENSTOCK_TRY(ranks.Agree(Status()));
   PENSTOCK_TRY(ranks.Agree(folder ? ReplaceState(from, *folder, info) : Status()));
@@ -183,37 +185,59 @@ Result<Beginning> BeginTogether(const TrainOptions& given, Ranks& ranks,
   return FromText(text);
 }
 
+/// Compares what all ranks need alike before anything is made. `from`: the commit that they
+/// continue from.
+Status CheckAllAlike(const TrainOptions& options, const TrainJob& job, const ResumePoint* from,
+                     Ranks& ranks) {
+  if (ranks.alone()) return {};
+  NamedValues values = ValuesToBeAlike(IdentityOf(options, job, ""), job.config, job.last_step);
+  if (from != nullptr) {
+    const offload::CommitName commit = from->state->commit();
+    values.emplace_back("the commit to resume",
+                        fmt::format("step {} of session {:x} of state {}", commit.step,
+                                    commit.session, from->state->uuid()));
+  } else {
+    PENSTOCK_ASSIGN(std::string weights, ranks.Agree(RecogniseWeights(job.spec, job.weights)));
+    values.emplace_back("weights", std::move(weights));
+  }
+  return ranks.CheckAlike(values);
+}
+
+/// What is left to do when the machine is made: rows, on rank 0, and what commits keep.
+Status Complete(PreparedRun& run, const std::function<Result<MetricsWriter>(RunFolder&)>& rows) {
+  run.identity = IdentityOf(run.options, run.job, run.machine.operators->arithmetic());
+  if (!run.folder) return {};
+  PENSTOCK_ASSIGN(run.rows, rows(*run.folder));
+  return {};
+}
+
 Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies families, Ranks& ranks) {
   TrainOptions options = CompleteNew(given);
-  PENSTOCK_ASSIGN(TrainJob job, ranks.Agree(PrepareJob(options, nullptr, families, ranks.world())));
-  PENSTOCK_TRY(
-      ranks.CheckAlike(ValuesToBeAlike(IdentityOf(options, job, ""), job.config, job.last_step)));
+  PENSTOCK_ASSIGN(TrainJob job, ranks.Agree(PrepareJob(options, nullptr, families, ranks.place())));
+  PENSTOCK_TRY(CheckAllAlike(options, job, nullptr, ranks));
   auto interrupt = std::make_unique<Interrupt>(kInterruptNotice);
   std::optional<RunFolder> folder;
   PENSTOCK_ASSIGN(const Beginning beginning, BeginTogether(options, ranks, folder));
   PENSTOCK_ASSIGN(const StatePlan state, PlanNewState(job, beginning.run, beginning.state, ranks));
   RunInfo info = InfoOf(options, job, state.files, state.files.uuid);
-  ranks.SetCleanup([paths = state.files.ranks[job.world.rank].paths] {
+  ranks.SetCleanup([paths = state.files.ranks[job.world.rank].paths, first = ranks.first(),
+                    run = beginning.run, uuid = state.files.uuid] {
     for (const std::string& path : paths) ::unlink(path.c_str());
+    if (first) RemoveNewRun(run, uuid);
   });
   // This comes before any file exists that a kill could leave behind.
   PENSTOCK_TRY(ranks.Agree(folder ? folder->WriteInfo(info) : Status()));
   PENSTOCK_ASSIGN(Machine machine,
                   CreateMachine(options, job, state, ranks, beginning.session_number));
   PENSTOCK_TRY(ranks.Agree(machine.session->Initialize(Interruptible(job.weights, *interrupt))));
-  std::optional<MetricsWriter> rows;
-  if (folder) {
-    PENSTOCK_ASSIGN(rows, folder->CreateRows());
-  }
-  std::string identity = IdentityOf(options, job, machine.operators->arithmetic());
-  return PreparedRun{.folder = std::move(folder),
-                     .options = std::move(options),
-                     .job = std::move(job),
-                     .interrupt = std::move(interrupt),
-                     .info = std::move(info),
-                     .machine = std::move(machine),
-                     .rows = std::move(rows),
-                     .identity = std::move(identity)};
+  PreparedRun run{.folder = std::move(folder),
+                  .options = std::move(options),
+                  .job = std::move(job),
+                  .interrupt = std::move(interrupt),
+                  .info = std::move(info),
+                  .machine = std::move(machine)};
+  PENSTOCK_TRY(ranks.Agree(Complete(run, [](RunFolder& made) { return made.CreateRows(); })));
+  return run;
 }
 
 /// The commit as each rank sees it: alone, a rank has its files to itself.
@@ -245,10 +269,9 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
                   ranks.Agree(OpenPoint(beginning, folder, given.resume_from, ranks)));
   TrainOptions options = CompleteFrom(from.info, given);
   PENSTOCK_ASSIGN(TrainJob job,
-                  ranks.Agree(PrepareJob(options, &from.train, families, ranks.world())));
+                  ranks.Agree(PrepareJob(options, &from.train, families, ranks.place())));
   PENSTOCK_TRY(ranks.Agree(CheckResume(from, options, job)));
-  PENSTOCK_TRY(
-      ranks.CheckAlike(ValuesToBeAlike(IdentityOf(options, job, ""), job.config, job.last_step)));
+  PENSTOCK_TRY(CheckAllAlike(options, job, &from, ranks));
   return Continued{.folder = std::move(folder),
                    .beginning = std::move(beginning),
                    .from = std::move(from),
@@ -286,25 +309,26 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   } else {
     PENSTOCK_TRY(MoveTogether(from, info, *machine.session, run.folder, *interrupt, ranks));
   }
-  std::optional<MetricsWriter> rows;
-  if (run.folder) {
-    PENSTOCK_ASSIGN(rows, run.folder->ResumeRows(from.train.step, from.row));
-  }
-  std::string identity = IdentityOf(run.options, run.job, machine.operators->arithmetic());
-  return std::optional(PreparedRun{.folder = std::move(run.folder),
-                                   .options = std::move(run.options),
-                                   .job = std::move(run.job),
-                                   .interrupt = std::move(interrupt),
-                                   .info = std::move(info),
-                                   .machine = std::move(machine),
-                                   .rows = std::move(rows),
-                                   .identity = std::move(identity)});
+  PreparedRun prepared{.folder = std::move(run.folder),
+                       .options = std::move(run.options),
+                       .job = std::move(run.job),
+                       .interrupt = std::move(interrupt),
+                       .info = std::move(info),
+                       .machine = std::move(machine)};
+  PENSTOCK_TRY(ranks.Agree(Complete(prepared, [&from](RunFolder& opened) {
+    return opened.ResumeRows(from.train.step, from.row);
+  })));
+  return std::optional(std::move(prepared));
 }
 
 }  // namespace
 
 Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFamilies families,
                                               Ranks& ranks) {
+  // What the ranks do next depends on these.
+  PENSTOCK_TRY(ranks.CheckAlike({{"--resume", given.resumes() ? "given" : "not given"},
+                                 {"--resume-from", given.resume_from.value_or("nothing")},
+                                 {"--init random", given.init_random ? "given" : "not given"}}));
   if (given.resumes()) return PrepareResumedRun(given, families, ranks);
   PENSTOCK_ASSIGN(PreparedRun run, PrepareNewRun(given, families, ranks));
   return std::optional(std::move(run));

@@ -1,41 +1,30 @@
 #include "train/loop/ranks.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
-#include "base/cpu_scope.h"
-#include "base/topology.h"
 #include "train/process/log.h"
 
 namespace penstock::train {
 namespace {
 
-std::vector<int> CpusOf(const std::vector<Core>& cores) {
-  std::vector<int> cpus;
-  for (const Core& core : cores) cpus.insert(cpus.end(), core.cpus.begin(), core.cpus.end());
-  return cpus;
-}
-
-/// The part of a node's cores that a rank has: equal shares, or one core with others if there are
-/// fewer cores than ranks.
-std::vector<Core> PartOf(const std::vector<Core>& cores, uint32_t rank, uint32_t ranks) {
-  if (cores.size() < ranks) return {cores[rank % cores.size()]};
-  const size_t begin = cores.size() * rank / ranks;
-  const size_t end = cores.size() * (rank + 1) / ranks;
-  return {cores.begin() + static_cast<std::ptrdiff_t>(begin),
-          cores.begin() + static_cast<std::ptrdiff_t>(end)};
-}
-
 /// "rank 2 (host b)"
 std::string NameOf(const comm::Job& job, size_t rank) {
   return fmt::format("rank {} (host {})", rank, job.hosts()[rank]);
 }
+
+/// Whether a verdict speaks of a rank.
+bool Names(const Error& verdict, uint32_t rank) {
+  return verdict.message.starts_with(fmt::format("rank {} (", rank));
+}
+
+/// How long a rank that fails waits for what rank 0 makes of it, which takes two seconds at most.
+constexpr std::chrono::seconds kLastWord{5};
 
 using NamedValue = NamedValues::value_type;
 
@@ -58,52 +47,16 @@ Result<std::unique_ptr<Ranks>> Ranks::Join(const comm::Environment& environment)
   std::unique_ptr<Ranks> ranks(new Ranks());
   comm::JobOptions options;
   options.on_failure = [raw = ranks.get()](const Error& verdict) { raw->OnVerdict(verdict); };
-  PENSTOCK_ASSIGN(ranks->job_, comm::Job::Join(environment, std::move(options)));
+  {
+    // A verdict may come before the job is assigned.
+    MutexLock lock(ranks->mutex_);
+    PENSTOCK_ASSIGN(ranks->job_, comm::Job::Join(environment, std::move(options)));
+  }
   if (ranks->alone()) return ranks;
   if (!ranks->first()) SilenceNotices();
-  ranks->ChooseGpu(environment);
-  PENSTOCK_TRY(ranks->ShareProcessors());
+  ChooseGpu(environment, ranks->world().local_rank);
+  PENSTOCK_ASSIGN(ranks->share_, ShareProcessors(*ranks->job_));
   return ranks;
-}
-
-/// Each rank of a node computes on a GPU of its own: the one that it sees is the first that CUDA
-/// lists. A launcher that shows each rank one GPU has chosen already.
-void Ranks::ChooseGpu(const comm::Environment& environment) {
-  constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
-  const std::string visible = environment(kVisible).value_or("");
-  std::string mine = std::to_string(world().local_rank);
-  if (!visible.empty()) {
-    std::vector<std::string> all;
-    std::istringstream text(visible);
-    for (std::string one; std::getline(text, one, ',');) all.push_back(one);
-    if (all.size() <= world().local_rank) return;
-    mine = all[world().local_rank];
-  }
-  // Before CUDA starts; the job's thread reads no variables.
-  static_cast<void>(::setenv(kVisible, mine.c_str(), 1));  // NOLINT(concurrency-mt-unsafe)
-}
-
-/// Ranks of a node that may run on the same processors divide them. A launcher that has bound each
-/// rank to its own has done that already.
-Status Ranks::ShareProcessors() {
-  const Result<Topology> machine = ReadTopology();
-  const std::string mine =
-      machine.ok() ? fmt::format("{}", fmt::join(CpusOf(machine->cores), ",")) : "";
-  PENSTOCK_ASSIGN(const std::vector<std::string> all,
-                  job_->Gather(fmt::format("{} {}", job_->hosts()[world().rank], mine)));
-  uint32_t before = 0;
-  uint32_t sharing = 0;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] != all[world().rank]) continue;
-    before += rank < world().rank ? 1 : 0;
-    ++sharing;
-  }
-  if (!machine.ok() || sharing == 1) return {};
-  const Status bound = BindProcess(CpusOf(PartOf(machine->cores, before, sharing)));
-  if (!bound.ok()) {
-    LogNotice(fmt::format("the ranks of a node share its processors: {}", bound.error().message));
-  }
-  return {};
 }
 
 Result<std::string> Ranks::FromFirst(std::string text) {
@@ -158,22 +111,48 @@ void Ranks::SetCleanup(std::function<void()> cleanup) {
 /// rank speaks for all, unless it is the one that is gone.
 void Ranks::OnVerdict(const Error& verdict) {
   MutexLock lock(mutex_);
-  if (failing_) return;
+  if (failing_) {
+    verdict_ = verdict;
+    judged_.NotifyAll();
+    return;
+  }
   if (cleanup_) cleanup_();
-  const bool speaks = first() || verdict.message.starts_with("rank 0 ");
+  const bool speaks = first() || Names(verdict, 0);
   std::_Exit(speaks ? ReportError(verdict) : ExitCode(verdict.code));
 }
 
-void Ranks::Fail(const Error& why) {
-  if (alone()) return;
+bool Ranks::AgreedOn(const Error& why) const {
+  const Status known = job_->status();
+  return !known.ok() && known.error().message == why.message;
+}
+
+void Ranks::Tell(const Error& why) {
+  if (alone() || AgreedOn(why)) return;
   {
     MutexLock lock(mutex_);
     failing_ = true;
   }
-  const Status known = job_->status();
-  const bool agreed = !known.ok() && known.error().message == why.message;
-  if (agreed && !first()) std::_Exit(ExitCode(why.code));
   job_->Fail(why);
+}
+
+void Ranks::End(const Error& why) {
+  if (alone() || AgreedOn(why)) return;
+  Tell(why);
+  MutexLock lock(mutex_);
+  const auto deadline = std::chrono::steady_clock::now() + kLastWord;
+  while (!verdict_ && judged_.WaitUntil(mutex_, deadline)) continue;
+  const Error verdict = verdict_.value_or(why);
+  if (cleanup_) cleanup_();
+  const bool mine = !verdict_ || Names(verdict, world().rank);
+  // Numbers are the same on all ranks, and so is what is wrong with them. What another rank brought
+  // about may end with what this one knows of the commits.
+  const bool said_here =
+      mine || why.code == ErrorCode::kNumeric || why.message.starts_with(verdict.message);
+  Error said = said_here ? why : verdict;
+  if (!first() && mine)
+    said.message = fmt::format("{}: {}", NameOf(*job_, world().rank), said.message);
+  const bool speaks = first() || (mine && why.code != ErrorCode::kNumeric) || Names(verdict, 0);
+  std::_Exit(speaks ? ReportError(said) : ExitCode(said.code));
 }
 
 Status Ranks::Finish() { return alone() ? Status() : job_->Finish(); }

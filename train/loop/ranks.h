@@ -2,14 +2,16 @@
 // rank opens no socket and starts no thread.
 //
 // Rank 0 alone writes RUN and speaks for all. A failure of any rank ends all: a rank that fails
-// says why before it leaves (Fail), and the others then end on the job's thread, with a line that
-// names the rank, wherever their main thread is.
+// says why (Tell), and the others then end on the job's thread, with a line that names the rank,
+// wherever their main thread is. The one that failed ends where it stands as well (End): its
+// destructors would wait for the others.
 //
-// Threads: the main thread, but for Cleanup's function.
+// Threads: the main thread, but for what SetCleanup is given.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +22,8 @@
 #include "comm/job.h"
 #include "device/device.h"
 #include "train/loop/alike.h"
+#include "train/loop/node_share.h"
+#include "train/loop/trainer_job.h"
 #include "zero/step_note.h"
 
 namespace penstock::train {
@@ -33,6 +37,7 @@ class Ranks {
   bool alone() const { return world().size == 1; }
   bool first() const { return world().rank == 0; }
   comm::Job& job() { return *job_; }
+  RankPlace place() const { return {.world = world(), .share = share_}; }
 
   /// Returns the failure of the lowest rank that has one, on all ranks.
   Status Agree(const Status& mine) { return alone() ? mine : job_->Agree(mine); }
@@ -57,22 +62,35 @@ class Ranks {
   /// Sets what is done before the process ends because of another rank; it must be short and may be
   /// called from any thread.
   void SetCleanup(std::function<void()> cleanup) EXCLUDES(mutex_);
-  /// Says why this rank ends, to the others. A failure that all ranks have agreed on ends the
-  /// process on ranks that are not the first, which says it.
-  void Fail(const Error& why);
+  /// Says why this rank fails, to the others, which end within a second. To be called before this
+  /// rank waits for anything, or gives up what they may wait for.
+  void Tell(const Error& why) EXCLUDES(mutex_);
+  /// Ends the process for a failure that the others need not have: tells them, waits for rank 0's
+  /// last word and reports the failure, or that of another rank that brought it about. Returns if
+  /// this rank is alone, or if all ranks have agreed on the failure.
+  void End(const Error& why) EXCLUDES(mutex_);
+  /// Returns `mine`; of a failure, if End returns.
+  template <typename T>
+  T OrEnd(T mine) {
+    if (!mine.ok()) End(mine.error());
+    return mine;
+  }
   /// Waits until all ranks are done.
   Status Finish();
 
  private:
   Ranks() = default;
-  Status ShareProcessors();
-  void ChooseGpu(const comm::Environment& environment);
   void OnVerdict(const Error& verdict) EXCLUDES(mutex_);
+  /// Whether all ranks have this failure and know it.
+  bool AgreedOn(const Error& why) const;
 
+  NodeShare share_;
   Mutex mutex_;
+  CondVar judged_;
   std::function<void()> cleanup_ GUARDED_BY(mutex_);
-  bool failing_ GUARDED_BY(mutex_) = false;  ///< this rank reports its failure itself
-  std::unique_ptr<comm::Job> job_;           ///< last: its thread calls OnVerdict
+  bool failing_ GUARDED_BY(mutex_) = false;          ///< the main thread will call End
+  std::optional<Error> verdict_ GUARDED_BY(mutex_);  ///< that came after failing_
+  std::unique_ptr<comm::Job> job_;                   ///< last: its thread calls OnVerdict
 };
 
 }  // namespace penstock::train

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <exception>
 #include <utility>
 
 #include "train/loop/prepared_run.h"
@@ -65,6 +66,7 @@ LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, Progress* progress,
           },
       .check_folder = [&run] { return run.folder ? CheckThere(*run.folder) : Status(); },
       .snapshots = snapshots,
+      .tell_failure = [&ranks](const Error& why) { ranks.Tell(why); },
       .exchange_notes = [&ranks](const zero::StepNote& note) { return ranks.ExchangeNotes(note); }};
 }
 
@@ -143,7 +145,8 @@ Result<std::optional<RunSummary>> TrainTogether(const TrainOptions& given, Model
   PENSTOCK_ASSIGN(std::optional<PreparedRun> run, PrepareRun(given, families, ranks));
   std::optional<RunSummary> summary;
   if (run) {
-    PENSTOCK_ASSIGN(summary, ranks.first() ? TrainFirst(*run, ranks) : TrainOther(*run, ranks));
+    PENSTOCK_ASSIGN(summary,
+                    ranks.OrEnd(ranks.first() ? TrainFirst(*run, ranks) : TrainOther(*run, ranks)));
   }
   PENSTOCK_TRY(ranks.Finish());
   return summary;
@@ -160,9 +163,16 @@ std::optional<std::string> ReadEnvironment(const std::string& name) {
 
 Result<std::optional<RunSummary>> Train(const TrainOptions& given, ModelFamilies families) {
   PENSTOCK_ASSIGN(const std::unique_ptr<Ranks> ranks, Ranks::Join(ReadEnvironment));
-  Result<std::optional<RunSummary>> outcome = TrainTogether(given, families, *ranks);
-  if (!outcome.ok()) ranks->Fail(outcome.error());
-  return outcome;
+  try {
+    Result<std::optional<RunSummary>> outcome =
+        ranks->OrEnd(TrainTogether(given, families, *ranks));
+    // All ranks have agreed on a failure that is left here, and the first says it.
+    if (!outcome.ok() && !ranks->first()) std::_Exit(ExitCode(outcome.error().code));
+    return outcome;
+  } catch (const std::exception& exception) {
+    ranks->Tell(MakeError(ErrorCode::kIo, "unexpected failure in a library: {}", exception.what()));
+    throw;
+  }
 }
 
 }  // namespace penstock::train

@@ -158,7 +158,8 @@ Result<std::optional<Bytes>> FindGpu(DeviceChoice choice) {
 }  // namespace
 
 Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from,
-                            ModelFamilies families, const comm::World& world) {
+                            ModelFamilies families, const RankPlace& place) {
+  const comm::World& world = place.world;
   const bool begins_with_others = from != nullptr || options.init_random;
   PENSTOCK_ASSIGN(
       ModelSource model,
@@ -171,7 +172,7 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
   }
   PENSTOCK_ASSIGN(const std::optional<Bytes> gpu, FindGpu(options.device));
   const device::Kind kind = gpu.has_value() ? device::Kind::kCuda : device::Kind::kCpu;
-  ChooseThreads(kind, &config);
+  ChooseThreads(kind, place.share, &config);
   PENSTOCK_ASSIGN(const uint64_t sequence, SequenceLength(options, model));
   PENSTOCK_ASSIGN(OpenedData data, OpenData(options, model, sequence));
   const BatchShape shape = {.micro_batch = config.micro_batch_size,
@@ -230,13 +231,17 @@ Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step) {
   return rows / rows_per_step;
 }
 
-void ChooseThreads(device::Kind kind, config::Config* config) {
-  const Result<Topology> machine = ReadTopology();
+void ChooseThreads(device::Kind kind, const NodeShare& share, config::Config* config) {
+  Result<Topology> machine = ReadTopology();
   // A machine that cannot be looked at has a core for each CPU.
   const unsigned cpus = std::max(std::thread::hardware_concurrency(), 1U);
-  zero::ChooseThreads(
-      machine.ok() ? *machine : Topology{.cores = std::vector<Core>(cpus), .cpu_quota = CpuQuota()},
-      kind, config);
+  if (!machine.ok()) machine = Topology{.cores = std::vector<Core>(cpus), .cpu_quota = CpuQuota()};
+  if (machine->cpu_quota) *machine->cpu_quota /= share.sharing;
+  const bool open = config->compute_threads == 0;
+  zero::ChooseThreads(*machine, kind, config);
+  if (open && share.most_compute_threads) {
+    config->compute_threads = std::min(config->compute_threads, *share.most_compute_threads);
+  }
 }
 
 }  // namespace penstock::train

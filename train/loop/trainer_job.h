@@ -13,6 +13,7 @@
 #include "device/device.h"
 #include "train/loop/budget.h"
 #include "train/loop/data.h"
+#include "train/loop/node_share.h"
 #include "train/loop/trainer.h"
 #include "train/models/model.h"
 #include "train/weights/model_config.h"
@@ -22,6 +23,12 @@
 #include "zero/train_state.h"
 
 namespace penstock::train {
+
+/// Where a rank is, and what it has of its node.
+struct RankPlace {
+  comm::World world;
+  NodeShare share;
+};
 
 struct TrainJob {
   ModelSource model;
@@ -46,13 +53,13 @@ struct TrainJob {
 /// the config leaves it open. `families` are those of the models that can be trained.
 Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from = nullptr,
                             ModelFamilies families = AllModelFamilies(),
-                            const comm::World& world = {});
+                            const RankPlace& place = {});
 
 /// Returns the steps of one epoch: rows / (rows of a step). Errors: kInvalidArgument if that is 0.
 Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step);
 
 /// Fills in thread counts that the config leaves to the program, for this machine
-/// (zero/thread_plan.h).
-void ChooseThreads(device::Kind kind, config::Config* config);
+/// (zero/thread_plan.h) and what a rank has of it.
+void ChooseThreads(device::Kind kind, const NodeShare& share, config::Config* config);
 
 }  // namespace penstock::train

@@ -70,11 +70,13 @@ TrainLoop::~TrainLoop() {
 Result<LoopSummary> TrainLoop::Run() {
   const Status status = RunSteps();
   if (status.ok()) return summary_;
+  // All ranks find what is wrong with numbers, and each takes back its commit.
+  const bool numeric = status.error().code == ErrorCode::kNumeric;
+  if (!numeric) parts_.tell_failure(status.error());
   // What is committed is known when the commit that was begun has ended.
   static_cast<void>(parts_.session.FinishCommit());
   if (summary_.steps == 0) return status.error();
   static_cast<void>(CloseRow(Now()));  // the first failure is the one to report
-  const bool numeric = status.error().code == ErrorCode::kNumeric;
   std::string message = status.error().message;
   if (numeric) message += TakeBackDoubtfulCommit();
   message += "; " + WhatIsCommitted(status.error());
@@ -174,7 +176,7 @@ Status TrainLoop::CloseRow(const Reading& now) {
 
 Status TrainLoop::EndRow() {
   Status written = CloseRow(Now());
-  if (written.ok()) return {};
+  if (written.ok() || !alone()) return written;
   const Status committed = CommitLast();
   if (committed.ok()) return written;
   return Error{written.error().code,

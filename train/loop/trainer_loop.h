@@ -46,6 +46,8 @@ struct LoopParts {
   /// Called after every commit, before it counts: checks that RUN still exists, with its rows.
   std::function<Status()> check_folder = [] { return Status(); };
   SnapshotService* snapshots = nullptr;  ///< none: nobody can ask for any
+  /// With several ranks: tells the others why this one fails, before it waits for anything more.
+  std::function<void(const Error& why)> tell_failure = [](const Error&) {};
   /// With several ranks: tells all of them a note, and returns those of all, by rank.
   std::function<Result<std::vector<zero::StepNote>>(const zero::StepNote& note)> exchange_notes;
 };
@@ -98,7 +100,8 @@ class TrainLoop {
   void Count(const StepRow& row);
   /// Ends the open row, if there is one, at `now`, where the next one begins.
   Status CloseRow(const Reading& now);
-  /// Closes the row of the step before. If it cannot be written, that step is committed.
+  /// Closes the row of the step before. If it cannot be written, that step is committed; not with
+  /// several ranks, of which the others have no part in the rows.
   Status EndRow();
   bool CommitDue() const;
   /// If a run ends because of its numbers, takes back a commit that they speak against. Returns the

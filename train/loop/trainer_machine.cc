@@ -78,10 +78,11 @@ Result<StatePlan> PlanStateAfter(ResumePoint& from, const TrainJob& job, const s
   return plan;
 }
 
-Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
-                              const StatePlan& state, Ranks& ranks, uint64_t session_number) {
-  LogFileSystems(job.config, state.folders);
-  Machine machine;
+namespace {
+
+/// Makes the parts in their order.
+Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan& state,
+                 Ranks& ranks, uint64_t session_number, Machine& machine) {
   if (given.trace) {
     // Each rank has a trace of its own.
     const std::string of_rank = ranks.first() ? "" : fmt::format(".r{}", ranks.world().rank);
@@ -121,6 +122,16 @@ Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
   PENSTOCK_ASSIGN(machine.session,
                   zero::Session::Create(std::move(options), /*reports_loss=*/true, *machine.device,
                                         *machine.state_operators));
+  return {};
+}
+
+}  // namespace
+
+Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
+                              const StatePlan& state, Ranks& ranks, uint64_t session_number) {
+  LogFileSystems(job.config, state.folders);
+  Machine machine;
+  PENSTOCK_TRY(ranks.OrEnd(MakeParts(given, job, state, ranks, session_number, machine)));
   LogNotices(machine.session->notices());
   return machine;
 }

@@ -55,9 +55,9 @@ struct Machine {
   std::unique_ptr<zero::Session> session;
 };
 
-/// Collective. Errors: those of the parts; of Trace::Create, if `given` asks for a trace; the other
-/// ranks may wait for this one then, and must be told (Ranks::Fail). `session_number`: the same on
-/// all ranks, and another one for each start of the run.
+/// Collective. Errors: those of the parts; of Trace::Create, if `given` asks for a trace. One that
+/// the others do not have ends all ranks (Ranks::End). `session_number`: the same on all ranks, and
+/// another one for each start of the run.
 Result<Machine> CreateMachine(const TrainOptions& given, const TrainJob& job,
                               const StatePlan& state, Ranks& ranks, uint64_t session_number);
 

@@ -149,6 +149,20 @@ RunFolder::~RunFolder() {
   }
 }
 
+void RemoveNewRun(const std::string& path, const std::string& run_uuid) {
+  try {
+    const Result<Folder> run = Folder::Open(path);
+    const Result<Folder> around = Folder::Open(SplitPath(path).first);
+    if (!run.ok() || !around.ok()) return;
+    const Result<RunInfo> info = ReadRunInfo(*run);
+    if (info.ok() && info->run_uuid == run_uuid) {
+      static_cast<void>(RemoveNewRun(*run, *around));
+    }
+  } catch (const std::exception&) {  // out of memory, in a library
+    return;
+  }
+}
+
 Status RunFolder::WriteInfo(const RunInfo& info) const { return WriteRunInfo(folder_, info); }
 
 Status RunFolder::WriteSummary(const std::string& text) const {

@@ -93,6 +93,10 @@ class RunFolder {
   std::vector<WatchedFile> watched_;
 };
 
+/// Removes the run at `path` as a folder that is not kept does, if its UUID is this: for a process
+/// that ends at once. Threads: any.
+void RemoveNewRun(const std::string& path, const std::string& run_uuid);
+
 /// Returns the files that a run has put into its folder and that still exist, except state files,
 /// in an order of removal in which the rest is still recognised as a run. Errors: kIo.
 Result<std::vector<FoundFile>> FilesOfRun(const Folder& run);

@@ -1,0 +1,70 @@
+#include "train/loop/alike.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace penstock::train {
+namespace {
+
+std::string ValueOf(const NamedValues& values, const std::string& key) {
+  const auto found = std::ranges::find(values, key, &NamedValues::value_type::first);
+  return found == values.end() ? "not compared" : found->second;
+}
+
+TEST(ValuesToBeAlike, AreWhatChangesTheNumbersOrTheState) {
+  config::Config config;
+  config.aio.simulate.emplace();
+  const NamedValues values = ValuesToBeAlike(R"({"seed": 5, "arithmetic": "AVX2"})", config, 12);
+  EXPECT_EQ(ValueOf(values, "seed"), "5");
+  EXPECT_EQ(ValueOf(values, "--steps"), "12");
+  EXPECT_NE(ValueOf(values, "version"), "not compared");
+  EXPECT_NE(ValueOf(values, "penstock.compute_threads"), "not compared");
+  EXPECT_NE(ValueOf(values, "penstock.aio.simulate.read_gbps"), "not compared");
+}
+
+TEST(ValuesToBeAlike, LeaveToEachRankWhereAndHowItKeepsItsPart) {
+  config::Config config;
+  config.nvme_paths = {"/somewhere"};
+  const NamedValues values = ValuesToBeAlike(R"({"arithmetic": "AVX2"})", config, 12);
+  for (const char* key : {"arithmetic", "penstock.aio.engine", "penstock.device_memory",
+                          "penstock.host_memory", "penstock.optimizer_threads", "aio.block_size",
+                          "zero_optimization.offload_param.nvme_path"}) {
+    EXPECT_EQ(ValueOf(values, key), "not compared") << key;
+  }
+}
+
+TEST(RecogniseWeights, OtherWeightsAtEitherEndOfATensorHaveAnotherText) {
+  const zero::ModelSpec model{
+      .modules = {{.name = "a",
+                   .tensors = {{.name = "w", .shape = {40, 5}}, {.name = "b", .shape = {3}}}}}};
+  const auto text_with = [&](size_t changed_tensor, uint64_t changed_element) {
+    return RecogniseWeights(
+               model,
+               [=](zero::ModuleId, size_t tensor, uint64_t begin, std::span<float> values) {
+                 for (size_t i = 0; i < values.size(); ++i) {
+                   const bool changed = tensor == changed_tensor && begin + i == changed_element;
+                   values[i] = changed ? 1.0F : 0.0F;
+                 }
+                 return Status();
+               })
+        .value();
+  };
+  const std::string same = text_with(9, 0);
+  EXPECT_EQ(text_with(9, 1), same);
+  for (const auto& [tensor, element] : {std::pair{0, 0}, {0, 63}, {0, 199}, {1, 0}, {1, 2}}) {
+    EXPECT_NE(text_with(tensor, element), same) << tensor << ", " << element;
+  }
+}
+
+TEST(RecogniseWeights, AnErrorOfTheSourceIsReturned) {
+  const zero::ModelSpec model{.modules = {{.name = "a", .tensors = {{.name = "w", .shape = {2}}}}}};
+  const auto fails = [](zero::ModuleId, size_t, uint64_t, std::span<float>) {
+    return Status(Error{ErrorCode::kIo, "unreadable"});
+  };
+  EXPECT_EQ(RecogniseWeights(model, fails).error().message, "unreadable");
+}
+
+}  // namespace
+}  // namespace penstock::train
