@@ -1,0 +1,200 @@
+#include "train/launch/launch_loop.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "train/launch/rank_lines.h"
+#include "train/launch/signal_queue.h"
+
+namespace penstock::train {
+namespace {
+
+using Time = std::chrono::steady_clock::time_point;
+
+Time Now() { return std::chrono::steady_clock::now(); }
+
+/// Milliseconds for poll(2): until `deadline`, -1 for ever.
+int PollTime(std::optional<Time> deadline, Time now) {
+  if (!deadline.has_value()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - now);
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 60'000));
+}
+
+/// Writes whole lines to stderr. Rank 0 may have its line of progress on the same terminal: it is
+/// erased (ECMA-48 EL), and rank 0 shows the next one.
+void WriteLines(const std::string& lines) {
+  if (lines.empty()) return;
+  const std::string all = (::isatty(STDERR_FILENO) != 0 ? "\r\x1b[K" : "") + lines;
+  std::fwrite(all.data(), 1, all.size(), stderr);  // whoever does not read must not end the work
+}
+
+void Say(std::string_view line) { WriteLines(fmt::format("penstock: {}\n", line)); }
+
+class LaunchLoop {
+ public:
+  LaunchLoop(SignalQueue signals, size_t ranks, const Patience& patience)
+      : signals_(std::move(signals)), lines_(ranks), fates_(patience) {}
+
+  int Run(const std::vector<RankCommand>& commands) {
+    for (const RankCommand& command : commands) {
+      if (!Start(command)) break;  // the others would wait for it
+    }
+    while (!fates_.over()) Turn();
+    SayWhy();
+    for (RankProcess& rank : ranks_) rank.Leave();
+    return fates_.exit_code();
+  }
+
+ private:
+  /// The first failure, until it is said.
+  struct Failure {
+    std::string name;  ///< of the rank
+    Ending ending;
+  };
+
+  bool Start(const RankCommand& command) {
+    Result<RankProcess> process = RankProcess::Start(command);
+    if (process.ok()) {
+      fates_.Started();
+      ranks_.push_back(*std::move(process));
+      return true;
+    }
+    Say(fmt::format("error: rank {} cannot be started: {}", command.rank, process.error().message));
+    fates_.NotStarted(Now());
+    return false;
+  }
+
+  /// Waits until something has happened, and does what follows from it.
+  void Turn() {
+    std::vector<pollfd> polls = {{.fd = signals_.fd(), .events = POLLIN}};
+    // poll(2) passes over those that are invalid.
+    for (const RankProcess& rank : ranks_) {
+      polls.push_back({.fd = rank.output().get(), .events = POLLIN});
+    }
+    if (::poll(polls.data(), polls.size(), PollTime(fates_.deadline(), Now())) > 0) {
+      for (size_t i = 0; i < ranks_.size(); ++i) {
+        if (polls[i + 1].revents != 0) Read(ranks_[i]);
+      }
+    }
+    HandleSignals();
+    GiveOrders();
+  }
+
+  void Read(RankProcess& rank) {
+    Write(lines_.Add(rank.rank(), rank.Read()));
+    if (!rank.output().valid()) Write(lines_.Finish(rank.rank()));
+  }
+
+  void Write(const std::string& lines) const {
+    if (!fates_.quitting()) WriteLines(lines);
+  }
+
+  void HandleSignals() {
+    for (const int signal : signals_.Take()) {
+      if (signal == SIGCHLD) {
+        Reap();
+      } else if (signal == SIGTSTP) {
+        SignalAll(SIGSTOP);
+        SignalQueue::StopUntilContinued();
+        SignalAll(SIGCONT);
+      } else {
+        fates_.Interrupted(signal);
+        SignalAll(signal);
+      }
+    }
+  }
+
+  void SignalAll(int signal) {
+    for (const RankProcess& rank : ranks_) rank.Signal(signal);
+  }
+
+  /// Finds the ranks that have ended.
+  void Reap() {
+    std::vector<Ending> endings;
+    std::vector<RankProcess> running;
+    std::vector<RankProcess> ended;
+    for (RankProcess& rank : ranks_) {
+      const std::optional<Ending> ending = rank.Poll();
+      if (ending.has_value()) endings.push_back(*ending);
+      (ending.has_value() ? ended : running).push_back(std::move(rank));
+    }
+    ranks_ = std::move(running);
+    const std::optional<Ending> failure = fates_.Ended(endings, Now());
+    for (size_t i = 0; i < ended.size(); ++i) {
+      Write(lines_.Add(ended[i].rank(), ended[i].ReadRest()));
+      Write(lines_.Finish(ended[i].rank()));
+      if (ended[i].rank() == 0) first_has_reported_ = HasReported(endings[i]);
+      if (failure == endings[i]) failure_ = Failure{ended[i].name(), endings[i]};
+    }
+  }
+
+  void GiveOrders() {
+    const RankFates::Order order = fates_.Due(Now());
+    if (order != RankFates::Order::kNone) SayWhy();
+    switch (order) {
+      case RankFates::Order::kNone:
+        return;
+      case RankFates::Order::kTerminate:
+        return EndAll(SIGTERM, "SIGTERM");
+      case RankFates::Order::kKill:
+        return EndAll(SIGKILL, "SIGKILL");
+      case RankFates::Order::kLeave:
+        Say(fmt::format("{} cannot be killed and may still run", RunningRanks()));
+    }
+  }
+
+  /// Says how the rank that failed first has ended: as the error of the launch, unless rank 0 has
+  /// reported one; then only what that cannot say, which is the signal.
+  void SayWhy() {
+    const std::optional<Failure> failure = std::exchange(failure_, std::nullopt);
+    if (!failure.has_value()) return;
+    if (first_has_reported_ && failure->ending.signal == 0) return;
+    Say(fmt::format("{}{} {}", first_has_reported_ ? "" : "error: ", failure->name,
+                    EndingText(failure->ending)));
+  }
+
+  void EndAll(int signal, const char* name) {
+    Say(fmt::format("ending {}, still running ({})", RunningRanks(), name));
+    SignalAll(signal);
+  }
+
+  /// "rank 2 (pid 4711)", or the names of several.
+  std::string RunningRanks() const {
+    constexpr size_t kMostNamed = 8;
+    std::vector<std::string> names;
+    for (size_t i = 0; i < std::min(ranks_.size(), kMostNamed); ++i) {
+      names.push_back(ranks_[i].name());
+    }
+    std::string text = fmt::format("{}", fmt::join(names, ", "));
+    if (ranks_.size() > names.size()) {
+      text += fmt::format(" and {} more", ranks_.size() - names.size());
+    }
+    return text;
+  }
+
+  SignalQueue signals_;
+  RankLines lines_;
+  RankFates fates_;
+  std::vector<RankProcess> ranks_;  ///< that run
+  std::optional<Failure> failure_;
+  bool first_has_reported_ = false;  ///< rank 0 has ended with an error that it has said
+};
+
+}  // namespace
+
+Result<int> RunRanks(const std::vector<RankCommand>& commands, const Patience& patience) {
+  PENSTOCK_ASSIGN(SignalQueue signals, SignalQueue::Create());
+  return LaunchLoop(std::move(signals), commands.size(), patience).Run(commands);
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,20 @@
+// Runs the processes of all ranks to their end: hands on signals, puts their output together, and
+// ends all with the first failure.
+//
+// Threads: the main thread, while there is no other one.
+#pragma once
+
+#include <vector>
+
+#include "base/result.h"
+#include "train/launch/rank_fates.h"
+#include "train/launch/rank_process.h"
+
+namespace penstock::train {
+
+/// Starts the ranks, which are numbered from 0, and returns the exit code of the launch when all
+/// have ended. What happens to ranks, and that one cannot be started, goes to stderr. Errors: what
+/// the launcher itself lacks.
+Result<int> RunRanks(const std::vector<RankCommand>& commands, const Patience& patience);
+
+}  // namespace penstock::train

@@ -1,0 +1,33 @@
+// What a rank finds in its environment: who it is, where the ranks meet, and nothing that another
+// launcher has left there.
+//
+// Pure functions; any thread. Variables are written "NAME=value", as in environ(7).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "train/launch/hostfile.h"
+
+namespace penstock::train {
+
+/// Where rank 0 listens.
+struct MeetingPoint {
+  std::string address;
+  uint16_t port = 0;
+};
+
+/// Returns RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT of a rank.
+std::vector<std::string> RankVariables(const RankPlace& place, uint32_t ranks,
+                                       const MeetingPoint& meeting);
+
+/// Returns the environment without what mpirun, srun and torchrun tell their processes, which would
+/// contradict RankVariables.
+std::vector<std::string> WithoutLaunchers(std::span<const std::string> environment);
+
+/// Returns the variables that ranks on other hosts get, too: NCCL's, which must be the same on all.
+std::vector<std::string> VariablesForAllHosts(std::span<const std::string> environment);
+
+}  // namespace penstock::train

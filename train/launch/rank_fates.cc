@@ -1,0 +1,69 @@
+#include "train/launch/rank_fates.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/result.h"
+#include "train/process/log.h"
+
+namespace penstock::train {
+
+void RankFates::NotStarted(Time now) { Fail(ExitCode(ErrorCode::kUnavailable), now); }
+
+void RankFates::Interrupted(int signal) {
+  quitting_ = quitting_ || !interruptions_.empty();
+  interruptions_.insert(signal);
+}
+
+/// A rank that has not begun to take signals is killed by them.
+bool RankFates::WasInterrupted(const Ending& ending) const {
+  return ending.signal != 0 ? interruptions_.contains(ending.signal)
+                            : ending.code == ExitCode(ErrorCode::kCancelled);
+}
+
+std::optional<Ending> RankFates::Ended(std::span<const Ending> endings, Time now) {
+  quitting_ = quitting_ || std::ranges::any_of(endings, [this](const Ending& ending) {
+                return ending.signal != 0 && WasInterrupted(ending);
+              });
+  std::optional<Ending> first;
+  for (const Ending& ending : endings) {
+    PENSTOCK_CHECK(running_ > 0);
+    --running_;
+    if (ending.code == 0 && ending.signal == 0) continue;
+    if (quitting_ || WasInterrupted(ending)) {
+      if (!failed_) exit_code_ = ExitCode(ErrorCode::kCancelled);
+      continue;
+    }
+    const auto place = [](const Ending& e) { return std::pair(e.signal == 0, e.rank); };
+    if (!first.has_value() || place(ending) < place(*first)) first = ending;
+  }
+  if (failed_ || !first.has_value()) return std::nullopt;
+  Fail(ExitCodeOf(*first), now + patience_.terminate);
+  return first;
+}
+
+void RankFates::Fail(int exit_code, Time when) {
+  failed_ = true;
+  exit_code_ = exit_code;
+  next_ = Order::kTerminate;
+  next_at_ = when;
+}
+
+std::optional<RankFates::Time> RankFates::deadline() const {
+  if (next_ == Order::kNone || over()) return std::nullopt;
+  return next_at_;
+}
+
+RankFates::Order RankFates::Due(Time now) {
+  const std::optional<Time> when = deadline();
+  if (!when.has_value() || now < *when) return Order::kNone;
+  const Order order = next_;
+  left_ = order == Order::kLeave;
+  next_ = order == Order::kTerminate ? Order::kKill
+          : order == Order::kKill    ? Order::kLeave
+                                     : Order::kNone;
+  next_at_ = now + (next_ == Order::kKill ? patience_.kill : patience_.leave);
+  return order;
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,66 @@
+// The process of one rank: on this host the program itself, for a rank elsewhere ssh.
+//
+// Rank 0 writes to the launcher's own stdout and stderr; what another rank writes to either comes
+// through a pipe to the launcher.
+//
+// Threads: that of Child.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "train/launch/child.h"
+#include "train/launch/ending.h"
+
+namespace penstock::train {
+
+/// How a rank is started.
+struct RankCommand {
+  uint32_t rank = 0;
+  std::string host;  ///< where it runs, if that is not this host; `program` is then ssh
+  std::string program;
+  std::vector<std::string> arguments;  ///< from the program's name on
+  std::vector<std::string> environment;
+};
+
+class RankProcess {
+ public:
+  /// Starts the process. Its standard input is empty. Errors: those of Child::Start.
+  static Result<RankProcess> Start(const RankCommand& command);
+
+  uint32_t rank() const { return rank_; }
+  /// For messages: "rank 2 (pid 4711)", "rank 2 (on worker2)".
+  const std::string& name() const { return name_; }
+
+  /// The descriptor from which Read reads; invalid for rank 0 and when the output has ended.
+  const UniqueFd& output() const { return output_; }
+  /// Returns some of what the rank has written, without waiting.
+  std::string Read();
+  /// Returns the rest of what a rank that has ended has written, without waiting for others that
+  /// still have the pipe, and ends the output.
+  std::string ReadRest();
+
+  /// Has the rank get a signal, wherever it runs.
+  void Signal(int signal) const;
+  /// Returns how the rank has ended, once.
+  std::optional<Ending> Poll();
+  /// Gives the rank up, though it does not end: ssh is killed, a process of this host is left
+  /// alone.
+  void Leave();
+
+ private:
+  RankProcess(const RankCommand& command, Child child, UniqueFd signals, UniqueFd output);
+
+  uint32_t rank_;
+  bool elsewhere_;
+  std::string name_;
+  Child child_;
+  UniqueFd signals_;  ///< the standard input of ssh (train/launch/remote_command.h)
+  UniqueFd output_;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,21 @@
+// Tells which names of a hostfile mean the host that this process runs on.
+//
+// Threads: any.
+#pragma once
+
+#include <string>
+
+namespace penstock::train {
+
+/// Returns what this host calls itself, with or without its domain.
+std::string OwnHostName();
+
+/// Whether `host` is localhost or an address that means it.
+bool IsLoopback(const std::string& host);
+
+/// Whether `host` means the host that calls itself `own`: it is a loopback, or that name. A name
+/// without a domain equals one that has any. No name is looked up, so another name of this host, or
+/// its address, counts as another host.
+bool IsThisHost(const std::string& host, const std::string& own);
+
+}  // namespace penstock::train
