@@ -76,6 +76,11 @@ int Execute(const SnapshotCommand& options) {
 }
 int Execute(const SnapshotsCommand& options) { return PrintOrReport(RunSnapshots(options.run)); }
 
+int Execute(const LaunchCommand& options) {
+  const Result<int> code = RunLaunch(options);
+  return code.ok() ? *code : ReportError(code.error());
+}
+
 int Execute(const PrintText& text) { return Print(text.text); }
 
 int Run(int argc, const char* const* argv) {

@@ -2,46 +2,16 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "base/units.h"
+#include "train/cli/cli_checks.h"
+#include "train/cli/cli_launch.h"
 #include "train/process/log.h"
 
 namespace penstock::train {
 namespace {
-
-// CLI11 only splits the line; what an argument may be is decided here, by one function for each
-// kind of argument, so that the same text means the same wherever it stands.
-
-/// Refuses what ParseBytes does not read.
-CLI::Validator SizeCheck() {
-  return CLI::Validator(
-      [](std::string& text) {
-        const Result<Bytes> size = ParseBytes(text);
-        return size.ok() ? std::string() : size.error().message;
-      },
-      "SIZE");
-}
-
-/// Refuses what ParseWhole does not read.
-CLI::Validator WholeCheck(WholeRange range = {}) {
-  return CLI::Validator(
-      [range](std::string& text) {
-        const Result<uint64_t> number = ParseWhole(text, range);
-        return number.ok() ? std::string() : number.error().message;
-      },
-      "N");
-}
-
-/// Refuses a path or a name that is empty, as the value of a shell variable that is not set is.
-CLI::Validator NameCheck() {
-  return CLI::Validator(
-      [](std::string& text) {
-        return text.empty() ? std::string("\"\" names nothing; give a path or a name")
-                            : std::string();
-      },
-      "");
-}
 
 /// What CLI11 fills in for `train`; numbers, sizes and names still as text.
 struct TrainArguments {
@@ -252,20 +222,27 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   const CLI::App* snapshots = AddSnapshots(app, &snapshots_options);
   AddInspect(app, &inspect_options);
   const CLI::App* tune = AddTune(app, &tune_arguments);
+  LaunchArguments launch_arguments;
+  const CLI::App* launch = AddLaunch(app, &launch_arguments);
   if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "unknown command {}; there are train, export, inspect, compare, snapshot, "
-                     "snapshots, clean and tune",
+                     "snapshots, clean, tune and launch",
                      arguments[0]);
   }
+  // From "--" on, the line of a launch is that of its ranks.
+  const auto end = !arguments.empty() && arguments[0] == "launch"
+                       ? std::ranges::find(arguments, "--")
+                       : arguments.end();
   try {
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+    std::vector<std::string> reversed(std::make_reverse_iterator(end), arguments.rend());
     app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
     return Command(PrintText{app.help()});
   } catch (const CLI::CallForVersion& version) {
     return Command(PrintText{std::string(version.what()) + "\n"});
   } catch (const CLI::ParseError& error) {
+    if (launch->parsed() && end == arguments.end()) return NoRankCommand();
     // An unknown option comes before what is missing, which may be what was meant by it.
     const std::string unknown = UnknownOption(app);
     const auto commands = app.get_subcommands();
@@ -278,6 +255,7 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
     return Command(tune_arguments.options);
   }
   if (train->parsed()) return MakeTrain(train_arguments);
+  if (launch->parsed()) return MakeLaunch(launch_arguments, {end, arguments.end()});
   if (export_command->parsed()) return MakeExport(export_arguments);
   if (compare->parsed()) return Command(compare_options);
   if (clean->parsed()) return Command(clean_options);

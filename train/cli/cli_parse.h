@@ -1,4 +1,5 @@
-// The command line of penstock: train, export, inspect, compare, clean, snapshot, snapshots, tune.
+// The command line of penstock: train, launch, export, inspect, compare, clean, snapshot,
+// snapshots, tune.
 //
 // Threads: the main thread.
 #pragma once
@@ -9,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/result.h"
+#include "train/launch/launch.h"
 #include "train/loop/trainer.h"
 #include "train/tune/tune.h"
 
@@ -50,7 +52,7 @@ struct PrintText {
 
 using Command =
     std::variant<TrainOptions, ExportCommand, InspectCommand, CompareCommand, CleanCommand,
-                 SnapshotCommand, SnapshotsCommand, TuneCommand, PrintText>;
+                 SnapshotCommand, SnapshotsCommand, TuneCommand, LaunchCommand, PrintText>;
 
 /// Reads the arguments (without the program's name). Errors: kInvalidArgument for arguments that
 /// are unknown, missing, malformed or not implemented.

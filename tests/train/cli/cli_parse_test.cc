@@ -118,6 +118,38 @@ TEST(CommandLine, TuneTakesEveryOptionAndNeedsOnlyThePath) {
   EXPECT_TRUE(options.quick);
 }
 
+TEST(CommandLine, LaunchTakesItsOptionsAndTheCommandOfTheRanks) {
+  std::vector<std::string> line = {"launch", "--ranks", "4", "--"};
+  const std::vector<std::string> ranks = Train({"--data-order", "sequential"});
+  line.insert(line.end(), ranks.begin(), ranks.end());
+  const Result<Command> least = ParseCommandLine(line);
+  ASSERT_TRUE(least.ok()) << least.error().message;
+  const auto& defaults = std::get<LaunchCommand>(*least);
+  EXPECT_EQ(defaults.ranks, 4U);
+  EXPECT_EQ(defaults.arguments, ranks);
+  EXPECT_EQ(defaults.hostfile, "");
+  EXPECT_FALSE(defaults.master_port.has_value());
+  const std::vector<std::string> more = {"--hostfile", "h", "--master-port", "65535"};
+  line.insert(line.begin() + 3, more.begin(), more.end());
+  const Result<Command> all = ParseCommandLine(line);
+  ASSERT_TRUE(all.ok()) << all.error().message;
+  const auto& options = std::get<LaunchCommand>(*all);
+  EXPECT_EQ(options.hostfile, "h");
+  EXPECT_EQ(options.master_port, 65535);
+  EXPECT_EQ(options.arguments, ranks);
+}
+
+TEST(CommandLine, HelpOfALaunchIsThatOfTheCommandThatAsksForIt) {
+  const auto help = [](const std::vector<std::string>& line) {
+    const Result<Command> command = ParseCommandLine(line);
+    EXPECT_TRUE(command.ok()) << command.error().message;
+    return std::get<PrintText>(*command).text;
+  };
+  EXPECT_THAT(help({"launch", "--help"}), HasSubstr("penstock launch --ranks 4 -- train"));
+  EXPECT_THAT(help({"launch", "--ranks", "2", "--", "train", "--help"}),
+              HasSubstr("--sequence-length"));
+}
+
 TEST(CommandLine, CompareTakesTwoModels) {
   const Result<Command> command = ParseCommandLine({"compare", "x", "y"});
   ASSERT_TRUE(command.ok()) << command.error().message;
@@ -172,7 +204,18 @@ INSTANTIATE_TEST_SUITE_P(
                 "\"20000000TiB\" is not a size up to 9223372036854775807 bytes"},
         BadLine{Train({"--device-memory", "64MB"}), "64MB"},
         BadLine{Train({"--data-order", "random"}), "random"},
-        BadLine{{"tune", "--quick"}, "--nvme-path"},
+        BadLine{{"tune", "--quick"}, "--nvme-path"}, BadLine{{"launch"}, "after --"},
+        BadLine{{"launch", "--ranks", "2"}, "after --"},
+        BadLine{{"launch", "--ranks", "2", "--"}, "after --"},
+        BadLine{{"launch", "--ranks", "2", "train"}, "after --"},
+        BadLine{{"launch", "--", "train"}, "--ranks is required"},
+        BadLine{{"launch", "--ranks", "0", "--", "train"}, "\"0\" is not a whole number from 1 to"},
+        BadLine{{"launch", "--ranks", "65537", "--", "train"}, "to 65536"},
+        BadLine{{"launch", "--ranks", "2", "--master-port", "0", "--", "train"}, "--master-port"},
+        BadLine{{"launch", "--ranks", "2", "--hostfile", "", "--", "train"}, "names nothing"},
+        BadLine{{"launch", "--rnaks", "2", "--", "train"}, "unknown option --rnaks"},
+        BadLine{{"launch", "--ranks", "2", "--", "clean", "r"}, "\"clean\" is no command"},
+        BadLine{{"launch", "--ranks", "2", "--", "train", "--stpes"}, "--stpes"},
         BadLine{{"tune", "--nvme-path", "p", "--size", "1GB"}, "1GB"},
         BadLine{{"export", "run"}, "--to"},
         BadLine{{"export", "run", "--to", "x", "--dtype", "int8"}, "int8 not in {fp32,bf16,fp16}"},

@@ -1,0 +1,24 @@
+// What an argument of the command line may be.
+//
+// CLI11 only splits the line; what an argument may be is decided here, by one function for each
+// kind of argument, so that the same text means the same wherever it stands.
+//
+// Threads: any.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include "base/units.h"
+
+namespace penstock::train {
+
+/// Refuses what ParseBytes does not read.
+CLI::Validator SizeCheck();
+
+/// Refuses what ParseWhole does not read.
+CLI::Validator WholeCheck(WholeRange range = {});
+
+/// Refuses a path or a name that is empty, as the value of a shell variable that is not set is.
+CLI::Validator NameCheck();
+
+}  // namespace penstock::train

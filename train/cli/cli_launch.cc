@@ -1,0 +1,58 @@
+#include "train/cli/cli_launch.h"
+
+#include <utility>
+#include <variant>
+
+#include "train/cli/cli_checks.h"
+#include "train/launch/hostfile.h"
+
+namespace penstock::train {
+
+CLI::App* AddLaunch(CLI::App& app, LaunchArguments* arguments) {
+  constexpr uint64_t kMostPort = 65535;
+  LaunchCommand& options = arguments->options;
+  CLI::App* launch =
+      app.add_subcommand("launch", "Start several ranks of a training, here or on several hosts");
+  launch->add_option("--ranks", arguments->ranks, "how many processes share the training")
+      ->required()
+      ->check(WholeCheck({.low = 1, .high = kMostRanks}));
+  launch
+      ->add_option("--hostfile", options.hostfile,
+                   "where they run: lines such as \"worker1 slots=8\" (default: here)")
+      ->check(NameCheck());
+  launch
+      ->add_option("--master-port", arguments->master_port,
+                   "where rank 0 listens (default: a free port; 29500 with --hostfile)")
+      ->check(WholeCheck({.low = 1, .high = kMostPort}));
+  launch->footer(
+      "The command of the ranks follows after --:\n"
+      "  penstock launch --ranks 4 -- train --model M --config C --data D --out RUN");
+  return launch;
+}
+
+Error NoRankCommand() {
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "launch lacks the command of the ranks; write it after --, as in \"penstock "
+                   "launch --ranks 4 -- train --model M\"");
+}
+
+Result<Command> MakeLaunch(const LaunchArguments& arguments, const std::vector<std::string>& rest) {
+  LaunchCommand options = arguments.options;
+  options.ranks = static_cast<uint32_t>(ParseWhole(arguments.ranks).value());  // checked
+  if (!arguments.master_port.empty()) {
+    options.master_port = static_cast<uint16_t>(ParseWhole(arguments.master_port).value());
+  }
+  if (rest.size() < 2) return NoRankCommand();
+  options.arguments.assign(rest.begin() + 1, rest.end());
+  if (options.arguments[0] != "train") {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "launch: \"{}\" is no command that several ranks share; after -- comes train "
+                     "with its options",
+                     options.arguments[0]);
+  }
+  PENSTOCK_ASSIGN(Command command, ParseCommandLine(options.arguments));
+  if (std::holds_alternative<PrintText>(command)) return command;
+  return Command(std::move(options));
+}
+
+}  // namespace penstock::train
