@@ -57,7 +57,10 @@ struct Config {
 
   kernels::DType dtype = kernels::DType::kFloat32;  ///< bf16.enabled: kBFloat16
   bool check_grad_overflow = false;  ///< bf16 only: a non-finite gradient skips the step
-  double gradient_clipping = 1.0;    ///< 0: off
+  /// communication_data_type: the gradient of each micro-batch is rounded to it (nearest even)
+  /// before it is sent to the ranks that add it up, and with one rank before it is added.
+  kernels::DType communication = kernels::DType::kFloat32;
+  double gradient_clipping = 1.0;  ///< 0: off
 
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;

@@ -24,7 +24,6 @@ void ReadTopLevel(JsonSection& top) {
            {"prescale_gradients", kBool, "[false]"},
            {"gradient_predivide_factor", kNumber, "[1.0]"},
            {"gradient_allreduce_op", kText, "[\"mean\"]"},
-           {"communication_data_type", kText | kNull, "[null]"},
            {"seq_parallel_communication_data_type", kText | kNull, "[\"fp32\", null]"},
            {"seq_parallel_comm_data_type", kText | kNull, "[\"fp32\", null]"},
            {"sequence_parallel_size", kInteger, "[1]"},

@@ -1,4 +1,5 @@
-// fp16, bf16 and data_types: which element type weights and gradients have.
+// fp16, bf16, data_types and communication_data_type: which element type weights and gradients
+// have, and gradients on their way.
 #include "config/sections.h"
 
 namespace penstock::config {
@@ -37,6 +38,16 @@ void ReadBf16(JsonSection& bf16, Config& config) {
   config.optimizer.moments = states ? kernels::DType::kBFloat16 : kernels::DType::kFloat32;
 }
 
+kernels::DType ReadCommunication(JsonSection& top) {
+  constexpr const char* kKey = "communication_data_type";
+  const std::optional<std::string> dtype = top.OptionalText(kKey);
+  if (!dtype || *dtype == "fp32") return kernels::DType::kFloat32;
+  if (*dtype != "bf16") {
+    top.Fail(kKey, Show(*dtype) + " is not implemented; set it to \"fp32\", \"bf16\" or null");
+  }
+  return kernels::DType::kBFloat16;
+}
+
 }  // namespace
 
 void ReadPrecision(JsonSection& top, ConfigDraft& draft) {
@@ -51,6 +62,8 @@ void ReadPrecision(JsonSection& top, ConfigDraft& draft) {
   }
   top.Object("fp16", ReadFp16);
   top.Object(bf16, [&](JsonSection& section) { ReadBf16(section, draft.config); });
+
+  draft.config.communication = ReadCommunication(top);
 
   // Gradients have the dtype of the model.
   const bool is_bf16 = draft.config.dtype == kernels::DType::kBFloat16;

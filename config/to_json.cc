@@ -160,6 +160,7 @@ std::string ConfigToJson(const Config& config) {
                {"train_micro_batch_size_per_gpu", config.micro_batch_size},
                {"gradient_accumulation_steps", config.gradient_accumulation_steps},
                {"gradient_clipping", config.gradient_clipping},
+               {"communication_data_type", ToString(config.communication)},
                {"steps_per_print", config.steps_per_print},
                {"bf16",
                 {{"enabled", bf16},

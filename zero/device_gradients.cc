@@ -49,13 +49,16 @@ Result<float*> DeviceGradients::Buffer(ModuleId module, device::Stream& compute)
   return buffer.as<float>();
 }
 
+bool DeviceGradients::IsOpen(ModuleId module) const {
+  return open_[modules_[Index(module)].buffer] == module;
+}
+
 Status DeviceGradients::CheckOpen(ModuleId module) const {
-  const Module& entry = modules_[Index(module)];
-  if (open_[entry.buffer] == module) return {};
+  if (IsOpen(module)) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    "the gradients of module {} were reduced, and it has none in this step; ask for "
                    "its sums and compute them first",
-                   entry.name);
+                   modules_[Index(module)].name);
 }
 
 Status DeviceGradients::Add(ModuleId module, device::Stream&) { return CheckOpen(module); }

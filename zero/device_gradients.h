@@ -30,6 +30,8 @@ class DeviceGradients final : public GradientSums {
   Result<float*> Buffer(ModuleId module, device::Stream& compute) override;
   /// Does nothing more: the kernels have added.
   Status Add(ModuleId module, device::Stream& compute) override;
+  /// Returns whether the module's gradient was asked for and not finished.
+  bool IsOpen(ModuleId module) const;
   Result<FinishedSums> Finish(ModuleId module, device::Stream& compute) override;
   void EndStep() override;
 

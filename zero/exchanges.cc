@@ -4,6 +4,7 @@
 
 #include "zero/device_gradients.h"
 #include "zero/gradient_exchange.h"
+#include "zero/rounded_gradients.h"
 
 namespace penstock::zero {
 namespace {
@@ -35,6 +36,21 @@ Status TakeLeast(RankLink& link, device::Device& device, Common* mine) {
   return {};
 }
 
+Result<std::unique_ptr<GradientSums>> SumsOfOneRank(const EngineOptions& options,
+                                                    const offload::ShardLayout& layout,
+                                                    device::Device& device,
+                                                    kernels::StateOperators& operators) {
+  std::unique_ptr<GradientSums> sums;
+  if (options.config.communication == DType::kFloat32) {
+    PENSTOCK_ASSIGN(sums, DeviceGradients::Create(options.model, layout, device, operators));
+  } else {
+    PENSTOCK_ASSIGN(
+        sums, RoundedGradients::Create(options.model, layout, options.config.communication, device,
+                                       operators));
+  }
+  return sums;
+}
+
 }  // namespace
 
 Result<MemoryPlan> Exchanges::Plan(const EngineOptions& options, const offload::ShardLayout& layout,
@@ -59,10 +75,12 @@ Status Exchanges::Build(const EngineOptions& options, const offload::ShardLayout
   PENSTOCK_ASSIGN(
       losses_, StepLosses::Create(options.config.gradient_accumulation_steps, device, link_.get()));
   if (link_ == nullptr) {
-    PENSTOCK_ASSIGN(sums_, DeviceGradients::Create(options.model, layout, device, operators));
+    PENSTOCK_ASSIGN(sums_, SumsOfOneRank(options, layout, device, operators));
     return {};
   }
-  PENSTOCK_ASSIGN(sums_, GradientExchange::Create(options.model, layout, plan.gradient_buffers,
+  PENSTOCK_ASSIGN(sums_, GradientExchange::Create(options.model, layout,
+                                                  {.repeated_buffers = plan.gradient_buffers,
+                                                   .dtype = options.config.communication},
                                                   device, *link_));
   PENSTOCK_ASSIGN(norm_, NormExchange::Create(layout, device, *link_));
   gather_.emplace(layout, *link_);

@@ -64,26 +64,27 @@ ExchangeSizes SizesOf(const ModelSpec& model, const ShardLayout& layout,
   return sizes;
 }
 
-Bytes Allocated(uint64_t elements) { return AlignUp(Floats(elements), device::kDeviceAlignment); }
+Bytes Aligned(Bytes size) { return AlignUp(size, device::kDeviceAlignment); }
 
 }  // namespace
 
 Bytes GradientExchange::DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
-                                   uint32_t repeated_buffers) {
-  const ExchangeSizes sizes = SizesOf(model, layout, repeated_buffers);
-  Bytes need = Allocated(sizes.arriving);
-  for (const uint64_t elements : sizes.whole) need += Allocated(elements);
-  for (const uint64_t elements : sizes.sums) need += Allocated(elements);
+                                   const ExchangeOptions& options) {
+  const ExchangeSizes sizes = SizesOf(model, layout, options.repeated_buffers);
+  Bytes need = Aligned(SizeOf(options.dtype) * sizes.arriving);
+  if (options.dtype != DType::kFloat32) need += Aligned(SizeOf(options.dtype) * sizes.arriving);
+  for (const uint64_t elements : sizes.whole) need += Aligned(Floats(elements));
+  for (const uint64_t elements : sizes.sums) need += Aligned(Floats(elements));
   return need;
 }
 
 Result<std::unique_ptr<GradientExchange>> GradientExchange::Create(const ModelSpec& model,
                                                                    const ShardLayout& layout,
-                                                                   uint32_t repeated_buffers,
+                                                                   const ExchangeOptions& options,
                                                                    device::Device& device,
                                                                    RankLink& link) {
-  const ExchangeSizes sizes = SizesOf(model, layout, repeated_buffers);
-  std::unique_ptr<GradientExchange> exchange(new GradientExchange(link));
+  const ExchangeSizes sizes = SizesOf(model, layout, options.repeated_buffers);
+  std::unique_ptr<GradientExchange> exchange(new GradientExchange(link, options.dtype));
   PENSTOCK_ASSIGN(exchange->operators_, kernels::CreateStateOperators(device.kind(), 1));
   for (const uint64_t elements : sizes.whole) {
     PENSTOCK_ASSIGN(device::DeviceBuffer buffer,
@@ -95,8 +96,11 @@ Result<std::unique_ptr<GradientExchange>> GradientExchange::Create(const ModelSp
                     device.Allocate(Floats(elements), "sums of gradients"));
     exchange->sums_.push_back({.buffer = std::move(buffer)});
   }
-  PENSTOCK_ASSIGN(exchange->arriving_,
-                  device.Allocate(Floats(sizes.arriving), "gradients of the other ranks"));
+  const Bytes pieces = SizeOf(options.dtype) * sizes.arriving;
+  PENSTOCK_ASSIGN(exchange->arriving_, device.Allocate(pieces, "gradients of the other ranks"));
+  if (options.dtype != DType::kFloat32) {
+    PENSTOCK_ASSIGN(exchange->rounded_, device.Allocate(pieces, "gradients for the other ranks"));
+  }
   for (const ModuleId id : offload::Ids<ModuleId>(model.modules.size())) {
     Module module{.name = model.modules[Index(id)].name,
                   .what = "gradient of " + model.modules[Index(id)].name,
@@ -136,16 +140,30 @@ Result<float*> GradientExchange::Buffer(ModuleId module, device::Stream& compute
   return whole.buffer.as<float>();
 }
 
+GradientExchange::Outgoing GradientExchange::RoundPiece(const float* first, uint64_t share,
+                                                        uint64_t piece) {
+  if (dtype_ == DType::kFloat32) {
+    return {.data = reinterpret_cast<const std::byte*>(first), .stride = Floats(share)};
+  }
+  const Bytes stride = SizeOf(dtype_) * piece;
+  for (uint32_t rank = 0; rank < link_.world().size; ++rank) {
+    operators_->RoundGradients(link_.stream(), first + rank * share, dtype_, piece,
+                               rounded_.data() + (stride * rank).value);
+  }
+  return {.data = rounded_.data(), .stride = stride};
+}
+
 void GradientExchange::Exchange(const Module& module, const SharedSection& section,
                                 const float* whole, float* sums) {
   const uint32_t ranks = link_.world().size;
   for (uint64_t done = 0; done < section.share; done += kExchangePiece) {
     const uint64_t piece = std::min(kExchangePiece, section.share - done);
-    link_.AllToAll(reinterpret_cast<const std::byte*>(whole + section.section.begin + done),
-                   Floats(section.share), arriving_.data(), Floats(piece), module.what);
+    const Outgoing sent = RoundPiece(whole + section.section.begin + done, section.share, piece);
+    link_.AllToAll(sent.data, sent.stride, arriving_.data(), SizeOf(dtype_) * piece, module.what);
     const uint64_t mine = section.mine - std::min(section.mine, done);
-    operators_->AddInOrder(link_.stream(), sums + done, arriving_.as<float>(),
-                           std::min(piece, mine), piece, ranks);
+    operators_->AddInOrder(
+        link_.stream(), sums + done, std::min(piece, mine),
+        {.data = arriving_.data(), .dtype = dtype_, .stride = piece, .count = ranks});
   }
 }
 

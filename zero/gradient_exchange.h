@@ -4,7 +4,8 @@
 // A rank computes the whole gradient of a module's micro-batch into a buffer. Add sends every rank
 // its share, in pieces, and adds what arrives, one rank's after the other's. Both run on the
 // communicator's stream, beside the kernels of the next micro-batch or module, if there is a second
-// buffer for those. What is added is independent of how it is cut into pieces.
+// buffer for those. What is added is independent of how it is cut into pieces. If gradients are
+// sent in less than fp32, each piece is rounded on that stream just before it is sent.
 //
 // Each module that is not repeated has a whole buffer and sums of its own; the repeated ones share
 // one or two whole buffers, and their sums.
@@ -28,19 +29,24 @@
 
 namespace penstock::zero {
 
-/// Elements of a share that are exchanged at once, at most: 4 MiB from each rank.
+/// Elements of a share that are exchanged at once, at most: 4 MiB of fp32 from each rank.
 inline constexpr uint64_t kExchangePiece = uint64_t{1} << 20;
+
+struct ExchangeOptions {
+  uint32_t repeated_buffers = 1;  ///< 1 or 2 whole gradients of repeated modules
+  /// What is sent: fp32, or gradients rounded to this. The memory is the same.
+  kernels::DType dtype = kernels::DType::kFloat32;
+};
 
 class GradientExchange final : public GradientSums {
  public:
   /// What it allocates on the device, each allocation rounded to kDeviceAlignment.
   static Bytes DeviceNeed(const ModelSpec& model, const offload::ShardLayout& layout,
-                          uint32_t repeated_buffers);
-  /// `repeated_buffers`: 1 or 2 whole gradients of repeated modules. All arguments outlive it.
-  /// Errors: kBudget; of the operators.
+                          const ExchangeOptions& options);
+  /// All arguments outlive it. Errors: kBudget; of the operators.
   static Result<std::unique_ptr<GradientExchange>> Create(const ModelSpec& model,
                                                           const offload::ShardLayout& layout,
-                                                          uint32_t repeated_buffers,
+                                                          const ExchangeOptions& options,
                                                           device::Device& device, RankLink& link);
 
   Result<float*> Buffer(ModuleId module, device::Stream& compute) override;
@@ -70,18 +76,28 @@ class GradientExchange final : public GradientSums {
     size_t sums = 0;
   };
 
-  explicit GradientExchange(RankLink& link) : link_(link) {}
+  GradientExchange(RankLink& link, kernels::DType dtype) : link_(link), dtype_(dtype) {}
   Whole* OpenOf(ModuleId module);
+  /// What every rank is sent of a share at once.
+  struct Outgoing {
+    const std::byte* data = nullptr;
+    Bytes stride;  ///< from one rank's to the next one's
+  };
+  /// Returns `piece` elements of each rank's share, from the first on at `first`, rounded if they
+  /// are to be.
+  Outgoing RoundPiece(const float* first, uint64_t share, uint64_t piece);
   /// Sends a section of the whole gradient and adds what arrives to its part of the sums.
   void Exchange(const Module& module, const SharedSection& section, const float* whole,
                 float* sums);
 
   RankLink& link_;
+  const kernels::DType dtype_;
   /// With one thread, which is the stream's: those of the compute stream have the cores.
   std::unique_ptr<kernels::StateOperators> operators_;
   std::vector<Module> modules_;
   std::vector<Whole> wholes_;
   std::vector<Sums> sums_;
+  device::DeviceBuffer rounded_;   ///< [ranks, piece]; empty if nothing is rounded
   device::DeviceBuffer arriving_;  ///< [ranks, piece]
   uint64_t turn_ = 0;              ///< counts the whole gradients of the step
 };

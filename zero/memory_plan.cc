@@ -7,6 +7,7 @@
 #include "zero/gradient_exchange.h"
 #include "zero/norm_exchange.h"
 #include "zero/partitioner.h"
+#include "zero/rounded_gradients.h"
 #include "zero/schedule_builder.h"
 #include "zero/step_losses.h"
 #include "zero/use_order.h"
@@ -132,6 +133,21 @@ class HostBudget {
   TileStoreOptions& store_;
 };
 
+/// The sums of gradients where one rank trains alone: of each module that is not repeated, and of
+/// the largest that is; once more for a micro-batch's, if those are rounded.
+Bytes SumsOfOneRank(const ModelSpec& model, const ShardLayout& layout,
+                    const config::Config& config) {
+  Bytes sums;
+  for (const ModuleId id : offload::Ids<ModuleId>(layout.model.modules.size())) {
+    if (model.modules[offload::Index(id)].repeated) continue;
+    sums += OnDevice(4_B * layout.model.TrainedElements(id));
+  }
+  const RepeatedModules repeated = CountRepeated(model, layout);
+  if (repeated.count > 0) sums += OnDevice(4_B * repeated.trained_elements);
+  if (config.communication == DType::kFloat32) return sums;
+  return sums * 2 + OnDevice(RoundedGradients::RoundedNeed(layout, config.communication));
+}
+
 std::string Sum(std::initializer_list<std::pair<const char*, Bytes>> parts) {
   std::string text;
   for (const auto& [name, size] : parts) {
@@ -163,26 +179,26 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
                        const config::Config& config, const MemoryPlan& plan) {
   DeviceBytes need;
   const RepeatedModules repeated = CountRepeated(model, layout);
-  const bool alone = layout.world_size == 1;
   need.exchange =
       OnDevice(StepLosses::DeviceNeed(config.gradient_accumulation_steps, layout.world_size));
-  if (!alone) {
-    need.exchange += GradientExchange::DeviceNeed(model, layout, plan.gradient_buffers) +
+  if (layout.world_size == 1) {
+    need.gradients += SumsOfOneRank(model, layout, config);
+  } else {
+    need.exchange += GradientExchange::DeviceNeed(model, layout,
+                                                  {.repeated_buffers = plan.gradient_buffers,
+                                                   .dtype = config.communication}) +
                      OnDevice(NormExchange::Need(layout));
   }
   for (const ModuleId id : offload::Ids<ModuleId>(layout.model.modules.size())) {
-    const bool own = !model.modules[offload::Index(id)].repeated;
-    if (own && alone) need.gradients += OnDevice(4_B * layout.model.TrainedElements(id));
     if (IsResident(config)) {
       const ModuleBytes size = BytesOf(layout, id);
       need.parameters += OnDevice(layout.SlotBytes(id));
       need.states += OnDevice(size.records);
       need.gradients += OnDevice(size.gradients);
-    } else if (own) {
+    } else if (!model.modules[offload::Index(id)].repeated) {
       need.parameters += OnDevice(layout.SlotBytes(id));
     }
   }
-  if (repeated.count > 0 && alone) need.gradients += OnDevice(4_B * repeated.trained_elements);
   if (IsResident(config)) {
     need.gradients += OnDevice(BlockSumsOf(layout).sums) + OnDevice(BlockSumsOf(layout).flags);
   } else {

@@ -1,6 +1,7 @@
 // The state operators on the CPU device: the functions of this folder, on OpenMP's pool of the
 // stream's thread, as the operators of a model have it.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <functional>
 #include <span>
@@ -29,12 +30,19 @@ void RoundRange(const float* in, DType dtype, Range range, std::byte* out) {
 }
 
 /// In pieces that stay in the first-level cache while every row is added to them.
-void AddRange(float* sums, const float* parts, Range range, uint64_t stride, uint64_t count) {
+void AddRange(float* sums, const ElementRows& parts, Range range) {
+  std::array<float, kElementGrain> exact;
   for (uint64_t begin = range.begin; begin < range.end; begin += kElementGrain) {
-    const uint64_t end = std::min(begin + kElementGrain, range.end);
-    for (uint64_t part = 0; part < count; ++part) {
-      const float* const row = parts + part * stride;
-      for (uint64_t i = begin; i < end; ++i) sums[i] += row[i];
+    const uint64_t size = std::min(kElementGrain, range.end - begin);
+    for (uint64_t part = 0; part < parts.count; ++part) {
+      const std::byte* const from =
+          parts.data + SizeOf(parts.dtype).value * (part * parts.stride + begin);
+      const auto* row = reinterpret_cast<const float*>(from);
+      if (parts.dtype != DType::kFloat32) {
+        ConvertElements(parts.dtype, from, DType::kFloat32, exact.data(), size);
+        row = exact.data();
+      }
+      for (uint64_t i = 0; i < size; ++i) sums[begin + i] += row[i];
     }
   }
 }
@@ -51,11 +59,11 @@ class CpuStateOperators final : public StateOperators {
     });
   }
 
-  void AddInOrder(device::Stream& stream, float* sums, const float* parts, uint64_t n,
-                  uint64_t stride, uint64_t count) override {
+  void AddInOrder(device::Stream& stream, float* sums, uint64_t n,
+                  const ElementRows& parts) override {
     Launch(stream, [=, this] {
       ParallelRanges(threads_, n, kElementGrain,
-                     [&](Range range) { AddRange(sums, parts, range, stride, count); });
+                     [&](Range range) { AddRange(sums, parts, range); });
     });
   }
 

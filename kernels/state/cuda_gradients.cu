@@ -16,12 +16,13 @@ __global__ void RoundKernel(uint64_t n, const float* in, T* out) {
   if (i < n) out[i] = FromFloat<T>(in[i]);
 }
 
-__global__ void AddInOrderKernel(uint64_t n, uint64_t stride, uint64_t count, const float* parts,
+template <typename T>
+__global__ void AddInOrderKernel(uint64_t n, uint64_t stride, uint64_t count, const T* parts,
                                  float* sums) {
   const uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= n) return;
   float sum = sums[i];
-  for (uint64_t part = 0; part < count; ++part) sum += parts[part * stride + i];
+  for (uint64_t part = 0; part < count; ++part) sum += ToFloat(parts[part * stride + i]);
   sums[i] = sum;
 }
 
@@ -73,10 +74,11 @@ void CudaRoundGradients(device::CudaStream& stream, const float* in, DType dtype
   }
 }
 
-void CudaAddInOrder(device::CudaStream& stream, float* sums, const float* parts, uint64_t n,
-                    uint64_t stride, uint64_t count) {
-  Launch(stream, "the sum of the ranks' gradients", AddInOrderKernel, OneThreadEach(n), n, stride,
-         count, parts, sums);
+void CudaAddInOrder(device::CudaStream& stream, float* sums, uint64_t n, const ElementRows& parts) {
+  WithElements(parts.dtype, 1, [&]<typename T, int N>() {
+    Launch(stream, "the sum of the ranks' gradients", AddInOrderKernel<T>, OneThreadEach(n), n,
+           parts.stride, parts.count, reinterpret_cast<const T*>(parts.data), sums);
+  });
 }
 
 void CudaBlockSums(device::CudaStream& stream, const std::byte* gradient, DType dtype, uint64_t n,

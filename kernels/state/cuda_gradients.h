@@ -7,13 +7,13 @@
 
 #include "device/device.h"
 #include "kernels/dtype.h"
+#include "kernels/state/state_operators.h"
 
 namespace penstock::kernels {
 
 void CudaRoundGradients(device::CudaStream& stream, const float* in, DType dtype, uint64_t n,
                         std::byte* out);
-void CudaAddInOrder(device::CudaStream& stream, float* sums, const float* parts, uint64_t n,
-                    uint64_t stride, uint64_t count);
+void CudaAddInOrder(device::CudaStream& stream, float* sums, uint64_t n, const ElementRows& parts);
 void CudaBlockSums(device::CudaStream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                    double* sums, uint32_t* finite);
 

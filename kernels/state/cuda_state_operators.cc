@@ -19,9 +19,9 @@ class CudaStateOperators final : public StateOperators {
                       std::byte* out) override {
     CudaRoundGradients(OnCuda(stream), in, dtype, n, out);
   }
-  void AddInOrder(device::Stream& stream, float* sums, const float* parts, uint64_t n,
-                  uint64_t stride, uint64_t count) override {
-    CudaAddInOrder(OnCuda(stream), sums, parts, n, stride, count);
+  void AddInOrder(device::Stream& stream, float* sums, uint64_t n,
+                  const ElementRows& parts) override {
+    CudaAddInOrder(OnCuda(stream), sums, n, parts);
   }
   void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                  double* sums, uint32_t* finite) override {

@@ -19,17 +19,27 @@
 
 namespace penstock::kernels {
 
+/// Rows of elements of one dtype (fp32 or bf16), each beginning `stride` elements after the one
+/// before.
+struct ElementRows {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kFloat32;
+  uint64_t stride = 0;
+  uint64_t count = 0;
+};
+
 class StateOperators {
  public:
   virtual ~StateOperators() = default;
 
-  /// out[i] = round(in[i]) to `dtype` (nearest even), n elements: the one rounding of a gradient.
+  /// out[i] = round(in[i]) to `dtype` (nearest even), n elements: the rounding of a gradient when
+  /// its sum is complete, and of each micro-batch's before it is sent, where that is configured.
   virtual void RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
                               std::byte* out) = 0;
-  /// sums[i] = ((sums[i] + parts[0][i]) + parts[1][i]) + …, fp32, for i below n. `parts` are
-  /// `count` rows, of which each begins `stride` elements after the one before. Nothing overlaps.
-  virtual void AddInOrder(device::Stream& stream, float* sums, const float* parts, uint64_t n,
-                          uint64_t stride, uint64_t count) = 0;
+  /// sums[i] = ((sums[i] + parts[0][i]) + parts[1][i]) + …, in fp32, for i below n. Nothing
+  /// overlaps.
+  virtual void AddInOrder(device::Stream& stream, float* sums, uint64_t n,
+                          const ElementRows& parts) = 0;
   /// kernels::BlockSums on the device; sums: [n / 4096] doubles, finite: 1 or 0.
   virtual void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                          double* sums, uint32_t* finite) = 0;

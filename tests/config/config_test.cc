@@ -50,6 +50,18 @@ TEST(ConfigTest, DefaultsAreDeepSpeeds) {
   EXPECT_THAT(config.automatic, ElementsAre("optimizer"));
 }
 
+TEST(ConfigTest, GradientsAreSentInFp32UnlessBf16IsAskedFor) {
+  EXPECT_EQ(Good(WithBatch("")).communication, kernels::DType::kFloat32);
+  for (const char* exact : {"null", R"("fp32")", R"("auto")"}) {
+    const std::string key = fmt::format(R"("communication_data_type": {})", exact);
+    EXPECT_EQ(Good(WithBatch(key + R"(, "bf16": {"enabled": true})")).communication,
+              kernels::DType::kFloat32);
+  }
+  const Config rounded = Good(WithBatch(R"("communication_data_type": "bf16")"));
+  EXPECT_EQ(rounded.communication, kernels::DType::kBFloat16);
+  EXPECT_EQ(Good(ConfigToJson(rounded)).communication, kernels::DType::kBFloat16);
+}
+
 struct Triangle {
   const char* text;
   uint64_t world, train, micro, accumulation;

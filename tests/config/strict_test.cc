@@ -145,7 +145,9 @@ TEST(ConfigStrictTest, WhatIsNotImplementedSaysHowToTurnItOff) {
       {R"("torch_autocast": {"enabled": true})", "torch_autocast.enabled: true is not implemented"},
       {R"("prescale_gradients": true)", "prescale_gradients: true is not implemented; set it to f"},
       {R"("gradient_predivide_factor": 2)", "2 is not implemented; set it to 1.0"},
-      {R"("communication_data_type": "fp16")", "set it to null, or remove it"},
+      {R"("communication_data_type": "fp16")",
+       "communication_data_type: \"fp16\" is not implemented; set it to \"fp32\", \"bf16\" or "
+       "null"},
       {R"("gradient_allreduce_op": "sum")", "set it to \"mean\""},
       {R"("sparse_gradients": true)", "not implemented"},
       {R"("elasticity": {"enabled": true})", "elasticity.enabled: true is not implemented"},

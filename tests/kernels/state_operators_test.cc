@@ -64,21 +64,25 @@ TEST_F(GradientsTest, PartsAreAddedOneAfterTheOtherAndNothingBehindThem) {
   const uint64_t count = 5;
   Values begin = RandomValues(DType::kFloat32, n + 1, 1);
   begin[0] = 1 << 24;  // 2^24 + 1 + 1 is 2^24, in this order only
-  Values parts = RandomValues(DType::kFloat32, count * stride, 2);
-  for (uint64_t part = 0; part < count; ++part) parts[part * stride] = 1;
-  const Tensor sums = harness.Put(DType::kFloat32, begin);
-  const Tensor rows = harness.Put(DType::kFloat32, parts);
-  harness.operators().AddInOrder(harness.stream(), reinterpret_cast<float*>(sums.data()),
-                                 rows.floats(), n, stride, count);
-  const auto added = harness.GetElements<float>(rows.data(), count * stride);
-  const auto got = harness.GetElements<float>(sums.data(), n + 1);
-  for (uint64_t i = 0; i < n; ++i) {
-    auto want = static_cast<float>(begin[i]);
-    for (uint64_t part = 0; part < count; ++part) want += added[part * stride + i];
-    ASSERT_EQ(got[i], want) << i;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Values parts = RandomValues(dtype, count * stride, 2);
+    for (uint64_t part = 0; part < count; ++part) parts[part * stride] = 1;
+    const Tensor sums = harness.Put(DType::kFloat32, begin);
+    const Tensor rows = harness.Put(dtype, parts);
+    harness.operators().AddInOrder(
+        harness.stream(), reinterpret_cast<float*>(sums.data()), n,
+        {.data = rows.data(), .dtype = dtype, .stride = stride, .count = count});
+    const auto got = harness.GetElements<float>(sums.data(), n + 1);
+    for (uint64_t i = 0; i < n; ++i) {
+      auto want = static_cast<float>(begin[i]);
+      for (uint64_t part = 0; part < count; ++part) {
+        want += static_cast<float>(parts[part * stride + i]);
+      }
+      ASSERT_EQ(got[i], want) << ToString(dtype) << " " << i;
+    }
+    EXPECT_EQ(got[0], static_cast<float>(1 << 24));
+    EXPECT_EQ(got[n], static_cast<float>(begin[n]));
   }
-  EXPECT_EQ(got[0], static_cast<float>(1 << 24));
-  EXPECT_EQ(got[n], static_cast<float>(begin[n]));
 }
 
 TEST_F(GradientsTest, BlockSumsEqualTheReference) {

@@ -34,6 +34,7 @@ struct Case {
   Tier optimizer = Tier::kNvme;
   bool with_gradients = false;  ///< nothing needs all gradients: updates begin with their own
   bool overlap = true;
+  DType communication = DType::kFloat32;
   bool smallest = true;  ///< budgets; else there is room for everything
   uint64_t layer_elements = 30000;
   uint64_t tile_elements = 8192;
@@ -96,6 +97,7 @@ class RanksTest : public ::testing::Test {
     config.check_grad_overflow = !c.with_gradients;
     config.gradient_clipping = c.with_gradients ? 0 : 1;
     config.overlap = c.overlap;
+    config.communication = c.communication;
     config.tile_elements = c.tile_elements;
     config.gradient_accumulation_steps = kGlobalBatch / ranks;
     config.optimizer.lr = 1e-2;
@@ -294,6 +296,26 @@ TEST_F(RanksTest, AnyNumberOfRanksHasTheLossesNormsAndWeightsOfOneInEveryPlaceme
     ASSERT_EQ(one.losses.size(), kSteps);
     for (const Case& c : cases) {
       if (c.dtype != dtype) continue;
+      for (const uint32_t ranks : {2U, 3U, 4U, 8U}) {
+        if (tried++ % kTrainingStride != 0) continue;
+        ExpectSame(one, Train(c, ranks), fmt::format("{}, {} ranks", c.name, ranks));
+      }
+    }
+  }
+}
+
+TEST_F(RanksTest, GradientsThatAreRoundedOnTheirWayHaveTheBitsOfOneRankThatRoundsThem) {
+  uint64_t tried = 0;
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+    const Case nvme{.name = "nvme", .dtype = dtype, .communication = DType::kBFloat16};
+    const Outcome one = Train(nvme, 1);
+    EXPECT_NE(one.norms, Train({.name = "exact", .dtype = dtype}, 1).norms);
+    Case device = nvme;
+    device.name = "device";
+    device.parameters = device.optimizer = Tier::kDevice;
+    device.smallest = false;
+    ExpectSame(one, Train(device, 1), "device, one rank");
+    for (const Case& c : {nvme, device}) {
       for (const uint32_t ranks : {2U, 3U, 4U, 8U}) {
         if (tried++ % kTrainingStride != 0) continue;
         ExpectSame(one, Train(c, ranks), fmt::format("{}, {} ranks", c.name, ranks));

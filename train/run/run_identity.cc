@@ -18,6 +18,8 @@ constexpr const char* kAccumulation = "gradient_accumulation_steps";
 /// computed first. Older commits do not have the key.
 constexpr const char* kGradientSums = "gradient_sums";
 constexpr int kComputedFirst = 2;
+/// Only there if gradients are rounded on their way.
+constexpr const char* kCommunication = "communication_data_type";
 /// Only there if there are several.
 constexpr const char* kRanks = "world_size";
 
@@ -67,6 +69,9 @@ std::string ToJson(const RunIdentity& identity) {
   // A key that was added later is only there if its value is not the former behaviour: so the
   // commits of earlier versions can be resumed.
   if (json["bf16"]["bf16_optimizer_states"] == false) json["bf16"].erase("bf16_optimizer_states");
+  if (identity.config.communication != DType::kFloat32) {
+    json[kCommunication] = config.at(kCommunication);
+  }
   if (identity.config.gradient_accumulation_steps > 1 || identity.ranks > 1) {
     json[kGradientSums] = kComputedFirst;
   }

@@ -24,6 +24,17 @@ TEST(RunIdentity, AKeyThatCameLaterIsNotThereWhereNothingChanged) {
               ElementsAre("bf16.bf16_optimizer_states is true, was not there"));
 }
 
+TEST(RunIdentity, WhatGradientsAreSentInIsThereIfItRoundsThem) {
+  RunIdentity identity;
+  const std::string exact = ToJson(identity);
+  EXPECT_THAT(exact, Not(HasSubstr("communication_data_type")));
+  identity.config.communication = DType::kBFloat16;
+  EXPECT_THAT(Differences(exact, ToJson(identity)),
+              ElementsAre(R"(communication_data_type is "bf16", was not there)"));
+  EXPECT_THAT(Differences(ToJson(identity), exact),
+              ElementsAre(R"(communication_data_type is not there, was "bf16")"));
+}
+
 RunIdentity Accumulating(uint64_t micro_batches) {
   RunIdentity identity;
   identity.config.gradient_accumulation_steps = micro_batches;
