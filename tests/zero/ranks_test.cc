@@ -38,6 +38,7 @@ struct Case {
   bool smallest = true;  ///< budgets; else there is room for everything
   uint64_t layer_elements = 30000;
   uint64_t tile_elements = 8192;
+  Bytes more_host;  ///< than the smallest
 };
 
 /// What a run computed: the same on all ranks, but for the blocks, which are those of all together.
@@ -81,6 +82,31 @@ class ToyBatch {
   float scale_;
 };
 
+/// Counts what a rank sends in exchanges.
+class CountingCommunicator final : public comm::Communicator {
+ public:
+  explicit CountingCommunicator(comm::Communicator& counted) : counted_(counted) {}
+
+  const comm::World& world() const override { return counted_.world(); }
+  device::Stream& stream() override { return counted_.stream(); }
+  void AllGather(std::byte* data, Bytes part, const comm::Operation& operation) override {
+    counted_.AllGather(data, part, operation);
+  }
+  void AllToAll(const std::byte* from, Bytes stride, std::byte* to, Bytes part,
+                const comm::Operation& operation) override {
+    exchanged_ += part * world().size;
+    counted_.AllToAll(from, stride, to, part, operation);
+  }
+  void Abort(const Error& why) override { counted_.Abort(why); }
+  Bytes device_bytes() const override { return counted_.device_bytes(); }
+
+  Bytes exchanged() const { return exchanged_; }
+
+ private:
+  comm::Communicator& counted_;
+  Bytes exchanged_;
+};
+
 class RanksTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -112,7 +138,9 @@ class RanksTest : public ::testing::Test {
     uint32_t ranks = 1;
     uint32_t rank = 0;
     std::unique_ptr<Session> session;
-    comm::Communicator* communicator = nullptr;
+    const CountingCommunicator* communicator = nullptr;
+    device::Device* device = nullptr;
+    Bytes host_memory;
   };
   using StepOf = std::function<Result<StepOutcome>(Rank& rank, uint64_t step)>;
 
@@ -141,11 +169,17 @@ class RanksTest : public ::testing::Test {
         EngineOptions options{.model = model, .config = config};
         options.state_folders = {folder_};
         options.state_uuid = kUuid;
-        if (ranks > 1) options.communicator = communicators[rank].get();
+        CountingCommunicator counting(*communicators[rank]);
+        if (ranks > 1) options.communicator = &counting;
         options.host_memory =
-            c.smallest ? Engine::MinimumMemory(model, config, options.world()).host_minimum
-                       : 64_MiB;
-        Rank mine{.ranks = ranks, .rank = rank, .communicator = communicators[rank].get()};
+            c.smallest
+                ? Engine::MinimumMemory(model, config, options.world()).host_minimum + c.more_host
+                : 64_MiB;
+        Rank mine{.ranks = ranks,
+                  .rank = rank,
+                  .communicator = &counting,
+                  .device = borrowed[rank],
+                  .host_memory = options.host_memory};
         auto session = Session::Create(std::move(options), true, *borrowed[rank], *operators);
         outcomes[rank] = session.status();
         if (session.ok()) {
@@ -321,6 +355,78 @@ TEST_F(RanksTest, GradientsThatAreRoundedOnTheirWayHaveTheBitsOfOneRankThatRound
         ExpectSame(one, Train(c, ranks), fmt::format("{}, {} ranks", c.name, ranks));
       }
     }
+  }
+}
+
+TEST_F(RanksTest, GradientsThatAreRoundedTakeHalfTheBytesOnTheirWay) {
+  const auto exchanged = [this](DType dtype) {
+    Bytes bytes;
+    const Case c{.name = "nvme", .communication = dtype};
+    const auto outcomes = ForEachRank(c, 2, [&](Rank& rank) -> Status {
+      PENSTOCK_TRY(Compute(rank, 1, {}).status());
+      if (rank.rank == 0) bytes = rank.communicator->exchanged();
+      return {};
+    });
+    for (const Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+    return bytes;
+  };
+  const Bytes exact = exchanged(DType::kFloat32);
+  EXPECT_GT(exact, 0_B);
+  EXPECT_EQ(exchanged(DType::kBFloat16) * 2, exact);
+}
+
+/// Bytes of a rank's share of the state, and of what lies around it in its file.
+struct FileBytes {
+  uint64_t share = 0;
+  uint64_t around = 0;
+};
+
+FileBytes FileBytesOf(Session& session) {
+  const offload::ShardLayout& layout = session.layout();
+  const uint64_t share = (layout.weight_bytes() + layout.record_bytes()).value;
+  uint64_t size = 0;
+  for (const std::string& path : session.state_paths()) size += std::filesystem::file_size(path);
+  EXPECT_GE(size, 2 * share) << "two slots";
+  return {.share = share, .around = size - 2 * share};
+}
+
+TEST_F(RanksTest, ARankKeepsAndMovesItsShareAndStaysWithinItsBudgets) {
+  constexpr uint64_t kMeasured = 8;
+  constexpr double kElements = 5000 + 3 * (60000 + 37) + 64;
+  FileBytes whole;
+  for (const uint32_t ranks : {1U, 3U, 4U}) {
+    // Gradients and a few blocks: not enough to keep the states.
+    const Case c{
+        .name = "nvme", .with_gradients = true, .layer_elements = 60000, .more_host = 400_KiB};
+    std::vector<FileBytes> files(ranks);
+    const auto outcomes = ForEachRank(c, ranks, [&](Rank& rank) -> Status {
+      files[rank.rank] = FileBytesOf(*rank.session);
+      EngineCounters before;
+      for (uint64_t step = 1; step <= kMeasured + 2; ++step) {
+        PENSTOCK_TRY(Compute(rank, step, {}).status());
+        PENSTOCK_TRY(rank.session->Drain());
+        if (step == 2) before = rank.session->counters();
+      }
+      const EngineCounters after = rank.session->counters();
+      // A rank has up to a block more than its part of each module.
+      const double mine = static_cast<double>(rank.session->layout().shard_elements());
+      EXPECT_LE(mine, kElements / rank.ranks + 6 * kBlockElements);
+      const auto read = static_cast<double>(after.nvme_read_bytes - before.nvme_read_bytes);
+      const auto written = static_cast<double>(after.nvme_write_bytes - before.nvme_write_bytes);
+      EXPECT_LE(read / mine / kMeasured, 14.2) << rank.rank << " of " << rank.ranks;
+      EXPECT_LE(written / mine / kMeasured, 12.2) << rank.rank << " of " << rank.ranks;
+      EXPECT_LE(rank.device->peak(), rank.device->limit());
+      EXPECT_LE(rank.session->host_peak(), rank.host_memory);
+      return {};
+    });
+    uint64_t together = 0;
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      ASSERT_TRUE(outcomes[rank].ok()) << outcomes[rank].error().message;
+      together += files[rank].share;
+    }
+    if (ranks == 1) whole = files[0];
+    EXPECT_EQ(together, whole.share) << ranks;
+    for (const FileBytes& file : files) EXPECT_LE(file.around, whole.around) << ranks;
   }
 }
 
