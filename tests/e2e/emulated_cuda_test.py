@@ -2,9 +2,14 @@
 and placement that changes nothing. Models and runs are small, as each of a kernel's threads is a
 fiber.
 """
+import os
+import subprocess
+
 import harness
 import placement_test
+import ranks_test
 import recorded_test
+from harness import make_config
 
 
 class EmulatedPlacementTest(placement_test.PlacementCase):
@@ -28,6 +33,40 @@ class EmulatedPlacementTest(placement_test.PlacementCase):
 class EmulatedLossesTest(recorded_test.RecordedCase):
     def test_steps_in_fp32_have_the_losses_that_were_recorded_on_the_cpu(self):
         self.assert_recorded(3)
+
+
+class EmulatedRanksTest(harness.PenstockTest):
+    def together(self, run, config, *more):
+        """Two ranks on a GPU each: [(exit code, stderr)]."""
+        port = str(ranks_test.free_port())
+        programs = []
+        for rank in ("0", "1"):
+            environment = {**os.environ, "RANK": rank, "WORLD_SIZE": "2", "MASTER_PORT": port,
+                           "MASTER_ADDR": "127.0.0.1"}
+            arguments = ["train", "--model", self.model, "--data", self.make_data(), "--config",
+                         self.write("config.json", config), "--out", run, "--steps", "3",
+                         "--device", "cuda", *more]
+            programs.append(self.running(*arguments, env=environment, stderr=subprocess.PIPE))
+        ended = [(program.communicate(timeout=harness.TIMEOUT_S)[1], program) for program in programs]
+        return [(program.returncode, stderr) for stderr, program in ended]
+
+    def test_what_nccl_holds_counts_as_device_memory_and_two_ranks_have_the_numbers_of_one(self):
+        self.model = self.make_model("small", n_layer=2, n_positions=16)
+        config = make_config("bf16", 1.0, 1, "nvme", "nvme", self.make_folder("nvme"),
+                             communication_data_type="bf16")
+        del config["gradient_accumulation_steps"]
+        config["train_batch_size"] = 8
+        one = self.trained(config, steps=3, model=self.model)
+        for code, stderr in self.together(self.path("small-memory"), config, "--device-memory", "36MiB"):
+            self.assertEqual(code, 2, stderr)
+            self.assertEqual("+ NCCL 6.00 MiB = " in stderr, "penstock: error" in stderr, stderr)
+        run = self.path("two")
+        for code, stderr in self.together(run, config, "--device-memory", "48MiB"):
+            self.assertEqual(code, 0, stderr)
+        self.assertEqual(self.numbers(run), self.numbers(one))
+        peak = harness.read_summary(run)["device_peak_bytes"]
+        self.assertGreater(peak, 38 << 20)  # a rank needs 33 MiB and what NCCL holds
+        self.assertLessEqual(peak, 48 << 20)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,16 @@ Error TooSmall(const char* memory, const char* option, Bytes limit, Bytes minimu
 /// Of a GPU's memory, for code that CUDA and its libraries load when it is first used.
 constexpr Bytes kGpuReserve = 1_GiB;
 
+/// What Gloo holds for each other rank (docs/ranks.md).
+constexpr Bytes kGlooConnection = 6_KiB;
+
+/// Of host memory, for what moves bytes between the ranks. NCCL's is the device's, and is known
+/// only when it has run (ArenaBeside).
+Bytes Connections(const PlannedTraining& training) {
+  if (training.kind != device::Kind::kCpu) return 0_B;
+  return kGlooConnection * (training.world.size - 1);
+}
+
 Bytes DefaultDeviceMemory(const OfferedMemory& memory) {
   if (!memory.gpu.has_value()) return Bytes{memory.machine.total.value / 2};
   return *memory.gpu - std::min(kGpuReserve, Bytes{memory.gpu->value / 2});
@@ -74,7 +84,8 @@ MemoryNeeds NeedsBesideScratch(const PlannedTraining& training, const zero::Memo
   needs.device_reserved = activations;
   needs.device_minimum =
       AlignUp(engine.device_minimum, device::kDeviceAlignment) + needs.device_reserved;
-  needs.host_reserved = taken.host + tokens;
+  const Bytes connections = Connections(training);
+  needs.host_reserved = taken.host + tokens + connections;
   needs.host_minimum = engine.host_minimum + needs.host_reserved;
   needs.device_sum = fmt::format("{} + activations {}", engine.device_sum, ToString(activations));
   needs.host_sum = engine.host_sum;
@@ -82,6 +93,9 @@ MemoryNeeds NeedsBesideScratch(const PlannedTraining& training, const zero::Memo
     needs.host_sum += fmt::format(" + activation checkpoints {}", ToString(taken.host));
   }
   needs.host_sum += fmt::format(" + tokens and what is known of the batch {}", ToString(tokens));
+  if (connections.value > 0) {
+    needs.host_sum += fmt::format(" + connections to the other ranks {}", ToString(connections));
+  }
   return needs;
 }
 
@@ -178,6 +192,14 @@ Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const config::Config
     return TooSmall("host", "host-memory", budget.host, needs.host_minimum, needs.host_sum);
   }
   return budget;
+}
+
+Result<Bytes> ArenaBeside(Bytes library, const MemoryNeeds& needs, const MemoryBudget& budget) {
+  const Bytes taken = AlignUp(library, device::kDeviceAlignment);
+  const Bytes minimum = needs.device_minimum + taken;
+  if (budget.device >= minimum) return budget.device - taken;
+  return TooSmall("device", "device-memory", budget.device, minimum,
+                  fmt::format("{} + NCCL {}", needs.device_sum, ToString(taken)));
 }
 
 }  // namespace penstock::train

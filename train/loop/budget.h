@@ -26,7 +26,7 @@ struct MemoryNeeds {
   Bytes device_minimum;   ///< engine, activations and operator scratch
   Bytes device_reserved;  ///< of these: activations and operator scratch
   Bytes host_minimum;
-  Bytes host_reserved;  ///< of this: activation checkpoints, tokens and the model's tables
+  Bytes host_reserved;  ///< of this: activation checkpoints, tokens, connections, model's tables
   std::string device_sum;
   std::string host_sum;
 };
@@ -73,5 +73,10 @@ Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training,
 /// sum by class, the limit and the smallest one that works, in bytes; those of `machine`.
 Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const config::Config& config,
                                   const std::function<Result<OfferedMemory>()>& machine);
+
+/// Returns what is left of the device's budget for its arena beside `library`, which the library
+/// between the ranks holds outside of it. Errors: kBudget, with the sum and the smallest limit that
+/// works.
+Result<Bytes> ArenaBeside(Bytes library, const MemoryNeeds& needs, const MemoryBudget& budget);
 
 }  // namespace penstock::train

@@ -43,6 +43,7 @@ LoopOptions LoopOptionsOf(const PreparedRun& run) {
           .cost = CostOf(run.job, run.machine.session->layout()),
           .last_step = run.job.last_step,
           .world = run.job.world,
+          .library_memory = run.machine.library_memory,
           .run_json = run.identity};
 }
 

@@ -213,7 +213,7 @@ zero::StepNote TrainLoop::Note() const {
   note[kInitBytes] = static_cast<double>(counters.nvme_init_bytes);
   note[kCommitBytes] = static_cast<double>(counters.nvme_commit_bytes);
   note[kEvictions] = static_cast<double>(counters.evictions);
-  note[kDevicePeak] = static_cast<double>(parts_.device.peak().value);
+  note[kDevicePeak] = static_cast<double>(DevicePeak().value);
   note[kHostPeak] = static_cast<double>(parts_.session.host_peak().value);
   return note;
 }
@@ -318,7 +318,7 @@ Reading TrainLoop::Now() const {
   Reading reading{.time = std::chrono::steady_clock::now(),
                   .activity = parts_.meter.Totals(),
                   .counters = parts_.session.counters(),
-                  .device_peak = parts_.device.peak(),
+                  .device_peak = DevicePeak(),
                   .host_peak = parts_.session.host_peak()};
   for (size_t rank = 0; rank < notes_.size(); ++rank) {
     if (rank == options_.world.rank) continue;

@@ -58,7 +58,8 @@ struct LoopOptions {
   ModelCost cost;
   uint64_t last_step = 0;
   comm::World world = {};
-  std::string run_json;  ///< identifies the run; kept by every commit
+  Bytes library_memory = {};  ///< of the GPU, beside the device's
+  std::string run_json;       ///< identifies the run; kept by every commit
 };
 
 /// Returns "step 7 is committed in FILES"; if the newest commit cannot be read back, says that it
@@ -95,6 +96,7 @@ class TrainLoop {
   bool Copying() const;
   /// Returns what this rank tells the others.
   zero::StepNote Note() const;
+  Bytes DevicePeak() const { return parts_.device.peak() + options_.library_memory; }
   void TakeNotes(std::vector<zero::StepNote> notes);
   /// Accounts for the outcome of a step in the sums.
   void Count(const StepRow& row);

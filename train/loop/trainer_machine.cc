@@ -11,8 +11,25 @@
 namespace penstock::train {
 namespace {
 
-Result<std::unique_ptr<device::Device>> CreateDevice(const TrainJob& job, ActivityMeter* meter) {
-  const device::DeviceOptions options = {.memory = job.budget.device, .meter = meter};
+/// What NCCL's first operations take of an arena, for each rank: both sides of an exchange.
+constexpr Bytes kTrialMemory = 8_MiB;
+
+/// Returns what NCCL holds of a GPU. That is known only after it has run, and the arena is taken at
+/// once: so NCCL runs on a small one first. It takes as much when it is started again.
+Result<Bytes> LibraryMemory(const TrainJob& job, Ranks& ranks) {
+  if (ranks.alone() || job.device != device::Kind::kCuda) return 0_B;
+  const Bytes memory = std::min(job.budget.device, kTrialMemory * ranks.world().size);
+  PENSTOCK_ASSIGN(const std::unique_ptr<device::Device> device,
+                  device::CreateCudaDevice({.memory = memory}));
+  PENSTOCK_ASSIGN(const std::unique_ptr<comm::Communicator> communicator,
+                  ranks.CreateCommunicator(*device));
+  return communicator->device_bytes();
+}
+
+Result<std::unique_ptr<device::Device>> CreateDevice(const TrainJob& job, Bytes library,
+                                                     ActivityMeter* meter) {
+  PENSTOCK_ASSIGN(const Bytes memory, ArenaBeside(library, job.needs, job.budget));
+  const device::DeviceOptions options = {.memory = memory, .meter = meter};
   return job.device == device::Kind::kCuda ? device::CreateCudaDevice(options)
                                            : device::CreateCpuDevice(options);
 }
@@ -89,7 +106,8 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
     PENSTOCK_ASSIGN(machine.trace, Trace::Create(*given.trace + of_rank));
   }
   machine.meter = std::make_unique<ActivityMeter>(machine.trace.get());
-  PENSTOCK_ASSIGN(machine.device, CreateDevice(job, machine.meter.get()));
+  PENSTOCK_ASSIGN(machine.library_memory, LibraryMemory(job, ranks));
+  PENSTOCK_ASSIGN(machine.device, CreateDevice(job, machine.library_memory, machine.meter.get()));
   PENSTOCK_ASSIGN(machine.operators, kernels::CreateModelOperators(
                                          *machine.device, OperatorsFor(*job.model.description,
                                                                        job.shape, job.config)));

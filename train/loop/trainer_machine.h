@@ -47,6 +47,7 @@ Result<StatePlan> PlanStateAfter(ResumePoint& from, const TrainJob& job, const s
 struct Machine {
   std::unique_ptr<Trace> trace;  ///< or none
   std::unique_ptr<ActivityMeter> meter;
+  Bytes library_memory;  ///< of the GPU, outside the device's arena: NCCL's
   std::unique_ptr<device::Device> device;
   std::unique_ptr<comm::Communicator> communicator;  ///< to the other ranks, if there are any
   std::unique_ptr<kernels::ModelOperators> operators;

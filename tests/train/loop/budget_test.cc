@@ -15,6 +15,7 @@ namespace penstock::train {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 MemoryNeeds SomeNeeds() {
   return {.device_minimum = 2560_B,
@@ -69,6 +70,18 @@ TEST(Budget, DeviceMemoryIsRoundedDownToItsBlocks) {
   EXPECT_FALSE(DecideBudget(SomeNeeds(), Limits(2559_B, 8192_B), Machine).ok());
 }
 
+TEST(Budget, WhatNcclHoldsIsTakenFromTheDevicesLimit) {
+  const MemoryBudget budget{.device = 4096_B, .host = 8192_B};
+  EXPECT_EQ(ArenaBeside(0_B, SomeNeeds(), budget).value(), 4096_B);
+  EXPECT_EQ(ArenaBeside(1000_B, SomeNeeds(), budget).value(), 3072_B);
+  EXPECT_EQ(ArenaBeside(1536_B, SomeNeeds(), budget).value(), 2560_B);
+  const Result<Bytes> refused = ArenaBeside(1537_B, SomeNeeds(), budget);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kBudget);
+  EXPECT_THAT(refused.error().message, HasSubstr("+ NCCL 1.75 KiB = 4352 bytes"));
+  EXPECT_THAT(refused.error().message, HasSubstr("--device-memory 4352"));
+}
+
 TEST(Budget, UnnamedLimitsAreSharesOfTheMachine) {
   const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), config::Config(), Machine);
   ASSERT_TRUE(budget.ok()) << budget.error().message;
@@ -120,12 +133,13 @@ class MemoryNeedsTest : public ::testing::Test {
     config_.parameter_home = Tier::kHost;
     config_.compute_threads = 1;
   }
-  Result<MemoryNeeds> Plan() const {
+  Result<MemoryNeeds> Plan(const comm::World& world = {}) const {
     return SumMemoryNeeds({.spec = model_->Spec(),
                            .model = *model_,
                            .shape = shape_,
                            .config = config_,
-                           .kind = device::Kind::kCpu},
+                           .kind = device::Kind::kCpu,
+                           .world = world},
                           Machine);
   }
   void Accumulate(uint64_t micro_batches) {
@@ -144,6 +158,12 @@ TEST_F(MemoryNeedsTest, HostMemoryGrowsWithWhatIsKeptOfEveryMicroBatch) {
   Accumulate(10'001);
   // Inputs and targets in the loop and under way to the device.
   EXPECT_GT(Plan()->host_minimum - one, Bytes{10'000 * 4 * 8 * sizeof(int32_t)});
+}
+
+TEST_F(MemoryNeedsTest, ConnectionsToTheOtherRanksAreInTheSum) {
+  EXPECT_THAT(Plan()->host_sum, Not(HasSubstr("connections")));
+  EXPECT_THAT(Plan({.size = 4, .local_size = 4})->host_sum,
+              HasSubstr(" + connections to the other ranks 18.0 KiB"));
 }
 
 TEST_F(MemoryNeedsTest, WhatNoMachineHoldsIsRefusedWithWhatDoesFit) {
