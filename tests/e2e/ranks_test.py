@@ -80,9 +80,9 @@ class RanksTest(harness.PenstockTest):
         config["penstock"].update(overlap=overlap, tile_elements=8192)
         return config
 
-    def start(self, ranks, run, config, *more, steps=STEPS, only=None):
+    def start(self, ranks, run, config, *more, steps=STEPS, only=None, folders=None):
         """Starts one process for each rank. `config`: of all ranks, or a list by rank; `only`: more
-        arguments of some ranks, by rank."""
+        arguments of some ranks, by rank; `folders`: in which they run, by rank."""
         port = str(free_port())
         for rank in range(ranks):
             of_rank = config[rank] if isinstance(config, list) else config
@@ -93,6 +93,7 @@ class RanksTest(harness.PenstockTest):
                          str(steps), "--device-memory", "16MiB", "--host-memory", "64MiB", *more,
                          *(only or {}).get(rank, [])]
             yield subprocess.Popen([harness.PROGRAM, *arguments], text=True, env=environment,
+                                   cwd=folders[rank] if folders else None,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     @contextlib.contextmanager
@@ -196,6 +197,46 @@ class RanksTest(harness.PenstockTest):
         cleaned = harness.penstock("clean", run, "--yes")
         self.assertEqual(cleaned.code, 0, str(cleaned))
         self.assertFalse(os.path.exists(run))
+
+    def test_ranks_continue_in_files_that_only_they_see(self):
+        config = self.config()
+        for home in ("offload_param", "offload_optimizer"):
+            # A path that is another folder for each rank, as a drive of its node is.
+            config["zero_optimization"][home]["nvme_path"] = "/proc/self/cwd"
+        nodes = [self.make_folder("node0"), self.make_folder("node1")]
+        run = self.path("run")
+        self.trained_by(2, run, config, steps=2, folders=nodes)
+        [own] = os.listdir(nodes[1])
+
+        def refused(ranks, folders, config, *fragments):
+            with self.started(ranks, run, config, "--resume", folders=folders) as programs:
+                outcomes = self.finish(programs)
+            [line] = [line for _, _, errors in outcomes for line in errors]
+            for fragment in fragments:
+                self.assertIn(fragment, line)
+            return {code for code, _, _ in outcomes}
+
+        host = socket.gethostname()
+        wrote = f"/{own}, which rank 1 wrote on host {host}"
+        self.assertEqual(refused(2, nodes[::-1], config, f"rank 0 (host {host}) does not see ",
+                                 "which rank 0 wrote on host", "start each rank on the host"), {2})
+        self.assertEqual(refused(3, [*nodes, nodes[1]], config, "does not see ", "with 2 ranks"), {2})
+        self.assertEqual(refused(2, nodes, {**config, "penstock": {**config["penstock"],
+                                                                   "tile_elements": 4096}},
+                                 "has other tiles"), {2})
+        os.rename(os.path.join(nodes[1], own), self.path(own))
+        self.assertEqual(refused(2, nodes, config, "no rank sees ", wrote), {3})
+        os.rename(self.path(own), os.path.join(nodes[1], own))
+
+        self.trained_by(2, run, config, "--resume", steps=5, folders=nodes)
+        self.assertEqual(os.listdir(nodes[1]), [own])
+        whole = self.alone(self.config(), steps=5)
+        os.link(os.path.join(nodes[1], own), os.path.join(nodes[0], own))
+        compared = harness.penstock("compare", run, whole, cwd=nodes[0])
+        self.assertEqual(compared.code, 0, str(compared))
+        keys = ("step", "loss", "grad_norm")
+        self.assertEqual([[row[key] for key in keys] for row in read_rows(run)],
+                         [[row[key] for key in keys] for row in read_rows(whole)])
 
     def test_a_killed_rank_ends_the_others_and_nothing_committed_is_lost(self):
         config = self.config(penstock={"commit_every_steps": 2})

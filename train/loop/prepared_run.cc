@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "train/loop/alike.h"
+#include "train/loop/own_files.h"
 #include "train/process/log.h"
 #include "train/run/resume.h"
 #include "train/run/run_identity.h"
@@ -240,17 +241,27 @@ Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies famil
   return run;
 }
 
+/// RUN as a rank sees it that may not be the first.
+Result<Folder> OpenShared(const Beginning& beginning) {
+  Result<Folder> run = OpenRun(beginning.run);
+  if (run.ok()) return run;
+  return MakeError(run.error().code,
+                   "{}; every rank reads the run's folder: put it where all ranks see it",
+                   run.error().message);
+}
+
 /// The commit as each rank sees it: alone, a rank has its files to itself.
 Result<ResumePoint> OpenPoint(const Beginning& beginning, const std::optional<RunFolder>& folder,
-                              const std::optional<std::string>& snapshot, const Ranks& ranks) {
+                              const std::optional<std::string>& snapshot, Ranks& ranks) {
   if (ranks.alone()) return OpenResumePoint(folder->folder(), snapshot);
-  const Result<Folder> run = OpenRun(beginning.run);
-  if (!run.ok()) {
-    return MakeError(run.error().code,
-                     "{}; every rank reads the run's folder: put it where all ranks see it",
-                     run.error().message);
+  PENSTOCK_ASSIGN(const Folder run, ranks.Agree(OpenShared(beginning)));
+  if (!snapshot) {
+    const Result<RunInfo> info = ReadRunInfo(run);
+    const StateFiles files = info.ok() ? info->state : StateFiles();
+    PENSTOCK_ASSIGN(const bool own_only, SeeOwnFilesOnly(files, ranks));
+    if (own_only) return OpenOwnShare(run, files, ranks);
   }
-  return OpenResumePoint(*run, snapshot, offload::StateLock::kShared);
+  return ranks.Agree(OpenResumePoint(run, snapshot, offload::StateLock::kShared));
 }
 
 /// What a rank has of a run that it continues, before it makes anything.
@@ -265,8 +276,7 @@ struct Continued {
 Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies families, Ranks& ranks) {
   std::optional<RunFolder> folder;
   PENSTOCK_ASSIGN(Beginning beginning, BeginTogether(given, ranks, folder));
-  PENSTOCK_ASSIGN(ResumePoint from,
-                  ranks.Agree(OpenPoint(beginning, folder, given.resume_from, ranks)));
+  PENSTOCK_ASSIGN(ResumePoint from, OpenPoint(beginning, folder, given.resume_from, ranks));
   TrainOptions options = CompleteFrom(from.info, given);
   PENSTOCK_ASSIGN(TrainJob job,
                   ranks.Agree(PrepareJob(options, &from.train, families, ranks.place())));

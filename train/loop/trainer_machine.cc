@@ -85,7 +85,16 @@ Result<StatePlan> PlanStateAfter(ResumePoint& from, const TrainJob& job, const s
   PENSTOCK_TRY(ranks.Agree(folders.status()));
   const bool mine_fit = FitsInPlace(from, job.layout(), job.config.durable, *folders);
   PENSTOCK_ASSIGN(const std::vector<std::string> fit, ranks.job().Gather(mine_fit ? "yes" : "no"));
-  if (std::ranges::find(fit, "no") != fit.end()) return PlanNewState(job, run, uuid, ranks);
+  const auto other = std::ranges::find(fit, "no");
+  if (other != fit.end() && from.own_share) {
+    PENSTOCK_TRY(ranks.Agree(Status(
+        MakeError(ErrorCode::kInvalidArgument,
+                  "--resume: rank {} has other tiles, paths or durability than its files, and each "
+                  "rank sees its own files only, so that the state cannot be moved; keep them, or "
+                  "put the files where all ranks see them",
+                  other - fit.begin()))));
+  }
+  if (other != fit.end()) return PlanNewState(job, run, uuid, ranks);
   StatePlan plan{.folders = *std::move(folders),
                  .files = from.info.state,
                  .adopt = true,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <utility>
 
 #include "offload/state_removal.h"
@@ -88,7 +89,14 @@ bool RemoveState(const StateFiles& state) {
   return gone;
 }
 
-Result<ResumePoint> OpenCommit(const Origin& origin, offload::StateLock lock) {
+using OpenState =
+    std::function<Result<std::unique_ptr<zero::CommittedState>>(const StateFiles& files)>;
+
+OpenState WithLock(offload::StateLock lock) {
+  return [lock](const StateFiles& files) { return OpenFiles(files, lock); };
+}
+
+Result<ResumePoint> OpenCommit(const Origin& origin, const OpenState& open) {
   ResumePoint point;
   Result<RunInfo> info = ReadRunInfo(origin.folder);
   if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
@@ -97,7 +105,7 @@ Result<ResumePoint> OpenCommit(const Origin& origin, offload::StateLock lock) {
   PENSTOCK_TRY(info.status());
   point.info = *std::move(info);
   const StateFiles& files = point.info.state;
-  auto state = OpenFiles(files, lock);
+  auto state = open(files);
   const bool nothing = !state.ok() && NothingIsThere(files.all());
   if (nothing && EndedBeforeItsRows(origin)) {
     return NothingToResume(
@@ -160,7 +168,7 @@ Status CompleteMove(RunInfo* info, const RunFolder& folder) {
 
 Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::string>& snapshot,
                                     offload::StateLock lock) {
-  if (!snapshot) return OpenCommit({run, snapshot}, lock);
+  if (!snapshot) return OpenCommit({run, snapshot}, WithLock(lock));
   PENSTOCK_TRY(CheckSnapshotName(*snapshot));
   PENSTOCK_ASSIGN(RunInfo current, ReadRunInfo(run));
   const Result<Folder> folder = OpenSnapshot(run, *snapshot);
@@ -168,9 +176,20 @@ Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::
     return NoSuchSnapshot(run, *snapshot);
   }
   PENSTOCK_TRY(folder.status());
-  PENSTOCK_ASSIGN(ResumePoint point, OpenCommit({*folder, snapshot}, lock));
+  PENSTOCK_ASSIGN(ResumePoint point, OpenCommit({*folder, snapshot}, WithLock(lock)));
   point.replaced = std::move(current);
   point.snapshot = *snapshot;
+  return point;
+}
+
+Result<ResumePoint> OpenResumePoint(const Folder& run,
+                                    std::unique_ptr<zero::CommittedShare> share) {
+  const std::optional<std::string> no_snapshot;
+  const OpenState opened = [&share](const StateFiles&) {
+    return Result(std::unique_ptr<zero::CommittedState>(std::move(share)));
+  };
+  PENSTOCK_ASSIGN(ResumePoint point, OpenCommit({run, no_snapshot}, opened));
+  point.own_share = true;
   return point;
 }
 

@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "train/run/run_folder.h"
 #include "train/run/run_identity.h"
+#include "zero/committed_share.h"
 #include "zero/committed_state.h"
 #include "zero/session.h"
 
@@ -35,6 +36,8 @@ struct ResumePoint {
   /// The current run.json, if the commit is not the run's last one but a snapshot, which stays.
   std::optional<RunInfo> replaced;
   std::string snapshot;  ///< the snapshot's name in that case
+  /// The state is one rank's share, with which that rank can continue and nothing else.
+  bool own_share = false;
 
   /// Returns the current run.json.
   const RunInfo& current() const { return replaced ? *replaced : info; }
@@ -45,6 +48,9 @@ struct ResumePoint {
 /// not a run, or has no commit or no such snapshot; kUnavailable while it is in use; kCorruption.
 Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::string>& snapshot,
                                     offload::StateLock lock = offload::StateLock::kExclusive);
+
+/// Returns the last commit of `run`, of which a rank has opened its share.
+Result<ResumePoint> OpenResumePoint(const Folder& run, std::unique_ptr<zero::CommittedShare> share);
 
 /// Refuses a training whose numbers would not be those of the run: kInvalidArgument, naming
 /// everything that differs.

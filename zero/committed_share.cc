@@ -1,0 +1,40 @@
+#include "zero/committed_share.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "offload/uuid.h"
+#include "zero/state_io.h"
+
+namespace penstock::zero {
+
+CommittedShare::CommittedShare(std::unique_ptr<offload::StateReader> reader)
+    : reader_(std::move(reader)), state_(StateOf(reader_->commit())) {}
+
+offload::CommitName CommittedShare::commit() const {
+  return {.step = reader_->commit().head.step, .session = reader_->commit().session};
+}
+
+std::string CommittedShare::uuid() const { return offload::ToString(reader_->header().uuid); }
+
+const offload::ShardLayout& CommittedShare::shard(uint32_t rank) const {
+  PENSTOCK_CHECK(rank == reader_->layout().rank, "the share is not of rank {}", rank);
+  return reader_->layout();
+}
+
+Status CommittedShare::ReadState(StateKind, ModuleId, size_t, uint64_t, std::span<float>) {
+  return MakeError(ErrorCode::kUnavailable,
+                   "{} holds the share of rank {} alone, and the files of the other ranks are not "
+                   "to be seen from here",
+                   reader_->path(0), reader_->layout().rank);
+}
+
+uint64_t CommittedShare::ReadableAtOnce(ModuleId module, size_t tensor, uint64_t begin) const {
+  return model().module(module).tensors[tensor].elements - begin;
+}
+
+Result<offload::StateCheck> CommittedShare::Check(const offload::CheckProgress& progress) {
+  return offload::CheckState(*reader_, progress);
+}
+
+}  // namespace penstock::zero

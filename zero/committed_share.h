@@ -1,0 +1,43 @@
+// One rank's share of a committed state, where the files of the other ranks are not to be seen: on
+// drives of other hosts. A rank can continue in its files, and nothing else.
+//
+// Threads: as CommittedState.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "offload/state_reader.h"
+#include "zero/committed_state.h"
+
+namespace penstock::zero {
+
+class CommittedShare final : public CommittedState {
+ public:
+  /// `reader`: of the rank's files, at the commit on which the ranks have agreed.
+  explicit CommittedShare(std::unique_ptr<offload::StateReader> reader);
+
+  const TrainState& train_state() const override { return state_; }
+  offload::CommitName commit() const override;
+  std::string uuid() const override;
+  const offload::ModelLayout& model() const override { return reader_->layout().model; }
+  uint32_t world_size() const override { return reader_->layout().world_size; }
+  /// `rank`: that of the share.
+  const offload::ShardLayout& shard(uint32_t rank) const override;
+  bool durable() const override { return reader_->header().geometry.slots == 2; }
+  std::string notice() const override { return reader_->notice(); }
+  /// Of the rank's files.
+  std::vector<double> Shares() const override { return reader_->Shares(); }
+  /// Refused with kUnavailable: most of a tensor is elsewhere.
+  Status ReadState(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
+                   std::span<float> values) override;
+  uint64_t ReadableAtOnce(ModuleId module, size_t tensor, uint64_t begin) const override;
+  /// Reads what there is.
+  Result<offload::StateCheck> Check(const offload::CheckProgress& progress) override;
+
+ private:
+  const std::unique_ptr<offload::StateReader> reader_;
+  const TrainState state_;
+};
+
+}  // namespace penstock::zero
