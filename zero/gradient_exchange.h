@@ -29,9 +29,6 @@
 
 namespace penstock::zero {
 
-/// Elements of a share that are exchanged at once, at most: 4 MiB of fp32 from each rank.
-inline constexpr uint64_t kExchangePiece = uint64_t{1} << 20;
-
 struct ExchangeOptions {
   uint32_t repeated_buffers = 1;  ///< 1 or 2 whole gradients of repeated modules
   /// What is sent: fp32, or gradients rounded to this. The memory is the same.

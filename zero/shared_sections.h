@@ -9,6 +9,9 @@
 
 namespace penstock::zero {
 
+/// Elements of a share of gradients that are exchanged at once, at most: 4 MiB from each rank.
+inline constexpr uint64_t kExchangePiece = uint64_t{1} << 20;
+
 /// A section of a module. Rank q has `share` elements of it, from section.begin + q * share on; the
 /// last ranks may have fewer, or none.
 struct SharedSection {
