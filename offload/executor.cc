@@ -59,7 +59,11 @@ void Executor::SetSchedule(const Schedule& schedule) {
 
 Result<const std::byte*> Executor::Acquire(ModuleId module) {
   const ScheduledUse* planned = PlannedUse(module);
-  if (trace_ != nullptr) NameUse(module, planned);
+  if (trace_ != nullptr) {
+    const std::string name = NameOfUse(module, planned);
+    compute_.Name(name);
+    copy_in_->Name(name);
+  }
   Slot* slot = SlotOf(module);
   const bool there = slot != nullptr && slot->current;
   if (slot == nullptr) {
@@ -74,6 +78,15 @@ Result<const std::byte*> Executor::Acquire(ModuleId module) {
   slot->acquired_at = ++acquired_;
   compute_.Wait(slot->ready, device::WaitReason::kData);
   return slot->buffer.data();
+}
+
+Status Executor::FetchAhead() {
+  if (!schedule_->FetchesAhead(use_)) return {};
+  const ScheduledUse& next = schedule_->uses[use_];
+  Slot& slot = slots_[next.slot];
+  if (slot.held > 0 || SlotOf(next.module) != nullptr) return {};
+  if (trace_ != nullptr) copy_in_->Name(NameOfUse(next.module, &next));
+  return Fetch(next.module, slot);
 }
 
 /// The use that the plan names next, if it is of this module.
@@ -123,13 +136,10 @@ Result<Executor::Slot*> Executor::ChooseSlot(ModuleId module, const ScheduledUse
                    layout_.module(module).name);
 }
 
-void Executor::NameUse(ModuleId module, const ScheduledUse* planned) {
+std::string Executor::NameOfUse(ModuleId module, const ScheduledUse* planned) const {
   const char* direction = "out of order";
   if (planned != nullptr) direction = planned->backward ? "backward" : "forward";
-  const std::string name =
-      fmt::format("{} {}, version {}", layout_.module(module).name, direction, store_.version());
-  compute_.Name(name);
-  copy_in_->Name(name);
+  return fmt::format("{} {}, version {}", layout_.module(module).name, direction, store_.version());
 }
 
 Status Executor::Fetch(ModuleId module, Slot& slot) {

@@ -6,6 +6,10 @@
 // two modules wait to be copied, because host memory holds their weights until then, and updates
 // can use that memory.
 //
+// With several ranks, gathers of weights and exchanges of gradients run on one stream, in the order
+// of the calls. There FetchAhead, before an exchange, keeps the next module's gather from waiting
+// behind it for the kernels of this one.
+//
 // Callers need not follow the schedule. A use that the schedule does not name next is *late*: it is
 // served from a slot that has its weights, or with a copy of its own, and the clock stays at the
 // use that the schedule names. So a step that leaves out, adds or swaps uses costs copies, but
@@ -54,6 +58,10 @@ class Executor {
   /// the call, until its Release. A module that is already held has the same address. Errors: of
   /// the store; kInvalidArgument if all slots that it could take are held.
   Result<const std::byte*> Acquire(ModuleId module);
+  /// Fetches the weights of the use that the schedule names next, where it says that they may be
+  /// fetched ahead and nobody holds their slot. The calls so far decide, so ranks that make the
+  /// same calls do the same. Errors: of the store.
+  Status FetchAhead();
   /// Ends a use: work enqueued so far is its last.
   void Release(ModuleId module);
   /// Ends a step, whatever uses it had: the clock stands at the start of the next one. Modules that
@@ -99,7 +107,7 @@ class Executor {
   Status Fetch(ModuleId module, Slot& slot);
   Result<size_t> CopyTiles(ModuleId module, IdRange<TileId> tiles, Slot& slot);
   /// In traces, work is called after the use it is for.
-  void NameUse(ModuleId module, const ScheduledUse* planned);
+  std::string NameOfUse(ModuleId module, const ScheduledUse* planned) const;
 
   const ShardLayout& layout_;
   const Schedule* schedule_ = nullptr;

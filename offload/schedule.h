@@ -35,6 +35,11 @@ struct Schedule {
   std::vector<uint64_t> update_at;
 
   uint64_t length() const { return uses.size(); }
+  /// Whether the weights of a use may be fetched while the use before is computed: it is in the
+  /// same step, and in another slot.
+  bool FetchesAhead(uint64_t use) const {
+    return use > 0 && use < length() && uses[use].fetch && uses[use].slot != uses[use - 1].slot;
+  }
 };
 
 /// Answers when a module is next copied from host memory, in any step.

@@ -73,7 +73,17 @@ Status OffloadEngine::BeginStep(double lr, uint64_t t) {
   return state_->BeginStep(lr, t);
 }
 
+Status OffloadEngine::GatherAhead() {
+  return exchanges_.gatherer() == nullptr ? Status() : executor_->FetchAhead();
+}
+
+Status OffloadEngine::AddGradients(ModuleId module) {
+  PENSTOCK_TRY(GatherAhead());
+  return exchanges_.sums().Add(module, *compute_);
+}
+
 Status OffloadEngine::ReduceGradients(ModuleId module) {
+  PENSTOCK_TRY(GatherAhead());  // a gradient that was not added is exchanged here
   if (options_.meter != nullptr && options_.meter->trace() != nullptr) {
     copy_out_->Name("gradients of " + layout_.module(module).name);
   }

@@ -41,7 +41,7 @@ class OffloadEngine : public Engine {
   Result<float*> Gradients(ModuleId module) override {
     return exchanges_.sums().Buffer(module, *compute_);
   }
-  Status AddGradients(ModuleId module) override { return exchanges_.sums().Add(module, *compute_); }
+  Status AddGradients(ModuleId module) override;
   double* Losses() override { return exchanges_.losses().OnDevice(*compute_); }
   void ShareLosses(std::function<void(std::span<const double> losses)> arrived) override {
     exchanges_.losses().Share(*compute_, std::move(arrived));
@@ -83,6 +83,9 @@ class OffloadEngine : public Engine {
   Status Build(device::Device& device);
   Status BuildDevice(const MemoryPlan& plan, device::Device& device);
   offload::Schedule PlanSchedule(const ModelSpec& model) const;
+  /// To be called before an exchange, which waits for the kernels of this use: with several ranks,
+  /// gathers the weights of the next one first.
+  Status GatherAhead();
   void SendGradients(const GradientBatch& batch, const FinishedSums& finished);
   /// The device has done everything of the step.
   Status Synchronize();

@@ -161,13 +161,14 @@ Status ResidentEngine::ReadTile(TileId tile, const offload::CommittedTile& commi
                               io_.file->Where(part, tile, slot));
 }
 
-/// Before its first use in a step, a module gets the weights that other ranks have updated.
+/// Before its first use in a step, a module gets the weights that other ranks have updated. That
+/// waits for its own update and not for the kernels before this use: a step begins when those of
+/// the step before are done.
 Result<const std::byte*> ResidentEngine::Acquire(ModuleId module) {
   Module& buffers = modules_[Index(module)];
   if (!std::exchange(buffers.whole, true) && exchanges_.gatherer() != nullptr) {
-    compute_->Wait(
-        exchanges_.gatherer()->Gather(module, buffers.weights.data(), compute_->Record()),
-        device::WaitReason::kData);
+    compute_->Wait(exchanges_.gatherer()->Gather(module, buffers.weights.data(), buffers.updated),
+                   device::WaitReason::kData);
   }
   return static_cast<const std::byte*>(buffers.weights.data());
 }
@@ -241,8 +242,9 @@ Result<GradientNorm::Value> ResidentEngine::FinishGradients() {
 Status ResidentEngine::UpdateStep(double grad_scale) {
   const UpdateScalars scalars(options_.model.groups, options_.config.optimizer, options_.seed, lr_,
                               t_, grad_scale);
-  for (const TileId tile : layout_.Tiles()) {
-    if (!layout_.frozen(tile)) UpdateTile(tile, scalars);
+  for (const ModuleId module : offload::Ids<ModuleId>(modules_.size())) {
+    for (const TileId tile : layout_.TrainedTilesOf(module)) UpdateTile(tile, scalars);
+    if (exchanges_.gatherer() != nullptr) modules_[Index(module)].updated = compute_->Record();
   }
   ++version_;
   return options_.config.overlap ? Status() : compute_->Synchronize();

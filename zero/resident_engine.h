@@ -76,6 +76,7 @@ class ResidentEngine : public Engine {
     device::DeviceBuffer weights;
     device::DeviceBuffer records;    ///< the records of its tiles, one after the other
     device::DeviceBuffer gradients;  ///< rounded, one after the other as well
+    device::Event updated;           ///< with several ranks: the last update of its tiles
     bool whole = false;              ///< the shares of all ranks are there, as this step uses them
   };
   /// Where a tile's record and gradient begin within those of its module.

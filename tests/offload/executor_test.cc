@@ -24,13 +24,25 @@
 namespace penstock::offload {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr std::byte kScribbled{0xEE};
 
 /// "e", which has a slot of its own, and four layers that share two slots.
 constexpr ModuleId kE{0};
 ModuleId Layer(uint32_t i) { return ModuleId{i + 1}; }
+
+/// What several ranks have: it lists the modules that were fetched.
+class ListingGatherer final : public ShareGatherer {
+ public:
+  device::Event Gather(ModuleId module, std::byte*, const device::Event& copied) override {
+    modules.push_back(module);
+    return copied;
+  }
+  std::vector<ModuleId> modules;
+};
 
 class ExecutorTest : public FolderTest {
  protected:
@@ -69,7 +81,9 @@ class ExecutorTest : public FolderTest {
     store_ = std::make_unique<TileStore>(layout_, schedule_,
                                          TileStoreOptions{.weight_blocks = 3, .record_blocks = 2},
                                          *slab_, *file_);
-    executor_ = Executor::Create(layout_, schedule_, *device_, *compute_, *store_, {}).value();
+    executor_ =
+        Executor::Create(layout_, schedule_, *device_, *compute_, *store_, {.gatherer = &gatherer_})
+            .value();
     for (const TileId tile : layout_.Tiles()) {
       const auto fill = [&](std::span<std::byte> weight, std::span<std::byte>) {
         std::ranges::fill(weight, Contents(tile, 0));
@@ -206,6 +220,7 @@ class ExecutorTest : public FolderTest {
   std::unique_ptr<TileStore> store_;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<device::Stream> compute_;
+  ListingGatherer gatherer_;
   std::unique_ptr<Executor> executor_;
   std::thread optimizer_;
   std::atomic<bool> stop_ = false;
@@ -254,6 +269,65 @@ TEST_F(ExecutorTest, InWhateverOrderModulesAreUsedEachHasTheWeightsOfItsStep) {
     if (random() % 4 > 0) BeginUpdates();
   }
   EXPECT_GT(executor_->late_uses(), 0);
+}
+
+TEST_F(ExecutorTest, TheNextModuleIsFetchedAheadOnceAndItsUseFetchesNothingMore) {
+  for (const ModuleId module : {kE, Layer(0), Layer(1), Layer(2), Layer(3), kE, Layer(3)}) {
+    Use(module);
+  }
+  for (const uint32_t layer : {2, 1}) {
+    gatherer_.modules.clear();
+    Compute(Layer(layer), Acquire(Layer(layer)));
+    for (int times = 0; times < 2; ++times) ASSERT_TRUE(executor_->FetchAhead().ok());
+    EXPECT_THAT(gatherer_.modules, ElementsAre(Layer(layer - 1)));
+    executor_->Release(Layer(layer));
+  }
+  gatherer_.modules.clear();
+  Use(Layer(0));
+  EXPECT_THAT(gatherer_.modules, IsEmpty());
+  EXPECT_TRUE(executor_->FetchAhead().ok()) << "the step has no more uses";
+  EXPECT_EQ(executor_->late_uses(), 0);
+}
+
+TEST_F(ExecutorTest, NothingIsFetchedAheadIntoASlotThatIsHeldOrThatTheUseBeforeHas) {
+  for (const ModuleId module : {kE, Layer(0), Layer(1), Layer(2), Layer(3), kE}) Use(module);
+  gatherer_.modules.clear();
+  Acquire(Layer(3));
+  Acquire(Layer(2));
+  ASSERT_TRUE(executor_->FetchAhead().ok()) << "layer 1 is planned where layer 3 is held";
+  EXPECT_THAT(gatherer_.modules, IsEmpty());
+  executor_->Release(Layer(2));
+  executor_->Release(Layer(3));
+  const Schedule one_slot = Planned({{kE, 0, true},
+                                     {Layer(0), 1, true},
+                                     {Layer(1), 1, true},
+                                     {Layer(2), 1, true},
+                                     {Layer(3), 1, true}});
+  executor_->EndStep();
+  Follow(one_slot);
+  Use(kE);
+  for (const uint32_t layer : {0, 1, 2, 3}) {
+    gatherer_.modules.clear();
+    Use(Layer(layer));
+    ASSERT_TRUE(executor_->FetchAhead().ok());
+    EXPECT_THAT(gatherer_.modules, ElementsAre(Layer(layer)));
+  }
+  WaitUntilIdle();
+}
+
+TEST_F(ExecutorTest, WhatWasFetchedAheadAndNotUsedChangesNoWeights) {
+  std::mt19937_64 random(2);
+  for (int step = 0; step < 12; ++step) {
+    for (const StepUse& use : StepInAnyOrder(schedule_, random)) {
+      Compute(use.module, Acquire(use.module));
+      if (random() % 2 == 0) {
+        ASSERT_TRUE(executor_->FetchAhead().ok());
+      }
+      executor_->Release(use.module);
+    }
+    executor_->EndStep();
+    if (random() % 4 > 0) BeginUpdates();
+  }
 }
 
 TEST_F(ExecutorTest, WhereAllSlotsAreHeldTheErrorNamesTheModuleAndAReleaseHelps) {

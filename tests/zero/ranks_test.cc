@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <limits>
 #include <memory>
 #include <string>
@@ -16,6 +20,8 @@
 #include "tests/search_share.h"
 #include "tests/zero/committed_blocks.h"
 #include "tests/zero/toy_model.h"
+#include "zero/memory_plan.h"
+#include "zero/partitioner.h"
 
 namespace penstock::zero {
 namespace {
@@ -27,6 +33,10 @@ constexpr uint64_t kGlobalBatch = 24;
 constexpr uint64_t kSteps = 5;
 constexpr uint64_t kSkippedStep = 3;
 
+/// How much memory ranks have: on the device the least, or what two slots for layers take; or all
+/// that they can use.
+enum class Room { kLeast, kTwoSlots, kAll };
+
 struct Case {
   std::string name;
   DType dtype = DType::kBFloat16;
@@ -35,7 +45,7 @@ struct Case {
   bool with_gradients = false;  ///< nothing needs all gradients: updates begin with their own
   bool overlap = true;
   DType communication = DType::kFloat32;
-  bool smallest = true;  ///< budgets; else there is room for everything
+  Room room = Room::kLeast;
   uint64_t layer_elements = 30000;
   uint64_t tile_elements = 8192;
   Bytes more_host;  ///< than the smallest
@@ -82,29 +92,42 @@ class ToyBatch {
   float scale_;
 };
 
-/// Counts what a rank sends in exchanges.
-class CountingCommunicator final : public comm::Communicator {
- public:
-  explicit CountingCommunicator(comm::Communicator& counted) : counted_(counted) {}
+/// What a rank's engine asked of its communicator.
+struct Operations {
+  std::vector<std::string> enqueued;
+  Bytes exchanged;  ///< sent in exchanges
+  std::function<void(const std::string& what)> ended = [](const std::string&) {};
+};
 
-  const comm::World& world() const override { return counted_.world(); }
-  device::Stream& stream() override { return counted_.stream(); }
+/// Lists operations and counts bytes, and hands them on.
+class ListingCommunicator final : public comm::Communicator {
+ public:
+  ListingCommunicator(comm::Communicator& to, Operations* operations)
+      : to_(to), operations_(*operations) {}
+
+  const comm::World& world() const override { return to_.world(); }
+  device::Stream& stream() override { return to_.stream(); }
   void AllGather(std::byte* data, Bytes part, const comm::Operation& operation) override {
-    counted_.AllGather(data, part, operation);
+    to_.AllGather(data, part, operation);
+    List(operation);
   }
   void AllToAll(const std::byte* from, Bytes stride, std::byte* to, Bytes part,
                 const comm::Operation& operation) override {
-    exchanged_ += part * world().size;
-    counted_.AllToAll(from, stride, to, part, operation);
+    to_.AllToAll(from, stride, to, part, operation);
+    operations_.exchanged += part * world().size;
+    List(operation);
   }
-  void Abort(const Error& why) override { counted_.Abort(why); }
-  Bytes device_bytes() const override { return counted_.device_bytes(); }
-
-  Bytes exchanged() const { return exchanged_; }
+  void Abort(const Error& why) override { to_.Abort(why); }
+  Bytes device_bytes() const override { return to_.device_bytes(); }
 
  private:
-  comm::Communicator& counted_;
-  Bytes exchanged_;
+  void List(const comm::Operation& operation) {
+    operations_.enqueued.push_back(operation.what);
+    stream().Call([this, what = operation.what] { operations_.ended(what); });
+  }
+
+  comm::Communicator& to_;
+  Operations& operations_;
 };
 
 class RanksTest : public ::testing::Test {
@@ -133,12 +156,21 @@ class RanksTest : public ::testing::Test {
     return config;
   }
 
+  static Bytes DeviceMemory(const Case& c, const ModelSpec& model, const config::Config& config,
+                            const comm::World& world) {
+    if (c.room == Room::kAll) return 64_MiB;
+    if (c.room == Room::kLeast) return Engine::MinimumMemory(model, config, world).device_minimum;
+    return DeviceNeed(model, MakeLayout(model, config, world), config,
+                      {.shared_slots = 2, .gradient_buffers = 2})
+        .total();
+  }
+
   /// One rank's training. `step` computes a step of it.
   struct Rank {
     uint32_t ranks = 1;
     uint32_t rank = 0;
     std::unique_ptr<Session> session;
-    const CountingCommunicator* communicator = nullptr;
+    comm::Communicator* communicator = nullptr;
     device::Device* device = nullptr;
     Bytes host_memory;
   };
@@ -154,13 +186,13 @@ class RanksTest : public ::testing::Test {
     std::vector<device::Device*> borrowed;
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       const comm::World world{.size = ranks, .rank = rank, .local_size = ranks, .local_rank = rank};
-      const Bytes memory =
-          c.smallest ? Engine::MinimumMemory(model, config, world).device_minimum : 64_MiB;
-      devices.push_back(device::CreateCpuDevice({.memory = memory}).value());
+      devices.push_back(
+          device::CreateCpuDevice({.memory = DeviceMemory(c, model, config, world)}).value());
       borrowed.push_back(devices.back().get());
     }
     // One rank needs no communicator.
     auto communicators = comm::CreateLocal(borrowed).value();
+    listed_ = std::vector<Operations>(ranks);
     std::vector<Status> outcomes(ranks);
     std::vector<std::thread> threads;
     for (uint32_t rank = 0; rank < ranks; ++rank) {
@@ -169,15 +201,15 @@ class RanksTest : public ::testing::Test {
         EngineOptions options{.model = model, .config = config};
         options.state_folders = {folder_};
         options.state_uuid = kUuid;
-        CountingCommunicator counting(*communicators[rank]);
-        if (ranks > 1) options.communicator = &counting;
+        ListingCommunicator listing(*communicators[rank], &listed_[rank]);
+        if (ranks > 1) options.communicator = &listing;
         options.host_memory =
-            c.smallest
+            c.room == Room::kLeast
                 ? Engine::MinimumMemory(model, config, options.world()).host_minimum + c.more_host
                 : 64_MiB;
         Rank mine{.ranks = ranks,
                   .rank = rank,
-                  .communicator = &counting,
+                  .communicator = communicators[rank].get(),
                   .device = borrowed[rank],
                   .host_memory = options.host_memory};
         auto session = Session::Create(std::move(options), true, *borrowed[rank], *operators);
@@ -296,6 +328,7 @@ class RanksTest : public ::testing::Test {
 
   static constexpr offload::Uuid kUuid = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
   std::filesystem::path folder_;
+  std::vector<Operations> listed_;  ///< of each rank of the last training
 };
 
 void ExpectSame(const Outcome& one, const Outcome& several, const std::string& name) {
@@ -313,7 +346,8 @@ TEST_F(RanksTest, AnyNumberOfRanksHasTheLossesNormsAndWeightsOfOneInEveryPlaceme
   const Case cases[] = {
       {.name = "nvme"},
       {.name = "nvme, fp32", .dtype = DType::kFloat32},
-      {.name = "nvme, room", .smallest = false},
+      {.name = "nvme, room", .room = Room::kAll},
+      {.name = "nvme, two slots", .room = Room::kTwoSlots},
       {.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost},
       {.name = "states on nvme", .parameters = Tier::kDevice, .optimizer = Tier::kNvme},
       {.name = "device", .parameters = Tier::kDevice, .optimizer = Tier::kDevice},
@@ -347,7 +381,7 @@ TEST_F(RanksTest, GradientsThatAreRoundedOnTheirWayHaveTheBitsOfOneRankThatRound
     Case device = nvme;
     device.name = "device";
     device.parameters = device.optimizer = Tier::kDevice;
-    device.smallest = false;
+    device.room = Room::kAll;
     ExpectSame(one, Train(device, 1), "device, one rank");
     for (const Case& c : {nvme, device}) {
       for (const uint32_t ranks : {2U, 3U, 4U, 8U}) {
@@ -360,15 +394,11 @@ TEST_F(RanksTest, GradientsThatAreRoundedOnTheirWayHaveTheBitsOfOneRankThatRound
 
 TEST_F(RanksTest, GradientsThatAreRoundedTakeHalfTheBytesOnTheirWay) {
   const auto exchanged = [this](DType dtype) {
-    Bytes bytes;
     const Case c{.name = "nvme", .communication = dtype};
-    const auto outcomes = ForEachRank(c, 2, [&](Rank& rank) -> Status {
-      PENSTOCK_TRY(Compute(rank, 1, {}).status());
-      if (rank.rank == 0) bytes = rank.communicator->exchanged();
-      return {};
-    });
+    const auto outcomes =
+        ForEachRank(c, 2, [&](Rank& rank) { return Compute(rank, 1, {}).status(); });
     for (const Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome.error().message;
-    return bytes;
+    return listed_[0].exchanged;
   };
   const Bytes exact = exchanged(DType::kFloat32);
   EXPECT_GT(exact, 0_B);
@@ -434,11 +464,60 @@ TEST_F(RanksTest, UpdatesThatBeginWithTheirGradientsHaveTheBitsOfOneRank) {
   const Case nvme{.name = "nvme", .with_gradients = true};
   const Outcome one = Train(nvme, 1);
   for (const uint32_t ranks : {2U, 3U, 8U}) ExpectSame(one, Train(nvme, ranks), "nvme");
+  const Case two_slots{.name = "two slots", .with_gradients = true, .room = Room::kTwoSlots};
+  ExpectSame(one, Train(two_slots, 3), "two slots");
   const Case device{.name = "device",
                     .parameters = Tier::kDevice,
                     .optimizer = Tier::kDevice,
                     .with_gradients = true};
   ExpectSame(one, Train(device, 4), "device");
+}
+
+TEST_F(RanksTest, BackwardGathersTheNextModuleBeforeItExchangesTheGradientOfThisOne) {
+  const Case c{.name = "two slots", .room = Room::kTwoSlots};
+  const auto outcomes =
+      ForEachRank(c, 3, [](Rank& rank) -> Status { return Compute(rank, 1, {}).status(); });
+  for (const Status& outcome : outcomes) ASSERT_TRUE(outcome.ok()) << outcome.error().message;
+  for (const Operations& rank : listed_) EXPECT_EQ(rank.enqueued, listed_[0].enqueued);
+  // Of three layers the first has gone when the step comes back to it.
+  const std::vector<std::string>& operations = listed_[0].enqueued;
+  const auto weights =
+      std::ranges::find(operations.rbegin(), operations.rend(), "weights of layer.0");
+  const auto before = std::ranges::find(operations, "gradient of layer.2");
+  const auto behind = std::ranges::find(operations, "gradient of layer.1");
+  ASSERT_TRUE(weights != operations.rend() && before != operations.end() &&
+              behind != operations.end());
+  EXPECT_LT(before, weights.base() - 1);
+  EXPECT_LT(weights.base() - 1, behind);
+}
+
+TEST_F(RanksTest, AModuleIsGatheredWhileTheKernelsOfTheOneBeforeRun) {
+  for (const Tier home : {Tier::kNvme, Tier::kDevice}) {
+    const Case c{.name = "gather", .parameters = home, .optimizer = home, .room = Room::kAll};
+    const auto outcomes = ForEachRank(c, 2, [this, home](Rank& rank) -> Status {
+      PENSTOCK_TRY(Compute(rank, 1, {}).status());
+      std::promise<void> gathered;
+      std::atomic<bool> in_time = false;
+      listed_[rank.rank].ended = [&](const std::string& what) {
+        if (what == "weights of layer.0") gathered.set_value();
+      };
+      {
+        PENSTOCK_ASSIGN(Step step, rank.session->BeginStep());
+        PENSTOCK_TRY(step.Acquire(ModuleId{0}).status());
+        auto& cpu = static_cast<device::CpuStream&>(step.compute_stream());
+        cpu.Launch([&] {
+          in_time =
+              gathered.get_future().wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+        });
+        PENSTOCK_TRY(step.Acquire(ModuleId{1}).status());
+        PENSTOCK_TRY(step.Drop());
+      }
+      listed_[rank.rank].ended = [](const std::string&) {};
+      EXPECT_TRUE(in_time) << ToString(home);
+      return {};
+    });
+    for (const Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+  }
 }
 
 TEST_F(RanksTest, RanksThatHaveNothingTrainWithTheOthers) {

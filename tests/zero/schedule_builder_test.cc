@@ -79,6 +79,23 @@ TEST(ScheduleBuilderTest, EveryUseFindsItsModuleInItsSlotAtEveryStep) {
   }
 }
 
+TEST(ScheduleBuilderTest, WithASecondSlotEveryFetchOfALayerMayBeMadeUnderTheUseBefore) {
+  const ModelSpec model = ToySpec(6, 5000);
+  const offload::ShardLayout layout = MakeLayout(model, DType::kBFloat16, 8192);
+  for (uint32_t slots = 1; slots <= 6; ++slots) {
+    const Schedule schedule = BuildSchedule(model, layout, slots, UpdateStart::kStepEnd);
+    EXPECT_FALSE(schedule.FetchesAhead(0)) << "the step before updates it";
+    EXPECT_FALSE(schedule.FetchesAhead(schedule.length()));
+    for (size_t use = 1; use < schedule.length(); ++use) {
+      const bool behind_a_layer = model.modules[Index(model.step[use - 1].module)].repeated &&
+                                  model.modules[Index(model.step[use].module)].repeated;
+      const bool possible = slots > 1 || !behind_a_layer;
+      EXPECT_EQ(schedule.FetchesAhead(use), schedule.uses[use].fetch && possible)
+          << "use " << use << " with " << slots << " slots";
+    }
+  }
+}
+
 TEST(ScheduleBuilderTest, AModuleThatIsNotRepeatedHasASlotThatNoOtherUses) {
   const ModelSpec model = ToySpec(4, 5000);
   const offload::ShardLayout layout = MakeLayout(model, DType::kBFloat16, 8192);
