@@ -75,7 +75,7 @@ config::Config ConfigOf(const RankCase& rank_case) {
   config.optimizer_home = Tier::kNvme;
   config.tile_elements = rank_case.tile_elements;
   config.tier_split = false;
-  config.optimizer_threads = 1;
+  config.optimizer_threads = rank_case.optimizer_threads;
   config.compute_threads = 1;
   config.optimizer.hyper = kernels::AdamHyperparameters{};
   config.aio.block_size = rank_case.drive.block;

@@ -36,6 +36,7 @@ struct RankCase {
   uint32_t slots = 2;  ///< for layers, on the device
   uint64_t tile_elements = uint64_t{1} << 16;
   Bytes host_memory = 1_GiB;  ///< of a rank
+  int optimizer_threads = 1;  ///< of a rank, each with a core
   sim::DriveSpeed drive;      ///< of a rank
   sim::LinkSpeed link;        ///< of a rank
 };

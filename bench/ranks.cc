@@ -1,6 +1,7 @@
 // How far is a step of several ranks from what its slowest resource needs?
 //
 //   ranks_bench [--ranks 2,4] [options]
+//   ranks_bench --world 8,64,256,1024 [options]
 // Ranks are threads of this process. Their kernels wait instead of computing, so that cores do not
 // bound them; their links and drives are simulated. A link of share s passes a step's bytes in 1/s
 // of the time that the step computes, a drive likewise. Layers have two slots on the device, or a
@@ -11,7 +12,11 @@
 //   phases   the same for compute and link, forward and backward each by themselves: gradients
 //            cannot be exchanged before they are computed
 // Printed are medians of the steps of all rounds, and the least and the most of step / floor. All
-// cases take turns in a round. Caches play no part: nothing is measured but time that passes.
+// cases take turns in a round. Beside it is what sim/ predicts, over the median. Caches play no
+// part: nothing is measured but time that passes.
+//
+// With --world nothing is measured: sim/ predicts steps of so many ranks, each with a device, a
+// drive and a link as the options say. Ranks of one node have a faster link than those of several.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -23,6 +28,7 @@
 
 #include "aio/probe.h"
 #include "bench/rank_case.h"
+#include "bench/rank_prediction.h"
 #include "bench/rank_steps.h"
 
 namespace penstock::bench {
@@ -36,6 +42,22 @@ struct Arguments {
   std::string folder = "/dev/shm";
   uint64_t rounds = 1;
   uint64_t steps = 3;
+  std::vector<uint32_t> world;  ///< numbers of ranks to predict
+};
+
+/// A model and a machine that nobody here has: 70 B parameters and 8192 tokens a micro-batch at 593
+/// TFLOP/s, with activations computed again.
+struct FarMachine {
+  RankModel model = {.layers = 80, .layer_elements = 875'000'000, .compute_s = 7.74};
+  uint32_t slots = 2;
+  uint32_t node_ranks = 8;
+  double node_link_gbps = 360;
+  double link_gbps = 45;
+  double latency_us = 20;  ///< of an operation
+  double read_gbps = 14;
+  double write_gbps = 10;
+  uint64_t host_gib = 200;
+  int optimizer_threads = 16;
 };
 
 struct MeasuredCase {
@@ -43,6 +65,7 @@ struct MeasuredCase {
   double link_share = 0;
   ResourceTimes times;
   std::vector<double> step_s;
+  double predicted_s = 0;
 };
 
 double Median(std::vector<double> values) { return aio::Percentile(std::move(values), 0.5); }
@@ -82,6 +105,7 @@ Status Measure(const Arguments& arguments, MeasuredCase* measured) {
                   MeasureRankSteps(measured->rank_case, arguments.folder, arguments.steps));
   PENSTOCK_ASSIGN(const RankPlan plan, PlanOf(measured->rank_case));
   measured->times = TimesOf(measured->rank_case, plan, steps.drive);
+  measured->predicted_s = PredictRankStep(measured->rank_case, plan).step_s;
   measured->step_s.insert(measured->step_s.end(), steps.step_s.begin(), steps.step_s.end());
   return {};
 }
@@ -92,11 +116,11 @@ void Print(const MeasuredCase& measured) {
   const double step = Median(measured.step_s);
   const double floor = times.floor_s();
   fmt::print(
-      "{:>5} {:>5} {:>5} {:7.3f} {:7.3f} {:>7} {:7.3f} {:7.3f} {:7.3f} {:7.3f} ({:.3f} to "
-      "{:.3f})\n",
+      "{:>5} {:>5} {:>5} {:7.3f} {:7.3f} {:>7} {:7.3f} {:7.3f} {:7.3f} {:7.3f} ({:.3f} to {:.3f}) "
+      "{:10.3f}\n",
       measured.rank_case.ranks, measured.rank_case.slots, fmt::format("x{}", measured.link_share),
       times.link_s, times.drive_s, times.bound(), floor, times.phases_s, step, step / floor,
-      least / floor, most / floor);
+      least / floor, most / floor, measured.predicted_s / step);
 }
 
 Status Run(const Arguments& arguments) {
@@ -109,29 +133,76 @@ Status Run(const Arguments& arguments) {
       "{} layers of {} elements, compute {:.3f} s in {} micro-batches; {} rounds of {} steps\n",
       model.layers, model.layer_elements, model.compute_s, model.micro_batches, arguments.rounds,
       arguments.steps);
-  fmt::print("{:>5} {:>5} {:>5} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>24}\n", "ranks", "slots",
-             "speed", "link", "drive", "bound", "floor", "phases", "step", "step / floor");
+  fmt::print("{:>5} {:>5} {:>5} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>24} {:>10}\n", "ranks",
+             "slots", "speed", "link", "drive", "bound", "floor", "phases", "step", "step / floor",
+             "sim / step");
   for (const MeasuredCase& measured : cases) Print(measured);
   fmt::print("link, drive, floor, phases, step: seconds; speed: of the link\n");
   return {};
 }
 
+Status Predict(const FarMachine& machine, const std::vector<uint32_t>& world) {
+  fmt::print("{} layers of {} elements, compute {:.3f} s in {} micro-batches\n",
+             machine.model.layers, machine.model.layer_elements, machine.model.compute_s,
+             machine.model.micro_batches);
+  fmt::print("{:>5} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>12}\n", "ranks", "link", "drive",
+             "compute", "bound", "floor", "phases", "sim", "sim / floor");
+  for (const uint32_t ranks : world) {
+    const double link = ranks > machine.node_ranks ? machine.link_gbps : machine.node_link_gbps;
+    const RankCase rank_case{
+        .model = machine.model,
+        .ranks = ranks,
+        .slots = machine.slots,
+        .tile_elements = uint64_t{1} << 24,
+        .host_memory = Bytes{machine.host_gib << 30},
+        .optimizer_threads = machine.optimizer_threads,
+        .drive = {.read_bytes_a_second = machine.read_gbps * 1e9,
+                  .write_bytes_a_second = machine.write_gbps * 1e9,
+                  .block = 8_MiB,
+                  .queue_depth = 32},
+        .link = {.bytes_a_second = link * 1e9, .latency = machine.latency_us * 1e-6}};
+    PENSTOCK_ASSIGN(const RankPlan plan, PlanOf(rank_case));
+    const PredictedStep predicted = PredictRankStep(rank_case, plan);
+    const ResourceTimes times = TimesOf(rank_case, plan, predicted.drive);
+    fmt::print("{:>5} {:8.3f} {:8.3f} {:8.3f} {:>8} {:8.3f} {:8.3f} {:8.3f} {:12.3f}\n", ranks,
+               times.link_s, times.drive_s, times.compute_s, times.bound(), times.floor_s(),
+               times.phases_s, predicted.step_s, predicted.step_s / times.floor_s());
+  }
+  fmt::print("seconds of a rank and step; sim: what sim/ predicts of the step\n");
+  return {};
+}
+
 int Main(int argc, char** argv) {
   Arguments arguments;
+  FarMachine far;
   CLI::App app("Steps of several ranks against the floor of their slowest resource");
   app.add_option("--ranks", arguments.ranks, "numbers of ranks to measure")->delimiter(',');
   app.add_option("--links", arguments.links, "speeds of links, in what compute needs")
       ->delimiter(',');
   app.add_option("--drive", arguments.drive, "speed of drives, in what compute needs");
   app.add_option("--folder", arguments.folder, "folder in memory, for the simulated drives");
-  app.add_option("--layers", arguments.model.layers);
-  app.add_option("--layer-elements", arguments.model.layer_elements);
-  app.add_option("--micro-batches", arguments.model.micro_batches, "of a rank");
-  app.add_option("--compute", arguments.model.compute_s, "seconds that a step computes");
   app.add_option("--rounds", arguments.rounds);
   app.add_option("--steps", arguments.steps, "steps in a round, after one that is not counted");
+  app.add_option("--world", arguments.world, "numbers of ranks to predict; nothing is measured")
+      ->delimiter(',');
+  app.add_option("--slots", far.slots, "for layers on the device, with --world");
+  app.add_option("--node-ranks", far.node_ranks, "ranks of a node");
+  app.add_option("--node-link", far.node_link_gbps, "GB/s of a rank within a node");
+  app.add_option("--link", far.link_gbps, "GB/s of a rank between nodes");
+  app.add_option("--latency", far.latency_us, "microseconds of an operation");
+  app.add_option("--drive-read", far.read_gbps, "GB/s of a rank");
+  app.add_option("--drive-write", far.write_gbps, "GB/s of a rank");
+  app.add_option("--host-gib", far.host_gib, "of a rank");
+  app.add_option("--optimizer-threads", far.optimizer_threads, "of a rank");
+  for (RankModel* model : {&arguments.model, &far.model}) {
+    const std::string prefix = model == &far.model ? "--far-" : "--";
+    app.add_option(prefix + "layers", model->layers);
+    app.add_option(prefix + "layer-elements", model->layer_elements);
+    app.add_option(prefix + "micro-batches", model->micro_batches, "of a rank");
+    app.add_option(prefix + "compute", model->compute_s, "seconds that a step computes");
+  }
   CLI11_PARSE(app, argc, argv);
-  const Status status = Run(arguments);
+  const Status status = arguments.world.empty() ? Run(arguments) : Predict(far, arguments.world);
   if (status.ok()) return 0;
   fmt::print(stderr, "ranks: error: {}\n", status.error().message);
   return 1;

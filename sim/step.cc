@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <functional>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -28,7 +31,9 @@ class Engine {
         cores_(clock_, machine.cores),
         drive_(clock_, machine.drive),
         policy_(plan.layout, plan.schedule, policy_options_),
+        ranks_(plan.layout.world_size),
         slots_(plan.schedule.slot_bytes.size()),
+        wholes_(plan.gradient_buffers),
         reduced_at_(plan.schedule.length()),
         free_threads_(machine.optimizer_threads) {
     PENSTOCK_CHECK(plan.compute.size() == plan.schedule.length() && machine.optimizer_threads > 0);
@@ -51,8 +56,9 @@ class Engine {
 
  private:
   struct Slot {
-    Event ready;     ///< the last copy into it
-    Event last_use;  ///< the last kernel that read it
+    std::optional<ModuleId> module;  ///< whose weights it has, in this step
+    Event ready;                     ///< the last weights that came into it
+    Event last_use;                  ///< the last kernel that read it
   };
 
   const offload::Schedule& schedule() const { return plan_.schedule; }
@@ -82,6 +88,8 @@ class Engine {
 
   void BeginStep() {
     use_ = 0;
+    turn_ = 0;
+    for (Slot& slot : slots_) slot.module.reset();
     sums_missing_ = schedule().update_order.size();
     step_begin_ = clock_.now();
     bytes_begin_ = {drive_.read_bytes(), drive_.write_bytes()};
@@ -91,22 +99,31 @@ class Engine {
   void NextUse() {
     if (use_ == schedule().length()) {
       EndStep();
-    } else if (!use().fetch) {
+    } else if (!use().fetch || slots_[use().slot].module == use().module) {
       ComputeUse();
     } else {
-      // No more than two modules wait to be copied.
-      last_copies_[next_copy_ % last_copies_.size()].Then([this]() {
-        policy_.SetTime(time_);
-        CarryOut();
-        copy_in_.Wait(slots_[use().slot].last_use);
-        next_tile_ = 0;
-        PinTiles();
-      });
+      Fetch(use_, [this]() { ComputeUse(); });
     }
   }
 
+  /// Brings the weights of a use of this step to the device, and continues with `then` when that is
+  /// enqueued.
+  void Fetch(uint64_t use, std::function<void()> then) {
+    fetched_use_ = use;
+    after_fetch_ = std::move(then);
+    // No more than two modules wait to be copied.
+    last_copies_[next_copy_ % last_copies_.size()].Then([this]() {
+      policy_.SetTime(time_ - use_ + fetched_use_);
+      CarryOut();
+      copy_in_.Wait(slots_[FetchedUse().slot].last_use);
+      next_tile_ = 0;
+      PinTiles();
+    });
+  }
+  const ScheduledUse& FetchedUse() const { return schedule().uses[fetched_use_]; }
+
   void PinTiles() {
-    const auto tiles = plan_.layout.TilesOf(use().module);
+    const auto tiles = plan_.layout.TilesOf(FetchedUse().module);
     while (next_tile_ < tiles.size()) {
       const TileId tile = tiles[next_tile_];
       if (!policy_.TryPin(tile)) {
@@ -123,25 +140,81 @@ class Engine {
         done();
       });
     }
-    slots_[use().slot].ready = copy_in_.Record();
-    last_copies_[next_copy_++ % last_copies_.size()] = slots_[use().slot].ready;
-    ComputeUse();
+    Slot& slot = slots_[FetchedUse().slot];
+    slot.module = FetchedUse().module;
+    slot.ready = copy_in_.Record();
+    if (ranks_ > 1) {
+      comm_.Wait(slot.ready);
+      slot.ready = OverLink(GatherParts(plan_.layout, FetchedUse().module));
+    }
+    last_copies_[next_copy_++ % last_copies_.size()] = slot.ready;
+    std::exchange(after_fetch_, nullptr)();
   }
 
   void ComputeUse() {
-    Slot& slot = slots_[use().slot];
-    compute_.Wait(slot.ready);
-    compute_.Work(
-        [this, time = plan_.compute[use_]](Stream::Done done) { Compute(time, std::move(done)); });
-    slot.last_use = compute_.Record();
+    compute_.Wait(slots_[use().slot].ready);
+    if (ranks_ == 1 || !use().backward) {
+      ComputePart(1);
+      EndUse();
+      return;
+    }
+    // The first exchange stands behind the next module's gather.
+    BeginGradient();
+    ComputePart(plan_.micro_batches);
+    if (schedule().FetchesAhead(use_ + 1) && !OnDeviceAlready(use_ + 1)) {
+      Fetch(use_ + 1, [this]() { ExchangeGradients(); });
+    } else {
+      ExchangeGradients();
+    }
+  }
+  bool OnDeviceAlready(uint64_t use) const {
+    const ScheduledUse& planned = schedule().uses[use];
+    return slots_[planned.slot].module == planned.module;
+  }
+  /// One of so many parts of the use.
+  void ComputePart(uint64_t parts) {
+    compute_.Work([this, time = plan_.compute[use_] / static_cast<double>(parts)](
+                      Stream::Done done) { Compute(time, std::move(done)); });
+  }
+  void EndUse() {
+    slots_[use().slot].last_use = compute_.Record();
     for (const ModuleId module : reduced_at_[use_]) SendGradients(module);
     ++use_;
     ++time_;
     NextUse();
   }
 
+  // The other ranks.
+
+  /// Modules with a slot of their own have a gradient buffer of their own.
+  Event& WholeGradient() {
+    const auto& own = schedule().own_slot;
+    const size_t module = Index(use().module);
+    if (!own.empty() && own[module]) return own_wholes_[module];
+    return wholes_[turn_ % wholes_.size()];
+  }
+  void BeginGradient() { compute_.Wait(WholeGradient()); }
+  void ExchangeGradients() {
+    for (uint64_t batch = 0; batch < plan_.micro_batches; ++batch) {
+      if (batch > 0) {
+        BeginGradient();
+        ComputePart(plan_.micro_batches);
+      }
+      comm_.Wait(compute_.Record());
+      WholeGradient() = OverLink(ExchangeParts(plan_.layout, use().module));
+      ++turn_;
+    }
+    EndUse();
+  }
+  Event OverLink(const LinkParts& parts) {
+    comm_.Work([this, time = TimeOf(machine_.link, parts, ranks_)](Stream::Done done) {
+      clock_.After(time, std::move(done));
+    });
+    return comm_.Record();
+  }
+
   void SendGradients(ModuleId module) {
-    copy_out_.Wait(compute_.Record());
+    copy_out_.Wait(ranks_ > 1 ? comm_.Record() : compute_.Record());
     for (const TileId tile : plan_.layout.TilesOf(module)) {
       if (plan_.layout.frozen(tile)) continue;
       copy_out_.Work([this, tile](Stream::Done done) {
@@ -160,7 +233,9 @@ class Engine {
     policy_.SetTime(time_);
     CarryOut();
     compute_.Record().Then([this]() {
-      copy_in_.Record().Then([this]() { copy_out_.Record().Then([this]() { Decide(); }); });
+      copy_in_.Record().Then([this]() {
+        comm_.Record().Then([this]() { copy_out_.Record().Then([this]() { Decide(); }); });
+      });
     });
   }
 
@@ -265,7 +340,14 @@ class Engine {
   Stream compute_;
   Stream copy_in_;
   Stream copy_out_;
+  Stream comm_;
+  const uint32_t ranks_;
   std::vector<Slot> slots_;
+  std::vector<Event> wholes_;  ///< of each buffer that modules share, the last exchange of it
+  std::map<size_t, Event> own_wholes_;  ///< the same, of modules that have one of their own
+  uint64_t turn_ = 0;                   ///< counts the whole gradients of a step
+  uint64_t fetched_use_ = 0;            ///< the use whose weights are fetched
+  std::function<void()> after_fetch_;
   std::vector<std::vector<ModuleId>> reduced_at_;  ///< of each use
   std::array<Event, 2> last_copies_;
   size_t next_copy_ = 0;

@@ -3,8 +3,13 @@
 // The engine's own code makes the decisions: the schedule that zero::BuildSchedule computes, and
 // offload::TilePolicy with its update queue. The model covers everything that they decide over: the
 // thread that feeds the device, the device's streams, the optimizer's threads, the processor's
-// cores and the drive. Small tiles move one by one in the model, and several at once in the engine.
-// Commits, activation checkpoints and several drives are not in the model.
+// cores, the drive, and a rank's link to the others. Small tiles move one by one in the model, and
+// several at once in the engine. Commits, activation checkpoints and several drives are not in the
+// model.
+//
+// Of several ranks, the one whose layout is given is modelled. The others are taken to do the same
+// at the same time, so that an operation begins when this rank begins it. Rank 0 has the largest
+// share. Sums of what arrives, and the exchanges of losses and norm, take no time.
 //
 // Threads: one. Nothing here touches a file, a device or the real clock.
 #pragma once
@@ -17,6 +22,7 @@
 #include "offload/tile_store.h"
 #include "sim/clock.h"
 #include "sim/drive.h"
+#include "sim/link.h"
 #include "zero/schedule_builder.h"
 
 namespace penstock::sim {
@@ -31,6 +37,7 @@ struct Machine {
   Seconds copy_byte = 0;       ///< between host and device: of one core, or of the bus
   Seconds io_byte = 0;         ///< of one core, for a byte that is read or written
   DriveSpeed drive;
+  LinkSpeed link;  ///< with several ranks
 };
 
 /// A model's step as the engine sees it.
@@ -43,6 +50,9 @@ struct StepPlan {
   zero::UpdateStart updates = zero::UpdateStart::kStepEnd;
   offload::TileStoreOptions store;
   std::vector<Seconds> compute;  ///< of each use, with nobody else at work
+  // With several ranks, each micro-batch's gradient is exchanged.
+  uint64_t micro_batches = 1;     ///< of this rank, in a step: equal parts of each use
+  uint32_t gradient_buffers = 2;  ///< whole gradients of modules that share slots
 };
 
 struct StepTime {
