@@ -170,7 +170,6 @@ class RanksTest : public ::testing::Test {
     uint32_t ranks = 1;
     uint32_t rank = 0;
     std::unique_ptr<Session> session;
-    comm::Communicator* communicator = nullptr;
     device::Device* device = nullptr;
     Bytes host_memory;
   };
@@ -209,7 +208,6 @@ class RanksTest : public ::testing::Test {
                 : 64_MiB;
         Rank mine{.ranks = ranks,
                   .rank = rank,
-                  .communicator = communicators[rank].get(),
                   .device = borrowed[rank],
                   .host_memory = options.host_memory};
         auto session = Session::Create(std::move(options), true, *borrowed[rank], *operators);
