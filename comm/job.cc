@@ -19,6 +19,7 @@ class OneRankJob final : public Job {
   const World& world() const override { return world_; }
   const std::vector<std::string>& hosts() const override { return hosts_; }
   const std::string& address() const override { return address_; }
+  void SetTimeouts(const Timeouts& /*timeouts*/) override {}
   Status Agree(const Status& mine) override {
     if (!mine.ok()) Fail(mine.error());
     return status();
@@ -65,7 +66,8 @@ class OneRankJob final : public Job {
 }  // namespace
 
 Result<std::unique_ptr<Job>> Job::Join(const Environment& environment, JobOptions options) {
-  if (options.heartbeat < kLeastTimeout || options.operation_timeout < kLeastTimeout) {
+  const Timeouts& timeouts = options.timeouts;
+  if (timeouts.heartbeat < kLeastTimeout || timeouts.operation < kLeastTimeout) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "the time-outs of a job are at least {} s: its ranks are heard of each second",
                      kLeastTimeout.count());

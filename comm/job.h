@@ -33,16 +33,20 @@ namespace penstock::comm {
 /// Looks up an environment variable; none if it is not set.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 
-/// The shortest that `heartbeat` and `operation_timeout` may be.
+/// The shortest that each of `Timeouts` may be.
 inline constexpr std::chrono::seconds kLeastTimeout{2};
+
+struct Timeouts {
+  /// A rank that has not answered for so long is taken for dead.
+  std::chrono::seconds heartbeat{30};
+  /// An operation that was begun so long ago and has not ended is taken for stuck.
+  std::chrono::seconds operation{600};
+};
 
 struct JobOptions {
   /// How long ranks wait for each other at the start.
   std::chrono::seconds join_timeout{300};
-  /// A rank that has not answered for so long is taken for dead.
-  std::chrono::seconds heartbeat{30};
-  /// An operation that was begun so long ago and has not ended is taken for stuck.
-  std::chrono::seconds operation_timeout{600};
+  Timeouts timeouts = {};
   /// Called once, on the job's thread, when the job of several ranks has failed; not when Agree
   /// returned an error, which all ranks have then. It may end the process, and must not destroy the
   /// job, which waits for it. None: only calls learn of the failure.
@@ -69,6 +73,10 @@ class Job {
   /// Returns the IP address at which the other ranks reach this one: that of its end of the job's
   /// connections. A loopback one if all ranks are on this node; empty with one rank.
   virtual const std::string& address() const = 0;
+
+  /// Judges by other time-outs from the next heartbeat on. All ranks set the same, which are not
+  /// below kLeastTimeout.
+  virtual void SetTimeouts(const Timeouts& timeouts) = 0;
 
   /// Waits for all ranks. Returns ok if `mine` of every rank is ok, and otherwise, on all ranks,
   /// the error of the lowest rank that has one, which the message names; one that all ranks have in

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/thread.h"
 
 namespace penstock::comm {
@@ -18,9 +19,9 @@ using std::chrono::steady_clock;
 constexpr std::chrono::seconds kLastWord{1};
 
 /// Rank 0 judges operations, because it hears of all ranks.
-Watch::Limits LimitsOf(const World& world, const JobOptions& options) {
-  Watch::Limits limits = {.heartbeat = options.heartbeat};
-  if (world.rank == 0) limits.operation = options.operation_timeout;
+Watch::Limits LimitsOf(const World& world, const Timeouts& timeouts) {
+  Watch::Limits limits = {.heartbeat = timeouts.heartbeat};
+  if (world.rank == 0) limits.operation = timeouts.operation;
   return limits;
 }
 
@@ -80,13 +81,22 @@ StarJob::StarJob(World world, const std::vector<Member>& members, std::string ad
       calls_(std::move(calls)),
       peers_(std::move(peers)),
       hub_(members),
-      watch_(members, LimitsOf(world_, options_), steady_clock::now()) {
+      watch_(members, LimitsOf(world_, options_.timeouts), steady_clock::now()),
+      timeouts_(options_.timeouts) {
   for (const Member& member : members) hosts_.push_back(member.host);
 }
 
 StarJob::~StarJob() {
   calls_->Leave();
   if (thread_.joinable()) thread_.join();
+}
+
+void StarJob::SetTimeouts(const Timeouts& timeouts) {
+  PENSTOCK_CHECK(timeouts.heartbeat >= kLeastTimeout && timeouts.operation >= kLeastTimeout,
+                 "a job is given time-outs of {} and {} s", timeouts.heartbeat.count(),
+                 timeouts.operation.count());
+  MutexLock lock(progress_mutex_);
+  timeouts_ = timeouts;
 }
 
 Status StarJob::Agree(const Status& mine) {
@@ -242,6 +252,7 @@ SteadyTime StarJob::SendProgress() {
   {
     MutexLock lock(progress_mutex_);
     progress = progress_;
+    watch_.set_limits(LimitsOf(world_, timeouts_));
   }
   const Frame frame =
       EncodeMessage({.type = MessageType::kHeartbeat, .text = EncodeProgress(progress)});

@@ -34,6 +34,7 @@ class StarJob final : public Job {
   const World& world() const override { return world_; }
   const std::vector<std::string>& hosts() const override { return hosts_; }
   const std::string& address() const override { return address_; }
+  void SetTimeouts(const Timeouts& timeouts) override;
   Status Agree(const Status& mine) override;
   Result<std::vector<std::string>> Gather(std::string mine) override;
   Status Vote(uint64_t step, uint64_t session) override;
@@ -81,6 +82,7 @@ class StarJob final : public Job {
 
   Mutex progress_mutex_;
   Progress progress_ GUARDED_BY(progress_mutex_);
+  Timeouts timeouts_ GUARDED_BY(progress_mutex_);
 
   std::thread thread_;
 };

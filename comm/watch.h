@@ -56,6 +56,8 @@ class Watch {
 
   Watch(std::vector<Member> members, Limits limits, SteadyTime now);
 
+  void set_limits(const Limits& limits) { limits_ = limits; }
+
   /// A rank has shown that it lives. From the first time on, its silence is judged.
   void Alive(uint32_t rank);
   /// A rank says how far it is. Silence is not judged of a rank of which only this is heard: of the

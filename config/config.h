@@ -84,6 +84,8 @@ struct Config {
   bool durable = true;
   bool verify_checksums = true;
   aio::EngineOptions aio;
+  int64_t heartbeat_seconds = 30;      ///< a rank that is silent for so long is taken for dead
+  int64_t comm_timeout_seconds = 600;  ///< so is one that stays away from an operation of all
 
   int64_t steps_per_print = 0;  ///< 0: the program's choice
 

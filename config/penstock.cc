@@ -8,6 +8,8 @@ using nlohmann::json;
 
 constexpr int64_t kMaxTileElements = int64_t{1} << 40;
 constexpr int64_t kMaxThreads = 4096;
+/// Ranks hear of each other each second, so that a shorter time would blame the living.
+constexpr IntegerRange kTimeoutSeconds = {2, 1000000};
 /// The default of DeepSpeed's configuration. An engine that no configuration describes has
 /// aio::kDefaultQueueDepth.
 constexpr int64_t kDeepSpeedQueueDepth = 8;
@@ -142,6 +144,8 @@ void ReadPenstock(JsonSection& top, ConfigDraft& draft) {
     config.commit_every_seconds = section.Number("commit_every_seconds", 300);
     config.durable = section.Bool("durable", true);
     config.verify_checksums = section.Bool("verify_checksums", true);
+    config.heartbeat_seconds = section.Integer("heartbeat_seconds", 30, kTimeoutSeconds);
+    config.comm_timeout_seconds = section.Integer("comm_timeout_seconds", 600, kTimeoutSeconds);
     section.Object("aio", [&](JsonSection& engine) { ReadEngine(engine, config.aio); });
   });
 }

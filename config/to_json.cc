@@ -149,6 +149,8 @@ Json PenstockJson(const Config& config) {
           {"commit_every_seconds", config.commit_every_seconds},
           {"durable", config.durable},
           {"verify_checksums", config.verify_checksums},
+          {"heartbeat_seconds", config.heartbeat_seconds},
+          {"comm_timeout_seconds", config.comm_timeout_seconds},
           {"aio", EngineJson(config.aio)}};
 }
 

@@ -116,8 +116,8 @@ using Command = Status (*)(Job&, const ProbeOptions&);
 int RunProbe(Command command, const ProbeOptions& options) {
   Result<std::unique_ptr<Job>> job =
       Job::Join(ProcessEnvironment, {.join_timeout = std::chrono::seconds(options.join_s),
-                                     .heartbeat = std::chrono::seconds(options.heartbeat_s),
-                                     .operation_timeout = std::chrono::seconds(options.operation_s),
+                                     .timeouts = {std::chrono::seconds(options.heartbeat_s),
+                                                  std::chrono::seconds(options.operation_s)},
                                      .on_failure = EndProcess});
   if (!job.ok()) return Report(job.error());
   Status outcome = command(**job, options);

@@ -83,6 +83,7 @@ class JobOfThreads final : public Job {
   const std::vector<std::string>& hosts() const override { return hosts_; }
   const std::string& address() const override { return address_; }
 
+  void SetTimeouts(const Timeouts&) override {}
   Status Agree(const Status& mine) override {
     PENSTOCK_ASSIGN(const std::vector<std::string> all,
                     shared_->Exchange(world_.rank, mine.ok() ? "" : "!" + mine.error().message));

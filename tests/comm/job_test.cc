@@ -136,9 +136,9 @@ TEST(OneRankJobTest, AnErrorIsKeptAsItIs) {
 }
 
 TEST(JobTest, TimeOutsThatCannotBeKeptAreRefused) {
-  EXPECT_TRUE(FailsWith(Job::Join(EnvironmentOf({}), {.heartbeat = seconds(1)}),
+  EXPECT_TRUE(FailsWith(Job::Join(EnvironmentOf({}), {.timeouts = {.heartbeat = seconds(1)}}),
                         ErrorCode::kInvalidArgument, {"2 s"}));
-  EXPECT_TRUE(FailsWith(Job::Join(EnvironmentOf({}), {.operation_timeout = seconds(0)}),
+  EXPECT_TRUE(FailsWith(Job::Join(EnvironmentOf({}), {.timeouts = {.operation = seconds(0)}}),
                         ErrorCode::kInvalidArgument, {"2 s"}));
 }
 
@@ -333,7 +333,7 @@ TEST(JobTest, ARankThatLeavesWithoutAWordIsNamed) {
 }
 
 TEST(JobTest, AnOperationInWhichARankIsMissingEndsTheJob) {
-  const Jobs jobs = JoinRanks(3, {.operation_timeout = seconds(2)});
+  const Jobs jobs = JoinRanks(3, {.timeouts = {.operation = seconds(2)}});
   const std::vector<Status> outcomes = OnAll(jobs, [](Job& job, uint32_t rank) {
     job.Entered({3, 4, "norm"}, OperationState::kEnqueued);
     job.Entered({3, 4, "norm"}, OperationState::kBegun);
@@ -352,6 +352,18 @@ TEST(JobTest, AnOperationInWhichARankIsMissingEndsTheJob) {
   }
 }
 
+TEST(JobTest, RanksAreJudgedByTheTimeoutsThatWereSetLast) {
+  const Jobs jobs = JoinRanks(2);
+  const std::vector<Status> outcomes = OnAll(jobs, [](Job& job, uint32_t rank) {
+    job.SetTimeouts({.heartbeat = seconds(20), .operation = seconds(2)});
+    if (rank == 0) job.Entered({3, 4, "norm"}, OperationState::kBegun);
+    return job.Get("never set").status();
+  });
+  for (const Status& outcome : outcomes) {
+    EXPECT_TRUE(FailsWith(outcome, ErrorCode::kUnavailable, {"did not arrive within 2 s"}));
+  }
+}
+
 TEST(JobTest, ARankThatDoesNotAnswerIsNamed) {
   const Status outcome = BesideAWrongRank(
       [](WrongRank* rank) {
@@ -359,7 +371,7 @@ TEST(JobTest, ARankThatDoesNotAnswerIsNamed) {
         ASSERT_TRUE(end.has_value());
         EXPECT_TRUE(FailsWith(StatusOf(*end), ErrorCode::kUnavailable, {"rank 1", "for 2 s"}));
       },
-      {.heartbeat = seconds(2)});
+      {.timeouts = {.heartbeat = seconds(2)}});
   EXPECT_TRUE(
       FailsWith(outcome, ErrorCode::kUnavailable, {"rank 1 (host", "has not answered for 2 s"}));
 }

@@ -4,24 +4,20 @@ ends all.
 With PENSTOCK_LONG_TESTS=1 every combination is compared, in 20 steps of 24 micro-batches, which takes
 about an hour: PENSTOCK_LONG_TESTS=1 python3 ranks_test.py PENSTOCK WORK -k the_numbers_of_one
 """
-import contextlib
 import glob
 import itertools
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import unittest
 
 import harness
-from harness import make_config, read_rows, read_summary
-
-LONG = os.environ.get("PENSTOCK_LONG_TESTS") == "1"
-MICRO_BATCHES = 24 if LONG else 12  # of a step, of all ranks together: 1, 2, 3 and 4 ranks divide them
-STEPS = 20 if LONG else 6
+import ranks_harness
+from harness import read_rows, read_summary
+from ranks_harness import LONG, MICRO_BATCHES, STEPS
 
 # Each with (ranks, dtype, home of parameters, of states, clipping, overlap, stage, what gradients are
 # sent in).
@@ -53,86 +49,7 @@ def cells():
                 ("fp32", "bf16"))]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class RanksTest(harness.PenstockTest):
-    def setUp(self):
-        super().setUp()
-        if harness.DEVICE != "cpu":
-            self.skipTest("ranks on GPUs need one for each of them")
-        self.model = self.make_model(n_layer=2, n_embd=48, n_head=3)
-        self.data = self.make_data()
-
-    def config(self, dtype="bf16", param="nvme", optimizer="nvme", clip=1.0, overlap=True, stage=3,
-               **override):
-        config = make_config(dtype, clip, 1, param, optimizer, self.make_folder("nvme"), **override)
-        del config["gradient_accumulation_steps"]
-        config["train_micro_batch_size_per_gpu"] = 1
-        config["train_batch_size"] = MICRO_BATCHES
-        config["zero_optimization"]["stage"] = stage
-        if stage < 3:
-            del config["zero_optimization"]["offload_param"]
-        config["bf16"]["check_grad_overflow"] = clip > 0
-        config["penstock"].update(overlap=overlap, tile_elements=8192)
-        return config
-
-    def start(self, ranks, run, config, *more, steps=STEPS, only=None, folders=None):
-        """Starts one process for each rank. `config`: of all ranks, or a list by rank; `only`: more
-        arguments of some ranks, by rank; `folders`: in which they run, by rank."""
-        port = str(free_port())
-        for rank in range(ranks):
-            of_rank = config[rank] if isinstance(config, list) else config
-            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks),
-                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            arguments = ["train", "--model", self.model, "--data", self.data, "--config",
-                         self.write(f"config.{rank}.json", of_rank), "--out", run, "--steps",
-                         str(steps), "--device-memory", "16MiB", "--host-memory", "64MiB", *more,
-                         *(only or {}).get(rank, [])]
-            yield subprocess.Popen([harness.PROGRAM, *arguments], text=True, env=environment,
-                                   cwd=folders[rank] if folders else None,
-                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-    @contextlib.contextmanager
-    def started(self, *arguments, **keywords):
-        """The processes of the ranks, by rank; what of them is left at the end is killed."""
-        programs = []
-        try:
-            programs.extend(self.start(*arguments, **keywords))
-            yield programs
-        finally:
-            for program in programs:
-                program.kill()
-                program.communicate()
-
-    def finish(self, programs):
-        """[(exit code, stdout, error lines)], by rank."""
-        outcomes = []
-        for program in programs:
-            stdout, stderr = program.communicate(timeout=harness.TIMEOUT_S)
-            errors = [line for line in stderr.splitlines() if line.startswith("penstock: error: ")]
-            outcomes.append((program.returncode, stdout, errors))
-        return outcomes
-
-    def trained_by(self, ranks, run, config, *more, **keywords):
-        with self.started(ranks, run, config, *more, **keywords) as programs:
-            outcomes = self.finish(programs)
-        for rank, (code, stdout, errors) in enumerate(outcomes):
-            self.assertEqual((code, errors), (0, []), f"rank {rank} of {ranks}")
-            self.assertEqual(stdout == "", rank > 0, "rank 0 alone speaks")
-        return run
-
-    def alone(self, config, *more, steps=STEPS, run=None):
-        return self.trained(config, *more, "--device-memory", "16MiB", "--host-memory", "64MiB",
-                            steps=steps, model=self.model, data=self.data, out=run)
-
-    def assert_same_numbers(self, a, b):
-        self.assertEqual(self.numbers(a), self.numbers(b))
-        self.assert_equal_bits(a, b)
-
+class RanksTest(ranks_harness.RanksTest):
     def test_any_number_of_ranks_has_the_numbers_of_one(self):
         ones = {}
         for number, cell in enumerate(cells()):
@@ -259,19 +176,6 @@ class RanksTest(harness.PenstockTest):
         steps = len(read_rows(run)) + 2
         self.trained_by(2, run, config, "--resume", steps=steps)
         self.assert_same_numbers(self.alone(config, steps=steps), run)
-
-    def test_ranks_that_differ_are_refused_by_a_line_that_names_the_difference(self):
-        other_rate = self.config()
-        other_rate["optimizer"]["params"]["lr"] = 2e-3
-        run = self.path("run")
-        with self.started(3, run, [self.config(), self.config(), other_rate]) as programs:
-            outcomes = self.finish(programs)
-        self.assertEqual([code for code, _, _ in outcomes], [2, 2, 2])
-        [line] = [line for _, _, errors in outcomes for line in errors]
-        for part in ("optimizer.params.lr", "0.002", "rank 2", "0.001", "rank 0"):
-            self.assertIn(part, line)
-        self.assertFalse(os.path.exists(run))
-        self.assertEqual(os.listdir(self.path("nvme")), [])
 
     def test_what_differs_beside_the_config_is_named_too(self):
         run = self.path("run")

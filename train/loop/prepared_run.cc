@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -186,8 +187,8 @@ Result<Beginning> BeginTogether(const TrainOptions& given, Ranks& ranks,
   return FromText(text);
 }
 
-/// Compares what all ranks need alike before anything is made. `from`: the commit that they
-/// continue from.
+/// Compares what all ranks need alike before anything is made; from then on they wait for each other
+/// as long as it says. `from`: the commit that they continue from.
 Status CheckAllAlike(const TrainOptions& options, const TrainJob& job, const ResumePoint* from,
                      Ranks& ranks) {
   if (ranks.alone()) return {};
@@ -201,7 +202,10 @@ Status CheckAllAlike(const TrainOptions& options, const TrainJob& job, const Res
     PENSTOCK_ASSIGN(std::string weights, ranks.Agree(RecogniseWeights(job.spec, job.weights)));
     values.emplace_back("weights", std::move(weights));
   }
-  return ranks.CheckAlike(values);
+  PENSTOCK_TRY(ranks.CheckAlike(values));
+  ranks.job().SetTimeouts({.heartbeat = std::chrono::seconds(job.config.heartbeat_seconds),
+                           .operation = std::chrono::seconds(job.config.comm_timeout_seconds)});
+  return {};
 }
 
 /// What is left to do when the machine is made: rows, on rank 0, and what commits keep.

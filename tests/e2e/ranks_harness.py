@@ -1,0 +1,102 @@
+"""What tests of several ranks share: their processes, and what they must have trained."""
+import contextlib
+import os
+import socket
+import subprocess
+
+import harness
+from harness import make_config
+
+LONG = os.environ.get("PENSTOCK_LONG_TESTS") == "1"
+MICRO_BATCHES = 24 if LONG else 12  # of a step, of all ranks together: 1, 2, 3 and 4 ranks divide them
+STEPS = 20 if LONG else 6
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class RanksTest(harness.PenstockTest):
+    """Trainings whose ranks are processes of this machine, found by RANK and WORLD_SIZE."""
+
+    def setUp(self):
+        super().setUp()
+        if harness.DEVICE != "cpu":
+            self.skipTest("ranks on GPUs need one for each of them")
+        self.model = self.make_model(n_layer=2, n_embd=48, n_head=3)
+        self.data = self.make_data()
+
+    def config(self, dtype="bf16", param="nvme", optimizer="nvme", clip=1.0, overlap=True, stage=3,
+               **override):
+        config = make_config(dtype, clip, 1, param, optimizer, self.make_folder("nvme"), **override)
+        del config["gradient_accumulation_steps"]
+        config["train_micro_batch_size_per_gpu"] = 1
+        config["train_batch_size"] = MICRO_BATCHES
+        config["zero_optimization"]["stage"] = stage
+        if stage < 3:
+            del config["zero_optimization"]["offload_param"]
+        config["bf16"]["check_grad_overflow"] = clip > 0
+        config["penstock"].update(overlap=overlap, tile_elements=8192)
+        return config
+
+    def start(self, ranks, run, config, *more, steps=STEPS, model=None, data=None, only=None,
+              under=None, folders=None, address="127.0.0.1"):
+        """Starts one process for each rank. `config`, `model` and `data` are those of all ranks, or
+        lists by rank. By rank: `only` has more arguments, `under` the commands under which some run,
+        `folders` those in which they run. They meet at `address`."""
+        port = str(free_port())
+
+        def of(rank, given):
+            return given[rank] if isinstance(given, list) else given
+
+        for rank in range(ranks):
+            environment = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks),
+                           "MASTER_ADDR": address, "MASTER_PORT": port}
+            arguments = ["train", "--model", of(rank, model or self.model), "--data",
+                         of(rank, data or self.data), "--config",
+                         self.write(f"config.{rank}.json", of(rank, config)), "--out", run, "--steps",
+                         str(steps), "--device-memory", "16MiB", "--host-memory", "64MiB", *more,
+                         *(only or {}).get(rank, [])]
+            yield subprocess.Popen([*(under or {}).get(rank, []), harness.PROGRAM, *arguments],
+                                   text=True, env=environment,
+                                   cwd=folders[rank] if folders else None,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    @contextlib.contextmanager
+    def started(self, *arguments, **keywords):
+        """The processes of the ranks, by rank; what of them is left at the end is killed."""
+        programs = []
+        try:
+            programs.extend(self.start(*arguments, **keywords))
+            yield programs
+        finally:
+            for program in programs:
+                program.kill()
+                program.communicate()
+
+    def finish(self, programs):
+        """[(exit code, stdout, error lines)], by rank."""
+        outcomes = []
+        for program in programs:
+            stdout, stderr = program.communicate(timeout=harness.TIMEOUT_S)
+            errors = [line for line in stderr.splitlines() if line.startswith("penstock: error: ")]
+            outcomes.append((program.returncode, stdout, errors))
+        return outcomes
+
+    def trained_by(self, ranks, run, config, *more, **keywords):
+        with self.started(ranks, run, config, *more, **keywords) as programs:
+            outcomes = self.finish(programs)
+        for rank, (code, stdout, errors) in enumerate(outcomes):
+            self.assertEqual((code, errors), (0, []), f"rank {rank} of {ranks}")
+            self.assertEqual(stdout == "", rank > 0, "rank 0 alone speaks")
+        return run
+
+    def alone(self, config, *more, steps=STEPS, run=None):
+        return self.trained(config, *more, "--device-memory", "16MiB", "--host-memory", "64MiB",
+                            steps=steps, model=self.model, data=self.data, out=run)
+
+    def assert_same_numbers(self, a, b):
+        self.assertEqual(self.numbers(a), self.numbers(b))
+        self.assert_equal_bits(a, b)
