@@ -187,8 +187,8 @@ Result<Beginning> BeginTogether(const TrainOptions& given, Ranks& ranks,
   return FromText(text);
 }
 
-/// Compares what all ranks need alike before anything is made; from then on they wait for each other
-/// as long as it says. `from`: the commit that they continue from.
+/// Compares what all ranks need alike before anything is made; from then on they wait for each
+/// other as long as it says. `from`: the commit that they continue from.
 Status CheckAllAlike(const TrainOptions& options, const TrainJob& job, const ResumePoint* from,
                      Ranks& ranks) {
   if (ranks.alone()) return {};
