@@ -73,6 +73,11 @@ Status Calls::status() const {
   return ending_.has_value() ? ending_->why : Status();
 }
 
+bool Calls::ended_agreed() const {
+  MutexLock lock(mutex_);
+  return ending_.has_value() && ending_->kind == EndKind::kAgreed;
+}
+
 Calls::Taken Calls::Take() {
   uint64_t count = 0;
   [[maybe_unused]] const ssize_t bytes = ::read(wakes_.get(), &count, sizeof(count));

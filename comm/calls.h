@@ -36,6 +36,7 @@ class Calls {
   void Leave() EXCLUDES(mutex_);
   /// Why the job has failed; ok as long as it has not.
   Status status() const EXCLUDES(mutex_);
+  bool ended_agreed() const EXCLUDES(mutex_);
 
   /// Readable when there is something to take.
   int wakes() const { return wakes_.get(); }

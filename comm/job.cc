@@ -52,6 +52,7 @@ class OneRankJob final : public Job {
     MutexLock lock(mutex_);
     return failure_;
   }
+  bool ended_agreed() const override { return false; }
   Status Finish() override { return status(); }
 
  private:

@@ -105,6 +105,8 @@ class Job {
   virtual void Fail(const Error& why) = 0;
   /// Returns why the job has failed; ok as long as it has not.
   virtual Status status() const = 0;
+  /// Whether it has ended because Agree returned an error, which all ranks have then.
+  virtual bool ended_agreed() const = 0;
   /// Waits until all ranks have called it; afterwards nobody is missed.
   virtual Status Finish() = 0;
 };

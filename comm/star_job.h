@@ -44,6 +44,7 @@ class StarJob final : public Job {
   void Entered(const Operation& operation, OperationState state) override;
   void Fail(const Error& why) override;
   Status status() const override { return calls_->status(); }
+  bool ended_agreed() const override { return calls_->ended_agreed(); }
   Status Finish() override;
 
  private:

@@ -110,6 +110,7 @@ class JobOfThreads final : public Job {
   }
   void Fail(const Error& why) override { shared_->Fail(why); }
   Status status() const override { return shared_->status(); }
+  bool ended_agreed() const override { return false; }
   Status Finish() override { return Agree({}); }
 
   std::vector<Entry> entries() const EXCLUDES(mutex_) {

@@ -219,6 +219,7 @@ TEST(JobTest, TheErrorOfTheLowestRankIsEveryonesAndNobodysFailure) {
   for (const std::unique_ptr<Job>& job : jobs) {
     EXPECT_EQ(job->Gather("").status().error().message, outcomes[0].error().message);
     EXPECT_FALSE(job->status().ok());
+    EXPECT_TRUE(job->ended_agreed());
   }
   jobs.clear();
   EXPECT_TRUE(verdicts.lines().empty());
@@ -288,7 +289,10 @@ TEST(JobTest, AFailureIsEveryonesWithTheRankAndTheCode) {
     for (const Status& outcome : outcomes) {
       EXPECT_TRUE(FailsWith(outcome, ErrorCode::kOutOfSpace, {line}));
     }
-    for (const std::unique_ptr<Job>& job : jobs) EXPECT_FALSE(job->status().ok());
+    for (const std::unique_ptr<Job>& job : jobs) {
+      EXPECT_FALSE(job->status().ok());
+      EXPECT_FALSE(job->ended_agreed());
+    }
     jobs.clear();
     EXPECT_EQ(verdicts.lines(), std::vector<std::string>(3, line));
   }

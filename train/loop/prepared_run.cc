@@ -216,6 +216,30 @@ Status Complete(PreparedRun& run, const std::function<Result<MetricsWriter>(RunF
   return {};
 }
 
+/// What removes a run that has not begun: a rank's files and, on rank 0, RUN. A rank that was
+/// killed cannot remove its own: rank 0 does so on its host, and keeps RUN, which names them, where
+/// ranks are on others.
+std::function<void()> RemovalOf(const StateFiles& files, const comm::World& world,
+                                const std::string& run) {
+  if (world.size == 1) return {};
+  const RankFiles& own = files.ranks[world.rank];
+  if (world.rank > 0) {
+    return [paths = own.paths] {
+      for (const std::string& path : paths) ::unlink(path.c_str());
+    };
+  }
+  std::vector<std::string> paths;
+  bool one_host = true;
+  for (const RankFiles& rank : files.ranks) {
+    if (rank.host == own.host) paths.insert(paths.end(), rank.paths.begin(), rank.paths.end());
+    one_host = one_host && rank.host == own.host;
+  }
+  return [paths = std::move(paths), one_host, run, uuid = files.uuid] {
+    for (const std::string& path : paths) ::unlink(path.c_str());
+    if (one_host) RemoveNewRun(run, uuid);
+  };
+}
+
 Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies families, Ranks& ranks) {
   TrainOptions options = CompleteNew(given);
   PENSTOCK_ASSIGN(TrainJob job, ranks.Agree(PrepareJob(options, nullptr, families, ranks.place())));
@@ -225,11 +249,7 @@ Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies famil
   PENSTOCK_ASSIGN(const Beginning beginning, BeginTogether(options, ranks, folder));
   PENSTOCK_ASSIGN(const StatePlan state, PlanNewState(job, beginning.run, beginning.state, ranks));
   RunInfo info = InfoOf(options, job, state.files, state.files.uuid);
-  ranks.SetCleanup([paths = state.files.ranks[job.world.rank].paths, first = ranks.first(),
-                    run = beginning.run, uuid = state.files.uuid] {
-    for (const std::string& path : paths) ::unlink(path.c_str());
-    if (first) RemoveNewRun(run, uuid);
-  });
+  ranks.SetCleanup(RemovalOf(state.files, job.world, beginning.run));
   // This comes before any file exists that a kill could leave behind.
   PENSTOCK_TRY(ranks.Agree(folder ? folder->WriteInfo(info) : Status()));
   PENSTOCK_ASSIGN(Machine machine,

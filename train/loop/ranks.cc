@@ -121,13 +121,8 @@ void Ranks::OnVerdict(const Error& verdict) {
   std::_Exit(speaks ? ReportError(verdict) : ExitCode(verdict.code));
 }
 
-bool Ranks::AgreedOn(const Error& why) const {
-  const Status known = job_->status();
-  return !known.ok() && known.error().message == why.message;
-}
-
 void Ranks::Tell(const Error& why) {
-  if (alone() || AgreedOn(why)) return;
+  if (alone() || job_->ended_agreed()) return;
   {
     MutexLock lock(mutex_);
     failing_ = true;
@@ -136,7 +131,7 @@ void Ranks::Tell(const Error& why) {
 }
 
 void Ranks::End(const Error& why) {
-  if (alone() || AgreedOn(why)) return;
+  if (alone() || job_->ended_agreed()) return;
   Tell(why);
   MutexLock lock(mutex_);
   const auto deadline = std::chrono::steady_clock::now() + kLastWord;

@@ -81,8 +81,6 @@ class Ranks {
  private:
   Ranks() = default;
   void OnVerdict(const Error& verdict) EXCLUDES(mutex_);
-  /// Whether all ranks have this failure and know it.
-  bool AgreedOn(const Error& why) const;
 
   NodeShare share_;
   Mutex mutex_;
