@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <string_view>
 
 #include "base/check.h"
 
@@ -20,9 +21,9 @@ std::string LowerCase(std::string text) {
   return text;
 }
 
-bool HasDomain(const std::string& name) { return name.find('.') != std::string::npos; }
+bool HasDomain(std::string_view name) { return name.find('.') != std::string_view::npos; }
 
-std::string WithoutDomain(const std::string& name) { return name.substr(0, name.find('.')); }
+std::string_view WithoutDomain(std::string_view name) { return name.substr(0, name.find('.')); }
 
 }  // namespace
 
