@@ -15,7 +15,8 @@ endif()
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
-    CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=true ${CCACHE_PROGRAM})
+    CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=true
+    CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})  # else none with precompiled headers
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 
@@ -107,8 +108,33 @@ function(penstock_library name)
   if(NOT name MATCHES "^(train|config)")
     set_target_properties(penstock_${name} PROPERTIES PENSTOCK_CHECKS_ALIGNMENT ON)
   endif()
+  target_precompile_headers(penstock_${name} REUSE_FROM penstock_precompiled)
   target_link_libraries(penstock_${name}
     PUBLIC penstock_flags ${ARG_PUBLIC_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+endfunction()
+
+# What tests are compiled with and linked to.
+function(penstock_test_options name)
+  # Compiled in less time than with -O3; what takes long in tests is the libraries' code, mostly.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  # A sanitizer's reports name the functions of tests without debug information.
+  if(PENSTOCK_SANITIZE)
+    target_compile_options(${name} PRIVATE -g0)
+  endif()
+  if(CMAKE_CROSSCOMPILING_EMULATOR)
+    target_compile_definitions(${name} PRIVATE PENSTOCK_EMULATED)
+  endif()
+  target_link_libraries(${name} PRIVATE penstock_flags ${ARGN} GTest::gtest GTest::gmock)
+endfunction()
+
+# penstock_test_objects(NAME SOURCES ... [DEPS ...])
+# Tests and parts of tests that are compiled once for several executables, which have
+# $<TARGET_OBJECTS:NAME> among their SOURCES.
+function(penstock_test_objects name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} OBJECT ${ARG_SOURCES})
+  target_precompile_headers(${name} REUSE_FROM penstock_precompiled_for_tests)
+  penstock_test_options(${name} ${ARG_DEPS})
 endfunction()
 
 # penstock_test(NAME MODULE m SOURCES ... [DEPS ...] [TIMEOUT s] [LABELS ...])
@@ -121,17 +147,9 @@ function(penstock_test name)
   endif()
   penstock_compile_together(sources ${name} ${ARG_MODULE} ${ARG_SOURCES})
   add_executable(${name} ${sources})
-  # Compiled in less time than with -O3; what takes long in tests is the libraries' code, mostly.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  # A sanitizer's reports name the functions of tests without debug information.
-  if(PENSTOCK_SANITIZE)
-    target_compile_options(${name} PRIVATE -g0)
-  endif()
-  target_link_libraries(${name} PRIVATE penstock_flags ${ARG_DEPS} GTest::gtest GTest::gmock
-    GTest::gtest_main)
-  if(CMAKE_CROSSCOMPILING_EMULATOR)
-    target_compile_definitions(${name} PRIVATE PENSTOCK_EMULATED)
-  endif()
+  target_precompile_headers(${name} REUSE_FROM penstock_precompiled_for_tests)
+  penstock_test_options(${name} ${ARG_DEPS})
+  target_link_libraries(${name} PRIVATE GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_MODULE};unit;${ARG_LABELS}"
     TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT OMP_WAIT_POLICY=passive)
