@@ -179,10 +179,12 @@ int Main(int argc, char** argv) {
   app.add_option("--ranks", arguments.ranks, "numbers of ranks to measure")->delimiter(',');
   app.add_option("--links", arguments.links, "speeds of links, in what compute needs")
       ->delimiter(',');
-  app.add_option("--drive", arguments.drive, "speed of drives, in what compute needs");
+  app.add_option("--drive", arguments.drive, "speed of drives, in what compute needs")
+      ->check(CLI::PositiveNumber);
   app.add_option("--folder", arguments.folder, "folder in memory, for the simulated drives");
-  app.add_option("--rounds", arguments.rounds);
-  app.add_option("--steps", arguments.steps, "steps in a round, after one that is not counted");
+  app.add_option("--rounds", arguments.rounds)->check(CLI::PositiveNumber);
+  app.add_option("--steps", arguments.steps, "steps in a round, after one that is not counted")
+      ->check(CLI::PositiveNumber);
   app.add_option("--world", arguments.world, "numbers of ranks to predict; nothing is measured")
       ->delimiter(',');
   app.add_option("--slots", far.slots, "for layers on the device, with --world");
@@ -199,7 +201,8 @@ int Main(int argc, char** argv) {
     app.add_option(prefix + "layers", model->layers);
     app.add_option(prefix + "layer-elements", model->layer_elements);
     app.add_option(prefix + "micro-batches", model->micro_batches, "of a rank");
-    app.add_option(prefix + "compute", model->compute_s, "seconds that a step computes");
+    app.add_option(prefix + "compute", model->compute_s, "seconds that a step computes")
+        ->check(CLI::PositiveNumber);
   }
   CLI11_PARSE(app, argc, argv);
   const Status status = arguments.world.empty() ? Run(arguments) : Predict(far, arguments.world);
