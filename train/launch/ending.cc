@@ -5,13 +5,11 @@
 
 #include <cstring>
 
+#include "base/result.h"
+#include "train/process/log.h"
+
 namespace penstock::train {
 namespace {
-
-// Exit codes of penstock (train/process/log.h).
-constexpr int kUsage = 2;
-constexpr int kEnvironment = 3;
-constexpr int kNumeric = 4;
 
 // Exit codes of ssh, and of a shell that cannot run a program.
 constexpr int kSshFailed = 255;
@@ -31,14 +29,15 @@ Ending EndingOf(uint32_t rank, int wait_status, bool elsewhere) {
 }
 
 int ExitCodeOf(const Ending& ending) {
-  if (ending.signal != 0) return kEnvironment;
+  if (ending.signal != 0) return ExitCode(ErrorCode::kUnavailable);
   const bool is_of_ssh =
       ending.code == kSshFailed || ending.code == kNotExecutable || ending.code == kNoSuchProgram;
-  return ending.elsewhere && is_of_ssh ? kEnvironment : ending.code;
+  return ending.elsewhere && is_of_ssh ? ExitCode(ErrorCode::kUnavailable) : ending.code;
 }
 
 bool HasReported(const Ending& ending) {
-  return ending.signal == 0 && ending.code >= kUsage && ending.code <= kNumeric;
+  return ending.signal == 0 && ending.code >= ExitCode(ErrorCode::kInvalidArgument) &&
+         ending.code <= ExitCode(ErrorCode::kNumeric);
 }
 
 std::string EndingText(const Ending& ending) {
@@ -54,8 +53,8 @@ std::string EndingText(const Ending& ending) {
   }
   if (ending.elsewhere && (ending.code == kNotExecutable || ending.code == kNoSuchProgram)) {
     return fmt::format(
-        "ended with the shell's exit code {}: the program does not run there; it "
-        "has to have the same path on all hosts",
+        "ended with the shell's exit code {}: the program does not run there; it and the working "
+        "folder have to have the same path on all hosts",
         ending.code);
   }
   return fmt::format("ended with exit code {}", ending.code);

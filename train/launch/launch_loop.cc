@@ -108,7 +108,7 @@ class LaunchLoop {
         SignalQueue::StopUntilContinued();
         SignalAll(SIGCONT);
       } else {
-        fates_.Interrupted(signal);
+        fates_.Interrupted(signal, std::chrono::steady_clock::now());
         SignalAll(signal);
       }
     }

@@ -10,9 +10,15 @@ namespace penstock::train {
 
 void RankFates::NotStarted(Time now) { Fail(ExitCode(ErrorCode::kUnavailable), now); }
 
-void RankFates::Interrupted(int signal) {
-  quitting_ = quitting_ || !interruptions_.empty();
+void RankFates::Interrupted(int signal, Time now) {
+  const bool again = !interruptions_.empty();
   interruptions_.insert(signal);
+  if (!again || quitting_) return;
+  quitting_ = true;
+  if (next_ != Order::kNone) return;
+  next_ = Order::kTerminate;
+  next_at_ = now + patience_.terminate;
+  if (!failed_) exit_code_ = ExitCode(ErrorCode::kCancelled);
 }
 
 /// A rank that has not begun to take signals is killed by them.

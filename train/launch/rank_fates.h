@@ -36,8 +36,9 @@ class RankFates {
   void Started() { ++running_; }
   /// A rank could not be started: those that run are ended without delay.
   void NotStarted(Time now);
-  /// The user sent a signal, which all ranks get. The second one has them end at once.
-  void Interrupted(int signal);
+  /// The user sent a signal, which all ranks get. The second one has them end at once; those that
+  /// do not are ended as after a failure.
+  void Interrupted(int signal, Time now);
   /// Ranks have ended at about the same time. Returns the one that is the first failure of the
   /// launch, if there is one among them: of several, one that was killed rather than one that may
   /// have noticed that, and then the lowest.

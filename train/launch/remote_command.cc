@@ -26,7 +26,7 @@ std::string ShellWord(std::string_view text) {
 }
 
 std::string RemoteCommand(const RemoteRank& rank) {
-  std::string script = fmt::format("cd {} || exit 3; ", ShellWord(rank.folder));
+  std::string script = fmt::format("cd {} || exit 126; ", ShellWord(rank.folder));
   for (const std::string& variable : rank.variables) {
     const size_t end = variable.find('=');
     PENSTOCK_CHECK(end != std::string::npos);

@@ -101,7 +101,7 @@ TEST(RankFates, OfFailuresThatAreFoundTogetherTheKilledRankIsTheFirst) {
 
 TEST(RankFates, AnInterruptionIsNoFailureAndNobodyIsHurried) {
   RankFates fates = Started(2);
-  fates.Interrupted(SIGINT);
+  fates.Interrupted(SIGINT, kBegin);
   EXPECT_EQ(fates.Ended(std::vector{Exit(1, 130)}, kBegin), std::nullopt);
   EXPECT_EQ(fates.deadline(), std::nullopt) << "a commit may take its time";
   fates.Ended(std::vector{Exit(0, 130)}, kBegin + seconds(1000));
@@ -110,35 +110,47 @@ TEST(RankFates, AnInterruptionIsNoFailureAndNobodyIsHurried) {
 
 TEST(RankFates, TheSignalOfTheUserMayKillRanksThatHaveNotBegun) {
   RankFates fates = Started(3);
-  fates.Interrupted(SIGINT);
+  fates.Interrupted(SIGINT, kBegin);
   EXPECT_EQ(fates.Ended(std::vector{Exit(0, 3), Kill(2, SIGINT)}, kBegin), std::nullopt)
       << "rank 0 noticed that rank 2 was gone";
   fates.Ended(std::vector{Exit(1, 3)}, kBegin);
   EXPECT_EQ(fates.exit_code(), 130);
   RankFates other = Started(1);
-  other.Interrupted(SIGINT);
+  other.Interrupted(SIGINT, kBegin);
   EXPECT_EQ(other.Ended(std::vector{Kill(0, SIGKILL)}, kBegin), Kill(0, SIGKILL));
 }
 
 TEST(RankFates, AfterTheSecondSignalNoEndIsAFailure) {
   RankFates fates = Started(3);
-  fates.Interrupted(SIGINT);
-  fates.Interrupted(SIGINT);
+  fates.Interrupted(SIGINT, kBegin);
+  fates.Interrupted(SIGINT, kBegin);
   EXPECT_EQ(fates.Ended(std::vector{Exit(0, 3), Exit(1, 130)}, kBegin), std::nullopt);
   fates.Ended(std::vector{Exit(2, 0)}, kBegin);
   EXPECT_EQ(fates.exit_code(), 130);
 }
 
+TEST(RankFates, WhoDoesNotEndAfterTheSecondSignalIsEnded) {
+  RankFates fates = Started(1);
+  fates.Interrupted(SIGINT, kBegin);
+  EXPECT_EQ(fates.deadline(), std::nullopt);
+  fates.Interrupted(SIGINT, kBegin);
+  EXPECT_EQ(fates.Due(kBegin + seconds(5)), RankFates::Order::kTerminate);
+  EXPECT_EQ(fates.Due(kBegin + seconds(10)), RankFates::Order::kKill);
+  EXPECT_EQ(fates.Due(kBegin + seconds(15)), RankFates::Order::kLeave);
+  EXPECT_TRUE(fates.over());
+  EXPECT_EQ(fates.exit_code(), 130);
+}
+
 TEST(RankFates, AnInterruptionAfterTheWorkChangesNothing) {
   RankFates fates = Started(1);
-  fates.Interrupted(SIGTERM);
+  fates.Interrupted(SIGTERM, kBegin);
   fates.Ended(std::vector{Exit(0, 0)}, kBegin);
   EXPECT_EQ(fates.exit_code(), 0);
 }
 
 TEST(RankFates, AFailureAfterAnInterruptionIsAFailure) {
   RankFates fates = Started(3);
-  fates.Interrupted(SIGINT);
+  fates.Interrupted(SIGINT, kBegin);
   fates.Ended(std::vector{Exit(1, 130)}, kBegin);
   EXPECT_EQ(fates.Ended(std::vector{Exit(0, 3)}, kBegin), Exit(0, 3));
   EXPECT_EQ(fates.exit_code(), 3) << "the commit may have failed";

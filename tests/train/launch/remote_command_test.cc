@@ -69,7 +69,8 @@ TEST(RemoteCommand, AFolderThatIsMissingThereIsAFailureOfTheEnvironment) {
   const TempFolder temp;
   const std::string command = RemoteCommand(
       {.folder = temp.Path("none"), .program = "/bin/true", .arguments = {}, .variables = {}});
-  EXPECT_EQ(OutputOf("(" + command + ") 2>/dev/null; echo $?"), "3\n");
+  EXPECT_EQ(OutputOf("(" + command + ") 2>/dev/null; echo $?"), "126\n")
+      << "what the launcher explains";
 }
 
 TEST(RemoteCommand, HandsOnSignalsAndTakesTheEndOfItsInputForTerm) {
