@@ -107,8 +107,10 @@ void GlooExchanger::Abort(const Error& why) {
 Status GlooExchanger::TryAttempt(const Exchange& exchange) {
   try {
     return Attempt(exchange);
-  } catch (const std::exception&) {
+  } catch (const std::bad_alloc&) {
     return MakeError(ErrorCode::kOutOfMemory, "an exchange: the host has no memory left");
+  } catch (const std::exception& exception) {
+    return MakeError(ErrorCode::kUnavailable, "an exchange: {}", exception.what());
   }
 }
 

@@ -5,13 +5,16 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdlib>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "base/cpu_scope.h"
+#include "config/config.h"
+#include "device/device.h"
 #include "train/process/log.h"
+#include "zero/thread_plan.h"
 
 namespace penstock::train {
 namespace {
@@ -24,10 +27,12 @@ std::vector<int> CpusOf(const std::vector<Core>& cores) {
   return cpus;
 }
 
-/// The number of threads for which a part has cores and time.
-int ThreadsOf(size_t cores, std::optional<double> cpu_quota, uint32_t sharing) {
-  const double time = cpu_quota ? *cpu_quota / sharing : static_cast<double>(cores);
-  return std::max(1, static_cast<int>(std::min(static_cast<double>(cores), std::ceil(time))));
+/// The number of compute threads that a rank would have of a part of the cores.
+int ThreadsOf(std::vector<Core> cores, std::optional<double> cpu_quota) {
+  config::Config open;
+  zero::ChooseThreads({.cores = std::move(cores), .cpu_quota = cpu_quota}, device::Kind::kCpu,
+                      &open);
+  return open.compute_threads;
 }
 
 /// The least of what all ranks say.
@@ -75,9 +80,9 @@ Result<NodeShare> ShareProcessors(comm::Job& job) {
       PartOf(machine.ok() ? machine->cores
                           : std::vector<Core>(std::max(std::thread::hardware_concurrency(), 1U)),
              before, share.sharing);
-  const std::optional<double> quota = machine.ok() ? machine->cpu_quota : std::nullopt;
-  PENSTOCK_ASSIGN(share.most_compute_threads,
-                  LeastOf(ThreadsOf(part.size(), quota, share.sharing), job));
+  std::optional<double> quota = machine.ok() ? machine->cpu_quota : std::nullopt;
+  if (quota) *quota /= share.sharing;
+  PENSTOCK_ASSIGN(share.most_compute_threads, LeastOf(ThreadsOf(part, quota), job));
   if (!machine.ok() || share.sharing == 1) return share;
   const Status bound = BindProcess(CpusOf(part));
   if (!bound.ok()) {

@@ -16,8 +16,8 @@ namespace penstock::train {
 
 struct NodeShare {
   uint32_t sharing = 1;  ///< ranks that run on the same processors, this one among them
-  /// How many compute threads every rank has cores for; none: there is one rank. What threads there
-  /// are decides the order of sums, so all ranks have as many.
+  /// The least number of compute threads that a rank would choose by itself; none: there is one
+  /// rank. How many there are decides the order of sums, so all ranks take as many.
   std::optional<int> most_compute_threads;
 };
 

@@ -247,6 +247,11 @@ Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies famil
   auto interrupt = std::make_unique<Interrupt>(kInterruptNotice);
   std::optional<RunFolder> folder;
   PENSTOCK_ASSIGN(const Beginning beginning, BeginTogether(options, ranks, folder));
+  if (ranks.first() && !ranks.alone()) {
+    ranks.SetCleanup([run = beginning.run, uuid = offload::ToString(beginning.state)] {
+      RemoveNewRun(run, uuid);
+    });
+  }
   PENSTOCK_ASSIGN(const StatePlan state, PlanNewState(job, beginning.run, beginning.state, ranks));
   RunInfo info = InfoOf(options, job, state.files, state.files.uuid);
   ranks.SetCleanup(RemovalOf(state.files, job.world, beginning.run));

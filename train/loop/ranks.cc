@@ -127,12 +127,13 @@ void Ranks::Tell(const Error& why) {
     MutexLock lock(mutex_);
     failing_ = true;
   }
-  job_->Fail(why);
+  if (why.code != ErrorCode::kNumeric) job_->Fail(why);
 }
 
 void Ranks::End(const Error& why) {
   if (alone() || job_->ended_agreed()) return;
   Tell(why);
+  job_->Fail(why);
   MutexLock lock(mutex_);
   const auto deadline = std::chrono::steady_clock::now() + kLastWord;
   while (!verdict_ && judged_.WaitUntil(mutex_, deadline)) continue;

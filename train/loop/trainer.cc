@@ -154,7 +154,7 @@ Result<std::optional<RunSummary>> TrainTogether(const TrainOptions& given, Model
 }
 
 std::optional<std::string> ReadEnvironment(const std::string& name) {
-  // Nothing here changes the environment.
+  // The main thread alone changes the environment (ChooseGpu), and does not read it meanwhile.
   const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
   if (value == nullptr) return std::nullopt;
   return std::string(value);

@@ -70,9 +70,8 @@ TrainLoop::~TrainLoop() {
 Result<LoopSummary> TrainLoop::Run() {
   const Status status = RunSteps();
   if (status.ok()) return summary_;
-  // All ranks find what is wrong with numbers, and each takes back its commit.
   const bool numeric = status.error().code == ErrorCode::kNumeric;
-  if (!numeric) parts_.tell_failure(status.error());
+  parts_.tell_failure(status.error());
   // What is committed is known when the commit that was begun has ended.
   static_cast<void>(parts_.session.FinishCommit());
   if (summary_.steps == 0) return status.error();

@@ -155,7 +155,9 @@ void RemoveNewRun(const std::string& path, const std::string& run_uuid) {
     const Result<Folder> around = Folder::Open(SplitPath(path).first);
     if (!run.ok() || !around.ok()) return;
     const Result<RunInfo> info = ReadRunInfo(*run);
-    if (info.ok() && info->run_uuid == run_uuid) {
+    const Result<std::vector<std::string>> names = run->List();
+    const bool empty = names.ok() && names->empty();
+    if (empty || (info.ok() && info->run_uuid == run_uuid)) {
       static_cast<void>(RemoveNewRun(*run, *around));
     }
   } catch (const std::exception&) {  // out of memory, in a library

@@ -93,8 +93,8 @@ class RunFolder {
   std::vector<WatchedFile> watched_;
 };
 
-/// Removes the run at `path` as a folder that is not kept does, if its UUID is this: for a process
-/// that ends at once. Threads: any.
+/// Removes the run at `path` as a folder that is not kept does, if its UUID is this or it is empty:
+/// for a process that ends at once. Threads: any.
 void RemoveNewRun(const std::string& path, const std::string& run_uuid);
 
 /// Returns the files that a run has put into its folder and that still exist, except state files,
