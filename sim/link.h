@@ -25,7 +25,7 @@ struct LinkSpeed {
 using LinkParts = std::vector<Bytes>;
 
 /// Return the operations that zero/weight_gather makes of a module's weights, and those that
-/// zero/gradient_exchange makes of its gradient in a micro-batch. None with one rank.
+/// zero/gradient_exchange makes of its gradient in a micro-batch, in fp32. None with one rank.
 LinkParts GatherParts(const offload::ShardLayout& layout, offload::ModuleId module);
 LinkParts ExchangeParts(const offload::ShardLayout& layout, offload::ModuleId module);
 
