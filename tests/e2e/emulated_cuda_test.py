@@ -7,7 +7,7 @@ import subprocess
 
 import harness
 import placement_test
-import ranks_test
+import ranks_harness
 import recorded_test
 from harness import make_config
 
@@ -38,7 +38,7 @@ class EmulatedLossesTest(recorded_test.RecordedCase):
 class EmulatedRanksTest(harness.PenstockTest):
     def together(self, run, config, *more):
         """Two ranks on a GPU each: [(exit code, stderr)]."""
-        port = str(ranks_test.free_port())
+        port = str(ranks_harness.free_port())
         programs = []
         for rank in ("0", "1"):
             environment = {**os.environ, "RANK": rank, "WORLD_SIZE": "2", "MASTER_PORT": port,
