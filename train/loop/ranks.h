@@ -63,8 +63,8 @@ class Ranks {
   /// called from any thread.
   void SetCleanup(std::function<void()> cleanup) EXCLUDES(mutex_);
   /// Says why this rank fails, to the others, which end within a second. To be called before this
-  /// rank waits for anything, or gives up what they may wait for. Of a failure of numbers (kNumeric)
-  /// only End tells: all ranks find it, and each takes back its commit first.
+  /// rank waits for anything, or gives up what they may wait for. Of a failure of numbers
+  /// (kNumeric) only End tells: all ranks find it, and each takes back its commit first.
   void Tell(const Error& why) EXCLUDES(mutex_);
   /// Ends the process for a failure that the others need not have: tells them, waits for rank 0's
   /// last word and reports the failure, or that of another rank that brought it about. Returns if
