@@ -135,8 +135,8 @@ TEST(RankFates, WhoDoesNotEndAfterTheSecondSignalIsEnded) {
   EXPECT_EQ(fates.deadline(), std::nullopt);
   fates.Interrupted(SIGINT, kBegin);
   EXPECT_EQ(fates.Due(kBegin + seconds(5)), RankFates::Order::kTerminate);
-  EXPECT_EQ(fates.Due(kBegin + seconds(10)), RankFates::Order::kKill);
-  EXPECT_EQ(fates.Due(kBegin + seconds(15)), RankFates::Order::kLeave);
+  EXPECT_EQ(fates.Due(kBegin + seconds(11)), RankFates::Order::kKill);
+  EXPECT_EQ(fates.Due(kBegin + seconds(18)), RankFates::Order::kLeave);
   EXPECT_TRUE(fates.over());
   EXPECT_EQ(fates.exit_code(), 130);
 }
