@@ -5,6 +5,11 @@
 # scripts/check_tidy compiles, which finds a source that includes too little.
 include_guard(GLOBAL)
 
+# GCC 12 for Arm fails at arm_sve.h behind them.
+if(CMAKE_CROSSCOMPILING)
+  set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)
+endif()
+
 # Adds NAME, which reads HEADER... with the flags of the libraries.
 function(penstock_precompile name)
   set(source ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
