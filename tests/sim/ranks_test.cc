@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "sim/link.h"
 #include "sim/step.h"
+#include "tests/sim/layers.h"
 #include "zero/partitioner.h"
 
 namespace penstock::sim {
@@ -21,21 +21,6 @@ using ::testing::Le;
 constexpr uint64_t kRankLayers = 12;
 constexpr uint64_t kRankElements = 1 << 20;  // of a layer
 constexpr Seconds kLayerForward = 0.01;      // of a layer; backward takes twice as long
-
-zero::ModelSpec RankLayers() {
-  zero::ModelSpec model;
-  for (uint32_t i = 0; i < kRankLayers; ++i) {
-    const std::string name = "layer." + std::to_string(i);
-    model.modules.push_back(
-        {.name = name, .tensors = {{name + ".weight", {kRankElements}}}, .repeated = true});
-    model.step.push_back({zero::ModuleId{i}, false});
-  }
-  for (uint32_t i = kRankLayers; i-- > 0;) {
-    model.step.push_back({zero::ModuleId{i}, true});
-    model.gradients.push_back(zero::ModuleId{i});
-  }
-  return model;
-}
 
 /// Layers with their states in host memory, and a link.
 class SimulatedRanksTest : public ::testing::Test {
@@ -70,7 +55,7 @@ class SimulatedRanksTest : public ::testing::Test {
     return {.bytes_a_second = static_cast<double>(SentBytes(parts, ranks).value) / gather};
   }
 
-  const zero::ModelSpec model_ = RankLayers();
+  const zero::ModelSpec model_ = EqualLayers(kRankLayers, kRankElements);
 };
 
 TEST_F(SimulatedRanksTest, ARankSendsItsShareToEveryOtherAndGradientsInPieces) {

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
-#include <string>
 #include <vector>
 
+#include "tests/sim/layers.h"
 #include "zero/partitioner.h"
 
 namespace penstock::sim {
@@ -20,21 +20,6 @@ using ::testing::Le;
 constexpr uint64_t kLayers = 8;
 constexpr uint64_t kElements = 1 << 20;  // of a layer
 constexpr auto kTotal = static_cast<double>(kLayers * kElements);
-
-zero::ModelSpec Layers() {
-  zero::ModelSpec model;
-  for (uint32_t i = 0; i < kLayers; ++i) {
-    const std::string name = "layer." + std::to_string(i);
-    model.modules.push_back(
-        {.name = name, .tensors = {{name + ".weight", {kElements}}}, .repeated = true});
-    model.step.push_back({zero::ModuleId{i}, false});
-  }
-  for (uint32_t i = kLayers; i-- > 0;) {
-    model.step.push_back({zero::ModuleId{i}, true});
-    model.gradients.push_back(zero::ModuleId{i});
-  }
-  return model;
-}
 
 /// Layers that are used forwards and backwards, one slot on the device, all states on the drive.
 class StepTest : public ::testing::Test {
@@ -56,7 +41,7 @@ class StepTest : public ::testing::Test {
                            [](Seconds sum, const StepTime& step) { return sum + step.step; });
   }
 
-  const zero::ModelSpec model_ = Layers();
+  const zero::ModelSpec model_ = EqualLayers(kLayers, kElements);
   const offload::ShardLayout layout_ = zero::MakeLayout(model_, DType::kBFloat16, kElements / 4);
   offload::TileStoreOptions store_{.weight_blocks = 24, .record_blocks = 12};
   Seconds compute_ = 0.01;

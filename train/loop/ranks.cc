@@ -132,7 +132,10 @@ void Ranks::Tell(const Error& why) {
 
 void Ranks::End(const Error& why) {
   if (alone() || job_->ended_agreed()) return;
-  Tell(why);
+  {
+    MutexLock lock(mutex_);
+    failing_ = true;
+  }
   job_->Fail(why);
   MutexLock lock(mutex_);
   const auto deadline = std::chrono::steady_clock::now() + kLastWord;
