@@ -49,6 +49,12 @@ inline constexpr uint32_t kMostNvmePaths = 64;
 
 enum class MicroBatchOrder { kVertical, kHorizontal };
 
+/// How the gradients of a step's micro-batches are added up over ranks.
+enum class GradientOrder {
+  kGlobal,  ///< each by itself, in the order of the global batch: alike on any number of ranks
+  kRank,    ///< each rank's first, and then these in the order of the ranks: sent once a step
+};
+
 struct Config {
   // Batch triangle: train_batch_size = micro_batch_size * gradient_accumulation_steps * world size.
   uint64_t train_batch_size = 0;
@@ -57,9 +63,11 @@ struct Config {
 
   kernels::DType dtype = kernels::DType::kFloat32;  ///< bf16.enabled: kBFloat16
   bool check_grad_overflow = false;  ///< bf16 only: a non-finite gradient skips the step
-  /// communication_data_type: the gradient of each micro-batch is rounded to it (nearest even)
-  /// before it is sent to the ranks that add it up, and with one rank before it is added.
+  /// communication_data_type: gradients are rounded to it (nearest even) before they are sent to
+  /// the ranks that add them up. With one rank those of micro-batches are rounded before they are
+  /// added, unless gradient_order is kRank, where one rank sends nothing.
   kernels::DType communication = kernels::DType::kFloat32;
+  GradientOrder gradient_order = GradientOrder::kGlobal;
   double gradient_clipping = 1.0;  ///< 0: off
 
   OptimizerConfig optimizer;

@@ -144,6 +144,9 @@ void ReadPenstock(JsonSection& top, ConfigDraft& draft) {
     config.commit_every_seconds = section.Number("commit_every_seconds", 300);
     config.durable = section.Bool("durable", true);
     config.verify_checksums = section.Bool("verify_checksums", true);
+    config.gradient_order = section.Choice<GradientOrder>(
+        "gradient_order", {{"global", GradientOrder::kGlobal}, {"rank", GradientOrder::kRank}},
+        GradientOrder::kGlobal);
     config.heartbeat_seconds = section.Integer("heartbeat_seconds", 30, kTimeoutSeconds);
     config.comm_timeout_seconds = section.Integer("comm_timeout_seconds", 600, kTimeoutSeconds);
     section.Object("aio", [&](JsonSection& engine) { ReadEngine(engine, config.aio); });

@@ -149,6 +149,7 @@ Json PenstockJson(const Config& config) {
           {"commit_every_seconds", config.commit_every_seconds},
           {"durable", config.durable},
           {"verify_checksums", config.verify_checksums},
+          {"gradient_order", config.gradient_order == GradientOrder::kRank ? "rank" : "global"},
           {"heartbeat_seconds", config.heartbeat_seconds},
           {"comm_timeout_seconds", config.comm_timeout_seconds},
           {"aio", EngineJson(config.aio)}};

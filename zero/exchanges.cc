@@ -41,7 +41,7 @@ Result<std::unique_ptr<GradientSums>> SumsOfOneRank(const EngineOptions& options
                                                     device::Device& device,
                                                     kernels::StateOperators& operators) {
   std::unique_ptr<GradientSums> sums;
-  if (options.config.communication == DType::kFloat32) {
+  if (!RoundsMicroBatches(options.config)) {
     PENSTOCK_ASSIGN(sums, DeviceGradients::Create(options.model, layout, device, operators));
   } else {
     PENSTOCK_ASSIGN(
@@ -80,7 +80,8 @@ Status Exchanges::Build(const EngineOptions& options, const offload::ShardLayout
   }
   PENSTOCK_ASSIGN(sums_, GradientExchange::Create(options.model, layout,
                                                   {.repeated_buffers = plan.gradient_buffers,
-                                                   .dtype = options.config.communication},
+                                                   .dtype = options.config.communication,
+                                                   .order = options.config.gradient_order},
                                                   device, *link_));
   PENSTOCK_ASSIGN(norm_, NormExchange::Create(layout, device, *link_));
   gather_.emplace(layout, *link_);

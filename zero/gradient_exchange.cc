@@ -84,7 +84,7 @@ Result<std::unique_ptr<GradientExchange>> GradientExchange::Create(const ModelSp
                                                                    device::Device& device,
                                                                    RankLink& link) {
   const ExchangeSizes sizes = SizesOf(model, layout, options.repeated_buffers);
-  std::unique_ptr<GradientExchange> exchange(new GradientExchange(link, options.dtype));
+  std::unique_ptr<GradientExchange> exchange(new GradientExchange(link, options));
   PENSTOCK_ASSIGN(exchange->operators_, kernels::CreateStateOperators(device.kind(), 1));
   for (const uint64_t elements : sizes.whole) {
     PENSTOCK_ASSIGN(device::DeviceBuffer buffer,
@@ -168,14 +168,19 @@ void GradientExchange::Exchange(const Module& module, const SharedSection& secti
 }
 
 Status GradientExchange::Add(ModuleId module, device::Stream& compute) {
-  const Module& entry = modules_[Index(module)];
   Whole* const whole = OpenOf(module);
   if (whole == nullptr) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "a gradient of module {} was added that was not computed; ask for its buffer "
                      "and compute it first",
-                     entry.name);
+                     modules_[Index(module)].name);
   }
+  if (order_ == config::GradientOrder::kGlobal) Send(module, *whole, compute);
+  return {};
+}
+
+void GradientExchange::Send(ModuleId module, Whole& whole, device::Stream& compute) {
+  const Module& entry = modules_[Index(module)];
   device::Stream& stream = link_.stream();
   stream.Name(entry.what);
   Sums& sums = sums_[entry.sums];
@@ -184,16 +189,15 @@ Status GradientExchange::Add(ModuleId module, device::Stream& compute) {
   stream.Wait(compute.Record());
   float* part = sums.buffer.as<float>();
   for (const SharedSection& section : entry.sections) {
-    Exchange(entry, section, whole->buffer.as<float>(), part);
+    Exchange(entry, section, whole.buffer.as<float>(), part);
     part += section.mine;
   }
-  whole->sent = stream.Record();
-  whole->module.reset();
-  return {};
+  whole.sent = stream.Record();
+  whole.module.reset();
 }
 
 Result<FinishedSums> GradientExchange::Finish(ModuleId module, device::Stream& compute) {
-  if (OpenOf(module) != nullptr) PENSTOCK_TRY(Add(module, compute));
+  if (Whole* const whole = OpenOf(module)) Send(module, *whole, compute);
   Sums& sums = sums_[modules_[Index(module)].sums];
   if (sums.module != module) {
     return MakeError(ErrorCode::kInvalidArgument,

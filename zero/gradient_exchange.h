@@ -7,6 +7,9 @@
 // buffer for those. What is added is independent of how it is cut into pieces. If gradients are
 // sent in less than fp32, each piece is rounded on that stream just before it is sent.
 //
+// With the order of ranks (config::GradientOrder::kRank) a module's whole gradient stays in its
+// buffer until all micro-batches of this rank were added there, and is sent once, at Finish.
+//
 // Each module that is not repeated has a whole buffer and sums of its own; the repeated ones share
 // one or two whole buffers, and their sums.
 #pragma once
@@ -19,6 +22,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "config/config.h"
 #include "device/device.h"
 #include "kernels/state/state_operators.h"
 #include "offload/layout.h"
@@ -33,6 +37,7 @@ struct ExchangeOptions {
   uint32_t repeated_buffers = 1;  ///< 1 or 2 whole gradients of repeated modules
   /// What is sent: fp32, or gradients rounded to this. The memory is the same.
   kernels::DType dtype = kernels::DType::kFloat32;
+  config::GradientOrder order = config::GradientOrder::kGlobal;  ///< the memory is the same
 };
 
 class GradientExchange final : public GradientSums {
@@ -73,8 +78,11 @@ class GradientExchange final : public GradientSums {
     size_t sums = 0;
   };
 
-  GradientExchange(RankLink& link, kernels::DType dtype) : link_(link), dtype_(dtype) {}
+  GradientExchange(RankLink& link, const ExchangeOptions& options)
+      : link_(link), dtype_(options.dtype), order_(options.order) {}
   Whole* OpenOf(ModuleId module);
+  /// Sends what is in the module's whole buffer to its owners, and adds what arrives.
+  void Send(ModuleId module, Whole& whole, device::Stream& compute);
   /// What every rank is sent of a share at once.
   struct Outgoing {
     const std::byte* data = nullptr;
@@ -89,6 +97,7 @@ class GradientExchange final : public GradientSums {
 
   RankLink& link_;
   const kernels::DType dtype_;
+  const config::GradientOrder order_;
   /// With one thread, which is the stream's: those of the compute stream have the cores.
   std::unique_ptr<kernels::StateOperators> operators_;
   std::vector<Module> modules_;

@@ -144,7 +144,7 @@ Bytes SumsOfOneRank(const ModelSpec& model, const ShardLayout& layout,
   }
   const RepeatedModules repeated = CountRepeated(model, layout);
   if (repeated.count > 0) sums += OnDevice(4_B * repeated.trained_elements);
-  if (config.communication == DType::kFloat32) return sums;
+  if (!RoundsMicroBatches(config)) return sums;
   return sums * 2 + OnDevice(RoundedGradients::RoundedNeed(layout, config.communication));
 }
 
@@ -186,7 +186,8 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
   } else {
     need.exchange += GradientExchange::DeviceNeed(model, layout,
                                                   {.repeated_buffers = plan.gradient_buffers,
-                                                   .dtype = config.communication}) +
+                                                   .dtype = config.communication,
+                                                   .order = config.gradient_order}) +
                      OnDevice(NormExchange::Need(layout));
   }
   for (const ModuleId id : offload::Ids<ModuleId>(layout.model.modules.size())) {

@@ -19,6 +19,11 @@ std::vector<uint64_t> ElementsOf(const offload::ShardLayout& layout) {
 
 }  // namespace
 
+bool RoundsMicroBatches(const config::Config& config) {
+  return config.communication != DType::kFloat32 &&
+         config.gradient_order == config::GradientOrder::kGlobal;
+}
+
 Bytes RoundedGradients::RoundedNeed(const offload::ShardLayout& layout, kernels::DType dtype) {
   return SizeOf(dtype) * std::min(kRoundedPiece, std::ranges::max(ElementsOf(layout)));
 }

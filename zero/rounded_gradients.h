@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "config/config.h"
 #include "device/device.h"
 #include "kernels/dtype.h"
 #include "offload/layout.h"
@@ -18,6 +19,10 @@
 #include "zero/model.h"
 
 namespace penstock::zero {
+
+/// Whether the gradient of each micro-batch of a rank that trains alone is rounded: as several
+/// ranks send it, if they send each by itself.
+bool RoundsMicroBatches(const config::Config& config);
 
 class RoundedGradients final : public GradientSums {
  public:

@@ -47,6 +47,7 @@ TEST(ConfigTest, DefaultsAreDeepSpeeds) {
   EXPECT_EQ(config.commit_every_seconds, 300);
   EXPECT_EQ(config.heartbeat_seconds, 30);
   EXPECT_EQ(config.comm_timeout_seconds, 600);
+  EXPECT_EQ(config.gradient_order, GradientOrder::kGlobal);
   EXPECT_TRUE(config.tier_split && config.overlap && config.durable && config.verify_checksums);
   EXPECT_THAT(config.superseded, IsEmpty());
   EXPECT_THAT(config.automatic, ElementsAre("optimizer"));
@@ -216,7 +217,8 @@ TEST(ConfigTest, ReadsPenstockAndAio) {
                       "schedule": "vertical", "activation_home": "device", "optimizer_threads": 3,
                       "compute_threads": 2, "commit_every_steps": 5, "commit_every_seconds": 1.5,
                       "durable": false, "verify_checksums": false, "heartbeat_seconds": 2,
-                      "comm_timeout_seconds": 1e6, "aio": {"engine": "io_uring", "sqpoll": true, "iopoll": true,
+                      "comm_timeout_seconds": 1e6, "gradient_order": "rank",
+                      "aio": {"engine": "io_uring", "sqpoll": true, "iopoll": true,
                               "registered_buffers": "auto",
                               "simulate": {"read_gbps": 2.5, "write_gbps": 1, "shared": true,
                                            "latency_us": 80}}})"));
@@ -234,6 +236,7 @@ TEST(ConfigTest, ReadsPenstockAndAio) {
   EXPECT_EQ(config.commit_every_seconds, 1.5);
   EXPECT_EQ(config.heartbeat_seconds, 2);
   EXPECT_EQ(config.comm_timeout_seconds, 1000000);
+  EXPECT_EQ(config.gradient_order, GradientOrder::kRank);
   EXPECT_EQ(config.aio.kind, aio::EngineKind::kUring);
   ASSERT_TRUE(config.aio.simulate.has_value());
   EXPECT_EQ(config.aio.simulate->read_gbps, 2.5);
@@ -345,6 +348,7 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
              "optimizer_threads": 3, "compute_threads": 4,
              "commit_every_steps": 8, "commit_every_seconds": 0.25, "durable": false,
              "verify_checksums": false, "heartbeat_seconds": 7, "comm_timeout_seconds": 77,
+             "gradient_order": "rank",
              "aio": {"engine": "threads", "registered_buffers": false,
              "simulate": {"read_gbps": 1.1, "write_gbps": 2.2, "shared": true, "latency_us": 3}}})",
       R"("scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-7}})",
@@ -381,6 +385,7 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
   EXPECT_EQ(config.commit_every_seconds, 0.25);
   EXPECT_EQ(config.heartbeat_seconds, 7);
   EXPECT_EQ(config.comm_timeout_seconds, 77);
+  EXPECT_EQ(config.gradient_order, GradientOrder::kRank);
 }
 
 }  // namespace

@@ -131,8 +131,15 @@ Status MoveTogether(ResumePoint& from, const RunInfo& info, zero::Session& sessi
   return {};
 }
 
-void LogResume(const ResumePoint& from, const Machine& machine) {
+void LogResume(const ResumePoint& from, const TrainJob& job, const Machine& machine) {
   LogNotice(fmt::format("going on after step {}", from.train.step));
+  const size_t ranks = from.info.state.ranks.size();
+  if (job.config.gradient_order == config::GradientOrder::kRank && ranks != job.world.size) {
+    LogNotice(
+        fmt::format("ranks in the run: {}, and here: {}; with penstock.gradient_order \"rank\" the "
+                    "last bits differ from here on",
+                    ranks, job.world.size));
+  }
   if (from.info.version != PENSTOCK_VERSION) {
     LogNotice(
         fmt::format("the run was begun by penstock {}, and this is {}: the last bits may "
@@ -342,7 +349,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   PENSTOCK_TRY(ranks.Agree(announces ? AnnounceMove(from, *run.folder, state.files) : Status()));
   PENSTOCK_ASSIGN(Machine machine,
                   CreateMachine(run.options, run.job, state, ranks, beginning.session_number));
-  LogResume(from, machine);
+  LogResume(from, run.job, machine);
   if (state.adopt) {
     PENSTOCK_TRY(ranks.Agree(AdoptCommit(from, *machine.session, beginning.run)));
   } else {

@@ -20,6 +20,8 @@ constexpr const char* kGradientSums = "gradient_sums";
 constexpr int kComputedFirst = 2;
 /// Only there if gradients are rounded on their way.
 constexpr const char* kCommunication = "communication_data_type";
+/// Only there if ranks add up their own micro-batches first.
+constexpr const char* kGradientOrder = "gradient_order";
 /// Only there if there are several.
 constexpr const char* kRanks = "world_size";
 
@@ -77,6 +79,9 @@ std::string ToJson(const RunIdentity& identity) {
   }
   if (identity.ranks > 1) json[kRanks] = identity.ranks;
   json["penstock"] = {{"compute_threads", identity.config.compute_threads}};
+  if (identity.config.gradient_order == config::GradientOrder::kRank) {
+    json["penstock"][kGradientOrder] = config.at("penstock").at(kGradientOrder);
+  }
   json[kArithmetic] = identity.arithmetic;
   return json.dump();
 }

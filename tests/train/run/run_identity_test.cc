@@ -35,6 +35,15 @@ TEST(RunIdentity, WhatGradientsAreSentInIsThereIfItRoundsThem) {
               ElementsAre(R"(communication_data_type is not there, was "bf16")"));
 }
 
+TEST(RunIdentity, HowGradientsAreAddedUpIsThereIfRanksAddTheirOwnFirst) {
+  RunIdentity identity;
+  const std::string global = ToJson(identity);
+  EXPECT_THAT(global, Not(HasSubstr("gradient_order")));
+  identity.config.gradient_order = config::GradientOrder::kRank;
+  EXPECT_THAT(Differences(global, ToJson(identity)),
+              ElementsAre(R"(penstock.gradient_order is "rank", was not there)"));
+}
+
 RunIdentity Accumulating(uint64_t micro_batches) {
   RunIdentity identity;
   identity.config.gradient_accumulation_steps = micro_batches;
