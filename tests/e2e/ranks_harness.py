@@ -10,6 +10,15 @@ from harness import make_config
 LONG = os.environ.get("PENSTOCK_LONG_TESTS") == "1"
 MICRO_BATCHES = 24 if LONG else 12  # of a step, of all ranks together: 1, 2, 3 and 4 ranks divide them
 STEPS = 20 if LONG else 6
+SHAPE = ({"n_layer": 3, "n_embd": 64, "n_head": 4, "n_positions": 64, "vocab_size": 256} if LONG else
+         {"n_layer": 2, "n_embd": 48, "n_head": 3})
+
+# What comes before "train" for so many ranks.
+STARTERS = {
+    "mpirun": lambda ranks: ["mpirun", "--oversubscribe", "--allow-run-as-root", "-n", str(ranks),
+                             harness.PROGRAM],
+    "launch": lambda ranks: [harness.PROGRAM, "launch", "--ranks", str(ranks), "--"],
+}
 
 
 def free_port():
@@ -25,7 +34,7 @@ class RanksTest(harness.PenstockTest):
         super().setUp()
         if harness.DEVICE != "cpu":
             self.skipTest("ranks on GPUs need one for each of them")
-        self.model = self.make_model(n_layer=2, n_embd=48, n_head=3)
+        self.model = self.make_model(**SHAPE)
         self.data = self.make_data()
 
     def config(self, dtype="bf16", param="nvme", optimizer="nvme", clip=1.0, overlap=True, stage=3,
@@ -42,7 +51,8 @@ class RanksTest(harness.PenstockTest):
         return config
 
     def start(self, ranks, run, config, *more, steps=STEPS, model=None, data=None, only=None,
-              under=None, folders=None, address="127.0.0.1"):
+              under=None, folders=None, address="127.0.0.1", device_memory="16MiB",
+              host_memory="64MiB"):
         """Starts one process for each rank. `config`, `model` and `data` are those of all ranks, or
         lists by rank. By rank: `only` has more arguments, `under` the commands under which some run,
         `folders` those in which they run. They meet at `address`."""
@@ -57,7 +67,7 @@ class RanksTest(harness.PenstockTest):
             arguments = ["train", "--model", of(rank, model or self.model), "--data",
                          of(rank, data or self.data), "--config",
                          self.write(f"config.{rank}.json", of(rank, config)), "--out", run, "--steps",
-                         str(steps), "--device-memory", "16MiB", "--host-memory", "64MiB", *more,
+                         str(steps), "--device-memory", device_memory, "--host-memory", host_memory, *more,
                          *(only or {}).get(rank, [])]
             yield subprocess.Popen([*(under or {}).get(rank, []), harness.PROGRAM, *arguments],
                                    text=True, env=environment,
@@ -85,7 +95,10 @@ class RanksTest(harness.PenstockTest):
             outcomes.append((program.returncode, stdout, errors))
         return outcomes
 
-    def trained_by(self, ranks, run, config, *more, **keywords):
+    def trained_by(self, ranks, run, config, *more, by="environment", **keywords):
+        """`by`: what starts them, the environment of each, mpirun, or penstock launch."""
+        if by != "environment":
+            return self.trained_under(STARTERS[by](ranks), run, config, *more, **keywords)
         with self.started(ranks, run, config, *more, **keywords) as programs:
             outcomes = self.finish(programs)
         for rank, (code, stdout, errors) in enumerate(outcomes):
@@ -93,9 +106,20 @@ class RanksTest(harness.PenstockTest):
             self.assertEqual(stdout == "", rank > 0, "rank 0 alone speaks")
         return run
 
-    def alone(self, config, *more, steps=STEPS, run=None):
-        return self.trained(config, *more, "--device-memory", "16MiB", "--host-memory", "64MiB",
-                            steps=steps, model=self.model, data=self.data, out=run)
+    def trained_under(self, starter, run, config, *more, steps=STEPS, device_memory="16MiB",
+                      host_memory="64MiB"):
+        done = subprocess.run(
+            [*starter, "train", "--model", self.model, "--data", self.data,
+             "--config", self.write("config.json", config), "--out", run, "--steps", str(steps),
+             "--device-memory", device_memory, "--host-memory", host_memory, *more],
+            capture_output=True, text=True, timeout=harness.TIMEOUT_S, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return run
+
+    def alone(self, config, *more, steps=STEPS, run=None, device_memory="16MiB",
+              host_memory="64MiB"):
+        return self.trained(config, *more, "--device-memory", device_memory, "--host-memory",
+                            host_memory, steps=steps, model=self.model, data=self.data, out=run)
 
     def assert_same_numbers(self, a, b):
         self.assertEqual(self.numbers(a), self.numbers(b))

@@ -2,10 +2,10 @@
 ends all.
 
 With PENSTOCK_LONG_TESTS=1 every combination is compared, in 20 steps of 24 micro-batches, which takes
-about an hour: PENSTOCK_LONG_TESTS=1 python3 ranks_test.py PENSTOCK WORK -k the_numbers_of_one
+about an hour, and 24 of the quickstart's model, half an hour:
+PENSTOCK_LONG_TESTS=1 python3 ranks_test.py PENSTOCK WORK -k the_numbers_of_one -k the_quickstart
 """
 import glob
-import itertools
 import json
 import os
 import resource
@@ -17,58 +17,56 @@ import time
 import unittest
 
 import harness
+import ranks_cells
 import ranks_harness
 from harness import read_rows, read_summary
+from ranks_cells import Cell
 from ranks_harness import LONG, MICRO_BATCHES, STEPS
 
-# Each with (ranks, dtype, home of parameters, of states, clipping, overlap, stage, what gradients are
-# sent in).
+# Combinations in which most things differ.
 CELLS = [
-    (2, "bf16", "nvme", "nvme", 1.0, True, 3, "fp32"),
-    (3, "fp32", "none", "none", 0.0, True, 2, "fp32"),
-    (4, "bf16", "cpu", "cpu", 0.0, False, 3, "fp32"),
-    (2, "fp32", "none", "cpu", 1.0, False, 1, "bf16"),
-    (3, "bf16", "none", "none", 0.0, True, 0, "fp32"),
-    (4, "fp32", "nvme", "nvme", 0.0, True, 3, "fp32"),
-    (3, "bf16", "cpu", "nvme", 1.0, False, 3, "bf16"),
-    (4, "bf16", "none", "cpu", 1.0, True, 2, "fp32"),
-    (2, "bf16", "none", "nvme", 0.0, True, 3, "fp32"),
+    Cell(2, "bf16", "nvme", "nvme", 1.0, True, 3, "fp32"),
+    Cell(3, "fp32", "none", "none", 0.0, True, 2, "fp32"),
+    Cell(4, "bf16", "cpu", "cpu", 0.0, False, 3, "fp32"),
+    Cell(2, "fp32", "none", "cpu", 1.0, False, 1, "bf16"),
+    Cell(3, "bf16", "none", "none", 0.0, True, 0, "fp32"),
+    Cell(4, "fp32", "nvme", "nvme", 0.0, True, 3, "fp32"),
+    Cell(3, "bf16", "cpu", "nvme", 1.0, False, 3, "bf16"),
+    Cell(4, "bf16", "none", "cpu", 1.0, True, 2, "fp32"),
+    Cell(2, "bf16", "none", "nvme", 0.0, True, 3, "fp32"),
 ]
-
-# What may live where: (stage, home of parameters, of states).
-PLACEMENTS = [(0, "none", "none"), (1, "none", "none"), (1, "none", "cpu"), (2, "none", "none"),
-              (2, "none", "cpu"), (3, "none", "none"), (3, "none", "cpu"), (3, "none", "nvme"),
-              (3, "cpu", "cpu"), (3, "cpu", "nvme"), (3, "nvme", "cpu"), (3, "nvme", "nvme")]
-
-
-def cells():
-    """CELLS, or all combinations, from one rank on."""
-    if not LONG:
-        return CELLS
-    return [(ranks, dtype, param, optimizer, clip, overlap, stage, sent)
-            for ranks, dtype, (stage, param, optimizer), clip, overlap, sent in itertools.product(
-                (1, 2, 3, 4), ("bf16", "fp32"), PLACEMENTS, (1.0, 0.0), (True, False),
-                ("fp32", "bf16"))]
+STARTERS = ("environment", "mpirun", "launch")
 
 
 class RanksTest(ranks_harness.RanksTest):
-    def test_any_number_of_ranks_has_the_numbers_of_one(self):
+    def compare_cells(self, cells, **memory):
+        """Trains each, and compares it with one rank that keeps everything where it computes."""
         ones = {}
-        for number, cell in enumerate(cells()):
+        for number, cell in enumerate(cells):
             with self.subTest(cell=cell):
-                ranks, dtype, param, optimizer, clip, overlap, stage, sent = cell
-                numerics = {"dtype": dtype, "clip": clip, "communication_data_type": sent}
-                key = (dtype, clip, sent)
+                key = tuple(cell.numerics().items())
                 if key not in ones:
-                    ones[key] = self.alone(self.config(**numerics))
-                run = self.trained_by(ranks, self.path(f"ranks{number}"),
-                                      self.config(**numerics, param=param, optimizer=optimizer,
-                                                  overlap=overlap, stage=stage))
+                    ones[key] = self.alone(self.config(**cell.numerics()), **memory)
+                run = self.trained_by(cell.ranks, self.path(f"ranks{number}"),
+                                      self.config(**cell.numerics(), **cell.placed()),
+                                      by=cell.started, **memory)
                 self.assert_same_numbers(ones[key], run)
                 rows = read_rows(run)
                 self.assertEqual([row["tokens"] for row in rows], [MICRO_BATCHES * 64] * STEPS)
                 self.assertEqual(read_summary(run)["tokens"], MICRO_BATCHES * 64 * STEPS)
                 self.assertEqual(harness.penstock("clean", run, "--yes").code, 0)
+
+    def test_any_number_of_ranks_has_the_numbers_of_one(self):
+        self.compare_cells(ranks_cells.every() if LONG else CELLS)
+
+    @unittest.skipUnless(LONG, "it takes half an hour; PENSTOCK_LONG_TESTS=1 runs it")
+    def test_so_has_the_model_of_the_quickstart_however_it_is_started(self):
+        if not shutil.which("mpirun"):
+            self.skipTest("no mpirun (scripts/setup --tests installs it)")
+        self.model = self.make_model("quickstart", n_layer=10, n_embd=384, n_head=6,
+                                     n_positions=512, vocab_size=256)
+        self.compare_cells(ranks_cells.pairs(24, STARTERS), device_memory="512MiB",
+                     host_memory="512MiB")
 
     def test_gradients_that_are_rounded_on_their_way_are_a_run_of_their_own(self):
         rounded = self.config(communication_data_type="bf16")
@@ -76,6 +74,22 @@ class RanksTest(ranks_harness.RanksTest):
         outcome, _ = self.train(self.config(), "--resume", model=self.model, data=self.data, out=run)
         self.assert_fails(outcome, 2, "communication_data_type is not there, was \"bf16\"")
         self.assertNotEqual(self.numbers(run), self.numbers(self.alone(self.config(), steps=2)))
+
+    def test_ranks_that_add_up_their_own_gradients_first_have_the_numbers_of_their_number(self):
+        by_rank = self.config(penstock={"gradient_order": "rank"})
+        self.assert_same_numbers(self.alone(self.config(), steps=4), self.alone(by_rank, steps=4))
+        run = self.trained_by(2, self.path("two"), by_rank, steps=4)
+        self.assertNotEqual(self.numbers(run), self.numbers(self.alone(by_rank, steps=4)))
+        elsewhere = self.config(param="none", optimizer="none", stage=1,
+                                penstock={"gradient_order": "rank"})
+        self.assert_same_numbers(run, self.trained_by(2, self.path("again"), elsewhere, steps=4))
+        outcome, _ = self.train(self.config(), "--resume", model=self.model, data=self.data, out=run)
+        self.assert_fails(outcome, 2, "penstock.gradient_order is not there, was \"rank\"")
+        outcome, _ = self.train(by_rank, "--resume", model=self.model, data=self.data, out=run,
+                                steps=6)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertIn("ranks in the run: 2, and here: 1; with penstock.gradient_order \"rank\" the last"
+                      " bits differ", outcome.stderr)
 
     def test_each_rank_keeps_its_share_and_all_move_what_one_moves(self):
         def sizes(run):
@@ -266,13 +280,7 @@ class RanksTest(ranks_harness.RanksTest):
 
     @unittest.skipUnless(shutil.which("mpirun"), "no mpirun (scripts/setup --tests installs it)")
     def test_mpirun_starts_the_ranks(self):
-        run = self.path("run")
-        arguments = ["mpirun", "--oversubscribe", "--allow-run-as-root", "-n", "2", harness.PROGRAM,
-                     "train", "--model", self.model, "--data", self.data, "--config",
-                     self.write("config.json", self.config()), "--out", run, "--steps", str(STEPS)]
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=harness.TIMEOUT_S,
-                              check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        run = self.trained_by(2, self.path("run"), self.config(), by="mpirun")
         self.assert_same_numbers(self.alone(self.config()), run)
 
 
