@@ -132,6 +132,29 @@ class LaunchTest(harness.PenstockTest):
         os.killpg(program.pid, signal.SIGINT)
         self.finish_interrupted(program)
 
+    def test_whoever_ends_all_processes_of_a_job_gets_a_commit(self):
+        # As systemd does when a session ends: SIGTERM and SIGHUP to each process. The launcher hands
+        # on what it gets as well.
+        program = self.start(3)
+        for pid in (program.pid, *children_of(program.pid)):
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGHUP)
+        self.finish_interrupted(program)
+
+    def test_a_second_request_ends_all_ranks_at_once(self):
+        program = self.start(2)
+        first, second = children_of(program.pid)
+        os.kill(second, signal.SIGSTOP)  # no step can end
+
+        def ended_when_interrupted_again():
+            program.send_signal(signal.SIGINT)
+            return gone(first)
+        self.wait_until(ended_when_interrupted_again, program)
+        os.kill(second, signal.SIGCONT)
+        _, stderr = program.communicate(timeout=harness.TIMEOUT_S)
+        self.assertEqual(program.returncode, 130, stderr)
+        self.assertNotIn("which is committed", stderr)
+
     def test_under_nohup_a_hang_up_changes_nothing(self):
         program = self.start(
             1, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
@@ -184,7 +207,7 @@ class LaunchTest(harness.PenstockTest):
         """Options and environment with which ranks run on "other hosts", all of them this one."""
         os.makedirs(self.path("bin"), exist_ok=True)
         ssh = self.write("bin/ssh", "#!/bin/sh\nfor word; do command=$word; done\n"
-                                    "exec sh -c \"$command\"\n")
+                                    "exec env --default-signal sh -c \"$command\"\n")
         os.chmod(ssh, 0o700)
         # Rank 0 is here, so that the others find it.
         hosts = self.write("hosts", f"{socket.gethostname()} slots=1\nworker1 slots=2\n")

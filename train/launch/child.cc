@@ -23,10 +23,12 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-void SetSignals() {
-  for (const int signal : {SIGINT, SIGTERM, SIGTSTP, SIGCHLD, SIGPIPE, SIGXFSZ}) {
-    std::signal(signal, SIG_DFL);
+void SetSignals(bool interruptible) {
+  for (const int signal : {SIGTSTP, SIGCHLD, SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_DFL);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    std::signal(signal, interruptible ? SIG_DFL : SIG_IGN);
   }
+  if (!interruptible) std::signal(SIGHUP, SIG_IGN);
   // SIGHUP is ignored under nohup, and stays so. A terminal may stop background processes that
   // write to it (stty tostop).
   std::signal(SIGTTOU, SIG_IGN);
@@ -41,7 +43,7 @@ int BecomeProgram(const ChildCommand& command, char* const* arguments, char* con
   if (::setpgid(0, 0) != 0) return errno;
   if (command.ends_with_parent && ::prctl(PR_SET_PDEATHSIG, SIGTERM) != 0) return errno;
   if (::getppid() != parent) return ECANCELED;  // gone before the kernel was asked
-  SetSignals();
+  SetSignals(command.interruptible);
   if (::dup2(command.stdin_fd, STDIN_FILENO) < 0 || ::dup2(command.stdout_fd, STDOUT_FILENO) < 0 ||
       ::dup2(command.stderr_fd, STDERR_FILENO) < 0) {
     return errno;

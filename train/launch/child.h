@@ -24,14 +24,18 @@ struct ChildCommand {
   int stdout_fd = 1;
   int stderr_fd = 2;
   bool ends_with_parent = false;  ///< gets SIGTERM if this process is gone
+  /// Whether SIGINT, SIGTERM and SIGHUP end it, as they do by default; else it ignores them, and so
+  /// does what it starts.
+  bool interruptible = true;
 };
 
 class Child {
  public:
-  /// Starts a process in a group of its own, so that signals of the terminal do not reach it. It
-  /// begins with default actions for the signals that the launcher takes (an ignored SIGHUP stays
-  /// ignored), and may write to the terminal from the background. Errors: kNotFound, kPermission
-  /// and others of execve, E2BIG among them; kUnavailable if there are too many processes.
+  /// Starts a process in a group of its own, so that signals of the terminal do not reach it. If it
+  /// is interruptible, it begins with default actions for the signals that the launcher takes (an
+  /// ignored SIGHUP stays ignored). It may write to the terminal from the background. Errors:
+  /// kNotFound, kPermission and others of execve, E2BIG among them; kUnavailable if there are too
+  /// many processes.
   static Result<Child> Start(const ChildCommand& command);
 
   Child(Child&& other) noexcept : pid_(std::exchange(other.pid_, 0)) {}

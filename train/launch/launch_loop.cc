@@ -107,8 +107,7 @@ class LaunchLoop {
         SignalAll(SIGSTOP);
         SignalQueue::StopUntilContinued();
         SignalAll(SIGCONT);
-      } else {
-        fates_.Interrupted(signal, std::chrono::steady_clock::now());
+      } else if (fates_.Interrupted(signal, Now())) {
         SignalAll(signal);
       }
     }

@@ -10,15 +10,18 @@ namespace penstock::train {
 
 void RankFates::NotStarted(Time now) { Fail(ExitCode(ErrorCode::kUnavailable), now); }
 
-void RankFates::Interrupted(int signal, Time now) {
-  const bool again = !interruptions_.empty();
+bool RankFates::Interrupted(int signal, Time now) {
   interruptions_.insert(signal);
-  if (!again || quitting_) return;
-  quitting_ = true;
-  if (next_ != Order::kNone) return;
+  if (!interrupted_at_) {
+    interrupted_at_ = now;
+    return true;
+  }
+  if (now - *interrupted_at_ < patience_.one_request) return false;
+  if (std::exchange(quitting_, true) || next_ != Order::kNone) return true;
   next_ = Order::kTerminate;
   next_at_ = now + patience_.terminate;
   if (!failed_) exit_code_ = ExitCode(ErrorCode::kCancelled);
+  return true;
 }
 
 /// A rank that has not begun to take signals is killed by them.

@@ -14,15 +14,18 @@
 #include <span>
 
 #include "train/launch/ending.h"
+#include "train/process/interrupt.h"
 
 namespace penstock::train {
 
-/// How long is waited for the ranks that run after a failure, before each stage.
+/// How long is waited for the ranks that run after a failure, before each stage; and for the rest
+/// of a request that comes as several signals.
 struct Patience {
   std::chrono::milliseconds terminate = std::chrono::seconds(5);  ///< SIGTERM is sent
   std::chrono::milliseconds kill = std::chrono::seconds(5);       ///< SIGKILL
   /// They are left alone: a process that waits for a dead drive cannot be killed.
   std::chrono::milliseconds leave = std::chrono::seconds(5);
+  std::chrono::milliseconds one_request = kOneRequest;
 };
 
 class RankFates {
@@ -36,9 +39,10 @@ class RankFates {
   void Started() { ++running_; }
   /// A rank could not be started: those that run are ended without delay.
   void NotStarted(Time now);
-  /// The user sent a signal, which all ranks get. The second one has them end at once; those that
-  /// do not are ended as after a failure.
-  void Interrupted(int signal, Time now);
+  /// Whoever runs the launch sent a signal. Returns whether the ranks are to get it: not if it
+  /// belongs to the first request (train/process/interrupt.h). The second request has them end at
+  /// once; those that do not are ended as after a failure.
+  bool Interrupted(int signal, Time now);
   /// Ranks have ended at about the same time. Returns the one that is the first failure of the
   /// launch, if there is one among them: of several, one that was killed rather than one that may
   /// have noticed that, and then the lowest.
@@ -63,7 +67,8 @@ class RankFates {
 
   Patience patience_;
   uint32_t running_ = 0;
-  std::set<int> interruptions_;
+  std::set<int> interruptions_;         ///< signals that came
+  std::optional<Time> interrupted_at_;  ///< first
   bool quitting_ = false;
   bool failed_ = false;
   int exit_code_ = 0;

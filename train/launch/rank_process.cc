@@ -58,7 +58,10 @@ Result<RankProcess> RankProcess::Start(const RankCommand& command) {
                                 .stdout_fd = own ? output.writer.get() : STDOUT_FILENO,
                                 .stderr_fd = own ? output.writer.get() : STDERR_FILENO,
                                 // ssh notices by its standard input, and tells the rank.
-                                .ends_with_parent = !elsewhere}));
+                                .ends_with_parent = !elsewhere,
+                                // By its standard input, too: whoever signals all processes of
+                                // this host must not cut the ranks of the others off.
+                                .interruptible = !elsewhere}));
   return RankProcess(command, std::move(child), std::move(input.writer), std::move(output.reader));
 }
 

@@ -3,7 +3,7 @@
 // A rank on another host gets signals and notices the end of its launcher by ssh's standard input.
 // The shell that becomes the rank leaves a reader behind, which takes names of signals from there,
 // one a line, and sends them to the rank. The end of the input, which comes when the launcher or
-// the connection is gone, counts as TERM.
+// the connection is gone, counts as TERM. ssh itself ignores the signals that it hands on.
 //
 // Pure functions; any thread.
 #pragma once

@@ -1,5 +1,10 @@
-// Ctrl-C: the first SIGINT, SIGTERM or SIGHUP asks the work to end in an orderly way; the second
-// one ends the process at once.
+// Ctrl-C: the first SIGINT, SIGTERM or SIGHUP asks the work to end in an orderly way; a second
+// request ends the process at once.
+//
+// One request may come as several signals. Who ends all processes of a job (systemd, scancel)
+// reaches a rank by itself and through its launcher; timeout(1) signals its command and then the
+// group that it is in; a terminal that closes does so through the shell as well. So what comes
+// within a second of the first signal is the same request, whichever of the signals it is.
 //
 // From the first Interrupt on, the process handles the signals until it ends. A first signal that
 // comes when the work has ended changes nothing: the outcome is about to be reported, and is not
@@ -8,14 +13,19 @@
 // Threads: requested() from any; at most one Interrupt exists at a time.
 #pragma once
 
+#include <chrono>
+
 namespace penstock::train {
+
+/// Signals that come within this time of the first one are the same request.
+inline constexpr std::chrono::milliseconds kOneRequest{1000};
 
 class Interrupt {
  public:
   /// Takes the signals over; SIGHUP only if it is not ignored (nohup). `notice` is the line that
   /// the first signal writes to stderr while the object exists; it must live until the process
-  /// ends.
-  explicit Interrupt(const char* notice);
+  /// ends. `one_request`: instead of kOneRequest.
+  explicit Interrupt(const char* notice, std::chrono::nanoseconds one_request = kOneRequest);
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;

@@ -38,8 +38,9 @@ using testing::UnorderedElementsAre;
 /// A test that waits for it hangs.
 constexpr std::chrono::hours kForEver{1};
 constexpr std::chrono::milliseconds kSoon{20};
-/// Whoever does not end by himself is not ended.
-constexpr Patience kEndless = {.terminate = kForEver, .kill = kForEver, .leave = kForEver};
+/// Whoever does not end by himself is not ended. Every signal is a request of its own.
+constexpr Patience kEndless = {
+    .terminate = kForEver, .kill = kForEver, .leave = kForEver, .one_request = {}};
 
 /// What scripts of ranks use: `await FILE` waits until another rank has made it; `rest` waits for
 /// signals.
@@ -133,10 +134,11 @@ class LaunchTest : public testing::Test {
     ASSERT_EQ(::chmod(temp_.Path("bin/ssh").c_str(), 0700), 0);
   }
 
-  /// Runs the command here. The words before it are in the file "called".
+  /// Runs the command here, with the signals that sshd gives it. The words before it are in the
+  /// file "called".
   static constexpr const char* kStandIn =
       "echo \"$*\" | head -1 | cut -d ' ' -f 1-4 >> called; for word; do command=$word; done; "
-      "exec sh -c \"$command\"\n";
+      "exec env --default-signal sh -c \"$command\"\n";
 
   TempFolder temp_;
   Variable path_{"PATH", temp_.Path("bin") + ":/usr/bin:/bin"};
@@ -400,6 +402,14 @@ TEST_F(LaunchTest, SignalsReachRanksOnOtherHostsOnce) {
   EXPECT_EQ(outcome.code, 130);
   EXPECT_EQ(temp_.Read("got0"), "INT\nTERM\n");
   EXPECT_EQ(temp_.Read("got1"), "INT\nTERM\n");
+}
+
+TEST_F(LaunchTest, WhoeverSignalsAllProcessesOfThisHostDoesNotCutOffRanksOnOthers) {
+  UseHosts("worker1 slots=1\n",
+           std::string("for signal in INT TERM HUP; do kill -s $signal $$; done\n") + kStandIn);
+  const Outcome outcome = Run(1, "echo done");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.out, "done\n");
 }
 
 TEST_F(LaunchTest, RanksOnOtherHostsAreEndedAfterAFailure) {

@@ -17,7 +17,10 @@ Ending Exit(uint32_t rank, int code) { return {.rank = rank, .code = code}; }
 Ending Kill(uint32_t rank, int signal) { return {.rank = rank, .signal = signal}; }
 
 RankFates Started(int ranks) {
-  RankFates fates({.terminate = seconds(5), .kill = seconds(6), .leave = seconds(7)});
+  RankFates fates({.terminate = seconds(5),
+                   .kill = seconds(6),
+                   .leave = seconds(7),
+                   .one_request = seconds(2)});
   for (int i = 0; i < ranks; ++i) fates.Started();
   return fates;
 }
@@ -101,7 +104,7 @@ TEST(RankFates, OfFailuresThatAreFoundTogetherTheKilledRankIsTheFirst) {
 
 TEST(RankFates, AnInterruptionIsNoFailureAndNobodyIsHurried) {
   RankFates fates = Started(2);
-  fates.Interrupted(SIGINT, kBegin);
+  EXPECT_TRUE(fates.Interrupted(SIGINT, kBegin));
   EXPECT_EQ(fates.Ended(std::vector{Exit(1, 130)}, kBegin), std::nullopt);
   EXPECT_EQ(fates.deadline(), std::nullopt) << "a commit may take its time";
   fates.Ended(std::vector{Exit(0, 130)}, kBegin + seconds(1000));
@@ -120,23 +123,37 @@ TEST(RankFates, TheSignalOfTheUserMayKillRanksThatHaveNotBegun) {
   EXPECT_EQ(other.Ended(std::vector{Kill(0, SIGKILL)}, kBegin), Kill(0, SIGKILL));
 }
 
-TEST(RankFates, AfterTheSecondSignalNoEndIsAFailure) {
+TEST(RankFates, SignalsThatComeTogetherAreOneRequestThatRanksGetOnce) {
+  RankFates fates = Started(3);
+  EXPECT_TRUE(fates.Interrupted(SIGTERM, kBegin));
+  EXPECT_FALSE(fates.Interrupted(SIGTERM, kBegin + seconds(1)));
+  EXPECT_FALSE(fates.Interrupted(SIGHUP, kBegin + seconds(1)));
+  EXPECT_FALSE(fates.quitting());
+  EXPECT_EQ(fates.deadline(), std::nullopt) << "a commit may take its time";
+  EXPECT_EQ(fates.Ended(std::vector{Kill(2, SIGHUP)}, kBegin + seconds(1)), std::nullopt)
+      << "a rank that had not begun got it from the same sender";
+}
+
+TEST(RankFates, AfterTheSecondRequestNoEndIsAFailure) {
   RankFates fates = Started(3);
   fates.Interrupted(SIGINT, kBegin);
-  fates.Interrupted(SIGINT, kBegin);
+  EXPECT_TRUE(fates.Interrupted(SIGINT, kBegin + seconds(2)));
+  EXPECT_TRUE(fates.quitting());
   EXPECT_EQ(fates.Ended(std::vector{Exit(0, 3), Exit(1, 130)}, kBegin), std::nullopt);
   fates.Ended(std::vector{Exit(2, 0)}, kBegin);
   EXPECT_EQ(fates.exit_code(), 130);
 }
 
-TEST(RankFates, WhoDoesNotEndAfterTheSecondSignalIsEnded) {
+TEST(RankFates, WhoDoesNotEndAfterTheSecondRequestIsEnded) {
   RankFates fates = Started(1);
   fates.Interrupted(SIGINT, kBegin);
   EXPECT_EQ(fates.deadline(), std::nullopt);
-  fates.Interrupted(SIGINT, kBegin);
-  EXPECT_EQ(fates.Due(kBegin + seconds(5)), RankFates::Order::kTerminate);
-  EXPECT_EQ(fates.Due(kBegin + seconds(11)), RankFates::Order::kKill);
-  EXPECT_EQ(fates.Due(kBegin + seconds(18)), RankFates::Order::kLeave);
+  const RankFates::Time again = kBegin + seconds(100);
+  EXPECT_TRUE(fates.Interrupted(SIGINT, again));
+  EXPECT_TRUE(fates.Interrupted(SIGINT, again + seconds(1))) << "and whoever presses on is heard";
+  EXPECT_EQ(fates.Due(again + seconds(5)), RankFates::Order::kTerminate);
+  EXPECT_EQ(fates.Due(again + seconds(11)), RankFates::Order::kKill);
+  EXPECT_EQ(fates.Due(again + seconds(18)), RankFates::Order::kLeave);
   EXPECT_TRUE(fates.over());
   EXPECT_EQ(fates.exit_code(), 130);
 }

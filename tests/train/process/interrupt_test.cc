@@ -3,12 +3,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 
 namespace penstock::train {
 namespace {
 
 constexpr char kNotice[] = "penstock: ending";
+/// Every signal is a request of its own.
+constexpr std::chrono::nanoseconds kEach{0};
+/// All signals of a test come within this time.
+constexpr std::chrono::hours kTogether{1};
 
 // Every test has a process of its own, as signals are counted for its whole life.
 
@@ -43,14 +48,35 @@ TEST(InterruptDeathTest, AHangUpThatIsIgnoredStaysIgnored) {
       testing::ExitedWithCode(0), "^$");
 }
 
-TEST(InterruptDeathTest, TheSecondSignalEndsTheProcessWith130) {
+TEST(InterruptDeathTest, TheSecondRequestEndsTheProcessWith130) {
   EXPECT_EXIT(
       {
-        const Interrupt interrupt(kNotice);
+        const Interrupt interrupt(kNotice, kEach);
         ::raise(SIGINT);
         ::raise(SIGTERM);
       },
       testing::ExitedWithCode(130), "");
+}
+
+TEST(InterruptDeathTest, SignalsThatComeTogetherAreOneRequest) {
+  EXPECT_EXIT(
+      {
+        const Interrupt interrupt(kNotice, kTogether);
+        for (const int signal : {SIGTERM, SIGTERM, SIGHUP, SIGINT, SIGTERM}) ::raise(signal);
+        EndWith(interrupt.requested());
+      },
+      testing::ExitedWithCode(0), "^penstock: ending\n$");
+}
+
+TEST(InterruptDeathTest, SignalsThatComeTogetherAfterTheWorkChangeNothing) {
+  EXPECT_EXIT(
+      {
+        { const Interrupt interrupt(kNotice, kTogether); }
+        ::raise(SIGTERM);
+        ::raise(SIGHUP);
+        EndWith(true);
+      },
+      testing::ExitedWithCode(0), "^$");
 }
 
 TEST(InterruptDeathTest, AFirstSignalAfterTheWorkChangesNothing) {
@@ -66,12 +92,12 @@ TEST(InterruptDeathTest, AFirstSignalAfterTheWorkChangesNothing) {
   }
 }
 
-TEST(InterruptDeathTest, ASecondSignalAfterTheWorkEndsTheProcessWith130) {
+TEST(InterruptDeathTest, ASecondRequestAfterTheWorkEndsTheProcessWith130) {
   for (const bool first_came_before : {false, true}) {
     EXPECT_EXIT(
         {
           {
-            const Interrupt interrupt(kNotice);
+            const Interrupt interrupt(kNotice, kEach);
             if (first_came_before) ::raise(SIGINT);
           }
           if (!first_came_before) ::raise(SIGINT);
