@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
+#include <utility>
 
 #include "base/units.h"
+#include "train/launch/this_host.h"
 
 namespace penstock::train {
 namespace {
@@ -73,9 +76,10 @@ Result<HostSlots> ParseHost(const std::vector<std::string_view>& words) {
 
 }  // namespace
 
-Result<std::vector<HostSlots>> ParseHostfile(std::string_view text, const std::string& path) {
+Result<std::vector<HostSlots>> ParseHostfile(std::string_view text, const std::string& path,
+                                             const std::string& own) {
   std::vector<HostSlots> hosts;
-  std::vector<size_t> lines;  // of the hosts
+  std::map<std::string, std::pair<std::string, size_t>> places;  // by HostKey: name and line
   size_t number = 0;
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
@@ -89,15 +93,15 @@ Result<std::vector<HostSlots>> ParseHostfile(std::string_view text, const std::s
       return MakeError(ErrorCode::kInvalidArgument, "{}:{}: {}", path, number,
                        host.error().message);
     }
-    const auto earlier = std::ranges::find(hosts, host->name, &HostSlots::name);
-    if (earlier != hosts.end()) {
+    const auto [place, is_new] = places.try_emplace(HostKey(host->name, own), host->name, number);
+    if (!is_new) {
+      const auto& [name, line_before] = place->second;
       return MakeError(ErrorCode::kInvalidArgument,
-                       "{}:{}: {} stands in line {} already; write one line with all its slots",
-                       path, number, host->name,
-                       lines[static_cast<size_t>(earlier - hosts.begin())]);
+                       "{}:{}: {} stands in line {} already{}; write one line with all its slots",
+                       path, number, host->name, line_before,
+                       name == host->name ? "" : ", as " + name);
     }
     hosts.push_back(*std::move(host));
-    lines.push_back(number);
   }
   if (!hosts.empty()) return hosts;
   return MakeError(ErrorCode::kInvalidArgument, "{} names no host; {}", path, kExample);

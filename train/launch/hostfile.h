@@ -27,10 +27,12 @@ struct HostSlots {
   bool operator==(const HostSlots&) const = default;
 };
 
-/// Returns the hosts in the order of their lines. `path` names the file in messages. Errors:
-/// kInvalidArgument, with the number of the line, for what is not understood and for a host that
-/// stands there twice; also for a file without hosts.
-Result<std::vector<HostSlots>> ParseHostfile(std::string_view text, const std::string& path);
+/// Returns the hosts in the order of their lines. `path` names the file in messages; `own` is what
+/// this host calls itself. Errors: kInvalidArgument, with the number of the line, for what is not
+/// understood and for a host that stands there twice, under one name or two that are known to mean
+/// it (HostKey), as ranks of both lines would get the same GPUs; also for a file without hosts.
+Result<std::vector<HostSlots>> ParseHostfile(std::string_view text, const std::string& path,
+                                             const std::string& own);
 
 /// Where a rank runs.
 struct RankPlace {

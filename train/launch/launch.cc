@@ -60,10 +60,10 @@ Status CheckReachable(const LaunchPlan& plan) {
 Result<LaunchPlan> PlanHosts(const LaunchCommand& command) {
   Result<std::string> text = ReadTextFileOrPipe(command.hostfile, kMostHostfile);
   if (!text.ok()) return Error{text.error().code, "--hostfile: " + text.error().message};
-  PENSTOCK_ASSIGN(const std::vector<HostSlots> hosts, ParseHostfile(*text, command.hostfile));
+  const std::string own = OwnHostName();
+  PENSTOCK_ASSIGN(const std::vector<HostSlots> hosts, ParseHostfile(*text, command.hostfile, own));
   LaunchPlan plan;
   PENSTOCK_ASSIGN(plan.places, PlaceRanks(command.ranks, hosts, command.hostfile));
-  const std::string own = OwnHostName();
   for (const HostSlots& host : hosts) {
     plan.others.push_back(IsThisHost(host.name, own) ? "" : host.name);
   }

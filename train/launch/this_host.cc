@@ -49,4 +49,8 @@ bool IsThisHost(const std::string& host, const std::string& own) {
   return WithoutDomain(a) == WithoutDomain(b);
 }
 
+std::string HostKey(const std::string& host, const std::string& own) {
+  return LowerCase(IsThisHost(host, own) ? "localhost" : host);
+}
+
 }  // namespace penstock::train

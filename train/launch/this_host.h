@@ -1,4 +1,4 @@
-// Tells which names of a hostfile mean the host that this process runs on.
+// Tells which names of a hostfile mean the host that this process runs on, and which the same one.
 //
 // Threads: any.
 #pragma once
@@ -17,5 +17,9 @@ bool IsLoopback(const std::string& host);
 /// without a domain equals one that has any. No name is looked up, so another name of this host, or
 /// its address, counts as another host.
 bool IsThisHost(const std::string& host, const std::string& own);
+
+/// Returns the same text for names that are known to mean the same host: for all that mean this
+/// one, and for those that differ in capitals alone.
+std::string HostKey(const std::string& host, const std::string& own);
 
 }  // namespace penstock::train

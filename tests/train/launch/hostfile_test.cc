@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/temp_folder.h"
@@ -14,7 +15,7 @@ namespace {
 using testing::ElementsAre;
 
 std::vector<HostSlots> Parsed(const std::string& text) {
-  const Result<std::vector<HostSlots>> hosts = ParseHostfile(text, "hosts");
+  const Result<std::vector<HostSlots>> hosts = ParseHostfile(text, "hosts", "here.lan");
   EXPECT_TRUE(hosts.ok()) << hosts.error().message;
   return hosts.ok() ? *hosts : std::vector<HostSlots>();
 }
@@ -42,7 +43,7 @@ TEST(Hostfile, ABadLineIsNamedByFileAndNumberWithWhatToDo) {
            {"a slots=0\n", {"hosts:1: slots: \"0\"", "leave out hosts without slots"}},
            {"a slots=-1\n", {"\"-1\""}},
            {"a slots=70000\n", {"from 1 to 65536"}},
-           {"a slots=1\n\nb slots=1\na slots=3\n", {"hosts:4: a stands in line 1 already"}},
+           {"a slots=1\n\nb slots=1\na slots=3\n", {"hosts:4: a stands in line 1 already; write"}},
            {"-oProxyCommand=x slots=1\n", {"hosts:1: \"-oProxyCommand=x\" is no name"}},
            {"a;b slots=1\n", {"\"a;b\" is no name"}},
            {"me@a slots=1\n", {"\"me@a\" names a user", "~/.ssh/config"}},
@@ -50,9 +51,25 @@ TEST(Hostfile, ABadLineIsNamedByFileAndNumberWithWhatToDo) {
            {std::string(5000, 'x') + "/ slots=1", {"...\" is no name"}},
            {"", {"hosts names no host"}},
            {"# nobody\n", {"hosts names no host"}}}) {
-    EXPECT_TRUE(FailsWith(ParseHostfile(text, "hosts"), ErrorCode::kInvalidArgument, parts))
+    EXPECT_TRUE(
+        FailsWith(ParseHostfile(text, "hosts", "here.lan"), ErrorCode::kInvalidArgument, parts))
         << text;
   }
+}
+
+TEST(Hostfile, TwoNamesOfOneHostAreOneHostTwice) {
+  for (const auto& [text, part] : std::vector<std::pair<std::string, std::string>>{
+           {"localhost slots=2\nhere slots=2\n",
+            "hosts:2: here stands in line 1 already, as localhost"},
+           {"here.lan slots=2\na slots=1\n127.0.0.1 slots=2\n",
+            "hosts:3: 127.0.0.1 stands in line 1"},
+           {"Worker slots=2\nworker slots=2\n",
+            "hosts:2: worker stands in line 1 already, as Worker"}}) {
+    EXPECT_TRUE(FailsWith(ParseHostfile(text, "hosts", "here.lan"), ErrorCode::kInvalidArgument,
+                          {part, "write one line with all its slots"}));
+  }
+  // Nothing says that these are the same.
+  EXPECT_EQ(Parsed("a slots=1\na.lan slots=1\nhere.org slots=1\nhere slots=1\n").size(), 4U);
 }
 
 TEST(Placement, HostsAreFilledInTheirOrder) {
