@@ -35,7 +35,7 @@ Result<std::vector<std::string>> Calls::Make(Message message, uint32_t parts) {
     return std::vector<std::string>(parts);
   }
   uint64_t& count = counts_[static_cast<size_t>(channel)];
-  if (channel != Channel::kKeys && waiting_.contains(CallNumber(channel, count))) {
+  if (waiting_.contains(CallNumber(channel, count))) {
     return Error{ErrorCode::kInvalidArgument,
                  "two threads call the job at once, where ranks do one after the other"};
   }
@@ -51,7 +51,6 @@ Result<std::vector<std::string>> Calls::Make(Message message, uint32_t parts) {
     PENSTOCK_TRY(AfterEnd(finishes));
     return std::vector<std::string>(parts);
   }
-  PENSTOCK_TRY(answer.status);
   return answer.parts;
 }
 
@@ -92,12 +91,9 @@ bool Calls::Reply(Message message) {
   const auto found = waiting_.find(message.number);
   if (found == waiting_.end()) return ending_.has_value();
   Waiting& call = found->second;
-  if (call.done || (message.a == 0 && message.b >= call.parts.size())) return false;
-  call.status = StatusOf(message);
-  if (call.status.ok() && !call.parts.empty()) {
-    call.parts[message.b] = std::move(message.text);
-  }
-  call.done = !call.status.ok() || ++call.arrived >= call.parts.size();
+  if (call.done || message.b >= call.parts.size()) return false;
+  call.parts[message.b] = std::move(message.text);
+  call.done = ++call.arrived == call.parts.size();
   if (call.done) answered_.NotifyAll();
   return true;
 }

@@ -26,9 +26,8 @@ class Calls {
   /// Errors: what the system says.
   static Result<std::unique_ptr<Calls>> Create();
 
-  /// Makes a call that has `parts` replies, one or more, and waits for them. Errors: what the reply
-  /// says; why the job has ended; kInvalidArgument for two calls of a channel at once, or after
-  /// Finish.
+  /// Makes a call that has `parts` replies, one or more, and waits for them. Errors: why the job
+  /// has ended; kInvalidArgument for two calls of a channel at once, or after Finish.
   Result<std::vector<std::string>> Make(Message message, uint32_t parts) EXCLUDES(mutex_);
   /// Hands on a message that has no reply.
   void Tell(Message message) EXCLUDES(mutex_);
@@ -55,7 +54,6 @@ class Calls {
     std::vector<std::string> parts;
     uint32_t arrived = 0;
     bool done = false;
-    Status status = {};
   };
 
   explicit Calls(UniqueFd wakes) : wakes_(std::move(wakes)) {}

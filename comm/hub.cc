@@ -27,17 +27,19 @@ Message ReplyTo(uint64_t number, std::string text = {}) {
 
 }  // namespace
 
-Channel ChannelOf(MessageType type) {
-  switch (type) {
-    case MessageType::kAgree:
-    case MessageType::kGather:
-      return Channel::kTogether;
+bool IsCall(MessageType type) {
+  return type == MessageType::kAgree || type == MessageType::kGather ||
+         type == MessageType::kVote || type == MessageType::kFinish;
+}
+
+Channel ChannelOf(MessageType call) {
+  switch (call) {
     case MessageType::kVote:
       return Channel::kVote;
     case MessageType::kFinish:
       return Channel::kFinish;
     default:
-      return Channel::kKeys;
+      return Channel::kTogether;
   }
 }
 
@@ -49,16 +51,14 @@ bool Hub::has_finished(uint32_t rank) const {
   return rounds_[static_cast<size_t>(Channel::kFinish)].said[rank].has_value();
 }
 
-std::vector<Hub::Letter> Hub::Receive(uint32_t rank, Message message) {
+std::vector<Message> Hub::Receive(uint32_t rank, Message message) {
   if (ending_.has_value()) return {};
-  if (message.type == MessageType::kSet) return SetKey(rank, std::move(message));
-  if (message.type == MessageType::kGet) return GetKey(rank, message);
-  const Channel channel = ChannelOf(message.type);
+  Round& round = RoundOf(ChannelOf(message.type));
   std::string problem;
-  if (channel == Channel::kKeys) {
+  if (!IsCall(message.type)) {
     problem = "sends what only rank 0 does";
   } else {
-    problem = Difference(RoundOf(channel), rank, message);
+    problem = Difference(round, rank, message);
     if (problem.empty()) problem = Waiting(rank, message);
   }
   if (!problem.empty()) {
@@ -66,7 +66,6 @@ std::vector<Hub::Letter> Hub::Receive(uint32_t rank, Message message) {
                                             RankName(rank, members_[rank]), problem)};
     return {};
   }
-  Round& round = RoundOf(channel);
   const MessageType type = message.type;
   round.said[rank] = std::move(message);
   if (++round.ranks < members_.size()) return {};
@@ -105,26 +104,26 @@ std::string Hub::Waiting(uint32_t rank, const Message& message) const {
   return {};
 }
 
-std::vector<Hub::Letter> Hub::Conclude(Round* round, MessageType type) {
+std::vector<Message> Hub::Conclude(Round* round, MessageType type) {
   const uint64_t number = CallNumber(ChannelOf(type), round->count);
-  std::vector<Letter> letters;
+  std::vector<Message> replies;
   if (type == MessageType::kGather) {
     for (uint32_t rank = 0; rank < members_.size(); ++rank) {
       Message reply = ReplyTo(number, std::move(round->said[rank]->text));
       reply.b = rank;
-      letters.push_back({.to = std::nullopt, .message = std::move(reply)});
+      replies.push_back(std::move(reply));
     }
   } else if (type == MessageType::kFinish) {
     ending_ = {EndKind::kFinished, {}};
     return {};
   } else {
     if (type == MessageType::kAgree) ConcludeAgreement(*round);
-    if (!ending_.has_value()) letters.push_back({.to = std::nullopt, .message = ReplyTo(number)});
+    if (!ending_.has_value()) replies.push_back(ReplyTo(number));
   }
   ++round->count;
   round->ranks = 0;
   round->said.assign(members_.size(), std::nullopt);
-  return letters;
+  return replies;
 }
 
 void Hub::ConcludeAgreement(const Round& round) {
@@ -142,36 +141,6 @@ void Hub::ConcludeAgreement(const Round& round) {
         fmt::format("rank {} (host {}): {}", *first, members_[*first].host, error.message);
   }
   ending_ = {EndKind::kAgreed, std::move(error)};
-}
-
-std::vector<Hub::Letter> Hub::SetKey(uint32_t rank, Message&& message) {
-  Message done = ReplyTo(message.number);
-  const auto [value, is_new] = values_.try_emplace(message.key, std::move(message.text));
-  if (!is_new) {
-    SetStatus(MakeError(ErrorCode::kInvalidArgument, "the key {} of the job is set already",
-                        OneLine(message.key, kMostKey)),
-              &done);
-  }
-  std::vector<Letter> letters;
-  letters.push_back({.to = rank, .message = std::move(done)});
-  const auto [begin, end] = wanted_.equal_range(message.key);
-  for (auto wanted = begin; wanted != end; ++wanted) {
-    const auto [who, number] = wanted->second;
-    letters.push_back({.to = who, .message = ReplyTo(number, value->second)});
-  }
-  wanted_.erase(begin, end);
-  return letters;
-}
-
-std::vector<Hub::Letter> Hub::GetKey(uint32_t rank, const Message& message) {
-  const auto found = values_.find(message.key);
-  if (found == values_.end()) {
-    wanted_.emplace(message.key, std::pair(rank, message.number));
-    return {};
-  }
-  std::vector<Letter> letters;
-  letters.push_back({.to = rank, .message = ReplyTo(message.number, found->second)});
-  return letters;
 }
 
 }  // namespace penstock::comm

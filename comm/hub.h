@@ -1,16 +1,15 @@
-// What rank 0 makes of the calls of all ranks: agreement, gathering, votes, keys, the common end.
+// What rank 0 makes of the calls of all ranks: agreement, gathering, votes, the common end.
 //
-// A collective call is complete when every rank has made it, and each rank has its answer then.
-// Ranks that do not make the same calls end the job: one that gathers where another agrees, votes
-// for another commit, or finishes while others wait. A rank's misuse must not leave the others
-// waiting for ever.
+// A call is complete when every rank has made it, and all have the same answer then. Ranks that do
+// not make the same calls end the job: one that gathers where another agrees, votes for another
+// commit, or finishes while others wait. A rank's misuse must not leave the others waiting for
+// ever.
 //
-// Pure: messages in, letters out. Threads: one at a time.
+// Pure: calls in, replies out. Threads: one at a time.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,11 +21,13 @@
 namespace penstock::comm {
 
 /// Calls of one channel are made one after the other, and numbered from 1, by every rank alike.
-/// Agree and Gather share one; keys have numbers of their own rank.
-enum class Channel : uint32_t { kTogether, kVote, kFinish, kKeys };
-inline constexpr uint32_t kChannels = 4;
+/// Agree and Gather share one.
+enum class Channel : uint32_t { kTogether, kVote, kFinish };
+inline constexpr uint32_t kChannels = 3;
 
-Channel ChannelOf(MessageType type);
+/// Whether a message is a call.
+bool IsCall(MessageType type);
+Channel ChannelOf(MessageType call);
 /// The number of a channel's call `count`, unlike those of other channels.
 constexpr uint64_t CallNumber(Channel channel, uint64_t count) {
   return count * kChannels + static_cast<uint64_t>(channel);
@@ -42,12 +43,8 @@ class Hub {
  public:
   explicit Hub(std::vector<Member> members);
 
-  struct Letter {
-    std::optional<uint32_t> to;  ///< none: all ranks
-    Message message;
-  };
-  /// Takes a call of a rank, and returns the replies that are due now.
-  std::vector<Letter> Receive(uint32_t rank, Message message);
+  /// Takes a call of a rank, and returns the replies that are due now, which go to all ranks.
+  std::vector<Message> Receive(uint32_t rank, Message message);
   /// How the job ends, once that is known. Nothing is received afterwards.
   const std::optional<Ending>& ending() const { return ending_; }
   /// Whether a rank waits for the common end, and is not missed if it goes.
@@ -65,15 +62,11 @@ class Hub {
   /// What a rank does otherwise than the ranks that came before it; nothing if it does the same.
   std::string Difference(const Round& round, uint32_t rank, const Message& message) const;
   std::string Waiting(uint32_t rank, const Message& message) const;
-  std::vector<Letter> Conclude(Round* round, MessageType type);
+  std::vector<Message> Conclude(Round* round, MessageType type);
   void ConcludeAgreement(const Round& round);
-  std::vector<Letter> SetKey(uint32_t rank, Message&& message);
-  std::vector<Letter> GetKey(uint32_t rank, const Message& message);
 
   std::vector<Member> members_;
-  std::array<Round, 3> rounds_;
-  std::map<std::string, std::string> values_;
-  std::multimap<std::string, std::pair<uint32_t, uint64_t>> wanted_;  ///< key: rank, number
+  std::array<Round, kChannels> rounds_;
   std::optional<Ending> ending_;
 };
 

@@ -1,6 +1,5 @@
 #include "comm/job.h"
 
-#include <map>
 #include <utility>
 
 #include "base/mutex.h"
@@ -29,19 +28,6 @@ class OneRankJob final : public Job {
     return std::vector<std::string>{std::move(mine)};
   }
   Status Vote(uint64_t /*step*/, uint64_t /*session*/) override { return status(); }
-  Status Set(const std::string& key, std::string value) override {
-    PENSTOCK_TRY(status());
-    MutexLock lock(mutex_);
-    if (values_.try_emplace(key, std::move(value)).second) return {};
-    return Error{ErrorCode::kInvalidArgument, "the key " + key + " of the job is set already"};
-  }
-  Result<std::string> Get(const std::string& key) override {
-    PENSTOCK_TRY(status());
-    MutexLock lock(mutex_);
-    const auto found = values_.find(key);
-    if (found != values_.end()) return found->second;
-    return Error{ErrorCode::kNotFound, "the key " + key + " of the job is not set"};
-  }
   void Doing(std::string_view /*what*/) override {}
   void Entered(const Operation& /*operation*/, OperationState /*state*/) override {}
   void Fail(const Error& why) override {
@@ -60,7 +46,6 @@ class OneRankJob final : public Job {
   const std::vector<std::string> hosts_;
   mutable Mutex mutex_;
   Status failure_ GUARDED_BY(mutex_);
-  std::map<std::string, std::string> values_ GUARDED_BY(mutex_);
   const std::string address_;  ///< nobody asks for it
 };
 

@@ -2,8 +2,8 @@
 // live. docs/ranks.md says how ranks are started and what happens when one fails.
 //
 // A job is a star of TCP connections to rank 0, with a thread in each process ("penstock-job"). It
-// carries small things: agreement before the first step, votes on commits, keys for a library's own
-// rendezvous, heartbeats. Weights and gradients go another way (comm/communicator.h).
+// carries small things: agreement before the first step, addresses for a library's own connections,
+// votes on commits, heartbeats. Weights and gradients go another way (comm/communicator.h).
 //
 // Fate is shared. A rank that fails says so, a rank that ends without a word is noticed by its
 // connection, and one that does not answer by its heartbeats. Each rank that can still answer then
@@ -88,11 +88,6 @@ class Job {
   /// Waits until every rank has voted for (step, session). Another vote of a rank is a failure of
   /// the job. May be called beside the other collective calls.
   virtual Status Vote(uint64_t step, uint64_t session) = 0;
-  /// Keeps a value at rank 0, for all ranks. Keys are set once: the second time is
-  /// kInvalidArgument. A key has at most 1 KiB, a value 16 MiB.
-  virtual Status Set(const std::string& key, std::string value) = 0;
-  /// Returns the value of a key, once a rank has set it. With one rank nobody else will: kNotFound.
-  virtual Result<std::string> Get(const std::string& key) = 0;
 
   /// Says what this rank does now, for messages: "waits for weights of h.3 (tile 17, /nvme)".
   /// Cheap.

@@ -25,13 +25,6 @@ Watch::Limits LimitsOf(const World& world, const Timeouts& timeouts) {
   return limits;
 }
 
-Status CheckSizes(std::string_view key, std::string_view text) {
-  if (key.size() <= kMostKey && text.size() <= kMostText) return {};
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "a job takes keys of at most {} bytes and texts of at most {}, not {} and {}",
-                   kMostKey, kMostText, key.size(), text.size());
-}
-
 /// The end as rank 0 tells of it.
 Ending EndingOf(const Message& message) {
   if (message.number == static_cast<uint64_t>(EndKind::kFinished)) return {};
@@ -106,25 +99,15 @@ Status StarJob::Agree(const Status& mine) {
 }
 
 Result<std::vector<std::string>> StarJob::Gather(std::string mine) {
-  PENSTOCK_TRY(CheckSizes("", mine));
+  if (mine.size() > kMostText) {
+    return MakeError(ErrorCode::kInvalidArgument, "a job takes texts of at most {} bytes, not {}",
+                     kMostText, mine.size());
+  }
   return calls_->Make({.type = MessageType::kGather, .text = std::move(mine)}, world_.size);
 }
 
 Status StarJob::Vote(uint64_t step, uint64_t session) {
   return calls_->Make({.type = MessageType::kVote, .a = step, .b = session}, 1).status();
-}
-
-Status StarJob::Set(const std::string& key, std::string value) {
-  PENSTOCK_TRY(CheckSizes(key, value));
-  return calls_->Make({.type = MessageType::kSet, .key = key, .text = std::move(value)}, 1)
-      .status();
-}
-
-Result<std::string> StarJob::Get(const std::string& key) {
-  PENSTOCK_TRY(CheckSizes(key, ""));
-  PENSTOCK_ASSIGN(std::vector<std::string> values,
-                  calls_->Make({.type = MessageType::kGet, .key = key}, 1));
-  return std::move(values.front());
 }
 
 void StarJob::Doing(std::string_view what) {
@@ -215,14 +198,9 @@ void StarJob::ReceiveAtHub(uint32_t rank, Message message) {
   }
   // Once a rank has told of an error, no call succeeds any more.
   if (watch_.failure().has_value()) return;
-  for (Hub::Letter& letter : hub_.Receive(rank, std::move(message))) {
-    const bool to_all = !letter.to.has_value();
-    const uint32_t to = letter.to.value_or(0);
-    if (to_all || to > 0) {
-      const Frame frame = EncodeMessage(letter.message);
-      to_all ? peers_.SendToAll(frame) : peers_.Send(to, frame);
-    }
-    if (to == 0) ReceiveFromHub(std::move(letter.message));
+  for (Message& reply : hub_.Receive(rank, std::move(message))) {
+    peers_.SendToAll(EncodeMessage(reply));
+    ReceiveFromHub(std::move(reply));
   }
   if (hub_.ending().has_value()) End(*hub_.ending());
 }

@@ -38,8 +38,6 @@ class StarJob final : public Job {
   Status Agree(const Status& mine) override;
   Result<std::vector<std::string>> Gather(std::string mine) override;
   Status Vote(uint64_t step, uint64_t session) override;
-  Status Set(const std::string& key, std::string value) override;
-  Result<std::string> Get(const std::string& key) override;
   void Doing(std::string_view what) override;
   void Entered(const Operation& operation, OperationState state) override;
   void Fail(const Error& why) override;

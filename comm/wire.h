@@ -1,6 +1,6 @@
 // The messages of a job, and their form on a connection.
 //
-// A message is a frame: the magic "pJb1", its type and the length of its payload, each of 4 bytes,
+// A message is a frame: the magic "pJb2", its type and the length of its payload, each of 4 bytes,
 // then the payload: number, a and b of 8 bytes each, the length of the key in 4, the key, and the
 // text, which is the rest. Numbers are little-endian. All ranks are the same program, so that there
 // is one version, in the magic.
@@ -24,7 +24,7 @@
 
 namespace penstock::comm {
 
-/// The largest text, as Gather and Set take it.
+/// The largest text, as Gather takes it.
 inline constexpr size_t kMostText = 16 << 20;
 /// The largest key.
 inline constexpr size_t kMostKey = 1024;
@@ -48,9 +48,7 @@ enum class MessageType : uint32_t {
   kGather,  ///< text
   kVote,    ///< a is the step, b the session
   kFinish,
-  kSet,    ///< key, text
-  kGet,    ///< key
-  kReply,  ///< from rank 0: a and text are a status, or text a value; b is which of several replies
+  kReply,  ///< from rank 0: text is a value; b is which of several replies
   // Without a reply.
   kHeartbeat,  ///< text: the progress of the sender
   kFail,       ///< to rank 0: a and text are an error of the sender

@@ -67,11 +67,8 @@ Status Talk(Job& job, const ProbeOptions& /*options*/) {
   PENSTOCK_ASSIGN(const std::vector<std::string> all,
                   job.Gather(fmt::format("{} at {}", world.rank, world.local_rank)));
   PENSTOCK_TRY(job.Vote(1, 2));
-  if (world.rank == 0) PENSTOCK_TRY(job.Set("key", "value"));
-  PENSTOCK_ASSIGN(const std::string value, job.Get("key"));
-  Say(fmt::format("rank {} of {}, {} of {}, hosts {}: {}; {}", world.rank, world.size,
-                  world.local_rank, world.local_size, job.hosts().size(), fmt::join(all, ", "),
-                  value));
+  Say(fmt::format("rank {} of {}, {} of {}, hosts {}: {}", world.rank, world.size, world.local_rank,
+                  world.local_size, job.hosts().size(), fmt::join(all, ", ")));
   return {};
 }
 
@@ -91,9 +88,8 @@ Status Hold(Job& job, const ProbeOptions& options) {
   if (rank == 0) {
     while (std::cin.get() != EOF) {
     }
-    PENSTOCK_TRY(job.Set("end", ""));
   }
-  return job.Get("end").status();
+  return job.Gather("").status();
 }
 
 Status FailAsRank(Job& job, const ProbeOptions& options) {

@@ -1,6 +1,5 @@
 #include <gtest/gtest.h>
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,25 +13,23 @@ namespace {
 class HubTest : public testing::Test {
  protected:
   /// The calls of a rank, numbered as a job's are.
-  std::vector<Hub::Letter> Say(uint32_t rank, Message message) {
+  std::vector<Message> Say(uint32_t rank, Message message) {
     const Channel channel = ChannelOf(message.type);
     message.number = CallNumber(channel, ++counts_[rank][static_cast<size_t>(channel)]);
     return hub_.Receive(rank, std::move(message));
   }
-  std::vector<Hub::Letter> Agree(uint32_t rank, const Status& status = {}) {
+  std::vector<Message> Agree(uint32_t rank, const Status& status = {}) {
     Message message{.type = MessageType::kAgree};
     SetStatus(status, &message);
     return Say(rank, std::move(message));
   }
-  std::vector<Hub::Letter> Gather(uint32_t rank, const std::string& text) {
+  std::vector<Message> Gather(uint32_t rank, const std::string& text) {
     return Say(rank, {.type = MessageType::kGather, .text = text});
   }
-  std::vector<Hub::Letter> Vote(uint32_t rank, uint64_t step, uint64_t session) {
+  std::vector<Message> Vote(uint32_t rank, uint64_t step, uint64_t session) {
     return Say(rank, {.type = MessageType::kVote, .a = step, .b = session});
   }
-  std::vector<Hub::Letter> Finish(uint32_t rank) {
-    return Say(rank, {.type = MessageType::kFinish});
-  }
+  std::vector<Message> Finish(uint32_t rank) { return Say(rank, {.type = MessageType::kFinish}); }
   testing::AssertionResult EndsWith(EndKind kind, ErrorCode code,
                                     const std::vector<std::string>& parts) {
     if (!hub_.ending().has_value()) return testing::AssertionFailure() << "it goes on";
@@ -47,11 +44,10 @@ class HubTest : public testing::Test {
 TEST_F(HubTest, AllAgreeWhenTheLastHasSaidSo) {
   EXPECT_TRUE(Agree(2).empty());
   EXPECT_TRUE(Agree(0).empty());
-  const std::vector<Hub::Letter> letters = Agree(1);
-  ASSERT_EQ(letters.size(), 1U);
-  EXPECT_EQ(letters[0].to, std::nullopt);
-  EXPECT_EQ(letters[0].message.type, MessageType::kReply);
-  EXPECT_EQ(letters[0].message.number, CallNumber(Channel::kTogether, 1));
+  const std::vector<Message> replies = Agree(1);
+  ASSERT_EQ(replies.size(), 1U);
+  EXPECT_EQ(replies[0].type, MessageType::kReply);
+  EXPECT_EQ(replies[0].number, CallNumber(Channel::kTogether, 1));
   EXPECT_TRUE(Agree(0).empty());
   EXPECT_FALSE(hub_.ending().has_value());
 }
@@ -80,15 +76,12 @@ TEST_F(HubTest, TheSameWordsWithAnotherCodeAreNotTheSame) {
 TEST_F(HubTest, WhatIsGatheredComesInTheOrderOfRanks) {
   Gather(1, "one");
   Gather(2, "");
-  const std::vector<Hub::Letter> letters = Gather(0, "zero");
-  ASSERT_EQ(letters.size(), 3U);
-  for (uint32_t rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(letters[rank].message.b, rank);
-    EXPECT_EQ(letters[rank].to, std::nullopt);
-  }
-  EXPECT_EQ(letters[0].message.text, "zero");
-  EXPECT_EQ(letters[1].message.text, "one");
-  EXPECT_EQ(letters[2].message.text, "");
+  const std::vector<Message> replies = Gather(0, "zero");
+  ASSERT_EQ(replies.size(), 3U);
+  for (uint32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(replies[rank].b, rank);
+  EXPECT_EQ(replies[0].text, "zero");
+  EXPECT_EQ(replies[1].text, "one");
+  EXPECT_EQ(replies[2].text, "");
 }
 
 TEST_F(HubTest, VotesRunBesideOtherCalls) {
@@ -159,31 +152,6 @@ TEST_F(HubTest, CallsThatNoRankOfOursMakesEndTheJob) {
   twice.Receive(1, call);
   twice.Receive(1, call);
   EXPECT_TRUE(FailsWith(twice.ending()->why, ErrorCode::kUnavailable, {"two calls at once"}));
-}
-
-TEST_F(HubTest, AValueGoesToWhoeverAskedAndWhoeverWillAsk) {
-  EXPECT_TRUE(Say(1, {.type = MessageType::kGet, .key = "id"}).empty());
-  EXPECT_TRUE(Say(2, {.type = MessageType::kGet, .key = "id"}).empty());
-  const std::vector<Hub::Letter> letters =
-      Say(0, {.type = MessageType::kSet, .key = "id", .text = "value"});
-  ASSERT_EQ(letters.size(), 3U);
-  EXPECT_EQ(letters[0].to, 0U);
-  EXPECT_EQ(letters[0].message.a, 0U);
-  EXPECT_EQ(letters[1].to, 1U);
-  EXPECT_EQ(letters[1].message.text, "value");
-  EXPECT_EQ(letters[2].to, 2U);
-  const std::vector<Hub::Letter> later = Say(1, {.type = MessageType::kGet, .key = "id"});
-  ASSERT_EQ(later.size(), 1U);
-  EXPECT_EQ(later[0].message.text, "value");
-}
-
-TEST_F(HubTest, AKeyIsSetOnce) {
-  Say(0, {.type = MessageType::kSet, .key = "id", .text = "first"});
-  const std::vector<Hub::Letter> letters =
-      Say(1, {.type = MessageType::kSet, .key = "id", .text = "second"});
-  ASSERT_EQ(letters.size(), 1U);
-  EXPECT_TRUE(FailsWith(StatusOf(letters[0].message), ErrorCode::kInvalidArgument, {"id"}));
-  EXPECT_EQ(Say(2, {.type = MessageType::kGet, .key = "id"})[0].message.text, "first");
 }
 
 }  // namespace

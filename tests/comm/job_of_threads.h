@@ -1,7 +1,6 @@
 // A job whose ranks are threads of one process, for tests of what needs a job and is none.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -35,17 +34,6 @@ class JobOfThreads final : public Job {
       changed_.NotifyAll();
       return all;
     }
-    void Set(const std::string& key, std::string value) EXCLUDES(mutex_) {
-      MutexLock lock(mutex_);
-      values_.emplace(key, std::move(value));
-      changed_.NotifyAll();
-    }
-    Result<std::string> Get(const std::string& key) EXCLUDES(mutex_) {
-      MutexLock lock(mutex_);
-      while (!values_.contains(key) && status_.ok()) changed_.Wait(mutex_);
-      if (!status_.ok()) return status_.error();
-      return values_.at(key);
-    }
     void Fail(const Error& why) EXCLUDES(mutex_) {
       MutexLock lock(mutex_);
       if (status_.ok()) status_ = why;
@@ -62,7 +50,6 @@ class JobOfThreads final : public Job {
     std::vector<std::string> texts_ GUARDED_BY(mutex_);
     size_t arrived_ GUARDED_BY(mutex_) = 0;
     size_t leaving_ GUARDED_BY(mutex_) = 0;
-    std::map<std::string, std::string> values_ GUARDED_BY(mutex_);
     Status status_ GUARDED_BY(mutex_);
   };
 
@@ -98,11 +85,6 @@ class JobOfThreads final : public Job {
     return shared_->Exchange(world_.rank, std::move(mine));
   }
   Status Vote(uint64_t, uint64_t) override { return Agree({}); }
-  Status Set(const std::string& key, std::string value) override {
-    shared_->Set(key, std::move(value));
-    return {};
-  }
-  Result<std::string> Get(const std::string& key) override { return shared_->Get(key); }
   void Doing(std::string_view) override {}
   void Entered(const Operation& operation, OperationState state) override EXCLUDES(mutex_) {
     MutexLock lock(mutex_);

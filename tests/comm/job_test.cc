@@ -57,6 +57,12 @@ class Verdicts {
   std::vector<std::string> lines_ GUARDED_BY(mutex_);
 };
 
+/// Waits until the job has failed, and returns why.
+Status AwaitFailure(const Job& job) {
+  EXPECT_TRUE(BecomesTrue([&] { return !job.status().ok(); }));
+  return job.status();
+}
+
 /// A rank that has joined a job and does what no rank of ours would.
 class WrongRank {
  public:
@@ -110,10 +116,6 @@ TEST(OneRankJobTest, EveryCallReturnsAtOnce) {
   EXPECT_TRUE(job->Agree({}).ok());
   EXPECT_THAT(job->Gather("mine").value(), ElementsAre("mine"));
   EXPECT_TRUE(job->Vote(1, 2).ok());
-  EXPECT_TRUE(FailsWith(job->Get("key"), ErrorCode::kNotFound, {"key"}));
-  EXPECT_TRUE(job->Set("key", "value").ok());
-  EXPECT_TRUE(FailsWith(job->Set("key", "again"), ErrorCode::kInvalidArgument, {"key"}));
-  EXPECT_EQ(job->Get("key").value(), "value");
   job->Doing("waits");
   job->Entered({1, 2, "x"}, OperationState::kBegun);
   EXPECT_TRUE(job->Finish().ok());
@@ -149,7 +151,7 @@ TEST(JobTest, AnEnvironmentThatContradictsItselfIsRefused) {
 
 class JobOfRanksTest : public testing::TestWithParam<uint32_t> {};
 
-TEST_P(JobOfRanksTest, RanksAgreeGatherVoteShareAndFinish) {
+TEST_P(JobOfRanksTest, RanksAgreeGatherVoteAndFinish) {
   const uint32_t size = GetParam();
   const Jobs jobs = JoinRanks(size);
   const std::vector<Status> outcomes = OnAll(jobs, [&](Job& job, uint32_t rank) -> Status {
@@ -163,10 +165,6 @@ TEST_P(JobOfRanksTest, RanksAgreeGatherVoteShareAndFinish) {
         EXPECT_EQ(all.at(other), std::to_string(other) + " in " + std::to_string(round));
       }
       PENSTOCK_TRY(job.Vote(round, 17));
-      const std::string key = "key " + std::to_string(round);
-      if (round % size == rank) PENSTOCK_TRY(job.Set(key, "value"));
-      PENSTOCK_ASSIGN(const std::string value, job.Get(key));
-      EXPECT_EQ(value, "value");
     }
     return job.Finish();
   });
@@ -200,9 +198,6 @@ TEST(JobTest, TextsUpToTheirLimitArriveWhole) {
   for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.value() == texts);
   EXPECT_TRUE(FailsWith(jobs[0]->Gather(std::string(kMostText + 1, 'a')),
                         ErrorCode::kInvalidArgument, {"16777217"}));
-  EXPECT_TRUE(FailsWith(jobs[1]->Set(std::string(kMostKey + 1, 'k'), ""),
-                        ErrorCode::kInvalidArgument, {"1025"}));
-  EXPECT_FALSE(jobs[1]->Get(std::string(kMostKey + 1, 'k')).ok());
   FinishAll(jobs);
 }
 
@@ -347,7 +342,7 @@ TEST(JobTest, AnOperationInWhichARankIsMissingEndsTheJob) {
       job.Entered({3, 5, "weights of h.0"}, OperationState::kBegun);
     }
     job.Doing(rank == 1 ? "computes h.0" : "waits");
-    return job.Get("never set").status();
+    return AwaitFailure(job);
   });
   for (const Status& outcome : outcomes) {
     EXPECT_TRUE(FailsWith(outcome, ErrorCode::kUnavailable,
@@ -361,7 +356,7 @@ TEST(JobTest, RanksAreJudgedByTheTimeoutsThatWereSetLast) {
   const std::vector<Status> outcomes = OnAll(jobs, [](Job& job, uint32_t rank) {
     job.SetTimeouts({.heartbeat = seconds(20), .operation = seconds(2)});
     if (rank == 0) job.Entered({3, 4, "norm"}, OperationState::kBegun);
-    return job.Get("never set").status();
+    return AwaitFailure(job);
   });
   for (const Status& outcome : outcomes) {
     EXPECT_TRUE(FailsWith(outcome, ErrorCode::kUnavailable, {"did not arrive within 2 s"}));
