@@ -7,12 +7,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
-#include <exception>
 #include <map>
 #include <string>
 
 #include "aio/probe.h"
+#include "bench/outcome.h"
 
 namespace penstock::aio {
 namespace {
@@ -55,7 +54,7 @@ Result<Outcome> Run(const Arguments& arguments) {
   return Outcome{.probe = probe, .registration = rig.registration()};
 }
 
-int Main(int argc, char** argv) {
+Result<int> Main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("One run of the I/O engine over a file");
   app.add_option("--file", arguments.file)->required();
@@ -71,14 +70,10 @@ int Main(int argc, char** argv) {
   app.add_option("--thread-count", arguments.thread_count);
   app.add_option("--direct", arguments.direct);
   CLI11_PARSE(app, argc, argv);
-  const Result<Outcome> outcome = Run(arguments);
-  if (!outcome.ok()) {
-    fmt::print(stderr, "aio_run: error: {}\n", outcome.error().message);
-    return 3;
-  }
+  PENSTOCK_ASSIGN(const Outcome outcome, Run(arguments));
   // The line has neither quotes nor backslashes.
   fmt::print("{{\"gbps\": {}, \"cpu_s_per_gb\": {}, \"registration\": \"{}\"}}\n",
-             outcome->probe.gbps, outcome->probe.cpu_s_per_gb, outcome->registration);
+             outcome.probe.gbps, outcome.probe.cpu_s_per_gb, outcome.registration);
   return 0;
 }
 
@@ -86,10 +81,5 @@ int Main(int argc, char** argv) {
 }  // namespace penstock::aio
 
 int main(int argc, char** argv) {
-  try {
-    return penstock::aio::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "aio_run: error: %s\n", error.what());
-    return 3;
-  }
+  return penstock::bench::OutcomeOf("aio_run", [&] { return penstock::aio::Main(argc, argv); });
 }

@@ -21,12 +21,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
-#include <exception>
 #include <string>
 #include <vector>
 
 #include "aio/probe.h"
+#include "bench/outcome.h"
 #include "bench/rank_case.h"
 #include "bench/rank_prediction.h"
 #include "bench/rank_steps.h"
@@ -172,7 +171,7 @@ Status Predict(const FarMachine& machine, const std::vector<uint32_t>& world) {
   return {};
 }
 
-int Main(int argc, char** argv) {
+Result<int> Main(int argc, char** argv) {
   Arguments arguments;
   FarMachine far;
   CLI::App app("Steps of several ranks against the floor of their slowest resource");
@@ -205,20 +204,13 @@ int Main(int argc, char** argv) {
         ->check(CLI::PositiveNumber);
   }
   CLI11_PARSE(app, argc, argv);
-  const Status status = arguments.world.empty() ? Run(arguments) : Predict(far, arguments.world);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "ranks: error: {}\n", status.error().message);
-  return 1;
+  PENSTOCK_TRY(arguments.world.empty() ? Run(arguments) : Predict(far, arguments.world));
+  return 0;
 }
 
 }  // namespace
 }  // namespace penstock::bench
 
 int main(int argc, char** argv) {
-  try {
-    return penstock::bench::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "ranks: error: %s\n", error.what());
-    return 1;
-  }
+  return penstock::bench::OutcomeOf("ranks", [&] { return penstock::bench::Main(argc, argv); });
 }

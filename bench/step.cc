@@ -25,9 +25,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <cstring>
-#include <exception>
 #include <map>
 #include <optional>
 #include <thread>
@@ -35,6 +33,7 @@
 
 #include "aio/closed_loop.h"
 #include "aio/probe.h"
+#include "bench/outcome.h"
 #include "bench/step_machine.h"
 #include "bench/step_prediction.h"
 #include "train/models/gpt2.h"
@@ -353,7 +352,7 @@ Status Run(const Arguments& arguments) {
   return {};
 }
 
-int Main(int argc, char** argv) {
+Result<int> Main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("Whole steps against the floor of their slowest resource");
   app.add_option("--real", arguments.real, "folder on the drive to measure; none: simulated only");
@@ -373,20 +372,13 @@ int Main(int argc, char** argv) {
                  "whole steps in a round, after one that is not counted");
   CLI11_PARSE(app, argc, argv);
   arguments.model.config.n_positions = arguments.model.shape.sequence;
-  const Status status = Run(arguments);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "step: error: {}\n", status.error().message);
-  return 1;
+  PENSTOCK_TRY(Run(arguments));
+  return 0;
 }
 
 }  // namespace
 }  // namespace penstock::bench
 
 int main(int argc, char** argv) {
-  try {
-    return penstock::bench::Main(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "step: error: %s\n", error.what());
-    return 1;
-  }
+  return penstock::bench::OutcomeOf("step", [&] { return penstock::bench::Main(argc, argv); });
 }
