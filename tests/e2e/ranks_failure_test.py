@@ -5,7 +5,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import unittest
 
 import harness
@@ -23,40 +22,17 @@ def named(rank, program):
 
 
 class StoppedTest(ranks_harness.RanksTest):
-    def assert_others_end(self, programs, victim, pattern, within):
-        """All but the victim end with code 3; one line says why, or all say it where rank 0 is gone."""
-        deadline = time.monotonic() + within
-        lines = []
-        for rank, program in enumerate(programs):
-            if rank == victim:
-                continue
-            _, stderr = program.communicate(timeout=max(deadline - time.monotonic(), 0.1))
-            errors = [line for line in stderr.splitlines() if line.startswith("penstock: error: ")]
-            self.assertEqual(program.returncode, 3, f"rank {rank}: {stderr}")
-            self.assertEqual(len(errors), 1 if rank == 0 or victim == 0 else 0, stderr)
-            lines += errors
-        for line in lines:
-            self.assertRegex(line, pattern)
-
     def test_a_stopped_rank_is_named_and_ends_when_it_goes_on(self):
-        config = self.config(penstock={"commit_every_steps": 2, "heartbeat_seconds": HEARTBEAT_S})
-        run = self.path("run")
-        for victim in (1, 0):
-            resume = ["--resume"] if os.path.exists(run) else []
-            before = len(read_rows(run)) if resume else 0
-            with self.started(3, run, config, *resume, steps=1000) as programs:
-                self.wait_for_rows(run, before + 4, programs[0])
-                programs[victim].send_signal(signal.SIGSTOP)
-                line = f"^penstock: error: {named(victim, programs[victim])} has not answered for 3 s"
-                self.assert_others_end(programs, victim, line, HEARTBEAT_S + WITHIN_S)
-                programs[victim].send_signal(signal.SIGCONT)
-                [(code, _, errors)] = self.finish([programs[victim]])
-                self.assertEqual(code, 3)
-                self.assertEqual(len(errors), 1 if victim == 0 else 0, errors)
-        steps = len(read_rows(run)) + 2
-        # The times may be others than those of the run so far.
-        self.trained_by(2, run, self.config(), "--resume", steps=steps)
-        self.assert_same_numbers(self.alone(config, steps=steps), run)
+        def stop(programs, victim):
+            programs[victim].send_signal(signal.SIGSTOP)
+            line = f"^penstock: error: {named(victim, programs[victim])} has not answered for 3 s"
+            self.assert_others_end(programs, victim, line, HEARTBEAT_S + WITHIN_S)
+            programs[victim].send_signal(signal.SIGCONT)
+            [(code, _, errors)] = self.finish([programs[victim]])
+            self.assertEqual(code, 3)
+            self.assertEqual(len(errors), 1 if victim == 0 else 0, errors)
+
+        self.check_commits_outlive(stop, heartbeat_seconds=HEARTBEAT_S)
 
     @unittest.skipUnless(shutil.which("mpirun"), "no mpirun (scripts/setup --tests installs it)")
     def test_a_stopped_rank_of_mpirun_is_named(self):

@@ -3,9 +3,10 @@ import contextlib
 import os
 import socket
 import subprocess
+import time
 
 import harness
-from harness import make_config
+from harness import make_config, read_rows
 
 LONG = os.environ.get("PENSTOCK_LONG_TESTS") == "1"
 MICRO_BATCHES = 24 if LONG else 12  # of a step, of all ranks together: 1, 2, 3 and 4 ranks divide them
@@ -94,6 +95,34 @@ class RanksTest(harness.PenstockTest):
             errors = [line for line in stderr.splitlines() if line.startswith("penstock: error: ")]
             outcomes.append((program.returncode, stdout, errors))
         return outcomes
+
+    def assert_others_end(self, programs, victim, pattern, within):
+        """All but the victim end with code 3; one line says why, or all say it where rank 0 is gone."""
+        deadline = time.monotonic() + within
+        for rank, program in enumerate(programs):
+            if rank == victim:
+                continue
+            _, stderr = program.communicate(timeout=max(deadline - time.monotonic(), 0.1))
+            errors = [line for line in stderr.splitlines() if line.startswith("penstock: error: ")]
+            self.assertEqual(program.returncode, 3, f"rank {rank}: {stderr}")
+            self.assertEqual(len(errors), 1 if rank == 0 or victim == 0 else 0, stderr)
+            for line in errors:
+                self.assertRegex(line, pattern)
+
+    def check_commits_outlive(self, end, **penstock):
+        """That a run goes on from its last commit when three ranks were ended by what befalls rank 1
+        and, after that, rank 0: `end(programs, victim)`. `penstock`: keys that they have then."""
+        run = self.path("run")
+        config = self.config(penstock={"commit_every_steps": 2, **penstock})
+        for victim in (1, 0):
+            resume = ["--resume"] if os.path.exists(run) else []
+            before = len(read_rows(run)) if resume else 0
+            with self.started(3, run, config, *resume, steps=1000) as programs:
+                self.wait_for_rows(run, before + 4, programs[0])
+                end(programs, victim)
+        steps = len(read_rows(run)) + 2
+        self.trained_by(2, run, self.config(), "--resume", steps=steps)
+        self.assert_same_numbers(self.alone(config, steps=steps), run)
 
     def trained_by(self, ranks, run, config, *more, by="environment", **keywords):
         """`by`: what starts them, the environment of each, mpirun, or penstock launch."""

@@ -172,26 +172,11 @@ class RanksTest(ranks_harness.RanksTest):
                          [[row[key] for key in keys] for row in read_rows(whole)])
 
     def test_a_killed_rank_ends_the_others_and_nothing_committed_is_lost(self):
-        config = self.config(penstock={"commit_every_steps": 2})
-        run = self.path("run")
-        for victim in (1, 0):
-            resume = ["--resume"] if os.path.exists(run) else []
-            before = len(read_rows(run)) if resume else 0
-            with self.started(3, run, config, *resume, steps=1000) as programs:
-                self.wait_for_rows(run, before + 4, programs[0])
-                programs[victim].send_signal(signal.SIGKILL)
-                outcomes = self.finish(programs)
-            for rank, (code, _, errors) in enumerate(outcomes):
-                if rank == victim:
-                    continue
-                self.assertEqual(code, 3, f"rank {rank} when rank {victim} was killed")
-                speaks = rank == 0 or victim == 0
-                self.assertEqual(len(errors), 1 if speaks else 0, errors)
-                if speaks:
-                    self.assertIn(f"rank {victim} ", errors[0])
-        steps = len(read_rows(run)) + 2
-        self.trained_by(2, run, config, "--resume", steps=steps)
-        self.assert_same_numbers(self.alone(config, steps=steps), run)
+        def kill(programs, victim):
+            programs[victim].send_signal(signal.SIGKILL)
+            self.assert_others_end(programs, victim, f"rank {victim} ", harness.TIMEOUT_S)
+
+        self.check_commits_outlive(kill)
 
     def test_what_differs_beside_the_config_is_named_too(self):
         run = self.path("run")
