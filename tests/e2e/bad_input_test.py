@@ -161,6 +161,17 @@ class CommandLineTest(RefusalTest):
                 self.assert_fails(outcome, 2, named, "UTF-8")
                 self.assertEqual(os.listdir(folder), [])
 
+    def test_a_run_that_was_moved_to_a_path_that_is_not_utf_8(self):
+        model, data = self.make_model(), self.make_data()
+        run = self.trained(CONFIG, steps=1, model=model, data=data)
+        moved = os.fsdecode(os.fsencode(self.folder) + b"/\xff")
+        os.mkdir(moved)
+        os.rename(run, os.path.join(moved, "run"))
+        outcome = harness.penstock("train", "--model", model, "--data", data, "--config",
+                                   self.write("config.json", CONFIG), "--out", "run", "--resume",
+                                   cwd=moved)
+        self.assert_fails(outcome, 2, "--out run", "UTF-8")
+
     def test_sequence_longer_than_the_context(self):
         self.assert_refused(2, "--sequence-length 65", "64", more=["--sequence-length", "65"])
 

@@ -56,7 +56,6 @@ NamedValues ValuesToBeAlike(const std::string& identity, const config::Config& c
     }
   }
   values["--steps"] = std::to_string(last_step);
-  values["version"] = PENSTOCK_VERSION;
   return {values.begin(), values.end()};
 }
 

@@ -155,6 +155,12 @@ void LogResume(const ResumePoint& from, const TrainJob& job, const Machine& mach
                   before, now));
 }
 
+/// What ranks tell each other of the command line is JSON, which holds nothing but UTF-8.
+Status CheckTexts(const TrainOptions& given) {
+  PENSTOCK_TRY(CheckPath(given.out, "--out"));
+  return given.resume_from ? CheckSnapshotName(*given.resume_from) : Status();
+}
+
 /// What rank 0 decides for all.
 struct Beginning {
   std::string run;  ///< the path of RUN
@@ -371,8 +377,10 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
 
 Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFamilies families,
                                               Ranks& ranks) {
+  PENSTOCK_TRY(ranks.Agree(CheckTexts(given)));
   // What the ranks do next depends on these.
-  PENSTOCK_TRY(ranks.CheckAlike({{"--resume", given.resumes() ? "given" : "not given"},
+  PENSTOCK_TRY(ranks.CheckAlike({{"version", PENSTOCK_VERSION},
+                                 {"--resume", given.resumes() ? "given" : "not given"},
                                  {"--resume-from", given.resume_from.value_or("nothing")},
                                  {"--init random", given.init_random ? "given" : "not given"}}));
   if (given.resumes()) return PrepareResumedRun(given, families, ranks);

@@ -34,20 +34,8 @@ Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks) {
   return config;
 }
 
-/// run.json and summary.json hold paths, and JSON holds nothing but UTF-8.
-Status CheckPath(const std::string& path, const char* option) {
-  PENSTOCK_ASSIGN(const std::string absolute, AbsolutePath(path));
-  if (FitsJson(absolute)) return {};
-  return MakeError(
-      ErrorCode::kInvalidArgument,
-      "{} {}: the absolute path is not UTF-8, and what the run writes about itself can "
-      "hold no other; use another path",
-      option, path);
-}
-
 Status CheckPaths(const TrainOptions& options, const config::Config& config) {
   PENSTOCK_TRY(CheckPath(options.data, "--data"));
-  PENSTOCK_TRY(CheckPath(options.out, "--out"));
   for (const std::string& path : config.nvme_paths) PENSTOCK_TRY(CheckPath(path, "nvme_path"));
   return {};
 }
@@ -218,6 +206,16 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
                   .world = world,
                   .needs = std::move(needs),
                   .budget = budget};
+}
+
+Status CheckPath(const std::string& path, const char* option) {
+  PENSTOCK_ASSIGN(const std::string absolute, AbsolutePath(path));
+  if (FitsJson(absolute)) return {};
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      "{} {}: the absolute path is not UTF-8, and what the run writes about itself can "
+      "hold no other; use another path",
+      option, path);
 }
 
 Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step) {

@@ -48,12 +48,16 @@ struct TrainJob {
   offload::ShardLayout layout() const { return zero::MakeLayout(spec, config, world); }
 };
 
-/// Reads and checks what `options` name; seed and order are given. Logs notices for the user.
-/// `from`: the commit from which training continues; it has the weights, and the thread count if
-/// the config leaves it open. `families` are those of the models that can be trained.
+/// Reads and checks what `options` name but for `out`; seed and order are given. Logs notices for
+/// the user. `from`: the commit from which training continues; it has the weights, and the thread
+/// count if the config leaves it open. `families` are those of the models that can be trained.
 Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from = nullptr,
                             ModelFamilies families = AllModelFamilies(),
                             const RankPlace& place = {});
+
+/// Whether what a run writes about itself, which is JSON and so UTF-8, can hold the absolute path
+/// of what `option` names. Errors: kInvalidArgument; of AbsolutePath.
+Status CheckPath(const std::string& path, const char* option);
 
 /// Returns the steps of one epoch: rows / (rows of a step). Errors: kInvalidArgument if that is 0.
 Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step);

@@ -19,7 +19,6 @@ TEST(ValuesToBeAlike, AreWhatChangesTheNumbersOrTheState) {
   const NamedValues values = ValuesToBeAlike(R"({"seed": 5, "arithmetic": "AVX2"})", config, 12);
   EXPECT_EQ(ValueOf(values, "seed"), "5");
   EXPECT_EQ(ValueOf(values, "--steps"), "12");
-  EXPECT_NE(ValueOf(values, "version"), "not compared");
   EXPECT_NE(ValueOf(values, "penstock.compute_threads"), "not compared");
   EXPECT_NE(ValueOf(values, "penstock.aio.simulate.read_gbps"), "not compared");
 }
