@@ -17,6 +17,7 @@ void ActivityMeter::Summed::AdvanceTo(Clock::time_point now) {
   if (is_busy(Lane::kOptimizer)) totals.optimizer += elapsed;
   if (is_busy(Lane::kUpdate)) totals.update += elapsed;
   if (is_busy(Lane::kUpdate) && is_busy(Lane::kCompute)) totals.update_hidden += elapsed;
+  if (is_busy(Lane::kRanks) && !is_busy(Lane::kCompute)) totals.comm_wait += elapsed;
   until = now;
 }
 

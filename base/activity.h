@@ -3,7 +3,7 @@
 // Threads mark the start and end of their work in a lane; the work of a GPU is added when its clock
 // has been read. From these moments the meter sums the time in which a lane was busy, the time in
 // which tiles were updated under compute, and the time in which the computation waited for data
-// (something waited and nothing computed).
+// or for other ranks (something waited and nothing computed).
 #pragma once
 
 #include <array>
@@ -20,6 +20,7 @@ enum class Lane {
   kDataWait,   ///< the compute stream, or the thread that feeds it, waits for parameters
   kOptimizer,  ///< an optimizer thread works: block sums, updates
   kUpdate,     ///< an optimizer thread updates a tile
+  kRanks,      ///< an operation between ranks has begun and not ended
 };
 
 /// Sums since the meter was made.
@@ -29,6 +30,7 @@ struct ActivityTotals {
   std::chrono::nanoseconds optimizer{};      ///< kOptimizer busy
   std::chrono::nanoseconds update{};         ///< kUpdate busy
   std::chrono::nanoseconds update_hidden{};  ///< kUpdate and kCompute busy
+  std::chrono::nanoseconds comm_wait{};      ///< kRanks busy and kCompute not
 };
 
 /// All functions may be called from any thread; Begin and End cost a lock and a clock reading.
@@ -50,7 +52,7 @@ class ActivityMeter {
   ActivityTotals Totals() const EXCLUDES(mutex_);
 
  private:
-  using Counts = std::array<int, 4>;  ///< of each lane
+  using Counts = std::array<int, 5>;  ///< of each lane
   struct Moment {
     Clock::time_point at;
     Lane lane;

@@ -22,6 +22,7 @@
 #include <span>
 #include <vector>
 
+#include "base/activity.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "comm/world.h"
@@ -76,11 +77,14 @@ Result<std::vector<std::unique_ptr<Communicator>>> CreateLocal(
     std::span<device::Device* const> devices, std::optional<LinkSpeed> link = std::nullopt);
 
 /// Makes the communicator of a CPU device over TCP, with Gloo. Collective: every rank of the job
-/// calls it. Errors: kUnavailable if the build has no Gloo or a rank cannot be reached, naming it.
-Result<std::unique_ptr<Communicator>> CreateGloo(Job& job, device::Device& device);
+/// calls it. `meter`, if any, is told when an operation runs, and outlives the communicator.
+/// Errors: kUnavailable if the build has no Gloo or a rank cannot be reached, naming it.
+Result<std::unique_ptr<Communicator>> CreateGloo(Job& job, device::Device& device,
+                                                 ActivityMeter* meter = nullptr);
 
-/// Makes the communicator of a CUDA device, with NCCL. Collective. Errors: kUnavailable if the
-/// build has no NCCL, or NCCL fails.
-Result<std::unique_ptr<Communicator>> CreateNccl(Job& job, device::Device& device);
+/// Makes the communicator of a CUDA device, with NCCL. Collective. `meter` as above. Errors:
+/// kUnavailable if the build has no NCCL, or NCCL fails.
+Result<std::unique_ptr<Communicator>> CreateNccl(Job& job, device::Device& device,
+                                                 ActivityMeter* meter = nullptr);
 
 }  // namespace penstock::comm

@@ -48,9 +48,10 @@ struct JobOptions {
   std::chrono::seconds join_timeout{300};
   Timeouts timeouts = {};
   /// Called once, on the job's thread, when the job of several ranks has failed; not when Agree
-  /// returned an error, which all ranks have then. It may end the process, and must not destroy the
-  /// job, which waits for it. None: only calls learn of the failure.
-  std::function<void(const Error& verdict)> on_failure;
+  /// returned an error, which all ranks have then. `report` says in lines what this rank did last
+  /// and, on rank 0, how far the others were. It may end the process, and must not destroy the job,
+  /// which waits for it. None: only calls learn of the failure.
+  std::function<void(const Error& verdict, const std::string& report)> on_failure;
 };
 
 /// Whether an operation of the communicator was enqueued, has begun, or has ended.

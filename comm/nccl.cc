@@ -6,10 +6,11 @@
 
 namespace penstock::comm {
 
-Result<std::unique_ptr<Communicator>> CreateNccl(Job& job, device::Device& device) {
+Result<std::unique_ptr<Communicator>> CreateNccl(Job& job, device::Device& device,
+                                                 ActivityMeter* meter) {
   const Result<NcclLibrary> nccl = LoadNccl();
   PENSTOCK_TRY(job.Agree(nccl.status()));
-  return NcclCommunicator::Create(*nccl, job, device);
+  return NcclCommunicator::Create(*nccl, job, device, meter);
 }
 
 }  // namespace penstock::comm

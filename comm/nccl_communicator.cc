@@ -21,13 +21,14 @@ std::string BytesOf(const ncclUniqueId& id) { return {id.internal, sizeof(id.int
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> NcclCommunicator::Create(const NcclLibrary& nccl, Job& job,
-                                                               device::Device& device) {
+                                                               device::Device& device,
+                                                               ActivityMeter* meter) {
   PENSTOCK_ASSIGN(std::unique_ptr<device::Stream> made, device.CreateStream("comm"));
   auto* const cuda = dynamic_cast<device::CudaStream*>(made.get());
   PENSTOCK_CHECK(cuda != nullptr, "a communicator of CUDA devices is given {}", device.name());
   static_cast<void>(made.release());
   std::unique_ptr<NcclCommunicator> communicator(
-      new NcclCommunicator(nccl, job, std::unique_ptr<device::CudaStream>(cuda)));
+      new NcclCommunicator(nccl, job, meter, std::unique_ptr<device::CudaStream>(cuda)));
 
   ncclUniqueId id{};
   Status status;
@@ -48,9 +49,9 @@ Result<std::unique_ptr<Communicator>> NcclCommunicator::Create(const NcclLibrary
   return std::unique_ptr<Communicator>(std::move(communicator));
 }
 
-NcclCommunicator::NcclCommunicator(const NcclLibrary& nccl, Job& job,
+NcclCommunicator::NcclCommunicator(const NcclLibrary& nccl, Job& job, ActivityMeter* meter,
                                    std::unique_ptr<device::CudaStream> stream)
-    : nccl_(nccl), job_(job), world_(job.world()), stream_(std::move(stream)) {}
+    : nccl_(nccl), job_(job), meter_(meter), world_(job.world()), stream_(std::move(stream)) {}
 
 NcclCommunicator::~NcclCommunicator() {
   // Nothing may be enqueued on a communicator that goes.
@@ -116,7 +117,10 @@ template <typename Enqueue>
 void NcclCommunicator::Transfer(const Operation& operation, Enqueue enqueue) {
   job_.Entered(operation, OperationState::kEnqueued);
   stream_->Name(operation.what);
-  stream_->Call([&job = job_, operation] { job.Entered(operation, OperationState::kBegun); });
+  stream_->Call([this, operation] {
+    job_.Entered(operation, OperationState::kBegun);
+    if (meter_ != nullptr) meter_->Begin(Lane::kRanks);
+  });
   bool enqueued = false;
   stream_->Transfer([&](CUstream_st* stream) -> Status {
     PENSTOCK_TRY(Usable());
@@ -125,7 +129,10 @@ void NcclCommunicator::Transfer(const Operation& operation, Enqueue enqueue) {
     return {};
   });
   if (!enqueued) return;  // what has not begun does not end
-  stream_->Call([&job = job_, operation] { job.Entered(operation, OperationState::kEnded); });
+  stream_->Call([this, operation] {
+    if (meter_ != nullptr) meter_->End(Lane::kRanks);
+    job_.Entered(operation, OperationState::kEnded);
+  });
 }
 
 void NcclCommunicator::AllGather(std::byte* data, Bytes part, const Operation& operation) {

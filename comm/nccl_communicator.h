@@ -19,7 +19,8 @@ class NcclCommunicator final : public Communicator {
   /// Collective. Runs both operations, so that all memory that NCCL wants is taken. Errors:
   /// kUnavailable if NCCL fails. Ranks that have begun with NCCL wait then until the job ends them.
   static Result<std::unique_ptr<Communicator>> Create(const NcclLibrary& nccl, Job& job,
-                                                      device::Device& device);
+                                                      device::Device& device,
+                                                      ActivityMeter* meter = nullptr);
   ~NcclCommunicator() override;
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -33,10 +34,11 @@ class NcclCommunicator final : public Communicator {
   Bytes device_bytes() const override { return device_bytes_; }
 
  private:
-  NcclCommunicator(const NcclLibrary& nccl, Job& job, std::unique_ptr<device::CudaStream> stream);
+  NcclCommunicator(const NcclLibrary& nccl, Job& job, ActivityMeter* meter,
+                   std::unique_ptr<device::CudaStream> stream);
   Status Connect(const std::string& id);
   Status WarmUp(device::Device& device);
-  /// Calls `enqueue` with the stream, unless the communicator has failed. The job is told.
+  /// Calls `enqueue` with the stream, unless the communicator has failed. Job and meter are told.
   template <typename Enqueue>
   void Transfer(const Operation& operation, Enqueue enqueue) EXCLUDES(mutex_);
   Status GatherOn(CUstream_st* stream, std::byte* data, Bytes part);
@@ -48,6 +50,7 @@ class NcclCommunicator final : public Communicator {
 
   const NcclLibrary nccl_;
   Job& job_;
+  ActivityMeter* const meter_;
   const World world_;
   ncclComm_t communicator_ = nullptr;
   Bytes device_bytes_;

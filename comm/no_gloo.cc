@@ -5,7 +5,7 @@
 
 namespace penstock::comm {
 
-Result<std::unique_ptr<Communicator>> CreateGloo(Job&, device::Device&) {
+Result<std::unique_ptr<Communicator>> CreateGloo(Job&, device::Device&, ActivityMeter*) {
   return MakeError(ErrorCode::kUnavailable,
                    "this build has no Gloo, over which CPU devices exchange; install libgloo-dev "
                    "and build again, or use one rank");

@@ -5,7 +5,7 @@
 
 namespace penstock::comm {
 
-Result<std::unique_ptr<Communicator>> CreateNccl(Job&, device::Device&) {
+Result<std::unique_ptr<Communicator>> CreateNccl(Job&, device::Device&, ActivityMeter*) {
   return MakeError(ErrorCode::kUnavailable,
                    "this build has no NCCL, over which GPUs exchange; build it with CUDA where "
                    "nccl.h is, or use one rank");

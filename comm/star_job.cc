@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -107,7 +108,18 @@ Result<std::vector<std::string>> StarJob::Gather(std::string mine) {
 }
 
 Status StarJob::Vote(uint64_t step, uint64_t session) {
-  return calls_->Make({.type = MessageType::kVote, .a = step, .b = session}, 1).status();
+  const auto votes = [&](std::optional<uint64_t> waits_for) {
+    MutexLock lock(progress_mutex_);
+    progress_.votes = waits_for;
+  };
+  votes(step);
+  const Status made =
+      calls_->Make({.type = MessageType::kVote, .a = step, .b = session}, 1).status();
+  votes({});
+  PENSTOCK_TRY(made);
+  MutexLock lock(progress_mutex_);
+  committed_ = step;
+  return {};
 }
 
 void StarJob::Doing(std::string_view what) {
@@ -116,7 +128,9 @@ void StarJob::Doing(std::string_view what) {
 }
 
 void StarJob::Entered(const Operation& operation, OperationState state) {
+  const SteadyTime now = steady_clock::now();
   MutexLock lock(progress_mutex_);
+  log_.Add(operation, state, now);
   switch (state) {
     case OperationState::kEnqueued:
       progress_.enqueued = operation;
@@ -159,7 +173,9 @@ void StarJob::Run() {
     for (const uint32_t peer : ready.peers) Hear(peer);
     const SteadyTime now = steady_clock::now();
     if (now >= next_heartbeat) next_heartbeat = SendProgress();
-    if (std::optional<Error> verdict = watch_.Judge(now)) Verdict(*std::move(verdict));
+    if (std::optional<Error> verdict = watch_.Judge(now)) {
+      WatchVerdict(*std::move(verdict));
+    }
   }
   Leave();
 }
@@ -255,6 +271,30 @@ void StarJob::Verdict(Error why) {
   End({EndKind::kVerdict, std::move(why)});
 }
 
+void StarJob::WatchVerdict(Error why) {
+  // What a rank has told of its failure says that itself.
+  if (!watch_.failure().has_value() || watch_.failure()->message != why.message) {
+    MutexLock lock(progress_mutex_);
+    if (committed_.has_value()) why.message += fmt::format("; step {} is committed", *committed_);
+  }
+  Verdict(std::move(why));
+}
+
+std::string StarJob::Report() {
+  std::string report =
+      fmt::format("rank {} of {} (host {}, pid {})\n", world_.rank, world_.size,
+                  OneLine(hosts_[world_.rank], kMostHost), static_cast<int64_t>(::getpid()));
+  {
+    MutexLock lock(progress_mutex_);
+    if (committed_.has_value()) report += fmt::format("step {} is committed\n", *committed_);
+    if (!progress_.doing.empty()) report += OneLine(progress_.doing, kMostDoing) + "\n";
+    report += "\nits operations with the other ranks, the newest last:\n" +
+              log_.Text(steady_clock::now());
+  }
+  if (is_hub()) report += "\nthe ranks, when they were last heard:\n" + watch_.Table();
+  return report;
+}
+
 void StarJob::End(Ending ending) {
   if (ending_.has_value()) return;
   if (is_hub()) {
@@ -280,7 +320,7 @@ void StarJob::Leave() {
     if (!ending_.has_value()) peers_.AwaitClosed(deadline);
   }
   const bool failed = ending_.has_value() && ending_->kind == EndKind::kVerdict;
-  if (failed && options_.on_failure) options_.on_failure(ending_->why.error());
+  if (failed && options_.on_failure) options_.on_failure(ending_->why.error(), Report());
 }
 
 }  // namespace penstock::comm

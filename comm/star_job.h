@@ -20,6 +20,7 @@
 #include "comm/calls.h"
 #include "comm/hub.h"
 #include "comm/job.h"
+#include "comm/operation_log.h"
 #include "comm/peers.h"
 #include "comm/rendezvous.h"
 #include "comm/watch.h"
@@ -64,6 +65,10 @@ class StarJob final : public Job {
   /// Ends the job on this rank and, where this one is rank 0, on all.
   void End(Ending ending);
   void Verdict(Error why);
+  /// The same for what the watch has found: with the newest commit, which stands.
+  void WatchVerdict(Error why);
+  /// What is left of this rank for people; see JobOptions::on_failure.
+  std::string Report();
   /// Ends the job for what a rank has sent.
   void Blame(uint32_t rank, const Error& why);
   /// What is left to do when the job has ended or is being left.
@@ -81,7 +86,9 @@ class StarJob final : public Job {
 
   Mutex progress_mutex_;
   Progress progress_ GUARDED_BY(progress_mutex_);
+  OperationLog log_ GUARDED_BY(progress_mutex_);
   Timeouts timeouts_ GUARDED_BY(progress_mutex_);
+  std::optional<uint64_t> committed_ GUARDED_BY(progress_mutex_);  ///< by the votes of all
 
   std::thread thread_;
 };

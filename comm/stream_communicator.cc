@@ -8,18 +8,24 @@
 namespace penstock::comm {
 
 Result<std::unique_ptr<Communicator>> StreamCommunicator::Create(
-    device::Device& device, const World& world, std::unique_ptr<Exchanger> exchanger, Job* job) {
+    device::Device& device, const World& world, std::unique_ptr<Exchanger> exchanger, Job* job,
+    ActivityMeter* meter) {
   PENSTOCK_ASSIGN(std::unique_ptr<device::Stream> stream, device.CreateStream("comm"));
   auto* const cpu = dynamic_cast<device::CpuStream*>(stream.get());
   PENSTOCK_CHECK(cpu != nullptr, "a communicator of CPU devices is given {}", device.name());
   static_cast<void>(stream.release());
   return std::unique_ptr<Communicator>(new StreamCommunicator(
-      world, std::move(exchanger), job, std::unique_ptr<device::CpuStream>(cpu)));
+      world, std::move(exchanger), job, meter, std::unique_ptr<device::CpuStream>(cpu)));
 }
 
 StreamCommunicator::StreamCommunicator(const World& world, std::unique_ptr<Exchanger> exchanger,
-                                       Job* job, std::unique_ptr<device::CpuStream> stream)
-    : world_(world), exchanger_(std::move(exchanger)), job_(job), stream_(std::move(stream)) {}
+                                       Job* job, ActivityMeter* meter,
+                                       std::unique_ptr<device::CpuStream> stream)
+    : world_(world),
+      exchanger_(std::move(exchanger)),
+      job_(job),
+      meter_(meter),
+      stream_(std::move(stream)) {}
 
 StreamCommunicator::~StreamCommunicator() {
   exchanger_->Abort(MakeError(ErrorCode::kCancelled, "its communicator was destroyed"));
@@ -54,6 +60,7 @@ void StreamCommunicator::Enqueue(Exchange exchange) {
 
 Status StreamCommunicator::Run(const Exchange& exchange) {
   if (job_ != nullptr) job_->Entered(exchange.operation, OperationState::kBegun);
+  const ActivityScope scope(meter_, Lane::kRanks);
   PENSTOCK_TRY(exchanger_->Run(exchange));
   if (job_ != nullptr) job_->Entered(exchange.operation, OperationState::kEnded);
   return {};

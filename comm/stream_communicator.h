@@ -11,11 +11,11 @@ namespace penstock::comm {
 
 class StreamCommunicator final : public Communicator {
  public:
-  /// Owns the exchanger. `job`, if any, is told of every operation. Errors: kUnavailable if there
-  /// is no thread for the stream.
+  /// Owns the exchanger. `job` and `meter`, if any, are told of every operation. Errors:
+  /// kUnavailable if there is no thread for the stream.
   static Result<std::unique_ptr<Communicator>> Create(device::Device& device, const World& world,
                                                       std::unique_ptr<Exchanger> exchanger,
-                                                      Job* job);
+                                                      Job* job, ActivityMeter* meter = nullptr);
   ~StreamCommunicator() override;
   StreamCommunicator(const StreamCommunicator&) = delete;
   StreamCommunicator& operator=(const StreamCommunicator&) = delete;
@@ -30,13 +30,14 @@ class StreamCommunicator final : public Communicator {
 
  private:
   StreamCommunicator(const World& world, std::unique_ptr<Exchanger> exchanger, Job* job,
-                     std::unique_ptr<device::CpuStream> stream);
+                     ActivityMeter* meter, std::unique_ptr<device::CpuStream> stream);
   void Enqueue(Exchange exchange);
   Status Run(const Exchange& exchange);
 
   const World world_;
   const std::unique_ptr<Exchanger> exchanger_;
   Job* const job_;
+  ActivityMeter* const meter_;
   const std::unique_ptr<device::CpuStream> stream_;  ///< last: its work uses the others
 };
 

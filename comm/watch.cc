@@ -26,13 +26,13 @@ bool IsInside(const Progress& progress) {
   return PositionOf(progress.ended) < PositionOf(progress.begun);
 }
 
-std::string NameOf(const Operation& operation) {
+}  // namespace
+
+std::string OperationName(const Operation& operation) {
   const std::string where =
       operation.step == 0 ? "before the first step" : fmt::format("of step {}", operation.step);
   return fmt::format("{} (operation {} {})", operation.what, operation.index, where);
 }
-
-}  // namespace
 
 std::string EncodeProgress(const Progress& progress) {
   TextWriter writer;
@@ -43,6 +43,8 @@ std::string EncodeProgress(const Progress& progress) {
     writer.Number((*operation)->index);
     writer.Text(OneLine((*operation)->what, kMostDoing));
   }
+  writer.Number(progress.votes.has_value() ? 1 : 0);
+  writer.Number(progress.votes.value_or(0));
   writer.Text(OneLine(progress.doing, kMostDoing));
   return writer.Take();
 }
@@ -56,6 +58,9 @@ Result<Progress> DecodeProgress(std::string_view text) {
                            .index = static_cast<uint32_t>(reader.Number()),
                            .what = OneLine(reader.Text(), kMostDoing)};
   }
+  const bool votes = reader.Number() != 0;
+  const uint64_t step = reader.Number();
+  if (votes) progress.votes = step;
   progress.doing = OneLine(reader.Text(), kMostDoing);
   if (reader.complete()) return progress;
   return Error{ErrorCode::kCorruption, "what arrived is no heartbeat"};
@@ -72,6 +77,7 @@ void Watch::Alive(uint32_t rank) {
 void Watch::Heard(uint32_t rank, Progress progress) {
   Seen& seen = seen_[rank];
   if (progress.begun != seen.progress.begun || !IsInside(progress)) seen.inside = 0;
+  if (progress.votes != seen.progress.votes) seen.voting = 0;
   seen.progress = std::move(progress);
 }
 
@@ -109,6 +115,7 @@ std::optional<Error> Watch::Tick(SteadyTime now) {
   for (Seen& seen : seen_) {
     if (seen.expected) ++seen.silent;
     if (IsInside(seen.progress)) ++seen.inside;
+    if (seen.progress.votes.has_value()) ++seen.voting;
   }
   if (!judges) return {};
   for (uint32_t rank = 0; rank < seen_.size(); ++rank) {
@@ -116,7 +123,8 @@ std::optional<Error> Watch::Tick(SteadyTime now) {
     return MakeError(ErrorCode::kUnavailable, "{} has not answered for {} s", Name(rank),
                      limits_.heartbeat.count());
   }
-  return StuckOperation();
+  std::optional<Error> stuck = StuckOperation();
+  return stuck.has_value() ? stuck : StuckCommit();
 }
 
 std::string Watch::EndedLine(uint32_t rank) const {
@@ -128,6 +136,21 @@ std::string Watch::EndedLine(uint32_t rank) const {
   }
   if (!progress.doing.empty()) line += " while it " + progress.doing;
   return line;
+}
+
+std::string Watch::Table() const {
+  std::string table;
+  for (uint32_t rank = 0; rank < seen_.size(); ++rank) {
+    const Progress& progress = seen_[rank].progress;
+    table += Name(rank);
+    if (progress.begun.has_value()) {
+      table += fmt::format("; {} {}", IsInside(progress) ? "in" : "after",
+                           OperationName(*progress.begun));
+    }
+    if (!progress.doing.empty()) table += "; " + progress.doing;
+    table += "\n";
+  }
+  return table;
 }
 
 std::optional<Error> Watch::StuckOperation() const {
@@ -155,20 +178,41 @@ std::optional<Error> Watch::StuckOperation() const {
     return MakeError(ErrorCode::kUnavailable,
                      "{}: all ranks arrived, and it has not ended{} within {} s: the network or "
                      "the driver hangs",
-                     NameOf(operation), where, seconds);
+                     OperationName(operation), where, seconds);
   }
   const uint32_t first = elsewhere.front();
   const Progress& progress = seen_[first].progress;
   std::string line;
   if (IsInside(progress)) {
-    line = fmt::format("{} is in {} and {} in {}, for {} s", Name(first), NameOf(*progress.begun),
-                       Name(front), NameOf(operation), seconds);
-  } else {
     line =
-        fmt::format("{}: {} did not arrive within {} s", NameOf(operation), Name(first), seconds);
+        fmt::format("{} is in {} and {} in {}, for {} s", Name(first),
+                    OperationName(*progress.begun), Name(front), OperationName(operation), seconds);
+  } else {
+    line = fmt::format("{}: {} did not arrive within {} s", OperationName(operation), Name(first),
+                       seconds);
   }
   if (!progress.doing.empty()) line += fmt::format("; rank {} {}", first, progress.doing);
   if (elsewhere.size() > 1) line += "; missing are " + RankList(elsewhere);
+  return Error{ErrorCode::kUnavailable, std::move(line)};
+}
+
+std::optional<Error> Watch::StuckCommit() const {
+  if (!limits_.operation.has_value()) return {};
+  const auto limit = static_cast<uint64_t>(*limits_.operation / kTick);
+  const auto stuck = std::ranges::find_if(seen_, [&](const Seen& s) { return s.voting > limit; });
+  if (stuck == seen_.end()) return {};
+  const uint64_t step = *stuck->progress.votes;
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < seen_.size(); ++rank) {
+    if (seen_[rank].progress.votes != step) missing.push_back(rank);
+  }
+  if (missing.empty()) return {};  // all have voted, and will hear of it
+  const uint32_t first = missing.front();
+  std::string line = fmt::format("the commit of step {}: {} has not made its part within {} s",
+                                 step, Name(first), limits_.operation->count());
+  const std::string& doing = seen_[first].progress.doing;
+  if (!doing.empty()) line += fmt::format("; rank {} {}", first, doing);
+  if (missing.size() > 1) line += "; missing are " + RankList(missing);
   return Error{ErrorCode::kUnavailable, std::move(line)};
 }
 

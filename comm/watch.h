@@ -31,6 +31,7 @@ struct Progress {
   std::optional<Operation> enqueued = {};
   std::optional<Operation> begun = {};
   std::optional<Operation> ended = {};
+  std::optional<uint64_t> votes = {};  ///< the step for whose commit it has voted, and waits
   std::string doing = {};
 
   bool operator==(const Progress&) const = default;
@@ -38,6 +39,9 @@ struct Progress {
 
 /// The longest name of an operation, and the longest text of what a rank does.
 inline constexpr size_t kMostDoing = 256;
+
+/// Returns "weights of h.3 (operation 17 of step 12)".
+std::string OperationName(const Operation& operation);
 
 std::string EncodeProgress(const Progress& progress);
 /// Errors: kCorruption.
@@ -73,6 +77,8 @@ class Watch {
   /// due().
   std::optional<Error> Judge(SteadyTime now);
   SteadyTime due() const;
+  /// Returns a line for each rank: how far it was when it was last heard, and what it did.
+  std::string Table() const;
   /// The error that has yet to settle, if there is one.
   const std::optional<Error>& failure() const { return failure_; }
 
@@ -82,6 +88,7 @@ class Watch {
     bool has_told = false;  ///< of an error
     uint64_t silent = 0;    ///< ticks
     uint64_t inside = 0;    ///< ticks since it began an operation that has not ended
+    uint64_t voting = 0;    ///< ticks since it voted for a commit for which others have not
     Progress progress = {};
   };
 
@@ -89,6 +96,7 @@ class Watch {
   std::string Name(uint32_t rank) const { return RankName(rank, members_[rank]); }
   std::string EndedLine(uint32_t rank) const;
   std::optional<Error> StuckOperation() const;
+  std::optional<Error> StuckCommit() const;
 
   std::vector<Member> members_;
   Limits limits_;

@@ -28,6 +28,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/activity.h"
@@ -112,6 +113,9 @@ struct EngineOptions {
   /// all ranks are; until then the commit before it stands. None: no other rank makes any.
   std::function<Status(uint64_t step)> vote;
   ActivityMeter* meter = nullptr;
+  /// With several ranks: told what the calling thread does now, for messages, as in "waits for
+  /// weights of h.3". Cheap. None: nobody asks.
+  std::function<void(std::string_view what)> doing;
 
   // Tests may replace these: the function that makes the I/O engine of a path, and the one that
   // measures drives for the paths' shares. None: aio::CreateEngine and offload::MeasureSpeed.
@@ -156,6 +160,8 @@ class Engine {
   virtual void SetOrder(const StepOrder& order) = 0;
   /// Says that the step that begins next is the last: nothing is read ahead for another.
   virtual void ExpectLastStep() {}
+  /// Says which step of the run begins next, for messages.
+  virtual void NumberStep(uint64_t /*step*/) {}
   /// Begins a step. Its update has learning rate `lr` and is number `t` (from 1) of the rule.
   virtual Status BeginStep(double lr, uint64_t t) = 0;
   /// Returns the module's flat parameters on the device; tensors lie at layout offsets. Work

@@ -35,6 +35,9 @@ class Exchanges {
   Status Build(const EngineOptions& options, const offload::ShardLayout& layout,
                const MemoryPlan& plan, device::Device& device, kernels::StateOperators& operators);
 
+  void NumberStep(uint64_t step) {
+    if (link_ != nullptr) link_->NumberStep(step);
+  }
   void BeginStep();
   /// Returns where a module's gradients are added up.
   GradientSums& sums() { return *sums_; }

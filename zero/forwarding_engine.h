@@ -25,6 +25,10 @@ class ForwardingEngine : public Engine {
   device::Stream& compute_stream() override { return to().compute_stream(); }
   void SetOrder(const StepOrder& order) override { to().SetOrder(order); }
   void ExpectLastStep() override { to().ExpectLastStep(); }
+  /// An engine need not know it.
+  void NumberStep(uint64_t step) override {
+    if (to_ != nullptr) to_->NumberStep(step);
+  }
   void Release(ModuleId module) override { to().Release(module); }
   Result<float*> Gradients(ModuleId module) override { return to().Gradients(module); }
   Status AddGradients(ModuleId module) override { return to().AddGradients(module); }

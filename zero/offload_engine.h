@@ -35,6 +35,7 @@ class OffloadEngine : public Engine {
   device::Stream& compute_stream() override { return *compute_; }
   void SetOrder(const StepOrder& order) override;
   void ExpectLastStep() override { state_->ExpectLastStep(); }
+  void NumberStep(uint64_t step) override { exchanges_.NumberStep(step); }
   Status BeginStep(double lr, uint64_t t) override;
   Result<const std::byte*> Acquire(ModuleId module) override { return executor_->Acquire(module); }
   void Release(ModuleId module) override { executor_->Release(module); }

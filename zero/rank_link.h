@@ -25,6 +25,8 @@ class RankLink {
 
   const comm::World& world() const { return communicator_.world(); }
   device::Stream& stream() { return communicator_.stream(); }
+  /// Sets the number in the run of the step that begins next, from which steps are counted.
+  void NumberStep(uint64_t step) { step_ = step - 1; }
   void BeginStep() {
     ++step_;
     index_ = 0;
@@ -45,7 +47,7 @@ class RankLink {
   }
 
   comm::Communicator& communicator_;
-  uint64_t step_ = 0;  ///< that this engine began; 0: before the first
+  uint64_t step_ = 0;  ///< of the run; 0: before the first
   uint32_t index_ = 0;
 };
 

@@ -33,6 +33,7 @@ class ResidentEngine : public Engine {
   const offload::ShardLayout& layout() const override { return layout_; }
   device::Stream& compute_stream() override { return *compute_; }
   void SetOrder(const StepOrder&) override {}
+  void NumberStep(uint64_t step) override { exchanges_.NumberStep(step); }
   Status BeginStep(double lr, uint64_t t) override;
   Result<const std::byte*> Acquire(ModuleId module) override;
   void Release(ModuleId) override {}

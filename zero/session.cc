@@ -24,11 +24,18 @@ Session::Session(Engine& engine, bool reports_loss)
     : engine_(engine),
       config_(engine.options().config),
       reports_loss_(reports_loss),
+      doing_(engine.options().doing),
       order_(engine.options().model),
       state_{{.seed = engine.options().seed,
               .compute_threads = static_cast<uint32_t>(config_.compute_threads)},
              {}},
-      modules_(engine.layout().model.modules.size()) {}
+      modules_(engine.layout().model.modules.size()) {
+  if (!doing_) return;
+  for (const offload::ModuleLayout& module : layout().model.modules) {
+    deeds_.push_back({.waits = "waits for weights of " + module.name,
+                      .computes = "computes with " + module.name});
+  }
+}
 
 Session::~Session() {
   if (open_) static_cast<void>(Drop(steps_begun_));
@@ -106,6 +113,7 @@ Result<Step> Session::BeginStep() {
   }
   const uint64_t t = state_.optimizer_steps + 1;
   lr_ = LearningRate(config_.scheduler, config_.optimizer.lr, t);
+  engine_.NumberStep(state_.step + 1);
   PENSTOCK_TRY(engine_.BeginStep(lr_, t));
   if (!reports_loss_) engine_.AllowUpdates();
   open_ = true;
@@ -157,7 +165,9 @@ Result<Use> Session::Acquire(uint64_t step, ModuleId module) {
                      "have begun; use its weights before that",
                      NameOf(module));
   }
+  if (doing_) doing_(deeds_[Index(module)].waits);
   PENSTOCK_ASSIGN(const std::byte* weights, engine_.Acquire(module));
+  if (doing_) doing_(deeds_[Index(module)].computes);
   order_.Used(module);
   Of(module).used = true;
   ++Of(module).held;
@@ -245,6 +255,7 @@ std::optional<double> Session::TakeLoss() {
 Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
   const bool alone = layout().world_size == 1;
   if (!alone) engine_.SetNote(note);
+  Doing("waits for the gradients of the step");
   const Result<GradientNorm::Value> gradient = engine_.FinishGradients();
   const std::optional<double> loss = TakeLoss();
   PENSTOCK_TRY(gradient.status());

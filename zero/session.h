@@ -30,6 +30,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -126,6 +127,12 @@ class Session {
     bool on_host = false;  ///< BeginHostGradients was called
   };
 
+  /// What Doing is told of a module, made once.
+  struct Deeds {
+    std::string waits;
+    std::string computes;
+  };
+
   Status CheckEmpty() const;
   Status Filled(Status status);
   Status CheckFilled() const;
@@ -135,6 +142,10 @@ class Session {
   Status CheckUsed(uint64_t step, ModuleId module) const;
   Status CheckComplete() const;
   const std::string& NameOf(ModuleId module) const { return layout().module(module).name; }
+  /// Tells others what this thread does; see EngineOptions::doing.
+  void Doing(std::string_view what) const {
+    if (doing_) doing_(what);
+  }
   Module& Of(ModuleId module) { return modules_[offload::Index(module)]; }
 
   Result<Use> Acquire(uint64_t step, ModuleId module);
@@ -151,6 +162,7 @@ class Session {
   Engine& engine_;
   const config::Config& config_;  ///< of the engine
   const bool reports_loss_;
+  const std::function<void(std::string_view)>& doing_;  ///< of the engine
   UseOrder order_;
   CommitLife life_;
   TrainState state_;
@@ -158,6 +170,7 @@ class Session {
   bool filled_ = false;
   bool proven_ = false;  ///< the weights as they are gave a finite loss, or come from a commit
   std::vector<Module> modules_;
+  std::vector<Deeds> deeds_;  ///< by module; none if nobody asks
   uint64_t steps_begun_ = 0;
   bool open_ = false;  ///< the step that was begun last
   double lr_ = 0;      ///< of that step

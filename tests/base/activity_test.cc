@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace penstock {
 namespace {
 
@@ -46,17 +48,20 @@ TEST(ActivityMeter, UpdatesAreHiddenOnlyUnderCompute) {
 }
 
 TEST(ActivityMeter, WaitingUnderComputeIsNoWait) {
-  ActivityMeter meter;
-  meter.Begin(Lane::kCompute);
-  meter.Begin(Lane::kDataWait);
-  LetTimePass();
-  meter.End(Lane::kDataWait);
-  meter.End(Lane::kCompute);
-  EXPECT_EQ(meter.Totals().io_wait, nanoseconds(0));
-  meter.Begin(Lane::kDataWait);
-  LetTimePass();
-  meter.End(Lane::kDataWait);
-  EXPECT_GT(meter.Totals().io_wait, nanoseconds(0));
+  for (const auto& [lane, wait] : {std::pair(Lane::kDataWait, &ActivityTotals::io_wait),
+                                   std::pair(Lane::kRanks, &ActivityTotals::comm_wait)}) {
+    ActivityMeter meter;
+    meter.Begin(Lane::kCompute);
+    meter.Begin(lane);
+    LetTimePass();
+    meter.End(lane);
+    meter.End(Lane::kCompute);
+    EXPECT_EQ(meter.Totals().*wait, nanoseconds(0));
+    meter.Begin(lane);
+    LetTimePass();
+    meter.End(lane);
+    EXPECT_GT(meter.Totals().*wait, nanoseconds(0));
+  }
 }
 
 TEST(ActivityMeter, ALaneIsBusyOnceHoweverManyAreInIt) {

@@ -54,7 +54,7 @@ void Say(const std::string& line) {
 }
 
 /// The owner's function: no rank goes on.
-void EndProcess(const Error& verdict) { ::_exit(Report(verdict)); }
+void EndProcess(const Error& verdict, const std::string& /*report*/) { ::_exit(Report(verdict)); }
 
 /// After a failure the job's thread ends the process.
 [[noreturn]] void AwaitEnd() {

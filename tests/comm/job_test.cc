@@ -41,9 +41,10 @@ auto OnAll(const Jobs& jobs, const Work& work) {
 class Verdicts {
  public:
   JobOptions Options(JobOptions options = {}) {
-    options.on_failure = [this](const Error& verdict) {
+    options.on_failure = [this](const Error& verdict, const std::string& report) {
       MutexLock lock(mutex_);
       lines_.push_back(verdict.message);
+      reports_.push_back(report);
     };
     return options;
   }
@@ -51,10 +52,15 @@ class Verdicts {
     MutexLock lock(mutex_);
     return lines_;
   }
+  std::vector<std::string> reports() const {
+    MutexLock lock(mutex_);
+    return reports_;
+  }
 
  private:
   mutable Mutex mutex_;
   std::vector<std::string> lines_ GUARDED_BY(mutex_);
+  std::vector<std::string> reports_ GUARDED_BY(mutex_);
 };
 
 /// Waits until the job has failed, and returns why.
@@ -348,6 +354,45 @@ TEST(JobTest, AnOperationInWhichARankIsMissingEndsTheJob) {
     EXPECT_TRUE(FailsWith(outcome, ErrorCode::kUnavailable,
                           {"weights of h.0 (operation 5 of step 3): rank 1 (host",
                            "did not arrive within 2 s; rank 1 computes h.0"}));
+  }
+}
+
+TEST(JobTest, AVerdictSaysWhatIsCommittedAndAReportWhatEachRankDid) {
+  Verdicts verdicts;
+  Jobs jobs = JoinRanks(3, verdicts.Options());
+  OnAll(jobs, [](Job& job, uint32_t rank) {
+    EXPECT_TRUE(job.Vote(10, 7).ok());
+    job.Doing("computes with h." + std::to_string(rank));
+    job.Entered({11, 3, "weights of h.3"}, OperationState::kEnqueued);
+    job.Entered({11, 3, "weights of h.3"}, OperationState::kBegun);
+    return job.Agree({});
+  });
+  const std::vector<Status> outcomes = ForEachRank(3, [&](uint32_t rank) -> Status {
+    if (rank == 1) {
+      jobs[1].reset();
+      return {};
+    }
+    return jobs[rank]->Get("never set").status();
+  });
+  for (const uint32_t rank : {0U, 2U}) {
+    EXPECT_TRUE(FailsWith(outcomes[rank], ErrorCode::kUnavailable,
+                          {"rank 1 (host",
+                           "ended in step 11 while it computes with h.1; step 10 is "
+                           "committed"}));
+  }
+  jobs.clear();
+  ASSERT_EQ(verdicts.reports().size(), 2U);
+  for (const std::string& report : verdicts.reports()) {
+    const bool of_first = report.starts_with("rank 0 of 3 (host ");
+    EXPECT_TRUE(of_first || report.starts_with("rank 2 of 3 (host ")) << report;
+    EXPECT_NE(report.find("\nstep 10 is committed\ncomputes with h."), std::string::npos) << report;
+    EXPECT_NE(report.find("begun     weights of h.3 (operation 3 of step 11)\n"),
+              std::string::npos);
+    // Rank 0 alone hears of all.
+    EXPECT_EQ(report.find("); in weights of h.3 (operation 3 of step 11); computes with h.1\n") !=
+                  std::string::npos,
+              of_first)
+        << report;
   }
 }
 

@@ -63,6 +63,60 @@ class StoppedTest(ranks_harness.RanksTest):
         self.fail(f"no rank {rank} below mpirun")
 
 
+class HangingTest(ranks_harness.RanksTest):
+    def hanging(self, **penstock):
+        """A run of two ranks, and the line with which it ends when the drive of rank 1 hangs."""
+        config = self.config(penstock={"comm_timeout_seconds": 5, "aio": {"engine": "threads"}, **penstock})
+        run = self.path("run")
+        with self.started(2, run, config, steps=1000) as programs:
+            self.wait_for_rows(run, 4, programs[0])
+            strace = subprocess.Popen(
+                ["strace", "-f", "-qqq", "-o", "/dev/null", "-p", str(programs[1].pid), "-e",
+                 "inject=pread64:delay_enter=100000000"], stderr=subprocess.DEVNULL)
+            try:
+                outcomes = self.finish(programs)
+            finally:
+                strace.kill()
+                strace.wait()
+        self.assertEqual([code for code, _, _ in outcomes], [3, 3], str(outcomes))
+        [[line], []] = [errors for _, _, errors in outcomes]
+        self.assertIn(f"rank 1 (host {HOST}, pid {programs[1].pid}) ", line)
+        return run, line.removeprefix("penstock: error: ")
+
+    @harness.needs_strace
+    def test_a_rank_that_does_not_come_to_an_operation_is_named_with_what_it_does(self):
+        run, line = self.hanging()
+        self.assertRegex(line, r"^[\w .]+ \(operation \d+ of step \d+\): rank 1 \(.+\) did not arrive "
+                         r"within 5 s; rank 1 (reads the data of|waits for|computes with) .+")
+        self.assert_reports(run, line)
+
+    @harness.needs_strace
+    def test_a_rank_that_does_not_commit_is_named_too(self):
+        run, line = self.hanging(commit_every_steps=2)
+        self.assertRegex(line, r"(has not made its part|did not arrive) within 5 s; rank 1 .+; step \d+ is "
+                         "committed$")
+        self.assert_reports(run, line)
+        inspected = harness.penstock("inspect", run)
+        self.assertEqual(inspected.code, 0, str(inspected))
+        self.assertEqual(inspected.stdout.count("failure report"), 2)
+        self.trained_by(2, run, self.config(), "--resume", steps=len(read_rows(run)) + 2)
+        cleaned = harness.penstock("clean", run, "--yes")
+        self.assertEqual(cleaned.code, 0, str(cleaned))
+        self.assertFalse(os.path.exists(run))
+
+    def assert_reports(self, run, line):
+        """Both ranks have left one."""
+        reports = [os.path.join(run, "ranks", f"rank-{rank}.txt") for rank in range(2)]
+        self.assertEqual(sorted(os.listdir(os.path.join(run, "ranks"))), ["rank-0.txt", "rank-1.txt"])
+        for rank, report in enumerate(reports):
+            with open(report, encoding="utf-8") as file:
+                text = file.read()
+            self.assertTrue(text.startswith(line + "\n"), text)
+            self.assertIn(f"rank {rank} of 2 (host {HOST}, pid ", text)
+            self.assertRegex(text, r"\d s ago  begun     .+ \(operation \d+ of step \d+\)")
+            self.assertEqual("the ranks, when they were last heard:" in text, rank == 0)
+
+
 class DifferentTest(ranks_harness.RanksTest):
     def assert_refused(self, *parts, **different):
         """All ranks end with code 2, and one line of rank 0 says what differs."""

@@ -1,7 +1,9 @@
 // What the operators do where cuBLASLt has no algorithm for a product with GELU.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "tests/emulated_cuda/cublaslt.h"
 #include "tests/kernels/operators_testing.h"
@@ -21,7 +23,11 @@ class GeluFallbackTest : public ::testing::Test {
     emulated_cuda::AnswerToGelu(to_gelu);
     emulated_cuda::AnswerToGradientOfGelu(to_gradient);
   }
-  const Mode mode_ = TestedModes().back();
+  static Mode BFloat16Mode() {
+    const std::vector<Mode> modes = TestedModes();
+    return *std::ranges::find(modes, "bf16", &Mode::name);
+  }
+  const Mode mode_ = BFloat16Mode();
 
   /// GELU, and behind it the gradient of what it is taken of.
   Values Gelu(const std::string& fused) {

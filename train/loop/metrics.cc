@@ -23,6 +23,7 @@ void Measure(const Reading& begin, const Reading& end, const ModelCost& cost, St
   row->compute_s = ToSeconds(end.activity.compute - begin.activity.compute);
   row->io_wait_s = ToSeconds(end.activity.io_wait - begin.activity.io_wait);
   row->optimizer_s = ToSeconds(end.activity.optimizer - begin.activity.optimizer);
+  row->comm_wait_s = ToSeconds(end.activity.comm_wait - begin.activity.comm_wait);
   row->device_peak_bytes = end.device_peak.value;
   row->host_peak_bytes = end.host_peak.value;
   row->nvme_read_bytes = end.counters.nvme_read_bytes - begin.counters.nvme_read_bytes;

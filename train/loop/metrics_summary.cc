@@ -30,8 +30,8 @@ Json Groups(const RunSummary& summary) {
                       {{"name", "no_decay"}, {"weight_decay", 0.0}, {"tensors", no_decay}}});
 }
 
-/// Sums over the rows, under the names that the rows have.
-void AddTotals(const LoopSummary& loop, const ModelCost& cost, Json* json) {
+/// Sums over the rows of so many ranks, under the names that the rows have.
+void AddTotals(const LoopSummary& loop, const ModelCost& cost, uint32_t ranks, Json* json) {
   StepRow total;
   total.tokens = loop.tokens;
   Measure(loop.begin, loop.end, cost, &total);
@@ -45,6 +45,10 @@ void AddTotals(const LoopSummary& loop, const ModelCost& cost, Json* json) {
   out["compute_s"] = total.compute_s;
   out["io_wait_s"] = total.io_wait_s;
   out["optimizer_s"] = total.optimizer_s;
+  if (ranks > 1) {
+    out["comm_wait_s"] = total.comm_wait_s;
+    out["world_size"] = ranks;
+  }
   out["update_overlap_s"] =
       ToSeconds(loop.end.activity.update_hidden - loop.begin.activity.update_hidden);
   out["device_peak_bytes"] = total.device_peak_bytes;
@@ -73,7 +77,7 @@ std::string ToJson(const RunSummary& summary) {
   json["model_state_bytes"] = summary.model_state().value;
   json["device_memory_bytes"] = summary.device_memory.value;
   json["host_memory_bytes"] = summary.host_memory.value;
-  AddTotals(summary.loop, summary.cost, &json);
+  AddTotals(summary.loop, summary.cost, summary.layout.world_size, &json);
   json["aio_engine"] = summary.aio_engine;
   json["device"] = summary.device;
   json["device_name"] = summary.device_name;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -270,6 +271,7 @@ Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies famil
   ranks.SetCleanup(RemovalOf(state.files, job.world, beginning.run));
   // This comes before any file exists that a kill could leave behind.
   PENSTOCK_TRY(ranks.Agree(folder ? folder->WriteInfo(info) : Status()));
+  ranks.ReportTo(beginning.run);
   PENSTOCK_ASSIGN(Machine machine,
                   CreateMachine(options, job, state, ranks, beginning.session_number));
   PENSTOCK_TRY(ranks.Agree(machine.session->Initialize(Interruptible(job.weights, *interrupt))));
@@ -343,6 +345,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   ResumePoint& from = run.from;
   auto interrupt = std::make_unique<Interrupt>(kInterruptNotice);
   PENSTOCK_TRY(ranks.Agree(run.folder ? CompleteEarlier(from, *run.folder) : Status()));
+  ranks.ReportTo(run.beginning.run);
   if (!from.replaced && from.train.step >= run.job.last_step) {
     PENSTOCK_TRY(ranks.Agree(run.folder ? CloseCommitted(from, *run.folder) : Status()));
     return std::optional<PreparedRun>();

@@ -6,9 +6,14 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
 
+#include "base/thread.h"
 #include "train/process/log.h"
+#include "train/run/rank_reports.h"
 
 namespace penstock::train {
 namespace {
@@ -41,12 +46,39 @@ Error Differ(const std::string& rank, const NamedValue* value, const std::string
                    value->first, value->second, rank, first_value->second, first_rank);
 }
 
+/// How long a report may take: a file system that hangs may be why the job has failed.
+constexpr std::chrono::seconds kReport{1};
+
+/// Calls `write` on a thread of its own, and leaves it behind if it takes too long.
+void WriteInTime(std::function<void()> write) {
+  struct Writing {
+    Mutex mutex;
+    CondVar changed;
+    bool done GUARDED_BY(mutex) = false;
+  };
+  const auto writing = std::make_shared<Writing>();
+  Result<std::thread> thread = StartThread("a report", [writing, write = std::move(write)] {
+    write();
+    MutexLock lock(writing->mutex);
+    writing->done = true;
+    writing->changed.NotifyAll();
+  });
+  if (!thread.ok()) return;
+  thread->detach();
+  const auto deadline = std::chrono::steady_clock::now() + kReport;
+  MutexLock lock(writing->mutex);
+  while (!writing->done && writing->changed.WaitUntil(writing->mutex, deadline)) {
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Ranks>> Ranks::Join(const comm::Environment& environment) {
   std::unique_ptr<Ranks> ranks(new Ranks());
   comm::JobOptions options;
-  options.on_failure = [raw = ranks.get()](const Error& verdict) { raw->OnVerdict(verdict); };
+  options.on_failure = [raw = ranks.get()](const Error& verdict, const std::string& report) {
+    raw->OnVerdict(verdict, report);
+  };
   {
     // A verdict may come before the job is assigned.
     MutexLock lock(ranks->mutex_);
@@ -57,6 +89,16 @@ Result<std::unique_ptr<Ranks>> Ranks::Join(const comm::Environment& environment)
   ChooseGpu(environment, ranks->world().local_rank);
   PENSTOCK_ASSIGN(ranks->share_, ShareProcessors(*ranks->job_));
   return ranks;
+}
+
+std::function<void(std::string_view what)> Ranks::doing() {
+  if (alone()) return {};
+  return [&job = *job_](std::string_view what) { job.Doing(what); };
+}
+
+void Ranks::ReportTo(std::string run) {
+  MutexLock lock(mutex_);
+  run_ = std::move(run);
 }
 
 Result<std::string> Ranks::FromFirst(std::string text) {
@@ -96,10 +138,11 @@ Result<std::vector<zero::StepNote>> Ranks::ExchangeNotes(const zero::StepNote& n
   return notes;
 }
 
-Result<std::unique_ptr<comm::Communicator>> Ranks::CreateCommunicator(device::Device& device) {
+Result<std::unique_ptr<comm::Communicator>> Ranks::CreateCommunicator(device::Device& device,
+                                                                      ActivityMeter* meter) {
   if (alone()) return std::unique_ptr<comm::Communicator>();
-  return device.kind() == device::Kind::kCuda ? comm::CreateNccl(*job_, device)
-                                              : comm::CreateGloo(*job_, device);
+  return device.kind() == device::Kind::kCuda ? comm::CreateNccl(*job_, device, meter)
+                                              : comm::CreateGloo(*job_, device, meter);
 }
 
 void Ranks::SetCleanup(std::function<void()> cleanup) {
@@ -109,16 +152,25 @@ void Ranks::SetCleanup(std::function<void()> cleanup) {
 
 /// The main thread may wait for a rank that is gone, in a library that never returns. The first
 /// rank speaks for all, unless it is the one that is gone.
-void Ranks::OnVerdict(const Error& verdict) {
+void Ranks::OnVerdict(const Error& verdict, const std::string& report) {
   MutexLock lock(mutex_);
+  const auto leave_report = [&]() REQUIRES(mutex_) {
+    if (run_.empty()) return;
+    WriteInTime([run = run_, rank = world().rank, text = verdict.message + "\n\n" + report] {
+      static_cast<void>(WriteRankReport(run, rank, text));
+    });
+  };
   if (failing_) {
+    leave_report();
     verdict_ = verdict;
     judged_.NotifyAll();
     return;
   }
   if (cleanup_) cleanup_();
   const bool speaks = first() || Names(verdict, 0);
-  std::_Exit(speaks ? ReportError(verdict) : ExitCode(verdict.code));
+  const int code = speaks ? ReportError(verdict) : ExitCode(verdict.code);
+  leave_report();
+  std::_Exit(code);
 }
 
 void Ranks::Tell(const Error& why) {

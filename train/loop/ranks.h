@@ -13,9 +13,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/activity.h"
 #include "base/mutex.h"
 #include "base/result.h"
 #include "comm/communicator.h"
@@ -57,11 +59,17 @@ class Ranks {
   Result<std::vector<zero::StepNote>> ExchangeNotes(const zero::StepNote& note);
 
   /// Makes the communicator of the device; none if this is the only rank. Errors: of the back end.
-  Result<std::unique_ptr<comm::Communicator>> CreateCommunicator(device::Device& device);
+  Result<std::unique_ptr<comm::Communicator>> CreateCommunicator(device::Device& device,
+                                                                 ActivityMeter* meter);
 
   /// Sets what is done before the process ends because of another rank; it must be short and may be
   /// called from any thread.
   void SetCleanup(std::function<void()> cleanup) EXCLUDES(mutex_);
+  /// Returns what tells the others what this rank does (comm::Job::Doing); none if it is alone.
+  std::function<void(std::string_view what)> doing();
+  /// Sets where this rank leaves a report if the job fails (train/run/rank_reports.h): the path of
+  /// RUN, which need not be seen from here.
+  void ReportTo(std::string run) EXCLUDES(mutex_);
   /// Says why this rank fails, to the others, which end within a second. To be called before this
   /// rank waits for anything, or gives up what they may wait for. Of a failure of numbers
   /// (kNumeric) only End tells: all ranks find it, and each takes back its commit first.
@@ -81,12 +89,13 @@ class Ranks {
 
  private:
   Ranks() = default;
-  void OnVerdict(const Error& verdict) EXCLUDES(mutex_);
+  void OnVerdict(const Error& verdict, const std::string& report) EXCLUDES(mutex_);
 
   NodeShare share_;
   Mutex mutex_;
   CondVar judged_;
   std::function<void()> cleanup_ GUARDED_BY(mutex_);
+  std::string run_ GUARDED_BY(mutex_);               ///< where reports go; empty: nowhere
   bool failing_ GUARDED_BY(mutex_) = false;          ///< the main thread will call End
   std::optional<Error> verdict_ GUARDED_BY(mutex_);  ///< that came after failing_
   std::unique_ptr<comm::Job> job_;                   ///< last: its thread calls OnVerdict

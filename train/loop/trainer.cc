@@ -68,7 +68,9 @@ LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, Progress* progress,
       .check_folder = [&run] { return run.folder ? CheckThere(*run.folder) : Status(); },
       .snapshots = snapshots,
       .tell_failure = [&ranks](const Error& why) { ranks.Tell(why); },
-      .exchange_notes = [&ranks](const zero::StepNote& note) { return ranks.ExchangeNotes(note); }};
+      .exchange_notes = [&ranks](const zero::StepNote& note) { return ranks.ExchangeNotes(note); },
+      .doing = ranks.doing(),
+      .hosts = ranks.job().hosts()};
 }
 
 Progress::Options ProgressOptions(const TrainJob& job) {

@@ -7,6 +7,8 @@
 #include <span>
 #include <utility>
 
+#include "train/process/log.h"
+
 namespace penstock::train {
 
 namespace {
@@ -23,8 +25,9 @@ enum NoteField : size_t {
   kEvictions,
   kDevicePeak,
   kHostPeak,
+  kCommWait,  ///< seconds since it began
 };
-static_assert(kHostPeak < zero::kStepNoteSize);
+static_assert(kCommWait < zero::kStepNoteSize);
 
 /// Whether what CheckCommit says of a commit is that nothing brings it back: its file is gone, or
 /// was damaged, or there is none.
@@ -115,6 +118,7 @@ Status TrainLoop::RunSteps() {
 
 Status TrainLoop::RunStep() {
   const uint64_t number = parts_.session.state().step + 1;
+  Doing("reads the data of", number);
   PENSTOCK_TRY(ReadBatch(number));
   if (number == options_.last_step) parts_.session.ExpectLastStep();
   PENSTOCK_ASSIGN(zero::Step step, parts_.session.BeginStep());
@@ -131,6 +135,7 @@ Status TrainLoop::RunStep() {
   row.lr = outcome.lr;
   row.skipped = outcome.skipped;
   row.tokens = inputs_.size() * options_.world.size;
+  row.world_size = options_.world.size;
   Count(row);
   row_ = row;
   return {};
@@ -214,6 +219,7 @@ zero::StepNote TrainLoop::Note() const {
   note[kEvictions] = static_cast<double>(counters.evictions);
   note[kDevicePeak] = static_cast<double>(DevicePeak().value);
   note[kHostPeak] = static_cast<double>(parts_.session.host_peak().value);
+  note[kCommWait] = ToSeconds(parts_.meter.Totals().comm_wait);
   return note;
 }
 
@@ -226,6 +232,23 @@ void TrainLoop::TakeNotes(std::vector<zero::StepNote> notes) {
     copying_ = copying_ || note[kCopying] != 0;
   }
   commit_wanted_ = notes_.front()[kCommit] != 0;
+  if (options_.world.rank == 0) NameSlowRank();
+}
+
+void TrainLoop::NameSlowRank() {
+  std::vector<double> waited;
+  for (const zero::StepNote& note : notes_) waited.push_back(note[kCommWait]);
+  const double now = ToSeconds(std::chrono::steady_clock::now().time_since_epoch());
+  const std::optional<SlowRank::Finding> slow = slow_rank_.Step(waited, now);
+  if (!slow) return;
+  LogNotice(
+      fmt::format("rank {} (host {}) is slow: for {:.0f} % of the last {} steps all others "
+                  "waited for it; this is said once",
+                  slow->rank, parts_.hosts[slow->rank], 100 * slow->share, SlowRank::kSteps));
+}
+
+void TrainLoop::Doing(const char* what, uint64_t step) const {
+  if (parts_.doing) parts_.doing(fmt::format("{} step {}", what, step));
 }
 
 Status TrainLoop::BeginCommit() {
@@ -251,6 +274,7 @@ Status TrainLoop::BeginCommit() {
 
 Status TrainLoop::FinishCommit() {
   if (!std::exchange(committing_, false)) return {};
+  Doing("waits for the commit of", parts_.session.state().step);
   PENSTOCK_TRY(parts_.session.FinishCommit());
   PENSTOCK_TRY(parts_.check_folder());
   last_commit_ = std::chrono::steady_clock::now();
@@ -273,8 +297,17 @@ Status TrainLoop::CommitLast() {
                      "committed",
                      step);
   }
+  PENSTOCK_TRY(AwaitCopy());
   PENSTOCK_TRY(BeginCommit());
   return FinishCommit();
+}
+
+Status TrainLoop::AwaitCopy() {
+  if (alone() || !copying_) return {};
+  if (parts_.snapshots != nullptr) parts_.snapshots->Wait();
+  PENSTOCK_ASSIGN(std::vector<zero::StepNote> notes, parts_.exchange_notes(Note()));
+  TakeNotes(std::move(notes));
+  return {};
 }
 
 std::string TrainLoop::TakeBackDoubtfulCommit() {

@@ -14,6 +14,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/activity.h"
@@ -25,6 +26,7 @@
 #include "train/loop/metrics.h"
 #include "train/loop/metrics_summary.h"
 #include "train/loop/progress.h"
+#include "train/loop/slow_rank.h"
 #include "train/models/model.h"
 #include "train/run/snapshot_service.h"
 #include "zero/session.h"
@@ -50,6 +52,9 @@ struct LoopParts {
   std::function<void(const Error& why)> tell_failure = [](const Error&) {};
   /// With several ranks: tells all of them a note, and returns those of all, by rank.
   std::function<Result<std::vector<zero::StepNote>>(const zero::StepNote& note)> exchange_notes;
+  /// With several ranks: told what this thread does now, for messages; see zero::EngineOptions.
+  std::function<void(std::string_view what)> doing;
+  std::vector<std::string> hosts;  ///< of the ranks, by rank
 };
 
 struct LoopOptions {
@@ -89,6 +94,8 @@ class TrainLoop {
   Status RunStep();
   Status ReadBatch(uint64_t step);
   bool StopRequested() const { return stop_requested_ || (alone() && parts_.stop_requested()); }
+  /// Says what this thread does, and with which step.
+  void Doing(const char* what, uint64_t step) const;
   bool alone() const { return options_.world.size == 1; }
   /// Whether something of this process asks for a commit: the clock, or somebody who wants a
   /// snapshot.
@@ -98,6 +105,8 @@ class TrainLoop {
   zero::StepNote Note() const;
   Bytes DevicePeak() const { return parts_.device.peak() + options_.library_memory; }
   void TakeNotes(std::vector<zero::StepNote> notes);
+  /// On rank 0: names a rank for which the others wait step after step.
+  void NameSlowRank();
   /// Accounts for the outcome of a step in the sums.
   void Count(const StepRow& row);
   /// Ends the open row, if there is one, at `now`, where the next one begins.
@@ -119,6 +128,9 @@ class TrainLoop {
   /// Errors: of the engine; if the commit is made but the rows before it could not be made durable,
   /// that of the rows.
   Status FinishCommit();
+  /// With several ranks: waits until rank 0 has copied a commit, so that nobody waits for its vote
+  /// meanwhile and takes it for stuck.
+  Status AwaitCopy();
   /// Commits the last step that was done, if it is not committed.
   Status CommitLast();
   /// Bytes are those of all ranks, as far as they have told; peaks are the largest.
@@ -136,6 +148,7 @@ class TrainLoop {
   bool commit_wanted_ = false;         ///< of rank 0, the same
   bool copying_ = false;               ///< of any rank, the same
   std::vector<zero::StepNote> notes_;  ///< by rank, of the last step
+  SlowRank slow_rank_;
   LoopSummary summary_;
   std::vector<int32_t> inputs_;
   std::vector<int32_t> targets_;

@@ -121,7 +121,8 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
                                          *machine.device, OperatorsFor(*job.model.description,
                                                                        job.shape, job.config)));
   PENSTOCK_TRY(ranks.CheckAlike({{"arithmetic", machine.operators->arithmetic()}}));
-  PENSTOCK_ASSIGN(machine.communicator, ranks.CreateCommunicator(*machine.device));
+  PENSTOCK_ASSIGN(machine.communicator,
+                  ranks.CreateCommunicator(*machine.device, machine.meter.get()));
   PENSTOCK_ASSIGN(machine.model,
                   job.model.description->Create(job.shape, job.config.dtype, *machine.device,
                                                 *machine.operators));
@@ -139,7 +140,8 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
       .host_reserved = job.needs.host_reserved,
       .communicator = machine.communicator.get(),
       .commit_session = session_number,
-      .meter = machine.meter.get()};
+      .meter = machine.meter.get(),
+      .doing = ranks.doing()};
   if (!ranks.alone()) {
     if (state.adopt) options.adopt_at = state.at;
     options.vote = [&job = ranks.job(), session_number](uint64_t step) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "train/process/files.h"
+#include "train/run/rank_reports.h"
 #include "train/run/run_folder.h"
 #include "train/run/snapshot.h"
 #include "train/run/snapshot_request.h"
@@ -54,6 +55,7 @@ class Planner {
   Status FindSnapshot(const Held& snapshots, const std::string& name);
   Status FindUnfinished(const Held& snapshots, const std::string& name);
   Status FindSnapshots();
+  Status FindReports();
   Status FindKept();
 
   CleanPlan& plan_;
@@ -149,7 +151,19 @@ Status Planner::FindSnapshots() {
   return {};
 }
 
-/// In RUN and in the folders of its snapshots.
+/// What ranks have said of a failure.
+Status Planner::FindReports() {
+  Result<Held> opened = Hold(OpenReportsFolder(*plan_.run));
+  if (!opened.ok()) return {};  // as with snapshots
+  const Held reports = *std::move(opened);
+  folders_.push_back(reports);
+  PENSTOCK_ASSIGN(const std::vector<FoundFile> files, ReportFiles(*reports));
+  AddFiles(reports, files);
+  plan_.items.push_back({plan_.run, SplitPath(reports->path()).second});
+  return {};
+}
+
+/// In RUN and in the folders of its snapshots and reports.
 Status Planner::FindKept() {
   std::set<std::string> going;
   for (const offload::RemovableState& state : plan_.states) going.insert(state.path());
@@ -171,6 +185,7 @@ Status Planner::FindAll() {
   PENSTOCK_TRY(FindStates(info.state));
   for (const StateFiles& state : info.leftovers) PENSTOCK_TRY(FindStates(state));
   PENSTOCK_TRY(FindSnapshots());
+  PENSTOCK_TRY(FindReports());
   PENSTOCK_TRY(AddFilesOfRun(plan_.run));
   return FindKept();
 }

@@ -15,6 +15,7 @@
 #include "offload/state_names.h"
 #include "train/process/status_line.h"
 #include "train/run/committed_run.h"
+#include "train/run/rank_reports.h"
 #include "train/run/run_folder.h"
 #include "train/run/snapshot.h"
 #include "zero/committed_state.h"
@@ -148,6 +149,18 @@ void AddFiles(const Folder& folder, const RunInfo& info, const std::vector<doubl
   files.AddOthers();
 }
 
+/// What ranks have said of the last failure.
+void AddReports(const Folder& run, Lines& lines) {
+  const Result<Folder> reports = OpenReportsFolder(run);
+  if (!reports.ok()) return;
+  const Result<std::vector<FoundFile>> files = ReportFiles(*reports);
+  if (!files.ok()) return;
+  for (const FoundFile& file : *files) {
+    lines.Add("failure report",
+              fmt::format("{} ({})", reports->PathOf(file.name), ToString(file.size)));
+  }
+}
+
 /// "lo int16, exp_avg fp32, exp_avg_sq fp32".
 std::string StatesText(const offload::Planes& planes) {
   std::vector<std::string> states;
@@ -230,6 +243,7 @@ Result<InspectOutcome> RunInspect(const std::string& path) {
   const auto opened = OpenFiles(info.state);
   Lines lines;
   AddFiles(run, info, opened.ok() ? (*opened)->Shares() : std::vector<double>(), lines);
+  AddReports(run, lines);
   lines.Add("uuid", info.state.uuid);
   if (!opened.ok()) return InspectOutcome{.text = lines.Take(), .intact = opened.error()};
   zero::CommittedState& state = **opened;

@@ -27,7 +27,7 @@ Result<KeptRows> OpenRows(const Folder& folder, const std::string& name, uint64_
 }  // namespace
 
 std::string ToJson(const StepRow& row) {
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"step", row.step},
       {"loss", row.loss},
       {"grad_norm", row.grad_norm},
@@ -46,6 +46,10 @@ std::string ToJson(const StepRow& row) {
       {"nvme_read_bytes", row.nvme_read_bytes},
       {"nvme_write_bytes", row.nvme_write_bytes},
   };
+  if (row.world_size > 1) {
+    json["comm_wait_s"] = row.comm_wait_s;
+    json["world_size"] = row.world_size;
+  }
   return json.dump();
 }
 

@@ -33,6 +33,9 @@ struct StepRow {
   uint64_t host_peak_bytes = 0;
   uint64_t nvme_read_bytes = 0;
   uint64_t nvme_write_bytes = 0;
+  // Only in the file if there are several ranks.
+  double comm_wait_s = 0;
+  uint32_t world_size = 1;
 };
 
 /// Returns one line without its line break. Floats have enough digits to be read back exactly;

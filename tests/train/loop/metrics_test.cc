@@ -36,6 +36,15 @@ TEST(StepRow, HasTheContractsFieldsInTheirOrder) {
                   "device_peak_bytes", "host_peak_bytes", "nvme_read_bytes", "nvme_write_bytes"));
 }
 
+TEST(StepRow, OfSeveralRanksHasTheirFieldsBehind) {
+  const std::vector<std::string> keys =
+      Keys(OrderedJson::parse(ToJson(StepRow{.comm_wait_s = 0.5, .world_size = 2})));
+  ASSERT_EQ(keys.size(), 19U);
+  EXPECT_EQ(keys[16], "nvme_write_bytes");
+  EXPECT_EQ(keys[17], "comm_wait_s");
+  EXPECT_EQ(keys[18], "world_size");
+}
+
 TEST(StepRow, FloatsReadBackExactly) {
   for (const double value : {0.1, 1.0 / 3, 5.541263580322266, 1e-300, 3.0, 123456789.123456789}) {
     StepRow row;
@@ -64,6 +73,7 @@ Reading Later(const Reading& begin) {
   end.activity.optimizer += milliseconds(500);
   end.activity.update += milliseconds(500);
   end.activity.update_hidden += milliseconds(400);
+  end.activity.comm_wait += milliseconds(300);
   end.counters.nvme_read_bytes += 140;
   end.counters.nvme_write_bytes += 120;
   end.counters.nvme_commit_bytes += 16;
@@ -92,6 +102,7 @@ TEST(Measure, TakesDifferencesOfSumsAndPeaksAsTheyAre) {
   EXPECT_DOUBLE_EQ(row.compute_s, 1.5);
   EXPECT_DOUBLE_EQ(row.io_wait_s, 0.25);
   EXPECT_DOUBLE_EQ(row.optimizer_s, 0.5);
+  EXPECT_DOUBLE_EQ(row.comm_wait_s, 0.3);
   EXPECT_EQ(row.nvme_read_bytes, 140U);
   EXPECT_EQ(row.nvme_write_bytes, 120U);
   EXPECT_EQ(row.device_peak_bytes, (7_MiB).value);
@@ -206,6 +217,15 @@ TEST(RunSummary, HasTheContractsFields) {
   EXPECT_EQ(json["last_loss"], 2.25);
   EXPECT_EQ(json["interrupted"], false);
   EXPECT_TRUE(json["config"].is_object());
+}
+
+TEST(RunSummary, OfSeveralRanksSaysHowLongTheyWaited) {
+  RunSummary summary = SomeSummary();
+  EXPECT_FALSE(OrderedJson::parse(ToJson(summary)).contains("comm_wait_s"));
+  summary.layout.world_size = 4;
+  const OrderedJson json = OrderedJson::parse(ToJson(summary));
+  EXPECT_EQ(json["comm_wait_s"], 0.3);
+  EXPECT_EQ(json["world_size"], 4);
 }
 
 TEST(RunSummary, NamesTheTensorsOfEachParameterGroup) {

@@ -1,0 +1,28 @@
+// RUN/ranks: what each rank says of itself when a run of several ranks fails, one file a rank.
+//
+// A report stays until the next failure writes another one; nothing reads it but people. The folder
+// is hostile ground as RUN is (base/folder.h). Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/folder.h"
+#include "base/result.h"
+
+namespace penstock::train {
+
+/// Writes RUN/ranks/rank-N.txt, whole or not at all; it replaces a file, and nothing else. `run` is
+/// the path of RUN. Errors: of the folders and the file; kNotFound if there is no run.json, as a
+/// folder that is being removed has none.
+Status WriteRankReport(const std::string& run, uint32_t rank, const std::string& text);
+
+/// Opens the folder of reports. Errors: of Folder::OpenFolder; kNotFound if there is none.
+Result<Folder> OpenReportsFolder(const Folder& run);
+
+/// Returns the reports in that folder, and what a rank that was killed left of one. Errors: of
+/// Folder::List and Look.
+Result<std::vector<FoundFile>> ReportFiles(const Folder& reports);
+
+}  // namespace penstock::train
