@@ -155,7 +155,7 @@ void Ranks::SetCleanup(std::function<void()> cleanup) {
 void Ranks::OnVerdict(const Error& verdict, const std::string& report) {
   MutexLock lock(mutex_);
   const auto leave_report = [&]() REQUIRES(mutex_) {
-    if (run_.empty()) return;
+    if (run_.empty() || cleanup_) return;  // a new run leaves nothing before its first step
     WriteInTime([run = run_, rank = world().rank, text = verdict.message + "\n\n" + report] {
       static_cast<void>(WriteRankReport(run, rank, text));
     });
