@@ -128,10 +128,10 @@ void NcclCommunicator::Transfer(const Operation& operation, Enqueue enqueue) {
     enqueued = true;
     return {};
   });
-  if (!enqueued) return;  // what has not begun does not end
-  stream_->Call([this, operation] {
+  stream_->Call([this, operation, enqueued] {
     if (meter_ != nullptr) meter_->End(Lane::kRanks);
-    job_.Entered(operation, OperationState::kEnded);
+    // What is not with NCCL does not end.
+    if (enqueued) job_.Entered(operation, OperationState::kEnded);
   });
 }
 

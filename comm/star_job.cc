@@ -108,18 +108,7 @@ Result<std::vector<std::string>> StarJob::Gather(std::string mine) {
 }
 
 Status StarJob::Vote(uint64_t step, uint64_t session) {
-  const auto votes = [&](std::optional<uint64_t> waits_for) {
-    MutexLock lock(progress_mutex_);
-    progress_.votes = waits_for;
-  };
-  votes(step);
-  const Status made =
-      calls_->Make({.type = MessageType::kVote, .a = step, .b = session}, 1).status();
-  votes({});
-  PENSTOCK_TRY(made);
-  MutexLock lock(progress_mutex_);
-  committed_ = step;
-  return {};
+  return calls_->Make({.type = MessageType::kVote, .a = step, .b = session}, 1).status();
 }
 
 void StarJob::Doing(std::string_view what) {
@@ -173,9 +162,7 @@ void StarJob::Run() {
     for (const uint32_t peer : ready.peers) Hear(peer);
     const SteadyTime now = steady_clock::now();
     if (now >= next_heartbeat) next_heartbeat = SendProgress();
-    if (std::optional<Error> verdict = watch_.Judge(now)) {
-      WatchVerdict(*std::move(verdict));
-    }
+    if (std::optional<Error> verdict = watch_.Judge(now)) Verdict(*std::move(verdict));
   }
   Leave();
 }
@@ -214,6 +201,7 @@ void StarJob::ReceiveAtHub(uint32_t rank, Message message) {
   }
   // Once a rank has told of an error, no call succeeds any more.
   if (watch_.failure().has_value()) return;
+  if (message.type == MessageType::kVote) watch_.Voted(rank, message.a);
   for (Message& reply : hub_.Receive(rank, std::move(message))) {
     peers_.SendToAll(EncodeMessage(reply));
     ReceiveFromHub(std::move(reply));
@@ -271,22 +259,12 @@ void StarJob::Verdict(Error why) {
   End({EndKind::kVerdict, std::move(why)});
 }
 
-void StarJob::WatchVerdict(Error why) {
-  // What a rank has told of its failure says that itself.
-  if (!watch_.failure().has_value() || watch_.failure()->message != why.message) {
-    MutexLock lock(progress_mutex_);
-    if (committed_.has_value()) why.message += fmt::format("; step {} is committed", *committed_);
-  }
-  Verdict(std::move(why));
-}
-
 std::string StarJob::Report() {
   std::string report =
       fmt::format("rank {} of {} (host {}, pid {})\n", world_.rank, world_.size,
                   OneLine(hosts_[world_.rank], kMostHost), static_cast<int64_t>(::getpid()));
   {
     MutexLock lock(progress_mutex_);
-    if (committed_.has_value()) report += fmt::format("step {} is committed\n", *committed_);
     if (!progress_.doing.empty()) report += OneLine(progress_.doing, kMostDoing) + "\n";
     report += "\nits operations with the other ranks, the newest last:\n" +
               log_.Text(steady_clock::now());

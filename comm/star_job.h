@@ -65,8 +65,6 @@ class StarJob final : public Job {
   /// Ends the job on this rank and, where this one is rank 0, on all.
   void End(Ending ending);
   void Verdict(Error why);
-  /// The same for what the watch has found: with the newest commit, which stands.
-  void WatchVerdict(Error why);
   /// What is left of this rank for people; see JobOptions::on_failure.
   std::string Report();
   /// Ends the job for what a rank has sent.
@@ -88,7 +86,6 @@ class StarJob final : public Job {
   Progress progress_ GUARDED_BY(progress_mutex_);
   OperationLog log_ GUARDED_BY(progress_mutex_);
   Timeouts timeouts_ GUARDED_BY(progress_mutex_);
-  std::optional<uint64_t> committed_ GUARDED_BY(progress_mutex_);  ///< by the votes of all
 
   std::thread thread_;
 };

@@ -43,8 +43,6 @@ std::string EncodeProgress(const Progress& progress) {
     writer.Number((*operation)->index);
     writer.Text(OneLine((*operation)->what, kMostDoing));
   }
-  writer.Number(progress.votes.has_value() ? 1 : 0);
-  writer.Number(progress.votes.value_or(0));
   writer.Text(OneLine(progress.doing, kMostDoing));
   return writer.Take();
 }
@@ -58,9 +56,6 @@ Result<Progress> DecodeProgress(std::string_view text) {
                            .index = static_cast<uint32_t>(reader.Number()),
                            .what = OneLine(reader.Text(), kMostDoing)};
   }
-  const bool votes = reader.Number() != 0;
-  const uint64_t step = reader.Number();
-  if (votes) progress.votes = step;
   progress.doing = OneLine(reader.Text(), kMostDoing);
   if (reader.complete()) return progress;
   return Error{ErrorCode::kCorruption, "what arrived is no heartbeat"};
@@ -77,7 +72,6 @@ void Watch::Alive(uint32_t rank) {
 void Watch::Heard(uint32_t rank, Progress progress) {
   Seen& seen = seen_[rank];
   if (progress.begun != seen.progress.begun || !IsInside(progress)) seen.inside = 0;
-  if (progress.votes != seen.progress.votes) seen.voting = 0;
   seen.progress = std::move(progress);
 }
 
@@ -85,6 +79,12 @@ void Watch::Closed(uint32_t rank, bool finished) {
   seen_[rank].expected = false;
   if (finished || seen_[rank].has_told || ended_.has_value()) return;
   ended_ = Error{ErrorCode::kUnavailable, EndedLine(rank)};
+}
+
+void Watch::Voted(uint32_t rank, uint64_t step) {
+  if (!commit_.has_value()) commit_ = {.step = step, .made = std::vector<bool>(seen_.size())};
+  commit_->made[rank] = true;
+  if (std::ranges::find(commit_->made, false) == commit_->made.end()) commit_.reset();
 }
 
 void Watch::Failed(uint32_t rank, const Error& why, SteadyTime now) {
@@ -115,8 +115,8 @@ std::optional<Error> Watch::Tick(SteadyTime now) {
   for (Seen& seen : seen_) {
     if (seen.expected) ++seen.silent;
     if (IsInside(seen.progress)) ++seen.inside;
-    if (seen.progress.votes.has_value()) ++seen.voting;
   }
+  if (commit_.has_value()) ++commit_->age;
   if (!judges) return {};
   for (uint32_t rank = 0; rank < seen_.size(); ++rank) {
     if (seen_[rank].silent <= static_cast<uint64_t>(limits_.heartbeat / kTick)) continue;
@@ -197,19 +197,15 @@ std::optional<Error> Watch::StuckOperation() const {
 }
 
 std::optional<Error> Watch::StuckCommit() const {
-  if (!limits_.operation.has_value()) return {};
-  const auto limit = static_cast<uint64_t>(*limits_.operation / kTick);
-  const auto stuck = std::ranges::find_if(seen_, [&](const Seen& s) { return s.voting > limit; });
-  if (stuck == seen_.end()) return {};
-  const uint64_t step = *stuck->progress.votes;
+  if (!limits_.operation.has_value() || !commit_.has_value()) return {};
+  if (commit_->age <= static_cast<uint64_t>(*limits_.operation / kTick)) return {};
   std::vector<uint32_t> missing;
   for (uint32_t rank = 0; rank < seen_.size(); ++rank) {
-    if (seen_[rank].progress.votes != step) missing.push_back(rank);
+    if (!commit_->made[rank]) missing.push_back(rank);
   }
-  if (missing.empty()) return {};  // all have voted, and will hear of it
   const uint32_t first = missing.front();
   std::string line = fmt::format("the commit of step {}: {} has not made its part within {} s",
-                                 step, Name(first), limits_.operation->count());
+                                 commit_->step, Name(first), limits_.operation->count());
   const std::string& doing = seen_[first].progress.doing;
   if (!doing.empty()) line += fmt::format("; rank {} {}", first, doing);
   if (missing.size() > 1) line += "; missing are " + RankList(missing);

@@ -1,5 +1,5 @@
 // Judges from what is heard of the ranks whether the job lives: who has ended, who does not answer,
-// and who is missing in an operation.
+// and who is missing in an operation or a commit.
 //
 // Ages are counted in ticks of a second, and a tick that is late counts as one: while this process
 // itself was stopped (Ctrl-Z of the whole job, a laptop's lid), nobody has aged, and the first tick
@@ -31,7 +31,6 @@ struct Progress {
   std::optional<Operation> enqueued = {};
   std::optional<Operation> begun = {};
   std::optional<Operation> ended = {};
-  std::optional<uint64_t> votes = {};  ///< the step for whose commit it has voted, and waits
   std::string doing = {};
 
   bool operator==(const Progress&) const = default;
@@ -54,7 +53,8 @@ class Watch {
 
   struct Limits {
     std::chrono::seconds heartbeat{30};
-    /// None: operations are not judged, by one who does not hear of all ranks.
+    /// For operations and commits. None: they are not judged, by one who does not hear of all
+    /// ranks.
     std::optional<std::chrono::seconds> operation = {};
   };
 
@@ -70,6 +70,8 @@ class Watch {
   /// A rank's connection has closed. That is its end, unless it had nothing left to do (`finished`)
   /// or has told of an error.
   void Closed(uint32_t rank, bool finished);
+  /// A rank has made its part of the commit of a step. All make one commit after the other.
+  void Voted(uint32_t rank, uint64_t step);
   /// A rank ends the job. The first one counts.
   void Failed(uint32_t rank, const Error& why, SteadyTime now);
 
@@ -88,8 +90,13 @@ class Watch {
     bool has_told = false;  ///< of an error
     uint64_t silent = 0;    ///< ticks
     uint64_t inside = 0;    ///< ticks since it began an operation that has not ended
-    uint64_t voting = 0;    ///< ticks since it voted for a commit for which others have not
     Progress progress = {};
+  };
+  /// A commit of which some ranks have made their part.
+  struct Commit {
+    uint64_t step = 0;
+    std::vector<bool> made = {};  ///< by rank
+    uint64_t age = 0;             ///< ticks since the first has
   };
 
   std::optional<Error> Tick(SteadyTime now);
@@ -101,6 +108,7 @@ class Watch {
   std::vector<Member> members_;
   Limits limits_;
   std::vector<Seen> seen_;
+  std::optional<Commit> commit_;
   SteadyTime last_tick_;
   bool was_late_ = false;
   std::optional<Error> ended_;

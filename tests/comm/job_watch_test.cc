@@ -270,8 +270,8 @@ TEST_F(WatchTest, OperationsThatEndInTimeAreNotStuck) {
 
 TEST_F(WatchTest, ARankThatDoesNotVoteIsNamedWithWhatItDoes) {
   Begin(3, seconds(30), seconds(60));
-  watch_->Heard(0, {.votes = 10});
-  watch_->Heard(2, {.votes = 10});
+  watch_->Voted(0, 10);
+  watch_->Voted(2, 10);
   watch_->Heard(1, {.doing = "waits for the commit of step 10"});
   EXPECT_EQ(Pass(60), "");
   EXPECT_EQ(
@@ -282,7 +282,7 @@ TEST_F(WatchTest, ARankThatDoesNotVoteIsNamedWithWhatItDoes) {
 
 TEST_F(WatchTest, SeveralThatDoNotVoteAreAllNamed) {
   Begin(4, seconds(30), seconds(60));
-  watch_->Heard(2, {.votes = 10});
+  watch_->Voted(2, 10);
   EXPECT_EQ(Pass(61),
             "the commit of step 10: rank 0 (host a, pid 100) has not made its part within 60 s; "
             "missing are ranks 0, 1, 3");
@@ -291,14 +291,11 @@ TEST_F(WatchTest, SeveralThatDoNotVoteAreAllNamed) {
 TEST_F(WatchTest, CommitsThatAreMadeInTimeAreNotStuck) {
   Begin(2, seconds(30), seconds(60));
   for (uint64_t step = 1; step < 20; ++step) {
-    watch_->Heard(0, {.votes = step});
+    watch_->Voted(0, step);
     EXPECT_EQ(Pass(50), "");
-    watch_->Heard(1, {.votes = step});
+    watch_->Voted(1, step);
     EXPECT_EQ(Pass(10), "");
   }
-  EXPECT_EQ(Pass(1000), "");  // all have voted
-  watch_->Heard(0, {});
-  watch_->Heard(1, {});
   EXPECT_EQ(Pass(1000), "");
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -271,7 +270,7 @@ Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies famil
   ranks.SetCleanup(RemovalOf(state.files, job.world, beginning.run));
   // This comes before any file exists that a kill could leave behind.
   PENSTOCK_TRY(ranks.Agree(folder ? folder->WriteInfo(info) : Status()));
-  ranks.ReportTo(beginning.run);
+  ranks.ReportTo(beginning.run, info.run_uuid);
   PENSTOCK_ASSIGN(Machine machine,
                   CreateMachine(options, job, state, ranks, beginning.session_number));
   PENSTOCK_TRY(ranks.Agree(machine.session->Initialize(Interruptible(job.weights, *interrupt))));
@@ -345,7 +344,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   ResumePoint& from = run.from;
   auto interrupt = std::make_unique<Interrupt>(kInterruptNotice);
   PENSTOCK_TRY(ranks.Agree(run.folder ? CompleteEarlier(from, *run.folder) : Status()));
-  ranks.ReportTo(run.beginning.run);
+  ranks.ReportTo(run.beginning.run, from.current().run_uuid);
   if (!from.replaced && from.train.step >= run.job.last_step) {
     PENSTOCK_TRY(ranks.Agree(run.folder ? CloseCommitted(from, *run.folder) : Status()));
     return std::optional<PreparedRun>();
@@ -364,6 +363,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   } else {
     PENSTOCK_TRY(MoveTogether(from, info, *machine.session, run.folder, *interrupt, ranks));
   }
+  if (run.job.config.durable) ranks.Committed(from.train.step);
   PreparedRun prepared{.folder = std::move(run.folder),
                        .options = std::move(run.options),
                        .job = std::move(run.job),

@@ -49,7 +49,8 @@ Error Differ(const std::string& rank, const NamedValue* value, const std::string
 /// How long a report may take: a file system that hangs may be why the job has failed.
 constexpr std::chrono::seconds kReport{1};
 
-/// Calls `write` on a thread of its own, and leaves it behind if it takes too long.
+/// Calls `write` on a thread of its own, and leaves it behind if it takes too long, to the end of
+/// the process: `write` uses nothing that goes before.
 void WriteInTime(std::function<void()> write) {
   struct Writing {
     Mutex mutex;
@@ -96,9 +97,29 @@ std::function<void(std::string_view what)> Ranks::doing() {
   return [&job = *job_](std::string_view what) { job.Doing(what); };
 }
 
-void Ranks::ReportTo(std::string run) {
+void Ranks::ReportTo(std::string run, std::string run_uuid) {
   MutexLock lock(mutex_);
   run_ = std::move(run);
+  run_uuid_ = std::move(run_uuid);
+}
+
+void Ranks::Committed(uint64_t step) {
+  MutexLock lock(mutex_);
+  committed_ = step;
+}
+
+Error Ranks::Said(Error verdict) const {
+  if (committed_) verdict.message += fmt::format("; step {} is committed", *committed_);
+  return verdict;
+}
+
+/// A new run leaves nothing before its first step.
+void Ranks::LeaveReport(const Error& verdict, const std::string& report) const {
+  if (run_.empty() || cleanup_) return;
+  WriteInTime([run = run_, uuid = run_uuid_, rank = world().rank,
+               text = Said(verdict).message + "\n\n" + report] {
+    static_cast<void>(WriteRankReport(run, uuid, rank, text));
+  });
 }
 
 Result<std::string> Ranks::FromFirst(std::string text) {
@@ -154,22 +175,16 @@ void Ranks::SetCleanup(std::function<void()> cleanup) {
 /// rank speaks for all, unless it is the one that is gone.
 void Ranks::OnVerdict(const Error& verdict, const std::string& report) {
   MutexLock lock(mutex_);
-  const auto leave_report = [&]() REQUIRES(mutex_) {
-    if (run_.empty() || cleanup_) return;  // a new run leaves nothing before its first step
-    WriteInTime([run = run_, rank = world().rank, text = verdict.message + "\n\n" + report] {
-      static_cast<void>(WriteRankReport(run, rank, text));
-    });
-  };
   if (failing_) {
-    leave_report();
+    LeaveReport(verdict, report);
     verdict_ = verdict;
     judged_.NotifyAll();
     return;
   }
   if (cleanup_) cleanup_();
   const bool speaks = first() || Names(verdict, 0);
-  const int code = speaks ? ReportError(verdict) : ExitCode(verdict.code);
-  leave_report();
+  const int code = speaks ? ReportError(Said(verdict)) : ExitCode(verdict.code);
+  LeaveReport(verdict, report);
   std::_Exit(code);
 }
 
@@ -196,10 +211,8 @@ void Ranks::End(const Error& why) {
   if (cleanup_) cleanup_();
   const bool mine = !verdict_ || Names(verdict, world().rank);
   // Numbers are the same on all ranks, and so is what is wrong with them. What another rank brought
-  // about may end with what this one knows of the commits.
-  const bool said_here =
-      mine || why.code == ErrorCode::kNumeric || why.message.starts_with(verdict.message);
-  Error said = said_here ? why : verdict;
+  // about is said alike whether this thread or the job's was first to hear of it.
+  Error said = mine || why.code == ErrorCode::kNumeric ? why : Said(verdict);
   if (!first() && mine)
     said.message = fmt::format("{}: {}", NameOf(*job_, world().rank), said.message);
   const bool speaks = first() || (mine && why.code != ErrorCode::kNumeric) || Names(verdict, 0);

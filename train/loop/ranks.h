@@ -6,7 +6,7 @@
 // wherever their main thread is. The one that failed ends where it stands as well (End): its
 // destructors would wait for the others.
 //
-// Threads: the main thread, but for what SetCleanup is given.
+// Threads: the main thread, but for what SetCleanup is given, and Committed.
 #pragma once
 
 #include <functional>
@@ -68,8 +68,10 @@ class Ranks {
   /// Returns what tells the others what this rank does (comm::Job::Doing); none if it is alone.
   std::function<void(std::string_view what)> doing();
   /// Sets where this rank leaves a report if the job fails (train/run/rank_reports.h): the path of
-  /// RUN, which need not be seen from here.
-  void ReportTo(std::string run) EXCLUDES(mutex_);
+  /// RUN, which need not be seen from here, and its UUID.
+  void ReportTo(std::string run, std::string run_uuid) EXCLUDES(mutex_);
+  /// Says that all ranks hold the commit of a step, which stands whatever happens. Threads: any.
+  void Committed(uint64_t step) EXCLUDES(mutex_);
   /// Says why this rank fails, to the others, which end within a second. To be called before this
   /// rank waits for anything, or gives up what they may wait for. Of a failure of numbers
   /// (kNumeric) only End tells: all ranks find it, and each takes back its commit first.
@@ -90,12 +92,17 @@ class Ranks {
  private:
   Ranks() = default;
   void OnVerdict(const Error& verdict, const std::string& report) EXCLUDES(mutex_);
+  /// A verdict as this rank says it: with the newest commit.
+  Error Said(Error verdict) const REQUIRES(mutex_);
+  void LeaveReport(const Error& verdict, const std::string& report) const REQUIRES(mutex_);
 
   NodeShare share_;
   Mutex mutex_;
   CondVar judged_;
   std::function<void()> cleanup_ GUARDED_BY(mutex_);
-  std::string run_ GUARDED_BY(mutex_);               ///< where reports go; empty: nowhere
+  std::string run_ GUARDED_BY(mutex_);  ///< where reports go; empty: nowhere
+  std::string run_uuid_ GUARDED_BY(mutex_);
+  std::optional<uint64_t> committed_ GUARDED_BY(mutex_);
   bool failing_ GUARDED_BY(mutex_) = false;          ///< the main thread will call End
   std::optional<Error> verdict_ GUARDED_BY(mutex_);  ///< that came after failing_
   std::unique_ptr<comm::Job> job_;                   ///< last: its thread calls OnVerdict

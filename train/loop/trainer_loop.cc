@@ -126,6 +126,7 @@ Status TrainLoop::RunStep() {
   PENSTOCK_TRY(FinishCommit());
   PENSTOCK_ASSIGN(zero::StepOutcome outcome, step.Finish(Note()));
   TakeNotes(std::move(outcome.notes));
+  if (!alone() && options_.world.rank == 0) NameSlowRank();
   PENSTOCK_ASSIGN(const double loss, parts_.model.Loss());
 
   StepRow row;
@@ -232,7 +233,6 @@ void TrainLoop::TakeNotes(std::vector<zero::StepNote> notes) {
     copying_ = copying_ || note[kCopying] != 0;
   }
   commit_wanted_ = notes_.front()[kCommit] != 0;
-  if (options_.world.rank == 0) NameSlowRank();
 }
 
 void TrainLoop::NameSlowRank() {

@@ -22,7 +22,7 @@ Result<Bytes> LibraryMemory(const TrainJob& job, Ranks& ranks) {
   PENSTOCK_ASSIGN(const std::unique_ptr<device::Device> device,
                   device::CreateCudaDevice({.memory = memory}));
   PENSTOCK_ASSIGN(const std::unique_ptr<comm::Communicator> communicator,
-                  ranks.CreateCommunicator(*device));
+                  ranks.CreateCommunicator(*device, /*meter=*/nullptr));
   return communicator->device_bytes();
 }
 
@@ -144,8 +144,10 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
       .doing = ranks.doing()};
   if (!ranks.alone()) {
     if (state.adopt) options.adopt_at = state.at;
-    options.vote = [&job = ranks.job(), session_number](uint64_t step) {
-      return job.Vote(step, session_number);
+    options.vote = [&ranks, session_number, stands = job.config.durable](uint64_t step) -> Status {
+      PENSTOCK_TRY(ranks.job().Vote(step, session_number));
+      if (stands) ranks.Committed(step);
+      return {};
     };
   }
   PENSTOCK_ASSIGN(machine.session,

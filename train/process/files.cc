@@ -202,15 +202,20 @@ Status OutputFile::Append(std::span<const std::byte> bytes) {
 }
 
 Status OutputFile::Finish() {
-  PENSTOCK_CHECK(!finished_ && written_ == size_, "{} of {} bytes of {}", written_.value,
-                 size_.value, path());
   if (::fsync(fd_.get()) != 0) {
     return ErrnoError(errno, fmt::format("cannot synchronise {}", folder_.PathOf(temporary_)));
   }
+  PENSTOCK_TRY(Show());
+  return folder_.Sync();
+}
+
+Status OutputFile::Show() {
+  PENSTOCK_CHECK(!finished_ && written_ == size_, "{} of {} bytes of {}", written_.value,
+                 size_.value, path());
   PENSTOCK_TRY(if_exists_ == IfExists::kFail ? folder_.Rename(temporary_, name_)
                                              : folder_.Replace(temporary_, name_));
   finished_ = true;
-  return folder_.Sync();
+  return {};
 }
 
 Status WriteTextFile(const std::string& path, std::string_view text, IfExists if_exists) {

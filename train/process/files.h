@@ -1,8 +1,8 @@
 // Reads and writes the trainer's own files: whole ranges in, whole files out.
 //
 // Buffered I/O for data, models and exports; training states go through aio. Every call continues
-// after an interruption or a short transfer. An OutputFile appears under its name complete and
-// durable, or not at all.
+// after an interruption or a short transfer. An OutputFile appears under its name complete, and
+// durable unless somebody cannot wait, or not at all.
 #pragma once
 
 #include <sys/types.h>
@@ -69,7 +69,7 @@ bool IsBlank(std::string_view text);
 enum class IfExists { kReplace, kFail };
 
 /// A file that is being written under a TemporaryName. Finish makes it durable
-/// and gives it its name; without Finish nothing is left. Threads: one.
+/// and gives it its name; without Finish or Show nothing is left. Threads: one.
 class OutputFile {
  public:
   /// Reserves `size` bytes, if the file system can, so that a full drive is noticed before the
@@ -88,6 +88,8 @@ class OutputFile {
   /// Precondition: exactly `size` bytes were appended. Errors: kIo; kInvalidArgument if the name is
   /// taken and must not be replaced.
   Status Finish();
+  /// The same without waiting for a drive: if the system ends, the file may be gone, or empty.
+  Status Show();
 
  private:
   OutputFile(Folder folder, std::string name, Bytes size, IfExists if_exists)

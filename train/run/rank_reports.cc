@@ -1,8 +1,9 @@
 #include "train/run/rank_reports.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
+#include <memory>
+#include <span>
 #include <string_view>
 
 #include "train/process/files.h"
@@ -27,14 +28,22 @@ bool IsReport(const std::string& file) {
 
 }  // namespace
 
-Status WriteRankReport(const std::string& run, uint32_t rank, const std::string& text) {
+Status WriteRankReport(const std::string& run, const std::string& run_uuid, uint32_t rank,
+                       const std::string& text) {
   PENSTOCK_ASSIGN(const Folder folder, Folder::Open(run));
-  PENSTOCK_TRY(folder.OpenFile(kInfoName, O_RDONLY).status());
+  PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(folder));
+  if (info.run_uuid != run_uuid) {
+    return MakeError(ErrorCode::kNotFound, "{} is another run", run);
+  }
   PENSTOCK_ASSIGN(const FolderEntry entry, folder.Look(kFolder));
   // All ranks write at once; whoever comes second finds the folder there.
   if (entry.kind == FolderEntry::Kind::kNone) static_cast<void>(folder.MakeFolder(kFolder));
   PENSTOCK_ASSIGN(const Folder reports, folder.OpenFolder(kFolder));
-  return WriteTextFile(reports, fmt::format("{}{}{}", kPrefix, rank, kSuffix), text);
+  PENSTOCK_ASSIGN(const std::unique_ptr<OutputFile> file,
+                  OutputFile::Create(reports, fmt::format("{}{}{}", kPrefix, rank, kSuffix),
+                                     Bytes{text.size()}));
+  PENSTOCK_TRY(file->Append(std::as_bytes(std::span(text))));
+  return file->Show();
 }
 
 Result<Folder> OpenReportsFolder(const Folder& run) { return run.OpenFolder(kFolder); }

@@ -13,10 +13,12 @@
 
 namespace penstock::train {
 
-/// Writes RUN/ranks/rank-N.txt, whole or not at all; it replaces a file, and nothing else. `run` is
-/// the path of RUN. Errors: of the folders and the file; kNotFound if there is no run.json, as a
-/// folder that is being removed has none.
-Status WriteRankReport(const std::string& run, uint32_t rank, const std::string& text);
+/// Writes RUN/ranks/rank-N.txt without waiting for a drive, which may be what hangs; it replaces a
+/// file, and nothing else. `run` is the path of RUN and `run_uuid` what run.json says there: on the
+/// host of this rank the path may lead to another run, or to one that is being removed. Errors: of
+/// the folders and the file; of ReadRunInfo; kNotFound for another run.
+Status WriteRankReport(const std::string& run, const std::string& run_uuid, uint32_t rank,
+                       const std::string& text);
 
 /// Opens the folder of reports. Errors: of Folder::OpenFolder; kNotFound if there is none.
 Result<Folder> OpenReportsFolder(const Folder& run);

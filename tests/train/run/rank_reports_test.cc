@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/temp_folder.h"
+#include "train/run/run_folder.h"
 
 namespace penstock::train {
 namespace {
@@ -17,10 +18,14 @@ using ::testing::IsEmpty;
 
 class RankReportsTest : public testing::Test {
  protected:
-  RankReportsTest() { folder_.Write("run/run.json", "{}"); }
+  RankReportsTest() {
+    std::filesystem::create_directory(folder_.Path("run"));
+    const RunInfo info{.run_uuid = "a", .state = StateFiles::OfOneRank({"state"}, "b")};
+    PENSTOCK_CHECK(WriteRunInfo(folder_.Open("run"), info).ok());
+  }
 
-  Status Write(uint32_t rank, const std::string& text) const {
-    return WriteRankReport(folder_.Path("run"), rank, text);
+  Status Write(uint32_t rank, const std::string& text, const std::string& run_uuid = "a") const {
+    return WriteRankReport(folder_.Path("run"), run_uuid, rank, text);
   }
   std::vector<std::string> Found() const {
     std::vector<std::string> names;
@@ -65,11 +70,16 @@ TEST_F(RankReportsTest, NothingIsWrittenThroughLinks) {
   EXPECT_THAT(Found(), IsEmpty());
 }
 
+TEST_F(RankReportsTest, AnotherRunGetsNone) {
+  EXPECT_TRUE(FailsWith(Write(0, "report", "b"), ErrorCode::kNotFound, {"is another run"}));
+  EXPECT_THAT(folder_.List("run"), ElementsAre("run.json"));
+}
+
 TEST_F(RankReportsTest, AFolderThatIsNoRunGetsNone) {
   std::filesystem::remove(folder_.Path("run/run.json"));
   EXPECT_TRUE(FailsWith(Write(0, "report"), ErrorCode::kNotFound, {"run.json"}));
   EXPECT_THAT(folder_.List("run"), IsEmpty());
-  EXPECT_FALSE(WriteRankReport(folder_.Path("gone"), 0, "report").ok());
+  EXPECT_FALSE(WriteRankReport(folder_.Path("gone"), "a", 0, "report").ok());
 }
 
 }  // namespace
