@@ -7,8 +7,8 @@
 
 namespace penstock::kernels {
 
-/// out[i] = in[i] in another dtype (bf16 or fp32 either way), rounded to nearest even. NaN and
-/// infinity stay what they are. No pointer needs alignment. Single-threaded.
+/// out[i] = in[i] in another dtype, rounded to nearest even. NaN and infinity stay what they are;
+/// what fp16 cannot hold becomes infinite. No pointer needs alignment. Single-threaded.
 void ConvertElements(DType in_dtype, const void* in, DType out_dtype, void* out, uint64_t n);
 
 }  // namespace penstock::kernels

@@ -54,11 +54,17 @@ inline bool IsAligned(const void* address) {
 /// `n` is a multiple of that, else one.
 template <typename F>
 void WithElements(DType dtype, uint64_t n, F f) {
-  if (dtype == DType::kFloat32) {
-    n % 4 == 0 ? f.template operator()<float, 4>() : f.template operator()<float, 1>();
-  } else {
-    PENSTOCK_CHECK(dtype == DType::kBFloat16);
-    n % 8 == 0 ? f.template operator()<BFloat16, 8>() : f.template operator()<BFloat16, 1>();
+  const auto with = [&]<typename T>() {
+    constexpr int kPack = kPackBytes / sizeof(T);
+    n % kPack == 0 ? f.template operator()<T, kPack>() : f.template operator()<T, 1>();
+  };
+  switch (dtype) {
+    case DType::kFloat32:
+      return with.template operator()<float>();
+    case DType::kBFloat16:
+      return with.template operator()<BFloat16>();
+    case DType::kFloat16:
+      return with.template operator()<Float16>();
   }
 }
 

@@ -42,8 +42,12 @@ HWY_INLINE FloatVector Load(Whole, const BFloat16* from) {
   return hn::BitCast(Floats(), hn::ShiftLeft<16>(hn::PromoteTo(Words(), halves)));
 }
 HWY_INLINE FloatVector Load(Whole, const Float16* from) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(Floats(), ToFloat(*from));  // Highway's loses NaN, and below cuts off
+#else
   const auto* halves = reinterpret_cast<const hwy::float16_t*>(from);
   return hn::PromoteTo(Floats(), hn::LoadU(NativeHalves(), halves));
+#endif
 }
 
 /// `rounded`, whose upper halves are the bfloat16, or a quiet NaN where `value` is NaN.
@@ -68,11 +72,16 @@ HWY_INLINE hn::Vec<Halves> Narrow(FloatVector value, const BFloat16*) {
 }
 /// RoundToFloat16 of every lane.
 HWY_INLINE hn::Vec<Halves> Narrow(FloatVector value, const Float16*) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::Set(Halves(), RoundToFloat16(hn::GetLane(value)));
+#else
   return hn::BitCast(Halves(), hn::DemoteTo(NativeHalves(), value));
+#endif
 }
 
 HWY_INLINE void Store(Whole, FloatVector value, float* to) { hn::StoreU(value, Floats(), to); }
-HWY_INLINE void Store(Whole, FloatVector value, BFloat16* to) {
+template <typename Half>
+HWY_INLINE void Store(Whole, FloatVector value, Half* to) {
   hn::StoreU(Narrow(value, to), Halves(), reinterpret_cast<uint16_t*>(to));
 }
 
@@ -116,14 +125,16 @@ HWY_INLINE FloatVector Exp(FloatVector x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(Floats(), x));
 }
 
-/// Calls body with a null pointer to the element type that `dtype` is: bf16 or fp32.
+/// Calls body with a null pointer to the element type that `dtype` is.
 template <typename Body>
 HWY_INLINE void WithType(DType dtype, Body body) {
-  if (dtype == DType::kBFloat16) {
-    body(static_cast<BFloat16*>(nullptr));
-  } else {
-    PENSTOCK_CHECK(dtype == DType::kFloat32, "a kernel for {}", ToString(dtype));
-    body(static_cast<float*>(nullptr));
+  switch (dtype) {
+    case DType::kFloat32:
+      return body(static_cast<float*>(nullptr));
+    case DType::kBFloat16:
+      return body(static_cast<BFloat16*>(nullptr));
+    case DType::kFloat16:
+      return body(static_cast<Float16*>(nullptr));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "kernels/model/call_shapes.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/check.h"
 
@@ -131,17 +132,17 @@ uint64_t RowsOf(const OperatorCall& call) {
       call);
 }
 
-std::string DTypesOf(const OperatorCalls& calls, const char* (*name)(DType)) {
+std::string DTypesOf(const OperatorCalls& calls, const std::function<std::string(DType)>& name) {
   std::string names;
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
     const bool used = std::ranges::any_of(
         calls, [&](const OperatorCall& call) { return DTypeOf(call) == dtype; });
-    if (used) names += (names.empty() ? "" : " and ") + std::string(name(dtype));
+    if (used) names += (names.empty() ? "" : " and ") + name(dtype);
   }
   return names;
 }
 
-Status CheckCalls(const OperatorCalls& calls, const char* device) {
+Status CheckCalls(const OperatorCalls& calls) {
   for (const OperatorCall& call : calls) {
     PENSTOCK_CHECK(std::visit([](const auto& of_kind) { return IsWhole(of_kind); }, call));
     const auto* const attention = std::get_if<AttentionCall>(&call);
@@ -149,11 +150,6 @@ Status CheckCalls(const OperatorCalls& calls, const char* device) {
       return MakeError(ErrorCode::kInvalidArgument,
                        "operators: width {} is no multiple of {} heads; change one of them",
                        attention->width, attention->heads);
-    }
-    if (DTypeOf(call) == DType::kFloat16) {
-      return MakeError(ErrorCode::kUnavailable,
-                       "operators: the {} device computes in fp32 and bf16, not in {}; use bf16",
-                       device, ToString(DTypeOf(call)));
     }
   }
   return {};

@@ -4,6 +4,7 @@
 // or of their gradients.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "base/result.h"
@@ -39,9 +40,8 @@ void CheckMatrix(const ConstTensorView& matrix, DType dtype, uint64_t rows, uint
 DType DTypeOf(const OperatorCall& call);
 uint64_t RowsOf(const OperatorCall& call);
 /// The dtypes of all calls, as `name` has them: "fp32", or "bf16 and fp32".
-std::string DTypesOf(const OperatorCalls& calls, const char* (*name)(DType));
-/// Errors: kInvalidArgument for heads that do not divide the width; kUnavailable for fp16, which
-/// `device` ("CPU", "CUDA") does not compute in.
-Status CheckCalls(const OperatorCalls& calls, const char* device);
+std::string DTypesOf(const OperatorCalls& calls, const std::function<std::string(DType)>& name);
+/// Errors: kInvalidArgument for heads that do not divide the width.
+Status CheckCalls(const OperatorCalls& calls);
 
 }  // namespace penstock::kernels

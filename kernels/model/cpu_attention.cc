@@ -25,8 +25,7 @@ AttentionHeadSpec HeadSpec(const AttentionCall& call, bool converts) {
 }  // namespace
 
 Attention::Attention(const AttentionCall& call, int threads, Bf16Arithmetic arithmetic)
-    : call_(call),
-      converts_(call.dtype == DType::kBFloat16 && arithmetic == Bf16Arithmetic::kConvert) {
+    : call_(call), converts_(Converts(call.dtype, arithmetic)) {
   if (converts_) {
     copy_size_ = AlignUp(call_.sequence * (call_.width / call_.heads) * SizeOf(DType::kFloat32),
                          ScratchCursor::kAlignment);

@@ -121,6 +121,11 @@ Bf16Arithmetic BestBf16Arithmetic() {
   return (has & needed) == needed ? Bf16Arithmetic::kNative : Bf16Arithmetic::kConvert;
 }
 
+bool Converts(DType dtype, Bf16Arithmetic arithmetic) {
+  return dtype == DType::kFloat16 ||
+         (dtype == DType::kBFloat16 && arithmetic == Bf16Arithmetic::kConvert);
+}
+
 NativeProduct::NativeProduct(const ProductSpec& spec) {
   PENSTOCK_CHECK(spec.epilogue != Epilogue::kAccumulate && spec.a.dtype == spec.b.dtype);
   const ThreadCountScope threads(spec.threads);
@@ -164,9 +169,7 @@ std::unique_ptr<Product> MakeAccumulatingProduct(const ProductSpec& spec) {
 }
 
 std::unique_ptr<Product> MakeProduct(const ProductSpec& spec, Bf16Arithmetic arithmetic) {
-  if (spec.a.dtype == DType::kBFloat16 && arithmetic == Bf16Arithmetic::kConvert) {
-    return MakeConvertingProduct(spec);
-  }
+  if (Converts(spec.a.dtype, arithmetic)) return MakeConvertingProduct(spec);
   if (spec.epilogue == Epilogue::kAccumulate) return MakeAccumulatingProduct(spec);
   return std::make_unique<NativeProduct>(spec);
 }

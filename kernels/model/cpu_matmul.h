@@ -3,7 +3,8 @@
 // A Product is made once for its shapes and types, and owns no memory of the operands' size: its
 // scratch is a stated number of bytes that the caller lends to every run. Three kinds exist behind
 // the one interface: oneDNN's own product; one that adds to fp32 what it has computed apart; and
-// one that computes in fp32 on bf16 storage, for machines without bf16 instructions.
+// one that computes in fp32 on 16-bit storage, for fp16, and for bf16 on machines without bf16
+// instructions.
 //
 // Where an operand has gaps between its rows, and for the third kind, oneDNN uses its gemm, which
 // packs blocks of both operands into buffers from the heap and frees them after each run: bounded
@@ -29,6 +30,9 @@ enum class Bf16Arithmetic {
 
 /// What this machine (and the limit that oneDNN's environment puts on it) can do.
 Bf16Arithmetic BestBf16Arithmetic();
+/// Whether matrices of `dtype` are converted to fp32 before they are multiplied. Those of fp16 are
+/// on every machine, because AVX512-FP16 adds up in fp16 as well.
+bool Converts(DType dtype, Bf16Arithmetic arithmetic);
 
 /// A row-major matrix in memory.
 struct Operand {

@@ -1,5 +1,6 @@
-// Products of bf16 matrices on machines without bf16 instructions: panels of a and b are converted
-// to fp32 in scratch, multiplied there by oneDNN's gemm, and finished by loops of our own.
+// Products of 16-bit matrices that the machine does not multiply itself: panels of a and b are
+// converted to fp32 in scratch, multiplied there by oneDNN's gemm, and finished by loops of our
+// own.
 //
 // Panels are large and nearly equal, and nothing is padded: so the gemm computes at its full rate,
 // and the team's threads, which sleep while they wait, meet only three times for a panel of c.
@@ -47,7 +48,7 @@ class ConvertingProduct final : public Product {
         m_(PanelSize(spec.m, kPanelM)),
         n_(PanelSize(spec.n, kPanelN)),
         k_(PanelSize(spec.k, kPanelK)) {
-    PENSTOCK_CHECK(spec.a.dtype == DType::kBFloat16 && spec.b.dtype == DType::kBFloat16);
+    PENSTOCK_CHECK(spec.a.dtype != DType::kFloat32 && spec.a.dtype == spec.b.dtype);
     PENSTOCK_CHECK(spec.epilogue != Epilogue::kAccumulate || spec.c.dtype == DType::kFloat32);
     const auto take = [&](uint64_t rows, uint64_t columns) {
       return cursor_.Take(Bytes{rows * columns * sizeof(float)});
@@ -106,10 +107,10 @@ class ConvertingProduct final : public Product {
   void ConvertPart(const Operand& operand, const std::byte* from, uint64_t rows, uint64_t columns,
                    int part, float* to) const {
     if (operand.transposed) std::swap(rows, columns);
-    const uint64_t row_bytes = operand.stride * SizeOf(DType::kBFloat16).value;
+    const uint64_t row_bytes = operand.stride * SizeOf(operand.dtype).value;
     const Range range = PartOf(rows, part, spec_.threads);
     for (uint64_t row = range.begin; row < range.end; ++row) {
-      ConvertElements(DType::kBFloat16, from + row * row_bytes, DType::kFloat32, to + row * columns,
+      ConvertElements(operand.dtype, from + row * row_bytes, DType::kFloat32, to + row * columns,
                       columns);
     }
   }
@@ -142,9 +143,7 @@ class ConvertingProduct final : public Product {
     const auto add = [&](DType dtype, const std::byte* addend) {
       AddToFloats(dtype, addend, sums, columns);
     };
-    if (spec_.bias) {
-      add(DType::kBFloat16, data.bias + column * SizeOf(DType::kBFloat16).value);
-    }
+    if (spec_.bias) add(spec_.a.dtype, data.bias + column * SizeOf(spec_.a.dtype).value);
     if (spec_.epilogue == Epilogue::kAddResidual) {
       add(spec_.c.dtype, At(spec_.c, data.residual, row, column));
     }

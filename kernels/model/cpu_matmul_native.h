@@ -41,7 +41,8 @@ inline std::byte* At(const Operand& matrix, std::byte* data, uint64_t row, uint6
   return const_cast<std::byte*>(At(matrix, static_cast<const std::byte*>(data), row, column));
 }
 
-/// kAccumulate for operands that NativeProduct multiplies; and any product of bf16 storage in fp32.
+/// kAccumulate for operands that NativeProduct multiplies; and any product of 16-bit storage in
+/// fp32.
 std::unique_ptr<Product> MakeAccumulatingProduct(const ProductSpec& spec);
 std::unique_ptr<Product> MakeConvertingProduct(const ProductSpec& spec);
 

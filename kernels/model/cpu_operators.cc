@@ -30,7 +30,7 @@ namespace {
 constexpr uint64_t kElementGrain = 1024;
 
 Status Validate(const OperatorOptions& options) {
-  PENSTOCK_TRY(CheckCalls(options.calls, "CPU"));
+  PENSTOCK_TRY(CheckCalls(options.calls));
   return CheckThreads(options.threads);
 }
 
@@ -46,14 +46,12 @@ Result<Mapping> HoldRoom(int threads) {
 
 /// See ModelOperators::arithmetic().
 std::string Describe(const OperatorOptions& options, Bf16Arithmetic arithmetic) {
-  // "bf16 converted" alone was the name of older panels, whose sums over k are cut elsewhere.
-  const auto native = [](DType dtype) { return dtype == DType::kFloat32 ? "fp32" : "bf16 native"; };
-  const auto converted = [](DType dtype) {
-    return dtype == DType::kFloat32 ? "fp32" : "bf16 converted in equal panels";
-  };
-  const std::string multiplied = arithmetic == Bf16Arithmetic::kNative
-                                     ? DTypesOf(options.calls, native)
-                                     : DTypesOf(options.calls, converted);
+  const std::string multiplied = DTypesOf(options.calls, [arithmetic](DType dtype) {
+    if (dtype == DType::kFloat32) return std::string("fp32");
+    // "bf16 converted" alone was the name of older panels, whose sums over k are cut elsewhere.
+    return fmt::format("{} {}", ToString(dtype),
+                       Converts(dtype, arithmetic) ? "converted in equal panels" : "native");
+  });
   const dnnl::version_t* const version = dnnl::version();
   return fmt::format("cpu {}, {}, oneDNN {}.{}.{} isa {:#x}, {} threads",
                      hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), multiplied,

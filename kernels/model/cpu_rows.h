@@ -2,8 +2,8 @@
 // at run time). Each function is single-threaded and works on the rows or elements it is given; the
 // operators cut the work between threads.
 //
-// `dtype` is kFloat32 or kBFloat16 and says what the untyped pointers point to; arithmetic is in
-// fp32, and results are rounded to nearest even. No pointer needs alignment. Sums are taken by
+// `dtype` says what the untyped pointers point to; arithmetic is in fp32, and results are rounded
+// to nearest even. No pointer needs alignment. Sums are taken by
 // vector lanes and then over the lanes, so that their order depends on the instruction set and the
 // length alone. NaN and infinity in an input are never lost.
 #pragma once

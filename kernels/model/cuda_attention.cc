@@ -12,9 +12,9 @@ Result<std::unique_ptr<CudaAttention>> CudaAttention::Create(const CudaBlas& bla
   if (attention->fused()) {
     if (attention->head_size_ <= kMaxFusedHead) return attention;
     return MakeError(ErrorCode::kUnavailable,
-                     "operators: attention in bf16 on the CUDA device takes heads of at most {} "
+                     "operators: attention in {} on the CUDA device takes heads of at most {} "
                      "elements, not {}; use fp32 or --device cpu",
-                     kMaxFusedHead, attention->head_size_);
+                     ToString(call.dtype), kMaxFusedHead, attention->head_size_);
   }
   PENSTOCK_TRY(attention->MakeProducts(blas));
   return attention;
@@ -53,7 +53,8 @@ Status CudaAttention::MakeProducts(const CudaBlas& blas) {
 }
 
 CudaAttentionShape CudaAttention::shape() const {
-  return {.tasks = call_.batch * call_.heads,
+  return {.dtype = call_.dtype,
+          .tasks = call_.batch * call_.heads,
           .sequence = call_.sequence,
           .heads = call_.heads,
           .head_size = head_size_};
@@ -77,8 +78,7 @@ void CudaAttention::ForEachGroup(F f) const {
 void CudaAttention::Forward(device::CudaStream& stream, const std::byte* qkv, std::byte* out,
                             std::byte* scratch) {
   if (fused()) {
-    CudaFusedAttentionForward(stream, shape(), reinterpret_cast<const BFloat16*>(qkv),
-                              reinterpret_cast<BFloat16*>(out));
+    CudaFusedAttentionForward(stream, shape(), qkv, out);
     return;
   }
   const uint64_t part = call_.width * sizeof(float);
@@ -92,9 +92,7 @@ void CudaAttention::Forward(device::CudaStream& stream, const std::byte* qkv, st
 void CudaAttention::Backward(device::CudaStream& stream, const std::byte* qkv,
                              const std::byte* d_out, std::byte* d_qkv, std::byte* scratch) {
   if (fused()) {
-    CudaFusedAttentionBackward(stream, shape(), reinterpret_cast<const BFloat16*>(qkv),
-                               reinterpret_cast<const BFloat16*>(d_out), Statistics(scratch),
-                               reinterpret_cast<BFloat16*>(d_qkv));
+    CudaFusedAttentionBackward(stream, shape(), qkv, d_out, Statistics(scratch), d_qkv);
     return;
   }
   ForEachGroup([&](uint64_t in_qkv, uint64_t in_out) {

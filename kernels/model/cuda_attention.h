@@ -1,7 +1,7 @@
 // Causal attention of the CUDA operators; see ModelOperators for what it computes.
 //
-// bf16: fused kernels of our own, in memory that grows with the rows alone. Backward has two
-// passes, none of which adds to what another block has written: statistics of the rows with the
+// bf16 and fp16: fused kernels of our own, in memory that grows with the rows alone. Backward has
+// two passes, none of which adds to what another block has written: statistics of the rows with the
 // gradients of the queries, then the gradients of keys and values. fp32: cuBLASLt and a softmax,
 // for as many heads at once as CudaAttentionPlan says.
 //
@@ -44,7 +44,7 @@ class CudaAttention {
       : call_(call), plan_(call), head_size_(call.width / call.heads) {}
   Status MakeProducts(const CudaBlas& blas);
   CudaAttentionShape shape() const;
-  bool fused() const { return call_.dtype == DType::kBFloat16; }
+  bool fused() const { return call_.dtype != DType::kFloat32; }
   /// Calls f(offset of the first head in qkv, in out; in bytes) for each group of heads.
   template <typename F>
   void ForEachGroup(F f) const;

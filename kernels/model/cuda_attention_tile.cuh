@@ -27,15 +27,15 @@ inline constexpr unsigned kStride = kHead + 8;
 
 /// Fills a tile of kRows rows: row r is the head's at from + r · stride, zero beyond `rows` and
 /// beyond the head.
-template <int kHead, int kRows>
-__device__ void LoadTile(const BFloat16* from, uint64_t stride, unsigned rows, unsigned head_size,
-                         BFloat16* tile) {
+template <int kHead, int kRows, typename T>
+__device__ void LoadTile(const T* from, uint64_t stride, unsigned rows, unsigned head_size,
+                         T* tile) {
   if (head_size % 8 == 0) {
     constexpr unsigned kPacks = kHead / 8;
     for (unsigned i = threadIdx.x; i < kRows * kPacks; i += kBlockThreads) {
       const unsigned row = i / kPacks;
       const unsigned column = i % kPacks * 8;
-      Pack<BFloat16, 8> pack{};
+      Pack<T, 8> pack{};
       if (row < rows && column < head_size) pack = LoadPack<8>(from + row * stride + column);
       StorePack(pack, tile + row * kStride<kHead> + column);
     }
@@ -45,7 +45,7 @@ __device__ void LoadTile(const BFloat16* from, uint64_t stride, unsigned rows, u
     const unsigned row = i / kHead;
     const unsigned column = i % kHead;
     const bool inside = row < rows && column < head_size;
-    tile[row * kStride<kHead> + column] = inside ? from[row * stride + column] : BFloat16{};
+    tile[row * kStride<kHead> + column] = inside ? from[row * stride + column] : T{};
   }
 }
 
@@ -56,15 +56,15 @@ __device__ unsigned RowsFrom(unsigned first, unsigned sequence) {
 }
 
 /// The warp's 16 rows of a tile as left operands.
-template <int kHead>
-__device__ void LoadRows(const BFloat16* tile, Left (&rows)[kHead / 16]) {
-  const BFloat16* const corner = tile + threadIdx.x / kWarp * 16 * kStride<kHead>;
+template <int kHead, typename T>
+__device__ void LoadRows(const T* tile, Left (&rows)[kHead / 16]) {
+  const T* const corner = tile + threadIdx.x / kWarp * 16 * kStride<kHead>;
   for (int k = 0; k < kHead / 16; ++k) rows[k] = LoadLeft(corner + k * 16, kStride<kHead>);
 }
 
 /// sums[16][kColumns] = rows · tileᵀ
-template <int kHead, int kColumns>
-__device__ void MultiplyTransposed(const Left (&rows)[kHead / 16], const BFloat16* tile,
+template <int kHead, int kColumns, typename T>
+__device__ void MultiplyTransposed(const Left (&rows)[kHead / 16], const T* tile,
                                    Sums (&sums)[kColumns / 8]) {
 #pragma unroll
   for (int n = 0; n < kColumns / 8; ++n) sums[n] = Sums();
@@ -74,24 +74,24 @@ __device__ void MultiplyTransposed(const Left (&rows)[kHead / 16], const BFloat1
     for (int n = 0; n < kColumns / 16; ++n) {
       const RightPair right =
           LoadRightTransposed(tile + n * 16 * kStride<kHead> + k * 16, kStride<kHead>);
-      MultiplyAdd(rows[k], right, 0, sums[2 * n]);
-      MultiplyAdd(rows[k], right, 1, sums[2 * n + 1]);
+      MultiplyAdd<T>(rows[k], right, 0, sums[2 * n]);
+      MultiplyAdd<T>(rows[k], right, 1, sums[2 * n + 1]);
     }
   }
 }
 
-/// sums[16][kHead] += weights[16][kColumns] · tile[kColumns][kHead], weights rounded to bf16
-template <int kHead, int kColumns>
-__device__ void MultiplyTile(const Sums (&weights)[kColumns / 8], const BFloat16* tile,
+/// sums[16][kHead] += weights[16][kColumns] · tile[kColumns][kHead], weights rounded to T
+template <int kHead, int kColumns, typename T>
+__device__ void MultiplyTile(const Sums (&weights)[kColumns / 8], const T* tile,
                              Sums (&sums)[kHead / 8]) {
 #pragma unroll
   for (int k = 0; k < kColumns / 16; ++k) {
-    const Left left = AsLeft(weights[2 * k], weights[2 * k + 1]);
+    const Left left = AsLeft<T>(weights[2 * k], weights[2 * k + 1]);
 #pragma unroll
     for (int n = 0; n < kHead / 16; ++n) {
       const RightPair right = LoadRight(tile + k * 16 * kStride<kHead> + n * 16, kStride<kHead>);
-      MultiplyAdd(left, right, 0, sums[2 * n]);
-      MultiplyAdd(left, right, 1, sums[2 * n + 1]);
+      MultiplyAdd<T>(left, right, 0, sums[2 * n]);
+      MultiplyAdd<T>(left, right, 1, sums[2 * n + 1]);
     }
   }
 }
@@ -116,11 +116,11 @@ __device__ void ForEachSum(Sums (&sums)[kTiles], Visit visit) {
 }
 
 /// Rounds the warp's rows to where `place(row)` says, but for rows that `row_limit` cuts off.
-template <int kHead, typename Place>
-__device__ void StoreRows(Sums (&sums)[kHead / 8], unsigned head_size, unsigned row_limit,
-                          BFloat16* out, Place place) {
+template <int kHead, typename T, typename Place>
+__device__ void StoreRows(Sums (&sums)[kHead / 8], unsigned head_size, unsigned row_limit, T* out,
+                          Place place) {
   ForEachSum(sums, [&](float& value, unsigned row, unsigned column) {
-    if (row < row_limit && column < head_size) out[place(row) + column] = RoundToBFloat16(value);
+    if (row < row_limit && column < head_size) out[place(row) + column] = FromFloat<T>(value);
   });
 }
 

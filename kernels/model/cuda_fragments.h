@@ -1,5 +1,5 @@
-// The operands of a warp's matrix product of 16 x 16 by 16 x 8 in bf16 with fp32 sums (PTX:
-// mma.m16n8k16), as each lane holds its part of them.
+// The operands of a warp's matrix product of 16 x 16 by 16 x 8 in bf16 or fp16 with fp32 sums
+// (PTX: mma.m16n8k16), as each lane holds its part of them.
 //
 // Who holds what, with g = lane / 4 and t = lane % 4:
 //   sums [16][8]   0, 1: row g, columns 2t, 2t + 1    2, 3: row g + 8, the same columns

@@ -1,4 +1,4 @@
-// The fused attention kernels in bf16.
+// The fused attention kernels in bf16 and fp16.
 //
 // A block of four warps has 64 rows: of queries in the forward pass, the statistics and the
 // gradients of queries; of keys in the gradients of keys and values. Each warp has 16 of them, for
@@ -95,9 +95,9 @@ __device__ Work KeysOfBlock(const CudaAttentionShape& shape) {
 }
 
 /// Keys and values of a tile, from `first_key` on. Waits until nobody reads the tiles any more.
-template <int kHead, int kKeys>
-__device__ void LoadKeysAndValues(const Task& task, const BFloat16* qkv, unsigned first_key,
-                                  BFloat16* keys, BFloat16* values) {
+template <int kHead, int kKeys, typename T>
+__device__ void LoadKeysAndValues(const Task& task, const T* qkv, unsigned first_key, T* keys,
+                                  T* values) {
   const unsigned rows = RowsFrom<kKeys>(first_key, task.sequence);
   __syncthreads();
   LoadTile<kHead, kKeys>(qkv + task.InQkv(first_key, 1), 3 * task.width, rows, task.head_size,
@@ -116,12 +116,12 @@ __device__ void ScaleVisible(Sums (&scores)[kTiles], float scale, unsigned first
   });
 }
 
-template <int kHead>
+template <int kHead, typename T>
 __global__ void __launch_bounds__(kBlockThreads)
-    ForwardKernel(CudaAttentionShape shape, const BFloat16* qkv, BFloat16* out) {
+    ForwardKernel(CudaAttentionShape shape, const T* qkv, T* out) {
   constexpr int kKeys = 64;
-  __shared__ __align__(16) BFloat16 keys[kKeys * kStride<kHead>];
-  __shared__ __align__(16) BFloat16 values[kKeys * kStride<kHead>];
+  __shared__ __align__(16) T keys[kKeys * kStride<kHead>];
+  __shared__ __align__(16) T values[kKeys * kStride<kHead>];
   const Work work = QueriesOfBlock(shape);
   const Task task(shape, work.task);
   const unsigned first_query = work.first + threadIdx.x / kWarp * 16;  // of the warp
@@ -159,14 +159,14 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 /// First the statistics of the rows, with delta = Σ_keys p (d_out vᵀ), then the gradient:
 /// d_q = Σ_keys d_score k, d_score = p (d_out vᵀ − delta) scale.
-template <int kHead>
+template <int kHead, typename T>
 __global__ void __launch_bounds__(kBlockThreads)
-    QueryGradientKernel(CudaAttentionShape shape, const BFloat16* qkv, const BFloat16* d_out,
-                        CudaRowStatistics statistics, BFloat16* d_qkv) {
+    QueryGradientKernel(CudaAttentionShape shape, const T* qkv, const T* d_out,
+                        CudaRowStatistics statistics, T* d_qkv) {
   constexpr int kKeys = 32;
-  __shared__ __align__(16) BFloat16 tile[kBlockRows * kStride<kHead>];
-  BFloat16* const keys = tile;
-  BFloat16* const values = tile + kKeys * kStride<kHead>;
+  __shared__ __align__(16) T tile[kBlockRows * kStride<kHead>];
+  T* const keys = tile;
+  T* const values = tile + kKeys * kStride<kHead>;
   const Work work = QueriesOfBlock(shape);
   const Task task(shape, work.task);
   const unsigned first_query = work.first + threadIdx.x / kWarp * 16;
@@ -243,17 +243,17 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 /// d_v = Σ_queries p d_out, d_k = Σ_queries d_score q
-template <int kHead>
+template <int kHead, typename T>
 __global__ void __launch_bounds__(kBlockThreads)
-    KeyGradientKernel(CudaAttentionShape shape, const BFloat16* qkv, const BFloat16* d_out,
-                      CudaRowStatistics statistics, BFloat16* d_qkv) {
+    KeyGradientKernel(CudaAttentionShape shape, const T* qkv, const T* d_out,
+                      CudaRowStatistics statistics, T* d_qkv) {
   constexpr int kQueries = 32;
   constexpr unsigned kBlockTile = kBlockRows * kStride<kHead>;
   constexpr unsigned kQueryTile = kQueries * kStride<kHead>;
-  auto* const keys = reinterpret_cast<BFloat16*>(DynamicShared());
-  BFloat16* const values = keys + kBlockTile;
-  BFloat16* const queries = values + kBlockTile;
-  BFloat16* const gradients = queries + kQueryTile;
+  auto* const keys = reinterpret_cast<T*>(DynamicShared());
+  T* const values = keys + kBlockTile;
+  T* const queries = values + kBlockTile;
+  T* const gradients = queries + kQueryTile;
   __shared__ float log_sums[kQueries];
   __shared__ float deltas[kQueries];
   const Work work = KeysOfBlock(shape);
@@ -316,13 +316,26 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 /// Bytes of dynamic shared memory of KeyGradientKernel.
 template <int kHead>
-constexpr size_t kKeyGradientShared = 2 * (kBlockRows + 32) * kStride<kHead> * sizeof(BFloat16);
+constexpr size_t kKeyGradientShared = 2 * (kBlockRows + 32) * kStride<kHead> * sizeof(uint16_t);
 
-/// Calls f<kHead>() with the smallest padded size that holds the head.
+/// Calls f<kHead, T>() with the smallest padded size that holds the head, and the element.
 template <typename F>
-void WithHead(uint64_t head_size, F f) {
-  PENSTOCK_CHECK(head_size <= kMaxFusedHead);
-  head_size <= 64 ? f.template operator()<64>() : f.template operator()<128>();
+void WithHead(const CudaAttentionShape& shape, F f) {
+  PENSTOCK_CHECK(shape.head_size <= kMaxFusedHead && shape.dtype != DType::kFloat32);
+  const auto with = [&]<typename T>() {
+    shape.head_size <= 64 ? f.template operator()<64, T>() : f.template operator()<128, T>();
+  };
+  shape.dtype == DType::kBFloat16 ? with.template operator()<BFloat16>()
+                                  : with.template operator()<Float16>();
+}
+
+template <typename T>
+const T* As(const std::byte* elements) {
+  return reinterpret_cast<const T*>(elements);
+}
+template <typename T>
+T* As(std::byte* elements) {
+  return reinterpret_cast<T*>(elements);
 }
 
 uint64_t BlocksOf(const CudaAttentionShape& shape) {
@@ -332,26 +345,26 @@ uint64_t BlocksOf(const CudaAttentionShape& shape) {
 }  // namespace
 
 void CudaFusedAttentionForward(device::CudaStream& stream, const CudaAttentionShape& shape,
-                               const BFloat16* qkv, BFloat16* out) {
+                               const std::byte* qkv, std::byte* out) {
   PENSTOCK_CHECK(shape.head_size % 8 != 0 || IsAligned(qkv));
-  WithHead(shape.head_size, [&]<int kHead>() {
-    Launch(stream, "attention", ForwardKernel<kHead>, {BlocksOf(shape), dim3(kBlockThreads)}, shape,
-           qkv, out);
+  WithHead(shape, [&]<int kHead, typename T>() {
+    Launch(stream, "attention", ForwardKernel<kHead, T>, {BlocksOf(shape), dim3(kBlockThreads)},
+           shape, As<T>(qkv), As<T>(out));
   });
 }
 
 void CudaFusedAttentionBackward(device::CudaStream& stream, const CudaAttentionShape& shape,
-                                const BFloat16* qkv, const BFloat16* d_out,
-                                const CudaRowStatistics& statistics, BFloat16* d_qkv) {
+                                const std::byte* qkv, const std::byte* d_out,
+                                const CudaRowStatistics& statistics, std::byte* d_qkv) {
   PENSTOCK_CHECK(shape.head_size % 8 != 0 || (IsAligned(qkv) && IsAligned(d_out)));
   const LaunchShape launch{BlocksOf(shape), dim3(kBlockThreads)};
-  WithHead(shape.head_size, [&]<int kHead>() {
-    Launch(stream, "the gradient of queries", QueryGradientKernel<kHead>, launch, shape, qkv, d_out,
-           statistics, d_qkv);
+  WithHead(shape, [&]<int kHead, typename T>() {
+    Launch(stream, "the gradient of queries", QueryGradientKernel<kHead, T>, launch, shape,
+           As<T>(qkv), As<T>(d_out), statistics, As<T>(d_qkv));
     LaunchShape with_shared = launch;
     with_shared.shared = kKeyGradientShared<kHead>;
-    Launch(stream, "the gradient of keys and values", KeyGradientKernel<kHead>, with_shared, shape,
-           qkv, d_out, statistics, d_qkv);
+    Launch(stream, "the gradient of keys and values", KeyGradientKernel<kHead, T>, with_shared,
+           shape, As<T>(qkv), As<T>(d_out), statistics, As<T>(d_qkv));
   });
 }
 

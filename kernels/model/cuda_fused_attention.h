@@ -1,7 +1,8 @@
-// The fused kernels of causal attention in bf16. They enqueue and return. `qkv` and `out` are as
-// ModelOperators has them; where a head is a multiple of 16 bytes, so are their addresses.
+// The fused kernels of causal attention in bf16 and fp16. They enqueue and return. `qkv` and `out`
+// are as ModelOperators has them; where a head is a multiple of 16 bytes, so are their addresses.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "device/device.h"
@@ -11,6 +12,7 @@ namespace penstock::kernels {
 
 /// What the fused kernels are told.
 struct CudaAttentionShape {
+  DType dtype;        ///< of all tensors; not fp32
   uint64_t tasks;     ///< batch · heads
   uint64_t sequence;  ///< rows of a task
   uint64_t heads;
@@ -19,7 +21,7 @@ struct CudaAttentionShape {
 inline constexpr uint64_t kMaxFusedHead = 128;
 
 void CudaFusedAttentionForward(device::CudaStream& stream, const CudaAttentionShape& shape,
-                               const BFloat16* qkv, BFloat16* out);
+                               const std::byte* qkv, std::byte* out);
 /// Of each row of each task: the logarithm (base 2) of the sum of its exponentials, and Σ d_out
 /// out.
 struct CudaRowStatistics {
@@ -28,7 +30,7 @@ struct CudaRowStatistics {
 };
 /// Fills `statistics` on its way.
 void CudaFusedAttentionBackward(device::CudaStream& stream, const CudaAttentionShape& shape,
-                                const BFloat16* qkv, const BFloat16* d_out,
-                                const CudaRowStatistics& statistics, BFloat16* d_qkv);
+                                const std::byte* qkv, const std::byte* d_out,
+                                const CudaRowStatistics& statistics, std::byte* d_qkv);
 
 }  // namespace penstock::kernels

@@ -16,26 +16,31 @@ __device__ inline unsigned Lane() { return threadIdx.x % 32; }
 __device__ inline unsigned RowOfSums() { return Lane() / 4; }
 __device__ inline unsigned ColumnOfSums() { return Lane() % 4 * 2; }
 
-/// Sums of columns 0 … 7 and 8 … 15, rounded, as a left operand.
+/// Sums of columns 0 … 7 and 8 … 15, rounded to T, as a left operand.
+template <typename T>
 __device__ inline Left AsLeft(const Sums& low, const Sums& high) {
-  return {{PackPair(low.values[0], low.values[1]), PackPair(low.values[2], low.values[3]),
-           PackPair(high.values[0], high.values[1]), PackPair(high.values[2], high.values[3])}};
+  return {{PackPair<T>(low.values[0], low.values[1]), PackPair<T>(low.values[2], low.values[3]),
+           PackPair<T>(high.values[0], high.values[1]),
+           PackPair<T>(high.values[2], high.values[3])}};
 }
 
 /// The left operand that begins at `corner` of a row-major matrix in shared memory.
-__device__ inline Left LoadLeft(const BFloat16* corner, unsigned stride) {
+template <typename T>
+__device__ inline Left LoadLeft(const T* corner, unsigned stride) {
   Left left;
   LoadMatrices(corner + Lane() % 16 * stride + Lane() / 16 * 8, left.pairs);
   return left;
 }
 /// right[k][n] = matrix[n][k], 16 x 16: the product with a transposed matrix.
-__device__ inline RightPair LoadRightTransposed(const BFloat16* corner, unsigned stride) {
+template <typename T>
+__device__ inline RightPair LoadRightTransposed(const T* corner, unsigned stride) {
   RightPair right;
   LoadMatrices(corner + (Lane() % 8 + Lane() / 16 * 8) * stride + Lane() / 8 % 2 * 8, right.pairs);
   return right;
 }
 /// right[k][n] = matrix[k][n], 16 x 16.
-__device__ inline RightPair LoadRight(const BFloat16* corner, unsigned stride) {
+template <typename T>
+__device__ inline RightPair LoadRight(const T* corner, unsigned stride) {
   RightPair right;
   LoadMatricesTransposed(corner + Lane() % 16 * stride + Lane() / 16 * 8, right.pairs);
   return right;

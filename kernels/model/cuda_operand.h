@@ -33,7 +33,7 @@ inline uint32_t AlignmentOf(const CudaOperand& operand) {
 /// bias lies as the weights do, and should be aligned, too. In fp32 the digits that it leaves would
 /// be seen.
 inline bool TakesGelu(const CudaOperand& weight, const CudaOperand& result) {
-  return result.dtype == DType::kBFloat16 && AlignmentOf(result) == kCudaGoodAlignment &&
+  return result.dtype != DType::kFloat32 && AlignmentOf(result) == kCudaGoodAlignment &&
          AlignmentOf(weight) == kCudaGoodAlignment;
 }
 

@@ -33,7 +33,7 @@ CudaEmbedding CudaEmbeddingFor(const EmbeddingCall& call, const TokenView& token
 }
 
 Status Validate(const OperatorOptions& options) {
-  PENSTOCK_TRY(CheckCalls(options.calls, "CUDA"));
+  PENSTOCK_TRY(CheckCalls(options.calls));
   for (const OperatorCall& call : options.calls) {
     if (RowsOf(call) <= std::numeric_limits<int32_t>::max()) continue;
     return MakeError(ErrorCode::kInvalidArgument,
@@ -122,8 +122,8 @@ Result<std::string> CudaOperators::Describe() const {
   }
   return fmt::format("cuda {}.{}, {} multiprocessors, {}, cuBLASLt {} with {} in products",
                      properties.major, properties.minor, properties.multiProcessorCount,
-                     DTypesOf(options_.calls, ToString), cublasLtGetVersion(),
-                     fused.empty() ? "nothing" : fused);
+                     DTypesOf(options_.calls, [](DType dtype) { return ToString(dtype); }),
+                     cublasLtGetVersion(), fused.empty() ? "nothing" : fused);
 }
 
 void CudaOperators::EmbeddingForward(device::Stream& stream, const TokenView& tokens,

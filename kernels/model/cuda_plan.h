@@ -32,7 +32,7 @@ struct CudaHeadPlan {
 
   uint64_t rows;          ///< of a chunk; the last may have fewer
   uint64_t logit_stride;  ///< elements from a row of logits to the next
-  uint64_t gradient;      ///< bf16: the gradient of the logits; fp32: the logits themselves
+  uint64_t gradient;      ///< 16 bits: the gradient of the logits; fp32: the logits themselves
   uint64_t losses;
   /// What a call adds to the table's gradient, where that is computed apart.
   std::optional<uint64_t> table;
@@ -43,7 +43,7 @@ struct CudaAttentionPlan {
   explicit CudaAttentionPlan(const AttentionCall& call);
 
   uint64_t heads;   ///< fp32: those of one sequence whose scores exist at once
-  uint64_t second;  ///< bf16: Σ p d_p of the rows; fp32: gradients of the scores
+  uint64_t second;  ///< 16 bits: Σ p d_p of the rows; fp32: gradients of the scores
   Bytes scratch;
 };
 

@@ -33,8 +33,15 @@ uint32_t EpilogueOf(CudaEpilogue epilogue) {
 }
 
 cudaDataType_t TypeOf(DType dtype) {
-  PENSTOCK_CHECK(dtype != DType::kFloat16);
-  return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF;
+  switch (dtype) {
+    case DType::kFloat32:
+      return CUDA_R_32F;
+    case DType::kBFloat16:
+      return CUDA_R_16BF;
+    case DType::kFloat16:
+      return CUDA_R_16F;
+  }
+  return {};
 }
 
 std::string NameOf(const CudaProductSpec& spec) {
@@ -140,8 +147,8 @@ Result<CudaProduct::Owned<cublasLtMatrixLayout_t>> CudaProduct::MakeLayout(
 }
 
 /// Sums that are split over k may be added up in the workspace, in order; never by whoever is
-/// first, and not where a bias or GELU follows in bf16, as cuBLASLt then rounds the sum before it.
-/// Algorithms read the bias as they write the result: it has no alignment of its own.
+/// first, and not where a bias or GELU follows in 16 bits, as cuBLASLt then rounds the sum before
+/// it. Algorithms read the bias as they write the result: it has no alignment of its own.
 Result<bool> CudaProduct::Choose() {
   cublasLtMatmulPreference_t made = nullptr;
   PENSTOCK_TRY(BlasStatus(cublasLtMatmulPreferenceCreate(&made), spec_));
@@ -152,7 +159,7 @@ Result<bool> CudaProduct::Choose() {
         spec_);
   };
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kCudaWorkspace.value}));
-  const bool may_split = spec_.epilogue == CudaEpilogue::kNone || spec_.c.dtype != DType::kBFloat16;
+  const bool may_split = spec_.epilogue == CudaEpilogue::kNone || spec_.c.dtype == DType::kFloat32;
   PENSTOCK_TRY(set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                    static_cast<uint32_t>(may_split ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
                                                    : CUBLASLT_REDUCTION_SCHEME_NONE)));

@@ -1,4 +1,4 @@
-// One warp's matrix product of 16 x 16 by 16 x 8 in bf16 with fp32 sums, and what loads
+// One warp's matrix product of 16 x 16 by 16 x 8 in bf16 or fp16 with fp32 sums, and what loads
 // its operands from shared memory: the instructions of PTX (mma.m16n8k16, ldmatrix). Who holds
 // what: kernels/model/cuda_fragments.h. All lanes of a warp call the functions together.
 #pragma once
@@ -6,32 +6,47 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/dtype.h"
 #include "kernels/model/cuda_fragments.h"
 
 namespace penstock::kernels {
 
-/// Both rounded to nearest even.
+/// Both rounded to T (BFloat16 or Float16), to nearest even.
+template <typename T>
 __device__ inline uint32_t PackPair(float low, float high) {
   uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
   return pair;
 }
 
-/// sums += left · right, the half of `right` that `half` (0 or 1) says.
+/// sums += left · right, the half of `right` that `half` (0 or 1) says; elements are T.
+template <typename T>
 __device__ inline void MultiplyAdd(const Left& left, const RightPair& right, int half, Sums& sums) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums.values[0]), "+f"(sums.values[1]), "+f"(sums.values[2]), "+f"(sums.values[3])
-      : "r"(left.pairs[0]), "r"(left.pairs[1]), "r"(left.pairs[2]), "r"(left.pairs[3]),
-        "r"(right.pairs[2 * half]), "r"(right.pairs[2 * half + 1]));
+#define PENSTOCK_MMA(type)                                                                       \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                            \
+               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"            \
+               : "+f"(sums.values[0]), "+f"(sums.values[1]), "+f"(sums.values[2]),               \
+                 "+f"(sums.values[3])                                                            \
+               : "r"(left.pairs[0]), "r"(left.pairs[1]), "r"(left.pairs[2]), "r"(left.pairs[3]), \
+                 "r"(right.pairs[2 * half]), "r"(right.pairs[2 * half + 1]))
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    PENSTOCK_MMA("bf16");
+  } else {
+    PENSTOCK_MMA("f16");
+  }
+#undef PENSTOCK_MMA
 }
 
 /// Four 8 x 8 matrices: lane 8 i + j gives the address of row j of matrix i, and each lane gets of
 /// each matrix row g, columns 2t and 2t + 1.
-__device__ inline void LoadMatrices(const BFloat16* row, uint32_t (&pairs)[4]) {
+template <typename T>
+__device__ inline void LoadMatrices(const T* row, uint32_t (&pairs)[4]) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
@@ -39,7 +54,8 @@ __device__ inline void LoadMatrices(const BFloat16* row, uint32_t (&pairs)[4]) {
                : "memory");
 }
 /// The same of the transposed matrices: column g, rows 2t and 2t + 1.
-__device__ inline void LoadMatricesTransposed(const BFloat16* row, uint32_t (&pairs)[4]) {
+template <typename T>
+__device__ inline void LoadMatricesTransposed(const T* row, uint32_t (&pairs)[4]) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])

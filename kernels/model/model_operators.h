@@ -1,15 +1,16 @@
 // The transformer's operators, forward and backward, as work on a stream.
 //
-// All tensors are device memory. Activations and weights are of one dtype (fp32 or bf16); weight
+// All tensors are device memory. Activations and weights are of one dtype; weight
 // gradients are fp32 and are *accumulated* into unless said otherwise: what a call adds is computed
 // first, and then added with one addition to each element (but see OperatorOptions::adds_once).
 // `rows` is batch * sequence; a tensor of rows may have the two as separate sizes. Sums over rows
 // and over the sequence are taken in fp32 in an order that depends on shapes and the thread count,
-// never on memory or placement. On a CPU without bf16 instructions the matrix products compute in
-// fp32 on bf16 storage. The output of a function overlaps nothing else that it reads or writes,
-// unless its comment says so. On the CUDA device, weights, biases and their gradients begin at
-// multiples of OperatorOptions::weight_unit elements after a multiple of 16 bytes, and a table at a
-// multiple of its width; everything else begins at a multiple of 16 bytes.
+// never on memory or placement. On a CPU, matrix products compute in fp32 on
+// fp16 storage, and on bf16 storage where it has no bf16 instructions. The output of a function
+// overlaps nothing else that it reads or writes, unless its comment says so. On the CUDA device,
+// weights, biases and their gradients begin at multiples of OperatorOptions::weight_unit elements
+// after a multiple of 16 bytes, and a table at a multiple of its width; everything else begins at a
+// multiple of 16 bytes.
 //
 // Shapes are those of a call in OperatorOptions::calls, and tensors fit together; anything else is
 // a bug.

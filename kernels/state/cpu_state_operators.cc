@@ -20,13 +20,8 @@ namespace {
 constexpr uint64_t kElementGrain = 1024;
 
 void RoundRange(const float* in, DType dtype, Range range, std::byte* out) {
-  std::byte* to = out + range.begin * SizeOf(dtype).value;
-  if (dtype != DType::kFloat16) {
-    ConvertElements(DType::kFloat32, in + range.begin, dtype, to, range.size());
-    return;
-  }
-  auto* halves = reinterpret_cast<uint16_t*>(to);
-  for (uint64_t i = 0; i < range.size(); ++i) halves[i] = RoundToFloat16(in[range.begin + i]);
+  ConvertElements(DType::kFloat32, in + range.begin, dtype, out + range.begin * SizeOf(dtype).value,
+                  range.size());
 }
 
 /// In pieces that stay in the first-level cache while every row is added to them.

@@ -17,6 +17,7 @@
 namespace {
 
 using penstock::kernels::BFloat16;
+using penstock::kernels::Float16;
 
 struct Operation {
   int32_t transpose_a = CUBLAS_OP_N;
@@ -56,11 +57,14 @@ cublasStatus_t Set(T& to, const void* value, size_t size) {
 
 float Read(cudaDataType type, const void* data, int64_t at) {
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[at];
+  if (type == CUDA_R_16F) return ToFloat(static_cast<const Float16*>(data)[at]);
   return ToFloat(static_cast<const BFloat16*>(data)[at]);
 }
 void Write(cudaDataType type, void* data, int64_t at, float value) {
   if (type == CUDA_R_32F) {
     static_cast<float*>(data)[at] = value;
+  } else if (type == CUDA_R_16F) {
+    static_cast<Float16*>(data)[at] = {penstock::kernels::RoundToFloat16(value)};
   } else {
     static_cast<BFloat16*>(data)[at] = penstock::kernels::RoundToBFloat16(value);
   }
@@ -340,7 +344,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (!product.Fits() || wanted < 1) return CUBLAS_STATUS_INVALID_VALUE;
   if (!product.FitsEpilogue()) return CUBLAS_STATUS_NOT_SUPPORTED;
   Promises promises = In<Promises>(preference);
-  // Sums by whoever is first, and sums in bf16.
+  // Sums by whoever is first, and sums in 16 bits.
   if ((promises.reductions & ~uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) != 0) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }

@@ -27,14 +27,36 @@ using Values = std::vector<double>;
 inline constexpr double kFloatTolerance = 1e-5;
 /// bf16 results: half a unit in the last place is up to 2^-8 of the value.
 inline constexpr double kBFloat16Tolerance = 1.0 / 256;
+/// fp16 results: half a unit in the last place is up to 2^-11 of the value.
+inline constexpr double kFloat16Tolerance = 1.0 / 2048;
 
 inline double Tolerance(DType dtype) {
-  return dtype == DType::kFloat32 ? kFloatTolerance : kBFloat16Tolerance;
+  switch (dtype) {
+    case DType::kFloat32:
+      return kFloatTolerance;
+    case DType::kBFloat16:
+      return kBFloat16Tolerance;
+    case DType::kFloat16:
+      return kFloat16Tolerance;
+  }
+  return 0;
+}
+
+/// Half the distance of the smallest values that the dtype has, where tests come down to them: no
+/// result is nearer.
+inline double HalfSpacing(DType dtype) { return dtype == DType::kFloat16 ? 0x1p-25 : 0; }
+
+/// The bits of a value in one of the 16-bit dtypes, and the value of such bits.
+inline uint16_t HalfBits(DType dtype, float value) {
+  return dtype == DType::kFloat16 ? RoundToFloat16(value) : RoundToBFloat16(value).bits;
+}
+inline float OfHalfBits(DType dtype, uint16_t bits) {
+  return dtype == DType::kFloat16 ? ToFloat(Float16{bits}) : ToFloat(BFloat16{bits});
 }
 
 inline double RoundTo(DType dtype, double value) {
   const auto single = static_cast<float>(value);
-  return dtype == DType::kFloat32 ? single : ToFloat(RoundToBFloat16(single));
+  return dtype == DType::kFloat32 ? single : OfHalfBits(dtype, HalfBits(dtype, single));
 }
 
 /// 64 bits that belong to (stream, i): splitmix64, which is fast enough for large operands.
@@ -74,12 +96,13 @@ inline void ExpectClose(const Values& got, const Values& want, double tolerance,
 }
 
 /// Every value is within tolerance · magnitude: the sum of the absolute values of the terms that
-/// the value is the sum of, where these terms are rounded themselves.
+/// the value is the sum of, where these terms are rounded themselves. Terms, and so the value, may
+/// be off by `spacing` beside that.
 inline void ExpectWithin(const Values& got, const Values& want, const Values& magnitude,
-                         double tolerance, const std::string& what) {
+                         double tolerance, double spacing, const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   for (size_t i = 0; i < want.size(); ++i) {
-    ASSERT_LE(std::abs(got[i] - want[i]), tolerance * magnitude[i])
+    ASSERT_LE(std::abs(got[i] - want[i]), tolerance * magnitude[i] + spacing)
         << what << " [" << i << "]: got " << got[i] << ", want " << want[i];
   }
 }
@@ -151,8 +174,8 @@ class DeviceHarness {
   }
   void Set(const Tensor& tensor, const Values& values) {
     std::vector<float> floats(values.begin(), values.end());
-    std::vector<BFloat16> halves;
-    for (const float value : floats) halves.push_back(RoundToBFloat16(value));
+    std::vector<uint16_t> halves;
+    for (const float value : floats) halves.push_back(HalfBits(tensor.dtype, value));
     const void* host = tensor.dtype == DType::kFloat32 ? static_cast<const void*>(floats.data())
                                                        : static_cast<const void*>(halves.data());
     stream_->CopyToDevice(tensor.data(), static_cast<const std::byte*>(host),
@@ -204,9 +227,9 @@ class DeviceHarness {
         std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
         values[i] = value;
       } else {
-        BFloat16 value;
-        std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
-        values[i] = ToFloat(value);
+        uint16_t half;
+        std::memcpy(&half, bytes.data() + i * sizeof(half), sizeof(half));
+        values[i] = OfHalfBits(tensor.dtype, half);
       }
     }
     return values;

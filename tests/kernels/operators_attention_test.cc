@@ -88,10 +88,10 @@ Reference ReferenceAttention(const LayerShapes& shapes, const Values& qkv, const
   return result;
 }
 
-/// One rounding of the result; where bf16 is multiplied as such also one of each term. The tenth is
-/// for what fp32 adds.
+/// One rounding of the result; where 16-bit elements are multiplied as such also one of each term.
+/// The tenth is for what fp32 adds.
 double AttentionTolerance(const Mode& mode) {
-  return mode.rounds_terms ? 2.1 * kBFloat16Tolerance : 1.1 * Tolerance(mode.dtype);
+  return (mode.rounds_terms ? 2.1 : 1.1) * Tolerance(mode.dtype);
 }
 
 uint64_t OutSize(const LayerShapes& shapes) {
@@ -114,10 +114,11 @@ TEST_P(AttentionTest, ForwardAndBackwardAgree) {
     harness.operators().AttentionBackward(harness.stream(), device_qkv.data(), device_d_out.data(),
                                           d_qkv.data());
     const Reference want = ReferenceAttention(shapes, qkv, d_out);
+    const double spacing = HalfSpacing(mode().dtype);
     ExpectWithin(harness.Get(out), want.out, want.out_magnitude, AttentionTolerance(mode()),
-                 name + " out");
+                 spacing, name + " out");
     ExpectWithin(harness.Get(d_qkv), want.d_qkv, want.d_qkv_magnitude, AttentionTolerance(mode()),
-                 name + " d_qkv");
+                 spacing, name + " d_qkv");
     EXPECT_EQ(harness.Get(device_qkv), qkv);
     EXPECT_EQ(harness.Get(device_d_out), d_out);
   }

@@ -20,10 +20,10 @@ namespace penstock::kernels {
 struct Mode {
   std::string name;
   DType dtype = DType::kFloat32;
-  bool rounds_terms = false;  ///< attention rounds probabilities to bf16 before it multiplies them
+  bool rounds_terms = false;      ///< attention rounds probabilities before it multiplies them
   uint64_t queries_at_once = 64;  ///< a NaN in a value may reach as many earlier rows
   double fused_tanh_error = 0;    ///< of GELU in products
-  bool converts = false;          ///< CPU: bf16 is multiplied in fp32
+  bool converts = false;          ///< CPU: 16 bits are multiplied in fp32
   std::string target = {};        ///< CPU: the instruction set of the vector code
 };
 inline void PrintTo(const Mode& mode, std::ostream* out) { *out << mode.name; }

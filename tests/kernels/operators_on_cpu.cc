@@ -16,6 +16,7 @@ std::vector<Mode> TestedModes() {
       {.name = "fp32"},
       {.name = "bf16", .dtype = DType::kBFloat16, .rounds_terms = true},
       {.name = "bf16_converted", .dtype = DType::kBFloat16, .converts = true},
+      {.name = "fp16", .dtype = DType::kFloat16, .converts = true},
   };
   std::vector<Mode> modes;
   for (const Mode& kind : kinds) {

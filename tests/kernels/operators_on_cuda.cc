@@ -17,6 +17,10 @@ std::vector<Mode> TestedModes() {
           {.name = "bf16",
            .dtype = DType::kBFloat16,
            .rounds_terms = true,
+           .fused_tanh_error = kTanhError},
+          {.name = "fp16",
+           .dtype = DType::kFloat16,
+           .rounds_terms = true,
            .fused_tanh_error = kTanhError}};
 }
 

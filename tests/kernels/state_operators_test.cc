@@ -64,7 +64,7 @@ TEST_F(GradientsTest, PartsAreAddedOneAfterTheOtherAndNothingBehindThem) {
   const uint64_t count = 5;
   Values begin = RandomValues(DType::kFloat32, n + 1, 1);
   begin[0] = 1 << 24;  // 2^24 + 1 + 1 is 2^24, in this order only
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     Values parts = RandomValues(dtype, count * stride, 2);
     for (uint64_t part = 0; part < count; ++part) parts[part * stride] = 1;
     const Tensor sums = harness.Put(DType::kFloat32, begin);
@@ -89,7 +89,7 @@ TEST_F(GradientsTest, BlockSumsEqualTheReference) {
   StateHarness harness;
   const uint64_t blocks = 5;
   const uint64_t n = blocks * kBlockElements;
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     for (const bool finite : {true, false}) {
       Values values = RandomValues(dtype, n, 1);
       if (!finite) values[n - 3] = INFINITY;
