@@ -17,7 +17,6 @@
 namespace {
 
 using penstock::kernels::BFloat16;
-using penstock::kernels::Float16;
 
 struct Operation {
   int32_t transpose_a = CUBLAS_OP_N;
@@ -57,17 +56,17 @@ cublasStatus_t Set(T& to, const void* value, size_t size) {
 
 float Read(cudaDataType type, const void* data, int64_t at) {
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[at];
-  if (type == CUDA_R_16F) return ToFloat(static_cast<const Float16*>(data)[at]);
-  return ToFloat(static_cast<const BFloat16*>(data)[at]);
+  const auto* const bits = static_cast<const uint16_t*>(data) + at;
+  return type == CUDA_R_16F ? ToFloat(penstock::kernels::Float16{*bits}) : ToFloat(BFloat16{*bits});
 }
 void Write(cudaDataType type, void* data, int64_t at, float value) {
   if (type == CUDA_R_32F) {
     static_cast<float*>(data)[at] = value;
-  } else if (type == CUDA_R_16F) {
-    static_cast<Float16*>(data)[at] = {penstock::kernels::RoundToFloat16(value)};
-  } else {
-    static_cast<BFloat16*>(data)[at] = penstock::kernels::RoundToBFloat16(value);
+    return;
   }
+  static_cast<uint16_t*>(data)[at] = type == CUDA_R_16F
+                                         ? penstock::kernels::RoundToFloat16(value)
+                                         : penstock::kernels::RoundToBFloat16(value).bits;
 }
 /// Bytes from one matrix of a batch to the next.
 int64_t Apart(const Layout& layout) {
