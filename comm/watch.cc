@@ -191,9 +191,7 @@ std::optional<Error> Watch::StuckOperation() const {
     line = fmt::format("{}: {} did not arrive within {} s", OperationName(operation), Name(first),
                        seconds);
   }
-  if (!progress.doing.empty()) line += fmt::format("; rank {} {}", first, progress.doing);
-  if (elsewhere.size() > 1) line += "; missing are " + RankList(elsewhere);
-  return Error{ErrorCode::kUnavailable, std::move(line)};
+  return Missing(std::move(line), elsewhere);
 }
 
 std::optional<Error> Watch::StuckCommit() const {
@@ -203,12 +201,16 @@ std::optional<Error> Watch::StuckCommit() const {
   for (uint32_t rank = 0; rank < seen_.size(); ++rank) {
     if (!commit_->made[rank]) missing.push_back(rank);
   }
-  const uint32_t first = missing.front();
-  std::string line = fmt::format("the commit of step {}: {} has not made its part within {} s",
-                                 commit_->step, Name(first), limits_.operation->count());
+  return Missing(fmt::format("the commit of step {}: {} has not made its part within {} s",
+                             commit_->step, Name(missing.front()), limits_.operation->count()),
+                 missing);
+}
+
+Error Watch::Missing(std::string line, const std::vector<uint32_t>& ranks) const {
+  const uint32_t first = ranks.front();
   const std::string& doing = seen_[first].progress.doing;
   if (!doing.empty()) line += fmt::format("; rank {} {}", first, doing);
-  if (missing.size() > 1) line += "; missing are " + RankList(missing);
+  if (ranks.size() > 1) line += "; missing are " + RankList(ranks);
   return Error{ErrorCode::kUnavailable, std::move(line)};
 }
 

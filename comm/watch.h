@@ -104,6 +104,9 @@ class Watch {
   std::string EndedLine(uint32_t rank) const;
   std::optional<Error> StuckOperation() const;
   std::optional<Error> StuckCommit() const;
+  /// A line that names the first of the ranks that are missing, with what that one does and who
+  /// the others are.
+  Error Missing(std::string line, const std::vector<uint32_t>& ranks) const;
 
   std::vector<Member> members_;
   Limits limits_;

@@ -43,7 +43,7 @@ HWY_INLINE FloatVector Load(Whole, const BFloat16* from) {
 }
 HWY_INLINE FloatVector Load(Whole, const Float16* from) {
 #if HWY_TARGET == HWY_SCALAR
-  return hn::Set(Floats(), ToFloat(*from));  // Highway's loses NaN, and below cuts off
+  return hn::Set(Floats(), ToFloat(*from));  // Highway's loses NaN
 #else
   const auto* halves = reinterpret_cast<const hwy::float16_t*>(from);
   return hn::PromoteTo(Floats(), hn::LoadU(NativeHalves(), halves));
@@ -73,7 +73,7 @@ HWY_INLINE hn::Vec<Halves> Narrow(FloatVector value, const BFloat16*) {
 /// RoundToFloat16 of every lane.
 HWY_INLINE hn::Vec<Halves> Narrow(FloatVector value, const Float16*) {
 #if HWY_TARGET == HWY_SCALAR
-  return hn::Set(Halves(), RoundToFloat16(hn::GetLane(value)));
+  return hn::Set(Halves(), RoundToFloat16(hn::GetLane(value)));  // Highway's rounds towards zero
 #else
   return hn::BitCast(Halves(), hn::DemoteTo(NativeHalves(), value));
 #endif

@@ -19,11 +19,6 @@ namespace {
 /// Elements in the smallest piece of work that is given to a thread.
 constexpr uint64_t kElementGrain = 1024;
 
-void RoundRange(const float* in, DType dtype, Range range, std::byte* out) {
-  ConvertElements(DType::kFloat32, in + range.begin, dtype, out + range.begin * SizeOf(dtype).value,
-                  range.size());
-}
-
 /// In pieces that stay in the first-level cache while every row is added to them.
 void AddRange(float* sums, const ElementRows& parts, Range range) {
   std::array<float, kElementGrain> exact;
@@ -49,8 +44,10 @@ class CpuStateOperators final : public StateOperators {
   void RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
                       std::byte* out) override {
     Launch(stream, [=, this] {
-      ParallelRanges(threads_, n, kElementGrain,
-                     [&](Range range) { RoundRange(in, dtype, range, out); });
+      ParallelRanges(threads_, n, kElementGrain, [&](Range range) {
+        ConvertElements(DType::kFloat32, in + range.begin, dtype,
+                        out + range.begin * SizeOf(dtype).value, range.size());
+      });
     });
   }
 

@@ -64,7 +64,8 @@ class HeadTest : public OperatorsTest {
   /// The gradient at the logits is rounded to 16 bits, so that its sums carry that of every term,
   /// also where the terms cancel each other.
   double gradient_tolerance() const {
-    return mode().dtype == DType::kFloat32 ? kFloatTolerance : 3 * tolerance();
+    if (mode().dtype == DType::kFloat32) return kFloatTolerance;
+    return (mode().dtype == DType::kBFloat16 ? 2 : 3) * tolerance();
   }
 };
 

@@ -99,8 +99,7 @@ class ProductTest : public OperatorsTest {
   }
 
   void ExpectRight(const Run& run, const std::string& what) {
-    ExpectClose(Compute(run), Expected(run),
-                run.spec.c.dtype == DType::kFloat32 ? kFloatTolerance : kBFloat16Tolerance, what);
+    ExpectClose(Compute(run), Expected(run), Tolerance(run.spec.c.dtype), what);
   }
 };
 
