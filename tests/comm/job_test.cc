@@ -15,6 +15,7 @@
 #include "comm/environment.h"
 #include "comm/job.h"
 #include "comm/watch.h"
+#include "comm/wire.h"
 #include "tests/comm/job_support.h"
 #include "tests/deadline.h"
 #include "tests/temp_folder.h"
