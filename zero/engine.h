@@ -78,8 +78,8 @@ struct EngineCounters {
   uint64_t updates = 0;    ///< tiles updated
 };
 
-/// A tile's gradient in host memory: the mean over the step's tokens, rounded to the dtype of the
-/// tile's weight. `values` has GradientBytes of the tile.
+/// A tile's gradient in host memory: of the mean loss over the step's tokens, times its loss scale,
+/// rounded to the dtype of the tile's weight. `values` has GradientBytes of the tile.
 struct HostGradient {
   offload::TileId tile{};
   std::span<std::byte> values;

@@ -30,6 +30,10 @@ Session::Session(Engine& engine, bool reports_loss)
               .compute_threads = static_cast<uint32_t>(config_.compute_threads)},
              {}},
       modules_(engine.layout().model.modules.size()) {
+  if (config_.loss_scaling) {
+    loss_scale_.emplace(*config_.loss_scaling);
+    state_.loss_scale = loss_scale_->state();
+  }
   if (!doing_) return;
   for (const offload::ModuleLayout& module : layout().model.modules) {
     deeds_.push_back({.waits = "waits for weights of " + module.name,
@@ -74,10 +78,18 @@ Status Session::Fill(const TileFill& fill, const TrainState& state) {
   PENSTOCK_TRY(CheckEmpty());
   filled_ = true;
   PENSTOCK_TRY(Filled(engine_.FillTiles(fill, /*at_once=*/false)));
+  TakeCounts(state);
+  return {};
+}
+
+/// Goes on from what a commit keeps.
+void Session::TakeCounts(const TrainState& state) {
   proven_ = true;
   state_ = state;
   state_.run_json.clear();
-  return {};
+  if (!config_.loss_scaling) return;
+  if (state.loss_scale) loss_scale_.emplace(*config_.loss_scaling, *state.loss_scale);
+  state_.loss_scale = loss_scale_->state();
 }
 
 Result<TrainState> Session::Adopt() {
@@ -87,13 +99,23 @@ Result<TrainState> Session::Adopt() {
   PENSTOCK_TRY(Filled(adopted.status()));
   const TrainState state = std::move(adopted).value();
   life_.Adopt(state.step);
-  proven_ = true;
-  state_ = state;
-  state_.run_json.clear();
+  TakeCounts(state);
   return state;
 }
 
 Status Session::CheckSkips() const {
+  if (losses_not_finite_ >= kMostLossesNotFinite) {
+    return MakeError(ErrorCode::kNumeric,
+                     "step {}: the losses of {} steps in a row are not finite, so the forward "
+                     "overflows or the weights are destroyed, which skipping steps does not mend",
+                     state_.step, losses_not_finite_);
+  }
+  if (loss_scale_ && loss_scale_->exhausted()) {
+    return MakeError(ErrorCode::kNumeric,
+                     "step {}: the gradient overflows fp16, and the loss scale is at its minimum "
+                     "of {} already (fp16.min_loss_scale); {} steps in a row were skipped",
+                     state_.step, loss_scale_->value(), state_.skipped_in_a_row);
+  }
   if (state_.skipped_in_a_row < kMaxSkippedInARow) return {};
   return MakeError(
       ErrorCode::kNumeric,
@@ -269,22 +291,32 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
             : "with several ranks, report the losses of the micro-batches by Step::ReportLosses");
   }
   const bool forward_is_finite = !loss || std::isfinite(*loss);
-  const Result<StepDecision> decision = DecideStep(config_, *gradient, forward_is_finite);
+  const Result<StepDecision> decision =
+      DecideStep(config_, *gradient, LossScaleOfStep(), forward_is_finite);
   const bool skip = !decision.ok() || decision->skip;
   PENSTOCK_TRY(skip ? engine_.SkipStep() : engine_.UpdateStep(decision->grad_scale));
   PENSTOCK_TRY(decision.status());
-  // Weights that were updated have proved nothing yet.
-  proven_ = skip && (proven_ || forward_is_finite);
-  state_.step += 1;
-  state_.optimizer_steps += skip ? 0 : 1;
-  state_.skipped_in_a_row = skip ? state_.skipped_in_a_row + 1 : 0;
+  Count(skip, forward_is_finite);
   if (const std::optional<StepOrder> order = order_.EndStep()) engine_.SetOrder(*order);
   const std::span<const StepNote> notes = alone ? std::span(&note, 1) : engine_.notes();
   return StepOutcome{.step = state_.step,
                      .lr = lr_,
-                     .grad_norm = gradient->norm,
+                     .grad_norm = decision->grad_norm,
+                     .loss_scale = LossScaleOfStep(),
                      .skipped = skip,
                      .notes = {notes.begin(), notes.end()}};
+}
+
+void Session::Count(bool skipped, bool forward_is_finite) {
+  // Weights that were updated have proved nothing yet.
+  proven_ = skipped && (proven_ || forward_is_finite);
+  state_.step += 1;
+  state_.optimizer_steps += skipped ? 0 : 1;
+  state_.skipped_in_a_row = skipped ? state_.skipped_in_a_row + 1 : 0;
+  losses_not_finite_ = forward_is_finite ? 0 : losses_not_finite_ + 1;
+  if (!loss_scale_) return;
+  loss_scale_->Count(skipped);
+  state_.loss_scale = loss_scale_->state();
 }
 
 Status Session::Drop(uint64_t step) {

@@ -38,13 +38,16 @@
 #include "base/result.h"
 #include "zero/commit_life.h"
 #include "zero/engine.h"
+#include "zero/loss_scale.h"
 #include "zero/step.h"
 #include "zero/use_order.h"
 
 namespace penstock::zero {
 
-/// The training ends after this many skipped steps in a row.
+/// The training ends after this many skipped steps in a row,
 inline constexpr uint64_t kMaxSkippedInARow = 20;
+/// and after this many losses in a row that are not finite: other gradients mend no forward.
+inline constexpr uint64_t kMostLossesNotFinite = 2;
 
 class Session {
  public:
@@ -75,7 +78,8 @@ class Session {
   Result<Step> BeginStep();
   /// Says that the step that begins next is the last: nothing is read ahead for another.
   void ExpectLastStep() { engine_.ExpectLastStep(); }
-  /// Errors: kNumeric after kMaxSkippedInARow skipped steps.
+  /// Errors: kNumeric after kMaxSkippedInARow skipped steps or kMostLossesNotFinite losses that are
+  /// not finite, each in a row; and after an overflow with the lowest loss scale.
   Status CheckSkips() const;
   Status Drain() { return engine_.Drain(); }
 
@@ -135,6 +139,9 @@ class Session {
 
   Status CheckEmpty() const;
   Status Filled(Status status);
+  void TakeCounts(const TrainState& state);
+  double LossScaleOfStep() const { return loss_scale_ ? loss_scale_->value() : 1; }
+  void Count(bool skipped, bool forward_is_finite);
   Status CheckFilled() const;
   Status CheckOpen(uint64_t step) const;
   Status CheckModule(uint64_t step, ModuleId module) const;
@@ -166,7 +173,9 @@ class Session {
   UseOrder order_;
   CommitLife life_;
   TrainState state_;
-  Status failure_;  ///< what ended the training
+  std::optional<LossScale> loss_scale_;  ///< with fp16
+  uint64_t losses_not_finite_ = 0;       ///< in a row
+  Status failure_;                       ///< what ended the training
   bool filled_ = false;
   bool proven_ = false;  ///< the weights as they are gave a finite loss, or come from a commit
   std::vector<Module> modules_;

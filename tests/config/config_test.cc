@@ -119,6 +119,31 @@ TEST(ConfigTest, ABatchThatDoesNotFitTheWorldSizeSpellsOutTheProduct) {
               HasSubstr("beyond 2^63"));
 }
 
+TEST(ConfigTest, Fp16HasDeepSpeedsLossScaleAndAlwaysChecksGradients) {
+  EXPECT_FALSE(Good(WithBatch(R"("fp16": {"loss_scale": 4})")).loss_scaling);
+  const Config config = Good(WithBatch(R"("fp16": {"enabled": true})"));
+  EXPECT_EQ(config.dtype, kernels::DType::kFloat16);
+  EXPECT_TRUE(config.check_grad_overflow);
+  ASSERT_TRUE(config.loss_scaling);
+  EXPECT_EQ(config.loss_scaling->loss_scale, 0);
+  EXPECT_EQ(config.loss_scaling->initial_scale_power, 16);
+  EXPECT_EQ(config.loss_scaling->loss_scale_window, 1000);
+  EXPECT_EQ(config.loss_scaling->hysteresis, 2);
+  EXPECT_FALSE(config.loss_scaling->consecutive_hysteresis);
+  EXPECT_EQ(config.loss_scaling->min_loss_scale, 1);
+  const Config other =
+      Good(WithBatch(R"("fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 4,
+          "loss_scale_window": 5, "hysteresis": 3, "consecutive_hysteresis": true,
+          "min_loss_scale": 0.5, "auto_cast": true}, "data_types": {"grad_accum_dtype": "fp16"},
+          "communication_data_type": "fp16")"));
+  EXPECT_EQ(other.loss_scaling->initial_scale_power, 4);
+  EXPECT_EQ(other.loss_scaling->loss_scale_window, 5);
+  EXPECT_EQ(other.loss_scaling->hysteresis, 3);
+  EXPECT_TRUE(other.loss_scaling->consecutive_hysteresis);
+  EXPECT_EQ(other.loss_scaling->min_loss_scale, 0.5);
+  EXPECT_EQ(other.communication, kernels::DType::kFloat16);
+}
+
 TEST(ConfigTest, ReadsPrecision) {
   EXPECT_EQ(Good(WithBatch(R"("bf16": {"enabled": true})")).dtype, kernels::DType::kBFloat16);
   EXPECT_TRUE(Good(WithBatch(R"("bf16": {"enabled": true})")).check_grad_overflow);

@@ -318,8 +318,9 @@ TEST_F(SessionTest, AStepWhoseLossIsNotFiniteIsSkippedAndChangesNoBit) {
       {
         const auto run = Begin(Options(placement));
         for (uint64_t t = 1; t <= 4; ++t) {
-          for (const double loss : {kNaN, std::numeric_limits<double>::infinity()}) {
-            if (!with_skips) break;
+          if (with_skips) {
+            // Not two in a row, which would end the training.
+            const double loss = t % 2 == 0 ? kNaN : std::numeric_limits<double>::infinity();
             const auto skipped = run->Step(t, 3.0F, loss);
             ASSERT_TRUE(skipped.ok()) << placement.name << ": " << skipped.error().message;
             EXPECT_TRUE(skipped->skipped);
@@ -329,7 +330,7 @@ TEST_F(SessionTest, AStepWhoseLossIsNotFiniteIsSkippedAndChangesNoBit) {
           EXPECT_FALSE(done->skipped);
           outcome.norms.push_back(done->grad_norm);
         }
-        EXPECT_EQ(run->session().state().step, with_skips ? 12 : 4);
+        EXPECT_EQ(run->session().state().step, with_skips ? 8 : 4);
         EXPECT_EQ(run->session().state().optimizer_steps, 4);
         ASSERT_TRUE(run->session().Commit("{}").ok());
         state_paths_ = run->session().state_paths();
@@ -345,15 +346,29 @@ TEST_F(SessionTest, AStepWhoseLossIsNotFiniteIsSkippedAndChangesNoBit) {
 }
 
 TEST_F(SessionTest, TwentySkippedStepsInARowEndTheTraining) {
-  const auto run = Begin(Options(kHost));
+  EngineOptions options = Options(kHost);
+  options.config.check_grad_overflow = true;
+  const auto run = Begin(options);
   for (uint64_t i = 0; i < kMaxSkippedInARow; ++i) {
     EXPECT_TRUE(run->session().CheckSkips().ok());
-    ASSERT_TRUE(run->Step(1, 1.0F, kNaN).ok()) << i;
+    ASSERT_TRUE(run->Step(1, std::numeric_limits<float>::infinity()).ok()) << i;
   }
   EXPECT_EQ(run->session().CheckSkips().error().code, ErrorCode::kNumeric);
   const auto next = run->session().BeginStep();
   ASSERT_FALSE(next.ok());
   EXPECT_THAT(next.error().message, HasSubstr("20 steps in a row"));
+}
+
+TEST_F(SessionTest, TwoLossesInARowThatAreNotFiniteEndTheTraining) {
+  const auto run = Begin(Options(kHost));
+  for (const double loss : {kNaN, 1.0, kNaN, kNaN}) {
+    EXPECT_TRUE(run->session().CheckSkips().ok());
+    ASSERT_TRUE(run->Step(1, 1.0F, loss).ok());
+  }
+  EXPECT_EQ(run->session().CheckSkips().error().code, ErrorCode::kNumeric);
+  const auto next = run->session().BeginStep();
+  ASSERT_FALSE(next.ok());
+  EXPECT_THAT(next.error().message, HasSubstr("step 4: the losses of 2 steps in a row"));
 }
 
 TEST_F(SessionTest, TheLearningRateFollowsTheUpdatesAndNotTheSteps) {

@@ -134,6 +134,7 @@ Status TrainLoop::RunStep() {
   row.loss = loss;
   row.grad_norm = outcome.grad_norm;
   row.lr = outcome.lr;
+  row.loss_scale = outcome.loss_scale;
   row.skipped = outcome.skipped;
   row.tokens = inputs_.size() * options_.world.size;
   row.world_size = options_.world.size;

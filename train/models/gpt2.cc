@@ -200,7 +200,7 @@ Status Gpt2Model::Head(zero::Step& step) {
     const ModuleTensors& norm_tensors = ln_f.tensors();
     const ModuleTensors& table = wte.tensors();
     const auto gradient_scale =
-        static_cast<float>(1.0 / static_cast<double>(tokens_of_all_ranks()));
+        static_cast<float>(step.loss_scale() / static_cast<double>(tokens_of_all_ranks()));
     Gpt2Workspace& workspace = buffers_.workspace;
     for (uint64_t m = 0; m < micro_batches_; ++m) {
       PENSTOCK_TRY(ln_f.BeginGradient(step));

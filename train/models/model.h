@@ -57,7 +57,7 @@ class Model {
   virtual ~Model() = default;
 
   /// Enqueues forward and backward of one step, reduces every gradient (of the mean loss over all
-  /// tokens of the step), and has the loss reported as soon as it is computed; after a failure, the
+  /// tokens of the step, times the step's loss scale), and has the loss reported as soon as it is computed; after a failure, the
   /// reported loss is never finite. With several micro-batches, what each adds to a gradient (fp32)
   /// or to the loss (double) is computed first, from zero, and added in their order. `inputs` and
   /// `targets`: [micro_batches, micro_batch, sequence] tokens below the vocabulary; copied before

@@ -71,6 +71,7 @@ std::string ToJson(const RunIdentity& identity) {
   // A key that was added later is only there if its value is not the former behaviour: so the
   // commits of earlier versions can be resumed.
   if (json["bf16"]["bf16_optimizer_states"] == false) json["bf16"].erase("bf16_optimizer_states");
+  if (identity.config.loss_scaling) json["fp16"] = config.at("fp16");
   if (identity.config.communication != DType::kFloat32) {
     json[kCommunication] = config.at(kCommunication);
   }

@@ -205,10 +205,7 @@ Status Exporter::WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writ
 
 Status Exporter::CheckRange(const ExportTensor& tensor, uint64_t begin,
                             std::span<const float> values) {
-  const auto lost = std::find_if(values.begin(), values.end(), [](float value) {
-    return std::isfinite(value) &&
-           !std::isfinite(kernels::Float16ToFloat(kernels::RoundToFloat16(value)));
-  });
+  const auto lost = std::ranges::find_if_not(values, kernels::FitsFloat16);
   if (lost == values.end()) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    "cannot export as fp16: element {} of tensor {} is {}, beyond fp16's largest "

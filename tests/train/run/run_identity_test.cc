@@ -24,6 +24,17 @@ TEST(RunIdentity, AKeyThatCameLaterIsNotThereWhereNothingChanged) {
               ElementsAre("bf16.bf16_optimizer_states is true, was not there"));
 }
 
+TEST(RunIdentity, TheLossScalesRulesAreThereWithFp16Alone) {
+  RunIdentity identity;
+  identity.config.dtype = DType::kBFloat16;
+  EXPECT_THAT(ToJson(identity), Not(HasSubstr("fp16")));
+  identity.config.dtype = DType::kFloat16;
+  identity.config.loss_scaling.emplace();
+  const std::string before = ToJson(identity);
+  identity.config.loss_scaling->hysteresis = 5;
+  EXPECT_THAT(Differences(before, ToJson(identity)), ElementsAre("fp16.hysteresis is 5, was 2"));
+}
+
 TEST(RunIdentity, WhatGradientsAreSentInIsThereIfItRoundsThem) {
   RunIdentity identity;
   const std::string exact = ToJson(identity);
