@@ -124,26 +124,50 @@ Status Session::CheckSkips() const {
       state_.step, state_.skipped_in_a_row);
 }
 
-Result<Step> Session::BeginStep() {
+Status Session::CheckCanBegin() const {
   PENSTOCK_TRY(failure_);
   PENSTOCK_TRY(CheckFilled());
+  if (!open_) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "step {} was begun while step {} is open; finish or drop that one first",
+                   state_.step + 2, state_.step + 1);
+}
+
+Result<Step> Session::BeginStep() {
+  PENSTOCK_TRY(CheckCanBegin());
   PENSTOCK_TRY(CheckSkips());
-  if (open_) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "step {} was begun while step {} is open; finish or drop that one first",
-                     state_.step + 2, state_.step + 1);
-  }
-  const uint64_t t = state_.optimizer_steps + 1;
-  lr_ = LearningRate(config_.scheduler, config_.optimizer.lr, t);
-  engine_.NumberStep(state_.step + 1);
-  PENSTOCK_TRY(engine_.BeginStep(lr_, t));
+  scale_of_step_ = NextLossScale();
+  repeated_ = false;
+  PENSTOCK_ASSIGN(Step step, Open(state_.step + 1));
   if (!reports_loss_) engine_.AllowUpdates();
-  open_ = true;
-  ++steps_begun_;
-  order_.BeginStep();
   MutexLock lock(mutex_);
   reporting_ = steps_begun_;
   loss_.reset();
+  return step;
+}
+
+Result<Step> Session::RepeatStep() {
+  PENSTOCK_TRY(CheckCanBegin());
+  if (!std::exchange(repeatable_, false)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "step {} cannot be repeated: only a step that was skipped can, once, before "
+                     "another begins",
+                     state_.step);
+  }
+  repeated_ = true;
+  return Open(state_.step);
+}
+
+/// Its loss counts once reporting_ says so.
+Result<Step> Session::Open(uint64_t number) {
+  const uint64_t t = state_.optimizer_steps + 1;
+  lr_ = LearningRate(config_.scheduler, config_.optimizer.lr, t);
+  engine_.NumberStep(number);
+  PENSTOCK_TRY(engine_.BeginStep(lr_, t));
+  open_ = true;
+  repeatable_ = false;
+  ++steps_begun_;
+  order_.BeginStep();
   return Step(*this, steps_begun_);
 }
 
@@ -251,6 +275,10 @@ Status Session::CheckComplete() const {
 
 Result<StepOutcome> Session::Finish(uint64_t step, const StepNote& note) {
   PENSTOCK_TRY(CheckOpen(step));
+  if (repeated_) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "step {} was repeated, and was finished again; drop it", state_.step);
+  }
   PENSTOCK_TRY(CheckComplete());
   Result<StepOutcome> outcome = FinishOpen(note);
   // A step without a loss is over and changed nothing.
@@ -292,7 +320,7 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
   }
   const bool forward_is_finite = !loss || std::isfinite(*loss);
   const Result<StepDecision> decision =
-      DecideStep(config_, *gradient, LossScaleOfStep(), forward_is_finite);
+      DecideStep(config_, *gradient, scale_of_step_, forward_is_finite);
   const bool skip = !decision.ok() || decision->skip;
   PENSTOCK_TRY(skip ? engine_.SkipStep() : engine_.UpdateStep(decision->grad_scale));
   PENSTOCK_TRY(decision.status());
@@ -302,7 +330,7 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
   return StepOutcome{.step = state_.step,
                      .lr = lr_,
                      .grad_norm = decision->grad_norm,
-                     .loss_scale = LossScaleOfStep(),
+                     .loss_scale = NextLossScale(),
                      .skipped = skip,
                      .notes = {notes.begin(), notes.end()}};
 }
@@ -313,6 +341,7 @@ void Session::Count(bool skipped, bool forward_is_finite) {
   state_.step += 1;
   state_.optimizer_steps += skipped ? 0 : 1;
   state_.skipped_in_a_row = skipped ? state_.skipped_in_a_row + 1 : 0;
+  repeatable_ = skipped;
   losses_not_finite_ = forward_is_finite ? 0 : losses_not_finite_ + 1;
   if (!loss_scale_) return;
   loss_scale_->Count(skipped);

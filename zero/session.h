@@ -76,6 +76,11 @@ class Session {
   /// Errors: kInvalidArgument while another step is open, or before the state was filled; kNumeric
   /// after too many skipped steps; the failure that ended the training.
   Result<Step> BeginStep();
+  /// Begins the last step once more, which was skipped: with its number and its loss scale, to look
+  /// at what it computes. It can only be dropped, and the loss that it reports is ignored. Errors:
+  /// as BeginStep, but also where no further step may follow; kInvalidArgument if the last step was
+  /// not skipped, or was repeated already.
+  Result<Step> RepeatStep();
   /// Says that the step that begins next is the last: nothing is read ahead for another.
   void ExpectLastStep() { engine_.ExpectLastStep(); }
   /// Errors: kNumeric after kMaxSkippedInARow skipped steps or kMostLossesNotFinite losses that are
@@ -137,10 +142,12 @@ class Session {
     std::string computes;
   };
 
+  Status CheckCanBegin() const;
+  Result<Step> Open(uint64_t number);
   Status CheckEmpty() const;
   Status Filled(Status status);
   void TakeCounts(const TrainState& state);
-  double LossScaleOfStep() const { return loss_scale_ ? loss_scale_->value() : 1; }
+  double NextLossScale() const { return loss_scale_ ? loss_scale_->value() : 1; }
   void Count(bool skipped, bool forward_is_finite);
   Status CheckFilled() const;
   Status CheckOpen(uint64_t step) const;
@@ -182,7 +189,10 @@ class Session {
   std::vector<Deeds> deeds_;  ///< by module; none if nobody asks
   uint64_t steps_begun_ = 0;
   bool open_ = false;  ///< the step that was begun last
-  double lr_ = 0;      ///< of that step
+  double lr_ = 0;      ///< of that step, as what follows
+  double scale_of_step_ = 1;
+  bool repeatable_ = false;  ///< it is over, and was skipped
+  bool repeated_ = false;    ///< it can only be dropped
   Mutex mutex_;
   uint64_t reporting_ GUARDED_BY(mutex_) = 0;  ///< the step whose loss is awaited; 0: none
   std::optional<double> loss_ GUARDED_BY(mutex_);

@@ -3,6 +3,7 @@
 #include <hwy/targets.h>
 
 #include <algorithm>
+#include <cmath>
 #include <dnnl.hpp>
 #include <new>
 #include <string>
@@ -114,6 +115,29 @@ class PartsMaker {
   const bool adds_once_;
   const Bf16Arithmetic arithmetic_;
 };
+
+float ToFloat(float value) { return value; }
+
+/// n if there is none.
+template <typename T>
+uint64_t FirstBeyond(const std::byte* x, float limit, uint64_t n) {
+  const auto* const values = reinterpret_cast<const T*>(x);
+  uint64_t i = 0;
+  while (i < n && std::fabs(ToFloat(values[i])) <= limit) ++i;
+  return i;
+}
+
+uint64_t FirstBeyond(const ConstTensorView& x, float limit) {
+  switch (x.dtype) {
+    case DType::kFloat32:
+      return FirstBeyond<float>(x.data, limit, x.shape.elements());
+    case DType::kBFloat16:
+      return FirstBeyond<BFloat16>(x.data, limit, x.shape.elements());
+    case DType::kFloat16:
+      return FirstBeyond<Float16>(x.data, limit, x.shape.elements());
+  }
+  return x.shape.elements();
+}
 
 template <typename Call, typename Part>
 Part& Find(std::map<Call, Part>& parts, const Call& call) {
@@ -336,6 +360,14 @@ void CpuOperators::HeadForwardBackward(device::Stream& stream, const ConstTensor
                       .d_x = d_x.data,
                       .d_table = d_table.floats()};
   Launch(stream, [=, this, &head] { head.Run(data, scratch_.data()); });
+}
+
+void CpuOperators::FindBeyond(device::Stream& stream, const ConstTensorView& x, float limit,
+                              uint64_t base, uint64_t* first) {
+  Launch(stream, [=] {
+    const uint64_t found = FirstBeyond(x, limit);
+    if (found < x.shape.elements()) *first = std::min(*first, base + found);
+  });
 }
 
 Result<Bytes> CpuOperatorScratch(const OperatorOptions& options, Bf16Arithmetic arithmetic) {

@@ -12,6 +12,7 @@
 #include "kernels/model/cuda_embedding.h"
 #include "kernels/model/cuda_norm.h"
 #include "kernels/model/cuda_plan.h"
+#include "kernels/model/cuda_search.h"
 #include "kernels/model/operator_factories.h"
 
 namespace penstock::kernels {
@@ -248,6 +249,11 @@ void CudaOperators::HeadForwardBackward(device::Stream& stream, const ConstTenso
             .d_x = d_x.data,
             .d_table = d_table.floats()},
            scratch());
+}
+
+void CudaOperators::FindBeyond(device::Stream& stream, const ConstTensorView& x, float limit,
+                               uint64_t base, uint64_t* first) {
+  CudaFindBeyond(OnCuda(stream), x, limit, base, first);
 }
 
 Result<Bytes> CudaOperatorScratch(const OperatorOptions& options) {

@@ -64,6 +64,8 @@ class CudaOperators final : public ModelOperators {
                            const ConstTensorView& table, const TokenView& targets,
                            float gradient_scale, double* loss_sum, const TensorView& d_x,
                            const TensorView& d_table) override;
+  void FindBeyond(device::Stream& stream, const ConstTensorView& x, float limit, uint64_t base,
+                  uint64_t* first) override;
   std::string arithmetic() const override { return arithmetic_; }
   Bytes scratch_bytes() const override { return scratch_.size(); }
 

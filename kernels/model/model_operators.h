@@ -116,6 +116,12 @@ class ModelOperators {
                                    float gradient_scale, double* loss_sum, const TensorView& d_x,
                                    const TensorView& d_table) = 0;
 
+  /// *first = min(*first, base + i), of the first element i of x that is not within [-limit, limit]
+  /// (NaN is not), if there is one. To search for where numbers leave their range; no part of a
+  /// model.
+  virtual void FindBeyond(device::Stream& stream, const ConstTensorView& x, float limit,
+                          uint64_t base, uint64_t* first) = 0;
+
   /// Returns what the bits of the results depend on besides the data and the shapes, in one line
   /// for people and for comparison: "cpu AVX3, bf16 native, oneDNN 2.7.2 isa 0xe7, 2 threads".
   virtual std::string arithmetic() const = 0;

@@ -127,6 +127,11 @@ class LayerOperators {
 
   std::string arithmetic() const { return operators_.arithmetic(); }
 
+  void FindBeyond(device::Stream& stream, uint64_t n, const std::byte* x, float limit,
+                  uint64_t base, uint64_t* first) {
+    operators_.FindBeyond(stream, View({n}, x), limit, base, first);
+  }
+
  private:
   TensorView View(const Shape& shape, std::byte* data) const { return {dtype_, shape, data}; }
   ConstTensorView View(const Shape& shape, const std::byte* data) const {

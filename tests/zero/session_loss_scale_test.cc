@@ -135,6 +135,51 @@ TEST_F(SessionLossScaleTest, ACommitWithinAStreakGoesOnWithTheSameScales) {
   }
 }
 
+TEST_F(SessionLossScaleTest, ASkippedStepCanBeRepeatedWithItsScaleAndChangesNothing) {
+  const config::LossScaling rules = {.initial_scale_power = 4, .hysteresis = 1};
+  for (const Placement& placement : Placements()) {
+    std::vector<double> norms[2];
+    for (const bool repeats : {false, true}) {
+      const auto run = Begin(WithRules(placement, rules));
+      Session& session = run->session();
+      ASSERT_TRUE(session.Initialize(ToyWeights).ok());
+      EXPECT_FALSE(session.RepeatStep().ok()) << "there is none";
+      ASSERT_TRUE(run->Step(1, 1.0F).ok());
+      EXPECT_FALSE(session.RepeatStep().ok()) << "it was applied";
+      ASSERT_TRUE(run->Step(2, kInfinity, kNaN).ok());
+      if (repeats) {
+        auto step = session.RepeatStep();
+        ASSERT_TRUE(step.ok()) << step.error().message;
+        EXPECT_EQ(step->loss_scale(), 16);
+        step->ReportLoss(1);
+        EXPECT_EQ(step->Finish().error().code, ErrorCode::kInvalidArgument);
+        ASSERT_TRUE(step->Drop().ok());
+        EXPECT_FALSE(session.RepeatStep().ok()) << "once";
+      }
+      for (uint64_t t = 2; t <= 4; ++t) {
+        const auto done = run->Step(t, 1.0F);
+        ASSERT_TRUE(done.ok()) << placement.name << ": " << done.error().message;
+        EXPECT_EQ(done->step, t + 1);
+        EXPECT_EQ(done->loss_scale, 8);
+        norms[repeats ? 1 : 0].push_back(done->grad_norm);
+      }
+    }
+    EXPECT_EQ(norms[1], norms[0]) << placement.name;
+  }
+}
+
+TEST_F(SessionLossScaleTest, TheStepThatEndsATrainingCanBeRepeated) {
+  for (const Placement& placement : Placements()) {
+    const auto run = Begin(Options(placement));
+    ASSERT_TRUE(run->session().Initialize(ToyWeights).ok());
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(run->Step(1, 1.0F, kNaN).ok());
+    EXPECT_FALSE(run->session().BeginStep().ok());
+    auto step = run->session().RepeatStep();
+    ASSERT_TRUE(step.ok()) << step.error().message;
+    EXPECT_TRUE(step->Drop().ok());
+  }
+}
+
 TEST_F(SessionLossScaleTest, AWeightThatFp16CannotHoldIsRefusedByName) {
   for (const float value : {65520.0F, -1e6F}) {
     const auto source = [value](ModuleId module, size_t tensor, uint64_t begin,

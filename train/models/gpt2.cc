@@ -70,6 +70,7 @@ class Gpt2Model final : public Gpt2 {
   Status ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
                          std::span<const int32_t> targets) override;
   Result<double> Loss() override;
+  ComputePlace place() const override { return place_; }
 
  private:
   uint64_t tokens() const { return micro_batches_ * micro_batch_ * sequence_; }
@@ -94,6 +95,14 @@ class Gpt2Model final : public Gpt2 {
   void CopyTokens(device::Stream& stream, std::span<const int32_t> inputs,
                   std::span<const int32_t> targets);
   Status ReportLosses(zero::Step& step);
+  /// Says that what follows is computed with this module.
+  void Enter(bool backward, uint64_t micro_batch, const ModuleTensors& tensors) {
+    place_ = {.backward = backward,
+              .module = tensors.module,
+              .micro_batch = micro_batch,
+              .weights = tensors.weights,
+              .gradients = tensors.gradients};
+  }
   Status Enqueue(zero::Step& step);
   Status EmbeddingForward(zero::Step& step);
   Status LayerForward(zero::Step& step, uint64_t index);
@@ -115,6 +124,7 @@ class Gpt2Model final : public Gpt2 {
   double loss_ = kNoLoss;             ///< of the last ForwardBackward, once the stream has done it
   device::Stream* stream_ = nullptr;  ///< of the last ForwardBackward
   device::Event done_;                ///< all work of the last ForwardBackward
+  ComputePlace place_;
 };
 
 Status Gpt2Model::ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
@@ -170,6 +180,7 @@ Status Gpt2Model::EmbeddingForward(zero::Step& step) {
   PENSTOCK_ASSIGN(const HeldModule wte, HeldModule::Acquire(step, modules_.wte()));
   PENSTOCK_ASSIGN(const HeldModule wpe, HeldModule::Acquire(step, modules_.wpe()));
   for (uint64_t m = 0; m < micro_batches_; ++m) {
+    Enter(false, m, wte.tensors());
     operators_.EmbeddingForward(*stream_, inputs(m), wte.tensors().weight(kTable),
                                 wpe.tensors().weight(kTable), layer_.Rows(Checkpoint(0, m, true)));
     buffers_.checkpoints.EndKernel(*stream_);
@@ -184,6 +195,7 @@ Status Gpt2Model::LayerForward(zero::Step& step, uint64_t index) {
     const std::byte* const x = Checkpoint(index, m, false);
     std::byte* const out =
         index + 1 < modules_.layers ? Checkpoint(index + 1, m, true) : buffers_.outputs[m].data();
+    Enter(false, m, tensors);
     layer_.Forward(*stream_, tensors, layer_.Rows(x), layer_.Rows(out));
     buffers_.checkpoints.EndKernel(*stream_);
   }
@@ -208,9 +220,12 @@ Status Gpt2Model::Head(zero::Step& step) {
       device::DeviceBuffer& x = buffers_.outputs[m];
       const kernels::TensorView norm = layer_.Rows(workspace.norm.data());
       const kernels::TensorView d_norm = layer_.Rows(workspace.attention.data());
+      Enter(false, m, norm_tensors);
       layer_.Norm(*stream_, norm_tensors, kFinalNorm, layer_.Rows(x.data()));
+      Enter(true, m, table);
       operators_.HeadForwardBackward(*stream_, norm, table.weight(kTable), targets(m),
                                      gradient_scale, losses + m, d_norm, table.gradient(kTable));
+      Enter(true, m, norm_tensors);
       layer_.NormBackward(*stream_, norm_tensors, kFinalNorm, layer_.Rows(x.data()), d_norm, false,
                           norm);
       std::swap(x, workspace.norm);
@@ -227,6 +242,7 @@ Status Gpt2Model::LayerBackward(zero::Step& step, uint64_t index) {
     PENSTOCK_ASSIGN(HeldModule held, HeldModule::Acquire(step, modules_.layer(index)));
     for (uint64_t m = 0; m < micro_batches_; ++m) {
       PENSTOCK_TRY(held.BeginGradient(step));
+      Enter(true, m, held.tensors());
       layer_.Backward(*stream_, held.tensors(), layer_.Rows(Checkpoint(index, m, false)),
                       layer_.Rows(buffers_.outputs[m].data()));
       buffers_.checkpoints.EndKernel(*stream_);
@@ -237,15 +253,16 @@ Status Gpt2Model::LayerBackward(zero::Step& step, uint64_t index) {
 }
 
 Status Gpt2Model::EmbeddingBackward(zero::Step& step) {
-  const auto gradient = [&](ModuleId module) -> Result<kernels::TensorView> {
+  const auto gradients = [&](ModuleId module) -> Result<ModuleTensors> {
     PENSTOCK_ASSIGN(float* sums, step.Gradients(module));
-    return ModuleTensors{&step.layout(), module, nullptr, sums}.gradient(kTable);
+    return ModuleTensors{&step.layout(), module, nullptr, sums};
   };
   for (uint64_t m = 0; m < micro_batches_; ++m) {
-    PENSTOCK_ASSIGN(const kernels::TensorView d_wte, gradient(modules_.wte()));
-    PENSTOCK_ASSIGN(const kernels::TensorView d_wpe, gradient(modules_.wpe()));
+    PENSTOCK_ASSIGN(const ModuleTensors d_wte, gradients(modules_.wte()));
+    PENSTOCK_ASSIGN(const ModuleTensors d_wpe, gradients(modules_.wpe()));
+    Enter(true, m, d_wte);
     operators_.EmbeddingBackward(*stream_, inputs(m), layer_.Rows(buffers_.outputs[m].data()),
-                                 d_wte, d_wpe);
+                                 d_wte.gradient(kTable), d_wpe.gradient(kTable));
     PENSTOCK_TRY(step.AddGradients(modules_.wpe()));
     PENSTOCK_TRY(step.AddGradients(modules_.wte()));
   }

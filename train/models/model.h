@@ -17,6 +17,7 @@
 #include "device/device.h"
 #include "kernels/dtype.h"
 #include "kernels/model/model_operators.h"
+#include "train/models/compute_place.h"
 #include "zero/session.h"
 
 namespace penstock::train {
@@ -57,13 +58,16 @@ class Model {
   virtual ~Model() = default;
 
   /// Enqueues forward and backward of one step, reduces every gradient (of the mean loss over all
-  /// tokens of the step, times the step's loss scale), and has the loss reported as soon as it is computed; after a failure, the
-  /// reported loss is never finite. With several micro-batches, what each adds to a gradient (fp32)
-  /// or to the loss (double) is computed first, from zero, and added in their order. `inputs` and
-  /// `targets`: [micro_batches, micro_batch, sequence] tokens below the vocabulary; copied before
-  /// the function returns. The session's model is the description's Spec().
+  /// tokens of the step, times the step's loss scale), and has the loss reported as soon as it is
+  /// computed; after a failure, the reported loss is never finite. With several micro-batches, what
+  /// each adds to a gradient (fp32) or to the loss (double) is computed first, from zero, and added
+  /// in their order. `inputs` and `targets`: [micro_batches, micro_batch, sequence] tokens below
+  /// the vocabulary; copied before the function returns. The session's model is the description's
+  /// Spec().
   virtual Status ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
                                  std::span<const int32_t> targets) = 0;
+  /// Returns what the operators that the model enqueues at this moment belong to.
+  virtual ComputePlace place() const = 0;
   /// Returns the mean loss of the last ForwardBackward, whose session still lives; blocks until it
   /// is there.
   virtual Result<double> Loss() = 0;

@@ -55,7 +55,8 @@ Gpt2Rig::Gpt2Rig(const Gpt2Config& config, const BatchShape& shape, DType dtype)
                                         TestWeights(config, kSeed), shape.micro_batches);
   session = std::make_unique<zero::Session>(*engine, /*reports_loss=*/false);
   EXPECT_TRUE(session->Fill([](auto, auto, auto) { return Status(); }, {}).ok());
-  model = Gpt2::Create(config, shape, dtype, *device, *operators).value();
+  checked = CheckedOperators::Create(*device, *operators).value();
+  model = Gpt2::Create(config, shape, dtype, *device, *checked).value();
 }
 
 Gpt2Rig::~Gpt2Rig() { static_cast<void>(engine->compute_stream().Synchronize()); }

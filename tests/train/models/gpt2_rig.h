@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "kernels/model/model_operators.h"
 #include "tests/train/models/gpt2_fake_engine.h"
+#include "train/models/checked_operators.h"
 #include "train/models/gpt2.h"
 #include "zero/session.h"
 
@@ -37,6 +38,7 @@ struct Gpt2Rig {
 
   std::unique_ptr<device::Device> device;
   std::unique_ptr<kernels::ModelOperators> operators;
+  std::unique_ptr<CheckedOperators> checked;  ///< what the model works with
   std::unique_ptr<Gpt2> model;
   std::unique_ptr<FakeEngine> engine;
   std::unique_ptr<zero::Session> session;
