@@ -102,7 +102,17 @@ Status Session::CheckSkips() const {
       state_.step, state_.skipped_in_a_row);
 }
 
-Result<Step> Session::BeginStep() {
+Status Session::CheckMicroBatches(uint64_t micro_batches) const {
+  const uint64_t most = config_.gradient_accumulation_steps;
+  if (micro_batches >= 1 && micro_batches <= most) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "step {} was begun with {} micro-batches, and gradient_accumulation_steps, for "
+                   "which memory is planned, is {}; begin it with 1 to {}",
+                   state_.step + 1, micro_batches, most, most);
+}
+
+Result<Step> Session::BeginStep(std::optional<uint64_t> micro_batches) {
+  const uint64_t of_step = micro_batches.value_or(config_.gradient_accumulation_steps);
   PENSTOCK_TRY(failure_);
   PENSTOCK_TRY(CheckFilled());
   PENSTOCK_TRY(CheckSkips());
@@ -111,12 +121,14 @@ Result<Step> Session::BeginStep() {
                      "step {} was begun while step {} is open; finish or drop that one first",
                      state_.step + 2, state_.step + 1);
   }
+  PENSTOCK_TRY(CheckMicroBatches(of_step));
   const uint64_t t = state_.optimizer_steps + 1;
   lr_ = LearningRate(config_.scheduler, config_.optimizer.lr, t);
   engine_.NumberStep(state_.step + 1);
   PENSTOCK_TRY(engine_.BeginStep(lr_, t));
   if (!reports_loss_) engine_.AllowUpdates();
   open_ = true;
+  micro_batches_ = of_step;
   ++steps_begun_;
   order_.BeginStep();
   MutexLock lock(mutex_);

@@ -1,7 +1,7 @@
 // A training as a front end sees it. A session is filled, gives steps, and commits.
 //
 //   session = Session::Create(…); session->Initialize(…) | Fill(…) | Adopt()
-//   step = session->BeginStep()
+//   step = session->BeginStep(…)
 //     use = step.Acquire(module) … kernels on step.compute_stream() … (the lease ends)
 //     step.Gradients(module) … kernels … step.AddGradients(module), for each micro-batch
 //     step.ReduceGradients(module)
@@ -70,9 +70,11 @@ class Session {
   /// Continues from the commit in EngineOptions::adopt.
   Result<TrainState> Adopt();
 
-  /// Errors: kInvalidArgument while another step is open, or before the state was filled; kNumeric
-  /// after too many skipped steps; the failure that ended the training.
-  Result<Step> BeginStep();
+  /// Begins a step of so many micro-batches of each rank; none: of as many as
+  /// gradient_accumulation_steps says, which is the most. Errors: kInvalidArgument for another
+  /// number, while another step is open, or before the state was filled; kNumeric after too many
+  /// skipped steps; the failure that ended the training.
+  Result<Step> BeginStep(std::optional<uint64_t> micro_batches = {});
   /// Says that the step that begins next is the last: nothing is read ahead for another.
   void ExpectLastStep() { engine_.ExpectLastStep(); }
   /// Errors: kNumeric after kMaxSkippedInARow skipped steps.
@@ -136,6 +138,7 @@ class Session {
   Status CheckEmpty() const;
   Status Filled(Status status);
   Status CheckFilled() const;
+  Status CheckMicroBatches(uint64_t micro_batches) const;
   Status CheckOpen(uint64_t step) const;
   Status CheckModule(uint64_t step, ModuleId module) const;
   Status CheckGradient(uint64_t step, ModuleId module) const;
@@ -172,8 +175,9 @@ class Session {
   std::vector<Module> modules_;
   std::vector<Deeds> deeds_;  ///< by module; none if nobody asks
   uint64_t steps_begun_ = 0;
-  bool open_ = false;  ///< the step that was begun last
-  double lr_ = 0;      ///< of that step
+  bool open_ = false;           ///< the step that was begun last
+  double lr_ = 0;               ///< of that step
+  uint64_t micro_batches_ = 0;  ///< of that step and one rank
   Mutex mutex_;
   uint64_t reporting_ GUARDED_BY(mutex_) = 0;  ///< the step whose loss is awaited; 0: none
   std::optional<double> loss_ GUARDED_BY(mutex_);
