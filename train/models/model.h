@@ -24,7 +24,7 @@ namespace penstock::train {
 /// The shape of a step's input.
 struct BatchShape {
   uint64_t micro_batch = 1;    ///< sequences in a micro-batch, B
-  uint64_t micro_batches = 1;  ///< in a step (gradient accumulation)
+  uint64_t micro_batches = 1;  ///< in a step, at most (gradient accumulation)
   uint64_t sequence = 0;       ///< T
   uint64_t ranks = 1;          ///< each with so many micro-batches in a step
   /// Home of the activation checkpoints: kDevice, or kHost, with only those on the device that are
@@ -60,8 +60,10 @@ class Model {
   /// tokens of the step), and has the loss reported as soon as it is computed; after a failure, the
   /// reported loss is never finite. With several micro-batches, what each adds to a gradient (fp32)
   /// or to the loss (double) is computed first, from zero, and added in their order. `inputs` and
-  /// `targets`: [micro_batches, micro_batch, sequence] tokens below the vocabulary; copied before
-  /// the function returns. The session's model is the description's Spec().
+  /// `targets`: [micro_batches, micro_batch, sequence] tokens below the vocabulary, of the
+  /// micro-batches with which the step was begun; copied before the function returns. The numbers
+  /// are those of a model that was made for so many. The session's model is the description's
+  /// Spec().
   virtual Status ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
                                  std::span<const int32_t> targets) = 0;
   /// Returns the mean loss of the last ForwardBackward, whose session still lives; blocks until it
