@@ -65,11 +65,20 @@ struct LossScaling {
   double min_loss_scale = 1;
 };
 
+/// penstock.rampup_batch_size: how the global batch grows to train_batch_size, in rows. By
+/// Megatron's rule (train/loop/batch_rampup.h).
+struct RampupConfig {
+  uint64_t start = 0;      ///< the first batch
+  uint64_t increment = 0;  ///< divides what is missing from `start` to train_batch_size
+  uint64_t samples = 0;    ///< rows after which the batch is train_batch_size
+};
+
 struct Config {
   // Batch triangle: train_batch_size = micro_batch_size * gradient_accumulation_steps * world size.
   uint64_t train_batch_size = 0;
   uint64_t micro_batch_size = 0;
   uint64_t gradient_accumulation_steps = 1;
+  std::optional<RampupConfig> rampup;  ///< each batch has whole micro-batches of every rank
 
   /// Of weights and gradients: bf16.enabled: kBFloat16; fp16.enabled: kFloat16.
   kernels::DType dtype = kernels::DType::kFloat32;

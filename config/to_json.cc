@@ -147,6 +147,10 @@ Json PenstockJson(const Config& config) {
   const auto size = [](const std::optional<Bytes>& bytes) {
     return bytes ? Json(bytes->value) : Json(nullptr);
   };
+  Json rampup = nullptr;
+  if (config.rampup) {
+    rampup = {config.rampup->start, config.rampup->increment, config.rampup->samples};
+  }
   return {{"device_memory", size(config.device_memory)},
           {"host_memory", size(config.host_memory)},
           {"tile_elements", config.tile_elements},
@@ -161,6 +165,7 @@ Json PenstockJson(const Config& config) {
           {"durable", config.durable},
           {"verify_checksums", config.verify_checksums},
           {"gradient_order", config.gradient_order == GradientOrder::kRank ? "rank" : "global"},
+          {"rampup_batch_size", rampup},
           {"heartbeat_seconds", config.heartbeat_seconds},
           {"comm_timeout_seconds", config.comm_timeout_seconds},
           {"aio", EngineJson(config.aio)}};

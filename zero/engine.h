@@ -6,7 +6,7 @@
 //   BeginStep
 //     for each use: Acquire(module) … work on compute_stream() … Release(module)
 //     for each module with gradients: Gradients(module) … ReduceGradients(module)
-//     Losses() … ShareLosses(…), where the losses are on the device
+//     Losses(…) … ShareLosses(…), where the losses are on the device
 //     AllowUpdates, from any thread, once the forward's loss is known to be finite
 //   FinishGradients, and then one of UpdateStep and SkipStep; or, instead of both, DropStep
 // Updates continue under the next step: its Acquire of a module waits for the update of that
@@ -182,8 +182,9 @@ class Engine {
   /// where updates read them, and block sums are taken.
   virtual Status ReduceGradients(ModuleId module) = 0;
   /// Returns where kernels add the losses of this rank's micro-batches on the device,
-  /// [config.gradient_accumulation_steps], zeroed at the first call in a step.
-  virtual double* Losses() = 0;
+  /// [micro_batches], zeroed at the first call in a step. All calls in a step, and those of the
+  /// other ranks, say as many, and no more than config.gradient_accumulation_steps.
+  virtual double* Losses(uint64_t micro_batches) = 0;
   /// Says that they are complete on compute_stream(). See zero/step_losses.h.
   virtual void ShareLosses(std::function<void(std::span<const double> losses)> arrived) = 0;
   /// These replace the last two for gradients that the caller has in host memory:

@@ -43,7 +43,9 @@ class OffloadEngine : public Engine {
     return exchanges_.sums().Buffer(module, *compute_);
   }
   Status AddGradients(ModuleId module) override;
-  double* Losses() override { return exchanges_.losses().OnDevice(*compute_); }
+  double* Losses(uint64_t micro_batches) override {
+    return exchanges_.losses().OnDevice(micro_batches, *compute_);
+  }
   void ShareLosses(std::function<void(std::span<const double> losses)> arrived) override {
     exchanges_.losses().Share(*compute_, std::move(arrived));
   }

@@ -124,6 +124,15 @@ Status Session::CheckSkips() const {
       state_.step, state_.skipped_in_a_row);
 }
 
+Status Session::CheckMicroBatches(uint64_t micro_batches) const {
+  const uint64_t most = config_.gradient_accumulation_steps;
+  if (micro_batches >= 1 && micro_batches <= most) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "step {} was begun with {} micro-batches, and gradient_accumulation_steps, for "
+                   "which memory is planned, is {}; begin it with 1 to {}",
+                   state_.step + 1, micro_batches, most, most);
+}
+
 Status Session::CheckCanBegin() const {
   PENSTOCK_TRY(failure_);
   PENSTOCK_TRY(CheckFilled());
@@ -133,10 +142,13 @@ Status Session::CheckCanBegin() const {
                    state_.step + 2, state_.step + 1);
 }
 
-Result<Step> Session::BeginStep() {
+Result<Step> Session::BeginStep(std::optional<uint64_t> micro_batches) {
   PENSTOCK_TRY(CheckCanBegin());
   PENSTOCK_TRY(CheckSkips());
+  const uint64_t of_step = micro_batches.value_or(config_.gradient_accumulation_steps);
+  PENSTOCK_TRY(CheckMicroBatches(of_step));
   scale_of_step_ = NextLossScale();
+  micro_batches_ = of_step;
   repeated_ = false;
   PENSTOCK_ASSIGN(Step step, Open(state_.step + 1));
   if (!reports_loss_) engine_.AllowUpdates();

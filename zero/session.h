@@ -1,7 +1,7 @@
 // A training as a front end sees it. A session is filled, gives steps, and commits.
 //
 //   session = Session::Create(…); session->Initialize(…) | Fill(…) | Adopt()
-//   step = session->BeginStep()
+//   step = session->BeginStep(…)
 //     use = step.Acquire(module) … kernels on step.compute_stream() … (the lease ends)
 //     step.Gradients(module) … kernels … step.AddGradients(module), for each micro-batch
 //     step.ReduceGradients(module)
@@ -73,13 +73,15 @@ class Session {
   /// Continues from the commit in EngineOptions::adopt.
   Result<TrainState> Adopt();
 
-  /// Errors: kInvalidArgument while another step is open, or before the state was filled; kNumeric
-  /// after too many skipped steps; the failure that ended the training.
-  Result<Step> BeginStep();
-  /// Begins the last step once more, which was skipped: with its number and its loss scale, to look
-  /// at what it computes. It can only be dropped, and the loss that it reports is ignored. Errors:
-  /// as BeginStep, but also where no further step may follow; kInvalidArgument if the last step was
-  /// not skipped, or was repeated already.
+  /// Begins a step of so many micro-batches of each rank; none: of as many as
+  /// gradient_accumulation_steps says, which is the most. Errors: kInvalidArgument for another
+  /// number, while another step is open, or before the state was filled; kNumeric after too many
+  /// skipped steps; the failure that ended the training.
+  Result<Step> BeginStep(std::optional<uint64_t> micro_batches = {});
+  /// Begins the last step once more, which was skipped: with its number, its micro-batches and its
+  /// loss scale, to look at what it computes. It can only be dropped, and the loss that it reports
+  /// is ignored. Errors: as BeginStep, but also where no further step may follow; kInvalidArgument
+  /// if the last step was not skipped, or was repeated already.
   Result<Step> RepeatStep();
   /// Says that the step that begins next is the last: nothing is read ahead for another.
   void ExpectLastStep() { engine_.ExpectLastStep(); }
@@ -150,6 +152,7 @@ class Session {
   double NextLossScale() const { return loss_scale_ ? loss_scale_->value() : 1; }
   void Count(bool skipped, bool forward_is_finite);
   Status CheckFilled() const;
+  Status CheckMicroBatches(uint64_t micro_batches) const;
   Status CheckOpen(uint64_t step) const;
   Status CheckModule(uint64_t step, ModuleId module) const;
   Status CheckGradient(uint64_t step, ModuleId module) const;
@@ -191,8 +194,9 @@ class Session {
   bool open_ = false;  ///< the step that was begun last
   double lr_ = 0;      ///< of that step, as what follows
   double scale_of_step_ = 1;
-  bool repeatable_ = false;  ///< it is over, and was skipped
-  bool repeated_ = false;    ///< it can only be dropped
+  uint64_t micro_batches_ = 0;  ///< of one rank
+  bool repeatable_ = false;     ///< it is over, and was skipped
+  bool repeated_ = false;       ///< it can only be dropped
   Mutex mutex_;
   uint64_t reporting_ GUARDED_BY(mutex_) = 0;  ///< the step whose loss is awaited; 0: none
   std::optional<double> loss_ GUARDED_BY(mutex_);

@@ -87,7 +87,7 @@ class Step {
   Status EndHostGradients(ModuleId module);
   /// Returns where kernels add the loss of each micro-batch of this rank, a sum over its tokens, on
   /// the device: `micro_batches` doubles, zeroed at the first call in a step. Errors:
-  /// kInvalidArgument if the configuration has another number of micro-batches.
+  /// kInvalidArgument if the step was begun with another number of micro-batches.
   Result<double*> Losses(uint64_t micro_batches);
   /// Reports the losses, which are complete on the compute stream. The loss of the step is their
   /// sum over all ranks, in the order of the global batch, divided by `tokens`, those of all ranks.

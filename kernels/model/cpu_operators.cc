@@ -84,9 +84,7 @@ class PartsMaker {
         adds_once_(options.adds_once),
         arithmetic_(arithmetic) {}
 
-  void operator()(const EmbeddingCall& call) {
-    Make(parts_.embeddings, call, threads_, adds_once_);
-  }
+  void operator()(const EmbeddingCall& call) { Make(parts_.embeddings, call, threads_); }
   void operator()(const LayerNormCall& call) {
     parts_.norms.insert(call);
     TakeScratch(Bytes{2 * call.width * sizeof(float)} * static_cast<uint64_t>(threads_));
@@ -207,13 +205,15 @@ void CpuOperators::EmbeddingForward(device::Stream& stream, const TokenView& tok
 }
 
 void CpuOperators::EmbeddingBackward(device::Stream& stream, const TokenView& tokens,
-                                     const ConstTensorView& d_out, const TensorView& d_token_table,
+                                     const ConstTensorView& d_out, bool adds_once,
+                                     const TensorView& d_token_table,
                                      const TensorView& d_position_table) {
   const EmbeddingCall call =
       EmbeddingOf(tokens, d_out, DType::kFloat32, d_token_table, d_position_table);
   const EmbeddingGradient& gradient = Find(parts_->embeddings, call);
   const EmbeddingGradientData data{.tokens = tokens,
                                    .d_out = d_out.data,
+                                   .adds_once = adds_once,
                                    .vocabulary = d_token_table.shape.rows(),
                                    .d_token_table = d_token_table.floats(),
                                    .d_position_table = d_position_table.floats()};

@@ -24,7 +24,8 @@ device::CudaStream& OnCuda(device::Stream& stream) {
   return *cuda;
 }
 
-CudaEmbedding CudaEmbeddingFor(const EmbeddingCall& call, const TokenView& tokens, bool adds_once) {
+CudaEmbedding CudaEmbeddingFor(const EmbeddingCall& call, const TokenView& tokens,
+                               bool adds_once = false) {
   return {.dtype = call.dtype,
           .rows = call.rows,
           .sequence = tokens.sequence,
@@ -131,18 +132,19 @@ void CudaOperators::EmbeddingForward(device::Stream& stream, const TokenView& to
                                      const ConstTensorView& token_table,
                                      const ConstTensorView& position_table, const TensorView& out) {
   const EmbeddingCall call = EmbeddingOf(tokens, out, out.dtype, token_table, position_table);
-  CudaEmbeddingForward(OnCuda(stream), CudaEmbeddingFor(call, tokens, options_.adds_once),
-                       token_table.data, position_table.data, out.data);
+  CudaEmbeddingForward(OnCuda(stream), CudaEmbeddingFor(call, tokens), token_table.data,
+                       position_table.data, out.data);
 }
 
 void CudaOperators::EmbeddingBackward(device::Stream& stream, const TokenView& tokens,
-                                      const ConstTensorView& d_out, const TensorView& d_token_table,
+                                      const ConstTensorView& d_out, bool adds_once,
+                                      const TensorView& d_token_table,
                                       const TensorView& d_position_table) {
   const EmbeddingCall call =
       EmbeddingOf(tokens, d_out, DType::kFloat32, d_token_table, d_position_table);
   PENSTOCK_CHECK(embeddings_.contains(call), "operators: an embedding that was not declared");
-  CudaEmbeddingBackward(OnCuda(stream), CudaEmbeddingFor(call, tokens, options_.adds_once),
-                        d_out.data, reinterpret_cast<int32_t*>(scratch()), d_token_table.floats(),
+  CudaEmbeddingBackward(OnCuda(stream), CudaEmbeddingFor(call, tokens, adds_once), d_out.data,
+                        reinterpret_cast<int32_t*>(scratch()), d_token_table.floats(),
                         d_position_table.floats());
 }
 

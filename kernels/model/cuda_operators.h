@@ -31,7 +31,8 @@ class CudaOperators final : public ModelOperators {
                         const ConstTensorView& token_table, const ConstTensorView& position_table,
                         const TensorView& out) override;
   void EmbeddingBackward(device::Stream& stream, const TokenView& tokens,
-                         const ConstTensorView& d_out, const TensorView& d_token_table,
+                         const ConstTensorView& d_out, bool adds_once,
+                         const TensorView& d_token_table,
                          const TensorView& d_position_table) override;
   void LayerNormForward(device::Stream& stream, const ConstTensorView& x,
                         const ConstTensorView& weight, const ConstTensorView& bias, float eps,

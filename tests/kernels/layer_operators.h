@@ -59,8 +59,8 @@ class LayerOperators {
         View({shapes_.sequence, shapes_.width}, position_table), Row(shapes_.width, out));
   }
   void EmbeddingBackward(device::Stream& stream, const int32_t* tokens, const std::byte* d_out,
-                         float* d_token_table, float* d_position_table) {
-    operators_.EmbeddingBackward(stream, Tokens(tokens), Row(shapes_.width, d_out),
+                         float* d_token_table, float* d_position_table, bool adds_once = false) {
+    operators_.EmbeddingBackward(stream, Tokens(tokens), Row(shapes_.width, d_out), adds_once,
                                  Floats({shapes_.vocabulary, shapes_.width}, d_token_table),
                                  Floats({shapes_.sequence, shapes_.width}, d_position_table));
   }

@@ -49,6 +49,38 @@ class SessionTest : public EngineTest {
   }
 };
 
+TEST_F(SessionTest, AStepHasTheMicroBatchesItWasBegunWith) {
+  for (const Placement& placement : {kDevice, kNvme}) {
+    EngineOptions options = Options(placement);
+    options.config.gradient_accumulation_steps = 4;
+    const auto run = Begin(options);
+    Session& session = run->session();
+    for (const uint64_t number : {0, 5}) {
+      const auto refused = session.BeginStep(number);
+      ASSERT_FALSE(refused.ok()) << number;
+      EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+      EXPECT_THAT(refused.error().message,
+                  HasSubstr("gradient_accumulation_steps, for which memory is planned, is 4"));
+    }
+    for (const std::optional<uint64_t> number :
+         {std::optional<uint64_t>(1), {}, std::optional<uint64_t>(3)}) {
+      auto step = session.BeginStep(number);
+      ASSERT_TRUE(step.ok()) << step.error().message;
+      const uint64_t micro_batches = number.value_or(4);
+      EXPECT_TRUE(step->Losses(micro_batches).ok());
+      EXPECT_TRUE(step->Losses(micro_batches).ok()) << "again";
+      for (const uint64_t other : {micro_batches - 1, micro_batches + 1}) {
+        const auto refused = step->Losses(other);
+        ASSERT_FALSE(refused.ok());
+        EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+        EXPECT_THAT(refused.error().message,
+                    HasSubstr(fmt::format("the step was begun with {}", micro_batches)));
+      }
+      EXPECT_TRUE(step->Drop().ok());
+    }
+  }
+}
+
 TEST_F(SessionTest, AModelOfFiveModulesIsRecordedAndRecordedAgainWhenItsOrderChanges) {
   const std::vector<uint32_t> orders[] = {{3, 1, 4, 0, 2, 2, 4, 0, 1, 3}, {0, 2, 1, 3, 4, 1, 0, 4}};
   Outcome expected;

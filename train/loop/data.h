@@ -1,8 +1,8 @@
 // Training data: rows of tokens, and the order in which rows are taken.
 //
 // R = (tokens - 1) / T rows; row r has inputs [rT, rT + T) and targets shifted by one. Micro-batch
-// j of step s (from 1) has index i = (s - 1) * gas + j and takes positions i * B … of the order,
-// modulo R with a new permutation each epoch.
+// j of a rank has index i = c / B + j * ranks + rank, where c rows were taken by the steps before,
+// and takes positions i * B … of the order, modulo R with a new permutation each epoch.
 #pragma once
 
 #include <cstdint>

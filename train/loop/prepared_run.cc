@@ -82,6 +82,18 @@ Status CheckResume(const ResumePoint& from, const TrainOptions& options, const T
                    "the key out, or start a new run");
 }
 
+/// The samples that the steps up to the commit took, of all ranks. Errors: kCorruption if no steps
+/// take so many.
+Result<uint64_t> ConsumedSamples(const ResumePoint& from, const TrainJob& job) {
+  const uint64_t consumed =
+      from.consumed_samples.value_or(from.train.step * job.config.train_batch_size);
+  if (consumed % (job.config.micro_batch_size * job.world.size) == 0) return consumed;
+  return MakeError(ErrorCode::kCorruption,
+                   "--resume: the commit of step {} says that {} samples were taken, which are no "
+                   "whole micro-batches of {} ranks; go on from a snapshot, or start a new run",
+                   from.train.step, consumed, job.world.size);
+}
+
 /// The commit is of the last step already: all that may be missing is its row.
 Status CloseCommitted(const ResumePoint& from, const RunFolder& folder) {
   PENSTOCK_TRY(folder.ResumeRows(from.train.step, from.row).status());
@@ -314,6 +326,7 @@ struct Continued {
   ResumePoint from;
   TrainOptions options;
   TrainJob job;
+  uint64_t consumed_samples;
 };
 
 Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies families, Ranks& ranks) {
@@ -324,12 +337,14 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
   PENSTOCK_ASSIGN(TrainJob job,
                   ranks.Agree(PrepareJob(options, &from.train, families, ranks.place())));
   PENSTOCK_TRY(ranks.Agree(CheckResume(from, options, job)));
+  PENSTOCK_ASSIGN(const uint64_t consumed, ranks.Agree(ConsumedSamples(from, job)));
   PENSTOCK_TRY(CheckAllAlike(options, job, &from, ranks));
   return Continued{.folder = std::move(folder),
                    .beginning = std::move(beginning),
                    .from = std::move(from),
                    .options = std::move(options),
-                   .job = std::move(job)};
+                   .job = std::move(job),
+                   .consumed_samples = consumed};
 }
 
 /// What rank 0 has to complete of an earlier start.
@@ -370,6 +385,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
                        .interrupt = std::move(interrupt),
                        .info = std::move(info),
                        .machine = std::move(machine)};
+  prepared.consumed_samples = run.consumed_samples;
   PENSTOCK_TRY(ranks.Agree(Complete(prepared, [&from](RunFolder& opened) {
     return opened.ResumeRows(from.train.step, from.row);
   })));

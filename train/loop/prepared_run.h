@@ -34,6 +34,7 @@ struct PreparedRun {
   Machine machine;
   std::optional<MetricsWriter> rows;  ///< of rank 0
   std::string identity;               ///< what every commit keeps (train/run/run_identity.h)
+  uint64_t consumed_samples = 0;      ///< by the steps before
 };
 
 /// Prepares a new run; or, if `given` resumes, one that continues after its last commit. Returns

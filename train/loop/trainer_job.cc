@@ -170,8 +170,8 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
                             .checkpoint_home = config.activation_home};
   uint64_t last_step = options.steps.value_or(0);
   if (!options.steps.has_value()) {
-    PENSTOCK_ASSIGN(last_step, EpochSteps(data.reader.rows(),
-                                          shape.micro_batch * shape.micro_batches * shape.ranks));
+    const BatchRampup rampup(config.train_batch_size, config.rampup);
+    PENSTOCK_ASSIGN(last_step, EpochSteps(data.reader.rows(), rampup));
   }
   PENSTOCK_ASSIGN(std::string data_path, AbsolutePath(options.data));
   zero::ModelSpec spec = model.description->Spec();
@@ -218,15 +218,16 @@ Status CheckPath(const std::string& path, const char* option) {
       option, path);
 }
 
-Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step) {
-  if (rows < rows_per_step) {
+Result<uint64_t> EpochSteps(uint64_t rows, const BatchRampup& rampup) {
+  const uint64_t first = rampup.BatchAfter(0);
+  if (rows < first) {
     return MakeError(
         ErrorCode::kInvalidArgument,
         "the data has {} rows, and a step takes {}: there is no whole step in an epoch; "
         "give --steps, more data or a smaller batch",
-        rows, rows_per_step);
+        rows, first);
   }
-  return rows / rows_per_step;
+  return rampup.StepsWithin(rows);
 }
 
 void ChooseThreads(device::Kind kind, const NodeShare& share, config::Config* config) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "train/process/log.h"
+#include "train/run/committed_run.h"
 
 namespace penstock::train {
 
@@ -59,11 +60,13 @@ Bytes TrainLoop::TokenBytes(const BatchShape& shape) {
 TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
     : parts_(std::move(parts)),
       options_(std::move(options)),
+      rampup_(options_.config.train_batch_size, options_.config.rampup),
+      consumed_samples_(options_.consumed_samples),
       sound_(parts_.session.state().skipped_in_a_row == 0) {
   const BatchShape& shape = options_.shape;
   if (Trace* trace = parts_.meter.trace()) steps_ = trace->AddRow(TraceGroup::kSteps, "steps");
-  inputs_.resize(shape.micro_batches * shape.micro_batch * shape.sequence);
-  targets_.resize(inputs_.size());
+  inputs_.reserve(shape.micro_batches * shape.micro_batch * shape.sequence);
+  targets_.reserve(inputs_.capacity());
 }
 
 TrainLoop::~TrainLoop() {
@@ -118,13 +121,16 @@ Status TrainLoop::RunSteps() {
 
 Status TrainLoop::RunStep() {
   const uint64_t number = parts_.session.state().step + 1;
+  const uint64_t samples = rampup_.BatchAfter(consumed_samples_);
+  const uint64_t micro_batches = samples / options_.shape.micro_batch / options_.world.size;
   Doing("reads the data of", number);
-  PENSTOCK_TRY(ReadBatch(number));
+  PENSTOCK_TRY(ReadBatch(micro_batches));
   if (number == options_.last_step) parts_.session.ExpectLastStep();
-  PENSTOCK_ASSIGN(zero::Step step, parts_.session.BeginStep());
+  PENSTOCK_ASSIGN(zero::Step step, parts_.session.BeginStep(micro_batches));
   PENSTOCK_TRY(parts_.model.ForwardBackward(step, inputs_, targets_));
   PENSTOCK_TRY(FinishCommit());
   PENSTOCK_ASSIGN(zero::StepOutcome outcome, step.Finish(Note()));
+  consumed_samples_ += samples;
   TakeNotes(std::move(outcome.notes));
   if (!alone() && options_.world.rank == 0) NameSlowRank();
   PENSTOCK_ASSIGN(const double loss, parts_.model.Loss());
@@ -143,12 +149,14 @@ Status TrainLoop::RunStep() {
   return {};
 }
 
-Status TrainLoop::ReadBatch(uint64_t step) {
+Status TrainLoop::ReadBatch(uint64_t micro_batches) {
   const BatchShape& shape = options_.shape;
+  const comm::World& world = options_.world;
   const size_t tokens = shape.micro_batch * shape.sequence;
-  for (uint64_t j = 0; j < shape.micro_batches; ++j) {
-    const comm::World& world = options_.world;
-    const uint64_t index = ((step - 1) * shape.micro_batches + j) * world.size + world.rank;
+  inputs_.resize(micro_batches * tokens);
+  targets_.resize(inputs_.size());
+  for (uint64_t j = 0; j < micro_batches; ++j) {
+    const uint64_t index = consumed_samples_ / shape.micro_batch + j * world.size + world.rank;
     PENSTOCK_TRY(parts_.data.Read(index, shape.micro_batch,
                                   std::span(inputs_).subspan(j * tokens, tokens),
                                   std::span(targets_).subspan(j * tokens, tokens)));
@@ -262,6 +270,7 @@ Status TrainLoop::BeginCommit() {
     Measure(row_begin_, Now(), options_.cost, &row);
     json["row"] = nlohmann::ordered_json::parse(ToJson(row));
   }
+  if (options_.config.rampup) json[kConsumedSamples] = consumed_samples_;
   if (parts_.snapshots != nullptr) parts_.snapshots->Wait();
   // Earlier rows reach the drive before the commit that relies on them. If they cannot, the commit
   // is made all the same: its own row is in it.

@@ -22,6 +22,7 @@
 #include "comm/world.h"
 #include "config/config.h"
 #include "device/device.h"
+#include "train/loop/batch_rampup.h"
 #include "train/loop/data.h"
 #include "train/loop/metrics.h"
 #include "train/loop/metrics_summary.h"
@@ -62,6 +63,7 @@ struct LoopOptions {
   BatchShape shape;
   ModelCost cost;
   uint64_t last_step = 0;
+  uint64_t consumed_samples = 0;  ///< that the steps before took, of all ranks
   comm::World world = {};
   Bytes library_memory = {};  ///< of the GPU, beside the device's
   std::string run_json;       ///< identifies the run; kept by every commit
@@ -92,7 +94,8 @@ class TrainLoop {
  private:
   Status RunSteps();
   Status RunStep();
-  Status ReadBatch(uint64_t step);
+  /// Reads so many micro-batches, those of the next step.
+  Status ReadBatch(uint64_t micro_batches);
   bool StopRequested() const { return stop_requested_ || (alone() && parts_.stop_requested()); }
   /// Says what this thread does, and with which step.
   void Doing(const char* what, uint64_t step) const;
@@ -138,6 +141,8 @@ class TrainLoop {
 
   LoopParts parts_;
   const LoopOptions options_;
+  const BatchRampup rampup_;
+  uint64_t consumed_samples_;  ///< by the steps that are done
   /// Whether the weights may be committed: not after a step with a loss or a gradient that is not
   /// finite, until a step without one is done.
   bool sound_;

@@ -21,6 +21,11 @@ using zero::ModuleId;
 
 constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();
 
+/// Whether what a call adds to a table is computed first; see OperatorOptions and
+/// ModelOperators::EmbeddingBackward. With several ranks, each call has a gradient of its own to
+/// add to. The head needs no other operators for a step of one micro-batch: it adds to zeros then.
+bool AddsOnce(uint64_t micro_batches, uint64_t ranks) { return micro_batches > 1 && ranks == 1; }
+
 /// A module in use, with its tensors by name.
 class HeldModule {
  public:
@@ -56,6 +61,7 @@ class Gpt2Model final : public Gpt2 {
             kernels::ModelOperators& operators, Gpt2Buffers buffers, Staging staging)
       : modules_(config),
         dtype_(dtype),
+        most_micro_batches_(shape.micro_batches),
         micro_batches_(shape.micro_batches),
         micro_batch_(shape.micro_batch),
         ranks_(shape.ranks),
@@ -73,6 +79,8 @@ class Gpt2Model final : public Gpt2 {
   ComputePlace place() const override { return place_; }
 
  private:
+  /// Takes over the number of micro-batches of the step that begins.
+  void BeginStep(uint64_t micro_batches);
   uint64_t tokens() const { return micro_batches_ * micro_batch_ * sequence_; }
   uint64_t tokens_of_all_ranks() const { return tokens() * ranks_; }
   kernels::TokenView TokensFrom(uint64_t first) const {
@@ -112,7 +120,8 @@ class Gpt2Model final : public Gpt2 {
 
   const Gpt2Modules modules_;
   const kernels::DType dtype_;
-  const uint64_t micro_batches_;
+  const uint64_t most_micro_batches_;
+  uint64_t micro_batches_;      ///< of this step
   const uint64_t micro_batch_;  ///< sequences
   const uint64_t ranks_;
   const uint64_t sequence_;
@@ -134,13 +143,21 @@ Status Gpt2Model::ForwardBackward(zero::Step& step, std::span<const int32_t> inp
     PENSTOCK_CHECK(group.planes.weight().encoding == EncodingOf(dtype_));
   }
   PENSTOCK_CHECK(layout.modules.size() == modules_.layers + 3);
+  BeginStep(inputs.size() / (micro_batch_ * sequence_));
   PENSTOCK_CHECK(inputs.size() == tokens() && targets.size() == tokens());
   stream_ = &step.compute_stream();
-  buffers_.checkpoints.BeginStep();
   CopyTokens(*stream_, inputs, targets);
   Status status = Enqueue(step);
   done_ = stream_->Record();
   return status;
+}
+
+void Gpt2Model::BeginStep(uint64_t micro_batches) {
+  PENSTOCK_CHECK(micro_batches > 0 && micro_batches <= most_micro_batches_);
+  if (std::exchange(micro_batches_, micro_batches) != micro_batches) {
+    buffers_.PlanSteps(modules_.layers, micro_batches);
+  }
+  buffers_.checkpoints.BeginStep();
 }
 
 Result<double> Gpt2Model::Loss() {
@@ -164,7 +181,7 @@ void Gpt2Model::CopyTokens(device::Stream& stream, std::span<const int32_t> inpu
   for (const int32_t token : staged) {
     PENSTOCK_CHECK(token >= 0 && static_cast<uint64_t>(token) < vocabulary_, "token {}", token);
   }
-  stream.CopyToDevice(buffers_.tokens.data(), staging_.tokens.data(), buffers_.tokens.size());
+  stream.CopyToDevice(buffers_.tokens.data(), staging_.tokens.data(), Bytes{staged.size_bytes()});
   staging_.copied = stream.Record();
 }
 
@@ -262,7 +279,8 @@ Status Gpt2Model::EmbeddingBackward(zero::Step& step) {
     PENSTOCK_ASSIGN(const ModuleTensors d_wpe, gradients(modules_.wpe()));
     Enter(true, m, d_wte);
     operators_.EmbeddingBackward(*stream_, inputs(m), layer_.Rows(buffers_.outputs[m].data()),
-                                 d_wte.gradient(kTable), d_wpe.gradient(kTable));
+                                 AddsOnce(micro_batches_, ranks_), d_wte.gradient(kTable),
+                                 d_wpe.gradient(kTable));
     PENSTOCK_TRY(step.AddGradients(modules_.wpe()));
     PENSTOCK_TRY(step.AddGradients(modules_.wte()));
   }
@@ -301,8 +319,7 @@ kernels::OperatorOptions Gpt2Operators(const Gpt2Config& config, const BatchShap
           },
       // Every tensor of a layer has a multiple of so many elements.
       .weight_unit = std::gcd(width, hidden),
-      // With several ranks, each call has a gradient of its own to add to.
-      .adds_once = shape.micro_batches > 1 && shape.ranks == 1,
+      .adds_once = AddsOnce(shape.micro_batches, shape.ranks),
       .threads = threads};
 }
 

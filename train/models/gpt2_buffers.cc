@@ -105,6 +105,10 @@ Result<Gpt2Buffers> Gpt2Buffers::Allocate(const Gpt2Config& config, const BatchS
   return buffers;
 }
 
+void Gpt2Buffers::PlanSteps(uint64_t layers, uint64_t micro_batches) {
+  checkpoints.PlanSteps(Accesses(layers, micro_batches));
+}
+
 ActivationBytes Gpt2::Memory(const Gpt2Config& config, const BatchShape& shape,
                              kernels::DType dtype) {
   const Sizes sizes = SizesOf(config, shape, dtype);

@@ -25,7 +25,7 @@ namespace penstock::train {
 /// The shape of a step's input.
 struct BatchShape {
   uint64_t micro_batch = 1;    ///< sequences in a micro-batch, B
-  uint64_t micro_batches = 1;  ///< in a step (gradient accumulation)
+  uint64_t micro_batches = 1;  ///< in a step, at most (gradient accumulation)
   uint64_t sequence = 0;       ///< T
   uint64_t ranks = 1;          ///< each with so many micro-batches in a step
   /// Home of the activation checkpoints: kDevice, or kHost, with only those on the device that are
@@ -62,7 +62,9 @@ class Model {
   /// computed; after a failure, the reported loss is never finite. With several micro-batches, what
   /// each adds to a gradient (fp32) or to the loss (double) is computed first, from zero, and added
   /// in their order. `inputs` and `targets`: [micro_batches, micro_batch, sequence] tokens below
-  /// the vocabulary; copied before the function returns. The session's model is the description's
+  /// the vocabulary, of the micro-batches with which the step was begun; copied before the function
+  /// returns. The numbers are those of a model that was made for so many. The session's model is
+  /// the description's Spec().
   /// Spec().
   virtual Status ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
                                  std::span<const int32_t> targets) = 0;

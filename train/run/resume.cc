@@ -135,6 +135,7 @@ Result<ResumePoint> OpenCommit(const Origin& origin, const OpenState& open) {
   if (!point.info.rows_from) PENSTOCK_TRY(CheckRows(origin.folder, point.train.step));
   point.identity = std::move(texts.identity);
   point.row = std::move(texts.row);
+  point.consumed_samples = texts.consumed_samples;
   return point;
 }
 

@@ -32,6 +32,7 @@ struct ResumePoint {
   zero::TrainState train;  ///< of the commit
   std::string identity;    ///< see train/run/run_identity.h
   std::string row;         ///< of the committed step, as in metrics.jsonl; empty for step 0
+  std::optional<uint64_t> consumed_samples;  ///< see train/run/committed_run.h
 
   /// The current run.json, if the commit is not the run's last one but a snapshot, which stays.
   std::optional<RunInfo> replaced;

@@ -22,6 +22,8 @@ constexpr int kComputedFirst = 2;
 constexpr const char* kCommunication = "communication_data_type";
 /// Only there if ranks add up their own micro-batches first.
 constexpr const char* kGradientOrder = "gradient_order";
+/// Only there if the batch grows.
+constexpr const char* kRampup = "rampup_batch_size";
 /// Only there if there are several.
 constexpr const char* kRanks = "world_size";
 
@@ -83,12 +85,18 @@ std::string ToJson(const RunIdentity& identity) {
   if (identity.config.gradient_order == config::GradientOrder::kRank) {
     json["penstock"][kGradientOrder] = config.at("penstock").at(kGradientOrder);
   }
+  if (identity.config.rampup) json["penstock"][kRampup] = config.at("penstock").at(kRampup);
   json[kArithmetic] = identity.arithmetic;
   return json.dump();
 }
 
 bool IsIdentity(const nlohmann::json& value) {
   return value.is_object() && value.contains(kArithmetic) && value[kArithmetic].is_string();
+}
+
+bool HasRampup(const nlohmann::json& identity) {
+  const auto ours = identity.find("penstock");
+  return ours != identity.end() && ours->contains(kRampup);
 }
 
 std::vector<std::string> Differences(const std::string& committed, const std::string& now) {

@@ -31,6 +31,9 @@ std::string ToJson(const RunIdentity& identity);
 /// Whether a value can be such an object. A commit comes from a file, which may hold anything.
 bool IsIdentity(const nlohmann::json& value);
 
+/// Whether the batch of that run grows (penstock.rampup_batch_size). `identity`: see IsIdentity.
+bool HasRampup(const nlohmann::json& identity);
+
 /// Returns what differs between two such objects, one phrase a key: "optimizer.params.lr is 0.002,
 /// was 0.001". The arithmetic is left out, because another machine cannot have the same.
 std::vector<std::string> Differences(const std::string& committed, const std::string& now);

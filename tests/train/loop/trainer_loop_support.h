@@ -162,6 +162,7 @@ class FakeDevice final : public device::Device {
 class TrainLoopTest : public ::testing::Test {
  protected:
   TrainLoopTest() {
+    options_.config.train_batch_size = 4;
     options_.config.micro_batch_size = 2;
     options_.config.gradient_accumulation_steps = 2;
     options_.config.commit_every_seconds = 0;

@@ -51,6 +51,59 @@ TEST_F(TrainLoopTest, GivesEachStepItsMicroBatchesInOrder) {
   }
 }
 
+/// The first tokens of the rows that a step was given; ten rows an epoch.
+std::vector<int32_t> RowsOf(const std::vector<int32_t>& inputs) {
+  std::vector<int32_t> rows;
+  for (size_t i = 0; i < inputs.size(); i += kSequence) {
+    rows.push_back(inputs[i] / static_cast<int32_t>(kSequence));
+  }
+  return rows;
+}
+
+TEST_F(TrainLoopTest, ABatchThatGrowsTakesTheRowsAfterThoseThatWereTaken) {
+  options_.config.rampup = config::RampupConfig{.start = 2, .increment = 2, .samples = 6};
+  options_.config.commit_every_steps = 1;
+  ASSERT_TRUE(Run(5).ok());
+  EXPECT_THAT(Column<uint64_t>("tokens"), ElementsAre(8, 8, 8, 16, 16));
+  EXPECT_THAT(RowsOf(model_.inputs[0]), ElementsAre(0, 1));
+  EXPECT_THAT(RowsOf(model_.inputs[2]), ElementsAre(4, 5));
+  EXPECT_THAT(RowsOf(model_.inputs[3]), ElementsAre(6, 7, 8, 9));
+  EXPECT_THAT(RowsOf(model_.inputs[4]), ElementsAre(0, 1, 2, 3));
+  std::vector<uint64_t> consumed;
+  for (const zero::TrainState& state : engine_.commits) {
+    consumed.push_back(nlohmann::json::parse(state.run_json).at("consumed_samples"));
+  }
+  EXPECT_THAT(consumed, ElementsAre(2, 4, 6, 10, 14));
+}
+
+TEST_F(TrainLoopTest, ABatchThatGrowsGoesOnAfterWhatACommitSaysWasTaken) {
+  options_.config.rampup = config::RampupConfig{.start = 2, .increment = 2, .samples = 6};
+  options_.consumed_samples = 4;
+  ASSERT_TRUE(Run(2).ok());
+  EXPECT_THAT(RowsOf(model_.inputs[0]), ElementsAre(4, 5));
+  EXPECT_THAT(RowsOf(model_.inputs[1]), ElementsAre(6, 7, 8, 9));
+}
+
+TEST_F(TrainLoopTest, ACommitDoesNotSayWhatWasTakenIfAllStepsTakeAsMuch) {
+  ASSERT_TRUE(Run(2).ok());
+  EXPECT_FALSE(nlohmann::json::parse(engine_.commits[0].run_json).contains("consumed_samples"));
+}
+
+TEST_F(TrainLoopTest, TheScheduleCountsStepsHoweverLargeTheirBatch) {
+  options_.config.rampup = config::RampupConfig{.start = 2, .increment = 2, .samples = 6};
+  options_.config.scheduler.type = config::SchedulerType::kWarmupLr;
+  options_.config.scheduler.warmup_num_steps = 10;
+  options_.config.scheduler.warmup_type = config::WarmupType::kLinear;
+  engine_.skip = {false, true};
+  ASSERT_TRUE(Run(5).ok());
+  for (const auto& call : engine_.steps) {
+    EXPECT_EQ(call.lr, zero::LearningRate(options_.config.scheduler, 0.5, call.t));
+  }
+  EXPECT_EQ(engine_.steps.back().t, 4U);
+  // A step that is skipped has taken its rows.
+  EXPECT_THAT(RowsOf(model_.inputs[2]), ElementsAre(4, 5));
+}
+
 TEST_F(TrainLoopTest, WithoutStepsOnlyCommits) {
   const Result<LoopSummary> summary = Run(0);
   ASSERT_TRUE(summary.ok()) << summary.error().message;

@@ -31,11 +31,12 @@ struct Gpt2Rig {
   /// Waits for the stream, which may still report a loss to the session.
   ~Gpt2Rig();
 
-  /// One whole step; the mean loss.
+  /// One whole step, of as many micro-batches as there are tokens for; the mean loss.
   double Step(const Tokens& tokens);
   /// Enqueues one and does not wait for it.
   Status Enqueue(const Tokens& tokens);
 
+  uint64_t micro_batch_tokens;
   std::unique_ptr<device::Device> device;
   std::unique_ptr<kernels::ModelOperators> operators;
   std::unique_ptr<CheckedOperators> checked;  ///< what the model works with
