@@ -9,6 +9,7 @@
 #include "train/cli/cli_checks.h"
 #include "train/cli/cli_launch.h"
 #include "train/process/log.h"
+#include "train/run/run_changes.h"
 
 namespace penstock::train {
 namespace {
@@ -24,6 +25,7 @@ struct TrainArguments {
   std::string init;
   std::string device_memory;
   std::string host_memory;
+  std::vector<std::string> changes;
 };
 
 CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
@@ -63,6 +65,13 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
   train->add_flag("--resume", options.resume, "go on from the last commit");
   train->add_option("--resume-from", options.resume_from, "go on from a snapshot of the run")
       ->check(NameCheck());
+  train
+      ->add_option("--change", arguments->changes,
+                   "KEY=VALUE: go on with another value of a key of the config, like "
+                   "optimizer.params.lr=1e-4")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(NameCheck());
   train->add_option("--trace", options.trace, "write what ran when; must not exist (Perfetto)")
       ->check(NameCheck());
   return train;
@@ -89,6 +98,13 @@ Result<Command> MakeTrain(const TrainArguments& arguments) {
   if (!arguments.data_order.empty()) {
     options.data_order =
         arguments.data_order == "sequential" ? DataOrder::kSequential : DataOrder::kShuffle;
+  }
+  PENSTOCK_ASSIGN(options.changes, ParseChanges(arguments.changes));
+  if (!options.changes.empty() && !options.resumes()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--change {}: it changes a run that resumes; give --resume, or say it in "
+                     "--config",
+                     options.changes.front().key);
   }
   options.init_random = arguments.init == "random";
   options.device_memory = SizeOrNone(arguments.device_memory);

@@ -11,6 +11,7 @@
 
 #include "train/loop/alike.h"
 #include "train/loop/own_files.h"
+#include "train/loop/resume_notices.h"
 #include "train/process/log.h"
 #include "train/run/resume.h"
 #include "train/run/run_identity.h"
@@ -41,7 +42,7 @@ TrainOptions CompleteFrom(const RunInfo& info, TrainOptions options) {
 }
 
 RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const StateFiles& state,
-               const std::string& run_uuid) {
+               const std::string& run_uuid, std::vector<RunChange> changes) {
   return {.version = PENSTOCK_VERSION,
           .run_uuid = run_uuid,
           .state = state,
@@ -50,7 +51,8 @@ RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const StateFile
           .data_order = ToString(*options.data_order),
           .device = device::ToString(job.device),
           .seed = *options.seed,
-          .sequence_length = job.shape.sequence};
+          .sequence_length = job.shape.sequence,
+          .changes = std::move(changes)};
 }
 
 /// What a commit keeps so that a later program recognises the run it belongs to.
@@ -74,9 +76,13 @@ Result<RunFolder> OpenRunToResume(const std::string& run) {
                    run);
 }
 
-Status CheckResume(const ResumePoint& from, const TrainOptions& options, const TrainJob& job) {
-  PENSTOCK_TRY(CheckIdentity(from, IdentityOf(options, job, "")));
-  if (!job.config.aio.simulate) return {};
+/// Returns the changes that the run makes of its numbers from here on.
+Result<std::vector<RunChange>> CheckResume(const ResumePoint& from, const TrainOptions& options,
+                                           const TrainJob& job) {
+  PENSTOCK_ASSIGN(
+      std::vector<RunChange> changes,
+      AcceptChanges(from.identity, IdentityOf(options, job, ""), options.changes, from.train.step));
+  if (!job.config.aio.simulate) return changes;
   return MakeError(ErrorCode::kInvalidArgument,
                    "--resume with penstock.aio.simulate: a simulated drive forgets the state; take "
                    "the key out, or start a new run");
@@ -131,28 +137,12 @@ Status MoveTogether(ResumePoint& from, const RunInfo& info, zero::Session& sessi
   return {};
 }
 
-void LogResume(const ResumePoint& from, const TrainJob& job, const Machine& machine) {
-  LogNotice(fmt::format("going on after step {}", from.train.step));
-  const size_t ranks = from.info.state.ranks.size();
-  if (job.config.gradient_order == config::GradientOrder::kRank && ranks != job.world.size) {
-    LogNotice(
-        fmt::format("ranks in the run: {}, and here: {}; with penstock.gradient_order \"rank\" the "
-                    "last bits differ from here on",
-                    ranks, job.world.size));
-  }
-  if (from.info.version != PENSTOCK_VERSION) {
-    LogNotice(
-        fmt::format("the run was begun by penstock {}, and this is {}: the last bits may "
-                    "differ from here on",
-                    from.info.version, PENSTOCK_VERSION));
-  }
-  const std::string before = ArithmeticOf(from.identity);
-  const std::string now = machine.operators->arithmetic();
-  if (before == now) return;
-  LogNotice(
-      fmt::format("the run computed with {}, and here it computes with {}: the last bits may "
-                  "differ from here on",
-                  before, now));
+/// Has run.json say what changes from here on, where the state stays in its files.
+Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder) {
+  RunInfo noted = from.current();
+  if (noted.changes == now.changes) return {};
+  noted.changes = now.changes;
+  return folder.WriteInfo(noted);
 }
 
 /// What ranks tell each other of the command line is JSON, which holds nothing but UTF-8.
@@ -266,7 +256,7 @@ Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies famil
     });
   }
   PENSTOCK_ASSIGN(const StatePlan state, PlanNewState(job, beginning.run, beginning.state, ranks));
-  RunInfo info = InfoOf(options, job, state.files, state.files.uuid);
+  RunInfo info = InfoOf(options, job, state.files, state.files.uuid, {});
   ranks.SetCleanup(RemovalOf(state.files, job.world, beginning.run));
   // This comes before any file exists that a kill could leave behind.
   PENSTOCK_TRY(ranks.Agree(folder ? folder->WriteInfo(info) : Status()));
@@ -314,6 +304,14 @@ struct Continued {
   ResumePoint from;
   TrainOptions options;
   TrainJob job;
+  std::vector<RunChange> changes;  ///< that are made now
+
+  /// Returns those of the commit, and these.
+  std::vector<RunChange> AllChanges() const {
+    std::vector<RunChange> all = CommittedChanges(from.info.changes, from.train.step);
+    all.insert(all.end(), changes.begin(), changes.end());
+    return all;
+  }
 };
 
 Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies families, Ranks& ranks) {
@@ -323,13 +321,14 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
   TrainOptions options = CompleteFrom(from.info, given);
   PENSTOCK_ASSIGN(TrainJob job,
                   ranks.Agree(PrepareJob(options, &from.train, families, ranks.place())));
-  PENSTOCK_TRY(ranks.Agree(CheckResume(from, options, job)));
+  PENSTOCK_ASSIGN(std::vector<RunChange> changes, ranks.Agree(CheckResume(from, options, job)));
   PENSTOCK_TRY(CheckAllAlike(options, job, &from, ranks));
   return Continued{.folder = std::move(folder),
                    .beginning = std::move(beginning),
                    .from = std::move(from),
                    .options = std::move(options),
-                   .job = std::move(job)};
+                   .job = std::move(job),
+                   .changes = std::move(changes)};
 }
 
 /// What rank 0 has to complete of an earlier start.
@@ -352,14 +351,16 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   const Beginning& beginning = run.beginning;
   PENSTOCK_ASSIGN(const StatePlan state,
                   PlanStateAfter(from, run.job, beginning.run, beginning.state, ranks));
-  RunInfo info = InfoOf(run.options, run.job, state.files, from.current().run_uuid);
+  RunInfo info =
+      InfoOf(run.options, run.job, state.files, from.current().run_uuid, run.AllChanges());
   const bool announces = !state.adopt && run.folder;
   PENSTOCK_TRY(ranks.Agree(announces ? AnnounceMove(from, *run.folder, state.files) : Status()));
   PENSTOCK_ASSIGN(Machine machine,
                   CreateMachine(run.options, run.job, state, ranks, beginning.session_number));
-  LogResume(from, run.job, machine);
+  LogResume(from, run.job, machine.operators->arithmetic(), run.changes);
   if (state.adopt) {
     PENSTOCK_TRY(ranks.Agree(AdoptCommit(from, *machine.session, beginning.run)));
+    PENSTOCK_TRY(ranks.Agree(run.folder ? NoteChanges(from, info, *run.folder) : Status()));
   } else {
     PENSTOCK_TRY(MoveTogether(from, info, *machine.session, run.folder, *interrupt, ranks));
   }
@@ -370,6 +371,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
                        .interrupt = std::move(interrupt),
                        .info = std::move(info),
                        .machine = std::move(machine)};
+  for (const RunChange& change : run.changes) prepared.changed.push_back(change.key);
   PENSTOCK_TRY(ranks.Agree(Complete(prepared, [&from](RunFolder& opened) {
     return opened.ResumeRows(from.train.step, from.row);
   })));
@@ -385,6 +387,7 @@ Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFa
   PENSTOCK_TRY(ranks.CheckAlike({{"version", PENSTOCK_VERSION},
                                  {"--resume", given.resumes() ? "given" : "not given"},
                                  {"--resume-from", given.resume_from.value_or("nothing")},
+                                 {"--change", TextOf(given.changes)},
                                  {"--init random", given.init_random ? "given" : "not given"}}));
   if (given.resumes()) return PrepareResumedRun(given, families, ranks);
   PENSTOCK_ASSIGN(PreparedRun run, PrepareNewRun(given, families, ranks));

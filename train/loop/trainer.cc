@@ -44,7 +44,8 @@ LoopOptions LoopOptionsOf(const PreparedRun& run) {
           .last_step = run.job.last_step,
           .world = run.job.world,
           .library_memory = run.machine.library_memory,
-          .run_json = run.identity};
+          .run_json = run.identity,
+          .changed = run.changed};
 }
 
 /// What a loop works with: the parts of `run`, and those that are made for it on rank 0.

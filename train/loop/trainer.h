@@ -14,6 +14,7 @@
 #include "train/loop/data.h"
 #include "train/loop/metrics_summary.h"
 #include "train/models/registry.h"
+#include "train/run/run_changes.h"
 
 namespace penstock::train {
 
@@ -35,7 +36,9 @@ struct TrainOptions {
   bool init_random = false;  ///< new weights, whatever lies beside the model's config
   bool resume = false;
   std::optional<std::string> resume_from;  ///< a snapshot's name: `resume` from that
-  std::optional<std::string> trace;        ///< file to write; must not exist
+  /// Of the config, from the next step on; only for a run that resumes.
+  std::vector<RequestedChange> changes = {};
+  std::optional<std::string> trace;  ///< file to write; must not exist
 
   bool resumes() const { return resume || resume_from.has_value(); }
 };

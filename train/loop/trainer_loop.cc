@@ -137,6 +137,7 @@ Status TrainLoop::RunStep() {
   row.skipped = outcome.skipped;
   row.tokens = inputs_.size() * options_.world.size;
   row.world_size = options_.world.size;
+  if (summary_.steps == 0) row.changed = options_.changed;
   Count(row);
   row_ = row;
   return {};

@@ -65,6 +65,8 @@ struct LoopOptions {
   comm::World world = {};
   Bytes library_memory = {};  ///< of the GPU, beside the device's
   std::string run_json;       ///< identifies the run; kept by every commit
+  /// Keys whose values are others than before, from the first step of this loop on.
+  std::vector<std::string> changed = {};
 };
 
 /// Returns "step 7 is committed in FILES"; if the newest commit cannot be read back, says that it

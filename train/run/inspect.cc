@@ -228,6 +228,14 @@ offload::CheckProgress ShowProgress(StatusLine* line) {
   };
 }
 
+/// What was changed in the run, as run.json says.
+void AddChanges(const RunInfo& info, uint64_t committed, Lines& lines) {
+  for (const RunChange& change : info.changes) {
+    lines.Add("changed", fmt::format("{}, from step {} on{}", ToText(change), change.step + 1,
+                                     change.step < committed ? "" : ", which is not committed"));
+  }
+}
+
 Status Intact(const std::string& run, const std::vector<std::string>& damages) {
   if (damages.empty()) return {};
   return MakeError(ErrorCode::kCorruption,
@@ -256,6 +264,7 @@ Result<InspectOutcome> RunInspect(const std::string& path) {
   line.Finish();
 
   AddState(state, lines);
+  AddChanges(info, state.train_state().step, lines);
   lines.Add("data", fmt::format("{} ({}, sequence length {})", info.data_path, info.data_order,
                                 info.sequence_length));
   lines.Add("read", fmt::format("{} at {:.2f} GB/s", ToString(check.read),

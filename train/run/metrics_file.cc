@@ -50,6 +50,7 @@ std::string ToJson(const StepRow& row) {
     json["comm_wait_s"] = row.comm_wait_s;
     json["world_size"] = row.world_size;
   }
+  if (!row.changed.empty()) json["changed"] = row.changed;
   return json.dump();
 }
 

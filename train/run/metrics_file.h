@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/folder.h"
 #include "base/result.h"
@@ -36,6 +37,8 @@ struct StepRow {
   // Only in the file if there are several ranks.
   double comm_wait_s = 0;
   uint32_t world_size = 1;
+  // Only in the file if there are any.
+  std::vector<std::string> changed = {};  ///< keys of the configuration, from this step on
 };
 
 /// Returns one line without its line break. Floats have enough digits to be read back exactly;

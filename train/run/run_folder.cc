@@ -64,6 +64,10 @@ Result<RunInfo> ParseInfo(const nlohmann::json& json, const Folder& run) {
   info.data_path = json.at("data").at("path").get<std::string>();
   info.data_order = json.at("data").at("order").get<std::string>();
   info.model_json = json.at("model").get<std::string>();
+  for (const auto& entry : json.value("changes", nlohmann::json::array())) {
+    PENSTOCK_ASSIGN(const uint64_t step, WholeOf(entry, "step", run));
+    info.changes.push_back(ChangeFrom(step, entry));
+  }
   return info;
 }
 
@@ -236,6 +240,7 @@ Status WriteRunInfo(const Folder& run, const RunInfo& info) {
       {"model", info.model_json},
   });
   if (info.rows_from) json["rows_from"] = *info.rows_from;
+  for (const RunChange& change : info.changes) json["changes"].push_back(ToJson(change));
   return WriteTextFile(run, kInfoName, json.dump(2) + "\n");
 }
 

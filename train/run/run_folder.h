@@ -17,6 +17,7 @@
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "train/run/metrics_file.h"
+#include "train/run/run_changes.h"
 #include "train/run/run_lock.h"
 #include "train/run/state_files.h"
 
@@ -40,6 +41,7 @@ struct RunInfo {
   std::string device;      ///< "cpu", "cuda"
   uint64_t seed = 0;
   uint64_t sequence_length = 0;
+  std::vector<RunChange> changes;  ///< in the order in which they were made
 };
 
 class RunFolder {

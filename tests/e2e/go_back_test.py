@@ -1,0 +1,109 @@
+"""A run goes back to a good state and on from there with other numbers, and says what it did."""
+import json
+import os
+
+import harness
+from harness import make_config, merge, read_rows
+
+STEPS = 8
+
+
+class GoBackTest(harness.PenstockTest):
+    def setUp(self):
+        super().setUp()
+        self.conf = make_config(dtype="bf16", param="nvme", optimizer="nvme",
+                                nvme_path=self.make_folder("nvme"))
+
+    def resume(self, run, *more, steps=STEPS, config=None):
+        outcome, _ = self.train(config or self.conf, *more, steps=steps, out=run)
+        return outcome
+
+    def resumed(self, run, *more, **keywords):
+        more = more if "--resume-from" in more else ("--resume", *more)
+        outcome = self.resume(run, *more, **keywords)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        return outcome
+
+    def info(self, run):
+        with open(os.path.join(run, "run.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def rows_without_times(self, run):
+        return [[row.get(key) for key in ("step", "loss", "grad_norm", "lr")]
+                for row in read_rows(run)]
+
+
+class ChangeTest(GoBackTest):
+    LR = ("--change", "optimizer.params.lr=1e-4")
+
+    def setUp(self):
+        super().setUp()
+        self.changed = merge(self.conf, {"optimizer": {"params": {"lr": 1e-4}}})
+
+    def test_a_changed_learning_rate_holds_from_the_next_step_on_and_is_kept(self):
+        run = self.trained(self.conf, steps=4)
+        outcome = self.resumed(run, *self.LR, steps=6)
+        self.assertIn("changed from step 5 on: optimizer.params.lr: 0.001 -> 0.0001",
+                      outcome.stderr)
+        rows = read_rows(run)
+        self.assertEqual([row["lr"] for row in rows], [1e-3] * 4 + [1e-4] * 2)
+        self.assertEqual([row["step"] for row in rows if "changed" in row], [5])
+        self.assertEqual(rows[4]["changed"], ["optimizer.params.lr"])
+        change = {"step": 4, "key": "optimizer.params.lr", "old": 1e-3, "new": 1e-4}
+        self.assertEqual(self.info(run)["changes"], [change])
+        # From now on the new value is the run's.
+        self.resumed(run, config=self.changed)
+        self.assertEqual(self.info(run)["changes"], [change])
+        inspected = harness.penstock("inspect", run)
+        self.assertRegex(inspected.stdout,
+                         r"(?m)^changed +optimizer.params.lr: 0.001 -> 0.0001, from step 5 on$")
+
+    def test_a_change_is_the_same_in_every_placement_and_wherever_it_is_cut_off(self):
+        run = self.trained(self.conf, steps=4)
+        self.resumed(run, *self.LR)
+        other = self.trained(make_config(dtype="bf16"), steps=4)
+        self.resumed(other, *self.LR, steps=6, config=make_config(dtype="bf16"))
+        self.resumed(other, config=self.changed)
+        self.assertEqual(self.rows_without_times(run), self.rows_without_times(other))
+        self.assert_equal_bits(run, other)
+
+    def test_a_change_that_is_no_change_or_not_all_is_refused_and_nothing_is_touched(self):
+        run = self.trained(self.conf, steps=4)
+        before = self.info(run)
+        both = merge(self.changed, {"gradient_clipping": 0.5})
+        cases = [
+            (self.conf, ("--change", "optimizer.params.lr=0.001"), "already (0.001)"),
+            (self.conf, ("--change", "optimizer.params.lrr=0.001"), "optimizer.params.lrr"),
+            (self.conf, ("--change", "optimizer.params.lr=-1"), "optimizer.params.lr: -1"),
+            (both, self.LR, "--change 'gradient_clipping=0.5'"),
+            (self.changed, (), "--change 'optimizer.params.lr=0.0001'"),
+        ]
+        for config, more, fragment in cases:
+            with self.subTest(fragment):
+                outcome = self.resume(run, "--resume", *more, config=config)
+                self.assert_fails(outcome, 2, fragment)
+                self.assertEqual(self.info(run), before)
+
+    def test_a_schedule_may_begin_later(self):
+        run = self.trained(self.conf, steps=4)
+        scheduler = {"type": "WarmupLR", "params": {"warmup_num_steps": 10, "warmup_type": "linear"}}
+        self.resumed(run, "--change", "scheduler=" + json.dumps(scheduler))
+        self.assertEqual([row["lr"] for row in read_rows(run)[4:]],
+                         [1e-3 * step / 10 for step in range(5, STEPS + 1)])
+        self.assertEqual(self.info(run)["changes"][0]["old"], None)
+        self.resumed(run, config=merge(self.conf, {"scheduler": scheduler}), steps=STEPS + 1)
+
+    def test_a_change_goes_with_the_commit_that_a_run_goes_back_to(self):
+        run = self.trained(self.conf, steps=3)
+        self.assertEqual(harness.penstock("snapshot", run, "kept").code, 0)
+        self.resumed(run, *self.LR, steps=5)
+        self.resumed(run, "--resume-from", "kept", steps=5)
+        self.assertNotIn("changes", self.info(run))
+        self.assertEqual({row["lr"] for row in read_rows(run)}, {1e-3})
+        self.resumed(run, "--resume-from", "kept", "--change", "gradient_clipping=0.5", steps=5)
+        self.assertEqual([change["key"] for change in self.info(run)["changes"]],
+                         ["gradient_clipping"])
+
+
+if __name__ == "__main__":
+    harness.main()
