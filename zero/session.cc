@@ -102,6 +102,18 @@ Status Session::CheckSkips() const {
       state_.step, state_.skipped_in_a_row);
 }
 
+Status Session::PassOver(uint64_t last) {
+  PENSTOCK_TRY(CheckFilled());
+  if (open_ || last <= state_.step) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "steps up to {} were passed over {} step {}; pass over steps before they begin", last,
+        open_ ? "within" : "after", state_.step + (open_ ? 1 : 0));
+  }
+  state_.step = last;
+  return {};
+}
+
 Result<Step> Session::BeginStep() {
   PENSTOCK_TRY(failure_);
   PENSTOCK_TRY(CheckFilled());

@@ -75,6 +75,10 @@ class Session {
   Result<Step> BeginStep();
   /// Says that the step that begins next is the last: nothing is read ahead for another.
   void ExpectLastStep() { engine_.ExpectLastStep(); }
+  /// Counts steps up to `last` without computing them, between two steps: nothing but the number of
+  /// the next step changes, and what is skipped in a row is what it was. Errors: kInvalidArgument
+  /// within a step, before the state was filled, or if `last` was counted already.
+  Status PassOver(uint64_t last);
   /// Errors: kNumeric after kMaxSkippedInARow skipped steps.
   Status CheckSkips() const;
   Status Drain() { return engine_.Drain(); }

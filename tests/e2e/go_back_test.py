@@ -105,5 +105,57 @@ class ChangeTest(GoBackTest):
                          ["gradient_clipping"])
 
 
+class SkipTest(GoBackTest):
+    SKIP = ("--skip-steps", "6:8")
+
+    def test_steps_are_passed_over_with_their_data_and_the_state_stands_still(self):
+        run = self.trained(self.conf, steps=4)
+        outcome = self.resumed(run, *self.SKIP, steps=10)
+        self.assertIn("steps 6 to 8 are passed over", outcome.stderr)
+        rows = read_rows(run)
+        self.assertEqual([row["step"] for row in rows], [1, 2, 3, 4, 5, 9, 10])
+        self.assertEqual(rows[5]["previous_row"], 5)
+        self.assertEqual(self.info(run)["skip_steps"], [{"first": 6, "last": 8}])
+        inspected = harness.penstock("inspect", run)
+        self.assertRegex(inspected.stdout, r"(?m)^committed step +10$")
+        self.assertRegex(inspected.stdout, r"(?m)^optimizer steps +7$")
+        self.assertRegex(inspected.stdout, r"(?m)^passed over +steps 6 to 8$")
+        whole = self.trained(self.conf, steps=6)
+        self.assertNotEqual(read_rows(whole)[5]["loss"], rows[5]["loss"], "its data is of step 9")
+
+    def test_a_run_passes_over_them_wherever_it_was_cut_off_and_in_every_placement(self):
+        run = self.trained(self.conf, steps=4)
+        self.resumed(run, *self.SKIP, steps=10)
+        other = self.trained(make_config(dtype="bf16"), steps=2)
+        # Those of a later step are a plan, and the same command may be given again.
+        self.resumed(other, *self.SKIP, steps=5, config=make_config(dtype="bf16"))
+        self.resumed(other, *self.SKIP, steps=9)
+        self.assertEqual(harness.penstock("snapshot", other, "kept").code, 0)
+        self.resumed(other, *self.SKIP, steps=10)
+        self.resumed(other, "--resume-from", "kept", steps=10)
+        self.assertEqual(self.rows_without_times(run), self.rows_without_times(other))
+        self.assert_equal_bits(run, other)
+
+    def test_what_cannot_be_passed_over_is_refused_and_nothing_is_touched(self):
+        run = self.trained(self.conf, steps=4)
+        before = self.info(run)
+        for skip, steps, fragment in (("4:5", 9, "step 4 is committed"), ("6:9", 9, "--steps 10")):
+            with self.subTest(skip):
+                outcome = self.resume(run, "--resume", "--skip-steps", skip, steps=steps)
+                self.assert_fails(outcome, 2, "--skip-steps " + skip, fragment)
+                self.assertEqual(self.info(run), before)
+
+    def test_a_row_after_them_that_never_reached_the_file_is_restored(self):
+        run = self.trained(self.conf, steps=4)
+        self.resumed(run, *self.SKIP, steps=9)
+        metrics = os.path.join(run, "metrics.jsonl")
+        with open(metrics, encoding="utf-8") as file:
+            lines = file.read().splitlines(keepends=True)
+        self.write(metrics, "".join(lines[:-1]))
+        outcome = self.resumed(run, steps=10)
+        self.assertNotIn("missing", outcome.stderr)
+        self.assertEqual([row["step"] for row in read_rows(run)], [1, 2, 3, 4, 5, 9, 10])
+
+
 if __name__ == "__main__":
     harness.main()

@@ -26,6 +26,7 @@ struct TrainArguments {
   std::string device_memory;
   std::string host_memory;
   std::vector<std::string> changes;
+  std::vector<std::string> skips;
 };
 
 CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
@@ -72,6 +73,12 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(NameCheck());
+  train
+      ->add_option("--skip-steps", arguments->skips,
+                   "A:B: go on without computing steps A to B; their data is passed over")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(NameCheck());
   train->add_option("--trace", options.trace, "write what ran when; must not exist (Perfetto)")
       ->check(NameCheck());
   return train;
@@ -87,6 +94,14 @@ std::optional<uint64_t> NumberOrNone(const std::string& text) {
   return ParseWhole(text).value();  // checked by WholeCheck
 }
 
+/// Some options are for a run that is there already.
+Status CheckResumes(const TrainOptions& options) {
+  if (options.resumes() || (options.changes.empty() && options.skips.empty())) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "{} is for a run that goes on; give --resume{}",
+                   options.changes.empty() ? "--skip-steps" : "--change",
+                   options.changes.empty() ? "" : ", or say it in --config");
+}
+
 Result<Command> MakeTrain(const TrainArguments& arguments) {
   TrainOptions options = arguments.options;
   options.steps = NumberOrNone(arguments.steps);
@@ -100,12 +115,8 @@ Result<Command> MakeTrain(const TrainArguments& arguments) {
         arguments.data_order == "sequential" ? DataOrder::kSequential : DataOrder::kShuffle;
   }
   PENSTOCK_ASSIGN(options.changes, ParseChanges(arguments.changes));
-  if (!options.changes.empty() && !options.resumes()) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--change {}: it changes a run that resumes; give --resume, or say it in "
-                     "--config",
-                     options.changes.front().key);
-  }
+  PENSTOCK_ASSIGN(options.skips, ParseSkips(arguments.skips));
+  PENSTOCK_TRY(CheckResumes(options));
   options.init_random = arguments.init == "random";
   options.device_memory = SizeOrNone(arguments.device_memory);
   options.host_memory = SizeOrNone(arguments.host_memory);

@@ -42,7 +42,7 @@ TrainOptions CompleteFrom(const RunInfo& info, TrainOptions options) {
 }
 
 RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const StateFiles& state,
-               const std::string& run_uuid, std::vector<RunChange> changes) {
+               const std::string& run_uuid) {
   return {.version = PENSTOCK_VERSION,
           .run_uuid = run_uuid,
           .state = state,
@@ -51,8 +51,7 @@ RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const StateFile
           .data_order = ToString(*options.data_order),
           .device = device::ToString(job.device),
           .seed = *options.seed,
-          .sequence_length = job.shape.sequence,
-          .changes = std::move(changes)};
+          .sequence_length = job.shape.sequence};
 }
 
 /// What a commit keeps so that a later program recognises the run it belongs to.
@@ -137,11 +136,12 @@ Status MoveTogether(ResumePoint& from, const RunInfo& info, zero::Session& sessi
   return {};
 }
 
-/// Has run.json say what changes from here on, where the state stays in its files.
+/// Has run.json say what is other from here on, where the state stays in its files.
 Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder) {
   RunInfo noted = from.current();
-  if (noted.changes == now.changes) return {};
+  if (noted.changes == now.changes && noted.skips == now.skips) return {};
   noted.changes = now.changes;
+  noted.skips = now.skips;
   return folder.WriteInfo(noted);
 }
 
@@ -256,7 +256,7 @@ Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies famil
     });
   }
   PENSTOCK_ASSIGN(const StatePlan state, PlanNewState(job, beginning.run, beginning.state, ranks));
-  RunInfo info = InfoOf(options, job, state.files, state.files.uuid, {});
+  RunInfo info = InfoOf(options, job, state.files, state.files.uuid);
   ranks.SetCleanup(RemovalOf(state.files, job.world, beginning.run));
   // This comes before any file exists that a kill could leave behind.
   PENSTOCK_TRY(ranks.Agree(folder ? folder->WriteInfo(info) : Status()));
@@ -305,6 +305,7 @@ struct Continued {
   TrainOptions options;
   TrainJob job;
   std::vector<RunChange> changes;  ///< that are made now
+  std::vector<StepRange> skips;    ///< all that are passed over, or were
 
   /// Returns those of the commit, and these.
   std::vector<RunChange> AllChanges() const {
@@ -322,13 +323,17 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
   PENSTOCK_ASSIGN(TrainJob job,
                   ranks.Agree(PrepareJob(options, &from.train, families, ranks.place())));
   PENSTOCK_ASSIGN(std::vector<RunChange> changes, ranks.Agree(CheckResume(from, options, job)));
+  PENSTOCK_ASSIGN(
+      std::vector<StepRange> skips,
+      ranks.Agree(AddSkips(from.info.skips, options.skips, from.train.step, job.last_step)));
   PENSTOCK_TRY(CheckAllAlike(options, job, &from, ranks));
   return Continued{.folder = std::move(folder),
                    .beginning = std::move(beginning),
                    .from = std::move(from),
                    .options = std::move(options),
                    .job = std::move(job),
-                   .changes = std::move(changes)};
+                   .changes = std::move(changes),
+                   .skips = std::move(skips)};
 }
 
 /// What rank 0 has to complete of an earlier start.
@@ -351,8 +356,9 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   const Beginning& beginning = run.beginning;
   PENSTOCK_ASSIGN(const StatePlan state,
                   PlanStateAfter(from, run.job, beginning.run, beginning.state, ranks));
-  RunInfo info =
-      InfoOf(run.options, run.job, state.files, from.current().run_uuid, run.AllChanges());
+  RunInfo info = InfoOf(run.options, run.job, state.files, from.current().run_uuid);
+  info.changes = run.AllChanges();
+  info.skips = run.skips;
   const bool announces = !state.adopt && run.folder;
   PENSTOCK_TRY(ranks.Agree(announces ? AnnounceMove(from, *run.folder, state.files) : Status()));
   PENSTOCK_ASSIGN(Machine machine,
@@ -388,6 +394,7 @@ Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFa
                                  {"--resume", given.resumes() ? "given" : "not given"},
                                  {"--resume-from", given.resume_from.value_or("nothing")},
                                  {"--change", TextOf(given.changes)},
+                                 {"--skip-steps", "steps " + ToText(given.skips)},
                                  {"--init random", given.init_random ? "given" : "not given"}}));
   if (given.resumes()) return PrepareResumedRun(given, families, ranks);
   PENSTOCK_ASSIGN(PreparedRun run, PrepareNewRun(given, families, ranks));

@@ -45,7 +45,8 @@ LoopOptions LoopOptionsOf(const PreparedRun& run) {
           .world = run.job.world,
           .library_memory = run.machine.library_memory,
           .run_json = run.identity,
-          .changed = run.changed};
+          .changed = run.changed,
+          .skips = run.info.skips};
 }
 
 /// What a loop works with: the parts of `run`, and those that are made for it on rank 0.

@@ -15,6 +15,7 @@
 #include "train/loop/metrics_summary.h"
 #include "train/models/registry.h"
 #include "train/run/run_changes.h"
+#include "train/run/skipped_steps.h"
 
 namespace penstock::train {
 
@@ -38,7 +39,8 @@ struct TrainOptions {
   std::optional<std::string> resume_from;  ///< a snapshot's name: `resume` from that
   /// Of the config, from the next step on; only for a run that resumes.
   std::vector<RequestedChange> changes = {};
-  std::optional<std::string> trace;  ///< file to write; must not exist
+  std::vector<StepRange> skips = {};  ///< steps to pass over; the same
+  std::optional<std::string> trace;   ///< file to write; must not exist
 
   bool resumes() const { return resume || resume_from.has_value(); }
 };

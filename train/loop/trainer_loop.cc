@@ -116,7 +116,19 @@ Status TrainLoop::RunSteps() {
   return {};
 }
 
+Status TrainLoop::PassOver() {
+  for (const StepRange& range : options_.skips) {
+    if (!range.Has(parts_.session.state().step + 1)) continue;
+    PENSTOCK_TRY(parts_.session.PassOver(range.last));
+    if (parts_.metrics == nullptr) continue;
+    LogNotice(fmt::format("steps {} to {} are passed over", range.first, range.last));
+  }
+  return {};
+}
+
 Status TrainLoop::RunStep() {
+  const uint64_t before = parts_.session.state().step;
+  PENSTOCK_TRY(PassOver());
   const uint64_t number = parts_.session.state().step + 1;
   Doing("reads the data of", number);
   PENSTOCK_TRY(ReadBatch(number));
@@ -137,6 +149,7 @@ Status TrainLoop::RunStep() {
   row.skipped = outcome.skipped;
   row.tokens = inputs_.size() * options_.world.size;
   row.world_size = options_.world.size;
+  if (before + 1 < row.step) row.previous_row = before;
   if (summary_.steps == 0) row.changed = options_.changed;
   Count(row);
   row_ = row;
@@ -159,7 +172,8 @@ Status TrainLoop::ReadBatch(uint64_t step) {
 void TrainLoop::Count(const StepRow& row) {
   sound_before_ = std::exchange(sound_, std::isfinite(row.loss) && !row.skipped);
   const auto every = static_cast<uint64_t>(options_.config.commit_every_steps);
-  if (every > 0 && row.step % every == 0) commit_due_ = true;
+  const uint64_t before = row.previous_row.value_or(row.step - 1);
+  if (every > 0 && row.step / every != before / every) commit_due_ = true;
   summary_.steps += 1;
   summary_.skipped += row.skipped ? 1 : 0;
   summary_.tokens += row.tokens;

@@ -28,6 +28,7 @@
 #include "train/loop/progress.h"
 #include "train/loop/slow_rank.h"
 #include "train/models/model.h"
+#include "train/run/skipped_steps.h"
 #include "train/run/snapshot_service.h"
 #include "zero/session.h"
 #include "zero/step_note.h"
@@ -67,6 +68,7 @@ struct LoopOptions {
   std::string run_json;       ///< identifies the run; kept by every commit
   /// Keys whose values are others than before, from the first step of this loop on.
   std::vector<std::string> changed = {};
+  std::vector<StepRange> skips = {};  ///< steps that are passed over; not the last one
 };
 
 /// Returns "step 7 is committed in FILES"; if the newest commit cannot be read back, says that it
@@ -94,6 +96,8 @@ class TrainLoop {
  private:
   Status RunSteps();
   Status RunStep();
+  /// Passes over the steps that come next and are not to be computed.
+  Status PassOver();
   Status ReadBatch(uint64_t step);
   bool StopRequested() const { return stop_requested_ || (alone() && parts_.stop_requested()); }
   /// Says what this thread does, and with which step.

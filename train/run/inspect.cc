@@ -234,6 +234,10 @@ void AddChanges(const RunInfo& info, uint64_t committed, Lines& lines) {
     lines.Add("changed", fmt::format("{}, from step {} on{}", ToText(change), change.step + 1,
                                      change.step < committed ? "" : ", which is not committed"));
   }
+  for (const StepRange& range : info.skips) {
+    lines.Add("passed over", fmt::format("steps {} to {}{}", range.first, range.last,
+                                         range.last < committed ? "" : ", when they come"));
+  }
 }
 
 Status Intact(const std::string& run, const std::vector<std::string>& damages) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,7 @@ struct StepRow {
   uint32_t world_size = 1;
   // Only in the file if there are any.
   std::vector<std::string> changed = {};  ///< keys of the configuration, from this step on
+  std::optional<uint64_t> previous_row;   ///< the step of the row before, if steps lie between
 };
 
 /// Returns one line without its line break. Floats have enough digits to be read back exactly;

@@ -68,6 +68,14 @@ Result<RunInfo> ParseInfo(const nlohmann::json& json, const Folder& run) {
     PENSTOCK_ASSIGN(const uint64_t step, WholeOf(entry, "step", run));
     info.changes.push_back(ChangeFrom(step, entry));
   }
+  for (const auto& entry : json.value("skip_steps", nlohmann::json::array())) {
+    PENSTOCK_ASSIGN(const uint64_t first, WholeOf(entry, "first", run));
+    PENSTOCK_ASSIGN(const uint64_t last, WholeOf(entry, "last", run));
+    if (first == 0 || last < first || last > kLastStepNumber) {
+      return DamagedInfo(run, "no run passes over steps " + ToText(StepRange{first, last}));
+    }
+    info.skips.push_back({first, last});
+  }
   return info;
 }
 
@@ -241,6 +249,9 @@ Status WriteRunInfo(const Folder& run, const RunInfo& info) {
   });
   if (info.rows_from) json["rows_from"] = *info.rows_from;
   for (const RunChange& change : info.changes) json["changes"].push_back(ToJson(change));
+  for (const StepRange& range : info.skips) {
+    json["skip_steps"].push_back({{"first", range.first}, {"last", range.last}});
+  }
   return WriteTextFile(run, kInfoName, json.dump(2) + "\n");
 }
 

@@ -19,6 +19,7 @@
 #include "train/run/metrics_file.h"
 #include "train/run/run_changes.h"
 #include "train/run/run_lock.h"
+#include "train/run/skipped_steps.h"
 #include "train/run/state_files.h"
 
 namespace penstock::train {
@@ -42,6 +43,7 @@ struct RunInfo {
   uint64_t seed = 0;
   uint64_t sequence_length = 0;
   std::vector<RunChange> changes;  ///< in the order in which they were made
+  std::vector<StepRange> skips;    ///< in the order of their steps
 };
 
 class RunFolder {

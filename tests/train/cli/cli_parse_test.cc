@@ -93,6 +93,11 @@ TEST(CommandLine, AResumedRunMayChangeSeveralKeys) {
       ParsedTrain({"--resume-from", "kept", "--change", "gradient_clipping=0"}).changes.size(), 1U);
 }
 
+TEST(CommandLine, AResumedRunMayPassOverSteps) {
+  EXPECT_THAT(ParsedTrain({"--resume", "--skip-steps", "3:5", "--skip-steps", "9:9"}).skips,
+              ElementsAre(StepRange{3, 5}, StepRange{9, 9}));
+}
+
 TEST(CommandLine, ExportTakesADtype) {
   const Result<Command> command =
       ParseCommandLine({"export", "run", "--to", "x", "--dtype", "bf16"});
@@ -217,6 +222,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{Train({"--device-memory", "64MB"}), "64MB"},
         BadLine{Train({"--data-order", "random"}), "random"},
         BadLine{Train({"--change", "gradient_clipping=0"}), "give --resume"},
+        BadLine{Train({"--skip-steps", "3:5"}), "give --resume"},
+        BadLine{Train({"--resume", "--skip-steps", "5:3"}), "--skip-steps 5:3"},
         BadLine{Train({"--resume", "--change", "seed=1"}), "--change seed"},
         BadLine{Train({"--resume", "--change", "gradient_clipping"}), "KEY=VALUE"},
         BadLine{{"tune", "--quick"}, "--nvme-path"}, BadLine{{"launch"}, "after --"},
@@ -263,6 +270,7 @@ TEST(CommandLine, AnEmptyNameIsRefusedWhereverOneIsAskedFor) {
       {"--trace", Train({"--trace", ""})},
       {"--resume-from", Train({"--resume-from", ""})},
       {"--change", Train({"--change", ""})},
+      {"--skip-steps", Train({"--skip-steps", ""})},
       {"RUN", {"export", "", "--to", "x"}},
       {"--to", {"export", "run", "--to", ""}},
       {"RUN", {"inspect", ""}},

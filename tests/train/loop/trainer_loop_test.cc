@@ -82,6 +82,34 @@ TEST_F(TrainLoopTest, SkippedStepsAdvanceNeitherAdamsCountNorTheSchedule) {
   EXPECT_EQ(engine_.commits[0].skipped_in_a_row, 0U);
 }
 
+TEST_F(TrainLoopTest, StepsThatArePassedOverUseUpTheirNumbersAndTheirDataAndNothingElse) {
+  options_.skips = {{1, 1}, {3, 4}};
+  options_.config.commit_every_steps = 4;
+  const Result<LoopSummary> summary = Run(6);
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_THAT(Column<uint64_t>("step"), ElementsAre(2, 5, 6));
+  EXPECT_EQ(Rows()[0].at("previous_row"), 0);
+  EXPECT_EQ(Rows()[1].at("previous_row"), 2);
+  EXPECT_FALSE(Rows()[2].contains("previous_row"));
+  // Four rows of four tokens a step, and ten rows an epoch.
+  ASSERT_EQ(model_.inputs.size(), 3U);
+  EXPECT_EQ(model_.inputs[0][0], 16);
+  EXPECT_EQ(model_.inputs[1][0], 24) << "row 16 of the data, modulo 10";
+  std::vector<uint64_t> t;
+  for (const auto& call : engine_.steps) t.push_back(call.t);
+  EXPECT_THAT(t, ElementsAre(1, 2, 3));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(5, 6)) << "a commit was due at step 4";
+  EXPECT_EQ(engine_.commits[0].optimizer_steps, 2U);
+  EXPECT_EQ(summary->steps, 3U);
+}
+
+TEST_F(TrainLoopTest, TheFirstRowSaysWhatWasChangedBeforeIt) {
+  options_.changed = {"optimizer.params.lr"};
+  ASSERT_TRUE(Run(2).ok());
+  EXPECT_THAT(Rows()[0].at("changed"), ElementsAre("optimizer.params.lr"));
+  EXPECT_FALSE(Rows()[1].contains("changed"));
+}
+
 TEST_F(TrainLoopTest, TwentySkippedStepsInARowEndTheRunWithAllRowsAndNoCommit) {
   engine_.skip.assign(100, true);
   engine_.skip[0] = false;

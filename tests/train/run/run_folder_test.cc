@@ -188,6 +188,23 @@ TEST_F(RunFolderTest, WhatWasChangedIsInInfoOnlyIfAnythingWas) {
   EXPECT_EQ(ReadRunInfo(folder.folder()).error().code, ErrorCode::kCorruption);
 }
 
+TEST_F(RunFolderTest, StepsThatArePassedOverAreInInfoOnlyIfThereAreAny) {
+  RunFolder folder = Make("run");
+  folder.Keep();
+  RunInfo info = SomeInfo({"/nvme/0.state"});
+  ASSERT_TRUE(folder.WriteInfo(info).ok());
+  EXPECT_THAT(base_.Read("run/run.json"), Not(HasSubstr("skip_steps")));
+  info.skips = {{7, 9}, {11, 11}};
+  ASSERT_TRUE(folder.WriteInfo(info).ok());
+  EXPECT_EQ(ReadRunInfo(folder.folder())->skips, info.skips);
+  const std::string text = base_.Read("run/run.json");
+  for (const char* last : {"6", "-1", "281474976710657"}) {
+    std::string damaged = text;
+    base_.Write("run/run.json", damaged.replace(text.find("\"last\": 9") + 8, 1, last));
+    EXPECT_EQ(ReadRunInfo(folder.folder()).error().code, ErrorCode::kCorruption) << last;
+  }
+}
+
 TEST_F(RunFolderTest, ARunOfBeforeTheRunUuidHasThatOfItsState) {
   RunFolder folder = Make("run");
   folder.Keep();
