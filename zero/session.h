@@ -96,6 +96,8 @@ class Session {
   Status Commit(std::string run_json);
   /// Whether losses speak against the weights of the newest commit.
   bool commit_is_doubtful() const { return life_.doubtful(); }
+  /// Whether a finite loss speaks for them.
+  bool commit_is_confirmed() const { return life_.confirmed(); }
   /// For the end of a run: takes a doubtful commit back if there is one before it, which is then
   /// the newest. Returns the step of the commit that was taken back, if any; no step may follow
   /// then. Errors: kInvalidArgument within a step.

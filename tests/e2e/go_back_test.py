@@ -1,4 +1,5 @@
 """A run goes back to a good state and on from there with other numbers, and says what it did."""
+import fcntl
 import json
 import os
 
@@ -155,6 +156,66 @@ class SkipTest(GoBackTest):
         outcome = self.resumed(run, steps=10)
         self.assertNotIn("missing", outcome.stderr)
         self.assertEqual([row["step"] for row in read_rows(run)], [1, 2, 3, 4, 5, 9, 10])
+
+
+class AutomaticSnapshotTest(GoBackTest):
+    def config(self, every=3, keep=2):
+        return merge(self.conf, {"penstock": {"snapshot_every_steps": every, "keep_snapshots": keep}})
+
+    def names(self, run):
+        return sorted(os.listdir(os.path.join(run, "snapshots")))
+
+    def snapshot(self, run, step):
+        return os.path.join(run, "snapshots", f"auto-{step}")
+
+    def test_commits_that_a_later_loss_confirmed_are_kept_and_the_oldest_removed(self):
+        # 12 is the last: nothing has confirmed it.
+        run = self.trained(self.config(), steps=12)
+        self.assertEqual(self.names(run), ["auto-6", "auto-9"])
+        self.assertEqual(len(os.listdir(self.path("nvme"))), 3, "a state for each, and the run's")
+        for step in (6, 9):
+            self.assert_equal_bits(self.snapshot(run, step), self.trained(self.conf, steps=step))
+            self.assertEqual(len(read_rows(self.snapshot(run, step))), step)
+        whole = self.numbers(run)
+        self.assertEqual(whole, self.numbers(self.trained(self.conf, steps=12)))
+        self.resumed(run, "--resume-from", "auto-6", config=self.config(), steps=12)
+        self.assertEqual(self.numbers(run), whole)
+        # The new ones of steps 9 and, confirmed by step 10, 6 are the newest: 6 is older.
+        self.assertEqual(self.names(run), ["auto-6", "auto-9"])
+        self.assertEqual(json.loads(self.info_of(self.snapshot(run, 9)))["automatic"], 4)
+        self.assertEqual(harness.penstock("clean", run, "--yes").code, 0)
+
+    def info_of(self, snapshot):
+        with open(os.path.join(snapshot, "run.json"), encoding="utf-8") as file:
+            return file.read()
+
+    def test_one_is_kept_beside_commits_of_every_step(self):
+        config = merge(self.config(every=4, keep=1), {"penstock": {"commit_every_steps": 1}})
+        run = self.trained(config, steps=9)
+        # That of step 8 is confirmed by the last step.
+        self.assertEqual(self.names(run), ["auto-8"])
+
+    def test_what_a_user_keeps_under_such_a_name_stays(self):
+        run = self.trained(self.conf, steps=2)
+        self.assert_fails(harness.penstock("snapshot", run, "auto-3"), 2, "auto-3", "take another")
+        self.assertEqual(harness.penstock("snapshot", run, "kept").code, 0)
+        os.rename(os.path.join(run, "snapshots", "kept"), self.snapshot(run, 3))
+        before = self.info_of(self.snapshot(run, 3))
+        outcome = self.resumed(run, config=self.config(keep=1), steps=10)
+        self.assertIn("an automatic snapshot failed: there is", outcome.stderr)
+        self.assertEqual(self.names(run), ["auto-3", "auto-9"])
+        self.assertEqual(self.info_of(self.snapshot(run, 3)), before)
+
+    def test_one_that_is_being_read_stays_until_the_next_time(self):
+        run = self.trained(self.config(keep=1), steps=4)
+        self.assertEqual(self.names(run), ["auto-3"])
+        with open(harness.state_path(self.snapshot(run, 3)), "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            outcome = self.resumed(run, config=self.config(keep=1), steps=7)
+            self.assertIn("in use", outcome.stderr)
+            self.assertEqual(self.names(run), ["auto-3", "auto-6"])
+        self.resumed(run, config=self.config(keep=1), steps=10)
+        self.assertEqual(self.names(run), ["auto-9"])
 
 
 if __name__ == "__main__":

@@ -37,6 +37,13 @@ bool IsLost(const Status& commit) {
          commit.error().code == ErrorCode::kCorruption;
 }
 
+/// Whether what happens every so many steps (0: never) is due after that of `row`.
+bool IsDue(const StepRow& row, int64_t every) {
+  if (every == 0) return false;
+  const auto steps = static_cast<uint64_t>(every);
+  return row.step / steps != row.previous_row.value_or(row.step - 1) / steps;
+}
+
 }  // namespace
 
 std::string CommittedIn(uint64_t step, const zero::Session& session, const Error& failure) {
@@ -136,6 +143,7 @@ Status TrainLoop::RunStep() {
   PENSTOCK_ASSIGN(zero::Step step, parts_.session.BeginStep());
   PENSTOCK_TRY(parts_.model.ForwardBackward(step, inputs_, targets_));
   PENSTOCK_TRY(FinishCommit());
+  KeepCommit();
   PENSTOCK_ASSIGN(zero::StepOutcome outcome, step.Finish(Note()));
   TakeNotes(std::move(outcome.notes));
   if (!alone() && options_.world.rank == 0) NameSlowRank();
@@ -171,9 +179,10 @@ Status TrainLoop::ReadBatch(uint64_t step) {
 
 void TrainLoop::Count(const StepRow& row) {
   sound_before_ = std::exchange(sound_, std::isfinite(row.loss) && !row.skipped);
-  const auto every = static_cast<uint64_t>(options_.config.commit_every_steps);
-  const uint64_t before = row.previous_row.value_or(row.step - 1);
-  if (every > 0 && row.step / every != before / every) commit_due_ = true;
+  if (IsDue(row, options_.config.commit_every_steps)) commit_due_ = true;
+  if (keep_ == Keep::kNothing && IsDue(row, options_.config.snapshot_every_steps)) {
+    keep_ = Keep::kNextCommit;
+  }
   summary_.steps += 1;
   summary_.skipped += row.skipped ? 1 : 0;
   summary_.tokens += row.tokens;
@@ -206,12 +215,21 @@ Status TrainLoop::EndRow() {
 bool TrainLoop::CommitDue() const {
   if (!sound_ || parts_.session.state().step == options_.last_step)
     return false;  // the final commit is next
-  if (alone() ? Copying() : copying_) return false;
-  return commit_due_ || (alone() ? CommitWanted() : commit_wanted_);
+  if (CopyKnown() || keep_ == Keep::kNewestCommit) return false;
+  return commit_due_ || keep_ == Keep::kNextCommit || (alone() ? CommitWanted() : commit_wanted_);
 }
 
 bool TrainLoop::Copying() const {
   return parts_.snapshots != nullptr && parts_.snapshots->copying();
+}
+
+void TrainLoop::KeepCommit() {
+  if (keep_ != Keep::kNewestCommit || CopyKnown() || !parts_.session.commit_is_confirmed()) return;
+  keep_ = Keep::kNothing;
+  copying_ = true;
+  if (parts_.snapshots != nullptr) {
+    parts_.snapshots->KeepAutomatically(static_cast<uint64_t>(options_.config.keep_snapshots));
+  }
 }
 
 bool TrainLoop::CommitWanted() const {
@@ -268,6 +286,7 @@ void TrainLoop::Doing(const char* what, uint64_t step) const {
 
 Status TrainLoop::BeginCommit() {
   commit_due_ = false;
+  if (keep_ == Keep::kNextCommit) keep_ = Keep::kNewestCommit;
   nlohmann::ordered_json json = {{"run", nlohmann::ordered_json::parse(options_.run_json)}};
   if (row_.has_value()) {
     // The row reaches metrics.jsonl only when the next step starts: without this copy a crash in
@@ -312,6 +331,7 @@ Status TrainLoop::CommitLast() {
                      "committed",
                      step);
   }
+  if (!StopRequested()) KeepCommit();
   PENSTOCK_TRY(AwaitCopy());
   PENSTOCK_TRY(BeginCommit());
   return FinishCommit();

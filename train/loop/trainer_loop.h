@@ -107,6 +107,11 @@ class TrainLoop {
   /// snapshot.
   bool CommitWanted() const;
   bool Copying() const;
+  /// Whether a commit is being copied, as all ranks know it.
+  bool CopyKnown() const { return alone() ? Copying() : copying_; }
+  /// Has the newest commit kept, if that is due and a loss after it was finite. All ranks decide
+  /// alike; rank 0 copies.
+  void KeepCommit();
   /// Returns what this rank tells the others.
   zero::StepNote Note() const;
   Bytes DevicePeak() const { return parts_.device.peak() + options_.library_memory; }
@@ -150,6 +155,9 @@ class TrainLoop {
   bool sound_before_ = true;  ///< what sound_ was before the last step
   /// Whether enough steps have passed for a commit, which waits for a step that is sound.
   bool commit_due_ = false;
+  /// How far an automatic snapshot is: no commit replaces the one that is to be kept.
+  enum class Keep { kNothing, kNextCommit, kNewestCommit };
+  Keep keep_ = Keep::kNothing;
   bool stop_requested_ = false;        ///< of any rank, before the last step ended
   bool commit_wanted_ = false;         ///< of rank 0, the same
   bool copying_ = false;               ///< of any rank, the same

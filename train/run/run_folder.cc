@@ -76,6 +76,9 @@ Result<RunInfo> ParseInfo(const nlohmann::json& json, const Folder& run) {
     }
     info.skips.push_back({first, last});
   }
+  if (json.contains("automatic")) {
+    PENSTOCK_ASSIGN(info.automatic, WholeOf(json, "automatic", run));
+  }
   return info;
 }
 
@@ -252,6 +255,7 @@ Status WriteRunInfo(const Folder& run, const RunInfo& info) {
   for (const StepRange& range : info.skips) {
     json["skip_steps"].push_back({{"first", range.first}, {"last", range.last}});
   }
+  if (info.automatic) json["automatic"] = *info.automatic;
   return WriteTextFile(run, kInfoName, json.dump(2) + "\n");
 }
 

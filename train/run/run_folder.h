@@ -44,6 +44,8 @@ struct RunInfo {
   uint64_t sequence_length = 0;
   std::vector<RunChange> changes;  ///< in the order in which they were made
   std::vector<StepRange> skips;    ///< in the order of their steps
+  /// Of an automatic snapshot: which one it is of its run's, from 1.
+  std::optional<uint64_t> automatic;
 };
 
 class RunFolder {

@@ -189,6 +189,27 @@ TEST_F(TrainLoopTest, CommitsAfterAsManySecondsAsTheConfigSays) {
   EXPECT_THAT(CommittedSteps(), ElementsAre(1, 2, 3));
 }
 
+TEST_F(TrainLoopTest, ACommitThatIsToBeKeptStaysUntilALaterLossConfirmsItAndItIsCopied) {
+  options_.config.commit_every_steps = 1;
+  options_.config.snapshot_every_steps = 3;
+  ASSERT_TRUE(Run(7).ok());
+  // After step 4 the commit of step 3 is confirmed; its copy begins in step 5.
+  EXPECT_THAT(CommittedSteps(), ElementsAre(1, 2, 3, 5, 6, 7));
+}
+
+TEST_F(TrainLoopTest, ASnapshotThatIsDueMakesACommitOfItsOwn) {
+  options_.config.snapshot_every_steps = 3;
+  ASSERT_TRUE(Run(8).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(3, 6, 8));
+}
+
+TEST_F(TrainLoopTest, ACommitThatIsToBeKeptWaitsForAStepThatIsSound) {
+  options_.config.snapshot_every_steps = 3;
+  engine_.skip = {false, false, true, true};
+  ASSERT_TRUE(Run(9).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(5, 9));
+}
+
 TEST_F(TrainLoopTest, ACommitHoldsTheRunAndTheRowOfItsStep) {
   options_.config.commit_every_steps = 1;
   ASSERT_TRUE(Run(2).ok());

@@ -205,6 +205,17 @@ TEST_F(RunFolderTest, StepsThatArePassedOverAreInInfoOnlyIfThereAreAny) {
   }
 }
 
+TEST_F(RunFolderTest, OnlyAnAutomaticSnapshotHasItsNumber) {
+  RunFolder folder = Make("run");
+  folder.Keep();
+  RunInfo info = SomeInfo({"/nvme/0.state"});
+  ASSERT_TRUE(folder.WriteInfo(info).ok());
+  EXPECT_THAT(base_.Read("run/run.json"), Not(HasSubstr("automatic")));
+  info.automatic = 7;
+  ASSERT_TRUE(folder.WriteInfo(info).ok());
+  EXPECT_EQ(ReadRunInfo(folder.folder())->automatic, 7U);
+}
+
 TEST_F(RunFolderTest, ARunOfBeforeTheRunUuidHasThatOfItsState) {
   RunFolder folder = Make("run");
   folder.Keep();
