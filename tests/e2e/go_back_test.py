@@ -218,5 +218,33 @@ class AutomaticSnapshotTest(GoBackTest):
         self.assertEqual(self.names(run), ["auto-9"])
 
 
+class DestroyedTest(GoBackTest):
+    """The first update is finite and destroys the weights; every later loss is not finite."""
+
+    LR = ("--change", "optimizer.params.lr=1e-3")
+
+    def test_a_run_whose_first_update_destroyed_its_weights_goes_back_to_step_0(self):
+        config = merge(self.conf, {"optimizer": {"params": {"lr": 3e30}},
+                                   "penstock": {"commit_every_steps": 1}})
+        for more in ((), ("--resume",)):
+            outcome, run = self.train(config, *more, steps=100, out=self.path("run"))
+            self.assert_fails(outcome, 4, "step 0 is committed", "--change optimizer.params.lr")
+        self.resumed(run, *self.LR, config=config, steps=100)
+        whole = self.trained(self.conf, steps=100)
+        self.assertEqual(self.rows_without_times(run), self.rows_without_times(whole))
+        self.assert_equal_bits(run, whole)
+        self.assertLess(read_rows(run)[-1]["loss"], 3)
+
+    def test_every_home_can_go_back(self):
+        for home in ("none", "cpu"):
+            with self.subTest(home):
+                config = merge(make_config(dtype="bf16", param=home, optimizer=home),
+                               {"optimizer": {"params": {"lr": 3e30}}})
+                outcome, run = self.train(config, steps=3)
+                self.assert_fails(outcome, 4, "step 0 is committed")
+                self.resumed(run, *self.LR, config=config, steps=3)
+                self.assert_equal_bits(run, self.trained(self.conf, steps=3))
+
+
 if __name__ == "__main__":
     harness.main()

@@ -47,8 +47,9 @@ struct TrainOptions {
 
 /// Trains, commits, writes RUN/summary.json. After Ctrl-C (train/process/interrupt.h) the running
 /// step is finished, committed and summed up, and the summary says `interrupted`. A failure before
-/// the end of the first step leaves nothing behind. After a later one RUN is kept with the rows so
-/// far, and the state file as well if a step was committed; the message says which.
+/// step 0 is committed leaves nothing behind (with one slot, before the end of the first step).
+/// After a later one RUN is kept with the rows so far, and the state file as well if a step was
+/// committed; the message says which.
 ///
 /// With `resume`, continues after the last commit (train/run/resume.h); returns nothing if that is
 /// the last step already.

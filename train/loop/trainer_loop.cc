@@ -1,6 +1,6 @@
 #include "train/loop/trainer_loop.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -29,14 +29,6 @@ enum NoteField : size_t {
 };
 static_assert(kCommWait < zero::kStepNoteSize);
 
-/// Whether what CheckCommit says of a commit is that nothing brings it back: its file is gone, or
-/// was damaged, or there is none.
-bool IsLost(const Status& commit) {
-  if (commit.ok()) return false;
-  return commit.error().code == ErrorCode::kNotFound ||
-         commit.error().code == ErrorCode::kCorruption;
-}
-
 /// Whether what happens every so many steps (0: never) is due after that of `row`.
 bool IsDue(const StepRow& row, int64_t every) {
   if (every == 0) return false;
@@ -45,16 +37,6 @@ bool IsDue(const StepRow& row, int64_t every) {
 }
 
 }  // namespace
-
-std::string CommittedIn(uint64_t step, const zero::Session& session, const Error& failure) {
-  const Status commit = session.CheckCommit();
-  const std::string files = fmt::format("{}", fmt::join(session.state_paths(), ", "));
-  if (commit.ok()) return fmt::format("step {} is committed in {}", step, files);
-  const std::string& why = commit.error().message;
-  return fmt::format("step {} was committed in {}, {}{}", step, files,
-                     IsLost(commit) ? "and that commit is lost" : "but it cannot be read back now",
-                     failure.message.find(why) == std::string::npos ? ": " + why : "");
-}
 
 Bytes TrainLoop::TokenBytes(const BatchShape& shape) {
   // Inputs and targets of the step; a row of them and one token more as they are read.
@@ -84,7 +66,9 @@ Result<LoopSummary> TrainLoop::Run() {
   parts_.tell_failure(status.error());
   // What is committed is known when the commit that was begun has ended.
   static_cast<void>(parts_.session.FinishCommit());
-  if (summary_.steps == 0) return status.error();
+  const bool begun = begins_run_ && parts_.session.committed_step().has_value();
+  if (summary_.steps == 0 && !begun) return status.error();
+  if (begun) parts_.keep_folder();
   static_cast<void>(CloseRow(Now()));  // the first failure is the one to report
   std::string message = status.error().message;
   if (numeric) message += TakeBackDoubtfulCommit();
@@ -99,6 +83,7 @@ Status TrainLoop::RunSteps() {
   summary_.begin.counters.nvme_read_bytes = 0;
   row_begin_ = summary_.begin;
   last_commit_ = summary_.begin.time;
+  PENSTOCK_TRY(BeginRun());
   const zero::TrainState& state = parts_.session.state();
   while (state.step < options_.last_step && !StopRequested()) {
     PENSTOCK_TRY(EndRow());
@@ -121,6 +106,15 @@ Status TrainLoop::RunSteps() {
   summary_.committed_step = *parts_.session.committed_step();
   summary_.interrupted = state.step < options_.last_step;
   return {};
+}
+
+Status TrainLoop::BeginRun() {
+  // With one slot, the first update would give the commit up.
+  const bool is_new = !parts_.session.committed_step() && options_.config.durable;
+  if (!is_new || parts_.session.state().step >= options_.last_step) return {};
+  begins_run_ = true;
+  PENSTOCK_TRY(BeginCommit());
+  return options_.config.overlap ? Status() : FinishCommit();
 }
 
 Status TrainLoop::PassOver() {
@@ -343,42 +337,6 @@ Status TrainLoop::AwaitCopy() {
   PENSTOCK_ASSIGN(std::vector<zero::StepNote> notes, parts_.exchange_notes(Note()));
   TakeNotes(std::move(notes));
   return {};
-}
-
-std::string TrainLoop::TakeBackDoubtfulCommit() {
-  if (parts_.snapshots != nullptr) parts_.snapshots->Wait();  // it may be copying that commit
-  const Result<std::optional<uint64_t>> step = parts_.session.TakeBackDoubtfulCommit();
-  if (!step.ok()) {
-    return fmt::format("; a commit after which no loss was finite could not be taken back: {}",
-                       step.error().message);
-  }
-  if (!*step && parts_.session.commit_is_doubtful()) {
-    return "; no loss after the last commit was finite, and no other commit is left";
-  }
-  if (!*step) return "";
-  return fmt::format("; the commit of step {} was taken back, as no loss after it was finite",
-                     **step);
-}
-
-std::string TrainLoop::WhatIsCommitted(const Error& failure) const {
-  const std::optional<uint64_t> step = parts_.session.committed_step();
-  if (!step) return "nothing was committed yet";
-  if (options_.config.durable || parts_.session.CheckCommit().ok()) {
-    return CommittedIn(*step, parts_.session, failure);
-  }
-  return fmt::format(
-      "step {} was committed, but without penstock.durable later steps take a commit "
-      "back",
-      *step);
-}
-
-std::string TrainLoop::HowToGoOn() const {
-  if (!parts_.session.committed_step()) return "; a lower learning rate may help";
-  const Status commit = parts_.session.CheckCommit();
-  if (IsLost(commit)) return "; begin a new run: a lower learning rate may help";
-  if (!commit.ok()) return "";
-  return "; --resume repeats the steps after it as they were; for a lower learning rate begin a "
-         "new run with what penstock export writes of it";
 }
 
 Reading TrainLoop::Now() const {

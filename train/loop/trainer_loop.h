@@ -2,7 +2,9 @@
 // due.
 //
 // A row is complete when the next step's forward starts, and is written then; the last row is
-// written after the final commit. A commit is made beside the next step's forward and backward.
+// written after the final commit. A commit is made beside the next step's forward and backward. A
+// new run with two slots commits step 0 beside its first step, so that it can go back to its
+// beginning whatever that step makes of the weights.
 //
 // With several ranks, each has a loop of its own, and all take the same steps and make the same
 // commits: whether a rank was asked to stop, and whether rank 0 wants a commit, travels with every
@@ -88,13 +90,15 @@ class TrainLoop {
 
   /// Runs to the last step or until it is asked to stop, then commits. Errors: those of the parts;
   /// kNumeric after zero::kMaxSkippedInARow skipped steps, and if the losses of the last two steps
-  /// are not finite; then a commit of weights after which no loss was finite is taken back. Once a
-  /// step was done, the error ends with what is committed, and the rows of all steps that were done
-  /// are written.
+  /// are not finite; then a commit of weights after which no loss was finite is taken back. Once
+  /// step 0 is committed or a step was done, the error ends with what is committed, and the rows of
+  /// all steps that were done are written.
   Result<LoopSummary> Run();
 
  private:
   Status RunSteps();
+  /// Begins to commit step 0 of a new run.
+  Status BeginRun();
   Status RunStep();
   /// Passes over the steps that come next and are not to be computed.
   Status PassOver();
@@ -169,6 +173,7 @@ class TrainLoop {
   std::optional<StepRow> row_;  ///< of the step that has not ended
   Reading row_begin_;
   Trace::Row steps_;         ///< of the trace, where there is one
+  bool begins_run_ = false;  ///< the commit of step 0 was begun here
   bool committing_ = false;  ///< a commit was begun, and not finished
   Status rows_synced_;       ///< before that commit; set by whoever makes it
   std::chrono::steady_clock::time_point last_commit_;

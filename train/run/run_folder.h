@@ -58,7 +58,7 @@ class RunFolder {
   RunFolder(RunFolder&& other) noexcept;
   RunFolder& operator=(RunFolder&& other) = delete;
   /// Unless Keep was called, removes what the run put into the folder, and the folder if it is then
-  /// empty: a run that fails before the end of its first step leaves nothing in the way of another
+  /// empty: a run that fails before it has a commit or a row leaves nothing in the way of another
   /// attempt.
   ~RunFolder();
 
