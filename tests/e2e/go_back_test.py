@@ -229,6 +229,9 @@ class DestroyedTest(GoBackTest):
         for more in ((), ("--resume",)):
             outcome, run = self.train(config, *more, steps=100, out=self.path("run"))
             self.assert_fails(outcome, 4, "step 0 is committed", "--change optimizer.params.lr")
+        exported = harness.penstock("export", run, "--to", self.path("exported"))
+        self.assertEqual((exported.code, exported.stderr), (0, ""), str(exported))
+        self.assertNotIn("unhealthy", harness.penstock("inspect", run).stdout)
         self.resumed(run, *self.LR, config=config, steps=100)
         whole = self.trained(self.conf, steps=100)
         self.assertEqual(self.rows_without_times(run), self.rows_without_times(whole))
@@ -244,6 +247,43 @@ class DestroyedTest(GoBackTest):
                 self.assert_fails(outcome, 4, "step 0 is committed")
                 self.resumed(run, *self.LR, config=config, steps=3)
                 self.assert_equal_bits(run, self.trained(self.conf, steps=3))
+
+
+class HealthTest(GoBackTest):
+    """What reads a commit says so if no healthy training has such values."""
+
+    def destroyed(self, dtype, steps):
+        config = merge(make_config(dtype=dtype, param="nvme", optimizer="nvme",
+                                   nvme_path=self.path("nvme")),
+                       {"optimizer": {"params": {"lr": 3e30}}})
+        return self.trained(config, steps=steps)
+
+    def test_a_commit_of_destroyed_weights_is_intact_and_named(self):
+        for dtype in ("fp32", "bf16"):
+            with self.subTest(dtype):
+                run = self.destroyed(dtype, 1)
+                inspected = harness.penstock("inspect", run)
+                self.assertEqual(inspected.code, 0, str(inspected))
+                self.assertRegex(inspected.stdout, r"(?m)^unhealthy values +h\.1\.mlp\.c_fc\.weight: "
+                                 r"of 16384 weights \d+ are beyond 1e\+06, up to 3e\+30$")
+                self.assertIn("all verified", inspected.stdout)
+                exported = harness.penstock("export", run, "--to", run + "-exported")
+                self.assertEqual(exported.code, 0, str(exported))
+                self.assertRegex(exported.stderr, r"step 1 of .* has \d+ tensors with weights that are "
+                                 r"not finite or beyond 1e\+06")
+
+    def test_a_healthy_one_is_not(self):
+        run = self.trained(self.conf, steps=3)
+        self.assertNotIn("unhealthy", harness.penstock("inspect", run).stdout)
+        self.assertNotIn("skipped", harness.penstock("inspect", run).stdout)
+        exported = harness.penstock("export", run, "--to", run + "-exported")
+        self.assertEqual(exported.stderr, "")
+
+    def test_steps_that_were_skipped_just_before_it_are_named(self):
+        run = self.destroyed("bf16", 2)
+        self.assertRegex(harness.penstock("inspect", run).stdout, r"(?m)^skipped in a row +1, ")
+        exported = harness.penstock("export", run, "--to", run + "-exported")
+        self.assertIn("the last 1 steps before step 3", exported.stderr)
 
 
 if __name__ == "__main__":
