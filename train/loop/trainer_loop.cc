@@ -296,13 +296,14 @@ Status TrainLoop::BeginCommit() {
     if (parts_.metrics != nullptr) rows_synced_ = parts_.metrics->Sync();
     return Status();
   }));
-  committing_ = true;
+  committing_ = parts_.session.state().step;
   return {};
 }
 
 Status TrainLoop::FinishCommit() {
-  if (!std::exchange(committing_, false)) return {};
-  Doing("waits for the commit of", parts_.session.state().step);
+  const std::optional<uint64_t> step = std::exchange(committing_, std::nullopt);
+  if (!step) return {};
+  Doing("waits for the commit of", *step);
   PENSTOCK_TRY(parts_.session.FinishCommit());
   PENSTOCK_TRY(parts_.check_folder());
   last_commit_ = std::chrono::steady_clock::now();

@@ -172,10 +172,10 @@ class TrainLoop {
   std::vector<int32_t> targets_;
   std::optional<StepRow> row_;  ///< of the step that has not ended
   Reading row_begin_;
-  Trace::Row steps_;         ///< of the trace, where there is one
-  bool begins_run_ = false;  ///< the commit of step 0 was begun here
-  bool committing_ = false;  ///< a commit was begun, and not finished
-  Status rows_synced_;       ///< before that commit; set by whoever makes it
+  Trace::Row steps_;                    ///< of the trace, where there is one
+  bool begins_run_ = false;             ///< the commit of step 0 was begun here
+  std::optional<uint64_t> committing_;  ///< the step of a commit that was begun and not finished
+  Status rows_synced_;                  ///< before that commit; set by whoever makes it
   std::chrono::steady_clock::time_point last_commit_;
 };
 
