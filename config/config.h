@@ -111,6 +111,8 @@ struct Config {
   int compute_threads = 0;    ///< 0: chosen by the program
   int64_t commit_every_steps = 0;
   double commit_every_seconds = 300;
+  int64_t snapshot_every_steps = 0;
+  int64_t keep_snapshots = 2;  ///< automatic ones
   bool durable = true;
   bool verify_checksums = true;
   aio::EngineOptions aio;

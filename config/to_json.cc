@@ -162,6 +162,8 @@ Json PenstockJson(const Config& config) {
           {"compute_threads", config.compute_threads},
           {"commit_every_steps", config.commit_every_steps},
           {"commit_every_seconds", config.commit_every_seconds},
+          {"snapshot_every_steps", config.snapshot_every_steps},
+          {"keep_snapshots", config.keep_snapshots},
           {"durable", config.durable},
           {"verify_checksums", config.verify_checksums},
           {"gradient_order", config.gradient_order == GradientOrder::kRank ? "rank" : "global"},

@@ -124,6 +124,19 @@ Status Session::CheckSkips() const {
       state_.step, state_.skipped_in_a_row);
 }
 
+Status Session::PassOver(uint64_t last) {
+  PENSTOCK_TRY(CheckFilled());
+  if (open_ || last <= state_.step) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "steps up to {} were passed over {} step {}; pass over steps before they begin", last,
+        open_ ? "within" : "after", state_.step + (open_ ? 1 : 0));
+  }
+  state_.step = last;
+  repeatable_ = false;
+  return {};
+}
+
 Status Session::CheckMicroBatches(uint64_t micro_batches) const {
   const uint64_t most = config_.gradient_accumulation_steps;
   if (micro_batches >= 1 && micro_batches <= most) return {};

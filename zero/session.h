@@ -85,6 +85,10 @@ class Session {
   Result<Step> RepeatStep();
   /// Says that the step that begins next is the last: nothing is read ahead for another.
   void ExpectLastStep() { engine_.ExpectLastStep(); }
+  /// Counts steps up to `last` without computing them, between two steps: nothing but the number of
+  /// the next step changes, and what is skipped in a row is what it was. Errors: kInvalidArgument
+  /// within a step, before the state was filled, or if `last` was counted already.
+  Status PassOver(uint64_t last);
   /// Errors: kNumeric after kMaxSkippedInARow skipped steps or kMostLossesNotFinite losses that are
   /// not finite, each in a row; and after an overflow with the lowest loss scale.
   Status CheckSkips() const;
@@ -103,6 +107,8 @@ class Session {
   Status Commit(std::string run_json);
   /// Whether losses speak against the weights of the newest commit.
   bool commit_is_doubtful() const { return life_.doubtful(); }
+  /// Whether a finite loss speaks for them.
+  bool commit_is_confirmed() const { return life_.confirmed(); }
   /// For the end of a run: takes a doubtful commit back if there is one before it, which is then
   /// the newest. Returns the step of the commit that was taken back, if any; no step may follow
   /// then. Errors: kInvalidArgument within a step.

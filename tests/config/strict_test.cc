@@ -1,6 +1,7 @@
 // What a configuration is refused for, and that the message says where, why and what to do.
 #include <gmock/gmock.h>
 
+#include "config/to_json.h"
 #include "tests/config/config_test_util.h"
 
 namespace penstock::config {
@@ -278,6 +279,23 @@ TEST(ConfigStrictTest, AnUnknownKeyIsReportedBeforeWhatFollowsFromIt) {
   EXPECT_THAT(Refused(WithBatch(R"("zero_optimization": {"stag": 3,
                                    "offload_optimizer": {"device": "cpu"}})")),
               HasSubstr("unknown key \"zero_optimization.stag\""));
+}
+
+TEST(StrictTest, AutomaticSnapshotsNeedCommitsThatLaterStepsLeaveAlone) {
+  const Config plain = Good(WithBatch(""));
+  EXPECT_EQ(plain.snapshot_every_steps, 0);
+  EXPECT_EQ(plain.keep_snapshots, 2);
+  const Config config =
+      Good(WithBatch(R"("penstock": {"snapshot_every_steps": 50, "keep_snapshots": 3})"));
+  EXPECT_EQ(config.snapshot_every_steps, 50);
+  EXPECT_EQ(config.keep_snapshots, 3);
+  EXPECT_EQ(Good(ConfigToJson(config)).snapshot_every_steps, 50);
+  EXPECT_EQ(Good(ConfigToJson(config)).keep_snapshots, 3);
+  EXPECT_THAT(Refused(WithBatch(R"("penstock": {"keep_snapshots": 0})")),
+              HasSubstr("penstock.keep_snapshots"));
+  EXPECT_THAT(Refused(WithBatch(R"("penstock": {"snapshot_every_steps": 1, "durable": false})")),
+              HasSubstr("needs penstock.durable"));
+  Good(WithBatch(R"("penstock": {"snapshot_every_steps": 0, "durable": false})"));
 }
 
 }  // namespace

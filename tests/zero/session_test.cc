@@ -403,6 +403,23 @@ TEST_F(SessionTest, TwoLossesInARowThatAreNotFiniteEndTheTraining) {
   EXPECT_THAT(next.error().message, HasSubstr("step 4: the losses of 2 steps in a row"));
 }
 
+TEST_F(SessionTest, StepsAreOnlyPassedOverBetweenStepsAndForward) {
+  const auto run = Begin(Options(kHost));
+  Session& session = run->session();
+  ASSERT_TRUE(run->Step(1, 1.0F).ok());
+  ASSERT_TRUE(session.PassOver(3).ok());
+  EXPECT_EQ(session.PassOver(3).error().code, ErrorCode::kInvalidArgument);
+  {
+    const auto step = session.BeginStep();
+    ASSERT_TRUE(step.ok());
+    EXPECT_EQ(session.PassOver(5).error().code, ErrorCode::kInvalidArgument);
+  }
+  const auto done = run->Step(2, 1.0F);
+  ASSERT_TRUE(done.ok()) << done.error().message;
+  EXPECT_EQ(done->step, 4);
+  EXPECT_EQ(session.state().optimizer_steps, 2);
+}
+
 TEST_F(SessionTest, TheLearningRateFollowsTheUpdatesAndNotTheSteps) {
   EngineOptions options = Options(kHost);
   options.config.scheduler.type = config::SchedulerType::kWarmupLr;

@@ -45,7 +45,9 @@ LoopOptions LoopOptionsOf(const PreparedRun& run) {
           .consumed_samples = run.consumed_samples,
           .world = run.job.world,
           .library_memory = run.machine.library_memory,
-          .run_json = run.identity};
+          .run_json = run.identity,
+          .changed = run.changed,
+          .skips = run.info.skips};
 }
 
 /// What a loop works with: the parts of `run`, and those that are made for it on rank 0.

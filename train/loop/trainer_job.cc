@@ -28,6 +28,9 @@ Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks) {
     if (!text.ok()) return Error{text.error().code, "--config: " + text.error().message};
     sources.push_back({path, *std::move(text)});
   }
+  for (const std::string& text : ConfigTexts(options.changes)) {
+    sources.push_back({"--change", text});
+  }
   PENSTOCK_ASSIGN(config::Config config, config::ParseConfig(sources, ranks));
   if (options.device_memory.has_value()) config.device_memory = options.device_memory;
   if (options.host_memory.has_value()) config.host_memory = options.host_memory;

@@ -1,6 +1,6 @@
 #include "train/loop/trainer_loop.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -30,25 +30,14 @@ enum NoteField : size_t {
 };
 static_assert(kCommWait < zero::kStepNoteSize);
 
-/// Whether what CheckCommit says of a commit is that nothing brings it back: its file is gone, or
-/// was damaged, or there is none.
-bool IsLost(const Status& commit) {
-  if (commit.ok()) return false;
-  return commit.error().code == ErrorCode::kNotFound ||
-         commit.error().code == ErrorCode::kCorruption;
+/// Whether what happens every so many steps (0: never) is due after that of `row`.
+bool IsDue(const StepRow& row, int64_t every) {
+  if (every == 0) return false;
+  const auto steps = static_cast<uint64_t>(every);
+  return row.step / steps != row.previous_row.value_or(row.step - 1) / steps;
 }
 
 }  // namespace
-
-std::string CommittedIn(uint64_t step, const zero::Session& session, const Error& failure) {
-  const Status commit = session.CheckCommit();
-  const std::string files = fmt::format("{}", fmt::join(session.state_paths(), ", "));
-  if (commit.ok()) return fmt::format("step {} is committed in {}", step, files);
-  const std::string& why = commit.error().message;
-  return fmt::format("step {} was committed in {}, {}{}", step, files,
-                     IsLost(commit) ? "and that commit is lost" : "but it cannot be read back now",
-                     failure.message.find(why) == std::string::npos ? ": " + why : "");
-}
 
 Bytes TrainLoop::TokenBytes(const BatchShape& shape) {
   // Inputs and targets of the step; a row of them and one token more as they are read.
@@ -80,7 +69,9 @@ Result<LoopSummary> TrainLoop::Run() {
   parts_.tell_failure(status.error());
   // What is committed is known when the commit that was begun has ended.
   static_cast<void>(parts_.session.FinishCommit());
-  if (summary_.steps == 0) return status.error();
+  const bool begun = begins_run_ && parts_.session.committed_step().has_value();
+  if (summary_.steps == 0 && !begun) return status.error();
+  if (begun) parts_.keep_folder();
   static_cast<void>(CloseRow(Now()));  // the first failure is the one to report
   std::string message = status.error().message;
   if (numeric) message += TakeBackDoubtfulCommit();
@@ -95,6 +86,7 @@ Status TrainLoop::RunSteps() {
   summary_.begin.counters.nvme_read_bytes = 0;
   row_begin_ = summary_.begin;
   last_commit_ = summary_.begin.time;
+  PENSTOCK_TRY(BeginRun());
   const zero::TrainState& state = parts_.session.state();
   while (state.step < options_.last_step && !StopRequested()) {
     PENSTOCK_TRY(EndRow());
@@ -119,7 +111,28 @@ Status TrainLoop::RunSteps() {
   return {};
 }
 
+Status TrainLoop::BeginRun() {
+  // With one slot, the first update would give the commit up.
+  const bool is_new = !parts_.session.committed_step() && options_.config.durable;
+  if (!is_new || parts_.session.state().step >= options_.last_step) return {};
+  begins_run_ = true;
+  PENSTOCK_TRY(BeginCommit());
+  return options_.config.overlap ? Status() : FinishCommit();
+}
+
+Status TrainLoop::PassOver() {
+  for (const StepRange& range : options_.skips) {
+    if (!range.Has(parts_.session.state().step + 1)) continue;
+    PENSTOCK_TRY(parts_.session.PassOver(range.last));
+    if (parts_.metrics == nullptr) continue;
+    LogNotice(fmt::format("steps {} to {} are passed over", range.first, range.last));
+  }
+  return {};
+}
+
 Status TrainLoop::RunStep() {
+  const uint64_t before = parts_.session.state().step;
+  PENSTOCK_TRY(PassOver());
   const uint64_t number = parts_.session.state().step + 1;
   const uint64_t samples = rampup_.BatchAfter(consumed_samples_);
   const uint64_t micro_batches = samples / options_.shape.micro_batch / options_.world.size;
@@ -129,6 +142,7 @@ Status TrainLoop::RunStep() {
   PENSTOCK_ASSIGN(zero::Step step, parts_.session.BeginStep(micro_batches));
   PENSTOCK_TRY(parts_.model.ForwardBackward(step, inputs_, targets_));
   PENSTOCK_TRY(FinishCommit());
+  KeepCommit();
   PENSTOCK_ASSIGN(zero::StepOutcome outcome, step.Finish(Note()));
   consumed_samples_ += samples;
   TakeNotes(std::move(outcome.notes));
@@ -144,6 +158,8 @@ Status TrainLoop::RunStep() {
   row.skipped = outcome.skipped;
   row.tokens = inputs_.size() * options_.world.size;
   row.world_size = options_.world.size;
+  if (before + 1 < row.step) row.previous_row = before;
+  if (summary_.steps == 0) row.changed = options_.changed;
   Count(row);
   row_ = row;
   return {};
@@ -166,8 +182,10 @@ Status TrainLoop::ReadBatch(uint64_t micro_batches) {
 
 void TrainLoop::Count(const StepRow& row) {
   sound_before_ = std::exchange(sound_, std::isfinite(row.loss) && !row.skipped);
-  const auto every = static_cast<uint64_t>(options_.config.commit_every_steps);
-  if (every > 0 && row.step % every == 0) commit_due_ = true;
+  if (IsDue(row, options_.config.commit_every_steps)) commit_due_ = true;
+  if (keep_ == Keep::kNothing && IsDue(row, options_.config.snapshot_every_steps)) {
+    keep_ = Keep::kNextCommit;
+  }
   summary_.steps += 1;
   summary_.skipped += row.skipped ? 1 : 0;
   summary_.tokens += row.tokens;
@@ -200,12 +218,21 @@ Status TrainLoop::EndRow() {
 bool TrainLoop::CommitDue() const {
   if (!sound_ || parts_.session.state().step == options_.last_step)
     return false;  // the final commit is next
-  if (alone() ? Copying() : copying_) return false;
-  return commit_due_ || (alone() ? CommitWanted() : commit_wanted_);
+  if (CopyKnown() || keep_ == Keep::kNewestCommit) return false;
+  return commit_due_ || keep_ == Keep::kNextCommit || (alone() ? CommitWanted() : commit_wanted_);
 }
 
 bool TrainLoop::Copying() const {
   return parts_.snapshots != nullptr && parts_.snapshots->copying();
+}
+
+void TrainLoop::KeepCommit() {
+  if (keep_ != Keep::kNewestCommit || CopyKnown() || !parts_.session.commit_is_confirmed()) return;
+  keep_ = Keep::kNothing;
+  copying_ = true;
+  if (parts_.snapshots != nullptr) {
+    parts_.snapshots->KeepAutomatically(static_cast<uint64_t>(options_.config.keep_snapshots));
+  }
 }
 
 bool TrainLoop::CommitWanted() const {
@@ -262,6 +289,7 @@ void TrainLoop::Doing(const char* what, uint64_t step) const {
 
 Status TrainLoop::BeginCommit() {
   commit_due_ = false;
+  if (keep_ == Keep::kNextCommit) keep_ = Keep::kNewestCommit;
   nlohmann::ordered_json json = {{"run", nlohmann::ordered_json::parse(options_.run_json)}};
   if (row_.has_value()) {
     // The row reaches metrics.jsonl only when the next step starts: without this copy a crash in
@@ -278,13 +306,14 @@ Status TrainLoop::BeginCommit() {
     if (parts_.metrics != nullptr) rows_synced_ = parts_.metrics->Sync();
     return Status();
   }));
-  committing_ = true;
+  committing_ = parts_.session.state().step;
   return {};
 }
 
 Status TrainLoop::FinishCommit() {
-  if (!std::exchange(committing_, false)) return {};
-  Doing("waits for the commit of", parts_.session.state().step);
+  const std::optional<uint64_t> step = std::exchange(committing_, std::nullopt);
+  if (!step) return {};
+  Doing("waits for the commit of", *step);
   PENSTOCK_TRY(parts_.session.FinishCommit());
   PENSTOCK_TRY(parts_.check_folder());
   last_commit_ = std::chrono::steady_clock::now();
@@ -307,6 +336,7 @@ Status TrainLoop::CommitLast() {
                      "committed",
                      step);
   }
+  if (!StopRequested()) KeepCommit();
   PENSTOCK_TRY(AwaitCopy());
   PENSTOCK_TRY(BeginCommit());
   return FinishCommit();
@@ -318,42 +348,6 @@ Status TrainLoop::AwaitCopy() {
   PENSTOCK_ASSIGN(std::vector<zero::StepNote> notes, parts_.exchange_notes(Note()));
   TakeNotes(std::move(notes));
   return {};
-}
-
-std::string TrainLoop::TakeBackDoubtfulCommit() {
-  if (parts_.snapshots != nullptr) parts_.snapshots->Wait();  // it may be copying that commit
-  const Result<std::optional<uint64_t>> step = parts_.session.TakeBackDoubtfulCommit();
-  if (!step.ok()) {
-    return fmt::format("; a commit after which no loss was finite could not be taken back: {}",
-                       step.error().message);
-  }
-  if (!*step && parts_.session.commit_is_doubtful()) {
-    return "; no loss after the last commit was finite, and no other commit is left";
-  }
-  if (!*step) return "";
-  return fmt::format("; the commit of step {} was taken back, as no loss after it was finite",
-                     **step);
-}
-
-std::string TrainLoop::WhatIsCommitted(const Error& failure) const {
-  const std::optional<uint64_t> step = parts_.session.committed_step();
-  if (!step) return "nothing was committed yet";
-  if (options_.config.durable || parts_.session.CheckCommit().ok()) {
-    return CommittedIn(*step, parts_.session, failure);
-  }
-  return fmt::format(
-      "step {} was committed, but without penstock.durable later steps take a commit "
-      "back",
-      *step);
-}
-
-std::string TrainLoop::HowToGoOn() const {
-  if (!parts_.session.committed_step()) return "; a lower learning rate may help";
-  const Status commit = parts_.session.CheckCommit();
-  if (IsLost(commit)) return "; begin a new run: a lower learning rate may help";
-  if (!commit.ok()) return "";
-  return "; --resume repeats the steps after it as they were; for a lower learning rate begin a "
-         "new run with what penstock export writes of it";
 }
 
 Reading TrainLoop::Now() const {

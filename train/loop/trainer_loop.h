@@ -2,7 +2,9 @@
 // due.
 //
 // A row is complete when the next step's forward starts, and is written then; the last row is
-// written after the final commit. A commit is made beside the next step's forward and backward.
+// written after the final commit. A commit is made beside the next step's forward and backward. A
+// new run with two slots commits step 0 beside its first step, so that it can go back to its
+// beginning whatever that step makes of the weights.
 //
 // With several ranks, each has a loop of its own, and all take the same steps and make the same
 // commits: whether a rank was asked to stop, and whether rank 0 wants a commit, travels with every
@@ -29,6 +31,7 @@
 #include "train/loop/progress.h"
 #include "train/loop/slow_rank.h"
 #include "train/models/model.h"
+#include "train/run/skipped_steps.h"
 #include "train/run/snapshot_service.h"
 #include "zero/session.h"
 #include "zero/step_note.h"
@@ -67,6 +70,9 @@ struct LoopOptions {
   comm::World world = {};
   Bytes library_memory = {};  ///< of the GPU, beside the device's
   std::string run_json;       ///< identifies the run; kept by every commit
+  /// Keys whose values are others than before, from the first step of this loop on.
+  std::vector<std::string> changed = {};
+  std::vector<StepRange> skips = {};  ///< steps that are passed over; not the last one
 };
 
 /// Returns "step 7 is committed in FILES"; if the newest commit cannot be read back, says that it
@@ -86,14 +92,18 @@ class TrainLoop {
 
   /// Runs to the last step or until it is asked to stop, then commits. Errors: those of the parts;
   /// kNumeric after zero::kMaxSkippedInARow skipped steps, and if the losses of the last two steps
-  /// are not finite; then a commit of weights after which no loss was finite is taken back. Once a
-  /// step was done, the error ends with what is committed, and the rows of all steps that were done
-  /// are written.
+  /// are not finite; then a commit of weights after which no loss was finite is taken back. Once
+  /// step 0 is committed or a step was done, the error ends with what is committed, and the rows of
+  /// all steps that were done are written.
   Result<LoopSummary> Run();
 
  private:
   Status RunSteps();
+  /// Begins to commit step 0 of a new run.
+  Status BeginRun();
   Status RunStep();
+  /// Passes over the steps that come next and are not to be computed.
+  Status PassOver();
   /// Reads so many micro-batches, those of the next step.
   Status ReadBatch(uint64_t micro_batches);
   bool StopRequested() const { return stop_requested_ || (alone() && parts_.stop_requested()); }
@@ -104,6 +114,11 @@ class TrainLoop {
   /// snapshot.
   bool CommitWanted() const;
   bool Copying() const;
+  /// Whether a commit is being copied, as all ranks know it.
+  bool CopyKnown() const { return alone() ? Copying() : copying_; }
+  /// Has the newest commit kept, if that is due and a loss after it was finite. All ranks decide
+  /// alike; rank 0 copies.
+  void KeepCommit();
   /// Returns what this rank tells the others.
   zero::StepNote Note() const;
   Bytes DevicePeak() const { return parts_.device.peak() + options_.library_memory; }
@@ -149,6 +164,9 @@ class TrainLoop {
   bool sound_before_ = true;  ///< what sound_ was before the last step
   /// Whether enough steps have passed for a commit, which waits for a step that is sound.
   bool commit_due_ = false;
+  /// How far an automatic snapshot is: no commit replaces the one that is to be kept.
+  enum class Keep { kNothing, kNextCommit, kNewestCommit };
+  Keep keep_ = Keep::kNothing;
   bool stop_requested_ = false;        ///< of any rank, before the last step ended
   bool commit_wanted_ = false;         ///< of rank 0, the same
   bool copying_ = false;               ///< of any rank, the same
@@ -159,9 +177,10 @@ class TrainLoop {
   std::vector<int32_t> targets_;
   std::optional<StepRow> row_;  ///< of the step that has not ended
   Reading row_begin_;
-  Trace::Row steps_;         ///< of the trace, where there is one
-  bool committing_ = false;  ///< a commit was begun, and not finished
-  Status rows_synced_;       ///< before that commit; set by whoever makes it
+  Trace::Row steps_;                    ///< of the trace, where there is one
+  bool begins_run_ = false;             ///< the commit of step 0 was begun here
+  std::optional<uint64_t> committing_;  ///< the step of a commit that was begun and not finished
+  Status rows_synced_;                  ///< before that commit; set by whoever makes it
   std::chrono::steady_clock::time_point last_commit_;
 };
 

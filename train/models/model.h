@@ -65,7 +65,6 @@ class Model {
   /// the vocabulary, of the micro-batches with which the step was begun; copied before the function
   /// returns. The numbers are those of a model that was made for so many. The session's model is
   /// the description's Spec().
-  /// Spec().
   virtual Status ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
                                  std::span<const int32_t> targets) = 0;
   /// Returns what the operators that the model enqueues at this moment belong to.

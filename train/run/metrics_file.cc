@@ -50,6 +50,8 @@ std::string ToJson(const StepRow& row) {
     json["comm_wait_s"] = row.comm_wait_s;
     json["world_size"] = row.world_size;
   }
+  if (!row.changed.empty()) json["changed"] = row.changed;
+  if (row.previous_row) json[kPreviousRow] = *row.previous_row;
   return json.dump();
 }
 
@@ -65,16 +67,17 @@ Result<MetricsWriter> MetricsWriter::Resume(const Folder& folder, const std::str
   const std::string path = folder.PathOf(name);
   PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, kMode));
   PENSTOCK_ASSIGN(const KeptRows kept, OpenRows(folder, name, step));
-  if (kept.last_step == 0 && step > 1) {
+  const uint64_t before = kept.last_step < step ? RowBefore(row, step) : kept.last_step;
+  if (kept.last_step == 0 && before > 0) {
     LogNotice(fmt::format("{} has no rows of steps 1 to {}: it begins anew with that of step {}",
-                          path, step - 1, step));
+                          path, before, step));
   }
-  const bool gap = kept.last_step > 0 && kept.last_step + 1 < step;
+  const bool gap = kept.last_step > 0 && kept.last_step < before;
   if (gap) {
     LogNotice(
         fmt::format("{} ends before the rows of steps {} to {}: they are missing, and it "
                     "goes on with that of step {}",
-                    path, kept.last_step + 1, step - 1, step));
+                    path, kept.last_step + 1, before, step));
   }
   if (::ftruncate(fd.get(), static_cast<off_t>(kept.end.value)) != 0) {
     return ErrnoError(errno, "cutting " + path);

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/folder.h"
 #include "base/result.h"
@@ -36,6 +38,9 @@ struct StepRow {
   // Only in the file if there are several ranks.
   double comm_wait_s = 0;
   uint32_t world_size = 1;
+  // Only in the file if there are any.
+  std::vector<std::string> changed = {};  ///< keys of the configuration, from this step on
+  std::optional<uint64_t> previous_row;   ///< the step of the row before, if steps lie between
 };
 
 /// Returns one line without its line break. Floats have enough digits to be read back exactly;

@@ -194,16 +194,6 @@ Result<ResumePoint> OpenResumePoint(const Folder& run,
   return point;
 }
 
-Status CheckIdentity(const ResumePoint& from, const std::string& now) {
-  const std::vector<std::string> differences = Differences(from.identity, now);
-  if (differences.empty()) return {};
-  return MakeError(
-      ErrorCode::kInvalidArgument,
-      "--resume: step {} was committed by a training with other numbers: {}; give what "
-      "the run was started with, or start a new one",
-      from.train.step, fmt::join(differences, "; "));
-}
-
 bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bool durable,
                  const std::vector<std::string>& folders) {
   const auto holds = [](const std::string& folder, const std::string& file) {

@@ -53,10 +53,6 @@ Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::
 /// Returns the last commit of `run`, of which a rank has opened its share.
 Result<ResumePoint> OpenResumePoint(const Folder& run, std::unique_ptr<zero::CommittedShare> share);
 
-/// Refuses a training whose numbers would not be those of the run: kInvalidArgument, naming
-/// everything that differs.
-Status CheckIdentity(const ResumePoint& from, const std::string& now);
-
 /// Whether it is the run's last commit, and an engine with this layout in these folders can
 /// continue in its files: in those of the layout's rank, if there are as many ranks as the layout
 /// says. Ranks continue in their files if that is so on all of them.

@@ -99,27 +99,38 @@ bool HasRampup(const nlohmann::json& identity) {
   return ours != identity.end() && ours->contains(kRampup);
 }
 
-std::vector<std::string> Differences(const std::string& committed, const std::string& now) {
+std::string ToText(const KeyDifference& difference) {
+  const auto& [key, before, after] = difference;
+  if (before.empty()) {
+    return fmt::format("{} is {}, was not there{}", key, after, Explained(key));
+  }
+  if (after.empty()) return fmt::format("{} is not there, was {}", key, before);
+  return fmt::format("{} is {}, was {}", key, after, before);
+}
+
+std::vector<KeyDifference> KeyDifferences(const std::string& committed, const std::string& now) {
   Json before = Json::parse(committed).flatten();
   Json after = Json::parse(now).flatten();
   EraseConsequences(&before, &after);
-  std::vector<std::string> differences;
+  std::vector<KeyDifference> differences;
   for (const auto& [pointer, value] : after.items()) {
     const std::string key = KeyName(pointer);
     if (key == kArithmetic) continue;
-    if (!before.contains(pointer)) {
-      differences.push_back(
-          fmt::format("{} is {}, was not there{}", key, value.dump(), Explained(key)));
-    } else if (before[pointer] != value) {
-      differences.push_back(
-          fmt::format("{} is {}, was {}", key, value.dump(), before[pointer].dump()));
-    }
+    const std::string was = before.contains(pointer) ? before[pointer].dump() : "";
+    if (was.empty() || before[pointer] != value) differences.push_back({key, was, value.dump()});
   }
   for (const auto& [pointer, value] : before.items()) {
-    if (after.contains(pointer)) continue;
-    differences.push_back(fmt::format("{} is not there, was {}", KeyName(pointer), value.dump()));
+    if (!after.contains(pointer)) differences.push_back({KeyName(pointer), value.dump(), ""});
   }
   return differences;
+}
+
+std::vector<std::string> Differences(const std::string& committed, const std::string& now) {
+  std::vector<std::string> texts;
+  for (const KeyDifference& difference : KeyDifferences(committed, now)) {
+    texts.push_back(ToText(difference));
+  }
+  return texts;
 }
 
 std::vector<std::string> DifferencesFromRun(const std::string& committed,

@@ -105,6 +105,21 @@ TEST_F(SnapshotServiceTest, AnAnswerThatOnlyMentionsTheRunIsSomebodyElses) {
   EXPECT_EQ(run_.Read("snapshots/.other.answer"), "notes on 0123");
 }
 
+TEST_F(SnapshotServiceTest, AnAutomaticSnapshotThatFailsIsSaidAndTrainingGoesOn) {
+  ::testing::internal::CaptureStderr();
+  service_.KeepAutomatically(2);
+  service_.Wait();
+  EXPECT_FALSE(service_.copying());
+  const std::string notices = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(notices.find("an automatic snapshot failed: "), std::string::npos) << notices;
+  EXPECT_NE(notices.find(run_.Path("state")), std::string::npos) << notices;
+  {
+    const LargestStacks no_thread_starts;
+    service_.KeepAutomatically(2);
+  }
+  EXPECT_FALSE(service_.copying());
+}
+
 TEST_F(SnapshotServiceTest, ARequestThatWasTakenBackIsNone) {
   const SnapshotRequest request = Ask("kept");
   request.TakeBack();
