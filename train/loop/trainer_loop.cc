@@ -122,8 +122,13 @@ Status TrainLoop::BeginRun() {
 
 Status TrainLoop::PassOver() {
   for (const StepRange& range : options_.skips) {
-    if (!range.Has(parts_.session.state().step + 1)) continue;
+    const uint64_t done = parts_.session.state().step;
+    if (!range.Has(done + 1)) continue;
     PENSTOCK_TRY(parts_.session.PassOver(range.last));
+    // Their rows count as taken.
+    for (uint64_t step = done; step < range.last; ++step) {
+      consumed_samples_ += rampup_.BatchAfter(consumed_samples_);
+    }
     if (parts_.metrics == nullptr) continue;
     LogNotice(fmt::format("steps {} to {} are passed over", range.first, range.last));
   }

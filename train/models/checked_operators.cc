@@ -87,10 +87,10 @@ void CheckedOperators::EmbeddingForward(Stream& stream, const TokenView& tokens,
 }
 
 void CheckedOperators::EmbeddingBackward(Stream& stream, const TokenView& tokens,
-                                         const ConstTensorView& d_out,
+                                         const ConstTensorView& d_out, bool adds_once,
                                          const TensorView& d_token_table,
                                          const TensorView& d_position_table) {
-  inner_.EmbeddingBackward(stream, tokens, d_out, d_token_table, d_position_table);
+  inner_.EmbeddingBackward(stream, tokens, d_out, adds_once, d_token_table, d_position_table);
   Look(stream, "embedding", Role::kWeightGradient, d_token_table.data, d_token_table);
   Look(stream, "positions", Role::kWeightGradient, d_position_table.data, d_position_table);
 }

@@ -56,7 +56,7 @@ class CheckedOperators final : public kernels::ModelOperators {
                         const kernels::ConstTensorView& position_table,
                         const kernels::TensorView& out) override;
   void EmbeddingBackward(device::Stream& stream, const kernels::TokenView& tokens,
-                         const kernels::ConstTensorView& d_out,
+                         const kernels::ConstTensorView& d_out, bool adds_once,
                          const kernels::TensorView& d_token_table,
                          const kernels::TensorView& d_position_table) override;
   void LayerNormForward(device::Stream& stream, const kernels::ConstTensorView& x,
