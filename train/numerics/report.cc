@@ -72,7 +72,8 @@ std::optional<Report> ParseReport(std::string_view line) {
   if (!step || *step == 0 || !kind || !message) return {};
   Report report{.step = *step, .kind = static_cast<ReportKind>(*kind), .message = *message};
   report.tensor = Text(At(json, "tensor"));
-  if (const auto layer = Whole(At(json, "layer"))) report.layer = static_cast<uint32_t>(*layer);
+  const std::optional<uint64_t> layer = Whole(At(json, "layer"));
+  if (layer && *layer <= UINT32_MAX) report.layer = static_cast<uint32_t>(*layer);
   if (const auto pass = Find(kPasses, At(json, "pass"))) report.pass = static_cast<Pass>(*pass);
   report.micro_batch = Whole(At(json, "micro_batch"));
   if (At(json, "rows").is_array()) {
