@@ -29,7 +29,6 @@ constexpr int kOneRankVersion = 1;
 constexpr int kRanksVersion = 2;
 constexpr Bytes kCopied = 1_MiB;  // at once
 
-constexpr const char* kMetricsName = "metrics.jsonl";
 constexpr const char* kSummaryName = "summary.json";
 constexpr std::array<std::string_view, 6> kFileNames = {kInfoName,    kMetricsName,  kSummaryName,
                                                         kReportsName, kHeadroomName, kBlackBoxName};

@@ -12,7 +12,7 @@
 #include "tests/train/tune/support.h"
 #include "train/tune/config.h"
 #include "train/tune/plot.h"
-#include "train/tune/svg.h"
+#include "train/plot/svg.h"
 
 namespace penstock::train {
 namespace {
