@@ -5,12 +5,15 @@
 #include <memory>
 
 #include "train/models/registry.h"
+#include "train/process/files.h"
 #include "train/process/interrupt.h"
 #include "train/process/log.h"
 #include "train/run/clean.h"
 #include "train/run/committed_run.h"
 #include "train/run/compare.h"
+#include "train/run/numerics_plot.h"
 #include "train/run/run_folder.h"
+#include "train/run/run_numerics.h"
 #include "train/weights/export.h"
 #include "zero/committed_state.h"
 
@@ -55,6 +58,14 @@ Result<std::string> RunExport(const ExportCommand& command) {
                      state->train_state().step, command.run, report.elements,
                      ToString(command.dtype), ToString(report.tensor_bytes), report.files.size(),
                      command.to);
+}
+
+Result<std::string> RunNumericsCommand(const NumericsCommand& command) {
+  PENSTOCK_ASSIGN(const RunNumerics numerics, ReadRunNumerics(command.run));
+  if (!command.plot.empty()) {
+    PENSTOCK_TRY(WriteTextFile(command.plot, PlotSvg(numerics), IfExists::kFail));
+  }
+  return ToTable(numerics);
 }
 
 Result<CompareOutcome> RunCompare(const CompareCommand& command) {

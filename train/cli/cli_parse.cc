@@ -159,6 +159,17 @@ CLI::App* AddInspect(CLI::App& app, InspectCommand* options) {
   return command;
 }
 
+CLI::App* AddNumerics(CLI::App& app, NumericsCommand* options) {
+  CLI::App* command =
+      app.add_subcommand("numerics", "Show what a run found in its own numbers, and what to do");
+  command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
+  command
+      ->add_option("--plot", options->plot,
+                   "write loss, norm, scale and headroom over steps as SVG; must not exist")
+      ->check(NameCheck());
+  return command;
+}
+
 /// What CLI11 fills in for `tune`; the size still as text.
 struct TuneArguments {
   TuneCommand options;
@@ -248,13 +259,15 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   const CLI::App* snapshot = AddSnapshot(app, &snapshot_options);
   const CLI::App* snapshots = AddSnapshots(app, &snapshots_options);
   AddInspect(app, &inspect_options);
+  NumericsCommand numerics_options;
+  const CLI::App* numerics = AddNumerics(app, &numerics_options);
   const CLI::App* tune = AddTune(app, &tune_arguments);
   LaunchArguments launch_arguments;
   const CLI::App* launch = AddLaunch(app, &launch_arguments);
   if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "unknown command {}; there are train, export, inspect, compare, snapshot, "
-                     "snapshots, clean, tune and launch",
+                     "unknown command {}; there are train, export, inspect, numerics, compare, "
+                     "snapshot, snapshots, clean, tune and launch",
                      arguments[0]);
   }
   // From "--" on, the line of a launch is that of its ranks.
@@ -284,6 +297,7 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   if (train->parsed()) return MakeTrain(train_arguments);
   if (launch->parsed()) return MakeLaunch(launch_arguments, {end, arguments.end()});
   if (export_command->parsed()) return MakeExport(export_arguments);
+  if (numerics->parsed()) return Command(numerics_options);
   if (compare->parsed()) return Command(compare_options);
   if (clean->parsed()) return Command(clean_options);
   if (snapshot->parsed()) return Command(snapshot_options);

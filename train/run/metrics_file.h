@@ -1,8 +1,7 @@
 // RUN/metrics.jsonl: one row a step. docs/metrics.md says what each field means and when it is
 // taken.
 //
-// Threads: rows are appended by one. Another one may synchronise them beside it: the writer holds
-// nothing but the descriptor, and what is synchronised is what was appended before.
+// Threads: as of a LineFile.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +12,7 @@
 #include "base/folder.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "train/run/line_file.h"
 
 namespace penstock::train {
 
@@ -63,16 +63,12 @@ class MetricsWriter {
   /// not damaged. Errors: of RowsUpTo (train/run/metrics_rows.h).
   static Status Check(const Folder& folder, const std::string& name, uint64_t step);
   Status Append(const StepRow& row);
-  Status Sync() const;
+  Status Sync() const { return file_.Sync(); }
 
  private:
-  Status AppendLine(const std::string& json);
-  void TakeBack(size_t bytes);
+  MetricsWriter(std::string path, UniqueFd fd) : file_(std::move(path), std::move(fd)) {}
 
-  MetricsWriter(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
-
-  std::string path_;
-  UniqueFd fd_;
+  LineFile file_;
 };
 
 }  // namespace penstock::train

@@ -14,6 +14,7 @@
 
 #include "base/strict_json.h"
 #include "train/process/files.h"
+#include "train/run/numerics_files.h"
 #include "train/run/snapshot.h"
 #include "train/run/snapshot_request.h"
 
@@ -28,9 +29,9 @@ constexpr int kOneRankVersion = 1;
 constexpr int kRanksVersion = 2;
 constexpr Bytes kCopied = 1_MiB;  // at once
 
-constexpr const char* kMetricsName = "metrics.jsonl";
 constexpr const char* kSummaryName = "summary.json";
-constexpr std::array<std::string_view, 3> kFileNames = {kInfoName, kMetricsName, kSummaryName};
+constexpr std::array<std::string_view, 6> kFileNames = {kInfoName,    kMetricsName,  kSummaryName,
+                                                        kReportsName, kHeadroomName, kBlackBoxName};
 
 /// What JSON's reader would round or wrap is no number that a run wrote.
 Result<uint64_t> WholeOf(const nlohmann::json& json, const char* key, const Folder& run) {

@@ -118,6 +118,7 @@ Status CheckRows(const Folder& run, uint64_t step);
 Status CutRows(const Folder& run, uint64_t step, const std::string& row);
 
 inline constexpr const char* kInfoName = "run.json";
+inline constexpr const char* kMetricsName = "metrics.jsonl";
 /// The limit of the size of run.json, which holds a config.json.
 inline constexpr Bytes kLargestOwnText = 64_MiB;
 

@@ -87,6 +87,9 @@ TEST_F(RunFolderTest, IsRemovedWithWhatTheRunPutThereAndNothingElse) {
     ASSERT_TRUE(folder.WriteInfo(SomeInfo({"/nvme/0.state"})).ok());
     ASSERT_TRUE(folder.CreateRows().ok());
     base_.Write("failed/run.json.tmp-17", "");
+    for (const char* name : {"numerics.jsonl", "headroom.jsonl", "overflow.json"}) {
+      base_.Write(std::string("failed/") + name, "");
+    }
     base_.Write("failed/snapshots/.kept.request", "");
   }
   EXPECT_FALSE(fs::exists(Path("failed")));
