@@ -1,5 +1,6 @@
 #include "zero/session.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "zero/lr_schedule.h"
@@ -122,6 +123,14 @@ Status Session::CheckSkips() const {
       "step {}: {} steps in a row had losses or gradients that are not finite and were "
       "skipped",
       state_.step, state_.skipped_in_a_row);
+}
+
+uint64_t Session::SkipsToTheEnd() const {
+  if (!CheckSkips().ok()) return 0;
+  uint64_t skips = kMaxSkippedInARow - state_.skipped_in_a_row;
+  if (losses_not_finite_ > 0) skips = std::min(skips, kMostLossesNotFinite - losses_not_finite_);
+  if (loss_scale_) skips = std::min(skips, loss_scale_->OverflowsToTheEnd());
+  return skips;
 }
 
 Status Session::PassOver(uint64_t last) {

@@ -92,6 +92,9 @@ class Session {
   /// Errors: kNumeric after kMaxSkippedInARow skipped steps or kMostLossesNotFinite losses that are
   /// not finite, each in a row; and after an overflow with the lowest loss scale.
   Status CheckSkips() const;
+  /// Returns after how many more skipped steps in a row CheckSkips fails, if their losses are as
+  /// the last one was, finite or not; 0: it fails now.
+  uint64_t SkipsToTheEnd() const;
   Status Drain() { return engine_.Drain(); }
 
   /// Begins to commit the state between two steps; see Engine::BeginCommit. The next step may be
@@ -124,6 +127,7 @@ class Session {
   /// Returns the number of uses that were not the planned ones.
   uint64_t late_uses() const { return order_.late(); }
   const offload::ShardLayout& layout() const { return engine_.layout(); }
+  const ModelSpec& model() const { return engine_.options().model; }
   device::Stream& compute_stream() { return engine_.compute_stream(); }
   EngineCounters counters() const { return engine_.counters(); }
   Bytes host_peak() const { return engine_.host_peak(); }

@@ -7,12 +7,16 @@
 #include <span>
 #include <utility>
 
+#include "train/numerics/thresholds.h"
 #include "train/process/log.h"
 #include "train/run/committed_run.h"
 
 namespace penstock::train {
 
 namespace {
+
+/// Of the rows of a step, at most so many are named.
+constexpr uint64_t kNamedRows = 16;
 
 /// What a rank tells the others, by its place in the note.
 enum NoteField : size_t {
@@ -77,6 +81,9 @@ Result<LoopSummary> TrainLoop::Run() {
   if (numeric) message += TakeBackDoubtfulCommit();
   message += "; " + WhatIsCommitted(status.error());
   if (numeric) message += HowToGoOn();
+  if (numeric && parts_.watch != nullptr) {
+    parts_.watch->End(parts_.session.state().step, message);
+  }
   return Error{status.error().code, std::move(message)};
 }
 
@@ -148,8 +155,8 @@ Status TrainLoop::RunStep() {
   PENSTOCK_TRY(parts_.model.ForwardBackward(step, inputs_, targets_));
   PENSTOCK_TRY(FinishCommit());
   KeepCommit();
+  const double loss_scale = step.loss_scale();
   PENSTOCK_ASSIGN(zero::StepOutcome outcome, step.Finish(Note()));
-  consumed_samples_ += samples;
   TakeNotes(std::move(outcome.notes));
   if (!alone() && options_.world.rank == 0) NameSlowRank();
   PENSTOCK_ASSIGN(const double loss, parts_.model.Loss());
@@ -165,6 +172,8 @@ Status TrainLoop::RunStep() {
   row.world_size = options_.world.size;
   if (before + 1 < row.step) row.previous_row = before;
   if (summary_.steps == 0) row.changed = options_.changed;
+  PENSTOCK_TRY(Watch(row, loss_scale));
+  consumed_samples_ += samples;
   Count(row);
   row_ = row;
   return {};
@@ -172,16 +181,56 @@ Status TrainLoop::RunStep() {
 
 Status TrainLoop::ReadBatch(uint64_t micro_batches) {
   const BatchShape& shape = options_.shape;
-  const comm::World& world = options_.world;
   const size_t tokens = shape.micro_batch * shape.sequence;
   inputs_.resize(micro_batches * tokens);
   targets_.resize(inputs_.size());
   for (uint64_t j = 0; j < micro_batches; ++j) {
-    const uint64_t index = consumed_samples_ / shape.micro_batch + j * world.size + world.rank;
-    PENSTOCK_TRY(parts_.data.Read(index, shape.micro_batch,
+    PENSTOCK_TRY(parts_.data.Read(PositionOf(j, 0) / shape.micro_batch, shape.micro_batch,
                                   std::span(inputs_).subspan(j * tokens, tokens),
                                   std::span(targets_).subspan(j * tokens, tokens)));
   }
+  return {};
+}
+
+uint64_t TrainLoop::PositionOf(uint64_t micro_batch, uint64_t i) const {
+  const comm::World& world = options_.world;
+  return consumed_samples_ + (micro_batch * world.size + world.rank) * options_.shape.micro_batch +
+         i;
+}
+
+Status TrainLoop::Watch(const StepRow& row, double loss_scale) {
+  PENSTOCK_TRY(Search(row));
+  if (parts_.watch == nullptr) return {};
+  StepNumbers numbers{.step = row.step,
+                      .loss = row.loss,
+                      .forward_finite = std::isfinite(row.loss),
+                      .grad_norm = row.grad_norm,
+                      .loss_scale = loss_scale,
+                      .skipped = row.skipped,
+                      .lr = row.lr,
+                      .steps_to_stop = parts_.session.SkipsToTheEnd(),
+                      .first = first_non_finite_};
+  const uint64_t samples = row.tokens / options_.shape.sequence;
+  for (uint64_t i = 0; i < std::min(samples, kNamedRows); ++i) {
+    numbers.rows.push_back(parts_.data.RowAt(consumed_samples_ + i));
+  }
+  parts_.watch->Step(std::move(numbers));
+  return {};
+}
+
+Status TrainLoop::Search(const StepRow& row) {
+  if (!row.skipped) first_non_finite_.reset();
+  const bool begins = row.skipped && parts_.session.state().skipped_in_a_row == 1;
+  const bool lately = searched_ && row.step < *searched_ + kQuietSteps;
+  // Nothing is read ahead for a step after the last.
+  if (parts_.search == nullptr || !begins || lately || row.step == options_.last_step) return {};
+  searched_ = row.step;
+  Doing("computes again, to find what overflows,", row.step);
+  PENSTOCK_ASSIGN(first_non_finite_,
+                  parts_.search->Run(inputs_, targets_, std::isfinite(row.loss),
+                                     [this](uint64_t micro_batch, uint64_t i) {
+                                       return parts_.data.RowAt(PositionOf(micro_batch, i));
+                                     }));
   return {};
 }
 
@@ -201,6 +250,7 @@ void TrainLoop::Count(const StepRow& row) {
 Status TrainLoop::CloseRow(const Reading& now) {
   if (!row_.has_value()) return {};
   Measure(row_begin_, now, options_.cost, &*row_);
+  if (parts_.watch != nullptr) parts_.watch->Took(row_->step_s);
   if (Trace* trace = parts_.meter.trace()) {
     trace->Add(steps_, fmt::format("step {}", row_->step), row_begin_.time, now.time);
   }

@@ -28,7 +28,9 @@
 #include "train/loop/data.h"
 #include "train/loop/metrics.h"
 #include "train/loop/metrics_summary.h"
+#include "train/loop/overflow_search.h"
 #include "train/loop/progress.h"
+#include "train/loop/run_watch.h"
 #include "train/loop/slow_rank.h"
 #include "train/models/model.h"
 #include "train/run/skipped_steps.h"
@@ -51,6 +53,8 @@ struct LoopParts {
   std::function<void()> keep_folder;     ///< called after every step and commit: RUN has results
   /// Called after every commit, before it counts: checks that RUN still exists, with its rows.
   std::function<Status()> check_folder = [] { return Status(); };
+  RunWatch* watch = nullptr;             ///< none: another rank has it, or nobody watches
+  OverflowSearch* search = nullptr;      ///< none: no step is searched
   SnapshotService* snapshots = nullptr;  ///< none: nobody can ask for any
   /// With several ranks: tells the others why this one fails, before it waits for anything more.
   std::function<void(const Error& why)> tell_failure = [](const Error&) {};
@@ -125,6 +129,12 @@ class TrainLoop {
   void TakeNotes(std::vector<zero::StepNote> notes);
   /// On rank 0: names a rank for which the others wait step after step.
   void NameSlowRank();
+  /// Hands the figures of a step to the watch. `loss_scale`: that it was computed with.
+  Status Watch(const StepRow& row, double loss_scale);
+  /// Where a streak of skipped steps begins: finds the first value that is not finite.
+  Status Search(const StepRow& row);
+  /// Returns the position, in the order of the data, of row `i` of a micro-batch of this rank.
+  uint64_t PositionOf(uint64_t micro_batch, uint64_t i) const;
   /// Accounts for the outcome of a step in the sums.
   void Count(const StepRow& row);
   /// Ends the open row, if there is one, at `now`, where the next one begins.
@@ -157,7 +167,9 @@ class TrainLoop {
   LoopParts parts_;
   const LoopOptions options_;
   const BatchRampup rampup_;
-  uint64_t consumed_samples_;  ///< by the steps that are done
+  uint64_t consumed_samples_;                       ///< by the steps that are done
+  std::optional<FirstNonFinite> first_non_finite_;  ///< of the streak of skipped steps
+  std::optional<uint64_t> searched_;                ///< the last step that was searched
   /// Whether the weights may be committed: not after a step with a loss or a gradient that is not
   /// finite, until a step without one is done.
   bool sound_;

@@ -24,15 +24,17 @@ namespace penstock::train {
 
 class CheckedOperators final : public kernels::ModelOperators {
  public:
+  enum class Operation { kEmbedding, kPositions, kNorm, kLinear, kGelu, kAttention, kHead };
   /// What a tensor is to the operator that wrote it.
-  enum class Role { kOutput, kInputGradient, kWeightGradient, kBiasGradient };
+  enum class Role { kOutput, kInputGradient, kParameterGradient };
 
   /// The first number out of range.
   struct Finding {
+    uint64_t order = 0;  ///< of the tensor among those of the step; ranks have the same
     ComputePlace place;
-    const char* operation = "";  ///< "linear", for an operator without a weight
+    Operation operation = Operation::kEmbedding;
     Role role = Role::kOutput;
-    const std::byte* tensor = nullptr;  ///< the operator's weight or, of a weight, its gradient
+    const std::byte* tensor = nullptr;  ///< the operator's weight, or a parameter's gradient
     uint64_t row = 0;  ///< of the tensor: a token of the micro-batch, or of a weight
     uint64_t column = 0;
   };
@@ -107,7 +109,7 @@ class CheckedOperators final : public kernels::ModelOperators {
   /// A tensor that was looked at.
   struct Looked {
     ComputePlace place;
-    const char* operation;
+    Operation operation;
     Role role;
     const std::byte* tensor;
     uint64_t columns;
@@ -117,7 +119,7 @@ class CheckedOperators final : public kernels::ModelOperators {
                    device::HostBuffer host)
       : inner_(inner), first_(std::move(first)), host_(std::move(host)) {}
   bool searching() const { return place_ != nullptr; }
-  void Look(device::Stream& stream, const char* operation, Role role, const std::byte* tensor,
+  void Look(device::Stream& stream, Operation operation, Role role, const std::byte* tensor,
             const kernels::ConstTensorView& written);
 
   kernels::ModelOperators& inner_;
@@ -128,8 +130,19 @@ class CheckedOperators final : public kernels::ModelOperators {
   std::vector<Looked> looked_;
 };
 
+/// A tensor that an operator has written, without addresses: the same on all ranks.
+struct WrittenTensor {
+  bool backward = false;
+  zero::ModuleId module{};
+  CheckedOperators::Operation operation = CheckedOperators::Operation::kEmbedding;
+  CheckedOperators::Role role = CheckedOperators::Role::kOutput;
+  std::optional<size_t> parameter;  ///< that the operator uses, or whose gradient it is
+};
+WrittenTensor TensorOf(const CheckedOperators::Finding& finding,
+                       const offload::ShardLayout& layout);
 /// Returns what people call it: "h.1.mlp.c_proj" for an output or the gradient of an input,
-/// "h.1.mlp.c_proj.weight" for a gradient of a weight, "h.1 attention" for an operator without one.
-std::string NameOf(const CheckedOperators::Finding& finding, const offload::ShardLayout& layout);
+/// "h.1.mlp.c_proj.weight" for the gradient of a parameter, "h.1 attention" for an operator without
+/// parameters.
+std::string NameOf(const WrittenTensor& tensor, const offload::ModelLayout& layout);
 
 }  // namespace penstock::train

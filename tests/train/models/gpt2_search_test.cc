@@ -39,7 +39,8 @@ class SearchRig : public Gpt2Rig {
     engine->FinishStep();
     return *found;
   }
-  std::string Name(const Finding& finding) { return NameOf(finding, session->layout()); }
+  std::string Name(const Finding& finding) {     return NameOf(TensorOf(finding, session->layout()), session->layout().model);
+   }
 };
 
 Tokens SomeTokens() { return TestTokens(kConfig.vocab_size, 20, 1); }
@@ -91,7 +92,7 @@ TEST(Gpt2SearchTest, AGradientBeyondTheLimitOfItsDTypeIsFoundInBackward) {
   const auto found = rig.Search(SomeTokens(), /*gradient_limit=*/1e-30F);
   ASSERT_TRUE(found);
   EXPECT_EQ(rig.Name(*found), "wte.weight");
-  EXPECT_EQ(found->role, Role::kWeightGradient);
+  EXPECT_EQ(found->role, Role::kParameterGradient);
   EXPECT_TRUE(found->place.backward);
 }
 

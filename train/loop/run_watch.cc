@@ -1,0 +1,106 @@
+#include "train/loop/run_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "train/numerics/history.h"
+#include "train/process/log.h"
+#include "train/run/run_numerics.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr size_t kKeptSeconds = 64;
+
+/// The row before says with which scale a step was computed.
+StepNumbers NumbersOf(const NumericsRow& row, double loss_scale) {
+  return {.step = row.step,
+          .loss = row.loss,
+          .forward_finite = std::isfinite(row.loss),
+          .grad_norm = row.grad_norm,
+          .loss_scale = loss_scale,
+          .skipped = row.skipped};
+}
+
+/// Biases and norm weights have one size.
+bool IsMatrix(const offload::TensorLayout& tensor) { return tensor.shape.size() > 1; }
+
+}  // namespace
+
+RunFacts FactsOf(const TrainJob& job, const offload::ModelLayout& layout) {
+  const config::Config& config = job.config;
+  RunFacts facts{.dtype = config.dtype, .vocabulary = job.model.description->sizes().vocabulary};
+  if (config.scheduler.type != config::SchedulerType::kNone) {
+    facts.warmup_steps = static_cast<uint64_t>(config.scheduler.warmup_num_steps);
+  }
+  if (config.loss_scaling) {
+    facts.dynamic_loss_scale = config.loss_scaling->loss_scale == 0;
+    facts.loss_scale_window = static_cast<uint64_t>(config.loss_scaling->loss_scale_window);
+  }
+  uint32_t layer = 0;
+  for (size_t m = 0; m < layout.modules.size(); ++m) {
+    const bool repeated = job.spec.modules[m].repeated;
+    for (const offload::TensorLayout& tensor : layout.modules[m].tensors) {
+      facts.tensors.push_back({.name = tensor.name,
+                               .layer = repeated ? std::optional(layer) : std::nullopt,
+                               .matrix = IsMatrix(tensor)});
+    }
+    layer += repeated ? 1 : 0;
+  }
+  return facts;
+}
+
+Result<std::unique_ptr<RunWatch>> RunWatch::Begin(const Folder& run, RunFacts facts,
+                                                  uint64_t step) {
+  PENSTOCK_ASSIGN(NumericsWriter writer,
+                  step == 0 ? NumericsWriter::Create(run) : NumericsWriter::Resume(run, step));
+  std::unique_ptr<RunWatch> watch(new RunWatch(run, std::move(facts), std::move(writer)));
+  if (step > 0) PENSTOCK_TRY(watch->Replay(step));
+  return watch;
+}
+
+Status RunWatch::Replay(uint64_t step) {
+  PENSTOCK_ASSIGN(const RunNumerics before, ReadRunNumerics(run_.path()));
+  const size_t first =
+      before.rows.size() - std::min<size_t>(before.rows.size(), watch_.RowsToReplay());
+  for (size_t i = first; i < before.rows.size(); ++i) {
+    const NumericsRow& row = before.rows[i];
+    watch_.Replay(NumbersOf(row, i == 0 ? row.loss_scale : before.rows[i - 1].loss_scale));
+  }
+  for (const Report& report : before.reports) watch_.Remember(report, step);
+  return {};
+}
+
+double RunWatch::MedianStep() const {
+  return seconds_.empty() ? 0 : Median({seconds_.begin(), seconds_.end()});
+}
+
+void RunWatch::Keep(const Status& written) {
+  if (written.ok() || std::exchange(fails_, true)) return;
+  LogNotice(
+      fmt::format("{}; what the run finds in its numbers is not kept", written.error().message));
+}
+
+void RunWatch::Step(StepNumbers numbers) {
+  numbers.median_step_s = MedianStep();
+  for (const Report& report : watch_.Step(numbers)) {
+    LogNotice(report.message);
+    Keep(writer_.Append(report));
+  }
+  if (const auto line = watch_.HeadroomLine(numbers)) Keep(writer_.AppendHeadroom(*line));
+}
+
+void RunWatch::Took(double seconds) {
+  seconds_.push_back(seconds);
+  if (seconds_.size() > kKeptSeconds) seconds_.pop_front();
+}
+
+void RunWatch::End(uint64_t step, const std::string& line) {
+  Keep(WriteBlackBox(run_, watch_.BlackBoxJson(step, line)));
+}
+
+}  // namespace penstock::train
