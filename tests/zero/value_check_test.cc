@@ -16,16 +16,17 @@ namespace {
 using offload::TileId;
 using ::testing::IsEmpty;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 TEST(ValueCountsTest, AMillionIsHealthyAndWhatComesAfterItIsNot) {
   ValueCounts counts;
-  const float after = std::nextafter(kLargeWeight, kInfinity);
+  const float after = std::nextafter(kLargeWeight, kInfinite);
   counts.Add(std::vector<float>{0, -1, kLargeWeight, -kLargeWeight});
   EXPECT_EQ(counts.large + counts.not_finite, 0U);
   EXPECT_EQ(counts.largest, 0);
-  counts.Add(std::vector<float>{1, -after, 3e30F, kNaN, -kNaN, kInfinity, -kInfinity});
+  counts.Add(
+      std::vector<float>{1, -after, 3e30F, kNotANumber, -kNotANumber, kInfinite, -kInfinite});
   EXPECT_EQ(counts.large, 2U);
   EXPECT_EQ(counts.not_finite, 4U);
   EXPECT_EQ(counts.largest, 3e30F);
@@ -68,11 +69,11 @@ TEST_P(ValueCheckTest, OfValuesThatAreHealthyNothingIsSaid) {
 }
 
 TEST_P(ValueCheckTest, WhatIsWrongIsSummedUpOverTheTilesOfATensor) {
-  Set(StateKind::kMaster, 0, 0, kNaN);
+  Set(StateKind::kMaster, 0, 0, kNotANumber);
   Set(StateKind::kMaster, 0, 8191, 2e6F);
   Set(StateKind::kMaster, 1, 3807, -4e6F);  // the last of 12000
-  Set(StateKind::kExpAvg, 1, 5, kInfinity);
-  Set(StateKind::kExpAvgSq, 3, 4095, kNaN);
+  Set(StateKind::kExpAvg, 1, 5, kInfinite);
+  Set(StateKind::kExpAvgSq, 3, 4095, kNotANumber);
   EXPECT_THAT(
       Faults(),
       ::testing::ElementsAre(
@@ -82,8 +83,8 @@ TEST_P(ValueCheckTest, WhatIsWrongIsSummedUpOverTheTilesOfATensor) {
 }
 
 TEST_P(ValueCheckTest, PaddingIsNoValue) {
-  Set(StateKind::kMaster, 1, 3808, kNaN);
-  Set(StateKind::kMaster, 2, 7, kNaN);  // of a.bias, which has 7
+  Set(StateKind::kMaster, 1, 3808, kNotANumber);
+  Set(StateKind::kMaster, 2, 7, kNotANumber);  // of a.bias, which has 7
   EXPECT_THAT(Faults(), IsEmpty());
   Set(StateKind::kMaster, 2, 6, 5e6F);
   EXPECT_THAT(Faults(),

@@ -7,7 +7,7 @@
 
 namespace penstock::train {
 
-double Median(std::vector<double> values) {
+double MedianOf(std::vector<double> values) {
   PENSTOCK_CHECK(!values.empty());
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -21,13 +21,13 @@ void History::Add(double value) {
   if (values_.size() > capacity_) values_.pop_front();
 }
 
-double History::Median() const { return penstock::train::Median({values_.begin(), values_.end()}); }
+double History::Median() const { return MedianOf({values_.begin(), values_.end()}); }
 
 double History::MedianDeviation() const {
   const double median = Median();
   std::vector<double> distances;
   for (const double value : values_) distances.push_back(std::abs(value - median));
-  return penstock::train::Median(std::move(distances));
+  return MedianOf(std::move(distances));
 }
 
 double History::LargestBut(size_t left_out) const {
@@ -40,7 +40,7 @@ double History::PartMedian(size_t part, size_t parts) const {
   PENSTOCK_CHECK(full() && capacity_ % parts == 0 && part < parts);
   const auto length = static_cast<std::ptrdiff_t>(capacity_ / parts);
   const auto begin = values_.begin() + static_cast<std::ptrdiff_t>(part) * length;
-  return penstock::train::Median({begin, begin + length});
+  return MedianOf({begin, begin + length});
 }
 
 }  // namespace penstock::train

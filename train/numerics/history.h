@@ -11,7 +11,7 @@ namespace penstock::train {
 
 /// Returns the median: the mean of both middle values of an even number. Precondition: there is a
 /// value, and none is NaN.
-double Median(std::vector<double> values);
+double MedianOf(std::vector<double> values);
 
 class History {
  public:

@@ -15,7 +15,7 @@ std::string Forecast(const StepNumbers& numbers) {
   const uint64_t left = *numbers.steps_to_stop;
   const double seconds = static_cast<double>(left) * numbers.median_step_s;
   return fmt::format("; {} step{} to the stop (step {}{})", left, left == 1 ? "" : "s",
-                     numbers.step + left, seconds > 0 ? ", " + DurationText(seconds) : "");
+                     numbers.step + left, seconds > 0 ? ", " + InAboutText(seconds) : "");
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ std::string ScaleText(double scale) {
   return power ? fmt::format("2^{}", exponent - 1) : NumberText(scale);
 }
 
-std::string DurationText(double seconds) {
+std::string InAboutText(double seconds) {
   if (seconds < 90) return fmt::format("in about {:.0f} s", std::max(seconds, 1.0));
   if (seconds < 90 * 60) return fmt::format("in about {:.0f} min", std::round(seconds / 60));
   return fmt::format("in about {:.1f} h", seconds / 3600);

@@ -15,7 +15,7 @@ std::string NumberText(double value);
 /// A loss scale, as a power of two where it is one: "2^24".
 std::string ScaleText(double scale);
 /// "in about 40 s", "in about 18 min", "in about 3.5 h".
-std::string DurationText(double seconds);
+std::string InAboutText(double seconds);
 /// "layer 1, micro-batch 0, rows 4, 5": what there is of it.
 std::string PlaceText(const std::optional<uint32_t>& layer,
                       const std::optional<uint64_t>& micro_batch,

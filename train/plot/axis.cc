@@ -57,7 +57,7 @@ std::vector<Tick> Axis::LinearTicks(int count) const {
   const double to = scale_ == AxisScale::kLinear ? high_ : std::pow(10, high_);
   const double step = RoundStep((to - from) / count);
   std::vector<Tick> ticks;
-  for (double i = std::ceil(from / step); i * step <= to; ++i) {
+  for (double i = std::ceil(from / step) + 0.0; i * step <= to; ++i) {
     const double value = i * step;
     if (Has(value) || value == 0) ticks.push_back({value, fmt::format("{:.6g}", value)});
   }
@@ -65,9 +65,10 @@ std::vector<Tick> Axis::LinearTicks(int count) const {
 }
 
 std::vector<Tick> Axis::PowerTicks(int count) const {
-  const double every = std::max(1.0, std::ceil((high_ - low_) / count));
+  const double every = std::max(1.0, std::round((high_ - low_) / count));
   std::vector<Tick> ticks;
-  for (double i = std::ceil(low_ / every) * every; i <= high_; i += every) {
+  // Adding 0 turns -0 into 0.
+  for (double i = std::ceil(low_ / every) * every + 0.0; i <= high_; i += every) {
     if (scale_ == AxisScale::kLog2) {
       ticks.push_back({std::exp2(i), fmt::format("2^{:.0f}", i)});
     } else {

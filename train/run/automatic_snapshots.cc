@@ -10,7 +10,7 @@
 namespace penstock::train {
 namespace {
 
-constexpr std::string_view kPrefix = "auto-";
+constexpr std::string_view kAutomaticPrefix = "auto-";
 
 /// The run's automatic snapshots, by number, the oldest first.
 std::vector<std::pair<uint64_t, std::string>> AutomaticSnapshots(const Folder& run,
@@ -29,11 +29,13 @@ std::vector<std::pair<uint64_t, std::string>> AutomaticSnapshots(const Folder& r
 
 }  // namespace
 
-std::string AutomaticSnapshotName(uint64_t step) { return fmt::format("{}{}", kPrefix, step); }
+std::string AutomaticSnapshotName(uint64_t step) {
+  return fmt::format("{}{}", kAutomaticPrefix, step);
+}
 
 bool IsAutomaticSnapshotName(const std::string& name) {
-  return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
-         std::all_of(name.begin() + kPrefix.size(), name.end(),
+  return name.starts_with(kAutomaticPrefix) && name.size() > kAutomaticPrefix.size() &&
+         std::all_of(name.begin() + kAutomaticPrefix.size(), name.end(),
                      [](char c) { return c >= '0' && c <= '9'; });
 }
 

@@ -29,7 +29,7 @@ bool Covers(std::string_view whole, std::string_view key) {
   return key.starts_with(whole) && (key.size() == whole.size() || key[whole.size()] == '.');
 }
 
-Error Refused(const std::string& key, const std::string& why) {
+Error RefusedChange(const std::string& key, const std::string& why) {
   return MakeError(ErrorCode::kInvalidArgument, "--change {}: {}", key, why);
 }
 
@@ -47,21 +47,21 @@ std::string WhyNot(std::string_view key) {
 Status CheckValue(const RequestedChange& change) {
   nlohmann::json ignored;
   if (!ParseStrictly(change.value, {}, &ignored)) return {};
-  return Refused(change.key,
-                 fmt::format("{} is not JSON; write a number, true, null, a list or an object as "
-                             "it is, and a text in quotes: '{}=\"linear\"'",
-                             nlohmann::json(change.value)
-                                 .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
-                             change.key));
+  return RefusedChange(
+      change.key, fmt::format("{} is not JSON; write a number, true, null, a list or an object as "
+                              "it is, and a text in quotes: '{}=\"linear\"'",
+                              nlohmann::json(change.value)
+                                  .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+                              change.key));
 }
 
-Result<RequestedChange> ParseOne(const std::string& text) {
+Result<RequestedChange> ParseChange(const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0) {
-    return Refused(text, "give KEY=VALUE, like optimizer.params.lr=1e-4");
+    return RefusedChange(text, "give KEY=VALUE, like optimizer.params.lr=1e-4");
   }
   RequestedChange change{.key = text.substr(0, equals), .value = text.substr(equals + 1)};
-  if (!CanChange(change.key)) return Refused(change.key, WhyNot(change.key));
+  if (!CanChange(change.key)) return RefusedChange(change.key, WhyNot(change.key));
   PENSTOCK_TRY(CheckValue(change));
   return change;
 }
@@ -121,10 +121,11 @@ bool CanChange(std::string_view key) {
 Result<std::vector<RequestedChange>> ParseChanges(const std::vector<std::string>& texts) {
   std::vector<RequestedChange> changes;
   for (const std::string& text : texts) {
-    PENSTOCK_ASSIGN(RequestedChange change, ParseOne(text));
+    PENSTOCK_ASSIGN(RequestedChange change, ParseChange(text));
     for (const RequestedChange& other : changes) {
       if (!Covers(other.key, change.key) && !Covers(change.key, other.key)) continue;
-      return Refused(change.key, fmt::format("--change {} says it, too; keep one", other.key));
+      return RefusedChange(change.key,
+                           fmt::format("--change {} says it, too; keep one", other.key));
     }
     changes.push_back(std::move(change));
   }
@@ -158,10 +159,10 @@ Result<std::vector<RunChange>> AcceptChanges(const std::string& committed, const
       return Covers(change.key, difference.key) && CanChange(difference.key);
     });
     if (erased == 0) {
-      return Refused(change.key,
-                     fmt::format("step {} was committed with that value already ({}), or the key "
-                                 "changes no number here; leave it out, and say it in --config",
-                                 step, ValueAt(before, change.key)));
+      return RefusedChange(
+          change.key, fmt::format("step {} was committed with that value already ({}), or the key "
+                                  "changes no number here; leave it out, and say it in --config",
+                                  step, ValueAt(before, change.key)));
     }
     accepted.push_back({.step = step,
                         .key = change.key,

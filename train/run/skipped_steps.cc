@@ -8,11 +8,11 @@
 namespace penstock::train {
 namespace {
 
-Error Refused(const StepRange& range, const std::string& why) {
+Error RefusedSkip(const StepRange& range, const std::string& why) {
   return MakeError(ErrorCode::kInvalidArgument, "--skip-steps {}: {}", ToText(range), why);
 }
 
-Result<StepRange> ParseOne(const std::string& text) {
+Result<StepRange> ParseRange(const std::string& text) {
   const size_t colon = text.find(':');
   if (colon != std::string::npos) {
     const WholeRange numbers = {.low = 1, .high = kLastStepNumber};
@@ -28,15 +28,16 @@ Result<StepRange> ParseOne(const std::string& text) {
 /// A new range: whether it can still be passed over.
 Status CheckNew(const StepRange& range, const std::vector<StepRange>& others, uint64_t committed) {
   if (range.first <= committed) {
-    return Refused(range, fmt::format("step {} is committed, so that steps from {} on are left; "
-                                      "give later ones, or go back to a snapshot before them "
-                                      "(--resume-from)",
-                                      committed, committed + 1));
+    return RefusedSkip(range,
+                       fmt::format("step {} is committed, so that steps from {} on are left; "
+                                   "give later ones, or go back to a snapshot before them "
+                                   "(--resume-from)",
+                                   committed, committed + 1));
   }
   for (const StepRange& other : others) {
     if (other.last < range.first || range.last < other.first) continue;
-    return Refused(range, fmt::format("the run passes over {} already; give steps beside these",
-                                      ToText(other)));
+    return RefusedSkip(range, fmt::format("the run passes over {} already; give steps beside these",
+                                          ToText(other)));
   }
   return {};
 }
@@ -56,7 +57,7 @@ std::string ToText(const std::vector<StepRange>& ranges) {
 Result<std::vector<StepRange>> ParseSkips(const std::vector<std::string>& texts) {
   std::vector<StepRange> ranges;
   for (const std::string& text : texts) {
-    PENSTOCK_ASSIGN(const StepRange range, ParseOne(text));
+    PENSTOCK_ASSIGN(const StepRange range, ParseRange(text));
     ranges.push_back(range);
   }
   return ranges;
@@ -75,9 +76,10 @@ Result<std::vector<StepRange>> AddSkips(const std::vector<StepRange>& recorded,
   std::ranges::sort(all, {}, &StepRange::first);
   for (const StepRange& range : all) {
     if (!range.Has(last_step) || last_step <= committed) continue;
-    return Refused(range, fmt::format("the run would end with step {}, which is passed over; give "
-                                      "--steps {} or more",
-                                      last_step, range.last + 1));
+    return RefusedSkip(range,
+                       fmt::format("the run would end with step {}, which is passed over; give "
+                                   "--steps {} or more",
+                                   last_step, range.last + 1));
   }
   return all;
 }

@@ -82,10 +82,10 @@ TEST(ReportTest, NumbersAreReadable) {
   EXPECT_EQ(ScaleText(1), "1");
   EXPECT_EQ(ScaleText(1000), "1000");
   EXPECT_EQ(ScaleText(0.5), "0.5");
-  EXPECT_EQ(DurationText(0.2), "in about 1 s");
-  EXPECT_EQ(DurationText(89), "in about 89 s");
-  EXPECT_EQ(DurationText(1050), "in about 18 min");
-  EXPECT_EQ(DurationText(7200), "in about 2.0 h");
+  EXPECT_EQ(InAboutText(0.2), "in about 1 s");
+  EXPECT_EQ(InAboutText(89), "in about 89 s");
+  EXPECT_EQ(InAboutText(1050), "in about 18 min");
+  EXPECT_EQ(InAboutText(7200), "in about 2.0 h");
   EXPECT_EQ(PlaceText(1, 0, {4}), "layer 1, micro-batch 0, row 4");
   EXPECT_EQ(PlaceText({}, {}, {1, 2, 3, 4, 5, 6, 7, 8, 9}), "rows 1, 2, 3, 4, 5, 6, 7, 8, …");
   EXPECT_EQ(PlaceText({}, {}, {}), "");

@@ -43,9 +43,9 @@ TEST(AxisTest, TicksAreRound) {
   EXPECT_THAT(TextsOf(Axis(AxisScale::kLinear, 0, 500).Ticks(8)),
               ElementsAre("0", "100", "200", "300", "400", "500"));
   EXPECT_THAT(TextsOf(Axis(AxisScale::kLog10, 0.02, 3000).Ticks(5)),
-              ElementsAre("0.01", "1", "100"));
+              ElementsAre("0.1", "1", "10", "100", "1000"));
   EXPECT_THAT(TextsOf(Axis(AxisScale::kLog2, 1, 65536).Ticks(5)),
-              ElementsAre("2^0", "2^4", "2^8", "2^12", "2^16"));
+              ElementsAre("2^0", "2^3", "2^6", "2^9", "2^12", "2^15"));
   EXPECT_THAT(TextsOf(Axis(AxisScale::kLog10, 1, 4).Ticks(5)), ElementsAre("1", "2", "3", "4"));
 }
 

@@ -17,19 +17,19 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-std::string Refusal(const std::vector<std::string>& texts) {
+std::string ChangeRefusal(const std::vector<std::string>& texts) {
   const auto changes = ParseChanges(texts);
   if (changes.ok()) return "none";
   EXPECT_EQ(changes.error().code, ErrorCode::kInvalidArgument);
   return changes.error().message;
 }
 
-std::vector<RequestedChange> Parsed(const std::vector<std::string>& texts) {
+std::vector<RequestedChange> ParsedChanges(const std::vector<std::string>& texts) {
   return ParseChanges(texts).value();
 }
 
 TEST(RunChanges, AreAKeyAndAValue) {
-  const auto changes = Parsed({"optimizer.params.lr=1e-4", R"(scheduler.type="WarmupLR")"});
+  const auto changes = ParsedChanges({"optimizer.params.lr=1e-4", R"(scheduler.type="WarmupLR")"});
   ASSERT_EQ(changes.size(), 2U);
   EXPECT_EQ(changes[0].key, "optimizer.params.lr");
   EXPECT_EQ(changes[0].value, "1e-4");
@@ -38,44 +38,45 @@ TEST(RunChanges, AreAKeyAndAValue) {
 
 TEST(RunChanges, WithoutAValueOrWithoutJsonAreRefused) {
   for (const char* text : {"optimizer.params.lr", "=1", ""}) {
-    EXPECT_THAT(Refusal({text}), HasSubstr("KEY=VALUE")) << text;
+    EXPECT_THAT(ChangeRefusal({text}), HasSubstr("KEY=VALUE")) << text;
   }
-  EXPECT_THAT(Refusal({"optimizer.params.lr=low"}), HasSubstr(R"("low" is not JSON)"));
-  EXPECT_THAT(Refusal({"optimizer.params.lr="}), HasSubstr(R"("" is not JSON)"));
-  EXPECT_THAT(Refusal({"optimizer.params.lr=\xff"}), HasSubstr("is not JSON"));
+  EXPECT_THAT(ChangeRefusal({"optimizer.params.lr=low"}), HasSubstr(R"("low" is not JSON)"));
+  EXPECT_THAT(ChangeRefusal({"optimizer.params.lr="}), HasSubstr(R"("" is not JSON)"));
+  EXPECT_THAT(ChangeRefusal({"optimizer.params.lr=\xff"}), HasSubstr("is not JSON"));
 }
 
 TEST(RunChanges, OfWhatMakesAnotherTrainingAreRefused) {
   for (const char* key : {"seed", "optimizer.type", "optimizer", "bf16.enabled", "model", "data",
                           "optimizer.params.initial_accumulator_value", "optimizer.params.a/b",
                           "optimizer.params~x", "schedulers", "no.such.key"}) {
-    EXPECT_THAT(Refusal({std::string(key) + "=1"}), HasSubstr("cannot be changed")) << key;
+    EXPECT_THAT(ChangeRefusal({std::string(key) + "=1"}), HasSubstr("cannot be changed")) << key;
   }
 }
 
 TEST(RunChanges, OfTheBatchAreRefusedWithTheReason) {
   for (const char* key : {"train_batch_size", "gradient_accumulation_steps"}) {
-    EXPECT_THAT(Refusal({std::string(key) + "=1"}), HasSubstr("rows follow from its number"));
+    EXPECT_THAT(ChangeRefusal({std::string(key) + "=1"}), HasSubstr("rows follow from its number"));
   }
 }
 
 TEST(RunChanges, OfOneKeyTwiceAreRefused) {
-  EXPECT_THAT(Refusal({"gradient_clipping=1", "gradient_clipping=2"}), HasSubstr("keep one"));
-  EXPECT_THAT(Refusal({R"(scheduler.type="WarmupLR")", "scheduler=null"}), HasSubstr("keep one"));
+  EXPECT_THAT(ChangeRefusal({"gradient_clipping=1", "gradient_clipping=2"}), HasSubstr("keep one"));
+  EXPECT_THAT(ChangeRefusal({R"(scheduler.type="WarmupLR")", "scheduler=null"}),
+              HasSubstr("keep one"));
 }
 
 TEST(RunChanges, AreAConfigurationOfTheirOwn) {
   EXPECT_THAT(
-      ConfigTexts(Parsed({"optimizer.params.lr=1e-4", "gradient_clipping=0"})),
+      ConfigTexts(ParsedChanges({"optimizer.params.lr=1e-4", "gradient_clipping=0"})),
       ElementsAre(R"({"optimizer":{"params":{"lr":0.0001}}})", R"({"gradient_clipping":0})"));
 }
 
 TEST(RunChanges, ToAnObjectTakeThePlaceOfTheOneBefore) {
-  EXPECT_THAT(ConfigTexts(Parsed({R"(scheduler={"type":"WarmupLR"})"})),
+  EXPECT_THAT(ConfigTexts(ParsedChanges({R"(scheduler={"type":"WarmupLR"})"})),
               ElementsAre(R"({"scheduler":null})", R"({"scheduler":{"type":"WarmupLR"}})"));
 }
 
-std::string Identity(double lr, double clipping = 1.0) {
+std::string IdentityWith(double lr, double clipping = 1.0) {
   RunIdentity identity;
   identity.config.optimizer.lr = lr;
   identity.config.gradient_clipping = clipping;
@@ -83,8 +84,8 @@ std::string Identity(double lr, double clipping = 1.0) {
 }
 
 TEST(RunChanges, AreAcceptedWhereTheyAreAllThatDiffers) {
-  const auto accepted =
-      AcceptChanges(Identity(3e30), Identity(1e-3), Parsed({"optimizer.params.lr=1e-3"}), 7);
+  const auto accepted = AcceptChanges(IdentityWith(3e30), IdentityWith(1e-3),
+                                      ParsedChanges({"optimizer.params.lr=1e-3"}), 7);
   ASSERT_TRUE(accepted.ok()) << accepted.error().message;
   EXPECT_THAT(*accepted,
               ElementsAre(RunChange{
@@ -93,12 +94,12 @@ TEST(RunChanges, AreAcceptedWhereTheyAreAllThatDiffers) {
 }
 
 TEST(RunChanges, ARunWithoutAnyHasNone) {
-  EXPECT_THAT(AcceptChanges(Identity(1), Identity(1), {}, 7).value(), IsEmpty());
+  EXPECT_THAT(AcceptChanges(IdentityWith(1), IdentityWith(1), {}, 7).value(), IsEmpty());
 }
 
 TEST(RunChanges, WhatDiffersBesideThemIsRefusedWithTheFlagThatChangesIt) {
-  const auto refused =
-      AcceptChanges(Identity(1, 1.0), Identity(2, 0.5), Parsed({"optimizer.params.lr=2"}), 7);
+  const auto refused = AcceptChanges(IdentityWith(1, 1.0), IdentityWith(2, 0.5),
+                                     ParsedChanges({"optimizer.params.lr=2"}), 7);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message,
               AllOf(HasSubstr("step 7"), HasSubstr("gradient_clipping is 0.5, was 1.0"),
@@ -115,7 +116,7 @@ TEST(RunChanges, TheFlagIsNotNamedWhereItDoesNotHelp) {
 
 TEST(RunChanges, ThatChangeNothingAreRefused) {
   const auto refused =
-      AcceptChanges(Identity(1), Identity(1), Parsed({"optimizer.params.lr=1"}), 7);
+      AcceptChanges(IdentityWith(1), IdentityWith(1), ParsedChanges({"optimizer.params.lr=1"}), 7);
   ASSERT_FALSE(refused.ok());
   EXPECT_THAT(refused.error().message,
               AllOf(HasSubstr("optimizer.params.lr"), HasSubstr("step 7"), HasSubstr("already")));
@@ -132,7 +133,7 @@ TEST(RunChanges, OfAListHaveItWhole) {
   const std::string before = ToJson(WithBetas(0.5));
   const std::string now = ToJson(WithBetas(0.25));
   const auto accepted =
-      AcceptChanges(before, now, Parsed({"optimizer.params.betas=[0.25, 0.999]"}), 7);
+      AcceptChanges(before, now, ParsedChanges({"optimizer.params.betas=[0.25, 0.999]"}), 7);
   ASSERT_TRUE(accepted.ok()) << accepted.error().message;
   EXPECT_THAT(accepted->front().after, HasSubstr("[0.25,"));
   const auto refused = AcceptChanges(before, now, {}, 7);
@@ -144,10 +145,10 @@ TEST(RunChanges, ASchedulerComesAndGoesWhole) {
   with.config.scheduler.type = config::SchedulerType::kWarmupLr;
   const std::string without = ToJson(RunIdentity());
   const auto comes =
-      AcceptChanges(without, ToJson(with), Parsed({R"(scheduler={"type":"WarmupLR"})"}), 7);
+      AcceptChanges(without, ToJson(with), ParsedChanges({R"(scheduler={"type":"WarmupLR"})"}), 7);
   ASSERT_TRUE(comes.ok()) << comes.error().message;
   EXPECT_EQ(comes->front().before, "null");
-  const auto goes = AcceptChanges(ToJson(with), without, Parsed({"scheduler=null"}), 7);
+  const auto goes = AcceptChanges(ToJson(with), without, ParsedChanges({"scheduler=null"}), 7);
   ASSERT_TRUE(goes.ok()) << goes.error().message;
   EXPECT_EQ(goes->front().after, "null");
 }

@@ -15,8 +15,8 @@ using ::testing::IsEmpty;
 
 constexpr uint64_t kLastStep = 1000;
 
-std::string Refusal(const std::vector<StepRange>& recorded, const std::vector<StepRange>& asked,
-                    uint64_t committed, uint64_t last_step = kLastStep) {
+std::string SkipRefusal(const std::vector<StepRange>& recorded, const std::vector<StepRange>& asked,
+                        uint64_t committed, uint64_t last_step = kLastStep) {
   const auto ranges = AddSkips(recorded, asked, committed, last_step);
   if (ranges.ok()) return "none";
   EXPECT_EQ(ranges.error().code, ErrorCode::kInvalidArgument);
@@ -42,7 +42,7 @@ TEST(SkippedSteps, AreAddedInTheOrderOfTheSteps) {
 }
 
 TEST(SkippedSteps, ThatAreCommittedAreRefused) {
-  EXPECT_THAT(Refusal({}, {{5, 9}}, 5),
+  EXPECT_THAT(SkipRefusal({}, {{5, 9}}, 5),
               AllOf(HasSubstr("--skip-steps 5:9"), HasSubstr("from 6 on"), HasSubstr("snapshot")));
 }
 
@@ -55,21 +55,21 @@ TEST(SkippedSteps, TheSameOnesMayBeAskedForAgain) {
 
 TEST(SkippedSteps, ThatOverlapAreRefused) {
   for (const StepRange& other : {StepRange{18, 20}, StepRange{25, 30}, StepRange{21, 22}}) {
-    EXPECT_THAT(Refusal({{20, 25}}, {other}, 5), HasSubstr("passes over 20:25 already"));
-    EXPECT_THAT(Refusal({}, {{20, 25}, other}, 5), HasSubstr("passes over 20:25 already"));
+    EXPECT_THAT(SkipRefusal({{20, 25}}, {other}, 5), HasSubstr("passes over 20:25 already"));
+    EXPECT_THAT(SkipRefusal({}, {{20, 25}, other}, 5), HasSubstr("passes over 20:25 already"));
   }
-  EXPECT_EQ(Refusal({{20, 25}}, {{26, 30}, {19, 19}}, 5), "none");
+  EXPECT_EQ(SkipRefusal({{20, 25}}, {{26, 30}, {19, 19}}, 5), "none");
 }
 
 TEST(SkippedSteps, ARunEndsWithAStepThatIsComputed) {
   for (const uint64_t last_step : {20, 22, 25}) {
-    EXPECT_THAT(Refusal({{20, 25}}, {}, 5, last_step), HasSubstr("give --steps 26 or more"));
-    EXPECT_THAT(Refusal({}, {{20, 25}}, 5, last_step), HasSubstr("give --steps 26 or more"));
+    EXPECT_THAT(SkipRefusal({{20, 25}}, {}, 5, last_step), HasSubstr("give --steps 26 or more"));
+    EXPECT_THAT(SkipRefusal({}, {{20, 25}}, 5, last_step), HasSubstr("give --steps 26 or more"));
   }
   for (const uint64_t last_step : {19, 26}) {
-    EXPECT_EQ(Refusal({{20, 25}}, {}, 5, last_step), "none");
+    EXPECT_EQ(SkipRefusal({{20, 25}}, {}, 5, last_step), "none");
   }
-  EXPECT_EQ(Refusal({{20, 25}}, {}, 30, 22), "none") << "that step is reached already";
+  EXPECT_EQ(SkipRefusal({{20, 25}}, {}, 30, 22), "none") << "that step is reached already";
 }
 
 }  // namespace
