@@ -1,5 +1,4 @@
 #include "train/loop/budget.h"
-#include "train/models/checked_operators.h"
 
 #include <fmt/format.h>
 
@@ -7,6 +6,7 @@
 #include <optional>
 
 #include "train/loop/trainer_loop.h"
+#include "train/models/checked_operators.h"
 #include "zero/engine.h"
 #include "zero/partitioner.h"
 
