@@ -106,10 +106,13 @@ Result<TrainState> Session::Adopt() {
 
 Status Session::CheckSkips() const {
   if (losses_not_finite_ >= kMostLossesNotFinite) {
-    return MakeError(ErrorCode::kNumeric,
-                     "step {}: the losses of {} steps in a row are not finite, so the forward "
-                     "overflows or the weights are destroyed, which skipping steps does not mend",
-                     state_.step, losses_not_finite_);
+    return MakeError(
+        ErrorCode::kNumeric, "step {}: the losses of {} steps in a row are not finite: {}",
+        state_.step, losses_not_finite_,
+        loss_scale_ ? "the forward overflows fp16, or the weights are destroyed, which "
+                      "no loss scale mends; train in bf16 or in fp32"
+                    : "the forward overflows, or the weights are destroyed, which "
+                      "skipping steps does not mend");
   }
   if (loss_scale_ && loss_scale_->exhausted()) {
     return MakeError(ErrorCode::kNumeric,

@@ -41,7 +41,7 @@ zero::StepNote NoteOf(const Finding& finding, const WrittenTensor& tensor, uint6
   note[kMicroBatch] = static_cast<double>(micro_batch);
   note[kRow] = static_cast<double>(row);
   note[kBackward] = tensor.backward ? 1 : 0;
-  note[kModule] = offload::Index(tensor.module);
+  note[kModule] = static_cast<double>(offload::Index(tensor.module));
   note[kOperation] = static_cast<double>(tensor.operation);
   note[kRole] = static_cast<double>(tensor.role);
   note[kParameter] = tensor.parameter ? static_cast<double>(*tensor.parameter) : -1;

@@ -55,11 +55,11 @@ RunFacts FactsOf(const TrainJob& job, const offload::ModelLayout& layout) {
 }
 
 Result<std::unique_ptr<RunWatch>> RunWatch::Begin(const Folder& run, RunFacts facts,
-                                                  uint64_t step) {
-  PENSTOCK_ASSIGN(NumericsWriter writer,
-                  step == 0 ? NumericsWriter::Create(run) : NumericsWriter::Resume(run, step));
+                                                  std::optional<uint64_t> resumed_after) {
+  PENSTOCK_ASSIGN(NumericsWriter writer, resumed_after ? NumericsWriter::Resume(run, *resumed_after)
+                                                       : NumericsWriter::Create(run));
   std::unique_ptr<RunWatch> watch(new RunWatch(run, std::move(facts), std::move(writer)));
-  if (step > 0) PENSTOCK_TRY(watch->Replay(step));
+  if (resumed_after) PENSTOCK_TRY(watch->Replay(*resumed_after));
   return watch;
 }
 
@@ -76,7 +76,7 @@ Status RunWatch::Replay(uint64_t step) {
 }
 
 double RunWatch::MedianStep() const {
-  return seconds_.empty() ? 0 : Median({seconds_.begin(), seconds_.end()});
+  return seconds_.empty() ? 0 : MedianOf({seconds_.begin(), seconds_.end()});
 }
 
 void RunWatch::Keep(const Status& written) {

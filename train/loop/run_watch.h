@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/folder.h"
@@ -24,9 +25,10 @@ RunFacts FactsOf(const TrainJob& job, const offload::ModelLayout& layout);
 
 class RunWatch {
  public:
-  /// Goes on after `step` steps; 0: the run is new. `run`: the run's folder, which outlives the
-  /// object. Errors: of reading what RUN has of the steps before.
-  static Result<std::unique_ptr<RunWatch>> Begin(const Folder& run, RunFacts facts, uint64_t step);
+  /// `run`: the run's folder, which outlives the object. `resumed_after`: the step after which the
+  /// run goes on; none: it is new. Errors: of reading what RUN has of the steps before.
+  static Result<std::unique_ptr<RunWatch>> Begin(const Folder& run, RunFacts facts,
+                                                 std::optional<uint64_t> resumed_after);
 
   /// Takes the figures of a step; median_step_s is filled in.
   void Step(StepNumbers numbers);

@@ -214,10 +214,12 @@ WrittenTensor TensorOf(const CheckedOperators::Finding& finding,
 
 std::string NameOf(const WrittenTensor& tensor, const offload::ModelLayout& layout) {
   const offload::ModuleLayout& module = layout.module(tensor.module);
+  const bool whole = tensor.role == CheckedOperators::Role::kParameterGradient;
+  // Its parameter is that of the embedding.
+  if (tensor.operation == CheckedOperators::Operation::kHead && !whole) return "the head";
   if (!tensor.parameter) return module.name + " " + ToText(tensor.operation);
   const std::string& name = module.tensors[*tensor.parameter].name;
   const size_t end = name.rfind(".weight");
-  const bool whole = tensor.role == CheckedOperators::Role::kParameterGradient;
   return whole || end == std::string::npos ? name : name.substr(0, end);
 }
 
