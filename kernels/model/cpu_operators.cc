@@ -3,6 +3,7 @@
 #include <hwy/targets.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <dnnl.hpp>
 #include <new>
@@ -114,6 +115,14 @@ class PartsMaker {
   const Bf16Arithmetic arithmetic_;
 };
 
+/// Several threads may raise a value.
+void RaiseTo(float& value, float to) {
+  const std::atomic_ref<float> shared(value);
+  float before = shared.load(std::memory_order_relaxed);
+  while (before < to && !shared.compare_exchange_weak(before, to, std::memory_order_relaxed)) {
+  }
+}
+
 float ToFloat(float value) { return value; }
 
 /// n if there is none.
@@ -223,14 +232,15 @@ void CpuOperators::EmbeddingBackward(device::Stream& stream, const TokenView& to
 void CpuOperators::LayerNormForward(device::Stream& stream, const ConstTensorView& x,
                                     const ConstTensorView& weight, const ConstTensorView& bias,
                                     float eps, const TensorView& out, const TensorView& mean,
-                                    const TensorView& rstd) {
+                                    const TensorView& rstd, float* largest) {
   const LayerNormCall call = LayerNormOf(x, out, x.dtype, weight, bias, mean, rstd);
   const LayerNormRows norm{
       .dtype = call.dtype, .width = call.width, .x = x.data, .weight = weight.data};
   Launch(stream, [=, this] {
     ParallelRanges(threads_, call.rows, 1, [&](Range range) {
-      LayerNormForwardRows(norm, bias.data, eps, range.begin, range.end, out.data, mean.floats(),
-                           rstd.floats());
+      const float of_range = LayerNormForwardRows(norm, bias.data, eps, range.begin, range.end,
+                                                  out.data, mean.floats(), rstd.floats());
+      if (largest != nullptr) RaiseTo(*largest, of_range);
     });
   });
 }

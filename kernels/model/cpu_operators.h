@@ -53,8 +53,8 @@ class CpuOperators final : public ModelOperators {
                          const TensorView& d_position_table) override;
   void LayerNormForward(device::Stream& stream, const ConstTensorView& x,
                         const ConstTensorView& weight, const ConstTensorView& bias, float eps,
-                        const TensorView& out, const TensorView& mean,
-                        const TensorView& rstd) override;
+                        const TensorView& out, const TensorView& mean, const TensorView& rstd,
+                        float* largest) override;
   void LayerNormBackward(device::Stream& stream, const ConstTensorView& x,
                          const ConstTensorView& weight, const ConstTensorView& mean,
                          const ConstTensorView& rstd, const ConstTensorView& d_out, bool add_to_d_x,

@@ -151,10 +151,10 @@ void CudaOperators::EmbeddingBackward(device::Stream& stream, const TokenView& t
 void CudaOperators::LayerNormForward(device::Stream& stream, const ConstTensorView& x,
                                      const ConstTensorView& weight, const ConstTensorView& bias,
                                      float eps, const TensorView& out, const TensorView& mean,
-                                     const TensorView& rstd) {
+                                     const TensorView& rstd, float* largest) {
   const LayerNormCall call = LayerNormOf(x, out, x.dtype, weight, bias, mean, rstd);
   CudaNormForward(OnCuda(stream), {call.dtype, call.rows, call.width, x.data, weight.data},
-                  bias.data, eps, out.data, mean.floats(), rstd.floats());
+                  bias.data, eps, out.data, mean.floats(), rstd.floats(), largest);
 }
 
 void CudaOperators::LayerNormBackward(device::Stream& stream, const ConstTensorView& x,

@@ -64,10 +64,12 @@ class ModelOperators {
                                  const TensorView& d_position_table) = 0;
 
   /// out = (x - mean) * rstd * weight + bias over rows of C; mean and rstd (fp32, [rows]) are kept.
+  /// Where `largest` is given: *largest = max(*largest, |x|) over all of x; infinite if an element
+  /// is not finite.
   virtual void LayerNormForward(device::Stream& stream, const ConstTensorView& x,
                                 const ConstTensorView& weight, const ConstTensorView& bias,
                                 float eps, const TensorView& out, const TensorView& mean,
-                                const TensorView& rstd) = 0;
+                                const TensorView& rstd, float* largest) = 0;
   /// d_x += the gradient through the norm when `add_to_d_x` (a residual branch), else d_x = it.
   virtual void LayerNormBackward(device::Stream& stream, const ConstTensorView& x,
                                  const ConstTensorView& weight, const ConstTensorView& mean,

@@ -47,6 +47,15 @@ inline unsigned long long atomicMin(unsigned long long* at, unsigned long long v
   return old;
 }
 
+inline unsigned atomicMax(unsigned* at, unsigned value) {
+  const std::atomic_ref<unsigned> shared(*at);
+  unsigned old = shared.load();
+  while (value > old && !shared.compare_exchange_weak(old, value)) {
+  }
+  return old;
+}
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
+
 inline void __syncthreads() { penstock::emulated_cuda::MeetBlock("__syncthreads", true); }
 inline int __syncthreads_and(int value) {
   return penstock::emulated_cuda::MeetBlock("__syncthreads_and", value != 0) ? 1 : 0;

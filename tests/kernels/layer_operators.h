@@ -65,11 +65,12 @@ class LayerOperators {
                                  Floats({shapes_.sequence, shapes_.width}, d_position_table));
   }
   void LayerNormForward(device::Stream& stream, const std::byte* x, const std::byte* weight,
-                        const std::byte* bias, float eps, std::byte* out, float* mean,
-                        float* rstd) {
+                        const std::byte* bias, float eps, std::byte* out, float* mean, float* rstd,
+                        float* largest = nullptr) {
     operators_.LayerNormForward(stream, Row(shapes_.width, x), View({shapes_.width}, weight),
                                 View({shapes_.width}, bias), eps, Row(shapes_.width, out),
-                                Floats({Rows(shapes_)}, mean), Floats({Rows(shapes_)}, rstd));
+                                Floats({Rows(shapes_)}, mean), Floats({Rows(shapes_)}, rstd),
+                                largest);
   }
   void LayerNormBackward(device::Stream& stream, const std::byte* x, const std::byte* weight,
                          const float* mean, const float* rstd, const std::byte* d_out,

@@ -49,7 +49,10 @@ RunFacts FactsOf(const TrainJob& job, const offload::ModelLayout& layout) {
                                .layer = repeated ? std::optional(layer) : std::nullopt,
                                .matrix = IsMatrix(tensor)});
     }
-    layer += repeated ? 1 : 0;
+    if (!repeated) continue;
+    const std::string& name = layout.modules[m].name;
+    facts.layers.push_back({.attention = name + " behind attention", .residual = name});
+    ++layer;
   }
   return facts;
 }

@@ -214,6 +214,9 @@ Status TrainLoop::Watch(const StepRow& row, double loss_scale) {
   for (uint64_t i = 0; i < std::min(samples, kNamedRows); ++i) {
     numbers.rows.push_back(parts_.data.RowAt(consumed_samples_ + i));
   }
+  for (const LayerMagnitudes& layer : parts_.model.Magnitudes()) {
+    numbers.layers.push_back({.attention = layer.attention, .residual = layer.residual});
+  }
   parts_.watch->Step(std::move(numbers));
   return {};
 }

@@ -117,8 +117,8 @@ void CheckedOperators::EmbeddingBackward(Stream& stream, const TokenView& tokens
 void CheckedOperators::LayerNormForward(Stream& stream, const ConstTensorView& x,
                                         const ConstTensorView& weight, const ConstTensorView& bias,
                                         float eps, const TensorView& out, const TensorView& mean,
-                                        const TensorView& rstd) {
-  inner_.LayerNormForward(stream, x, weight, bias, eps, out, mean, rstd);
+                                        const TensorView& rstd, float* largest) {
+  inner_.LayerNormForward(stream, x, weight, bias, eps, out, mean, rstd, largest);
   Look(stream, Operation::kNorm, Role::kOutput, weight.data, out);
 }
 

@@ -65,7 +65,7 @@ class CheckedOperators final : public kernels::ModelOperators {
                         const kernels::ConstTensorView& weight,
                         const kernels::ConstTensorView& bias, float eps,
                         const kernels::TensorView& out, const kernels::TensorView& mean,
-                        const kernels::TensorView& rstd) override;
+                        const kernels::TensorView& rstd, float* largest) override;
   void LayerNormBackward(device::Stream& stream, const kernels::ConstTensorView& x,
                          const kernels::ConstTensorView& weight,
                          const kernels::ConstTensorView& mean, const kernels::ConstTensorView& rstd,

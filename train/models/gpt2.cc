@@ -51,8 +51,9 @@ class HeldModule {
 
 /// What goes to the device and comes from it in a step, in memory that it copies from and to.
 struct Staging {
-  device::HostBuffer tokens;  ///< int32: inputs, then targets
-  device::Event copied;       ///< from here on the tokens may be overwritten
+  device::HostBuffer tokens;   ///< int32: inputs, then targets
+  device::HostBuffer largest;  ///< as Gpt2Buffers has them
+  device::Event copied;        ///< from here on the tokens may be overwritten
 };
 
 class Gpt2Model final : public Gpt2 {
@@ -77,6 +78,7 @@ class Gpt2Model final : public Gpt2 {
                          std::span<const int32_t> targets) override;
   Result<double> Loss() override;
   ComputePlace place() const override { return place_; }
+  std::vector<LayerMagnitudes> Magnitudes() override;
 
  private:
   /// Takes over the number of micro-batches of the step that begins.
@@ -88,6 +90,7 @@ class Gpt2Model final : public Gpt2 {
             .sequence = sequence_,
             .data = buffers_.tokens.as<int32_t>() + first};
   }
+  float* largest(uint64_t index) const { return buffers_.largest.as<float>() + index; }
   kernels::TokenView inputs(uint64_t micro_batch) const {
     return TokensFrom(micro_batch * micro_batch_ * sequence_);
   }
@@ -147,7 +150,9 @@ Status Gpt2Model::ForwardBackward(zero::Step& step, std::span<const int32_t> inp
   PENSTOCK_CHECK(inputs.size() == tokens() && targets.size() == tokens());
   stream_ = &step.compute_stream();
   CopyTokens(*stream_, inputs, targets);
+  stream_->Zero(buffers_.largest.data(), buffers_.largest.size());
   Status status = Enqueue(step);
+  stream_->CopyToHost(staging_.largest.data(), buffers_.largest.data(), buffers_.largest.size());
   done_ = stream_->Record();
   return status;
 }
@@ -165,6 +170,15 @@ Result<double> Gpt2Model::Loss() {
   PENSTOCK_TRY(stream_->Synchronize());
   PENSTOCK_TRY(buffers_.checkpoints.Synchronize());
   return loss_;
+}
+
+std::vector<LayerMagnitudes> Gpt2Model::Magnitudes() {
+  const auto* const of_step = staging_.largest.as<float>();
+  std::vector<LayerMagnitudes> layers;
+  for (uint64_t i = 0; i < modules_.layers; ++i) {
+    layers.push_back({.attention = of_step[2 * i + 1], .residual = of_step[2 * i + 2]});
+  }
+  return layers;
 }
 
 /// They are complete on the stream: updates of the step wait for them.
@@ -213,7 +227,7 @@ Status Gpt2Model::LayerForward(zero::Step& step, uint64_t index) {
     std::byte* const out =
         index + 1 < modules_.layers ? Checkpoint(index + 1, m, true) : buffers_.outputs[m].data();
     Enter(false, m, tensors);
-    layer_.Forward(*stream_, tensors, layer_.Rows(x), layer_.Rows(out));
+    layer_.Forward(*stream_, tensors, layer_.Rows(x), layer_.Rows(out), largest(2 * index));
     buffers_.checkpoints.EndKernel(*stream_);
   }
   return {};
@@ -238,7 +252,8 @@ Status Gpt2Model::Head(zero::Step& step) {
       const kernels::TensorView norm = layer_.Rows(workspace.norm.data());
       const kernels::TensorView d_norm = layer_.Rows(workspace.attention.data());
       Enter(false, m, norm_tensors);
-      layer_.Norm(*stream_, norm_tensors, kFinalNorm, layer_.Rows(x.data()));
+      layer_.Norm(*stream_, norm_tensors, kFinalNorm, layer_.Rows(x.data()),
+                  largest(2 * modules_.layers));
       Enter(true, m, table);
       operators_.HeadForwardBackward(*stream_, norm, table.weight(kTable), targets(m),
                                      gradient_scale, losses + m, d_norm, table.gradient(kTable));
@@ -336,6 +351,7 @@ Result<std::unique_ptr<Gpt2>> Gpt2::Create(const Gpt2Config& config, const Batch
   PENSTOCK_ASSIGN(Gpt2Buffers buffers, Gpt2Buffers::Allocate(config, shape, dtype, device));
   Staging staging;
   PENSTOCK_ASSIGN(staging.tokens, device.AllocateHost(buffers.tokens.size()));
+  PENSTOCK_ASSIGN(staging.largest, device.AllocateHost(buffers.largest.size()));
   return std::unique_ptr<Gpt2>(std::make_unique<Gpt2Model>(config, shape, dtype, operators,
                                                            std::move(buffers), std::move(staging)));
 }

@@ -10,6 +10,7 @@
 //   + A(3 R C S) + A(R max(H, 3C) S) + A(R H S)  qkv, fc (where d_qkv goes), gelu
 //   + 2 A(4 R)                                   mean, rstd
 //   + A(8 M R)                                   tokens
+//   + A(4 (2 L + 1))                             largest magnitudes
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,10 @@ struct Gpt2Buffers {
   Gpt2Workspace workspace;
   std::vector<device::DeviceBuffer> outputs;  ///< of the last layer, [M] of [R, C]
   device::DeviceBuffer tokens;                ///< int32 [2, M, R]: inputs, targets
-  offload::CheckpointStore checkpoints;       ///< inputs of layers, [L, M] of [R, C]
+  /// fp32 [2 L + 1], of the residual stream in a step: behind the embedding, and of each layer
+  /// behind attention and behind the layer.
+  device::DeviceBuffer largest;
+  offload::CheckpointStore checkpoints;  ///< inputs of layers, [L, M] of [R, C]
   // A step of fewer micro-batches uses the first of them, as if M were that number.
 
   /// Planned for steps of shape.micro_batches. Errors: kBudget, kOutOfMemory.

@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/ledger.h"
 #include "base/result.h"
@@ -49,6 +50,13 @@ struct ModelSizes {
   uint64_t width = 0;  ///< of all attention heads of a layer together
 };
 
+/// The largest magnitudes of a layer's activations in a step, over all micro-batches of a rank;
+/// infinite where one is not finite.
+struct LayerMagnitudes {
+  float attention = 0;  ///< of the residual stream behind attention
+  float residual = 0;   ///< and behind the layer
+};
+
 /// A model that computes. Owns activations, checkpoints and token buffers; borrows device and
 /// operators; may be destroyed between two steps only. Threads: all functions are called from the
 /// thread that feeds the session's compute stream.
@@ -69,6 +77,9 @@ class Model {
                                  std::span<const int32_t> targets) = 0;
   /// Returns what the operators that the model enqueues at this moment belong to.
   virtual ComputePlace place() const = 0;
+  /// Returns those of the last ForwardBackward, by layer, once Loss() has returned; empty if the
+  /// model does not look.
+  virtual std::vector<LayerMagnitudes> Magnitudes() { return {}; }
   /// Returns the mean loss of the last ForwardBackward, whose session still lives; blocks until it
   /// is there.
   virtual Result<double> Loss() = 0;
