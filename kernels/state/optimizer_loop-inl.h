@@ -260,29 +260,45 @@ class Planes {
   StochasticRounding rounding_;
 };
 
+/// The whole lines of elements begin … end - 1; returns where the last one ends. Never inlined: the
+/// scalars stay in registers where the loop over blocks is not around it.
+template <typename Direction, Decay kDecay, typename Planes, typename Scalars>
+HWY_NOINLINE size_t UpdateBlock(const Scalars& scalars, const Planes& planes_of_tile, size_t begin,
+                                size_t end, WeightFigures* figures) {
+  Scalars s = scalars;  // what the planes point to cannot change it
+  // In memory, from which GCC fills vectors before the loop. What it has in registers it copies to
+  // vectors in each pass.
+  asm("" : "+m"(s));
+  const Planes planes = planes_of_tile;
+  const size_t pair = 2 * hn::Lanes(Floats());
+  const size_t line = HWY_MAX(kLineElements, pair);
+  // The update is bound by memory: that the figures are always made costs little.
+  auto squares = hn::Zero(Floats()), update_squares = squares;
+  auto largest = hn::Zero(Words());
+  size_t done = begin;
+  for (; end - done >= line; done += line) {
+    planes.Prefetch(done, line);
+    for (size_t i = done; i < done + line; i += pair) {
+      planes.template UpdatePair<Direction, kDecay>(s, i, squares, update_squares, largest);
+    }
+  }
+  if (figures != nullptr) *figures = FiguresOf(squares, update_squares, largest);
+  return done;
+}
+
 /// All whole lines of the first n elements; returns how many elements that were.
 template <typename Direction, typename Weights, typename Gradient, typename Moment, Decay kDecay,
           typename Scalars>
 size_t UpdateLines(const Scalars& scalars, const OptimizerTile& tile, size_t n,
                    WeightFigures* of_blocks) {
-  const Scalars s = scalars;  // what the planes point to cannot change it
   const Planes<Weights, Gradient, Moment, Scalars> planes(tile);
-  const size_t pair = 2 * hn::Lanes(Floats());
-  const size_t line = HWY_MAX(kLineElements, pair);
+  const size_t line = HWY_MAX(kLineElements, 2 * hn::Lanes(Floats()));
   size_t done = 0;
   while (n - done >= line) {
-    const size_t block = done / kBlockElements;
-    const size_t end = HWY_MIN(n, done + kBlockElements);
-    // The update is bound by memory: that the figures are always made costs no time.
-    auto squares = hn::Zero(Floats()), update_squares = squares;
-    auto largest = hn::Zero(Words());
-    for (; end - done >= line; done += line) {
-      planes.Prefetch(done, line);
-      for (size_t i = done; i < done + line; i += pair) {
-        planes.template UpdatePair<Direction, kDecay>(s, i, squares, update_squares, largest);
-      }
-    }
-    if (of_blocks != nullptr) of_blocks[block] = FiguresOf(squares, update_squares, largest);
+    WeightFigures* const figures =
+        of_blocks == nullptr ? nullptr : of_blocks + done / kBlockElements;
+    done = UpdateBlock<Direction, kDecay>(scalars, planes, done, HWY_MIN(n, done + kBlockElements),
+                                          figures);
   }
   return done;
 }
