@@ -151,12 +151,12 @@ std::string Ramp(const std::string& value, const std::string& batch = R"("train_
 }
 
 TEST(ConfigTest, ReadsHowTheBatchGrows) {
-  const Config config = Good(Ramp("[4, 1e1, 100]"), 2);
+  const Config config = Good(Ramp("[4, 2e1, 100]"), 2);
   EXPECT_EQ(config.train_batch_size, 24u);
   EXPECT_EQ(config.gradient_accumulation_steps, 6u) << "of the last batch";
   ASSERT_TRUE(config.rampup.has_value());
   EXPECT_EQ(config.rampup->start, 4u);
-  EXPECT_EQ(config.rampup->increment, 10u);
+  EXPECT_EQ(config.rampup->increment, 20u);
   EXPECT_EQ(config.rampup->samples, 100u);
   EXPECT_FALSE(Good(Ramp("null")).rampup.has_value());
   EXPECT_TRUE(Good(Ramp("[24, 1, 0]")).rampup.has_value());
