@@ -42,6 +42,7 @@
 #include "zero/gradient_norm.h"
 #include "zero/model.h"
 #include "zero/step_note.h"
+#include "zero/tensor_figures.h"
 #include "zero/tile_fill.h"
 #include "zero/train_state.h"
 
@@ -199,6 +200,13 @@ class Engine {
   virtual void SetNote(const StepNote&) {}
   /// To be called when every gradient of the step was given: waits for them and returns their norm.
   virtual Result<GradientNorm::Value> FinishGradients() = 0;
+  /// Returns the figures of all ranks that the last FinishGradients has found: of the gradients,
+  /// and of the update before, if there was one since the last FinishGradients. Empty if the engine
+  /// has none.
+  virtual const StepFigures& figures() const {
+    static const StepFigures kNone;
+    return kNone;
+  }
   /// Returns what the last FinishGradients told, by rank; empty with one rank.
   virtual std::span<const StepNote> notes() const { return {}; }
   /// Updates every tile, with its gradient times `grad_scale`, unless it was updated with its

@@ -44,6 +44,7 @@ class ForwardingEngine : public Engine {
   void AllowUpdates() override { to().AllowUpdates(); }
   void SetNote(const StepNote& note) override { to().SetNote(note); }
   Result<GradientNorm::Value> FinishGradients() override { return to().FinishGradients(); }
+  const StepFigures& figures() const override { return to().figures(); }
   std::span<const StepNote> notes() const override { return to().notes(); }
   Status UpdateStep(double grad_scale) override { return to().UpdateStep(grad_scale); }
   Status SkipStep() override { return to().SkipStep(); }

@@ -55,6 +55,7 @@ class OffloadEngine : public Engine {
   void AllowUpdates() override { state_->AllowUpdates(); }
   void SetNote(const StepNote& note) override { exchanges_.SetNote(note); }
   Result<GradientNorm::Value> FinishGradients() override;
+  const StepFigures& figures() const override { return figures_; }
   std::span<const StepNote> notes() const override { return exchanges_.notes(); }
   Status UpdateStep(double grad_scale) override { return state_->UpdateStep(grad_scale); }
   Status SkipStep() override { return state_->SkipStep(); }
@@ -107,6 +108,7 @@ class OffloadEngine : public Engine {
   size_t next_staging_ = 0;
   std::unique_ptr<offload::Executor> executor_;
   Exchanges exchanges_;
+  StepFigures figures_;
   ComputeStream compute_;
   std::unique_ptr<device::Stream> copy_out_;
 };

@@ -139,6 +139,7 @@ class ResidentEngine : public Engine {
   device::HostBuffer host_block_sums_;
   device::HostBuffer host_finite_;
   Exchanges exchanges_;
+  StepFigures figures_;
   ComputeStream compute_;
 };
 

@@ -127,6 +127,8 @@ class Session {
   /// Returns the number of uses that were not the planned ones.
   uint64_t late_uses() const { return order_.late(); }
   const offload::ShardLayout& layout() const { return engine_.layout(); }
+  /// Returns the figures by tensor of the last step that was finished; see Engine::figures.
+  const StepFigures& figures() const { return engine_.figures(); }
   const ModelSpec& model() const { return engine_.options().model; }
   device::Stream& compute_stream() { return engine_.compute_stream(); }
   EngineCounters counters() const { return engine_.counters(); }

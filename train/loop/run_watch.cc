@@ -31,9 +31,12 @@ bool IsMatrix(const offload::TensorLayout& tensor) { return tensor.shape.size() 
 
 }  // namespace
 
-RunFacts FactsOf(const TrainJob& job, const offload::ModelLayout& layout) {
+WatchedRun WatchedRunOf(const TrainJob& job, const offload::ModelLayout& layout) {
   const config::Config& config = job.config;
-  RunFacts facts{.dtype = config.dtype, .vocabulary = job.model.description->sizes().vocabulary};
+  WatchedRun watched{
+      .facts = {.dtype = config.dtype, .vocabulary = job.model.description->sizes().vocabulary},
+      .elements = {}};
+  RunFacts& facts = watched.facts;
   if (config.scheduler.type != config::SchedulerType::kNone) {
     facts.warmup_steps = static_cast<uint64_t>(config.scheduler.warmup_num_steps);
   }
@@ -48,20 +51,21 @@ RunFacts FactsOf(const TrainJob& job, const offload::ModelLayout& layout) {
       facts.tensors.push_back({.name = tensor.name,
                                .layer = repeated ? std::optional(layer) : std::nullopt,
                                .matrix = IsMatrix(tensor)});
+      watched.elements.push_back(tensor.elements);
     }
     if (!repeated) continue;
     const std::string& name = layout.modules[m].name;
     facts.layers.push_back({.attention = name + " behind attention", .residual = name});
     ++layer;
   }
-  return facts;
+  return watched;
 }
 
-Result<std::unique_ptr<RunWatch>> RunWatch::Begin(const Folder& run, RunFacts facts,
+Result<std::unique_ptr<RunWatch>> RunWatch::Begin(const Folder& run, WatchedRun watched,
                                                   std::optional<uint64_t> resumed_after) {
   PENSTOCK_ASSIGN(NumericsWriter writer, resumed_after ? NumericsWriter::Resume(run, *resumed_after)
                                                        : NumericsWriter::Create(run));
-  std::unique_ptr<RunWatch> watch(new RunWatch(run, std::move(facts), std::move(writer)));
+  std::unique_ptr<RunWatch> watch(new RunWatch(run, std::move(watched), std::move(writer)));
   if (resumed_after) PENSTOCK_TRY(watch->Replay(*resumed_after));
   return watch;
 }
@@ -88,12 +92,40 @@ void RunWatch::Keep(const Status& written) {
       fmt::format("{}; what the run finds in its numbers is not kept", written.error().message));
 }
 
-void RunWatch::Step(StepNumbers numbers) {
-  numbers.median_step_s = MedianStep();
-  for (const Report& report : watch_.Step(numbers)) {
+void RunWatch::Say(const std::vector<Report>& reports) {
+  for (const Report& report : reports) {
     LogNotice(report.message);
     Keep(writer_.Append(report));
   }
+}
+
+void RunWatch::Updated(const std::vector<kernels::WeightFigures>& updates) {
+  UpdateNumbers numbers{.step = last_applied_, .weights = {}};
+  const std::vector<double> before = std::exchange(rms_, {});
+  for (size_t i = 0; i < updates.size(); ++i) {
+    const auto elements = static_cast<double>(elements_[i]);
+    rms_.push_back(std::sqrt(updates[i].sum_of_squares / elements));
+    numbers.weights.push_back(
+        {.largest = updates[i].largest,
+         .rms = rms_[i],
+         .rms_before = before.empty() ? rms_[i] : before[i],
+         .update_rms = std::sqrt(updates[i].update_sum_of_squares / elements)});
+  }
+  Say(watch_.Updated(numbers));
+}
+
+void RunWatch::Step(StepNumbers numbers, const zero::StepFigures& figures) {
+  if (!figures.updates.empty()) Updated(figures.updates);
+  if (!numbers.skipped) last_applied_ = numbers.step;
+  numbers.median_step_s = MedianStep();
+  for (size_t i = 0; i < figures.gradients.size(); ++i) {
+    const kernels::GradientFigures& of = figures.gradients[i];
+    const double mean_square = of.sum_of_squares / static_cast<double>(elements_[i]);
+    numbers.gradients.push_back({.nonfinite = of.nonfinite,
+                                 .largest = of.largest / numbers.loss_scale,
+                                 .rms = std::sqrt(mean_square) / numbers.loss_scale});
+  }
+  Say(watch_.Step(numbers));
   if (const auto line = watch_.HeadroomLine(numbers)) Keep(writer_.AppendHeadroom(*line));
 }
 

@@ -147,7 +147,7 @@ Result<RunSummary> TrainFirst(PreparedRun& run, Ranks& ranks) {
   const zero::Session& session = *run.machine.session;
   PENSTOCK_ASSIGN(
       const std::unique_ptr<RunWatch> watch,
-      RunWatch::Begin(run.folder->folder(), FactsOf(run.job, session.layout().model),
+      RunWatch::Begin(run.folder->folder(), WatchedRunOf(run.job, session.layout().model),
                       run.options.resumes() ? std::optional(session.state().step) : std::nullopt));
   OverflowSearch search = SearchOf(run, ranks);
   TrainLoop loop(LoopPartsOf(run, ranks, search, &progress, watch.get(), &snapshots),

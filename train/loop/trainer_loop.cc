@@ -217,7 +217,7 @@ Status TrainLoop::Watch(const StepRow& row, double loss_scale) {
   for (const LayerMagnitudes& layer : parts_.model.Magnitudes()) {
     numbers.layers.push_back({.attention = layer.attention, .residual = layer.residual});
   }
-  parts_.watch->Step(std::move(numbers));
+  parts_.watch->Step(std::move(numbers), parts_.session.figures());
   return {};
 }
 
