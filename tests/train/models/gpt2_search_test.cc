@@ -16,17 +16,17 @@ using Role = CheckedOperators::Role;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 
-const Gpt2Config kConfig = {.vocab_size = 13,
-                            .n_positions = 6,
-                            .n_embd = 8,
-                            .n_layer = 2,
-                            .n_head = 2,
-                            .initializer_range = 0.3};
-const BatchShape kShape = {.micro_batch = 2, .micro_batches = 2, .sequence = 5};
+const Gpt2Config kSearched = {.vocab_size = 13,
+                              .n_positions = 6,
+                              .n_embd = 8,
+                              .n_layer = 2,
+                              .n_head = 2,
+                              .initializer_range = 0.3};
+const BatchShape kSearchedShape = {.micro_batch = 2, .micro_batches = 2, .sequence = 5};
 
 class SearchRig : public Gpt2Rig {
  public:
-  SearchRig() : Gpt2Rig(kConfig, kShape) {}
+  SearchRig() : Gpt2Rig(kSearched, kSearchedShape) {}
 
   std::optional<Finding> Search(const Tokens& tokens, float gradient_limit = kLargest) {
     device::Stream& stream = engine->compute_stream();
@@ -39,15 +39,16 @@ class SearchRig : public Gpt2Rig {
     engine->FinishStep();
     return *found;
   }
-  std::string Name(const Finding& finding) {     return NameOf(TensorOf(finding, session->layout()), session->layout().model);
-   }
+  std::string Name(const Finding& finding) {
+    return NameOf(TensorOf(finding, session->layout()), session->layout().model);
+  }
 };
 
-Tokens SomeTokens() { return TestTokens(kConfig.vocab_size, 20, 1); }
+Tokens SearchedTokens() { return TestTokens(kSearched.vocab_size, 20, 1); }
 
 TEST(Gpt2SearchTest, NothingIsFoundInAStepThatIsFinite) {
   SearchRig rig;
-  EXPECT_FALSE(rig.Search(SomeTokens()));
+  EXPECT_FALSE(rig.Search(SearchedTokens()));
 }
 
 TEST(Gpt2SearchTest, AWeightThatIsNotFiniteIsFoundWhereItIsFirstUsed) {
@@ -63,7 +64,7 @@ TEST(Gpt2SearchTest, AWeightThatIsNotFiniteIsFoundWhereItIsFirstUsed) {
   for (const auto& [tensor, output] : kCases) {
     SearchRig rig;
     rig.engine->weights(tensor)[3] = kInfinity;
-    const auto found = rig.Search(SomeTokens());
+    const auto found = rig.Search(SearchedTokens());
     ASSERT_TRUE(found) << tensor;
     EXPECT_EQ(rig.Name(*found), output);
     EXPECT_FALSE(found->place.backward) << tensor;
@@ -74,7 +75,7 @@ TEST(Gpt2SearchTest, AWeightThatIsNotFiniteIsFoundWhereItIsFirstUsed) {
 
 TEST(Gpt2SearchTest, TheRowOfTheDataAndTheMicroBatchAreThoseThatUseIt) {
   SearchRig rig;
-  Tokens tokens = SomeTokens();
+  Tokens tokens = SearchedTokens();
   // A token that occurs once, in the second micro-batch.
   for (int32_t& token : tokens.inputs) token = token % 12;
   tokens.inputs[10 + 7] = 12;
@@ -89,7 +90,7 @@ TEST(Gpt2SearchTest, TheRowOfTheDataAndTheMicroBatchAreThoseThatUseIt) {
 
 TEST(Gpt2SearchTest, AGradientBeyondTheLimitOfItsDTypeIsFoundInBackward) {
   SearchRig rig;
-  const auto found = rig.Search(SomeTokens(), /*gradient_limit=*/1e-30F);
+  const auto found = rig.Search(SearchedTokens(), /*gradient_limit=*/1e-30F);
   ASSERT_TRUE(found);
   EXPECT_EQ(rig.Name(*found), "wte.weight");
   EXPECT_EQ(found->role, Role::kParameterGradient);
@@ -98,11 +99,11 @@ TEST(Gpt2SearchTest, AGradientBeyondTheLimitOfItsDTypeIsFoundInBackward) {
 
 TEST(Gpt2SearchTest, ASearchThatHasEndedLooksAtNothing) {
   SearchRig rig;
-  EXPECT_FALSE(rig.Search(SomeTokens()));
+  EXPECT_FALSE(rig.Search(SearchedTokens()));
   rig.engine->weights("h.0.ln_1.bias")[0] = kInfinity;
-  rig.Step(SomeTokens());
+  rig.Step(SearchedTokens());
   rig.engine->weights("h.0.ln_1.bias")[0] = 0;
-  EXPECT_FALSE(rig.Search(SomeTokens()));
+  EXPECT_FALSE(rig.Search(SearchedTokens()));
 }
 
 }  // namespace
