@@ -53,6 +53,8 @@ class ChangeTest(GoBackTest):
         change = {"step": 4, "key": "optimizer.params.lr", "old": 1e-3, "new": 1e-4}
         self.assertEqual(self.info(run)["changes"], [change])
         # From now on the new value is the run's.
+        self.assert_fails(self.resume(run, "--resume"), 2,
+                          "the run changed optimizer.params.lr: 0.001 -> 0.0001 after step 4")
         self.resumed(run, config=self.changed)
         self.assertEqual(self.info(run)["changes"], [change])
         inspected = harness.penstock("inspect", run)
@@ -260,6 +262,31 @@ class DestroyedTest(GoBackTest):
                 self.assert_fails(outcome, 4, "step 0 is committed")
                 self.resumed(run, *self.LR, config=config, steps=3)
                 self.assert_equal_bits(run, self.trained(self.conf, steps=3))
+
+
+class RanksTest(GoBackTest):
+    def launched(self, run, config, *more, steps):
+        self.runs += 1
+        outcome = harness.penstock(
+            "launch", "--ranks", "2", "--", "train", "--model", self.make_model(), "--data",
+            self.make_data(), "--config", self.write(f"ranks{self.runs}.json", config), "--out", run,
+            "--device", "cpu", "--steps", str(steps), *more)
+        self.assertEqual(outcome.code, 0, str(outcome))
+
+    def test_ranks_go_back_and_on_as_one_does(self):
+        home = {"dtype": "bf16", "param": "nvme", "optimizer": "nvme",
+                "nvme_path": self.path("nvme")}
+        one = make_config(micro_batches=2, **home)
+        two = make_config(micro_batches=1, **home,
+                          penstock={"snapshot_every_steps": 3, "keep_snapshots": 1})
+        more = ("--resume", *ChangeTest.LR, *SkipTest.SKIP)
+        run = self.path("ranks")
+        self.launched(run, two, steps=4)
+        self.launched(run, two, *more, steps=10)
+        self.assertEqual(os.listdir(os.path.join(run, "snapshots")), ["auto-9"])
+        alone = self.trained(one, steps=4)
+        self.resumed(alone, *more[1:], config=one, steps=10)
+        self.assertEqual(self.numbers(run), self.numbers(alone))
 
 
 class HealthTest(GoBackTest):

@@ -78,9 +78,10 @@ Result<RunFolder> OpenRunToResume(const std::string& run) {
 /// Returns the changes that the run makes of its numbers from here on.
 Result<std::vector<RunChange>> CheckResume(const ResumePoint& from, const TrainOptions& options,
                                            const TrainJob& job) {
-  PENSTOCK_ASSIGN(
-      std::vector<RunChange> changes,
-      AcceptChanges(from.identity, IdentityOf(options, job, ""), options.changes, from.train.step));
+  const uint64_t step = from.train.step;
+  PENSTOCK_ASSIGN(std::vector<RunChange> changes,
+                  AcceptChanges(from.identity, IdentityOf(options, job, ""), options.changes, step,
+                                CommittedChanges(from.info.changes, step)));
   if (!job.config.aio.simulate) return changes;
   return MakeError(ErrorCode::kInvalidArgument,
                    "--resume with penstock.aio.simulate: a simulated drive forgets the state; take "
@@ -146,15 +147,6 @@ Status MoveTogether(ResumePoint& from, const RunInfo& info, zero::Session& sessi
   PENSTOCK_TRY(ranks.Agree(folder ? ReplaceState(from, *folder, info) : Status()));
   LogNotice(fmt::format("the state was moved to {}", info.state.first()));
   return {};
-}
-
-/// Has run.json say what is other from here on, where the state stays in its files.
-Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder) {
-  RunInfo noted = from.current();
-  if (noted.changes == now.changes && noted.skips == now.skips) return {};
-  noted.changes = now.changes;
-  noted.skips = now.skips;
-  return folder.WriteInfo(noted);
 }
 
 /// What ranks tell each other of the command line is JSON, which holds nothing but UTF-8.

@@ -252,6 +252,14 @@ Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& fol
   return ReplaceState(from, folder, std::move(info));
 }
 
+Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder) {
+  RunInfo noted = from.current();
+  if (noted.changes == now.changes && noted.skips == now.skips) return {};
+  noted.changes = now.changes;
+  noted.skips = now.skips;
+  return folder.WriteInfo(noted);
+}
+
 Status CompleteMove(ResumePoint& from, const RunFolder& folder) {
   return CompleteMove(from.replaced ? &*from.replaced : &from.info, folder);
 }

@@ -75,6 +75,10 @@ Status ReplaceState(ResumePoint& from, const RunFolder& folder, RunInfo info);
 Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& folder, RunInfo info,
                  const std::function<bool()>& stop_requested);
 
+/// Has the run.json of `folder` say what `now` says of changes and of steps that are passed over,
+/// if the state stays in its files.
+Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder);
+
 /// Completes a MoveState that was interrupted: removes files, and takes over the rows of the
 /// snapshot to which the run went back. Files that cannot be removed stay in run.json.
 Status CompleteMove(ResumePoint& from, const RunFolder& folder);

@@ -98,13 +98,28 @@ std::string Suggestion(const std::vector<KeyDifference>& differences, const Json
   return fmt::format("; or go on with other numbers: {}", fmt::join(flags, " "));
 }
 
-Error OtherNumbers(const std::vector<KeyDifference>& differences, const Json& now, uint64_t step) {
+/// Of a run that changed a key, files that say its first value are a likely mistake.
+std::string ChangedBefore(const std::vector<KeyDifference>& differences,
+                          const std::vector<RunChange>& earlier) {
+  std::string text;
+  for (const RunChange& change : earlier) {
+    const auto concerns = [&](const KeyDifference& other) { return Covers(change.key, other.key); };
+    if (!std::ranges::any_of(differences, concerns)) continue;
+    text += fmt::format("; the run changed {} after step {}, which --config has to say by now",
+                        ToText(change), change.step);
+  }
+  return text;
+}
+
+Error OtherNumbers(const std::vector<KeyDifference>& differences, const Json& now, uint64_t step,
+                   const std::vector<RunChange>& earlier) {
   std::vector<std::string> texts;
   for (const KeyDifference& difference : differences) texts.push_back(ToText(difference));
   return MakeError(ErrorCode::kInvalidArgument,
                    "--resume: step {} was committed by a training with other numbers: {}; give "
-                   "what the run was started with, or start a new one{}",
-                   step, fmt::join(texts, "; "), Suggestion(differences, now));
+                   "what the run was started with, or start a new one{}{}",
+                   step, fmt::join(texts, "; "), ChangedBefore(differences, earlier),
+                   Suggestion(differences, now));
 }
 
 }  // namespace
@@ -149,7 +164,7 @@ std::vector<std::string> ConfigTexts(const std::vector<RequestedChange>& changes
 
 Result<std::vector<RunChange>> AcceptChanges(const std::string& committed, const std::string& now,
                                              const std::vector<RequestedChange>& changes,
-                                             uint64_t step) {
+                                             uint64_t step, const std::vector<RunChange>& earlier) {
   std::vector<KeyDifference> others = KeyDifferences(committed, now);
   const Json before = Json::parse(committed);
   const Json after = Json::parse(now);
@@ -169,7 +184,7 @@ Result<std::vector<RunChange>> AcceptChanges(const std::string& committed, const
                         .before = ValueAt(before, change.key),
                         .after = ValueAt(after, change.key)});
   }
-  if (!others.empty()) return OtherNumbers(others, after, step);
+  if (!others.empty()) return OtherNumbers(others, after, step, earlier);
   return accepted;
 }
 

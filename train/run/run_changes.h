@@ -48,11 +48,12 @@ struct RunChange {
 };
 
 /// Returns what `changes` make of the identity that was committed at `step`. Errors:
-/// kInvalidArgument if the two identities differ in another key, which names all of them, or if
-/// they do not differ in a key of `changes`.
+/// kInvalidArgument if the two identities differ in another key, which names all of them, and those
+/// of `earlier` that explain it, or if they do not differ in a key of `changes`.
 Result<std::vector<RunChange>> AcceptChanges(const std::string& committed, const std::string& now,
                                              const std::vector<RequestedChange>& changes,
-                                             uint64_t step);
+                                             uint64_t step,
+                                             const std::vector<RunChange>& earlier = {});
 
 /// Returns those of `changes` that the commit of `step` was computed with.
 std::vector<RunChange> CommittedChanges(std::vector<RunChange> changes, uint64_t step);

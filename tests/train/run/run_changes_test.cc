@@ -106,6 +106,17 @@ TEST(RunChanges, WhatDiffersBesideThemIsRefusedWithTheFlagThatChangesIt) {
                     HasSubstr("--change 'gradient_clipping=0.5'"), Not(HasSubstr("params.lr"))));
 }
 
+TEST(RunChanges, FilesThatSayWhatWasBeforeAnEarlierChangeAreToldOfIt) {
+  const RunChange earlier = {
+      .step = 4, .key = "optimizer.params.lr", .before = "2.0", .after = "1.0"};
+  const RunChange other = {.step = 4, .key = "gradient_clipping", .before = "2.0", .after = "1.0"};
+  const auto refused = AcceptChanges(IdentityWith(1), IdentityWith(2), {}, 7, {earlier, other});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message,
+              AllOf(HasSubstr("the run changed optimizer.params.lr: 2.0 -> 1.0 after step 4"),
+                    Not(HasSubstr("changed gradient_clipping"))));
+}
+
 TEST(RunChanges, TheFlagIsNotNamedWhereItDoesNotHelp) {
   RunIdentity other;
   other.seed = 8;
