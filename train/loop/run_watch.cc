@@ -66,7 +66,12 @@ Result<std::unique_ptr<RunWatch>> RunWatch::Begin(const Folder& run, WatchedRun 
   PENSTOCK_ASSIGN(NumericsWriter writer, resumed_after ? NumericsWriter::Resume(run, *resumed_after)
                                                        : NumericsWriter::Create(run));
   std::unique_ptr<RunWatch> watch(new RunWatch(run, std::move(watched), std::move(writer)));
-  if (resumed_after) PENSTOCK_TRY(watch->Replay(*resumed_after));
+  if (resumed_after) {
+    // It told of an end that is none any more.
+    const Status removed = run.RemoveFile(kBlackBoxName);
+    if (!removed.ok() && removed.error().code != ErrorCode::kNotFound) return removed.error();
+    PENSTOCK_TRY(watch->Replay(*resumed_after));
+  }
   return watch;
 }
 
