@@ -3,6 +3,7 @@ import array
 import glob
 import json
 import os
+import pathlib
 import random
 import shutil
 import unittest
@@ -88,7 +89,7 @@ class WatchTest(harness.PenstockTest):
         self.assertEqual(outcome.code, 0, str(outcome))
         first = reports[0]
         self.assertEqual((first["step"], first["kind"], first["pass"]),
-                         (1, "nonfinite", "backward"))
+                         (2, "nonfinite", "backward"))
         self.assertIn("forward and weights are finite, so the loss scale 2^24 is too high",
                       first["message"])
         self.assertIn("this is normal", first["message"])
@@ -141,7 +142,7 @@ SHAPES = {"narrow": {"n_head": 4}, "wide": {"n_embd": 96, "n_layer": 2, "n_head"
 def texts(pattern):
     """All files of this repository that match, one after the other."""
     paths = sorted(glob.glob(os.path.join(SOURCE, pattern), recursive=True))
-    return b"".join(open(path, "rb").read() for path in paths if "/build/" not in path)
+    return b"".join(pathlib.Path(path).read_bytes() for path in paths if "/build/" not in path)
 
 
 class HealthyTest(WatchTest):
