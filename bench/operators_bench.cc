@@ -68,11 +68,11 @@ class Layer {
   void Forward() {
     ModelOperators& op = *operators_;
     device::Stream& stream = *stream_;
-    op.LayerNormForward(stream, x, Bias(kWidth), Bias(kWidth), kEps, normed, mean, rstd);
+    op.LayerNormForward(stream, x, Bias(kWidth), Bias(kWidth), kEps, normed, mean, rstd, nullptr);
     op.LinearForward(stream, normed, Weight(kWidth, 3 * kWidth), Bias(3 * kWidth), {}, qkv);
     op.AttentionForward(stream, kHeads, qkv, attended);
     op.LinearForward(stream, attended, Weight(kWidth, kWidth), Bias(kWidth), x, out);
-    op.LayerNormForward(stream, out, Bias(kWidth), Bias(kWidth), kEps, normed, mean, rstd);
+    op.LayerNormForward(stream, out, Bias(kWidth), Bias(kWidth), kEps, normed, mean, rstd, nullptr);
     op.LinearGeluForward(stream, normed, Weight(kWidth, kHidden), Bias(kHidden), hidden, activated);
     op.LinearForward(stream, activated, Weight(kHidden, kWidth), Bias(kWidth), out, out);
   }
@@ -274,7 +274,7 @@ const std::vector<Row>& Rows() {
       {"LayerNormForward",
        [](Layer& l) {
          l.operators().LayerNormForward(l.stream(), l.x, l.Bias(kWidth), l.Bias(kWidth), kEps,
-                                        l.normed, l.mean, l.rstd);
+                                        l.normed, l.mean, l.rstd, nullptr);
        },
        [](double, double) { return 0.0; }},
       {"LayerNormBackward",

@@ -1,4 +1,7 @@
-// The batch triangle: train_batch_size = micro batch * gradient accumulation steps * world size.
+// The batch triangle: train_batch_size = micro batch * gradient accumulation steps * world size;
+// and how the batch grows to it.
+#include <algorithm>
+
 #include "config/sections.h"
 
 namespace penstock::config {
@@ -7,12 +10,14 @@ namespace {
 constexpr char kTrain[] = "train_batch_size";
 constexpr char kMicro[] = "train_micro_batch_size_per_gpu";
 constexpr char kAccumulation[] = "gradient_accumulation_steps";
+constexpr char kRampup[] = "penstock.rampup_batch_size";
 constexpr int64_t kMaxBatch = (int64_t{1} << 31) - 1;
+constexpr IntegerRange kBatches = {1, kMaxBatch};
 
 std::optional<int64_t> ReadBatchSize(JsonSection& top, const char* key, bool& is_auto) {
   const nlohmann::json* value = top.Find(key);
   is_auto = is_auto || (value != nullptr && *value == nlohmann::json("auto"));
-  return top.OptionalInteger(key, {1, kMaxBatch});
+  return top.OptionalInteger(key, kBatches);
 }
 
 }  // namespace
@@ -59,6 +64,55 @@ void CheckBatch(JsonReader& reader, ConfigDraft& draft) {
   draft.config.train_batch_size = static_cast<uint64_t>(*train);
   draft.config.micro_batch_size = static_cast<uint64_t>(*micro);
   draft.config.gradient_accumulation_steps = static_cast<uint64_t>(*accumulation);
+}
+
+std::optional<RampupConfig> ReadRampup(JsonSection& penstock) {
+  const char* key = "rampup_batch_size";
+  const nlohmann::json* value = penstock.Find(key);
+  if (value == nullptr || value->is_null()) return std::nullopt;
+  const auto within = [](const nlohmann::json& number, IntegerRange range) {
+    const std::optional<int64_t> integer = AsInteger(number);
+    return integer && *integer >= range.low && *integer <= range.high;
+  };
+  if (!value->is_array() || value->size() != 3 || !within(value->at(0), kBatches) ||
+      !within(value->at(1), kBatches) || !within(value->at(2), {})) {
+    penstock.Fail(key, fmt::format("expected null or [start, increment, samples], three integers "
+                                   "of at least 1, 1 and 0, got {}",
+                                   Show(*value)));
+    return std::nullopt;
+  }
+  const auto number = [&](size_t i) { return static_cast<uint64_t>(*AsInteger(value->at(i))); };
+  return RampupConfig{.start = number(0), .increment = number(1), .samples = number(2)};
+}
+
+void CheckRampup(JsonReader& reader, const ConfigDraft& draft) {
+  const Config& config = draft.config;
+  if (!config.rampup || !reader.status().ok()) return;
+  const auto [start, increment, samples] = *config.rampup;
+  const uint64_t end = config.train_batch_size;
+  if (start > end) {
+    reader.Fail(kRampup, fmt::format("it starts with {} rows, and {} is {}: a batch can only grow; "
+                                     "start with that many rows or fewer",
+                                     start, kTrain, end));
+    return;
+  }
+  if ((end - start) % increment != 0) {
+    reader.Fail(kRampup, fmt::format("from {} rows to {} {} are {} rows, which are no multiple of "
+                                     "the increment {}; change one of the three",
+                                     start, kTrain, end, end - start, increment));
+    return;
+  }
+  // If the first two are, all are. The last is, by the batch triangle.
+  const uint64_t unit = config.micro_batch_size * draft.world_size;
+  for (const uint64_t batch : {start, std::min(start + increment, end)}) {
+    if (batch % unit == 0) continue;
+    reader.Fail(kRampup,
+                fmt::format("its batch of {} rows is no multiple of {} {} * world size {} "
+                            "= {}; change start or increment, or take fewer ranks or a "
+                            "smaller micro-batch",
+                            batch, kMicro, config.micro_batch_size, draft.world_size, unit));
+    return;
+  }
 }
 
 }  // namespace penstock::config

@@ -31,6 +31,7 @@ Result<Config> ParseConfig(const std::vector<ConfigSource>& sources, uint64_t wo
   ReadConfig(reader, draft);
   PENSTOCK_TRY(reader.status());
   CheckBatch(reader, draft);
+  CheckRampup(reader, draft);
   CheckScheduler(reader, draft);
   CheckHomes(reader, draft);
   PENSTOCK_TRY(reader.status());

@@ -55,14 +55,36 @@ enum class GradientOrder {
   kRank,    ///< each rank's first, and then these in the order of the ranks: sent once a step
 };
 
+/// The loss scale of fp16 (zero/loss_scale.h).
+struct LossScaling {
+  double loss_scale = 0;  ///< 0: dynamic, by what follows
+  int64_t initial_scale_power = 16;
+  int64_t loss_scale_window = 1000;
+  int64_t hysteresis = 2;
+  bool consecutive_hysteresis = false;
+  double min_loss_scale = 1;
+};
+
+/// penstock.rampup_batch_size: how the global batch grows to train_batch_size, in rows. By
+/// Megatron's rule (train/loop/batch_rampup.h).
+struct RampupConfig {
+  uint64_t start = 0;      ///< the first batch
+  uint64_t increment = 0;  ///< divides what is missing from `start` to train_batch_size
+  uint64_t samples = 0;    ///< rows after which the batch is train_batch_size
+};
+
 struct Config {
   // Batch triangle: train_batch_size = micro_batch_size * gradient_accumulation_steps * world size.
   uint64_t train_batch_size = 0;
   uint64_t micro_batch_size = 0;
   uint64_t gradient_accumulation_steps = 1;
+  std::optional<RampupConfig> rampup;  ///< each batch has whole micro-batches of every rank
 
-  kernels::DType dtype = kernels::DType::kFloat32;  ///< bf16.enabled: kBFloat16
-  bool check_grad_overflow = false;  ///< bf16 only: a non-finite gradient skips the step
+  /// Of weights and gradients: bf16.enabled: kBFloat16; fp16.enabled: kFloat16.
+  kernels::DType dtype = kernels::DType::kFloat32;
+  std::optional<LossScaling> loss_scaling;  ///< with fp16 alone, and always there
+  /// A gradient that is not finite skips the step: as bf16 says, and always with fp16.
+  bool check_grad_overflow = false;
   /// communication_data_type: gradients are rounded to it (nearest even) before they are sent to
   /// the ranks that add them up. With one rank those of micro-batches are rounded before they are
   /// added, unless gradient_order is kRank, where one rank sends nothing.
@@ -89,6 +111,8 @@ struct Config {
   int compute_threads = 0;    ///< 0: chosen by the program
   int64_t commit_every_steps = 0;
   double commit_every_seconds = 300;
+  int64_t snapshot_every_steps = 0;
+  int64_t keep_snapshots = 2;  ///< automatic ones
   bool durable = true;
   bool verify_checksums = true;
   aio::EngineOptions aio;

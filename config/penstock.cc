@@ -8,6 +8,7 @@ using nlohmann::json;
 
 constexpr int64_t kMaxTileElements = int64_t{1} << 40;
 constexpr int64_t kMaxThreads = 4096;
+constexpr int64_t kMostSnapshots = 1000000;
 /// Ranks hear of each other each second, so that a shorter time would blame the living.
 constexpr IntegerRange kTimeoutSeconds = {2, 1000000};
 /// The default of DeepSpeed's configuration. An engine that no configuration describes has
@@ -115,6 +116,19 @@ void ReadPlacement(JsonSection& section, Config& config) {
   section.Off({{"schedule", kText, "[\"vertical\"]"}});
 }
 
+/// An automatic snapshot is taken of a commit that a later step has confirmed. With one slot, that
+/// step has given the commit up.
+void ReadSnapshots(JsonSection& section, Config& config) {
+  const char* key = "snapshot_every_steps";
+  config.snapshot_every_steps = section.Integer(key, 0);
+  config.keep_snapshots = section.Integer("keep_snapshots", 2, {1, kMostSnapshots});
+  if (config.snapshot_every_steps > 0 && !config.durable) {
+    section.Fail(key,
+                 "snapshots are taken of commits that later steps leave alone, which needs "
+                 "penstock.durable; set that to true, or this key to 0");
+  }
+}
+
 }  // namespace
 
 void ReadAio(JsonSection& top, ConfigDraft& draft) {
@@ -143,10 +157,12 @@ void ReadPenstock(JsonSection& top, ConfigDraft& draft) {
     config.commit_every_steps = section.Integer("commit_every_steps", 0);
     config.commit_every_seconds = section.Number("commit_every_seconds", 300);
     config.durable = section.Bool("durable", true);
+    ReadSnapshots(section, config);
     config.verify_checksums = section.Bool("verify_checksums", true);
     config.gradient_order = section.Choice<GradientOrder>(
         "gradient_order", {{"global", GradientOrder::kGlobal}, {"rank", GradientOrder::kRank}},
         GradientOrder::kGlobal);
+    config.rampup = ReadRampup(section);
     config.heartbeat_seconds = section.Integer("heartbeat_seconds", 30, kTimeoutSeconds);
     config.comm_timeout_seconds = section.Integer("comm_timeout_seconds", 600, kTimeoutSeconds);
     section.Object("aio", [&](JsonSection& engine) { ReadEngine(engine, config.aio); });

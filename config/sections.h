@@ -40,6 +40,9 @@ struct ConfigDraft {
 // batch.cc
 void ReadBatch(JsonSection& top, ConfigDraft& draft);
 void CheckBatch(JsonReader& reader, ConfigDraft& draft);
+std::optional<RampupConfig> ReadRampup(JsonSection& penstock);
+/// Of a batch that CheckBatch has accepted.
+void CheckRampup(JsonReader& reader, const ConfigDraft& draft);
 
 // precision.cc
 void ReadPrecision(JsonSection& top, ConfigDraft& draft);

@@ -132,10 +132,25 @@ Json EngineJson(const aio::EngineOptions& options) {
   return engine;
 }
 
+Json Fp16Json(const std::optional<LossScaling>& scaling) {
+  const LossScaling values = scaling.value_or(LossScaling());
+  return {{"enabled", scaling.has_value()},
+          {"loss_scale", values.loss_scale},
+          {"initial_scale_power", values.initial_scale_power},
+          {"loss_scale_window", values.loss_scale_window},
+          {"hysteresis", values.hysteresis},
+          {"consecutive_hysteresis", values.consecutive_hysteresis},
+          {"min_loss_scale", values.min_loss_scale}};
+}
+
 Json PenstockJson(const Config& config) {
   const auto size = [](const std::optional<Bytes>& bytes) {
     return bytes ? Json(bytes->value) : Json(nullptr);
   };
+  Json rampup = nullptr;
+  if (config.rampup) {
+    rampup = {config.rampup->start, config.rampup->increment, config.rampup->samples};
+  }
   return {{"device_memory", size(config.device_memory)},
           {"host_memory", size(config.host_memory)},
           {"tile_elements", config.tile_elements},
@@ -147,9 +162,12 @@ Json PenstockJson(const Config& config) {
           {"compute_threads", config.compute_threads},
           {"commit_every_steps", config.commit_every_steps},
           {"commit_every_seconds", config.commit_every_seconds},
+          {"snapshot_every_steps", config.snapshot_every_steps},
+          {"keep_snapshots", config.keep_snapshots},
           {"durable", config.durable},
           {"verify_checksums", config.verify_checksums},
           {"gradient_order", config.gradient_order == GradientOrder::kRank ? "rank" : "global"},
+          {"rampup_batch_size", rampup},
           {"heartbeat_seconds", config.heartbeat_seconds},
           {"comm_timeout_seconds", config.comm_timeout_seconds},
           {"aio", EngineJson(config.aio)}};
@@ -165,9 +183,10 @@ std::string ConfigToJson(const Config& config) {
                {"gradient_clipping", config.gradient_clipping},
                {"communication_data_type", ToString(config.communication)},
                {"steps_per_print", config.steps_per_print},
+               {"fp16", Fp16Json(config.loss_scaling)},
                {"bf16",
                 {{"enabled", bf16},
-                 {"check_grad_overflow", config.check_grad_overflow},
+                 {"check_grad_overflow", bf16 && config.check_grad_overflow},
                  {"bf16_optimizer_states", config.optimizer.moments == kernels::DType::kBFloat16}}},
                {"optimizer", OptimizerJson(config.optimizer)},
                {"scheduler", SchedulerJson(config.scheduler)},

@@ -11,9 +11,9 @@ inline constexpr unsigned kWarp = 32;
 /// Every thread gets the reduction of the `values` of all. All threads of the block call it; their
 /// number is a multiple of 32 and at most 1024. It ends with all threads past their reads of
 /// earlier results, not of this one: the next call waits for those.
-template <typename Reduce>
-__device__ float ReduceBlock(float value, Reduce reduce) {
-  __shared__ float of_warps[kWarp];
+template <typename T, typename Reduce>
+__device__ T ReduceBlock(T value, Reduce reduce) {
+  __shared__ T of_warps[kWarp];
   for (unsigned distance = kWarp / 2; distance > 0; distance /= 2) {
     value = reduce(value, __shfl_xor_sync(kAllLanes, value, distance));
   }
@@ -32,6 +32,7 @@ struct Plus {
 };
 struct Maximum {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+  __device__ unsigned operator()(unsigned a, unsigned b) const { return a < b ? b : a; }
 };
 
 __device__ inline float SumOverBlock(float value) { return ReduceBlock(value, Plus()); }

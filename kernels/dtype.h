@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 #include "base/dtype.h"
@@ -86,5 +87,10 @@ struct Float16 {
 };
 
 constexpr float ToFloat(Float16 value) { return Float16ToFloat(value.bits); }
+
+/// Whether a value that is finite stays so when it is rounded to fp16, whose largest is 65504.
+inline bool FitsFloat16(float value) {
+  return !std::isfinite(value) || std::isfinite(Float16ToFloat(RoundToFloat16(value)));
+}
 
 }  // namespace penstock::kernels

@@ -55,6 +55,11 @@ Result<CheckpointStore> CheckpointStore::Create(const Options& options, device::
   return store;
 }
 
+void CheckpointStore::PlanSteps(const std::vector<CheckpointAccess>& accesses) {
+  plan_ = {};  // there is memory for one
+  plan_ = PlanCheckpoints(accesses, static_cast<uint32_t>(slots_.size()));
+}
+
 void CheckpointStore::BeginStep() {
   next_use_ = 0;
   kernel_begin_ = 0;

@@ -22,7 +22,7 @@ namespace penstock::offload {
 class CheckpointStore {
  public:
   struct Options {
-    std::vector<CheckpointAccess> accesses;  ///< of every step
+    std::vector<CheckpointAccess> accesses;  ///< of every step, until PlanSteps
     uint64_t checkpoints = 0;
     uint64_t slots = 0;  ///< on the device; as many as there are checkpoints: nothing is copied
     Bytes size;          ///< of a checkpoint
@@ -39,6 +39,9 @@ class CheckpointStore {
   /// Errors: kBudget, kOutOfMemory.
   static Result<CheckpointStore> Create(const Options& options, device::Device& device);
 
+  /// Between steps: makes a plan for steps with these accesses, to no more checkpoints and with no
+  /// more kernels than in Options.
+  void PlanSteps(const std::vector<CheckpointAccess>& accesses);
   /// Begins a step: the accesses start over.
   void BeginStep();
   /// Makes the next access of the step, which must be of `checkpoint`. Returns where it lies, for

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "offload/byte_fields.h"
 #include "offload/layout_text.h"
@@ -15,6 +17,29 @@ constexpr std::array<char, 8> kCommitMagic = {'P', 'S', 'C', 'O', 'M', 'M', 'I',
 constexpr size_t FixedBytes(uint32_t version) { return version == 1 ? 96 : 256; }
 constexpr size_t kCommitTileBytes = 32;
 
+/// Where version 2 has the loss scale; zeros without one.
+constexpr size_t kLossScaleAt = 112;
+
+void PutLossScale(std::span<std::byte> out, const std::optional<LossScaleState>& scale) {
+  if (!scale) return;
+  Put<double>(out, kLossScaleAt, scale->scale);
+  Put<uint64_t>(out, kLossScaleAt + 8, scale->steps_without_overflow);
+  Put<uint32_t>(out, kLossScaleAt + 16, scale->hysteresis);
+}
+
+std::optional<LossScaleState> GetLossScale(std::span<const std::byte> bytes) {
+  const auto scale = Get<double>(bytes, kLossScaleAt);
+  if (scale == 0) return {};
+  return LossScaleState{.scale = scale,
+                        .steps_without_overflow = Get<uint64_t>(bytes, kLossScaleAt + 8),
+                        .hysteresis = Get<uint32_t>(bytes, kLossScaleAt + 16)};
+}
+
+bool IsPossible(const LossScaleState& scale, uint64_t step) {
+  return std::isfinite(scale.scale) && scale.scale > 0 && scale.hysteresis > 0 &&
+         scale.steps_without_overflow <= step;
+}
+
 /// Returns what is impossible in a record; null if nothing is.
 const char* Impossible(const CommitRecord& record) {
   if (record.sequence == 0 || record.sequence > kMostSteps) return "its sequence number";
@@ -24,6 +49,7 @@ const char* Impossible(const CommitRecord& record) {
   if (head.skipped_in_a_row > head.step - head.optimizer_steps) {
     return "its number of skipped steps";
   }
+  if (head.loss_scale && !IsPossible(*head.loss_scale, head.step)) return "its loss scale";
   for (const CommittedTile& tile : record.tiles) {
     if (tile.version > kMostSteps) return "the version of a tile";
     if (tile.slot > 1) return "the slot of a tile";
@@ -57,10 +83,12 @@ std::vector<std::byte> EncodeCommit(const StateIdentity& state, const CommitReco
                              head.seed};
   for (size_t i = 0; i < std::size(fields); ++i) Put<uint64_t>(out, 32 + 8 * i, fields[i]);
   Put<uint32_t>(out, 88, head.compute_threads);
+  PENSTOCK_CHECK(state.version > 1 || !head.loss_scale);
   if (state.version > 1) {
     Put<uint32_t>(out, 92, state.rank);
     Put<uint32_t>(out, 96, state.world_size);
     Put<uint64_t>(out, 104, record.session);
+    PutLossScale(out, head.loss_scale);
   }
   size_t at = FixedBytes(state.version);
   for (const CommittedTile& tile : record.tiles) {
@@ -91,13 +119,15 @@ Result<CommitRecord> DecodeCommit(const StateIdentity& state, std::span<const st
       Checksum(bytes.first(size - 8)) != Get<uint64_t>(bytes, size - 8)) {
     return Corrupt("wrong magic, UUID, size or checksum");
   }
+  const bool has_more = state.version > 1;
   CommitRecord record{.sequence = Get<uint64_t>(bytes, 8),
                       .head = {.step = Get<uint64_t>(bytes, 56),
                                .optimizer_steps = Get<uint64_t>(bytes, 64),
                                .skipped_in_a_row = Get<uint64_t>(bytes, 72),
                                .seed = Get<uint64_t>(bytes, 80),
                                .compute_threads = Get<uint32_t>(bytes, 88)},
-                      .session = state.version == 1 ? 0 : Get<uint64_t>(bytes, 104)};
+                      .session = has_more ? Get<uint64_t>(bytes, 104) : 0};
+  if (has_more) record.head.loss_scale = GetLossScale(bytes);
   size_t at = fixed;
   for (uint64_t i = 0; i < tiles; ++i, at += kCommitTileBytes) {
     record.tiles.push_back({.version = Get<uint64_t>(bytes, at),

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,6 +35,15 @@ struct StateIdentity {
   StateIdentity(const Uuid& of_state, const ShardLayout& layout);
 };
 
+/// What the loss scale of fp16 has come to (zero/loss_scale.h).
+struct LossScaleState {
+  double scale = 1;  ///< of the next step
+  uint64_t steps_without_overflow = 0;
+  uint32_t hysteresis = 1;  ///< at 1 the next overflow halves the scale
+
+  bool operator==(const LossScaleState&) const = default;
+};
+
 /// The counts of a training when it was committed.
 struct CommitHead {
   uint64_t step = 0;             ///< steps done, skipped ones included
@@ -41,6 +51,7 @@ struct CommitHead {
   uint64_t skipped_in_a_row = 0;
   uint64_t seed = 0;
   uint32_t compute_threads = 0;
+  std::optional<LossScaleState> loss_scale;  ///< only with fp16, whose states have version 2
 
   bool operator==(const CommitHead&) const = default;
 };

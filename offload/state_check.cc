@@ -36,8 +36,12 @@ class Checker {
  public:
   /// Each of `free` holds the largest tile.
   Checker(const StateReader& state, std::vector<Path> paths, const CheckProgress& progress,
-          std::vector<std::span<std::byte>> free)
-      : state_(state), paths_(std::move(paths)), progress_(progress), free_(std::move(free)) {}
+          const TileVisitor& visit, std::vector<std::span<std::byte>> free)
+      : state_(state),
+        paths_(std::move(paths)),
+        progress_(progress),
+        visit_(visit),
+        free_(std::move(free)) {}
 
   /// From as many threads at a time as there is free memory for.
   void Check(TileId tile) EXCLUDES(mutex_) {
@@ -67,8 +71,10 @@ class Checker {
     const aio::Ticket weight_read = Read(tile, Part::kWeight, weight);
     const aio::Ticket record_read =
         record.empty() ? aio::Ticket() : Read(tile, Part::kRecord, record);
-    CheckPart(Part::kWeight, tile, weight_read.Wait(), weight);
-    CheckPart(Part::kRecord, tile, record_read.valid() ? record_read.Wait() : Status(), record);
+    const bool weight_holds = CheckPart(Part::kWeight, tile, weight_read.Wait(), weight);
+    const bool record_holds =
+        CheckPart(Part::kRecord, tile, record_read.valid() ? record_read.Wait() : Status(), record);
+    if (visit_ && weight_holds && record_holds) visit_(tile, weight, record);
     MutexLock lock(mutex_);
     check_.read += Bytes{weight.size() + record.size()};
     progress_(check_.read, layout.weight_bytes() + layout.record_bytes());
@@ -82,22 +88,25 @@ class Checker {
                                 .buffer = buffer});
   }
 
-  void CheckPart(Part part, TileId tile, const Status& read, std::span<const std::byte> bytes) {
+  /// Whether a part is intact.
+  bool CheckPart(Part part, TileId tile, const Status& read, std::span<const std::byte> bytes) {
     std::string damage;
     if (!read.ok()) {
       damage = fmt::format("{}: {}", state_.Describe(part, tile), read.error().message);
     } else if (const Status verified = state_.VerifyPart(part, tile, bytes); !verified.ok()) {
       damage = verified.error().message;
     } else {
-      return;
+      return true;
     }
     MutexLock lock(mutex_);
     found_.emplace_back(std::pair(Index(tile), part), std::move(damage));
+    return false;
   }
 
   const StateReader& state_;
   std::vector<Path> paths_;
   const CheckProgress& progress_;
+  const TileVisitor& visit_;
   Mutex mutex_;
   std::vector<std::span<std::byte>> free_ GUARDED_BY(mutex_);
   StateCheck check_ GUARDED_BY(mutex_);
@@ -106,7 +115,8 @@ class Checker {
 
 }  // namespace
 
-Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& progress) {
+Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& progress,
+                              const TileVisitor& visit) {
   std::vector<Path> paths;
   for (size_t i = 0; i < state.header().paths; ++i) {
     PENSTOCK_ASSIGN(Path path, OpenPath(state.path(i)));
@@ -122,7 +132,7 @@ Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& pro
   for (size_t i = 0; i < workers; ++i) {
     parts.emplace_back(memory.data() + i * tile.value, tile.value);
   }
-  Checker checker(state, std::move(paths), progress, std::move(parts));
+  Checker checker(state, std::move(paths), progress, visit, std::move(parts));
   PENSTOCK_TRY(ForEachIndex(layout.tiles.size(), static_cast<int>(workers), [&](size_t i) {
     checker.Check(layout.Tiles()[i]);
     return Status();

@@ -6,7 +6,9 @@
 // Threads: one; it starts and joins its own.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,8 +28,14 @@ struct StateCheck {
 /// total.
 using CheckProgress = std::function<void(Bytes done, Bytes total)>;
 
+/// Called from the checking threads, several at a time, with the bytes of a tile that is intact.
+using TileVisitor = std::function<void(TileId tile, std::span<const std::byte> weight,
+                                       std::span<const std::byte> record)>;
+
 /// Checks everything before the slots in every file, and every part of every tile that the newest
-/// commit names. A part that cannot be read is damaged. Errors: if the check itself cannot be made.
-Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& progress);
+/// commit names. A part that cannot be read is damaged. `visit`: where given, sees every tile of
+/// which both parts are intact. Errors: if the check itself cannot be made.
+Result<StateCheck> CheckState(const StateReader& state, const CheckProgress& progress,
+                              const TileVisitor& visit = {});
 
 }  // namespace penstock::offload

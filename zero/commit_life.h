@@ -34,7 +34,9 @@ class CommitLife {
   void Retract(bool before_stands);
 
   bool pending() const { return pending_.has_value(); }
-  /// Whether losses speak against the newest durable commit.
+  /// Whether a finite loss speaks for the newest durable commit.
+  bool confirmed() const { return newest_ && newest_->confirmed; }
+  /// Whether losses speak against it.
   bool doubtful() const { return newest_ && newest_->doubted && !newest_->confirmed; }
   /// Whether it is also not the only one: the commit before would be the newest again.
   bool retractable() const { return doubtful() && before_.has_value(); }

@@ -33,8 +33,9 @@ uint64_t CommittedShare::ReadableAtOnce(ModuleId module, size_t tensor, uint64_t
   return model().module(module).tensors[tensor].elements - begin;
 }
 
-Result<offload::StateCheck> CommittedShare::Check(const offload::CheckProgress& progress) {
-  return offload::CheckState(*reader_, progress);
+Result<CommitCheck> CommittedShare::Check(const offload::CheckProgress& progress) {
+  PENSTOCK_ASSIGN(offload::StateCheck check, offload::CheckState(*reader_, progress));
+  return CommitCheck{std::move(check), {}};
 }
 
 }  // namespace penstock::zero

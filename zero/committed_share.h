@@ -33,7 +33,7 @@ class CommittedShare final : public CommittedState {
                    std::span<float> values) override;
   uint64_t ReadableAtOnce(ModuleId module, size_t tensor, uint64_t begin) const override;
   /// Reads what there is.
-  Result<offload::StateCheck> Check(const offload::CheckProgress& progress) override;
+  Result<CommitCheck> Check(const offload::CheckProgress& progress) override;
 
  private:
   const std::unique_ptr<offload::StateReader> reader_;

@@ -77,18 +77,24 @@ class TileWiseState : public CommittedState {
     return std::min(tile.begin + tile.elements - whole.offset, whole.elements) - begin;
   }
 
-  Result<offload::StateCheck> Check(const offload::CheckProgress& progress) override {
+  Result<CommitCheck> Check(const offload::CheckProgress& progress) override {
     Bytes total;
     for (uint32_t rank = 0; rank < world_size(); ++rank) {
       total += shard(rank).weight_bytes() + shard(rank).record_bytes();
     }
-    offload::StateCheck whole;
+    CommitCheck whole;
+    ValueCheck values(model());
     for (uint32_t rank = 0; rank < world_size(); ++rank) {
       const auto of_all = [&](Bytes done, Bytes) { progress(whole.read + done, total); };
-      PENSTOCK_ASSIGN(offload::StateCheck check, offload::CheckState(files_.rank(rank), of_all));
+      const auto look = [&](TileId tile, auto weight, auto record) {
+        values.AddTile(shard(rank), tile, weight, record);
+      };
+      PENSTOCK_ASSIGN(offload::StateCheck check,
+                      offload::CheckState(files_.rank(rank), of_all, look));
       whole.damages.insert(whole.damages.end(), check.damages.begin(), check.damages.end());
       whole.read += check.read;
     }
+    whole.values = values.Faults();
     return whole;
   }
 

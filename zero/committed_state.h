@@ -14,6 +14,7 @@
 #include "offload/whole_state.h"
 #include "zero/model.h"
 #include "zero/train_state.h"
+#include "zero/value_check.h"
 
 namespace penstock::zero {
 
@@ -21,6 +22,11 @@ namespace penstock::zero {
 /// there are. The master of a frozen element is its weight.
 enum class StateKind { kMaster, kExpAvg, kExpAvgSq };
 std::vector<StateKind> StatesOf(const offload::GroupLayout& group);
+
+/// What a check of everything that a commit names found.
+struct CommitCheck : offload::StateCheck {
+  std::vector<ValueFault> values;  ///< of tiles that are intact, in the order of the model
+};
 
 /// Reads a committed state, for export, inspection and comparison: the tensors of the whole model,
 /// however many ranks hold it. Threads: one at a time.
@@ -59,8 +65,9 @@ class CommittedState {
                            std::span<float> values) = 0;
   /// Returns how many elements of a tensor from `begin` on lie in one tile.
   virtual uint64_t ReadableAtOnce(ModuleId module, size_t tensor, uint64_t begin) const = 0;
-  /// Reads everything and verifies every checksum, at the speed of the drives.
-  virtual Result<offload::StateCheck> Check(const offload::CheckProgress& progress) = 0;
+  /// Reads everything, verifies every checksum and looks at every value, at the speed of the
+  /// drives.
+  virtual Result<CommitCheck> Check(const offload::CheckProgress& progress) = 0;
 };
 
 }  // namespace penstock::zero

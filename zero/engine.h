@@ -6,7 +6,7 @@
 //   BeginStep
 //     for each use: Acquire(module) … work on compute_stream() … Release(module)
 //     for each module with gradients: Gradients(module) … ReduceGradients(module)
-//     Losses() … ShareLosses(…), where the losses are on the device
+//     Losses(…) … ShareLosses(…), where the losses are on the device
 //     AllowUpdates, from any thread, once the forward's loss is known to be finite
 //   FinishGradients, and then one of UpdateStep and SkipStep; or, instead of both, DropStep
 // Updates continue under the next step: its Acquire of a module waits for the update of that
@@ -42,6 +42,7 @@
 #include "zero/gradient_norm.h"
 #include "zero/model.h"
 #include "zero/step_note.h"
+#include "zero/tensor_figures.h"
 #include "zero/tile_fill.h"
 #include "zero/train_state.h"
 
@@ -78,8 +79,8 @@ struct EngineCounters {
   uint64_t updates = 0;    ///< tiles updated
 };
 
-/// A tile's gradient in host memory: the mean over the step's tokens, rounded to the dtype of the
-/// tile's weight. `values` has GradientBytes of the tile.
+/// A tile's gradient in host memory: of the mean loss over the step's tokens, times its loss scale,
+/// rounded to the dtype of the tile's weight. `values` has GradientBytes of the tile.
 struct HostGradient {
   offload::TileId tile{};
   std::span<std::byte> values;
@@ -182,8 +183,9 @@ class Engine {
   /// where updates read them, and block sums are taken.
   virtual Status ReduceGradients(ModuleId module) = 0;
   /// Returns where kernels add the losses of this rank's micro-batches on the device,
-  /// [config.gradient_accumulation_steps], zeroed at the first call in a step.
-  virtual double* Losses() = 0;
+  /// [micro_batches], zeroed at the first call in a step. All calls in a step, and those of the
+  /// other ranks, say as many, and no more than config.gradient_accumulation_steps.
+  virtual double* Losses(uint64_t micro_batches) = 0;
   /// Says that they are complete on compute_stream(). See zero/step_losses.h.
   virtual void ShareLosses(std::function<void(std::span<const double> losses)> arrived) = 0;
   /// These replace the last two for gradients that the caller has in host memory:
@@ -198,6 +200,13 @@ class Engine {
   virtual void SetNote(const StepNote&) {}
   /// To be called when every gradient of the step was given: waits for them and returns their norm.
   virtual Result<GradientNorm::Value> FinishGradients() = 0;
+  /// Returns the figures of all ranks that the last FinishGradients has found: of the gradients,
+  /// and of the update before, if there was one since the last FinishGradients. Empty if the engine
+  /// has none.
+  virtual const StepFigures& figures() const {
+    static const StepFigures kNone;
+    return kNone;
+  }
   /// Returns what the last FinishGradients told, by rank; empty with one rank.
   virtual std::span<const StepNote> notes() const { return {}; }
   /// Updates every tile, with its gradient times `grad_scale`, unless it was updated with its

@@ -98,8 +98,9 @@ Status Exchanges::EndStep() {
   return link_ == nullptr ? Status() : link_->stream().Synchronize();
 }
 
-Result<GradientNorm::Value> Exchanges::Norm(const GradientNorm::Blocks& mine) {
-  return norm_ ? norm_->Combine(mine) : GradientNorm::NormOf(mine);
+Result<GradientNorm::Value> Exchanges::Norm(const GradientNorm::Blocks& mine,
+                                            StepFigures& figures) {
+  return norm_ ? norm_->Combine(mine, figures) : GradientNorm::NormOf(mine);
 }
 
 }  // namespace penstock::zero

@@ -46,8 +46,9 @@ class Exchanges {
   offload::ShareGatherer* gatherer() { return gather_ ? &*gather_ : nullptr; }
   /// Drops what belongs to the step only, and waits for the exchanges. Errors: of the communicator.
   Status EndStep();
-  /// Returns the norm over all ranks from the blocks of this one. Errors: of the communicator.
-  Result<GradientNorm::Value> Norm(const GradientNorm::Blocks& mine);
+  /// Returns the norm over all ranks from the blocks of this one, and makes `figures` those of all.
+  /// Errors: of the communicator.
+  Result<GradientNorm::Value> Norm(const GradientNorm::Blocks& mine, StepFigures& figures);
   // See zero/engine.h.
   void SetNote(const StepNote& note) {
     if (norm_) norm_->SetNote(note);

@@ -32,7 +32,7 @@ class ForwardingEngine : public Engine {
   void Release(ModuleId module) override { to().Release(module); }
   Result<float*> Gradients(ModuleId module) override { return to().Gradients(module); }
   Status AddGradients(ModuleId module) override { return to().AddGradients(module); }
-  double* Losses() override { return to().Losses(); }
+  double* Losses(uint64_t micro_batches) override { return to().Losses(micro_batches); }
   void ShareLosses(std::function<void(std::span<const double> losses)> arrived) override {
     to().ShareLosses(std::move(arrived));
   }
@@ -44,6 +44,7 @@ class ForwardingEngine : public Engine {
   void AllowUpdates() override { to().AllowUpdates(); }
   void SetNote(const StepNote& note) override { to().SetNote(note); }
   Result<GradientNorm::Value> FinishGradients() override { return to().FinishGradients(); }
+  const StepFigures& figures() const override { return to().figures(); }
   std::span<const StepNote> notes() const override { return to().notes(); }
   Status UpdateStep(double grad_scale) override { return to().UpdateStep(grad_scale); }
   Status SkipStep() override { return to().SkipStep(); }

@@ -16,13 +16,53 @@ using offload::ShardLayout;
 /// What comes before a rank's block sums: whether all are finite, and its note.
 constexpr uint64_t kBefore = 1 + kStepNoteSize;
 
+/// The doubles of a tensor's figures: of its gradient, and of its update.
+constexpr uint64_t kOfTensor = 6;
+
+uint64_t TensorsOf(const ShardLayout& layout) {
+  uint64_t tensors = 0;
+  for (const offload::ModuleLayout& module : layout.model.modules) tensors += module.tensors.size();
+  return tensors;
+}
+
+/// Writes them for each tensor; zeros for those that are not there.
+void Put(const StepFigures& figures, std::span<double> out) {
+  std::ranges::fill(out, 0.0);
+  for (size_t i = 0; i < figures.gradients.size(); ++i) {
+    const kernels::GradientFigures& of = figures.gradients[i];
+    const double values[] = {of.sum_of_squares, of.largest, static_cast<double>(of.nonfinite)};
+    std::ranges::copy(values, out.subspan(kOfTensor * i).begin());
+  }
+  for (size_t i = 0; i < figures.updates.size(); ++i) {
+    const kernels::WeightFigures& of = figures.updates[i];
+    const double values[] = {of.sum_of_squares, of.update_sum_of_squares, of.largest};
+    std::ranges::copy(values, out.subspan(kOfTensor * i + 3).begin());
+  }
+}
+
+/// Adds those of a rank.
+void Add(const double* in, StepFigures& figures) {
+  for (size_t i = 0; i < figures.gradients.size(); ++i) {
+    const double* const of = in + kOfTensor * i;
+    figures.gradients[i].Add({.sum_of_squares = of[0],
+                              .largest = static_cast<float>(of[1]),
+                              .nonfinite = static_cast<uint64_t>(of[2])});
+  }
+  for (size_t i = 0; i < figures.updates.size(); ++i) {
+    const double* const of = in + kOfTensor * i + 3;
+    figures.updates[i].Add({.sum_of_squares = of[0],
+                            .update_sum_of_squares = of[1],
+                            .largest = static_cast<float>(of[2])});
+  }
+}
+
 /// That, and the most block sums that a rank has.
 uint64_t PartOfNorm(const ShardLayout& layout) {
   uint64_t elements = 0;
   for (const ModuleId module : offload::Ids<ModuleId>(layout.model.modules.size())) {
     elements += MostTrainedElements(layout, module);
   }
-  return kBefore + elements / kBlockElements;
+  return kBefore + kOfTensor * TensorsOf(layout) + elements / kBlockElements;
 }
 
 }  // namespace
@@ -35,6 +75,7 @@ Result<NormExchange> NormExchange::Create(const ShardLayout& layout, device::Dev
                                           RankLink& link) {
   NormExchange exchange(link);
   exchange.part_ = PartOfNorm(layout);
+  exchange.tensors_ = TensorsOf(layout);
   for (const ModuleId module : offload::Ids<ModuleId>(layout.model.modules.size())) {
     for (const SharedSection& section : SharedSectionsOf(layout, module)) {
       if (!section.trained) continue;
@@ -50,14 +91,17 @@ Result<NormExchange> NormExchange::Create(const ShardLayout& layout, device::Dev
   return exchange;
 }
 
-Result<GradientNorm::Value> NormExchange::Combine(const GradientNorm::Blocks& mine) {
+Result<GradientNorm::Value> NormExchange::Combine(const GradientNorm::Blocks& mine,
+                                                  StepFigures& figures) {
   const Bytes part = Bytes{sizeof(double)} * part_;
   const Bytes begin = part * link_->world().rank;
   double* const own = host_.as<double>() + part_ * link_->world().rank;
-  PENSTOCK_CHECK(mine.sums.size() + kBefore <= part_);
+  const uint64_t before_sums = kBefore + kOfTensor * tensors_;
+  PENSTOCK_CHECK(mine.sums.size() + before_sums <= part_);
   own[0] = mine.finite ? 1 : 0;
   std::ranges::copy(note_, own + 1);
-  std::ranges::copy(mine.sums, own + kBefore);
+  Put(figures, std::span(own + kBefore, kOfTensor * tensors_));
+  std::ranges::copy(mine.sums, own + before_sums);
   device::Stream& stream = link_->stream();
   stream.CopyToDevice(device_.data() + begin.value, host_.data() + begin.value, part);
   link_->AllGather(device_.data(), part, "gradient norm");
@@ -66,11 +110,14 @@ Result<GradientNorm::Value> NormExchange::Combine(const GradientNorm::Blocks& mi
   GradientNorm::Value value;
   std::vector<const double*> next;
   notes_.resize(link_->world().size);
+  std::ranges::fill(figures.gradients, kernels::GradientFigures());
+  std::ranges::fill(figures.updates, kernels::WeightFigures());
   for (uint32_t rank = 0; rank < link_->world().size; ++rank) {
     const double* const of_rank = host_.as<double>() + part_ * rank;
     value.finite = value.finite && of_rank[0] != 0;
     std::copy_n(of_rank + 1, kStepNoteSize, notes_[rank].begin());
-    next.push_back(of_rank + kBefore);
+    Add(of_rank + kBefore, figures);
+    next.push_back(of_rank + before_sums);
   }
   double sum = 0;
   for (const std::vector<uint64_t>& section : blocks_) {

@@ -1,7 +1,8 @@
 // The gradient norm over all ranks: each gives the block sums of its share, and all combine them in
-// the order of the flat index, as a rank that holds everything would.
+// the order of the flat index, as a rank that holds everything would. The figures by tensor go with
+// them.
 //
-// A step sends N / 512 bytes in all, of N elements.
+// A step sends N / 512 bytes in all, of N elements, and 48 bytes a tensor and rank.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include "zero/gradient_norm.h"
 #include "zero/rank_link.h"
 #include "zero/step_note.h"
+#include "zero/tensor_figures.h"
 
 namespace penstock::zero {
 
@@ -26,8 +28,9 @@ class NormExchange {
   static Result<NormExchange> Create(const offload::ShardLayout& layout, device::Device& device,
                                      RankLink& link);
 
-  /// Gives this rank's blocks and waits for those of the others. Errors: of the link.
-  Result<GradientNorm::Value> Combine(const GradientNorm::Blocks& mine);
+  /// Gives this rank's blocks and figures and waits for those of the others; makes `figures` those
+  /// of all. Figures that are not there on one rank are on none. Errors: of the link.
+  Result<GradientNorm::Value> Combine(const GradientNorm::Blocks& mine, StepFigures& figures);
   /// Sets what the next Combine tells the other ranks; returns what the last one told, by rank.
   void SetNote(const StepNote& note) { note_ = note; }
   std::span<const StepNote> notes() const { return notes_; }
@@ -39,7 +42,10 @@ class NormExchange {
   /// For each trained section, in the order of the flat index, the number of blocks that each rank
   /// has of it.
   std::vector<std::vector<uint64_t>> blocks_;
-  uint64_t part_ = 0;  ///< doubles of a rank: whether all is finite, its note, its block sums
+  /// Doubles of a rank: whether all is finite, its note, the figures of its tensors, and its block
+  /// sums.
+  uint64_t part_ = 0;
+  uint64_t tensors_ = 0;
   device::DeviceBuffer device_;  ///< [ranks, part]
   device::HostBuffer host_;      ///< the same
   StepNote note_{};

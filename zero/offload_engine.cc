@@ -142,7 +142,9 @@ Status OffloadEngine::Synchronize() {
 
 Result<GradientNorm::Value> OffloadEngine::FinishGradients() {
   PENSTOCK_TRY(Synchronize());
-  return exchanges_.Norm(state_->WaitForBlocks());
+  const GradientNorm::Blocks blocks = state_->WaitForBlocks();
+  figures_ = state_->Figures();
+  return exchanges_.Norm(blocks, figures_);
 }
 
 Status OffloadEngine::DropStep() {

@@ -43,7 +43,9 @@ class OffloadEngine : public Engine {
     return exchanges_.sums().Buffer(module, *compute_);
   }
   Status AddGradients(ModuleId module) override;
-  double* Losses() override { return exchanges_.losses().OnDevice(*compute_); }
+  double* Losses(uint64_t micro_batches) override {
+    return exchanges_.losses().OnDevice(micro_batches, *compute_);
+  }
   void ShareLosses(std::function<void(std::span<const double> losses)> arrived) override {
     exchanges_.losses().Share(*compute_, std::move(arrived));
   }
@@ -53,6 +55,7 @@ class OffloadEngine : public Engine {
   void AllowUpdates() override { state_->AllowUpdates(); }
   void SetNote(const StepNote& note) override { exchanges_.SetNote(note); }
   Result<GradientNorm::Value> FinishGradients() override;
+  const StepFigures& figures() const override { return figures_; }
   std::span<const StepNote> notes() const override { return exchanges_.notes(); }
   Status UpdateStep(double grad_scale) override { return state_->UpdateStep(grad_scale); }
   Status SkipStep() override { return state_->SkipStep(); }
@@ -105,6 +108,7 @@ class OffloadEngine : public Engine {
   size_t next_staging_ = 0;
   std::unique_ptr<offload::Executor> executor_;
   Exchanges exchanges_;
+  StepFigures figures_;
   ComputeStream compute_;
   std::unique_ptr<device::Stream> copy_out_;
 };

@@ -28,21 +28,23 @@ bool Matches(const TileUpdate& update, const TileChecksums& found) {
 
 Result<std::unique_ptr<OptimizerDriver>> OptimizerDriver::Create(
     const offload::ShardLayout& layout, std::vector<std::span<std::byte>> gradients,
-    offload::TileStore& store, GradientNorm& norm, int threads, ActivityMeter* meter) {
+    offload::TileStore& store, GradientNorm& norm, TensorFigures& figures, int threads,
+    ActivityMeter* meter) {
   std::unique_ptr<OptimizerDriver> driver(new OptimizerDriver(
-      layout, std::move(gradients), store, norm, static_cast<size_t>(threads), meter));
+      layout, std::move(gradients), store, norm, figures, static_cast<size_t>(threads), meter));
   for (int i = 0; i < threads; ++i) PENSTOCK_TRY(driver->AddThread(i, threads));
   return driver;
 }
 
 OptimizerDriver::OptimizerDriver(const offload::ShardLayout& layout,
                                  std::vector<std::span<std::byte>> gradients,
-                                 offload::TileStore& store, GradientNorm& norm, size_t threads,
-                                 ActivityMeter* meter)
+                                 offload::TileStore& store, GradientNorm& norm,
+                                 TensorFigures& figures, size_t threads, ActivityMeter* meter)
     : layout_(layout),
       gradients_(std::move(gradients)),
       store_(store),
       norm_(norm),
+      figures_(figures),
       thread_count_(threads),
       meter_(meter) {
   store_.OnUpdates([this](size_t tiles) { Wake(tiles); });
@@ -208,9 +210,14 @@ void OptimizerDriver::SumBlocks(TileId tile) {
   bool finite = false;
   {
     const ActivityScope working(meter_, Lane::kOptimizer);
-    finite =
-        kernels::BlockSums(gradients_[offload::Index(tile)].data(), layout_.GradientDType(tile),
-                           layout_.tile(tile).elements, norm_.Sums(tile));
+    const std::byte* const gradient = gradients_[offload::Index(tile)].data();
+    const uint64_t elements = layout_.tile(tile).elements;
+    std::vector<float> largest(elements / kBlockElements);
+    std::vector<uint32_t> nonfinite(largest.size());
+    const kernels::BlockFigures blocks{
+        .sums = norm_.Sums(tile), .largest = largest, .nonfinite = nonfinite};
+    finite = kernels::BlockSumsAndFigures(gradient, layout_.GradientDType(tile), elements, blocks);
+    figures_.TakeGradient(tile, gradient, blocks);
   }
   bool begin = false;
   {
@@ -224,25 +231,55 @@ void OptimizerDriver::SumBlocks(TileId tile) {
   norm_.Arrived(finite);
 }
 
+void OptimizerDriver::UpdateParts(const TileUpdate& update, const UpdateScalars& scalars,
+                                  uint64_t begin, uint64_t count, size_t& part) {
+  const offload::TileLayout& tile = layout_.tile(update.tile);
+  const std::span<const kernels::TensorPart> parts = figures_.Parts(update.tile);
+  const std::span<kernels::WeightFigures> figures = figures_.Update(update.tile, update.version);
+  const uint64_t end = begin + count;
+  const auto update_piece = [&](uint64_t to, std::span<kernels::WeightFigures> of_blocks) {
+    kernels::OptimizerTile piece =
+        PlanesOf(layout_, update.tile, update.weight.data(), update.record.data(),
+                 gradients_[offload::Index(update.tile)].data(), begin, to - begin);
+    piece.rounding = scalars.RoundingOf(tile);
+    piece.rounding.first_element += begin;
+    kernels::Update(scalars.Of(tile), piece, of_blocks);
+    begin = to;
+  };
+  while (begin < end) {
+    const bool none = part == parts.size() || parts[part].begin - tile.begin >= end;
+    const uint64_t next = none ? end : parts[part].begin - tile.begin;
+    if (begin < next) {
+      update_piece(next, {});  // padding
+      continue;
+    }
+    const uint64_t end_of_part = parts[part].end - tile.begin;
+    std::array<kernels::WeightFigures, kChunkElements / kBlockElements> of_blocks;
+    const uint64_t to = std::min(end, end_of_part);
+    const size_t blocks = (to - begin + kBlockElements - 1) / kBlockElements;
+    update_piece(to, std::span(of_blocks).first(blocks));
+    for (size_t i = 0; i < blocks; ++i) figures[part].Add(of_blocks[i]);
+    if (to == end_of_part) ++part;
+  }
+}
+
 bool OptimizerDriver::Update(const TileUpdate& update, TileHasher& before, TileHasher& after) {
   const offload::TileLayout& tile = layout_.tile(update.tile);
   const UpdateScalars scalars = ScalarsFor(update);
-  const kernels::StochasticRounding rounding = scalars.RoundingOf(tile);
   const bool verify = update.expected_weight || update.expected_record;
   bool finite = true;
   const offload::Planes& planes = layout_.planes(update.tile);
   before.Reset(update.seed_before, planes, tile.elements);
   after.Reset(update.seed_after, planes, tile.elements);
+  std::ranges::fill(figures_.Update(update.tile, update.version), kernels::WeightFigures());
+  size_t part = 0;
   for (uint64_t begin = 0; begin < tile.elements; begin += kChunkElements) {
     const uint64_t count = std::min(kChunkElements, tile.elements - begin);
-    kernels::OptimizerTile chunk =
-        PlanesOf(layout_, update.tile, update.weight.data(), update.record.data(),
-                 gradients_[offload::Index(update.tile)].data(), begin, count);
-    chunk.rounding = rounding;
-    chunk.rounding.first_element += begin;
     if (verify) before.Add(update.weight, update.record, begin, count);
-    kernels::Update(scalars.Of(tile), chunk);
-    finite = WeightsAreFinite(chunk) && finite;
+    UpdateParts(update, scalars, begin, count, part);
+    finite = WeightsAreFinite(PlanesOf(layout_, update.tile, update.weight.data(),
+                                       update.record.data(), nullptr, begin, count)) &&
+             finite;
     after.Add(update.weight, update.record, begin, count);
   }
   if (!finite) {

@@ -20,6 +20,7 @@
 #include "offload/layout.h"
 #include "offload/tile_store.h"
 #include "zero/gradient_norm.h"
+#include "zero/tensor_figures.h"
 #include "zero/update_scalars.h"
 
 namespace penstock::zero {
@@ -30,7 +31,8 @@ class OptimizerDriver {
   /// arguments outlive the driver. Errors: kUnavailable if the system gives fewer threads.
   static Result<std::unique_ptr<OptimizerDriver>> Create(
       const offload::ShardLayout& layout, std::vector<std::span<std::byte>> gradients,
-      offload::TileStore& store, GradientNorm& norm, int threads, ActivityMeter* meter);
+      offload::TileStore& store, GradientNorm& norm, TensorFigures& figures, int threads,
+      ActivityMeter* meter);
   /// Lets the threads finish their tiles, and joins them.
   ~OptimizerDriver();
 
@@ -57,8 +59,8 @@ class OptimizerDriver {
 
  private:
   OptimizerDriver(const offload::ShardLayout& layout, std::vector<std::span<std::byte>> gradients,
-                  offload::TileStore& store, GradientNorm& norm, size_t threads,
-                  ActivityMeter* meter);
+                  offload::TileStore& store, GradientNorm& norm, TensorFigures& figures,
+                  size_t threads, ActivityMeter* meter);
   /// The index-th of `count`.
   Status AddThread(int index, int count);
   void Run(Trace::Row row);
@@ -75,12 +77,17 @@ class OptimizerDriver {
   /// were read are not the expected ones.
   bool Update(const offload::TileUpdate& update, offload::TileHasher& before,
               offload::TileHasher& after);
+  /// Updates a part of a tile, and adds to the figures of the tensors that it cuts. `part`: which
+  /// of the tile's parts comes next; it goes on as they are done.
+  void UpdateParts(const offload::TileUpdate& update, const UpdateScalars& scalars, uint64_t begin,
+                   uint64_t count, size_t& part);
   UpdateScalars ScalarsFor(const offload::TileUpdate& update) EXCLUDES(mutex_);
 
   const offload::ShardLayout& layout_;
   const std::vector<std::span<std::byte>> gradients_;
   offload::TileStore& store_;
   GradientNorm& norm_;
+  TensorFigures& figures_;
   const size_t thread_count_;
   ActivityMeter* meter_;
 

@@ -236,7 +236,7 @@ Status ResidentEngine::EndHostGradients(ModuleId module) {
 Result<GradientNorm::Value> ResidentEngine::FinishGradients() {
   PENSTOCK_TRY(compute_->Synchronize());
   PENSTOCK_TRY(exchanges_.EndStep());
-  return exchanges_.Norm(norm_.WaitForBlocks());
+  return exchanges_.Norm(norm_.WaitForBlocks(), figures_);
 }
 
 Status ResidentEngine::UpdateStep(double grad_scale) {

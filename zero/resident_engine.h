@@ -41,7 +41,9 @@ class ResidentEngine : public Engine {
     return exchanges_.sums().Buffer(module, *compute_);
   }
   Status AddGradients(ModuleId module) override { return exchanges_.sums().Add(module, *compute_); }
-  double* Losses() override { return exchanges_.losses().OnDevice(*compute_); }
+  double* Losses(uint64_t micro_batches) override {
+    return exchanges_.losses().OnDevice(micro_batches, *compute_);
+  }
   void ShareLosses(std::function<void(std::span<const double> losses)> arrived) override {
     exchanges_.losses().Share(*compute_, std::move(arrived));
   }
@@ -137,6 +139,7 @@ class ResidentEngine : public Engine {
   device::HostBuffer host_block_sums_;
   device::HostBuffer host_finite_;
   Exchanges exchanges_;
+  StepFigures figures_;
   ComputeStream compute_;
 };
 

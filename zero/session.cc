@@ -1,5 +1,6 @@
 #include "zero/session.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "zero/lr_schedule.h"
@@ -30,6 +31,10 @@ Session::Session(Engine& engine, bool reports_loss)
               .compute_threads = static_cast<uint32_t>(config_.compute_threads)},
              {}},
       modules_(engine.layout().model.modules.size()) {
+  if (config_.loss_scaling) {
+    loss_scale_.emplace(*config_.loss_scaling);
+    state_.loss_scale = loss_scale_->state();
+  }
   if (!doing_) return;
   for (const offload::ModuleLayout& module : layout().model.modules) {
     deeds_.push_back({.waits = "waits for weights of " + module.name,
@@ -74,10 +79,18 @@ Status Session::Fill(const TileFill& fill, const TrainState& state) {
   PENSTOCK_TRY(CheckEmpty());
   filled_ = true;
   PENSTOCK_TRY(Filled(engine_.FillTiles(fill, /*at_once=*/false)));
+  TakeCounts(state);
+  return {};
+}
+
+/// Goes on from what a commit keeps.
+void Session::TakeCounts(const TrainState& state) {
   proven_ = true;
   state_ = state;
   state_.run_json.clear();
-  return {};
+  if (!config_.loss_scaling) return;
+  if (state.loss_scale) loss_scale_.emplace(*config_.loss_scaling, *state.loss_scale);
+  state_.loss_scale = loss_scale_->state();
 }
 
 Result<TrainState> Session::Adopt() {
@@ -87,13 +100,26 @@ Result<TrainState> Session::Adopt() {
   PENSTOCK_TRY(Filled(adopted.status()));
   const TrainState state = std::move(adopted).value();
   life_.Adopt(state.step);
-  proven_ = true;
-  state_ = state;
-  state_.run_json.clear();
+  TakeCounts(state);
   return state;
 }
 
 Status Session::CheckSkips() const {
+  if (losses_not_finite_ >= kMostLossesNotFinite) {
+    return MakeError(
+        ErrorCode::kNumeric, "step {}: the losses of {} steps in a row are not finite: {}",
+        state_.step, losses_not_finite_,
+        loss_scale_ ? "the forward overflows fp16, or the weights are destroyed, which "
+                      "no loss scale mends; train in bf16 or in fp32"
+                    : "the forward overflows, or the weights are destroyed, which "
+                      "skipping steps does not mend");
+  }
+  if (loss_scale_ && loss_scale_->exhausted()) {
+    return MakeError(ErrorCode::kNumeric,
+                     "step {}: the gradient overflows fp16, and the loss scale is at its minimum "
+                     "of {} already (fp16.min_loss_scale); {} steps in a row were skipped",
+                     state_.step, loss_scale_->value(), state_.skipped_in_a_row);
+  }
   if (state_.skipped_in_a_row < kMaxSkippedInARow) return {};
   return MakeError(
       ErrorCode::kNumeric,
@@ -102,26 +128,83 @@ Status Session::CheckSkips() const {
       state_.step, state_.skipped_in_a_row);
 }
 
-Result<Step> Session::BeginStep() {
+uint64_t Session::SkipsToTheEnd() const {
+  if (!CheckSkips().ok()) return 0;
+  uint64_t skips = kMaxSkippedInARow - state_.skipped_in_a_row;
+  if (losses_not_finite_ > 0) skips = std::min(skips, kMostLossesNotFinite - losses_not_finite_);
+  if (loss_scale_) skips = std::min(skips, loss_scale_->OverflowsToTheEnd());
+  return skips;
+}
+
+Status Session::PassOver(uint64_t last) {
+  PENSTOCK_TRY(CheckFilled());
+  if (open_ || last <= state_.step) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "steps up to {} were passed over {} step {}; pass over steps before they begin", last,
+        open_ ? "within" : "after", state_.step + (open_ ? 1 : 0));
+  }
+  state_.step = last;
+  repeatable_ = false;
+  return {};
+}
+
+Status Session::CheckMicroBatches(uint64_t micro_batches) const {
+  const uint64_t most = config_.gradient_accumulation_steps;
+  if (micro_batches >= 1 && micro_batches <= most) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "step {} was begun with {} micro-batches, and gradient_accumulation_steps, for "
+                   "which memory is planned, is {}; begin it with 1 to {}",
+                   state_.step + 1, micro_batches, most, most);
+}
+
+Status Session::CheckCanBegin() const {
   PENSTOCK_TRY(failure_);
   PENSTOCK_TRY(CheckFilled());
+  if (!open_) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "step {} was begun while step {} is open; finish or drop that one first",
+                   state_.step + 2, state_.step + 1);
+}
+
+Result<Step> Session::BeginStep(std::optional<uint64_t> micro_batches) {
+  PENSTOCK_TRY(CheckCanBegin());
   PENSTOCK_TRY(CheckSkips());
-  if (open_) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "step {} was begun while step {} is open; finish or drop that one first",
-                     state_.step + 2, state_.step + 1);
-  }
-  const uint64_t t = state_.optimizer_steps + 1;
-  lr_ = LearningRate(config_.scheduler, config_.optimizer.lr, t);
-  engine_.NumberStep(state_.step + 1);
-  PENSTOCK_TRY(engine_.BeginStep(lr_, t));
+  const uint64_t of_step = micro_batches.value_or(config_.gradient_accumulation_steps);
+  PENSTOCK_TRY(CheckMicroBatches(of_step));
+  scale_of_step_ = NextLossScale();
+  micro_batches_ = of_step;
+  repeated_ = false;
+  PENSTOCK_ASSIGN(Step step, Open(state_.step + 1));
   if (!reports_loss_) engine_.AllowUpdates();
-  open_ = true;
-  ++steps_begun_;
-  order_.BeginStep();
   MutexLock lock(mutex_);
   reporting_ = steps_begun_;
   loss_.reset();
+  return step;
+}
+
+Result<Step> Session::RepeatStep() {
+  PENSTOCK_TRY(CheckCanBegin());
+  if (!std::exchange(repeatable_, false)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "step {} cannot be repeated: only a step that was skipped can, once, before "
+                     "another begins",
+                     state_.step);
+  }
+  repeated_ = true;
+  return Open(state_.step);
+}
+
+/// Its loss counts once reporting_ says so.
+Result<Step> Session::Open(uint64_t number) {
+  const uint64_t t = state_.optimizer_steps + 1;
+  lr_ = LearningRate(config_.scheduler, config_.optimizer.lr, t);
+  engine_.NumberStep(number);
+  PENSTOCK_TRY(engine_.BeginStep(lr_, t));
+  open_ = true;
+  repeatable_ = false;
+  ++steps_begun_;
+  order_.BeginStep();
   return Step(*this, steps_begun_);
 }
 
@@ -229,6 +312,10 @@ Status Session::CheckComplete() const {
 
 Result<StepOutcome> Session::Finish(uint64_t step, const StepNote& note) {
   PENSTOCK_TRY(CheckOpen(step));
+  if (repeated_) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "step {} was repeated, and was finished again; drop it", state_.step);
+  }
   PENSTOCK_TRY(CheckComplete());
   Result<StepOutcome> outcome = FinishOpen(note);
   // A step without a loss is over and changed nothing.
@@ -269,22 +356,33 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
             : "with several ranks, report the losses of the micro-batches by Step::ReportLosses");
   }
   const bool forward_is_finite = !loss || std::isfinite(*loss);
-  const Result<StepDecision> decision = DecideStep(config_, *gradient, forward_is_finite);
+  const Result<StepDecision> decision =
+      DecideStep(config_, *gradient, scale_of_step_, forward_is_finite);
   const bool skip = !decision.ok() || decision->skip;
   PENSTOCK_TRY(skip ? engine_.SkipStep() : engine_.UpdateStep(decision->grad_scale));
   PENSTOCK_TRY(decision.status());
-  // Weights that were updated have proved nothing yet.
-  proven_ = skip && (proven_ || forward_is_finite);
-  state_.step += 1;
-  state_.optimizer_steps += skip ? 0 : 1;
-  state_.skipped_in_a_row = skip ? state_.skipped_in_a_row + 1 : 0;
+  Count(skip, forward_is_finite);
   if (const std::optional<StepOrder> order = order_.EndStep()) engine_.SetOrder(*order);
   const std::span<const StepNote> notes = alone ? std::span(&note, 1) : engine_.notes();
   return StepOutcome{.step = state_.step,
                      .lr = lr_,
-                     .grad_norm = gradient->norm,
+                     .grad_norm = decision->grad_norm,
+                     .loss_scale = NextLossScale(),
                      .skipped = skip,
                      .notes = {notes.begin(), notes.end()}};
+}
+
+void Session::Count(bool skipped, bool forward_is_finite) {
+  // Weights that were updated have proved nothing yet.
+  proven_ = skipped && (proven_ || forward_is_finite);
+  state_.step += 1;
+  state_.optimizer_steps += skipped ? 0 : 1;
+  state_.skipped_in_a_row = skipped ? state_.skipped_in_a_row + 1 : 0;
+  repeatable_ = skipped;
+  losses_not_finite_ = forward_is_finite ? 0 : losses_not_finite_ + 1;
+  if (!loss_scale_) return;
+  loss_scale_->Count(skipped);
+  state_.loss_scale = loss_scale_->state();
 }
 
 Status Session::Drop(uint64_t step) {

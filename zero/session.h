@@ -1,7 +1,7 @@
 // A training as a front end sees it. A session is filled, gives steps, and commits.
 //
 //   session = Session::Create(…); session->Initialize(…) | Fill(…) | Adopt()
-//   step = session->BeginStep()
+//   step = session->BeginStep(…)
 //     use = step.Acquire(module) … kernels on step.compute_stream() … (the lease ends)
 //     step.Gradients(module) … kernels … step.AddGradients(module), for each micro-batch
 //     step.ReduceGradients(module)
@@ -38,13 +38,16 @@
 #include "base/result.h"
 #include "zero/commit_life.h"
 #include "zero/engine.h"
+#include "zero/loss_scale.h"
 #include "zero/step.h"
 #include "zero/use_order.h"
 
 namespace penstock::zero {
 
-/// The training ends after this many skipped steps in a row.
+/// The training ends after this many skipped steps in a row,
 inline constexpr uint64_t kMaxSkippedInARow = 20;
+/// and after this many losses in a row that are not finite: other gradients mend no forward.
+inline constexpr uint64_t kMostLossesNotFinite = 2;
 
 class Session {
  public:
@@ -70,13 +73,28 @@ class Session {
   /// Continues from the commit in EngineOptions::adopt.
   Result<TrainState> Adopt();
 
-  /// Errors: kInvalidArgument while another step is open, or before the state was filled; kNumeric
-  /// after too many skipped steps; the failure that ended the training.
-  Result<Step> BeginStep();
+  /// Begins a step of so many micro-batches of each rank; none: of as many as
+  /// gradient_accumulation_steps says, which is the most. Errors: kInvalidArgument for another
+  /// number, while another step is open, or before the state was filled; kNumeric after too many
+  /// skipped steps; the failure that ended the training.
+  Result<Step> BeginStep(std::optional<uint64_t> micro_batches = {});
+  /// Begins the last step once more, which was skipped: with its number, its micro-batches and its
+  /// loss scale, to look at what it computes. It can only be dropped, and the loss that it reports
+  /// is ignored. Errors: as BeginStep, but also where no further step may follow; kInvalidArgument
+  /// if the last step was not skipped, or was repeated already.
+  Result<Step> RepeatStep();
   /// Says that the step that begins next is the last: nothing is read ahead for another.
   void ExpectLastStep() { engine_.ExpectLastStep(); }
-  /// Errors: kNumeric after kMaxSkippedInARow skipped steps.
+  /// Counts steps up to `last` without computing them, between two steps: nothing but the number of
+  /// the next step changes, and what is skipped in a row is what it was. Errors: kInvalidArgument
+  /// within a step, before the state was filled, or if `last` was counted already.
+  Status PassOver(uint64_t last);
+  /// Errors: kNumeric after kMaxSkippedInARow skipped steps or kMostLossesNotFinite losses that are
+  /// not finite, each in a row; and after an overflow with the lowest loss scale.
   Status CheckSkips() const;
+  /// Returns after how many more skipped steps in a row CheckSkips fails, if their losses are as
+  /// the last one was, finite or not; 0: it fails now.
+  uint64_t SkipsToTheEnd() const;
   Status Drain() { return engine_.Drain(); }
 
   /// Begins to commit the state between two steps; see Engine::BeginCommit. The next step may be
@@ -92,6 +110,8 @@ class Session {
   Status Commit(std::string run_json);
   /// Whether losses speak against the weights of the newest commit.
   bool commit_is_doubtful() const { return life_.doubtful(); }
+  /// Whether a finite loss speaks for them.
+  bool commit_is_confirmed() const { return life_.confirmed(); }
   /// For the end of a run: takes a doubtful commit back if there is one before it, which is then
   /// the newest. Returns the step of the commit that was taken back, if any; no step may follow
   /// then. Errors: kInvalidArgument within a step.
@@ -107,6 +127,9 @@ class Session {
   /// Returns the number of uses that were not the planned ones.
   uint64_t late_uses() const { return order_.late(); }
   const offload::ShardLayout& layout() const { return engine_.layout(); }
+  /// Returns the figures by tensor of the last step that was finished; see Engine::figures.
+  const StepFigures& figures() const { return engine_.figures(); }
+  const ModelSpec& model() const { return engine_.options().model; }
   device::Stream& compute_stream() { return engine_.compute_stream(); }
   EngineCounters counters() const { return engine_.counters(); }
   Bytes host_peak() const { return engine_.host_peak(); }
@@ -133,9 +156,15 @@ class Session {
     std::string computes;
   };
 
+  Status CheckCanBegin() const;
+  Result<Step> Open(uint64_t number);
   Status CheckEmpty() const;
   Status Filled(Status status);
+  void TakeCounts(const TrainState& state);
+  double NextLossScale() const { return loss_scale_ ? loss_scale_->value() : 1; }
+  void Count(bool skipped, bool forward_is_finite);
   Status CheckFilled() const;
+  Status CheckMicroBatches(uint64_t micro_batches) const;
   Status CheckOpen(uint64_t step) const;
   Status CheckModule(uint64_t step, ModuleId module) const;
   Status CheckGradient(uint64_t step, ModuleId module) const;
@@ -166,14 +195,20 @@ class Session {
   UseOrder order_;
   CommitLife life_;
   TrainState state_;
-  Status failure_;  ///< what ended the training
+  std::optional<LossScale> loss_scale_;  ///< with fp16
+  uint64_t losses_not_finite_ = 0;       ///< in a row
+  Status failure_;                       ///< what ended the training
   bool filled_ = false;
   bool proven_ = false;  ///< the weights as they are gave a finite loss, or come from a commit
   std::vector<Module> modules_;
   std::vector<Deeds> deeds_;  ///< by module; none if nobody asks
   uint64_t steps_begun_ = 0;
   bool open_ = false;  ///< the step that was begun last
-  double lr_ = 0;      ///< of that step
+  double lr_ = 0;      ///< of that step, as what follows
+  double scale_of_step_ = 1;
+  uint64_t micro_batches_ = 0;  ///< of one rank
+  bool repeatable_ = false;     ///< it is over, and was skipped
+  bool repeated_ = false;       ///< it can only be dropped
   Mutex mutex_;
   uint64_t reporting_ GUARDED_BY(mutex_) = 0;  ///< the step whose loss is awaited; 0: none
   std::optional<double> loss_ GUARDED_BY(mutex_);

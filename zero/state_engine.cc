@@ -18,7 +18,8 @@ StateEngine::StateEngine(const EngineOptions& options, const offload::ShardLayou
       with_gradients_(StartOfUpdates(options.config) == UpdateStart::kGradient),
       trace_(TraceOf(options.meter)),
       ledger_(Bytes{}, options.host_memory, Bytes{}),
-      norm_(layout) {}
+      norm_(layout),
+      figures_(layout) {}
 
 Result<std::unique_ptr<StateEngine>> StateEngine::Create(const EngineOptions& options,
                                                          const offload::ShardLayout& layout,
@@ -59,7 +60,7 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
   }
   const CpuScope optimizer(io_.threads.optimizer);
   PENSTOCK_ASSIGN(
-      driver_, OptimizerDriver::Create(layout_, gradients_, *store_, norm_,
+      driver_, OptimizerDriver::Create(layout_, gradients_, *store_, norm_, figures_,
                                        std::max(1, io_.threads.counts.optimizer), options_.meter));
   return {};
 }
@@ -144,6 +145,15 @@ GradientNorm::Blocks StateEngine::WaitForBlocks() {
   return norm_.WaitForBlocks();
 }
 
+StepFigures StateEngine::Figures() {
+  StepFigures figures{.gradients = figures_.Gradients(), .updates = {}};
+  if (updated_ && told_version_ != version_ - 1) {
+    told_version_ = version_ - 1;
+    figures.updates = figures_.Updates(version_ - 1);
+  }
+  return figures;
+}
+
 Status StateEngine::DropGradients(size_t tiles) {
   const bool updating = driver_->StopUpdates();
   norm_.Discard(tiles);
@@ -166,6 +176,7 @@ Status StateEngine::UpdateStep(double grad_scale) {
   }
   driver_->EndStep();
   ++version_;
+  updated_ = true;
   return options_.config.overlap ? Status() : store_->Drain();
 }
 

@@ -25,6 +25,7 @@
 #include "zero/memory_plan.h"
 #include "zero/optimizer_driver.h"
 #include "zero/state_io.h"
+#include "zero/tensor_figures.h"
 
 namespace penstock::zero {
 
@@ -75,6 +76,9 @@ class StateEngine {
   void GradientsArrived(offload::IdRange<offload::TileId> tiles) {
     driver_->GradientsArrived(tiles);
   }
+  /// Returns the figures of the gradients that were waited for, and of the update before the step,
+  /// of this rank's share. Every module was acquired in the step: that update has ended.
+  StepFigures Figures();
   /// Waits for the gradients of all tiles, and returns their block sums.
   GradientNorm::Blocks WaitForBlocks();
   /// The same for a rank that has all tiles.
@@ -117,8 +121,11 @@ class StateEngine {
   std::vector<std::span<std::byte>> gradients_;  ///< of each tile
   StateIo io_;
   GradientNorm norm_;
-  uint64_t version_ = 0;  ///< updates of whole steps
-  double lr_ = 0;         ///< of this step
+  TensorFigures figures_;
+  uint64_t version_ = 0;                  ///< updates of whole steps
+  bool updated_ = false;                  ///< at least one is of this process
+  std::optional<uint64_t> told_version_;  ///< whose update's figures were returned last
+  double lr_ = 0;                         ///< of this step
   uint64_t t_ = 0;
   std::unique_ptr<PendingCommit> commit_;
   uint64_t evictions_before_ = 0;  ///< by initialisation

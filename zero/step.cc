@@ -39,6 +39,7 @@ void Step::End() {
 }
 
 const offload::ShardLayout& Step::layout() const { return session_->layout(); }
+double Step::loss_scale() const { return session_->scale_of_step_; }
 device::Stream& Step::compute_stream() { return session_->compute_stream(); }
 Result<Use> Step::Acquire(ModuleId module) { return session_->Acquire(id_, module); }
 
@@ -82,12 +83,12 @@ Status Step::EndHostGradients(ModuleId module) {
 
 Result<double*> Step::Losses(uint64_t micro_batches) {
   PENSTOCK_TRY(session_->CheckOpen(id_));
-  const uint64_t planned = session_->config_.gradient_accumulation_steps;
-  if (micro_batches == planned) return session_->engine_.Losses();
+  const uint64_t begun_with = session_->micro_batches_;
+  if (micro_batches == begun_with) return session_->engine_.Losses(micro_batches);
   return MakeError(ErrorCode::kInvalidArgument,
-                   "losses of {} micro-batches were asked for, and gradient_accumulation_steps is "
-                   "{}; compute as many micro-batches as the configuration says",
-                   micro_batches, planned);
+                   "losses of {} micro-batches were asked for, and the step was begun with {}; "
+                   "compute as many as that, or begin it with another number",
+                   micro_batches, begun_with);
 }
 
 Status Step::ReportLosses(uint64_t tokens, std::function<void(double)> reported) {

@@ -21,8 +21,9 @@ class Session;
 struct StepOutcome {
   uint64_t step = 0;  ///< its number, from 1
   double lr = 0;
-  double grad_norm = 0;         ///< of the mean gradient, before clipping; may be non-finite
-  bool skipped = false;         ///< the loss or the gradient was not finite: nothing changed
+  double grad_norm = 0;   ///< of the gradient of the mean loss, before clipping; may be non-finite
+  double loss_scale = 1;  ///< after the step: that of the next one
+  bool skipped = false;   ///< the loss or the gradient was not finite: nothing changed
   std::vector<StepNote> notes;  ///< of all ranks
 };
 
@@ -59,6 +60,9 @@ class Step {
 
   const offload::ShardLayout& layout() const;
   device::Stream& compute_stream();
+  /// Returns the factor that the gradient of the mean loss has in this step; 1 without fp16. The
+  /// loss that is reported does not have it.
+  double loss_scale() const;
 
   /// Returns the weights of the version that the last step left. Not to be called after the
   /// module's gradient is reduced, because its update may have begun.
@@ -67,9 +71,10 @@ class Step {
   /// [ModelLayout::TrainedElements], the beginning of the flat index, as frozen elements have none.
   /// It holds zeros, or what was added in this step. Valid until AddGradients or ReduceGradients.
   Result<float*> Gradients(ModuleId module);
-  /// Says that the gradient of a micro-batch, of the mean loss over all tokens of the step, is
-  /// complete on the compute stream. Without these calls, all micro-batches of a rank are added up
-  /// before they are exchanged: with several ranks another order, and so other bits.
+  /// Says that the gradient of a micro-batch, of the mean loss over all tokens of the step times
+  /// loss_scale(), is complete on the compute stream. Without these calls, all micro-batches of a
+  /// rank are added up before they are exchanged: with several ranks another order, and so other
+  /// bits.
   Status AddGradients(ModuleId module);
   /// Says that the gradients of all micro-batches are complete. Precondition of this and of
   /// BeginHostGradients: the module was acquired in this step. Acquire waits for the module's last
@@ -82,7 +87,7 @@ class Step {
   Status EndHostGradients(ModuleId module);
   /// Returns where kernels add the loss of each micro-batch of this rank, a sum over its tokens, on
   /// the device: `micro_batches` doubles, zeroed at the first call in a step. Errors:
-  /// kInvalidArgument if the configuration has another number of micro-batches.
+  /// kInvalidArgument if the step was begun with another number of micro-batches.
   Result<double*> Losses(uint64_t micro_batches);
   /// Reports the losses, which are complete on the compute stream. The loss of the step is their
   /// sum over all ranks, in the order of the global batch, divided by `tokens`, those of all ranks.

@@ -11,8 +11,9 @@ UpdateStart StartOfUpdates(const config::Config& config) {
 }
 
 Result<StepDecision> DecideStep(const config::Config& config, const GradientNorm::Value& gradient,
-                                bool forward_is_finite) {
-  StepDecision decision{.skip = !gradient.finite || !forward_is_finite};
+                                double loss_scale, bool forward_is_finite) {
+  StepDecision decision{.skip = !gradient.finite || !forward_is_finite,
+                        .grad_norm = gradient.norm / loss_scale};
   if (!gradient.finite && !config.check_grad_overflow) {
     return MakeError(
         ErrorCode::kNumeric,
@@ -23,8 +24,10 @@ Result<StepDecision> DecideStep(const config::Config& config, const GradientNorm
   }
   if (config.gradient_clipping > 0) {
     // DeepSpeed's clip factor (runtime/zero/stage3.py, unscale_and_clip_grads).
-    decision.grad_scale = 1.0 / std::max(1.0, (gradient.norm + 1e-6) / config.gradient_clipping);
+    decision.grad_scale =
+        1.0 / std::max(1.0, (decision.grad_norm + 1e-6) / config.gradient_clipping);
   }
+  decision.grad_scale /= loss_scale;
   return decision;
 }
 

@@ -10,7 +10,8 @@ namespace penstock::zero {
 
 struct StepDecision {
   bool skip = false;      ///< nothing is updated
-  double grad_scale = 1;  ///< factor on the gradient: 1 / max(1, (norm + 1e-6) / clip)
+  double grad_norm = 0;   ///< without the loss scale
+  double grad_scale = 1;  ///< factor on the gradient: 1 / max(1, (norm + 1e-6) / clip) / loss scale
 };
 
 /// When the update of a tile may begin: once all gradients of the step are there, or once its own
@@ -22,9 +23,10 @@ enum class UpdateStart { kStepEnd, kGradient };
 /// the step is done.
 UpdateStart StartOfUpdates(const config::Config& config);
 
-/// Decides. A step whose forward is not finite is skipped. Errors: kNumeric for a gradient that is
-/// not finite if the configuration does not check for it.
+/// Decides. `gradient` is that of the loss times `loss_scale`. A step whose forward is not finite
+/// is skipped. Errors: kNumeric for a gradient that is not finite if the configuration does not
+/// check for it.
 Result<StepDecision> DecideStep(const config::Config& config, const GradientNorm::Value& gradient,
-                                bool forward_is_finite);
+                                double loss_scale, bool forward_is_finite);
 
 }  // namespace penstock::zero

@@ -22,7 +22,7 @@ namespace penstock::zero {
 
 class StepLosses {
  public:
-  /// What they take of the device. `micro_batches`: those of a rank.
+  /// What they take of the device. `micro_batches`: the most that a step has of a rank.
   static Bytes DeviceNeed(uint64_t micro_batches, uint32_t ranks) {
     return Bytes{sizeof(double)} * micro_batches * ranks;
   }
@@ -35,7 +35,9 @@ class StepLosses {
                                                     RankLink* link);
 
   /// Returns this rank's losses on the device, [micro_batches], zeroed at the first call of a step.
-  double* OnDevice(device::Stream& compute);
+  /// `micro_batches`: those of the step, alike on all ranks and in all calls; no more than in
+  /// Create.
+  double* OnDevice(uint64_t micro_batches, device::Stream& compute);
   /// Says that they are complete on the compute stream. `arrived` is called with those of all ranks
   /// when they are on the host, from a thread of the device, and once; after a failure of the
   /// device they are NaN.
@@ -43,17 +45,19 @@ class StepLosses {
   void EndStep() { zeroed_ = false; }
 
  private:
-  StepLosses(uint64_t micro_batches, RankLink* link) : micro_batches_(micro_batches), link_(link) {}
+  StepLosses(uint64_t most, RankLink* link) : most_(most), micro_batches_(most), link_(link) {}
   uint32_t ranks() const { return link_ == nullptr ? 1 : link_->world().size; }
   uint32_t rank() const { return link_ == nullptr ? 0 : link_->world().rank; }
   /// Puts what has arrived into the order of the global batch, and NaN in its place.
-  std::span<const double> TakeInOrder();
+  std::span<const double> TakeInOrder(uint64_t micro_batches);
 
-  const uint64_t micro_batches_;
+  const uint64_t most_;     ///< micro-batches in a step
+  uint64_t micro_batches_;  ///< of this step
   RankLink* const link_;
   bool zeroed_ = false;
+  // Each begins with those of the step.
   device::DeviceBuffer device_;  ///< [ranks, micro_batches]
-  device::HostBuffer host_;      ///< the same
+  device::HostBuffer host_;      ///< the same; NaN but between arrival and report
   std::vector<double> ordered_;  ///< [micro_batches, ranks]
 };
 

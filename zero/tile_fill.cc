@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/dtype.h"
 #include "zero/tile_planes.h"
 
 namespace penstock::zero {
@@ -52,19 +53,35 @@ Status FillTile(const StateSource& source, std::span<const StateKind> kinds,
   return {};
 }
 
+/// Weights that fp16 cannot hold would be infinite from the first step on.
+Status CheckFloat16(const ShardLayout& layout, ModuleId module, size_t index, uint64_t begin,
+                    std::span<const float> values) {
+  const auto lost = std::ranges::find_if_not(values, kernels::FitsFloat16);
+  if (lost == values.end()) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "element {} of tensor {} is {}, beyond fp16's largest value of 65504; train in "
+                   "bf16 (bf16.enabled) or fp32, which hold it",
+                   begin + static_cast<uint64_t>(lost - values.begin()),
+                   layout.module(module).tensors[index].name, *lost);
+}
+
 }  // namespace
 
 TileFill FillFromTensors(const ShardLayout& layout, TensorSource source, float accumulator) {
   return [&layout, source = std::move(source), accumulator](
              TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
     std::vector<StateKind> kinds = {StateKind::kMaster};
+    const bool is_float16 = layout.planes(tile).weight().encoding == Encoding::kFloat16;
     const bool squares = layout.planes(tile).Find(offload::PlaneRole::kExpAvgSq) != nullptr;
     if (squares && accumulator != 0) kinds.push_back(StateKind::kExpAvgSq);
-    const auto initial = [&source, accumulator](StateKind kind, ModuleId module, size_t tensor,
-                                                uint64_t begin, std::span<float> values) -> Status {
-      if (kind == StateKind::kMaster) return source(module, tensor, begin, values);
-      std::ranges::fill(values, accumulator);
-      return {};
+    const auto initial = [&](StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
+                             std::span<float> values) -> Status {
+      if (kind != StateKind::kMaster) {
+        std::ranges::fill(values, accumulator);
+        return {};
+      }
+      PENSTOCK_TRY(source(module, tensor, begin, values));
+      return is_float16 ? CheckFloat16(layout, module, tensor, begin, values) : Status();
     };
     return FillTile({.read = initial}, kinds, layout, tile, weight, record);
   };

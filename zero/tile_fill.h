@@ -25,6 +25,7 @@ using TileFill = std::function<Status(offload::TileId tile, std::span<std::byte>
                                       std::span<std::byte> record)>;
 
 /// Fills tiles of `layout` from tensors, exp_avg with zeros and exp_avg_sq with `accumulator`.
+/// Errors of the fill: of the source; kInvalidArgument for a finite weight that fp16 cannot hold.
 TileFill FillFromTensors(const offload::ShardLayout& layout, TensorSource source,
                          float accumulator);
 

@@ -46,7 +46,7 @@ void EmbeddingGradient::AddTokens(const EmbeddingGradientData& data,
     PENSTOCK_CHECK(token < data.vocabulary);
     while (end < order.size() && tokens[order[end]] == tokens[order[first]]) ++end;
     AddRows(
-        data.d_out, end - first, [&](uint64_t i) { return order[first + i]; }, columns,
+        data, end - first, [&](uint64_t i) { return order[first + i]; }, columns,
         data.d_token_table + token * call_.width);
   }
 }
@@ -55,27 +55,27 @@ void EmbeddingGradient::AddPositions(const EmbeddingGradientData& data, Range co
   const uint64_t sequence = data.tokens.sequence;
   for (uint64_t position = 0; position < sequence; ++position) {
     AddRows(
-        data.d_out, data.tokens.batch, [&](uint64_t i) { return i * sequence + position; }, columns,
+        data, data.tokens.batch, [&](uint64_t i) { return i * sequence + position; }, columns,
         data.d_position_table + position * call_.width);
   }
 }
 
 template <typename RowOf>
-void EmbeddingGradient::AddRows(const std::byte* d_out, uint64_t count, const RowOf& row_of,
-                                Range columns, float* row) const {
+void EmbeddingGradient::AddRows(const EmbeddingGradientData& data, uint64_t count,
+                                const RowOf& row_of, Range columns, float* row) const {
   std::array<float, kColumnsAtOnce> sums;
   float* const to = row + columns.begin;
-  if (adds_once_) {
+  if (data.adds_once) {
     std::fill_n(sums.begin(), columns.size(), 0.0F);
   } else {
     std::copy_n(to, columns.size(), sums.begin());
   }
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t element = row_of(i) * call_.width + columns.begin;
-    AddToFloats(call_.dtype, d_out + element * SizeOf(call_.dtype).value, sums.data(),
+    AddToFloats(call_.dtype, data.d_out + element * SizeOf(call_.dtype).value, sums.data(),
                 columns.size());
   }
-  if (adds_once_) {
+  if (data.adds_once) {
     AddToFloats(DType::kFloat32, sums.data(), to, columns.size());
   } else {
     std::copy_n(sums.begin(), columns.size(), to);

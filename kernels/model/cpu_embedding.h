@@ -19,6 +19,7 @@ namespace penstock::kernels {
 struct EmbeddingGradientData {
   TokenView tokens;
   const std::byte* d_out = nullptr;
+  bool adds_once = false;
   uint64_t vocabulary = 0;  ///< tokens are below it
   float* d_token_table = nullptr;
   float* d_position_table = nullptr;
@@ -26,8 +27,7 @@ struct EmbeddingGradientData {
 
 class EmbeddingGradient {
  public:
-  EmbeddingGradient(const EmbeddingCall& call, int threads, bool adds_once)
-      : call_(call), threads_(threads), adds_once_(adds_once) {}
+  EmbeddingGradient(const EmbeddingCall& call, int threads) : call_(call), threads_(threads) {}
 
   /// For the order of the rows.
   Bytes scratch() const { return call_.rows * Bytes{sizeof(uint64_t)}; }
@@ -40,12 +40,11 @@ class EmbeddingGradient {
   void AddPositions(const EmbeddingGradientData& data, Range columns) const;
   /// Adds the rows row_of(0), row_of(1) … row_of(count - 1) of d_out to a row of a table.
   template <typename RowOf>
-  void AddRows(const std::byte* d_out, uint64_t count, const RowOf& row_of, Range columns,
-               float* row) const;
+  void AddRows(const EmbeddingGradientData& data, uint64_t count, const RowOf& row_of,
+               Range columns, float* row) const;
 
   const EmbeddingCall call_;
   const int threads_;
-  const bool adds_once_;
 };
 
 }  // namespace penstock::kernels

@@ -6,6 +6,8 @@
 #include "hwy/highway.h"
 // clang-format on
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "kernels/model/cpu_rows.h"
@@ -19,10 +21,29 @@ struct Statistics {
   float rstd;
 };
 
+using SignedVector = hn::Vec<SignedWords>;
+
+/// Without its sign, a float's pattern grows with its magnitude, and NaN comes behind infinity.
+HWY_INLINE SignedVector LargerPattern(SignedVector patterns, FloatVector values) {
+  return hn::Max(patterns, hn::BitCast(SignedWords(), hn::Abs(values)));
+}
+
+HWY_INLINE float LargestOf(SignedVector patterns) {
+  constexpr int32_t kInfinity = 0x7f800000;
+  const int32_t largest = hn::GetLane(hn::MaxOfLanes(SignedWords(), patterns));
+  return std::bit_cast<float>(std::min(largest, kInfinity));
+}
+
 template <typename T>
-HWY_INLINE Statistics RowStatistics(const T* x, uint64_t width, float eps) {
+HWY_INLINE Statistics RowStatistics(const T* x, uint64_t width, float eps, SignedVector& largest) {
   auto sum = hn::Zero(Floats());
-  ForEachVector(width, [&](size_t i, auto amount) { sum = hn::Add(sum, Load(amount, x + i)); });
+  auto patterns = largest;
+  ForEachVector(width, [&](size_t i, auto amount) {
+    const auto values = Load(amount, x + i);
+    sum = hn::Add(sum, values);
+    patterns = LargerPattern(patterns, values);
+  });
+  largest = patterns;
   const float mean = Sum(sum) / static_cast<float>(width);
   auto squares = hn::Zero(Floats());
   ForEachVector(width, [&](size_t i, auto amount) {
@@ -34,13 +55,14 @@ HWY_INLINE Statistics RowStatistics(const T* x, uint64_t width, float eps) {
 }
 
 template <typename T>
-void ForwardAs(const LayerNormRows& norm, const T* bias, float eps, uint64_t begin, uint64_t end,
-               T* out, float* mean, float* rstd) {
+float ForwardAs(const LayerNormRows& norm, const T* bias, float eps, uint64_t begin, uint64_t end,
+                T* out, float* mean, float* rstd) {
+  auto largest = hn::Zero(SignedWords());
   const auto* weight = static_cast<const T*>(norm.weight);
   for (uint64_t row = begin; row < end; ++row) {
     const T* x = static_cast<const T*>(norm.x) + row * norm.width;
     T* y = out + row * norm.width;
-    const Statistics statistics = RowStatistics(x, norm.width, eps);
+    const Statistics statistics = RowStatistics(x, norm.width, eps, largest);
     mean[row] = statistics.mean;
     rstd[row] = statistics.rstd;
     ForEachVector(norm.width, [&](size_t i, auto amount) {
@@ -49,13 +71,17 @@ void ForwardAs(const LayerNormRows& norm, const T* bias, float eps, uint64_t beg
       Store(amount, hn::MulAdd(normal, Load(amount, weight + i), Load(amount, bias + i)), y + i);
     });
   }
+  return LargestOf(largest);
 }
 
-void LayerNormForward(const LayerNormRows& norm, const void* bias, float eps, uint64_t begin,
-                      uint64_t end, void* out, float* mean, float* rstd) {
+float LayerNormForward(const LayerNormRows& norm, const void* bias, float eps, uint64_t begin,
+                       uint64_t end, void* out, float* mean, float* rstd) {
+  float largest = 0;
   WithType(norm.dtype, [&]<typename T>(T*) {
-    ForwardAs(norm, static_cast<const T*>(bias), eps, begin, end, static_cast<T*>(out), mean, rstd);
+    largest = ForwardAs(norm, static_cast<const T*>(bias), eps, begin, end, static_cast<T*>(out),
+                        mean, rstd);
   });
+  return largest;
 }
 
 /// With n = (x − mean) rstd and g = d_out weight: d_x = rstd (g − mean(g) − n mean(g n)).
@@ -112,9 +138,9 @@ namespace penstock::kernels {
 HWY_EXPORT(LayerNormForward);
 HWY_EXPORT(LayerNormBackward);
 
-void LayerNormForwardRows(const LayerNormRows& norm, const void* bias, float eps, uint64_t begin,
-                          uint64_t end, void* out, float* mean, float* rstd) {
-  HWY_DYNAMIC_DISPATCH(LayerNormForward)(norm, bias, eps, begin, end, out, mean, rstd);
+float LayerNormForwardRows(const LayerNormRows& norm, const void* bias, float eps, uint64_t begin,
+                           uint64_t end, void* out, float* mean, float* rstd) {
+  return HWY_DYNAMIC_DISPATCH(LayerNormForward)(norm, bias, eps, begin, end, out, mean, rstd);
 }
 
 void LayerNormBackwardRows(const LayerNormRows& norm, const LayerNormGradients& gradients,

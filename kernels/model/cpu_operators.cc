@@ -3,6 +3,8 @@
 #include <hwy/targets.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <dnnl.hpp>
 #include <new>
 #include <string>
@@ -83,9 +85,7 @@ class PartsMaker {
         adds_once_(options.adds_once),
         arithmetic_(arithmetic) {}
 
-  void operator()(const EmbeddingCall& call) {
-    Make(parts_.embeddings, call, threads_, adds_once_);
-  }
+  void operator()(const EmbeddingCall& call) { Make(parts_.embeddings, call, threads_); }
   void operator()(const LayerNormCall& call) {
     parts_.norms.insert(call);
     TakeScratch(Bytes{2 * call.width * sizeof(float)} * static_cast<uint64_t>(threads_));
@@ -114,6 +114,37 @@ class PartsMaker {
   const bool adds_once_;
   const Bf16Arithmetic arithmetic_;
 };
+
+/// Several threads may raise a value.
+void RaiseTo(float& value, float to) {
+  const std::atomic_ref<float> shared(value);
+  float before = shared.load(std::memory_order_relaxed);
+  while (before < to && !shared.compare_exchange_weak(before, to, std::memory_order_relaxed)) {
+  }
+}
+
+float ToFloat(float value) { return value; }
+
+/// n if there is none.
+template <typename T>
+uint64_t FirstBeyond(const std::byte* x, float limit, uint64_t n) {
+  const auto* const values = reinterpret_cast<const T*>(x);
+  uint64_t i = 0;
+  while (i < n && std::fabs(ToFloat(values[i])) <= limit) ++i;
+  return i;
+}
+
+uint64_t FirstBeyond(const ConstTensorView& x, float limit) {
+  switch (x.dtype) {
+    case DType::kFloat32:
+      return FirstBeyond<float>(x.data, limit, x.shape.elements());
+    case DType::kBFloat16:
+      return FirstBeyond<BFloat16>(x.data, limit, x.shape.elements());
+    case DType::kFloat16:
+      return FirstBeyond<Float16>(x.data, limit, x.shape.elements());
+  }
+  return x.shape.elements();
+}
 
 template <typename Call, typename Part>
 Part& Find(std::map<Call, Part>& parts, const Call& call) {
@@ -183,13 +214,15 @@ void CpuOperators::EmbeddingForward(device::Stream& stream, const TokenView& tok
 }
 
 void CpuOperators::EmbeddingBackward(device::Stream& stream, const TokenView& tokens,
-                                     const ConstTensorView& d_out, const TensorView& d_token_table,
+                                     const ConstTensorView& d_out, bool adds_once,
+                                     const TensorView& d_token_table,
                                      const TensorView& d_position_table) {
   const EmbeddingCall call =
       EmbeddingOf(tokens, d_out, DType::kFloat32, d_token_table, d_position_table);
   const EmbeddingGradient& gradient = Find(parts_->embeddings, call);
   const EmbeddingGradientData data{.tokens = tokens,
                                    .d_out = d_out.data,
+                                   .adds_once = adds_once,
                                    .vocabulary = d_token_table.shape.rows(),
                                    .d_token_table = d_token_table.floats(),
                                    .d_position_table = d_position_table.floats()};
@@ -199,14 +232,15 @@ void CpuOperators::EmbeddingBackward(device::Stream& stream, const TokenView& to
 void CpuOperators::LayerNormForward(device::Stream& stream, const ConstTensorView& x,
                                     const ConstTensorView& weight, const ConstTensorView& bias,
                                     float eps, const TensorView& out, const TensorView& mean,
-                                    const TensorView& rstd) {
+                                    const TensorView& rstd, float* largest) {
   const LayerNormCall call = LayerNormOf(x, out, x.dtype, weight, bias, mean, rstd);
   const LayerNormRows norm{
       .dtype = call.dtype, .width = call.width, .x = x.data, .weight = weight.data};
   Launch(stream, [=, this] {
     ParallelRanges(threads_, call.rows, 1, [&](Range range) {
-      LayerNormForwardRows(norm, bias.data, eps, range.begin, range.end, out.data, mean.floats(),
-                           rstd.floats());
+      const float of_range = LayerNormForwardRows(norm, bias.data, eps, range.begin, range.end,
+                                                  out.data, mean.floats(), rstd.floats());
+      if (largest != nullptr) RaiseTo(*largest, of_range);
     });
   });
 }
@@ -336,6 +370,14 @@ void CpuOperators::HeadForwardBackward(device::Stream& stream, const ConstTensor
                       .d_x = d_x.data,
                       .d_table = d_table.floats()};
   Launch(stream, [=, this, &head] { head.Run(data, scratch_.data()); });
+}
+
+void CpuOperators::FindBeyond(device::Stream& stream, const ConstTensorView& x, float limit,
+                              uint64_t base, uint64_t* first) {
+  Launch(stream, [=] {
+    const uint64_t found = FirstBeyond(x, limit);
+    if (found < x.shape.elements()) *first = std::min(*first, base + found);
+  });
 }
 
 Result<Bytes> CpuOperatorScratch(const OperatorOptions& options, Bf16Arithmetic arithmetic) {

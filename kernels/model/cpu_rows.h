@@ -33,9 +33,10 @@ struct LayerNormRows {
   const void* weight = nullptr;
 };
 
-/// Rows [begin, end): the mean, then the mean square deviation from it, then the norm.
-void LayerNormForwardRows(const LayerNormRows& norm, const void* bias, float eps, uint64_t begin,
-                          uint64_t end, void* out, float* mean, float* rstd);
+/// Rows [begin, end): the mean, then the mean square deviation from it, then the norm. Returns the
+/// largest magnitude of x; infinite if an element is not finite.
+float LayerNormForwardRows(const LayerNormRows& norm, const void* bias, float eps, uint64_t begin,
+                           uint64_t end, void* out, float* mean, float* rstd);
 
 struct LayerNormGradients {
   const void* d_out = nullptr;

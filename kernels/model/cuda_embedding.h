@@ -15,7 +15,7 @@ struct CudaEmbedding {
   uint64_t sequence;
   uint64_t width;
   const int32_t* tokens;
-  bool adds_once;  ///< backward: see OperatorOptions
+  bool adds_once;  ///< backward: see ModelOperators::EmbeddingBackward
 };
 
 void CudaEmbeddingForward(device::CudaStream& stream, const CudaEmbedding& embedding,

@@ -1,6 +1,8 @@
 // One block of threads to a row, which is read again from the cache for each pass over it.
 #include "kernels/model/cuda_norm.h"
 
+#include <limits>
+
 #include "kernels/cuda_elements.cuh"
 #include "kernels/cuda_launch.cuh"
 #include "kernels/cuda_reduce.cuh"
@@ -8,15 +10,22 @@
 namespace penstock::kernels {
 namespace {
 
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
 /// Calls `visit(c)` for the packs of a row that are this thread's; c is the first column of each.
 template <int N, typename Visit>
 __device__ void ForEachPack(uint64_t width, Visit visit) {
   for (uint64_t c = uint64_t{threadIdx.x} * N; c < width; c += uint64_t{blockDim.x} * N) visit(c);
 }
 
+/// Of what is not negative: floats without a sign are in the order of their patterns.
+__device__ void RaiseTo(float* value, float to) {
+  atomicMax(reinterpret_cast<unsigned*>(value), __float_as_uint(to));
+}
+
 template <typename T, int N>
 __global__ void ForwardKernel(uint64_t width, const T* x, const T* weight, const T* bias, float eps,
-                              T* out, float* mean, float* rstd) {
+                              T* out, float* mean, float* rstd, float* largest) {
   const uint64_t row = blockIdx.x;
   x += row * width;
   out += row * width;
@@ -27,13 +36,21 @@ __global__ void ForwardKernel(uint64_t width, const T* x, const T* weight, const
   });
   const float row_mean = SumOverBlock(sum) / static_cast<float>(width);
   float squares = 0;
+  float magnitude = 0;
   ForEachPack<N>(width, [&](uint64_t c) {
     const auto pack = LoadPack<N>(x + c);
     for (int i = 0; i < N; ++i) {
-      const float deviation = ToFloat(pack.elements[i]) - row_mean;
+      const float value = ToFloat(pack.elements[i]);
+      const float deviation = value - row_mean;
       squares = fmaf(deviation, deviation, squares);
+      // A NaN is lost in the maximum.
+      magnitude = fmaxf(magnitude, isfinite(value) ? fabsf(value) : kInfinity);
     }
   });
+  if (largest != nullptr) {
+    magnitude = MaximumOverBlock(magnitude);
+    if (threadIdx.x == 0) RaiseTo(largest, magnitude);
+  }
   const float variance = SumOverBlock(squares) / static_cast<float>(width);
   const float row_rstd = 1 / sqrtf(variance + eps);
   if (threadIdx.x == 0) {
@@ -98,7 +115,7 @@ __global__ void BackwardKernel(uint64_t width, const T* x, const T* weight, cons
 }  // namespace
 
 void CudaNormForward(device::CudaStream& stream, const CudaNorm& norm, const std::byte* bias,
-                     float eps, std::byte* out, float* mean, float* rstd) {
+                     float eps, std::byte* out, float* mean, float* rstd, float* largest) {
   WithElements(norm.dtype, norm.width, [&]<typename T, int N>() {
     for (const std::byte* operand :
          {norm.x, norm.weight, bias, static_cast<const std::byte*>(out)}) {
@@ -106,7 +123,7 @@ void CudaNormForward(device::CudaStream& stream, const CudaNorm& norm, const std
     }
     Launch(stream, "a layer norm", ForwardKernel<T, N>, {norm.rows, dim3(kThreads)}, norm.width,
            reinterpret_cast<const T*>(norm.x), reinterpret_cast<const T*>(norm.weight),
-           reinterpret_cast<const T*>(bias), eps, reinterpret_cast<T*>(out), mean, rstd);
+           reinterpret_cast<const T*>(bias), eps, reinterpret_cast<T*>(out), mean, rstd, largest);
   });
 }
 

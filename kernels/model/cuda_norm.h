@@ -19,8 +19,9 @@ struct CudaNorm {
   const std::byte* weight;
 };
 
+/// `largest`: see ModelOperators::LayerNormForward; may be null.
 void CudaNormForward(device::CudaStream& stream, const CudaNorm& norm, const std::byte* bias,
-                     float eps, std::byte* out, float* mean, float* rstd);
+                     float eps, std::byte* out, float* mean, float* rstd, float* largest);
 /// d_x (+)= the gradient through the norm.
 void CudaNormBackward(device::CudaStream& stream, const CudaNorm& norm, const float* mean,
                       const float* rstd, const std::byte* d_out, bool add_to_d_x, std::byte* d_x);

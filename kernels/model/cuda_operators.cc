@@ -12,6 +12,7 @@
 #include "kernels/model/cuda_embedding.h"
 #include "kernels/model/cuda_norm.h"
 #include "kernels/model/cuda_plan.h"
+#include "kernels/model/cuda_search.h"
 #include "kernels/model/operator_factories.h"
 
 namespace penstock::kernels {
@@ -23,7 +24,8 @@ device::CudaStream& OnCuda(device::Stream& stream) {
   return *cuda;
 }
 
-CudaEmbedding CudaEmbeddingFor(const EmbeddingCall& call, const TokenView& tokens, bool adds_once) {
+CudaEmbedding CudaEmbeddingFor(const EmbeddingCall& call, const TokenView& tokens,
+                               bool adds_once = false) {
   return {.dtype = call.dtype,
           .rows = call.rows,
           .sequence = tokens.sequence,
@@ -130,28 +132,29 @@ void CudaOperators::EmbeddingForward(device::Stream& stream, const TokenView& to
                                      const ConstTensorView& token_table,
                                      const ConstTensorView& position_table, const TensorView& out) {
   const EmbeddingCall call = EmbeddingOf(tokens, out, out.dtype, token_table, position_table);
-  CudaEmbeddingForward(OnCuda(stream), CudaEmbeddingFor(call, tokens, options_.adds_once),
-                       token_table.data, position_table.data, out.data);
+  CudaEmbeddingForward(OnCuda(stream), CudaEmbeddingFor(call, tokens), token_table.data,
+                       position_table.data, out.data);
 }
 
 void CudaOperators::EmbeddingBackward(device::Stream& stream, const TokenView& tokens,
-                                      const ConstTensorView& d_out, const TensorView& d_token_table,
+                                      const ConstTensorView& d_out, bool adds_once,
+                                      const TensorView& d_token_table,
                                       const TensorView& d_position_table) {
   const EmbeddingCall call =
       EmbeddingOf(tokens, d_out, DType::kFloat32, d_token_table, d_position_table);
   PENSTOCK_CHECK(embeddings_.contains(call), "operators: an embedding that was not declared");
-  CudaEmbeddingBackward(OnCuda(stream), CudaEmbeddingFor(call, tokens, options_.adds_once),
-                        d_out.data, reinterpret_cast<int32_t*>(scratch()), d_token_table.floats(),
+  CudaEmbeddingBackward(OnCuda(stream), CudaEmbeddingFor(call, tokens, adds_once), d_out.data,
+                        reinterpret_cast<int32_t*>(scratch()), d_token_table.floats(),
                         d_position_table.floats());
 }
 
 void CudaOperators::LayerNormForward(device::Stream& stream, const ConstTensorView& x,
                                      const ConstTensorView& weight, const ConstTensorView& bias,
                                      float eps, const TensorView& out, const TensorView& mean,
-                                     const TensorView& rstd) {
+                                     const TensorView& rstd, float* largest) {
   const LayerNormCall call = LayerNormOf(x, out, x.dtype, weight, bias, mean, rstd);
   CudaNormForward(OnCuda(stream), {call.dtype, call.rows, call.width, x.data, weight.data},
-                  bias.data, eps, out.data, mean.floats(), rstd.floats());
+                  bias.data, eps, out.data, mean.floats(), rstd.floats(), largest);
 }
 
 void CudaOperators::LayerNormBackward(device::Stream& stream, const ConstTensorView& x,
@@ -248,6 +251,11 @@ void CudaOperators::HeadForwardBackward(device::Stream& stream, const ConstTenso
             .d_x = d_x.data,
             .d_table = d_table.floats()},
            scratch());
+}
+
+void CudaOperators::FindBeyond(device::Stream& stream, const ConstTensorView& x, float limit,
+                               uint64_t base, uint64_t* first) {
+  CudaFindBeyond(OnCuda(stream), x, limit, base, first);
 }
 
 Result<Bytes> CudaOperatorScratch(const OperatorOptions& options) {

@@ -31,12 +31,13 @@ class CudaOperators final : public ModelOperators {
                         const ConstTensorView& token_table, const ConstTensorView& position_table,
                         const TensorView& out) override;
   void EmbeddingBackward(device::Stream& stream, const TokenView& tokens,
-                         const ConstTensorView& d_out, const TensorView& d_token_table,
+                         const ConstTensorView& d_out, bool adds_once,
+                         const TensorView& d_token_table,
                          const TensorView& d_position_table) override;
   void LayerNormForward(device::Stream& stream, const ConstTensorView& x,
                         const ConstTensorView& weight, const ConstTensorView& bias, float eps,
-                        const TensorView& out, const TensorView& mean,
-                        const TensorView& rstd) override;
+                        const TensorView& out, const TensorView& mean, const TensorView& rstd,
+                        float* largest) override;
   void LayerNormBackward(device::Stream& stream, const ConstTensorView& x,
                          const ConstTensorView& weight, const ConstTensorView& mean,
                          const ConstTensorView& rstd, const ConstTensorView& d_out, bool add_to_d_x,
@@ -64,6 +65,8 @@ class CudaOperators final : public ModelOperators {
                            const ConstTensorView& table, const TokenView& targets,
                            float gradient_scale, double* loss_sum, const TensorView& d_x,
                            const TensorView& d_table) override;
+  void FindBeyond(device::Stream& stream, const ConstTensorView& x, float limit, uint64_t base,
+                  uint64_t* first) override;
   std::string arithmetic() const override { return arithmetic_; }
   Bytes scratch_bytes() const override { return scratch_.size(); }
 

@@ -2,7 +2,8 @@
 //
 // All tensors are device memory. Activations and weights are of one dtype; weight
 // gradients are fp32 and are *accumulated* into unless said otherwise: what a call adds is computed
-// first, and then added with one addition to each element (but see OperatorOptions::adds_once).
+// first, and then added with one addition to each element (but see EmbeddingBackward and
+// OperatorOptions::adds_once).
 // `rows` is batch * sequence; a tensor of rows may have the two as separate sizes. Sums over rows
 // and over the sequence are taken in fp32 in an order that depends on shapes and the thread count,
 // never on memory or placement. On a CPU, matrix products compute in fp32 on
@@ -35,11 +36,11 @@ struct OperatorOptions {
   OperatorCalls calls;  ///< all calls that will be made; naming one twice changes nothing
   /// See above; 0: weights begin at a multiple of 16 bytes, or of their rows after one.
   uint64_t weight_unit = 0;
-  /// Whether the embedding and the head, too, compute what a call adds first, from zero: needed
-  /// where several micro-batches add to the same gradients, so that the sum is that of the
-  /// gradients of each. A head of more than one chunk of rows then takes scratch of the size of the
-  /// table's fp32 gradient. Otherwise the embedding adds row by row, and the head chunk by chunk,
-  /// which is the same where the gradients are zero before.
+  /// Whether the head, too, computes what a call adds first, from zero: needed where several
+  /// micro-batches add to the same gradients, so that the sum is that of the gradients of each. A
+  /// head of more than one chunk of rows then takes scratch of the size of the table's fp32
+  /// gradient. Otherwise the head adds chunk by chunk, which is the same where the gradients are
+  /// zero before.
   bool adds_once = false;
   int threads = 1;  ///< compute threads; the result's bits depend on them
 };
@@ -54,16 +55,21 @@ class ModelOperators {
   virtual void EmbeddingForward(device::Stream& stream, const TokenView& tokens,
                                 const ConstTensorView& token_table,
                                 const ConstTensorView& position_table, const TensorView& out) = 0;
-  /// Adds d_out to the rows of the fp32 gradients it came from, in row order.
+  /// Adds d_out to the rows of the fp32 gradients it came from, in row order: row by row to what
+  /// lies there; or, if `adds_once`, what the call adds is computed first, from zero. Both are the
+  /// same where the gradients are zero before.
   virtual void EmbeddingBackward(device::Stream& stream, const TokenView& tokens,
-                                 const ConstTensorView& d_out, const TensorView& d_token_table,
+                                 const ConstTensorView& d_out, bool adds_once,
+                                 const TensorView& d_token_table,
                                  const TensorView& d_position_table) = 0;
 
   /// out = (x - mean) * rstd * weight + bias over rows of C; mean and rstd (fp32, [rows]) are kept.
+  /// Where `largest` is given: *largest = max(*largest, |x|) over all of x; infinite if an element
+  /// is not finite.
   virtual void LayerNormForward(device::Stream& stream, const ConstTensorView& x,
                                 const ConstTensorView& weight, const ConstTensorView& bias,
                                 float eps, const TensorView& out, const TensorView& mean,
-                                const TensorView& rstd) = 0;
+                                const TensorView& rstd, float* largest) = 0;
   /// d_x += the gradient through the norm when `add_to_d_x` (a residual branch), else d_x = it.
   virtual void LayerNormBackward(device::Stream& stream, const ConstTensorView& x,
                                  const ConstTensorView& weight, const ConstTensorView& mean,
@@ -115,6 +121,12 @@ class ModelOperators {
                                    const ConstTensorView& table, const TokenView& targets,
                                    float gradient_scale, double* loss_sum, const TensorView& d_x,
                                    const TensorView& d_table) = 0;
+
+  /// *first = min(*first, base + i), of the first element i of x that is not within [-limit, limit]
+  /// (NaN is not), if there is one. To search for where numbers leave their range; no part of a
+  /// model.
+  virtual void FindBeyond(device::Stream& stream, const ConstTensorView& x, float limit,
+                          uint64_t base, uint64_t* first) = 0;
 
   /// Returns what the bits of the results depend on besides the data and the shapes, in one line
   /// for people and for comparison: "cpu AVX3, bf16 native, oneDNN 2.7.2 isa 0xe7, 2 threads".

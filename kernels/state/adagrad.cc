@@ -20,11 +20,13 @@ AdagradScalars MakeAdagradScalars(const AdagradHyperparameters& hyper, double lr
   };
 }
 
-void AdagradUpdateReference(const AdagradScalars& scalars, const OptimizerTile& tile) {
-  UpdateReference(scalars, tile, [](const AdagradScalars& s, float g, float&, float& sum) {
-    sum = std::fma(g, g, sum);
-    return g / (std::sqrt(sum) + s.eps);
-  });
+void AdagradUpdateReference(const AdagradScalars& scalars, const OptimizerTile& tile,
+                            std::span<WeightFigures> of_blocks) {
+  UpdateReference(scalars, tile, of_blocks,
+                  [](const AdagradScalars& s, float g, float&, float& sum) {
+                    sum = std::fma(g, g, sum);
+                    return g / (std::sqrt(sum) + s.eps);
+                  });
 }
 
 }  // namespace penstock::kernels

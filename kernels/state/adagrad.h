@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/state/optimizer_tile.h"
 
@@ -34,9 +35,12 @@ struct AdagradScalars {
 AdagradScalars MakeAdagradScalars(const AdagradHyperparameters& hyper, double lr, uint64_t t,
                                   double grad_scale);
 
-/// Updates the tile in place. Dispatched at run time to the best instruction set.
-void AdagradUpdate(const AdagradScalars& scalars, const OptimizerTile& tile);
+/// Updates the tile in place. Dispatched at run time to the best instruction set. `of_blocks`: see
+/// Update in kernels/state/optimizer.h.
+void AdagradUpdate(const AdagradScalars& scalars, const OptimizerTile& tile,
+                   std::span<WeightFigures> of_blocks = {});
 /// The same, one element after the other in plain C++: the reference that AdagradUpdate must equal.
-void AdagradUpdateReference(const AdagradScalars& scalars, const OptimizerTile& tile);
+void AdagradUpdateReference(const AdagradScalars& scalars, const OptimizerTile& tile,
+                            std::span<WeightFigures> of_blocks = {});
 
 }  // namespace penstock::kernels

@@ -29,8 +29,9 @@ AdamScalars MakeAdamScalars(const AdamHyperparameters& hyper, double lr, uint64_
   };
 }
 
-void AdamUpdateReference(const AdamScalars& scalars, const OptimizerTile& tile) {
-  UpdateReference(scalars, tile, [](const AdamScalars& s, float g, float& m, float& v) {
+void AdamUpdateReference(const AdamScalars& scalars, const OptimizerTile& tile,
+                         std::span<WeightFigures> of_blocks) {
+  UpdateReference(scalars, tile, of_blocks, [](const AdamScalars& s, float g, float& m, float& v) {
     m = std::fma(g, s.one_minus_beta1, m * s.beta1);
     v = std::fma(g * g, s.one_minus_beta2, v * s.beta2);
     return m / std::fma(std::sqrt(v), s.rsqrt_bias2, s.eps);

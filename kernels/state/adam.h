@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/state/optimizer_tile.h"
 
@@ -47,9 +48,12 @@ struct AdamScalars {
 AdamScalars MakeAdamScalars(const AdamHyperparameters& hyper, double lr, uint64_t t,
                             double grad_scale);
 
-/// Updates the tile in place. Dispatched at run time to the best instruction set.
-void AdamUpdate(const AdamScalars& scalars, const OptimizerTile& tile);
+/// Updates the tile in place. Dispatched at run time to the best instruction set. `of_blocks`: see
+/// Update in kernels/state/optimizer.h.
+void AdamUpdate(const AdamScalars& scalars, const OptimizerTile& tile,
+                std::span<WeightFigures> of_blocks = {});
 /// The same, one element after the other in plain C++: the reference that AdamUpdate must equal.
-void AdamUpdateReference(const AdamScalars& scalars, const OptimizerTile& tile);
+void AdamUpdateReference(const AdamScalars& scalars, const OptimizerTile& tile,
+                         std::span<WeightFigures> of_blocks = {});
 
 }  // namespace penstock::kernels

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/dtype.h"
+#include "kernels/state/figures.h"
 
 namespace penstock::kernels {
 
@@ -21,5 +22,27 @@ using penstock::kBlockElements;
 bool BlockSums(const void* gradient, DType dtype, uint64_t elements, std::span<double> sums);
 bool BlockSumsReference(const void* gradient, DType dtype, uint64_t elements,
                         std::span<double> sums);
+
+/// Where a pass leaves what it finds of each block; the lists are equally long.
+struct BlockFigures {
+  std::span<double> sums;         ///< as of BlockSums
+  std::span<float> largest;       ///< magnitude of the finite elements; 0 if there is none
+  std::span<uint32_t> nonfinite;  ///< how many elements are infinite or NaN
+
+  GradientFigures Of(size_t block) const {
+    return {
+        .sum_of_squares = sums[block], .largest = largest[block], .nonfinite = nonfinite[block]};
+  }
+};
+
+/// BlockSums, with the same bits of the sums, that also finds the other figures.
+bool BlockSumsAndFigures(const void* gradient, DType dtype, uint64_t elements,
+                         const BlockFigures& figures);
+bool BlockSumsAndFiguresReference(const void* gradient, DType dtype, uint64_t elements,
+                                  const BlockFigures& figures);
+
+/// Returns the figures of fewer elements than a block: those of a block that begins with them, and
+/// in which all others are zero.
+GradientFigures PartFigures(const void* gradient, DType dtype, uint64_t elements);
 
 }  // namespace penstock::kernels

@@ -61,16 +61,22 @@ class CpuStateOperators final : public StateOperators {
 
   void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                  double* sums, uint32_t* finite) override {
-    PENSTOCK_CHECK(n % kBlockElements == 0);
-    Launch(stream, [=, this] {
-      std::atomic<bool> all_finite = true;
-      ParallelRanges(threads_, n, kBlockElements, [&](Range range) {
-        const std::span<double> part(sums + range.begin / kBlockElements,
-                                     range.size() / kBlockElements);
-        const std::byte* from = gradient + range.begin * SizeOf(dtype).value;
-        if (!kernels::BlockSums(from, dtype, range.size(), part)) all_finite = false;
-      });
-      *finite = all_finite ? 1 : 0;
+    SumInParallel(stream, gradient, dtype, n, finite, [=](const std::byte* from, Range range) {
+      const Range blocks = BlocksOf(range);
+      return kernels::BlockSums(from, dtype, range.size(), {sums + blocks.begin, blocks.size()});
+    });
+  }
+
+  void BlockSumsAndFigures(device::Stream& stream, const std::byte* gradient, DType dtype,
+                           uint64_t n, const DeviceBlockFigures& figures,
+                           uint32_t* finite) override {
+    SumInParallel(stream, gradient, dtype, n, finite, [=](const std::byte* from, Range range) {
+      const Range blocks = BlocksOf(range);
+      return kernels::BlockSumsAndFigures(
+          from, dtype, range.size(),
+          {.sums = {figures.sums + blocks.begin, blocks.size()},
+           .largest = {figures.largest + blocks.begin, blocks.size()},
+           .nonfinite = {figures.nonfinite + blocks.begin, blocks.size()}});
     });
   }
 
@@ -83,7 +89,37 @@ class CpuStateOperators final : public StateOperators {
     });
   }
 
+  void UpdateAndMeasure(device::Stream& stream, const OptimizerScalars& scalars,
+                        const OptimizerTile& tile, WeightFigures* of_blocks) override {
+    Launch(stream, [=, this] {
+      ParallelRanges(threads_, ElementCount(tile), kBlockElements, [&](Range range) {
+        const Range blocks = BlocksOf(range);
+        kernels::Update(scalars, Part(tile, range.begin, range.size()),
+                        {of_blocks + blocks.begin, blocks.size()});
+      });
+    });
+  }
+
  private:
+  /// The blocks of a range of elements that begins with one; the last may be a part.
+  static Range BlocksOf(Range elements) {
+    return {elements.begin / kBlockElements, (elements.end + kBlockElements - 1) / kBlockElements};
+  }
+
+  /// `sum(elements, range)` returns whether the elements of a range of blocks are finite.
+  template <typename Sum>
+  void SumInParallel(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
+                     uint32_t* finite, Sum sum) const {
+    PENSTOCK_CHECK(n % kBlockElements == 0);
+    Launch(stream, [=, this] {
+      std::atomic<bool> all_finite = true;
+      ParallelRanges(threads_, n, kBlockElements, [&](Range range) {
+        if (!sum(gradient + range.begin * SizeOf(dtype).value, range)) all_finite = false;
+      });
+      *finite = all_finite ? 1 : 0;
+    });
+  }
+
   void Launch(device::Stream& stream, std::function<void()> kernel) const {
     auto* const cpu_stream = dynamic_cast<device::CpuStream*>(&stream);
     PENSTOCK_CHECK(cpu_stream != nullptr,

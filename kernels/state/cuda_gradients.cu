@@ -29,24 +29,40 @@ __global__ void AddInOrderKernel(uint64_t n, uint64_t stride, uint64_t count, co
 /// Partial sums of a block of the flat index.
 constexpr unsigned kPartials = 16;
 
-/// 16 threads to a sum: thread j takes elements j, j + 16, … in order.
+/// 16 threads to a sum: thread j takes elements j, j + 16, … in order. The other figures are left
+/// out where `largest` is null.
 template <typename T>
-__global__ void BlockSumsKernel(uint64_t blocks, const T* gradient, double* sums) {
+__global__ void BlockSumsKernel(uint64_t blocks, const T* gradient, double* sums, float* largest,
+                                uint32_t* nonfinite) {
   const uint64_t thread = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const uint64_t block = thread / kPartials;
   double sum = 0;
+  float most = 0;
+  uint32_t count = 0;
   if (block < blocks) {
     const T* const from = gradient + block * kBlockElements + thread % kPartials;
     for (uint64_t i = 0; i < kBlockElements; i += kPartials) {
-      const double value = ToFloat(from[i]);
+      const float element = ToFloat(from[i]);
+      const double value = element;
       sum = fma(value, value, sum);
+      if (isfinite(element)) {
+        most = fmaxf(most, fabsf(element));
+      } else {
+        ++count;
+      }
     }
   }
   // Addition commutes, so that both sides of a pair get s[j] + s[j + distance].
   for (unsigned distance = kPartials / 2; distance > 0; distance /= 2) {
     sum += __shfl_xor_sync(kAllLanes, sum, distance);
+    most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, distance));
+    count += __shfl_xor_sync(kAllLanes, count, distance);
   }
-  if (block < blocks && thread % kPartials == 0) sums[block] = sum;
+  if (block >= blocks || thread % kPartials != 0) return;
+  sums[block] = sum;
+  if (largest == nullptr) return;
+  largest[block] = most;
+  nonfinite[block] = count;
 }
 
 /// One block. A sum is finite when all its elements are.
@@ -82,14 +98,15 @@ void CudaAddInOrder(device::CudaStream& stream, float* sums, uint64_t n, const E
 }
 
 void CudaBlockSums(device::CudaStream& stream, const std::byte* gradient, DType dtype, uint64_t n,
-                   double* sums, uint32_t* finite) {
+                   const DeviceBlockFigures& figures, uint32_t* finite) {
   PENSTOCK_CHECK(n % kBlockElements == 0, "{} elements are no whole blocks", n);
   const uint64_t blocks = n / kBlockElements;
   WithElements(dtype, 1, [&]<typename T, int N>() {
     Launch(stream, "block sums", BlockSumsKernel<T>, OneThreadEach(blocks * kPartials), blocks,
-           reinterpret_cast<const T*>(gradient), sums);
+           reinterpret_cast<const T*>(gradient), figures.sums, figures.largest, figures.nonfinite);
   });
-  Launch(stream, "the finite flag", FiniteKernel, {1, dim3(kThreads)}, blocks, sums, finite);
+  Launch(stream, "the finite flag", FiniteKernel, {1, dim3(kThreads)}, blocks, figures.sums,
+         finite);
 }
 
 }  // namespace penstock::kernels

@@ -2,8 +2,11 @@
 // headers state, in round-to-nearest arithmetic that the compiler may not contract.
 #include "kernels/state/cuda_optimizer.h"
 
+#include <bit>
+
 #include "kernels/cuda_elements.cuh"
 #include "kernels/cuda_launch.cuh"
+#include "kernels/cuda_reduce.cuh"
 #include "kernels/state/optimizer_rule.h"
 
 namespace penstock::kernels {
@@ -72,23 +75,60 @@ struct Moment {
   }
 };
 
+/// A master before and after its update.
+struct BeforeAndAfter {
+  float before = 0;
+  float after = 0;
+};
+
 template <typename Scalars, typename Weights, typename T, typename Gradient>
-__global__ void UpdateKernel(uint64_t n, Scalars s, Decay decay, StochasticRounding rounding,
-                             Weights weights, Moment<T> exp_avg, Moment<T> exp_avg_sq,
-                             const Gradient* gradient) {
-  const uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i >= n) return;
+__device__ BeforeAndAfter UpdateElement(uint64_t i, const Scalars& s, Decay decay,
+                                        const StochasticRounding& rounding, const Weights& weights,
+                                        const Moment<T>& exp_avg, const Moment<T>& exp_avg_sq,
+                                        const Gradient* gradient) {
   float w = weights.Load(i);
+  const float before = w;
   float m = exp_avg.Load(i);
   float v = exp_avg_sq.Load(i);
   float g = __fmul_rn(ToFloat(gradient[i]), s.grad_scale);
   if (decay == Decay::kL2) g = __fmaf_rn(w, s.decay, g);
   const float d = Direct(s, g, m, v);
   if (decay == Decay::kDecoupled) w = __fmaf_rn(w, s.decay, w);
-  weights.Store(i, __fmaf_rn(d, s.negative_step_size, w));
+  w = __fmaf_rn(d, s.negative_step_size, w);
+  weights.Store(i, w);
   const uint32_t random = RoundingBits(rounding.key, rounding.first_element + i);
   exp_avg.Store(i, m, random & 0xffff);
   exp_avg_sq.Store(i, v, random >> 16);
+  return {before, w};
+}
+
+/// One element to a thread; with figures, a block of elements to a block of threads, whose figures
+/// are added in the same order each time.
+template <typename Scalars, typename Weights, typename T, typename Gradient>
+__global__ void UpdateKernel(uint64_t n, Scalars s, Decay decay, StochasticRounding rounding,
+                             Weights weights, Moment<T> exp_avg, Moment<T> exp_avg_sq,
+                             const Gradient* gradient, WeightFigures* of_blocks) {
+  if (of_blocks == nullptr) {
+    const uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    if (i < n) UpdateElement(i, s, decay, rounding, weights, exp_avg, exp_avg_sq, gradient);
+    return;
+  }
+  float squares = 0, update_squares = 0;
+  unsigned largest = 0;
+  const uint64_t begin = uint64_t{blockIdx.x} * kBlockElements;
+  for (uint64_t i = begin + threadIdx.x; i < begin + kBlockElements && i < n; i += blockDim.x) {
+    const BeforeAndAfter weight =
+        UpdateElement(i, s, decay, rounding, weights, exp_avg, exp_avg_sq, gradient);
+    const float update = __fadd_rn(weight.after, -weight.before);
+    squares = __fmaf_rn(weight.after, weight.after, squares);
+    update_squares = __fmaf_rn(update, update, update_squares);
+    largest = Maximum()(largest, std::bit_cast<uint32_t>(weight.after) & 0x7fffffffU);
+  }
+  squares = SumOverBlock(squares);
+  update_squares = SumOverBlock(update_squares);
+  largest = ReduceBlock(largest, Maximum());
+  if (threadIdx.x == 0)
+    of_blocks[blockIdx.x] = {squares, update_squares, std::bit_cast<float>(largest)};
 }
 
 /// Calls `f` with the tile's master, moments and gradient as what they are.
@@ -125,22 +165,26 @@ void WithPlanes(const OptimizerTile& tile, F f) {
 }
 
 template <typename Scalars>
-void LaunchUpdate(device::CudaStream& stream, const Scalars& scalars, const OptimizerTile& tile) {
+void LaunchUpdate(device::CudaStream& stream, const Scalars& scalars, const OptimizerTile& tile,
+                  WeightFigures* of_blocks) {
   const uint64_t n = ElementCountOf<Scalars>(tile);
+  const LaunchShape shape = of_blocks == nullptr
+                                ? OneThreadEach(n)
+                                : LaunchShape{DivideUp(n, kBlockElements), dim3(kThreads)};
   WithPlanes(tile, [&]<typename Weights, typename T, typename Gradient>(
                        const Weights& weights, Moment<T> exp_avg, Moment<T> exp_avg_sq,
                        const Gradient* gradient) {
-    Launch(stream, "an update", UpdateKernel<Scalars, Weights, T, Gradient>, OneThreadEach(n), n,
-           scalars, Rule<Scalars>::DecayOf(scalars), tile.rounding, weights, exp_avg, exp_avg_sq,
-           gradient);
+    Launch(stream, "an update", UpdateKernel<Scalars, Weights, T, Gradient>, shape, n, scalars,
+           Rule<Scalars>::DecayOf(scalars), tile.rounding, weights, exp_avg, exp_avg_sq, gradient,
+           of_blocks);
   });
 }
 
 }  // namespace
 
 void CudaUpdate(device::CudaStream& stream, const OptimizerScalars& scalars,
-                const OptimizerTile& tile) {
-  std::visit([&](const auto& of_rule) { LaunchUpdate(stream, of_rule, tile); }, scalars);
+                const OptimizerTile& tile, WeightFigures* of_blocks) {
+  std::visit([&](const auto& of_rule) { LaunchUpdate(stream, of_rule, tile, of_blocks); }, scalars);
 }
 
 }  // namespace penstock::kernels

@@ -6,8 +6,9 @@
 
 namespace penstock::kernels {
 
-/// Enqueues and returns. The tile is device memory, aligned to an element.
+/// Enqueues and returns. The tile is device memory, aligned to an element; so are the figures of
+/// its blocks, which are left out where the pointer is null.
 void CudaUpdate(device::CudaStream& stream, const OptimizerScalars& scalars,
-                const OptimizerTile& tile);
+                const OptimizerTile& tile, WeightFigures* of_blocks);
 
 }  // namespace penstock::kernels

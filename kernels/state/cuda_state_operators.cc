@@ -25,11 +25,20 @@ class CudaStateOperators final : public StateOperators {
   }
   void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                  double* sums, uint32_t* finite) override {
-    CudaBlockSums(OnCuda(stream), gradient, dtype, n, sums, finite);
+    CudaBlockSums(OnCuda(stream), gradient, dtype, n, {.sums = sums}, finite);
+  }
+  void BlockSumsAndFigures(device::Stream& stream, const std::byte* gradient, DType dtype,
+                           uint64_t n, const DeviceBlockFigures& figures,
+                           uint32_t* finite) override {
+    CudaBlockSums(OnCuda(stream), gradient, dtype, n, figures, finite);
   }
   void Update(device::Stream& stream, const OptimizerScalars& scalars,
               const OptimizerTile& tile) override {
-    CudaUpdate(OnCuda(stream), scalars, tile);
+    CudaUpdate(OnCuda(stream), scalars, tile, nullptr);
+  }
+  void UpdateAndMeasure(device::Stream& stream, const OptimizerScalars& scalars,
+                        const OptimizerTile& tile, WeightFigures* of_blocks) override {
+    CudaUpdate(OnCuda(stream), scalars, tile, of_blocks);
   }
 };
 

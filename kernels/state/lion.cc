@@ -19,8 +19,9 @@ LionScalars MakeLionScalars(const LionHyperparameters& hyper, double lr, double 
   };
 }
 
-void LionUpdateReference(const LionScalars& scalars, const OptimizerTile& tile) {
-  UpdateReference(scalars, tile, [](const LionScalars& s, float g, float& m, float&) {
+void LionUpdateReference(const LionScalars& scalars, const OptimizerTile& tile,
+                         std::span<WeightFigures> of_blocks) {
+  UpdateReference(scalars, tile, of_blocks, [](const LionScalars& s, float g, float& m, float&) {
     const float c = std::fma(g, s.one_minus_beta1, m * s.beta1);
     m = std::fma(g, s.one_minus_beta2, m * s.beta2);
     return c == 0 || std::isnan(c) ? c : std::copysign(1.0f, c);

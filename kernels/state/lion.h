@@ -36,9 +36,12 @@ struct LionScalars {
 /// `grad_scale` is 1 / (loss scale * clip factor). Computed in double.
 LionScalars MakeLionScalars(const LionHyperparameters& hyper, double lr, double grad_scale);
 
-/// Updates the tile in place. Dispatched at run time to the best instruction set.
-void LionUpdate(const LionScalars& scalars, const OptimizerTile& tile);
+/// Updates the tile in place. Dispatched at run time to the best instruction set. `of_blocks`: see
+/// Update in kernels/state/optimizer.h.
+void LionUpdate(const LionScalars& scalars, const OptimizerTile& tile,
+                std::span<WeightFigures> of_blocks = {});
 /// The same, one element after the other in plain C++: the reference that LionUpdate must equal.
-void LionUpdateReference(const LionScalars& scalars, const OptimizerTile& tile);
+void LionUpdateReference(const LionScalars& scalars, const OptimizerTile& tile,
+                         std::span<WeightFigures> of_blocks = {});
 
 }  // namespace penstock::kernels

@@ -27,10 +27,17 @@ AdagradScalars Make(const AdagradHyperparameters& hyper, double lr, uint64_t t, 
   return MakeAdagradScalars(hyper, lr, t, grad_scale);
 }
 
-void UpdateBy(const AdamScalars& scalars, const OptimizerTile& tile) { AdamUpdate(scalars, tile); }
-void UpdateBy(const LionScalars& scalars, const OptimizerTile& tile) { LionUpdate(scalars, tile); }
-void UpdateBy(const AdagradScalars& scalars, const OptimizerTile& tile) {
-  AdagradUpdate(scalars, tile);
+void UpdateBy(const AdamScalars& scalars, const OptimizerTile& tile,
+              std::span<WeightFigures> of_blocks) {
+  AdamUpdate(scalars, tile, of_blocks);
+}
+void UpdateBy(const LionScalars& scalars, const OptimizerTile& tile,
+              std::span<WeightFigures> of_blocks) {
+  LionUpdate(scalars, tile, of_blocks);
+}
+void UpdateBy(const AdagradScalars& scalars, const OptimizerTile& tile,
+              std::span<WeightFigures> of_blocks) {
+  AdagradUpdate(scalars, tile, of_blocks);
 }
 
 }  // namespace
@@ -60,8 +67,9 @@ OptimizerScalars MakeScalars(const OptimizerHyperparameters& hyper, double lr, u
       hyper);
 }
 
-void Update(const OptimizerScalars& scalars, const OptimizerTile& tile) {
-  std::visit([&](const auto& of_rule) { UpdateBy(of_rule, tile); }, scalars);
+void Update(const OptimizerScalars& scalars, const OptimizerTile& tile,
+            std::span<WeightFigures> of_blocks) {
+  std::visit([&](const auto& of_rule) { UpdateBy(of_rule, tile, of_blocks); }, scalars);
 }
 
 }  // namespace penstock::kernels

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <variant>
 
 #include "kernels/state/adagrad.h"
@@ -34,6 +35,14 @@ OptimizerScalars MakeScalars(const OptimizerHyperparameters& hyper, double lr, u
 
 /// Updates the tile in place by the rule to which the scalars belong: AdamUpdate, LionUpdate or
 /// AdagradUpdate.
-void Update(const OptimizerScalars& scalars, const OptimizerTile& tile);
+///
+/// Writes the figures of each kBlockElements elements of the tile, the last of which may be fewer,
+/// unless `of_blocks` is empty. They are made while the weights are in registers. Their sums are
+/// within 1e-5 of what they should be, relatively, as squares are added in fp32 (so that they are
+/// infinite or zero where a square is beyond its range: weights above 1.8e19, updates below 1e-23);
+/// their last bits depend on the instruction set, but not on how tiles are cut if parts begin as
+/// TensorParts has them. The largest magnitude is exact.
+void Update(const OptimizerScalars& scalars, const OptimizerTile& tile,
+            std::span<WeightFigures> of_blocks = {});
 
 }  // namespace penstock::kernels

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace penstock::kernels {
 namespace {
@@ -18,8 +19,8 @@ using RuleScalars = PENSTOCK_RULE(Scalars);
 HWY_BEFORE_NAMESPACE();
 namespace penstock::kernels::HWY_NAMESPACE {
 
-size_t UpdateTile(const RuleScalars& scalars, const OptimizerTile& tile) {
-  return UpdateWholeLines<PENSTOCK_RULE(Direction)>(scalars, tile);
+size_t UpdateTile(const RuleScalars& scalars, const OptimizerTile& tile, WeightFigures* of_blocks) {
+  return UpdateWholeLines<PENSTOCK_RULE(Direction)>(scalars, tile, of_blocks);
 }
 
 }  // namespace penstock::kernels::HWY_NAMESPACE
@@ -32,10 +33,23 @@ namespace {
 HWY_EXPORT(UpdateTile);
 }  // namespace
 
-void PENSTOCK_RULE(Update)(const RuleScalars& scalars, const OptimizerTile& tile) {
-  const size_t done = HWY_DYNAMIC_DISPATCH(UpdateTile)(scalars, tile);
+void PENSTOCK_RULE(Update)(const RuleScalars& scalars, const OptimizerTile& tile,
+                           std::span<WeightFigures> of_blocks) {
   const uint64_t n = ElementCountOf<RuleScalars>(tile);
-  if (done < n) PENSTOCK_RULE(UpdateReference)(scalars, Part(tile, done, n - done));
+  CheckFigures(of_blocks, n);
+  const size_t done = HWY_DYNAMIC_DISPATCH(UpdateTile)(
+      scalars, tile, of_blocks.empty() ? nullptr : of_blocks.data());
+  if (done == n) return;
+  const size_t block = done / kBlockElements;
+  // The block's whole lines come first, if it has any.
+  const std::span<WeightFigures> rest = of_blocks.empty() ? of_blocks : of_blocks.subspan(block);
+  const WeightFigures lines =
+      rest.empty() || done % kBlockElements == 0 ? WeightFigures() : rest.front();
+  PENSTOCK_RULE(UpdateReference)(scalars, Part(tile, done, n - done), rest);
+  if (rest.empty() || done % kBlockElements == 0) return;
+  const WeightFigures behind = rest.front();
+  rest.front() = lines;
+  rest.front().Add(behind);
 }
 
 }  // namespace penstock::kernels

@@ -9,10 +9,12 @@
 #define PENSTOCK_KERNELS_OPTIMIZER_LOOP_INL_H_
 #endif
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
 #include "hwy/cache_control.h"
+#include "kernels/state/figures.h"
 #include "kernels/state/optimizer_rule.h"
 #include "kernels/vectors-inl.h"
 
@@ -170,6 +172,27 @@ HWY_INLINE void UpdateVector(const Scalars& s, FloatVector g, FloatVector& w, Fl
   w = hn::MulAdd(direction, hn::Set(d, s.negative_step_size), w);
 }
 
+/// Adds the figures of a vector of weights.
+HWY_INLINE void Measure(FloatVector before, FloatVector after, FloatVector& squares,
+                        FloatVector& update_squares, WordVector& largest) {
+  const auto update = hn::Sub(after, before);
+  squares = hn::MulAdd(after, after, squares);
+  update_squares = hn::MulAdd(update, update, update_squares);
+  const auto magnitude = hn::And(hn::BitCast(Words(), after), hn::Set(Words(), 0x7fff'ffff));
+  largest = hn::Max(largest, magnitude);
+}
+
+HWY_INLINE WeightFigures FiguresOf(FloatVector squares, FloatVector update_squares,
+                                   WordVector largest) {
+  HWY_ALIGN uint32_t lanes[hn::MaxLanes(Words())] = {};
+  hn::Store(largest, Words(), lanes);
+  uint32_t most = 0;
+  for (size_t i = 0; i < hn::Lanes(Words()); ++i) most = HWY_MAX(most, lanes[i]);
+  return {.sum_of_squares = Sum(squares),
+          .update_sum_of_squares = Sum(update_squares),
+          .largest = std::bit_cast<float>(most)};
+}
+
 /// The planes of a tile.
 template <typename Weights, typename Gradient, typename Moment, typename Scalars>
 class Planes {
@@ -188,12 +211,15 @@ class Planes {
     if constexpr (kExpAvgSq) PrefetchAhead(exp_avg_sq_ + first, count);
   }
 
-  /// The vector that begins at element a, and the one behind it.
+  /// The vector that begins at element a, and the one behind it. The figures of both are added to
+  /// the last three.
   template <typename Direction, Decay kDecay>
-  HWY_INLINE void UpdatePair(const Scalars& s, size_t a) const {
+  HWY_INLINE void UpdatePair(const Scalars& s, size_t a, FloatVector& squares,
+                             FloatVector& update_squares, WordVector& largest) const {
     const Floats d;
     const size_t b = a + hn::Lanes(d);
     auto w_a = weights_.Read(a), w_b = weights_.Read(b);
+    const auto old_a = w_a, old_b = w_b;
     auto m_a = hn::Zero(d), m_b = m_a, v_a = m_a, v_b = m_a;
     if constexpr (kExpAvg) {
       m_a = Load(Whole(), exp_avg_ + a);
@@ -219,6 +245,8 @@ class Planes {
                    exp_avg_sq_ + a);
     }
     weights_.Write(w_a, w_b, a);
+    Measure(old_a, w_a, squares, update_squares, largest);
+    Measure(old_b, w_b, squares, update_squares, largest);
   }
 
  private:
@@ -232,76 +260,104 @@ class Planes {
   StochasticRounding rounding_;
 };
 
+/// The whole lines of elements begin … end - 1; returns where the last one ends. A function of its
+/// own, whose loop has all registers for its scalars and sums.
+template <typename Direction, Decay kDecay, typename Planes, typename Scalars>
+HWY_NOINLINE size_t UpdateBlock(const Scalars& scalars, const Planes& planes_of_tile, size_t begin,
+                                size_t end, WeightFigures* figures) {
+  const Scalars s = scalars;  // what the planes point to cannot change it
+  const Planes planes = planes_of_tile;
+  const size_t pair = 2 * hn::Lanes(Floats());
+  const size_t line = HWY_MAX(kLineElements, pair);
+  // The update is bound by memory: that the figures are always made costs little.
+  auto squares = hn::Zero(Floats()), update_squares = squares;
+  auto largest = hn::Zero(Words());
+  size_t done = begin;
+  for (; end - done >= line; done += line) {
+    planes.Prefetch(done, line);
+    for (size_t i = 0; i < line; i += pair) {  // as often as the compiler knows
+      planes.template UpdatePair<Direction, kDecay>(s, done + i, squares, update_squares, largest);
+    }
+  }
+  if (figures != nullptr) *figures = FiguresOf(squares, update_squares, largest);
+  return done;
+}
+
 /// All whole lines of the first n elements; returns how many elements that were.
 template <typename Direction, typename Weights, typename Gradient, typename Moment, Decay kDecay,
           typename Scalars>
-size_t UpdateLines(const Scalars& scalars, const OptimizerTile& tile, size_t n) {
-  const Scalars s = scalars;  // what the planes point to cannot change it
+size_t UpdateLines(const Scalars& scalars, const OptimizerTile& tile, size_t n,
+                   WeightFigures* of_blocks) {
   const Planes<Weights, Gradient, Moment, Scalars> planes(tile);
-  const size_t pair = 2 * hn::Lanes(Floats());
-  const size_t line = HWY_MAX(kLineElements, pair);
+  const size_t line = HWY_MAX(kLineElements, 2 * hn::Lanes(Floats()));
   size_t done = 0;
-  for (; n - done >= line; done += line) {
-    planes.Prefetch(done, line);
-    for (size_t i = done; i < done + line; i += pair) {
-      planes.template UpdatePair<Direction, kDecay>(s, i);
-    }
+  while (n - done >= line) {
+    WeightFigures* const figures =
+        of_blocks == nullptr ? nullptr : of_blocks + done / kBlockElements;
+    done = UpdateBlock<Direction, kDecay>(scalars, planes, done, HWY_MIN(n, done + kBlockElements),
+                                          figures);
   }
   return done;
 }
 
 template <typename Direction, typename Weights, typename Gradient, typename Moment,
           typename Scalars>
-size_t WithDecay(const Scalars& s, const OptimizerTile& tile, size_t n) {
+size_t WithDecay(const Scalars& s, const OptimizerTile& tile, size_t n, WeightFigures* of_blocks) {
   const Decay decay = Rule<Scalars>::DecayOf(s);
   if constexpr (Rule<Scalars>::kL2) {
     if (decay == Decay::kL2) {
-      return UpdateLines<Direction, Weights, Gradient, Moment, Decay::kL2>(s, tile, n);
+      return UpdateLines<Direction, Weights, Gradient, Moment, Decay::kL2>(s, tile, n, of_blocks);
     }
   }
   if constexpr (Rule<Scalars>::kDecoupled) {
     if (decay == Decay::kDecoupled) {
-      return UpdateLines<Direction, Weights, Gradient, Moment, Decay::kDecoupled>(s, tile, n);
+      return UpdateLines<Direction, Weights, Gradient, Moment, Decay::kDecoupled>(s, tile, n,
+                                                                                  of_blocks);
     }
   }
-  return UpdateLines<Direction, Weights, Gradient, Moment, Decay::kNone>(s, tile, n);
+  return UpdateLines<Direction, Weights, Gradient, Moment, Decay::kNone>(s, tile, n, of_blocks);
 }
 
 template <typename Direction, typename Weights, typename Gradient, typename Scalars>
-size_t WithMoments(const Scalars& s, const OptimizerTile& tile, size_t n) {
-  return HasBFloat16Moments(tile) ? WithDecay<Direction, Weights, Gradient, BFloat16>(s, tile, n)
-                                  : WithDecay<Direction, Weights, Gradient, float>(s, tile, n);
+size_t WithMoments(const Scalars& s, const OptimizerTile& tile, size_t n,
+                   WeightFigures* of_blocks) {
+  return HasBFloat16Moments(tile)
+             ? WithDecay<Direction, Weights, Gradient, BFloat16>(s, tile, n, of_blocks)
+             : WithDecay<Direction, Weights, Gradient, float>(s, tile, n, of_blocks);
 }
 
 template <typename Direction, typename Weights, typename Scalars>
-size_t WithGradient(const Scalars& s, const OptimizerTile& tile, size_t n) {
+size_t WithGradient(const Scalars& s, const OptimizerTile& tile, size_t n,
+                    WeightFigures* of_blocks) {
   switch (tile.gradient_dtype) {
     case DType::kBFloat16:
-      return WithMoments<Direction, Weights, BFloat16>(s, tile, n);
+      return WithMoments<Direction, Weights, BFloat16>(s, tile, n, of_blocks);
     case DType::kFloat16:
-      return WithMoments<Direction, Weights, Float16>(s, tile, n);
+      return WithMoments<Direction, Weights, Float16>(s, tile, n, of_blocks);
     case DType::kFloat32:
       break;
   }
-  return WithMoments<Direction, Weights, float>(s, tile, n);
+  return WithMoments<Direction, Weights, float>(s, tile, n, of_blocks);
 }
 
 template <typename Direction, typename Scalars>
-size_t WithWeights(const Scalars& s, const OptimizerTile& tile, size_t n) {
-  if (!tile.lo.empty()) return WithGradient<Direction, SplitWeights>(s, tile, n);
+size_t WithWeights(const Scalars& s, const OptimizerTile& tile, size_t n,
+                   WeightFigures* of_blocks) {
+  if (!tile.lo.empty()) return WithGradient<Direction, SplitWeights>(s, tile, n, of_blocks);
   if (tile.weight.Has(Encoding::kBFloat16)) {
-    return WithGradient<Direction, CopiedWeights<BFloat16>>(s, tile, n);
+    return WithGradient<Direction, CopiedWeights<BFloat16>>(s, tile, n, of_blocks);
   }
   if (tile.weight.Has(Encoding::kFloat16)) {
-    return WithGradient<Direction, CopiedWeights<Float16>>(s, tile, n);
+    return WithGradient<Direction, CopiedWeights<Float16>>(s, tile, n, of_blocks);
   }
-  return WithGradient<Direction, WholeWeights>(s, tile, n);
+  return WithGradient<Direction, WholeWeights>(s, tile, n, of_blocks);
 }
 
-/// Updates all whole lines of the tile; returns how many elements that were.
+/// Updates all whole lines of the tile; returns how many elements that were. Writes the figures of
+/// each block that has a whole line, of these lines alone, unless `of_blocks` is null.
 template <typename Direction, typename Scalars>
-size_t UpdateWholeLines(const Scalars& s, const OptimizerTile& tile) {
-  const size_t done = WithWeights<Direction>(s, tile, ElementCountOf<Scalars>(tile));
+size_t UpdateWholeLines(const Scalars& s, const OptimizerTile& tile, WeightFigures* of_blocks) {
+  const size_t done = WithWeights<Direction>(s, tile, ElementCountOf<Scalars>(tile), of_blocks);
   hwy::FlushStream();  // copies are there before whoever hears of it reads them
   return done;
 }
@@ -309,7 +365,7 @@ size_t UpdateWholeLines(const Scalars& s, const OptimizerTile& tile) {
 #else
 
 template <typename Direction, typename Scalars>
-size_t UpdateWholeLines(const Scalars&, const OptimizerTile&) {
+size_t UpdateWholeLines(const Scalars&, const OptimizerTile&, WeightFigures*) {
   return 0;
 }
 

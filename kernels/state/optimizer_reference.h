@@ -1,10 +1,13 @@
 // The scalar reference of every rule: one element after the other, as the rules' headers say it.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 
 #include "kernels/state/optimizer_rule.h"
 
@@ -68,21 +71,35 @@ inline void StoreMoment(const PlaneView& moments, uint64_t i, float value, uint3
   }
 }
 
+/// The figures of one element.
+inline WeightFigures FiguresOfElement(float before, float after) {
+  const double update = static_cast<double>(after - before);
+  return {.sum_of_squares = static_cast<double>(after) * after,
+          .update_sum_of_squares = update * update,
+          .largest = std::bit_cast<float>(std::bit_cast<uint32_t>(after) & 0x7fff'ffff)};
+}
+
 /// `direction(scalars, g, m, v)` updates the moments m and v that the rule has and returns what the
-/// weight goes along.
+/// weight goes along. Figures are added one element after the other, in double.
 template <typename Scalars, typename Direction>
-void UpdateReference(const Scalars& s, const OptimizerTile& tile, Direction direction) {
+void UpdateReference(const Scalars& s, const OptimizerTile& tile,
+                     std::span<WeightFigures> of_blocks, Direction direction) {
   const uint64_t n = ElementCountOf<Scalars>(tile);
+  CheckFigures(of_blocks, n);
+  std::ranges::fill(of_blocks, WeightFigures());
   const Decay decay = Rule<Scalars>::DecayOf(s);
   for (uint64_t i = 0; i < n; ++i) {
     float w = LoadWeight(tile, i);
     float m = LoadMoment(tile.exp_avg, i);
     float v = LoadMoment(tile.exp_avg_sq, i);
     float g = LoadGradient(tile, i) * s.grad_scale;
+    const float before = w;
     if (decay == Decay::kL2) g = std::fma(w, s.decay, g);
     const float d = direction(s, g, m, v);
     if (decay == Decay::kDecoupled) w = std::fma(w, s.decay, w);
-    StoreWeight(tile, i, std::fma(d, s.negative_step_size, w));
+    w = std::fma(d, s.negative_step_size, w);
+    StoreWeight(tile, i, w);
+    if (!of_blocks.empty()) of_blocks[i / kBlockElements].Add(FiguresOfElement(before, w));
     const uint32_t random = RoundingBits(tile.rounding.key, tile.rounding.first_element + i);
     StoreMoment(tile.exp_avg, i, m, random & 0xffff);
     StoreMoment(tile.exp_avg_sq, i, v, random >> 16);

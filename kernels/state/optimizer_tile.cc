@@ -18,6 +18,12 @@ void CheckMoments(std::string_view name, const PlaneView& moments, uint64_t n) {
 
 }  // namespace
 
+void CheckFigures(std::span<const WeightFigures> of_blocks, uint64_t n) {
+  const uint64_t blocks = (n + kBlockElements - 1) / kBlockElements;
+  PENSTOCK_CHECK(of_blocks.empty() || of_blocks.size() == blocks, "{} figures for {} blocks",
+                 of_blocks.size(), blocks);
+}
+
 uint64_t ElementCount(const OptimizerTile& tile) {
   const uint64_t n = tile.weight.size();
   if (!tile.lo.empty() || (!tile.weight.Has(Encoding::kFloat32) && tile.master.empty())) {

@@ -24,6 +24,7 @@
 
 #include "base/check.h"
 #include "kernels/dtype.h"
+#include "kernels/state/figures.h"
 
 namespace penstock::kernels {
 
@@ -112,6 +113,10 @@ struct OptimizerTile {
 /// in the cache: at 14 bytes of states and gradient each, two such chunks fit an L2 cache of 512
 /// KiB.
 inline constexpr uint64_t kChunkElements = 4 * kBlockElements;
+
+/// Checks that there are no figures, or one for each block of `n` elements, the last of which may
+/// be a part of one.
+void CheckFigures(std::span<const WeightFigures> of_blocks, uint64_t n);
 
 /// Returns the number of elements, after checking that the planes agree and that there is one
 /// master.

@@ -28,6 +28,13 @@ struct ElementRows {
   uint64_t count = 0;
 };
 
+/// Where BlockFigures of a gradient go in device memory, one of each a block.
+struct DeviceBlockFigures {
+  double* sums = nullptr;
+  float* largest = nullptr;
+  uint32_t* nonfinite = nullptr;
+};
+
 class StateOperators {
  public:
   virtual ~StateOperators() = default;
@@ -43,9 +50,17 @@ class StateOperators {
   /// kernels::BlockSums on the device; sums: [n / 4096] doubles, finite: 1 or 0.
   virtual void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                          double* sums, uint32_t* finite) = 0;
+  /// kernels::BlockSumsAndFigures likewise.
+  virtual void BlockSumsAndFigures(device::Stream& stream, const std::byte* gradient, DType dtype,
+                                   uint64_t n, const DeviceBlockFigures& figures,
+                                   uint32_t* finite) = 0;
   /// kernels::Update on the device, for tiles that live there.
   virtual void Update(device::Stream& stream, const OptimizerScalars& scalars,
                       const OptimizerTile& tile) = 0;
+  /// The same, with the figures that it makes: `of_blocks` [(elements + 4095) / 4096]. Their sums
+  /// are within the bounds of kernels::Update, and their last bits are the device's.
+  virtual void UpdateAndMeasure(device::Stream& stream, const OptimizerScalars& scalars,
+                                const OptimizerTile& tile, WeightFigures* of_blocks) = 0;
 };
 
 /// Creates the operators of a kind of device. `threads` is the number of compute threads of the CPU

@@ -119,6 +119,83 @@ TEST(ConfigTest, ABatchThatDoesNotFitTheWorldSizeSpellsOutTheProduct) {
               HasSubstr("beyond 2^63"));
 }
 
+TEST(ConfigTest, Fp16HasDeepSpeedsLossScaleAndAlwaysChecksGradients) {
+  EXPECT_FALSE(Good(WithBatch(R"("fp16": {"loss_scale": 4})")).loss_scaling);
+  const Config config = Good(WithBatch(R"("fp16": {"enabled": true})"));
+  EXPECT_EQ(config.dtype, kernels::DType::kFloat16);
+  EXPECT_TRUE(config.check_grad_overflow);
+  ASSERT_TRUE(config.loss_scaling);
+  EXPECT_EQ(config.loss_scaling->loss_scale, 0);
+  EXPECT_EQ(config.loss_scaling->initial_scale_power, 16);
+  EXPECT_EQ(config.loss_scaling->loss_scale_window, 1000);
+  EXPECT_EQ(config.loss_scaling->hysteresis, 2);
+  EXPECT_FALSE(config.loss_scaling->consecutive_hysteresis);
+  EXPECT_EQ(config.loss_scaling->min_loss_scale, 1);
+  const Config other =
+      Good(WithBatch(R"("fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 4,
+          "loss_scale_window": 5, "hysteresis": 3, "consecutive_hysteresis": true,
+          "min_loss_scale": 0.5, "auto_cast": true}, "data_types": {"grad_accum_dtype": "fp16"},
+          "communication_data_type": "fp16")"));
+  EXPECT_EQ(other.loss_scaling->initial_scale_power, 4);
+  EXPECT_EQ(other.loss_scaling->loss_scale_window, 5);
+  EXPECT_EQ(other.loss_scaling->hysteresis, 3);
+  EXPECT_TRUE(other.loss_scaling->consecutive_hysteresis);
+  EXPECT_EQ(other.loss_scaling->min_loss_scale, 0.5);
+  EXPECT_EQ(other.communication, kernels::DType::kFloat16);
+}
+
+std::string Ramp(const std::string& value, const std::string& batch = R"("train_batch_size": 24)") {
+  return fmt::format(R"({{{}, "train_micro_batch_size_per_gpu": 2,
+                         "penstock": {{"rampup_batch_size": {}}}}})",
+                     batch, value);
+}
+
+TEST(ConfigTest, ReadsHowTheBatchGrows) {
+  const Config config = Good(Ramp("[4, 2e1, 100]"), 2);
+  EXPECT_EQ(config.train_batch_size, 24u);
+  EXPECT_EQ(config.gradient_accumulation_steps, 6u) << "of the last batch";
+  ASSERT_TRUE(config.rampup.has_value());
+  EXPECT_EQ(config.rampup->start, 4u);
+  EXPECT_EQ(config.rampup->increment, 20u);
+  EXPECT_EQ(config.rampup->samples, 100u);
+  EXPECT_FALSE(Good(Ramp("null")).rampup.has_value());
+  EXPECT_TRUE(Good(Ramp("[24, 1, 0]")).rampup.has_value());
+  EXPECT_TRUE(Good(Ramp("[4, 20, 1]", R"("gradient_accumulation_steps": 12)")).rampup.has_value());
+}
+
+TEST(ConfigTest, ABatchThatCannotGrowSoIsRefusedWithTheFirstThatIsNotPossible) {
+  const auto refused = [](const std::string& value, const std::string& why, uint64_t world = 1) {
+    EXPECT_THAT(Refused(Ramp(value), world),
+                AllOf(HasSubstr("penstock.rampup_batch_size: "), HasSubstr(why)));
+  };
+  for (const char* value : {"7", "\"auto\"", "[]", "[4, 4]", "[4, 4, 4, 4]", "[4, 4, \"4\"]",
+                            "[4, 4, 0.5]", "[0, 4, 4]", "[4, 0, 4]", "[4, -4, 4]", "[4, 4, -1]",
+                            "[4, 4, 1e30]", "[2147483648, 4, 4]"}) {
+    refused(value, "expected null or [start, increment, samples]");
+  }
+  refused("[26, 2, 10]", "starts with 26 rows, and train_batch_size is 24");
+  refused("[4, 3, 10]",
+          "from 4 rows to train_batch_size 24 are 20 rows, which are no multiple of "
+          "the increment 3");
+  refused("[3, 3, 10]",
+          "batch of 3 rows is no multiple of train_micro_batch_size_per_gpu 2 * world "
+          "size 1 = 2");
+  refused("[4, 5, 10]", "batch of 9 rows is no multiple of");
+  refused("[4, 4, 10]",
+          "batch of 4 rows is no multiple of train_micro_batch_size_per_gpu 2 * world "
+          "size 4 = 8",
+          4);
+  EXPECT_EQ(Refused(R"({"train_batch_size": 2048, "train_micro_batch_size_per_gpu": 4,
+                        "penstock": {"rampup_batch_size": [16, 16, 9765625]}})",
+                    8),
+            "ds.json:2: penstock.rampup_batch_size: its batch of 16 rows is no multiple of "
+            "train_micro_batch_size_per_gpu 4 * world size 8 = 32; change start or increment, or "
+            "take fewer ranks or a smaller micro-batch");
+  // What is wrong with the batch itself comes first.
+  EXPECT_THAT(Refused(Ramp("[26, 2, 10]", R"("train_batch_size": 7)")),
+              HasSubstr("train_batch_size: 7 is not"));
+}
+
 TEST(ConfigTest, ReadsPrecision) {
   EXPECT_EQ(Good(WithBatch(R"("bf16": {"enabled": true})")).dtype, kernels::DType::kBFloat16);
   EXPECT_TRUE(Good(WithBatch(R"("bf16": {"enabled": true})")).check_grad_overflow);
@@ -348,7 +425,7 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
              "optimizer_threads": 3, "compute_threads": 4,
              "commit_every_steps": 8, "commit_every_seconds": 0.25, "durable": false,
              "verify_checksums": false, "heartbeat_seconds": 7, "comm_timeout_seconds": 77,
-             "gradient_order": "rank",
+             "gradient_order": "rank", "rampup_batch_size": [2, 4, 1000000000000],
              "aio": {"engine": "threads", "registered_buffers": false,
              "simulate": {"read_gbps": 1.1, "write_gbps": 2.2, "shared": true, "latency_us": 3}}})",
       R"("scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-7}})",
@@ -386,6 +463,9 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
   EXPECT_EQ(config.heartbeat_seconds, 7);
   EXPECT_EQ(config.comm_timeout_seconds, 77);
   EXPECT_EQ(config.gradient_order, GradientOrder::kRank);
+  EXPECT_EQ(config.rampup->start, 2u);
+  EXPECT_EQ(config.rampup->increment, 4u);
+  EXPECT_EQ(config.rampup->samples, 1000000000000u);
 }
 
 }  // namespace

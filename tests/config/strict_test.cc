@@ -1,6 +1,7 @@
 // What a configuration is refused for, and that the message says where, why and what to do.
 #include <gmock/gmock.h>
 
+#include "config/to_json.h"
 #include "tests/config/config_test_util.h"
 
 namespace penstock::config {
@@ -137,8 +138,8 @@ TEST(ConfigStrictTest, WrongTypesAndRangesNameTheKeyAndWhatIsAllowed) {
 
 TEST(ConfigStrictTest, WhatIsNotImplementedSaysHowToTurnItOff) {
   const std::pair<const char*, const char*> kCases[] = {
-      {R"("fp16": {"enabled": true})",
-       "fp16.enabled: true is not implemented; set it to false; bf16"},
+      {R"("fp16": {"enabled": true, "fp16_master_weights_and_grads": true})",
+       "fp16.fp16_master_weights_and_grads: true is not implemented; set it to false"},
       {R"("fp16": {"enabled": true}, "bf16": {"enabled": true})", "bf16 is enabled as well"},
       {R"("bf16": {"enabled": true}, "bfloat16": {"enabled": true})", "bfloat16: bf16 is given"},
       {R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true})", "set it to false"},
@@ -150,8 +151,8 @@ TEST(ConfigStrictTest, WhatIsNotImplementedSaysHowToTurnItOff) {
       {R"("prescale_gradients": true)", "prescale_gradients: true is not implemented; set it to f"},
       {R"("gradient_predivide_factor": 2)", "2 is not implemented; set it to 1.0"},
       {R"("communication_data_type": "fp16")",
-       "communication_data_type: \"fp16\" is not implemented; set it to \"fp32\", \"bf16\" or "
-       "null"},
+       "communication_data_type: \"fp16\" needs fp16.enabled, whose loss scale"},
+      {R"("communication_data_type": "int8")", "set it to \"fp32\", \"bf16\", \"fp16\" or null"},
       {R"("gradient_allreduce_op": "sum")", "set it to \"mean\""},
       {R"("sparse_gradients": true)", "not implemented"},
       {R"("elasticity": {"enabled": true})", "elasticity.enabled: true is not implemented"},
@@ -196,6 +197,24 @@ TEST(ConfigStrictTest, WhatIsNotImplementedSaysHowToTurnItOff) {
   };
   for (const auto& [text, expected] : kCases) {
     EXPECT_THAT(Refused(WithBatch(text)), AllOf(StartsWith("ds.json:"), HasSubstr(expected)));
+  }
+}
+
+TEST(ConfigStrictTest, ALossScaleThatCannotBeIsRefusedWhereFp16IsOn) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {R"("loss_scale": -1)", "fp16.loss_scale: -1 is not in [0,"},
+      {R"("initial_scale_power": 128)", "fp16.initial_scale_power: 128 is not an integer in [0, 1"},
+      {R"("loss_scale_window": 0)", "fp16.loss_scale_window: 0 is not an integer in [1,"},
+      {R"("hysteresis": 0)", "fp16.hysteresis: 0 is not an integer in [1,"},
+      {R"("consecutive_hysteresis": 1)", "fp16.consecutive_hysteresis"},
+      {R"("min_loss_scale": 0)", "fp16.min_loss_scale: 0 is not in ["},
+      {R"("initial_scale_power": 4, "min_loss_scale": 17)",
+       "fp16.min_loss_scale: 17 is above the initial scale of 16 (2^initial_scale_power)"},
+  };
+  for (const auto& [text, expected] : kCases) {
+    const std::string keys = text;
+    EXPECT_THAT(Refused(WithBatch(R"("fp16": {"enabled": true, )" + keys + "}")),
+                HasSubstr(expected));
   }
 }
 
@@ -260,6 +279,23 @@ TEST(ConfigStrictTest, AnUnknownKeyIsReportedBeforeWhatFollowsFromIt) {
   EXPECT_THAT(Refused(WithBatch(R"("zero_optimization": {"stag": 3,
                                    "offload_optimizer": {"device": "cpu"}})")),
               HasSubstr("unknown key \"zero_optimization.stag\""));
+}
+
+TEST(StrictTest, AutomaticSnapshotsNeedCommitsThatLaterStepsLeaveAlone) {
+  const Config plain = Good(WithBatch(""));
+  EXPECT_EQ(plain.snapshot_every_steps, 0);
+  EXPECT_EQ(plain.keep_snapshots, 2);
+  const Config config =
+      Good(WithBatch(R"("penstock": {"snapshot_every_steps": 50, "keep_snapshots": 3})"));
+  EXPECT_EQ(config.snapshot_every_steps, 50);
+  EXPECT_EQ(config.keep_snapshots, 3);
+  EXPECT_EQ(Good(ConfigToJson(config)).snapshot_every_steps, 50);
+  EXPECT_EQ(Good(ConfigToJson(config)).keep_snapshots, 3);
+  EXPECT_THAT(Refused(WithBatch(R"("penstock": {"keep_snapshots": 0})")),
+              HasSubstr("penstock.keep_snapshots"));
+  EXPECT_THAT(Refused(WithBatch(R"("penstock": {"snapshot_every_steps": 1, "durable": false})")),
+              HasSubstr("needs penstock.durable"));
+  Good(WithBatch(R"("penstock": {"snapshot_every_steps": 0, "durable": false})"));
 }
 
 }  // namespace

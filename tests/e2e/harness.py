@@ -97,6 +97,7 @@ def make_config(dtype="fp32", clip=1.0, micro_batches=1, param="none", optimizer
         "gradient_accumulation_steps": micro_batches,
         "gradient_clipping": clip,
         "bf16": {"enabled": dtype == "bf16"},
+        "fp16": {"enabled": dtype == "fp16"},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.01}},
         "zero_optimization": {"stage": 3, "offload_param": home(param),
                               "offload_optimizer": home(optimizer)},

@@ -1,4 +1,4 @@
-"""The reference agrees: twenty fp32 steps against GPT-2 in plain PyTorch."""
+"""The reference agrees: twenty steps against GPT-2 in plain PyTorch, in fp32 and in fp16."""
 import array
 import ast
 import importlib.util
@@ -29,7 +29,7 @@ def read_npy(path):
 
 @unittest.skipUnless(importlib.util.find_spec("torch"), "this Python has no torch")
 class TorchTest(harness.PenstockTest):
-    def reference(self, model, data, micro_batches, clip, optimizer):
+    def reference(self, model, data, micro_batches, clip, optimizer, *more):
         options = {**optimizer["params"], "optimizer": optimizer["type"]}
         if "betas" in options:
             options["beta1"], options["beta2"] = options.pop("betas")
@@ -38,7 +38,7 @@ class TorchTest(harness.PenstockTest):
                      "--sequence", 64, "--clip", clip]
         for key, value in options.items():
             arguments += ["--" + key.replace("_", "-"), value]
-        done = subprocess.run([sys.executable, REFERENCE, *map(str, arguments)],
+        done = subprocess.run([sys.executable, REFERENCE, *map(str, [*arguments, *more])],
                               capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)
@@ -77,6 +77,25 @@ class TorchTest(harness.PenstockTest):
 
     def test_with_3_micro_batches_and_without_clipping(self):
         self.compare(micro_batches=3, clip=0.0)
+
+    def test_fp16(self):
+        scale = {"initial_scale_power": 22, "loss_scale_window": 8, "hysteresis": 1}
+        config = make_config(dtype="fp16", clip=0.5, micro_batches=2, fp16=scale)
+        _, model = self.export(self.trained(config, steps=0))
+        data = self.make_data()
+        run = self.trained(config, "--data-order", "sequential", steps=STEPS, model=model,
+                           data=data)
+        more = [word for key, value in scale.items()
+                for word in ("--" + key.replace("_", "-"), value)]
+        expected = self.reference(model, data, 2, 0.5, ADAMW, "--dtype", "float16", *more)
+        rows = read_rows(run)
+        self.assertEqual([row["loss_scale"] for row in rows], expected["loss_scales"])
+        self.assertGreater(len(set(expected["loss_scales"])), 3)
+        for row, loss, norm in zip(rows, expected["losses"], expected["grad_norms"], strict=True):
+            self.assertLess(abs(row["loss"] - loss), 2e-3 * loss, f"loss of step {row['step']}")
+            if not row["skipped"]:
+                self.assertLess(abs(row["grad_norm"] - norm), 5e-3 * norm,
+                                f"norm of step {row['step']}")
 
     def test_lion(self):
         params = {"lr": 1e-4, "betas": [0.9, 0.99], "weight_decay": 0.1}

@@ -41,7 +41,7 @@ class TraceTest(harness.PenstockTest):
         self.assertEqual([span["name"] for span in rows["steps"]],
                          [f"step {step + 1}" for step in range(STEPS)])
         self.assertEqual([span["name"] for span in rows["commits"]],
-                         ["commit of step 2", "commit of step 4", "commit of step 6"])
+                         [f"commit of step {step}" for step in (0, 2, 4, 6)])
         compute = {span["name"] for span in rows["compute"]}
         for name in ("h.0 forward, version 0", "h.1 backward, version 0",
                      f"h.0 forward, version {STEPS - 1}"):

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -37,6 +38,23 @@ inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 inline int __ffs(int value) { return std::countr_zero(static_cast<unsigned>(value)) + 1; }
+
+inline unsigned long long atomicMin(unsigned long long* at, unsigned long long value) {
+  const std::atomic_ref<unsigned long long> shared(*at);
+  unsigned long long old = shared.load();
+  while (value < old && !shared.compare_exchange_weak(old, value)) {
+  }
+  return old;
+}
+
+inline unsigned atomicMax(unsigned* at, unsigned value) {
+  const std::atomic_ref<unsigned> shared(*at);
+  unsigned old = shared.load();
+  while (value > old && !shared.compare_exchange_weak(old, value)) {
+  }
+  return old;
+}
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 
 inline void __syncthreads() { penstock::emulated_cuda::MeetBlock("__syncthreads", true); }
 inline int __syncthreads_and(int value) {

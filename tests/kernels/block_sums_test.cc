@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -221,6 +222,98 @@ TEST_P(BlockSumsTest, OneNonFiniteElementAnywhereIsSeen) {
 
 TEST_P(BlockSumsTest, NoBlocksAreFinite) {
   EXPECT_TRUE(BlockSums(nullptr, DType::kFloat32, 0, {}));
+}
+
+/// The figures of some blocks, and whether all elements are finite.
+struct Figures {
+  explicit Figures(size_t blocks) : sums(blocks), largest(blocks, -1), nonfinite(blocks, 77) {}
+  BlockFigures view() { return {sums, largest, nonfinite}; }
+
+  bool finite = false;
+  std::vector<double> sums;
+  std::vector<float> largest;
+  std::vector<uint32_t> nonfinite;
+};
+
+Figures FastFigures(const void* gradient, DType dtype, uint64_t count) {
+  Figures figures(count / kBlockElements);
+  figures.finite = BlockSumsAndFigures(gradient, dtype, count, figures.view());
+  return figures;
+}
+
+void ExpectSameAsReference(const void* gradient, DType dtype, uint64_t count) {
+  const Figures fast = FastFigures(gradient, dtype, count);
+  Figures reference(count / kBlockElements);
+  reference.finite = BlockSumsAndFiguresReference(gradient, dtype, count, reference.view());
+  ExpectSame({fast.finite, fast.sums}, {reference.finite, reference.sums});
+  EXPECT_EQ(fast.largest, reference.largest);
+  EXPECT_EQ(fast.nonfinite, reference.nonfinite);
+}
+
+TEST_P(BlockSumsTest, FiguresEqualTheReferenceAndLeaveTheSumsAsTheyAre) {
+  for (const DType dtype : kDTypes) {
+    for (const size_t shift : {0, 2, 4, 36}) {
+      const Elements elements = NormalElements(dtype, shift);
+      ExpectSameAsReference(elements.data(), dtype, kElements);
+      const Figures figures = FastFigures(elements.data(), dtype, kElements);
+      ExpectSame({figures.finite, figures.sums}, Fast(elements, dtype));
+    }
+  }
+}
+
+TEST_P(BlockSumsTest, FiguresEqualTheReferenceOnEvery16BitPattern) {
+  std::vector<uint16_t> patterns(1 << 16);
+  for (uint32_t i = 0; i < patterns.size(); ++i) patterns[i] = static_cast<uint16_t>(i);
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    ExpectSameAsReference(patterns.data(), dtype, patterns.size());
+  }
+  const Figures figures = FastFigures(patterns.data(), DType::kFloat16, patterns.size());
+  uint32_t nonfinite = 0;
+  for (const uint32_t count : figures.nonfinite) nonfinite += count;
+  EXPECT_EQ(nonfinite, 2 * 1024U);
+  EXPECT_EQ(*std::ranges::max_element(figures.largest), 65504);
+}
+
+TEST_P(BlockSumsTest, TheLargestMagnitudeIsFoundAnywhere) {
+  for (const DType dtype : kDTypes) {
+    for (uint64_t i = 0; i < kElements; i += i % 37 == 0 ? 1 : 61) {
+      Elements elements(dtype, kElements);
+      elements.Set(i, i % 2 == 0 ? -3 : 3);
+      const Figures figures = FastFigures(elements.data(), dtype, kElements);
+      for (uint64_t block = 0; block < kBlocks; ++block) {
+        ASSERT_EQ(figures.largest[block], block == i / kBlockElements ? 3 : 0) << i;
+      }
+    }
+  }
+}
+
+TEST_P(BlockSumsTest, ElementsThatAreNotFiniteAreCountedAndTheLargestIsOfTheOthers) {
+  using Limits = std::numeric_limits<float>;
+  for (const DType dtype : kDTypes) {
+    Elements elements(dtype, kElements);
+    elements.Set(kBlockElements + 9, -2);
+    for (const uint64_t i : {0, 5, 4095}) elements.Set(kBlockElements + i, -Limits::infinity());
+    elements.Set(kBlockElements + 100, Limits::quiet_NaN());
+    const Figures figures = FastFigures(elements.data(), dtype, kElements);
+    EXPECT_FALSE(figures.finite);
+    EXPECT_EQ(figures.nonfinite, (std::vector<uint32_t>{0, 4, 0}));
+    EXPECT_EQ(figures.largest, (std::vector<float>{0, 2, 0}));
+    ExpectSameAsReference(elements.data(), dtype, kElements);
+  }
+}
+
+TEST_P(BlockSumsTest, APartIsABlockOfWhichTheRestIsZero) {
+  for (const DType dtype : kDTypes) {
+    for (const uint64_t count : {0, 1, 15, 64, 4095, 4096}) {
+      Elements block(dtype, kBlockElements);
+      for (uint64_t i = 0; i < count; ++i) block.Set(i, Normal(dtype, i));
+      const GradientFigures part = PartFigures(block.data(), dtype, count);
+      const Figures whole = FastFigures(block.data(), dtype, kBlockElements);
+      EXPECT_EQ(part.sum_of_squares, whole.sums[0]);
+      EXPECT_EQ(part.largest, whole.largest[0]);
+      EXPECT_EQ(part.nonfinite, 0U);
+    }
+  }
 }
 
 TEST(BlockSumsDeathTest, RefusesPartsOfBlocks) {

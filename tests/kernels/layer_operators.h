@@ -59,17 +59,18 @@ class LayerOperators {
         View({shapes_.sequence, shapes_.width}, position_table), Row(shapes_.width, out));
   }
   void EmbeddingBackward(device::Stream& stream, const int32_t* tokens, const std::byte* d_out,
-                         float* d_token_table, float* d_position_table) {
-    operators_.EmbeddingBackward(stream, Tokens(tokens), Row(shapes_.width, d_out),
+                         float* d_token_table, float* d_position_table, bool adds_once = false) {
+    operators_.EmbeddingBackward(stream, Tokens(tokens), Row(shapes_.width, d_out), adds_once,
                                  Floats({shapes_.vocabulary, shapes_.width}, d_token_table),
                                  Floats({shapes_.sequence, shapes_.width}, d_position_table));
   }
   void LayerNormForward(device::Stream& stream, const std::byte* x, const std::byte* weight,
-                        const std::byte* bias, float eps, std::byte* out, float* mean,
-                        float* rstd) {
+                        const std::byte* bias, float eps, std::byte* out, float* mean, float* rstd,
+                        float* largest = nullptr) {
     operators_.LayerNormForward(stream, Row(shapes_.width, x), View({shapes_.width}, weight),
                                 View({shapes_.width}, bias), eps, Row(shapes_.width, out),
-                                Floats({Rows(shapes_)}, mean), Floats({Rows(shapes_)}, rstd));
+                                Floats({Rows(shapes_)}, mean), Floats({Rows(shapes_)}, rstd),
+                                largest);
   }
   void LayerNormBackward(device::Stream& stream, const std::byte* x, const std::byte* weight,
                          const float* mean, const float* rstd, const std::byte* d_out,
@@ -126,6 +127,11 @@ class LayerOperators {
   }
 
   std::string arithmetic() const { return operators_.arithmetic(); }
+
+  void FindBeyond(device::Stream& stream, uint64_t n, const std::byte* x, float limit,
+                  uint64_t base, uint64_t* first) {
+    operators_.FindBeyond(stream, View({n}, x), limit, base, first);
+  }
 
  private:
   TensorView View(const Shape& shape, std::byte* data) const { return {dtype_, shape, data}; }

@@ -1,5 +1,6 @@
 // Embedding and layer norm against double-precision references; the references' gradients against
 // differences of the references.
+#include <limits>
 #include <vector>
 
 #include "tests/kernels/operators_layer_shapes.h"
@@ -149,6 +150,37 @@ TEST_P(LayerTest, LayerNormForwardAgrees) {
     ExpectClose(harness.Get(out), want.out, tolerance(), "out");
     ExpectClose(harness.Get(mean), want.mean, kFloatTolerance, "mean");
     ExpectClose(harness.Get(rstd), want.rstd, kFloatTolerance, "rstd");
+  }
+}
+
+TEST_P(LayerTest, LayerNormFindsTheLargestMagnitude) {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const LayerShapes& shapes : kLayerShapes) {
+    OperatorsHarness harness(mode(), shapes);
+    const Values weight = Random(shapes.width, 2);
+    const uint64_t elements = Rows(shapes) * shapes.width;
+    const auto largest = [&](uint64_t at, double value, double before) {
+      Values x = Random(elements, 1);
+      x[at] = value;
+      const Tensor device_x = harness.Put(x);
+      const Tensor device_weight = harness.Put(weight);
+      const Tensor out = harness.Empty(x.size());
+      const Tensor mean = harness.Empty(DType::kFloat32, Rows(shapes));
+      const Tensor rstd = harness.Empty(DType::kFloat32, Rows(shapes));
+      const Tensor found = harness.Put(DType::kFloat32, {before});
+      harness.operators().LayerNormForward(harness.stream(), device_x.data(), device_weight.data(),
+                                           device_weight.data(), kEps, out.data(), mean.floats(),
+                                           rstd.floats(), found.floats());
+      return harness.Get(found).at(0);
+    };
+    for (const uint64_t at : {uint64_t{0}, elements / 2, elements - 1}) {
+      EXPECT_EQ(largest(at, -96, 0), 96);
+      EXPECT_EQ(largest(at, 96, 95), 96);
+      EXPECT_EQ(largest(at, 96, 1e6), 1e6) << "what was there is larger";
+      EXPECT_EQ(largest(at, kNaN, 3), kInfinity);
+      EXPECT_EQ(largest(at, -kInfinity, 3), kInfinity);
+    }
   }
 }
 

@@ -30,6 +30,7 @@ class SumsTest : public OperatorsTest {
   struct Layer {
     Layer(const SumsTest& test, const LayerShapes& of, int threads, bool adds_once)
         : shapes(of),
+          adds_once(adds_once),
           harness(test.mode(), of, Options(test.mode(), of, threads, adds_once)),
           x(harness.Put(test.Random(Rows(of) * of.width, 1))),
           wide(harness.Put(test.Random(Rows(of) * 3 * of.width, 2))),
@@ -61,7 +62,7 @@ class SumsTest : public OperatorsTest {
     }
     void Embedding(const std::vector<float*>& gradients) {
       harness.operators().EmbeddingBackward(harness.stream(), tokens.as<int32_t>(), x.data(),
-                                            gradients[0], gradients[1]);
+                                            gradients[0], gradients[1], adds_once);
     }
     std::vector<uint64_t> norm_sizes() const { return {shapes.width, shapes.width}; }
     void Norm(const std::vector<float*>& gradients) {
@@ -93,6 +94,7 @@ class SumsTest : public OperatorsTest {
     }
 
     const LayerShapes shapes;
+    const bool adds_once;
     OperatorsHarness harness;
     Tensor x, wide, hidden, table, statistics, d_x;
     device::DeviceBuffer tokens, loss;

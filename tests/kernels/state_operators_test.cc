@@ -108,6 +108,41 @@ TEST_F(GradientsTest, BlockSumsEqualTheReference) {
   }
 }
 
+TEST_F(GradientsTest, BlockFiguresEqualTheReferenceAndTheSumsAreTheSame) {
+  StateHarness harness;
+  const uint64_t blocks = 5;
+  const uint64_t n = blocks * kBlockElements;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    for (const bool finite : {true, false}) {
+      Values values = RandomValues(dtype, n, 1);
+      if (!finite) values[n - 3] = values[n - 9] = -INFINITY;
+      if (!finite) values[7] = NAN;
+      const Tensor gradient = harness.Put(dtype, values);
+      const auto sums = harness.device().Allocate(Bytes{blocks * 8}, "sums").value();
+      const auto largest = harness.device().Allocate(Bytes{blocks * 4}, "largest").value();
+      const auto nonfinite = harness.device().Allocate(Bytes{blocks * 4}, "counts").value();
+      const auto flag = harness.device().Allocate(4_B, "flag").value();
+      harness.operators().BlockSumsAndFigures(
+          harness.stream(), gradient.data(), dtype, n,
+          {sums.as<double>(), largest.as<float>(), nonfinite.as<uint32_t>()}, flag.as<uint32_t>());
+      const auto bytes = harness.GetBytes(gradient);
+      std::vector<double> want(blocks);
+      std::vector<float> want_largest(blocks);
+      std::vector<uint32_t> want_nonfinite(blocks);
+      EXPECT_EQ(BlockSumsAndFiguresReference(bytes.data(), dtype, n,
+                                             {want, want_largest, want_nonfinite}),
+                finite);
+      EXPECT_EQ(harness.GetElements<uint32_t>(flag.data(), 1).front(), finite ? 1U : 0U);
+      EXPECT_EQ(harness.GetElements<float>(largest.data(), blocks), want_largest);
+      EXPECT_EQ(harness.GetElements<uint32_t>(nonfinite.data(), blocks), want_nonfinite);
+      const auto got = harness.GetElements<double>(sums.data(), blocks);
+      for (uint64_t i = 0; i < blocks; ++i) {
+        EXPECT_TRUE(got[i] == want[i] || (std::isnan(got[i]) && std::isnan(want[i]))) << i;
+      }
+    }
+  }
+}
+
 /// Calls `f` with each plane of `a` and the same one of `b`.
 template <typename F>
 void ForEachPlane(OptimizerTile& a, OptimizerTile& b, F f) {
@@ -130,8 +165,10 @@ TileData RandomTile(const TileFormat& format, uint64_t n) {
 
 class UpdateTest : public GradientsTest {
  protected:
-  /// One step on the device, on a tile that goes there and comes back.
-  static void Update(StateHarness& harness, const OptimizerScalars& scalars, TileData& data) {
+  /// One step on the device, on a tile that goes there and comes back. With `figures`, it is
+  /// measured.
+  static void Update(StateHarness& harness, const OptimizerScalars& scalars, TileData& data,
+                     std::vector<WeightFigures>* figures = nullptr) {
     OptimizerTile host = data.tile();
     OptimizerTile on_device = host;
     std::vector<device::DeviceBuffer> buffers;
@@ -144,7 +181,16 @@ class UpdateTest : public GradientsTest {
     buffers.push_back(harness.PutElements<std::byte>(
         {static_cast<const std::byte*>(host.gradient), gradient.value}));
     on_device.gradient = buffers.back().data();
-    harness.operators().Update(harness.stream(), scalars, on_device);
+    if (figures == nullptr) {
+      harness.operators().Update(harness.stream(), scalars, on_device);
+    } else {
+      const uint64_t blocks = (data.count() + kBlockElements - 1) / kBlockElements;
+      const auto measured =
+          harness.device().Allocate(Bytes{blocks * sizeof(WeightFigures)}, "figures").value();
+      harness.operators().UpdateAndMeasure(harness.stream(), scalars, on_device,
+                                           measured.as<WeightFigures>());
+      *figures = harness.GetElements<WeightFigures>(measured.data(), blocks);
+    }
     ForEachPlane(host, on_device, [&](const PlaneView& to, const PlaneView& from) {
       if (to.empty()) return;
       std::ranges::copy(harness.GetElements<std::byte>(from.data(), from.bytes().value), to.data());
@@ -165,6 +211,35 @@ TEST_F(UpdateTest, EveryRuleEqualsItsReferenceForEveryKindOfMasterAndMoments) {
       EXPECT_EQ(got.DifferencesFrom(expected), 0)
           << step.name << ", " << ::testing::PrintToString(format);
       EXPECT_GT(expected.DifferencesFrom(before), static_cast<int>(n));
+    }
+  }
+}
+
+TEST_F(UpdateTest, MeasuringChangesNoBitAndGivesTheFiguresOfTheWeights) {
+  StateHarness harness;
+  for (const uint64_t n : {uint64_t{4099}, 2 * kBlockElements}) {
+    for (const OptimizerStep& step : OneStepOfEachRule()) {
+      for (const TileFormat& format : AllFormats(step.exp_avg, step.exp_avg_sq)) {
+        const TileData before = RandomTile(format, n);
+        TileData expected = before;
+        step.reference(expected.tile());
+        TileData got = before;
+        std::vector<WeightFigures> figures;
+        Update(harness, step.scalars, got, &figures);
+        EXPECT_EQ(got.DifferencesFrom(expected), 0) << step.name;
+        WeightFigures want, all;
+        for (uint64_t i = 0; i < n; ++i) {
+          const double weight = got.weight(i), update = got.weight(i) - before.weight(i);
+          want.sum_of_squares += weight * weight;
+          want.update_sum_of_squares += update * update;
+          want.largest = std::max(want.largest, std::abs(got.weight(i)));
+        }
+        for (const WeightFigures& block : figures) all.Add(block);
+        EXPECT_NEAR(all.sum_of_squares, want.sum_of_squares, 1e-5 * want.sum_of_squares);
+        EXPECT_NEAR(all.update_sum_of_squares, want.update_sum_of_squares,
+                    1e-5 * want.update_sum_of_squares);
+        EXPECT_EQ(all.largest, want.largest);
+      }
     }
   }
 }

@@ -11,6 +11,9 @@
 namespace penstock::offload {
 namespace {
 
+constexpr uint32_t kLayers = 5;
+constexpr uint64_t kElements = 5000;  // of a checkpoint
+
 /// Layers that read their input and write the next one's in forward, and read it in backward.
 std::vector<CheckpointAccess> Step(uint32_t layers, uint32_t micro_batches) {
   std::vector<CheckpointAccess> accesses;
@@ -121,46 +124,77 @@ TEST(CheckpointPlanTest, WhatItTakesGrowsWithTheStepAndHasAnEnd) {
   EXPECT_EQ(CheckpointStore::BookkeepingBytes(few, uint64_t{1} << 32, 1), Bytes{kMostCount});
 }
 
+/// Makes a step's accesses; each writes or reads a pattern of the step and the checkpoint. `wrong`
+/// counts elements that were not what was written.
+void MakeStep(CheckpointStore& store, const std::vector<CheckpointAccess>& accesses, uint32_t step,
+              device::Stream& compute, size_t* wrong) {
+  auto& stream = static_cast<device::CpuStream&>(compute);
+  store.BeginStep();
+  for (size_t i = 0; i < accesses.size(); ++i) {
+    const CheckpointAccess access = accesses[i];
+    auto* const data =
+        reinterpret_cast<uint32_t*>(store.Access(access.checkpoint, access.write, compute));
+    stream.Launch([data, access, step, wrong]() {
+      for (uint32_t e = 0; e < kElements; ++e) {
+        const uint32_t value = (step * 1000 + access.checkpoint) * kElements + e;
+        if (access.write) {
+          data[e] = value;
+        } else if (data[e] != value) {
+          ++*wrong;
+        }
+      }
+    });
+    const bool ends = i + 1 == accesses.size() || accesses[i + 1].kernel != access.kernel;
+    if (ends) store.EndKernel(compute);
+  }
+}
+
+CheckpointStore::Options OptionsFor(uint32_t micro_batches, uint32_t slots) {
+  return {.accesses = Step(kLayers, micro_batches),
+          .checkpoints = kLayers * micro_batches,
+          .slots = std::min(slots, kLayers * micro_batches),
+          .size = Bytes{kElements * sizeof(uint32_t)}};
+}
+
 TEST(CheckpointStoreTest, EveryReadingFindsWhatWasWrittenInEveryStep) {
-  constexpr uint64_t kElements = 5000;
   for (const uint32_t micro_batches : {1U, 3U}) {
-    for (const uint32_t slots : {3U, 5U, 5 * micro_batches}) {
-      const auto accesses = Step(5, micro_batches);
-      const CheckpointStore::Options options = {.accesses = accesses,
-                                                .checkpoints = 5 * micro_batches,
-                                                .slots = std::min(slots, 5 * micro_batches),
-                                                .size = Bytes{kElements * sizeof(uint32_t)}};
+    for (const uint32_t slots : {3U, 5U, kLayers * micro_batches}) {
+      const CheckpointStore::Options options = OptionsFor(micro_batches, slots);
       const auto device =
           device::CreateCpuDevice({.memory = CheckpointStore::DeviceBytes(options)}).value();
       auto store = CheckpointStore::Create(options, *device).value();
       EXPECT_EQ(device->used(), device->limit());
       const auto compute = device->CreateStream("compute").value();
-      auto& stream = static_cast<device::CpuStream&>(*compute);
       size_t wrong = 0;
       for (uint32_t step = 0; step < 3; ++step) {
-        store.BeginStep();
-        for (size_t i = 0; i < accesses.size(); ++i) {
-          const CheckpointAccess access = accesses[i];
-          auto* const data =
-              reinterpret_cast<uint32_t*>(store.Access(access.checkpoint, access.write, *compute));
-          stream.Launch([data, access, step, &wrong]() {
-            for (uint32_t e = 0; e < kElements; ++e) {
-              const uint32_t value = (step * 1000 + access.checkpoint) * kElements + e;
-              if (access.write) {
-                data[e] = value;
-              } else if (data[e] != value) {
-                ++wrong;
-              }
-            }
-          });
-          const bool ends = i + 1 == accesses.size() || accesses[i + 1].kernel != access.kernel;
-          if (ends) store.EndKernel(*compute);
-        }
+        MakeStep(store, options.accesses, step, *compute, &wrong);
       }
       ASSERT_TRUE(compute->Synchronize().ok());
       ASSERT_TRUE(store.Synchronize().ok());
       EXPECT_EQ(wrong, 0U) << micro_batches << " micro-batches, " << slots << " slots";
     }
+  }
+}
+
+TEST(CheckpointStoreTest, StepsMayHaveFewerCheckpointsThanItWasMadeFor) {
+  constexpr uint32_t kMost = 4;
+  for (const uint32_t slots : {3U, kMost + 2, kLayers * kMost}) {
+    const CheckpointStore::Options options = OptionsFor(kMost, slots);
+    const auto device =
+        device::CreateCpuDevice({.memory = CheckpointStore::DeviceBytes(options)}).value();
+    auto store = CheckpointStore::Create(options, *device).value();
+    const auto compute = device->CreateStream("compute").value();
+    size_t wrong = 0;
+    uint32_t step = 0;
+    for (const uint32_t micro_batches : {1U, 4U, 2U, 3U, 1U, 4U}) {
+      const auto accesses = Step(kLayers, micro_batches);
+      store.PlanSteps(accesses);
+      MakeStep(store, accesses, step++, *compute, &wrong);
+      MakeStep(store, accesses, step++, *compute, &wrong);
+    }
+    ASSERT_TRUE(compute->Synchronize().ok());
+    ASSERT_TRUE(store.Synchronize().ok());
+    EXPECT_EQ(wrong, 0U) << slots << " slots";
   }
 }
 

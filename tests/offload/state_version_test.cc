@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 
 #include "offload/byte_fields.h"
 #include "offload/commit_record.h"
@@ -221,6 +222,31 @@ TEST(StateVersionTest, ACommitNamesItsRankAndSessionAndIsNoOtherRanks) {
   EXPECT_EQ(read->session, 99);
   EXPECT_EQ(DecodeCommit(other, bytes).error().code, ErrorCode::kCorruption);
   EXPECT_EQ(DecodeCommit(kUuid, bytes).error().code, ErrorCode::kCorruption);
+}
+
+TEST(StateVersionTest, ACommitKeepsTheLossScaleAndRefusesOneThatCannotBe) {
+  const StateHeader header = MixedHeader();
+  const StateIdentity state(kUuid, header.layout);
+  CommitRecord record{.sequence = 3, .head = {.step = 9, .optimizer_steps = 7}, .json = "{}"};
+  record.tiles.resize(header.layout.tiles.size());
+  const auto without = DecodeCommit(state, EncodeCommit(state, record));
+  ASSERT_TRUE(without.ok()) << without.error().message;
+  EXPECT_FALSE(without->head.loss_scale);
+  record.head.loss_scale = {.scale = 0.5, .steps_without_overflow = 4, .hysteresis = 2};
+  const auto with = DecodeCommit(state, EncodeCommit(state, record));
+  ASSERT_TRUE(with.ok()) << with.error().message;
+  EXPECT_EQ(with->head, record.head);
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const LossScaleState& forged :
+       {LossScaleState{.scale = -1}, LossScaleState{.scale = infinity},
+        LossScaleState{.scale = 0, .steps_without_overflow = 1},
+        LossScaleState{.scale = 1, .steps_without_overflow = 10},
+        LossScaleState{.scale = 1, .hysteresis = 0}}) {
+    record.head.loss_scale = forged;
+    const auto refused = DecodeCommit(state, EncodeCommit(state, record));
+    ASSERT_FALSE(refused.ok()) << forged.scale;
+    EXPECT_EQ(refused.error().code, ErrorCode::kCorruption);
+  }
 }
 
 }  // namespace

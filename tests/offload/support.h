@@ -10,6 +10,7 @@
 
 #include "offload/layout.h"
 #include "offload/schedule.h"
+#include "offload/uuid.h"
 
 namespace penstock::offload {
 

@@ -84,6 +84,22 @@ TEST(CommitLifeTest, ACommitOfWeightsThatGaveAFiniteLossIsNeverDoubtful) {
   EXPECT_FALSE(life.doubtful());
 }
 
+TEST(CommitLifeTest, ACommitIsConfirmedByTheFirstFiniteLossAfterIt) {
+  CommitLife life;
+  EXPECT_FALSE(life.confirmed());
+  life.Begin(3);
+  life.MadeDurable();
+  EXPECT_FALSE(life.confirmed());
+  life.ForwardDone(false);
+  EXPECT_FALSE(life.confirmed());
+  life.ForwardDone(true);
+  EXPECT_TRUE(life.confirmed());
+  life.Begin(4);
+  EXPECT_TRUE(life.confirmed()) << "that of step 3 still is";
+  life.MadeDurable();
+  EXPECT_FALSE(life.confirmed());
+}
+
 TEST(CommitLifeTest, ACommitOfAnotherProcessIsNeverDoubtful) {
   CommitLife life;
   life.Adopt(7);

@@ -63,6 +63,7 @@ class EngineTest : public ::testing::Test {
     config::Config& config = options.config;
     config.dtype = placement.dtype;
     config.check_grad_overflow = !placement.with_gradients;
+    if (placement.dtype == DType::kFloat16) config.loss_scaling.emplace();
     if (placement.with_gradients) config.gradient_clipping = 0;
     config.parameter_home = placement.parameters;
     config.optimizer_home = placement.optimizer;
@@ -185,7 +186,7 @@ class EngineTest : public ::testing::Test {
 
   /// What is damaged.
   static std::vector<std::string> Damages(CommittedState& state) {
-    const Result<offload::StateCheck> check = state.Check([](Bytes, Bytes) {});
+    const Result<CommitCheck> check = state.Check([](Bytes, Bytes) {});
     EXPECT_TRUE(check.ok()) << check.error().message;
     EXPECT_GT(check->read, 0_B);
     return check->damages;

@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 TEST_F(EngineTest, EveryPlacementGivesTheBitsOfTrainingOnTheDevice) {
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
     const Outcome reference = TrainAndRead({.name = "device",
                                             .dtype = dtype,
                                             .parameters = Tier::kDevice,

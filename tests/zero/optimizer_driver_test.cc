@@ -62,8 +62,10 @@ class OptimizerDriverTest : public offload::FolderTest {
     ASSERT_TRUE(store_->PrepareUpdates().ok());
     store_->SetTime(0);
     norm_.emplace(layout_);
+    figures_.emplace(layout_);
     driver_ =
-        OptimizerDriver::Create(layout_, gradients_, *store_, *norm_, threads, nullptr).value();
+        OptimizerDriver::Create(layout_, gradients_, *store_, *norm_, *figures_, threads, nullptr)
+            .value();
     driver_->SetScalars(0, ScalarsOf(1e-2, 1));
   }
   void End() {
@@ -97,6 +99,7 @@ class OptimizerDriverTest : public offload::FolderTest {
   std::unique_ptr<offload::StateFile> file_;
   std::unique_ptr<offload::TileStore> store_;
   std::optional<GradientNorm> norm_;
+  std::optional<TensorFigures> figures_;
   std::unique_ptr<OptimizerDriver> driver_;
 };
 

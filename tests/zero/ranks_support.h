@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -22,7 +24,7 @@
 
 namespace penstock::zero {
 
-/// Micro-batches of a step, of all ranks together: 1, 2, 3, 4 and 8 ranks divide them.
+/// Micro-batches of a step, at most, of all ranks together: 1, 2, 3, 4 and 8 ranks divide them.
 inline constexpr uint64_t kGlobalBatch = 24;
 inline constexpr uint64_t kSteps = 5;
 inline constexpr uint64_t kSkippedStep = 3;
@@ -43,6 +45,9 @@ struct Case {
   uint64_t layer_elements = 30000;
   uint64_t tile_elements = 8192;
   Bytes more_host;  ///< than the smallest
+  /// Of each step, of all ranks together; kSkippedStep's has the 13th.
+  std::array<uint64_t, kSteps> micro_batches = {kGlobalBatch, kGlobalBatch, kGlobalBatch,
+                                                kGlobalBatch, kGlobalBatch};
 };
 
 /// What a run computed: the same on all ranks, but for the blocks, which are those of all together.
@@ -234,11 +239,12 @@ class RanksTest : public ::testing::Test {
     double loss = 0;
   };
   /// Computes a step of the toy: forward over all modules, then back, each micro-batch by itself.
-  static Result<Computed> Compute(Rank& rank, uint64_t number, const Damage& damage) {
+  static Result<Computed> Compute(Rank& rank, uint64_t number, const Damage& damage,
+                                  uint64_t global_batch = kGlobalBatch) {
     Computed computed;  // outlives the step, which reports the loss
-    PENSTOCK_ASSIGN(Step step, rank.session->BeginStep());
+    const uint64_t batches = global_batch / rank.ranks;
+    PENSTOCK_ASSIGN(Step step, rank.session->BeginStep(batches));
     const offload::ShardLayout& layout = step.layout();
-    const uint64_t batches = kGlobalBatch / rank.ranks;
     const auto index_of = [&](uint64_t batch) { return batch * rank.ranks + rank.rank; };
     const auto modules = static_cast<uint32_t>(layout.model.modules.size());
     const auto backward = [&](ModuleId module) -> Status {
@@ -267,7 +273,7 @@ class RanksTest : public ::testing::Test {
       }
     });
     PENSTOCK_TRY(
-        step.ReportLosses(kGlobalBatch, [&computed](double loss) { computed.loss = loss; }));
+        step.ReportLosses(global_batch, [&computed](double loss) { computed.loss = loss; }));
     for (uint32_t module = modules - 1; module-- > 1;) {
       PENSTOCK_TRY(backward(ModuleId{module}));
       PENSTOCK_TRY(step.ReduceGradients(ModuleId{module}));
@@ -292,7 +298,8 @@ class RanksTest : public ::testing::Test {
             return index == 13 ? std::numeric_limits<float>::infinity() : 1.0F;
           };
         }
-        PENSTOCK_ASSIGN(const Computed computed, Compute(rank, step, damage));
+        PENSTOCK_ASSIGN(const Computed computed,
+                        Compute(rank, step, damage, c.micro_batches[step - 1]));
         EXPECT_EQ(computed.step.skipped, !c.with_gradients && step == kSkippedStep);
         EXPECT_EQ(computed.step.notes.size(), rank.ranks);
         for (uint32_t other = 0; other < rank.ranks; ++other) {

@@ -56,6 +56,19 @@ TEST_F(RanksTest, AnyNumberOfRanksHasTheLossesNormsAndWeightsOfOneInEveryPlaceme
   }
 }
 
+TEST_F(RanksTest, StepsOfAnyNumberOfMicroBatchesHaveTheBitsOfOneRank) {
+  const Case nvme{.name = "nvme", .micro_batches = {8, 16, 24, 8, 16}};
+  Case device = nvme;
+  device.parameters = device.optimizer = Tier::kDevice;
+  const Outcome one = Train(nvme, 1);
+  EXPECT_NE(one.losses[1], Train({.name = "more"}, 1).losses[1]);
+  ExpectSame(one, Train(device, 1), "device, one rank");
+  for (const uint32_t ranks : {2U, 8U}) {
+    ExpectSame(one, Train(nvme, ranks), fmt::format("nvme, {} ranks", ranks));
+    ExpectSame(one, Train(device, ranks), fmt::format("device, {} ranks", ranks));
+  }
+}
+
 TEST_F(RanksTest, GradientsThatAreRoundedOnTheirWayHaveTheBitsOfOneRankThatRoundsThem) {
   uint64_t tried = 0;
   for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {

@@ -290,7 +290,7 @@ TEST_F(SessionCommitTest, TheCopyOfACommitIsNotTakenBack) {
           session.Fill(FillFromState(session.layout(), **old), (*old)->train_state());
       ASSERT_TRUE(filled.ok()) << filled.error().message;
       ASSERT_TRUE(session.Commit("{}").ok());
-      for (int i = 0; i < 3; ++i) ASSERT_TRUE(run.Step(3, 1.0F, kNaN).ok());
+      for (int i = 0; i < 2; ++i) ASSERT_TRUE(run.Step(3, 1.0F, kNaN).ok());
       EXPECT_FALSE(session.commit_is_doubtful());
       paths = session.state_paths();
     }
@@ -324,7 +324,7 @@ TEST_F(SessionCommitTest, ACommitOfAnotherProcessIsNotTakenBack) {
       ToyRun run(options, 64_MiB);
       ASSERT_TRUE(run.created().ok()) << run.created().error().message;
       ASSERT_TRUE(run.session().Adopt().ok());
-      for (int i = 0; i < 3; ++i) ASSERT_TRUE(run.Step(3, 1.0F, kNaN).ok());
+      for (int i = 0; i < 2; ++i) ASSERT_TRUE(run.Step(3, 1.0F, kNaN).ok());
       const auto taken = run.session().TakeBackDoubtfulCommit();
       ASSERT_TRUE(taken.ok()) << taken.error().message;
       EXPECT_FALSE(*taken);

@@ -49,6 +49,39 @@ class SessionTest : public EngineTest {
   }
 };
 
+TEST_F(SessionTest, AStepHasTheMicroBatchesItWasBegunWith) {
+  for (const Placement& placement : {kDevice, kNvme}) {
+    EngineOptions options = Options(placement);
+    options.config.gradient_accumulation_steps = 4;
+    options.host_memory += 1_KiB;  // for three losses more
+    const auto run = Begin(options);
+    Session& session = run->session();
+    for (const uint64_t number : {0, 5}) {
+      const auto refused = session.BeginStep(number);
+      ASSERT_FALSE(refused.ok()) << number;
+      EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+      EXPECT_THAT(refused.error().message,
+                  HasSubstr("gradient_accumulation_steps, for which memory is planned, is 4"));
+    }
+    for (const std::optional<uint64_t> number :
+         {std::optional<uint64_t>(1), {}, std::optional<uint64_t>(3)}) {
+      auto step = session.BeginStep(number);
+      ASSERT_TRUE(step.ok()) << step.error().message;
+      const uint64_t micro_batches = number.value_or(4);
+      EXPECT_TRUE(step->Losses(micro_batches).ok());
+      EXPECT_TRUE(step->Losses(micro_batches).ok()) << "again";
+      for (const uint64_t other : {micro_batches - 1, micro_batches + 1}) {
+        const auto refused = step->Losses(other);
+        ASSERT_FALSE(refused.ok());
+        EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+        EXPECT_THAT(refused.error().message,
+                    HasSubstr(fmt::format("the step was begun with {}", micro_batches)));
+      }
+      EXPECT_TRUE(step->Drop().ok());
+    }
+  }
+}
+
 TEST_F(SessionTest, AModelOfFiveModulesIsRecordedAndRecordedAgainWhenItsOrderChanges) {
   const std::vector<uint32_t> orders[] = {{3, 1, 4, 0, 2, 2, 4, 0, 1, 3}, {0, 2, 1, 3, 4, 1, 0, 4}};
   Outcome expected;
@@ -318,8 +351,9 @@ TEST_F(SessionTest, AStepWhoseLossIsNotFiniteIsSkippedAndChangesNoBit) {
       {
         const auto run = Begin(Options(placement));
         for (uint64_t t = 1; t <= 4; ++t) {
-          for (const double loss : {kNaN, std::numeric_limits<double>::infinity()}) {
-            if (!with_skips) break;
+          if (with_skips) {
+            // Not two in a row, which would end the training.
+            const double loss = t % 2 == 0 ? kNaN : std::numeric_limits<double>::infinity();
             const auto skipped = run->Step(t, 3.0F, loss);
             ASSERT_TRUE(skipped.ok()) << placement.name << ": " << skipped.error().message;
             EXPECT_TRUE(skipped->skipped);
@@ -329,7 +363,7 @@ TEST_F(SessionTest, AStepWhoseLossIsNotFiniteIsSkippedAndChangesNoBit) {
           EXPECT_FALSE(done->skipped);
           outcome.norms.push_back(done->grad_norm);
         }
-        EXPECT_EQ(run->session().state().step, with_skips ? 12 : 4);
+        EXPECT_EQ(run->session().state().step, with_skips ? 8 : 4);
         EXPECT_EQ(run->session().state().optimizer_steps, 4);
         ASSERT_TRUE(run->session().Commit("{}").ok());
         state_paths_ = run->session().state_paths();
@@ -345,15 +379,46 @@ TEST_F(SessionTest, AStepWhoseLossIsNotFiniteIsSkippedAndChangesNoBit) {
 }
 
 TEST_F(SessionTest, TwentySkippedStepsInARowEndTheTraining) {
-  const auto run = Begin(Options(kHost));
+  EngineOptions options = Options(kHost);
+  options.config.check_grad_overflow = true;
+  const auto run = Begin(options);
   for (uint64_t i = 0; i < kMaxSkippedInARow; ++i) {
     EXPECT_TRUE(run->session().CheckSkips().ok());
-    ASSERT_TRUE(run->Step(1, 1.0F, kNaN).ok()) << i;
+    ASSERT_TRUE(run->Step(1, std::numeric_limits<float>::infinity()).ok()) << i;
   }
   EXPECT_EQ(run->session().CheckSkips().error().code, ErrorCode::kNumeric);
   const auto next = run->session().BeginStep();
   ASSERT_FALSE(next.ok());
   EXPECT_THAT(next.error().message, HasSubstr("20 steps in a row"));
+}
+
+TEST_F(SessionTest, TwoLossesInARowThatAreNotFiniteEndTheTraining) {
+  const auto run = Begin(Options(kHost));
+  for (const double loss : {kNaN, 1.0, kNaN, kNaN}) {
+    EXPECT_TRUE(run->session().CheckSkips().ok());
+    ASSERT_TRUE(run->Step(run->session().state().optimizer_steps + 1, 1.0F, loss).ok());
+  }
+  EXPECT_EQ(run->session().CheckSkips().error().code, ErrorCode::kNumeric);
+  const auto next = run->session().BeginStep();
+  ASSERT_FALSE(next.ok());
+  EXPECT_THAT(next.error().message, HasSubstr("step 4: the losses of 2 steps in a row"));
+}
+
+TEST_F(SessionTest, StepsAreOnlyPassedOverBetweenStepsAndForward) {
+  const auto run = Begin(Options(kHost));
+  Session& session = run->session();
+  ASSERT_TRUE(run->Step(1, 1.0F).ok());
+  ASSERT_TRUE(session.PassOver(3).ok());
+  EXPECT_EQ(session.PassOver(3).error().code, ErrorCode::kInvalidArgument);
+  {
+    const auto step = session.BeginStep();
+    ASSERT_TRUE(step.ok());
+    EXPECT_EQ(session.PassOver(5).error().code, ErrorCode::kInvalidArgument);
+  }
+  const auto done = run->Step(2, 1.0F);
+  ASSERT_TRUE(done.ok()) << done.error().message;
+  EXPECT_EQ(done->step, 4);
+  EXPECT_EQ(session.state().optimizer_steps, 2);
 }
 
 TEST_F(SessionTest, TheLearningRateFollowsTheUpdatesAndNotTheSteps) {

@@ -99,7 +99,7 @@ TEST_F(StateEngineTest, WithoutADeviceItUpdatesAndCommitsTheBitsOfATrainingWithO
           (*engine)->GradientsArrived(layout.Tiles());
           const GradientNorm::Value gradient = (*engine)->WaitForNorm();
           outcome.norms.push_back(gradient.norm);
-          const auto decision = DecideStep(options.config, gradient, true);
+          const auto decision = DecideStep(options.config, gradient, 1, true);
           ASSERT_TRUE(decision.ok());
           ASSERT_TRUE((*engine)->UpdateStep(decision->grad_scale).ok());
         }

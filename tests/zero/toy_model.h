@@ -118,7 +118,8 @@ class ToyRun {
     const std::byte* const weights = use.weights();
     const offload::ShardLayout& layout = step.layout();
     auto& stream = static_cast<device::CpuStream&>(step.compute_stream());
-    stream.Launch([weights, sums, &layout, module, scale]() {
+    const float factor = scale * static_cast<float>(step.loss_scale());
+    stream.Launch([weights, sums, &layout, module, factor]() {
       // Padding and frozen tensors have no gradient.
       for (const offload::TensorLayout& tensor : layout.module(module).tensors) {
         const offload::GroupLayout& group = layout.model.group(tensor.group);
@@ -127,7 +128,7 @@ class ToyRun {
         for (uint64_t i = 0; i < tensor.elements; ++i) {
           const float weight = WeightAt(values, group.planes.weight().encoding, i);
           const uint64_t at = tensor.offset + i;
-          sums[at] += (weight * 0.3F + 0.01F * static_cast<float>(at % 5)) * scale;
+          sums[at] += (weight * 0.3F + 0.01F * static_cast<float>(at % 5)) * factor;
         }
       }
     });

@@ -49,6 +49,8 @@ int Execute(const InspectCommand& options) {
   return outcome->intact.ok() ? printed : ReportError(outcome->intact.error());
 }
 
+int Execute(const NumericsCommand& options) { return PrintOrReport(RunNumericsCommand(options)); }
+
 int Execute(const TuneCommand& options) {
   const Result<TuneReport> report = RunTune(options);
   if (!report.ok() && report.error().code == ErrorCode::kCancelled) {

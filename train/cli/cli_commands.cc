@@ -5,15 +5,41 @@
 #include <memory>
 
 #include "train/models/registry.h"
+#include "train/process/files.h"
 #include "train/process/interrupt.h"
+#include "train/process/log.h"
 #include "train/run/clean.h"
 #include "train/run/committed_run.h"
 #include "train/run/compare.h"
+#include "train/run/numerics_plot.h"
 #include "train/run/run_folder.h"
+#include "train/run/run_numerics.h"
 #include "train/weights/export.h"
 #include "zero/committed_state.h"
 
 namespace penstock::train {
+namespace {
+
+/// An export of weights that no healthy training has is one that somebody may not have wanted.
+void LogHealth(const ExportCommand& command, const zero::TrainState& committed,
+               const std::vector<zero::ValueFault>& faults) {
+  if (!faults.empty()) {
+    LogNotice(
+        fmt::format("step {} of {} has {} tensor{} with weights that are not finite or beyond "
+                    "{:g}, all the same exported; penstock inspect lists them; the first is {}",
+                    committed.step, command.run, faults.size(), faults.size() == 1 ? "" : "s",
+                    zero::kLargeWeight, ToText(faults.front())));
+  }
+  if (committed.skipped_in_a_row > 0) {
+    LogNotice(
+        fmt::format("the last {} steps before step {} of {} were skipped, as losses or "
+                    "gradients were not finite",
+                    committed.skipped_in_a_row, committed.step + 1, command.run));
+  }
+}
+
+}  // namespace
+
 Result<std::string> RunExport(const ExportCommand& command) {
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(command.run));
   PENSTOCK_ASSIGN(const std::unique_ptr<zero::CommittedState> state, OpenCommit(info));
@@ -27,10 +53,19 @@ Result<std::string> RunExport(const ExportCommand& command) {
   options.dtype = command.dtype;
   options.stop_requested = [&interrupt] { return interrupt.requested(); };
   PENSTOCK_ASSIGN(const ExportReport report, ExportModel(*state, options));
+  LogHealth(command, state->train_state(), report.faults);
   return fmt::format("step {} of {}: {} parameters as {}, {} in {} file(s) in {}\n",
                      state->train_state().step, command.run, report.elements,
                      ToString(command.dtype), ToString(report.tensor_bytes), report.files.size(),
                      command.to);
+}
+
+Result<std::string> RunNumericsCommand(const NumericsCommand& command) {
+  PENSTOCK_ASSIGN(const RunNumerics numerics, ReadRunNumerics(command.run));
+  if (!command.plot.empty()) {
+    PENSTOCK_TRY(WriteTextFile(command.plot, PlotSvg(numerics), IfExists::kFail));
+  }
+  return ToTable(numerics);
 }
 
 Result<CompareOutcome> RunCompare(const CompareCommand& command) {

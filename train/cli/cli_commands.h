@@ -13,6 +13,10 @@ namespace penstock::train {
 /// Writes the last commit of a run as a Hugging Face folder. Returns the output for stdout.
 Result<std::string> RunExport(const ExportCommand& command);
 
+/// Reads what a run found in its numbers, and writes the plot if one is asked for. Returns the
+/// output for stdout. Errors: kInvalidArgument if the plot's file exists.
+Result<std::string> RunNumericsCommand(const NumericsCommand& command);
+
 /// The output of a comparison for stdout, and whether it found no difference.
 struct CompareOutcome {
   std::string text;

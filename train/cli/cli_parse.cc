@@ -9,6 +9,7 @@
 #include "train/cli/cli_checks.h"
 #include "train/cli/cli_launch.h"
 #include "train/process/log.h"
+#include "train/run/run_changes.h"
 
 namespace penstock::train {
 namespace {
@@ -24,6 +25,8 @@ struct TrainArguments {
   std::string init;
   std::string device_memory;
   std::string host_memory;
+  std::vector<std::string> changes;
+  std::vector<std::string> skips;
 };
 
 CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
@@ -63,6 +66,19 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
   train->add_flag("--resume", options.resume, "go on from the last commit");
   train->add_option("--resume-from", options.resume_from, "go on from a snapshot of the run")
       ->check(NameCheck());
+  train
+      ->add_option("--change", arguments->changes,
+                   "KEY=VALUE: go on with another value of a key of the config, like "
+                   "optimizer.params.lr=1e-4")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(NameCheck());
+  train
+      ->add_option("--skip-steps", arguments->skips,
+                   "A:B: go on without computing steps A to B; their data is passed over")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(NameCheck());
   train->add_option("--trace", options.trace, "write what ran when; must not exist (Perfetto)")
       ->check(NameCheck());
   return train;
@@ -78,6 +94,14 @@ std::optional<uint64_t> NumberOrNone(const std::string& text) {
   return ParseWhole(text).value();  // checked by WholeCheck
 }
 
+/// Some options are for a run that is there already.
+Status CheckResumes(const TrainOptions& options) {
+  if (options.resumes() || (options.changes.empty() && options.skips.empty())) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "{} is for a run that goes on; give --resume{}",
+                   options.changes.empty() ? "--skip-steps" : "--change",
+                   options.changes.empty() ? "" : ", or say it in --config");
+}
+
 Result<Command> MakeTrain(const TrainArguments& arguments) {
   TrainOptions options = arguments.options;
   options.steps = NumberOrNone(arguments.steps);
@@ -90,6 +114,9 @@ Result<Command> MakeTrain(const TrainArguments& arguments) {
     options.data_order =
         arguments.data_order == "sequential" ? DataOrder::kSequential : DataOrder::kShuffle;
   }
+  PENSTOCK_ASSIGN(options.changes, ParseChanges(arguments.changes));
+  PENSTOCK_ASSIGN(options.skips, ParseSkips(arguments.skips));
+  PENSTOCK_TRY(CheckResumes(options));
   options.init_random = arguments.init == "random";
   options.device_memory = SizeOrNone(arguments.device_memory);
   options.host_memory = SizeOrNone(arguments.host_memory);
@@ -129,6 +156,17 @@ CLI::App* AddInspect(CLI::App& app, InspectCommand* options) {
   CLI::App* command =
       app.add_subcommand("inspect", "Say what is committed, and verify every checksum");
   command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
+  return command;
+}
+
+CLI::App* AddNumerics(CLI::App& app, NumericsCommand* options) {
+  CLI::App* command =
+      app.add_subcommand("numerics", "Show what a run found in its own numbers, and what to do");
+  command->add_option("RUN", options->run, "folder of the run")->required()->check(NameCheck());
+  command
+      ->add_option("--plot", options->plot,
+                   "write loss, norm, scale and headroom over steps as SVG; must not exist")
+      ->check(NameCheck());
   return command;
 }
 
@@ -221,13 +259,15 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   const CLI::App* snapshot = AddSnapshot(app, &snapshot_options);
   const CLI::App* snapshots = AddSnapshots(app, &snapshots_options);
   AddInspect(app, &inspect_options);
+  NumericsCommand numerics_options;
+  const CLI::App* numerics = AddNumerics(app, &numerics_options);
   const CLI::App* tune = AddTune(app, &tune_arguments);
   LaunchArguments launch_arguments;
   const CLI::App* launch = AddLaunch(app, &launch_arguments);
   if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "unknown command {}; there are train, export, inspect, compare, snapshot, "
-                     "snapshots, clean, tune and launch",
+                     "unknown command {}; there are train, export, inspect, numerics, compare, "
+                     "snapshot, snapshots, clean, tune and launch",
                      arguments[0]);
   }
   // From "--" on, the line of a launch is that of its ranks.
@@ -257,6 +297,7 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   if (train->parsed()) return MakeTrain(train_arguments);
   if (launch->parsed()) return MakeLaunch(launch_arguments, {end, arguments.end()});
   if (export_command->parsed()) return MakeExport(export_arguments);
+  if (numerics->parsed()) return Command(numerics_options);
   if (compare->parsed()) return Command(compare_options);
   if (clean->parsed()) return Command(clean_options);
   if (snapshot->parsed()) return Command(snapshot_options);

@@ -1,4 +1,4 @@
-// The command line of penstock: train, launch, export, inspect, compare, clean, snapshot,
+// The command line of penstock: train, launch, export, inspect, numerics, compare, clean, snapshot,
 // snapshots, tune.
 //
 // Threads: the main thread.
@@ -26,6 +26,11 @@ struct InspectCommand {
   std::string run;
 };
 
+struct NumericsCommand {
+  std::string run;
+  std::string plot;  ///< SVG to write; empty: none
+};
+
 struct CompareCommand {
   std::string a;  ///< folder of a run, folder with safetensors, or safetensors file
   std::string b;
@@ -50,9 +55,9 @@ struct PrintText {
   std::string text;
 };
 
-using Command =
-    std::variant<TrainOptions, ExportCommand, InspectCommand, CompareCommand, CleanCommand,
-                 SnapshotCommand, SnapshotsCommand, TuneCommand, LaunchCommand, PrintText>;
+using Command = std::variant<TrainOptions, ExportCommand, InspectCommand, NumericsCommand,
+                             CompareCommand, CleanCommand, SnapshotCommand, SnapshotsCommand,
+                             TuneCommand, LaunchCommand, PrintText>;
 
 /// Reads the arguments (without the program's name). Errors: kInvalidArgument for arguments that
 /// are unknown, missing, malformed or not implemented.

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "train/loop/trainer_loop.h"
+#include "train/models/checked_operators.h"
 #include "zero/engine.h"
 #include "zero/partitioner.h"
 
@@ -168,7 +169,7 @@ Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training,
   PENSTOCK_ASSIGN(Bytes scratch,
                   kernels::OperatorScratch(training.kind,
                                            OperatorsFor(training.model, training.shape, config)));
-  scratch = AlignUp(scratch, device::kDeviceAlignment);
+  scratch = AlignUp(scratch, device::kDeviceAlignment) + CheckedOperators::Need();
   needs.device_reserved += scratch;
   needs.device_minimum += scratch;
   needs.device_sum += fmt::format(" + operator scratch {}", ToString(scratch));

@@ -1,8 +1,8 @@
 // Training data: rows of tokens, and the order in which rows are taken.
 //
 // R = (tokens - 1) / T rows; row r has inputs [rT, rT + T) and targets shifted by one. Micro-batch
-// j of step s (from 1) has index i = (s - 1) * gas + j and takes positions i * B … of the order,
-// modulo R with a new permutation each epoch.
+// j of a rank has index i = c / B + j * ranks + rank, where c rows were taken by the steps before,
+// and takes positions i * B … of the order, modulo R with a new permutation each epoch.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +40,8 @@ class BatchReader {
   static Result<BatchReader> Create(std::unique_ptr<TokenData> data, DataOrder order, uint64_t seed,
                                     uint64_t sequence, uint64_t vocabulary);
   uint64_t rows() const { return rows_; }
+  /// Returns which row of the data has a position in the order.
+  uint64_t RowAt(uint64_t position) const { return order_(position); }
   /// Reads the micro-batch with global index `index` (from 0). Errors: those of TokenData::Read.
   Status Read(uint64_t index, uint64_t micro_batch, std::span<int32_t> inputs,
               std::span<int32_t> targets);

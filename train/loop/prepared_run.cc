@@ -11,6 +11,7 @@
 
 #include "train/loop/alike.h"
 #include "train/loop/own_files.h"
+#include "train/loop/resume_notices.h"
 #include "train/process/log.h"
 #include "train/run/resume.h"
 #include "train/run/run_identity.h"
@@ -74,12 +75,29 @@ Result<RunFolder> OpenRunToResume(const std::string& run) {
                    run);
 }
 
-Status CheckResume(const ResumePoint& from, const TrainOptions& options, const TrainJob& job) {
-  PENSTOCK_TRY(CheckIdentity(from, IdentityOf(options, job, "")));
-  if (!job.config.aio.simulate) return {};
+/// Returns the changes that the run makes of its numbers from here on.
+Result<std::vector<RunChange>> CheckResume(const ResumePoint& from, const TrainOptions& options,
+                                           const TrainJob& job) {
+  const uint64_t step = from.train.step;
+  PENSTOCK_ASSIGN(std::vector<RunChange> changes,
+                  AcceptChanges(from.identity, IdentityOf(options, job, ""), options.changes, step,
+                                CommittedChanges(from.info.changes, step)));
+  if (!job.config.aio.simulate) return changes;
   return MakeError(ErrorCode::kInvalidArgument,
                    "--resume with penstock.aio.simulate: a simulated drive forgets the state; take "
                    "the key out, or start a new run");
+}
+
+/// The samples that the steps up to the commit took, of all ranks. Errors: kCorruption if no steps
+/// take so many.
+Result<uint64_t> ConsumedSamples(const ResumePoint& from, const TrainJob& job) {
+  const uint64_t consumed =
+      from.consumed_samples.value_or(from.train.step * job.config.train_batch_size);
+  if (consumed % (job.config.micro_batch_size * job.world.size) == 0) return consumed;
+  return MakeError(ErrorCode::kCorruption,
+                   "--resume: the commit of step {} says that {} samples were taken, which are no "
+                   "whole micro-batches of {} ranks; go on from a snapshot, or start a new run",
+                   from.train.step, consumed, job.world.size);
 }
 
 /// The commit is of the last step already: all that may be missing is its row.
@@ -129,30 +147,6 @@ Status MoveTogether(ResumePoint& from, const RunInfo& info, zero::Session& sessi
   PENSTOCK_TRY(ranks.Agree(folder ? ReplaceState(from, *folder, info) : Status()));
   LogNotice(fmt::format("the state was moved to {}", info.state.first()));
   return {};
-}
-
-void LogResume(const ResumePoint& from, const TrainJob& job, const Machine& machine) {
-  LogNotice(fmt::format("going on after step {}", from.train.step));
-  const size_t ranks = from.info.state.ranks.size();
-  if (job.config.gradient_order == config::GradientOrder::kRank && ranks != job.world.size) {
-    LogNotice(
-        fmt::format("ranks in the run: {}, and here: {}; with penstock.gradient_order \"rank\" the "
-                    "last bits differ from here on",
-                    ranks, job.world.size));
-  }
-  if (from.info.version != PENSTOCK_VERSION) {
-    LogNotice(
-        fmt::format("the run was begun by penstock {}, and this is {}: the last bits may "
-                    "differ from here on",
-                    from.info.version, PENSTOCK_VERSION));
-  }
-  const std::string before = ArithmeticOf(from.identity);
-  const std::string now = machine.operators->arithmetic();
-  if (before == now) return;
-  LogNotice(
-      fmt::format("the run computed with {}, and here it computes with {}: the last bits may "
-                  "differ from here on",
-                  before, now));
 }
 
 /// What ranks tell each other of the command line is JSON, which holds nothing but UTF-8.
@@ -314,6 +308,16 @@ struct Continued {
   ResumePoint from;
   TrainOptions options;
   TrainJob job;
+  uint64_t consumed_samples;
+  std::vector<RunChange> changes;  ///< that are made now
+  std::vector<StepRange> skips;    ///< all that are passed over, or were
+
+  /// Returns those of the commit, and these.
+  std::vector<RunChange> AllChanges() const {
+    std::vector<RunChange> all = CommittedChanges(from.info.changes, from.train.step);
+    all.insert(all.end(), changes.begin(), changes.end());
+    return all;
+  }
 };
 
 Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies families, Ranks& ranks) {
@@ -323,13 +327,20 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
   TrainOptions options = CompleteFrom(from.info, given);
   PENSTOCK_ASSIGN(TrainJob job,
                   ranks.Agree(PrepareJob(options, &from.train, families, ranks.place())));
-  PENSTOCK_TRY(ranks.Agree(CheckResume(from, options, job)));
+  PENSTOCK_ASSIGN(std::vector<RunChange> changes, ranks.Agree(CheckResume(from, options, job)));
+  PENSTOCK_ASSIGN(
+      std::vector<StepRange> skips,
+      ranks.Agree(AddSkips(from.info.skips, options.skips, from.train.step, job.last_step)));
+  PENSTOCK_ASSIGN(const uint64_t consumed, ranks.Agree(ConsumedSamples(from, job)));
   PENSTOCK_TRY(CheckAllAlike(options, job, &from, ranks));
   return Continued{.folder = std::move(folder),
                    .beginning = std::move(beginning),
                    .from = std::move(from),
                    .options = std::move(options),
-                   .job = std::move(job)};
+                   .job = std::move(job),
+                   .consumed_samples = consumed,
+                   .changes = std::move(changes),
+                   .skips = std::move(skips)};
 }
 
 /// What rank 0 has to complete of an earlier start.
@@ -353,13 +364,16 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   PENSTOCK_ASSIGN(const StatePlan state,
                   PlanStateAfter(from, run.job, beginning.run, beginning.state, ranks));
   RunInfo info = InfoOf(run.options, run.job, state.files, from.current().run_uuid);
+  info.changes = run.AllChanges();
+  info.skips = run.skips;
   const bool announces = !state.adopt && run.folder;
   PENSTOCK_TRY(ranks.Agree(announces ? AnnounceMove(from, *run.folder, state.files) : Status()));
   PENSTOCK_ASSIGN(Machine machine,
                   CreateMachine(run.options, run.job, state, ranks, beginning.session_number));
-  LogResume(from, run.job, machine);
+  LogResume(from, run.job, machine.operators->arithmetic(), run.changes);
   if (state.adopt) {
     PENSTOCK_TRY(ranks.Agree(AdoptCommit(from, *machine.session, beginning.run)));
+    PENSTOCK_TRY(ranks.Agree(run.folder ? NoteChanges(from, info, *run.folder) : Status()));
   } else {
     PENSTOCK_TRY(MoveTogether(from, info, *machine.session, run.folder, *interrupt, ranks));
   }
@@ -370,6 +384,8 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
                        .interrupt = std::move(interrupt),
                        .info = std::move(info),
                        .machine = std::move(machine)};
+  prepared.consumed_samples = run.consumed_samples;
+  for (const RunChange& change : run.changes) prepared.changed.push_back(change.key);
   PENSTOCK_TRY(ranks.Agree(Complete(prepared, [&from](RunFolder& opened) {
     return opened.ResumeRows(from.train.step, from.row);
   })));
@@ -385,6 +401,8 @@ Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFa
   PENSTOCK_TRY(ranks.CheckAlike({{"version", PENSTOCK_VERSION},
                                  {"--resume", given.resumes() ? "given" : "not given"},
                                  {"--resume-from", given.resume_from.value_or("nothing")},
+                                 {"--change", TextOf(given.changes)},
+                                 {"--skip-steps", "steps " + ToText(given.skips)},
                                  {"--init random", given.init_random ? "given" : "not given"}}));
   if (given.resumes()) return PrepareResumedRun(given, families, ranks);
   PENSTOCK_ASSIGN(PreparedRun run, PrepareNewRun(given, families, ranks));

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "train/loop/ranks.h"
@@ -34,6 +35,8 @@ struct PreparedRun {
   Machine machine;
   std::optional<MetricsWriter> rows;  ///< of rank 0
   std::string identity;               ///< what every commit keeps (train/run/run_identity.h)
+  uint64_t consumed_samples = 0;      ///< by the steps before
+  std::vector<std::string> changed;   ///< keys that are others from its first step on
 };
 
 /// Prepares a new run; or, if `given` resumes, one that continues after its last commit. Returns

@@ -9,6 +9,7 @@
 
 #include "train/loop/prepared_run.h"
 #include "train/loop/progress.h"
+#include "train/loop/run_watch.h"
 #include "train/loop/trainer_job.h"
 #include "train/loop/trainer_loop.h"
 #include "train/process/log.h"
@@ -42,14 +43,27 @@ LoopOptions LoopOptionsOf(const PreparedRun& run) {
           .shape = run.job.shape,
           .cost = CostOf(run.job, run.machine.session->layout()),
           .last_step = run.job.last_step,
+          .consumed_samples = run.consumed_samples,
           .world = run.job.world,
           .library_memory = run.machine.library_memory,
-          .run_json = run.identity};
+          .run_json = run.identity,
+          .changed = run.changed,
+          .skips = run.info.skips};
+}
+
+OverflowSearch SearchOf(PreparedRun& run, Ranks& ranks) {
+  return {{.session = *run.machine.session,
+           .model = *run.machine.model,
+           .operators = *run.machine.checked,
+           .exchange = [&ranks](const zero::StepNote& note) { return ranks.ExchangeNotes(note); }},
+          run.job.config.dtype,
+          run.job.shape.sequence,
+          run.job.world};
 }
 
 /// What a loop works with: the parts of `run`, and those that are made for it on rank 0.
-LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, Progress* progress,
-                      SnapshotService* snapshots) {
+LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, OverflowSearch& search, Progress* progress,
+                      RunWatch* watch, SnapshotService* snapshots) {
   return {
       .session = *run.machine.session,
       .model = *run.machine.model,
@@ -66,6 +80,8 @@ LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, Progress* progress,
             if (run.machine.trace) run.machine.trace->Keep();
           },
       .check_folder = [&run] { return run.folder ? CheckThere(*run.folder) : Status(); },
+      .watch = watch,
+      .search = &search,
       .snapshots = snapshots,
       .tell_failure = [&ranks](const Error& why) { ranks.Tell(why); },
       .exchange_notes = [&ranks](const zero::StepNote& note) { return ranks.ExchangeNotes(note); },
@@ -128,14 +144,22 @@ Result<RunSummary> TrainFirst(PreparedRun& run, Ranks& ranks) {
                             [&run] { return run.interrupt->requested(); });
   PENSTOCK_TRY(run.folder->Watch());
   Progress progress(ProgressOptions(run.job));
-  TrainLoop loop(LoopPartsOf(run, ranks, &progress, &snapshots), LoopOptionsOf(run));
+  const zero::Session& session = *run.machine.session;
+  PENSTOCK_ASSIGN(
+      const std::unique_ptr<RunWatch> watch,
+      RunWatch::Begin(run.folder->folder(), WatchedRunOf(run.job, session.layout().model),
+                      run.options.resumes() ? std::optional(session.state().step) : std::nullopt));
+  OverflowSearch search = SearchOf(run, ranks);
+  TrainLoop loop(LoopPartsOf(run, ranks, search, &progress, watch.get(), &snapshots),
+                 LoopOptionsOf(run));
   PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
   progress.Finish();
   return FinishRun(run, done);
 }
 
 Result<RunSummary> TrainOther(PreparedRun& run, Ranks& ranks) {
-  TrainLoop loop(LoopPartsOf(run, ranks, nullptr, nullptr), LoopOptionsOf(run));
+  OverflowSearch search = SearchOf(run, ranks);
+  TrainLoop loop(LoopPartsOf(run, ranks, search, nullptr, nullptr, nullptr), LoopOptionsOf(run));
   PENSTOCK_ASSIGN(const LoopSummary done, loop.Run());
   if (run.machine.trace) PENSTOCK_TRY(FinishTrace(*run.machine.trace, done));
   RunSummary summary = Summarise(run, done);

@@ -14,6 +14,8 @@
 #include "train/loop/data.h"
 #include "train/loop/metrics_summary.h"
 #include "train/models/registry.h"
+#include "train/run/run_changes.h"
+#include "train/run/skipped_steps.h"
 
 namespace penstock::train {
 
@@ -35,15 +37,19 @@ struct TrainOptions {
   bool init_random = false;  ///< new weights, whatever lies beside the model's config
   bool resume = false;
   std::optional<std::string> resume_from;  ///< a snapshot's name: `resume` from that
-  std::optional<std::string> trace;        ///< file to write; must not exist
+  /// Of the config, from the next step on; only for a run that resumes.
+  std::vector<RequestedChange> changes = {};
+  std::vector<StepRange> skips = {};  ///< steps to pass over; the same
+  std::optional<std::string> trace;   ///< file to write; must not exist
 
   bool resumes() const { return resume || resume_from.has_value(); }
 };
 
 /// Trains, commits, writes RUN/summary.json. After Ctrl-C (train/process/interrupt.h) the running
 /// step is finished, committed and summed up, and the summary says `interrupted`. A failure before
-/// the end of the first step leaves nothing behind. After a later one RUN is kept with the rows so
-/// far, and the state file as well if a step was committed; the message says which.
+/// step 0 is committed leaves nothing behind (with one slot, before the end of the first step).
+/// After a later one RUN is kept with the rows so far, and the state file as well if a step was
+/// committed; the message says which.
 ///
 /// With `resume`, continues after the last commit (train/run/resume.h); returns nothing if that is
 /// the last step already.

@@ -28,6 +28,9 @@ Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks) {
     if (!text.ok()) return Error{text.error().code, "--config: " + text.error().message};
     sources.push_back({path, *std::move(text)});
   }
+  for (const std::string& text : ConfigTexts(options.changes)) {
+    sources.push_back({"--change", text});
+  }
   PENSTOCK_ASSIGN(config::Config config, config::ParseConfig(sources, ranks));
   if (options.device_memory.has_value()) config.device_memory = options.device_memory;
   if (options.host_memory.has_value()) config.host_memory = options.host_memory;
@@ -170,8 +173,8 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
                             .checkpoint_home = config.activation_home};
   uint64_t last_step = options.steps.value_or(0);
   if (!options.steps.has_value()) {
-    PENSTOCK_ASSIGN(last_step, EpochSteps(data.reader.rows(),
-                                          shape.micro_batch * shape.micro_batches * shape.ranks));
+    const BatchRampup rampup(config.train_batch_size, config.rampup);
+    PENSTOCK_ASSIGN(last_step, EpochSteps(data.reader.rows(), rampup));
   }
   PENSTOCK_ASSIGN(std::string data_path, AbsolutePath(options.data));
   zero::ModelSpec spec = model.description->Spec();
@@ -218,15 +221,16 @@ Status CheckPath(const std::string& path, const char* option) {
       option, path);
 }
 
-Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step) {
-  if (rows < rows_per_step) {
+Result<uint64_t> EpochSteps(uint64_t rows, const BatchRampup& rampup) {
+  const uint64_t first = rampup.BatchAfter(0);
+  if (rows < first) {
     return MakeError(
         ErrorCode::kInvalidArgument,
         "the data has {} rows, and a step takes {}: there is no whole step in an epoch; "
         "give --steps, more data or a smaller batch",
-        rows, rows_per_step);
+        rows, first);
   }
-  return rows / rows_per_step;
+  return rampup.StepsWithin(rows);
 }
 
 void ChooseThreads(device::Kind kind, const NodeShare& share, config::Config* config) {

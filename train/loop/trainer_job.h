@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "config/config.h"
 #include "device/device.h"
+#include "train/loop/batch_rampup.h"
 #include "train/loop/budget.h"
 #include "train/loop/data.h"
 #include "train/loop/node_share.h"
@@ -59,8 +60,8 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
 /// of what `option` names. Errors: kInvalidArgument; of AbsolutePath.
 Status CheckPath(const std::string& path, const char* option);
 
-/// Returns the steps of one epoch: rows / (rows of a step). Errors: kInvalidArgument if that is 0.
-Result<uint64_t> EpochSteps(uint64_t rows, uint64_t rows_per_step);
+/// Returns the whole steps of one epoch. Errors: kInvalidArgument if there is none.
+Result<uint64_t> EpochSteps(uint64_t rows, const BatchRampup& rampup);
 
 /// Fills in thread counts that the config leaves to the program, for this machine
 /// (zero/thread_plan.h) and what a rank has of it.

@@ -1,17 +1,22 @@
 #include "train/loop/trainer_loop.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
+#include "train/numerics/thresholds.h"
 #include "train/process/log.h"
+#include "train/run/committed_run.h"
 
 namespace penstock::train {
 
 namespace {
+
+/// Of the rows of a step, at most so many are named.
+constexpr uint64_t kNamedRows = 16;
 
 /// What a rank tells the others, by its place in the note.
 enum NoteField : size_t {
@@ -29,25 +34,14 @@ enum NoteField : size_t {
 };
 static_assert(kCommWait < zero::kStepNoteSize);
 
-/// Whether what CheckCommit says of a commit is that nothing brings it back: its file is gone, or
-/// was damaged, or there is none.
-bool IsLost(const Status& commit) {
-  if (commit.ok()) return false;
-  return commit.error().code == ErrorCode::kNotFound ||
-         commit.error().code == ErrorCode::kCorruption;
+/// Whether what happens every so many steps (0: never) is due after that of `row`.
+bool IsDue(const StepRow& row, int64_t every) {
+  if (every == 0) return false;
+  const auto steps = static_cast<uint64_t>(every);
+  return row.step / steps != row.previous_row.value_or(row.step - 1) / steps;
 }
 
 }  // namespace
-
-std::string CommittedIn(uint64_t step, const zero::Session& session, const Error& failure) {
-  const Status commit = session.CheckCommit();
-  const std::string files = fmt::format("{}", fmt::join(session.state_paths(), ", "));
-  if (commit.ok()) return fmt::format("step {} is committed in {}", step, files);
-  const std::string& why = commit.error().message;
-  return fmt::format("step {} was committed in {}, {}{}", step, files,
-                     IsLost(commit) ? "and that commit is lost" : "but it cannot be read back now",
-                     failure.message.find(why) == std::string::npos ? ": " + why : "");
-}
 
 Bytes TrainLoop::TokenBytes(const BatchShape& shape) {
   // Inputs and targets of the step; a row of them and one token more as they are read.
@@ -59,11 +53,13 @@ Bytes TrainLoop::TokenBytes(const BatchShape& shape) {
 TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
     : parts_(std::move(parts)),
       options_(std::move(options)),
+      rampup_(options_.config.train_batch_size, options_.config.rampup),
+      consumed_samples_(options_.consumed_samples),
       sound_(parts_.session.state().skipped_in_a_row == 0) {
   const BatchShape& shape = options_.shape;
   if (Trace* trace = parts_.meter.trace()) steps_ = trace->AddRow(TraceGroup::kSteps, "steps");
-  inputs_.resize(shape.micro_batches * shape.micro_batch * shape.sequence);
-  targets_.resize(inputs_.size());
+  inputs_.reserve(shape.micro_batches * shape.micro_batch * shape.sequence);
+  targets_.reserve(inputs_.capacity());
 }
 
 TrainLoop::~TrainLoop() {
@@ -77,12 +73,17 @@ Result<LoopSummary> TrainLoop::Run() {
   parts_.tell_failure(status.error());
   // What is committed is known when the commit that was begun has ended.
   static_cast<void>(parts_.session.FinishCommit());
-  if (summary_.steps == 0) return status.error();
+  const bool begun = begins_run_ && parts_.session.committed_step().has_value();
+  if (summary_.steps == 0 && !begun) return status.error();
+  if (begun) parts_.keep_folder();
   static_cast<void>(CloseRow(Now()));  // the first failure is the one to report
   std::string message = status.error().message;
   if (numeric) message += TakeBackDoubtfulCommit();
   message += "; " + WhatIsCommitted(status.error());
   if (numeric) message += HowToGoOn();
+  if (numeric && parts_.watch != nullptr) {
+    parts_.watch->End(parts_.session.state().step, message);
+  }
   return Error{status.error().code, std::move(message)};
 }
 
@@ -92,6 +93,7 @@ Status TrainLoop::RunSteps() {
   summary_.begin.counters.nvme_read_bytes = 0;
   row_begin_ = summary_.begin;
   last_commit_ = summary_.begin.time;
+  PENSTOCK_TRY(BeginRun());
   const zero::TrainState& state = parts_.session.state();
   while (state.step < options_.last_step && !StopRequested()) {
     PENSTOCK_TRY(EndRow());
@@ -116,14 +118,44 @@ Status TrainLoop::RunSteps() {
   return {};
 }
 
+Status TrainLoop::BeginRun() {
+  // With one slot, the first update would give the commit up.
+  const bool is_new = !parts_.session.committed_step() && options_.config.durable;
+  if (!is_new || parts_.session.state().step >= options_.last_step) return {};
+  begins_run_ = true;
+  PENSTOCK_TRY(BeginCommit());
+  return options_.config.overlap ? Status() : FinishCommit();
+}
+
+Status TrainLoop::PassOver() {
+  for (const StepRange& range : options_.skips) {
+    const uint64_t done = parts_.session.state().step;
+    if (!range.Has(done + 1)) continue;
+    PENSTOCK_TRY(parts_.session.PassOver(range.last));
+    // Their rows count as taken.
+    for (uint64_t step = done; step < range.last; ++step) {
+      consumed_samples_ += rampup_.BatchAfter(consumed_samples_);
+    }
+    if (parts_.metrics == nullptr) continue;
+    LogNotice(fmt::format("steps {} to {} are passed over", range.first, range.last));
+  }
+  return {};
+}
+
 Status TrainLoop::RunStep() {
+  const uint64_t before = parts_.session.state().step;
+  PENSTOCK_TRY(PassOver());
   const uint64_t number = parts_.session.state().step + 1;
+  const uint64_t samples = rampup_.BatchAfter(consumed_samples_);
+  const uint64_t micro_batches = samples / options_.shape.micro_batch / options_.world.size;
   Doing("reads the data of", number);
-  PENSTOCK_TRY(ReadBatch(number));
+  PENSTOCK_TRY(ReadBatch(micro_batches));
   if (number == options_.last_step) parts_.session.ExpectLastStep();
-  PENSTOCK_ASSIGN(zero::Step step, parts_.session.BeginStep());
+  PENSTOCK_ASSIGN(zero::Step step, parts_.session.BeginStep(micro_batches));
   PENSTOCK_TRY(parts_.model.ForwardBackward(step, inputs_, targets_));
   PENSTOCK_TRY(FinishCommit());
+  KeepCommit();
+  const double loss_scale = step.loss_scale();
   PENSTOCK_ASSIGN(zero::StepOutcome outcome, step.Finish(Note()));
   TakeNotes(std::move(outcome.notes));
   if (!alone() && options_.world.rank == 0) NameSlowRank();
@@ -134,31 +166,88 @@ Status TrainLoop::RunStep() {
   row.loss = loss;
   row.grad_norm = outcome.grad_norm;
   row.lr = outcome.lr;
+  row.loss_scale = outcome.loss_scale;
   row.skipped = outcome.skipped;
   row.tokens = inputs_.size() * options_.world.size;
   row.world_size = options_.world.size;
+  if (before + 1 < row.step) row.previous_row = before;
+  if (summary_.steps == 0) row.changed = options_.changed;
+  PENSTOCK_TRY(Watch(row, loss_scale));
+  consumed_samples_ += samples;
   Count(row);
   row_ = row;
   return {};
 }
 
-Status TrainLoop::ReadBatch(uint64_t step) {
+Status TrainLoop::ReadBatch(uint64_t micro_batches) {
   const BatchShape& shape = options_.shape;
   const size_t tokens = shape.micro_batch * shape.sequence;
-  for (uint64_t j = 0; j < shape.micro_batches; ++j) {
-    const comm::World& world = options_.world;
-    const uint64_t index = ((step - 1) * shape.micro_batches + j) * world.size + world.rank;
-    PENSTOCK_TRY(parts_.data.Read(index, shape.micro_batch,
+  inputs_.resize(micro_batches * tokens);
+  targets_.resize(inputs_.size());
+  for (uint64_t j = 0; j < micro_batches; ++j) {
+    PENSTOCK_TRY(parts_.data.Read(PositionOf(j, 0) / shape.micro_batch, shape.micro_batch,
                                   std::span(inputs_).subspan(j * tokens, tokens),
                                   std::span(targets_).subspan(j * tokens, tokens)));
   }
   return {};
 }
 
+uint64_t TrainLoop::PositionOf(uint64_t micro_batch, uint64_t i) const {
+  const comm::World& world = options_.world;
+  return consumed_samples_ + (micro_batch * world.size + world.rank) * options_.shape.micro_batch +
+         i;
+}
+
+Status TrainLoop::Watch(const StepRow& row, double loss_scale) {
+  PENSTOCK_TRY(Search(row));
+  if (parts_.watch == nullptr) return {};
+  StepNumbers numbers{.step = row.step,
+                      .loss = row.loss,
+                      .forward_finite = std::isfinite(row.loss),
+                      .grad_norm = row.grad_norm,
+                      .loss_scale = loss_scale,
+                      .skipped = row.skipped,
+                      .lr = row.lr,
+                      .steps_to_stop = parts_.session.SkipsToTheEnd(),
+                      .first = first_non_finite_};
+  const uint64_t samples = row.tokens / options_.shape.sequence;
+  for (uint64_t i = 0; i < std::min(samples, kNamedRows); ++i) {
+    numbers.rows.push_back(parts_.data.RowAt(consumed_samples_ + i));
+  }
+  for (const LayerMagnitudes& layer : parts_.model.Magnitudes()) {
+    numbers.layers.push_back({.attention = layer.attention, .residual = layer.residual});
+  }
+  parts_.watch->Step(std::move(numbers), parts_.session.figures());
+  return {};
+}
+
+Status TrainLoop::Search(const StepRow& row) {
+  if (!row.skipped) first_non_finite_.reset();
+  const bool finite = std::isfinite(row.loss);
+  // A dynamic loss scale that overflows once is not asked why.
+  const auto& scaling = options_.config.loss_scaling;
+  const bool dynamic = scaling && scaling->loss_scale == 0;
+  const uint64_t asked = finite && dynamic ? kOverflowsToReport : 1;
+  const bool due = row.skipped && parts_.session.state().skipped_in_a_row >= asked;
+  const bool lately = searched_ && row.step < *searched_ + kQuietSteps;
+  // Nothing is read ahead for a step after the last.
+  if (parts_.search == nullptr || !due || lately || row.step == options_.last_step) return {};
+  searched_ = row.step;
+  Doing("computes again, to find what overflows,", row.step);
+  PENSTOCK_ASSIGN(
+      first_non_finite_,
+      parts_.search->Run(inputs_, targets_, finite, [this](uint64_t micro_batch, uint64_t i) {
+        return parts_.data.RowAt(PositionOf(micro_batch, i));
+      }));
+  return {};
+}
+
 void TrainLoop::Count(const StepRow& row) {
   sound_before_ = std::exchange(sound_, std::isfinite(row.loss) && !row.skipped);
-  const auto every = static_cast<uint64_t>(options_.config.commit_every_steps);
-  if (every > 0 && row.step % every == 0) commit_due_ = true;
+  if (IsDue(row, options_.config.commit_every_steps)) commit_due_ = true;
+  if (keep_ == Keep::kNothing && IsDue(row, options_.config.snapshot_every_steps)) {
+    keep_ = Keep::kNextCommit;
+  }
   summary_.steps += 1;
   summary_.skipped += row.skipped ? 1 : 0;
   summary_.tokens += row.tokens;
@@ -169,6 +258,7 @@ void TrainLoop::Count(const StepRow& row) {
 Status TrainLoop::CloseRow(const Reading& now) {
   if (!row_.has_value()) return {};
   Measure(row_begin_, now, options_.cost, &*row_);
+  if (parts_.watch != nullptr) parts_.watch->Took(row_->step_s);
   if (Trace* trace = parts_.meter.trace()) {
     trace->Add(steps_, fmt::format("step {}", row_->step), row_begin_.time, now.time);
   }
@@ -191,12 +281,21 @@ Status TrainLoop::EndRow() {
 bool TrainLoop::CommitDue() const {
   if (!sound_ || parts_.session.state().step == options_.last_step)
     return false;  // the final commit is next
-  if (alone() ? Copying() : copying_) return false;
-  return commit_due_ || (alone() ? CommitWanted() : commit_wanted_);
+  if (CopyKnown() || keep_ == Keep::kNewestCommit) return false;
+  return commit_due_ || keep_ == Keep::kNextCommit || (alone() ? CommitWanted() : commit_wanted_);
 }
 
 bool TrainLoop::Copying() const {
   return parts_.snapshots != nullptr && parts_.snapshots->copying();
+}
+
+void TrainLoop::KeepCommit() {
+  if (keep_ != Keep::kNewestCommit || CopyKnown() || !parts_.session.commit_is_confirmed()) return;
+  keep_ = Keep::kNothing;
+  copying_ = true;
+  if (parts_.snapshots != nullptr) {
+    parts_.snapshots->KeepAutomatically(static_cast<uint64_t>(options_.config.keep_snapshots));
+  }
 }
 
 bool TrainLoop::CommitWanted() const {
@@ -253,6 +352,7 @@ void TrainLoop::Doing(const char* what, uint64_t step) const {
 
 Status TrainLoop::BeginCommit() {
   commit_due_ = false;
+  if (keep_ == Keep::kNextCommit) keep_ = Keep::kNewestCommit;
   nlohmann::ordered_json json = {{"run", nlohmann::ordered_json::parse(options_.run_json)}};
   if (row_.has_value()) {
     // The row reaches metrics.jsonl only when the next step starts: without this copy a crash in
@@ -261,6 +361,7 @@ Status TrainLoop::BeginCommit() {
     Measure(row_begin_, Now(), options_.cost, &row);
     json["row"] = nlohmann::ordered_json::parse(ToJson(row));
   }
+  if (options_.config.rampup) json[kConsumedSamples] = consumed_samples_;
   if (parts_.snapshots != nullptr) parts_.snapshots->Wait();
   // Earlier rows reach the drive before the commit that relies on them. If they cannot, the commit
   // is made all the same: its own row is in it.
@@ -268,13 +369,14 @@ Status TrainLoop::BeginCommit() {
     if (parts_.metrics != nullptr) rows_synced_ = parts_.metrics->Sync();
     return Status();
   }));
-  committing_ = true;
+  committing_ = parts_.session.state().step;
   return {};
 }
 
 Status TrainLoop::FinishCommit() {
-  if (!std::exchange(committing_, false)) return {};
-  Doing("waits for the commit of", parts_.session.state().step);
+  const std::optional<uint64_t> step = std::exchange(committing_, std::nullopt);
+  if (!step) return {};
+  Doing("waits for the commit of", *step);
   PENSTOCK_TRY(parts_.session.FinishCommit());
   PENSTOCK_TRY(parts_.check_folder());
   last_commit_ = std::chrono::steady_clock::now();
@@ -297,6 +399,7 @@ Status TrainLoop::CommitLast() {
                      "committed",
                      step);
   }
+  if (!StopRequested()) KeepCommit();
   PENSTOCK_TRY(AwaitCopy());
   PENSTOCK_TRY(BeginCommit());
   return FinishCommit();
@@ -308,42 +411,6 @@ Status TrainLoop::AwaitCopy() {
   PENSTOCK_ASSIGN(std::vector<zero::StepNote> notes, parts_.exchange_notes(Note()));
   TakeNotes(std::move(notes));
   return {};
-}
-
-std::string TrainLoop::TakeBackDoubtfulCommit() {
-  if (parts_.snapshots != nullptr) parts_.snapshots->Wait();  // it may be copying that commit
-  const Result<std::optional<uint64_t>> step = parts_.session.TakeBackDoubtfulCommit();
-  if (!step.ok()) {
-    return fmt::format("; a commit after which no loss was finite could not be taken back: {}",
-                       step.error().message);
-  }
-  if (!*step && parts_.session.commit_is_doubtful()) {
-    return "; no loss after the last commit was finite, and no other commit is left";
-  }
-  if (!*step) return "";
-  return fmt::format("; the commit of step {} was taken back, as no loss after it was finite",
-                     **step);
-}
-
-std::string TrainLoop::WhatIsCommitted(const Error& failure) const {
-  const std::optional<uint64_t> step = parts_.session.committed_step();
-  if (!step) return "nothing was committed yet";
-  if (options_.config.durable || parts_.session.CheckCommit().ok()) {
-    return CommittedIn(*step, parts_.session, failure);
-  }
-  return fmt::format(
-      "step {} was committed, but without penstock.durable later steps take a commit "
-      "back",
-      *step);
-}
-
-std::string TrainLoop::HowToGoOn() const {
-  if (!parts_.session.committed_step()) return "; a lower learning rate may help";
-  const Status commit = parts_.session.CheckCommit();
-  if (IsLost(commit)) return "; begin a new run: a lower learning rate may help";
-  if (!commit.ok()) return "";
-  return "; --resume repeats the steps after it as they were; for a lower learning rate begin a "
-         "new run with what penstock export writes of it";
 }
 
 Reading TrainLoop::Now() const {

@@ -2,7 +2,9 @@
 // due.
 //
 // A row is complete when the next step's forward starts, and is written then; the last row is
-// written after the final commit. A commit is made beside the next step's forward and backward.
+// written after the final commit. A commit is made beside the next step's forward and backward. A
+// new run with two slots commits step 0 beside its first step, so that it can go back to its
+// beginning whatever that step makes of the weights.
 //
 // With several ranks, each has a loop of its own, and all take the same steps and make the same
 // commits: whether a rank was asked to stop, and whether rank 0 wants a commit, travels with every
@@ -22,12 +24,16 @@
 #include "comm/world.h"
 #include "config/config.h"
 #include "device/device.h"
+#include "train/loop/batch_rampup.h"
 #include "train/loop/data.h"
 #include "train/loop/metrics.h"
 #include "train/loop/metrics_summary.h"
+#include "train/loop/overflow_search.h"
 #include "train/loop/progress.h"
+#include "train/loop/run_watch.h"
 #include "train/loop/slow_rank.h"
 #include "train/models/model.h"
+#include "train/run/skipped_steps.h"
 #include "train/run/snapshot_service.h"
 #include "zero/session.h"
 #include "zero/step_note.h"
@@ -47,6 +53,8 @@ struct LoopParts {
   std::function<void()> keep_folder;     ///< called after every step and commit: RUN has results
   /// Called after every commit, before it counts: checks that RUN still exists, with its rows.
   std::function<Status()> check_folder = [] { return Status(); };
+  RunWatch* watch = nullptr;             ///< none: another rank has it, or nobody watches
+  OverflowSearch* search = nullptr;      ///< none: no step is searched
   SnapshotService* snapshots = nullptr;  ///< none: nobody can ask for any
   /// With several ranks: tells the others why this one fails, before it waits for anything more.
   std::function<void(const Error& why)> tell_failure = [](const Error&) {};
@@ -62,9 +70,13 @@ struct LoopOptions {
   BatchShape shape;
   ModelCost cost;
   uint64_t last_step = 0;
+  uint64_t consumed_samples = 0;  ///< that the steps before took, of all ranks
   comm::World world = {};
   Bytes library_memory = {};  ///< of the GPU, beside the device's
   std::string run_json;       ///< identifies the run; kept by every commit
+  /// Keys whose values are others than before, from the first step of this loop on.
+  std::vector<std::string> changed = {};
+  std::vector<StepRange> skips = {};  ///< steps that are passed over; not the last one
 };
 
 /// Returns "step 7 is committed in FILES"; if the newest commit cannot be read back, says that it
@@ -84,15 +96,20 @@ class TrainLoop {
 
   /// Runs to the last step or until it is asked to stop, then commits. Errors: those of the parts;
   /// kNumeric after zero::kMaxSkippedInARow skipped steps, and if the losses of the last two steps
-  /// are not finite; then a commit of weights after which no loss was finite is taken back. Once a
-  /// step was done, the error ends with what is committed, and the rows of all steps that were done
-  /// are written.
+  /// are not finite; then a commit of weights after which no loss was finite is taken back. Once
+  /// step 0 is committed or a step was done, the error ends with what is committed, and the rows of
+  /// all steps that were done are written.
   Result<LoopSummary> Run();
 
  private:
   Status RunSteps();
+  /// Begins to commit step 0 of a new run.
+  Status BeginRun();
   Status RunStep();
-  Status ReadBatch(uint64_t step);
+  /// Passes over the steps that come next and are not to be computed.
+  Status PassOver();
+  /// Reads so many micro-batches, those of the next step.
+  Status ReadBatch(uint64_t micro_batches);
   bool StopRequested() const { return stop_requested_ || (alone() && parts_.stop_requested()); }
   /// Says what this thread does, and with which step.
   void Doing(const char* what, uint64_t step) const;
@@ -101,12 +118,23 @@ class TrainLoop {
   /// snapshot.
   bool CommitWanted() const;
   bool Copying() const;
+  /// Whether a commit is being copied, as all ranks know it.
+  bool CopyKnown() const { return alone() ? Copying() : copying_; }
+  /// Has the newest commit kept, if that is due and a loss after it was finite. All ranks decide
+  /// alike; rank 0 copies.
+  void KeepCommit();
   /// Returns what this rank tells the others.
   zero::StepNote Note() const;
   Bytes DevicePeak() const { return parts_.device.peak() + options_.library_memory; }
   void TakeNotes(std::vector<zero::StepNote> notes);
   /// On rank 0: names a rank for which the others wait step after step.
   void NameSlowRank();
+  /// Hands the figures of a step to the watch. `loss_scale`: that it was computed with.
+  Status Watch(const StepRow& row, double loss_scale);
+  /// In a streak of skipped steps, once: finds the first value that is not finite.
+  Status Search(const StepRow& row);
+  /// Returns the position, in the order of the data, of row `i` of a micro-batch of this rank.
+  uint64_t PositionOf(uint64_t micro_batch, uint64_t i) const;
   /// Accounts for the outcome of a step in the sums.
   void Count(const StepRow& row);
   /// Ends the open row, if there is one, at `now`, where the next one begins.
@@ -138,12 +166,19 @@ class TrainLoop {
 
   LoopParts parts_;
   const LoopOptions options_;
+  const BatchRampup rampup_;
+  uint64_t consumed_samples_;                       ///< by the steps that are done
+  std::optional<FirstNonFinite> first_non_finite_;  ///< of the streak of skipped steps
+  std::optional<uint64_t> searched_;                ///< the last step that was searched
   /// Whether the weights may be committed: not after a step with a loss or a gradient that is not
   /// finite, until a step without one is done.
   bool sound_;
   bool sound_before_ = true;  ///< what sound_ was before the last step
   /// Whether enough steps have passed for a commit, which waits for a step that is sound.
   bool commit_due_ = false;
+  /// How far an automatic snapshot is: no commit replaces the one that is to be kept.
+  enum class Keep { kNothing, kNextCommit, kNewestCommit };
+  Keep keep_ = Keep::kNothing;
   bool stop_requested_ = false;        ///< of any rank, before the last step ended
   bool commit_wanted_ = false;         ///< of rank 0, the same
   bool copying_ = false;               ///< of any rank, the same
@@ -154,9 +189,10 @@ class TrainLoop {
   std::vector<int32_t> targets_;
   std::optional<StepRow> row_;  ///< of the step that has not ended
   Reading row_begin_;
-  Trace::Row steps_;         ///< of the trace, where there is one
-  bool committing_ = false;  ///< a commit was begun, and not finished
-  Status rows_synced_;       ///< before that commit; set by whoever makes it
+  Trace::Row steps_;                    ///< of the trace, where there is one
+  bool begins_run_ = false;             ///< the commit of step 0 was begun here
+  std::optional<uint64_t> committing_;  ///< the step of a commit that was begun and not finished
+  Status rows_synced_;                  ///< before that commit; set by whoever makes it
   std::chrono::steady_clock::time_point last_commit_;
 };
 

@@ -120,12 +120,12 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
   PENSTOCK_ASSIGN(machine.operators, kernels::CreateModelOperators(
                                          *machine.device, OperatorsFor(*job.model.description,
                                                                        job.shape, job.config)));
+  PENSTOCK_ASSIGN(machine.checked, CheckedOperators::Create(*machine.device, *machine.operators));
   PENSTOCK_TRY(ranks.CheckAlike({{"arithmetic", machine.operators->arithmetic()}}));
   PENSTOCK_ASSIGN(machine.communicator,
                   ranks.CreateCommunicator(*machine.device, machine.meter.get()));
-  PENSTOCK_ASSIGN(machine.model,
-                  job.model.description->Create(job.shape, job.config.dtype, *machine.device,
-                                                *machine.operators));
+  PENSTOCK_ASSIGN(machine.model, job.model.description->Create(job.shape, job.config.dtype,
+                                                               *machine.device, *machine.checked));
   PENSTOCK_ASSIGN(machine.state_operators, kernels::CreateStateOperators(
                                                machine.device->kind(), job.config.compute_threads));
   zero::EngineOptions options{

@@ -17,6 +17,7 @@
 #include "train/loop/ranks.h"
 #include "train/loop/trainer.h"
 #include "train/loop/trainer_job.h"
+#include "train/models/checked_operators.h"
 #include "train/models/model.h"
 #include "train/run/resume.h"
 #include "train/run/run_folder.h"
@@ -51,6 +52,7 @@ struct Machine {
   std::unique_ptr<device::Device> device;
   std::unique_ptr<comm::Communicator> communicator;  ///< to the other ranks, if there are any
   std::unique_ptr<kernels::ModelOperators> operators;
+  std::unique_ptr<CheckedOperators> checked;  ///< the same, as the model calls them
   std::unique_ptr<Model> model;
   std::unique_ptr<kernels::StateOperators> state_operators;
   std::unique_ptr<zero::Session> session;

@@ -21,6 +21,11 @@ using zero::ModuleId;
 
 constexpr double kNoLoss = std::numeric_limits<double>::quiet_NaN();
 
+/// Whether what a call adds to a table is computed first; see OperatorOptions and
+/// ModelOperators::EmbeddingBackward. With several ranks, each call has a gradient of its own to
+/// add to. The head needs no other operators for a step of one micro-batch: it adds to zeros then.
+bool AddsOnce(uint64_t micro_batches, uint64_t ranks) { return micro_batches > 1 && ranks == 1; }
+
 /// A module in use, with its tensors by name.
 class HeldModule {
  public:
@@ -46,8 +51,9 @@ class HeldModule {
 
 /// What goes to the device and comes from it in a step, in memory that it copies from and to.
 struct Staging {
-  device::HostBuffer tokens;  ///< int32: inputs, then targets
-  device::Event copied;       ///< from here on the tokens may be overwritten
+  device::HostBuffer tokens;   ///< int32: inputs, then targets
+  device::HostBuffer largest;  ///< as Gpt2Buffers has them
+  device::Event copied;        ///< from here on the tokens may be overwritten
 };
 
 class Gpt2Model final : public Gpt2 {
@@ -56,6 +62,7 @@ class Gpt2Model final : public Gpt2 {
             kernels::ModelOperators& operators, Gpt2Buffers buffers, Staging staging)
       : modules_(config),
         dtype_(dtype),
+        most_micro_batches_(shape.micro_batches),
         micro_batches_(shape.micro_batches),
         micro_batch_(shape.micro_batch),
         ranks_(shape.ranks),
@@ -70,8 +77,12 @@ class Gpt2Model final : public Gpt2 {
   Status ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
                          std::span<const int32_t> targets) override;
   Result<double> Loss() override;
+  ComputePlace place() const override { return place_; }
+  std::vector<LayerMagnitudes> Magnitudes() override;
 
  private:
+  /// Takes over the number of micro-batches of the step that begins.
+  void BeginStep(uint64_t micro_batches);
   uint64_t tokens() const { return micro_batches_ * micro_batch_ * sequence_; }
   uint64_t tokens_of_all_ranks() const { return tokens() * ranks_; }
   kernels::TokenView TokensFrom(uint64_t first) const {
@@ -79,6 +90,7 @@ class Gpt2Model final : public Gpt2 {
             .sequence = sequence_,
             .data = buffers_.tokens.as<int32_t>() + first};
   }
+  float* largest(uint64_t index) const { return buffers_.largest.as<float>() + index; }
   kernels::TokenView inputs(uint64_t micro_batch) const {
     return TokensFrom(micro_batch * micro_batch_ * sequence_);
   }
@@ -94,6 +106,14 @@ class Gpt2Model final : public Gpt2 {
   void CopyTokens(device::Stream& stream, std::span<const int32_t> inputs,
                   std::span<const int32_t> targets);
   Status ReportLosses(zero::Step& step);
+  /// Says that what follows is computed with this module.
+  void Enter(bool backward, uint64_t micro_batch, const ModuleTensors& tensors) {
+    place_ = {.backward = backward,
+              .module = tensors.module,
+              .micro_batch = micro_batch,
+              .weights = tensors.weights,
+              .gradients = tensors.gradients};
+  }
   Status Enqueue(zero::Step& step);
   Status EmbeddingForward(zero::Step& step);
   Status LayerForward(zero::Step& step, uint64_t index);
@@ -103,7 +123,8 @@ class Gpt2Model final : public Gpt2 {
 
   const Gpt2Modules modules_;
   const kernels::DType dtype_;
-  const uint64_t micro_batches_;
+  const uint64_t most_micro_batches_;
+  uint64_t micro_batches_;      ///< of this step
   const uint64_t micro_batch_;  ///< sequences
   const uint64_t ranks_;
   const uint64_t sequence_;
@@ -115,6 +136,7 @@ class Gpt2Model final : public Gpt2 {
   double loss_ = kNoLoss;             ///< of the last ForwardBackward, once the stream has done it
   device::Stream* stream_ = nullptr;  ///< of the last ForwardBackward
   device::Event done_;                ///< all work of the last ForwardBackward
+  ComputePlace place_;
 };
 
 Status Gpt2Model::ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
@@ -124,13 +146,23 @@ Status Gpt2Model::ForwardBackward(zero::Step& step, std::span<const int32_t> inp
     PENSTOCK_CHECK(group.planes.weight().encoding == EncodingOf(dtype_));
   }
   PENSTOCK_CHECK(layout.modules.size() == modules_.layers + 3);
+  BeginStep(inputs.size() / (micro_batch_ * sequence_));
   PENSTOCK_CHECK(inputs.size() == tokens() && targets.size() == tokens());
   stream_ = &step.compute_stream();
-  buffers_.checkpoints.BeginStep();
   CopyTokens(*stream_, inputs, targets);
+  stream_->Zero(buffers_.largest.data(), buffers_.largest.size());
   Status status = Enqueue(step);
+  stream_->CopyToHost(staging_.largest.data(), buffers_.largest.data(), buffers_.largest.size());
   done_ = stream_->Record();
   return status;
+}
+
+void Gpt2Model::BeginStep(uint64_t micro_batches) {
+  PENSTOCK_CHECK(micro_batches > 0 && micro_batches <= most_micro_batches_);
+  if (std::exchange(micro_batches_, micro_batches) != micro_batches) {
+    buffers_.PlanSteps(modules_.layers, micro_batches);
+  }
+  buffers_.checkpoints.BeginStep();
 }
 
 Result<double> Gpt2Model::Loss() {
@@ -138,6 +170,15 @@ Result<double> Gpt2Model::Loss() {
   PENSTOCK_TRY(stream_->Synchronize());
   PENSTOCK_TRY(buffers_.checkpoints.Synchronize());
   return loss_;
+}
+
+std::vector<LayerMagnitudes> Gpt2Model::Magnitudes() {
+  const auto* const of_step = staging_.largest.as<float>();
+  std::vector<LayerMagnitudes> layers;
+  for (uint64_t i = 0; i < modules_.layers; ++i) {
+    layers.push_back({.attention = of_step[2 * i + 1], .residual = of_step[2 * i + 2]});
+  }
+  return layers;
 }
 
 /// They are complete on the stream: updates of the step wait for them.
@@ -154,7 +195,7 @@ void Gpt2Model::CopyTokens(device::Stream& stream, std::span<const int32_t> inpu
   for (const int32_t token : staged) {
     PENSTOCK_CHECK(token >= 0 && static_cast<uint64_t>(token) < vocabulary_, "token {}", token);
   }
-  stream.CopyToDevice(buffers_.tokens.data(), staging_.tokens.data(), buffers_.tokens.size());
+  stream.CopyToDevice(buffers_.tokens.data(), staging_.tokens.data(), Bytes{staged.size_bytes()});
   staging_.copied = stream.Record();
 }
 
@@ -170,6 +211,7 @@ Status Gpt2Model::EmbeddingForward(zero::Step& step) {
   PENSTOCK_ASSIGN(const HeldModule wte, HeldModule::Acquire(step, modules_.wte()));
   PENSTOCK_ASSIGN(const HeldModule wpe, HeldModule::Acquire(step, modules_.wpe()));
   for (uint64_t m = 0; m < micro_batches_; ++m) {
+    Enter(false, m, wte.tensors());
     operators_.EmbeddingForward(*stream_, inputs(m), wte.tensors().weight(kTable),
                                 wpe.tensors().weight(kTable), layer_.Rows(Checkpoint(0, m, true)));
     buffers_.checkpoints.EndKernel(*stream_);
@@ -184,7 +226,8 @@ Status Gpt2Model::LayerForward(zero::Step& step, uint64_t index) {
     const std::byte* const x = Checkpoint(index, m, false);
     std::byte* const out =
         index + 1 < modules_.layers ? Checkpoint(index + 1, m, true) : buffers_.outputs[m].data();
-    layer_.Forward(*stream_, tensors, layer_.Rows(x), layer_.Rows(out));
+    Enter(false, m, tensors);
+    layer_.Forward(*stream_, tensors, layer_.Rows(x), layer_.Rows(out), largest(2 * index));
     buffers_.checkpoints.EndKernel(*stream_);
   }
   return {};
@@ -200,7 +243,7 @@ Status Gpt2Model::Head(zero::Step& step) {
     const ModuleTensors& norm_tensors = ln_f.tensors();
     const ModuleTensors& table = wte.tensors();
     const auto gradient_scale =
-        static_cast<float>(1.0 / static_cast<double>(tokens_of_all_ranks()));
+        static_cast<float>(step.loss_scale() / static_cast<double>(tokens_of_all_ranks()));
     Gpt2Workspace& workspace = buffers_.workspace;
     for (uint64_t m = 0; m < micro_batches_; ++m) {
       PENSTOCK_TRY(ln_f.BeginGradient(step));
@@ -208,9 +251,13 @@ Status Gpt2Model::Head(zero::Step& step) {
       device::DeviceBuffer& x = buffers_.outputs[m];
       const kernels::TensorView norm = layer_.Rows(workspace.norm.data());
       const kernels::TensorView d_norm = layer_.Rows(workspace.attention.data());
-      layer_.Norm(*stream_, norm_tensors, kFinalNorm, layer_.Rows(x.data()));
+      Enter(false, m, norm_tensors);
+      layer_.Norm(*stream_, norm_tensors, kFinalNorm, layer_.Rows(x.data()),
+                  largest(2 * modules_.layers));
+      Enter(true, m, table);
       operators_.HeadForwardBackward(*stream_, norm, table.weight(kTable), targets(m),
                                      gradient_scale, losses + m, d_norm, table.gradient(kTable));
+      Enter(true, m, norm_tensors);
       layer_.NormBackward(*stream_, norm_tensors, kFinalNorm, layer_.Rows(x.data()), d_norm, false,
                           norm);
       std::swap(x, workspace.norm);
@@ -227,6 +274,7 @@ Status Gpt2Model::LayerBackward(zero::Step& step, uint64_t index) {
     PENSTOCK_ASSIGN(HeldModule held, HeldModule::Acquire(step, modules_.layer(index)));
     for (uint64_t m = 0; m < micro_batches_; ++m) {
       PENSTOCK_TRY(held.BeginGradient(step));
+      Enter(true, m, held.tensors());
       layer_.Backward(*stream_, held.tensors(), layer_.Rows(Checkpoint(index, m, false)),
                       layer_.Rows(buffers_.outputs[m].data()));
       buffers_.checkpoints.EndKernel(*stream_);
@@ -237,15 +285,17 @@ Status Gpt2Model::LayerBackward(zero::Step& step, uint64_t index) {
 }
 
 Status Gpt2Model::EmbeddingBackward(zero::Step& step) {
-  const auto gradient = [&](ModuleId module) -> Result<kernels::TensorView> {
+  const auto gradients = [&](ModuleId module) -> Result<ModuleTensors> {
     PENSTOCK_ASSIGN(float* sums, step.Gradients(module));
-    return ModuleTensors{&step.layout(), module, nullptr, sums}.gradient(kTable);
+    return ModuleTensors{&step.layout(), module, nullptr, sums};
   };
   for (uint64_t m = 0; m < micro_batches_; ++m) {
-    PENSTOCK_ASSIGN(const kernels::TensorView d_wte, gradient(modules_.wte()));
-    PENSTOCK_ASSIGN(const kernels::TensorView d_wpe, gradient(modules_.wpe()));
+    PENSTOCK_ASSIGN(const ModuleTensors d_wte, gradients(modules_.wte()));
+    PENSTOCK_ASSIGN(const ModuleTensors d_wpe, gradients(modules_.wpe()));
+    Enter(true, m, d_wte);
     operators_.EmbeddingBackward(*stream_, inputs(m), layer_.Rows(buffers_.outputs[m].data()),
-                                 d_wte, d_wpe);
+                                 AddsOnce(micro_batches_, ranks_), d_wte.gradient(kTable),
+                                 d_wpe.gradient(kTable));
     PENSTOCK_TRY(step.AddGradients(modules_.wpe()));
     PENSTOCK_TRY(step.AddGradients(modules_.wte()));
   }
@@ -284,8 +334,7 @@ kernels::OperatorOptions Gpt2Operators(const Gpt2Config& config, const BatchShap
           },
       // Every tensor of a layer has a multiple of so many elements.
       .weight_unit = std::gcd(width, hidden),
-      // With several ranks, each call has a gradient of its own to add to.
-      .adds_once = shape.micro_batches > 1 && shape.ranks == 1,
+      .adds_once = AddsOnce(shape.micro_batches, shape.ranks),
       .threads = threads};
 }
 
@@ -302,6 +351,7 @@ Result<std::unique_ptr<Gpt2>> Gpt2::Create(const Gpt2Config& config, const Batch
   PENSTOCK_ASSIGN(Gpt2Buffers buffers, Gpt2Buffers::Allocate(config, shape, dtype, device));
   Staging staging;
   PENSTOCK_ASSIGN(staging.tokens, device.AllocateHost(buffers.tokens.size()));
+  PENSTOCK_ASSIGN(staging.largest, device.AllocateHost(buffers.largest.size()));
   return std::unique_ptr<Gpt2>(std::make_unique<Gpt2Model>(config, shape, dtype, operators,
                                                            std::move(buffers), std::move(staging)));
 }

@@ -15,6 +15,7 @@ struct Sizes {
   Bytes gelu;
   Bytes statistics;  ///< mean, rstd
   Bytes tokens;
+  Bytes largest;
   offload::CheckpointStore::Options checkpoints;
 };
 
@@ -70,6 +71,7 @@ Sizes SizesOf(const Gpt2Config& config, const BatchShape& shape, kernels::DType 
           .gelu = column * config.hidden(),
           .statistics = Bytes{sizeof(float)} * rows,
           .tokens = Bytes{sizeof(int32_t)} * 2 * shape.micro_batches * rows,
+          .largest = Bytes{sizeof(float)} * (2 * config.n_layer + 1),
           .checkpoints = CheckpointOptions(config, shape, column * config.n_embd)};
 }
 
@@ -95,6 +97,7 @@ Result<Gpt2Buffers> Gpt2Buffers::Allocate(const Gpt2Config& config, const BatchS
   Gpt2Buffers buffers;
   PENSTOCK_TRY(AllocateWorkspace(sizes, device, buffers.workspace));
   PENSTOCK_ASSIGN(buffers.tokens, device.Allocate(sizes.tokens, "tokens"));
+  PENSTOCK_ASSIGN(buffers.largest, device.Allocate(sizes.largest, "largest magnitudes"));
   buffers.outputs.reserve(shape.micro_batches);
   for (uint64_t m = 0; m < shape.micro_batches; ++m) {
     PENSTOCK_ASSIGN(device::DeviceBuffer output,
@@ -105,15 +108,21 @@ Result<Gpt2Buffers> Gpt2Buffers::Allocate(const Gpt2Config& config, const BatchS
   return buffers;
 }
 
+void Gpt2Buffers::PlanSteps(uint64_t layers, uint64_t micro_batches) {
+  checkpoints.PlanSteps(Accesses(layers, micro_batches));
+}
+
 ActivationBytes Gpt2::Memory(const Gpt2Config& config, const BatchShape& shape,
                              kernels::DType dtype) {
   const Sizes sizes = SizesOf(config, shape, dtype);
   const auto taken = [](Bytes size) { return AlignUp(size, device::kDeviceAlignment); };
   return {.device = taken(sizes.stream) * (shape.micro_batches + 3) + taken(sizes.qkv) +
                     taken(sizes.fc) + taken(sizes.gelu) + taken(sizes.statistics) * 2 +
-                    taken(sizes.tokens) + offload::CheckpointStore::DeviceBytes(sizes.checkpoints),
+                    taken(sizes.tokens) + taken(sizes.largest) +
+                    offload::CheckpointStore::DeviceBytes(sizes.checkpoints),
           .host = offload::CheckpointStore::HostBytes(sizes.checkpoints),
-          .bookkeeping = sizes.tokens + Bytes{sizeof(device::DeviceBuffer)} * shape.micro_batches +
+          .bookkeeping = sizes.tokens + sizes.largest * 2 +
+                         Bytes{sizeof(device::DeviceBuffer)} * shape.micro_batches +
                          offload::CheckpointStore::BookkeepingBytes(
                              sizes.checkpoints, AccessCount(config.n_layer, shape.micro_batches),
                              KernelCount(config.n_layer, shape.micro_batches))};

@@ -15,32 +15,33 @@ using kernels::ConstTensorView;
 using kernels::TensorView;
 
 void Gpt2Layer::Forward(Stream& stream, const ModuleTensors& tensors, const ConstTensorView& x,
-                        const TensorView& out) {
-  AttentionBlock(stream, tensors, x, out);
-  MlpHidden(stream, tensors, out);
+                        const TensorView& out, float* largest) {
+  AttentionBlock(stream, tensors, x, out, largest);
+  MlpHidden(stream, tensors, out, largest + 1);
   Linear(stream, tensors, kMlpProjection, gelu(), out, out);
 }
 
 void Gpt2Layer::Backward(Stream& stream, const ModuleTensors& tensors, const ConstTensorView& x,
                          const TensorView& gradient) {
-  AttentionBlock(stream, tensors, x, mid());
-  MlpHidden(stream, tensors, mid());
+  AttentionBlock(stream, tensors, x, mid(), nullptr);
+  MlpHidden(stream, tensors, mid(), nullptr);
   MlpBackward(stream, tensors, gradient);
   AttentionBackward(stream, tensors, x, gradient);
 }
 
 /// out = x + c_proj(attention(c_attn(ln_1(x))))
 void Gpt2Layer::AttentionBlock(Stream& stream, const ModuleTensors& tensors,
-                               const ConstTensorView& x, const TensorView& out) {
-  Norm(stream, tensors, kNorm1, x);
+                               const ConstTensorView& x, const TensorView& out, float* largest) {
+  Norm(stream, tensors, kNorm1, x, largest);
   Linear(stream, tensors, kAttention, norm(), {}, qkv());
   operators_.AttentionForward(stream, heads_, qkv(), attention());
   Linear(stream, tensors, kAttentionProjection, attention(), x, out);
 }
 
 /// gelu = gelu(c_fc(ln_2(x)))
-void Gpt2Layer::MlpHidden(Stream& stream, const ModuleTensors& tensors, const ConstTensorView& x) {
-  Norm(stream, tensors, kNorm2, x);
+void Gpt2Layer::MlpHidden(Stream& stream, const ModuleTensors& tensors, const ConstTensorView& x,
+                          float* largest) {
+  Norm(stream, tensors, kNorm2, x, largest);
   operators_.LinearGeluForward(stream, norm(), tensors.weight(kMlp), tensors.weight(kMlp + 1), fc(),
                                gelu());
 }
@@ -60,15 +61,15 @@ void Gpt2Layer::AttentionBackward(Stream& stream, const ModuleTensors& tensors,
                                   const ConstTensorView& x, const TensorView& gradient) {
   LinearBackward(stream, tensors, kAttentionProjection, attention(), gradient, attention());
   operators_.AttentionBackward(stream, heads_, qkv(), attention(), d_qkv());
-  Norm(stream, tensors, kNorm1, x);
+  Norm(stream, tensors, kNorm1, x, nullptr);
   LinearBackward(stream, tensors, kAttention, norm(), d_qkv(), norm());
   NormBackward(stream, tensors, kNorm1, x, norm(), true, gradient);
 }
 
 void Gpt2Layer::Norm(Stream& stream, const ModuleTensors& tensors, size_t part,
-                     const ConstTensorView& x) {
+                     const ConstTensorView& x, float* largest) {
   operators_.LayerNormForward(stream, x, tensors.weight(part), tensors.weight(part + 1), epsilon_,
-                              norm(), mean(), rstd());
+                              norm(), mean(), rstd(), largest);
 }
 
 void Gpt2Layer::NormBackward(Stream& stream, const ModuleTensors& tensors, size_t part,

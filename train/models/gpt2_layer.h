@@ -61,17 +61,19 @@ class Gpt2Layer {
     return {.dtype = dtype_, .shape = {micro_batch_, sequence_, width_}, .data = data};
   }
 
-  /// out = layer(x); not in place.
+  /// out = layer(x); not in place. Raises `largest`[2] to the largest magnitudes of x, and of the
+  /// residual stream behind attention.
   void Forward(device::Stream& stream, const ModuleTensors& tensors,
-               const kernels::ConstTensorView& x, const kernels::TensorView& out);
+               const kernels::ConstTensorView& x, const kernels::TensorView& out, float* largest);
   /// Computes the layer again from its input x, adds the weights' gradients, and turns `gradient`
   /// from that of the output into that of the input.
   void Backward(device::Stream& stream, const ModuleTensors& tensors,
                 const kernels::ConstTensorView& x, const kernels::TensorView& gradient);
 
-  /// workspace.norm = norm(x), with its mean and rstd in the workspace.
+  /// workspace.norm = norm(x), with its mean and rstd in the workspace. Raises `largest`, if any,
+  /// to the largest magnitude of x.
   void Norm(device::Stream& stream, const ModuleTensors& tensors, size_t part,
-            const kernels::ConstTensorView& x);
+            const kernels::ConstTensorView& x, float* largest);
   /// d_x (+)= gradient through the norm whose mean and rstd are in the workspace.
   void NormBackward(device::Stream& stream, const ModuleTensors& tensors, size_t part,
                     const kernels::ConstTensorView& x, const kernels::ConstTensorView& d_out,
@@ -96,9 +98,10 @@ class Gpt2Layer {
   kernels::TensorView rstd() const { return Statistics(workspace_.rstd); }
 
   void AttentionBlock(device::Stream& stream, const ModuleTensors& tensors,
-                      const kernels::ConstTensorView& x, const kernels::TensorView& out);
+                      const kernels::ConstTensorView& x, const kernels::TensorView& out,
+                      float* largest);
   void MlpHidden(device::Stream& stream, const ModuleTensors& tensors,
-                 const kernels::ConstTensorView& x);
+                 const kernels::ConstTensorView& x, float* largest);
   void MlpBackward(device::Stream& stream, const ModuleTensors& tensors,
                    const kernels::TensorView& gradient);
   void AttentionBackward(device::Stream& stream, const ModuleTensors& tensors,

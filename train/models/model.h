@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/ledger.h"
 #include "base/result.h"
@@ -17,6 +18,7 @@
 #include "device/device.h"
 #include "kernels/dtype.h"
 #include "kernels/model/model_operators.h"
+#include "train/models/compute_place.h"
 #include "zero/session.h"
 
 namespace penstock::train {
@@ -24,7 +26,7 @@ namespace penstock::train {
 /// The shape of a step's input.
 struct BatchShape {
   uint64_t micro_batch = 1;    ///< sequences in a micro-batch, B
-  uint64_t micro_batches = 1;  ///< in a step (gradient accumulation)
+  uint64_t micro_batches = 1;  ///< in a step, at most (gradient accumulation)
   uint64_t sequence = 0;       ///< T
   uint64_t ranks = 1;          ///< each with so many micro-batches in a step
   /// Home of the activation checkpoints: kDevice, or kHost, with only those on the device that are
@@ -48,6 +50,13 @@ struct ModelSizes {
   uint64_t width = 0;  ///< of all attention heads of a layer together
 };
 
+/// The largest magnitudes of a layer's activations in a step, over all micro-batches of a rank;
+/// infinite where one is not finite.
+struct LayerMagnitudes {
+  float attention = 0;  ///< of the residual stream behind attention
+  float residual = 0;   ///< and behind the layer
+};
+
 /// A model that computes. Owns activations, checkpoints and token buffers; borrows device and
 /// operators; may be destroyed between two steps only. Threads: all functions are called from the
 /// thread that feeds the session's compute stream.
@@ -57,13 +66,20 @@ class Model {
   virtual ~Model() = default;
 
   /// Enqueues forward and backward of one step, reduces every gradient (of the mean loss over all
-  /// tokens of the step), and has the loss reported as soon as it is computed; after a failure, the
-  /// reported loss is never finite. With several micro-batches, what each adds to a gradient (fp32)
-  /// or to the loss (double) is computed first, from zero, and added in their order. `inputs` and
-  /// `targets`: [micro_batches, micro_batch, sequence] tokens below the vocabulary; copied before
-  /// the function returns. The session's model is the description's Spec().
+  /// tokens of the step, times the step's loss scale), and has the loss reported as soon as it is
+  /// computed; after a failure, the reported loss is never finite. With several micro-batches, what
+  /// each adds to a gradient (fp32) or to the loss (double) is computed first, from zero, and added
+  /// in their order. `inputs` and `targets`: [micro_batches, micro_batch, sequence] tokens below
+  /// the vocabulary, of the micro-batches with which the step was begun; copied before the function
+  /// returns. The numbers are those of a model that was made for so many. The session's model is
+  /// the description's Spec().
   virtual Status ForwardBackward(zero::Step& step, std::span<const int32_t> inputs,
                                  std::span<const int32_t> targets) = 0;
+  /// Returns what the operators that the model enqueues at this moment belong to.
+  virtual ComputePlace place() const = 0;
+  /// Returns those of the last ForwardBackward, by layer, once Loss() has returned; empty if the
+  /// model does not look.
+  virtual std::vector<LayerMagnitudes> Magnitudes() { return {}; }
   /// Returns the mean loss of the last ForwardBackward, whose session still lives; blocks until it
   /// is there.
   virtual Result<double> Loss() = 0;

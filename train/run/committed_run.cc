@@ -20,6 +20,9 @@ namespace {
 bool IsOfALoop(const nlohmann::json& texts, uint64_t step) {
   const auto run = texts.find("run");
   if (run == texts.end() || !IsIdentity(*run)) return false;
+  const auto consumed = texts.find(kConsumedSamples);
+  if (HasRampup(*run) != (consumed != texts.end())) return false;
+  if (consumed != texts.end() && !consumed->is_number_unsigned()) return false;
   const auto row = texts.find("row");
   if (row == texts.end()) return true;
   if (!row->is_object()) return false;
@@ -69,13 +72,17 @@ Result<CommitTexts> ReadCommitTexts(const std::string& json, uint64_t step,
   if (!IsOfALoop(checked, step)) {
     return MakeError(ErrorCode::kCorruption,
                      "{} is not what a training puts there: an object \"run\" with the arithmetic, "
-                     "and a \"row\" of that step",
-                     name);
+                     "a \"row\" of that step, and \"{}\" if the batch grows",
+                     name, kConsumedSamples);
   }
   // The keys of a row have an order.
   const auto texts = nlohmann::ordered_json::parse(json);
-  return CommitTexts{.identity = texts["run"].dump(),
-                     .row = texts.contains("row") ? texts["row"].dump() : std::string()};
+  CommitTexts read{.identity = texts["run"].dump(),
+                   .row = texts.contains("row") ? texts["row"].dump() : std::string()};
+  if (texts.contains(kConsumedSamples)) {
+    read.consumed_samples = texts[kConsumedSamples].get<uint64_t>();
+  }
+  return read;
 }
 
 Status CheckInfo(const RunInfo& info, const zero::CommittedState& state) {

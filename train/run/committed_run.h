@@ -5,7 +5,9 @@
 // Threads: one at a time.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -15,10 +17,15 @@
 
 namespace penstock::train {
 
+/// The key of the samples that the steps so far took. Only there if the batch grows; otherwise all
+/// steps took as many.
+inline constexpr const char* kConsumedSamples = "consumed_samples";
+
 /// What the training loop keeps in a commit.
 struct CommitTexts {
   std::string identity;
   std::string row;  ///< of the committed step, as in metrics.jsonl; empty for step 0
+  std::optional<uint64_t> consumed_samples;
 };
 /// Reads it from the commit of a step; `path`: for messages. The result can be given to all
 /// functions of train/run/run_identity.h. Errors: kCorruption.

@@ -26,6 +26,9 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
+/// Lines for tensors whose values are unhealthy.
+constexpr size_t kMostFaults = 40;
+
 /// Lines of a name and a value.
 class Lines {
  public:
@@ -202,6 +205,10 @@ void AddState(const zero::CommittedState& state, Lines& lines) {
   }
   lines.Add("committed step", train.step);
   lines.Add("optimizer steps", train.optimizer_steps);
+  if (train.skipped_in_a_row > 0) {
+    lines.Add("skipped in a row",
+              fmt::format("{}, the last steps before it", train.skipped_in_a_row));
+  }
   lines.Add("seed", train.seed);
   if (state.world_size() > 1) lines.Add("ranks", state.world_size());
   const offload::ModelLayout& model = state.model();
@@ -228,6 +235,27 @@ offload::CheckProgress ShowProgress(StatusLine* line) {
   };
 }
 
+/// What was changed in the run, as run.json says.
+void AddChanges(const RunInfo& info, uint64_t committed, Lines& lines) {
+  for (const RunChange& change : info.changes) {
+    lines.Add("changed", fmt::format("{}, from step {} on{}", ToText(change), change.step + 1,
+                                     change.step < committed ? "" : ", which is not committed"));
+  }
+  for (const StepRange& range : info.skips) {
+    lines.Add("passed over", fmt::format("steps {} to {}{}", range.first, range.last,
+                                         range.last < committed ? "" : ", when they come"));
+  }
+}
+
+/// Values that no healthy training has. They are as they were written, and so no damage.
+void AddValues(const std::vector<zero::ValueFault>& faults, Lines& lines) {
+  const size_t listed = std::min(faults.size(), kMostFaults);
+  for (size_t i = 0; i < listed; ++i) lines.Add("unhealthy values", ToText(faults[i]));
+  if (listed < faults.size()) {
+    lines.Add("unhealthy values", fmt::format("and of {} more", faults.size() - listed));
+  }
+}
+
 Status Intact(const std::string& run, const std::vector<std::string>& damages) {
   if (damages.empty()) return {};
   return MakeError(ErrorCode::kCorruption,
@@ -250,16 +278,18 @@ Result<InspectOutcome> RunInspect(const std::string& path) {
   const Status fits = CheckInfo(info, state);
   StatusLine line(stderr, true);
   const Clock::time_point start = Clock::now();
-  PENSTOCK_ASSIGN(const offload::StateCheck check, state.Check(ShowProgress(&line)));
+  PENSTOCK_ASSIGN(const zero::CommitCheck check, state.Check(ShowProgress(&line)));
   const double seconds =
       std::max(std::chrono::duration<double>(Clock::now() - start).count(), 1e-9);
   line.Finish();
 
   AddState(state, lines);
+  AddChanges(info, state.train_state().step, lines);
   lines.Add("data", fmt::format("{} ({}, sequence length {})", info.data_path, info.data_order,
                                 info.sequence_length));
   lines.Add("read", fmt::format("{} at {:.2f} GB/s", ToString(check.read),
                                 static_cast<double>(check.read.value) / seconds / 1e9));
+  AddValues(check.values, lines);
   for (const std::string& damage : check.damages) lines.Add("damaged", damage);
   if (!fits.ok()) {
     lines.Add("damaged", fits.error().message);

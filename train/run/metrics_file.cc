@@ -1,7 +1,6 @@
 #include "train/run/metrics_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -50,6 +49,8 @@ std::string ToJson(const StepRow& row) {
     json["comm_wait_s"] = row.comm_wait_s;
     json["world_size"] = row.world_size;
   }
+  if (!row.changed.empty()) json["changed"] = row.changed;
+  if (row.previous_row) json[kPreviousRow] = *row.previous_row;
   return json.dump();
 }
 
@@ -65,23 +66,24 @@ Result<MetricsWriter> MetricsWriter::Resume(const Folder& folder, const std::str
   const std::string path = folder.PathOf(name);
   PENSTOCK_ASSIGN(UniqueFd fd, folder.OpenFile(name, O_WRONLY | O_CREAT | O_APPEND, kMode));
   PENSTOCK_ASSIGN(const KeptRows kept, OpenRows(folder, name, step));
-  if (kept.last_step == 0 && step > 1) {
+  const uint64_t before = kept.last_step < step ? RowBefore(row, step) : kept.last_step;
+  if (kept.last_step == 0 && before > 0) {
     LogNotice(fmt::format("{} has no rows of steps 1 to {}: it begins anew with that of step {}",
-                          path, step - 1, step));
+                          path, before, step));
   }
-  const bool gap = kept.last_step > 0 && kept.last_step + 1 < step;
+  const bool gap = kept.last_step > 0 && kept.last_step < before;
   if (gap) {
     LogNotice(
         fmt::format("{} ends before the rows of steps {} to {}: they are missing, and it "
                     "goes on with that of step {}",
-                    path, kept.last_step + 1, step - 1, step));
+                    path, kept.last_step + 1, before, step));
   }
   if (::ftruncate(fd.get(), static_cast<off_t>(kept.end.value)) != 0) {
     return ErrnoError(errno, "cutting " + path);
   }
   MetricsWriter writer(path, std::move(fd));
   if (kept.last_step < step)
-    PENSTOCK_TRY(writer.AppendLine(gap ? AfterGap(row, kept.last_step) : row));
+    PENSTOCK_TRY(writer.file_.Append(gap ? AfterGap(row, kept.last_step) : row));
   PENSTOCK_TRY(writer.Sync());
   PENSTOCK_TRY(folder.Sync());
   return writer;
@@ -93,35 +95,6 @@ Status MetricsWriter::Check(const Folder& folder, const std::string& name, uint6
   return kept.status();
 }
 
-Status MetricsWriter::Append(const StepRow& row) { return AppendLine(ToJson(row)); }
-
-Status MetricsWriter::AppendLine(const std::string& json) {
-  const std::string line = json + "\n";
-  size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t written = ::write(fd_.get(), line.data() + done, line.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      const int why = errno;
-      TakeBack(done);
-      return ErrnoError(why, "appending to " + path_);
-    }
-    done += static_cast<size_t>(written);
-  }
-  return {};
-}
-
-/// The beginning of a row that found no room: the next one must not stand in its line.
-void MetricsWriter::TakeBack(size_t bytes) {
-  struct stat info {};
-  if (bytes == 0 || ::fstat(fd_.get(), &info) != 0) return;
-  // If the file cannot be cut now, --resume cuts it.
-  [[maybe_unused]] const int cut = ::ftruncate(fd_.get(), info.st_size - static_cast<off_t>(bytes));
-}
-
-Status MetricsWriter::Sync() const {
-  if (::fdatasync(fd_.get()) != 0) return ErrnoError(errno, "synchronising " + path_);
-  return {};
-}
+Status MetricsWriter::Append(const StepRow& row) { return file_.Append(ToJson(row)); }
 
 }  // namespace penstock::train

@@ -1,16 +1,18 @@
 // RUN/metrics.jsonl: one row a step. docs/metrics.md says what each field means and when it is
 // taken.
 //
-// Threads: rows are appended by one. Another one may synchronise them beside it: the writer holds
-// nothing but the descriptor, and what is synchronised is what was appended before.
+// Threads: as of a LineFile.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/folder.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
+#include "train/run/line_file.h"
 
 namespace penstock::train {
 
@@ -36,6 +38,9 @@ struct StepRow {
   // Only in the file if there are several ranks.
   double comm_wait_s = 0;
   uint32_t world_size = 1;
+  // Only in the file if there are any.
+  std::vector<std::string> changed = {};  ///< keys of the configuration, from this step on
+  std::optional<uint64_t> previous_row;   ///< the step of the row before, if steps lie between
 };
 
 /// Returns one line without its line break. Floats have enough digits to be read back exactly;
@@ -58,16 +63,12 @@ class MetricsWriter {
   /// not damaged. Errors: of RowsUpTo (train/run/metrics_rows.h).
   static Status Check(const Folder& folder, const std::string& name, uint64_t step);
   Status Append(const StepRow& row);
-  Status Sync() const;
+  Status Sync() const { return file_.Sync(); }
 
  private:
-  Status AppendLine(const std::string& json);
-  void TakeBack(size_t bytes);
+  MetricsWriter(std::string path, UniqueFd fd) : file_(std::move(path), std::move(fd)) {}
 
-  MetricsWriter(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
-
-  std::string path_;
-  UniqueFd fd_;
+  LineFile file_;
 };
 
 }  // namespace penstock::train

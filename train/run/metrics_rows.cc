@@ -6,8 +6,6 @@
 namespace penstock::train {
 namespace {
 
-constexpr const char* kPreviousRow = "previous_row";
-
 struct Row {
   uint64_t step = 0;
   uint64_t previous = 0;  ///< the step of the row before it, which a gap may have left far behind
@@ -62,6 +60,12 @@ Result<KeptRows> RowsUpTo(std::istream& file, const std::string& path, uint64_t 
   }
   if (file.bad()) return MakeError(ErrorCode::kIo, "reading {} failed", path);
   return kept;
+}
+
+uint64_t RowBefore(const std::string& row, uint64_t step) {
+  const std::optional<Row> read = ReadRow(row);
+  if (read && read->step == step) return read->previous;
+  return step == 0 ? 0 : step - 1;
 }
 
 std::string AfterGap(const std::string& row, uint64_t previous) {

@@ -5,7 +5,8 @@
 // the same, and the run ends; then the file may end early. So a file of whole rows may end before
 // the committed step's row, in a torn line or without one. It has a gap there, after which it
 // continues with the row of that step. That row names the one before it ("previous_row"), so that
-// the gap is recognised later. Anything else before the committed step's row is damage, and nothing
+// the gap is recognised later. So does the first row after steps that the run passed over
+// (train/run/skipped_steps.h). Anything else before the committed step's row is damage, and nothing
 // of the file is removed.
 #pragma once
 
@@ -30,6 +31,13 @@ struct KeptRows {
 /// less than `step` - 1. Errors: kCorruption, naming the line, if a row that has others after it is
 /// damaged, missing or there twice; kIo.
 Result<KeptRows> RowsUpTo(std::istream& file, const std::string& path, uint64_t step);
+
+/// The field of a row that follows a gap.
+inline constexpr const char* kPreviousRow = "previous_row";
+
+/// Returns the step of the row before `row`, the JSON of the row of `step`: the step before it, or
+/// an earlier one if steps were passed over. 0: there is none.
+uint64_t RowBefore(const std::string& row, uint64_t step);
 
 /// Returns `row`, a row's JSON, as it is written after a gap that follows the row of step
 /// `previous`.

@@ -135,6 +135,7 @@ Result<ResumePoint> OpenCommit(const Origin& origin, const OpenState& open) {
   if (!point.info.rows_from) PENSTOCK_TRY(CheckRows(origin.folder, point.train.step));
   point.identity = std::move(texts.identity);
   point.row = std::move(texts.row);
+  point.consumed_samples = texts.consumed_samples;
   return point;
 }
 
@@ -193,16 +194,6 @@ Result<ResumePoint> OpenResumePoint(const Folder& run,
   return point;
 }
 
-Status CheckIdentity(const ResumePoint& from, const std::string& now) {
-  const std::vector<std::string> differences = Differences(from.identity, now);
-  if (differences.empty()) return {};
-  return MakeError(
-      ErrorCode::kInvalidArgument,
-      "--resume: step {} was committed by a training with other numbers: {}; give what "
-      "the run was started with, or start a new one",
-      from.train.step, fmt::join(differences, "; "));
-}
-
 bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bool durable,
                  const std::vector<std::string>& folders) {
   const auto holds = [](const std::string& folder, const std::string& file) {
@@ -259,6 +250,14 @@ Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& fol
                  const std::function<bool()>& stop_requested) {
   PENSTOCK_TRY(FillFrom(from, session, stop_requested));
   return ReplaceState(from, folder, std::move(info));
+}
+
+Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder) {
+  RunInfo noted = from.current();
+  if (noted.changes == now.changes && noted.skips == now.skips) return {};
+  noted.changes = now.changes;
+  noted.skips = now.skips;
+  return folder.WriteInfo(noted);
 }
 
 Status CompleteMove(ResumePoint& from, const RunFolder& folder) {

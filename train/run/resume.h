@@ -32,6 +32,7 @@ struct ResumePoint {
   zero::TrainState train;  ///< of the commit
   std::string identity;    ///< see train/run/run_identity.h
   std::string row;         ///< of the committed step, as in metrics.jsonl; empty for step 0
+  std::optional<uint64_t> consumed_samples;  ///< see train/run/committed_run.h
 
   /// The current run.json, if the commit is not the run's last one but a snapshot, which stays.
   std::optional<RunInfo> replaced;
@@ -51,10 +52,6 @@ Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::
 
 /// Returns the last commit of `run`, of which a rank has opened its share.
 Result<ResumePoint> OpenResumePoint(const Folder& run, std::unique_ptr<zero::CommittedShare> share);
-
-/// Refuses a training whose numbers would not be those of the run: kInvalidArgument, naming
-/// everything that differs.
-Status CheckIdentity(const ResumePoint& from, const std::string& now);
 
 /// Whether it is the run's last commit, and an engine with this layout in these folders can
 /// continue in its files: in those of the layout's rank, if there are as many ranks as the layout
@@ -77,6 +74,10 @@ Status ReplaceState(ResumePoint& from, const RunFolder& folder, RunInfo info);
 /// Both, for one rank. After an error the run is as it was.
 Status MoveState(ResumePoint& from, zero::Session& session, const RunFolder& folder, RunInfo info,
                  const std::function<bool()>& stop_requested);
+
+/// Has the run.json of `folder` say what `now` says of changes and of steps that are passed over,
+/// if the state stays in its files.
+Status NoteChanges(const ResumePoint& from, const RunInfo& now, const RunFolder& folder);
 
 /// Completes a MoveState that was interrupted: removes files, and takes over the rows of the
 /// snapshot to which the run went back. Files that cannot be removed stay in run.json.

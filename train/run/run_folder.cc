@@ -14,6 +14,7 @@
 
 #include "base/strict_json.h"
 #include "train/process/files.h"
+#include "train/run/numerics_files.h"
 #include "train/run/snapshot.h"
 #include "train/run/snapshot_request.h"
 
@@ -28,9 +29,9 @@ constexpr int kOneRankVersion = 1;
 constexpr int kRanksVersion = 2;
 constexpr Bytes kCopied = 1_MiB;  // at once
 
-constexpr const char* kMetricsName = "metrics.jsonl";
 constexpr const char* kSummaryName = "summary.json";
-constexpr std::array<std::string_view, 3> kFileNames = {kInfoName, kMetricsName, kSummaryName};
+constexpr std::array<std::string_view, 6> kFileNames = {kInfoName,    kMetricsName,  kSummaryName,
+                                                        kReportsName, kHeadroomName, kBlackBoxName};
 
 /// What JSON's reader would round or wrap is no number that a run wrote.
 Result<uint64_t> WholeOf(const nlohmann::json& json, const char* key, const Folder& run) {
@@ -64,6 +65,21 @@ Result<RunInfo> ParseInfo(const nlohmann::json& json, const Folder& run) {
   info.data_path = json.at("data").at("path").get<std::string>();
   info.data_order = json.at("data").at("order").get<std::string>();
   info.model_json = json.at("model").get<std::string>();
+  for (const auto& entry : json.value("changes", nlohmann::json::array())) {
+    PENSTOCK_ASSIGN(const uint64_t step, WholeOf(entry, "step", run));
+    info.changes.push_back(ChangeFrom(step, entry));
+  }
+  for (const auto& entry : json.value("skip_steps", nlohmann::json::array())) {
+    PENSTOCK_ASSIGN(const uint64_t first, WholeOf(entry, "first", run));
+    PENSTOCK_ASSIGN(const uint64_t last, WholeOf(entry, "last", run));
+    if (first == 0 || last < first || last > kLastStepNumber) {
+      return DamagedInfo(run, "no run passes over steps " + ToText(StepRange{first, last}));
+    }
+    info.skips.push_back({first, last});
+  }
+  if (json.contains("automatic")) {
+    PENSTOCK_ASSIGN(info.automatic, WholeOf(json, "automatic", run));
+  }
   return info;
 }
 
@@ -236,6 +252,11 @@ Status WriteRunInfo(const Folder& run, const RunInfo& info) {
       {"model", info.model_json},
   });
   if (info.rows_from) json["rows_from"] = *info.rows_from;
+  for (const RunChange& change : info.changes) json["changes"].push_back(ToJson(change));
+  for (const StepRange& range : info.skips) {
+    json["skip_steps"].push_back({{"first", range.first}, {"last", range.last}});
+  }
+  if (info.automatic) json["automatic"] = *info.automatic;
   return WriteTextFile(run, kInfoName, json.dump(2) + "\n");
 }
 

@@ -17,7 +17,9 @@
 #include "base/unique_fd.h"
 #include "base/units.h"
 #include "train/run/metrics_file.h"
+#include "train/run/run_changes.h"
 #include "train/run/run_lock.h"
+#include "train/run/skipped_steps.h"
 #include "train/run/state_files.h"
 
 namespace penstock::train {
@@ -40,6 +42,10 @@ struct RunInfo {
   std::string device;      ///< "cpu", "cuda"
   uint64_t seed = 0;
   uint64_t sequence_length = 0;
+  std::vector<RunChange> changes;  ///< in the order in which they were made
+  std::vector<StepRange> skips;    ///< in the order of their steps
+  /// Of an automatic snapshot: which one it is of its run's, from 1.
+  std::optional<uint64_t> automatic;
 };
 
 class RunFolder {
@@ -52,7 +58,7 @@ class RunFolder {
   RunFolder(RunFolder&& other) noexcept;
   RunFolder& operator=(RunFolder&& other) = delete;
   /// Unless Keep was called, removes what the run put into the folder, and the folder if it is then
-  /// empty: a run that fails before the end of its first step leaves nothing in the way of another
+  /// empty: a run that fails before it has a commit or a row leaves nothing in the way of another
   /// attempt.
   ~RunFolder();
 
@@ -112,6 +118,7 @@ Status CheckRows(const Folder& run, uint64_t step);
 Status CutRows(const Folder& run, uint64_t step, const std::string& row);
 
 inline constexpr const char* kInfoName = "run.json";
+inline constexpr const char* kMetricsName = "metrics.jsonl";
 /// The limit of the size of run.json, which holds a config.json.
 inline constexpr Bytes kLargestOwnText = 64_MiB;
 

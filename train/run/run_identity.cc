@@ -22,6 +22,8 @@ constexpr int kComputedFirst = 2;
 constexpr const char* kCommunication = "communication_data_type";
 /// Only there if ranks add up their own micro-batches first.
 constexpr const char* kGradientOrder = "gradient_order";
+/// Only there if the batch grows.
+constexpr const char* kRampup = "rampup_batch_size";
 /// Only there if there are several.
 constexpr const char* kRanks = "world_size";
 
@@ -71,6 +73,7 @@ std::string ToJson(const RunIdentity& identity) {
   // A key that was added later is only there if its value is not the former behaviour: so the
   // commits of earlier versions can be resumed.
   if (json["bf16"]["bf16_optimizer_states"] == false) json["bf16"].erase("bf16_optimizer_states");
+  if (identity.config.loss_scaling) json["fp16"] = config.at("fp16");
   if (identity.config.communication != DType::kFloat32) {
     json[kCommunication] = config.at(kCommunication);
   }
@@ -82,6 +85,7 @@ std::string ToJson(const RunIdentity& identity) {
   if (identity.config.gradient_order == config::GradientOrder::kRank) {
     json["penstock"][kGradientOrder] = config.at("penstock").at(kGradientOrder);
   }
+  if (identity.config.rampup) json["penstock"][kRampup] = config.at("penstock").at(kRampup);
   json[kArithmetic] = identity.arithmetic;
   return json.dump();
 }
@@ -90,27 +94,43 @@ bool IsIdentity(const nlohmann::json& value) {
   return value.is_object() && value.contains(kArithmetic) && value[kArithmetic].is_string();
 }
 
-std::vector<std::string> Differences(const std::string& committed, const std::string& now) {
+bool HasRampup(const nlohmann::json& identity) {
+  const auto ours = identity.find("penstock");
+  return ours != identity.end() && ours->contains(kRampup);
+}
+
+std::string ToText(const KeyDifference& difference) {
+  const auto& [key, before, after] = difference;
+  if (before.empty()) {
+    return fmt::format("{} is {}, was not there{}", key, after, Explained(key));
+  }
+  if (after.empty()) return fmt::format("{} is not there, was {}", key, before);
+  return fmt::format("{} is {}, was {}", key, after, before);
+}
+
+std::vector<KeyDifference> KeyDifferences(const std::string& committed, const std::string& now) {
   Json before = Json::parse(committed).flatten();
   Json after = Json::parse(now).flatten();
   EraseConsequences(&before, &after);
-  std::vector<std::string> differences;
+  std::vector<KeyDifference> differences;
   for (const auto& [pointer, value] : after.items()) {
     const std::string key = KeyName(pointer);
     if (key == kArithmetic) continue;
-    if (!before.contains(pointer)) {
-      differences.push_back(
-          fmt::format("{} is {}, was not there{}", key, value.dump(), Explained(key)));
-    } else if (before[pointer] != value) {
-      differences.push_back(
-          fmt::format("{} is {}, was {}", key, value.dump(), before[pointer].dump()));
-    }
+    const std::string was = before.contains(pointer) ? before[pointer].dump() : "";
+    if (was.empty() || before[pointer] != value) differences.push_back({key, was, value.dump()});
   }
   for (const auto& [pointer, value] : before.items()) {
-    if (after.contains(pointer)) continue;
-    differences.push_back(fmt::format("{} is not there, was {}", KeyName(pointer), value.dump()));
+    if (!after.contains(pointer)) differences.push_back({KeyName(pointer), value.dump(), ""});
   }
   return differences;
+}
+
+std::vector<std::string> Differences(const std::string& committed, const std::string& now) {
+  std::vector<std::string> texts;
+  for (const KeyDifference& difference : KeyDifferences(committed, now)) {
+    texts.push_back(ToText(difference));
+  }
+  return texts;
 }
 
 std::vector<std::string> DifferencesFromRun(const std::string& committed,

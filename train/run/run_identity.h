@@ -31,8 +31,22 @@ std::string ToJson(const RunIdentity& identity);
 /// Whether a value can be such an object. A commit comes from a file, which may hold anything.
 bool IsIdentity(const nlohmann::json& value);
 
-/// Returns what differs between two such objects, one phrase a key: "optimizer.params.lr is 0.002,
-/// was 0.001". The arithmetic is left out, because another machine cannot have the same.
+/// Whether the batch of that run grows (penstock.rampup_batch_size). `identity`: see IsIdentity.
+bool HasRampup(const nlohmann::json& identity);
+
+/// A key in which two such objects differ.
+struct KeyDifference {
+  std::string key;     ///< "optimizer.params.lr"
+  std::string before;  ///< JSON; empty where the key is not there
+  std::string after;
+};
+/// "optimizer.params.lr is 0.002, was 0.001".
+std::string ToText(const KeyDifference& difference);
+
+/// Returns what differs between two such objects. The arithmetic is left out, because another
+/// machine cannot have the same.
+std::vector<KeyDifference> KeyDifferences(const std::string& committed, const std::string& now);
+/// The same as texts.
 std::vector<std::string> Differences(const std::string& committed, const std::string& now);
 /// The part of an identity that run.json has as well, as text where run.json may hold anything.
 struct RunDescription {

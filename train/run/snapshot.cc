@@ -18,6 +18,7 @@
 #include "train/process/files.h"
 #include "train/process/interrupt.h"
 #include "train/process/log.h"
+#include "train/run/automatic_snapshots.h"
 #include "train/run/committed_run.h"
 #include "train/run/run_lock.h"
 #include "train/run/snapshot_request.h"
@@ -241,6 +242,12 @@ Status CheckSnapshotName(const std::string& name) {
 
 Status CheckNewSnapshotName(const std::string& name) {
   PENSTOCK_TRY(CheckSnapshotName(name));
+  if (IsAutomaticSnapshotName(name)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "\"{}\" is no name for a snapshot: runs give such names to those that they "
+                     "take by themselves; take another",
+                     name);
+  }
   const bool ends = std::ranges::any_of(
       kOwnSuffixes, [&name](std::string_view suffix) { return name.ends_with(suffix); });
   if (!ends && WithoutTemporary(name) == name) return {};
@@ -322,13 +329,32 @@ void RemoveUnfinishedSnapshots(const Folder& run, const std::string& run_uuid) {
 
 Status TakeSnapshot(const Folder& run, const RunInfo& info, const WholeState& state,
                     const std::string& name, const std::function<bool()>& stop_requested) {
-  PENSTOCK_TRY(CheckNewSnapshotName(name));
+  PENSTOCK_TRY(info.automatic ? CheckSnapshotName(name) : CheckNewSnapshotName(name));
   PENSTOCK_TRY(CheckNotTaken(run, name));
   PENSTOCK_ASSIGN(const Folder snapshots, MakeSnapshotsFolder(run));
   PENSTOCK_TRY(RemoveUnfinished(snapshots, UnfinishedName(name), info.run_uuid));
   Status made = MakeSnapshot(run, snapshots, info, state, name, stop_requested);
   if (!made.ok()) RemoveOrSay(snapshots, UnfinishedName(name), info.run_uuid);
   return made;
+}
+
+Status RemoveSnapshot(const Folder& run, const std::string& name, const std::string& run_uuid) {
+  PENSTOCK_ASSIGN(const Folder snapshots, OpenSnapshotsFolder(run));
+  {
+    PENSTOCK_ASSIGN(const Folder folder, snapshots.OpenFolder(name));
+    PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(folder));
+    if (info.run_uuid != run_uuid) {
+      return MakeError(ErrorCode::kInvalidArgument, "{} is not a snapshot of this run",
+                       folder.path());
+    }
+    for (const std::string& path : info.state.all()) {
+      const auto file = offload::RemovableState::Open(path, info.state.uuid);
+      if (!file.ok() && file.error().code != ErrorCode::kNotFound) return file.error();
+    }
+  }
+  // From here on a kill leaves what the next resume removes.
+  PENSTOCK_TRY(snapshots.Rename(name, UnfinishedName(name)));
+  return RemoveUnfinished(snapshots, UnfinishedName(name), run_uuid);
 }
 
 Result<std::string> RunSnapshot(const std::string& path, const std::string& name) {

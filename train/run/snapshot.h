@@ -36,8 +36,9 @@ Result<Folder> OpenSnapshot(const Folder& run, const std::string& name);
 
 /// Letters, digits, '.', '_' and '-', not beginning with '.', at most 64.
 Status CheckSnapshotName(const std::string& name);
-/// The same for a snapshot that is to be made: its name must not look like those of files made
-/// beside snapshots. (A run can go back to snapshots with such names, which earlier versions made.)
+/// The same for a snapshot that a user wants: its name must not look like those of files made
+/// beside snapshots, or of automatic ones. (A run can go back to snapshots with such names, which
+/// earlier versions made.)
 Status CheckNewSnapshotName(const std::string& name);
 /// Returns NAME of ".NAME<suffix>", which belongs to a snapshot that does not exist yet.
 std::optional<std::string> HiddenSnapshotName(const std::string& file, std::string_view suffix);
@@ -64,6 +65,11 @@ void RemoveUnfinishedSnapshots(const Folder& run, const std::string& run_uuid);
 /// returns; after an error nothing is left.
 Status TakeSnapshot(const Folder& run, const RunInfo& info, const offload::WholeState& state,
                     const std::string& name, const std::function<bool()>& stop_requested);
+
+/// Removes a snapshot of the run with this UUID, with its state. The caller has the run's lock.
+/// Errors: kInvalidArgument if it is not the run's; kUnavailable while somebody reads it, and then
+/// it stays as it is.
+Status RemoveSnapshot(const Folder& run, const std::string& name, const std::string& run_uuid);
 
 /// `penstock snapshot`: keeps the commit of the run at `path` as `name`. Returns the output for
 /// stdout.

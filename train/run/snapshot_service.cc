@@ -6,9 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/thread.h"
 #include "offload/whole_state.h"
 #include "train/process/log.h"
+#include "train/run/automatic_snapshots.h"
 #include "train/run/committed_run.h"
 #include "train/run/snapshot.h"
 #include "train/run/snapshot_request.h"
@@ -37,22 +39,52 @@ void SnapshotService::Answer(const std::string& name, const Status& taken) {
   if (!AnswerRequest(run_, info_.run_uuid, name, taken)) stuck_.insert(name);
 }
 
+void SnapshotService::Copy(std::function<void()> copy,
+                           const std::function<void(const Error&)>& refused) {
+  copying_ = true;
+  Result<std::thread> copier =
+      StartThread("the copy of a snapshot", [this, copy = std::move(copy)] {
+        copy();
+        copying_ = false;
+      });
+  if (copier.ok()) {
+    copier_ = *std::move(copier);
+  } else {
+    refused(copier.error());
+    copying_ = false;
+  }
+}
+
 void SnapshotService::CommitMade() {
   Wait();
   const std::vector<std::string> names = Open();
   if (names.empty()) return;
-  copying_ = true;
-  Result<std::thread> copier = StartThread("the copy of a snapshot", [this, names] {
-    for (const std::string& name : names) Answer(name, Take(name));
-    copying_ = false;
-  });
-  if (copier.ok()) {
-    copier_ = *std::move(copier);
-  } else {
-    for (const std::string& name : names) Answer(name, copier.error());
-    copying_ = false;
-  }
+  Copy(
+      [this, names] {
+        for (const std::string& name : names) Answer(name, Take(name));
+      },
+      [this, &names](const Error& why) {
+        for (const std::string& name : names) Answer(name, why);
+      });
   if (!durable_) Wait();
+}
+
+Status SnapshotService::TakeAutomatic(uint64_t keep) const {
+  PENSTOCK_ASSIGN(const offload::WholeState state,
+                  OpenCommitToCopy(info_, offload::StateLock::kHeld));
+  return TakeAutomaticSnapshot(run_, info_, state, keep, stop_requested_);
+}
+
+void SnapshotService::KeepAutomatically(uint64_t keep) {
+  PENSTOCK_CHECK(durable_);
+  Wait();
+  const auto failed = [](const Error& why) { LogNotice("automatic snapshots: " + why.message); };
+  Copy(
+      [this, keep, failed] {
+        const Status taken = TakeAutomatic(keep);
+        if (!taken.ok()) failed(taken.error());
+      },
+      failed);
 }
 
 }  // namespace penstock::train

@@ -4,6 +4,8 @@
 // continues. Until the copy is complete, the loop makes no other commit, which would give up the
 // slots being copied. With one slot training waits for the copy.
 //
+// The loop also has it take automatic snapshots (train/run/automatic_snapshots.h), in the same way.
+//
 // Threads: one; the copy runs on another.
 #pragma once
 
@@ -43,8 +45,14 @@ class SnapshotService {
   /// To be called after a commit: takes the requested snapshots of it. Failures are reported to
   /// whoever asked, and logged; training continues.
   void CommitMade();
+  /// Keeps the newest commit as an automatic snapshot, of which `keep` stay. Failures are logged;
+  /// training continues. Precondition: two slots.
+  void KeepAutomatically(uint64_t keep);
 
  private:
+  /// Runs `copy` on a thread, or `refused` if there is none.
+  void Copy(std::function<void()> copy, const std::function<void(const Error&)>& refused);
+  Status TakeAutomatic(uint64_t keep) const;
   std::vector<std::string> Open() const;
   Status Take(const std::string& name) const;
   void Answer(const std::string& name, const Status& taken);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "train/tune/svg.h"
+#include "train/plot/svg.h"
 
 namespace penstock::train {
 namespace {

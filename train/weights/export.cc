@@ -162,6 +162,7 @@ class Exporter {
       : state_(state), dtype_(options.dtype), stop_requested_(options.stop_requested) {}
 
   Status Write(const Shard& shard, const std::string& path);
+  std::vector<zero::ValueFault> TakeFaults() { return std::move(faults_); }
 
  private:
   Status WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writer);
@@ -171,6 +172,7 @@ class Exporter {
   const DType dtype_;
   const std::function<bool()>& stop_requested_;
   std::vector<float> buffer_;
+  std::vector<zero::ValueFault> faults_;
 };
 
 Status Exporter::Write(const Shard& shard, const std::string& path) {
@@ -187,6 +189,7 @@ Status Exporter::WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writ
   const offload::GroupId group = model.module(tensor.module).tensors[tensor.index].group;
   const bool take_hi = dtype_ == DType::kBFloat16 &&
                        model.group(group).planes.Find(offload::PlaneRole::kLo) != nullptr;
+  zero::ValueCounts counts;
   for (uint64_t begin = 0; begin < tensor.elements; begin += buffer_.size()) {
     if (stop_requested_()) {
       return MakeError(ErrorCode::kCancelled, "interrupted: what was exported so far is removed");
@@ -194,21 +197,25 @@ Status Exporter::WriteTensor(const ExportTensor& tensor, SafetensorsWriter& writ
     buffer_.resize(std::min<uint64_t>(kChunkElements, tensor.elements - begin));
     PENSTOCK_TRY(
         state_.ReadState(zero::StateKind::kMaster, tensor.module, tensor.index, begin, buffer_));
+    counts.Add(buffer_);
     if (dtype_ == DType::kFloat16) PENSTOCK_TRY(CheckRange(tensor, begin, buffer_));
     if (take_hi) {
       for (float& value : buffer_) value = kernels::ToFloat(kernels::Split(value).hi);
     }
     PENSTOCK_TRY(writer.Append(buffer_));
   }
+  if (counts.not_finite + counts.large > 0) {
+    faults_.push_back({.tensor = tensor.name,
+                       .kind = zero::StateKind::kMaster,
+                       .elements = tensor.elements,
+                       .counts = counts});
+  }
   return {};
 }
 
 Status Exporter::CheckRange(const ExportTensor& tensor, uint64_t begin,
                             std::span<const float> values) {
-  const auto lost = std::find_if(values.begin(), values.end(), [](float value) {
-    return std::isfinite(value) &&
-           !std::isfinite(kernels::Float16ToFloat(kernels::RoundToFloat16(value)));
-  });
+  const auto lost = std::ranges::find_if_not(values, kernels::FitsFloat16);
   if (lost == values.end()) return {};
   return MakeError(ErrorCode::kInvalidArgument,
                    "cannot export as fp16: element {} of tensor {} is {}, beyond fp16's largest "
@@ -245,6 +252,7 @@ Result<ExportReport> ExportModel(zero::CommittedState& state, const ExportOption
   }
   PENSTOCK_TRY(write_text("config.json", config));
   report.files = folder.Keep();
+  report.faults = exporter.TakeFaults();
   return report;
 }
 

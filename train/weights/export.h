@@ -15,6 +15,7 @@
 #include "base/units.h"
 #include "train/models/family.h"
 #include "zero/committed_state.h"
+#include "zero/value_check.h"
 
 namespace penstock::train {
 
@@ -34,6 +35,8 @@ struct ExportReport {
   std::vector<std::string> files;  ///< paths, in the order they were written
   uint64_t elements = 0;
   Bytes tensor_bytes;
+  /// What is wrong with the weights, under the names of the files.
+  std::vector<zero::ValueFault> faults;
 };
 
 /// Values: fp32 is the exact master. bf16 of a bf16 run is what the run computes with (the hi half

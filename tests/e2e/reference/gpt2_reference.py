@@ -3,6 +3,7 @@
 Loads config.json and *.safetensors from --model, trains --steps steps on --data and prints one JSON
 object:
   losses, grad_norms   of every step (the norm of the mean gradient, before clipping)
+  loss_scales          after every step; 1 but in fp16
   parameters           how many there are
   gradients, weights   folders with one .npy a tensor: the first step's gradients, the final weights
 
@@ -10,6 +11,11 @@ Definitions (penstock's contracts): a row is T inputs and the same shifted by on
 (tokens - 1) // T rows; micro-batch i takes rows i*B … i*B + B - 1 modulo R. The loss is the mean
 over all tokens of a step. Gradients are divided by max(1, (norm + 1e-6) / clip), clip 0: not at all.
 Weight decay skips biases and norm weights. The learning rate is constant.
+
+With --dtype float16, weights, activations and gradients are rounded to fp16 wherever an operator
+stores one, in both directions, and every operator computes in fp32: what hardware does that adds up
+products of fp16 in fp32. The optimizer updates fp32 masters. The gradient has DeepSpeed's dynamic
+loss scale; a step whose gradient is not finite is skipped.
 """
 import argparse
 import json
@@ -48,6 +54,25 @@ def tensor_names(config):
     return names
 
 
+class RoundToHalf(torch.autograd.Function):
+    """Rounds to fp16, and the gradient as well."""
+
+    @staticmethod
+    def forward(_, x):
+        return x.half().float()
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient.half().float()
+
+
+def exact(x):
+    return x
+
+
+stored = exact  # what becomes of a tensor that an operator stores
+
+
 def load_model(folder, dtype):
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
         config = json.load(file)
@@ -76,16 +101,16 @@ def micro_batch(tokens, index, batch, sequence):
 
 
 def conv1d(w, name, x):
-    return x @ w[name + ".weight"] + w[name + ".bias"]
+    return stored(x @ w[name + ".weight"] + w[name + ".bias"])
 
 
 def norm(w, name, x, config):
-    return F.layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"],
-                        config.get("layer_norm_epsilon", 1e-5))
+    return stored(F.layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"],
+                               config.get("layer_norm_epsilon", 1e-5)))
 
 
 def gelu_new(x):
-    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return stored(0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
 
 
 def attention(q, k, v):
@@ -93,7 +118,7 @@ def attention(q, k, v):
     sequence = q.shape[-2]
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     future = torch.ones(sequence, sequence, dtype=torch.bool).triu(1)
-    return scores.masked_fill(future, float("-inf")).softmax(-1) @ v
+    return stored(stored(scores.masked_fill(future, float("-inf")).softmax(-1)) @ v)
 
 
 def layer(w, name, x, config):
@@ -103,29 +128,31 @@ def layer(w, name, x, config):
     q, k, v = (part.view(batch, sequence, heads, width // heads).transpose(1, 2)
                for part in qkv.split(width, dim=2))
     out = attention(q, k, v).transpose(1, 2).reshape(batch, sequence, width)
-    x = x + conv1d(w, name + ".attn.c_proj", out)
+    x = stored(x + conv1d(w, name + ".attn.c_proj", out))
     hidden = gelu_new(conv1d(w, name + ".mlp.c_fc", norm(w, name + ".ln_2", x, config)))
-    return x + conv1d(w, name + ".mlp.c_proj", hidden)
+    return stored(x + conv1d(w, name + ".mlp.c_proj", hidden))
 
 
 def token_losses(w, config, inputs, targets):
     """-log p(target), one value a token."""
-    x = w["wte.weight"][inputs] + w["wpe.weight"][: inputs.shape[1]]
+    w = {name: stored(weight) for name, weight in w.items()}
+    x = stored(w["wte.weight"][inputs] + w["wpe.weight"][: inputs.shape[1]])
     for index in range(config["n_layer"]):
         x = layer(w, f"h.{index}", x, config)
-    logits = norm(w, "ln_f", x, config) @ w["wte.weight"].T
+    logits = stored(norm(w, "ln_f", x, config) @ w["wte.weight"].T)
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
 
 
-def forward_backward(weights, config, tokens, step, args):
-    """Gradients of the step's mean loss into weights; returns that loss. Steps count from 1."""
+def forward_backward(weights, config, tokens, step, scale, args):
+    """Gradients of the step's mean loss times scale into weights; returns that loss. Steps count
+    from 1."""
     total = args.accumulate * args.batch * args.sequence
     loss = 0.0
     for j in range(args.accumulate):
         index = (step - 1) * args.accumulate + j
         losses = token_losses(weights, config,
                               *micro_batch(tokens, index, args.batch, args.sequence))
-        (losses.sum() / total).backward()
+        (losses.sum() * (scale / total)).backward()
         loss += losses.detach().double().sum().item()
     return loss / total
 
@@ -138,6 +165,37 @@ def clip_gradients(weights, clip):
         for w in weights.values():
             w.grad /= factor
     return norm_value
+
+
+class LossScale:
+    """DeepSpeed's dynamic loss scale (runtime/fp16/loss_scaler.py), or 1 for ever."""
+
+    def __init__(self, args):
+        self.dynamic = args.dtype == "float16"
+        self.value = 2.0**args.initial_scale_power if self.dynamic else 1.0
+        self.full = self.hysteresis = args.hysteresis
+        self.window, self.finite_steps = args.loss_scale_window, 0
+
+    def update(self, overflow):
+        if not self.dynamic:
+            return
+        if overflow:
+            if self.hysteresis > 1:
+                self.hysteresis -= 1
+            else:
+                self.value = max(self.value / 2, 1.0)
+            self.finite_steps = 0
+            return
+        self.finite_steps += 1
+        if self.finite_steps % self.window == 0:
+            self.value, self.hysteresis = 2 * self.value, self.full
+
+
+def unscale(weights, scale):
+    """Takes the scale out of the gradients; returns whether they are finite."""
+    for w in weights.values():
+        w.grad = stored(w.grad) / scale
+    return all(w.grad.isfinite().all() for w in weights.values())
 
 
 class Lion(torch.optim.Optimizer):
@@ -183,23 +241,33 @@ def save(folder, tensors):
 
 
 def train(args):
-    config, weights = load_model(args.model, getattr(torch, args.dtype))
+    global stored
+    if args.dtype == "float16":
+        stored = RoundToHalf.apply
+    masters = torch.float64 if args.dtype == "float64" else torch.float32
+    config, weights = load_model(args.model, masters)
     tokens = read_tokens(args.data)
     if len(tokens) <= args.sequence:
         raise SystemExit(f"{args.data}: {len(tokens)} tokens are less than one row")
     optimizer = make_optimizer(weights, args)
-    losses, grad_norms = [], []
+    scale = LossScale(args)
+    losses, grad_norms, scales = [], [], []
     gradients = os.path.join(args.out, "gradients")
     for step in range(1, args.steps + 1):
         optimizer.zero_grad()
-        losses.append(forward_backward(weights, config, tokens, step, args))
+        losses.append(forward_backward(weights, config, tokens, step, scale.value, args))
+        finite = unscale(weights, scale.value)
+        scale.update(overflow=not finite)
+        scales.append(scale.value)
         if step == 1:
             save(gradients, {name: w.grad for name, w in weights.items()})
         grad_norms.append(clip_gradients(weights, args.clip))
-        optimizer.step()
+        if finite:
+            optimizer.step()
     return {
         "losses": losses,
         "grad_norms": grad_norms,
+        "loss_scales": scales,
         "parameters": sum(w.numel() for w in weights.values()),
         "gradients": gradients,
         "weights": save(os.path.join(args.out, "weights"), weights),
@@ -226,7 +294,10 @@ def main():
     parser.add_argument("--initial-accumulator-value", type=float, default=0.0, help="of Adagrad")
     parser.add_argument("--clip", type=float, default=1.0, help="0: off")
     parser.add_argument("--order", choices=["sequential"], default="sequential")
-    parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
+    parser.add_argument("--dtype", choices=["float16", "float32", "float64"], default="float32")
+    parser.add_argument("--initial-scale-power", type=int, default=16, help="of fp16")
+    parser.add_argument("--loss-scale-window", type=int, default=1000, help="of fp16")
+    parser.add_argument("--hysteresis", type=int, default=2, help="of fp16")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -81,6 +81,23 @@ TEST(CommandLine, ConfigMayBeRepeatedAndKeepsItsOrder) {
   EXPECT_THAT(ParsedTrain({"--config", "b", "--config", "a"}).configs, ElementsAre("c", "b", "a"));
 }
 
+TEST(CommandLine, AResumedRunMayChangeSeveralKeys) {
+  const std::vector<RequestedChange> changes =
+      ParsedTrain({"--resume", "--change", "gradient_clipping=0", "--change",
+                   "optimizer.params.betas=[0.9, 0.95]"})
+          .changes;
+  ASSERT_EQ(changes.size(), 2U);
+  EXPECT_EQ(changes[0].key, "gradient_clipping");
+  EXPECT_EQ(changes[1].value, "[0.9, 0.95]");
+  EXPECT_EQ(
+      ParsedTrain({"--resume-from", "kept", "--change", "gradient_clipping=0"}).changes.size(), 1U);
+}
+
+TEST(CommandLine, AResumedRunMayPassOverSteps) {
+  EXPECT_THAT(ParsedTrain({"--resume", "--skip-steps", "3:5", "--skip-steps", "9:9"}).skips,
+              ElementsAre(StepRange{3, 5}, StepRange{9, 9}));
+}
+
 TEST(CommandLine, ExportTakesADtype) {
   const Result<Command> command =
       ParseCommandLine({"export", "run", "--to", "x", "--dtype", "bf16"});
@@ -204,6 +221,11 @@ INSTANTIATE_TEST_SUITE_P(
                 "\"20000000TiB\" is not a size up to 9223372036854775807 bytes"},
         BadLine{Train({"--device-memory", "64MB"}), "64MB"},
         BadLine{Train({"--data-order", "random"}), "random"},
+        BadLine{Train({"--change", "gradient_clipping=0"}), "give --resume"},
+        BadLine{Train({"--skip-steps", "3:5"}), "give --resume"},
+        BadLine{Train({"--resume", "--skip-steps", "5:3"}), "--skip-steps 5:3"},
+        BadLine{Train({"--resume", "--change", "seed=1"}), "--change seed"},
+        BadLine{Train({"--resume", "--change", "gradient_clipping"}), "KEY=VALUE"},
         BadLine{{"tune", "--quick"}, "--nvme-path"}, BadLine{{"launch"}, "after --"},
         BadLine{{"launch", "--ranks", "2"}, "after --"},
         BadLine{{"launch", "--ranks", "2", "--"}, "after --"},
@@ -247,6 +269,8 @@ TEST(CommandLine, AnEmptyNameIsRefusedWhereverOneIsAskedFor) {
       {"--out", {"train", "--model", "m", "--config", "c", "--data", "d", "--out", ""}},
       {"--trace", Train({"--trace", ""})},
       {"--resume-from", Train({"--resume-from", ""})},
+      {"--change", Train({"--change", ""})},
+      {"--skip-steps", Train({"--skip-steps", ""})},
       {"RUN", {"export", "", "--to", "x"}},
       {"--to", {"export", "run", "--to", ""}},
       {"RUN", {"inspect", ""}},

@@ -168,6 +168,34 @@ TEST(MetricsWriter, RefusesAFileThatExists) {
   EXPECT_EQ(folder.Read("rows.jsonl"), "something\n");
 }
 
+TEST(MetricsWriter, RowsAreWholeThoughStepsWerePassedOver) {
+  const TempFolder folder;
+  const std::string first = ToJson(StepRow{.step = 1}) + "\n";
+  const std::string after = ToJson(StepRow{.step = 5, .previous_row = 1}) + "\n";
+  const std::string next = ToJson(StepRow{.step = 6}) + "\n";
+  EXPECT_THAT(after, HasSubstr("\"previous_row\":1"));
+  const auto resumed = [&](const std::string& rows, uint64_t step, const StepRow& row) {
+    folder.Write("rows.jsonl", rows);
+    const auto writer = MetricsWriter::Resume(folder.Open(), "rows.jsonl", step, ToJson(row));
+    EXPECT_TRUE(writer.ok()) << writer.error().message;
+    return folder.Read("rows.jsonl");
+  };
+  const StepRow fifth = {.step = 5, .previous_row = 1};
+  EXPECT_EQ(resumed(first + after + next, 6, {.step = 6}), first + after + next);
+  EXPECT_EQ(resumed(first + after + next, 5, fifth), first + after);
+  EXPECT_EQ(resumed(first, 5, fifth), first + after);
+  EXPECT_EQ(resumed("", 5, {.step = 5, .previous_row = 0}),
+            ToJson(StepRow{.step = 5, .previous_row = 0}) + "\n");
+}
+
+TEST(MetricsWriter, AfterAGapARowNamesTheOneBeforeItThoughStepsWerePassedOver) {
+  const TempFolder folder;
+  folder.Write("rows.jsonl", ToJson(StepRow{.step = 1}) + "\n");
+  const StepRow row = {.step = 9, .previous_row = 4};
+  ASSERT_TRUE(MetricsWriter::Resume(folder.Open(), "rows.jsonl", 9, ToJson(row)).ok());
+  EXPECT_THAT(folder.Read("rows.jsonl"), HasSubstr("\"previous_row\":1}"));
+}
+
 RunSummary SomeSummary() {
   RunSummary summary;
   summary.layout.model.parameters = 1000;

@@ -23,10 +23,10 @@ TEST_F(TrainLoopTest, AFailureAfterACommitSaysWhichStepIsCommitted) {
 
 TEST_F(TrainLoopTest, ARunWhoseFolderIsGoneAtACommitEndsThereAndSaysWhatIsCommitted) {
   options_.config.commit_every_steps = 2;
-  gone_after_ = 2;
+  gone_after_ = 3;
   EXPECT_TRUE(
       FailsWith(Run(8), ErrorCode::kNotFound, {"RUN was removed", "step 4 is committed in"}));
-  EXPECT_THAT(CommittedSteps(), ElementsAre(2, 4));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0, 2, 4));
 }
 
 TEST_F(TrainLoopTest, AFailureDoesNotCallACommitMadeThatIsLost) {
@@ -115,14 +115,14 @@ TEST_F(TrainLoopTest, NoCommitIsMadeWhileLossesOrGradientsAreNotFinite) {
   options_.config.commit_every_steps = 1;
   engine_.skip = {false, true, true, false};
   ASSERT_TRUE(Run(5).ok());
-  EXPECT_THAT(CommittedSteps(), ElementsAre(1, 4, 5));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0, 1, 4, 5));
 }
 
 TEST_F(TrainLoopTest, ACommitThatIsDueAtAStepThatIsNotSoundIsMadeAtTheNextThatIs) {
   options_.config.commit_every_steps = 4;
   engine_.skip = {false, false, false, true, true};
   ASSERT_TRUE(Run(11).ok());
-  EXPECT_THAT(CommittedSteps(), ElementsAre(6, 8, 11));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0, 6, 8, 11));
 }
 
 TEST_F(TrainLoopTest, ASkippedStepWithALossThatIsNotFiniteIsCommittedLastAsItChangedNothing) {
@@ -136,8 +136,8 @@ TEST_F(TrainLoopTest, ASkippedStepWithALossThatIsNotFiniteIsCommittedLastAsItCha
     if (asked_to_stop) stop_after_ = 3;
     const Result<LoopSummary> summary = Run(asked_to_stop ? 100 : 3);
     ASSERT_TRUE(summary.ok()) << summary.error().message;
-    EXPECT_THAT(CommittedSteps(), ElementsAre(3));
-    EXPECT_EQ(engine_.commits[0].optimizer_steps, 2U);
+    EXPECT_THAT(CommittedSteps(), ElementsAre(0, 3));
+    EXPECT_EQ(engine_.commits[1].optimizer_steps, 2U);
   }
 }
 
@@ -147,7 +147,8 @@ TEST_F(TrainLoopTest, ASecondLossInARowThatIsNotFiniteSpeaksAgainstTheWeights) {
   const Result<LoopSummary> summary = Run(3);
   ASSERT_FALSE(summary.ok());
   EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
-  EXPECT_TRUE(engine_.commits.empty());
+  EXPECT_THAT(summary.error().message, HasSubstr("step 0 is committed"));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0));
 }
 
 TEST_F(TrainLoopTest,
@@ -162,11 +163,12 @@ TEST_F(TrainLoopTest,
     const Result<LoopSummary> summary = Run(asked_to_stop ? 100 : 4);
     ASSERT_FALSE(summary.ok());
     EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
-    EXPECT_THAT(summary.error().message,
-                AllOf(HasSubstr("step 4: the loss is not finite"),
-                      HasSubstr("the commit of step 2 was taken back"),
-                      HasSubstr("step 1 is committed"), HasSubstr("penstock export")));
-    EXPECT_THAT(CommittedSteps(), ElementsAre(1));
+    EXPECT_THAT(
+        summary.error().message,
+        AllOf(HasSubstr("step 4: the losses of 2 steps in a row are not finite"),
+              HasSubstr("the commit of step 2 was taken back"), HasSubstr("step 1 is committed"),
+              HasSubstr("--resume --change optimizer.params.lr=")));
+    EXPECT_THAT(CommittedSteps(), ElementsAre(0, 1));
     EXPECT_EQ(Rows().size(), 4U);
   }
 }
@@ -174,31 +176,92 @@ TEST_F(TrainLoopTest,
 TEST_F(TrainLoopTest, ASkippedLastStepWithAFiniteLossIsCommittedAsItChangedNothing) {
   engine_.skip = {false, false, true};
   ASSERT_TRUE(Run(3).ok());
-  EXPECT_THAT(CommittedSteps(), ElementsAre(3));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0, 3));
 }
 
 TEST_F(TrainLoopTest, CommitsEveryNStepsAndTheLastOnlyOnce) {
   options_.config.commit_every_steps = 2;
   ASSERT_TRUE(Run(6).ok());
-  EXPECT_THAT(CommittedSteps(), ElementsAre(2, 4, 6));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0, 2, 4, 6));
 }
 
 TEST_F(TrainLoopTest, CommitsAfterAsManySecondsAsTheConfigSays) {
   options_.config.commit_every_seconds = 1e-12;
   ASSERT_TRUE(Run(3).ok());
-  EXPECT_THAT(CommittedSteps(), ElementsAre(1, 2, 3));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(TrainLoopTest, ACommitThatIsToBeKeptStaysUntilALaterLossConfirmsItAndItIsCopied) {
+  options_.config.commit_every_steps = 1;
+  options_.config.snapshot_every_steps = 3;
+  ASSERT_TRUE(Run(7).ok());
+  // After step 4 the commit of step 3 is confirmed; its copy begins in step 5.
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0, 1, 2, 3, 5, 6, 7));
+}
+
+TEST_F(TrainLoopTest, ASnapshotThatIsDueMakesACommitOfItsOwn) {
+  options_.config.snapshot_every_steps = 3;
+  ASSERT_TRUE(Run(8).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0, 3, 6, 8));
+}
+
+TEST_F(TrainLoopTest, ACommitThatIsToBeKeptWaitsForAStepThatIsSound) {
+  options_.config.snapshot_every_steps = 3;
+  engine_.skip = {false, false, true, true};
+  ASSERT_TRUE(Run(9).ok());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0, 5, 9));
 }
 
 TEST_F(TrainLoopTest, ACommitHoldsTheRunAndTheRowOfItsStep) {
   options_.config.commit_every_steps = 1;
   ASSERT_TRUE(Run(2).ok());
-  ASSERT_EQ(engine_.commits.size(), 2U);
-  EXPECT_EQ(engine_.commits[0].seed, 9U);
-  EXPECT_EQ(engine_.commits[0].compute_threads, 2U);
-  const Json json = Json::parse(engine_.commits[0].run_json);
+  ASSERT_EQ(engine_.commits.size(), 3U);
+  EXPECT_EQ(engine_.commits[1].seed, 9U);
+  EXPECT_EQ(engine_.commits[1].compute_threads, 2U);
+  const Json json = Json::parse(engine_.commits[1].run_json);
   EXPECT_EQ(json.at("run").at("data"), "D");
   EXPECT_EQ(json.at("row").at("step"), 1);
   EXPECT_EQ(json.at("row").at("loss"), 9.0);
+  const Json of_step_0 = Json::parse(engine_.commits[0].run_json);
+  EXPECT_EQ(of_step_0.at("run").at("data"), "D");
+  EXPECT_FALSE(of_step_0.contains("row"));
+}
+
+TEST_F(TrainLoopTest, ANewRunCommitsStepZeroUnlessItsFirstUpdateWouldGiveThatUp) {
+  for (const bool durable : {true, false}) {
+    engine_.commits.clear();
+    model_.inputs.clear();
+    std::filesystem::remove(folder_.Path("metrics.jsonl"));
+    options_.config.durable = durable;
+    ASSERT_TRUE(Run(2).ok());
+    if (durable) {
+      EXPECT_THAT(CommittedSteps(), ElementsAre(0, 2));
+    } else {
+      EXPECT_THAT(CommittedSteps(), ElementsAre(2));
+    }
+  }
+}
+
+TEST_F(TrainLoopTest, WeightsThatTheFirstUpdateDestroyedGiveWayToThoseOfStepZero) {
+  options_.config.commit_every_steps = 1;
+  model_.nan_from = 2;
+  EXPECT_TRUE(FailsWith(Run(3), ErrorCode::kNumeric,
+                        {"the commit of step 1 was taken back", "step 0 is committed"}));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0));
+}
+
+TEST_F(TrainLoopTest, AFailureOfTheFirstStepKeepsTheRunOnceStepZeroIsCommitted) {
+  engine_.fail_steps_from = 1;
+  EXPECT_TRUE(FailsWith(Run(3), ErrorCode::kIo, {"a bad block; step 0 is committed in"}));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0));
+  EXPECT_TRUE(folder_kept_);
+}
+
+TEST_F(TrainLoopTest, AFailureToCommitStepZeroLeavesNothing) {
+  engine_.fail_commit = true;
+  EXPECT_TRUE(FailsWith(Run(3), ErrorCode::kOutOfSpace, {"no space"}));
+  EXPECT_TRUE(Rows().empty());
+  EXPECT_FALSE(folder_kept_);
 }
 
 TEST_F(TrainLoopTest, WhenAskedToStopFinishesTheStepAndCommitsIt) {
@@ -207,7 +270,7 @@ TEST_F(TrainLoopTest, WhenAskedToStopFinishesTheStepAndCommitsIt) {
   ASSERT_TRUE(summary.ok()) << summary.error().message;
   EXPECT_TRUE(summary->interrupted);
   EXPECT_EQ(summary->last_step, 2U);
-  EXPECT_THAT(CommittedSteps(), ElementsAre(2));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0, 2));
   EXPECT_EQ(Rows().size(), 2U);
 }
 
@@ -215,10 +278,11 @@ TEST_F(TrainLoopTest, AskedToStopAfterAPeriodicCommitDoesNotCommitTwice) {
   options_.config.commit_every_steps = 2;
   stop_after_ = 2;
   ASSERT_TRUE(Run(100).ok());
-  EXPECT_THAT(CommittedSteps(), ElementsAre(2));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0, 2));
 }
 
 TEST_F(TrainLoopTest, AFailedCommitEndsTheRun) {
+  options_.config.durable = false;
   engine_.fail_commit = true;
   const Result<LoopSummary> summary = Run(1);
   ASSERT_FALSE(summary.ok());

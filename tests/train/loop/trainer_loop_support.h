@@ -126,6 +126,7 @@ class ScriptedModel final : public Model {
     step.ReportLoss(Loss().value());
     return {};
   }
+  ComputePlace place() const override { return {}; }
   Result<double> Loss() override {
     if (inputs.size() >= nan_from) return -std::numeric_limits<double>::quiet_NaN();
     return 10.0 - static_cast<double>(inputs.size());
@@ -161,6 +162,7 @@ class FakeDevice final : public device::Device {
 class TrainLoopTest : public ::testing::Test {
  protected:
   TrainLoopTest() {
+    options_.config.train_batch_size = 4;
     options_.config.micro_batch_size = 2;
     options_.config.gradient_accumulation_steps = 2;
     options_.config.commit_every_seconds = 0;

@@ -23,7 +23,7 @@ TEST_F(TrainLoopTest, WritesOneRowAStepAndCommitsTheLast) {
   EXPECT_THAT(Column<uint64_t>("nvme_write_bytes"), Each(12));
   EXPECT_THAT(Column<uint64_t>("device_peak_bytes"), Each((2_MiB).value));
   EXPECT_THAT(Column<uint64_t>("host_peak_bytes"), Each((5_MiB).value));
-  EXPECT_THAT(CommittedSteps(), ElementsAre(3));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0, 3));
   EXPECT_EQ(summary->steps, 3U);
   EXPECT_EQ(summary->tokens, 48U);
   EXPECT_EQ(summary->first_loss, 9);
@@ -51,6 +51,59 @@ TEST_F(TrainLoopTest, GivesEachStepItsMicroBatchesInOrder) {
   }
 }
 
+/// The first tokens of the rows that a step was given; ten rows an epoch.
+std::vector<int32_t> RowsOf(const std::vector<int32_t>& inputs) {
+  std::vector<int32_t> rows;
+  for (size_t i = 0; i < inputs.size(); i += kSequence) {
+    rows.push_back(inputs[i] / static_cast<int32_t>(kSequence));
+  }
+  return rows;
+}
+
+TEST_F(TrainLoopTest, ABatchThatGrowsTakesTheRowsAfterThoseThatWereTaken) {
+  options_.config.rampup = config::RampupConfig{.start = 2, .increment = 2, .samples = 6};
+  options_.config.commit_every_steps = 1;
+  ASSERT_TRUE(Run(5).ok());
+  EXPECT_THAT(Column<uint64_t>("tokens"), ElementsAre(8, 8, 8, 16, 16));
+  EXPECT_THAT(RowsOf(model_.inputs[0]), ElementsAre(0, 1));
+  EXPECT_THAT(RowsOf(model_.inputs[2]), ElementsAre(4, 5));
+  EXPECT_THAT(RowsOf(model_.inputs[3]), ElementsAre(6, 7, 8, 9));
+  EXPECT_THAT(RowsOf(model_.inputs[4]), ElementsAre(0, 1, 2, 3));
+  std::vector<uint64_t> consumed;
+  for (const zero::TrainState& state : engine_.commits) {
+    consumed.push_back(nlohmann::json::parse(state.run_json).at("consumed_samples"));
+  }
+  EXPECT_THAT(consumed, ElementsAre(0, 2, 4, 6, 10, 14));
+}
+
+TEST_F(TrainLoopTest, ABatchThatGrowsGoesOnAfterWhatACommitSaysWasTaken) {
+  options_.config.rampup = config::RampupConfig{.start = 2, .increment = 2, .samples = 6};
+  options_.consumed_samples = 4;
+  ASSERT_TRUE(Run(2).ok());
+  EXPECT_THAT(RowsOf(model_.inputs[0]), ElementsAre(4, 5));
+  EXPECT_THAT(RowsOf(model_.inputs[1]), ElementsAre(6, 7, 8, 9));
+}
+
+TEST_F(TrainLoopTest, ACommitDoesNotSayWhatWasTakenIfAllStepsTakeAsMuch) {
+  ASSERT_TRUE(Run(2).ok());
+  EXPECT_FALSE(nlohmann::json::parse(engine_.commits[0].run_json).contains("consumed_samples"));
+}
+
+TEST_F(TrainLoopTest, TheScheduleCountsStepsHoweverLargeTheirBatch) {
+  options_.config.rampup = config::RampupConfig{.start = 2, .increment = 2, .samples = 6};
+  options_.config.scheduler.type = config::SchedulerType::kWarmupLr;
+  options_.config.scheduler.warmup_num_steps = 10;
+  options_.config.scheduler.warmup_type = config::WarmupType::kLinear;
+  engine_.skip = {false, true};
+  ASSERT_TRUE(Run(5).ok());
+  for (const auto& call : engine_.steps) {
+    EXPECT_EQ(call.lr, zero::LearningRate(options_.config.scheduler, 0.5, call.t));
+  }
+  EXPECT_EQ(engine_.steps.back().t, 4U);
+  // A step that is skipped has taken its rows.
+  EXPECT_THAT(RowsOf(model_.inputs[2]), ElementsAre(4, 5));
+}
+
 TEST_F(TrainLoopTest, WithoutStepsOnlyCommits) {
   const Result<LoopSummary> summary = Run(0);
   ASSERT_TRUE(summary.ok()) << summary.error().message;
@@ -76,21 +129,49 @@ TEST_F(TrainLoopTest, SkippedStepsAdvanceNeitherAdamsCountNorTheSchedule) {
   EXPECT_THAT(Column<bool>("skipped"), ElementsAre(false, true, true, false, false));
   EXPECT_TRUE(Rows()[1].at("grad_norm").is_null());
   EXPECT_EQ(summary->skipped, 2U);
-  ASSERT_EQ(engine_.commits.size(), 1U);
-  EXPECT_EQ(engine_.commits[0].step, 5U);
-  EXPECT_EQ(engine_.commits[0].optimizer_steps, 3U);
-  EXPECT_EQ(engine_.commits[0].skipped_in_a_row, 0U);
+  ASSERT_EQ(engine_.commits.size(), 2U);
+  EXPECT_EQ(engine_.commits[1].step, 5U);
+  EXPECT_EQ(engine_.commits[1].optimizer_steps, 3U);
+  EXPECT_EQ(engine_.commits[1].skipped_in_a_row, 0U);
 }
 
-TEST_F(TrainLoopTest, TwentySkippedStepsInARowEndTheRunWithAllRowsAndNoCommit) {
+TEST_F(TrainLoopTest, StepsThatArePassedOverUseUpTheirNumbersAndTheirDataAndNothingElse) {
+  options_.skips = {{1, 1}, {3, 4}};
+  options_.config.commit_every_steps = 4;
+  const Result<LoopSummary> summary = Run(6);
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_THAT(Column<uint64_t>("step"), ElementsAre(2, 5, 6));
+  EXPECT_EQ(Rows()[0].at("previous_row"), 0);
+  EXPECT_EQ(Rows()[1].at("previous_row"), 2);
+  EXPECT_FALSE(Rows()[2].contains("previous_row"));
+  // Four rows of four tokens a step, and ten rows an epoch.
+  ASSERT_EQ(model_.inputs.size(), 3U);
+  EXPECT_EQ(model_.inputs[0][0], 16);
+  EXPECT_EQ(model_.inputs[1][0], 24) << "row 16 of the data, modulo 10";
+  std::vector<uint64_t> t;
+  for (const auto& call : engine_.steps) t.push_back(call.t);
+  EXPECT_THAT(t, ElementsAre(1, 2, 3));
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0, 5, 6)) << "a commit was due at step 4";
+  EXPECT_EQ(engine_.commits[1].optimizer_steps, 2U);
+  EXPECT_EQ(summary->steps, 3U);
+}
+
+TEST_F(TrainLoopTest, TheFirstRowSaysWhatWasChangedBeforeIt) {
+  options_.changed = {"optimizer.params.lr"};
+  ASSERT_TRUE(Run(2).ok());
+  EXPECT_THAT(Rows()[0].at("changed"), ElementsAre("optimizer.params.lr"));
+  EXPECT_FALSE(Rows()[1].contains("changed"));
+}
+
+TEST_F(TrainLoopTest, TwentySkippedStepsInARowEndTheRunWithAllRowsAndNoLaterCommit) {
   engine_.skip.assign(100, true);
   engine_.skip[0] = false;
   const Result<LoopSummary> summary = Run(100);
   ASSERT_FALSE(summary.ok());
   EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
-  EXPECT_THAT(summary.error().message, HasSubstr("nothing was committed yet"));
+  EXPECT_THAT(summary.error().message, HasSubstr("step 0 is committed"));
   EXPECT_EQ(Rows().size(), 21U);
-  EXPECT_TRUE(engine_.commits.empty());
+  EXPECT_THAT(CommittedSteps(), ElementsAre(0));
   EXPECT_TRUE(folder_kept_);
 }
 
@@ -106,6 +187,7 @@ TEST_F(TrainLoopTest, NineteenSkippedStepsInARowDoNotEndTheRun) {
 }
 
 TEST_F(TrainLoopTest, FailuresOfTheEngineAreItsErrors) {
+  options_.config.durable = false;
   engine_.fail_steps_from = 1;
   const Result<LoopSummary> step = Run(3);
   ASSERT_FALSE(step.ok());

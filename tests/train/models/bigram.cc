@@ -50,6 +50,7 @@ class Bigram final : public Model {
     return step.ReduceGradients(kEmbedding);
   }
 
+  ComputePlace place() const override { return {}; }
   Result<double> Loss() override {
     PENSTOCK_TRY(stream_->Synchronize());
     return MeanLoss();

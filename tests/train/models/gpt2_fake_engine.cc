@@ -75,7 +75,8 @@ Status FakeEngine::AddGradients(zero::ModuleId id) {
   return {};
 }
 
-double* FakeEngine::Losses() {
+double* FakeEngine::Losses(uint64_t micro_batches) {
+  losses_of_step_ = micro_batches;
   if (!std::exchange(losses_zeroed_, true)) stream_->Zero(losses_.data(), losses_.size());
   return losses_.as<double>();
 }
@@ -83,7 +84,9 @@ double* FakeEngine::Losses() {
 void FakeEngine::ShareLosses(std::function<void(std::span<const double> losses)> arrived) {
   stream_->CopyToHost(reinterpret_cast<std::byte*>(host_losses_.data()), losses_.data(),
                       losses_.size());
-  stream_->Call([this, arrived = std::move(arrived)] { arrived(host_losses_); });
+  stream_->Call([this, arrived = std::move(arrived)] {
+    arrived(std::span(host_losses_).first(losses_of_step_));
+  });
 }
 
 void FakeEngine::Release(zero::ModuleId id) {

@@ -49,7 +49,7 @@ class FakeEngine final : public zero::ForwardingEngine {
   Result<float*> Gradients(zero::ModuleId id) override;
   Status AddGradients(zero::ModuleId id) override;
   Status ReduceGradients(zero::ModuleId id) override;
-  double* Losses() override;
+  double* Losses(uint64_t micro_batches) override;
   void ShareLosses(std::function<void(std::span<const double> losses)> arrived) override;
   // A step that is finished changes nothing, and nobody waits for its work.
   Status BeginStep(double, uint64_t) override { return {}; }
@@ -89,6 +89,7 @@ class FakeEngine final : public zero::ForwardingEngine {
   std::vector<std::byte> poison_;
   device::DeviceBuffer losses_;
   std::vector<double> host_losses_;
+  uint64_t losses_of_step_ = 0;
   bool losses_zeroed_ = false;
   std::unique_ptr<device::Stream> stream_;
   std::vector<std::string> calls_;

@@ -46,7 +46,8 @@ Tokens TestTokens(uint64_t vocabulary, uint64_t count, uint64_t seed) {
   return tokens;
 }
 
-Gpt2Rig::Gpt2Rig(const Gpt2Config& config, const BatchShape& shape, DType dtype) {
+Gpt2Rig::Gpt2Rig(const Gpt2Config& config, const BatchShape& shape, DType dtype)
+    : micro_batch_tokens(shape.micro_batch * shape.sequence) {
   device = device::CreateCpuDevice({.memory = 16_MiB}).value();
   FillWithNaN(*device);
   operators =
@@ -55,13 +56,14 @@ Gpt2Rig::Gpt2Rig(const Gpt2Config& config, const BatchShape& shape, DType dtype)
                                         TestWeights(config, kSeed), shape.micro_batches);
   session = std::make_unique<zero::Session>(*engine, /*reports_loss=*/false);
   EXPECT_TRUE(session->Fill([](auto, auto, auto) { return Status(); }, {}).ok());
-  model = Gpt2::Create(config, shape, dtype, *device, *operators).value();
+  checked = CheckedOperators::Create(*device, *operators).value();
+  model = Gpt2::Create(config, shape, dtype, *device, *checked).value();
 }
 
 Gpt2Rig::~Gpt2Rig() { static_cast<void>(engine->compute_stream().Synchronize()); }
 
 Status Gpt2Rig::Enqueue(const Tokens& tokens) {
-  PENSTOCK_ASSIGN(zero::Step step, session->BeginStep());
+  PENSTOCK_ASSIGN(zero::Step step, session->BeginStep(tokens.inputs.size() / micro_batch_tokens));
   PENSTOCK_TRY(model->ForwardBackward(step, tokens.inputs, tokens.targets));
   return step.Finish().status();
 }

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "kernels/model/model_operators.h"
 #include "tests/train/models/gpt2_fake_engine.h"
+#include "train/models/checked_operators.h"
 #include "train/models/gpt2.h"
 #include "zero/session.h"
 
@@ -30,13 +31,15 @@ struct Gpt2Rig {
   /// Waits for the stream, which may still report a loss to the session.
   ~Gpt2Rig();
 
-  /// One whole step; the mean loss.
+  /// One whole step, of as many micro-batches as there are tokens for; the mean loss.
   double Step(const Tokens& tokens);
   /// Enqueues one and does not wait for it.
   Status Enqueue(const Tokens& tokens);
 
+  uint64_t micro_batch_tokens;
   std::unique_ptr<device::Device> device;
   std::unique_ptr<kernels::ModelOperators> operators;
+  std::unique_ptr<CheckedOperators> checked;  ///< what the model works with
   std::unique_ptr<Gpt2> model;
   std::unique_ptr<FakeEngine> engine;
   std::unique_ptr<zero::Session> session;

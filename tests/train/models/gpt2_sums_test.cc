@@ -92,6 +92,41 @@ TEST_P(Gpt2SumsTest, AStepIsTheOrderedSumOfItsMicroBatches) {
   }
 }
 
+/// What a step computes: its loss and, for each tensor, its gradient.
+struct Computed {
+  double loss = 0;
+  std::vector<std::vector<float>> gradients;
+
+  bool operator==(const Computed&) const = default;
+};
+
+Computed StepOf(Gpt2Rig& rig, const Tokens& tokens) {
+  Computed computed{.loss = rig.Step(tokens)};
+  for (const std::string& name : rig.engine->tensor_names()) {
+    const auto gradient = rig.engine->gradients(name);
+    computed.gradients.emplace_back(gradient.begin(), gradient.end());
+  }
+  return computed;
+}
+
+TEST_P(Gpt2SumsTest, AStepOfFewerMicroBatchesIsThatOfAModelForSoMany) {
+  for (const Tier home : {Tier::kDevice, Tier::kHost}) {
+    BatchShape shape = kSummed;
+    shape.checkpoint_home = home;
+    Gpt2Rig growing(kChunkedHead, shape, GetParam());
+    // Each number comes after a smaller and after a larger one.
+    for (const uint64_t micro_batches : {1, 4, 2, 3, 3, 1, 2, 4, 3, 1}) {
+      const Tokens tokens = TestTokens(kUsedTokens, micro_batches * kTokensOfEach, micro_batches);
+      BatchShape just = shape;
+      just.micro_batches = micro_batches;
+      Gpt2Rig made_for_it(kChunkedHead, just, GetParam());
+      EXPECT_EQ(StepOf(growing, tokens), StepOf(made_for_it, tokens))
+          << micro_batches << " micro-batches, checkpoints on "
+          << (home == Tier::kHost ? "the host" : "the device");
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Dtypes, Gpt2SumsTest, ::testing::Values(DType::kFloat32, DType::kBFloat16),
                          [](const auto& info) {
                            return info.param == DType::kFloat32 ? "fp32" : "bf16";

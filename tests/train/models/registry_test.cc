@@ -81,12 +81,14 @@ class TrainedFamily : public Registry {
                               const std::string& model = "model") const {
     const json place = home == "nvme" ? json{{"device", home}, {"nvme_path", folder_.Path()}}
                                       : json{{"device", home}};
-    const json config = {{"train_micro_batch_size_per_gpu", 2},
-                         {"gradient_accumulation_steps", 3},
-                         {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.03}}}}},
-                         {"zero_optimization",
-                          {{"stage", 3}, {"offload_param", place}, {"offload_optimizer", place}}},
-                         {"penstock", {{"commit_every_seconds", 0}, {"compute_threads", 1}}}};
+    const json config = {
+        {"train_micro_batch_size_per_gpu", 2},
+        {"gradient_accumulation_steps", 3},
+        {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.03}}}}},
+        {"zero_optimization",
+         {{"stage", 3}, {"offload_param", place}, {"offload_optimizer", place}}},
+        {"penstock",
+         {{"commit_every_seconds", 0}, {"compute_threads", 1}, {"rampup_batch_size", rampup_}}}};
     TrainOptions options;
     options.model = folder_.Path(model);
     options.configs = {folder_.Write("config.json", config.dump())};
@@ -104,6 +106,8 @@ class TrainedFamily : public Registry {
     for (std::string line; std::getline(lines, line);) rows.push_back(json::parse(line));
     return rows;
   }
+
+  json rampup_;
 };
 
 TEST_F(TrainedFamily, LearnsTheSameInEveryPlacement) {
@@ -117,6 +121,19 @@ TEST_F(TrainedFamily, LearnsTheSameInEveryPlacement) {
   }
   EXPECT_NEAR(resident.front()["loss"].get<double>(), std::log(128.0), 0.1);
   EXPECT_LT(resident.back()["loss"].get<double>(), 3);
+}
+
+TEST_F(TrainedFamily, TrainsWithABatchThatGrows) {
+  rampup_ = {2, 2, 6};
+  const std::vector<json> resident = TrainInto("resident", "none");
+  const std::vector<json> offloaded = TrainInto("offloaded", "nvme");
+  ASSERT_EQ(resident.size(), kSteps);
+  ASSERT_EQ(offloaded.size(), kSteps);
+  for (size_t i = 0; i < resident.size(); ++i) {
+    const uint64_t batch = i < 2 ? 2 : i < 3 ? 4 : 6;
+    EXPECT_EQ(resident[i]["tokens"], batch * 16) << i;
+    EXPECT_EQ(resident[i]["loss"], offloaded[i]["loss"]) << i;
+  }
 }
 
 TEST_F(TrainedFamily, IsExportedUnderItsOwnNamesAndTrainedFromThere) {

@@ -12,6 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 
 const std::string kRun = R"({"seed":3,"arithmetic":"cpu"})";
+const std::string kGrowing = R"({"penstock":{"rampup_batch_size":[2,2,8]},"arithmetic":"cpu"})";
 
 std::string Nested(size_t levels) { return std::string(levels, '[') + std::string(levels, ']'); }
 
@@ -23,6 +24,14 @@ TEST(CommittedRunTest, WhatATrainingPutIntoItsCommitIsReadBack) {
   EXPECT_EQ(texts->row, R"({"step":7,"loss":1.5})");
   EXPECT_EQ(ArithmeticOf(texts->identity), "cpu");
   EXPECT_EQ(ReadCommitTexts(R"({"run":)" + kRun + "}", 0, "S")->row, "");
+}
+
+TEST(CommittedRunTest, WhatWasTakenOfTheDataIsReadBackIfTheBatchGrows) {
+  const auto growing =
+      ReadCommitTexts(R"({"run":)" + kGrowing + R"(,"consumed_samples":40})", 7, "S");
+  ASSERT_TRUE(growing.ok()) << growing.error().message;
+  EXPECT_EQ(growing->consumed_samples, 40U);
+  EXPECT_EQ(ReadCommitTexts(R"({"run":)" + kRun + "}", 7, "S")->consumed_samples, std::nullopt);
 }
 
 TEST(CommittedRunTest, WhatNoTrainingPutsIntoACommitIsDamage) {
@@ -39,6 +48,11 @@ TEST(CommittedRunTest, WhatNoTrainingPutsIntoACommitIsDamage) {
       R"({"run":{"arithmetic":"cpu"},"run":{"arithmetic":"cpu"}})",
       R"({"run":{"arithmetic":"cpu","deep":)" + Nested(30000) + "}}",
       R"({"run":)" + kRun + R"(,"row":7})",
+      R"({"run":)" + kRun + R"(,"consumed_samples":40})",
+      R"({"run":)" + kGrowing + "}",
+      R"({"run":)" + kGrowing + R"(,"consumed_samples":-40})",
+      R"({"run":)" + kGrowing + R"(,"consumed_samples":40.0})",
+      R"({"run":)" + kGrowing + R"(,"consumed_samples":"40"})",
       R"({"run":)" + kRun + R"(,"row":{}})",
       R"({"run":)" + kRun + R"(,"row":{"step":6}})",
       R"({"run":)" + kRun + R"(,"row":{"step":7.0}})",

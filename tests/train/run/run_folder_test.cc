@@ -16,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class RunFolderTest : public ::testing::Test {
  protected:
@@ -86,6 +87,9 @@ TEST_F(RunFolderTest, IsRemovedWithWhatTheRunPutThereAndNothingElse) {
     ASSERT_TRUE(folder.WriteInfo(SomeInfo({"/nvme/0.state"})).ok());
     ASSERT_TRUE(folder.CreateRows().ok());
     base_.Write("failed/run.json.tmp-17", "");
+    for (const char* name : {"numerics.jsonl", "headroom.jsonl", "overflow.json"}) {
+      base_.Write(std::string("failed/") + name, "");
+    }
     base_.Write("failed/snapshots/.kept.request", "");
   }
   EXPECT_FALSE(fs::exists(Path("failed")));
@@ -171,6 +175,48 @@ TEST_F(RunFolderTest, InfoReadsBackAsItWasWritten) {
   EXPECT_EQ(read->seed, info.seed);
   EXPECT_EQ(read->sequence_length, info.sequence_length);
   EXPECT_THAT(base_.List("run"), ElementsAre("run.json"));
+}
+
+TEST_F(RunFolderTest, WhatWasChangedIsInInfoOnlyIfAnythingWas) {
+  RunFolder folder = Make("run");
+  folder.Keep();
+  RunInfo info = SomeInfo({"/nvme/0.state"});
+  ASSERT_TRUE(folder.WriteInfo(info).ok());
+  EXPECT_THAT(base_.Read("run/run.json"), Not(HasSubstr("changes")));
+  info.changes = {{.step = 7, .key = "gradient_clipping", .before = "1.0", .after = "0.5"}};
+  ASSERT_TRUE(folder.WriteInfo(info).ok());
+  EXPECT_EQ(ReadRunInfo(folder.folder())->changes, info.changes);
+  std::string text = base_.Read("run/run.json");
+  base_.Write("run/run.json", text.replace(text.find("\"step\": 7"), 9, "\"step\": -7"));
+  EXPECT_EQ(ReadRunInfo(folder.folder()).error().code, ErrorCode::kCorruption);
+}
+
+TEST_F(RunFolderTest, StepsThatArePassedOverAreInInfoOnlyIfThereAreAny) {
+  RunFolder folder = Make("run");
+  folder.Keep();
+  RunInfo info = SomeInfo({"/nvme/0.state"});
+  ASSERT_TRUE(folder.WriteInfo(info).ok());
+  EXPECT_THAT(base_.Read("run/run.json"), Not(HasSubstr("skip_steps")));
+  info.skips = {{7, 9}, {11, 11}};
+  ASSERT_TRUE(folder.WriteInfo(info).ok());
+  EXPECT_EQ(ReadRunInfo(folder.folder())->skips, info.skips);
+  const std::string text = base_.Read("run/run.json");
+  for (const char* last : {"6", "-1", "281474976710657"}) {
+    std::string damaged = text;
+    base_.Write("run/run.json", damaged.replace(text.find("\"last\": 9") + 8, 1, last));
+    EXPECT_EQ(ReadRunInfo(folder.folder()).error().code, ErrorCode::kCorruption) << last;
+  }
+}
+
+TEST_F(RunFolderTest, OnlyAnAutomaticSnapshotHasItsNumber) {
+  RunFolder folder = Make("run");
+  folder.Keep();
+  RunInfo info = SomeInfo({"/nvme/0.state"});
+  ASSERT_TRUE(folder.WriteInfo(info).ok());
+  EXPECT_THAT(base_.Read("run/run.json"), Not(HasSubstr("automatic")));
+  info.automatic = 7;
+  ASSERT_TRUE(folder.WriteInfo(info).ok());
+  EXPECT_EQ(ReadRunInfo(folder.folder())->automatic, 7U);
 }
 
 TEST_F(RunFolderTest, ARunOfBeforeTheRunUuidHasThatOfItsState) {

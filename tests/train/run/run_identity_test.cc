@@ -8,6 +8,7 @@
 namespace penstock::train {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -22,6 +23,17 @@ TEST(RunIdentity, AKeyThatCameLaterIsNotThereWhereNothingChanged) {
   identity.config.optimizer.moments = DType::kBFloat16;
   EXPECT_THAT(Differences(before, ToJson(identity)),
               ElementsAre("bf16.bf16_optimizer_states is true, was not there"));
+}
+
+TEST(RunIdentity, TheLossScalesRulesAreThereWithFp16Alone) {
+  RunIdentity identity;
+  identity.config.dtype = DType::kBFloat16;
+  EXPECT_THAT(ToJson(identity), Not(HasSubstr("fp16")));
+  identity.config.dtype = DType::kFloat16;
+  identity.config.loss_scaling.emplace();
+  const std::string before = ToJson(identity);
+  identity.config.loss_scaling->hysteresis = 5;
+  EXPECT_THAT(Differences(before, ToJson(identity)), ElementsAre("fp16.hysteresis is 5, was 2"));
 }
 
 TEST(RunIdentity, WhatGradientsAreSentInIsThereIfItRoundsThem) {
@@ -42,6 +54,22 @@ TEST(RunIdentity, HowGradientsAreAddedUpIsThereIfRanksAddTheirOwnFirst) {
   identity.config.gradient_order = config::GradientOrder::kRank;
   EXPECT_THAT(Differences(global, ToJson(identity)),
               ElementsAre(R"(penstock.gradient_order is "rank", was not there)"));
+}
+
+TEST(RunIdentity, HowTheBatchGrowsIsThereIfItDoes) {
+  RunIdentity identity;
+  const std::string constant = ToJson(identity);
+  EXPECT_THAT(constant, Not(HasSubstr("rampup_batch_size")));
+  EXPECT_FALSE(HasRampup(nlohmann::json::parse(constant)));
+  identity.config.rampup = config::RampupConfig{16, 8, 100};
+  const std::string growing = ToJson(identity);
+  EXPECT_TRUE(HasRampup(nlohmann::json::parse(growing)));
+  EXPECT_FALSE(HasRampup(nlohmann::json::parse(R"({"arithmetic": "", "penstock": 7})")));
+  EXPECT_THAT(Differences(constant, growing),
+              Contains("penstock.rampup_batch_size.0 is 16, was not there"));
+  identity.config.rampup->samples = 200;
+  EXPECT_THAT(Differences(growing, ToJson(identity)),
+              ElementsAre("penstock.rampup_batch_size.2 is 200, was 100"));
 }
 
 RunIdentity Accumulating(uint64_t micro_batches) {

@@ -105,6 +105,18 @@ TEST_F(SnapshotServiceTest, AnAnswerThatOnlyMentionsTheRunIsSomebodyElses) {
   EXPECT_EQ(run_.Read("snapshots/.other.answer"), "notes on 0123");
 }
 
+TEST_F(SnapshotServiceTest, AnAutomaticSnapshotThatFailsLeavesNothingAndTrainingGoesOn) {
+  service_.KeepAutomatically(2);
+  service_.Wait();
+  EXPECT_FALSE(service_.copying());
+  {
+    const LargestStacks no_thread_starts;
+    service_.KeepAutomatically(2);
+  }
+  EXPECT_FALSE(service_.copying());
+  EXPECT_FALSE(run_.Has("snapshots"));
+}
+
 TEST_F(SnapshotServiceTest, ARequestThatWasTakenBackIsNone) {
   const SnapshotRequest request = Ask("kept");
   request.TakeBack();

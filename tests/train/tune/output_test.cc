@@ -10,9 +10,9 @@
 
 #include "config/config.h"
 #include "tests/train/tune/support.h"
+#include "train/plot/svg.h"
 #include "train/tune/config.h"
 #include "train/tune/plot.h"
-#include "train/tune/svg.h"
 
 namespace penstock::train {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -74,8 +75,8 @@ class FakeState final : public zero::CommittedState {
   uint64_t ReadableAtOnce(zero::ModuleId module, size_t tensor, uint64_t begin) const override {
     return layout_.module(module).tensors[tensor].elements - begin;
   }
-  Result<offload::StateCheck> Check(const offload::CheckProgress&) override {
-    return offload::StateCheck{};
+  Result<zero::CommitCheck> Check(const offload::CheckProgress&) override {
+    return zero::CommitCheck{};
   }
 
  private:
@@ -178,6 +179,20 @@ TEST_F(Export, AWeightBeyondFp16IsRefusedAndNothingIsLeft) {
   EXPECT_TRUE(FailsWith(ExportModel(state, Options(DType::kFloat16)), ErrorCode::kInvalidArgument,
                         {"fp16", "element 5", "h.0.mlp.c_fc.weight", "-70000", "bf16"}));
   EXPECT_FALSE(folder_.Has("out"));
+}
+
+TEST_F(Export, WeightsThatNoHealthyTrainingHasAreExportedAndReported) {
+  FakeState state(DType::kBFloat16);
+  EXPECT_TRUE(ExportModel(state, Options()).value().faults.empty());
+  std::filesystem::remove_all(folder_.Path("out"));
+  state.Set("h.0.mlp.c_fc.weight", 7, std::numeric_limits<float>::infinity());
+  state.Set("h.0.mlp.c_fc.weight", 8, -3e30F);
+  const auto report = ExportModel(state, Options(DType::kBFloat16));
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  ASSERT_EQ(report->faults.size(), 1U);
+  EXPECT_EQ(ToText(report->faults[0]),
+            "transformer.h.0.mlp.c_fc.weight: of 12 weights 1 are not finite, and 1 are beyond "
+            "1e+06, up to 3e+30");
 }
 
 TEST_F(Export, TheConfigIsTheRunsWithItsDtype) {

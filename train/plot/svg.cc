@@ -1,4 +1,4 @@
-#include "train/tune/svg.h"
+#include "train/plot/svg.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,76 @@
+// What passes over gradients and weights find beside their own work: the figures by which a run
+// watches its numbers.
+//
+// A figure is of some elements: of a block where the pass goes by blocks, or of a part of one. A
+// tensor does not begin on a block, and blocks that tensors share would mix a bias with a matrix.
+// So figures are cut at the borders of tensors: those of a tensor are the sum (Add) of its whole
+// blocks and of its parts of the two blocks at its ends, in the order of the flat index. A part's
+// gradient takes a small pass of its own (PartFigures in kernels/state/block_sums.h); an update is
+// made part by part (kernels/state/optimizer.h), which changes no bit of it. TensorParts says which
+// parts there are. Made so, the figures of a tensor do not depend on tiles, chunks or threads, but
+// for the order in which the sums of its parts are added up.
+//
+// Plain values. Threads: any.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace penstock::kernels {
+
+/// Of elements of a gradient, as they are stored.
+struct GradientFigures {
+  double sum_of_squares = 0;  ///< not finite if an element is not
+  float largest = 0;          ///< magnitude, of the finite elements
+  uint64_t nonfinite = 0;     ///< how many are infinite or NaN
+
+  void Add(const GradientFigures& behind) {
+    sum_of_squares += behind.sum_of_squares;
+    if (behind.largest > largest) largest = behind.largest;
+    nonfinite += behind.nonfinite;
+  }
+};
+
+/// Of updated elements. Weights are the masters, before they are rounded.
+struct WeightFigures {
+  double sum_of_squares = 0;         ///< of the new weights
+  double update_sum_of_squares = 0;  ///< of new - old
+  /// The largest magnitude of the new weights; infinite if one is, NaN if one is NaN.
+  float largest = 0;
+
+  void Add(const WeightFigures& behind) {
+    sum_of_squares += behind.sum_of_squares;
+    update_sum_of_squares += behind.update_sum_of_squares;
+    // As bits, in which infinity is above all finite magnitudes, and NaN above infinity.
+    if (std::bit_cast<uint32_t>(behind.largest) > std::bit_cast<uint32_t>(largest)) {
+      largest = behind.largest;
+    }
+  }
+};
+
+/// Where a tensor lies in a flat index.
+struct TensorRange {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+/// Elements begin … end - 1 of a flat index, all of one tensor.
+struct TensorPart {
+  size_t tensor = 0;
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  bool operator==(const TensorPart&) const = default;
+};
+
+/// Cuts elements `begin` to `end` - 1 of a flat index: first at the borders of tensors, then what
+/// is left of a tensor into the part up to the first border of blocks, its whole blocks together,
+/// and the part behind the last border. `tensors` are in order and do not overlap; elements of none
+/// (padding) are left out.
+std::vector<TensorPart> TensorParts(std::span<const TensorRange> tensors, uint64_t begin,
+                                    uint64_t end);
+
+}  // namespace penstock::kernels

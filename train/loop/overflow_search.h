@@ -1,0 +1,58 @@
+// Computes a step that was skipped once more, with every operator checked, and names the first
+// value that is not finite.
+//
+// Collective: all ranks search together, because the step needs all of them. Each finds its own
+// first value; that of the whole step is the first in the order of computation, and of ranks that
+// found it in the same tensor that of the lowest micro-batch of the global batch.
+// Threads: the one that feeds the compute stream.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "train/models/checked_operators.h"
+#include "train/models/model.h"
+#include "train/numerics/step_numbers.h"
+#include "zero/session.h"
+#include "zero/step_note.h"
+
+namespace penstock::train {
+
+class OverflowSearch {
+ public:
+  struct Parts {
+    zero::Session& session;
+    Model& model;
+    CheckedOperators& operators;
+    /// With several ranks: tells all of them a note, and returns those of all, by rank.
+    std::function<Result<std::vector<zero::StepNote>>(const zero::StepNote& note)> exchange;
+  };
+  /// `dtype`: of weights and gradients; `sequence`: tokens of a row.
+  OverflowSearch(Parts parts, DType dtype, uint64_t sequence, comm::World world)
+      : parts_(std::move(parts)), dtype_(dtype), sequence_(sequence), world_(world) {}
+
+  /// Computes the step that was skipped last. `loss_is_finite`: its forward was; `row_of` says
+  /// which row of the data is row `i` of a micro-batch of this rank. Returns nothing if every
+  /// tensor was finite. Errors: of the device and of other ranks.
+  Result<std::optional<FirstNonFinite>> Run(
+      std::span<const int32_t> inputs, std::span<const int32_t> targets, bool loss_is_finite,
+      const std::function<uint64_t(uint64_t micro_batch, uint64_t i)>& row_of);
+
+ private:
+  Result<std::optional<CheckedOperators::Finding>> Compute(std::span<const int32_t> inputs,
+                                                           std::span<const int32_t> targets);
+  /// Returns the rank whose finding is the first, and its micro-batch and row.
+  Result<zero::StepNote> FirstOfAll(const std::optional<CheckedOperators::Finding>& mine,
+                                    uint64_t row);
+
+  Parts parts_;
+  const DType dtype_;
+  const uint64_t sequence_;
+  const comm::World world_;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,146 @@
+#include "train/loop/run_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "train/numerics/history.h"
+#include "train/process/log.h"
+#include "train/run/run_numerics.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr size_t kKeptSeconds = 64;
+
+/// The row before says with which scale a step was computed.
+StepNumbers NumbersOf(const NumericsRow& row, double loss_scale) {
+  return {.step = row.step,
+          .loss = row.loss,
+          .forward_finite = std::isfinite(row.loss),
+          .grad_norm = row.grad_norm,
+          .loss_scale = loss_scale,
+          .skipped = row.skipped};
+}
+
+/// Biases and norm weights have one size.
+bool IsMatrix(const offload::TensorLayout& tensor) { return tensor.shape.size() > 1; }
+
+}  // namespace
+
+WatchedRun WatchedRunOf(const TrainJob& job, const offload::ModelLayout& layout) {
+  const config::Config& config = job.config;
+  WatchedRun watched{
+      .facts = {.dtype = config.dtype, .vocabulary = job.model.description->sizes().vocabulary},
+      .elements = {}};
+  RunFacts& facts = watched.facts;
+  if (config.scheduler.type != config::SchedulerType::kNone) {
+    facts.warmup_steps = static_cast<uint64_t>(config.scheduler.warmup_num_steps);
+  }
+  if (config.loss_scaling) {
+    facts.dynamic_loss_scale = config.loss_scaling->loss_scale == 0;
+    facts.loss_scale_window = static_cast<uint64_t>(config.loss_scaling->loss_scale_window);
+  }
+  uint32_t layer = 0;
+  for (size_t m = 0; m < layout.modules.size(); ++m) {
+    const bool repeated = job.spec.modules[m].repeated;
+    for (const offload::TensorLayout& tensor : layout.modules[m].tensors) {
+      facts.tensors.push_back({.name = tensor.name,
+                               .layer = repeated ? std::optional(layer) : std::nullopt,
+                               .matrix = IsMatrix(tensor)});
+      watched.elements.push_back(tensor.elements);
+    }
+    if (!repeated) continue;
+    const std::string& name = layout.modules[m].name;
+    facts.layers.push_back({.attention = name + " behind attention", .residual = name});
+    ++layer;
+  }
+  return watched;
+}
+
+Result<std::unique_ptr<RunWatch>> RunWatch::Begin(const Folder& run, WatchedRun watched,
+                                                  std::optional<uint64_t> resumed_after) {
+  PENSTOCK_ASSIGN(NumericsWriter writer, resumed_after ? NumericsWriter::Resume(run, *resumed_after)
+                                                       : NumericsWriter::Create(run));
+  std::unique_ptr<RunWatch> watch(new RunWatch(run, std::move(watched), std::move(writer)));
+  if (resumed_after) {
+    // It told of an end that is none any more.
+    const Status removed = run.RemoveFile(kBlackBoxName);
+    if (!removed.ok() && removed.error().code != ErrorCode::kNotFound) return removed.error();
+    PENSTOCK_TRY(watch->Replay(*resumed_after));
+  }
+  return watch;
+}
+
+Status RunWatch::Replay(uint64_t step) {
+  PENSTOCK_ASSIGN(const RunNumerics before, ReadRunNumerics(run_.path()));
+  const size_t first =
+      before.rows.size() - std::min<size_t>(before.rows.size(), watch_.RowsToReplay());
+  for (size_t i = first; i < before.rows.size(); ++i) {
+    const NumericsRow& row = before.rows[i];
+    watch_.Replay(NumbersOf(row, i == 0 ? row.loss_scale : before.rows[i - 1].loss_scale));
+  }
+  for (const Report& report : before.reports) watch_.Remember(report, step);
+  return {};
+}
+
+double RunWatch::MedianStep() const {
+  return seconds_.empty() ? 0 : MedianOf({seconds_.begin(), seconds_.end()});
+}
+
+void RunWatch::Keep(const Status& written) {
+  if (written.ok() || std::exchange(fails_, true)) return;
+  LogNotice(
+      fmt::format("{}; what the run finds in its numbers is not kept", written.error().message));
+}
+
+void RunWatch::Say(const std::vector<Report>& reports) {
+  for (const Report& report : reports) {
+    LogNotice(report.message);
+    Keep(writer_.Append(report));
+  }
+}
+
+void RunWatch::Updated(const std::vector<kernels::WeightFigures>& updates) {
+  UpdateNumbers numbers{.step = last_applied_, .weights = {}};
+  const std::vector<double> before = std::exchange(rms_, {});
+  for (size_t i = 0; i < updates.size(); ++i) {
+    const auto elements = static_cast<double>(elements_[i]);
+    rms_.push_back(std::sqrt(updates[i].sum_of_squares / elements));
+    numbers.weights.push_back(
+        {.largest = updates[i].largest,
+         .rms = rms_[i],
+         .rms_before = before.empty() ? rms_[i] : before[i],
+         .update_rms = std::sqrt(updates[i].update_sum_of_squares / elements)});
+  }
+  Say(watch_.Updated(numbers));
+}
+
+void RunWatch::Step(StepNumbers numbers, const zero::StepFigures& figures) {
+  if (!figures.updates.empty()) Updated(figures.updates);
+  if (!numbers.skipped) last_applied_ = numbers.step;
+  numbers.median_step_s = MedianStep();
+  for (size_t i = 0; i < figures.gradients.size(); ++i) {
+    const kernels::GradientFigures& of = figures.gradients[i];
+    const double mean_square = of.sum_of_squares / static_cast<double>(elements_[i]);
+    numbers.gradients.push_back({.nonfinite = of.nonfinite,
+                                 .largest = of.largest / numbers.loss_scale,
+                                 .rms = std::sqrt(mean_square) / numbers.loss_scale});
+  }
+  Say(watch_.Step(numbers));
+  if (const auto line = watch_.HeadroomLine(numbers)) Keep(writer_.AppendHeadroom(*line));
+}
+
+void RunWatch::Took(double seconds) {
+  seconds_.push_back(seconds);
+  if (seconds_.size() > kKeptSeconds) seconds_.pop_front();
+}
+
+void RunWatch::End(uint64_t step, const std::string& line) {
+  Keep(WriteBlackBox(run_, watch_.BlackBoxJson(step, line)));
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,65 @@
+// The loop over steps: what is left when a run fails, and what its user can do.
+#include <fmt/ranges.h>
+
+#include "train/loop/trainer_loop.h"
+
+namespace penstock::train {
+namespace {
+
+/// Whether what CheckCommit says of a commit is that nothing brings it back: its file is gone, or
+/// was damaged, or there is none.
+bool IsLost(const Status& commit) {
+  if (commit.ok()) return false;
+  return commit.error().code == ErrorCode::kNotFound ||
+         commit.error().code == ErrorCode::kCorruption;
+}
+
+}  // namespace
+
+std::string CommittedIn(uint64_t step, const zero::Session& session, const Error& failure) {
+  const Status commit = session.CheckCommit();
+  const std::string files = fmt::format("{}", fmt::join(session.state_paths(), ", "));
+  if (commit.ok()) return fmt::format("step {} is committed in {}", step, files);
+  const std::string& why = commit.error().message;
+  return fmt::format("step {} was committed in {}, {}{}", step, files,
+                     IsLost(commit) ? "and that commit is lost" : "but it cannot be read back now",
+                     failure.message.find(why) == std::string::npos ? ": " + why : "");
+}
+
+std::string TrainLoop::TakeBackDoubtfulCommit() {
+  if (parts_.snapshots != nullptr) parts_.snapshots->Wait();  // it may be copying that commit
+  const Result<std::optional<uint64_t>> step = parts_.session.TakeBackDoubtfulCommit();
+  if (!step.ok()) {
+    return fmt::format("; a commit after which no loss was finite could not be taken back: {}",
+                       step.error().message);
+  }
+  if (!*step && parts_.session.commit_is_doubtful()) {
+    return "; no loss after the last commit was finite, and no other commit is left";
+  }
+  if (!*step) return "";
+  return fmt::format("; the commit of step {} was taken back, as no loss after it was finite",
+                     **step);
+}
+
+std::string TrainLoop::WhatIsCommitted(const Error& failure) const {
+  const std::optional<uint64_t> step = parts_.session.committed_step();
+  if (!step) return "nothing was committed yet";
+  if (options_.config.durable || parts_.session.CheckCommit().ok()) {
+    return CommittedIn(*step, parts_.session, failure);
+  }
+  return fmt::format(
+      "step {} was committed, but without penstock.durable later steps take a commit "
+      "back",
+      *step);
+}
+
+std::string TrainLoop::HowToGoOn() const {
+  if (!parts_.session.committed_step()) return "; a lower learning rate may help";
+  const Status commit = parts_.session.CheckCommit();
+  if (IsLost(commit)) return "; begin a new run: a lower learning rate may help";
+  if (!commit.ok()) return "";
+  return "; --resume repeats the steps after it as they were; to go on with a lower learning rate, "
+         "give --resume --change optimizer.params.lr=LOWER";
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,148 @@
+// Operators that find where numbers stop being finite.
+//
+// They stand between a model and the operators that compute. While a search is on, every tensor
+// that an operator has written is looked at, in the order of computation, and the first one with a
+// number out of range is kept. Otherwise they only hand the calls on.
+//
+// Threads: the one that feeds the stream.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "device/device.h"
+#include "kernels/model/model_operators.h"
+#include "train/models/compute_place.h"
+
+namespace penstock::train {
+
+class CheckedOperators final : public kernels::ModelOperators {
+ public:
+  enum class Operation { kEmbedding, kPositions, kNorm, kLinear, kGelu, kAttention, kHead };
+  /// What a tensor is to the operator that wrote it.
+  enum class Role { kOutput, kInputGradient, kParameterGradient };
+
+  /// The first number out of range.
+  struct Finding {
+    uint64_t order = 0;  ///< of the tensor among those of the step; ranks have the same
+    ComputePlace place;
+    Operation operation = Operation::kEmbedding;
+    Role role = Role::kOutput;
+    const std::byte* tensor = nullptr;  ///< the operator's weight, or a parameter's gradient
+    uint64_t row = 0;  ///< of the tensor: a token of the micro-batch, or of a weight
+    uint64_t column = 0;
+  };
+
+  /// Returns what the search takes of the device.
+  static Bytes Need() { return device::kDeviceAlignment; }
+  /// `inner` outlives the object. Errors: kBudget.
+  static Result<std::unique_ptr<CheckedOperators>> Create(device::Device& device,
+                                                          kernels::ModelOperators& inner);
+
+  /// From here on, tensors are looked at. `place` says where the model is when it calls.
+  /// `gradient_limit`: the largest that a gradient of a weight may be, which is fp32 until it is
+  /// rounded.
+  void BeginSearch(device::Stream& stream, std::function<ComputePlace()> place,
+                   float gradient_limit);
+  /// Waits for what was enqueued and returns what was found. Errors: of the stream.
+  Result<std::optional<Finding>> EndSearch(device::Stream& stream);
+
+  void EmbeddingForward(device::Stream& stream, const kernels::TokenView& tokens,
+                        const kernels::ConstTensorView& token_table,
+                        const kernels::ConstTensorView& position_table,
+                        const kernels::TensorView& out) override;
+  void EmbeddingBackward(device::Stream& stream, const kernels::TokenView& tokens,
+                         const kernels::ConstTensorView& d_out, bool adds_once,
+                         const kernels::TensorView& d_token_table,
+                         const kernels::TensorView& d_position_table) override;
+  void LayerNormForward(device::Stream& stream, const kernels::ConstTensorView& x,
+                        const kernels::ConstTensorView& weight,
+                        const kernels::ConstTensorView& bias, float eps,
+                        const kernels::TensorView& out, const kernels::TensorView& mean,
+                        const kernels::TensorView& rstd, float* largest) override;
+  void LayerNormBackward(device::Stream& stream, const kernels::ConstTensorView& x,
+                         const kernels::ConstTensorView& weight,
+                         const kernels::ConstTensorView& mean, const kernels::ConstTensorView& rstd,
+                         const kernels::ConstTensorView& d_out, bool add_to_d_x,
+                         const kernels::TensorView& d_x, const kernels::TensorView& d_weight,
+                         const kernels::TensorView& d_bias) override;
+  void LinearForward(device::Stream& stream, const kernels::ConstTensorView& x,
+                     const kernels::ConstTensorView& weight, const kernels::ConstTensorView& bias,
+                     const kernels::ConstTensorView& residual,
+                     const kernels::TensorView& out) override;
+  void LinearBackwardInput(device::Stream& stream, const kernels::ConstTensorView& d_out,
+                           const kernels::ConstTensorView& weight,
+                           const kernels::TensorView& d_x) override;
+  void LinearBackwardWeight(device::Stream& stream, const kernels::ConstTensorView& x,
+                            const kernels::ConstTensorView& d_out,
+                            const kernels::TensorView& d_weight,
+                            const kernels::TensorView& d_bias) override;
+  void AttentionForward(device::Stream& stream, uint64_t heads, const kernels::ConstTensorView& qkv,
+                        const kernels::TensorView& out) override;
+  void AttentionBackward(device::Stream& stream, uint64_t heads,
+                         const kernels::ConstTensorView& qkv, const kernels::ConstTensorView& d_out,
+                         const kernels::TensorView& d_qkv) override;
+  void LinearGeluForward(device::Stream& stream, const kernels::ConstTensorView& x,
+                         const kernels::ConstTensorView& weight,
+                         const kernels::ConstTensorView& bias, const kernels::TensorView& pre,
+                         const kernels::TensorView& out) override;
+  void LinearGeluBackwardInput(device::Stream& stream, const kernels::ConstTensorView& d_out,
+                               const kernels::ConstTensorView& weight,
+                               const kernels::ConstTensorView& pre,
+                               const kernels::TensorView& d_pre) override;
+  void HeadForwardBackward(device::Stream& stream, const kernels::ConstTensorView& x,
+                           const kernels::ConstTensorView& table, const kernels::TokenView& targets,
+                           float gradient_scale, double* loss_sum, const kernels::TensorView& d_x,
+                           const kernels::TensorView& d_table) override;
+  void FindBeyond(device::Stream& stream, const kernels::ConstTensorView& x, float limit,
+                  uint64_t base, uint64_t* first) override;
+  std::string arithmetic() const override { return inner_.arithmetic(); }
+  Bytes scratch_bytes() const override { return inner_.scratch_bytes() + Need(); }
+
+ private:
+  /// A tensor that was looked at.
+  struct Looked {
+    ComputePlace place;
+    Operation operation;
+    Role role;
+    const std::byte* tensor;
+    uint64_t columns;
+  };
+
+  CheckedOperators(kernels::ModelOperators& inner, device::DeviceBuffer first,
+                   device::HostBuffer host)
+      : inner_(inner), first_(std::move(first)), host_(std::move(host)) {}
+  bool searching() const { return place_ != nullptr; }
+  void Look(device::Stream& stream, Operation operation, Role role, const std::byte* tensor,
+            const kernels::ConstTensorView& written);
+
+  kernels::ModelOperators& inner_;
+  device::DeviceBuffer first_;  ///< number of the tensor, and of the element in it
+  device::HostBuffer host_;
+  std::function<ComputePlace()> place_;  ///< none: no search is on
+  float gradient_limit_ = 0;
+  std::vector<Looked> looked_;
+};
+
+/// A tensor that an operator has written, without addresses: the same on all ranks.
+struct WrittenTensor {
+  bool backward = false;
+  zero::ModuleId module{};
+  CheckedOperators::Operation operation = CheckedOperators::Operation::kEmbedding;
+  CheckedOperators::Role role = CheckedOperators::Role::kOutput;
+  std::optional<size_t> parameter;  ///< that the operator uses, or whose gradient it is
+};
+WrittenTensor TensorOf(const CheckedOperators::Finding& finding,
+                       const offload::ShardLayout& layout);
+/// Returns what people call it: "h.1.mlp.c_proj" for an output or the gradient of an input,
+/// "h.1.mlp.c_proj.weight" for the gradient of a parameter, "h.1 attention" for an operator without
+/// parameters.
+std::string NameOf(const WrittenTensor& tensor, const offload::ModelLayout& layout);
+
+}  // namespace penstock::train

@@ -1,0 +1,107 @@
+// The figures of one step, from which the detectors judge. Plain values; who measures them is not
+// the detectors' matter.
+//
+// A figure that is unknown is nothing (std::optional) or an empty list; one that is not finite is
+// infinite or NaN. Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace penstock::train {
+
+struct WatchedTensor {
+  std::string name;
+  std::optional<uint32_t> layer;  ///< nothing outside of layers: embeddings, the last norm
+  bool matrix = true;             ///< false: a bias or a norm weight
+};
+
+/// The names of what is measured of a layer's activations, in the order in which a forward computes
+/// them.
+struct WatchedLayer {
+  std::string attention;  ///< the output of attention, before it is added: "h.1.attn.c_proj"
+  std::string mlp;        ///< likewise: "h.1.mlp.c_proj"
+  std::string residual;   ///< the residual stream behind the layer: "h.1"
+};
+
+/// What stays the same over a run.
+struct RunFacts {
+  DType dtype = DType::kFloat32;       ///< of the weights and activations
+  uint64_t vocabulary = 0;             ///< 0: unknown
+  uint64_t warmup_steps = 0;           ///< of the learning rate
+  bool dynamic_loss_scale = false;     ///< fp16 alone
+  uint64_t loss_scale_window = 1000;   ///< of a dynamic loss scale
+  std::vector<WatchedTensor> tensors;  ///< in the order in which a forward uses them first
+  std::vector<WatchedLayer> layers;
+};
+
+/// Of a tensor's gradient, unscaled. The statistics of a gradient with values that are not finite
+/// are not finite.
+struct GradientNumbers {
+  uint64_t nonfinite = 0;  ///< how many elements are infinite or NaN
+  double largest = 0;      ///< magnitude
+  double rms = 0;
+  /// The share of elements, 0 to 1, that are zero as they are stored, in fp16; and that were zero
+  /// before they were rounded to it (rows of an embedding that the step did not use).
+  std::optional<double> zeros;
+  std::optional<double> zeros_before = {};
+};
+
+/// The largest magnitudes of a layer's activations, over all micro-batches.
+struct LayerNumbers {
+  std::optional<double> attention;
+  std::optional<double> mlp;
+  std::optional<double> residual;
+};
+
+enum class Pass { kForward, kBackward, kUpdate };
+
+/// The first value that was not finite, as computing the step again with every operator checked has
+/// found it.
+struct FirstNonFinite {
+  Pass pass = Pass::kForward;
+  std::string tensor;  ///< the operator's output
+  std::optional<uint32_t> layer;
+  uint64_t micro_batch = 0;
+  std::vector<uint64_t> rows;  ///< of the data
+};
+
+/// What is known when a step has been applied or skipped. Of a row of metrics.jsonl the lists are
+/// empty.
+struct StepNumbers {
+  uint64_t step = 0;  ///< from 1
+  double loss = 0;
+  bool forward_finite = true;  ///< the loss is
+  double grad_norm = 0;        ///< unscaled, before clipping
+  double loss_scale = 1;       ///< with which the step was computed
+  bool skipped = false;
+  double lr = 0;
+  double median_step_s = 0;  ///< of the steps so far; 0: unknown
+  /// How many more steps have to be skipped, this one not counted, for the run to end; 0: it ends
+  /// with this step. Nothing: nobody knows. The loss scaler and the limit of skipped steps say.
+  std::optional<uint64_t> steps_to_stop = {};
+  std::vector<uint64_t> rows;                ///< of the data
+  std::vector<GradientNumbers> gradients;    ///< as RunFacts::tensors, or empty
+  std::vector<LayerNumbers> layers;          ///< as RunFacts::layers, or empty
+  std::optional<FirstNonFinite> first = {};  ///< of a step with values that are not finite
+};
+
+/// Of a tensor, by the update of a step.
+struct WeightNumbers {
+  double largest = 0;  ///< magnitude of the new weights
+  double rms = 0;      ///< of the new weights
+  double rms_before = 0;
+  double update_rms = 0;  ///< of new - old
+};
+
+/// What is known when the update of a step has ended, which may be after the next step's numbers.
+struct UpdateNumbers {
+  uint64_t step = 0;
+  std::vector<WeightNumbers> weights;  ///< as RunFacts::tensors
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,33 @@
+// A file of lines in a run's folder, to which whole lines are appended.
+//
+// Threads: lines are appended by one. Another one may synchronise them beside it: the file holds
+// nothing but the descriptor, and what is synchronised is what was appended before.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace penstock::train {
+
+class LineFile {
+ public:
+  /// `fd` is open for appending; `path` is for messages.
+  LineFile(std::string path, UniqueFd fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+
+  /// Hands the line and its line break to the kernel. If there is no room for all of it, nothing of
+  /// it stays.
+  Status Append(const std::string& line);
+  /// What was appended is on the drive afterwards.
+  Status Sync() const;
+
+ private:
+  void TakeBack(size_t bytes);
+
+  std::string path_;
+  UniqueFd fd_;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,77 @@
+#include "zero/tensor_figures.h"
+
+#include <algorithm>
+
+namespace penstock::zero {
+namespace {
+
+using kernels::TensorPart;
+using kernels::TensorRange;
+using offload::Index;
+using offload::TileId;
+
+/// Where the tensors of a module lie, in the order of the flat index.
+std::vector<TensorRange> RangesOf(const offload::ModuleLayout& module) {
+  std::vector<TensorRange> ranges;
+  for (const size_t i : module.TensorsByOffset()) {
+    const offload::TensorLayout& tensor = module.tensors[i];
+    ranges.push_back({.begin = tensor.offset, .end = tensor.offset + tensor.elements});
+  }
+  return ranges;
+}
+
+}  // namespace
+
+TensorFigures::TensorFigures(const offload::ShardLayout& layout) : layout_(layout) {
+  std::vector<size_t> first_tensor;
+  for (const offload::ModuleLayout& module : layout.model.modules) {
+    first_tensor.push_back(tensors_);
+    tensors_ += module.tensors.size();
+  }
+  for (const TileId tile : layout.Tiles()) {
+    first_.push_back(parts_.size());
+    if (layout.frozen(tile)) continue;
+    const offload::TileLayout& place = layout.tile(tile);
+    const std::vector<size_t> order = layout.module(tile).TensorsByOffset();
+    for (TensorPart part : kernels::TensorParts(RangesOf(layout.module(tile)), place.begin,
+                                                place.begin + place.elements)) {
+      part.tensor = first_tensor[Index(place.module)] + order[part.tensor];
+      parts_.push_back(part);
+    }
+  }
+  first_.push_back(parts_.size());
+  gradients_.resize(parts_.size());
+  for (auto& updates : updates_) updates.resize(parts_.size());
+}
+
+std::span<const TensorPart> TensorFigures::Parts(TileId tile) const {
+  const size_t begin = first_[Index(tile)];
+  return std::span(parts_).subspan(begin, first_[Index(tile) + 1] - begin);
+}
+
+void TensorFigures::TakeGradient(TileId tile, const std::byte* gradient,
+                                 const kernels::BlockFigures& blocks) {
+  const uint64_t begin_of_tile = layout_.tile(tile).begin;
+  const DType dtype = layout_.GradientDType(tile);
+  kernels::GradientFigures* out = &gradients_[first_[Index(tile)]];
+  for (const TensorPart& part : Parts(tile)) {
+    const uint64_t begin = part.begin - begin_of_tile;
+    const uint64_t elements = part.end - part.begin;
+    kernels::GradientFigures figures;
+    if (begin % kBlockElements == 0 && elements % kBlockElements == 0) {
+      for (uint64_t i = 0; i < elements / kBlockElements; ++i) {
+        figures.Add(blocks.Of(begin / kBlockElements + i));
+      }
+    } else {
+      figures = kernels::PartFigures(gradient + (SizeOf(dtype) * begin).value, dtype, elements);
+    }
+    *out++ = figures;
+  }
+}
+
+std::span<kernels::WeightFigures> TensorFigures::Update(TileId tile, uint64_t version) {
+  const size_t begin = first_[Index(tile)];
+  return std::span(updates_[version % 2]).subspan(begin, first_[Index(tile) + 1] - begin);
+}
+
+}  // namespace penstock::zero

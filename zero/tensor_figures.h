@@ -1,0 +1,64 @@
+// The figures of a step's gradients and updates by tensor, from the passes over tiles.
+//
+// Tiles do not keep to tensors: a tile has parts, each of one tensor, whole blocks together
+// (kernels/state/figures.h). A pass over a tile leaves the figures of its parts here, from any
+// thread; they are combined in the order of the flat index, so that threads change nothing, and
+// tiles only the last bits of sums. An update continues under the next step, and the update after it may begin with its
+// gradients, so that there are figures of two updates.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/state/block_sums.h"
+#include "kernels/state/figures.h"
+#include "offload/layout.h"
+
+namespace penstock::zero {
+
+/// By tensor: in the order of modules, and of the tensors in each.
+struct StepFigures {
+  std::vector<kernels::GradientFigures> gradients;  ///< as they are stored, with the loss scale
+  std::vector<kernels::WeightFigures> updates;      ///< of the update before the step, if it is new
+};
+
+class TensorFigures {
+ public:
+  /// The layout outlives the object.
+  explicit TensorFigures(const offload::ShardLayout& layout);
+
+  /// The parts of a trained tile, in order; begin and end are elements of the module's flat index,
+  /// and `tensor` counts the tensors of all modules.
+  std::span<const kernels::TensorPart> Parts(offload::TileId tile) const;
+  /// Takes the figures of a tile's gradient from those of its blocks, and from the gradient where a
+  /// part has no whole blocks.
+  void TakeGradient(offload::TileId tile, const std::byte* gradient,
+                    const kernels::BlockFigures& blocks);
+  /// Returns where the figures of a tile's update go, by part.
+  std::span<kernels::WeightFigures> Update(offload::TileId tile, uint64_t version);
+
+  /// Combine what all tiles have left: those of this rank's share.
+  std::vector<kernels::GradientFigures> Gradients() const { return Combine(gradients_); }
+  std::vector<kernels::WeightFigures> Updates(uint64_t version) const {
+    return Combine(updates_[version % 2]);
+  }
+
+ private:
+  template <typename Figures>
+  std::vector<Figures> Combine(const std::vector<Figures>& of_parts) const {
+    std::vector<Figures> of_tensors(tensors_);
+    for (size_t i = 0; i < parts_.size(); ++i) of_tensors[parts_[i].tensor].Add(of_parts[i]);
+    return of_tensors;
+  }
+
+  const offload::ShardLayout& layout_;
+  size_t tensors_ = 0;
+  std::vector<kernels::TensorPart> parts_;           ///< of all tiles, in their order
+  std::vector<size_t> first_;                        ///< of each tile, and the number of all
+  std::vector<kernels::GradientFigures> gradients_;  ///< by part
+  std::array<std::vector<kernels::WeightFigures>, 2> updates_;  ///< by part, at version modulo 2
+};
+
+}  // namespace penstock::zero
