@@ -45,6 +45,9 @@ inline constexpr size_t kGrowthSteps = 100;
 inline constexpr uint64_t kSettledSteps = 200;
 inline constexpr double kLeastWeightRms = 0.01;
 
+// Replay: a weight of larger magnitude is destroyed, as no trained model has one.
+inline constexpr double kLargestSoundWeight = 1e6;
+
 // D8: gradients that fp16 rounds to zero.
 inline constexpr double kUnderflowShare = 0.5;
 

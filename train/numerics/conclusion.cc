@@ -1,0 +1,269 @@
+#include "train/numerics/conclusion.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "train/numerics/text.h"
+#include "train/numerics/thresholds.h"
+
+namespace penstock::train {
+namespace {
+
+/// Lines of faults that are quoted.
+constexpr size_t kQuotedFaults = 3;
+
+bool LossIsFinite(const ReplayedStep& step) { return std::isfinite(step.loss); }
+
+bool IsTooLarge(const ReplayedStep& step) {
+  return step.update && (step.update->too_large > 0 || step.update->broken);
+}
+
+bool IsSpike(const Report& report) {
+  return report.kind == ReportKind::kLossSpike || report.kind == ReportKind::kNormSpike;
+}
+
+/// Where updates are known: a run in fp16 of which only rows are known has those of fp32.
+const std::vector<ReplayedStep>& WithUpdates(const ReplayEvidence& evidence) {
+  const auto known = [](const ReplayedStep& step) { return step.update.has_value(); };
+  if (evidence.in_fp32 && std::ranges::none_of(evidence.steps, known)) return *evidence.in_fp32;
+  return evidence.steps;
+}
+
+/// The first update, of a step before `before`, whose weights are destroyed.
+const ReplayedStep* FirstBroken(const std::vector<ReplayedStep>& steps) {
+  const auto found = std::ranges::find_if(
+      steps, [](const ReplayedStep& step) { return step.update && step.update->broken; });
+  return found == steps.end() ? nullptr : &*found;
+}
+
+/// The first update that is too large for its weights, of at most kBlackBoxSteps before a step.
+const ReplayedStep* TooLargeBefore(const std::vector<ReplayedStep>& steps, uint64_t before) {
+  const auto found = std::ranges::find_if(steps, [before](const ReplayedStep& step) {
+    return IsTooLarge(step) && step.step < before && step.step + kBlackBoxSteps >= before;
+  });
+  return found == steps.end() ? nullptr : &*found;
+}
+
+std::string Steps(const ReplayedStep& first, const ReplayedStep& last) {
+  return first.step == last.step ? fmt::format("step {}", first.step)
+                                 : fmt::format("steps {} to {}", first.step, last.step);
+}
+
+/// "step 1: the update of h.1.mlp.c_fc.weight is 1.2 times its weights (rms), with learning rate
+/// 0.3 (7 more of its tensors)".
+std::string UpdateLine(const ReplayedStep& step) {
+  const ReplayedUpdate& update = *step.update;
+  std::string line = fmt::format(
+      "step {}: the update of {} is {} times its weights (rms), with learning rate {}{}", step.step,
+      update.largest_of, NumberText(update.largest), NumberText(step.lr),
+      update.too_large < 2
+          ? ""
+          : fmt::format("; {} tensors have one that is too large", update.too_large));
+  if (!update.broken) return line;
+  return line + fmt::format("; the weights of {} then {}", *update.broken,
+                            std::isfinite(update.largest_weight)
+                                ? "reach " + NumberText(update.largest_weight)
+                                : "are not finite");
+}
+
+std::string FailureLine(const ReplayedStep& step) {
+  const std::string what =
+      !LossIsFinite(step) ? fmt::format("the loss is {}", NumberText(step.loss))
+                          : fmt::format("the norm of the gradient is {} at loss scale {}",
+                                        NumberText(step.grad_norm), ScaleText(step.loss_scale));
+  if (!step.first) return fmt::format("step {}: {}", step.step, what);
+  const NonFinitePlace& place = *step.first;
+  const std::string where = PlaceText(place.layer, place.micro_batch, place.rows);
+  return fmt::format("step {}: {}; {}, in {}{}", step.step, what,
+                     place.tensor ? *place.tensor + " is the first that is not finite"
+                                  : "which tensor was the first is not known",
+                     place.pass == Pass::kBackward ? "backward" : "forward",
+                     where.empty() ? "" : " (" + where + ")");
+}
+
+/// What the updates before a step were, if they were small.
+std::string SmallUpdatesLine(const std::vector<ReplayedStep>& steps, uint64_t before) {
+  const ReplayedStep* largest = nullptr;
+  for (const ReplayedStep& step : steps) {
+    if (!step.update || step.step >= before) continue;
+    if (largest == nullptr || step.update->largest > largest->update->largest) largest = &step;
+  }
+  if (largest == nullptr) return "";
+  return fmt::format(
+      "all weights before it are finite, and the largest update before it is {} times its weights "
+      "({}, step {})",
+      NumberText(largest->update->largest), largest->update->largest_of, largest->step);
+}
+
+void Add(std::vector<std::string>& lines, std::string line) {
+  if (!line.empty()) lines.push_back(std::move(line));
+}
+
+std::string BackTo(uint64_t step) {
+  return fmt::format(
+      "go back to a commit of step {} or earlier (--resume-from SNAPSHOT, or --resume if it is the "
+      "newest), with a lower learning rate (--change optimizer.params.lr=LOWER)",
+      step - 1);
+}
+
+Conclusion Weights(const ReplayedStep& since, const ReplayedStep* failure) {
+  Conclusion conclusion{.cause = Cause::kWeights,
+                        .text = fmt::format("the weights, since the update of step {}", since.step),
+                        .evidence = {UpdateLine(since)},
+                        .advice = BackTo(since.step)};
+  if (failure != nullptr) conclusion.evidence.push_back(FailureLine(*failure));
+  return conclusion;
+}
+
+Conclusion CommittedWeights(const ReplayEvidence& evidence, const ReplayedStep* failure) {
+  Conclusion conclusion{
+      .cause = Cause::kWeights,
+      .text = fmt::format("the weights, which the commit of step {} has already", evidence.from),
+      .advice = "replay from an earlier snapshot to see since when, or begin with other weights"};
+  const size_t quoted = std::min(evidence.commit_faults.size(), kQuotedFaults);
+  conclusion.evidence.assign(evidence.commit_faults.begin(),
+                             evidence.commit_faults.begin() + static_cast<ptrdiff_t>(quoted));
+  if (quoted < evidence.commit_faults.size()) {
+    conclusion.evidence.push_back(
+        fmt::format("and {} more tensors", evidence.commit_faults.size() - quoted));
+  }
+  if (failure != nullptr) conclusion.evidence.push_back(FailureLine(*failure));
+  return conclusion;
+}
+
+Conclusion Fp16Range(const ReplayEvidence& evidence, const ReplayedStep& failure) {
+  const std::vector<ReplayedStep>& fp32 = *evidence.in_fp32;
+  Conclusion conclusion{
+      .cause = Cause::kFp16Range,
+      .text = "fp16's range: what is not finite in fp16 is finite in fp32",
+      .evidence = {FailureLine(failure)},
+      .advice =
+          "train in bf16 (bf16.enabled), whose range is that of fp32, or in fp32, from what "
+          "penstock export writes of the commit"};
+  conclusion.evidence.push_back(
+      fmt::format("{} in fp32: every loss and gradient is finite, the last loss is {}",
+                  Steps(fp32.front(), fp32.back()), NumberText(fp32.back().loss)));
+  Add(conclusion.evidence, SmallUpdatesLine(WithUpdates(evidence), failure.step));
+  return conclusion;
+}
+
+Conclusion DataAtFailure(const ReplayEvidence& evidence, const ReplayedStep& failure) {
+  Conclusion conclusion{.cause = Cause::kData,
+                        .text = fmt::format("the data of step {}", failure.step),
+                        .evidence = {FailureLine(failure)},
+                        .advice =
+                            "look at these rows, and pass over the step (--skip-steps) or go "
+                            "on without them"};
+  if (evidence.in_fp32) conclusion.evidence.push_back("fp32 does not compute the step either");
+  Add(conclusion.evidence, SmallUpdatesLine(WithUpdates(evidence), failure.step));
+  return conclusion;
+}
+
+Conclusion DataAtSpike(const ReplayEvidence& evidence, const Report& spike) {
+  const std::string rows = PlaceText({}, {}, spike.rows);
+  Conclusion conclusion{
+      .cause = Cause::kData,
+      .text = fmt::format("the data of step {}{}", spike.step, rows.empty() ? "" : ": " + rows),
+      .advice =
+          fmt::format("look at these rows; if the loss does not come back, go back to a commit "
+                      "before and pass over the step (--skip-steps {}:{})",
+                      spike.step, spike.step)};
+  for (const Report& report : evidence.reports) {
+    if (IsSpike(report)) conclusion.evidence.push_back(report.message);
+  }
+  Add(conclusion.evidence, SmallUpdatesLine(WithUpdates(evidence), spike.step));
+  return conclusion;
+}
+
+Conclusion LearningRate(const std::vector<ReplayedStep>& steps, const Report* spike) {
+  std::vector<const ReplayedStep*> large;
+  for (const ReplayedStep& step : steps) {
+    if (IsTooLarge(step)) large.push_back(&step);
+  }
+  const ReplayedStep& first = *large.front();
+  Conclusion conclusion{
+      .cause = Cause::kLearningRate,
+      .text = fmt::format("the learning rate: the updates of {} steps, from step {} on, are too "
+                          "large for the weights",
+                          large.size(), first.step),
+      .evidence = {UpdateLine(first)},
+      .advice = BackTo(first.step)};
+  if (large.size() > 1) conclusion.evidence.push_back(UpdateLine(*large.back()));
+  conclusion.evidence.push_back(fmt::format("the loss is {} in step {} and {} in step {}",
+                                            NumberText(steps.front().loss), steps.front().step,
+                                            NumberText(steps.back().loss), steps.back().step));
+  if (spike != nullptr) conclusion.evidence.push_back(spike->message);
+  return conclusion;
+}
+
+Conclusion Nothing(const ReplayEvidence& evidence) {
+  const std::vector<ReplayedStep>& steps = evidence.steps;
+  if (steps.empty()) return {.text = "nothing found: no step was computed"};
+  Conclusion conclusion{.text = "nothing found"};
+  conclusion.evidence.push_back(fmt::format("{}: every loss is finite, the last is {}",
+                                            Steps(steps.front(), steps.back()),
+                                            NumberText(steps.back().loss)));
+  Add(conclusion.evidence, SmallUpdatesLine(steps, steps.back().step + 1));
+  return conclusion;
+}
+
+bool AllFinite(const std::vector<ReplayedStep>& steps) {
+  return !steps.empty() && std::ranges::all_of(steps, [](const ReplayedStep& step) {
+    return LossIsFinite(step) && std::isfinite(step.grad_norm);
+  });
+}
+
+const Report* FirstSpike(const ReplayEvidence& evidence) {
+  const auto found = std::ranges::find_if(evidence.reports, IsSpike);
+  return found == evidence.reports.end() ? nullptr : &*found;
+}
+
+Conclusion ConcludeFailure(const ReplayEvidence& evidence, const ReplayedStep& failure) {
+  if (!evidence.commit_faults.empty()) return CommittedWeights(evidence, &failure);
+  const ReplayedStep* const large = TooLargeBefore(WithUpdates(evidence), failure.step);
+  if (large != nullptr) return Weights(*large, &failure);
+  const bool fp16 = evidence.dtype == DType::kFloat16;
+  if (fp16 && evidence.in_fp32 && AllFinite(*evidence.in_fp32)) return Fp16Range(evidence, failure);
+  return DataAtFailure(evidence, failure);
+}
+
+}  // namespace
+
+const ReplayedStep* FirstFailure(const ReplayEvidence& evidence) {
+  const std::vector<ReplayedStep>& steps = evidence.steps;
+  const auto broken =
+      std::ranges::find_if_not(steps, [](const ReplayedStep& step) { return LossIsFinite(step); });
+  if (broken != steps.end()) return &*broken;
+  // Skipped steps are how a loss scale finds its value, unless they are what the steps end with.
+  const auto streak = std::find_if_not(steps.rbegin(), steps.rend(),
+                                       [](const ReplayedStep& step) { return step.skipped; });
+  const auto length = static_cast<uint64_t>(streak - steps.rbegin());
+  const bool mends = evidence.dtype == DType::kFloat16 && !evidence.stopped;
+  if (length == 0 || (mends && length < kStreakSteps)) return nullptr;
+  return &*streak.base();
+}
+
+bool IsSuspicious(const ReplayEvidence& evidence) {
+  return FirstFailure(evidence) != nullptr || FirstSpike(evidence) != nullptr ||
+         std::ranges::any_of(WithUpdates(evidence), IsTooLarge);
+}
+
+Conclusion Conclude(const ReplayEvidence& evidence) {
+  const std::vector<ReplayedStep>& steps = WithUpdates(evidence);
+  const ReplayedStep* const failure = FirstFailure(evidence);
+  const ReplayedStep* const broken = FirstBroken(steps);
+  if (broken != nullptr && evidence.commit_faults.empty()) return Weights(*broken, failure);
+  if (failure != nullptr) return ConcludeFailure(evidence, *failure);
+  if (!evidence.commit_faults.empty()) return CommittedWeights(evidence, nullptr);
+  const Report* const spike = FirstSpike(evidence);
+  if (spike != nullptr && TooLargeBefore(steps, spike->step) == nullptr) {
+    return DataAtSpike(evidence, *spike);
+  }
+  const auto large = std::ranges::count_if(steps, IsTooLarge);
+  if (large > 1 || (large == 1 && spike != nullptr)) return LearningRate(steps, spike);
+  return Nothing(evidence);
+}
+
+}  // namespace penstock::train
