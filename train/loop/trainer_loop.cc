@@ -103,7 +103,7 @@ Status TrainLoop::RunSteps() {
     if (CommitDue()) PENSTOCK_TRY(BeginCommit());
     if (!options_.config.overlap) PENSTOCK_TRY(FinishCommit());
   }
-  PENSTOCK_TRY(CommitLast());
+  PENSTOCK_TRY(options_.commits_last ? CommitLast() : parts_.session.Drain());
   if (!alone()) {
     PENSTOCK_TRY(parts_.session.Drain());
     PENSTOCK_ASSIGN(std::vector<zero::StepNote> notes, parts_.exchange_notes(Note()));
@@ -111,9 +111,9 @@ Status TrainLoop::RunSteps() {
   }
   summary_.end = Now();
   PENSTOCK_TRY(CloseRow(summary_.end));
-  PENSTOCK_TRY(parts_.session.CheckCommit());
+  if (options_.commits_last) PENSTOCK_TRY(parts_.session.CheckCommit());
   summary_.last_step = state.step;
-  summary_.committed_step = *parts_.session.committed_step();
+  summary_.committed_step = parts_.session.committed_step().value_or(0);
   summary_.interrupted = state.step < options_.last_step;
   return {};
 }

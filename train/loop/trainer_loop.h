@@ -77,6 +77,7 @@ struct LoopOptions {
   /// Keys whose values are others than before, from the first step of this loop on.
   std::vector<std::string> changed = {};
   std::vector<StepRange> skips = {};  ///< steps that are passed over; not the last one
+  bool commits_last = true;           ///< false: the loop does not end with a commit
 };
 
 /// Returns "step 7 is committed in FILES"; if the newest commit cannot be read back, says that it
