@@ -70,6 +70,8 @@ Result<LoopSummary> TrainLoop::Run() {
   const Status status = RunSteps();
   if (status.ok()) return summary_;
   const bool numeric = status.error().code == ErrorCode::kNumeric;
+  // A step that was not finished has no row.
+  const uint64_t failed = row_.has_value() ? row_->step : parts_.session.state().step + 1;
   parts_.tell_failure(status.error());
   // What is committed is known when the commit that was begun has ended.
   static_cast<void>(parts_.session.FinishCommit());
@@ -80,7 +82,7 @@ Result<LoopSummary> TrainLoop::Run() {
   std::string message = status.error().message;
   if (numeric) message += TakeBackDoubtfulCommit();
   message += "; " + WhatIsCommitted(status.error());
-  if (numeric) message += HowToGoOn();
+  if (numeric) message += HowToGoOn(failed);
   if (numeric && parts_.watch != nullptr) {
     parts_.watch->End(parts_.session.state().step, message);
   }

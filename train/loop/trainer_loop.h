@@ -150,8 +150,8 @@ class TrainLoop {
   /// Returns what a failure leaves of the commits, for its message.
   std::string WhatIsCommitted(const Error& failure) const;
   /// Returns the end of a numeric failure's message: whether the commit can be resumed, or what
-  /// else to do.
-  std::string HowToGoOn() const;
+  /// else to do. `failed`: the step that ended the run.
+  std::string HowToGoOn(uint64_t failed) const;
   /// Begins a commit. Training continues beside it until the next update, which needs FinishCommit.
   Status BeginCommit();
   /// Errors: of the engine; if the commit is made but the rows before it could not be made durable,
