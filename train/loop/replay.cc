@@ -251,6 +251,7 @@ std::string ToText(const Replay& replay, const Compared& compared, const Conclus
 Result<ReplayEvidence> Gather(const Replay& replay, const Pass& pass) {
   const DType dtype = DTypeOf(replay.origin.identity);
   ReplayEvidence evidence{.dtype = dtype,
+                          .vocabulary = pass.record.facts().vocabulary,
                           .from = replay.origin.step,
                           .steps = pass.record.steps(),
                           .reports = pass.record.reports(),

@@ -108,6 +108,24 @@ std::string BackTo(uint64_t step) {
       step - 1);
 }
 
+/// Whether every step, in fp32 if they were computed in it, has a loss that even weights without
+/// any training do not reach: so had the weights with which the first of them began.
+bool AllWorseThanUniform(const ReplayEvidence& evidence) {
+  const std::vector<ReplayedStep>& steps = evidence.in_fp32 ? *evidence.in_fp32 : evidence.steps;
+  if (steps.empty() || evidence.vocabulary < 2) return false;
+  const double bound = std::log(static_cast<double>(evidence.vocabulary)) + kOverUniform;
+  return std::ranges::all_of(steps,
+                             [bound](const ReplayedStep& step) { return step.loss > bound; });
+}
+
+std::string WorseThanUniformLine(const ReplayEvidence& evidence) {
+  if (!AllWorseThanUniform(evidence)) return "";
+  const std::vector<ReplayedStep>& steps = evidence.in_fp32 ? *evidence.in_fp32 : evidence.steps;
+  return fmt::format("from step {} on every loss{} is above ln(vocabulary) + {}; the first is {}",
+                     steps.front().step, evidence.in_fp32 ? " in fp32" : "", kOverUniform,
+                     NumberText(steps.front().loss));
+}
+
 Conclusion Weights(const ReplayedStep& since, const ReplayedStep* failure) {
   Conclusion conclusion{.cause = Cause::kWeights,
                         .text = fmt::format("the weights, since the update of step {}", since.step),
@@ -130,6 +148,7 @@ Conclusion CommittedWeights(const ReplayEvidence& evidence, const ReplayedStep* 
         fmt::format("and {} more tensors", evidence.commit_faults.size() - quoted));
   }
   if (failure != nullptr) conclusion.evidence.push_back(FailureLine(*failure));
+  Add(conclusion.evidence, WorseThanUniformLine(evidence));
   return conclusion;
 }
 
@@ -224,6 +243,7 @@ Conclusion ConcludeFailure(const ReplayEvidence& evidence, const ReplayedStep& f
   if (!evidence.commit_faults.empty()) return CommittedWeights(evidence, &failure);
   const ReplayedStep* const large = TooLargeBefore(WithUpdates(evidence), failure.step);
   if (large != nullptr) return Weights(*large, &failure);
+  if (AllWorseThanUniform(evidence)) return CommittedWeights(evidence, &failure);
   const bool fp16 = evidence.dtype == DType::kFloat16;
   if (fp16 && evidence.in_fp32 && AllFinite(*evidence.in_fp32)) return Fp16Range(evidence, failure);
   return DataAtFailure(evidence, failure);
@@ -256,7 +276,9 @@ Conclusion Conclude(const ReplayEvidence& evidence) {
   const ReplayedStep* const broken = FirstBroken(steps);
   if (broken != nullptr && evidence.commit_faults.empty()) return Weights(*broken, failure);
   if (failure != nullptr) return ConcludeFailure(evidence, *failure);
-  if (!evidence.commit_faults.empty()) return CommittedWeights(evidence, nullptr);
+  const bool large_first = !steps.empty() && IsTooLarge(steps.front());
+  const bool worse = AllWorseThanUniform(evidence) && !large_first;
+  if (!evidence.commit_faults.empty() || worse) return CommittedWeights(evidence, nullptr);
   const Report* const spike = FirstSpike(evidence);
   if (spike != nullptr && TooLargeBefore(steps, spike->step) == nullptr) {
     return DataAtSpike(evidence, *spike);

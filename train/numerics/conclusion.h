@@ -18,6 +18,7 @@ enum class Cause { kNothing, kFp16Range, kData, kWeights, kLearningRate };
 
 struct ReplayEvidence {
   DType dtype = DType::kFloat32;    ///< of the run
+  uint64_t vocabulary = 0;          ///< 0: unknown
   uint64_t from = 0;                ///< the step of the commit with which the replay began
   std::vector<ReplayedStep> steps;  ///< as the run computes them, in order
   std::vector<Report> reports;

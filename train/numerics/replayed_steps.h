@@ -48,6 +48,7 @@ class ReplayedSteps {
   /// Removes the steps after `last`, and what was reported of them.
   void CutAfter(uint64_t last);
 
+  const RunFacts& facts() const { return facts_; }
   const std::vector<ReplayedStep>& steps() const { return steps_; }
   const std::vector<Report>& reports() const { return reports_; }
 
