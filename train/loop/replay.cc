@@ -12,7 +12,7 @@
 #include "train/loop/prepared_replay.h"
 #include "train/loop/trainer.h"
 #include "train/numerics/conclusion.h"
-#include "train/numerics/text.h"
+#include "train/numerics/thresholds.h"
 #include "train/process/files.h"
 #include "train/process/interrupt.h"
 #include "train/process/log.h"
@@ -250,10 +250,14 @@ std::string ToText(const Replay& replay, const Compared& compared, const Conclus
 /// What is known of the steps: as the run computed them, and in fp32 where that tells more.
 Result<ReplayEvidence> Gather(const Replay& replay, const Pass& pass) {
   const DType dtype = DTypeOf(replay.origin.identity);
+  const uint64_t from = replay.origin.step;
+  PENSTOCK_ASSIGN(std::vector<ReplayedStep> before,
+                  StepsOfRows(replay.run, from - std::min<uint64_t>(from, kNeighbours), from));
   ReplayEvidence evidence{.dtype = dtype,
                           .vocabulary = pass.record.facts().vocabulary,
-                          .from = replay.origin.step,
+                          .from = from,
                           .steps = pass.record.steps(),
+                          .before = std::move(before),
                           .reports = pass.record.reports(),
                           .stopped = pass.stopped};
   if (replay.command.fp32 && dtype != DType::kFloat32) {

@@ -5,14 +5,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "train/numerics/history.h"
 #include "train/numerics/text.h"
 #include "train/numerics/thresholds.h"
 
 namespace penstock::train {
 namespace {
 
-/// Lines of faults that are quoted.
-constexpr size_t kQuotedFaults = 3;
+/// Lines of one kind that are quoted.
+constexpr size_t kQuoted = 3;
 
 bool LossIsFinite(const ReplayedStep& step) { return std::isfinite(step.loss); }
 
@@ -20,8 +21,59 @@ bool IsTooLarge(const ReplayedStep& step) {
   return step.update && (step.update->too_large > 0 || step.update->broken);
 }
 
-bool IsSpike(const Report& report) {
-  return report.kind == ReportKind::kLossSpike || report.kind == ReportKind::kNormSpike;
+/// A step whose loss or gradient stands out.
+struct Spike {
+  uint64_t step = 0;
+  std::vector<uint64_t> rows;
+  std::string line;
+};
+
+/// The losses of the steps around the one at `at`.
+std::vector<double> Around(const std::vector<ReplayedStep>& steps, size_t at) {
+  std::vector<double> losses;
+  const size_t first = at - std::min(at, kNeighbours);
+  for (size_t i = first; i < std::min(steps.size(), at + kNeighbours + 1); ++i) {
+    if (i != at && LossIsFinite(steps[i])) losses.push_back(steps[i].loss);
+  }
+  return losses;
+}
+
+/// A watch sees what came before a step; a replay sees what comes after it as well, and so finds
+/// smaller jumps.
+std::optional<Spike> Outlier(const std::vector<ReplayedStep>& steps, size_t at) {
+  const ReplayedStep& step = steps[at];
+  const std::vector<double> around = Around(steps, at);
+  if (!LossIsFinite(step) || around.size() < kNeighbours) return {};
+  const double median = MedianOf(around);
+  std::vector<double> distances;
+  for (const double loss : around) distances.push_back(std::fabs(loss - median));
+  const double deviation = MedianOf(distances);
+  const bool far = step.loss > median + kOutlierDeviations * deviation;
+  if (!far || step.loss <= kOutlierRatio * median) return {};
+  return Spike{.step = step.step,
+               .rows = step.rows,
+               .line = fmt::format("step {}: the loss is {}, {} times the median of the {} losses "
+                                   "around it, from which these are {} away (median)",
+                                   step.step, NumberText(step.loss), NumberText(step.loss / median),
+                                   around.size(), NumberText(deviation))};
+}
+
+/// Those that the watch reported and those that it could not see, by step.
+std::vector<Spike> FindSpikes(const ReplayEvidence& evidence) {
+  std::vector<Spike> spikes;
+  for (const Report& report : evidence.reports) {
+    if (report.kind != ReportKind::kLossSpike && report.kind != ReportKind::kNormSpike) continue;
+    spikes.push_back({.step = report.step, .rows = report.rows, .line = report.message});
+  }
+  std::vector<ReplayedStep> all = evidence.before;
+  all.insert(all.end(), evidence.steps.begin(), evidence.steps.end());
+  for (size_t i = evidence.before.size(); i < all.size(); ++i) {
+    const bool said = std::ranges::find(spikes, all[i].step, &Spike::step) != spikes.end();
+    std::optional<Spike> spike = said ? std::nullopt : Outlier(all, i);
+    if (spike) spikes.push_back(*std::move(spike));
+  }
+  std::ranges::stable_sort(spikes, {}, &Spike::step);
+  return spikes;
 }
 
 /// Where updates are known: a run in fp16 of which only rows are known has those of fp32.
@@ -140,7 +192,7 @@ Conclusion CommittedWeights(const ReplayEvidence& evidence, const ReplayedStep* 
       .cause = Cause::kWeights,
       .text = fmt::format("the weights, which the commit of step {} has already", evidence.from),
       .advice = "replay from an earlier snapshot to see since when, or begin with other weights"};
-  const size_t quoted = std::min(evidence.commit_faults.size(), kQuotedFaults);
+  const size_t quoted = std::min(evidence.commit_faults.size(), kQuoted);
   conclusion.evidence.assign(evidence.commit_faults.begin(),
                              evidence.commit_faults.begin() + static_cast<ptrdiff_t>(quoted));
   if (quoted < evidence.commit_faults.size()) {
@@ -180,23 +232,27 @@ Conclusion DataAtFailure(const ReplayEvidence& evidence, const ReplayedStep& fai
   return conclusion;
 }
 
-Conclusion DataAtSpike(const ReplayEvidence& evidence, const Report& spike) {
-  const std::string rows = PlaceText({}, {}, spike.rows);
+Conclusion DataAtSpike(const ReplayEvidence& evidence, const std::vector<Spike>& spikes) {
+  const Spike& first = spikes.front();
+  const std::string rows = PlaceText({}, {}, first.rows);
   Conclusion conclusion{
       .cause = Cause::kData,
-      .text = fmt::format("the data of step {}{}", spike.step, rows.empty() ? "" : ": " + rows),
+      .text = fmt::format("the data of step {}{}", first.step, rows.empty() ? "" : ": " + rows),
       .advice =
           fmt::format("look at these rows; if the loss does not come back, go back to a commit "
                       "before and pass over the step (--skip-steps {}:{})",
-                      spike.step, spike.step)};
-  for (const Report& report : evidence.reports) {
-    if (IsSpike(report)) conclusion.evidence.push_back(report.message);
+                      first.step, first.step)};
+  for (size_t i = 0; i < std::min(spikes.size(), kQuoted); ++i) {
+    conclusion.evidence.push_back(spikes[i].line);
   }
-  Add(conclusion.evidence, SmallUpdatesLine(WithUpdates(evidence), spike.step));
+  if (spikes.size() > kQuoted) {
+    conclusion.evidence.push_back(fmt::format("and {} more such steps", spikes.size() - kQuoted));
+  }
+  Add(conclusion.evidence, SmallUpdatesLine(WithUpdates(evidence), first.step));
   return conclusion;
 }
 
-Conclusion LearningRate(const std::vector<ReplayedStep>& steps, const Report* spike) {
+Conclusion LearningRate(const std::vector<ReplayedStep>& steps, const std::vector<Spike>& spikes) {
   std::vector<const ReplayedStep*> large;
   for (const ReplayedStep& step : steps) {
     if (IsTooLarge(step)) large.push_back(&step);
@@ -213,7 +269,7 @@ Conclusion LearningRate(const std::vector<ReplayedStep>& steps, const Report* sp
   conclusion.evidence.push_back(fmt::format("the loss is {} in step {} and {} in step {}",
                                             NumberText(steps.front().loss), steps.front().step,
                                             NumberText(steps.back().loss), steps.back().step));
-  if (spike != nullptr) conclusion.evidence.push_back(spike->message);
+  if (!spikes.empty()) conclusion.evidence.push_back(spikes.front().line);
   return conclusion;
 }
 
@@ -232,11 +288,6 @@ bool AllFinite(const std::vector<ReplayedStep>& steps) {
   return !steps.empty() && std::ranges::all_of(steps, [](const ReplayedStep& step) {
     return LossIsFinite(step) && std::isfinite(step.grad_norm);
   });
-}
-
-const Report* FirstSpike(const ReplayEvidence& evidence) {
-  const auto found = std::ranges::find_if(evidence.reports, IsSpike);
-  return found == evidence.reports.end() ? nullptr : &*found;
 }
 
 Conclusion ConcludeFailure(const ReplayEvidence& evidence, const ReplayedStep& failure) {
@@ -266,7 +317,7 @@ const ReplayedStep* FirstFailure(const ReplayEvidence& evidence) {
 }
 
 bool IsSuspicious(const ReplayEvidence& evidence) {
-  return FirstFailure(evidence) != nullptr || FirstSpike(evidence) != nullptr ||
+  return FirstFailure(evidence) != nullptr || !FindSpikes(evidence).empty() ||
          std::ranges::any_of(WithUpdates(evidence), IsTooLarge);
 }
 
@@ -279,12 +330,12 @@ Conclusion Conclude(const ReplayEvidence& evidence) {
   const bool large_first = !steps.empty() && IsTooLarge(steps.front());
   const bool worse = AllWorseThanUniform(evidence) && !large_first;
   if (!evidence.commit_faults.empty() || worse) return CommittedWeights(evidence, nullptr);
-  const Report* const spike = FirstSpike(evidence);
-  if (spike != nullptr && TooLargeBefore(steps, spike->step) == nullptr) {
-    return DataAtSpike(evidence, *spike);
+  const std::vector<Spike> spikes = FindSpikes(evidence);
+  if (!spikes.empty() && TooLargeBefore(steps, spikes.front().step) == nullptr) {
+    return DataAtSpike(evidence, spikes);
   }
   const auto large = std::ranges::count_if(steps, IsTooLarge);
-  if (large > 1 || (large == 1 && spike != nullptr)) return LearningRate(steps, spike);
+  if (large > 1 || (large == 1 && !spikes.empty())) return LearningRate(steps, spikes);
   return Nothing(evidence);
 }
 

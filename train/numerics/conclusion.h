@@ -17,10 +17,11 @@ namespace penstock::train {
 enum class Cause { kNothing, kFp16Range, kData, kWeights, kLearningRate };
 
 struct ReplayEvidence {
-  DType dtype = DType::kFloat32;    ///< of the run
-  uint64_t vocabulary = 0;          ///< 0: unknown
-  uint64_t from = 0;                ///< the step of the commit with which the replay began
-  std::vector<ReplayedStep> steps;  ///< as the run computes them, in order
+  DType dtype = DType::kFloat32;          ///< of the run
+  uint64_t vocabulary = 0;                ///< 0: unknown
+  uint64_t from = 0;                      ///< the step of the commit with which the replay began
+  std::vector<ReplayedStep> steps;        ///< as the run computes them, in order
+  std::vector<ReplayedStep> before = {};  ///< the last steps up to the commit, of which rows tell
   std::vector<Report> reports;
   std::optional<std::string> stopped = {};  ///< why these steps ended before the last one
   /// The same steps in fp32, of a run in another dtype, if they were computed.

@@ -44,7 +44,8 @@ void ReplayedSteps::Add(const StepNumbers& numbers) {
                     .grad_norm = numbers.grad_norm,
                     .lr = numbers.lr,
                     .loss_scale = numbers.loss_scale,
-                    .skipped = numbers.skipped};
+                    .skipped = numbers.skipped,
+                    .rows = numbers.rows};
   const bool sound = numbers.forward_finite && std::isfinite(numbers.grad_norm) && !numbers.skipped;
   if (!sound) step.first = FindNonFinite(facts_, numbers);
   steps_.push_back(std::move(step));

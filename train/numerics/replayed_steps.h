@@ -33,6 +33,7 @@ struct ReplayedStep {
   double lr = 0;
   double loss_scale = 1;
   bool skipped = false;
+  std::vector<uint64_t> rows = {};            ///< of the data, as far as they are named
   std::optional<NonFinitePlace> first = {};   ///< the first value that is not finite, if one is
   std::optional<ReplayedUpdate> update = {};  ///< none: it was skipped, or is not known
 };
