@@ -66,19 +66,14 @@ Result<std::unique_ptr<RunWatch>> RunWatch::Begin(const Folder& run, WatchedRun 
                                                   ReplayedSteps* record) {
   PENSTOCK_ASSIGN(NumericsWriter writer, resumed_after ? NumericsWriter::Resume(run, *resumed_after)
                                                        : NumericsWriter::Create(run));
-<<<<<<< HEAD
   if (record != nullptr) record->Begin(watched.facts);
   std::unique_ptr<RunWatch> watch(new RunWatch(run, std::move(watched), std::move(writer), record));
-  if (resumed_after) PENSTOCK_TRY(watch->Replay(*resumed_after));
-=======
-  std::unique_ptr<RunWatch> watch(new RunWatch(run, std::move(watched), std::move(writer)));
   if (resumed_after) {
     // It told of an end that is none any more.
     const Status removed = run.RemoveFile(kBlackBoxName);
     if (!removed.ok() && removed.error().code != ErrorCode::kNotFound) return removed.error();
     PENSTOCK_TRY(watch->Replay(*resumed_after));
   }
->>>>>>> h-norm
   return watch;
 }
 
