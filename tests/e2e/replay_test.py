@@ -249,6 +249,8 @@ class MistakeTest(ReplayTest):
         for arguments, fragments in cases:
             with self.subTest(arguments):
                 self.refused(2, *arguments, fragments=fragments)
+        self.refused(2, "--from", "kept", "--to", "3", "--host-memory", "1",
+                     fragments=("--host-memory",))
         self.assert_fails(penstock("replay", self.nvme, "--from", "latest", "--to", "3"), 3,
                           self.nvme)
         self.refused(3, "--from", "kept", "--to", "3", "--scratch", self.path("none"),

@@ -170,11 +170,13 @@ CLI::App* AddNumerics(CLI::App& app, NumericsCommand* options) {
   return command;
 }
 
-/// What CLI11 fills in for `replay`; the step still as text.
+/// What CLI11 fills in for `replay`; numbers still as text.
 struct ReplayArguments {
   ReplayCommand options;
   std::string to;
   std::string dtype;
+  std::string device_memory;
+  std::string host_memory;
 };
 
 CLI::App* AddReplay(CLI::App& app, ReplayArguments* arguments) {
@@ -196,6 +198,10 @@ CLI::App* AddReplay(CLI::App& app, ReplayArguments* arguments) {
       ->add_option("--scratch", options.scratch,
                    "folder for the replay's state, which is removed at the end (default: RUN)")
       ->check(NameCheck());
+  command->add_option("--device-memory", arguments->device_memory, "64MiB, 1GiB or bytes")
+      ->check(SizeCheck());
+  command->add_option("--host-memory", arguments->host_memory, "64MiB, 1GiB or bytes")
+      ->check(SizeCheck());
   return command;
 }
 
@@ -203,6 +209,8 @@ Command MakeReplay(const ReplayArguments& arguments) {
   ReplayCommand options = arguments.options;
   options.to = ParseWhole(arguments.to).value();  // checked
   options.fp32 = !arguments.dtype.empty();
+  options.device_memory = SizeOrNone(arguments.device_memory);
+  options.host_memory = SizeOrNone(arguments.host_memory);
   return options;
 }
 

@@ -152,6 +152,8 @@ Result<TrainOptions> OptionsOf(const Replay& replay, bool fp32, const std::strin
   options.configs = {path};
   options.data = info.data_path;
   options.out = replay.scratch.path() + "/" + pass;
+  options.device_memory = replay.command.device_memory;
+  options.host_memory = replay.command.host_memory;
   // One step more shows what the update of the last one was, and whoever looks for the first value
   // that is not finite needs a step to follow.
   const uint64_t beyond = StepAfter(replay.command.to, replay.current.skips);

@@ -9,9 +9,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
+#include "base/units.h"
 
 namespace penstock::train {
 
@@ -21,6 +23,8 @@ struct ReplayCommand {
   uint64_t to = 0;      ///< the last step
   bool fp32 = false;    ///< compute in fp32, whatever the run computes in
   std::string scratch;  ///< folder for the replay's state; empty: RUN
+  std::optional<Bytes> device_memory = {};  ///< as of a training
+  std::optional<Bytes> host_memory = {};
 };
 
 struct ReplayOutcome {
