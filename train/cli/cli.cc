@@ -17,7 +17,7 @@
 namespace penstock::train {
 namespace {
 
-/// The exit code of a comparison that found a difference, as of diff(1).
+/// The exit code of a comparison or a replay that found a difference, as of diff(1).
 constexpr int kDifferent = 1;
 
 int Print(const std::string& text) {
@@ -50,6 +50,13 @@ int Execute(const InspectCommand& options) {
 }
 
 int Execute(const NumericsCommand& options) { return PrintOrReport(RunNumericsCommand(options)); }
+
+int Execute(const ReplayCommand& options) {
+  const Result<ReplayOutcome> outcome = RunReplay(options);
+  if (!outcome.ok()) return ReportError(outcome.error());
+  const int printed = Print(outcome->text);
+  return printed == 0 && !outcome->equal ? kDifferent : printed;
+}
 
 int Execute(const TuneCommand& options) {
   const Result<TuneReport> report = RunTune(options);

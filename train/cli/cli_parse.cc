@@ -170,6 +170,50 @@ CLI::App* AddNumerics(CLI::App& app, NumericsCommand* options) {
   return command;
 }
 
+/// What CLI11 fills in for `replay`; numbers still as text.
+struct ReplayArguments {
+  ReplayCommand options;
+  std::string to;
+  std::string dtype;
+  std::string device_memory;
+  std::string host_memory;
+};
+
+CLI::App* AddReplay(CLI::App& app, ReplayArguments* arguments) {
+  ReplayCommand& options = arguments->options;
+  CLI::App* command = app.add_subcommand(
+      "replay", "Compute steps of a run again, and say what was wrong; exit code 1 if rows differ");
+  command->add_option("RUN", options.run, "folder of the run")->required()->check(NameCheck());
+  command
+      ->add_option("--from", options.from,
+                   "latest (or its step): the newest commit; or the name of a snapshot")
+      ->required()
+      ->check(NameCheck());
+  command->add_option("--to", arguments->to, "number of the last step")
+      ->required()
+      ->check(WholeCheck({.low = 1, .high = kLastStepNumber}));
+  command->add_option("--dtype", arguments->dtype, "fp32: compute in fp32 (default: as the run)")
+      ->check(CLI::IsMember({"fp32"}));
+  command
+      ->add_option("--scratch", options.scratch,
+                   "folder for the replay's state, which is removed at the end (default: RUN)")
+      ->check(NameCheck());
+  command->add_option("--device-memory", arguments->device_memory, "64MiB, 1GiB or bytes")
+      ->check(SizeCheck());
+  command->add_option("--host-memory", arguments->host_memory, "64MiB, 1GiB or bytes")
+      ->check(SizeCheck());
+  return command;
+}
+
+Command MakeReplay(const ReplayArguments& arguments) {
+  ReplayCommand options = arguments.options;
+  options.to = ParseWhole(arguments.to).value();  // checked
+  options.fp32 = !arguments.dtype.empty();
+  options.device_memory = SizeOrNone(arguments.device_memory);
+  options.host_memory = SizeOrNone(arguments.host_memory);
+  return options;
+}
+
 /// What CLI11 fills in for `tune`; the size still as text.
 struct TuneArguments {
   TuneCommand options;
@@ -261,13 +305,15 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   AddInspect(app, &inspect_options);
   NumericsCommand numerics_options;
   const CLI::App* numerics = AddNumerics(app, &numerics_options);
+  ReplayArguments replay_arguments;
+  const CLI::App* replay = AddReplay(app, &replay_arguments);
   const CLI::App* tune = AddTune(app, &tune_arguments);
   LaunchArguments launch_arguments;
   const CLI::App* launch = AddLaunch(app, &launch_arguments);
   if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "unknown command {}; there are train, export, inspect, numerics, compare, "
-                     "snapshot, snapshots, clean, tune and launch",
+                     "unknown command {}; there are train, export, inspect, numerics, replay, "
+                     "compare, snapshot, snapshots, clean, tune and launch",
                      arguments[0]);
   }
   // From "--" on, the line of a launch is that of its ranks.
@@ -298,6 +344,7 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   if (launch->parsed()) return MakeLaunch(launch_arguments, {end, arguments.end()});
   if (export_command->parsed()) return MakeExport(export_arguments);
   if (numerics->parsed()) return Command(numerics_options);
+  if (replay->parsed()) return MakeReplay(replay_arguments);
   if (compare->parsed()) return Command(compare_options);
   if (clean->parsed()) return Command(clean_options);
   if (snapshot->parsed()) return Command(snapshot_options);

@@ -1,5 +1,5 @@
-// The command line of penstock: train, launch, export, inspect, numerics, compare, clean, snapshot,
-// snapshots, tune.
+// The command line of penstock: train, launch, export, inspect, numerics, replay, compare, clean,
+// snapshot, snapshots, tune.
 //
 // Threads: the main thread.
 #pragma once
@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/result.h"
 #include "train/launch/launch.h"
+#include "train/loop/replay.h"
 #include "train/loop/trainer.h"
 #include "train/tune/tune.h"
 
@@ -56,8 +57,8 @@ struct PrintText {
 };
 
 using Command = std::variant<TrainOptions, ExportCommand, InspectCommand, NumericsCommand,
-                             CompareCommand, CleanCommand, SnapshotCommand, SnapshotsCommand,
-                             TuneCommand, LaunchCommand, PrintText>;
+                             ReplayCommand, CompareCommand, CleanCommand, SnapshotCommand,
+                             SnapshotsCommand, TuneCommand, LaunchCommand, PrintText>;
 
 /// Reads the arguments (without the program's name). Errors: kInvalidArgument for arguments that
 /// are unknown, missing, malformed or not implemented.

@@ -11,7 +11,9 @@
 
 #include "train/loop/alike.h"
 #include "train/loop/own_files.h"
+#include "train/loop/prepared_replay.h"
 #include "train/loop/resume_notices.h"
+#include "train/loop/run_facts.h"
 #include "train/process/log.h"
 #include "train/run/resume.h"
 #include "train/run/run_identity.h"
@@ -28,42 +30,6 @@ TrainOptions CompleteNew(TrainOptions options) {
   options.seed = options.seed.value_or(0);
   options.data_order = options.data_order.value_or(DataOrder::kShuffle);
   return options;
-}
-
-/// `options` with what the run was started with.
-TrainOptions CompleteFrom(const RunInfo& info, TrainOptions options) {
-  const DataOrder order = info.data_order == ToString(DataOrder::kSequential)
-                              ? DataOrder::kSequential
-                              : DataOrder::kShuffle;
-  options.seed = options.seed.value_or(info.seed);
-  options.data_order = options.data_order.value_or(order);
-  options.sequence_length = options.sequence_length.value_or(info.sequence_length);
-  return options;
-}
-
-RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const StateFiles& state,
-               const std::string& run_uuid) {
-  return {.version = PENSTOCK_VERSION,
-          .run_uuid = run_uuid,
-          .state = state,
-          .model_json = job.model.config_json,
-          .data_path = job.data_path,
-          .data_order = ToString(*options.data_order),
-          .device = device::ToString(job.device),
-          .seed = *options.seed,
-          .sequence_length = job.shape.sequence};
-}
-
-/// What a commit keeps so that a later program recognises the run it belongs to.
-std::string IdentityOf(const TrainOptions& options, const TrainJob& job, std::string arithmetic) {
-  return ToJson(RunIdentity{.model = job.model.description->Identity(),
-                            .data_fingerprint = job.data_fingerprint,
-                            .data_order = ToString(*options.data_order),
-                            .seed = *options.seed,
-                            .sequence_length = job.shape.sequence,
-                            .config = job.config,
-                            .ranks = job.world.size,
-                            .arithmetic = std::move(arithmetic)});
 }
 
 Result<RunFolder> OpenRunToResume(const std::string& run) {
@@ -86,18 +52,6 @@ Result<std::vector<RunChange>> CheckResume(const ResumePoint& from, const TrainO
   return MakeError(ErrorCode::kInvalidArgument,
                    "--resume with penstock.aio.simulate: a simulated drive forgets the state; take "
                    "the key out, or start a new run");
-}
-
-/// The samples that the steps up to the commit took, of all ranks. Errors: kCorruption if no steps
-/// take so many.
-Result<uint64_t> ConsumedSamples(const ResumePoint& from, const TrainJob& job) {
-  const uint64_t consumed =
-      from.consumed_samples.value_or(from.train.step * job.config.train_batch_size);
-  if (consumed % (job.config.micro_batch_size * job.world.size) == 0) return consumed;
-  return MakeError(ErrorCode::kCorruption,
-                   "--resume: the commit of step {} says that {} samples were taken, which are no "
-                   "whole micro-batches of {} ranks; go on from a snapshot, or start a new run",
-                   from.train.step, consumed, job.world.size);
 }
 
 /// The commit is of the last step already: all that may be missing is its row.
@@ -353,7 +307,8 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
                                                      ModelFamilies families, Ranks& ranks) {
   PENSTOCK_ASSIGN(Continued run, OpenToContinue(given, families, ranks));
   ResumePoint& from = run.from;
-  auto interrupt = std::make_unique<Interrupt>(kInterruptNotice);
+  auto interrupt =
+      std::make_unique<Interrupt>(given.replay ? kReplayInterruptNotice : kInterruptNotice);
   PENSTOCK_TRY(ranks.Agree(run.folder ? CompleteEarlier(from, *run.folder) : Status()));
   ranks.ReportTo(run.beginning.run, from.current().run_uuid);
   if (!from.replaced && from.train.step >= run.job.last_step) {
@@ -405,7 +360,8 @@ Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFa
                                  {"--skip-steps", "steps " + ToText(given.skips)},
                                  {"--init random", given.init_random ? "given" : "not given"}}));
   if (given.resumes()) return PrepareResumedRun(given, families, ranks);
-  PENSTOCK_ASSIGN(PreparedRun run, PrepareNewRun(given, families, ranks));
+  PENSTOCK_ASSIGN(PreparedRun run, given.replay ? PrepareReplay(given, families, ranks)
+                                                : PrepareNewRun(given, families, ranks));
   return std::optional(std::move(run));
 }
 

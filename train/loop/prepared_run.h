@@ -39,10 +39,10 @@ struct PreparedRun {
   std::vector<std::string> changed;   ///< keys that are others from its first step on
 };
 
-/// Prepares a new run; or, if `given` resumes, one that continues after its last commit. Returns
-/// nothing if that is the commit of the last step already. From the moment at which something is
-/// created, signals ask it to end: kCancelled. After an error a new run leaves nothing behind, and
-/// a resumed one has the commit that it had.
+/// Prepares a new run, or a replay (train/loop/prepared_replay.h); or, if `given` resumes, one that
+/// continues after its last commit. Returns nothing if that is the commit of the last step already.
+/// From the moment at which something is created, signals ask it to end: kCancelled. After an error
+/// a new run leaves nothing behind, and a resumed one has the commit that it had.
 Result<std::optional<PreparedRun>> PrepareRun(const TrainOptions& given, ModelFamilies families,
                                               Ranks& ranks);
 

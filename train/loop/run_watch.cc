@@ -62,10 +62,12 @@ WatchedRun WatchedRunOf(const TrainJob& job, const offload::ModelLayout& layout)
 }
 
 Result<std::unique_ptr<RunWatch>> RunWatch::Begin(const Folder& run, WatchedRun watched,
-                                                  std::optional<uint64_t> resumed_after) {
+                                                  std::optional<uint64_t> resumed_after,
+                                                  ReplayedSteps* record) {
   PENSTOCK_ASSIGN(NumericsWriter writer, resumed_after ? NumericsWriter::Resume(run, *resumed_after)
                                                        : NumericsWriter::Create(run));
-  std::unique_ptr<RunWatch> watch(new RunWatch(run, std::move(watched), std::move(writer)));
+  if (record != nullptr) record->Begin(watched.facts);
+  std::unique_ptr<RunWatch> watch(new RunWatch(run, std::move(watched), std::move(writer), record));
   if (resumed_after) {
     // It told of an end that is none any more.
     const Status removed = run.RemoveFile(kBlackBoxName);
@@ -84,6 +86,7 @@ Status RunWatch::Replay(uint64_t step) {
     watch_.Replay(NumbersOf(row, i == 0 ? row.loss_scale : before.rows[i - 1].loss_scale));
   }
   for (const Report& report : before.reports) watch_.Remember(report, step);
+  if (record_ != nullptr) watch_.ForgetSpikes();
   return {};
 }
 
@@ -101,6 +104,7 @@ void RunWatch::Say(const std::vector<Report>& reports) {
   for (const Report& report : reports) {
     LogNotice(report.message);
     Keep(writer_.Append(report));
+    if (record_ != nullptr) record_->Add(report);
   }
 }
 
@@ -116,6 +120,7 @@ void RunWatch::Updated(const std::vector<kernels::WeightFigures>& updates) {
          .rms_before = before.empty() ? rms_[i] : before[i],
          .update_rms = std::sqrt(updates[i].update_sum_of_squares / elements)});
   }
+  if (record_ != nullptr) record_->Add(numbers);
   Say(watch_.Updated(numbers));
 }
 
@@ -130,6 +135,7 @@ void RunWatch::Step(StepNumbers numbers, const zero::StepFigures& figures) {
                                  .largest = of.largest / numbers.loss_scale,
                                  .rms = std::sqrt(mean_square) / numbers.loss_scale});
   }
+  if (record_ != nullptr) record_->Add(numbers);
   Say(watch_.Step(numbers));
   if (const auto line = watch_.HeadroomLine(numbers)) Keep(writer_.AppendHeadroom(*line));
 }

@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "offload/layout.h"
 #include "train/loop/trainer_job.h"
+#include "train/numerics/replayed_steps.h"
 #include "train/numerics/watch.h"
 #include "train/run/numerics_files.h"
 #include "zero/tensor_figures.h"
@@ -32,9 +33,11 @@ WatchedRun WatchedRunOf(const TrainJob& job, const offload::ModelLayout& layout)
 class RunWatch {
  public:
   /// `run`: the run's folder, which outlives the object. `resumed_after`: the step after which the
-  /// run goes on; none: it is new. Errors: of reading what RUN has of the steps before.
+  /// run goes on; none: it is new. `record`, if there is one, gets what the steps show, and
+  /// outlives the object. Errors: of reading what RUN has of the steps before.
   static Result<std::unique_ptr<RunWatch>> Begin(const Folder& run, WatchedRun watched,
-                                                 std::optional<uint64_t> resumed_after);
+                                                 std::optional<uint64_t> resumed_after,
+                                                 ReplayedSteps* record = nullptr);
 
   /// Takes the numbers of a step, and the figures of its tensors and of the update before it; the
   /// rest of `numbers` is filled in from them.
@@ -45,11 +48,12 @@ class RunWatch {
   void End(uint64_t step, const std::string& line);
 
  private:
-  RunWatch(const Folder& run, WatchedRun watched, NumericsWriter writer)
+  RunWatch(const Folder& run, WatchedRun watched, NumericsWriter writer, ReplayedSteps* record)
       : run_(run),
         elements_(std::move(watched.elements)),
         watch_(std::move(watched.facts)),
-        writer_(std::move(writer)) {}
+        writer_(std::move(writer)),
+        record_(record) {}
   Status Replay(uint64_t step);
   void Say(const std::vector<Report>& reports);
   void Updated(const std::vector<kernels::WeightFigures>& updates);
@@ -60,6 +64,7 @@ class RunWatch {
   const std::vector<uint64_t> elements_;
   NumericsWatch watch_;
   NumericsWriter writer_;
+  ReplayedSteps* const record_;
   uint64_t last_applied_ = 0;   ///< step; 0: none of this process
   std::vector<double> rms_;     ///< of the tensors' weights after the last update; or empty
   std::deque<double> seconds_;  ///< of the last steps

@@ -48,7 +48,15 @@ LoopOptions LoopOptionsOf(const PreparedRun& run) {
           .library_memory = run.machine.library_memory,
           .run_json = run.identity,
           .changed = run.changed,
-          .skips = run.info.skips};
+          .skips = run.info.skips,
+          .commits_last = !run.options.replay || run.options.replay->commits};
+}
+
+/// Whether a run was asked to end, or is a replay that has come as far as it should.
+bool StopRequested(const PreparedRun& run) {
+  const std::optional<ReplayOptions>& replay = run.options.replay;
+  return run.interrupt->requested() ||
+         (replay && run.machine.session->state().step >= replay->stop_after);
 }
 
 OverflowSearch SearchOf(PreparedRun& run, Ranks& ranks) {
@@ -72,7 +80,7 @@ LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, OverflowSearch& search, Pr
       .meter = *run.machine.meter,
       .metrics = run.rows ? &*run.rows : nullptr,
       .progress = progress,
-      .stop_requested = [&run] { return run.interrupt->requested(); },
+      .stop_requested = [&run] { return StopRequested(run); },
       .keep_folder =
           [&run, &ranks] {
             ranks.SetCleanup({});
@@ -145,10 +153,13 @@ Result<RunSummary> TrainFirst(PreparedRun& run, Ranks& ranks) {
   PENSTOCK_TRY(run.folder->Watch());
   Progress progress(ProgressOptions(run.job));
   const zero::Session& session = *run.machine.session;
+  const std::optional<ReplayOptions>& replay = run.options.replay;
+  const bool goes_on = run.options.resumes() || replay;
   PENSTOCK_ASSIGN(
       const std::unique_ptr<RunWatch> watch,
       RunWatch::Begin(run.folder->folder(), WatchedRunOf(run.job, session.layout().model),
-                      run.options.resumes() ? std::optional(session.state().step) : std::nullopt));
+                      goes_on ? std::optional(session.state().step) : std::nullopt,
+                      replay ? replay->record : nullptr));
   OverflowSearch search = SearchOf(run, ranks);
   TrainLoop loop(LoopPartsOf(run, ranks, search, &progress, watch.get(), &snapshots),
                  LoopOptionsOf(run));

@@ -14,12 +14,24 @@
 #include "train/loop/data.h"
 #include "train/loop/metrics_summary.h"
 #include "train/models/registry.h"
+#include "train/numerics/replayed_steps.h"
 #include "train/run/run_changes.h"
 #include "train/run/skipped_steps.h"
 
 namespace penstock::train {
 
 enum class DeviceChoice { kAuto, kCpu, kCuda };
+
+/// A run that is made to compute steps of another one again (train/loop/replay.h). It begins with a
+/// commit of that run, keeps its own state, and ends before its last step.
+struct ReplayOptions {
+  std::string run;                      ///< the other run; who trains holds its lock
+  std::optional<std::string> snapshot;  ///< of it; none: its last commit
+  bool other_dtype = false;             ///< the dtype is not that of the other run
+  uint64_t stop_after = 0;              ///< step
+  bool commits = false;                 ///< ends with a commit, to go on from
+  ReplayedSteps* record = nullptr;      ///< gets what the steps show
+};
 
 /// The command line of `penstock train`.
 struct TrainOptions {
@@ -39,8 +51,9 @@ struct TrainOptions {
   std::optional<std::string> resume_from;  ///< a snapshot's name: `resume` from that
   /// Of the config, from the next step on; only for a run that resumes.
   std::vector<RequestedChange> changes = {};
-  std::vector<StepRange> skips = {};  ///< steps to pass over; the same
-  std::optional<std::string> trace;   ///< file to write; must not exist
+  std::vector<StepRange> skips = {};         ///< steps to pass over; the same
+  std::optional<std::string> trace;          ///< file to write; must not exist
+  std::optional<ReplayOptions> replay = {};  ///< not of the command line
 
   bool resumes() const { return resume || resume_from.has_value(); }
 };

@@ -70,6 +70,8 @@ Result<LoopSummary> TrainLoop::Run() {
   const Status status = RunSteps();
   if (status.ok()) return summary_;
   const bool numeric = status.error().code == ErrorCode::kNumeric;
+  // A step that was not finished has no row.
+  const uint64_t failed = row_.has_value() ? row_->step : parts_.session.state().step + 1;
   parts_.tell_failure(status.error());
   // What is committed is known when the commit that was begun has ended.
   static_cast<void>(parts_.session.FinishCommit());
@@ -80,7 +82,7 @@ Result<LoopSummary> TrainLoop::Run() {
   std::string message = status.error().message;
   if (numeric) message += TakeBackDoubtfulCommit();
   message += "; " + WhatIsCommitted(status.error());
-  if (numeric) message += HowToGoOn();
+  if (numeric) message += HowToGoOn(failed);
   if (numeric && parts_.watch != nullptr) {
     parts_.watch->End(parts_.session.state().step, message);
   }
@@ -103,7 +105,7 @@ Status TrainLoop::RunSteps() {
     if (CommitDue()) PENSTOCK_TRY(BeginCommit());
     if (!options_.config.overlap) PENSTOCK_TRY(FinishCommit());
   }
-  PENSTOCK_TRY(CommitLast());
+  PENSTOCK_TRY(options_.commits_last ? CommitLast() : parts_.session.Drain());
   if (!alone()) {
     PENSTOCK_TRY(parts_.session.Drain());
     PENSTOCK_ASSIGN(std::vector<zero::StepNote> notes, parts_.exchange_notes(Note()));
@@ -111,9 +113,9 @@ Status TrainLoop::RunSteps() {
   }
   summary_.end = Now();
   PENSTOCK_TRY(CloseRow(summary_.end));
-  PENSTOCK_TRY(parts_.session.CheckCommit());
+  if (options_.commits_last) PENSTOCK_TRY(parts_.session.CheckCommit());
   summary_.last_step = state.step;
-  summary_.committed_step = *parts_.session.committed_step();
+  summary_.committed_step = parts_.session.committed_step().value_or(0);
   summary_.interrupted = state.step < options_.last_step;
   return {};
 }

@@ -77,6 +77,7 @@ struct LoopOptions {
   /// Keys whose values are others than before, from the first step of this loop on.
   std::vector<std::string> changed = {};
   std::vector<StepRange> skips = {};  ///< steps that are passed over; not the last one
+  bool commits_last = true;           ///< false: the loop does not end with a commit
 };
 
 /// Returns "step 7 is committed in FILES"; if the newest commit cannot be read back, says that it
@@ -149,8 +150,8 @@ class TrainLoop {
   /// Returns what a failure leaves of the commits, for its message.
   std::string WhatIsCommitted(const Error& failure) const;
   /// Returns the end of a numeric failure's message: whether the commit can be resumed, or what
-  /// else to do.
-  std::string HowToGoOn() const;
+  /// else to do. `failed`: the step that ended the run.
+  std::string HowToGoOn(uint64_t failed) const;
   /// Begins a commit. Training continues beside it until the next update, which needs FinishCommit.
   Status BeginCommit();
   /// Errors: of the engine; if the commit is made but the rows before it could not be made durable,

@@ -53,13 +53,22 @@ std::string TrainLoop::WhatIsCommitted(const Error& failure) const {
       *step);
 }
 
-std::string TrainLoop::HowToGoOn() const {
+std::string TrainLoop::HowToGoOn(uint64_t failed) const {
   if (!parts_.session.committed_step()) return "; a lower learning rate may help";
   const Status commit = parts_.session.CheckCommit();
   if (IsLost(commit)) return "; begin a new run: a lower learning rate may help";
   if (!commit.ok()) return "";
+  // A streak whose first step was computed again has named it.
+  const std::string replay =
+      first_non_finite_
+          ? ""
+          : fmt::format(
+                "; penstock replay RUN --from latest --to {} finds the first value that is "
+                "not finite, and says whose fault it is",
+                failed);
   return "; --resume repeats the steps after it as they were; to go on with a lower learning rate, "
-         "give --resume --change optimizer.params.lr=LOWER";
+         "give --resume --change optimizer.params.lr=LOWER" +
+         replay;
 }
 
 }  // namespace penstock::train

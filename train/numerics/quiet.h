@@ -19,6 +19,8 @@ class Quiet {
     last_ = step;
     return !silent;
   }
+  /// What was said counts as not said.
+  void Forget() { last_.reset(); }
 
  private:
   std::optional<uint64_t> last_;  ///< the last step in which it was so

@@ -19,6 +19,8 @@ class LossSpikeDetector {
   explicit LossSpikeDetector(const RunFacts& facts) : facts_(facts) {}
 
   std::optional<Report> Step(const StepNumbers& numbers);
+  /// What was reported counts as not reported.
+  void Forget() { quiet_.Forget(); }
 
  private:
   /// Above what this loss is; nothing if it is no spike.
@@ -33,6 +35,8 @@ class LossSpikeDetector {
 class NormSpikeDetector {
  public:
   std::optional<Report> Step(const StepNumbers& numbers);
+  /// What was reported counts as not reported.
+  void Forget() { quiet_.Forget(); }
 
  private:
   History norms_{kSpikeWindow};

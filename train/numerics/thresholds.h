@@ -48,6 +48,13 @@ inline constexpr size_t kGrowthSteps = 100;
 inline constexpr uint64_t kSettledSteps = 200;
 inline constexpr double kLeastWeightRms = 0.01;
 
+// Replay: a weight of larger magnitude is destroyed, as no trained model has one.
+inline constexpr double kLargestSoundWeight = 1e6;
+// Replay: a loss that stands out of those before and after it.
+inline constexpr size_t kNeighbours = 8;
+inline constexpr double kOutlierDeviations = 12;
+inline constexpr double kOutlierRatio = 1.15;
+
 // D8: gradients that fp16 rounds to zero.
 inline constexpr double kUnderflowShare = 0.5;
 

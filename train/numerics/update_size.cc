@@ -21,6 +21,15 @@ double Ratio(double part, double whole) {
 
 }  // namespace
 
+double UpdateRatio(const WeightNumbers& weight) {
+  return Ratio(weight.update_rms, weight.rms_before);
+}
+
+double UpdateLimit(const RunFacts& facts, const WatchedTensor& tensor, uint64_t step) {
+  const bool settled = step > facts.warmup_steps + kSettledSteps;
+  return tensor.matrix && settled ? kLargestSettledUpdate : kLargestUpdate;
+}
+
 void UpdateSizeDetector::Worst::Take(size_t index, double of) {
   if (count == 0 || of > ratio) {
     tensor = index;
@@ -36,11 +45,8 @@ bool UpdateSizeDetector::Settled(uint64_t step) const {
 UpdateSizeDetector::Worst UpdateSizeDetector::LargestUpdate(const UpdateNumbers& numbers) const {
   Worst worst;
   for (size_t i = 0; i < std::min(numbers.weights.size(), facts_.tensors.size()); ++i) {
-    const WeightNumbers& weight = numbers.weights[i];
-    const double limit =
-        facts_.tensors[i].matrix && Settled(numbers.step) ? kLargestSettledUpdate : kLargestUpdate;
-    const double ratio = Ratio(weight.update_rms, weight.rms_before);
-    if (ratio > limit) worst.Take(i, ratio);
+    const double ratio = UpdateRatio(numbers.weights[i]);
+    if (ratio > UpdateLimit(facts_, facts_.tensors[i], numbers.step)) worst.Take(i, ratio);
   }
   return worst;
 }

@@ -14,6 +14,12 @@
 
 namespace penstock::train {
 
+/// Returns the rms of an update over that of the weights before it, which counts as kLeastWeightRms
+/// at least; infinite where it is not a number.
+double UpdateRatio(const WeightNumbers& weight);
+/// Returns the ratio above which the update of a step is too large for the tensor's weights.
+double UpdateLimit(const RunFacts& facts, const WatchedTensor& tensor, uint64_t step);
+
 class UpdateSizeDetector {
  public:
   /// `facts` outlives the detector.

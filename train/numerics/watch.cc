@@ -96,6 +96,11 @@ void NumericsWatch::Remember(const Report& report, uint64_t resumed) {
   if (report.kind == ReportKind::kUnderflow) underflow_.Remember(resumed);
 }
 
+void NumericsWatch::ForgetSpikes() {
+  loss_spike_.Forget();
+  norm_spike_.Forget();
+}
+
 uint64_t NumericsWatch::RowsToReplay() const {
   return std::max<uint64_t>(kSpikeWindow + kQuietSteps,
                             facts_.dynamic_loss_scale ? 2 * facts_.loss_scale_window : 0);

@@ -47,6 +47,9 @@ class NumericsWatch {
   /// A report of before the resume, which went on after step `resumed`: what it says counts as said
   /// until then.
   void Remember(const Report& report, uint64_t resumed);
+  /// Spikes of before, which a Replay took, count as not reported: for somebody who looks at what
+  /// comes next and did not see them.
+  void ForgetSpikes();
   /// How many rows of metrics.jsonl matter.
   uint64_t RowsToReplay() const;
 

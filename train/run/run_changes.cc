@@ -24,11 +24,6 @@ constexpr std::string_view kBeginning = "optimizer.params.initial_accumulator_va
 constexpr auto kBatch = std::to_array<std::string_view>(
     {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"});
 
-/// Whether `key` is `whole` or lies below it.
-bool Covers(std::string_view whole, std::string_view key) {
-  return key.starts_with(whole) && (key.size() == whole.size() || key[whole.size()] == '.');
-}
-
 Error RefusedChange(const std::string& key, const std::string& why) {
   return MakeError(ErrorCode::kInvalidArgument, "--change {}: {}", key, why);
 }
@@ -123,6 +118,10 @@ Error OtherNumbers(const std::vector<KeyDifference>& differences, const Json& no
 }
 
 }  // namespace
+
+bool Covers(std::string_view whole, std::string_view key) {
+  return key.starts_with(whole) && (key.size() == whole.size() || key[whole.size()] == '.');
+}
 
 bool CanChange(std::string_view key) {
   const bool is_path = std::ranges::all_of(key, [](char c) {

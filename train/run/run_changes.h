@@ -33,6 +33,9 @@ Result<std::vector<RequestedChange>> ParseChanges(const std::vector<std::string>
 /// weights, moments or rows of its commits are not those of such a run.
 bool CanChange(std::string_view key);
 
+/// Whether `key` is `whole` or lies below it.
+bool Covers(std::string_view whole, std::string_view key);
+
 /// Returns the text of a configuration that says what is asked for and nothing else. A value that
 /// is an object takes the place of the one before, key by key.
 std::vector<std::string> ConfigTexts(const std::vector<RequestedChange>& changes);

@@ -1,0 +1,53 @@
+#include "train/loop/run_facts.h"
+
+#include <utility>
+
+#include "train/run/run_identity.h"
+
+namespace penstock::train {
+
+TrainOptions CompleteFrom(const RunInfo& info, TrainOptions options) {
+  const DataOrder order = info.data_order == ToString(DataOrder::kSequential)
+                              ? DataOrder::kSequential
+                              : DataOrder::kShuffle;
+  options.seed = options.seed.value_or(info.seed);
+  options.data_order = options.data_order.value_or(order);
+  options.sequence_length = options.sequence_length.value_or(info.sequence_length);
+  return options;
+}
+
+RunInfo InfoOf(const TrainOptions& options, const TrainJob& job, const StateFiles& state,
+               const std::string& run_uuid) {
+  return {.version = PENSTOCK_VERSION,
+          .run_uuid = run_uuid,
+          .state = state,
+          .model_json = job.model.config_json,
+          .data_path = job.data_path,
+          .data_order = ToString(*options.data_order),
+          .device = device::ToString(job.device),
+          .seed = *options.seed,
+          .sequence_length = job.shape.sequence};
+}
+
+std::string IdentityOf(const TrainOptions& options, const TrainJob& job, std::string arithmetic) {
+  return ToJson(RunIdentity{.model = job.model.description->Identity(),
+                            .data_fingerprint = job.data_fingerprint,
+                            .data_order = ToString(*options.data_order),
+                            .seed = *options.seed,
+                            .sequence_length = job.shape.sequence,
+                            .config = job.config,
+                            .ranks = job.world.size,
+                            .arithmetic = std::move(arithmetic)});
+}
+
+Result<uint64_t> ConsumedSamples(const ResumePoint& from, const TrainJob& job) {
+  const uint64_t consumed =
+      from.consumed_samples.value_or(from.train.step * job.config.train_batch_size);
+  if (consumed % (job.config.micro_batch_size * job.world.size) == 0) return consumed;
+  return MakeError(ErrorCode::kCorruption,
+                   "--resume: the commit of step {} says that {} samples were taken, which are no "
+                   "whole micro-batches of {} ranks; go on from a snapshot, or start a new run",
+                   from.train.step, consumed, job.world.size);
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,40 @@
+// A folder for what lasts as long as a command: made empty, and removed with all that is in it.
+//
+// It is locked while the command runs. One that nobody has locked was left by a process that was
+// killed: the next command that needs its name removes it.
+//
+// Threads: one.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/folder.h"
+#include "base/result.h"
+#include "train/run/run_lock.h"
+
+namespace penstock::train {
+
+class ScratchFolder {
+ public:
+  /// `name` is one that nobody else uses there. Errors: kUnavailable while another process has it;
+  /// of Folder.
+  static Result<ScratchFolder> Make(const std::string& parent, const std::string& name);
+  ScratchFolder(ScratchFolder&& other) noexcept
+      : folder_(std::exchange(other.folder_, std::nullopt)), lock_(std::move(other.lock_)) {}
+  ScratchFolder& operator=(ScratchFolder&&) = delete;
+  /// Removes it.
+  ~ScratchFolder();
+
+  /// Absolute.
+  const std::string& path() const { return folder_->path(); }
+
+ private:
+  ScratchFolder(Folder folder, RunLock lock) : folder_(std::move(folder)), lock_(std::move(lock)) {}
+
+  std::optional<Folder> folder_;  ///< none: it was moved from
+  RunLock lock_;
+};
+
+}  // namespace penstock::train
