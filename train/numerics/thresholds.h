@@ -52,7 +52,7 @@ inline constexpr double kLeastWeightRms = 0.01;
 inline constexpr double kLargestSoundWeight = 1e6;
 // Replay: a loss that stands out of those before and after it.
 inline constexpr size_t kNeighbours = 8;
-inline constexpr double kOutlierDeviations = 12;
+inline constexpr double kOutlierDeviations = 24;
 inline constexpr double kOutlierRatio = 1.15;
 
 // D8: gradients that fp16 rounds to zero.
