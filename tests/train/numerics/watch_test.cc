@@ -65,7 +65,7 @@ TEST(WatchTest, ACauseIsNotLookedForFarBeforeTheTrouble) {
   const std::optional<Report> cause = watch.FirstCause();
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->kind, ReportKind::kNonFinite);
-  EXPECT_EQ(cause->step, 41U);
+  EXPECT_EQ(cause->step, 42U);
 }
 
 TEST(WatchTest, AfterAResumeTheRowsBringItUpToDate) {
@@ -114,7 +114,7 @@ TEST(BlackBoxTest, TheLastSixteenStepsOfEveryTensorAreKept) {
   EXPECT_EQ(box["format"], 1);
   EXPECT_EQ(box["step"], 30);
   EXPECT_EQ(box["stop"], "scale at its minimum");
-  EXPECT_EQ(box["first_cause"]["step"], 26);
+  EXPECT_EQ(box["first_cause"]["step"], 27);
   EXPECT_EQ(box["first_cause"]["kind"], "nonfinite");
   EXPECT_NE(box["advice"].get<std::string>().find("bf16"), std::string::npos);
   EXPECT_EQ(box["dtype"], "fp16");
