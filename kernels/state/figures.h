@@ -62,6 +62,9 @@ struct TensorPart {
   size_t tensor = 0;
   uint64_t begin = 0;
   uint64_t end = 0;
+  uint64_t elements() const { return end - begin; }
+  /// Whether it is whole blocks; else it lies within one.
+  bool whole() const { return begin % kBlockElements == 0 && end % kBlockElements == 0; }
   bool operator==(const TensorPart&) const = default;
 };
 
