@@ -2,8 +2,8 @@
 //
 // Tiles do not keep to tensors: a tile has parts, each of one tensor, whole blocks together
 // (kernels/state/figures.h). A pass over a tile leaves the figures of its parts here, from any
-// thread; they are combined in the order of the flat index, so that neither tiles nor threads
-// change them. An update continues under the next step, and the update after it may begin with its
+// thread; they are combined in the order of the flat index, so that threads change nothing, and
+// tiles only the last bits of sums. An update continues under the next step, and the update after it may begin with its
 // gradients, so that there are figures of two updates.
 #pragma once
 

@@ -7,7 +7,8 @@
 // blocks and of its parts of the two blocks at its ends, in the order of the flat index. A part's
 // gradient takes a small pass of its own (PartFigures in kernels/state/block_sums.h); an update is
 // made part by part (kernels/state/optimizer.h), which changes no bit of it. TensorParts says which
-// parts there are. Made so, the figures of a tensor do not depend on tiles, chunks or threads.
+// parts there are. Made so, the figures of a tensor do not depend on tiles, chunks or threads, but
+// for the order in which the sums of its parts are added up.
 //
 // Plain values. Threads: any.
 #pragma once

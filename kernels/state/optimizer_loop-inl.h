@@ -260,15 +260,12 @@ class Planes {
   StochasticRounding rounding_;
 };
 
-/// The whole lines of elements begin … end - 1; returns where the last one ends. Never inlined: the
-/// scalars stay in registers where the loop over blocks is not around it.
+/// The whole lines of elements begin … end - 1; returns where the last one ends. A function of its
+/// own, whose loop has all registers for its scalars and sums.
 template <typename Direction, Decay kDecay, typename Planes, typename Scalars>
 HWY_NOINLINE size_t UpdateBlock(const Scalars& scalars, const Planes& planes_of_tile, size_t begin,
                                 size_t end, WeightFigures* figures) {
-  Scalars s = scalars;  // what the planes point to cannot change it
-  // In memory, from which GCC fills vectors before the loop. What it has in registers it copies to
-  // vectors in each pass.
-  asm("" : "+m"(s));
+  const Scalars s = scalars;  // what the planes point to cannot change it
   const Planes planes = planes_of_tile;
   const size_t pair = 2 * hn::Lanes(Floats());
   const size_t line = HWY_MAX(kLineElements, pair);
@@ -278,8 +275,8 @@ HWY_NOINLINE size_t UpdateBlock(const Scalars& scalars, const Planes& planes_of_
   size_t done = begin;
   for (; end - done >= line; done += line) {
     planes.Prefetch(done, line);
-    for (size_t i = done; i < done + line; i += pair) {
-      planes.template UpdatePair<Direction, kDecay>(s, i, squares, update_squares, largest);
+    for (size_t i = 0; i < line; i += pair) {  // as often as the compiler knows
+      planes.template UpdatePair<Direction, kDecay>(s, done + i, squares, update_squares, largest);
     }
   }
   if (figures != nullptr) *figures = FiguresOf(squares, update_squares, largest);

@@ -1,8 +1,12 @@
 """What a run finds in its own numbers: each case at its step, with its tensor, and nothing else."""
 import array
+import glob
 import json
 import os
+import pathlib
 import random
+import shutil
+import unittest
 
 import harness
 from harness import make_config, merge, read_rows
@@ -85,7 +89,7 @@ class WatchTest(harness.PenstockTest):
         self.assertEqual(outcome.code, 0, str(outcome))
         first = reports[0]
         self.assertEqual((first["step"], first["kind"], first["pass"]),
-                         (1, "nonfinite", "backward"))
+                         (2, "nonfinite", "backward"))
         self.assertIn("forward and weights are finite, so the loss scale 2^24 is too high",
                       first["message"])
         self.assertIn("this is normal", first["message"])
@@ -128,6 +132,45 @@ class WatchTest(harness.PenstockTest):
         self.assertEqual(outcome.code, 4, str(outcome))
         _, _, alone = self.run_of("fp16", steps=50, model=model)
         self.assertEqual(self.reports(run), alone)
+
+
+SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+SHAPES = {"narrow": {"n_head": 4}, "wide": {"n_embd": 96, "n_layer": 2, "n_head": 3,
+                                            "n_positions": 128}}
+
+
+def texts(pattern):
+    """All files of this repository that match, one after the other."""
+    paths = sorted(glob.glob(os.path.join(SOURCE, pattern), recursive=True))
+    return b"".join(pathlib.Path(path).read_bytes() for path in paths if "/build/" not in path)
+
+
+class HealthyTest(WatchTest):
+    @unittest.skipUnless(os.environ.get("PENSTOCK_LONG_TESTS") == "1",
+                         "it takes ten minutes; PENSTOCK_LONG_TESTS=1 runs it")
+    def test_twenty_healthy_runs_of_500_steps_give_at_most_one_report(self):
+        data = {"text": self.write("text.txt", texts("docs/*.md")),
+                "headers": self.write("headers.txt", texts("*/**/*.h"))}
+        seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(2**32)))
+        draw = random.Random(seed)
+        found = []
+        for number in range(20):
+            dtype = ("fp16", "bf16", "fp32")[number % 3]
+            shape = list(SHAPES)[number // 3 % 2]
+            self.data = data[list(data)[number // 6 % 2]]
+            scheduler = {"scheduler": {"type": "WarmupLR", "params": {
+                "warmup_num_steps": 50, "warmup_max_lr": 1e-3}}} if number % 2 == 0 else {}
+            model = self.make_model(shape, **SHAPES[shape])
+            outcome, run, reports = self.run_of(
+                dtype, "--seed", str(draw.randrange(2**32)), steps=500, model=model,
+                **merge({"optimizer": {"params": {"lr": 1e-3}}}, scheduler))
+            self.assertEqual(outcome.code, 0, str(outcome))
+            rows = read_rows(run)
+            self.assertLess(rows[-1]["loss"], 0.7 * rows[0]["loss"], "it learns")
+            found += [(number, dtype, shape, report["message"]) for report in reports]
+            shutil.rmtree(run)
+        print(f"seed {seed}: {len(found)} reports: {found}")
+        self.assertLessEqual(len(found), 1, found)
 
 
 if __name__ == "__main__":

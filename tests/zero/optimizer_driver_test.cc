@@ -64,7 +64,8 @@ class OptimizerDriverTest : public offload::FolderTest {
     norm_.emplace(layout_);
     figures_.emplace(layout_);
     driver_ =
-        OptimizerDriver::Create(layout_, gradients_, *store_, *norm_, *figures_, threads, nullptr).value();
+        OptimizerDriver::Create(layout_, gradients_, *store_, *norm_, *figures_, threads, nullptr)
+            .value();
     driver_->SetScalars(0, ScalarsOf(1e-2, 1));
   }
   void End() {

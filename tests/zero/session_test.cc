@@ -396,7 +396,7 @@ TEST_F(SessionTest, TwoLossesInARowThatAreNotFiniteEndTheTraining) {
   const auto run = Begin(Options(kHost));
   for (const double loss : {kNaN, 1.0, kNaN, kNaN}) {
     EXPECT_TRUE(run->session().CheckSkips().ok());
-    ASSERT_TRUE(run->Step(1, 1.0F, loss).ok());
+    ASSERT_TRUE(run->Step(run->session().state().optimizer_steps + 1, 1.0F, loss).ok());
   }
   EXPECT_EQ(run->session().CheckSkips().error().code, ErrorCode::kNumeric);
   const auto next = run->session().BeginStep();

@@ -223,17 +223,22 @@ Status TrainLoop::Watch(const StepRow& row, double loss_scale) {
 
 Status TrainLoop::Search(const StepRow& row) {
   if (!row.skipped) first_non_finite_.reset();
-  const bool begins = row.skipped && parts_.session.state().skipped_in_a_row == 1;
+  const bool finite = std::isfinite(row.loss);
+  // A dynamic loss scale that overflows once is not asked why.
+  const auto& scaling = options_.config.loss_scaling;
+  const bool dynamic = scaling && scaling->loss_scale == 0;
+  const uint64_t asked = finite && dynamic ? kOverflowsToReport : 1;
+  const bool due = row.skipped && parts_.session.state().skipped_in_a_row >= asked;
   const bool lately = searched_ && row.step < *searched_ + kQuietSteps;
   // Nothing is read ahead for a step after the last.
-  if (parts_.search == nullptr || !begins || lately || row.step == options_.last_step) return {};
+  if (parts_.search == nullptr || !due || lately || row.step == options_.last_step) return {};
   searched_ = row.step;
   Doing("computes again, to find what overflows,", row.step);
-  PENSTOCK_ASSIGN(first_non_finite_,
-                  parts_.search->Run(inputs_, targets_, std::isfinite(row.loss),
-                                     [this](uint64_t micro_batch, uint64_t i) {
-                                       return parts_.data.RowAt(PositionOf(micro_batch, i));
-                                     }));
+  PENSTOCK_ASSIGN(
+      first_non_finite_,
+      parts_.search->Run(inputs_, targets_, finite, [this](uint64_t micro_batch, uint64_t i) {
+        return parts_.data.RowAt(PositionOf(micro_batch, i));
+      }));
   return {};
 }
 

@@ -131,7 +131,7 @@ class TrainLoop {
   void NameSlowRank();
   /// Hands the figures of a step to the watch. `loss_scale`: that it was computed with.
   Status Watch(const StepRow& row, double loss_scale);
-  /// Where a streak of skipped steps begins: finds the first value that is not finite.
+  /// In a streak of skipped steps, once: finds the first value that is not finite.
   Status Search(const StepRow& row);
   /// Returns the position, in the order of the data, of row `i` of a micro-batch of this rank.
   uint64_t PositionOf(uint64_t micro_batch, uint64_t i) const;

@@ -95,16 +95,18 @@ std::optional<Report> NonFiniteDetector::Step(const StepNumbers& numbers,
                                               const std::optional<uint64_t>& broken_by) {
   forwards_ = numbers.forward_finite ? 0 : forwards_ + 1;
   if (IsSound(numbers)) {
-    in_streak_ = false;
+    streak_ = 0;
     said_.reset();
     scale_ = numbers.loss_scale;
     return {};
   }
-  const bool begins = !std::exchange(in_streak_, true);
+  const bool begins = ++streak_ == 1;
   const Pass pass = numbers.forward_finite ? Pass::kBackward : Pass::kForward;
   if (begins && pass == Pass::kBackward && JustDoubled(numbers)) said_ = Pass::kBackward;
   const bool stop = forwards_ >= kForwardsToStop;
   if (!stop && (said_ == Pass::kForward || said_ == pass)) return {};
+  const bool alone = facts_.dynamic_loss_scale && streak_ < kOverflowsToReport;
+  if (pass == Pass::kBackward && alone) return {};
   said_ = pass;
   NonFinitePlace place = FindNonFinite(facts_, numbers);
   const Situation situation{.dtype = facts_.dtype,

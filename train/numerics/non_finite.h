@@ -1,8 +1,8 @@
 // D1 and D4: names the first value of a step that is not finite, and ends a run whose forward is
 // not finite twice in a row.
 //
-// A loss scale that overflows right after it was doubled is not reported: that is what doubling is
-// for. Threads: one.
+// A dynamic loss scale that overflows once, or right after it was doubled, is not reported: that is
+// how it finds its value. Threads: one.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ class NonFiniteDetector {
 
   const RunFacts& facts_;
   uint64_t forwards_ = 0;             ///< not finite, in a row
-  bool in_streak_ = false;            ///< the step before was not finite
+  uint64_t streak_ = 0;               ///< steps that were not finite, in a row
   std::optional<Pass> said_ = {};     ///< in this streak
   std::optional<double> scale_ = {};  ///< of the last applied step
 };

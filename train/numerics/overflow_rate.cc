@@ -15,7 +15,8 @@ std::optional<Report> OverflowRateDetector::Step(const StepNumbers& numbers) {
   if (!begins) return {};
   streaks_.push_back(applied_);
   while (applied_ - streaks_.front() >= facts_.loss_scale_window) streaks_.pop_front();
-  if (streaks_.size() <= kOverflowsInWindow) return {};
+  const bool first = applied_ < facts_.loss_scale_window;
+  if (streaks_.size() <= (first ? kOverflowsInFirstWindow : kOverflowsInWindow)) return {};
   const size_t count = streaks_.size();
   streaks_.clear();
   return Report{.step = numbers.step,

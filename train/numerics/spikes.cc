@@ -50,8 +50,9 @@ std::optional<Report> NormSpikeDetector::Step(const StepNumbers& numbers) {
   if (!std::isfinite(norm) || numbers.skipped) return {};
   const size_t known = norms_.size();
   const double median = known == 0 ? 0 : norms_.Median();
+  const bool full = norms_.full();
   norms_.Add(norm);
-  const bool spike = known >= kLeastHistory && median > 0 && norm > kNormRatio * median;
+  const bool spike = full && median > 0 && norm > kNormRatio * median;
   if (!spike || !quiet_.Say(numbers.step)) return {};
   return Report{
       .step = numbers.step,

@@ -10,6 +10,9 @@ namespace penstock::train {
 /// The largest finite value of fp16.
 inline constexpr double kLargestFloat16 = 65504;
 
+// D1: overflows in a row of a gradient with a dynamic loss scale.
+inline constexpr uint64_t kOverflowsToReport = 2;
+
 // D2: headroom of activations, in bits.
 inline constexpr double kLeastHeadroom = 3;
 inline constexpr double kTrendHeadroom = 6;
@@ -50,6 +53,7 @@ inline constexpr double kUnderflowShare = 0.5;
 
 // D9: streaks of overflows within loss_scale_window applied steps.
 inline constexpr size_t kOverflowsInWindow = 2;
+inline constexpr size_t kOverflowsInFirstWindow = 8;
 
 /// For how many steps something must not have been so before it is reported again.
 inline constexpr uint64_t kQuietSteps = 100;

@@ -54,8 +54,11 @@ Status TakeAutomaticSnapshot(const Folder& run, const RunInfo& info,
   PENSTOCK_TRY(TakeSnapshot(run, numbered, state, name, stop_requested));
   Status removed;
   for (size_t i = 0; before.size() - i >= keep; ++i) {
-    const Status status = RemoveSnapshot(run, before[i].second, info.run_uuid);
-    if (removed.ok()) removed = status;
+    const std::string& old = before[i].second;
+    const Status status = RemoveSnapshot(run, old, info.run_uuid);
+    if (status.ok() || !removed.ok()) continue;
+    removed = MakeError(status.error().code, "{} is kept, and {}, which is too many, stays: {}",
+                        name, old, status.error().message);
   }
   return removed;
 }

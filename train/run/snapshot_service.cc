@@ -78,9 +78,7 @@ Status SnapshotService::TakeAutomatic(uint64_t keep) const {
 void SnapshotService::KeepAutomatically(uint64_t keep) {
   PENSTOCK_CHECK(durable_);
   Wait();
-  const auto failed = [](const Error& why) {
-    LogNotice("an automatic snapshot failed: " + why.message);
-  };
+  const auto failed = [](const Error& why) { LogNotice("automatic snapshots: " + why.message); };
   Copy(
       [this, keep, failed] {
         const Status taken = TakeAutomatic(keep);

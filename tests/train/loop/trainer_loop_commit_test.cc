@@ -165,7 +165,7 @@ TEST_F(TrainLoopTest,
     EXPECT_EQ(summary.error().code, ErrorCode::kNumeric);
     EXPECT_THAT(
         summary.error().message,
-        AllOf(HasSubstr("step 4: the loss is not finite"),
+        AllOf(HasSubstr("step 4: the losses of 2 steps in a row are not finite"),
               HasSubstr("the commit of step 2 was taken back"), HasSubstr("step 1 is committed"),
               HasSubstr("--resume --change optimizer.params.lr=")));
     EXPECT_THAT(CommittedSteps(), ElementsAre(0, 1));

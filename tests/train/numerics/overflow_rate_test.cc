@@ -31,17 +31,23 @@ TEST(OverflowRateTest, AnOverflowAtEachDoublingIsHealthyWithAnyHysteresis) {
 }
 
 TEST(OverflowRateTest, TheThirdStreakWithinAWindowIsReported) {
-  const std::vector<Report> reports = ReportsOf(ThreeLayers(), 1500, {100, 400, 401, 900, 950});
+  const std::vector<Report> reports =
+      ReportsOf(ThreeLayers(), 3000, {1300, 1600, 1601, 2100, 2150});
   ASSERT_EQ(reports.size(), 1U);
-  EXPECT_EQ(reports[0].step, 900U);
+  EXPECT_EQ(reports[0].step, 2100U);
   EXPECT_EQ(reports[0].value, 3);
 }
 
 TEST(OverflowRateTest, TheWindowIsThatOfTheRun) {
   RunFacts facts = ThreeLayers();
   facts.loss_scale_window = 100;
-  EXPECT_TRUE(ReportsOf(facts, 1500, {100, 400, 900}).empty());
-  EXPECT_EQ(ReportsOf(facts, 1500, {100, 120, 140}).size(), 1U);
+  EXPECT_TRUE(ReportsOf(facts, 1500, {200, 400, 900}).empty());
+  EXPECT_EQ(ReportsOf(facts, 1500, {200, 220, 240}).size(), 1U);
+}
+
+TEST(OverflowRateTest, InTheFirstWindowAScaleMayComeDownByManyHalvings) {
+  EXPECT_TRUE(ReportsOf(ThreeLayers(), 900, {10, 20, 30, 40, 50, 60, 70, 80}).empty());
+  EXPECT_EQ(ReportsOf(ThreeLayers(), 900, {10, 20, 30, 40, 50, 60, 70, 80, 90}).size(), 1U);
 }
 
 TEST(OverflowRateTest, AStaticScaleHasNoWindow) {
