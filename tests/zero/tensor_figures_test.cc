@@ -96,10 +96,36 @@ TEST_F(TensorFiguresTest, DoNotDependOnTilesHomesOrThreads) {
     for (Placement placement :
          {Placement{.name = "nvme"}, Placement{.name = "tiny tiles", .tile_elements = 4096},
           Placement{.name = "large tiles", .tile_elements = 1 << 20},
+          Placement{.name = "device", .parameters = Tier::kDevice, .optimizer = Tier::kDevice},
+          Placement{.name = "device, tiny tiles",
+          .parameters = Tier::kDevice,
+          .optimizer = Tier::kDevice,
+          .tile_elements = 4096},
           Placement{.name = "two threads", .optimizer_threads = 2, .smallest_host = false}}) {
       placement.dtype = dtype;
       ExpectSame(Train(placement), expected, placement.name);
     }
+  }
+}
+
+TEST_F(TensorFiguresTest, AreThoseOfAnUpdateOnceAndOfNoneAfterASkippedStep) {
+  for (const Tier home : {Tier::kHost, Tier::kDevice}) {
+    const EngineOptions options =
+        Options({.name = "x", .parameters = home, .optimizer = home, .smallest_host = false});
+    ToyRun run(options, 64_MiB);
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+    const float infinity = std::numeric_limits<float>::infinity();
+    const auto updates_seen = [&](uint64_t t, float scale) {
+      EXPECT_TRUE(run.Step(t, scale).ok());
+      return !run.session().figures().updates.empty();
+    };
+    EXPECT_FALSE(updates_seen(1, 1));
+    EXPECT_TRUE(updates_seen(2, infinity)) << "the first step's";
+    EXPECT_GT(run.session().figures().gradients[0].nonfinite, 0U);
+    EXPECT_FALSE(updates_seen(2, 1));
+    EXPECT_EQ(run.session().figures().gradients[0].nonfinite, 0U);
+    EXPECT_TRUE(updates_seen(3, 1));
   }
 }
 
