@@ -12,6 +12,7 @@
 #include "zero/schedule_builder.h"
 #include "zero/step_losses.h"
 #include "zero/use_order.h"
+#include "zero/zero_counts.h"
 
 namespace penstock::zero {
 namespace {
@@ -33,6 +34,7 @@ constexpr Bytes kModuleBookkeeping = 24_KiB;
 Bytes Bookkeeping(const ShardLayout& layout, const config::Config& config) {
   const Bytes exchanged =
       StepLosses::HostNeed(config.gradient_accumulation_steps, layout.world_size) +
+      Mapped(ZeroCounter::Need(layout, config)) +
       (layout.world_size > 1 ? Mapped(NormExchange::Need(layout)) : 0_B);
   return kTileBookkeeping * layout.tiles.size() + kModuleBookkeeping * layout.model.modules.size() +
          BlockSumsOf(layout) + exchanged;
@@ -180,7 +182,8 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
   DeviceBytes need;
   const RepeatedModules repeated = CountRepeated(model, layout);
   need.exchange =
-      OnDevice(StepLosses::DeviceNeed(config.gradient_accumulation_steps, layout.world_size));
+      OnDevice(StepLosses::DeviceNeed(config.gradient_accumulation_steps, layout.world_size)) +
+      OnDevice(ZeroCounter::Need(layout, config));
   if (layout.world_size == 1) {
     need.gradients += SumsOfOneRank(model, layout, config);
   } else {

@@ -43,7 +43,8 @@ struct DeviceBytes {
   Bytes parameters;
   Bytes states;     ///< resident training only
   Bytes gradients;  ///< fp32 sums, and staging, or the rounded gradients and figures
-  Bytes exchange;   ///< losses; with several ranks the gradients of micro-batches, and block sums
+  /// Losses and counts of zeros; with several ranks the gradients of micro-batches, and block sums.
+  Bytes exchange;
   Bytes total() const { return parameters + states + gradients + exchange; }
 };
 DeviceBytes DeviceNeed(const ModelSpec& model, const offload::ShardLayout& layout,

@@ -170,7 +170,7 @@ Result<const std::byte*> ResidentEngine::Acquire(ModuleId module) {
 }
 
 Status ResidentEngine::ReduceGradients(ModuleId module) {
-  PENSTOCK_ASSIGN(const FinishedSums finished, exchanges_.sums().Finish(module, *compute_));
+  PENSTOCK_ASSIGN(const FinishedSums finished, exchanges_.Finish(module, *compute_));
   device::Stream& stream = *finished.stream;
   for (const TileId tile : layout_.TilesOf(module)) {
     if (layout_.frozen(tile)) continue;

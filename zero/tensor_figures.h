@@ -3,8 +3,8 @@
 // Tiles do not keep to tensors: a tile has parts, each of one tensor, whole blocks together
 // (kernels/state/figures.h). A pass over a tile leaves the figures of its parts here, from any
 // thread; they are combined in the order of the flat index, so that threads change nothing, and
-// tiles only the last bits of sums. An update continues under the next step, and the update after it may begin with its
-// gradients, so that there are figures of two updates.
+// tiles only the last bits of sums. An update continues under the next step, and the update after
+// it may begin with its gradients, so that there are figures of two updates.
 #pragma once
 
 #include <array>
@@ -23,6 +23,7 @@ namespace penstock::zero {
 struct StepFigures {
   std::vector<kernels::GradientFigures> gradients;  ///< as they are stored, with the loss scale
   std::vector<kernels::WeightFigures> updates;      ///< of the update before the step, if it is new
+  std::vector<kernels::ZeroCounts> zeros;           ///< of gradients, if the step counts them
 };
 
 class TensorFigures {

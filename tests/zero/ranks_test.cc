@@ -105,13 +105,17 @@ TEST_F(RanksTest, UpdatesThatBeginWithTheirGradientsHaveTheBitsOfOneRank) {
 TEST_F(RanksTest, FiguresByTensorAreThoseOfOneRankOnEachOfSeveral) {
   const auto figures_of = [this](Tier home, uint32_t ranks) {
     std::vector<StepFigures> seen(ranks);
-    const auto outcomes = ForEachRank({.name = "figures", .parameters = home, .optimizer = home},
-                                      ranks, [&](Rank& rank) -> Status {
-                                        for (uint64_t step = 1; step <= 2; ++step)
-                                          PENSTOCK_TRY(Compute(rank, step, {}).status());
-                                        seen[rank.rank] = rank.session->figures();
-                                        return {};
-                                      });
+    const auto outcomes = ForEachRank(
+        {.name = "figures", .dtype = DType::kFloat16, .parameters = home, .optimizer = home}, ranks,
+        [&](Rank& rank) -> Status {
+          PENSTOCK_TRY(Compute(rank, 1, {}).status());
+          const std::vector<kernels::ZeroCounts> zeros = rank.session->figures().zeros;
+          PENSTOCK_TRY(Compute(rank, 2, {}).status());
+          seen[rank.rank] = rank.session->figures();
+          EXPECT_TRUE(seen[rank.rank].zeros.empty());
+          seen[rank.rank].zeros = zeros;
+          return {};
+        });
     for (const Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome.error().message;
     return seen;
   };
@@ -123,10 +127,13 @@ TEST_F(RanksTest, FiguresByTensorAreThoseOfOneRankOnEachOfSeveral) {
     for (const uint32_t ranks : {1U, 2U, 3U}) {
       for (const StepFigures& of_rank : figures_of(home, ranks)) {
         ASSERT_EQ(of_rank.gradients.size(), one.gradients.size());
-        ASSERT_EQ(of_rank.updates.size(), one.updates.size());
+        ASSERT_EQ(of_rank.updates.size(), one.gradients.size());
+        ASSERT_EQ(of_rank.zeros.size(), one.gradients.size());
         for (size_t i = 0; i < one.gradients.size(); ++i) {
           EXPECT_EQ(of_rank.gradients[i].largest, one.gradients[i].largest);
           EXPECT_EQ(of_rank.updates[i].largest, one.updates[i].largest);
+          EXPECT_EQ(of_rank.zeros[i].exact, one.zeros[i].exact);
+          EXPECT_EQ(of_rank.zeros[i].rounded, one.zeros[i].rounded);
           expect_near(of_rank.gradients[i].sum_of_squares, one.gradients[i].sum_of_squares);
           expect_near(of_rank.updates[i].sum_of_squares, one.updates[i].sum_of_squares);
           expect_near(of_rank.updates[i].update_sum_of_squares,

@@ -8,6 +8,7 @@
 
 #include "tests/zero/engine_support.h"
 #include "zero/partitioner.h"
+#include "zero/zero_counts.h"
 
 namespace penstock::zero {
 namespace {
@@ -126,6 +127,35 @@ TEST_F(TensorFiguresTest, AreThoseOfAnUpdateOnceAndOfNoneAfterASkippedStep) {
     EXPECT_FALSE(updates_seen(2, 1));
     EXPECT_EQ(run.session().figures().gradients[0].nonfinite, 0U);
     EXPECT_TRUE(updates_seen(3, 1));
+  }
+}
+
+TEST_F(TensorFiguresTest, ZerosAreCountedInFloat16InTheFirstStepAndEveryTenthAfterIt) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (const Tier home : {Tier::kHost, Tier::kDevice}) {
+      const EngineOptions options =
+          Options({.name = "x", .dtype = dtype, .parameters = home, .optimizer = home});
+      ToyRun run(options, 64_MiB);
+      ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+      ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+      for (uint64_t t = 1; t <= kCountedSteps + 1; ++t) {
+        const bool small = t == 1;  // with the loss scale, far below what fp16 has
+        ASSERT_TRUE(run.Step(t, small ? 1e-14F : 1.0F).ok());
+        const std::vector<kernels::ZeroCounts>& zeros = run.session().figures().zeros;
+        const bool counted = dtype == DType::kFloat16 && (t - 1) % kCountedSteps == 0;
+        ASSERT_EQ(zeros.empty(), !counted) << t;
+        size_t tensor = 0;
+        for (const offload::ModuleLayout& module : run.session().layout().model.modules) {
+          for (const offload::TensorLayout& of : module.tensors) {
+            if (!counted) continue;
+            EXPECT_LT(zeros[tensor].exact, of.elements / 2) << of.name;
+            EXPECT_EQ(zeros[tensor].rounded == of.elements, small) << of.name;
+            EXPECT_LE(zeros[tensor].rounded, of.elements) << of.name;
+            ++tensor;
+          }
+        }
+      }
+    }
   }
 }
 
