@@ -74,6 +74,7 @@ Status Exchanges::Build(const EngineOptions& options, const offload::ShardLayout
                         kernels::StateOperators& operators) {
   PENSTOCK_ASSIGN(
       losses_, StepLosses::Create(options.config.gradient_accumulation_steps, device, link_.get()));
+  PENSTOCK_ASSIGN(zeros_, ZeroCounter::Create(layout, options.config, device));
   if (link_ == nullptr) {
     PENSTOCK_ASSIGN(sums_, SumsOfOneRank(options, layout, device, operators));
     return {};
@@ -88,7 +89,14 @@ Status Exchanges::Build(const EngineOptions& options, const offload::ShardLayout
   return {};
 }
 
+Result<FinishedSums> Exchanges::Finish(ModuleId module, device::Stream& compute) {
+  PENSTOCK_ASSIGN(const FinishedSums finished, sums_->Finish(module, compute));
+  zeros_->Count(module, finished);
+  return finished;
+}
+
 void Exchanges::BeginStep() {
+  zeros_->BeginStep();
   if (link_ != nullptr) link_->BeginStep();
 }
 
@@ -100,6 +108,7 @@ Status Exchanges::EndStep() {
 
 Result<GradientNorm::Value> Exchanges::Norm(const GradientNorm::Blocks& mine,
                                             StepFigures& figures) {
+  PENSTOCK_ASSIGN(figures.zeros, zeros_->Take());
   return norm_ ? norm_->Combine(mine, figures) : GradientNorm::NormOf(mine);
 }
 

@@ -22,6 +22,7 @@
 #include "zero/rank_link.h"
 #include "zero/step_losses.h"
 #include "zero/weight_gather.h"
+#include "zero/zero_counts.h"
 
 namespace penstock::zero {
 
@@ -39,6 +40,8 @@ class Exchanges {
     if (link_ != nullptr) link_->NumberStep(step);
   }
   void BeginStep();
+  /// Finishes the sums of a module; see GradientSums::Finish.
+  Result<FinishedSums> Finish(ModuleId module, device::Stream& compute);
   /// Returns where a module's gradients are added up.
   GradientSums& sums() { return *sums_; }
   StepLosses& losses() { return *losses_; }
@@ -46,8 +49,8 @@ class Exchanges {
   offload::ShareGatherer* gatherer() { return gather_ ? &*gather_ : nullptr; }
   /// Drops what belongs to the step only, and waits for the exchanges. Errors: of the communicator.
   Status EndStep();
-  /// Returns the norm over all ranks from the blocks of this one, and makes `figures` those of all.
-  /// Errors: of the communicator.
+  /// Returns the norm over all ranks from the blocks of this one, and makes `figures` those of all,
+  /// with counts of zeros. Errors: of the communicator.
   Result<GradientNorm::Value> Norm(const GradientNorm::Blocks& mine, StepFigures& figures);
   // See zero/engine.h.
   void SetNote(const StepNote& note) {
@@ -60,6 +63,7 @@ class Exchanges {
  private:
   std::unique_ptr<GradientSums> sums_;
   std::unique_ptr<StepLosses> losses_;
+  std::optional<ZeroCounter> zeros_;
   std::optional<NormExchange> norm_;
   std::optional<WeightGather> gather_;
   std::unique_ptr<RankLink> link_;  ///< last: it waits for operations on all of these

@@ -29,8 +29,6 @@ class GradientNorm {
   /// Returns where a tile's block sums go: one double for each of its blocks. Fill it, then call
   /// Arrived.
   std::span<double> Sums(offload::TileId tile);
-  /// Returns the number of sums before a tile's.
-  uint64_t FirstSum(offload::TileId tile) const { return offsets_[offload::Index(tile)]; }
   void Arrived(bool finite) EXCLUDES(mutex_);
   /// Blocks until every tile of the step has arrived; then the next step may begin. Returns the
   /// shard's block sums, valid until gradients of the next step arrive.

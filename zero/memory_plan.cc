@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "offload/slab.h"
+#include "zero/device_figures.h"
 #include "zero/gradient_batches.h"
 #include "zero/gradient_exchange.h"
 #include "zero/norm_exchange.h"
@@ -11,6 +12,7 @@
 #include "zero/schedule_builder.h"
 #include "zero/step_losses.h"
 #include "zero/use_order.h"
+#include "zero/zero_counts.h"
 
 namespace penstock::zero {
 namespace {
@@ -32,9 +34,10 @@ constexpr Bytes kModuleBookkeeping = 24_KiB;
 Bytes Bookkeeping(const ShardLayout& layout, const config::Config& config) {
   const Bytes exchanged =
       StepLosses::HostNeed(config.gradient_accumulation_steps, layout.world_size) +
+      Mapped(ZeroCounter::Need(layout, config)) +
       (layout.world_size > 1 ? Mapped(NormExchange::Need(layout)) : 0_B);
   return kTileBookkeeping * layout.tiles.size() + kModuleBookkeeping * layout.model.modules.size() +
-         BlockSumsOf(layout).sums + exchanged;
+         BlockSumsOf(layout) + exchanged;
 }
 
 /// The least blocks of each home, and the homes: on the host the whole region is one home.
@@ -170,9 +173,8 @@ ModuleBytes BytesOf(const ShardLayout& layout, ModuleId module) {
   return size;
 }
 
-BlockSumBytes BlockSumsOf(const ShardLayout& layout) {
-  return {.sums = Bytes{sizeof(double)} * (layout.shard_elements() / kBlockElements),
-          .flags = Bytes{sizeof(uint32_t)} * layout.tiles.size()};
+Bytes BlockSumsOf(const ShardLayout& layout) {
+  return Bytes{sizeof(double)} * (layout.shard_elements() / kBlockElements);
 }
 
 DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
@@ -180,7 +182,8 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
   DeviceBytes need;
   const RepeatedModules repeated = CountRepeated(model, layout);
   need.exchange =
-      OnDevice(StepLosses::DeviceNeed(config.gradient_accumulation_steps, layout.world_size));
+      OnDevice(StepLosses::DeviceNeed(config.gradient_accumulation_steps, layout.world_size)) +
+      OnDevice(ZeroCounter::Need(layout, config));
   if (layout.world_size == 1) {
     need.gradients += SumsOfOneRank(model, layout, config);
   } else {
@@ -201,7 +204,7 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
     }
   }
   if (IsResident(config)) {
-    need.gradients += OnDevice(BlockSumsOf(layout).sums) + OnDevice(BlockSumsOf(layout).flags);
+    need.gradients += OnDevice(DeviceFigures::Need(layout).device);
   } else {
     need.parameters += OnDevice(repeated.slot) * plan.shared_slots;
     need.gradients += OnDevice(GradientStagingBytes(layout)) * 2;
@@ -214,12 +217,10 @@ HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const conf
   const Bytes weight = InSlab(layout.largest_weight());
   const Bytes record = InSlab(layout.largest_record());
   if (IsResident(config)) {
-    const BlockSumBytes arriving = BlockSumsOf(layout);
     return {.parameters = weight,
             .gradients = {},
             .states = record,
-            .bookkeeping =
-                Bookkeeping(layout, config) + Mapped(arriving.sums) + Mapped(arriving.flags)};
+            .bookkeeping = Bookkeeping(layout, config) + Mapped(DeviceFigures::Need(layout).host)};
   }
   HostBytes need;
   need.bookkeeping = Bookkeeping(layout, config);

@@ -34,21 +34,17 @@ struct ModuleBytes {
 };
 ModuleBytes BytesOf(const offload::ShardLayout& layout, ModuleId module);
 
-/// The block sums of a shard, and a flag for each tile: what resident training has on the device,
-/// and once more on the host, where they arrive.
-struct BlockSumBytes {
-  Bytes sums;
-  Bytes flags;
-};
-BlockSumBytes BlockSumsOf(const offload::ShardLayout& layout);
+/// The block sums of a shard, of which every placement has a copy on the host.
+Bytes BlockSumsOf(const offload::ShardLayout& layout);
 
 /// Device bytes by class, with the slots and buffers of a plan, as the engine allocates them (each
 /// allocation rounded to kDeviceAlignment).
 struct DeviceBytes {
   Bytes parameters;
   Bytes states;     ///< resident training only
-  Bytes gradients;  ///< fp32 sums, and staging or the rounded gradients
-  Bytes exchange;   ///< losses; with several ranks the gradients of micro-batches, and block sums
+  Bytes gradients;  ///< fp32 sums, and staging, or the rounded gradients and figures
+  /// Losses and counts of zeros; with several ranks the gradients of micro-batches, and block sums.
+  Bytes exchange;
   Bytes total() const { return parameters + states + gradients + exchange; }
 };
 DeviceBytes DeviceNeed(const ModelSpec& model, const offload::ShardLayout& layout,

@@ -16,8 +16,8 @@ using offload::ShardLayout;
 /// What comes before a rank's block sums: whether all are finite, and its note.
 constexpr uint64_t kBefore = 1 + kStepNoteSize;
 
-/// The doubles of a tensor's figures: of its gradient, and of its update.
-constexpr uint64_t kOfTensor = 6;
+/// The doubles of a tensor's figures: of its gradient, of its update, and of its zeros.
+constexpr uint64_t kOfTensor = 8;
 
 uint64_t TensorsOf(const ShardLayout& layout) {
   uint64_t tensors = 0;
@@ -38,6 +38,10 @@ void Put(const StepFigures& figures, std::span<double> out) {
     const double values[] = {of.sum_of_squares, of.update_sum_of_squares, of.largest};
     std::ranges::copy(values, out.subspan(kOfTensor * i + 3).begin());
   }
+  for (size_t i = 0; i < figures.zeros.size(); ++i) {
+    out[kOfTensor * i + 6] = static_cast<double>(figures.zeros[i].exact);
+    out[kOfTensor * i + 7] = static_cast<double>(figures.zeros[i].rounded);
+  }
 }
 
 /// Adds those of a rank.
@@ -53,6 +57,11 @@ void Add(const double* in, StepFigures& figures) {
     figures.updates[i].Add({.sum_of_squares = of[0],
                             .update_sum_of_squares = of[1],
                             .largest = static_cast<float>(of[2])});
+  }
+  for (size_t i = 0; i < figures.zeros.size(); ++i) {
+    const double* const of = in + kOfTensor * i + 6;
+    figures.zeros[i].Add(
+        {.exact = static_cast<uint64_t>(of[0]), .rounded = static_cast<uint64_t>(of[1])});
   }
 }
 
@@ -112,6 +121,7 @@ Result<GradientNorm::Value> NormExchange::Combine(const GradientNorm::Blocks& mi
   notes_.resize(link_->world().size);
   std::ranges::fill(figures.gradients, kernels::GradientFigures());
   std::ranges::fill(figures.updates, kernels::WeightFigures());
+  std::ranges::fill(figures.zeros, kernels::ZeroCounts());
   for (uint32_t rank = 0; rank < link_->world().size; ++rank) {
     const double* const of_rank = host_.as<double>() + part_ * rank;
     value.finite = value.finite && of_rank[0] != 0;

@@ -2,7 +2,7 @@
 // the order of the flat index, as a rank that holds everything would. The figures by tensor go with
 // them.
 //
-// A step sends N / 512 bytes in all, of N elements, and 48 bytes a tensor and rank.
+// A step sends N / 512 bytes in all, of N elements, and 64 bytes a tensor and rank.
 #pragma once
 
 #include <cstdint>

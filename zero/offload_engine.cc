@@ -87,7 +87,7 @@ Status OffloadEngine::ReduceGradients(ModuleId module) {
   if (options_.meter != nullptr && options_.meter->trace() != nullptr) {
     copy_out_->Name("gradients of " + layout_.module(module).name);
   }
-  PENSTOCK_ASSIGN(const FinishedSums finished, exchanges_.sums().Finish(module, *compute_));
+  PENSTOCK_ASSIGN(const FinishedSums finished, exchanges_.Finish(module, *compute_));
   PENSTOCK_TRY(state_->PrepareUpdates());
   for (const GradientBatch& batch : GradientBatches(layout_, module)) {
     SendGradients(batch, finished);

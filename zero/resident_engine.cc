@@ -62,11 +62,7 @@ Status ResidentEngine::Build(device::Device& device) {
     modules_.push_back(std::move(buffers));
   }
   PENSTOCK_TRY(exchanges_.Build(options_, layout_, plan, device, operators_));
-  const BlockSumBytes sums = BlockSumsOf(layout_);
-  PENSTOCK_ASSIGN(block_sums_, device.Allocate(sums.sums, "block sums"));
-  PENSTOCK_ASSIGN(finite_, device.Allocate(sums.flags, "finite flags"));
-  PENSTOCK_ASSIGN(host_block_sums_, device.AllocateHost(sums.sums));
-  PENSTOCK_ASSIGN(host_finite_, device.AllocateHost(sums.flags));
+  PENSTOCK_ASSIGN(device_figures_, DeviceFigures::Create(layout_, device));
   return {};
 }
 
@@ -174,30 +170,14 @@ Result<const std::byte*> ResidentEngine::Acquire(ModuleId module) {
 }
 
 Status ResidentEngine::ReduceGradients(ModuleId module) {
-  PENSTOCK_ASSIGN(const FinishedSums finished, exchanges_.sums().Finish(module, *compute_));
+  PENSTOCK_ASSIGN(const FinishedSums finished, exchanges_.Finish(module, *compute_));
   device::Stream& stream = *finished.stream;
   for (const TileId tile : layout_.TilesOf(module)) {
     if (layout_.frozen(tile)) continue;
-    const offload::TileLayout& place = layout_.tile(tile);
-    const DType dtype = layout_.GradientDType(tile);
-    finished.operators->RoundGradients(stream, finished.sums + offsets_[Index(tile)].sums, dtype,
-                                       place.elements, GradientOf(tile));
-    const std::span<double> sums_of_tile = norm_.Sums(tile);
-    double* on_device = block_sums_.as<double>() + norm_.FirstSum(tile);
-    double* on_host = host_block_sums_.as<double>() + norm_.FirstSum(tile);
-    uint32_t* finite = finite_.as<uint32_t>() + Index(tile);
-    uint32_t* host_finite = host_finite_.as<uint32_t>() + Index(tile);
-    finished.operators->BlockSums(stream, GradientOf(tile), dtype, place.elements, on_device,
-                                  finite);
-    stream.CopyToHost(reinterpret_cast<std::byte*>(on_host),
-                      reinterpret_cast<const std::byte*>(on_device),
-                      Bytes{sums_of_tile.size_bytes()});
-    stream.CopyToHost(reinterpret_cast<std::byte*>(host_finite),
-                      reinterpret_cast<const std::byte*>(finite), Bytes{sizeof(uint32_t)});
-    stream.Call([this, on_host, sums_of_tile, host_finite]() {
-      std::copy_n(on_host, sums_of_tile.size(), sums_of_tile.begin());
-      norm_.Arrived(*host_finite != 0);
-    });
+    finished.operators->RoundGradients(stream, finished.sums + offsets_[Index(tile)].sums,
+                                       layout_.GradientDType(tile), layout_.tile(tile).elements,
+                                       GradientOf(tile));
+    device_figures_->SumGradient(stream, *finished.operators, tile, GradientOf(tile), norm_);
     ++sent_;
   }
   return {};
@@ -208,7 +188,7 @@ void ResidentEngine::UpdateTile(TileId tile, const UpdateScalars& scalars) {
   kernels::OptimizerTile planes =
       PlanesOf(layout_, tile, WeightOf(tile), RecordOf(tile), GradientOf(tile), 0, place.elements);
   planes.rounding = scalars.RoundingOf(place);
-  operators_.Update(*compute_, scalars.Of(place), planes);
+  device_figures_->Update(*compute_, operators_, tile, scalars.Of(place), planes);
   ++updates_;
 }
 
@@ -236,7 +216,9 @@ Status ResidentEngine::EndHostGradients(ModuleId module) {
 Result<GradientNorm::Value> ResidentEngine::FinishGradients() {
   PENSTOCK_TRY(compute_->Synchronize());
   PENSTOCK_TRY(exchanges_.EndStep());
-  return exchanges_.Norm(norm_.WaitForBlocks(), figures_);
+  const GradientNorm::Blocks blocks = norm_.WaitForBlocks();
+  figures_ = device_figures_->Take();
+  return exchanges_.Norm(blocks, figures_);
 }
 
 Status ResidentEngine::UpdateStep(double grad_scale) {
@@ -258,22 +240,12 @@ Status ResidentEngine::DropStep() {
 }
 
 /// On the device, so that weights are copied to the host once. Between steps nobody needs the block
-/// sums of gradients: those of weights, which nobody needs either, take their place.
+/// sums of gradients.
 Status ResidentEngine::CheckWeights() {
-  for (const TileId tile : layout_.Tiles()) {
-    if (layout_.frozen(tile)) continue;
-    operators_.BlockSums(*compute_, WeightOf(tile), layout_.GradientDType(tile),
-                         layout_.tile(tile).elements, block_sums_.as<double>(),
-                         finite_.as<uint32_t>() + Index(tile));
-  }
-  const auto* const finite = host_finite_.as<uint32_t>();
-  compute_->CopyToHost(host_finite_.data(), finite_.data(),
-                       Bytes{sizeof(uint32_t)} * layout_.tiles.size());
-  PENSTOCK_TRY(compute_->Synchronize());
-  for (const TileId tile : layout_.Tiles()) {
-    if (!layout_.frozen(tile) && finite[Index(tile)] == 0) return NotFinite(layout_, tile);
-  }
-  return {};
+  PENSTOCK_ASSIGN(const std::optional<TileId> tile,
+                  device_figures_->FirstNotFinite(*compute_, operators_,
+                                                  [this](TileId of) { return WeightOf(of); }));
+  return tile ? Status(NotFinite(layout_, *tile)) : Status();
 }
 
 Result<offload::CommittedTile> ResidentEngine::WriteTile(TileId tile) {

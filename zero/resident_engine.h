@@ -13,6 +13,7 @@
 
 #include "offload/slab.h"
 #include "zero/compute_stream.h"
+#include "zero/device_figures.h"
 #include "zero/engine.h"
 #include "zero/exchanges.h"
 #include "zero/gradient_norm.h"
@@ -54,6 +55,7 @@ class ResidentEngine : public Engine {
   void AllowUpdates() override {}
   void SetNote(const StepNote& note) override { exchanges_.SetNote(note); }
   Result<GradientNorm::Value> FinishGradients() override;
+  const StepFigures& figures() const override { return figures_; }
   std::span<const StepNote> notes() const override { return exchanges_.notes(); }
   Status UpdateStep(double grad_scale) override;
   Status SkipStep() override { return {}; }
@@ -134,12 +136,9 @@ class ResidentEngine : public Engine {
   Status outcome_;                                 ///< of the commit that was begun
   std::vector<Module> modules_;
   std::vector<TileOffsets> offsets_;  ///< of each tile
-  device::DeviceBuffer block_sums_;
-  device::DeviceBuffer finite_;
-  device::HostBuffer host_block_sums_;
-  device::HostBuffer host_finite_;
+  std::unique_ptr<DeviceFigures> device_figures_;
   Exchanges exchanges_;
-  StepFigures figures_;
+  StepFigures figures_;  ///< of all ranks, of the last step
   ComputeStream compute_;
 };
 

@@ -1,6 +1,7 @@
 #include "zero/tensor_figures.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace penstock::zero {
 namespace {
@@ -51,19 +52,35 @@ std::span<const TensorPart> TensorFigures::Parts(TileId tile) const {
 
 void TensorFigures::TakeGradient(TileId tile, const std::byte* gradient,
                                  const kernels::BlockFigures& blocks) {
+  const Bytes element = SizeOf(layout_.GradientDType(tile));
   const uint64_t begin_of_tile = layout_.tile(tile).begin;
-  const DType dtype = layout_.GradientDType(tile);
+  Take(tile, blocks, [&](const TensorPart& part) {
+    return gradient + (element * (part.begin - begin_of_tile)).value;
+  });
+}
+
+void TensorFigures::TakeGradientEnds(TileId tile, const std::byte* ends,
+                                     const kernels::BlockFigures& blocks) {
+  const Bytes element = SizeOf(layout_.GradientDType(tile));
+  Take(tile, blocks, [&](const TensorPart& part) {
+    return std::exchange(ends, ends + (element * part.elements()).value);
+  });
+}
+
+void TensorFigures::Take(
+    TileId tile, const kernels::BlockFigures& blocks,
+    const std::function<const std::byte*(const TensorPart& part)>& elements_of) {
+  const uint64_t first_block = layout_.tile(tile).begin / kBlockElements;
   kernels::GradientFigures* out = &gradients_[first_[Index(tile)]];
   for (const TensorPart& part : Parts(tile)) {
-    const uint64_t begin = part.begin - begin_of_tile;
-    const uint64_t elements = part.end - part.begin;
     kernels::GradientFigures figures;
-    if (begin % kBlockElements == 0 && elements % kBlockElements == 0) {
-      for (uint64_t i = 0; i < elements / kBlockElements; ++i) {
-        figures.Add(blocks.Of(begin / kBlockElements + i));
+    if (part.whole()) {
+      for (uint64_t i = part.begin / kBlockElements; i < part.end / kBlockElements; ++i) {
+        figures.Add(blocks.Of(i - first_block));
       }
     } else {
-      figures = kernels::PartFigures(gradient + (SizeOf(dtype) * begin).value, dtype, elements);
+      figures =
+          kernels::PartFigures(elements_of(part), layout_.GradientDType(tile), part.elements());
     }
     *out++ = figures;
   }

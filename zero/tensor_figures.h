@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,7 @@ namespace penstock::zero {
 struct StepFigures {
   std::vector<kernels::GradientFigures> gradients;  ///< as they are stored, with the loss scale
   std::vector<kernels::WeightFigures> updates;      ///< of the update before the step, if it is new
+  std::vector<kernels::ZeroCounts> zeros;           ///< of gradients, if the step counts them
 };
 
 class TensorFigures {
@@ -36,6 +38,9 @@ class TensorFigures {
   /// part has no whole blocks.
   void TakeGradient(offload::TileId tile, const std::byte* gradient,
                     const kernels::BlockFigures& blocks);
+  /// The same where `ends` are the elements of those parts alone, one part behind the other.
+  void TakeGradientEnds(offload::TileId tile, const std::byte* ends,
+                        const kernels::BlockFigures& blocks);
   /// Returns where the figures of a tile's update go, by part.
   std::span<kernels::WeightFigures> Update(offload::TileId tile, uint64_t version);
 
@@ -46,6 +51,10 @@ class TensorFigures {
   }
 
  private:
+  /// `elements_of` says where the elements of a part without whole blocks are; it is called for
+  /// these, in order.
+  void Take(offload::TileId tile, const kernels::BlockFigures& blocks,
+            const std::function<const std::byte*(const kernels::TensorPart& part)>& elements_of);
   template <typename Figures>
   std::vector<Figures> Combine(const std::vector<Figures>& of_parts) const {
     std::vector<Figures> of_tensors(tensors_);

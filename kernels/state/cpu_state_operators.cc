@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <functional>
 #include <span>
 #include <utility>
@@ -35,6 +36,22 @@ void AddRange(float* sums, const ElementRows& parts, Range range) {
       for (uint64_t i = 0; i < size; ++i) sums[begin + i] += row[i];
     }
   }
+}
+
+/// In pieces whose counts fit what vectors of floats compare into.
+ZeroCounts ZerosOf(std::span<const float> values) {
+  ZeroCounts counts;
+  for (uint64_t begin = 0; begin < values.size(); begin += kElementGrain) {
+    uint32_t exact = 0;
+    uint32_t rounded = 0;
+    for (const float value :
+         values.subspan(begin, std::min(kElementGrain, values.size() - begin))) {
+      exact += value == 0 ? 1 : 0;
+      rounded += std::abs(value) <= kMostThatIsZeroInFloat16 ? 1 : 0;
+    }
+    counts.Add({exact, rounded});
+  }
+  return counts;
 }
 
 class CpuStateOperators final : public StateOperators {
@@ -77,6 +94,17 @@ class CpuStateOperators final : public StateOperators {
           {.sums = {figures.sums + blocks.begin, blocks.size()},
            .largest = {figures.largest + blocks.begin, blocks.size()},
            .nonfinite = {figures.nonfinite + blocks.begin, blocks.size()}});
+    });
+  }
+
+  void AddZeroCounts(device::Stream& stream, const float* values, uint64_t n,
+                     ZeroCounts* counts) override {
+    Launch(stream, [=, this] {
+      ParallelRanges(threads_, n, kElementGrain, [&](Range range) {
+        const ZeroCounts found = ZerosOf({values + range.begin, range.size()});
+        std::atomic_ref(counts->exact) += found.exact;
+        std::atomic_ref(counts->rounded) += found.rounded;
+      });
     });
   }
 

@@ -73,6 +73,28 @@ __global__ void FiniteKernel(uint64_t blocks, const double* sums, uint32_t* fini
   if (threadIdx.x == 0) *finite = static_cast<uint32_t>(all);
 }
 
+struct Count {
+  __device__ unsigned long long operator()(unsigned long long a, unsigned long long b) const {
+    return a + b;
+  }
+};
+
+/// A block of elements to a block of threads.
+__global__ void ZeroCountsKernel(uint64_t n, const float* values, unsigned long long* exact,
+                                 unsigned long long* rounded) {
+  unsigned long long zeros = 0, small = 0;
+  const uint64_t begin = uint64_t{blockIdx.x} * kBlockElements;
+  for (uint64_t i = begin + threadIdx.x; i < begin + kBlockElements && i < n; i += blockDim.x) {
+    zeros += values[i] == 0 ? 1 : 0;
+    small += fabsf(values[i]) <= kMostThatIsZeroInFloat16 ? 1 : 0;
+  }
+  zeros = ReduceBlock(zeros, Count());
+  small = ReduceBlock(small, Count());
+  if (threadIdx.x != 0) return;
+  atomicAdd(exact, zeros);
+  atomicAdd(rounded, small);
+}
+
 }  // namespace
 
 void CudaRoundGradients(device::CudaStream& stream, const float* in, DType dtype, uint64_t n,
@@ -107,6 +129,15 @@ void CudaBlockSums(device::CudaStream& stream, const std::byte* gradient, DType 
   });
   Launch(stream, "the finite flag", FiniteKernel, {1, dim3(kThreads)}, blocks, figures.sums,
          finite);
+}
+
+void CudaAddZeroCounts(device::CudaStream& stream, const float* values, uint64_t n,
+                       ZeroCounts* counts) {
+  static_assert(sizeof(uint64_t) == sizeof(unsigned long long));
+  Launch(stream, "counts of zeros", ZeroCountsKernel,
+         LaunchShape{DivideUp(n, kBlockElements), dim3(kThreads)}, n, values,
+         reinterpret_cast<unsigned long long*>(&counts->exact),
+         reinterpret_cast<unsigned long long*>(&counts->rounded));
 }
 
 }  // namespace penstock::kernels

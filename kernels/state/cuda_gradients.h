@@ -17,5 +17,7 @@ void CudaAddInOrder(device::CudaStream& stream, float* sums, uint64_t n, const E
 /// The figures but the sums are left out where `figures.largest` is null.
 void CudaBlockSums(device::CudaStream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                    const DeviceBlockFigures& figures, uint32_t* finite);
+void CudaAddZeroCounts(device::CudaStream& stream, const float* values, uint64_t n,
+                       ZeroCounts* counts);
 
 }  // namespace penstock::kernels

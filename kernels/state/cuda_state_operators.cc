@@ -32,6 +32,10 @@ class CudaStateOperators final : public StateOperators {
                            uint32_t* finite) override {
     CudaBlockSums(OnCuda(stream), gradient, dtype, n, figures, finite);
   }
+  void AddZeroCounts(device::Stream& stream, const float* values, uint64_t n,
+                     ZeroCounts* counts) override {
+    CudaAddZeroCounts(OnCuda(stream), values, n, counts);
+  }
   void Update(device::Stream& stream, const OptimizerScalars& scalars,
               const OptimizerTile& tile) override {
     CudaUpdate(OnCuda(stream), scalars, tile, nullptr);

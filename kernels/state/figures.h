@@ -35,6 +35,20 @@ struct GradientFigures {
   }
 };
 
+/// How many elements of a gradient are zero, before it is rounded to fp16 and after.
+struct ZeroCounts {
+  uint64_t exact = 0;
+  uint64_t rounded = 0;
+
+  void Add(const ZeroCounts& behind) {
+    exact += behind.exact;
+    rounded += behind.rounded;
+  }
+};
+
+/// Half of the least magnitude that fp16 has is rounded to even: zero.
+inline constexpr float kMostThatIsZeroInFloat16 = 0x1p-25F;
+
 /// Of updated elements. Weights are the masters, before they are rounded.
 struct WeightFigures {
   double sum_of_squares = 0;         ///< of the new weights
@@ -63,6 +77,9 @@ struct TensorPart {
   size_t tensor = 0;
   uint64_t begin = 0;
   uint64_t end = 0;
+  uint64_t elements() const { return end - begin; }
+  /// Whether it is whole blocks; else it lies within one.
+  bool whole() const { return begin % kBlockElements == 0 && end % kBlockElements == 0; }
   bool operator==(const TensorPart&) const = default;
 };
 

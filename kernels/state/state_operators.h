@@ -54,6 +54,10 @@ class StateOperators {
   virtual void BlockSumsAndFigures(device::Stream& stream, const std::byte* gradient, DType dtype,
                                    uint64_t n, const DeviceBlockFigures& figures,
                                    uint32_t* finite) = 0;
+  /// Adds to `counts` how many of n values are zero, and how many are when they are rounded to
+  /// fp16.
+  virtual void AddZeroCounts(device::Stream& stream, const float* values, uint64_t n,
+                             ZeroCounts* counts) = 0;
   /// kernels::Update on the device, for tiles that live there.
   virtual void Update(device::Stream& stream, const OptimizerScalars& scalars,
                       const OptimizerTile& tile) = 0;

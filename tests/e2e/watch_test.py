@@ -23,9 +23,9 @@ class WatchTest(harness.PenstockTest):
         letters = random.Random(1).choices(b"abcdefgh \n", k=200000)
         self.data = self.write("letters.txt", bytes(letters))
 
-    def run_of(self, dtype, *more, steps, model=None, out=None, **keys):
+    def run_of(self, dtype, *more, steps, model=None, out=None, home="cpu", **keys):
         """(outcome, RUN, reports)"""
-        config = merge(merge(make_config(dtype=dtype, param="cpu", optimizer="cpu"), BASE), keys)
+        config = merge(merge(make_config(dtype=dtype, param=home, optimizer=home), BASE), keys)
         outcome, run = self.train(config, "--sequence-length", "32", *more, steps=steps,
                                   model=model or self.make_model(n_head=4), data=self.data, out=out)
         return outcome, run, self.reports(run)
@@ -119,6 +119,31 @@ class WatchTest(harness.PenstockTest):
         found = [(r["step"], r["kind"]) for r in reports]
         self.assertEqual(found[0], (1, "update"))
         self.assertIn((3, "loss_spike"), found)
+
+    def test_states_on_the_device_are_watched_as_those_on_the_host(self):
+        for dtype, keys in (("bf16", {"optimizer": {"params": {"lr": 0.3}}}),
+                            ("fp16", {"fp16": {"initial_scale_power": 24}})):
+            found = []
+            for home in ("cpu", "none"):
+                outcome, _, reports = self.run_of(dtype, steps=5, home=home, **keys)
+                self.assertEqual(outcome.code, 0, str(outcome))
+                found.append([(r["step"], r["kind"], r["tensor"], r["pass"]) for r in reports])
+            self.assertIsNotNone(found[0][0][2], "the tensor is known")
+            self.assertEqual(found[0], found[1])
+
+    def test_a_scale_that_is_too_low_for_the_gradients_is_named_once(self):
+        # It takes some learning until gradients of attention are so small.
+        slow = {"optimizer": {"params": {"lr": 1e-4}}}
+        for home in ("cpu", "none"):
+            outcome, _, reports = self.run_of("fp16", steps=220, home=home, fp16={"loss_scale": 1},
+                                              **slow)
+            self.assertEqual(outcome.code, 0, str(outcome))
+            self.assertEqual([r["kind"] for r in reports], ["underflow"])
+            self.assertIn(".attn.c_attn.", reports[0]["tensor"])
+            self.assertIn("becomes zero in fp16 at loss scale 1 ", reports[0]["message"])
+            self.assertIn("raise fp16.loss_scale", reports[0]["message"])
+        outcome, _, reports = self.run_of("fp16", steps=220, **slow)
+        self.assertEqual((outcome.code, reports), (0, []), str(outcome))
 
     def test_several_ranks_name_what_one_rank_does(self):
         model = self.hot_model()

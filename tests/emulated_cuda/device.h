@@ -47,6 +47,10 @@ inline unsigned long long atomicMin(unsigned long long* at, unsigned long long v
   return old;
 }
 
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
+  return std::atomic_ref<unsigned long long>(*at).fetch_add(value);
+}
+
 inline unsigned atomicMax(unsigned* at, unsigned value) {
   const std::atomic_ref<unsigned> shared(*at);
   unsigned old = shared.load();

@@ -143,6 +143,34 @@ TEST_F(GradientsTest, BlockFiguresEqualTheReferenceAndTheSumsAreTheSame) {
   }
 }
 
+TEST_F(GradientsTest, ZerosAreCountedAsFloat16HasThemAndAddedToEarlierCounts) {
+  StateHarness harness;
+  const uint64_t n = 3 * kBlockElements + 77;
+  Values values = RandomValues(DType::kFloat32, n, 1, 0x1p-24);
+  values[0] = 0;
+  values[5000] = -0.0;
+  values[1] = 0x1p-25;  // half way: to even, zero
+  values[2] = 0x1.000002p-25;
+  values[3] = -0x1p-25;
+  values[4] = NAN;
+  values[n - 1] = INFINITY;
+  const Tensor in = harness.Put(DType::kFloat32, values);
+  const auto buffer = harness.device().Allocate(Bytes{sizeof(ZeroCounts)}, "counts").value();
+  harness.stream().Zero(buffer.data(), buffer.size());
+  for (uint64_t times = 1; times <= 2; ++times) {
+    harness.operators().AddZeroCounts(harness.stream(), in.floats(), n, buffer.as<ZeroCounts>());
+    ZeroCounts want;
+    for (const float value : harness.GetElements<float>(in.data(), n)) {
+      want.exact += value == 0 ? 1 : 0;
+      want.rounded += (RoundToFloat16(value) & 0x7fff) == 0 ? 1 : 0;
+    }
+    EXPECT_GT(want.rounded, want.exact + 1000);
+    const auto got = harness.GetElements<uint64_t>(buffer.data(), 2);
+    EXPECT_EQ(got[0], times * want.exact);
+    EXPECT_EQ(got[1], times * want.rounded);
+  }
+}
+
 /// Calls `f` with each plane of `a` and the same one of `b`.
 template <typename F>
 void ForEachPlane(OptimizerTile& a, OptimizerTile& b, F f) {

@@ -102,6 +102,48 @@ TEST_F(RanksTest, UpdatesThatBeginWithTheirGradientsHaveTheBitsOfOneRank) {
   ExpectSame(one, Train(device, 4), "device");
 }
 
+TEST_F(RanksTest, FiguresByTensorAreThoseOfOneRankOnEachOfSeveral) {
+  const auto figures_of = [this](Tier home, uint32_t ranks) {
+    std::vector<StepFigures> seen(ranks);
+    const auto outcomes = ForEachRank(
+        {.name = "figures", .dtype = DType::kFloat16, .parameters = home, .optimizer = home}, ranks,
+        [&](Rank& rank) -> Status {
+          PENSTOCK_TRY(Compute(rank, 1, {}).status());
+          const std::vector<kernels::ZeroCounts> zeros = rank.session->figures().zeros;
+          PENSTOCK_TRY(Compute(rank, 2, {}).status());
+          seen[rank.rank] = rank.session->figures();
+          EXPECT_TRUE(seen[rank.rank].zeros.empty());
+          seen[rank.rank].zeros = zeros;
+          return {};
+        });
+    for (const Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome.error().message;
+    return seen;
+  };
+  const auto expect_near = [](double found, double expected) {
+    EXPECT_NEAR(found, expected, 1e-6 * expected) << "ranks decide in which order sums are added";
+  };
+  const StepFigures one = figures_of(Tier::kHost, 1).front();
+  for (const Tier home : {Tier::kHost, Tier::kDevice}) {
+    for (const uint32_t ranks : {1U, 2U, 3U}) {
+      for (const StepFigures& of_rank : figures_of(home, ranks)) {
+        ASSERT_EQ(of_rank.gradients.size(), one.gradients.size());
+        ASSERT_EQ(of_rank.updates.size(), one.gradients.size());
+        ASSERT_EQ(of_rank.zeros.size(), one.gradients.size());
+        for (size_t i = 0; i < one.gradients.size(); ++i) {
+          EXPECT_EQ(of_rank.gradients[i].largest, one.gradients[i].largest);
+          EXPECT_EQ(of_rank.updates[i].largest, one.updates[i].largest);
+          EXPECT_EQ(of_rank.zeros[i].exact, one.zeros[i].exact);
+          EXPECT_EQ(of_rank.zeros[i].rounded, one.zeros[i].rounded);
+          expect_near(of_rank.gradients[i].sum_of_squares, one.gradients[i].sum_of_squares);
+          expect_near(of_rank.updates[i].sum_of_squares, one.updates[i].sum_of_squares);
+          expect_near(of_rank.updates[i].update_sum_of_squares,
+                      one.updates[i].update_sum_of_squares);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(RanksTest, RanksThatHaveNothingTrainWithTheOthers) {
   for (const Tier home : {Tier::kNvme, Tier::kHost, Tier::kDevice}) {
     const Case tiny{.name = "tiny", .parameters = home, .optimizer = home, .layer_elements = 100};

@@ -8,6 +8,7 @@
 
 #include "tests/zero/engine_support.h"
 #include "zero/partitioner.h"
+#include "zero/zero_counts.h"
 
 namespace penstock::zero {
 namespace {
@@ -96,9 +97,64 @@ TEST_F(TensorFiguresTest, DoNotDependOnTilesHomesOrThreads) {
     for (Placement placement :
          {Placement{.name = "nvme"}, Placement{.name = "tiny tiles", .tile_elements = 4096},
           Placement{.name = "large tiles", .tile_elements = 1 << 20},
+          Placement{.name = "device", .parameters = Tier::kDevice, .optimizer = Tier::kDevice},
+          Placement{.name = "device, tiny tiles",
+          .parameters = Tier::kDevice,
+          .optimizer = Tier::kDevice,
+          .tile_elements = 4096},
           Placement{.name = "two threads", .optimizer_threads = 2, .smallest_host = false}}) {
       placement.dtype = dtype;
       ExpectSame(Train(placement), expected, placement.name);
+    }
+  }
+}
+
+TEST_F(TensorFiguresTest, AreThoseOfAnUpdateOnceAndOfNoneAfterASkippedStep) {
+  for (const Tier home : {Tier::kHost, Tier::kDevice}) {
+    const EngineOptions options =
+        Options({.name = "x", .parameters = home, .optimizer = home, .smallest_host = false});
+    ToyRun run(options, 64_MiB);
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+    const float infinity = std::numeric_limits<float>::infinity();
+    const auto updates_seen = [&](uint64_t t, float scale) {
+      EXPECT_TRUE(run.Step(t, scale).ok());
+      return !run.session().figures().updates.empty();
+    };
+    EXPECT_FALSE(updates_seen(1, 1));
+    EXPECT_TRUE(updates_seen(2, infinity)) << "the first step's";
+    EXPECT_GT(run.session().figures().gradients[0].nonfinite, 0U);
+    EXPECT_FALSE(updates_seen(2, 1));
+    EXPECT_EQ(run.session().figures().gradients[0].nonfinite, 0U);
+    EXPECT_TRUE(updates_seen(3, 1));
+  }
+}
+
+TEST_F(TensorFiguresTest, ZerosAreCountedInFloat16InTheFirstStepAndEveryTenthAfterIt) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (const Tier home : {Tier::kHost, Tier::kDevice}) {
+      const EngineOptions options =
+          Options({.name = "x", .dtype = dtype, .parameters = home, .optimizer = home});
+      ToyRun run(options, 64_MiB);
+      ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+      ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+      for (uint64_t t = 1; t <= kCountedSteps + 1; ++t) {
+        const bool small = t == 1;  // with the loss scale, far below what fp16 has
+        ASSERT_TRUE(run.Step(t, small ? 1e-14F : 1.0F).ok());
+        const std::vector<kernels::ZeroCounts>& zeros = run.session().figures().zeros;
+        const bool counted = dtype == DType::kFloat16 && (t - 1) % kCountedSteps == 0;
+        ASSERT_EQ(zeros.empty(), !counted) << t;
+        size_t tensor = 0;
+        for (const offload::ModuleLayout& module : run.session().layout().model.modules) {
+          for (const offload::TensorLayout& of : module.tensors) {
+            if (!counted) continue;
+            EXPECT_LT(zeros[tensor].exact, of.elements / 2) << of.name;
+            EXPECT_EQ(zeros[tensor].rounded == of.elements, small) << of.name;
+            EXPECT_LE(zeros[tensor].rounded, of.elements) << of.name;
+            ++tensor;
+          }
+        }
+      }
     }
   }
 }

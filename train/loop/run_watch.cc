@@ -124,6 +124,17 @@ void RunWatch::Updated(const std::vector<kernels::WeightFigures>& updates) {
   Say(watch_.Updated(numbers));
 }
 
+/// Within layers nothing but underflow makes zeros, be it in backward, before the sum is rounded.
+void RunWatch::AddZeros(const std::vector<kernels::ZeroCounts>& zeros,
+                        std::vector<GradientNumbers>& gradients) const {
+  for (size_t i = 0; i < zeros.size(); ++i) {
+    const auto elements = static_cast<double>(elements_[i]);
+    gradients[i].zeros = static_cast<double>(zeros[i].rounded) / elements;
+    if (watch_.facts().tensors[i].layer) continue;
+    gradients[i].zeros_before = static_cast<double>(zeros[i].exact) / elements;
+  }
+}
+
 void RunWatch::Step(StepNumbers numbers, const zero::StepFigures& figures) {
   if (!figures.updates.empty()) Updated(figures.updates);
   if (!numbers.skipped) last_applied_ = numbers.step;
@@ -135,6 +146,7 @@ void RunWatch::Step(StepNumbers numbers, const zero::StepFigures& figures) {
                                  .largest = of.largest / numbers.loss_scale,
                                  .rms = std::sqrt(mean_square) / numbers.loss_scale});
   }
+  AddZeros(figures.zeros, numbers.gradients);
   if (record_ != nullptr) record_->Add(numbers);
   Say(watch_.Step(numbers));
   if (const auto line = watch_.HeadroomLine(numbers)) Keep(writer_.AppendHeadroom(*line));

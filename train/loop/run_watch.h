@@ -57,6 +57,8 @@ class RunWatch {
   Status Replay(uint64_t step);
   void Say(const std::vector<Report>& reports);
   void Updated(const std::vector<kernels::WeightFigures>& updates);
+  void AddZeros(const std::vector<kernels::ZeroCounts>& zeros,
+                std::vector<GradientNumbers>& gradients) const;
   void Keep(const Status& written);
   double MedianStep() const;
 

@@ -46,7 +46,7 @@ struct GradientNumbers {
   double largest = 0;      ///< magnitude
   double rms = 0;
   /// The share of elements, 0 to 1, that are zero as they are stored, in fp16; and that were zero
-  /// before they were rounded to it (rows of an embedding that the step did not use).
+  /// for another reason than underflow (rows of an embedding that the step did not use).
   std::optional<double> zeros;
   std::optional<double> zeros_before = {};
 };

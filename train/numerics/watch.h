@@ -28,6 +28,7 @@ namespace penstock::train {
 class NumericsWatch {
  public:
   explicit NumericsWatch(RunFacts facts);
+  const RunFacts& facts() const { return facts_; }
   NumericsWatch(const NumericsWatch&) = delete;
   NumericsWatch& operator=(const NumericsWatch&) = delete;
 
