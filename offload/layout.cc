@@ -99,6 +99,12 @@ uint64_t ModelLayout::elements() const {
   return sum;
 }
 
+size_t ModelLayout::TensorCount() const {
+  size_t count = 0;
+  for (const ModuleLayout& module : modules) count += module.tensors.size();
+  return count;
+}
+
 uint64_t ModelLayout::TrainedElements(ModuleId id) const {
   uint64_t end = 0;
   for (const GroupSpan& span : module(id).spans) {

@@ -145,6 +145,8 @@ struct ModelLayout {
   const GroupLayout& group(GroupId id) const { return groups[Index(id)]; }
   /// Elements of all modules, with padding.
   uint64_t elements() const;
+  /// Tensors of all modules.
+  size_t TensorCount() const;
   /// Returns the number of the module's elements that are not frozen, with padding: the first ones
   /// of its flat index.
   uint64_t TrainedElements(ModuleId id) const;

@@ -19,12 +19,6 @@ constexpr uint64_t kBefore = 1 + kStepNoteSize;
 /// The doubles of a tensor's figures: of its gradient, of its update, and of its zeros.
 constexpr uint64_t kOfTensor = 8;
 
-uint64_t TensorsOf(const ShardLayout& layout) {
-  uint64_t tensors = 0;
-  for (const offload::ModuleLayout& module : layout.model.modules) tensors += module.tensors.size();
-  return tensors;
-}
-
 /// Writes them for each tensor; zeros for those that are not there.
 void Put(const StepFigures& figures, std::span<double> out) {
   std::ranges::fill(out, 0.0);
@@ -71,7 +65,7 @@ uint64_t PartOfNorm(const ShardLayout& layout) {
   for (const ModuleId module : offload::Ids<ModuleId>(layout.model.modules.size())) {
     elements += MostTrainedElements(layout, module);
   }
-  return kBefore + kOfTensor * TensorsOf(layout) + elements / kBlockElements;
+  return kBefore + kOfTensor * layout.model.TensorCount() + elements / kBlockElements;
 }
 
 }  // namespace
@@ -84,7 +78,7 @@ Result<NormExchange> NormExchange::Create(const ShardLayout& layout, device::Dev
                                           RankLink& link) {
   NormExchange exchange(link);
   exchange.part_ = PartOfNorm(layout);
-  exchange.tensors_ = TensorsOf(layout);
+  exchange.tensors_ = layout.model.TensorCount();
   for (const ModuleId module : offload::Ids<ModuleId>(layout.model.modules.size())) {
     for (const SharedSection& section : SharedSectionsOf(layout, module)) {
       if (!section.trained) continue;

@@ -159,6 +159,7 @@ void OptimizerDriver::Run(Trace::Row row) {
   PENSTOCK_CHECK(KeepsDenormals(), "optimizer: a library has denormals flushed to zero");
   TileHasher before;
   TileHasher after;
+  BlockRoom room;
   while (true) {
     std::optional<TileId> arrived;
     uint64_t wakes = 0;
@@ -173,7 +174,7 @@ void OptimizerDriver::Run(Trace::Row row) {
     }
     const auto begin = Trace::Clock::now();
     if (arrived) {
-      SumBlocks(*arrived);
+      SumBlocks(*arrived, room);
       AddSpan(row, "norm", *arrived, 0, begin);
     } else if (auto update = store_.TryTakeUpdate()) {
       bool intact = false;
@@ -206,16 +207,16 @@ void OptimizerDriver::AddSpan(Trace::Row row, const char* what, TileId tile, uin
              {{"tile", offload::Index(tile)}, {"version", version}});
 }
 
-void OptimizerDriver::SumBlocks(TileId tile) {
+void OptimizerDriver::SumBlocks(TileId tile, BlockRoom& room) {
   bool finite = false;
   {
     const ActivityScope working(meter_, Lane::kOptimizer);
     const std::byte* const gradient = gradients_[offload::Index(tile)].data();
     const uint64_t elements = layout_.tile(tile).elements;
-    std::vector<float> largest(elements / kBlockElements);
-    std::vector<uint32_t> nonfinite(largest.size());
+    room.largest.resize(elements / kBlockElements);
+    room.nonfinite.resize(room.largest.size());
     const kernels::BlockFigures blocks{
-        .sums = norm_.Sums(tile), .largest = largest, .nonfinite = nonfinite};
+        .sums = norm_.Sums(tile), .largest = room.largest, .nonfinite = room.nonfinite};
     finite = kernels::BlockSumsAndFigures(gradient, layout_.GradientDType(tile), elements, blocks);
     figures_.TakeGradient(tile, gradient, blocks);
   }

@@ -67,7 +67,12 @@ class OptimizerDriver {
   void Wake(size_t tiles) EXCLUDES(mutex_);
   /// Wakes as many threads as there are tiles for.
   void NotifyFor(size_t tiles) REQUIRES(mutex_);
-  void SumBlocks(offload::TileId tile) EXCLUDES(mutex_);
+  /// What a thread keeps the figures of a tile's blocks in.
+  struct BlockRoom {
+    std::vector<float> largest = {};
+    std::vector<uint32_t> nonfinite = {};
+  };
+  void SumBlocks(offload::TileId tile, BlockRoom& room) EXCLUDES(mutex_);
   /// Begins the updates of tiles that have arrived, if both conditions hold.
   void BeginSummed() EXCLUDES(mutex_);
   /// Adds a span for work on a tile to the trace, if there is one.

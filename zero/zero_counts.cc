@@ -11,16 +11,10 @@ namespace {
 using kernels::ZeroCounts;
 using offload::Index;
 
-size_t TensorsOf(const offload::ModelLayout& model) {
-  size_t tensors = 0;
-  for (const offload::ModuleLayout& module : model.modules) tensors += module.tensors.size();
-  return tensors;
-}
-
 }  // namespace
 
 Bytes ZeroCounter::Need(const offload::ShardLayout& layout, const config::Config& config) {
-  return Counts(config) ? Bytes{sizeof(ZeroCounts)} * TensorsOf(layout.model) : Bytes{};
+  return Counts(config) ? Bytes{sizeof(ZeroCounts)} * layout.model.TensorCount() : Bytes{};
 }
 
 Result<ZeroCounter> ZeroCounter::Create(const offload::ShardLayout& layout,

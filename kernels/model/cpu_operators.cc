@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <dnnl.hpp>
 #include <new>
 #include <string>
@@ -14,6 +13,7 @@
 #include "kernels/cpu_parallel.h"
 #include "kernels/model/call_shapes.h"
 #include "kernels/model/cpu_rows.h"
+#include "kernels/model/cpu_search.h"
 #include "kernels/model/operator_factories.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -121,29 +121,6 @@ void RaiseTo(float& value, float to) {
   float before = shared.load(std::memory_order_relaxed);
   while (before < to && !shared.compare_exchange_weak(before, to, std::memory_order_relaxed)) {
   }
-}
-
-float ToFloat(float value) { return value; }
-
-/// n if there is none.
-template <typename T>
-uint64_t FirstBeyond(const std::byte* x, float limit, uint64_t n) {
-  const auto* const values = reinterpret_cast<const T*>(x);
-  uint64_t i = 0;
-  while (i < n && std::fabs(ToFloat(values[i])) <= limit) ++i;
-  return i;
-}
-
-uint64_t FirstBeyond(const ConstTensorView& x, float limit) {
-  switch (x.dtype) {
-    case DType::kFloat32:
-      return FirstBeyond<float>(x.data, limit, x.shape.elements());
-    case DType::kBFloat16:
-      return FirstBeyond<BFloat16>(x.data, limit, x.shape.elements());
-    case DType::kFloat16:
-      return FirstBeyond<Float16>(x.data, limit, x.shape.elements());
-  }
-  return x.shape.elements();
 }
 
 template <typename Call, typename Part>
@@ -375,7 +352,7 @@ void CpuOperators::HeadForwardBackward(device::Stream& stream, const ConstTensor
 void CpuOperators::FindBeyond(device::Stream& stream, const ConstTensorView& x, float limit,
                               uint64_t base, uint64_t* first) {
   Launch(stream, [=] {
-    const uint64_t found = FirstBeyond(x, limit);
+    const uint64_t found = CpuFirstBeyond(x, limit);
     if (found < x.shape.elements()) *first = std::min(*first, base + found);
   });
 }

@@ -15,8 +15,8 @@ BASE = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
         "optimizer": {"params": {"lr": 3e-3, "weight_decay": 0.1}}}
 
 
-class WatchTest(harness.PenstockTest):
-    """A small model, random letters, and one thing that is wrong."""
+class WatchedRuns(harness.PenstockTest):
+    """A small model and random letters."""
 
     def setUp(self):
         super().setUp()
@@ -52,6 +52,10 @@ class WatchTest(harness.PenstockTest):
     def assert_said(self, outcome, report):
         """Its message is a line of its own on stderr."""
         self.assertIn(f"penstock: {report['message']}\n", outcome.stderr)
+
+
+class WatchTest(WatchedRuns):
+    """One thing is wrong, or none."""
 
     def test_a_healthy_run_is_told_nothing(self):
         for dtype in ("bf16", "fp16", "fp32"):
@@ -170,7 +174,7 @@ def texts(pattern):
     return b"".join(pathlib.Path(path).read_bytes() for path in paths if "/build/" not in path)
 
 
-class HealthyTest(WatchTest):
+class HealthyTest(WatchedRuns):
     @unittest.skipUnless(os.environ.get("PENSTOCK_LONG_TESTS") == "1",
                          "it takes ten minutes; PENSTOCK_LONG_TESTS=1 runs it")
     def test_twenty_healthy_runs_of_500_steps_give_at_most_one_report(self):

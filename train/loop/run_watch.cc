@@ -8,13 +8,18 @@
 #include <vector>
 
 #include "train/numerics/history.h"
+#include "train/numerics/thresholds.h"
 #include "train/process/log.h"
 #include "train/run/run_numerics.h"
+#include "zero/session.h"
 
 namespace penstock::train {
 namespace {
 
 constexpr size_t kKeptSeconds = 64;
+
+/// The detector names the cause of the stop that the session makes.
+static_assert(kForwardsToStop == zero::kMostLossesNotFinite);
 
 /// The row before says with which scale a step was computed.
 StepNumbers NumbersOf(const NumericsRow& row, double loss_scale) {
@@ -78,14 +83,13 @@ Result<std::unique_ptr<RunWatch>> RunWatch::Begin(const Folder& run, WatchedRun 
 }
 
 Status RunWatch::Replay(uint64_t step) {
-  PENSTOCK_ASSIGN(const RunNumerics before, ReadRunNumerics(run_.path()));
-  const size_t first =
-      before.rows.size() - std::min<size_t>(before.rows.size(), watch_.RowsToReplay());
-  for (size_t i = first; i < before.rows.size(); ++i) {
-    const NumericsRow& row = before.rows[i];
-    watch_.Replay(NumbersOf(row, i == 0 ? row.loss_scale : before.rows[i - 1].loss_scale));
+  PENSTOCK_ASSIGN(const std::vector<NumericsRow> rows, ReadNumericsRows(run_));
+  PENSTOCK_ASSIGN(const std::vector<Report> reports, ReadReports(run_));
+  const size_t first = rows.size() - std::min<size_t>(rows.size(), watch_.RowsToReplay());
+  for (size_t i = first; i < rows.size(); ++i) {
+    watch_.Replay(NumbersOf(rows[i], i == 0 ? rows[i].loss_scale : rows[i - 1].loss_scale));
   }
-  for (const Report& report : before.reports) watch_.Remember(report, step);
+  for (const Report& report : reports) watch_.Remember(report, step);
   if (record_ != nullptr) watch_.ForgetSpikes();
   return {};
 }

@@ -23,8 +23,8 @@ struct WatchedTensor {
 /// The names of what is measured of a layer's activations, in the order in which a forward computes
 /// them.
 struct WatchedLayer {
-  std::string attention;  ///< the output of attention, before it is added: "h.1.attn.c_proj"
-  std::string mlp;        ///< likewise: "h.1.mlp.c_proj"
+  std::string attention;  ///< the residual stream behind attention: "h.1 behind attention"
+  std::string mlp;        ///< what the MLP adds; empty where it is not kept apart
   std::string residual;   ///< the residual stream behind the layer: "h.1"
 };
 

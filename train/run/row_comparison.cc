@@ -1,17 +1,13 @@
 #include "train/run/row_comparison.h"
 
-#include <fcntl.h>
 #include <fmt/ranges.h>
 
 #include <array>
-#include <ext/stdio_filebuf.h>
-#include <istream>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "train/run/run_folder.h"
+#include "train/run/row_reader.h"
 
 namespace penstock::train {
 namespace {
@@ -23,31 +19,12 @@ constexpr auto kComputed =
     std::to_array<const char*>({"loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens"});
 constexpr size_t kNamedDifferences = 5;
 
-/// Reads line by line, as a file of rows may be long.
 Result<ComparedRows> ReadComparedRows(const Folder& run, uint64_t after, uint64_t last) {
   ComparedRows rows;
-  Result<UniqueFd> fd = run.OpenFile(kMetricsName, O_RDONLY);
-  if (!fd.ok() && fd.error().code == ErrorCode::kNotFound) return rows;
-  PENSTOCK_TRY(fd.status());
-  __gnu_cxx::stdio_filebuf<char> buffer(fd->Release(), std::ios::in | std::ios::binary);
-  std::istream file(&buffer);
-  std::string line;
-  while (std::getline(file, line)) {
-    ComparedRow row = ComparedRow::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!row.is_object() || !row.contains("step") || !row["step"].is_number_unsigned()) continue;
-    const auto step = row["step"].get<uint64_t>();
+  PENSTOCK_TRY(ForEachRow(run, [&](uint64_t step, ComparedRow row) {
     if (step > after && step <= last) rows.insert_or_assign(step, std::move(row));
-  }
-  if (file.bad()) {
-    return MakeError(ErrorCode::kIo, "reading {} failed", run.PathOf(kMetricsName));
-  }
+  }));
   return rows;
-}
-
-const ComparedRow& FieldOf(const ComparedRow& row, const char* key) {
-  static const ComparedRow kNone;
-  const auto found = row.find(key);
-  return found == row.end() ? kNone : *found;
 }
 
 /// "loss is 2.31, was 2.3"; numbers are written so that other bits are another text.
@@ -59,11 +36,6 @@ std::string DifferenceOf(const ComparedRow& before, const ComparedRow& now) {
     if (was != is) differences.push_back(fmt::format("{} is {}, was {}", key, is, was));
   }
   return fmt::format("{}", fmt::join(differences, ", "));
-}
-
-double NumberOf(const ComparedRow& row, const char* key) {
-  const ComparedRow& value = FieldOf(row, key);
-  return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
 }  // namespace

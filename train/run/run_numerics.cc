@@ -1,12 +1,9 @@
 #include "train/run/run_numerics.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <ext/stdio_filebuf.h>
-#include <istream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -14,46 +11,11 @@
 #include "train/numerics/headroom.h"
 #include "train/process/files.h"
 #include "train/run/numerics_files.h"
+#include "train/run/row_reader.h"
 #include "train/run/run_folder.h"
 
 namespace penstock::train {
 namespace {
-
-double NumberOrNan(const nlohmann::json& json, const char* key) {
-  const auto found = json.find(key);
-  if (found == json.end() || !found->is_number()) return std::numeric_limits<double>::quiet_NaN();
-  return found->get<double>();
-}
-
-std::optional<NumericsRow> ParseRow(const std::string& line) {
-  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_unsigned()) return {};
-  const auto skipped = json.find("skipped");
-  return NumericsRow{.step = json["step"].get<uint64_t>(),
-                     .loss = NumberOrNan(json, "loss"),
-                     .grad_norm = NumberOrNan(json, "grad_norm"),
-                     .loss_scale = NumberOrNan(json, "loss_scale"),
-                     .skipped = skipped != json.end() && *skipped == true};
-}
-
-/// Reads line by line, as a file of rows may be long.
-Result<std::vector<NumericsRow>> ReadRows(const Folder& run) {
-  std::vector<NumericsRow> rows;
-  Result<UniqueFd> fd = run.OpenFile(kMetricsName, O_RDONLY);
-  if (!fd.ok() && fd.error().code == ErrorCode::kNotFound) return rows;
-  PENSTOCK_TRY(fd.status());
-  __gnu_cxx::stdio_filebuf<char> buffer(fd->Release(), std::ios::in | std::ios::binary);
-  std::istream file(&buffer);
-  std::string line;
-  while (std::getline(file, line)) {
-    const std::optional<NumericsRow> row = ParseRow(line);
-    if (row && (rows.empty() || row->step > rows.back().step)) rows.push_back(*row);
-  }
-  if (file.bad()) {
-    return MakeError(ErrorCode::kIo, "reading {} failed", run.PathOf(kMetricsName));
-  }
-  return rows;
-}
 
 std::string TextOr(const nlohmann::json& json, const char* key) {
   const auto found = json.find(key);
@@ -119,11 +81,24 @@ std::string StopLines(const NumericsStop& stop) {
 
 }  // namespace
 
+Result<std::vector<NumericsRow>> ReadNumericsRows(const Folder& run) {
+  std::vector<NumericsRow> rows;
+  PENSTOCK_TRY(ForEachRow(run, [&rows](uint64_t step, const nlohmann::json& row) {
+    if (!rows.empty() && step <= rows.back().step) return;
+    rows.push_back({.step = step,
+                    .loss = NumberOf(row, "loss"),
+                    .grad_norm = NumberOf(row, "grad_norm"),
+                    .loss_scale = NumberOf(row, "loss_scale"),
+                    .skipped = FieldOf(row, "skipped") == true});
+  }));
+  return rows;
+}
+
 Result<RunNumerics> ReadRunNumerics(const std::string& run) {
   PENSTOCK_ASSIGN(const Folder folder, OpenRun(run));
   PENSTOCK_TRY(ReadRunInfo(folder).status());
   RunNumerics numerics{.run = run};
-  PENSTOCK_ASSIGN(numerics.rows, ReadRows(folder));
+  PENSTOCK_ASSIGN(numerics.rows, ReadNumericsRows(folder));
   PENSTOCK_ASSIGN(numerics.reports, ReadReports(folder));
   PENSTOCK_ASSIGN(numerics.headroom, ReadHeadroom(folder));
   PENSTOCK_ASSIGN(numerics.stop, ReadStop(folder));

@@ -9,13 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "base/folder.h"
 #include "base/result.h"
 #include "train/numerics/headroom_log.h"
 #include "train/numerics/report.h"
 
 namespace penstock::train {
 
-/// What a plot needs of a row of metrics.jsonl; null is NaN.
+/// What plots and detectors need of a row of metrics.jsonl; null is NaN.
 struct NumericsRow {
   uint64_t step = 0;
   double loss = 0;
@@ -31,6 +32,10 @@ struct NumericsStop {
   std::string first_cause;  ///< its line; empty: unknown
   std::string advice;
 };
+
+/// Returns the rows of a run, of which each has a later step than the one before. Errors: of
+/// ForEachRow (train/run/row_reader.h).
+Result<std::vector<NumericsRow>> ReadNumericsRows(const Folder& run);
 
 struct RunNumerics {
   std::string run;  ///< path
