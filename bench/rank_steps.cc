@@ -161,7 +161,7 @@ Result<RankSteps> MeasureRankSteps(const RankCase& rank_case, const std::string&
     }
   }
   for (std::thread& thread : threads) thread.join();
-  PENSTOCK_TRY(started);
+  if (!started.ok()) return started.error();
   for (const Status& outcome : outcomes) PENSTOCK_TRY(outcome);
   return measured.front();
 }

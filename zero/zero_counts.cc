@@ -10,6 +10,7 @@ namespace {
 
 using kernels::ZeroCounts;
 using offload::Index;
+using offload::ModuleId;
 
 }  // namespace
 

@@ -10,6 +10,9 @@
 #include <cstdint>
 #include <span>
 
+// A part of a source file, which no other includes.
+// NOLINTBEGIN(google-build-namespaces,misc-definitions-in-headers)
+
 namespace penstock::kernels {
 namespace {
 using RuleScalars = PENSTOCK_RULE(Scalars);
@@ -55,3 +58,4 @@ void PENSTOCK_RULE(Update)(const RuleScalars& scalars, const OptimizerTile& tile
 }  // namespace penstock::kernels
 
 #endif  // HWY_ONCE
+// NOLINTEND(google-build-namespaces,misc-definitions-in-headers)

@@ -76,7 +76,7 @@ Result<std::optional<Finding>> OverflowSearch::Compute(std::span<const int32_t> 
       stream, [this] { return parts_.model.place(); }, GradientLimit(dtype_));
   const Status computed = parts_.model.ForwardBackward(step, inputs, targets);
   Result<std::optional<Finding>> found = parts_.operators.EndSearch(stream);
-  PENSTOCK_TRY(computed);
+  if (!computed.ok()) return computed.error();
   PENSTOCK_TRY(step.Drop());
   return found;
 }

@@ -227,7 +227,7 @@ Conclusion DataAtFailure(const ReplayEvidence& evidence, const ReplayedStep& fai
                         .advice =
                             "look at these rows, and pass over the step (--skip-steps) or go "
                             "on without them"};
-  if (evidence.in_fp32) conclusion.evidence.push_back("fp32 does not compute the step either");
+  if (evidence.in_fp32) conclusion.evidence.emplace_back("fp32 does not compute the step either");
   Add(conclusion.evidence, SmallUpdatesLine(WithUpdates(evidence), failure.step));
   return conclusion;
 }

@@ -66,13 +66,16 @@ std::vector<Tick> Axis::LinearTicks(int count) const {
 
 std::vector<Tick> Axis::PowerTicks(int count) const {
   const double every = std::max(1.0, std::round((high_ - low_) / count));
-  std::vector<Tick> ticks;
   // Adding 0 turns -0 into 0.
-  for (double i = std::ceil(low_ / every) * every + 0.0; i <= high_; i += every) {
+  const double first = std::ceil(low_ / every) * every + 0.0;
+  const auto last = static_cast<int>(std::floor((high_ - first) / every));
+  std::vector<Tick> ticks;
+  for (int i = 0; i <= last; ++i) {
+    const double power = first + i * every;
     if (scale_ == AxisScale::kLog2) {
-      ticks.push_back({std::exp2(i), fmt::format("2^{:.0f}", i)});
+      ticks.push_back({std::exp2(power), fmt::format("2^{:.0f}", power)});
     } else {
-      ticks.push_back({std::pow(10, i), fmt::format("{:g}", std::pow(10, i))});
+      ticks.push_back({std::pow(10, power), fmt::format("{:g}", std::pow(10, power))});
     }
   }
   return ticks;

@@ -21,9 +21,9 @@ bool IsReport(const std::string& file) {
   const std::string name = WithoutTemporary(file);
   if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return false;
   if (name.size() <= kPrefix.size() + kSuffix.size()) return false;
-  const std::string_view number =
-      std::string_view(name).substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
-  return number.find_first_not_of("0123456789") == std::string_view::npos;
+  const std::string number =
+      name.substr(kPrefix.size(), name.size() - kPrefix.size() - kSuffix.size());
+  return number.find_first_not_of("0123456789") == std::string::npos;
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "train/run/scratch_folder.h"
 
+#include <exception>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -35,9 +36,13 @@ Result<ScratchFolder> ScratchFolder::Make(const std::string& parent, const std::
 
 ScratchFolder::~ScratchFolder() {
   if (!folder_) return;
-  const Result<bool> there = folder_->IsAt(folder_->path());
-  std::error_code ignored;
-  if (there.ok() && *there) fs::remove_all(folder_->path(), ignored);
+  try {
+    const Result<bool> there = folder_->IsAt(folder_->path());
+    std::error_code ignored;
+    if (there.ok() && *there) fs::remove_all(folder_->path(), ignored);
+  } catch (const std::exception&) {  // out of memory: it stays until its name is needed
+    return;
+  }
 }
 
 }  // namespace penstock::train

@@ -13,12 +13,13 @@
 namespace penstock::train {
 namespace {
 
+constexpr uint64_t kPositions = 64;
 // The head of a micro-batch takes two chunks of rows.
 const Gpt2Config kChunkedHead = {
-    .vocab_size = 4099, .n_positions = 64, .n_embd = 16, .n_layer = 2, .n_head = 2};
+    .vocab_size = 4099, .n_positions = kPositions, .n_embd = 16, .n_layer = 2, .n_head = 2};
 constexpr uint64_t kMicroBatches = 4;
 constexpr BatchShape kSummed = {
-    .micro_batch = 4, .micro_batches = kMicroBatches, .sequence = kChunkedHead.n_positions};
+    .micro_batch = 4, .micro_batches = kMicroBatches, .sequence = kPositions};
 constexpr uint64_t kTokensOfEach = kSummed.micro_batch * kSummed.sequence;
 /// Of the vocabulary: tokens repeat within a micro-batch.
 constexpr uint64_t kUsedTokens = 50;

@@ -107,7 +107,8 @@ TEST(LineChartTest, APanelWithoutPointsSaysWhy) {
 
 TEST(LineChartTest, ALongLineIsThinnedAndKeepsItsPeaks) {
   std::vector<ChartPoint> points;
-  for (int i = 0; i < 200000; ++i) points.push_back({double(i), i == 77777 ? 1000.0 : 1.0});
+  for (int i = 0; i < 200000; ++i)
+    points.push_back({static_cast<double>(i), i == 77777 ? 1000.0 : 1.0});
   const std::string svg = DrawChart(ChartOf(points));
   EXPECT_LT(svg.size(), 100000U);
   const Axis y(AxisScale::kLinear, 1, 1000);
