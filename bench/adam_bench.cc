@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/mapping.h"
+#include "base/median.h"
 #include "bench/adam_states.h"
 #include "kernels/state/adam.h"
 #include "kernels/vector_targets.h"
@@ -28,12 +29,6 @@ namespace penstock::kernels {
 namespace {
 
 constexpr uint64_t kElements = 64 << 20;
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 void Update(benchmark::State& state, Master master) {
   const auto threads = static_cast<uint64_t>(state.range(0));
@@ -60,9 +55,9 @@ void Update(benchmark::State& state, Master master) {
     benchmark::ClobberMemory();
   }
   using benchmark::Counter;
-  state.counters["update_bytes_per_second"] = Counter(Median(updated));
-  state.counters["ceiling_bytes_per_second"] = Counter(Median(streamed));
-  state.counters["fraction"] = Counter(Median(fractions));
+  state.counters["update_bytes_per_second"] = Counter(MedianOf(updated));
+  state.counters["ceiling_bytes_per_second"] = Counter(MedianOf(streamed));
+  state.counters["fraction"] = Counter(MedianOf(fractions));
   state.SetLabel(std::string(VectorTargets().front()));
 }
 

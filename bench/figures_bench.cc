@@ -19,17 +19,12 @@
 #include <vector>
 
 #include "base/mapping.h"
+#include "base/median.h"
 #include "kernels/state/block_sums.h"
 #include "kernels/vector_targets.h"
 
 namespace penstock::kernels {
 namespace {
-
-double MedianOf(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
 
 double SecondsOf(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();

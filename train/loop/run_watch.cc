@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/numerics/history.h"
+#include "base/median.h"
 #include "train/numerics/thresholds.h"
 #include "train/process/log.h"
 #include "train/run/run_numerics.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "train/numerics/history.h"
+#include "base/median.h"
 #include "train/numerics/text.h"
 #include "train/numerics/thresholds.h"
 

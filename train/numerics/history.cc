@@ -4,16 +4,9 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/median.h"
 
 namespace penstock::train {
-
-double MedianOf(std::vector<double> values) {
-  PENSTOCK_CHECK(!values.empty());
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*std::max_element(values.begin(), middle) + *middle) / 2;
-}
 
 void History::Add(double value) {
   PENSTOCK_CHECK(std::isfinite(value));

@@ -9,10 +9,6 @@
 
 namespace penstock::train {
 
-/// Returns the median: the mean of both middle values of an even number. Precondition: there is a
-/// value, and none is NaN.
-double MedianOf(std::vector<double> values);
-
 class History {
  public:
   /// Keeps the last `capacity` values.

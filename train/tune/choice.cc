@@ -4,6 +4,8 @@
 #include <tuple>
 #include <vector>
 
+#include "base/median.h"
+
 namespace penstock::train {
 namespace {
 
@@ -41,7 +43,7 @@ std::vector<std::vector<double>> SharesOfRounds(std::span<const PointSummary> ro
     for (const PointSummary& row : rows) {
       if (row.measured()) speeds.push_back(row.round_gbps[round]);
     }
-    const double typical = Median(speeds);
+    const double typical = MedianOf(speeds);
     for (size_t i = 0; i < rows.size(); ++i) {
       if (rows[i].measured()) shares[i].push_back(rows[i].round_gbps[round] / typical);
     }
@@ -51,7 +53,7 @@ std::vector<std::vector<double>> SharesOfRounds(std::span<const PointSummary> ro
 
 /// (max - min) / median.
 double Spread(const std::vector<double>& values) {
-  return (std::ranges::max(values) - std::ranges::min(values)) / Median(values);
+  return (std::ranges::max(values) - std::ranges::min(values)) / MedianOf(values);
 }
 
 double CpuSecondsPerGb(const PointSummary& row) {
@@ -83,11 +85,11 @@ std::optional<size_t> ChooseEngine(std::span<const PointSummary> engines) {
   std::vector<double> speeds;
   std::vector<double> spreads;
   for (const std::vector<double>& shares : SharesOfRounds(engines)) {
-    speeds.push_back(shares.empty() ? 0 : Median(shares));
+    speeds.push_back(shares.empty() ? 0 : MedianOf(shares));
     if (!shares.empty()) spreads.push_back(Spread(shares));
   }
   if (spreads.empty()) return std::nullopt;
-  const double close = std::clamp(1 - Median(spreads) / 2, kFarthestClose, kCloseEnough);
+  const double close = std::clamp(1 - MedianOf(spreads) / 2, kFarthestClose, kCloseEnough);
   return SmallestOf(speeds, close, [&](size_t i) { return CpuSecondsPerGb(engines[i]); });
 }
 
@@ -99,7 +101,7 @@ double TypicalSpread(std::span<const PointSummary> summaries) {
       spreads.push_back((direction.gbps_max - direction.gbps_min) / direction.gbps);
     }
   }
-  return spreads.empty() ? 0 : Median(spreads);
+  return spreads.empty() ? 0 : MedianOf(spreads);
 }
 
 }  // namespace penstock::train

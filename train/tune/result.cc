@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/median.h"
 
 namespace penstock::train {
 namespace {
@@ -15,12 +15,12 @@ std::vector<double> Values(const std::vector<Probe>& probes, double Probe::*memb
 
 DirectionSummary SummarizeDirection(const std::vector<Probe>& probes) {
   const std::vector<double> gbps = Values(probes, &Probe::gbps);
-  return {.gbps = Median(gbps),
+  return {.gbps = MedianOf(gbps),
           .gbps_min = *std::ranges::min_element(gbps),
           .gbps_max = *std::ranges::max_element(gbps),
-          .median_us = Median(Values(probes, &Probe::median_us)),
-          .p99_us = Median(Values(probes, &Probe::p99_us)),
-          .cpu_s_per_gb = Median(Values(probes, &Probe::cpu_s_per_gb))};
+          .median_us = MedianOf(Values(probes, &Probe::median_us)),
+          .p99_us = MedianOf(Values(probes, &Probe::p99_us)),
+          .cpu_s_per_gb = MedianOf(Values(probes, &Probe::cpu_s_per_gb))};
 }
 
 }  // namespace
@@ -32,13 +32,6 @@ double CombinedGbps(const std::array<double, kDirections.size()>& gbps) {
     seconds_per_gb += 1 / speed;
   }
   return static_cast<double>(gbps.size()) / seconds_per_gb;
-}
-
-double Median(std::vector<double> values) {
-  PENSTOCK_CHECK(!values.empty());
-  std::ranges::sort(values);
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 PointSummary Summarize(const PointProbes& probes) {

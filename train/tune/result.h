@@ -53,10 +53,6 @@ struct PointSummary {
 /// speeds: their harmonic mean, or 0 if one of them is 0.
 double CombinedGbps(const std::array<double, kDirections.size()>& gbps);
 
-/// Returns the middle value; for an even number of values, the mean of the two in the middle.
-/// Precondition: not empty.
-double Median(std::vector<double> values);
-
 PointSummary Summarize(const PointProbes& probes);
 std::vector<PointSummary> Summarize(const std::vector<PointProbes>& probes);
 

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "base/median.h"
 #include "tests/train/tune/support.h"
 
 namespace penstock::train {
@@ -26,12 +27,6 @@ PointSummary WithSpread(PointSummary row, double spread) {
     direction.gbps_min = direction.gbps * (1 - spread / 2);
   }
   return row;
-}
-
-TEST(Median, IsTheMiddle) {
-  EXPECT_EQ(Median({3}), 3);
-  EXPECT_EQ(Median({9, 1, 2}), 2);
-  EXPECT_EQ(Median({4, 1, 2, 9}), 3);
 }
 
 TEST(Summary, OneRoundThatRanAtBurstSpeedDoesNotCount) {
@@ -110,7 +105,7 @@ TEST(ChooseEngine, OfEquallyFastOnesTakesTheOneThatCostsLeastCpuTime) {
 }
 
 PointSummary Rounds(std::vector<double> gbps, double cpu_s_per_gb) {
-  PointSummary row = WithCpu(Row(1_MiB, 8, Median(gbps)), cpu_s_per_gb);
+  PointSummary row = WithCpu(Row(1_MiB, 8, MedianOf(gbps)), cpu_s_per_gb);
   row.round_gbps = std::move(gbps);
   return row;
 }
