@@ -93,12 +93,11 @@ class WatchTest(WatchedRuns):
         self.assertEqual(outcome.code, 0, str(outcome))
         first = reports[0]
         self.assertEqual((first["step"], first["kind"], first["pass"]),
-                         (2, "nonfinite", "backward"))
-        self.assertIn("forward and weights are finite, so the loss scale 2^24 is too high",
+                         (6, "nonfinite", "backward"))
+        self.assertIn("forward and weights are finite, so the loss scale 2^20 is too high",
                       first["message"])
         self.assertIn("this is normal", first["message"])
-        streak = reports[1]
-        self.assertEqual((streak["step"], streak["kind"], streak["value"]), (3, "streak", 17))
+        self.assertEqual(len(reports), 1, "it ends far from the minimum")
 
     def test_weights_that_one_update_destroys_are_named_before_the_loss_is(self):
         config = {"optimizer": {"params": {"lr": 3e30}}, "penstock": {"commit_every_steps": 1}}
@@ -129,7 +128,7 @@ class WatchTest(WatchedRuns):
                             ("fp16", {"fp16": {"initial_scale_power": 24}})):
             found = []
             for home in ("cpu", "none"):
-                outcome, _, reports = self.run_of(dtype, steps=5, home=home, **keys)
+                outcome, _, reports = self.run_of(dtype, steps=7, home=home, **keys)
                 self.assertEqual(outcome.code, 0, str(outcome))
                 found.append([(r["step"], r["kind"], r["tensor"], r["pass"]) for r in reports])
             self.assertIsNotNone(found[0][0][2], "the tensor is known")

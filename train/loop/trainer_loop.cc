@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "train/numerics/streak.h"
 #include "train/numerics/thresholds.h"
 #include "train/process/log.h"
 
@@ -221,14 +222,18 @@ Status TrainLoop::Watch(const StepRow& row, double loss_scale) {
   return {};
 }
 
+bool TrainLoop::OverflowIsReported() const {
+  const auto& scaling = options_.config.loss_scaling;
+  const bool dynamic = scaling && scaling->loss_scale == 0;
+  const uint64_t skipped = parts_.session.state().skipped_in_a_row;
+  return !dynamic || skipped >= kOverflowsToReport ||
+         TellsOfStreak(dynamic, skipped, parts_.session.SkipsToTheEnd());
+}
+
 Status TrainLoop::Search(const StepRow& row) {
   if (!row.skipped) first_non_finite_.reset();
   const bool finite = std::isfinite(row.loss);
-  // A dynamic loss scale that overflows once is not asked why.
-  const auto& scaling = options_.config.loss_scaling;
-  const bool dynamic = scaling && scaling->loss_scale == 0;
-  const uint64_t asked = finite && dynamic ? kOverflowsToReport : 1;
-  const bool due = row.skipped && parts_.session.state().skipped_in_a_row >= asked;
+  const bool due = row.skipped && (!finite || OverflowIsReported());
   const bool lately = searched_ && row.step < *searched_ + kQuietSteps;
   // Nothing is read ahead for a step after the last.
   if (parts_.search == nullptr || !due || lately || row.step == options_.last_step) return {};

@@ -132,6 +132,8 @@ class TrainLoop {
   void NameSlowRank();
   /// Hands the figures of a step to the watch. `loss_scale`: that it was computed with.
   Status Watch(const StepRow& row, double loss_scale);
+  /// Whether the watch will tell of a gradient that overflowed in this step.
+  bool OverflowIsReported() const;
   /// In a streak of skipped steps, once: finds the first value that is not finite.
   Status Search(const StepRow& row);
   /// Returns the position, in the order of the data, of row `i` of a micro-batch of this rank.

@@ -35,7 +35,7 @@ std::string BackwardAdvice(const Situation& situation) {
 }
 
 std::string StreakAdvice(const Situation& situation) {
-  if (!situation.dynamic_loss_scale) return BackwardAdvice(situation);
+  if (situation.ended || !situation.dynamic_loss_scale) return BackwardAdvice(situation);
   return "if it does not recover, go back to a commit before it, in bf16 or with a lower learning "
          "rate";
 }

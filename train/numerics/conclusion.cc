@@ -312,7 +312,7 @@ const ReplayedStep* FirstFailure(const ReplayEvidence& evidence) {
                                        [](const ReplayedStep& step) { return step.skipped; });
   const auto length = static_cast<uint64_t>(streak - steps.rbegin());
   const bool mends = evidence.dtype == DType::kFloat16 && !evidence.stopped;
-  if (length == 0 || (mends && length < kStreakSteps)) return nullptr;
+  if (length == 0 || (mends && length < kOverflowsToReport)) return nullptr;
   return &*streak.base();
 }
 

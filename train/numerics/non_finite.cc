@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "train/numerics/streak.h"
 #include "train/numerics/text.h"
 #include "train/numerics/thresholds.h"
 
@@ -105,8 +106,10 @@ std::optional<Report> NonFiniteDetector::Step(const StepNumbers& numbers,
   if (begins && pass == Pass::kBackward && JustDoubled(numbers)) said_ = Pass::kBackward;
   const bool stop = forwards_ >= kForwardsToStop;
   if (!stop && (said_ == Pass::kForward || said_ == pass)) return {};
-  const bool alone = facts_.dynamic_loss_scale && streak_ < kOverflowsToReport;
-  if (pass == Pass::kBackward && alone) return {};
+  if (pass == Pass::kBackward && facts_.dynamic_loss_scale) {
+    if (TellsOfStreak(true, streak_, numbers.steps_to_stop)) said_ = pass;
+    if (said_ == pass || streak_ < kOverflowsToReport) return {};
+  }
   said_ = pass;
   NonFinitePlace place = FindNonFinite(facts_, numbers);
   const Situation situation{.dtype = facts_.dtype,

@@ -1,8 +1,9 @@
 // D1 and D4: names the first value of a step that is not finite, and ends a run whose forward is
 // not finite twice in a row.
 //
-// A dynamic loss scale that overflows once, or right after it was doubled, is not reported: that is
-// how it finds its value. Threads: one.
+// A dynamic loss scale that overflows a few times in a row, or right after it was doubled, is not
+// reported: that is how it finds its value. Where the streak itself is told of (D3), its line names
+// the tensor. Threads: one.
 #pragma once
 
 #include <cstdint>

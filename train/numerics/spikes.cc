@@ -12,11 +12,13 @@ namespace penstock::train {
 
 std::optional<std::string> LossSpikeDetector::Above(double loss) const {
   const double uniform = std::log(static_cast<double>(facts_.vocabulary));
-  if (was_below_uniform_ && loss > uniform + kOverUniform) {
-    return fmt::format("ln(vocabulary) + {} = {}, which no model needs to reach", kOverUniform,
-                       NumberText(uniform + kOverUniform));
+  const bool known = losses_.size() >= kLeastHistory;
+  const double over = known ? kFarOverUniform : kOverUniform;
+  if (was_below_uniform_ && loss > uniform + over) {
+    return fmt::format("ln(vocabulary) + {} = {}, which no model needs to reach", over,
+                       NumberText(uniform + over));
   }
-  if (losses_.size() < kLeastHistory) return {};
+  if (!known) return {};
   const double median = losses_.Median();
   const double reach = kSpikeReach * (losses_.LargestBut(kSpikeApproach) - median);
   const double bar = std::max({median + kSpikeDeviations * losses_.MedianDeviation(),

@@ -20,9 +20,17 @@ std::string Forecast(const StepNumbers& numbers) {
 
 }  // namespace
 
+/// Each skipped step is one step nearer to the stop.
+bool TellsOfStreak(bool dynamic_loss_scale, uint64_t skipped,
+                   const std::optional<uint64_t>& steps_to_stop) {
+  if (!dynamic_loss_scale || !steps_to_stop) return skipped == kStreakSteps;
+  return skipped == kStreakSteps ? *steps_to_stop <= kSkipsLeftToReport
+                                 : skipped > kStreakSteps && *steps_to_stop == kSkipsLeftToReport;
+}
+
 std::optional<Report> StreakDetector::Step(const StepNumbers& numbers) {
   skipped_ = numbers.skipped ? skipped_ + 1 : 0;
-  if (skipped_ != kStreakSteps) return {};
+  if (!TellsOfStreak(facts_.dynamic_loss_scale, skipped_, numbers.steps_to_stop)) return {};
   const NonFinitePlace place = FindNonFinite(facts_, numbers);
   Report report{.step = numbers.step,
                 .kind = ReportKind::kStreak,

@@ -11,7 +11,7 @@ namespace penstock::train {
 inline constexpr double kLargestFloat16 = 65504;
 
 // D1: overflows in a row of a gradient with a dynamic loss scale.
-inline constexpr uint64_t kOverflowsToReport = 2;
+inline constexpr uint64_t kOverflowsToReport = 6;
 
 // D2: headroom of activations, in bits.
 inline constexpr double kLeastHeadroom = 3;
@@ -24,12 +24,14 @@ inline constexpr double kHeadroomChange = 0.5;
 
 // D3: skipped steps in a row.
 inline constexpr uint64_t kStreakSteps = 3;
+inline constexpr uint64_t kSkipsLeftToReport = 10;
 
 // D4: forwards in a row that are not finite.
 inline constexpr uint64_t kForwardsToStop = 2;
 
 // D5: spikes of the loss. D6 shares the window and the least history.
 inline constexpr double kOverUniform = 1;
+inline constexpr double kFarOverUniform = 3;
 inline constexpr size_t kSpikeWindow = 64;
 inline constexpr size_t kLeastHistory = 32;
 inline constexpr double kSpikeDeviations = 6;

@@ -26,8 +26,8 @@ bool CanBeFirstCause(const Report& report) {
     case ReportKind::kLossSpike:
     case ReportKind::kNormSpike:
     case ReportKind::kUpdate:
-      return true;
     case ReportKind::kStreak:
+      return true;
     case ReportKind::kUnderflow:
     case ReportKind::kOverflows:
       return false;

@@ -51,8 +51,10 @@ TEST(NonFiniteTest, AScaleThatIsTooHighIsNormalAndSaidOnce) {
   StepNumbers numbers = OverflowIn(1, 5);
   numbers.gradients[2].nonfinite = 1;  // backward comes here later
   numbers.loss_scale = 16777216;
-  EXPECT_FALSE(detector.Step(numbers, {})) << "once is how a scale finds its value";
-  numbers.step = 2;
+  numbers.steps_to_stop = 15;
+  for (; numbers.step < 6; ++numbers.step) {
+    EXPECT_FALSE(detector.Step(numbers, {})) << "this is how a scale finds its value";
+  }
   const std::optional<Report> report = detector.Step(numbers, {});
   ASSERT_TRUE(report);
   EXPECT_EQ(report->severity, Severity::kInfo);
@@ -62,10 +64,24 @@ TEST(NonFiniteTest, AScaleThatIsTooHighIsNormalAndSaidOnce) {
   EXPECT_TRUE(Says(*report, "forward and weights are finite, so the loss scale 2^24 is too high"))
       << report->message;
   EXPECT_TRUE(Says(*report, "this is normal")) << report->message;
-  for (uint64_t step = 3; step <= 9; ++step) EXPECT_FALSE(detector.Step(OverflowIn(step, 5), {}));
-  EXPECT_FALSE(detector.Step(GoodStep(10), {}));
-  EXPECT_FALSE(detector.Step(OverflowIn(11, 5), {}));
-  EXPECT_TRUE(detector.Step(OverflowIn(12, 5), {})) << "a new streak at a scale that had held";
+  for (uint64_t step = 7; step <= 9; ++step) EXPECT_FALSE(detector.Step(OverflowIn(step, 5), {}));
+  StepNumbers good = GoodStep(10);
+  good.loss_scale = numbers.loss_scale;
+  EXPECT_FALSE(detector.Step(good, {}));
+  for (numbers.step = 11; numbers.step < 16; ++numbers.step) {
+    EXPECT_FALSE(detector.Step(numbers, {}));
+  }
+  EXPECT_TRUE(detector.Step(numbers, {})) << "a new streak at a scale that had held";
+}
+
+TEST(NonFiniteTest, AStreakThatIsToldOfIsNotCalledNormal) {
+  const RunFacts facts = ThreeLayers();
+  NonFiniteDetector detector(facts);
+  for (uint64_t step = 1; step <= 9; ++step) {
+    StepNumbers numbers = OverflowIn(step, 5);
+    numbers.steps_to_stop = 13 - step;  // 10 after the third
+    EXPECT_FALSE(detector.Step(numbers, {})) << step;
+  }
 }
 
 TEST(NonFiniteTest, AnOverflowRightAfterADoublingIsNotReported) {

@@ -42,11 +42,27 @@ TEST(StreakTest, OtherStartsHaveTheirOwnEnds) {
     return reports.size() == 1 ? reports[0] : Report{};
   };
   const Report s1 = first({.scale = 262144, .hysteresis = 2}, 1);
-  EXPECT_EQ(s1.step, 3U);
+  EXPECT_EQ(s1.step, 10U);
   EXPECT_TRUE(Says(s1, "(step 20,")) << s1.message;
   const Report s2 = first({.scale = 65536, .hysteresis = 1}, 51);
-  EXPECT_EQ(s2.step, 53U);
+  EXPECT_EQ(s2.step, 57U);
   EXPECT_TRUE(Says(s2, "(step 67,")) << s2.message;
+}
+
+TEST(StreakTest, AScaleThatComesDownFarFromItsMinimumIsNotToldOf) {
+  EXPECT_TRUE(ReportsOf({.scale = 65536, .hysteresis = 2}, 30, 36).empty());
+  EXPECT_EQ(ReportsOf({.scale = 65536, .hysteresis = 2}, 30, 37).size(), 1U);
+}
+
+TEST(StreakTest, AScaleThatNothingMendsIsToldOfAtTheThird) {
+  RunFacts facts = ThreeLayers();
+  facts.dynamic_loss_scale = false;
+  StreakDetector detector(facts);
+  for (uint64_t step = 1; step <= 5; ++step) {
+    StepNumbers numbers = OverflowIn(step, 0);
+    numbers.steps_to_stop = 20 - step;
+    EXPECT_EQ(detector.Step(numbers).has_value(), step == 3) << step;
+  }
 }
 
 TEST(StreakTest, NamesTheTensorAndItsPass) {

@@ -64,8 +64,8 @@ TEST(WatchTest, ACauseIsNotLookedForFarBeforeTheTrouble) {
   for (uint64_t step = 41; step <= 46; ++step) watch.Step(OverflowIn(step, 3));
   const std::optional<Report> cause = watch.FirstCause();
   ASSERT_TRUE(cause);
-  EXPECT_EQ(cause->kind, ReportKind::kNonFinite);
-  EXPECT_EQ(cause->step, 42U);
+  EXPECT_EQ(cause->kind, ReportKind::kStreak);
+  EXPECT_EQ(cause->step, 43U);
 }
 
 TEST(WatchTest, AfterAResumeTheRowsBringItUpToDate) {
@@ -114,8 +114,8 @@ TEST(BlackBoxTest, TheLastSixteenStepsOfEveryTensorAreKept) {
   EXPECT_EQ(box["format"], 1);
   EXPECT_EQ(box["step"], 30);
   EXPECT_EQ(box["stop"], "scale at its minimum");
-  EXPECT_EQ(box["first_cause"]["step"], 27);
-  EXPECT_EQ(box["first_cause"]["kind"], "nonfinite");
+  EXPECT_EQ(box["first_cause"]["step"], 28);
+  EXPECT_EQ(box["first_cause"]["kind"], "streak");
   EXPECT_NE(box["advice"].get<std::string>().find("bf16"), std::string::npos);
   EXPECT_EQ(box["dtype"], "fp16");
   EXPECT_EQ(box["tensors"].size(), 8U);
