@@ -7,13 +7,6 @@
 
 namespace penstock::train {
 
-double ModelCost::FlopsPerStep(uint64_t tokens) const {
-  const double per_token = 6.0 * static_cast<double>(parameters) +
-                           12.0 * static_cast<double>(layers) * static_cast<double>(width) *
-                               static_cast<double>(sequence);
-  return static_cast<double>(tokens) * per_token;
-}
-
 void Measure(const Reading& begin, const Reading& end, const ModelCost& cost, StepRow* row) {
   row->step_s = ToSeconds(end.time - begin.time);
   // A step takes time; the bound only keeps a clock that stood still from dividing by zero.

@@ -9,6 +9,7 @@
 
 #include "base/activity.h"
 #include "base/units.h"
+#include "train/plan/model_cost.h"
 #include "train/run/metrics_file.h"
 #include "zero/engine.h"
 
@@ -17,18 +18,6 @@ namespace penstock::train {
 inline double ToSeconds(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
 }
-
-/// The quantities from which a step's speed is computed.
-struct ModelCost {
-  uint64_t parameters = 0;
-  uint64_t layers = 0;
-  uint64_t width = 0;
-  uint64_t sequence = 0;
-
-  /// Returns the operations of forward and backward, without recomputation: tokens * (6 N + 12
-  /// layers * width * T).
-  double FlopsPerStep(uint64_t tokens) const;
-};
 
 /// A reading of everything that is measured, at one moment.
 struct Reading {

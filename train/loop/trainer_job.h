@@ -12,7 +12,7 @@
 #include "config/config.h"
 #include "device/device.h"
 #include "train/loop/batch_rampup.h"
-#include "train/loop/budget.h"
+#include "train/plan/budget.h"
 #include "train/loop/data.h"
 #include "train/loop/node_share.h"
 #include "train/loop/trainer.h"

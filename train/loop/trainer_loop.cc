@@ -42,13 +42,6 @@ bool IsDue(const StepRow& row, int64_t every) {
 
 }  // namespace
 
-Bytes TrainLoop::TokenBytes(const BatchShape& shape) {
-  // Inputs and targets of the step; a row of them and one token more as they are read.
-  const Bytes row = Bytes{sizeof(int32_t)} * (shape.sequence + 1);
-  return Bytes{sizeof(int32_t)} * 2 * shape.sequence * shape.micro_batch * shape.micro_batches +
-         row;
-}
-
 TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
     : parts_(std::move(parts)),
       options_(std::move(options)),

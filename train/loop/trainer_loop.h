@@ -86,9 +86,6 @@ std::string CommittedIn(uint64_t step, const zero::Session& session, const Error
 
 class TrainLoop {
  public:
-  /// Returns what the loop takes of host memory for the tokens of a step.
-  static Bytes TokenBytes(const BatchShape& shape);
-
   TrainLoop(LoopParts parts, LoopOptions options);
   /// Waits for a commit that was begun, because it uses the parts.
   ~TrainLoop();

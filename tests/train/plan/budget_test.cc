@@ -1,4 +1,4 @@
-#include "train/loop/budget.h"
+#include "train/plan/budget.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

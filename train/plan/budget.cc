@@ -1,11 +1,10 @@
-#include "train/loop/budget.h"
+#include "train/plan/budget.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
 
-#include "train/loop/trainer_loop.h"
 #include "train/models/checked_operators.h"
 #include "zero/engine.h"
 #include "zero/partitioner.h"
@@ -41,6 +40,14 @@ constexpr Bytes kGlooConnection = 6_KiB;
 Bytes Connections(const PlannedTraining& training) {
   if (training.kind != device::Kind::kCpu) return 0_B;
   return kGlooConnection * (training.world.size - 1);
+}
+
+/// Of host memory, for the tokens of a step: inputs and targets; a row of them and one token more
+/// as they are read.
+Bytes TokenBytes(const BatchShape& shape) {
+  const Bytes row = Bytes{sizeof(int32_t)} * (shape.sequence + 1);
+  return Bytes{sizeof(int32_t)} * 2 * shape.sequence * shape.micro_batch * shape.micro_batches +
+         row;
 }
 
 Bytes DefaultDeviceMemory(const OfferedMemory& memory) {
@@ -79,7 +86,7 @@ MemoryNeeds NeedsBesideScratch(const PlannedTraining& training, const zero::Memo
   const ActivationBytes taken = training.model.Activations(shape, training.config.dtype);
   const Bytes activations = AlignUp(taken.device, device::kDeviceAlignment);
   const Bytes tokens =
-      taken.bookkeeping + TrainLoop::TokenBytes(shape) +
+      taken.bookkeeping + TokenBytes(shape) +
       kernels::OperatorHeap(training.kind, OperatorsFor(training.model, shape, training.config));
   MemoryNeeds needs;
   needs.device_reserved = activations;
