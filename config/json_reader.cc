@@ -1,9 +1,8 @@
 #include "config/json_reader.h"
 
 #include <algorithm>
-#include <cctype>
-#include <numeric>
 
+#include "base/edit_distance.h"
 #include "config/json_section.h"
 
 namespace penstock::config {
@@ -12,7 +11,7 @@ namespace {
 /// Keys further away than this are not suggested.
 constexpr size_t kMaxDistance = 4;
 
-/// Levenshtein distance without regard to case; a long part of a key is as near as may be.
+/// The edit distance, but that a long part of a key is as near as may be.
 size_t Distance(std::string_view a, std::string_view b) {
   constexpr size_t kLongPart = 6;
   if (std::min(a.size(), b.size()) >= kLongPart &&
@@ -22,19 +21,7 @@ size_t Distance(std::string_view a, std::string_view b) {
   if (a.size() > b.size() + kMaxDistance || b.size() > a.size() + kMaxDistance) {
     return kMaxDistance + 1;
   }
-  const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t substituted = diagonal + (lower(a[i]) == lower(b[j]) ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({substituted, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row[b.size()];
+  return EditDistance(a, b);
 }
 
 std::pair<std::string, std::string> SplitPath(const std::string& path) {
