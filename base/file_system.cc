@@ -1,5 +1,6 @@
 #include "base/file_system.h"
 
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 
 #include <algorithm>
@@ -62,6 +63,12 @@ Result<FileSystem> ReadFileSystem(const std::string& path) {
     return FileSystem{Medium::kMemory, devices.front()};
   }
   return FileSystem{};
+}
+
+Result<Bytes> FreeSpace(const std::string& path) {
+  struct statvfs drive {};
+  if (::statvfs(path.c_str(), &drive) != 0) return ErrnoError(errno, "looking at " + path);
+  return Bytes{drive.f_frsize} * drive.f_bavail;
 }
 
 std::string FileSystemNotice(const std::string& what, const std::string& folder) {

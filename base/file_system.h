@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "base/units.h"
 
 namespace penstock {
 
@@ -25,6 +26,9 @@ FileSystem FileSystemOfType(uint64_t type);
 
 /// Looks at the file system that holds a file or folder. Errors: of statfs, with the path.
 Result<FileSystem> ReadFileSystem(const std::string& path);
+
+/// Returns the space that is free for this user where `path` is. Errors: of statvfs, with the path.
+Result<Bytes> FreeSpace(const std::string& path);
 
 /// Returns one line on what a state in `folder` loses by its file system, beginning with `what`
 /// ("nvme_path /dev/shm"). The line is empty if the file system is a drive's, or cannot be

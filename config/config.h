@@ -65,6 +65,14 @@ struct LossScaling {
   double min_loss_scale = 1;
 };
 
+/// penstock.drive: how fast the drive of nvme_path is, as penstock tune has measured it. Plans count
+/// with it, and nothing else.
+struct DriveSpeed {
+  double read_gbps = 0;  ///< 10^9 bytes a second
+  double write_gbps = 0;
+  bool shared = false;  ///< reads and writes share read_gbps
+};
+
 /// penstock.rampup_batch_size: how the global batch grows to train_batch_size, in rows. By
 /// Megatron's rule (train/loop/batch_rampup.h).
 struct RampupConfig {
@@ -116,6 +124,9 @@ struct Config {
   bool durable = true;
   bool verify_checksums = true;
   aio::EngineOptions aio;
+  std::optional<DriveSpeed> drive;
+  /// Operations a second of the device's kernels, in 10^12, for plans.
+  std::optional<double> device_tflops;
   int64_t heartbeat_seconds = 30;      ///< a rank that is silent for so long is taken for dead
   int64_t comm_timeout_seconds = 600;  ///< so is one that stays away from an operation of all
 

@@ -129,6 +129,27 @@ void ReadSnapshots(JsonSection& section, Config& config) {
   }
 }
 
+/// What plans count with.
+void ReadSpeeds(JsonSection& section, Config& config) {
+  const auto positive = [](JsonSection& of, const char* key, const std::optional<double>& value) {
+    if (!value || *value <= 0) of.Fail(key, "is missing, or no speed; give a number above 0");
+    return value.value_or(0);
+  };
+  config.device_tflops = section.OptionalNumber("device_tflops");
+  if (config.device_tflops) positive(section, "device_tflops", config.device_tflops);
+  const json* value = section.Find("drive");
+  const bool given = value != nullptr && !value->is_null();
+  section.Object("drive", [&](JsonSection& drive) {
+    const std::optional<double> read = drive.OptionalNumber("read_gbps");
+    const std::optional<double> write = drive.OptionalNumber("write_gbps");
+    const bool shared = drive.Bool("shared", false);
+    if (!given) return;
+    config.drive = {.read_gbps = positive(drive, "read_gbps", read),
+                    .write_gbps = positive(drive, "write_gbps", write),
+                    .shared = shared};
+  });
+}
+
 }  // namespace
 
 void ReadAio(JsonSection& top, ConfigDraft& draft) {
@@ -165,6 +186,7 @@ void ReadPenstock(JsonSection& top, ConfigDraft& draft) {
     config.rampup = ReadRampup(section);
     config.heartbeat_seconds = section.Integer("heartbeat_seconds", 30, kTimeoutSeconds);
     config.comm_timeout_seconds = section.Integer("comm_timeout_seconds", 600, kTimeoutSeconds);
+    ReadSpeeds(section, config);
     section.Object("aio", [&](JsonSection& engine) { ReadEngine(engine, config.aio); });
   });
 }

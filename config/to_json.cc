@@ -151,6 +151,12 @@ Json PenstockJson(const Config& config) {
   if (config.rampup) {
     rampup = {config.rampup->start, config.rampup->increment, config.rampup->samples};
   }
+  Json drive = nullptr;
+  if (config.drive) {
+    drive = {{"read_gbps", config.drive->read_gbps},
+             {"write_gbps", config.drive->write_gbps},
+             {"shared", config.drive->shared}};
+  }
   return {{"device_memory", size(config.device_memory)},
           {"host_memory", size(config.host_memory)},
           {"tile_elements", config.tile_elements},
@@ -170,6 +176,8 @@ Json PenstockJson(const Config& config) {
           {"rampup_batch_size", rampup},
           {"heartbeat_seconds", config.heartbeat_seconds},
           {"comm_timeout_seconds", config.comm_timeout_seconds},
+          {"drive", drive},
+          {"device_tflops", config.device_tflops ? Json(*config.device_tflops) : Json(nullptr)},
           {"aio", EngineJson(config.aio)}};
 }
 

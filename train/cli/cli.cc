@@ -90,6 +90,8 @@ int Execute(const LaunchCommand& options) {
   return code.ok() ? *code : ReportError(code.error());
 }
 
+int Execute(const PlanCommand& options) { return PrintOrReport(MakePlanReport(options)); }
+
 int Execute(const PrintText& text) { return Print(text.text); }
 
 int Run(int argc, const char* const* argv) {

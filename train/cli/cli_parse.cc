@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "train/cli/cli_checks.h"
 #include "train/cli/cli_launch.h"
+#include "train/cli/cli_plan.h"
 #include "train/process/log.h"
 #include "train/run/run_changes.h"
 
@@ -310,9 +311,11 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   const CLI::App* tune = AddTune(app, &tune_arguments);
   LaunchArguments launch_arguments;
   const CLI::App* launch = AddLaunch(app, &launch_arguments);
+  PlanArguments plan_arguments;
+  const CLI::App* plan = AddPlan(app, &plan_arguments);
   if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
     return MakeError(ErrorCode::kInvalidArgument,
-                     "unknown command {}; there are train, export, inspect, numerics, replay, "
+                     "unknown command {}; there are train, plan, export, inspect, numerics, replay, "
                      "compare, snapshot, snapshots, clean, tune and launch",
                      arguments[0]);
   }
@@ -342,6 +345,7 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   }
   if (train->parsed()) return MakeTrain(train_arguments);
   if (launch->parsed()) return MakeLaunch(launch_arguments, {end, arguments.end()});
+  if (plan->parsed()) return MakePlan(plan_arguments);
   if (export_command->parsed()) return MakeExport(export_arguments);
   if (numerics->parsed()) return Command(numerics_options);
   if (replay->parsed()) return MakeReplay(replay_arguments);

@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/result.h"
 #include "train/launch/launch.h"
+#include "train/loop/plan_command.h"
 #include "train/loop/replay.h"
 #include "train/loop/trainer.h"
 #include "train/tune/tune.h"
@@ -58,7 +59,7 @@ struct PrintText {
 
 using Command = std::variant<TrainOptions, ExportCommand, InspectCommand, NumericsCommand,
                              ReplayCommand, CompareCommand, CleanCommand, SnapshotCommand,
-                             SnapshotsCommand, TuneCommand, LaunchCommand, PrintText>;
+                             SnapshotsCommand, TuneCommand, LaunchCommand, PlanCommand, PrintText>;
 
 /// Reads the arguments (without the program's name). Errors: kInvalidArgument for arguments that
 /// are unknown, missing, malformed or not implemented.

@@ -1,16 +1,15 @@
 #include "train/loop/prepared_replay.h"
 
 #include <fmt/ranges.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/file_system.h"
 #include "offload/state_copy.h"
 #include "offload/state_format.h"
 #include "train/loop/run_facts.h"
@@ -79,9 +78,7 @@ Bytes StateBytes(const TrainJob& job) {
 
 Status CheckSpace(const TrainJob& job) {
   for (const std::string& folder : job.config.nvme_paths) {
-    struct statvfs drive {};
-    if (::statvfs(folder.c_str(), &drive) != 0) return ErrnoError(errno, "looking at " + folder);
-    const Bytes free = Bytes{drive.f_frsize} * drive.f_bavail;
+    PENSTOCK_ASSIGN(const Bytes free, FreeSpace(folder));
     const Bytes need = StateBytes(job);
     if (free >= need + offload::kFreeBesideCopy) continue;
     return MakeError(ErrorCode::kOutOfSpace,

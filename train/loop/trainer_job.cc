@@ -21,22 +21,6 @@ namespace {
 constexpr Bytes kLargestConfig = 16_MiB;
 constexpr size_t kNamesInMessage = 5;
 
-Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks) {
-  std::vector<config::ConfigSource> sources;
-  for (const std::string& path : options.configs) {
-    Result<std::string> text = ReadTextFileOrPipe(path, kLargestConfig);
-    if (!text.ok()) return Error{text.error().code, "--config: " + text.error().message};
-    sources.push_back({path, *std::move(text)});
-  }
-  for (const std::string& text : ConfigTexts(options.changes)) {
-    sources.push_back({"--change", text});
-  }
-  PENSTOCK_ASSIGN(config::Config config, config::ParseConfig(sources, ranks));
-  if (options.device_memory.has_value()) config.device_memory = options.device_memory;
-  if (options.host_memory.has_value()) config.host_memory = options.host_memory;
-  return config;
-}
-
 Status CheckPaths(const TrainOptions& options, const config::Config& config) {
   PENSTOCK_TRY(CheckPath(options.data, "--data"));
   for (const std::string& path : config.nvme_paths) PENSTOCK_TRY(CheckPath(path, "nvme_path"));
@@ -52,17 +36,6 @@ void LogConfig(const config::Config& config) {
     LogNotice(fmt::format("config: \"auto\" takes the default for {}",
                           fmt::join(config.automatic, ", ")));
   }
-}
-
-Result<uint64_t> SequenceLength(const TrainOptions& options, const ModelSource& model) {
-  const uint64_t context = model.description->sizes().positions;
-  const uint64_t sequence = options.sequence_length.value_or(context);
-  if (sequence == 0 || sequence > context) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--sequence-length {}: the context of {} has {} positions; give 1 to {}",
-                     sequence, model.config_path, context, context);
-  }
-  return sequence;
 }
 
 /// The first of `names`, and that there are more.
@@ -135,7 +108,43 @@ StartingWeights CommittedWeights(const TrainOptions& options, const zero::TrainS
   return {nullptr, std::move(origin)};
 }
 
-/// Returns the free memory of the GPU, if that is to be the device; nothing for the CPU.
+}  // namespace
+
+Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks) {
+  std::vector<config::ConfigSource> sources;
+  for (const std::string& path : options.configs) {
+    Result<std::string> text = ReadTextFileOrPipe(path, kLargestConfig);
+    if (!text.ok()) return Error{text.error().code, "--config: " + text.error().message};
+    sources.push_back({path, *std::move(text)});
+  }
+  for (const std::string& text : ConfigTexts(options.changes)) {
+    sources.push_back({"--change", text});
+  }
+  PENSTOCK_ASSIGN(config::Config config, config::ParseConfig(sources, ranks));
+  if (options.device_memory.has_value()) config.device_memory = options.device_memory;
+  if (options.host_memory.has_value()) config.host_memory = options.host_memory;
+  return config;
+}
+
+Result<uint64_t> SequenceLength(const TrainOptions& options, uint64_t context,
+                                const std::string& model) {
+  const uint64_t sequence = options.sequence_length.value_or(context);
+  if (sequence == 0 || sequence > context) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--sequence-length {}: the context of {} has {} positions; give 1 to {}",
+                     sequence, model, context, context);
+  }
+  return sequence;
+}
+
+BatchShape ShapeOf(const config::Config& config, uint64_t sequence, uint32_t ranks) {
+  return {.micro_batch = config.micro_batch_size,
+          .micro_batches = config.gradient_accumulation_steps,
+          .sequence = sequence,
+          .ranks = ranks,
+          .checkpoint_home = config.activation_home};
+}
+
 Result<std::optional<Bytes>> FindGpu(DeviceChoice choice) {
   if (choice == DeviceChoice::kCpu) return std::optional<Bytes>();
   const Result<Bytes> free = device::FreeCudaMemory();
@@ -145,8 +154,6 @@ Result<std::optional<Bytes>> FindGpu(DeviceChoice choice) {
   }
   return std::optional<Bytes>();
 }
-
-}  // namespace
 
 Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from,
                             ModelFamilies families, const RankPlace& place) {
@@ -164,13 +171,11 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
   PENSTOCK_ASSIGN(const std::optional<Bytes> gpu, FindGpu(options.device));
   const device::Kind kind = gpu.has_value() ? device::Kind::kCuda : device::Kind::kCpu;
   ChooseThreads(kind, place.share, &config);
-  PENSTOCK_ASSIGN(const uint64_t sequence, SequenceLength(options, model));
+  PENSTOCK_ASSIGN(
+      const uint64_t sequence,
+      SequenceLength(options, model.description->sizes().positions, model.config_path));
   PENSTOCK_ASSIGN(OpenedData data, OpenData(options, model, sequence));
-  const BatchShape shape = {.micro_batch = config.micro_batch_size,
-                            .micro_batches = config.gradient_accumulation_steps,
-                            .sequence = sequence,
-                            .ranks = world.size,
-                            .checkpoint_home = config.activation_home};
+  const BatchShape shape = ShapeOf(config, sequence, world.size);
   uint64_t last_step = options.steps.value_or(0);
   if (!options.steps.has_value()) {
     const BatchRampup rampup(config.train_batch_size, config.rampup);

@@ -56,6 +56,16 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
                             ModelFamilies families = AllModelFamilies(),
                             const RankPlace& place = {});
 
+// The parts of it that a plan needs as well.
+/// Reads the config, with what the command line overrides. Errors: of the files; of ParseConfig.
+Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks);
+/// Returns the tokens of a row. `context`: the most that the model takes; `model` names it.
+Result<uint64_t> SequenceLength(const TrainOptions& options, uint64_t context,
+                                const std::string& model);
+/// Returns the free memory of the GPU, if that is to be the device; nothing for the CPU.
+Result<std::optional<Bytes>> FindGpu(DeviceChoice choice);
+BatchShape ShapeOf(const config::Config& config, uint64_t sequence, uint32_t ranks);
+
 /// Whether what a run writes about itself, which is JSON and so UTF-8, can hold the absolute path
 /// of what `option` names. Errors: kInvalidArgument; of AbsolutePath.
 Status CheckPath(const std::string& path, const char* option);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "train/models/checked_operators.h"
 #include "zero/engine.h"
@@ -88,13 +89,15 @@ MemoryNeeds NeedsBesideScratch(const PlannedTraining& training, const zero::Memo
   const Bytes tokens =
       taken.bookkeeping + TokenBytes(shape) +
       kernels::OperatorHeap(training.kind, OperatorsFor(training.model, shape, training.config));
-  MemoryNeeds needs;
-  needs.device_reserved = activations;
-  needs.device_minimum =
-      AlignUp(engine.device_minimum, device::kDeviceAlignment) + needs.device_reserved;
   const Bytes connections = Connections(training);
-  needs.host_reserved = taken.host + tokens + connections;
-  needs.host_minimum = engine.host_minimum + needs.host_reserved;
+  MemoryNeeds needs;
+  needs.reserved = {.activations = activations,
+                    .scratch = {},
+                    .checkpoints = taken.host,
+                    .tokens = tokens,
+                    .connections = connections};
+  needs.device_minimum = AlignUp(engine.device_minimum, device::kDeviceAlignment) + activations;
+  needs.host_minimum = engine.host_minimum + needs.reserved.host();
   needs.device_sum = fmt::format("{} + activations {}", engine.device_sum, ToString(activations));
   needs.host_sum = engine.host_sum;
   if (taken.host.value > 0) {
@@ -156,15 +159,41 @@ std::string WhatFits(const PlannedTraining& training, const MemoryBudget& most) 
   return "make the micro-batch, the sequence or the model smaller";
 }
 
+/// All but the operators' scratch.
+Result<MemoryNeeds> NeedsOf(const PlannedTraining& training) {
+  PENSTOCK_TRY(zero::CheckTileCount(training.spec, training.config));
+  return NeedsBesideScratch(training, zero::Engine::MinimumMemory(training.spec, training.config,
+                                                                  training.world));
+}
+
+Result<MemoryNeeds> AddScratch(const PlannedTraining& training, MemoryNeeds needs) {
+  PENSTOCK_ASSIGN(Bytes scratch,
+                  kernels::OperatorScratch(
+                      training.kind,
+                      OperatorsFor(training.model, training.shape, training.config)));
+  scratch = AlignUp(scratch, device::kDeviceAlignment) + CheckedOperators::Need();
+  needs.reserved.scratch = scratch;
+  needs.device_minimum += scratch;
+  needs.device_sum += fmt::format(" + operator scratch {}", ToString(scratch));
+  return needs;
+}
+
 }  // namespace
+
+Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training) {
+  PENSTOCK_ASSIGN(MemoryNeeds needs, NeedsOf(training));
+  if (needs.reserved.activations <= kLargestLimit) {
+    Result<MemoryNeeds> all = AddScratch(training, needs);
+    if (all.ok() || all.error().code != ErrorCode::kUnavailable) return all;
+  }
+  needs.reserved.scratch_is_known = false;
+  return needs;
+}
 
 Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training,
                                    const std::function<Result<OfferedMemory>()>& machine) {
   const config::Config& config = training.config;
-  PENSTOCK_TRY(zero::CheckTileCount(training.spec, config));
-  const zero::MemoryMinimum engine =
-      zero::Engine::MinimumMemory(training.spec, config, training.world);
-  MemoryNeeds needs = NeedsBesideScratch(training, engine);
+  PENSTOCK_ASSIGN(MemoryNeeds needs, NeedsOf(training));
   const MemoryBudget most = MostMemory(config, machine);
   if (!Fits(needs, most)) {
     const bool device = needs.device_minimum > most.device;
@@ -173,18 +202,11 @@ Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training,
                      SumText(device ? needs.device_minimum : needs.host_minimum),
                      (device ? most.device : most.host).value, WhatFits(training, most));
   }
-  PENSTOCK_ASSIGN(Bytes scratch,
-                  kernels::OperatorScratch(training.kind,
-                                           OperatorsFor(training.model, training.shape, config)));
-  scratch = AlignUp(scratch, device::kDeviceAlignment) + CheckedOperators::Need();
-  needs.device_reserved += scratch;
-  needs.device_minimum += scratch;
-  needs.device_sum += fmt::format(" + operator scratch {}", ToString(scratch));
-  return needs;
+  return AddScratch(training, std::move(needs));
 }
 
-Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const config::Config& config,
-                                  const std::function<Result<OfferedMemory>()>& machine) {
+Result<MemoryBudget> TakeLimits(const config::Config& config,
+                                const std::function<Result<OfferedMemory>()>& machine) {
   Bytes device = config.device_memory.value_or(Bytes{});
   Bytes host = config.host_memory.value_or(Bytes{});
   if (!config.device_memory.has_value() || !config.host_memory.has_value()) {
@@ -192,9 +214,17 @@ Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const config::Config
     device = config.device_memory.value_or(DefaultDeviceMemory(memory));
     host = config.host_memory.value_or(Bytes{memory.machine.available.value / 4 * 3});
   }
-  const MemoryBudget budget = {.device = RoundDown(device, device::kDeviceAlignment), .host = host};
+  return MemoryBudget{.device = device, .host = host};
+}
+
+Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const config::Config& config,
+                                  const std::function<Result<OfferedMemory>()>& machine) {
+  PENSTOCK_ASSIGN(const MemoryBudget limits, TakeLimits(config, machine));
+  const MemoryBudget budget = {.device = RoundDown(limits.device, device::kDeviceAlignment),
+                               .host = limits.host};
   if (budget.device < needs.device_minimum) {
-    return TooSmall("device", "device-memory", device, needs.device_minimum, needs.device_sum);
+    return TooSmall("device", "device-memory", limits.device, needs.device_minimum,
+                    needs.device_sum);
   }
   if (budget.host < needs.host_minimum) {
     return TooSmall("host", "host-memory", budget.host, needs.host_minimum, needs.host_sum);

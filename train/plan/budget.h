@@ -21,12 +21,25 @@
 
 namespace penstock::train {
 
+/// What a training takes beside the engine, by class. On the device:
+struct ReservedBytes {
+  Bytes activations;
+  Bytes scratch;  ///< of operators; not in the sum if it is not known
+  bool scratch_is_known = true;
+  // On the host:
+  Bytes checkpoints;  ///< activation checkpoints
+  Bytes tokens;       ///< with what is known of the batch
+  Bytes connections;  ///< to other ranks
+
+  Bytes device() const { return activations + scratch; }
+  Bytes host() const { return checkpoints + tokens + connections; }
+};
+
 /// The least that a training can work with, and the sums that it comes from, for messages.
 struct MemoryNeeds {
-  Bytes device_minimum;   ///< engine, activations and operator scratch
-  Bytes device_reserved;  ///< of these: activations and operator scratch
+  Bytes device_minimum;  ///< engine, activations and operator scratch
   Bytes host_minimum;
-  Bytes host_reserved;  ///< of this: activation checkpoints, tokens, connections, model's tables
+  ReservedBytes reserved;  ///< of these
   std::string device_sum;
   std::string host_sum;
 };
@@ -67,10 +80,19 @@ struct PlannedTraining {
 Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training,
                                    const std::function<Result<OfferedMemory>()>& machine);
 
-/// Takes limits from the config, which includes the command line. By default the CPU device gets
-/// half of the machine's memory, a GPU all free memory but a reserve, and the host three quarters
-/// of what is available. Asks for `machine` only if a limit is not given. Errors: kBudget with the
-/// sum by class, the limit and the smallest one that works, in bytes; those of `machine`.
+/// The same whatever any machine has. The scratch of operators that this build does not have, or of
+/// sizes that no machine has, is not known. Errors: kBudget for more tiles than there may be; those of the
+/// operators.
+Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training);
+
+/// Returns the limits that a training of this config has. By default the CPU device gets half of
+/// the machine's memory, a GPU all free memory but a reserve, and the host three quarters of what is
+/// available. Asks for `machine` only if a limit is not given. Errors: those of `machine`.
+Result<MemoryBudget> TakeLimits(const config::Config& config,
+                                const std::function<Result<OfferedMemory>()>& machine);
+
+/// The same, if the training fits them. Errors: kBudget with the sum by class, the limit and the
+/// smallest one that works, in bytes; those of TakeLimits.
 Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const config::Config& config,
                                   const std::function<Result<OfferedMemory>()>& machine);
 

@@ -19,8 +19,8 @@ using ::testing::Not;
 
 MemoryNeeds SomeNeeds() {
   return {.device_minimum = 2560_B,
-          .device_reserved = 512_B,
           .host_minimum = 8192_B,
+          .reserved = {.activations = 512_B},
           .device_sum = "parameters 2.00 KiB + activations 512 bytes",
           .host_sum = "gradients 4.00 KiB + states 4.00 KiB"};
 }

@@ -1,0 +1,126 @@
+#include "train/cli/cli_plan.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/units.h"
+#include "train/cli/cli_checks.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr uint64_t kMostPlannedRanks = 65536;
+
+/// Returns a speed above 0; nothing for a text that is none.
+std::optional<double> ParseSpeed(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && end == text.data() + text.size();
+  if (!whole || !std::isfinite(value) || value <= 0) return std::nullopt;
+  return value;
+}
+
+Result<GivenDrive> ParseDrive(const std::string& text) {
+  const std::string_view all = text;
+  const size_t comma = all.find(',');
+  const std::optional<double> read = ParseSpeed(all.substr(0, comma));
+  const std::optional<double> write =
+      comma == std::string_view::npos ? read : ParseSpeed(all.substr(comma + 1));
+  if (read && write) return GivenDrive{.read_gbps = *read, .write_gbps = *write};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--drive {}: give GB/s read and written, as in --drive 7.0,5.0", text);
+}
+
+std::optional<Bytes> GivenSize(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  return ParseBytes(text).value();  // checked by SizeCheck
+}
+
+uint64_t GivenNumber(const std::string& text, uint64_t otherwise) {
+  return text.empty() ? otherwise : ParseWhole(text).value();  // checked by WholeCheck
+}
+
+void AddMachine(CLI::App* plan, PlanArguments* arguments) {
+  plan->add_option("--device", arguments->device, "cpu, cuda or auto; need not be here")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
+      ->capture_default_str();
+  plan->add_option("--ranks", arguments->ranks, "ranks of the training (default: 1)")
+      ->check(WholeCheck({.low = 1, .high = kMostPlannedRanks}));
+  plan->add_option("--nodes", arguments->nodes, "nodes that they run on (default: 1)")
+      ->check(WholeCheck({.low = 1, .high = kMostPlannedRanks}));
+  plan->add_option("--device-memory", arguments->device_memory, "64MiB, 1GiB or bytes")
+      ->check(SizeCheck());
+  plan->add_option("--host-memory", arguments->host_memory, "64MiB, 1GiB or bytes")
+      ->check(SizeCheck());
+  CLI::Option* const tune =
+      plan->add_option("--tune", arguments->options.tune, "file that penstock tune --out wrote")
+          ->check(NameCheck());
+  plan->add_option("--drive", arguments->drive, "READ,WRITE: the drive's speed in GB/s")
+      ->check(NameCheck())
+      ->excludes(tune);
+  plan->add_option("--device-tflops", arguments->device_tflops,
+                   "operations a second of the device's kernels, in 10^12 (default: measured, on "
+                   "the CPU device)")
+      ->check(NameCheck());
+}
+
+}  // namespace
+
+CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments) {
+  PlanCommand& options = arguments->options;
+  CLI::App* plan = app.add_subcommand(
+      "plan", "Say what a training will take, and how long its steps will be, without running it");
+  plan->add_option("--model", options.model,
+                   "config.json, a folder that holds one, or a shape such as "
+                   "gpt2:h=12288,l=96,v=50257,s=2048")
+      ->required()
+      ->check(NameCheck());
+  plan->add_option("--config", options.configs, "JSON in DeepSpeed's format; later files override")
+      ->required()
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(NameCheck());
+  AddMachine(plan, arguments);
+  plan->add_option("--sequence-length", arguments->sequence_length, "tokens in a row")
+      ->check(WholeCheck({.low = 1}));
+  plan->add_option("--choose", arguments->choose,
+                   "speed or memory: what placements and micro-batches there are, the best first")
+      ->check(CLI::IsMember({"speed", "memory"}));
+  plan->add_flag("--json", options.json, "one JSON object instead of a table");
+  return plan;
+}
+
+Result<Command> MakePlan(const PlanArguments& arguments) {
+  PlanCommand options = arguments.options;
+  options.device = arguments.device == "cpu"    ? DeviceChoice::kCpu
+                   : arguments.device == "cuda" ? DeviceChoice::kCuda
+                                                : DeviceChoice::kAuto;
+  options.ranks = static_cast<uint32_t>(GivenNumber(arguments.ranks, 1));
+  options.nodes = static_cast<uint32_t>(GivenNumber(arguments.nodes, 1));
+  options.device_memory = GivenSize(arguments.device_memory);
+  options.host_memory = GivenSize(arguments.host_memory);
+  if (!arguments.sequence_length.empty()) {
+    options.sequence_length = GivenNumber(arguments.sequence_length, 0);
+  }
+  if (!arguments.drive.empty()) {
+    PENSTOCK_ASSIGN(options.drive, ParseDrive(arguments.drive));
+  }
+  if (!arguments.device_tflops.empty()) {
+    options.device_tflops = ParseSpeed(arguments.device_tflops);
+    if (!options.device_tflops) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "--device-tflops {}: give a number above 0, in 10^12 operations a second",
+                       arguments.device_tflops);
+    }
+  }
+  if (!arguments.choose.empty()) {
+    options.choose = arguments.choose == "speed" ? PlanGoal::kSpeed : PlanGoal::kMemory;
+  }
+  return Command(std::move(options));
+}
+
+}  // namespace penstock::train

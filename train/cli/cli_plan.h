@@ -1,0 +1,33 @@
+// The command line of `penstock plan`.
+//
+// Threads: the main thread.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "base/result.h"
+#include "train/cli/cli_parse.h"
+
+namespace penstock::train {
+
+/// What CLI11 fills in for `plan`; numbers, sizes and names still as text.
+struct PlanArguments {
+  PlanCommand options;
+  std::string device = "auto";
+  std::string ranks;
+  std::string nodes;
+  std::string device_memory;
+  std::string host_memory;
+  std::string sequence_length;
+  std::string drive;
+  std::string device_tflops;
+  std::string choose;
+};
+
+CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments);
+
+/// Errors: kInvalidArgument for speeds that are none.
+Result<Command> MakePlan(const PlanArguments& arguments);
+
+}  // namespace penstock::train

@@ -1,0 +1,46 @@
+// `penstock plan`: what a training will take and how long its steps will be, from model and
+// configuration alone (docs/plan.md).
+//
+// Threads: the main thread, while nothing else computes: speeds that nobody gave are measured.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "train/loop/trainer.h"
+
+namespace penstock::train {
+
+/// Bytes a second of a drive, as --drive gives them.
+struct GivenDrive {
+  double read_gbps = 0;  ///< 10^9 bytes a second
+  double write_gbps = 0;
+};
+
+enum class PlanGoal { kSpeed, kMemory };
+
+struct PlanCommand {
+  std::string model;  ///< as of train, or a name with shape (train/sizing/model_shape.h)
+  std::vector<std::string> configs;
+  DeviceChoice device = DeviceChoice::kAuto;
+  uint32_t ranks = 1;
+  uint32_t nodes = 1;
+  std::optional<Bytes> device_memory = {};
+  std::optional<Bytes> host_memory = {};
+  std::optional<uint64_t> sequence_length = {};
+  std::string tune;                       ///< file of penstock tune; empty: none
+  std::optional<GivenDrive> drive = {};   ///< instead of it
+  std::optional<double> device_tflops = {};
+  std::optional<PlanGoal> choose = {};
+  bool json = false;
+};
+
+/// Returns the output for stdout. Errors: kInvalidArgument for what `train` would refuse too; of
+/// the machine, if limits are not given and cannot be read.
+Result<std::string> MakePlanReport(const PlanCommand& command);
+
+}  // namespace penstock::train

@@ -1,0 +1,105 @@
+#include "train/plan/run_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "offload/state_format.h"
+#include "zero/partitioner.h"
+#include "zero/use_order.h"
+
+namespace penstock::train {
+namespace {
+
+/// What is no limit: half of what a size can be, so that sums beside it fit.
+constexpr Bytes kNoLimit{uint64_t{1} << 62};
+
+/// All files of this rank's state. Several paths share the tiles; how they do it moves no more than
+/// a tile.
+Bytes StateFiles(const offload::ShardLayout& layout, const config::Config& config) {
+  const auto paths = static_cast<uint32_t>(std::max<size_t>(1, config.nvme_paths.size()));
+  std::vector<uint16_t> path_of_tile;
+  if (paths > 1) {
+    for (size_t i = 0; i < layout.tiles.size(); ++i) {
+      path_of_tile.push_back(static_cast<uint16_t>(i % paths));
+    }
+  }
+  Bytes files;
+  for (uint32_t path = 0; path < paths; ++path) {
+    files += offload::PlanState({}, layout,
+                                {.slots = config.durable ? 2 : 1,
+                                 .paths = paths,
+                                 .path_of_tile = path_of_tile},
+                                path)
+                 .geometry.file_bytes;
+  }
+  return files;
+}
+
+void AddShortage(std::string tier, Bytes needed, const std::optional<Bytes>& limit, std::string sum,
+                 RunPlan& plan) {
+  if (!limit || needed <= *limit) return;
+  plan.shortages.push_back(
+      {.tier = std::move(tier), .needed = needed, .limit = *limit, .sum = std::move(sum)});
+}
+
+/// What the engine gets of a limit, which is above the minimum.
+Bytes ForEngine(const std::optional<Bytes>& limit, Bytes minimum, Bytes reserved) {
+  const Bytes all = limit ? std::max(*limit, minimum) : minimum;
+  return std::min(all, kNoLimit) - reserved;
+}
+
+/// Written by a commit beside its record: all states that are not on the drive already.
+Bytes CommitBytes(const offload::ShardLayout& layout, const zero::MemoryPlan& memory,
+                  const config::Config& config) {
+  Bytes bytes;
+  const bool resident = zero::IsResident(config);
+  if (resident || memory.store.weight_home != Tier::kNvme) bytes += layout.weight_bytes();
+  if (resident || memory.store.record_home != Tier::kNvme) bytes += layout.record_bytes();
+  return bytes;
+}
+
+}  // namespace
+
+Result<RunPlan> PlanRun(const PlannedTraining& given, const MemoryLimits& limits,
+                        const MachineSpeed& speed) {
+  PENSTOCK_ASSIGN(const zero::ModelSpec spec, zero::WithOrder(given.spec));
+  const PlannedTraining training{.spec = spec,
+                                 .model = given.model,
+                                 .shape = given.shape,
+                                 .config = given.config,
+                                 .kind = given.kind,
+                                 .world = given.world};
+  const config::Config& config = training.config;
+  RunPlan plan{.limits = limits};
+  PENSTOCK_ASSIGN(plan.needs, SumMemoryNeeds(training));
+  const MemoryNeeds& needs = plan.needs;
+  const offload::ShardLayout layout = zero::MakeLayout(spec, config, training.world);
+  const ModelSizes sizes = training.model.sizes();
+  plan.cost = {.parameters = layout.model.parameters,
+               .layers = sizes.layers,
+               .width = sizes.width,
+               .sequence = training.shape.sequence};
+  plan.tokens = training.shape.micro_batch * training.shape.micro_batches *
+                training.shape.sequence * training.shape.ranks;
+  plan.tiles = layout.tiles.size();
+  plan.state_files = StateFiles(layout, config);
+  AddShortage("device", needs.device_minimum, limits.device, needs.device_sum, plan);
+  AddShortage("host", needs.host_minimum, limits.host, needs.host_sum, plan);
+  AddShortage("drive", plan.state_files, limits.drive, "state files", plan);
+  PENSTOCK_ASSIGN(
+      const zero::MemoryPlan memory,
+      zero::PlanMemory(spec, layout, config,
+                       ForEngine(limits.device, needs.device_minimum, needs.reserved.device()),
+                       ForEngine(limits.host, needs.host_minimum, needs.reserved.host())));
+  plan.device = zero::DeviceNeed(spec, layout, config, memory);
+  plan.host = zero::HostNeed(spec, layout, config, memory.store);
+  plan.host_tiles = memory.store.host_tiles;
+  plan.layer_slots = memory.shared_slots;
+  plan.commit_bytes = CommitBytes(layout, memory, config);
+  if (plan.fits()) {
+    PENSTOCK_ASSIGN(plan.step, EstimateStep(training, layout, memory, speed));
+  }
+  return plan;
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,190 @@
+#include "train/plan/step_estimate.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "sim/step.h"
+#include "train/plan/compute_cost.h"
+#include "zero/partitioner.h"
+#include "zero/schedule_builder.h"
+#include "zero/step_decision.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr uint64_t kWarmUp = 3;
+constexpr uint64_t kSteps = 8;
+
+double Sum(const std::vector<sim::Seconds>& parts) {
+  double sum = 0;
+  for (const sim::Seconds part : parts) sum += part;
+  return sum;
+}
+
+/// Weights that a step brings to the device, gradients that it brings back, and what goes between
+/// ranks.
+void CountCopies(const PlannedTraining& training, const offload::ShardLayout& layout,
+                 const offload::Schedule& schedule, StepEstimate& step) {
+  const uint32_t ranks = layout.world_size;
+  for (const offload::ScheduledUse& use : schedule.uses) {
+    if (!use.fetch) continue;
+    for (const offload::TileId tile : layout.TilesOf(use.module)) {
+      step.to_device_bytes += layout.WeightBytes(tile).value;
+    }
+    step.link_bytes += sim::SentBytes(sim::GatherParts(layout, use.module), ranks).value;
+  }
+  step.to_host_bytes = layout.gradient_bytes().value;
+  for (const offload::ModuleId module : offload::Ids<offload::ModuleId>(layout.model.modules.size())) {
+    step.link_bytes += training.shape.micro_batches *
+                       sim::SentBytes(sim::ExchangeParts(layout, module), ranks).value;
+  }
+}
+
+std::optional<double> DriveTime(const StepEstimate& step, const std::optional<sim::DriveSpeed>& drive) {
+  if (step.read_bytes + step.write_bytes == 0) return 0.0;
+  if (!drive) return {};
+  const auto time = [](uint64_t bytes, double speed) {
+    return speed > 0 ? static_cast<double>(bytes) / speed : 0;
+  };
+  if (drive->shared) return time(step.read_bytes + step.write_bytes, drive->read_bytes_a_second);
+  return std::max(time(step.read_bytes, drive->read_bytes_a_second),
+                  time(step.write_bytes, drive->write_bytes_a_second));
+}
+
+/// The floors, and which of them is the highest. On the CPU device, everything but drive and link
+/// shares the cores.
+void SetFloors(const PlannedTraining& training, const offload::ShardLayout& layout,
+               const MachineSpeed& speed, StepEstimate& step) {
+  const auto elements = static_cast<double>(layout.shard_elements());
+  StepFloors& floors = step.floors;
+  const double work = elements * (speed.update_element + speed.norm_element);
+  const bool cpu = training.kind == device::Kind::kCpu;
+  const double threads = zero::IsResident(training.config) ? training.config.compute_threads
+                                                           : training.config.optimizer_threads;
+  floors.update = work / std::max(1.0, cpu ? std::min(threads, speed.cores) : threads);
+  const auto copied = static_cast<double>(step.to_device_bytes + step.to_host_bytes);
+  floors.copies = copied * speed.copy_byte;
+  floors.drive = DriveTime(step, speed.drive);
+  if (!floors.compute || !floors.drive) return;
+  const auto moved = static_cast<double>(step.read_bytes + step.write_bytes);
+  const double shared = *floors.compute * training.config.compute_threads + work + floors.copies +
+                        moved * speed.io_byte;
+  using Floor = std::pair<double, const char*>;
+  const std::array<Floor, 5> all = {Floor{*floors.compute, "compute"}, Floor{*floors.drive, "drive"},
+                                    Floor{floors.update, "optimizer"}, Floor{floors.copies, "copies"},
+                                    Floor{floors.link, "link"}};
+  const Floor& highest = *std::ranges::max_element(all, {}, &Floor::first);
+  step.floor_s = highest.first;
+  step.bound_by = highest.second;
+  if (!cpu || shared / speed.cores <= highest.first) return;
+  step.floor_s = shared / speed.cores;
+  step.bound_by = *floors.compute * training.config.compute_threads >= work ? "compute" : "optimizer";
+}
+
+/// A layout that sim/ goes through quickly. Tiles that are larger by a factor move the same bytes,
+/// and less finely.
+offload::ShardLayout CoarseLayout(const PlannedTraining& training, config::Config& config) {
+  constexpr uint64_t kMostSimulatedTiles = 4096;
+  offload::ShardLayout layout = zero::MakeLayout(training.spec, config, training.world);
+  while (layout.tiles.size() > kMostSimulatedTiles && config.tile_elements < (uint64_t{1} << 36)) {
+    config.tile_elements *= 4;
+    const uint64_t before = layout.tiles.size();
+    layout = zero::MakeLayout(training.spec, config, training.world);
+    if (layout.tiles.size() == before) break;
+  }
+  return layout;
+}
+
+/// The same shares of blocks and of tiles in host memory.
+zero::MemoryPlan CoarsePlan(const offload::ShardLayout& layout, const offload::ShardLayout& coarse,
+                            const zero::MemoryPlan& memory) {
+  const double factor =
+      static_cast<double>(coarse.tiles.size()) / static_cast<double>(layout.tiles.size());
+  const auto scaled = [&](uint64_t count, uint64_t least) {
+    return std::max(least, static_cast<uint64_t>(static_cast<double>(count) * factor));
+  };
+  zero::MemoryPlan plan = memory;
+  plan.store.host_tiles = scaled(memory.store.host_tiles, 0);
+  plan.store.weight_blocks = scaled(memory.store.weight_blocks, 2);
+  plan.store.record_blocks = scaled(memory.store.record_blocks, 1);
+  return plan;
+}
+
+sim::Machine MachineOf(const PlannedTraining& training, const MachineSpeed& speed) {
+  const config::Config& config = training.config;
+  sim::DriveSpeed drive = speed.drive.value_or(sim::DriveSpeed());
+  drive.block = config.aio.block_size;
+  drive.queue_depth = config.aio.queue_depth;
+  const bool cpu = training.kind == device::Kind::kCpu;
+  return {.cores = speed.cores,
+          .compute_threads = cpu ? config.compute_threads : 0,
+          .optimizer_threads = std::max(1, config.optimizer_threads),
+          .update_element = speed.update_element,
+          .norm_element = speed.norm_element,
+          .copy_byte = speed.copy_byte,
+          .io_byte = speed.io_byte,
+          .drive = drive,
+          .link = speed.link};
+}
+
+/// The mean of steps in the steady state.
+sim::StepTime Simulate(const PlannedTraining& training, const offload::ShardLayout& layout,
+                       const zero::MemoryPlan& memory, const MachineSpeed& speed) {
+  const zero::UpdateStart updates = zero::StartOfUpdates(training.config);
+  const offload::Schedule schedule =
+      zero::BuildSchedule(training.spec, layout, memory.shared_slots, updates);
+  const std::vector<sim::StepTime> steps = sim::SimulateSteps(
+      {.layout = layout,
+       .schedule = schedule,
+       .gradients = training.spec.gradients,
+       .updates = updates,
+       .store = memory.store,
+       .compute = ComputeOfUses(training, layout.model, speed),
+       .micro_batches = training.shape.micro_batches,
+       .gradient_buffers = memory.gradient_buffers},
+      MachineOf(training, speed), kWarmUp + kSteps);
+  sim::StepTime mean;
+  for (uint64_t i = kWarmUp; i < steps.size(); ++i) {
+    mean.step += steps[i].step / static_cast<double>(kSteps);
+    mean.read_bytes += steps[i].read_bytes;
+    mean.write_bytes += steps[i].write_bytes;
+  }
+  mean.read_bytes /= kSteps;
+  mean.write_bytes /= kSteps;
+  return mean;
+}
+
+}  // namespace
+
+Result<StepEstimate> EstimateStep(const PlannedTraining& training,
+                                  const offload::ShardLayout& layout,
+                                  const zero::MemoryPlan& memory, const MachineSpeed& speed) {
+  StepEstimate step;
+  const bool known = speed.layer_flops && speed.head_flops;
+  if (known) step.floors.compute = Sum(ComputeOfUses(training, layout.model, speed));
+  if (zero::IsResident(training.config)) {
+    SetFloors(training, layout, speed, step);
+    if (known) step.step_s = *step.floors.compute + step.floors.update;
+    return step;
+  }
+  const offload::Schedule schedule = zero::BuildSchedule(
+      training.spec, layout, memory.shared_slots, zero::StartOfUpdates(training.config));
+  CountCopies(training, layout, schedule, step);
+  config::Config config = training.config;
+  const offload::ShardLayout coarse = CoarseLayout(training, config);
+  zero::MemoryPlan simulated = memory;
+  if (coarse.tiles.size() != layout.tiles.size()) simulated = CoarsePlan(layout, coarse, memory);
+  const sim::StepTime mean = Simulate(training, coarse, simulated, speed);
+  step.read_bytes = mean.read_bytes;
+  step.write_bytes = mean.write_bytes;
+  if (speed.link.bytes_a_second > 0) {
+    step.floors.link = static_cast<double>(step.link_bytes) / speed.link.bytes_a_second;
+  }
+  SetFloors(training, layout, speed, step);
+  if (step.floor_s) step.step_s = mean.step;
+  return step;
+}
+
+}  // namespace penstock::train

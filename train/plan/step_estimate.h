@@ -1,0 +1,46 @@
+// The bytes that a step moves and the time that it takes: floors by resource, and the step that
+// sim/ predicts with the engine's own schedule and policy.
+//
+// Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "offload/layout.h"
+#include "train/plan/budget.h"
+#include "train/plan/machine_speed.h"
+#include "zero/memory_plan.h"
+
+namespace penstock::train {
+
+/// Seconds that each resource is busy in a step. Nothing: its speed is not known.
+struct StepFloors {
+  std::optional<double> compute;
+  std::optional<double> drive;  ///< zero where the step moves nothing on it
+  double update = 0;            ///< of all optimizer threads together
+  double copies = 0;            ///< between device and host
+  double link = 0;              ///< between ranks
+};
+
+struct StepEstimate {
+  uint64_t read_bytes = 0;  ///< nvme, of this rank
+  uint64_t write_bytes = 0;
+  uint64_t to_device_bytes = 0;
+  uint64_t to_host_bytes = 0;
+  uint64_t link_bytes = 0;  ///< sent by this rank
+  StepFloors floors;
+  /// The least that a step can take, and what it takes. Nothing: compute or drive is not known.
+  std::optional<double> floor_s;
+  std::optional<double> step_s;
+  std::string bound_by;  ///< "compute", "drive", "optimizer", "copies", "link"; empty: not known
+};
+
+/// Precondition: the plan is that of zero::PlanMemory for the layout.
+Result<StepEstimate> EstimateStep(const PlannedTraining& training,
+                                  const offload::ShardLayout& layout,
+                                  const zero::MemoryPlan& memory, const MachineSpeed& speed);
+
+}  // namespace penstock::train
