@@ -57,7 +57,7 @@ void AddMachine(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--host-memory", arguments->host_memory, "64MiB, 1GiB or bytes")
       ->check(SizeCheck());
   CLI::Option* const tune =
-      plan->add_option("--tune", arguments->options.tune, "file that penstock tune --out wrote")
+      plan->add_option("--tune", arguments->options.speed.tune, "file that penstock tune --out wrote")
           ->check(NameCheck());
   plan->add_option("--drive", arguments->drive, "READ,WRITE: the drive's speed in GB/s")
       ->check(NameCheck())
@@ -107,11 +107,11 @@ Result<Command> MakePlan(const PlanArguments& arguments) {
     options.sequence_length = GivenNumber(arguments.sequence_length, 0);
   }
   if (!arguments.drive.empty()) {
-    PENSTOCK_ASSIGN(options.drive, ParseDrive(arguments.drive));
+    PENSTOCK_ASSIGN(options.speed.drive, ParseDrive(arguments.drive));
   }
   if (!arguments.device_tflops.empty()) {
-    options.device_tflops = ParseSpeed(arguments.device_tflops);
-    if (!options.device_tflops) {
+    options.speed.device_tflops = ParseSpeed(arguments.device_tflops);
+    if (!options.speed.device_tflops) {
       return MakeError(ErrorCode::kInvalidArgument,
                        "--device-tflops {}: give a number above 0, in 10^12 operations a second",
                        arguments.device_tflops);

@@ -60,6 +60,14 @@ void AddTotals(const LoopSummary& loop, const ModelCost& cost, uint32_t ranks, J
   out["evictions"] = loop.end.counters.evictions;
 }
 
+Json FiguresJson(const PlanFigures& figures) {
+  return {{"device_peak_bytes", figures.device_peak_bytes},
+          {"host_peak_bytes", figures.host_peak_bytes},
+          {"nvme_read_bytes_per_step", figures.nvme_read_bytes_per_step},
+          {"nvme_write_bytes_per_step", figures.nvme_write_bytes_per_step},
+          {"step_s", OrNull(figures.step_s)}};
+}
+
 std::string Loss(const std::optional<double>& loss) {
   return loss.has_value() ? LossText(*loss) : "none";
 }
@@ -87,6 +95,8 @@ std::string ToJson(const RunSummary& summary) {
   json["last_step"] = summary.loop.last_step;
   json["committed_step"] = summary.loop.committed_step;
   json["interrupted"] = summary.loop.interrupted;
+  json["planned"] = summary.plan ? FiguresJson(summary.plan->planned) : Json(nullptr);
+  json["measured"] = summary.plan ? FiguresJson(summary.plan->measured) : Json(nullptr);
   json["version"] = PENSTOCK_VERSION;
   json["parameter_groups"] = Groups(summary);
   json["config"] = Json::parse(config::ConfigToJson(summary.config));

@@ -28,6 +28,19 @@ struct LoopSummary {
   double seconds() const { return ToSeconds(end.time - begin.time); }
 };
 
+/// What a run takes; bytes of a step are those of one rank.
+struct PlanFigures {
+  uint64_t device_peak_bytes = 0;
+  uint64_t host_peak_bytes = 0;
+  double nvme_read_bytes_per_step = 0;
+  double nvme_write_bytes_per_step = 0;
+  std::optional<double> step_s = {};
+};
+struct PlannedAndMeasured {
+  PlanFigures planned;
+  PlanFigures measured;
+};
+
 struct RunSummary {
   LoopSummary loop;
   ModelCost cost;
@@ -39,6 +52,7 @@ struct RunSummary {
   uint64_t seed = 0;
   config::Config config;
   offload::ShardLayout layout;
+  std::optional<PlannedAndMeasured> plan = {};
   bool shown = true;  ///< false: another rank shows it
 
   /// Adam in mixed precision: 16 bytes a parameter.

@@ -8,7 +8,6 @@
 
 #include "base/file_system.h"
 #include "train/loop/planned_model.h"
-#include "train/loop/planned_speed.h"
 #include "train/loop/trainer_job.h"
 #include "train/plan/plan_report.h"
 #include "train/plan/run_plan.h"
@@ -19,7 +18,7 @@ namespace {
 
 TrainOptions OptionsOf(const PlanCommand& command) {
   TrainOptions options{.model = command.model, .configs = command.configs};
-  if (!command.tune.empty()) options.configs.push_back(command.tune);
+  if (!command.speed.tune.empty()) options.configs.push_back(command.speed.tune);
   options.device = command.device;
   options.device_memory = command.device_memory;
   options.host_memory = command.host_memory;
@@ -80,7 +79,7 @@ Result<std::string> MakePlanReport(const PlanCommand& command) {
                                  .config = config,
                                  .kind = kind,
                                  .world = world};
-  PENSTOCK_ASSIGN(const PlannedSpeed speed, FindSpeed(command, training));
+  PENSTOCK_ASSIGN(const PlannedSpeed speed, FindSpeed(command.speed, training));
   PENSTOCK_ASSIGN(const RunPlan plan, PlanRun(training, limits, speed.machine));
   const PlannedSetup setup{.model = model.name,
                            .device = cuda ? "cuda" : "cpu",

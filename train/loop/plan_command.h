@@ -11,15 +11,10 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "train/loop/planned_speed.h"
 #include "train/loop/trainer.h"
 
 namespace penstock::train {
-
-/// Bytes a second of a drive, as --drive gives them.
-struct GivenDrive {
-  double read_gbps = 0;  ///< 10^9 bytes a second
-  double write_gbps = 0;
-};
 
 enum class PlanGoal { kSpeed, kMemory };
 
@@ -32,9 +27,7 @@ struct PlanCommand {
   std::optional<Bytes> device_memory = {};
   std::optional<Bytes> host_memory = {};
   std::optional<uint64_t> sequence_length = {};
-  std::string tune;                       ///< file of penstock tune; empty: none
-  std::optional<GivenDrive> drive = {};   ///< instead of it
-  std::optional<double> device_tflops = {};
+  GivenSpeed speed = {};
   std::optional<PlanGoal> choose = {};
   bool json = false;
 };

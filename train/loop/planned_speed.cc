@@ -20,11 +20,13 @@ double Cores() {
   return std::min(cores, machine->cpu_quota.value_or(cores));
 }
 
-std::string SetCompute(const PlanCommand& command, const PlannedTraining& training,
+std::string SetCompute(const GivenSpeed& given, const PlannedTraining& training,
                        MachineSpeed& speed) {
-  if (command.device_tflops) {
-    speed.layer_flops = speed.head_flops = *command.device_tflops * 1e12;
-    return fmt::format("compute {:.4g} TFLOP/s, as given", *command.device_tflops);
+  const std::optional<double> tflops =
+      given.device_tflops ? given.device_tflops : training.config.device_tflops;
+  if (tflops) {
+    speed.layer_flops = speed.head_flops = *tflops * 1e12;
+    return fmt::format("compute {:.4g} TFLOP/s, as given", *tflops);
   }
   const Result<OperatorRates> rates = MeasureOperators(training);
   if (!rates.ok()) {
@@ -42,15 +44,15 @@ sim::DriveSpeed DriveOf(double read_gbps, double write_gbps, bool shared) {
           .shared = shared};
 }
 
-Result<std::string> SetDrive(const PlanCommand& command, const config::Config& config,
+Result<std::string> SetDrive(const GivenSpeed& given, const config::Config& config,
                              MachineSpeed& speed) {
   if (config.parameter_home != Tier::kNvme && config.optimizer_home != Tier::kNvme) {
     return std::string("no drive in the steps");
   }
-  if (command.drive) {
-    speed.drive = DriveOf(command.drive->read_gbps, command.drive->write_gbps, false);
+  if (given.drive) {
+    speed.drive = DriveOf(given.drive->read_gbps, given.drive->write_gbps, false);
     return fmt::format("drive {:.3g} GB/s read and {:.3g} written, as given",
-                       command.drive->read_gbps, command.drive->write_gbps);
+                       given.drive->read_gbps, given.drive->write_gbps);
   }
   if (config.aio.simulate) {
     const aio::SimulatedDrive& drive = *config.aio.simulate;
@@ -64,31 +66,47 @@ Result<std::string> SetDrive(const PlanCommand& command, const config::Config& c
     return fmt::format("drive {:.3g} GB/s read and {:.3g} written, by penstock.drive",
                        config.drive->read_gbps, config.drive->write_gbps);
   }
-  if (!command.tune.empty()) {
+  if (!given.tune.empty()) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "--tune {}: there is no penstock.drive in it, which penstock tune writes; "
                      "tune again, or give --drive READ,WRITE",
-                     command.tune);
+                     given.tune);
   }
   return std::string("drive not known: give --tune or --drive");
 }
 
+Result<MachineSpeed> MeasuredHost(const PlannedTraining& training) {
+  PENSTOCK_ASSIGN(const HostSpeed host, MeasureHost(training.config));
+  MachineSpeed speed{.cores = Cores(),
+                     .update_element = host.update_element,
+                     .norm_element = host.norm_element};
+  // A GPU's copies go over a bus whose speed is not known here.
+  if (training.kind == device::Kind::kCpu) speed.copy_byte = host.copy_byte;
+  // A simulated drive is memory, and its bytes are copied.
+  if (training.config.aio.simulate) speed.io_byte = host.copy_byte;
+  return speed;
+}
+
 }  // namespace
 
-Result<PlannedSpeed> FindSpeed(const PlanCommand& command, const PlannedTraining& training) {
+Result<PlannedSpeed> FindSpeed(const GivenSpeed& given, const PlannedTraining& training) {
   PlannedSpeed speed;
-  PENSTOCK_ASSIGN(const HostSpeed host, MeasureHost(training.config));
-  speed.machine = {.cores = Cores(),
-                   .update_element = host.update_element,
-                   .norm_element = host.norm_element};
-  // A GPU's copies go over a bus whose speed is not known here.
-  if (training.kind == device::Kind::kCpu) speed.machine.copy_byte = host.copy_byte;
-  // A simulated drive is memory, and its bytes are copied.
-  if (training.config.aio.simulate) speed.machine.io_byte = host.copy_byte;
-  speed.origin = SetCompute(command, training, speed.machine);
-  PENSTOCK_ASSIGN(const std::string drive, SetDrive(command, training.config, speed.machine));
+  PENSTOCK_ASSIGN(speed.machine, MeasuredHost(training));
+  speed.origin = SetCompute(given, training, speed.machine);
+  PENSTOCK_ASSIGN(const std::string drive, SetDrive(given, training.config, speed.machine));
   speed.origin += "; " + drive;
   return speed;
+}
+
+std::optional<MachineSpeed> SpeedOf(const PlannedTraining& training) {
+  const config::Config& config = training.config;
+  const bool needs_drive =
+      config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
+  const bool knows_drive = config.aio.simulate || config.drive;
+  if (!config.device_tflops || (needs_drive && !knows_drive)) return {};
+  const Result<PlannedSpeed> speed = FindSpeed({}, training);
+  if (!speed.ok()) return {};
+  return speed->machine;
 }
 
 }  // namespace penstock::train

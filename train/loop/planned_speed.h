@@ -4,14 +4,28 @@
 // Threads: the main thread, while nothing else computes.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/result.h"
-#include "train/loop/plan_command.h"
 #include "train/plan/budget.h"
 #include "train/plan/machine_speed.h"
 
 namespace penstock::train {
+
+/// Bytes a second of a drive, as --drive gives them.
+struct GivenDrive {
+  double read_gbps = 0;  ///< 10^9 bytes a second
+  double write_gbps = 0;
+};
+
+/// What was said on the command line; the configuration may say it as well (penstock.drive,
+/// penstock.device_tflops).
+struct GivenSpeed {
+  std::optional<double> device_tflops = {};
+  std::optional<GivenDrive> drive = {};
+  std::string tune;  ///< a file that is among those of the configuration; empty: none
+};
 
 struct PlannedSpeed {
   MachineSpeed machine;
@@ -19,6 +33,10 @@ struct PlannedSpeed {
 };
 
 /// Errors: kInvalidArgument for a file of --tune without speeds; kOutOfMemory.
-Result<PlannedSpeed> FindSpeed(const PlanCommand& command, const PlannedTraining& training);
+Result<PlannedSpeed> FindSpeed(const GivenSpeed& given, const PlannedTraining& training);
+
+/// The speeds that the configuration gives, with what is measured of the host; nothing, if compute
+/// or a drive that the steps need is not among them.
+std::optional<MachineSpeed> SpeedOf(const PlannedTraining& training);
 
 }  // namespace penstock::train

@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "train/loop/planned_run.h"
 #include "train/loop/prepared_run.h"
 #include "train/loop/progress.h"
 #include "train/loop/run_watch.h"
@@ -132,6 +133,9 @@ Status FinishTrace(Trace& trace, const LoopSummary& loop) {
 /// The steps are done: all that is missing is what sums them up.
 Result<RunSummary> FinishRun(const PreparedRun& run, const LoopSummary& loop) {
   RunSummary summary = Summarise(run, loop);
+  summary.plan = HoldAgainstPlan(run.job, loop);
+  const std::string parts = summary.plan ? PlanNotice(*summary.plan, loop.steps) : "";
+  if (!parts.empty()) LogNotice(parts);
   const Status written = run.folder->WriteSummary(ToJson(summary));
   const Status whole = CheckThere(*run.folder);
   if (!whole.ok()) {

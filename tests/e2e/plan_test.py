@@ -1,0 +1,90 @@
+"""What a plan says before a run is what the run takes."""
+import itertools
+import json
+import os
+import shutil
+import statistics
+import unittest
+
+import harness
+from harness import make_config, merge, read_rows, read_summary, state_paths
+
+SHAPES = {  # parameters, roughly
+    "1M": {"n_layer": 4, "n_embd": 128, "n_head": 4, "n_positions": 64, "vocab_size": 1024},
+    "18M": {"n_layer": 10, "n_embd": 384, "n_head": 6, "n_positions": 512, "vocab_size": 256},
+    "50M": {"n_layer": 12, "n_embd": 576, "n_head": 9, "n_positions": 512, "vocab_size": 4096},
+    "125M": {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257},
+}
+PLACEMENTS = {"device": ("none", "none"), "host": ("cpu", "cpu"), "nvme optimizer": ("cpu", "nvme"),
+              "nvme": ("nvme", "nvme")}
+DTYPES = {"fp32": ("fp32", {}), "bf16": ("bf16", {}),
+          "bf16 moments": ("bf16", {"bf16": {"bf16_optimizer_states": True}})}
+MICRO_BATCHES = (1, 4)
+STEPS = {"1M": 60, "18M": 15, "50M": 13, "125M": 13}
+START = 3  # rows that are not steady yet
+CELLS = list(itertools.product(SHAPES, PLACEMENTS, DTYPES, MICRO_BATCHES))
+# Of the smallest shape, so many that every two values of the other three meet; and one that is larger.
+PAIRS = [("1M", "device", "fp32", 1), ("1M", "device", "bf16", 4), ("1M", "device", "bf16 moments", 1),
+         ("1M", "host", "fp32", 4), ("1M", "host", "bf16", 1), ("1M", "host", "bf16 moments", 4),
+         ("1M", "nvme optimizer", "fp32", 1), ("1M", "nvme optimizer", "bf16", 4),
+         ("1M", "nvme optimizer", "bf16 moments", 1), ("1M", "nvme", "fp32", 4),
+         ("1M", "nvme", "bf16", 1), ("1M", "nvme", "bf16 moments", 4), ("18M", "nvme", "bf16", 4)]
+
+
+class PlanTest(harness.PenstockTest):
+    def plan_of(self, config, *more, model):
+        outcome = harness.penstock("plan", "--model", model, "--config",
+                                   self.write("plan.json", config), "--json", "--device", "cpu",
+                                   *more)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertEqual(outcome.stderr, "", str(outcome))
+        return json.loads(outcome.stdout)
+
+    def config_of(self, placement, dtype, micro_batches, **override):
+        name, keys = DTYPES[dtype]
+        param, optimizer = PLACEMENTS[placement]
+        return make_config(dtype=name, micro_batches=micro_batches, param=param, optimizer=optimizer,
+                           nvme_path=self.make_folder("nvme"), **merge(keys, override))
+
+    def compare(self, cell):
+        """Runs a cell, and holds it against its plan."""
+        shape, placement, dtype, micro_batches = cell
+        model = self.make_model(shape, **SHAPES[shape])
+        config = merge(self.config_of(placement, dtype, micro_batches),
+                       {"train_micro_batch_size_per_gpu": 1,
+                        "penstock": {"tile_elements": 65536 if shape == "1M" else 1048576}})
+        limits = ("--sequence-length", "32", "--device-memory", "4GiB", "--host-memory",
+                  "64MiB" if shape == "1M" else "4GiB")
+        plan = self.plan_of(config, *limits, "--drive", "2,2", "--device-tflops", "0.2", model=model)
+        run = self.trained(config, *limits, steps=STEPS[shape], model=model)
+        summary, rows = read_summary(run), read_rows(run)
+        self.assertEqual(plan["parameters"], summary["parameters"], cell)
+        self.assertEqual(plan["device_bytes"], summary["device_peak_bytes"], cell)
+        self.assertEqual(plan["host_bytes"], summary["host_peak_bytes"], cell)
+        self.assertEqual(plan["nvme_file_bytes"],
+                         sum(os.path.getsize(path) for path in state_paths(run)), cell)
+        # A busy machine moves bytes from one step into the next. The last step waits for all of them.
+        for key in ("nvme_read_bytes", "nvme_write_bytes"):
+            of_steps = statistics.median(row[key] for row in rows[START:-1])
+            self.assertAlmostEqual(plan[f"{key}_per_step"] / max(of_steps, 1),
+                                   1 if of_steps else 0, delta=0.03, msg=f"{cell} {key}")
+        self.assertEqual(summary["planned"]["device_peak_bytes"], plan["device_bytes"])
+        self.assertEqual(summary["planned"]["host_peak_bytes"], plan["host_bytes"])
+        for path in (*state_paths(run), run):
+            shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+
+    def test_memory_files_and_bytes_are_those_of_the_run(self):
+        for cell in PAIRS:
+            with self.subTest(cell=cell):
+                self.compare(cell)
+
+    @unittest.skipUnless(os.environ.get("PENSTOCK_LONG_TESTS") == "1",
+                         "96 runs take half an hour; PENSTOCK_LONG_TESTS=1 makes them")
+    def test_memory_files_and_bytes_are_those_of_the_run_in_all_cells(self):
+        for cell in CELLS:
+            with self.subTest(cell=cell):
+                self.compare(cell)
+
+
+if __name__ == "__main__":
+    harness.main()

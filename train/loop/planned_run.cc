@@ -1,0 +1,90 @@
+#include "train/loop/planned_run.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "train/loop/planned_speed.h"
+#include "train/plan/run_plan.h"
+
+namespace penstock::train {
+namespace {
+
+/// In the first step nothing was updated before, and the last waits for all updates: only among
+/// more steps do they not count.
+constexpr uint64_t kStepsToCompare = 10;
+constexpr double kBytesApart = 0.05;
+constexpr double kTimeApart = 0.2;
+
+PlanFigures FiguresOf(const RunPlan& plan) {
+  PlanFigures figures{.device_peak_bytes = plan.device_peak().value,
+                      .host_peak_bytes = plan.host_peak().value};
+  if (!plan.step) return figures;
+  figures.nvme_read_bytes_per_step = static_cast<double>(plan.step->read_bytes);
+  figures.nvme_write_bytes_per_step = static_cast<double>(plan.step->write_bytes);
+  figures.step_s = plan.step->step_s;
+  return figures;
+}
+
+PlanFigures FiguresOf(const LoopSummary& loop, uint32_t ranks) {
+  const auto per_step = [&](uint64_t begin, uint64_t end) {
+    return static_cast<double>(end - begin) / static_cast<double>(loop.steps) / ranks;
+  };
+  PlanFigures figures{.device_peak_bytes = loop.end.device_peak.value,
+                      .host_peak_bytes = loop.end.host_peak.value};
+  if (loop.steps == 0) return figures;
+  figures.nvme_read_bytes_per_step =
+      per_step(loop.begin.counters.nvme_read_bytes, loop.end.counters.nvme_read_bytes);
+  figures.nvme_write_bytes_per_step =
+      per_step(loop.begin.counters.nvme_write_bytes, loop.end.counters.nvme_write_bytes);
+  figures.step_s = loop.seconds() / static_cast<double>(loop.steps);
+  return figures;
+}
+
+std::string Part(const char* what, double planned, double measured, double apart) {
+  if (planned <= 0 || std::abs(measured / planned - 1) <= apart) return "";
+  return fmt::format("; {}: planned {:.4g}, measured {:.4g}", what, planned, measured);
+}
+
+}  // namespace
+
+std::optional<PlannedAndMeasured> HoldAgainstPlan(const TrainJob& job, const LoopSummary& loop) {
+  const PlannedTraining training{.spec = job.spec,
+                                 .model = *job.model.description,
+                                 .shape = job.shape,
+                                 .config = job.config,
+                                 .kind = job.device,
+                                 .world = job.world};
+  // The batch of a ramp-up changes, and its time with it.
+  const std::optional<MachineSpeed> speed =
+      job.config.rampup ? std::nullopt : SpeedOf(training);
+  const Result<RunPlan> plan =
+      PlanRun(training, {.device = job.budget.device, .host = job.budget.host, .drive = {}},
+              speed.value_or(MachineSpeed()));
+  if (!plan.ok()) return {};
+  return PlannedAndMeasured{.planned = FiguresOf(*plan),
+                            .measured = FiguresOf(loop, job.world.size)};
+}
+
+std::string PlanNotice(const PlannedAndMeasured& figures, uint64_t steps) {
+  if (steps < kStepsToCompare) return "";
+  const PlanFigures& planned = figures.planned;
+  const PlanFigures& measured = figures.measured;
+  const auto number = [](uint64_t bytes) { return static_cast<double>(bytes); };
+  std::string parts =
+      Part("device peak in bytes", number(planned.device_peak_bytes),
+           number(measured.device_peak_bytes), kBytesApart) +
+      Part("host peak in bytes", number(planned.host_peak_bytes),
+           number(measured.host_peak_bytes), kBytesApart) +
+      Part("bytes read a step", planned.nvme_read_bytes_per_step,
+           measured.nvme_read_bytes_per_step, kBytesApart) +
+      Part("bytes written a step", planned.nvme_write_bytes_per_step,
+           measured.nvme_write_bytes_per_step, kBytesApart);
+  if (planned.step_s && measured.step_s) {
+    parts += Part("seconds of a step", *planned.step_s, *measured.step_s, kTimeApart);
+  }
+  if (parts.empty()) return "";
+  return "the run parts from its plan" + parts + "; penstock plan says what it counts with";
+}
+
+}  // namespace penstock::train
