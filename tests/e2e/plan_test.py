@@ -3,7 +3,6 @@ import itertools
 import json
 import os
 import shutil
-import statistics
 import unittest
 
 import harness
@@ -20,15 +19,15 @@ PLACEMENTS = {"device": ("none", "none"), "host": ("cpu", "cpu"), "nvme optimize
 DTYPES = {"fp32": ("fp32", {}), "bf16": ("bf16", {}),
           "bf16 moments": ("bf16", {"bf16": {"bf16_optimizer_states": True}})}
 MICRO_BATCHES = (1, 4)
-STEPS = {"1M": 60, "18M": 15, "50M": 13, "125M": 13}
+STEPS = 60
 START = 3  # rows that are not steady yet
 CELLS = list(itertools.product(SHAPES, PLACEMENTS, DTYPES, MICRO_BATCHES))
-# Of the smallest shape, so many that every two values of the other three meet; and one that is larger.
+# Of the smallest shape, so many that every two values of the other three meet.
 PAIRS = [("1M", "device", "fp32", 1), ("1M", "device", "bf16", 4), ("1M", "device", "bf16 moments", 1),
          ("1M", "host", "fp32", 4), ("1M", "host", "bf16", 1), ("1M", "host", "bf16 moments", 4),
          ("1M", "nvme optimizer", "fp32", 1), ("1M", "nvme optimizer", "bf16", 4),
          ("1M", "nvme optimizer", "bf16 moments", 1), ("1M", "nvme", "fp32", 4),
-         ("1M", "nvme", "bf16", 1), ("1M", "nvme", "bf16 moments", 4), ("18M", "nvme", "bf16", 4)]
+         ("1M", "nvme", "bf16", 1), ("1M", "nvme", "bf16 moments", 4)]
 
 
 class PlanTest(harness.PenstockTest):
@@ -56,16 +55,18 @@ class PlanTest(harness.PenstockTest):
         limits = ("--sequence-length", "32", "--device-memory", "4GiB", "--host-memory",
                   "64MiB" if shape == "1M" else "4GiB")
         plan = self.plan_of(config, *limits, "--drive", "2,2", "--device-tflops", "0.2", model=model)
-        run = self.trained(config, *limits, steps=STEPS[shape], model=model)
+        run = self.trained(config, *limits, steps=STEPS, model=model)
         summary, rows = read_summary(run), read_rows(run)
         self.assertEqual(plan["parameters"], summary["parameters"], cell)
         self.assertEqual(plan["device_bytes"], summary["device_peak_bytes"], cell)
         self.assertEqual(plan["host_bytes"], summary["host_peak_bytes"], cell)
         self.assertEqual(plan["nvme_file_bytes"],
                          sum(os.path.getsize(path) for path in state_paths(run)), cell)
-        # A busy machine moves bytes from one step into the next. The last step waits for all of them.
+        # A busy machine moves bytes from one step into the next, so that it takes many steps to tell.
+        # The last one waits for all of them.
         for key in ("nvme_read_bytes", "nvme_write_bytes"):
-            of_steps = statistics.median(row[key] for row in rows[START:-1])
+            steady = [row[key] for row in rows[START:-1]]
+            of_steps = sum(steady) / len(steady)
             self.assertAlmostEqual(plan[f"{key}_per_step"] / max(of_steps, 1),
                                    1 if of_steps else 0, delta=0.03, msg=f"{cell} {key}")
         self.assertEqual(summary["planned"]["device_peak_bytes"], plan["device_bytes"])
