@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/file_system.h"
+#include "config/to_json.h"
 #include "train/loop/planned_model.h"
 #include "train/loop/trainer_job.h"
 #include "train/plan/plan_report.h"
@@ -24,16 +26,6 @@ TrainOptions OptionsOf(const PlanCommand& command) {
   options.host_memory = command.host_memory;
   options.sequence_length = command.sequence_length;
   return options;
-}
-
-/// The first of the ranks, which has the largest share.
-Result<comm::World> WorldOf(const PlanCommand& command) {
-  if (command.ranks % command.nodes != 0) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--nodes {} does not divide --ranks {}: every node has as many ranks",
-                     command.nodes, command.ranks);
-  }
-  return comm::World{.size = command.ranks, .local_size = command.ranks / command.nodes};
 }
 
 /// A GPU that is planned for need not be here.
@@ -58,37 +50,169 @@ Result<MemoryLimits> LimitsOf(const config::Config& config, device::Kind kind,
   return limits;
 }
 
+/// Everything that a plan and its alternatives have in common.
+class Planner {
+ public:
+  static Result<Planner> Create(const PlanCommand& command) {
+    Planner planner(command);
+    const TrainOptions options = OptionsOf(command);
+    PENSTOCK_ASSIGN(planner.model_, ReadPlannedModel(command.model));
+    PENSTOCK_ASSIGN(planner.gpu_, GpuOf(command));
+    planner.spec_ = planner.model_.description->Spec();
+    Alternative& given = planner.given_;
+    given.ranks = command.ranks;
+    PENSTOCK_ASSIGN(given.config, ReadConfig(options, command.ranks));
+    PENSTOCK_ASSIGN(given.sequence,
+                    SequenceLength(options, planner.model_.description->sizes().positions,
+                                   planner.model_.name));
+    PENSTOCK_ASSIGN(const comm::World world, planner.WorldOf(command.ranks));
+    ChooseThreads(planner.kind(), {.sharing = world.local_size}, &given.config);
+    const BatchShape shape = ShapeOf(given.config, given.sequence, world.size);
+    PENSTOCK_ASSIGN(planner.speed_,
+                    FindSpeed(command.speed, planner.TrainingOf(given.config, shape, world)));
+    return planner;
+  }
+
+  const Alternative& given() const { return given_; }
+
+  Result<RunPlan> Plan(const Alternative& setup) const {
+    PENSTOCK_ASSIGN(const comm::World world, WorldOf(setup.ranks));
+    PENSTOCK_ASSIGN(const MemoryLimits limits,
+                    LimitsOf(setup.config, kind(), gpu_, world.local_size));
+    const BatchShape shape = ShapeOf(setup.config, setup.sequence, world.size);
+    return PlanRun(TrainingOf(setup.config, shape, world), limits, speed_.machine);
+  }
+
+  Result<bool> Fits(const Alternative& setup) const {
+    PENSTOCK_ASSIGN(const comm::World world, WorldOf(setup.ranks));
+    PENSTOCK_ASSIGN(const MemoryLimits limits,
+                    LimitsOf(setup.config, kind(), gpu_, world.local_size));
+    const BatchShape shape = ShapeOf(setup.config, setup.sequence, world.size);
+    return FitsMemory(TrainingOf(setup.config, shape, world), limits);
+  }
+
+  PlannedSetup SetupOf(const Alternative& setup) const {
+    return {.model = model_.name,
+            .device = kind() == device::Kind::kCuda ? "cuda" : "cpu",
+            .speeds = speed_.origin,
+            .config = setup.config,
+            .sequence = setup.sequence,
+            .ranks = setup.ranks,
+            .stands_in = model_.stands_in};
+  }
+
+ private:
+  explicit Planner(const PlanCommand& command) : command_(command) {}
+
+  device::Kind kind() const {
+    const bool cuda = gpu_ || command_.device == DeviceChoice::kCuda;
+    return cuda ? device::Kind::kCuda : device::Kind::kCpu;
+  }
+  /// The first of the ranks, which has the largest share; nodes grow with the ranks of a choice.
+  Result<comm::World> WorldOf(uint32_t ranks) const {
+    if (command_.ranks % command_.nodes != 0) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "--nodes {} does not divide --ranks {}: every node has as many ranks",
+                       command_.nodes, command_.ranks);
+    }
+    return comm::World{.size = ranks, .local_size = command_.ranks / command_.nodes};
+  }
+  /// It borrows config and shape.
+  PlannedTraining TrainingOf(const config::Config& config, const BatchShape& shape,
+                             const comm::World& world) const {
+    return {.spec = spec_,
+            .model = *model_.description,
+            .shape = shape,
+            .config = config,
+            .kind = kind(),
+            .world = world};
+  }
+
+  const PlanCommand& command_;
+  PlannedModel model_;
+  zero::ModelSpec spec_;
+  std::optional<Bytes> gpu_;
+  Alternative given_;
+  PlannedSpeed speed_;
+};
+
+/// What the best of the choices are, a line each.
+std::string ChoicesText(const std::vector<Choice>& choices, size_t most) {
+  std::string text;
+  for (size_t i = 0; i < std::min(choices.size(), most); ++i) {
+    const RunPlan& plan = choices[i].plan;
+    const std::optional<double>& step = plan.step->step_s;
+    text += fmt::format(
+        "{:>2}. {}; device {}, host {}{}\n", i + 1,
+        choices[i].changes.empty() ? "as it is" : choices[i].changes, ToString(plan.device_peak()),
+        ToString(plan.host_peak()),
+        step ? fmt::format(", step {:.3g} s, bound by {}", *step, plan.step->bound_by) : "");
+  }
+  return text;
+}
+
+nlohmann::ordered_json ChoicesJson(const Planner& planner, const std::vector<Choice>& choices,
+                                   const GivenSpeed& speed) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const Choice& choice : choices) {
+    nlohmann::ordered_json one = ToJson(planner.SetupOf(choice.setup), choice.plan);
+    config::Config config = choice.setup.config;
+    // So that a run of it is held against this plan.
+    if (speed.device_tflops) config.device_tflops = speed.device_tflops;
+    if (speed.drive) {
+      config.drive = {.read_gbps = speed.drive->read_gbps, .write_gbps = speed.drive->write_gbps};
+    }
+    one["changes"] = choice.changes;
+    one["config"] = nlohmann::ordered_json::parse(config::ConfigToJson(config));
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+constexpr size_t kShownChoices = 10;
+constexpr size_t kShownWays = 3;
+
+/// What fits where the given setup does not: the fewest changes first.
+Result<std::vector<Choice>> WaysToFit(const Planner& planner, const Planning& planning) {
+  PENSTOCK_ASSIGN(std::vector<Choice> ways, Choose(planner.given(), PlanGoal::kMemory, planning));
+  std::ranges::stable_sort(ways, {}, &Choice::changed);
+  if (!ways.empty()) return ways;
+  return ChooseSmaller(planner.given(), planning);
+}
+
+Result<std::string> ReportChoices(const PlanCommand& command, const Planner& planner,
+                                  const Planning& planning) {
+  PENSTOCK_ASSIGN(std::vector<Choice> choices, Choose(planner.given(), *command.choose, planning));
+  std::string before;
+  if (choices.empty()) {
+    PENSTOCK_ASSIGN(choices, ChooseSmaller(planner.given(), planning));
+    before = "nothing fits with this sequence length and number of ranks; what does:\n";
+  }
+  if (command.json) {
+    return nlohmann::ordered_json{{"choices", ChoicesJson(planner, choices, command.speed)}}.dump(
+               2) +
+           "\n";
+  }
+  if (choices.empty()) return std::string("nothing fits: the model is too large for this memory\n");
+  return before + ChoicesText(choices, kShownChoices);
+}
+
 }  // namespace
 
 Result<std::string> MakePlanReport(const PlanCommand& command) {
-  const TrainOptions options = OptionsOf(command);
-  PENSTOCK_ASSIGN(const PlannedModel model, ReadPlannedModel(command.model));
-  PENSTOCK_ASSIGN(const comm::World world, WorldOf(command));
-  PENSTOCK_ASSIGN(config::Config config, ReadConfig(options, world.size));
-  PENSTOCK_ASSIGN(const std::optional<Bytes> gpu, GpuOf(command));
-  const bool cuda = gpu || command.device == DeviceChoice::kCuda;
-  const device::Kind kind = cuda ? device::Kind::kCuda : device::Kind::kCpu;
-  ChooseThreads(kind, {.sharing = world.local_size}, &config);
-  PENSTOCK_ASSIGN(const uint64_t sequence,
-                  SequenceLength(options, model.description->sizes().positions, model.name));
-  PENSTOCK_ASSIGN(const MemoryLimits limits, LimitsOf(config, kind, gpu, world.local_size));
-  const zero::ModelSpec spec = model.description->Spec();
-  const PlannedTraining training{.spec = spec,
-                                 .model = *model.description,
-                                 .shape = ShapeOf(config, sequence, world.size),
-                                 .config = config,
-                                 .kind = kind,
-                                 .world = world};
-  PENSTOCK_ASSIGN(const PlannedSpeed speed, FindSpeed(command.speed, training));
-  PENSTOCK_ASSIGN(const RunPlan plan, PlanRun(training, limits, speed.machine));
-  const PlannedSetup setup{.model = model.name,
-                           .device = cuda ? "cuda" : "cpu",
-                           .speeds = speed.origin,
-                           .config = config,
-                           .sequence = sequence,
-                           .ranks = world.size,
-                           .stands_in = model.stands_in};
-  return command.json ? ToJson(setup, plan).dump(2) + "\n" : ToText(setup, plan);
+  PENSTOCK_ASSIGN(const Planner planner, Planner::Create(command));
+  const Planning planning = {
+      .fits = [&](const Alternative& setup) { return planner.Fits(setup); },
+      .plan = [&](const Alternative& setup) { return planner.Plan(setup); }};
+  if (command.choose) return ReportChoices(command, planner, planning);
+  PENSTOCK_ASSIGN(const RunPlan plan, planner.Plan(planner.given()));
+  const PlannedSetup setup = planner.SetupOf(planner.given());
+  if (command.json) return ToJson(setup, plan).dump(2) + "\n";
+  std::string text = ToText(setup, plan);
+  if (plan.fits()) return text;
+  PENSTOCK_ASSIGN(const std::vector<Choice> ways, WaysToFit(planner, planning));
+  if (ways.empty()) return text + "nothing that penstock can change makes it fit\n";
+  return text + "what fits, the fewest changes first:\n" + ChoicesText(ways, kShownWays);
 }
 
 }  // namespace penstock::train

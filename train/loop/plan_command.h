@@ -13,10 +13,9 @@
 #include "base/units.h"
 #include "train/loop/planned_speed.h"
 #include "train/loop/trainer.h"
+#include "train/plan/choose.h"
 
 namespace penstock::train {
-
-enum class PlanGoal { kSpeed, kMemory };
 
 struct PlanCommand {
   std::string model;  ///< as of train, or a name with shape (train/sizing/model_shape.h)

@@ -10,9 +10,6 @@
 namespace penstock::train {
 namespace {
 
-/// What is no limit: half of what a size can be, so that sums beside it fit.
-constexpr Bytes kNoLimit{uint64_t{1} << 62};
-
 /// All files of this rank's state. Several paths share the tiles; how they do it moves no more than
 /// a tile.
 Bytes StateFiles(const offload::ShardLayout& layout, const config::Config& config) {
@@ -42,10 +39,9 @@ void AddShortage(std::string tier, Bytes needed, const std::optional<Bytes>& lim
       {.tier = std::move(tier), .needed = needed, .limit = *limit, .sum = std::move(sum)});
 }
 
-/// What the engine gets of a limit, which is above the minimum.
-Bytes ForEngine(const std::optional<Bytes>& limit, Bytes minimum, Bytes reserved) {
-  const Bytes all = limit ? std::max(*limit, minimum) : minimum;
-  return std::min(all, kNoLimit) - reserved;
+/// What the engine gets of a limit; of the minimum, if the training does not fit.
+Bytes ForEngine(const std::optional<Bytes>& limit, bool fits, Bytes minimum, Bytes reserved) {
+  return (fits && limit ? *limit : minimum) - reserved;
 }
 
 /// Written by a commit beside its record: all states that are not on the drive already.
@@ -59,6 +55,12 @@ Bytes CommitBytes(const offload::ShardLayout& layout, const zero::MemoryPlan& me
 }
 
 }  // namespace
+
+Result<bool> FitsMemory(const PlannedTraining& training, const MemoryLimits& limits) {
+  PENSTOCK_ASSIGN(const MemoryNeeds needs, SumMemoryNeeds(training));
+  return (!limits.device || needs.device_minimum <= *limits.device) &&
+         (!limits.host || needs.host_minimum <= *limits.host);
+}
 
 Result<RunPlan> PlanRun(const PlannedTraining& given, const MemoryLimits& limits,
                         const MachineSpeed& speed) {
@@ -89,8 +91,10 @@ Result<RunPlan> PlanRun(const PlannedTraining& given, const MemoryLimits& limits
   PENSTOCK_ASSIGN(
       const zero::MemoryPlan memory,
       zero::PlanMemory(spec, layout, config,
-                       ForEngine(limits.device, needs.device_minimum, needs.reserved.device()),
-                       ForEngine(limits.host, needs.host_minimum, needs.reserved.host())));
+                       ForEngine(limits.device, plan.fits(), needs.device_minimum,
+                                 needs.reserved.device()),
+                       ForEngine(limits.host, plan.fits(), needs.host_minimum,
+                                 needs.reserved.host())));
   plan.device = zero::DeviceNeed(spec, layout, config, memory);
   plan.host = zero::HostNeed(spec, layout, config, memory.store);
   plan.host_tiles = memory.store.host_tiles;

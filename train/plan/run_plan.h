@@ -56,6 +56,9 @@ struct RunPlan {
   Bytes host_peak() const { return host.total() + needs.reserved.host(); }
 };
 
+/// Whether the least that works fits the limits of device and host. Errors: as of PlanRun.
+Result<bool> FitsMemory(const PlannedTraining& training, const MemoryLimits& limits);
+
 /// Plans. Memory above the minimum is spent as the engine spends it; a limit that is not known is
 /// no limit for what the training needs, and the minimum is planned for. Errors: those of
 /// SumMemoryNeeds.
