@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "train/sizing/quantization.h"
 #include "train/sizing/step_work.h"
 #include "train/sizing/tensor_share.h"
 
@@ -112,9 +113,15 @@ TopologyTime EstimateTime(const ModelShape& shape, const Topology& topology,
       Real(shape.sequence) * Real(topology.micro_batch) * Real(shape.width) * 2;
   const double layers = Real(std::max(split.inner_layers, split.end_layers));
   const double gradients = 4 * FullestParameters(shape, topology, split);
-  return {.compute_s = passes * slowest / (Real(topology.tensor) * cluster.matrix_tflops * 1e12),
-          .tensor_s =
-              passes * layers * 6 * AllReduce(activations, topology.tensor, cluster.tensor_gbps),
+  const double speed = cluster.matrix_tflops * 1e12 *
+                       WaveEfficiency(shape, {.tensor = topology.tensor,
+                                              .micro_batch = topology.micro_batch,
+                                              .sequence = shape.sequence,
+                                              .multiprocessors = cluster.multiprocessors});
+  const double tensor_gbps =
+      topology.tensor > cluster.gpus_per_node ? cluster.network_gbps : cluster.tensor_gbps;
+  return {.compute_s = passes * slowest / (Real(topology.tensor) * speed),
+          .tensor_s = passes * layers * 6 * AllReduce(activations, topology.tensor, tensor_gbps),
           .data_s = AllReduce(gradients, topology.data, cluster.network_gbps)};
 }
 

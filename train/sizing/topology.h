@@ -37,9 +37,9 @@ struct Cluster {
   uint64_t multiprocessors = 108;  ///< of a GPU
   /// Whether 16-bit gradients are added up in fp32, as with bf16: 4 more bytes a parameter.
   bool fp32_accumulation = false;
-  double matrix_tflops = 240;  ///< of a GPU in large matrix products
+  double matrix_tflops = 245;  ///< of a GPU in large matrix products, all multiprocessors busy
   double tensor_gbps = 50;  ///< of a GPU to others of its node in all-reduces, 10^9 bytes a second
-  double network_gbps = 4;  ///< of a GPU to those of other nodes
+  double network_gbps = 5;  ///< of a GPU to those of other nodes
 };
 
 /// How layers are spread over the stages of a pipeline.
