@@ -3,13 +3,8 @@
 namespace penstock::train {
 namespace {
 
-/// Attentions of a model: a decoder's layer of T5 has two.
-double Attentions(const ModelShape& shape) {
-  return static_cast<double>(shape.layers) + 2 * static_cast<double>(shape.decoder_layers);
-}
-
-double AttentionFlops(const ModelShape& shape, const StepBatch& batch) {
-  return 12 * Attentions(shape) * static_cast<double>(AttentionWidth(shape)) *
+double AttentionFlops(const CountedSizes& sizes, const StepBatch& batch) {
+  return 12 * static_cast<double>(sizes.attentions) * static_cast<double>(sizes.attention_width) *
          static_cast<double>(batch.sequence) * batch.tokens();
 }
 
@@ -28,15 +23,21 @@ StepWork WorkOf(const ModelShape& shape, const StepBatch& batch) {
   const double layers = 6 * static_cast<double>(AllLayerMatrices(shape)) * batch.tokens();
   const double logits =
       6 * static_cast<double>(shape.vocabulary) * static_cast<double>(shape.width) * batch.tokens();
-  return Together(layers + AttentionFlops(shape, batch), logits);
+  return Together(layers + AttentionFlops(CountedSizesOf(shape), batch), logits);
 }
 
-StepWork MetricsWork(const ModelShape& shape, const StepBatch& batch) {
+CountedSizes CountedSizesOf(const ModelShape& shape) {
   const ParameterKinds kinds = CountParameters(shape);
-  const auto total = static_cast<double>(kinds.total());
-  const double rest =
-      6 * batch.tokens() * static_cast<double>(kinds.embedding + kinds.positions + kinds.head);
-  return Together(6 * batch.tokens() * total - rest + AttentionFlops(shape, batch), rest);
+  return {.parameters = kinds.total(),
+          .outside_layers = kinds.embedding + kinds.positions + kinds.head,
+          .attentions = shape.layers + 2 * shape.decoder_layers,
+          .attention_width = AttentionWidth(shape)};
+}
+
+StepWork MetricsWork(const CountedSizes& sizes, const StepBatch& batch) {
+  const double rest = 6 * batch.tokens() * static_cast<double>(sizes.outside_layers);
+  const double all = 6 * batch.tokens() * static_cast<double>(sizes.parameters);
+  return Together(all - rest + AttentionFlops(sizes, batch), rest);
 }
 
 double EarlierMegatronFlops(const ModelShape& shape, const StepBatch& batch) {

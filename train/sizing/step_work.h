@@ -32,9 +32,18 @@ struct StepWork {
 /// s · l · h² · (1 + s/(6h) + v/(16 · l · h)), and model has 72 and 12 in place of 96 and 16.
 StepWork WorkOf(const ModelShape& shape, const StepBatch& batch);
 
-/// Returns the same as RUN/metrics.jsonl counts it: model = tokens · (6 · N + 12 · l · h · s),
-/// where N are all parameters; hardware has a third more of the layers' part of it.
-StepWork MetricsWork(const ModelShape& shape, const StepBatch& batch);
+/// What RUN/metrics.jsonl's count of a model depends on.
+struct CountedSizes {
+  uint64_t parameters = 0;
+  uint64_t outside_layers = 0;  ///< of these: embedding, positions, and a head of its own
+  uint64_t attentions = 0;      ///< layers; a decoder's layer of T5 has two
+  uint64_t attention_width = 0;
+};
+CountedSizes CountedSizesOf(const ModelShape& shape);
+
+/// Returns a step's FLOPs as RUN/metrics.jsonl counts them: model = tokens · (6 · N + 12 · l · h ·
+/// s), where N are all parameters; hardware has a third more of the layers' part of it.
+StepWork MetricsWork(const CountedSizes& sizes, const StepBatch& batch);
 
 /// Returns the formula that Megatron-DeepSpeed had before: 8 · B · s · (parameters of all layers),
 /// recomputation included, attention and logits left out.

@@ -58,8 +58,10 @@ std::string UnevenStages(uint64_t layers, uint64_t pipeline) {
   const uint64_t full = layers / most;
   std::string text =
       fmt::format("{} layers over PP {}: {} stages of {}", layers, pipeline, full, most);
-  if (full < pipeline) text += fmt::format(", one of {}", layers - full * most);
-  if (full + 1 < pipeline) text += fmt::format(", {} of none", pipeline - full - 1);
+  const uint64_t rest = layers - full * most;
+  if (rest > 0) text += fmt::format(", one of {}", rest);
+  const uint64_t empty = pipeline - full - (rest > 0 ? 1 : 0);
+  if (empty > 0) text += fmt::format(", {} of none", empty);
   return text;
 }
 

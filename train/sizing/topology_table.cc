@@ -29,7 +29,8 @@ std::optional<TopologyReason> MemoryReason(const JudgedTopology& judged, Bytes l
   const TopologyRow& row = judged.row;
   if (row.ran_out_of_memory) {
     std::string text = "it ran out of memory when it was tried";
-    if (judged.memory) text += fmt::format("; estimated are {}", ToString(judged.memory->total()));
+    if (judged.memory)
+      text += fmt::format("; the estimate is {}", ToString(judged.memory->total()));
     return TopologyReason{"memory", text};
   }
   if (row.memory) {

@@ -16,6 +16,10 @@ using nlohmann::json;
 constexpr const char* kHeader =
     "   DP   TP   PP  MBS    GBS   memory     s/step  TFLOPs  hardware  samples/s\n";
 
+bool HeadsUnknown(const JudgedTopology& judged) {
+  return judged.row.shape.has_value() && judged.row.shape->heads == 0;
+}
+
 /// "608: DP 4, TP 8, PP 12, MBS 2"
 std::string NameOf(const JudgedTopology& judged) {
   const Topology& t = judged.row.topology;
@@ -38,14 +42,18 @@ std::string MemoryCell(const JudgedTopology& judged) {
                      judged.row.memory ? "*" : " ");
 }
 
+/// Two digits, or a dash where a speed is not known.
+std::string Speed(double tflops) { return tflops > 0 ? fmt::format("{:.2f}", tflops) : "-"; }
+
 std::string PossibleRow(const JudgedTopology& judged) {
   const Topology& t = judged.row.topology;
   std::string text =
-      fmt::format("{:5}{:5}{:5}{:5}{:7}{:>9}{:>11}{:8.2f}{:10.2f}{:11.3f}  {}\n", t.data, t.tensor,
+      fmt::format("{:5}{:5}{:5}{:5}{:7}{:>9}{:>11}{:>8}{:>10}{:11.3f}", t.data, t.tensor,
                   t.pipeline, t.micro_batch, t.global_batch, MemoryCell(judged),
-                  Number(judged.seconds, judged.row.seconds.has_value()), judged.tflops,
-                  judged.hardware_tflops, judged.samples_per_second, judged.row.label);
-  while (text.ends_with(" \n")) text.erase(text.size() - 2, 1);
+                  Number(judged.seconds, judged.row.seconds.has_value()), Speed(judged.tflops),
+                  Speed(judged.hardware_tflops), judged.samples_per_second);
+  if (!judged.row.label.empty()) text += "  " + judged.row.label;
+  text += "\n";
   for (const std::string& warning : judged.warnings) text += "        " + warning + "\n";
   return text;
 }
@@ -92,6 +100,9 @@ std::string TopologiesText(std::span<const JudgedTopology> judged, size_t most) 
   for (size_t i = 0; i < std::min(possible, most); ++i) text += PossibleRow(judged[i]);
   if (possible > most) text += fmt::format("  and {} slower ones\n", possible - most);
   if (possible < judged.size()) text += RefusedText(judged.subspan(possible));
+  if (std::ranges::any_of(judged, HeadsUnknown)) {
+    text += "Heads are not known, so whether TP divides them was not looked at.\n";
+  }
   return text;
 }
 

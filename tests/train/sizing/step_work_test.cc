@@ -30,7 +30,7 @@ TEST(StepWorkTest, ModelTflopsLeaveRecomputationOut) {
   const StepWork work = WorkOf(Gpt(14336, 70), {2048, 2048});
   EXPECT_NEAR(TflopsPerGpu(work.model, 102.03, 384), 115.84, 0.02);
   // metrics.jsonl counts 6 N + 12 l h s, which is nearly the same.
-  const StepWork counted = MetricsWork(Gpt(14336, 70), {2048, 2048});
+  const StepWork counted = MetricsWork(CountedSizesOf(Gpt(14336, 70)), {2048, 2048});
   EXPECT_NEAR(TflopsPerGpu(counted.model, 102.03, 384), 115.84, 0.05);
   EXPECT_NEAR(TflopsPerGpu(counted.hardware, 102.03, 384), 153.68, 0.05);
 }
@@ -58,7 +58,8 @@ TEST(StepWorkTest, AnyGpt2HasMegatronsFormula) {
 
 TEST(StepWorkTest, MetricsWorkIsTheDocumentedOne) {
   const ModelShape tiny = ParseModelShape("gpt2:h=64,l=3,v=256,s=64").value();
-  EXPECT_EQ(MetricsWork(tiny, {10, 32}).model, 320.0 * (6 * 170560 + 12 * 3 * 64 * 32));
+  EXPECT_EQ(MetricsWork(CountedSizesOf(tiny), {10, 32}).model,
+            320.0 * (6 * 170560 + 12 * 3 * 64 * 32));
 }
 
 TEST(StepWorkTest, ALlamasKeysAndGateAreCounted) {
@@ -72,6 +73,28 @@ TEST(StepWorkTest, TheEarlierFormulaLeavesLogitsAndScoresOut) {
   const ModelShape shape = ParseModelShape("gpt2:h=20480,l=105,v=50257,s=2048").value();
   EXPECT_EQ(EarlierMegatronFlops(shape, {1, 2048}),
             8.0 * 2048 * 105 * (12.0 * 20480 * 20480 + 13 * 20480));
+}
+
+TEST(StepWorkTest, TheSourcesFirstRowsHaveTheEarlierFormulasTflops) {
+  // Their layers are not said; these are the only whole numbers that the formula allows.
+  struct Row {
+    uint64_t h, l, gpus, samples;
+    double seconds, tflops;
+  };
+  for (const Row& row : std::vector<Row>{{14400, 80, 384, 2040, 189.06, 91.67},
+                                         {14400, 78, 384, 2048, 183.64, 92.38},
+                                         {14400, 80, 384, 2046, 185.75, 93.59},
+                                         {14400, 80, 320, 2048, 221.21, 94.39},
+                                         {14400, 72, 384, 2048, 172.4, 90.84},
+                                         {14400, 78, 384, 2048, 172.36, 98.43},
+                                         {14400, 80, 320, 2048, 207.92, 100.43},
+                                         {14400, 77, 352, 2048, 186.65, 97.89},
+                                         {14400, 72, 384, 2048, 161.96, 96.69},
+                                         {13824, 80, 320, 2048, 151.07, 127.38},
+                                         {13824, 80, 320, 2048, 152.51, 126.18}}) {
+    const double flops = EarlierMegatronFlops(Gpt(row.h, row.l), {row.samples, 2048});
+    EXPECT_NEAR(TflopsPerGpu(flops, row.seconds, row.gpus) / row.tflops, 1, 0.0005) << row.seconds;
+  }
 }
 
 TEST(StepWorkTest, ASetupsTflopsTimesSecondsAreConstant) {

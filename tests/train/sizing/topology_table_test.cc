@@ -182,15 +182,17 @@ TEST(TopologyTableTest, TheTextSaysWhatIsAgainstEachRow) {
           "b,40,8,8,10,4,2048,,147.04\nc,48,48,8,1,1,2016,OOM,\n")
           .value();
   const std::string text = TopologiesText(JudgeTopologies(table.rows, {}));
-  EXPECT_EQ(text,
-            "1 of 3 topologies are possible; the least time a step first (* measured, GB: 2^30 "
-            "bytes, TFLOPs of a GPU without and with recomputation)\n"
-            "   DP   TP   PP  MBS    GBS   memory     s/step  TFLOPs  hardware  samples/s\n"
-            "    8    4   12    2   2048    44GB*    110.42*  110.03    146.00     18.547  a\n"
-            "Not possible: 2\n"
-            "  b: DP 8, TP 8, PP 10, MBS 4: DP·TP·PP = 8·8·10 = 640, but there are 320 GPUs\n"
-            "  c: DP 48, TP 8, PP 1, MBS 1: it ran out of memory when it was tried; estimated are "
-            "138.0 GiB\n");
+  EXPECT_EQ(
+      text,
+      "1 of 3 topologies are possible; the least time a step first (* measured, GB: 2^30 "
+      "bytes, TFLOPs of a GPU without and with recomputation)\n"
+      "   DP   TP   PP  MBS    GBS   memory     s/step  TFLOPs  hardware  samples/s\n"
+      "    8    4   12    2   2048    44GB*    110.42*  110.03    146.00     18.547  a\n"
+      "Not possible: 2\n"
+      "  b: DP 8, TP 8, PP 10, MBS 4: DP·TP·PP = 8·8·10 = 640, but there are 320 GPUs\n"
+      "  c: DP 48, TP 8, PP 1, MBS 1: it ran out of memory when it was tried; the estimate is "
+      "138.0 GiB\n"
+      "Heads are not known, so whether TP divides them was not looked at.\n");
 }
 
 TEST(TopologyTableTest, TheJsonHasWhatIsKnown) {

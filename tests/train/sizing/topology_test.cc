@@ -140,6 +140,8 @@ TEST(TopologyTest, StagesAreEvenWithEmbeddingsAsLayers) {
   const Topology ten{.gpus = 10, .pipeline = 10, .global_batch = 100};
   EXPECT_THAT(TopologyWarnings(Gpt(12288, 11), ten, {}),
               ElementsAre("11 layers over PP 10: 5 stages of 2, one of 1, 4 of none"));
+  EXPECT_THAT(TopologyWarnings(Gpt(12288, 72), ten, {}),
+              ElementsAre("72 layers over PP 10: 9 stages of 8, 1 of none"));
 }
 
 TEST(TopologyTest, EachRuleHasItsReason) {
