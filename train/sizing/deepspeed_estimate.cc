@@ -43,7 +43,7 @@ class Estimator {
             .zero_init = zero_init,
             .cpu = Bytes{offload_optimizer ? Offloaded(offload_param ? 18 : 16, zero_init)
                                            : Kept(zero_init)},
-            .gpu = Bytes{4 * in_.largest_module} + Bytes{Share(kept, in_.parameters, gpus_)}};
+            .gpu = Bytes{in_.largest_module} * 4 + Bytes{Share(kept, in_.parameters, gpus_)}};
   }
 
   EstimateRow Stage2(bool offload_optimizer) const {

@@ -102,8 +102,9 @@ std::vector<std::string> TopologyWarnings(const ModelShape& shape, const Topolog
                     t.tensor, cluster.gpus_per_node));
   }
   if (t.micro_batches() < static_cast<double>(t.pipeline)) {
-    warnings.push_back(fmt::format("the pipeline is never full: it takes GBS {} (PP·MBS·DP)",
-                                   t.pipeline * t.micro_batch * t.data));
+    warnings.push_back(
+        fmt::format("the pipeline is never full: it takes GBS {} (PP·MBS·DP)",
+                    SaturatingMultiply(t.pipeline, SaturatingMultiply(t.micro_batch, t.data))));
   }
   const std::vector<std::string> hints = QuantizationHints(shape, t.tensor);
   warnings.insert(warnings.end(), hints.begin(), hints.end());

@@ -219,10 +219,13 @@ Result<TopologyRow> ReadRow(const CellReader& cells, std::string label, const Mo
 
 Result<TopologyTable> ParseTopologyTable(const std::string& text, const std::string& name,
                                          const ModelShape& shape, const Cluster& cluster) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // spreadsheets begin a file with it
+  std::string_view rest = text;
+  if (rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
   TopologyTable table;
   std::optional<Header> header;
   size_t number = 0;
-  for (const std::string_view line : Parts(text, '\n')) {
+  for (const std::string_view line : Parts(rest, '\n')) {
     ++number;
     if (line.empty()) continue;
     if (!header) {

@@ -87,7 +87,7 @@ TEST(TopologyTableTest, TflopsOfTheTableAreCheckedAgainstTheFormula) {
 
 TEST(TopologyTableTest, ColumnsMayBeMissingAndInAnyOrder) {
   const TopologyTable table =
-      Parse("gbs,MBS,tp,PP,Dp\r\n2048,2,4,12,8\r\n\r\n64,1,,,2\r\n").value();
+      Parse("\xEF\xBB\xBFgbs,MBS,tp,PP,Dp\r\n2048,2,4,12,8\r\n\r\n64,1,,,2\r\n").value();
   ASSERT_EQ(table.rows.size(), 2);
   EXPECT_EQ(table.rows[0].topology.gpus, 384);
   EXPECT_EQ(table.rows[0].shape->width, 14336);
