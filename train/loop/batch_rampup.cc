@@ -1,53 +1,17 @@
 #include "train/loop/batch_rampup.h"
 
-#include <algorithm>
-#include <limits>
-
-#include "base/check.h"
+#include <optional>
 
 namespace penstock::train {
-namespace {
 
-// A product of two counts.
-__extension__ using Product = unsigned __int128;
-
-}  // namespace
-
-BatchRampup::BatchRampup(uint64_t batch, const std::optional<config::RampupConfig>& rampup)
-    : start_(batch), end_(batch) {
-  PENSTOCK_CHECK(batch > 0);
-  if (!rampup) return;
-  start_ = rampup->start;
-  increment_ = rampup->increment;
-  samples_ = rampup->samples;
-  PENSTOCK_CHECK(start_ > 0 && start_ <= end_ && increment_ > 0);
-  increments_ = (end_ - start_) / increment_;
-}
-
-uint64_t BatchRampup::BatchAfter(uint64_t consumed) const {
-  if (consumed >= samples_) return end_;
-  return start_ + increment_ * static_cast<uint64_t>(Product{consumed} * increments_ / samples_);
-}
-
-uint64_t BatchRampup::EndOfBatch(uint64_t consumed) const {
-  if (consumed >= samples_) return std::numeric_limits<uint64_t>::max();
-  if (increments_ == 0) return samples_;
-  // The least c with ⌊c · n / samples⌋ above this one's.
-  const Product next = Product{consumed} * increments_ / samples_ + 1;
-  return static_cast<uint64_t>((next * samples_ + increments_ - 1) / increments_);
-}
-
-uint64_t BatchRampup::StepsWithin(uint64_t samples) const {
-  uint64_t steps = 0;
-  for (uint64_t consumed = 0;;) {
-    const uint64_t batch = BatchAfter(consumed);
-    const uint64_t whole = (samples - consumed) / batch;
-    const uint64_t to_the_end = EndOfBatch(consumed) - consumed;
-    const uint64_t with_this_batch = (to_the_end - 1) / batch + 1;
-    steps += std::min(whole, with_this_batch);
-    if (whole <= with_this_batch) return steps;
-    consumed += with_this_batch * batch;
+BatchRampup RampupOf(const config::Config& config) {
+  std::optional<BatchGrowth> growth;
+  if (config.rampup) {
+    growth = {.start = config.rampup->start,
+              .increment = config.rampup->increment,
+              .samples = config.rampup->samples};
   }
+  return BatchRampup(config.train_batch_size, growth);
 }
 
 }  // namespace penstock::train

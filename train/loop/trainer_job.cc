@@ -178,8 +178,7 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
   const BatchShape shape = ShapeOf(config, sequence, world.size);
   uint64_t last_step = options.steps.value_or(0);
   if (!options.steps.has_value()) {
-    const BatchRampup rampup(config.train_batch_size, config.rampup);
-    PENSTOCK_ASSIGN(last_step, EpochSteps(data.reader.rows(), rampup));
+    PENSTOCK_ASSIGN(last_step, EpochSteps(data.reader.rows(), RampupOf(config)));
   }
   PENSTOCK_ASSIGN(std::string data_path, AbsolutePath(options.data));
   zero::ModelSpec spec = model.description->Spec();

@@ -45,7 +45,7 @@ bool IsDue(const StepRow& row, int64_t every) {
 TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
     : parts_(std::move(parts)),
       options_(std::move(options)),
-      rampup_(options_.config.train_batch_size, options_.config.rampup),
+      rampup_(RampupOf(options_.config)),
       consumed_samples_(options_.consumed_samples),
       sound_(parts_.session.state().skipped_in_a_row == 0) {
   const BatchShape& shape = options_.shape;

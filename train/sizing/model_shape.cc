@@ -30,18 +30,24 @@ uint64_t Norm(const ModelShape& shape) {
 
 /// One attention: queries, keys, values and the projection back. GPT-2 and BLOOM have h columns for
 /// each, however many heads those are of.
-uint64_t Attention(const ModelShape& shape) {
+uint64_t Attention(const ModelShape& shape, bool biases) {
   const uint64_t h = shape.width;
-  if (HasBiases(shape.family)) return Plus(Matrix(h, Times(3, h), true), Matrix(h, h, true));
+  if (HasBiases(shape.family)) return Plus(Matrix(h, Times(3, h), biases), Matrix(h, h, biases));
   const uint64_t queries = Times(shape.heads, shape.head_width);
   const uint64_t keys = Times(shape.kv_heads, shape.head_width);
   return Plus(Times(2, Matrix(h, queries, false)), Times(2, Matrix(h, keys, false)));
 }
 
-uint64_t Mlp(const ModelShape& shape) {
-  const bool bias = HasBiases(shape.family);
-  const uint64_t inward = Matrix(shape.width, shape.inner, bias);
-  return Plus(Times(shape.gated ? 2 : 1, inward), Matrix(shape.inner, shape.width, bias));
+uint64_t Mlp(const ModelShape& shape, bool biases) {
+  const uint64_t inward = Matrix(shape.width, shape.inner, biases);
+  return Plus(Times(shape.gated ? 2 : 1, inward), Matrix(shape.inner, shape.width, biases));
+}
+
+/// What all layers have of something of which an attention has `attention` and an MLP has `mlp`. A
+/// decoder's layer of T5 also attends to the encoder.
+uint64_t OfAllLayers(const ModelShape& shape, uint64_t attention, uint64_t mlp) {
+  return Plus(Times(Plus(shape.layers, Times(2, shape.decoder_layers)), attention),
+              Times(Plus(shape.layers, shape.decoder_layers), mlp));
 }
 
 uint64_t Positions(const ModelShape& shape) {
@@ -87,19 +93,26 @@ uint64_t ParameterKinds::total() const {
 
 ParameterKinds CountParameters(const ModelShape& shape) {
   const uint64_t table = Times(shape.vocabulary, shape.width);
-  // A decoder's layer of T5 also attends to the encoder.
-  const uint64_t attentions = Plus(shape.layers, Times(2, shape.decoder_layers));
-  const uint64_t mlps = Plus(shape.layers, shape.decoder_layers);
+  const bool biases = HasBiases(shape.family);
   return {.embedding = table,
           .positions = Positions(shape),
-          .attention = Times(attentions, Attention(shape)),
-          .mlp = Times(mlps, Mlp(shape)),
+          .attention = OfAllLayers(shape, Attention(shape, biases), 0),
+          .mlp = OfAllLayers(shape, 0, Mlp(shape, biases)),
           .norms = Norms(shape),
           .head = shape.head ? table : 0};
 }
 
 uint64_t LayerParameters(const ModelShape& shape) {
-  return Plus(Plus(Attention(shape), Mlp(shape)), Times(2, Norm(shape)));
+  const bool biases = HasBiases(shape.family);
+  return Plus(Plus(Attention(shape, biases), Mlp(shape, biases)), Times(2, Norm(shape)));
+}
+
+uint64_t LayerMatrices(const ModelShape& shape) {
+  return Plus(Attention(shape, false), Mlp(shape, false));
+}
+
+uint64_t AllLayerMatrices(const ModelShape& shape) {
+  return OfAllLayers(shape, Attention(shape, false), Mlp(shape, false));
 }
 
 uint64_t LargestModule(const ModelShape& shape) {

@@ -16,7 +16,7 @@ TEST(EpochSteps, AreWholeStepsOnly) {
   EXPECT_EQ(*EpochSteps(10, BatchRampup(3)), 3U);
   EXPECT_EQ(*EpochSteps(3, BatchRampup(3)), 1U);
   // 2, 2, 4, 6, 8.
-  EXPECT_EQ(*EpochSteps(22, BatchRampup(8, config::RampupConfig{2, 2, 12})), 5U);
+  EXPECT_EQ(*EpochSteps(22, BatchRampup(8, BatchGrowth{2, 2, 12})), 5U);
   const Result<uint64_t> none = EpochSteps(2, BatchRampup(3));
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().code, ErrorCode::kInvalidArgument);

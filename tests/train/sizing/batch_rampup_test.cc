@@ -1,5 +1,5 @@
 // How the batch grows: Megatron's rule, exactly.
-#include "train/loop/batch_rampup.h"
+#include "train/sizing/batch_rampup.h"
 
 #include <gmock/gmock.h>
 
@@ -43,27 +43,27 @@ TEST(BatchRampup, GrowsByMegatronsRule) {
     for (const uint64_t c : consumed) found.push_back(rampup.BatchAfter(c));
     return found;
   };
-  const BatchRampup from_16(2048, config::RampupConfig{16, 16, kSamples});
+  const BatchRampup from_16(2048, BatchGrowth{16, 16, kSamples});
   EXPECT_THAT(batches(from_16), ElementsAre(16, 32, 32, 224, 1056, 2032, 2048, 2048));
   EXPECT_EQ(RampOf(from_16, kSamples).steps, 26'076U);
-  const BatchRampup from_384(2048, config::RampupConfig{384, 16, kSamples});
+  const BatchRampup from_384(2048, BatchGrowth{384, 16, kSamples});
   EXPECT_THAT(batches(from_384), ElementsAre(384, 384, 400, 544, 1232, 2032, 2048, 2048));
   EXPECT_EQ(RampOf(from_384, kSamples).steps, 9'926U);
 }
 
 TEST(BatchRampup, AnIncrementBeginsWithTheFirstWholeSampleAtOrAfterItsShare) {
   // Three increments of 10 / 3 samples each.
-  const BatchRampup rampup(4, config::RampupConfig{1, 1, 10});
+  const BatchRampup rampup(4, BatchGrowth{1, 1, 10});
   const std::vector<uint64_t> after = {1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4};
   for (uint64_t c = 0; c < after.size(); ++c) EXPECT_EQ(rampup.BatchAfter(c), after[c]) << c;
   // 0.1 is no binary fraction: a share of 30 / 300 samples is reached exactly all the same.
-  const BatchRampup fine(301, config::RampupConfig{1, 1, 30});
+  const BatchRampup fine(301, BatchGrowth{1, 1, 30});
   for (uint64_t c = 0; c <= 30; ++c) EXPECT_EQ(fine.BatchAfter(c), 1 + 10 * c) << c;
 }
 
 TEST(BatchRampup, WithoutOneEveryStepTakesTheBatch) {
-  for (const BatchRampup& rampup : {BatchRampup(7), BatchRampup(7, config::RampupConfig{7, 3, 100}),
-                                    BatchRampup(7, config::RampupConfig{1, 2, 0})}) {
+  for (const BatchRampup& rampup : {BatchRampup(7), BatchRampup(7, BatchGrowth{7, 3, 100}),
+                                    BatchRampup(7, BatchGrowth{1, 2, 0})}) {
     EXPECT_THAT(Batches(rampup, 3), ElementsAre(7, 7, 7));
     EXPECT_EQ(rampup.BatchAfter(kLargest), 7U);
     EXPECT_EQ(rampup.StepsWithin(6), 0U);
@@ -74,7 +74,7 @@ TEST(BatchRampup, WithoutOneEveryStepTakesTheBatch) {
 
 TEST(BatchRampup, NoProductOfLargeNumbersOverflows) {
   constexpr uint64_t kEnd = (uint64_t{1} << 31) - 1;
-  const BatchRampup rampup(kEnd, config::RampupConfig{1, 1, kLargest - 1});
+  const BatchRampup rampup(kEnd, BatchGrowth{1, 1, kLargest - 1});
   EXPECT_EQ(rampup.BatchAfter(0), 1U);
   EXPECT_EQ(rampup.BatchAfter(kLargest - 2), kEnd - 1);
   EXPECT_EQ(rampup.BatchAfter(kLargest - 1), kEnd);
@@ -87,7 +87,7 @@ TEST(BatchRampup, StepsWithinCountsTheWholeSteps) {
       for (const uint64_t increments : {0, 1, 3, 40}) {
         for (const uint64_t samples : {0, 1, 7, 50, 333}) {
           const BatchRampup rampup(start + increment * increments,
-                                   config::RampupConfig{start, increment, samples});
+                                   BatchGrowth{start, increment, samples});
           uint64_t steps = 0;
           uint64_t consumed = 0;
           for (uint64_t limit = 0; limit < 700; ++limit) {
@@ -107,7 +107,7 @@ TEST(BatchRampup, StepsWithinCountsTheWholeSteps) {
 
 TEST(BatchRampup, ALongRampIsCountedByItsBatches) {
   // 9,926 steps in 105 batches, and hundreds of millions of steps with one.
-  const BatchRampup rampup(2048, config::RampupConfig{384, 16, 9'765'625});
+  const BatchRampup rampup(2048, BatchGrowth{384, 16, 9'765'625});
   const Ramp ramp = RampOf(rampup, 9'765'625);
   EXPECT_EQ(rampup.StepsWithin(ramp.consumed), ramp.steps);
   EXPECT_EQ(rampup.StepsWithin(ramp.consumed - 1), ramp.steps - 1);
