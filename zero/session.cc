@@ -198,6 +198,7 @@ Result<Step> Session::RepeatStep() {
 /// Its loss counts once reporting_ says so.
 Result<Step> Session::Open(uint64_t number) {
   const uint64_t t = state_.optimizer_steps + 1;
+  PENSTOCK_TRY(CheckBetas(config_.scheduler, t));
   lr_ = LearningRate(config_.scheduler, config_.optimizer.lr, t);
   engine_.NumberStep(number);
   PENSTOCK_TRY(engine_.BeginStep(lr_, t));
