@@ -106,6 +106,12 @@ struct RampupConfig {
   uint64_t samples = 0;    ///< rows after which the batch is train_batch_size
 };
 
+/// csv_monitor: where the curves of the run go (train/run/csv_monitor.h).
+struct CsvMonitor {
+  std::string output_path;
+  std::string job_name = "DeepSpeedJobName";
+};
+
 struct Config {
   // Batch triangle: train_batch_size = micro_batch_size * gradient_accumulation_steps * world size.
   uint64_t train_batch_size = 0;
@@ -153,6 +159,8 @@ struct Config {
   int64_t comm_timeout_seconds = 600;  ///< so is one that stays away from an operation of all
 
   int64_t steps_per_print = 0;  ///< 0: the program's choice
+  bool wall_clock_breakdown = false;
+  std::optional<CsvMonitor> csv_monitor;  ///< if it is enabled
 
   std::vector<std::string> superseded;  ///< paths of keys that were checked and have no effect
   std::vector<std::string> automatic;   ///< paths of keys that said "auto"

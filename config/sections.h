@@ -70,7 +70,13 @@ void CheckHomes(JsonReader& reader, ConfigDraft& draft);
 void ReadAio(JsonSection& top, ConfigDraft& draft);
 void ReadPenstock(JsonSection& top, ConfigDraft& draft);
 
+// monitors.cc
+void ReadMonitors(JsonSection& top, Config& config);
+
 // others.cc
+/// A section of which "enabled" must be false; then its other keys mean nothing.
+void ReadFeature(JsonSection& top, std::string_view name, JsonRules others,
+                 std::string_view hint = {});
 /// Everything of DeepSpeed's that is superseded or must be off.
 void ReadOthers(JsonSection& top, ConfigDraft& draft);
 

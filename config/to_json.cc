@@ -166,6 +166,13 @@ Json Fp16Json(const std::optional<LossScaling>& scaling) {
           {"min_loss_scale", values.min_loss_scale}};
 }
 
+Json CsvMonitorJson(const std::optional<CsvMonitor>& monitor) {
+  const CsvMonitor values = monitor.value_or(CsvMonitor());
+  return {{"enabled", monitor.has_value()},
+          {"output_path", values.output_path},
+          {"job_name", values.job_name}};
+}
+
 Json PenstockJson(const Config& config) {
   const auto size = [](const std::optional<Bytes>& bytes) {
     return bytes ? Json(bytes->value) : Json(nullptr);
@@ -206,6 +213,8 @@ std::string ConfigToJson(const Config& config) {
                {"gradient_clipping", config.gradient_clipping},
                {"communication_data_type", ToString(config.communication)},
                {"steps_per_print", config.steps_per_print},
+               {"wall_clock_breakdown", config.wall_clock_breakdown},
+               {"csv_monitor", CsvMonitorJson(config.csv_monitor)},
                {"fp16", Fp16Json(config.loss_scaling)},
                {"bf16",
                 {{"enabled", bf16},

@@ -162,8 +162,10 @@ TEST(ConfigStrictTest, WhatIsNotImplementedSaysHowToTurnItOff) {
           {"enabled": true}}})",
        "compression_training.weight_quantization.shared_parameters.enabled: this feature is not"},
       {R"("pipeline": {"stages": 2})", "pipeline.stages: 2 is not implemented; set it to \"auto\""},
-      {R"("tensorboard": {"enabled": true})", "metrics.jsonl"},
-      {R"("wandb": {"enabled": true})", "metrics.jsonl"},
+      {R"("tensorboard": {"enabled": true})",
+       "tensorboard.enabled: true is not implemented; set it to false; csv_monitor writes the "
+       "curves, and metrics.jsonl"},
+      {R"("wandb": {"enabled": true})", "csv_monitor writes the curves"},
       {R"("activation_checkpointing": {"partition_activations": true})", "set it to false"},
       {R"("checkpoint": {"load_universal": true})", "set it to false"},
       {R"("aio": {"use_gds": true})", "aio.use_gds: true is not implemented; set it to false"},

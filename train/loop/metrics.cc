@@ -7,11 +7,24 @@
 
 namespace penstock::train {
 
+namespace {
+
+/// Operations of the attention of all layers on one token, forward and backward.
+double AttentionFlops(const ModelCost& cost) {
+  return 12.0 * static_cast<double>(cost.layers) * static_cast<double>(cost.width) *
+         static_cast<double>(cost.sequence);
+}
+
+}  // namespace
+
 double ModelCost::FlopsPerStep(uint64_t tokens) const {
-  const double per_token = 6.0 * static_cast<double>(parameters) +
-                           12.0 * static_cast<double>(layers) * static_cast<double>(width) *
-                               static_cast<double>(sequence);
+  const double per_token = 6.0 * static_cast<double>(parameters) + AttentionFlops(*this);
   return static_cast<double>(tokens) * per_token;
+}
+
+double ModelCost::HardwareFlopsPerStep(uint64_t tokens) const {
+  const double of_layers = 6.0 * static_cast<double>(layer_parameters) + AttentionFlops(*this);
+  return FlopsPerStep(tokens) + static_cast<double>(tokens) * of_layers / 3;
 }
 
 void Measure(const Reading& begin, const Reading& end, const ModelCost& cost, StepRow* row) {
@@ -20,6 +33,7 @@ void Measure(const Reading& begin, const Reading& end, const ModelCost& cost, St
   const double seconds = std::max(row->step_s, 1e-9);
   row->tokens_per_s = static_cast<double>(row->tokens) / seconds;
   row->tflops = cost.FlopsPerStep(row->tokens) / seconds / 1e12;
+  row->hardware_tflops = cost.HardwareFlopsPerStep(row->tokens) / seconds / 1e12;
   row->compute_s = ToSeconds(end.activity.compute - begin.activity.compute);
   row->io_wait_s = ToSeconds(end.activity.io_wait - begin.activity.io_wait);
   row->optimizer_s = ToSeconds(end.activity.optimizer - begin.activity.optimizer);
