@@ -154,12 +154,12 @@ struct Config {
   int64_t keep_snapshots = 2;  ///< automatic ones
   bool durable = true;
   bool verify_checksums = true;
+  bool wall_clock_breakdown = false;
   aio::EngineOptions aio;
   int64_t heartbeat_seconds = 30;      ///< a rank that is silent for so long is taken for dead
   int64_t comm_timeout_seconds = 600;  ///< so is one that stays away from an operation of all
 
-  int64_t steps_per_print = 0;  ///< 0: the program's choice
-  bool wall_clock_breakdown = false;
+  int64_t steps_per_print = 0;            ///< 0: the program's choice
   std::optional<CsvMonitor> csv_monitor;  ///< if it is enabled
 
   std::vector<std::string> superseded;  ///< paths of keys that were checked and have no effect
