@@ -15,6 +15,7 @@ void ReadConfig(JsonReader& reader, ConfigDraft& draft) {
     ReadZero(top, draft);
     ReadAio(top, draft);
     ReadPenstock(top, draft);
+    ReadMonitors(top, draft.config);
     ReadOthers(top, draft);
   });
 }

@@ -30,8 +30,39 @@ struct OptimizerConfig {
   kernels::DType moments = kernels::DType::kFloat32;  ///< bf16.bf16_optimizer_states: kBFloat16
 };
 
-enum class SchedulerType { kNone, kWarmupLr, kWarmupDecayLr, kWarmupCosineLr };
+enum class SchedulerType {
+  kNone,
+  kWarmupLr,
+  kWarmupDecayLr,
+  kWarmupCosineLr,
+  kOneCycle,
+  kLrRangeTest,
+};
 enum class WarmupType { kLog, kLinear };
+
+/// Rate and momentum go from one bound to the other and back, once; then they decay.
+struct OneCycle {
+  double min_lr = 0;
+  double max_lr = 0;
+  double decay_lr_rate = 0;
+  int64_t first_step_size = 2000;           ///< at least 1
+  std::optional<int64_t> second_step_size;  ///< unset: as the first half
+  int64_t first_stair_count = 0;
+  std::optional<int64_t> second_stair_count;  ///< unset: as the first half
+  int64_t decay_step_size = 0;                ///< 0: nothing decays
+  bool momentum = true;                       ///< the betas follow the cycle
+  double min_mom = 0.8;
+  double max_mom = 0.9;
+  double decay_mom_rate = 0;
+};
+
+/// The rate grows without end.
+struct LrRangeTest {
+  double min_lr = 1e-3;
+  int64_t step_size = 2000;  ///< at least 1
+  double step_rate = 1;
+  bool staircase = false;
+};
 
 struct SchedulerConfig {
   SchedulerType type = SchedulerType::kNone;
@@ -42,6 +73,8 @@ struct SchedulerConfig {
   int64_t total_num_steps = 0;
   double warmup_min_ratio = 0;
   double cos_min_ratio = 1e-4;
+  OneCycle one_cycle;
+  LrRangeTest range_test;
 };
 
 /// How many folders nvme_path may name.
@@ -79,6 +112,12 @@ struct RampupConfig {
   uint64_t start = 0;      ///< the first batch
   uint64_t increment = 0;  ///< divides what is missing from `start` to train_batch_size
   uint64_t samples = 0;    ///< rows after which the batch is train_batch_size
+};
+
+/// csv_monitor: where the curves of the run go (train/run/csv_monitor.h).
+struct CsvMonitor {
+  std::string output_path;
+  std::string job_name = "DeepSpeedJobName";
 };
 
 struct Config {
@@ -123,6 +162,7 @@ struct Config {
   int64_t keep_snapshots = 2;  ///< automatic ones
   bool durable = true;
   bool verify_checksums = true;
+  bool wall_clock_breakdown = false;
   aio::EngineOptions aio;
   std::optional<DriveSpeed> drive;
   /// Operations a second of the device's kernels, in 10^12, for plans.
@@ -130,7 +170,8 @@ struct Config {
   int64_t heartbeat_seconds = 30;      ///< a rank that is silent for so long is taken for dead
   int64_t comm_timeout_seconds = 600;  ///< so is one that stays away from an operation of all
 
-  int64_t steps_per_print = 0;  ///< 0: the program's choice
+  int64_t steps_per_print = 0;            ///< 0: the program's choice
+  std::optional<CsvMonitor> csv_monitor;  ///< if it is enabled
 
   std::vector<std::string> superseded;  ///< paths of keys that were checked and have no effect
   std::vector<std::string> automatic;   ///< paths of keys that said "auto"

@@ -1,4 +1,4 @@
-// The optimizer and scheduler sections.
+// The optimizer section.
 #include <algorithm>
 #include <cctype>
 
@@ -9,9 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr NumberRange kRatio = {0, 1};
 constexpr double kLargestMoment = 3e38;  // finite in fp32 and in bf16
-constexpr IntegerRange kSteps = {0, int64_t{1} << 53};
 
 template <typename Hyperparameters>
 void ReadBetas(JsonSection& params, Hyperparameters& hyper) {
@@ -102,46 +100,6 @@ void ReadParams(JsonSection& params, std::string_view type, OptimizerConfig& opt
   params.Superseded({{"set_grad_none", kBool}});
 }
 
-void ReadWarmup(JsonSection& params, SchedulerConfig& scheduler) {
-  scheduler.warmup_num_steps =
-      std::max<int64_t>(2, params.Integer("warmup_num_steps", 1000, kSteps));
-  scheduler.warmup_type = params.Choice<WarmupType>(
-      "warmup_type", {{"log", WarmupType::kLog}, {"linear", WarmupType::kLinear}},
-      WarmupType::kLog);
-  params.Off({{"last_batch_iteration", kInteger, "[-1]"}});
-}
-
-void ReadTotal(JsonSection& params, ConfigDraft& draft) {
-  const std::optional<int64_t> total = params.OptionalInteger("total_num_steps", {1, kSteps.high});
-  draft.total_num_steps_given = total.has_value();
-  draft.config.scheduler.total_num_steps = total.value_or(0);
-}
-
-void ReadSchedulerParams(JsonSection& params, ConfigDraft& draft) {
-  SchedulerConfig& scheduler = draft.config.scheduler;
-  switch (scheduler.type) {
-    case SchedulerType::kNone:
-      break;
-    case SchedulerType::kWarmupLr:
-      scheduler.warmup_min_lr = params.Number("warmup_min_lr", 0);
-      scheduler.warmup_max_lr = params.OptionalNumber("warmup_max_lr");
-      ReadWarmup(params, scheduler);
-      break;
-    case SchedulerType::kWarmupDecayLr:
-      ReadTotal(params, draft);
-      scheduler.warmup_min_lr = params.Number("warmup_min_lr", 0);
-      scheduler.warmup_max_lr = params.Number("warmup_max_lr", 1e-3);
-      ReadWarmup(params, scheduler);
-      break;
-    case SchedulerType::kWarmupCosineLr:
-      ReadTotal(params, draft);
-      scheduler.warmup_min_ratio = params.Number("warmup_min_ratio", 0, kRatio);
-      scheduler.cos_min_ratio = params.Number("cos_min_ratio", 1e-4, kRatio);
-      ReadWarmup(params, scheduler);
-      break;
-  }
-}
-
 std::string Lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return std::tolower(c); });
@@ -168,35 +126,6 @@ void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft) {
     section.Object("params", [&](JsonSection& params) { ReadParams(params, lower, optimizer); });
     section.Superseded({{"legacy_fusion", kBool}});
   });
-}
-
-void ReadScheduler(JsonSection& top, ConfigDraft& draft) {
-  top.Object("scheduler", [&](JsonSection& section) {
-    const std::optional<std::string> type = section.OptionalText("type");
-    SchedulerType& parsed = draft.config.scheduler.type;
-    if (type == "WarmupLR") {
-      parsed = SchedulerType::kWarmupLr;
-    } else if (type == "WarmupDecayLR") {
-      parsed = SchedulerType::kWarmupDecayLr;
-    } else if (type == "WarmupCosineLR") {
-      parsed = SchedulerType::kWarmupCosineLr;
-    } else if (type) {
-      section.Fail("type", fmt::format("{} is not implemented; set it to \"WarmupLR\", "
-                                       "\"WarmupDecayLR\" or \"WarmupCosineLR\", or to null",
-                                       Show(*type)));
-    }
-    section.Object("params", [&](JsonSection& params) { ReadSchedulerParams(params, draft); });
-  });
-}
-
-void CheckScheduler(JsonReader& reader, const ConfigDraft& draft) {
-  const SchedulerType type = draft.config.scheduler.type;
-  const bool needs_total =
-      type == SchedulerType::kWarmupDecayLr || type == SchedulerType::kWarmupCosineLr;
-  if (needs_total && !draft.total_num_steps_given) {
-    reader.Fail("scheduler.params.total_num_steps",
-                "missing, and it has no default; give the number of optimizer steps");
-  }
 }
 
 }  // namespace penstock::config

@@ -5,12 +5,8 @@
 namespace penstock::config {
 namespace {
 
-constexpr std::string_view kMetricsHint =
-    "set it to false; metrics.jsonl of the run has every step";
-
 void ReadTopLevel(JsonSection& top) {
-  top.Superseded({{"wall_clock_breakdown", kBool},
-                  {"memory_breakdown", kBool},
+  top.Superseded({{"memory_breakdown", kBool},
                   {"dump_state", kBool},
                   {"disable_allgather", kBool},
                   {"allgather_size", kInteger},
@@ -37,15 +33,6 @@ void ReadTopLevel(JsonSection& top) {
   top.DisabledTree("quantize_training");
 }
 
-/// Sections of which "enabled" must be false; then their other keys mean nothing.
-void ReadFeature(JsonSection& top, std::string_view name, JsonRules others,
-                 std::string_view hint = {}) {
-  top.Object(name, [&](JsonSection& section) {
-    section.Off({{"enabled", kBool, "[false]", hint}});
-    section.Inert(others);
-  });
-}
-
 void ReadPrecisionFeatures(JsonSection& top) {
   // DeepSpeed hands everything but "enabled" on to apex; these are the arguments apex knows.
   ReadFeature(top, "amp",
@@ -64,26 +51,6 @@ void ReadPrecisionFeatures(JsonSection& top) {
   ReadFeature(top, "torch_autocast",
               {{"dtype", kText | kNull}, {"lower_precision_safe_modules", kList | kNull}},
               "set it to false; bf16.enabled is implemented");
-}
-
-void ReadMonitors(JsonSection& top) {
-  for (const std::string_view name : {"tensorboard", "csv_monitor"}) {
-    ReadFeature(top, name, {{"output_path", kText | kNull}, {"job_name", kText | kNull}},
-                kMetricsHint);
-  }
-  ReadFeature(top, "wandb",
-              {{"group", kText | kNull}, {"team", kText | kNull}, {"project", kText | kNull}},
-              kMetricsHint);
-  ReadFeature(top, "comet",
-              {{"samples_log_interval", kInteger},
-               {"project", kText | kNull},
-               {"workspace", kText | kNull},
-               {"api_key", kText | kNull},
-               {"experiment_name", kText | kNull},
-               {"experiment_key", kText | kNull},
-               {"online", kBool | kNull},
-               {"mode", kText | kNull}},
-              kMetricsHint);
 }
 
 void ReadTrainingFeatures(JsonSection& top) {
@@ -245,10 +212,16 @@ void ReadProfilers(JsonSection& top) {
 
 }  // namespace
 
+void ReadFeature(JsonSection& top, std::string_view name, JsonRules others, std::string_view hint) {
+  top.Object(name, [&](JsonSection& section) {
+    section.Off({{"enabled", kBool, "[false]", hint}});
+    section.Inert(others);
+  });
+}
+
 void ReadOthers(JsonSection& top, ConfigDraft& draft) {
   ReadTopLevel(top);
   ReadPrecisionFeatures(top);
-  ReadMonitors(top);
   ReadTrainingFeatures(top);
   ReadAutotuning(top);
   ReadPipeline(top);

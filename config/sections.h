@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/dtype.h"
 #include "config/config.h"
@@ -35,6 +37,8 @@ struct ConfigDraft {
   std::vector<std::string> optimizer_nvme_paths;
 
   bool total_num_steps_given = false;
+  bool cycle_min_lr_given = false;
+  bool cycle_max_lr_given = false;
 };
 
 // batch.cc
@@ -49,6 +53,10 @@ void ReadPrecision(JsonSection& top, ConfigDraft& draft);
 
 // optimizer.cc
 void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft);
+
+// scheduler.cc
+/// As scheduler.type says it.
+std::string_view SchedulerName(SchedulerType type);
 void ReadScheduler(JsonSection& top, ConfigDraft& draft);
 void CheckScheduler(JsonReader& reader, const ConfigDraft& draft);
 
@@ -62,7 +70,13 @@ void CheckHomes(JsonReader& reader, ConfigDraft& draft);
 void ReadAio(JsonSection& top, ConfigDraft& draft);
 void ReadPenstock(JsonSection& top, ConfigDraft& draft);
 
+// monitors.cc
+void ReadMonitors(JsonSection& top, Config& config);
+
 // others.cc
+/// A section of which "enabled" must be false; then its other keys mean nothing.
+void ReadFeature(JsonSection& top, std::string_view name, JsonRules others,
+                 std::string_view hint = {});
 /// Everything of DeepSpeed's that is superseded or must be off.
 void ReadOthers(JsonSection& top, ConfigDraft& draft);
 

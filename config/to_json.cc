@@ -59,6 +59,11 @@ Json OptimizerJson(const OptimizerConfig& optimizer) {
   return {{"type", optimizer.type}, {"params", params}};
 }
 
+template <typename T>
+Json OrNull(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
 Json WarmupJson(const SchedulerConfig& scheduler) {
   Json params = Json::object();
   if (scheduler.type == SchedulerType::kWarmupCosineLr) {
@@ -66,8 +71,7 @@ Json WarmupJson(const SchedulerConfig& scheduler) {
     params["cos_min_ratio"] = scheduler.cos_min_ratio;
   } else {
     params["warmup_min_lr"] = scheduler.warmup_min_lr;
-    params["warmup_max_lr"] =
-        scheduler.warmup_max_lr ? Json(*scheduler.warmup_max_lr) : Json(nullptr);
+    params["warmup_max_lr"] = OrNull(scheduler.warmup_max_lr);
   }
   params["warmup_num_steps"] = scheduler.warmup_num_steps;
   params["warmup_type"] = scheduler.warmup_type == WarmupType::kLinear ? "linear" : "log";
@@ -77,18 +81,37 @@ Json WarmupJson(const SchedulerConfig& scheduler) {
   return params;
 }
 
+Json OneCycleJson(const OneCycle& cycle) {
+  return {{"cycle_min_lr", cycle.min_lr},
+          {"cycle_max_lr", cycle.max_lr},
+          {"decay_lr_rate", cycle.decay_lr_rate},
+          {"cycle_first_step_size", cycle.first_step_size},
+          {"cycle_second_step_size", OrNull(cycle.second_step_size)},
+          {"cycle_first_stair_count", cycle.first_stair_count},
+          {"cycle_second_stair_count", OrNull(cycle.second_stair_count)},
+          {"decay_step_size", cycle.decay_step_size},
+          {"cycle_momentum", cycle.momentum},
+          {"cycle_min_mom", cycle.min_mom},
+          {"cycle_max_mom", cycle.max_mom},
+          {"decay_mom_rate", cycle.decay_mom_rate}};
+}
+
+Json RangeTestJson(const LrRangeTest& test) {
+  return {{"lr_range_test_min_lr", test.min_lr},
+          {"lr_range_test_step_size", test.step_size},
+          {"lr_range_test_step_rate", test.step_rate},
+          {"lr_range_test_staircase", test.staircase}};
+}
+
+Json SchedulerParamsJson(const SchedulerConfig& scheduler) {
+  if (scheduler.type == SchedulerType::kOneCycle) return OneCycleJson(scheduler.one_cycle);
+  if (scheduler.type == SchedulerType::kLrRangeTest) return RangeTestJson(scheduler.range_test);
+  return WarmupJson(scheduler);
+}
+
 Json SchedulerJson(const SchedulerConfig& scheduler) {
-  switch (scheduler.type) {
-    case SchedulerType::kNone:
-      break;
-    case SchedulerType::kWarmupLr:
-      return {{"type", "WarmupLR"}, {"params", WarmupJson(scheduler)}};
-    case SchedulerType::kWarmupDecayLr:
-      return {{"type", "WarmupDecayLR"}, {"params", WarmupJson(scheduler)}};
-    case SchedulerType::kWarmupCosineLr:
-      return {{"type", "WarmupCosineLR"}, {"params", WarmupJson(scheduler)}};
-  }
-  return nullptr;
+  if (scheduler.type == SchedulerType::kNone) return nullptr;
+  return {{"type", SchedulerName(scheduler.type)}, {"params", SchedulerParamsJson(scheduler)}};
 }
 
 Json OffloadJson(Tier home, const std::vector<std::string>& nvme_paths) {
@@ -143,6 +166,13 @@ Json Fp16Json(const std::optional<LossScaling>& scaling) {
           {"min_loss_scale", values.min_loss_scale}};
 }
 
+Json CsvMonitorJson(const std::optional<CsvMonitor>& monitor) {
+  const CsvMonitor values = monitor.value_or(CsvMonitor());
+  return {{"enabled", monitor.has_value()},
+          {"output_path", values.output_path},
+          {"job_name", values.job_name}};
+}
+
 Json PenstockJson(const Config& config) {
   const auto size = [](const std::optional<Bytes>& bytes) {
     return bytes ? Json(bytes->value) : Json(nullptr);
@@ -191,6 +221,8 @@ std::string ConfigToJson(const Config& config) {
                {"gradient_clipping", config.gradient_clipping},
                {"communication_data_type", ToString(config.communication)},
                {"steps_per_print", config.steps_per_print},
+               {"wall_clock_breakdown", config.wall_clock_breakdown},
+               {"csv_monitor", CsvMonitorJson(config.csv_monitor)},
                {"fp16", Fp16Json(config.loss_scaling)},
                {"bf16",
                 {{"enabled", bf16},

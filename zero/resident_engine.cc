@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "kernels/state/state_operators.h"
+#include "zero/lr_schedule.h"
 #include "zero/memory_plan.h"
 #include "zero/partitioner.h"
 #include "zero/tile_planes.h"
@@ -223,7 +224,7 @@ Result<GradientNorm::Value> ResidentEngine::FinishGradients() {
 
 Status ResidentEngine::UpdateStep(double grad_scale) {
   const UpdateScalars scalars(options_.model.groups, options_.config.optimizer, options_.seed, lr_,
-                              t_, grad_scale);
+                              t_, grad_scale, CycledBetas(options_.config.scheduler, t_));
   for (const ModuleId module : offload::Ids<ModuleId>(modules_.size())) {
     for (const TileId tile : layout_.TrainedTilesOf(module)) UpdateTile(tile, scalars);
     if (exchanges_.gatherer() != nullptr) modules_[Index(module)].updated = compute_->Record();

@@ -1,6 +1,7 @@
 #include "zero/session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "zero/lr_schedule.h"
@@ -198,6 +199,7 @@ Result<Step> Session::RepeatStep() {
 /// Its loss counts once reporting_ says so.
 Result<Step> Session::Open(uint64_t number) {
   const uint64_t t = state_.optimizer_steps + 1;
+  PENSTOCK_TRY(CheckBetas(config_.scheduler, t));
   lr_ = LearningRate(config_.scheduler, config_.optimizer.lr, t);
   engine_.NumberStep(number);
   PENSTOCK_TRY(engine_.BeginStep(lr_, t));
@@ -281,7 +283,7 @@ void Session::Reduced(ModuleId module) {
 void Session::ReportLoss(uint64_t step, double loss) {
   MutexLock lock(mutex_);
   if (!reports_loss_ || reporting_ != step || loss_) return;
-  loss_ = loss;
+  loss_ = ReportedLoss{.value = loss, .at = std::chrono::steady_clock::now()};
   // With the mutex held: the step cannot end before, and what follows it is another step's.
   if (std::isfinite(loss)) engine_.AllowUpdates();
 }
@@ -327,14 +329,14 @@ Result<StepOutcome> Session::Finish(uint64_t step, const StepNote& note) {
 }
 
 /// No loss of the step counts from here on.
-std::optional<double> Session::TakeLoss() {
-  std::optional<double> loss;
+std::optional<Session::ReportedLoss> Session::TakeLoss() {
+  std::optional<ReportedLoss> loss;
   {
     MutexLock lock(mutex_);
     reporting_ = 0;
     loss = std::exchange(loss_, std::nullopt);
   }
-  if (loss || !reports_loss_) life_.ForwardDone(!loss || std::isfinite(*loss));
+  if (loss || !reports_loss_) life_.ForwardDone(!loss || std::isfinite(loss->value));
   return loss;
 }
 
@@ -344,7 +346,8 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
   if (!alone) engine_.SetNote(note);
   Doing("waits for the gradients of the step");
   const Result<GradientNorm::Value> gradient = engine_.FinishGradients();
-  const std::optional<double> loss = TakeLoss();
+  const auto gradients_at = std::chrono::steady_clock::now();
+  const std::optional<ReportedLoss> loss = TakeLoss();
   PENSTOCK_TRY(gradient.status());
   if (reports_loss_ && !loss) {
     PENSTOCK_TRY(engine_.SkipStep());
@@ -355,7 +358,7 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
             ? "report it from the compute stream, or before the step is finished"
             : "with several ranks, report the losses of the micro-batches by Step::ReportLosses");
   }
-  const bool forward_is_finite = !loss || std::isfinite(*loss);
+  const bool forward_is_finite = !loss || std::isfinite(loss->value);
   const Result<StepDecision> decision =
       DecideStep(config_, *gradient, scale_of_step_, forward_is_finite);
   const bool skip = !decision.ok() || decision->skip;
@@ -369,7 +372,9 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
                      .grad_norm = decision->grad_norm,
                      .loss_scale = NextLossScale(),
                      .skipped = skip,
-                     .notes = {notes.begin(), notes.end()}};
+                     .notes = {notes.begin(), notes.end()},
+                     .loss_at = loss ? loss->at : gradients_at,
+                     .gradients_at = gradients_at};
 }
 
 void Session::Count(bool skipped, bool forward_is_finite) {

@@ -25,6 +25,7 @@
 // session.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -150,6 +151,11 @@ class Session {
     bool on_host = false;  ///< BeginHostGradients was called
   };
 
+  struct ReportedLoss {
+    double value;
+    std::chrono::steady_clock::time_point at;
+  };
+
   /// What Doing is told of a module, made once.
   struct Deeds {
     std::string waits;
@@ -183,7 +189,7 @@ class Session {
   void ReportLoss(uint64_t step, double loss) EXCLUDES(mutex_);
   Result<StepOutcome> Finish(uint64_t step, const StepNote& note);
   Result<StepOutcome> FinishOpen(const StepNote& note);
-  std::optional<double> TakeLoss() EXCLUDES(mutex_);
+  std::optional<ReportedLoss> TakeLoss() EXCLUDES(mutex_);
   Status Drop(uint64_t step);
   void EndStep();
 
@@ -211,7 +217,7 @@ class Session {
   bool repeated_ = false;       ///< it can only be dropped
   Mutex mutex_;
   uint64_t reporting_ GUARDED_BY(mutex_) = 0;  ///< the step whose loss is awaited; 0: none
-  std::optional<double> loss_ GUARDED_BY(mutex_);
+  std::optional<ReportedLoss> loss_ GUARDED_BY(mutex_);
 };
 
 }  // namespace penstock::zero

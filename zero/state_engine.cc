@@ -6,6 +6,7 @@
 #include "base/cpu_scope.h"
 #include "base/for_each_index.h"
 #include "base/thread.h"
+#include "zero/lr_schedule.h"
 #include "zero/step_decision.h"
 
 namespace penstock::zero {
@@ -117,7 +118,13 @@ Result<TrainState> StateEngine::Adopt() {
 }
 
 UpdateScalars StateEngine::ScalarsOfStep(double grad_scale) const {
-  return {options_.model.groups, options_.config.optimizer, options_.seed, lr_, t_, grad_scale};
+  return {options_.model.groups,
+          options_.config.optimizer,
+          options_.seed,
+          lr_,
+          t_,
+          grad_scale,
+          CycledBetas(options_.config.scheduler, t_)};
 }
 
 Status StateEngine::BeginStep(double lr, uint64_t t) {

@@ -1,6 +1,7 @@
 // A step of a session, and the leases of modules within it: see zero/session.h.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -24,7 +25,9 @@ struct StepOutcome {
   double grad_norm = 0;   ///< of the gradient of the mean loss, before clipping; may be non-finite
   double loss_scale = 1;  ///< after the step: that of the next one
   bool skipped = false;   ///< the loss or the gradient was not finite: nothing changed
-  std::vector<StepNote> notes;  ///< of all ranks
+  std::vector<StepNote> notes;                         ///< of all ranks
+  std::chrono::steady_clock::time_point loss_at;       ///< when it was reported, if it was
+  std::chrono::steady_clock::time_point gradients_at;  ///< when the last of them was there
 };
 
 /// The lease of a module's weights on the device. It ends with the object, or with the step.

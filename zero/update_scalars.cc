@@ -1,15 +1,32 @@
 #include "zero/update_scalars.h"
 
+#include <variant>
+
 #include "base/random.h"
 
 namespace penstock::zero {
+namespace {
+
+void SetBetas(const Betas& betas, kernels::OptimizerHyperparameters* hyper) {
+  std::visit(
+      [&betas](auto& rule) {
+        if constexpr (requires { rule.beta1, rule.beta2; }) {
+          rule.beta1 = betas.beta1;
+          rule.beta2 = betas.beta2;
+        }
+      },
+      *hyper);
+}
+
+}  // namespace
 
 UpdateScalars::UpdateScalars(const std::vector<GroupSpec>& groups,
                              const config::OptimizerConfig& optimizer, uint64_t seed, double lr,
-                             uint64_t t, double grad_scale)
+                             uint64_t t, double grad_scale, const std::optional<Betas>& betas)
     : seed_(seed), t_(t) {
   for (const GroupSpec& group : groups) {
     kernels::OptimizerHyperparameters hyper = group.hyper.value_or(optimizer.hyper);
+    if (betas) SetBetas(*betas, &hyper);
     if (!group.weight_decay) hyper = kernels::WithoutDecay(hyper);
     groups_.push_back(kernels::MakeScalars(hyper, lr * group.lr_factor, t, grad_scale));
   }

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "config/config.h"
 #include "kernels/state/optimizer.h"
 #include "offload/layout.h"
+#include "zero/lr_schedule.h"
 #include "zero/model.h"
 
 namespace penstock::zero {
@@ -15,9 +17,11 @@ namespace penstock::zero {
 class UpdateScalars {
  public:
   UpdateScalars() = default;
-  /// Of each group. `t` counts updates from 1.
+  /// Of each group. `t` counts updates from 1. `betas`, if there are any, take the place of those
+  /// of every group whose rule has betas.
   UpdateScalars(const std::vector<GroupSpec>& groups, const config::OptimizerConfig& optimizer,
-                uint64_t seed, double lr, uint64_t t, double grad_scale);
+                uint64_t seed, double lr, uint64_t t, double grad_scale,
+                const std::optional<Betas>& betas = {});
 
   const kernels::OptimizerScalars& Of(const offload::TileLayout& tile) const {
     return groups_[offload::Index(tile.group)];

@@ -366,12 +366,12 @@ TEST(ConfigTest, AutoTakesTheDefaultAndIsListed) {
 
 TEST(ConfigTest, KeysThatOnlyTuneAreCheckedAndListed) {
   const Config config = Good(WithBatch(
-      R"("wall_clock_breakdown": true, "flops_profiler": {"enabled": true, "profile_step": 3},
+      R"("memory_breakdown": true, "flops_profiler": {"enabled": true, "profile_step": 3},
          "bf16": {"immediate_grad_update": true},
          "zero_optimization": {"overlap_comm": null, "stage3_max_live_parameters": 1e9,
              "offload_optimizer": {"pin_memory": false, "pipeline_read": true, "ratio": 1}})"));
   EXPECT_THAT(config.superseded,
-              UnorderedElementsAre("wall_clock_breakdown", "flops_profiler.enabled",
+              UnorderedElementsAre("memory_breakdown", "flops_profiler.enabled",
                                    "flops_profiler.profile_step", "bf16.immediate_grad_update",
                                    "zero_optimization.overlap_comm",
                                    "zero_optimization.stage3_max_live_parameters",

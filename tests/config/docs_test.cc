@@ -66,8 +66,11 @@ TEST(ConfigDocsTest, ATransformersConfigurationIsUnderstood) {
 
 std::set<std::string> KnownKeys() {
   std::set<std::string> known;
-  const std::pair<const char*, const char*> types[] = {
-      {"WarmupLR", "AdamW"}, {"WarmupDecayLR", "Lion"}, {"WarmupCosineLR", "Adagrad"}};
+  const std::pair<const char*, const char*> types[] = {{"WarmupLR", "AdamW"},
+                                                       {"WarmupDecayLR", "Lion"},
+                                                       {"WarmupCosineLR", "Adagrad"},
+                                                       {"OneCycle", "AdamW"},
+                                                       {"LRRangeTest", "AdamW"}};
   for (const auto& [scheduler, optimizer] : types) {
     JsonDocument document;
     const std::string text =

@@ -8,7 +8,7 @@ from harness import make_config, read_rows, read_summary
 
 ROW = ["step", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "step_s",
        "tokens_per_s", "tflops", "compute_s", "io_wait_s", "optimizer_s", "device_peak_bytes",
-       "host_peak_bytes", "nvme_read_bytes", "nvme_write_bytes"]
+       "host_peak_bytes", "nvme_read_bytes", "nvme_write_bytes", "hardware_tflops"]
 SUMMARY = ["parameters", "model_state_bytes", "device_memory_bytes", "host_memory_bytes",
            "device_peak_bytes", "host_peak_bytes", "tokens", "step_s", "compute_s", "io_wait_s",
            "optimizer_s", "nvme_read_bytes", "nvme_write_bytes", "nvme_init_bytes",
@@ -36,6 +36,10 @@ class ContractTest(harness.PenstockTest):
             self.assertEqual(row["tokens"], 2 * 2 * 64)
             flops = row["tokens"] * (6 * parameters() + 12 * 3 * 64 * 64)
             self.assertAlmostEqual(row["tflops"] * row["step_s"] * 1e12 / flops, 1, places=9)
+            layers = 6 * 3 * (12 * 64 * 64 + 13 * 64) + 12 * 3 * 64 * 64
+            flops += row["tokens"] * layers / 3
+            self.assertAlmostEqual(row["hardware_tflops"] * row["step_s"] * 1e12 / flops, 1,
+                                   places=9)
         self.assertEqual([row["step"] for row in rows], [1, 2, 3, 4])
         self.assertEqual([key for key in SUMMARY if key not in summary], [])
         self.assertEqual(summary["parameters"], parameters())

@@ -37,5 +37,26 @@ TEST(UpdateScalarsTest, OneGroupHasNoWeightDecay) {
   EXPECT_EQ(decay(offload::kNoDecay), 0);
 }
 
+TEST(UpdateScalarsTest, BetasOfTheStepAreThoseOfEveryGroupThatHasAny) {
+  std::vector<GroupSpec> groups = DecayGroupSpecs();
+  groups.push_back({.hyper = kernels::LionHyperparameters{}});
+  groups.push_back({.hyper = kernels::AdagradHyperparameters{}});
+  const config::OptimizerConfig optimizer{.hyper = kernels::AdamHyperparameters{}};
+  const Betas betas{.beta1 = 0.875, .beta2 = 0.75};
+  const UpdateScalars cycled(groups, optimizer, 0, 1e-3, 3, 1, betas);
+  const auto of = [&](uint32_t group) { return cycled.Of(TileLayout{.group = GroupId{group}}); };
+  const auto adam = std::get<kernels::AdamScalars>(of(0));
+  EXPECT_EQ(adam.beta1, 0.875f);
+  EXPECT_EQ(adam.beta2, 0.75f);
+  // The bias of a moment is corrected with the beta of the step, as in PyTorch.
+  EXPECT_EQ(adam.negative_step_size, static_cast<float>(-1e-3 / (1 - 0.875 * 0.875 * 0.875)));
+  EXPECT_EQ(std::get<kernels::LionScalars>(of(2)).beta1, 0.875f);
+  EXPECT_EQ(std::get<kernels::LionScalars>(of(2)).beta2, 0.75f);
+  const UpdateScalars plain(groups, optimizer, 0, 1e-3, 3, 1);
+  EXPECT_EQ(std::get<kernels::AdagradScalars>(of(3)).negative_step_size,
+            std::get<kernels::AdagradScalars>(plain.Of(TileLayout{.group = GroupId{3}}))
+                .negative_step_size);
+}
+
 }  // namespace
 }  // namespace penstock::zero

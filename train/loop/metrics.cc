@@ -13,6 +13,7 @@ void Measure(const Reading& begin, const Reading& end, const ModelCost& cost, St
   const double seconds = std::max(row->step_s, 1e-9);
   row->tokens_per_s = static_cast<double>(row->tokens) / seconds;
   row->tflops = cost.FlopsPerStep(row->tokens) / seconds / 1e12;
+  row->hardware_tflops = cost.HardwareFlopsPerStep(row->tokens) / seconds / 1e12;
   row->compute_s = ToSeconds(end.activity.compute - begin.activity.compute);
   row->io_wait_s = ToSeconds(end.activity.io_wait - begin.activity.io_wait);
   row->optimizer_s = ToSeconds(end.activity.optimizer - begin.activity.optimizer);

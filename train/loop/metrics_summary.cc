@@ -42,6 +42,7 @@ void AddTotals(const LoopSummary& loop, const ModelCost& cost, uint32_t ranks, J
   out["step_s"] = total.step_s;
   out["tokens_per_s"] = total.tokens_per_s;
   out["tflops"] = total.tflops;
+  out["hardware_tflops"] = total.hardware_tflops;
   out["compute_s"] = total.compute_s;
   out["io_wait_s"] = total.io_wait_s;
   out["optimizer_s"] = total.optimizer_s;

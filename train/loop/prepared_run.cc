@@ -54,19 +54,6 @@ Result<std::vector<RunChange>> CheckResume(const ResumePoint& from, const TrainO
                    "the key out, or start a new run");
 }
 
-/// The commit is of the last step already: all that may be missing is its row.
-Status CloseCommitted(const ResumePoint& from, const RunFolder& folder) {
-  PENSTOCK_TRY(folder.ResumeRows(from.train.step, from.row).status());
-  LogNotice(fmt::format("step {} of {} is committed already: nothing is left to do",
-                        from.train.step, folder.path()));
-  PENSTOCK_ASSIGN(const bool summed_up, folder.HasSummary());
-  if (!summed_up) {
-    LogNotice(fmt::format("{} is not there: the program that trained last was cut off before it",
-                          folder.SummaryPath()));
-  }
-  return {};
-}
-
 /// `source` that ends with kCancelled when the user wants to stop.
 zero::TensorSource Interruptible(zero::TensorSource source, const Interrupt& interrupt) {
   return [source = std::move(source), &interrupt](zero::ModuleId module, size_t tensor,
@@ -169,6 +156,24 @@ Status CheckAllAlike(const TrainOptions& options, const TrainJob& job, const Res
   return {};
 }
 
+/// Opens the CSV files of a run that goes on, on rank 0, if there are to be any.
+Result<std::optional<CsvMonitor>> ResumeMonitor(const ResumePoint& from, const TrainJob& job,
+                                                uint64_t samples) {
+  if (!job.config.csv_monitor) return std::optional<CsvMonitor>();
+  PENSTOCK_ASSIGN(
+      CsvMonitor monitor,
+      CsvMonitor::Resume(job.config,
+                         {.samples = samples, .sequence = job.shape.sequence, .row = from.row}));
+  return std::optional(std::move(monitor));
+}
+
+/// The same for a new run.
+Status CreateMonitor(PreparedRun& run) {
+  if (!run.folder || !run.job.config.csv_monitor) return {};
+  PENSTOCK_ASSIGN(run.monitor, CsvMonitor::Create(run.job.config));
+  return {};
+}
+
 /// What is left to do when the machine is made: rows, on rank 0, and what commits keep.
 Status Complete(PreparedRun& run, const std::function<Result<MetricsWriter>(RunFolder&)>& rows) {
   run.identity = IdentityOf(run.options, run.job, run.machine.operators->arithmetic());
@@ -205,6 +210,7 @@ Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies famil
   TrainOptions options = CompleteNew(given);
   PENSTOCK_ASSIGN(TrainJob job, ranks.Agree(PrepareJob(options, nullptr, families, ranks.place())));
   PENSTOCK_TRY(CheckAllAlike(options, job, nullptr, ranks));
+  PENSTOCK_TRY(ranks.Agree(ranks.first() ? CsvMonitor::CheckFree(job.config) : Status()));
   auto interrupt = std::make_unique<Interrupt>(kInterruptNotice);
   std::optional<RunFolder> folder;
   PENSTOCK_ASSIGN(const Beginning beginning, BeginTogether(options, ranks, folder));
@@ -229,6 +235,7 @@ Result<PreparedRun> PrepareNewRun(const TrainOptions& given, ModelFamilies famil
                   .info = std::move(info),
                   .machine = std::move(machine)};
   PENSTOCK_TRY(ranks.Agree(Complete(run, [](RunFolder& made) { return made.CreateRows(); })));
+  PENSTOCK_TRY(ranks.Agree(CreateMonitor(run)));
   return run;
 }
 
@@ -297,6 +304,22 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
                    .skips = std::move(skips)};
 }
 
+/// The commit is of the last step already: all that may be missing is its row and its
+/// lines.
+Status CloseCommitted(const Continued& run, const RunFolder& folder) {
+  const ResumePoint& from = run.from;
+  PENSTOCK_TRY(folder.ResumeRows(from.train.step, from.row).status());
+  PENSTOCK_TRY(ResumeMonitor(from, run.job, run.consumed_samples).status());
+  LogNotice(fmt::format("step {} of {} is committed already: nothing is left to do",
+                        from.train.step, folder.path()));
+  PENSTOCK_ASSIGN(const bool summed_up, folder.HasSummary());
+  if (!summed_up) {
+    LogNotice(fmt::format("{} is not there: the program that trained last was cut off before it",
+                          folder.SummaryPath()));
+  }
+  return {};
+}
+
 /// What rank 0 has to complete of an earlier start.
 Status CompleteEarlier(ResumePoint& from, const RunFolder& folder) {
   RemoveUnfinishedSnapshots(folder.folder(), from.current().run_uuid);
@@ -312,7 +335,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   PENSTOCK_TRY(ranks.Agree(run.folder ? CompleteEarlier(from, *run.folder) : Status()));
   ranks.ReportTo(run.beginning.run, from.current().run_uuid);
   if (!from.replaced && from.train.step >= run.job.last_step) {
-    PENSTOCK_TRY(ranks.Agree(run.folder ? CloseCommitted(from, *run.folder) : Status()));
+    PENSTOCK_TRY(ranks.Agree(run.folder ? CloseCommitted(run, *run.folder) : Status()));
     return std::optional<PreparedRun>();
   }
   const Beginning& beginning = run.beginning;
@@ -344,6 +367,11 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
   PENSTOCK_TRY(ranks.Agree(Complete(prepared, [&from](RunFolder& opened) {
     return opened.ResumeRows(from.train.step, from.row);
   })));
+  Result<std::optional<CsvMonitor>> monitor =
+      prepared.folder ? ResumeMonitor(from, prepared.job, prepared.consumed_samples)
+                      : std::optional<CsvMonitor>();
+  PENSTOCK_TRY(ranks.Agree(monitor.status()));
+  prepared.monitor = *std::move(monitor);
   return std::optional(std::move(prepared));
 }
 

@@ -19,6 +19,7 @@
 #include "train/loop/trainer_machine.h"
 #include "train/models/registry.h"
 #include "train/process/interrupt.h"
+#include "train/run/csv_monitor.h"
 #include "train/run/metrics_file.h"
 #include "train/run/run_folder.h"
 
@@ -34,6 +35,7 @@ struct PreparedRun {
   RunInfo info;  ///< names the state
   Machine machine;
   std::optional<MetricsWriter> rows;  ///< of rank 0
+  std::optional<CsvMonitor> monitor;  ///< of rank 0, if there is one
   std::string identity;               ///< what every commit keeps (train/run/run_identity.h)
   uint64_t consumed_samples = 0;      ///< by the steps before
   std::vector<std::string> changed;   ///< keys that are others from its first step on

@@ -16,13 +16,31 @@ std::string ProgressLine(const StepRow& row, uint64_t last_step, double seconds_
                      row.skipped ? "  skipped" : "");
 }
 
+void PhaseSums::Add(const StepRow& row) {
+  forward_s += row.forward_s.value_or(0);
+  backward_s += row.backward_s.value_or(0);
+  step_s += row.step_s;
+  ++steps;
+}
+
+std::string PhaseText(const PhaseSums& phases) {
+  const double to_ms = 1e3 / static_cast<double>(phases.steps);
+  const double rest = std::max(phases.step_s - phases.forward_s - phases.backward_s, 0.0);
+  return fmt::format("forward {:.2f} ms  backward {:.2f} ms  step {:.2f} ms",
+                     phases.forward_s * to_ms, phases.backward_s * to_ms, rest * to_ms);
+}
+
 void Progress::Report(const StepRow& row) {
   seconds_ += row.step_s;
   ++steps_;
+  phases_.Add(row);
   const bool last = row.step == options_.last_step;
   if (!options_.terminal && !last && (options_.every == 0 || row.step % options_.every != 0))
     return;
-  line_.Show(ProgressLine(row, options_.last_step, seconds_ / static_cast<double>(steps_)));
+  std::string line = ProgressLine(row, options_.last_step, seconds_ / static_cast<double>(steps_));
+  if (options_.breakdown) line += "  " + PhaseText(phases_);
+  phases_ = {};
+  line_.Show(line);
 }
 
 }  // namespace penstock::train

@@ -12,12 +12,23 @@
 
 namespace penstock::train {
 
+/// Sums of what the parts of steps took.
+struct PhaseSums {
+  double forward_s = 0;
+  double backward_s = 0;
+  double step_s = 0;  ///< of all parts
+  uint64_t steps = 0;
+
+  void Add(const StepRow& row);
+};
+
 class Progress {
  public:
   struct Options {
     std::FILE* out = stderr;
     bool terminal = false;   ///< rewrite one line; otherwise one line every `every` steps
     uint64_t every = 10;     ///< plain lines: 0 for none
+    bool breakdown = false;  ///< lines say what forward, backward and the rest took
     uint64_t last_step = 0;  ///< where the run ends
   };
   explicit Progress(Options options) : options_(options), line_(options.out, options.terminal) {}
@@ -32,7 +43,12 @@ class Progress {
   StatusLine line_;
   double seconds_ = 0;  ///< of the steps reported
   uint64_t steps_ = 0;
+  PhaseSums phases_;  ///< of the steps since the last line
 };
+
+/// "forward 12.30 ms  backward 25.10 ms  step 3.20 ms", where "step" is the rest: means over the
+/// steps, at least one.
+std::string PhaseText(const PhaseSums& phases);
 
 /// "step 12/200  loss 5.1234  8192 tokens/s  nvme 1.20 GB/s  remaining 1:05"; bytes count both
 /// ways, in 10^9.

@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 #include <exception>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "train/loop/planned_run.h"
@@ -31,12 +33,25 @@ Status CheckThere(const RunFolder& folder) {
   return {};
 }
 
+uint64_t LayerParameters(const zero::ModelSpec& spec) {
+  uint64_t parameters = 0;
+  for (const zero::ModuleSpec& module : spec.modules) {
+    if (!module.repeated) continue;
+    for (const zero::TensorSpec& tensor : module.tensors) {
+      parameters += std::accumulate(tensor.shape.begin(), tensor.shape.end(), uint64_t{1},
+                                    std::multiplies<>());
+    }
+  }
+  return parameters;
+}
+
 ModelCost CostOf(const TrainJob& job, const offload::ShardLayout& layout) {
   const ModelSizes sizes = job.model.description->sizes();
   return {.parameters = layout.model.parameters,
           .layers = sizes.layers,
           .width = sizes.width,
-          .sequence = job.shape.sequence};
+          .sequence = job.shape.sequence,
+          .layer_parameters = LayerParameters(job.spec)};
 }
 
 LoopOptions LoopOptionsOf(const PreparedRun& run) {
@@ -80,6 +95,7 @@ LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, OverflowSearch& search, Pr
       .device = *run.machine.device,
       .meter = *run.machine.meter,
       .metrics = run.rows ? &*run.rows : nullptr,
+      .monitor = run.monitor ? &*run.monitor : nullptr,
       .progress = progress,
       .stop_requested = [&run] { return StopRequested(run); },
       .keep_folder =
@@ -103,6 +119,7 @@ Progress::Options ProgressOptions(const TrainJob& job) {
   return {.out = stderr,
           .terminal = ::isatty(STDERR_FILENO) != 0,
           .every = every == 0 ? kDefaultStepsPerPrint : every,
+          .breakdown = job.config.wall_clock_breakdown,
           .last_step = job.last_step};
 }
 

@@ -13,6 +13,7 @@
 #include "train/process/files.h"
 #include "train/process/log.h"
 #include "train/weights/weights.h"
+#include "zero/lr_schedule.h"
 #include "zero/thread_plan.h"
 
 namespace penstock::train {
@@ -180,6 +181,7 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
   if (!options.steps.has_value()) {
     PENSTOCK_ASSIGN(last_step, EpochSteps(data.reader.rows(), RampupOf(config)));
   }
+  PENSTOCK_TRY(zero::CheckBetas(config.scheduler, last_step));
   PENSTOCK_ASSIGN(std::string data_path, AbsolutePath(options.data));
   zero::ModelSpec spec = model.description->Spec();
   const auto machine = [&] { return ReadOfferedMemory(gpu, world.local_size); };

@@ -166,11 +166,17 @@ Status TrainLoop::RunStep() {
   row.world_size = options_.world.size;
   if (before + 1 < row.step) row.previous_row = before;
   if (summary_.steps == 0) row.changed = options_.changed;
+  if (options_.config.wall_clock_breakdown) SetPhases(outcome, &row);
   PENSTOCK_TRY(Watch(row, loss_scale));
   consumed_samples_ += samples;
   Count(row);
   row_ = row;
   return {};
+}
+
+void TrainLoop::SetPhases(const zero::StepOutcome& outcome, StepRow* row) const {
+  row->forward_s = ToSeconds(outcome.loss_at - row_begin_.time);
+  row->backward_s = ToSeconds(outcome.gradients_at - outcome.loss_at);
 }
 
 Status TrainLoop::ReadBatch(uint64_t micro_batches) {
@@ -260,6 +266,8 @@ Status TrainLoop::CloseRow(const Reading& now) {
   if (Trace* trace = parts_.meter.trace()) {
     trace->Add(steps_, fmt::format("step {}", row_->step), row_begin_.time, now.time);
   }
+  // A row that is written is done with; the monitor can be given one again.
+  if (parts_.monitor != nullptr) PENSTOCK_TRY(parts_.monitor->Append(*row_, consumed_samples_));
   if (parts_.metrics != nullptr) PENSTOCK_TRY(parts_.metrics->Append(*row_));
   if (parts_.progress != nullptr) parts_.progress->Report(*row_);
   row_.reset();

@@ -33,6 +33,7 @@
 #include "train/loop/run_watch.h"
 #include "train/loop/slow_rank.h"
 #include "train/models/model.h"
+#include "train/run/csv_monitor.h"
 #include "train/run/skipped_steps.h"
 #include "train/run/snapshot_service.h"
 #include "zero/session.h"
@@ -48,6 +49,7 @@ struct LoopParts {
   const device::Device& device;
   const ActivityMeter& meter;
   MetricsWriter* metrics = nullptr;      ///< none: another rank writes the rows
+  CsvMonitor* monitor = nullptr;         ///< none: nobody writes CSV files
   Progress* progress = nullptr;          ///< none: another rank shows it
   std::function<bool()> stop_requested;  ///< asked in every step
   std::function<void()> keep_folder;     ///< called after every step and commit: RUN has results
@@ -129,6 +131,8 @@ class TrainLoop {
   void NameSlowRank();
   /// Hands the figures of a step to the watch. `loss_scale`: that it was computed with.
   Status Watch(const StepRow& row, double loss_scale);
+  /// For wall_clock_breakdown: says in the row how long forward and backward took.
+  void SetPhases(const zero::StepOutcome& outcome, StepRow* row) const;
   /// Whether the watch will tell of a gradient that overflowed in this step.
   bool OverflowIsReported() const;
   /// In a streak of skipped steps, once: finds the first value that is not finite.

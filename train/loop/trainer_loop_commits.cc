@@ -49,6 +49,7 @@ Status TrainLoop::BeginCommit() {
   // is made all the same: its own row is in it.
   PENSTOCK_TRY(parts_.session.BeginCommit(json.dump(), [this] {
     if (parts_.metrics != nullptr) rows_synced_ = parts_.metrics->Sync();
+    if (parts_.monitor != nullptr && rows_synced_.ok()) rows_synced_ = parts_.monitor->Sync();
     return Status();
   }));
   committing_ = parts_.session.state().step;

@@ -44,7 +44,10 @@ std::string ToJson(const StepRow& row) {
       {"host_peak_bytes", row.host_peak_bytes},
       {"nvme_read_bytes", row.nvme_read_bytes},
       {"nvme_write_bytes", row.nvme_write_bytes},
+      {"hardware_tflops", row.hardware_tflops},
   };
+  if (row.forward_s) json["forward_s"] = *row.forward_s;
+  if (row.backward_s) json["backward_s"] = *row.backward_s;
   if (row.world_size > 1) {
     json["comm_wait_s"] = row.comm_wait_s;
     json["world_size"] = row.world_size;

@@ -35,6 +35,10 @@ struct StepRow {
   uint64_t host_peak_bytes = 0;
   uint64_t nvme_read_bytes = 0;
   uint64_t nvme_write_bytes = 0;
+  double hardware_tflops = 0;
+  // Only in the file with wall_clock_breakdown.
+  std::optional<double> forward_s;
+  std::optional<double> backward_s;
   // Only in the file if there are several ranks.
   double comm_wait_s = 0;
   uint32_t world_size = 1;

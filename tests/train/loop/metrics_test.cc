@@ -29,20 +29,27 @@ std::vector<std::string> Keys(const OrderedJson& json) {
 }
 
 TEST(StepRow, HasTheContractsFieldsInTheirOrder) {
-  EXPECT_THAT(
-      Keys(OrderedJson::parse(ToJson(StepRow{}))),
-      ElementsAre("step", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens", "step_s",
-                  "tokens_per_s", "tflops", "compute_s", "io_wait_s", "optimizer_s",
-                  "device_peak_bytes", "host_peak_bytes", "nvme_read_bytes", "nvme_write_bytes"));
+  EXPECT_THAT(Keys(OrderedJson::parse(ToJson(StepRow{}))),
+              ElementsAre("step", "loss", "grad_norm", "lr", "loss_scale", "skipped", "tokens",
+                          "step_s", "tokens_per_s", "tflops", "compute_s", "io_wait_s",
+                          "optimizer_s", "device_peak_bytes", "host_peak_bytes", "nvme_read_bytes",
+                          "nvme_write_bytes", "hardware_tflops"));
+}
+
+TEST(StepRow, HasTheTimesOfItsPartsWhereTheyAreKnown) {
+  const OrderedJson json =
+      OrderedJson::parse(ToJson(StepRow{.forward_s = 0.25, .backward_s = 0.5}));
+  EXPECT_EQ(json["forward_s"], 0.25);
+  EXPECT_EQ(json["backward_s"], 0.5);
 }
 
 TEST(StepRow, OfSeveralRanksHasTheirFieldsBehind) {
   const std::vector<std::string> keys =
       Keys(OrderedJson::parse(ToJson(StepRow{.comm_wait_s = 0.5, .world_size = 2})));
-  ASSERT_EQ(keys.size(), 19U);
-  EXPECT_EQ(keys[16], "nvme_write_bytes");
-  EXPECT_EQ(keys[17], "comm_wait_s");
-  EXPECT_EQ(keys[18], "world_size");
+  ASSERT_EQ(keys.size(), 20U);
+  EXPECT_EQ(keys[17], "hardware_tflops");
+  EXPECT_EQ(keys[18], "comm_wait_s");
+  EXPECT_EQ(keys[19], "world_size");
 }
 
 TEST(StepRow, FloatsReadBackExactly) {
@@ -96,7 +103,9 @@ TEST(Measure, TakesDifferencesOfSumsAndPeaksAsTheyAre) {
   const Reading begin = SomeBegin();
   StepRow row;
   row.tokens = 1000;
-  Measure(begin, Later(begin), {.parameters = 100, .layers = 2, .width = 8, .sequence = 16}, &row);
+  const ModelCost cost = {
+      .parameters = 100, .layers = 2, .width = 8, .sequence = 16, .layer_parameters = 80};
+  Measure(begin, Later(begin), cost, &row);
   EXPECT_DOUBLE_EQ(row.step_s, 2.0);
   EXPECT_DOUBLE_EQ(row.tokens_per_s, 500.0);
   EXPECT_DOUBLE_EQ(row.compute_s, 1.5);
@@ -109,6 +118,24 @@ TEST(Measure, TakesDifferencesOfSumsAndPeaksAsTheyAre) {
   EXPECT_EQ(row.host_peak_bytes, (9_MiB).value);
   // tokens * (6 N + 12 layers width T) / step_s = 1000 * (600 + 3072) / 2 s
   EXPECT_DOUBLE_EQ(row.tflops, 1.836e-6);
+  // and a third of (6 M + 12 layers width T) more: 1000 * (480 + 3072) / 3 / 2 s
+  EXPECT_DOUBLE_EQ(row.hardware_tflops, 1.836e-6 + 0.592e-6);
+}
+
+// Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters": with
+// recomputation 96 B s l h^2 (1 + s / 6h + V / 16lh), and without it 72 and 12 in place of 96 and
+// 16. Megatron's numbers for a model of 14336 by 70 at a batch of 2048 on 384 GPUs.
+TEST(Measure, CountsOperationsAsMegatronDoes) {
+  const uint64_t h = 14336, layers = 70, vocabulary = 250880;
+  const ModelCost cost = {.parameters = 12 * layers * h * h + vocabulary * h,
+                          .layers = layers,
+                          .width = h,
+                          .sequence = 2048,
+                          .layer_parameters = 12 * layers * h * h};
+  const uint64_t tokens = uint64_t{2048} * 2048;
+  EXPECT_NEAR(cost.HardwareFlopsPerStep(tokens) / 102.03 / 384 / 1e12, 153.68, 0.01);
+  EXPECT_NEAR(cost.HardwareFlopsPerStep(tokens) / 121.63 / 384 / 1e12, 128.92, 0.01);
+  EXPECT_NEAR(cost.FlopsPerStep(tokens) / 102.03 / 384 / 1e12, 115.84, 0.01);
 }
 
 TEST(MetricsWriter, EachRowIsOneLineThatIsThereAtOnce) {

@@ -73,6 +73,20 @@ TEST(Progress, WithoutATerminalPrintsEveryNthStepAndTheLast) {
   EXPECT_THAT(text, Not(HasSubstr("\r")));
 }
 
+TEST(Progress, SaysWhatThePartsOfStepsTookSinceTheLastLine) {
+  MemoryFile out;
+  Progress progress(
+      {.out = out.file(), .terminal = false, .every = 2, .breakdown = true, .last_step = 3});
+  for (const double seconds : {0.25, 0.5, 1.0}) {
+    StepRow row = Row(seconds == 0.25 ? 1 : seconds == 0.5 ? 2 : 3);
+    row.forward_s = seconds;
+    row.backward_s = 0.5;
+    progress.Report(row);
+  }
+  EXPECT_THAT(out.text(), HasSubstr("forward 375.00 ms  backward 500.00 ms  step 1125.00 ms\n"));
+  EXPECT_THAT(out.text(), HasSubstr("forward 1000.00 ms  backward 500.00 ms  step 500.00 ms\n"));
+}
+
 TEST(Progress, OnATerminalRewritesOneLineAndEndsIt) {
   MemoryFile out;
   {
