@@ -16,7 +16,7 @@ constexpr IntegerRange kSteps = {0, int64_t{1} << 53};
 template <typename Hyperparameters>
 void ReadBetas(JsonSection& params, Hyperparameters& hyper) {
   const json* betas = params.Find("betas");
-  if (betas == nullptr || params.TakeAuto("betas", *betas)) return;
+  if (betas == nullptr || params.TakeAuto("betas", *betas, {hyper.beta1, hyper.beta2})) return;
   const auto is_beta = [](const json& beta) {
     return beta.is_number() && beta.get<double>() >= 0 && beta.get<double>() < 1;
   };
@@ -41,7 +41,7 @@ kernels::AdamHyperparameters ReadAdam(JsonSection& params, bool decoupled) {
     params.Fail("adam_w_mode", "false contradicts optimizer.type AdamW; set the type to \"Adam\"");
   }
   params.Off({{"amsgrad", kBool, "[false]"}});
-  params.Superseded({{"torch_adam", kBool}});
+  params.Superseded(Instead::kUpdate, {{"torch_adam", kBool}});
   return adam;
 }
 
@@ -68,8 +68,7 @@ kernels::AdagradHyperparameters ReadAdagrad(JsonSection& params, OptimizerConfig
 void RefuseOthers(JsonSection& params, std::string_view type,
                   std::initializer_list<std::string_view> others) {
   for (const std::string_view key : others) {
-    if (params.Find(key) == nullptr) continue;
-    params.Fail(key, fmt::format("{} has no such parameter; remove it", type));
+    params.Refuse(key, fmt::format("{} has no such parameter; remove it", type));
   }
 }
 
@@ -98,8 +97,9 @@ void ReadParams(JsonSection& params, std::string_view type, OptimizerConfig& opt
     RefuseOthers(params, "Adam", {"lr_decay", "initial_accumulator_value"});
   }
   ReadStatesDType(params, optimizer.moments);
-  params.Off({{"max_grad_norm", kNumber | kNull, "[]", "use gradient_clipping at the top level"}});
-  params.Superseded({{"set_grad_none", kBool}});
+  params.Refuse("max_grad_norm", "it is no parameter here; use gradient_clipping at the top level",
+                "gradient_clipping");
+  params.Superseded(Instead::kUpdate, {{"set_grad_none", kBool}});
 }
 
 void ReadWarmup(JsonSection& params, SchedulerConfig& scheduler) {
@@ -112,9 +112,22 @@ void ReadWarmup(JsonSection& params, SchedulerConfig& scheduler) {
 }
 
 void ReadTotal(JsonSection& params, ConfigDraft& draft) {
-  const std::optional<int64_t> total = params.OptionalInteger("total_num_steps", {1, kSteps.high});
+  const char* key = "total_num_steps";
+  const json* value = params.Find(key);
+  if (value != nullptr && *value == json("auto")) {
+    draft.config.scheduler.total_is_last_step = true;
+    return;
+  }
+  const std::optional<int64_t> total = params.OptionalInteger(key, {1, kSteps.high});
   draft.total_num_steps_given = total.has_value();
   draft.config.scheduler.total_num_steps = total.value_or(0);
+}
+
+/// Whether the rate after the warm-up says "auto", which is the optimizer's.
+bool MaxRateIsAuto(JsonSection& params, const OptimizerConfig& optimizer) {
+  const json* value = params.Find("warmup_max_lr");
+  return value != nullptr &&
+         params.TakeAuto("warmup_max_lr", *value, optimizer.lr, "the optimizer's lr");
 }
 
 void ReadSchedulerParams(JsonSection& params, ConfigDraft& draft) {
@@ -124,13 +137,17 @@ void ReadSchedulerParams(JsonSection& params, ConfigDraft& draft) {
       break;
     case SchedulerType::kWarmupLr:
       scheduler.warmup_min_lr = params.Number("warmup_min_lr", 0);
-      scheduler.warmup_max_lr = params.OptionalNumber("warmup_max_lr");
+      if (!MaxRateIsAuto(params, draft.config.optimizer)) {
+        scheduler.warmup_max_lr = params.OptionalNumber("warmup_max_lr");
+      }
       ReadWarmup(params, scheduler);
       break;
     case SchedulerType::kWarmupDecayLr:
       ReadTotal(params, draft);
       scheduler.warmup_min_lr = params.Number("warmup_min_lr", 0);
-      scheduler.warmup_max_lr = params.Number("warmup_max_lr", 1e-3);
+      scheduler.warmup_max_lr = MaxRateIsAuto(params, draft.config.optimizer)
+                                    ? draft.config.optimizer.lr
+                                    : params.Number("warmup_max_lr", 1e-3);
       ReadWarmup(params, scheduler);
       break;
     case SchedulerType::kWarmupCosineLr:
@@ -154,11 +171,14 @@ void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft) {
   OptimizerConfig& optimizer = draft.config.optimizer;
   const json* given = top.Find("optimizer");
   const bool missing = given == nullptr || given->is_null();
-  if (missing) reader.AddAutomatic("optimizer");
+  const auto note = [&reader](const char* path, const std::string& value) {
+    reader.AddAutomatic({.path = path, .given = false, .value = value, .source = "default"});
+  };
   top.Object("optimizer", [&](JsonSection& section) {
     const json* type = section.Find("type");
-    if (!missing && (type == nullptr || type->is_null())) reader.AddAutomatic("optimizer.type");
-    optimizer.type = section.OptionalText("type").value_or("AdamW");
+    if (!missing && (type == nullptr || type->is_null())) note("optimizer.type", "\"AdamW\"");
+    const bool is_auto = type != nullptr && section.TakeAuto("type", *type, "AdamW");
+    optimizer.type = is_auto ? "AdamW" : section.OptionalText("type").value_or("AdamW");
     const std::string lower = Lower(optimizer.type);
     if (lower != "adam" && lower != "adamw" && lower != "lion" && lower != "adagrad") {
       section.Fail("type", fmt::format("{} is not implemented; set it to \"AdamW\", \"Adam\", "
@@ -166,8 +186,9 @@ void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft) {
                                        Show(optimizer.type)));
     }
     section.Object("params", [&](JsonSection& params) { ReadParams(params, lower, optimizer); });
-    section.Superseded({{"legacy_fusion", kBool}});
+    section.Superseded(Instead::kUpdate, {{"legacy_fusion", kBool}});
   });
+  if (missing) note("optimizer", fmt::format("AdamW with lr {}", optimizer.lr));
 }
 
 void ReadScheduler(JsonSection& top, ConfigDraft& draft) {
@@ -193,9 +214,10 @@ void CheckScheduler(JsonReader& reader, const ConfigDraft& draft) {
   const SchedulerType type = draft.config.scheduler.type;
   const bool needs_total =
       type == SchedulerType::kWarmupDecayLr || type == SchedulerType::kWarmupCosineLr;
-  if (needs_total && !draft.total_num_steps_given) {
+  if (needs_total && !draft.total_num_steps_given && !draft.config.scheduler.total_is_last_step) {
     reader.Fail("scheduler.params.total_num_steps",
-                "missing, and it has no default; give the number of optimizer steps");
+                "missing, and it has no default; give the number of optimizer steps, or \"auto\": "
+                "the last step of the run");
   }
 }
 
