@@ -86,8 +86,8 @@ Status SetLastStep(uint64_t last_step, const std::string& source, Config& config
     list(total, true, scheduler.total_num_steps, "the last step, by " + source);
   }
   if (scheduler.warmup_ratio) {
-    const double steps =
-        std::ceil(static_cast<double>(std::min(last_step, kMostScheduledSteps)) * *scheduler.warmup_ratio);
+    const double steps = std::ceil(static_cast<double>(std::min(last_step, kMostScheduledSteps)) *
+                                   *scheduler.warmup_ratio);
     scheduler.warmup_num_steps = std::max<int64_t>(2, static_cast<int64_t>(steps));
     list(warmup, scheduler.ratio_for_auto, static_cast<int64_t>(steps),
          fmt::format("--warmup-ratio {} of {} steps", *scheduler.warmup_ratio, last_step));
