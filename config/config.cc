@@ -57,8 +57,7 @@ Result<Config> ParseConfig(const std::vector<ConfigSource>& sources, uint64_t wo
   std::ranges::sort(draft.config.automatic, {}, &AutomaticKey::path);
   if (outcome.precision_is_trainers && draft.config.dtype == kernels::DType::kFloat32) {
     draft.config.notices.emplace_back(
-        "precision: fp32, as nothing says otherwise; --bf16 halves the bytes of weights, gradients "
-        "and activations");
+        "precision: fp32; --bf16 halves the bytes of weights, gradients and activations");
   }
   return std::move(draft.config);
 }

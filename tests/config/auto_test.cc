@@ -323,9 +323,8 @@ TEST(ConfigAutoTest, APrecisionThatNothingDecidedIsSaid) {
     }
     return found;
   };
-  EXPECT_THAT(says(With({})),
-              ElementsAre(StartsWith("config: precision: fp32, as nothing says otherwise; --bf16 "
-                                     "halves")));
+  EXPECT_THAT(says(With({})), ElementsAre(StartsWith("config: precision: fp32; --bf16 "
+                                                     "halves")));
   EXPECT_THAT(says(With({.flags = {.bf16 = true}})), IsEmpty());
   EXPECT_THAT(says(Good(WithBatch(""))), IsEmpty());
   EXPECT_THAT(says(Good(WithBatch(R"("bf16": {"enabled": false})"))), IsEmpty());
