@@ -7,26 +7,56 @@
 namespace penstock::config {
 namespace {
 
-constexpr char kTrain[] = "train_batch_size";
-constexpr char kMicro[] = "train_micro_batch_size_per_gpu";
-constexpr char kAccumulation[] = "gradient_accumulation_steps";
 constexpr char kRampup[] = "penstock.rampup_batch_size";
 constexpr int64_t kMaxBatch = (int64_t{1} << 31) - 1;
 constexpr IntegerRange kBatches = {1, kMaxBatch};
 
-std::optional<int64_t> ReadBatchSize(JsonSection& top, const char* key, bool& is_auto) {
+/// What still says "auto" is derived from the other two.
+std::optional<int64_t> ReadBatchSize(JsonSection& top, const char* key, ConfigDraft& draft) {
   const nlohmann::json* value = top.Find(key);
-  is_auto = is_auto || (value != nullptr && *value == nlohmann::json("auto"));
-  return top.OptionalInteger(key, kBatches);
+  if (value == nullptr || *value != nlohmann::json("auto")) {
+    return top.OptionalInteger(key, kBatches);
+  }
+  draft.derived_batch_sizes.emplace_back(key);
+  return std::nullopt;
+}
+
+void ListDerived(JsonReader& reader, const ConfigDraft& draft) {
+  const Config& config = draft.config;
+  for (const std::string& key : draft.derived_batch_sizes) {
+    const uint64_t value = key == kTrainBatchSize   ? config.train_batch_size
+                           : key == kMicroBatchSize ? config.micro_batch_size
+                                                    : config.gradient_accumulation_steps;
+    const bool alone = key == kAccumulationSteps && !draft.train_batch_size;
+    reader.AddAutomatic({.path = key,
+                         .value = fmt::format("{}", value),
+                         .source = alone ? "transformers' default" : "from the other batch sizes"});
+  }
+}
+
+/// The number of ranks, and that of micro-batches, with which a batch would fit; empty if none.
+std::string WhatFits(int64_t train, int64_t micro, int64_t accumulation, int64_t world) {
+  std::string text;
+  int64_t unit = 0;
+  if (micro <= 0 || accumulation <= 0) return text;
+  if (!__builtin_mul_overflow(micro, accumulation, &unit) && train % unit == 0) {
+    const int64_t ranks = train / unit;
+    text =
+        fmt::format("fits {0} rank{1}: penstock launch --ranks {0}", ranks, ranks == 1 ? "" : "s");
+  }
+  if (!__builtin_mul_overflow(micro, world, &unit) && train % unit == 0) {
+    text += fmt::format("{}{} {} here", text.empty() ? "fits " : ", or ", kAccumulationSteps,
+                        train / unit);
+  }
+  return text;
 }
 
 }  // namespace
 
 void ReadBatch(JsonSection& top, ConfigDraft& draft) {
-  bool accumulation_is_auto = false;
-  draft.train_batch_size = ReadBatchSize(top, kTrain, draft.batch_size_is_auto);
-  draft.micro_batch_size = ReadBatchSize(top, kMicro, draft.batch_size_is_auto);
-  draft.gradient_accumulation_steps = ReadBatchSize(top, kAccumulation, accumulation_is_auto);
+  draft.train_batch_size = ReadBatchSize(top, kTrainBatchSize, draft);
+  draft.micro_batch_size = ReadBatchSize(top, kMicroBatchSize, draft);
+  draft.gradient_accumulation_steps = ReadBatchSize(top, kAccumulationSteps, draft);
   draft.config.gradient_clipping = top.Number("gradient_clipping", 1.0);
   draft.config.steps_per_print = top.OptionalInteger("steps_per_print").value_or(0);
 }
@@ -37,11 +67,10 @@ void CheckBatch(JsonReader& reader, ConfigDraft& draft) {
   std::optional<int64_t> accumulation = draft.gradient_accumulation_steps;
   const auto world = static_cast<int64_t>(draft.world_size);
   if (!train && !micro) {
-    if (!draft.batch_size_is_auto) {
-      reader.Fail(kMicro, fmt::format("missing; give it or {}", kTrain));
-      return;
-    }
-    micro = 1;
+    reader.Fail(
+        kMicroBatchSize,
+        fmt::format("missing; give it or {}, or --per-device-train-batch-size", kTrainBatchSize));
+    return;
   }
   // DeepSpeed's rules, with its integer divisions: what does not divide shows in the product.
   if (!micro) {
@@ -50,20 +79,25 @@ void CheckBatch(JsonReader& reader, ConfigDraft& draft) {
   if (!accumulation) accumulation = train ? *train / *micro / world : 1;
   int64_t product = *micro * *accumulation;  // below 2^62
   if (__builtin_mul_overflow(product, world, &product)) {
-    reader.Fail(kTrain, "the product of the batch sizes and the world size is beyond 2^63");
+    reader.Fail(kTrainBatchSize,
+                "the product of the batch sizes and the world size is beyond 2^63");
     return;
   }
   if (!train) train = product;
   if (*train != product || product == 0) {
-    reader.Fail(kTrain,
-                fmt::format("{} is not {} {} * {} {} * world size {} = {}; change one of "
-                            "them, or remove one and it is derived",
-                            *train, kMicro, *micro, kAccumulation, *accumulation, world, product));
+    const std::string fits = WhatFits(*train, *micro, *accumulation, world);
+    reader.Fail(
+        kTrainBatchSize,
+        fmt::format(
+            "{} is not {} {} * {} {} * world size {} = {}; {}", *train, kMicroBatchSize, *micro,
+            kAccumulationSteps, *accumulation, world, product,
+            fits.empty() ? "change one of them, or remove one and it is derived" : "it " + fits));
     return;
   }
   draft.config.train_batch_size = static_cast<uint64_t>(*train);
   draft.config.micro_batch_size = static_cast<uint64_t>(*micro);
   draft.config.gradient_accumulation_steps = static_cast<uint64_t>(*accumulation);
+  ListDerived(reader, draft);
 }
 
 std::optional<RampupConfig> ReadRampup(JsonSection& penstock) {
@@ -93,24 +127,24 @@ void CheckRampup(JsonReader& reader, const ConfigDraft& draft) {
   if (start > end) {
     reader.Fail(kRampup, fmt::format("it starts with {} rows, and {} is {}: a batch can only grow; "
                                      "start with that many rows or fewer",
-                                     start, kTrain, end));
+                                     start, kTrainBatchSize, end));
     return;
   }
   if ((end - start) % increment != 0) {
     reader.Fail(kRampup, fmt::format("from {} rows to {} {} are {} rows, which are no multiple of "
                                      "the increment {}; change one of the three",
-                                     start, kTrain, end, end - start, increment));
+                                     start, kTrainBatchSize, end, end - start, increment));
     return;
   }
   // If the first two are, all are. The last is, by the batch triangle.
   const uint64_t unit = config.micro_batch_size * draft.world_size;
   for (const uint64_t batch : {start, std::min(start + increment, end)}) {
     if (batch % unit == 0) continue;
-    reader.Fail(kRampup,
-                fmt::format("its batch of {} rows is no multiple of {} {} * world size {} "
-                            "= {}; change start or increment, or take fewer ranks or a "
-                            "smaller micro-batch",
-                            batch, kMicro, config.micro_batch_size, draft.world_size, unit));
+    reader.Fail(kRampup, fmt::format("its batch of {} rows is no multiple of {} {} * world size {} "
+                                     "= {}; change start or increment, or take fewer ranks or a "
+                                     "smaller micro-batch",
+                                     batch, kMicroBatchSize, config.micro_batch_size,
+                                     draft.world_size, unit));
     return;
   }
 }

@@ -2,10 +2,10 @@
 //
 // Keys, types and defaults are DeepSpeed's; penstock's own keys live under "penstock". An unknown
 // key anywhere, a duplicate or a wrong type is an error that names its path
-// ("zero_optimization.stag") and the nearest known key. Keys that only tune DeepSpeed's buffers are
-// type-checked and listed as superseded; keys that change numbers or behaviour and are not
-// implemented are errors unless their value turns them off. "auto" takes the default and is listed.
-// docs/config.md has the table.
+// ("zero_optimization.stag") and the nearest known key. Keys for what is done in another way here
+// are type-checked and listed as superseded; keys that change numbers or behaviour and are not
+// implemented are errors unless their value turns them off. What gives "auto" its value: see
+// config/auto.h. docs/config.md has the table.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,8 @@
 #include "base/ledger.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "config/auto.h"
+#include "config/superseded.h"
 #include "kernels/dtype.h"
 #include "kernels/state/optimizer.h"
 
@@ -71,6 +73,11 @@ struct SchedulerConfig {
   int64_t warmup_num_steps = 1000;      ///< below 2 means 2
   WarmupType warmup_type = WarmupType::kLog;
   int64_t total_num_steps = 0;
+  /// What SetLastStep has to give: total_num_steps, which says "auto", and warmup_num_steps, as
+  /// --warmup-ratio says.
+  bool total_is_last_step = false;
+  std::optional<double> warmup_ratio;
+  bool ratio_for_auto = false;  ///< warmup_num_steps says "auto"; else it is not there
   double warmup_min_ratio = 0;
   double cos_min_ratio = 1e-4;
   OneCycle one_cycle;
@@ -173,8 +180,9 @@ struct Config {
   int64_t steps_per_print = 0;            ///< 0: the program's choice
   std::optional<CsvMonitor> csv_monitor;  ///< if it is enabled
 
-  std::vector<std::string> superseded;  ///< paths of keys that were checked and have no effect
-  std::vector<std::string> automatic;   ///< paths of keys that said "auto"
+  std::vector<SupersededKey> superseded;  ///< keys that were checked and have no effect
+  std::vector<AutomaticKey> automatic;    ///< keys that said "auto", and flags for others
+  std::vector<std::string> notices;       ///< what else the user should know, a line each
 };
 
 /// One text of the configuration and where it came from (a path, for messages).
@@ -184,8 +192,21 @@ struct ConfigSource {
 };
 
 /// Reads the sources, later ones overriding key by key (objects merge, everything else replaces),
-/// then checks the whole. `world_size` enters the batch triangle. Errors: kInvalidArgument, one
-/// line with source, line or key path, why, and what to do.
-Result<Config> ParseConfig(const std::vector<ConfigSource>& sources, uint64_t world_size);
+/// then checks the whole. `world_size` enters the batch triangle, `automatic` gives values to keys
+/// that say "auto". Errors: kInvalidArgument, one line with source, line or key path, why, and what
+/// to do.
+Result<Config> ParseConfig(const std::vector<ConfigSource>& sources, uint64_t world_size,
+                           const AutoSources& automatic = {});
+
+/// Whether the schedule depends on the last step: then SetLastStep has to be called before the
+/// learning rate is asked for.
+bool NeedsLastStep(const Config& config);
+/// Gives the schedule the number of the last step, where it depends on it, and lists that.
+/// `source`: where the number comes from. Errors: kInvalidArgument if it is 0.
+Status SetLastStep(uint64_t last_step, const std::string& source, Config& config);
+
+/// What a program should say of the configuration before it starts, a line each: what was moved,
+/// superseded keys, the value of each key that said "auto", the precision if nothing decided it.
+std::vector<std::string> NoticesOf(const Config& config);
 
 }  // namespace penstock::config

@@ -20,6 +20,13 @@ class JsonDocument {
   Status Merge(const std::string& name, const std::string& text);
 
   const nlohmann::json& root() const { return root_; }
+  /// Puts a value at `path`, making objects on the way where there is nothing or null; false, and
+  /// nothing is changed, where something else stands in the way. `where`: what supplied the value,
+  /// for messages; empty: what supplied the one before.
+  bool Set(const std::string& path, const nlohmann::json& value, const std::string& where);
+  /// Takes the object at `from` away and lays it over the one at `to`, key by key. There are such
+  /// an object at `from`, and an object, null or nothing at `to`.
+  void Move(const std::string& from, const std::string& to);
   /// "ds.json:12: " for the text and line that supplied the key at `path`, or the nearest object
   /// around it that has one; empty where no text does.
   std::string Where(const std::string& path) const;

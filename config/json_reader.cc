@@ -10,6 +10,8 @@ namespace {
 
 /// Keys further away than this are not suggested.
 constexpr size_t kMaxDistance = 4;
+/// Nor further than this, if the key is known in another section.
+constexpr size_t kTypo = 1;
 
 /// The edit distance, but that a long part of a key is as near as may be.
 size_t Distance(std::string_view a, std::string_view b) {
@@ -47,29 +49,60 @@ void JsonReader::Fail(const std::string& path, const std::string& message) {
 Status JsonReader::status() const {
   if (error_) return *error_;
   if (unknown_.empty()) return {};
-  const Unknown& unknown = unknown_.front();
-  return MakeError(ErrorCode::kInvalidArgument, "{}unknown key \"{}\"; {}",
-                   document_.Where(unknown.path), ShowPath(unknown.path), Suggestion(unknown));
+  return MakeError(ErrorCode::kInvalidArgument, "{}", Describe(unknown_.front()));
+}
+
+std::vector<std::string> JsonReader::UnknownKeys() const {
+  std::vector<std::string> texts;
+  for (const Unknown& unknown : unknown_) texts.push_back(Describe(unknown));
+  return texts;
+}
+
+std::string JsonReader::Describe(const Unknown& unknown) const {
+  return fmt::format("{}unknown key \"{}\"; {}", document_.Where(unknown.path),
+                     ShowPath(unknown.path), Suggestion(unknown));
+}
+
+std::vector<std::string> JsonReader::PlacesOf(const std::string& key) const {
+  std::vector<std::string> places;
+  for (const std::string& path : known_) {
+    if (SplitPath(path).second != key) continue;
+    const auto refused = refused_.find(path);
+    const std::string& place = refused == refused_.end() ? path : refused->second;
+    if (!place.empty()) places.push_back(place);
+  }
+  return places;
+}
+
+std::string JsonReader::Nearest(const Unknown& unknown, size_t furthest) const {
+  std::string nearest;
+  size_t best = furthest;
+  for (const std::string& path : known_) {
+    const auto [parent, key] = SplitPath(path);
+    if (parent != unknown.parent || refused_.contains(path)) continue;
+    const size_t distance = Distance(key, unknown.key);
+    if (distance < best || (distance == best && nearest.empty())) {
+      best = distance;
+      nearest = path;
+    }
+  }
+  return nearest;
 }
 
 std::string JsonReader::Suggestion(const Unknown& unknown) const {
   if (known_.contains(unknown.path)) return "write it as objects, one in the other";
-  const std::string* nearest = nullptr;
-  const std::string* elsewhere = nullptr;
-  size_t best = std::min(unknown.key.size() / 3 + 1, kMaxDistance);
-  for (const std::string& path : known_) {
-    const auto [parent, key] = SplitPath(path);
-    if (key == unknown.key) elsewhere = &path;
-    if (parent != unknown.parent) continue;
-    const size_t distance = Distance(key, unknown.key);
-    if (distance < best || (distance == best && nearest == nullptr)) {
-      best = distance;
-      nearest = &path;
-    }
+  // A key that is known elsewhere is rather in the wrong section than misspelled.
+  std::vector<std::string> meant = PlacesOf(unknown.key);
+  const size_t furthest = meant.empty() ? kMaxDistance : kTypo;
+  const std::string nearest = Nearest(unknown, std::min(unknown.key.size() / 3 + 1, furthest));
+  if (!nearest.empty()) meant.insert(meant.begin(), nearest);
+  if (meant.empty()) return "docs/config.md lists the known ones";
+  std::string list;
+  for (size_t i = 0; i < meant.size(); ++i) {
+    const char* before = i == 0 ? "" : i + 1 < meant.size() ? ", " : " or ";
+    list += fmt::format("{}\"{}\"", before, meant[i]);
   }
-  if (nearest == nullptr) nearest = elsewhere;
-  if (nearest != nullptr) return fmt::format("did you mean \"{}\"?", *nearest);
-  return "docs/config.md lists the known ones";
+  return fmt::format("did you mean {}?", list);
 }
 
 }  // namespace penstock::config

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "config/auto.h"
 #include "config/json_document.h"
+#include "config/superseded.h"
 
 namespace penstock::config {
 
@@ -28,11 +31,16 @@ class JsonReader {
   /// The first failure; without one, the first unknown key; without that, success.
   Status status() const;
 
-  const std::vector<std::string>& superseded() const { return superseded_; }
-  const std::vector<std::string>& automatic() const { return automatic_; }
-  void AddAutomatic(const std::string& path) { automatic_.push_back(path); }
+  const std::vector<SupersededKey>& superseded() const { return superseded_; }
+  const std::vector<AutomaticKey>& automatic() const { return automatic_; }
+  void AddAutomatic(AutomaticKey key) { automatic_.push_back(std::move(key)); }
   /// Paths of all keys that were asked for.
   const std::set<std::string>& known() const { return known_; }
+  /// Those of them that are an error whatever they say, with the key that is meant, if there is
+  /// one.
+  const std::map<std::string, std::string>& refused() const { return refused_; }
+  /// What is said of each unknown key.
+  std::vector<std::string> UnknownKeys() const;
 
  private:
   friend class JsonSection;
@@ -42,14 +50,20 @@ class JsonReader {
     std::string key;
   };
 
+  std::string Describe(const Unknown& unknown) const;
   std::string Suggestion(const Unknown& unknown) const;
+  /// Where a key of this name is known.
+  std::vector<std::string> PlacesOf(const std::string& key) const;
+  /// The key of the same section that is spelled almost so; empty where none is.
+  std::string Nearest(const Unknown& unknown, size_t furthest) const;
 
   const JsonDocument& document_;
   std::optional<Error> error_;
   std::vector<Unknown> unknown_;
   std::set<std::string> known_;
-  std::vector<std::string> superseded_;
-  std::vector<std::string> automatic_;
+  std::map<std::string, std::string> refused_;
+  std::vector<SupersededKey> superseded_;
+  std::vector<AutomaticKey> automatic_;
 };
 
 }  // namespace penstock::config

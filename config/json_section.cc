@@ -1,5 +1,6 @@
 #include "config/json_section.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace penstock::config {
@@ -29,6 +30,12 @@ std::string Describe(unsigned kinds) {
     text += name;
   }
   return text;
+}
+
+/// Whether the value is one of `rule.off`.
+bool Allows(const JsonRule& rule, const json& value) {
+  const json allowed = json::parse(rule.off);
+  return std::ranges::find(allowed, value) != allowed.end();
 }
 
 /// The path of an "enabled": true below `value`, or nothing.
@@ -78,9 +85,10 @@ const json* JsonSection::Find(std::string_view key) {
   return found == object_.end() ? nullptr : &*found;
 }
 
-bool JsonSection::TakeAuto(std::string_view key, const json& value) {
+bool JsonSection::TakeAuto(std::string_view key, const json& value, const json& fallback,
+                           const char* source) {
   if (value != json("auto")) return false;
-  reader_.AddAutomatic(PathOf(key));
+  reader_.AddAutomatic({.path = PathOf(key), .value = Show(fallback), .source = source});
   return true;
 }
 
@@ -92,7 +100,7 @@ void JsonSection::FailType(std::string_view key, unsigned kinds, const json& val
 
 bool JsonSection::Bool(std::string_view key, bool fallback) {
   const json* value = Find(key);
-  if (value == nullptr || TakeAuto(key, *value)) return fallback;
+  if (value == nullptr || TakeAuto(key, *value, fallback)) return fallback;
   if (value->is_boolean()) return value->get<bool>();
   FailType(key, kBool, *value);
   return fallback;
@@ -126,13 +134,13 @@ std::optional<double> JsonSection::ToNumber(std::string_view key, const json& va
 
 int64_t JsonSection::Integer(std::string_view key, int64_t fallback, IntegerRange range) {
   const json* value = Find(key);
-  if (value == nullptr || TakeAuto(key, *value)) return fallback;
+  if (value == nullptr || TakeAuto(key, *value, fallback)) return fallback;
   return ToInteger(key, *value, range).value_or(fallback);
 }
 
 double JsonSection::Number(std::string_view key, double fallback, NumberRange range) {
   const json* value = Find(key);
-  if (value == nullptr || TakeAuto(key, *value)) return fallback;
+  if (value == nullptr || TakeAuto(key, *value, fallback)) return fallback;
   return ToNumber(key, *value, range).value_or(fallback);
 }
 
@@ -157,7 +165,8 @@ std::optional<std::string> JsonSection::OptionalText(std::string_view key) {
 }
 
 std::optional<size_t> JsonSection::ChoiceIndex(std::string_view key,
-                                               const std::vector<std::string_view>& names) {
+                                               const std::vector<std::string_view>& names,
+                                               std::string_view fallback) {
   const json* value = Find(key);
   if (value == nullptr) return std::nullopt;
   if (value->is_string()) {
@@ -165,7 +174,7 @@ std::optional<size_t> JsonSection::ChoiceIndex(std::string_view key,
       if (value->get_ref<const std::string&>() == names[i]) return i;
     }
   }
-  if (TakeAuto(key, *value)) return std::nullopt;
+  if (TakeAuto(key, *value, fallback)) return std::nullopt;
   std::string list;
   for (const std::string_view name : names) list += fmt::format(" \"{}\"", name);
   Fail(key, fmt::format("{} is not one of{}", Show(*value), list));
@@ -189,19 +198,25 @@ const json* JsonSection::Take(const JsonRule& rule) {
   const json* value = Find(rule.name);
   if (value == nullptr) return nullptr;
   const bool may_be_auto = (rule.kinds & ~unsigned{kObject | kNull}) != 0;
-  if (may_be_auto && TakeAuto(rule.name, *value)) return nullptr;
+  if (may_be_auto && *value == json("auto")) return nullptr;
   if (IsKind(*value, rule.kinds)) return value;
   FailType(rule.name, rule.kinds, *value);
   return nullptr;
 }
 
-void JsonSection::Superseded(JsonRules rules) {
+void JsonSection::Superseded(Instead instead, JsonRules rules) {
   for (const JsonRule& rule : rules) {
     const json* value = Find(rule.name);
-    if (value == nullptr) continue;
-    reader_.superseded_.push_back(PathOf(rule.name));
+    if (value == nullptr || (!rule.off.empty() && Allows(rule, *value))) continue;
+    reader_.superseded_.push_back({PathOf(rule.name), instead});
     Take(rule);
   }
+}
+
+void JsonSection::Refuse(std::string_view key, const std::string& message, std::string meant) {
+  const json* value = Find(key);
+  reader_.refused_[PathOf(key)] = std::move(meant);
+  if (value != nullptr) Fail(key, message);
 }
 
 void JsonSection::Inert(JsonRules rules) {
@@ -213,9 +228,11 @@ void JsonSection::Off(JsonRules rules) {
     const json* value = Find(rule.name);
     if (value == nullptr) continue;
     const json allowed = json::parse(rule.off);
-    bool off = false;
-    for (const json& one : allowed) off = off || one == *value;
-    if (off || Take(rule) == nullptr) continue;
+    if (Allows(rule, *value)) continue;
+    if (Take(rule) == nullptr) {
+      TakeAuto(rule.name, *value, allowed.at(0));
+      continue;
+    }
     std::string list;
     for (const json& one : allowed) {
       list += fmt::format("{}{}", list.empty() ? "" : " or ", Show(one));

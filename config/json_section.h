@@ -3,7 +3,8 @@
 // A JsonReader walks the document; a JsonSection is one object of it. Every key that a section is
 // asked for is known; what is left over at its end is unknown and reported with the nearest known
 // key. The first failure is kept and everything after it returns fallbacks, so that the code that
-// reads a section is a list of its keys. "auto" takes the fallback and is listed. Not thread-safe;
+// reads a section is a list of its keys. "auto", where nothing gave it a value before
+// (config/auto.cc), takes the fallback and is listed. Not thread-safe;
 // a section lives no longer than the callback that it was given to.
 #pragma once
 
@@ -51,7 +52,7 @@ struct NumberRange {
 struct JsonRule {
   std::string_view name;
   unsigned kinds = kAny;
-  /// Where not empty: a JSON list of the only values allowed, those that leave the feature off.
+  /// Where not empty: a JSON list of the values that leave the feature off.
   std::string_view off = {};
   /// What to do instead, where it is more than writing an allowed value.
   std::string_view hint = {};
@@ -72,8 +73,9 @@ class JsonSection {
 
   /// The value, and the key becomes known; null where it is absent. For values of several types.
   const nlohmann::json* Find(std::string_view key);
-  /// True where the value is the text "auto", which is then listed.
-  bool TakeAuto(std::string_view key, const nlohmann::json& value);
+  /// True where the value is the text "auto", which is then listed with the default that it takes.
+  bool TakeAuto(std::string_view key, const nlohmann::json& value,
+                const nlohmann::json& fallback = nullptr, const char* source = "default");
 
   bool Bool(std::string_view key, bool fallback);
   int64_t Integer(std::string_view key, int64_t fallback, IntegerRange range = {});
@@ -89,17 +91,24 @@ class JsonSection {
            T fallback) {
     std::vector<std::string_view> names;
     for (const auto& choice : choices) names.push_back(choice.first);
-    const std::optional<size_t> index = ChoiceIndex(key, names);
+    std::string_view standing;
+    for (const auto& choice : choices) {
+      if (choice.second == fallback) standing = choice.first;
+    }
+    const std::optional<size_t> index = ChoiceIndex(key, names, standing);
     return index ? (choices.begin() + *index)->second : fallback;
   }
 
   /// Reads the object at `key` with `read`; absent and null are an empty object.
   void Object(std::string_view key, const std::function<void(JsonSection&)>& read);
 
-  /// Keys that only tune what we do differently: type-checked and listed as superseded.
-  void Superseded(JsonRules rules);
+  /// Keys for what is done in another way here: type-checked and listed as superseded, unless the
+  /// value is one of `rule.off`.
+  void Superseded(Instead instead, JsonRules rules);
   /// Keys of features that are not implemented: an error unless the value is one of `rule.off`.
   void Off(JsonRules rules);
+  /// A key that is an error whatever it says. `meant`: the path of the key that is meant.
+  void Refuse(std::string_view key, const std::string& message, std::string meant = {});
   /// Keys that mean nothing while their feature is off: type-checked.
   void Inert(JsonRules rules);
   /// An object, unchecked but for this: an "enabled" anywhere in it must be false.
@@ -109,7 +118,8 @@ class JsonSection {
   friend class JsonReader;
   const nlohmann::json* Take(const JsonRule& rule);
   std::optional<size_t> ChoiceIndex(std::string_view key,
-                                    const std::vector<std::string_view>& names);
+                                    const std::vector<std::string_view>& names,
+                                    std::string_view fallback);
   std::optional<int64_t> ToInteger(std::string_view key, const nlohmann::json& value,
                                    IntegerRange range);
   std::optional<double> ToNumber(std::string_view key, const nlohmann::json& value,

@@ -14,7 +14,7 @@ constexpr double kLargestMoment = 3e38;  // finite in fp32 and in bf16
 template <typename Hyperparameters>
 void ReadBetas(JsonSection& params, Hyperparameters& hyper) {
   const json* betas = params.Find("betas");
-  if (betas == nullptr || params.TakeAuto("betas", *betas)) return;
+  if (betas == nullptr || params.TakeAuto("betas", *betas, {hyper.beta1, hyper.beta2})) return;
   const auto is_beta = [](const json& beta) {
     return beta.is_number() && beta.get<double>() >= 0 && beta.get<double>() < 1;
   };
@@ -39,7 +39,7 @@ kernels::AdamHyperparameters ReadAdam(JsonSection& params, bool decoupled) {
     params.Fail("adam_w_mode", "false contradicts optimizer.type AdamW; set the type to \"Adam\"");
   }
   params.Off({{"amsgrad", kBool, "[false]"}});
-  params.Superseded({{"torch_adam", kBool}});
+  params.Superseded(Instead::kUpdate, {{"torch_adam", kBool}});
   return adam;
 }
 
@@ -66,8 +66,7 @@ kernels::AdagradHyperparameters ReadAdagrad(JsonSection& params, OptimizerConfig
 void RefuseOthers(JsonSection& params, std::string_view type,
                   std::initializer_list<std::string_view> others) {
   for (const std::string_view key : others) {
-    if (params.Find(key) == nullptr) continue;
-    params.Fail(key, fmt::format("{} has no such parameter; remove it", type));
+    params.Refuse(key, fmt::format("{} has no such parameter; remove it", type));
   }
 }
 
@@ -96,8 +95,9 @@ void ReadParams(JsonSection& params, std::string_view type, OptimizerConfig& opt
     RefuseOthers(params, "Adam", {"lr_decay", "initial_accumulator_value"});
   }
   ReadStatesDType(params, optimizer.moments);
-  params.Off({{"max_grad_norm", kNumber | kNull, "[]", "use gradient_clipping at the top level"}});
-  params.Superseded({{"set_grad_none", kBool}});
+  params.Refuse("max_grad_norm", "it is no parameter here; use gradient_clipping at the top level",
+                "gradient_clipping");
+  params.Superseded(Instead::kUpdate, {{"set_grad_none", kBool}});
 }
 
 std::string Lower(std::string text) {
@@ -112,11 +112,14 @@ void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft) {
   OptimizerConfig& optimizer = draft.config.optimizer;
   const json* given = top.Find("optimizer");
   const bool missing = given == nullptr || given->is_null();
-  if (missing) reader.AddAutomatic("optimizer");
+  const auto note = [&reader](const char* path, const std::string& value) {
+    reader.AddAutomatic({.path = path, .given = false, .value = value, .source = "default"});
+  };
   top.Object("optimizer", [&](JsonSection& section) {
     const json* type = section.Find("type");
-    if (!missing && (type == nullptr || type->is_null())) reader.AddAutomatic("optimizer.type");
-    optimizer.type = section.OptionalText("type").value_or("AdamW");
+    if (!missing && (type == nullptr || type->is_null())) note("optimizer.type", "\"AdamW\"");
+    const bool is_auto = type != nullptr && section.TakeAuto("type", *type, "AdamW");
+    optimizer.type = is_auto ? "AdamW" : section.OptionalText("type").value_or("AdamW");
     const std::string lower = Lower(optimizer.type);
     if (lower != "adam" && lower != "adamw" && lower != "lion" && lower != "adagrad") {
       section.Fail("type", fmt::format("{} is not implemented; set it to \"AdamW\", \"Adam\", "
@@ -124,8 +127,9 @@ void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft) {
                                        Show(optimizer.type)));
     }
     section.Object("params", [&](JsonSection& params) { ReadParams(params, lower, optimizer); });
-    section.Superseded({{"legacy_fusion", kBool}});
+    section.Superseded(Instead::kUpdate, {{"legacy_fusion", kBool}});
   });
+  if (missing) note("optimizer", fmt::format("AdamW with lr {}", optimizer.lr));
 }
 
 }  // namespace penstock::config

@@ -6,15 +6,16 @@ namespace penstock::config {
 namespace {
 
 void ReadTopLevel(JsonSection& top) {
-  top.Superseded({{"memory_breakdown", kBool},
-                  {"dump_state", kBool},
-                  {"disable_allgather", kBool},
-                  {"allgather_size", kInteger},
-                  {"graph_harvesting", kBool},
-                  {"zero_allow_untested_optimizer", kBool},
-                  {"zero_force_ds_cpu_optimizer", kBool},
-                  {"vocabulary_size", kInteger | kNull},
-                  {"log_level", kText | kNull}});
+  top.Superseded(Instead::kMetrics, {{"memory_breakdown", kBool}});
+  top.Superseded(Instead::kSummary, {{"dump_state", kBool}});
+  top.Superseded(Instead::kExchange, {{"disable_allgather", kBool}});
+  top.Superseded(Instead::kBudgets, {{"allgather_size", kInteger}});
+  top.Superseded(Instead::kUpdate,
+                 {{"graph_harvesting", kBool}, {"zero_force_ds_cpu_optimizer", kBool}});
+  top.Superseded(Instead::kAnyOptimizer, {{"zero_allow_untested_optimizer", kBool}});
+  top.Superseded(Instead::kModelConfig, {{"vocabulary_size", kInteger | kNull}});
+  top.Superseded(Instead::kNotices, {{"log_level", kText | kNull}});
+  top.Superseded(Instead::kEpoch, {{"dataloader_drop_last", kBool, "[false]"}});
   top.Off({{"managed_gradient_accumulation", kBool, "[true]"},
            {"sparse_gradients", kBool, "[false]"},
            {"prescale_gradients", kBool, "[false]"},
@@ -23,7 +24,6 @@ void ReadTopLevel(JsonSection& top) {
            {"seq_parallel_communication_data_type", kText | kNull, "[\"fp32\", null]"},
            {"seq_parallel_comm_data_type", kText | kNull, "[\"fp32\", null]"},
            {"sequence_parallel_size", kInteger, "[1]"},
-           {"dataloader_drop_last", kBool, "[false]"},
            {"use_data_before_expert_parallelism", kBool, "[false]"},
            {"sparse_attention", kObject | kNull, "[null]", "remove it"},
            {"weight_quantization", kObject | kNull, "[null]", "remove it"},
@@ -155,23 +155,23 @@ void ReadCompile(JsonSection& top) {
 void ReadActivationCheckpointing(JsonSection& top, Config& config) {
   top.Object("activation_checkpointing", [&](JsonSection& section) {
     if (section.Bool("cpu_checkpointing", false)) config.activation_home = Tier::kHost;
-    section.Off({{"partition_activations", kBool, "[false]"}});
-    section.Superseded({{"contiguous_memory_optimization", kBool},
-                        {"number_checkpoints", kInteger | kNull},
-                        {"synchronize_checkpoint_boundary", kBool},
-                        {"profile", kBool}});
+    section.Superseded(Instead::kNoTensorParallel, {{"partition_activations", kBool, "[false]"}});
+    section.Superseded(Instead::kRecomputation, {{"contiguous_memory_optimization", kBool},
+                                                 {"number_checkpoints", kInteger | kNull},
+                                                 {"synchronize_checkpoint_boundary", kBool}});
+    section.Superseded(Instead::kMetrics, {{"profile", kBool}});
   });
 }
 
 void ReadCheckpoint(JsonSection& top) {
   top.Object("checkpoint", [](JsonSection& section) {
-    section.Superseded({{"tag_validation", kText},
-                        {"checkpoint_serialization", kBool},
-                        {"writer", kObject | kNull}});
-    section.Off(
-        {{"load_universal", kBool, "[false]"}, {"use_node_local_storage", kBool, "[false]"}});
+    section.Superseded(Instead::kCommits, {{"tag_validation", kText},
+                                           {"checkpoint_serialization", kBool},
+                                           {"writer", kObject | kNull}});
+    section.Superseded(Instead::kPlacement, {{"load_universal", kBool, "[false]"}});
+    section.Superseded(Instead::kStatePaths, {{"use_node_local_storage", kBool, "[false]"}});
     section.Object("parallel_write", [](JsonSection& parallel) {
-      parallel.Superseded({{"pipeline_stage", kBool}});
+      parallel.Superseded(Instead::kCommits, {{"pipeline_stage", kBool}});
     });
   });
   top.Off({{"datastates_ckpt", kObject | kNull, "[null, {}]",
@@ -188,24 +188,24 @@ void ReadCheckpoint(JsonSection& top) {
 
 void ReadProfilers(JsonSection& top) {
   top.Object("flops_profiler", [](JsonSection& section) {
-    section.Superseded({{"enabled", kBool},
-                        {"recompute_fwd_factor", kNumber},
-                        {"profile_step", kInteger},
-                        {"module_depth", kInteger},
-                        {"top_modules", kInteger},
-                        {"detailed", kBool},
-                        {"output_file", kText | kNull}});
+    section.Superseded(Instead::kMetrics, {{"enabled", kBool},
+                                           {"recompute_fwd_factor", kNumber},
+                                           {"profile_step", kInteger},
+                                           {"module_depth", kInteger},
+                                           {"top_modules", kInteger},
+                                           {"detailed", kBool},
+                                           {"output_file", kText | kNull}});
   });
   top.Object("comms_logger", [](JsonSection& section) {
-    section.Superseded({{"enabled", kBool},
-                        {"verbose", kBool},
-                        {"prof_all", kBool},
-                        {"debug", kBool},
-                        {"prof_ops", kList}});
+    section.Superseded(Instead::kMetrics, {{"enabled", kBool},
+                                           {"verbose", kBool},
+                                           {"prof_all", kBool},
+                                           {"debug", kBool},
+                                           {"prof_ops", kList}});
   });
   top.Object("timers", [](JsonSection& timers) {
     timers.Object("throughput", [](JsonSection& section) {
-      section.Superseded({{"enabled", kBool}, {"synchronized", kBool}});
+      section.Superseded(Instead::kMetrics, {{"enabled", kBool}, {"synchronized", kBool}});
     });
   });
 }

@@ -2,6 +2,7 @@
 // have, and gradients on their way.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "config/sections.h"
@@ -46,7 +47,7 @@ LossScaling ReadLossScaling(JsonSection& fp16) {
 void ReadFp16(JsonSection& fp16, Config& config) {
   fp16.Off({{"fp16_master_weights_and_grads", kBool, "[false]"}});
   if (fp16.Bool("enabled", false)) {
-    fp16.Superseded({{"auto_cast", kBool}, {"fused_mode", kBool}});
+    fp16.Superseded(Instead::kPrecision, {{"auto_cast", kBool}, {"fused_mode", kBool}});
     config.dtype = kernels::DType::kFloat16;
     config.loss_scaling = ReadLossScaling(fp16);
     config.check_grad_overflow = true;
@@ -69,7 +70,7 @@ void ReadBf16(JsonSection& bf16, Config& config) {
     config.dtype = kernels::DType::kBFloat16;
     config.check_grad_overflow = check;
   }
-  bf16.Superseded({{"immediate_grad_update", kBool}});
+  bf16.Superseded(Instead::kPrecision, {{"immediate_grad_update", kBool}});
   bf16.Off({{"bf16_master_weights_and_grads", kBool, "[false]"}});
   const bool states = bf16.Bool("bf16_optimizer_states", false);
   if (states && !enabled) {
@@ -108,6 +109,11 @@ std::string_view NamesOf(kernels::DType dtype) {
   return "[null]";
 }
 
+bool IsFp32(const nlohmann::json& name) {
+  const nlohmann::json names = nlohmann::json::parse(NamesOf(kernels::DType::kFloat32));
+  return name.is_string() && std::ranges::find(names, name) != names.end();
+}
+
 }  // namespace
 
 void ReadPrecision(JsonSection& top, ConfigDraft& draft) {
@@ -128,9 +134,14 @@ void ReadPrecision(JsonSection& top, ConfigDraft& draft) {
   // Gradients have the dtype of the model.
   const std::string_view own = NamesOf(draft.config.dtype);
   top.Object("data_types", [&](JsonSection& types) {
-    types.Off({{"grad_accum_dtype", kText | kNull, own},
-               {"param_dtype", kText | kNull, own},
-               {"buffer_dtype", kText | kNull, own}});
+    // Accumulation is in fp32 always.
+    const nlohmann::json* sums = types.Find("grad_accum_dtype");
+    if (sums != nullptr && draft.config.dtype != kernels::DType::kFloat32 && IsFp32(*sums)) {
+      types.Superseded(Instead::kAccumulation, {{"grad_accum_dtype", kText}});
+    } else {
+      types.Off({{"grad_accum_dtype", kText | kNull, own}});
+    }
+    types.Off({{"param_dtype", kText | kNull, own}, {"buffer_dtype", kText | kNull, own}});
   });
 }
 

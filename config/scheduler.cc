@@ -7,6 +7,8 @@
 namespace penstock::config {
 namespace {
 
+using nlohmann::json;
+
 constexpr NumberRange kRatio = {0, 1};
 /// What a beta can be: below 1.
 const NumberRange kBeta = {0, std::nextafter(1.0, 0.0)};
@@ -23,9 +25,22 @@ void ReadWarmup(JsonSection& params, SchedulerConfig& scheduler) {
 }
 
 void ReadTotal(JsonSection& params, ConfigDraft& draft) {
-  const std::optional<int64_t> total = params.OptionalInteger("total_num_steps", kSomeSteps);
+  const char* key = "total_num_steps";
+  const json* value = params.Find(key);
+  if (value != nullptr && *value == json("auto")) {
+    draft.config.scheduler.total_is_last_step = true;
+    return;
+  }
+  const std::optional<int64_t> total = params.OptionalInteger(key, kSomeSteps);
   draft.total_num_steps_given = total.has_value();
   draft.config.scheduler.total_num_steps = total.value_or(0);
+}
+
+/// Whether the rate after the warm-up says "auto", which is the optimizer's.
+bool MaxRateIsAuto(JsonSection& params, const OptimizerConfig& optimizer) {
+  const json* value = params.Find("warmup_max_lr");
+  return value != nullptr &&
+         params.TakeAuto("warmup_max_lr", *value, optimizer.lr, "the optimizer's lr");
 }
 
 void ReadOneCycle(JsonSection& params, ConfigDraft& draft) {
@@ -62,13 +77,17 @@ void ReadParamsOfType(JsonSection& params, ConfigDraft& draft) {
       break;
     case SchedulerType::kWarmupLr:
       scheduler.warmup_min_lr = params.Number("warmup_min_lr", 0);
-      scheduler.warmup_max_lr = params.OptionalNumber("warmup_max_lr");
+      if (!MaxRateIsAuto(params, draft.config.optimizer)) {
+        scheduler.warmup_max_lr = params.OptionalNumber("warmup_max_lr");
+      }
       ReadWarmup(params, scheduler);
       break;
     case SchedulerType::kWarmupDecayLr:
       ReadTotal(params, draft);
       scheduler.warmup_min_lr = params.Number("warmup_min_lr", 0);
-      scheduler.warmup_max_lr = params.Number("warmup_max_lr", 1e-3);
+      scheduler.warmup_max_lr = MaxRateIsAuto(params, draft.config.optimizer)
+                                    ? draft.config.optimizer.lr
+                                    : params.Number("warmup_max_lr", 1e-3);
       ReadWarmup(params, scheduler);
       break;
     case SchedulerType::kWarmupCosineLr:
@@ -131,9 +150,11 @@ void ReadScheduler(JsonSection& top, ConfigDraft& draft) {
 void CheckScheduler(JsonReader& reader, const ConfigDraft& draft) {
   using enum SchedulerType;
   const SchedulerType type = draft.config.scheduler.type;
-  if ((type == kWarmupDecayLr || type == kWarmupCosineLr) && !draft.total_num_steps_given) {
+  const bool needs_total = type == kWarmupDecayLr || type == kWarmupCosineLr;
+  if (needs_total && !draft.total_num_steps_given && !draft.config.scheduler.total_is_last_step) {
     reader.Fail("scheduler.params.total_num_steps",
-                "missing, and it has no default; give the number of optimizer steps");
+                "missing, and it has no default; give the number of optimizer steps, or \"auto\": "
+                "the last step of the run");
   }
   if (type != kOneCycle) return;
   const auto need = [&reader](bool given, const char* key, const char* what) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "config/auto.h"
 #include "config/config.h"
 #include "config/json_section.h"
 
@@ -20,6 +21,11 @@ namespace penstock::config {
 
 /// A tile holds a multiple of this many elements: whole blocks. Signed, as integers of JSON are.
 inline constexpr int64_t kTileGranularity{kBlockElements};
+
+/// The keys of the batch triangle.
+inline constexpr char kTrainBatchSize[] = "train_batch_size";
+inline constexpr char kMicroBatchSize[] = "train_micro_batch_size_per_gpu";
+inline constexpr char kAccumulationSteps[] = "gradient_accumulation_steps";
 
 /// The Config under construction, and what only the checks need.
 struct ConfigDraft {
@@ -29,7 +35,8 @@ struct ConfigDraft {
   std::optional<int64_t> train_batch_size;
   std::optional<int64_t> micro_batch_size;
   std::optional<int64_t> gradient_accumulation_steps;
-  bool batch_size_is_auto = false;  ///< train_batch_size or the micro batch says "auto"
+  /// Those of these keys that say "auto" and are derived from the others.
+  std::vector<std::string> derived_batch_sizes;
 
   int64_t sub_group_size = 1000000000;
   /// None where the key is not given, or its home not on nvme.
@@ -40,6 +47,25 @@ struct ConfigDraft {
   bool cycle_min_lr_given = false;
   bool cycle_max_lr_given = false;
 };
+
+/// What became of "auto".
+struct AutoOutcome {
+  std::vector<AutomaticKey> keys;
+  std::optional<double> warmup_ratio;  ///< of --warmup-ratio, where it gives the warm-up
+  bool ratio_for_auto = false;         ///< the key says "auto"; else it is not there
+  bool precision_is_trainers = false;  ///< fp16.enabled or bf16.enabled said "auto" without a flag
+};
+
+// auto.cc
+/// Gives keys of the document the values that `sources` and the Trainer have for them. What still
+/// says "auto" then takes its default, or is derived. Errors: kInvalidArgument for a flag that
+/// differs from the document, or that nothing takes.
+Result<AutoOutcome> ResolveAuto(JsonDocument& document, const AutoSources& sources);
+
+// misplaced.cc
+/// Moves sections that stand in the wrong place. Errors: kInvalidArgument if one differs from the
+/// one in the right place.
+Status MoveMisplaced(JsonDocument& document, std::vector<std::string>& notices);
 
 // batch.cc
 void ReadBatch(JsonSection& top, ConfigDraft& draft);

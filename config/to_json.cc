@@ -76,7 +76,8 @@ Json WarmupJson(const SchedulerConfig& scheduler) {
   params["warmup_num_steps"] = scheduler.warmup_num_steps;
   params["warmup_type"] = scheduler.warmup_type == WarmupType::kLinear ? "linear" : "log";
   if (scheduler.type != SchedulerType::kWarmupLr) {
-    params["total_num_steps"] = scheduler.total_num_steps;
+    params["total_num_steps"] =
+        scheduler.total_is_last_step ? Json("auto") : Json(scheduler.total_num_steps);
   }
   return params;
 }

@@ -13,47 +13,48 @@ constexpr char kOptimizerDevice[] = "zero_optimization.offload_optimizer.device"
 
 /// DeepSpeed takes most stage 3 keys with and without their prefix.
 void ReadStage3(JsonSection& zero) {
-  zero.Superseded({{"stage3_prefetch_bucket_size", kInteger},
-                   {"prefetch_bucket_size", kInteger},
-                   {"stage3_param_persistence_threshold", kInteger},
-                   {"param_persistence_threshold", kInteger},
-                   {"stage3_model_persistence_threshold", kInteger},
-                   {"model_persistence_threshold", kInteger},
-                   {"stage3_max_live_parameters", kInteger},
-                   {"max_live_parameters", kInteger},
-                   {"stage3_max_reuse_distance", kInteger},
-                   {"max_reuse_distance", kInteger},
-                   {"stage3_gather_16bit_weights_on_model_save", kBool},
-                   {"gather_16bit_weights_on_model_save", kBool},
-                   {"stage3_gather_fp16_weights_on_model_save", kBool},
-                   {"stage3_module_granularity_threshold", kInteger},
-                   {"module_granularity_threshold", kInteger},
-                   {"stage3_use_all_reduce_for_fetch_params", kBool},
-                   {"use_all_reduce_for_fetch_params", kBool},
-                   {"stage3_allgather_sequential", kBool},
-                   {"allgather_sequential", kBool},
-                   {"stage3_partition_stream_chunk_size", kInteger},
-                   {"partition_stream_chunk_size", kInteger}});
+  zero.Superseded(Instead::kOrder, {{"stage3_prefetch_bucket_size", kInteger},
+                                    {"prefetch_bucket_size", kInteger},
+                                    {"stage3_max_reuse_distance", kInteger},
+                                    {"max_reuse_distance", kInteger},
+                                    {"stage3_module_granularity_threshold", kInteger},
+                                    {"module_granularity_threshold", kInteger}});
+  zero.Superseded(Instead::kBudgets, {{"stage3_param_persistence_threshold", kInteger},
+                                      {"param_persistence_threshold", kInteger},
+                                      {"stage3_model_persistence_threshold", kInteger},
+                                      {"model_persistence_threshold", kInteger},
+                                      {"stage3_max_live_parameters", kInteger},
+                                      {"max_live_parameters", kInteger},
+                                      {"stage3_partition_stream_chunk_size", kInteger},
+                                      {"partition_stream_chunk_size", kInteger}});
+  zero.Superseded(Instead::kExport, {{"stage3_gather_16bit_weights_on_model_save", kBool},
+                                     {"gather_16bit_weights_on_model_save", kBool},
+                                     {"stage3_gather_fp16_weights_on_model_save", kBool}});
+  zero.Superseded(Instead::kExchange, {{"stage3_use_all_reduce_for_fetch_params", kBool},
+                                       {"use_all_reduce_for_fetch_params", kBool},
+                                       {"stage3_allgather_sequential", kBool},
+                                       {"allgather_sequential", kBool}});
 }
 
 void ReadTuning(JsonSection& zero) {
-  zero.Superseded({{"contiguous_gradients", kBool},
-                   {"reduce_scatter", kBool},
-                   {"reduce_bucket_size", kInteger},
-                   {"use_multi_rank_bucket_allreduce", kBool},
-                   {"allgather_partitions", kBool},
-                   {"allgather_bucket_size", kInteger},
-                   {"overlap_comm", kBool | kNull},
-                   {"ignore_unused_parameters", kBool},
-                   {"round_robin_gradients", kBool},
-                   {"memory_efficient_linear", kBool},
-                   {"pipeline_loading_checkpoint", kBool},
-                   {"override_module_apply", kBool},
-                   {"log_trace_cache_warnings", kBool},
-                   {"enable_sanity_checks", kBool},
-                   {"save_muon_momentum_buffer_in_memory", kBool}});
+  zero.Superseded(Instead::kBudgets, {{"contiguous_gradients", kBool},
+                                      {"reduce_bucket_size", kInteger},
+                                      {"allgather_bucket_size", kInteger},
+                                      {"memory_efficient_linear", kBool}});
+  zero.Superseded(Instead::kExchange, {{"reduce_scatter", kBool},
+                                       {"use_multi_rank_bucket_allreduce", kBool},
+                                       {"allgather_partitions", kBool},
+                                       {"round_robin_gradients", kBool}});
+  zero.Superseded(Instead::kOrder, {{"overlap_comm", kBool | kNull}});
+  zero.Superseded(Instead::kModules, {{"ignore_unused_parameters", kBool},
+                                      {"override_module_apply", kBool},
+                                      {"log_trace_cache_warnings", kBool}});
+  zero.Superseded(Instead::kCommits, {{"pipeline_loading_checkpoint", kBool}});
+  zero.Superseded(Instead::kChecks, {{"enable_sanity_checks", kBool}});
+  zero.Superseded(Instead::kMoments, {{"save_muon_momentum_buffer_in_memory", kBool}});
   zero.Object("leaf_module", [](JsonSection& leaf) {
-    leaf.Superseded({{"classes", kList}, {"names", kList}, {"name_suffixes", kList}});
+    leaf.Superseded(Instead::kModules,
+                    {{"classes", kList}, {"names", kList}, {"name_suffixes", kList}});
   });
 }
 
@@ -73,7 +74,7 @@ void ReadUnimplemented(JsonSection& zero) {
              "write offload_optimizer: {\"device\": \"cpu\"} instead"},
             {"cpu_offload_param", kBool | kNull, "[false, null]",
              "write offload_param: {\"device\": \"cpu\"} instead"}});
-  zero.Superseded({{"cpu_offload_use_pin_memory", kBool | kNull}});
+  zero.Superseded(Instead::kBudgets, {{"cpu_offload_use_pin_memory", kBool | kNull}});
 }
 
 Tier ReadDevice(JsonSection& offload) {
@@ -117,7 +118,7 @@ std::vector<std::string> PathsOf(JsonSection& offload, const nlohmann::json& val
 /// Only a home on nvme uses the paths; another one's are type-checked and listed.
 std::vector<std::string> ReadNvmePaths(JsonSection& offload, Tier home) {
   if (home != Tier::kNvme) {
-    offload.Superseded({{"nvme_path", kText | kList | kNull}});
+    offload.Superseded(Instead::kUnusedPath, {{"nvme_path", kText | kList | kNull}});
     return {};
   }
   const nlohmann::json* value = offload.Find("nvme_path");
@@ -128,21 +129,18 @@ std::vector<std::string> ReadNvmePaths(JsonSection& offload, Tier home) {
 void ReadOffloadParam(JsonSection& offload, ConfigDraft& draft) {
   draft.config.parameter_home = ReadDevice(offload);
   draft.parameter_nvme_paths = ReadNvmePaths(offload, draft.config.parameter_home);
-  offload.Superseded({{"buffer_count", kInteger},
-                      {"buffer_size", kInteger},
-                      {"max_in_cpu", kInteger},
-                      {"pin_memory", kBool}});
+  offload.Superseded(Instead::kBudgets, {{"buffer_count", kInteger},
+                                         {"buffer_size", kInteger},
+                                         {"max_in_cpu", kInteger},
+                                         {"pin_memory", kBool}});
 }
 
 void ReadOffloadOptimizer(JsonSection& offload, ConfigDraft& draft) {
   draft.config.optimizer_home = ReadDevice(offload);
   draft.optimizer_nvme_paths = ReadNvmePaths(offload, draft.config.optimizer_home);
-  offload.Superseded({{"buffer_count", kInteger},
-                      {"pin_memory", kBool},
-                      {"pipeline_read", kBool},
-                      {"pipeline_write", kBool},
-                      {"fast_init", kBool},
-                      {"cpuadam_cores_perc", kNumber}});
+  offload.Superseded(Instead::kBudgets, {{"buffer_count", kInteger}, {"pin_memory", kBool}});
+  offload.Superseded(Instead::kOrder, {{"pipeline_read", kBool}, {"pipeline_write", kBool}});
+  offload.Superseded(Instead::kUpdate, {{"fast_init", kBool}, {"cpuadam_cores_perc", kNumber}});
   offload.Off({{"ratio", kNumber, "[1.0]"}, {"super_offload", kBool, "[false]"}});
 }
 

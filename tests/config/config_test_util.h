@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "config/config.h"
 
@@ -14,6 +15,14 @@ namespace penstock::config {
 inline std::string WithBatch(const std::string& members) {
   return fmt::format("{{\"train_micro_batch_size_per_gpu\": 1{}{}}}", members.empty() ? "" : ",\n",
                      members);
+}
+
+/// The paths of superseded or automatic keys.
+template <typename Key>
+std::vector<std::string> PathsOf(const std::vector<Key>& keys) {
+  std::vector<std::string> paths;
+  for (const Key& key : keys) paths.push_back(key.path);
+  return paths;
 }
 
 inline Result<Config> Parse(const std::string& text, uint64_t world_size = 1) {

@@ -8,12 +8,14 @@
 
 #include "config/sections.h"
 #include "tests/config/config_test_util.h"
+#include "tests/config/known_keys.h"
 
 namespace penstock::config {
 namespace {
 
 using ::testing::ContainerEq;
 using ::testing::Contains;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 const std::filesystem::path kSource = PENSTOCK_SOURCE_DIR;
@@ -57,30 +59,19 @@ TEST(ConfigDocsTest, ATransformersConfigurationIsUnderstood) {
   const Config config = Shipped("transformers_zero3.json");
   EXPECT_EQ(config.dtype, kernels::DType::kBFloat16);
   EXPECT_EQ(config.parameter_home, Tier::kHost);
-  EXPECT_EQ(config.optimizer.lr, 1e-3);
+  EXPECT_EQ(config.optimizer.lr, 5e-5);
   EXPECT_EQ(config.scheduler.type, SchedulerType::kWarmupLr);
-  EXPECT_EQ(config.train_batch_size, 1u);
-  EXPECT_THAT(config.automatic, Contains("optimizer.params.lr"));
-  EXPECT_THAT(config.superseded, Contains("zero_optimization.stage3_max_live_parameters"));
+  EXPECT_EQ(config.train_batch_size, 8u);
+  EXPECT_THAT(PathsOf(config.automatic), Contains("optimizer.params.lr"));
+  EXPECT_THAT(PathsOf(config.superseded), Contains("zero_optimization.stage3_max_live_parameters"));
 }
 
 std::set<std::string> KnownKeys() {
   std::set<std::string> known;
-  const std::pair<const char*, const char*> types[] = {{"WarmupLR", "AdamW"},
-                                                       {"WarmupDecayLR", "Lion"},
-                                                       {"WarmupCosineLR", "Adagrad"},
-                                                       {"OneCycle", "AdamW"},
-                                                       {"LRRangeTest", "AdamW"}};
-  for (const auto& [scheduler, optimizer] : types) {
-    JsonDocument document;
-    const std::string text =
-        fmt::format(R"({{"scheduler": {{"type": "{}"}}, "optimizer": {{"type": "{}"}}}})",
-                    scheduler, optimizer);
-    EXPECT_TRUE(document.Merge("test", text).ok());
-    JsonReader reader(document);
-    ConfigDraft draft;
-    ReadConfig(reader, draft);
-    known.insert(reader.known().begin(), reader.known().end());
+  for (const char* text : kAllTypes) {
+    ReadUnchecked(text, [&known](const JsonReader& reader) {
+      known.insert(reader.known().begin(), reader.known().end());
+    });
   }
   return known;
 }
@@ -94,11 +85,36 @@ std::set<std::string> DocumentedKeys() {
     const std::string cell = line.substr(1, line.find('|', 1) - 1);
     for (size_t begin = cell.find('`'); begin != std::string::npos;) {
       const size_t end = cell.find('`', begin + 1);
-      keys.insert(cell.substr(begin + 1, end - begin - 1));
+      const std::string key = cell.substr(begin + 1, end - begin - 1);
+      if (!key.starts_with('-')) keys.insert(key);  // flags have a table, too
       begin = cell.find('`', end + 1);
     }
   }
   return keys;
+}
+
+TEST(ConfigDocsTest, TheTablesSayWhatDoesTheWorkOfASupersededKey) {
+  JsonDocument document;
+  ASSERT_TRUE(document
+                  .Merge("test", R"({"wall_clock_breakdown": true, "dataloader_drop_last": true,
+      "checkpoint": {"load_universal": true, "use_node_local_storage": true, "writer": {}},
+      "activation_checkpointing": {"partition_activations": true, "number_checkpoints": 1},
+      "bf16": {"immediate_grad_update": true}, "dump_state": true,
+      "zero_optimization": {"overlap_comm": true, "reduce_scatter": true, "leaf_module":
+          {"names": []}, "stage3_gather_16bit_weights_on_model_save": true,
+          "offload_param": {"pin_memory": true}, "offload_optimizer": {"fast_init": true}}})")
+                  .ok());
+  JsonReader reader(document);
+  ConfigDraft draft;
+  ReadConfig(reader, draft);
+  EXPECT_EQ(reader.superseded().size(), 15u);
+  const std::string docs = ReadFile(kSource / "docs" / "config.md");
+  for (const SupersededKey& key : reader.superseded()) {
+    const size_t at = docs.find("`" + key.path + "`");
+    ASSERT_NE(at, std::string::npos) << key.path;
+    EXPECT_THAT(docs.substr(at, docs.find('\n', at) - at),
+                HasSubstr(fmt::format("superseded: {} |", TextOf(key.instead))));
+  }
 }
 
 TEST(ConfigDocsTest, TheTablesHaveTheKnownKeysAndNoOthers) {

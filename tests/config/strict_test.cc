@@ -9,17 +9,32 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(ConfigStrictTest, BrokenJsonGivesSourceLineAndColumn) {
   EXPECT_THAT(Refused("{\n  \"a\": 1,\n  \"b\" 2\n}"), StartsWith("ds.json:3:7: not valid JSON: "));
   EXPECT_THAT(Refused(""), StartsWith("ds.json:1:1: not valid JSON: "));
-  EXPECT_THAT(Refused("{\"a\": 1,}"), StartsWith("ds.json:1:9: not valid JSON: "));
+  EXPECT_THAT(Refused("{\"a\": 1;}"), StartsWith("ds.json:1:8: not valid JSON: "));
   EXPECT_THAT(Refused("{\n\"a\": 1e400}"),
               AllOf(StartsWith("ds.json:2:"), HasSubstr("number overflow")));
   EXPECT_THAT(Refused("{\"gradient_clipping\": NaN}"), HasSubstr("not valid JSON"));
   EXPECT_THAT(Refused("{\"a\": \"\xff\"}"), HasSubstr("not valid JSON"));
   EXPECT_LT(Refused("{\"a\": \"" + std::string(100000, 'x')).size(), 400u);
+}
+
+TEST(ConfigStrictTest, ACommaBeforeTheEndIsFoundWhereItStands) {
+  const std::pair<const char*, const char*> kCases[] = {
+      {"{\"a\": 1,}", "ds.json:1:8: not valid JSON: a comma before }; remove it"},
+      {"{\"a\": [1,\n 2,  \n\n ]}", "ds.json:2:3: not valid JSON: a comma before ]; remove it"},
+      {"{\"a\": {\n},\n// b\n/* c, */ // \"\n}",
+       "ds.json:2:2: not valid JSON: a comma before }; remove it"},
+      {R"({"a\"//": ",", /* "}" */})", "ds.json:1:14: not valid JSON: a comma before }; remove it"},
+  };
+  for (const auto& [text, expected] : kCases) EXPECT_EQ(Refused(text), expected);
+  for (const char* other : {"}", "{\"a\": \",\"; }", "{\"a\" }", "{\"a\": /* , */ }", "{,"}) {
+    EXPECT_THAT(Refused(other), Not(HasSubstr("a comma before")));
+  }
 }
 
 TEST(ConfigStrictTest, TheRootIsAnObject) {
@@ -106,7 +121,7 @@ TEST(ConfigStrictTest, WrongTypesAndRangesNameTheKeyAndWhatIsAllowed) {
        "\"cubic\" is not one of \"log\" \"linear\""},
       {R"("scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": -1}})",
        "not an integer"},
-      {R"("scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}})",
+      {R"("scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": null}})",
        "scheduler.params.total_num_steps: missing, and it has no default"},
       {R"("scheduler": {"type": "WarmupCosineLR", "params": {"cos_min_ratio": 1.5}})",
        "scheduler.params.cos_min_ratio: 1.5 is not in [0, 1]"},
@@ -144,8 +159,8 @@ TEST(ConfigStrictTest, WhatIsNotImplementedSaysHowToTurnItOff) {
       {R"("bf16": {"enabled": true}, "bfloat16": {"enabled": true})", "bfloat16: bf16 is given"},
       {R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true})", "set it to false"},
       {R"("data_types": {"grad_accum_dtype": "bf16"})", "set it to null or \"fp32\""},
-      {R"("bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp32"})",
-       "data_types.grad_accum_dtype: \"fp32\" is not implemented; set it to null or \"bf16\""},
+      {R"("bf16": {"enabled": true}, "data_types": {"param_dtype": "fp32"})",
+       "data_types.param_dtype: \"fp32\" is not implemented; set it to null or \"bf16\""},
       {R"("amp": {"enabled": true, "opt_level": "O1"})", "amp.enabled: true is not implemented"},
       {R"("torch_autocast": {"enabled": true})", "torch_autocast.enabled: true is not implemented"},
       {R"("prescale_gradients": true)", "prescale_gradients: true is not implemented; set it to f"},
@@ -166,8 +181,6 @@ TEST(ConfigStrictTest, WhatIsNotImplementedSaysHowToTurnItOff) {
        "tensorboard.enabled: true is not implemented; set it to false; csv_monitor writes the "
        "curves, and metrics.jsonl"},
       {R"("wandb": {"enabled": true})", "csv_monitor writes the curves"},
-      {R"("activation_checkpointing": {"partition_activations": true})", "set it to false"},
-      {R"("checkpoint": {"load_universal": true})", "set it to false"},
       {R"("aio": {"use_gds": true})", "aio.use_gds: true is not implemented; set it to false"},
       {R"("optimizer": {"type": "Muon"})", "\"Muon\" is not implemented; set it to \"AdamW\""},
       {R"("optimizer": {"type": "Lion", "params": {"eps": 1e-8}})",

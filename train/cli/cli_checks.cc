@@ -1,6 +1,9 @@
 #include "train/cli/cli_checks.h"
 
+#include <charconv>
+#include <cmath>
 #include <string>
+#include <system_error>
 
 #include "base/result.h"
 
@@ -22,6 +25,31 @@ CLI::Validator WholeCheck(WholeRange range) {
         return number.ok() ? std::string() : number.error().message;
       },
       "N");
+}
+
+Result<double> ParseReal(const std::string& text, RealRange range) {
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [read, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || read != end || !std::isfinite(number)) {
+    return MakeError(ErrorCode::kInvalidArgument, "\"{}\" is not a number like 5e-5", text);
+  }
+  if (number < range.low || number > range.high || (range.below && number == range.high)) {
+    const bool bounded = range.high < std::numeric_limits<double>::max();
+    return MakeError(ErrorCode::kInvalidArgument, "{} is not in [{}, {}{}", text, range.low,
+                     bounded ? fmt::format("{}", range.high) : "infinity",
+                     bounded && !range.below ? "]" : ")");
+  }
+  return number + 0.0;  // -0 is 0
+}
+
+CLI::Validator RealCheck(RealRange range) {
+  return CLI::Validator(
+      [range](std::string& text) {
+        const Result<double> number = ParseReal(text, range);
+        return number.ok() ? std::string() : number.error().message;
+      },
+      "NUMBER");
 }
 
 CLI::Validator NameCheck() {

@@ -7,7 +7,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <limits>
+#include <string>
 
+#include "base/result.h"
 #include "base/units.h"
 
 namespace penstock::train {
@@ -17,6 +20,20 @@ CLI::Validator SizeCheck();
 
 /// Refuses what ParseWhole does not read.
 CLI::Validator WholeCheck(WholeRange range = {});
+
+/// Which numbers an argument may be.
+struct RealRange {
+  double low = 0;
+  double high = std::numeric_limits<double>::max();
+  bool below = false;  ///< `high` itself is too much
+};
+
+/// Reads a decimal number like 5e-5. Errors: kInvalidArgument for everything else and for numbers
+/// out of range.
+Result<double> ParseReal(const std::string& text, RealRange range = {});
+
+/// Refuses what ParseReal does not read.
+CLI::Validator RealCheck(RealRange range = {});
 
 /// Refuses a path or a name that is empty, as the value of a shell variable that is not set is.
 CLI::Validator NameCheck();

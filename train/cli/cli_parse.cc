@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/units.h"
+#include "train/cli/cli_auto.h"
 #include "train/cli/cli_checks.h"
 #include "train/cli/cli_launch.h"
 #include "train/cli/cli_plan.h"
@@ -28,6 +29,7 @@ struct TrainArguments {
   std::string host_memory;
   std::vector<std::string> changes;
   std::vector<std::string> skips;
+  AutoArguments automatic;
 };
 
 CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
@@ -82,6 +84,7 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
       ->check(NameCheck());
   train->add_option("--trace", options.trace, "write what ran when; must not exist (Perfetto)")
       ->check(NameCheck());
+  AddAutoFlags(*train, &arguments->automatic);
   return train;
 }
 
@@ -118,6 +121,7 @@ Result<Command> MakeTrain(const TrainArguments& arguments) {
   PENSTOCK_ASSIGN(options.changes, ParseChanges(arguments.changes));
   PENSTOCK_ASSIGN(options.skips, ParseSkips(arguments.skips));
   PENSTOCK_TRY(CheckResumes(options));
+  PENSTOCK_ASSIGN(options.auto_flags, MakeAutoFlags(arguments.automatic));
   options.init_random = arguments.init == "random";
   options.device_memory = SizeOrNone(arguments.device_memory);
   options.host_memory = SizeOrNone(arguments.host_memory);

@@ -68,6 +68,19 @@ void AddMachine(CLI::App* plan, PlanArguments* arguments) {
       ->check(NameCheck());
 }
 
+/// Topologies of a file have their batches.
+Status SetTopologies(const PlanArguments& arguments, PlanCommand& options) {
+  if (arguments.topologies_given->count() == 0) return {};
+  options.global_batch = GivenNumber(arguments.global_batch, 0);
+  options.topologies = arguments.topologies;
+  if (!options.topologies->empty() || options.global_batch > 0 || !options.configs.empty()) {
+    return {};
+  }
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--topologies needs the samples of a step: give --global-batch, or a --config "
+                   "with train_batch_size");
+}
+
 }  // namespace
 
 CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments) {
@@ -80,7 +93,6 @@ CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments) {
       ->required()
       ->check(NameCheck());
   plan->add_option("--config", options.configs, "JSON in DeepSpeed's format; later files override")
-      ->required()
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(NameCheck());
@@ -90,6 +102,15 @@ CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments) {
   plan->add_option("--choose", arguments->choose,
                    "speed or memory: what placements and micro-batches there are, the best first")
       ->check(CLI::IsMember({"speed", "memory"}));
+  plan->add_option("--as", arguments->as, "deepspeed: what DeepSpeed's estimator would say")
+      ->check(CLI::IsMember({"deepspeed"}));
+  arguments->topologies_given =
+      plan->add_option("--topologies", arguments->topologies,
+                       "how so many ranks can share the model; FILE: those of a CSV file")
+          ->expected(0, 1);
+  plan->add_option("--global-batch", arguments->global_batch, "samples of a step, of --topologies (default: the config's)")
+      ->check(WholeCheck({.low = 1}));
+  AddAutoFlags(*plan, &arguments->auto_flags);
   plan->add_flag("--json", options.json, "one JSON object instead of a table");
   return plan;
 }
@@ -99,6 +120,13 @@ Result<Command> MakePlan(const PlanArguments& arguments) {
   options.device = arguments.device == "cpu"    ? DeviceChoice::kCpu
                    : arguments.device == "cuda" ? DeviceChoice::kCuda
                                                 : DeviceChoice::kAuto;
+  PENSTOCK_ASSIGN(options.auto_flags, MakeAutoFlags(arguments.auto_flags));
+  options.as_deepspeed = !arguments.as.empty();
+  PENSTOCK_TRY(SetTopologies(arguments, options));
+  if (options.configs.empty() && !options.as_deepspeed && !options.topologies) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--config is required; penstock plan --help lists what there is");
+  }
   options.ranks = static_cast<uint32_t>(GivenNumber(arguments.ranks, 1));
   options.nodes = static_cast<uint32_t>(GivenNumber(arguments.nodes, 1));
   options.device_memory = GivenSize(arguments.device_memory);

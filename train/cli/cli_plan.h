@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "train/cli/cli_auto.h"
 #include "train/cli/cli_parse.h"
 
 namespace penstock::train {
@@ -23,6 +24,11 @@ struct PlanArguments {
   std::string drive;
   std::string device_tflops;
   std::string choose;
+  std::string as;
+  std::string topologies;
+  const CLI::Option* topologies_given = nullptr;
+  std::string global_batch;
+  AutoArguments auto_flags;
 };
 
 CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments);

@@ -10,6 +10,7 @@
 #include "base/file_system.h"
 #include "config/to_json.h"
 #include "train/loop/planned_model.h"
+#include "train/loop/planned_sizes.h"
 #include "train/loop/trainer_job.h"
 #include "train/plan/plan_report.h"
 #include "train/plan/run_plan.h"
@@ -21,6 +22,7 @@ namespace {
 TrainOptions OptionsOf(const PlanCommand& command) {
   TrainOptions options{.model = command.model, .configs = command.configs};
   if (!command.speed.tune.empty()) options.configs.push_back(command.speed.tune);
+  options.auto_flags = command.auto_flags;
   options.device = command.device;
   options.device_memory = command.device_memory;
   options.host_memory = command.host_memory;
@@ -200,6 +202,8 @@ Result<std::string> ReportChoices(const PlanCommand& command, const Planner& pla
 }  // namespace
 
 Result<std::string> MakePlanReport(const PlanCommand& command) {
+  if (command.as_deepspeed) return ReportDeepSpeed(command);
+  if (command.topologies) return ReportTopologies(command);
   PENSTOCK_ASSIGN(const Planner planner, Planner::Create(command));
   const Planning planning = {
       .fits = [&](const Alternative& setup) { return planner.Fits(setup); },

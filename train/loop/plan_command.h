@@ -26,8 +26,14 @@ struct PlanCommand {
   std::optional<Bytes> device_memory = {};
   std::optional<Bytes> host_memory = {};
   std::optional<uint64_t> sequence_length = {};
+  config::AutoFlags auto_flags = {};  ///< what "auto" in the config means
   GivenSpeed speed = {};
   std::optional<PlanGoal> choose = {};
+  bool as_deepspeed = false;  ///< DeepSpeed's estimates instead; no config is needed
+  /// Topologies of a cluster instead: those of a file (CSV), or if it is empty all that so many
+  /// ranks can have. Needs a model with shape.
+  std::optional<std::string> topologies = {};
+  uint64_t global_batch = 0;  ///< of the topologies, in samples; 0: the config's
   bool json = false;
 };
 

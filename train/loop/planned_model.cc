@@ -1,6 +1,7 @@
 #include "train/loop/planned_model.h"
 
 #include <utility>
+#include <vector>
 
 #include "train/plan/shaped_model.h"
 #include "train/sizing/model_shape.h"
@@ -18,6 +19,28 @@ Result<PlannedModel> ReadPlannedModel(const std::string& model) {
   }
   PENSTOCK_ASSIGN(ModelSource source, ReadModel(model, WeightsBeside::kIgnore));
   return PlannedModel{.name = source.config_path, .description = std::move(source.description)};
+}
+
+Result<CountedModel> CountModel(const std::string& model) {
+  if (IsModelShape(model)) {
+    PENSTOCK_ASSIGN(const ModelShape shape, ParseModelShape(model));
+    return CountedModel{.parameters = CountParameters(shape).total(),
+                        .largest_module = LargestModule(shape)};
+  }
+  PENSTOCK_ASSIGN(const PlannedModel planned, ReadPlannedModel(model));
+  const zero::ModelSpec spec = planned.description->Spec();
+  CountedModel counted;
+  std::vector<NamedElements> tensors;
+  for (const zero::ModuleSpec& module : spec.modules) {
+    for (const zero::TensorSpec& tensor : module.tensors) {
+      uint64_t elements = 1;
+      for (const uint64_t extent : tensor.shape) elements *= extent;
+      counted.parameters += elements;
+      tensors.push_back({.name = tensor.name, .elements = elements});
+    }
+  }
+  counted.largest_module = LargestModule(tensors);
+  return counted;
 }
 
 }  // namespace penstock::train

@@ -3,6 +3,7 @@
 // Threads: any.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -16,6 +17,14 @@ struct PlannedModel {
   std::shared_ptr<const ModelDescription> description;
   bool stands_in = false;  ///< its activations are those of another family
 };
+
+/// What DeepSpeed's estimator needs of a model.
+struct CountedModel {
+  uint64_t parameters = 0;
+  uint64_t largest_module = 0;  ///< as LargestModule has it
+};
+/// Errors: as of ReadPlannedModel.
+Result<CountedModel> CountModel(const std::string& model);
 
 /// Errors: of ParseModelShape for a name with shape, else of ReadModel.
 Result<PlannedModel> ReadPlannedModel(const std::string& model);

@@ -137,7 +137,7 @@ Result<PreparedRun> PrepareReplay(const TrainOptions& given, ModelFamilies famil
   // Without a loss scale there is nothing to go on with.
   if (replay.other_dtype) from.train.loss_scale.reset();
   TrainOptions options = CompleteFrom(from.info, given);
-  PENSTOCK_ASSIGN(TrainJob job, PrepareJob(options, &from.train, families, ranks.place()));
+  PENSTOCK_ASSIGN(TrainJob job, PrepareJob(options, &from, families, ranks.place()));
   PENSTOCK_TRY(CheckNumbers(from, options, job));
   PENSTOCK_ASSIGN(const uint64_t consumed, ConsumedSamples(from, job));
   PENSTOCK_TRY(CheckSpace(job));

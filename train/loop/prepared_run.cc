@@ -286,8 +286,7 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
   PENSTOCK_ASSIGN(Beginning beginning, BeginTogether(given, ranks, folder));
   PENSTOCK_ASSIGN(ResumePoint from, OpenPoint(beginning, folder, given.resume_from, ranks));
   TrainOptions options = CompleteFrom(from.info, given);
-  PENSTOCK_ASSIGN(TrainJob job,
-                  ranks.Agree(PrepareJob(options, &from.train, families, ranks.place())));
+  PENSTOCK_ASSIGN(TrainJob job, ranks.Agree(PrepareJob(options, &from, families, ranks.place())));
   PENSTOCK_ASSIGN(std::vector<RunChange> changes, ranks.Agree(CheckResume(from, options, job)));
   PENSTOCK_ASSIGN(
       std::vector<StepRange> skips,

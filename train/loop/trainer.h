@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "config/auto.h"
 #include "train/loop/data.h"
 #include "train/loop/metrics_summary.h"
 #include "train/models/registry.h"
@@ -49,6 +50,7 @@ struct TrainOptions {
   bool init_random = false;  ///< new weights, whatever lies beside the model's config
   bool resume = false;
   std::optional<std::string> resume_from;  ///< a snapshot's name: `resume` from that
+  config::AutoFlags auto_flags = {};       ///< what "auto" in the config means
   /// Of the config, from the next step on; only for a run that resumes.
   std::vector<RequestedChange> changes = {};
   std::vector<StepRange> skips = {};         ///< steps to pass over; the same

@@ -28,17 +28,6 @@ Status CheckPaths(const TrainOptions& options, const config::Config& config) {
   return {};
 }
 
-void LogConfig(const config::Config& config) {
-  if (!config.superseded.empty()) {
-    LogNotice(fmt::format("config: these keys tune DeepSpeed's own buffers and have no effect: {}",
-                          fmt::join(config.superseded, ", ")));
-  }
-  if (!config.automatic.empty()) {
-    LogNotice(fmt::format("config: \"auto\" takes the default for {}",
-                          fmt::join(config.automatic, ", ")));
-  }
-}
-
 /// The first of `names`, and that there are more.
 std::string NamesForMessage(const std::vector<std::string>& names) {
   const size_t said = std::min(names.size(), kNamesInMessage);
@@ -111,7 +100,8 @@ StartingWeights CommittedWeights(const TrainOptions& options, const zero::TrainS
 
 }  // namespace
 
-Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks) {
+Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks,
+                                  const ResumePoint* from) {
   std::vector<config::ConfigSource> sources;
   for (const std::string& path : options.configs) {
     Result<std::string> text = ReadTextFileOrPipe(path, kLargestConfig);
@@ -121,7 +111,10 @@ Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks) {
   for (const std::string& text : ConfigTexts(options.changes)) {
     sources.push_back({"--change", text});
   }
-  PENSTOCK_ASSIGN(config::Config config, config::ParseConfig(sources, ranks));
+  PENSTOCK_ASSIGN(config::Config config,
+                  config::ParseConfig(sources, ranks,
+                                      {.flags = options.auto_flags,
+                                       .resumed = from == nullptr ? "" : from->identity}));
   if (options.device_memory.has_value()) config.device_memory = options.device_memory;
   if (options.host_memory.has_value()) config.host_memory = options.host_memory;
   return config;
@@ -156,7 +149,7 @@ Result<std::optional<Bytes>> FindGpu(DeviceChoice choice) {
   return std::optional<Bytes>();
 }
 
-Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from,
+Result<TrainJob> PrepareJob(const TrainOptions& options, const ResumePoint* from,
                             ModelFamilies families, const RankPlace& place) {
   const comm::World& world = place.world;
   const bool begins_with_others = from != nullptr || options.init_random;
@@ -164,10 +157,10 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
       ModelSource model,
       ReadModel(options.model, begins_with_others ? WeightsBeside::kIgnore : WeightsBeside::kFind,
                 families));
-  PENSTOCK_ASSIGN(config::Config config, ReadConfig(options, world.size));
+  PENSTOCK_ASSIGN(config::Config config, ReadConfig(options, world.size, from));
   PENSTOCK_TRY(CheckPaths(options, config));
   if (from != nullptr && config.compute_threads == 0) {
-    config.compute_threads = static_cast<int>(from->compute_threads);
+    config.compute_threads = static_cast<int>(from->train.compute_threads);
   }
   PENSTOCK_ASSIGN(const std::optional<Bytes> gpu, FindGpu(options.device));
   const device::Kind kind = gpu.has_value() ? device::Kind::kCuda : device::Kind::kCpu;
@@ -181,6 +174,8 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
   if (!options.steps.has_value()) {
     PENSTOCK_ASSIGN(last_step, EpochSteps(data.reader.rows(), RampupOf(config)));
   }
+  PENSTOCK_TRY(config::SetLastStep(
+      last_step, options.steps.has_value() ? "--steps" : "one epoch of the data", config));
   PENSTOCK_TRY(zero::CheckBetas(config.scheduler, last_step));
   PENSTOCK_ASSIGN(std::string data_path, AbsolutePath(options.data));
   zero::ModelSpec spec = model.description->Spec();
@@ -194,10 +189,10 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState*
                                                     machine));
   PENSTOCK_ASSIGN(const MemoryBudget budget, DecideBudget(needs, config, machine));
   LogNotices(model.notices);
-  LogConfig(config);
+  LogNotices(config::NoticesOf(config));
   StartingWeights weights;
   if (from != nullptr) {
-    weights = CommittedWeights(options, *from);
+    weights = CommittedWeights(options, from->train);
   } else {
     PENSTOCK_ASSIGN(weights, NewWeights(options, model, spec));
   }

@@ -17,11 +17,11 @@
 #include "train/loop/node_share.h"
 #include "train/loop/trainer.h"
 #include "train/models/model.h"
+#include "train/run/resume.h"
 #include "train/weights/model_config.h"
 #include "zero/model.h"
 #include "zero/partitioner.h"
 #include "zero/tile_fill.h"
-#include "zero/train_state.h"
 
 namespace penstock::train {
 
@@ -50,15 +50,18 @@ struct TrainJob {
 };
 
 /// Reads and checks what `options` name but for `out`; seed and order are given. Logs notices for
-/// the user. `from`: the commit from which training continues; it has the weights, and the thread
-/// count if the config leaves it open. `families` are those of the models that can be trained.
-Result<TrainJob> PrepareJob(const TrainOptions& options, const zero::TrainState* from = nullptr,
+/// the user. `from`: the commit from which training continues; it has the weights, the thread count
+/// if the config leaves it open, and what "auto" meant. `families` are those of the models that can
+/// be trained.
+Result<TrainJob> PrepareJob(const TrainOptions& options, const ResumePoint* from = nullptr,
                             ModelFamilies families = AllModelFamilies(),
                             const RankPlace& place = {});
 
 // The parts of it that a plan needs as well.
-/// Reads the config, with what the command line overrides. Errors: of the files; of ParseConfig.
-Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks);
+/// Reads the config, with what the command line overrides; `from` as of PrepareJob. Errors: of the
+/// files; of ParseConfig.
+Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks,
+                                  const ResumePoint* from = nullptr);
 /// Returns the tokens of a row. `context`: the most that the model takes; `model` names it.
 Result<uint64_t> SequenceLength(const TrainOptions& options, uint64_t context,
                                 const std::string& model);

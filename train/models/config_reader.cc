@@ -83,6 +83,15 @@ Status ConfigReader::NoteDropout(std::span<const char* const> keys) {
   return {};
 }
 
+void ConfigReader::NoteRecomputation() {
+  const json* const value = Find("gradient_checkpointing");
+  if (value == nullptr || *value != json(false)) return;
+  notices_.push_back(
+      fmt::format("model config {}: gradient_checkpointing false is not followed: each layer keeps "
+                  "its input and is computed again in backward",
+                  name_));
+}
+
 std::vector<std::string> ConfigReader::TakeNotices(const char* family,
                                                    std::span<const char* const> descriptions) {
   if (!defaults_.empty()) {

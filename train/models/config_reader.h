@@ -61,6 +61,8 @@ class ConfigReader {
   Status CheckText(const char* key, const char* value);
   /// Reads rates that are not applied; a rate above 0 becomes a notice.
   Status NoteDropout(std::span<const char* const> keys);
+  /// Reads gradient_checkpointing, which is not followed; false becomes a notice.
+  void NoteRecomputation();
 
   /// Returns notices for the user: sizes that are absent and were taken from `family` (a name for
   /// people); and keys without effect, which were not read and are none of `descriptions`, which

@@ -34,13 +34,12 @@ constexpr std::array<const char*, 4> kDropouts = {"attn_pdrop", "embd_pdrop", "r
                                                   "summary_first_dropout"};
 
 /// Keys that describe a model or its use elsewhere, and that training does not need.
-constexpr std::array<const char*, 21> kDescriptions = {"_name_or_path",
+constexpr std::array<const char*, 20> kDescriptions = {"_name_or_path",
                                                        "_num_labels",
                                                        "architectures",
                                                        "bos_token_id",
                                                        "dtype",
                                                        "eos_token_id",
-                                                       "gradient_checkpointing",
                                                        "id2label",
                                                        "label2id",
                                                        "n_ctx",
@@ -90,6 +89,7 @@ Result<Gpt2Config> ReadGpt2Config(ConfigReader& config) {
   PENSTOCK_TRY(config.CheckFixed(kFixed));
   PENSTOCK_TRY(CheckTogether(config, read));
   PENSTOCK_TRY(config.NoteDropout(kDropouts));
+  config.NoteRecomputation();
   return read;
 }
 

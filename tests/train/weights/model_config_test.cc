@@ -87,6 +87,14 @@ TEST_F(ModelConfig, Gpt2sOwnFileIsRead) {
                                 HasSubstr("embd_pdrop 0.1"))));
 }
 
+TEST_F(ModelConfig, RecomputationThatIsTurnedOffIsNotFollowedAndSaid) {
+  const std::string off = folder_.Write("off.json", With(R"("gradient_checkpointing": false)"));
+  EXPECT_THAT(ReadModel(off).value().notices,
+              ElementsAre(HasSubstr("gradient_checkpointing false is not followed")));
+  const std::string on = folder_.Write("on.json", With(R"("gradient_checkpointing": true)"));
+  EXPECT_THAT(ReadModel(on).value().notices, IsEmpty());
+}
+
 TEST_F(ModelConfig, AFolderStandsForTheConfigInIt) {
   folder_.Write("config.json", With(""));
   const ModelSource model = ReadModel(folder_.Path()).value();
