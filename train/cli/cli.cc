@@ -17,7 +17,8 @@
 namespace penstock::train {
 namespace {
 
-/// The exit code of a comparison or a replay that found a difference, as of diff(1).
+/// The exit code of a comparison or a replay that found a difference, as of diff(1), and of a check
+/// that failed.
 constexpr int kDifferent = 1;
 
 int Print(const std::string& text) {
@@ -88,6 +89,13 @@ int Execute(const SnapshotsCommand& options) { return PrintOrReport(RunSnapshots
 int Execute(const LaunchCommand& options) {
   const Result<int> code = RunLaunch(options);
   return code.ok() ? *code : ReportError(code.error());
+}
+
+int Execute(const DoctorCommand& options) {
+  const Result<DoctorOutcome> outcome = RunDoctor(options);
+  if (!outcome.ok()) return ReportError(outcome.error());
+  const int printed = Print(outcome->text);
+  return printed == 0 && outcome->failed ? kDifferent : printed;
 }
 
 int Execute(const PrintText& text) { return Print(text.text); }
