@@ -16,8 +16,8 @@ constexpr std::array kStateNames = {"ok", "warn", "fail", "unknown"};
 /// a question mark.
 std::string Printable(std::string text) {
   for (char& character : text) {
-    const auto byte = static_cast<unsigned char>(character);
     if (character == '\n' || character == '\t') character = ' ';
+    const auto byte = static_cast<unsigned char>(character);
     if (byte < 0x20 || byte == 0x7f) character = '?';
   }
   return text;
