@@ -93,6 +93,10 @@ int Execute(const LaunchCommand& options) {
 
 int Execute(const DoctorCommand& options) {
   const Result<DoctorOutcome> outcome = RunDoctor(options);
+  if (!outcome.ok() && outcome.error().code == ErrorCode::kCancelled) {
+    LogNotice("interrupted: nothing is left on the drive, and no file was written");
+    return ExitCode(ErrorCode::kCancelled);
+  }
   if (!outcome.ok()) return ReportError(outcome.error());
   const int printed = Print(outcome->text);
   return printed == 0 && outcome->failed ? kDifferent : printed;

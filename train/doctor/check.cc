@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::array kStateNames = {"ok", "warn", "fail", "unknown"};
 
+constexpr size_t kLongestLine = 2000;
+
 /// Names and paths are a user's: what would break the line, or move a terminal's cursor, becomes
 /// a question mark.
 std::string Printable(std::string text) {
@@ -27,6 +29,10 @@ std::string LineOf(const Check& check) {
   std::string line = fmt::format("{:<7}  {:<18}  {}", kStateNames[static_cast<size_t>(check.state)],
                                  check.name, check.found);
   if (!check.advice.empty()) line += "; " + check.advice;
+  if (line.size() > kLongestLine) {
+    line.resize(kLongestLine);
+    line += "...";
+  }
   return Printable(std::move(line)) + "\n";
 }
 

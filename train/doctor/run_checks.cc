@@ -1,13 +1,16 @@
 #include "train/doctor/run_checks.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/folder.h"
+#include "base/strict_json.h"
 #include "base/units.h"
 #include "train/process/files.h"
 #include "train/run/numerics_files.h"
@@ -59,8 +62,8 @@ StepFigures SumOf(const std::vector<StepFigures>& rows) {
 Json ReadObject(const Folder& run, const std::string& name) {
   const Result<std::string> text = ReadTextFile(run, name, kLargestOwnText);
   if (!text.ok()) return nullptr;
-  Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? json : Json(nullptr);
+  Result<Json> json = ParseJsonObject(*text, name, ErrorCode::kCorruption);
+  return json.ok() ? *std::move(json) : Json(nullptr);
 }
 
 std::string TextAt(const Json& json, const char* key) {
@@ -106,11 +109,22 @@ Status TakeRows(const Folder& run, RunRecord* facts) {
   return {};
 }
 
+/// The name that ranks on this host have written beside their paths.
+std::string HostName() {
+  std::array<char, 256> name = {};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+/// Of the files that lie on this host.
 std::vector<std::string> FoldersOf(const StateFiles& state) {
+  const std::string own = HostName();
   std::vector<std::string> folders;
-  for (const std::string& path : state.all()) {
-    std::string folder = SplitPath(path).first;
-    if (std::ranges::find(folders, folder) == folders.end()) folders.push_back(std::move(folder));
+  for (const RankFiles& rank : state.ranks) {
+    if (!rank.host.empty() && rank.host != own) continue;
+    for (const std::string& path : rank.paths) {
+      std::string folder = SplitPath(path).first;
+      if (std::ranges::find(folders, folder) == folders.end()) folders.push_back(std::move(folder));
+    }
   }
   return folders;
 }

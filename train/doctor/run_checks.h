@@ -20,7 +20,7 @@ struct RunRecord {
   std::string run;
   std::string device;                ///< "cpu (AMD EPYC, 2 cores)"; "cpu" without a summary
   std::string engine;                ///< that did the I/O; empty: not known
-  std::vector<std::string> folders;  ///< of its state files, each once
+  std::vector<std::string> folders;  ///< of its state files on this host, each once
   uint64_t steps = 0;                ///< rows
   uint64_t skipped = 0;              ///< of these
   uint64_t last_step = 0;

@@ -11,8 +11,7 @@ constexpr uint64_t kFewestRows = 3;
 constexpr double kMuchWaiting = 0.2;  // of a step
 constexpr double kMuchComputing = 0.5;
 constexpr double kMuchUpdating = 0.5;
-constexpr double kBusyDrive = 0.5;
-constexpr double kBusyBoth = 0.7;
+constexpr double kBusyDrive = 0.25;
 // The drive's time over that of computation: between drives of half, once and four times the speed
 // that computation needs.
 constexpr double kSlowDrive = 1.4;
@@ -127,10 +126,8 @@ StepBound FindBound(const StepFigures& figures, const std::optional<double>& dri
     return StepBound::kCommunication;
   }
   const std::optional<double> ratio = shares.ratio();
-  if (ratio && *ratio > kSlowDrive && *shares.drive >= kBusyDrive) return StepBound::kIo;
-  if (ratio && *ratio >= kFastDrive && *ratio <= kSlowDrive &&
-      shares.compute + *shares.drive >= kBusyBoth) {
-    return StepBound::kBalanced;
+  if (ratio && *ratio >= kFastDrive && *shares.drive >= kBusyDrive) {
+    return *ratio > kSlowDrive ? StepBound::kIo : StepBound::kBalanced;
   }
   if (shares.optimizer >= kMuchUpdating && shares.optimizer > shares.compute) {
     return StepBound::kOptimizer;

@@ -26,6 +26,10 @@ TEST(CheckTest, NoNameOfAFileBreaksALine) {
   EXPECT_THAT(text, testing::HasSubstr("a b?[2J c"));
 }
 
+TEST(CheckTest, WhatAFileSaysIsCut) {
+  EXPECT_LT(ToText({OkCheck("run end", std::string(1 << 20, 'x'))}).size(), 3000U);
+}
+
 TEST(CheckTest, OnlyAFailedCheckFails) {
   EXPECT_FALSE(HasFailed({OkCheck("a", ""), WarnCheck("b", "", ""), UnknownCheck("c", "")}));
   EXPECT_TRUE(HasFailed({OkCheck("a", ""), FailCheck("b", "", "")}));
