@@ -92,6 +92,10 @@ void TakeSummary(const Json& summary, RunRecord* facts) {
   const std::string device = TextAt(summary, "device_name");
   if (!device.empty()) facts->device = device;
   facts->simulated = SimulatedIn(summary);
+  const double limit = FiniteOr0(NumberOf(summary, "host_memory_bytes"));
+  if (limit > 0) {
+    facts->figures.host_share = FiniteOr0(NumberOf(summary, "host_peak_bytes")) / limit;
+  }
 }
 
 Status TakeRows(const Folder& run, RunRecord* facts) {
@@ -105,7 +109,9 @@ Status TakeRows(const Folder& run, RunRecord* facts) {
     rows.push_back(FiguresOf(row));
     facts->seconds += rows.back().step_s;
   }));
-  facts->figures = SumOf(rows);
+  StepFigures sum = SumOf(rows);
+  sum.host_share = facts->figures.host_share;
+  facts->figures = sum;
   return {};
 }
 

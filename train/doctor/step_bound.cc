@@ -11,6 +11,7 @@ constexpr uint64_t kFewestRows = 3;
 constexpr double kMuchWaiting = 0.2;  // of a step
 constexpr double kMuchComputing = 0.5;
 constexpr double kMuchUpdating = 0.5;
+constexpr double kFullHost = 0.9;
 constexpr double kBusyDrive = 0.25;
 // The drive's time over that of computation: between drives of half, once and four times the speed
 // that computation needs.
@@ -60,8 +61,10 @@ const char* AdviceOf(StepBound bound) {
     case StepBound::kCompute:
       return "a faster device; faster I/O gains nothing";
     case StepBound::kHostMemory:
-      return "the drive is far below its speed: a larger --host-memory reads further ahead, and "
-             "penstock tune finds better I/O settings";
+      return "a larger --host-memory reads further ahead; the drive is far below its speed";
+    case StepBound::kSlowIo:
+      return "the drive is far below its speed: penstock tune finds better I/O settings, larger "
+             "penstock.tile_elements make larger requests, and other programs may use the drive";
     case StepBound::kNothing:
       return "train with --trace for a few steps; docs/performance.md says how to read it";
   }
@@ -76,6 +79,9 @@ std::string SharesText(const StepFigures& figures, const Shares& shares) {
       percent(shares.wait), percent(shares.optimizer));
   if (figures.comm_wait_s > 0) {
     text += fmt::format(", waiting for ranks {}", percent(shares.communication));
+  }
+  if (figures.host_share) {
+    text += fmt::format(", host memory is used to {}", percent(*figures.host_share));
   }
   if (shares.drive) return text + fmt::format(", and the drive needs {}", percent(*shares.drive));
   return text + "; how fast the drive is is not known";
@@ -99,6 +105,8 @@ const char* ToString(StepBound bound) {
       return "compute-bound";
     case StepBound::kHostMemory:
       return "host memory too small";
+    case StepBound::kSlowIo:
+      return "slow I/O";
     case StepBound::kNothing:
       return "nothing in particular";
   }
@@ -133,8 +141,9 @@ StepBound FindBound(const StepFigures& figures, const std::optional<double>& dri
     return StepBound::kOptimizer;
   }
   if (!waits && shares.compute >= kMuchComputing) return StepBound::kCompute;
-  if (waits && moves) return drive_s ? StepBound::kHostMemory : StepBound::kIo;
-  return StepBound::kNothing;
+  if (!waits || !moves) return StepBound::kNothing;
+  if (!drive_s) return StepBound::kIo;
+  return figures.host_share.value_or(1) >= kFullHost ? StepBound::kHostMemory : StepBound::kSlowIo;
 }
 
 Check BoundCheck(const StepFigures& figures, const std::optional<double>& drive_s) {

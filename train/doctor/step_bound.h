@@ -22,6 +22,7 @@ struct StepFigures {
   double comm_wait_s = 0;  ///< 0 with one rank
   double read_bytes = 0;   ///< of nvme
   double write_bytes = 0;
+  std::optional<double> host_share = {};  ///< peak of host memory over its limit; nothing: unknown
 };
 
 enum class StepBound {
@@ -31,7 +32,8 @@ enum class StepBound {
   kBalanced,  ///< drive and computation need the same time
   kOptimizer,
   kCompute,
-  kHostMemory,  ///< too small to read ahead, or slow I/O settings
+  kHostMemory,  ///< too small to read ahead
+  kSlowIo,      ///< the drive is waited for, and is far below its speed
   kNothing,     ///< in particular
 };
 const char* ToString(StepBound bound);

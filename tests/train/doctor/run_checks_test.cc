@@ -72,6 +72,9 @@ TEST_F(RunChecksTest, ASimulatedDriveHasTheSpeedThatTheSummaryTells) {
   ASSERT_TRUE(run.simulated);
   EXPECT_TRUE(run.simulated->shared);
   EXPECT_THAT(RunChecks(run, run.simulated)[3], CheckIs(CheckState::kWarn, "io-bound"));
+  EXPECT_FALSE(run.figures.host_share);
+  WriteSummary(R"("host_memory_bytes":200,"host_peak_bytes":100)");
+  EXPECT_EQ(Read().figures.host_share, 0.5);
   WriteSummary(R"("config":{"penstock":{"aio":{"simulate":null}}})");
   EXPECT_FALSE(Read().simulated);
 }

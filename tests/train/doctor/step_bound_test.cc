@@ -28,9 +28,16 @@ TEST(StepBoundTest, DrivesOfHalfOnceAndFourTimesTheSpeedHaveThreeDiagnoses) {
   }
 }
 
-TEST(StepBoundTest, WaitingWithAnIdleDriveIsAMatterOfHostMemory) {
+TEST(StepBoundTest, WaitingWithAnIdleDriveIsAMatterOfHostMemoryOrOfSettings) {
   EXPECT_EQ(FindBound(Steps(0.5, 0.4), 10 * 0.1), StepBound::kHostMemory);
   EXPECT_EQ(FindBound(Steps(0.5, 0.19), 10 * 0.1), StepBound::kCompute);
+  StepFigures figures = Steps(0.5, 0.4);
+  figures.host_share = 0.95;
+  EXPECT_EQ(FindBound(figures, 10 * 0.1), StepBound::kHostMemory);
+  EXPECT_THAT(BoundCheck(figures, 1), CheckIs(CheckState::kWarn, "host memory is used to 95 %"));
+  figures.host_share = 0.5;
+  EXPECT_EQ(FindBound(figures, 10 * 0.1), StepBound::kSlowIo);
+  EXPECT_THAT(BoundCheck(figures, 1), CheckIs(CheckState::kWarn, "penstock tune"));
 }
 
 TEST(StepBoundTest, WaitingForADriveOfUnknownSpeedPointsToTheDrive) {
