@@ -99,7 +99,7 @@ Status CheckReportPath(const std::string& path) {
 std::vector<std::string> KnownVariables() {
   std::vector<std::string> found;
   for (const char* name : kVariables) {
-    const char* value = std::getenv(name);
+    const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
     if (value != nullptr) found.push_back(fmt::format("{}={}", name, value));
   }
   for (std::string& variable : NcclVariables()) found.push_back(std::move(variable));
