@@ -122,8 +122,10 @@ Check DirectCheck(const Result<Bytes>& alignment) {
   if (alignment.error().code == ErrorCode::kOutOfSpace) {
     return FailCheck("O_DIRECT", "not tried: " + alignment.error().message, "free some space");
   }
+  const bool refused = alignment.error().code == ErrorCode::kUnavailable;
   return FailCheck("O_DIRECT", alignment.error().message,
-                   "training needs it; name a folder on ext4 or xfs");
+                   refused ? "training needs it; name a folder on ext4 or xfs"
+                           : "training opens its files in the same way");
 }
 
 Check SpaceCheck(const DriveFacts& facts) {

@@ -133,12 +133,13 @@ StepBound FindBound(const StepFigures& figures, const std::optional<double>& dri
   if (shares.communication >= kMuchWaiting && shares.communication >= shares.wait) {
     return StepBound::kCommunication;
   }
+  if (shares.optimizer >= kMuchUpdating &&
+      shares.optimizer > std::max(shares.compute, shares.drive.value_or(0))) {
+    return StepBound::kOptimizer;
+  }
   const std::optional<double> ratio = shares.ratio();
   if (ratio && *ratio >= kFastDrive && *shares.drive >= kBusyDrive) {
     return *ratio > kSlowDrive ? StepBound::kIo : StepBound::kBalanced;
-  }
-  if (shares.optimizer >= kMuchUpdating && shares.optimizer > shares.compute) {
-    return StepBound::kOptimizer;
   }
   if (!waits && shares.compute >= kMuchComputing) return StepBound::kCompute;
   if (!waits || !moves) return StepBound::kNothing;

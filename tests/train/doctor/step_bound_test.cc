@@ -48,6 +48,8 @@ TEST(StepBoundTest, WaitingForADriveOfUnknownSpeedPointsToTheDrive) {
 
 TEST(StepBoundTest, AnOptimizerThatWorksAllTheTimeBoundsTheSteps) {
   EXPECT_EQ(FindBound(Steps(0.3, 0.6, 0.9), 10 * 0.1), StepBound::kOptimizer);
+  EXPECT_EQ(FindBound(Steps(0.3, 0.6, 0.9), 10 * 0.8), StepBound::kOptimizer);
+  EXPECT_EQ(FindBound(Steps(0.3, 0.6, 0.9), 10 * 0.95), StepBound::kIo);
   EXPECT_THAT(BoundCheck(Steps(0.3, 0.6, 0.9), 1), CheckIs(CheckState::kWarn, "optimizer_threads"));
 }
 
