@@ -291,6 +291,16 @@ class RunTest(DoctorTest):
         run = self.run_on(3, "--host-memory", str(smallest))
         self.assertEqual(self.diagnosis(run), ("warn", "host memory too small"))
 
+    def test_a_run_on_this_drive_is_held_against_its_speed(self):
+        nvme = self.make_folder("nvme")
+        run = self.trained(make_config(param="nvme", optimizer="nvme", nvme_path=nvme), steps=6)
+        before = os.listdir(nvme)
+        report = self.doctor(run)
+        self.assert_line(report, "folder", "ok", nvme)
+        self.assertIn("GB/s", report.of("speed")[1])
+        self.assertIn("the drive needs", report.of("bound by")[1])
+        self.assertEqual(os.listdir(nvme), before)
+
     def test_a_run_in_memory_needs_no_drive_and_writes_a_report(self):
         run = self.trained(make_config(), steps=6)
         taken = self.write("taken.txt", "mine")
