@@ -19,6 +19,20 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+/// A variable of the environment while a test runs; no thread runs beside it.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    ::setenv(name, value, 1);  // NOLINT(concurrency-mt-unsafe)
+  }
+  ~Variable() { ::unsetenv(name_); }  // NOLINT(concurrency-mt-unsafe)
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
 /// A run whose steps take a second each, half of which is computation.
 class RunChecksTest : public testing::Test {
  protected:
@@ -106,17 +120,14 @@ TEST_F(RunChecksTest, TheFoldersOfItsStateAreNamedOnce) {
 }
 
 TEST_F(RunChecksTest, AReportHasTheRunsFilesAndNoSecretOfTheEnvironment) {
-  ::setenv("AWS_SECRET_ACCESS_KEY", "do-not-tell", 1);
-  ::setenv("NCCL_DEBUG", "INFO", 1);
-  ::setenv("OMP_NUM_THREADS", "3", 1);
+  const Variable secret("AWS_SECRET_ACCESS_KEY", "do-not-tell");
+  const Variable nccl("NCCL_DEBUG", "INFO");
+  const Variable openmp("OMP_NUM_THREADS", "3");
   WriteRows(100);
   WriteSummary("\"interrupted\":false");
   const std::string text = ReportText({.checks = "ok  all\n",
                                        .configs = {{.name = "ds.json", .text = "{\"a\": 1}"}},
                                        .run = temp_.Path()});
-  ::unsetenv("AWS_SECRET_ACCESS_KEY");
-  ::unsetenv("NCCL_DEBUG");
-  ::unsetenv("OMP_NUM_THREADS");
   EXPECT_THAT(text, AllOf(HasSubstr("ok  all"), HasSubstr("{\"a\": 1}"), HasSubstr("\"step\":100,"),
                           HasSubstr("cpu (Fast)"), HasSubstr("00000000-0000-0000-0000"),
                           HasSubstr("NCCL_DEBUG=INFO"), HasSubstr("OMP_NUM_THREADS=3")));
