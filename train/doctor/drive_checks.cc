@@ -52,7 +52,7 @@ std::string QueueText(const DriveFacts& facts, const MachineFiles& files, const 
                       uint64_t* least) {
   std::vector<std::string> values;
   for (const std::string& disk : facts.disks) {
-    const std::string path = "sys/class/block/" + disk + "/queue/" + name;
+    const std::string path = fmt::format("sys/class/block/{}/queue/{}", disk, name);
     values.push_back(files.Line(path).value_or("unknown"));
     const std::optional<uint64_t> number = files.Number(path);
     if (number && least != nullptr) *least = std::min(*least, *number);

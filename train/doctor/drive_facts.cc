@@ -163,7 +163,7 @@ std::optional<Mount> MountOf(const std::string& path, const MachineFiles& files)
     // Of two mounts at one place, the later one is seen.
     if (!LiesIn(path, folder) || folder.size() < longest) continue;
     longest = folder.size();
-    mount.options = options + "," + more;
+    mount.options = options.append(",").append(more);
     found = std::move(mount);
   }
   return found;

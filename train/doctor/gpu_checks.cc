@@ -29,7 +29,8 @@ std::vector<std::string> Models(const MachineFiles& files) {
   const std::string folder = "proc/driver/nvidia/gpus";
   std::vector<std::string> models;
   for (const std::string& bus : files.Names(folder)) {
-    models.push_back(files.Field(folder + "/" + bus + "/information", "Model").value_or(bus));
+    models.push_back(
+        files.Field(fmt::format("{}/{}/information", folder, bus), "Model").value_or(bus));
   }
   return models;
 }
