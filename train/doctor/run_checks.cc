@@ -84,6 +84,15 @@ std::optional<aio::SimulatedDrive> SimulatedIn(const Json& summary) {
                              .latency_us = FiniteOr0(NumberOf(drive, "latency_us"))};
 }
 
+/// What is told of a run as a whole alone.
+void TakeShares(const Json& summary, StepFigures* figures) {
+  const auto number = [&summary](const char* key) { return FiniteOr0(NumberOf(summary, key)); };
+  const double limit = number("host_memory_bytes");
+  if (limit > 0) figures->host_share = number("host_peak_bytes") / limit;
+  const double optimizer = number("optimizer_s");
+  if (optimizer > 0) figures->overlap = number("update_overlap_s") / optimizer;
+}
+
 void TakeSummary(const Json& summary, RunRecord* facts) {
   facts->has_summary = summary.is_object();
   if (!facts->has_summary) return;
@@ -92,10 +101,7 @@ void TakeSummary(const Json& summary, RunRecord* facts) {
   const std::string device = TextAt(summary, "device_name");
   if (!device.empty()) facts->device = device;
   facts->simulated = SimulatedIn(summary);
-  const double limit = FiniteOr0(NumberOf(summary, "host_memory_bytes"));
-  if (limit > 0) {
-    facts->figures.host_share = FiniteOr0(NumberOf(summary, "host_peak_bytes")) / limit;
-  }
+  TakeShares(summary, &facts->figures);
 }
 
 Status TakeRows(const Folder& run, RunRecord* facts) {
@@ -109,9 +115,7 @@ Status TakeRows(const Folder& run, RunRecord* facts) {
     rows.push_back(FiguresOf(row));
     facts->seconds += rows.back().step_s;
   }));
-  StepFigures sum = SumOf(rows);
-  sum.host_share = facts->figures.host_share;
-  facts->figures = sum;
+  Add(SumOf(rows), &facts->figures);
   return {};
 }
 

@@ -11,6 +11,7 @@ constexpr uint64_t kFewestRows = 3;
 constexpr double kMuchWaiting = 0.2;  // of a step
 constexpr double kMuchComputing = 0.5;
 constexpr double kMuchUpdating = 0.5;
+constexpr double kLittleOverlap = 0.3;
 constexpr double kFullHost = 0.9;
 constexpr double kBusyDrive = 0.25;
 // The drive's time over that of computation: between drives of half, once and four times the speed
@@ -58,6 +59,10 @@ const char* AdviceOf(StepBound bound) {
              "gradient_clipping 0 without an overflow check lets updates begin during backward";
     case StepBound::kOptimizer:
       return "more penstock.optimizer_threads, or more tokens a step";
+    case StepBound::kUpdatesAlone:
+      return "penstock.overlap true, and more tokens a step; gradient_clipping 0 without an "
+             "overflow "
+             "check lets updates begin during backward";
     case StepBound::kCompute:
       return "a faster device; faster I/O gains nothing";
     case StepBound::kHostMemory:
@@ -77,6 +82,9 @@ std::string SharesText(const StepFigures& figures, const Shares& shares) {
       "of a step of {:.3g} s computation takes {}, waiting for data {}, the optimizer {}",
       figures.step_s / static_cast<double>(figures.rows), percent(shares.compute),
       percent(shares.wait), percent(shares.optimizer));
+  if (figures.overlap) {
+    text += fmt::format(" ({} of it under computation)", percent(*figures.overlap));
+  }
   if (figures.comm_wait_s > 0) {
     text += fmt::format(", waiting for ranks {}", percent(shares.communication));
   }
@@ -101,6 +109,8 @@ const char* ToString(StepBound bound) {
       return "balanced";
     case StepBound::kOptimizer:
       return "optimizer-bound";
+    case StepBound::kUpdatesAlone:
+      return "updates with nothing beside them";
     case StepBound::kCompute:
       return "compute-bound";
     case StepBound::kHostMemory:
@@ -140,6 +150,9 @@ StepBound FindBound(const StepFigures& figures, const std::optional<double>& dri
   const std::optional<double> ratio = shares.ratio();
   if (ratio && *ratio >= kFastDrive && *shares.drive >= kBusyDrive) {
     return *ratio > kSlowDrive ? StepBound::kIo : StepBound::kBalanced;
+  }
+  if (shares.optimizer >= kMuchWaiting && figures.overlap.value_or(1) < kLittleOverlap) {
+    return StepBound::kUpdatesAlone;
   }
   if (!waits && shares.compute >= kMuchComputing) return StepBound::kCompute;
   if (!waits || !moves) return StepBound::kNothing;

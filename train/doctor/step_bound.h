@@ -23,6 +23,7 @@ struct StepFigures {
   double read_bytes = 0;   ///< of nvme
   double write_bytes = 0;
   std::optional<double> host_share = {};  ///< peak of host memory over its limit; nothing: unknown
+  std::optional<double> overlap = {};     ///< share of optimizer_s that passed under computation
 };
 
 enum class StepBound {
@@ -31,6 +32,7 @@ enum class StepBound {
   kIo,
   kBalanced,  ///< drive and computation need the same time
   kOptimizer,
+  kUpdatesAlone,  ///< updates with nothing running beside them
   kCompute,
   kHostMemory,  ///< too small to read ahead
   kSlowIo,      ///< the drive is waited for, and is far below its speed

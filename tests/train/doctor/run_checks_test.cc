@@ -87,7 +87,9 @@ TEST_F(RunChecksTest, ASimulatedDriveHasTheSpeedThatTheSummaryTells) {
   EXPECT_TRUE(run.simulated->shared);
   EXPECT_THAT(RunChecks(run, run.simulated)[3], CheckIs(CheckState::kWarn, "io-bound"));
   EXPECT_FALSE(run.figures.host_share);
-  WriteSummary(R"("host_memory_bytes":200,"host_peak_bytes":100)");
+  WriteSummary(
+      R"("host_memory_bytes":200,"host_peak_bytes":100,"optimizer_s":4,"update_overlap_s":1)");
+  EXPECT_EQ(Read().figures.overlap, 0.25);
   EXPECT_EQ(Read().figures.host_share, 0.5);
   WriteSummary(R"("config":{"penstock":{"aio":{"simulate":null}}})");
   EXPECT_FALSE(Read().simulated);

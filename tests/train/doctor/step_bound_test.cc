@@ -53,6 +53,16 @@ TEST(StepBoundTest, AnOptimizerThatWorksAllTheTimeBoundsTheSteps) {
   EXPECT_THAT(BoundCheck(Steps(0.3, 0.6, 0.9), 1), CheckIs(CheckState::kWarn, "optimizer_threads"));
 }
 
+TEST(StepBoundTest, UpdatesThatNothingRunsBesideAreNamed) {
+  StepFigures figures = Steps(0.6, 0.1, 0.3);
+  figures.overlap = 0.1;
+  EXPECT_EQ(FindBound(figures, 10 * 0.1), StepBound::kUpdatesAlone);
+  EXPECT_THAT(BoundCheck(figures, 1),
+              CheckIs(CheckState::kWarn, "the optimizer 30 % (10 % of it under computation)"));
+  figures.overlap = 0.9;
+  EXPECT_EQ(FindBound(figures, 10 * 0.1), StepBound::kCompute);
+}
+
 TEST(StepBoundTest, WaitingForRanksComesBeforeWaitingForData) {
   StepFigures figures = Steps(0.4, 0.2);
   figures.comm_wait_s = 4;
