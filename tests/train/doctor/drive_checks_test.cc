@@ -18,7 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 /// A folder to train in, and a machine that is described in another one.
 class DriveChecksTest : public testing::Test {
