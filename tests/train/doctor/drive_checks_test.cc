@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
+#include <string>
 
 #include "tests/temp_folder.h"
 #include "tests/train/doctor/support.h"

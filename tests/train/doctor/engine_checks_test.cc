@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cerrno>
+#include <string>
+#include <tuple>
 
 #include "tests/temp_folder.h"
 #include "tests/train/doctor/support.h"

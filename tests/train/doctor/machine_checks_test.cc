@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <string>
 
 #include "tests/temp_folder.h"
 #include "tests/train/doctor/support.h"

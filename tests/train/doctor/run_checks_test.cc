@@ -1,9 +1,12 @@
 #include "train/doctor/run_checks.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cerrno>
 #include <cstdlib>
+#include <optional>
+#include <string>
 
 #include "tests/temp_folder.h"
 #include "tests/train/doctor/support.h"

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <optional>
+
 #include "tests/train/doctor/support.h"
 
 namespace penstock::train {
