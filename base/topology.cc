@@ -118,13 +118,14 @@ Result<Topology> ReadTopology(const std::string& xml) {
   return topology;
 }
 
-std::vector<std::string> BlockDevicesOf(const std::string& path) {
+std::vector<std::string> BlockDevicesOf(const std::string& path, const std::string& root) {
   std::vector<std::string> names;
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return names;
   std::error_code error;
   const fs::path device = fs::canonical(
-      fmt::format("/sys/dev/block/{}:{}", major(info.st_dev), minor(info.st_dev)), error);
+      fs::path(root) / fmt::format("sys/dev/block/{}:{}", major(info.st_dev), minor(info.st_dev)),
+      error);
   if (!error) AddDisks(device, names);
   return names;
 }

@@ -39,6 +39,7 @@ Result<Topology> ReadTopology(const std::string& xml = {});
 
 /// Returns the whole block devices that hold a file or folder: its partition's disk, or the disks
 /// of its logical volume or RAID. Empty if there is none (tmpfs, a network) or it is not known.
-std::vector<std::string> BlockDevicesOf(const std::string& path);
+/// `root`: the folder of /sys.
+std::vector<std::string> BlockDevicesOf(const std::string& path, const std::string& root = "/");
 
 }  // namespace penstock

@@ -101,4 +101,6 @@ Result<Bytes> FreeCudaMemory() {
   return Bytes{free};
 }
 
+int BuiltCudaVersion() { return CUDART_VERSION; }
+
 }  // namespace penstock::device

@@ -242,4 +242,8 @@ Result<std::unique_ptr<Device>> CreateCudaDevice(const DeviceOptions& options);
 /// Returns the free memory of the first CUDA device. Errors: kUnavailable, as above.
 Result<Bytes> FreeCudaMemory();
 
+/// Returns the version of CUDA that this build was made with, as CUDA writes it (12040: 12.4); 0
+/// for a build without.
+int BuiltCudaVersion();
+
 }  // namespace penstock::device

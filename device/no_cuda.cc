@@ -18,4 +18,6 @@ Result<std::unique_ptr<Device>> CreateCudaDevice(const DeviceOptions&) { return 
 
 Result<Bytes> FreeCudaMemory() { return NoCuda(); }
 
+int BuiltCudaVersion() { return 0; }
+
 }  // namespace penstock::device

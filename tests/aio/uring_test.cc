@@ -1,11 +1,13 @@
 // What only io_uring has: registered buffers and files, and polling for completions.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
 
 #include "aio/uring_drive.h"
+#include "aio/uring_facts.h"
 #include "aio/uring_registrations.h"
 #include "tests/aio/support.h"
 
@@ -225,6 +227,18 @@ TEST_F(Iopoll, DirectFilesAreServedOrTheErrorSaysWhatTheDriveLacks) {
     GTEST_SKIP() << MessageOf(outcome);
   }
   EXPECT_EQ(PatternErrors(in.bytes(), 1), 0u);
+}
+
+TEST(UringFactsTest, AreThoseOfARingThatCanBeMade) {
+  io_uring ring{};
+  io_uring_params params{};
+  const int result = io_uring_queue_init_params(1, &ring, &params);
+  if (result == 0) io_uring_queue_exit(&ring);
+  const UringFacts facts = ReadUringFacts();
+  EXPECT_EQ(facts.error_number, result < 0 ? -result : 0);
+  EXPECT_EQ(facts.features.size(), static_cast<size_t>(__builtin_popcount(params.features)));
+  const bool single = (params.features & IORING_FEAT_SINGLE_MMAP) != 0;
+  EXPECT_EQ(std::ranges::count(facts.features, "single_mmap"), single ? 1 : 0);
 }
 
 }  // namespace

@@ -17,7 +17,8 @@
 namespace penstock::train {
 namespace {
 
-/// The exit code of a comparison or a replay that found a difference, as of diff(1).
+/// The exit code of a comparison or a replay that found a difference, as of diff(1), and of a check
+/// that failed.
 constexpr int kDifferent = 1;
 
 int Print(const std::string& text) {
@@ -91,6 +92,17 @@ int Execute(const LaunchCommand& options) {
 }
 
 int Execute(const PlanCommand& options) { return PrintOrReport(MakePlanReport(options)); }
+
+int Execute(const DoctorCommand& options) {
+  const Result<DoctorOutcome> outcome = RunDoctor(options);
+  if (!outcome.ok() && outcome.error().code == ErrorCode::kCancelled) {
+    LogNotice("interrupted: nothing is left on the drive, and no file was written");
+    return ExitCode(ErrorCode::kCancelled);
+  }
+  if (!outcome.ok()) return ReportError(outcome.error());
+  const int printed = Print(outcome->text);
+  return printed == 0 && outcome->failed ? kDifferent : printed;
+}
 
 int Execute(const PrintText& text) { return Print(text.text); }
 

@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "train/cli/cli_auto.h"
 #include "train/cli/cli_checks.h"
+#include "train/cli/cli_doctor.h"
 #include "train/cli/cli_launch.h"
 #include "train/cli/cli_plan.h"
 #include "train/process/log.h"
@@ -315,12 +316,14 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   const CLI::App* tune = AddTune(app, &tune_arguments);
   LaunchArguments launch_arguments;
   const CLI::App* launch = AddLaunch(app, &launch_arguments);
+  DoctorCommand doctor_options;
+  const CLI::App* doctor = AddDoctor(app, &doctor_options);
   PlanArguments plan_arguments;
   const CLI::App* plan = AddPlan(app, &plan_arguments);
   if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "unknown command {}; there are train, plan, export, inspect, numerics, replay, "
-                     "compare, snapshot, snapshots, clean, tune and launch",
+                     "compare, snapshot, snapshots, clean, tune, launch and doctor",
                      arguments[0]);
   }
   // From "--" on, the line of a launch is that of its ranks.
@@ -348,6 +351,7 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
     return Command(tune_arguments.options);
   }
   if (train->parsed()) return MakeTrain(train_arguments);
+  if (doctor->parsed()) return Command(doctor_options);
   if (launch->parsed()) return MakeLaunch(launch_arguments, {end, arguments.end()});
   if (plan->parsed()) return MakePlan(plan_arguments);
   if (export_command->parsed()) return MakeExport(export_arguments);

@@ -1,5 +1,5 @@
 // The command line of penstock: train, launch, export, inspect, numerics, replay, compare, clean,
-// snapshot, snapshots, tune.
+// snapshot, snapshots, tune, doctor.
 //
 // Threads: the main thread.
 #pragma once
@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/result.h"
+#include "train/doctor/doctor.h"
 #include "train/launch/launch.h"
 #include "train/loop/plan_command.h"
 #include "train/loop/replay.h"
@@ -57,9 +58,10 @@ struct PrintText {
   std::string text;
 };
 
-using Command = std::variant<TrainOptions, ExportCommand, InspectCommand, NumericsCommand,
-                             ReplayCommand, CompareCommand, CleanCommand, SnapshotCommand,
-                             SnapshotsCommand, TuneCommand, LaunchCommand, PlanCommand, PrintText>;
+using Command =
+    std::variant<TrainOptions, ExportCommand, InspectCommand, NumericsCommand, ReplayCommand,
+                 CompareCommand, CleanCommand, SnapshotCommand, SnapshotsCommand, TuneCommand,
+                 LaunchCommand, DoctorCommand, PlanCommand, PrintText>;
 
 /// Reads the arguments (without the program's name). Errors: kInvalidArgument for arguments that
 /// are unknown, missing, malformed or not implemented.

@@ -135,6 +135,20 @@ TEST(CommandLine, TuneTakesEveryOptionAndNeedsOnlyThePath) {
   EXPECT_TRUE(options.quick);
 }
 
+TEST(CommandLine, DoctorNamesWhatToLookAtAndNeedsNothing) {
+  const Result<Command> least = ParseCommandLine({"doctor"});
+  ASSERT_TRUE(least.ok()) << least.error().message;
+  EXPECT_TRUE(std::get<DoctorCommand>(*least).run.empty());
+  const Result<Command> all = ParseCommandLine(
+      {"doctor", "--config", "a", "--config", "b", "--nvme-path", "p", "--bug-report", "f", "run"});
+  ASSERT_TRUE(all.ok()) << all.error().message;
+  const auto& options = std::get<DoctorCommand>(*all);
+  EXPECT_THAT(options.configs, ElementsAre("a", "b"));
+  EXPECT_EQ(options.nvme_path, "p");
+  EXPECT_EQ(options.bug_report, "f");
+  EXPECT_EQ(options.run, "run");
+}
+
 TEST(CommandLine, LaunchTakesItsOptionsAndTheCommandOfTheRanks) {
   std::vector<std::string> line = {"launch", "--ranks", "4", "--"};
   const std::vector<std::string> ranks = Train({"--data-order", "sequential"});
@@ -281,6 +295,7 @@ TEST(CommandLine, AnEmptyNameIsRefusedWhereverOneIsAskedFor) {
       {"NAME", {"snapshot", "run", ""}},
       {"RUN", {"snapshots", ""}},
       {"--nvme-path", {"tune", "--nvme-path", ""}},
+      {"RUN", {"doctor", ""}},
       {"--out", {"tune", "--nvme-path", "p", "--out", ""}},
       {"--plot", {"tune", "--nvme-path", "p", "--plot", ""}}};
   for (const auto& [option, line] : lines) {

@@ -1,0 +1,21 @@
+// What this kernel, and whoever restricts this process, says to io_uring. For reports; an engine
+// asks by itself (aio/aio.h).
+//
+// Threads: any.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace penstock::aio {
+
+struct UringFacts {
+  int error_number = 0;  ///< of io_uring_setup; 0: a ring can be made
+  std::vector<std::string>
+      features;  ///< names of IORING_FEAT_, without the prefix, in small letters
+};
+
+/// Makes a ring of one entry, and closes it.
+UringFacts ReadUringFacts();
+
+}  // namespace penstock::aio

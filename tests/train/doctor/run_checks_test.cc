@@ -1,0 +1,192 @@
+#include "train/doctor/run_checks.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+#include "tests/temp_folder.h"
+#include "tests/train/doctor/support.h"
+#include "train/doctor/bug_report.h"
+#include "train/doctor/config_checks.h"
+#include "train/run/run_folder.h"
+
+namespace penstock::train {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// A variable of the environment while a test runs; no thread runs beside it.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    ::setenv(name, value, 1);  // NOLINT(concurrency-mt-unsafe)
+  }
+  ~Variable() { ::unsetenv(name_); }  // NOLINT(concurrency-mt-unsafe)
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+/// A run whose steps take a second each, half of which is computation.
+class RunChecksTest : public testing::Test {
+ protected:
+  RunChecksTest() {
+    RunInfo info;
+    info.version = "test";
+    info.run_uuid = info.state.uuid = "00000000-0000-0000-0000-000000000001";
+    info.state.ranks.push_back({.paths = {"/drive/a", "/drive/b", "/other/c"}});
+    info.model_json = "{}";
+    info.data_path = "/data";
+    info.data_order = "shuffle";
+    info.device = "cpu";
+    info.sequence_length = 4;
+    PENSTOCK_CHECK(WriteRunInfo(temp_.Open(), info).ok());
+  }
+  void WriteRows(int count, bool skipped = false) const {
+    std::string rows;
+    for (int step = 1; step <= count; ++step) {
+      const bool end = step == 1 || step == count;
+      rows += fmt::format(
+          R"({{"step":{},"skipped":{},"tokens":10,"step_s":1,"compute_s":{},"io_wait_s":0.5,)"
+          R"("optimizer_s":0.1,"nvme_read_bytes":1000000000,"nvme_write_bytes":1000000000}})"
+          "\n",
+          step, skipped, end ? 0.0 : 0.5);
+    }
+    temp_.Write("metrics.jsonl", rows + "garbage\n{\"step\":1}\n{\"step\":");
+  }
+  void WriteSummary(const std::string& more) const {
+    temp_.Write("summary.json",
+                "{\"aio_engine\":\"io_uring\",\"device_name\":\"cpu (Fast)\"," + more + "}");
+  }
+  RunRecord Read() const { return ReadRunRecord(temp_.Path()).value(); }
+
+  TempFolder temp_;
+};
+
+TEST_F(RunChecksTest, TheRowsAtBothEndsDoNotCountWhereThereAreFive) {
+  WriteRows(5);
+  EXPECT_EQ(Read().figures.rows, 3U);
+  EXPECT_DOUBLE_EQ(Read().figures.compute_s, 1.5);
+  EXPECT_EQ(Read().steps, 5U);
+  WriteRows(4);
+  EXPECT_EQ(Read().figures.rows, 4U);
+}
+
+TEST_F(RunChecksTest, ASimulatedDriveHasTheSpeedThatTheSummaryTells) {
+  WriteRows(6);
+  WriteSummary(R"("config":{"penstock":{"aio":{"simulate":{"read_gbps":2,"write_gbps":9,)"
+               R"("shared":true,"latency_us":0}}}})");
+  const RunRecord run = Read();
+  ASSERT_TRUE(run.simulated);
+  EXPECT_TRUE(run.simulated->shared);
+  EXPECT_THAT(RunChecks(run, run.simulated)[3], CheckIs(CheckState::kWarn, "io-bound"));
+  EXPECT_FALSE(run.figures.host_share);
+  WriteSummary(
+      R"("host_memory_bytes":200,"host_peak_bytes":100,"optimizer_s":4,"update_overlap_s":1)");
+  EXPECT_EQ(Read().figures.overlap, 0.25);
+  EXPECT_EQ(Read().figures.host_share, 0.5);
+  WriteSummary(R"("config":{"penstock":{"aio":{"simulate":null}}})");
+  EXPECT_FALSE(Read().simulated);
+}
+
+TEST_F(RunChecksTest, ARunThatEndedByItsNumbersOrSkippedMuchLeadsToThem) {
+  WriteRows(30, /*skipped=*/true);
+  WriteSummary("\"interrupted\":false");
+  temp_.Write("overflow.json", "{\"stop\":\"20 steps in a row were skipped\",\"step\":30}");
+  const Checks checks = RunChecks(Read(), std::nullopt);
+  EXPECT_THAT(checks[1], CheckIs(CheckState::kWarn, "20 steps in a row were skipped"));
+  EXPECT_THAT(checks[1], CheckIs(CheckState::kWarn, "penstock numerics"));
+  EXPECT_THAT(checks[2], CheckIs(CheckState::kWarn, "30 of 30"));
+}
+
+TEST_F(RunChecksTest, DamagedFilesAreNoErrors) {
+  temp_.Write("metrics.jsonl", "\0\n[]\n{\"step\":\"x\"}\n{\"step\":1,\"step_s\":null}\n");
+  temp_.Write("summary.json", "{\"config\":[1,2");
+  temp_.Write("overflow.json", "[]");
+  const Checks checks = RunChecks(Read(), std::nullopt);
+  EXPECT_THAT(checks[1], CheckIs(CheckState::kWarn, "no summary.json"));
+  EXPECT_EQ(checks[3].state, CheckState::kUnknown);
+  temp_.Write("summary.json", R"({"config":{"penstock":[]},"interrupted":1})");
+  EXPECT_FALSE(Read().simulated);
+}
+
+TEST_F(RunChecksTest, TheFoldersOfItsStateAreNamedOnce) {
+  EXPECT_THAT(Read().folders, ElementsAre("/drive", "/other"));
+  EXPECT_THAT(RunChecks(Read(), std::nullopt)[0], CheckIs(CheckState::kWarn, "has no row"));
+}
+
+TEST_F(RunChecksTest, AReportHasTheRunsFilesAndNoSecretOfTheEnvironment) {
+  const Variable secret("AWS_SECRET_ACCESS_KEY", "do-not-tell");
+  const Variable nccl("NCCL_DEBUG", "INFO");
+  const Variable openmp("OMP_NUM_THREADS", "3");
+  WriteRows(100);
+  WriteSummary("\"interrupted\":false");
+  const std::string text = ReportText({.checks = "ok  all\n",
+                                       .configs = {{.name = "ds.json", .text = "{\"a\": 1}"}},
+                                       .run = temp_.Path()});
+  EXPECT_THAT(text, AllOf(HasSubstr("ok  all"), HasSubstr("{\"a\": 1}"), HasSubstr("\"step\":100,"),
+                          HasSubstr("cpu (Fast)"), HasSubstr("00000000-0000-0000-0000"),
+                          HasSubstr("NCCL_DEBUG=INFO"), HasSubstr("OMP_NUM_THREADS=3")));
+  EXPECT_THAT(text, AllOf(Not(HasSubstr("\"step\":70,")), Not(HasSubstr("do-not-tell")),
+                          Not(HasSubstr("AWS_"))));
+}
+
+TEST_F(RunChecksTest, AReportIsNotWrittenOverAFile) {
+  EXPECT_TRUE(FailsWith(CheckReportPath(temp_.Write("taken", "mine")), ErrorCode::kInvalidArgument,
+                        {"--bug-report", "it exists"}));
+  EXPECT_TRUE(FailsWith(CheckReportPath(temp_.Path("no/where")), ErrorCode::kNotFound, {"no"}));
+  EXPECT_TRUE(CheckReportPath(temp_.Path("free")).ok());
+}
+
+/// A machine with two CPUs and 4 GiB.
+class ConfigChecksTest : public testing::Test {
+ protected:
+  ConfigChecksTest() {
+    root_.Write("proc/self/status", "Cpus_allowed_list:\t0-1\n");
+    root_.Write("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n");
+  }
+  Result<config::Config> Parse(const std::string& more) const {
+    return config::ParseConfig(
+        {{.name = "ds.json", .text = "{\"train_micro_batch_size_per_gpu\": 2" + more + "}"}}, 1);
+  }
+  Checks ChecksOf(const std::string& more) const {
+    return ConfigChecks(Parse(more).value(), engines_, MachineFiles(root_.Path()));
+  }
+
+  const TempFolder root_;
+  EngineFacts engines_ = {.automatic = std::string()};
+};
+
+TEST_F(ConfigChecksTest, AWrongConfigurationFailsWithWhatTrainSays) {
+  EXPECT_THAT(ConfigCheck(Parse(", \"bf17\": {}")), CheckIs(CheckState::kFail, "bf17"));
+  EXPECT_THAT(ConfigCheck(Parse("")), CheckIs(CheckState::kOk, "AdamW, fp32, stage 0"));
+}
+
+TEST_F(ConfigChecksTest, MoreMemoryThanThereIsFailsAndMoreThreadsThanCpusAreAWarning) {
+  EXPECT_THAT(ChecksOf(", \"penstock\": {\"host_memory\": \"5GiB\"}")[1],
+              CheckIs(CheckState::kFail, "only 4.00 GiB are available"));
+  EXPECT_EQ(ChecksOf(", \"penstock\": {\"host_memory\": \"3GiB\"}")[1].state, CheckState::kOk);
+  EXPECT_THAT(ChecksOf(", \"penstock\": {\"optimizer_threads\": 3}")[2],
+              CheckIs(CheckState::kWarn, "there are 2 CPUs"));
+}
+
+TEST_F(ConfigChecksTest, AnEngineThatIsNotToBeHadFailsWhereStatesLiveOnNvme) {
+  const std::string nvme =
+      ", \"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"nvme\", "
+      "\"nvme_path\": \"/x\"}}, \"penstock\": {\"aio\": {\"engine\": \"io_uring\"}}";
+  EXPECT_EQ(ChecksOf(nvme)[3].state, CheckState::kOk);
+  engines_.uring.error_number = EPERM;
+  EXPECT_THAT(ChecksOf(nvme)[3], CheckIs(CheckState::kFail, "not to be had here"));
+}
+
+}  // namespace
+}  // namespace penstock::train

@@ -1,0 +1,124 @@
+#include "train/doctor/bug_report.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "base/folder.h"
+#include "base/units.h"
+#include "train/doctor/gpu_checks.h"
+#include "train/process/files.h"
+#include "train/run/numerics_files.h"
+#include "train/run/run_folder.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr size_t kLastLines = 20;
+constexpr size_t kMostBytes = 64 << 10;  // of a file
+
+constexpr std::array kVariables = {"CUDA_DEVICE_ORDER",
+                                   "CUDA_LAUNCH_BLOCKING",
+                                   "CUDA_VISIBLE_DEVICES",
+                                   "LOCAL_RANK",
+                                   "MASTER_ADDR",
+                                   "MASTER_PORT",
+                                   "NVIDIA_VISIBLE_DEVICES",
+                                   "OMP_NUM_THREADS",
+                                   "OMP_PROC_BIND",
+                                   "OMP_WAIT_POLICY",
+                                   "PMI_RANK",
+                                   "PMI_SIZE",
+                                   "RANK",
+                                   "SLURM_NTASKS",
+                                   "SLURM_PROCID",
+                                   "WORLD_SIZE"};
+
+/// The last lines of a text, and no more than kMostBytes.
+std::string LastLines(const std::string& text) {
+  size_t begin = text.size();
+  // The line break at the end ends the last line and begins none.
+  for (size_t lines = 0; begin > 0; --begin) {
+    if (text[begin - 1] == '\n' && begin < text.size() && ++lines == kLastLines) break;
+  }
+  return text.substr(std::max(begin, text.size() - std::min(text.size(), kMostBytes)));
+}
+
+std::string Section(const std::string& title, std::string text) {
+  if (!text.empty() && text.back() != '\n') text += '\n';
+  return fmt::format("\n==== {} ====\n{}", title, text);
+}
+
+enum class Part { kBegin, kEnd };
+
+/// What there is of a file of a run; a huge one is read as far as the program reads such files.
+std::string FileSection(const Folder& run, const std::string& name, Part part) {
+  const Result<std::string> text = ReadTextFile(run, name, 1_GiB);
+  if (!text.ok()) return Section(name, "(" + text.error().message + ")");
+  if (part == Part::kEnd) {
+    return Section(fmt::format("{}, the last {} lines", name, kLastLines), LastLines(*text));
+  }
+  const bool whole = text->size() <= kMostBytes;
+  return Section(name + (whole ? "" : ", its beginning"), text->substr(0, kMostBytes));
+}
+
+std::string RunSections(const std::string& path) {
+  const Result<Folder> run = Folder::Open(path);
+  if (!run.ok()) return Section(path, "(" + run.error().message + ")");
+  std::string text;
+  for (const char* name : {kInfoName, "summary.json", kBlackBoxName}) {
+    text += FileSection(*run, name, Part::kBegin);
+  }
+  for (const char* name : {kMetricsName, kReportsName, kHeadroomName}) {
+    text += FileSection(*run, name, Part::kEnd);
+  }
+  return text;
+}
+
+}  // namespace
+
+Status CheckReportPath(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--bug-report {}: it exists; remove it or name another file", path);
+  }
+  const std::string folder = SplitPath(path).first;
+  if (::access(folder.c_str(), W_OK) == 0) return {};
+  return ErrnoError(errno,
+                    fmt::format("--bug-report {}: cannot write to the folder {}", path, folder));
+}
+
+std::vector<std::string> KnownVariables() {
+  std::vector<std::string> found;
+  for (const char* name : kVariables) {
+    const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+    if (value != nullptr) found.push_back(fmt::format("{}={}", name, value));
+  }
+  for (std::string& variable : NcclVariables()) found.push_back(std::move(variable));
+  return found;
+}
+
+std::string ReportText(const BugReport& report) {
+  std::string text = "penstock doctor: report of a problem\n";
+  text += "Paths are as they were found: look through this file before you send it.\n";
+  text += Section("checks", report.checks);
+  std::string variables;
+  for (const std::string& variable : KnownVariables()) variables += variable + "\n";
+  text +=
+      Section("environment", variables.empty() ? "none of the known variables is set" : variables);
+  for (const config::ConfigSource& source : report.configs) {
+    text += Section("config " + source.name, source.text);
+  }
+  if (!report.run.empty()) text += RunSections(report.run);
+  return text;
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,133 @@
+#include "train/doctor/config_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "base/dtype.h"
+#include "base/machine_memory.h"
+#include "base/units.h"
+#include "train/doctor/machine_checks.h"
+#include "train/process/files.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr Bytes kLargestConfig = 16_MiB;
+
+const char* HomeText(Tier tier) {
+  switch (tier) {
+    case Tier::kDevice:
+      return "the device";
+    case Tier::kHost:
+      return "the host";
+    case Tier::kNvme:
+      return "nvme";
+  }
+  return "an unknown place";
+}
+
+bool UsesNvme(const config::Config& config) {
+  return config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
+}
+
+std::string ConfigText(const config::Config& config) {
+  std::string text = fmt::format("{}, {}, stage {}, weights on {}, optimizer states on {}",
+                                 config.optimizer.type, ToString(config.dtype), config.zero_stage,
+                                 HomeText(config.parameter_home), HomeText(config.optimizer_home));
+  if (!config.superseded.empty()) {
+    text += fmt::format(", {} keys without an effect here", config.superseded.size());
+  }
+  if (!config.automatic.empty()) text += fmt::format(", {} \"auto\"", config.automatic.size());
+  return text;
+}
+
+Check BatchCheck(const config::Config& config) {
+  const std::string found =
+      fmt::format("{} rows a step ({} x {} micro-batches)", config.train_batch_size,
+                  config.micro_batch_size, config.gradient_accumulation_steps);
+  if (config.train_batch_size > 1 || !UsesNvme(config)) return OkCheck("config batch", found);
+  return WarnCheck("config batch", found,
+                   "a step moves as many bytes as with a large batch; more rows a step hide the "
+                   "drive");
+}
+
+Check MemoryNeedCheck(const config::Config& config, const MachineFiles& files) {
+  const auto text = [](const std::optional<Bytes>& size) {
+    return size ? ToString(*size) : std::string("chosen by the program");
+  };
+  const std::string found = fmt::format("device memory {}, host memory {}",
+                                        text(config.device_memory), text(config.host_memory));
+  const Result<MachineMemory> memory = ReadMachineMemory(files.root());
+  if (!memory.ok()) return UnknownCheck("config memory", found + "; " + memory.error().message);
+  // On a GPU, device memory is its own, and is looked at when a run starts.
+  Bytes asked = config.host_memory.value_or(0_B);
+  if (!files.Exists("dev/nvidia0")) asked += config.device_memory.value_or(0_B);
+  if (asked > memory->available) {
+    return FailCheck("config memory", found,
+                     fmt::format("only {} are available; lower penstock.host_memory or "
+                                 "penstock.device_memory",
+                                 ToString(memory->available)));
+  }
+  return OkCheck("config memory", found);
+}
+
+Check ThreadsCheck(const config::Config& config, const MachineFiles& files) {
+  const auto text = [](int threads) {
+    return threads == 0 ? std::string("chosen by the program") : std::to_string(threads);
+  };
+  const std::string found = fmt::format("compute {}, optimizer {}", text(config.compute_threads),
+                                        text(config.optimizer_threads));
+  const std::optional<uint64_t> cpus = UsableCpus(files);
+  const int asked = std::max(config.compute_threads, config.optimizer_threads);
+  if (!cpus || static_cast<uint64_t>(asked) <= *cpus) return OkCheck("config threads", found);
+  return WarnCheck("config threads", found,
+                   fmt::format("there are {} CPUs; 0 lets the program choose", *cpus));
+}
+
+Check EngineNeedCheck(const config::Config& config, const EngineFacts& engines) {
+  const aio::EngineKind kind = config.aio.kind;
+  const std::string name = "config engine";
+  if (!UsesNvme(config)) return OkCheck(name, "nothing lives on nvme");
+  const std::string found = fmt::format("{}, blocks of {}, queue depth {}", aio::ToString(kind),
+                                        ToString(config.aio.block_size), config.aio.queue_depth);
+  const bool uring = kind == aio::EngineKind::kUring || config.aio.sqpoll || config.aio.iopoll;
+  const bool missing = (uring && engines.uring.error_number != 0) ||
+                       (kind == aio::EngineKind::kLibaio && !engines.libaio.ok()) ||
+                       (kind == aio::EngineKind::kThreads && !engines.threads.ok());
+  if (!missing) return OkCheck(name, found);
+  return FailCheck(name, found + ", which is not to be had here",
+                   "set penstock.aio.engine to \"auto\", and sqpoll and iopoll to false");
+}
+
+}  // namespace
+
+Result<std::vector<config::ConfigSource>> ReadConfigSources(const std::vector<std::string>& paths) {
+  std::vector<config::ConfigSource> sources;
+  for (const std::string& path : paths) {
+    Result<std::string> text = ReadTextFileOrPipe(path, kLargestConfig);
+    if (!text.ok()) return Error{text.error().code, "--config: " + text.error().message};
+    sources.push_back({path, *std::move(text)});
+  }
+  return sources;
+}
+
+Check ConfigCheck(const Result<config::Config>& config) {
+  if (config.ok()) return OkCheck("config", ConfigText(*config));
+  return FailCheck("config", config.error().message, "penstock train says the same");
+}
+
+Checks ConfigChecks(const config::Config& config, const EngineFacts& engines,
+                    const MachineFiles& files) {
+  Checks checks = {BatchCheck(config), MemoryNeedCheck(config, files), ThreadsCheck(config, files),
+                   EngineNeedCheck(config, engines)};
+  if (config.aio.simulate) {
+    checks.push_back(WarnCheck("config drive", "penstock.aio.simulate throttles every transfer",
+                               "it is for tests; leave it out"));
+  }
+  return checks;
+}
+
+}  // namespace penstock::train

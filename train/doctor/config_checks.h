@@ -1,0 +1,28 @@
+// What a configuration asks of the machine, and whether the machine has it.
+//
+// Threads: any.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "config/config.h"
+#include "train/doctor/check.h"
+#include "train/doctor/engine_checks.h"
+#include "train/doctor/machine_files.h"
+
+namespace penstock::train {
+
+/// Reads the files as `train` does. Errors: of reading them; kInvalidArgument.
+Result<std::vector<config::ConfigSource>> ReadConfigSources(const std::vector<std::string>& paths);
+
+/// The check "config" alone, if the configuration is wrong.
+Check ConfigCheck(const Result<config::Config>& config);
+
+/// Holds a configuration against the machine.
+Checks ConfigChecks(const config::Config& config, const EngineFacts& engines,
+                    const MachineFiles& files);
+
+}  // namespace penstock::train

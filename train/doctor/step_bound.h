@@ -1,0 +1,53 @@
+// What bounded the steps of a run, from sums over its rows. The rules stand in docs/doctor.md.
+//
+// Plain values; threads: any.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "aio/aio.h"
+#include "train/doctor/check.h"
+
+namespace penstock::train {
+
+/// Sums over rows of metrics.jsonl; seconds and bytes.
+struct StepFigures {
+  uint64_t rows = 0;
+  double step_s = 0;
+  double compute_s = 0;
+  double io_wait_s = 0;
+  double optimizer_s = 0;
+  double comm_wait_s = 0;  ///< 0 with one rank
+  double read_bytes = 0;   ///< of nvme
+  double write_bytes = 0;
+  std::optional<double> host_share = {};  ///< peak of host memory over its limit; nothing: unknown
+  std::optional<double> overlap = {};     ///< share of optimizer_s that passed under computation
+};
+
+enum class StepBound {
+  kTooFewSteps,
+  kCommunication,
+  kIo,
+  kBalanced,  ///< drive and computation need the same time
+  kOptimizer,
+  kUpdatesAlone,  ///< updates with nothing running beside them
+  kCompute,
+  kHostMemory,  ///< too small to read ahead
+  kSlowIo,      ///< the drive is waited for, and is far below its speed
+  kNothing,     ///< in particular
+};
+const char* ToString(StepBound bound);
+
+/// Returns the seconds that a drive of this speed needs for the bytes of the steps: 0 if there are
+/// none or if it has no limit, nothing if the speed is not known.
+std::optional<double> DriveSeconds(const StepFigures& figures,
+                                   const std::optional<aio::SimulatedDrive>& speed);
+
+StepBound FindBound(const StepFigures& figures, const std::optional<double>& drive_s);
+
+/// The check "bound by": what bounded the steps, the figures this follows from, and what to change.
+Check BoundCheck(const StepFigures& figures, const std::optional<double>& drive_s);
+
+}  // namespace penstock::train
