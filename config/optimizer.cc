@@ -64,6 +64,23 @@ kernels::AdagradHyperparameters ReadAdagrad(JsonSection& params, OptimizerConfig
   return adagrad;
 }
 
+/// DeepSpeed's FusedLamb.
+kernels::LambHyperparameters ReadLamb(JsonSection& params) {
+  kernels::LambHyperparameters lamb;
+  ReadBetas(params, lamb);
+  lamb.eps = params.Number("eps", lamb.eps);
+  lamb.weight_decay = params.Number("weight_decay", 0);
+  lamb.bias_correction = params.Bool("bias_correction", true);
+  lamb.max_coeff = params.Number("max_coeff", lamb.max_coeff);
+  lamb.min_coeff = params.Number("min_coeff", lamb.min_coeff);
+  if (lamb.min_coeff > lamb.max_coeff) {
+    params.Fail("min_coeff", fmt::format("{} is above max_coeff {}; exchange them", lamb.min_coeff,
+                                         lamb.max_coeff));
+  }
+  params.Off({{"amsgrad", kBool, "[false]"}, {"eps_inside_sqrt", kBool, "[false]"}});
+  return lamb;
+}
+
 /// Parameters that another type has.
 void RefuseOthers(JsonSection& params, std::string_view type,
                   std::initializer_list<std::string_view> others) {
@@ -89,13 +106,21 @@ void ReadParams(JsonSection& params, std::string_view type, OptimizerConfig& opt
     optimizer.hyper = ReadLion(params);
     RefuseOthers(params, "Lion",
                  {"eps", "bias_correction", "adam_w_mode", "amsgrad", "torch_adam", "lr_decay",
-                  "initial_accumulator_value"});
+                  "initial_accumulator_value", "max_coeff", "min_coeff", "eps_inside_sqrt"});
   } else if (type == "adagrad") {
     optimizer.hyper = ReadAdagrad(params, optimizer);
-    RefuseOthers(params, "Adagrad", {"betas", "bias_correction", "adam_w_mode", "torch_adam"});
+    RefuseOthers(params, "Adagrad",
+                 {"betas", "bias_correction", "adam_w_mode", "torch_adam", "max_coeff", "min_coeff",
+                  "eps_inside_sqrt"});
+  } else if (type == "lamb") {
+    optimizer.hyper = ReadLamb(params);
+    RefuseOthers(params, "Lamb",
+                 {"adam_w_mode", "torch_adam", "lr_decay", "initial_accumulator_value"});
   } else {
     optimizer.hyper = ReadAdam(params, type == "adamw");
-    RefuseOthers(params, "Adam", {"lr_decay", "initial_accumulator_value"});
+    RefuseOthers(
+        params, "Adam",
+        {"lr_decay", "initial_accumulator_value", "max_coeff", "min_coeff", "eps_inside_sqrt"});
   }
   ReadStatesDType(params, optimizer.moments);
   params.Off({{"max_grad_norm", kNumber | kNull, "[]", "use gradient_clipping at the top level"}});
@@ -148,6 +173,25 @@ std::string Lower(std::string text) {
   return text;
 }
 
+/// `lower`: the type in lower case.
+void CheckType(JsonSection& section, const std::string& type, std::string_view lower) {
+  const auto is_one_of = [lower](std::initializer_list<std::string_view> types) {
+    return std::ranges::find(types, lower) != types.end();
+  };
+  if (is_one_of({"adam", "adamw", "lion", "adagrad", "lamb"})) return;
+  if (is_one_of({"onebitadam", "zerooneadam", "onebitlamb"})) {
+    const std::string_view same = lower == "onebitlamb" ? "Lamb" : "AdamW";
+    section.Fail("type", fmt::format("{} is not implemented: it compresses communication, and one "
+                                     "rank has nothing to compress; set it to \"{}\", which is "
+                                     "the same rule before freeze_step",
+                                     Show(type), same));
+    return;
+  }
+  section.Fail("type", fmt::format("{} is not implemented; set it to \"AdamW\", \"Adam\", "
+                                   "\"Lion\", \"Adagrad\" or \"Lamb\"",
+                                   Show(type)));
+}
+
 }  // namespace
 
 void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft) {
@@ -160,11 +204,7 @@ void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft) {
     if (!missing && (type == nullptr || type->is_null())) reader.AddAutomatic("optimizer.type");
     optimizer.type = section.OptionalText("type").value_or("AdamW");
     const std::string lower = Lower(optimizer.type);
-    if (lower != "adam" && lower != "adamw" && lower != "lion" && lower != "adagrad") {
-      section.Fail("type", fmt::format("{} is not implemented; set it to \"AdamW\", \"Adam\", "
-                                       "\"Lion\" or \"Adagrad\"",
-                                       Show(optimizer.type)));
-    }
+    CheckType(section, optimizer.type, lower);
     section.Object("params", [&](JsonSection& params) { ReadParams(params, lower, optimizer); });
     section.Superseded({{"legacy_fusion", kBool}});
   });
