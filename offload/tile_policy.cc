@@ -16,7 +16,7 @@ TilePolicy::TilePolicy(const ShardLayout& layout, const Schedule& schedule,
       ahead_limit_(options.ahead_limit),
       free_weight_blocks_(options.weight_blocks),
       free_record_blocks_(options.record_blocks),
-      updates_(schedule, layout.tiles.size()),
+      updates_(schedule, layout.tiles.size(), options.passes),
       tiles_(layout.tiles.size()) {
   PENSTOCK_CHECK(homes_.size() == tiles_.size());
   for (size_t i = 0; i < tiles_.size(); ++i) {
@@ -215,6 +215,19 @@ std::optional<TileId> TilePolicy::TakeUpdate() {
   return tile;
 }
 
+/// What is kept is as if it was loaded ahead: whoever needs the room more gets it.
+void TilePolicy::FinishFirstPass(TileId tile) {
+  updates_.FinishFirstPass(tile);
+  Tile& entry = At(tile);
+  if (entry.update_pins) {
+    entry.ahead_pins = true;
+    ++ahead_pins_;
+  }
+  if (updates_.waiting() || ahead_pins_ > ahead_limit_) Unload(tile);
+  Sort(tile);
+  Advance();
+}
+
 void TilePolicy::FinishUpdate(TileId tile) {
   updates_.Finish(tile);
   if (std::exchange(At(tile).update_pins, false)) --At(tile).pins;
@@ -355,9 +368,11 @@ bool TilePolicy::MakeRoomForRecord(TileId tile, bool ahead) {
 void TilePolicy::Unload(TileId tile) {
   Tile& entry = At(tile);
   updates_.Unload(tile);
-  entry.record = Copy::kNone;
-  ++free_record_blocks_;
-  actions_.push_back({TileAction::Kind::kEvictRecord, tile});
+  if (RecordOnDrive(tile)) {
+    entry.record = Copy::kNone;
+    ++free_record_blocks_;
+    actions_.push_back({TileAction::Kind::kEvictRecord, tile});
+  }
   if (std::exchange(entry.update_pins, false)) --entry.pins;
   if (std::exchange(entry.ahead_pins, false)) --ahead_pins_;
   Sort(tile);
