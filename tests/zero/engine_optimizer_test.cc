@@ -17,12 +17,44 @@ Rule Adagrad() {
           .initial_accumulator_value = 0.25};
 }
 
+Rule Lamb() { return {.hyper = kernels::LambHyperparameters{.weight_decay = 0.1}}; }
+
 Rule WithBFloat16Moments(Rule rule) {
   rule.moments = DType::kBFloat16;
   return rule;
 }
 
-TEST_F(EngineTest, EveryOptimizerGivesTheSameBitsInEveryPlacement) {
+class OptimizerTest : public EngineTest {
+ protected:
+  /// `placement` says the name, the dtype and the rule.
+  void ExpectSameBitsInEveryPlacement(const Placement& run) {
+    const Placement placements[] = {
+        {.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost},
+        {.name = "optimizer nvme", .parameters = Tier::kDevice},
+        {.name = "all nvme, smallest"},
+        {.name = "all nvme, roomy, two threads", .optimizer_threads = 2, .smallest_host = false},
+        {.name = "all nvme, tiny tiles", .tile_elements = 4096},
+        {.name = "all nvme, serial", .overlap = false},
+        {.name = "two drives", .drives = {1, 1}},
+    };
+    Placement on_device = run;
+    on_device.parameters = on_device.optimizer = Tier::kDevice;
+    const Outcome reference = TrainAndRead(on_device);
+    for (Placement placement : placements) {
+      if (tried_++ % kTrainingStride != 0) continue;
+      placement.dtype = run.dtype;
+      placement.rule = run.rule;
+      placement.with_gradients = run.with_gradients;
+      ExpectSameBits(TrainAndRead(placement), reference,
+                     fmt::format("{}, {}", run.name, placement.name));
+    }
+  }
+
+ private:
+  uint64_t tried_ = 0;
+};
+
+TEST_F(OptimizerTest, EveryRuleOfOnePassGivesTheSameBitsInEveryPlacement) {
   const std::pair<const char*, Rule> optimizers[] = {
       {"Lion", Lion()},
       {"Adagrad", Adagrad()},
@@ -30,34 +62,37 @@ TEST_F(EngineTest, EveryOptimizerGivesTheSameBitsInEveryPlacement) {
       {"Lion, bf16 moments", WithBFloat16Moments(Lion())},
       {"Adagrad, bf16 moments", WithBFloat16Moments(Adagrad())},
   };
-  const Placement placements[] = {
-      {.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost},
-      {.name = "optimizer nvme", .parameters = Tier::kDevice},
-      {.name = "all nvme, smallest"},
-      {.name = "all nvme, roomy, two threads", .optimizer_threads = 2, .smallest_host = false},
-      {.name = "all nvme, tiny tiles", .tile_elements = 4096},
-      {.name = "all nvme, serial", .overlap = false},
-      {.name = "two drives", .drives = {1, 1}},
-  };
-  uint64_t tried = 0;
   for (const auto& [name, rule] : optimizers) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
-      const bool with_gradients = dtype == DType::kBFloat16;
-      const Outcome reference = TrainAndRead({.name = "device",
-                                              .dtype = dtype,
-                                              .parameters = Tier::kDevice,
-                                              .optimizer = Tier::kDevice,
-                                              .rule = rule,
-                                              .with_gradients = with_gradients});
-      for (Placement placement : placements) {
-        if (tried++ % kTrainingStride != 0) continue;
-        placement.dtype = dtype;
-        placement.rule = rule;
-        placement.with_gradients = with_gradients;
-        ExpectSameBits(TrainAndRead(placement), reference,
-                       fmt::format("{}, {}", name, placement.name));
-      }
+      ExpectSameBitsInEveryPlacement({.name = name,
+                                      .dtype = dtype,
+                                      .rule = rule,
+                                      .with_gradients = dtype == DType::kBFloat16});
     }
+  }
+}
+
+TEST_F(OptimizerTest, LambGivesTheSameBitsInEveryPlacementAlthoughItNeedsNormsOfTensors) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
+    ExpectSameBitsInEveryPlacement({.name = "Lamb", .dtype = dtype, .rule = Lamb()});
+  }
+  ExpectSameBitsInEveryPlacement({.name = "Lamb, bf16 moments, without clipping",
+                                  .rule = WithBFloat16Moments(Lamb()),
+                                  .with_gradients = true});
+}
+
+TEST_F(OptimizerTest, LambGivesTheSameBitsWhereHostMemoryHasSomeTiles) {
+  const Outcome reference = TrainAndRead(
+      {.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost, .rule = Lamb()});
+  const Placement placements[] = {
+      {.name = "split", .tier_split = true, .more_host = 700_KiB},
+      {.name = "two more blocks", .more_host = 300_KiB},
+      {.name = "weights on the drive", .optimizer = Tier::kHost},
+      {.name = "one slot", .durable = false},
+  };
+  for (Placement placement : placements) {
+    placement.rule = Lamb();
+    ExpectSameBits(TrainAndRead(placement), reference, placement.name);
   }
 }
 
@@ -173,6 +208,8 @@ TEST_F(EngineTest, FewerStatesAreFewerBytesOnTheDrive) {
   EXPECT_EQ(written(WithBFloat16Moments(Rule())), 8);
   EXPECT_EQ(written(WithBFloat16Moments(Lion())), 6);
   EXPECT_EQ(written(WithBFloat16Moments(Adagrad())), 6);
+  EXPECT_EQ(written(Lamb()), 12);
+  EXPECT_EQ(written(WithBFloat16Moments(Lamb())), 8);
 }
 
 }  // namespace
