@@ -1,5 +1,8 @@
 // The engine with every optimizer: the same bits in every placement, and what the rules say.
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <vector>
 
 #include "tests/search_share.h"
 #include "tests/zero/engine_support.h"
@@ -173,6 +176,82 @@ TEST_F(FirstStepTest, AdagradDividesTheGradientByTheRootOfItsSum) {
     ++moved;
   }
   EXPECT_GT(moved, states.after.size() / 3);
+}
+
+/// A tensor of the toy in double, as DeepSpeed's FusedLamb trains it.
+struct ExactTensor {
+  const offload::TensorLayout* place = nullptr;
+  double weight_decay = 0;
+  std::vector<double> w, m, v;
+
+  void Step(const kernels::LambHyperparameters& hyper, uint64_t t) {
+    std::vector<double> u(w.size());
+    double weights = 0;
+    double updates = 0;
+    for (size_t i = 0; i < w.size(); ++i) {
+      const double g = w[i] * 0.3 + 0.01 * static_cast<double>((place->offset + i) % 5);
+      m[i] = hyper.beta1 * m[i] + (1 - hyper.beta1) * g;
+      v[i] = hyper.beta2 * v[i] + (1 - hyper.beta2) * g * g;
+      u[i] = m[i] / (std::sqrt(v[i]) + hyper.eps) + weight_decay * w[i];
+      weights += w[i] * w[i];
+      updates += u[i] * u[i];
+    }
+    const double ratio = std::clamp(std::sqrt(weights / updates), hyper.min_coeff, hyper.max_coeff);
+    const auto steps = static_cast<double>(t);
+    const double step = kLr * std::sqrt(1 - std::pow(hyper.beta2, steps)) /
+                        (1 - std::pow(hyper.beta1, steps)) * ratio;
+    for (size_t i = 0; i < w.size(); ++i) w[i] -= step * u[i];
+  }
+};
+
+std::vector<ExactTensor> ExactTensors(const offload::ShardLayout& layout, double weight_decay) {
+  std::vector<ExactTensor> tensors;
+  const std::vector<float> initial = InitialWeights(layout);
+  auto next = initial.begin();
+  for (const offload::ModuleLayout& module : layout.model.modules) {
+    for (const offload::TensorLayout& place : module.tensors) {
+      const auto end = next + static_cast<std::ptrdiff_t>(place.elements);
+      tensors.push_back({.place = &place,
+                         .weight_decay = place.group == offload::kDecay ? weight_decay : 0,
+                         .w = {next, end},
+                         .m = std::vector<double>(place.elements),
+                         .v = std::vector<double>(place.elements)});
+      next = end;
+    }
+  }
+  return tensors;
+}
+
+// Tolerance: a step rounds the weights (at most 0.5) to 2^-25 and its direction to a few 2^-24 of
+// 1e-2, and errors of gradients stay as small because eps keeps the direction smooth: 20 steps are
+// within 20 * 2^-24 = 1.2e-6.
+TEST_F(OptimizerTest, TwentyStepsOfLambAgreeWithDoublePrecision) {
+  const kernels::LambHyperparameters hyper{.eps = 1e-3, .weight_decay = 0.1};
+  std::vector<ExactTensor> exact;
+  {
+    ToyRun run(Options({.name = "twenty",
+                        .dtype = DType::kFloat32,
+                        .parameters = Tier::kHost,
+                        .optimizer = Tier::kHost,
+                        .rule = {.hyper = hyper},
+                        .with_gradients = true}),
+               64_MiB);
+    ASSERT_TRUE(run.created().ok());
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+    exact = ExactTensors(run.session().layout(), 0.1);
+    for (uint64_t t = 1; t <= 20; ++t) {
+      ASSERT_TRUE(run.Step(t, 1.0F).ok());
+      for (ExactTensor& tensor : exact) tensor.Step(hyper, t);
+    }
+    Commit(run, 20, 20);
+    state_paths_ = run.session().state_paths();
+  }
+  const std::vector<float> trained = CommittedValues(state_paths_, StateKind::kMaster);
+  size_t at = 0;
+  for (const ExactTensor& tensor : exact) {
+    for (const double w : tensor.w) EXPECT_NEAR(trained[at++], w, 1.2e-6);
+  }
+  EXPECT_EQ(at, trained.size());
 }
 
 TEST_F(EngineTest, TheRandomBitsOfBFloat16MomentsDependOnTheSeedAlone) {
