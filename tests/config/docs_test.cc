@@ -66,8 +66,10 @@ TEST(ConfigDocsTest, ATransformersConfigurationIsUnderstood) {
 
 std::set<std::string> KnownKeys() {
   std::set<std::string> known;
-  const std::pair<const char*, const char*> types[] = {
-      {"WarmupLR", "AdamW"}, {"WarmupDecayLR", "Lion"}, {"WarmupCosineLR", "Adagrad"}};
+  const std::pair<const char*, const char*> types[] = {{"WarmupLR", "AdamW"},
+                                                       {"WarmupDecayLR", "Lion"},
+                                                       {"WarmupCosineLR", "Adagrad"},
+                                                       {"WarmupLR", "Lamb"}};
   for (const auto& [scheduler, optimizer] : types) {
     JsonDocument document;
     const std::string text =
