@@ -27,7 +27,7 @@ namespace penstock::config {
 struct OptimizerConfig {
   std::string type = "AdamW";  ///< as written; "Adam" means AdamW unless adam_w_mode is false
   double lr = 1e-3;
-  kernels::OptimizerHyperparameters hyper;            ///< of AdamW and Adam, Lion or Adagrad
+  kernels::OptimizerHyperparameters hyper;            ///< of AdamW and Adam, Lion, Adagrad or Lamb
   double initial_accumulator_value = 0;               ///< Adagrad: the initial exp_avg_sq
   kernels::DType moments = kernels::DType::kFloat32;  ///< bf16.bf16_optimizer_states: kBFloat16
 };

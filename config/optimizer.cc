@@ -62,6 +62,23 @@ kernels::AdagradHyperparameters ReadAdagrad(JsonSection& params, OptimizerConfig
   return adagrad;
 }
 
+/// DeepSpeed's FusedLamb.
+kernels::LambHyperparameters ReadLamb(JsonSection& params) {
+  kernels::LambHyperparameters lamb;
+  ReadBetas(params, lamb);
+  lamb.eps = params.Number("eps", lamb.eps);
+  lamb.weight_decay = params.Number("weight_decay", 0);
+  lamb.bias_correction = params.Bool("bias_correction", true);
+  lamb.max_coeff = params.Number("max_coeff", lamb.max_coeff);
+  lamb.min_coeff = params.Number("min_coeff", lamb.min_coeff);
+  if (lamb.min_coeff > lamb.max_coeff) {
+    params.Fail("min_coeff", fmt::format("{} is above max_coeff {}; exchange them", lamb.min_coeff,
+                                         lamb.max_coeff));
+  }
+  params.Off({{"amsgrad", kBool, "[false]"}, {"eps_inside_sqrt", kBool, "[false]"}});
+  return lamb;
+}
+
 /// Parameters that another type has.
 void RefuseOthers(JsonSection& params, std::string_view type,
                   std::initializer_list<std::string_view> others) {
@@ -86,13 +103,21 @@ void ReadParams(JsonSection& params, std::string_view type, OptimizerConfig& opt
     optimizer.hyper = ReadLion(params);
     RefuseOthers(params, "Lion",
                  {"eps", "bias_correction", "adam_w_mode", "amsgrad", "torch_adam", "lr_decay",
-                  "initial_accumulator_value"});
+                  "initial_accumulator_value", "max_coeff", "min_coeff", "eps_inside_sqrt"});
   } else if (type == "adagrad") {
     optimizer.hyper = ReadAdagrad(params, optimizer);
-    RefuseOthers(params, "Adagrad", {"betas", "bias_correction", "adam_w_mode", "torch_adam"});
+    RefuseOthers(params, "Adagrad",
+                 {"betas", "bias_correction", "adam_w_mode", "torch_adam", "max_coeff", "min_coeff",
+                  "eps_inside_sqrt"});
+  } else if (type == "lamb") {
+    optimizer.hyper = ReadLamb(params);
+    RefuseOthers(params, "Lamb",
+                 {"adam_w_mode", "torch_adam", "lr_decay", "initial_accumulator_value"});
   } else {
     optimizer.hyper = ReadAdam(params, type == "adamw");
-    RefuseOthers(params, "Adam", {"lr_decay", "initial_accumulator_value"});
+    RefuseOthers(
+        params, "Adam",
+        {"lr_decay", "initial_accumulator_value", "max_coeff", "min_coeff", "eps_inside_sqrt"});
   }
   ReadStatesDType(params, optimizer.moments);
   params.Refuse("max_grad_norm", "it is no parameter here; use gradient_clipping at the top level",
@@ -104,6 +129,25 @@ std::string Lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return std::tolower(c); });
   return text;
+}
+
+/// `lower`: the type in lower case.
+void CheckType(JsonSection& section, const std::string& type, std::string_view lower) {
+  const auto is_one_of = [lower](std::initializer_list<std::string_view> types) {
+    return std::ranges::find(types, lower) != types.end();
+  };
+  if (is_one_of({"adam", "adamw", "lion", "adagrad", "lamb"})) return;
+  if (is_one_of({"onebitadam", "zerooneadam", "onebitlamb"})) {
+    const std::string_view same = lower == "onebitlamb" ? "Lamb" : "AdamW";
+    section.Fail("type", fmt::format("{} is not implemented: it compresses communication, and one "
+                                     "rank has nothing to compress; set it to \"{}\", which is "
+                                     "the same rule before freeze_step",
+                                     Show(type), same));
+    return;
+  }
+  section.Fail("type", fmt::format("{} is not implemented; set it to \"AdamW\", \"Adam\", "
+                                   "\"Lion\", \"Adagrad\" or \"Lamb\"",
+                                   Show(type)));
 }
 
 }  // namespace
@@ -121,11 +165,7 @@ void ReadOptimizer(JsonReader& reader, JsonSection& top, ConfigDraft& draft) {
     const bool is_auto = type != nullptr && section.TakeAuto("type", *type, "AdamW");
     optimizer.type = is_auto ? "AdamW" : section.OptionalText("type").value_or("AdamW");
     const std::string lower = Lower(optimizer.type);
-    if (lower != "adam" && lower != "adamw" && lower != "lion" && lower != "adagrad") {
-      section.Fail("type", fmt::format("{} is not implemented; set it to \"AdamW\", \"Adam\", "
-                                       "\"Lion\" or \"Adagrad\"",
-                                       Show(optimizer.type)));
-    }
+    CheckType(section, optimizer.type, lower);
     section.Object("params", [&](JsonSection& params) { ReadParams(params, lower, optimizer); });
     section.Superseded(Instead::kUpdate, {{"legacy_fusion", kBool}});
   });

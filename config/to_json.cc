@@ -49,6 +49,14 @@ Json HyperJson(const kernels::AdagradHyperparameters& adagrad) {
   return {{"lr_decay", adagrad.lr_decay}, {"eps", adagrad.eps}};
 }
 
+Json HyperJson(const kernels::LambHyperparameters& lamb) {
+  return {{"betas", {lamb.beta1, lamb.beta2}},
+          {"eps", lamb.eps},
+          {"bias_correction", lamb.bias_correction},
+          {"max_coeff", lamb.max_coeff},
+          {"min_coeff", lamb.min_coeff}};
+}
+
 Json OptimizerJson(const OptimizerConfig& optimizer) {
   Json params = {{"lr", optimizer.lr}};
   params.update(std::visit([](const auto& hyper) { return HyperJson(hyper); }, optimizer.hyper));

@@ -73,6 +73,8 @@ class [[nodiscard]] UpdateLease {
 /// It ends with TileStore::FinishUpdate, or with its lease: what is given back must be unchanged.
 struct TileUpdate {
   TileId tile{};
+  /// The parts are only read in this pass, which ends with TileStore::FinishFirstPass.
+  bool first_pass = false;
   uint64_t version = 0;  ///< before the update
   std::span<std::byte> weight;
   std::span<std::byte> record;

@@ -16,7 +16,7 @@ TilePolicy::TilePolicy(const ShardLayout& layout, const Schedule& schedule,
       ahead_limit_(options.ahead_limit),
       free_weight_blocks_(options.weight_blocks),
       free_record_blocks_(options.record_blocks),
-      updates_(schedule, layout.tiles.size()),
+      updates_(schedule, layout.tiles.size(), options.passes),
       tiles_(layout.tiles.size()) {
   PENSTOCK_CHECK(homes_.size() == tiles_.size());
   for (size_t i = 0; i < tiles_.size(); ++i) {
@@ -200,45 +200,6 @@ void TilePolicy::Unpin(TileId tile) {
   Advance();
 }
 
-void TilePolicy::Begin(TileId tile) {
-  updates_.Begin(tile);
-  unsettled_ = true;
-  At(tile).updated = true;
-  if (std::exchange(At(tile).ahead_pins, false)) --ahead_pins_;
-  Sort(tile);
-  Advance();
-}
-
-std::optional<TileId> TilePolicy::TakeUpdate() {
-  const std::optional<TileId> tile = updates_.Take();
-  announced_ = std::min(announced_, updates_.takeable());
-  return tile;
-}
-
-void TilePolicy::FinishUpdate(TileId tile) {
-  updates_.Finish(tile);
-  if (std::exchange(At(tile).update_pins, false)) --At(tile).pins;
-  BeginWrites(tile);
-  Advance();
-}
-
-/// The parts that live on the drive are being written back.
-void TilePolicy::BeginWrites(TileId tile) {
-  Tile& entry = At(tile);
-  entry.weight_writing = WeightOnDrive(tile);
-  entry.writes =
-      static_cast<uint8_t>((WeightOnDrive(tile) ? 1 : 0) + (RecordOnDrive(tile) ? 1 : 0));
-  writes_ += entry.writes;
-  unsettled_ = unsettled_ || entry.writes > 0;
-  if (entry.writes > 0) updates_.HoldBack(tile);
-  Sort(tile);
-}
-
-void TilePolicy::SetDraining(bool draining) {
-  draining_ = draining;
-  Advance();
-}
-
 void TilePolicy::WeightRead(TileId tile) {
   PENSTOCK_CHECK(At(tile).weight == Copy::kReading);
   At(tile).weight = Copy::kThere;
@@ -355,9 +316,11 @@ bool TilePolicy::MakeRoomForRecord(TileId tile, bool ahead) {
 void TilePolicy::Unload(TileId tile) {
   Tile& entry = At(tile);
   updates_.Unload(tile);
-  entry.record = Copy::kNone;
-  ++free_record_blocks_;
-  actions_.push_back({TileAction::Kind::kEvictRecord, tile});
+  if (RecordOnDrive(tile)) {
+    entry.record = Copy::kNone;
+    ++free_record_blocks_;
+    actions_.push_back({TileAction::Kind::kEvictRecord, tile});
+  }
   if (std::exchange(entry.update_pins, false)) --entry.pins;
   if (std::exchange(entry.ahead_pins, false)) --ahead_pins_;
   Sort(tile);

@@ -45,6 +45,7 @@ struct TilePolicyOptions {
   size_t weight_blocks = 2;     ///< for weights that live on the drive
   size_t record_blocks = 1;
   size_t ahead_limit = 1;  ///< the most weight blocks for updates that have not begun
+  uint64_t passes = 1;     ///< of an update: 1 or 2; see offload/update_queue.h
 };
 
 struct TileAction {
@@ -101,13 +102,16 @@ class TilePolicy {
   void Unpin(TileId tile);
 
   // Updates.
-  /// Lets one more update of the tile be taken. Preconditions: the one before is finished, and
-  /// every other tile has begun that one.
+  /// Lets one more update of the tile be taken, or one more pass. Preconditions: the one before is
+  /// finished, and every other tile has begun that one.
   void Begin(TileId tile);
   /// Returns the tile needed soonest of those that can be updated now.
   std::optional<TileId> TakeUpdate();
   /// Takes back a tile that was taken and not updated: it is there to be taken again.
   void GiveBack(TileId tile) { updates_.GiveBack(tile); }
+  /// Ends the first pass of a tile that was taken, which changed nothing. Its parts stay for the
+  /// second, unless others wait for their room.
+  void FinishFirstPass(TileId tile);
   /// Ends the update of a tile that was taken. Its parts that live on the drive are written back
   /// from now on, and keep their blocks until then.
   void FinishUpdate(TileId tile);

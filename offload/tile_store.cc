@@ -29,7 +29,8 @@ TilePolicyOptions PolicyOptions(const ShardLayout& layout, const Schedule& sched
                                      {.weight_on_drive = options.weight_home == Tier::kNvme,
                                       .record_on_drive = options.record_home == Tier::kNvme}),
       .weight_blocks = options.weight_blocks,
-      .record_blocks = options.record_blocks};
+      .record_blocks = options.record_blocks,
+      .passes = options.passes};
   for (size_t i = 0; i < options.host_tiles; ++i) {
     policy.homes[Index(schedule.use_order[i])] = {false, false};
   }

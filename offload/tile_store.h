@@ -51,6 +51,7 @@ struct TileStoreOptions {
   size_t weight_blocks = 2;  ///< blocks of the largest tile for weights at home on nvme: 2 or more
   size_t record_blocks = 1;  ///< the same for records: 1 or more
   bool verify_checksums = true;
+  uint64_t passes = 1;  ///< of an update; see offload/update_queue.h
 };
 
 /// What the policy of a store with these options goes by.
@@ -104,8 +105,13 @@ class TileStore {
   /// The same for every tile, once the updates before are finished: waits for those of tiles that
   /// were not pinned since.
   void BeginUpdates() EXCLUDES(mutex_);
+  /// With two passes: begins the first pass of every tile, as BeginUpdates does the second, and
+  /// waits until each has ended.
+  Status MakeFirstPass() EXCLUDES(mutex_);
   /// Returns the tile needed soonest of those whose update has begun and that are in memory.
   std::optional<TileUpdate> TryTakeUpdate() EXCLUDES(mutex_);
+  /// Ends the first pass of a tile, and its lease. The parts are as they were, and intact.
+  void FinishFirstPass(TileUpdate& update) EXCLUDES(mutex_);
   /// Ends the update of a tile, and its lease; `after` are the checksums of its new contents.
   /// Starts the write-back.
   void FinishUpdate(TileUpdate& update, const TileChecksums& after) EXCLUDES(mutex_);

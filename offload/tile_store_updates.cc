@@ -26,6 +26,12 @@ void TileStore::BeginUpdates() {
   Advance();
 }
 
+/// As if draining: until it has ended, nobody uses new weights.
+Status TileStore::MakeFirstPass() {
+  BeginUpdates();
+  return Drain();
+}
+
 std::optional<TileUpdate> TileStore::TryTakeUpdate() {
   MutexLock lock(mutex_);
   if (!failure_.ok()) return std::nullopt;
@@ -35,6 +41,7 @@ std::optional<TileUpdate> TileStore::TryTakeUpdate() {
   const Tile& entry = At(tile);
   const uint64_t version = policy_.updates().version(tile);
   TileUpdate update{.tile = tile,
+                    .first_pass = policy_.updates().in_first_pass(tile),
                     .version = version,
                     .weight = WeightOf(tile),
                     .record = RecordOf(tile),
@@ -48,6 +55,15 @@ std::optional<TileUpdate> TileStore::TryTakeUpdate() {
     update.expected_record = entry.checksums.record;
   }
   return update;
+}
+
+void TileStore::FinishFirstPass(TileUpdate& update) {
+  PENSTOCK_CHECK(std::exchange(update.lease.store_, nullptr) == this,
+                 "a pass is finished that was given back");
+  MutexLock lock(mutex_);
+  At(update.tile).weight_verified = true;
+  policy_.FinishFirstPass(update.tile);
+  Advance();
 }
 
 void TileStore::FinishUpdate(TileUpdate& update, const TileChecksums& after) {

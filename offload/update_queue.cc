@@ -15,8 +15,9 @@ void SetMember(std::set<size_t>& ranks, size_t rank, bool member) {
 
 }  // namespace
 
-UpdateQueue::UpdateQueue(const Schedule& schedule, size_t tiles)
-    : schedule_(&schedule), tiles_(tiles) {
+UpdateQueue::UpdateQueue(const Schedule& schedule, size_t tiles, uint64_t passes)
+    : schedule_(&schedule), passes_(passes), tiles_(tiles) {
+  PENSTOCK_CHECK(passes == 1 || passes == 2);
   SetSchedule(schedule);
 }
 
@@ -40,11 +41,11 @@ void UpdateQueue::SetSchedule(const Schedule& schedule) {
 
 void UpdateQueue::Reset(uint64_t version) {
   for (const TileId tile : schedule_->update_order) {
-    At(tile).target = version;
-    At(tile).version = version;
+    At(tile).target = version * passes_;
+    At(tile).version = version * passes_;
     Sort(At(tile));
   }
-  round_ = version;
+  round_ = version * passes_;
 }
 
 void UpdateQueue::Sort(Tile& tile) {
@@ -135,9 +136,20 @@ void UpdateQueue::GiveBack(TileId tile) {
 void UpdateQueue::Finish(TileId tile) {
   Tile& entry = At(tile);
   PENSTOCK_CHECK(unfinished_ > 0 && entry.version + 1 == entry.target && entry.taken);
+  PENSTOCK_CHECK(!in_first_pass(tile));
   ++entry.version;
   entry.loaded = false;
   entry.ready = false;
+  entry.taken = false;
+  --unfinished_;
+  Sort(entry);
+}
+
+void UpdateQueue::FinishFirstPass(TileId tile) {
+  Tile& entry = At(tile);
+  PENSTOCK_CHECK(unfinished_ > 0 && entry.version + 1 == entry.target && entry.taken);
+  PENSTOCK_CHECK(in_first_pass(tile));
+  ++entry.version;
   entry.taken = false;
   --unfinished_;
   Sort(entry);

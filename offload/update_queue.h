@@ -6,6 +6,10 @@
 // all of these are loaded does loading run ahead, in the order in which updates will begin. So
 // tiles that are loaded ahead never take the room of tiles for which others wait.
 //
+// A rule may need two passes over all tiles: a first one that only reads, and the update. Each pass
+// is begun, loaded and taken as an update is, and a tile is loaded for the second as it is for the
+// next update. Every tile ends its first pass before one begins its second.
+//
 // A plain value: no I/O, no waiting, no locking. Every call costs O(log tiles), but for SetSchedule
 // and Reset, which sort them all.
 #pragma once
@@ -25,8 +29,8 @@ namespace penstock::offload {
 class UpdateQueue {
  public:
   /// Makes a queue of so many tiles. The schedule (borrowed) names those that are updated; the
-  /// others keep version 0.
-  UpdateQueue(const Schedule& schedule, size_t tiles);
+  /// others keep version 0. `passes`: of an update, 1 or 2.
+  UpdateQueue(const Schedule& schedule, size_t tiles, uint64_t passes = 1);
   /// Gives every tile that is updated `version`.
   void Reset(uint64_t version);
   /// Continues in the orders of another schedule (borrowed) of the same tiles: whatever is begun,
@@ -34,19 +38,27 @@ class UpdateQueue {
   void SetSchedule(const Schedule& schedule);
 
   /// Says that the next update of every tile is its last: nothing is loaded ahead for another.
-  void EndAfterThisRound() { last_round_ = round_; }
+  void EndAfterThisRound() { last_round_ = round_ + passes_ - 1; }
 
-  /// The number of updates that every tile that is updated has begun.
-  uint64_t round() const { return round_; }
+  /// The number of updates that every tile that is updated has begun, with all their passes.
+  uint64_t round() const { return round_ / passes_; }
   /// Return the version that the tile has, and the one that it has or is to get.
-  uint64_t version(TileId tile) const { return tiles_[Index(tile)].version; }
-  uint64_t target(TileId tile) const { return tiles_[Index(tile)].target; }
-  /// The number of updates that are begun and not finished.
+  uint64_t version(TileId tile) const { return tiles_[Index(tile)].version / passes_; }
+  uint64_t target(TileId tile) const {
+    return (tiles_[Index(tile)].target + passes_ - 1) / passes_;
+  }
+  /// Whether the pass that the tile is in, or comes to next, only reads.
+  bool in_first_pass(TileId tile) const {
+    return passes_ == 2 && tiles_[Index(tile)].version % 2 == 0;
+  }
+  /// The number of updates, or of their passes, that are begun and not finished.
   size_t unfinished() const { return unfinished_; }
+  /// Whether a tile whose update has begun is to be loaded.
+  bool waiting() const { return unloaded_ > 0; }
   /// The number of tiles that Take can give.
   size_t takeable() const { return takeable_.size(); }
 
-  /// Precondition: the tile's update before this one is finished.
+  /// Begins an update, or a pass of one. Precondition: the tile's one before is finished.
   void Begin(TileId tile);
 
   struct Candidate {
@@ -76,13 +88,15 @@ class UpdateQueue {
   void GiveBack(TileId tile);
   /// Ends the update of a tile that was taken.
   void Finish(TileId tile);
+  /// Ends the first pass of a tile that was taken. It stays loaded, ahead of its second.
+  void FinishFirstPass(TileId tile);
 
  private:
   /// The update from a version, and the tile's position in Schedule::load_order.
   using LoadPlace = std::pair<uint64_t, size_t>;
 
   struct Tile {
-    uint64_t target = 0;
+    uint64_t target = 0;  ///< in passes, as what follows
     uint64_t version = 0;
     std::optional<size_t> rank;  ///< in the order of need; none: it is never updated
     size_t position = 0;         ///< in the order in which updates begin
@@ -100,12 +114,13 @@ class UpdateQueue {
   void Sort(Tile& tile);
 
   const Schedule* schedule_;
+  const uint64_t passes_;  ///< of an update
   std::vector<Tile> tiles_;
   std::set<size_t> waiting_;     ///< ranks of tiles that wait to be loaded
   std::set<size_t> takeable_;    ///< ranks of tiles that are begun, loaded, ready and not taken
   std::set<LoadPlace> to_load_;  ///< of updates that are neither begun nor loaded ahead
   size_t begun_in_round_ = 0;
-  uint64_t round_ = 0;
+  uint64_t round_ = 0;  ///< in passes
   uint64_t last_round_ = std::numeric_limits<uint64_t>::max();
   size_t unfinished_ = 0;
   size_t unloaded_ = 0;  ///< tiles that are begun and not loaded, held back or not

@@ -242,10 +242,25 @@ class Engine {
   void Decide() {
     deciding_ = sums_missing_ > 0;
     if (deciding_) return;
-    if (plan_.updates == zero::UpdateStart::kStepEnd) {
-      for (const TileId tile : schedule().update_order) policy_.Begin(tile);
-      CarryOut();
-    }
+    first_pass_ = plan_.store.passes == 2 && !schedule().update_order.empty();
+    if (plan_.updates == zero::UpdateStart::kStepEnd) BeginUpdates();
+    if (!first_pass_) FinishStep();
+  }
+
+  /// Or their first pass, which nothing runs beside.
+  void BeginUpdates() {
+    for (const TileId tile : schedule().update_order) policy_.Begin(tile);
+    if (first_pass_) policy_.SetDraining(true);
+    CarryOut();
+  }
+  void EndFirstPass() {
+    first_pass_ = false;
+    policy_.SetDraining(false);
+    BeginUpdates();
+    FinishStep();
+  }
+
+  void FinishStep() {
     times_.push_back({.step = clock_.now() - step_begin_,
                       .read_bytes = drive_.read_bytes() - bytes_begin_.first,
                       .write_bytes = drive_.write_bytes() - bytes_begin_.second});
@@ -281,6 +296,11 @@ class Engine {
 
   void Updated(TileId tile) {
     ++free_threads_;
+    if (first_pass_) {
+      policy_.FinishFirstPass(tile);
+      CarryOut();
+      return;
+    }
     policy_.FinishUpdate(tile);
     const auto write = [&](Bytes size, void (TilePolicy::*done)(TileId)) {
       Submit(aio::Operation::kWrite, size, aio::Priority::kWriteBack, tile, done);
@@ -305,7 +325,9 @@ class Engine {
   void CarryOut() {
     for (const TileAction& action : policy_.TakeActions()) Read(action);
     GiveOutWork();
-    if (policy_.TakeWakes().device) clock_.After(0, [this]() { PinTiles(); });
+    const offload::TileWakes wakes = policy_.TakeWakes();
+    if (wakes.device) clock_.After(0, [this]() { PinTiles(); });
+    if (wakes.settled && first_pass_) clock_.After(0, [this]() { EndFirstPass(); });
   }
 
   void Read(const TileAction& action) {
@@ -358,6 +380,7 @@ class Engine {
   std::deque<TileId> arrived_;  ///< gradients whose blocks are not summed
   size_t sums_missing_ = 0;
   bool deciding_ = false;  ///< everything but the norm is there
+  bool first_pass_ = false;
   int free_threads_;
   Seconds step_begin_ = 0;
   std::pair<uint64_t, uint64_t> bytes_begin_;

@@ -32,7 +32,7 @@ struct Machine {
   /// Threads that compute; 0: the device has a processor of its own, as a GPU has.
   int compute_threads = 2;
   int optimizer_threads = 1;
-  Seconds update_element = 0;  ///< of one thread, for one element
+  Seconds update_element = 0;  ///< of one thread, for one element, in each pass
   Seconds norm_element = 0;    ///< the same for block sums
   Seconds copy_byte = 0;       ///< between host and device: of one core, or of the bus
   Seconds io_byte = 0;         ///< of one core, for a byte that is read or written

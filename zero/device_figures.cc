@@ -18,11 +18,6 @@ constexpr Bytes kOfBlock{sizeof(double) + sizeof(float) + sizeof(uint32_t)};
 constexpr Bytes kOfUpdate{sizeof(WeightFigures)};
 constexpr Bytes kFlag{sizeof(uint32_t)};
 
-/// Those that a part is in.
-uint64_t BlocksOf(const TensorPart& part) {
-  return (part.elements() + kBlockElements - 1) / kBlockElements;
-}
-
 void Fetch(device::Stream& stream, void* host, const void* device, Bytes size) {
   stream.CopyToHost(static_cast<std::byte*>(host), static_cast<const std::byte*>(device), size);
 }
@@ -37,7 +32,7 @@ DeviceFigures::DeviceFigures(const offload::ShardLayout& layout)
     if (layout.frozen(tile)) continue;
     next.blocks += Blocks(tile);
     for (const TensorPart& part : figures_.Parts(tile)) {
-      next.updates += BlocksOf(part);
+      next.updates += part.blocks();
       if (!part.whole()) next.ends += SizeOf(layout.GradientDType(tile)) * part.elements();
     }
   }
@@ -133,25 +128,50 @@ void DeviceFigures::CopyEnds(device::Stream& stream, TileId tile, const std::byt
 }
 
 void DeviceFigures::Update(device::Stream& stream, kernels::StateOperators& operators, TileId tile,
-                           const kernels::OptimizerScalars& scalars, const OptimizerTile& planes) {
+                           const UpdateScalars& scalars, const OptimizerTile& planes) {
   const offload::TileLayout& place = layout_.tile(tile);
   WeightFigures* const first = In(device_.data(), tile).updates;
   WeightFigures* next = first;
   uint64_t done = 0;
   const auto pad = [&](uint64_t to) {
-    if (done < to) operators.Update(stream, scalars, kernels::Part(planes, done, to - done));
+    if (done < to)
+      operators.Update(stream, scalars.Of(place), kernels::Part(planes, done, to - done));
     done = to;
   };
   for (const TensorPart& part : figures_.Parts(tile)) {
     pad(part.begin - place.begin);
-    operators.UpdateAndMeasure(stream, scalars, kernels::Part(planes, done, part.elements()), next);
+    operators.UpdateAndMeasure(stream, scalars.Of(place, part.tensor),
+                               kernels::Part(planes, done, part.elements()), next);
     done += part.elements();
-    next += BlocksOf(part);
+    next += part.blocks();
   }
   pad(place.elements);
   Fetch(stream, In(host_.data(), tile).updates, first,
         kOfUpdate * static_cast<uint64_t>(next - first));
   updated_ = true;
+}
+
+static_assert(sizeof(kernels::TrustSums) <= sizeof(WeightFigures));
+
+void DeviceFigures::SumForTrust(device::Stream& stream, kernels::StateOperators& operators,
+                                TileId tile, const UpdateScalars& scalars,
+                                const OptimizerTile& planes) {
+  const offload::TileLayout& place = layout_.tile(tile);
+  auto* const first = reinterpret_cast<kernels::TrustSums*>(In(device_.data(), tile).updates);
+  kernels::TrustSums* next = first;
+  for (const TensorPart& part : figures_.Parts(tile)) {
+    operators.SumForTrust(stream, scalars.Of(place),
+                          kernels::Part(planes, part.begin - place.begin, part.elements()), next);
+    next += part.blocks();
+  }
+  Fetch(stream, In(host_.data(), tile).updates, first,
+        Bytes{sizeof(kernels::TrustSums)} * static_cast<uint64_t>(next - first));
+}
+
+void DeviceFigures::TakeTrust(TileId tile, std::span<kernels::TrustSums> sums) const {
+  const auto* const from =
+      reinterpret_cast<const kernels::TrustSums*>(In(host_.data(), tile).updates);
+  std::copy_n(from, sums.size(), sums.begin());
 }
 
 void DeviceFigures::TakeUpdate(TileId tile) {
@@ -160,7 +180,7 @@ void DeviceFigures::TakeUpdate(TileId tile) {
   const std::span<const TensorPart> parts = figures_.Parts(tile);
   for (size_t i = 0; i < parts.size(); ++i) {
     of_parts[i] = {};
-    for (uint64_t block = 0; block < BlocksOf(parts[i]); ++block) of_parts[i].Add(*next++);
+    for (uint64_t block = 0; block < parts[i].blocks(); ++block) of_parts[i].Add(*next++);
   }
 }
 

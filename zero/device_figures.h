@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -21,6 +22,7 @@
 #include "offload/layout.h"
 #include "zero/gradient_norm.h"
 #include "zero/tensor_figures.h"
+#include "zero/update_scalars.h"
 
 namespace penstock::zero {
 
@@ -44,7 +46,12 @@ class DeviceFigures {
   /// Enqueues the update of a trained tile, part by part. The bits of the tile are those of one
   /// update.
   void Update(device::Stream& stream, kernels::StateOperators& operators, offload::TileId tile,
-              const kernels::OptimizerScalars& scalars, const kernels::OptimizerTile& planes);
+              const UpdateScalars& scalars, const kernels::OptimizerTile& planes);
+  /// Enqueues the first pass over a trained tile, for rules that take two; takes the place of the
+  /// figures of the update. TakeTrust reads what it has left, after the stream has ended.
+  void SumForTrust(device::Stream& stream, kernels::StateOperators& operators, offload::TileId tile,
+                   const UpdateScalars& scalars, const kernels::OptimizerTile& planes);
+  void TakeTrust(offload::TileId tile, std::span<kernels::TrustSums> sums) const;
   /// Returns the figures of this rank's share: of the gradients since the last call, and of the
   /// update, if there was one. The streams of both have been waited for.
   StepFigures Take();

@@ -5,6 +5,7 @@
 #include "zero/device_gradients.h"
 #include "zero/gradient_exchange.h"
 #include "zero/rounded_gradients.h"
+#include "zero/trust_sums.h"
 
 namespace penstock::zero {
 namespace {
@@ -84,7 +85,8 @@ Status Exchanges::Build(const EngineOptions& options, const offload::ShardLayout
                                                    .dtype = options.config.communication,
                                                    .order = options.config.gradient_order},
                                                   device, *link_));
-  PENSTOCK_ASSIGN(norm_, NormExchange::Create(layout, device, *link_));
+  PENSTOCK_ASSIGN(norm_,
+                  NormExchange::Create(layout, TakesTwoPasses(options.config), device, *link_));
   gather_.emplace(layout, *link_);
   return {};
 }
@@ -110,6 +112,12 @@ Result<GradientNorm::Value> Exchanges::Norm(const GradientNorm::Blocks& mine,
                                             StepFigures& figures) {
   PENSTOCK_ASSIGN(figures.zeros, zeros_->Take());
   return norm_ ? norm_->Combine(mine, figures) : GradientNorm::NormOf(mine);
+}
+
+Result<std::vector<const kernels::TrustSums*>> Exchanges::GatherTrust(
+    std::span<const kernels::TrustSums> mine) {
+  if (norm_) return norm_->Gather(mine);
+  return std::vector<const kernels::TrustSums*>{mine.data()};
 }
 
 }  // namespace penstock::zero

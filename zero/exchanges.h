@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "device/device.h"
+#include "kernels/state/lamb.h"
 #include "kernels/state/state_operators.h"
 #include "offload/executor.h"
 #include "zero/engine.h"
@@ -52,6 +53,10 @@ class Exchanges {
   /// Returns the norm over all ranks from the blocks of this one, and makes `figures` those of all,
   /// with counts of zeros. Errors: of the communicator.
   Result<GradientNorm::Value> Norm(const GradientNorm::Blocks& mine, StepFigures& figures);
+  /// Returns the sums of a first pass by rank, of which `mine` are this one's. Errors: of the
+  /// communicator.
+  Result<std::vector<const kernels::TrustSums*>> GatherTrust(
+      std::span<const kernels::TrustSums> mine);
   // See zero/engine.h.
   void SetNote(const StepNote& note) {
     if (norm_) norm_->SetNote(note);

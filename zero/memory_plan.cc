@@ -11,6 +11,7 @@
 #include "zero/rounded_gradients.h"
 #include "zero/schedule_builder.h"
 #include "zero/step_losses.h"
+#include "zero/trust_sums.h"
 #include "zero/use_order.h"
 #include "zero/zero_counts.h"
 
@@ -35,7 +36,8 @@ Bytes Bookkeeping(const ShardLayout& layout, const config::Config& config) {
   const Bytes exchanged =
       StepLosses::HostNeed(config.gradient_accumulation_steps, layout.world_size) +
       Mapped(ZeroCounter::Need(layout, config)) +
-      (layout.world_size > 1 ? Mapped(NormExchange::Need(layout)) : 0_B);
+      (layout.world_size > 1 ? Mapped(NormExchange::Need(layout, TakesTwoPasses(config))) : 0_B) +
+      (TakesTwoPasses(config) ? Mapped(TrustBlocks::Need(layout)) : 0_B);
   return kTileBookkeeping * layout.tiles.size() + kModuleBookkeeping * layout.model.modules.size() +
          BlockSumsOf(layout) + exchanged;
 }
@@ -49,7 +51,8 @@ TileStoreOptions MinimumStore(const config::Config& config) {
           .record_home = config.optimizer_home,
           .weight_blocks = 2,
           .record_blocks = 1,
-          .verify_checksums = config.verify_checksums};
+          .verify_checksums = config.verify_checksums,
+          .passes = TakesTwoPasses(config) ? 2U : 1U};
 }
 
 uint32_t MinimumSlots(const ModelSpec& model, const ShardLayout& layout,
@@ -191,7 +194,7 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
                                                   {.repeated_buffers = plan.gradient_buffers,
                                                    .dtype = config.communication,
                                                    .order = config.gradient_order}) +
-                     OnDevice(NormExchange::Need(layout));
+                     OnDevice(NormExchange::Need(layout, TakesTwoPasses(config)));
   }
   for (const ModuleId id : offload::Ids<ModuleId>(layout.model.modules.size())) {
     if (IsResident(config)) {

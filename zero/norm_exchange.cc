@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "zero/shared_sections.h"
+#include "zero/trust_sums.h"
 
 namespace penstock::zero {
 namespace {
@@ -59,25 +60,29 @@ void Add(const double* in, StepFigures& figures) {
   }
 }
 
-/// That, and the most block sums that a rank has.
-uint64_t PartOfNorm(const ShardLayout& layout) {
+constexpr uint64_t kOfTrust = sizeof(kernels::TrustSums) / sizeof(double);
+
+/// That, and the most block sums that a rank has; or the most sums of squares, which travel when
+/// the norm has.
+uint64_t PartOfNorm(const ShardLayout& layout, bool trust) {
   uint64_t elements = 0;
   for (const ModuleId module : offload::Ids<ModuleId>(layout.model.modules.size())) {
     elements += MostTrainedElements(layout, module);
   }
-  return kBefore + kOfTensor * layout.model.TensorCount() + elements / kBlockElements;
+  return std::max(kBefore + kOfTensor * layout.model.TensorCount() + elements / kBlockElements,
+                  trust ? kOfTrust * TrustBlocks::Most(layout) : 0);
 }
 
 }  // namespace
 
-Bytes NormExchange::Need(const ShardLayout& layout) {
-  return Bytes{sizeof(double)} * PartOfNorm(layout) * layout.world_size;
+Bytes NormExchange::Need(const ShardLayout& layout, bool trust) {
+  return Bytes{sizeof(double)} * PartOfNorm(layout, trust) * layout.world_size;
 }
 
-Result<NormExchange> NormExchange::Create(const ShardLayout& layout, device::Device& device,
-                                          RankLink& link) {
+Result<NormExchange> NormExchange::Create(const ShardLayout& layout, bool trust,
+                                          device::Device& device, RankLink& link) {
   NormExchange exchange(link);
-  exchange.part_ = PartOfNorm(layout);
+  exchange.part_ = PartOfNorm(layout, trust);
   exchange.tensors_ = layout.model.TensorCount();
   for (const ModuleId module : offload::Ids<ModuleId>(layout.model.modules.size())) {
     for (const SharedSection& section : SharedSectionsOf(layout, module)) {
@@ -89,15 +94,37 @@ Result<NormExchange> NormExchange::Create(const ShardLayout& layout, device::Dev
       }
     }
   }
-  PENSTOCK_ASSIGN(exchange.device_, device.Allocate(Need(layout), "block sums of all ranks"));
-  PENSTOCK_ASSIGN(exchange.host_, device.AllocateHost(Need(layout)));
+  PENSTOCK_ASSIGN(exchange.device_,
+                  device.Allocate(Need(layout, trust), "block sums of all ranks"));
+  PENSTOCK_ASSIGN(exchange.host_, device.AllocateHost(Need(layout, trust)));
   return exchange;
+}
+
+Status NormExchange::GatherParts(const char* what) {
+  const Bytes part = Bytes{sizeof(double)} * part_;
+  const Bytes begin = part * link_->world().rank;
+  device::Stream& stream = link_->stream();
+  stream.CopyToDevice(device_.data() + begin.value, host_.data() + begin.value, part);
+  link_->AllGather(device_.data(), part, what);
+  stream.CopyToHost(host_.data(), device_.data(), part * link_->world().size);
+  return stream.Synchronize();
+}
+
+Result<std::vector<const kernels::TrustSums*>> NormExchange::Gather(
+    std::span<const kernels::TrustSums> mine) {
+  PENSTOCK_CHECK(mine.size() * kOfTrust <= part_);
+  const auto of_rank = [this](uint32_t rank) {
+    return reinterpret_cast<kernels::TrustSums*>(host_.as<double>() + part_ * rank);
+  };
+  std::ranges::copy(mine, of_rank(link_->world().rank));
+  PENSTOCK_TRY(GatherParts("norms of tensors"));
+  std::vector<const kernels::TrustSums*> all;
+  for (uint32_t rank = 0; rank < link_->world().size; ++rank) all.push_back(of_rank(rank));
+  return all;
 }
 
 Result<GradientNorm::Value> NormExchange::Combine(const GradientNorm::Blocks& mine,
                                                   StepFigures& figures) {
-  const Bytes part = Bytes{sizeof(double)} * part_;
-  const Bytes begin = part * link_->world().rank;
   double* const own = host_.as<double>() + part_ * link_->world().rank;
   const uint64_t before_sums = kBefore + kOfTensor * tensors_;
   PENSTOCK_CHECK(mine.sums.size() + before_sums <= part_);
@@ -105,11 +132,7 @@ Result<GradientNorm::Value> NormExchange::Combine(const GradientNorm::Blocks& mi
   std::ranges::copy(note_, own + 1);
   Put(figures, std::span(own + kBefore, kOfTensor * tensors_));
   std::ranges::copy(mine.sums, own + before_sums);
-  device::Stream& stream = link_->stream();
-  stream.CopyToDevice(device_.data() + begin.value, host_.data() + begin.value, part);
-  link_->AllGather(device_.data(), part, "gradient norm");
-  stream.CopyToHost(host_.data(), device_.data(), part * link_->world().size);
-  PENSTOCK_TRY(stream.Synchronize());
+  PENSTOCK_TRY(GatherParts("gradient norm"));
   GradientNorm::Value value;
   std::vector<const double*> next;
   notes_.resize(link_->world().size);

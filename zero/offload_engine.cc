@@ -147,6 +147,13 @@ Result<GradientNorm::Value> OffloadEngine::FinishGradients() {
   return exchanges_.Norm(blocks, figures_);
 }
 
+Status OffloadEngine::UpdateStep(double grad_scale) {
+  if (!TakesTwoPasses(options_.config)) return state_->UpdateStep(grad_scale);
+  PENSTOCK_ASSIGN(const std::span<const kernels::TrustSums> mine, state_->SumForTrust(grad_scale));
+  PENSTOCK_ASSIGN(const std::vector<const kernels::TrustSums*> all, exchanges_.GatherTrust(mine));
+  return state_->UpdateStep(grad_scale, state_->trust().ByTensor(all));
+}
+
 Status OffloadEngine::DropStep() {
   // A stream that has failed gives no gradients to wait for.
   PENSTOCK_TRY(Synchronize());

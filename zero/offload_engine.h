@@ -57,7 +57,7 @@ class OffloadEngine : public Engine {
   Result<GradientNorm::Value> FinishGradients() override;
   const StepFigures& figures() const override { return figures_; }
   std::span<const StepNote> notes() const override { return exchanges_.notes(); }
-  Status UpdateStep(double grad_scale) override { return state_->UpdateStep(grad_scale); }
+  Status UpdateStep(double grad_scale) override;
   Status SkipStep() override { return state_->SkipStep(); }
   Status DropStep() override;
   Status Drain() override;

@@ -13,25 +13,19 @@
 namespace penstock::zero {
 namespace {
 
-using kernels::kChunkElements;
-using offload::TileChecksums;
 using offload::TileHasher;
 using offload::TileId;
 using offload::TileUpdate;
-
-bool Matches(const TileUpdate& update, const TileChecksums& found) {
-  return update.expected_weight.value_or(found.weight) == found.weight &&
-         update.expected_record.value_or(found.record) == found.record;
-}
 
 }  // namespace
 
 Result<std::unique_ptr<OptimizerDriver>> OptimizerDriver::Create(
     const offload::ShardLayout& layout, std::vector<std::span<std::byte>> gradients,
     offload::TileStore& store, GradientNorm& norm, TensorFigures& figures, int threads,
-    ActivityMeter* meter) {
-  std::unique_ptr<OptimizerDriver> driver(new OptimizerDriver(
-      layout, std::move(gradients), store, norm, figures, static_cast<size_t>(threads), meter));
+    ActivityMeter* meter, TrustBlocks* trust) {
+  std::unique_ptr<OptimizerDriver> driver(
+      new OptimizerDriver(layout, std::move(gradients), store, norm, figures,
+                          static_cast<size_t>(threads), meter, trust));
   for (int i = 0; i < threads; ++i) PENSTOCK_TRY(driver->AddThread(i, threads));
   return driver;
 }
@@ -39,14 +33,16 @@ Result<std::unique_ptr<OptimizerDriver>> OptimizerDriver::Create(
 OptimizerDriver::OptimizerDriver(const offload::ShardLayout& layout,
                                  std::vector<std::span<std::byte>> gradients,
                                  offload::TileStore& store, GradientNorm& norm,
-                                 TensorFigures& figures, size_t threads, ActivityMeter* meter)
+                                 TensorFigures& figures, size_t threads, ActivityMeter* meter,
+                                 TrustBlocks* trust)
     : layout_(layout),
       gradients_(std::move(gradients)),
       store_(store),
       norm_(norm),
       figures_(figures),
       thread_count_(threads),
-      meter_(meter) {
+      meter_(meter),
+      trust_(trust) {
   store_.OnUpdates([this](size_t tiles) { Wake(tiles); });
 }
 
@@ -181,15 +177,18 @@ void OptimizerDriver::Run(Trace::Row row) {
       {
         const ActivityScope working(meter_, Lane::kOptimizer);
         const ActivityScope updating(meter_, Lane::kUpdate);
-        intact = Update(*update, before, after);
+        intact = update->first_pass ? SumForTrust(*update, before) : Update(*update, before, after);
       }
-      AddSpan(row, "update", update->tile, update->version + 1, begin);
+      AddSpan(row, update->first_pass ? "first pass" : "update", update->tile, update->version + 1,
+              begin);
       // After the scope: what waits for the last update must not compute while one is still
       // counted.
-      if (intact) {
-        store_.FinishUpdate(*update, after.Finish());
-      } else {
+      if (!intact) {
         store_.FailDamaged(*update, before.Finish());
+      } else if (update->first_pass) {
+        store_.FinishFirstPass(*update);
+      } else {
+        store_.FinishUpdate(*update, after.Finish());
       }
     } else {
       MutexLock lock(mutex_);
@@ -230,64 +229,6 @@ void OptimizerDriver::SumBlocks(TileId tile, BlockRoom& room) {
   if (begin) store_.BeginUpdate(tile);
   // Last: whoever waits for all gradients may end the step then.
   norm_.Arrived(finite);
-}
-
-void OptimizerDriver::UpdateParts(const TileUpdate& update, const UpdateScalars& scalars,
-                                  uint64_t begin, uint64_t count, size_t& part) {
-  const offload::TileLayout& tile = layout_.tile(update.tile);
-  const std::span<const kernels::TensorPart> parts = figures_.Parts(update.tile);
-  const std::span<kernels::WeightFigures> figures = figures_.Update(update.tile, update.version);
-  const uint64_t end = begin + count;
-  const auto update_piece = [&](uint64_t to, std::span<kernels::WeightFigures> of_blocks) {
-    kernels::OptimizerTile piece =
-        PlanesOf(layout_, update.tile, update.weight.data(), update.record.data(),
-                 gradients_[offload::Index(update.tile)].data(), begin, to - begin);
-    piece.rounding = scalars.RoundingOf(tile);
-    piece.rounding.first_element += begin;
-    kernels::Update(scalars.Of(tile), piece, of_blocks);
-    begin = to;
-  };
-  while (begin < end) {
-    const bool none = part == parts.size() || parts[part].begin - tile.begin >= end;
-    const uint64_t next = none ? end : parts[part].begin - tile.begin;
-    if (begin < next) {
-      update_piece(next, {});  // padding
-      continue;
-    }
-    const uint64_t end_of_part = parts[part].end - tile.begin;
-    std::array<kernels::WeightFigures, kChunkElements / kBlockElements> of_blocks;
-    const uint64_t to = std::min(end, end_of_part);
-    const size_t blocks = (to - begin + kBlockElements - 1) / kBlockElements;
-    update_piece(to, std::span(of_blocks).first(blocks));
-    for (size_t i = 0; i < blocks; ++i) figures[part].Add(of_blocks[i]);
-    if (to == end_of_part) ++part;
-  }
-}
-
-bool OptimizerDriver::Update(const TileUpdate& update, TileHasher& before, TileHasher& after) {
-  const offload::TileLayout& tile = layout_.tile(update.tile);
-  const UpdateScalars scalars = ScalarsFor(update);
-  const bool verify = update.expected_weight || update.expected_record;
-  bool finite = true;
-  const offload::Planes& planes = layout_.planes(update.tile);
-  before.Reset(update.seed_before, planes, tile.elements);
-  after.Reset(update.seed_after, planes, tile.elements);
-  std::ranges::fill(figures_.Update(update.tile, update.version), kernels::WeightFigures());
-  size_t part = 0;
-  for (uint64_t begin = 0; begin < tile.elements; begin += kChunkElements) {
-    const uint64_t count = std::min(kChunkElements, tile.elements - begin);
-    if (verify) before.Add(update.weight, update.record, begin, count);
-    UpdateParts(update, scalars, begin, count, part);
-    finite = WeightsAreFinite(PlanesOf(layout_, update.tile, update.weight.data(),
-                                       update.record.data(), nullptr, begin, count)) &&
-             finite;
-    after.Add(update.weight, update.record, begin, count);
-  }
-  if (!finite) {
-    MutexLock lock(mutex_);
-    not_finite_ = std::min(not_finite_.value_or(update.tile), update.tile);
-  }
-  return !verify || Matches(update, before.Finish());
 }
 
 }  // namespace penstock::zero

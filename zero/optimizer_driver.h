@@ -2,7 +2,8 @@
 //
 // Threads take work as it becomes possible: a gradient tile that arrived in host memory (its block
 // sums), else the next tile of the update order that the store has in memory. Every update runs in
-// chunks that fit the cache: verify, update, checksum while the data is near.
+// chunks that fit the cache: verify, update, checksum while the data is near. Where updates take
+// two passes, the first one is taken as an update is.
 #pragma once
 
 #include <array>
@@ -21,18 +22,20 @@
 #include "offload/tile_store.h"
 #include "zero/gradient_norm.h"
 #include "zero/tensor_figures.h"
+#include "zero/trust_sums.h"
 #include "zero/update_scalars.h"
 
 namespace penstock::zero {
 
 class OptimizerDriver {
  public:
-  /// `gradients` are those of each tile, in host memory, with the dtype that the layout says. All
-  /// arguments outlive the driver. Errors: kUnavailable if the system gives fewer threads.
+  /// `gradients` are those of each tile, in host memory, with the dtype that the layout says.
+  /// `trust`: where first passes leave their sums, if there are any. All arguments outlive the
+  /// driver. Errors: kUnavailable if the system gives fewer threads.
   static Result<std::unique_ptr<OptimizerDriver>> Create(
       const offload::ShardLayout& layout, std::vector<std::span<std::byte>> gradients,
       offload::TileStore& store, GradientNorm& norm, TensorFigures& figures, int threads,
-      ActivityMeter* meter);
+      ActivityMeter* meter, TrustBlocks* trust = nullptr);
   /// Lets the threads finish their tiles, and joins them.
   ~OptimizerDriver();
 
@@ -60,7 +63,7 @@ class OptimizerDriver {
  private:
   OptimizerDriver(const offload::ShardLayout& layout, std::vector<std::span<std::byte>> gradients,
                   offload::TileStore& store, GradientNorm& norm, TensorFigures& figures,
-                  size_t threads, ActivityMeter* meter);
+                  size_t threads, ActivityMeter* meter, TrustBlocks* trust);
   /// The index-th of `count`.
   Status AddThread(int index, int count);
   void Run(Trace::Row row);
@@ -86,6 +89,11 @@ class OptimizerDriver {
   /// of the tile's parts comes next; it goes on as they are done.
   void UpdateParts(const offload::TileUpdate& update, const UpdateScalars& scalars, uint64_t begin,
                    uint64_t count, size_t& part);
+  /// The first pass over a tile: reads it, and leaves the sums of its blocks. Returns as Update.
+  bool SumForTrust(const offload::TileUpdate& update, offload::TileHasher& before);
+  /// A part of that; `sums`: where the next ones go.
+  void SumParts(const offload::TileUpdate& update, const UpdateScalars& scalars, uint64_t begin,
+                uint64_t count, size_t& part, kernels::TrustSums*& sums);
   UpdateScalars ScalarsFor(const offload::TileUpdate& update) EXCLUDES(mutex_);
 
   const offload::ShardLayout& layout_;
@@ -95,6 +103,7 @@ class OptimizerDriver {
   TensorFigures& figures_;
   const size_t thread_count_;
   ActivityMeter* meter_;
+  TrustBlocks* const trust_;  ///< none: updates take one pass
 
   mutable Mutex mutex_;
   CondVar work_;

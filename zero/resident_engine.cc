@@ -64,6 +64,7 @@ Status ResidentEngine::Build(device::Device& device) {
   }
   PENSTOCK_TRY(exchanges_.Build(options_, layout_, plan, device, operators_));
   PENSTOCK_ASSIGN(device_figures_, DeviceFigures::Create(layout_, device));
+  if (TakesTwoPasses(options_.config)) trust_.emplace(layout_);
   return {};
 }
 
@@ -184,13 +185,36 @@ Status ResidentEngine::ReduceGradients(ModuleId module) {
   return {};
 }
 
-void ResidentEngine::UpdateTile(TileId tile, const UpdateScalars& scalars) {
+kernels::OptimizerTile ResidentEngine::PlanesOnDevice(TileId tile,
+                                                      const UpdateScalars& scalars) const {
   const offload::TileLayout& place = layout_.tile(tile);
   kernels::OptimizerTile planes =
       PlanesOf(layout_, tile, WeightOf(tile), RecordOf(tile), GradientOf(tile), 0, place.elements);
   planes.rounding = scalars.RoundingOf(place);
-  device_figures_->Update(*compute_, operators_, tile, scalars.Of(place), planes);
+  return planes;
+}
+
+void ResidentEngine::UpdateTile(TileId tile, const UpdateScalars& scalars) {
+  device_figures_->Update(*compute_, operators_, tile, scalars, PlanesOnDevice(tile, scalars));
   ++updates_;
+}
+
+Status ResidentEngine::SumForTrust(UpdateScalars& scalars) {
+  const auto for_each_tile = [this](const auto& of_tile) {
+    for (const TileId tile : layout_.Tiles()) {
+      if (!layout_.frozen(tile)) of_tile(tile);
+    }
+  };
+  for_each_tile([&](TileId tile) {
+    device_figures_->SumForTrust(*compute_, operators_, tile, scalars,
+                                 PlanesOnDevice(tile, scalars));
+  });
+  PENSTOCK_TRY(compute_->Synchronize());
+  for_each_tile([&](TileId tile) { device_figures_->TakeTrust(tile, trust_->OfTile(tile)); });
+  PENSTOCK_ASSIGN(const std::vector<const kernels::TrustSums*> all,
+                  exchanges_.GatherTrust(trust_->all()));
+  scalars.SetTrust(trust_->ByTensor(all));
+  return {};
 }
 
 Status ResidentEngine::BeginStep(double lr, uint64_t t) {
@@ -223,8 +247,9 @@ Result<GradientNorm::Value> ResidentEngine::FinishGradients() {
 }
 
 Status ResidentEngine::UpdateStep(double grad_scale) {
-  const UpdateScalars scalars(options_.model.groups, options_.config.optimizer, options_.seed, lr_,
-                              t_, grad_scale, CycledBetas(options_.config.scheduler, t_));
+  UpdateScalars scalars(options_.model.groups, options_.config.optimizer, options_.seed, lr_, t_,
+                        grad_scale, CycledBetas(options_.config.scheduler, t_));
+  if (trust_) PENSTOCK_TRY(SumForTrust(scalars));
   for (const ModuleId module : offload::Ids<ModuleId>(modules_.size())) {
     for (const TileId tile : layout_.TrainedTilesOf(module)) UpdateTile(tile, scalars);
     if (exchanges_.gatherer() != nullptr) modules_[Index(module)].updated = compute_->Record();

@@ -18,6 +18,7 @@
 #include "zero/exchanges.h"
 #include "zero/gradient_norm.h"
 #include "zero/state_io.h"
+#include "zero/trust_sums.h"
 #include "zero/update_scalars.h"
 
 namespace penstock::zero {
@@ -109,7 +110,11 @@ class ResidentEngine : public Engine {
   offload::TileChecksums ChecksumsOf(offload::TileId tile, uint64_t version,
                                      const HostParts& parts) const;
   Status ReadTile(offload::TileId tile, const offload::CommittedTile& committed);
+  /// Views of a tile on the device.
+  kernels::OptimizerTile PlanesOnDevice(offload::TileId tile, const UpdateScalars& scalars) const;
   void UpdateTile(offload::TileId tile, const UpdateScalars& scalars);
+  /// The first pass over all tiles, where updates take two; gives the scalars the trust ratios.
+  Status SumForTrust(UpdateScalars& scalars);
   /// Errors: kNumeric if a weight is not finite.
   Status CheckWeights();
   Result<offload::CommittedTile> WriteTile(offload::TileId tile);
@@ -137,6 +142,7 @@ class ResidentEngine : public Engine {
   std::vector<Module> modules_;
   std::vector<TileOffsets> offsets_;  ///< of each tile
   std::unique_ptr<DeviceFigures> device_figures_;
+  std::optional<TrustBlocks> trust_;  ///< if updates take two passes
   Exchanges exchanges_;
   StepFigures figures_;  ///< of all ranks, of the last step
   ComputeStream compute_;

@@ -20,7 +20,9 @@ StateEngine::StateEngine(const EngineOptions& options, const offload::ShardLayou
       trace_(TraceOf(options.meter)),
       ledger_(Bytes{}, options.host_memory, Bytes{}),
       norm_(layout),
-      figures_(layout) {}
+      figures_(layout) {
+  if (TakesTwoPasses(options.config)) trust_.emplace(layout);
+}
 
 Result<std::unique_ptr<StateEngine>> StateEngine::Create(const EngineOptions& options,
                                                          const offload::ShardLayout& layout,
@@ -60,9 +62,9 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
     commits_ = trace_->AddRow(TraceGroup::kSteps, "commits");
   }
   const CpuScope optimizer(io_.threads.optimizer);
-  PENSTOCK_ASSIGN(
-      driver_, OptimizerDriver::Create(layout_, gradients_, *store_, norm_, figures_,
-                                       std::max(1, io_.threads.counts.optimizer), options_.meter));
+  PENSTOCK_ASSIGN(driver_, OptimizerDriver::Create(layout_, gradients_, *store_, norm_, figures_,
+                                                   std::max(1, io_.threads.counts.optimizer),
+                                                   options_.meter, trust_ ? &*trust_ : nullptr));
   return {};
 }
 
@@ -172,13 +174,22 @@ Status StateEngine::DropGradients(size_t tiles) {
                    "the end of the step");
 }
 
-Status StateEngine::UpdateStep(double grad_scale) {
+Result<std::span<const kernels::TrustSums>> StateEngine::SumForTrust(double grad_scale) {
+  const TraceSpan span(trace_, waits_, "first pass");
+  driver_->SetScalars(version_, ScalarsOfStep(grad_scale));
+  PENSTOCK_TRY(store_->MakeFirstPass());
+  return trust_->all();
+}
+
+Status StateEngine::UpdateStep(double grad_scale, std::vector<kernels::TrustSums> trust) {
   PENSTOCK_TRY(store_->PrepareUpdates());
   if (with_gradients_) {
     driver_->AllowUpdates();
     driver_->PrepareUpdates();
   } else {
-    driver_->SetScalars(version_, ScalarsOfStep(grad_scale));
+    UpdateScalars scalars = ScalarsOfStep(grad_scale);
+    if (trust_) scalars.SetTrust(std::move(trust));
+    driver_->SetScalars(version_, scalars);
     store_->BeginUpdates();
   }
   driver_->EndStep();

@@ -26,6 +26,7 @@
 #include "zero/optimizer_driver.h"
 #include "zero/state_io.h"
 #include "zero/tensor_figures.h"
+#include "zero/trust_sums.h"
 
 namespace penstock::zero {
 
@@ -50,7 +51,8 @@ class StateEngine {
   void ExpectLastStep() { store_->EndAfterThisStep(); }
   Status BeginStep(double lr, uint64_t t);
   void AllowUpdates() { driver_->AllowUpdates(); }
-  Status UpdateStep(double grad_scale);
+  /// `trust`: of each tensor, over all ranks, where updates take two passes (SumForTrust).
+  Status UpdateStep(double grad_scale, std::vector<kernels::TrustSums> trust = {});
   Status SkipStep();
   Status Drain() { return store_->Drain(); }
   void BeginCommit(const TrainState& state, std::function<Status()> first);
@@ -83,6 +85,10 @@ class StateEngine {
   GradientNorm::Blocks WaitForBlocks();
   /// The same for a rank that has all tiles.
   GradientNorm::Value WaitForNorm() { return GradientNorm::NormOf(WaitForBlocks()); }
+  /// Where updates take two passes: makes the first one over all tiles. Returns the sums that it
+  /// leaves, of which trust().ByTensor makes those of tensors. Errors: of reads.
+  Result<std::span<const kernels::TrustSums>> SumForTrust(double grad_scale);
+  const TrustBlocks& trust() const { return *trust_; }
   /// Replaces both if only so many tiles were or will be given to GradientsArrived: waits
   /// for those and drops them. Errors: kUnavailable if some were updated already.
   Status DropGradients(size_t tiles);
@@ -122,6 +128,7 @@ class StateEngine {
   StateIo io_;
   GradientNorm norm_;
   TensorFigures figures_;
+  std::optional<TrustBlocks> trust_;      ///< if updates take two passes
   uint64_t version_ = 0;                  ///< updates of whole steps
   bool updated_ = false;                  ///< at least one is of this process
   std::optional<uint64_t> told_version_;  ///< whose update's figures were returned last

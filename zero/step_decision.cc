@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "zero/trust_sums.h"
+
 namespace penstock::zero {
 
 UpdateStart StartOfUpdates(const config::Config& config) {
-  const bool needs_all = config.gradient_clipping > 0 || config.check_grad_overflow;
+  const bool needs_all =
+      config.gradient_clipping > 0 || config.check_grad_overflow || TakesTwoPasses(config);
   return config.overlap && !needs_all ? UpdateStart::kGradient : UpdateStart::kStepEnd;
 }
 

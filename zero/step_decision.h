@@ -19,8 +19,8 @@ struct StepDecision {
 enum class UpdateStart { kStepEnd, kGradient };
 
 /// Updates begin with their own gradients, unless an update needs all gradients of the step
-/// (clipping, the check for overflow), or overlap is off: then updates come when everything else of
-/// the step is done.
+/// (clipping, the check for overflow, trust ratios), or overlap is off: then updates come when
+/// everything else of the step is done.
 UpdateStart StartOfUpdates(const config::Config& config);
 
 /// Decides. `gradient` is that of the loss times `loss_scale`. A step whose forward is not finite

@@ -23,6 +23,14 @@ std::vector<TensorRange> RangesOf(const offload::ModuleLayout& module) {
 
 }  // namespace
 
+std::vector<TensorPart> PartsOf(const offload::ModuleLayout& module, uint64_t begin,
+                                uint64_t elements) {
+  const std::vector<size_t> order = module.TensorsByOffset();
+  std::vector<TensorPart> parts = kernels::TensorParts(RangesOf(module), begin, begin + elements);
+  for (TensorPart& part : parts) part.tensor = order[part.tensor];
+  return parts;
+}
+
 TensorFigures::TensorFigures(const offload::ShardLayout& layout) : layout_(layout) {
   std::vector<size_t> first_tensor;
   for (const offload::ModuleLayout& module : layout.model.modules) {
@@ -33,10 +41,8 @@ TensorFigures::TensorFigures(const offload::ShardLayout& layout) : layout_(layou
     first_.push_back(parts_.size());
     if (layout.frozen(tile)) continue;
     const offload::TileLayout& place = layout.tile(tile);
-    const std::vector<size_t> order = layout.module(tile).TensorsByOffset();
-    for (TensorPart part : kernels::TensorParts(RangesOf(layout.module(tile)), place.begin,
-                                                place.begin + place.elements)) {
-      part.tensor = first_tensor[Index(place.module)] + order[part.tensor];
+    for (TensorPart part : PartsOf(layout.module(tile), place.begin, place.elements)) {
+      part.tensor += first_tensor[Index(place.module)];
       parts_.push_back(part);
     }
   }

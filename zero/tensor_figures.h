@@ -7,9 +7,11 @@
 // it may begin with its gradients, so that there are figures of two updates.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,6 +27,33 @@ struct StepFigures {
   std::vector<kernels::WeightFigures> updates;      ///< of the update before the step, if it is new
   std::vector<kernels::ZeroCounts> zeros;           ///< of gradients, if the step counts them
 };
+
+/// Returns the parts of elements of a module; `tensor` is an index of module.tensors.
+std::vector<kernels::TensorPart> PartsOf(const offload::ModuleLayout& module, uint64_t begin,
+                                         uint64_t elements);
+
+/// Goes through `count` elements of a tile from `begin` on, in pieces that belong to one part or to
+/// none (padding). `parts`: of the tile. `part`: which of them comes next; it goes on as they are
+/// done. Calls `piece(from, to, part)` with elements of the tile and the index of a part.
+template <typename Piece>
+void ForEachPiece(std::span<const kernels::TensorPart> parts, uint64_t begin_of_tile,
+                  uint64_t begin, uint64_t count, size_t& part, Piece piece) {
+  const uint64_t end = begin + count;
+  while (begin < end) {
+    const bool none = part == parts.size() || parts[part].begin - begin_of_tile >= end;
+    const uint64_t next = none ? end : parts[part].begin - begin_of_tile;
+    if (begin < next) {
+      piece(begin, next, std::optional<size_t>());
+      begin = next;
+      continue;
+    }
+    const uint64_t end_of_part = parts[part].end - begin_of_tile;
+    const uint64_t to = std::min(end, end_of_part);
+    piece(begin, to, std::optional(part));
+    if (to == end_of_part) ++part;
+    begin = to;
+  }
+}
 
 class TensorFigures {
  public:

@@ -1,7 +1,9 @@
 #include "zero/update_scalars.h"
 
+#include <utility>
 #include <variant>
 
+#include "base/check.h"
 #include "base/random.h"
 
 namespace penstock::zero {
@@ -26,10 +28,16 @@ UpdateScalars::UpdateScalars(const std::vector<GroupSpec>& groups,
     : seed_(seed), t_(t) {
   for (const GroupSpec& group : groups) {
     kernels::OptimizerHyperparameters hyper = group.hyper.value_or(optimizer.hyper);
+    PENSTOCK_CHECK(kernels::HasTrustRatio(hyper) == kernels::HasTrustRatio(optimizer.hyper),
+                   "a parameter group takes two passes and another one");
     if (betas) SetBetas(*betas, &hyper);
     if (!group.weight_decay) hyper = kernels::WithoutDecay(hyper);
     groups_.push_back(kernels::MakeScalars(hyper, lr * group.lr_factor, t, grad_scale));
   }
+}
+
+void UpdateScalars::SetTrust(std::vector<kernels::TrustSums> of_tensors) {
+  trust_ = std::make_shared<const std::vector<kernels::TrustSums>>(std::move(of_tensors));
 }
 
 kernels::StochasticRounding UpdateScalars::RoundingOf(const offload::TileLayout& tile) const {

@@ -2,7 +2,9 @@
 // stochastic rounding. A plain value.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -26,11 +28,19 @@ class UpdateScalars {
   const kernels::OptimizerScalars& Of(const offload::TileLayout& tile) const {
     return groups_[offload::Index(tile.group)];
   }
+  /// Sets the sums of squares of every tensor (TrustBlocks::ByTensor), for rules with trust ratios.
+  void SetTrust(std::vector<kernels::TrustSums> of_tensors);
+  /// Returns the scalars of a tensor's elements in the tile: with its trust ratio, once the sums
+  /// are set. `tensor` counts those of all modules.
+  kernels::OptimizerScalars Of(const offload::TileLayout& tile, size_t tensor) const {
+    return trust_ ? kernels::WithTrust(Of(tile), (*trust_)[tensor]) : Of(tile);
+  }
   /// Returns how the tile's bf16 moments are rounded: a function of seed, t, module and element.
   kernels::StochasticRounding RoundingOf(const offload::TileLayout& tile) const;
 
  private:
   std::vector<kernels::OptimizerScalars> groups_;
+  std::shared_ptr<const std::vector<kernels::TrustSums>> trust_;  ///< by tensor
   uint64_t seed_ = 0;
   uint64_t t_ = 0;
 };

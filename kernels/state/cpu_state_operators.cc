@@ -128,6 +128,17 @@ class CpuStateOperators final : public StateOperators {
     });
   }
 
+  void SumForTrust(device::Stream& stream, const OptimizerScalars& scalars,
+                   const OptimizerTile& tile, TrustSums* of_blocks) override {
+    Launch(stream, [=, this] {
+      ParallelRanges(threads_, ElementCount(tile), kBlockElements, [&](Range range) {
+        const Range blocks = BlocksOf(range);
+        kernels::SumForTrust(scalars, Part(tile, range.begin, range.size()),
+                             {of_blocks + blocks.begin, blocks.size()});
+      });
+    });
+  }
+
  private:
   /// The blocks of a range of elements that begins with one; the last may be a part.
   static Range BlocksOf(Range elements) {

@@ -30,6 +30,12 @@ __device__ float Direct(const AdagradScalars& s, float g, float&, float& sum) {
   return __fdiv_rn(g, __fadd_rn(__fsqrt_rn(sum), s.eps));
 }
 
+__device__ float Direct(const LambScalars& s, float g, float& m, float& v) {
+  m = __fmaf_rn(g, s.one_minus_beta1, __fmul_rn(m, s.beta1));
+  v = __fmaf_rn(__fmul_rn(g, g), s.one_minus_beta2, __fmul_rn(v, s.beta2));
+  return __fdiv_rn(m, __fadd_rn(__fsqrt_rn(v), s.eps));
+}
+
 /// The master as a float, or split.
 struct WholeWeights {
   float* weight;
@@ -92,7 +98,8 @@ __device__ BeforeAndAfter UpdateElement(uint64_t i, const Scalars& s, Decay deca
   float v = exp_avg_sq.Load(i);
   float g = __fmul_rn(ToFloat(gradient[i]), s.grad_scale);
   if (decay == Decay::kL2) g = __fmaf_rn(w, s.decay, g);
-  const float d = Direct(s, g, m, v);
+  float d = Direct(s, g, m, v);
+  if (decay == Decay::kInUpdate) d = __fmaf_rn(w, s.decay, d);
   if (decay == Decay::kDecoupled) w = __fmaf_rn(w, s.decay, w);
   w = __fmaf_rn(d, s.negative_step_size, w);
   weights.Store(i, w);
@@ -129,6 +136,36 @@ __global__ void UpdateKernel(uint64_t n, Scalars s, Decay decay, StochasticRound
   largest = ReduceBlock(largest, Maximum());
   if (threadIdx.x == 0)
     of_blocks[blockIdx.x] = {squares, update_squares, std::bit_cast<float>(largest)};
+}
+
+/// Partial sums of a block of elements, as of the block sums of gradients.
+constexpr unsigned kPartials = 16;
+
+/// 16 threads to a block of elements: thread j takes elements j, j + 16, … in order.
+template <typename Weights, typename T, typename Gradient>
+__global__ void LambSumsKernel(uint64_t n, LambScalars s, Weights weights, Moment<T> exp_avg,
+                               Moment<T> exp_avg_sq, const Gradient* gradient,
+                               TrustSums* of_blocks) {
+  const uint64_t thread = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const uint64_t block = thread / kPartials;
+  const uint64_t begin = block * kBlockElements;
+  double of_weights = 0, of_updates = 0;
+  for (uint64_t i = begin + thread % kPartials; i < begin + kBlockElements && i < n;
+       i += kPartials) {
+    const float w = weights.Load(i);
+    float m = exp_avg.Load(i);
+    float v = exp_avg_sq.Load(i);
+    float u = Direct(s, __fmul_rn(ToFloat(gradient[i]), s.grad_scale), m, v);
+    if (s.decay != 0) u = __fmaf_rn(w, s.decay, u);
+    of_weights = fma(double{w}, double{w}, of_weights);
+    of_updates = fma(double{u}, double{u}, of_updates);
+  }
+  // Addition commutes, so that both sides of a pair get s[j] + s[j + distance].
+  for (unsigned distance = kPartials / 2; distance > 0; distance /= 2) {
+    of_weights += __shfl_xor_sync(kAllLanes, of_weights, distance);
+    of_updates += __shfl_xor_sync(kAllLanes, of_updates, distance);
+  }
+  if (begin < n && thread % kPartials == 0) of_blocks[block] = {of_weights, of_updates};
 }
 
 /// Calls `f` with the tile's master, moments and gradient as what they are.
@@ -185,6 +222,20 @@ void LaunchUpdate(device::CudaStream& stream, const Scalars& scalars, const Opti
 void CudaUpdate(device::CudaStream& stream, const OptimizerScalars& scalars,
                 const OptimizerTile& tile, WeightFigures* of_blocks) {
   std::visit([&](const auto& of_rule) { LaunchUpdate(stream, of_rule, tile, of_blocks); }, scalars);
+}
+
+void CudaSumForTrust(device::CudaStream& stream, const OptimizerScalars& scalars,
+                     const OptimizerTile& tile, TrustSums* of_blocks) {
+  const auto* const lamb = std::get_if<LambScalars>(&scalars);
+  PENSTOCK_CHECK(lamb != nullptr, "a rule without a trust ratio was asked for its sums");
+  const uint64_t n = ElementCountOf<LambScalars>(tile);
+  const LaunchShape shape = OneThreadEach(DivideUp(n, kBlockElements) * kPartials);
+  WithPlanes(tile, [&]<typename Weights, typename T, typename Gradient>(
+                       const Weights& weights, Moment<T> exp_avg, Moment<T> exp_avg_sq,
+                       const Gradient* gradient) {
+    Launch(stream, "sums for trust ratios", LambSumsKernel<Weights, T, Gradient>, shape, n, *lamb,
+           weights, exp_avg, exp_avg_sq, gradient, of_blocks);
+  });
 }
 
 }  // namespace penstock::kernels

@@ -1,4 +1,4 @@
-// The update of a tile on the GPU; what is computed is stated at StateOperators.
+// The passes over a tile on the GPU; what is computed is stated at StateOperators.
 #pragma once
 
 #include "device/device.h"
@@ -10,5 +10,8 @@ namespace penstock::kernels {
 /// its blocks, which are left out where the pointer is null.
 void CudaUpdate(device::CudaStream& stream, const OptimizerScalars& scalars,
                 const OptimizerTile& tile, WeightFigures* of_blocks);
+/// The same of the first pass of a rule with a trust ratio.
+void CudaSumForTrust(device::CudaStream& stream, const OptimizerScalars& scalars,
+                     const OptimizerTile& tile, TrustSums* of_blocks);
 
 }  // namespace penstock::kernels

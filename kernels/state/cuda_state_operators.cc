@@ -44,6 +44,10 @@ class CudaStateOperators final : public StateOperators {
                         const OptimizerTile& tile, WeightFigures* of_blocks) override {
     CudaUpdate(OnCuda(stream), scalars, tile, of_blocks);
   }
+  void SumForTrust(device::Stream& stream, const OptimizerScalars& scalars,
+                   const OptimizerTile& tile, TrustSums* of_blocks) override {
+    CudaSumForTrust(OnCuda(stream), scalars, tile, of_blocks);
+  }
 };
 
 }  // namespace

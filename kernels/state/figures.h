@@ -78,6 +78,8 @@ struct TensorPart {
   uint64_t begin = 0;
   uint64_t end = 0;
   uint64_t elements() const { return end - begin; }
+  /// Those that it is in.
+  uint64_t blocks() const { return (elements() + kBlockElements - 1) / kBlockElements; }
   /// Whether it is whole blocks; else it lies within one.
   bool whole() const { return begin % kBlockElements == 0 && end % kBlockElements == 0; }
   bool operator==(const TensorPart&) const = default;

@@ -1,5 +1,6 @@
 #include "kernels/state/optimizer.h"
 
+#include "base/check.h"
 #include "kernels/state/optimizer_rule.h"
 
 namespace penstock::kernels {
@@ -14,6 +15,8 @@ template <>
 struct RuleOf<LionHyperparameters> : Rule<LionScalars> {};
 template <>
 struct RuleOf<AdagradHyperparameters> : Rule<AdagradScalars> {};
+template <>
+struct RuleOf<LambHyperparameters> : Rule<LambScalars> {};
 
 AdamScalars Make(const AdamHyperparameters& hyper, double lr, uint64_t t, double grad_scale) {
   return MakeAdamScalars(hyper, lr, t, grad_scale);
@@ -27,6 +30,10 @@ AdagradScalars Make(const AdagradHyperparameters& hyper, double lr, uint64_t t, 
   return MakeAdagradScalars(hyper, lr, t, grad_scale);
 }
 
+LambScalars Make(const LambHyperparameters& hyper, double lr, uint64_t t, double grad_scale) {
+  return MakeLambScalars(hyper, lr, t, grad_scale);
+}
+
 void UpdateBy(const AdamScalars& scalars, const OptimizerTile& tile,
               std::span<WeightFigures> of_blocks) {
   AdamUpdate(scalars, tile, of_blocks);
@@ -38,6 +45,16 @@ void UpdateBy(const LionScalars& scalars, const OptimizerTile& tile,
 void UpdateBy(const AdagradScalars& scalars, const OptimizerTile& tile,
               std::span<WeightFigures> of_blocks) {
   AdagradUpdate(scalars, tile, of_blocks);
+}
+void UpdateBy(const LambScalars& scalars, const OptimizerTile& tile,
+              std::span<WeightFigures> of_blocks) {
+  LambUpdate(scalars, tile, of_blocks);
+}
+
+const LambScalars& TrustedScalars(const OptimizerScalars& scalars) {
+  const auto* const lamb = std::get_if<LambScalars>(&scalars);
+  PENSTOCK_CHECK(lamb != nullptr, "a rule without a trust ratio was asked for its sums");
+  return *lamb;
 }
 
 }  // namespace
@@ -65,6 +82,20 @@ OptimizerScalars MakeScalars(const OptimizerHyperparameters& hyper, double lr, u
   return std::visit(
       [&](const auto& of_rule) -> OptimizerScalars { return Make(of_rule, lr, t, grad_scale); },
       hyper);
+}
+
+bool HasTrustRatio(const OptimizerHyperparameters& hyper) {
+  return std::holds_alternative<LambHyperparameters>(hyper);
+}
+
+void SumForTrust(const OptimizerScalars& scalars, const OptimizerTile& tile,
+                 std::span<TrustSums> of_blocks) {
+  LambSums(TrustedScalars(scalars), tile, of_blocks);
+}
+
+OptimizerScalars WithTrust(const OptimizerScalars& scalars, const TrustSums& of_tensor) {
+  const LambScalars& lamb = TrustedScalars(scalars);
+  return WithTrustRatio(lamb, TrustRatio(lamb, of_tensor));
 }
 
 void Update(const OptimizerScalars& scalars, const OptimizerTile& tile,

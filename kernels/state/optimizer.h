@@ -8,15 +8,16 @@
 
 #include "kernels/state/adagrad.h"
 #include "kernels/state/adam.h"
+#include "kernels/state/lamb.h"
 #include "kernels/state/lion.h"
 
 namespace penstock::kernels {
 
 /// The hyperparameters of a rule; the type says which rule.
-using OptimizerHyperparameters =
-    std::variant<AdamHyperparameters, LionHyperparameters, AdagradHyperparameters>;
+using OptimizerHyperparameters = std::variant<AdamHyperparameters, LionHyperparameters,
+                                              AdagradHyperparameters, LambHyperparameters>;
 /// A rule's scalars of one step for one parameter group.
-using OptimizerScalars = std::variant<AdamScalars, LionScalars, AdagradScalars>;
+using OptimizerScalars = std::variant<AdamScalars, LionScalars, AdagradScalars, LambScalars>;
 
 /// The moments that a rule keeps for every element.
 struct RuleMoments {
@@ -33,8 +34,18 @@ OptimizerHyperparameters WithoutDecay(OptimizerHyperparameters hyper);
 OptimizerScalars MakeScalars(const OptimizerHyperparameters& hyper, double lr, uint64_t t,
                              double grad_scale);
 
-/// Updates the tile in place by the rule to which the scalars belong: AdamUpdate, LionUpdate or
-/// AdagradUpdate.
+/// Whether the rule scales the step of each tensor by a trust ratio. Its step takes two passes over
+/// all tiles, SumForTrust and Update, and between them the sums of whole tensors.
+bool HasTrustRatio(const OptimizerHyperparameters& hyper);
+/// The first pass: LambSums. Precondition: the rule has a trust ratio.
+void SumForTrust(const OptimizerScalars& scalars, const OptimizerTile& tile,
+                 std::span<TrustSums> of_blocks);
+/// Returns the scalars with the trust ratio of a tensor, from the sums of all its elements.
+/// Precondition: the rule has one.
+OptimizerScalars WithTrust(const OptimizerScalars& scalars, const TrustSums& of_tensor);
+
+/// Updates the tile in place by the rule to which the scalars belong: AdamUpdate, LionUpdate,
+/// AdagradUpdate or LambUpdate.
 ///
 /// Writes the figures of each kBlockElements elements of the tile, the last of which may be fewer,
 /// unless `of_blocks` is empty. They are made while the weights are in registers. Their sums are

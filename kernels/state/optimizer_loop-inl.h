@@ -167,7 +167,9 @@ HWY_INLINE void UpdateVector(const Scalars& s, FloatVector g, FloatVector& w, Fl
   const Floats d;
   g = hn::Mul(g, hn::Set(d, s.grad_scale));
   if constexpr (kDecay == Decay::kL2) g = hn::MulAdd(w, hn::Set(d, s.decay), g);
-  const auto direction = Direction()(s, g, m, v);
+  auto direction = Direction()(s, g, m, v);
+  if constexpr (kDecay == Decay::kInUpdate)
+    direction = hn::MulAdd(w, hn::Set(d, s.decay), direction);
   if constexpr (kDecay == Decay::kDecoupled) w = hn::MulAdd(w, hn::Set(d, s.decay), w);
   w = hn::MulAdd(direction, hn::Set(d, s.negative_step_size), w);
 }
@@ -313,6 +315,12 @@ size_t WithDecay(const Scalars& s, const OptimizerTile& tile, size_t n, WeightFi
     if (decay == Decay::kDecoupled) {
       return UpdateLines<Direction, Weights, Gradient, Moment, Decay::kDecoupled>(s, tile, n,
                                                                                   of_blocks);
+    }
+  }
+  if constexpr (Rule<Scalars>::kInUpdate) {
+    if (decay == Decay::kInUpdate) {
+      return UpdateLines<Direction, Weights, Gradient, Moment, Decay::kInUpdate>(s, tile, n,
+                                                                                 of_blocks);
     }
   }
   return UpdateLines<Direction, Weights, Gradient, Moment, Decay::kNone>(s, tile, n, of_blocks);

@@ -95,7 +95,8 @@ void UpdateReference(const Scalars& s, const OptimizerTile& tile,
     float g = LoadGradient(tile, i) * s.grad_scale;
     const float before = w;
     if (decay == Decay::kL2) g = std::fma(w, s.decay, g);
-    const float d = direction(s, g, m, v);
+    float d = direction(s, g, m, v);
+    if (decay == Decay::kInUpdate) d = std::fma(w, s.decay, d);
     if (decay == Decay::kDecoupled) w = std::fma(w, s.decay, w);
     w = std::fma(d, s.negative_step_size, w);
     StoreWeight(tile, i, w);

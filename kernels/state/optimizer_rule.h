@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "kernels/state/adagrad.h"
 #include "kernels/state/adam.h"
+#include "kernels/state/lamb.h"
 #include "kernels/state/lion.h"
 
 namespace penstock::kernels {
@@ -16,6 +17,7 @@ enum class Decay {
   kNone,
   kL2,         ///< added to the gradient
   kDecoupled,  ///< taken from the weight before the step
+  kInUpdate,   ///< added to the direction
 };
 
 /// A rule is known by its scalars.
@@ -25,6 +27,7 @@ struct Rule;
 template <>
 struct Rule<AdamScalars> {
   static constexpr bool kExpAvg = true, kExpAvgSq = true, kL2 = true, kDecoupled = true;
+  static constexpr bool kInUpdate = false;
   static Decay DecayOf(const AdamScalars& s) {
     if (s.decay == 0) return Decay::kNone;
     return s.adam_w_mode ? Decay::kDecoupled : Decay::kL2;
@@ -34,6 +37,7 @@ struct Rule<AdamScalars> {
 template <>
 struct Rule<LionScalars> {
   static constexpr bool kExpAvg = true, kExpAvgSq = false, kL2 = false, kDecoupled = true;
+  static constexpr bool kInUpdate = false;
   static Decay DecayOf(const LionScalars& s) {
     return s.decay == 0 ? Decay::kNone : Decay::kDecoupled;
   }
@@ -42,7 +46,17 @@ struct Rule<LionScalars> {
 template <>
 struct Rule<AdagradScalars> {
   static constexpr bool kExpAvg = false, kExpAvgSq = true, kL2 = true, kDecoupled = false;
+  static constexpr bool kInUpdate = false;
   static Decay DecayOf(const AdagradScalars& s) { return s.decay == 0 ? Decay::kNone : Decay::kL2; }
+};
+
+template <>
+struct Rule<LambScalars> {
+  static constexpr bool kExpAvg = true, kExpAvgSq = true, kL2 = false, kDecoupled = false;
+  static constexpr bool kInUpdate = true;
+  static Decay DecayOf(const LambScalars& s) {
+    return s.decay == 0 ? Decay::kNone : Decay::kInUpdate;
+  }
 };
 
 inline bool HasBFloat16Moments(const OptimizerTile& tile) {

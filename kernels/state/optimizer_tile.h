@@ -1,7 +1,7 @@
 // What an optimizer updates: the master weights, the moments and the gradient of some elements.
 //
-// The rules (kernels/state/adam.h, lion.h, adagrad.h) update a tile in one pass. They share these
-// properties:
+// The rules (kernels/state/adam.h, lion.h, adagrad.h, lamb.h) update a tile in one pass. They share
+// these properties:
 // - IEEE binary32, round to nearest even, in the order that the rule's header states; every
 //   instruction set, and the scalar reference, give the same bits. Only the bits of a NaN are left
 //   open. Denormals are kept, provided that the calling thread keeps them (base/denormals.h).

@@ -65,6 +65,9 @@ class StateOperators {
   /// are within the bounds of kernels::Update, and their last bits are the device's.
   virtual void UpdateAndMeasure(device::Stream& stream, const OptimizerScalars& scalars,
                                 const OptimizerTile& tile, WeightFigures* of_blocks) = 0;
+  /// kernels::SumForTrust on the device: `of_blocks` [(elements + 4095) / 4096].
+  virtual void SumForTrust(device::Stream& stream, const OptimizerScalars& scalars,
+                           const OptimizerTile& tile, TrustSums* of_blocks) = 0;
 };
 
 /// Creates the operators of a kind of device. `threads` is the number of compute threads of the CPU

@@ -287,6 +287,8 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
       R"("scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-7}})",
       R"("optimizer": {"type": "lion", "params": {"lr": 3, "betas": [0.3, 0.7],
              "weight_decay": 0.01}}, "bf16": {"enabled": true, "bf16_optimizer_states": true})",
+      R"("optimizer": {"type": "Lamb", "params": {"lr": 0.2, "betas": [0.3, 0.7], "eps": 3,
+             "weight_decay": 0.5, "bias_correction": false, "max_coeff": 4, "min_coeff": 0.5}})",
       R"("optimizer": {"type": "Adagrad", "params": {"lr_decay": 0.2, "eps": 3,
              "weight_decay": 0.01, "initial_accumulator_value": 4}})",
       R"("scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 5}},

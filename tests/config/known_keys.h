@@ -30,7 +30,7 @@ inline constexpr const char* kAllTypes[] = {
     R"({"scheduler": {"type": "WarmupCosineLR", "params": {"total_num_steps": 9}},
         "optimizer": {"type": "Adagrad"}})",
     R"({"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1}}})",
-    R"({"scheduler": {"type": "LRRangeTest"}})",
+    R"({"scheduler": {"type": "LRRangeTest"}, "optimizer": {"type": "Lamb"}})",
     R"({"fp16": {"enabled": true}})"};
 
 }  // namespace penstock::config

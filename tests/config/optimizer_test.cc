@@ -52,6 +52,32 @@ TEST(ConfigTest, AdagradHasItsSumAndPyTorchsDefaults) {
   EXPECT_TRUE(kernels::MomentsOf(config.optimizer.hyper).exp_avg_sq);
 }
 
+TEST(ConfigTest, LambHasAdamsMomentsAndDeepSpeedsDefaults) {
+  const Config config = Good(WithBatch(R"("optimizer": {"type": "LAMB"})"));
+  EXPECT_EQ(config.optimizer.lr, 1e-3);
+  const auto& lamb = std::get<kernels::LambHyperparameters>(config.optimizer.hyper);
+  EXPECT_EQ(lamb.beta1, 0.9);
+  EXPECT_EQ(lamb.beta2, 0.999);
+  EXPECT_EQ(lamb.eps, 1e-8);
+  EXPECT_EQ(lamb.weight_decay, 0);
+  EXPECT_TRUE(lamb.bias_correction);
+  EXPECT_EQ(lamb.max_coeff, 10);
+  EXPECT_EQ(lamb.min_coeff, 0.01);
+  EXPECT_TRUE(kernels::MomentsOf(config.optimizer.hyper).exp_avg);
+  EXPECT_TRUE(kernels::MomentsOf(config.optimizer.hyper).exp_avg_sq);
+  const Config all = Good(WithBatch(
+      R"("optimizer": {"type": "Lamb", "params": {"lr": 2, "betas": [0, 0.5], "eps": 0,
+          "weight_decay": 0.125, "bias_correction": false, "max_coeff": 1, "min_coeff": 1,
+          "amsgrad": false, "eps_inside_sqrt": false}})"));
+  const auto& given = std::get<kernels::LambHyperparameters>(all.optimizer.hyper);
+  EXPECT_EQ(all.optimizer.lr, 2);
+  EXPECT_EQ(given.beta2, 0.5);
+  EXPECT_EQ(given.weight_decay, 0.125);
+  EXPECT_FALSE(given.bias_correction);
+  EXPECT_EQ(given.max_coeff, 1);
+  EXPECT_EQ(given.min_coeff, 1);
+}
+
 TEST(ConfigTest, MomentsInBFloat16NeedBFloat16Training) {
   const Config config =
       Good(WithBatch(R"("bf16": {"enabled": true, "bf16_optimizer_states": true})"));

@@ -106,6 +106,10 @@ class TorchTest(harness.PenstockTest):
                   "weight_decay": 0.01}
         self.compare(micro_batches=1, clip=1.0, optimizer={"type": "Adagrad", "params": params})
 
+    def test_lamb(self):
+        params = {"lr": 1e-2, "eps": 1e-6, "weight_decay": 0.01, "min_coeff": 0.05}
+        self.compare(micro_batches=1, clip=1.0, optimizer={"type": "Lamb", "params": params})
+
 
 if __name__ == "__main__":
     harness.main()

@@ -75,6 +75,18 @@ inline OptimizerStep AdagradStep(const AdagradHyperparameters& hyper, double lr,
           [s](const OptimizerTile& tile) { AdagradUpdateReference(s, tile); }};
 }
 
+inline OptimizerStep LambStep(const LambHyperparameters& hyper, double lr, uint64_t t,
+                              double scale) {
+  const LambScalars s = WithTrustRatio(MakeLambScalars(hyper, lr, t, scale), 0.8);
+  return {std::string("Lamb") + (hyper.weight_decay == 0 ? "" : ", decay") +
+              (hyper.bias_correction ? ", bias correction" : "") + ", step " + std::to_string(t),
+          s,
+          true,
+          true,
+          [s](const OptimizerTile& tile) { LambUpdate(s, tile); },
+          [s](const OptimizerTile& tile) { LambUpdateReference(s, tile); }};
+}
+
 /// Every rule in every mode, at the first step and a late one.
 inline std::vector<OptimizerStep> AllSteps(double lr, double scale) {
   std::vector<OptimizerStep> steps;
@@ -84,6 +96,7 @@ inline std::vector<OptimizerStep> AllSteps(double lr, double scale) {
     }
     for (const double decay : {0.0, 0.1}) {
       steps.push_back(AdagradStep({.lr_decay = 1e-3, .weight_decay = decay}, lr, t, scale));
+      steps.push_back(LambStep({.weight_decay = decay}, lr, t, scale));
     }
   }
   for (const double decay : {0.0, 0.1}) {
@@ -96,7 +109,8 @@ inline std::vector<OptimizerStep> AllSteps(double lr, double scale) {
 inline std::vector<OptimizerStep> OneStepOfEachRule() {
   return {AdamStep({.weight_decay = 0.01}, 1e-3, 3, 0.5),
           LionStep({.weight_decay = 0.01}, 1e-3, 0.5),
-          AdagradStep({.weight_decay = 0.01}, 1e-3, 3, 0.5)};
+          AdagradStep({.weight_decay = 0.01}, 1e-3, 3, 0.5),
+          LambStep({.weight_decay = 0.01}, 1e-3, 3, 0.5)};
 }
 
 }  // namespace penstock::kernels

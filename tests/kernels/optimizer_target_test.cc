@@ -12,6 +12,7 @@
 #include <iterator>
 #include <limits>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/random.h"
@@ -235,8 +236,10 @@ uint64_t HashOf(const TileData& data) {
 }
 
 TEST_P(OptimizerTargetTest, TheBitsAreThoseOfEveryOtherMachine) {
-  uint64_t hash = 0;
+  uint64_t of_lamb = 0;
+  uint64_t of_others = 0;
   for (const OptimizerStep& step : OneStepOfEachRule()) {
+    uint64_t& hash = std::holds_alternative<LambScalars>(step.scalars) ? of_lamb : of_others;
     for (const TileFormat& format : AllFormats(step.exp_avg, step.exp_avg_sq)) {
       TileData data(format, 1000);
       for (uint64_t i = 0; i < data.count(); ++i) {
@@ -248,7 +251,8 @@ TEST_P(OptimizerTargetTest, TheBitsAreThoseOfEveryOtherMachine) {
       hash = hash * 31 + HashOf(data);
     }
   }
-  EXPECT_EQ(hash, 0xaca3807ffb8a7a1bU) << "found on x86-64 and, under qemu, on 64-bit Arm";
+  EXPECT_EQ(of_lamb, 0xed12a1444d13b715U) << "found on x86-64 and, under qemu, on 64-bit Arm";
+  EXPECT_EQ(of_others, 0xaca3807ffb8a7a1bU) << "found on x86-64 and, under qemu, on 64-bit Arm";
 }
 
 TEST(OptimizerTest, DispatchesToTheBestTargetOfThisMachine) {

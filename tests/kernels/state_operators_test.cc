@@ -193,10 +193,9 @@ TileData RandomTile(const TileFormat& format, uint64_t n) {
 
 class UpdateTest : public GradientsTest {
  protected:
-  /// One step on the device, on a tile that goes there and comes back. With `figures`, it is
-  /// measured.
-  static void Update(StateHarness& harness, const OptimizerScalars& scalars, TileData& data,
-                     std::vector<WeightFigures>* figures = nullptr) {
+  /// Calls `pass` with a tile on the device, whose planes go there and come back.
+  template <typename Pass>
+  static void OnDevice(StateHarness& harness, TileData& data, Pass pass) {
     OptimizerTile host = data.tile();
     OptimizerTile on_device = host;
     std::vector<device::DeviceBuffer> buffers;
@@ -209,20 +208,47 @@ class UpdateTest : public GradientsTest {
     buffers.push_back(harness.PutElements<std::byte>(
         {static_cast<const std::byte*>(host.gradient), gradient.value}));
     on_device.gradient = buffers.back().data();
-    if (figures == nullptr) {
-      harness.operators().Update(harness.stream(), scalars, on_device);
-    } else {
-      const uint64_t blocks = (data.count() + kBlockElements - 1) / kBlockElements;
-      const auto measured =
-          harness.device().Allocate(Bytes{blocks * sizeof(WeightFigures)}, "figures").value();
-      harness.operators().UpdateAndMeasure(harness.stream(), scalars, on_device,
-                                           measured.as<WeightFigures>());
-      *figures = harness.GetElements<WeightFigures>(measured.data(), blocks);
-    }
+    pass(on_device);
     ForEachPlane(host, on_device, [&](const PlaneView& to, const PlaneView& from) {
       if (to.empty()) return;
       std::ranges::copy(harness.GetElements<std::byte>(from.data(), from.bytes().value), to.data());
     });
+  }
+
+  /// One step. With `figures`, it is measured.
+  static void Update(StateHarness& harness, const OptimizerScalars& scalars, TileData& data,
+                     std::vector<WeightFigures>* figures = nullptr) {
+    OnDevice(harness, data, [&](const OptimizerTile& tile) {
+      if (figures == nullptr) {
+        harness.operators().Update(harness.stream(), scalars, tile);
+        return;
+      }
+      *figures = FromBlocks<WeightFigures>(harness, data.count(), [&](WeightFigures* of_blocks) {
+        harness.operators().UpdateAndMeasure(harness.stream(), scalars, tile, of_blocks);
+      });
+    });
+  }
+
+  static std::vector<TrustSums> SumForTrust(StateHarness& harness, const OptimizerScalars& scalars,
+                                            TileData& data) {
+    std::vector<TrustSums> sums;
+    OnDevice(harness, data, [&](const OptimizerTile& tile) {
+      sums = FromBlocks<TrustSums>(harness, data.count(), [&](TrustSums* of_blocks) {
+        harness.operators().SumForTrust(harness.stream(), scalars, tile, of_blocks);
+      });
+    });
+    return sums;
+  }
+
+ private:
+  /// What a pass leaves of each block of `n` elements.
+  template <typename OfBlock, typename Pass>
+  static std::vector<OfBlock> FromBlocks(StateHarness& harness, uint64_t n, Pass pass) {
+    const uint64_t blocks = (n + kBlockElements - 1) / kBlockElements;
+    const auto left =
+        harness.device().Allocate(Bytes{blocks * sizeof(OfBlock)}, "of blocks").value();
+    pass(left.template as<OfBlock>());
+    return harness.GetElements<OfBlock>(left.data(), blocks);
   }
 };
 
@@ -267,6 +293,27 @@ TEST_F(UpdateTest, MeasuringChangesNoBitAndGivesTheFiguresOfTheWeights) {
         EXPECT_NEAR(all.update_sum_of_squares, want.update_sum_of_squares,
                     1e-5 * want.update_sum_of_squares);
         EXPECT_EQ(all.largest, want.largest);
+      }
+    }
+  }
+}
+
+TEST_F(UpdateTest, SumsForTrustRatiosEqualTheirReferenceAndWriteNothing) {
+  StateHarness harness;
+  for (const double decay : {0.0, 0.1}) {
+    const LambScalars lamb = MakeLambScalars({.weight_decay = decay}, 1e-3, 3, 0.5);
+    for (const uint64_t n : {uint64_t{5}, uint64_t{4099}, 2 * kBlockElements}) {
+      for (const TileFormat& format : AllFormats(true, true)) {
+        TileData data = RandomTile(format, n);
+        std::vector<TrustSums> expected((n + kBlockElements - 1) / kBlockElements);
+        LambSumsReference(lamb, data.tile(), expected);
+        const TileData before = data;
+        const std::vector<TrustSums> got = SumForTrust(harness, lamb, data);
+        EXPECT_EQ(data.DifferencesFrom(before), 0);
+        for (size_t i = 0; i < got.size(); ++i) {
+          EXPECT_EQ(got[i].weights, expected[i].weights) << ::testing::PrintToString(format);
+          EXPECT_EQ(got[i].update, expected[i].update) << ::testing::PrintToString(format);
+        }
       }
     }
   }

@@ -27,6 +27,7 @@ class PolicyWorld {
       : layout_(layout),
         schedule_(&schedule),
         begins_(updates),
+        passes_(options.passes),
         random_(seed),
         host_(options),
         policy_(layout, schedule, options) {}
@@ -150,6 +151,7 @@ class PolicyWorld {
                       (begins_ == Begins::kAtStepEnd && random_() % 8 > 0))) {
       // What this step did not use may still have the last one's update before it.
       if (policy_.updates().unfinished() > 0 && any_order_) Drain();
+      if (passes_ == 2) MakeFirstPass();
       ++updates_;
       for (const TileId tile : schedule_->load_order) {
         if (At(tile).begun < updates_) BeginTile(tile);
@@ -174,6 +176,19 @@ class PolicyWorld {
     first_step_ = step_;
     policy_.SetSchedule(*schedule_);
     CarryOut();
+  }
+
+  /// Nothing changes in it, and nobody uses weights meanwhile.
+  void MakeFirstPass() {
+    if (policy_.updates().unfinished() > 0) Drain();
+    first_pass_ = true;
+    for (const TileId tile : schedule_->update_order) {
+      policy_.Begin(tile);
+      Unsettle();
+      CarryOut();
+    }
+    Drain();
+    first_pass_ = false;
   }
 
   /// As a commit does that the next step cannot wait for.
@@ -246,7 +261,8 @@ class PolicyWorld {
     PolicyHost::Tile& entry = At(*tile);
     ASSERT_FALSE(entry.updating);
     ASSERT_EQ(entry.device_pins, 0) << "the device still reads what is to be updated";
-    ASSERT_EQ(entry.begun, entry.version + 1);
+    ASSERT_EQ(entry.begun, entry.version + (first_pass_ ? 0 : 1));
+    ASSERT_EQ(policy_.updates().in_first_pass(*tile), first_pass_);
     ASSERT_TRUE(entry.weight_there || !HomeOf(*tile).weight_on_drive);
     ASSERT_TRUE(entry.record_there || !HomeOf(*tile).record_on_drive);
     ASSERT_TRUE(!entry.writing);
@@ -265,6 +281,10 @@ class PolicyWorld {
   void GiveBackUpdate() { policy_.GiveBack(EndUpdate()); }
   void FinishUpdate() {
     const TileId tile = EndUpdate();
+    if (first_pass_) {
+      policy_.FinishFirstPass(tile);
+      return;
+    }
     ++At(tile).version;
     policy_.FinishUpdate(tile);
     StartWrites(tile);
@@ -305,6 +325,7 @@ class PolicyWorld {
   const Schedule* schedule_;
   std::deque<Schedule> schedules_;  ///< that came later
   const Begins begins_;
+  const uint64_t passes_;  ///< of an update; with two, updates begin at the step's end
   std::mt19937_64 random_;
   PolicyHost host_;
   TilePolicy policy_;
@@ -313,6 +334,7 @@ class PolicyWorld {
   bool no_time_ = false;
   bool late_ = false;     ///< this step's updates begin at its end
   bool dropped_ = false;  ///< this step has none
+  bool first_pass_ = false;
   uint64_t last_step_ = 0;
   uint64_t step_ = 0;
   uint64_t first_step_ = 0;  ///< of the schedule

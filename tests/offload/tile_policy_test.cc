@@ -47,6 +47,7 @@ PolicyWaiters RunRandomWorld(uint64_t seed, bool any_order = false) {
     home.weight_on_drive = placement != 1 && (placement != 3 || below(2) == 0);
     home.record_on_drive = placement != 2 && (placement != 3 || home.weight_on_drive);
   }
+  if (begins == Begins::kAtStepEnd) options.passes = 1 + below(2);
   const Schedule schedule = ForthAndBack(layout, kept, begins);
   PolicyWorld world(layout, schedule, options, begins, seed);
   if (below(2) == 0) {
@@ -199,6 +200,24 @@ TEST(TilePolicyTest, WithABlockForEachTileAWeightIsReadOnceAndARecordOnceAStep) 
     // None for a step that does not come.
     EXPECT_EQ(world.record_reads(), 5 * tiles);
   }
+}
+
+TEST(TilePolicyTest, AFirstPassLeavesTheSecondAllThatHasRoomAndReadsTheRestAgain) {
+  const ShardLayout layout = LayoutOf({2, 3, 1});
+  const size_t tiles = layout.tiles.size();
+  const Schedule schedule = ForthAndBack(layout, {}, Begins::kAtStepEnd);
+  const auto reads_with = [&](size_t record_blocks) {
+    TilePolicyOptions options = AllOnTheDrive(layout, 2 * tiles, record_blocks);
+    options.passes = 2;
+    PolicyWorld world(layout, schedule, options, Begins::kAtStepEnd, 1);
+    world.Run(5);
+    return world.record_reads();
+  };
+  // In five steps, of which some may have no update.
+  EXPECT_LE(reads_with(tiles), 5 * tiles);
+  EXPECT_LE(reads_with(3), 5 * (2 * tiles - 1));
+  EXPECT_LE(reads_with(1), 5 * (2 * tiles - 1)) << "the last one is there";
+  EXPECT_GT(reads_with(1), reads_with(3));
 }
 
 class DrivenPolicy : public ::testing::Test {

@@ -80,6 +80,67 @@ TEST_F(UpdateQueueTest, NothingIsLoadedAheadForAnUpdateThatNeverComes) {
   EXPECT_THAT(Load(3), IsEmpty());
 }
 
+class TwoPassQueueTest : public UpdateQueueTest {
+ protected:
+  UpdateQueue queue_two_{schedule_, 3, /*passes=*/2};
+};
+
+TEST_F(TwoPassQueueTest, AnUpdateIsTakenTwiceAndIsOneVersion) {
+  const auto load_all = [this] {
+    while (const auto next = queue_two_.NextToLoad()) {
+      queue_two_.Loaded(next->tile);
+      queue_two_.SetReady(next->tile, true);
+    }
+  };
+  queue_two_.Reset(4);
+  load_all();
+  for (uint32_t tile = 0; tile < 3; ++tile) queue_two_.Begin(Tile(tile));
+  EXPECT_EQ(queue_two_.round(), 4);
+  EXPECT_EQ(queue_two_.target(Tile(0)), 5);
+  EXPECT_TRUE(queue_two_.in_first_pass(Tile(0)));
+  while (const auto tile = queue_two_.Take()) queue_two_.FinishFirstPass(*tile);
+  EXPECT_EQ(queue_two_.unfinished(), 0);
+  EXPECT_EQ(queue_two_.version(Tile(0)), 4);
+  EXPECT_EQ(queue_two_.target(Tile(0)), 5) << "its second pass is still to come";
+  // What stayed loaded is ahead of its second pass, and can be given up.
+  EXPECT_TRUE(queue_two_.loaded_ahead(Tile(0)));
+  queue_two_.Unload(Tile(0));
+  EXPECT_FALSE(queue_two_.Take().has_value());
+  for (uint32_t tile = 0; tile < 3; ++tile) queue_two_.Begin(Tile(tile));
+  EXPECT_FALSE(queue_two_.in_first_pass(Tile(1)));
+  EXPECT_TRUE(queue_two_.waiting());
+  load_all();
+  EXPECT_FALSE(queue_two_.waiting());
+  while (const auto tile = queue_two_.Take()) queue_two_.Finish(*tile);
+  EXPECT_EQ(queue_two_.round(), 5);
+  EXPECT_EQ(queue_two_.version(Tile(0)), 5);
+  EXPECT_EQ(queue_two_.target(Tile(0)), 5);
+}
+
+TEST_F(TwoPassQueueTest, TheLastUpdateHasBothPassesReadAheadAndNothingAfterIt) {
+  queue_two_.EndAfterThisRound();
+  for (int pass = 0; pass < 2; ++pass) {
+    std::vector<uint32_t> loaded;
+    while (const auto next = queue_two_.NextToLoad()) {
+      EXPECT_TRUE(next->ahead);
+      queue_two_.Loaded(next->tile);
+      queue_two_.SetReady(next->tile, true);
+      loaded.push_back(Index(next->tile));
+    }
+    EXPECT_THAT(loaded, ElementsAre(2, 1, 0));
+    for (uint32_t tile = 0; tile < 3; ++tile) queue_two_.Begin(Tile(tile));
+    while (const auto tile = queue_two_.Take()) {
+      if (pass == 1) {
+        queue_two_.Finish(*tile);
+      } else {
+        queue_two_.FinishFirstPass(*tile);
+        queue_two_.Unload(*tile);
+      }
+    }
+  }
+  EXPECT_FALSE(queue_two_.NextToLoad().has_value());
+}
+
 TEST_F(UpdateQueueTest, ATileIsLoadedForItsNextUpdateOnlyAfterTheOneBefore) {
   EXPECT_THAT(Load(3), ElementsAre(2, 1, 0));
   for (uint32_t tile = 0; tile < 3; ++tile) queue_.Begin(Tile(tile));

@@ -77,6 +77,21 @@ TEST_F(StepTest, AStepMovesTheBytesThatTheStatesHave) {
   EXPECT_THAT(read / 10 / kTotal, AllOf(Ge(10), Le(14)));
 }
 
+TEST_F(StepTest, AFirstPassReadsAllStatesButThoseThatHaveRoomOnceMore) {
+  store_.passes = 2;
+  double read = 0;
+  double written = 0;
+  const std::vector<StepTime> steps =
+      Simulate({.drive = {.read_bytes_a_second = 2e9, .shared = true}}, 12);
+  for (size_t i = 2; i < steps.size(); ++i) {
+    read += static_cast<double>(steps[i].read_bytes);
+    written += static_cast<double>(steps[i].write_bytes);
+  }
+  EXPECT_THAT(written / 10 / kTotal, AllOf(Ge(11.5), Le(12.5)));
+  // Of a record's 10 bytes, 12 of 32 tiles are kept, and of the weights all that 24 blocks hold.
+  EXPECT_THAT(read / 10 / kTotal, AllOf(Ge(16), Le(26)));
+}
+
 TEST_F(StepTest, UpdatesShareTheCoresWithTheComputation) {
   const Machine machine{.cores = 2, .compute_threads = 2, .update_element = 1e-9};
   const Seconds compute = 2 * kLayers * compute_;

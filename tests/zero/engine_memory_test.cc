@@ -91,6 +91,14 @@ TEST_F(EngineMemoryTest, OnNvmeAllThatIsTakenOfTheHostIsCharged) {
                  .with_gradients = true});
 }
 
+TEST_F(EngineMemoryTest, TheSumsOfAFirstPassAreCharged) {
+  ExpectPlanned({.name = "host",
+                 .parameters = Tier::kHost,
+                 .optimizer = Tier::kHost,
+                 .rule = {.hyper = kernels::LambHyperparameters{}},
+                 .tile_elements = kBlockElements});
+}
+
 TEST_F(EngineMemoryTest, OnTwoDrivesAllThatIsTakenOfTheHostIsCharged) {
   ExpectPlanned({.name = "two drives", .tile_elements = kBlockElements, .drives = {2, 1}});
 }

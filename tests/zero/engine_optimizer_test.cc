@@ -1,5 +1,8 @@
 // The engine with every optimizer: the same bits in every placement, and what the rules say.
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <vector>
 
 #include "tests/search_share.h"
 #include "tests/zero/engine_support.h"
@@ -17,12 +20,44 @@ Rule Adagrad() {
           .initial_accumulator_value = 0.25};
 }
 
+Rule Lamb() { return {.hyper = kernels::LambHyperparameters{.weight_decay = 0.1}}; }
+
 Rule WithBFloat16Moments(Rule rule) {
   rule.moments = DType::kBFloat16;
   return rule;
 }
 
-TEST_F(EngineTest, EveryOptimizerGivesTheSameBitsInEveryPlacement) {
+class OptimizerTest : public EngineTest {
+ protected:
+  /// `placement` says the name, the dtype and the rule.
+  void ExpectSameBitsInEveryPlacement(const Placement& run) {
+    const Placement placements[] = {
+        {.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost},
+        {.name = "optimizer nvme", .parameters = Tier::kDevice},
+        {.name = "all nvme, smallest"},
+        {.name = "all nvme, roomy, two threads", .optimizer_threads = 2, .smallest_host = false},
+        {.name = "all nvme, tiny tiles", .tile_elements = 4096},
+        {.name = "all nvme, serial", .overlap = false},
+        {.name = "two drives", .drives = {1, 1}},
+    };
+    Placement on_device = run;
+    on_device.parameters = on_device.optimizer = Tier::kDevice;
+    const Outcome reference = TrainAndRead(on_device);
+    for (Placement placement : placements) {
+      if (tried_++ % kTrainingStride != 0) continue;
+      placement.dtype = run.dtype;
+      placement.rule = run.rule;
+      placement.with_gradients = run.with_gradients;
+      ExpectSameBits(TrainAndRead(placement), reference,
+                     fmt::format("{}, {}", run.name, placement.name));
+    }
+  }
+
+ private:
+  uint64_t tried_ = 0;
+};
+
+TEST_F(OptimizerTest, EveryRuleOfOnePassGivesTheSameBitsInEveryPlacement) {
   const std::pair<const char*, Rule> optimizers[] = {
       {"Lion", Lion()},
       {"Adagrad", Adagrad()},
@@ -30,34 +65,37 @@ TEST_F(EngineTest, EveryOptimizerGivesTheSameBitsInEveryPlacement) {
       {"Lion, bf16 moments", WithBFloat16Moments(Lion())},
       {"Adagrad, bf16 moments", WithBFloat16Moments(Adagrad())},
   };
-  const Placement placements[] = {
-      {.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost},
-      {.name = "optimizer nvme", .parameters = Tier::kDevice},
-      {.name = "all nvme, smallest"},
-      {.name = "all nvme, roomy, two threads", .optimizer_threads = 2, .smallest_host = false},
-      {.name = "all nvme, tiny tiles", .tile_elements = 4096},
-      {.name = "all nvme, serial", .overlap = false},
-      {.name = "two drives", .drives = {1, 1}},
-  };
-  uint64_t tried = 0;
   for (const auto& [name, rule] : optimizers) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
-      const bool with_gradients = dtype == DType::kBFloat16;
-      const Outcome reference = TrainAndRead({.name = "device",
-                                              .dtype = dtype,
-                                              .parameters = Tier::kDevice,
-                                              .optimizer = Tier::kDevice,
-                                              .rule = rule,
-                                              .with_gradients = with_gradients});
-      for (Placement placement : placements) {
-        if (tried++ % kTrainingStride != 0) continue;
-        placement.dtype = dtype;
-        placement.rule = rule;
-        placement.with_gradients = with_gradients;
-        ExpectSameBits(TrainAndRead(placement), reference,
-                       fmt::format("{}, {}", name, placement.name));
-      }
+      ExpectSameBitsInEveryPlacement({.name = name,
+                                      .dtype = dtype,
+                                      .rule = rule,
+                                      .with_gradients = dtype == DType::kBFloat16});
     }
+  }
+}
+
+TEST_F(OptimizerTest, LambGivesTheSameBitsInEveryPlacementAlthoughItNeedsNormsOfTensors) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32, DType::kFloat16}) {
+    ExpectSameBitsInEveryPlacement({.name = "Lamb", .dtype = dtype, .rule = Lamb()});
+  }
+  ExpectSameBitsInEveryPlacement({.name = "Lamb, bf16 moments, without clipping",
+                                  .rule = WithBFloat16Moments(Lamb()),
+                                  .with_gradients = true});
+}
+
+TEST_F(OptimizerTest, LambGivesTheSameBitsWhereHostMemoryHasSomeTiles) {
+  const Outcome reference = TrainAndRead(
+      {.name = "host", .parameters = Tier::kHost, .optimizer = Tier::kHost, .rule = Lamb()});
+  const Placement placements[] = {
+      {.name = "split", .tier_split = true, .more_host = 700_KiB},
+      {.name = "two more blocks", .more_host = 300_KiB},
+      {.name = "weights on the drive", .optimizer = Tier::kHost},
+      {.name = "one slot", .durable = false},
+  };
+  for (Placement placement : placements) {
+    placement.rule = Lamb();
+    ExpectSameBits(TrainAndRead(placement), reference, placement.name);
   }
 }
 
@@ -140,6 +178,82 @@ TEST_F(FirstStepTest, AdagradDividesTheGradientByTheRootOfItsSum) {
   EXPECT_GT(moved, states.after.size() / 3);
 }
 
+/// A tensor of the toy in double, as DeepSpeed's FusedLamb trains it.
+struct ExactTensor {
+  const offload::TensorLayout* place = nullptr;
+  double weight_decay = 0;
+  std::vector<double> w, m, v;
+
+  void Step(const kernels::LambHyperparameters& hyper, uint64_t t) {
+    std::vector<double> u(w.size());
+    double weights = 0;
+    double updates = 0;
+    for (size_t i = 0; i < w.size(); ++i) {
+      const double g = w[i] * 0.3 + 0.01 * static_cast<double>((place->offset + i) % 5);
+      m[i] = hyper.beta1 * m[i] + (1 - hyper.beta1) * g;
+      v[i] = hyper.beta2 * v[i] + (1 - hyper.beta2) * g * g;
+      u[i] = m[i] / (std::sqrt(v[i]) + hyper.eps) + weight_decay * w[i];
+      weights += w[i] * w[i];
+      updates += u[i] * u[i];
+    }
+    const double ratio = std::clamp(std::sqrt(weights / updates), hyper.min_coeff, hyper.max_coeff);
+    const auto steps = static_cast<double>(t);
+    const double step = kLr * std::sqrt(1 - std::pow(hyper.beta2, steps)) /
+                        (1 - std::pow(hyper.beta1, steps)) * ratio;
+    for (size_t i = 0; i < w.size(); ++i) w[i] -= step * u[i];
+  }
+};
+
+std::vector<ExactTensor> ExactTensors(const offload::ShardLayout& layout, double weight_decay) {
+  std::vector<ExactTensor> tensors;
+  const std::vector<float> initial = InitialWeights(layout);
+  auto next = initial.begin();
+  for (const offload::ModuleLayout& module : layout.model.modules) {
+    for (const offload::TensorLayout& place : module.tensors) {
+      const auto end = next + static_cast<std::ptrdiff_t>(place.elements);
+      tensors.push_back({.place = &place,
+                         .weight_decay = place.group == offload::kDecay ? weight_decay : 0,
+                         .w = {next, end},
+                         .m = std::vector<double>(place.elements),
+                         .v = std::vector<double>(place.elements)});
+      next = end;
+    }
+  }
+  return tensors;
+}
+
+// Tolerance: a step rounds the weights (at most 0.5) to 2^-25 and its direction to a few 2^-24 of
+// 1e-2, and errors of gradients stay as small because eps keeps the direction smooth: 20 steps are
+// within 20 * 2^-24 = 1.2e-6.
+TEST_F(OptimizerTest, TwentyStepsOfLambAgreeWithDoublePrecision) {
+  const kernels::LambHyperparameters hyper{.eps = 1e-3, .weight_decay = 0.1};
+  std::vector<ExactTensor> exact;
+  {
+    ToyRun run(Options({.name = "twenty",
+                        .dtype = DType::kFloat32,
+                        .parameters = Tier::kHost,
+                        .optimizer = Tier::kHost,
+                        .rule = {.hyper = hyper},
+                        .with_gradients = true}),
+               64_MiB);
+    ASSERT_TRUE(run.created().ok());
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+    exact = ExactTensors(run.session().layout(), 0.1);
+    for (uint64_t t = 1; t <= 20; ++t) {
+      ASSERT_TRUE(run.Step(t, 1.0F).ok());
+      for (ExactTensor& tensor : exact) tensor.Step(hyper, t);
+    }
+    Commit(run, 20, 20);
+    state_paths_ = run.session().state_paths();
+  }
+  const std::vector<float> trained = CommittedValues(state_paths_, StateKind::kMaster);
+  size_t at = 0;
+  for (const ExactTensor& tensor : exact) {
+    for (const double w : tensor.w) EXPECT_NEAR(trained[at++], w, 1.2e-6);
+  }
+  EXPECT_EQ(at, trained.size());
+}
+
 TEST_F(EngineTest, TheRandomBitsOfBFloat16MomentsDependOnTheSeedAlone) {
   Placement placement{.name = "bf16 moments", .rule = WithBFloat16Moments(Rule())};
   const Outcome first = TrainAndRead(placement);
@@ -173,6 +287,8 @@ TEST_F(EngineTest, FewerStatesAreFewerBytesOnTheDrive) {
   EXPECT_EQ(written(WithBFloat16Moments(Rule())), 8);
   EXPECT_EQ(written(WithBFloat16Moments(Lion())), 6);
   EXPECT_EQ(written(WithBFloat16Moments(Adagrad())), 6);
+  EXPECT_EQ(written(Lamb()), 12);
+  EXPECT_EQ(written(WithBFloat16Moments(Lamb())), 8);
 }
 
 }  // namespace

@@ -157,6 +157,23 @@ TEST_F(ResumeTest, AnyHomeGoesOnInTheFilesOfAnyOtherWithTheSameBits) {
   }
 }
 
+TEST_F(ResumeTest, ARuleOfTwoPassesGoesOnInAnyHomeWithTheSameBits) {
+  Placement nvme{.name = "nvme", .rule = {.hyper = kernels::LambHyperparameters{}}};
+  Placement host = nvme;
+  host.name = "host";
+  host.parameters = host.optimizer = Tier::kHost;
+  Placement device = nvme;
+  device.name = "device";
+  device.parameters = device.optimizer = Tier::kDevice;
+  const Outcome whole = TrainAndRead(nvme, kCommitAt);
+  for (const Placement& placement : {nvme, host, device}) {
+    Outcome rest = Adopt(placement, TrainToCommit(nvme));
+    rest.norms.insert(rest.norms.begin(), whole.norms.begin(),
+                      whole.norms.end() - static_cast<std::ptrdiff_t>(rest.norms.size()));
+    ExpectSameBits(rest, whole, placement.name);
+  }
+}
+
 TEST_F(ResumeTest, SeveralDrivesAndOneSlotGoOnInPlace) {
   const Outcome whole = Whole(DType::kBFloat16);
   for (const Placement& placement : {Placement{.name = "two drives", .drives = {1, 3}},

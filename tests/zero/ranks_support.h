@@ -38,6 +38,7 @@ struct Case {
   DType dtype = DType::kBFloat16;
   Tier parameters = Tier::kNvme;
   Tier optimizer = Tier::kNvme;
+  kernels::OptimizerHyperparameters hyper = kernels::AdamHyperparameters{.weight_decay = 0.1};
   bool with_gradients = false;  ///< nothing needs all gradients: updates begin with their own
   bool overlap = true;
   DType communication = DType::kFloat32;
@@ -149,7 +150,7 @@ class RanksTest : public ::testing::Test {
     config.tile_elements = c.tile_elements;
     config.gradient_accumulation_steps = kGlobalBatch / ranks;
     config.optimizer.lr = 1e-2;
-    config.optimizer.hyper = kernels::AdamHyperparameters{.weight_decay = 0.1};
+    config.optimizer.hyper = c.hyper;
     config.aio.kind = aio::EngineKind::kThreads;
     config.aio.block_size = 64_KiB;
     return config;

@@ -56,6 +56,28 @@ TEST_F(RanksTest, AnyNumberOfRanksHasTheLossesNormsAndWeightsOfOneInEveryPlaceme
   }
 }
 
+TEST_F(RanksTest, NormsOfTensorsThatRanksShareAreThoseOfOneRank) {
+  for (const bool with_gradients : {false, true}) {
+    Case nvme{.name = "nvme",
+              .hyper = kernels::LambHyperparameters{.weight_decay = 0.1},
+              .with_gradients = with_gradients};
+    Case host = nvme;
+    host.name = "host, small tiles";
+    host.parameters = host.optimizer = Tier::kHost;
+    host.tile_elements = 4096;
+    Case device = nvme;
+    device.name = "device";
+    device.parameters = device.optimizer = Tier::kDevice;
+    const Outcome one = Train(nvme, 1);
+    ExpectSame(one, Train(device, 1), "device, one rank");
+    for (const Case& c : {nvme, host, device}) {
+      for (const uint32_t ranks : {2U, 4U}) {
+        ExpectSame(one, Train(c, ranks), fmt::format("{}, {} ranks", c.name, ranks));
+      }
+    }
+  }
+}
+
 TEST_F(RanksTest, StepsOfAnyNumberOfMicroBatchesHaveTheBitsOfOneRank) {
   const Case nvme{.name = "nvme", .micro_batches = {8, 16, 24, 8, 16}};
   Case device = nvme;
@@ -146,9 +168,11 @@ TEST_F(RanksTest, FiguresByTensorAreThoseOfOneRankOnEachOfSeveral) {
 
 TEST_F(RanksTest, RanksThatHaveNothingTrainWithTheOthers) {
   for (const Tier home : {Tier::kNvme, Tier::kHost, Tier::kDevice}) {
-    const Case tiny{.name = "tiny", .parameters = home, .optimizer = home, .layer_elements = 100};
+    Case tiny{.name = "tiny", .parameters = home, .optimizer = home, .layer_elements = 100};
     const Outcome one = Train(tiny, 1);
     ExpectSame(one, Train(tiny, 8), ToString(home));
+    tiny.hyper = kernels::LambHyperparameters{};
+    ExpectSame(Train(tiny, 1), Train(tiny, 8), fmt::format("{}, two passes", ToString(home)));
   }
 }
 

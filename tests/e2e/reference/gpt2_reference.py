@@ -216,6 +216,34 @@ class Lion(torch.optim.Optimizer):
                 state["exp_avg"] = beta2 * m + (1 - beta2) * weight.grad
 
 
+class Lamb(torch.optim.Optimizer):
+    """You et al., "Large Batch Optimization for Deep Learning", with a corrected step size and a
+    bounded trust ratio, as DeepSpeed's."""
+
+    def __init__(self, groups, lr, betas, eps, bounds):
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps})
+        self.bounds, self.steps = bounds, 0
+
+    @torch.no_grad()
+    def step(self):
+        self.steps += 1
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            step = group["lr"] * (1 - beta2 ** self.steps) ** 0.5 / (1 - beta1 ** self.steps)
+            for weight in group["params"]:
+                state = self.state[weight]
+                m = state.setdefault("exp_avg", torch.zeros_like(weight))
+                v = state.setdefault("exp_avg_sq", torch.zeros_like(weight))
+                m.mul_(beta1).add_(weight.grad, alpha=1 - beta1)
+                v.mul_(beta2).addcmul_(weight.grad, weight.grad, value=1 - beta2)
+                update = m / (v.sqrt() + group["eps"]) + group["weight_decay"] * weight
+                norms = weight.double().norm().item(), update.double().norm().item()
+                ratio = 1
+                if all(norms):
+                    ratio = min(max(norms[0] / norms[1], self.bounds[0]), self.bounds[1])
+                weight -= step * ratio * update
+
+
 def make_optimizer(weights, args):
     def decays(name):
         is_norm = name.split(".")[-2] in ("ln_1", "ln_2", "ln_f")
@@ -227,6 +255,9 @@ def make_optimizer(weights, args):
     ]
     if args.optimizer == "Lion":
         return Lion(groups, lr=args.lr, betas=(args.beta1, args.beta2))
+    if args.optimizer == "Lamb":
+        return Lamb(groups, args.lr, (args.beta1, args.beta2), args.eps,
+                    (args.min_coeff, args.max_coeff))
     if args.optimizer == "Adagrad":
         return torch.optim.Adagrad(groups, lr=args.lr, eps=args.eps, lr_decay=args.lr_decay,
                                    initial_accumulator_value=args.initial_accumulator_value)
@@ -284,7 +315,7 @@ def main():
     parser.add_argument("--batch", type=int, required=True, help="rows in a micro-batch")
     parser.add_argument("--accumulate", type=int, default=1, help="micro-batches in a step")
     parser.add_argument("--sequence", type=int, required=True)
-    parser.add_argument("--optimizer", choices=["AdamW", "Lion", "Adagrad"], default="AdamW")
+    parser.add_argument("--optimizer", choices=["AdamW", "Lion", "Adagrad", "Lamb"], default="AdamW")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--beta1", type=float, default=0.9)
     parser.add_argument("--beta2", type=float, default=0.999)
@@ -292,6 +323,8 @@ def main():
     parser.add_argument("--weight-decay", type=float, default=0.0)
     parser.add_argument("--lr-decay", type=float, default=0.0, help="of Adagrad")
     parser.add_argument("--initial-accumulator-value", type=float, default=0.0, help="of Adagrad")
+    parser.add_argument("--max-coeff", type=float, default=10.0, help="of Lamb")
+    parser.add_argument("--min-coeff", type=float, default=0.01, help="of Lamb")
     parser.add_argument("--clip", type=float, default=1.0, help="0: off")
     parser.add_argument("--order", choices=["sequential"], default="sequential")
     parser.add_argument("--dtype", choices=["float16", "float32", "float64"], default="float32")
