@@ -96,7 +96,7 @@ std::set<std::string> DocumentedKeys() {
 TEST(ConfigDocsTest, TheTablesSayWhatDoesTheWorkOfASupersededKey) {
   JsonDocument document;
   ASSERT_TRUE(document
-                  .Merge("test", R"({"wall_clock_breakdown": true, "dataloader_drop_last": true,
+                  .Merge("test", R"({"memory_breakdown": true, "dataloader_drop_last": true,
       "checkpoint": {"load_universal": true, "use_node_local_storage": true, "writer": {}},
       "activation_checkpointing": {"partition_activations": true, "number_checkpoints": 1},
       "bf16": {"immediate_grad_update": true}, "dump_state": true,

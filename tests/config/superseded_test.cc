@@ -58,7 +58,7 @@ TEST(ConfigSupersededTest, EachKeyIsToldWhatDoesItsWork) {
 TEST(ConfigSupersededTest, TheTextIsThatOfTheKey) {
   const std::map<std::string, Instead> all = AllSuperseded();
   const std::pair<const char*, const char*> kCases[] = {
-      {"wall_clock_breakdown",
+      {"memory_breakdown",
        "metrics.jsonl has times, rates, bytes and peaks of every step; "
        "--trace"},
       {"flops_profiler.enabled", "metrics.jsonl"},
@@ -80,12 +80,12 @@ TEST(ConfigSupersededTest, TheTextIsThatOfTheKey) {
 
 TEST(ConfigSupersededTest, KeysAreCheckedAndListed) {
   const Config config = Good(WithBatch(
-      R"("wall_clock_breakdown": true, "flops_profiler": {"enabled": true, "profile_step": 3},
+      R"("memory_breakdown": true, "flops_profiler": {"enabled": true, "profile_step": 3},
          "bf16": {"immediate_grad_update": true},
          "zero_optimization": {"overlap_comm": null, "stage3_max_live_parameters": 1e9,
              "offload_optimizer": {"pin_memory": false, "pipeline_read": true, "ratio": 1}})"));
   EXPECT_THAT(PathsOf(config.superseded),
-              UnorderedElementsAre("wall_clock_breakdown", "flops_profiler.enabled",
+              UnorderedElementsAre("memory_breakdown", "flops_profiler.enabled",
                                    "flops_profiler.profile_step", "bf16.immediate_grad_update",
                                    "zero_optimization.overlap_comm",
                                    "zero_optimization.stage3_max_live_parameters",
@@ -96,10 +96,10 @@ TEST(ConfigSupersededTest, KeysAreCheckedAndListed) {
 }
 
 TEST(ConfigSupersededTest, KeysOfOneGroupShareALine) {
-  const Config config = Good(WithBatch(R"("wall_clock_breakdown": true, "dump_state": true,
+  const Config config = Good(WithBatch(R"("memory_breakdown": true, "dump_state": true,
       "flops_profiler": {"enabled": true}, "optimizer": {"type": "AdamW"})"));
   EXPECT_THAT(NoticesOf(config),
-              ElementsAre("config: without effect: wall_clock_breakdown, flops_profiler.enabled: "
+              ElementsAre("config: without effect: memory_breakdown, flops_profiler.enabled: "
                           "metrics.jsonl has times, rates, bytes and peaks of every step; --trace "
                           "writes what ran when",
                           "config: without effect: dump_state: summary.json has the configuration "
