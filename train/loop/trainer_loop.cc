@@ -248,7 +248,7 @@ Status TrainLoop::Search(const StepRow& row) {
 }
 
 void TrainLoop::Count(const StepRow& row) {
-  sound_before_ = std::exchange(sound_, std::isfinite(row.loss) && !row.skipped);
+  sound_ = std::isfinite(row.loss) && !row.skipped;
   if (IsDue(row, options_.config.commit_every_steps)) commit_due_ = true;
   if (keep_ == Keep::kNothing && IsDue(row, options_.config.snapshot_every_steps)) {
     keep_ = Keep::kNextCommit;

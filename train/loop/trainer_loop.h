@@ -176,7 +176,6 @@ class TrainLoop {
   /// Whether the weights may be committed: not after a step with a loss or a gradient that is not
   /// finite, until a step without one is done.
   bool sound_;
-  bool sound_before_ = true;  ///< what sound_ was before the last step
   /// Whether enough steps have passed for a commit, which waits for a step that is sound.
   bool commit_due_ = false;
   /// How far an automatic snapshot is: no commit replaces the one that is to be kept.

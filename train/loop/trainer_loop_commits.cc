@@ -71,11 +71,9 @@ Status TrainLoop::CommitLast() {
   PENSTOCK_TRY(FinishCommit());
   const uint64_t step = parts_.session.state().step;
   if (parts_.session.committed_step() == step) return {};
-  // A step that was skipped changed nothing: its loss alone does not speak against weights that the
-  // step before found sound.
-  const bool unchanged =
-      row_.has_value() && row_->skipped && sound_before_ && !parts_.session.commit_is_doubtful();
-  if (row_.has_value() && !std::isfinite(row_->loss) && !unchanged) {
+  // The loss of a skipped step does not speak against weights that gave a finite one, with other
+  // data.
+  if (row_.has_value() && !std::isfinite(row_->loss) && !parts_.session.proven()) {
     return MakeError(ErrorCode::kNumeric,
                      "step {}: the loss is not finite, and what the weights are now is not "
                      "committed",
