@@ -126,6 +126,9 @@ class Session {
   const TrainState& state() const { return state_; }
   /// Whether a step of this session computed a finite loss with the weights as they are.
   bool proven() const { return proven_; }
+  /// Whether the weights as they are come from a commit, and no step of this session computed a
+  /// finite loss with them.
+  bool untried() const { return adopted_ && !proven_; }
   /// Returns the number of uses that were not the planned ones.
   uint64_t late_uses() const { return order_.late(); }
   const offload::ShardLayout& layout() const { return engine_.layout(); }

@@ -161,6 +161,12 @@ void RunWatch::Took(double seconds) {
   if (seconds_.size() > kKeptSeconds) seconds_.pop_front();
 }
 
+void RunWatch::CommitRefused(uint64_t step, const std::string& line) {
+  const Report report = watch_.Broken(step, line);
+  Keep(writer_.Append(report));
+  if (record_ != nullptr) record_->Add(report);
+}
+
 void RunWatch::End(uint64_t step, const std::string& line) {
   Keep(WriteBlackBox(run_, watch_.BlackBoxJson(step, line)));
 }

@@ -59,7 +59,11 @@ Status TrainLoop::FinishCommit() {
   const std::optional<uint64_t> step = std::exchange(committing_, std::nullopt);
   if (!step) return {};
   Doing("waits for the commit of", *step);
-  PENSTOCK_TRY(parts_.session.FinishCommit());
+  const Status made = parts_.session.FinishCommit();
+  if (!made.ok() && made.error().code == ErrorCode::kNumeric && parts_.watch != nullptr) {
+    parts_.watch->CommitRefused(*step, made.error().message);
+  }
+  PENSTOCK_TRY(made);
   PENSTOCK_TRY(parts_.check_folder());
   last_commit_ = std::chrono::steady_clock::now();
   parts_.keep_folder();

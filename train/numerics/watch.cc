@@ -88,6 +88,17 @@ std::vector<Report> NumericsWatch::Updated(const UpdateNumbers& numbers) {
   return reports;
 }
 
+Report NumericsWatch::Broken(uint64_t step, const std::string& line) {
+  if (!broken_by_) broken_by_ = step;
+  Report report{.step = step,
+                .kind = ReportKind::kUpdate,
+                .severity = Severity::kStop,
+                .pass = Pass::kUpdate,
+                .message = line};
+  Keep({report});
+  return report;
+}
+
 void NumericsWatch::Replay(const StepNumbers& row) { static_cast<void>(Step(row)); }
 
 void NumericsWatch::Remember(const Report& report, uint64_t resumed) {

@@ -37,6 +37,9 @@ class NumericsWatch {
   std::vector<Report> Step(const StepNumbers& numbers);
   /// Returns the reports of a step's update, which may come after the next step.
   std::vector<Report> Updated(const UpdateNumbers& numbers);
+  /// Says that the update of a step is known to have broken the weights, and returns that as a
+  /// report. `line`: the text with which the run ends for it.
+  Report Broken(uint64_t step, const std::string& line);
   /// Returns the step's line for headroom.jsonl, if it has one.
   std::optional<std::string> HeadroomLine(const StepNumbers& numbers) {
     return headroom_log_.Step(numbers);

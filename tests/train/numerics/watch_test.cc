@@ -55,6 +55,20 @@ TEST(WatchTest, DestroyedWeightsEndTheRunInStep3WithTheirUpdateAsItsCause) {
   EXPECT_EQ(cause->step, 1U);
 }
 
+TEST(WatchTest, WeightsThatWereNotCommittedAreTheCauseOfTheEnd) {
+  NumericsWatch watch(ThreeLayers(DType::kBFloat16));
+  watch.Step(GoodStep(1));
+  const Report report = watch.Broken(1, "step 1: the last update has destroyed the weights");
+  EXPECT_EQ(report.kind, ReportKind::kUpdate);
+  EXPECT_EQ(report.severity, Severity::kStop);
+  EXPECT_TRUE(watch.Doubtful());
+  const std::optional<Report> cause = watch.FirstCause();
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(ToJson(*cause), ToJson(report));
+  EXPECT_NE(watch.BlackBoxJson(1, report.message).find("lower the learning rate"),
+            std::string::npos);
+}
+
 TEST(WatchTest, ACauseIsNotLookedForFarBeforeTheTrouble) {
   NumericsWatch watch(ThreeLayers());
   StepNumbers hot = GoodStep(1);
