@@ -90,6 +90,7 @@ Status RunWatch::Replay(uint64_t step) {
     watch_.Replay(NumbersOf(rows[i], i == 0 ? rows[i].loss_scale : rows[i - 1].loss_scale));
   }
   for (const Report& report : reports) watch_.Remember(report, step);
+  watch_.Resumed();
   if (record_ != nullptr) watch_.ForgetSpikes();
   return {};
 }

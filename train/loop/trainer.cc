@@ -49,6 +49,7 @@ LoopOptions LoopOptionsOf(const PreparedRun& run) {
           .run_json = run.identity,
           .changed = run.changed,
           .skips = run.info.skips,
+          .searches_every_skip = run.options.replay.has_value(),
           .commits_last = !run.options.replay || run.options.replay->commits};
 }
 

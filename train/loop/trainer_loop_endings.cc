@@ -65,7 +65,7 @@ std::string TrainLoop::HowToGoOn(uint64_t failed) const {
   }
   // A streak whose first step was computed again has named it.
   const std::string replay =
-      first_non_finite_
+      search_.first()
           ? ""
           : fmt::format(
                 "; penstock replay RUN --from latest --to {} finds the first value that is "

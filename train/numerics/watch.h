@@ -51,6 +51,8 @@ class NumericsWatch {
   /// A report of before the resume, which went on after step `resumed`: what it says counts as said
   /// until then.
   void Remember(const Report& report, uint64_t resumed);
+  /// Says that the rows and reports of before the resume are all there.
+  void Resumed() { non_finite_.Resumed(); }
   /// Spikes of before, which a Replay took, count as not reported: for somebody who looks at what
   /// comes next and did not see them.
   void ForgetSpikes();
