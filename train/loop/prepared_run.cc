@@ -17,6 +17,7 @@
 #include "train/process/log.h"
 #include "train/run/resume.h"
 #include "train/run/run_identity.h"
+#include "train/run/scratch_folder.h"
 #include "train/run/snapshot.h"
 
 namespace penstock::train {
@@ -299,7 +300,12 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
 
 /// What rank 0 has to complete of an earlier start.
 Status CompleteEarlier(ResumePoint& from, const RunFolder& folder) {
-  RemoveUnfinishedSnapshots(folder.folder(), from.current().run_uuid);
+  const std::string& uuid = from.current().run_uuid;
+  RemoveUnfinishedSnapshots(folder.folder(), uuid);
+  const Result<std::optional<LeftScratch>> replay =
+      FindLeftScratch(folder.folder(), ReplayScratchName(uuid));
+  // If it cannot be removed, the next replay or clean says so.
+  if (replay.ok() && *replay) static_cast<void>((*replay)->Remove());
   return CompleteMove(from, folder);
 }
 

@@ -191,13 +191,6 @@ Result<std::optional<RunSummary>> TrainTogether(const TrainOptions& given, Model
   return summary;
 }
 
-std::optional<std::string> ReadEnvironment(const std::string& name) {
-  // The main thread alone changes the environment (ChooseGpu), and does not read it meanwhile.
-  const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
-  if (value == nullptr) return std::nullopt;
-  return std::string(value);
-}
-
 }  // namespace
 
 Result<std::optional<RunSummary>> Train(const TrainOptions& given, ModelFamilies families) {
