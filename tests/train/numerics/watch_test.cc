@@ -169,6 +169,7 @@ TEST(BlackBoxTest, TheLastSixteenStepsOfEveryTensorAreKept) {
   for (uint64_t step = 1; step <= 30; ++step) {
     StepNumbers numbers = step > 25 ? OverflowIn(step, 3) : GoodStep(step);
     numbers.rows = {step, step + 1};
+    if (step > 25) numbers.steps_to_stop = 36 - step;
     watch.Step(numbers);
     if (step <= 25) watch.Updated(GoodUpdate(step));
   }
