@@ -283,10 +283,11 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
   PENSTOCK_ASSIGN(TrainJob job,
                   ranks.Agree(PrepareJob(options, &from.train, families, ranks.place())));
   PENSTOCK_ASSIGN(std::vector<RunChange> changes, ranks.Agree(CheckResume(from, options, job)));
+  PENSTOCK_ASSIGN(const uint64_t consumed, ranks.Agree(ConsumedSamples(from, job)));
+  if (!options.steps) job.last_step = LastStepOfEpoch(from, job, consumed);
   PENSTOCK_ASSIGN(
       std::vector<StepRange> skips,
       ranks.Agree(AddSkips(from.info.skips, options.skips, from.train.step, job.last_step)));
-  PENSTOCK_ASSIGN(const uint64_t consumed, ranks.Agree(ConsumedSamples(from, job)));
   PENSTOCK_TRY(CheckAllAlike(options, job, &from, ranks));
   return Continued{.folder = std::move(folder),
                    .beginning = std::move(beginning),
@@ -346,6 +347,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
                        .info = std::move(info),
                        .machine = std::move(machine)};
   prepared.consumed_samples = run.consumed_samples;
+  prepared.keeps_consumed_samples = ChangesBatch(from, run.changes);
   for (const RunChange& change : run.changes) prepared.changed.push_back(change.key);
   PENSTOCK_TRY(ranks.Agree(Complete(prepared, [&from](RunFolder& opened) {
     return opened.ResumeRows(from.train.step, from.row);

@@ -195,6 +195,10 @@ Result<Pass> Compute(const Replay& replay, bool fp32) {
     const ReplaySegment& segment = replay.segments[i];
     const bool last = i + 1 == replay.segments.size();
     options.changes = segment.changes;
+    if (options.replay->other_dtype) {
+      std::erase_if(options.changes,
+                    [](const RequestedChange& change) { return IsOfDtype(change.key); });
+    }
     options.resume = i > 0;
     options.replay->commits = !last;
     options.replay->stop_after =

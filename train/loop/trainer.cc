@@ -44,6 +44,7 @@ LoopOptions LoopOptionsOf(const PreparedRun& run) {
           .cost = CostOf(run.job, run.machine.session->layout()),
           .last_step = run.job.last_step,
           .consumed_samples = run.consumed_samples,
+          .keeps_consumed_samples = run.keeps_consumed_samples,
           .world = run.job.world,
           .library_memory = run.machine.library_memory,
           .run_json = run.identity,

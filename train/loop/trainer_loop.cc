@@ -189,7 +189,7 @@ Status TrainLoop::ReadBatch(uint64_t micro_batches) {
   inputs_.resize(micro_batches * tokens);
   targets_.resize(inputs_.size());
   for (uint64_t j = 0; j < micro_batches; ++j) {
-    PENSTOCK_TRY(parts_.data.Read(PositionOf(j, 0) / shape.micro_batch, shape.micro_batch,
+    PENSTOCK_TRY(parts_.data.Read(PositionOf(j, 0), shape.micro_batch,
                                   std::span(inputs_).subspan(j * tokens, tokens),
                                   std::span(targets_).subspan(j * tokens, tokens)));
   }

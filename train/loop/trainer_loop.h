@@ -72,6 +72,8 @@ struct LoopOptions {
   ModelCost cost;
   uint64_t last_step = 0;
   uint64_t consumed_samples = 0;  ///< that the steps before took, of all ranks
+  /// Whether commits say how many that is: a batch that was changed does. Growing ones always do.
+  bool keeps_consumed_samples = false;
   comm::World world = {};
   Bytes library_memory = {};  ///< of the GPU, beside the device's
   std::string run_json;       ///< identifies the run; kept by every commit

@@ -43,7 +43,9 @@ Status TrainLoop::BeginCommit() {
     Measure(row_begin_, Now(), options_.cost, &row);
     json["row"] = nlohmann::ordered_json::parse(ToJson(row));
   }
-  if (options_.config.rampup) json[kConsumedSamples] = consumed_samples_;
+  if (options_.config.rampup || options_.keeps_consumed_samples) {
+    json[kConsumedSamples] = consumed_samples_;
+  }
   if (parts_.snapshots != nullptr) parts_.snapshots->Wait();
   // Earlier rows reach the drive before the commit that relies on them. If they cannot, the commit
   // is made all the same: its own row is in it.

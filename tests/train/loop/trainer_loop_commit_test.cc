@@ -242,6 +242,15 @@ TEST_F(TrainLoopTest, ACommitHoldsTheRunAndTheRowOfItsStep) {
   EXPECT_FALSE(of_step_0.contains("row"));
 }
 
+TEST_F(TrainLoopTest, ABatchThatWasChangedBeginsWhereTheOneBeforeHasEnded) {
+  options_.consumed_samples = 3;  // no whole micro-batches of 2
+  options_.keeps_consumed_samples = true;
+  ASSERT_TRUE(Run(2).ok());
+  EXPECT_EQ(model_.inputs[0].front(), 3 * static_cast<int32_t>(kSequence));
+  EXPECT_EQ(model_.inputs[1].front(), 7 * static_cast<int32_t>(kSequence));
+  EXPECT_EQ(Json::parse(engine_.commits.back().run_json).at("consumed_samples"), 11);
+}
+
 TEST_F(TrainLoopTest, ANewRunCommitsStepZeroUnlessItsFirstUpdateWouldGiveThatUp) {
   for (const bool durable : {true, false}) {
     engine_.commits.clear();
