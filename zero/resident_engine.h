@@ -131,7 +131,7 @@ class ResidentEngine : public Engine {
   double lr_ = 0;  ///< of this step
   uint64_t t_ = 0;
   double lr_of_update_ = 0;  ///< of the last one
-  size_t sent_ = 0;  ///< tiles of this step whose block sums were sent home
+  size_t sent_ = 0;          ///< tiles of this step whose block sums were sent home
   std::vector<offload::CommittedTile> committed_;  ///< of the newest commit
   std::optional<uint64_t> committed_version_;      ///< none: nothing was committed
   Status outcome_;                                 ///< of the commit that was begun
