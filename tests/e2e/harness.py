@@ -275,8 +275,9 @@ class PenstockTest(unittest.TestCase):
         return read_safetensors(os.path.join(to, "model.safetensors")), to
 
     def large_model(self, name, factor):
-        """Of a new model, the weights of that name are multiplied."""
+        """Of a new model, the weights whose name ends so are multiplied."""
         tensors, folder = self.export(self.trained(make_config(), steps=0))
+        [name] = [of for of in tensors if of.endswith(name)]
         dtype, shape, data = tensors[name]
         large = array.array("f", [factor * value for value in array.array("f", data)])
         tensors[name] = (dtype, shape, large.tobytes())
