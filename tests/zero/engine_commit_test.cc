@@ -308,7 +308,9 @@ TEST_F(CommitTest, WeightsThatTheLastUpdateDestroyedAreNotCommittedInAnyHome) {
       ASSERT_TRUE(run.created().ok()) << run.created().error().message;
       ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
       ASSERT_TRUE(run.Step(1, 1.0F).ok());
-      if (skipped_since) ASSERT_TRUE(run.Step(2, 1.0F, kNaN).ok());
+      if (skipped_since) {
+        ASSERT_TRUE(run.Step(2, 1.0F, kNaN).ok());
+      }
       BeginCommit(run, skipped_since ? 2 : 1, 1);
       const Status refused = run.session().FinishCommit();
       ASSERT_FALSE(refused.ok());
@@ -321,7 +323,8 @@ TEST_F(CommitTest, WeightsThatTheLastUpdateDestroyedAreNotCommittedInAnyHome) {
 }
 
 TEST_F(CommitTest, WeightsThatWereLargeBeforeTheirUpdateAreCommitted) {
-  const auto large = [](ModuleId module, size_t tensor, uint64_t begin, std::span<float> values) {
+  const auto large = [](ModuleId module, size_t tensor, uint64_t begin,
+                        std::span<float> values) -> Status {
     PENSTOCK_TRY(ToyWeights(module, tensor, begin, values));
     for (float& value : values) value *= 1e9F;
     return Status();

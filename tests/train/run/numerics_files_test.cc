@@ -83,7 +83,9 @@ TEST_F(NumericsFilesTest, AFileThatIsTooLargeToReadIsPutAsideAndStaysTheRuns) {
   EXPECT_EQ(temp_.Read(kHeadroomName), HeadroomLine(3) + "\n");
   EXPECT_EQ(StepsOf(ReadReports(run_).value()), (std::vector<uint64_t>{1, 2}));
   std::vector<std::string> of_run;
-  for (const FoundFile& file : FilesOfRun(run_).value()) of_run.push_back(file.name);
+  const Result<std::vector<FoundFile>> files = FilesOfRun(run_);
+  ASSERT_TRUE(files.ok()) << files.error().message;
+  for (const FoundFile& file : *files) of_run.push_back(file.name);
   EXPECT_THAT(of_run, testing::UnorderedElementsAre(kReportsName, kHeadroomName,
                                                     std::string(kHeadroomName) + kAside));
 }
