@@ -66,4 +66,14 @@ Result<std::unique_ptr<Job>> Job::Join(const Environment& environment, JobOption
   return StarJob::Start(std::move(meeting), std::move(options));
 }
 
+Result<bool> Job::HasSeveralRanks(const Environment& environment) {
+  PENSTOCK_ASSIGN(const Launch launch, ReadLaunch(environment));
+  if (!launch.by_pmix || launch.rank > 0) return launch.size > 1 || launch.rank > 0;
+  // PMIx says how many only to whoever joins; the launchers that have it say so beside it.
+  for (const char* size : {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    if (environment(size).value_or("1") != "1") return true;
+  }
+  return false;
+}
+
 }  // namespace penstock::comm

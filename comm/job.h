@@ -64,6 +64,9 @@ class Job {
   /// for an environment that contradicts itself or rank 0's, and for time-outs that are too short;
   /// kUnavailable if ranks are missing, naming them, or a port is taken.
   static Result<std::unique_ptr<Job>> Join(const Environment& environment, JobOptions options = {});
+  /// Returns whether a launcher has left word of several ranks, without waiting for any. Errors:
+  /// kInvalidArgument as of Join.
+  static Result<bool> HasSeveralRanks(const Environment& environment);
   /// Leaves the job, and waits a second at most for the others to have heard what this rank said
   /// last. A rank that leaves without Finish has failed, to the others.
   virtual ~Job() = default;

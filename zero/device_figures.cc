@@ -195,6 +195,13 @@ StepFigures DeviceFigures::Take() {
   return figures;
 }
 
+std::vector<WeightFigures> DeviceFigures::LastUpdate() {
+  for (const TileId tile : layout_.Tiles()) {
+    if (updated_ && !layout_.frozen(tile)) TakeUpdate(tile);
+  }
+  return figures_.Updates(0);
+}
+
 Result<std::optional<TileId>> DeviceFigures::FirstNotFinite(
     device::Stream& stream, kernels::StateOperators& operators,
     const std::function<const std::byte*(TileId tile)>& weight_of) {

@@ -55,6 +55,8 @@ class DeviceFigures {
   /// Returns the figures of this rank's share: of the gradients since the last call, and of the
   /// update, if there was one. The streams of both have been waited for.
   StepFigures Take();
+  /// Returns those of the last update, whose stream has been waited for; zeros if there was none.
+  std::vector<kernels::WeightFigures> LastUpdate();
   /// Finds, on the device, the first trained tile whose weights are not all finite; the stream has
   /// ended then. Takes the place of the block sums of gradients. Errors: of the stream.
   Result<std::optional<offload::TileId>> FirstNotFinite(

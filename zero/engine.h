@@ -224,7 +224,8 @@ class Engine {
   /// are written, `first` runs (on any thread), parts that do not live on the drive are written,
   /// and everything is synchronised; then the record follows. The next step may begin meanwhile;
   /// FinishGradients, Drain and another commit come after FinishCommit. A state in which an
-  /// update has made a weight that is not finite is not committed: kNumeric.
+  /// update has made a weight that is not finite, or the last one has destroyed weights
+  /// (FirstDestroyed in zero/tensor_figures.h), is not committed: kNumeric.
   virtual void BeginCommit(const TrainState& state, std::function<Status()> first) = 0;
   /// Waits for the commit that was begun, if any. Afterwards it is durable; if it failed, the
   /// engine has failed, too.

@@ -19,9 +19,12 @@ class LossScale {
  public:
   /// The scale of a new training.
   explicit LossScale(const config::LossScaling& rules);
-  /// Continues from what a commit keeps.
+  /// Continues from what a commit keeps. The rules may be others than before: a static scale is
+  /// theirs, and a dynamic one goes on from what the scale was.
   LossScale(const config::LossScaling& rules, const offload::LossScaleState& state)
-      : rules_(rules), state_(state) {}
+      : rules_(rules), state_(state) {
+    if (!dynamic()) state_.scale = rules.loss_scale;
+  }
 
   /// Returns the scale of the next step.
   double value() const { return state_.scale; }

@@ -255,6 +255,7 @@ Status ResidentEngine::UpdateStep(double grad_scale) {
     if (exchanges_.gatherer() != nullptr) modules_[Index(module)].updated = compute_->Record();
   }
   ++version_;
+  lr_of_update_ = lr_;
   return options_.config.overlap ? Status() : compute_->Synchronize();
 }
 
@@ -265,9 +266,12 @@ Status ResidentEngine::DropStep() {
   return {};
 }
 
-/// On the device, so that weights are copied to the host once. Between steps nobody needs the block
-/// sums of gradients.
-Status ResidentEngine::CheckWeights() {
+/// What is not finite is found on the device, so that weights are copied to the host once. Between
+/// steps nobody needs the block sums of gradients.
+Status ResidentEngine::CheckWeights(uint64_t step) {
+  const std::optional<DestroyedTensor> destroyed =
+      FirstDestroyed(layout_.model, device_figures_->LastUpdate());
+  if (destroyed) return Destroyed(*destroyed, step, lr_of_update_);
   PENSTOCK_ASSIGN(const std::optional<TileId> tile,
                   device_figures_->FirstNotFinite(*compute_, operators_,
                                                   [this](TileId of) { return WeightOf(of); }));
@@ -293,7 +297,7 @@ Status ResidentEngine::MakeCommit(const TrainState& state, const std::function<S
   std::vector<offload::CommittedTile> tiles = committed_;
   if (committed_version_ != version_) {
     // Before anything is written: with one slot, the first write gives the last commit up.
-    PENSTOCK_TRY(CheckWeights());
+    PENSTOCK_TRY(CheckWeights(state.step));
     PENSTOCK_TRY(io_.file->PrepareWrites());
     tiles.resize(layout_.tiles.size());
     for (const TileId tile : layout_.Tiles()) {

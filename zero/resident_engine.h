@@ -115,8 +115,8 @@ class ResidentEngine : public Engine {
   void UpdateTile(offload::TileId tile, const UpdateScalars& scalars);
   /// The first pass over all tiles, where updates take two; gives the scalars the trust ratios.
   Status SumForTrust(UpdateScalars& scalars);
-  /// Errors: kNumeric if a weight is not finite.
-  Status CheckWeights();
+  /// Errors: kNumeric if the weights after step `step` are not to be committed.
+  Status CheckWeights(uint64_t step);
   Result<offload::CommittedTile> WriteTile(offload::TileId tile);
   Status MakeCommit(const TrainState& state, const std::function<Status()>& first);
 
@@ -135,7 +135,8 @@ class ResidentEngine : public Engine {
   uint64_t updates_ = 0;
   double lr_ = 0;  ///< of this step
   uint64_t t_ = 0;
-  size_t sent_ = 0;  ///< tiles of this step whose block sums were sent home
+  double lr_of_update_ = 0;  ///< of the last one
+  size_t sent_ = 0;          ///< tiles of this step whose block sums were sent home
   std::vector<offload::CommittedTile> committed_;  ///< of the newest commit
   std::optional<uint64_t> committed_version_;      ///< none: nothing was committed
   Status outcome_;                                 ///< of the commit that was begun

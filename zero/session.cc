@@ -85,7 +85,7 @@ Status Session::Fill(const TileFill& fill, const TrainState& state) {
 
 /// Goes on from what a commit keeps.
 void Session::TakeCounts(const TrainState& state) {
-  proven_ = true;
+  adopted_ = true;
   state_ = state;
   state_.run_json.clear();
   if (!config_.loss_scaling) return;
@@ -334,6 +334,7 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
 void Session::Count(bool skipped, bool forward_is_finite) {
   // Weights that were updated have proved nothing yet.
   proven_ = skipped && (proven_ || forward_is_finite);
+  adopted_ = skipped && adopted_;
   state_.step += 1;
   state_.optimizer_steps += skipped ? 0 : 1;
   state_.skipped_in_a_row = skipped ? state_.skipped_in_a_row + 1 : 0;

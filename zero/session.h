@@ -125,6 +125,11 @@ class Session {
 
   /// Returns the counts so far, without a run_json.
   const TrainState& state() const { return state_; }
+  /// Whether a step of this session computed a finite loss with the weights as they are.
+  bool proven() const { return proven_; }
+  /// Whether the weights as they are come from a commit, and no step of this session computed a
+  /// finite loss with them.
+  bool untried() const { return adopted_ && !proven_; }
   /// Returns the number of uses that were not the planned ones.
   uint64_t late_uses() const { return order_.late(); }
   const offload::ShardLayout& layout() const { return engine_.layout(); }
@@ -205,7 +210,8 @@ class Session {
   uint64_t losses_not_finite_ = 0;       ///< in a row
   Status failure_;                       ///< what ended the training
   bool filled_ = false;
-  bool proven_ = false;  ///< the weights as they are gave a finite loss, or come from a commit
+  bool proven_ = false;   ///< the weights as they are gave a finite loss here
+  bool adopted_ = false;  ///< the weights as they are come from a commit
   std::vector<Module> modules_;
   std::vector<Deeds> deeds_;  ///< by module; none if nobody asks
   uint64_t steps_begun_ = 0;

@@ -26,7 +26,7 @@ Status Session::BeginCommit(std::string run_json, std::function<Status()> first)
   }
   TrainState state = state_;
   state.run_json = std::move(run_json);
-  life_.Begin(state.step, proven_);
+  life_.Begin(state.step, proven_ || adopted_);
   engine_.BeginCommit(state, std::move(first));
   return {};
 }

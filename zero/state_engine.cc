@@ -195,6 +195,7 @@ Status StateEngine::UpdateStep(double grad_scale, std::vector<kernels::TrustSums
   driver_->EndStep();
   ++version_;
   updated_ = true;
+  lr_of_update_ = lr_;
   return options_.config.overlap ? Status() : store_->Drain();
 }
 
@@ -203,14 +204,26 @@ Status StateEngine::SkipStep() {
   return {};
 }
 
+/// No update begins before the commit has ended that calls it, so that the figures stand still.
+std::function<Status()> StateEngine::CheckOfWeights(uint64_t step) const {
+  return [this, step, updated = updated_, update = version_ - 1, lr = lr_of_update_]() -> Status {
+    if (updated) {
+      const std::vector<kernels::WeightFigures> figures = figures_.Updates(update);
+      const std::optional<DestroyedTensor> destroyed = FirstDestroyed(layout_.model, figures);
+      if (destroyed) return Destroyed(*destroyed, step, lr);
+    }
+    return driver_->CheckWeights();
+  };
+}
+
 void StateEngine::BeginCommit(const TrainState& state, std::function<Status()> first) {
   PENSTOCK_CHECK(!commit_, "a commit was begun before the last one was finished");
   commit_ = std::make_unique<PendingCommit>();
   commit_->make = [this, record = MakeRecord(state, options_.commit_session),
-                   first = std::move(first)]() -> Status {
+                   first = std::move(first), check = CheckOfWeights(state.step)]() -> Status {
     const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.head.step));
-    PENSTOCK_TRY(store_->Commit(record, [this, &first]() -> Status {
-      PENSTOCK_TRY(driver_->CheckWeights());
+    PENSTOCK_TRY(store_->Commit(record, [&first, &check]() -> Status {
+      PENSTOCK_TRY(check());
       return first();
     }));
     return options_.vote ? options_.vote(record.head.step) : Status();

@@ -114,6 +114,9 @@ class StateEngine {
   Status Build(const offload::Schedule& schedule, const MemoryPlan& plan, const std::string& gpu);
   void AddTierNotice(const offload::TileStoreOptions& store, const offload::Schedule& schedule);
   UpdateScalars ScalarsOfStep(double grad_scale) const;
+  /// Returns what looks at the weights after step `step`, once their update has ended. Errors:
+  /// kNumeric if they are not to be committed.
+  std::function<Status()> CheckOfWeights(uint64_t step) const;
 
   const EngineOptions& options_;
   const offload::ShardLayout& layout_;
@@ -134,6 +137,7 @@ class StateEngine {
   std::optional<uint64_t> told_version_;  ///< whose update's figures were returned last
   double lr_ = 0;                         ///< of this step
   uint64_t t_ = 0;
+  double lr_of_update_ = 0;  ///< of the last one
   std::unique_ptr<PendingCommit> commit_;
   uint64_t evictions_before_ = 0;  ///< by initialisation
   // The driver ends before the store that it takes tiles from.

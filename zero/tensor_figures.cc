@@ -1,10 +1,16 @@
 #include "zero/tensor_figures.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
+
+#include "zero/value_check.h"
 
 namespace penstock::zero {
 namespace {
+
+/// Of the weights after it, an update that destroys them is at least this share (rms).
+constexpr double kDestroyingShare = 0.5;
 
 using kernels::TensorPart;
 using kernels::TensorRange;
@@ -29,6 +35,30 @@ std::vector<TensorPart> PartsOf(const offload::ModuleLayout& module, uint64_t be
   std::vector<TensorPart> parts = kernels::TensorParts(RangesOf(module), begin, begin + elements);
   for (TensorPart& part : parts) part.tensor = order[part.tensor];
   return parts;
+}
+
+std::optional<DestroyedTensor> FirstDestroyed(const offload::ModelLayout& model,
+                                              std::span<const kernels::WeightFigures> updates) {
+  size_t i = 0;
+  for (const offload::ModuleLayout& module : model.modules) {
+    for (const offload::TensorLayout& tensor : module.tensors) {
+      const kernels::WeightFigures& of = updates[i++];
+      if (!std::isfinite(of.largest) || of.largest <= kLargeWeight) continue;
+      const double ratio = std::sqrt(of.update_sum_of_squares / of.sum_of_squares);
+      if (ratio <= kDestroyingShare) continue;
+      return DestroyedTensor{.name = tensor.name, .largest = of.largest, .ratio = ratio};
+    }
+  }
+  return {};
+}
+
+Error Destroyed(const DestroyedTensor& tensor, uint64_t step, double lr) {
+  return MakeError(
+      ErrorCode::kNumeric,
+      "step {}: the last update, with learning rate {:g}, has destroyed the weights of "
+      "{}: they are as large as {:.3g}, and the update is {:.2g} times them (rms); they "
+      "are not committed",
+      step, lr, tensor.name, tensor.largest, tensor.ratio);
 }
 
 TensorFigures::TensorFigures(const offload::ShardLayout& layout) : layout_(layout) {

@@ -13,8 +13,10 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "base/result.h"
 #include "kernels/state/block_sums.h"
 #include "kernels/state/figures.h"
 #include "offload/layout.h"
@@ -54,6 +56,21 @@ void ForEachPiece(std::span<const kernels::TensorPart> parts, uint64_t begin_of_
     begin = to;
   }
 }
+
+/// An update that has destroyed its weights: where they are large afterwards because of it.
+struct DestroyedTensor {
+  std::string name;
+  float largest = 0;  ///< magnitude
+  double ratio = 0;   ///< rms of the update over rms of the new weights
+};
+/// Returns the first tensor whose weights an update has destroyed: they are finite, beyond
+/// kLargeWeight, and most of what they are came with it. Weights that were large before, as those
+/// of an import may be, are not meant, and neither are weights that are not finite: see NotFinite.
+std::optional<DestroyedTensor> FirstDestroyed(const offload::ModelLayout& model,
+                                              std::span<const kernels::WeightFigures> updates);
+/// Returns the error of a commit of such weights, after step `step`, whose update had learning rate
+/// `lr`: kNumeric.
+Error Destroyed(const DestroyedTensor& tensor, uint64_t step, double lr);
 
 class TensorFigures {
  public:

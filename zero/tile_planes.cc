@@ -77,9 +77,11 @@ bool WeightsAreFinite(const kernels::OptimizerTile& planes) {
 }
 
 Error NotFinite(const ShardLayout& layout, TileId tile) {
+  const bool fp16 = layout.planes(tile).weight().encoding == Encoding::kFloat16;
   return MakeError(ErrorCode::kNumeric,
-                   "weights of module {} are not finite any more: they are not committed",
-                   layout.module(tile).name);
+                   "weights of module {} are not finite any more{}: they are not committed",
+                   layout.module(tile).name,
+                   fp16 ? " in fp16, where 65520 and what is above it is infinite" : "");
 }
 
 kernels::OptimizerTile PlanesOf(const ShardLayout& layout, TileId tile, std::byte* weight,

@@ -45,7 +45,7 @@ Result<ZeroCounter> ZeroCounter::Create(const offload::ShardLayout& layout,
 }
 
 void ZeroCounter::BeginStep() {
-  counts_step_ = counts_ && steps_++ % kCountedSteps == 0;
+  counts_step_ = counts_ && steps_ % kCountedSteps == 0;
   stream_ = nullptr;
 }
 
@@ -63,6 +63,7 @@ void ZeroCounter::Count(ModuleId module, const FinishedSums& finished) {
 }
 
 Result<std::vector<ZeroCounts>> ZeroCounter::Take() {
+  ++steps_;
   if (stream_ == nullptr) return std::vector<ZeroCounts>();
   stream_->CopyToHost(host_.data(), device_.data(), device_.size());
   PENSTOCK_TRY(stream_->Synchronize());

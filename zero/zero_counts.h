@@ -37,8 +37,9 @@ class ZeroCounter {
   /// Enqueues the pass over a module's sums, before they are overwritten. All modules of a step
   /// have the same stream.
   void Count(offload::ModuleId module, const FinishedSums& finished);
-  /// Returns the counts of this rank's share by tensor, in the order of StepFigures; none if the
-  /// step counts nothing. Waits for the stream. Errors: of the stream.
+  /// For a step that is finished; one that is dropped, or was repeated, does not count as one of
+  /// kCountedSteps. Returns the counts of this rank's share by tensor, in the order of StepFigures;
+  /// none if the step counts nothing. Waits for the stream. Errors: of the stream.
   Result<std::vector<kernels::ZeroCounts>> Take();
 
  private:
@@ -51,7 +52,7 @@ class ZeroCounter {
 
   bool counts_ = false;
   bool counts_step_ = false;
-  uint64_t steps_ = 0;
+  uint64_t steps_ = 0;  ///< that were finished
   size_t tensors_ = 0;
   std::vector<std::vector<Part>> parts_;  ///< of each module
   device::DeviceBuffer device_;           ///< of each tensor

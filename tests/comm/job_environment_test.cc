@@ -155,6 +155,23 @@ TEST(EnvironmentTest, SlurmSaysAllButThePort) {
                         {"SLURM_STEP_NODELIST=node[1-", "MASTER_ADDR"}));
 }
 
+TEST(EnvironmentTest, WhetherThereAreSeveralRanksIsKnownWithoutThem) {
+  const auto several = [](const Variables& variables) {
+    return Job::HasSeveralRanks(EnvironmentOf(variables)).value();
+  };
+  EXPECT_FALSE(several({}));
+  EXPECT_FALSE(several({{"WORLD_SIZE", "1"}}));
+  EXPECT_TRUE(several({{"WORLD_SIZE", "2"},
+                       {"RANK", "0"},
+                       {"MASTER_ADDR", "localhost"},
+                       {"MASTER_PORT", "29500"}}));
+  EXPECT_FALSE(
+      several({{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "1"}, {"OMPI_COMM_WORLD_SIZE", "1"}}));
+  EXPECT_TRUE(
+      several({{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}));
+  EXPECT_FALSE(Job::HasSeveralRanks(EnvironmentOf({{"WORLD_SIZE", "two"}})).ok());
+}
+
 TEST(EnvironmentTest, TheFirstHostOfAListIsFound) {
   const std::vector<std::pair<std::string, std::string>> lists = {
       {"a", "a"},

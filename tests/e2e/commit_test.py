@@ -80,15 +80,17 @@ class LostFileTest(harness.PenstockTest):
 
 class NumericFailureTest(harness.PenstockTest):
     def config(self, **ours):
-        return merge(make_config(dtype="bf16", param="nvme", optimizer="nvme",
+        """Updates leave weights that fp16 has, and with which a forward overflows."""
+        return merge(make_config(dtype="fp16", param="nvme", optimizer="nvme",
                                  nvme_path=self.make_folder("nvme"), steps_per_print=1),
-                     {"optimizer": {"params": {"lr": 3e30}}, "penstock": ours})
+                     {"optimizer": {"params": {"lr": 3e4}}, "fp16": {"initial_scale_power": 8},
+                      "penstock": ours})
 
     def late_config(self, **ours):
-        """The first two steps have a learning rate of 0, and the third destroys the weights."""
+        """The first two steps have a learning rate of 0, and the third ruins the weights."""
         return merge(self.config(**ours),
                      {"scheduler": {"type": "WarmupLR",
-                                    "params": {"warmup_max_lr": 3e30, "warmup_num_steps": 10}}})
+                                    "params": {"warmup_max_lr": 3e4, "warmup_num_steps": 10}}})
 
     def assert_committed(self, run, step):
         inspected = harness.penstock("inspect", run)
@@ -108,6 +110,17 @@ class NumericFailureTest(harness.PenstockTest):
         self.assert_fails_numerically(outcome, "step 5: the losses of 2 steps in a row",
                                       "step 2 is committed")
         self.assert_committed(run, 2)
+
+    def test_weights_that_an_update_has_plainly_destroyed_are_not_committed(self):
+        for home in ("none", "cpu", "nvme"):
+            with self.subTest(home):
+                config = merge(make_config(dtype="bf16", param=home, optimizer=home,
+                                           nvme_path=self.make_folder("nvme")),
+                               {"optimizer": {"params": {"lr": 3e30}}})
+                outcome, run = self.train(config, steps=1)
+                self.assert_fails(outcome, 4, "step 1: the last update, with learning rate 3e+30, "
+                                  "has destroyed the weights of wte", "step 0 is committed")
+                self.assert_committed(run, 0)
 
     def test_weights_that_the_first_update_destroyed_give_way_to_those_of_step_0(self):
         outcome, run = self.train(self.config(commit_every_steps=1), steps=100)

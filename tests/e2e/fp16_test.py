@@ -3,6 +3,7 @@ import array
 import math
 import os
 import random
+import unittest
 
 import harness
 from harness import make_config, merge, read_rows, read_summary
@@ -30,12 +31,12 @@ def scaled(tensors, names, factor):
 
 
 class Fp16PlacementTest(placement_test.PlacementCase):
-    placements = {name: placement_test.PLACEMENTS[name]
-                  for name in ("host", "all on nvme", "tiles of 20480", "two folders",
-                               "on nvme, all of it fits in memory", "checkpoints on the host")}
-
-    def tries(self, number, micro_batches, **_numerics):
-        return number % 2 == (micro_batches > 1) or self.placements == placement_test.PLACEMENTS
+    def tries(self, number, clip, micro_batches, **_numerics):
+        """Two of the four numerics for each placement, which differ in both: so every pair of a
+        placement and a value is tried. All are with PENSTOCK_LONG_TESTS=1."""
+        if os.environ.get("PENSTOCK_LONG_TESTS") == "1":
+            return True
+        return (number + (clip > 0) + (micro_batches > 1)) % 2 == 1
 
     # The scale overflows and grows within the 30 steps.
     SCALE = {"enabled": True, "initial_scale_power": 22, "loss_scale_window": 8, "hysteresis": 1}
@@ -47,8 +48,16 @@ class Fp16PlacementTest(placement_test.PlacementCase):
         self.assertGreater(len(set(scales)), 3)
         self.assertTrue(any(b > a for a, b in zip(scales, scales[1:])), "it grows again")
 
-    def test_every_placement_has_the_same_bits_with_3_micro_batches_without_clipping(self):
-        self.compare(dtype="fp16", clip=0.0, micro_batches=3, fp16=self.SCALE)
+    def test_every_placement_has_the_same_bits_with_3_micro_batches_and_without_clipping(self):
+        for clip, micro_batches in ((0.0, 1), (0.0, 3), (1.0, 3)):
+            self.compare(dtype="fp16", clip=clip, micro_batches=micro_batches, fp16=self.SCALE)
+
+    @unittest.skipUnless(os.environ.get("PENSTOCK_LONG_TESTS") == "1",
+                         "PENSTOCK_LONG_TESTS=1 runs it")
+    def test_every_placement_has_the_same_bits_with_a_static_scale(self):
+        for clip, micro_batches in ((0.0, 1), (1.0, 1), (0.0, 3), (1.0, 3)):
+            self.compare(dtype="fp16", clip=clip, micro_batches=micro_batches,
+                         fp16={"enabled": True, "loss_scale": 1024})
 
 
 class Fp16Test(harness.PenstockTest):

@@ -6,6 +6,7 @@ PENSTOCK_TEST_DEVICE names (cpu); where there is no GPU for "cuda", tests skip, 
 PENSTOCK_REQUIRE_GPU is set; "emulated-cuda" is for a PENSTOCK with a GPU of its own
 (tests/emulated_cuda). Standard library only.
 """
+import array
 import contextlib
 import ctypes
 import json
@@ -272,6 +273,16 @@ class PenstockTest(unittest.TestCase):
         outcome = penstock("export", run, "--to", to, *more)
         self.assertEqual(outcome.code, 0, str(outcome))
         return read_safetensors(os.path.join(to, "model.safetensors")), to
+
+    def large_model(self, name, factor):
+        """Of a new model, the weights whose name ends so are multiplied."""
+        tensors, folder = self.export(self.trained(make_config(), steps=0))
+        [name] = [of for of in tensors if of.endswith(name)]
+        dtype, shape, data = tensors[name]
+        large = array.array("f", [factor * value for value in array.array("f", data)])
+        tensors[name] = (dtype, shape, large.tobytes())
+        write_safetensors(os.path.join(folder, "model.safetensors"), tensors)
+        return folder
 
     def numbers(self, run):
         """What nothing but the model, the data and the configuration's arithmetic may change: of its

@@ -183,11 +183,21 @@ class ConclusionTest(ReplayTest):
                            "1")
 
     def test_weights_that_a_commit_has_already_are_named(self):
-        config = merge(self.conf, {"optimizer": {"params": {"lr": 3e30}}})
-        run = self.trained(config, steps=1)
-        outcome = self.concluded("the weights, which the commit of step 1 has already", run, "--from",
-                                 "latest", "--to", "3")
+        model = self.large_model("h.1.mlp.c_fc.weight", 2e39)
+        outcome, run = self.train(self.conf, steps=3, model=model)
+        self.assert_fails(outcome, 4, "step 0 is committed")
+        outcome = self.concluded("the weights, which the commit of step 0 has already", run, "--from",
+                                 "latest", "--to", "2")
         self.assertIn("beyond 1e+06", outcome.stdout)
+
+    def test_a_run_that_a_short_streak_ended_is_judged_alike_in_fp32(self):
+        config = merge(fp16_test.fp16_config(),
+                       {"fp16": {"initial_scale_power": 24, "min_loss_scale": 2.0 ** 22}})
+        outcome, run = self.train(config, steps=20)
+        self.assert_fails(outcome, 4, "the loss scale is at its minimum")
+        last = str(len(read_rows(run)))
+        for more in ((), ("--dtype", "fp32")):
+            self.concluded("fp16's range", run, "--from", "latest", "--to", last, *more)
 
     def test_a_row_of_one_rare_token_is_the_data(self):
         text = harness.text_bytes(40000)
@@ -269,6 +279,11 @@ class MistakeTest(ReplayTest):
         os.remove(data)
         self.refused(3, "--from", "kept", "--to", "3", fragments=(data,))
 
+    def test_the_variables_of_a_launcher_at_once(self):
+        ranks = {**os.environ, "WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": "1"}
+        self.refused(2, "--from", "kept", "--to", "3", env=ranks, fragments=("launcher",))
+
     def test_a_snapshot_of_steps_that_the_run_gave_up(self):
         self.resumed(self.run_folder, "--resume-from", "kept", "--change",
                      "optimizer.params.lr=2e-3", steps=4)
@@ -293,6 +308,9 @@ class MistakeTest(ReplayTest):
                 self.assertEqual(contents(self.run_folder, self.nvme), before)
             else:
                 self.assertTrue(os.path.exists(scratch))
+                left = os.path.join(self.run_folder, name)
+                self.assertRegex(penstock("clean", self.run_folder).stdout,
+                                 rf"(?m)^ *[1-9][0-9.]* ([KM]iB|B)  {left}$")
                 outcome = penstock("replay", self.run_folder, "--from", "kept", "--to", "3")
                 self.assertEqual(outcome.code, 0, str(outcome))
                 self.assertEqual(contents(self.run_folder, self.nvme), before)

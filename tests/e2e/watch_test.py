@@ -100,7 +100,11 @@ class WatchTest(WatchedRuns):
         self.assertEqual(len(reports), 1, "it ends far from the minimum")
 
     def test_weights_that_one_update_destroys_are_named_before_the_loss_is(self):
-        config = {"optimizer": {"params": {"lr": 3e30}}, "penstock": {"commit_every_steps": 1}}
+        config = {"optimizer": {"params": {"lr": 3e30}}}
+        outcome, _, reports = self.run_of("bf16", steps=30, penstock={"commit_every_steps": 1},
+                                          **config)
+        self.assert_fails(outcome, 4, "step 1: the last update, ", "with learning rate 3e+30")
+        self.assertEqual([(r["step"], r["kind"]) for r in reports], [(1, "update")])
         outcome, run, reports = self.run_of("bf16", steps=30, **config)
         self.assert_fails(outcome, 4, "step 3: ", "--change optimizer.params.lr")
         self.assertEqual([(r["step"], r["kind"]) for r in reports],

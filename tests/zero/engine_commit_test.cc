@@ -296,6 +296,48 @@ TEST_F(CommitTest, WeightsThatAreNotFiniteAreNamedByTheirFirstTileWhateverFindsT
   }
 }
 
+TEST_F(CommitTest, WeightsThatTheLastUpdateDestroyedAreNotCommittedInAnyHome) {
+  for (const Tier home : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+    for (const bool skipped_since : {false, true}) {
+      EngineOptions options = Options({.name = "destroyed",
+                                       .parameters = home,
+                                       .optimizer = home,
+                                       .optimizer_threads = 2,
+                                       .smallest_host = false});
+      ToyRun run(options, 64_MiB, {}, false, /*lr=*/1e9);
+      ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+      ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+      ASSERT_TRUE(run.Step(1, 1.0F).ok());
+      if (skipped_since) {
+        ASSERT_TRUE(run.Step(2, 1.0F, kNaN).ok());
+      }
+      BeginCommit(run, skipped_since ? 2 : 1, 1);
+      const Status refused = run.session().FinishCommit();
+      ASSERT_FALSE(refused.ok());
+      EXPECT_EQ(refused.error().code, ErrorCode::kNumeric);
+      EXPECT_THAT(refused.error().message,
+                  HasSubstr("learning rate 1e+09, has destroyed the weights of in.weight: they are "
+                            "as large as 1e+09"));
+    }
+  }
+}
+
+TEST_F(CommitTest, WeightsThatWereLargeBeforeTheirUpdateAreCommitted) {
+  const auto large = [](ModuleId module, size_t tensor, uint64_t begin,
+                        std::span<float> values) -> Status {
+    PENSTOCK_TRY(ToyWeights(module, tensor, begin, values));
+    for (float& value : values) value *= 1e9F;
+    return Status();
+  };
+  for (const Tier home : {Tier::kDevice, Tier::kNvme}) {
+    ToyRun run(Options({.name = "large", .parameters = home, .optimizer = home}), 64_MiB);
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    ASSERT_TRUE(run.session().Initialize(large).ok());
+    ASSERT_TRUE(run.Step(1, 1.0F).ok());
+    Commit(run, 1, 1);
+  }
+}
+
 TEST_F(CommitTest, ACommitThatWasBegunEndsBeforeTheEngineDoes) {
   std::vector<std::string> paths;
   {

@@ -32,6 +32,21 @@ uint64_t CountSteps(LossScale& scale, uint64_t last,
   return 0;
 }
 
+TEST(LossScaleTest, GoesOnWithOtherRules) {
+  config::LossScaling statically = Rules(16, 2);
+  statically.loss_scale = 4096;
+  LossScale before(statically);
+  before.Count(true);
+  EXPECT_EQ(LossScale(statically, before.state()).value(), 4096);
+  config::LossScaling lower = statically;
+  lower.loss_scale = 512;
+  LossScale after(lower, before.state());
+  EXPECT_EQ(after.value(), 512);
+  EXPECT_EQ(after.state().scale, 512);
+  const LossScale dynamic(Rules(16, 2), after.state());
+  EXPECT_EQ(dynamic.value(), 512) << "it goes on from there";
+}
+
 TEST(LossScaleTest, FallsFrom2To12AtStep444AndEndsAt456) {
   LossScale scale(Rules(12, 1));
   const uint64_t end = CountSteps(scale, 1000, [](uint64_t step) { return step >= 444; },

@@ -159,6 +159,25 @@ TEST_F(TensorFiguresTest, ZerosAreCountedInFloat16InTheFirstStepAndEveryTenthAft
   }
 }
 
+TEST_F(TensorFiguresTest, AStepThatIsRepeatedIsNoneOfThoseBetweenTwoThatCountZeros) {
+  ToyRun run(Options({.name = "repeated", .dtype = DType::kFloat16}), 64_MiB);
+  ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+  ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+  uint64_t t = 1;
+  for (uint64_t step = 1; step <= kCountedSteps + 1; ++step) {
+    const bool skipped = step == 3;
+    ASSERT_TRUE(run.Step(t, 1.0F, skipped ? kNaN : 1).ok());
+    EXPECT_EQ(run.session().figures().zeros.empty(), (step - 1) % kCountedSteps != 0) << step;
+    if (!skipped) {
+      ++t;
+      continue;
+    }
+    Result<Step> again = run.session().RepeatStep();
+    ASSERT_TRUE(again.ok()) << again.error().message;
+    ASSERT_TRUE(again->Drop().ok());
+  }
+}
+
 TEST_F(TensorFiguresTest, CountWhatIsNotFiniteInTheTensorThatHasIt) {
   EngineOptions options = Options({.name = "host", .parameters = Tier::kHost});
   options.config.optimizer_home = Tier::kHost;

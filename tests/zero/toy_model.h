@@ -62,7 +62,7 @@ class ToyRun {
       std::function<std::unique_ptr<device::Device>(std::unique_ptr<device::Device> device)>;
 
   ToyRun(EngineOptions options, Bytes device_memory, const Wrap& wrap = {},
-         bool foreign_stream = false)
+         bool foreign_stream = false, double lr = 1e-2)
       : meter_() {
     dtype_ = options.config.dtype;
     options.meter = &meter_;
@@ -73,7 +73,7 @@ class ToyRun {
     options.compute_stream = stream_.get();
     operators_ = kernels::CreateStateOperators(device_->kind(), 1).value();
     uses_ = options.model.step;
-    options.config.optimizer.lr = 1e-2;
+    options.config.optimizer.lr = lr;
     auto session =
         Session::Create(std::move(options), /*reports_loss=*/true, *device_, *operators_);
     status_ = session.status();

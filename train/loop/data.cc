@@ -45,12 +45,12 @@ Result<BatchReader> BatchReader::Create(std::unique_ptr<TokenData> data, DataOrd
   return BatchReader(std::move(data), RowOrder(order, rows, seed), rows, sequence, vocabulary);
 }
 
-Status BatchReader::Read(uint64_t index, uint64_t micro_batch, std::span<int32_t> inputs,
+Status BatchReader::Read(uint64_t position, uint64_t micro_batch, std::span<int32_t> inputs,
                          std::span<int32_t> targets) {
   PENSTOCK_CHECK(inputs.size() == micro_batch * sequence_ && targets.size() == inputs.size());
   std::vector<int32_t> row(sequence_ + 1);
   for (uint64_t i = 0; i < micro_batch; ++i) {
-    PENSTOCK_TRY(data_->Read(order_(index * micro_batch + i) * sequence_, vocabulary_, row));
+    PENSTOCK_TRY(data_->Read(order_(position + i) * sequence_, vocabulary_, row));
     const auto at = static_cast<std::ptrdiff_t>(i * sequence_);
     std::copy(row.begin(), row.end() - 1, inputs.begin() + at);
     std::copy(row.begin() + 1, row.end(), targets.begin() + at);

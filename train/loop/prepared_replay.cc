@@ -37,7 +37,8 @@ Status CheckNumbers(const ResumePoint& from, const TrainOptions& options, const 
   std::erase_if(differences, [&](const KeyDifference& difference) {
     return (options.replay->other_dtype && IsOfDtype(difference.key)) ||
            std::ranges::any_of(options.changes, [&](const RequestedChange& change) {
-             return Covers(change.key, difference.key);
+             return Covers(change.key, difference.key) ||
+                    (IsOfBatch(change.key) && IsOfBatch(difference.key));
            });
   });
   if (differences.empty()) return {};
@@ -167,6 +168,7 @@ Result<PreparedRun> PrepareReplay(const TrainOptions& given, ModelFamilies famil
   run.rows = std::move(writer);
   run.identity = IdentityOf(run.options, run.job, run.machine.operators->arithmetic());
   run.consumed_samples = consumed;
+  run.keeps_consumed_samples = ChangesBatch(from, run.options.changes);
   return run;
 }
 

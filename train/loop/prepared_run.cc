@@ -17,6 +17,7 @@
 #include "train/process/log.h"
 #include "train/run/resume.h"
 #include "train/run/run_identity.h"
+#include "train/run/scratch_folder.h"
 #include "train/run/snapshot.h"
 
 namespace penstock::train {
@@ -288,10 +289,11 @@ Result<Continued> OpenToContinue(const TrainOptions& given, ModelFamilies famili
   TrainOptions options = CompleteFrom(from.info, given);
   PENSTOCK_ASSIGN(TrainJob job, ranks.Agree(PrepareJob(options, &from, families, ranks.place())));
   PENSTOCK_ASSIGN(std::vector<RunChange> changes, ranks.Agree(CheckResume(from, options, job)));
+  PENSTOCK_ASSIGN(const uint64_t consumed, ranks.Agree(ConsumedSamples(from, job)));
+  if (!options.steps) job.last_step = LastStepOfEpoch(from, job, consumed);
   PENSTOCK_ASSIGN(
       std::vector<StepRange> skips,
       ranks.Agree(AddSkips(from.info.skips, options.skips, from.train.step, job.last_step)));
-  PENSTOCK_ASSIGN(const uint64_t consumed, ranks.Agree(ConsumedSamples(from, job)));
   PENSTOCK_TRY(CheckAllAlike(options, job, &from, ranks));
   return Continued{.folder = std::move(folder),
                    .beginning = std::move(beginning),
@@ -321,7 +323,12 @@ Status CloseCommitted(const Continued& run, const RunFolder& folder) {
 
 /// What rank 0 has to complete of an earlier start.
 Status CompleteEarlier(ResumePoint& from, const RunFolder& folder) {
-  RemoveUnfinishedSnapshots(folder.folder(), from.current().run_uuid);
+  const std::string& uuid = from.current().run_uuid;
+  RemoveUnfinishedSnapshots(folder.folder(), uuid);
+  const Result<std::optional<LeftScratch>> replay =
+      FindLeftScratch(folder.folder(), ReplayScratchName(uuid));
+  // If it cannot be removed, the next replay or clean says so.
+  if (replay.ok() && *replay) static_cast<void>((*replay)->Remove());
   return CompleteMove(from, folder);
 }
 
@@ -362,6 +369,7 @@ Result<std::optional<PreparedRun>> PrepareResumedRun(const TrainOptions& given,
                        .info = std::move(info),
                        .machine = std::move(machine)};
   prepared.consumed_samples = run.consumed_samples;
+  prepared.keeps_consumed_samples = ChangesBatch(from, run.changes);
   for (const RunChange& change : run.changes) prepared.changed.push_back(change.key);
   PENSTOCK_TRY(ranks.Agree(Complete(prepared, [&from](RunFolder& opened) {
     return opened.ResumeRows(from.train.step, from.row);

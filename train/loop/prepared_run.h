@@ -34,11 +34,12 @@ struct PreparedRun {
   std::unique_ptr<Interrupt> interrupt;
   RunInfo info;  ///< names the state
   Machine machine;
-  std::optional<MetricsWriter> rows;  ///< of rank 0
-  std::optional<CsvMonitor> monitor;  ///< of rank 0, if there is one
-  std::string identity;               ///< what every commit keeps (train/run/run_identity.h)
-  uint64_t consumed_samples = 0;      ///< by the steps before
-  std::vector<std::string> changed;   ///< keys that are others from its first step on
+  std::optional<MetricsWriter> rows;    ///< of rank 0
+  std::optional<CsvMonitor> monitor;    ///< of rank 0, if there is one
+  std::string identity;                 ///< what every commit keeps (train/run/run_identity.h)
+  uint64_t consumed_samples = 0;        ///< by the steps before
+  bool keeps_consumed_samples = false;  ///< in each commit
+  std::vector<std::string> changed;     ///< keys that are others from its first step on
 };
 
 /// Prepares a new run, or a replay (train/loop/prepared_replay.h); or, if `given` resumes, one that

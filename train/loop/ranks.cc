@@ -74,6 +74,13 @@ void WriteInTime(std::function<void()> write) {
 
 }  // namespace
 
+std::optional<std::string> ReadEnvironment(const std::string& name) {
+  // The main thread alone changes the environment (ChooseGpu), and does not read it meanwhile.
+  const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
+  if (value == nullptr) return std::nullopt;
+  return std::string(value);
+}
+
 Result<std::unique_ptr<Ranks>> Ranks::Join(const comm::Environment& environment) {
   std::unique_ptr<Ranks> ranks(new Ranks());
   comm::JobOptions options;

@@ -30,6 +30,9 @@
 
 namespace penstock::train {
 
+/// Looks up a variable of this process, for Ranks::Join.
+std::optional<std::string> ReadEnvironment(const std::string& name);
+
 class Ranks {
  public:
   /// Finds the other ranks (comm::Job::Join). Errors: of Join.

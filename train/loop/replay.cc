@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "base/units.h"
+#include "comm/job.h"
 #include "train/loop/prepared_replay.h"
+#include "train/loop/ranks.h"
 #include "train/loop/trainer.h"
 #include "train/numerics/conclusion.h"
 #include "train/numerics/thresholds.h"
@@ -21,6 +23,7 @@
 #include "train/run/row_comparison.h"
 #include "train/run/run_folder.h"
 #include "train/run/run_lock.h"
+#include "train/run/run_numerics.h"
 #include "train/run/scratch_folder.h"
 #include "train/run/snapshot.h"
 
@@ -192,6 +195,10 @@ Result<Pass> Compute(const Replay& replay, bool fp32) {
     const ReplaySegment& segment = replay.segments[i];
     const bool last = i + 1 == replay.segments.size();
     options.changes = segment.changes;
+    if (options.replay->other_dtype) {
+      std::erase_if(options.changes,
+                    [](const RequestedChange& change) { return IsOfDtype(change.key); });
+    }
     options.resume = i > 0;
     options.replay->commits = !last;
     options.replay->stop_after =
@@ -249,6 +256,13 @@ std::string ToText(const Replay& replay, const Compared& compared, const Conclus
   return text;
 }
 
+/// Why the run ended with the last of these steps, if its numbers ended it there.
+std::optional<std::string> StopOfRun(const Replay& replay, const std::vector<ReplayedStep>& steps) {
+  const Result<std::optional<NumericsStop>> stop = ReadNumericsStop(replay.run);
+  if (!stop.ok() || !*stop || steps.empty() || steps.back().step != (*stop)->step) return {};
+  return (*stop)->line;
+}
+
 /// What is known of the steps: as the run computed them, and in fp32 where that tells more.
 Result<ReplayEvidence> Gather(const Replay& replay, const Pass& pass) {
   const DType dtype = DTypeOf(replay.origin.identity);
@@ -264,8 +278,8 @@ Result<ReplayEvidence> Gather(const Replay& replay, const Pass& pass) {
                           .stopped = pass.stopped};
   if (replay.command.fp32 && dtype != DType::kFloat32) {
     evidence.in_fp32 = std::move(evidence.steps);
-    evidence.stopped.reset();
     PENSTOCK_ASSIGN(evidence.steps, StepsOfRows(replay.run, replay.origin.step, replay.command.to));
+    evidence.stopped = StopOfRun(replay, evidence.steps);
     if (evidence.steps.empty()) evidence.steps = *evidence.in_fp32;
   } else if (dtype == DType::kFloat16 && FirstFailure(evidence) != nullptr) {
     LogNotice("fp16 met values that are not finite: computing the same steps in fp32");
@@ -293,14 +307,24 @@ Result<ReplayOutcome> Run(const Replay& replay) {
 
 Result<ScratchFolder> MakeScratch(const ReplayCommand& command, const RunInfo& info) {
   const std::string& parent = command.scratch.empty() ? command.run : command.scratch;
-  Result<ScratchFolder> scratch = ScratchFolder::Make(parent, ".replay-" + info.run_uuid);
+  Result<ScratchFolder> scratch = ScratchFolder::Make(parent, ReplayScratchName(info.run_uuid));
   if (scratch.ok() || command.scratch.empty()) return scratch;
   return Error{scratch.error().code, "--scratch: " + scratch.error().message};
+}
+
+/// Before anything is locked: ranks of a launcher would wait for each other until they time out.
+Status CheckAlone() {
+  PENSTOCK_ASSIGN(const bool several, comm::Job::HasSeveralRanks(ReadEnvironment));
+  if (!several) return {};
+  return Refused(
+      "one process computes the steps of all ranks, and a launcher's variables speak of several "
+      "(docs/ranks.md); start it without a launcher, or unset them");
 }
 
 }  // namespace
 
 Result<ReplayOutcome> RunReplay(const ReplayCommand& command) {
+  PENSTOCK_TRY(CheckAlone());
   PENSTOCK_ASSIGN(const Folder run, OpenRun(command.run));
   PENSTOCK_TRY(ReadRunInfo(run).status());
   PENSTOCK_ASSIGN(const RunLock lock, RunLock::Take(run));

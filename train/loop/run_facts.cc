@@ -1,7 +1,9 @@
 #include "train/loop/run_facts.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "train/loop/batch_rampup.h"
 #include "train/run/run_identity.h"
 
 namespace penstock::train {
@@ -42,12 +44,22 @@ std::string IdentityOf(const TrainOptions& options, const TrainJob& job, std::st
 
 Result<uint64_t> ConsumedSamples(const ResumePoint& from, const TrainJob& job) {
   const uint64_t consumed =
-      from.consumed_samples.value_or(from.train.step * job.config.train_batch_size);
-  if (consumed % (job.config.micro_batch_size * job.world.size) == 0) return consumed;
+      from.consumed_samples.value_or(from.train.step * BatchOf(from.identity));
+  // A batch that was changed begins where the one before has ended.
+  if (!job.config.rampup || consumed % (job.config.micro_batch_size * job.world.size) == 0)
+    return consumed;
   return MakeError(ErrorCode::kCorruption,
                    "--resume: the commit of step {} says that {} samples were taken, which are no "
                    "whole micro-batches of {} ranks; go on from a snapshot, or start a new run",
                    from.train.step, consumed, job.world.size);
+}
+
+uint64_t LastStepOfEpoch(const ResumePoint& from, const TrainJob& job, uint64_t consumed) {
+  const uint64_t rows = job.data.rows();
+  if (job.config.rampup) {
+    return BatchRampup(job.config.train_batch_size, job.config.rampup).StepsWithin(rows);
+  }
+  return from.train.step + (rows - std::min(rows, consumed)) / job.config.train_batch_size;
 }
 
 }  // namespace penstock::train

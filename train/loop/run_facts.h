@@ -4,13 +4,16 @@
 // Threads: any.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "train/loop/trainer.h"
 #include "train/loop/trainer_job.h"
 #include "train/run/resume.h"
+#include "train/run/run_changes.h"
 #include "train/run/run_folder.h"
 
 namespace penstock::train {
@@ -28,5 +31,14 @@ std::string IdentityOf(const TrainOptions& options, const TrainJob& job, std::st
 /// Returns the samples that the steps up to the commit took, of all ranks. Errors: kCorruption if
 /// no steps take so many.
 Result<uint64_t> ConsumedSamples(const ResumePoint& from, const TrainJob& job);
+/// Whether a batch that was changed, in the commit or by one of the keys of `changed`, lets them no
+/// more follow from the number of a step.
+template <typename Change>
+bool ChangesBatch(const ResumePoint& from, const std::vector<Change>& changes) {
+  return from.consumed_samples.has_value() ||
+         std::ranges::any_of(changes, [](const Change& change) { return IsOfBatch(change.key); });
+}
+/// Returns the last step of the epoch that a run which goes on from the commit is in.
+uint64_t LastStepOfEpoch(const ResumePoint& from, const TrainJob& job, uint64_t consumed);
 
 }  // namespace penstock::train

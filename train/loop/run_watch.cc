@@ -90,6 +90,7 @@ Status RunWatch::Replay(uint64_t step) {
     watch_.Replay(NumbersOf(rows[i], i == 0 ? rows[i].loss_scale : rows[i - 1].loss_scale));
   }
   for (const Report& report : reports) watch_.Remember(report, step);
+  watch_.Resumed();
   if (record_ != nullptr) watch_.ForgetSpikes();
   return {};
 }
@@ -159,6 +160,12 @@ void RunWatch::Step(StepNumbers numbers, const zero::StepFigures& figures) {
 void RunWatch::Took(double seconds) {
   seconds_.push_back(seconds);
   if (seconds_.size() > kKeptSeconds) seconds_.pop_front();
+}
+
+void RunWatch::CommitRefused(uint64_t step, const std::string& line) {
+  const Report report = watch_.Broken(step, line);
+  Keep(writer_.Append(report));
+  if (record_ != nullptr) record_->Add(report);
 }
 
 void RunWatch::End(uint64_t step, const std::string& line) {

@@ -44,6 +44,9 @@ class RunWatch {
   void Step(StepNumbers numbers, const zero::StepFigures& figures);
   /// Says how long a step took.
   void Took(double seconds);
+  /// Says that the weights after step `step` were not committed because of what they are. `line`
+  /// ends the run, and is not said here.
+  void CommitRefused(uint64_t step, const std::string& line);
   /// For a run that ends because of its numbers: leaves overflow.json.
   void End(uint64_t step, const std::string& line);
 

@@ -60,11 +60,13 @@ LoopOptions LoopOptionsOf(const PreparedRun& run) {
           .cost = CostOf(run.job, run.machine.session->layout()),
           .last_step = run.job.last_step,
           .consumed_samples = run.consumed_samples,
+          .keeps_consumed_samples = run.keeps_consumed_samples,
           .world = run.job.world,
           .library_memory = run.machine.library_memory,
           .run_json = run.identity,
           .changed = run.changed,
           .skips = run.info.skips,
+          .searches_every_skip = run.options.replay.has_value(),
           .commits_last = !run.options.replay || run.options.replay->commits};
 }
 
@@ -209,13 +211,6 @@ Result<std::optional<RunSummary>> TrainTogether(const TrainOptions& given, Model
   }
   PENSTOCK_TRY(ranks.Finish());
   return summary;
-}
-
-std::optional<std::string> ReadEnvironment(const std::string& name) {
-  // The main thread alone changes the environment (ChooseGpu), and does not read it meanwhile.
-  const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
-  if (value == nullptr) return std::nullopt;
-  return std::string(value);
 }
 
 }  // namespace

@@ -6,8 +6,6 @@
 #include <span>
 #include <utility>
 
-#include "train/numerics/streak.h"
-#include "train/numerics/thresholds.h"
 #include "train/process/log.h"
 
 namespace penstock::train {
@@ -33,6 +31,10 @@ enum NoteField : size_t {
 };
 static_assert(kCommWait < zero::kStepNoteSize);
 
+bool IsDynamic(const std::optional<config::LossScaling>& scaling) {
+  return scaling && scaling->loss_scale == 0;
+}
+
 /// Whether what happens every so many steps (0: never) is due after that of `row`.
 bool IsDue(const StepRow& row, int64_t every) {
   if (every == 0) return false;
@@ -47,6 +49,7 @@ TrainLoop::TrainLoop(LoopParts parts, LoopOptions options)
       options_(std::move(options)),
       rampup_(RampupOf(options_.config)),
       consumed_samples_(options_.consumed_samples),
+      search_(IsDynamic(options_.config.loss_scaling), options_.searches_every_skip),
       sound_(parts_.session.state().skipped_in_a_row == 0) {
   const BatchShape& shape = options_.shape;
   if (Trace* trace = parts_.meter.trace()) steps_ = trace->AddRow(TraceGroup::kSteps, "steps");
@@ -185,7 +188,7 @@ Status TrainLoop::ReadBatch(uint64_t micro_batches) {
   inputs_.resize(micro_batches * tokens);
   targets_.resize(inputs_.size());
   for (uint64_t j = 0; j < micro_batches; ++j) {
-    PENSTOCK_TRY(parts_.data.Read(PositionOf(j, 0) / shape.micro_batch, shape.micro_batch,
+    PENSTOCK_TRY(parts_.data.Read(PositionOf(j, 0), shape.micro_batch,
                                   std::span(inputs_).subspan(j * tokens, tokens),
                                   std::span(targets_).subspan(j * tokens, tokens)));
   }
@@ -209,7 +212,7 @@ Status TrainLoop::Watch(const StepRow& row, double loss_scale) {
                       .skipped = row.skipped,
                       .lr = row.lr,
                       .steps_to_stop = parts_.session.SkipsToTheEnd(),
-                      .first = first_non_finite_};
+                      .first = search_.first()};
   const uint64_t samples = row.tokens / options_.shape.sequence;
   for (uint64_t i = 0; i < std::min(samples, kNamedRows); ++i) {
     numbers.rows.push_back(parts_.data.RowAt(consumed_samples_ + i));
@@ -221,33 +224,26 @@ Status TrainLoop::Watch(const StepRow& row, double loss_scale) {
   return {};
 }
 
-bool TrainLoop::OverflowIsReported() const {
-  const auto& scaling = options_.config.loss_scaling;
-  const bool dynamic = scaling && scaling->loss_scale == 0;
-  const uint64_t skipped = parts_.session.state().skipped_in_a_row;
-  return !dynamic || skipped >= kOverflowsToReport ||
-         TellsOfStreak(dynamic, skipped, parts_.session.SkipsToTheEnd());
-}
-
 Status TrainLoop::Search(const StepRow& row) {
-  if (!row.skipped) first_non_finite_.reset();
   const bool finite = std::isfinite(row.loss);
-  const bool due = row.skipped && (!finite || OverflowIsReported());
-  const bool lately = searched_ && row.step < *searched_ + kQuietSteps;
+  const bool due = search_.Due({.step = row.step,
+                                .forward_finite = finite,
+                                .skipped_in_a_row = parts_.session.state().skipped_in_a_row,
+                                .steps_to_stop = parts_.session.SkipsToTheEnd()});
   // Nothing is read ahead for a step after the last.
-  if (parts_.search == nullptr || !due || lately || row.step == options_.last_step) return {};
-  searched_ = row.step;
+  if (parts_.search == nullptr || !due || row.step == options_.last_step) return {};
   Doing("computes again, to find what overflows,", row.step);
   PENSTOCK_ASSIGN(
-      first_non_finite_,
+      std::optional<FirstNonFinite> first,
       parts_.search->Run(inputs_, targets_, finite, [this](uint64_t micro_batch, uint64_t i) {
         return parts_.data.RowAt(PositionOf(micro_batch, i));
       }));
+  search_.Found(std::move(first));
   return {};
 }
 
 void TrainLoop::Count(const StepRow& row) {
-  sound_before_ = std::exchange(sound_, std::isfinite(row.loss) && !row.skipped);
+  sound_ = std::isfinite(row.loss) && !row.skipped;
   if (IsDue(row, options_.config.commit_every_steps)) commit_due_ = true;
   if (keep_ == Keep::kNothing && IsDue(row, options_.config.snapshot_every_steps)) {
     keep_ = Keep::kNextCommit;

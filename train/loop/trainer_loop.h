@@ -31,6 +31,7 @@
 #include "train/loop/overflow_search.h"
 #include "train/loop/progress.h"
 #include "train/loop/run_watch.h"
+#include "train/loop/search_rule.h"
 #include "train/loop/slow_rank.h"
 #include "train/models/model.h"
 #include "train/run/csv_monitor.h"
@@ -73,12 +74,15 @@ struct LoopOptions {
   ModelCost cost;
   uint64_t last_step = 0;
   uint64_t consumed_samples = 0;  ///< that the steps before took, of all ranks
+  /// Whether commits say how many that is: a batch that was changed does. Growing ones always do.
+  bool keeps_consumed_samples = false;
   comm::World world = {};
   Bytes library_memory = {};  ///< of the GPU, beside the device's
   std::string run_json;       ///< identifies the run; kept by every commit
   /// Keys whose values are others than before, from the first step of this loop on.
   std::vector<std::string> changed = {};
   std::vector<StepRange> skips = {};  ///< steps that are passed over; not the last one
+  bool searches_every_skip = false;   ///< for a replay; see SearchRule
   bool commits_last = true;           ///< false: the loop does not end with a commit
 };
 
@@ -133,9 +137,7 @@ class TrainLoop {
   Status Watch(const StepRow& row, double loss_scale);
   /// For wall_clock_breakdown: says in the row how long forward and backward took.
   void SetPhases(const zero::StepOutcome& outcome, StepRow* row) const;
-  /// Whether the watch will tell of a gradient that overflowed in this step.
-  bool OverflowIsReported() const;
-  /// In a streak of skipped steps, once: finds the first value that is not finite.
+  /// Finds the first value that is not finite, in the steps that SearchRule says.
   Status Search(const StepRow& row);
   /// Returns the position, in the order of the data, of row `i` of a micro-batch of this rank.
   uint64_t PositionOf(uint64_t micro_batch, uint64_t i) const;
@@ -171,13 +173,11 @@ class TrainLoop {
   LoopParts parts_;
   const LoopOptions options_;
   const BatchRampup rampup_;
-  uint64_t consumed_samples_;                       ///< by the steps that are done
-  std::optional<FirstNonFinite> first_non_finite_;  ///< of the streak of skipped steps
-  std::optional<uint64_t> searched_;                ///< the last step that was searched
+  uint64_t consumed_samples_;  ///< by the steps that are done
+  SearchRule search_;
   /// Whether the weights may be committed: not after a step with a loss or a gradient that is not
   /// finite, until a step without one is done.
   bool sound_;
-  bool sound_before_ = true;  ///< what sound_ was before the last step
   /// Whether enough steps have passed for a commit, which waits for a step that is sound.
   bool commit_due_ = false;
   /// How far an automatic snapshot is: no commit replaces the one that is to be kept.

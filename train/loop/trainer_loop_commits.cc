@@ -43,7 +43,9 @@ Status TrainLoop::BeginCommit() {
     Measure(row_begin_, Now(), options_.cost, &row);
     json["row"] = nlohmann::ordered_json::parse(ToJson(row));
   }
-  if (options_.config.rampup) json[kConsumedSamples] = consumed_samples_;
+  if (options_.config.rampup || options_.keeps_consumed_samples) {
+    json[kConsumedSamples] = consumed_samples_;
+  }
   if (parts_.snapshots != nullptr) parts_.snapshots->Wait();
   // Earlier rows reach the drive before the commit that relies on them. If they cannot, the commit
   // is made all the same: its own row is in it.
@@ -60,7 +62,11 @@ Status TrainLoop::FinishCommit() {
   const std::optional<uint64_t> step = std::exchange(committing_, std::nullopt);
   if (!step) return {};
   Doing("waits for the commit of", *step);
-  PENSTOCK_TRY(parts_.session.FinishCommit());
+  const Status made = parts_.session.FinishCommit();
+  if (!made.ok() && made.error().code == ErrorCode::kNumeric && parts_.watch != nullptr) {
+    parts_.watch->CommitRefused(*step, made.error().message);
+  }
+  PENSTOCK_TRY(made);
   PENSTOCK_TRY(parts_.check_folder());
   last_commit_ = std::chrono::steady_clock::now();
   parts_.keep_folder();
@@ -72,11 +78,9 @@ Status TrainLoop::CommitLast() {
   PENSTOCK_TRY(FinishCommit());
   const uint64_t step = parts_.session.state().step;
   if (parts_.session.committed_step() == step) return {};
-  // A step that was skipped changed nothing: its loss alone does not speak against weights that the
-  // step before found sound.
-  const bool unchanged =
-      row_.has_value() && row_->skipped && sound_before_ && !parts_.session.commit_is_doubtful();
-  if (row_.has_value() && !std::isfinite(row_->loss) && !unchanged) {
+  // The loss of a skipped step does not speak against weights that gave a finite one, with other
+  // data.
+  if (row_.has_value() && !std::isfinite(row_->loss) && !parts_.session.proven()) {
     return MakeError(ErrorCode::kNumeric,
                      "step {}: the loss is not finite, and what the weights are now is not "
                      "committed",

@@ -58,9 +58,14 @@ std::string TrainLoop::HowToGoOn(uint64_t failed) const {
   const Status commit = parts_.session.CheckCommit();
   if (IsLost(commit)) return "; begin a new run: a lower learning rate may help";
   if (!commit.ok()) return "";
+  if (parts_.session.untried()) {
+    return "; no loss that these weights gave since they were resumed was finite, so a lower "
+           "learning rate does not help: penstock inspect RUN says whether they are healthy; go "
+           "back to a snapshot (--resume-from SNAPSHOT), or begin a new run";
+  }
   // A streak whose first step was computed again has named it.
   const std::string replay =
-      first_non_finite_
+      search_.first()
           ? ""
           : fmt::format(
                 "; penstock replay RUN --from latest --to {} finds the first value that is "

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <utility>
 
-#include "train/numerics/streak.h"
 #include "train/numerics/text.h"
 #include "train/numerics/thresholds.h"
 
@@ -77,7 +76,8 @@ std::string Explanation(const NonFinitePlace& place, const StepNumbers& numbers,
 }  // namespace
 
 NonFinitePlace FindNonFinite(const RunFacts& facts, const StepNumbers& numbers) {
-  if (!numbers.first) {
+  const Pass failed = numbers.forward_finite ? Pass::kBackward : Pass::kForward;
+  if (!numbers.first || numbers.first->pass != failed) {
     return numbers.forward_finite ? FirstOfBackward(facts, numbers)
                                   : FirstOfForward(facts, numbers);
   }
@@ -95,6 +95,8 @@ bool NonFiniteDetector::JustDoubled(const StepNumbers& numbers) const {
 std::optional<Report> NonFiniteDetector::Step(const StepNumbers& numbers,
                                               const std::optional<uint64_t>& broken_by) {
   forwards_ = numbers.forward_finite ? 0 : forwards_ + 1;
+  streak_rule_.Step(numbers.step, numbers.skipped ? streak_rule_.skipped() + 1 : 0,
+                    numbers.steps_to_stop);
   if (IsSound(numbers)) {
     streak_ = 0;
     said_.reset();
@@ -107,7 +109,7 @@ std::optional<Report> NonFiniteDetector::Step(const StepNumbers& numbers,
   const bool stop = forwards_ >= kForwardsToStop;
   if (!stop && (said_ == Pass::kForward || said_ == pass)) return {};
   if (pass == Pass::kBackward && facts_.dynamic_loss_scale) {
-    if (TellsOfStreak(true, streak_, numbers.steps_to_stop)) said_ = pass;
+    if (streak_rule_.said()) said_ = pass;
     if (said_ == pass || streak_ < kOverflowsToReport) return {};
   }
   said_ = pass;

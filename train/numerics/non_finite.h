@@ -12,6 +12,7 @@
 #include "train/numerics/advice.h"
 #include "train/numerics/report.h"
 #include "train/numerics/step_numbers.h"
+#include "train/numerics/streak.h"
 
 namespace penstock::train {
 
@@ -25,26 +26,33 @@ struct NonFinitePlace {
   std::optional<double> count = {};
 };
 
-/// Returns the first value that is not finite in the order of computation: what the step computed
-/// again has shown, else the first layer's output in a forward that was not finite, else the last
-/// tensor (in the order of forward) whose gradient is not; without a tensor where the figures do
-/// not tell. Precondition: something is not finite.
+/// Returns the first value that is not finite in the order of computation: what a step of the
+/// streak that was computed again has shown, if it was the same pass that failed, else the first
+/// layer's output in a forward that was not finite, else the last tensor (in the order of forward)
+/// whose gradient is not; without a tensor where the figures do not tell. Precondition: something
+/// is not finite.
 NonFinitePlace FindNonFinite(const RunFacts& facts, const StepNumbers& numbers);
 
 class NonFiniteDetector {
  public:
   /// `facts` outlives the detector.
-  explicit NonFiniteDetector(const RunFacts& facts) : facts_(facts) {}
+  explicit NonFiniteDetector(const RunFacts& facts)
+      : facts_(facts), streak_rule_(facts.dynamic_loss_scale) {}
 
   /// `broken_by`: the update that is known to have broken the weights. A report of severity kStop
   /// says that the run ends with this step.
   std::optional<Report> Step(const StepNumbers& numbers, const std::optional<uint64_t>& broken_by);
+  /// A report of a streak, of step `step`, before a resume.
+  void RememberStreak(uint64_t step) { streak_rule_.Remember(step); }
+  /// Says that another process goes on: it ends with as many forwards of its own.
+  void Resumed() { forwards_ = 0; }
 
  private:
   /// Whether the loss scale is larger than that of the last applied step.
   bool JustDoubled(const StepNumbers& numbers) const;
 
   const RunFacts& facts_;
+  StreakRule streak_rule_;            ///< whether D3 names the tensor
   uint64_t forwards_ = 0;             ///< not finite, in a row
   uint64_t streak_ = 0;               ///< steps that were not finite, in a row
   std::optional<Pass> said_ = {};     ///< in this streak

@@ -20,17 +20,21 @@ std::string Forecast(const StepNumbers& numbers) {
 
 }  // namespace
 
-/// Each skipped step is one step nearer to the stop.
-bool TellsOfStreak(bool dynamic_loss_scale, uint64_t skipped,
-                   const std::optional<uint64_t>& steps_to_stop) {
-  if (!dynamic_loss_scale || !steps_to_stop) return skipped == kStreakSteps;
-  return skipped == kStreakSteps ? *steps_to_stop <= kSkipsLeftToReport
-                                 : skipped > kStreakSteps && *steps_to_stop == kSkipsLeftToReport;
+bool StreakRule::Step(uint64_t step, uint64_t skipped,
+                      const std::optional<uint64_t>& steps_to_stop) {
+  if (skipped_ == 0 || skipped == 0) {
+    began_ = step;
+    said_ = false;
+  }
+  skipped_ = skipped;
+  if (said_ || skipped_ < kStreakSteps || steps_to_stop == 0) return false;
+  said_ = !dynamic_ || (steps_to_stop && *steps_to_stop <= kSkipsLeftToReport);
+  return said_;
 }
 
 std::optional<Report> StreakDetector::Step(const StepNumbers& numbers) {
-  skipped_ = numbers.skipped ? skipped_ + 1 : 0;
-  if (!TellsOfStreak(facts_.dynamic_loss_scale, skipped_, numbers.steps_to_stop)) return {};
+  const uint64_t skipped = numbers.skipped ? rule_.skipped() + 1 : 0;
+  if (!rule_.Step(numbers.step, skipped, numbers.steps_to_stop)) return {};
   const NonFinitePlace place = FindNonFinite(facts_, numbers);
   Report report{.step = numbers.step,
                 .kind = ReportKind::kStreak,
@@ -39,7 +43,7 @@ std::optional<Report> StreakDetector::Step(const StepNumbers& numbers) {
                 .pass = place.pass};
   if (numbers.steps_to_stop) report.value = static_cast<double>(*numbers.steps_to_stop);
   report.message = fmt::format(
-      "step {}: {} steps in a row were skipped{}{}; {}", numbers.step, skipped_,
+      "step {}: {} steps in a row were skipped{}{}; {}", numbers.step, skipped,
       place.tensor ? fmt::format(", the last for {} in {}", *place.tensor, ToString(place.pass))
                    : "",
       Forecast(numbers),

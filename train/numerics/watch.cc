@@ -88,9 +88,24 @@ std::vector<Report> NumericsWatch::Updated(const UpdateNumbers& numbers) {
   return reports;
 }
 
+Report NumericsWatch::Broken(uint64_t step, const std::string& line) {
+  if (!broken_by_) broken_by_ = step;
+  Report report{.step = step,
+                .kind = ReportKind::kUpdate,
+                .severity = Severity::kStop,
+                .pass = Pass::kUpdate,
+                .message = line};
+  Keep({report});
+  return report;
+}
+
 void NumericsWatch::Replay(const StepNumbers& row) { static_cast<void>(Step(row)); }
 
 void NumericsWatch::Remember(const Report& report, uint64_t resumed) {
+  if (report.kind == ReportKind::kStreak) {
+    streak_.Remember(report.step);
+    non_finite_.RememberStreak(report.step);
+  }
   if (report.kind == ReportKind::kHeadroom) headroom_.Remember(resumed);
   if (report.kind == ReportKind::kUpdate) update_size_.Remember(resumed);
   if (report.kind == ReportKind::kUnderflow) underflow_.Remember(resumed);

@@ -37,6 +37,9 @@ class NumericsWatch {
   std::vector<Report> Step(const StepNumbers& numbers);
   /// Returns the reports of a step's update, which may come after the next step.
   std::vector<Report> Updated(const UpdateNumbers& numbers);
+  /// Says that the update of a step is known to have broken the weights, and returns that as a
+  /// report. `line`: the text with which the run ends for it.
+  Report Broken(uint64_t step, const std::string& line);
   /// Returns the step's line for headroom.jsonl, if it has one.
   std::optional<std::string> HeadroomLine(const StepNumbers& numbers) {
     return headroom_log_.Step(numbers);
@@ -48,6 +51,8 @@ class NumericsWatch {
   /// A report of before the resume, which went on after step `resumed`: what it says counts as said
   /// until then.
   void Remember(const Report& report, uint64_t resumed);
+  /// Says that the rows and reports of before the resume are all there.
+  void Resumed() { non_finite_.Resumed(); }
   /// Spikes of before, which a Replay took, count as not reported: for somebody who looks at what
   /// comes next and did not see them.
   void ForgetSpikes();

@@ -56,6 +56,7 @@ class Planner {
   Status FindUnfinished(const Held& snapshots, const std::string& name);
   Status FindSnapshots();
   Status FindReports();
+  Status FindReplay();
   Status FindKept();
 
   CleanPlan& plan_;
@@ -163,11 +164,21 @@ Status Planner::FindReports() {
   return {};
 }
 
+/// No replay runs: it would have the run's lock. Something else of that name is kept.
+Status Planner::FindReplay() {
+  const std::string name = ReplayScratchName(run_uuid_);
+  PENSTOCK_ASSIGN(const FolderEntry entry, plan_.run->Look(name));
+  if (entry.kind != FolderEntry::Kind::kFolder) return {};
+  PENSTOCK_ASSIGN(plan_.replay, FindLeftScratch(*plan_.run, name));
+  return {};
+}
+
 /// In RUN and in the folders of its snapshots and reports.
 Status Planner::FindKept() {
   std::set<std::string> going;
   for (const offload::RemovableState& state : plan_.states) going.insert(state.path());
   for (const CleanPlan::Item& item : plan_.items) going.insert(item.path());
+  if (plan_.replay) going.insert(plan_.replay->folder.path());
   for (const Held& folder : folders_) {
     PENSTOCK_ASSIGN(const std::vector<std::string> names, folder->List());
     for (const std::string& name : names) {
@@ -186,6 +197,7 @@ Status Planner::FindAll() {
   for (const StateFiles& state : info.leftovers) PENSTOCK_TRY(FindStates(state));
   PENSTOCK_TRY(FindSnapshots());
   PENSTOCK_TRY(FindReports());
+  PENSTOCK_TRY(FindReplay());
   PENSTOCK_TRY(AddFilesOfRun(plan_.run));
   return FindKept();
 }
@@ -222,6 +234,7 @@ Result<CleanPlan> PlanClean(const std::string& path) {
 
 Status Clean(const CleanPlan& plan) {
   for (const offload::RemovableState& state : plan.states) PENSTOCK_TRY(state.Remove());
+  if (plan.replay) PENSTOCK_TRY(plan.replay->Remove());
   for (const CleanPlan::Item& item : plan.items) PENSTOCK_TRY(Remove(item));
   const CleanPlan::Item& run = plan.items.back();
   PENSTOCK_ASSIGN(const FolderEntry left, run.in->Look(run.name));
@@ -236,6 +249,7 @@ std::string ToText(const CleanPlan& plan, bool removed) {
     total += size;
   };
   for (const offload::RemovableState& state : plan.states) line(state.path(), state.size());
+  if (plan.replay) line(plan.replay->folder.path(), plan.replay->Size());
   for (const CleanPlan::Item& item : plan.items) {
     if (item.file) line(item.path(), item.file->size);
   }

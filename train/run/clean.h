@@ -16,6 +16,7 @@
 #include "base/units.h"
 #include "offload/state_removal.h"
 #include "train/run/run_lock.h"
+#include "train/run/scratch_folder.h"
 
 namespace penstock::train {
 
@@ -34,7 +35,8 @@ struct CleanPlan {
   std::vector<std::string> missing_states;
   /// All other files, in the order of their removal: the snapshots', the run's, run.json and RUN.
   std::vector<Item> items;
-  std::vector<std::string> kept;  ///< not the run's: RUN stays for them
+  std::optional<LeftScratch> replay;  ///< what a killed replay left in RUN
+  std::vector<std::string> kept;      ///< not the run's: RUN stays for them
 };
 
 /// Makes the plan, and removes nothing. An empty folder counts as the rest of a removal that was

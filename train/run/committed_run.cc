@@ -21,7 +21,7 @@ bool IsOfALoop(const nlohmann::json& texts, uint64_t step) {
   const auto run = texts.find("run");
   if (run == texts.end() || !IsIdentity(*run)) return false;
   const auto consumed = texts.find(kConsumedSamples);
-  if (HasRampup(*run) != (consumed != texts.end())) return false;
+  if (HasRampup(*run) && consumed == texts.end()) return false;
   if (consumed != texts.end() && !consumed->is_number_unsigned()) return false;
   const auto row = texts.find("row");
   if (row == texts.end()) return true;
@@ -72,7 +72,7 @@ Result<CommitTexts> ReadCommitTexts(const std::string& json, uint64_t step,
   if (!IsOfALoop(checked, step)) {
     return MakeError(ErrorCode::kCorruption,
                      "{} is not what a training puts there: an object \"run\" with the arithmetic, "
-                     "a \"row\" of that step, and \"{}\" if the batch grows",
+                     "a \"row\" of that step, and \"{}\" if the batch grows or was changed",
                      name, kConsumedSamples);
   }
   // The keys of a row have an order.

@@ -1,10 +1,12 @@
 #include "train/run/numerics_files.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 
 #include <sstream>
 
 #include "train/process/files.h"
+#include "train/process/log.h"
 
 namespace penstock::train {
 namespace {
@@ -58,6 +60,18 @@ auto ReadAll(const Folder& folder, const char* name, Parse parse)
   return all;
 }
 
+/// No training depends on these files: one that cannot be used makes room for another. What is no
+/// file is not touched.
+Status OrPutAside(const Folder& folder, const char* name, const Status& used) {
+  if (used.ok()) return {};
+  PENSTOCK_ASSIGN(const FolderEntry entry, folder.Look(name));
+  if (entry.kind != FolderEntry::Kind::kFile) return used;
+  const std::string aside = std::string(name) + kAside;
+  PENSTOCK_TRY(folder.Replace(name, aside));
+  LogNotice(fmt::format("{}; it is {} now, and a new one is begun", used.error().message, aside));
+  return {};
+}
+
 Status CheckFree(const Folder& folder, const char* name) {
   PENSTOCK_ASSIGN(const FolderEntry there, folder.Look(name));
   if (there.kind == FolderEntry::Kind::kNone) return {};
@@ -75,8 +89,10 @@ Result<NumericsWriter> NumericsWriter::Create(const Folder& folder) {
 }
 
 Result<NumericsWriter> NumericsWriter::Resume(const Folder& folder, uint64_t step) {
-  PENSTOCK_TRY(CutLines(folder, kReportsName, step, ParseReport));
-  PENSTOCK_TRY(CutLines(folder, kHeadroomName, step, ParseHeadroomRow));
+  const Status reports = CutLines(folder, kReportsName, step, ParseReport);
+  PENSTOCK_TRY(OrPutAside(folder, kReportsName, reports));
+  const Status headroom = CutLines(folder, kHeadroomName, step, ParseHeadroomRow);
+  PENSTOCK_TRY(OrPutAside(folder, kHeadroomName, headroom));
   return NumericsWriter(folder);
 }
 

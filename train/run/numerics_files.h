@@ -20,6 +20,8 @@ namespace penstock::train {
 inline constexpr const char* kReportsName = "numerics.jsonl";
 inline constexpr const char* kHeadroomName = "headroom.jsonl";
 inline constexpr const char* kBlackBoxName = "overflow.json";
+/// What the name of a file that could not be used is followed by.
+inline constexpr const char* kAside = ".aside";
 
 /// Appends to numerics.jsonl and headroom.jsonl, which are made when they get their first line.
 class NumericsWriter {
@@ -28,8 +30,9 @@ class NumericsWriter {
   /// one of the files exists.
   static Result<NumericsWriter> Create(const Folder& folder);
   /// For a run that goes on after step `step`: takes out what belongs to later steps, and what is
-  /// damaged with all behind it, durably. Missing files are none. Errors: of Folder::OpenFile and
-  /// of files; the files are as they were then.
+  /// damaged with all behind it, durably. Missing files are none. A file that cannot be read or
+  /// written, because it is too large for one, is renamed (kAside), and that is said. Errors: of
+  /// Folder, for what is no regular file; of renaming.
   static Result<NumericsWriter> Resume(const Folder& folder, uint64_t step);
 
   Status Append(const Report& report);

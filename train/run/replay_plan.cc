@@ -10,11 +10,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Keys of an identity that are the configuration's.
-constexpr auto kConfigKeys = std::to_array<const char*>(
-    {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
-     "gradient_clipping", "optimizer", "scheduler"});
+constexpr auto kConfigKeys =
+    std::to_array<const char*>({"train_batch_size", "train_micro_batch_size_per_gpu",
+                                "gradient_clipping", "optimizer", "scheduler"});
 constexpr auto kDTypeKeys = std::to_array<const char*>({"bf16", "fp16", "communication_data_type"});
-constexpr const char* kStepsKey = "gradient_accumulation_steps";
+/// Not taken: on one rank it follows from the other two.
+constexpr std::string_view kStepsKey = "gradient_accumulation_steps";
 constexpr const char* kWorldKey = "world_size";
 constexpr const char* kOrderKey = "gradient_order";
 
@@ -32,7 +33,7 @@ std::vector<ReplaySegment> ReplaySegments(const std::vector<RunChange>& changes,
                                           uint64_t to) {
   std::vector<RunChange> between = changes;
   std::erase_if(between, [from, to](const RunChange& change) {
-    return change.step < from || change.step >= to;
+    return change.step < from || change.step >= to || change.key == kStepsKey;
   });
   std::ranges::stable_sort(between, {}, &RunChange::step);
   std::vector<ReplaySegment> segments = {{.last = to, .changes = {}}};
@@ -82,14 +83,10 @@ Result<std::string> ReplayConfig(const std::string& identity, const std::string&
     for (const char* key : kDTypeKeys) TakeKey(json, key, config);
   }
   const Json ours = json.value("penstock", Json::object());
-  if (json.contains(kWorldKey)) {
-    if (ours.contains(kOrderKey)) {
-      return MakeError(
-          ErrorCode::kInvalidArgument,
-          "replay: the run has several ranks and penstock.gradient_order \"rank\": one "
-          "process adds gradients in another order, which changes the last bits");
-    }
-    config[kStepsKey] = json[kStepsKey].get<uint64_t>() * json[kWorldKey].get<uint64_t>();
+  if (json.contains(kWorldKey) && ours.contains(kOrderKey)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "replay: the run has several ranks and penstock.gradient_order \"rank\": one "
+                     "process adds gradients in another order, which changes the last bits");
   }
   const Json home = {{"device", "nvme"}, {"nvme_path", folder}};
   config["zero_optimization"] = {

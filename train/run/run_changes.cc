@@ -17,10 +17,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// What can change, with everything below it.
-constexpr auto kChangeable =
-    std::to_array<std::string_view>({"optimizer.params", "scheduler", "gradient_clipping"});
+constexpr auto kChangeable = std::to_array<std::string_view>(
+    {"optimizer.params", "scheduler", "gradient_clipping", "fp16.loss_scale",
+     "fp16.loss_scale_window", "train_batch_size", "train_micro_batch_size_per_gpu",
+     "gradient_accumulation_steps"});
 /// What cannot, though it lies below: the moments begin with it.
 constexpr std::string_view kBeginning = "optimizer.params.initial_accumulator_value";
+/// Each follows from the others, so one that is changed may change these as well.
 constexpr auto kBatch = std::to_array<std::string_view>(
     {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"});
 
@@ -28,11 +31,7 @@ Error RefusedChange(const std::string& key, const std::string& why) {
   return MakeError(ErrorCode::kInvalidArgument, "--change {}: {}", key, why);
 }
 
-std::string WhyNot(std::string_view key) {
-  if (std::ranges::find(kBatch, key) != kBatch.end()) {
-    return "the batch of a run cannot be changed, because a step's rows follow from its number and "
-           "the batch; begin a new run with what penstock export writes of the commit";
-  }
+std::string WhyNot() {
   return fmt::format(
       "that cannot be changed in a run, or is no key; what can be is {} and what is "
       "below, like optimizer.params.lr; everything else needs a new run",
@@ -56,7 +55,7 @@ Result<RequestedChange> ParseChange(const std::string& text) {
     return RefusedChange(text, "give KEY=VALUE, like optimizer.params.lr=1e-4");
   }
   RequestedChange change{.key = text.substr(0, equals), .value = text.substr(equals + 1)};
-  if (!CanChange(change.key)) return RefusedChange(change.key, WhyNot(change.key));
+  if (!CanChange(change.key)) return RefusedChange(change.key, WhyNot());
   PENSTOCK_TRY(CheckValue(change));
   return change;
 }
@@ -117,7 +116,31 @@ Error OtherNumbers(const std::vector<KeyDifference>& differences, const Json& no
                    Suggestion(differences, now));
 }
 
+/// The keys of the batch that differ and were not asked for: they follow from one that was.
+void AddDerived(const std::vector<KeyDifference>& differences,
+                std::vector<RequestedChange>* changes) {
+  const auto asks = [changes](std::string_view key) {
+    return std::ranges::find(*changes, key, &RequestedChange::key) != changes->end();
+  };
+  if (std::ranges::none_of(kBatch, asks)) return;
+  for (const KeyDifference& difference : differences) {
+    if (IsOfBatch(difference.key) && !asks(difference.key)) {
+      changes->push_back({.key = difference.key, .value = difference.after});
+    }
+  }
+}
+
+Status CheckRampup(const Json& before, const Json& after, const std::string& key) {
+  if (!IsOfBatch(key) || (!HasRampup(before) && !HasRampup(after))) return {};
+  return RefusedChange(key,
+                       "penstock.rampup_batch_size says how the batch of this run grows, from its "
+                       "first sample on; begin a new run with what penstock export writes of the "
+                       "commit");
+}
+
 }  // namespace
+
+bool IsOfBatch(std::string_view key) { return std::ranges::find(kBatch, key) != kBatch.end(); }
 
 bool Covers(std::string_view whole, std::string_view key) {
   return key.starts_with(whole) && (key.size() == whole.size() || key[whole.size()] == '.');
@@ -162,9 +185,11 @@ std::vector<std::string> ConfigTexts(const std::vector<RequestedChange>& changes
 }
 
 Result<std::vector<RunChange>> AcceptChanges(const std::string& committed, const std::string& now,
-                                             const std::vector<RequestedChange>& changes,
-                                             uint64_t step, const std::vector<RunChange>& earlier) {
+                                             std::vector<RequestedChange> changes, uint64_t step,
+                                             const std::vector<RunChange>& earlier) {
   std::vector<KeyDifference> others = KeyDifferences(committed, now);
+  const bool batch = std::ranges::any_of(others, IsOfBatch, &KeyDifference::key);
+  AddDerived(others, &changes);
   const Json before = Json::parse(committed);
   const Json after = Json::parse(now);
   std::vector<RunChange> accepted;
@@ -172,7 +197,9 @@ Result<std::vector<RunChange>> AcceptChanges(const std::string& committed, const
     const size_t erased = std::erase_if(others, [&](const KeyDifference& difference) {
       return Covers(change.key, difference.key) && CanChange(difference.key);
     });
-    if (erased == 0) {
+    PENSTOCK_TRY(CheckRampup(before, after, change.key));
+    // How many micro-batches each of several ranks has is no difference by itself.
+    if (erased == 0 && !(batch && IsOfBatch(change.key))) {
       return RefusedChange(
           change.key, fmt::format("step {} was committed with that value already ({}), or the key "
                                   "changes no number here; leave it out, and say it in --config",

@@ -28,9 +28,13 @@ struct RequestedChange {
 /// that is not JSON, a key that no run can change (see CanChange) or that another one covers.
 Result<std::vector<RequestedChange>> ParseChanges(const std::vector<std::string>& texts);
 
+/// Whether a key is one of the three that say the batch.
+bool IsOfBatch(std::string_view key);
+
 /// Whether a run can go on with another value of a key of its configuration: its optimizer's
-/// parameters, the scheduler, and clipping. Everything else makes another training of it: the
-/// weights, moments or rows of its commits are not those of such a run.
+/// parameters, the scheduler, clipping, a static loss scale or the window of a dynamic one, and the
+/// batch. Everything else makes another training of
+/// it: the weights, moments or rows of its commits are not those of such a run.
 bool CanChange(std::string_view key);
 
 /// Whether `key` is `whole` or lies below it.
@@ -50,12 +54,12 @@ struct RunChange {
   bool operator==(const RunChange&) const = default;
 };
 
-/// Returns what `changes` make of the identity that was committed at `step`. Errors:
-/// kInvalidArgument if the two identities differ in another key, which names all of them, and those
+/// Returns what `changes` make of the identity that was committed at `step`, with the other keys of
+/// the batch that follow from one of them. Errors: kInvalidArgument for the batch of a run whose
+/// batch grows; if the two identities differ in another key, which names all of them, and those
 /// of `earlier` that explain it, or if they do not differ in a key of `changes`.
 Result<std::vector<RunChange>> AcceptChanges(const std::string& committed, const std::string& now,
-                                             const std::vector<RequestedChange>& changes,
-                                             uint64_t step,
+                                             std::vector<RequestedChange> changes, uint64_t step,
                                              const std::vector<RunChange>& earlier = {});
 
 /// Returns those of `changes` that the commit of `step` was computed with.

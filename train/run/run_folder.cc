@@ -33,6 +33,13 @@ constexpr const char* kSummaryName = "summary.json";
 constexpr std::array<std::string_view, 6> kFileNames = {kInfoName,    kMetricsName,  kSummaryName,
                                                         kReportsName, kHeadroomName, kBlackBoxName};
 
+/// Whether a run gives a file this name, or one that is made from it.
+bool IsNameOfRun(const std::string& name) {
+  std::string made = WithoutTemporary(name);
+  if (made.ends_with(kAside)) made.resize(made.size() - std::string_view(kAside).size());
+  return std::ranges::find(kFileNames, made) != kFileNames.end();
+}
+
 /// What JSON's reader would round or wrap is no number that a run wrote.
 Result<uint64_t> WholeOf(const nlohmann::json& json, const char* key, const Folder& run) {
   const nlohmann::json& value = json.at(key);
@@ -292,7 +299,7 @@ Result<std::vector<FoundFile>> FilesOfRun(const Folder& run) {
   PENSTOCK_ASSIGN(std::vector<std::string> names, run.List());
   std::vector<FoundFile> files;
   for (std::string& name : names) {
-    if (std::ranges::find(kFileNames, WithoutTemporary(name)) == kFileNames.end()) continue;
+    if (!IsNameOfRun(name)) continue;
     PENSTOCK_ASSIGN(const FolderEntry entry, run.Look(name));
     if (entry.kind != FolderEntry::Kind::kFile) continue;
     files.push_back({.name = std::move(name), .id = entry.id, .size = entry.size});

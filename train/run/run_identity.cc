@@ -147,6 +147,10 @@ std::vector<std::string> DifferencesFromRun(const std::string& committed,
   return Differences(before.dump(), described.dump());
 }
 
+uint64_t BatchOf(const std::string& identity) {
+  return Json::parse(identity).at("train_batch_size").get<uint64_t>();
+}
+
 std::string ArithmeticOf(const std::string& identity) {
   return Json::parse(identity).at(kArithmetic).get<std::string>();
 }

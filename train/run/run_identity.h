@@ -58,6 +58,8 @@ struct RunDescription {
 /// The same for the current run.json.
 std::vector<std::string> DifferencesFromRun(const std::string& committed,
                                             const RunDescription& now);
+/// Returns the global batch of an identity, in samples; of a batch that grows, the last one.
+uint64_t BatchOf(const std::string& identity);
 /// Returns the arithmetic of an identity.
 std::string ArithmeticOf(const std::string& identity);
 

@@ -22,24 +22,6 @@ std::string TextOr(const nlohmann::json& json, const char* key) {
   return found != json.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-Result<std::optional<NumericsStop>> ReadStop(const Folder& run) {
-  const Result<std::string> text = ReadTextFile(run, kBlackBoxName, kLargestOwnText);
-  if (!text.ok() && text.error().code == ErrorCode::kNotFound) {
-    return std::optional<NumericsStop>();
-  }
-  PENSTOCK_TRY(text.status());
-  PENSTOCK_ASSIGN(const nlohmann::json json,
-                  ParseJsonObject(*text, run.PathOf(kBlackBoxName), ErrorCode::kCorruption));
-  NumericsStop stop{.line = TextOr(json, "stop"), .advice = TextOr(json, "advice")};
-  if (json.contains("step") && json["step"].is_number_unsigned()) {
-    stop.step = json["step"].get<uint64_t>();
-  }
-  if (json.contains("first_cause") && json["first_cause"].is_object()) {
-    stop.first_cause = TextOr(json["first_cause"], "message");
-  }
-  return std::optional(std::move(stop));
-}
-
 std::string Counted(size_t count, const char* what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
@@ -81,6 +63,24 @@ std::string StopLines(const NumericsStop& stop) {
 
 }  // namespace
 
+Result<std::optional<NumericsStop>> ReadNumericsStop(const Folder& run) {
+  const Result<std::string> text = ReadTextFile(run, kBlackBoxName, kLargestOwnText);
+  if (!text.ok() && text.error().code == ErrorCode::kNotFound) {
+    return std::optional<NumericsStop>();
+  }
+  PENSTOCK_TRY(text.status());
+  PENSTOCK_ASSIGN(const nlohmann::json json,
+                  ParseJsonObject(*text, run.PathOf(kBlackBoxName), ErrorCode::kCorruption));
+  NumericsStop stop{.line = TextOr(json, "stop"), .advice = TextOr(json, "advice")};
+  if (json.contains("step") && json["step"].is_number_unsigned()) {
+    stop.step = json["step"].get<uint64_t>();
+  }
+  if (json.contains("first_cause") && json["first_cause"].is_object()) {
+    stop.first_cause = TextOr(json["first_cause"], "message");
+  }
+  return std::optional(std::move(stop));
+}
+
 Result<std::vector<NumericsRow>> ReadNumericsRows(const Folder& run) {
   std::vector<NumericsRow> rows;
   PENSTOCK_TRY(ForEachRow(run, [&rows](uint64_t step, const nlohmann::json& row) {
@@ -101,7 +101,7 @@ Result<RunNumerics> ReadRunNumerics(const std::string& run) {
   PENSTOCK_ASSIGN(numerics.rows, ReadNumericsRows(folder));
   PENSTOCK_ASSIGN(numerics.reports, ReadReports(folder));
   PENSTOCK_ASSIGN(numerics.headroom, ReadHeadroom(folder));
-  PENSTOCK_ASSIGN(numerics.stop, ReadStop(folder));
+  PENSTOCK_ASSIGN(numerics.stop, ReadNumericsStop(folder));
   return numerics;
 }
 

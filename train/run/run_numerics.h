@@ -33,6 +33,9 @@ struct NumericsStop {
   std::string advice;
 };
 
+/// Reads RUN/overflow.json; nothing if there is none. Errors: of reading it; kCorruption.
+Result<std::optional<NumericsStop>> ReadNumericsStop(const Folder& run);
+
 /// Returns the rows of a run, of which each has a later step than the one before. Errors: of
 /// ForEachRow (train/run/row_reader.h).
 Result<std::vector<NumericsRow>> ReadNumericsRows(const Folder& run);

@@ -12,9 +12,27 @@
 
 #include "base/folder.h"
 #include "base/result.h"
+#include "base/units.h"
 #include "train/run/run_lock.h"
 
 namespace penstock::train {
+
+/// The name of a replay's folder, in RUN or where --scratch says.
+inline std::string ReplayScratchName(const std::string& run_uuid) { return ".replay-" + run_uuid; }
+
+/// What a killed process left of a scratch folder, locked as long as it lives.
+struct LeftScratch {
+  Folder folder;
+  RunLock lock;
+
+  /// Returns the size of the files in it.
+  Bytes Size() const;
+  /// Removes it with all that is in it.
+  Status Remove() const;
+};
+/// Finds it; nothing if there is no folder of that name. Errors: kUnavailable while a process has
+/// it; of Folder.
+Result<std::optional<LeftScratch>> FindLeftScratch(const Folder& around, const std::string& name);
 
 class ScratchFolder {
  public:

@@ -314,7 +314,7 @@ TEST(BatchReader, TargetsAreInputsShiftedByOne) {
   EXPECT_THAT(inputs, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(targets, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
   // Three rows: the second micro-batch of two ends in the next epoch.
-  ASSERT_TRUE(reader.Read(1, 2, inputs, targets).ok());
+  ASSERT_TRUE(reader.Read(2, 2, inputs, targets).ok());
   EXPECT_THAT(inputs, ElementsAre(8, 9, 10, 11, 0, 1, 2, 3));
   EXPECT_THAT(targets, ElementsAre(9, 10, 11, 12, 1, 2, 3, 4));
 }
@@ -327,7 +327,7 @@ TEST(BatchReader, ShuffledMicroBatchesTakeTheRowsOfTheOrder) {
   std::vector<int32_t> inputs(21);
   std::vector<int32_t> targets(21);
   for (const uint64_t index : {0, 5, 33, 40}) {
-    ASSERT_TRUE(reader.Read(index, 3, inputs, targets).ok());
+    ASSERT_TRUE(reader.Read(3 * index, 3, inputs, targets).ok());
     for (uint64_t i = 0; i < 21; ++i) {
       const uint64_t token = order(index * 3 + i / 7) * 7 + i % 7;
       EXPECT_EQ(inputs[i], static_cast<int32_t>(token));

@@ -125,7 +125,23 @@ TEST_F(TrainLoopTest, ACommitThatIsDueAtAStepThatIsNotSoundIsMadeAtTheNextThatIs
   EXPECT_THAT(CommittedSteps(), ElementsAre(0, 6, 8, 11));
 }
 
-TEST_F(TrainLoopTest, ASkippedStepWithALossThatIsNotFiniteIsCommittedLastAsItChangedNothing) {
+TEST_F(TrainLoopTest, WeightsThatGaveAFiniteLossAreCommittedLastThoughTheNextLossIsNotFinite) {
+  engine_.skip = {false, false, true, true};  // steps 3 and 4 are computed with the same weights
+  model_.nan_from = 4;
+  for (const bool asked_to_stop : {false, true}) {
+    engine_.steps.clear();
+    engine_.commits.clear();
+    model_.inputs.clear();
+    std::filesystem::remove(folder_.Path("metrics.jsonl"));
+    if (asked_to_stop) stop_after_ = 4;
+    const Result<LoopSummary> summary = Run(asked_to_stop ? 100 : 4);
+    ASSERT_TRUE(summary.ok()) << summary.error().message;
+    EXPECT_THAT(CommittedSteps(), ElementsAre(0, 4));
+    EXPECT_EQ(engine_.commits[1].optimizer_steps, 2U);
+  }
+}
+
+TEST_F(TrainLoopTest, WeightsWhoseOnlyLossIsNotFiniteAreNotCommittedLast) {
   engine_.skip = {false, false, true};
   model_.nan_from = 3;
   for (const bool asked_to_stop : {false, true}) {
@@ -134,10 +150,9 @@ TEST_F(TrainLoopTest, ASkippedStepWithALossThatIsNotFiniteIsCommittedLastAsItCha
     model_.inputs.clear();
     std::filesystem::remove(folder_.Path("metrics.jsonl"));
     if (asked_to_stop) stop_after_ = 3;
-    const Result<LoopSummary> summary = Run(asked_to_stop ? 100 : 3);
-    ASSERT_TRUE(summary.ok()) << summary.error().message;
-    EXPECT_THAT(CommittedSteps(), ElementsAre(0, 3));
-    EXPECT_EQ(engine_.commits[1].optimizer_steps, 2U);
+    EXPECT_TRUE(FailsWith(Run(asked_to_stop ? 100 : 3), ErrorCode::kNumeric,
+                          {"step 3: the loss is not finite", "step 0 is committed"}));
+    EXPECT_THAT(CommittedSteps(), ElementsAre(0));
   }
 }
 
@@ -225,6 +240,15 @@ TEST_F(TrainLoopTest, ACommitHoldsTheRunAndTheRowOfItsStep) {
   const Json of_step_0 = Json::parse(engine_.commits[0].run_json);
   EXPECT_EQ(of_step_0.at("run").at("data"), "D");
   EXPECT_FALSE(of_step_0.contains("row"));
+}
+
+TEST_F(TrainLoopTest, ABatchThatWasChangedBeginsWhereTheOneBeforeHasEnded) {
+  options_.consumed_samples = 3;  // no whole micro-batches of 2
+  options_.keeps_consumed_samples = true;
+  ASSERT_TRUE(Run(2).ok());
+  EXPECT_EQ(model_.inputs[0].front(), 3 * static_cast<int32_t>(kSequence));
+  EXPECT_EQ(model_.inputs[1].front(), 7 * static_cast<int32_t>(kSequence));
+  EXPECT_EQ(Json::parse(engine_.commits.back().run_json).at("consumed_samples"), 11);
 }
 
 TEST_F(TrainLoopTest, ANewRunCommitsStepZeroUnlessItsFirstUpdateWouldGiveThatUp) {

@@ -31,6 +31,25 @@ TEST(NonFiniteTest, AHotLayerIsNamedInStep1AndEndsTheRunInStep2) {
   EXPECT_TRUE(Says(*second, "bf16")) << second->message;
 }
 
+TEST(NonFiniteTest, AForwardThatFailsInAStreakOfOverflowsIsNotCalledOne) {
+  const RunFacts facts = ThreeLayers();
+  NonFiniteDetector detector(facts);
+  const FirstNonFinite overflow{Pass::kBackward, "h.2.mlp.c_fc.weight", 2, 0, {}};
+  StepNumbers numbers = OverflowIn(1, 5);
+  numbers.first = overflow;
+  numbers.steps_to_stop = 15;
+  for (; numbers.step <= 6; ++numbers.step) detector.Step(numbers, {});
+  for (uint64_t step = 7; step <= 8; ++step) {
+    StepNumbers broken = BrokenForward(step);
+    broken.first = overflow;  // of a step before
+    const std::optional<Report> report = detector.Step(broken, {});
+    ASSERT_TRUE(report);
+    EXPECT_EQ(report->pass, Pass::kForward);
+    EXPECT_EQ(report->tensor, "h.1.mlp.c_proj");
+    EXPECT_FALSE(Says(*report, "normal")) << report->message;
+  }
+}
+
 TEST(NonFiniteTest, WithoutASecondLookTheFirstLayerWithSuchAnOutputIsNamed) {
   const RunFacts facts = ThreeLayers();
   const NonFinitePlace place = FindNonFinite(facts, BrokenForward(1));

@@ -65,6 +65,34 @@ TEST(StreakTest, AScaleThatNothingMendsIsToldOfAtTheThird) {
   }
 }
 
+TEST(StreakTest, AForwardInItThatIsNotFiniteNeitherHidesItNorHasItToldTwice) {
+  const RunFacts facts = ThreeLayers();
+  for (uint64_t broken = 1; broken <= 12; ++broken) {
+    StreakDetector detector(facts);
+    std::vector<uint64_t> told;
+    for (uint64_t step = 1; step <= 13; ++step) {
+      StepNumbers numbers = step == broken ? BrokenForward(step) : OverflowIn(step, 3);
+      // Another such forward would end the run at once.
+      numbers.steps_to_stop = step == broken ? 1 : 16 - step;
+      if (detector.Step(numbers)) told.push_back(step);
+    }
+    const uint64_t expected = broken >= 3 && broken < 6 ? broken : 6;
+    EXPECT_EQ(told, std::vector<uint64_t>{expected}) << broken;
+  }
+}
+
+TEST(StreakTest, TheStepThatEndsTheRunIsNotToldOf) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    const RunFacts facts = ThreeLayers(dtype);
+    StreakDetector detector(facts);
+    for (uint64_t step = 1; step <= 3; ++step) {
+      StepNumbers numbers = step == 1 ? OverflowIn(step, 3) : BrokenForward(step);
+      numbers.steps_to_stop = step == 1 ? 15 : 3 - step;
+      EXPECT_FALSE(detector.Step(numbers)) << step;
+    }
+  }
+}
+
 TEST(StreakTest, NamesTheTensorAndItsPass) {
   const std::vector<Report> reports = ReportsOf({.scale = 4096, .hysteresis = 1}, 10, 14);
   ASSERT_EQ(reports.size(), 1U);

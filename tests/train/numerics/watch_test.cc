@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include <nlohmann/json.hpp>
 
 #include "tests/train/numerics/support.h"
@@ -55,13 +57,31 @@ TEST(WatchTest, DestroyedWeightsEndTheRunInStep3WithTheirUpdateAsItsCause) {
   EXPECT_EQ(cause->step, 1U);
 }
 
+TEST(WatchTest, WeightsThatWereNotCommittedAreTheCauseOfTheEnd) {
+  NumericsWatch watch(ThreeLayers(DType::kBFloat16));
+  watch.Step(GoodStep(1));
+  const Report report = watch.Broken(1, "step 1: the last update has destroyed the weights");
+  EXPECT_EQ(report.kind, ReportKind::kUpdate);
+  EXPECT_EQ(report.severity, Severity::kStop);
+  EXPECT_TRUE(watch.Doubtful());
+  const std::optional<Report> cause = watch.FirstCause();
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(ToJson(*cause), ToJson(report));
+  EXPECT_NE(watch.BlackBoxJson(1, report.message).find("lower the learning rate"),
+            std::string::npos);
+}
+
 TEST(WatchTest, ACauseIsNotLookedForFarBeforeTheTrouble) {
   NumericsWatch watch(ThreeLayers());
   StepNumbers hot = GoodStep(1);
   hot.layers[0].mlp = 20000;
   EXPECT_EQ(watch.Step(hot).size(), 1U);
   for (uint64_t step = 2; step <= 40; ++step) watch.Step(GoodStep(step));
-  for (uint64_t step = 41; step <= 46; ++step) watch.Step(OverflowIn(step, 3));
+  for (uint64_t step = 41; step <= 46; ++step) {
+    StepNumbers overflow = OverflowIn(step, 3);
+    overflow.steps_to_stop = 53 - step;
+    watch.Step(overflow);
+  }
   const std::optional<Report> cause = watch.FirstCause();
   ASSERT_TRUE(cause);
   EXPECT_EQ(cause->kind, ReportKind::kStreak);
@@ -72,7 +92,9 @@ TEST(WatchTest, AfterAResumeTheRowsBringItUpToDate) {
   const RunFacts facts = ThreeLayers();
   NumericsWatch through(facts), resumed(facts);
   const auto step_of = [](uint64_t step) {
-    return step >= 299 && step <= 305 ? OverflowIn(step, 3) : HealthyStep(step);
+    StepNumbers numbers = step >= 299 && step <= 305 ? OverflowIn(step, 3) : HealthyStep(step);
+    numbers.steps_to_stop = step >= 299 && step <= 305 ? 311 - step : 15;
+    return numbers;
   };
   for (uint64_t step = 1; step <= 300; ++step) {
     const StepNumbers numbers = step_of(step);
@@ -80,6 +102,7 @@ TEST(WatchTest, AfterAResumeTheRowsBringItUpToDate) {
     StepNumbers row = numbers;
     row.gradients.clear();
     row.layers.clear();
+    row.steps_to_stop.reset();
     if (step + resumed.RowsToReplay() > 300) resumed.Replay(row);
   }
   for (uint64_t step = 301; step <= 400; ++step) {
@@ -91,6 +114,45 @@ TEST(WatchTest, AfterAResumeTheRowsBringItUpToDate) {
     for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(ToJson(found[i]), ToJson(expected[i]));
     EXPECT_EQ(expected.empty(), step != 301 && step != 350 && step != 360) << "step " << step;
   }
+}
+
+/// A watch that goes on after some overflows in a row.
+std::unique_ptr<NumericsWatch> ResumedAfterOverflows(uint64_t overflows, bool told) {
+  auto watch = std::make_unique<NumericsWatch>(ThreeLayers());
+  watch->Replay(GoodStep(1));
+  for (uint64_t step = 2; step < 2 + overflows; ++step) watch->Replay(OverflowIn(step, 3));
+  if (told) watch->Remember({.step = 1 + overflows, .kind = ReportKind::kStreak}, 1 + overflows);
+  watch->Resumed();
+  return watch;
+}
+
+TEST(WatchTest, AStreakThatWasNotToldOfBeforeAResumeIsToldOfAfterIt) {
+  for (const bool told : {false, true}) {
+    const auto watch = ResumedAfterOverflows(4, told);
+    std::vector<ReportKind> kinds;
+    for (uint64_t step = 6; step <= 12; ++step) {
+      StepNumbers numbers = OverflowIn(step, 3);
+      numbers.steps_to_stop = 18 - step;  // far from the end when the sixth in a row comes
+      for (const Report& report : watch->Step(numbers)) kinds.push_back(report.kind);
+    }
+    if (told) {
+      EXPECT_TRUE(kinds.empty());
+    } else {
+      EXPECT_EQ(kinds, (std::vector{ReportKind::kNonFinite, ReportKind::kStreak}));
+    }
+  }
+}
+
+TEST(WatchTest, ForwardsBeforeAResumeDoNotCountTowardsTheEnd) {
+  NumericsWatch watch(ThreeLayers());
+  watch.Replay(GoodStep(1));
+  watch.Replay(BrokenForward(2));
+  watch.Resumed();
+  EXPECT_TRUE(watch.Step(BrokenForward(3)).empty()) << "the same was said before";
+  const std::vector<Report> reports = watch.Step(BrokenForward(4));
+  ASSERT_EQ(reports.size(), 1U);
+  EXPECT_EQ(reports[0].severity, Severity::kStop);
+  EXPECT_NE(reports[0].message.find("2 forwards in a row"), std::string::npos);
 }
 
 TEST(WatchTest, WhatWasReportedBeforeAResumeIsNotReportedAgain) {
@@ -107,6 +169,7 @@ TEST(BlackBoxTest, TheLastSixteenStepsOfEveryTensorAreKept) {
   for (uint64_t step = 1; step <= 30; ++step) {
     StepNumbers numbers = step > 25 ? OverflowIn(step, 3) : GoodStep(step);
     numbers.rows = {step, step + 1};
+    if (step > 25) numbers.steps_to_stop = 36 - step;
     watch.Step(numbers);
     if (step <= 25) watch.Updated(GoodUpdate(step));
   }

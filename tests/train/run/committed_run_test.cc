@@ -26,12 +26,15 @@ TEST(CommittedRunTest, WhatATrainingPutIntoItsCommitIsReadBack) {
   EXPECT_EQ(ReadCommitTexts(R"({"run":)" + kRun + "}", 0, "S")->row, "");
 }
 
-TEST(CommittedRunTest, WhatWasTakenOfTheDataIsReadBackIfTheBatchGrows) {
+TEST(CommittedRunTest, WhatWasTakenOfTheDataIsReadBackIfTheBatchGrowsOrWasChanged) {
   const auto growing =
       ReadCommitTexts(R"({"run":)" + kGrowing + R"(,"consumed_samples":40})", 7, "S");
   ASSERT_TRUE(growing.ok()) << growing.error().message;
   EXPECT_EQ(growing->consumed_samples, 40U);
   EXPECT_EQ(ReadCommitTexts(R"({"run":)" + kRun + "}", 7, "S")->consumed_samples, std::nullopt);
+  const auto changed = ReadCommitTexts(R"({"run":)" + kRun + R"(,"consumed_samples":42})", 7, "S");
+  ASSERT_TRUE(changed.ok()) << changed.error().message;
+  EXPECT_EQ(changed->consumed_samples, 42U);
 }
 
 TEST(CommittedRunTest, WhatNoTrainingPutsIntoACommitIsDamage) {
@@ -48,7 +51,7 @@ TEST(CommittedRunTest, WhatNoTrainingPutsIntoACommitIsDamage) {
       R"({"run":{"arithmetic":"cpu"},"run":{"arithmetic":"cpu"}})",
       R"({"run":{"arithmetic":"cpu","deep":)" + Nested(30000) + "}}",
       R"({"run":)" + kRun + R"(,"row":7})",
-      R"({"run":)" + kRun + R"(,"consumed_samples":40})",
+      R"({"run":)" + kRun + R"(,"consumed_samples":40.5})",
       R"({"run":)" + kGrowing + "}",
       R"({"run":)" + kGrowing + R"(,"consumed_samples":-40})",
       R"({"run":)" + kGrowing + R"(,"consumed_samples":40.0})",

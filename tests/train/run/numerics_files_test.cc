@@ -1,8 +1,11 @@
 #include "train/run/numerics_files.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+
+#include <filesystem>
 
 #include "tests/temp_folder.h"
+#include "train/run/run_folder.h"
 
 namespace penstock::train {
 namespace {
@@ -68,6 +71,23 @@ TEST_F(NumericsFilesTest, AResumeThatTakesOutNothingLeavesTheFilesAlone) {
   const FileId before = run_.Look(kReportsName)->id;
   ASSERT_TRUE(NumericsWriter::Resume(run_, 3).ok());
   EXPECT_EQ(run_.Look(kReportsName)->id, before);
+}
+
+TEST_F(NumericsFilesTest, AFileThatIsTooLargeToReadIsPutAsideAndStaysTheRuns) {
+  WriteSome();
+  std::filesystem::resize_file(temp_.Path(kHeadroomName), (64_MiB).value + 1);
+  Result<NumericsWriter> writer = NumericsWriter::Resume(run_, 2);
+  ASSERT_TRUE(writer.ok()) << writer.error().message;
+  EXPECT_TRUE(ReadHeadroom(run_).value().empty());
+  ASSERT_TRUE(writer->AppendHeadroom(HeadroomLine(3)).ok());
+  EXPECT_EQ(temp_.Read(kHeadroomName), HeadroomLine(3) + "\n");
+  EXPECT_EQ(StepsOf(ReadReports(run_).value()), (std::vector<uint64_t>{1, 2}));
+  std::vector<std::string> of_run;
+  const Result<std::vector<FoundFile>> files = FilesOfRun(run_);
+  ASSERT_TRUE(files.ok()) << files.error().message;
+  for (const FoundFile& file : *files) of_run.push_back(file.name);
+  EXPECT_THAT(of_run, testing::UnorderedElementsAre(kReportsName, kHeadroomName,
+                                                    std::string(kHeadroomName) + kAside));
 }
 
 TEST_F(NumericsFilesTest, WhatIsDamagedGoesWithAllBehindIt) {

@@ -58,12 +58,23 @@ const Json kIdentity = {
     {"arithmetic", "cpu"},
 };
 
+TEST(ReplayPlanTest, MicroBatchesOfARankAreNoChangeForOneRank) {
+  const std::vector<RunChange> changes = {
+      {.step = 4, .key = "train_batch_size", .before = "8", .after = "16"},
+      {.step = 4, .key = "gradient_accumulation_steps", .before = "2", .after = "4"}};
+  const std::vector<ReplaySegment> segments = ReplaySegments(changes, 2, 6);
+  ASSERT_EQ(segments.size(), 2U);
+  ASSERT_EQ(segments[1].changes.size(), 1U);
+  EXPECT_EQ(segments[1].changes[0].key, "train_batch_size");
+}
+
 TEST(ReplayPlanTest, OneRankTakesTheMicroBatchesOfAll) {
   const Result<std::string> text = ReplayConfig(kIdentity.dump(), "/scratch", false);
   ASSERT_TRUE(text.ok());
   const Json config = Json::parse(*text);
-  EXPECT_EQ(config["gradient_accumulation_steps"], 4);
+  EXPECT_FALSE(config.contains("gradient_accumulation_steps")) << "it follows: 4";
   EXPECT_EQ(config["train_batch_size"], 8);
+  EXPECT_EQ(config["train_micro_batch_size_per_gpu"], 2);
   EXPECT_EQ(config["fp16"], kIdentity["fp16"]);
   EXPECT_EQ(config["communication_data_type"], "fp16");
   EXPECT_EQ(config["penstock"]["compute_threads"], 3);

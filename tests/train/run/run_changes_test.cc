@@ -36,6 +36,11 @@ TEST(RunChanges, AreAKeyAndAValue) {
   EXPECT_EQ(changes[1].value, R"("WarmupLR")");
 }
 
+TEST(RunChanges, OfTheLossScaleAreThoseThatTheProgramAdvises) {
+  EXPECT_EQ(ParsedChanges({"fp16.loss_scale=512", "fp16.loss_scale_window=2000"}).size(), 2U);
+  EXPECT_THAT(ChangeRefusal({"fp16.enabled=true"}), HasSubstr("cannot be changed"));
+}
+
 TEST(RunChanges, WithoutAValueOrWithoutJsonAreRefused) {
   for (const char* text : {"optimizer.params.lr", "=1", ""}) {
     EXPECT_THAT(ChangeRefusal({text}), HasSubstr("KEY=VALUE")) << text;
@@ -50,12 +55,6 @@ TEST(RunChanges, OfWhatMakesAnotherTrainingAreRefused) {
                           "optimizer.params.initial_accumulator_value", "optimizer.params.a/b",
                           "optimizer.params~x", "schedulers", "no.such.key"}) {
     EXPECT_THAT(ChangeRefusal({std::string(key) + "=1"}), HasSubstr("cannot be changed")) << key;
-  }
-}
-
-TEST(RunChanges, OfTheBatchAreRefusedWithTheReason) {
-  for (const char* key : {"train_batch_size", "gradient_accumulation_steps"}) {
-    EXPECT_THAT(ChangeRefusal({std::string(key) + "=1"}), HasSubstr("rows follow from its number"));
   }
 }
 
@@ -95,6 +94,49 @@ TEST(RunChanges, AreAcceptedWhereTheyAreAllThatDiffers) {
 
 TEST(RunChanges, ARunWithoutAnyHasNone) {
   EXPECT_THAT(AcceptChanges(IdentityWith(1), IdentityWith(1), {}, 7).value(), IsEmpty());
+}
+
+/// The identity of a batch of so many micro-batches of `micro` samples.
+std::string BatchOf(uint64_t micro, uint64_t micro_batches, uint32_t ranks = 1) {
+  RunIdentity identity;
+  identity.config.micro_batch_size = micro;
+  identity.config.gradient_accumulation_steps = micro_batches;
+  identity.config.train_batch_size = micro * micro_batches * ranks;
+  identity.ranks = ranks;
+  return ToJson(identity);
+}
+
+TEST(RunChanges, OfTheBatchComeWithTheKeysThatFollow) {
+  const auto accepted =
+      AcceptChanges(BatchOf(2, 2), BatchOf(2, 4), ParsedChanges({"train_batch_size=8"}), 7);
+  ASSERT_TRUE(accepted.ok()) << accepted.error().message;
+  EXPECT_THAT(
+      *accepted,
+      ElementsAre(
+          RunChange{.step = 7, .key = "train_batch_size", .before = "4", .after = "8"},
+          RunChange{.step = 7, .key = "gradient_accumulation_steps", .before = "2", .after = "4"}));
+  EXPECT_FALSE(
+      AcceptChanges(BatchOf(2, 2), BatchOf(2, 2), ParsedChanges({"train_batch_size=4"}), 7).ok());
+  EXPECT_FALSE(AcceptChanges(BatchOf(2, 2), BatchOf(2, 4), {}, 7).ok()) << "not by accident";
+}
+
+TEST(RunChanges, OfTheBatchOfSeveralRanksMayNameTheirMicroBatches) {
+  const auto accepted = AcceptChanges(BatchOf(2, 2, 2), BatchOf(2, 4, 2),
+                                      ParsedChanges({"gradient_accumulation_steps=4"}), 7);
+  ASSERT_TRUE(accepted.ok()) << accepted.error().message;
+  EXPECT_EQ(accepted->size(), 2U);
+}
+
+TEST(RunChanges, OfABatchThatGrowsAreRefused) {
+  RunIdentity growing;
+  growing.config.train_batch_size = 8;
+  growing.config.rampup = config::RampupConfig{.start = 2, .increment = 2, .samples = 10};
+  RunIdentity larger = growing;
+  larger.config.train_batch_size = 16;
+  const auto refused =
+      AcceptChanges(ToJson(growing), ToJson(larger), ParsedChanges({"train_batch_size=16"}), 7);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("penstock.rampup_batch_size"));
 }
 
 TEST(RunChanges, WhatDiffersBesideThemIsRefusedWithTheFlagThatChangesIt) {
