@@ -107,10 +107,6 @@ uint64_t LayerParameters(const ModelShape& shape) {
   return Plus(Plus(Attention(shape, biases), Mlp(shape, biases)), Times(2, Norm(shape)));
 }
 
-uint64_t LayerMatrices(const ModelShape& shape) {
-  return Plus(Attention(shape, false), Mlp(shape, false));
-}
-
 uint64_t AllLayerMatrices(const ModelShape& shape) {
   return OfAllLayers(shape, Attention(shape, false), Mlp(shape, false));
 }

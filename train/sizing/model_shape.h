@@ -76,11 +76,7 @@ ParameterKinds CountParameters(const ModelShape& shape);
 /// Returns the parameters of one layer; of T5: of the encoder's.
 uint64_t LayerParameters(const ModelShape& shape);
 
-/// Returns the elements of one layer's matrices, which each token is multiplied with; of T5: of the
-/// encoder's.
-uint64_t LayerMatrices(const ModelShape& shape);
-
-/// Returns the elements of the matrices of all layers.
+/// Returns the elements of the matrices of all layers, which each token is multiplied with.
 uint64_t AllLayerMatrices(const ModelShape& shape);
 
 /// Returns the parameters of the largest module that has any of its own, which is one matrix with

@@ -132,9 +132,10 @@ std::vector<JudgedTopology> JudgeTopologies(std::span<const TopologyRow> rows,
   std::vector<JudgedTopology> judged;
   judged.reserve(rows.size());
   for (const TopologyRow& row : rows) judged.push_back(JudgeTopology(row, judge));
-  const auto others = std::ranges::stable_partition(judged, &JudgedTopology::possible);
-  std::ranges::stable_sort(judged.begin(), others.begin(), {}, [](const JudgedTopology& row) {
-    return row.seconds.value_or(INFINITY);
+  const auto others = std::stable_partition(
+      judged.begin(), judged.end(), [](const JudgedTopology& row) { return row.possible(); });
+  std::stable_sort(judged.begin(), others, [](const JudgedTopology& a, const JudgedTopology& b) {
+    return a.seconds.value_or(INFINITY) < b.seconds.value_or(INFINITY);
   });
   return judged;
 }
