@@ -105,8 +105,8 @@ struct LossScaling {
   double min_loss_scale = 1;
 };
 
-/// penstock.drive: how fast the drive of nvme_path is, as penstock tune has measured it. Plans count
-/// with it, and nothing else.
+/// penstock.drive: how fast the drive of nvme_path is, as penstock tune has measured it. Plans
+/// count with it, and nothing else.
 struct DriveSpeed {
   double read_gbps = 0;  ///< 10^9 bytes a second
   double write_gbps = 0;

@@ -321,10 +321,11 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   PlanArguments plan_arguments;
   const CLI::App* plan = AddPlan(app, &plan_arguments);
   if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "unknown command {}; there are train, plan, export, inspect, numerics, replay, "
-                     "compare, snapshot, snapshots, clean, tune, launch and doctor",
-                     arguments[0]);
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "unknown command {}; there are train, plan, export, inspect, numerics, replay, "
+        "compare, snapshot, snapshots, clean, tune, launch and doctor",
+        arguments[0]);
   }
   // From "--" on, the line of a launch is that of its ranks.
   const auto end = !arguments.empty() && arguments[0] == "launch"

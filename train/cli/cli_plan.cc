@@ -56,9 +56,9 @@ void AddMachine(CLI::App* plan, PlanArguments* arguments) {
       ->check(SizeCheck());
   plan->add_option("--host-memory", arguments->host_memory, "64MiB, 1GiB or bytes")
       ->check(SizeCheck());
-  CLI::Option* const tune =
-      plan->add_option("--tune", arguments->options.speed.tune, "file that penstock tune --out wrote")
-          ->check(NameCheck());
+  CLI::Option* const tune = plan->add_option("--tune", arguments->options.speed.tune,
+                                             "file that penstock tune --out wrote")
+                                ->check(NameCheck());
   plan->add_option("--drive", arguments->drive, "READ,WRITE: the drive's speed in GB/s")
       ->check(NameCheck())
       ->excludes(tune);
@@ -108,7 +108,8 @@ CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments) {
       plan->add_option("--topologies", arguments->topologies,
                        "how so many ranks can share the model; FILE: those of a CSV file")
           ->expected(0, 1);
-  plan->add_option("--global-batch", arguments->global_batch, "samples of a step, of --topologies (default: the config's)")
+  plan->add_option("--global-batch", arguments->global_batch,
+                   "samples of a step, of --topologies (default: the config's)")
       ->check(WholeCheck({.low = 1}));
   AddAutoFlags(*plan, &arguments->auto_flags);
   plan->add_flag("--json", options.json, "one JSON object instead of a table");

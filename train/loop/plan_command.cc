@@ -205,9 +205,8 @@ Result<std::string> MakePlanReport(const PlanCommand& command) {
   if (command.as_deepspeed) return ReportDeepSpeed(command);
   if (command.topologies) return ReportTopologies(command);
   PENSTOCK_ASSIGN(const Planner planner, Planner::Create(command));
-  const Planning planning = {
-      .fits = [&](const Alternative& setup) { return planner.Fits(setup); },
-      .plan = [&](const Alternative& setup) { return planner.Plan(setup); }};
+  const Planning planning = {.fits = [&](const Alternative& setup) { return planner.Fits(setup); },
+                             .plan = [&](const Alternative& setup) { return planner.Plan(setup); }};
   if (command.choose) return ReportChoices(command, planner, planning);
   PENSTOCK_ASSIGN(const RunPlan plan, planner.Plan(planner.given()));
   const PlannedSetup setup = planner.SetupOf(planner.given());

@@ -56,8 +56,7 @@ std::optional<PlannedAndMeasured> HoldAgainstPlan(const TrainJob& job, const Loo
                                  .kind = job.device,
                                  .world = job.world};
   // The batch of a ramp-up changes, and its time with it.
-  const std::optional<MachineSpeed> speed =
-      job.config.rampup ? std::nullopt : SpeedOf(training);
+  const std::optional<MachineSpeed> speed = job.config.rampup ? std::nullopt : SpeedOf(training);
   const Result<RunPlan> plan =
       PlanRun(training, {.device = job.budget.device, .host = job.budget.host, .drive = {}},
               speed.value_or(MachineSpeed()));
@@ -71,15 +70,14 @@ std::string PlanNotice(const PlannedAndMeasured& figures, uint64_t steps) {
   const PlanFigures& planned = figures.planned;
   const PlanFigures& measured = figures.measured;
   const auto number = [](uint64_t bytes) { return static_cast<double>(bytes); };
-  std::string parts =
-      Part("device peak in bytes", number(planned.device_peak_bytes),
-           number(measured.device_peak_bytes), kBytesApart) +
-      Part("host peak in bytes", number(planned.host_peak_bytes),
-           number(measured.host_peak_bytes), kBytesApart) +
-      Part("bytes read a step", planned.nvme_read_bytes_per_step,
-           measured.nvme_read_bytes_per_step, kBytesApart) +
-      Part("bytes written a step", planned.nvme_write_bytes_per_step,
-           measured.nvme_write_bytes_per_step, kBytesApart);
+  std::string parts = Part("device peak in bytes", number(planned.device_peak_bytes),
+                           number(measured.device_peak_bytes), kBytesApart) +
+                      Part("host peak in bytes", number(planned.host_peak_bytes),
+                           number(measured.host_peak_bytes), kBytesApart) +
+                      Part("bytes read a step", planned.nvme_read_bytes_per_step,
+                           measured.nvme_read_bytes_per_step, kBytesApart) +
+                      Part("bytes written a step", planned.nvme_write_bytes_per_step,
+                           measured.nvme_write_bytes_per_step, kBytesApart);
   if (planned.step_s && measured.step_s) {
     parts += Part("seconds of a step", *planned.step_s, *measured.step_s, kTimeApart);
   }

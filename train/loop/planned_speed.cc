@@ -14,7 +14,7 @@ namespace penstock::train {
 namespace {
 
 double Cores() {
-  const Result<Topology> machine = ReadTopology();
+  const Result<penstock::Topology> machine = ReadTopology();
   if (!machine.ok()) return std::max(1U, std::thread::hardware_concurrency());
   const auto cores = static_cast<double>(machine->cores.size());
   return std::min(cores, machine->cpu_quota.value_or(cores));
@@ -77,9 +77,8 @@ Result<std::string> SetDrive(const GivenSpeed& given, const config::Config& conf
 
 Result<MachineSpeed> MeasuredHost(const PlannedTraining& training) {
   PENSTOCK_ASSIGN(const HostSpeed host, MeasureHost(training.config));
-  MachineSpeed speed{.cores = Cores(),
-                     .update_element = host.update_element,
-                     .norm_element = host.norm_element};
+  MachineSpeed speed{
+      .cores = Cores(), .update_element = host.update_element, .norm_element = host.norm_element};
   // A GPU's copies go over a bus whose speed is not known here.
   if (training.kind == device::Kind::kCpu) speed.copy_byte = host.copy_byte;
   // A simulated drive is memory, and its bytes are copied.

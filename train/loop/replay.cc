@@ -131,7 +131,7 @@ struct Replay {
 };
 
 /// The steps, computed once.
-struct Pass {
+struct ReplayPass {
   std::string run;  ///< the folder of the run that computed them
   ReplayedSteps record;
   std::optional<std::string> stopped;  ///< why they end before the last one
@@ -186,10 +186,10 @@ Status KeepChanges(const Replay& replay, const std::string& pass, size_t segment
   return {};
 }
 
-Result<Pass> Compute(const Replay& replay, bool fp32) {
+Result<ReplayPass> Compute(const Replay& replay, bool fp32) {
   const std::string name = fp32 ? "fp32" : "run";
   PENSTOCK_ASSIGN(TrainOptions options, OptionsOf(replay, fp32, name));
-  Pass pass{.run = options.out};
+  ReplayPass pass{.run = options.out};
   options.replay->record = &pass.record;
   for (size_t i = 0; i < replay.segments.size(); ++i) {
     const ReplaySegment& segment = replay.segments[i];
@@ -264,7 +264,7 @@ std::optional<std::string> StopOfRun(const Replay& replay, const std::vector<Rep
 }
 
 /// What is known of the steps: as the run computed them, and in fp32 where that tells more.
-Result<ReplayEvidence> Gather(const Replay& replay, const Pass& pass) {
+Result<ReplayEvidence> Gather(const Replay& replay, const ReplayPass& pass) {
   const DType dtype = DTypeOf(replay.origin.identity);
   const uint64_t from = replay.origin.step;
   PENSTOCK_ASSIGN(std::vector<ReplayedStep> before,
@@ -283,7 +283,7 @@ Result<ReplayEvidence> Gather(const Replay& replay, const Pass& pass) {
     if (evidence.steps.empty()) evidence.steps = *evidence.in_fp32;
   } else if (dtype == DType::kFloat16 && FirstFailure(evidence) != nullptr) {
     LogNotice("fp16 met values that are not finite: computing the same steps in fp32");
-    PENSTOCK_ASSIGN(const Pass fp32, Compute(replay, true));
+    PENSTOCK_ASSIGN(const ReplayPass fp32, Compute(replay, true));
     evidence.in_fp32 = fp32.record.steps();
   }
   if (IsSuspicious(evidence)) {
@@ -293,7 +293,7 @@ Result<ReplayEvidence> Gather(const Replay& replay, const Pass& pass) {
 }
 
 Result<ReplayOutcome> Run(const Replay& replay) {
-  PENSTOCK_ASSIGN(const Pass pass, Compute(replay, replay.command.fp32));
+  PENSTOCK_ASSIGN(const ReplayPass pass, Compute(replay, replay.command.fp32));
   Compared compared;
   if (!replay.command.fp32 || DTypeOf(replay.origin.identity) == DType::kFloat32) {
     PENSTOCK_ASSIGN(const Folder rows, Folder::Open(pass.run));

@@ -57,7 +57,7 @@ Result<uint64_t> ConsumedSamples(const ResumePoint& from, const TrainJob& job) {
 uint64_t LastStepOfEpoch(const ResumePoint& from, const TrainJob& job, uint64_t consumed) {
   const uint64_t rows = job.data.rows();
   if (job.config.rampup) {
-    return BatchRampup(job.config.train_batch_size, job.config.rampup).StepsWithin(rows);
+    return RampupOf(job.config).StepsWithin(rows);
   }
   return from.train.step + (rows - std::min(rows, consumed)) / job.config.train_batch_size;
 }

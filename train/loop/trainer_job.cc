@@ -165,9 +165,8 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const ResumePoint* from
   PENSTOCK_ASSIGN(const std::optional<Bytes> gpu, FindGpu(options.device));
   const device::Kind kind = gpu.has_value() ? device::Kind::kCuda : device::Kind::kCpu;
   ChooseThreads(kind, place.share, &config);
-  PENSTOCK_ASSIGN(
-      const uint64_t sequence,
-      SequenceLength(options, model.description->sizes().positions, model.config_path));
+  PENSTOCK_ASSIGN(const uint64_t sequence,
+                  SequenceLength(options, model.description->sizes().positions, model.config_path));
   PENSTOCK_ASSIGN(OpenedData data, OpenData(options, model, sequence));
   const BatchShape shape = ShapeOf(config, sequence, world.size);
   uint64_t last_step = options.steps.value_or(0);

@@ -162,15 +162,14 @@ std::string WhatFits(const PlannedTraining& training, const MemoryBudget& most) 
 /// All but the operators' scratch.
 Result<MemoryNeeds> NeedsOf(const PlannedTraining& training) {
   PENSTOCK_TRY(zero::CheckTileCount(training.spec, training.config));
-  return NeedsBesideScratch(training, zero::Engine::MinimumMemory(training.spec, training.config,
-                                                                  training.world));
+  return NeedsBesideScratch(
+      training, zero::Engine::MinimumMemory(training.spec, training.config, training.world));
 }
 
 Result<MemoryNeeds> AddScratch(const PlannedTraining& training, MemoryNeeds needs) {
-  PENSTOCK_ASSIGN(Bytes scratch,
-                  kernels::OperatorScratch(
-                      training.kind,
-                      OperatorsFor(training.model, training.shape, training.config)));
+  PENSTOCK_ASSIGN(Bytes scratch, kernels::OperatorScratch(
+                                     training.kind, OperatorsFor(training.model, training.shape,
+                                                                 training.config)));
   scratch = AlignUp(scratch, device::kDeviceAlignment) + CheckedOperators::Need();
   needs.reserved.scratch = scratch;
   needs.device_minimum += scratch;

@@ -81,13 +81,13 @@ Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training,
                                    const std::function<Result<OfferedMemory>()>& machine);
 
 /// The same whatever any machine has. The scratch of operators that this build does not have, or of
-/// sizes that no machine has, is not known. Errors: kBudget for more tiles than there may be; those of the
-/// operators.
+/// sizes that no machine has, is not known. Errors: kBudget for more tiles than there may be; those
+/// of the operators.
 Result<MemoryNeeds> SumMemoryNeeds(const PlannedTraining& training);
 
 /// Returns the limits that a training of this config has. By default the CPU device gets half of
-/// the machine's memory, a GPU all free memory but a reserve, and the host three quarters of what is
-/// available. Asks for `machine` only if a limit is not given. Errors: those of `machine`.
+/// the machine's memory, a GPU all free memory but a reserve, and the host three quarters of what
+/// is available. Asks for `machine` only if a limit is not given. Errors: those of `machine`.
 Result<MemoryBudget> TakeLimits(const config::Config& config,
                                 const std::function<Result<OfferedMemory>()>& machine);
 

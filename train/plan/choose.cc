@@ -117,7 +117,8 @@ config::Config Smallest(const config::Config& given) {
 
 }  // namespace
 
-Result<std::vector<Choice>> Choose(const Alternative& given, PlanGoal goal, const Planning& planning) {
+Result<std::vector<Choice>> Choose(const Alternative& given, PlanGoal goal,
+                                   const Planning& planning) {
   std::vector<Choice> choices;
   bool knows_time = false;
   for (config::Config& config : Configs(given.config)) {

@@ -28,7 +28,7 @@ struct Alternative {
 
 struct Choice {
   Alternative setup;
-  std::string changes;  ///< what is other than given, in words; empty: nothing
+  std::string changes;   ///< what is other than given, in words; empty: nothing
   uint32_t changed = 0;  ///< how many things are
   RunPlan plan;
 };
@@ -41,9 +41,10 @@ struct Planning {
 };
 
 /// Plans all, and returns those that fit, the best first; of equal ones that with fewer changes. A
-/// placement on nvme needs a path in `given`. Errors: of `planning`, and kInvalidArgument for kSpeed if
-/// no plan knows its time.
-Result<std::vector<Choice>> Choose(const Alternative& given, PlanGoal goal, const Planning& planning);
+/// placement on nvme needs a path in `given`. Errors: of `planning`, and kInvalidArgument for
+/// kSpeed if no plan knows its time.
+Result<std::vector<Choice>> Choose(const Alternative& given, PlanGoal goal,
+                                   const Planning& planning);
 
 /// Where nothing that Choose walks fits: what does with a shorter sequence, and on more ranks, each
 /// by the smallest change. Empty: nothing found.

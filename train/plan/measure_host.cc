@@ -62,11 +62,11 @@ Result<HostSpeed> MeasureHost(const config::Config& config) {
       }) /
       elements;
   std::vector<double> sums(kElements / kBlockElements);
-  speed.norm_element = Least([&] {
-                         kernels::BlockSums(gradient.data(), layout.GradientDType(tile), kElements,
-                                            sums);
-                       }) /
-                       elements;
+  speed.norm_element =
+      Least([&] {
+        kernels::BlockSums(gradient.data(), layout.GradientDType(tile), kElements, sums);
+      }) /
+      elements;
   const uint64_t copied = std::min(weight.size().value, record.size().value);
   speed.copy_byte = Least([&] { std::memcpy(weight.data(), record.data(), copied); }) /
                     static_cast<double>(copied);

@@ -38,7 +38,9 @@ double Product(uint64_t a, uint64_t b, uint64_t c) {
 Cost CostOf(const kernels::EmbeddingCall&) { return {.times = 0}; }
 /// Once before attention, and once before the MLP.
 Cost CostOf(const kernels::LayerNormCall&) { return {.times = 2}; }
-Cost CostOf(const kernels::LinearCall& call) { return {.operations = 6 * Product(call.rows, call.k, call.n)}; }
+Cost CostOf(const kernels::LinearCall& call) {
+  return {.operations = 6 * Product(call.rows, call.k, call.n)};
+}
 Cost CostOf(const kernels::LinearGeluCall& call) {
   return {.operations = 4 * Product(call.rows, call.width, call.hidden)};
 }
@@ -52,8 +54,8 @@ Cost CostOf(const kernels::HeadCall& call) {
 /// A device with operators, and memory that all tensors of a kind share.
 class Bench {
  public:
-  static Result<std::unique_ptr<Bench>> Create(const kernels::OperatorOptions& options,
-                                               DType dtype, Bytes memory) {
+  static Result<std::unique_ptr<Bench>> Create(const kernels::OperatorOptions& options, DType dtype,
+                                               Bytes memory) {
     std::unique_ptr<Bench> bench(new Bench(dtype));
     PENSTOCK_ASSIGN(bench->device_, device::CreateCpuDevice({.memory = memory}));
     PENSTOCK_ASSIGN(bench->operators_, kernels::CreateModelOperators(*bench->device_, options));
@@ -219,13 +221,13 @@ Result<OperatorRates> MeasureOperators(const PlannedTraining& training) {
   }
   const Bytes memory = MemoryOf(options.calls);
   if (memory > kMostMemory || operations > kMostOperations) {
-    return MakeError(ErrorCode::kBudget, "the model's operators are too large to be measured in "
-                                         "passing");
+    return MakeError(ErrorCode::kBudget,
+                     "the model's operators are too large to be measured in "
+                     "passing");
   }
   PENSTOCK_ASSIGN(const Bytes scratch, kernels::OperatorScratch(training.kind, options));
   PENSTOCK_ASSIGN(const std::unique_ptr<Bench> bench,
-                  Bench::Create(options, training.config.dtype,
-                                AlignUp(memory + scratch, 1_MiB)));
+                  Bench::Create(options, training.config.dtype, AlignUp(memory + scratch, 1_MiB)));
   OperatorRates total;
   OperatorRates seconds;
   for (const kernels::OperatorCall& call : options.calls) {

@@ -87,14 +87,13 @@ class Table {
 void AddTime(const RunPlan& plan, const PlannedSetup& setup, Table& table) {
   if (!plan.step) return;
   const StepEstimate& step = *plan.step;
-  table.Line("moved a step", fmt::format("nvme {} read, {} written; to the device {}, back {}{}",
-                                         ToString(Bytes{step.read_bytes}),
-                                         ToString(Bytes{step.write_bytes}),
-                                         ToString(Bytes{step.to_device_bytes}),
-                                         ToString(Bytes{step.to_host_bytes}),
-                                         step.link_bytes == 0 ? ""
-                                                              : ", to other ranks " +
-                                                                    ToString(Bytes{step.link_bytes})));
+  table.Line(
+      "moved a step",
+      fmt::format(
+          "nvme {} read, {} written; to the device {}, back {}{}", ToString(Bytes{step.read_bytes}),
+          ToString(Bytes{step.write_bytes}), ToString(Bytes{step.to_device_bytes}),
+          ToString(Bytes{step.to_host_bytes}),
+          step.link_bytes == 0 ? "" : ", to other ranks " + ToString(Bytes{step.link_bytes})));
   table.Line("busy in a step",
              fmt::format("compute {}, drive {}, optimizer {}, copies {}",
                          SecondsText(step.floors.compute), SecondsText(step.floors.drive),
@@ -104,8 +103,8 @@ void AddTime(const RunPlan& plan, const PlannedSetup& setup, Table& table) {
   const Rates rates = RatesOf(plan);
   table.Line("step", fmt::format("{:.3g} s (floor {:.3g} s), bound by {}", *step.step_s,
                                  *step.floor_s, step.bound_by));
-  table.Line("tokens a second", fmt::format("{:.0f}, {:.3g} TFLOP/s", *rates.tokens_per_s,
-                                            *rates.tflops));
+  table.Line("tokens a second",
+             fmt::format("{:.0f}, {:.3g} TFLOP/s", *rates.tokens_per_s, *rates.tflops));
   if (step.write_bytes == 0) return;
   table.Line("written a day", fmt::format("{:.3g} TB to nvme", *rates.written_tb_per_day));
   if (!rates.hidden_tokens) return;
@@ -145,12 +144,10 @@ nlohmann::ordered_json ToJson(const PlannedSetup& setup, const RunPlan& plan) {
   json["world_size"] = setup.ranks;
   json["device_bytes"] = plan.device_peak().value;
   json["host_bytes"] = plan.host_peak().value;
-  json["device_classes"] = {{"parameters", plan.device.parameters.value},
-                            {"optimizer_states", plan.device.states.value},
-                            {"gradients", plan.device.gradients.value},
-                            {"exchanges", plan.device.exchange.value},
-                            {"activations", reserved.activations.value},
-                            {"operator_scratch", reserved.scratch.value}};
+  json["device_classes"] = {
+      {"parameters", plan.device.parameters.value}, {"optimizer_states", plan.device.states.value},
+      {"gradients", plan.device.gradients.value},   {"exchanges", plan.device.exchange.value},
+      {"activations", reserved.activations.value},  {"operator_scratch", reserved.scratch.value}};
   json["host_classes"] = {{"parameters", plan.host.parameters.value},
                           {"optimizer_states", plan.host.states.value},
                           {"gradients", plan.host.gradients.value},
@@ -185,15 +182,14 @@ nlohmann::ordered_json ToJson(const PlannedSetup& setup, const RunPlan& plan) {
 std::string ToText(const PlannedSetup& setup, const RunPlan& plan) {
   const ReservedBytes& reserved = plan.needs.reserved;
   Table table;
-  table.Line("model", fmt::format("{}: {} parameters, {} of states (16 bytes a parameter)",
-                                  setup.model, plan.cost.parameters,
-                                  ToString(Bytes{16 * plan.cost.parameters})));
+  table.Line("model",
+             fmt::format("{}: {} parameters, {} of states (16 bytes a parameter)", setup.model,
+                         plan.cost.parameters, ToString(Bytes{16 * plan.cost.parameters})));
   table.Line("setup",
              fmt::format("{}, {}, {} x {} x {} tokens a step on {} rank{}",
                          PlacementText(setup.config), penstock::ToString(setup.config.dtype),
-                         setup.config.micro_batch_size,
-                         setup.config.gradient_accumulation_steps, setup.sequence, setup.ranks,
-                         setup.ranks == 1 ? "" : "s"));
+                         setup.config.micro_batch_size, setup.config.gradient_accumulation_steps,
+                         setup.sequence, setup.ranks, setup.ranks == 1 ? "" : "s"));
   table.Line(plan.fits() ? "device memory" : "least device memory",
              fmt::format("{}{}: {}", ToString(plan.device_peak()), LimitText(plan.limits.device),
                          ClassesText({{"parameters", plan.device.parameters},
@@ -217,17 +213,20 @@ std::string ToText(const PlannedSetup& setup, const RunPlan& plan) {
   }
   AddTime(plan, setup, table);
   if (!reserved.scratch_is_known) {
-    table.Line("note", "operator scratch is not in the device's memory: this build does not have "
-                       "that device's operators");
+    table.Line("note",
+               "operator scratch is not in the device's memory: this build does not have "
+               "that device's operators");
   }
   if (setup.stands_in) {
-    table.Line("note", "this family is not trained yet: activations and operators are those of a "
-                       "GPT-2 of this shape");
+    table.Line("note",
+               "this family is not trained yet: activations and operators are those of a "
+               "GPT-2 of this shape");
   }
   if (plan.fits()) {
     table.Line("fits", "yes");
   } else {
-    for (const Shortage& shortage : plan.shortages) table.Line("does not fit", ShortageText(shortage));
+    for (const Shortage& shortage : plan.shortages)
+      table.Line("does not fit", ShortageText(shortage));
   }
   return table.Take();
 }

@@ -5,7 +5,6 @@
 
 #include "offload/state_format.h"
 #include "zero/partitioner.h"
-#include "zero/use_order.h"
 
 namespace penstock::train {
 namespace {
@@ -22,12 +21,11 @@ Bytes StateFiles(const offload::ShardLayout& layout, const config::Config& confi
   }
   Bytes files;
   for (uint32_t path = 0; path < paths; ++path) {
-    files += offload::PlanState({}, layout,
-                                {.slots = config.durable ? 2 : 1,
-                                 .paths = paths,
-                                 .path_of_tile = path_of_tile},
-                                path)
-                 .geometry.file_bytes;
+    files +=
+        offload::PlanState(
+            {}, layout,
+            {.slots = config.durable ? 2 : 1, .paths = paths, .path_of_tile = path_of_tile}, path)
+            .geometry.file_bytes;
   }
   return files;
 }
@@ -62,15 +60,9 @@ Result<bool> FitsMemory(const PlannedTraining& training, const MemoryLimits& lim
          (!limits.host || needs.host_minimum <= *limits.host);
 }
 
-Result<RunPlan> PlanRun(const PlannedTraining& given, const MemoryLimits& limits,
+Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& limits,
                         const MachineSpeed& speed) {
-  PENSTOCK_ASSIGN(const zero::ModelSpec spec, zero::WithOrder(given.spec));
-  const PlannedTraining training{.spec = spec,
-                                 .model = given.model,
-                                 .shape = given.shape,
-                                 .config = given.config,
-                                 .kind = given.kind,
-                                 .world = given.world};
+  const zero::ModelSpec& spec = training.spec;
   const config::Config& config = training.config;
   RunPlan plan{.limits = limits};
   PENSTOCK_ASSIGN(plan.needs, SumMemoryNeeds(training));
@@ -90,11 +82,10 @@ Result<RunPlan> PlanRun(const PlannedTraining& given, const MemoryLimits& limits
   AddShortage("drive", plan.state_files, limits.drive, "state files", plan);
   PENSTOCK_ASSIGN(
       const zero::MemoryPlan memory,
-      zero::PlanMemory(spec, layout, config,
-                       ForEngine(limits.device, plan.fits(), needs.device_minimum,
-                                 needs.reserved.device()),
-                       ForEngine(limits.host, plan.fits(), needs.host_minimum,
-                                 needs.reserved.host())));
+      zero::PlanMemory(
+          spec, layout, config,
+          ForEngine(limits.device, plan.fits(), needs.device_minimum, needs.reserved.device()),
+          ForEngine(limits.host, plan.fits(), needs.host_minimum, needs.reserved.host())));
   plan.device = zero::DeviceNeed(spec, layout, config, memory);
   plan.host = zero::HostNeed(spec, layout, config, memory.store);
   plan.host_tiles = memory.store.host_tiles;

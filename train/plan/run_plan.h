@@ -45,10 +45,10 @@ struct RunPlan {
   // With shortages, the least that works.
   zero::DeviceBytes device;
   zero::HostBytes host;
-  uint64_t host_tiles = 0;     ///< that live in host memory though their home is the drive
-  uint32_t layer_slots = 0;    ///< for weights of layers on the device
-  Bytes state_files;           ///< of this rank
-  Bytes commit_bytes;          ///< written by a commit beside what the steps have written
+  uint64_t host_tiles = 0;           ///< that live in host memory though their home is the drive
+  uint32_t layer_slots = 0;          ///< for weights of layers on the device
+  Bytes state_files;                 ///< of this rank
+  Bytes commit_bytes;                ///< written by a commit beside what the steps have written
   std::optional<StepEstimate> step;  ///< none if it does not fit
 
   bool fits() const { return shortages.empty(); }
@@ -60,8 +60,8 @@ struct RunPlan {
 Result<bool> FitsMemory(const PlannedTraining& training, const MemoryLimits& limits);
 
 /// Plans. Memory above the minimum is spent as the engine spends it; a limit that is not known is
-/// no limit for what the training needs, and the minimum is planned for. Errors: those of
-/// SumMemoryNeeds.
+/// no limit for what the training needs, and the minimum is planned for. Precondition: the model
+/// has an order of use, as those of all families do. Errors: those of SumMemoryNeeds.
 Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& limits,
                         const MachineSpeed& speed);
 

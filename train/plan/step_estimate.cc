@@ -36,13 +36,15 @@ void CountCopies(const PlannedTraining& training, const offload::ShardLayout& la
     step.link_bytes += sim::SentBytes(sim::GatherParts(layout, use.module), ranks).value;
   }
   step.to_host_bytes = layout.gradient_bytes().value;
-  for (const offload::ModuleId module : offload::Ids<offload::ModuleId>(layout.model.modules.size())) {
+  for (const offload::ModuleId module :
+       offload::Ids<offload::ModuleId>(layout.model.modules.size())) {
     step.link_bytes += training.shape.micro_batches *
                        sim::SentBytes(sim::ExchangeParts(layout, module), ranks).value;
   }
 }
 
-std::optional<double> DriveTime(const StepEstimate& step, const std::optional<sim::DriveSpeed>& drive) {
+std::optional<double> DriveTime(const StepEstimate& step,
+                                const std::optional<sim::DriveSpeed>& drive) {
   if (step.read_bytes + step.write_bytes == 0) return 0.0;
   if (!drive) return {};
   const auto time = [](uint64_t bytes, double speed) {
@@ -72,15 +74,17 @@ void SetFloors(const PlannedTraining& training, const offload::ShardLayout& layo
   const double shared = *floors.compute * training.config.compute_threads + work + floors.copies +
                         moved * speed.io_byte;
   using Floor = std::pair<double, const char*>;
-  const std::array<Floor, 5> all = {Floor{*floors.compute, "compute"}, Floor{*floors.drive, "drive"},
-                                    Floor{floors.update, "optimizer"}, Floor{floors.copies, "copies"},
-                                    Floor{floors.link, "link"}};
+  const std::array<Floor, 5> all = {Floor{*floors.compute, "compute"},
+                                    Floor{*floors.drive, "drive"},
+                                    Floor{floors.update, "optimizer"},
+                                    Floor{floors.copies, "copies"}, Floor{floors.link, "link"}};
   const Floor& highest = *std::ranges::max_element(all, {}, &Floor::first);
   step.floor_s = highest.first;
   step.bound_by = highest.second;
   if (!cpu || shared / speed.cores <= highest.first) return;
   step.floor_s = shared / speed.cores;
-  step.bound_by = *floors.compute * training.config.compute_threads >= work ? "compute" : "optimizer";
+  step.bound_by =
+      *floors.compute * training.config.compute_threads >= work ? "compute" : "optimizer";
 }
 
 /// A layout that sim/ goes through quickly. Tiles that are larger by a factor move the same bytes,
@@ -135,16 +139,16 @@ sim::StepTime Simulate(const PlannedTraining& training, const offload::ShardLayo
   const zero::UpdateStart updates = zero::StartOfUpdates(training.config);
   const offload::Schedule schedule =
       zero::BuildSchedule(training.spec, layout, memory.shared_slots, updates);
-  const std::vector<sim::StepTime> steps = sim::SimulateSteps(
-      {.layout = layout,
-       .schedule = schedule,
-       .gradients = training.spec.gradients,
-       .updates = updates,
-       .store = memory.store,
-       .compute = ComputeOfUses(training, layout.model, speed),
-       .micro_batches = training.shape.micro_batches,
-       .gradient_buffers = memory.gradient_buffers},
-      MachineOf(training, speed), kWarmUp + kSteps);
+  const std::vector<sim::StepTime> steps =
+      sim::SimulateSteps({.layout = layout,
+                          .schedule = schedule,
+                          .gradients = training.spec.gradients,
+                          .updates = updates,
+                          .store = memory.store,
+                          .compute = ComputeOfUses(training, layout.model, speed),
+                          .micro_batches = training.shape.micro_batches,
+                          .gradient_buffers = memory.gradient_buffers},
+                         MachineOf(training, speed), kWarmUp + kSteps);
   sim::StepTime mean;
   for (uint64_t i = kWarmUp; i < steps.size(); ++i) {
     mean.step += steps[i].step / static_cast<double>(kSteps);
@@ -169,8 +173,8 @@ Result<StepEstimate> EstimateStep(const PlannedTraining& training,
     if (known) step.step_s = *step.floors.compute + step.floors.update;
     return step;
   }
-  const offload::Schedule schedule = zero::BuildSchedule(
-      training.spec, layout, memory.shared_slots, zero::StartOfUpdates(training.config));
+  const offload::Schedule schedule = zero::BuildSchedule(training.spec, layout, memory.shared_slots,
+                                                         zero::StartOfUpdates(training.config));
   CountCopies(training, layout, schedule, step);
   config::Config config = training.config;
   const offload::ShardLayout coarse = CoarseLayout(training, config);
