@@ -3,13 +3,14 @@
 
 #include <string>
 
-#include "train/tune/plan.h"
+#include "train/tune/result.h"
 
 namespace penstock::train {
 
-/// {"aio": {...}, "penstock": {"aio": {...}}} as `train --config A --config F` takes it. It has
-/// every key that decides how a drive is used, so that F means what was measured whatever A says;
-/// the number of threads with all of its three names. Ends with a line break.
-std::string ConfigFragment(const TunePoint& point);
+/// {"aio": {...}, "penstock": {"drive": {...}, "aio": {...}}} as `train --config A --config F`
+/// takes it. It has every key that decides how a drive is used, so that F means what was measured
+/// whatever A says; the number of threads with all of its three names; and the speed that was
+/// measured, for plans. Ends with a line break.
+std::string ConfigFragment(const PointSummary& chosen);
 
 }  // namespace penstock::train

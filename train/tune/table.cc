@@ -94,9 +94,11 @@ std::string ChoiceText(const TuneReport& report) {
 
 }  // namespace
 
-const TunePoint& Recommended(const TuneReport& report) {
-  return report.engines[report.engine].point;
+const PointSummary& RecommendedSummary(const TuneReport& report) {
+  return report.engines[report.engine];
 }
+
+const TunePoint& Recommended(const TuneReport& report) { return RecommendedSummary(report).point; }
 
 std::string RoundsText(const TuneReport& report) {
   const auto planned = static_cast<size_t>(report.plan.scale.rounds);

@@ -25,6 +25,7 @@ struct TuneReport {
 };
 
 /// Returns the configuration that a report recommends.
+const PointSummary& RecommendedSummary(const TuneReport& report);
 const TunePoint& Recommended(const TuneReport& report);
 
 /// Returns "5 rounds", or "2 to 3 of 5 rounds" if the time was over before.

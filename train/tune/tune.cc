@@ -203,13 +203,14 @@ Result<TuneReport> RunTune(const TuneCommand& command) {
 
 std::string OutputText(const TuneCommand& command, const TuneReport& report) {
   std::string text = ToText(report);
-  if (command.out.empty()) text += fmt::format("\n{}", ConfigFragment(Recommended(report)));
+  if (command.out.empty()) text += fmt::format("\n{}", ConfigFragment(RecommendedSummary(report)));
   return text;
 }
 
 Status WriteTuneFiles(const TuneCommand& command, const TuneReport& report) {
   if (!command.out.empty()) {
-    PENSTOCK_TRY(WriteTextFile(command.out, ConfigFragment(Recommended(report)), IfExists::kFail));
+    PENSTOCK_TRY(
+        WriteTextFile(command.out, ConfigFragment(RecommendedSummary(report)), IfExists::kFail));
   }
   if (command.plot.empty()) return {};
   return WriteTextFile(command.plot, PlotSvg(report), IfExists::kFail);

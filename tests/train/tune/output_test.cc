@@ -203,7 +203,7 @@ TEST(ConfigFragment, IsUnderstoodByTheConfigReader) {
       config::ParseConfig({{"ds.json", R"({"train_micro_batch_size_per_gpu": 1,
                                          "aio": {"intra_op_parallelism": 2, "queue_depth": 8},
                                          "penstock": {"overlap": false}})"},
-                           {"tune.json", ConfigFragment(point)}},
+                           {"tune.json", ConfigFragment({.point = point})}},
                           1);
   ASSERT_TRUE(config.ok()) << config.error().message;
   EXPECT_EQ(config->aio.kind, aio::EngineKind::kThreads);
@@ -225,8 +225,8 @@ TEST(ConfigFragment, MeansWhatWasMeasuredWhateverTheFileBeforeItSays) {
                                "simulate": {"read_gbps": 1}}}})"};
   for (const char* other : others) {
     const TunePoint point = MakePoint(aio::EngineKind::kLibaio, 1_MiB, 8);
-    const Result<config::Config> config =
-        config::ParseConfig({{"ds.json", other}, {"tune.json", ConfigFragment(point)}}, 1);
+    const Result<config::Config> config = config::ParseConfig(
+        {{"ds.json", other}, {"tune.json", ConfigFragment({.point = point})}}, 1);
     ASSERT_TRUE(config.ok()) << config.error().message;
     const aio::EngineOptions measured;
     EXPECT_EQ(config->aio.kind, aio::EngineKind::kLibaio);
@@ -247,11 +247,35 @@ TEST(ConfigFragment, NamesEachEngineAsTheConfigReaderDoes) {
        {aio::EngineKind::kUring, aio::EngineKind::kLibaio, aio::EngineKind::kThreads}) {
     const Result<config::Config> config =
         config::ParseConfig({{"ds.json", R"({"train_micro_batch_size_per_gpu": 1})"},
-                             {"tune.json", ConfigFragment(MakePoint(kind, 1_MiB, 8))}},
+                             {"tune.json", ConfigFragment({.point = MakePoint(kind, 1_MiB, 8)})}},
                             1);
     ASSERT_TRUE(config.ok()) << config.error().message;
     EXPECT_EQ(config->aio.kind, kind);
   }
+}
+
+TEST(ConfigFragment, HasTheSpeedForPlans) {
+  const auto drive_of = [](double read, double write, double both) {
+    PointSummary chosen{.point = MakePoint(aio::EngineKind::kUring, 1_MiB, 8)};
+    chosen.directions[0].gbps = read;
+    chosen.directions[1].gbps = write;
+    chosen.directions[2].gbps = both;
+    return config::ParseConfig({{"ds.json", R"({"train_micro_batch_size_per_gpu": 1})"},
+                                {"tune.json", ConfigFragment(chosen)}},
+                               1)
+        .value()
+        .drive;
+  };
+  const std::optional<config::DriveSpeed> duplex = drive_of(7, 5, 11);
+  ASSERT_TRUE(duplex);
+  EXPECT_EQ(duplex->read_gbps, 7);
+  EXPECT_EQ(duplex->write_gbps, 5);
+  EXPECT_FALSE(duplex->shared);
+  const std::optional<config::DriveSpeed> shared = drive_of(3, 2, 2.5);
+  ASSERT_TRUE(shared);
+  EXPECT_TRUE(shared->shared);
+  EXPECT_EQ(shared->read_gbps, 2.5) << "what one way moves in both directions";
+  EXPECT_FALSE(drive_of(0, 0, 0)) << "nothing was measured";
 }
 
 }  // namespace

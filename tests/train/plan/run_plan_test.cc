@@ -1,0 +1,143 @@
+#include "train/plan/run_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "tests/train/plan/planned_gpt2.h"
+#include "train/plan/plan_report.h"
+
+namespace penstock::train {
+namespace {
+
+/// A machine whose drive takes most of the time.
+MachineSpeed SlowDrive() {
+  return {.cores = 2,
+          .layer_flops = 1e12,
+          .head_flops = 1e12,
+          .update_element = 1e-9,
+          .norm_element = 1e-10,
+          .drive = sim::DriveSpeed{.read_bytes_a_second = 1e8, .write_bytes_a_second = 1e8}};
+}
+
+MemoryLimits Plenty() { return {.device = 1_GiB, .host = 1_GiB, .drive = {}}; }
+
+TEST(RunPlanTest, EveryShortageIsThereAtOnceWithItsSum) {
+  PlannedGpt2 gpt2(kAllOnNvme);
+  const RunPlan plan =
+      PlanRun(gpt2.Training(), {.device = 1_MiB, .host = 1_MiB, .drive = 1_MiB}, {}).value();
+  EXPECT_FALSE(plan.fits());
+  ASSERT_EQ(plan.shortages.size(), 3U);
+  EXPECT_EQ(plan.shortages[0].tier, "device");
+  EXPECT_EQ(plan.shortages[0].needed, plan.device_peak()) << "the least that works is planned";
+  EXPECT_EQ(plan.shortages[1].tier, "host");
+  EXPECT_EQ(plan.shortages[1].needed, plan.host_peak());
+  EXPECT_EQ(plan.shortages[2].tier, "drive");
+  EXPECT_EQ(plan.shortages[2].needed, plan.state_files);
+  EXPECT_FALSE(plan.step);
+}
+
+TEST(RunPlanTest, TheLeastThatWorksFitsExactly) {
+  PlannedGpt2 gpt2(kAllOnNvme);
+  const RunPlan least =
+      PlanRun(gpt2.Training(), {.device = 1_B, .host = 1_B, .drive = {}}, {}).value();
+  const MemoryLimits exact = {
+      .device = least.device_peak(), .host = least.host_peak(), .drive = least.state_files};
+  const RunPlan plan = PlanRun(gpt2.Training(), exact, {}).value();
+  EXPECT_TRUE(plan.fits());
+  EXPECT_EQ(plan.device_peak(), *exact.device);
+  EXPECT_EQ(plan.host_peak(), *exact.host);
+}
+
+TEST(RunPlanTest, MoreMemoryIsSpentAndNeverMoreThanThereIs) {
+  PlannedGpt2 gpt2(kAllOnNvme);
+  Bytes before;
+  for (const Bytes host : {8_MiB, 12_MiB, 16_MiB, 64_MiB}) {
+    const RunPlan plan =
+        PlanRun(gpt2.Training(), {.device = 1_GiB, .host = host, .drive = {}}, {}).value();
+    ASSERT_TRUE(plan.fits()) << host.value;
+    EXPECT_LE(plan.host_peak(), host);
+    EXPECT_GE(plan.host_peak(), before);
+    before = plan.host_peak();
+  }
+}
+
+TEST(RunPlanTest, BytesOfAStepOnNvmeAreThoseOfTheFormat) {
+  PlannedGpt2 gpt2(kAllOnNvme);
+  const RunPlan plan =
+      PlanRun(gpt2.Training(), {.device = 1_GiB, .host = 8_MiB, .drive = {}}, SlowDrive()).value();
+  const auto parameters = static_cast<double>(plan.cost.parameters);
+  // Weight and record are written, and read for the update; weights again for the device. Tiles
+  // are padded to blocks.
+  EXPECT_NEAR(static_cast<double>(plan.step->write_bytes) / parameters, 12, 0.4);
+  EXPECT_GT(static_cast<double>(plan.step->read_bytes) / parameters, 10);
+  EXPECT_LE(static_cast<double>(plan.step->read_bytes) / parameters, 14.5);
+}
+
+TEST(RunPlanTest, WhatBoundsAStepIsTheResourceThatNeedsLongest) {
+  PlannedGpt2 gpt2(kAllOnNvme);
+  const auto bound = [&](const MachineSpeed& speed) {
+    const RunPlan plan = PlanRun(gpt2.Training(), Plenty(), speed).value();
+    EXPECT_GE(*plan.step->step_s, 0.99 * *plan.step->floor_s);
+    return plan.step->bound_by;
+  };
+  EXPECT_EQ(bound(SlowDrive()), "drive");
+  MachineSpeed slow_compute = SlowDrive();
+  slow_compute.layer_flops = slow_compute.head_flops = 1e8;
+  EXPECT_EQ(bound(slow_compute), "compute");
+  MachineSpeed slow_updates = SlowDrive();
+  slow_updates.update_element = 1e-5;
+  EXPECT_EQ(bound(slow_updates), "optimizer");
+}
+
+TEST(RunPlanTest, WhatIsNotKnownIsNotSaid) {
+  PlannedGpt2 gpt2(kAllOnNvme);
+  MachineSpeed no_drive = SlowDrive();
+  no_drive.drive.reset();
+  MachineSpeed no_compute = SlowDrive();
+  no_compute.layer_flops.reset();
+  for (const MachineSpeed& speed : {no_drive, no_compute, MachineSpeed()}) {
+    const RunPlan plan = PlanRun(gpt2.Training(), Plenty(), speed).value();
+    ASSERT_TRUE(plan.step);
+    EXPECT_FALSE(plan.step->step_s);
+    EXPECT_GT(plan.step->write_bytes, 0U) << "bytes need no speed";
+    const PlannedSetup setup{.model = "m", .device = "cpu", .speeds = "", .config = gpt2.config()};
+    const nlohmann::ordered_json json = ToJson(setup, plan);
+    for (const char* key : {"step_s", "floor_s", "bound_by", "tokens_per_s", "tflops"}) {
+      EXPECT_TRUE(json.at(key).is_null()) << key;
+    }
+  }
+}
+
+TEST(RunPlanTest, JsonHasEveryFieldOfItsContract) {
+  PlannedGpt2 gpt2(kAllOnNvme);
+  const RunPlan plan = PlanRun(gpt2.Training(), Plenty(), SlowDrive()).value();
+  const PlannedSetup setup{.model = "m", .device = "cpu", .speeds = "", .config = gpt2.config()};
+  const nlohmann::ordered_json json = ToJson(setup, plan);
+  for (const char* key :
+       {"parameters", "model_state_bytes", "fits", "shortages", "device_bytes", "host_bytes",
+        "nvme_file_bytes", "nvme_read_bytes_per_step", "nvme_write_bytes_per_step", "floor_s",
+        "step_s", "bound_by", "tokens_per_s", "tflops"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  Bytes classes;
+  for (const auto& of_class : json.at("device_classes")) {
+    classes += Bytes{of_class.get<uint64_t>()};
+  }
+  EXPECT_EQ(classes, plan.device_peak()) << "the classes are all there is";
+}
+
+TEST(RunPlanTest, RecomputationIsCountedInLayersAlone) {
+  PlannedGpt2 gpt2(kAllOnNvme);
+  const RunPlan plan = PlanRun(gpt2.Training(), Plenty(), SlowDrive()).value();
+  // 8 N + 16 l h T for layers, 6 V h for the head; biases and norms of layers count with them.
+  const double layers = 4 * (12.0 * 128 * 128 + 13 * 128);
+  const double tokens = 4 * 32;
+  const double operations = tokens * (8 * layers + 16.0 * 4 * 128 * 32 + 6.0 * 256 * 128);
+  EXPECT_NEAR(*plan.step->floors.compute, operations / 1e12, 1e-3 * operations / 1e12);
+}
+
+}  // namespace
+}  // namespace penstock::train
