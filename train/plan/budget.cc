@@ -1,10 +1,12 @@
 #include "train/plan/budget.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "train/models/checked_operators.h"
 #include "zero/engine.h"
@@ -22,12 +24,30 @@ std::string SumText(Bytes sum) {
   return fmt::format("{} bytes", sum.value);
 }
 
-Error TooSmall(const char* memory, const char* option, Bytes limit, Bytes minimum,
-               const std::string& sum) {
+/// What is too small, and the option with which it works.
+struct TooSmall {
+  std::string what;
+  std::string option;
+};
+
+TooSmall Missing(const char* memory, const char* option, Bytes limit, Bytes minimum,
+                 const std::string& sum) {
+  return {fmt::format("{} memory of {} bytes is too small: {} = {} bytes", memory, limit.value, sum,
+                      minimum.value),
+          fmt::format("--{} {}", option, minimum.value)};
+}
+
+/// Names all that is missing at once.
+Error Refuse(const std::vector<TooSmall>& missing) {
+  std::vector<std::string> what;
+  std::vector<std::string> options;
+  for (const TooSmall& one : missing) {
+    what.push_back(one.what);
+    options.push_back(one.option);
+  }
   return MakeError(ErrorCode::kBudget,
-                   "{} memory of {} bytes is too small: {} = {} bytes; the smallest that works is "
-                   "--{} {}",
-                   memory, limit.value, sum, minimum.value, option, minimum.value);
+                   "{}; the smallest that works is {}; penstock plan says what else would fit",
+                   fmt::join(what, "; "), fmt::join(options, " "));
 }
 
 /// Of a GPU's memory, for code that CUDA and its libraries load when it is first used.
@@ -221,13 +241,16 @@ Result<MemoryBudget> DecideBudget(const MemoryNeeds& needs, const config::Config
   PENSTOCK_ASSIGN(const MemoryBudget limits, TakeLimits(config, machine));
   const MemoryBudget budget = {.device = RoundDown(limits.device, device::kDeviceAlignment),
                                .host = limits.host};
+  std::vector<TooSmall> missing;
   if (budget.device < needs.device_minimum) {
-    return TooSmall("device", "device-memory", limits.device, needs.device_minimum,
-                    needs.device_sum);
+    missing.push_back(
+        Missing("device", "device-memory", limits.device, needs.device_minimum, needs.device_sum));
   }
   if (budget.host < needs.host_minimum) {
-    return TooSmall("host", "host-memory", budget.host, needs.host_minimum, needs.host_sum);
+    missing.push_back(
+        Missing("host", "host-memory", budget.host, needs.host_minimum, needs.host_sum));
   }
+  if (!missing.empty()) return Refuse(missing);
   return budget;
 }
 
@@ -235,8 +258,8 @@ Result<Bytes> ArenaBeside(Bytes library, const MemoryNeeds& needs, const MemoryB
   const Bytes taken = AlignUp(library, device::kDeviceAlignment);
   const Bytes minimum = needs.device_minimum + taken;
   if (budget.device >= minimum) return budget.device - taken;
-  return TooSmall("device", "device-memory", budget.device, minimum,
-                  fmt::format("{} + NCCL {}", needs.device_sum, ToString(taken)));
+  return Refuse({Missing("device", "device-memory", budget.device, minimum,
+                         fmt::format("{} + NCCL {}", needs.device_sum, ToString(taken)))});
 }
 
 }  // namespace penstock::train

@@ -63,6 +63,14 @@ TEST(Budget, OneByteLessOnTheHostIsRefusedWithTheSumAndTheSmallestThatWorks) {
   EXPECT_THAT(budget.error().message, HasSubstr("--host-memory 8192"));
 }
 
+TEST(Budget, AllThatIsMissingIsNamedAtOnce) {
+  const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), Limits(2304_B, 8191_B), Machine);
+  ASSERT_FALSE(budget.ok());
+  EXPECT_THAT(budget.error().message, HasSubstr(SomeNeeds().device_sum));
+  EXPECT_THAT(budget.error().message, HasSubstr(SomeNeeds().host_sum));
+  EXPECT_THAT(budget.error().message, HasSubstr("--device-memory 2560 --host-memory 8192"));
+}
+
 TEST(Budget, DeviceMemoryIsRoundedDownToItsBlocks) {
   const Result<MemoryBudget> budget = DecideBudget(SomeNeeds(), Limits(2815_B, 8192_B), Machine);
   ASSERT_TRUE(budget.ok()) << budget.error().message;
