@@ -1,5 +1,7 @@
 #include "zero/tensor_figures.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -56,9 +58,11 @@ Error Destroyed(const DestroyedTensor& tensor, uint64_t step, double lr) {
   return MakeError(
       ErrorCode::kNumeric,
       "step {}: the last update, with learning rate {:g}, has destroyed the weights of "
-      "{}: they are as large as {:.3g}, and the update is {:.2g} times them (rms); they "
-      "are not committed",
-      step, lr, tensor.name, tensor.largest, tensor.ratio);
+      "{}: they are as large as {:.3g}{}; they are not committed",
+      step, lr, tensor.name, tensor.largest,
+      std::isfinite(tensor.ratio)
+          ? fmt::format(", and the update is {:.2g} times them (rms)", tensor.ratio)
+          : "");
 }
 
 TensorFigures::TensorFigures(const offload::ShardLayout& layout) : layout_(layout) {

@@ -61,7 +61,7 @@ void ForEachPiece(std::span<const kernels::TensorPart> parts, uint64_t begin_of_
 struct DestroyedTensor {
   std::string name;
   float largest = 0;  ///< magnitude
-  double ratio = 0;   ///< rms of the update over rms of the new weights
+  double ratio = 0;   ///< rms of the update over rms of the new weights; NaN beyond fp32
 };
 /// Returns the first tensor whose weights an update has destroyed: they are finite, beyond
 /// kLargeWeight, and most of what they are came with it. Weights that were large before, as those

@@ -87,5 +87,83 @@ class PlanTest(harness.PenstockTest):
                 self.compare(cell)
 
 
+class PlanCommandTest(PlanTest):
+    """What the command says and refuses; PlanTest's helpers, and none of its tests."""
+    test_memory_files_and_bytes_are_those_of_the_run = None
+    test_memory_files_and_bytes_are_those_of_the_run_in_all_cells = None
+
+    def plan(self, *arguments):
+        return harness.penstock("plan", *arguments)
+
+    def nvme_config(self, **override):
+        return self.write("nvme.json", self.config_of("nvme", "bf16", 1, **override))
+
+    def test_a_shape_of_405_billion_parameters_is_planned(self):
+        outcome = self.plan("--model", "llama:h=16384,l=126,v=128256,i=53248,heads=128,kv=8",
+                            "--config", self.nvme_config(), "--device", "cpu", "--json",
+                            "--device-memory", "200GiB", "--host-memory", "1TiB",
+                            "--drive", "7,5", "--device-tflops", "400")
+        self.assertEqual(outcome.code, 0, str(outcome))
+        plan = json.loads(outcome.stdout)
+        self.assertEqual(plan["parameters"], 405853388800)
+        self.assertFalse(plan["fits"])
+        self.assertIn("drive", [shortage["tier"] for shortage in plan["shortages"]])
+
+    def test_what_does_not_fit_comes_with_what_does(self):
+        outcome = self.plan("--model", self.make_model(), "--config", self.nvme_config(),
+                            "--device", "cpu", "--device-memory", "1MiB", "--host-memory", "1MiB")
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertEqual(outcome.stdout.count("does not fit"), 2, outcome.stdout)
+        self.assertTrue("what fits" in outcome.stdout or "nothing" in outcome.stdout,
+                        outcome.stdout)
+
+    def test_a_choice_trains_as_it_was_planned(self):
+        model = self.make_model()
+        limits = ("--device-memory", "64MiB", "--host-memory", "256MiB")
+        outcome = self.plan("--model", model, "--config", self.nvme_config(), "--device", "cpu",
+                            "--choose", "memory", "--drive", "2,2", "--device-tflops", "0.1",
+                            "--json", *limits)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        choices = json.loads(outcome.stdout)["choices"]
+        self.assertGreater(len(choices), 3)
+        sizes = [choice["device_bytes"] + choice["host_bytes"] for choice in choices]
+        self.assertEqual(sizes, sorted(sizes))
+        run = self.trained(choices[0]["config"], *limits, steps=2, model=model)
+        summary = read_summary(run)
+        self.assertEqual(summary["device_peak_bytes"], choices[0]["device_bytes"])
+        self.assertEqual(summary["host_peak_bytes"], choices[0]["host_bytes"])
+        self.assertIsNotNone(summary["planned"]["step_s"], "the config has the speeds")
+
+    def test_deepspeeds_estimate_is_exact(self):
+        outcome = self.plan("--model", "t5:h=2048,l=24,v=32128,i=5120,heads=32,d=64", "--as",
+                            "deepspeed", "--json")
+        self.assertEqual(outcome.code, 0, str(outcome))
+        rows = json.loads(outcome.stdout)["rows"]
+        found = {(row["cpu_bytes"], row["gpu_bytes"]) for row in rows if row["stage"] == 3}
+        self.assertIn((75166894080, 263192576), found)
+        self.assertIn((66815016960, 5831110656), found)
+
+    def test_topologies_are_those_of_the_ranks(self):
+        outcome = self.plan("--model", "gpt2:h=1024,l=8,v=1024,s=128,heads=16", "--topologies",
+                            "--ranks", "8", "--global-batch", "64", "--json")
+        self.assertEqual(outcome.code, 0, str(outcome))
+        for row in json.loads(outcome.stdout):
+            self.assertEqual(row["dp"] * row["tp"] * row["pp"], 8)
+
+    def test_each_mistake_has_its_one_line(self):
+        config, model = self.nvme_config(), self.make_model()
+        for fragment, arguments in (
+                ("--config is required", ("--model", model)),
+                ("--drive 7;5", ("--model", model, "--config", config, "--drive", "7;5")),
+                ("--device-tflops -1", ("--model", model, "--config", config, "--device-tflops=-1")),
+                ("--nodes 2 does not divide --ranks 3",
+                 ("--model", model, "--config", config, "--ranks", "3", "--nodes", "2")),
+                ("gpt2", ("--model", "gtp2:h=1,l=1,v=1,s=1", "--config", config)),
+                ("name with shape", ("--model", model, "--topologies", "--ranks", "8",
+                                     "--global-batch", "8"))):
+            outcome = self.plan(*arguments)
+            self.assert_fails(outcome, 2, fragment)
+
+
 if __name__ == "__main__":
     harness.main()

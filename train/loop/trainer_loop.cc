@@ -68,8 +68,9 @@ Result<LoopSummary> TrainLoop::Run() {
   // A step that was not finished has no row.
   const uint64_t failed = row_.has_value() ? row_->step : parts_.session.state().step + 1;
   parts_.tell_failure(status.error());
-  // What is committed is known when the commit that was begun has ended.
-  static_cast<void>(parts_.session.FinishCommit());
+  // What is committed is known when the commit that was begun has ended. A step that waited for it
+  // may have failed because of it.
+  static_cast<void>(AwaitCommit());
   const bool begun = begins_run_ && parts_.session.committed_step().has_value();
   if (summary_.steps == 0 && !begun) return status.error();
   if (begun) parts_.keep_folder();

@@ -159,8 +159,11 @@ class TrainLoop {
   std::string HowToGoOn(uint64_t failed) const;
   /// Begins a commit. Training continues beside it until the next update, which needs FinishCommit.
   Status BeginCommit();
-  /// Errors: of the engine; if the commit is made but the rows before it could not be made durable,
-  /// that of the rows.
+  /// Waits for the commit that was begun, if one was, and has the watch say why it was refused.
+  /// Errors: of the engine.
+  Status AwaitCommit();
+  /// The same, and what follows. Errors: of the engine; if the commit is made but the rows before
+  /// it could not be made durable, that of the rows.
   Status FinishCommit();
   /// With several ranks: waits until rank 0 has copied a commit, so that nobody waits for its vote
   /// meanwhile and takes it for stuck.

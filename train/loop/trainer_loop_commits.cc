@@ -58,7 +58,7 @@ Status TrainLoop::BeginCommit() {
   return {};
 }
 
-Status TrainLoop::FinishCommit() {
+Status TrainLoop::AwaitCommit() {
   const std::optional<uint64_t> step = std::exchange(committing_, std::nullopt);
   if (!step) return {};
   Doing("waits for the commit of", *step);
@@ -66,7 +66,12 @@ Status TrainLoop::FinishCommit() {
   if (!made.ok() && made.error().code == ErrorCode::kNumeric && parts_.watch != nullptr) {
     parts_.watch->CommitRefused(*step, made.error().message);
   }
-  PENSTOCK_TRY(made);
+  return made;
+}
+
+Status TrainLoop::FinishCommit() {
+  if (!committing_) return {};
+  PENSTOCK_TRY(AwaitCommit());
   PENSTOCK_TRY(parts_.check_folder());
   last_commit_ = std::chrono::steady_clock::now();
   parts_.keep_folder();
