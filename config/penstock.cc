@@ -129,24 +129,15 @@ void ReadSnapshots(JsonSection& section, Config& config) {
   }
 }
 
-/// What plans count with.
+/// What plans count with; a speed of 0 is not known.
 void ReadSpeeds(JsonSection& section, Config& config) {
-  const auto positive = [](JsonSection& of, const char* key, const std::optional<double>& value) {
-    if (!value || *value <= 0) of.Fail(key, "is missing, or no speed; give a number above 0");
-    return value.value_or(0);
-  };
-  config.device_tflops = section.OptionalNumber("device_tflops");
-  if (config.device_tflops) positive(section, "device_tflops", config.device_tflops);
-  const json* value = section.Find("drive");
-  const bool given = value != nullptr && !value->is_null();
-  section.Object("drive", [&](JsonSection& drive) {
-    const std::optional<double> read = drive.OptionalNumber("read_gbps");
-    const std::optional<double> write = drive.OptionalNumber("write_gbps");
-    const bool shared = drive.Bool("shared", false);
-    if (!given) return;
-    config.drive = {.read_gbps = positive(drive, "read_gbps", read),
-                    .write_gbps = positive(drive, "write_gbps", write),
-                    .shared = shared};
+  const double tflops = section.OptionalNumber("device_tflops").value_or(0);
+  if (tflops > 0) config.device_tflops = tflops;
+  section.Object("drive", [&](JsonSection& of) {
+    const DriveSpeed drive = {.read_gbps = of.Number("read_gbps", 0),
+                              .write_gbps = of.Number("write_gbps", 0),
+                              .shared = of.Bool("shared", false)};
+    if (drive.read_gbps > 0 && drive.write_gbps > 0) config.drive = drive;
   });
 }
 

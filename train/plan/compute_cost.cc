@@ -1,6 +1,16 @@
 #include "train/plan/compute_cost.h"
 
 namespace penstock::train {
+namespace {
+
+/// Without the padding of its flat index.
+double ParametersOf(const offload::ModuleLayout& module) {
+  uint64_t parameters = 0;
+  for (const offload::TensorLayout& tensor : module.tensors) parameters += tensor.elements;
+  return static_cast<double>(parameters);
+}
+
+}  // namespace
 
 std::vector<double> OperationsOfUses(const PlannedTraining& training,
                                      const offload::ModelLayout& layout) {
@@ -11,12 +21,12 @@ std::vector<double> OperationsOfUses(const PlannedTraining& training,
   std::vector<double> operations;
   for (const zero::ModuleUse& use : training.spec.step) {
     const bool layer = training.spec.modules[offload::Index(use.module)].repeated;
-    const auto elements = static_cast<double>(layout.module(use.module).elements);
+    const double parameters = ParametersOf(layout.module(use.module));
     double of_token = 0;
     if (layer) {
-      of_token = use.backward ? 6 * elements + 12 * attention : 2 * elements + 4 * attention;
+      of_token = use.backward ? 6 * parameters + 12 * attention : 2 * parameters + 4 * attention;
     } else if (use.backward) {
-      of_token = 6 * elements;
+      of_token = 6 * parameters;
     }
     operations.push_back(tokens * of_token);
   }

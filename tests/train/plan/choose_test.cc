@@ -58,8 +58,9 @@ TEST_F(ChooseTest, TheLeastMemoryComesFirst) {
 
 TEST_F(ChooseTest, EveryChoiceHasTheSameGlobalBatchAndFits) {
   const MemoryLimits limits = {.device = 4_MiB, .host = 32_MiB, .drive = {}};
-  for (const Choice& choice :
-       Choose(Given(), PlanGoal::kMemory, PlanningFor(limits, speed_)).value()) {
+  const std::vector<Choice> choices =
+      Choose(Given(), PlanGoal::kMemory, PlanningFor(limits, speed_)).value();
+  for (const Choice& choice : choices) {
     const config::Config& config = choice.setup.config;
     EXPECT_EQ(config.micro_batch_size * config.gradient_accumulation_steps, 4U) << choice.changes;
     EXPECT_LE(choice.plan.device_peak(), *limits.device);
