@@ -32,7 +32,7 @@ TrainOptions OptionsOf(const PlanCommand& command) {
 
 /// A GPU that is planned for need not be here.
 Result<std::optional<Bytes>> GpuOf(const PlanCommand& command) {
-  const Result<std::optional<Bytes>> gpu = FindGpu(command.device);
+  Result<std::optional<Bytes>> gpu = FindGpu(command.device);
   if (gpu.ok() || command.device != DeviceChoice::kCuda) return gpu;
   return std::optional<Bytes>();
 }

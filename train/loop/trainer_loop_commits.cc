@@ -62,7 +62,7 @@ Status TrainLoop::AwaitCommit() {
   const std::optional<uint64_t> step = std::exchange(committing_, std::nullopt);
   if (!step) return {};
   Doing("waits for the commit of", *step);
-  const Status made = parts_.session.FinishCommit();
+  Status made = parts_.session.FinishCommit();
   if (!made.ok() && made.error().code == ErrorCode::kNumeric && parts_.watch != nullptr) {
     parts_.watch->CommitRefused(*step, made.error().message);
   }

@@ -62,8 +62,9 @@ void Describe(const Alternative& given, Choice& choice) {
                                   now.gradient_accumulation_steps));
   }
   if (now.activation_home != before.activation_home) {
-    changes.push_back(now.activation_home == Tier::kHost ? "activation checkpoints on the host"
-                                                         : "activation checkpoints on the device");
+    changes.emplace_back(now.activation_home == Tier::kHost
+                             ? "activation checkpoints on the host"
+                             : "activation checkpoints on the device");
   }
   if (choice.setup.sequence != given.sequence) {
     changes.push_back(fmt::format("sequence length {}", choice.setup.sequence));

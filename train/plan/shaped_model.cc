@@ -32,7 +32,7 @@ Result<std::shared_ptr<const ModelDescription>> Gpt2Of(const ModelShape& shape) 
 }
 
 /// One tensor stands for those of a module.
-zero::ModuleSpec ModuleOf(std::string name, uint64_t parameters, bool repeated) {
+zero::ModuleSpec ModuleOf(const std::string& name, uint64_t parameters, bool repeated) {
   return {.name = name, .tensors = {{name + ".weights", {parameters}}}, .repeated = repeated};
 }
 
