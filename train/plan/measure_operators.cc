@@ -21,7 +21,7 @@ using kernels::TensorView;
 constexpr Bytes kMostMemory = 1_GiB;
 /// Of one pass over all operators: some seconds on a slow machine.
 constexpr double kMostOperations = 1e12;
-constexpr int kTimedCalls = 2;
+constexpr int kTimedCalls = 4;
 constexpr float kEpsilon = 1e-5F;
 
 /// Operations of a call's forward and backward, and how often a layer makes it.
