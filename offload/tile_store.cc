@@ -254,7 +254,7 @@ Result<PinnedWeights> TileStore::PinWeights(IdRange<TileId> tiles, Bytes most) {
       size += layout_.WeightBytes(tile);
       const bool first = weights.empty();  // is pinned
       if (!first && (size > most || !policy_.CanPin(tile) || !policy_.TryPin(tile))) break;
-      weights.push_back(WeightOf(tile));
+      weights.emplace_back(WeightOf(tile));
       const Tile& entry = At(tile);
       if (!WeightOnDrive(tile) || entry.weight_verified) continue;
       unverified.push_back({.tile = tile,

@@ -205,25 +205,25 @@ Status StateEngine::SkipStep() {
 }
 
 /// No update begins before the commit has ended that calls it, so that the figures stand still.
-std::function<Status()> StateEngine::CheckOfWeights(uint64_t step) const {
-  return [this, step, updated = updated_, update = version_ - 1, lr = lr_of_update_]() -> Status {
-    if (updated) {
-      const std::vector<kernels::WeightFigures> figures = figures_.Updates(update);
-      const std::optional<DestroyedTensor> destroyed = FirstDestroyed(layout_.model, figures);
-      if (destroyed) return Destroyed(*destroyed, step, lr);
-    }
-    return driver_->CheckWeights();
-  };
+Status StateEngine::CheckWeights(uint64_t step, const std::optional<LastUpdate>& last) const {
+  if (last) {
+    const std::vector<kernels::WeightFigures> figures = figures_.Updates(last->version);
+    const std::optional<DestroyedTensor> destroyed = FirstDestroyed(layout_.model, figures);
+    if (destroyed) return Destroyed(*destroyed, step, last->lr);
+  }
+  return driver_->CheckWeights();
 }
 
 void StateEngine::BeginCommit(const TrainState& state, std::function<Status()> first) {
   PENSTOCK_CHECK(!commit_, "a commit was begun before the last one was finished");
   commit_ = std::make_unique<PendingCommit>();
   commit_->make = [this, record = MakeRecord(state, options_.commit_session),
-                   first = std::move(first), check = CheckOfWeights(state.step)]() -> Status {
+                   first = std::move(first), step = state.step,
+                   last = updated_ ? std::optional(LastUpdate{version_ - 1, lr_of_update_})
+                                   : std::nullopt]() -> Status {
     const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.head.step));
-    PENSTOCK_TRY(store_->Commit(record, [&first, &check]() -> Status {
-      PENSTOCK_TRY(check());
+    PENSTOCK_TRY(store_->Commit(record, [&]() -> Status {
+      PENSTOCK_TRY(CheckWeights(step, last));
       return first();
     }));
     return options_.vote ? options_.vote(record.head.step) : Status();

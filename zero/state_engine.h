@@ -97,6 +97,11 @@ class StateEngine {
   Bytes host_peak() const { return ledger_.peak(Tier::kHost); }
 
  private:
+  /// An update whose weights a commit would name.
+  struct LastUpdate {
+    uint64_t version = 0;
+    double lr = 0;
+  };
   /// A commit that was begun and is not finished.
   struct PendingCommit {
     std::function<Status()> make;
@@ -114,9 +119,9 @@ class StateEngine {
   Status Build(const offload::Schedule& schedule, const MemoryPlan& plan, const std::string& gpu);
   void AddTierNotice(const offload::TileStoreOptions& store, const offload::Schedule& schedule);
   UpdateScalars ScalarsOfStep(double grad_scale) const;
-  /// Returns what looks at the weights after step `step`, once their update has ended. Errors:
-  /// kNumeric if they are not to be committed.
-  std::function<Status()> CheckOfWeights(uint64_t step) const;
+  /// Looks at the weights after step `step`, once their update has ended. Errors: kNumeric if they
+  /// are not to be committed.
+  Status CheckWeights(uint64_t step, const std::optional<LastUpdate>& last) const;
 
   const EngineOptions& options_;
   const offload::ShardLayout& layout_;
