@@ -61,4 +61,14 @@ CLI::Validator NameCheck() {
       "");
 }
 
+std::optional<Bytes> SizeOrNone(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  return ParseBytes(text).value();  // checked by SizeCheck
+}
+
+std::optional<uint64_t> NumberOrNone(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  return ParseWhole(text).value();  // checked by WholeCheck
+}
+
 }  // namespace penstock::train

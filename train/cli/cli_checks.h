@@ -7,7 +7,9 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -34,6 +36,10 @@ Result<double> ParseReal(const std::string& text, RealRange range = {});
 
 /// Refuses what ParseReal does not read.
 CLI::Validator RealCheck(RealRange range = {});
+
+/// Return what a text says that SizeCheck or WholeCheck has let through; nothing if it is empty.
+std::optional<Bytes> SizeOrNone(const std::string& text);
+std::optional<uint64_t> NumberOrNone(const std::string& text);
 
 /// Refuses a path or a name that is empty, as the value of a shell variable that is not set is.
 CLI::Validator NameCheck();

@@ -89,16 +89,6 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
   return train;
 }
 
-std::optional<Bytes> SizeOrNone(const std::string& text) {
-  if (text.empty()) return std::nullopt;
-  return ParseBytes(text).value();  // checked by SizeCheck
-}
-
-std::optional<uint64_t> NumberOrNone(const std::string& text) {
-  if (text.empty()) return std::nullopt;
-  return ParseWhole(text).value();  // checked by WholeCheck
-}
-
 /// Some options are for a run that is there already.
 Status CheckResumes(const TrainOptions& options) {
   if (options.resumes() || (options.changes.empty() && options.skips.empty())) return {};

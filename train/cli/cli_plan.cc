@@ -35,15 +35,6 @@ Result<GivenDrive> ParseDrive(const std::string& text) {
                    "--drive {}: give GB/s read and written, as in --drive 7.0,5.0", text);
 }
 
-std::optional<Bytes> GivenSize(const std::string& text) {
-  if (text.empty()) return std::nullopt;
-  return ParseBytes(text).value();  // checked by SizeCheck
-}
-
-uint64_t GivenNumber(const std::string& text, uint64_t otherwise) {
-  return text.empty() ? otherwise : ParseWhole(text).value();  // checked by WholeCheck
-}
-
 void AddMachine(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--device", arguments->device, "cpu, cuda or auto; need not be here")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
@@ -71,7 +62,7 @@ void AddMachine(CLI::App* plan, PlanArguments* arguments) {
 /// Topologies of a file have their batches.
 Status SetTopologies(const PlanArguments& arguments, PlanCommand& options) {
   if (arguments.topologies_given->count() == 0) return {};
-  options.global_batch = GivenNumber(arguments.global_batch, 0);
+  options.global_batch = NumberOrNone(arguments.global_batch).value_or(0);
   options.topologies = arguments.topologies;
   if (!options.topologies->empty() || options.global_batch > 0 || !options.configs.empty()) {
     return {};
@@ -128,13 +119,16 @@ Result<Command> MakePlan(const PlanArguments& arguments) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "--config is required; penstock plan --help lists what there is");
   }
-  options.ranks = static_cast<uint32_t>(GivenNumber(arguments.ranks, 1));
-  options.nodes = static_cast<uint32_t>(GivenNumber(arguments.nodes, 1));
-  options.device_memory = GivenSize(arguments.device_memory);
-  options.host_memory = GivenSize(arguments.host_memory);
-  if (!arguments.sequence_length.empty()) {
-    options.sequence_length = GivenNumber(arguments.sequence_length, 0);
+  options.ranks = static_cast<uint32_t>(NumberOrNone(arguments.ranks).value_or(1));
+  options.nodes = static_cast<uint32_t>(NumberOrNone(arguments.nodes).value_or(1));
+  if (options.ranks % options.nodes != 0) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--nodes {} does not divide --ranks {}: every node has as many ranks",
+                     options.nodes, options.ranks);
   }
+  options.device_memory = SizeOrNone(arguments.device_memory);
+  options.host_memory = SizeOrNone(arguments.host_memory);
+  options.sequence_length = NumberOrNone(arguments.sequence_length);
   if (!arguments.drive.empty()) {
     PENSTOCK_ASSIGN(options.speed.drive, ParseDrive(arguments.drive));
   }

@@ -67,8 +67,10 @@ class Planner {
     PENSTOCK_ASSIGN(given.sequence,
                     SequenceLength(options, planner.model_.description->sizes().positions,
                                    planner.model_.name));
-    PENSTOCK_ASSIGN(const comm::World world, planner.WorldOf(command.ranks));
+    const comm::World world = planner.WorldOf(command.ranks);
     ChooseThreads(planner.kind(), {.sharing = world.local_size}, &given.config);
+    PENSTOCK_ASSIGN(planner.limits_,
+                    LimitsOf(given.config, planner.kind(), planner.gpu_, world.local_size));
     const BatchShape shape = ShapeOf(given.config, given.sequence, world.size);
     PENSTOCK_ASSIGN(planner.speed_,
                     FindSpeed(command.speed, planner.TrainingOf(given.config, shape, world)));
@@ -78,19 +80,15 @@ class Planner {
   const Alternative& given() const { return given_; }
 
   Result<RunPlan> Plan(const Alternative& setup) const {
-    PENSTOCK_ASSIGN(const comm::World world, WorldOf(setup.ranks));
-    PENSTOCK_ASSIGN(const MemoryLimits limits,
-                    LimitsOf(setup.config, kind(), gpu_, world.local_size));
+    const comm::World world = WorldOf(setup.ranks);
     const BatchShape shape = ShapeOf(setup.config, setup.sequence, world.size);
-    return PlanRun(TrainingOf(setup.config, shape, world), limits, speed_.machine);
+    return PlanRun(TrainingOf(setup.config, shape, world), limits_, speed_.machine);
   }
 
   Result<bool> Fits(const Alternative& setup) const {
-    PENSTOCK_ASSIGN(const comm::World world, WorldOf(setup.ranks));
-    PENSTOCK_ASSIGN(const MemoryLimits limits,
-                    LimitsOf(setup.config, kind(), gpu_, world.local_size));
+    const comm::World world = WorldOf(setup.ranks);
     const BatchShape shape = ShapeOf(setup.config, setup.sequence, world.size);
-    return FitsMemory(TrainingOf(setup.config, shape, world), limits);
+    return FitsMemory(TrainingOf(setup.config, shape, world), limits_);
   }
 
   PlannedSetup SetupOf(const Alternative& setup) const {
@@ -111,13 +109,8 @@ class Planner {
     return cuda ? device::Kind::kCuda : device::Kind::kCpu;
   }
   /// The first of the ranks, which has the largest share; nodes grow with the ranks of a choice.
-  Result<comm::World> WorldOf(uint32_t ranks) const {
-    if (command_.ranks % command_.nodes != 0) {
-      return MakeError(ErrorCode::kInvalidArgument,
-                       "--nodes {} does not divide --ranks {}: every node has as many ranks",
-                       command_.nodes, command_.ranks);
-    }
-    return comm::World{.size = ranks, .local_size = command_.ranks / command_.nodes};
+  comm::World WorldOf(uint32_t ranks) const {
+    return {.size = ranks, .local_size = command_.ranks / command_.nodes};
   }
   /// It borrows config and shape.
   PlannedTraining TrainingOf(const config::Config& config, const BatchShape& shape,
@@ -135,6 +128,7 @@ class Planner {
   zero::ModelSpec spec_;
   std::optional<Bytes> gpu_;
   Alternative given_;
+  MemoryLimits limits_;  ///< read once, so that all are held against the same
   PlannedSpeed speed_;
 };
 

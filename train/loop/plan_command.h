@@ -22,7 +22,7 @@ struct PlanCommand {
   std::vector<std::string> configs;
   DeviceChoice device = DeviceChoice::kAuto;
   uint32_t ranks = 1;
-  uint32_t nodes = 1;
+  uint32_t nodes = 1;  ///< divides the ranks
   std::optional<Bytes> device_memory = {};
   std::optional<Bytes> host_memory = {};
   std::optional<uint64_t> sequence_length = {};

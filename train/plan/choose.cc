@@ -38,6 +38,8 @@ bool HasPlaces(const config::Config& config, std::pair<Tier, Tier> homes) {
 config::Config WithPlacement(config::Config config, std::pair<Tier, Tier> homes) {
   config.parameter_home = homes.first;
   config.optimizer_home = homes.second;
+  // A config has paths only where something lives there.
+  if (homes.first != Tier::kNvme && homes.second != Tier::kNvme) config.nvme_paths.clear();
   // Whatever is not on the device needs it; one rank computes the same at every stage.
   if (homes.first != Tier::kDevice || homes.second != Tier::kDevice) config.zero_stage = 3;
   return config;

@@ -225,8 +225,9 @@ std::string ToText(const PlannedSetup& setup, const RunPlan& plan) {
   if (plan.fits()) {
     table.Line("fits", "yes");
   } else {
-    for (const Shortage& shortage : plan.shortages)
+    for (const Shortage& shortage : plan.shortages) {
       table.Line("does not fit", ShortageText(shortage));
+    }
   }
   return table.Take();
 }

@@ -75,11 +75,13 @@ Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& lim
                .sequence = training.shape.sequence};
   plan.tokens = training.shape.micro_batch * training.shape.micro_batches *
                 training.shape.sequence * training.shape.ranks;
-  plan.tiles = layout.tiles.size();
   plan.state_files = StateFiles(layout, config);
   AddShortage("device", needs.device_minimum, limits.device, needs.device_sum, plan);
   AddShortage("host", needs.host_minimum, limits.host, needs.host_sum, plan);
-  AddShortage("drive", plan.state_files, limits.drive, "state files", plan);
+  // Without a path the files lie in RUN, whose drive is not known.
+  if (!config.nvme_paths.empty()) {
+    AddShortage("drive", plan.state_files, limits.drive, "state files", plan);
+  }
   PENSTOCK_ASSIGN(
       const zero::MemoryPlan memory,
       zero::PlanMemory(
@@ -88,8 +90,6 @@ Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& lim
           ForEngine(limits.host, plan.fits(), needs.host_minimum, needs.reserved.host())));
   plan.device = zero::DeviceNeed(spec, layout, config, memory);
   plan.host = zero::HostNeed(spec, layout, config, memory.store);
-  plan.host_tiles = memory.store.host_tiles;
-  plan.layer_slots = memory.shared_slots;
   plan.commit_bytes = CommitBytes(layout, memory, config);
   if (plan.fits()) {
     PENSTOCK_ASSIGN(plan.step, EstimateStep(training, layout, memory, speed));

@@ -23,7 +23,7 @@ namespace penstock::train {
 struct MemoryLimits {
   std::optional<Bytes> device;
   std::optional<Bytes> host;
-  std::optional<Bytes> drive;  ///< free space, of all paths together
+  std::optional<Bytes> drive;  ///< free space of nvme_path, of all paths together
 };
 
 /// Memory or space that is missing.
@@ -38,15 +38,12 @@ struct Shortage {
 struct RunPlan {
   ModelCost cost;
   uint64_t tokens = 0;  ///< of a step, of all ranks
-  uint64_t tiles = 0;
   MemoryNeeds needs;
   MemoryLimits limits;
   std::vector<Shortage> shortages;
   // With shortages, the least that works.
   zero::DeviceBytes device;
   zero::HostBytes host;
-  uint64_t host_tiles = 0;           ///< that live in host memory though their home is the drive
-  uint32_t layer_slots = 0;          ///< for weights of layers on the device
   Bytes state_files;                 ///< of this rank
   Bytes commit_bytes;                ///< written by a commit beside what the steps have written
   std::optional<StepEstimate> step;  ///< none if it does not fit

@@ -89,9 +89,9 @@ void SetFloors(const PlannedTraining& training, const offload::ShardLayout& layo
 
 /// A layout that sim/ goes through quickly. Tiles that are larger by a factor move the same bytes,
 /// and less finely.
-offload::ShardLayout CoarseLayout(const PlannedTraining& training, config::Config& config) {
+offload::ShardLayout CoarseLayout(const PlannedTraining& training, offload::ShardLayout layout) {
   constexpr uint64_t kMostSimulatedTiles = 4096;
-  offload::ShardLayout layout = zero::MakeLayout(training.spec, config, training.world);
+  config::Config config = training.config;
   while (layout.tiles.size() > kMostSimulatedTiles && config.tile_elements < (uint64_t{1} << 36)) {
     config.tile_elements *= 4;
     const uint64_t before = layout.tiles.size();
@@ -176,8 +176,7 @@ Result<StepEstimate> EstimateStep(const PlannedTraining& training,
   const offload::Schedule schedule = zero::BuildSchedule(training.spec, layout, memory.shared_slots,
                                                          zero::StartOfUpdates(training.config));
   CountCopies(training, layout, schedule, step);
-  config::Config config = training.config;
-  const offload::ShardLayout coarse = CoarseLayout(training, config);
+  const offload::ShardLayout coarse = CoarseLayout(training, layout);
   zero::MemoryPlan simulated = memory;
   if (coarse.tiles.size() != layout.tiles.size()) simulated = CoarsePlan(layout, coarse, memory);
   const sim::StepTime mean = Simulate(training, coarse, simulated, speed);
