@@ -1,0 +1,202 @@
+/* The C interface of penstock: optimizer states, and if wanted parameters, in host memory and on
+ * NVMe, for a module that somebody else computes (docs/c_api.md). The only public header of
+ * libpenstock.so.
+ *
+ *   penstock_create(config, model, options, &engine)        plans memory, makes or opens the files
+ *   penstock_fill(engine, unit, tensors) for each unit      unless a commit is continued
+ *   each step:
+ *     penstock_use(engine, unit, PENSTOCK_FORWARD, to)      brings a unit's weights
+ *     penstock_use(engine, unit, PENSTOCK_BACKWARD, to)
+ *     penstock_gradient(engine, unit, tensor, values, dtype) adds a micro-batch's gradient
+ *     penstock_end_step(engine, groups, …)                  norm, clipping, update; returns early
+ *   penstock_begin_commit(engine, json), penstock_finish_commit(engine)
+ *   penstock_close(engine)
+ *
+ * A unit is what is brought and let go together: a block of a transformer, an embedding. Its
+ * tensors lie in one buffer of the caller's, at the offsets that penstock_describe names. Updates
+ * continue on threads of the engine after penstock_end_step has returned; the next use of a unit
+ * waits for its own update and no other.
+ *
+ * Errors: functions return PENSTOCK_OK or another penstock_code; penstock_error() then has one line
+ * that says what failed, on what, why, and what to do. No call aborts because of its arguments,
+ * except for addresses that are not what they are said to be.
+ *
+ * Threads: any function from any thread; calls on the same engine wait for each other. Buffers
+ * belong to the caller and are not used after the call returns.
+ * Fork: an engine belongs to the process that made it. In a child, every call on it fails with
+ * PENSTOCK_UNAVAILABLE, penstock_close included, which there frees nothing.
+ */
+#ifndef PENSTOCK_H_
+#define PENSTOCK_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define PENSTOCK_API __attribute__((visibility("default")))
+#else
+#define PENSTOCK_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Changes whenever a function or a structure of this header changes. */
+#define PENSTOCK_ABI 1
+
+typedef struct penstock_engine penstock_engine;
+
+typedef enum penstock_code {
+  PENSTOCK_OK = 0,
+  PENSTOCK_INVALID_ARGUMENT = 1, /* an argument, the configuration or the order of calls is wrong */
+  PENSTOCK_BUDGET = 2,           /* a memory budget is too small; the message has the smallest */
+  PENSTOCK_NOT_FOUND = 3,
+  PENSTOCK_PERMISSION = 4,
+  PENSTOCK_OUT_OF_SPACE = 5,
+  PENSTOCK_OUT_OF_MEMORY = 6,
+  PENSTOCK_IO = 7,
+  PENSTOCK_UNAVAILABLE = 8, /* not offered here, or in use by another process */
+  PENSTOCK_CORRUPTION = 9,  /* a checksum or a format is wrong */
+  PENSTOCK_NUMERIC = 10,    /* values that are not finite, where they cannot be skipped */
+  PENSTOCK_CANCELLED = 11,
+  PENSTOCK_INTERNAL = 12 /* a library that penstock uses threw an exception */
+} penstock_code;
+
+typedef enum penstock_dtype {
+  PENSTOCK_FLOAT32 = 0,
+  PENSTOCK_BFLOAT16 = 1,
+  PENSTOCK_FLOAT16 = 2
+} penstock_dtype;
+
+/* What a unit is used for. The uses of a step, forward and backward, are recorded; the next step is
+ * planned by them. Uses aside (evaluation, export) are served whenever they come, and not
+ * recorded. */
+typedef enum penstock_use_kind {
+  PENSTOCK_FORWARD = 0,
+  PENSTOCK_BACKWARD = 1,
+  PENSTOCK_ASIDE = 2
+} penstock_use_kind;
+
+/* What is kept of each element, as fp32. The rule decides which moments there are. */
+typedef enum penstock_state_kind {
+  PENSTOCK_MASTER = 0, /* of a frozen tensor: its weight */
+  PENSTOCK_EXP_AVG = 1,
+  PENSTOCK_EXP_AVG_SQ = 2
+} penstock_state_kind;
+
+/* The scalars of one parameter group in one step. A rule ignores what it does not have: Adagrad the
+ * betas, Lion eps. */
+typedef struct penstock_group {
+  double lr;
+  double beta1;
+  double beta2;
+  double eps;
+  double weight_decay;
+} penstock_group;
+
+typedef struct penstock_outcome {
+  uint64_t step;            /* counts all steps, from 1 */
+  uint64_t optimizer_steps; /* those that were not skipped: the rule's t */
+  double grad_norm;         /* without the loss scale, before clipping; may be non-finite */
+  int32_t skipped;          /* 1: a gradient was not finite, and nothing changed */
+} penstock_outcome;
+
+/* Elements of plain memory, as penstock_reference_update changes them. An address is NULL if there
+ * is no such plane. */
+typedef struct penstock_elements {
+  uint64_t count;
+  void* weight;            /* of weight_dtype */
+  int16_t* lo;             /* of a bf16 weight: the lower halves of its fp32 master */
+  float* master;           /* of an fp16 weight */
+  float* exp_avg;          /* as the rule has them */
+  float* exp_avg_sq;
+  const void* gradient;    /* of weight_dtype */
+  int32_t weight_dtype;    /* penstock_dtype */
+} penstock_elements;
+
+/* Returns PENSTOCK_ABI of the library. */
+PENSTOCK_API int penstock_abi(void);
+/* Returns the library's version, as in "0.1.0". */
+PENSTOCK_API const char* penstock_version(void);
+/* Returns the message of this thread's last call that failed; valid until the next one fails. */
+PENSTOCK_API const char* penstock_error(void);
+/* Frees a text that a function returned through `char**`. */
+PENSTOCK_API void penstock_free(char* text);
+
+/* `config`: a DeepSpeed configuration (docs/config.md). `model`: units, tensors and groups.
+ * `options`: folders, memory, a commit to continue. docs/c_api.md has both formats.
+ *
+ * Makes the files and takes all memory that the engine will ever take. */
+PENSTOCK_API int penstock_create(const char* config, const char* model, const char* options,
+                                 penstock_engine** engine);
+/* Writes what penstock_create would take, as JSON, and takes nothing. Sets `*json` even if the
+ * budget is too small; that is told in it. */
+PENSTOCK_API int penstock_plan(const char* config, const char* model, const char* options,
+                               char** json);
+/* Ends updates under way and frees everything. Does not commit. NULL is allowed. */
+PENSTOCK_API void penstock_close(penstock_engine* engine);
+/* Writes layout, files, budgets, counts and notices, as JSON. */
+PENSTOCK_API int penstock_describe(penstock_engine* engine, char** json);
+/* Writes what was counted since the engine was made, as JSON. */
+PENSTOCK_API int penstock_counters(penstock_engine* engine, char** json);
+
+/* Sets a unit's weights, before the first step of an engine that continues no commit. `tensors`:
+ * for each tensor of the unit its elements, contiguous, of the dtype of its group. Every unit has
+ * to be filled once. */
+PENSTOCK_API int penstock_fill(penstock_engine* engine, uint32_t unit, const void* const* tensors);
+
+/* Says that a unit is used, and copies its current weights to `to`, which has `bytes` of the unit;
+ * NULL: the caller still has them from an earlier use of this step. Waits for the unit's update. */
+PENSTOCK_API int penstock_use(penstock_engine* engine, uint32_t unit, int kind, void* to);
+/* Adds the gradient of a micro-batch to a trained tensor's. `values`: as many elements as the tensor
+ * has, contiguous; NULL: zeros. Sums of several micro-batches are fp32, in the order of the calls,
+ * and rounded once to the dtype of the weight. */
+PENSTOCK_API int penstock_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor,
+                                   const void* values, int dtype);
+/* Waits until the norm of the step's gradient is known: of all gradients as they were given, with
+ * the loss scale. Every trained tensor must have one. More gradients of this step are refused
+ * afterwards. */
+PENSTOCK_API int penstock_norm(penstock_engine* engine, double* norm, int* finite);
+/* Ends the step. `groups`: the scalars of each parameter group that has trained tensors, in the
+ * order of the model. `max_norm`: clips to it, 0: the configuration's gradient_clipping. The
+ * gradient is divided by `loss_scale`, which is 1 without loss scaling. A gradient that is not
+ * finite skips the step. Returns when the updates have begun. */
+PENSTOCK_API int penstock_end_step(penstock_engine* engine, const penstock_group* groups,
+                                   uint32_t count, double max_norm, double loss_scale,
+                                   penstock_outcome* outcome);
+/* Drops the gradients and the order of the step that is under way, if any: nothing changed. */
+PENSTOCK_API int penstock_drop_step(penstock_engine* engine);
+/* Waits until all updates are written. */
+PENSTOCK_API int penstock_drain(penstock_engine* engine);
+
+/* Begins to make the state durable as the last step left it, together with `json`, the caller's own
+ * text (at most 64 KiB less 1 KiB). Not within a step. The next step may be computed meanwhile. */
+PENSTOCK_API int penstock_begin_commit(penstock_engine* engine, const char* json);
+/* Waits for the commit that was begun, if any: then it is durable, or the call says why not. */
+PENSTOCK_API int penstock_finish_commit(penstock_engine* engine);
+/* Writes the text of the commit that the engine continued from; PENSTOCK_NOT_FOUND if none. */
+PENSTOCK_API int penstock_continued(penstock_engine* engine, char** json);
+
+/* Reads elements [begin, begin + count) of one state of a tensor, exactly, as the last step left
+ * it. Not within a step. Reading a unit's tensors in the order of their offsets reads each tile
+ * once. */
+PENSTOCK_API int penstock_read(penstock_engine* engine, uint32_t unit, uint32_t tensor, int kind,
+                               uint64_t begin, uint64_t count, float* to);
+
+/* The rule on plain memory, with the engine's own bits: update number `t` (from 1) of the elements,
+ * by the rule of `config`, with the gradient times `grad_scale`. */
+PENSTOCK_API int penstock_reference_update(const char* config, const penstock_group* group,
+                                           uint64_t t, double grad_scale,
+                                           const penstock_elements* elements);
+/* Adds the squares of a gradient of `count` elements, padded with zeros to a multiple of 4096, in
+ * the engine's order: one sum for each 4096 elements, written to `sums`. The norm of a step is the
+ * square root of the sum of all blocks, in the order of units and of their flat index. */
+PENSTOCK_API int penstock_block_sums(const void* values, int dtype, uint64_t count, double* sums,
+                                     int* finite);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* PENSTOCK_H_ */

@@ -1,0 +1,275 @@
+"""The C interface (``penstock.h``) by ctypes: loads ``libpenstock.so``, turns codes into exceptions.
+
+Nothing here needs torch. ctypes releases the GIL for the time of each call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pathlib
+from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
+
+from penstock.errors import error_of
+
+ABI = 1
+
+FORWARD, BACKWARD, ASIDE = 0, 1, 2
+MASTER, EXP_AVG, EXP_AVG_SQ = 0, 1, 2
+DTYPES = {"fp32": 0, "bf16": 1, "fp16": 2}
+
+
+class Group(ctypes.Structure):
+    """The scalars of one parameter group in one step."""
+
+    _fields_ = [
+        ("lr", ctypes.c_double),
+        ("beta1", ctypes.c_double),
+        ("beta2", ctypes.c_double),
+        ("eps", ctypes.c_double),
+        ("weight_decay", ctypes.c_double),
+    ]
+
+
+class _Outcome(ctypes.Structure):
+    _fields_ = [
+        ("step", ctypes.c_uint64),
+        ("optimizer_steps", ctypes.c_uint64),
+        ("grad_norm", ctypes.c_double),
+        ("skipped", ctypes.c_int32),
+    ]
+
+
+class Elements(ctypes.Structure):
+    """Elements of plain memory; see ``penstock_elements``."""
+
+    _fields_ = [
+        ("count", ctypes.c_uint64),
+        ("weight", ctypes.c_void_p),
+        ("lo", ctypes.c_void_p),
+        ("master", ctypes.c_void_p),
+        ("exp_avg", ctypes.c_void_p),
+        ("exp_avg_sq", ctypes.c_void_p),
+        ("gradient", ctypes.c_void_p),
+        ("weight_dtype", ctypes.c_int32),
+    ]
+
+
+class Outcome(NamedTuple):
+    """What a step came to."""
+
+    step: int
+    optimizer_steps: int
+    grad_norm: float
+    skipped: bool
+
+
+def _find() -> str:
+    """The library: PENSTOCK_LIBRARY, else the one inside the package."""
+    named = os.environ.get("PENSTOCK_LIBRARY")
+    if named:
+        return named
+    return str(pathlib.Path(__file__).parent / "lib" / "libpenstock.so")
+
+
+_library: Optional[ctypes.CDLL] = None
+
+
+def library() -> ctypes.CDLL:
+    """Returns the library, which the first call loads."""
+    global _library
+    if _library is not None:
+        return _library
+    path = _find()
+    try:
+        loaded = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(
+            f"penstock: {path} cannot be loaded ({error}); install the wheel, or name the library "
+            "in PENSTOCK_LIBRARY"
+        ) from None
+    c = ctypes
+    text, out = c.c_char_p, c.POINTER(c.c_void_p)
+    signatures: Mapping[str, tuple[Any, Sequence[Any]]] = {
+        "penstock_abi": (c.c_int, []),
+        "penstock_version": (text, []),
+        "penstock_error": (text, []),
+        "penstock_free": (None, [c.c_void_p]),
+        "penstock_create": (c.c_int, [text, text, text, out]),
+        "penstock_plan": (c.c_int, [text, text, text, out]),
+        "penstock_close": (None, [c.c_void_p]),
+        "penstock_describe": (c.c_int, [c.c_void_p, out]),
+        "penstock_counters": (c.c_int, [c.c_void_p, out]),
+        "penstock_fill": (c.c_int, [c.c_void_p, c.c_uint32, out]),
+        "penstock_use": (c.c_int, [c.c_void_p, c.c_uint32, c.c_int, c.c_void_p]),
+        "penstock_gradient": (
+            c.c_int,
+            [c.c_void_p, c.c_uint32, c.c_uint32, c.c_void_p, c.c_int],
+        ),
+        "penstock_norm": (c.c_int, [c.c_void_p, c.POINTER(c.c_double), c.POINTER(c.c_int)]),
+        "penstock_end_step": (
+            c.c_int,
+            [
+                c.c_void_p,
+                c.POINTER(Group),
+                c.c_uint32,
+                c.c_double,
+                c.c_double,
+                c.POINTER(_Outcome),
+            ],
+        ),
+        "penstock_drop_step": (c.c_int, [c.c_void_p]),
+        "penstock_drain": (c.c_int, [c.c_void_p]),
+        "penstock_begin_commit": (c.c_int, [c.c_void_p, text]),
+        "penstock_finish_commit": (c.c_int, [c.c_void_p]),
+        "penstock_continued": (c.c_int, [c.c_void_p, out]),
+        "penstock_read": (
+            c.c_int,
+            [
+                c.c_void_p,
+                c.c_uint32,
+                c.c_uint32,
+                c.c_int,
+                c.c_uint64,
+                c.c_uint64,
+                c.c_void_p,
+            ],
+        ),
+        "penstock_reference_update": (
+            c.c_int,
+            [text, c.POINTER(Group), c.c_uint64, c.c_double, c.POINTER(Elements)],
+        ),
+        "penstock_block_sums": (
+            c.c_int,
+            [c.c_void_p, c.c_int, c.c_uint64, c.c_void_p, c.POINTER(c.c_int)],
+        ),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(loaded, name)
+        function.restype = result
+        function.argtypes = arguments
+    if loaded.penstock_abi() != ABI:
+        raise ImportError(
+            f"penstock: {path} has interface {loaded.penstock_abi()}, and this package needs {ABI}; "
+            "install both from the same release"
+        )
+    _library = loaded
+    return loaded
+
+
+def check(code: int) -> None:
+    """Raises the exception of a call that failed."""
+    if code != 0:
+        raise error_of(code, library().penstock_error().decode())
+
+
+def _text(function: Any, *arguments: Any) -> Any:
+    """Calls a function that writes JSON, and reads it."""
+    written = ctypes.c_void_p()
+    check(function(*arguments, ctypes.byref(written)))
+    try:
+        return json.loads(ctypes.string_at(written.value or 0).decode())
+    finally:
+        library().penstock_free(written)
+
+
+def plan(config: Mapping[str, Any], model: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Returns what an engine would take, and takes nothing."""
+    texts = [json.dumps(value).encode() for value in (config, model, options)]
+    return _text(library().penstock_plan, *texts)
+
+
+class Engine:
+    """An engine of the C library; closes itself.
+
+    Addresses are integers, as ``Tensor.data_ptr()`` returns them. All methods raise
+    :class:`penstock.PenstockError`.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        model: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> None:
+        self._handle = ctypes.c_void_p()
+        self._c = library()
+        texts = [json.dumps(value).encode() for value in (config, model, options)]
+        check(self._c.penstock_create(*texts, ctypes.byref(self._handle)))
+
+    def close(self) -> None:
+        """Ends updates under way and frees everything; what was not committed is lost."""
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        if handle:
+            self._c.penstock_close(handle)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self.close()
+
+    def describe(self) -> Any:
+        return _text(self._c.penstock_describe, self._handle)
+
+    def counters(self) -> Any:
+        return _text(self._c.penstock_counters, self._handle)
+
+    def fill(self, unit: int, addresses: Iterable[int]) -> None:
+        """Sets a unit's weights from its tensors."""
+        values = [ctypes.c_void_p(address) for address in addresses]
+        array = (ctypes.c_void_p * len(values))(*values)
+        check(self._c.penstock_fill(self._handle, unit, array))
+
+    def use(self, unit: int, kind: int, to: Optional[int]) -> None:
+        """Says that a unit is used, and copies its weights to an address, unless it is None."""
+        check(self._c.penstock_use(self._handle, unit, kind, to))
+
+    def gradient(self, unit: int, tensor: int, address: Optional[int], dtype: int) -> None:
+        """Adds a gradient; None: zeros."""
+        check(self._c.penstock_gradient(self._handle, unit, tensor, address, dtype))
+
+    def norm(self) -> tuple[float, bool]:
+        """Returns the norm of the step's gradient, and whether it is finite."""
+        norm, finite = ctypes.c_double(), ctypes.c_int()
+        check(self._c.penstock_norm(self._handle, ctypes.byref(norm), ctypes.byref(finite)))
+        return norm.value, bool(finite.value)
+
+    def end_step(
+        self, groups: Sequence[Group], max_norm: float = 0.0, loss_scale: float = 1.0
+    ) -> Outcome:
+        """Ends the step; returns when the updates have begun."""
+        array = (Group * len(groups))(*groups)
+        outcome = _Outcome()
+        check(
+            self._c.penstock_end_step(
+                self._handle, array, len(groups), max_norm, loss_scale, ctypes.byref(outcome)
+            )
+        )
+        return Outcome(
+            outcome.step, outcome.optimizer_steps, outcome.grad_norm, bool(outcome.skipped)
+        )
+
+    def drop_step(self) -> None:
+        check(self._c.penstock_drop_step(self._handle))
+
+    def drain(self) -> None:
+        check(self._c.penstock_drain(self._handle))
+
+    def begin_commit(self, state: Any) -> None:
+        """Begins a commit with the caller's own state, which JSON can hold."""
+        check(self._c.penstock_begin_commit(self._handle, json.dumps(state).encode()))
+
+    def finish_commit(self) -> None:
+        check(self._c.penstock_finish_commit(self._handle))
+
+    def continued(self) -> Any:
+        """Returns the state of the commit that the engine continued from."""
+        return _text(self._c.penstock_continued, self._handle)
+
+    def read(
+        self, unit: int, tensor: int, kind: int, begin: int, count: int, address: int
+    ) -> None:
+        """Reads elements of one state of a tensor as fp32."""
+        check(
+            self._c.penstock_read(self._handle, unit, tensor, kind, begin, count, address)
+        )
