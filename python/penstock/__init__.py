@@ -32,6 +32,9 @@ _LAZY = {
     "Adam": "penstock.optim",
     "Lion": "penstock.optim",
     "Adagrad": "penstock.optim",
+    "initialize": "penstock._offload",
+    "clip_grad_norm_": "penstock._offload",
+    "gathered": "penstock._gathered",
     "optim": "",
     "reference": "",
 }
@@ -53,6 +56,9 @@ __all__ = [
     "PathPermissionError",
     "PenstockError",
     "UnavailableError",
+    "clip_grad_norm_",
+    "gathered",
+    "initialize",
     "optim",
     "reference",
 ]

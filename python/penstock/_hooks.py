@@ -17,7 +17,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from typing import Any, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -74,7 +75,7 @@ class Frame:
         ended: how many forwards of modules with hooks have ended in it.
     """
 
-    __slots__ = ("module", "kind", "units", "ended")
+    __slots__ = ("ended", "kind", "module", "units")
 
     def __init__(self, module: torch.nn.Module, kind: int) -> None:
         self.module = module
@@ -99,9 +100,7 @@ class Hooks:
         self.root = root
         self.stack: list[Frame] = []
         self._learned: dict[torch.nn.Module, dict[int, list[Unit]]] = {}
-        self._users = {
-            module: [runtime.units[i] for i in units] for module, units in users.items()
-        }
+        self._users = {module: [runtime.units[i] for i in units] for module, units in users.items()}
         self._users.setdefault(root, [])
         self._task = -1  # the outermost backward
         self._nested = False  # a backward within a backward was seen
@@ -148,12 +147,12 @@ class Hooks:
         frame = Frame(module, kind)
         self.stack.append(frame)
         for unit in self._users[module]:
-            unit.calls += 0 if recomputes else 1
             self._bring(frame, unit)
         self._bring_learned(frame)
 
     def _bring(self, frame: Frame, unit: Unit) -> None:
         unit.frames += 1
+        unit.calls += 1 if frame.kind == _library.FORWARD else 0
         frame.units.append(unit)
         self.runtime.use(unit, frame.kind)
 
@@ -245,7 +244,7 @@ class Hooks:
 
     def use_outside(self, unit: Unit) -> None:
         """Brings a unit that a function uses, and learns it if no forward under way has it."""
-        if not self.stack or any(unit in frame.units for frame in self.stack):
+        if unit.gathered or not self.stack or any(unit in frame.units for frame in self.stack):
             return
         frame = self.stack[-1]
         learned = self._learned.setdefault(frame.module, {}).setdefault(frame.ended, [])
@@ -299,5 +298,3 @@ class Hooks:
 def unit_of(hooks: Hooks) -> Mapping[int, Unit]:
     """Returns the unit of each parameter, by its id."""
     return {id(entry.parameter): unit for unit in hooks.runtime.units for entry in unit.entries}
-
-

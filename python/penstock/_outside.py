@@ -7,7 +7,8 @@ around the forward, so that an interrupt ends it as well.
 from __future__ import annotations
 
 import functools
-from typing import Any, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -23,7 +24,9 @@ def _metadata_functions() -> frozenset[Any]:
         "shape dtype device requires_grad grad grad_fn is_leaf layout ndim is_sparse is_meta "
         "is_quantized is_cuda is_cpu _version names itemsize nbytes is_nested is_mkldnn"
     )
-    found: list[Any] = [getattr(tensor, name).__get__ for name in names.split()]
+    found: list[Any] = [
+        getattr(tensor, name).__get__ for name in names.split() if hasattr(tensor, name)
+    ]
     found += [
         tensor.size,
         tensor.dim,
@@ -64,9 +67,7 @@ class OutsideUses(TorchFunctionMode):
             elif kind in (tuple, list):
                 self._look(argument)
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in self._metadata:
             self._look(args)
             if kwargs:

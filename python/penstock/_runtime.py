@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import Any, Mapping, Optional, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -57,6 +58,8 @@ class Runtime:
         self._continued: bool = described["continued"]
         self._begun = False
         self._uses = 0
+        self._open = False  # a step is under way
+        self.before_step: Callable[[], None] = lambda: None
         self._given: set[tuple[int, int]] = set()  # unit and tensor, with a gradient in this step
         self._pending: dict[torch.nn.Parameter, tuple[Unit, int]] = {}
         if self._continued:
@@ -94,6 +97,8 @@ class Runtime:
     def use(self, unit: Unit, kind: int) -> None:
         """Brings a unit, if it is not there, and tells the engine that it is used."""
         with self.lock:
+            if kind != _library.ASIDE:
+                self._open_step()
             self._uses += 1
             unit.last_use = self._uses
             if unit.filled:
@@ -109,6 +114,11 @@ class Runtime:
                 self._count_repeated()
             if kind != _library.ASIDE:
                 unit.told = True
+
+    def _open_step(self) -> None:
+        if not self._open:
+            self.before_step()
+            self._open = True
 
     def _bring_all(self) -> None:
         for unit in self.units:
@@ -155,6 +165,7 @@ class Runtime:
                     f"penstock: the gradient of {unit.entries[tensor].name} is of "
                     f"{gradient.dtype}; only float32, bfloat16 and float16 are offered"
                 )
+            self._open_step()
             self.engine.gradient(unit.index, tensor, gradient.data_ptr(), dtype)
             self._given.add((unit.index, tensor))
 
@@ -218,6 +229,7 @@ class Runtime:
             self._forget()
             outcome: _library.Outcome = self.engine.end_step(scalars, max_norm, loss_scale)
             self.steps = outcome.step
+            self._open = False
             self._given.clear()
             if self._on_device:
                 self._bring_all()
@@ -233,9 +245,7 @@ class Runtime:
         """Lets all units go whose weights the step changes."""
         for unit in self.units:
             unit.told = False
-            if not unit.filled:
-                unit.check_unwritten()
-            elif not unit.trained and unit.kept:
+            if not unit.filled or not unit.trained and unit.kept:
                 unit.check_unwritten()
             elif self._on_device:
                 unit.check_unwritten()
@@ -254,7 +264,8 @@ class Runtime:
             for unit in self.units:
                 unit.told = False
                 unit.calls = 0
-            if self._begun:
+            if self._open:
+                self._open = False
                 self.engine.drop_step()
 
     def close(self) -> None:
@@ -283,7 +294,7 @@ class _Closed:
 
 
 def _scalars(group: Mapping[str, Any]) -> _library.Group:
-    betas: Optional[Sequence[float]] = group.get("betas")
+    betas: Sequence[float] | None = group.get("betas")
     first, second = betas if betas is not None else (0.0, 0.0)
     return _library.Group(
         float(group["lr"]),

@@ -9,7 +9,8 @@ away shows NaN, and an older view of it zeros, but neither ends the process.
 from __future__ import annotations
 
 import mmap
-from typing import Any, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -99,13 +100,14 @@ class Unit:
         self._show(list(tensors))
 
     def _show(self, tensors: list[torch.Tensor]) -> None:
-        if self._shown:
-            self.check_unwritten()
-        else:
-            self._versions = [entry.parameter._version for entry in self.entries]
-        self._shown = tensors
-        for entry, tensor in zip(self.entries, tensors):
-            entry.parameter.data = tensor
+        with torch._C.DisableTorchFunction():  # else _outside.py would see a use
+            if self._shown:
+                self.check_unwritten()
+            else:
+                self._versions = [entry.parameter._version for entry in self.entries]
+            self._shown = tensors
+            for entry, tensor in zip(self.entries, tensors):
+                entry.parameter.data = tensor
 
     def check_unwritten(self) -> None:
         """Raises if somebody has written into a parameter since it was last shown."""

@@ -8,7 +8,8 @@ itself is a unit with these.
 from __future__ import annotations
 
 import collections
-from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
