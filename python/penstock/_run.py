@@ -147,6 +147,10 @@ class Run:
         return list(state["paths"]) if state else []
 
     @property
+    def closed(self) -> bool:
+        return self._lock is None
+
+    @property
     def uuid(self) -> str | None:
         """The state that was committed last, if any was."""
         state = self._said["state"]

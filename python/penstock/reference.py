@@ -112,7 +112,8 @@ class ReferenceOptimizer(torch.optim.Optimizer):
         self.skipped = False
         super().__init__(params, defaults)
         section = _rules.optimizer_section(rule, self.defaults)
-        self._config = json.dumps({"optimizer": section, "gradient_clipping": 0}).encode()
+        config = {"optimizer": section, "train_micro_batch_size_per_gpu": 1}
+        self._config = json.dumps(config).encode()
 
     def _parts(self) -> Partition:
         if self._partition is None:
