@@ -1,0 +1,154 @@
+"""Hooks that bring new weights under the next forward, for an optimizer with ``model=``.
+
+A module that owns parameters waits, before its forward, for the units that these are in, and for no
+other. Weights that a module uses although another one owns them are learned in the first forwards
+(``torch.nn.MultiheadAttention`` uses those of its ``out_proj``, which is never called): they are
+brought when the model is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from penstock import _library
+from penstock._parameters import Partition, owners
+
+_LEARNED_IN = 2  # forwards
+
+Bring = Callable[[Iterable[int], int], None]
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """What a hook is in a copy of the module, to which the optimizer does not belong."""
+
+
+class _Hook:
+    """A hook of a module; copies and pickles of the module get none."""
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
+
+    def __call__(self, *arguments: Any, **_: Any) -> None:
+        self._call(*arguments)
+
+    def __deepcopy__(self, memo: Any) -> Callable[..., None]:
+        return _nothing
+
+    def __reduce__(self) -> Any:
+        return "_nothing"
+
+
+class _Watch(TorchFunctionMode):
+    """Sees the arguments of every function of torch."""
+
+    def __init__(self, see: Callable[[torch.Tensor], None]) -> None:
+        super().__init__()
+        self._see = see
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        for argument in (*args, *(kwargs or {}).values()):
+            if isinstance(argument, torch.Tensor):
+                self._see(argument)
+            elif isinstance(argument, (list, tuple)):
+                for item in argument:
+                    if isinstance(item, torch.Tensor):
+                        self._see(item)
+        return func(*args, **(kwargs or {}))
+
+
+class ForwardHooks:
+    """The hooks of one optimizer on one module.
+
+    Args:
+        model: the module.
+        partition: the units.
+        bring: gives the parameters of units their new weights, for a kind of use.
+        pending: whether any unit is pending; quick.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        partition: Partition,
+        bring: Bring,
+        pending: Callable[[], bool],
+    ) -> None:
+        self._bring = bring
+        self._pending = pending
+        self._unit_of = {id(entry.parameter): entry.unit for entry in partition.entries()}
+        self._outside: set[int] = set()  # units that are used outside the modules that own them
+        self._reached: set[int] = set()  # units that hooks have seen in this forward
+        self._watches: list[_Watch] = []
+        self._forwards = 0
+        self._handles: list[Any] = []
+        whole = {module for _, module, is_whole in owners(model) if is_whole}
+        for module in model.modules():
+            own = module.parameters(recurse=module in whole)
+            units = sorted({self._unit_of[id(p)] for p in own if id(p) in self._unit_of})
+            if units:
+                self._hook(module, units)
+        root = [
+            model.register_forward_pre_hook(_Hook(self._begin), prepend=True),
+            model.register_forward_hook(_Hook(self._end), always_call=True),
+        ]
+        self._handles += root
+
+    def _hook(self, module: torch.nn.Module, units: list[int]) -> None:
+        def forward(*_: Any) -> None:
+            if self._watches:
+                self._reached.update(units)
+            if self._pending():
+                self._bring(units, self._kind())
+
+        def aside(*_: Any) -> None:
+            if self._pending():
+                self._bring(units, _library.ASIDE)
+
+        self._handles += [
+            module.register_forward_pre_hook(_Hook(forward), prepend=True),
+            module.register_state_dict_pre_hook(_Hook(aside)),  # type: ignore[no-untyped-call]
+            module.register_load_state_dict_pre_hook(_Hook(aside)),  # type: ignore[no-untyped-call]
+        ]
+
+    @staticmethod
+    def _kind() -> int:
+        """Forwards without gradients are no part of the step that is planned for."""
+        return _library.FORWARD if torch.is_grad_enabled() else _library.ASIDE
+
+    def _begin(self, *_: Any) -> None:
+        """Before the model's forward."""
+        if self._outside and self._pending():
+            self._bring(sorted(self._outside), self._kind())
+        if self._forwards < _LEARNED_IN or self._watches:
+            if not self._watches:
+                self._reached.clear()
+            watch = _Watch(self._see)
+            watch.__enter__()  # type: ignore[no-untyped-call]
+            self._watches.append(watch)
+
+    def _end(self, *_: Any) -> None:
+        """After the model's forward, whatever ended it."""
+        if self._watches:
+            self._watches.pop().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            self._forwards += 1
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        unit = self._unit_of.get(id(tensor))
+        if unit is None or unit in self._reached:
+            return
+        self._reached.add(unit)
+        self._outside.add(unit)
+        if self._pending():
+            self._bring([unit], self._kind())
+
+    def remove(self) -> None:
+        """Takes all hooks away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []

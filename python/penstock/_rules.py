@@ -1,0 +1,77 @@
+"""The optimizer rules as the engine and torch know them. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from penstock import _library
+from penstock.errors import InvalidArgumentError
+
+
+class Rule(NamedTuple):
+    """A rule: its names, and which moments it keeps."""
+
+    name: str  # of the class, here and in torch.optim
+    exp_avg: bool
+    exp_avg_sq: bool
+    moments: Mapping[str, int]  # names in torch.optim's layout, and kinds of the C interface
+
+
+ADAMW = Rule("AdamW", True, True, {"exp_avg": _library.EXP_AVG, "exp_avg_sq": _library.EXP_AVG_SQ})
+ADAM = ADAMW._replace(name="Adam")
+LION = Rule("Lion", True, False, {"exp_avg": _library.EXP_AVG})
+ADAGRAD = Rule("Adagrad", False, True, {"sum": _library.EXP_AVG_SQ})
+
+# Keys of the defaults that the configuration has for all groups alike.
+_OF_ALL_GROUPS = ("lr_decay", "initial_accumulator_value")
+# Options of torch.optim that change numbers and are not offered.
+_REFUSED = ("amsgrad", "maximize", "differentiable", "capturable")
+
+
+def optimizer_section(rule: Rule, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns ``optimizer`` of a configuration."""
+    params: dict[str, Any] = {
+        key: float(defaults[key])
+        for key in ("lr", "eps", "weight_decay", *_OF_ALL_GROUPS)
+        if key in defaults
+    }
+    if "betas" in defaults:
+        params["betas"] = [float(beta) for beta in defaults["betas"]]
+    kind = rule.name
+    if kind in ("Adam", "AdamW"):
+        kind, params["adam_w_mode"] = "Adam", kind == "AdamW"
+    return {"type": kind, "params": params}
+
+
+def check_group(group: Mapping[str, Any], number: int, defaults: Mapping[str, Any]) -> None:
+    """Raises if a parameter group has options that would be ignored."""
+    for key in _REFUSED:
+        if group.get(key):
+            raise InvalidArgumentError(
+                f"penstock: parameter group {number} has {key}={group[key]}, which is not offered; "
+                "leave it out"
+            )
+    for key in _OF_ALL_GROUPS:
+        if key in defaults and group[key] != defaults[key]:
+            raise InvalidArgumentError(
+                f"penstock: parameter group {number} has its own {key}, which is one for all; give "
+                "it to the optimizer"
+            )
+
+
+def scalars(group: Mapping[str, Any]) -> _library.Group:
+    """Returns the scalars of a parameter group as they are now."""
+    beta1, beta2 = group.get("betas", (0.0, 0.0))
+    return _library.Group(
+        float(group["lr"]),
+        float(beta1),
+        float(beta2),
+        float(group.get("eps", 0.0)),
+        float(group["weight_decay"]),
+    )
+
+
+def clip_factor(norm: float, max_norm: float) -> float:
+    """Returns what a gradient of this norm is multiplied by: DeepSpeed's rule, as the engine's."""
+    return 1.0 / max(1.0, (norm + 1e-6) / max_norm) if max_norm > 0 else 1.0

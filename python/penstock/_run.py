@@ -1,0 +1,318 @@
+"""A run: the folder that says which state files belong to one training (docs/pytorch_runs.md).
+
+A :class:`Run` is opened once, holds the folder's lock, and belongs to the process that opened it.
+Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pathlib
+import secrets
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, Union
+
+from penstock.errors import (
+    CorruptionError,
+    DriveError,
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfSpaceError,
+    PathPermissionError,
+    PenstockError,
+    UnavailableError,
+)
+
+VERSION = 1
+PathLike = Union[str, "os.PathLike[str]"]
+
+_open_folders: set[str] = set()
+_registry = threading.Lock()
+
+
+def paths_of(nvme_path: None | PathLike | Sequence[PathLike]) -> list[str]:
+    """Returns the folders of ``nvme_path``, absolute; none for None."""
+    if nvme_path is None:
+        return []
+    if isinstance(nvme_path, (str, os.PathLike)):
+        nvme_path = [nvme_path]
+    return [os.path.abspath(os.fspath(path)) for path in nvme_path]
+
+
+def _explained(error: OSError, what: str) -> PenstockError:
+    """Turns an operating system's error into ours, with what was being done."""
+    cls: type[PenstockError] = DriveError
+    if isinstance(error, FileNotFoundError):
+        cls = NotFoundError
+    elif isinstance(error, PermissionError):
+        cls = PathPermissionError
+    elif error.errno == 28:
+        cls = OutOfSpaceError
+    return cls(f"penstock: {what}: {error.strerror or error}")
+
+
+def _sync_folder(folder: pathlib.Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: pathlib.Path, text: str) -> None:
+    """Writes a file that is whole at any moment, whatever ends the process."""
+    beside = path.with_name(path.name + ".new")
+    with open(beside, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    _sync_folder(path.parent)
+
+
+def read_run(folder: PathLike) -> dict[str, Any]:
+    """Returns what run.json of a folder says.
+
+    Raises:
+        NotFoundError: there is none.
+        CorruptionError: it is not a run.json of this version.
+    """
+    path = pathlib.Path(folder) / "run.json"
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _explained(error, f"{path} cannot be read") from None
+    except ValueError as error:
+        raise CorruptionError(f"penstock: {path} is not JSON ({error}); remove the run") from None
+    if not isinstance(said, dict) or said.get("penstock_run") != VERSION:
+        raise CorruptionError(
+            f"penstock: {path} is no run of version {VERSION}; use the release that wrote it"
+        )
+    return said
+
+
+class _Lock:
+    """The record lock of a run folder. Forked children do not hold it."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._name = str(folder.resolve())
+        with _registry:
+            if self._name in _open_folders:
+                raise UnavailableError(
+                    f"penstock: run {folder} is open in this process already; close the optimizer "
+                    "that has it, or name another run"
+                )
+            self._file = os.open(folder / "run.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(self._file)
+                raise UnavailableError(
+                    f"penstock: run {folder} is in use by another process; end that process, or "
+                    "name another run"
+                ) from None
+            if not os.path.exists(folder / "run.lock"):  # its last owner has just removed the run
+                os.close(self._file)
+                raise UnavailableError(f"penstock: run {folder} was just removed; try again")
+            _open_folders.add(self._name)
+
+    def release(self) -> None:
+        with _registry:
+            _open_folders.discard(self._name)
+            os.close(self._file)
+
+
+class Run:
+    """One training's run folder. Opened, it is locked; see :meth:`open`.
+
+    Attributes:
+        folder: the run folder.
+        folders: where new state files go; ``folders`` of the C interface's options.
+        continued: the files of the last commit, none in a new run; ``continue`` of the options.
+    """
+
+    def __init__(self, folder: pathlib.Path, lock: _Lock, said: dict[str, Any]) -> None:
+        self.folder = folder
+        self.folders: list[str] = []
+        self._lock: _Lock | None = lock
+        self._said = said
+        self._process = os.getpid()
+
+    @property
+    def continued(self) -> list[str]:
+        state = self._said["state"]
+        return list(state["paths"]) if state else []
+
+    @property
+    def closed(self) -> bool:
+        return self._lock is None
+
+    @property
+    def uuid(self) -> str | None:
+        """The state that was committed last, if any was."""
+        state = self._said["state"]
+        return state["uuid"] if state else None
+
+    @classmethod
+    def open(
+        cls,
+        folder: PathLike | None,
+        nvme_path: None | PathLike | Sequence[PathLike] = None,
+        kind: str = "optimizer",
+    ) -> Run:
+        """Opens a run, or makes it.
+
+        Args:
+            folder: the run folder. None: a new one within the first ``nvme_path``.
+            nvme_path: the folder or folders on drives for state files, which exist.
+            kind: ``"optimizer"`` or ``"module"``.
+        """
+        nvme = paths_of(nvme_path)
+        for root in nvme:
+            if not os.path.isdir(root):
+                raise NotFoundError(f"penstock: nvme_path {root} is no folder; make it first")
+        if folder is None and not nvme:
+            raise InvalidArgumentError(
+                "penstock: neither run nor nvme_path is given, so there is no place for the state "
+                "file; give nvme_path=, a folder on a drive, or run=, a folder for this training"
+            )
+        identifier = secrets.token_hex(8)
+        if folder is None:
+            remove_abandoned(nvme[0])
+        path = pathlib.Path(
+            os.path.abspath(os.fspath(folder))
+            if folder is not None
+            else os.path.join(nvme[0], f"penstock-{identifier}")
+        )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = _Lock(path)
+        except OSError as error:
+            raise _explained(error, f"run {path} cannot be made") from None
+        try:
+            return cls._opened(path, lock, nvme, kind, identifier, folder is not None)
+        except OSError as error:
+            lock.release()
+            raise _explained(error, f"run {path} cannot be opened") from None
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _opened(
+        cls,
+        path: pathlib.Path,
+        lock: _Lock,
+        nvme: list[str],
+        kind: str,
+        identifier: str,
+        named: bool,
+    ) -> Run:
+        """Reads run.json or makes it, removes what nothing names, and makes folders for files."""
+        said: dict[str, Any] = {
+            "penstock_run": VERSION,
+            "id": identifier,
+            "kind": kind,
+            "named": named,
+            "folders": [],
+            "state": None,
+        }
+        if (path / "run.json").exists():
+            said = read_run(path)
+        if said["kind"] != kind:
+            raise InvalidArgumentError(
+                f"penstock: run {path} is of kind {said['kind']}, and {kind} was asked for; name "
+                "another run"
+            )
+        run = cls(path, lock, said)
+        run._remove_unnamed()
+        state_folder = f"penstock-{said['id']}"
+        run.folders = [os.path.join(root, state_folder) for root in nvme] or [str(path)]
+        said["folders"] = [*said["folders"], *(f for f in run.folders if f not in said["folders"])]
+        run._write()
+        for folder in run.folders:
+            os.makedirs(folder, exist_ok=True)
+        return run
+
+    def note(self, uuid: str, paths: Iterable[str]) -> None:
+        """Notes a state that has a durable commit, and removes all files that it does not have."""
+        state = {"uuid": uuid, "paths": [os.path.abspath(path) for path in paths]}
+        if self._said["state"] == state and self._said["folders"] == self.folders:
+            return
+        try:
+            self._said["state"] = state
+            self._write()
+            self._remove_unnamed()
+            self._leave_folders([f for f in self._said["folders"] if f not in self.folders])
+            self._said["folders"] = list(self.folders)
+            self._write()
+        except OSError as error:
+            raise _explained(error, f"run {self.folder} cannot be written") from None
+
+    def close(self) -> None:
+        """Removes what no commit names, and lets the run go. Does nothing in a forked child."""
+        if self._lock is None or os.getpid() != self._process:
+            return
+        lock, self._lock = self._lock, None
+        try:
+            self._remove_unnamed()
+            if self._said["state"] is None:
+                self._remove_run()
+        except OSError as error:
+            raise _explained(error, f"run {self.folder} cannot be closed") from None
+        finally:
+            lock.release()
+
+    def _write(self) -> None:
+        write_atomically(self.folder / "run.json", json.dumps(self._said, indent=1) + "\n")
+
+    def _remove_unnamed(self) -> None:
+        named = set(self.continued)
+        for folder in self._said["folders"]:
+            for file in pathlib.Path(folder).glob("penstock-*.state"):
+                if str(file) not in named:
+                    file.unlink()
+
+    def _leave_folders(self, folders: Iterable[str]) -> None:
+        """Removes folders of state files that are empty, but for the run folder itself."""
+        for folder in folders:
+            if folder != str(self.folder):
+                _remove_if_empty(folder)
+
+    def _remove_run(self) -> None:
+        """Removes a run that has no commit."""
+        self._leave_folders(self._said["folders"])
+        for name in ("run.json", "run.json.new", "run.lock"):
+            (self.folder / name).unlink(missing_ok=True)
+        _remove_if_empty(str(self.folder))
+
+
+def _remove_if_empty(folder: str) -> None:
+    try:
+        os.rmdir(folder)
+    except OSError:
+        pass  # not empty, or gone: whatever else is in it is not ours
+
+
+def remove_abandoned(root: PathLike) -> None:
+    """Removes runs in ``root`` that nobody named or committed, and whose process is gone."""
+    for folder in pathlib.Path(root).glob("penstock-*"):
+        try:
+            said = read_run(folder)
+            if said["named"] or said["state"] is not None:
+                continue
+            lock = _Lock(folder)
+        except (OSError, PenstockError, KeyError):
+            continue  # no run, in use, or not ours to judge
+        try:
+            run = Run(folder, lock, read_run(folder))
+            run._remove_unnamed()
+            if run.uuid is None:
+                run._remove_run()
+        except (OSError, PenstockError):
+            pass  # it can wait for the next run
+        finally:
+            lock.release()

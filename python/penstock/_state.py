@@ -1,0 +1,191 @@
+"""What else a training consists of, as JSON for a commit (docs/pytorch_runs.md): the states of
+random number generators, and of schedulers, loaders and scalers.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import random
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from penstock.errors import CorruptionError, InvalidArgumentError
+
+VERSION = 1
+MOST_BYTES = 63 * 1024  # of the text of a commit (docs/c_api.md)
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def encode(value: Any, name: str) -> Any:
+    """Returns ``value`` as JSON can hold it; ``name`` says in an error where it was found."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+    if isinstance(value, (list, tuple)):
+        items = [encode(item, f"{name}[{i}]") for i, item in enumerate(value)]
+        return items if isinstance(value, list) else {"$tuple": items}
+    if isinstance(value, Mapping):
+        return _encode_mapping(value, name)
+    if isinstance(value, (bytes, bytearray)):
+        return {"$bytes": _base64(bytes(value))}
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        data = bytes(flat.view(torch.uint8).tolist()) if flat.numel() else b""
+        dtype = str(value.dtype).replace("torch.", "")
+        return {"$tensor": [dtype, list(value.shape), _base64(data)]}
+    if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+        return {"$array": [value.dtype.str, list(value.shape), _base64(value.tobytes())]}
+    if numpy is not None and isinstance(value, numpy.generic):
+        return encode(value.item(), name)
+    raise InvalidArgumentError(
+        f"penstock: {name} is a {type(value).__name__}, which a commit cannot keep; leave it out of "
+        "state_dict(), or make numbers, texts or tensors of it"
+    )
+
+
+def _encode_mapping(value: Mapping[Any, Any], name: str) -> Any:
+    if all(isinstance(key, str) and not key.startswith("$") for key in value):
+        return {key: encode(item, f"{name}.{key}") for key, item in value.items()}
+    pairs = [
+        [encode(key, f"{name}: a key"), encode(item, f"{name}[{key!r}]")]
+        for key, item in value.items()
+    ]
+    return {"$dict": pairs}
+
+
+def _tensor(dtype: str, shape: list[int], data: str) -> Any:
+    import torch
+
+    flat = torch.tensor(list(base64.b64decode(data)), dtype=torch.uint8)
+    return flat.view(getattr(torch, dtype)).reshape(shape)
+
+
+def _array(dtype: str, shape: list[int], data: str) -> Any:
+    import numpy
+
+    return numpy.frombuffer(base64.b64decode(data), dtype=dtype).reshape(shape).copy()
+
+
+_DECODERS: Mapping[str, Callable[[Any], Any]] = {
+    "$bytes": base64.b64decode,
+    "$float": float,
+    "$tuple": lambda items: tuple(decode(item) for item in items),
+    "$dict": lambda pairs: {decode(key): decode(item) for key, item in pairs},
+    "$tensor": lambda parts: _tensor(*parts),
+    "$array": lambda parts: _array(*parts),
+}
+
+
+def decode(value: Any) -> Any:
+    """Returns what :func:`encode` was given."""
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        (key, inner), *_ = value.items()
+        if key in _DECODERS:
+            return _DECODERS[key](inner)
+        if key.startswith("$"):
+            raise CorruptionError(f"penstock: a commit has a value of unknown kind {key}")
+    return {key: decode(item) for key, item in value.items()}
+
+
+def random_states() -> dict[str, Any]:
+    """Returns the states of all generators that a training draws from without naming them."""
+    states: dict[str, Any] = {"python": random.getstate()}
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and hasattr(numpy, "random"):
+        states["numpy"] = numpy.random.get_state()
+    if torch is not None:
+        states["torch"] = torch.get_rng_state()
+        if torch.cuda.is_initialized():
+            states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def restore_random(states: Mapping[str, Any]) -> None:
+    """Sets the generators that :func:`random_states` has read."""
+    random.setstate(states["python"])
+    if "numpy" in states:
+        import numpy
+
+        numpy.random.set_state(states["numpy"])
+    if "torch" in states:
+        import torch
+
+        torch.set_rng_state(states["torch"])
+        if "cuda" in states and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(states["cuda"])
+
+
+def check_attached(attached: Mapping[str, Any]) -> None:
+    """Raises if something has no state that can be read and set."""
+    for name, thing in attached.items():
+        for method in ("state_dict", "load_state_dict"):
+            if not callable(getattr(thing, method, None)):
+                raise InvalidArgumentError(
+                    f"penstock: {name}, a {type(thing).__name__}, has no {method}(), so a commit "
+                    "cannot keep it"
+                )
+
+
+def capture(attached: Mapping[str, Any], **sections: Any) -> dict[str, Any]:
+    """Returns the text of a commit: ``sections``, random states, and what is attached.
+
+    Raises:
+        InvalidArgumentError: it is too long, or has what JSON cannot hold.
+    """
+    text: dict[str, Any] = {"penstock_python": VERSION}
+    text.update({name: encode(value, name) for name, value in sections.items()})
+    text["random"] = encode(random_states(), "random")
+    text["attached"] = {name: encode(thing.state_dict(), name) for name, thing in attached.items()}
+    sizes = {name: len(json.dumps(value)) for name, value in text["attached"].items()}
+    total = len(json.dumps(text))
+    if total > MOST_BYTES:
+        sizes["everything else"] = total - sum(sizes.values())
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise InvalidArgumentError(
+            f"penstock: the state beside the weights is {total} bytes, and a commit has room for "
+            f"{MOST_BYTES}; most is {largest} with {sizes[largest]} bytes: save that elsewhere"
+        )
+    return text
+
+
+def check_text(text: Any, kind: str, identity: str, run: str) -> None:
+    """Raises unless a commit is of this package and of this training."""
+    if not isinstance(text, dict) or text.get("penstock_python") != VERSION:
+        raise CorruptionError(f"penstock: the commit of {run} was not made by this package")
+    if text.get("kind") != kind:
+        raise InvalidArgumentError(
+            f"penstock: the commit of {run} is of kind {text.get('kind')}, and {kind} was asked for"
+        )
+    if text.get("identity") != identity:
+        raise InvalidArgumentError(
+            f"penstock: the commit of {run} is of another training (the rule, or names, shapes, "
+            "dtypes or groups of parameters differ); make the same optimizer, or name another run"
+        )
+
+
+def restore(text: Mapping[str, Any], attached: Mapping[str, Any]) -> None:
+    """Gives the state of a commit back to what is attached, and to the generators.
+
+    Raises:
+        InvalidArgumentError: the commit has no state of something that is attached.
+    """
+    for name, thing in attached.items():
+        if name not in text["attached"]:
+            raise InvalidArgumentError(
+                f"penstock: the commit has no state of {name}; it has "
+                f"{', '.join(text['attached']) or 'none'}"
+            )
+        thing.load_state_dict(decode(text["attached"][name]))
+    restore_random(decode(text["random"]))

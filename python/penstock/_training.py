@@ -1,0 +1,311 @@
+"""One engine of level 1, with its run folder and the parameters whose states it keeps."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from penstock import _library, _rules, _state
+from penstock._commits import Commits
+from penstock._forward import ForwardHooks
+from penstock._parameters import DTYPE_NAMES, TILE_ELEMENTS, Entry, Partition, partition
+from penstock._run import Run
+from penstock._weights import Weights
+from penstock.errors import InvalidArgumentError, PenstockError, UnavailableError
+
+_NAMED = 5  # parameters that a message lists
+_log = logging.getLogger("penstock")
+
+
+class Options(NamedTuple):
+    """What an optimizer was given, but for the parameters and the rule's options."""
+
+    config: dict[str, Any]
+    nvme_path: list[str]
+    run: str | None
+    model: torch.nn.Module | None
+    missing_gradients: str
+    commit_every_steps: int
+
+    @property
+    def tile_elements(self) -> int:
+        ours = self.config.get("penstock", {})
+        return int(ours.get("tile_elements", TILE_ELEMENTS))
+
+
+def _identity(rule: _rules.Rule, parts: Partition) -> str:
+    """Returns what a commit must agree in to be continued."""
+    model = [
+        [e.name, list(e.parameter.shape), DTYPE_NAMES[e.parameter.dtype], e.group]
+        for e in sorted(parts.entries(), key=lambda entry: entry.name)
+    ]
+    return hashlib.sha256(json.dumps([rule.name, model]).encode()).hexdigest()
+
+
+def _check_ranks() -> None:
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        ranks = distributed.get_world_size()
+        if ranks > 1:
+            raise UnavailableError(
+                f"penstock: torch.distributed has {ranks} ranks, and the optimizers of this package "
+                "work with one; train in one process, or with `penstock launch`"
+            )
+
+
+class Training:
+    """Engine, run and weights of one optimizer; made when they are first needed.
+
+    Args:
+        options: of the optimizer.
+        rule: its rule.
+        defaults: options of the rule for all groups.
+        param_groups: the optimizer's own list, which is read at each step.
+        run: the run folder, opened; its commit is continued, if there is one.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        rule: _rules.Rule,
+        defaults: Mapping[str, Any],
+        param_groups: list[dict[str, Any]],
+        run: Run,
+    ) -> None:
+        _check_ranks()
+        for number, group in enumerate(param_groups):
+            _rules.check_group(group, number, defaults)
+        self.options = options
+        self.run = run
+        self.param_groups = param_groups
+        self.partition = partition(param_groups, options.tile_elements, options.model)
+        self.identity = _identity(rule, self.partition)
+        self.calls = 0  # of step() with gradients
+        self.continued: dict[str, Any] | None = None
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._hooks: ForwardHooks | None = None
+        trained = {id(entry.parameter) for entry in self.partition.entries()}
+        self._untrained = [
+            p for group in param_groups for p in group["params"] if id(p) not in trained
+        ]
+        self.engine = _library.Engine(
+            options.config,
+            self.partition.model(),
+            {"folders": run.folders, "continue": run.continued},
+        )
+        try:
+            self._begin()
+        except BaseException:
+            self.engine.close()
+            raise
+        _living.add(self)
+
+    def _begin(self) -> None:
+        """Fills the engine, or takes over the commit that it continues."""
+        described = self.engine.describe()
+        for notice in described["notices"]:
+            _log.info("%s", notice)
+        if described["continued"]:
+            self.continued = self.engine.continued()
+            _state.check_text(self.continued, "optimizer", self.identity, str(self.run.folder))
+            self.calls = self.continued["calls"]
+            self.run.note(described["uuid"], described["state_paths"])
+        else:
+            self._fill()
+        self.uuid: str = described["uuid"]
+        self.state_paths: list[str] = described["state_paths"]
+        self.engine_step: int = described["step"]
+        self.updates: int = described["optimizer_steps"]
+        self.committed_step = self.engine_step if described["continued"] else -1
+        model = self.options.model
+        self.weights = Weights(self.engine, self.partition, described, model is not None)
+        self.commits = Commits(self.engine, self.run, self._sections)
+        if self.continued is not None:
+            self.weights.take_all()
+        if model is not None:
+            self._hooks = ForwardHooks(
+                model, self.partition, self.bring, lambda: bool(self.weights.pending)
+            )
+
+    def _fill(self) -> None:
+        for number, unit in enumerate(self.partition.units):
+            values = [entry.parameter.detach().contiguous() for entry in unit.entries]
+            self.engine.fill(number, [value.data_ptr() for value in values])
+
+    def _sections(self) -> dict[str, Any]:
+        """Returns what a commit says of the optimizer."""
+        groups = [
+            {key: value for key, value in group.items() if key not in ("params", "param_names")}
+            for group in self.param_groups
+        ]
+        return {
+            "kind": "optimizer",
+            "identity": self.identity,
+            "calls": self.calls,
+            "groups": groups,
+        }
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """Holds the lock, in the process that made this. A child of a fork is refused."""
+        if os.getpid() != self._process:
+            raise UnavailableError(
+                "penstock: the optimizer belongs to the process that made it, and this is a fork of "
+                "it; use it there, or make another one here"
+            )
+        with self._lock:
+            yield
+
+    def step(self, max_norm: float, loss_scale: float) -> _library.Outcome | None:
+        """Gives the engine the gradients and ends the step; None if there are no gradients."""
+        with self.guard():
+            self.weights.bring_all()
+            self.weights.check_unchanged()
+            gradients = self._gradients()
+            if gradients is None:
+                return None
+            self.commits.begin_due()
+            outcome = self._end_step(gradients, max_norm, loss_scale)
+            self.calls += 1
+            self.continued = None
+            self.engine_step = outcome.step
+            self.updates = outcome.optimizer_steps
+            if not outcome.skipped:
+                self.weights.let_go()
+            every = self.options.commit_every_steps
+            if every > 0 and self.calls % every == 0:
+                self.commits.take_soon()
+            if self.options.model is None:
+                self.weights.bring_all()
+            return outcome
+
+    def _end_step(
+        self,
+        gradients: Sequence[tuple[Entry, torch.Tensor | None]],
+        max_norm: float,
+        loss_scale: float,
+    ) -> _library.Outcome:
+        groups = [_rules.scalars(self.param_groups[group]) for group, _ in self.partition.groups]
+        self.commits.open_step = True
+        try:
+            for entry, gradient in gradients:
+                address = None if gradient is None else gradient.data_ptr()
+                dtype = entry.parameter.dtype if gradient is None else gradient.dtype
+                self.engine.gradient(
+                    entry.unit, entry.tensor, address, _library.DTYPES[DTYPE_NAMES[dtype]]
+                )
+            self.commits.finish()
+            outcome = self.engine.end_step(groups, max_norm, loss_scale)
+        except BaseException:
+            with contextlib.suppress(PenstockError):
+                self.commits.close_step()
+            raise
+        self.commits.open_step = False
+        return outcome
+
+    def _gradients(self) -> list[tuple[Entry, torch.Tensor | None]] | None:
+        """Returns the gradients, contiguous; None if there are none at all."""
+        found: list[tuple[Entry, torch.Tensor | None]] = []
+        missing: list[str] = []
+        for entry in self.partition.entries():
+            gradient = entry.parameter.grad
+            if gradient is None:
+                missing.append(entry.name)
+            elif gradient.layout != torch.strided or gradient.dtype not in DTYPE_NAMES:
+                raise InvalidArgumentError(
+                    f"penstock: the gradient of {entry.name} is {gradient.layout} of "
+                    f"{gradient.dtype}; dense ones of fp32, bf16 and fp16 are taken"
+                )
+            found.append((entry, None if gradient is None else gradient.detach().contiguous()))
+        if any(p.grad is not None for p in self._untrained):
+            raise InvalidArgumentError(
+                "penstock: a parameter has a gradient that needed none when the optimizer began; "
+                "make a new optimizer after requires_grad_(True)"
+            )
+        if len(missing) == len(found):
+            return None
+        if missing and self.options.missing_gradients != "zero":
+            more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+            raise InvalidArgumentError(
+                f"penstock: no gradient for {', '.join(missing[:_NAMED])}{more}; torch would leave "
+                "such parameters as they are, and a tile has several: freeze them before the first "
+                'step (requires_grad_(False)), or give missing_gradients="zero"'
+            )
+        return found
+
+    def bring(self, units: Iterable[int], kind: int) -> None:
+        """Brings units that are pending: what hooks call."""
+        with self.guard():
+            for unit in units:
+                if unit not in self.weights.pending:
+                    continue
+                self.commits.begin_due()
+                self.commits.open_step |= kind == _library.FORWARD
+                self.weights.bring(unit, kind)
+
+    def synchronize(self) -> None:
+        """Brings all that is pending."""
+        with self.guard():
+            self.weights.bring_all()
+
+    def commit(self) -> None:
+        """Commits the state as the last step left it."""
+        with self.guard():
+            self.commits.commit()
+            self.committed_step = self.engine_step
+
+    def attach(self, things: Mapping[str, Any]) -> None:
+        """Keeps things in commits, and gives them the state of the one that was continued."""
+        with self.guard():
+            self.commits.attach(things, self.guard)
+            if self.continued is not None:
+                _state.restore(self.continued, things)
+
+    def read(self, entry: Entry, kind: int) -> torch.Tensor:
+        """Returns one state of a parameter, fp32."""
+        with self.guard():
+            self.commits.close_step()
+            state = torch.empty(entry.parameter.shape, dtype=torch.float32)
+            self.engine.read(entry.unit, entry.tensor, kind, 0, state.numel(), state.data_ptr())
+            return state
+
+    def close(self, bring: bool = True) -> None:
+        """Frees everything, after parameters have their weights. A fork's child does nothing."""
+        if os.getpid() != self._process or self not in _living:
+            return
+        with self._lock:
+            _living.discard(self)
+            try:
+                if bring:
+                    self.weights.bring_all()
+                self.commits.finish()
+            finally:
+                if self._hooks is not None:
+                    self._hooks.remove()
+                self.engine.close()
+                self.run.close()
+
+
+_living: weakref.WeakSet[Training] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Ends what is alive when the process ends, so that files that no commit names are removed."""
+    for training in list(_living):
+        try:
+            training.close(bring=False)
+        except PenstockError as error:
+            warnings.warn(str(error), stacklevel=1)

@@ -1,0 +1,163 @@
+"""The way of new weights from the engine back into torch's parameters.
+
+After a step every unit is *pending*: the engine updates it, and the parameters have yet to be
+given the result. :meth:`Weights.bring` waits for one unit and copies it. Where parameters are
+brought late (``model=``), a pending parameter holds NaN meanwhile, so that a use which no hook
+sees is seen in the loss, instead of computing with old weights.
+
+Weights that are written past the engine would be lost with the next update. So the version
+counter and the address of each parameter are noted when it is brought, and compared at the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from penstock import _library
+from penstock._parameters import Entry, Partition
+from penstock.errors import InvalidArgumentError
+
+
+class _Place(NamedTuple):
+    """A parameter, and its part of the buffer that the engine fills."""
+
+    entry: Entry
+    source: torch.Tensor  # a view of the buffer
+    data: torch.Tensor  # the parameter's own memory
+
+
+class _Mark(NamedTuple):
+    version: int
+    address: int
+
+
+def _mark_of(parameter: torch.Tensor) -> _Mark:
+    return _Mark(parameter._version, parameter.data_ptr())
+
+
+class Weights:
+    """Brings weights back. The caller holds the lock of the training.
+
+    Args:
+        engine: the engine.
+        partition: what its units are.
+        description: what the engine says of its layout.
+        late: whether parameters hold NaN until they are brought.
+    """
+
+    def __init__(
+        self,
+        engine: _library.Engine,
+        partition: Partition,
+        description: Mapping[str, Any],
+        late: bool,
+    ) -> None:
+        self._engine = engine
+        self._late = late
+        self.pending: set[int] = set()
+        sizes = [unit["bytes"] for unit in description["units"]]
+        self._buffer = torch.zeros(max(sizes), dtype=torch.uint8)
+        self._places: list[list[_Place]] = []
+        self._direct: list[bool] = []
+        for unit, told in zip(partition.units, description["units"]):
+            places = [self._place(e, t) for e, t in zip(unit.entries, told["tensors"])]
+            only = places[0].data
+            self._places.append(places)
+            self._direct.append(
+                len(places) == 1
+                and only.is_contiguous()
+                and only.numel() * only.element_size() == told["bytes"]
+            )
+        self._poisons: dict[int, torch.Tensor] = {}
+        self._marks: dict[int, _Mark] = {}
+        self.mark(range(len(self._places)))
+
+    def _place(self, entry: Entry, told: Mapping[str, Any]) -> _Place:
+        data = entry.parameter.data
+        begin = told["offset"]
+        source = self._buffer[begin : begin + told["bytes"]].view(data.dtype).view(data.shape)
+        return _Place(entry, source, data)
+
+    def mark(self, units: Iterable[int]) -> None:
+        """Notes that parameters have the engine's weights."""
+        for unit in units:
+            for place in self._places[unit]:
+                self._marks[id(place.entry.parameter)] = _mark_of(place.entry.parameter)
+
+    def check_unchanged(self) -> None:
+        """Raises if somebody but the engine has written a parameter that was brought."""
+        for unit, places in enumerate(self._places):
+            if unit in self.pending:
+                continue
+            for place in places:
+                parameter = place.entry.parameter
+                same_kind = (parameter.dtype, parameter.shape) == (
+                    place.data.dtype,
+                    place.data.shape,
+                )
+                if not same_kind or self._marks[id(parameter)] != _mark_of(parameter):
+                    raise InvalidArgumentError(
+                        f"penstock: the weights of parameter {place.entry.name} were changed from "
+                        "outside since they were brought, and the engine does not have the change; "
+                        "change weights before the first step, or make a new optimizer after it"
+                    )
+
+    def let_go(self) -> None:
+        """Says that all units have an update under way."""
+        self.pending.update(range(len(self._places)))
+        if not self._late:
+            return
+        for places in self._places:
+            for place in places:
+                poison = torch.full((), float("nan"), dtype=place.data.dtype)
+                self._poisons[id(place.entry.parameter)] = poison
+                place.entry.parameter.data = poison.expand(place.data.shape)
+
+    def take_all(self) -> None:
+        """Gives all parameters the engine's weights, whatever they have."""
+        self.pending.update(range(len(self._places)))
+        self.bring_all()
+
+    def bring(self, unit: int, kind: int = _library.ASIDE) -> None:
+        """Gives the parameters of a unit their new weights, if it is pending. Waits for it."""
+        if unit not in self.pending:
+            return
+        places = self._places[unit]
+        for place in places:
+            self._check_poison(place)
+        direct = self._direct[unit]
+        to = places[0].data if direct else self._buffer
+        self._engine.use(unit, kind, to.data_ptr())
+        for place in places:
+            if not direct:
+                place.data.copy_(place.source)
+            if self._poisons.pop(id(place.entry.parameter), None) is not None:
+                place.entry.parameter.data = place.data
+        self.pending.discard(unit)
+        self.mark([unit])
+
+    def _check_poison(self, place: _Place) -> None:
+        parameter = place.entry.parameter
+        poison = self._poisons.get(id(parameter))
+        if poison is None:
+            return
+        if parameter.data_ptr() != poison.data_ptr() or parameter.dtype != poison.dtype:
+            raise InvalidArgumentError(
+                f"penstock: parameter {place.entry.name} was replaced while its update was under "
+                "way (by .to(), .half() or .data); call optimizer.synchronize() before that, and "
+                "make a new optimizer after it"
+            )
+
+    def bring_all(self) -> None:
+        """Brings all that is pending; an interrupt ends this only afterwards."""
+        interrupt = None
+        while self.pending:
+            try:
+                self.bring(min(self.pending))
+            except KeyboardInterrupt as caught:
+                interrupt = caught
+        if interrupt is not None:
+            raise interrupt
