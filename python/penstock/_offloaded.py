@@ -125,9 +125,13 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             return self._training
         if self._run is None:
             self._run = Run.open(self._options.run, self._options.nvme_path)
-        self._training = Training(
-            self._options, self._rule, self.defaults, self.param_groups, self._run
-        )
+        try:
+            self._training = Training(
+                self._options, self._rule, self.defaults, self.param_groups, self._run
+            )
+        except BaseException:
+            self._leave_run()
+            raise
         self._take_groups(self._training)
         return self._training
 

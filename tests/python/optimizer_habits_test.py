@@ -7,12 +7,14 @@ import gc
 import os
 import unittest
 import weakref
+from typing import Any
 
 import optimizer_support as support
 import penstock
 import torch
 from optimizer_support import TILE, OptimizerTest, decay_groups, tower, train
 from penstock import reference
+from torch.utils.checkpoint import checkpoint
 
 
 class TorchLoopsWorkUnchanged(OptimizerTest):
@@ -266,6 +268,10 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
         self.assert_same_weights(model, self.expected())
         self.assertEqual(os.listdir(self.folder), [])
 
+    @staticmethod
+    def checkpointed(forward: Any, reentrant: bool) -> Any:
+        return lambda x: checkpoint(forward, x, use_reentrant=reentrant)
+
     def test_gradient_checkpointing_computes_with_the_new_weights(self) -> None:
         for reentrant in (True, False):
             losses = []
@@ -276,9 +282,7 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
                 model = tower(dropout=0.1)
                 for block in model.blocks:
                     block.inner = block.forward
-                    block.forward = lambda x, inner=block.inner: torch.utils.checkpoint.checkpoint(
-                        inner, x, use_reentrant=reentrant
-                    )
+                    block.forward = self.checkpointed(block.inner, reentrant)
                 optimizer = make(model)
                 torch.manual_seed(7)
                 losses.append(train(model, optimizer, 4))
