@@ -106,13 +106,13 @@ typedef struct penstock_outcome {
  * is no such plane. */
 typedef struct penstock_elements {
   uint64_t count;
-  void* weight;            /* of weight_dtype */
-  int16_t* lo;             /* of a bf16 weight: the lower halves of its fp32 master */
-  float* master;           /* of an fp16 weight */
-  float* exp_avg;          /* as the rule has them */
+  void* weight;   /* of weight_dtype */
+  int16_t* lo;    /* of a bf16 weight: the lower halves of its fp32 master */
+  float* master;  /* of an fp16 weight */
+  float* exp_avg; /* as the rule has them */
   float* exp_avg_sq;
-  const void* gradient;    /* of weight_dtype */
-  int32_t weight_dtype;    /* penstock_dtype */
+  const void* gradient; /* of weight_dtype */
+  int32_t weight_dtype; /* penstock_dtype */
 } penstock_elements;
 
 /* Returns PENSTOCK_ABI of the library. */
@@ -149,9 +149,9 @@ PENSTOCK_API int penstock_fill(penstock_engine* engine, uint32_t unit, const voi
 /* Says that a unit is used, and copies its current weights to `to`, which has `bytes` of the unit;
  * NULL: the caller still has them from an earlier use of this step. Waits for the unit's update. */
 PENSTOCK_API int penstock_use(penstock_engine* engine, uint32_t unit, int kind, void* to);
-/* Adds the gradient of a micro-batch to a trained tensor's. `values`: as many elements as the tensor
- * has, contiguous; NULL: zeros. Sums of several micro-batches are fp32, in the order of the calls,
- * and rounded once to the dtype of the weight. */
+/* Adds the gradient of a micro-batch to a trained tensor's. `values`: as many elements as the
+ * tensor has, contiguous; NULL: zeros. Sums of several micro-batches are fp32, in the order of the
+ * calls, and rounded once to the dtype of the weight. */
 PENSTOCK_API int penstock_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor,
                                    const void* values, int dtype);
 /* Waits until the norm of the step's gradient is known: of all gradients as they were given, with
@@ -171,7 +171,8 @@ PENSTOCK_API int penstock_drop_step(penstock_engine* engine);
 PENSTOCK_API int penstock_drain(penstock_engine* engine);
 
 /* Begins to make the state durable as the last step left it, together with `json`, the caller's own
- * text (at most 64 KiB less 1 KiB). Not within a step. The next step may be computed meanwhile. */
+ * text of at most 63 KiB. May be called within a step, which may go on meanwhile; the end of a step
+ * waits for the commit. */
 PENSTOCK_API int penstock_begin_commit(penstock_engine* engine, const char* json);
 /* Waits for the commit that was begun, if any: then it is durable, or the call says why not. */
 PENSTOCK_API int penstock_finish_commit(penstock_engine* engine);
@@ -179,7 +180,7 @@ PENSTOCK_API int penstock_finish_commit(penstock_engine* engine);
 PENSTOCK_API int penstock_continued(penstock_engine* engine, char** json);
 
 /* Reads elements [begin, begin + count) of one state of a tensor, exactly, as the last step left
- * it. Not within a step. Reading a unit's tensors in the order of their offsets reads each tile
+ * it. Reading a unit's tensors in the order of their offsets reads each tile
  * once. */
 PENSTOCK_API int penstock_read(penstock_engine* engine, uint32_t unit, uint32_t tensor, int kind,
                                uint64_t begin, uint64_t count, float* to);

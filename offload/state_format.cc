@@ -290,6 +290,18 @@ StateHeader PlanState(const Uuid& uuid, const ShardLayout& layout, const StateSh
   return header;
 }
 
+Bytes StateFileBytes(const ShardLayout& layout, int slots, size_t paths) {
+  StateShape shape{.slots = slots, .paths = static_cast<uint32_t>(paths)};
+  for (size_t i = 0; paths > 1 && i < layout.tiles.size(); ++i) {
+    shape.path_of_tile.push_back(static_cast<uint16_t>(i % paths));
+  }
+  Bytes files;
+  for (uint32_t path = 0; path < shape.paths; ++path) {
+    files += PlanState({}, layout, shape, path).geometry.file_bytes;
+  }
+  return files;
+}
+
 std::vector<std::byte> EncodeHead(const StateHeader& header) {
   const StateGeometry& plan = header.geometry;
   const ShardLayout& layout = header.layout;

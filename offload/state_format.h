@@ -93,6 +93,9 @@ uint32_t FormatVersionOf(const ShardLayout& layout);
 StateHeader PlanState(const Uuid& uuid, const ShardLayout& layout, const StateShape& shape,
                       uint32_t path);
 
+/// Returns the size of all files of a new state, whose tiles take turns at the paths.
+Bytes StateFileBytes(const ShardLayout& layout, int slots, size_t paths);
+
 /// Returns everything before commit place 0: header, layout text and descriptors.
 std::vector<std::byte> EncodeHead(const StateHeader& header);
 /// Returns the mark that takes the place of the header until the state is finished.

@@ -126,6 +126,13 @@ class TileStore {
   /// one of `first`, fails the store.
   Status Commit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
 
+  /// Waits until every begun update is written, and has `read` look at both parts of the tile as
+  /// they are then. Not while FillTile or BeginUpdate are called. Takes memory for the parts that
+  /// live on the drive until it returns. Errors: of reads; kCorruption; of `read`.
+  Status ReadTile(TileId tile, const std::function<Status(std::span<const std::byte> weight,
+                                                          std::span<const std::byte> record)>& read)
+      EXCLUDES(mutex_);
+
   /// Returns the number of updates that every tile that is not frozen has begun.
   uint64_t version() const EXCLUDES(mutex_);
   uint64_t evictions() const EXCLUDES(mutex_);

@@ -24,6 +24,9 @@ struct GroupSpec {
   /// The rule's hyperparameters; none: the configuration's, with `weight_decay`.
   std::optional<kernels::OptimizerHyperparameters> hyper;
   double lr_factor = 1;  ///< factor on the step's learning rate
+  /// The learning rate of the next update, where the caller sets one for each group; none: the
+  /// step's times lr_factor.
+  std::optional<double> lr;
 };
 
 /// Returns a group with weight decay, and one without for biases and norm weights: offload::kDecay

@@ -19,6 +19,7 @@ StateEngine::StateEngine(const EngineOptions& options, const offload::ShardLayou
       with_gradients_(StartOfUpdates(options.config) == UpdateStart::kGradient),
       trace_(TraceOf(options.meter)),
       ledger_(Bytes{}, options.host_memory, Bytes{}),
+      groups_(options.model.groups),
       norm_(layout),
       figures_(layout) {
   if (TakesTwoPasses(options.config)) trust_.emplace(layout);
@@ -96,10 +97,17 @@ Status StateEngine::FillTiles(const TileFill& fill, bool at_once) {
   const CpuScope optimizer(at_once ? io_.threads.optimizer : std::vector<int>());
   const int threads = at_once ? io_.threads.counts.optimizer : 1;
   PENSTOCK_TRY(ForEachIndex(layout_.tiles.size(), threads, [&](size_t i) {
-    const TileId tile{static_cast<uint32_t>(i)};
-    return store_->FillTile(tile,
-                            [&](auto weight, auto record) { return fill(tile, weight, record); });
+    return FillTile(TileId{static_cast<uint32_t>(i)}, fill);
   }));
+  return EndFill();
+}
+
+Status StateEngine::FillTile(TileId tile, const TileFill& fill) {
+  return store_->FillTile(tile,
+                          [&](auto weight, auto record) { return fill(tile, weight, record); });
+}
+
+Status StateEngine::EndFill() {
   PENSTOCK_TRY(store_->Drain());
   io_.init_bytes = io_.written();
   evictions_before_ = store_->evictions();
@@ -120,7 +128,7 @@ Result<TrainState> StateEngine::Adopt() {
 }
 
 UpdateScalars StateEngine::ScalarsOfStep(double grad_scale) const {
-  return {options_.model.groups,
+  return {groups_,
           options_.config.optimizer,
           options_.seed,
           lr_,

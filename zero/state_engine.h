@@ -46,10 +46,17 @@ class StateEngine {
 
   // See zero/engine.h.
   Status FillTiles(const TileFill& fill, bool at_once);
+  /// The two halves of FillTiles, for a caller that has tiles one by one: every tile is filled
+  /// once, possibly by several threads, and then EndFill is called.
+  Status FillTile(offload::TileId tile, const TileFill& fill);
+  Status EndFill();
   Result<TrainState> Adopt();
   void SetSchedule(const offload::Schedule& schedule) { store_->SetSchedule(schedule); }
   void ExpectLastStep() { store_->EndAfterThisStep(); }
   Status BeginStep(double lr, uint64_t t);
+  /// Sets the hyperparameters and learning rates of all groups from the next update on. The groups
+  /// are those of the model.
+  void SetGroups(std::vector<GroupSpec> groups) { groups_ = std::move(groups); }
   void AllowUpdates() { driver_->AllowUpdates(); }
   /// `trust`: of each tensor, over all ranks, where updates take two passes (SumForTrust).
   Status UpdateStep(double grad_scale, std::vector<kernels::TrustSums> trust = {});
@@ -89,6 +96,7 @@ class StateEngine {
   /// leaves, of which trust().ByTensor makes those of tensors. Errors: of reads.
   Result<std::span<const kernels::TrustSums>> SumForTrust(double grad_scale);
   const TrustBlocks& trust() const { return *trust_; }
+  bool takes_two_passes() const { return trust_.has_value(); }
   /// Replaces both if only so many tiles were or will be given to GradientsArrived: waits
   /// for those and drops them. Errors: kUnavailable if some were updated already.
   Status DropGradients(size_t tiles);
@@ -131,6 +139,7 @@ class StateEngine {
   Trace::Row commits_;
   Ledger ledger_;
   std::vector<Reservation> reservations_;
+  std::vector<GroupSpec> groups_;  ///< with the scalars of the next update
   std::optional<offload::Slab> slab_;
   std::vector<std::span<std::byte>> gradients_;  ///< of each tile
   StateIo io_;

@@ -32,7 +32,8 @@ UpdateScalars::UpdateScalars(const std::vector<GroupSpec>& groups,
                    "a parameter group takes two passes and another one");
     if (betas) SetBetas(*betas, &hyper);
     if (!group.weight_decay) hyper = kernels::WithoutDecay(hyper);
-    groups_.push_back(kernels::MakeScalars(hyper, lr * group.lr_factor, t, grad_scale));
+    groups_.push_back(
+        kernels::MakeScalars(hyper, group.lr.value_or(lr * group.lr_factor), t, grad_scale));
   }
 }
 

@@ -11,25 +11,6 @@ namespace {
 
 /// All files of this rank's state. Several paths share the tiles; how they do it moves no more than
 /// a tile.
-Bytes StateFiles(const offload::ShardLayout& layout, const config::Config& config) {
-  const auto paths = static_cast<uint32_t>(std::max<size_t>(1, config.nvme_paths.size()));
-  std::vector<uint16_t> path_of_tile;
-  if (paths > 1) {
-    for (size_t i = 0; i < layout.tiles.size(); ++i) {
-      path_of_tile.push_back(static_cast<uint16_t>(i % paths));
-    }
-  }
-  Bytes files;
-  for (uint32_t path = 0; path < paths; ++path) {
-    files +=
-        offload::PlanState(
-            {}, layout,
-            {.slots = config.durable ? 2 : 1, .paths = paths, .path_of_tile = path_of_tile}, path)
-            .geometry.file_bytes;
-  }
-  return files;
-}
-
 void AddShortage(std::string tier, Bytes needed, const std::optional<Bytes>& limit, std::string sum,
                  RunPlan& plan) {
   if (!limit || needed <= *limit) return;
@@ -75,7 +56,8 @@ Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& lim
                .sequence = training.shape.sequence};
   plan.tokens = training.shape.micro_batch * training.shape.micro_batches *
                 training.shape.sequence * training.shape.ranks;
-  plan.state_files = StateFiles(layout, config);
+  plan.state_files = offload::StateFileBytes(layout, config.durable ? 2 : 1,
+                                             std::max<size_t>(1, config.nvme_paths.size()));
   AddShortage("device", needs.device_minimum, limits.device, needs.device_sum, plan);
   AddShortage("host", needs.host_minimum, limits.host, needs.host_sum, plan);
   // Without a path the files lie in RUN, whose drive is not known.

@@ -1,0 +1,118 @@
+#include "front/description.h"
+
+#include <nlohmann/json.hpp>
+
+#include "config/to_json.h"
+#include "offload/state_format.h"
+#include "zero/memory_plan.h"
+
+namespace penstock::front {
+namespace {
+
+using nlohmann::ordered_json;
+using offload::ModuleId;
+
+/// A tensor lies in its unit's buffer as it does in the module's slot.
+ordered_json TensorJson(const offload::ShardLayout& layout, ModuleId module,
+                        const offload::TensorLayout& tensor) {
+  const offload::GroupLayout& group = layout.model.group(tensor.group);
+  const auto dtype = static_cast<DType>(group.planes.weight().encoding);
+  return {{"offset", layout.SlotOffset(module, tensor.offset).value},
+          {"bytes", (SizeOf(dtype) * tensor.elements).value},
+          {"trained", !group.frozen}};
+}
+
+ordered_json UnitsJson(const offload::ShardLayout& layout) {
+  ordered_json units = ordered_json::array();
+  for (const ModuleId id : offload::Ids<ModuleId>(layout.model.modules.size())) {
+    ordered_json tensors = ordered_json::array();
+    for (const offload::TensorLayout& tensor : layout.module(id).tensors) {
+      tensors.push_back(TensorJson(layout, id, tensor));
+    }
+    units.push_back({{"bytes", layout.SlotBytes(id).value}, {"tensors", std::move(tensors)}});
+  }
+  return units;
+}
+
+/// The caller's buffers: those that repeated units share, and those that the others keep.
+ordered_json CallersBytes(const Plan& plan) {
+  Bytes kept;
+  Bytes largest;
+  for (const ModuleId id : offload::Ids<ModuleId>(plan.layout.model.modules.size())) {
+    const Bytes size = plan.layout.SlotBytes(id);
+    if (plan.engine.model.modules[offload::Index(id)].repeated) {
+      largest = std::max(largest, size);
+    } else {
+      kept += size;
+    }
+  }
+  return {{"slots", (largest * plan.slots).value}, {"kept", kept.value}};
+}
+
+}  // namespace
+
+std::string DescribeTraining(const Training& training) {
+  const zero::StateIo& io = training.engine().io();
+  const config::Config& config = training.config();
+  const ordered_json json{{"step", training.counts().step},
+                          {"optimizer_steps", training.counts().optimizer_steps},
+                          {"uuid", io.uuid},
+                          {"state_paths", io.paths},
+                          {"continued", training.continued().has_value()},
+                          {"moved", training.moved()},
+                          {"aio_engine", io.engine_name()},
+                          {"notices", training.notices()},
+                          {"host_bytes", training.engine().host_peak().value},
+                          {"slots", training.slots()},
+                          {"micro_batches", config.gradient_accumulation_steps},
+                          {"gradient_clipping", config.gradient_clipping},
+                          {"commit_every_steps", config.commit_every_steps},
+                          {"units", UnitsJson(training.layout())}};
+  return json.dump();
+}
+
+std::string DescribeCounters(const Training& training) {
+  const zero::EngineCounters counters = training.engine().counters();
+  const ordered_json json{{"nvme_read_bytes", counters.nvme_read_bytes},
+                          {"nvme_write_bytes", counters.nvme_write_bytes},
+                          {"nvme_init_bytes", counters.nvme_init_bytes},
+                          {"nvme_commit_bytes", counters.nvme_commit_bytes},
+                          {"evictions", counters.evictions},
+                          {"updates", counters.updates},
+                          {"late_uses", training.late_uses()},
+                          {"host_peak_bytes", training.engine().host_peak().value}};
+  return json.dump();
+}
+
+std::string DescribePlan(const Plan& plan) {
+  const Result<zero::MemoryPlan> memory = PlanStore(plan);
+  const zero::ModelSpec& model = plan.engine.model;
+  const config::Config& config = plan.engine.config;
+  const Bytes minimum = zero::MinimumMemory(model, plan.layout, config).host_minimum;
+  const Bytes own = plan.engine.host_reserved;
+  zero::HostBytes need;
+  if (memory.ok()) need = zero::HostNeed(model, plan.layout, config, memory->store);
+  ordered_json json{
+      {"fits", memory.ok()},
+      {"host_bytes",
+       {{"parameters", need.parameters.value},
+        {"gradients", need.gradients.value},
+        {"states", need.states.value},
+        {"sums", plan.sums.value},
+        {"reading", plan.reading.value},
+        {"bookkeeping", need.bookkeeping.value},
+        {"total", memory.ok() ? (need.total() + own).value : 0}}},
+      {"host_minimum", (minimum + own).value},
+      {"host_limit", plan.engine.host_memory.value},
+      {"device_bytes", CallersBytes(plan)},
+      {"state_file_bytes", offload::StateFileBytes(plan.layout, config.durable ? 2 : 1,
+                                                   plan.engine.state_folders.size())
+                               .value},
+      {"shortage", nullptr},
+      {"notices", plan.notices}};
+  if (!memory.ok()) json["shortage"] = memory.error().message;
+  json["config"] = ordered_json::parse(config::ConfigToJson(config));
+  return json.dump();
+}
+
+}  // namespace penstock::front

@@ -1,0 +1,201 @@
+#include "front/gradient_inbox.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "kernels/convert_elements.h"
+
+namespace penstock::front {
+namespace {
+
+using kernels::ConvertElements;
+using offload::Index;
+using offload::ModuleId;
+
+/// How many elements are converted at once, in the cache.
+constexpr uint64_t kPiece = 4096;
+
+/// How many names a message lists.
+constexpr size_t kMostNames = 5;
+
+/// sums[i] += values[i]; the first time, sums[i] = values[i]. A sum of zeros keeps the sign that
+/// plain assignment has.
+void AddTo(float* sums, const void* values, DType dtype, uint64_t count, bool first) {
+  const auto* bytes = static_cast<const std::byte*>(values);
+  if (first) {
+    if (values == nullptr) {
+      std::memset(sums, 0, sizeof(float) * count);
+    } else {
+      ConvertElements(dtype, values, DType::kFloat32, sums, count);
+    }
+    return;
+  }
+  if (values == nullptr) return;
+  std::array<float, kPiece> piece;
+  for (uint64_t begin = 0; begin < count; begin += kPiece) {
+    const uint64_t size = std::min(kPiece, count - begin);
+    ConvertElements(dtype, bytes + (SizeOf(dtype) * begin).value, DType::kFloat32, piece.data(),
+                    size);
+    for (uint64_t i = 0; i < size; ++i) sums[begin + i] += piece[i];
+  }
+}
+
+DType WeightOf(const offload::ShardLayout& layout, const offload::TensorLayout& tensor) {
+  return static_cast<DType>(layout.model.group(tensor.group).planes.weight().encoding);
+}
+
+bool AddsAside(DType weight, uint64_t micro_batches) {
+  return weight != DType::kFloat32 && micro_batches > 1;
+}
+
+}  // namespace
+
+Bytes GradientInbox::Need(const offload::ShardLayout& layout, uint64_t micro_batches) {
+  uint64_t elements = 0;
+  for (const offload::ModuleLayout& module : layout.model.modules) {
+    for (const offload::TensorLayout& tensor : module.tensors) {
+      const bool trained = !layout.model.group(tensor.group).frozen;
+      if (trained && AddsAside(WeightOf(layout, tensor), micro_batches)) {
+        elements += tensor.elements;
+      }
+    }
+  }
+  return AlignUp(Bytes{sizeof(float)} * elements, 4_KiB);
+}
+
+Result<GradientInbox> GradientInbox::Create(const offload::ShardLayout& layout,
+                                            uint64_t micro_batches,
+                                            std::function<std::byte*(offload::TileId)> place,
+                                            std::function<void(ModuleId)> complete) {
+  GradientInbox inbox(layout, micro_batches);
+  inbox.place_ = std::move(place);
+  inbox.complete_ = std::move(complete);
+  uint64_t elements = 0;
+  for (const offload::ModuleLayout& layout_of : layout.model.modules) {
+    Module module;
+    for (const offload::TensorLayout& tensor : layout_of.tensors) {
+      Tensor entry{.trained = !layout.model.group(tensor.group).frozen, .sum = elements};
+      entry.added_aside = entry.trained && AddsAside(WeightOf(layout, tensor), micro_batches);
+      if (entry.added_aside) elements += tensor.elements;
+      if (entry.trained) ++module.trained;
+      module.tensors.push_back(entry);
+    }
+    inbox.modules_.push_back(std::move(module));
+  }
+  if (elements > 0) {
+    PENSTOCK_ASSIGN(inbox.sums_, Mapping::Create(Need(layout, micro_batches)));
+  }
+  return inbox;
+}
+
+std::byte* GradientInbox::PlaceOf(ModuleId module, const offload::TensorLayout& tensor) const {
+  const offload::TileId tile = layout_.TileAt(module, tensor.offset);
+  const DType dtype = layout_.GradientDType(tile);
+  return place_(tile) + (SizeOf(dtype) * (tensor.offset - layout_.tile(tile).begin)).value;
+}
+
+Status GradientInbox::CheckAdd(ModuleId module, uint32_t tensor, DType dtype) const {
+  const offload::TensorLayout& layout = layout_.module(module).tensors[tensor];
+  const Tensor& entry = modules_[Index(module)].tensors[tensor];
+  if (!entry.trained) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "tensor {} is frozen, and got a gradient; give none, or train its group",
+                     layout.name);
+  }
+  const DType weight = WeightOf(layout_, layout);
+  if (dtype != weight && dtype != DType::kFloat32) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "tensor {} has weights of {}, and got a gradient of {}; give one of {} or "
+                     "fp32",
+                     layout.name, ToString(weight), ToString(dtype), ToString(weight));
+  }
+  if (entry.count >= micro_batches_ || modules_[Index(module)].complete) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "tensor {} got {} gradients in this step, or one after its norm was taken, "
+                     "and gradient_accumulation_steps is {}; end the step before the next "
+                     "backward, or raise gradient_accumulation_steps",
+                     layout.name, entry.count + 1, micro_batches_);
+  }
+  return {};
+}
+
+void GradientInbox::Put(ModuleId module, uint32_t tensor, const void* values, DType dtype) {
+  const offload::TensorLayout& layout = layout_.module(module).tensors[tensor];
+  const Tensor& entry = modules_[Index(module)].tensors[tensor];
+  const DType weight = WeightOf(layout_, layout);
+  if (entry.added_aside) {
+    float* sums = reinterpret_cast<float*>(sums_.data()) + entry.sum;
+    AddTo(sums, values, dtype, layout.elements, entry.count == 0);
+  } else if (weight == DType::kFloat32) {
+    auto* sums = reinterpret_cast<float*>(PlaceOf(module, layout));
+    AddTo(sums, values, dtype, layout.elements, entry.count == 0);
+  } else if (values == nullptr) {
+    std::memset(PlaceOf(module, layout), 0, (SizeOf(weight) * layout.elements).value);
+  } else {
+    ConvertElements(dtype, values, weight, PlaceOf(module, layout), layout.elements);
+  }
+}
+
+Status GradientInbox::Add(ModuleId module, uint32_t tensor, const void* values, DType dtype) {
+  PENSTOCK_TRY(CheckAdd(module, tensor, dtype));
+  empty_ = false;
+  Put(module, tensor, values, dtype);
+  Module& of = modules_[Index(module)];
+  if (++of.tensors[tensor].count == micro_batches_) ++of.full;
+  if (of.full == of.trained) Complete(module);
+  return {};
+}
+
+void GradientInbox::Complete(ModuleId module) {
+  Module& of = modules_[Index(module)];
+  const std::vector<offload::TensorLayout>& tensors = layout_.module(module).tensors;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!of.tensors[i].added_aside) continue;
+    const DType weight = WeightOf(layout_, tensors[i]);
+    const float* sums = reinterpret_cast<const float*>(sums_.data()) + of.tensors[i].sum;
+    ConvertElements(DType::kFloat32, sums, weight, PlaceOf(module, tensors[i]),
+                    tensors[i].elements);
+  }
+  of.complete = true;
+  tiles_ += layout_.TrainedTilesOf(module).size();
+  complete_(module);
+}
+
+Status GradientInbox::CompleteAll() {
+  std::string names;
+  size_t missing = 0;
+  for (size_t i = 0; i < modules_.size(); ++i) {
+    const std::vector<offload::TensorLayout>& tensors = layout_.model.modules[i].tensors;
+    for (size_t j = 0; j < tensors.size(); ++j) {
+      const Tensor& tensor = modules_[i].tensors[j];
+      if (!tensor.trained || tensor.count > 0) continue;
+      if (missing++ < kMostNames) names += (names.empty() ? "" : ", ") + tensors[j].name;
+    }
+  }
+  if (missing > 0) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} of the trained tensors got no gradient in this step: {}{}; freeze what "
+                     "the loss does not depend on, or give zeros",
+                     missing, names, missing > kMostNames ? ", …" : "");
+  }
+  for (const ModuleId id : offload::Ids<ModuleId>(modules_.size())) {
+    const Module& module = modules_[Index(id)];
+    if (module.trained > 0 && !module.complete) Complete(id);
+  }
+  return {};
+}
+
+void GradientInbox::Clear() {
+  for (Module& module : modules_) {
+    for (Tensor& tensor : module.tensors) tensor.count = 0;
+    module.full = 0;
+    module.complete = false;
+  }
+  tiles_ = 0;
+  empty_ = true;
+}
+
+}  // namespace penstock::front

@@ -1,0 +1,24 @@
+// The scalars that a caller gives each parameter group with each step.
+//
+// Threads: any.
+#pragma once
+
+#include "base/result.h"
+#include "kernels/state/optimizer.h"
+
+namespace penstock::front {
+
+/// The scalars of a parameter group in one step.
+struct GroupScalars {
+  double lr = 0;
+  double beta1 = 0;
+  double beta2 = 0;
+  double eps = 0;
+  double weight_decay = 0;
+};
+/// Returns the rule's hyperparameters with those of a group. Errors: kInvalidArgument for what the
+/// rule cannot take.
+Result<kernels::OptimizerHyperparameters> WithScalars(kernels::OptimizerHyperparameters hyper,
+                                                      const GroupScalars& scalars);
+
+}  // namespace penstock::front

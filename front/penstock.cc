@@ -1,0 +1,334 @@
+#include "front/penstock.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/mutex.h"
+#include "front/description.h"
+#include "front/reference.h"
+#include "front/training.h"
+
+/// A training, the process that made it, and the lock that lets one call at a time use it.
+struct penstock_engine {
+  std::unique_ptr<penstock::front::Training> training;
+  const pid_t process = ::getpid();
+  penstock::Mutex mutex;
+};
+
+namespace penstock::front {
+namespace {
+
+thread_local std::string last_error;
+
+int CodeOf(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return PENSTOCK_INVALID_ARGUMENT;
+    case ErrorCode::kBudget:
+      return PENSTOCK_BUDGET;
+    case ErrorCode::kNotFound:
+      return PENSTOCK_NOT_FOUND;
+    case ErrorCode::kPermission:
+      return PENSTOCK_PERMISSION;
+    case ErrorCode::kOutOfSpace:
+      return PENSTOCK_OUT_OF_SPACE;
+    case ErrorCode::kOutOfMemory:
+      return PENSTOCK_OUT_OF_MEMORY;
+    case ErrorCode::kIo:
+      return PENSTOCK_IO;
+    case ErrorCode::kUnavailable:
+      return PENSTOCK_UNAVAILABLE;
+    case ErrorCode::kCorruption:
+      return PENSTOCK_CORRUPTION;
+    case ErrorCode::kNumeric:
+      return PENSTOCK_NUMERIC;
+    case ErrorCode::kCancelled:
+      return PENSTOCK_CANCELLED;
+  }
+  return PENSTOCK_INTERNAL;
+}
+
+int Fail(int code, std::string message) {
+  last_error = std::move(message);
+  return code;
+}
+
+/// Calls `function`, which returns a Status, and turns what comes of it into a code.
+template <typename Function>
+int Guard(Function function) {
+  try {
+    const Status status = function();
+    if (status.ok()) return PENSTOCK_OK;
+    return Fail(CodeOf(status.error().code), status.error().message);
+  } catch (const std::bad_alloc&) {
+    return Fail(PENSTOCK_OUT_OF_MEMORY, "the host has no memory left");
+  } catch (const std::exception& error) {
+    return Fail(PENSTOCK_INTERNAL, error.what());
+  }
+}
+
+Status Missing(const char* what) {
+  return MakeError(ErrorCode::kInvalidArgument, "{} is NULL", what);
+}
+
+/// Calls `function` with the engine's training, one call at a time.
+template <typename Function>
+int With(penstock_engine* engine, Function function) {
+  return Guard([&]() -> Status {
+    if (engine == nullptr) return Missing("the engine");
+    if (engine->process != ::getpid()) {
+      return MakeError(ErrorCode::kUnavailable,
+                       "the engine belongs to process {}, and this is process {}, a fork of it; "
+                       "use it there, or make another one here",
+                       engine->process, ::getpid());
+    }
+    MutexLock lock(engine->mutex);
+    return function(*engine->training);
+  });
+}
+
+Status GiveText(const std::string& text, char** out) {
+  if (out == nullptr) return Missing("the place of the text");
+  auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
+  if (copy == nullptr) return MakeError(ErrorCode::kOutOfMemory, "the host has no memory left");
+  std::memcpy(copy, text.c_str(), text.size() + 1);
+  *out = copy;
+  return {};
+}
+
+Result<Plan> PlanOf(const char* config, const char* model, const char* options) {
+  if (config == nullptr || model == nullptr || options == nullptr) {
+    return Missing("a text").error();
+  }
+  return MakePlan(config, model, options);
+}
+
+Result<DType> DTypeOf(int dtype) {
+  switch (dtype) {
+    case PENSTOCK_FLOAT32:
+      return DType::kFloat32;
+    case PENSTOCK_BFLOAT16:
+      return DType::kBFloat16;
+    case PENSTOCK_FLOAT16:
+      return DType::kFloat16;
+    default:
+      break;
+  }
+  return MakeError(ErrorCode::kInvalidArgument, "{} is no penstock_dtype", dtype);
+}
+
+Result<UseKind> UseKindOf(int kind) {
+  switch (kind) {
+    case PENSTOCK_FORWARD:
+      return UseKind::kForward;
+    case PENSTOCK_BACKWARD:
+      return UseKind::kBackward;
+    case PENSTOCK_ASIDE:
+      return UseKind::kAside;
+    default:
+      break;
+  }
+  return MakeError(ErrorCode::kInvalidArgument, "{} is no penstock_use_kind", kind);
+}
+
+Result<zero::StateKind> StateKindOf(int kind) {
+  switch (kind) {
+    case PENSTOCK_MASTER:
+      return zero::StateKind::kMaster;
+    case PENSTOCK_EXP_AVG:
+      return zero::StateKind::kExpAvg;
+    case PENSTOCK_EXP_AVG_SQ:
+      return zero::StateKind::kExpAvgSq;
+    default:
+      break;
+  }
+  return MakeError(ErrorCode::kInvalidArgument, "{} is no penstock_state_kind", kind);
+}
+
+GroupScalars ScalarsOf(const penstock_group& group) {
+  return {.lr = group.lr,
+          .beta1 = group.beta1,
+          .beta2 = group.beta2,
+          .eps = group.eps,
+          .weight_decay = group.weight_decay};
+}
+
+Result<kernels::OptimizerTile> TileOf(const penstock_elements& elements) {
+  if (elements.weight == nullptr || elements.gradient == nullptr) {
+    return Missing("the weight or the gradient").error();
+  }
+  PENSTOCK_ASSIGN(const DType dtype, DTypeOf(elements.weight_dtype));
+  const auto plane = [&](Encoding encoding, void* data) {
+    return data == nullptr
+               ? kernels::PlaneView()
+               : kernels::PlaneView(encoding, static_cast<std::byte*>(data), elements.count);
+  };
+  return kernels::OptimizerTile{.weight = plane(EncodingOf(dtype), elements.weight),
+                                .lo = plane(Encoding::kInt16, elements.lo),
+                                .master = plane(Encoding::kFloat32, elements.master),
+                                .exp_avg = plane(Encoding::kFloat32, elements.exp_avg),
+                                .exp_avg_sq = plane(Encoding::kFloat32, elements.exp_avg_sq),
+                                .gradient = elements.gradient,
+                                .gradient_dtype = dtype};
+}
+
+}  // namespace
+}  // namespace penstock::front
+
+using namespace penstock;         // NOLINT(google-build-using-namespace): the C names are global
+using namespace penstock::front;  // NOLINT(google-build-using-namespace)
+
+int penstock_abi(void) { return PENSTOCK_ABI; }
+
+const char* penstock_version(void) { return PENSTOCK_VERSION; }
+
+const char* penstock_error(void) { return last_error.c_str(); }
+
+void penstock_free(char* text) { std::free(text); }
+
+int penstock_create(const char* config, const char* model, const char* options,
+                    penstock_engine** engine) {
+  return Guard([&]() -> Status {
+    if (engine == nullptr) return Missing("the place of the engine");
+    PENSTOCK_ASSIGN(Plan plan, PlanOf(config, model, options));
+    auto made = std::make_unique<penstock_engine>();
+    PENSTOCK_ASSIGN(made->training, Training::Create(std::move(plan)));
+    *engine = made.release();
+    return {};
+  });
+}
+
+int penstock_plan(const char* config, const char* model, const char* options, char** json) {
+  return Guard([&]() -> Status {
+    PENSTOCK_ASSIGN(const Plan plan, PlanOf(config, model, options));
+    return GiveText(DescribePlan(plan), json);
+  });
+}
+
+void penstock_close(penstock_engine* engine) {
+  if (engine == nullptr || engine->process != ::getpid()) return;
+  delete engine;
+}
+
+int penstock_describe(penstock_engine* engine, char** json) {
+  return With(engine,
+              [&](Training& training) { return GiveText(DescribeTraining(training), json); });
+}
+
+int penstock_counters(penstock_engine* engine, char** json) {
+  return With(engine,
+              [&](Training& training) { return GiveText(DescribeCounters(training), json); });
+}
+
+int penstock_fill(penstock_engine* engine, uint32_t unit, const void* const* tensors) {
+  return With(engine, [&](Training& training) -> Status {
+    if (tensors == nullptr) return Missing("the list of tensors");
+    return training.Fill(unit, tensors);
+  });
+}
+
+int penstock_use(penstock_engine* engine, uint32_t unit, int kind, void* to) {
+  return With(engine, [&](Training& training) -> Status {
+    PENSTOCK_ASSIGN(const UseKind use, UseKindOf(kind));
+    return training.Use(unit, use, static_cast<std::byte*>(to));
+  });
+}
+
+int penstock_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor, const void* values,
+                      int dtype) {
+  return With(engine, [&](Training& training) -> Status {
+    PENSTOCK_ASSIGN(const DType of_values, DTypeOf(dtype));
+    return training.Gradient(unit, tensor, values, of_values);
+  });
+}
+
+int penstock_norm(penstock_engine* engine, double* norm, int* finite) {
+  return With(engine, [&](Training& training) -> Status {
+    if (norm == nullptr || finite == nullptr) return Missing("a place of the norm");
+    PENSTOCK_ASSIGN(const zero::GradientNorm::Value value, training.Norm());
+    *norm = value.norm;
+    *finite = value.finite ? 1 : 0;
+    return {};
+  });
+}
+
+int penstock_end_step(penstock_engine* engine, const penstock_group* groups, uint32_t count,
+                      double max_norm, double loss_scale, penstock_outcome* outcome) {
+  return With(engine, [&](Training& training) -> Status {
+    if ((groups == nullptr && count > 0) || outcome == nullptr) {
+      return Missing("the list of groups or the place of the outcome");
+    }
+    std::vector<GroupScalars> scalars;
+    for (uint32_t i = 0; i < count; ++i) scalars.push_back(ScalarsOf(groups[i]));
+    PENSTOCK_ASSIGN(const Outcome done, training.EndStep(scalars, max_norm, loss_scale));
+    *outcome = {.step = done.step,
+                .optimizer_steps = done.optimizer_steps,
+                .grad_norm = done.grad_norm,
+                .skipped = done.skipped ? 1 : 0};
+    return {};
+  });
+}
+
+int penstock_drop_step(penstock_engine* engine) {
+  return With(engine, [](Training& training) { return training.DropStep(); });
+}
+
+int penstock_drain(penstock_engine* engine) {
+  return With(engine, [](Training& training) { return training.Drain(); });
+}
+
+int penstock_begin_commit(penstock_engine* engine, const char* json) {
+  return With(engine, [&](Training& training) -> Status {
+    if (json == nullptr) return Missing("the text of the commit");
+    return training.BeginCommit(json);
+  });
+}
+
+int penstock_finish_commit(penstock_engine* engine) {
+  return With(engine, [](Training& training) { return training.FinishCommit(); });
+}
+
+int penstock_continued(penstock_engine* engine, char** json) {
+  return With(engine, [&](Training& training) -> Status {
+    if (training.continued()) return GiveText(*training.continued(), json);
+    return MakeError(ErrorCode::kNotFound, "the engine is new and continues no commit");
+  });
+}
+
+int penstock_read(penstock_engine* engine, uint32_t unit, uint32_t tensor, int kind, uint64_t begin,
+                  uint64_t count, float* to) {
+  return With(engine, [&](Training& training) -> Status {
+    if (to == nullptr && count > 0) return Missing("the place of the elements");
+    PENSTOCK_ASSIGN(const zero::StateKind state, StateKindOf(kind));
+    return training.Read(unit, tensor, state, begin, std::span(to, count));
+  });
+}
+
+int penstock_reference_update(const char* config, const penstock_group* group, uint64_t t,
+                              double grad_scale, const penstock_elements* elements) {
+  return Guard([&]() -> Status {
+    if (config == nullptr || group == nullptr || elements == nullptr) return Missing("an argument");
+    if (elements->count == 0) return {};
+    PENSTOCK_ASSIGN(const kernels::OptimizerTile tile, TileOf(*elements));
+    return UpdateElements(config, ScalarsOf(*group), t, grad_scale, tile);
+  });
+}
+
+int penstock_block_sums(const void* values, int dtype, uint64_t count, double* sums, int* finite) {
+  return Guard([&]() -> Status {
+    if (count > 0 && (values == nullptr || sums == nullptr)) return Missing("an argument");
+    if (finite == nullptr) return Missing("the place of the answer");
+    PENSTOCK_ASSIGN(const DType of_values, DTypeOf(dtype));
+    *finite = SumBlocks(values, of_values, count, sums) ? 1 : 0;
+    return {};
+  });
+}

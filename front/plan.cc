@@ -1,0 +1,78 @@
+// What a training with a caller of its own is made of: the texts, read; the budget, spent.
+#include <algorithm>
+#include <utility>
+
+#include "base/machine_memory.h"
+#include "front/training.h"
+#include "zero/partitioner.h"
+#include "zero/schedule_builder.h"
+
+namespace penstock::front {
+namespace {
+
+/// Host memory that nobody named: three quarters of what is available.
+Result<Bytes> HostLimit(const Options& options, const config::Config& config) {
+  if (options.host_memory) return *options.host_memory;
+  if (config.host_memory) return *config.host_memory;
+  PENSTOCK_ASSIGN(const MachineMemory memory, ReadMachineMemory());
+  return memory.available.value / 4 * 3_B;
+}
+
+/// Sets what is not the caller's choice here.
+void Adapt(config::Config& config, std::vector<std::string>* notices) {
+  config.check_grad_overflow = true;
+  if (config.optimizer_home != Tier::kDevice) return;
+  config.optimizer_home = Tier::kHost;
+  notices->push_back(
+      "optimizer states are at home in host memory: the configuration offloads none, and this "
+      "library knows no device");
+}
+
+Status CheckFolders(const Options& options, const config::Config& config) {
+  const size_t paths = std::max<size_t>(config.nvme_paths.size(), 1);
+  if (options.folders.size() == paths) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "options: folders has {} entries, and the configuration has {} nvme paths; "
+                   "name a folder for each path, and one if there is none",
+                   options.folders.size(), config.nvme_paths.size());
+}
+
+}  // namespace
+
+Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
+                      const std::string& options_text) {
+  Plan plan;
+  PENSTOCK_ASSIGN(const Options options, ParseOptions(options_text));
+  PENSTOCK_ASSIGN(plan.engine.config, config::ParseConfig({{"config", config_text}}, 1));
+  config::Config& config = plan.engine.config;
+  PENSTOCK_ASSIGN(plan.engine.model, ParseModel(model));
+  plan.notices = config::NoticesOf(config);
+  PENSTOCK_TRY(CheckFolders(options, config));
+  Adapt(config, &plan.notices);
+  PENSTOCK_TRY(zero::CheckTileCount(plan.engine.model, config));
+  plan.layout = zero::MakeLayout(plan.engine.model, config);
+  const uint32_t repeated = zero::CountRepeated(plan.engine.model, plan.layout).count;
+  plan.slots =
+      config.parameter_home == Tier::kDevice ? repeated : std::min(repeated, options.slots);
+  plan.sums = GradientInbox::Need(plan.layout, config.gradient_accumulation_steps);
+  plan.engine.state_folders = options.folders;
+  plan.engine.seed = options.seed;
+  plan.reading = (plan.layout.largest_weight() + plan.layout.largest_record()) * 2;
+  plan.engine.host_reserved = plan.sums + plan.reading;
+  PENSTOCK_ASSIGN(plan.engine.host_memory, HostLimit(options, config));
+  plan.continue_from = options.continue_from;
+  return plan;
+}
+
+Result<zero::MemoryPlan> PlanStore(const Plan& plan) {
+  const Bytes limit = plan.engine.host_memory;
+  const Bytes available = limit - std::min(limit, plan.engine.host_reserved);
+  // The device is the caller's: its buffers are in no budget of ours.
+  PENSTOCK_ASSIGN(zero::MemoryPlan memory,
+                  zero::PlanMemory(plan.engine.model, plan.layout, plan.engine.config,
+                                   Bytes{kMostCount}, available));
+  memory.shared_slots = plan.slots;
+  return memory;
+}
+
+}  // namespace penstock::front

@@ -1,0 +1,231 @@
+#include "front/training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "zero/schedule_builder.h"
+#include "zero/session.h"
+#include "zero/step_decision.h"
+
+namespace penstock::front {
+namespace {
+
+using offload::ModuleId;
+using offload::TileId;
+
+/// Weights of small tiles are copied together, up to so much.
+constexpr Bytes kMostAtOnce = 256_KiB;
+
+}  // namespace
+
+offload::Schedule Training::PlanSchedule(const zero::StepOrder& order) const {
+  zero::ModelSpec model = plan_.engine.model;
+  model.step = order.uses;
+  model.gradients = order.gradients;
+  return zero::BuildSchedule(model, plan_.layout, plan_.slots, zero::UpdateStart::kStepEnd);
+}
+
+Status Training::Keep(Status status) {
+  const bool final = !status.ok() && status.error().code != ErrorCode::kInvalidArgument;
+  if (final && failure_.ok()) failure_ = status;
+  return status;
+}
+
+Status Training::CheckReady() const {
+  PENSTOCK_TRY(failure_);
+  if (unfilled_ == 0) return {};
+  const auto unit = std::ranges::find(filled_, false) - filled_.begin();
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "the weights of {} units are missing, of {} first; fill every unit before it is "
+                   "used",
+                   unfilled_, plan_.layout.model.modules[static_cast<size_t>(unit)].name);
+}
+
+Status Training::CheckUnit(uint32_t unit) const {
+  if (unit < filled_.size()) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "unit {} is unknown; the model has units 0 to {}",
+                   unit, filled_.size() - 1);
+}
+
+Status Training::CheckTensor(uint32_t unit, uint32_t tensor) const {
+  PENSTOCK_TRY(CheckUnit(unit));
+  const size_t tensors = plan_.layout.module(ModuleId{unit}).tensors.size();
+  if (tensor < tensors) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "unit {} has no tensor {}; it has tensors 0 to {}",
+                   plan_.layout.module(ModuleId{unit}).name, tensor, tensors - 1);
+}
+
+/// Begins a step with the first thing that belongs to one.
+Status Training::BeginStep() {
+  if (open_) return {};
+  if (counts_.skipped_in_a_row >= zero::kMaxSkippedInARow) {
+    return MakeError(ErrorCode::kNumeric,
+                     "{} steps in a row were skipped because their gradients were not finite; "
+                     "lower the learning rate or the loss scale, and go on from the last commit",
+                     counts_.skipped_in_a_row);
+  }
+  open_ = true;
+  use_ = 0;
+  order_.BeginStep();
+  return {};
+}
+
+/// The time of a use: that of the planned one, or of the one that is planned next.
+uint64_t Training::TimeOf(ModuleId module) {
+  const uint64_t next = step_start_ + std::min(use_, schedule_->length() - 1);
+  if (use_ < schedule_->length() && schedule_->uses[use_].module == module) ++use_;
+  return next;
+}
+
+Status Training::Use(uint32_t unit, UseKind kind, std::byte* to) {
+  PENSTOCK_TRY(CheckReady());
+  PENSTOCK_TRY(CheckUnit(unit));
+  const ModuleId module{unit};
+  if (kind != UseKind::kAside) {
+    PENSTOCK_TRY(BeginStep());
+    order_.Used(module);
+    const uint64_t time = TimeOf(module);
+    if (to != nullptr) state_->store().SetTime(time);
+  }
+  if (to == nullptr) return {};
+  PENSTOCK_TRY(CopyWeights(module, to));
+  settled_[unit] = true;
+  return {};
+}
+
+/// Waits for the unit's last update; without `to`, that is all.
+Status Training::CopyWeights(ModuleId module, std::byte* to) {
+  offload::IdRange<TileId> tiles = plan_.layout.TilesOf(module);
+  while (tiles.size() > 0) {
+    Result<offload::PinnedWeights> pinned = state_->store().PinWeights(tiles, kMostAtOnce);
+    PENSTOCK_TRY(Keep(pinned.status()));
+    const size_t count = pinned->weights().size();
+    for (size_t i = 0; to != nullptr && i < count; ++i) {
+      const std::span<const std::byte> weight = pinned->weights()[i];
+      const Bytes offset = plan_.layout.SlotOffset(module, plan_.layout.tile(tiles[i]).begin);
+      std::memcpy(to + offset.value, weight.data(), weight.size());
+    }
+    tiles = tiles.Part(count, tiles.size() - count);
+  }
+  return {};
+}
+
+Status Training::Gradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype) {
+  PENSTOCK_TRY(CheckReady());
+  PENSTOCK_TRY(CheckTensor(unit, tensor));
+  PENSTOCK_TRY(BeginStep());
+  if (!settled_[unit]) {  // its last update may still read the last gradient
+    PENSTOCK_TRY(CopyWeights(ModuleId{unit}, nullptr));
+    settled_[unit] = true;
+  }
+  return inbox_->Add(ModuleId{unit}, tensor, values, dtype);
+}
+
+Result<zero::GradientNorm::Value> Training::Norm() {
+  PENSTOCK_TRY(CheckReady());
+  if (norm_) return *norm_;
+  PENSTOCK_TRY(BeginStep());
+  PENSTOCK_TRY(inbox_->CompleteAll());
+  PENSTOCK_TRY(FinishCommit());  // an update would change the tiles that it reads
+  norm_ = state_->WaitForNorm();
+  static_cast<void>(state_->Figures());
+  return *norm_;
+}
+
+Status Training::CheckGroups(size_t count, double max_norm, double loss_scale) const {
+  const std::vector<zero::GroupSpec>& groups = plan_.engine.model.groups;
+  const auto trained =
+      static_cast<size_t>(std::ranges::count(groups, false, &zero::GroupSpec::frozen));
+  if (count != trained) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the step ends with the scalars of {} parameter groups, and the model has {} "
+                     "that are trained; give one for each",
+                     count, trained);
+  }
+  if (!(max_norm >= 0) || !(loss_scale > 0) || !std::isfinite(loss_scale)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the step ends with max_norm {} and loss_scale {}; give a max_norm of 0 or "
+                     "more, and a positive loss_scale",
+                     max_norm, loss_scale);
+  }
+  return {};
+}
+
+Result<std::vector<zero::GroupSpec>> Training::GroupsOf(
+    std::span<const GroupScalars> groups) const {
+  std::vector<zero::GroupSpec> specs = plan_.engine.model.groups;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    PENSTOCK_ASSIGN(specs[i].hyper, WithScalars(plan_.engine.config.optimizer.hyper, groups[i]));
+    specs[i].lr = groups[i].lr;
+  }
+  return specs;
+}
+
+Status Training::Update(std::span<const GroupScalars> groups, double grad_scale) {
+  PENSTOCK_ASSIGN(std::vector<zero::GroupSpec> specs, GroupsOf(groups));
+  state_->SetGroups(std::move(specs));
+  PENSTOCK_TRY(
+      state_->BeginStep(groups.empty() ? 0 : groups.front().lr, counts_.optimizer_steps + 1));
+  if (!state_->takes_two_passes()) return state_->UpdateStep(grad_scale);
+  PENSTOCK_ASSIGN(const std::span<const kernels::TrustSums> sums, state_->SumForTrust(grad_scale));
+  const kernels::TrustSums* const mine[] = {sums.data()};
+  return state_->UpdateStep(grad_scale, state_->trust().ByTensor(mine));
+}
+
+Result<Outcome> Training::EndStep(std::span<const GroupScalars> groups, double max_norm,
+                                  double loss_scale) {
+  PENSTOCK_TRY(CheckReady());
+  PENSTOCK_TRY(CheckGroups(groups.size(), max_norm, loss_scale));
+  PENSTOCK_TRY(GroupsOf(groups).status());
+  PENSTOCK_ASSIGN(const zero::GradientNorm::Value gradient, Norm());
+  config::Config config = plan_.engine.config;
+  if (max_norm > 0) config.gradient_clipping = max_norm;
+  PENSTOCK_ASSIGN(const zero::StepDecision decision,
+                  zero::DecideStep(config, gradient, loss_scale, /*forward_is_finite=*/true));
+  PENSTOCK_TRY(Keep(decision.skip ? state_->SkipStep() : Update(groups, decision.grad_scale)));
+  counts_.step += 1;
+  counts_.optimizer_steps += decision.skip ? 0 : 1;
+  counts_.skipped_in_a_row = decision.skip ? counts_.skipped_in_a_row + 1 : 0;
+  std::optional<zero::StepOrder> order = order_.EndStep();
+  CloseStep();
+  if (order) {
+    auto schedule = std::make_unique<offload::Schedule>(PlanSchedule(*order));
+    state_->SetSchedule(*schedule);
+    schedule_ = std::move(schedule);
+    step_start_ = 0;
+  } else {
+    step_start_ += schedule_->length();
+  }
+  state_->store().SetTime(step_start_);
+  return Outcome{.step = counts_.step,
+                 .optimizer_steps = counts_.optimizer_steps,
+                 .grad_norm = decision.grad_norm,
+                 .skipped = decision.skip};
+}
+
+void Training::CloseStep() {
+  open_ = false;
+  norm_.reset();
+  read_.reset();
+  inbox_->Clear();
+  settled_.assign(settled_.size(), false);
+}
+
+/// Another step comes in its place, with a time of its own.
+Status Training::DropStep() {
+  PENSTOCK_TRY(CheckReady());
+  if (!open_) return {};
+  if (norm_) {
+    PENSTOCK_TRY(state_->SkipStep());
+  } else {
+    PENSTOCK_TRY(Keep(state_->DropGradients(inbox_->tiles())));
+  }
+  CloseStep();
+  step_start_ += schedule_->length();
+  state_->store().SetTime(step_start_);
+  return {};
+}
+
+}  // namespace penstock::front

@@ -1,0 +1,136 @@
+// A training whose model somebody else computes: the C interface (front/penstock.h) as a class.
+//
+// Stands on the host half of the engine, zero::StateEngine, and adds what zero::Session is for
+// models of our own: it counts steps, decides whether a step is applied or skipped, records in
+// which order a step uses units, and plans the next steps by that. Updates begin when the step
+// ends, never with their gradients: only the caller knows whether there will be an update.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "config/config.h"
+#include "front/gradient_inbox.h"
+#include "front/group_scalars.h"
+#include "front/model_text.h"
+#include "offload/layout.h"
+#include "offload/schedule.h"
+#include "zero/committed_state.h"
+#include "zero/engine.h"
+#include "zero/memory_plan.h"
+#include "zero/state_engine.h"
+#include "zero/use_order.h"
+
+namespace penstock::front {
+
+/// What a training is made of, and what it will take.
+struct Plan {
+  zero::EngineOptions engine;  ///< `model` has an order
+  offload::ShardLayout layout;
+  uint32_t slots = 0;  ///< of repeated units, on the caller's side
+  Bytes sums;          ///< of gradients, beside the engine's
+  Bytes reading;       ///< a tile, for whoever reads states
+  std::vector<std::string> continue_from;
+  std::vector<std::string> notices;
+};
+
+/// Reads the three texts. Errors: kInvalidArgument; kIo if the machine's memory is unknown.
+Result<Plan> MakePlan(const std::string& config, const std::string& model,
+                      const std::string& options);
+/// The store's part of the budget. Errors: kBudget.
+Result<zero::MemoryPlan> PlanStore(const Plan& plan);
+
+enum class UseKind { kForward, kBackward, kAside };
+
+struct Outcome {
+  uint64_t step = 0;
+  uint64_t optimizer_steps = 0;
+  double grad_norm = 0;
+  bool skipped = false;
+};
+
+class Training {
+ public:
+  /// Makes the files, or continues or moves those of Plan::continue_from. Errors: kBudget; of the
+  /// state and the I/O engines.
+  static Result<std::unique_ptr<Training>> Create(Plan plan);
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+
+  // See front/penstock.h. Errors of all: what failed before, for good; kInvalidArgument.
+  Status Fill(uint32_t unit, const void* const* tensors);
+  Status Use(uint32_t unit, UseKind kind, std::byte* to);
+  Status Gradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype);
+  Result<zero::GradientNorm::Value> Norm();
+  Result<Outcome> EndStep(std::span<const GroupScalars> groups, double max_norm, double loss_scale);
+  Status DropStep();
+  Status Drain();
+  Status BeginCommit(std::string json);
+  Status FinishCommit();
+  Status Read(uint32_t unit, uint32_t tensor, zero::StateKind kind, uint64_t begin,
+              std::span<float> values);
+
+  const offload::ShardLayout& layout() const { return plan_.layout; }
+  const config::Config& config() const { return plan_.engine.config; }
+  uint32_t slots() const { return plan_.slots; }
+  const zero::StateEngine& engine() const { return *state_; }
+  const std::vector<std::string>& notices() const { return plan_.notices; }
+  /// The text of the commit from which it continued; none if it is new.
+  const std::optional<std::string>& continued() const { return continued_; }
+  bool moved() const { return moved_; }
+  const zero::TrainState& counts() const { return counts_; }
+  uint64_t late_uses() const { return order_.late(); }
+
+ private:
+  explicit Training(Plan plan);
+  Status Build();
+  Status Continue(std::unique_ptr<zero::CommittedState> from);
+  Status MoveFrom(zero::CommittedState& from);
+  offload::Schedule PlanSchedule(const zero::StepOrder& order) const;
+  Status CheckReady() const;
+  Status CheckUnit(uint32_t unit) const;
+  Status CheckTensor(uint32_t unit, uint32_t tensor) const;
+  Status CheckGroups(size_t count, double max_norm, double loss_scale) const;
+  Status BeginStep();
+  uint64_t TimeOf(offload::ModuleId module);
+  Status CopyWeights(offload::ModuleId module, std::byte* to);
+  Result<std::vector<zero::GroupSpec>> GroupsOf(std::span<const GroupScalars> groups) const;
+  Status Update(std::span<const GroupScalars> groups, double grad_scale);
+  Status LoadTile(offload::TileId tile);
+  void CloseStep();
+  /// Keeps the first failure that ends the training.
+  Status Keep(Status status);
+
+  Plan plan_;
+  std::unique_ptr<offload::Schedule> schedule_;
+  std::unique_ptr<zero::StateEngine> state_;
+  std::optional<GradientInbox> inbox_;
+  zero::UseOrder order_;
+  zero::TrainState counts_;
+  std::optional<std::string> continued_;
+  bool moved_ = false;
+  size_t unfilled_ = 0;        ///< units that Fill has to be called for
+  std::vector<bool> filled_;   ///< units
+  std::vector<bool> settled_;  ///< units whose last update was waited for in this step
+  bool open_ = false;          ///< a step is under way
+  std::optional<zero::GradientNorm::Value> norm_;  ///< of the open step
+  uint64_t step_start_ = 0;                        ///< in the time of the schedule
+  uint64_t use_ = 0;                               ///< that the plan names next
+  /// The tile that was read last, as the last step left it.
+  struct ReadTile {
+    offload::TileId tile{};
+    std::vector<std::byte> weight;
+    std::vector<std::byte> record;
+  };
+  std::optional<ReadTile> read_;
+  Status failure_;
+};
+
+}  // namespace penstock::front

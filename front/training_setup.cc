@@ -1,0 +1,139 @@
+// Training: how it begins, with new weights or from a commit.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "front/training.h"
+#include "kernels/convert_elements.h"
+#include "zero/tile_fill.h"
+
+namespace penstock::front {
+namespace {
+
+namespace fs = std::filesystem;
+using offload::ModuleId;
+using offload::TileId;
+
+/// Whether an engine with this layout in these folders can continue in the files of a state.
+bool FitsInPlace(const zero::CommittedState& state, const Plan& plan) {
+  const auto holds = [](const std::string& folder, const std::string& file) {
+    std::error_code ignored;
+    return fs::equivalent(fs::path(file).parent_path(), folder, ignored);
+  };
+  return state.world_size() == 1 && state.durable() == plan.engine.config.durable &&
+         state.shard(0) == plan.layout &&
+         std::ranges::equal(plan.engine.state_folders, plan.continue_from, holds);
+}
+
+}  // namespace
+
+Training::Training(Plan plan)
+    : plan_(std::move(plan)),
+      order_(plan_.engine.model),
+      counts_{{.seed = plan_.engine.seed}, {}},
+      filled_(plan_.engine.model.modules.size(), false),
+      settled_(plan_.engine.model.modules.size(), false) {}
+
+Result<std::unique_ptr<Training>> Training::Create(Plan plan) {
+  std::unique_ptr<zero::CommittedState> from;
+  if (!plan.continue_from.empty()) {
+    PENSTOCK_ASSIGN(from, zero::CommittedState::Open(plan.continue_from, /*exclusive=*/true));
+    plan.engine.seed = from->train_state().seed;
+    if (FitsInPlace(*from, plan)) {
+      plan.engine.adopt = plan.continue_from;
+      from.reset();  // the engine takes the lock
+    }
+  }
+  std::unique_ptr<Training> training(new Training(std::move(plan)));
+  PENSTOCK_TRY(training->Build());
+  PENSTOCK_TRY(training->Continue(std::move(from)));
+  return training;
+}
+
+Status Training::Build() {
+  PENSTOCK_ASSIGN(const zero::MemoryPlan memory, PlanStore(plan_));
+  const zero::ModelSpec& model = plan_.engine.model;
+  schedule_ = std::make_unique<offload::Schedule>(PlanSchedule({model.step, model.gradients}));
+  PENSTOCK_ASSIGN(state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_, memory,
+                                                    /*gpu=*/""));
+  // A child of a fork has no use for it, and would have pages copied that a drive writes into.
+  const std::span<std::byte> memory_of = state_->memory();
+  if (!memory_of.empty()) {
+    static_cast<void>(::madvise(memory_of.data(), memory_of.size(), MADV_DONTFORK));
+  }
+  PENSTOCK_ASSIGN(GradientInbox inbox,
+                  GradientInbox::Create(
+                      plan_.layout, plan_.engine.config.gradient_accumulation_steps,
+                      [this](TileId tile) { return state_->Gradient(tile).data(); },
+                      [this](ModuleId module) {
+                        order_.Reduced(module);
+                        state_->GradientsArrived(plan_.layout.TrainedTilesOf(module));
+                      }));
+  inbox_.emplace(std::move(inbox));
+  unfilled_ = filled_.size();
+  const std::vector<std::string>& notices = state_->io().notices;
+  plan_.notices.insert(plan_.notices.end(), notices.begin(), notices.end());
+  return {};
+}
+
+/// Goes on from a commit: in its files, or `from` another state, which is moved.
+Status Training::Continue(std::unique_ptr<zero::CommittedState> from) {
+  if (plan_.continue_from.empty()) return {};
+  unfilled_ = 0;
+  if (from != nullptr) return MoveFrom(*from);
+  PENSTOCK_ASSIGN(counts_, state_->Adopt());
+  continued_ = std::exchange(counts_.run_json, {});
+  return {};
+}
+
+Status Training::MoveFrom(zero::CommittedState& from) {
+  if (!plan_.layout.model.HasTensorsOf(from.model())) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the commit in {} has other tensors, dtypes, groups or optimizer states than "
+                     "this model; continue it with the model and the rule that made it",
+                     plan_.continue_from.front());
+  }
+  PENSTOCK_TRY(state_->FillTiles(zero::FillFromState(plan_.layout, from), /*at_once=*/false));
+  const zero::TrainState& counts = from.train_state();
+  state_->BeginCommit(counts, [] { return Status(); });
+  PENSTOCK_TRY(state_->FinishCommit());
+  counts_ = counts;
+  continued_ = std::exchange(counts_.run_json, {});
+  moved_ = true;
+  return {};
+}
+
+Status Training::Fill(uint32_t unit, const void* const* tensors) {
+  PENSTOCK_TRY(failure_);
+  PENSTOCK_TRY(CheckUnit(unit));
+  const ModuleId module{unit};
+  const offload::ModuleLayout& of = plan_.layout.module(module);
+  if (unfilled_ == 0 || filled_[unit]) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "unit {} was filled already; fill each unit once, and none of a training that "
+                     "continues a commit",
+                     of.name);
+  }
+  const zero::TensorSource source = [&](ModuleId, size_t tensor, uint64_t begin,
+                                        std::span<float> values) -> Status {
+    const offload::GroupLayout& group = plan_.layout.model.group(of.tensors[tensor].group);
+    const auto dtype = static_cast<DType>(group.planes.weight().encoding);
+    const auto* bytes = static_cast<const std::byte*>(tensors[tensor]);
+    kernels::ConvertElements(dtype, bytes + (SizeOf(dtype) * begin).value, DType::kFloat32,
+                             values.data(), values.size());
+    return {};
+  };
+  const auto accumulator =
+      static_cast<float>(plan_.engine.config.optimizer.initial_accumulator_value);
+  const zero::TileFill fill = zero::FillFromTensors(plan_.layout, source, accumulator);
+  for (const TileId tile : plan_.layout.TilesOf(module)) {
+    PENSTOCK_TRY(Keep(state_->FillTile(tile, fill)));
+  }
+  filled_[unit] = true;
+  return --unfilled_ == 0 ? Keep(state_->EndFill()) : Status();
+}
+
+}  // namespace penstock::front

@@ -1,0 +1,87 @@
+// Training: the state between updates, committed and read.
+#include <algorithm>
+#include <utility>
+
+#include "front/training.h"
+#include "zero/tile_planes.h"
+
+namespace penstock::front {
+namespace {
+
+using offload::ModuleId;
+using offload::TileId;
+
+/// A commit's text has room beside what the state file itself keeps.
+constexpr size_t kLongestText = 63 << 10;
+
+}  // namespace
+
+Status Training::Drain() {
+  PENSTOCK_TRY(CheckReady());
+  return Keep(state_->Drain());
+}
+
+Status Training::BeginCommit(std::string json) {
+  PENSTOCK_TRY(CheckReady());
+  if (json.size() > kLongestText) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the text of the commit has {} bytes, and at most {} fit; keep less in it",
+                     json.size(), kLongestText);
+  }
+  PENSTOCK_TRY(FinishCommit());
+  zero::TrainState state = counts_;
+  state.run_json = std::move(json);
+  state_->BeginCommit(state, [] { return Status(); });
+  return {};
+}
+
+Status Training::FinishCommit() {
+  PENSTOCK_TRY(failure_);
+  return Keep(state_->FinishCommit());
+}
+
+Status Training::LoadTile(TileId tile) {
+  if (read_ && read_->tile == tile) return {};
+  read_.reset();
+  return Keep(state_->store().ReadTile(
+      tile, [&](std::span<const std::byte> weight, std::span<const std::byte> record) -> Status {
+        read_.emplace(ReadTile{.tile = tile,
+                               .weight = {weight.begin(), weight.end()},
+                               .record = {record.begin(), record.end()}});
+        return {};
+      }));
+}
+
+Status Training::Read(uint32_t unit, uint32_t tensor, zero::StateKind kind, uint64_t begin,
+                      std::span<float> values) {
+  PENSTOCK_TRY(CheckReady());
+  PENSTOCK_TRY(CheckTensor(unit, tensor));
+  const ModuleId module{unit};
+  const offload::TensorLayout& of = plan_.layout.module(module).tensors[tensor];
+  if (begin > of.elements || values.size() > of.elements - begin) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "elements {} to {} of tensor {} were asked for, and it has {}", begin,
+                     begin + values.size(), of.name, of.elements);
+  }
+  const std::vector<zero::StateKind> kept = zero::StatesOf(plan_.layout.model.group(of.group));
+  if (std::ranges::find(kept, kind) == kept.end()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "tensor {} has no such state: its rule or its group does not keep it",
+                     of.name);
+  }
+  uint64_t at = of.offset + begin;
+  while (!values.empty()) {
+    const TileId tile = plan_.layout.TileAt(module, at);
+    const offload::TileLayout& place = plan_.layout.tile(tile);
+    const uint64_t inside = at - place.begin;
+    const uint64_t count = std::min<uint64_t>(values.size(), place.elements - inside);
+    PENSTOCK_TRY(LoadTile(tile));
+    zero::LoadState(kind, plan_.layout, tile, read_->weight.data(), read_->record.data(), inside,
+                    values.first(count));
+    values = values.subspan(count);
+    at += count;
+  }
+  return {};
+}
+
+}  // namespace penstock::front
