@@ -126,6 +126,8 @@ function(penstock_test_options name)
   if(PENSTOCK_SANITIZE)
     target_compile_options(${name} PRIVATE -g0)
   endif()
+  # No test becomes part of a library, and all have one precompiled header.
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   if(CMAKE_CROSSCOMPILING_EMULATOR)
     target_compile_definitions(${name} PRIVATE PENSTOCK_EMULATED)
   endif()
