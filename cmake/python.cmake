@@ -17,6 +17,5 @@ install(CODE [[
   foreach(file IN LISTS needed)
     cmake_path(GET file FILENAME name)
     file(REAL_PATH "${file}" real)
-    file(INSTALL DESTINATION "${CMAKE_INSTALL_PREFIX}/penstock/lib" TYPE SHARED_LIBRARY
-      RENAME "${name}" FILES "${real}")
+    file(COPY_FILE "${real}" "${CMAKE_INSTALL_PREFIX}/penstock/lib/${name}")
   endforeach()]] COMPONENT python)
