@@ -9,7 +9,7 @@ from typing import Any, Union
 
 import torch
 
-from penstock import _library, _rules, _state
+from penstock import _kept, _library, _rules, _state
 from penstock._amp import loss_scale_of
 from penstock._config import ConfigLike, optimizer_config
 from penstock._parameters import partition, trained
@@ -274,20 +274,22 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             )
         if self._run is None or self._run.closed:
             self._run = Run.open(folder, self._options.nvme_path)
-        if self._run.uuid != said["uuid"]:
-            raise InvalidArgumentError(
-                f"penstock: run {folder} has the state {self._run.uuid}, and {said['uuid']} was "
-                "saved; the state_dict is older than the state, or of another run"
-            )
-        made = Training(self._options, self._rule, self.defaults, self.param_groups, self._run)
-        if made.engine_step != said["step"]:
-            step = made.engine_step
-            made.close(bring=False)
-            raise InvalidArgumentError(
-                f"penstock: the last commit of run {folder} is of step {step}, and step "
-                f"{said['step']} was saved; only the last commit can be continued"
-            )
-        return made
+        return Training(
+            self._options, self._rule, self.defaults, self.param_groups, self._run, said
+        )
+
+    def keep(self, owner: Path) -> None:
+        """Keeps the commit of the last step for ``owner``, a folder: later ones do not replace it.
+
+        It is copied beside the state file, at once where the file system has reflinks (XFS, Btrfs).
+        A ``state_dict()`` of that step can be loaded until :meth:`let_go`.
+        """
+        self._made().keep(owner)
+
+    def let_go(self, folder: Path) -> None:
+        """Removes what is kept for owners within ``folder`` that are not there any more."""
+        if self._training is not None:
+            _kept.let_go(self._training.state_paths, folder)
 
     def states(self) -> Iterator[tuple[str, torch.nn.Parameter, dict[str, torch.Tensor]]]:
         """Yields name, parameter and states of each, fp32, one after the other."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from penstock import _rules, _state
+from penstock import _kept, _rules, _state
 from penstock._commits import Commits
 from penstock._hooks import Hooks
 from penstock._run import Run
@@ -36,8 +37,11 @@ class ModuleOptimizer(torch.optim.Optimizer):
         for number, group in enumerate(self.param_groups):
             _rules.check_group(group, number, self.defaults)
 
-    def begin(self, hooks: Hooks, run: Run, identity: str) -> None:
-        """Takes over the training that the hooks belong to."""
+    def begin(
+        self, hooks: Hooks, run: Run, identity: str, commit: Mapping[str, Any] | None = None
+    ) -> None:
+        """Takes over the training that the hooks belong to, which continues ``commit``."""
+        self._commit = commit
         self._hooks = hooks
         self._runtime: Runtime = hooks.runtime
         self._run = run
@@ -100,6 +104,11 @@ class ModuleOptimizer(torch.optim.Optimizer):
         norm, _ = self._runtime.norm()
         self._max_norm = float(max_norm)
         return torch.tensor(norm)
+
+    def gradient_norm(self) -> float:
+        """Returns the norm of the gradient of the step under way, which is complete."""
+        norm, _ = self._runtime.norm()
+        return norm
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Is refused once the optimizer was made: the engine's files are laid out."""
@@ -167,9 +176,35 @@ class ModuleOptimizer(torch.optim.Optimizer):
         """Commits, and returns what says which commit it is. It is small."""
         step = self.commit()
         return {
-            "penstock": {"run": str(self._run.folder), "uuid": self._run.uuid, "step": step},
+            "penstock": {
+                "run": str(self._run.folder),
+                "uuid": self._run.uuid,
+                "state_paths": self._run.continued,
+                "step": step,
+            },
             "param_groups": self._group_options(),
         }
+
+    def is_at(self, commit: Mapping[str, Any]) -> bool:
+        """Whether a commit that a ``state_dict()`` names is where the training is."""
+        if commit["step"] != self._runtime.steps:
+            return False
+        return commit["uuid"] == self._run.uuid or commit == self._commit
+
+    def keep(self, owner: str | os.PathLike[str]) -> None:
+        """Keeps the commit of the last step for ``owner``, a folder: later ones do not replace it.
+
+        It is copied beside the state file, at once where the file system has reflinks (XFS, Btrfs).
+        ``penstock.initialize(…, commit=…)`` goes back to it, until :meth:`let_go`.
+        """
+        with self._runtime.lock:
+            self._commits.finish()
+            described = self._runtime.engine.describe()
+            _kept.keep(self._runtime.engine, described["state_paths"], described["step"], owner)
+
+    def let_go(self, folder: str | os.PathLike[str]) -> None:
+        """Removes what is kept for owners within ``folder`` that are not there any more."""
+        _kept.let_go(self._runtime.engine.describe()["state_paths"], folder)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on from the commit that :meth:`state_dict` has made, which the run continues.
@@ -183,7 +218,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
                 "penstock: the state_dict was not made by this optimizer; continue a run by its "
                 "name: penstock.initialize(…, run=…)"
             )
-        if said["uuid"] != self._run.uuid or said["step"] != self._runtime.steps:
+        if not self.is_at(said):
             raise InvalidArgumentError(
                 f"penstock: the state_dict is of step {said['step']} of run {said['run']}, and this "
                 f"is step {self._runtime.steps} of run {self._run.folder}; a run goes on from its "

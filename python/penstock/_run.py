@@ -140,11 +140,23 @@ class Run:
         self._lock: _Lock | None = lock
         self._said = said
         self._process = os.getpid()
+        self._kept: list[str] = []  # files of the commit that the run goes back to
 
     @property
     def continued(self) -> list[str]:
+        return list(self._kept or self._last)
+
+    @property
+    def _last(self) -> list[str]:
         state = self._said["state"]
         return list(state["paths"]) if state else []
+
+    def go_back(self, kept: Sequence[str]) -> None:
+        """Has the run continue a commit that was kept, in the place of its last one.
+
+        The files of the last one go when the state that takes their place is noted.
+        """
+        self._kept = list(kept)
 
     @property
     def closed(self) -> bool:
@@ -240,6 +252,7 @@ class Run:
     def note(self, uuid: str, paths: Iterable[str]) -> None:
         """Notes a state that has a durable commit, and removes all files that it does not have."""
         state = {"uuid": uuid, "paths": [os.path.abspath(path) for path in paths]}
+        self._kept = []
         if self._said["state"] == state and self._said["folders"] == self.folders:
             return
         try:
@@ -270,7 +283,7 @@ class Run:
         write_atomically(self.folder / "run.json", json.dumps(self._said, indent=1) + "\n")
 
     def _remove_unnamed(self) -> None:
-        named = set(self.continued)
+        named = set(self._last)
         for folder in self._said["folders"]:
             for file in pathlib.Path(folder).glob("penstock-*.state"):
                 if str(file) not in named:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock import _library, _rules, _state
+from penstock import _kept, _library, _rules, _state
 from penstock._commits import Commits
 from penstock._forward import ForwardHooks
 from penstock._parameters import DTYPE_NAMES, TILE_ELEMENTS, Entry, Partition, partition
@@ -73,6 +73,7 @@ class Training:
         defaults: options of the rule for all groups.
         param_groups: the optimizer's own list, which is read at each step.
         run: the run folder, opened; its commit is continued, if there is one.
+        commit: what a state_dict says of the commit to continue. None: the last one.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Training:
         defaults: Mapping[str, Any],
         param_groups: list[dict[str, Any]],
         run: Run,
+        commit: Mapping[str, Any] | None = None,
     ) -> None:
         _check_ranks()
         for number, group in enumerate(param_groups):
@@ -100,17 +102,17 @@ class Training:
         self._untrained = [
             p for group in param_groups for p in group["params"] if id(p) not in trained
         ]
-        self.engine = _library.Engine(
-            options.config,
-            self.partition.model(),
-            {"folders": run.folders, "continue": run.continued},
-        )
+        self.engine = _kept.engine_at(run, commit, self._engine_from)
         try:
             self._begin()
         except BaseException:
             self.engine.close()
             raise
         _living.add(self)
+
+    def _engine_from(self, files: Sequence[str]) -> _library.Engine:
+        options = {"folders": self.run.folders, "continue": list(files)}
+        return _library.Engine(self.options.config, self.partition.model(), options)
 
     def _begin(self) -> None:
         """Fills the engine, or takes over the commit that it continues."""
@@ -265,6 +267,13 @@ class Training:
         with self.guard():
             self.commits.commit()
             self.committed_step = self.engine_step
+
+    def keep(self, owner: str | os.PathLike[str]) -> None:
+        """Keeps the last step's commit, which is made if it was not."""
+        with self.guard():
+            if self.committed_step != self.engine_step:
+                self.commit()
+            _kept.keep(self.engine, self.state_paths, self.engine_step, owner)
 
     def attach(self, things: Mapping[str, Any]) -> None:
         """Keeps things in commits, and gives them the state of the one that was continued."""
