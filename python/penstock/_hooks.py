@@ -121,9 +121,7 @@ class Hooks:
             for i, entry in enumerate(unit.entries):
                 if entry.trained:
                     hook = functools.partial(self._take_gradient, unit, i)
-                    self.handles.append(
-                        entry.parameter.register_post_accumulate_grad_hook(_no_graph(hook))
-                    )
+                    self.handles.append(entry.parameter.register_post_accumulate_grad_hook(hook))
 
     def _stack(self) -> list[Frame]:
         return self._stacks.setdefault(threading.get_ident(), [])
@@ -189,7 +187,7 @@ class Hooks:
 
     def _watch(self, module: torch.nn.Module, units: list[Unit], output: Any) -> None:
         """Has a hook called when the outputs of a forward get gradients."""
-        hook = _no_graph(functools.partial(self._begin_backward, tuple(units), []))
+        hook = functools.partial(self._begin_backward, tuple(units), [])
         opaque: list[str] = []
         for tensor in tensors_of(output, opaque):
             if tensor.requires_grad:

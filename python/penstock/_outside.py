@@ -7,6 +7,7 @@ around the forward, so that an interrupt ends it as well.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -89,21 +90,21 @@ class _Watched:
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._mode = OutsideUses(hooks, unit_of(hooks))
-        self._active = False
+        self._thread = threading.local()  # has `active` while the mode is on
         self._learned: set[Any] = set()  # kinds of forwards that were seen as a whole
 
     def call(self, module: torch.nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        if self._active or backward_task() != -1:
+        if getattr(self._thread, "active", False) or backward_task() != -1:
             return forward(*args, **kwargs)
         kind = (module, module.training, torch.is_grad_enabled())
         if kind in self._learned and is_compiled(self._hooks.root):
             return forward(*args, **kwargs)
-        self._active = True
+        self._thread.active = True
         try:
             with self._mode:
                 output = forward(*args, **kwargs)
         finally:
-            self._active = False
+            self._thread = threading.local()  # has `active` while the mode is on
         self._learned.add(kind)
         return output
 

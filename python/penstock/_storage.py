@@ -98,7 +98,8 @@ class Unit:
         self._show(list(tensors))
 
     def _show(self, tensors: list[torch.Tensor]) -> None:
-        with torch._C.DisableTorchFunction():  # else _outside.py would see a use
+        # Without functions of torch, because _outside.py would see a use.
+        with torch.inference_mode(False), torch._C.DisableTorchFunction():
             if self._shown:
                 self.check_unwritten()
             else:
