@@ -45,14 +45,16 @@ class Runtime:
         self.lock = threading.RLock()
         described = engine.describe()
         self.slots: int = described["slots"]
-        self.units = [
-            Unit(i, spec, layout)
-            for i, (spec, layout) in enumerate(zip(plan.units, described["units"]))
-        ]
+        self.notices: list[str] = described["notices"]
+        with torch.inference_mode(False):
+            self.units = [
+                Unit(i, spec, layout)
+                for i, (spec, layout) in enumerate(zip(plan.units, described["units"]))
+            ]
         self.groups = [group.number for group in plan.groups if group.number >= 0]
         self.steps: int = described["step"]
         self.most_repeated = 0  # that were in memory at once
-        self.in_backward: Sequence[Unit] = ()  # units whose backward is under way
+        self.in_use: Callable[[Unit], bool] = lambda unit: False  # asks the hooks
         self._on_device = on_device
         self._zero_missing = zero_missing
         self._continued: bool = described["continued"]
@@ -69,7 +71,9 @@ class Runtime:
 
     def begin(self) -> None:
         """Takes the weights from the parameters. From then on they belong to the engine."""
-        with self.lock:
+        if self._begun:
+            return
+        with self.lock, torch.inference_mode(False):
             if self._begun:
                 return
             for unit in self.units:
@@ -129,7 +133,7 @@ class Runtime:
         if not unit.repeated or unit.kept or self._on_device:
             return
         there = [u for u in self.units if u.filled and u.repeated and not u.kept]
-        may_go = [u for u in there if u.frames == 0 and u not in self.in_backward]
+        may_go = [u for u in there if not self.in_use(u)]
         may_go.sort(key=lambda u: u.last_use)
         for victim in may_go[: max(0, len(there) - self.slots + 1)]:
             victim.let_go()
@@ -140,11 +144,11 @@ class Runtime:
 
     def read(self, unit: Unit) -> torch.Tensor:
         """Returns the current weights of a unit in new memory."""
-        with self.lock:
-            self.begin()
-            bytes_ = torch.empty(unit.bytes, dtype=torch.uint8)
-            self.engine.use(unit.index, _library.ASIDE, bytes_.data_ptr())
-            return bytes_
+        self.begin()
+        with self.lock, torch.inference_mode(False):
+            memory = torch.empty(unit.bytes, dtype=torch.uint8)
+            self.engine.use(unit.index, _library.ASIDE, memory.data_ptr())
+            return memory
 
     # Gradients.
 
@@ -179,18 +183,25 @@ class Runtime:
         with self.lock:
             for parameter, (unit, tensor) in list(self._pending.items()):
                 self.gradient(unit, tensor, parameter)
-            self.in_backward = ()
             for unit in self.units:
                 unit.calls = 0
 
     @property
     def has_gradients(self) -> bool:
+        """Whether the step under way has a gradient that the engine or a hook has seen."""
         return bool(self._given or self._pending)
+
+    def take_gradients(self) -> bool:
+        """Takes what gradients there are; returns whether the step has any."""
+        with self.lock:
+            self.end_backward()
+            self._take_assigned()
+            return bool(self._given)
 
     def complete_gradients(self) -> None:
         """Sees to parameters without a gradient: zeros, or an error with their names."""
         with self.lock:
-            self.end_backward()
+            self.take_gradients()
             missing = [
                 (unit.index, i, entry)
                 for unit in self.units
@@ -208,6 +219,13 @@ class Runtime:
             for unit, i, entry in missing:
                 self.engine.gradient(unit, i, None, _DTYPES[entry.parameter.dtype])
                 self._given.add((unit, i))
+
+    def _take_assigned(self) -> None:
+        """Takes gradients that no backward has left, but somebody has set."""
+        for unit in self.units:
+            for i, entry in enumerate(unit.entries):
+                if entry.trained and entry.parameter.grad is not None:
+                    self.gradient(unit, i, entry.parameter)
 
     # Steps.
 
@@ -260,7 +278,6 @@ class Runtime:
                 parameter.grad = None
             self._pending.clear()
             self._given.clear()
-            self.in_backward = ()
             for unit in self.units:
                 unit.told = False
                 unit.calls = 0
