@@ -299,6 +299,7 @@ class Training:
             try:
                 if bring:
                     self.weights.bring_all()
+                self.commits.begin_due()
                 self.commits.finish()
             finally:
                 if self._hooks is not None:
