@@ -96,12 +96,12 @@ def engine_config(given: ConfigLike, args: Any) -> dict[str, Any]:
         },
         config,
     )
-    _resolve(config, args)
-    if _node(config, "fp16.enabled")[0].get("enabled"):
+    if _node(config, "fp16.enabled")[0].get("enabled") is True or args.fp16:
         raise InvalidArgumentError(
             "penstock: fp16 is enabled, and the trainer's scaler does not see gradients that are "
             "penstock's; train in bf16"
         )
+    _resolve(config, args)
     return config
 
 

@@ -1,8 +1,8 @@
 """transformers' Trainer (docs/pytorch_trainer.md).
 
-    trainer = transformers.Trainer(…, optimizer_cls_and_kwargs=(penstock.AdamW, {"nvme_path": …}),
-                                   callbacks=[TrainerCallback()])
-    trainer = Trainer(…, penstock_config="ds_config.json")
+trainer = transformers.Trainer(…, optimizer_cls_and_kwargs=(penstock.AdamW, {"nvme_path": …}),
+                               callbacks=[TrainerCallback()])
+trainer = Trainer(…, penstock_config="ds_config.json")
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ class Trainer(transformers.Trainer):
     def _check_arguments(self) -> None:
         problem = None
         if self.optimizer is not None or self.optimizer_cls_and_kwargs is not None:
-            problem = "an optimizer is given; leave it out: penstock_config and the arguments say it"
+            problem = (
+                "an optimizer is given; leave it out: penstock_config and the arguments say it"
+            )
         elif self.args.load_best_model_at_end:
             problem = (
                 "load_best_model_at_end writes weights into a trained module; load the best "
@@ -120,13 +122,13 @@ class Trainer(transformers.Trainer):
             return str(self._commit["run"])
         if uses_nvme(self._penstock_config):
             return None
-        return os.path.join(self.args.output_dir, f"penstock-{secrets.token_hex(8)}")
+        return os.path.join(str(self.args.output_dir), f"penstock-{secrets.token_hex(8)}")
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Gives the module to penstock, and returns its optimizer."""
         if self.optimizer is not None:
-            return cast("torch.optim.Optimizer", self.optimizer)
-        module = self.model if model is None else model
+            return self.optimizer
+        module: Any = self.model if model is None else model
         if self._penstock_config.get("bf16", {}).get("enabled"):
             module.to(torch.bfloat16)
         _, self._own = initialize(
