@@ -37,6 +37,7 @@ _LAZY = {
     "gathered": "penstock._gathered",
     "optim": "",
     "reference": "",
+    "universal": "",
 }
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "initialize",
     "optim",
     "reference",
+    "universal",
 ]
 
 

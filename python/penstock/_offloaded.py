@@ -15,6 +15,7 @@ from penstock._config import ConfigLike, optimizer_config
 from penstock._parameters import partition, trained
 from penstock._run import Run
 from penstock._training import Options, Training
+from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError, UnavailableError
 
 Path = Union[str, "os.PathLike[str]"]
@@ -119,7 +120,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         if run is not None:
             run.close()
 
-    def _made(self) -> Training:
+    def _made(self, begin_with: Reader | None = None) -> Training:
         """Returns the engine, which is made now if it was not needed before."""
         if self._training is not None:
             return self._training
@@ -127,7 +128,12 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             self._run = Run.open(self._options.run, self._options.nvme_path)
         try:
             self._training = Training(
-                self._options, self._rule, self.defaults, self.param_groups, self._run
+                self._options,
+                self._rule,
+                self.defaults,
+                self.param_groups,
+                self._run,
+                begin_with=begin_with,
             )
         except BaseException:
             self._leave_run()
@@ -290,6 +296,20 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         """Removes what is kept for owners within ``folder`` that are not there any more."""
         if self._training is not None:
             _kept.let_go(self._training.state_paths, folder)
+
+    def begin_with(self, states: Reader) -> None:
+        """Begins with the states of another training: what penstock.universal.load calls."""
+        if self._training is not None:
+            raise InvalidArgumentError(
+                "penstock: states of another training were given to an optimizer that has its own "
+                "already; load them before the first step, with a run that has no commit"
+            )
+        self._made(states)
+
+    @property
+    def updates(self) -> int:
+        """How many steps were made that were not skipped: t of the rule."""
+        return self._training.updates if self._training is not None else 0
 
     def states(self) -> Iterator[tuple[str, torch.nn.Parameter, dict[str, torch.Tensor]]]:
         """Yields name, parameter and states of each, fp32, one after the other."""

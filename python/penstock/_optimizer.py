@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from penstock import _kept, _rules, _state
+from penstock import _kept, _library, _rules, _state
 from penstock._commits import Commits
 from penstock._hooks import Hooks
 from penstock._run import Run
 from penstock._runtime import Runtime, refuse_copies
+from penstock._storage import Unit
+from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError
 
 
@@ -204,6 +206,53 @@ class ModuleOptimizer(torch.optim.Optimizer):
             },
             "param_groups": self._group_options(),
         }
+
+    def begin_with(self, states: Reader) -> None:
+        """Begins with the states of another training: what penstock.universal.load calls."""
+        runtime = self._runtime
+        if runtime.begun:
+            raise InvalidArgumentError(
+                "penstock: states of another training were given after the module was used, or to a "
+                "run that has a commit; load them right after penstock.initialize"
+            )
+        entries = [entry for unit in runtime.units for entry in unit.entries]
+        names = [entry.name for entry in entries if entry.trained]
+        states.check_names(names)
+        steps = states.steps(names)
+
+        def fill(unit: Unit) -> None:
+            tensors = [(e.name, e.parameter, e.trained) for e in unit.entries]
+            states.fill(runtime.engine, unit.index, tensors, self.rule.moments)
+
+        runtime.fill = fill
+        runtime.begin()
+        runtime.engine.begin_at(steps, steps)
+        runtime.steps = steps
+
+    @property
+    def updates(self) -> int:
+        """How many steps were made that were not skipped: t of the rule."""
+        made: int = self._runtime.engine.describe()["optimizer_steps"]
+        return made
+
+    def states(self) -> Iterator[tuple[str, torch.nn.Parameter, dict[str, torch.Tensor]]]:
+        """Yields name, parameter and states of each that is trained, fp32, one after the other."""
+        runtime = self._runtime
+        runtime.begin()
+        kinds = {"master": _library.MASTER, **self.rule.moments}
+        for unit in runtime.units:
+            for number, entry in enumerate(unit.entries):
+                if not entry.trained:
+                    continue
+                states = {}
+                for name, kind in kinds.items():
+                    value = torch.empty(entry.parameter.shape, dtype=torch.float32)
+                    with runtime.lock:
+                        runtime.engine.read(
+                            unit.index, number, kind, 0, value.numel(), value.data_ptr()
+                        )
+                    states[name] = value
+                yield entry.name, entry.parameter, states
 
     def is_at(self, commit: Mapping[str, Any]) -> bool:
         """Whether a commit that a ``state_dict()`` names is where the training is."""

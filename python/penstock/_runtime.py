@@ -61,6 +61,7 @@ class Runtime:
         self._begun = False
         self._uses = 0
         self._open = False  # a step is under way
+        self.fill: Callable[[Unit], None] = self._fill
         self.before_step: Callable[[], None] = lambda: None
         self._given: set[tuple[int, int]] = set()  # unit and tensor, with a gradient in this step
         self._pending: dict[torch.nn.Parameter, tuple[Unit, int]] = {}
@@ -78,7 +79,7 @@ class Runtime:
                 return
             for unit in self.units:
                 if not self._continued:
-                    self._fill(unit)
+                    self.fill(unit)
                 unit.show_away()
             self._begun = True
             if self._on_device:

@@ -21,6 +21,7 @@ from penstock._commits import Commits
 from penstock._forward import ForwardHooks
 from penstock._parameters import DTYPE_NAMES, TILE_ELEMENTS, Entry, Partition, partition
 from penstock._run import Run
+from penstock._universal_files import Reader
 from penstock._weights import Weights
 from penstock.errors import InvalidArgumentError, PenstockError, UnavailableError
 
@@ -74,6 +75,7 @@ class Training:
         param_groups: the optimizer's own list, which is read at each step.
         run: the run folder, opened; its commit is continued, if there is one.
         commit: what a state_dict says of the commit to continue. None: the last one.
+        begin_with: the states of another training, if it begins with them.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Training:
         param_groups: list[dict[str, Any]],
         run: Run,
         commit: Mapping[str, Any] | None = None,
+        begin_with: Reader | None = None,
     ) -> None:
         _check_ranks()
         for number, group in enumerate(param_groups):
@@ -104,7 +107,7 @@ class Training:
         ]
         self.engine = _kept.engine_at(run, commit, self._engine_from)
         try:
-            self._begin()
+            self._begin(begin_with, rule.moments)
         except BaseException:
             self.engine.close()
             raise
@@ -114,7 +117,7 @@ class Training:
         options = {"folders": self.run.folders, "continue": list(files)}
         return _library.Engine(self.options.config, self.partition.model(), options)
 
-    def _begin(self) -> None:
+    def _begin(self, begin_with: Reader | None, moments: Mapping[str, int]) -> None:
         """Fills the engine, or takes over the commit that it continues."""
         described = self.engine.describe()
         for notice in described["notices"]:
@@ -124,6 +127,10 @@ class Training:
             _state.check_text(self.continued, "optimizer", self.identity, str(self.run.folder))
             self.calls = self.continued["calls"]
             self.run.note(described["uuid"], described["state_paths"])
+        elif begin_with is not None:
+            self._fill_from(begin_with, moments)
+            described = self.engine.describe()
+            self.calls = described["step"]
         else:
             self._fill()
         self.uuid: str = described["uuid"]
@@ -134,7 +141,7 @@ class Training:
         model = self.options.model
         self.weights = Weights(self.engine, self.partition, described, model is not None)
         self.commits = Commits(self.engine, self.run, self._sections)
-        if self.continued is not None:
+        if self.continued is not None or begin_with is not None:
             self.weights.take_all()
         if model is not None:
             self._hooks = ForwardHooks(
@@ -145,6 +152,16 @@ class Training:
         for number, unit in enumerate(self.partition.units):
             values = [entry.parameter.detach().contiguous() for entry in unit.entries]
             self.engine.fill(number, [value.data_ptr() for value in values])
+
+    def _fill_from(self, states: Reader, moments: Mapping[str, int]) -> None:
+        """Fills the engine with states of another training."""
+        names = [entry.name for entry in self.partition.entries()]
+        states.check_names(names)
+        steps = states.steps(names)
+        for number, unit in enumerate(self.partition.units):
+            tensors = [(entry.name, entry.parameter, True) for entry in unit.entries]
+            states.fill(self.engine, number, tensors, moments)
+        self.engine.begin_at(steps, steps)
 
     def _sections(self) -> dict[str, Any]:
         """Returns what a commit says of the optimizer."""
