@@ -32,6 +32,7 @@ _LAZY = {
     "Adam": "penstock.optim",
     "Lion": "penstock.optim",
     "Adagrad": "penstock.optim",
+    "integrations": "",
     "optim": "",
     "reference": "",
 }
@@ -53,6 +54,7 @@ __all__ = [
     "PathPermissionError",
     "PenstockError",
     "UnavailableError",
+    "integrations",
     "optim",
     "reference",
 ]
