@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Union
 
 import torch
 
-from penstock import _kept, _library, _rules, _state
+from penstock import _library, _rules, _state
 from penstock._amp import loss_scale_of
 from penstock._config import ConfigLike, optimizer_config
+from penstock._held import Held
 from penstock._parameters import partition, trained
-from penstock._run import Run
 from penstock._training import Options, Training
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError, UnavailableError
@@ -73,8 +74,6 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 f"penstock: missing_gradients is {missing_gradients!r} and resume {resume!r}; the "
                 'first is "error" or "zero", the second "auto", True or False'
             )
-        self._training: Training | None = None
-        self._run: Run | None = None
         self._rule = rule
         self.max_norm = max_norm
         self.grad_norm = 0.0
@@ -83,63 +82,22 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         section = _rules.optimizer_section(rule, self.defaults)
         settings, nvme = optimizer_config(section, nvme_path, host_memory, overlap, durable, config)
         folder = None if run is None else os.fspath(run)
-        self._options = Options(
-            settings, nvme, folder, model, missing_gradients, int(commit_every_steps)
-        )
+        every = int(commit_every_steps)
+        options = Options(settings, nvme, folder, model, missing_gradients, every)
         trained(self.param_groups, model)
-        self._begin(resume)
-
-    def _begin(self, resume: str | bool) -> None:
-        """Continues the run's commit, if there is one."""
-        folder, nvme = self._options.run, self._options.nvme_path
-        if folder is None:
-            if not nvme:
-                Run.open(None, None)  # says what is missing
-            if resume is True:
-                raise InvalidArgumentError("penstock: resume=True needs run=, the folder of a run")
-            return
-        self._run = Run.open(folder, nvme)
-        try:
-            has = bool(self._run.continued)
-            if has and resume is False:
-                raise InvalidArgumentError(
-                    f"penstock: run {folder} has a commit, and resume is False; name another run"
-                )
-            if resume is True and not has:
-                raise InvalidArgumentError(
-                    f"penstock: run {folder} has no commit, and resume is True; name another run"
-                )
-            if has:
-                self._made()
-        except BaseException:
-            self._leave_run()
-            raise
-
-    def _leave_run(self) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            run.close()
-
-    def _made(self, begin_with: Reader | None = None) -> Training:
-        """Returns the engine, which is made now if it was not needed before."""
+        self._held = Held(options, rule, self.defaults)
+        weakref.finalize(self, self._held.close).atexit = False  # _training has an end of its own
+        self._held.begin(resume, self.param_groups)
         if self._training is not None:
-            return self._training
-        if self._run is None:
-            self._run = Run.open(self._options.run, self._options.nvme_path)
-        try:
-            self._training = Training(
-                self._options,
-                self._rule,
-                self.defaults,
-                self.param_groups,
-                self._run,
-                begin_with=begin_with,
-            )
-        except BaseException:
-            self._leave_run()
-            raise
-        self._take_groups(self._training)
-        return self._training
+            self._take_groups(self._training)
+
+    @property
+    def _training(self) -> Training | None:
+        return self._held.training
+
+    def _made(self) -> Training:
+        """Returns the engine, which is made now if it was not needed before."""
+        return self._held.made(self.param_groups)
 
     def _take_groups(self, training: Training) -> None:
         """Gives the groups their options of the commit that is continued."""
@@ -185,9 +143,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
         docs/c_api.md has the keys (``penstock_plan``).
         """
-        parts = partition(self.param_groups, self._options.tile_elements, self._options.model)
-        options = {"folders": self._options.nvme_path or [str(self._options.run)]}
-        return _library.plan(self._options.config, parts.model(), options)
+        parts = partition(
+            self.param_groups, self._held.options.tile_elements, self._held.options.model
+        )
+        options = {"folders": self._held.options.nvme_path or [str(self._held.options.run)]}
+        return _library.plan(self._held.options.config, parts.model(), options)
 
     def synchronize(self) -> None:
         """Brings all weights back. For code that reads them outside a forward, with ``model=``."""
@@ -199,6 +159,14 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         training = self._made()
         training.commit()
         return training.calls
+
+    def snapshot(self, folder: Path) -> str:
+        """Copies the commit of the last step into a folder that is not there; returns its path.
+
+        A ``state_dict`` with this path under ``["penstock"]["snapshot"]`` finds the copy, whatever
+        the run has committed since.
+        """
+        return self._made().snapshot(os.fspath(folder))
 
     def attach(self, **things: Any) -> int:
         """Keeps the state of things in commits: schedulers, loaders, scalers, by names.
@@ -216,6 +184,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Commits, and returns what finds the commit again: small, whatever the states take."""
+        self._held.check()
         found = super().state_dict()
         found["penstock"] = None
         training = self._training
@@ -241,7 +210,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 "begin with new states"
             )
         if said is not None:
-            self._continue(said)
+            self._held.go_to(said, self.param_groups)
         elif self._training is not None and self._training.engine_step > 0:
             raise InvalidArgumentError(
                 "penstock: this state_dict was taken before the first step, and the optimizer is at "
@@ -251,60 +220,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         if self._training is not None:  # torch has put another list in the place of ours
             self._training.param_groups = self.param_groups
 
-    def _continue(self, said: Mapping[str, Any]) -> None:
-        """Goes to a commit, unless this is where the engine is."""
-        training = self._training
-        if training is not None:
-            if (training.uuid, training.engine_step) == (said["uuid"], said["step"]):
-                training.synchronize()
-                return
-            training.close()
-            self._training = None
-        if self._options.run is None:
-            self._leave_run()
-            self._options = self._options._replace(run=said["run"])
-        try:
-            made = self._made_from(said)
-        except BaseException:
-            self._leave_run()
-            raise
-        self._training = made
-
-    def _made_from(self, said: Mapping[str, Any]) -> Training:
-        """Opens the run of a state_dict, and checks that its commit is the one that was named."""
-        folder = self._options.run
-        if not os.path.exists(os.path.join(str(folder), "run.json")):
-            raise InvalidArgumentError(
-                f"penstock: the state is that of run {folder}, which is not there; give run=, where "
-                "it is now"
-            )
-        if self._run is None or self._run.closed:
-            self._run = Run.open(folder, self._options.nvme_path)
-        return Training(
-            self._options, self._rule, self.defaults, self.param_groups, self._run, said
-        )
-
-    def keep(self, owner: Path) -> None:
-        """Keeps the commit of the last step for ``owner``, a folder: later ones do not replace it.
-
-        It is copied beside the state file, at once where the file system has reflinks (XFS, Btrfs).
-        A ``state_dict()`` of that step can be loaded until :meth:`let_go`.
-        """
-        self._made().keep(owner)
-
-    def let_go(self, folder: Path) -> None:
-        """Removes what is kept for owners within ``folder`` that are not there any more."""
-        if self._training is not None:
-            _kept.let_go(self._training.state_paths, folder)
-
     def begin_with(self, states: Reader) -> None:
         """Begins with the states of another training: what penstock.universal.load calls."""
-        if self._training is not None:
-            raise InvalidArgumentError(
-                "penstock: states of another training were given to an optimizer that has its own "
-                "already; load them before the first step, with a run that has no commit"
-            )
-        self._made(states)
+        self._held.begin_with(states, self.param_groups)
 
     @property
     def updates(self) -> int:
@@ -345,7 +263,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group, before the first step."""
-        if getattr(self, "_training", None) is not None:
+        held = getattr(self, "_held", None)
+        if held is not None and held.training is not None:
             raise InvalidArgumentError(
                 "penstock: a parameter group was added after the engine was made; add it before the "
                 "first step, or make a new optimizer"
@@ -354,14 +273,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def close(self) -> None:
         """Brings all weights back and frees everything. What was not committed is lost."""
-        training, self._training = self._training, None
-        if training is not None:
-            training.close()
-        self._leave_run()
-
-    def __del__(self) -> None:
-        if getattr(self, "_options", None) is not None:
-            self.close()
+        self._held.close()
 
     def __getstate__(self) -> dict[str, Any]:
         raise UnavailableError(

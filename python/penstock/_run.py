@@ -42,7 +42,7 @@ def paths_of(nvme_path: None | PathLike | Sequence[PathLike]) -> list[str]:
     return [os.path.abspath(os.fspath(path)) for path in nvme_path]
 
 
-def _explained(error: OSError, what: str) -> PenstockError:
+def explained(error: OSError, what: str) -> PenstockError:
     """Turns an operating system's error into ours, with what was being done."""
     cls: type[PenstockError] = DriveError
     if isinstance(error, FileNotFoundError):
@@ -54,7 +54,7 @@ def _explained(error: OSError, what: str) -> PenstockError:
     return cls(f"penstock: {what}: {error.strerror or error}")
 
 
-def _sync_folder(folder: pathlib.Path) -> None:
+def sync_folder(folder: pathlib.Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -70,7 +70,7 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(beside, path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def read_run(folder: PathLike) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def read_run(folder: PathLike) -> dict[str, Any]:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise _explained(error, f"{path} cannot be read") from None
+        raise explained(error, f"{path} cannot be read") from None
     except ValueError as error:
         raise CorruptionError(f"penstock: {path} is not JSON ({error}); remove the run") from None
     if not isinstance(said, dict) or said.get("penstock_run") != VERSION:
@@ -140,23 +140,11 @@ class Run:
         self._lock: _Lock | None = lock
         self._said = said
         self._process = os.getpid()
-        self._kept: list[str] = []  # files of the commit that the run goes back to
 
     @property
     def continued(self) -> list[str]:
-        return list(self._kept or self._last)
-
-    @property
-    def _last(self) -> list[str]:
         state = self._said["state"]
         return list(state["paths"]) if state else []
-
-    def go_back(self, kept: Sequence[str]) -> None:
-        """Has the run continue a commit that was kept, in the place of its last one.
-
-        The files of the last one go when the state that takes their place is noted.
-        """
-        self._kept = list(kept)
 
     @property
     def closed(self) -> bool:
@@ -203,12 +191,12 @@ class Run:
             path.mkdir(parents=True, exist_ok=True)
             lock = _Lock(path)
         except OSError as error:
-            raise _explained(error, f"run {path} cannot be made") from None
+            raise explained(error, f"run {path} cannot be made") from None
         try:
             return cls._opened(path, lock, nvme, kind, identifier, folder is not None)
         except OSError as error:
             lock.release()
-            raise _explained(error, f"run {path} cannot be opened") from None
+            raise explained(error, f"run {path} cannot be opened") from None
         except BaseException:
             lock.release()
             raise
@@ -252,18 +240,19 @@ class Run:
     def note(self, uuid: str, paths: Iterable[str]) -> None:
         """Notes a state that has a durable commit, and removes all files that it does not have."""
         state = {"uuid": uuid, "paths": [os.path.abspath(path) for path in paths]}
-        self._kept = []
         if self._said["state"] == state and self._said["folders"] == self.folders:
             return
         try:
             self._said["state"] = state
             self._write()
             self._remove_unnamed()
-            self._leave_folders([f for f in self._said["folders"] if f not in self.folders])
-            self._said["folders"] = list(self.folders)
-            self._write()
+            left = [f for f in self._said["folders"] if f not in self.folders]
+            if left:
+                self._leave_folders(left)
+                self._said["folders"] = list(self.folders)
+                self._write()
         except OSError as error:
-            raise _explained(error, f"run {self.folder} cannot be written") from None
+            raise explained(error, f"run {self.folder} cannot be written") from None
 
     def close(self) -> None:
         """Removes what no commit names, and lets the run go. Does nothing in a forked child."""
@@ -275,7 +264,7 @@ class Run:
             if self._said["state"] is None:
                 self._remove_run()
         except OSError as error:
-            raise _explained(error, f"run {self.folder} cannot be closed") from None
+            raise explained(error, f"run {self.folder} cannot be closed") from None
         finally:
             lock.release()
 
@@ -283,7 +272,7 @@ class Run:
         write_atomically(self.folder / "run.json", json.dumps(self._said, indent=1) + "\n")
 
     def _remove_unnamed(self) -> None:
-        named = set(self._last)
+        named = set(self.continued)
         for folder in self._said["folders"]:
             for file in pathlib.Path(folder).glob("penstock-*.state"):
                 if str(file) not in named:

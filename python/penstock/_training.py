@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock import _kept, _library, _rules, _state
+from penstock import _library, _rules, _state
 from penstock._commits import Commits
 from penstock._forward import ForwardHooks
 from penstock._parameters import DTYPE_NAMES, TILE_ELEMENTS, Entry, Partition, partition
 from penstock._run import Run
+from penstock._snapshot import take_snapshot
 from penstock._universal_files import Reader
 from penstock._weights import Weights
 from penstock.errors import InvalidArgumentError, PenstockError, UnavailableError
@@ -74,7 +75,8 @@ class Training:
         defaults: options of the rule for all groups.
         param_groups: the optimizer's own list, which is read at each step.
         run: the run folder, opened; its commit is continued, if there is one.
-        commit: what a state_dict says of the commit to continue. None: the last one.
+        continued_from: the files of another commit, which is moved into the run instead.
+        step: of the commit that is continued; another one is refused.
         begin_with: the states of another training, if it begins with them.
     """
 
@@ -85,7 +87,8 @@ class Training:
         defaults: Mapping[str, Any],
         param_groups: list[dict[str, Any]],
         run: Run,
-        commit: Mapping[str, Any] | None = None,
+        continued_from: list[str] | None = None,
+        step: int | None = None,
         begin_with: Reader | None = None,
     ) -> None:
         _check_ranks()
@@ -105,21 +108,29 @@ class Training:
         self._untrained = [
             p for group in param_groups for p in group["params"] if id(p) not in trained
         ]
-        self.engine = _kept.engine_at(run, commit, self._engine_from)
+        self.engine = _library.Engine(
+            options.config,
+            self.partition.model(),
+            {"folders": run.folders, "continue": continued_from or run.continued},
+        )
         try:
-            self._begin(begin_with, rule.moments)
+            self._begin(step, begin_with, rule.moments)
         except BaseException:
             self.engine.close()
             raise
         _living.add(self)
 
-    def _engine_from(self, files: Sequence[str]) -> _library.Engine:
-        options = {"folders": self.run.folders, "continue": list(files)}
-        return _library.Engine(self.options.config, self.partition.model(), options)
-
-    def _begin(self, begin_with: Reader | None, moments: Mapping[str, int]) -> None:
+    def _begin(
+        self, step: int | None, begin_with: Reader | None, moments: Mapping[str, int]
+    ) -> None:
         """Fills the engine, or takes over the commit that it continues."""
         described = self.engine.describe()
+        if step is not None and described["step"] != step:
+            raise InvalidArgumentError(
+                f"penstock: the last commit of run {self.run.folder} is of step "
+                f"{described['step']}, and step {step} was saved; only the last commit can be "
+                "continued, or a snapshot"
+            )
         for notice in described["notices"]:
             _log.info("%s", notice)
         if described["continued"]:
@@ -285,12 +296,12 @@ class Training:
             self.commits.commit()
             self.committed_step = self.engine_step
 
-    def keep(self, owner: str | os.PathLike[str]) -> None:
-        """Keeps the last step's commit, which is made if it was not."""
+    def snapshot(self, folder: str) -> str:
+        """Copies the last commit, which is one of the last step."""
         with self.guard():
             if self.committed_step != self.engine_step:
                 self.commit()
-            _kept.keep(self.engine, self.state_paths, self.engine_step, owner)
+            return take_snapshot(self.run, folder, self.engine.copy_commit)
 
     def attach(self, things: Mapping[str, Any]) -> None:
         """Keeps things in commits, and gives them the state of the one that was continued."""
