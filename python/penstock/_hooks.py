@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -65,21 +65,27 @@ def tensors_of(output: Any, opaque: list[str]) -> Iterator[torch.Tensor]:
         opaque.append(type(output).__name__)
 
 
+def _compiled(module: torch.nn.Module) -> bool:
+    return module._compiled_call_impl is not None
+
+
 class Frame:
     """A forward that has not ended.
 
     Attributes:
         units: those that were brought for it.
         ended: how many forwards of modules with hooks have ended in it.
+        paused: it has taken the mode of _outside.py away.
     """
 
-    __slots__ = ("ended", "kind", "module", "units")
+    __slots__ = ("ended", "kind", "module", "paused", "units")
 
     def __init__(self, module: torch.nn.Module, kind: int) -> None:
         self.module = module
         self.kind = kind
         self.units: list[Unit] = []
         self.ended = 0
+        self.paused = False
 
 
 class Hooks:
@@ -108,6 +114,8 @@ class Hooks:
         ]
         self._ids = {id(parameter) for parameter, _, _ in self._parameters}
         self.handles: list[Any] = []
+        self.pause_mode: Callable[[], bool] = lambda: False
+        self.resume_mode: Callable[[], None] = lambda: None
         runtime.in_use = self._in_use
         self._register()
 
@@ -132,6 +140,10 @@ class Hooks:
             return True
         return any(unit in frame.units for stack in self._stacks.values() for frame in stack)
 
+    def is_compiled(self) -> bool:
+        """Whether some of the module is compiled."""
+        return torch.compiler.is_compiling() or any(map(_compiled, self.root.modules()))
+
     # Forward.
 
     @_no_graph
@@ -151,6 +163,7 @@ class Hooks:
         for unit in self.users[module]:
             self._bring(frame, unit)
         self._bring_learned(frame)
+        frame.paused = _compiled(module) and self.pause_mode()
 
     def _bring(self, frame: Frame, unit: Unit) -> None:
         unit.calls += 1 if frame.kind == _library.FORWARD else 0
@@ -180,9 +193,11 @@ class Hooks:
         stack = self._stack()
         for i in reversed(range(len(stack))):
             if stack[i].module is module:
-                frame = stack[i]
+                ended = stack[i:]
                 del stack[i:]
-                return frame
+                if any(frame.paused for frame in ended):
+                    self.resume_mode()
+                return ended[0]
         return None
 
     def _watch(self, module: torch.nn.Module, units: list[Unit], output: Any) -> None:
