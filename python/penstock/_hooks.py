@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -88,6 +89,26 @@ class Frame:
         self.paused = False
 
 
+class _GradientHook:
+    """Is called when a gradient was added to a parameter's.
+
+    A cycle through such a hook would never be collected, so it does not hold the training.
+    """
+
+    __deepcopy__ = refuse_copies
+    __reduce_ex__ = refuse_copies
+
+    def __init__(self, hooks: Hooks, unit: int, tensor: int) -> None:
+        self._hooks = weakref.ref(hooks)
+        self._unit = unit
+        self._tensor = tensor
+
+    def __call__(self, parameter: torch.nn.Parameter) -> None:
+        hooks = self._hooks()
+        if hooks is not None:
+            hooks.take_gradient(hooks.runtime.units[self._unit], self._tensor, parameter)
+
+
 class Hooks:
     """The hooks of one training. See the file."""
 
@@ -128,7 +149,7 @@ class Hooks:
         for unit in self.runtime.units:
             for i, entry in enumerate(unit.entries):
                 if entry.trained:
-                    hook = functools.partial(self._take_gradient, unit, i)
+                    hook = _GradientHook(self, unit.index, i)
                     self.handles.append(entry.parameter.register_post_accumulate_grad_hook(hook))
 
     def _stack(self) -> list[Frame]:
@@ -293,7 +314,8 @@ class Hooks:
         self._in_backward = ()
         self.runtime.end_backward()
 
-    def _take_gradient(self, unit: Unit, tensor: int, parameter: torch.nn.Parameter) -> None:
+    def take_gradient(self, unit: Unit, tensor: int, parameter: torch.nn.Parameter) -> None:
+        """Takes the gradient that a backward has just added to a parameter's."""
         if not unit.filled and not unit.gathered:
             name = unit.entries[tensor].name
             raise InvalidArgumentError(
