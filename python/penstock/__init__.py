@@ -32,9 +32,10 @@ _LAZY = {
     "Adam": "penstock.optim",
     "Lion": "penstock.optim",
     "Adagrad": "penstock.optim",
-    "initialize": "penstock._offload",
-    "clip_grad_norm_": "penstock._offload",
+    "clip_grad_norm_": "penstock._initialize",
     "gathered": "penstock._gathered",
+    "initialize": "penstock._initialize",
+    "integrations": "",
     "optim": "",
     "reference": "",
 }
@@ -59,6 +60,7 @@ __all__ = [
     "clip_grad_norm_",
     "gathered",
     "initialize",
+    "integrations",
     "optim",
     "reference",
 ]

@@ -26,6 +26,10 @@ def _nothing(*_: Any, **__: Any) -> None:
     """What a hook is in a copy of the module, to which the optimizer does not belong."""
 
 
+def _no_hook() -> Callable[..., None]:
+    return _nothing
+
+
 class _Hook:
     """A hook of a module; copies and pickles of the module get none."""
 
@@ -39,7 +43,7 @@ class _Hook:
         return _nothing
 
     def __reduce__(self) -> Any:
-        return "_nothing"
+        return _no_hook, ()
 
 
 class _Watch(TorchFunctionMode):
@@ -84,7 +88,7 @@ class ForwardHooks:
         self._unit_of = {id(entry.parameter): entry.unit for entry in partition.entries()}
         self._outside: set[int] = set()  # units that are used outside the modules that own them
         self._reached: set[int] = set()  # units that hooks have seen in this forward
-        self._watches: list[_Watch] = []
+        self._watch: _Watch | None = None
         self._forwards = 0
         self._handles: list[Any] = []
         whole = {module for _, module, is_whole in owners(model) if is_whole}
@@ -101,7 +105,7 @@ class ForwardHooks:
 
     def _hook(self, module: torch.nn.Module, units: list[int]) -> None:
         def forward(*_: Any) -> None:
-            if self._watches:
+            if self._watch is not None:
                 self._reached.update(units)
             if self._pending():
                 self._bring(units, self._kind())
@@ -125,18 +129,22 @@ class ForwardHooks:
         """Before the model's forward."""
         if self._outside and self._pending():
             self._bring(sorted(self._outside), self._kind())
-        if self._forwards < _LEARNED_IN or self._watches:
-            if not self._watches:
-                self._reached.clear()
-            watch = _Watch(self._see)
-            watch.__enter__()  # type: ignore[no-untyped-call]
-            self._watches.append(watch)
+        self._stop_watching()  # a KeyboardInterrupt has ended the last forward without _end
+        if self._forwards < _LEARNED_IN:
+            self._reached.clear()
+            self._watch = _Watch(self._see)
+            self._watch.__enter__()  # type: ignore[no-untyped-call]
 
     def _end(self, *_: Any) -> None:
-        """After the model's forward, whatever ended it."""
-        if self._watches:
-            self._watches.pop().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        """After the model's forward, unless it was interrupted."""
+        if self._watch is not None:
             self._forwards += 1
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def _see(self, tensor: torch.Tensor) -> None:
         unit = self._unit_of.get(id(tensor))
@@ -149,6 +157,7 @@ class ForwardHooks:
 
     def remove(self) -> None:
         """Takes all hooks away."""
+        self._stop_watching()
         for handle in self._handles:
             handle.remove()
         self._handles = []

@@ -11,7 +11,7 @@ counter and the address of each parameter are noted when it is brought, and comp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +32,9 @@ class _Place(NamedTuple):
 class _Mark(NamedTuple):
     version: int
     address: int
+
+
+_REPLACED = _Mark(-1, 0)  # no parameter has it
 
 
 def _mark_of(parameter: torch.Tensor) -> _Mark:
@@ -73,19 +76,14 @@ class Weights:
             )
         self._poisons: dict[int, torch.Tensor] = {}
         self._marks: dict[int, _Mark] = {}
-        self.mark(range(len(self._places)))
+        for entry in partition.entries():
+            self._marks[id(entry.parameter)] = _mark_of(entry.parameter)
 
     def _place(self, entry: Entry, told: Mapping[str, Any]) -> _Place:
         data = entry.parameter.data
         begin = told["offset"]
         source = self._buffer[begin : begin + told["bytes"]].view(data.dtype).view(data.shape)
         return _Place(entry, source, data)
-
-    def mark(self, units: Iterable[int]) -> None:
-        """Notes that parameters have the engine's weights."""
-        for unit in units:
-            for place in self._places[unit]:
-                self._marks[id(place.entry.parameter)] = _mark_of(place.entry.parameter)
 
     def check_unchanged(self) -> None:
         """Raises if somebody but the engine has written a parameter that was brought."""
@@ -126,30 +124,27 @@ class Weights:
         if unit not in self.pending:
             return
         places = self._places[unit]
-        for place in places:
-            self._check_poison(place)
         direct = self._direct[unit]
         to = places[0].data if direct else self._buffer
         self._engine.use(unit, kind, to.data_ptr())
         for place in places:
             if not direct:
                 place.data.copy_(place.source)
-            if self._poisons.pop(id(place.entry.parameter), None) is not None:
-                place.entry.parameter.data = place.data
+            self._restore(place)
         self.pending.discard(unit)
-        self.mark([unit])
 
-    def _check_poison(self, place: _Place) -> None:
+    def _restore(self, place: _Place) -> None:
+        """Ends the waiting of a parameter, whose memory has its new weights."""
         parameter = place.entry.parameter
-        poison = self._poisons.get(id(parameter))
-        if poison is None:
-            return
-        if parameter.data_ptr() != poison.data_ptr() or parameter.dtype != poison.dtype:
-            raise InvalidArgumentError(
-                f"penstock: parameter {place.entry.name} was replaced while its update was under "
-                "way (by .to(), .half() or .data); call optimizer.synchronize() before that, and "
-                "make a new optimizer after it"
-            )
+        poison = self._poisons.pop(id(parameter), None)
+        if poison is not None:
+            if parameter.data_ptr() != poison.data_ptr() or parameter.dtype != poison.dtype:
+                if parameter.isnan().all():  # the module was converted while it waited
+                    parameter.data.copy_(place.data)
+                self._marks[id(parameter)] = _REPLACED
+                return
+            parameter.data = place.data
+        self._marks[id(parameter)] = _mark_of(parameter)
 
     def bring_all(self) -> None:
         """Brings all that is pending; an interrupt ends this only afterwards."""

@@ -154,6 +154,7 @@ class ReferenceOptimizer(torch.optim.Optimizer):
                 loss = closure()
         loss_scale, found_inf = loss_scale_of(self)
         parts = self._parts()
+        self.skipped = found_inf
         if self._sums:
             self.micro_batch()
         elif found_inf or all(entry.parameter.grad is None for entry in parts.entries()):
@@ -169,6 +170,18 @@ class ReferenceOptimizer(torch.optim.Optimizer):
         for entry in parts.entries():
             self._update(entry, gradients[id(entry.parameter)], scale)
         return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns everything; see :meth:`torch.optim.Optimizer.state_dict`."""
+        return {**super().state_dict(), "updates": self._updates}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes what :meth:`state_dict` gave. States stay fp32, whatever the parameters are."""
+        super().load_state_dict({**state_dict, "state": {}})
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        for number, state in state_dict["state"].items():
+            self.state[parameters[number]] = {name: t.clone() for name, t in state.items()}
+        self._updates = state_dict["updates"]
 
     def _new_state(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         """Returns the states of a parameter before its first update."""

@@ -14,7 +14,7 @@ import torch
 from penstock import _guards, _library, _outside, _rules, _state, _state_dicts
 from penstock._config import ConfigLike, merged, read_config
 from penstock._hooks import Hooks
-from penstock._optimizer import ModuleOptimizer, Training
+from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._run import Run
 from penstock._runtime import Runtime
 from penstock._units import DTYPE_NAMES, Plan, model_text, plan
