@@ -291,12 +291,10 @@ class Runtime:
         with self.lock:
             self.engine.close()
             self.engine = _Closed()
-            for unit in self.units:
+            for unit in self.units if self._begun else ():
                 unit.told = False
-                if self._begun and unit.filled:
-                    unit.let_go()
-                elif self._begun:
-                    unit.show_away()
+                unit.forget_writes()
+                unit.let_go()
 
 
 class _Closed:

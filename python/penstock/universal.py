@@ -21,9 +21,9 @@ from typing import Union
 import torch
 
 from penstock._config import read_config
-from penstock._offload import initialize
+from penstock._initialize import initialize
+from penstock._module_optimizer import ModuleOptimizer
 from penstock._offloaded import OffloadedOptimizer
-from penstock._optimizer import ModuleOptimizer
 from penstock._universal_files import Reader, write
 from penstock.errors import InvalidArgumentError, PenstockError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import unittest
 from typing import Any
 
@@ -75,13 +76,25 @@ class Level2(TrainerTest):
         losses, weights = self.train("whole")
         saving = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 2}
         self.train("saved", [StopAt(9)], **saving)
-        self.assertEqual(self.kept(), ["kept-8", "kept-9"])
-        resumed, after = self.train(
-            "saved", resume=self.output("saved") + "/checkpoint-8", **saving
-        )
-        self.assertEqual(resumed, losses)
-        self.assert_same_weights(after, weights)
-        self.assertEqual(self.kept(), ["kept-18", "kept-20"])
+        self.assertEqual(self.kept("saved"), ["checkpoint-8", "checkpoint-9"])
+        before = self.states()
+        checkpoint = self.output("saved") + "/checkpoint-8"
+        shutil.copytree(checkpoint, self.output("moved") + "/checkpoint-8")
+        for name in ("saved", "moved"):
+            checkpoint = self.output(name) + "/checkpoint-8"
+            resumed, after = self.train(name, resume=checkpoint, **saving)
+            self.assertEqual(resumed, losses)
+            self.assert_same_weights(after, weights)
+            self.assertEqual(self.kept(name), ["checkpoint-18", "checkpoint-20"])
+            self.assertEqual(self.states(), before)
+
+    def test_a_checkpoint_that_lost_its_snapshot_is_refused_with_a_line(self) -> None:
+        saving = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+        self.train("saved", **saving)
+        checkpoint = self.output("saved") + "/checkpoint-2"
+        shutil.rmtree(checkpoint + "/penstock")
+        with self.assertRaisesRegex(penstock.InvalidArgumentError, "there is no snapshot"):
+            self.train("saved", resume=checkpoint, **saving)
 
     def test_it_has_the_losses_of_transformers_own_optimizer_to_rounding(self) -> None:
         losses, _ = self.train("ours", max_steps=10)

@@ -82,12 +82,17 @@ class TrainerTest(unittest.TestCase):
         }
         return transformers.TrainingArguments(output_dir=self.output(name), **{**options, **more})
 
-    def kept(self) -> list[str]:
-        """Returns the steps of the commits that are kept, as their folders' names have them."""
-        return sorted(
-            (os.path.basename(f) for f in glob.glob(f"{self.nvme}/penstock-*/kept-*")),
-            key=lambda name: int(name.split("-")[1]),
-        )
+    def kept(self, name: str) -> list[str]:
+        """Returns the checkpoints that have a snapshot, of all that are there."""
+        folders = [f for f in os.listdir(self.output(name)) if f.startswith("checkpoint-")]
+        for folder in folders:
+            files = os.listdir(os.path.join(self.output(name), folder, "penstock"))
+            self.assertTrue(any(file.endswith(".state") for file in files), folder)
+        return sorted(folders, key=lambda folder: int(folder.split("-")[1]))
+
+    def states(self) -> int:
+        """Counts the state files on the drive."""
+        return len(glob.glob(f"{self.nvme}/penstock-*/*.state"))
 
     def assert_same_weights(
         self, one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]

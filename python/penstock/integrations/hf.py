@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import warnings
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 import transformers
 
 from penstock._config import ConfigLike
-from penstock._offload import initialize
+from penstock._initialize import initialize
+from penstock._module_optimizer import ModuleOptimizer
 from penstock._offloaded import OffloadedOptimizer
-from penstock._optimizer import ModuleOptimizer
 from penstock.errors import InvalidArgumentError, PenstockError
 from penstock.integrations._trainer_config import engine_config, uses_nvme
 
 __all__ = ["Trainer", "TrainerCallback"]
 
 _OPTIMIZER = "optimizer.pt"  # transformers' name
+_SNAPSHOT = "penstock"  # within a checkpoint
 
 
 def _ours(optimizer: Any) -> OffloadedOptimizer | ModuleOptimizer | None:
@@ -34,37 +37,50 @@ def _ours(optimizer: Any) -> OffloadedOptimizer | ModuleOptimizer | None:
 
 
 class TrainerCallback(transformers.TrainerCallback):
-    """Keeps a commit with each checkpoint, and lets go of those whose checkpoint was removed.
+    """Keeps a snapshot of the states in each checkpoint's folder.
 
-    Without it a training goes on from its last checkpoint alone, as a state file has one commit.
+    So every checkpoint can be continued, and not the last one alone. The Trainer removes a snapshot
+    with its checkpoint.
     """
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         optimizer = _ours(others.get("optimizer"))
-        folder = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
         if optimizer is None:
             raise InvalidArgumentError(
-                "penstock: penstock.integrations.hf.TrainerCallback was given to a trainer whose "
+                "penstock: penstock.integrations.TrainerCallback was given to a trainer whose "
                 "optimizer is not of penstock; give optimizer_cls_and_kwargs=(penstock.AdamW, {…}), "
                 "or leave out the callback"
             )
-        if os.path.exists(os.path.join(folder, _OPTIMIZER)):  # not so with save_only_model
-            optimizer.keep(folder)
-        optimizer.let_go(args.output_dir)
+        folder = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
+        saved = os.path.join(folder, _OPTIMIZER)
+        if args.save_only_model:
+            return
+        if not os.path.exists(saved):
+            warnings.warn(
+                f"penstock: {saved} is not there, so checkpoint {state.global_step} has no snapshot",
+                stacklevel=2,
+            )
+            return
+        state_dict = torch.load(saved, weights_only=True)
+        if state_dict["penstock"] is None:
+            return  # before the first step
+        place = os.path.join(folder, _SNAPSHOT)
+        shutil.rmtree(place, ignore_errors=True)  # of a checkpoint that was written over
+        state_dict["penstock"]["snapshot"] = optimizer.snapshot(place)
+        torch.save(state_dict, saved + ".new")
+        os.replace(saved + ".new", saved)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        optimizer = _ours(others.get("optimizer"))
-        if optimizer is not None:
-            optimizer.let_go(args.output_dir)
 
-
-def _commit_of(checkpoint: str) -> Mapping[str, Any] | None:
+def _commit_of(checkpoint: str) -> dict[str, Any] | None:
     """Returns what a checkpoint says of our commit; None if it has none."""
     path = os.path.join(checkpoint, _OPTIMIZER)
     if not os.path.exists(path):
         return None
+    said: dict[str, Any] | None
     said = torch.load(path, map_location="cpu", weights_only=True).get("penstock")
-    return cast("Mapping[str, Any] | None", said)
+    if said is not None and os.path.isdir(os.path.join(checkpoint, _SNAPSHOT)):
+        said["snapshot"] = os.path.join(checkpoint, _SNAPSHOT)  # wherever the folder is now
+    return said
 
 
 class Trainer(transformers.Trainer):

@@ -6,17 +6,18 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from penstock import _guards, _kept, _library, _outside, _rules, _state, _state_dicts
+from penstock import _guards, _library, _outside, _rules, _state, _state_dicts
 from penstock._config import ConfigLike, merged, read_config
 from penstock._hooks import Hooks
-from penstock._optimizer import ModuleOptimizer, Training
+from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._run import Run
 from penstock._runtime import Runtime
+from penstock._snapshot import files_of
 from penstock._units import DTYPE_NAMES, Plan, model_text, plan
 from penstock.errors import InvalidArgumentError, UnavailableError
 
@@ -124,6 +125,32 @@ def _split(config: ConfigLike) -> tuple[dict[str, Any], bool]:
     return {**given, "penstock": ours}, missing == "zero"
 
 
+def _engine(
+    config: Mapping[str, Any], cut: Plan, options: Mapping[str, Any], files: Sequence[str]
+) -> _library.Engine:
+    return _library.Engine(config, model_text(cut), {**options, "continue": list(files)})
+
+
+def _engine_at(
+    run: Run, commit: Mapping[str, Any] | None, make: Callable[[Sequence[str]], _library.Engine]
+) -> _library.Engine:
+    """Makes an engine that continues a commit of a run, or of a snapshot. None: its last one."""
+    if commit is None:
+        return make(run.continued)
+    if run.uuid == commit["uuid"]:
+        engine = make(run.continued)
+        if engine.describe()["step"] == commit["step"]:
+            return engine
+        engine.close()
+    snapshot = commit.get("snapshot")
+    if snapshot and os.path.isdir(snapshot):
+        return make(files_of(snapshot))
+    raise InvalidArgumentError(
+        f"penstock: step {commit['step']} was saved, the last commit of run {run.folder} is another "
+        "one, and there is no snapshot; only the last commit can be continued, or a snapshot"
+    )
+
+
 def initialize(
     model: torch.nn.Module,
     config: ConfigLike = None,
@@ -148,7 +175,8 @@ def initialize(
         run: a folder for this training. If it has a commit, that is continued.
         seed: of stochastic rounding.
         commit: the ``"penstock"`` of a ``state_dict()`` of the optimizer: that commit of ``run`` is
-            continued, which is the last one, or one that was kept (:meth:`ModuleOptimizer.keep`).
+            continued, which is the last one, or of the ``"snapshot"`` that it names
+            (:meth:`ModuleOptimizer.snapshot`), which stays as it is.
 
     Returns:
         The module and its optimizer.
@@ -173,12 +201,8 @@ def initialize(
     engine = None
     try:
         options = {"folders": opened.folders, "seed": seed}
-        engine = _kept.engine_at(
-            opened,
-            commit,
-            lambda files: _library.Engine(
-                engine_config, model_text(cut), {**options, "continue": list(files)}
-            ),
+        engine = _engine_at(
+            opened, commit, lambda files: _engine(engine_config, cut, options, files)
         )
         continued = engine.continued() if engine.describe()["continued"] else None
         if continued is not None:

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock import _kept, _library, _rules, _state
+from penstock import _library, _rules, _state
 from penstock._commits import Commits
 from penstock._hooks import Hooks
 from penstock._run import Run
 from penstock._runtime import Runtime, refuse_copies
+from penstock._snapshot import take_snapshot
 from penstock._storage import Unit
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError
@@ -198,12 +199,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         """Commits, and returns what says which commit it is. It is small."""
         step = self.commit()
         return {
-            "penstock": {
-                "run": str(self._run.folder),
-                "uuid": self._run.uuid,
-                "state_paths": self._run.continued,
-                "step": step,
-            },
+            "penstock": {"run": str(self._run.folder), "uuid": self._run.uuid, "step": step},
             "param_groups": self._group_options(),
         }
 
@@ -258,23 +254,18 @@ class ModuleOptimizer(torch.optim.Optimizer):
         """Whether a commit that a ``state_dict()`` names is where the training is."""
         if commit["step"] != self._runtime.steps:
             return False
-        return commit["uuid"] == self._run.uuid or commit == self._commit
+        asked = self._commit or {}
+        return commit["uuid"] in (self._run.uuid, asked.get("uuid"))
 
-    def keep(self, owner: str | os.PathLike[str]) -> None:
-        """Keeps the commit of the last step for ``owner``, a folder: later ones do not replace it.
+    def snapshot(self, folder: str | os.PathLike[str]) -> str:
+        """Copies the commit of the last step into a folder that is not there; returns its path.
 
-        It is copied beside the state file, at once where the file system has reflinks (XFS, Btrfs).
-        ``penstock.initialize(…, commit=…)`` goes back to it, until :meth:`let_go`.
+        ``penstock.initialize(…, commit=…)`` goes back to it, whatever the run has committed since.
         """
         with self._runtime.lock:
             if self._committed_step != self._runtime.steps:
                 self.commit()
-            described = self._runtime.engine.describe()
-            _kept.keep(self._runtime.engine, described["state_paths"], described["step"], owner)
-
-    def let_go(self, folder: str | os.PathLike[str]) -> None:
-        """Removes what is kept for owners within ``folder`` that are not there any more."""
-        _kept.let_go(self._runtime.engine.describe()["state_paths"], folder)
+            return take_snapshot(self._run, folder, self._runtime.engine.copy_commit)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on from the commit that :meth:`state_dict` has made, which the run continues.
