@@ -14,7 +14,7 @@ import torch
 
 from penstock import _guards, _library, _outside, _rules, _state_dicts
 from penstock._config import ConfigLike, merged, read_config
-from penstock._hooks import Hooks, unit_of
+from penstock._hooks import Hooks
 from penstock._optimizer import ModuleOptimizer
 from penstock._run import Run
 from penstock._runtime import Runtime
@@ -173,7 +173,7 @@ def initialize(
         for notice in engine.describe()["notices"]:
             _log.info("penstock: %s", notice)
         runtime = Runtime(engine, cut, on_device=on_device, zero_missing=zero_missing)
-        _connect(model, Hooks(runtime, model, cut.users), optimizer, opened, _identity(rule, cut))
+        _connect(model, Hooks(runtime, model, cut), optimizer, opened, _identity(rule, cut))
     except BaseException:
         opened.close()
         raise
@@ -186,7 +186,7 @@ def _connect(
     optimizer.begin(hooks, run, identity)
     _guards.install(hooks)
     _state_dicts.install(hooks)
-    _outside.watch_forward(hooks, unit_of(hooks))
+    _outside.watch_forwards(hooks)
     model.penstock = hooks.runtime  # type: ignore[assignment]
     model.clip_grad_norm_ = optimizer.clip_grad_norm_  # type: ignore[assignment]
     model.backward = functools.partial(_backward, hooks)  # type: ignore[assignment]
