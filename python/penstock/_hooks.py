@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ import torch
 from penstock import _library
 from penstock._runtime import Runtime, refuse_copies
 from penstock._storage import Unit
+from penstock._units import Plan
 from penstock.errors import InvalidArgumentError
 
 _log = logging.getLogger("penstock")
@@ -41,30 +43,26 @@ def backward_task() -> int:
     return task
 
 
-class _Opaque(Exception):
-    """An output has something in it that may hide a tensor."""
-
-
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
 
 
-def tensors_of(output: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors of a module's output. Raises _Opaque for objects of unknown kind."""
+def tensors_of(output: Any, opaque: list[str]) -> Iterator[torch.Tensor]:
+    """Yields the tensors of a module's output; adds to ``opaque`` kinds that may hide others."""
     if isinstance(output, torch.Tensor):
         yield output
     elif isinstance(output, _PLAIN):
         return
     elif isinstance(output, Mapping):
         for value in output.values():
-            yield from tensors_of(value)
+            yield from tensors_of(value, opaque)
     elif isinstance(output, (list, tuple, set, frozenset)):
         for value in output:
-            yield from tensors_of(value)
+            yield from tensors_of(value, opaque)
     elif dataclasses.is_dataclass(output):
         for field in dataclasses.fields(output):
-            yield from tensors_of(getattr(output, field.name, None))
+            yield from tensors_of(getattr(output, field.name, None), opaque)
     else:
-        raise _Opaque(type(output).__name__)
+        opaque.append(type(output).__name__)
 
 
 class Frame:
@@ -90,18 +88,16 @@ class Hooks:
     __deepcopy__ = refuse_copies
     __reduce_ex__ = refuse_copies
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        root: torch.nn.Module,
-        users: Mapping[torch.nn.Module, Sequence[int]],
-    ) -> None:
+    def __init__(self, runtime: Runtime, root: torch.nn.Module, plan: Plan) -> None:
         self.runtime = runtime
         self.root = root
-        self.stack: list[Frame] = []
+        self.users = {
+            module: [runtime.units[i] for i in units] for module, units in plan.users.items()
+        }
+        self.blocks = plan.blocks
+        self._stacks: dict[int, list[Frame]] = {}  # by thread
         self._learned: dict[torch.nn.Module, dict[int, list[Unit]]] = {}
-        self._users = {module: [runtime.units[i] for i in units] for module, units in users.items()}
-        self._users.setdefault(root, [])
+        self._in_backward: Sequence[Unit] = ()
         self._task = -1  # the outermost backward
         self._nested = False  # a backward within a backward was seen
         self._failed = False
@@ -110,12 +106,13 @@ class Hooks:
             for unit in runtime.units
             for entry in unit.entries
         ]
-        self._ids = tuple(id(parameter) for parameter, _, _ in self._parameters)
+        self._ids = {id(parameter) for parameter, _, _ in self._parameters}
         self.handles: list[Any] = []
+        runtime.in_use = self._in_use
         self._register()
 
     def _register(self) -> None:
-        for module in self._users:
+        for module in self.users:
             self.handles.append(
                 module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True)
             )
@@ -128,30 +125,36 @@ class Hooks:
                         entry.parameter.register_post_accumulate_grad_hook(_no_graph(hook))
                     )
 
-    def is_user(self, module: torch.nn.Module) -> bool:
-        return module in self._users
+    def _stack(self) -> list[Frame]:
+        return self._stacks.setdefault(threading.get_ident(), [])
+
+    def _in_use(self, unit: Unit) -> bool:
+        """Whether a forward or a backward that is under way needs a unit."""
+        if unit in self._in_backward:
+            return True
+        return any(unit in frame.units for stack in self._stacks.values() for frame in stack)
 
     # Forward.
 
     @_no_graph
     def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         recomputes = backward_task() != -1
-        if not recomputes and (not self.stack or module is self.root):
-            self._start()
+        stack = self._stack()
+        if not recomputes and (not stack or module is self.root):
+            self._start(stack)
         if recomputes:
             kind = _library.BACKWARD
-        elif self.stack:
-            kind = self.stack[0].kind
+        elif stack:
+            kind = stack[0].kind
         else:
             kind = _library.FORWARD if torch.is_grad_enabled() else _library.ASIDE
         frame = Frame(module, kind)
-        self.stack.append(frame)
-        for unit in self._users[module]:
+        stack.append(frame)
+        for unit in self.users[module]:
             self._bring(frame, unit)
         self._bring_learned(frame)
 
     def _bring(self, frame: Frame, unit: Unit) -> None:
-        unit.frames += 1
         unit.calls += 1 if frame.kind == _library.FORWARD else 0
         frame.units.append(unit)
         self.runtime.use(unit, frame.kind)
@@ -164,48 +167,49 @@ class Hooks:
 
     @_no_graph
     def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        while self.stack:
-            frame = self.stack.pop()
-            for unit in frame.units:
-                unit.frames -= 1
-            if frame.module is module:
-                break
-        else:
+        frame = self._end(module)
+        if frame is None:
             return
         if torch.is_grad_enabled() and (frame.units or module is self.root):
             self._watch(module, frame.units, output)
-        if self.stack:
-            parent = self.stack[-1]
-            parent.ended += 1
-            self._bring_learned(parent)
+        stack = self._stack()
+        if stack:
+            stack[-1].ended += 1
+            self._bring_learned(stack[-1])
+
+    def _end(self, module: torch.nn.Module) -> Frame | None:
+        """Takes the forward of a module from the stack, and what an exception left above it."""
+        stack = self._stack()
+        for i in reversed(range(len(stack))):
+            if stack[i].module is module:
+                frame = stack[i]
+                del stack[i:]
+                return frame
+        return None
 
     def _watch(self, module: torch.nn.Module, units: list[Unit], output: Any) -> None:
         """Has a hook called when the outputs of a forward get gradients."""
-        hook = functools.partial(self._begin_backward, tuple(units), [])
-        try:
-            for tensor in tensors_of(output):
-                if tensor.requires_grad:
-                    tensor.register_hook(_no_graph(hook))
-        except _Opaque as opaque:
-            for unit in units:
-                if not unit.kept:
-                    _log.warning(
-                        "penstock: %s returns a %s, in which tensors cannot be seen; the weights "
-                        "of %s stay in memory until the step ends",
-                        type(module).__name__,
-                        opaque,
-                        unit.name,
-                    )
-                    unit.kept = True
+        hook = _no_graph(functools.partial(self._begin_backward, tuple(units), []))
+        opaque: list[str] = []
+        for tensor in tensors_of(output, opaque):
+            if tensor.requires_grad:
+                tensor.register_hook(hook)
+        for unit in units:
+            if opaque and not unit.kept:
+                _log.warning(
+                    "penstock: %s returns a %s, in which tensors cannot be seen; the weights of %s "
+                    "stay in memory until the step ends",
+                    type(module).__name__,
+                    opaque[0],
+                    unit.name,
+                )
+                unit.kept = True
 
-    def _start(self) -> None:
-        """Begins the outermost forward: forgets what an exception has left, and checks."""
-        for frame in self.stack:
-            for unit in frame.units:
-                unit.frames = 0
-        self.stack.clear()
+    def _start(self, stack: list[Frame]) -> None:
+        """Begins an outermost forward: forgets what an exception has left, and checks."""
+        stack.clear()
         self._task = -1
-        self.runtime.in_backward = ()
+        self._in_backward = ()
         if self._failed:
             self._failed = False
             if not self.runtime.has_gradients:
@@ -213,10 +217,12 @@ class Hooks:
         self.check_parameters()
         self.runtime.begin()
 
-    def fail(self) -> None:
-        """Notes that the outermost forward has ended by an exception."""
+    def fail(self, module: torch.nn.Module, error: BaseException) -> None:
+        """Notes that a forward has ended by an exception."""
         if backward_task() == -1:
             self._failed = True
+        if not isinstance(error, Exception):  # of others, hooks of the module hear nothing
+            self._end(module)
 
     def check_parameters(self) -> None:
         """Raises if parameters are not those that penstock.initialize was given."""
@@ -226,27 +232,22 @@ class Hooks:
                     f"penstock: requires_grad of {name} is {parameter.requires_grad} and was "
                     f"{trained} in penstock.initialize; set it before"
                 )
-        now = {id(parameter) for parameter in self.root.parameters()}
-        if not now.issuperset(self._ids) or len(now) != len(self._ids) + self._others(now):
+        now = {id(p) for p in self.root.parameters() if p.numel() > 0}
+        if now != self._ids:
             raise InvalidArgumentError(
-                "penstock: the module has other parameters than penstock.initialize was given "
-                "(adapters, new embeddings and the like are to be made before); make them first, "
-                "and call penstock.initialize then"
+                "penstock: the module has other parameters than penstock.initialize was given; "
+                "make adapters, new embeddings and the like first, and call penstock.initialize "
+                "then"
             )
-
-    def _others(self, now: set[int]) -> int:
-        """Counts parameters without elements, which are not ours."""
-        if len(now) == len(self._ids):
-            return 0
-        return sum(1 for parameter in self.root.parameters() if parameter.numel() == 0)
 
     # Weights used outside of their module.
 
     def use_outside(self, unit: Unit) -> None:
         """Brings a unit that a function uses, and learns it if no forward under way has it."""
-        if unit.gathered or not self.stack or any(unit in frame.units for frame in self.stack):
+        stack = self._stack()
+        if unit.gathered or not stack or any(unit in frame.units for frame in stack):
             return
-        frame = self.stack[-1]
+        frame = stack[-1]
         learned = self._learned.setdefault(frame.module, {}).setdefault(frame.ended, [])
         if unit not in learned:
             learned.append(unit)
@@ -264,7 +265,7 @@ class Hooks:
         for unit in units:
             self.runtime.use(unit, _library.BACKWARD)
         if units:
-            self.runtime.in_backward = units
+            self._in_backward = units
 
     def _note_task(self, task: int) -> None:
         if self._task == -1:
@@ -276,6 +277,7 @@ class Hooks:
 
     def _end_backward(self) -> None:
         self._task = -1
+        self._in_backward = ()
         self.runtime.end_backward()
 
     def _take_gradient(self, unit: Unit, tensor: int, parameter: torch.nn.Parameter) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import os
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,7 +14,8 @@ import torch
 
 from penstock import _guards, _library, _outside, _rules, _state_dicts
 from penstock._config import ConfigLike, merged, read_config
-from penstock._hooks import Hooks, unit_of
+from penstock._hooks import Hooks
+from penstock._init import Weights, source_of
 from penstock._optimizer import ModuleOptimizer
 from penstock._run import Run
 from penstock._runtime import Runtime
@@ -132,6 +133,7 @@ def initialize(
     model_parameters: Iterable[Any] | None = None,
     run: str | os.PathLike[str] | None = None,
     seed: int = 0,
+    weights: Weights = None,
 ) -> tuple[torch.nn.Module, ModuleOptimizer]:
     """Gives the parameters of a module to an engine, which keeps them where ``config`` says.
 
@@ -147,6 +149,9 @@ def initialize(
             gradient, in one group.
         run: a folder for this training. If it has a commit, that is continued.
         seed: of stochastic rounding.
+        weights: a folder or file of safetensors, which are read unit by unit, or ``"random"``:
+            unit by unit by the module's initializers. Needed for a module that was made within
+            :func:`penstock.init`. Not read if a commit is continued.
 
     Returns:
         The module and its optimizer.
@@ -158,6 +163,7 @@ def initialize(
     _check_module(model)
     engine_config, zero_missing = _split(config)
     rule, defaults = _optimizer_of(engine_config)
+    give_values = source_of(model, weights)
     if model_parameters is None:
         model_parameters = [p for p in model.parameters() if p.requires_grad and p.numel() > 0]
     groups = list(model_parameters)
@@ -173,7 +179,9 @@ def initialize(
         for notice in engine.describe()["notices"]:
             _log.info("penstock: %s", notice)
         runtime = Runtime(engine, cut, on_device=on_device, zero_missing=zero_missing)
-        _connect(model, Hooks(runtime, model, cut.users), optimizer, opened, _identity(rule, cut))
+        if give_values is not None:
+            runtime.begin(give_values)
+        _connect(model, Hooks(runtime, model, cut), optimizer, opened, _identity(rule, cut))
     except BaseException:
         opened.close()
         raise
@@ -186,7 +194,7 @@ def _connect(
     optimizer.begin(hooks, run, identity)
     _guards.install(hooks)
     _state_dicts.install(hooks)
-    _outside.watch_forward(hooks, unit_of(hooks))
+    _outside.watch_forwards(hooks)
     model.penstock = hooks.runtime  # type: ignore[assignment]
     model.clip_grad_norm_ = optimizer.clip_grad_norm_  # type: ignore[assignment]
     model.backward = functools.partial(_backward, hooks)  # type: ignore[assignment]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from penstock._hooks import Hooks, backward_task
+from penstock._hooks import Hooks, backward_task, unit_of
 from penstock._storage import Unit
 
 
@@ -75,34 +75,56 @@ class OutsideUses(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def watch_forward(hooks: Hooks, units: Mapping[int, Unit]) -> None:
-    """Puts the mode around the root's forward."""
-    root = hooks.root
-    forward = root.forward
-    mode = OutsideUses(hooks, units)
-    learned: set[tuple[bool, bool]] = set()
-
-    @functools.wraps(forward)
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        key = (root.training, torch.is_grad_enabled())
-        compiled = torch.compiler.is_compiling() or is_compiled(hooks.root)
-        try:
-            if backward_task() != -1 or (compiled and key in learned):
-                return forward(*args, **kwargs)
-            with mode:
-                output = forward(*args, **kwargs)
-            learned.add(key)
-            return output
-        except BaseException:
-            hooks.fail()
-            raise
-
-    root.forward = torch.compiler.disable(watched, recursive=False)
-
-
 def is_compiled(root: torch.nn.Module) -> bool:
     """Whether parts of a module are compiled; the mode would keep these from being so."""
-    return any(
+    return torch.compiler.is_compiling() or any(
         module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
         for module in root.modules()
     )
+
+
+class _Watched:
+    """The mode around the forwards of one training's modules."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._mode = OutsideUses(hooks, unit_of(hooks))
+        self._active = False
+        self._learned: set[Any] = set()  # kinds of forwards that were seen as a whole
+
+    def call(self, module: torch.nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        if self._active or backward_task() != -1:
+            return forward(*args, **kwargs)
+        kind = (module, module.training, torch.is_grad_enabled())
+        if kind in self._learned and is_compiled(self._hooks.root):
+            return forward(*args, **kwargs)
+        self._active = True
+        try:
+            with self._mode:
+                output = forward(*args, **kwargs)
+        finally:
+            self._active = False
+        self._learned.add(kind)
+        return output
+
+    def around(self, module: torch.nn.Module) -> Any:
+        forward = module.forward
+
+        @functools.wraps(forward)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return self.call(module, forward, args, kwargs)
+            except BaseException as error:
+                self._hooks.fail(module, error)
+                raise
+
+        return torch.compiler.disable(watched, recursive=False)
+
+
+def watch_forwards(hooks: Hooks) -> None:
+    """Puts the mode around the forwards of the root and of modules that call others."""
+    watched = _Watched(hooks)
+    for module in hooks.users:
+        calls_others = module not in hooks.blocks and next(module.children(), None) is not None
+        if module is hooks.root or calls_others:
+            module.forward = watched.around(module)

@@ -25,6 +25,8 @@ _DTYPES = {dtype: _library.DTYPES[name] for dtype, name in DTYPE_NAMES.items()}
 
 _MOST_NAMES = 5
 
+GiveValues = Callable[[list[torch.nn.Parameter]], None]
+
 
 def refuse_copies(*_: Any) -> Any:
     """Stands for ``__deepcopy__`` and ``__reduce_ex__`` of what belongs to one engine."""
@@ -52,7 +54,7 @@ class Runtime:
         self.groups = [group.number for group in plan.groups if group.number >= 0]
         self.steps: int = described["step"]
         self.most_repeated = 0  # that were in memory at once
-        self.in_backward: Sequence[Unit] = ()  # units whose backward is under way
+        self.in_use: Callable[[Unit], bool] = lambda unit: False  # asks the hooks
         self._on_device = on_device
         self._zero_missing = zero_missing
         self._continued: bool = described["continued"]
@@ -67,13 +69,19 @@ class Runtime:
 
     # Weights.
 
-    def begin(self) -> None:
-        """Takes the weights from the parameters. From then on they belong to the engine."""
+    def begin(self, give_values: GiveValues | None = None) -> None:
+        """Takes the weights from the parameters. From then on they belong to the engine.
+
+        Args:
+            give_values: called with the parameters of each unit before they are taken.
+        """
         with self.lock:
             if self._begun:
                 return
             for unit in self.units:
                 if not self._continued:
+                    if give_values is not None:
+                        give_values([entry.parameter for entry in unit.entries])
                     self._fill(unit)
                 unit.show_away()
             self._begun = True
@@ -129,7 +137,7 @@ class Runtime:
         if not unit.repeated or unit.kept or self._on_device:
             return
         there = [u for u in self.units if u.filled and u.repeated and not u.kept]
-        may_go = [u for u in there if u.frames == 0 and u not in self.in_backward]
+        may_go = [u for u in there if not self.in_use(u)]
         may_go.sort(key=lambda u: u.last_use)
         for victim in may_go[: max(0, len(there) - self.slots + 1)]:
             victim.let_go()
@@ -179,7 +187,6 @@ class Runtime:
         with self.lock:
             for parameter, (unit, tensor) in list(self._pending.items()):
                 self.gradient(unit, tensor, parameter)
-            self.in_backward = ()
             for unit in self.units:
                 unit.calls = 0
 
@@ -260,7 +267,6 @@ class Runtime:
                 parameter.grad = None
             self._pending.clear()
             self._given.clear()
-            self.in_backward = ()
             for unit in self.units:
                 unit.told = False
                 unit.calls = 0

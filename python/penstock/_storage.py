@@ -60,7 +60,6 @@ class Unit:
         filled: its memory has the current weights.
         told: the engine knows of a use in this step, for which it has given the weights.
         calls: forwards of modules that use it, since the last backward.
-        frames: forwards that use it and have not ended.
         kept: it stays until the step ends, although it is repeated.
         last_use: counts uses of all units.
         gathered: how many ``penstock.gathered`` have it.
@@ -83,7 +82,6 @@ class Unit:
         self.told = False
         self.kept = not spec.repeated
         self.calls = 0
-        self.frames = 0
         self.last_use = 0
         self.gathered = 0
 

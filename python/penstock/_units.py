@@ -48,12 +48,14 @@ class Plan(NamedTuple):
 
     Attributes:
         units: in the order in which the module declares them.
-        users: for each module that gets hooks, the units that its forward uses.
+        users: for each module that gets hooks, the units that its forward uses by itself.
+        blocks: the modules that are units with all that is in them.
         groups: of the engine, the frozen ones last.
     """
 
     units: Sequence[UnitSpec]
     users: Mapping[torch.nn.Module, Sequence[int]]
+    blocks: frozenset[torch.nn.Module]
     groups: Sequence[Group]
 
 
@@ -68,7 +70,10 @@ def _is_list_of_blocks(module: torch.nn.Module) -> bool:
 
 
 def _owners(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, bool]]:
-    """Yields name, module, and whether it is a block, of all modules that use parameters."""
+    """Yields name, module, and whether it is a block, of all modules that use parameters.
+
+    Those that use parameters only by modules in them are among them, if they can be called.
+    """
     seen: set[torch.nn.Module] = set()
 
     def walk(name: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, bool]]:
@@ -76,7 +81,8 @@ def _owners(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, bool
             return
         seen.add(module)
         blocks = _is_list_of_blocks(module)
-        if next(module.parameters(recurse=False), None) is not None:
+        called = type(module).forward is not torch.nn.Module.forward
+        if next(module.parameters(recurse=called), None) is not None:
             yield name, module, False
         for key, child in module.named_children():
             path = f"{name}.{key}" if name else key
@@ -181,7 +187,7 @@ def plan(
         module: sorted({unit_of[p] for p in module.parameters(recurse=block) if p in unit_of})
         for _, module, block in owners
     }
-    return Plan(units, used, _order_groups(entries))
+    return Plan(units, used, frozenset(blocks), _order_groups(entries))
 
 
 def model_text(plan_: Plan) -> dict[str, Any]:
