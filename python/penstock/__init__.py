@@ -36,6 +36,7 @@ _LAZY = {
     "initialize": "penstock._offload",
     "clip_grad_norm_": "penstock._offload",
     "gathered": "penstock._gathered",
+    "integrations": "",
     "optim": "",
     "reference": "",
 }
@@ -61,6 +62,7 @@ __all__ = [
     "gathered",
     "init",
     "initialize",
+    "integrations",
     "optim",
     "reference",
 ]
