@@ -14,6 +14,7 @@ import torch
 from penstock import _guards, _library, _outside, _rules, _state, _state_dicts
 from penstock._config import ConfigLike, merged, read_config
 from penstock._hooks import Hooks
+from penstock._init import Weights, source_of
 from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._run import Run
 from penstock._runtime import Runtime
@@ -159,6 +160,7 @@ def initialize(
     run: str | os.PathLike[str] | None = None,
     seed: int = 0,
     commit: Mapping[str, Any] | None = None,
+    weights: Weights = None,
 ) -> tuple[torch.nn.Module, ModuleOptimizer]:
     """Gives the parameters of a module to an engine, which keeps them where ``config`` says.
 
@@ -177,6 +179,9 @@ def initialize(
         commit: the ``"penstock"`` of a ``state_dict()`` of the optimizer: that commit of ``run`` is
             continued, which is the last one, or of the ``"snapshot"`` that it names
             (:meth:`ModuleOptimizer.snapshot`), which stays as it is.
+        weights: a folder or file of safetensors, which are read unit by unit, or ``"random"``:
+            unit by unit by the module's initializers. Needed for a module that was made within
+            :func:`penstock.init`. Not read if a commit is continued.
 
     Returns:
         The module and its optimizer.
@@ -188,6 +193,7 @@ def initialize(
     _check_module(model)
     engine_config, zero_missing = _split(config)
     rule, defaults = _optimizer_of(engine_config)
+    give_values = source_of(model, weights)
     if model_parameters is None:
         model_parameters = [p for p in model.parameters() if p.requires_grad and p.numel() > 0]
     groups = list(model_parameters)
@@ -208,6 +214,8 @@ def initialize(
         if continued is not None:
             _state.check_text(continued, "module", identity, str(opened.folder))
         runtime = Runtime(engine, cut, on_device=on_device, zero_missing=zero_missing)
+        if give_values is not None:
+            runtime.begin(give_values)
     except BaseException:
         if engine is not None:
             engine.close()

@@ -25,6 +25,8 @@ _DTYPES = {dtype: _library.DTYPES[name] for dtype, name in DTYPE_NAMES.items()}
 
 _MOST_NAMES = 5
 
+GiveValues = Callable[[list[torch.nn.Parameter]], None]
+
 
 def refuse_copies(*_: Any) -> Any:
     """Stands for ``__deepcopy__`` and ``__reduce_ex__`` of what belongs to one engine."""
@@ -70,8 +72,12 @@ class Runtime:
 
     # Weights.
 
-    def begin(self) -> None:
-        """Takes the weights from the parameters. From then on they belong to the engine."""
+    def begin(self, give_values: GiveValues | None = None) -> None:
+        """Takes the weights from the parameters. From then on they belong to the engine.
+
+        Args:
+            give_values: called with the parameters of each unit before they are taken.
+        """
         if self._begun:
             return
         with self.lock, torch.inference_mode(False):
@@ -79,6 +85,8 @@ class Runtime:
                 return
             for unit in self.units:
                 if not self._continued:
+                    if give_values is not None:
+                        give_values([entry.parameter for entry in unit.entries])
                     self.fill(unit)
                 unit.show_away()
             self._begun = True
