@@ -47,6 +47,14 @@ class Commits:
         self.attached: dict[str, Any] = {}
         self.open_step = False  # a forward use has begun a step
 
+    def go_on(self, engine: _library.Engine, run: Run) -> None:
+        """Makes the commits of another engine and run from now on, with what is attached."""
+        self._engine = engine
+        self._run = run
+        self._begun = self.open_step = False
+        self._due = None
+        self._awaited = set()
+
     def attach(self, things: Mapping[str, Any], guard: Callable[[], Any]) -> None:
         """Keeps the state of ``things`` in each commit from now on.
 

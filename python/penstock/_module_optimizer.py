@@ -12,6 +12,7 @@ import torch
 from penstock import _library, _rules, _state
 from penstock._commits import Commits
 from penstock._hooks import Hooks
+from penstock._opening import Opened, Opening
 from penstock._run import Run
 from penstock._runtime import Runtime, refuse_copies
 from penstock._snapshot import take_snapshot
@@ -24,16 +25,14 @@ class Training(NamedTuple):
     """What an optimizer takes over.
 
     Attributes:
-        continued: the text of the commit that the engine goes on from, if it does.
-        commit: what a state_dict says of that commit, if it was asked for by that.
+        opening: makes engines for other commits.
+        opened: the run, and its engine.
     """
 
     hooks: Hooks
-    run: Run
-    identity: str
-    continued: dict[str, Any] | None
+    opening: Opening
+    opened: Opened
     commit_every_steps: int
-    commit: Mapping[str, Any] | None = None
 
 
 class ModuleOptimizer(torch.optim.Optimizer):
@@ -61,20 +60,24 @@ class ModuleOptimizer(torch.optim.Optimizer):
         """Takes over a training."""
         self.hooks = training.hooks
         self._runtime: Runtime = training.hooks.runtime
-        self._run = training.run
-        self._identity = training.identity
-        self._continued = training.continued
+        self._opening = training.opening
         self._commit_every = training.commit_every_steps
-        self._commit = training.commit
-        self._committed_step = -1 if training.continued is None else self._runtime.steps
-        self._close = weakref.finalize(self.hooks, _free, self._runtime.engine, self._run)
-        self._commits = Commits(self._runtime.engine, self._run, self._sections)
+        self._commits = Commits(self._runtime.engine, training.opened.run, self._sections)
         self._runtime.before_step = self._commits.begin_due
         self._made = True
-        if self._continued is not None:
-            described = self._runtime.engine.describe()
-            self._run.note(described["uuid"], described["state_paths"])
-            self._set_groups(self._continued["groups"])
+        self._take(training.opened, None)
+
+    def _take(self, opened: Opened, commit: Mapping[str, Any] | None) -> None:
+        """Goes on with a run and its engine, which continues ``commit`` if that was asked for."""
+        self._run = opened.run
+        self._continued = opened.continued
+        self._commit = commit
+        self._close = weakref.finalize(self.hooks, _free, opened.engine, opened.run)
+        described = opened.engine.describe()
+        self._committed_step = described["step"] if opened.continued is not None else -1
+        if opened.continued is not None:
+            opened.run.note(described["uuid"], described["state_paths"])
+            self._set_groups(opened.continued["groups"])
 
     # Steps.
 
@@ -146,7 +149,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
     def _sections(self) -> dict[str, Any]:
         return {
             "kind": "module",
-            "identity": self._identity,
+            "identity": self._opening.identity,
             "calls": self._runtime.steps,
             "groups": self._group_options(),
         }
@@ -250,17 +253,11 @@ class ModuleOptimizer(torch.optim.Optimizer):
                     states[name] = value
                 yield entry.name, entry.parameter, states
 
-    def is_at(self, commit: Mapping[str, Any]) -> bool:
-        """Whether a commit that a ``state_dict()`` names is where the training is."""
-        if commit["step"] != self._runtime.steps:
-            return False
-        asked = self._commit or {}
-        return commit["uuid"] in (self._run.uuid, asked.get("uuid"))
-
     def snapshot(self, folder: str | os.PathLike[str]) -> str:
         """Copies the commit of the last step into a folder that is not there; returns its path.
 
-        ``penstock.initialize(…, commit=…)`` goes back to it, whatever the run has committed since.
+        A ``state_dict`` with this path under ``["penstock"]["snapshot"]`` finds the copy, whatever
+        the run has committed since.
         """
         with self._runtime.lock:
             if self._committed_step != self._runtime.steps:
@@ -268,10 +265,13 @@ class ModuleOptimizer(torch.optim.Optimizer):
             return take_snapshot(self._run, folder, self._runtime.engine.copy_commit)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from the commit that :meth:`state_dict` has made, which the run continues.
+        """Goes to the commit that :meth:`state_dict` has made; what came after it is given up.
+
+        That is the last commit of its run, or one of which ``["penstock"]["snapshot"]`` names a
+        snapshot (:meth:`snapshot`), which stays as it is.
 
         Raises:
-            InvalidArgumentError: it is of another run or another step.
+            InvalidArgumentError: the run has gone on since, and there is no snapshot.
         """
         said = state_dict.get("penstock")
         if said is None:
@@ -279,14 +279,26 @@ class ModuleOptimizer(torch.optim.Optimizer):
                 "penstock: the state_dict was not made by this optimizer; continue a run by its "
                 "name: penstock.initialize(…, run=…)"
             )
-        if not self.is_at(said):
-            raise InvalidArgumentError(
-                f"penstock: the state_dict is of step {said['step']} of run {said['run']}, and this "
-                f"is step {self._runtime.steps} of run {self._run.folder}; a run goes on from its "
-                "last commit"
-            )
+        if not self._is_at(said):
+            self._go_to(said)
         for group, options in zip(self.param_groups, state_dict["param_groups"]):
             group.update(options)
+
+    def _is_at(self, commit: Mapping[str, Any]) -> bool:
+        """Whether the training is where a commit was made."""
+        if commit["step"] != self._runtime.steps or self._runtime.has_gradients:
+            return False
+        asked = self._commit or {}
+        return commit["uuid"] in (self._run.uuid, asked.get("uuid"))
+
+    def _go_to(self, commit: Mapping[str, Any]) -> None:
+        """Goes on from another commit. The training is closed if that cannot be opened."""
+        self.close()
+        opened = self._opening.open(commit["run"], commit)
+        self._commits.go_on(opened.engine, opened.run)
+        self._max_norm = 0.0
+        self._take(opened, dict(commit))
+        self._runtime.go_on(opened.engine)
 
     def close(self) -> None:
         """Frees everything. The module's parameters show NaN from then on."""

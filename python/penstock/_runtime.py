@@ -294,6 +294,17 @@ class Runtime:
                 self._open = False
                 self.engine.drop_step()
 
+    def go_on(self, engine: Any) -> None:
+        """Goes on with an engine of the same units that continues a commit."""
+        with self.lock:
+            self.engine = engine
+            self.steps = engine.describe()["step"]
+            self._open = self._begun = False
+            self._continued = True
+            self._given.clear()
+            self._pending.clear()
+            self.begin()
+
     def close(self) -> None:
         """Frees the engine. The parameters show NaN from then on."""
         with self.lock:

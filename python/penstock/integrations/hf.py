@@ -133,9 +133,7 @@ class Trainer(transformers.Trainer):
         return [group for group in groups if group["params"]]
 
     def _run_folder(self) -> str | None:
-        """Returns the run of the checkpoint that is continued, or a new one. None: in nvme_path."""
-        if self._commit is not None:
-            return str(self._commit["run"])
+        """Returns a folder for a new run. None: in nvme_path."""
         if uses_nvme(self._penstock_config):
             return None
         return os.path.join(str(self.args.output_dir), f"penstock-{secrets.token_hex(8)}")
@@ -153,9 +151,10 @@ class Trainer(transformers.Trainer):
             model_parameters=self._groups(module),
             run=self._run_folder(),
             seed=self.args.seed,
-            commit=self._commit,
         )
         self.optimizer = self._own
+        if self._commit is not None:
+            self._own.load_state_dict({"penstock": self._commit, "param_groups": ()})
         return self._own
 
     def _penstock(self) -> ModuleOptimizer:
@@ -176,11 +175,6 @@ class Trainer(transformers.Trainer):
         self._commit = _commit_of(resume_from_checkpoint)
         if self._commit is None:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
-        elif self._own is not None and not self._own.is_at(self._commit):
-            raise InvalidArgumentError(
-                f"penstock: {resume_from_checkpoint} is to be continued in a trainer that has "
-                "trained already; make a new model and a new trainer"
-            )
 
     def close(self) -> None:
         """Frees what penstock has taken; what was not saved is lost. The weights are gone, too."""
