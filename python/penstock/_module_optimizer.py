@@ -13,7 +13,7 @@ from penstock import _library, _rules, _state
 from penstock._commits import Commits
 from penstock._hooks import Hooks
 from penstock._opening import Opened, Opening
-from penstock._run import Run
+from penstock._run import Run, read_run
 from penstock._runtime import Runtime, refuse_copies
 from penstock._snapshot import take_snapshot
 from penstock._storage import Unit
@@ -73,9 +73,9 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._continued = opened.continued
         self._commit = commit
         self._close = weakref.finalize(self.hooks, _free, opened.engine, opened.run)
-        described = opened.engine.describe()
-        self._committed_step = described["step"] if opened.continued is not None else -1
         if opened.continued is not None:
+            described = opened.engine.describe()
+            self._commits.calls = described["step"]
             opened.run.note(described["uuid"], described["state_paths"])
             self._set_groups(opened.continued["groups"])
 
@@ -195,7 +195,6 @@ class ModuleOptimizer(torch.optim.Optimizer):
             self._runtime.begin()
             self._runtime.drop_step()
             self._commits.commit()
-            self._committed_step = self._runtime.steps
             return self._runtime.steps
 
     def state_dict(self) -> dict[str, Any]:
@@ -260,7 +259,8 @@ class ModuleOptimizer(torch.optim.Optimizer):
         the run has committed since.
         """
         with self._runtime.lock:
-            if self._committed_step != self._runtime.steps:
+            self._commits.finish()
+            if self._commits.calls != self._runtime.steps:
                 self.commit()
             return take_snapshot(self._run, folder, self._runtime.engine.copy_commit)
 
@@ -291,8 +291,25 @@ class ModuleOptimizer(torch.optim.Optimizer):
         asked = self._commit or {}
         return commit["uuid"] in (self._run.uuid, asked.get("uuid"))
 
+    def _check_there(self, commit: Mapping[str, Any]) -> None:
+        """Raises, before anything is given up, if a commit is certainly not there any more."""
+        snapshot = commit.get("snapshot")
+        if snapshot and os.path.isdir(snapshot):
+            return
+        last = (read_run(commit["run"])["state"] or {}).get("uuid")
+        mine = last == self._run.uuid
+        if last == commit["uuid"] and (not mine or self._commits.calls == commit["step"]):
+            return
+        now = f"of step {self._commits.calls}" if mine else f"of state {last}"
+        raise InvalidArgumentError(
+            f"penstock: step {commit['step']} was saved, and the last commit of run "
+            f"{commit['run']} is {now}; only the last commit can be continued, or a snapshot"
+        )
+
     def _go_to(self, commit: Mapping[str, Any]) -> None:
         """Goes on from another commit. The training is closed if that cannot be opened."""
+        self._commits.finish()
+        self._check_there(commit)
         self.close()
         opened = self._opening.open(commit["run"], commit)
         self._commits.go_on(opened.engine, opened.run)

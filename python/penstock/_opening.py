@@ -82,7 +82,6 @@ class Opening(NamedTuple):
         if snapshot and os.path.isdir(snapshot):
             return self._engine(run, files_of(snapshot))
         raise InvalidArgumentError(
-            f"penstock: step {commit['step']} was saved, the last commit of run {run.folder} is "
-            "another one, and there is no snapshot; only the last commit can be continued, or a "
-            "snapshot"
+            f"penstock: step {commit['step']} was saved, and the last commit of run {run.folder} is "
+            "another one; only the last commit can be continued, or a snapshot"
         )
