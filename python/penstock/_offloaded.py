@@ -6,7 +6,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Union
+from typing import Any, TypedDict, Union
 
 import torch
 
@@ -19,6 +19,22 @@ from penstock._training import Options, Training
 from penstock.errors import InvalidArgumentError, UnavailableError
 
 Path = Union[str, "os.PathLike[str]"]
+
+
+class OffloadOptions(TypedDict, total=False):
+    """Keywords of every optimizer; :class:`OffloadedOptimizer` says what they are."""
+
+    nvme_path: None | Path | Sequence[Path]
+    run: Path | None
+    host_memory: None | int | str
+    model: torch.nn.Module | None
+    max_norm: float
+    overlap: bool
+    durable: bool
+    commit_every_steps: int
+    missing_gradients: str
+    config: ConfigLike
+    resume: str | bool
 
 
 class OffloadedOptimizer(torch.optim.Optimizer):
