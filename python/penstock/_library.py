@@ -266,10 +266,6 @@ class Engine:
         """Returns the state of the commit that the engine continued from."""
         return _text(self._c.penstock_continued, self._handle)
 
-    def read(
-        self, unit: int, tensor: int, kind: int, begin: int, count: int, address: int
-    ) -> None:
+    def read(self, unit: int, tensor: int, kind: int, begin: int, count: int, address: int) -> None:
         """Reads elements of one state of a tensor as fp32."""
-        check(
-            self._c.penstock_read(self._handle, unit, tensor, kind, begin, count, address)
-        )
+        check(self._c.penstock_read(self._handle, unit, tensor, kind, begin, count, address))

@@ -1,0 +1,74 @@
+"""Weights for whoever reads them outside of a forward."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Union
+
+import torch
+
+from penstock._guards import link_of
+from penstock._hooks import Hooks
+from penstock._storage import Unit, views
+from penstock.errors import InvalidArgumentError
+
+Gatherable = Union[torch.nn.Module, torch.Tensor, Iterable[torch.Tensor]]
+
+
+def _parameters_of(what: Gatherable) -> list[torch.Tensor]:
+    if isinstance(what, torch.nn.Module):
+        return list(what.parameters())
+    if isinstance(what, torch.Tensor):
+        return [what]
+    return list(what)
+
+
+def _show(hooks: Hooks, unit: Unit) -> None:
+    with hooks.runtime.lock:
+        if unit.gathered == 0:
+            memory = hooks.runtime.read(unit)
+            unit.show(views(memory, unit.entries, unit.layout))
+        unit.gathered += 1
+
+
+def _hide(hooks: Hooks, unit: Unit) -> None:
+    with hooks.runtime.lock:
+        unit.gathered -= 1
+        if unit.gathered == 0:
+            if unit.filled:
+                unit.show_here()
+            else:
+                unit.show_away()
+
+
+@contextlib.contextmanager
+def gathered(parameters: Gatherable, write: bool = False) -> Iterator[None]:
+    """Makes parameters show their current weights while a ``with`` lasts.
+
+    They are copies, so tensors that are made from them stay valid. Calls may be nested, in any
+    order. Parameters that belong to no training are left as they are.
+
+    Args:
+        parameters: a parameter, several, or a module with all that is in it.
+        write: whether weights will be written. That is possible from ``penstock.initialize`` to the
+            first use of the module.
+
+    Raises:
+        InvalidArgumentError: ``write`` comes too late, or a parameter was written without it.
+    """
+    found: dict[Unit, Hooks] = {}
+    for parameter in _parameters_of(parameters):
+        link = link_of(parameter)
+        if link is not None and link.hooks.runtime.begun:
+            found[link.unit] = link.hooks
+    if write and found:
+        raise InvalidArgumentError(
+            "penstock: weights were to be written after the module was used; write them after "
+            "penstock.initialize and before the first forward"
+        )
+    with contextlib.ExitStack() as stack:
+        for unit, hooks in found.items():
+            _show(hooks, unit)
+            stack.callback(_hide, hooks, unit)
+        yield

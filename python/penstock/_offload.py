@@ -1,0 +1,222 @@
+"""``penstock.initialize``: gives the parameters of a module to an engine."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from penstock import _guards, _library, _outside, _rules, _state_dicts
+from penstock._config import ConfigLike, merged, read_config
+from penstock._hooks import Hooks
+from penstock._init import Weights, source_of
+from penstock._optimizer import ModuleOptimizer
+from penstock._run import Run
+from penstock._runtime import Runtime
+from penstock._units import DTYPE_NAMES, Plan, model_text, plan
+from penstock.errors import InvalidArgumentError, UnavailableError
+
+_log = logging.getLogger("penstock")
+
+_RULES = {
+    "adamw": _rules.ADAMW,
+    "adam": _rules.ADAMW,
+    "lion": _rules.LION,
+    "adagrad": _rules.ADAGRAD,
+}
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "AdamW": {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0},
+    "Lion": {"lr": 1e-3, "betas": (0.9, 0.999), "weight_decay": 0.0},
+    "Adagrad": {"lr": 1e-2, "eps": 1e-10, "weight_decay": 0.0},
+}
+_AUTO = {"lr": 5e-5}  # others: their defaults (docs/config.md)
+_BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
+
+def _check_ranks() -> None:
+    ranks = int(os.environ.get("WORLD_SIZE") or "1")
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        ranks = max(ranks, torch.distributed.get_world_size())
+    if ranks > 1:
+        raise UnavailableError(
+            f"penstock: penstock.initialize was called on one of {ranks} ranks (WORLD_SIZE, "
+            "torch.distributed), and works with one; start one process"
+        )
+
+
+def _check_module(model: torch.nn.Module) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgumentError(
+            f"penstock: penstock.initialize needs a torch.nn.Module, and got a "
+            f"{type(model).__name__}"
+        )
+    for name, parameter in model.named_parameters():
+        if _guards.link_of(parameter) is not None:
+            raise InvalidArgumentError(
+                f"penstock: parameter {name} belongs to a training already; make another module"
+            )
+
+
+def _optimizer_of(config: Mapping[str, Any]) -> tuple[_rules.Rule, dict[str, Any]]:
+    """Returns the rule of a configuration, and the options of its parameter groups."""
+    section = config.get("optimizer") or {}
+    name = str(section.get("type", "AdamW"))
+    rule = _RULES.get(name.lower())
+    if rule is None:
+        raise InvalidArgumentError(
+            f"penstock: optimizer.type is {name}; penstock.initialize offers AdamW, Adam, Lion and "
+            "Adagrad"
+        )
+    defaults = dict(_DEFAULTS[rule.name])
+    for key, value in (section.get("params") or {}).items():
+        if key in defaults:
+            defaults[key] = _AUTO.get(key, defaults[key]) if value == "auto" else value
+    return rule, defaults
+
+
+def _homes(config: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Returns the paths on drives, and whether parameters stay on the device."""
+    zero = config.get("zero_optimization")
+    zero = zero if isinstance(zero, Mapping) else {}
+    paths = None
+    devices = {}
+    for section in ("offload_optimizer", "offload_param"):
+        home = zero.get(section)
+        home = home if isinstance(home, Mapping) else {}
+        devices[section] = home.get("device", "none")
+        if devices[section] == "nvme":
+            paths = home.get("nvme_path") or paths
+    return paths, devices["offload_param"] == "none"
+
+
+def _identity(rule: _rules.Rule, plan_: Plan) -> str:
+    """Returns what a commit must agree in to be continued."""
+    entries = sorted(
+        (entry for unit in plan_.units for entry in unit.entries), key=lambda entry: entry.name
+    )
+    model = [
+        [e.name, list(e.parameter.shape), DTYPE_NAMES[e.parameter.dtype], e.group.number]
+        for e in entries
+    ]
+    return hashlib.sha256(json.dumps([rule.name, model]).encode()).hexdigest()
+
+
+def _split(config: ConfigLike) -> tuple[dict[str, Any], bool]:
+    """Returns the engine's configuration, and whether missing gradients are zeros."""
+    given = read_config(config)
+    if given.get("scheduler"):
+        raise InvalidArgumentError(
+            "penstock: config has scheduler; use a scheduler of torch.optim.lr_scheduler on the "
+            "optimizer that penstock.initialize returns"
+        )
+    if not any(key in given for key in _BATCH):
+        given = merged({"train_micro_batch_size_per_gpu": 1}, given)
+    ours = dict(given.get("penstock") or {})
+    missing = ours.pop("missing_gradients", "error")
+    if missing not in ("error", "zero"):
+        raise InvalidArgumentError(
+            f'penstock: penstock.missing_gradients is {missing!r}; it is "error" or "zero"'
+        )
+    return {**given, "penstock": ours}, missing == "zero"
+
+
+def initialize(
+    model: torch.nn.Module,
+    config: ConfigLike = None,
+    *,
+    model_parameters: Iterable[Any] | None = None,
+    run: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    weights: Weights = None,
+) -> tuple[torch.nn.Module, ModuleOptimizer]:
+    """Gives the parameters of a module to an engine, which keeps them where ``config`` says.
+
+    The module stays the same object. Its weights are taken when it is first used: until then they
+    may be written. Afterwards parameters show NaN while their weights are away; use
+    :func:`penstock.gathered` to read them outside of the module's forward.
+
+    Args:
+        model: on the CPU, in the dtypes that it is trained in; parameters that need no gradient
+            are frozen for good.
+        config: a DeepSpeed configuration, as a mapping or a file.
+        model_parameters: parameters or parameter groups to train; default: all that need a
+            gradient, in one group.
+        run: a folder for this training. If it has a commit, that is continued.
+        seed: of stochastic rounding.
+        weights: a folder or file of safetensors, which are read unit by unit, or ``"random"``:
+            unit by unit by the module's initializers. Needed for a module that was made within
+            :func:`penstock.init`. Not read if a commit is continued.
+
+    Returns:
+        The module and its optimizer.
+
+    Raises:
+        PenstockError: one line says what does not work, and what to do.
+    """
+    _check_ranks()
+    _check_module(model)
+    engine_config, zero_missing = _split(config)
+    rule, defaults = _optimizer_of(engine_config)
+    give_values = source_of(model, weights)
+    if model_parameters is None:
+        model_parameters = [p for p in model.parameters() if p.requires_grad and p.numel() > 0]
+    groups = list(model_parameters)
+    if not groups:
+        raise InvalidArgumentError("penstock: no parameter needs a gradient, so nothing is trained")
+    optimizer = ModuleOptimizer(groups, rule, defaults)
+    cut = plan(model, optimizer.param_groups)
+    paths, on_device = _homes(engine_config)
+    opened = Run.open(run, paths, "module")
+    try:
+        options = {"folders": opened.folders, "continue": opened.continued, "seed": seed}
+        engine = _library.Engine(engine_config, model_text(cut), options)
+        for notice in engine.describe()["notices"]:
+            _log.info("penstock: %s", notice)
+        runtime = Runtime(engine, cut, on_device=on_device, zero_missing=zero_missing)
+        if give_values is not None:
+            runtime.begin(give_values)
+        _connect(model, Hooks(runtime, model, cut), optimizer, opened, _identity(rule, cut))
+    except BaseException:
+        opened.close()
+        raise
+    return model, optimizer
+
+
+def _connect(
+    model: torch.nn.Module, hooks: Hooks, optimizer: ModuleOptimizer, run: Run, identity: str
+) -> None:
+    optimizer.begin(hooks, run, identity)
+    _guards.install(hooks)
+    _state_dicts.install(hooks)
+    _outside.watch_forwards(hooks)
+    model.penstock = hooks.runtime  # type: ignore[assignment]
+    model.clip_grad_norm_ = optimizer.clip_grad_norm_  # type: ignore[assignment]
+    model.backward = functools.partial(_backward, hooks)  # type: ignore[assignment]
+
+
+def _backward(hooks: Hooks, loss: torch.Tensor, **options: Any) -> None:
+    """``loss.backward()``, as DeepSpeed's engines have it."""
+    loss.backward(**options)
+
+
+def clip_grad_norm_(module: torch.nn.Module, max_norm: float) -> torch.Tensor:
+    """Has the next step of a module clip its gradient; returns the norm before.
+
+    Args:
+        module: that was given to :func:`penstock.initialize`.
+        max_norm: positive.
+    """
+    clip = getattr(module, "clip_grad_norm_", None)
+    if not isinstance(getattr(module, "penstock", None), Runtime) or clip is None:
+        raise InvalidArgumentError(
+            "penstock: penstock.clip_grad_norm_ needs the module that was given to "
+            "penstock.initialize; for others use torch.nn.utils.clip_grad_norm_"
+        )
+    norm: torch.Tensor = clip(max_norm)
+    return norm

@@ -1,0 +1,311 @@
+"""One training: decides which units are in memory, and tells the engine of uses and gradients.
+
+Repeated units share as many places as the engine planned: when another one is needed, the one goes
+that was used longest ago. Other units stay until the step ends, as all units do that the
+configuration keeps on the device. Hooks on modules (_hooks.py) say what is used when.
+
+Threads: any; one at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from penstock import _library
+from penstock._storage import Unit
+from penstock._units import DTYPE_NAMES, Plan
+from penstock.errors import InvalidArgumentError, UnavailableError
+
+_DTYPES = {dtype: _library.DTYPES[name] for dtype, name in DTYPE_NAMES.items()}
+
+_MOST_NAMES = 5
+
+GiveValues = Callable[[list[torch.nn.Parameter]], None]
+
+
+def refuse_copies(*_: Any) -> Any:
+    """Stands for ``__deepcopy__`` and ``__reduce_ex__`` of what belongs to one engine."""
+    raise InvalidArgumentError(
+        "penstock: a module that was given to penstock.initialize cannot be copied or pickled; "
+        "save model.state_dict(), and copy the module before penstock.initialize"
+    )
+
+
+class Runtime:
+    """The state of one training on the side of torch. See the file."""
+
+    __deepcopy__ = refuse_copies
+    __reduce_ex__ = refuse_copies
+
+    def __init__(self, engine: Any, plan: Plan, *, on_device: bool, zero_missing: bool) -> None:
+        self.engine = engine
+        self.lock = threading.RLock()
+        described = engine.describe()
+        self.slots: int = described["slots"]
+        self.units = [
+            Unit(i, spec, layout)
+            for i, (spec, layout) in enumerate(zip(plan.units, described["units"]))
+        ]
+        self.groups = [group.number for group in plan.groups if group.number >= 0]
+        self.steps: int = described["step"]
+        self.most_repeated = 0  # that were in memory at once
+        self.in_use: Callable[[Unit], bool] = lambda unit: False  # asks the hooks
+        self._on_device = on_device
+        self._zero_missing = zero_missing
+        self._continued: bool = described["continued"]
+        self._begun = False
+        self._uses = 0
+        self._open = False  # a step is under way
+        self.before_step: Callable[[], None] = lambda: None
+        self._given: set[tuple[int, int]] = set()  # unit and tensor, with a gradient in this step
+        self._pending: dict[torch.nn.Parameter, tuple[Unit, int]] = {}
+        if self._continued:
+            self.begin()
+
+    # Weights.
+
+    def begin(self, give_values: GiveValues | None = None) -> None:
+        """Takes the weights from the parameters. From then on they belong to the engine.
+
+        Args:
+            give_values: called with the parameters of each unit before they are taken.
+        """
+        with self.lock:
+            if self._begun:
+                return
+            for unit in self.units:
+                if not self._continued:
+                    if give_values is not None:
+                        give_values([entry.parameter for entry in unit.entries])
+                    self._fill(unit)
+                unit.show_away()
+            self._begun = True
+            if self._on_device:
+                self._bring_all()
+
+    @property
+    def begun(self) -> bool:
+        return self._begun
+
+    def _fill(self, unit: Unit) -> None:
+        values = [entry.parameter.detach().contiguous() for entry in unit.entries]
+        for entry, value, place in zip(unit.entries, values, unit.layout):
+            if value.nbytes != place["bytes"] or value.device.type != "cpu":
+                raise InvalidArgumentError(
+                    f"penstock: parameter {entry.name} has changed its dtype, shape or device "
+                    "since penstock.initialize; change it before"
+                )
+        self.engine.fill(unit.index, [value.data_ptr() for value in values])
+
+    def use(self, unit: Unit, kind: int) -> None:
+        """Brings a unit, if it is not there, and tells the engine that it is used."""
+        with self.lock:
+            if kind != _library.ASIDE:
+                self._open_step()
+            self._uses += 1
+            unit.last_use = self._uses
+            if unit.filled:
+                if kind != _library.ASIDE:
+                    has = unit.told or self._on_device or not unit.trained
+                    self.engine.use(unit.index, kind, None if has else unit.memory.address)
+            else:
+                self._make_room(unit)
+                self.engine.use(unit.index, kind, unit.memory.address)
+                if not unit.gathered:
+                    unit.show_here()
+                unit.filled = True
+                self._count_repeated()
+            if kind != _library.ASIDE:
+                unit.told = True
+
+    def _open_step(self) -> None:
+        if not self._open:
+            self.before_step()
+            self._open = True
+
+    def _bring_all(self) -> None:
+        for unit in self.units:
+            if not unit.filled:
+                self.use(unit, _library.ASIDE)
+
+    def _make_room(self, unit: Unit) -> None:
+        if not unit.repeated or unit.kept or self._on_device:
+            return
+        there = [u for u in self.units if u.filled and u.repeated and not u.kept]
+        may_go = [u for u in there if not self.in_use(u)]
+        may_go.sort(key=lambda u: u.last_use)
+        for victim in may_go[: max(0, len(there) - self.slots + 1)]:
+            victim.let_go()
+
+    def _count_repeated(self) -> None:
+        there = sum(1 for unit in self.units if unit.filled and unit.repeated)
+        self.most_repeated = max(self.most_repeated, there)
+
+    def read(self, unit: Unit) -> torch.Tensor:
+        """Returns the current weights of a unit in new memory."""
+        with self.lock:
+            self.begin()
+            bytes_ = torch.empty(unit.bytes, dtype=torch.uint8)
+            self.engine.use(unit.index, _library.ASIDE, bytes_.data_ptr())
+            return bytes_
+
+    # Gradients.
+
+    def gradient(self, unit: Unit, tensor: int, parameter: torch.nn.Parameter) -> None:
+        """Takes the gradient of a parameter."""
+        with self.lock:
+            gradient = parameter.grad
+            if gradient is None:
+                return
+            parameter.grad = None  # before the engine has it: an interrupt loses it, never doubles
+            self._pending.pop(parameter, None)
+            if gradient.layout != torch.strided:
+                gradient = gradient.to_dense()
+            gradient = gradient.detach().contiguous()
+            dtype = _DTYPES.get(gradient.dtype)
+            if dtype is None:
+                raise InvalidArgumentError(
+                    f"penstock: the gradient of {unit.entries[tensor].name} is of "
+                    f"{gradient.dtype}; only float32, bfloat16 and float16 are offered"
+                )
+            self._open_step()
+            self.engine.gradient(unit.index, tensor, gradient.data_ptr(), dtype)
+            self._given.add((unit.index, tensor))
+
+    def await_gradient(self, unit: Unit, tensor: int, parameter: torch.nn.Parameter) -> None:
+        """Leaves a gradient to torch, which adds to it, until the backward ends."""
+        with self.lock:
+            self._pending[parameter] = (unit, tensor)
+
+    def end_backward(self) -> None:
+        """Takes the gradients that were left to torch."""
+        with self.lock:
+            for parameter, (unit, tensor) in list(self._pending.items()):
+                self.gradient(unit, tensor, parameter)
+            for unit in self.units:
+                unit.calls = 0
+
+    @property
+    def has_gradients(self) -> bool:
+        return bool(self._given or self._pending)
+
+    def complete_gradients(self) -> None:
+        """Sees to parameters without a gradient: zeros, or an error with their names."""
+        with self.lock:
+            self.end_backward()
+            missing = [
+                (unit.index, i, entry)
+                for unit in self.units
+                for i, entry in enumerate(unit.entries)
+                if entry.trained and (unit.index, i) not in self._given
+            ]
+            if missing and not self._zero_missing:
+                names = ", ".join(entry.name for _, _, entry in missing[:_MOST_NAMES])
+                more = ", …" if len(missing) > _MOST_NAMES else ""
+                raise InvalidArgumentError(
+                    f"penstock: {len(missing)} parameters have no gradient in this step: {names}"
+                    f'{more}; freeze them by requires_grad_(False), or set "penstock": '
+                    '{"missing_gradients": "zero"}'
+                )
+            for unit, i, entry in missing:
+                self.engine.gradient(unit, i, None, _DTYPES[entry.parameter.dtype])
+                self._given.add((unit, i))
+
+    # Steps.
+
+    def norm(self) -> tuple[float, bool]:
+        """Returns the norm of the step's gradient, and whether it is finite."""
+        with self.lock:
+            self.complete_gradients()
+            norm: tuple[float, bool] = self.engine.norm()
+            return norm
+
+    def end_step(
+        self, param_groups: Sequence[Mapping[str, Any]], max_norm: float, loss_scale: float
+    ) -> _library.Outcome:
+        """Ends the step; all weights that are trained have to be brought anew."""
+        with self.lock:
+            self.begin()
+            self.complete_gradients()
+            scalars = [_scalars(param_groups[number]) for number in self.groups]
+            self._forget()
+            outcome: _library.Outcome = self.engine.end_step(scalars, max_norm, loss_scale)
+            self.steps = outcome.step
+            self._open = False
+            self._given.clear()
+            if self._on_device:
+                self._bring_all()
+        if outcome.skipped:
+            warnings.warn(
+                f"penstock: step {outcome.step} was skipped, because its gradient is not finite; "
+                "no weight has changed",
+                stacklevel=3,
+            )
+        return outcome
+
+    def _forget(self) -> None:
+        """Lets all units go whose weights the step changes."""
+        for unit in self.units:
+            unit.told = False
+            if not unit.filled or not unit.trained and unit.kept:
+                unit.check_unwritten()
+            elif self._on_device:
+                unit.check_unwritten()
+                unit.filled = not unit.trained
+            else:
+                unit.let_go()
+
+    def drop_step(self) -> None:
+        """Drops gradients and recorded uses of the step under way."""
+        with self.lock:
+            for parameter in self._pending:
+                parameter.grad = None
+            self._pending.clear()
+            self._given.clear()
+            for unit in self.units:
+                unit.told = False
+                unit.calls = 0
+            if self._open:
+                self._open = False
+                self.engine.drop_step()
+
+    def close(self) -> None:
+        """Frees the engine. The parameters show NaN from then on."""
+        with self.lock:
+            self.engine.close()
+            self.engine = _Closed()
+            for unit in self.units:
+                unit.told = False
+                if self._begun and unit.filled:
+                    unit.let_go()
+                elif self._begun:
+                    unit.show_away()
+
+
+class _Closed:
+    """Stands for an engine that was closed."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnavailableError(
+            "penstock: the training was closed; make a new one by penstock.initialize"
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def _scalars(group: Mapping[str, Any]) -> _library.Group:
+    betas: Sequence[float] | None = group.get("betas")
+    first, second = betas if betas is not None else (0.0, 0.0)
+    return _library.Group(
+        float(group["lr"]),
+        float(first),
+        float(second),
+        float(group.get("eps", 0.0)),
+        float(group["weight_decay"]),
+    )

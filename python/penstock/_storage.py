@@ -1,0 +1,128 @@
+"""Units while a training runs: where their weights are, and what parameters show meanwhile.
+
+A unit has one range of addresses for as long as it lives. Bringing it has the engine write into the
+range; letting it go gives the memory behind it back to the system. So tensors that autograd or
+somebody else made from its parameters never point to memory that is not there: a parameter that is
+away shows NaN, and an older view of it zeros, but neither ends the process.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from penstock._units import Entry, UnitSpec
+from penstock.errors import InvalidArgumentError
+
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+
+class Memory:
+    """A range of addresses whose memory can be let go."""
+
+    def __init__(self, size: int) -> None:
+        self._map = mmap.mmap(-1, max(size, 1), flags=_PRIVATE | _NO_RESERVE)
+        self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self.address: int = self.bytes.data_ptr()
+
+    def drop(self) -> None:
+        """Gives the memory back. The range reads as zeros until something is written."""
+        self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def views(
+    memory: torch.Tensor, entries: Sequence[Entry], layout: Sequence[Any]
+) -> list[torch.Tensor]:
+    """Returns the tensors of a unit within its bytes."""
+    found = []
+    for entry, place in zip(entries, layout):
+        part = memory[place["offset"] : place["offset"] + place["bytes"]]
+        found.append(part.view(entry.parameter.dtype).view(entry.parameter.shape))
+    return found
+
+
+def _nans(entries: Sequence[Entry]) -> list[torch.Tensor]:
+    """What parameters show while they are away; of their shape, and of the size of one element."""
+    return [
+        torch.full((), float("nan"), dtype=entry.parameter.dtype).expand(entry.parameter.shape)
+        for entry in entries
+    ]
+
+
+class Unit:
+    """The weights of a unit, on the side of torch.
+
+    Attributes:
+        filled: its memory has the current weights.
+        told: the engine knows of a use in this step, for which it has given the weights.
+        calls: forwards of modules that use it, since the last backward.
+        kept: it stays until the step ends, although it is repeated.
+        last_use: counts uses of all units.
+        gathered: how many ``penstock.gathered`` have it.
+    """
+
+    def __init__(self, index: int, spec: UnitSpec, layout: Any) -> None:
+        self.index = index
+        self.name = spec.name
+        self.repeated = spec.repeated
+        self.entries = spec.entries
+        self.layout = layout["tensors"]
+        self.bytes: int = layout["bytes"]
+        self.trained = any(entry.trained for entry in spec.entries)
+        self.memory = Memory(self.bytes)
+        self._here = views(self.memory.bytes, self.entries, self.layout)
+        self._away = _nans(self.entries)
+        self._shown: list[torch.Tensor] = []
+        self._versions: list[int] = []
+        self.filled = False
+        self.told = False
+        self.kept = not spec.repeated
+        self.calls = 0
+        self.last_use = 0
+        self.gathered = 0
+
+    def show_here(self) -> None:
+        """Lets parameters show the unit's memory."""
+        self._show(self._here)
+
+    def show_away(self) -> None:
+        """Lets parameters show NaN."""
+        self._show(self._away)
+
+    def show(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Lets parameters show other tensors of their shapes."""
+        self._show(list(tensors))
+
+    def _show(self, tensors: list[torch.Tensor]) -> None:
+        with torch._C.DisableTorchFunction():  # else _outside.py would see a use
+            if self._shown:
+                self.check_unwritten()
+            else:
+                self._versions = [entry.parameter._version for entry in self.entries]
+            self._shown = tensors
+            for entry, tensor in zip(self.entries, tensors):
+                entry.parameter.data = tensor
+
+    def check_unwritten(self) -> None:
+        """Raises if somebody has written into a parameter since it was last shown."""
+        for entry, tensor, version in zip(self.entries, self._shown, self._versions):
+            parameter = entry.parameter
+            if parameter.data_ptr() == tensor.data_ptr() and parameter._version == version:
+                continue
+            self._versions = [entry.parameter._version for entry in self.entries]
+            entry.parameter.data = tensor
+            raise InvalidArgumentError(
+                f"penstock: parameter {entry.name} was written, and the new weights would be lost; "
+                "write weights before the first use of the module after penstock.initialize"
+            )
+
+    def let_go(self) -> None:
+        """Gives the memory back; parameters show NaN unless they are gathered."""
+        self.filled = False
+        if not self.gathered:
+            self.show_away()
+        self.memory.drop()
