@@ -11,7 +11,7 @@ counter and the address of each parameter are noted when it is brought, and comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
