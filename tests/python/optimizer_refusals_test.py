@@ -225,6 +225,26 @@ class MistakesAreRefused(OptimizerTest):
         first.close()
         self.make(tower().parameters(), run=run)
 
+    def test_an_optimizer_that_was_closed(self) -> None:
+        model = tower()
+        optimizer = self.make(model.parameters())
+        train(model, optimizer, 1)
+        optimizer.close()
+        for call in (optimizer.commit, optimizer.state_dict, optimizer.attach):
+            self.refuse(InvalidArgumentError, ["was closed"], call)
+        self.refuse(InvalidArgumentError, ["was closed"], train, model, optimizer, 1)
+        optimizer.close()
+
+    def test_an_optimizer_whose_commit_could_not_be_opened(self) -> None:
+        model = tower()
+        optimizer = self.make(model.parameters())
+        train(model, optimizer, 1)
+        saved = optimizer.state_dict()
+        train(model, optimizer, 1)
+        saved["penstock"]["step"] = 7
+        self.refuse(InvalidArgumentError, ["step 7"], optimizer.load_state_dict, saved)
+        self.refuse(InvalidArgumentError, ["given up"], train, model, optimizer, 1)
+
     def test_an_interrupt_in_a_step_changes_nothing(self) -> None:
         mine, other = tower(), tower()
         optimizer = self.make(mine.parameters())
@@ -261,22 +281,22 @@ class Rows(torch.utils.data.Dataset):
 
 class LoadersWithWorkers(OptimizerTest):
     def test_workers_by_fork_and_by_spawn(self) -> None:
-        for method in ("fork", "spawn"):
-            with self.subTest(method=method):
-                torch.manual_seed(0)
-                model = torch.nn.Linear(4, 4)
-                optimizer = self.make(model.parameters(), model=model, commit_every_steps=2)
-                for _ in range(2):  # the second time, workers start while updates are under way
-                    loader = torch.utils.data.DataLoader(
-                        Rows(), batch_size=2, num_workers=2, multiprocessing_context=method
-                    )
-                    for batch in loader:
-                        model(batch).square().mean().backward()
-                        optimizer.step()
-                        optimizer.zero_grad()
-                self.assertEqual(optimizer.steps, 8)
-                optimizer.synchronize()
-                self.assertFalse(model.weight.isnan().any())
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4)
+        optimizer = self.make(model.parameters(), model=model, commit_every_steps=2)
+        for method, workers in (("fork", 2), ("fork", 2), ("spawn", 1)):
+            loader = torch.utils.data.DataLoader(
+                Rows(), batch_size=2, num_workers=workers, multiprocessing_context=method
+            )
+            for (
+                batch
+            ) in loader:  # from the second time on workers start while updates are under way
+                model(batch).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        self.assertEqual(optimizer.steps, 12)
+        optimizer.synchronize()
+        self.assertFalse(model.weight.isnan().any())
 
 
 if __name__ == "__main__":
