@@ -6,7 +6,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Union
+from typing import Any, TypedDict, Union
 
 import torch
 
@@ -21,6 +21,22 @@ from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError, UnavailableError
 
 Path = Union[str, "os.PathLike[str]"]
+
+
+class OffloadOptions(TypedDict, total=False):
+    """Keywords of every optimizer; :class:`OffloadedOptimizer` says what they are."""
+
+    nvme_path: None | Path | Sequence[Path]
+    run: Path | None
+    host_memory: None | int | str
+    model: torch.nn.Module | None
+    max_norm: float
+    overlap: bool
+    durable: bool
+    commit_every_steps: int
+    missing_gradients: str
+    config: ConfigLike
+    resume: str | bool
 
 
 class OffloadedOptimizer(torch.optim.Optimizer):
@@ -148,9 +164,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
         docs/c_api.md has the keys (``penstock_plan``).
         """
-        parts = partition(
-            self.param_groups, self._held.options.tile_elements, self._held.options.model
-        )
+        parts = partition(self.param_groups, self._held.options.model)
         options = {"folders": self._held.options.nvme_path or [str(self._held.options.run)]}
         return _library.plan(self._held.options.config, parts.model(), options)
 

@@ -19,7 +19,7 @@ import torch
 from penstock import _library, _rules, _state
 from penstock._commits import Commits
 from penstock._forward import ForwardHooks
-from penstock._parameters import DTYPE_NAMES, TILE_ELEMENTS, Entry, Partition, partition
+from penstock._parameters import DTYPE_NAMES, Entry, Partition, partition
 from penstock._run import Run
 from penstock._snapshot import take_snapshot
 from penstock._universal_files import Reader
@@ -39,11 +39,6 @@ class Options(NamedTuple):
     model: torch.nn.Module | None
     missing_gradients: str
     commit_every_steps: int
-
-    @property
-    def tile_elements(self) -> int:
-        ours = self.config.get("penstock", {})
-        return int(ours.get("tile_elements", TILE_ELEMENTS))
 
 
 def _identity(rule: _rules.Rule, parts: Partition) -> str:
@@ -97,7 +92,7 @@ class Training:
         self.options = options
         self.run = run
         self.param_groups = param_groups
-        self.partition = partition(param_groups, options.tile_elements, options.model)
+        self.partition = partition(param_groups, options.model)
         self.identity = _identity(rule, self.partition)
         self.calls = 0  # of step() with gradients
         self.continued: dict[str, Any] | None = None
@@ -154,6 +149,12 @@ class Training:
         self.commits = Commits(self.engine, self.run, self._sections)
         if self.continued is not None or begin_with is not None:
             self.weights.take_all()
+        own = {id(p) for p in model.parameters()} if model is not None else set()
+        self._at_once = [  # units that no hook brings
+            number
+            for number, unit in enumerate(self.partition.units)
+            if any(id(entry.parameter) not in own for entry in unit.entries)
+        ]
         if model is not None:
             self._hooks = ForwardHooks(
                 model, self.partition, self.bring, lambda: bool(self.weights.pending)
@@ -217,8 +218,7 @@ class Training:
             every = self.options.commit_every_steps
             if every > 0 and self.calls % every == 0:
                 self.commits.take_soon()
-            if self.options.model is None:
-                self.weights.bring_all()
+            self.weights.bring_all(self._at_once)
             return outcome
 
     def _end_step(

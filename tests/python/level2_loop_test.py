@@ -5,11 +5,10 @@ from __future__ import annotations
 import unittest
 from typing import Any
 
+import penstock
 import tiny_models
 import torch
 from level2_support import backward, equal_weights, plain, step, training
-
-import penstock
 
 
 class _Interrupted(Exception):
@@ -176,9 +175,7 @@ class Loop(unittest.TestCase):
             results.append({k: v.clone() for k, v in model.state_dict().items()})
 
         expected = tiny_models.make("llama")
-        train(
-            expected, penstock.reference.AdamW(groups(expected), lr=1e-3, weight_decay=0.1)
-        )
+        train(expected, penstock.reference.AdamW(groups(expected), lr=1e-3, weight_decay=0.1))
         made = tiny_models.make("llama")
         with training(model=made, model_parameters=groups(made)) as (model, optimizer):
             train(model, optimizer)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import gc
+import logging
 import os
 import unittest
+import warnings
 import weakref
 from typing import Any
 
 import optimizer_support as support
 import penstock
 import torch
-from optimizer_support import TILE, OptimizerTest, decay_groups, tower, train
+from optimizer_support import OptimizerTest, decay_groups, loss_of, tower, train
 from penstock import reference
 from torch.utils.checkpoint import checkpoint
 
@@ -22,7 +24,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
         losses = []
         for make in (
             lambda model: self.make(model.parameters()),
-            lambda model: reference.AdamW(model.parameters(), tile_elements=TILE),
+            lambda model: reference.AdamW(model.parameters()),
         ):
             model = tower()
             optimizer = make(model)
@@ -30,7 +32,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
 
             def closure(model=model, optimizer=optimizer, generator=generator) -> torch.Tensor:
                 optimizer.zero_grad()
-                loss = support.loss_of(model, generator)
+                loss = loss_of(model, generator)
                 loss.backward()
                 return loss
 
@@ -42,9 +44,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
             with self.subTest(dtype=dtype):
                 mine, other = tower(dtype), tower(dtype)
                 optimizer = self.make(mine.parameters(), max_norm=1.0, model=mine)
-                plain = reference.AdamW(
-                    other.parameters(), max_norm=1.0, tile_elements=TILE, model=other
-                )
+                plain = reference.AdamW(other.parameters(), max_norm=1.0, model=other)
                 rows = self.scaled(mine, optimizer)
                 self.assertEqual(rows, self.scaled(other, plain))
                 self.assertEqual([skipped for _, _, skipped in rows].count(True), 1)
@@ -57,7 +57,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
         generator = torch.Generator().manual_seed(1)
         rows = []
         for step in range(6):
-            loss = support.loss_of(model, generator)
+            loss = loss_of(model, generator)
             scaler.scale(loss).backward()
             if step == 3:
                 next(model.parameters()).grad[0, 0] = float("inf")
@@ -71,7 +71,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
         models = [tower(), tower()]
         optimizers = [
             self.make(models[0].parameters()),
-            reference.AdamW(models[1].parameters(), tile_elements=TILE),
+            reference.AdamW(models[1].parameters()),
         ]
         losses = []
         for model, optimizer in zip(models, optimizers):
@@ -79,7 +79,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
             generator = torch.Generator().manual_seed(1)
             losses.append([])
             for _ in range(4):
-                loss = support.loss_of(model, generator)
+                loss = loss_of(model, generator)
                 scaler.scale(loss).backward()
                 scaler.unscale_(optimizer)
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -122,7 +122,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
     def test_missing_gradients_are_zeros_if_asked_for(self) -> None:
         mine, other = tower(), tower()
         optimizer = self.make(mine.parameters(), missing_gradients="zero")
-        plain = reference.AdamW(other.parameters(), missing_gradients="zero", tile_elements=TILE)
+        plain = reference.AdamW(other.parameters(), missing_gradients="zero")
         for model, one in ((mine, optimizer), (other, plain)):
             model.norm.weight.sum().backward()
             one.step()
@@ -140,7 +140,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
         mine, other = tower(), tower()
         optimizer = self.make(decay_groups(mine)[:1])
         optimizer.add_param_group(decay_groups(mine)[1])
-        plain = reference.AdamW(decay_groups(other), tile_elements=TILE)
+        plain = reference.AdamW(decay_groups(other))
         self.assertEqual(train(mine, optimizer), train(other, plain))
 
     def test_step_hooks_of_torch_are_called(self) -> None:
@@ -159,7 +159,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
             model = torch.nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
             models.append(model)
         optimizer = self.make(models[0].parameters())
-        plain = reference.AdamW(models[1].parameters(), tile_elements=TILE)
+        plain = reference.AdamW(models[1].parameters())
         images = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
         for _ in range(3):
             for model, one in zip(models, (optimizer, plain)):
@@ -183,7 +183,7 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
 
     def expected(self) -> torch.nn.Module:
         model = tower()
-        train(model, reference.AdamW(model.parameters(), model=model, tile_elements=TILE), 2)
+        train(model, reference.AdamW(model.parameters(), model=model), 2)
         return model
 
     def test_a_parameter_that_waits_holds_nan(self) -> None:
@@ -203,13 +203,13 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
     def test_evaluation_between_steps_changes_nothing(self) -> None:
         mine, other = tower(), tower()
         optimizer = self.make(mine.parameters(), model=mine)
-        plain = reference.AdamW(other.parameters(), model=other, tile_elements=TILE)
+        plain = reference.AdamW(other.parameters(), model=other)
         for seed in range(3):
             losses = []
             for model, one in ((mine, optimizer), (other, plain)):
                 losses.append(train(model, one, 2, seed=seed))
                 with torch.no_grad() if seed else torch.inference_mode():
-                    losses[-1].append(support.loss_of(model, torch.Generator()).item())
+                    losses[-1].append(loss_of(model, torch.Generator()).item())
             self.assertEqual(*losses)
 
     def test_state_dict_of_a_part_of_the_module_has_the_weights(self) -> None:
@@ -223,7 +223,7 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
     def test_an_exception_in_a_forward_leaves_the_next_one_right(self) -> None:
         mine, other = tower(), tower()
         optimizer = self.make(mine.parameters(), model=mine)
-        plain = reference.AdamW(other.parameters(), model=other, tile_elements=TILE)
+        plain = reference.AdamW(other.parameters(), model=other)
         losses = []
         for model, one in ((mine, optimizer), (other, plain)):
             for _ in range(2):
@@ -251,6 +251,27 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
         self.assertTrue(torch.equal(twin(tokens), loaded(tokens)))
         self.assertFalse(twin(tokens).isnan().any())
 
+    def test_parameters_outside_of_the_module_are_back_after_the_step(self) -> None:
+        model = tower()
+        scale = torch.nn.Parameter(torch.ones(3))
+        optimizer = self.make([*model.parameters(), scale], model=model)
+        (loss_of(model, torch.Generator()) * scale.sum()).backward()
+        optimizer.step()
+        self.assertFalse(scale.isnan().any())
+        self.assertFalse(scale.eq(1).any())
+        self.assertTrue(model.norm.weight.isnan().all())
+
+    def test_a_graph_from_before_the_step_is_refused_by_autograd(self) -> None:
+        for late in (False, True):
+            model = tower()
+            optimizer = self.make(model.parameters(), model=model if late else None)
+            loss = loss_of(model, torch.Generator())
+            loss.backward(retain_graph=True)
+            optimizer.step()
+            optimizer.synchronize()
+            with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                loss.backward()
+
     def test_closing_leaves_the_module_whole_and_without_hooks(self) -> None:
         model, optimizer = self.stepped()
         optimizer.close()
@@ -277,7 +298,7 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
             losses = []
             for make in (
                 lambda m: self.make(m.parameters(), model=m),
-                lambda m: reference.AdamW(m.parameters(), model=m, tile_elements=TILE),
+                lambda m: reference.AdamW(m.parameters(), model=m),
             ):
                 model = tower(dropout=0.1)
                 for block in model.blocks:
@@ -288,13 +309,27 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
                 losses.append(train(model, optimizer, 4))
             self.assertEqual(*losses)
 
+    def test_compiled_blocks_and_modules_compute_with_the_new_weights(self) -> None:
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
+        expected = tower()
+        plain = reference.AdamW(expected.parameters(), model=expected)
+        losses = train(expected, plain, 4)
+        for whole in (False, True):
+            model = tower()
+            optimizer = self.make(model.parameters(), model=model)
+            compiled = torch.compile(model, backend="eager") if whole else model
+            for block in () if whole else model.blocks:
+                block.compile(backend="eager")
+            self.assertEqual(train(compiled, optimizer, 4), losses)
+
 
 class SeveralOptimizersShareAProcess(OptimizerTest):
     def test_two_optimizers_train_two_modules(self) -> None:
         models = [tower(), tower(torch.bfloat16)]
         others = [tower(), tower(torch.bfloat16)]
         mine = [self.make(m.parameters(), model=m) for m in models]
-        plain = [reference.AdamW(m.parameters(), model=m, tile_elements=TILE) for m in others]
+        plain = [reference.AdamW(m.parameters(), model=m) for m in others]
         for seed in range(3):
             for i in range(2):
                 self.assertEqual(
@@ -306,7 +341,7 @@ class SeveralOptimizersShareAProcess(OptimizerTest):
         model, other = tower(), tower()
         for seed in range(2):
             optimizer = self.make(model.parameters(), model=model)
-            plain = reference.AdamW(other.parameters(), model=other, tile_elements=TILE)
+            plain = reference.AdamW(other.parameters(), model=other)
             self.assertEqual(
                 train(model, optimizer, 2, seed=seed), train(other, plain, 2, seed=seed)
             )
