@@ -6,11 +6,8 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)
-# The program and libpenstock.so (front/) are made of the same objects. Hidden names are called
-# directly, as in a program.
+# The program and libpenstock.so (front/) are made of the same objects.
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
-set(CMAKE_CXX_VISIBILITY_PRESET hidden)
-set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -29,7 +26,9 @@ add_library(penstock_flags INTERFACE)
 target_include_directories(penstock_flags INTERFACE ${PROJECT_SOURCE_DIR})
 # No contraction: every fused multiply-add in a kernel is written as one, so that all targets agree.
 # For C++ alone: CUDA's compiler has options of its own.
+# Functions of one source call each other directly, and may be inlined, as they are in a program.
 target_compile_options(penstock_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>"
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-ffp-contract=off>"
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${PENSTOCK_WERROR}>>:-Werror>)
 # GCC 12 on x86 drops a conditional clearing of a float's low 16 bits (the rounding to bf16, say) at
@@ -126,6 +125,8 @@ function(penstock_test_options name)
   if(PENSTOCK_SANITIZE)
     target_compile_options(${name} PRIVATE -g0)
   endif()
+  # No test becomes part of a library, and all have one precompiled header.
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   if(CMAKE_CROSSCOMPILING_EMULATOR)
     target_compile_definitions(${name} PRIVATE PENSTOCK_EMULATED)
   endif()

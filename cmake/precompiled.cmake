@@ -48,5 +48,7 @@ set(headers
   <variant>
   <vector>)
 penstock_precompile(penstock_precompiled ${headers})
-penstock_precompile(penstock_precompiled_for_tests <gmock/gmock.h> <gtest/gtest.h> ${headers})
-penstock_test_options(penstock_precompiled_for_tests)
+if(NOT PENSTOCK_PYTHON)
+  penstock_precompile(penstock_precompiled_for_tests <gmock/gmock.h> <gtest/gtest.h> ${headers})
+  penstock_test_options(penstock_precompiled_for_tests)
+endif()

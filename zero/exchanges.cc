@@ -84,7 +84,7 @@ Status Exchanges::Build(const EngineOptions& options, const offload::ShardLayout
                                                   {.repeated_buffers = plan.gradient_buffers,
                                                    .dtype = options.config.communication,
                                                    .order = options.config.gradient_order},
-                                                  device, *link_));
+                                                  device, operators, *link_));
   PENSTOCK_ASSIGN(norm_,
                   NormExchange::Create(layout, TakesTwoPasses(options.config), device, *link_));
   gather_.emplace(layout, *link_);

@@ -78,14 +78,12 @@ Bytes GradientExchange::DeviceNeed(const ModelSpec& model, const ShardLayout& la
   return need;
 }
 
-Result<std::unique_ptr<GradientExchange>> GradientExchange::Create(const ModelSpec& model,
-                                                                   const ShardLayout& layout,
-                                                                   const ExchangeOptions& options,
-                                                                   device::Device& device,
-                                                                   RankLink& link) {
+Result<std::unique_ptr<GradientExchange>> GradientExchange::Create(
+    const ModelSpec& model, const ShardLayout& layout, const ExchangeOptions& options,
+    device::Device& device, const kernels::StateOperators& operators, RankLink& link) {
   const ExchangeSizes sizes = SizesOf(model, layout, options.repeated_buffers);
   std::unique_ptr<GradientExchange> exchange(new GradientExchange(link, options));
-  PENSTOCK_ASSIGN(exchange->operators_, kernels::CreateStateOperators(device.kind(), 1));
+  PENSTOCK_ASSIGN(exchange->operators_, operators.WithThreads(1));
   for (const uint64_t elements : sizes.whole) {
     PENSTOCK_ASSIGN(device::DeviceBuffer buffer,
                     device.Allocate(Floats(elements), "the gradient of a micro-batch"));

@@ -46,10 +46,9 @@ class GradientExchange final : public GradientSums {
   static Bytes DeviceNeed(const ModelSpec& model, const offload::ShardLayout& layout,
                           const ExchangeOptions& options);
   /// All arguments outlive it. Errors: kBudget; of the operators.
-  static Result<std::unique_ptr<GradientExchange>> Create(const ModelSpec& model,
-                                                          const offload::ShardLayout& layout,
-                                                          const ExchangeOptions& options,
-                                                          device::Device& device, RankLink& link);
+  static Result<std::unique_ptr<GradientExchange>> Create(
+      const ModelSpec& model, const offload::ShardLayout& layout, const ExchangeOptions& options,
+      device::Device& device, const kernels::StateOperators& operators, RankLink& link);
 
   Result<float*> Buffer(ModuleId module, device::Stream& compute) override;
   Status Add(ModuleId module, device::Stream& compute) override;

@@ -58,6 +58,10 @@ class CpuStateOperators final : public StateOperators {
  public:
   explicit CpuStateOperators(int threads) : threads_(threads) {}
 
+  Result<std::unique_ptr<StateOperators>> WithThreads(int threads) const override {
+    return CreateCpuStateOperators(threads);
+  }
+
   void RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
                       std::byte* out) override {
     Launch(stream, [=, this] {

@@ -15,6 +15,9 @@ device::CudaStream& OnCuda(device::Stream& stream) {
 
 class CudaStateOperators final : public StateOperators {
  public:
+  Result<std::unique_ptr<StateOperators>> WithThreads(int /*threads*/) const override {
+    return CreateCudaStateOperators();
+  }
   void RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,
                       std::byte* out) override {
     CudaRoundGradients(OnCuda(stream), in, dtype, n, out);

@@ -39,6 +39,9 @@ class StateOperators {
  public:
   virtual ~StateOperators() = default;
 
+  /// Creates operators of the same kind of device; `threads` and errors: as CreateStateOperators.
+  virtual Result<std::unique_ptr<StateOperators>> WithThreads(int threads) const = 0;
+
   /// out[i] = round(in[i]) to `dtype` (nearest even), n elements: the rounding of a gradient when
   /// its sum is complete, and of each micro-batch's before it is sent, where that is configured.
   virtual void RoundGradients(device::Stream& stream, const float* in, DType dtype, uint64_t n,

@@ -34,10 +34,12 @@ _LAZY = {
     "Adagrad": "penstock.optim",
     "clip_grad_norm_": "penstock._initialize",
     "gathered": "penstock._gathered",
+    "init": "penstock._init",
     "initialize": "penstock._initialize",
     "integrations": "",
     "optim": "",
     "reference": "",
+    "universal": "",
 }
 
 __all__ = [
@@ -59,10 +61,12 @@ __all__ = [
     "UnavailableError",
     "clip_grad_norm_",
     "gathered",
+    "init",
     "initialize",
     "integrations",
     "optim",
     "reference",
+    "universal",
 ]
 
 

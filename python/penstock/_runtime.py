@@ -25,6 +25,8 @@ _DTYPES = {dtype: _library.DTYPES[name] for dtype, name in DTYPE_NAMES.items()}
 
 _MOST_NAMES = 5
 
+GiveValues = Callable[[list[torch.nn.Parameter]], None]
+
 
 def refuse_copies(*_: Any) -> Any:
     """Stands for ``__deepcopy__`` and ``__reduce_ex__`` of what belongs to one engine."""
@@ -61,6 +63,7 @@ class Runtime:
         self._begun = False
         self._uses = 0
         self._open = False  # a step is under way
+        self.fill: Callable[[Unit], None] = self._fill
         self.before_step: Callable[[], None] = lambda: None
         self._given: set[tuple[int, int]] = set()  # unit and tensor, with a gradient in this step
         self._pending: dict[torch.nn.Parameter, tuple[Unit, int]] = {}
@@ -69,8 +72,12 @@ class Runtime:
 
     # Weights.
 
-    def begin(self) -> None:
-        """Takes the weights from the parameters. From then on they belong to the engine."""
+    def begin(self, give_values: GiveValues | None = None) -> None:
+        """Takes the weights from the parameters. From then on they belong to the engine.
+
+        Args:
+            give_values: called with the parameters of each unit before they are taken.
+        """
         if self._begun:
             return
         with self.lock, torch.inference_mode(False):
@@ -78,7 +85,9 @@ class Runtime:
                 return
             for unit in self.units:
                 if not self._continued:
-                    self._fill(unit)
+                    if give_values is not None:
+                        give_values([entry.parameter for entry in unit.entries])
+                    self.fill(unit)
                 unit.show_away()
             self._begun = True
             if self._on_device:

@@ -1,10 +1,12 @@
 """What is linked where: the operators of a model, and the policy of the tile store.
 
-  linked_code_test.py OPERATORS PROGRAM OFFLOAD SIM WITHOUT...
+  linked_code_test.py OPERATORS PROGRAM OFFLOAD SIM LIBRARY WITHOUT...
     OPERATORS  the static library of a model's operators
     PROGRAM    one that has them, as a check of this check
     OFFLOAD    the static library of the policy
     SIM        the static library of virtual time, which runs the same policy
+    LIBRARY    libpenstock.so, of which others see the C interface alone, and which brings neither
+               operators of a model nor threads of OpenMP into their process
     WITHOUT    programs of the engine, which have no operators of a model: neither linked in nor
                loaded
 """
@@ -17,11 +19,11 @@ import unittest
 POLICY = re.compile(r"_ZNK?8penstock7offload(10TilePolicy|11UpdateQueue)\w")
 
 
-def symbols(file, kind):
-    """The symbols of a library or program that nm shows as of this kind, mangled."""
-    done = subprocess.run(["nm", file], check=True, capture_output=True, text=True)
+def symbols(file, kinds, *options):
+    """The symbols of a library or program that nm shows as of one of these kinds, mangled."""
+    done = subprocess.run(["nm", *options, file], check=True, capture_output=True, text=True)
     words = (line.split() for line in done.stdout.splitlines())
-    return {word[-1] for word in words if len(word) >= 2 and word[-2] == kind}
+    return {word[-1] for word in words if len(word) >= 2 and word[-2] in kinds}
 
 
 def defined(file):
@@ -64,6 +66,18 @@ class LinkedPolicyTest(unittest.TestCase):
         self.assertEqual(policy(defined(PROGRAM)), policy(defined(OFFLOAD)))
 
 
+class LibraryTest(unittest.TestCase):
+    def test_it_exports_the_c_interface_and_nothing_else(self):
+        exported = symbols(LIBRARY, "TDBRVWu", "--dynamic")
+        self.assertIn("penstock_create", exported)
+        self.assertEqual({name for name in exported if not name.startswith("penstock_")}, set())
+
+    def test_it_loads_no_operators_no_openmp_and_nothing_of_ranks_and_gpus(self):
+        for library in ("libdnnl", "libgomp", "libOpenCL", "libgloo", "libpmix", "libcu", "libnccl"):
+            self.assertNotIn(library, loaded(LIBRARY))
+        self.assertEqual(defined(OPERATORS) & symbols(LIBRARY, "Tt"), set())
+
+
 if __name__ == "__main__":
-    OPERATORS, PROGRAM, OFFLOAD, SIM, *WITHOUT = sys.argv[1:]
+    OPERATORS, PROGRAM, OFFLOAD, SIM, LIBRARY, *WITHOUT = sys.argv[1:]
     unittest.main(argv=sys.argv[:1], verbosity=2)

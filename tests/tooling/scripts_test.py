@@ -104,7 +104,7 @@ class Setup(ScriptTest):
 
 
 class Test(ScriptTest):
-    CHECKS = ("setup", "check_includes", "check_format", "check_tidy", "hostile")
+    CHECKS = ("setup", "check_includes", "check_format", "check_tidy", "hostile", "test_python")
 
     def setUp(self):
         super().setUp()
@@ -147,7 +147,7 @@ class Test(ScriptTest):
         self.stand_in("scripts/check_format", "exit 1")
         done = self.run_script("test")
         self.assertEqual((done.returncode, self.last_line(done)), (1, "40 passed, 0 failed, 0 skipped"))
-        self.assertIn("1 of 14 stages failed", done.stdout)
+        self.assertIn("1 of 15 stages failed", done.stdout)
         self.assertRegex(done.stdout, r"(?m)^check_format +FAILED +\d+ s$")
 
     def test_a_failed_build_fails_the_run_and_skips_the_tests(self):
@@ -191,6 +191,54 @@ test_fine (__main__.TorchTest.test_fine) ... ok
                    "x.cc:1: Skipped\nold\n[  SKIPPED ] Old.Case (0 ms)\n")
         self.assertEqual(self.last_line(self.run_script("test", "--quick")),
                          "10 passed, 0 failed, 0 skipped")
+
+
+class TestPython(ScriptTest):
+    """An environment whose Python only notes what it is told to run."""
+
+    def setUp(self):
+        super().setUp()
+        self.write("python", f"""#!/bin/bash
+echo "python $*" >>"{self.log}"
+case "$*" in
+  "-m venv "*) mkdir -p "${{@: -1}}/bin"; cp "$0" "${{@: -1}}/bin" ;;
+  "-c "*) echo "{self.root}" ;;
+  "-m $BROKEN "*) exit 1 ;;
+esac
+""").chmod(0o755)
+        self.write("built.whl", "")
+        self.write("tests/python/one_test.py", "")
+        self.stand_in("scripts/python-env", f'mkdir -p "$1/bin"; cp "{self.root}/python" "$1/bin"')
+        self.stand_in("scripts/wheel", f"echo {self.root}/built.whl")
+        self.stand_in("tools/ctest", 'cat "$2/CTestTestfile.cmake"; exit "${FAILS:-0}"')
+        self.environment.update(PENSTOCK_PYTHON_ENV=str(self.root / "env"), BROKEN="")
+
+    def test_each_test_runs_in_an_environment_with_the_wheel_after_the_checks(self):
+        done = self.run_script("test_python", "-R", "one")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r'add_test\(python_one "/[^"]+/venv/bin/python" "/[^"]+/one_test.py" -v\)')
+        self.assertTrue(self.logged()[-1].endswith("-R one"))
+        ran = [line for line in self.logged() if line.startswith("python ")]
+        for words in ("ruff check", "ruff format", "mypy", f"--no-index {self.root}/built.whl"):
+            self.assertTrue(any(words in line for line in ran), words)
+
+    def test_without_the_package_index_all_is_skipped_by_name(self):
+        self.stand_in("scripts/python-env", 'echo "python-env: no index" >&2; exit 3')
+        done = self.run_script("test_python")
+        self.assertEqual((done.returncode, done.stdout), (0, "skipped: tests/python: no index\n"))
+
+    def test_an_environment_that_cannot_be_made_is_a_failure(self):
+        self.stand_in("scripts/python-env", 'echo "python-env: pip fails" >&2; exit 1')
+        done = self.run_script("test_python")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("pip fails", done.stdout)
+
+    def test_a_finding_and_a_failed_test_are_failures(self):
+        self.assertEqual(self.run_script("test_python").returncode, 0)
+        self.environment["BROKEN"] = "mypy"
+        self.assertEqual(self.run_script("test_python").returncode, 1)
+        self.environment.update(BROKEN="", FAILS="8")
+        self.assertEqual(self.run_script("test_python").returncode, 1)
 
 
 class CheckFormat(ScriptTest):

@@ -11,6 +11,7 @@
 
 #include "comm/communicator.h"
 #include "kernels/dtype.h"
+#include "kernels/state/state_operators.h"
 #include "tests/zero/toy_model.h"
 #include "zero/partitioner.h"
 
@@ -69,6 +70,7 @@ Exchanged ExchangeAll(const ExchangeOptions& options) {
   }
   auto communicators = comm::CreateLocal(borrowed).value();
   const uint64_t elements = MakeModelLayout(model, DType::kFloat32).TrainedElements(kLayer);
+  const auto operators = kernels::CreateStateOperators(device::Kind::kCpu, 1).value();
   Exchanged whole{.sums = std::vector<float>(elements, std::numeric_limits<float>::quiet_NaN())};
   const auto run = [&](uint32_t rank) {
     const comm::World world{.size = kRanks, .rank = rank, .local_size = kRanks, .local_rank = rank};
@@ -77,7 +79,7 @@ Exchanged ExchangeAll(const ExchangeOptions& options) {
     CountingCommunicator counting(*communicators[rank]);
     RankLink link(counting);
     const auto exchange =
-        GradientExchange::Create(model, layout, options, *devices[rank], link).value();
+        GradientExchange::Create(model, layout, options, *devices[rank], *operators, link).value();
     for (uint64_t batch = 0; batch < kBatches; ++batch) {
       float* const buffer = exchange->Buffer(kLayer, *compute).value();
       static_cast<device::CpuStream&>(*compute).Launch([buffer, elements, batch, rank] {

@@ -1,0 +1,214 @@
+"""``penstock.init``: modules that are made without memory for their weights.
+
+Within ``with penstock.init():`` a module's parameters get shape and dtype, and no values.
+``penstock.initialize`` gives them values unit by unit, each of which goes to the engine before the
+next one takes memory: from safetensors files, or by the modules' own initializers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Union
+
+import torch
+
+from penstock._storage import Memory
+from penstock.errors import InvalidArgumentError, NotFoundError
+
+Weights = Union[str, "os.PathLike[str]", None]
+
+_MOST_NAMES = 5
+
+
+@contextlib.contextmanager
+def init() -> Iterator[None]:
+    """Has modules that are made within get parameters without memory. Buffers keep theirs.
+
+    The values that a constructor gives parameters are lost. Give ``penstock.initialize`` a folder
+    of weights, or ``weights="random"``.
+    """
+    register = torch.nn.Module.register_parameter
+
+    def without_memory(
+        module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None
+    ) -> None:
+        register(module, name, parameter)
+        if type(parameter) is not torch.nn.Parameter or parameter.device.type == "meta":
+            return  # such as one that is tied to another
+        module._parameters[name] = torch.nn.Parameter(
+            parameter.detach().to("meta"), requires_grad=parameter.requires_grad
+        )
+
+    torch.nn.Module.register_parameter = without_memory  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def has_no_values(model: torch.nn.Module) -> bool:
+    """Whether parameters of the module are without memory."""
+    return any(parameter.device.type == "meta" for parameter in model.parameters())
+
+
+def give_addresses(model: torch.nn.Module) -> None:
+    """Replaces parameters without memory by such that have addresses; memory comes when they are
+    written. Tied ones stay tied."""
+    made: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is None or parameter.device.type != "meta":
+                continue
+            if parameter not in made:
+                memory = Memory(parameter.nbytes)
+                values = memory.bytes[: parameter.nbytes].view(parameter.dtype)
+                made[parameter] = torch.nn.Parameter(
+                    values.view(parameter.shape), requires_grad=parameter.requires_grad
+                )
+            module._parameters[name] = made[parameter]
+
+
+class _Files:
+    """The tensors of safetensors files in a folder, by name."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        try:
+            from safetensors import safe_open
+        except ImportError:
+            raise NotFoundError(
+                "penstock: weights are read by the package safetensors, which is not installed; "
+                "pip install safetensors"
+            ) from None
+        self.folder = folder
+        paths = sorted(folder.glob("*.safetensors")) if folder.is_dir() else [folder]
+        if not paths or not paths[0].is_file():
+            raise NotFoundError(
+                f"penstock: weights: {folder} has no safetensors files; name a folder that has "
+                'some, or weights="random"'
+            )
+        self._open = [safe_open(str(path), framework="pt") for path in paths]
+        self.file_of = {name: file for file in self._open for name in file.keys()}
+
+    def read(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self.file_of[name].get_tensor(name)
+        return tensor
+
+
+def _without(name: str, prefix: str) -> str:
+    return name[len(prefix) :] if name.startswith(prefix) else name
+
+
+def _aliases(model: torch.nn.Module) -> Mapping[int, list[str]]:
+    """Returns all names of each parameter, by its id."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return names
+
+
+class FromFiles:
+    """Gives parameters the values of safetensors files. Names may have or lack the prefix of the
+    model without its head, as Hugging Face's files do."""
+
+    def __init__(self, model: torch.nn.Module, folder: Weights) -> None:
+        self._files = _Files(pathlib.Path(os.fspath(folder or "")))
+        prefix = getattr(model, "base_model_prefix", "")
+        self._source: dict[int, str] = {}
+        missing = []
+        for key, names in _aliases(model).items():
+            candidates = list(names)
+            if prefix:
+                candidates += [f"{prefix}.{name}" for name in names]
+                candidates += [_without(name, f"{prefix}.") for name in names]
+            found = next((name for name in candidates if name in self._files.file_of), None)
+            if found is None:
+                missing.append(names[0])
+            else:
+                self._source[key] = found
+        if missing:
+            more = ", …" if len(missing) > _MOST_NAMES else ""
+            raise InvalidArgumentError(
+                f"penstock: weights: {self._files.folder} lacks {len(missing)} parameters of the "
+                f"module: {', '.join(missing[:_MOST_NAMES])}{more}; name the folder of this model "
+                "(transformers stores some families under other names: write the folder anew by "
+                "save_pretrained(folder, save_original_format=False))"
+            )
+
+    def __call__(self, parameters: list[torch.nn.Parameter]) -> None:
+        for parameter in parameters:
+            name = self._source[id(parameter)]
+            values = self._files.read(name)
+            if values.shape != parameter.shape:
+                raise InvalidArgumentError(
+                    f"penstock: weights: {name} in {self._files.folder} has shape "
+                    f"{tuple(values.shape)}, and the module's has {tuple(parameter.shape)}; name "
+                    "the folder of this model"
+                )
+            with torch.no_grad():
+                parameter.copy_(values)
+
+
+class ByInitializers:
+    """Gives parameters the values of their modules' initializers: ``reset_parameters``, and then
+    ``_init_weights`` of Hugging Face's models. Values are drawn in the order of units: they are not
+    those of a module that is made in memory."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._modules = [
+            (module, {id(parameter) for parameter in module.parameters()})
+            for module in reversed(list(model.modules()))  # children before their parents
+        ]
+
+    def __call__(self, parameters: list[torch.nn.Parameter]) -> None:
+        here = {id(parameter) for parameter in parameters}
+        left = set(here)
+        for module, owned in self._modules:
+            if owned and owned <= here and self._initialize(module):
+                left -= {id(parameter) for parameter in module.parameters(recurse=False)}
+        if left:
+            names = [name for name, p in self._model.named_parameters() if id(p) in left]
+            raise InvalidArgumentError(
+                f"penstock: nothing initializes {', '.join(names[:_MOST_NAMES])}: their modules have "
+                "neither reset_parameters() nor a _init_weights(); give weights=, or make the "
+                "module outside of penstock.init"
+            )
+
+    def _initialize(self, module: torch.nn.Module) -> bool:
+        """Returns whether there was an initializer."""
+        own: Any = getattr(module, "reset_parameters", None)
+        of_family: Any = getattr(self._model, "_init_weights", None)
+        with torch.no_grad():
+            if own is not None:
+                own()
+            if of_family is not None:
+                of_family(module)
+        return own is not None or of_family is not None
+
+
+def source_of(
+    model: torch.nn.Module, weights: Weights
+) -> Callable[[list[torch.nn.Parameter]], None] | None:
+    """Returns what gives parameters their values before they go to the engine; none if they have
+    values. Parameters without memory have addresses afterwards.
+
+    Args:
+        model: the module.
+        weights: a folder or file of safetensors, ``"random"``, or None.
+    """
+    lacking = has_no_values(model)
+    if weights is None:
+        if not lacking:
+            return None
+        raise InvalidArgumentError(
+            "penstock: the module was made within penstock.init and has no values; give "
+            'penstock.initialize weights= (a folder of safetensors, or "random")'
+        )
+    if lacking:
+        give_addresses(model)
+    if weights == "random":
+        return ByInitializers(model)
+    return FromFiles(model, weights)

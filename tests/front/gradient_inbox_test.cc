@@ -1,0 +1,110 @@
+#include "front/gradient_inbox.h"
+
+#include <gmock/gmock.h>
+
+#include "front/training.h"
+#include "tests/front/c_training.h"
+#include "zero/partitioner.h"
+
+namespace penstock::front {
+namespace {
+
+using offload::ModuleId;
+using offload::TileId;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// An inbox with gradients in plain memory.
+class Inbox {
+ public:
+  explicit Inbox(uint64_t micro_batches)
+      : layout_(
+            zero::MakeLayout(ParseModel(ModelOf("bf16").dump()).value(), DType::kFloat32, 4096)) {
+    size_t size = 0;
+    for (const TileId tile : layout_.Tiles()) {
+      begins_.push_back(size);
+      size += layout_.GradientBytes(tile).value;
+    }
+    bytes_.resize(size);
+    inbox_.emplace(
+        GradientInbox::Create(
+            layout_, micro_batches,
+            [this](TileId tile) { return bytes_.data() + begins_[offload::Index(tile)]; },
+            [this](ModuleId module) { complete_.push_back(offload::Index(module)); })
+            .value());
+  }
+  /// The first element of a unit's first tensor.
+  float First(uint32_t unit) const {
+    const TileId tile = layout_.TilesOf(ModuleId{unit})[0];
+    return Load(bytes_.data() + begins_[offload::Index(tile)], PENSTOCK_BFLOAT16, 0);
+  }
+  Status Add(uint32_t unit, uint32_t tensor, float value) {
+    const std::vector<float> values(kElements[tensor], value);
+    return inbox_->Add(ModuleId{unit}, tensor, values.data(), DType::kFloat32);
+  }
+  GradientInbox& operator*() { return *inbox_; }
+  const std::vector<uint32_t>& complete() const { return complete_; }
+
+ private:
+  offload::ShardLayout layout_;
+  std::vector<size_t> begins_;
+  std::vector<std::byte> bytes_;
+  std::vector<uint32_t> complete_;
+  std::optional<GradientInbox> inbox_;
+};
+
+TEST(GradientInboxTest, AUnitIsCompleteWithTheLastGradientOfItsTrainedTensors) {
+  Inbox inbox(1);
+  ASSERT_TRUE(inbox.Add(2, 0, 1).ok());
+  ASSERT_TRUE(inbox.Add(1, 1, 1).ok());
+  EXPECT_TRUE(inbox.complete().empty());
+  ASSERT_TRUE(inbox.Add(1, 0, 1).ok());
+  ASSERT_TRUE(inbox.Add(2, 1, 1).ok());
+  EXPECT_THAT(inbox.complete(), ElementsAre(1, 2));
+}
+
+TEST(GradientInboxTest, SumsAreRoundedOnceAndNotWithEachMicroBatch) {
+  // In bf16, 256 + 1 is 256; 256 + 1 + 1 is 258.
+  Inbox inbox(3);
+  for (const float value : {256.0F, 1.0F, 1.0F}) {
+    ASSERT_TRUE(inbox.Add(0, 0, value).ok());
+    ASSERT_TRUE(inbox.Add(0, 1, value).ok());
+  }
+  EXPECT_THAT(inbox.complete(), ElementsAre(0));
+  EXPECT_EQ(inbox.First(0), 258);
+}
+
+TEST(GradientInboxTest, FewerMicroBatchesAreCompletedAtTheEnd) {
+  Inbox inbox(3);
+  for (uint32_t unit = 0; unit < kUnits; ++unit) {
+    for (const uint32_t tensor : {0U, 1U}) ASSERT_TRUE(inbox.Add(unit, tensor, 3).ok());
+  }
+  EXPECT_TRUE(inbox.complete().empty());
+  ASSERT_TRUE((*inbox).CompleteAll().ok());
+  EXPECT_THAT(inbox.complete(), ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(inbox.First(1), 3);
+  EXPECT_FALSE(inbox.Add(0, 0, 1).ok()) << "the norm was taken without it";
+}
+
+TEST(GradientInboxTest, TensorsWithoutAGradientAreNamed) {
+  Inbox inbox(1);
+  for (uint32_t unit = 0; unit < kUnits; ++unit) ASSERT_TRUE(inbox.Add(unit, 0, 3).ok());
+  const Status status = (*inbox).CompleteAll();
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().message,
+              HasSubstr("4 of the trained tensors got no gradient in this step: u0.b, u1.b"));
+}
+
+TEST(GradientInboxTest, ASecondStepBeginsWithNothing) {
+  Inbox inbox(2);
+  ASSERT_TRUE(inbox.Add(0, 0, 7).ok());
+  (*inbox).Clear();
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(inbox.Add(0, 0, 1).ok());
+    ASSERT_TRUE(inbox.Add(0, 1, 1).ok());
+  }
+  EXPECT_EQ(inbox.First(0), 2);
+}
+
+}  // namespace
+}  // namespace penstock::front
