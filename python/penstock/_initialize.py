@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,7 +17,7 @@ from penstock._hooks import Hooks
 from penstock._init import Weights, source_of
 from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._run import Run
-from penstock._runtime import Runtime
+from penstock._runtime import GiveValues, Runtime
 from penstock._snapshot import files_of
 from penstock._units import DTYPE_NAMES, Plan, model_text, plan
 from penstock.errors import InvalidArgumentError, UnavailableError
@@ -126,12 +126,6 @@ def _split(config: ConfigLike) -> tuple[dict[str, Any], bool]:
     return {**given, "penstock": ours}, missing == "zero"
 
 
-def _engine(
-    config: Mapping[str, Any], cut: Plan, options: Mapping[str, Any], files: Sequence[str]
-) -> _library.Engine:
-    return _library.Engine(config, model_text(cut), {**options, "continue": list(files)})
-
-
 def _engine_at(
     run: Run, commit: Mapping[str, Any] | None, make: Callable[[Sequence[str]], _library.Engine]
 ) -> _library.Engine:
@@ -150,6 +144,47 @@ def _engine_at(
         f"penstock: step {commit['step']} was saved, the last commit of run {run.folder} is another "
         "one, and there is no snapshot; only the last commit can be continued, or a snapshot"
     )
+
+
+class _Made(NamedTuple):
+    """What a training is made from, beside its module and its run."""
+
+    config: dict[str, Any]
+    zero_missing: bool
+    seed: int
+    plan: Plan
+    identity: str
+    commit: Mapping[str, Any] | None
+    give_values: GiveValues | None
+
+    def engine(self, folders: Sequence[str], files: Sequence[str]) -> _library.Engine:
+        options = {"folders": list(folders), "seed": self.seed, "continue": list(files)}
+        return _library.Engine(self.config, model_text(self.plan), options)
+
+
+def _open(model: torch.nn.Module, made: _Made, run: str | os.PathLike[str] | None) -> Training:
+    """Makes run and engine, and then hooks: whatever fails leaves the module as it was."""
+    paths, on_device = _homes(made.config)
+    opened = Run.open(run, paths, "module")
+    engine = None
+    try:
+        engine = _engine_at(opened, made.commit, lambda files: made.engine(opened.folders, files))
+        continued = engine.continued() if engine.describe()["continued"] else None
+        if continued is not None:
+            _state.check_text(continued, "module", made.identity, str(opened.folder))
+        runtime = Runtime(engine, made.plan, on_device=on_device, zero_missing=made.zero_missing)
+        if made.give_values is not None:
+            runtime.begin(made.give_values)
+    except BaseException:
+        if engine is not None:
+            engine.close()
+        opened.close()
+        raise
+    for notice in runtime.notices:
+        _log.info("penstock: %s", notice)
+    every = int(made.config["penstock"].get("commit_every_steps", 0))
+    hooks = Hooks(runtime, model, made.plan)
+    return Training(hooks, opened, made.identity, continued, every, made.commit)
 
 
 def initialize(
@@ -201,31 +236,8 @@ def initialize(
         raise InvalidArgumentError("penstock: no parameter needs a gradient, so nothing is trained")
     optimizer = ModuleOptimizer(groups, rule, defaults)
     cut = plan(model, optimizer.param_groups)
-    paths, on_device = _homes(engine_config)
-    identity = _identity(rule, cut)
-    opened = Run.open(run, paths, "module")
-    engine = None
-    try:
-        options = {"folders": opened.folders, "seed": seed}
-        engine = _engine_at(
-            opened, commit, lambda files: _engine(engine_config, cut, options, files)
-        )
-        continued = engine.continued() if engine.describe()["continued"] else None
-        if continued is not None:
-            _state.check_text(continued, "module", identity, str(opened.folder))
-        runtime = Runtime(engine, cut, on_device=on_device, zero_missing=zero_missing)
-        if give_values is not None:
-            runtime.begin(give_values)
-    except BaseException:
-        if engine is not None:
-            engine.close()
-        opened.close()
-        raise
-    for notice in runtime.notices:
-        _log.info("penstock: %s", notice)
-    every = int(engine_config["penstock"].get("commit_every_steps", 0))
-    training = Training(Hooks(runtime, model, cut), opened, identity, continued, every, commit)
-    optimizer.begin(training)
+    made = _Made(engine_config, zero_missing, seed, cut, _identity(rule, cut), commit, give_values)
+    optimizer.begin(_open(model, made, run))
     _connect(model, optimizer)
     return model, optimizer
 
