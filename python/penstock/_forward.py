@@ -119,8 +119,8 @@ class ForwardHooks:
 
         self._handles += [
             module.register_forward_pre_hook(_Hook(forward), prepend=True),
-            module.register_state_dict_pre_hook(_Hook(aside)),  # type: ignore[no-untyped-call]
-            module.register_load_state_dict_pre_hook(_Hook(aside)),  # type: ignore[no-untyped-call]
+            module.register_state_dict_pre_hook(_Hook(aside)),
+            module.register_load_state_dict_pre_hook(_Hook(aside)),
         ]
 
     @staticmethod
