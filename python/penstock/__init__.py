@@ -39,6 +39,7 @@ _LAZY = {
     "integrations": "",
     "optim": "",
     "reference": "",
+    "universal": "",
 }
 
 __all__ = [
@@ -65,6 +66,7 @@ __all__ = [
     "integrations",
     "optim",
     "reference",
+    "universal",
 ]
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from penstock._init import Weights, source_of
 from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._run import Run
 from penstock._runtime import Runtime
+from penstock._snapshot import files_of
 from penstock._units import DTYPE_NAMES, Plan, model_text, plan
 from penstock.errors import InvalidArgumentError, UnavailableError
 
@@ -125,6 +126,32 @@ def _split(config: ConfigLike) -> tuple[dict[str, Any], bool]:
     return {**given, "penstock": ours}, missing == "zero"
 
 
+def _engine(
+    config: Mapping[str, Any], cut: Plan, options: Mapping[str, Any], files: Sequence[str]
+) -> _library.Engine:
+    return _library.Engine(config, model_text(cut), {**options, "continue": list(files)})
+
+
+def _engine_at(
+    run: Run, commit: Mapping[str, Any] | None, make: Callable[[Sequence[str]], _library.Engine]
+) -> _library.Engine:
+    """Makes an engine that continues a commit of a run, or of a snapshot. None: its last one."""
+    if commit is None:
+        return make(run.continued)
+    if run.uuid == commit["uuid"]:
+        engine = make(run.continued)
+        if engine.describe()["step"] == commit["step"]:
+            return engine
+        engine.close()
+    snapshot = commit.get("snapshot")
+    if snapshot and os.path.isdir(snapshot):
+        return make(files_of(snapshot))
+    raise InvalidArgumentError(
+        f"penstock: step {commit['step']} was saved, the last commit of run {run.folder} is another "
+        "one, and there is no snapshot; only the last commit can be continued, or a snapshot"
+    )
+
+
 def initialize(
     model: torch.nn.Module,
     config: ConfigLike = None,
@@ -132,6 +159,7 @@ def initialize(
     model_parameters: Iterable[Any] | None = None,
     run: str | os.PathLike[str] | None = None,
     seed: int = 0,
+    commit: Mapping[str, Any] | None = None,
     weights: Weights = None,
 ) -> tuple[torch.nn.Module, ModuleOptimizer]:
     """Gives the parameters of a module to an engine, which keeps them where ``config`` says.
@@ -148,6 +176,9 @@ def initialize(
             gradient, in one group.
         run: a folder for this training. If it has a commit, that is continued.
         seed: of stochastic rounding.
+        commit: the ``"penstock"`` of a ``state_dict()`` of the optimizer: that commit of ``run`` is
+            continued, which is the last one, or of the ``"snapshot"`` that it names
+            (:meth:`ModuleOptimizer.snapshot`), which stays as it is.
         weights: a folder or file of safetensors, which are read unit by unit, or ``"random"``:
             unit by unit by the module's initializers. Needed for a module that was made within
             :func:`penstock.init`. Not read if a commit is continued.
@@ -175,8 +206,10 @@ def initialize(
     opened = Run.open(run, paths, "module")
     engine = None
     try:
-        options = {"folders": opened.folders, "continue": opened.continued, "seed": seed}
-        engine = _library.Engine(engine_config, model_text(cut), options)
+        options = {"folders": opened.folders, "seed": seed}
+        engine = _engine_at(
+            opened, commit, lambda files: _engine(engine_config, cut, options, files)
+        )
         continued = engine.continued() if engine.describe()["continued"] else None
         if continued is not None:
             _state.check_text(continued, "module", identity, str(opened.folder))
@@ -191,7 +224,7 @@ def initialize(
     for notice in runtime.notices:
         _log.info("penstock: %s", notice)
     every = int(engine_config["penstock"].get("commit_every_steps", 0))
-    training = Training(Hooks(runtime, model, cut), opened, identity, continued, every)
+    training = Training(Hooks(runtime, model, cut), opened, identity, continued, every, commit)
     optimizer.begin(training)
     _connect(model, optimizer)
     return model, optimizer

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from penstock import _rules, _state
+from penstock import _library, _rules, _state
 from penstock._commits import Commits
 from penstock._hooks import Hooks
 from penstock._run import Run
 from penstock._runtime import Runtime, refuse_copies
+from penstock._snapshot import take_snapshot
+from penstock._storage import Unit
+from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError
 
 
@@ -21,6 +25,7 @@ class Training(NamedTuple):
 
     Attributes:
         continued: the text of the commit that the engine goes on from, if it does.
+        commit: what a state_dict says of that commit, if it was asked for by that.
     """
 
     hooks: Hooks
@@ -28,6 +33,7 @@ class Training(NamedTuple):
     identity: str
     continued: dict[str, Any] | None
     commit_every_steps: int
+    commit: Mapping[str, Any] | None = None
 
 
 class ModuleOptimizer(torch.optim.Optimizer):
@@ -59,6 +65,8 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._identity = training.identity
         self._continued = training.continued
         self._commit_every = training.commit_every_steps
+        self._commit = training.commit
+        self._committed_step = -1 if training.continued is None else self._runtime.steps
         self._close = weakref.finalize(self.hooks, _free, self._runtime.engine, self._run)
         self._commits = Commits(self._runtime.engine, self._run, self._sections)
         self._runtime.before_step = self._commits.begin_due
@@ -118,6 +126,11 @@ class ModuleOptimizer(torch.optim.Optimizer):
         norm, _ = self._runtime.norm()
         self._max_norm = float(max_norm)
         return torch.tensor(norm)
+
+    def gradient_norm(self) -> float:
+        """Returns the norm of the gradient of the step under way, which is complete."""
+        norm, _ = self._runtime.norm()
+        return norm
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Is refused once the optimizer was made: the engine's files are laid out."""
@@ -179,6 +192,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
             self._runtime.begin()
             self._runtime.drop_step()
             self._commits.commit()
+            self._committed_step = self._runtime.steps
             return self._runtime.steps
 
     def state_dict(self) -> dict[str, Any]:
@@ -188,6 +202,70 @@ class ModuleOptimizer(torch.optim.Optimizer):
             "penstock": {"run": str(self._run.folder), "uuid": self._run.uuid, "step": step},
             "param_groups": self._group_options(),
         }
+
+    def begin_with(self, states: Reader) -> None:
+        """Begins with the states of another training: what penstock.universal.load calls."""
+        runtime = self._runtime
+        if runtime.begun:
+            raise InvalidArgumentError(
+                "penstock: states of another training were given after the module was used, or to a "
+                "run that has a commit; load them right after penstock.initialize"
+            )
+        entries = [entry for unit in runtime.units for entry in unit.entries]
+        names = [entry.name for entry in entries if entry.trained]
+        states.check_names(names)
+        steps = states.steps(names)
+
+        def fill(unit: Unit) -> None:
+            tensors = [(e.name, e.parameter, e.trained) for e in unit.entries]
+            states.fill(runtime.engine, unit.index, tensors, self.rule.moments)
+
+        runtime.fill = fill
+        runtime.begin()
+        runtime.engine.begin_at(steps, steps)
+        runtime.steps = steps
+
+    @property
+    def updates(self) -> int:
+        """How many steps were made that were not skipped: t of the rule."""
+        made: int = self._runtime.engine.describe()["optimizer_steps"]
+        return made
+
+    def states(self) -> Iterator[tuple[str, torch.nn.Parameter, dict[str, torch.Tensor]]]:
+        """Yields name, parameter and states of each that is trained, fp32, one after the other."""
+        runtime = self._runtime
+        runtime.begin()
+        kinds = {"master": _library.MASTER, **self.rule.moments}
+        for unit in runtime.units:
+            for number, entry in enumerate(unit.entries):
+                if not entry.trained:
+                    continue
+                states = {}
+                for name, kind in kinds.items():
+                    value = torch.empty(entry.parameter.shape, dtype=torch.float32)
+                    with runtime.lock:
+                        runtime.engine.read(
+                            unit.index, number, kind, 0, value.numel(), value.data_ptr()
+                        )
+                    states[name] = value
+                yield entry.name, entry.parameter, states
+
+    def is_at(self, commit: Mapping[str, Any]) -> bool:
+        """Whether a commit that a ``state_dict()`` names is where the training is."""
+        if commit["step"] != self._runtime.steps:
+            return False
+        asked = self._commit or {}
+        return commit["uuid"] in (self._run.uuid, asked.get("uuid"))
+
+    def snapshot(self, folder: str | os.PathLike[str]) -> str:
+        """Copies the commit of the last step into a folder that is not there; returns its path.
+
+        ``penstock.initialize(…, commit=…)`` goes back to it, whatever the run has committed since.
+        """
+        with self._runtime.lock:
+            if self._committed_step != self._runtime.steps:
+                self.commit()
+            return take_snapshot(self._run, folder, self._runtime.engine.copy_commit)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on from the commit that :meth:`state_dict` has made, which the run continues.
@@ -201,7 +279,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
                 "penstock: the state_dict was not made by this optimizer; continue a run by its "
                 "name: penstock.initialize(…, run=…)"
             )
-        if said["uuid"] != self._run.uuid or said["step"] != self._runtime.steps:
+        if not self.is_at(said):
             raise InvalidArgumentError(
                 f"penstock: the state_dict is of step {said['step']} of run {said['run']}, and this "
                 f"is step {self._runtime.steps} of run {self._run.folder}; a run goes on from its "

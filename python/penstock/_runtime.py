@@ -63,6 +63,7 @@ class Runtime:
         self._begun = False
         self._uses = 0
         self._open = False  # a step is under way
+        self.fill: Callable[[Unit], None] = self._fill
         self.before_step: Callable[[], None] = lambda: None
         self._given: set[tuple[int, int]] = set()  # unit and tensor, with a gradient in this step
         self._pending: dict[torch.nn.Parameter, tuple[Unit, int]] = {}
@@ -86,7 +87,7 @@ class Runtime:
                 if not self._continued:
                     if give_values is not None:
                         give_values([entry.parameter for entry in unit.entries])
-                    self._fill(unit)
+                    self.fill(unit)
                 unit.show_away()
             self._begun = True
             if self._on_device:
