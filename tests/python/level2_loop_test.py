@@ -5,11 +5,10 @@ from __future__ import annotations
 import unittest
 from typing import Any
 
+import penstock
 import tiny_models
 import torch
 from level2_support import backward, equal_weights, plain, step, training
-
-import penstock
 
 
 class _Interrupted(Exception):

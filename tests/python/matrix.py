@@ -11,10 +11,9 @@ import sys
 import tempfile
 from typing import Any, NamedTuple
 
+import penstock
 import tiny_models
 import torch
-
-import penstock
 from penstock import reference
 
 STEPS = 20
