@@ -35,7 +35,7 @@ class _Hook:
 
     def __init__(self, call: Callable[..., None]) -> None:
         # A compiled module around this one would trace into the engine's bookkeeping.
-        self._call = torch.compiler.disable(call)  # type: ignore[no-untyped-call]
+        self._call = torch.compiler.disable(call)
 
     def __call__(self, *arguments: Any, **_: Any) -> None:
         self._call(*arguments)

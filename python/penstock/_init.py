@@ -42,7 +42,7 @@ def init() -> Iterator[None]:
             parameter.detach().to("meta"), requires_grad=parameter.requires_grad
         )
 
-    torch.nn.Module.register_parameter = without_memory  # type: ignore[assignment,method-assign]
+    torch.nn.Module.register_parameter = without_memory  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
