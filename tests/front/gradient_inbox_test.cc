@@ -30,7 +30,9 @@ class Inbox {
         GradientInbox::Create(
             layout_, micro_batches,
             [this](TileId tile) { return bytes_.data() + begins_[offload::Index(tile)]; },
-            [this](ModuleId module) { complete_.push_back(offload::Index(module)); })
+            [this](ModuleId module) {
+              complete_.push_back(static_cast<uint32_t>(offload::Index(module)));
+            })
             .value());
   }
   /// The first element of a unit's first tensor.
