@@ -1,5 +1,5 @@
-// Host memory in which gradients arrive from a device before they are added where they belong: equal
-// pieces, which are taken and given back.
+// Host memory in which gradients arrive from a device before they are added where they belong:
+// equal pieces, which are taken and given back.
 //
 // Threads: any. Pieces are given back by another thread than the one that takes them.
 #pragma once

@@ -37,6 +37,7 @@ Result<CudaDriver> LoadCudaDriver() {
   CudaDriver driver{};
   PENSTOCK_TRY(Find(library, "cuCtxGetCurrent", driver.ctx_get_current));
   PENSTOCK_TRY(Find(library, "cuCtxSetCurrent", driver.ctx_set_current));
+  PENSTOCK_TRY(Find(library, "cuCtxSynchronize", driver.ctx_synchronize));
   PENSTOCK_TRY(Find(library, "cuMemHostRegister_v2", driver.mem_host_register));
   PENSTOCK_TRY(Find(library, "cuMemHostUnregister", driver.mem_host_unregister));
   PENSTOCK_TRY(Find(library, "cuMemcpyHtoDAsync_v2", driver.memcpy_to_device));
@@ -45,7 +46,6 @@ Result<CudaDriver> LoadCudaDriver() {
   PENSTOCK_TRY(Find(library, "cuEventRecord", driver.event_record));
   PENSTOCK_TRY(Find(library, "cuEventSynchronize", driver.event_synchronize));
   PENSTOCK_TRY(Find(library, "cuEventDestroy_v2", driver.event_destroy));
-  PENSTOCK_TRY(Find(library, "cuStreamSynchronize", driver.stream_synchronize));
   PENSTOCK_TRY(Find(library, "cuGetErrorName", driver.get_error_name));
   return driver;
 }

@@ -32,6 +32,7 @@ inline constexpr unsigned kCuEventDisableTiming = 2;
 struct CudaDriver {
   CuResult (*ctx_get_current)(CuContext* context);
   CuResult (*ctx_set_current)(CuContext context);
+  CuResult (*ctx_synchronize)();
   CuResult (*mem_host_register)(void* data, size_t size, unsigned flags);
   CuResult (*mem_host_unregister)(void* data);
   CuResult (*memcpy_to_device)(CuDevicePointer to, const void* from, size_t size, CuStream stream);
@@ -40,7 +41,6 @@ struct CudaDriver {
   CuResult (*event_record)(CuEvent event, CuStream stream);
   CuResult (*event_synchronize)(CuEvent event);
   CuResult (*event_destroy)(CuEvent event);
-  CuResult (*stream_synchronize)(CuStream stream);
   CuResult (*get_error_name)(CuResult error, const char** name);
 
   /// Ok for success; else a line that says what was being done and what the driver calls it.

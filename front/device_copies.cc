@@ -32,9 +32,10 @@ Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
   CuContext context = nullptr;
   PENSTOCK_TRY(driver.Check(driver.ctx_get_current(&context), "looking for the current context"));
   if (context == nullptr) {
-    return MakeError(ErrorCode::kUnavailable,
-                     "cuda: the calling thread has no current context; call from a thread that uses "
-                     "the device");
+    return MakeError(
+        ErrorCode::kUnavailable,
+        "cuda: the calling thread has no current context; call from a thread that uses "
+        "the device");
   }
   std::unique_ptr<DeviceCopies> copies(new DeviceCopies(driver, context));
   for (const std::span<std::byte> part : memory) PENSTOCK_TRY(copies->Register(part));
@@ -120,8 +121,12 @@ Result<CuEvent> DeviceCopies::Record(CuStream stream) {
 
 void DeviceCopies::WaitFor(CuEvent event) {
   static_cast<void>(driver_.ctx_set_current(context_));  // nothing, if it is the thread's already
-  static_cast<void>(
-      Keep(driver_.Check(driver_.event_synchronize(event), "waiting for copies of the device")));
+  const Status waited =
+      driver_.Check(driver_.event_synchronize(event), "waiting for copies of the device");
+  if (!waited.ok()) {  // copies may be under way all the same, unless this fails as well
+    static_cast<void>(driver_.ctx_synchronize());
+    static_cast<void>(Keep(waited));
+  }
   MutexLock lock(mutex_);
   events_.push_back(event);
 }
@@ -129,8 +134,8 @@ void DeviceCopies::WaitFor(CuEvent event) {
 Status DeviceCopies::Then(CuStream stream, std::function<void(const Status&)> done) {
   const auto call = [this, done = std::move(done)] { done(status()); };
   Result<CuEvent> event = Record(stream);
-  if (!event.ok()) {  // what was enqueued may be under way all the same
-    static_cast<void>(driver_.stream_synchronize(stream));
+  if (!event.ok()) {  // what was enqueued may be under way
+    static_cast<void>(driver_.ctx_synchronize());
     static_cast<void>(Keep(event.status()));
     calls_.Add({}, call);
     return status();

@@ -91,7 +91,8 @@ Result<GradientInbox> GradientInbox::Create(const offload::ShardLayout& layout,
 std::byte* GradientInbox::PlaceOf(ModuleId module, const offload::TensorLayout& tensor) const {
   const offload::TileId tile = layout_.TileAt(module, tensor.offset);
   const DType dtype = layout_.GradientDType(tile);
-  return callbacks_.place(tile) + (SizeOf(dtype) * (tensor.offset - layout_.tile(tile).begin)).value;
+  return callbacks_.place(tile) +
+         (SizeOf(dtype) * (tensor.offset - layout_.tile(tile).begin)).value;
 }
 
 Status GradientInbox::CheckAdd(ModuleId module, uint32_t tensor, DType dtype) const {

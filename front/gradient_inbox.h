@@ -4,8 +4,8 @@
 // With one micro-batch, and for fp32 weights, gradients go straight to where the update reads them.
 // Otherwise sums are kept in fp32 beside it, and rounded once (nearest even).
 //
-// A gradient that is on its way from a device is counted when it is announced, and added when it has
-// arrived.
+// A gradient that is on its way from a device is counted when it is announced, and added when it
+// has arrived.
 //
 // Threads: one at a time; Put and Arrived from another one, for gradients that were announced. Who
 // announces gradients waits for them before all calls but Announce.
@@ -80,9 +80,9 @@ class GradientInbox {
   };
   struct Module {
     std::vector<Tensor> tensors;
-    size_t trained = 0;  ///< tensors
-    size_t full = 0;     ///< of them, those with a gradient of each micro-batch
-    bool closed = false;    ///< it takes no more in this step
+    size_t trained = 0;   ///< tensors
+    size_t full = 0;      ///< of them, those with a gradient of each micro-batch
+    bool closed = false;  ///< it takes no more in this step
   };
 
   GradientInbox(const offload::ShardLayout& layout, uint64_t micro_batches)

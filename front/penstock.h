@@ -157,10 +157,10 @@ PENSTOCK_API int penstock_use(penstock_engine* engine, uint32_t unit, int kind, 
  * calls, and rounded once to the dtype of the weight. */
 PENSTOCK_API int penstock_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor,
                                    const void* values, int dtype);
-/* As penstock_use, for weights on a GPU. `to` is memory of a CUDA device, `stream` a CUstream (NULL:
- * the default one) of the calling thread's context. The copies are enqueued on `stream`; whatever
- * reads `to` is to be enqueued behind them. Waits as penstock_use does, and for copies of other
- * units as far as they hold the memory that this one comes through. The work before them on
+/* As penstock_use, for weights on a GPU. `to` is memory of a CUDA device, `stream` a CUstream
+ * (NULL: the default one) of the calling thread's context. The copies are enqueued on `stream`;
+ * whatever reads `to` is to be enqueued behind them. Waits as penstock_use does, and for copies of
+ * other units as far as they hold the memory that this one comes through. The work before them on
  * `stream` must not wait for anything that the calling thread does later. The engine was made with
  * the option "cuda". */
 PENSTOCK_API int penstock_use_on(penstock_engine* engine, uint32_t unit, int kind, void* to,

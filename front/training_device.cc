@@ -29,9 +29,7 @@ Status Training::PrepareCopies() {
 }
 
 /// Waits for all copies under way, and what follows them.
-Status Training::AwaitCopies() {
-  return copies_ == nullptr ? Status() : Keep(copies_->Wait());
-}
+Status Training::AwaitCopies() { return copies_ == nullptr ? Status() : Keep(copies_->Wait()); }
 
 Status Training::UseOn(uint32_t unit, UseKind kind, std::byte* to, CuStream stream) {
   PENSTOCK_TRY(PrepareCopies());

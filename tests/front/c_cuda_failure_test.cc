@@ -21,8 +21,8 @@ std::string TrainUntilFailure(CudaTraining& training) {
     for (uint32_t unit = 0; unit < kUnits; ++unit) {
       if (training.TryUse(unit, PENSTOCK_FORWARD) != PENSTOCK_OK) return penstock_error();
       for (const uint32_t tensor : {0U, 1U}) {
-        const DeviceBytes& gradient = gradients.emplace_back(
-            SizeOfCode(training.DTypeOf(tensor)) * kElements[tensor]);
+        const DeviceBytes& gradient =
+            gradients.emplace_back(SizeOfCode(training.DTypeOf(tensor)) * kElements[tensor]);
         if (training.TryGradient(unit, tensor, gradient) != PENSTOCK_OK) return penstock_error();
       }
     }
@@ -74,6 +74,7 @@ TEST_F(CCudaFailure, ADeviceThatFailsLeavesNoCallWaiting) {
       EXPECT_THAT(penstock_error(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
       EXPECT_EQ(training.TryUse(1, PENSTOCK_ASIDE), PENSTOCK_UNAVAILABLE);
       fake_cuda_break(0);  // so that the test can end what is its own
+      training.copies().Synchronize();
     }
   }
 }

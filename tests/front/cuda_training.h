@@ -35,9 +35,7 @@ class CudaTest : public ::testing::Test {
 /// Memory of the device.
 class DeviceBytes {
  public:
-  explicit DeviceBytes(size_t size) : size_(size) {
-    EXPECT_EQ(cuMemAlloc_v2(&address_, size), 0);
-  }
+  explicit DeviceBytes(size_t size) : size_(size) { EXPECT_EQ(cuMemAlloc_v2(&address_, size), 0); }
   DeviceBytes(DeviceBytes&& other) noexcept
       : address_(std::exchange(other.address_, 0)), size_(other.size_) {}
   DeviceBytes& operator=(DeviceBytes&&) = delete;
@@ -114,10 +112,10 @@ class CudaTraining {
                uint64_t micro_batches = 1)
       : dtype_(CodeOf(dtype)),
         micro_batches_(micro_batches),
-        training_(home, folder, dtype, micro_batches,
-                  {{"cuda", true},
-                   {"host_memory", LeastMemory(home, folder, dtype, micro_batches)}},
-                  {{"gradient_accumulation_steps", micro_batches}}) {
+        training_(
+            home, folder, dtype, micro_batches,
+            {{"cuda", true}, {"host_memory", LeastMemory(home, folder, dtype, micro_batches)}},
+            {{"gradient_accumulation_steps", micro_batches}}) {
     for (uint32_t unit = 0; unit < kUnits; ++unit) {
       const json& layout = training_.description()["units"][unit];
       weights_.emplace_back(layout["bytes"].get<size_t>());
@@ -185,9 +183,9 @@ class CudaTraining {
       for (uint32_t tensor = 0; tensor < kTensors; ++tensor) {
         trained->weights.push_back(Weights(unit, tensor).bytes);
         std::vector<float> master(kElements[tensor]);
-        ASSERT_EQ(penstock_read(handle(), unit, tensor, PENSTOCK_MASTER, 0, master.size(),
-                                master.data()),
-                  PENSTOCK_OK);
+        ASSERT_EQ(
+            penstock_read(handle(), unit, tensor, PENSTOCK_MASTER, 0, master.size(), master.data()),
+            PENSTOCK_OK);
         trained->masters.push_back(std::move(master));
       }
     }

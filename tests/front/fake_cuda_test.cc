@@ -104,7 +104,9 @@ TEST_F(FakeCuda, StreamsAndEventsThatAreDestroyedInUse) {
   ASSERT_EQ(cuStreamCreate(&stream, 1), 0);
   ASSERT_EQ(cuEventCreate(&event, 2), 0);
   fake_cuda_pause();
-  EXPECT_EQ(fake_cuda_launch(stream, [](void*) {}, nullptr), 0);
+  EXPECT_EQ(fake_cuda_launch(
+                stream, [](void*) {}, nullptr),
+            0);
   EXPECT_EQ(cuEventRecord(event, stream), 0);
   EXPECT_EQ(cuEventDestroy_v2(event), 0);
   std::thread destroys([&] {
@@ -121,8 +123,8 @@ TEST_F(FakeCuda, StreamsAndEventsThatAreDestroyedInUse) {
 
 TEST_F(FakeCuda, HostFunctionsThatCallTheDriver) {
   EXPECT_EQ(cuLaunchHostFunc(
-                stream_.get(), [](void* stream) { cuStreamSynchronize(static_cast<CUstream>(stream)); },
-                nullptr),
+                stream_.get(),
+                [](void* stream) { cuStreamSynchronize(static_cast<CUstream>(stream)); }, nullptr),
             0);
   EXPECT_THAT(Noted(), HasSubstr("cuStreamSynchronize was called by a host function"));
 }

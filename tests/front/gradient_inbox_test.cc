@@ -29,8 +29,7 @@ class Inbox {
     inbox_.emplace(
         GradientInbox::Create(
             layout_, micro_batches,
-            {.place = [this](
-                          TileId tile) { return bytes_.data() + begins_[offload::Index(tile)]; },
+            {.place = [this](TileId tile) { return bytes_.data() + begins_[offload::Index(tile)]; },
              .last = [this](ModuleId module) { last_.push_back(offload::Index(module)); },
              .complete = [this](ModuleId module) { complete_.push_back(offload::Index(module)); }})
             .value());

@@ -12,9 +12,11 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "tests/front/fake_cuda/ranges.h"
 
@@ -31,16 +33,15 @@ constexpr CUresult kInvalidContext = 201;
 constexpr CUresult kAlreadyRegistered = 712;
 constexpr CUresult kNotRegistered = 713;
 constexpr CUresult kNotPermitted = 800;
-const std::map<CUresult, const char*> kNames{{kSuccess, "CUDA_SUCCESS"},
-                                             {kInvalidValue, "CUDA_ERROR_INVALID_VALUE"},
-                                             {2, "CUDA_ERROR_OUT_OF_MEMORY"},
-                                             {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"},
-                                             {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
-                                             {kAlreadyRegistered,
-                                              "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
-                                             {kNotRegistered,
-                                              "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
-                                             {kNotPermitted, "CUDA_ERROR_NOT_PERMITTED"}};
+const std::map<CUresult, const char*> kNames{
+    {kSuccess, "CUDA_SUCCESS"},
+    {kInvalidValue, "CUDA_ERROR_INVALID_VALUE"},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY"},
+    {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
+    {kAlreadyRegistered, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
+    {kNotRegistered, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
+    {kNotPermitted, "CUDA_ERROR_NOT_PERMITTED"}};
 
 thread_local CUcontext current = nullptr;
 thread_local bool in_host_function = false;
@@ -65,7 +66,7 @@ Driver& TheDriver() {
 void Dawdle() {
   thread_local std::minstd_rand random(
       static_cast<unsigned>(std::hash<std::thread::id>()(std::this_thread::get_id())));
-  if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 400));
+  if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 400));
 }
 
 /// What every function of the driver begins with.
@@ -118,8 +119,12 @@ struct Point {
 };
 
 uint64_t HashOf(const std::byte* data, size_t size) {
-  uint64_t hash = 1469598103934665603U;
-  for (size_t i = 0; i < size; ++i) hash = (hash ^ std::to_integer<uint64_t>(data[i])) * 1099511628211U;
+  uint64_t hash = size;
+  for (size_t i = 0; i < size; i += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, data + i, std::min(sizeof(word), size - i));
+    hash = (hash ^ word) * 1099511628211U;
+  }
   return hash;
 }
 
@@ -139,7 +144,32 @@ struct CUevent_st {
   }
 };
 
+struct CUstream_st;
+
+namespace {
+
+/// All streams that live.
+struct Streams {
+  std::mutex mutex;
+  std::set<CUstream> all;
+};
+Streams& TheStreams() {
+  static Streams& streams = *new Streams;
+  return streams;
+}
+
+}  // namespace
+
 struct CUstream_st {
+  CUstream_st() {
+    const std::scoped_lock lock(TheStreams().mutex);
+    TheStreams().all.insert(this);
+  }
+  ~CUstream_st() {
+    const std::scoped_lock lock(TheStreams().mutex);
+    TheStreams().all.erase(this);
+  }
+
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
@@ -228,6 +258,17 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 CUresult cuCtxSetCurrent(CUcontext context) {
   current = context;
   return Enter("cuCtxSetCurrent");
+}
+
+CUresult cuCtxSynchronize(void) {
+  if (const CUresult error = EnterContext("cuCtxSynchronize")) return error;
+  std::vector<std::shared_ptr<Point>> points;
+  {
+    const std::scoped_lock lock(TheStreams().mutex);
+    for (CUstream stream : TheStreams().all) points.push_back(stream->Mark());
+  }
+  for (const auto& point : points) point->Wait();
+  return TheDriver().broken;
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size) {

@@ -28,6 +28,7 @@ typedef int CUresult;
 
 CUresult cuCtxGetCurrent(CUcontext* context);
 CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuCtxSynchronize(void);
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size);
 CUresult cuMemFree_v2(CUdeviceptr address);
 CUresult cuMemHostRegister_v2(void* data, size_t size, unsigned flags);
