@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""How much longer does a step of torch take if its optimizer states, or its weights too, live on a
+drive?
+
+  bench/peers/torch_step_ratio.py [--level 1|2] [--pairs 21] [--rows 1] [--length 512] [--layers 12]
+                                  [--io 0.67] [--dtype fp32|bf16] [--folder FOLDER]
+
+GPT-2 with 124 million parameters, as transformers makes it, on the CPU with two threads; against
+the same model in memory with torch.optim.AdamW(fused=True). Both are in one process, and take turns:
+so many pairs of bursts, of three steps each. Of a burst the last two steps count, from the return
+of one step() to that of another: in these an update runs under the next forward, as in a training.
+The drive is simulated: its speed is set so that the bytes of a step take --io of the time that a
+step in memory takes. Caches: warm. Prints each pair, and the median, least and largest ratio.
+
+Needs torch, transformers and penstock (PENSTOCK_LIBRARY and PYTHONPATH, or the wheel).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+
+import penstock
+import torch
+import transformers
+
+BYTES = {"fp32": (24, 4), "bf16": (26, 2)}  # of a parameter: states and weights both ways; a weight
+
+
+def make_model(arguments: argparse.Namespace) -> torch.nn.Module:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_layer=arguments.layers, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    return model.to(torch.bfloat16 if arguments.dtype == "bf16" else torch.float32)
+
+
+class Contender:
+    """A model with its optimizer."""
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model = model
+        self.optimizer = optimizer
+
+    def step(self, batch: torch.Tensor) -> float:
+        loss = self.model(input_ids=batch, labels=batch).loss
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return float(loss.detach())
+
+    def burst(self, batch: torch.Tensor) -> float:
+        """Returns the seconds of a step."""
+        self.step(batch)
+        begin = time.perf_counter()
+        for _ in range(2):
+            self.step(batch)
+        seconds = (time.perf_counter() - begin) / 2
+        drain = getattr(self.optimizer, "synchronize", None)
+        if drain is not None:
+            drain()
+        return seconds
+
+
+def offloaded(arguments: argparse.Namespace, folder: str, gbps: float) -> Contender:
+    nvme = {"device": "nvme", "nvme_path": folder}
+    zero = {"stage": 3, "offload_optimizer": nvme}
+    config = {
+        "gradient_clipping": 0,
+        "zero_optimization": zero,
+        "penstock": {
+            "tier_split": False,
+            "aio": {"simulate": {"read_gbps": gbps, "write_gbps": gbps, "shared": True}},
+        },
+    }
+    model = make_model(arguments)
+    if arguments.level == 1:
+        optimizer = penstock.AdamW(
+            model.parameters(), lr=1e-4, weight_decay=0.01, nvme_path=folder, model=model, config=config
+        )
+        return Contender(model, optimizer)
+    zero["offload_param"] = nvme
+    config["optimizer"] = {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}}
+    return Contender(*penstock.initialize(model, config))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--level", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--pairs", type=int, default=21)
+    parser.add_argument("--rows", type=int, default=1)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--io", type=float, default=0.67)
+    parser.add_argument("--dtype", choices=sorted(BYTES), default="fp32")
+    parser.add_argument("--folder")
+    arguments = parser.parse_args()
+    torch.set_num_threads(2)
+    batch = torch.randint(0, 50257, (arguments.rows, arguments.length))
+
+    model = make_model(arguments)
+    plain = Contender(model, torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True))
+    alone = statistics.median(plain.burst(batch) for _ in range(3))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    states, weight = BYTES[arguments.dtype]
+    moved = (states + (2 * weight if arguments.level == 2 else 0)) * parameters
+    gbps = moved / (arguments.io * alone) / 1e9
+    print(f"{parameters} parameters, {alone:.3f} s a step in memory, {gbps:.2f} GB/s both ways")
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        other = offloaded(arguments, folder, gbps)
+        other.burst(batch)
+        ratios = []
+        for pair in range(arguments.pairs):
+            a, b = plain.burst(batch), other.burst(batch)
+            ratios.append(b / a)
+            print(f"pair {pair + 1}: {a:.3f} s, {b:.3f} s, ratio {ratios[-1]:.3f}", flush=True)
+        close = getattr(other.optimizer, "close", None)
+        if close is not None:
+            close()
+    print(
+        f"level {arguments.level}, {arguments.dtype}: median {statistics.median(ratios):.3f}, "
+        f"least {min(ratios):.3f}, largest {max(ratios):.3f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
