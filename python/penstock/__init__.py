@@ -33,9 +33,10 @@ _LAZY = {
     "Lion": "penstock.optim",
     "Adagrad": "penstock.optim",
     "init": "penstock._init",
-    "initialize": "penstock._offload",
-    "clip_grad_norm_": "penstock._offload",
+    "clip_grad_norm_": "penstock._initialize",
     "gathered": "penstock._gathered",
+    "initialize": "penstock._initialize",
+    "integrations": "",
     "optim": "",
     "reference": "",
 }
@@ -61,6 +62,7 @@ __all__ = [
     "gathered",
     "init",
     "initialize",
+    "integrations",
     "optim",
     "reference",
 ]

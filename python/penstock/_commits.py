@@ -7,6 +7,8 @@ the commit begins when all of it has, or with whatever the engine is used for ne
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -59,16 +61,32 @@ class Commits:
         self.attached.update(things)
 
     def _follow(self, name: str, thing: Any, method: str, guard: Callable[[], Any]) -> None:
-        """Calls :meth:`_stepped` after a method of a thing."""
-        original = getattr(thing, method)
+        """Calls :meth:`_stepped` after a method of a thing.
 
-        def stepped(*arguments: Any, **options: Any) -> Any:
-            result = original(*arguments, **options)
-            with guard():
-                self._stepped(name)
+        The thing gets a class of its own. An attribute would be seen by its ``state_dict()``.
+        """
+        its_class = type(thing)
+        original = getattr(its_class, method)
+
+        def stepped(self: Any, *arguments: Any, **options: Any) -> Any:
+            result = original(self, *arguments, **options)
+            followed = followers()
+            if followed is not None and followed.attached.get(name) is self:
+                with guard():
+                    followed._stepped(name)
             return result
 
-        setattr(thing, method, stepped)
+        followers = weakref.ref(self)
+        thing.__class__ = type(
+            its_class.__name__,
+            (its_class,),
+            {
+                method: functools.update_wrapper(stepped, original),
+                "__module__": its_class.__module__,
+                "__qualname__": its_class.__qualname__,
+                "__doc__": its_class.__doc__,
+            },
+        )
 
     def _stepped(self, name: str) -> None:
         if self._due is None:

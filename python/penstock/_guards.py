@@ -49,8 +49,8 @@ def _guard_parameter(parameter: torch.nn.Parameter, link: Link) -> None:
         return torch.nn.Parameter.__deepcopy__(parameter, memo)
 
     setattr(parameter, _LINK, link)
-    parameter.__deepcopy__ = copy
-    parameter.__reduce_ex__ = link.__reduce_ex__
+    parameter.__deepcopy__ = copy  # type: ignore[method-assign]
+    parameter.__reduce_ex__ = link.__reduce_ex__  # type: ignore[method-assign]
 
 
 def _applied_to_buffers(module: torch.nn.Module, function: Callable[[Any], Any]) -> None:
@@ -105,4 +105,4 @@ def install(hooks: Hooks) -> None:
         if next(module.parameters(recurse=False), None) is not None:
             hooks.handles.append(module.register_load_state_dict_pre_hook(refuse_loading))
         if hasattr(module, "resize_token_embeddings"):
-            module.resize_token_embeddings = _refuse_embeddings
+            module.resize_token_embeddings = _refuse_embeddings  # type: ignore[assignment]

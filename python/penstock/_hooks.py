@@ -18,7 +18,8 @@ import dataclasses
 import functools
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -65,21 +66,47 @@ def tensors_of(output: Any, opaque: list[str]) -> Iterator[torch.Tensor]:
         opaque.append(type(output).__name__)
 
 
+def _compiled(module: torch.nn.Module) -> bool:
+    return module._compiled_call_impl is not None
+
+
 class Frame:
     """A forward that has not ended.
 
     Attributes:
         units: those that were brought for it.
         ended: how many forwards of modules with hooks have ended in it.
+        paused: it has taken the mode of _outside.py away.
     """
 
-    __slots__ = ("ended", "kind", "module", "units")
+    __slots__ = ("ended", "kind", "module", "paused", "units")
 
     def __init__(self, module: torch.nn.Module, kind: int) -> None:
         self.module = module
         self.kind = kind
         self.units: list[Unit] = []
         self.ended = 0
+        self.paused = False
+
+
+class _GradientHook:
+    """Is called when a gradient was added to a parameter's.
+
+    A cycle through such a hook would never be collected, so it does not hold the training.
+    """
+
+    __deepcopy__ = refuse_copies
+    __reduce_ex__ = refuse_copies
+
+    def __init__(self, hooks: Hooks, unit: int, tensor: int) -> None:
+        self._hooks = weakref.ref(hooks)
+        self._unit = unit
+        self._tensor = tensor
+
+    def __call__(self, parameter: torch.nn.Parameter) -> None:
+        hooks = self._hooks()
+        if hooks is not None:
+            hooks.take_gradient(hooks.runtime.units[self._unit], self._tensor, parameter)
 
 
 class Hooks:
@@ -108,6 +135,8 @@ class Hooks:
         ]
         self._ids = {id(parameter) for parameter, _, _ in self._parameters}
         self.handles: list[Any] = []
+        self.pause_mode: Callable[[], bool] = lambda: False
+        self.resume_mode: Callable[[], None] = lambda: None
         runtime.in_use = self._in_use
         self._register()
 
@@ -120,10 +149,8 @@ class Hooks:
         for unit in self.runtime.units:
             for i, entry in enumerate(unit.entries):
                 if entry.trained:
-                    hook = functools.partial(self._take_gradient, unit, i)
-                    self.handles.append(
-                        entry.parameter.register_post_accumulate_grad_hook(_no_graph(hook))
-                    )
+                    hook = _GradientHook(self, unit.index, i)
+                    self.handles.append(entry.parameter.register_post_accumulate_grad_hook(hook))
 
     def _stack(self) -> list[Frame]:
         return self._stacks.setdefault(threading.get_ident(), [])
@@ -133,6 +160,10 @@ class Hooks:
         if unit in self._in_backward:
             return True
         return any(unit in frame.units for stack in self._stacks.values() for frame in stack)
+
+    def is_compiled(self) -> bool:
+        """Whether some of the module is compiled."""
+        return torch.compiler.is_compiling() or any(map(_compiled, self.root.modules()))
 
     # Forward.
 
@@ -153,6 +184,7 @@ class Hooks:
         for unit in self.users[module]:
             self._bring(frame, unit)
         self._bring_learned(frame)
+        frame.paused = _compiled(module) and self.pause_mode()
 
     def _bring(self, frame: Frame, unit: Unit) -> None:
         unit.calls += 1 if frame.kind == _library.FORWARD else 0
@@ -182,14 +214,16 @@ class Hooks:
         stack = self._stack()
         for i in reversed(range(len(stack))):
             if stack[i].module is module:
-                frame = stack[i]
+                ended = stack[i:]
                 del stack[i:]
-                return frame
+                if any(frame.paused for frame in ended):
+                    self.resume_mode()
+                return ended[0]
         return None
 
     def _watch(self, module: torch.nn.Module, units: list[Unit], output: Any) -> None:
         """Has a hook called when the outputs of a forward get gradients."""
-        hook = _no_graph(functools.partial(self._begin_backward, tuple(units), []))
+        hook = functools.partial(self._begin_backward, tuple(units), [])
         opaque: list[str] = []
         for tensor in tensors_of(output, opaque):
             if tensor.requires_grad:
@@ -280,7 +314,8 @@ class Hooks:
         self._in_backward = ()
         self.runtime.end_backward()
 
-    def _take_gradient(self, unit: Unit, tensor: int, parameter: torch.nn.Parameter) -> None:
+    def take_gradient(self, unit: Unit, tensor: int, parameter: torch.nn.Parameter) -> None:
+        """Takes the gradient that a backward has just added to a parameter's."""
         if not unit.filled and not unit.gathered:
             name = unit.entries[tensor].name
             raise InvalidArgumentError(

@@ -14,6 +14,7 @@ from penstock._amp import loss_scale_of
 from penstock._config import ConfigLike, optimizer_config
 from penstock._parameters import partition, trained
 from penstock._run import Run
+from penstock._snapshot import files_of as snapshot_files
 from penstock._training import Options, Training
 from penstock.errors import InvalidArgumentError, UnavailableError
 
@@ -126,9 +127,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         if self._run is None:
             self._run = Run.open(self._options.run, self._options.nvme_path)
         try:
-            self._training = Training(
-                self._options, self._rule, self.defaults, self.param_groups, self._run
-            )
+            self._training = self._training_from(None)
         except BaseException:
             self._leave_run()
             raise
@@ -193,6 +192,14 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         training = self._made()
         training.commit()
         return training.calls
+
+    def snapshot(self, folder: Path) -> str:
+        """Copies the commit of the last step into a folder that is not there; returns its path.
+
+        A ``state_dict`` with this path under ``["penstock"]["snapshot"]`` finds the copy, whatever
+        the run has committed since.
+        """
+        return self._made().snapshot(os.fspath(folder))
 
     def attach(self, **things: Any) -> int:
         """Keeps the state of things in commits: schedulers, loaders, scalers, by names.
@@ -265,29 +272,37 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self._training = made
 
     def _made_from(self, said: Mapping[str, Any]) -> Training:
-        """Opens the run of a state_dict, and checks that its commit is the one that was named."""
-        folder = self._options.run
-        if not os.path.exists(os.path.join(str(folder), "run.json")):
+        """Continues the commit that a state_dict names: the run's last, or a snapshot's."""
+        folder, snapshot = self._options.run, said.get("snapshot")
+        there = os.path.exists(os.path.join(str(folder), "run.json"))
+        files = snapshot_files(snapshot) if snapshot and os.path.isdir(snapshot) else None
+        if not there and files is None:
             raise InvalidArgumentError(
                 f"penstock: the state is that of run {folder}, which is not there; give run=, where "
                 "it is now"
             )
         if self._run is None or self._run.closed:
             self._run = Run.open(folder, self._options.nvme_path)
-        if self._run.uuid != said["uuid"]:
+        if files is None and self._run.uuid != said["uuid"]:
             raise InvalidArgumentError(
                 f"penstock: run {folder} has the state {self._run.uuid}, and {said['uuid']} was "
                 "saved; the state_dict is older than the state, or of another run"
             )
-        made = Training(self._options, self._rule, self.defaults, self.param_groups, self._run)
+        made = self._training_from(files)
         if made.engine_step != said["step"]:
             step = made.engine_step
             made.close(bring=False)
             raise InvalidArgumentError(
                 f"penstock: the last commit of run {folder} is of step {step}, and step "
-                f"{said['step']} was saved; only the last commit can be continued"
+                f"{said['step']} was saved; only the last commit can be continued, or a snapshot"
             )
         return made
+
+    def _training_from(self, files: list[str] | None) -> Training:
+        assert self._run is not None
+        return Training(
+            self._options, self._rule, self.defaults, self.param_groups, self._run, files
+        )
 
     def states(self) -> Iterator[tuple[str, torch.nn.Parameter, dict[str, torch.Tensor]]]:
         """Yields name, parameter and states of each, fp32, one after the other."""

@@ -1,17 +1,23 @@
 """Finds weights that a function uses outside of the forward of their own module.
 
-Within the root's forward, a mode sees every function of torch and its arguments. It is a ``with``
-around the forward, so that an interrupt ends it as well.
+Within the root's forward, a mode sees every function of torch and its arguments. It is put around
+the forward itself, and not by hooks, so that an interrupt ends it as well.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from penstock._hooks import Hooks, backward_task, unit_of
 from penstock._storage import Unit
@@ -67,6 +73,7 @@ class OutsideUses(TorchFunctionMode):
             elif kind in (tuple, list):
                 self._look(argument)
 
+    @torch.compiler.disable
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in self._metadata:
             self._look(args)
@@ -75,37 +82,54 @@ class OutsideUses(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def is_compiled(root: torch.nn.Module) -> bool:
-    """Whether parts of a module are compiled; the mode would keep these from being so."""
-    return torch.compiler.is_compiling() or any(
-        module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
-        for module in root.modules()
-    )
-
-
 class _Watched:
-    """The mode around the forwards of one training's modules."""
+    """The mode around the forwards of one training's modules, a thread at a time.
+
+    Compiled code may not see the mode: it would be compiled into it. So the mode is taken away
+    while a compiled module runs, and after a first forward of its kind it is not used at all if
+    anything is compiled.
+    """
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._mode = OutsideUses(hooks, unit_of(hooks))
-        self._active = False
+        self._thread = threading.local()  # has `active`, and `paused` while it is taken away
         self._learned: set[Any] = set()  # kinds of forwards that were seen as a whole
 
     def call(self, module: torch.nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        if self._active or backward_task() != -1:
+        thread = self._thread
+        if getattr(thread, "active", False) or backward_task() != -1:
             return forward(*args, **kwargs)
         kind = (module, module.training, torch.is_grad_enabled())
-        if kind in self._learned and is_compiled(self._hooks.root):
+        if kind in self._learned and self._hooks.is_compiled():
             return forward(*args, **kwargs)
-        self._active = True
+        thread.active, thread.paused = True, False
+        _push_mode(self._mode)
         try:
-            with self._mode:
-                output = forward(*args, **kwargs)
+            output = forward(*args, **kwargs)
         finally:
-            self._active = False
+            if not thread.paused:
+                _pop_mode()
+            thread.active = False
         self._learned.add(kind)
         return output
+
+    def pause(self) -> bool:
+        """Takes the mode away; returns whether it was there, on top."""
+        thread = self._thread
+        if not getattr(thread, "active", False) or thread.paused:
+            return False
+        stack = _get_current_function_mode_stack()
+        if not stack or stack[-1] is not self._mode:
+            return False
+        thread.paused = True
+        _pop_mode()
+        return True
+
+    def resume(self) -> None:
+        if getattr(self._thread, "active", False):
+            _push_mode(self._mode)
+            self._thread.paused = False
 
     def around(self, module: torch.nn.Module) -> Any:
         forward = module.forward
@@ -124,6 +148,7 @@ class _Watched:
 def watch_forwards(hooks: Hooks) -> None:
     """Puts the mode around the forwards of the root and of modules that call others."""
     watched = _Watched(hooks)
+    hooks.pause_mode, hooks.resume_mode = watched.pause, watched.resume
     for module in hooks.users:
         calls_others = module not in hooks.blocks and next(module.children(), None) is not None
         if module is hooks.root or calls_others:

@@ -42,7 +42,7 @@ def paths_of(nvme_path: None | PathLike | Sequence[PathLike]) -> list[str]:
     return [os.path.abspath(os.fspath(path)) for path in nvme_path]
 
 
-def _explained(error: OSError, what: str) -> PenstockError:
+def explained(error: OSError, what: str) -> PenstockError:
     """Turns an operating system's error into ours, with what was being done."""
     cls: type[PenstockError] = DriveError
     if isinstance(error, FileNotFoundError):
@@ -54,7 +54,7 @@ def _explained(error: OSError, what: str) -> PenstockError:
     return cls(f"penstock: {what}: {error.strerror or error}")
 
 
-def _sync_folder(folder: pathlib.Path) -> None:
+def sync_folder(folder: pathlib.Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -70,7 +70,7 @@ def write_atomically(path: pathlib.Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(beside, path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def read_run(folder: PathLike) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def read_run(folder: PathLike) -> dict[str, Any]:
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise _explained(error, f"{path} cannot be read") from None
+        raise explained(error, f"{path} cannot be read") from None
     except ValueError as error:
         raise CorruptionError(f"penstock: {path} is not JSON ({error}); remove the run") from None
     if not isinstance(said, dict) or said.get("penstock_run") != VERSION:
@@ -191,12 +191,12 @@ class Run:
             path.mkdir(parents=True, exist_ok=True)
             lock = _Lock(path)
         except OSError as error:
-            raise _explained(error, f"run {path} cannot be made") from None
+            raise explained(error, f"run {path} cannot be made") from None
         try:
             return cls._opened(path, lock, nvme, kind, identifier, folder is not None)
         except OSError as error:
             lock.release()
-            raise _explained(error, f"run {path} cannot be opened") from None
+            raise explained(error, f"run {path} cannot be opened") from None
         except BaseException:
             lock.release()
             raise
@@ -250,7 +250,7 @@ class Run:
             self._said["folders"] = list(self.folders)
             self._write()
         except OSError as error:
-            raise _explained(error, f"run {self.folder} cannot be written") from None
+            raise explained(error, f"run {self.folder} cannot be written") from None
 
     def close(self) -> None:
         """Removes what no commit names, and lets the run go. Does nothing in a forked child."""
@@ -262,7 +262,7 @@ class Run:
             if self._said["state"] is None:
                 self._remove_run()
         except OSError as error:
-            raise _explained(error, f"run {self.folder} cannot be closed") from None
+            raise explained(error, f"run {self.folder} cannot be closed") from None
         finally:
             lock.release()
 

@@ -47,10 +47,12 @@ class Runtime:
         self.lock = threading.RLock()
         described = engine.describe()
         self.slots: int = described["slots"]
-        self.units = [
-            Unit(i, spec, layout)
-            for i, (spec, layout) in enumerate(zip(plan.units, described["units"]))
-        ]
+        self.notices: list[str] = described["notices"]
+        with torch.inference_mode(False):
+            self.units = [
+                Unit(i, spec, layout)
+                for i, (spec, layout) in enumerate(zip(plan.units, described["units"]))
+            ]
         self.groups = [group.number for group in plan.groups if group.number >= 0]
         self.steps: int = described["step"]
         self.most_repeated = 0  # that were in memory at once
@@ -75,7 +77,9 @@ class Runtime:
         Args:
             give_values: called with the parameters of each unit before they are taken.
         """
-        with self.lock:
+        if self._begun:
+            return
+        with self.lock, torch.inference_mode(False):
             if self._begun:
                 return
             for unit in self.units:
@@ -148,11 +152,11 @@ class Runtime:
 
     def read(self, unit: Unit) -> torch.Tensor:
         """Returns the current weights of a unit in new memory."""
-        with self.lock:
-            self.begin()
-            bytes_ = torch.empty(unit.bytes, dtype=torch.uint8)
-            self.engine.use(unit.index, _library.ASIDE, bytes_.data_ptr())
-            return bytes_
+        self.begin()
+        with self.lock, torch.inference_mode(False):
+            memory = torch.empty(unit.bytes, dtype=torch.uint8)
+            self.engine.use(unit.index, _library.ASIDE, memory.data_ptr())
+            return memory
 
     # Gradients.
 
@@ -192,12 +196,20 @@ class Runtime:
 
     @property
     def has_gradients(self) -> bool:
+        """Whether the step under way has a gradient that the engine or a hook has seen."""
         return bool(self._given or self._pending)
+
+    def take_gradients(self) -> bool:
+        """Takes what gradients there are; returns whether the step has any."""
+        with self.lock:
+            self.end_backward()
+            self._take_assigned()
+            return bool(self._given)
 
     def complete_gradients(self) -> None:
         """Sees to parameters without a gradient: zeros, or an error with their names."""
         with self.lock:
-            self.end_backward()
+            self.take_gradients()
             missing = [
                 (unit.index, i, entry)
                 for unit in self.units
@@ -215,6 +227,13 @@ class Runtime:
             for unit, i, entry in missing:
                 self.engine.gradient(unit, i, None, _DTYPES[entry.parameter.dtype])
                 self._given.add((unit, i))
+
+    def _take_assigned(self) -> None:
+        """Takes gradients that no backward has left, but somebody has set."""
+        for unit in self.units:
+            for i, entry in enumerate(unit.entries):
+                if entry.trained and entry.parameter.grad is not None:
+                    self.gradient(unit, i, entry.parameter)
 
     # Steps.
 
@@ -279,12 +298,10 @@ class Runtime:
         with self.lock:
             self.engine.close()
             self.engine = _Closed()
-            for unit in self.units:
+            for unit in self.units if self._begun else ():
                 unit.told = False
-                if self._begun and unit.filled:
-                    unit.let_go()
-                elif self._begun:
-                    unit.show_away()
+                unit.forget_writes()
+                unit.let_go()
 
 
 class _Closed:

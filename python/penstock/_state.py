@@ -9,6 +9,7 @@ import json
 import math
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -52,6 +53,8 @@ def encode(value: Any, name: str) -> Any:
 
 
 def _encode_mapping(value: Mapping[Any, Any], name: str) -> Any:
+    if isinstance(value, Counter):  # MultiStepLR has one
+        return {"$counter": _encode_mapping(dict(value), name)}
     if all(isinstance(key, str) and not key.startswith("$") for key in value):
         return {key: encode(item, f"{name}.{key}") for key, item in value.items()}
     pairs = [
@@ -79,6 +82,7 @@ _DECODERS: Mapping[str, Callable[[Any], Any]] = {
     "$float": float,
     "$tuple": lambda items: tuple(decode(item) for item in items),
     "$dict": lambda pairs: {decode(key): decode(item) for key, item in pairs},
+    "$counter": lambda counts: Counter(decode(counts)),
     "$tensor": lambda parts: _tensor(*parts),
     "$array": lambda parts: _array(*parts),
 }

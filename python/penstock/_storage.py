@@ -98,7 +98,8 @@ class Unit:
         self._show(list(tensors))
 
     def _show(self, tensors: list[torch.Tensor]) -> None:
-        with torch._C.DisableTorchFunction():  # else _outside.py would see a use
+        # Without functions of torch, because _outside.py would see a use.
+        with torch.inference_mode(False), torch._C.DisableTorchFunction():
             if self._shown:
                 self.check_unwritten()
             else:
@@ -113,12 +114,19 @@ class Unit:
             parameter = entry.parameter
             if parameter.data_ptr() == tensor.data_ptr() and parameter._version == version:
                 continue
-            self._versions = [entry.parameter._version for entry in self.entries]
-            entry.parameter.data = tensor
+            self.forget_writes()
             raise InvalidArgumentError(
                 f"penstock: parameter {entry.name} was written, and the new weights would be lost; "
                 "write weights before the first use of the module after penstock.initialize"
             )
+
+    def forget_writes(self) -> None:
+        """Lets parameters show what they showed before somebody wrote into them."""
+        for nan in self._away:
+            nan.data.fill_(float("nan"))
+        for entry, tensor in zip(self.entries, self._shown):
+            entry.parameter.data = tensor
+        self._versions = [entry.parameter._version for entry in self.entries]
 
     def let_go(self) -> None:
         """Gives the memory back; parameters show NaN unless they are gathered."""

@@ -21,6 +21,7 @@ from penstock._commits import Commits
 from penstock._forward import ForwardHooks
 from penstock._parameters import DTYPE_NAMES, TILE_ELEMENTS, Entry, Partition, partition
 from penstock._run import Run
+from penstock._snapshot import take_snapshot
 from penstock._weights import Weights
 from penstock.errors import InvalidArgumentError, PenstockError, UnavailableError
 
@@ -73,6 +74,7 @@ class Training:
         defaults: options of the rule for all groups.
         param_groups: the optimizer's own list, which is read at each step.
         run: the run folder, opened; its commit is continued, if there is one.
+        continued_from: the files of another commit, which is moved into the run instead.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Training:
         defaults: Mapping[str, Any],
         param_groups: list[dict[str, Any]],
         run: Run,
+        continued_from: list[str] | None = None,
     ) -> None:
         _check_ranks()
         for number, group in enumerate(param_groups):
@@ -103,7 +106,7 @@ class Training:
         self.engine = _library.Engine(
             options.config,
             self.partition.model(),
-            {"folders": run.folders, "continue": run.continued},
+            {"folders": run.folders, "continue": continued_from or run.continued},
         )
         try:
             self._begin()
@@ -266,6 +269,13 @@ class Training:
             self.commits.commit()
             self.committed_step = self.engine_step
 
+    def snapshot(self, folder: str) -> str:
+        """Copies the last commit, which is one of the last step."""
+        with self.guard():
+            if self.committed_step != self.engine_step:
+                self.commit()
+            return take_snapshot(self.run, folder)
+
     def attach(self, things: Mapping[str, Any]) -> None:
         """Keeps things in commits, and gives them the state of the one that was continued."""
         with self.guard():
@@ -290,6 +300,7 @@ class Training:
             try:
                 if bring:
                     self.weights.bring_all()
+                self.commits.begin_due()
                 self.commits.finish()
             finally:
                 if self._hooks is not None:

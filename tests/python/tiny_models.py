@@ -133,10 +133,10 @@ class Odd(torch.nn.Module):
         return checkpoint(block, x, use_reentrant=self.checkpoint)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.embed(ids) * self.scale
+        x = self.embed(ids) * self.scale * self.blocks[2].norm.weight
         for block in (*self.blocks, self.blocks[1]):
             x = self._call(block, x)
-        x = x + self.bias.weight.sum(0) + self.blocks[2].norm.weight + self.bias(x)
+        x = x + self.bias.weight.sum(0) + self.bias(x)
         logits = torch.nn.functional.linear(x, self.embed.weight)
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import logging
@@ -12,11 +11,11 @@ from typing import Any
 
 import torch
 
-from penstock import _guards, _library, _outside, _rules, _state_dicts
+from penstock import _guards, _library, _outside, _rules, _state, _state_dicts
 from penstock._config import ConfigLike, merged, read_config
 from penstock._hooks import Hooks
 from penstock._init import Weights, source_of
-from penstock._optimizer import ModuleOptimizer
+from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._run import Run
 from penstock._runtime import Runtime
 from penstock._units import DTYPE_NAMES, Plan, model_text, plan
@@ -172,37 +171,42 @@ def initialize(
     optimizer = ModuleOptimizer(groups, rule, defaults)
     cut = plan(model, optimizer.param_groups)
     paths, on_device = _homes(engine_config)
+    identity = _identity(rule, cut)
     opened = Run.open(run, paths, "module")
+    engine = None
     try:
         options = {"folders": opened.folders, "continue": opened.continued, "seed": seed}
         engine = _library.Engine(engine_config, model_text(cut), options)
-        for notice in engine.describe()["notices"]:
-            _log.info("penstock: %s", notice)
+        continued = engine.continued() if engine.describe()["continued"] else None
+        if continued is not None:
+            _state.check_text(continued, "module", identity, str(opened.folder))
         runtime = Runtime(engine, cut, on_device=on_device, zero_missing=zero_missing)
         if give_values is not None:
             runtime.begin(give_values)
-        _connect(model, Hooks(runtime, model, cut), optimizer, opened, _identity(rule, cut))
     except BaseException:
+        if engine is not None:
+            engine.close()
         opened.close()
         raise
+    for notice in runtime.notices:
+        _log.info("penstock: %s", notice)
+    every = int(engine_config["penstock"].get("commit_every_steps", 0))
+    training = Training(Hooks(runtime, model, cut), opened, identity, continued, every)
+    optimizer.begin(training)
+    _connect(model, optimizer)
     return model, optimizer
 
 
-def _connect(
-    model: torch.nn.Module, hooks: Hooks, optimizer: ModuleOptimizer, run: Run, identity: str
-) -> None:
-    optimizer.begin(hooks, run, identity)
+def _connect(model: torch.nn.Module, optimizer: ModuleOptimizer) -> None:
+    """Gives the module what it has beyond its own."""
+    hooks = optimizer.hooks
     _guards.install(hooks)
     _state_dicts.install(hooks)
     _outside.watch_forwards(hooks)
     model.penstock = hooks.runtime  # type: ignore[assignment]
     model.clip_grad_norm_ = optimizer.clip_grad_norm_  # type: ignore[assignment]
-    model.backward = functools.partial(_backward, hooks)  # type: ignore[assignment]
-
-
-def _backward(hooks: Hooks, loss: torch.Tensor, **options: Any) -> None:
-    """``loss.backward()``, as DeepSpeed's engines have it."""
-    loss.backward(**options)
+    model.zero_grad = optimizer.zero_grad  # type: ignore[method-assign]
+    model.backward = torch.Tensor.backward  # type: ignore[assignment]
 
 
 def clip_grad_norm_(module: torch.nn.Module, max_norm: float) -> torch.Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,6 +14,20 @@ from penstock._hooks import Hooks
 from penstock._run import Run
 from penstock._runtime import Runtime, refuse_copies
 from penstock.errors import InvalidArgumentError
+
+
+class Training(NamedTuple):
+    """What an optimizer takes over.
+
+    Attributes:
+        continued: the text of the commit that the engine goes on from, if it does.
+    """
+
+    hooks: Hooks
+    run: Run
+    identity: str
+    continued: dict[str, Any] | None
+    commit_every_steps: int
 
 
 class ModuleOptimizer(torch.optim.Optimizer):
@@ -36,23 +51,22 @@ class ModuleOptimizer(torch.optim.Optimizer):
         for number, group in enumerate(self.param_groups):
             _rules.check_group(group, number, self.defaults)
 
-    def begin(self, hooks: Hooks, run: Run, identity: str) -> None:
-        """Takes over the training that the hooks belong to."""
-        self._hooks = hooks
-        self._runtime: Runtime = hooks.runtime
-        self._run = run
-        self._identity = identity
-        self._commits = Commits(self._runtime.engine, run, self._sections)
+    def begin(self, training: Training) -> None:
+        """Takes over a training."""
+        self.hooks = training.hooks
+        self._runtime: Runtime = training.hooks.runtime
+        self._run = training.run
+        self._identity = training.identity
+        self._continued = training.continued
+        self._commit_every = training.commit_every_steps
+        self._close = weakref.finalize(self.hooks, _free, self._runtime.engine, self._run)
+        self._commits = Commits(self._runtime.engine, self._run, self._sections)
         self._runtime.before_step = self._commits.begin_due
         self._made = True
-        self._continued: dict[str, Any] | None = None
-        described = self._runtime.engine.describe()
-        if described["continued"]:
-            text = self._runtime.engine.continued()
-            _state.check_text(text, "module", identity, str(run.folder))
-            run.note(described["uuid"], described["state_paths"])
-            self._set_groups(text["groups"])
-            self._continued = text
+        if self._continued is not None:
+            described = self._runtime.engine.describe()
+            self._run.note(described["uuid"], described["state_paths"])
+            self._set_groups(self._continued["groups"])
 
     # Steps.
 
@@ -71,10 +85,14 @@ class ModuleOptimizer(torch.optim.Optimizer):
                 "penstock: torch's GradScaler does not see the gradients of a module that was "
                 "given to penstock.initialize; train in bf16"
             )
+        if not self._runtime.take_gradients():
+            return loss  # as other optimizers of torch do
         max_norm, self._max_norm = self._max_norm, 0.0
         self._commits.finish()
         outcome = self._runtime.end_step(self.param_groups, max_norm, 1.0)
         self.grad_norm, self.skipped = outcome.grad_norm, outcome.skipped
+        if self._commit_every > 0 and outcome.step % self._commit_every == 0:
+            self._commits.take_soon()
         return loss
 
     _step_supports_amp_scaling = True  # so that a scaler is seen, and refused by a line
@@ -198,4 +216,12 @@ class ModuleOptimizer(torch.optim.Optimizer):
             self._commits.finish()
         finally:
             self._runtime.close()
-            self._run.close()
+            self._close()
+
+
+def _free(engine: Any, run: Run) -> None:
+    """Frees what a training has outside of this process's garbage collection, and at its end."""
+    try:
+        engine.close()
+    finally:
+        run.close()

@@ -1,0 +1,61 @@
+"""Copies of a run's last commit, which later commits do not change (docs/pytorch_runs.md)."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+
+from penstock._run import PathLike, Run, explained, read_run, sync_folder, write_atomically
+from penstock.errors import InvalidArgumentError
+
+_FICLONE = 0x40049409  # ioctl_ficlone(2): shares the file's blocks
+
+
+def _copy(source: str, target: pathlib.Path) -> None:
+    """Copies a file durably; where the file system can, its blocks are shared."""
+    with open(source, "rb") as old, open(target, "wb") as new:
+        try:
+            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+        except OSError:
+            shutil.copyfileobj(old, new, 1 << 22)
+        new.flush()
+        os.fsync(new.fileno())
+
+
+def take_snapshot(run: Run, folder: PathLike) -> str:
+    """Copies the last commit of a run into a folder that is not there; returns its path.
+
+    The folder is a run as any other. The caller sees to it that no step is under way: the files are
+    read as they are.
+    """
+    path = pathlib.Path(os.path.abspath(os.fspath(folder)))
+    if path.exists():
+        raise InvalidArgumentError(f"penstock: {path} is there already; name another snapshot")
+    said = read_run(run.folder)
+    beside = path.with_name(path.name + ".new")
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        beside.mkdir(parents=True)
+        for file in said["state"]["paths"]:
+            _copy(file, beside / os.path.basename(file))
+        paths = [str(path / os.path.basename(file)) for file in said["state"]["paths"]]
+        said["state"]["paths"] = paths
+        text = {**said, "named": True, "folders": [str(path)]}
+        write_atomically(beside / "run.json", json.dumps(text, indent=1) + "\n")
+        os.rename(beside, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise explained(error, f"snapshot {path} cannot be written") from None
+    return str(path)
+
+
+def files_of(folder: PathLike) -> list[str]:
+    """Returns the state files of a snapshot, wherever its folder is now."""
+    state = read_run(folder)["state"]
+    if not state:
+        raise InvalidArgumentError(f"penstock: {folder} has no commit; name another snapshot")
+    return [os.path.join(os.fspath(folder), os.path.basename(path)) for path in state["paths"]]

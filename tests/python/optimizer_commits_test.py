@@ -1,0 +1,371 @@
+"""Commits are continued with the same bits, and files that no commit names go."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Any
+
+import numpy
+import torch
+from optimizer_support import RULES, TILE, OptimizerTest, decay_groups, tower, train
+from penstock import reference
+from penstock.errors import InvalidArgumentError
+
+
+class Loader:
+    """Batches in a drawn order, whose place a commit keeps."""
+
+    def __init__(self) -> None:
+        self.order: list[int] = []
+
+    def next(self) -> torch.Tensor:
+        if not self.order:
+            self.order = torch.randperm(7).tolist()
+        generator = torch.Generator().manual_seed(self.order.pop())
+        return torch.randint(0, 50, (4, 9), generator=generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"order": list(self.order)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.order = state["order"]
+
+
+class Job:
+    """A training that draws from every generator, with what belongs to it."""
+
+    def __init__(self, make: Any, dtype: torch.dtype = torch.float32) -> None:
+        self.model = tower(dtype, dropout=0.1)
+        random.seed(1)
+        numpy.random.seed(2)
+        torch.manual_seed(3)
+        self.optimizer = make(self.model)
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 20)
+        self.loader = Loader()
+
+    def attach(self) -> int:
+        return self.optimizer.attach(scheduler=self.scheduler, loader=self.loader)
+
+    def step(self) -> float:
+        tokens = self.loader.next()
+        logits = self.model(tokens[:, :-1]).float()
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss = loss * (1 + random.random() + numpy.random.rand())
+        loss.backward()
+        self.optimizer.step()
+        self.scheduler.step()
+        self.optimizer.zero_grad()
+        return loss.item()
+
+    def steps(self, count: int) -> list[float]:
+        return [self.step() for _ in range(count)]
+
+
+class CommitsAreContinued(OptimizerTest):
+    def expected(self, steps: int, dtype: torch.dtype = torch.float32) -> tuple[list[float], Job]:
+        job = Job(
+            lambda m: reference.AdamW(decay_groups(m), lr=1e-2, model=m, tile_elements=TILE), dtype
+        )
+        return job.steps(steps), job
+
+    def job(self, dtype: torch.dtype = torch.float32, late: bool = True, **options: Any) -> Job:
+        return Job(
+            lambda m: self.make(decay_groups(m), lr=1e-2, model=m if late else None, **options),
+            dtype,
+        )
+
+    def test_a_run_goes_on_as_if_it_had_not_ended(self) -> None:
+        for where in ("host", "nvme"):
+            for dtype in (torch.float32, torch.bfloat16):
+                with self.subTest(where=where, dtype=dtype):
+                    run = os.path.join(self.folder, f"{where}-{dtype}")
+                    losses, whole = self.expected(9, dtype)
+                    first = self.job(dtype, where=where, run=run)
+                    self.assertEqual(first.attach(), 0)
+                    self.assertEqual(first.steps(4), losses[:4])
+                    self.assertEqual(first.optimizer.commit(), 4)
+                    self.assertEqual(first.steps(2), losses[4:6])  # will be lost
+                    first.optimizer.close()
+                    second = self.job(dtype, where=where, run=run, resume=True)
+                    self.assertEqual(second.attach(), 4)
+                    self.assertEqual(second.steps(5), losses[4:])
+                    second.optimizer.synchronize()
+                    self.assert_same_weights(second.model, whole.model)
+
+    def test_commits_within_the_loop_are_of_the_end_of_an_iteration(self) -> None:
+        """The scheduler steps after the step that the commit is due in."""
+        for late in (False, True):
+            for killed_after in (2, 3, 5):
+                with self.subTest(late=late, killed_after=killed_after):
+                    run = os.path.join(self.folder, f"{late}-{killed_after}")
+                    losses, _ = self.expected(8)
+                    options = {"run": run, "commit_every_steps": 2, "late": late}
+                    first = self.job(**options)
+                    first.attach()
+                    first.steps(killed_after)
+                    first.optimizer.close()
+                    second = self.job(**options)
+                    start = second.attach()
+                    self.assertEqual(start, killed_after // 2 * 2)
+                    self.assertEqual(second.steps(8 - start), losses[start:])
+
+    def test_a_commit_is_continued_with_other_places_tiles_and_budgets(self) -> None:
+        run = os.path.join(self.folder, "run")
+        other = tempfile.mkdtemp(dir=self.folder)
+        third = tempfile.mkdtemp(dir=self.folder)
+        losses, _ = self.expected(8)
+        places: list[dict[str, Any]] = [
+            {"where": "host"},
+            {"where": "nvme"},
+            {"where": "split"},
+            {"nvme_path": [other, third], "config": {"penstock": {"tile_elements": 8192}}},
+        ]
+        for i, place in enumerate(places):
+            if i == 2:
+                place["resume"] = True
+            job = self.job(run=run, **place)
+            start = job.attach()
+            self.assertEqual(start, 2 * i)
+            self.assertEqual(job.steps(2), losses[start : start + 2])
+            job.optimizer.commit()
+            job.optimizer.close()
+            with open(os.path.join(run, "run.json"), encoding="utf-8") as file:
+                said = json.load(file)
+            self.assertEqual(self.state_files(), sorted(said["state"]["paths"]))
+        self.assertEqual(len(self.state_files()), 2)
+
+    def state_files(self) -> list[str]:
+        return sorted(
+            os.path.join(root, name)
+            for root, _, names in os.walk(self.folder)
+            for name in names
+            if name.endswith(".state")
+        )
+
+    def test_a_run_without_a_commit_is_removed(self) -> None:
+        run = os.path.join(self.folder, "run")
+        job = self.job(run=run)
+        job.steps(2)
+        self.assertNotEqual(self.state_files(), [])
+        job.optimizer.close()
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_another_training_is_refused_and_leaves_the_commit(self) -> None:
+        run = os.path.join(self.folder, "run")
+        job = self.job(run=run)
+        job.steps(2)
+        job.optimizer.commit()
+        job.optimizer.close()
+        model = tower()
+        others = {
+            "rule": lambda: self.make(decay_groups(model), "Adam", run=run, model=model),
+            "moments": lambda: self.make(decay_groups(model), "Lion", run=run, model=model),
+            "groups": lambda: self.make(model.parameters(), run=run, model=model),
+            "shapes": lambda: self.make(decay_groups(tower(width=32)), run=run, model=model),
+            "dtype": lambda: self.make(decay_groups(tower(torch.bfloat16)), run=run),
+        }
+        for name, make in others.items():
+            with self.subTest(name), self.assertRaises(InvalidArgumentError) as caught:
+                make()
+            self.assert_line(caught.exception)
+        again = self.job(run=run)
+        self.assertEqual(again.optimizer.steps, 2)
+
+    def test_resume_says_whether_there_has_to_be_a_commit(self) -> None:
+        run = os.path.join(self.folder, "run")
+        with self.assertRaisesRegex(InvalidArgumentError, "no commit, and resume is True"):
+            self.job(run=run, resume=True)
+        job = self.job(run=run, resume=False)
+        job.steps(1)
+        job.optimizer.commit()
+        job.optimizer.close()
+        with self.assertRaisesRegex(InvalidArgumentError, "a commit, and resume is False"):
+            self.job(run=run, resume=False)
+
+    def test_what_is_attached_has_to_fit_and_to_be_in_the_commit(self) -> None:
+        job = self.job(run=os.path.join(self.folder, "run"))
+        job.attach()
+        job.steps(1)
+        with self.assertRaisesRegex(InvalidArgumentError, "no state_dict()"):
+            job.optimizer.attach(number=3)
+        job.optimizer.commit()
+        large = Loader()
+        large.order = list(range(20000))
+        job.optimizer.attach(large=large)
+        with self.assertRaisesRegex(InvalidArgumentError, "most is large"):
+            job.optimizer.commit()
+        job.optimizer.close()
+        again = self.job(run=os.path.join(self.folder, "run"))
+        with self.assertRaisesRegex(InvalidArgumentError, "no state of other; it has scheduler"):
+            again.optimizer.attach(other=Loader())
+
+
+class StateDictsFindTheirCommit(OptimizerTest):
+    def test_a_saved_state_dict_is_small_and_goes_on_elsewhere(self) -> None:
+        path = os.path.join(self.folder, "optimizer.pt")
+        model, other = tower(), tower()
+        optimizer = self.make(decay_groups(model), model=model)
+        plain = reference.AdamW(decay_groups(other), model=other, tile_elements=TILE)
+        self.assertEqual(train(model, optimizer, 3), train(other, plain, 3))
+        optimizer.param_groups[0]["lr"] = 0.5
+        torch.save(optimizer.state_dict(), path)
+        self.assertLess(os.path.getsize(path), 8192)
+        optimizer.close()
+        del plain.param_groups[0]["lr"]
+        plain.param_groups[0]["lr"] = 0.5
+        again = tower()
+        torch.nn.init.zeros_(again.norm.weight)  # the commit has the weights
+        loaded = self.make(decay_groups(again), model=again)
+        loaded.load_state_dict(torch.load(path, weights_only=True))
+        self.assertEqual(loaded.param_groups[0]["lr"], 0.5)
+        self.assertEqual(train(again, loaded, 3, seed=2), train(other, plain, 3, seed=2))
+
+    def test_a_state_dict_before_the_first_step_and_its_return(self) -> None:
+        optimizer = self.make(tower().parameters(), lr=0.25)
+        saved = optimizer.state_dict()
+        self.assertIsNone(saved["penstock"])
+        optimizer.param_groups[0]["lr"] = 0.5
+        optimizer.load_state_dict(saved)
+        self.assertEqual(optimizer.param_groups[0]["lr"], 0.25)
+
+    def test_going_back_to_the_last_commit_in_the_same_process(self) -> None:
+        model = tower()
+        optimizer = self.make(model.parameters(), model=model)
+        train(model, optimizer, 2)
+        saved = optimizer.state_dict()
+        losses = train(model, optimizer, 3, seed=5)
+        optimizer.load_state_dict(saved)
+        self.assertEqual(train(model, optimizer, 3, seed=5), losses)
+
+    def test_schedulers_go_on_after_load_state_dict(self) -> None:
+        model, other = tower(), tower()
+        optimizer = self.make(model.parameters())
+        plain = reference.AdamW(other.parameters(), tile_elements=TILE)
+        one = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        two = torch.optim.lr_scheduler.StepLR(plain, 2)
+        train(model, optimizer, 3, one)
+        train(other, plain, 3, two)
+        optimizer.load_state_dict(optimizer.state_dict())
+        self.assertEqual(train(model, optimizer, 3, one), train(other, plain, 3, two))
+
+    def test_an_older_commit_is_refused(self) -> None:
+        model = tower()
+        optimizer = self.make(model.parameters())
+        train(model, optimizer, 2)
+        old = optimizer.state_dict()
+        train(model, optimizer, 2)
+        new = optimizer.state_dict()
+        optimizer.close()
+        loaded = self.make(tower().parameters())
+        with self.assertRaisesRegex(InvalidArgumentError, "is of step 4, and step 2 was saved"):
+            loaded.load_state_dict(old)
+        loaded.load_state_dict(new)
+        self.assertEqual(loaded.steps, 4)
+
+    def test_state_dicts_of_others_are_refused(self) -> None:
+        model = tower()
+        theirs = torch.optim.AdamW(model.parameters())
+        train(model, theirs, 1)
+        with self.assertRaisesRegex(InvalidArgumentError, "states of torch.optim"):
+            self.make(model.parameters()).load_state_dict(theirs.state_dict())
+        optimizer = self.make(model.parameters())
+        early = optimizer.state_dict()
+        train(model, optimizer, 1)
+        saved = optimizer.state_dict()
+        with self.assertRaisesRegex(InvalidArgumentError, "before the first step"):
+            optimizer.load_state_dict(early)
+        optimizer.close()
+        with self.assertRaisesRegex(InvalidArgumentError, "another training"):
+            self.make(model.parameters(), "Adam").load_state_dict(saved)
+        saved["penstock"]["run"] = os.path.join(self.folder, "nowhere")
+        with self.assertRaisesRegex(InvalidArgumentError, "which is not there"):
+            self.make(model.parameters()).load_state_dict(saved)
+
+    def test_full_state_dicts_are_taken_by_torch(self) -> None:
+        for rule in RULES:
+            with self.subTest(rule=rule):
+                model, other = tower(), tower()
+                optimizer = self.make(decay_groups(model), rule)
+                plain = getattr(reference, rule)(decay_groups(other), tile_elements=TILE)
+                train(model, optimizer, 3)
+                train(other, plain, 3)
+                full = optimizer.full_state_dict()
+                for number, parameter in enumerate(
+                    p for group in plain.param_groups for p in group["params"]
+                ):
+                    for name, state in plain.state[parameter].items():
+                        self.assertTrue(torch.equal(full["state"][number][name], state))
+                    self.assertEqual(full["state"][number]["step"], 3)
+                if not hasattr(torch.optim, rule):
+                    continue
+                leaving = getattr(torch.optim, rule)(decay_groups(model))
+                leaving.load_state_dict(full)
+                for mine, its in zip(
+                    train(model, optimizer, 3, seed=2),
+                    train(other, leaving_to(leaving, other), 3, seed=2),
+                ):
+                    self.assertAlmostEqual(mine, its, delta=1e-5 * its)
+
+    def test_states_have_the_fp32_masters(self) -> None:
+        model, other = tower(torch.bfloat16), tower(torch.bfloat16)
+        optimizer = self.make(model.parameters())
+        plain = reference.AdamW(other.parameters(), tile_elements=TILE)
+        train(model, optimizer, 2)
+        train(other, plain, 2)
+        for (_, mine, states), its in zip(optimizer.states(), other.parameters()):
+            lo = plain.state[its]["lo"].to(torch.int32)
+            hi = its.detach().view(torch.int16).to(torch.int32) << 16
+            self.assertTrue(torch.equal(states["master"].view(torch.int32), hi + lo))
+            self.assertTrue(torch.equal(states["master"].to(torch.bfloat16), mine))
+
+
+def leaving_to(leaving: torch.optim.Optimizer, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """The same optimizer of torch for another module of the same shape."""
+    other = type(leaving)(decay_groups(model))
+    other.load_state_dict(leaving.state_dict())
+    return other
+
+
+class ProcessesEnd(OptimizerTest):
+    CHILD = """
+import sys
+sys.path[:0] = [{tests!r}]
+from optimizer_support import tower, train
+import penstock
+model = tower()
+optimizer = penstock.AdamW(model.parameters(), nvme_path={folder!r}, host_memory="64MiB", model=model)
+train(model, optimizer, 2)
+{then}
+"""
+
+    def child(self, then: str) -> None:
+        tests = os.path.dirname(os.path.abspath(__file__))
+        program = self.CHILD.format(tests=tests, folder=self.folder, then=then)
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+    def test_files_that_no_commit_names_go_with_the_process(self) -> None:
+        self.child("")
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_files_of_a_killed_process_go_with_the_next_run(self) -> None:
+        self.child("import os; os._exit(0)")
+        self.assertNotEqual(os.listdir(self.folder), [])
+        self.child("")
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_files_of_a_commit_stay(self) -> None:
+        self.child("optimizer.commit()")
+        (run,) = os.listdir(self.folder)
+        model = tower()
+        optimizer = self.make(model.parameters(), run=os.path.join(self.folder, run), model=model)
+        self.assertEqual(optimizer.steps, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

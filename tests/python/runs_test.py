@@ -1,0 +1,149 @@
+"""Run folders: what belongs to a run stays, and nothing else (docs/pytorch_runs.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+from optimizer_support import ROOT, OptimizerTest
+from penstock._run import Run, read_run, write_atomically
+from penstock.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    PathPermissionError,
+    UnavailableError,
+)
+
+
+def make_file(folder: str, uuid: str, path: int = 0) -> str:
+    name = f"penstock-{uuid}.state" if path == 0 else f"penstock-{uuid}.{path}.state"
+    file = os.path.join(folder, name)
+    pathlib.Path(file).touch()
+    return file
+
+
+class RunsKeepWhatBelongsToThem(OptimizerTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.named = os.path.join(self.folder, "run")
+
+    def opened(self, *arguments: object) -> Run:
+        run = Run.open(*arguments)
+        self.addCleanup(run.close)
+        return run
+
+    def test_a_run_without_nvme_has_its_files_in_the_run_folder(self) -> None:
+        run = self.opened(self.named)
+        self.assertEqual(run.folders, [self.named])
+        self.assertEqual(run.continued, [])
+
+    def test_a_run_with_nvme_has_a_folder_of_its_own_on_each_drive(self) -> None:
+        drives = [os.path.join(self.folder, name) for name in ("a", "b")]
+        for drive in drives:
+            os.mkdir(drive)
+        run = self.opened(self.named, drives)
+        for folder, drive in zip(run.folders, drives):
+            self.assertEqual(os.path.dirname(folder), drive)
+            self.assertTrue(os.path.isdir(folder))
+
+    def test_a_committed_state_is_continued_and_all_other_files_are_removed(self) -> None:
+        run = self.opened(self.named, self.folder)
+        paths = [make_file(run.folders[0], "aa"), make_file(run.folders[0], "aa", 1)]
+        run.note("aa", paths)
+        lost = make_file(run.folders[0], "bb")
+        theirs = os.path.join(run.folders[0], "notes.txt")
+        pathlib.Path(theirs).touch()
+        run.close()
+        self.assertFalse(os.path.exists(lost))
+        again = self.opened(self.named, self.folder)
+        self.assertEqual((again.continued, again.uuid), (paths, "aa"))
+        self.assertTrue(os.path.exists(theirs))
+
+    def test_a_moved_state_replaces_the_old_one_and_its_folder(self) -> None:
+        run = self.opened(self.named, self.folder)
+        old = make_file(run.folders[0], "aa")
+        run.note("aa", [old])
+        run.close()
+        other = os.path.join(self.folder, "other")
+        os.mkdir(other)
+        run = self.opened(self.named, other)
+        self.assertEqual(run.continued, [old])
+        run.note("bb", [make_file(run.folders[0], "bb")])
+        self.assertFalse(os.path.exists(os.path.dirname(old)))
+        self.assertEqual(read_run(self.named)["folders"], run.folders)
+
+    def test_a_run_is_open_once(self) -> None:
+        run = self.opened(self.named)
+        with self.assertRaisesRegex(UnavailableError, "open in this process"):
+            Run.open(self.named)
+        program = (
+            f"import sys; sys.path.insert(0, {str(ROOT / 'python')!r})\n"
+            f"from penstock._run import Run\nRun.open({self.named!r})"
+        )
+        command = [sys.executable, "-c", program]
+        refused = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertIn("in use by another process", refused.stderr)
+        run.close()
+        subprocess.run(command, check=True)
+
+    def test_a_forked_child_neither_holds_nor_ends_a_run(self) -> None:
+        run = self.opened(self.named)
+        child = os.fork()
+        if child == 0:
+            run.close()
+            os._exit(0)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertTrue(os.path.exists(os.path.join(self.named, "run.json")))
+
+    def test_a_run_that_nobody_named_is_removed_once_its_process_is_gone(self) -> None:
+        child = os.fork()
+        if child == 0:
+            run = Run.open(None, self.folder)
+            make_file(run.folders[0], "aa")
+            os._exit(0)
+        os.waitpid(child, 0)
+        (lost,) = os.listdir(self.folder)
+        alive = self.opened(None, self.folder)
+        second = self.opened(None, self.folder)
+        left = sorted(str(r.folder) for r in (alive, second))
+        self.assertEqual(
+            sorted(os.path.join(self.folder, n) for n in os.listdir(self.folder)), left
+        )
+        self.assertNotIn(lost, os.listdir(self.folder))
+
+    def test_a_run_that_nobody_named_stays_with_its_commit(self) -> None:
+        run = self.opened(None, self.folder)
+        run.note("aa", [make_file(run.folders[0], "aa")])
+        run.close()
+        self.opened(None, self.folder)
+        self.assertEqual(read_run(run.folder)["state"]["uuid"], "aa")
+
+    def test_other_kinds_and_other_versions_are_refused(self) -> None:
+        run = self.opened(self.named)
+        run.note("aa", [make_file(run.folders[0], "aa")])
+        run.close()
+        with self.assertRaisesRegex(InvalidArgumentError, "of kind optimizer"):
+            Run.open(self.named, None, "module")
+        path = pathlib.Path(self.named, "run.json")
+        said = json.loads(path.read_text())
+        for text in (json.dumps({**said, "penstock_run": 2}), "[]", "{", json.dumps("run")):
+            write_atomically(path, text)
+            with self.assertRaises(CorruptionError) as caught:
+                Run.open(self.named)
+            self.assert_line(caught.exception, str(path))
+        self.assertEqual(len(list(pathlib.Path(self.named).glob("*.state"))), 1)
+
+    @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
+    def test_a_folder_that_may_not_be_written_is_named(self) -> None:
+        os.chmod(self.folder, 0o500)
+        self.addCleanup(os.chmod, self.folder, 0o700)
+        with self.assertRaisesRegex(PathPermissionError, "run"):
+            Run.open(self.named)
+
+
+if __name__ == "__main__":
+    unittest.main()
