@@ -34,7 +34,8 @@ class _Hook:
     """A hook of a module; copies and pickles of the module get none."""
 
     def __init__(self, call: Callable[..., None]) -> None:
-        self._call = call
+        # A compiled module around this one would trace into the engine's bookkeeping.
+        self._call = torch.compiler.disable(call)  # type: ignore[no-untyped-call]
 
     def __call__(self, *arguments: Any, **_: Any) -> None:
         self._call(*arguments)
@@ -56,6 +57,8 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if torch.compiler.is_compiling():  # compiled parts are eager again once nothing is learned
+            return func(*args, **(kwargs or {}))
         for argument in (*args, *(kwargs or {}).values()):
             if isinstance(argument, torch.Tensor):
                 self._see(argument)

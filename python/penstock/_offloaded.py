@@ -4,21 +4,37 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Union
+from typing import Any, TypedDict, Union
 
 import torch
 
 from penstock import _library, _rules, _state
 from penstock._amp import loss_scale_of
 from penstock._config import ConfigLike, optimizer_config
+from penstock._held import Held
 from penstock._parameters import partition, trained
-from penstock._run import Run
-from penstock._snapshot import files_of as snapshot_files
 from penstock._training import Options, Training
 from penstock.errors import InvalidArgumentError, UnavailableError
 
 Path = Union[str, "os.PathLike[str]"]
+
+
+class OffloadOptions(TypedDict, total=False):
+    """Keywords of every optimizer; :class:`OffloadedOptimizer` says what they are."""
+
+    nvme_path: None | Path | Sequence[Path]
+    run: Path | None
+    host_memory: None | int | str
+    model: torch.nn.Module | None
+    max_norm: float
+    overlap: bool
+    durable: bool
+    commit_every_steps: int
+    missing_gradients: str
+    config: ConfigLike
+    resume: str | bool
 
 
 class OffloadedOptimizer(torch.optim.Optimizer):
@@ -73,8 +89,6 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 f"penstock: missing_gradients is {missing_gradients!r} and resume {resume!r}; the "
                 'first is "error" or "zero", the second "auto", True or False'
             )
-        self._training: Training | None = None
-        self._run: Run | None = None
         self._rule = rule
         self.max_norm = max_norm
         self.grad_norm = 0.0
@@ -83,56 +97,22 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         section = _rules.optimizer_section(rule, self.defaults)
         settings, nvme = optimizer_config(section, nvme_path, host_memory, overlap, durable, config)
         folder = None if run is None else os.fspath(run)
-        self._options = Options(
-            settings, nvme, folder, model, missing_gradients, int(commit_every_steps)
-        )
+        every = int(commit_every_steps)
+        options = Options(settings, nvme, folder, model, missing_gradients, every)
         trained(self.param_groups, model)
-        self._begin(resume)
+        self._held = Held(options, rule, self.defaults)
+        weakref.finalize(self, self._held.close).atexit = False  # _training has an end of its own
+        self._held.begin(resume, self.param_groups)
+        if self._training is not None:
+            self._take_groups(self._training)
 
-    def _begin(self, resume: str | bool) -> None:
-        """Continues the run's commit, if there is one."""
-        folder, nvme = self._options.run, self._options.nvme_path
-        if folder is None:
-            if not nvme:
-                Run.open(None, None)  # says what is missing
-            if resume is True:
-                raise InvalidArgumentError("penstock: resume=True needs run=, the folder of a run")
-            return
-        self._run = Run.open(folder, nvme)
-        try:
-            has = bool(self._run.continued)
-            if has and resume is False:
-                raise InvalidArgumentError(
-                    f"penstock: run {folder} has a commit, and resume is False; name another run"
-                )
-            if resume is True and not has:
-                raise InvalidArgumentError(
-                    f"penstock: run {folder} has no commit, and resume is True; name another run"
-                )
-            if has:
-                self._made()
-        except BaseException:
-            self._leave_run()
-            raise
-
-    def _leave_run(self) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            run.close()
+    @property
+    def _training(self) -> Training | None:
+        return self._held.training
 
     def _made(self) -> Training:
         """Returns the engine, which is made now if it was not needed before."""
-        if self._training is not None:
-            return self._training
-        if self._run is None:
-            self._run = Run.open(self._options.run, self._options.nvme_path)
-        try:
-            self._training = self._training_from(None)
-        except BaseException:
-            self._leave_run()
-            raise
-        self._take_groups(self._training)
-        return self._training
+        return self._held.made(self.param_groups)
 
     def _take_groups(self, training: Training) -> None:
         """Gives the groups their options of the commit that is continued."""
@@ -178,9 +158,11 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
         docs/c_api.md has the keys (``penstock_plan``).
         """
-        parts = partition(self.param_groups, self._options.tile_elements, self._options.model)
-        options = {"folders": self._options.nvme_path or [str(self._options.run)]}
-        return _library.plan(self._options.config, parts.model(), options)
+        parts = partition(
+            self.param_groups, self._held.options.tile_elements, self._held.options.model
+        )
+        options = {"folders": self._held.options.nvme_path or [str(self._held.options.run)]}
+        return _library.plan(self._held.options.config, parts.model(), options)
 
     def synchronize(self) -> None:
         """Brings all weights back. For code that reads them outside a forward, with ``model=``."""
@@ -217,6 +199,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Commits, and returns what finds the commit again: small, whatever the states take."""
+        self._held.check()
         found = super().state_dict()
         found["penstock"] = None
         training = self._training
@@ -242,7 +225,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 "begin with new states"
             )
         if said is not None:
-            self._continue(said)
+            self._held.go_to(said, self.param_groups)
         elif self._training is not None and self._training.engine_step > 0:
             raise InvalidArgumentError(
                 "penstock: this state_dict was taken before the first step, and the optimizer is at "
@@ -251,58 +234,6 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         if self._training is not None:  # torch has put another list in the place of ours
             self._training.param_groups = self.param_groups
-
-    def _continue(self, said: Mapping[str, Any]) -> None:
-        """Goes to a commit, unless this is where the engine is."""
-        training = self._training
-        if training is not None:
-            if (training.uuid, training.engine_step) == (said["uuid"], said["step"]):
-                training.synchronize()
-                return
-            training.close()
-            self._training = None
-        if self._options.run is None:
-            self._leave_run()
-            self._options = self._options._replace(run=said["run"])
-        try:
-            made = self._made_from(said)
-        except BaseException:
-            self._leave_run()
-            raise
-        self._training = made
-
-    def _made_from(self, said: Mapping[str, Any]) -> Training:
-        """Continues the commit that a state_dict names: the run's last, or a snapshot's."""
-        folder, snapshot = self._options.run, said.get("snapshot")
-        there = os.path.exists(os.path.join(str(folder), "run.json"))
-        files = snapshot_files(snapshot) if snapshot and os.path.isdir(snapshot) else None
-        if not there and files is None:
-            raise InvalidArgumentError(
-                f"penstock: the state is that of run {folder}, which is not there; give run=, where "
-                "it is now"
-            )
-        if self._run is None or self._run.closed:
-            self._run = Run.open(folder, self._options.nvme_path)
-        if files is None and self._run.uuid != said["uuid"]:
-            raise InvalidArgumentError(
-                f"penstock: run {folder} has the state {self._run.uuid}, and {said['uuid']} was "
-                "saved; the state_dict is older than the state, or of another run"
-            )
-        made = self._training_from(files)
-        if made.engine_step != said["step"]:
-            step = made.engine_step
-            made.close(bring=False)
-            raise InvalidArgumentError(
-                f"penstock: the last commit of run {folder} is of step {step}, and step "
-                f"{said['step']} was saved; only the last commit can be continued, or a snapshot"
-            )
-        return made
-
-    def _training_from(self, files: list[str] | None) -> Training:
-        assert self._run is not None
-        return Training(
-            self._options, self._rule, self.defaults, self.param_groups, self._run, files
-        )
 
     def states(self) -> Iterator[tuple[str, torch.nn.Parameter, dict[str, torch.Tensor]]]:
         """Yields name, parameter and states of each, fp32, one after the other."""
@@ -338,7 +269,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group, before the first step."""
-        if getattr(self, "_training", None) is not None:
+        held = getattr(self, "_held", None)
+        if held is not None and held.training is not None:
             raise InvalidArgumentError(
                 "penstock: a parameter group was added after the engine was made; add it before the "
                 "first step, or make a new optimizer"
@@ -347,14 +279,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def close(self) -> None:
         """Brings all weights back and frees everything. What was not committed is lost."""
-        training, self._training = self._training, None
-        if training is not None:
-            training.close()
-        self._leave_run()
-
-    def __del__(self) -> None:
-        if getattr(self, "_options", None) is not None:
-            self.close()
+        self._held.close()
 
     def __getstate__(self) -> dict[str, Any]:
         raise UnavailableError(

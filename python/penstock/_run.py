@@ -246,9 +246,11 @@ class Run:
             self._said["state"] = state
             self._write()
             self._remove_unnamed()
-            self._leave_folders([f for f in self._said["folders"] if f not in self.folders])
-            self._said["folders"] = list(self.folders)
-            self._write()
+            left = [f for f in self._said["folders"] if f not in self.folders]
+            if left:
+                self._leave_folders(left)
+                self._said["folders"] = list(self.folders)
+                self._write()
         except OSError as error:
             raise explained(error, f"run {self.folder} cannot be written") from None
 

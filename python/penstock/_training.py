@@ -75,6 +75,7 @@ class Training:
         param_groups: the optimizer's own list, which is read at each step.
         run: the run folder, opened; its commit is continued, if there is one.
         continued_from: the files of another commit, which is moved into the run instead.
+        step: of the commit that is continued; another one is refused.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Training:
         param_groups: list[dict[str, Any]],
         run: Run,
         continued_from: list[str] | None = None,
+        step: int | None = None,
     ) -> None:
         _check_ranks()
         for number, group in enumerate(param_groups):
@@ -109,15 +111,21 @@ class Training:
             {"folders": run.folders, "continue": continued_from or run.continued},
         )
         try:
-            self._begin()
+            self._begin(step)
         except BaseException:
             self.engine.close()
             raise
         _living.add(self)
 
-    def _begin(self) -> None:
+    def _begin(self, step: int | None) -> None:
         """Fills the engine, or takes over the commit that it continues."""
         described = self.engine.describe()
+        if step is not None and described["step"] != step:
+            raise InvalidArgumentError(
+                f"penstock: the last commit of run {self.run.folder} is of step "
+                f"{described['step']}, and step {step} was saved; only the last commit can be "
+                "continued, or a snapshot"
+            )
         for notice in described["notices"]:
             _log.info("%s", notice)
         if described["continued"]:

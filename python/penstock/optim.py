@@ -10,10 +10,13 @@ docs/pytorch_optimizers.md says what differs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock import _rules
-from penstock._offloaded import OffloadedOptimizer
+from penstock._offloaded import OffloadedOptimizer, OffloadOptions
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 __all__ = ["Adagrad", "Adam", "AdamW", "Lion", "OffloadedOptimizer"]
 
@@ -28,7 +31,7 @@ class AdamW(OffloadedOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
-        **options: Any,
+        **options: Unpack[OffloadOptions],
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, _rules.ADAMW, defaults, **options)
@@ -44,7 +47,7 @@ class Adam(OffloadedOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        **options: Any,
+        **options: Unpack[OffloadOptions],
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, _rules.ADAM, defaults, **options)
@@ -59,7 +62,7 @@ class Lion(OffloadedOptimizer):
         lr: float = 1e-4,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
-        **options: Any,
+        **options: Unpack[OffloadOptions],
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
         super().__init__(params, _rules.LION, defaults, **options)
@@ -76,7 +79,7 @@ class Adagrad(OffloadedOptimizer):
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
-        **options: Any,
+        **options: Unpack[OffloadOptions],
     ) -> None:
         defaults = {
             "lr": lr,

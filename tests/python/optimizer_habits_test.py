@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import logging
 import os
 import unittest
+import warnings
 import weakref
 from typing import Any
 
@@ -287,6 +289,20 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
                 torch.manual_seed(7)
                 losses.append(train(model, optimizer, 4))
             self.assertEqual(*losses)
+
+    def test_compiled_blocks_and_modules_compute_with_the_new_weights(self) -> None:
+        warnings.simplefilter("ignore")
+        logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
+        expected = tower()
+        plain = reference.AdamW(expected.parameters(), model=expected, tile_elements=TILE)
+        losses = train(expected, plain, 4)
+        for whole in (False, True):
+            model = tower()
+            optimizer = self.make(model.parameters(), model=model)
+            compiled = torch.compile(model, backend="eager") if whole else model
+            for block in () if whole else model.blocks:
+                block.compile(backend="eager")
+            self.assertEqual(train(compiled, optimizer, 4), losses)
 
 
 class SeveralOptimizersShareAProcess(OptimizerTest):

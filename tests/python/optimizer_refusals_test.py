@@ -225,6 +225,26 @@ class MistakesAreRefused(OptimizerTest):
         first.close()
         self.make(tower().parameters(), run=run)
 
+    def test_an_optimizer_that_was_closed(self) -> None:
+        model = tower()
+        optimizer = self.make(model.parameters())
+        train(model, optimizer, 1)
+        optimizer.close()
+        for call in (optimizer.commit, optimizer.state_dict, optimizer.attach):
+            self.refuse(InvalidArgumentError, ["was closed"], call)
+        self.refuse(InvalidArgumentError, ["was closed"], train, model, optimizer, 1)
+        optimizer.close()
+
+    def test_an_optimizer_whose_commit_could_not_be_opened(self) -> None:
+        model = tower()
+        optimizer = self.make(model.parameters())
+        train(model, optimizer, 1)
+        saved = optimizer.state_dict()
+        train(model, optimizer, 1)
+        saved["penstock"]["step"] = 7
+        self.refuse(InvalidArgumentError, ["step 7"], optimizer.load_state_dict, saved)
+        self.refuse(InvalidArgumentError, ["given up"], train, model, optimizer, 1)
+
     def test_an_interrupt_in_a_step_changes_nothing(self) -> None:
         mine, other = tower(), tower()
         optimizer = self.make(mine.parameters())

@@ -134,7 +134,7 @@ class OptimizerTest(unittest.TestCase):
         if where == "split":  # half of what would hold everything beside the least
             plan = optimizer.plan()
             budget = (plan["host_minimum"] + plan["host_bytes"]["total"]) // 2
-            optimizer._options.config["penstock"]["host_memory"] = budget
+            optimizer._held.options.config["penstock"]["host_memory"] = budget
         return optimizer
 
     def assert_same_weights(self, one: torch.nn.Module, other: torch.nn.Module) -> None:
