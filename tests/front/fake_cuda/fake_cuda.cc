@@ -404,7 +404,7 @@ CUcontext fake_cuda_context(void) { return new CUctx_st; }
 void* fake_cuda_memory(CUdeviceptr address, size_t size) {
   return TheMemory().Find({address, size}, "a kernel");
 }
-void fake_cuda_adopt(void* data, size_t size) { TheMemory().Adopt(data, size); }
+void fake_cuda_share_memory(void) { TheMemory().Share(); }
 CUresult fake_cuda_launch(CUstream stream, void (*kernel)(void*), void* argument) {
   if (const CUresult error = EnterContext("fake_cuda_launch")) return error;
   StreamOf(stream)->AddOfDevice([=] { kernel(argument); });

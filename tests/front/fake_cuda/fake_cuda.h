@@ -50,8 +50,9 @@ CUresult cuGetErrorName(CUresult error, const char** name);
 CUcontext fake_cuda_context(void);
 /* Where the bytes of device memory are, for kernels of tests. */
 void* fake_cuda_memory(CUdeviceptr address, size_t size);
-/* Counts host memory as device memory, at its own address, until it is freed by cuMemFree. */
-void fake_cuda_adopt(void* data, size_t size);
+/* Counts all memory of the host as the device's as well, at its own addresses: for tests whose
+ * kernels are the host's own. */
+void fake_cuda_share_memory(void);
 /* Enqueues a kernel. */
 CUresult fake_cuda_launch(CUstream stream, void (*kernel)(void*), void* argument);
 /* Between these, no stream goes on. */

@@ -13,25 +13,20 @@ uint64_t Memory::Allocate(size_t size) {
   const std::scoped_lock lock(mutex_);
   const uint64_t address = next_;
   next_ += (size + 8191) / 4096 * 4096;
-  Block& block = blocks_[address];
-  block.size = size;
-  block.own.assign(size, std::byte{0x7f});
-  block.data = block.own.data();
+  blocks_[address].assign(size, std::byte{0x7f});
   return address;
 }
 
-void Memory::Adopt(void* data, size_t size) {
+void Memory::Share() {
   const std::scoped_lock lock(mutex_);
-  Block& block = blocks_[reinterpret_cast<uint64_t>(data)];
-  block.size = size;
-  block.data = static_cast<std::byte*>(data);
+  shared_ = true;
 }
 
 bool Memory::Free(uint64_t address) {
   const std::scoped_lock lock(mutex_);
   const auto found = blocks_.find(address);
   if (found == blocks_.end()) return false;
-  const Range range{address, found->second.size};
+  const Range range{address, found->second.size()};
   if (std::ranges::any_of(under_way_, [&](const Copy& c) { return c.device.Meets(range); })) {
     Note("device memory was freed while a copy of it was under way");
   }
@@ -40,11 +35,12 @@ bool Memory::Free(uint64_t address) {
 }
 
 std::byte* Memory::FindLocked(const Range& range) {
+  if (shared_ && range.begin < kFirstOfDevice) return reinterpret_cast<std::byte*>(range.begin);
   auto found = blocks_.upper_bound(range.begin);
   if (found == blocks_.begin()) return nullptr;
   --found;
-  const Range block{found->first, found->second.size};
-  return block.Contains(range) ? found->second.data + (range.begin - block.begin) : nullptr;
+  const Range block{found->first, found->second.size()};
+  return block.Contains(range) ? found->second.data() + (range.begin - block.begin) : nullptr;
 }
 
 std::byte* Memory::Find(const Range& range, const char* what) {

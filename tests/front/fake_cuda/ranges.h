@@ -37,7 +37,7 @@ struct Copy {
 class Memory {
  public:
   uint64_t Allocate(size_t size);
-  void Adopt(void* data, size_t size);
+  void Share();
   bool Free(uint64_t address);
   /// Null, and noted, if the range is not that of one allocation.
   std::byte* Find(const Range& range, const char* what);
@@ -52,17 +52,15 @@ class Memory {
   uint64_t copies();
 
  private:
-  struct Block {
-    size_t size = 0;
-    std::vector<std::byte> own;
-    std::byte* data = nullptr;
-  };
   std::byte* FindLocked(const Range& range);
 
   std::mutex mutex_;
-  // No address of the host's: a pointer with these bits has no page.
-  uint64_t next_ = uint64_t{1} << 62;
-  std::map<uint64_t, Block> blocks_;
+  /// No address of the host's: a pointer with this bit has no page.
+  static constexpr uint64_t kFirstOfDevice = uint64_t{1} << 62;
+
+  uint64_t next_ = kFirstOfDevice;
+  std::map<uint64_t, std::vector<std::byte>> blocks_;
+  bool shared_ = false;  ///< addresses of the host are also the device's
   std::list<Range> registered_;
   std::list<Copy> under_way_;
   uint64_t copies_ = 0;
