@@ -1,6 +1,6 @@
 """Weights and gradients on a CUDA device: which stream does what, and what waits for what.
 
-**None of this has run on a GPU yet** (docs/pytorch.md). The copies are the C library's, on streams
+**None of this has run on a GPU yet** (docs/cuda.md). The copies are the C library's, on streams
 of torch: one for weights that come in, one for gradients that go out. The stream that computes waits
 for weights that have come in (:meth:`CudaEngine.ready`), and what comes in waits until memory is no
 longer used. The host waits for neither. It is ahead of the device, so weights of a unit come in

@@ -191,8 +191,8 @@ class Runtime:
                     f"{gradient.dtype}; only float32, bfloat16 and float16 are offered"
                 )
             self._open_step()
-            self.engine.gradient(unit.index, tensor, gradient.data_ptr(), dtype)
             self.engine.keep(gradient)
+            self.engine.gradient(unit.index, tensor, gradient.data_ptr(), dtype)
             self._given.add((unit.index, tensor))
 
     def await_gradient(self, unit: Unit, tensor: int, parameter: torch.nn.Parameter) -> None:

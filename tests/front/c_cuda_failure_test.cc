@@ -58,24 +58,27 @@ TEST_F(CCudaFailure, ACopyThatFailsEndsTheEngineWithTheDriversNameForIt) {
 }
 
 TEST_F(CCudaFailure, ADeviceThatFailsLeavesNoCallWaiting) {
-  for (const Home& home : {kHomes[1], kHomes[3]}) {
+  for (const uint64_t micro_batches : {1, 3}) {
     const TempFolder folder;
-    {
-      CudaTraining training(home, folder.Path(), "bf16", 3);
-      training.ForwardAndBackward(0);
-      fake_cuda_pause();
-      const DeviceBytes gradient(2 * kElements[0]);
-      EXPECT_EQ(training.TryGradient(0, 0, gradient), PENSTOCK_OK);
-      fake_cuda_break(kIllegalAddress);
-      fake_cuda_resume();
-      penstock_outcome outcome{};
-      EXPECT_EQ(penstock_end_step(training.handle(), kGroups, 2, 0, 1, &outcome),
-                PENSTOCK_UNAVAILABLE);
-      EXPECT_THAT(penstock_error(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
-      EXPECT_EQ(training.TryUse(1, PENSTOCK_ASIDE), PENSTOCK_UNAVAILABLE);
-      fake_cuda_break(0);  // so that the test can end what is its own
-      training.copies().Synchronize();
+    const DeviceBytes wide(2 * kElements[0]);
+    const DeviceBytes narrow(4 * kElements[1]);
+    CudaTraining training(kHomes[1], folder.Path(), "bf16", micro_batches);
+    fake_cuda_pause();
+    for (uint32_t unit = 0; unit < kUnits; ++unit) {
+      EXPECT_EQ(training.TryUse(unit, PENSTOCK_FORWARD), PENSTOCK_OK);
+      EXPECT_EQ(training.TryGradient(unit, 0, wide), PENSTOCK_OK);
+      EXPECT_EQ(training.TryGradient(unit, 1, narrow), PENSTOCK_OK);
     }
+    fake_cuda_break(kIllegalAddress);
+    fake_cuda_resume();
+    penstock_outcome outcome{};
+    EXPECT_EQ(penstock_end_step(training.handle(), kGroups, 2, 0, 1, &outcome),
+              PENSTOCK_UNAVAILABLE);
+    EXPECT_THAT(penstock_error(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+    EXPECT_EQ(training.TryUse(1, PENSTOCK_ASIDE), PENSTOCK_UNAVAILABLE);
+    EXPECT_EQ(penstock_drop_step(training.handle()), PENSTOCK_UNAVAILABLE);
+    fake_cuda_break(0);  // so that the test can end what is its own
+    training.copies().Synchronize();
   }
 }
 

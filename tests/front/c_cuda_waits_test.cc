@@ -60,24 +60,26 @@ TEST_F(CCudaWaits, TheEndOfAStepWaitsForWeightsThatWereUsedAfterItsNorm) {
 }
 
 TEST_F(CCudaWaits, TheNormWaitsForGradients) {
-  const TempFolder folder;
-  CudaTraining training(kHomes[1], folder.Path(), "bf16");
-  const DeviceBytes wide(2 * kElements[0]);
-  const DeviceBytes narrow(4 * kElements[1]);
-  std::memset(wide.bytes(), 0, wide.size());
-  std::memset(narrow.bytes(), 0, narrow.size());
-  double norm = -1;
-  int finite = 0;
-  WhilePaused([&] {
-    cuCtxSetCurrent(Context());
-    for (uint32_t unit = 0; unit < kUnits; ++unit) {
-      EXPECT_EQ(training.TryGradient(unit, 0, wide), PENSTOCK_OK);
-      EXPECT_EQ(training.TryGradient(unit, 1, narrow), PENSTOCK_OK);
-    }
-    EXPECT_EQ(penstock_norm(training.handle(), &norm, &finite), PENSTOCK_OK);
-  });
-  EXPECT_EQ(norm, 0);
-  EXPECT_EQ(finite, 1);
+  for (const uint64_t micro_batches : {1, 3}) {  // all of a step's, or some, which the norm ends
+    const TempFolder folder;
+    CudaTraining training(kHomes[1], folder.Path(), "bf16", micro_batches);
+    const DeviceBytes wide(2 * kElements[0]);
+    const DeviceBytes narrow(4 * kElements[1]);
+    std::memset(wide.bytes(), 0, wide.size());
+    std::memset(narrow.bytes(), 0, narrow.size());
+    double norm = -1;
+    int finite = 0;
+    WhilePaused([&] {
+      cuCtxSetCurrent(Context());
+      for (uint32_t unit = 0; unit < kUnits; ++unit) {
+        EXPECT_EQ(training.TryGradient(unit, 0, wide), PENSTOCK_OK);
+        EXPECT_EQ(training.TryGradient(unit, 1, narrow), PENSTOCK_OK);
+      }
+      EXPECT_EQ(penstock_norm(training.handle(), &norm, &finite), PENSTOCK_OK);
+    });
+    EXPECT_EQ(norm, 0);
+    EXPECT_EQ(finite, 1);
+  }
 }
 
 TEST_F(CCudaWaits, ADroppedStepWaitsForItsCopies) {

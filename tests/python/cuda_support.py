@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+import optimizer_support  # noqa: F401  it finds the package in this tree
 import torch
-
 from penstock import _cuda
 
 _SOURCES = pathlib.Path("tests/front/fake_cuda")
@@ -42,7 +42,9 @@ def load_driver() -> ctypes.CDLL:
     """Loads the fake driver: whoever looks for libcuda.so.1 in this process finds it."""
     if torch.cuda.is_available():
         raise unittest.SkipTest("this machine has a GPU, and with it another driver")
-    roots = [root for root in pathlib.Path(__file__).resolve().parents if (root / _SOURCES).is_dir()]
+    roots = [
+        root for root in pathlib.Path(__file__).resolve().parents if (root / _SOURCES).is_dir()
+    ]
     if not roots:
         raise unittest.SkipTest(f"{_SOURCES} is not there")
     with tempfile.TemporaryDirectory() as folder:
@@ -108,8 +110,6 @@ def on_the_gpu(driver: ctypes.CDLL) -> Iterator[None]:
         }.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, stands_for))
         stack.enter_context(mock.patch.object(_cuda, "is_gpu", lambda device: True))
-        keep = mock.patch.object(
-            _cuda.CudaEngine, "keep", lambda self, values: held.append(values)
-        )
+        keep = mock.patch.object(_cuda.CudaEngine, "keep", lambda self, values: held.append(values))
         stack.enter_context(keep)
         yield

@@ -13,13 +13,12 @@ from typing import Any
 from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import optimizer_support as support  # first: it finds the package in this tree
 import cuda_support
 import matrix
+import optimizer_support as support
+import penstock
 import tiny_models
 import torch
-
-import penstock
 from penstock import _cuda
 
 _STEPS = 3
