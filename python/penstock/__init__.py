@@ -32,6 +32,10 @@ _LAZY = {
     "Adam": "penstock.optim",
     "Lion": "penstock.optim",
     "Adagrad": "penstock.optim",
+<<<<<<< HEAD
+=======
+    "init": "penstock._init",
+>>>>>>> h18-cuda
     "clip_grad_norm_": "penstock._initialize",
     "gathered": "penstock._gathered",
     "init": "penstock._init",

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from penstock import _guards, _library, _outside, _rules, _state, _state_dicts
+from penstock import _cuda, _guards, _outside, _rules, _state, _state_dicts
 from penstock._config import ConfigLike, merged, read_config
 from penstock._hooks import Hooks
 from penstock._init import Weights, source_of
@@ -141,8 +141,8 @@ def initialize(
     :func:`penstock.gathered` to read them outside of the module's forward.
 
     Args:
-        model: on the CPU, in the dtypes that it is trained in; parameters that need no gradient
-            are frozen for good.
+        model: on the CPU or on one CUDA device (which has never been tried on a GPU), in the
+            dtypes that it is trained in; parameters that need no gradient are frozen for good.
         config: a DeepSpeed configuration, as a mapping or a file.
         model_parameters: parameters or parameter groups to train; default: all that need a
             gradient, in one group.
@@ -176,7 +176,8 @@ def initialize(
     engine = None
     try:
         options = {"folders": opened.folders, "continue": opened.continued, "seed": seed}
-        engine = _library.Engine(engine_config, model_text(cut), options)
+        device = cut.units[0].entries[0].parameter.device
+        engine = _cuda.engine_for(device, engine_config, model_text(cut), options)
         continued = engine.continued() if engine.describe()["continued"] else None
         if continued is not None:
             _state.check_text(continued, "module", identity, str(opened.folder))
