@@ -32,10 +32,6 @@ _LAZY = {
     "Adam": "penstock.optim",
     "Lion": "penstock.optim",
     "Adagrad": "penstock.optim",
-<<<<<<< HEAD
-=======
-    "init": "penstock._init",
->>>>>>> h18-cuda
     "clip_grad_norm_": "penstock._initialize",
     "gathered": "penstock._gathered",
     "init": "penstock._init",
@@ -69,6 +65,7 @@ __all__ = [
     "integrations",
     "optim",
     "reference",
+    "universal",
 ]
 
 
