@@ -98,6 +98,13 @@ def transferred() -> tuple[int, int]:
     return int(fields["read_bytes"]), int(fields["write_bytes"])
 
 
+def locked() -> int:
+    """Returns the bytes that this process has locked in memory."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        line = next(line for line in file if line.startswith("VmLck:"))
+    return int(line.split()[1]) * 1024
+
+
 def burst(step: Step, batch: torch.Tensor, steps: int) -> dict[str, Any]:
     """Returns what the last ``steps`` of one more took: each one's mean."""
     losses = [step(batch)]
@@ -112,6 +119,7 @@ def burst(step: Step, batch: torch.Tensor, steps: int) -> dict[str, Any]:
         "written": (written_then - written) // steps,
         "losses": losses,
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "locked": locked(),
     }
 
 
