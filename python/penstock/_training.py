@@ -155,6 +155,12 @@ class Training:
         self.commits = Commits(self.engine, self.run, self._sections)
         if self.continued is not None or begin_with is not None:
             self.weights.take_all()
+        own = {id(p) for p in model.parameters()} if model is not None else set()
+        self._at_once = [  # units that no hook brings
+            number
+            for number, unit in enumerate(self.partition.units)
+            if any(id(entry.parameter) not in own for entry in unit.entries)
+        ]
         if model is not None:
             self._hooks = ForwardHooks(
                 model, self.partition, self.bring, lambda: bool(self.weights.pending)
@@ -218,8 +224,7 @@ class Training:
             every = self.options.commit_every_steps
             if every > 0 and self.calls % every == 0:
                 self.commits.take_soon()
-            if self.options.model is None:
-                self.weights.bring_all()
+            self.weights.bring_all(self._at_once)
             return outcome
 
     def _end_step(

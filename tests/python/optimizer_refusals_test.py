@@ -12,7 +12,7 @@ from typing import Any
 import optimizer_support as support
 import penstock
 import torch
-from optimizer_support import OptimizerTest, tower, train
+from optimizer_support import OptimizerTest, loss_of, tower, train
 from penstock.errors import (
     BudgetError,
     InvalidArgumentError,
@@ -269,6 +269,34 @@ class MistakesAreRefused(OptimizerTest):
         train(other, plain, 1)
         train(other, plain, 2, seed=2)
         self.assert_same_weights(mine, other)
+
+    def test_an_interrupt_while_weights_come_back_waits_until_they_are(self) -> None:
+        mine, other = tower(), tower()
+        optimizer, plain = self.make(mine.parameters()), self.make(other.parameters())
+        train(mine, optimizer, 1)
+        train(other, plain, 2)
+        engine = optimizer._training.engine
+        use = engine.use
+        calls = []
+
+        def interrupted(*arguments: Any) -> None:
+            use(*arguments)
+            calls.append(arguments)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+
+        engine.use = interrupted
+        loss_of(mine, self.second_batch()).backward()
+        with self.assertRaises(KeyboardInterrupt):
+            optimizer.step()
+        self.assert_same_weights(mine, other)
+
+    @staticmethod
+    def second_batch() -> torch.Generator:
+        """Returns the generator of `train` after its first batch."""
+        generator = torch.Generator().manual_seed(1)
+        torch.randint(0, 50, (4, 9), generator=generator)
+        return generator
 
 
 class Rows(torch.utils.data.Dataset):
