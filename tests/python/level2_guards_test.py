@@ -158,7 +158,9 @@ class Refused(unittest.TestCase):
                 "pickle of what is in a block": lambda: pickle.dumps(block.mlp),
                 "torch.save": lambda: torch.save(model, path),
                 "torch.save of a parameter": lambda: torch.save(weight, path),
-                "torch.save of parameters": lambda: torch.save(dict(model.named_parameters()), path),
+                "torch.save of parameters": lambda: torch.save(
+                    dict(model.named_parameters()), path
+                ),
                 "pickle of the optimizer": lambda: pickle.dumps(optimizer),
                 "resize_token_embeddings": lambda: model.resize_token_embeddings(70),
                 "load_state_dict": lambda: model.load_state_dict(model.state_dict()),
