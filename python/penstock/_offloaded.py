@@ -159,9 +159,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
         docs/c_api.md has the keys (``penstock_plan``).
         """
-        parts = partition(
-            self.param_groups, self._held.options.tile_elements, self._held.options.model
-        )
+        parts = partition(self.param_groups, self._held.options.model)
         options = {
             "folders": self._held.options.nvme_path or [str(self._held.options.run)],
             **_cuda.options_for(parts.device),

@@ -19,7 +19,9 @@ DTYPE_NAMES: Mapping[torch.dtype, str] = {
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
 }
-TILE_ELEMENTS = 1 << 20  # the default of penstock.tile_elements (docs/config.md)
+# The most elements of a run, unless one parameter has more. The same for every configuration: with
+# another cut a state could not be continued, and the squares of a gradient were added up otherwise.
+RUN_ELEMENTS = 1 << 20
 
 
 class Entry(NamedTuple):
@@ -143,14 +145,14 @@ def trained(
     return found
 
 
-def _runs(found: Sequence[_Found], tile_elements: int) -> Iterator[list[_Found]]:
-    """Consecutive parameters of one group and dtype, of at most ``tile_elements`` elements."""
+def _runs(found: Sequence[_Found]) -> Iterator[list[_Found]]:
+    """Consecutive parameters of one group and dtype, of at most RUN_ELEMENTS elements."""
     run: list[_Found] = []
     elements = 0
     for one in found:
         last = run[-1] if run else one
         alike = (one.group, one.parameter.dtype) == (last.group, last.parameter.dtype)
-        if run and not (alike and elements + one.parameter.numel() <= tile_elements):
+        if run and not (alike and elements + one.parameter.numel() <= RUN_ELEMENTS):
             yield run
             run, elements = [], 0
         run.append(one)
@@ -181,7 +183,7 @@ def owners(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, bool]
 
 
 def _cut(
-    found: Sequence[_Found], tile_elements: int, model: torch.nn.Module | None
+    found: Sequence[_Found], model: torch.nn.Module | None
 ) -> Iterator[tuple[str, list[_Found]]]:
     """Yields name and parameters of each unit."""
     left = {id(one.parameter): one for one in found}
@@ -192,7 +194,7 @@ def _cut(
             if members:
                 yield name or "the root", members
     outside = [one for one in found if id(one.parameter) in left]
-    for i, run in enumerate(_runs(outside, tile_elements)):
+    for i, run in enumerate(_runs(outside)):
         yield f"run {i}", run
 
 
@@ -211,7 +213,6 @@ def _cut_as(
 
 def partition(
     param_groups: Sequence[Mapping[str, Any]],
-    tile_elements: int = TILE_ELEMENTS,
     model: torch.nn.Module | None = None,
     units: Sequence[Sequence[torch.nn.Parameter]] | None = None,
 ) -> Partition:
@@ -222,7 +223,7 @@ def partition(
         group = EngineGroup(one.group, one.parameter.dtype)
         if group not in groups:
             groups.append(group)
-    cut = _cut(found, tile_elements, model) if units is None else _cut_as(found, units)
+    cut = _cut(found, model) if units is None else _cut_as(found, units)
     result = Partition(groups, [])
     for name, members in cut:
         entries = [

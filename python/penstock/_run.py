@@ -94,6 +94,18 @@ def read_run(folder: PathLike) -> dict[str, Any]:
     return said
 
 
+def _check_places(folder: PathLike | None, nvme: Sequence[str]) -> None:
+    """Raises if there is no place for state files."""
+    for root in nvme:
+        if not os.path.isdir(root):
+            raise NotFoundError(f"penstock: nvme_path {root} is no folder; make it first")
+    if folder is None and not nvme:
+        raise InvalidArgumentError(
+            "penstock: neither run nor nvme_path is given, so there is no place for the state "
+            "file; give nvme_path=, a folder on a drive, or run=, a folder for this training"
+        )
+
+
 class _Lock:
     """The record lock of a run folder. Forked children do not hold it."""
 
@@ -171,14 +183,7 @@ class Run:
             kind: ``"optimizer"`` or ``"module"``.
         """
         nvme = paths_of(nvme_path)
-        for root in nvme:
-            if not os.path.isdir(root):
-                raise NotFoundError(f"penstock: nvme_path {root} is no folder; make it first")
-        if folder is None and not nvme:
-            raise InvalidArgumentError(
-                "penstock: neither run nor nvme_path is given, so there is no place for the state "
-                "file; give nvme_path=, a folder on a drive, or run=, a folder for this training"
-            )
+        _check_places(folder, nvme)
         identifier = secrets.token_hex(8)
         if folder is None:
             remove_abandoned(nvme[0])

@@ -19,7 +19,7 @@ import torch
 from penstock import _cuda, _library, _rules, _state
 from penstock._commits import Commits
 from penstock._forward import ForwardHooks
-from penstock._parameters import DTYPE_NAMES, TILE_ELEMENTS, Entry, Partition, partition
+from penstock._parameters import DTYPE_NAMES, Entry, Partition, partition
 from penstock._run import Run
 from penstock._snapshot import take_snapshot
 from penstock._universal_files import Reader
@@ -39,11 +39,6 @@ class Options(NamedTuple):
     model: torch.nn.Module | None
     missing_gradients: str
     commit_every_steps: int
-
-    @property
-    def tile_elements(self) -> int:
-        ours = self.config.get("penstock", {})
-        return int(ours.get("tile_elements", TILE_ELEMENTS))
 
 
 def _identity(rule: _rules.Rule, parts: Partition) -> str:
@@ -97,7 +92,7 @@ class Training:
         self.options = options
         self.run = run
         self.param_groups = param_groups
-        self.partition = partition(param_groups, options.tile_elements, options.model)
+        self.partition = partition(param_groups, options.model)
         self.identity = _identity(rule, self.partition)
         self.calls = 0  # of step() with gradients
         self.continued: dict[str, Any] | None = None

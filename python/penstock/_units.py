@@ -169,7 +169,7 @@ def plan(
     owners = list(_owners(model))
     users = collections.defaultdict(list)
     blocks = set()
-    for name, module, block in owners:
+    for _, module, block in owners:
         for parameter in module.parameters(recurse=block):
             users[parameter].append(module)
         if block:

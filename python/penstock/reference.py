@@ -19,7 +19,6 @@ from penstock import _library, _rules
 from penstock._amp import loss_scale_of
 from penstock._parameters import (
     DTYPE_NAMES,
-    TILE_ELEMENTS,
     Entry,
     Partition,
     Unit,
@@ -83,7 +82,6 @@ class ReferenceOptimizer(torch.optim.Optimizer):
         model: cuts units by the blocks of this module, as the optimizer with ``model=`` does.
         units: cuts units as given: parameters of each, in order. Only the order in which squares
             are added up for the norm depends on the cut.
-        tile_elements: of the optimizer that is compared with.
         missing_gradients: ``"zero"``: a parameter without a gradient has one of zeros.
     """
 
@@ -98,11 +96,10 @@ class ReferenceOptimizer(torch.optim.Optimizer):
         max_norm: float = 0.0,
         model: torch.nn.Module | None = None,
         units: Sequence[Sequence[torch.nn.Parameter]] | None = None,
-        tile_elements: int = TILE_ELEMENTS,
         missing_gradients: str = "error",
     ) -> None:
         self._rule = rule
-        self._cut = {"model": model, "units": units, "tile_elements": tile_elements}
+        self._cut = {"model": model, "units": units}
         self._max_norm = max_norm
         self._zero = missing_gradients == "zero"
         self._partition: Partition | None = None

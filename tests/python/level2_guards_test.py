@@ -12,11 +12,10 @@ import unittest
 from typing import Any
 from unittest import mock
 
+import penstock
 import tiny_models
 import torch
 from level2_support import backward, equal_weights, plain, step, training
-
-import penstock
 
 _Refused = penstock.InvalidArgumentError
 

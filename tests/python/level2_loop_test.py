@@ -5,11 +5,10 @@ from __future__ import annotations
 import unittest
 from typing import Any
 
+import penstock
 import tiny_models
 import torch
 from level2_support import backward, equal_weights, plain, step, training
-
-import penstock
 
 
 class _Interrupted(Exception):
@@ -71,7 +70,7 @@ class Loop(unittest.TestCase):
         for error in (_Interrupted, KeyboardInterrupt):
             for checkpoint in (None, True, False):
 
-                def interrupt(model: Any, optimizer: Any, number: int) -> None:
+                def interrupt(model: Any, optimizer: Any, number: int, error: Any = error) -> None:
                     handle = _raise_at(model.transformer.h[number].mlp, error)
                     with self.assertRaises(error):
                         backward(model, "gpt2", 50)
@@ -82,7 +81,7 @@ class Loop(unittest.TestCase):
     def test_a_step_after_an_exception_in_backward_is_whole(self) -> None:
         for error in (_Interrupted, KeyboardInterrupt):
 
-            def interrupt(model: Any, optimizer: Any, number: int) -> None:
+            def interrupt(model: Any, optimizer: Any, number: int, error: Any = error) -> None:
                 def stop(gradient: torch.Tensor) -> None:
                     raise error
 

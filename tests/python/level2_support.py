@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import matrix
+import penstock
 import tiny_models
 import torch
-
-import penstock
 from penstock import reference
 
 torch.set_num_threads(1)

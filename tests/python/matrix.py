@@ -11,10 +11,9 @@ import sys
 import tempfile
 from typing import Any, NamedTuple
 
+import penstock
 import tiny_models
 import torch
-
-import penstock
 from penstock import reference
 
 STEPS = 20
@@ -124,7 +123,10 @@ def _check_weights(expected: torch.nn.Module, model: torch.nn.Module) -> None:
 
 def check(cell: Cell, steps: int = STEPS) -> None:
     """Trains a cell both ways, and asserts what must hold."""
-    make = lambda: tiny_models.make(cell.model, DTYPES[cell.dtype], CHECKPOINTS[cell.checkpoint])
+
+    def make() -> torch.nn.Module:
+        return tiny_models.make(cell.model, DTYPES[cell.dtype], CHECKPOINTS[cell.checkpoint])
+
     plain = make()
     trained = [parameter for parameter in plain.parameters() if parameter.requires_grad]
     losses = _train(cell, plain, reference.AdamW(trained, lr=1e-3, weight_decay=0.1), steps)

@@ -22,10 +22,9 @@ from collections.abc import Callable
 from typing import Any
 
 import matrix
+import penstock
 import tiny_models
 import torch
-
-import penstock
 
 _STEPS = 12  # of one seed
 

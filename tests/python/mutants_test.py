@@ -9,7 +9,6 @@ from unittest import mock
 
 import matrix
 import torch
-
 from penstock import _hooks, _library, _runtime, _storage
 
 _Hooks, _Runtime, _Unit = _hooks.Hooks, _runtime.Runtime, _storage.Unit

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy
 import torch
-from optimizer_support import RULES, TILE, OptimizerTest, decay_groups, tower, train
+from optimizer_support import RULES, OptimizerTest, decay_groups, tower, train
 from penstock import reference
 from penstock.errors import InvalidArgumentError
 
@@ -69,9 +69,7 @@ class Job:
 
 class CommitsAreContinued(OptimizerTest):
     def expected(self, steps: int, dtype: torch.dtype = torch.float32) -> tuple[list[float], Job]:
-        job = Job(
-            lambda m: reference.AdamW(decay_groups(m), lr=1e-2, model=m, tile_elements=TILE), dtype
-        )
+        job = Job(lambda m: reference.AdamW(decay_groups(m), lr=1e-2, model=m), dtype)
         return job.steps(steps), job
 
     def job(self, dtype: torch.dtype = torch.float32, late: bool = True, **options: Any) -> Job:
@@ -160,6 +158,32 @@ class CommitsAreContinued(OptimizerTest):
             if name.endswith(".state")
         )
 
+    def test_other_tiles_change_neither_the_bits_nor_what_is_continued(self) -> None:
+        other = tower()
+        plain = reference.AdamW(other.parameters(), max_norm=0.5)
+        for elements in (4096, 16384, 8192):
+            model = tower()
+            optimizer = self.make(
+                model.parameters(),
+                max_norm=0.5,
+                run=os.path.join(self.folder, "run"),
+                config={"penstock": {"tile_elements": elements, "tier_split": False}},
+            )
+            self.assertEqual(train(model, optimizer, 2), train(other, plain, 2))
+            optimizer.commit()
+            optimizer.close()
+
+    def test_a_commit_with_the_module_is_continued_with_it(self) -> None:
+        run = os.path.join(self.folder, "run")
+        model = tower()
+        optimizer = self.make(model.named_parameters(), run=run, model=model)
+        train(model, optimizer, 1)
+        optimizer.commit()
+        optimizer.close()
+        with self.assertRaisesRegex(InvalidArgumentError, "other tensors"):
+            self.make(model.named_parameters(), run=run)
+        self.make(model.named_parameters(), run=run, model=model)
+
     def test_a_run_without_a_commit_is_removed(self) -> None:
         run = os.path.join(self.folder, "run")
         job = self.job(run=run)
@@ -223,7 +247,7 @@ class StateDictsFindTheirCommit(OptimizerTest):
         path = os.path.join(self.folder, "optimizer.pt")
         model, other = tower(), tower()
         optimizer = self.make(decay_groups(model), model=model)
-        plain = reference.AdamW(decay_groups(other), model=other, tile_elements=TILE)
+        plain = reference.AdamW(decay_groups(other), model=other)
         self.assertEqual(train(model, optimizer, 3), train(other, plain, 3))
         optimizer.param_groups[0]["lr"] = 0.5
         torch.save(optimizer.state_dict(), path)
@@ -258,7 +282,7 @@ class StateDictsFindTheirCommit(OptimizerTest):
     def test_schedulers_go_on_after_load_state_dict(self) -> None:
         model, other = tower(), tower()
         optimizer = self.make(model.parameters())
-        plain = reference.AdamW(other.parameters(), tile_elements=TILE)
+        plain = reference.AdamW(other.parameters())
         one = torch.optim.lr_scheduler.StepLR(optimizer, 2)
         two = torch.optim.lr_scheduler.StepLR(plain, 2)
         train(model, optimizer, 3, one)
@@ -304,7 +328,7 @@ class StateDictsFindTheirCommit(OptimizerTest):
             with self.subTest(rule=rule):
                 model, other = tower(), tower()
                 optimizer = self.make(decay_groups(model), rule)
-                plain = getattr(reference, rule)(decay_groups(other), tile_elements=TILE)
+                plain = getattr(reference, rule)(decay_groups(other))
                 train(model, optimizer, 3)
                 train(other, plain, 3)
                 full = optimizer.full_state_dict()
@@ -327,7 +351,7 @@ class StateDictsFindTheirCommit(OptimizerTest):
     def test_states_have_the_fp32_masters(self) -> None:
         model, other = tower(torch.bfloat16), tower(torch.bfloat16)
         optimizer = self.make(model.parameters())
-        plain = reference.AdamW(other.parameters(), tile_elements=TILE)
+        plain = reference.AdamW(other.parameters())
         train(model, optimizer, 2)
         train(other, plain, 2)
         for (_, mine, states), its in zip(optimizer.states(), other.parameters()):

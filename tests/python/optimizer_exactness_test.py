@@ -7,7 +7,7 @@ import unittest
 import optimizer_support as support
 import penstock
 import torch
-from optimizer_support import RULES, TILE, OptimizerTest, decay_groups, tower, train
+from optimizer_support import RULES, OptimizerTest, decay_groups, tower, train
 from penstock import reference
 
 
@@ -29,7 +29,6 @@ class OptimizersEqualTheirReferences(OptimizerTest):
             lr=1e-2,
             max_norm=0.7,
             model=other if late else None,
-            tile_elements=TILE,
         )
         losses = train(mine, optimizer, steps, cosine(optimizer))
         self.assertEqual(losses, train(other, plain, steps, cosine(plain)))
@@ -61,7 +60,7 @@ class OptimizersEqualTheirReferences(OptimizerTest):
                 block.norm.register_forward_pre_hook(lambda _, x: (x[0].float(),))
                 block.norm.register_forward_hook(lambda _, x, y: y.to(torch.bfloat16))
         optimizer = self.make(models[0].parameters(), model=models[0])
-        plain = reference.AdamW(models[1].parameters(), model=models[1], tile_elements=TILE)
+        plain = reference.AdamW(models[1].parameters(), model=models[1])
         self.assertEqual(train(models[0], optimizer), train(models[1], plain))
         optimizer.synchronize()
         self.assert_same_weights(*models)
@@ -69,7 +68,7 @@ class OptimizersEqualTheirReferences(OptimizerTest):
     def test_clipping_by_torch_has_the_same_bits(self) -> None:
         mine, other = tower(), tower()
         optimizer = self.make(mine.parameters())
-        plain = reference.AdamW(other.parameters(), tile_elements=TILE)
+        plain = reference.AdamW(other.parameters())
         self.assertEqual(train(mine, optimizer, clip=0.5), train(other, plain, clip=0.5))
         self.assert_same_weights(mine, other)
 
@@ -98,7 +97,7 @@ class OptimizersEqualTheirReferences(OptimizerTest):
 
         mine, other = tower(torch.bfloat16), tower(torch.bfloat16)
         optimizer = self.make(mine.parameters(), model=mine)
-        plain = reference.AdamW(other.parameters(), tile_elements=TILE)
+        plain = reference.AdamW(other.parameters())
         self.assertEqual(run(mine, optimizer), run(other, plain))
 
     def test_weights_that_a_module_uses_of_another_are_the_new_ones(self) -> None:
@@ -122,7 +121,7 @@ class OptimizersEqualTheirReferences(OptimizerTest):
         torch.manual_seed(5)
         other = Attends()
         optimizer = self.make(mine.parameters(), model=mine)
-        plain = reference.AdamW(other.parameters(), model=other, tile_elements=TILE)
+        plain = reference.AdamW(other.parameters(), model=other)
         self.assertEqual(train(mine, optimizer, 5), train(other, plain, 5))
 
 
@@ -139,7 +138,7 @@ class TheReferenceIsThatOfTheEngine(OptimizerTest):
 
     def test_a_gradient_that_is_not_finite_changes_nothing(self) -> None:
         model = tower()
-        plain = reference.AdamW(model.parameters(), tile_elements=TILE)
+        plain = reference.AdamW(model.parameters())
         before = support.weights(model)
         for parameter in model.parameters():
             parameter.grad = torch.full_like(parameter, float("inf"))
@@ -150,11 +149,11 @@ class TheReferenceIsThatOfTheEngine(OptimizerTest):
 
     def test_a_saved_reference_goes_on_with_the_same_bits(self) -> None:
         mine, other = tower(torch.bfloat16), tower(torch.bfloat16)
-        one = reference.AdamW(mine.parameters(), tile_elements=TILE)
-        two = reference.AdamW(other.parameters(), tile_elements=TILE)
+        one = reference.AdamW(mine.parameters())
+        two = reference.AdamW(other.parameters())
         train(mine, one, 3)
         train(other, two, 3)
-        again = reference.AdamW(other.parameters(), tile_elements=TILE)
+        again = reference.AdamW(other.parameters())
         again.load_state_dict(two.state_dict())
         self.assertEqual(train(mine, one, 3, seed=2), train(other, again, 3, seed=2))
 

@@ -14,7 +14,7 @@ from typing import Any
 import optimizer_support as support
 import penstock
 import torch
-from optimizer_support import TILE, OptimizerTest, decay_groups, loss_of, tower, train
+from optimizer_support import OptimizerTest, decay_groups, loss_of, tower, train
 from penstock import reference
 from torch.utils.checkpoint import checkpoint
 
@@ -24,7 +24,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
         losses = []
         for make in (
             lambda model: self.make(model.parameters()),
-            lambda model: reference.AdamW(model.parameters(), tile_elements=TILE),
+            lambda model: reference.AdamW(model.parameters()),
         ):
             model = tower()
             optimizer = make(model)
@@ -44,9 +44,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
             with self.subTest(dtype=dtype):
                 mine, other = tower(dtype), tower(dtype)
                 optimizer = self.make(mine.parameters(), max_norm=1.0, model=mine)
-                plain = reference.AdamW(
-                    other.parameters(), max_norm=1.0, tile_elements=TILE, model=other
-                )
+                plain = reference.AdamW(other.parameters(), max_norm=1.0, model=other)
                 rows = self.scaled(mine, optimizer)
                 self.assertEqual(rows, self.scaled(other, plain))
                 self.assertEqual([skipped for _, _, skipped in rows].count(True), 1)
@@ -73,7 +71,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
         models = [tower(), tower()]
         optimizers = [
             self.make(models[0].parameters()),
-            reference.AdamW(models[1].parameters(), tile_elements=TILE),
+            reference.AdamW(models[1].parameters()),
         ]
         losses = []
         for model, optimizer in zip(models, optimizers):
@@ -124,7 +122,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
     def test_missing_gradients_are_zeros_if_asked_for(self) -> None:
         mine, other = tower(), tower()
         optimizer = self.make(mine.parameters(), missing_gradients="zero")
-        plain = reference.AdamW(other.parameters(), missing_gradients="zero", tile_elements=TILE)
+        plain = reference.AdamW(other.parameters(), missing_gradients="zero")
         for model, one in ((mine, optimizer), (other, plain)):
             model.norm.weight.sum().backward()
             one.step()
@@ -142,7 +140,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
         mine, other = tower(), tower()
         optimizer = self.make(decay_groups(mine)[:1])
         optimizer.add_param_group(decay_groups(mine)[1])
-        plain = reference.AdamW(decay_groups(other), tile_elements=TILE)
+        plain = reference.AdamW(decay_groups(other))
         self.assertEqual(train(mine, optimizer), train(other, plain))
 
     def test_step_hooks_of_torch_are_called(self) -> None:
@@ -161,7 +159,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
             model = torch.nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
             models.append(model)
         optimizer = self.make(models[0].parameters())
-        plain = reference.AdamW(models[1].parameters(), tile_elements=TILE)
+        plain = reference.AdamW(models[1].parameters())
         images = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
         for _ in range(3):
             for model, one in zip(models, (optimizer, plain)):
@@ -185,7 +183,7 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
 
     def expected(self) -> torch.nn.Module:
         model = tower()
-        train(model, reference.AdamW(model.parameters(), model=model, tile_elements=TILE), 2)
+        train(model, reference.AdamW(model.parameters(), model=model), 2)
         return model
 
     def test_a_parameter_that_waits_holds_nan(self) -> None:
@@ -205,7 +203,7 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
     def test_evaluation_between_steps_changes_nothing(self) -> None:
         mine, other = tower(), tower()
         optimizer = self.make(mine.parameters(), model=mine)
-        plain = reference.AdamW(other.parameters(), model=other, tile_elements=TILE)
+        plain = reference.AdamW(other.parameters(), model=other)
         for seed in range(3):
             losses = []
             for model, one in ((mine, optimizer), (other, plain)):
@@ -225,7 +223,7 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
     def test_an_exception_in_a_forward_leaves_the_next_one_right(self) -> None:
         mine, other = tower(), tower()
         optimizer = self.make(mine.parameters(), model=mine)
-        plain = reference.AdamW(other.parameters(), model=other, tile_elements=TILE)
+        plain = reference.AdamW(other.parameters(), model=other)
         losses = []
         for model, one in ((mine, optimizer), (other, plain)):
             for _ in range(2):
@@ -300,7 +298,7 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
             losses = []
             for make in (
                 lambda m: self.make(m.parameters(), model=m),
-                lambda m: reference.AdamW(m.parameters(), model=m, tile_elements=TILE),
+                lambda m: reference.AdamW(m.parameters(), model=m),
             ):
                 model = tower(dropout=0.1)
                 for block in model.blocks:
@@ -315,7 +313,7 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
         warnings.simplefilter("ignore")
         logging.getLogger("torch._dynamo").setLevel(logging.ERROR)
         expected = tower()
-        plain = reference.AdamW(expected.parameters(), model=expected, tile_elements=TILE)
+        plain = reference.AdamW(expected.parameters(), model=expected)
         losses = train(expected, plain, 4)
         for whole in (False, True):
             model = tower()
@@ -331,7 +329,7 @@ class SeveralOptimizersShareAProcess(OptimizerTest):
         models = [tower(), tower(torch.bfloat16)]
         others = [tower(), tower(torch.bfloat16)]
         mine = [self.make(m.parameters(), model=m) for m in models]
-        plain = [reference.AdamW(m.parameters(), model=m, tile_elements=TILE) for m in others]
+        plain = [reference.AdamW(m.parameters(), model=m) for m in others]
         for seed in range(3):
             for i in range(2):
                 self.assertEqual(
@@ -343,7 +341,7 @@ class SeveralOptimizersShareAProcess(OptimizerTest):
         model, other = tower(), tower()
         for seed in range(2):
             optimizer = self.make(model.parameters(), model=model)
-            plain = reference.AdamW(other.parameters(), model=other, tile_elements=TILE)
+            plain = reference.AdamW(other.parameters(), model=other)
             self.assertEqual(
                 train(model, optimizer, 2, seed=seed), train(other, plain, 2, seed=seed)
             )

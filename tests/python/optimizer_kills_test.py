@@ -57,7 +57,7 @@ class KillsChangeNothing(OptimizerTest):
         late = bool(random.Random(time.time_ns()).randrange(2))
         whole = Job(
             lambda model: reference.AdamW(
-                decay_groups(model), lr=1e-2, model=model if late else None, tile_elements=TILE
+                decay_groups(model), lr=1e-2, model=model if late else None
             ),
             torch.bfloat16,
         )

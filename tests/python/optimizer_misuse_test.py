@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from optimizer_support import TILE, OptimizerTest, loss_of, tower
+from optimizer_support import OptimizerTest, loss_of, tower
 from penstock import reference
 from penstock.errors import PenstockError
 
@@ -48,7 +48,7 @@ class Misuse:
             commit_every_steps=draw.choice((0, 2)),
         )
         self.plain = reference.AdamW(
-            self.other.parameters(), model=self.other if self.late else None, tile_elements=TILE
+            self.other.parameters(), model=self.other if self.late else None
         )
         self.saved: dict[str, Any] | None = None
         self.saved_plain: Any = None

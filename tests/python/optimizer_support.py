@@ -21,9 +21,11 @@ if BUILT.exists():
 
 import penstock
 import torch
+from penstock import _parameters
 
 torch.set_num_threads(1)
 TILE = 4096
+_parameters.RUN_ELEMENTS = TILE  # so that small models have several units
 RULES = ("AdamW", "Adam", "Lion", "Adagrad")
 
 

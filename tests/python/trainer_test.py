@@ -6,7 +6,7 @@ import os
 import unittest
 from typing import Any, ClassVar
 
-from optimizer_support import TILE, OptimizerTest
+from optimizer_support import OptimizerTest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -50,7 +50,7 @@ class TrainersGoOn(OptimizerTest):
     def setUp(self) -> None:
         super().setUp()
         if TrainersGoOn.plain is None:
-            plain, trainer = self.trainer("plain", reference.AdamW, {"tile_elements": TILE})
+            plain, trainer = self.trainer("plain", reference.AdamW, {})
             TrainersGoOn.expected = self.train(plain, trainer)
             TrainersGoOn.plain = plain
 
