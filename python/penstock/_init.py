@@ -40,7 +40,7 @@ def init() -> Iterator[None]:
             param.detach().to("meta"), requires_grad=param.requires_grad
         )
 
-    torch.nn.Module.register_parameter = without_memory  # type: ignore[method-assign,assignment]
+    torch.nn.Module.register_parameter = without_memory  # type: ignore[method-assign]
     try:
         yield
     finally:

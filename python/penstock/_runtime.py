@@ -62,6 +62,7 @@ class Runtime:
         self._zero_missing = zero_missing
         self._continued: bool = described["continued"]
         self._begun = False
+        self._taken: set[int] = set()  # units whose weights are the engine's
         self._uses = 0
         self._open = False  # a step is under way
         self.fill: Callable[[Unit], None] = self._fill
@@ -82,30 +83,28 @@ class Runtime:
         if self._begun:
             return
         with self.lock, torch.inference_mode(False):
-            if self._begun:
-                return
+            if give_values is None and not self.begun:
+                for unit in self.units:
+                    unit.check_kind()
             for unit in self.units:
-                if not self._continued:
-                    if give_values is not None:
-                        give_values([entry.parameter for entry in unit.entries])
-                    self.fill(unit)
+                if unit.index not in self._taken:
+                    if not self._continued:
+                        if give_values is not None:
+                            give_values([entry.parameter for entry in unit.entries])
+                        self.fill(unit)
+                    self._taken.add(unit.index)
                 unit.show_away()
-            self._begun = True
             if self._on_device:
                 self._bring_all()
+            self._begun = True
 
     @property
     def begun(self) -> bool:
-        return self._begun
+        """Whether weights are the engine's; after a failure of :meth:`begin`, some are."""
+        return bool(self._taken)
 
     def _fill(self, unit: Unit) -> None:
         values = [entry.parameter.detach().cpu().contiguous() for entry in unit.entries]
-        for entry, value, place in zip(unit.entries, values, unit.layout):
-            if value.nbytes != place["bytes"] or entry.parameter.device != self.device:
-                raise InvalidArgumentError(
-                    f"penstock: parameter {entry.name} has changed its dtype, shape or device "
-                    "since penstock.initialize; change it before"
-                )
         self.engine.fill(unit.index, [value.data_ptr() for value in values])
 
     def use(self, unit: Unit, kind: int) -> None:
@@ -324,7 +323,7 @@ class Runtime:
         with self.lock:
             self.engine.close()
             self.engine = _Closed()
-            for unit in self.units if self._begun else ():
+            for unit in self.units if self.begun else ():
                 unit.told = False
                 unit.forget_writes()
                 unit.let_go()

@@ -100,6 +100,16 @@ class Unit:
         self.last_use = 0
         self.gathered = 0
 
+    def check_kind(self) -> None:
+        """Raises unless parameters are what they were when their unit was made."""
+        for entry, view in zip(self.entries, self._here):
+            p = entry.parameter
+            if (p.dtype, p.shape, p.device) != (view.dtype, view.shape, view.device):
+                raise InvalidArgumentError(
+                    f"penstock: parameter {entry.name} has changed its dtype, shape or device "
+                    "since penstock.initialize; change it before"
+                )
+
     def show_here(self) -> None:
         """Lets parameters show the unit's memory."""
         self._show(self._here)

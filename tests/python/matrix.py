@@ -5,6 +5,7 @@ python matrix.py                     all cells, or those whose names contain an 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
@@ -123,10 +124,9 @@ def _check_weights(expected: torch.nn.Module, model: torch.nn.Module) -> None:
 
 def check(cell: Cell, steps: int = STEPS) -> None:
     """Trains a cell both ways, and asserts what must hold."""
-
-    def make() -> torch.nn.Module:
-        return tiny_models.make(cell.model, DTYPES[cell.dtype], CHECKPOINTS[cell.checkpoint])
-
+    make = functools.partial(
+        tiny_models.make, cell.model, DTYPES[cell.dtype], CHECKPOINTS[cell.checkpoint]
+    )
     plain = make()
     trained = [parameter for parameter in plain.parameters() if parameter.requires_grad]
     losses = _train(cell, plain, reference.AdamW(trained, lr=1e-3, weight_decay=0.1), steps)
