@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -12,11 +13,12 @@ from typing import Any
 import torch
 
 from penstock import _guards, _outside, _rules, _state_dicts
-from penstock._config import ConfigLike, merged, read_config
+from penstock._config import ConfigLike, merged, read_config, without_monitors
 from penstock._hooks import Hooks
 from penstock._init import Weights, source_of
 from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._opening import Opening
+from penstock._rows import Rows
 from penstock._runtime import Runtime
 from penstock._units import DTYPE_NAMES, Plan, plan
 from penstock.errors import InvalidArgumentError, UnavailableError
@@ -160,7 +162,8 @@ def initialize(
     """
     _check_ranks()
     _check_module(model)
-    engine_config, zero_missing = _split(config)
+    given, monitors = without_monitors(read_config(config))
+    engine_config, zero_missing = _split(given)
     rule, defaults = _optimizer_of(engine_config)
     give_values = source_of(model, weights)
     if model_parameters is None:
@@ -169,6 +172,7 @@ def initialize(
     if not groups:
         raise InvalidArgumentError("penstock: no parameter needs a gradient, so nothing is trained")
     optimizer = ModuleOptimizer(groups, rule, defaults)
+    optimizer.rows = Rows(engine_config, monitors)
     cut = plan(model, optimizer.param_groups)
     paths, on_device = _homes(engine_config)
     opening = Opening(engine_config, paths, cut, seed, _identity(rule, cut))
@@ -198,7 +202,13 @@ def _connect(model: torch.nn.Module, optimizer: ModuleOptimizer) -> None:
     model.penstock = hooks.runtime  # type: ignore[assignment]
     model.clip_grad_norm_ = optimizer.clip_grad_norm_  # type: ignore[assignment]
     model.zero_grad = optimizer.zero_grad  # type: ignore[method-assign]
-    model.backward = torch.Tensor.backward  # type: ignore[assignment]
+    model.backward = functools.partial(_backward, optimizer.rows)  # type: ignore[assignment]
+
+
+def _backward(rows: Rows, loss: torch.Tensor, **options: Any) -> None:
+    """``loss.backward()``; the loss is in the row of the step."""
+    rows.note(loss)
+    loss.backward(**options)  # type: ignore[no-untyped-call]
 
 
 def clip_grad_norm_(module: torch.nn.Module, max_norm: float) -> torch.Tensor:

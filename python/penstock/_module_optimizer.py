@@ -13,6 +13,7 @@ from penstock import _library, _rules, _state
 from penstock._commits import Commits
 from penstock._hooks import Hooks
 from penstock._opening import Opened, Opening
+from penstock._rows import Rows
 from penstock._run import Run, read_run
 from penstock._runtime import Runtime, refuse_copies
 from penstock._snapshot import take_snapshot
@@ -52,6 +53,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self.skipped = False
         self._max_norm = 0.0
         self._made = False
+        self.rows = Rows({}, {})
         super().__init__(params, defaults)
         for number, group in enumerate(self.param_groups):
             _rules.check_group(group, number, self.defaults)
@@ -102,6 +104,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._commits.finish()
         outcome = self._runtime.end_step(self.param_groups, max_norm, 1.0)
         self.grad_norm, self.skipped = outcome.grad_norm, outcome.skipped
+        self.rows.end_step(outcome.step, self)
         if self._commit_every > 0 and outcome.step % self._commit_every == 0:
             self._commits.take_soon()
         return loss

@@ -12,9 +12,10 @@ import torch
 
 from penstock import _cuda, _library, _rules, _state
 from penstock._amp import loss_scale_of
-from penstock._config import ConfigLike, optimizer_config
+from penstock._config import ConfigLike, optimizer_config, read_config, without_monitors
 from penstock._held import Held
 from penstock._parameters import partition, trained
+from penstock._rows import Rows
 from penstock._training import Options, Training
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError, UnavailableError
@@ -96,7 +97,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.skipped = False
         super().__init__(params, defaults)
         section = _rules.optimizer_section(rule, self.defaults)
-        settings, nvme = optimizer_config(section, nvme_path, host_memory, overlap, durable, config)
+        given, monitors = without_monitors(read_config(config))
+        settings, nvme = optimizer_config(section, nvme_path, host_memory, overlap, durable, given)
+        self.rows = Rows(settings, monitors)
         folder = None if run is None else os.fspath(run)
         every = int(commit_every_steps)
         options = Options(settings, nvme, folder, model, missing_gradients, every)
@@ -147,6 +150,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 f"{outcome.grad_norm}); nothing was updated",
                 stacklevel=3,
             )
+        self.rows.note(loss)
+        self.rows.end_step(outcome.step, self)
         return loss
 
     @property

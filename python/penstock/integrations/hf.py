@@ -162,6 +162,11 @@ class Trainer(transformers.Trainer):
             raise PenstockError("penstock: the trainer has no optimizer yet; call train() first")
         return self._own
 
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = super().training_step(*args, **kwargs)
+        self._penstock().rows.note(loss * self.current_gradient_accumulation_steps)
+        return loss
+
     def _clip_grad_norm(self, model: torch.nn.Module) -> torch.Tensor:
         return self._penstock().clip_grad_norm_(self.args.max_grad_norm)
 

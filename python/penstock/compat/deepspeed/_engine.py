@@ -172,6 +172,7 @@ class Engine(torch.nn.Module):
 
     def backward(self, loss: torch.Tensor, **options: Any) -> torch.Tensor:
         """Computes gradients of a micro-batch; the loss is divided by their number."""
+        self.optimizer.rows.note(loss)
         (loss / self._micro_batches).backward(**options)
         return loss
 
