@@ -102,12 +102,12 @@ TEST_F(CCudaWaits, AGradientOfTheHostWaitsForThoseOfTheDevice) {
   CudaTraining training(kHomes[1], folder.Path(), "fp32", 2);
   const DeviceBytes gradient(4 * kElements[0]);
   const Values values(PENSTOCK_FLOAT32, kElements[0]);
-  WhilePaused([&] {
-    cuCtxSetCurrent(Context());
-    EXPECT_EQ(training.TryGradient(1, 0, gradient), PENSTOCK_OK);
-    EXPECT_EQ(penstock_gradient(training.handle(), 1, 0, values.bytes.data(), PENSTOCK_FLOAT32),
-              PENSTOCK_OK);
-  });
+  WhilePaused(
+      [&] { EXPECT_EQ(training.TryGradient(1, 0, gradient), PENSTOCK_OK); },
+      [&] {
+        EXPECT_EQ(penstock_gradient(training.handle(), 1, 0, values.bytes.data(), PENSTOCK_FLOAT32),
+                  PENSTOCK_OK);
+      });
   EXPECT_EQ(penstock_drop_step(training.handle()), PENSTOCK_OK);
 }
 
