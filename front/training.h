@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,6 +29,7 @@
 #include "zero/engine.h"
 #include "zero/memory_plan.h"
 #include "zero/state_engine.h"
+#include "zero/tile_fill.h"
 #include "zero/use_order.h"
 
 namespace penstock::front {
@@ -70,6 +72,10 @@ class Training {
 
   // See front/penstock.h. Errors of all: what failed before, for good; kInvalidArgument.
   Status Fill(uint32_t unit, const void* const* tensors);
+  /// Where the elements of one state of a tensor of the unit are; null if they are not given.
+  using StatesOfUnit = std::function<const float*(size_t tensor, zero::StateKind kind)>;
+  Status FillStates(uint32_t unit, const StatesOfUnit& states);
+  Status BeginAt(uint64_t step, uint64_t optimizer_steps);
   Status Use(uint32_t unit, UseKind kind, std::byte* to);
   Status Gradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype);
   Status UseOn(uint32_t unit, UseKind kind, std::byte* to, CuStream stream);
@@ -81,6 +87,7 @@ class Training {
   Status Drain();
   Status BeginCommit(std::string json);
   Status FinishCommit();
+  Status CopyCommit(const std::vector<std::string>& paths);
   Status Read(uint32_t unit, uint32_t tensor, zero::StateKind kind, uint64_t begin,
               std::span<float> values);
 
@@ -105,6 +112,9 @@ class Training {
   Status MoveFrom(zero::CommittedState& from);
   offload::Schedule PlanSchedule(const zero::StepOrder& order) const;
   Status CheckReady();
+  Status CheckUnfilled(uint32_t unit) const;
+  Status CheckStates(offload::ModuleId module, const StatesOfUnit& states) const;
+  Status FillUnit(uint32_t unit, const zero::TileFill& fill);
   Status CheckUnit(uint32_t unit) const;
   Status CheckTensor(uint32_t unit, uint32_t tensor) const;
   Status CheckGroups(size_t count, double max_norm, double loss_scale) const;
@@ -133,10 +143,12 @@ class Training {
   zero::TrainState counts_;
   std::optional<std::string> continued_;
   bool moved_ = false;
-  size_t unfilled_ = 0;        ///< units that Fill has to be called for
-  std::vector<bool> filled_;   ///< units
-  std::vector<bool> settled_;  ///< units whose last update was waited for in this step
-  bool open_ = false;          ///< a step is under way
+  std::optional<uint64_t> committing_;      ///< the step of the commit that was begun
+  std::optional<uint64_t> committed_step_;  ///< of the last commit that is durable
+  size_t unfilled_ = 0;                     ///< units that Fill has to be called for
+  std::vector<bool> filled_;                ///< units
+  std::vector<bool> settled_;               ///< units whose last update was waited for in this step
+  bool open_ = false;                       ///< a step is under way
   std::optional<zero::GradientNorm::Value> norm_;  ///< of the open step
   uint64_t step_start_ = 0;                        ///< in the time of the schedule
   uint64_t use_ = 0;                               ///< that the plan names next

@@ -32,9 +32,9 @@ _LAZY = {
     "Adam": "penstock.optim",
     "Lion": "penstock.optim",
     "Adagrad": "penstock.optim",
-    "init": "penstock._init",
     "clip_grad_norm_": "penstock._initialize",
     "gathered": "penstock._gathered",
+    "init": "penstock._init",
     "initialize": "penstock._initialize",
     "integrations": "",
     "optim": "",
@@ -65,6 +65,7 @@ __all__ = [
     "integrations",
     "optim",
     "reference",
+    "universal",
 ]
 
 

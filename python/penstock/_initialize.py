@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from penstock import _cuda, _guards, _outside, _rules, _state, _state_dicts
+from penstock import _guards, _outside, _rules, _state_dicts
 from penstock._config import ConfigLike, merged, read_config
 from penstock._hooks import Hooks
 from penstock._init import Weights, source_of
 from penstock._module_optimizer import ModuleOptimizer, Training
-from penstock._run import Run
+from penstock._opening import Opening
 from penstock._runtime import Runtime
-from penstock._units import DTYPE_NAMES, Plan, model_text, plan
+from penstock._units import DTYPE_NAMES, Plan, plan
 from penstock.errors import InvalidArgumentError, UnavailableError
 
 _log = logging.getLogger("penstock")
@@ -171,29 +171,20 @@ def initialize(
     optimizer = ModuleOptimizer(groups, rule, defaults)
     cut = plan(model, optimizer.param_groups)
     paths, on_device = _homes(engine_config)
-    identity = _identity(rule, cut)
-    opened = Run.open(run, paths, "module")
-    engine = None
+    opening = Opening(engine_config, paths, cut, seed, _identity(rule, cut))
+    opened = opening.open(run)
     try:
-        options = {"folders": opened.folders, "continue": opened.continued, "seed": seed}
-        device = cut.units[0].entries[0].parameter.device
-        engine = _cuda.engine_for(device, engine_config, model_text(cut), options)
-        continued = engine.continued() if engine.describe()["continued"] else None
-        if continued is not None:
-            _state.check_text(continued, "module", identity, str(opened.folder))
-        runtime = Runtime(engine, cut, on_device=on_device, zero_missing=zero_missing)
+        runtime = Runtime(opened.engine, cut, on_device=on_device, zero_missing=zero_missing)
         if give_values is not None:
             runtime.begin(give_values)
     except BaseException:
-        if engine is not None:
-            engine.close()
-        opened.close()
+        opened.engine.close()
+        opened.run.close()
         raise
     for notice in runtime.notices:
         _log.info("penstock: %s", notice)
     every = int(engine_config["penstock"].get("commit_every_steps", 0))
-    training = Training(Hooks(runtime, model, cut), opened, identity, continued, every)
-    optimizer.begin(training)
+    optimizer.begin(Training(Hooks(runtime, model, cut), opening, opened, every))
     _connect(model, optimizer)
     return model, optimizer
 

@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from penstock.errors import error_of
 
-ABI = 1
+ABI = 2
 
 FORWARD, BACKWARD, ASIDE = 0, 1, 2
 MASTER, EXP_AVG, EXP_AVG_SQ = 0, 1, 2
@@ -54,6 +54,16 @@ class Elements(ctypes.Structure):
         ("exp_avg_sq", ctypes.c_void_p),
         ("gradient", ctypes.c_void_p),
         ("weight_dtype", ctypes.c_int32),
+    ]
+
+
+class States(ctypes.Structure):
+    """The states of a tensor, fp32; see ``penstock_states``."""
+
+    _fields_ = [
+        ("master", ctypes.c_void_p),
+        ("exp_avg", ctypes.c_void_p),
+        ("exp_avg_sq", ctypes.c_void_p),
     ]
 
 
@@ -103,6 +113,8 @@ def library() -> ctypes.CDLL:
         "penstock_describe": (c.c_int, [c.c_void_p, out]),
         "penstock_counters": (c.c_int, [c.c_void_p, out]),
         "penstock_fill": (c.c_int, [c.c_void_p, c.c_uint32, out]),
+        "penstock_fill_states": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(States)]),
+        "penstock_begin_at": (c.c_int, [c.c_void_p, c.c_uint64, c.c_uint64]),
         "penstock_use": (c.c_int, [c.c_void_p, c.c_uint32, c.c_int, c.c_void_p]),
         "penstock_gradient": (
             c.c_int,
@@ -132,6 +144,7 @@ def library() -> ctypes.CDLL:
         "penstock_drain": (c.c_int, [c.c_void_p]),
         "penstock_begin_commit": (c.c_int, [c.c_void_p, text]),
         "penstock_finish_commit": (c.c_int, [c.c_void_p]),
+        "penstock_copy_commit": (c.c_int, [c.c_void_p, c.POINTER(text), c.c_uint32]),
         "penstock_continued": (c.c_int, [c.c_void_p, out]),
         "penstock_read": (
             c.c_int,
@@ -229,6 +242,14 @@ class Engine:
         array = (ctypes.c_void_p * len(values))(*values)
         check(self._c.penstock_fill(self._handle, unit, array))
 
+    def fill_states(self, unit: int, tensors: Sequence[States]) -> None:
+        """Sets a unit's weights and moments, in place of :meth:`fill`."""
+        check(self._c.penstock_fill_states(self._handle, unit, (States * len(tensors))(*tensors)))
+
+    def begin_at(self, step: int, optimizer_steps: int) -> None:
+        """Says how many steps were made elsewhere, before the first one."""
+        check(self._c.penstock_begin_at(self._handle, step, optimizer_steps))
+
     def use(self, unit: int, kind: int, to: Optional[int]) -> None:
         """Says that a unit is used, and copies its weights to an address, unless it is None."""
         check(self._c.penstock_use(self._handle, unit, kind, to))
@@ -296,6 +317,12 @@ class Engine:
 
     def finish_commit(self) -> None:
         check(self._c.penstock_finish_commit(self._handle))
+
+    def copy_commit(self, paths: Sequence[str]) -> None:
+        """Copies the last commit into files of its own, one for each of ``state_paths``."""
+        encoded = [os.fsencode(path) for path in paths]
+        array = (ctypes.c_char_p * len(encoded))(*encoded)
+        check(self._c.penstock_copy_commit(self._handle, array, len(encoded)))
 
     def continued(self) -> Any:
         """Returns the state of the commit that the engine continued from."""

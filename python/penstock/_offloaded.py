@@ -16,6 +16,7 @@ from penstock._config import ConfigLike, optimizer_config
 from penstock._held import Held
 from penstock._parameters import partition, trained
 from penstock._training import Options, Training
+from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError, UnavailableError
 
 Path = Union[str, "os.PathLike[str]"]
@@ -237,6 +238,15 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         if self._training is not None:  # torch has put another list in the place of ours
             self._training.param_groups = self.param_groups
+
+    def begin_with(self, states: Reader) -> None:
+        """Begins with the states of another training: what penstock.universal.load calls."""
+        self._held.begin_with(states, self.param_groups)
+
+    @property
+    def updates(self) -> int:
+        """How many steps were made that were not skipped: t of the rule."""
+        return self._training.updates if self._training is not None else 0
 
     def states(self) -> Iterator[tuple[str, torch.nn.Parameter, dict[str, torch.Tensor]]]:
         """Yields name, parameter and states of each, fp32, one after the other."""

@@ -64,6 +64,7 @@ class Runtime:
         self._begun = False
         self._uses = 0
         self._open = False  # a step is under way
+        self.fill: Callable[[Unit], None] = self._fill
         self.before_step: Callable[[], None] = lambda: None
         self._given: set[tuple[int, int]] = set()  # unit and tensor, with a gradient in this step
         self._pending: dict[torch.nn.Parameter, tuple[Unit, int]] = {}
@@ -87,7 +88,7 @@ class Runtime:
                 if not self._continued:
                     if give_values is not None:
                         give_values([entry.parameter for entry in unit.entries])
-                    self._fill(unit)
+                    self.fill(unit)
                 unit.show_away()
             self._begun = True
             if self._on_device:
@@ -306,6 +307,17 @@ class Runtime:
             if self._open:
                 self._open = False
                 self.engine.drop_step()
+
+    def go_on(self, engine: Any) -> None:
+        """Goes on with an engine of the same units that continues a commit."""
+        with self.lock:
+            self.engine = engine
+            self.steps = engine.describe()["step"]
+            self._open = self._begun = False
+            self._continued = True
+            self._given.clear()
+            self._pending.clear()
+            self.begin()
 
     def close(self) -> None:
         """Frees the engine. The parameters show NaN from then on."""

@@ -22,6 +22,7 @@ from penstock._forward import ForwardHooks
 from penstock._parameters import DTYPE_NAMES, TILE_ELEMENTS, Entry, Partition, partition
 from penstock._run import Run
 from penstock._snapshot import take_snapshot
+from penstock._universal_files import Reader
 from penstock._weights import Weights
 from penstock.errors import InvalidArgumentError, PenstockError, UnavailableError
 
@@ -76,6 +77,7 @@ class Training:
         run: the run folder, opened; its commit is continued, if there is one.
         continued_from: the files of another commit, which is moved into the run instead.
         step: of the commit that is continued; another one is refused.
+        begin_with: the states of another training, if it begins with them.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Training:
         run: Run,
         continued_from: list[str] | None = None,
         step: int | None = None,
+        begin_with: Reader | None = None,
     ) -> None:
         _check_ranks()
         for number, group in enumerate(param_groups):
@@ -112,13 +115,15 @@ class Training:
             {"folders": run.folders, "continue": continued_from or run.continued},
         )
         try:
-            self._begin(step)
+            self._begin(step, begin_with, rule.moments)
         except BaseException:
             self.engine.close()
             raise
         _living.add(self)
 
-    def _begin(self, step: int | None) -> None:
+    def _begin(
+        self, step: int | None, begin_with: Reader | None, moments: Mapping[str, int]
+    ) -> None:
         """Fills the engine, or takes over the commit that it continues."""
         described = self.engine.describe()
         if step is not None and described["step"] != step:
@@ -134,6 +139,10 @@ class Training:
             _state.check_text(self.continued, "optimizer", self.identity, str(self.run.folder))
             self.calls = self.continued["calls"]
             self.run.note(described["uuid"], described["state_paths"])
+        elif begin_with is not None:
+            self._fill_from(begin_with, moments)
+            described = self.engine.describe()
+            self.calls = described["step"]
         else:
             self._fill()
         self.uuid: str = described["uuid"]
@@ -144,8 +153,14 @@ class Training:
         model = self.options.model
         self.weights = Weights(self.engine, self.partition, described, model is not None)
         self.commits = Commits(self.engine, self.run, self._sections)
-        if self.continued is not None:
+        if self.continued is not None or begin_with is not None:
             self.weights.take_all()
+        own = {id(p) for p in model.parameters()} if model is not None else set()
+        self._at_once = [  # units that no hook brings
+            number
+            for number, unit in enumerate(self.partition.units)
+            if any(id(entry.parameter) not in own for entry in unit.entries)
+        ]
         if model is not None:
             self._hooks = ForwardHooks(
                 model, self.partition, self.bring, lambda: bool(self.weights.pending)
@@ -155,6 +170,16 @@ class Training:
         for number, unit in enumerate(self.partition.units):
             values = [entry.parameter.detach().cpu().contiguous() for entry in unit.entries]
             self.engine.fill(number, [value.data_ptr() for value in values])
+
+    def _fill_from(self, states: Reader, moments: Mapping[str, int]) -> None:
+        """Fills the engine with states of another training."""
+        names = [entry.name for entry in self.partition.entries()]
+        states.check_names(names)
+        steps = states.steps(names)
+        for number, unit in enumerate(self.partition.units):
+            tensors = [(entry.name, entry.parameter, True) for entry in unit.entries]
+            states.fill(self.engine, number, tensors, moments)
+        self.engine.begin_at(steps, steps)
 
     def _sections(self) -> dict[str, Any]:
         """Returns what a commit says of the optimizer."""
@@ -199,8 +224,7 @@ class Training:
             every = self.options.commit_every_steps
             if every > 0 and self.calls % every == 0:
                 self.commits.take_soon()
-            if self.options.model is None:
-                self.weights.bring_all()
+            self.weights.bring_all(self._at_once)
             return outcome
 
     def _end_step(
@@ -283,7 +307,7 @@ class Training:
         with self.guard():
             if self.committed_step != self.engine_step:
                 self.commit()
-            return take_snapshot(self.run, folder)
+            return take_snapshot(self.run, folder, self.engine.copy_commit)
 
     def attach(self, things: Mapping[str, Any]) -> None:
         """Keeps things in commits, and gives them the state of the one that was continued."""

@@ -95,10 +95,12 @@ def _owners(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, bool
     yield from walk("", model)
 
 
-def _check(parameter: torch.nn.Parameter, name: str) -> None:
+def _check(parameter: torch.nn.Parameter, name: str, have_values: bool) -> None:
     problem = None
     if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
         problem = "has no shape yet; run the module once before penstock.initialize"
+    elif parameter.device.type == "meta" and not have_values:
+        pass
     elif parameter.device.type == "meta":
         problem = "has no values (it is on the meta device); load or initialize the weights first"
     elif parameter.device.type not in ("cpu", "cuda"):
@@ -116,14 +118,14 @@ def _group_of(param_groups: Sequence[Mapping[str, Any]]) -> dict[torch.nn.Parame
 
 
 def _entries(
-    model: torch.nn.Module, param_groups: Sequence[Mapping[str, Any]]
+    model: torch.nn.Module, param_groups: Sequence[Mapping[str, Any]], have_values: bool
 ) -> dict[torch.nn.Parameter, Entry]:
     numbers = _group_of(param_groups)
     entries = {}
     for name, parameter in model.named_parameters():
         if parameter.numel() == 0:
             continue
-        _check(parameter, name)
+        _check(parameter, name, have_values)
         if parameter.requires_grad and parameter not in numbers:
             raise InvalidArgumentError(
                 f"penstock: parameter {name} needs a gradient and is in no parameter group; add it "
@@ -153,12 +155,17 @@ def _order_groups(entries: Mapping[torch.nn.Parameter, Entry]) -> list[Group]:
     return trained + [g for g in groups if g.number < 0]
 
 
-def plan(model: torch.nn.Module, param_groups: Sequence[Mapping[str, Any]]) -> Plan:
+def plan(
+    model: torch.nn.Module,
+    param_groups: Sequence[Mapping[str, Any]],
+    have_values: bool = True,
+) -> Plan:
     """Cuts a module whose trained parameters are in ``param_groups``.
 
-    A parameter that a block shares with another module is a unit of its own.
+    A parameter that a block shares with another module is a unit of its own. A module that is only
+    looked at need not ``have_values``: it may be on the meta device.
     """
-    entries = _entries(model, param_groups)
+    entries = _entries(model, param_groups, have_values)
     owners = list(_owners(model))
     users = collections.defaultdict(list)
     blocks = set()

@@ -11,10 +11,11 @@ counter and the address of each parameter are noted when it is brought, and comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.graph import increment_version
 
 from penstock import _library
 from penstock._parameters import Entry, Partition
@@ -150,15 +151,18 @@ class Weights:
                 self._marks[id(parameter)] = _REPLACED
                 return
             parameter.data = place.data
+        increment_version(parameter)  # a graph from before the update is refused by autograd
         self._marks[id(parameter)] = _mark_of(parameter)
 
-    def bring_all(self) -> None:
-        """Brings all that is pending; an interrupt ends this only afterwards."""
+    def bring_all(self, units: Iterable[int] | None = None) -> None:
+        """Brings all of ``units``, or all that is pending; an interrupt ends this only afterwards."""
+        left = sorted(self.pending if units is None else self.pending.intersection(units))
         interrupt = None
-        while self.pending:
-            try:
-                self.bring(min(self.pending))
-            except KeyboardInterrupt as caught:
-                interrupt = caught
+        for unit in left:
+            while unit in self.pending:
+                try:
+                    self.bring(unit)
+                except KeyboardInterrupt as caught:
+                    interrupt = caught
         if interrupt is not None:
             raise interrupt

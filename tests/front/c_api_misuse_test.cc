@@ -47,6 +47,8 @@ TEST_F(CApiMisuse, NullIsAnErrorEverywhere) {
   ExpectError(penstock_describe(handle, nullptr), PENSTOCK_INVALID_ARGUMENT, "NULL");
   ExpectError(penstock_fill(handle, 0, nullptr), PENSTOCK_INVALID_ARGUMENT, "NULL");
   ExpectError(penstock_begin_commit(handle, nullptr), PENSTOCK_INVALID_ARGUMENT, "NULL");
+  ExpectError(penstock_fill_states(handle, 0, nullptr), PENSTOCK_INVALID_ARGUMENT, "NULL");
+  ExpectError(penstock_copy_commit(handle, nullptr, 1), PENSTOCK_INVALID_ARGUMENT, "NULL");
   training.Fill();
   ExpectError(penstock_norm(handle, nullptr, nullptr), PENSTOCK_INVALID_ARGUMENT, "NULL");
   ExpectError(penstock_end_step(handle, nullptr, 2, 0, 1, nullptr), PENSTOCK_INVALID_ARGUMENT,

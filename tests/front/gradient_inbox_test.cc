@@ -30,8 +30,14 @@ class Inbox {
         GradientInbox::Create(
             layout_, micro_batches,
             {.place = [this](TileId tile) { return bytes_.data() + begins_[offload::Index(tile)]; },
-             .last = [this](ModuleId module) { last_.push_back(offload::Index(module)); },
-             .complete = [this](ModuleId module) { complete_.push_back(offload::Index(module)); }})
+             .last =
+                 [this](ModuleId module) {
+                   last_.push_back(static_cast<uint32_t>(offload::Index(module)));
+                 },
+             .complete =
+                 [this](ModuleId module) {
+                   complete_.push_back(static_cast<uint32_t>(offload::Index(module)));
+                 }})
             .value());
   }
   /// The first element of a unit's first tensor.

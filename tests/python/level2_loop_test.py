@@ -176,9 +176,7 @@ class Loop(unittest.TestCase):
             results.append({k: v.clone() for k, v in model.state_dict().items()})
 
         expected = tiny_models.make("llama")
-        train(
-            expected, penstock.reference.AdamW(groups(expected), lr=1e-3, weight_decay=0.1)
-        )
+        train(expected, penstock.reference.AdamW(groups(expected), lr=1e-3, weight_decay=0.1))
         made = tiny_models.make("llama")
         with training(model=made, model_parameters=groups(made)) as (model, optimizer):
             train(model, optimizer)

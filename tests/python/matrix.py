@@ -1,6 +1,6 @@
 """Cells of the matrix that level 2 must hold in: a model trained by penstock and in plain memory.
 
-    python matrix.py                     all cells, or those whose names contain an argument
+python matrix.py                     all cells, or those whose names contain an argument
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ def all_cells() -> list[Cell]:
 
 
 def _pairs(cell: Cell) -> set[tuple[int, Any, int, Any]]:
-    return {
-        (i, cell[i], j, cell[j]) for i, j in itertools.combinations(range(len(cell)), 2)
-    }
+    return {(i, cell[i], j, cell[j]) for i, j in itertools.combinations(range(len(cell)), 2)}
 
 
 def spread(count: int) -> list[Cell]:

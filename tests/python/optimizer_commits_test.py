@@ -98,6 +98,18 @@ class CommitsAreContinued(OptimizerTest):
                     second.optimizer.synchronize()
                     self.assert_same_weights(second.model, whole.model)
 
+    def test_half_the_space_and_no_overlap_have_the_same_bits(self) -> None:
+        losses, _ = self.expected(6)
+        options = {"run": os.path.join(self.folder, "run"), "durable": False, "overlap": False}
+        first = self.job(**options)
+        first.attach()
+        self.assertEqual(first.steps(3), losses[:3])
+        first.optimizer.commit()
+        first.optimizer.close()
+        second = self.job(**options)
+        self.assertEqual(second.attach(), 3)
+        self.assertEqual(second.steps(3), losses[3:])
+
     def test_commits_within_the_loop_are_of_the_end_of_an_iteration(self) -> None:
         """The scheduler steps after the step that the commit is due in."""
         for late in (False, True):

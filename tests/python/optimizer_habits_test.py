@@ -14,7 +14,7 @@ from typing import Any
 import optimizer_support as support
 import penstock
 import torch
-from optimizer_support import TILE, OptimizerTest, decay_groups, tower, train
+from optimizer_support import TILE, OptimizerTest, decay_groups, loss_of, tower, train
 from penstock import reference
 from torch.utils.checkpoint import checkpoint
 
@@ -32,7 +32,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
 
             def closure(model=model, optimizer=optimizer, generator=generator) -> torch.Tensor:
                 optimizer.zero_grad()
-                loss = support.loss_of(model, generator)
+                loss = loss_of(model, generator)
                 loss.backward()
                 return loss
 
@@ -59,7 +59,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
         generator = torch.Generator().manual_seed(1)
         rows = []
         for step in range(6):
-            loss = support.loss_of(model, generator)
+            loss = loss_of(model, generator)
             scaler.scale(loss).backward()
             if step == 3:
                 next(model.parameters()).grad[0, 0] = float("inf")
@@ -81,7 +81,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
             generator = torch.Generator().manual_seed(1)
             losses.append([])
             for _ in range(4):
-                loss = support.loss_of(model, generator)
+                loss = loss_of(model, generator)
                 scaler.scale(loss).backward()
                 scaler.unscale_(optimizer)
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -211,7 +211,7 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
             for model, one in ((mine, optimizer), (other, plain)):
                 losses.append(train(model, one, 2, seed=seed))
                 with torch.no_grad() if seed else torch.inference_mode():
-                    losses[-1].append(support.loss_of(model, torch.Generator()).item())
+                    losses[-1].append(loss_of(model, torch.Generator()).item())
             self.assertEqual(*losses)
 
     def test_state_dict_of_a_part_of_the_module_has_the_weights(self) -> None:
@@ -252,6 +252,27 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
         tokens = torch.zeros(1, 4, dtype=torch.int64)
         self.assertTrue(torch.equal(twin(tokens), loaded(tokens)))
         self.assertFalse(twin(tokens).isnan().any())
+
+    def test_parameters_outside_of_the_module_are_back_after_the_step(self) -> None:
+        model = tower()
+        scale = torch.nn.Parameter(torch.ones(3))
+        optimizer = self.make([*model.parameters(), scale], model=model)
+        (loss_of(model, torch.Generator()) * scale.sum()).backward()
+        optimizer.step()
+        self.assertFalse(scale.isnan().any())
+        self.assertFalse(scale.eq(1).any())
+        self.assertTrue(model.norm.weight.isnan().all())
+
+    def test_a_graph_from_before_the_step_is_refused_by_autograd(self) -> None:
+        for late in (False, True):
+            model = tower()
+            optimizer = self.make(model.parameters(), model=model if late else None)
+            loss = loss_of(model, torch.Generator())
+            loss.backward(retain_graph=True)
+            optimizer.step()
+            optimizer.synchronize()
+            with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                loss.backward()
 
     def test_closing_leaves_the_module_whole_and_without_hooks(self) -> None:
         model, optimizer = self.stepped()

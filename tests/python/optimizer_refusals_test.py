@@ -12,7 +12,7 @@ from typing import Any
 import optimizer_support as support
 import penstock
 import torch
-from optimizer_support import OptimizerTest, tower, train
+from optimizer_support import OptimizerTest, loss_of, tower, train
 from penstock.errors import (
     BudgetError,
     InvalidArgumentError,
@@ -270,6 +270,34 @@ class MistakesAreRefused(OptimizerTest):
         train(other, plain, 2, seed=2)
         self.assert_same_weights(mine, other)
 
+    def test_an_interrupt_while_weights_come_back_waits_until_they_are(self) -> None:
+        mine, other = tower(), tower()
+        optimizer, plain = self.make(mine.parameters()), self.make(other.parameters())
+        train(mine, optimizer, 1)
+        train(other, plain, 2)
+        engine = optimizer._training.engine
+        use = engine.use
+        calls = []
+
+        def interrupted(*arguments: Any) -> None:
+            use(*arguments)
+            calls.append(arguments)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+
+        engine.use = interrupted
+        loss_of(mine, self.second_batch()).backward()
+        with self.assertRaises(KeyboardInterrupt):
+            optimizer.step()
+        self.assert_same_weights(mine, other)
+
+    @staticmethod
+    def second_batch() -> torch.Generator:
+        """Returns the generator of `train` after its first batch."""
+        generator = torch.Generator().manual_seed(1)
+        torch.randint(0, 50, (4, 9), generator=generator)
+        return generator
+
 
 class Rows(torch.utils.data.Dataset):
     def __len__(self) -> int:
@@ -281,22 +309,22 @@ class Rows(torch.utils.data.Dataset):
 
 class LoadersWithWorkers(OptimizerTest):
     def test_workers_by_fork_and_by_spawn(self) -> None:
-        for method in ("fork", "spawn"):
-            with self.subTest(method=method):
-                torch.manual_seed(0)
-                model = torch.nn.Linear(4, 4)
-                optimizer = self.make(model.parameters(), model=model, commit_every_steps=2)
-                for _ in range(2):  # the second time, workers start while updates are under way
-                    loader = torch.utils.data.DataLoader(
-                        Rows(), batch_size=2, num_workers=2, multiprocessing_context=method
-                    )
-                    for batch in loader:
-                        model(batch).square().mean().backward()
-                        optimizer.step()
-                        optimizer.zero_grad()
-                self.assertEqual(optimizer.steps, 8)
-                optimizer.synchronize()
-                self.assertFalse(model.weight.isnan().any())
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4)
+        optimizer = self.make(model.parameters(), model=model, commit_every_steps=2)
+        for method, workers in (("fork", 2), ("fork", 2), ("spawn", 1)):
+            loader = torch.utils.data.DataLoader(
+                Rows(), batch_size=2, num_workers=workers, multiprocessing_context=method
+            )
+            for (
+                batch
+            ) in loader:  # from the second time on workers start while updates are under way
+                model(batch).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        self.assertEqual(optimizer.steps, 12)
+        optimizer.synchronize()
+        self.assertFalse(model.weight.isnan().any())
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unittest
-from typing import Any
+from typing import Any, ClassVar
 
 from optimizer_support import TILE, OptimizerTest
 
@@ -44,10 +44,15 @@ class StopAfter(transformers.TrainerCallback):
 
 
 class TrainersGoOn(OptimizerTest):
+    plain: torch.nn.Module | None = None  # what a training without offloading comes to
+    expected: ClassVar[list[float]] = []
+
     def setUp(self) -> None:
         super().setUp()
-        self.plain, expected = self.trainer("plain", reference.AdamW, {"tile_elements": TILE})
-        self.expected = self.train(self.plain, expected)
+        if TrainersGoOn.plain is None:
+            plain, trainer = self.trainer("plain", reference.AdamW, {"tile_elements": TILE})
+            TrainersGoOn.expected = self.train(plain, trainer)
+            TrainersGoOn.plain = plain
 
     def trainer(
         self, name: str, optimizer: Any, options: dict[str, Any], **arguments: Any
@@ -135,6 +140,14 @@ class TrainersGoOn(OptimizerTest):
         with self.assertRaisesRegex(InvalidArgumentError, "is of step 20, and step 10 was saved"):
             trainer.train(resume_from_checkpoint=os.path.join(self.folder, "ours", "checkpoint-10"))
         self.close(trainer)
+
+    def test_the_callback_says_if_the_optimizer_is_another(self) -> None:
+        callback = penstock.integrations.TrainerCallback
+        _, trainer = self.trainer(
+            "other", reference.AdamW, {}, callbacks=[callback()], save_steps=1
+        )
+        with self.assertRaisesRegex(InvalidArgumentError, "not of penstock"):
+            trainer.train()
 
 
 if __name__ == "__main__":
