@@ -9,21 +9,26 @@ namespace {
 
 using CCudaWaits = CudaTest;
 
-/// Calls `function` while no stream goes on, and lets streams go on when it has had time to do what
-/// it must not do yet.
-template <typename Function>
-void WhilePaused(Function function) {
+/// While no stream goes on, calls `enqueue`, and `wait` on another thread, which must not return
+/// before streams go on.
+template <typename Enqueue, typename Wait>
+void WhilePaused(Enqueue enqueue, Wait wait) {
   fake_cuda_pause();
+  enqueue();
   std::atomic<bool> returned = false;
-  std::thread caller([&] {
-    cuCtxSetCurrent(nullptr);  // a thread that knows nothing of the device
-    function();
+  CUcontext context = nullptr;
+  cuCtxGetCurrent(&context);
+  std::thread waits([&] {
+    cuCtxSetCurrent(context);
+    wait();
     returned = true;
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  EXPECT_FALSE(returned) << "it did not wait for the copy under way";
+  for (int i = 0; i < 100 && !returned; ++i) {  // time to do what it must not do yet
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_FALSE(returned) << "it did not wait for the copies under way";
   fake_cuda_resume();
-  caller.join();
+  waits.join();
 }
 
 TEST_F(CCudaWaits, NeitherUseNorGradientWaitsForItsCopy) {
@@ -49,12 +54,12 @@ TEST_F(CCudaWaits, TheEndOfAStepWaitsForWeightsThatWereUsedAfterItsNorm) {
   double norm = 0;
   int finite = 0;
   ASSERT_EQ(penstock_norm(training.handle(), &norm, &finite), PENSTOCK_OK);
-  WhilePaused([&] {
-    cuCtxSetCurrent(Context());
-    EXPECT_EQ(training.TryUse(2, PENSTOCK_ASIDE), PENSTOCK_OK) << penstock_error();
-    penstock_outcome outcome{};
-    EXPECT_EQ(penstock_end_step(training.handle(), kGroups, 2, 0, 1, &outcome), PENSTOCK_OK);
-  });
+  WhilePaused(
+      [&] { EXPECT_EQ(training.TryUse(2, PENSTOCK_ASIDE), PENSTOCK_OK) << penstock_error(); },
+      [&] {
+        penstock_outcome outcome{};
+        EXPECT_EQ(penstock_end_step(training.handle(), kGroups, 2, 0, 1, &outcome), PENSTOCK_OK);
+      });
   EXPECT_EQ(training.Weights(2, 0).bytes, FirstWeights(PENSTOCK_BFLOAT16, 2, 0).bytes)
       << "the weights as they were when they were used";
 }
@@ -69,14 +74,14 @@ TEST_F(CCudaWaits, TheNormWaitsForGradients) {
     std::memset(narrow.bytes(), 0, narrow.size());
     double norm = -1;
     int finite = 0;
-    WhilePaused([&] {
-      cuCtxSetCurrent(Context());
-      for (uint32_t unit = 0; unit < kUnits; ++unit) {
-        EXPECT_EQ(training.TryGradient(unit, 0, wide), PENSTOCK_OK);
-        EXPECT_EQ(training.TryGradient(unit, 1, narrow), PENSTOCK_OK);
-      }
-      EXPECT_EQ(penstock_norm(training.handle(), &norm, &finite), PENSTOCK_OK);
-    });
+    WhilePaused(
+        [&] {
+          for (uint32_t unit = 0; unit < kUnits; ++unit) {
+            EXPECT_EQ(training.TryGradient(unit, 0, wide), PENSTOCK_OK);
+            EXPECT_EQ(training.TryGradient(unit, 1, narrow), PENSTOCK_OK);
+          }
+        },
+        [&] { EXPECT_EQ(penstock_norm(training.handle(), &norm, &finite), PENSTOCK_OK); });
     EXPECT_EQ(norm, 0);
     EXPECT_EQ(finite, 1);
   }
@@ -86,11 +91,9 @@ TEST_F(CCudaWaits, ADroppedStepWaitsForItsCopies) {
   const TempFolder folder;
   CudaTraining training(kHomes[3], folder.Path(), "bf16");
   const DeviceBytes gradient(2 * kElements[0]);
-  WhilePaused([&] {
-    cuCtxSetCurrent(Context());
-    EXPECT_EQ(training.TryGradient(1, 0, gradient), PENSTOCK_OK);
-    EXPECT_EQ(penstock_drop_step(training.handle()), PENSTOCK_OK) << penstock_error();
-  });
+  WhilePaused(
+      [&] { EXPECT_EQ(training.TryGradient(1, 0, gradient), PENSTOCK_OK); },
+      [&] { EXPECT_EQ(penstock_drop_step(training.handle()), PENSTOCK_OK) << penstock_error(); });
   training.Step();
 }
 
@@ -99,12 +102,12 @@ TEST_F(CCudaWaits, AGradientOfTheHostWaitsForThoseOfTheDevice) {
   CudaTraining training(kHomes[1], folder.Path(), "fp32", 2);
   const DeviceBytes gradient(4 * kElements[0]);
   const Values values(PENSTOCK_FLOAT32, kElements[0]);
-  WhilePaused([&] {
-    cuCtxSetCurrent(Context());
-    EXPECT_EQ(training.TryGradient(1, 0, gradient), PENSTOCK_OK);
-    EXPECT_EQ(penstock_gradient(training.handle(), 1, 0, values.bytes.data(), PENSTOCK_FLOAT32),
-              PENSTOCK_OK);
-  });
+  WhilePaused(
+      [&] { EXPECT_EQ(training.TryGradient(1, 0, gradient), PENSTOCK_OK); },
+      [&] {
+        EXPECT_EQ(penstock_gradient(training.handle(), 1, 0, values.bytes.data(), PENSTOCK_FLOAT32),
+                  PENSTOCK_OK);
+      });
   EXPECT_EQ(penstock_drop_step(training.handle()), PENSTOCK_OK);
 }
 
@@ -127,19 +130,20 @@ TEST_F(CCudaWaits, ClosingWaitsForCopiesBothWaysAndEndsTheRegistrationOnAnyThrea
       ASSERT_EQ(penstock_fill(engine.handle, unit, tensors), PENSTOCK_OK);
     }
     const DeviceBytes weights(engine.Describe()["units"][0]["bytes"].get<size_t>());
-    WhilePaused([&] {
-      cuCtxSetCurrent(Context());
-      EXPECT_EQ(penstock_gradient_on(engine.handle, 1, 0, gradient.pointer(), PENSTOCK_BFLOAT16,
-                                     stream.get()),
-                PENSTOCK_OK);
-      if (home.name == "host") {  // others have no room for a whole unit that is under way
-        EXPECT_EQ(
-            penstock_use_on(engine.handle, 0, PENSTOCK_ASIDE, weights.pointer(), stream.get()),
-            PENSTOCK_OK);
-      }
-      cuCtxSetCurrent(nullptr);
-      penstock_close(std::exchange(engine.handle, nullptr));
-    });
+    WhilePaused(
+        [&] {
+          EXPECT_EQ(penstock_gradient_on(engine.handle, 1, 0, gradient.pointer(), PENSTOCK_BFLOAT16,
+                                         stream.get()),
+                    PENSTOCK_OK);
+          if (home.name != "host") return;  // no room for a whole unit that is under way
+          EXPECT_EQ(
+              penstock_use_on(engine.handle, 0, PENSTOCK_ASIDE, weights.pointer(), stream.get()),
+              PENSTOCK_OK);
+        },
+        [&] {
+          cuCtxSetCurrent(nullptr);
+          penstock_close(std::exchange(engine.handle, nullptr));
+        });
     EXPECT_EQ(fake_cuda_registered(), 0);
     EXPECT_EQ(fake_cuda_events(), events);
   }
@@ -149,12 +153,13 @@ TEST_F(CCudaWaits, AWeightOfTheDriveStaysInMemoryUntilItsCopyHasCompleted) {
   const TempFolder folder;
   CudaTraining training(kHomes[3], folder.Path(), "bf16");
   training.Step();
-  WhilePaused([&] {  // more units than there are blocks: each takes the blocks of the one before
-    cuCtxSetCurrent(Context());
-    for (uint32_t unit = 0; unit < kUnits; ++unit) {
-      EXPECT_EQ(training.TryUse(unit, PENSTOCK_ASIDE), PENSTOCK_OK) << penstock_error();
-    }
-  });
+  // More units than there are blocks: each takes the blocks of the one before.
+  WhilePaused([] {},
+              [&] {
+                for (uint32_t unit = 0; unit < kUnits; ++unit) {
+                  EXPECT_EQ(training.TryUse(unit, PENSTOCK_ASIDE), PENSTOCK_OK) << penstock_error();
+                }
+              });
   for (uint32_t unit = 0; unit < kUnits; ++unit) {
     const UnitBuffer expected = training.host().Use(unit, PENSTOCK_ASIDE);
     for (uint32_t tensor = 0; tensor < kTensors; ++tensor) {

@@ -118,20 +118,26 @@ class ModuleOnTheGpu(CudaTest):
             before = self.copies()
             run = os.path.join(folder, "run")
             model, optimizer = penstock.initialize(model, settings, run=run)
-            losses = []
-            for number in range(_STEPS * cell.micro_batches):
-                torch.manual_seed(number)
-                batch = tiny_models.batch(cell.model, number, matrix.DTYPES[cell.dtype])
-                loss = tiny_models.loss_of(model(**batch))
-                loss.backward()
-                losses.append(loss.detach())
-                if (number + 1) % cell.micro_batches == 0:
-                    optimizer.step()
-                    optimizer.zero_grad()
-            weights = {name: value.clone() for name, value in model.state_dict().items()}
+            try:
+                losses = self.steps(model, optimizer, cell)
+                weights = {name: value.clone() for name, value in model.state_dict().items()}
+            finally:
+                optimizer.close()
             self.assertEqual(self.copies() > before, gpu)
-            optimizer.close()
         return losses, weights
+
+    def steps(self, model: Any, optimizer: Any, cell: matrix.Cell) -> list[torch.Tensor]:
+        losses = []
+        for number in range(_STEPS * cell.micro_batches):
+            torch.manual_seed(number)
+            batch = tiny_models.batch(cell.model, number, matrix.DTYPES[cell.dtype])
+            loss = tiny_models.loss_of(model(**batch))
+            loss.backward()
+            losses.append(loss.detach())
+            if (number + 1) % cell.micro_batches == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        return losses
 
     def assert_equal(self, cell: matrix.Cell) -> None:
         losses, weights = self.train(False, cell)
