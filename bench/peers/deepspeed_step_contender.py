@@ -9,7 +9,8 @@ that is not timed comes first, so that what a step leaves to the next one counts
 each line, the first one as well, with one line of JSON. Whatever else a contender writes goes to stderr.
 
 deepspeed: deepspeed.initialize on DeepSpeed's CPU accelerator, in one process.
-penstock: penstock.initialize; its weights and states are drained after a burst, which is not timed.
+penstock: penstock.initialize; a commit ends a burst, which is not timed, so that no update runs
+  while the other contender has its turn.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def make_batch(job: dict[str, Any]) -> torch.Tensor:
     return torch.randint(0, job["vocabulary"], shape, generator=random)
 
 
-def deepspeed_step(job: dict[str, Any]) -> tuple[Step, Callable[[], None]]:
-    """Returns a step of DeepSpeed, and what ends its training."""
+def deepspeed_step(job: dict[str, Any]) -> tuple[Step, Callable[[], Any]]:
+    """Returns a step of DeepSpeed, and what waits for what a step has left: nothing."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -72,11 +73,11 @@ def deepspeed_step(job: dict[str, Any]) -> tuple[Step, Callable[[], None]]:
         engine.step()
         return float(loss.detach())
 
-    return step, engine.destroy
+    return step, lambda: None
 
 
-def penstock_step(job: dict[str, Any]) -> tuple[Step, Callable[[], None]]:
-    """Returns a step of penstock, and what ends its training."""
+def penstock_step(job: dict[str, Any]) -> tuple[Step, Callable[[], Any]]:
+    """Returns a step of penstock, and what waits for the update that a step has left: a commit."""
     import penstock
 
     model, optimizer = penstock.initialize(make_model(job), config=job["config"])
@@ -88,7 +89,7 @@ def penstock_step(job: dict[str, Any]) -> tuple[Step, Callable[[], None]]:
         optimizer.zero_grad()
         return float(loss.detach())
 
-    return step, optimizer.close
+    return step, optimizer.commit
 
 
 def transferred() -> tuple[int, int]:
@@ -128,12 +129,13 @@ def serve(contender: str, answers: TextIO) -> None:
     torch.set_num_threads(job["threads"])
     make = deepspeed_step if contender == "deepspeed" else penstock_step
     begin = time.perf_counter()
-    step, end = make(job)
+    step, drain = make(job)
     batch = make_batch(job)
     print(json.dumps({"start": time.perf_counter() - begin}), file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps(burst(step, batch, int(line))), file=answers, flush=True)
-    end()
+        found = burst(step, batch, int(line))
+        drain()
+        print(json.dumps(found), file=answers, flush=True)
 
 
 def main() -> None:

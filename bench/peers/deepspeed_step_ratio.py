@@ -5,23 +5,25 @@
         [--dtype fp32|bf16] [--pairs 7] [--steps 2] [--settings FILE] [--set KEY=VALUE]...
         [--host-memory SIZE] [--python PYTHON] ...
 
-GPT-2 with 124 million parameters (--layers, --width and --vocabulary make it smaller), as transformers
-makes it, and one batch, trained by DeepSpeed with parameters and optimizer states on nvme, on its
-CPU accelerator, and by penstock.initialize with the same configuration. Each is in a process of its
-own, with the same threads, and its files are in WORK, which lies on the drive to measure. First the
-losses of 5 steps of both are compared; a training whose losses differ, are not finite or do not fall
-is not measured. Then they take turns: pairs of bursts, of one step and --steps more that count.
-Prints seconds, bytes that the drive read and wrote for a step, and the ratio of every pair; at the end
-its median, least and largest, and memory: the peak, and what was locked.
+GPT-2 with 124 million parameters, as transformers makes it (--layers, --width and --vocabulary make
+it smaller), and one batch, trained by DeepSpeed with parameters and optimizer states on nvme, on
+its CPU accelerator, and by penstock.initialize with the same configuration. Each is in a process of
+its own, with the same threads, and has its files in WORK, which lies on the drive to measure. First
+the losses of 5 steps of both are compared; a training whose losses differ, are not finite or do not
+fall is not measured. Then they take turns: pairs of bursts, of one step and --steps more that
+count. Prints the seconds of every pair, the bytes that a step had the drive read and write, and the
+ratio; then the peak of each process's memory, what was locked of it, and the median, least and
+largest ratio.
 
---search tries settings of DeepSpeed first, one after the other (deepspeed_settings.py), prints
-them all, and writes the best to WORK/settings-*.json; --settings reads such a file. --set keeps one key
-as it says. penstock gets the same settings, nothing in host memory that belongs on the drive
-(tier_split off), and --host-memory bytes: twice the fp32 gradients, unless given.
+--search first tries settings of DeepSpeed, one after the other (deepspeed_settings.py), prints
+them all, and writes the best to WORK/settings-*.json; --settings reads such a file, and --set keeps
+one key as it says. penstock gets the same settings, keeps nothing in host memory that belongs on
+the drive (tier_split off), and has --host-memory: twice the fp32 gradients, unless given.
 
-WORK also has a virtual environment, made on the first run (see adam_ratio.py; --python takes another
-one), and what DeepSpeed compiles. penstock is the repository's package and build/release's library,
-unless PENSTOCK_LIBRARY and PYTHONPATH say otherwise. Standard library only.
+WORK also has a virtual environment, made on the first run (see adam_ratio.py; --python takes
+another one), and what DeepSpeed compiles (unless TORCH_EXTENSIONS_DIR says where). penstock is the
+repository's package and build/release's library, unless PENSTOCK_LIBRARY and PYTHONPATH say
+otherwise. Standard library only.
 """
 
 from __future__ import annotations
@@ -51,6 +53,11 @@ POSITIONS = 1024
 LOSS_STEPS = 5
 # Greatest relative difference of the two losses. bf16: both round the same sums, in other orders.
 TOLERANCE = {"fp32": 1e-4, "bf16": 1e-2}
+BUILD = """
+from deepspeed.accelerator import get_accelerator
+for name in ("AsyncIOBuilder", "CPUAdamBuilder", "ShareMemCommBuilder"):
+    get_accelerator().create_op_builder(name).load()
+"""
 ERROR = "deepspeed_step_ratio: error: "
 
 
@@ -62,7 +69,7 @@ def cause(log: pathlib.Path) -> str:
     """Returns the lines that a contender ended with, as far as they say why."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"Error|[Ff]ailed|[Aa]ssert", line)]
-    return " | ".join((errors or lines)[-2:])
+    return " | ".join((errors or lines)[-2:]) or "it wrote nothing"
 
 
 class Contender:
@@ -121,6 +128,7 @@ def variables(arguments: argparse.Namespace) -> dict[str, str]:
     ours = {
         "PENSTOCK_LIBRARY": str(ROOT / "build/release/front/libpenstock.so"),
         "PYTHONPATH": str(ROOT / "python"),
+        "TORCH_EXTENSIONS_DIR": os.path.join(arguments.work, "extensions"),
         **os.environ,
     }
     threads = str(arguments.threads)
@@ -130,9 +138,21 @@ def variables(arguments: argparse.Namespace) -> dict[str, str]:
         "DS_ACCELERATOR": "cpu",
         "OMP_NUM_THREADS": threads,
         "PATH": path,  # ninja
-        "TORCH_EXTENSIONS_DIR": os.path.join(arguments.work, "extensions"),
         "TOKENIZERS_PARALLELISM": "false",
     }
+
+
+def build_operators(arguments: argparse.Namespace) -> None:
+    """Has DeepSpeed compile what it compiles at its first use, before anything has a time limit."""
+    for lock in pathlib.Path(arguments.work).glob("extensions/*/lock"):
+        lock.unlink()  # of a compilation that was killed: torch waits for its end for ever
+    print("loading DeepSpeed's operators; the first time compiles them", flush=True)
+    log = pathlib.Path(arguments.work) / "operators.log"
+    with open(log, "wb") as file:
+        command = [arguments.python, "-c", BUILD]
+        ended = subprocess.run(command, env=variables(arguments), stdout=file, stderr=file)
+    if ended.returncode != 0:
+        raise SystemExit(f"{ERROR}DeepSpeed's operators were not built: {cause(log)}; see {log}")
 
 
 def parameters_of(arguments: argparse.Namespace) -> int:
@@ -305,6 +325,7 @@ def main() -> None:
         f"{arguments.threads} threads, {arguments.host_memory} of host memory for penstock",
         flush=True,
     )
+    build_operators(arguments)
     best = search_best(arguments, start, fixed) if arguments.search else start
     print(f"settings: {json.dumps(best)}", flush=True)
     try:
