@@ -267,6 +267,21 @@ int penstock_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor, c
   });
 }
 
+int penstock_use_on(penstock_engine* engine, uint32_t unit, int kind, void* to, void* stream) {
+  return With(engine, [&](Training& training) -> Status {
+    PENSTOCK_ASSIGN(const UseKind use, UseKindOf(kind));
+    return training.UseOn(unit, use, static_cast<std::byte*>(to), static_cast<CuStream>(stream));
+  });
+}
+
+int penstock_gradient_on(penstock_engine* engine, uint32_t unit, uint32_t tensor,
+                         const void* values, int dtype, void* stream) {
+  return With(engine, [&](Training& training) -> Status {
+    PENSTOCK_ASSIGN(const DType of_values, DTypeOf(dtype));
+    return training.GradientOn(unit, tensor, values, of_values, static_cast<CuStream>(stream));
+  });
+}
+
 int penstock_norm(penstock_engine* engine, double* norm, int* finite) {
   return With(engine, [&](Training& training) -> Status {
     if (norm == nullptr || finite == nullptr) return Missing("a place of the norm");

@@ -12,6 +12,8 @@
  *     penstock_end_step(engine, groups, …)                  norm, clipping, update; returns early
  *   penstock_begin_commit(engine, json), penstock_finish_commit(engine)
  *   penstock_close(engine)
+ * If weights and gradients of the caller's are on a GPU, penstock_use_on and penstock_gradient_on
+ * take the place of penstock_use and penstock_gradient (docs/c_api.md, "Memory of a GPU").
  *
  * A unit is what is brought and let go together: a block of a transformer, an embedding. Its
  * tensors lie in one buffer of the caller's, at the offsets that penstock_describe names. Updates
@@ -23,7 +25,8 @@
  * except for addresses that are not what they are said to be.
  *
  * Threads: any function from any thread; calls on the same engine wait for each other. Buffers
- * belong to the caller and are not used after the call returns.
+ * belong to the caller and are not used after the call returns; those of penstock_use_on and
+ * penstock_gradient_on are used until the copy has completed.
  * Fork: an engine belongs to the process that made it. In a child, every call on it fails with
  * PENSTOCK_UNAVAILABLE, penstock_close included, which there frees nothing.
  */
@@ -171,6 +174,20 @@ PENSTOCK_API int penstock_use(penstock_engine* engine, uint32_t unit, int kind, 
  * calls, and rounded once to the dtype of the weight. */
 PENSTOCK_API int penstock_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor,
                                    const void* values, int dtype);
+/* As penstock_use, for weights on a GPU. `to` is memory of a CUDA device, `stream` a CUstream
+ * (NULL: the default one) of the calling thread's context. The copies are enqueued on `stream`;
+ * whatever reads `to` is to be enqueued behind them. Waits as penstock_use does, and for copies of
+ * other units as far as they hold the memory that this one comes through. The work before them on
+ * `stream` must not wait for anything that the calling thread does later. The engine was made with
+ * the option "cuda". */
+PENSTOCK_API int penstock_use_on(penstock_engine* engine, uint32_t unit, int kind, void* to,
+                                 void* stream);
+/* As penstock_gradient, for a gradient on a GPU, whose computation was enqueued on `stream` before;
+ * NULL values: zeros. The copies are enqueued on `stream`, and `values` stay as they are until
+ * these have completed. penstock_norm, penstock_end_step and penstock_drop_step wait for all copies
+ * of the step, in both directions. */
+PENSTOCK_API int penstock_gradient_on(penstock_engine* engine, uint32_t unit, uint32_t tensor,
+                                      const void* values, int dtype, void* stream);
 /* Waits until the norm of the step's gradient is known: of all gradients as they were given, with
  * the loss scale. Every trained tensor must have one. More gradients of this step are refused
  * afterwards. */

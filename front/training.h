@@ -18,6 +18,8 @@
 
 #include "base/result.h"
 #include "config/config.h"
+#include "front/arrival_room.h"
+#include "front/device_copies.h"
 #include "front/gradient_inbox.h"
 #include "front/group_scalars.h"
 #include "front/model_text.h"
@@ -39,6 +41,8 @@ struct Plan {
   uint32_t slots = 0;  ///< of repeated units, on the caller's side
   Bytes sums;          ///< of gradients, beside the engine's
   Bytes reading;       ///< a tile, for whoever reads states
+  bool cuda = false;   ///< the caller's memory is a CUDA device's
+  Bytes arriving;      ///< gradients on their way from there
   std::vector<std::string> continue_from;
   std::vector<std::string> notices;
 };
@@ -74,6 +78,9 @@ class Training {
   Status BeginAt(uint64_t step, uint64_t optimizer_steps);
   Status Use(uint32_t unit, UseKind kind, std::byte* to);
   Status Gradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype);
+  Status UseOn(uint32_t unit, UseKind kind, std::byte* to, CuStream stream);
+  Status GradientOn(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
+                    CuStream stream);
   Result<zero::GradientNorm::Value> Norm();
   Result<Outcome> EndStep(std::span<const GroupScalars> groups, double max_norm, double loss_scale);
   Status DropStep();
@@ -96,12 +103,15 @@ class Training {
   uint64_t late_uses() const { return order_.late(); }
 
  private:
+  /// Weights of small tiles are copied together, up to so much.
+  static constexpr Bytes kMostAtOnce = 256_KiB;
+
   explicit Training(Plan plan);
   Status Build();
   Status Continue(std::unique_ptr<zero::CommittedState> from);
   Status MoveFrom(zero::CommittedState& from);
   offload::Schedule PlanSchedule(const zero::StepOrder& order) const;
-  Status CheckReady() const;
+  Status CheckReady();
   Status CheckUnfilled(uint32_t unit) const;
   Status CheckStates(offload::ModuleId module, const StatesOfUnit& states) const;
   Status FillUnit(uint32_t unit, const zero::TileFill& fill);
@@ -109,8 +119,15 @@ class Training {
   Status CheckTensor(uint32_t unit, uint32_t tensor) const;
   Status CheckGroups(size_t count, double max_norm, double loss_scale) const;
   Status BeginStep();
+  Status BeginUse(uint32_t unit, UseKind kind, const std::byte* to);
+  Status BeginGradient(uint32_t unit, uint32_t tensor);
   uint64_t TimeOf(offload::ModuleId module);
   Status CopyWeights(offload::ModuleId module, std::byte* to);
+  Status PrepareCopies();
+  Status AwaitCopies();
+  Status EnqueueWeights(offload::ModuleId module, CuDevicePointer to, CuStream stream);
+  Status EnqueuePieces(const GradientInbox::Announced& gradient, CuDevicePointer from,
+                       CuStream stream);
   Result<std::vector<zero::GroupSpec>> GroupsOf(std::span<const GroupScalars> groups) const;
   Status Update(std::span<const GroupScalars> groups, double grad_scale);
   Status LoadTile(offload::TileId tile);
@@ -143,6 +160,8 @@ class Training {
   };
   std::optional<ReadTile> read_;
   Status failure_;
+  ArrivalRoom room_;
+  std::unique_ptr<DeviceCopies> copies_;  ///< with the first; last: they use what is above
 };
 
 }  // namespace penstock::front

@@ -65,15 +65,17 @@ Status Training::Build() {
   if (!memory_of.empty()) {
     static_cast<void>(::madvise(memory_of.data(), memory_of.size(), MADV_DONTFORK));
   }
-  PENSTOCK_ASSIGN(GradientInbox inbox,
-                  GradientInbox::Create(
-                      plan_.layout, plan_.engine.config.gradient_accumulation_steps,
-                      [this](TileId tile) { return state_->Gradient(tile).data(); },
-                      [this](ModuleId module) {
-                        order_.Reduced(module);
-                        state_->GradientsArrived(plan_.layout.TrainedTilesOf(module));
-                      }));
+  PENSTOCK_ASSIGN(
+      GradientInbox inbox,
+      GradientInbox::Create(plan_.layout, plan_.engine.config.gradient_accumulation_steps,
+                            {.place = [this](TileId tile) { return state_->Gradient(tile).data(); },
+                             .last = [this](ModuleId module) { order_.Reduced(module); },
+                             .complete =
+                                 [this](ModuleId module) {
+                                   state_->GradientsArrived(plan_.layout.TrainedTilesOf(module));
+                                 }}));
   inbox_.emplace(std::move(inbox));
+  if (plan_.cuda) PENSTOCK_TRY(room_.Create(plan_.layout));
   unfilled_ = filled_.size();
   const std::vector<std::string>& notices = state_->io().notices;
   plan_.notices.insert(plan_.notices.end(), notices.begin(), notices.end());

@@ -39,7 +39,6 @@ _LAZY = {
     "integrations": "",
     "optim": "",
     "reference": "",
-    "universal": "",
 }
 
 __all__ = [

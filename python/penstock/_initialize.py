@@ -19,7 +19,7 @@ from penstock._init import Weights, source_of
 from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._opening import Opening
 from penstock._rows import Rows
-from penstock._runtime import GiveValues, Runtime
+from penstock._runtime import Runtime
 from penstock._units import DTYPE_NAMES, Plan, plan
 from penstock.errors import InvalidArgumentError, UnavailableError
 
@@ -127,32 +127,6 @@ def _split(config: ConfigLike) -> tuple[dict[str, Any], bool]:
     return {**given, "penstock": ours}, missing == "zero"
 
 
-def _open(
-    model: torch.nn.Module,
-    opening: Opening,
-    run: str | os.PathLike[str] | None,
-    zero_missing: bool,
-    give_values: GiveValues | None,
-) -> Training:
-    """Makes run and engine, and then hooks: whatever fails leaves the module as it was."""
-    opened = opening.open(run)
-    try:
-        _, on_device = _homes(opening.config)
-        runtime = Runtime(
-            opened.engine, opening.plan, on_device=on_device, zero_missing=zero_missing
-        )
-        if give_values is not None:
-            runtime.begin(give_values)
-    except BaseException:
-        opened.engine.close()
-        opened.run.close()
-        raise
-    for notice in runtime.notices:
-        _log.info("penstock: %s", notice)
-    every = int(opening.config["penstock"].get("commit_every_steps", 0))
-    return Training(Hooks(runtime, model, opening.plan), opening, opened, every)
-
-
 def initialize(
     model: torch.nn.Module,
     config: ConfigLike = None,
@@ -169,8 +143,8 @@ def initialize(
     :func:`penstock.gathered` to read them outside of the module's forward.
 
     Args:
-        model: on the CPU, in the dtypes that it is trained in; parameters that need no gradient
-            are frozen for good.
+        model: on the CPU or on one CUDA device (which has never been tried on a GPU), in the
+            dtypes that it is trained in; parameters that need no gradient are frozen for good.
         config: a DeepSpeed configuration, as a mapping or a file.
         model_parameters: parameters or parameter groups to train; default: all that need a
             gradient, in one group.
@@ -200,9 +174,21 @@ def initialize(
     optimizer = ModuleOptimizer(groups, rule, defaults)
     optimizer.rows = Rows(engine_config, monitors)
     cut = plan(model, optimizer.param_groups)
-    paths, _ = _homes(engine_config)
+    paths, on_device = _homes(engine_config)
     opening = Opening(engine_config, paths, cut, seed, _identity(rule, cut))
-    optimizer.begin(_open(model, opening, run, zero_missing, give_values))
+    opened = opening.open(run)
+    try:
+        runtime = Runtime(opened.engine, cut, on_device=on_device, zero_missing=zero_missing)
+        if give_values is not None:
+            runtime.begin(give_values)
+    except BaseException:
+        opened.engine.close()
+        opened.run.close()
+        raise
+    for notice in runtime.notices:
+        _log.info("penstock: %s", notice)
+    every = int(engine_config["penstock"].get("commit_every_steps", 0))
+    optimizer.begin(Training(Hooks(runtime, model, cut), opening, opened, every))
     _connect(model, optimizer)
     return model, optimizer
 

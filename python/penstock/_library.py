@@ -5,6 +5,7 @@ Nothing here needs torch. ctypes releases the GIL for the time of each call.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -118,6 +119,14 @@ def library() -> ctypes.CDLL:
         "penstock_gradient": (
             c.c_int,
             [c.c_void_p, c.c_uint32, c.c_uint32, c.c_void_p, c.c_int],
+        ),
+        "penstock_use_on": (
+            c.c_int,
+            [c.c_void_p, c.c_uint32, c.c_int, c.c_void_p, c.c_void_p],
+        ),
+        "penstock_gradient_on": (
+            c.c_int,
+            [c.c_void_p, c.c_uint32, c.c_uint32, c.c_void_p, c.c_int, c.c_void_p],
         ),
         "penstock_norm": (c.c_int, [c.c_void_p, c.POINTER(c.c_double), c.POINTER(c.c_int)]),
         "penstock_end_step": (
@@ -248,6 +257,32 @@ class Engine:
     def gradient(self, unit: int, tensor: int, address: Optional[int], dtype: int) -> None:
         """Adds a gradient; None: zeros."""
         check(self._c.penstock_gradient(self._handle, unit, tensor, address, dtype))
+
+    def use_on(self, unit: int, kind: int, to: int, stream: int) -> None:
+        """As :meth:`use`, to an address of a CUDA device: enqueues the copies on a stream."""
+        check(self._c.penstock_use_on(self._handle, unit, kind, to, stream))
+
+    def gradient_on(self, unit: int, tensor: int, address: int, dtype: int, stream: int) -> None:
+        """As :meth:`gradient`, from an address of a CUDA device."""
+        check(self._c.penstock_gradient_on(self._handle, unit, tensor, address, dtype, stream))
+
+    # What copies on streams need (_cuda.py); copies of the host are over when they return.
+
+    def ready(self) -> None:
+        """Has what computes from now on see the weights that were brought."""
+
+    def order(self) -> None:
+        """Has copies of weights from now on come after what was computed so far."""
+
+    def copying(self) -> contextlib.AbstractContextManager[Any]:
+        """In it, work of torch follows the copies of weights."""
+        return contextlib.nullcontext()
+
+    def keep(self, values: Any) -> None:
+        """Keeps the memory of a gradient for as long as it is copied."""
+
+    def note_idle(self, memories: Iterable[Any]) -> None:
+        """Notes for memories of units that nothing enqueued from now on uses them."""
 
     def norm(self) -> tuple[float, bool]:
         """Returns the norm of the step's gradient, and whether it is finite."""

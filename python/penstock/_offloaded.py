@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Union
 
 import torch
 
-from penstock import _library, _rules, _state
+from penstock import _cuda, _library, _rules, _state
 from penstock._amp import loss_scale_of
 from penstock._config import ConfigLike, optimizer_config, read_config, without_monitors
 from penstock._held import Held
@@ -165,7 +165,10 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         docs/c_api.md has the keys (``penstock_plan``).
         """
         parts = partition(self.param_groups, self._held.options.model)
-        options = {"folders": self._held.options.nvme_path or [str(self._held.options.run)]}
+        options = {
+            "folders": self._held.options.nvme_path or [str(self._held.options.run)],
+            **_cuda.options_for(parts.device),
+        }
         return _library.plan(self._held.options.config, parts.model(), options)
 
     def synchronize(self) -> None:

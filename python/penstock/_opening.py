@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from penstock import _library, _state
+from penstock import _cuda, _library, _state
 from penstock._run import Run
 from penstock._snapshot import files_of
 from penstock._units import Plan, model_text
@@ -67,7 +67,8 @@ class Opening(NamedTuple):
 
     def _engine(self, run: Run, files: list[str]) -> _library.Engine:
         options = {"folders": run.folders, "continue": files, "seed": self.seed}
-        return _library.Engine(self.config, model_text(self.plan), options)
+        device = self.plan.units[0].entries[0].parameter.device
+        return _cuda.engine_for(device, self.config, model_text(self.plan), options)
 
     def _engine_at(self, run: Run, commit: Mapping[str, Any] | None) -> _library.Engine:
         """Makes an engine that continues a commit in its files, or moves that of a snapshot."""

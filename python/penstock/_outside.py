@@ -73,7 +73,7 @@ class OutsideUses(TorchFunctionMode):
             elif kind in (tuple, list):
                 self._look(argument)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.compiler.disable
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in self._metadata:
             self._look(args)

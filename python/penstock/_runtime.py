@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from penstock import _library
-from penstock._storage import Unit
+from penstock._storage import Unit, memory_for
 from penstock._units import DTYPE_NAMES, Plan
 from penstock.errors import InvalidArgumentError, UnavailableError
 
@@ -50,9 +50,10 @@ class Runtime:
         self.notices: list[str] = described["notices"]
         with torch.inference_mode(False):
             self.units = [
-                Unit(i, spec, layout)
+                Unit(i, spec, layout, memory_for(engine, layout["bytes"]))
                 for i, (spec, layout) in enumerate(zip(plan.units, described["units"]))
             ]
+        self.device = self.units[0].entries[0].parameter.device
         self.groups = [group.number for group in plan.groups if group.number >= 0]
         self.steps: int = described["step"]
         self.most_repeated = 0  # that were in memory at once
@@ -103,7 +104,7 @@ class Runtime:
         return bool(self._taken)
 
     def _fill(self, unit: Unit) -> None:
-        values = [entry.parameter.detach().contiguous() for entry in unit.entries]
+        values = [entry.parameter.detach().cpu().contiguous() for entry in unit.entries]
         self.engine.fill(unit.index, [value.data_ptr() for value in values])
 
     def use(self, unit: Unit, kind: int) -> None:
@@ -113,19 +114,29 @@ class Runtime:
                 self._open_step()
             self._uses += 1
             unit.last_use = self._uses
+            self.engine.note_idle(u.memory for u in self.units if u.filled and not self.in_use(u))
+            unit.memory.touch()
             if unit.filled:
                 if kind != _library.ASIDE:
                     has = unit.told or self._on_device or not unit.trained
-                    self.engine.use(unit.index, kind, None if has else unit.memory.address)
+                    if has:
+                        self.engine.use(unit.index, kind, None)
+                    else:
+                        self._copy(unit, kind)
             else:
                 self._make_room(unit)
-                self.engine.use(unit.index, kind, unit.memory.address)
+                self._copy(unit, kind)
                 if not unit.gathered:
                     unit.show_here()
                 unit.filled = True
                 self._count_repeated()
             if kind != _library.ASIDE:
                 unit.told = True
+
+    def _copy(self, unit: Unit, kind: int) -> None:
+        unit.memory.take()
+        self.engine.use(unit.index, kind, unit.memory.address)
+        self.engine.ready()
 
     def _open_step(self) -> None:
         if not self._open:
@@ -154,8 +165,10 @@ class Runtime:
         """Returns the current weights of a unit in new memory."""
         self.begin()
         with self.lock, torch.inference_mode(False):
-            memory = torch.empty(unit.bytes, dtype=torch.uint8)
+            memory = torch.empty(unit.bytes, dtype=torch.uint8, device=self.device)
+            self.engine.order()
             self.engine.use(unit.index, _library.ASIDE, memory.data_ptr())
+            self.engine.ready()
             return memory
 
     # Gradients.
@@ -178,6 +191,7 @@ class Runtime:
                     f"{gradient.dtype}; only float32, bfloat16 and float16 are offered"
                 )
             self._open_step()
+            self.engine.keep(gradient)
             self.engine.gradient(unit.index, tensor, gradient.data_ptr(), dtype)
             self._given.add((unit.index, tensor))
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock import _library, _rules, _state
+from penstock import _cuda, _library, _rules, _state
 from penstock._commits import Commits
 from penstock._forward import ForwardHooks
 from penstock._parameters import DTYPE_NAMES, Entry, Partition, partition
@@ -103,7 +103,8 @@ class Training:
         self._untrained = [
             p for group in param_groups for p in group["params"] if id(p) not in trained
         ]
-        self.engine = _library.Engine(
+        self.engine = _cuda.engine_for(
+            self.partition.device,
             options.config,
             self.partition.model(),
             {"folders": run.folders, "continue": continued_from or run.continued},
@@ -162,7 +163,7 @@ class Training:
 
     def _fill(self) -> None:
         for number, unit in enumerate(self.partition.units):
-            values = [entry.parameter.detach().contiguous() for entry in unit.entries]
+            values = [entry.parameter.detach().cpu().contiguous() for entry in unit.entries]
             self.engine.fill(number, [value.data_ptr() for value in values])
 
     def _fill_from(self, states: Reader, moments: Mapping[str, int]) -> None:

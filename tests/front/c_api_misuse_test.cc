@@ -186,6 +186,16 @@ TEST_F(CApiMisuse, AForkedChildIsRefusedAndTheParentGoesOn) {
   training.Step();
 }
 
+TEST_F(CApiMisuse, MemoryOfAGpuNeedsADriverWithAContext) {
+  CTraining training(kHomes[1], folder_.Path(), "bf16", 1, {{"cuda", true}});
+  training.Fill();
+  void* const somewhere = reinterpret_cast<void*>(uint64_t{1} << 40);
+  EXPECT_EQ(penstock_use_on(training.engine().handle, 0, PENSTOCK_FORWARD, somewhere, nullptr),
+            PENSTOCK_UNAVAILABLE);
+  EXPECT_THAT(penstock_error(), HasSubstr("cuda: "));
+  training.Step();  // which is in memory of the host
+}
+
 TEST_F(CApiMisuse, TheSameFilesAreOpenOnce) {
   CTraining training(kHomes[3], folder_.Path(), "bf16");
   training.Fill();

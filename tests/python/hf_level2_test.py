@@ -93,7 +93,9 @@ class Level2(TrainerTest):
         self.train("saved", **saving)
         checkpoint = self.output("saved") + "/checkpoint-2"
         shutil.rmtree(checkpoint + "/penstock")
-        with self.assertRaisesRegex(penstock.InvalidArgumentError, "only the last commit can be continued"):
+        with self.assertRaisesRegex(
+            penstock.InvalidArgumentError, "only the last commit can be continued"
+        ):
             self.train("saved", resume=checkpoint, **saving)
 
     def test_it_has_the_losses_of_transformers_own_optimizer_to_rounding(self) -> None:

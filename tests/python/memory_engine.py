@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -111,6 +111,9 @@ class MemoryEngine:
             tensor.weight.copy_(_memory_at(address, tensor.weight))
             tensor.master.copy_(tensor.weight)
         self._filled.add(unit)
+
+    def note_idle(self, memories: Iterable[Any]) -> None:
+        """As of an engine without a device: nothing follows from it."""
 
     def use(self, unit: int, kind: int, to: int | None) -> None:
         self._check()

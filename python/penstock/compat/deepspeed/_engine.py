@@ -31,7 +31,7 @@ def _config_of(args: Any, config: ConfigLike, config_params: ConfigLike) -> dict
 
 def _section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Returns ``optimizer`` of a configuration for an optimizer of torch."""
-    decoupled = _TORCH.get(type(optimizer))  # type: ignore[arg-type]
+    decoupled = _TORCH.get(type(optimizer))
     if decoupled is None:
         raise InvalidArgumentError(
             f"penstock: initialize got a {type(optimizer).__name__}; give torch.optim.AdamW or "
@@ -132,7 +132,8 @@ class Engine(torch.nn.Module):
         self.config = dict(config)
         self.global_steps = self.micro_steps = self.skipped_steps = 0
         self.local_rank, self.global_rank, self.world_size = 0, 0, 1
-        described = module.penstock.engine.describe()  # type: ignore[union-attr]
+        runtime: Any = module.penstock
+        described = runtime.engine.describe()
         self._micro_batches: int = described["micro_batches"]
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
