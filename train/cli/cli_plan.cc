@@ -57,6 +57,19 @@ void AddMachine(CLI::App* plan, PlanArguments* arguments) {
                    "operations a second of the device's kernels, in 10^12 (default: measured, on "
                    "the CPU device)")
       ->check(NameCheck());
+  plan->add_option("--link", arguments->link,
+                   "GB/s that a rank sends to others, and receives at the same time")
+      ->check(NameCheck());
+}
+
+/// `unit`: what a number is of, for messages. Nothing is given by an empty text.
+Result<std::optional<double>> SpeedOrNone(const std::string& text, const char* option,
+                                          const char* unit) {
+  if (text.empty()) return std::optional<double>();
+  const std::optional<double> speed = ParseSpeed(text);
+  if (speed) return speed;
+  return MakeError(ErrorCode::kInvalidArgument, "{} {}: give a number above 0, in {}", option, text,
+                   unit);
 }
 
 /// Topologies of a file have their batches.
@@ -132,14 +145,11 @@ Result<Command> MakePlan(const PlanArguments& arguments) {
   if (!arguments.drive.empty()) {
     PENSTOCK_ASSIGN(options.speed.drive, ParseDrive(arguments.drive));
   }
-  if (!arguments.device_tflops.empty()) {
-    options.speed.device_tflops = ParseSpeed(arguments.device_tflops);
-    if (!options.speed.device_tflops) {
-      return MakeError(ErrorCode::kInvalidArgument,
-                       "--device-tflops {}: give a number above 0, in 10^12 operations a second",
-                       arguments.device_tflops);
-    }
-  }
+  PENSTOCK_ASSIGN(
+      options.speed.device_tflops,
+      SpeedOrNone(arguments.device_tflops, "--device-tflops", "10^12 operations a second"));
+  PENSTOCK_ASSIGN(options.speed.link_gbps,
+                  SpeedOrNone(arguments.link, "--link", "GB/s (10^9 bytes)"));
   if (!arguments.choose.empty()) {
     options.choose = arguments.choose == "speed" ? PlanGoal::kSpeed : PlanGoal::kMemory;
   }

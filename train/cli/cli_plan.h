@@ -23,6 +23,7 @@ struct PlanArguments {
   std::string sequence_length;
   std::string drive;
   std::string device_tflops;
+  std::string link;
   std::string choose;
   std::string as;
   std::string topologies;

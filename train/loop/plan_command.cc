@@ -45,10 +45,8 @@ Result<MemoryLimits> LimitsOf(const config::Config& config, device::Kind kind,
   limits.host = taken.host;
   // Of a GPU that is not here only a limit that was given is known.
   if (kind == device::Kind::kCpu || gpu || config.device_memory) limits.device = taken.device;
-  for (const std::string& path : config.nvme_paths) {
-    const Result<Bytes> free = FreeSpace(path);
-    if (free.ok()) limits.drive = limits.drive.value_or(Bytes{}) + *free;
-  }
+  limits.drive = FreeSpaceTogether(config.nvme_paths);
+  if (limits.drive) limits.drive = Bytes{limits.drive->value / local_ranks};
   return limits;
 }
 
@@ -68,7 +66,7 @@ class Planner {
                     SequenceLength(options, planner.model_.description->sizes().positions,
                                    planner.model_.name));
     const comm::World world = planner.WorldOf(command.ranks);
-    ChooseThreads(planner.kind(), {.sharing = world.local_size}, &given.config);
+    ChooseThreads(planner.kind(), {.sharing = world.local_size, .bound = false}, &given.config);
     PENSTOCK_ASSIGN(planner.limits_,
                     LimitsOf(given.config, planner.kind(), planner.gpu_, world.local_size));
     const BatchShape shape = ShapeOf(given.config, given.sequence, world.size);

@@ -19,9 +19,15 @@
 namespace penstock::train {
 namespace {
 
-/// So many that no cache holds their states.
-constexpr uint64_t kElements = uint64_t{2} << 20;
+/// States of so many elements fit kMeasuringMemory.
+constexpr uint64_t kMostElements = uint64_t{2} << 20;
+constexpr Bytes kOfElement{kMeasuringMemory.value / kMostElements};
 constexpr int kRounds = 3;
+
+uint64_t ElementsIn(Bytes most) {
+  const uint64_t elements = std::min(kMostElements, most / kOfElement);
+  return std::max(elements / kernels::kChunkElements, uint64_t{1}) * kernels::kChunkElements;
+}
 
 /// The least seconds of some rounds, after one that touches the memory.
 double Least(const std::function<void()>& work) {
@@ -37,10 +43,11 @@ double Least(const std::function<void()>& work) {
 
 }  // namespace
 
-Result<HostSpeed> MeasureHost(const config::Config& config) {
-  const zero::ModelSpec model{.modules = {{"m", {{"w", {kElements}}}}}};
+Result<HostSpeed> MeasureHost(const config::Config& config, Bytes most) {
+  const uint64_t count = ElementsIn(most);
+  const zero::ModelSpec model{.modules = {{"m", {{"w", {count}}}}}};
   config::Config one_tile = config;
-  one_tile.tile_elements = kElements;
+  one_tile.tile_elements = count;
   const offload::ShardLayout layout = zero::MakeLayout(model, one_tile);
   const offload::TileId tile{0};
   PENSTOCK_ASSIGN(const Mapping weight, Mapping::Create(layout.WeightBytes(tile)));
@@ -48,11 +55,11 @@ Result<HostSpeed> MeasureHost(const config::Config& config) {
   PENSTOCK_ASSIGN(const Mapping gradient, Mapping::Create(layout.GradientBytes(tile)));
   const zero::UpdateScalars scalars(model.groups, config.optimizer, /*seed=*/0, config.optimizer.lr,
                                     /*t=*/1, /*grad_scale=*/1);
-  const auto elements = static_cast<double>(kElements);
+  const auto elements = static_cast<double>(count);
   HostSpeed speed;
   speed.update_element =
       Least([&] {
-        for (uint64_t begin = 0; begin < kElements; begin += kernels::kChunkElements) {
+        for (uint64_t begin = 0; begin < count; begin += kernels::kChunkElements) {
           kernels::OptimizerTile planes =
               zero::PlanesOf(layout, tile, weight.data(), record.data(), gradient.data(), begin,
                              kernels::kChunkElements);
@@ -61,11 +68,9 @@ Result<HostSpeed> MeasureHost(const config::Config& config) {
         }
       }) /
       elements;
-  std::vector<double> sums(kElements / kBlockElements);
+  std::vector<double> sums(count / kBlockElements);
   speed.norm_element =
-      Least([&] {
-        kernels::BlockSums(gradient.data(), layout.GradientDType(tile), kElements, sums);
-      }) /
+      Least([&] { kernels::BlockSums(gradient.data(), layout.GradientDType(tile), count, sums); }) /
       elements;
   const uint64_t copied = std::min(weight.size().value, record.size().value);
   speed.copy_byte = Least([&] { std::memcpy(weight.data(), record.data(), copied); }) /
