@@ -73,6 +73,14 @@ const char* HomeName(Tier tier) {
   return tier == Tier::kDevice ? "the device" : tier == Tier::kHost ? "the host" : "nvme";
 }
 
+std::string CommitText(const CommitEstimate& commit) {
+  std::string text = ToString(commit.bytes) + " written beside the steps";
+  if (commit.seconds) text += fmt::format(" in {:.3g} s", *commit.seconds);
+  if (commit.steps_apart) text += fmt::format(", every {:.0f} steps", *commit.steps_apart);
+  if (commit.wait_s > 0.0) text += fmt::format("; {:.3g} s more a step", *commit.wait_s);
+  return text;
+}
+
 class Table {
  public:
   void Line(const char* name, const std::string& value) {
@@ -95,9 +103,10 @@ void AddTime(const RunPlan& plan, const PlannedSetup& setup, Table& table) {
           ToString(Bytes{step.to_host_bytes}),
           step.link_bytes == 0 ? "" : ", to other ranks " + ToString(Bytes{step.link_bytes})));
   table.Line("busy in a step",
-             fmt::format("compute {}, drive {}, optimizer {}, copies {}",
+             fmt::format("compute {}, drive {}, optimizer {}, copies {}{}",
                          SecondsText(step.floors.compute), SecondsText(step.floors.drive),
-                         SecondsText(step.floors.update), SecondsText(step.floors.copies)));
+                         SecondsText(step.floors.update), SecondsText(step.floors.copies),
+                         step.link_bytes == 0 ? "" : ", link " + SecondsText(step.floors.link)));
   table.Line("speeds", setup.speeds);
   if (!step.step_s) return;
   const Rates rates = RatesOf(plan);
@@ -156,18 +165,23 @@ nlohmann::ordered_json ToJson(const PlannedSetup& setup, const RunPlan& plan) {
                           {"tokens", reserved.tokens.value},
                           {"connections", reserved.connections.value}};
   json["nvme_file_bytes"] = plan.state_files.value;
-  json["nvme_read_bytes_per_step"] = step.read_bytes;
-  json["nvme_write_bytes_per_step"] = step.write_bytes;
-  json["to_device_bytes_per_step"] = step.to_device_bytes;
-  json["to_host_bytes_per_step"] = step.to_host_bytes;
-  json["link_bytes_per_step"] = step.link_bytes;
-  json["commit_bytes"] = plan.commit_bytes.value;
+  // Without a step, which is not planned where the training does not fit, nothing is known of it.
+  const auto of_step = [&plan](uint64_t bytes) { return plan.step ? Json(bytes) : Json(nullptr); };
+  json["nvme_read_bytes_per_step"] = of_step(step.read_bytes);
+  json["nvme_write_bytes_per_step"] = of_step(step.write_bytes);
+  json["to_device_bytes_per_step"] = of_step(step.to_device_bytes);
+  json["to_host_bytes_per_step"] = of_step(step.to_host_bytes);
+  json["link_bytes_per_step"] = of_step(step.link_bytes);
+  json["commit_bytes"] = plan.commit.bytes.value;
+  json["commit_s"] = OrNull(plan.commit.seconds);
+  json["steps_per_commit"] = OrNull(plan.commit.steps_apart);
+  json["commit_wait_s_per_step"] = OrNull(plan.commit.wait_s);
   json["tokens_per_step"] = plan.tokens;
   json["floors"] = {{"compute_s", OrNull(step.floors.compute)},
                     {"drive_s", OrNull(step.floors.drive)},
-                    {"optimizer_s", step.floors.update},
-                    {"copies_s", step.floors.copies},
-                    {"link_s", step.floors.link}};
+                    {"optimizer_s", plan.step ? Json(step.floors.update) : Json(nullptr)},
+                    {"copies_s", OrNull(step.floors.copies)},
+                    {"link_s", OrNull(step.floors.link)}};
   json["floor_s"] = OrNull(step.floor_s);
   json["step_s"] = OrNull(step.step_s);
   json["bound_by"] = step.bound_by.empty() ? Json(nullptr) : Json(step.bound_by);
@@ -208,9 +222,7 @@ std::string ToText(const PlannedSetup& setup, const RunPlan& plan) {
                                       {"tokens", reserved.tokens},
                                       {"connections", reserved.connections}})));
   table.Line("state files", ToString(plan.state_files) + LimitText(plan.limits.drive));
-  if (plan.commit_bytes.value > 0) {
-    table.Line("a commit", ToString(plan.commit_bytes) + " written beside the steps");
-  }
+  if (plan.commit.bytes.value > 0) table.Line("a commit", CommitText(plan.commit));
   AddTime(plan, setup, table);
   if (!reserved.scratch_is_known) {
     table.Line("note",

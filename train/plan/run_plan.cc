@@ -42,16 +42,6 @@ Bytes ForEngine(const std::optional<Bytes>& limit, bool fits, Bytes minimum, Byt
   return (fits && limit ? *limit : minimum) - reserved;
 }
 
-/// Written by a commit beside its record: all states that are not on the drive already.
-Bytes CommitBytes(const offload::ShardLayout& layout, const zero::MemoryPlan& memory,
-                  const config::Config& config) {
-  Bytes bytes;
-  const bool resident = zero::IsResident(config);
-  if (resident || memory.store.weight_home != Tier::kNvme) bytes += layout.weight_bytes();
-  if (resident || memory.store.record_home != Tier::kNvme) bytes += layout.record_bytes();
-  return bytes;
-}
-
 }  // namespace
 
 Result<bool> FitsMemory(const PlannedTraining& training, const MemoryLimits& limits) {
@@ -90,10 +80,10 @@ Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& lim
           ForEngine(limits.host, plan.fits(), needs.host_minimum, needs.reserved.host())));
   plan.device = zero::DeviceNeed(spec, layout, config, memory);
   plan.host = zero::HostNeed(spec, layout, config, memory.store);
-  plan.commit_bytes = CommitBytes(layout, memory, config);
-  if (plan.fits()) {
-    PENSTOCK_ASSIGN(plan.step, EstimateStep(training, layout, memory, speed));
-  }
+  if (plan.fits()) plan.step = EstimateStep(training, layout, memory, speed);
+  plan.commit =
+      EstimateCommits(training, layout, memory, speed, plan.step.value_or(StepEstimate()));
+  if (plan.commit.wait_s) *plan.step->step_s += *plan.commit.wait_s;
   return plan;
 }
 
