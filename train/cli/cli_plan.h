@@ -29,6 +29,9 @@ struct PlanArguments {
   std::string topologies;
   const CLI::Option* topologies_given = nullptr;
   std::string global_batch;
+  std::string tensor_parallel;
+  std::string tokens;
+  std::string drive_rating;
   AutoArguments auto_flags;
 };
 

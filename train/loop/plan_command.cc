@@ -95,7 +95,11 @@ class Planner {
             .speeds = speed_.origin,
             .config = setup.config,
             .sequence = setup.sequence,
-            .ranks = setup.ranks,
+            .questions = {.ranks = setup.ranks,
+                          .ranks_of_drive = WorldOf(setup.ranks).local_size,
+                          .training_tokens = command_.training_tokens,
+                          .rating = command_.rating},
+            .shape = model_.shape,
             .stands_in = model_.stands_in};
   }
 
@@ -196,6 +200,8 @@ Result<std::string> ReportChoices(const PlanCommand& command, const Planner& pla
 Result<std::string> MakePlanReport(const PlanCommand& command) {
   if (command.as_deepspeed) return ReportDeepSpeed(command);
   if (command.topologies) return ReportTopologies(command);
+  if (!command.tensor_parallel.empty()) return ReportTensorShares(command);
+  if (command.configs.empty()) return ReportTraining(command);
   PENSTOCK_ASSIGN(const Planner planner, Planner::Create(command));
   const Planning planning = {.fits = [&](const Alternative& setup) { return planner.Fits(setup); },
                              .plan = [&](const Alternative& setup) { return planner.Plan(setup); }};

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
-#include "zero/partitioner.h"
+#include "zero/schedule_builder.h"
 #include "zero/step_decision.h"
 
 namespace penstock::train {
@@ -26,13 +27,19 @@ std::optional<double> StepsApart(const config::Config& config, const std::option
   return steps;
 }
 
-/// All states that are not on the drive already.
+/// All states that are not on the drive already: those that live elsewhere, and tiles that host
+/// memory has room for. Frozen ones are written once.
 Bytes CommitBytes(const PlannedTraining& training, const offload::ShardLayout& layout,
-                  const zero::MemoryPlan& memory) {
+                  const offload::TileStoreOptions& store) {
   const bool resident = zero::IsResident(training.config);
+  const std::vector<offload::TileId> tiles = zero::TilesByFirstUse(training.spec, layout);
   Bytes bytes;
-  if (resident || memory.store.weight_home != Tier::kNvme) bytes += layout.weight_bytes();
-  if (resident || memory.store.record_home != Tier::kNvme) bytes += layout.record_bytes();
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    if (layout.frozen(tiles[i])) continue;
+    const bool all = resident || i < store.host_tiles;
+    if (all || store.weight_home != Tier::kNvme) bytes += layout.WeightBytes(tiles[i]);
+    if (all || store.record_home != Tier::kNvme) bytes += layout.RecordBytes(tiles[i]);
+  }
   return bytes;
 }
 
@@ -48,7 +55,7 @@ std::optional<double> SecondsOf(Bytes written, const std::optional<sim::DriveSpe
 CommitEstimate EstimateCommits(const PlannedTraining& training, const offload::ShardLayout& layout,
                                const zero::MemoryPlan& memory, const MachineSpeed& speed,
                                const StepEstimate& step) {
-  CommitEstimate commit{.bytes = CommitBytes(training, layout, memory)};
+  CommitEstimate commit{.bytes = CommitBytes(training, layout, memory.store)};
   commit.steps_apart = StepsApart(training.config, step.step_s);
   commit.seconds = SecondsOf(commit.bytes, speed.drive);
   if (!step.step_s || !commit.seconds) return commit;

@@ -58,11 +58,7 @@ Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& lim
   PENSTOCK_ASSIGN(plan.needs, SumMemoryNeeds(training));
   const MemoryNeeds& needs = plan.needs;
   const offload::ShardLayout layout = zero::MakeLayout(spec, config, training.world);
-  const ModelSizes sizes = training.model.sizes();
-  plan.cost = {.parameters = layout.model.parameters,
-               .layers = sizes.layers,
-               .width = sizes.width,
-               .sequence = training.shape.sequence};
+  plan.cost = CostOf(training.model, spec, training.shape.sequence);
   plan.tokens = training.shape.micro_batch * training.shape.micro_batches *
                 training.shape.sequence * training.shape.ranks;
   plan.state_files = StateFiles(layout, config);

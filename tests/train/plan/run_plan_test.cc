@@ -149,6 +149,24 @@ TEST(RunPlanTest, CommitsLengthenStepsByWhatNothingHides) {
   EXPECT_DOUBLE_EQ(*tenth.step->step_s, *none.step->step_s + bytes / 1e9);
 }
 
+TEST(RunPlanTest, ACommitWritesTilesThatHostMemoryKeeps) {
+  PlannedGpt2 gpt2(kAllOnNvme);
+  const auto plan = [&](bool split, Bytes host) {
+    config::Config config = gpt2.config();
+    config.tier_split = split;
+    const MemoryLimits limits = {.device = 1_GiB, .host = host, .drive = {}};
+    return PlanRun(gpt2.Training(config), limits, SlowDrive()).value();
+  };
+  const RunPlan none = plan(false, 1_GiB);
+  EXPECT_EQ(none.commit.bytes, 0_B);
+  for (const Bytes host : {8_MiB, 16_MiB, 20_MiB, 1_GiB}) {
+    const RunPlan some = plan(true, host);
+    EXPECT_EQ(some.step->write_bytes + some.commit.bytes.value, none.step->write_bytes)
+        << "each state is written by the step or by the commit; host " << ToString(host);
+  }
+  EXPECT_EQ(plan(true, 1_GiB).step->write_bytes, 0U);
+}
+
 TEST(RunPlanTest, WhatIsNotKnownIsNotSaid) {
   PlannedGpt2 gpt2(kAllOnNvme);
   MachineSpeed no_drive = SlowDrive();
