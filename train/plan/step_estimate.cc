@@ -15,7 +15,8 @@ namespace penstock::train {
 namespace {
 
 constexpr uint64_t kWarmUp = 3;
-constexpr uint64_t kSteps = 8;
+constexpr uint64_t kFewestSteps = 8;
+constexpr uint64_t kMostSteps = 64;
 constexpr uint64_t kMostSimulatedTiles = 4096;
 
 double Sum(const std::vector<sim::Seconds>& parts) {
@@ -143,10 +144,18 @@ sim::Machine MachineOf(const PlannedTraining& training, const MachineSpeed& spee
           .link = speed.link.value_or(sim::LinkSpeed())};
 }
 
+/// A step leaves some of its work to the next, and steps differ in how much: only among many does
+/// that not count. More of them where they are quickly gone through.
+uint64_t CountedSteps(const offload::ShardLayout& layout) {
+  return std::clamp(kFewestSteps * kMostSimulatedTiles / layout.tiles.size(), kFewestSteps,
+                    kMostSteps);
+}
+
 /// The mean of steps in the steady state.
 sim::StepTime Simulate(const PlannedTraining& training, const offload::ShardLayout& layout,
                        const offload::Schedule& schedule, const zero::MemoryPlan& memory,
                        const MachineSpeed& speed) {
+  const uint64_t counted = CountedSteps(layout);
   const std::vector<sim::StepTime> steps =
       sim::SimulateSteps({.layout = layout,
                           .schedule = schedule,
@@ -156,15 +165,15 @@ sim::StepTime Simulate(const PlannedTraining& training, const offload::ShardLayo
                           .compute = ComputeOfUses(training, layout.model, speed),
                           .micro_batches = training.shape.micro_batches,
                           .gradient_buffers = memory.gradient_buffers},
-                         MachineOf(training, speed), kWarmUp + kSteps);
+                         MachineOf(training, speed), kWarmUp + counted);
   sim::StepTime mean;
   for (uint64_t i = kWarmUp; i < steps.size(); ++i) {
-    mean.step += steps[i].step / static_cast<double>(kSteps);
+    mean.step += steps[i].step / static_cast<double>(counted);
     mean.read_bytes += steps[i].read_bytes;
     mean.write_bytes += steps[i].write_bytes;
   }
-  mean.read_bytes /= kSteps;
-  mean.write_bytes /= kSteps;
+  mean.read_bytes /= counted;
+  mean.write_bytes /= counted;
   return mean;
 }
 
