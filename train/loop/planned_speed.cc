@@ -35,8 +35,12 @@ std::string SetCompute(const GivenSpeed& given, const PlannedTraining& training,
   }
   speed.layer_flops = rates->layers;
   speed.head_flops = rates->head;
-  return fmt::format("compute {:.3g} TFLOP/s in layers and {:.3g} in the head, measured here",
-                     rates->layers / 1e12, rates->head / 1e12);
+  return fmt::format("compute {:.3g} TFLOP/s in layers and {:.3g} in the head, measured here{}",
+                     rates->layers / 1e12, rates->head / 1e12,
+                     rates->interrupted
+                         ? ", while other programs kept the machine busy: a training "
+                           "beside them is slower"
+                         : "");
 }
 
 /// Speeds of a drive, and what says so.

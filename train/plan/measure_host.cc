@@ -1,10 +1,8 @@
 #include "train/plan/measure_host.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <vector>
 
 #include "base/mapping.h"
@@ -12,6 +10,7 @@
 #include "kernels/state/optimizer.h"
 #include "kernels/state/optimizer_tile.h"
 #include "offload/layout.h"
+#include "train/plan/least_time.h"
 #include "zero/partitioner.h"
 #include "zero/tile_planes.h"
 #include "zero/update_scalars.h"
@@ -22,23 +21,20 @@ namespace {
 /// States of so many elements fit kMeasuringMemory.
 constexpr uint64_t kMostElements = uint64_t{2} << 20;
 constexpr Bytes kOfElement{kMeasuringMemory.value / kMostElements};
-constexpr int kRounds = 3;
 
 uint64_t ElementsIn(Bytes most) {
   const uint64_t elements = std::min(kMostElements, most / kOfElement);
   return std::max(elements / kernels::kChunkElements, uint64_t{1}) * kernels::kChunkElements;
 }
 
-/// The least seconds of some rounds, after one that touches the memory.
-double Least(const std::function<void()>& work) {
-  double least = std::numeric_limits<double>::infinity();
-  for (int round = 0; round <= kRounds; ++round) {
-    const auto begin = std::chrono::steady_clock::now();
+/// Of what this thread does.
+Result<double> OfHere(const std::function<void()>& work) {
+  return LeastTime().Of([&]() -> Result<WorkSpan> {
+    WorkSpan span{.begin = WorkInstant::Now(), .end = {}};
     work();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    if (round > 0) least = std::min(least, took.count());
-  }
-  return least;
+    span.end = WorkInstant::Now();
+    return span;
+  });
 }
 
 }  // namespace
@@ -56,26 +52,25 @@ Result<HostSpeed> MeasureHost(const config::Config& config, Bytes most) {
   const zero::UpdateScalars scalars(model.groups, config.optimizer, /*seed=*/0, config.optimizer.lr,
                                     /*t=*/1, /*grad_scale=*/1);
   const auto elements = static_cast<double>(count);
-  HostSpeed speed;
-  speed.update_element =
-      Least([&] {
-        for (uint64_t begin = 0; begin < count; begin += kernels::kChunkElements) {
-          kernels::OptimizerTile planes =
-              zero::PlanesOf(layout, tile, weight.data(), record.data(), gradient.data(), begin,
-                             kernels::kChunkElements);
-          planes.rounding = scalars.RoundingOf(layout.tile(tile));
-          kernels::Update(scalars.Of(layout.tile(tile)), planes);
-        }
-      }) /
-      elements;
+  PENSTOCK_ASSIGN(const double update, OfHere([&] {
+                    for (uint64_t begin = 0; begin < count; begin += kernels::kChunkElements) {
+                      kernels::OptimizerTile planes =
+                          zero::PlanesOf(layout, tile, weight.data(), record.data(),
+                                         gradient.data(), begin, kernels::kChunkElements);
+                      planes.rounding = scalars.RoundingOf(layout.tile(tile));
+                      kernels::Update(scalars.Of(layout.tile(tile)), planes);
+                    }
+                  }));
   std::vector<double> sums(count / kBlockElements);
-  speed.norm_element =
-      Least([&] { kernels::BlockSums(gradient.data(), layout.GradientDType(tile), count, sums); }) /
-      elements;
+  PENSTOCK_ASSIGN(const double norm, OfHere([&] {
+                    kernels::BlockSums(gradient.data(), layout.GradientDType(tile), count, sums);
+                  }));
   const uint64_t copied = std::min(weight.size().value, record.size().value);
-  speed.copy_byte = Least([&] { std::memcpy(weight.data(), record.data(), copied); }) /
-                    static_cast<double>(copied);
-  return speed;
+  PENSTOCK_ASSIGN(const double copy,
+                  OfHere([&] { std::memcpy(weight.data(), record.data(), copied); }));
+  return HostSpeed{.update_element = update / elements,
+                   .norm_element = norm / elements,
+                   .copy_byte = copy / static_cast<double>(copied)};
 }
 
 }  // namespace penstock::train
