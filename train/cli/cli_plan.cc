@@ -14,7 +14,6 @@
 namespace penstock::train {
 namespace {
 
-constexpr uint64_t kMostPlannedRanks = 65536;
 constexpr double kMostSpeed = 1e9;
 
 constexpr uint64_t kMostTensorParallel = uint64_t{1} << 20;
@@ -42,10 +41,7 @@ void AddMachine(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--device", arguments->device, "cpu, cuda or auto; need not be here")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
       ->capture_default_str();
-  plan->add_option("--ranks", arguments->ranks, "ranks of the training (default: 1)")
-      ->check(WholeCheck({.low = 1, .high = kMostPlannedRanks}));
-  plan->add_option("--nodes", arguments->nodes, "nodes that they run on (default: 1)")
-      ->check(WholeCheck({.low = 1, .high = kMostPlannedRanks}));
+  AddRanks(*plan, &arguments->ranks);
   plan->add_option("--device-memory", arguments->device_memory, "64MiB, 1GiB or bytes")
       ->check(SizeCheck());
   plan->add_option("--host-memory", arguments->host_memory, "64MiB, 1GiB or bytes")
@@ -179,13 +175,9 @@ Result<Command> MakePlan(const PlanArguments& arguments) {
   options.as_deepspeed = !arguments.as.empty();
   options.global_batch = NumberOrNone(arguments.global_batch).value_or(0);
   PENSTOCK_TRY(SetTopologies(arguments, options));
-  options.ranks = static_cast<uint32_t>(NumberOrNone(arguments.ranks).value_or(1));
-  options.nodes = static_cast<uint32_t>(NumberOrNone(arguments.nodes).value_or(1));
-  if (options.ranks % options.nodes != 0) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--nodes {} does not divide --ranks {}: every node has as many ranks",
-                     options.nodes, options.ranks);
-  }
+  PENSTOCK_ASSIGN(const RankCounts counts, MakeRanks(arguments.ranks));
+  options.ranks = counts.ranks;
+  options.nodes = counts.nodes;
   options.device_memory = SizeOrNone(arguments.device_memory);
   options.host_memory = SizeOrNone(arguments.host_memory);
   options.sequence_length = NumberOrNone(arguments.sequence_length);

@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "train/cli/cli_auto.h"
 #include "train/cli/cli_parse.h"
+#include "train/cli/cli_ranks.h"
 
 namespace penstock::train {
 
@@ -16,8 +17,7 @@ namespace penstock::train {
 struct PlanArguments {
   PlanCommand options;
   std::string device = "auto";
-  std::string ranks;
-  std::string nodes;
+  RankArguments ranks;
   std::string device_memory;
   std::string host_memory;
   std::string sequence_length;
