@@ -83,10 +83,10 @@ class Planner {
     return PlanRun(TrainingOf(setup.config, shape, world), limits_, speed_.machine);
   }
 
-  Result<bool> Fits(const Alternative& setup) const {
+  Result<std::optional<RunPlan>> PlanIfFits(const Alternative& setup) const {
     const comm::World world = WorldOf(setup.ranks);
     const BatchShape shape = ShapeOf(setup.config, setup.sequence, world.size);
-    return FitsMemory(TrainingOf(setup.config, shape, world), limits_);
+    return train::PlanIfFits(TrainingOf(setup.config, shape, world), limits_, speed_.machine);
   }
 
   PlannedSetup SetupOf(const Alternative& setup) const {
@@ -203,8 +203,7 @@ Result<std::string> MakePlanReport(const PlanCommand& command) {
   if (!command.tensor_parallel.empty()) return ReportTensorShares(command);
   if (command.configs.empty()) return ReportTraining(command);
   PENSTOCK_ASSIGN(const Planner planner, Planner::Create(command));
-  const Planning planning = {.fits = [&](const Alternative& setup) { return planner.Fits(setup); },
-                             .plan = [&](const Alternative& setup) { return planner.Plan(setup); }};
+  const Planning planning = [&](const Alternative& setup) { return planner.PlanIfFits(setup); };
   if (command.choose) return ReportChoices(command, planner, planning);
   PENSTOCK_ASSIGN(const RunPlan plan, planner.Plan(planner.given()));
   const PlannedSetup setup = planner.SetupOf(planner.given());

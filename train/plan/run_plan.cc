@@ -42,32 +42,25 @@ Bytes ForEngine(const std::optional<Bytes>& limit, bool fits, Bytes minimum, Byt
   return (fits && limit ? *limit : minimum) - reserved;
 }
 
-}  // namespace
-
-Result<bool> FitsMemory(const PlannedTraining& training, const MemoryLimits& limits) {
-  PENSTOCK_ASSIGN(const MemoryNeeds needs, SumMemoryNeeds(training));
-  return (!limits.device || needs.device_minimum <= *limits.device) &&
-         (!limits.host || needs.host_minimum <= *limits.host);
-}
-
-Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& limits,
-                        const MachineSpeed& speed) {
-  const zero::ModelSpec& spec = training.spec;
-  const config::Config& config = training.config;
+/// With what is missing, and nothing else planned.
+Result<RunPlan> BeginPlan(const PlannedTraining& training, const MemoryLimits& limits) {
   RunPlan plan{.limits = limits};
   PENSTOCK_ASSIGN(plan.needs, SumMemoryNeeds(training));
   const MemoryNeeds& needs = plan.needs;
-  const offload::ShardLayout layout = zero::MakeLayout(spec, config, training.world);
+  AddShortage("device", needs.device_minimum, limits.device, needs.device_sum, plan);
+  AddShortage("host", needs.host_minimum, limits.host, needs.host_sum, plan);
+  return plan;
+}
+
+Status CompletePlan(const PlannedTraining& training, const offload::ShardLayout& layout,
+                    const MachineSpeed& speed, RunPlan& plan) {
+  const zero::ModelSpec& spec = training.spec;
+  const config::Config& config = training.config;
+  const MemoryNeeds& needs = plan.needs;
+  const MemoryLimits& limits = plan.limits;
   plan.cost = CostOf(training.model, spec, training.shape.sequence);
   plan.tokens = training.shape.micro_batch * training.shape.micro_batches *
                 training.shape.sequence * training.shape.ranks;
-  plan.state_files = StateFiles(layout, config);
-  AddShortage("device", needs.device_minimum, limits.device, needs.device_sum, plan);
-  AddShortage("host", needs.host_minimum, limits.host, needs.host_sum, plan);
-  // Without a path the files lie in RUN, whose drive is not known.
-  if (!config.nvme_paths.empty()) {
-    AddShortage("drive", plan.state_files, limits.drive, "state files", plan);
-  }
   PENSTOCK_ASSIGN(
       const zero::MemoryPlan memory,
       zero::PlanMemory(
@@ -80,7 +73,39 @@ Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& lim
   plan.commit =
       EstimateCommits(training, layout, memory, speed, plan.step.value_or(StepEstimate()));
   if (plan.commit.wait_s) *plan.step->step_s += *plan.commit.wait_s;
+  return {};
+}
+
+/// Adds the files, whose size is known from the layout.
+void AddFiles(const PlannedTraining& training, const offload::ShardLayout& layout, RunPlan& plan) {
+  plan.state_files = StateFiles(layout, training.config);
+  // Without a path the files lie in RUN, whose drive is not known.
+  if (training.config.nvme_paths.empty()) return;
+  AddShortage("drive", plan.state_files, plan.limits.drive, "state files", plan);
+}
+
+}  // namespace
+
+Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& limits,
+                        const MachineSpeed& speed) {
+  PENSTOCK_ASSIGN(RunPlan plan, BeginPlan(training, limits));
+  const offload::ShardLayout layout =
+      zero::MakeLayout(training.spec, training.config, training.world);
+  AddFiles(training, layout, plan);
+  PENSTOCK_TRY(CompletePlan(training, layout, speed, plan));
   return plan;
+}
+
+Result<std::optional<RunPlan>> PlanIfFits(const PlannedTraining& training,
+                                          const MemoryLimits& limits, const MachineSpeed& speed) {
+  PENSTOCK_ASSIGN(RunPlan plan, BeginPlan(training, limits));
+  if (!plan.fits()) return std::optional<RunPlan>();
+  const offload::ShardLayout layout =
+      zero::MakeLayout(training.spec, training.config, training.world);
+  AddFiles(training, layout, plan);
+  if (!plan.fits()) return std::optional<RunPlan>();
+  PENSTOCK_TRY(CompletePlan(training, layout, speed, plan));
+  return std::optional(std::move(plan));
 }
 
 }  // namespace penstock::train

@@ -54,13 +54,14 @@ struct RunPlan {
   Bytes host_peak() const { return host.total() + needs.reserved.host(); }
 };
 
-/// Whether the least that works fits the limits of device and host. Errors: as of PlanRun.
-Result<bool> FitsMemory(const PlannedTraining& training, const MemoryLimits& limits);
-
 /// Plans. Memory above the minimum is spent as the engine spends it; a limit that is not known is
 /// no limit for what the training needs, and the minimum is planned for. Precondition: the model
 /// has an order of use, as those of all families do. Errors: those of SumMemoryNeeds.
 Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& limits,
                         const MachineSpeed& speed);
+
+/// The same if it fits. Otherwise nothing is planned, which is much sooner done.
+Result<std::optional<RunPlan>> PlanIfFits(const PlannedTraining& training,
+                                          const MemoryLimits& limits, const MachineSpeed& speed);
 
 }  // namespace penstock::train
