@@ -10,7 +10,7 @@
 #include "kernels/state/optimizer.h"
 #include "kernels/state/optimizer_tile.h"
 #include "offload/layout.h"
-#include "train/plan/least_time.h"
+#include "train/plan/work_time.h"
 #include "zero/partitioner.h"
 #include "zero/tile_planes.h"
 #include "zero/update_scalars.h"
@@ -29,7 +29,7 @@ uint64_t ElementsIn(Bytes most) {
 
 /// Of what this thread does.
 Result<double> OfHere(const std::function<void()>& work) {
-  return LeastTime().Of([&]() -> Result<WorkSpan> {
+  return WorkTime().Of([&]() -> Result<WorkSpan> {
     WorkSpan span{.begin = WorkInstant::Now(), .end = {}};
     work();
     span.end = WorkInstant::Now();

@@ -9,7 +9,7 @@
 
 #include "device/device.h"
 #include "kernels/model/model_operators.h"
-#include "train/plan/least_time.h"
+#include "train/plan/work_time.h"
 
 namespace penstock::train {
 namespace {
@@ -80,7 +80,7 @@ class Bench {
   /// Gives all tensors back.
   void Clear() { buffers_.clear(); }
 
-  /// The least seconds of some calls.
+  /// Seconds of a call.
   Result<double> Time(const std::function<void(kernels::ModelOperators&, device::Stream&)>& work) {
     auto& stream = static_cast<device::CpuStream&>(*stream_);
     return time_.Of([&]() -> Result<WorkSpan> {
@@ -98,7 +98,7 @@ class Bench {
   explicit Bench(DType dtype) : dtype_(dtype) {}
 
   const DType dtype_;
-  LeastTime time_;
+  WorkTime time_;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<kernels::ModelOperators> operators_;
   std::unique_ptr<device::Stream> stream_;

@@ -1,10 +1,10 @@
-#include "train/plan/least_time.h"
+#include "train/plan/work_time.h"
 
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <ctime>
-#include <limits>
+#include <vector>
 
 namespace penstock::train {
 namespace {
@@ -30,21 +30,22 @@ WorkInstant WorkInstant::Now() {
   return now;
 }
 
-Result<double> LeastTime::Of(const std::function<Result<WorkSpan>()>& work) {
+Result<double> WorkTime::Of(const std::function<Result<WorkSpan>()>& work) {
   PENSTOCK_TRY(work().status());
-  double least = std::numeric_limits<double>::infinity();
+  std::vector<double> taken;
   int whole = 0;
   for (int round = 0; round < kMostRounds && whole < kWholeRounds; ++round) {
     PENSTOCK_ASSIGN(const WorkSpan span, work());
     const std::chrono::duration<double> passed = span.end.time - span.begin.time;
     const double processor_s = span.end.processor_s - span.begin.processor_s;
-    least = std::min(least, processor_s);
+    taken.push_back(processor_s);
     const bool interrupted = span.end.interruptions > span.begin.interruptions ||
                              passed.count() > kMuchWaiting * processor_s;
     ++rounds_;
     ++(interrupted ? interrupted_ : whole);
   }
-  return least;
+  std::ranges::nth_element(taken, taken.begin() + static_cast<std::ptrdiff_t>(taken.size() / 2));
+  return taken[taken.size() / 2];
 }
 
 }  // namespace penstock::train

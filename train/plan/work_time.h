@@ -1,8 +1,9 @@
 // How long a piece of work takes by itself, on a machine that other programs may use meanwhile.
 //
 // A round counts by the processor that the thread takes which works, or leads the team that works
-// and waits for it actively: so waiting for a processor that others have is not in it. The least of
-// some rounds counts; those that others have interrupted are repeated a while.
+// and waits for it actively: so waiting for a processor that others have is not in it. Rounds that
+// others have interrupted are repeated a while. Their median counts: the leader of a team does less
+// of the work where others held it up, and more where they held up the rest.
 //
 // Threads: the main thread, while the program does nothing else.
 #pragma once
@@ -29,7 +30,7 @@ struct WorkSpan {
   WorkInstant end;
 };
 
-class LeastTime {
+class WorkTime {
  public:
   /// Returns seconds. One round more comes first, which touches the memory and does not count.
   /// Errors: those of `work`.

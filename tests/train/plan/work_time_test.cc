@@ -1,4 +1,4 @@
-#include "train/plan/least_time.h"
+#include "train/plan/work_time.h"
 
 #include <gtest/gtest.h>
 
@@ -13,35 +13,35 @@ WorkSpan Round(int call, int busy) {
   return span;
 }
 
-TEST(LeastTimeTest, WaitingForAProcessorDoesNotCount) {
+TEST(WorkTimeTest, WaitingForAProcessorDoesNotCount) {
   int calls = 0;
-  LeastTime time;
-  EXPECT_EQ(*time.Of([&]() -> Result<WorkSpan> { return Round(++calls, 2); }), 3);
+  WorkTime time;
+  EXPECT_EQ(*time.Of([&]() -> Result<WorkSpan> { return Round(++calls, 2); }), 3.5);
   EXPECT_EQ(calls, 1 + 1 + 4) << "the first does not count, and four are not interrupted";
   EXPECT_FALSE(time.interrupted());
 }
 
-TEST(LeastTimeTest, AMachineThatIsAlwaysBusyEndsIt) {
+TEST(WorkTimeTest, AMachineThatIsAlwaysBusyEndsIt) {
   int calls = 0;
-  LeastTime time;
+  WorkTime time;
   EXPECT_EQ(*time.Of([&]() -> Result<WorkSpan> { return Round(++calls, 1000); }), 3);
   EXPECT_EQ(calls, 13);
   EXPECT_TRUE(time.interrupted());
 }
 
-TEST(LeastTimeTest, AFailureEndsIt) {
+TEST(WorkTimeTest, AFailureEndsIt) {
   int calls = 0;
-  LeastTime time;
-  const Result<double> least = time.Of([&]() -> Result<WorkSpan> {
+  WorkTime time;
+  const Result<double> time_of = time.Of([&]() -> Result<WorkSpan> {
     if (++calls < 3) return Round(calls, 0);
     return MakeError(ErrorCode::kIo, "no more");
   });
-  ASSERT_FALSE(least.ok());
-  EXPECT_EQ(least.error().message, "no more");
+  ASSERT_FALSE(time_of.ok());
+  EXPECT_EQ(time_of.error().message, "no more");
   EXPECT_EQ(calls, 3);
 }
 
-TEST(LeastTimeTest, AnInstantIsThatOfItsThread) {
+TEST(WorkTimeTest, AnInstantIsThatOfItsThread) {
   const WorkInstant before = WorkInstant::Now();
   const WorkInstant after = WorkInstant::Now();
   EXPECT_LE(before.time, after.time);
