@@ -208,7 +208,7 @@ def _connect(model: torch.nn.Module, optimizer: ModuleOptimizer) -> None:
 def _backward(rows: Rows, loss: torch.Tensor, **options: Any) -> None:
     """``loss.backward()``; the loss is in the row of the step."""
     rows.note(loss)
-    loss.backward(**options)  # type: ignore[no-untyped-call]
+    loss.backward(**options)
 
 
 def clip_grad_norm_(module: torch.nn.Module, max_norm: float) -> torch.Tensor:

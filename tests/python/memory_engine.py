@@ -7,6 +7,7 @@ cannot have changed.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import math
@@ -112,8 +113,22 @@ class MemoryEngine:
             tensor.master.copy_(tensor.weight)
         self._filled.add(unit)
 
+    # What an engine without a device has for the sake of one with it.
+
+    def ready(self) -> None:
+        pass
+
+    def order(self) -> None:
+        pass
+
+    def copying(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def keep(self, values: Any) -> None:
+        pass
+
     def note_idle(self, memories: Iterable[Any]) -> None:
-        """As of an engine without a device: nothing follows from it."""
+        pass
 
     def use(self, unit: int, kind: int, to: int | None) -> None:
         self._check()
