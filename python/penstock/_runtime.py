@@ -119,6 +119,7 @@ class Runtime:
                     self.engine.use(unit.index, kind, None if has else unit.memory.address)
             else:
                 self._make_room(unit)
+                unit.held = True
                 self.engine.use(unit.index, kind, unit.memory.address)
                 if not unit.gathered:
                     unit.show_here()
@@ -138,13 +139,14 @@ class Runtime:
                 self.use(unit, _library.ASIDE)
 
     def _make_room(self, unit: Unit) -> None:
-        if not unit.repeated or unit.kept or self._on_device:
+        """Lets repeated units go, so that one more has its place: first what is out of date."""
+        if unit.held or not unit.repeated or unit.kept or self._on_device:
             return
-        there = [u for u in self.units if u.filled and u.repeated and not u.kept]
+        there = [u for u in self.units if u.held and u.repeated and not u.kept]
         may_go = [u for u in there if not self.in_use(u)]
-        may_go.sort(key=lambda u: u.last_use)
+        may_go.sort(key=lambda u: (u.filled, u.last_use))
         for victim in may_go[: max(0, len(there) - self.slots + 1)]:
-            victim.let_go()
+            victim.let_go(unit)
 
     def _count_repeated(self) -> None:
         there = sum(1 for unit in self.units if unit.filled and unit.repeated)
@@ -271,13 +273,11 @@ class Runtime:
         """Lets all units go whose weights the step changes."""
         for unit in self.units:
             unit.told = False
-            if not unit.filled or not unit.trained and unit.kept:
-                unit.check_unwritten()
-            elif self._on_device:
-                unit.check_unwritten()
-                unit.filled = not unit.trained
-            else:
-                unit.let_go()
+            unit.check_unwritten()
+            if self._on_device:
+                unit.filled = unit.filled and not unit.trained
+            elif unit.filled and (unit.trained or not unit.kept):
+                unit.forget()
 
     def drop_step(self) -> None:
         """Drops gradients and recorded uses of the step under way."""

@@ -244,7 +244,7 @@ class Refused(unittest.TestCase):
 
     def test_what_initialize_cannot_take_leaves_the_module_as_it_was(self) -> None:
         cases: list[tuple[str, Any, dict[str, Any]]] = [
-            ("meta device", torch.nn.Linear(2, 2, device="meta"), {}),
+            ("has no values", torch.nn.Linear(2, 2, device="meta"), {}),
             ("float64", torch.nn.Linear(2, 2).double(), {}),
             ("nothing is trained", torch.nn.Linear(2, 2).requires_grad_(False), {}),
             ("scheduler", torch.nn.Linear(2, 2), {"scheduler": {"type": "WarmupLR"}}),
