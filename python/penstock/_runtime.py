@@ -180,8 +180,8 @@ class Runtime:
                     f"{gradient.dtype}; only float32, bfloat16 and float16 are offered"
                 )
             self._open_step()
+            self._given.add((unit.index, tensor))  # before: what is given has to be dropped
             self.engine.gradient(unit.index, tensor, gradient.data_ptr(), dtype)
-            self._given.add((unit.index, tensor))
 
     def await_gradient(self, unit: Unit, tensor: int, parameter: torch.nn.Parameter) -> None:
         """Leaves a gradient to torch, which adds to it, until the backward ends."""
@@ -255,10 +255,10 @@ class Runtime:
             self.complete_gradients()
             scalars = [_scalars(param_groups[number]) for number in self.groups]
             self._forget()
-            outcome: _library.Outcome = self.engine.end_step(scalars, max_norm, loss_scale)
-            self.steps = outcome.step
-            self._open = False
-            self._given.clear()
+            try:
+                outcome: _library.Outcome = self.engine.end_step(scalars, max_norm, loss_scale)
+            finally:
+                self._follow_step()
             if self._on_device:
                 self._bring_all()
         if outcome.skipped:
@@ -268,6 +268,14 @@ class Runtime:
                 stacklevel=3,
             )
         return outcome
+
+    def _follow_step(self) -> None:
+        """Notes whether the engine has ended the step, even if an interrupt hid that."""
+        step: int = self.engine.describe()["step"]
+        if step != self.steps:
+            self.steps = step
+            self._open = False
+            self._given.clear()
 
     def _forget(self) -> None:
         """Lets all units go whose weights the step changes."""
@@ -284,14 +292,14 @@ class Runtime:
         with self.lock:
             for parameter in self._pending:
                 parameter.grad = None
-            self._pending.clear()
-            self._given.clear()
+            if self._open:
+                self.engine.drop_step()
             for unit in self.units:
                 unit.told = False
                 unit.calls = 0
-            if self._open:
-                self._open = False
-                self.engine.drop_step()
+            self._open = False
+            self._pending.clear()
+            self._given.clear()
 
     def close(self) -> None:
         """Frees the engine. The parameters show NaN from then on."""
@@ -316,13 +324,21 @@ class _Closed:
         pass
 
 
+def _number(value: Any, what: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"penstock: {what} of a parameter group is {value!r}; give a number"
+        ) from None
+
+
 def _scalars(group: Mapping[str, Any]) -> _library.Group:
-    betas: Sequence[float] | None = group.get("betas")
-    first, second = betas if betas is not None else (0.0, 0.0)
+    """Returns the scalars of a parameter group as they are now."""
+    betas: Sequence[Any] = group.get("betas", (0.0, 0.0))
     return _library.Group(
-        float(group["lr"]),
-        float(first),
-        float(second),
-        float(group.get("eps", 0.0)),
-        float(group["weight_decay"]),
+        _number(group["lr"], "lr"),
+        *(_number(beta, "betas") for beta in betas),
+        _number(group.get("eps", 0.0), "eps"),
+        _number(group["weight_decay"], "weight_decay"),
     )

@@ -107,6 +107,7 @@ class Unit:
         self._away = _nans(self.entries)
         self._shown: list[torch.Tensor] = []
         self._versions: list[int] = []
+        self._settled = True  # parameters show `_shown`
         self.filled = False
         self.held = False
         self.told = False
@@ -142,14 +143,21 @@ class Unit:
         with torch.inference_mode(False), torch._C.DisableTorchFunction():
             if self._shown:
                 self.check_unwritten()
-            else:
-                self._versions = [entry.parameter._version for entry in self.entries]
+            self._settled = False
             self._shown = tensors
-            for entry, tensor in zip(self.entries, tensors):
-                entry.parameter.data = tensor
+            self._settle()
+
+    def _settle(self) -> None:
+        """Has parameters show what they are to show."""
+        for entry, tensor in zip(self.entries, self._shown):
+            entry.parameter.data = tensor
+        self._versions = [entry.parameter._version for entry in self.entries]
+        self._settled = True
 
     def check_unwritten(self) -> None:
         """Raises if somebody has written into a parameter since it was last shown."""
+        if not self._settled:  # an interrupt came in between
+            self._settle()
         for entry, tensor, version in zip(self.entries, self._shown, self._versions):
             parameter = entry.parameter
             if parameter.data_ptr() == tensor.data_ptr() and parameter._version == version:
@@ -164,9 +172,7 @@ class Unit:
         """Lets parameters show what they showed before somebody wrote into them."""
         for nan in self._away:
             nan.data.fill_(float("nan"))
-        for entry, tensor in zip(self.entries, self._shown):
-            entry.parameter.data = tensor
-        self._versions = [entry.parameter._version for entry in self.entries]
+        self._settle()
 
     def let_go(self, to: Unit | None = None) -> None:
         """Gives the memory back, or to another unit; parameters show NaN unless gathered."""
