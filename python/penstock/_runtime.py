@@ -54,7 +54,8 @@ class Runtime:
                 for i, (spec, layout) in enumerate(zip(plan.units, described["units"]))
             ]
         self.groups = [group.number for group in plan.groups if group.number >= 0]
-        self.steps: int = described["step"]
+        self._steps: int = described["step"]
+        self._ending = False  # the engine was told to end a step, and what came of it is not noted
         self.most_repeated = 0  # that were in memory at once
         self.in_use: Callable[[Unit], bool] = lambda unit: False  # asks the hooks
         self._on_device = on_device
@@ -129,6 +130,7 @@ class Runtime:
                 unit.told = True
 
     def _open_step(self) -> None:
+        self._follow_step()
         if not self._open:
             self.before_step()
             self._open = True
@@ -199,6 +201,7 @@ class Runtime:
     @property
     def has_gradients(self) -> bool:
         """Whether the step under way has a gradient that the engine or a hook has seen."""
+        self._follow_step()
         return bool(self._given or self._pending)
 
     def take_gradients(self) -> bool:
@@ -255,10 +258,9 @@ class Runtime:
             self.complete_gradients()
             scalars = [_scalars(param_groups[number]) for number in self.groups]
             self._forget()
-            try:
-                outcome: _library.Outcome = self.engine.end_step(scalars, max_norm, loss_scale)
-            finally:
-                self._follow_step()
+            self._ending = True
+            outcome: _library.Outcome = self.engine.end_step(scalars, max_norm, loss_scale)
+            self._follow_step()
             if self._on_device:
                 self._bring_all()
         if outcome.skipped:
@@ -270,12 +272,24 @@ class Runtime:
         return outcome
 
     def _follow_step(self) -> None:
-        """Notes whether the engine has ended the step, even if an interrupt hid that."""
-        step: int = self.engine.describe()["step"]
-        if step != self.steps:
-            self.steps = step
-            self._open = False
-            self._given.clear()
+        """Notes whether the engine has ended the step, which an interrupt may have hidden."""
+        if self._ending:
+            step: int = self.engine.describe()["step"]
+            if step != self._steps:
+                self._open = False
+                self._given.clear()
+                self._steps = step
+            self._ending = False
+
+    @property
+    def steps(self) -> int:
+        """Counts the steps of the training that have ended."""
+        self._follow_step()
+        return self._steps
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._steps = steps
 
     def _forget(self) -> None:
         """Lets all units go whose weights the step changes."""
