@@ -15,12 +15,13 @@ import torch
 from penstock import _guards, _outside, _rules, _state_dicts
 from penstock._config import ConfigLike, merged, read_config, without_monitors
 from penstock._hooks import Hooks
-from penstock._init import Weights, source_of
+from penstock._init import Weights, give_addresses, has_no_values, source_of
 from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._opening import Opening
 from penstock._rows import Rows
 from penstock._runtime import Runtime
 from penstock._units import DTYPE_NAMES, Plan, plan
+from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError, UnavailableError
 
 _log = logging.getLogger("penstock")
@@ -127,6 +128,19 @@ def _split(config: ConfigLike) -> tuple[dict[str, Any], bool]:
     return {**given, "penstock": ours}, missing == "zero"
 
 
+def _without_values(model: torch.nn.Module) -> None:
+    """Gives parameters addresses, whose values come with the states."""
+    frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
+    if not has_no_values(model):
+        return
+    if frozen:
+        raise InvalidArgumentError(
+            f"penstock: {frozen[0]} is frozen and has no values, and a universal checkpoint has none "
+            "of it; make the module outside of penstock.init"
+        )
+    give_addresses(model)
+
+
 def initialize(
     model: torch.nn.Module,
     config: ConfigLike = None,
@@ -134,7 +148,7 @@ def initialize(
     model_parameters: Iterable[Any] | None = None,
     run: str | os.PathLike[str] | None = None,
     seed: int = 0,
-    weights: Weights = None,
+    weights: Weights | Reader = None,
 ) -> tuple[torch.nn.Module, ModuleOptimizer]:
     """Gives the parameters of a module to an engine, which keeps them where ``config`` says.
 
@@ -151,7 +165,8 @@ def initialize(
         run: a folder for this training. If it has a commit, that is continued.
         seed: of stochastic rounding.
         weights: a folder or file of safetensors, which are read unit by unit, or ``"random"``:
-            unit by unit by the module's initializers. Needed for a module that was made within
+            unit by unit by the module's initializers; or a ``penstock.universal.Reader``, which
+            has moments and steps as well. Needed for a module that was made within
             :func:`penstock.init`. Not read if a commit is continued.
 
     Returns:
@@ -165,7 +180,10 @@ def initialize(
     given, monitors = without_monitors(read_config(config))
     engine_config, zero_missing = _split(given)
     rule, defaults = _optimizer_of(engine_config)
-    give_values = source_of(model, weights)
+    states = weights if isinstance(weights, Reader) else None
+    give_values = None if isinstance(weights, Reader) else source_of(model, weights)
+    if states is not None:
+        _without_values(model)
     if model_parameters is None:
         model_parameters = [p for p in model.parameters() if p.requires_grad and p.numel() > 0]
     groups = list(model_parameters)
@@ -190,6 +208,12 @@ def initialize(
     every = int(engine_config["penstock"].get("commit_every_steps", 0))
     optimizer.begin(Training(Hooks(runtime, model, cut), opening, opened, every))
     _connect(model, optimizer)
+    if states is not None and not optimizer.continued:
+        try:
+            optimizer.begin_with(states)
+        except BaseException:
+            optimizer.close()
+            raise
     return model, optimizer
 
 

@@ -20,6 +20,7 @@ from typing import Union
 
 import torch
 
+import penstock
 from penstock._config import read_config
 from penstock._initialize import initialize
 from penstock._module_optimizer import ModuleOptimizer
@@ -27,7 +28,7 @@ from penstock._offloaded import OffloadedOptimizer
 from penstock._universal_files import Reader, write
 from penstock.errors import InvalidArgumentError, PenstockError
 
-__all__ = ["load", "main", "save"]
+__all__ = ["Reader", "load", "main", "save"]
 
 Optimizer = Union[OffloadedOptimizer, ModuleOptimizer]
 
@@ -69,8 +70,14 @@ def _model_of(folder: str, dtype: torch.dtype) -> torch.nn.Module:
             f"penstock: {folder}/config.json names no architecture of transformers ({names}); use "
             "penstock.universal.load in a program that makes the module"
         )
-    module: torch.nn.Module = cls(config)
-    return module.to(dtype)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with penstock.init():  # without memory for weights
+            module: torch.nn.Module = cls(config)
+    finally:
+        torch.set_default_dtype(before)
+    return module
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -91,14 +98,17 @@ def _convert(arguments: argparse.Namespace) -> str:
     config = read_config(arguments.config)
     bf16 = config.get("bf16", config.get("bfloat16", {})).get("enabled") is True
     module = _model_of(arguments.model, torch.bfloat16 if bf16 else torch.float32)
-    _, optimizer = initialize(module, config, run=arguments.run)
+    imports = arguments.what == "import"
+    weights = Reader(arguments.folder, arguments.steps) if imports else "random"  # is not read
+    if not imports and not os.path.exists(os.path.join(arguments.run, "run.json")):
+        raise InvalidArgumentError(f"penstock: there is no run {arguments.run}")
+    _, optimizer = initialize(module, config, run=arguments.run, weights=weights)
     try:
-        if arguments.what == "import":
+        if imports:
             if optimizer.continued:
                 raise InvalidArgumentError(
                     f"penstock: run {arguments.run} has a commit already; name another run"
                 )
-            load(optimizer, arguments.folder, steps=arguments.steps)
             optimizer.commit()
             return f"{arguments.folder} is in run {arguments.run}, at step {optimizer.steps}"
         if not optimizer.continued:

@@ -133,6 +133,8 @@ class Universal(OptimizerTest):
         self.assertEqual(universal.main(["export", self.path("out"), *others]), 0)
         self.assert_same_checkpoints(self.path("in"), self.path("out"))
         self.assertEqual(universal.main(["import", self.path("in"), *others]), 1)
+        others[-1] = self.path("nothing")
+        self.assertEqual(universal.main(["export", self.path("other"), *others]), 1)
         module, optimizer = penstock.initialize(
             tiny_models.make("llama"), self.config(torch.float32), run=self.path("run")
         )
