@@ -8,6 +8,7 @@ import sys
 import unittest
 
 import optimizer_support  # noqa: F401  (finds the package)
+import penstock
 import torch
 from optimizer_support import RULES, OptimizerTest, decay_groups, tower, train
 from penstock import reference
@@ -141,27 +142,32 @@ def leaving_to(leaving: torch.optim.Optimizer, model: torch.nn.Module) -> torch.
 
 
 class ProcessesEnd(OptimizerTest):
-    CHILD = """
+    PROGRAM = """
 import sys
 sys.path[:0] = [{tests!r}]
-from optimizer_support import tower, train
-import penstock
-model = tower()
-optimizer = penstock.AdamW(model.parameters(), nvme_path={folder!r}, host_memory="64MiB", model=model)
-train(model, optimizer, 2)
-{then}
+from optimizer_state_dicts_test import begin
+optimizer = begin({folder!r})
 """
 
-    def child(self, then: str) -> None:
-        tests = os.path.dirname(os.path.abspath(__file__))
-        program = self.CHILD.format(tests=tests, folder=self.folder, then=then)
-        subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
-
     def test_files_that_no_commit_names_go_with_the_process_or_with_the_next_run(self) -> None:
-        self.child("import os; os._exit(0)")
+        killed = os.fork()
+        if killed == 0:
+            begin(self.folder)
+            os._exit(0)
+        self.assertEqual(os.waitpid(killed, 0)[1], 0)
         self.assertNotEqual(os.listdir(self.folder), [])
-        self.child("")
+        tests = os.path.dirname(os.path.abspath(__file__))
+        program = self.PROGRAM.format(tests=tests, folder=self.folder)
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=150)
         self.assertEqual(os.listdir(self.folder), [])
+
+
+def begin(folder: str) -> penstock.AdamW:
+    """Begins a training in this process, and commits nothing."""
+    model = tower()
+    optimizer = penstock.AdamW(model.parameters(), nvme_path=folder, host_memory="64MiB")
+    train(model, optimizer, 1)
+    return optimizer
 
 
 if __name__ == "__main__":
