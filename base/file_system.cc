@@ -1,5 +1,6 @@
 #include "base/file_system.h"
 
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
 
@@ -69,6 +70,24 @@ Result<Bytes> FreeSpace(const std::string& path) {
   struct statvfs drive {};
   if (::statvfs(path.c_str(), &drive) != 0) return ErrnoError(errno, "looking at " + path);
   return Bytes{drive.f_frsize} * drive.f_bavail;
+}
+
+std::optional<Bytes> FreeSpaceTogether(const std::vector<std::string>& paths) {
+  std::vector<dev_t> systems;
+  for (const std::string& path : paths) {
+    struct stat info {};
+    if (::stat(path.c_str(), &info) != 0) return {};
+    systems.push_back(info.st_dev);
+  }
+  std::optional<Bytes> together;
+  for (size_t i = 0; i < paths.size(); ++i) {
+    const Result<Bytes> free = FreeSpace(paths[i]);
+    if (!free.ok()) return {};
+    const auto sharing = static_cast<uint64_t>(std::ranges::count(systems, systems[i]));
+    const Bytes of_all = Bytes{free->value / sharing} * paths.size();
+    together = std::min(together.value_or(of_all), of_all);
+  }
+  return together;
 }
 
 std::string FileSystemNotice(const std::string& what, const std::string& folder) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/units.h"
@@ -29,6 +31,11 @@ Result<FileSystem> ReadFileSystem(const std::string& path);
 
 /// Returns the space that is free for this user where `path` is. Errors: of statvfs, with the path.
 Result<Bytes> FreeSpace(const std::string& path);
+
+/// Returns the largest sum of files that have room in `paths`, each of which gets as much: paths of
+/// one file system share its free space. Nothing if one of them cannot be looked at, or there is
+/// none.
+std::optional<Bytes> FreeSpaceTogether(const std::vector<std::string>& paths);
 
 /// Returns one line on what a state in `folder` loses by its file system, beginning with `what`
 /// ("nvme_path /dev/shm"). The line is empty if the file system is a drive's, or cannot be

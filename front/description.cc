@@ -99,6 +99,7 @@ std::string DescribePlan(const Plan& plan) {
         {"gradients", need.gradients.value},
         {"states", need.states.value},
         {"sums", plan.sums.value},
+        {"arriving", plan.arriving.value},
         {"reading", plan.reading.value},
         {"bookkeeping", need.bookkeeping.value},
         {"total", memory.ok() ? (need.total() + own).value : 0}}},

@@ -67,12 +67,9 @@ Bytes GradientInbox::Need(const offload::ShardLayout& layout, uint64_t micro_bat
 }
 
 Result<GradientInbox> GradientInbox::Create(const offload::ShardLayout& layout,
-                                            uint64_t micro_batches,
-                                            std::function<std::byte*(offload::TileId)> place,
-                                            std::function<void(ModuleId)> complete) {
+                                            uint64_t micro_batches, Callbacks callbacks) {
   GradientInbox inbox(layout, micro_batches);
-  inbox.place_ = std::move(place);
-  inbox.complete_ = std::move(complete);
+  inbox.callbacks_ = std::move(callbacks);
   uint64_t elements = 0;
   for (const offload::ModuleLayout& layout_of : layout.model.modules) {
     Module module;
@@ -94,7 +91,8 @@ Result<GradientInbox> GradientInbox::Create(const offload::ShardLayout& layout,
 std::byte* GradientInbox::PlaceOf(ModuleId module, const offload::TensorLayout& tensor) const {
   const offload::TileId tile = layout_.TileAt(module, tensor.offset);
   const DType dtype = layout_.GradientDType(tile);
-  return place_(tile) + (SizeOf(dtype) * (tensor.offset - layout_.tile(tile).begin)).value;
+  return callbacks_.place(tile) +
+         (SizeOf(dtype) * (tensor.offset - layout_.tile(tile).begin)).value;
 }
 
 Status GradientInbox::CheckAdd(ModuleId module, uint32_t tensor, DType dtype) const {
@@ -112,7 +110,7 @@ Status GradientInbox::CheckAdd(ModuleId module, uint32_t tensor, DType dtype) co
                      "fp32",
                      layout.name, ToString(weight), ToString(dtype), ToString(weight));
   }
-  if (entry.count >= micro_batches_ || modules_[Index(module)].complete) {
+  if (entry.count >= micro_batches_ || modules_[Index(module)].closed) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "tensor {} got {} gradients in this step, or one after its norm was taken, "
                      "and gradient_accumulation_steps is {}; end the step before the next "
@@ -122,46 +120,81 @@ Status GradientInbox::CheckAdd(ModuleId module, uint32_t tensor, DType dtype) co
   return {};
 }
 
-void GradientInbox::Put(ModuleId module, uint32_t tensor, const void* values, DType dtype) {
-  const offload::TensorLayout& layout = layout_.module(module).tensors[tensor];
-  const Tensor& entry = modules_[Index(module)].tensors[tensor];
+/// Where the bytes of a gradient belong as they are; null if they are to be added or converted.
+std::byte* GradientInbox::DirectPlace(const Announced& gradient) const {
+  const offload::TensorLayout& layout = layout_.module(gradient.module).tensors[gradient.tensor];
+  const DType weight = WeightOf(layout_, layout);
+  const bool aside = modules_[Index(gradient.module)].tensors[gradient.tensor].added_aside;
+  const bool as_it_is = gradient.dtype == weight && gradient.first && !aside;
+  return as_it_is ? PlaceOf(gradient.module, layout) : nullptr;
+}
+
+Result<GradientInbox::Announced> GradientInbox::Announce(ModuleId module, uint32_t tensor,
+                                                         DType dtype) {
+  PENSTOCK_TRY(CheckAdd(module, tensor, dtype));
+  empty_ = false;
+  Module& of = modules_[Index(module)];
+  Announced gradient{.module = module,
+                     .tensor = tensor,
+                     .elements = layout_.module(module).tensors[tensor].elements,
+                     .dtype = dtype,
+                     .first = of.tensors[tensor].count == 0};
+  gradient.direct = DirectPlace(gradient);
+  if (++of.tensors[tensor].count == micro_batches_) ++of.full;
+  gradient.last = of.full == of.trained;
+  if (gradient.last) CloseModule(module);
+  return gradient;
+}
+
+void GradientInbox::Put(const Announced& gradient, uint64_t begin, uint64_t count,
+                        const void* values) {
+  const offload::TensorLayout& layout = layout_.module(gradient.module).tensors[gradient.tensor];
+  const Tensor& entry = modules_[Index(gradient.module)].tensors[gradient.tensor];
   const DType weight = WeightOf(layout_, layout);
   if (entry.added_aside) {
     float* sums = reinterpret_cast<float*>(sums_.data()) + entry.sum;
-    AddTo(sums, values, dtype, layout.elements, entry.count == 0);
-  } else if (weight == DType::kFloat32) {
-    auto* sums = reinterpret_cast<float*>(PlaceOf(module, layout));
-    AddTo(sums, values, dtype, layout.elements, entry.count == 0);
-  } else if (values == nullptr) {
-    std::memset(PlaceOf(module, layout), 0, (SizeOf(weight) * layout.elements).value);
-  } else {
-    ConvertElements(dtype, values, weight, PlaceOf(module, layout), layout.elements);
+    AddTo(sums + begin, values, gradient.dtype, count, gradient.first);
+    return;
   }
+  std::byte* const place = PlaceOf(gradient.module, layout) + (SizeOf(weight) * begin).value;
+  if (weight == DType::kFloat32) {
+    AddTo(reinterpret_cast<float*>(place), values, gradient.dtype, count, gradient.first);
+  } else if (values == nullptr) {
+    std::memset(place, 0, (SizeOf(weight) * count).value);
+  } else {
+    ConvertElements(gradient.dtype, values, weight, place, count);
+  }
+}
+
+void GradientInbox::Arrived(const Announced& gradient) {
+  if (gradient.last) Complete(gradient.module);
 }
 
 Status GradientInbox::Add(ModuleId module, uint32_t tensor, const void* values, DType dtype) {
-  PENSTOCK_TRY(CheckAdd(module, tensor, dtype));
-  empty_ = false;
-  Put(module, tensor, values, dtype);
-  Module& of = modules_[Index(module)];
-  if (++of.tensors[tensor].count == micro_batches_) ++of.full;
-  if (of.full == of.trained) Complete(module);
+  PENSTOCK_ASSIGN(const Announced gradient, Announce(module, tensor, dtype));
+  Put(gradient, 0, gradient.elements, values);
+  Arrived(gradient);
   return {};
 }
 
+void GradientInbox::CloseModule(ModuleId module) {
+  modules_[Index(module)].closed = true;
+  tiles_ += layout_.TrainedTilesOf(module).size();
+  callbacks_.last(module);
+}
+
+/// Rounds what was added up aside.
 void GradientInbox::Complete(ModuleId module) {
-  Module& of = modules_[Index(module)];
   const std::vector<offload::TensorLayout>& tensors = layout_.module(module).tensors;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!of.tensors[i].added_aside) continue;
+    const Tensor& entry = modules_[Index(module)].tensors[i];
+    if (!entry.added_aside) continue;
     const DType weight = WeightOf(layout_, tensors[i]);
-    const float* sums = reinterpret_cast<const float*>(sums_.data()) + of.tensors[i].sum;
+    const float* sums = reinterpret_cast<const float*>(sums_.data()) + entry.sum;
     ConvertElements(DType::kFloat32, sums, weight, PlaceOf(module, tensors[i]),
                     tensors[i].elements);
   }
-  of.complete = true;
-  tiles_ += layout_.TrainedTilesOf(module).size();
-  complete_(module);
+  callbacks_.complete(module);
 }
 
 Status GradientInbox::CompleteAll() {
@@ -183,7 +216,9 @@ Status GradientInbox::CompleteAll() {
   }
   for (const ModuleId id : offload::Ids<ModuleId>(modules_.size())) {
     const Module& module = modules_[Index(id)];
-    if (module.trained > 0 && !module.complete) Complete(id);
+    if (module.trained == 0 || module.closed) continue;
+    CloseModule(id);
+    Complete(id);
   }
   return {};
 }
@@ -192,7 +227,7 @@ void GradientInbox::Clear() {
   for (Module& module : modules_) {
     for (Tensor& tensor : module.tensors) tensor.count = 0;
     module.full = 0;
-    module.complete = false;
+    module.closed = false;
   }
   tiles_ = 0;
   empty_ = true;

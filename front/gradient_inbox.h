@@ -4,7 +4,11 @@
 // With one micro-batch, and for fp32 weights, gradients go straight to where the update reads them.
 // Otherwise sums are kept in fp32 beside it, and rounded once (nearest even).
 //
-// Threads: one at a time.
+// A gradient that is on its way from a device is counted when it is announced, and added when it
+// has arrived.
+//
+// Threads: one at a time; Put and Arrived from another one, for gradients that were announced. Who
+// announces gradients waits for them before all calls but Announce.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +28,46 @@ class GradientInbox {
   /// Bytes of the sums that are kept beside the engine's gradients.
   static Bytes Need(const offload::ShardLayout& layout, uint64_t micro_batches);
 
-  /// `place`: where a trained tile's gradient goes; those of consecutive tiles lie one behind the
-  /// other. `complete` is called when all tiles of a module have theirs. The layout outlives the
-  /// object. Errors: kOutOfMemory.
+  /// What an inbox calls and asks.
+  struct Callbacks {
+    /// Where a trained tile's gradient goes; those of consecutive tiles lie one behind the other.
+    std::function<std::byte*(offload::TileId tile)> place;
+    /// A module has been given its last gradient, or it was announced.
+    std::function<void(offload::ModuleId module)> last;
+    /// All tiles of a module have their gradients. Called by Arrived, after `last`.
+    std::function<void(offload::ModuleId module)> complete;
+  };
+  /// A gradient that was announced.
+  struct Announced {
+    offload::ModuleId module{};
+    uint32_t tensor = 0;
+    uint64_t elements = 0;
+    DType dtype{};
+    bool first = false;           ///< of its tensor in this step
+    bool last = false;            ///< of its module
+    std::byte* direct = nullptr;  ///< where its bytes may be written instead of Put
+  };
+
+  /// The layout outlives the object. Errors: kOutOfMemory.
   static Result<GradientInbox> Create(const offload::ShardLayout& layout, uint64_t micro_batches,
-                                      std::function<std::byte*(offload::TileId tile)> place,
-                                      std::function<void(offload::ModuleId module)> complete);
+                                      Callbacks callbacks);
 
   /// Adds a gradient, null: zeros. `module` and `tensor` exist. Errors: kInvalidArgument for a
   /// frozen tensor, a gradient of fp16 or bf16 for a weight of another dtype but fp32, and more
   /// gradients than micro-batches.
   Status Add(offload::ModuleId module, uint32_t tensor, const void* values, DType dtype);
+  /// The parts of Add. Errors: as Add's.
+  Result<Announced> Announce(offload::ModuleId module, uint32_t tensor, DType dtype);
+  /// Adds elements [begin, begin + count) of the gradient. Null: zeros.
+  void Put(const Announced& gradient, uint64_t begin, uint64_t count, const void* values);
+  /// All elements are there, and those of all gradients that were announced before.
+  void Arrived(const Announced& gradient);
   /// Completes the modules that got fewer gradients than there are micro-batches. Errors:
   /// kInvalidArgument, naming the tensors that got none.
   Status CompleteAll();
   /// Begins another step.
   void Clear();
-  /// Returns the trained tiles whose gradients were completed in this step.
+  /// Returns the trained tiles whose last gradients were given in this step.
   size_t tiles() const { return tiles_; }
   bool empty() const { return empty_; }
 
@@ -53,22 +80,22 @@ class GradientInbox {
   };
   struct Module {
     std::vector<Tensor> tensors;
-    size_t trained = 0;  ///< tensors
-    size_t full = 0;     ///< of them, those with a gradient of each micro-batch
-    bool complete = false;
+    size_t trained = 0;   ///< tensors
+    size_t full = 0;      ///< of them, those with a gradient of each micro-batch
+    bool closed = false;  ///< it takes no more in this step
   };
 
   GradientInbox(const offload::ShardLayout& layout, uint64_t micro_batches)
       : layout_(layout), micro_batches_(micro_batches) {}
   std::byte* PlaceOf(offload::ModuleId module, const offload::TensorLayout& tensor) const;
   Status CheckAdd(offload::ModuleId module, uint32_t tensor, DType dtype) const;
-  void Put(offload::ModuleId module, uint32_t tensor, const void* values, DType dtype);
+  std::byte* DirectPlace(const Announced& gradient) const;
+  void CloseModule(offload::ModuleId module);
   void Complete(offload::ModuleId module);
 
   const offload::ShardLayout& layout_;
   uint64_t micro_batches_;
-  std::function<std::byte*(offload::TileId)> place_;
-  std::function<void(offload::ModuleId)> complete_;
+  Callbacks callbacks_;
   Mapping sums_;
   std::vector<Module> modules_;
   size_t tiles_ = 0;

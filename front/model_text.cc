@@ -198,6 +198,7 @@ Result<Options> ParseOptions(const std::string& text) {
   }
   options.slots = static_cast<uint32_t>(section.Number("slots", 2, 1, 1U << 20));
   options.seed = section.Number("seed", 0, 0, std::numeric_limits<uint64_t>::max());
+  options.cuda = section.Bool("cuda", false);
   section.End();
   if (error) return *error;
   return options;

@@ -25,6 +25,7 @@ struct Options {
   std::optional<Bytes> host_memory;
   uint32_t slots = 2;  ///< the caller's buffers of repeated units
   uint64_t seed = 0;
+  bool cuda = false;  ///< the caller's weights and gradients are on a GPU
 };
 
 /// Reads the options' text. Errors: kInvalidArgument, naming the key.

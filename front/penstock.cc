@@ -236,6 +236,22 @@ int penstock_fill(penstock_engine* engine, uint32_t unit, const void* const* ten
   });
 }
 
+int penstock_fill_states(penstock_engine* engine, uint32_t unit, const penstock_states* tensors) {
+  return With(engine, [&](Training& training) -> Status {
+    if (tensors == nullptr) return Missing("the list of states");
+    return training.FillStates(unit, [tensors](size_t tensor, zero::StateKind kind) {
+      const penstock_states& states = tensors[tensor];
+      return kind == zero::StateKind::kMaster   ? states.master
+             : kind == zero::StateKind::kExpAvg ? states.exp_avg
+                                                : states.exp_avg_sq;
+    });
+  });
+}
+
+int penstock_begin_at(penstock_engine* engine, uint64_t step, uint64_t optimizer_steps) {
+  return With(engine, [&](Training& training) { return training.BeginAt(step, optimizer_steps); });
+}
+
 int penstock_use(penstock_engine* engine, uint32_t unit, int kind, void* to) {
   return With(engine, [&](Training& training) -> Status {
     PENSTOCK_ASSIGN(const UseKind use, UseKindOf(kind));
@@ -248,6 +264,21 @@ int penstock_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor, c
   return With(engine, [&](Training& training) -> Status {
     PENSTOCK_ASSIGN(const DType of_values, DTypeOf(dtype));
     return training.Gradient(unit, tensor, values, of_values);
+  });
+}
+
+int penstock_use_on(penstock_engine* engine, uint32_t unit, int kind, void* to, void* stream) {
+  return With(engine, [&](Training& training) -> Status {
+    PENSTOCK_ASSIGN(const UseKind use, UseKindOf(kind));
+    return training.UseOn(unit, use, static_cast<std::byte*>(to), static_cast<CuStream>(stream));
+  });
+}
+
+int penstock_gradient_on(penstock_engine* engine, uint32_t unit, uint32_t tensor,
+                         const void* values, int dtype, void* stream) {
+  return With(engine, [&](Training& training) -> Status {
+    PENSTOCK_ASSIGN(const DType of_values, DTypeOf(dtype));
+    return training.GradientOn(unit, tensor, values, of_values, static_cast<CuStream>(stream));
   });
 }
 
@@ -295,6 +326,17 @@ int penstock_begin_commit(penstock_engine* engine, const char* json) {
 
 int penstock_finish_commit(penstock_engine* engine) {
   return With(engine, [](Training& training) { return training.FinishCommit(); });
+}
+
+int penstock_copy_commit(penstock_engine* engine, const char* const* paths, uint32_t count) {
+  return With(engine, [&](Training& training) -> Status {
+    std::vector<std::string> targets;
+    for (uint32_t i = 0; i < count; ++i) {
+      if (paths == nullptr || paths[i] == nullptr) return Missing("a path");
+      targets.emplace_back(paths[i]);
+    }
+    return training.CopyCommit(targets);
+  });
 }
 
 int penstock_continued(penstock_engine* engine, char** json) {

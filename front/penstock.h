@@ -3,7 +3,8 @@
  * libpenstock.so.
  *
  *   penstock_create(config, model, options, &engine)        plans memory, makes or opens the files
- *   penstock_fill(engine, unit, tensors) for each unit      unless a commit is continued
+ *   penstock_fill(engine, unit, tensors) for each unit      unless a commit is continued; or
+ *                                                           penstock_fill_states
  *   each step:
  *     penstock_use(engine, unit, PENSTOCK_FORWARD, to)      brings a unit's weights
  *     penstock_use(engine, unit, PENSTOCK_BACKWARD, to)
@@ -11,6 +12,8 @@
  *     penstock_end_step(engine, groups, …)                  norm, clipping, update; returns early
  *   penstock_begin_commit(engine, json), penstock_finish_commit(engine)
  *   penstock_close(engine)
+ * If weights and gradients of the caller's are on a GPU, penstock_use_on and penstock_gradient_on
+ * take the place of penstock_use and penstock_gradient (docs/c_api.md, "Memory of a GPU").
  *
  * A unit is what is brought and let go together: a block of a transformer, an embedding. Its
  * tensors lie in one buffer of the caller's, at the offsets that penstock_describe names. Updates
@@ -22,7 +25,8 @@
  * except for addresses that are not what they are said to be.
  *
  * Threads: any function from any thread; calls on the same engine wait for each other. Buffers
- * belong to the caller and are not used after the call returns.
+ * belong to the caller and are not used after the call returns; those of penstock_use_on and
+ * penstock_gradient_on are used until the copy has completed.
  * Fork: an engine belongs to the process that made it. In a child, every call on it fails with
  * PENSTOCK_UNAVAILABLE, penstock_close included, which there frees nothing.
  */
@@ -43,7 +47,7 @@ extern "C" {
 #endif
 
 /* Changes whenever a function or a structure of this header changes. */
-#define PENSTOCK_ABI 1
+#define PENSTOCK_ABI 2
 
 typedef struct penstock_engine penstock_engine;
 
@@ -102,6 +106,14 @@ typedef struct penstock_outcome {
   int32_t skipped;          /* 1: a gradient was not finite, and nothing changed */
 } penstock_outcome;
 
+/* The states of a tensor, as fp32. An address is NULL if the rule has no such moment, and of a
+ * frozen tensor only the master is given, which is its weight. */
+typedef struct penstock_states {
+  const float* master;
+  const float* exp_avg;
+  const float* exp_avg_sq;
+} penstock_states;
+
 /* Elements of plain memory, as penstock_reference_update changes them. An address is NULL if there
  * is no such plane. */
 typedef struct penstock_elements {
@@ -145,6 +157,14 @@ PENSTOCK_API int penstock_counters(penstock_engine* engine, char** json);
  * for each tensor of the unit its elements, contiguous, of the dtype of its group. Every unit has
  * to be filled once. */
 PENSTOCK_API int penstock_fill(penstock_engine* engine, uint32_t unit, const void* const* tensors);
+/* Sets a unit's weights and moments in place of penstock_fill, for a training that was begun
+ * elsewhere. `tensors`: the states of each tensor of the unit. Moments must be finite. */
+PENSTOCK_API int penstock_fill_states(penstock_engine* engine, uint32_t unit,
+                                      const penstock_states* tensors);
+/* Says how many steps were made elsewhere, and how many of them were not skipped. Before the first
+ * step of an engine that continues no commit. */
+PENSTOCK_API int penstock_begin_at(penstock_engine* engine, uint64_t step,
+                                   uint64_t optimizer_steps);
 
 /* Says that a unit is used, and copies its current weights to `to`, which has `bytes` of the unit;
  * NULL: the caller still has them from an earlier use of this step. Waits for the unit's update. */
@@ -154,6 +174,20 @@ PENSTOCK_API int penstock_use(penstock_engine* engine, uint32_t unit, int kind, 
  * calls, and rounded once to the dtype of the weight. */
 PENSTOCK_API int penstock_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor,
                                    const void* values, int dtype);
+/* As penstock_use, for weights on a GPU. `to` is memory of a CUDA device, `stream` a CUstream
+ * (NULL: the default one) of the calling thread's context. The copies are enqueued on `stream`;
+ * whatever reads `to` is to be enqueued behind them. Waits as penstock_use does, and for copies of
+ * other units as far as they hold the memory that this one comes through. The work before them on
+ * `stream` must not wait for anything that the calling thread does later. The engine was made with
+ * the option "cuda". */
+PENSTOCK_API int penstock_use_on(penstock_engine* engine, uint32_t unit, int kind, void* to,
+                                 void* stream);
+/* As penstock_gradient, for a gradient on a GPU, whose computation was enqueued on `stream` before;
+ * NULL values: zeros. The copies are enqueued on `stream`, and `values` stay as they are until
+ * these have completed. penstock_norm, penstock_end_step and penstock_drop_step wait for all copies
+ * of the step, in both directions. */
+PENSTOCK_API int penstock_gradient_on(penstock_engine* engine, uint32_t unit, uint32_t tensor,
+                                      const void* values, int dtype, void* stream);
 /* Waits until the norm of the step's gradient is known: of all gradients as they were given, with
  * the loss scale. Every trained tensor must have one. More gradients of this step are refused
  * afterwards. */
@@ -176,6 +210,12 @@ PENSTOCK_API int penstock_drain(penstock_engine* engine);
 PENSTOCK_API int penstock_begin_commit(penstock_engine* engine, const char* json);
 /* Waits for the commit that was begun, if any: then it is durable, or the call says why not. */
 PENSTOCK_API int penstock_finish_commit(penstock_engine* engine);
+/* Copies the last commit into files of its own, durable when the call returns: one path for each of
+ * `state_paths`, in their order, which does not exist yet. On a file system with reflinks the copy
+ * takes no space until training changes what it shares. Another engine can continue the copy, from
+ * any folder. With "durable": false no step may have ended since the commit. */
+PENSTOCK_API int penstock_copy_commit(penstock_engine* engine, const char* const* paths,
+                                      uint32_t count);
 /* Writes the text of the commit that the engine continued from; PENSTOCK_NOT_FOUND if none. */
 PENSTOCK_API int penstock_continued(penstock_engine* engine, char** json);
 

@@ -58,7 +58,9 @@ Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
   plan.engine.state_folders = options.folders;
   plan.engine.seed = options.seed;
   plan.reading = (plan.layout.largest_weight() + plan.layout.largest_record()) * 2;
-  plan.engine.host_reserved = plan.sums + plan.reading;
+  plan.cuda = options.cuda;
+  if (plan.cuda) plan.arriving = ArrivalRoom::Need(plan.layout);
+  plan.engine.host_reserved = plan.sums + plan.reading + plan.arriving;
   PENSTOCK_ASSIGN(plan.engine.host_memory, HostLimit(options, config));
   plan.continue_from = options.continue_from;
   return plan;

@@ -15,9 +15,6 @@ namespace {
 using offload::ModuleId;
 using offload::TileId;
 
-/// Weights of small tiles are copied together, up to so much.
-constexpr Bytes kMostAtOnce = 256_KiB;
-
 }  // namespace
 
 offload::Schedule Training::PlanSchedule(const zero::StepOrder& order) const {
@@ -33,7 +30,8 @@ Status Training::Keep(Status status) {
   return status;
 }
 
-Status Training::CheckReady() const {
+Status Training::CheckReady() {
+  if (copies_ != nullptr) PENSTOCK_TRY(Keep(copies_->status()));
   PENSTOCK_TRY(failure_);
   if (unfilled_ == 0) return {};
   const auto unit = std::ranges::find(filled_, false) - filled_.begin();
@@ -79,18 +77,22 @@ uint64_t Training::TimeOf(ModuleId module) {
   return next;
 }
 
-Status Training::Use(uint32_t unit, UseKind kind, std::byte* to) {
+/// Counts a use.
+Status Training::BeginUse(uint32_t unit, UseKind kind, const std::byte* to) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(CheckUnit(unit));
-  const ModuleId module{unit};
-  if (kind != UseKind::kAside) {
-    PENSTOCK_TRY(BeginStep());
-    order_.Used(module);
-    const uint64_t time = TimeOf(module);
-    if (to != nullptr) state_->store().SetTime(time);
-  }
+  if (kind == UseKind::kAside) return {};
+  PENSTOCK_TRY(BeginStep());
+  order_.Used(ModuleId{unit});
+  const uint64_t time = TimeOf(ModuleId{unit});
+  if (to != nullptr) state_->store().SetTime(time);
+  return {};
+}
+
+Status Training::Use(uint32_t unit, UseKind kind, std::byte* to) {
+  PENSTOCK_TRY(BeginUse(unit, kind, to));
   if (to == nullptr) return {};
-  PENSTOCK_TRY(CopyWeights(module, to));
+  PENSTOCK_TRY(CopyWeights(ModuleId{unit}, to));
   settled_[unit] = true;
   return {};
 }
@@ -112,14 +114,20 @@ Status Training::CopyWeights(ModuleId module, std::byte* to) {
   return {};
 }
 
-Status Training::Gradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype) {
+/// Sees to it that a unit's gradients may be written.
+Status Training::BeginGradient(uint32_t unit, uint32_t tensor) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(CheckTensor(unit, tensor));
   PENSTOCK_TRY(BeginStep());
-  if (!settled_[unit]) {  // its last update may still read the last gradient
-    PENSTOCK_TRY(CopyWeights(ModuleId{unit}, nullptr));
-    settled_[unit] = true;
-  }
+  if (settled_[unit]) return {};
+  PENSTOCK_TRY(CopyWeights(ModuleId{unit}, nullptr));  // its last update may read the last one
+  settled_[unit] = true;
+  return {};
+}
+
+Status Training::Gradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype) {
+  PENSTOCK_TRY(BeginGradient(unit, tensor));
+  PENSTOCK_TRY(AwaitCopies());  // gradients are added in the order of the calls
   return inbox_->Add(ModuleId{unit}, tensor, values, dtype);
 }
 
@@ -127,6 +135,7 @@ Result<zero::GradientNorm::Value> Training::Norm() {
   PENSTOCK_TRY(CheckReady());
   if (norm_) return *norm_;
   PENSTOCK_TRY(BeginStep());
+  PENSTOCK_TRY(AwaitCopies());
   PENSTOCK_TRY(inbox_->CompleteAll());
   PENSTOCK_TRY(FinishCommit());  // an update would change the tiles that it reads
   norm_ = state_->WaitForNorm();
@@ -180,6 +189,7 @@ Result<Outcome> Training::EndStep(std::span<const GroupScalars> groups, double m
   PENSTOCK_TRY(CheckGroups(groups.size(), max_norm, loss_scale));
   PENSTOCK_TRY(GroupsOf(groups).status());
   PENSTOCK_ASSIGN(const zero::GradientNorm::Value gradient, Norm());
+  PENSTOCK_TRY(AwaitCopies());  // of weights that were used since: the update changes them
   config::Config config = plan_.engine.config;
   if (max_norm > 0) config.gradient_clipping = max_norm;
   PENSTOCK_ASSIGN(const zero::StepDecision decision,
@@ -217,6 +227,7 @@ void Training::CloseStep() {
 Status Training::DropStep() {
   PENSTOCK_TRY(CheckReady());
   if (!open_) return {};
+  PENSTOCK_TRY(AwaitCopies());
   if (norm_) {
     PENSTOCK_TRY(state_->SkipStep());
   } else {

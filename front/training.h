@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +18,8 @@
 
 #include "base/result.h"
 #include "config/config.h"
+#include "front/arrival_room.h"
+#include "front/device_copies.h"
 #include "front/gradient_inbox.h"
 #include "front/group_scalars.h"
 #include "front/model_text.h"
@@ -26,6 +29,7 @@
 #include "zero/engine.h"
 #include "zero/memory_plan.h"
 #include "zero/state_engine.h"
+#include "zero/tile_fill.h"
 #include "zero/use_order.h"
 
 namespace penstock::front {
@@ -37,6 +41,8 @@ struct Plan {
   uint32_t slots = 0;  ///< of repeated units, on the caller's side
   Bytes sums;          ///< of gradients, beside the engine's
   Bytes reading;       ///< a tile, for whoever reads states
+  bool cuda = false;   ///< the caller's memory is a CUDA device's
+  Bytes arriving;      ///< gradients on their way from there
   std::vector<std::string> continue_from;
   std::vector<std::string> notices;
 };
@@ -66,14 +72,22 @@ class Training {
 
   // See front/penstock.h. Errors of all: what failed before, for good; kInvalidArgument.
   Status Fill(uint32_t unit, const void* const* tensors);
+  /// Where the elements of one state of a tensor of the unit are; null if they are not given.
+  using StatesOfUnit = std::function<const float*(size_t tensor, zero::StateKind kind)>;
+  Status FillStates(uint32_t unit, const StatesOfUnit& states);
+  Status BeginAt(uint64_t step, uint64_t optimizer_steps);
   Status Use(uint32_t unit, UseKind kind, std::byte* to);
   Status Gradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype);
+  Status UseOn(uint32_t unit, UseKind kind, std::byte* to, CuStream stream);
+  Status GradientOn(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
+                    CuStream stream);
   Result<zero::GradientNorm::Value> Norm();
   Result<Outcome> EndStep(std::span<const GroupScalars> groups, double max_norm, double loss_scale);
   Status DropStep();
   Status Drain();
   Status BeginCommit(std::string json);
   Status FinishCommit();
+  Status CopyCommit(const std::vector<std::string>& paths);
   Status Read(uint32_t unit, uint32_t tensor, zero::StateKind kind, uint64_t begin,
               std::span<float> values);
 
@@ -89,18 +103,31 @@ class Training {
   uint64_t late_uses() const { return order_.late(); }
 
  private:
+  /// Weights of small tiles are copied together, up to so much.
+  static constexpr Bytes kMostAtOnce = 256_KiB;
+
   explicit Training(Plan plan);
   Status Build();
   Status Continue(std::unique_ptr<zero::CommittedState> from);
   Status MoveFrom(zero::CommittedState& from);
   offload::Schedule PlanSchedule(const zero::StepOrder& order) const;
-  Status CheckReady() const;
+  Status CheckReady();
+  Status CheckUnfilled(uint32_t unit) const;
+  Status CheckStates(offload::ModuleId module, const StatesOfUnit& states) const;
+  Status FillUnit(uint32_t unit, const zero::TileFill& fill);
   Status CheckUnit(uint32_t unit) const;
   Status CheckTensor(uint32_t unit, uint32_t tensor) const;
   Status CheckGroups(size_t count, double max_norm, double loss_scale) const;
   Status BeginStep();
+  Status BeginUse(uint32_t unit, UseKind kind, const std::byte* to);
+  Status BeginGradient(uint32_t unit, uint32_t tensor);
   uint64_t TimeOf(offload::ModuleId module);
   Status CopyWeights(offload::ModuleId module, std::byte* to);
+  Status PrepareCopies();
+  Status AwaitCopies();
+  Status EnqueueWeights(offload::ModuleId module, CuDevicePointer to, CuStream stream);
+  Status EnqueuePieces(const GradientInbox::Announced& gradient, CuDevicePointer from,
+                       CuStream stream);
   Result<std::vector<zero::GroupSpec>> GroupsOf(std::span<const GroupScalars> groups) const;
   Status Update(std::span<const GroupScalars> groups, double grad_scale);
   Status LoadTile(offload::TileId tile);
@@ -116,10 +143,12 @@ class Training {
   zero::TrainState counts_;
   std::optional<std::string> continued_;
   bool moved_ = false;
-  size_t unfilled_ = 0;        ///< units that Fill has to be called for
-  std::vector<bool> filled_;   ///< units
-  std::vector<bool> settled_;  ///< units whose last update was waited for in this step
-  bool open_ = false;          ///< a step is under way
+  std::optional<uint64_t> committing_;      ///< the step of the commit that was begun
+  std::optional<uint64_t> committed_step_;  ///< of the last commit that is durable
+  size_t unfilled_ = 0;                     ///< units that Fill has to be called for
+  std::vector<bool> filled_;                ///< units
+  std::vector<bool> settled_;               ///< units whose last update was waited for in this step
+  bool open_ = false;                       ///< a step is under way
   std::optional<zero::GradientNorm::Value> norm_;  ///< of the open step
   uint64_t step_start_ = 0;                        ///< in the time of the schedule
   uint64_t use_ = 0;                               ///< that the plan names next
@@ -131,6 +160,8 @@ class Training {
   };
   std::optional<ReadTile> read_;
   Status failure_;
+  ArrivalRoom room_;
+  std::unique_ptr<DeviceCopies> copies_;  ///< with the first; last: they use what is above
 };
 
 }  // namespace penstock::front

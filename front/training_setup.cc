@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -64,15 +65,17 @@ Status Training::Build() {
   if (!memory_of.empty()) {
     static_cast<void>(::madvise(memory_of.data(), memory_of.size(), MADV_DONTFORK));
   }
-  PENSTOCK_ASSIGN(GradientInbox inbox,
-                  GradientInbox::Create(
-                      plan_.layout, plan_.engine.config.gradient_accumulation_steps,
-                      [this](TileId tile) { return state_->Gradient(tile).data(); },
-                      [this](ModuleId module) {
-                        order_.Reduced(module);
-                        state_->GradientsArrived(plan_.layout.TrainedTilesOf(module));
-                      }));
+  PENSTOCK_ASSIGN(
+      GradientInbox inbox,
+      GradientInbox::Create(plan_.layout, plan_.engine.config.gradient_accumulation_steps,
+                            {.place = [this](TileId tile) { return state_->Gradient(tile).data(); },
+                             .last = [this](ModuleId module) { order_.Reduced(module); },
+                             .complete =
+                                 [this](ModuleId module) {
+                                   state_->GradientsArrived(plan_.layout.TrainedTilesOf(module));
+                                 }}));
   inbox_.emplace(std::move(inbox));
+  if (plan_.cuda) PENSTOCK_TRY(room_.Create(plan_.layout));
   unfilled_ = filled_.size();
   const std::vector<std::string>& notices = state_->io().notices;
   plan_.notices.insert(plan_.notices.end(), notices.begin(), notices.end());
@@ -85,6 +88,7 @@ Status Training::Continue(std::unique_ptr<zero::CommittedState> from) {
   unfilled_ = 0;
   if (from != nullptr) return MoveFrom(*from);
   PENSTOCK_ASSIGN(counts_, state_->Adopt());
+  committed_step_ = counts_.step;
   continued_ = std::exchange(counts_.run_json, {});
   return {};
 }
@@ -101,22 +105,33 @@ Status Training::MoveFrom(zero::CommittedState& from) {
   state_->BeginCommit(counts, [] { return Status(); });
   PENSTOCK_TRY(state_->FinishCommit());
   counts_ = counts;
+  committed_step_ = counts_.step;
   continued_ = std::exchange(counts_.run_json, {});
   moved_ = true;
   return {};
 }
 
-Status Training::Fill(uint32_t unit, const void* const* tensors) {
+Status Training::CheckUnfilled(uint32_t unit) const {
   PENSTOCK_TRY(failure_);
   PENSTOCK_TRY(CheckUnit(unit));
-  const ModuleId module{unit};
-  const offload::ModuleLayout& of = plan_.layout.module(module);
-  if (unfilled_ == 0 || filled_[unit]) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "unit {} was filled already; fill each unit once, and none of a training that "
-                     "continues a commit",
-                     of.name);
+  if (unfilled_ != 0 && !filled_[unit]) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "unit {} was filled already; fill each unit once, and none of a training that "
+                   "continues a commit",
+                   plan_.layout.module(ModuleId{unit}).name);
+}
+
+Status Training::FillUnit(uint32_t unit, const zero::TileFill& fill) {
+  for (const TileId tile : plan_.layout.TilesOf(ModuleId{unit})) {
+    PENSTOCK_TRY(Keep(state_->FillTile(tile, fill)));
   }
+  filled_[unit] = true;
+  return --unfilled_ == 0 ? Keep(state_->EndFill()) : Status();
+}
+
+Status Training::Fill(uint32_t unit, const void* const* tensors) {
+  PENSTOCK_TRY(CheckUnfilled(unit));
+  const offload::ModuleLayout& of = plan_.layout.module(ModuleId{unit});
   const zero::TensorSource source = [&](ModuleId, size_t tensor, uint64_t begin,
                                         std::span<float> values) -> Status {
     const offload::GroupLayout& group = plan_.layout.model.group(of.tensors[tensor].group);
@@ -128,12 +143,63 @@ Status Training::Fill(uint32_t unit, const void* const* tensors) {
   };
   const auto accumulator =
       static_cast<float>(plan_.engine.config.optimizer.initial_accumulator_value);
-  const zero::TileFill fill = zero::FillFromTensors(plan_.layout, source, accumulator);
-  for (const TileId tile : plan_.layout.TilesOf(module)) {
-    PENSTOCK_TRY(Keep(state_->FillTile(tile, fill)));
+  return FillUnit(unit, zero::FillFromTensors(plan_.layout, source, accumulator));
+}
+
+/// Before anything is written, so that the unit can be filled again.
+Status Training::CheckStates(ModuleId module, const StatesOfUnit& states) const {
+  const offload::ModuleLayout& of = plan_.layout.module(module);
+  for (size_t i = 0; i < of.tensors.size(); ++i) {
+    const offload::TensorLayout& tensor = of.tensors[i];
+    for (const zero::StateKind kind : zero::StatesOf(plan_.layout.model.group(tensor.group))) {
+      const float* const values = states(i, kind);
+      if (values == nullptr) {
+        return MakeError(ErrorCode::kInvalidArgument,
+                         "a state of tensor {} is NULL, and its rule has it; give the fp32 master "
+                         "and every moment of the rule",
+                         tensor.name);
+      }
+      if (kind == zero::StateKind::kMaster) continue;  // weights are as they are
+      const auto* const lost = std::find_if_not(values, values + tensor.elements,
+                                                [](float v) { return std::isfinite(v); });
+      if (lost == values + tensor.elements) continue;
+      return MakeError(ErrorCode::kNumeric,
+                       "element {} of a moment of tensor {} is {}; fill moments that are finite",
+                       lost - values, tensor.name, *lost);
+    }
   }
-  filled_[unit] = true;
-  return --unfilled_ == 0 ? Keep(state_->EndFill()) : Status();
+  return {};
+}
+
+Status Training::FillStates(uint32_t unit, const StatesOfUnit& states) {
+  PENSTOCK_TRY(CheckUnfilled(unit));
+  PENSTOCK_TRY(CheckStates(ModuleId{unit}, states));
+  return FillUnit(
+      unit, zero::FillFromStates(plan_.layout,
+                                 [&](zero::StateKind kind, ModuleId, size_t tensor, uint64_t begin,
+                                     std::span<float> values) -> Status {
+                                   std::copy_n(states(tensor, kind) + begin, values.size(),
+                                               values.begin());
+                                   return {};
+                                 }));
+}
+
+Status Training::BeginAt(uint64_t step, uint64_t optimizer_steps) {
+  PENSTOCK_TRY(failure_);
+  if (continued_ || counts_.step != 0 || open_) {
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "the training has steps of its own already; say before its first step, and not "
+        "of a commit that is continued, how many were made elsewhere");
+  }
+  if (optimizer_steps > step) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} of {} steps are said not to have been skipped; give at most as many",
+                     optimizer_steps, step);
+  }
+  counts_.step = step;
+  counts_.optimizer_steps = optimizer_steps;
+  return {};
 }
 
 }  // namespace penstock::front

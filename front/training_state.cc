@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "front/training.h"
+#include "offload/state_copy.h"
+#include "offload/whole_state.h"
 #include "zero/tile_planes.h"
 
 namespace penstock::front {
@@ -32,12 +34,40 @@ Status Training::BeginCommit(std::string json) {
   zero::TrainState state = counts_;
   state.run_json = std::move(json);
   state_->BeginCommit(state, [] { return Status(); });
+  committing_ = counts_.step;
   return {};
 }
 
 Status Training::FinishCommit() {
   PENSTOCK_TRY(failure_);
-  return Keep(state_->FinishCommit());
+  PENSTOCK_TRY(Keep(state_->FinishCommit()));
+  if (committing_) committed_step_ = std::exchange(committing_, std::nullopt);
+  return {};
+}
+
+Status Training::CopyCommit(const std::vector<std::string>& paths) {
+  PENSTOCK_TRY(CheckReady());
+  PENSTOCK_TRY(FinishCommit());
+  const std::vector<std::string>& from = state_->io().paths;
+  if (!committed_step_) {
+    return MakeError(ErrorCode::kNotFound, "nothing was committed yet in {}; commit first",
+                     from.front());
+  }
+  if (paths.size() != from.size()) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} paths were given for a state of {} files; give one for each", paths.size(),
+                     from.size());
+  }
+  // With one slot, updates write over what was committed.
+  if (!plan_.engine.config.durable && *committed_step_ != counts_.step) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the commit of step {} is gone, because \"durable\" is false and step {} has "
+                     "ended; copy a commit before the next step ends",
+                     *committed_step_, counts_.step);
+  }
+  PENSTOCK_ASSIGN(const offload::WholeState state,
+                  offload::WholeState::Open({from}, offload::StateLock::kHeld));
+  return offload::CopyState(state, {paths}, [] { return false; });
 }
 
 Status Training::LoadTile(TileId tile) {

@@ -20,7 +20,7 @@ Status TileStore::ReadTile(TileId tile,
     expected = At(tile).checksums;
     slot = At(tile).slot;
   }
-  const auto fail = [this](Error error) -> Status {
+  const auto fail = [this](const Error& error) -> Status {
     MutexLock lock(mutex_);
     FailLocked(error);
     return failure_;

@@ -15,11 +15,9 @@ using offload::TileId;
 /// Tensors are made or read in pieces of this many elements.
 constexpr uint64_t kPieceElements = 64 * 1024;
 
-/// The states of tensors, as a TensorSource has the weights.
-struct StateSource {
-  std::function<Status(StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
-                       std::span<float> values)>
-      read;
+/// The states of tensors, and how they are read best.
+struct States {
+  StateSource read;
   /// How many elements from `begin` on can be read in every state at no extra cost. None: any.
   std::function<uint64_t(ModuleId module, size_t tensor, uint64_t begin)> at_once = {};
 
@@ -31,9 +29,8 @@ struct StateSource {
 
 /// Writes `kinds` of a tile, from the tensors that overlap it (padding stays zero): in the order of
 /// the flat index, and all kinds of a piece one after the other, as CommittedState wants it.
-Status FillTile(const StateSource& source, std::span<const StateKind> kinds,
-                const ShardLayout& layout, TileId tile, std::span<std::byte> weight,
-                std::span<std::byte> record) {
+Status FillTile(const States& source, std::span<const StateKind> kinds, const ShardLayout& layout,
+                TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
   const offload::TileLayout& place = layout.tile(tile);
   const offload::ModuleLayout& module = layout.module(place.module);
   std::vector<float> values;
@@ -87,17 +84,31 @@ TileFill FillFromTensors(const ShardLayout& layout, TensorSource source, float a
   };
 }
 
+TileFill FillFromStates(const ShardLayout& layout, StateSource source) {
+  return [&layout, source = std::move(source)](TileId tile, std::span<std::byte> weight,
+                                               std::span<std::byte> record) {
+    const bool is_float16 = layout.planes(tile).weight().encoding == Encoding::kFloat16;
+    const States all = {.read = [&](StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
+                                    std::span<float> values) -> Status {
+      PENSTOCK_TRY(source(kind, module, tensor, begin, values));
+      const bool checked = is_float16 && kind == StateKind::kMaster;
+      return checked ? CheckFloat16(layout, module, tensor, begin, values) : Status();
+    }};
+    return FillTile(all, StatesOf(layout.group(tile)), layout, tile, weight, record);
+  };
+}
+
 TileFill FillFromState(const ShardLayout& layout, CommittedState& state) {
   return [&layout, &state](TileId tile, std::span<std::byte> weight, std::span<std::byte> record) {
-    const StateSource all = {.read =
-                                 [&state](StateKind kind, ModuleId module, size_t tensor,
-                                          uint64_t begin, std::span<float> values) {
-                                   return state.ReadState(kind, module, tensor, begin, values);
-                                 },
-                             .at_once =
-                                 [&state](ModuleId module, size_t tensor, uint64_t begin) {
-                                   return state.ReadableAtOnce(module, tensor, begin);
-                                 }};
+    const States all = {.read =
+                            [&state](StateKind kind, ModuleId module, size_t tensor, uint64_t begin,
+                                     std::span<float> values) {
+                              return state.ReadState(kind, module, tensor, begin, values);
+                            },
+                        .at_once =
+                            [&state](ModuleId module, size_t tensor, uint64_t begin) {
+                              return state.ReadableAtOnce(module, tensor, begin);
+                            }};
     return FillTile(all, StatesOf(layout.group(tile)), layout, tile, weight, record);
   };
 }

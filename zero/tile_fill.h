@@ -29,6 +29,12 @@ using TileFill = std::function<Status(offload::TileId tile, std::span<std::byte>
 TileFill FillFromTensors(const offload::ShardLayout& layout, TensorSource source,
                          float accumulator);
 
+/// As a TensorSource, for one state of a tensor.
+using StateSource = std::function<Status(StateKind kind, ModuleId module, size_t tensor,
+                                         uint64_t begin, std::span<float> values)>;
+/// Fills tiles of `layout` with every state that their group has. Errors: as FillFromTensors.
+TileFill FillFromStates(const offload::ShardLayout& layout, StateSource source);
+
 /// Fills tiles of `layout`, which may cut the same tensors into other tiles and other shares, with
 /// everything that `state` holds. If they are filled in order, each tile of `state` that they need
 /// is read once. Borrows both.

@@ -21,7 +21,7 @@ import time
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from ratio import print_ratios  # noqa: E402
 
-PACKAGES = ["torch==2.15.0", "deepspeed==0.19.8", "numpy", "ninja", "setuptools", "wheel"]
+PACKAGES = ["torch==2.15.0", "deepspeed==0.19.8", "transformers==5.24.0", "numpy", "ninja", "setuptools", "wheel"]
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "adam_peer.py")
 WARM_STEPS = 2
 

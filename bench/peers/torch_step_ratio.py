@@ -59,9 +59,9 @@ class Contender:
         for _ in range(2):
             self.step(batch)
         seconds = (time.perf_counter() - begin) / 2
-        drain = getattr(self.optimizer, "synchronize", None)
-        if drain is not None:
-            drain()
+        commit = getattr(self.optimizer, "commit", None)
+        if commit is not None:
+            commit()  # waits for the update, which would run under the other's burst
         return seconds
 
 
@@ -79,7 +79,12 @@ def offloaded(arguments: argparse.Namespace, folder: str, gbps: float) -> Conten
     model = make_model(arguments)
     if arguments.level == 1:
         optimizer = penstock.AdamW(
-            model.parameters(), lr=1e-4, weight_decay=0.01, nvme_path=folder, model=model, config=config
+            model.parameters(),
+            lr=1e-4,
+            weight_decay=0.01,
+            nvme_path=folder,
+            model=model,
+            config=config,
         )
         return Contender(model, optimizer)
     zero["offload_param"] = nvme

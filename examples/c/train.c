@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "penstock.h"
+#include <penstock.h>
 
 enum { INPUTS = 16, HIDDEN = 64, OUTPUTS = 4, EXAMPLES = 32 };
 

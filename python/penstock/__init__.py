@@ -65,6 +65,7 @@ __all__ = [
     "integrations",
     "optim",
     "reference",
+    "universal",
 ]
 
 

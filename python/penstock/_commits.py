@@ -44,8 +44,19 @@ class Commits:
         self._begun = False
         self._due: dict[str, Any] | None = None
         self._awaited: set[str] = set()  # attached things that have yet to step
+        self._calls: int | None = None  # of the commit that was begun
+        self.calls: int | None = None  # of the last one that is durable
         self.attached: dict[str, Any] = {}
         self.open_step = False  # a forward use has begun a step
+
+    def go_on(self, engine: _library.Engine, run: Run) -> None:
+        """Makes the commits of another engine and run from now on, with what is attached."""
+        self.calls = None
+        self._engine = engine
+        self._run = run
+        self._begun = self.open_step = False
+        self._due = None
+        self._awaited = set()
 
     def attach(self, things: Mapping[str, Any], guard: Callable[[], Any]) -> None:
         """Keeps the state of ``things`` in each commit from now on.
@@ -125,6 +136,7 @@ class Commits:
         self.close_step()
         self._engine.begin_commit(text)
         self._begun = True
+        self._calls = text["calls"]
 
     def close_step(self) -> None:
         """Ends a step of which there are only forward uses: their order is not worth keeping."""
@@ -138,5 +150,6 @@ class Commits:
             return
         self._begun = False
         self._engine.finish_commit()
+        self.calls = self._calls
         described = self._engine.describe()
         self._run.note(described["uuid"], described["state_paths"])

@@ -53,6 +53,17 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
+MONITORS = ("csv_monitor", "tensorboard", "wandb")
+
+
+def without_monitors(
+    config: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
+    """Returns a configuration without the sections of monitors, and these: they are Python's."""
+    sections = {name: config[name] for name in MONITORS if isinstance(config.get(name), Mapping)}
+    return {key: value for key, value in config.items() if key not in sections}, sections
+
+
 def _nvme_of(config: Mapping[str, Any]) -> Any:
     """Returns ``nvme_path`` of a configuration whose optimizer states are on nvme, else None."""
     zero = config.get("zero_optimization")

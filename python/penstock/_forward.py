@@ -35,7 +35,7 @@ class _Hook:
 
     def __init__(self, call: Callable[..., None]) -> None:
         # A compiled module around this one would trace into the engine's bookkeeping.
-        self._call = torch.compiler.disable(call)  # type: ignore[no-untyped-call]
+        self._call = torch.compiler.disable(call)
 
     def __call__(self, *arguments: Any, **_: Any) -> None:
         self._call(*arguments)
@@ -119,8 +119,8 @@ class ForwardHooks:
 
         self._handles += [
             module.register_forward_pre_hook(_Hook(forward), prepend=True),
-            module.register_state_dict_pre_hook(_Hook(aside)),  # type: ignore[no-untyped-call]
-            module.register_load_state_dict_pre_hook(_Hook(aside)),  # type: ignore[no-untyped-call]
+            module.register_state_dict_pre_hook(_Hook(aside)),
+            module.register_load_state_dict_pre_hook(_Hook(aside)),
         ]
 
     @staticmethod

@@ -10,6 +10,7 @@ from penstock import _rules
 from penstock._run import Run
 from penstock._snapshot import files_of
 from penstock._training import Options, Training
+from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError
 
 Groups = list[dict[str, Any]]
@@ -61,14 +62,23 @@ class Held:
         if self._ended is not None:
             raise InvalidArgumentError(f"penstock: {self._ended}; make a new optimizer")
 
-    def made(self, groups: Groups) -> Training:
+    def begin_with(self, states: Reader, groups: Groups) -> None:
+        """Makes the engine with the states of another training."""
+        if self.training is not None:
+            raise InvalidArgumentError(
+                "penstock: states of another training were given to an optimizer that has its own "
+                "already; load them before the first step, with a run that has no commit"
+            )
+        self.made(groups, states)
+
+    def made(self, groups: Groups, begin_with: Reader | None = None) -> Training:
         """Returns the engine, which is made now if it was not needed before."""
         self.check()
         if self.training is None:
             try:
                 if self._run is None:
                     self._run = Run.open(self.options.run, self.options.nvme_path)
-                self.training = self._make(groups, self._run)
+                self.training = self._make(groups, self._run, begin_with=begin_with)
             except BaseException:
                 self._leave_run()
                 raise
@@ -80,8 +90,11 @@ class Held:
         run: Run,
         files: list[str] | None = None,
         step: int | None = None,
+        begin_with: Reader | None = None,
     ) -> Training:
-        return Training(self.options, self._rule, self._defaults, groups, run, files, step)
+        return Training(
+            self.options, self._rule, self._defaults, groups, run, files, step, begin_with
+        )
 
     def go_to(self, said: Mapping[str, Any], groups: Groups) -> None:
         """Continues the commit that a state_dict names, unless this is where the engine is."""
@@ -122,6 +135,12 @@ class Held:
                 f"penstock: run {folder} has the state {self._run.uuid}, and {said['uuid']} was "
                 "saved; the state_dict is older than the state, or of another run"
             )
+        if self._run.uuid == said["uuid"]:
+            try:
+                return self._make(groups, self._run, None, said["step"])
+            except InvalidArgumentError:  # of another step
+                if files is None:
+                    raise
         return self._make(groups, self._run, files, said["step"])
 
     def _leave_run(self) -> None:

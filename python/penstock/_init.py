@@ -32,14 +32,12 @@ def init() -> Iterator[None]:
     """
     register = torch.nn.Module.register_parameter
 
-    def without_memory(
-        module: torch.nn.Module, name: str, parameter: torch.nn.Parameter | None
-    ) -> None:
-        register(module, name, parameter)
-        if type(parameter) is not torch.nn.Parameter or parameter.device.type == "meta":
+    def without_memory(self: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
+        register(self, name, param)
+        if type(param) is not torch.nn.Parameter or param.device.type == "meta":
             return  # such as one that is tied to another
-        module._parameters[name] = torch.nn.Parameter(
-            parameter.detach().to("meta"), requires_grad=parameter.requires_grad
+        self._parameters[name] = torch.nn.Parameter(
+            param.detach().to("meta"), requires_grad=param.requires_grad
         )
 
     torch.nn.Module.register_parameter = without_memory  # type: ignore[method-assign]
@@ -89,8 +87,8 @@ class _Files:
                 f"penstock: weights: {folder} has no safetensors files; name a folder that has "
                 'some, or weights="random"'
             )
-        self._open = [safe_open(str(path), framework="pt") for path in paths]
-        self.file_of = {name: file for file in self._open for name in file.keys()}
+        self._open: list[Any] = [safe_open(str(path), framework="pt") for path in paths]
+        self.file_of: dict[str, Any] = {name: file for file in self._open for name in file.keys()}
 
     def read(self, name: str) -> torch.Tensor:
         tensor: torch.Tensor = self.file_of[name].get_tensor(name)

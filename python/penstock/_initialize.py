@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -11,14 +12,15 @@ from typing import Any
 
 import torch
 
-from penstock import _guards, _library, _outside, _rules, _state, _state_dicts
-from penstock._config import ConfigLike, merged, read_config
+from penstock import _guards, _outside, _rules, _state_dicts
+from penstock._config import ConfigLike, merged, read_config, without_monitors
 from penstock._hooks import Hooks
 from penstock._init import Weights, source_of
 from penstock._module_optimizer import ModuleOptimizer, Training
-from penstock._run import Run
+from penstock._opening import Opening
+from penstock._rows import Rows
 from penstock._runtime import Runtime
-from penstock._units import DTYPE_NAMES, Plan, model_text, plan
+from penstock._units import DTYPE_NAMES, Plan, plan
 from penstock.errors import InvalidArgumentError, UnavailableError
 
 _log = logging.getLogger("penstock")
@@ -141,8 +143,8 @@ def initialize(
     :func:`penstock.gathered` to read them outside of the module's forward.
 
     Args:
-        model: on the CPU, in the dtypes that it is trained in; parameters that need no gradient
-            are frozen for good.
+        model: on the CPU or on one CUDA device (which has never been tried on a GPU), in the
+            dtypes that it is trained in; parameters that need no gradient are frozen for good.
         config: a DeepSpeed configuration, as a mapping or a file.
         model_parameters: parameters or parameter groups to train; default: all that need a
             gradient, in one group.
@@ -160,7 +162,8 @@ def initialize(
     """
     _check_ranks()
     _check_module(model)
-    engine_config, zero_missing = _split(config)
+    given, monitors = without_monitors(read_config(config))
+    engine_config, zero_missing = _split(given)
     rule, defaults = _optimizer_of(engine_config)
     give_values = source_of(model, weights)
     if model_parameters is None:
@@ -169,30 +172,23 @@ def initialize(
     if not groups:
         raise InvalidArgumentError("penstock: no parameter needs a gradient, so nothing is trained")
     optimizer = ModuleOptimizer(groups, rule, defaults)
+    optimizer.rows = Rows(engine_config, monitors)
     cut = plan(model, optimizer.param_groups)
     paths, on_device = _homes(engine_config)
-    identity = _identity(rule, cut)
-    opened = Run.open(run, paths, "module")
-    engine = None
+    opening = Opening(engine_config, paths, cut, seed, _identity(rule, cut))
+    opened = opening.open(run)
     try:
-        options = {"folders": opened.folders, "continue": opened.continued, "seed": seed}
-        engine = _library.Engine(engine_config, model_text(cut), options)
-        continued = engine.continued() if engine.describe()["continued"] else None
-        if continued is not None:
-            _state.check_text(continued, "module", identity, str(opened.folder))
-        runtime = Runtime(engine, cut, on_device=on_device, zero_missing=zero_missing)
+        runtime = Runtime(opened.engine, cut, on_device=on_device, zero_missing=zero_missing)
         if give_values is not None:
             runtime.begin(give_values)
     except BaseException:
-        if engine is not None:
-            engine.close()
-        opened.close()
+        opened.engine.close()
+        opened.run.close()
         raise
     for notice in runtime.notices:
         _log.info("penstock: %s", notice)
     every = int(engine_config["penstock"].get("commit_every_steps", 0))
-    training = Training(Hooks(runtime, model, cut), opened, identity, continued, every)
-    optimizer.begin(training)
+    optimizer.begin(Training(Hooks(runtime, model, cut), opening, opened, every))
     _connect(model, optimizer)
     return model, optimizer
 
@@ -206,7 +202,13 @@ def _connect(model: torch.nn.Module, optimizer: ModuleOptimizer) -> None:
     model.penstock = hooks.runtime  # type: ignore[assignment]
     model.clip_grad_norm_ = optimizer.clip_grad_norm_  # type: ignore[assignment]
     model.zero_grad = optimizer.zero_grad  # type: ignore[method-assign]
-    model.backward = torch.Tensor.backward  # type: ignore[assignment]
+    model.backward = functools.partial(_backward, optimizer.rows)  # type: ignore[assignment]
+
+
+def _backward(rows: Rows, loss: torch.Tensor, **options: Any) -> None:
+    """``loss.backward()``; the loss is in the row of the step."""
+    rows.note(loss)
+    loss.backward(**options)
 
 
 def clip_grad_norm_(module: torch.nn.Module, max_norm: float) -> torch.Tensor:

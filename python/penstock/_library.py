@@ -5,6 +5,7 @@ Nothing here needs torch. ctypes releases the GIL for the time of each call.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -13,7 +14,7 @@ from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from penstock.errors import error_of
 
-ABI = 1
+ABI = 2
 
 FORWARD, BACKWARD, ASIDE = 0, 1, 2
 MASTER, EXP_AVG, EXP_AVG_SQ = 0, 1, 2
@@ -53,6 +54,16 @@ class Elements(ctypes.Structure):
         ("exp_avg_sq", ctypes.c_void_p),
         ("gradient", ctypes.c_void_p),
         ("weight_dtype", ctypes.c_int32),
+    ]
+
+
+class States(ctypes.Structure):
+    """The states of a tensor, fp32; see ``penstock_states``."""
+
+    _fields_ = [
+        ("master", ctypes.c_void_p),
+        ("exp_avg", ctypes.c_void_p),
+        ("exp_avg_sq", ctypes.c_void_p),
     ]
 
 
@@ -102,10 +113,20 @@ def library() -> ctypes.CDLL:
         "penstock_describe": (c.c_int, [c.c_void_p, out]),
         "penstock_counters": (c.c_int, [c.c_void_p, out]),
         "penstock_fill": (c.c_int, [c.c_void_p, c.c_uint32, out]),
+        "penstock_fill_states": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(States)]),
+        "penstock_begin_at": (c.c_int, [c.c_void_p, c.c_uint64, c.c_uint64]),
         "penstock_use": (c.c_int, [c.c_void_p, c.c_uint32, c.c_int, c.c_void_p]),
         "penstock_gradient": (
             c.c_int,
             [c.c_void_p, c.c_uint32, c.c_uint32, c.c_void_p, c.c_int],
+        ),
+        "penstock_use_on": (
+            c.c_int,
+            [c.c_void_p, c.c_uint32, c.c_int, c.c_void_p, c.c_void_p],
+        ),
+        "penstock_gradient_on": (
+            c.c_int,
+            [c.c_void_p, c.c_uint32, c.c_uint32, c.c_void_p, c.c_int, c.c_void_p],
         ),
         "penstock_norm": (c.c_int, [c.c_void_p, c.POINTER(c.c_double), c.POINTER(c.c_int)]),
         "penstock_end_step": (
@@ -123,6 +144,7 @@ def library() -> ctypes.CDLL:
         "penstock_drain": (c.c_int, [c.c_void_p]),
         "penstock_begin_commit": (c.c_int, [c.c_void_p, text]),
         "penstock_finish_commit": (c.c_int, [c.c_void_p]),
+        "penstock_copy_commit": (c.c_int, [c.c_void_p, c.POINTER(text), c.c_uint32]),
         "penstock_continued": (c.c_int, [c.c_void_p, out]),
         "penstock_read": (
             c.c_int,
@@ -220,6 +242,14 @@ class Engine:
         array = (ctypes.c_void_p * len(values))(*values)
         check(self._c.penstock_fill(self._handle, unit, array))
 
+    def fill_states(self, unit: int, tensors: Sequence[States]) -> None:
+        """Sets a unit's weights and moments, in place of :meth:`fill`."""
+        check(self._c.penstock_fill_states(self._handle, unit, (States * len(tensors))(*tensors)))
+
+    def begin_at(self, step: int, optimizer_steps: int) -> None:
+        """Says how many steps were made elsewhere, before the first one."""
+        check(self._c.penstock_begin_at(self._handle, step, optimizer_steps))
+
     def use(self, unit: int, kind: int, to: Optional[int]) -> None:
         """Says that a unit is used, and copies its weights to an address, unless it is None."""
         check(self._c.penstock_use(self._handle, unit, kind, to))
@@ -227,6 +257,32 @@ class Engine:
     def gradient(self, unit: int, tensor: int, address: Optional[int], dtype: int) -> None:
         """Adds a gradient; None: zeros."""
         check(self._c.penstock_gradient(self._handle, unit, tensor, address, dtype))
+
+    def use_on(self, unit: int, kind: int, to: int, stream: int) -> None:
+        """As :meth:`use`, to an address of a CUDA device: enqueues the copies on a stream."""
+        check(self._c.penstock_use_on(self._handle, unit, kind, to, stream))
+
+    def gradient_on(self, unit: int, tensor: int, address: int, dtype: int, stream: int) -> None:
+        """As :meth:`gradient`, from an address of a CUDA device."""
+        check(self._c.penstock_gradient_on(self._handle, unit, tensor, address, dtype, stream))
+
+    # What copies on streams need (_cuda.py); copies of the host are over when they return.
+
+    def ready(self) -> None:
+        """Has what computes from now on see the weights that were brought."""
+
+    def order(self) -> None:
+        """Has copies of weights from now on come after what was computed so far."""
+
+    def copying(self) -> contextlib.AbstractContextManager[Any]:
+        """In it, work of torch follows the copies of weights."""
+        return contextlib.nullcontext()
+
+    def keep(self, values: Any) -> None:
+        """Keeps the memory of a gradient for as long as it is copied."""
+
+    def note_idle(self, memories: Iterable[Any]) -> None:
+        """Notes for memories of units that nothing enqueued from now on uses them."""
 
     def norm(self) -> tuple[float, bool]:
         """Returns the norm of the step's gradient, and whether it is finite."""
@@ -261,6 +317,12 @@ class Engine:
 
     def finish_commit(self) -> None:
         check(self._c.penstock_finish_commit(self._handle))
+
+    def copy_commit(self, paths: Sequence[str]) -> None:
+        """Copies the last commit into files of its own, one for each of ``state_paths``."""
+        encoded = [os.fsencode(path) for path in paths]
+        array = (ctypes.c_char_p * len(encoded))(*encoded)
+        check(self._c.penstock_copy_commit(self._handle, array, len(encoded)))
 
     def continued(self) -> Any:
         """Returns the state of the commit that the engine continued from."""

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from penstock import _rules, _state
+from penstock import _library, _rules, _state
 from penstock._commits import Commits
 from penstock._hooks import Hooks
-from penstock._run import Run
+from penstock._opening import Opened, Opening
+from penstock._rows import Rows
+from penstock._run import Run, read_run
 from penstock._runtime import Runtime, refuse_copies
+from penstock._snapshot import take_snapshot
+from penstock._storage import Unit
+from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError
 
 
@@ -20,13 +26,13 @@ class Training(NamedTuple):
     """What an optimizer takes over.
 
     Attributes:
-        continued: the text of the commit that the engine goes on from, if it does.
+        opening: makes engines for other commits.
+        opened: the run, and its engine.
     """
 
     hooks: Hooks
-    run: Run
-    identity: str
-    continued: dict[str, Any] | None
+    opening: Opening
+    opened: Opened
     commit_every_steps: int
 
 
@@ -47,6 +53,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self.skipped = False
         self._max_norm = 0.0
         self._made = False
+        self.rows = Rows({}, {})
         super().__init__(params, defaults)
         for number, group in enumerate(self.param_groups):
             _rules.check_group(group, number, self.defaults)
@@ -55,18 +62,24 @@ class ModuleOptimizer(torch.optim.Optimizer):
         """Takes over a training."""
         self.hooks = training.hooks
         self._runtime: Runtime = training.hooks.runtime
-        self._run = training.run
-        self._identity = training.identity
-        self._continued = training.continued
+        self._opening = training.opening
         self._commit_every = training.commit_every_steps
-        self._close = weakref.finalize(self.hooks, _free, self._runtime.engine, self._run)
-        self._commits = Commits(self._runtime.engine, self._run, self._sections)
+        self._commits = Commits(self._runtime.engine, training.opened.run, self._sections)
         self._runtime.before_step = self._commits.begin_due
         self._made = True
-        if self._continued is not None:
-            described = self._runtime.engine.describe()
-            self._run.note(described["uuid"], described["state_paths"])
-            self._set_groups(self._continued["groups"])
+        self._take(training.opened, None)
+
+    def _take(self, opened: Opened, commit: Mapping[str, Any] | None) -> None:
+        """Goes on with a run and its engine, which continues ``commit`` if that was asked for."""
+        self._run = opened.run
+        self._continued = opened.continued
+        self._commit = commit
+        self._close = weakref.finalize(self.hooks, _free, opened.engine, opened.run)
+        if opened.continued is not None:
+            described = opened.engine.describe()
+            self._commits.calls = described["step"]
+            opened.run.note(described["uuid"], described["state_paths"])
+            self._set_groups(opened.continued["groups"])
 
     # Steps.
 
@@ -91,6 +104,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._commits.finish()
         outcome = self._runtime.end_step(self.param_groups, max_norm, 1.0)
         self.grad_norm, self.skipped = outcome.grad_norm, outcome.skipped
+        self.rows.end_step(outcome.step, self)
         if self._commit_every > 0 and outcome.step % self._commit_every == 0:
             self._commits.take_soon()
         return loss
@@ -119,6 +133,11 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._max_norm = float(max_norm)
         return torch.tensor(norm)
 
+    def gradient_norm(self) -> float:
+        """Returns the norm of the gradient of the step under way, which is complete."""
+        norm, _ = self._runtime.norm()
+        return norm
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Is refused once the optimizer was made: the engine's files are laid out."""
         if self._made:
@@ -133,7 +152,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
     def _sections(self) -> dict[str, Any]:
         return {
             "kind": "module",
-            "identity": self._identity,
+            "identity": self._opening.identity,
             "calls": self._runtime.steps,
             "groups": self._group_options(),
         }
@@ -189,11 +208,73 @@ class ModuleOptimizer(torch.optim.Optimizer):
             "param_groups": self._group_options(),
         }
 
+    def begin_with(self, states: Reader) -> None:
+        """Begins with the states of another training: what penstock.universal.load calls."""
+        runtime = self._runtime
+        if runtime.begun:
+            raise InvalidArgumentError(
+                "penstock: states of another training were given after the module was used, or to a "
+                "run that has a commit; load them right after penstock.initialize"
+            )
+        entries = [entry for unit in runtime.units for entry in unit.entries]
+        names = [entry.name for entry in entries if entry.trained]
+        states.check_names(names)
+        steps = states.steps(names)
+
+        def fill(unit: Unit) -> None:
+            tensors = [(e.name, e.parameter, e.trained) for e in unit.entries]
+            states.fill(runtime.engine, unit.index, tensors, self.rule.moments)
+
+        runtime.fill = fill
+        runtime.begin()
+        runtime.engine.begin_at(steps, steps)
+        runtime.steps = steps
+
+    @property
+    def updates(self) -> int:
+        """How many steps were made that were not skipped: t of the rule."""
+        made: int = self._runtime.engine.describe()["optimizer_steps"]
+        return made
+
+    def states(self) -> Iterator[tuple[str, torch.nn.Parameter, dict[str, torch.Tensor]]]:
+        """Yields name, parameter and states of each that is trained, fp32, one after the other."""
+        runtime = self._runtime
+        runtime.begin()
+        kinds = {"master": _library.MASTER, **self.rule.moments}
+        for unit in runtime.units:
+            for number, entry in enumerate(unit.entries):
+                if not entry.trained:
+                    continue
+                states = {}
+                for name, kind in kinds.items():
+                    value = torch.empty(entry.parameter.shape, dtype=torch.float32)
+                    with runtime.lock:
+                        runtime.engine.read(
+                            unit.index, number, kind, 0, value.numel(), value.data_ptr()
+                        )
+                    states[name] = value
+                yield entry.name, entry.parameter, states
+
+    def snapshot(self, folder: str | os.PathLike[str]) -> str:
+        """Copies the commit of the last step into a folder that is not there; returns its path.
+
+        A ``state_dict`` with this path under ``["penstock"]["snapshot"]`` finds the copy, whatever
+        the run has committed since.
+        """
+        with self._runtime.lock:
+            self._commits.finish()
+            if self._commits.calls != self._runtime.steps:
+                self.commit()
+            return take_snapshot(self._run, folder, self._runtime.engine.copy_commit)
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on from the commit that :meth:`state_dict` has made, which the run continues.
+        """Goes to the commit that :meth:`state_dict` has made; what came after it is given up.
+
+        That is the last commit of its run, or one of which ``["penstock"]["snapshot"]`` names a
+        snapshot (:meth:`snapshot`), which stays as it is.
 
         Raises:
-            InvalidArgumentError: it is of another run or another step.
+            InvalidArgumentError: the run has gone on since, and there is no snapshot.
         """
         said = state_dict.get("penstock")
         if said is None:
@@ -201,14 +282,43 @@ class ModuleOptimizer(torch.optim.Optimizer):
                 "penstock: the state_dict was not made by this optimizer; continue a run by its "
                 "name: penstock.initialize(…, run=…)"
             )
-        if said["uuid"] != self._run.uuid or said["step"] != self._runtime.steps:
-            raise InvalidArgumentError(
-                f"penstock: the state_dict is of step {said['step']} of run {said['run']}, and this "
-                f"is step {self._runtime.steps} of run {self._run.folder}; a run goes on from its "
-                "last commit"
-            )
+        if not self._is_at(said):
+            self._go_to(said)
         for group, options in zip(self.param_groups, state_dict["param_groups"]):
             group.update(options)
+
+    def _is_at(self, commit: Mapping[str, Any]) -> bool:
+        """Whether the training is where a commit was made."""
+        if commit["step"] != self._runtime.steps or self._runtime.has_gradients:
+            return False
+        asked = self._commit or {}
+        return commit["uuid"] in (self._run.uuid, asked.get("uuid"))
+
+    def _check_there(self, commit: Mapping[str, Any]) -> None:
+        """Raises, before anything is given up, if a commit is certainly not there any more."""
+        snapshot = commit.get("snapshot")
+        if snapshot and os.path.isdir(snapshot):
+            return
+        last = (read_run(commit["run"])["state"] or {}).get("uuid")
+        mine = last == self._run.uuid
+        if last == commit["uuid"] and (not mine or self._commits.calls == commit["step"]):
+            return
+        now = f"of step {self._commits.calls}" if mine else f"of state {last}"
+        raise InvalidArgumentError(
+            f"penstock: step {commit['step']} was saved, and the last commit of run "
+            f"{commit['run']} is {now}; only the last commit can be continued, or a snapshot"
+        )
+
+    def _go_to(self, commit: Mapping[str, Any]) -> None:
+        """Goes on from another commit. The training is closed if that cannot be opened."""
+        self._commits.finish()
+        self._check_there(commit)
+        self.close()
+        opened = self._opening.open(commit["run"], commit)
+        self._commits.go_on(opened.engine, opened.run)
+        self._max_norm = 0.0
+        self._take(opened, dict(commit))
+        self._runtime.go_on(opened.engine)
 
     def close(self) -> None:
         """Frees everything. The module's parameters show NaN from then on."""

@@ -10,12 +10,14 @@ from typing import Any, TypedDict, Union
 
 import torch
 
-from penstock import _library, _rules, _state
+from penstock import _cuda, _library, _rules, _state
 from penstock._amp import loss_scale_of
-from penstock._config import ConfigLike, optimizer_config
+from penstock._config import ConfigLike, optimizer_config, read_config, without_monitors
 from penstock._held import Held
 from penstock._parameters import partition, trained
+from penstock._rows import Rows
 from penstock._training import Options, Training
+from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError, UnavailableError
 
 Path = Union[str, "os.PathLike[str]"]
@@ -95,7 +97,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         self.skipped = False
         super().__init__(params, defaults)
         section = _rules.optimizer_section(rule, self.defaults)
-        settings, nvme = optimizer_config(section, nvme_path, host_memory, overlap, durable, config)
+        given, monitors = without_monitors(read_config(config))
+        settings, nvme = optimizer_config(section, nvme_path, host_memory, overlap, durable, given)
+        self.rows = Rows(settings, monitors)
         folder = None if run is None else os.fspath(run)
         every = int(commit_every_steps)
         options = Options(settings, nvme, folder, model, missing_gradients, every)
@@ -146,6 +150,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 f"{outcome.grad_norm}); nothing was updated",
                 stacklevel=3,
             )
+        self.rows.note(loss)
+        self.rows.end_step(outcome.step, self)
         return loss
 
     @property
@@ -159,7 +165,10 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         docs/c_api.md has the keys (``penstock_plan``).
         """
         parts = partition(self.param_groups, self._held.options.model)
-        options = {"folders": self._held.options.nvme_path or [str(self._held.options.run)]}
+        options = {
+            "folders": self._held.options.nvme_path or [str(self._held.options.run)],
+            **_cuda.options_for(parts.device),
+        }
         return _library.plan(self._held.options.config, parts.model(), options)
 
     def synchronize(self) -> None:
@@ -232,6 +241,15 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         if self._training is not None:  # torch has put another list in the place of ours
             self._training.param_groups = self.param_groups
+
+    def begin_with(self, states: Reader) -> None:
+        """Begins with the states of another training: what penstock.universal.load calls."""
+        self._held.begin_with(states, self.param_groups)
+
+    @property
+    def updates(self) -> int:
+        """How many steps were made that were not skipped: t of the rule."""
+        return self._training.updates if self._training is not None else 0
 
     def states(self) -> Iterator[tuple[str, torch.nn.Parameter, dict[str, torch.Tensor]]]:
         """Yields name, parameter and states of each, fp32, one after the other."""

@@ -51,6 +51,10 @@ class Partition(NamedTuple):
     groups: list[EngineGroup]
     units: list[Unit]
 
+    @property
+    def device(self) -> torch.device:
+        return self.units[0].entries[0].parameter.device
+
     def entries(self) -> Iterator[Entry]:
         for unit in self.units:
             yield from unit.entries
@@ -99,10 +103,10 @@ def _names(
 
 
 def _check(parameter: torch.Tensor, name: str) -> None:
-    if parameter.device.type != "cpu":
+    if parameter.device.type not in ("cpu", "cuda"):
         raise InvalidArgumentError(
-            f"penstock: parameter {name} is on {parameter.device}, and copies to and from other "
-            "devices than the CPU are not built yet; keep the module on the CPU"
+            f"penstock: parameter {name} is on {parameter.device}; parameters are on the CPU or on "
+            "a CUDA device"
         )
     if parameter.dtype not in DTYPE_NAMES:
         raise InvalidArgumentError(
@@ -128,6 +132,12 @@ def trained(
     ]
     for parameter, name, _ in found:
         _check(parameter, name)
+    devices = {str(parameter.device) for parameter, _, _ in found}
+    if len(devices) > 1:
+        raise InvalidArgumentError(
+            f"penstock: parameters are on {', '.join(sorted(devices))}; move them to one device, or "
+            "make an optimizer for each"
+        )
     if not found:
         raise InvalidArgumentError("penstock: no parameter needs a gradient, so nothing is trained")
     if len({name for _, name, _ in found}) != len(found):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from penstock import _library
-from penstock._storage import Unit
+from penstock._storage import Unit, memory_for
 from penstock._units import DTYPE_NAMES, Plan
 from penstock.errors import InvalidArgumentError, UnavailableError
 
@@ -50,9 +50,10 @@ class Runtime:
         self.notices: list[str] = described["notices"]
         with torch.inference_mode(False):
             self.units = [
-                Unit(i, spec, layout)
+                Unit(i, spec, layout, memory_for(engine, layout["bytes"]))
                 for i, (spec, layout) in enumerate(zip(plan.units, described["units"]))
             ]
+        self.device = self.units[0].entries[0].parameter.device
         self.groups = [group.number for group in plan.groups if group.number >= 0]
         self.steps: int = described["step"]
         self.most_repeated = 0  # that were in memory at once
@@ -61,8 +62,10 @@ class Runtime:
         self._zero_missing = zero_missing
         self._continued: bool = described["continued"]
         self._begun = False
+        self._taken: set[int] = set()  # units whose weights are the engine's
         self._uses = 0
         self._open = False  # a step is under way
+        self.fill: Callable[[Unit], None] = self._fill
         self.before_step: Callable[[], None] = lambda: None
         self._given: set[tuple[int, int]] = set()  # unit and tensor, with a gradient in this step
         self._pending: dict[torch.nn.Parameter, tuple[Unit, int]] = {}
@@ -80,30 +83,28 @@ class Runtime:
         if self._begun:
             return
         with self.lock, torch.inference_mode(False):
-            if self._begun:
-                return
+            if give_values is None and not self.begun:
+                for unit in self.units:
+                    unit.check_kind()
             for unit in self.units:
-                if not self._continued:
-                    if give_values is not None:
-                        give_values([entry.parameter for entry in unit.entries])
-                    self._fill(unit)
+                if unit.index not in self._taken:
+                    if not self._continued:
+                        if give_values is not None:
+                            give_values([entry.parameter for entry in unit.entries])
+                        self.fill(unit)
+                    self._taken.add(unit.index)
                 unit.show_away()
-            self._begun = True
             if self._on_device:
                 self._bring_all()
+            self._begun = True
 
     @property
     def begun(self) -> bool:
-        return self._begun
+        """Whether weights are the engine's; after a failure of :meth:`begin`, some are."""
+        return bool(self._taken)
 
     def _fill(self, unit: Unit) -> None:
-        values = [entry.parameter.detach().contiguous() for entry in unit.entries]
-        for entry, value, place in zip(unit.entries, values, unit.layout):
-            if value.nbytes != place["bytes"] or value.device.type != "cpu":
-                raise InvalidArgumentError(
-                    f"penstock: parameter {entry.name} has changed its dtype, shape or device "
-                    "since penstock.initialize; change it before"
-                )
+        values = [entry.parameter.detach().cpu().contiguous() for entry in unit.entries]
         self.engine.fill(unit.index, [value.data_ptr() for value in values])
 
     def use(self, unit: Unit, kind: int) -> None:
@@ -113,19 +114,29 @@ class Runtime:
                 self._open_step()
             self._uses += 1
             unit.last_use = self._uses
+            self.engine.note_idle(u.memory for u in self.units if u.filled and not self.in_use(u))
+            unit.memory.touch()
             if unit.filled:
                 if kind != _library.ASIDE:
                     has = unit.told or self._on_device or not unit.trained
-                    self.engine.use(unit.index, kind, None if has else unit.memory.address)
+                    if has:
+                        self.engine.use(unit.index, kind, None)
+                    else:
+                        self._copy(unit, kind)
             else:
                 self._make_room(unit)
-                self.engine.use(unit.index, kind, unit.memory.address)
+                self._copy(unit, kind)
                 if not unit.gathered:
                     unit.show_here()
                 unit.filled = True
                 self._count_repeated()
             if kind != _library.ASIDE:
                 unit.told = True
+
+    def _copy(self, unit: Unit, kind: int) -> None:
+        unit.memory.take()
+        self.engine.use(unit.index, kind, unit.memory.address)
+        self.engine.ready()
 
     def _open_step(self) -> None:
         if not self._open:
@@ -154,8 +165,10 @@ class Runtime:
         """Returns the current weights of a unit in new memory."""
         self.begin()
         with self.lock, torch.inference_mode(False):
-            memory = torch.empty(unit.bytes, dtype=torch.uint8)
+            memory = torch.empty(unit.bytes, dtype=torch.uint8, device=self.device)
+            self.engine.order()
             self.engine.use(unit.index, _library.ASIDE, memory.data_ptr())
+            self.engine.ready()
             return memory
 
     # Gradients.
@@ -178,6 +191,7 @@ class Runtime:
                     f"{gradient.dtype}; only float32, bfloat16 and float16 are offered"
                 )
             self._open_step()
+            self.engine.keep(gradient)
             self.engine.gradient(unit.index, tensor, gradient.data_ptr(), dtype)
             self._given.add((unit.index, tensor))
 
@@ -293,12 +307,23 @@ class Runtime:
                 self._open = False
                 self.engine.drop_step()
 
+    def go_on(self, engine: Any) -> None:
+        """Goes on with an engine of the same units that continues a commit."""
+        with self.lock:
+            self.engine = engine
+            self.steps = engine.describe()["step"]
+            self._open = self._begun = False
+            self._continued = True
+            self._given.clear()
+            self._pending.clear()
+            self.begin()
+
     def close(self) -> None:
         """Frees the engine. The parameters show NaN from then on."""
         with self.lock:
             self.engine.close()
             self.engine = _Closed()
-            for unit in self.units if self._begun else ():
+            for unit in self.units if self.begun else ():
                 unit.told = False
                 unit.forget_writes()
                 unit.let_go()

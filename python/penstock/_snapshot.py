@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pathlib
 import shutil
+from collections.abc import Callable, Sequence
 
 from penstock._run import PathLike, Run, explained, read_run, sync_folder, write_atomically
 from penstock.errors import InvalidArgumentError
 
-_FICLONE = 0x40049409  # ioctl_ficlone(2): shares the file's blocks
+# Copies the last commit into files that are not there, durably, one for each of the state's.
+Copy = Callable[[Sequence[str]], None]
 
 
-def _copy(source: str, target: pathlib.Path) -> None:
-    """Copies a file durably; where the file system can, its blocks are shared."""
-    with open(source, "rb") as old, open(target, "wb") as new:
-        try:
-            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
-        except OSError:
-            shutil.copyfileobj(old, new, 1 << 22)
-        new.flush()
-        os.fsync(new.fileno())
-
-
-def take_snapshot(run: Run, folder: PathLike) -> str:
+def take_snapshot(run: Run, folder: PathLike, copy: Copy) -> str:
     """Copies the last commit of a run into a folder that is not there; returns its path.
 
-    The folder is a run as any other. The caller sees to it that no step is under way: the files are
-    read as they are.
+    The folder is a run as any other. ``copy`` is the engine's.
     """
     path = pathlib.Path(os.path.abspath(os.fspath(folder)))
     if path.exists():
@@ -39,8 +28,7 @@ def take_snapshot(run: Run, folder: PathLike) -> str:
     shutil.rmtree(beside, ignore_errors=True)
     try:
         beside.mkdir(parents=True)
-        for file in said["state"]["paths"]:
-            _copy(file, beside / os.path.basename(file))
+        copy([str(beside / os.path.basename(file)) for file in said["state"]["paths"]])
         paths = [str(path / os.path.basename(file)) for file in said["state"]["paths"]]
         said["state"]["paths"] = paths
         text = {**said, "named": True, "folders": [str(path)]}
@@ -48,8 +36,9 @@ def take_snapshot(run: Run, folder: PathLike) -> str:
         os.rename(beside, path)
         sync_folder(path.parent)
     except OSError as error:
-        shutil.rmtree(beside, ignore_errors=True)
         raise explained(error, f"snapshot {path} cannot be written") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
     return str(path)
 
 

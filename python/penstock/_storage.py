@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from penstock._cuda import CudaEngine, CudaMemory
 from penstock._units import Entry, UnitSpec
 from penstock.errors import InvalidArgumentError
 
@@ -29,9 +30,20 @@ class Memory:
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self.address: int = self.bytes.data_ptr()
 
+    def take(self) -> None:
+        """Does nothing: memory comes with what is written."""
+
+    def touch(self) -> None:
+        """Does nothing: what the host computes is over when it returns."""
+
     def drop(self) -> None:
         """Gives the memory back. The range reads as zeros until something is written."""
         self._map.madvise(mmap.MADV_DONTNEED)
+
+
+def memory_for(engine: Any, size: int) -> Memory | CudaMemory:
+    """Returns memory for a unit, where the engine copies to."""
+    return CudaMemory(size, engine) if isinstance(engine, CudaEngine) else Memory(size)
 
 
 def views(
@@ -48,7 +60,7 @@ def views(
 def _nans(entries: Sequence[Entry]) -> list[torch.Tensor]:
     """What parameters show while they are away; of their shape, and of the size of one element."""
     return [
-        torch.full((), float("nan"), dtype=entry.parameter.dtype).expand(entry.parameter.shape)
+        entry.parameter.detach().new_full((), float("nan")).expand(entry.parameter.shape)
         for entry in entries
     ]
 
@@ -65,7 +77,9 @@ class Unit:
         gathered: how many ``penstock.gathered`` have it.
     """
 
-    def __init__(self, index: int, spec: UnitSpec, layout: Any) -> None:
+    def __init__(
+        self, index: int, spec: UnitSpec, layout: Any, memory: Memory | CudaMemory
+    ) -> None:
         self.index = index
         self.name = spec.name
         self.repeated = spec.repeated
@@ -73,8 +87,9 @@ class Unit:
         self.layout = layout["tensors"]
         self.bytes: int = layout["bytes"]
         self.trained = any(entry.trained for entry in spec.entries)
-        self.memory = Memory(self.bytes)
+        self.memory = memory
         self._here = views(self.memory.bytes, self.entries, self.layout)
+        self.memory.drop()
         self._away = _nans(self.entries)
         self._shown: list[torch.Tensor] = []
         self._versions: list[int] = []
@@ -84,6 +99,16 @@ class Unit:
         self.calls = 0
         self.last_use = 0
         self.gathered = 0
+
+    def check_kind(self) -> None:
+        """Raises unless parameters are what they were when their unit was made."""
+        for entry, view in zip(self.entries, self._here):
+            p = entry.parameter
+            if (p.dtype, p.shape, p.device) != (view.dtype, view.shape, view.device):
+                raise InvalidArgumentError(
+                    f"penstock: parameter {entry.name} has changed its dtype, shape or device "
+                    "since penstock.initialize; change it before"
+                )
 
     def show_here(self) -> None:
         """Lets parameters show the unit's memory."""

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock import _library, _rules, _state
+from penstock import _cuda, _library, _rules, _state
 from penstock._commits import Commits
 from penstock._forward import ForwardHooks
 from penstock._parameters import DTYPE_NAMES, Entry, Partition, partition
 from penstock._run import Run
 from penstock._snapshot import take_snapshot
+from penstock._universal_files import Reader
 from penstock._weights import Weights
 from penstock.errors import InvalidArgumentError, PenstockError, UnavailableError
 
@@ -71,6 +72,7 @@ class Training:
         run: the run folder, opened; its commit is continued, if there is one.
         continued_from: the files of another commit, which is moved into the run instead.
         step: of the commit that is continued; another one is refused.
+        begin_with: the states of another training, if it begins with them.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Training:
         run: Run,
         continued_from: list[str] | None = None,
         step: int | None = None,
+        begin_with: Reader | None = None,
     ) -> None:
         _check_ranks()
         for number, group in enumerate(param_groups):
@@ -100,19 +103,22 @@ class Training:
         self._untrained = [
             p for group in param_groups for p in group["params"] if id(p) not in trained
         ]
-        self.engine = _library.Engine(
+        self.engine = _cuda.engine_for(
+            self.partition.device,
             options.config,
             self.partition.model(),
             {"folders": run.folders, "continue": continued_from or run.continued},
         )
         try:
-            self._begin(step)
+            self._begin(step, begin_with, rule.moments)
         except BaseException:
             self.engine.close()
             raise
         _living.add(self)
 
-    def _begin(self, step: int | None) -> None:
+    def _begin(
+        self, step: int | None, begin_with: Reader | None, moments: Mapping[str, int]
+    ) -> None:
         """Fills the engine, or takes over the commit that it continues."""
         described = self.engine.describe()
         if step is not None and described["step"] != step:
@@ -128,6 +134,10 @@ class Training:
             _state.check_text(self.continued, "optimizer", self.identity, str(self.run.folder))
             self.calls = self.continued["calls"]
             self.run.note(described["uuid"], described["state_paths"])
+        elif begin_with is not None:
+            self._fill_from(begin_with, moments)
+            described = self.engine.describe()
+            self.calls = described["step"]
         else:
             self._fill()
         self.uuid: str = described["uuid"]
@@ -138,7 +148,7 @@ class Training:
         model = self.options.model
         self.weights = Weights(self.engine, self.partition, described, model is not None)
         self.commits = Commits(self.engine, self.run, self._sections)
-        if self.continued is not None:
+        if self.continued is not None or begin_with is not None:
             self.weights.take_all()
         own = {id(p) for p in model.parameters()} if model is not None else set()
         self._at_once = [  # units that no hook brings
@@ -153,8 +163,18 @@ class Training:
 
     def _fill(self) -> None:
         for number, unit in enumerate(self.partition.units):
-            values = [entry.parameter.detach().contiguous() for entry in unit.entries]
+            values = [entry.parameter.detach().cpu().contiguous() for entry in unit.entries]
             self.engine.fill(number, [value.data_ptr() for value in values])
+
+    def _fill_from(self, states: Reader, moments: Mapping[str, int]) -> None:
+        """Fills the engine with states of another training."""
+        names = [entry.name for entry in self.partition.entries()]
+        states.check_names(names)
+        steps = states.steps(names)
+        for number, unit in enumerate(self.partition.units):
+            tensors = [(entry.name, entry.parameter, True) for entry in unit.entries]
+            states.fill(self.engine, number, tensors, moments)
+        self.engine.begin_at(steps, steps)
 
     def _sections(self) -> dict[str, Any]:
         """Returns what a commit says of the optimizer."""
@@ -282,7 +302,7 @@ class Training:
         with self.guard():
             if self.committed_step != self.engine_step:
                 self.commit()
-            return take_snapshot(self.run, folder)
+            return take_snapshot(self.run, folder, self.engine.copy_commit)
 
     def attach(self, things: Mapping[str, Any]) -> None:
         """Keeps things in commits, and gives them the state of the one that was continued."""

@@ -103,8 +103,8 @@ def _check(parameter: torch.nn.Parameter, name: str, have_values: bool) -> None:
         pass
     elif parameter.device.type == "meta":
         problem = "has no values (it is on the meta device); load or initialize the weights first"
-    elif parameter.device.type != "cpu":
-        problem = f"is on {parameter.device}; only the CPU is offered, so move the model there"
+    elif parameter.device.type not in ("cpu", "cuda"):
+        problem = f"is on {parameter.device}; move the model to the CPU or to a CUDA device"
     elif parameter.dtype not in DTYPE_NAMES:
         problem = f"is of {parameter.dtype}; only float32, bfloat16 and float16 are offered"
     elif type(parameter) is not torch.nn.Parameter:
@@ -133,6 +133,11 @@ def _entries(
             )
         number = numbers[parameter] if parameter.requires_grad else -1
         entries[parameter] = Entry(name, parameter, Group(number, parameter.dtype))
+    devices = {str(entry.parameter.device) for entry in entries.values()}
+    if len(devices) > 1:
+        raise InvalidArgumentError(
+            f"penstock: parameters are on {', '.join(sorted(devices))}; move the model to one device"
+        )
     strangers = [p for p in numbers if p.numel() > 0 and p not in entries]
     if strangers:
         raise InvalidArgumentError(
@@ -164,7 +169,7 @@ def plan(
     owners = list(_owners(model))
     users = collections.defaultdict(list)
     blocks = set()
-    for name, module, block in owners:
+    for _, module, block in owners:
         for parameter in module.parameters(recurse=block):
             users[parameter].append(module)
         if block:

@@ -63,7 +63,8 @@ class Weights:
         self._late = late
         self.pending: set[int] = set()
         sizes = [unit["bytes"] for unit in description["units"]]
-        self._buffer = torch.zeros(max(sizes), dtype=torch.uint8)
+        device = partition.device
+        self._buffer = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
         self._places: list[list[_Place]] = []
         self._direct: list[bool] = []
         for unit, told in zip(partition.units, description["units"]):
@@ -107,17 +108,19 @@ class Weights:
     def let_go(self) -> None:
         """Says that all units have an update under way."""
         self.pending.update(range(len(self._places)))
+        self._engine.order()
         if not self._late:
             return
         for places in self._places:
             for place in places:
-                poison = torch.full((), float("nan"), dtype=place.data.dtype)
+                poison = place.data.new_full((), float("nan"))
                 self._poisons[id(place.entry.parameter)] = poison
                 place.entry.parameter.data = poison.expand(place.data.shape)
 
     def take_all(self) -> None:
         """Gives all parameters the engine's weights, whatever they have."""
         self.pending.update(range(len(self._places)))
+        self._engine.order()
         self.bring_all()
 
     def bring(self, unit: int, kind: int = _library.ASIDE) -> None:
@@ -128,9 +131,12 @@ class Weights:
         direct = self._direct[unit]
         to = places[0].data if direct else self._buffer
         self._engine.use(unit, kind, to.data_ptr())
+        if not direct:
+            with self._engine.copying():
+                for place in places:
+                    place.data.copy_(place.source)
+        self._engine.ready()
         for place in places:
-            if not direct:
-                place.data.copy_(place.source)
             self._restore(place)
         self.pending.discard(unit)
 

@@ -115,6 +115,11 @@ class ReferenceOptimizer(torch.optim.Optimizer):
     def _parts(self) -> Partition:
         if self._partition is None:
             self._partition = partition(self.param_groups, **self._cut)  # type: ignore[arg-type]
+            if self._partition.device.type != "cpu":
+                raise InvalidArgumentError(
+                    f"penstock: the reference works on the CPU, and parameters are on "
+                    f"{self._partition.device}; move the module to the CPU"
+                )
         return self._partition
 
     @torch.no_grad()

@@ -33,6 +33,19 @@ TEST(FileSystem, SharedMemoryIsMemory) {
               AllOf(HasSubstr("nvme_path /dev/shm is on " + found->name), HasSubstr("memory")));
 }
 
+TEST(FileSystem, FoldersOfOneFileSystemShareItsSpace) {
+  const Result<Bytes> free = FreeSpace("/tmp");
+  ASSERT_TRUE(free.ok()) << free.error().message;
+  const std::optional<Bytes> once = FreeSpaceTogether({"/tmp"});
+  const std::optional<Bytes> twice = FreeSpaceTogether({"/tmp", "/tmp/."});
+  ASSERT_TRUE(once && twice);
+  // Others may use it meanwhile.
+  EXPECT_LT(*twice, Bytes{free->value / 2 * 3});
+  EXPECT_LT(*once, Bytes{free->value / 2 * 3});
+  EXPECT_FALSE(FreeSpaceTogether({"/tmp", "/nowhere/at/all"}));
+  EXPECT_FALSE(FreeSpaceTogether({}));
+}
+
 TEST(FileSystem, WhatIsNotThereIsAnErrorAndNoNotice) {
   EXPECT_FALSE(ReadFileSystem("/nowhere/at/all").ok());
   EXPECT_EQ(FileSystemNotice("nvme_path", "/nowhere/at/all"), "");

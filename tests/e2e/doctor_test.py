@@ -222,6 +222,16 @@ class ConfigTest(DoctorTest):
         self.assert_line(report, "config memory", "fail", "lower penstock.host_memory")
         self.assert_line(report, "config threads", "warn", "4096")
 
+    def test_a_configuration_of_several_ranks_is_read_for_them(self):
+        config = self.write("ds.json", {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4,
+                                        "gradient_accumulation_steps": 2})
+        self.assert_line(self.doctor("--config", config), "config", "fail", "launch --ranks 4")
+        self.assert_line(self.doctor("--config", config, "--ranks", "4"), "config", "ok", "AdamW")
+        for fragment, arguments in (("--nodes 3 does not divide --ranks 4",
+                                     ("--config", config, "--ranks", "4", "--nodes", "3")),
+                                    ("give --config", ("--ranks", "4"))):
+            self.assert_fails(penstock("doctor", *arguments), 2, fragment)
+
     def test_a_configuration_that_train_refuses_fails_with_its_words(self):
         report = self.doctor("--config", self.write("ds.json", {"zero_optimisation": {}}))
         self.assert_line(report, "config", "fail", "zero_optimisation")

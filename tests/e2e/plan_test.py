@@ -136,6 +136,19 @@ class PlanCommandTest(PlanTest):
         self.assertEqual(summary["host_peak_bytes"], choices[0]["host_bytes"])
         self.assertIsNotNone(summary["planned"]["step_s"], "the config has the speeds")
 
+    def test_a_commit_writes_what_was_planned_and_its_record(self):
+        model = self.make_model("1M", **SHAPES["1M"])
+        config = merge(self.config_of("nvme", "bf16", 1), {"penstock": {
+            "tile_elements": 65536, "tier_split": True, "commit_every_steps": 5}})
+        for host in ("12MiB", "64MiB"):
+            limits = ("--sequence-length", "32", "--device-memory", "64MiB", "--host-memory", host)
+            plan = self.plan_of(config, *limits, model=model)
+            few, many = (read_summary(self.trained(config, *limits, steps=steps, model=model))
+                         for steps in (5, 10))
+            commit = many["nvme_commit_bytes"] - few["nvme_commit_bytes"]
+            self.assertGreater(commit, plan["commit_bytes"], host)
+            self.assertLess(commit, plan["commit_bytes"] + 2**17, host)
+
     def test_deepspeeds_estimate_is_exact(self):
         outcome = self.plan("--model", "t5:h=2048,l=24,v=32128,i=5120,heads=32,d=64", "--as",
                             "deepspeed", "--json")
@@ -144,6 +157,64 @@ class PlanCommandTest(PlanTest):
         found = {(row["cpu_bytes"], row["gpu_bytes"]) for row in rows if row["stage"] == 3}
         self.assertIn((75166894080, 263192576), found)
         self.assertIn((66815016960, 5831110656), found)
+
+    def test_the_length_of_a_training_by_its_size_is_megatrons(self):
+        outcome = self.plan("--model", "gpt2:h=14336,l=80,v=150257,s=2048", "--tokens", "300e9",
+                            "--ranks", "350", "--device-tflops", "150", "--global-batch", "2048",
+                            "--json")
+        self.assertEqual(outcome.code, 0, str(outcome))
+        plan = json.loads(outcome.stdout)
+        days = 8 * plan["parameters"] * 300e9 / (350 * 150e12) / 86400
+        self.assertAlmostEqual(plan["training"]["days"], days, delta=1e-6)
+        self.assertEqual(plan["training"]["steps"], 71526)
+
+    def test_shares_of_tensor_parallelism_are_those_of_the_formula(self):
+        outcome = self.plan("--model", "gpt2:h=11600,l=64,v=50257,s=2048", "--tensor-parallel",
+                            "1,4", "--json")
+        self.assertEqual(outcome.code, 0, str(outcome))
+        share = json.loads(outcome.stdout)["shares"][1]
+        self.assertEqual((share["tensor"], share["embedding_parameters"], share["layer_parameters"]),
+                         (4, 145745300, 403717700))
+
+    def test_a_plan_says_how_long_a_training_lasts_and_what_it_does_to_the_drive(self):
+        config = self.nvme_config(gradient_accumulation_steps=4, penstock={
+            "rampup_batch_size": [2, 2, 1000], "tile_elements": 65536})
+        more = ("--drive", "0.01,0.01", "--device-tflops", "1", "--tokens", "1e6", "--drive-rating",
+                "600TBW", "--device-memory", "64MiB", "--host-memory", "8MiB", "--device", "cpu")
+        model = self.make_model("1M", **SHAPES["1M"])
+        text = self.plan("--model", model, "--config", config, *more)
+        self.assertEqual(text.code, 0, str(text))
+        for line in ("parameters ", "batch ramp-up ", "training ", "the rating of 600 TB"):
+            self.assertIn(line, text.stdout)
+        plan = json.loads(self.plan("--model", model, "--config", config, *more, "--json").stdout)
+        self.assertEqual(sum(plan["parameters_by_kind"].values()), plan["parameters"])
+        self.assertEqual(plan["training"]["steps"], round(1e6 / plan["tokens_per_step"]))
+        self.assertGreater(plan["rampup"]["drive_bound_steps"], 0)
+        self.assertAlmostEqual(
+            plan["drive_wear"]["terabytes_a_day"],
+            plan["nvme_write_bytes_per_step"] / plan["step_s"] * 86400 / 1e12, delta=1e-3)
+
+    def test_a_gpu_that_is_not_here_comes_with_its_hints(self):
+        outcome = self.plan("--model", "gpt2:h=1000,l=4,v=1024,s=128,heads=10", "--config",
+                            self.nvme_config(), "--device", "cuda", "--device-memory", "8GiB",
+                            "--host-memory", "1GiB", "--drive", "2,2", "--device-tflops", "100",
+                            "--ranks", "2", "--link", "10", "--json")
+        self.assertEqual(outcome.code, 0, str(outcome))
+        plan = json.loads(outcome.stdout)
+        self.assertEqual(len(plan["hints"]), 3, plan["hints"])
+        self.assertGreater(plan["floors"]["link_s"], 0)
+        self.assertIsNone(plan["floors"]["copies_s"])
+
+    def test_topologies_follow_the_configs_ramp_up(self):
+        shape = "gpt2:h=1024,l=8,v=1024,s=128,heads=16"
+        ramp = self.write("ramp.json", {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1,
+                                        "penstock": {"rampup_batch_size": [8, 8, 1000]}})
+        outcome = self.plan("--model", shape, "--topologies", "--ranks", "8", "--config", ramp,
+                            "--json")
+        self.assertEqual(outcome.code, 0, str(outcome))
+        rows = json.loads(outcome.stdout)
+        self.assertTrue(all(8 % (row["dp"] * row["mbs"]) == 0 for row in rows if row["possible"]))
+        self.assertTrue(any("ramp-up" in reason for row in rows for reason in row["reasons"]))
 
     def test_topologies_are_those_of_the_ranks(self):
         outcome = self.plan("--model", "gpt2:h=1024,l=8,v=1024,s=128,heads=16", "--topologies",
@@ -161,8 +232,12 @@ class PlanCommandTest(PlanTest):
                 ("--nodes 2 does not divide --ranks 3",
                  ("--model", model, "--config", config, "--ranks", "3", "--nodes", "2")),
                 ("gpt2", ("--model", "gtp2:h=1,l=1,v=1,s=1", "--config", config)),
-                ("name with shape", ("--model", model, "--topologies", "--ranks", "8",
-                                     "--global-batch", "8"))):
+                ("--link 0", ("--model", model, "--config", config, "--link", "0")),
+                ("--tokens needs a speed", ("--model", model, "--tokens", "1e9")),
+                ("--tokens 1e99", ("--model", model, "--config", config, "--tokens", "1e99")),
+                ("no rating of a drive", ("--model", model, "--config", config,
+                                          "--drive-rating", "600")),
+                ("--tensor-parallel 1,,2", ("--model", model, "--tensor-parallel", "1,,2"))):
             outcome = self.plan(*arguments)
             self.assert_fails(outcome, 2, fragment)
 

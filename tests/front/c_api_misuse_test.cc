@@ -47,6 +47,8 @@ TEST_F(CApiMisuse, NullIsAnErrorEverywhere) {
   ExpectError(penstock_describe(handle, nullptr), PENSTOCK_INVALID_ARGUMENT, "NULL");
   ExpectError(penstock_fill(handle, 0, nullptr), PENSTOCK_INVALID_ARGUMENT, "NULL");
   ExpectError(penstock_begin_commit(handle, nullptr), PENSTOCK_INVALID_ARGUMENT, "NULL");
+  ExpectError(penstock_fill_states(handle, 0, nullptr), PENSTOCK_INVALID_ARGUMENT, "NULL");
+  ExpectError(penstock_copy_commit(handle, nullptr, 1), PENSTOCK_INVALID_ARGUMENT, "NULL");
   training.Fill();
   ExpectError(penstock_norm(handle, nullptr, nullptr), PENSTOCK_INVALID_ARGUMENT, "NULL");
   ExpectError(penstock_end_step(handle, nullptr, 2, 0, 1, nullptr), PENSTOCK_INVALID_ARGUMENT,
@@ -182,6 +184,16 @@ TEST_F(CApiMisuse, AForkedChildIsRefusedAndTheParentGoesOn) {
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), PENSTOCK_UNAVAILABLE);
   training.Step();
+}
+
+TEST_F(CApiMisuse, MemoryOfAGpuNeedsADriverWithAContext) {
+  CTraining training(kHomes[1], folder_.Path(), "bf16", 1, {{"cuda", true}});
+  training.Fill();
+  void* const somewhere = reinterpret_cast<void*>(uint64_t{1} << 40);
+  EXPECT_EQ(penstock_use_on(training.engine().handle, 0, PENSTOCK_FORWARD, somewhere, nullptr),
+            PENSTOCK_UNAVAILABLE);
+  EXPECT_THAT(penstock_error(), HasSubstr("cuda: "));
+  training.Step();  // which is in memory of the host
 }
 
 TEST_F(CApiMisuse, TheSameFilesAreOpenOnce) {

@@ -29,8 +29,15 @@ class Inbox {
     inbox_.emplace(
         GradientInbox::Create(
             layout_, micro_batches,
-            [this](TileId tile) { return bytes_.data() + begins_[offload::Index(tile)]; },
-            [this](ModuleId module) { complete_.push_back(offload::Index(module)); })
+            {.place = [this](TileId tile) { return bytes_.data() + begins_[offload::Index(tile)]; },
+             .last =
+                 [this](ModuleId module) {
+                   last_.push_back(static_cast<uint32_t>(offload::Index(module)));
+                 },
+             .complete =
+                 [this](ModuleId module) {
+                   complete_.push_back(static_cast<uint32_t>(offload::Index(module)));
+                 }})
             .value());
   }
   /// The first element of a unit's first tensor.
@@ -43,12 +50,14 @@ class Inbox {
     return inbox_->Add(ModuleId{unit}, tensor, values.data(), DType::kFloat32);
   }
   GradientInbox& operator*() { return *inbox_; }
+  const std::vector<uint32_t>& last() const { return last_; }
   const std::vector<uint32_t>& complete() const { return complete_; }
 
  private:
   offload::ShardLayout layout_;
   std::vector<size_t> begins_;
   std::vector<std::byte> bytes_;
+  std::vector<uint32_t> last_;
   std::vector<uint32_t> complete_;
   std::optional<GradientInbox> inbox_;
 };
@@ -72,6 +81,43 @@ TEST(GradientInboxTest, SumsAreRoundedOnceAndNotWithEachMicroBatch) {
   }
   EXPECT_THAT(inbox.complete(), ElementsAre(0));
   EXPECT_EQ(inbox.First(0), 258);
+}
+
+TEST(GradientInboxTest, AnAnnouncedGradientCountsAtOnceAndIsAddedWhenItHasArrived) {
+  Inbox inbox(2);
+  using Announced = GradientInbox::Announced;
+  std::vector<Announced> under_way;
+  for (int i = 0; i < 2; ++i) {
+    for (const uint32_t tensor : {0U, 1U}) {
+      under_way.push_back((*inbox).Announce(ModuleId{0}, tensor, DType::kFloat32).value());
+    }
+  }
+  EXPECT_THAT(inbox.last(), ElementsAre(0));
+  EXPECT_TRUE(inbox.complete().empty());
+  EXPECT_FALSE((*inbox).Announce(ModuleId{0}, 0, DType::kFloat32).ok()) << "a third micro-batch";
+  for (const Announced& gradient : under_way) {
+    const std::vector<float> values(gradient.elements, 3);
+    const uint64_t half = gradient.elements / 2;
+    (*inbox).Put(gradient, half, gradient.elements - half, values.data());
+    (*inbox).Put(gradient, 0, half, values.data());
+    (*inbox).Arrived(gradient);
+  }
+  EXPECT_THAT(inbox.complete(), ElementsAre(0));
+  EXPECT_EQ(inbox.First(0), 6);
+}
+
+TEST(GradientInboxTest, OnlyTheFirstGradientOfTheWeightsDtypeGoesStraightToItsPlace) {
+  for (const uint64_t micro_batches : {1U, 2U}) {
+    Inbox inbox(micro_batches);
+    const auto direct = [&](uint32_t tensor, DType dtype) {
+      return (*inbox).Announce(ModuleId{0}, tensor, dtype).value().direct != nullptr;
+    };
+    EXPECT_EQ(direct(0, DType::kBFloat16), micro_batches == 1);
+    EXPECT_TRUE(direct(1, DType::kFloat32));
+    if (micro_batches == 1) continue;
+    EXPECT_FALSE(direct(1, DType::kFloat32)) << "it is to be added";
+    EXPECT_FALSE(direct(0, DType::kFloat32));
+  }
 }
 
 TEST(GradientInboxTest, FewerMicroBatchesAreCompletedAtTheEnd) {

@@ -244,7 +244,7 @@ class Refused(unittest.TestCase):
 
     def test_what_initialize_cannot_take_leaves_the_module_as_it_was(self) -> None:
         cases: list[tuple[str, Any, dict[str, Any]]] = [
-            ("meta device", torch.nn.Linear(2, 2, device="meta"), {}),
+            ("has no values", torch.nn.Linear(2, 2, device="meta"), {}),
             ("float64", torch.nn.Linear(2, 2).double(), {}),
             ("nothing is trained", torch.nn.Linear(2, 2).requires_grad_(False), {}),
             ("scheduler", torch.nn.Linear(2, 2), {"scheduler": {"type": "WarmupLR"}}),
@@ -343,6 +343,7 @@ class Commits(unittest.TestCase):
                 step(model, optimizer, "gpt2", 0)
                 scheduler.step()
                 saved = optimizer.state_dict()
+                expected = copy.deepcopy(model.state_dict())
                 drawn = torch.rand(3)
             with training("gpt2", run=run) as (model, optimizer):
                 scheduler = begin(optimizer)
@@ -351,8 +352,15 @@ class Commits(unittest.TestCase):
                 self.assertEqual(scheduler.last_epoch, 1)
                 optimizer.load_state_dict(saved)
                 step(model, optimizer, "gpt2", 1)
-                with self.assertRaisesRegex(_Refused, "is of step 1"):
+                optimizer.load_state_dict(saved)  # gives up what was not committed
+                self.assertEqual(optimizer.steps, 1)
+                for name, weight in model.state_dict().items():
+                    self.assertTrue(torch.equal(weight, expected[name]), name)
+                step(model, optimizer, "gpt2", 1)
+                optimizer.commit()
+                with self.assertRaisesRegex(_Refused, "step 1 was saved, and .* is of step 2"):
                     optimizer.load_state_dict(saved)
+                step(model, optimizer, "gpt2", 2)  # a refusal changes nothing
 
     def test_a_commit_between_backward_and_step_is_refused(self) -> None:
         with training("odd") as (model, optimizer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import unittest
 from typing import Any
 
@@ -67,34 +68,33 @@ class Loop(unittest.TestCase):
                     step(model, optimizer, name, number)
 
     def test_a_step_after_an_exception_in_forward_is_whole(self) -> None:
+        def interrupt(error: Any, model: Any, optimizer: Any, number: int) -> None:
+            handle = _raise_at(model.transformer.h[number].mlp, error)
+            with self.assertRaises(error):
+                backward(model, "gpt2", 50)
+            handle.remove()
+
         for error in (_Interrupted, KeyboardInterrupt):
             for checkpoint in (None, True, False):
-
-                def interrupt(model: Any, optimizer: Any, number: int) -> None:
-                    handle = _raise_at(model.transformer.h[number].mlp, error)
-                    with self.assertRaises(error):
-                        backward(model, "gpt2", 50)
-                    handle.remove()
-
-                self.same_after("gpt2", interrupt, checkpoint=checkpoint)
+                between = functools.partial(interrupt, error)
+                self.same_after("gpt2", between, checkpoint=checkpoint)
 
     def test_a_step_after_an_exception_in_backward_is_whole(self) -> None:
+        def interrupt(error: Any, model: Any, optimizer: Any, number: int) -> None:
+            def stop(gradient: torch.Tensor) -> None:
+                raise error
+
+            def watch(module: Any, args: Any, output: Any) -> None:
+                (output if isinstance(output, torch.Tensor) else output[0]).register_hook(stop)
+
+            handle = model.transformer.h[1].register_forward_hook(watch)
+            with self.assertRaises(error):
+                backward(model, "gpt2", 50)
+            handle.remove()
+            optimizer.zero_grad()
+
         for error in (_Interrupted, KeyboardInterrupt):
-
-            def interrupt(model: Any, optimizer: Any, number: int) -> None:
-                def stop(gradient: torch.Tensor) -> None:
-                    raise error
-
-                def watch(module: Any, args: Any, output: Any) -> None:
-                    (output if isinstance(output, torch.Tensor) else output[0]).register_hook(stop)
-
-                handle = model.transformer.h[1].register_forward_hook(watch)
-                with self.assertRaises(error):
-                    backward(model, "gpt2", 50)
-                handle.remove()
-                optimizer.zero_grad()
-
-            self.same_after("gpt2", interrupt)
+            self.same_after("gpt2", functools.partial(interrupt, error))
 
     def test_gradients_that_an_exception_left_are_refused_until_zero_grad(self) -> None:
         with training("odd") as (model, optimizer):

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import matrix
+import penstock
 import tiny_models
 import torch
-
-import penstock
 from penstock import reference
 
 torch.set_num_threads(1)
@@ -32,7 +31,10 @@ def training(
 ) -> Iterator[tuple[Any, Any]]:
     """Yields a module and its optimizer, and closes them. ``more`` goes into the configuration."""
     with tempfile.TemporaryDirectory() as folder:
-        settings = {**matrix.config(home, os.path.dirname(run) if run else folder, micro_batches), **(more or {})}
+        settings = {
+            **matrix.config(home, os.path.dirname(run) if run else folder, micro_batches),
+            **(more or {}),
+        }
         made = model if model is not None else tiny_models.make(name, checkpoint=checkpoint)
         where = run or os.path.join(folder, "run")
         model_, optimizer = penstock.initialize(made, settings, run=where, **options)

@@ -1,20 +1,20 @@
 """Cells of the matrix that level 2 must hold in: a model trained by penstock and in plain memory.
 
-    python matrix.py                     all cells, or those whose names contain an argument
+python matrix.py                     all cells, or those whose names contain an argument
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
 import tempfile
 from typing import Any, NamedTuple
 
+import penstock
 import tiny_models
 import torch
-
-import penstock
 from penstock import reference
 
 STEPS = 20
@@ -48,9 +48,7 @@ def all_cells() -> list[Cell]:
 
 
 def _pairs(cell: Cell) -> set[tuple[int, Any, int, Any]]:
-    return {
-        (i, cell[i], j, cell[j]) for i, j in itertools.combinations(range(len(cell)), 2)
-    }
+    return {(i, cell[i], j, cell[j]) for i, j in itertools.combinations(range(len(cell)), 2)}
 
 
 def spread(count: int) -> list[Cell]:
@@ -126,7 +124,9 @@ def _check_weights(expected: torch.nn.Module, model: torch.nn.Module) -> None:
 
 def check(cell: Cell, steps: int = STEPS) -> None:
     """Trains a cell both ways, and asserts what must hold."""
-    make = lambda: tiny_models.make(cell.model, DTYPES[cell.dtype], CHECKPOINTS[cell.checkpoint])
+    make = functools.partial(
+        tiny_models.make, cell.model, DTYPES[cell.dtype], CHECKPOINTS[cell.checkpoint]
+    )
     plain = make()
     trained = [parameter for parameter in plain.parameters() if parameter.requires_grad]
     losses = _train(cell, plain, reference.AdamW(trained, lr=1e-3, weight_decay=0.1), steps)

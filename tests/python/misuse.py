@@ -22,10 +22,9 @@ from collections.abc import Callable
 from typing import Any
 
 import matrix
+import penstock
 import tiny_models
 import torch
-
-import penstock
 
 _STEPS = 12  # of one seed
 
@@ -324,7 +323,9 @@ def optimizer_calls(scene: Scene) -> None:
             lambda: scene.optimizer.step(),
             lambda: scene.optimizer.add_param_group({"params": [scene.parameter()]}),
             lambda: scene.optimizer.load_state_dict({}),
-            lambda: scene.optimizer.load_state_dict({"penstock": {"uuid": "", "step": 1, "run": ""}}),
+            lambda: scene.optimizer.load_state_dict(
+                {"penstock": {"uuid": "", "step": 1, "run": ""}}
+            ),
             lambda: penstock.clip_grad_norm_(scene.model, scene.random.choice([0, -1, 1.0])),
             lambda: torch.nn.utils.clip_grad_norm_(scene.model.parameters(), 1.0),
             lambda: scene.optimizer.commit(),

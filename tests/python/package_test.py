@@ -94,6 +94,16 @@ class Wheel(unittest.TestCase):
                 self.assertIn(f"=> {lib}/", line)
         self.assertGreater(len(needed), 5)
 
+    def test_its_name_says_from_which_c_library_on_it_runs(self) -> None:
+        self.unpack(self.root)
+        named = re.search(r"manylinux_2_(\d+)_", WHEEL)
+        assert named is not None
+        for library in (self.root / "penstock/lib").iterdir():
+            command = ["readelf", "--wide", "--version-info", str(library)]
+            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            asked = [int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", said)]
+            self.assertTrue(asked and max(asked) <= int(named[1]), library.name)
+
     def test_it_trains_in_an_empty_environment_of_the_oldest_and_the_newest_python(self) -> None:
         pythons = other_pythons()
         self.assertTrue(pythons)

@@ -17,7 +17,12 @@ def _gpt2() -> torch.nn.Module:
     import transformers
 
     config = transformers.GPT2Config(
-        vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=WIDTH, n_layer=4, n_head=4, use_cache=False
+        vocab_size=VOCABULARY,
+        n_positions=LENGTH,
+        n_embd=WIDTH,
+        n_layer=4,
+        n_head=4,
+        use_cache=False,
     )
     return transformers.GPT2LMHeadModel(config)
 

@@ -141,6 +141,14 @@ class TrainersGoOn(OptimizerTest):
             trainer.train(resume_from_checkpoint=os.path.join(self.folder, "ours", "checkpoint-10"))
         self.close(trainer)
 
+    def test_the_callback_says_if_the_optimizer_is_another(self) -> None:
+        callback = penstock.integrations.TrainerCallback
+        _, trainer = self.trainer(
+            "other", reference.AdamW, {}, callbacks=[callback()], save_steps=1
+        )
+        with self.assertRaisesRegex(InvalidArgumentError, "not of penstock"):
+            trainer.train()
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -5,11 +5,21 @@
 
 #include <CLI/CLI.hpp>
 
-#include "train/doctor/doctor.h"
+#include "base/result.h"
+#include "train/cli/cli_parse.h"
+#include "train/cli/cli_ranks.h"
 
 namespace penstock::train {
 
-/// Adds the command, which fills in `options`.
-CLI::App* AddDoctor(CLI::App& app, DoctorCommand* options);
+/// What CLI11 fills in for `doctor`.
+struct DoctorArguments {
+  DoctorCommand options;
+  RankArguments ranks;
+};
+
+CLI::App* AddDoctor(CLI::App& app, DoctorArguments* arguments);
+
+/// Errors: those of MakeRanks; kInvalidArgument for ranks without a config.
+Result<Command> MakeDoctor(const DoctorArguments& arguments);
 
 }  // namespace penstock::train

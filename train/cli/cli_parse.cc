@@ -306,8 +306,8 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
   const CLI::App* tune = AddTune(app, &tune_arguments);
   LaunchArguments launch_arguments;
   const CLI::App* launch = AddLaunch(app, &launch_arguments);
-  DoctorCommand doctor_options;
-  const CLI::App* doctor = AddDoctor(app, &doctor_options);
+  DoctorArguments doctor_arguments;
+  const CLI::App* doctor = AddDoctor(app, &doctor_arguments);
   PlanArguments plan_arguments;
   const CLI::App* plan = AddPlan(app, &plan_arguments);
   if (!arguments.empty() && !arguments[0].starts_with('-') && !HasCommand(app, arguments[0])) {
@@ -342,7 +342,7 @@ Result<Command> ParseCommandLine(const std::vector<std::string>& arguments) {
     return Command(tune_arguments.options);
   }
   if (train->parsed()) return MakeTrain(train_arguments);
-  if (doctor->parsed()) return Command(doctor_options);
+  if (doctor->parsed()) return MakeDoctor(doctor_arguments);
   if (launch->parsed()) return MakeLaunch(launch_arguments, {end, arguments.end()});
   if (plan->parsed()) return MakePlan(plan_arguments);
   if (export_command->parsed()) return MakeExport(export_arguments);

@@ -1,11 +1,12 @@
 #include "train/cli/cli_plan.h"
 
-#include <charconv>
-#include <cmath>
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/units.h"
 #include "train/cli/cli_checks.h"
@@ -13,23 +14,24 @@
 namespace penstock::train {
 namespace {
 
-constexpr uint64_t kMostPlannedRanks = 65536;
+constexpr double kMostSpeed = 1e9;
 
-/// Returns a speed above 0; nothing for a text that is none.
-std::optional<double> ParseSpeed(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
-  if (!whole || !std::isfinite(value) || value <= 0) return std::nullopt;
-  return value;
+constexpr uint64_t kMostTensorParallel = uint64_t{1} << 20;
+constexpr double kMostTokens = 1e18;  // steps are counted in 64 bits
+
+/// Returns a number above 0; nothing for a text that is none.
+std::optional<double> ParsePositive(std::string_view text, double most = kMostSpeed) {
+  const Result<double> value =
+      ParseReal(std::string(text), {.low = std::numeric_limits<double>::min(), .high = most});
+  return value.ok() ? std::optional(*value) : std::nullopt;
 }
 
 Result<GivenDrive> ParseDrive(const std::string& text) {
   const std::string_view all = text;
   const size_t comma = all.find(',');
-  const std::optional<double> read = ParseSpeed(all.substr(0, comma));
+  const std::optional<double> read = ParsePositive(all.substr(0, comma));
   const std::optional<double> write =
-      comma == std::string_view::npos ? read : ParseSpeed(all.substr(comma + 1));
+      comma == std::string_view::npos ? read : ParsePositive(all.substr(comma + 1));
   if (read && write) return GivenDrive{.read_gbps = *read, .write_gbps = *write};
   return MakeError(ErrorCode::kInvalidArgument,
                    "--drive {}: give GB/s read and written, as in --drive 7.0,5.0", text);
@@ -39,10 +41,7 @@ void AddMachine(CLI::App* plan, PlanArguments* arguments) {
   plan->add_option("--device", arguments->device, "cpu, cuda or auto; need not be here")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}))
       ->capture_default_str();
-  plan->add_option("--ranks", arguments->ranks, "ranks of the training (default: 1)")
-      ->check(WholeCheck({.low = 1, .high = kMostPlannedRanks}));
-  plan->add_option("--nodes", arguments->nodes, "nodes that they run on (default: 1)")
-      ->check(WholeCheck({.low = 1, .high = kMostPlannedRanks}));
+  AddRanks(*plan, &arguments->ranks);
   plan->add_option("--device-memory", arguments->device_memory, "64MiB, 1GiB or bytes")
       ->check(SizeCheck());
   plan->add_option("--host-memory", arguments->host_memory, "64MiB, 1GiB or bytes")
@@ -57,12 +56,83 @@ void AddMachine(CLI::App* plan, PlanArguments* arguments) {
                    "operations a second of the device's kernels, in 10^12 (default: measured, on "
                    "the CPU device)")
       ->check(NameCheck());
+  plan->add_option("--link", arguments->link,
+                   "GB/s that a rank sends to others, and receives at the same time")
+      ->check(NameCheck());
+}
+
+/// `unit`: what a number is of, for messages. Nothing is given by an empty text.
+Result<std::optional<double>> PositiveOrNone(const std::string& text, const char* option,
+                                             const char* unit, double most = kMostSpeed) {
+  if (text.empty()) return std::optional<double>();
+  const std::optional<double> value = ParsePositive(text, most);
+  if (value) return value;
+  return MakeError(ErrorCode::kInvalidArgument, "{} {}: give a number above 0, up to {:g}, in {}",
+                   option, text, most, unit);
+}
+
+/// "1,2,4"
+Result<std::vector<uint64_t>> ParseTensorParallel(const std::string& text) {
+  std::vector<uint64_t> counts;
+  for (size_t begin = 0; begin <= text.size() && !text.empty();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const Result<uint64_t> count =
+        ParseWhole(text.substr(begin, end - begin), {.low = 1, .high = kMostTensorParallel});
+    if (!count.ok()) {
+      return MakeError(ErrorCode::kInvalidArgument,
+                       "--tensor-parallel {}: {}; give numbers of GPUs as in 1,2,4,8", text,
+                       count.error().message);
+    }
+    counts.push_back(*count);
+    begin = end + 1;
+  }
+  return counts;
+}
+
+/// Without a config a plan says what needs none.
+Status CheckConfigs(const PlanCommand& options) {
+  if (!options.configs.empty() || options.as_deepspeed || options.topologies ||
+      !options.tensor_parallel.empty()) {
+    return {};
+  }
+  if (options.training_tokens > 0 && options.speed.device_tflops) return {};
+  if (options.training_tokens > 0) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "--tokens needs a speed: give --config, or --device-tflops for the length of "
+                     "a training by its size alone");
+  }
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--config is required; penstock plan --help lists what there is");
+}
+
+/// What a plan says beyond one setup, or by the arithmetic of others.
+void AddSizing(CLI::App* plan, PlanArguments* arguments) {
+  plan->add_option("--choose", arguments->choose,
+                   "speed or memory: what placements and micro-batches there are, the best first")
+      ->check(CLI::IsMember({"speed", "memory"}));
+  plan->add_option("--as", arguments->as, "deepspeed: what DeepSpeed's estimator would say")
+      ->check(CLI::IsMember({"deepspeed"}));
+  arguments->topologies_given =
+      plan->add_option("--topologies", arguments->topologies,
+                       "how so many ranks can share the model; FILE: those of a CSV file")
+          ->expected(0, 1);
+  plan->add_option("--global-batch", arguments->global_batch,
+                   "samples of a step, for --topologies, and --tokens without --config")
+      ->check(WholeCheck({.low = 1}));
+  plan->add_option("--tokens", arguments->tokens,
+                   "of the whole training, like 300e9: days and GPU hours")
+      ->check(NameCheck());
+  plan->add_option("--drive-rating", arguments->drive_rating,
+                   "600TBW, or 3DWPD,1.92TB,5y: in how many days it is reached")
+      ->check(NameCheck());
+  plan->add_option("--tensor-parallel", arguments->tensor_parallel,
+                   "1,2,4: bytes of a layer on one of so many GPUs")
+      ->check(NameCheck());
 }
 
 /// Topologies of a file have their batches.
 Status SetTopologies(const PlanArguments& arguments, PlanCommand& options) {
   if (arguments.topologies_given->count() == 0) return {};
-  options.global_batch = NumberOrNone(arguments.global_batch).value_or(0);
   options.topologies = arguments.topologies;
   if (!options.topologies->empty() || options.global_batch > 0 || !options.configs.empty()) {
     return {};
@@ -90,18 +160,7 @@ CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments) {
   AddMachine(plan, arguments);
   plan->add_option("--sequence-length", arguments->sequence_length, "tokens in a row")
       ->check(WholeCheck({.low = 1}));
-  plan->add_option("--choose", arguments->choose,
-                   "speed or memory: what placements and micro-batches there are, the best first")
-      ->check(CLI::IsMember({"speed", "memory"}));
-  plan->add_option("--as", arguments->as, "deepspeed: what DeepSpeed's estimator would say")
-      ->check(CLI::IsMember({"deepspeed"}));
-  arguments->topologies_given =
-      plan->add_option("--topologies", arguments->topologies,
-                       "how so many ranks can share the model; FILE: those of a CSV file")
-          ->expected(0, 1);
-  plan->add_option("--global-batch", arguments->global_batch,
-                   "samples of a step, of --topologies (default: the config's)")
-      ->check(WholeCheck({.low = 1}));
+  AddSizing(plan, arguments);
   AddAutoFlags(*plan, &arguments->auto_flags);
   plan->add_flag("--json", options.json, "one JSON object instead of a table");
   return plan;
@@ -114,32 +173,30 @@ Result<Command> MakePlan(const PlanArguments& arguments) {
                                                 : DeviceChoice::kAuto;
   PENSTOCK_ASSIGN(options.auto_flags, MakeAutoFlags(arguments.auto_flags));
   options.as_deepspeed = !arguments.as.empty();
+  options.global_batch = NumberOrNone(arguments.global_batch).value_or(0);
   PENSTOCK_TRY(SetTopologies(arguments, options));
-  if (options.configs.empty() && !options.as_deepspeed && !options.topologies) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--config is required; penstock plan --help lists what there is");
-  }
-  options.ranks = static_cast<uint32_t>(NumberOrNone(arguments.ranks).value_or(1));
-  options.nodes = static_cast<uint32_t>(NumberOrNone(arguments.nodes).value_or(1));
-  if (options.ranks % options.nodes != 0) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--nodes {} does not divide --ranks {}: every node has as many ranks",
-                     options.nodes, options.ranks);
-  }
+  PENSTOCK_ASSIGN(const RankCounts counts, MakeRanks(arguments.ranks));
+  options.ranks = counts.ranks;
+  options.nodes = counts.nodes;
   options.device_memory = SizeOrNone(arguments.device_memory);
   options.host_memory = SizeOrNone(arguments.host_memory);
   options.sequence_length = NumberOrNone(arguments.sequence_length);
   if (!arguments.drive.empty()) {
     PENSTOCK_ASSIGN(options.speed.drive, ParseDrive(arguments.drive));
   }
-  if (!arguments.device_tflops.empty()) {
-    options.speed.device_tflops = ParseSpeed(arguments.device_tflops);
-    if (!options.speed.device_tflops) {
-      return MakeError(ErrorCode::kInvalidArgument,
-                       "--device-tflops {}: give a number above 0, in 10^12 operations a second",
-                       arguments.device_tflops);
-    }
+  PENSTOCK_ASSIGN(
+      options.speed.device_tflops,
+      PositiveOrNone(arguments.device_tflops, "--device-tflops", "10^12 operations a second"));
+  PENSTOCK_ASSIGN(options.speed.link_gbps,
+                  PositiveOrNone(arguments.link, "--link", "GB/s (10^9 bytes)"));
+  PENSTOCK_ASSIGN(const std::optional<double> tokens,
+                  PositiveOrNone(arguments.tokens, "--tokens", "tokens", kMostTokens));
+  options.training_tokens = tokens.value_or(0);
+  if (!arguments.drive_rating.empty()) {
+    PENSTOCK_ASSIGN(options.rating, ParseDriveRating(arguments.drive_rating));
   }
+  PENSTOCK_ASSIGN(options.tensor_parallel, ParseTensorParallel(arguments.tensor_parallel));
+  PENSTOCK_TRY(CheckConfigs(options));
   if (!arguments.choose.empty()) {
     options.choose = arguments.choose == "speed" ? PlanGoal::kSpeed : PlanGoal::kMemory;
   }

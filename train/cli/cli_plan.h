@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "train/cli/cli_auto.h"
 #include "train/cli/cli_parse.h"
+#include "train/cli/cli_ranks.h"
 
 namespace penstock::train {
 
@@ -16,18 +17,21 @@ namespace penstock::train {
 struct PlanArguments {
   PlanCommand options;
   std::string device = "auto";
-  std::string ranks;
-  std::string nodes;
+  RankArguments ranks;
   std::string device_memory;
   std::string host_memory;
   std::string sequence_length;
   std::string drive;
   std::string device_tflops;
+  std::string link;
   std::string choose;
   std::string as;
   std::string topologies;
   const CLI::Option* topologies_given = nullptr;
   std::string global_batch;
+  std::string tensor_parallel;
+  std::string tokens;
+  std::string drive_rating;
   AutoArguments auto_flags;
 };
 

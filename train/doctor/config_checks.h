@@ -3,6 +3,7 @@
 // Threads: any.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,8 +22,8 @@ Result<std::vector<config::ConfigSource>> ReadConfigSources(const std::vector<st
 /// The check "config" alone, if the configuration is wrong.
 Check ConfigCheck(const Result<config::Config>& config);
 
-/// Holds a configuration against the machine.
-Checks ConfigChecks(const config::Config& config, const EngineFacts& engines,
+/// Holds a configuration against the machine, for so many ranks that share it.
+Checks ConfigChecks(const config::Config& config, uint32_t ranks, const EngineFacts& engines,
                     const MachineFiles& files);
 
 }  // namespace penstock::train

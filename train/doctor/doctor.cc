@@ -102,7 +102,7 @@ Result<Subjects> ReadSubjects(const DoctorCommand& command) {
   if (!command.bug_report.empty()) PENSTOCK_TRY(CheckReportPath(command.bug_report));
   if (!command.configs.empty()) {
     PENSTOCK_ASSIGN(subjects.sources, ReadConfigSources(command.configs));
-    subjects.config = config::ParseConfig(subjects.sources, /*world_size=*/1);
+    subjects.config = config::ParseConfig(subjects.sources, command.ranks);
   }
   if (!command.run.empty()) {
     PENSTOCK_ASSIGN(subjects.run, ReadRunRecord(command.run));
@@ -150,7 +150,8 @@ Result<Checks> LookAtAll(const DoctorCommand& command, const Subjects& subjects,
   if (subjects.config) {
     const Result<config::Config>& config = *subjects.config;
     checks.push_back(ConfigCheck(config));
-    if (config.ok()) Append(ConfigChecks(*config, engines, files), &checks);
+    if (config.ok())
+      Append(ConfigChecks(*config, command.ranks / command.nodes, engines, files), &checks);
   }
   if (subjects.run) {
     const RunRecord& run = *subjects.run;

@@ -3,6 +3,7 @@
 // Threads: the main thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ struct DoctorCommand {
   std::string nvme_path;             ///< a folder on a drive; empty: none
   std::string bug_report;            ///< file to write; empty: none
   std::string run;                   ///< folder of a run; empty: none
+  uint32_t ranks = 1;                ///< of the configuration's training
+  uint32_t nodes = 1;                ///< that they run on; divides them
 };
 
 struct DoctorOutcome {

@@ -16,6 +16,7 @@ namespace penstock::train {
 
 struct NodeShare {
   uint32_t sharing = 1;  ///< ranks that run on the same processors, this one among them
+  bool bound = true;     ///< false: the process, which plans one of them, has the processors of all
   /// The least number of compute threads that a rank would choose by itself; none: there is one
   /// rank. How many there are decides the order of sums, so all ranks take as many.
   std::optional<int> most_compute_threads;

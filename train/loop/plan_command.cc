@@ -45,10 +45,8 @@ Result<MemoryLimits> LimitsOf(const config::Config& config, device::Kind kind,
   limits.host = taken.host;
   // Of a GPU that is not here only a limit that was given is known.
   if (kind == device::Kind::kCpu || gpu || config.device_memory) limits.device = taken.device;
-  for (const std::string& path : config.nvme_paths) {
-    const Result<Bytes> free = FreeSpace(path);
-    if (free.ok()) limits.drive = limits.drive.value_or(Bytes{}) + *free;
-  }
+  limits.drive = FreeSpaceTogether(config.nvme_paths);
+  if (limits.drive) limits.drive = Bytes{limits.drive->value / local_ranks};
   return limits;
 }
 
@@ -68,7 +66,7 @@ class Planner {
                     SequenceLength(options, planner.model_.description->sizes().positions,
                                    planner.model_.name));
     const comm::World world = planner.WorldOf(command.ranks);
-    ChooseThreads(planner.kind(), {.sharing = world.local_size}, &given.config);
+    ChooseThreads(planner.kind(), {.sharing = world.local_size, .bound = false}, &given.config);
     PENSTOCK_ASSIGN(planner.limits_,
                     LimitsOf(given.config, planner.kind(), planner.gpu_, world.local_size));
     const BatchShape shape = ShapeOf(given.config, given.sequence, world.size);
@@ -85,10 +83,10 @@ class Planner {
     return PlanRun(TrainingOf(setup.config, shape, world), limits_, speed_.machine);
   }
 
-  Result<bool> Fits(const Alternative& setup) const {
+  Result<std::optional<RunPlan>> PlanIfFits(const Alternative& setup) const {
     const comm::World world = WorldOf(setup.ranks);
     const BatchShape shape = ShapeOf(setup.config, setup.sequence, world.size);
-    return FitsMemory(TrainingOf(setup.config, shape, world), limits_);
+    return train::PlanIfFits(TrainingOf(setup.config, shape, world), limits_, speed_.machine);
   }
 
   PlannedSetup SetupOf(const Alternative& setup) const {
@@ -97,7 +95,11 @@ class Planner {
             .speeds = speed_.origin,
             .config = setup.config,
             .sequence = setup.sequence,
-            .ranks = setup.ranks,
+            .questions = {.ranks = setup.ranks,
+                          .ranks_of_drive = WorldOf(setup.ranks).local_size,
+                          .training_tokens = command_.training_tokens,
+                          .rating = command_.rating},
+            .shape = model_.shape,
             .stands_in = model_.stands_in};
   }
 
@@ -198,9 +200,10 @@ Result<std::string> ReportChoices(const PlanCommand& command, const Planner& pla
 Result<std::string> MakePlanReport(const PlanCommand& command) {
   if (command.as_deepspeed) return ReportDeepSpeed(command);
   if (command.topologies) return ReportTopologies(command);
+  if (!command.tensor_parallel.empty()) return ReportTensorShares(command);
+  if (command.configs.empty()) return ReportTraining(command);
   PENSTOCK_ASSIGN(const Planner planner, Planner::Create(command));
-  const Planning planning = {.fits = [&](const Alternative& setup) { return planner.Fits(setup); },
-                             .plan = [&](const Alternative& setup) { return planner.Plan(setup); }};
+  const Planning planning = [&](const Alternative& setup) { return planner.PlanIfFits(setup); };
   if (command.choose) return ReportChoices(command, planner, planning);
   PENSTOCK_ASSIGN(const RunPlan plan, planner.Plan(planner.given()));
   const PlannedSetup setup = planner.SetupOf(planner.given());

@@ -14,6 +14,7 @@
 #include "train/loop/planned_speed.h"
 #include "train/loop/trainer.h"
 #include "train/plan/choose.h"
+#include "train/sizing/drive_wear.h"
 
 namespace penstock::train {
 
@@ -28,12 +29,15 @@ struct PlanCommand {
   std::optional<uint64_t> sequence_length = {};
   config::AutoFlags auto_flags = {};  ///< what "auto" in the config means
   GivenSpeed speed = {};
+  double training_tokens = 0;  ///< of the whole training; 0: nobody asks how long it takes
+  std::optional<DriveRating> rating = {};
   std::optional<PlanGoal> choose = {};
   bool as_deepspeed = false;  ///< DeepSpeed's estimates instead; no config is needed
   /// Topologies of a cluster instead: those of a file (CSV), or if it is empty all that so many
   /// ranks can have. Needs a model with shape.
   std::optional<std::string> topologies = {};
-  uint64_t global_batch = 0;  ///< of the topologies, in samples; 0: the config's
+  uint64_t global_batch = 0;                   ///< of the topologies, in samples; 0: the config's
+  std::vector<uint64_t> tensor_parallel = {};  ///< the shares of so many GPUs instead
   bool json = false;
 };
 

@@ -5,17 +5,20 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
 #include "train/models/model.h"
+#include "train/sizing/model_shape.h"
 
 namespace penstock::train {
 
 struct PlannedModel {
   std::string name;  ///< for messages
   std::shared_ptr<const ModelDescription> description;
-  bool stands_in = false;  ///< its activations are those of another family
+  std::optional<ModelShape> shape = {};  ///< of a family that names with shape have
+  bool stands_in = false;                ///< its activations are those of another family
 };
 
 /// What DeepSpeed's estimator needs of a model.

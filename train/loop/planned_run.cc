@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "train/loop/planned_speed.h"
 #include "train/plan/run_plan.h"
 
 namespace penstock::train {
@@ -49,17 +48,9 @@ std::string Part(const char* what, double planned, double measured, double apart
 }  // namespace
 
 std::optional<PlannedAndMeasured> HoldAgainstPlan(const TrainJob& job, const LoopSummary& loop) {
-  const PlannedTraining training{.spec = job.spec,
-                                 .model = *job.model.description,
-                                 .shape = job.shape,
-                                 .config = job.config,
-                                 .kind = job.device,
-                                 .world = job.world};
-  // The batch of a ramp-up changes, and its time with it.
-  const std::optional<MachineSpeed> speed = job.config.rampup ? std::nullopt : SpeedOf(training);
   const Result<RunPlan> plan =
-      PlanRun(training, {.device = job.budget.device, .host = job.budget.host, .drive = {}},
-              speed.value_or(MachineSpeed()));
+      PlanRun(job.planned(), {.device = job.budget.device, .host = job.budget.host, .drive = {}},
+              job.speed.value_or(MachineSpeed()));
   if (!plan.ok()) return {};
   return PlannedAndMeasured{.planned = FiguresOf(*plan),
                             .measured = FiguresOf(loop, job.world.size)};

@@ -13,8 +13,7 @@
 namespace penstock::train {
 
 /// Plans the run of `job` and reads what it took from `loop`. Bytes of a step are those of one
-/// rank; time is planned if the configuration gives the speeds (penstock.drive,
-/// penstock.device_tflops). Nothing if no plan can be made.
+/// rank; time is planned if the job knows its speeds. Nothing if no plan can be made.
 std::optional<PlannedAndMeasured> HoldAgainstPlan(const TrainJob& job, const LoopSummary& loop);
 
 /// Returns one line on what parts from the plan by more than 5 % (bytes) or 20 % (time); empty if

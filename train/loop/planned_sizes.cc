@@ -1,8 +1,12 @@
 #include "train/loop/planned_sizes.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
-#include <span>
+#include <utility>
 #include <vector>
+
+#include "base/dtype.h"
 
 #include "train/loop/planned_model.h"
 #include "train/loop/trainer_job.h"
@@ -10,21 +14,53 @@
 #include "train/process/log.h"
 #include "train/sizing/deepspeed_estimate.h"
 #include "train/sizing/model_shape.h"
+#include "train/sizing/shape_report.h"
+#include "train/sizing/tensor_share.h"
 #include "train/sizing/topology_table.h"
+#include "train/sizing/training_time.h"
 
 namespace penstock::train {
 namespace {
 
 constexpr Bytes kLargestTable = 16_MiB;
 
-Result<uint64_t> GlobalBatch(const PlanCommand& command) {
-  if (command.global_batch > 0) return command.global_batch;
+/// The shape of the model. Errors: those of ReadPlannedModel; kInvalidArgument if it has none.
+Result<ModelShape> ShapeFor(const PlanCommand& command, const char* option) {
+  PENSTOCK_ASSIGN(const PlannedModel model, ReadPlannedModel(command.model));
+  if (model.shape) return *model.shape;
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "{}: the sizes of {} are not known; give a name with shape such as "
+                   "gpt2:h=12288,l=96,v=50257,s=2048",
+                   option, command.model);
+}
+
+/// What topologies share: the cluster, and the batch that a config gives.
+struct SharedSetup {
+  TopologyJudge judge;
+  uint64_t global_batch = 0;
+};
+
+Result<SharedSetup> SetupOf(const PlanCommand& command) {
+  SharedSetup setup{.global_batch = command.global_batch};
+  Cluster& cluster = setup.judge.cluster;
+  if (command.device_memory) cluster.memory = *command.device_memory;
+  if (command.nodes > 1) cluster.gpus_per_node = command.ranks / command.nodes;
+  if (command.speed.device_tflops) cluster.matrix_tflops = *command.speed.device_tflops;
+  if (command.speed.link_gbps) cluster.network_gbps = *command.speed.link_gbps;
+  if (command.configs.empty()) return setup;
   TrainOptions options;
   options.configs = command.configs;
   options.auto_flags = command.auto_flags;
   // Data-parallel ranks are what the topologies differ in; the batch is what they share.
   PENSTOCK_ASSIGN(const config::Config config, ReadConfig(options, command.ranks));
-  return config.train_batch_size;
+  if (setup.global_batch == 0) setup.global_batch = config.train_batch_size;
+  if (config.rampup) {
+    setup.judge.growth = BatchGrowth{.start = config.rampup->start,
+                                     .increment = config.rampup->increment,
+                                     .samples = config.rampup->samples};
+  }
+  cluster.fp32_accumulation = config.dtype == DType::kBFloat16;
+  return setup;
 }
 
 }  // namespace
@@ -39,28 +75,46 @@ Result<std::string> ReportDeepSpeed(const PlanCommand& command) {
 }
 
 Result<std::string> ReportTopologies(const PlanCommand& command) {
-  if (!IsModelShape(command.model)) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--topologies: --model {} is no name with shape; give one such as "
-                     "gpt2:h=12288,l=96,v=50257,s=2048",
-                     command.model);
-  }
-  PENSTOCK_ASSIGN(const ModelShape shape, ParseModelShape(command.model));
-  Cluster cluster;
-  if (command.device_memory) cluster.memory = *command.device_memory;
+  PENSTOCK_ASSIGN(const ModelShape shape, ShapeFor(command, "--topologies"));
+  PENSTOCK_ASSIGN(const SharedSetup setup, SetupOf(command));
   std::vector<TopologyRow> rows;
   if (command.topologies->empty()) {
-    PENSTOCK_ASSIGN(const uint64_t batch, GlobalBatch(command));
-    rows = EnumerateTopologies(shape, {.gpus = command.ranks, .global_batch = batch});
+    rows = EnumerateTopologies(shape, {.gpus = command.ranks, .global_batch = setup.global_batch});
   } else {
     PENSTOCK_ASSIGN(const std::string text, ReadTextFile(*command.topologies, kLargestTable));
     PENSTOCK_ASSIGN(TopologyTable table,
-                    ParseTopologyTable(text, *command.topologies, shape, cluster));
+                    ParseTopologyTable(text, *command.topologies, shape, setup.judge.cluster));
     LogNotices(table.notices);
     rows = std::move(table.rows);
   }
-  const std::vector<JudgedTopology> judged = JudgeTopologies(rows, {.cluster = cluster});
+  const std::vector<JudgedTopology> judged = JudgeTopologies(rows, setup.judge);
   return command.json ? TopologiesJson(judged).dump(2) + "\n" : TopologiesText(judged);
+}
+
+Result<std::string> ReportTensorShares(const PlanCommand& command) {
+  PENSTOCK_ASSIGN(const ModelShape shape, ShapeFor(command, "--tensor-parallel"));
+  if (!command.json) return ShapeText(shape) + TensorShareText(shape, command.tensor_parallel);
+  nlohmann::json json = ShapeJson(shape);
+  json["shares"] = TensorShareJson(shape, command.tensor_parallel);
+  return json.dump(2) + "\n";
+}
+
+Result<std::string> ReportTraining(const PlanCommand& command) {
+  PENSTOCK_ASSIGN(const ModelShape shape, ShapeFor(command, "--tokens"));
+  const TrainingTime time =
+      TimeBySpeed({.parameters = static_cast<double>(CountParameters(shape).total()),
+                   .tokens = command.training_tokens,
+                   .gpus = command.ranks,
+                   .tflops = *command.speed.device_tflops,
+                   .step_tokens = command.global_batch * shape.sequence});
+  if (!command.json) {
+    return ShapeText(shape) + fmt::format("{:g} tokens on {} GPUs of {:g} TFLOP/s: {}\n",
+                                          command.training_tokens, command.ranks,
+                                          *command.speed.device_tflops, TrainingTimeText(time));
+  }
+  nlohmann::json json = ShapeJson(shape);
+  json["training"] = TrainingTimeJson(time);
+  return json.dump(2) + "\n";
 }
 
 }  // namespace penstock::train

@@ -13,11 +13,12 @@
 namespace penstock::train {
 namespace {
 
-double Cores() {
+/// Cores that a rank has, if `sharing` ranks have those of this process.
+double CoresOf(uint32_t sharing) {
   const Result<penstock::Topology> machine = ReadTopology();
-  if (!machine.ok()) return std::max(1U, std::thread::hardware_concurrency());
+  if (!machine.ok()) return std::max(1.0, 1.0 * std::thread::hardware_concurrency()) / sharing;
   const auto cores = static_cast<double>(machine->cores.size());
-  return std::min(cores, machine->cpu_quota.value_or(cores));
+  return std::min(cores, machine->cpu_quota.value_or(cores)) / sharing;
 }
 
 std::string SetCompute(const GivenSpeed& given, const PlannedTraining& training,
@@ -34,52 +35,84 @@ std::string SetCompute(const GivenSpeed& given, const PlannedTraining& training,
   }
   speed.layer_flops = rates->layers;
   speed.head_flops = rates->head;
-  return fmt::format("compute {:.3g} TFLOP/s in layers and {:.3g} in the head, measured here",
-                     rates->layers / 1e12, rates->head / 1e12);
+  return fmt::format("compute {:.3g} TFLOP/s in layers and {:.3g} in the head, measured here{}",
+                     rates->layers / 1e12, rates->head / 1e12,
+                     rates->interrupted
+                         ? ", while other programs kept the machine busy: a training "
+                           "beside them is slower"
+                         : "");
 }
 
-sim::DriveSpeed DriveOf(double read_gbps, double write_gbps, bool shared) {
-  return {.read_bytes_a_second = read_gbps * 1e9,
-          .write_bytes_a_second = write_gbps * 1e9,
-          .shared = shared};
+/// Speeds of a drive, and what says so.
+struct FoundDrive {
+  sim::DriveSpeed speed;
+  const char* origin;
+};
+
+FoundDrive MakeDrive(double read_gbps, double write_gbps, bool shared, const char* origin) {
+  return {.speed = {.read_bytes_a_second = read_gbps * 1e9,
+                    .write_bytes_a_second = (shared ? read_gbps : write_gbps) * 1e9,
+                    .shared = shared},
+          .origin = origin};
 }
 
-Result<std::string> SetDrive(const GivenSpeed& given, const config::Config& config,
-                             MachineSpeed& speed) {
-  if (config.parameter_home != Tier::kNvme && config.optimizer_home != Tier::kNvme) {
-    return std::string("no drive in the steps");
-  }
+std::optional<FoundDrive> FindDrive(const GivenSpeed& given, const config::Config& config) {
   if (given.drive) {
-    speed.drive = DriveOf(given.drive->read_gbps, given.drive->write_gbps, false);
-    return fmt::format("drive {:.3g} GB/s read and {:.3g} written, as given",
-                       given.drive->read_gbps, given.drive->write_gbps);
+    return MakeDrive(given.drive->read_gbps, given.drive->write_gbps, false, "as given");
   }
   if (config.aio.simulate) {
     const aio::SimulatedDrive& drive = *config.aio.simulate;
-    speed.drive = DriveOf(drive.read_gbps, drive.write_gbps, drive.shared);
-    speed.drive->latency = drive.latency_us * 1e-6;
-    return fmt::format("drive {:.3g} GB/s read and {:.3g} written, simulated", drive.read_gbps,
-                       drive.shared ? drive.read_gbps : drive.write_gbps);
+    FoundDrive found =
+        MakeDrive(drive.read_gbps, drive.write_gbps, drive.shared, "simulated, of each rank");
+    found.speed.latency = drive.latency_us * 1e-6;
+    return found;
   }
-  if (config.drive) {
-    speed.drive = DriveOf(config.drive->read_gbps, config.drive->write_gbps, config.drive->shared);
-    return fmt::format("drive {:.3g} GB/s read and {:.3g} written, by penstock.drive",
-                       config.drive->read_gbps, config.drive->write_gbps);
-  }
-  if (!given.tune.empty()) {
+  if (!config.drive) return {};
+  return MakeDrive(config.drive->read_gbps, config.drive->write_gbps, config.drive->shared,
+                   "by penstock.drive");
+}
+
+bool UsesDrive(const config::Config& config) {
+  return config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
+}
+
+Result<std::string> SetDrive(const GivenSpeed& given, const PlannedTraining& training,
+                             MachineSpeed& speed) {
+  const config::Config& config = training.config;
+  const std::optional<FoundDrive> drive = FindDrive(given, config);
+  if (!drive && !UsesDrive(config)) return std::string("no drive in the steps");
+  if (!drive && !given.tune.empty()) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "--tune {}: there is no penstock.drive in it, which penstock tune writes; "
                      "tune again, or give --drive READ,WRITE",
                      given.tune);
   }
-  return std::string("drive not known: give --tune or --drive");
+  if (!drive) return std::string("drive not known: give --tune or --drive");
+  speed.drive = drive->speed;
+  std::string text = fmt::format("drive {:.3g} GB/s read and {:.3g} written, {}",
+                                 drive->speed.read_bytes_a_second / 1e9,
+                                 drive->speed.write_bytes_a_second / 1e9, drive->origin);
+  const uint32_t sharing = training.world.local_size;
+  if (sharing == 1 || (config.aio.simulate && !given.drive)) return text;
+  speed.drive->read_bytes_a_second /= sharing;
+  speed.drive->write_bytes_a_second /= sharing;
+  return text + fmt::format(", for {} ranks together", sharing);
 }
 
-Result<MachineSpeed> MeasuredHost(const PlannedTraining& training) {
-  PENSTOCK_ASSIGN(const HostSpeed host, MeasureHost(training.config));
-  MachineSpeed speed{
-      .cores = Cores(), .update_element = host.update_element, .norm_element = host.norm_element};
-  // A GPU's copies go over a bus whose speed is not known here.
+/// Returns nothing where ranks have nothing to tell each other.
+std::string SetLink(const GivenSpeed& given, const PlannedTraining& training, MachineSpeed& speed) {
+  if (training.world.size == 1) return "";
+  if (!given.link_gbps) return "; link not known, so that exchanges take no time: give --link";
+  speed.link = sim::LinkSpeed{.bytes_a_second = *given.link_gbps * 1e9};
+  return fmt::format("; link {:.3g} GB/s each way, as given", *given.link_gbps);
+}
+
+/// Measures in at most so much memory. `sharing`: ranks that have the cores of this process.
+Result<MachineSpeed> MeasuredHost(const PlannedTraining& training, Bytes most, uint32_t sharing) {
+  PENSTOCK_ASSIGN(const HostSpeed host, MeasureHost(training.config, most));
+  MachineSpeed speed{.cores = CoresOf(sharing),
+                     .update_element = host.update_element,
+                     .norm_element = host.norm_element};
   if (training.kind == device::Kind::kCpu) speed.copy_byte = host.copy_byte;
   // A simulated drive is memory, and its bytes are copied.
   if (training.config.aio.simulate) speed.io_byte = host.copy_byte;
@@ -90,22 +123,27 @@ Result<MachineSpeed> MeasuredHost(const PlannedTraining& training) {
 
 Result<PlannedSpeed> FindSpeed(const GivenSpeed& given, const PlannedTraining& training) {
   PlannedSpeed speed;
-  PENSTOCK_ASSIGN(speed.machine, MeasuredHost(training));
+  PENSTOCK_ASSIGN(speed.machine,
+                  MeasuredHost(training, kMeasuringMemory, training.world.local_size));
   speed.origin = SetCompute(given, training, speed.machine);
-  PENSTOCK_ASSIGN(const std::string drive, SetDrive(given, training.config, speed.machine));
-  speed.origin += "; " + drive;
+  PENSTOCK_ASSIGN(const std::string drive, SetDrive(given, training, speed.machine));
+  speed.origin += "; " + drive + SetLink(given, training, speed.machine);
+  if (training.kind == device::Kind::kCuda) {
+    speed.origin += "; the GPU's bus not known, so that copies take no time";
+  }
   return speed;
 }
 
 std::optional<MachineSpeed> SpeedOf(const PlannedTraining& training) {
   const config::Config& config = training.config;
-  const bool needs_drive =
-      config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
-  const bool knows_drive = config.aio.simulate || config.drive;
-  if (!config.device_tflops || (needs_drive && !knows_drive)) return {};
-  const Result<PlannedSpeed> speed = FindSpeed({}, training);
+  const bool knows_drive = !UsesDrive(config) || FindDrive({}, config);
+  if (!config.device_tflops || !knows_drive || training.world.size > 1) return {};
+  Result<MachineSpeed> speed =
+      MeasuredHost(training, config.host_memory.value_or(kMeasuringMemory), 1);
   if (!speed.ok()) return {};
-  return speed->machine;
+  SetCompute({}, training, *speed);
+  if (!SetDrive({}, training, *speed).ok()) return {};
+  return *speed;
 }
 
 }  // namespace penstock::train

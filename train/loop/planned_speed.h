@@ -25,6 +25,8 @@ struct GivenSpeed {
   std::optional<double> device_tflops = {};
   std::optional<GivenDrive> drive = {};
   std::string tune;  ///< a file that is among those of the configuration; empty: none
+  /// GB/s (10^9 bytes) that a rank sends to others, and receives at the same time.
+  std::optional<double> link_gbps = {};
 };
 
 struct PlannedSpeed {
@@ -32,11 +34,13 @@ struct PlannedSpeed {
   std::string origin;  ///< where each comes from, and what is missing, in words
 };
 
-/// Errors: kInvalidArgument for a file of --tune without speeds; kOutOfMemory.
+/// What one of the ranks of a node has of it: they share its cores and its drives, each of which is
+/// given as a whole. Errors: kInvalidArgument for a file of --tune without speeds; kOutOfMemory.
 Result<PlannedSpeed> FindSpeed(const GivenSpeed& given, const PlannedTraining& training);
 
-/// The speeds that the configuration gives, with what is measured of the host; nothing, if compute
-/// or a drive that the steps need is not among them.
+/// The speeds that the configuration gives, with what is measured of the host in memory that the
+/// training's limit has for it; nothing, if compute or a drive that the steps need is not among
+/// them, or if there are several ranks, whose link is not known.
 std::optional<MachineSpeed> SpeedOf(const PlannedTraining& training);
 
 }  // namespace penstock::train

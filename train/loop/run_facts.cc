@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "train/loop/batch_rampup.h"
+#include "train/plan/batch_rampup.h"
 #include "train/run/run_identity.h"
 
 namespace penstock::train {

@@ -5,8 +5,6 @@
 
 #include <cstdlib>
 #include <exception>
-#include <functional>
-#include <numeric>
 #include <utility>
 
 #include "train/loop/planned_run.h"
@@ -33,31 +31,10 @@ Status CheckThere(const RunFolder& folder) {
   return {};
 }
 
-uint64_t LayerParameters(const zero::ModelSpec& spec) {
-  uint64_t parameters = 0;
-  for (const zero::ModuleSpec& module : spec.modules) {
-    if (!module.repeated) continue;
-    for (const zero::TensorSpec& tensor : module.tensors) {
-      parameters += std::accumulate(tensor.shape.begin(), tensor.shape.end(), uint64_t{1},
-                                    std::multiplies<>());
-    }
-  }
-  return parameters;
-}
-
-ModelCost CostOf(const TrainJob& job, const offload::ShardLayout& layout) {
-  const ModelSizes sizes = job.model.description->sizes();
-  return {.parameters = layout.model.parameters,
-          .layers = sizes.layers,
-          .width = sizes.width,
-          .sequence = job.shape.sequence,
-          .layer_parameters = LayerParameters(job.spec)};
-}
-
 LoopOptions LoopOptionsOf(const PreparedRun& run) {
   return {.config = run.job.config,
           .shape = run.job.shape,
-          .cost = CostOf(run.job, run.machine.session->layout()),
+          .cost = CostOf(*run.job.model.description, run.job.spec, run.job.shape.sequence),
           .last_step = run.job.last_step,
           .consumed_samples = run.consumed_samples,
           .keeps_consumed_samples = run.keeps_consumed_samples,
@@ -129,7 +106,7 @@ RunSummary Summarise(const PreparedRun& run, const LoopSummary& loop) {
   const TrainJob& job = run.job;
   const zero::Session& session = *run.machine.session;
   return {.loop = loop,
-          .cost = CostOf(job, session.layout()),
+          .cost = CostOf(*job.model.description, job.spec, job.shape.sequence),
           .device_memory = job.budget.device,
           .host_memory = job.budget.host,
           .aio_engine = session.aio_engine(),

@@ -10,6 +10,7 @@
 #include "base/cpu_quota.h"
 #include "base/strict_json.h"
 #include "base/topology.h"
+#include "train/loop/planned_speed.h"
 #include "train/process/files.h"
 #include "train/process/log.h"
 #include "train/weights/weights.h"
@@ -196,19 +197,22 @@ Result<TrainJob> PrepareJob(const TrainOptions& options, const ResumePoint* from
     PENSTOCK_ASSIGN(weights, NewWeights(options, model, spec));
   }
   LogNotice("weights: " + weights.origin);
-  return TrainJob{.model = std::move(model),
-                  .config = std::move(config),
-                  .spec = std::move(spec),
-                  .weights = std::move(weights.source),
-                  .shape = shape,
-                  .data = std::move(data.reader),
-                  .data_path = std::move(data_path),
-                  .data_fingerprint = data.fingerprint,
-                  .last_step = last_step,
-                  .device = kind,
-                  .world = world,
-                  .needs = std::move(needs),
-                  .budget = budget};
+  TrainJob job{.model = std::move(model),
+               .config = std::move(config),
+               .spec = std::move(spec),
+               .weights = std::move(weights.source),
+               .shape = shape,
+               .data = std::move(data.reader),
+               .data_path = std::move(data_path),
+               .data_fingerprint = data.fingerprint,
+               .last_step = last_step,
+               .device = kind,
+               .world = world,
+               .needs = std::move(needs),
+               .budget = budget};
+  // Before the run takes its memory, because measuring takes some.
+  if (!job.config.rampup) job.speed = SpeedOf(job.planned());
+  return job;
 }
 
 Status CheckPath(const std::string& path, const char* option) {
@@ -239,6 +243,7 @@ void ChooseThreads(device::Kind kind, const NodeShare& share, config::Config* co
   const unsigned cpus = std::max(std::thread::hardware_concurrency(), 1U);
   if (!machine.ok()) machine = Topology{.cores = std::vector<Core>(cpus), .cpu_quota = CpuQuota()};
   if (machine->cpu_quota) *machine->cpu_quota /= share.sharing;
+  if (!share.bound) machine->cores = PartOf(machine->cores, 0, share.sharing);
   const bool open = config->compute_threads == 0;
   zero::ChooseThreads(*machine, kind, config);
   if (open && share.most_compute_threads) {

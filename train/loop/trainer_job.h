@@ -11,12 +11,13 @@
 #include "base/result.h"
 #include "config/config.h"
 #include "device/device.h"
-#include "train/loop/batch_rampup.h"
 #include "train/loop/data.h"
 #include "train/loop/node_share.h"
 #include "train/loop/trainer.h"
 #include "train/models/model.h"
+#include "train/plan/batch_rampup.h"
 #include "train/plan/budget.h"
+#include "train/plan/machine_speed.h"
 #include "train/run/resume.h"
 #include "train/weights/model_config.h"
 #include "zero/model.h"
@@ -45,8 +46,20 @@ struct TrainJob {
   comm::World world;
   MemoryNeeds needs;
   MemoryBudget budget;
+  /// By which the run is held against its plan; none if the configuration does not give all of it,
+  /// or the batch grows, and its time with it.
+  std::optional<MachineSpeed> speed = {};
 
   offload::ShardLayout layout() const { return zero::MakeLayout(spec, config, world); }
+  /// It borrows from the job.
+  PlannedTraining planned() const {
+    return {.spec = spec,
+            .model = *model.description,
+            .shape = shape,
+            .config = config,
+            .kind = device,
+            .world = world};
+  }
 };
 
 /// Reads and checks what `options` name but for `out`; seed and order are given. Logs notices for

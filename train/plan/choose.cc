@@ -96,11 +96,10 @@ std::vector<config::Config> Configs(const config::Config& given) {
 
 Result<std::optional<Choice>> PlanChoice(const Alternative& given, Alternative setup,
                                          const Planning& planning) {
-  PENSTOCK_ASSIGN(const bool fits, planning.fits(setup));
-  if (!fits) return std::optional<Choice>();
+  PENSTOCK_ASSIGN(std::optional<RunPlan> plan, planning(setup));
+  if (!plan) return std::optional<Choice>();
   Choice choice{.setup = std::move(setup)};
-  PENSTOCK_ASSIGN(choice.plan, planning.plan(choice.setup));
-  if (!choice.plan.fits()) return std::optional<Choice>();
+  choice.plan = *std::move(plan);
   Describe(given, choice);
   return std::optional(std::move(choice));
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,12 +34,8 @@ struct Choice {
   RunPlan plan;
 };
 
-/// How alternatives are planned.
-struct Planning {
-  /// Whether the least that works fits device and host; much sooner done than a plan.
-  std::function<Result<bool>(const Alternative& setup)> fits;
-  std::function<Result<RunPlan>(const Alternative& setup)> plan;
-};
+/// Plans an alternative; returns nothing for one that does not fit.
+using Planning = std::function<Result<std::optional<RunPlan>>(const Alternative& setup)>;
 
 /// Plans all, and returns those that fit, the best first; of equal ones that with fewer changes. A
 /// placement on nvme needs a path in `given`. Errors: of `planning`, and kInvalidArgument for

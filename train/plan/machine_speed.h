@@ -1,5 +1,6 @@
-// How fast a machine does what a step consists of. Nothing: it is not known, and what depends on it
-// is not predicted.
+// How fast a machine does what a step of one rank consists of: a rank's part of a node that several
+// share. Nothing: it is not known. A step's time is then not predicted, but for copies and link,
+// which take no time in it.
 //
 // Plain values.
 #pragma once
@@ -18,11 +19,11 @@ struct MachineSpeed {
   std::optional<double> head_flops;
   // Of one thread, in seconds.
   sim::Seconds update_element = 0;
-  sim::Seconds norm_element = 0;  ///< block sums
-  sim::Seconds copy_byte = 0;     ///< between device and host; on a GPU, of the bus
-  sim::Seconds io_byte = 0;       ///< of the processor, for a byte that is read or written
+  sim::Seconds norm_element = 0;          ///< block sums
+  std::optional<sim::Seconds> copy_byte;  ///< between device and host; on a GPU, of the bus
+  sim::Seconds io_byte = 0;               ///< of the processor, for a byte that is read or written
   std::optional<sim::DriveSpeed> drive;
-  sim::LinkSpeed link;  ///< between ranks; 0: not known, and exchanges take no time
+  std::optional<sim::LinkSpeed> link;  ///< between ranks
 };
 
 }  // namespace penstock::train

@@ -1,9 +1,10 @@
 // Measures how fast one thread of this machine updates states, sums gradients and copies memory.
 //
-// Takes some tens of milliseconds and 64 MiB. Threads: the main thread, while nothing else works.
+// Takes some tens of milliseconds. Threads: the main thread, while nothing else works.
 #pragma once
 
 #include "base/result.h"
+#include "base/units.h"
 #include "config/config.h"
 #include "sim/clock.h"
 
@@ -16,7 +17,11 @@ struct HostSpeed {
   sim::Seconds copy_byte = 0;
 };
 
-/// Errors: kOutOfMemory.
-Result<HostSpeed> MeasureHost(const config::Config& config);
+/// What a measurement takes that no cache holds.
+inline constexpr Bytes kMeasuringMemory = 64_MiB;
+
+/// Takes up to kMeasuringMemory, and no more than `most` unless that is less than a chunk of an
+/// update (half a MiB). Errors: kOutOfMemory.
+Result<HostSpeed> MeasureHost(const config::Config& config, Bytes most = kMeasuringMemory);
 
 }  // namespace penstock::train

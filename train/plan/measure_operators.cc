@@ -1,16 +1,15 @@
 #include "train/plan/measure_operators.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <utility>
 #include <variant>
 
 #include "device/device.h"
 #include "kernels/model/model_operators.h"
+#include "train/plan/work_time.h"
 
 namespace penstock::train {
 namespace {
@@ -21,7 +20,6 @@ using kernels::TensorView;
 constexpr Bytes kMostMemory = 1_GiB;
 /// Of one pass over all operators: some seconds on a slow machine.
 constexpr double kMostOperations = 1e12;
-constexpr int kTimedCalls = 4;
 constexpr float kEpsilon = 1e-5F;
 
 /// Operations of a call's forward and backward, and how often a layer makes it.
@@ -82,23 +80,25 @@ class Bench {
   /// Gives all tensors back.
   void Clear() { buffers_.clear(); }
 
-  /// The least seconds of some rounds, after one that does not count.
+  /// Seconds of a call.
   Result<double> Time(const std::function<void(kernels::ModelOperators&, device::Stream&)>& work) {
-    double least = std::numeric_limits<double>::infinity();
-    for (int round = 0; round <= kTimedCalls; ++round) {
-      const auto begin = std::chrono::steady_clock::now();
-      work(*operators_, *stream_);
-      PENSTOCK_TRY(stream_->Synchronize());
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-      if (round > 0) least = std::min(least, took.count());
-    }
-    return least;
+    auto& stream = static_cast<device::CpuStream&>(*stream_);
+    return time_.Of([&]() -> Result<WorkSpan> {
+      WorkSpan span;
+      stream.Launch([&span] { span.begin = WorkInstant::Now(); });
+      work(*operators_, stream);
+      stream.Launch([&span] { span.end = WorkInstant::Now(); });
+      PENSTOCK_TRY(stream.Synchronize());
+      return span;
+    });
   }
+  bool interrupted() const { return time_.interrupted(); }
 
  private:
   explicit Bench(DType dtype) : dtype_(dtype) {}
 
   const DType dtype_;
+  WorkTime time_;
   std::unique_ptr<device::Device> device_;
   std::unique_ptr<kernels::ModelOperators> operators_;
   std::unique_ptr<device::Stream> stream_;
@@ -238,7 +238,9 @@ Result<OperatorRates> MeasureOperators(const PlannedTraining& training) {
     (cost.head ? total.head : total.layers) += cost.operations;
     (cost.head ? seconds.head : seconds.layers) += took * cost.times;
   }
-  return OperatorRates{.layers = total.layers / seconds.layers, .head = total.head / seconds.head};
+  return OperatorRates{.layers = total.layers / seconds.layers,
+                       .head = total.head / seconds.head,
+                       .interrupted = bench->interrupted()};
 }
 
 }  // namespace penstock::train

@@ -18,6 +18,7 @@ inline constexpr uint64_t kMeasuredRows = 1024;
 struct OperatorRates {
   double layers = 0;
   double head = 0;
+  bool interrupted = false;  ///< by other programs (train/plan/work_time.h)
 };
 
 /// Errors: kBudget for operators that take more than 1 GiB, or too long, to be measured in passing;

@@ -1,5 +1,8 @@
 #include "train/plan/model_cost.h"
 
+#include <functional>
+#include <numeric>
+
 namespace penstock::train {
 namespace {
 
@@ -9,7 +12,27 @@ double AttentionFlops(const ModelCost& cost) {
          static_cast<double>(cost.sequence);
 }
 
+uint64_t ParametersOf(const zero::ModuleSpec& module) {
+  uint64_t parameters = 0;
+  for (const zero::TensorSpec& tensor : module.tensors) {
+    parameters +=
+        std::accumulate(tensor.shape.begin(), tensor.shape.end(), uint64_t{1}, std::multiplies<>());
+  }
+  return parameters;
+}
+
 }  // namespace
+
+ModelCost CostOf(const ModelDescription& model, const zero::ModelSpec& spec, uint64_t sequence) {
+  const ModelSizes sizes = model.sizes();
+  ModelCost cost{.layers = sizes.layers, .width = sizes.width, .sequence = sequence};
+  for (const zero::ModuleSpec& module : spec.modules) {
+    const uint64_t parameters = ParametersOf(module);
+    cost.parameters += parameters;
+    if (module.repeated) cost.layer_parameters += parameters;
+  }
+  return cost;
+}
 
 double ModelCost::FlopsPerStep(uint64_t tokens) const {
   const double per_token = 6.0 * static_cast<double>(parameters) + AttentionFlops(*this);

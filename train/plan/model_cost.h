@@ -5,6 +5,9 @@
 
 #include <cstdint>
 
+#include "train/models/model.h"
+#include "zero/model.h"
+
 namespace penstock::train {
 
 /// The quantities from which a step's speed is computed.
@@ -22,5 +25,8 @@ struct ModelCost {
   /// layers * width * T) / 3 with M the parameters of the layers.
   double HardwareFlopsPerStep(uint64_t tokens) const;
 };
+
+/// Of a model as it is trained on rows of `sequence` tokens.
+ModelCost CostOf(const ModelDescription& model, const zero::ModelSpec& spec, uint64_t sequence);
 
 }  // namespace penstock::train

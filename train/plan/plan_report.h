@@ -4,10 +4,13 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
 #include "config/config.h"
+#include "train/plan/plan_rates.h"
 #include "train/plan/run_plan.h"
+#include "train/sizing/model_shape.h"
 
 namespace penstock::train {
 
@@ -18,8 +21,9 @@ struct PlannedSetup {
   std::string speeds;  ///< where they come from, in words
   const config::Config& config;
   uint64_t sequence = 0;
-  uint32_t ranks = 1;
-  bool stands_in = false;  ///< activations are those of another family
+  PlanQuestions questions = {};
+  std::optional<ModelShape> shape = {};  ///< if it is known
+  bool stands_in = false;                ///< activations are those of another family
 };
 
 /// The fields of `plan --json`; numbers that are not known are null.

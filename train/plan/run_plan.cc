@@ -9,8 +9,6 @@
 namespace penstock::train {
 namespace {
 
-/// All files of this rank's state. Several paths share the tiles; how they do it moves no more than
-/// a tile.
 void AddShortage(std::string tier, Bytes needed, const std::optional<Bytes>& limit, std::string sum,
                  RunPlan& plan) {
   if (!limit || needed <= *limit) return;
@@ -23,47 +21,25 @@ Bytes ForEngine(const std::optional<Bytes>& limit, bool fits, Bytes minimum, Byt
   return (fits && limit ? *limit : minimum) - reserved;
 }
 
-/// Written by a commit beside its record: all states that are not on the drive already.
-Bytes CommitBytes(const offload::ShardLayout& layout, const zero::MemoryPlan& memory,
-                  const config::Config& config) {
-  Bytes bytes;
-  const bool resident = zero::IsResident(config);
-  if (resident || memory.store.weight_home != Tier::kNvme) bytes += layout.weight_bytes();
-  if (resident || memory.store.record_home != Tier::kNvme) bytes += layout.record_bytes();
-  return bytes;
-}
-
-}  // namespace
-
-Result<bool> FitsMemory(const PlannedTraining& training, const MemoryLimits& limits) {
-  PENSTOCK_ASSIGN(const MemoryNeeds needs, SumMemoryNeeds(training));
-  return (!limits.device || needs.device_minimum <= *limits.device) &&
-         (!limits.host || needs.host_minimum <= *limits.host);
-}
-
-Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& limits,
-                        const MachineSpeed& speed) {
-  const zero::ModelSpec& spec = training.spec;
-  const config::Config& config = training.config;
+/// With what is missing, and nothing else planned.
+Result<RunPlan> BeginPlan(const PlannedTraining& training, const MemoryLimits& limits) {
   RunPlan plan{.limits = limits};
   PENSTOCK_ASSIGN(plan.needs, SumMemoryNeeds(training));
   const MemoryNeeds& needs = plan.needs;
-  const offload::ShardLayout layout = zero::MakeLayout(spec, config, training.world);
-  const ModelSizes sizes = training.model.sizes();
-  plan.cost = {.parameters = layout.model.parameters,
-               .layers = sizes.layers,
-               .width = sizes.width,
-               .sequence = training.shape.sequence};
-  plan.tokens = training.shape.micro_batch * training.shape.micro_batches *
-                training.shape.sequence * training.shape.ranks;
-  plan.state_files = offload::StateFileBytes(layout, config.durable ? 2 : 1,
-                                             std::max<size_t>(1, config.nvme_paths.size()));
   AddShortage("device", needs.device_minimum, limits.device, needs.device_sum, plan);
   AddShortage("host", needs.host_minimum, limits.host, needs.host_sum, plan);
-  // Without a path the files lie in RUN, whose drive is not known.
-  if (!config.nvme_paths.empty()) {
-    AddShortage("drive", plan.state_files, limits.drive, "state files", plan);
-  }
+  return plan;
+}
+
+Status CompletePlan(const PlannedTraining& training, const offload::ShardLayout& layout,
+                    const MachineSpeed& speed, RunPlan& plan) {
+  const zero::ModelSpec& spec = training.spec;
+  const config::Config& config = training.config;
+  const MemoryNeeds& needs = plan.needs;
+  const MemoryLimits& limits = plan.limits;
+  plan.cost = CostOf(training.model, spec, training.shape.sequence);
+  plan.tokens = training.shape.micro_batch * training.shape.micro_batches *
+                training.shape.sequence * training.shape.ranks;
   PENSTOCK_ASSIGN(
       const zero::MemoryPlan memory,
       zero::PlanMemory(
@@ -72,11 +48,46 @@ Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& lim
           ForEngine(limits.host, plan.fits(), needs.host_minimum, needs.reserved.host())));
   plan.device = zero::DeviceNeed(spec, layout, config, memory);
   plan.host = zero::HostNeed(spec, layout, config, memory.store);
-  plan.commit_bytes = CommitBytes(layout, memory, config);
-  if (plan.fits()) {
-    PENSTOCK_ASSIGN(plan.step, EstimateStep(training, layout, memory, speed));
-  }
+  if (plan.fits()) plan.step = EstimateStep(training, layout, memory, speed);
+  plan.commit =
+      EstimateCommits(training, layout, memory, speed, plan.step.value_or(StepEstimate()));
+  if (plan.commit.wait_s) *plan.step->step_s += *plan.commit.wait_s;
+  return {};
+}
+
+/// Adds the files, whose size is known from the layout. Several paths share the tiles; how they do
+/// it moves no more than a tile.
+void AddFiles(const PlannedTraining& training, const offload::ShardLayout& layout, RunPlan& plan) {
+  const config::Config& config = training.config;
+  plan.state_files = offload::StateFileBytes(layout, config.durable ? 2 : 1,
+                                             std::max<size_t>(1, config.nvme_paths.size()));
+  // Without a path the files lie in RUN, whose drive is not known.
+  if (config.nvme_paths.empty()) return;
+  AddShortage("drive", plan.state_files, plan.limits.drive, "state files", plan);
+}
+
+}  // namespace
+
+Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& limits,
+                        const MachineSpeed& speed) {
+  PENSTOCK_ASSIGN(RunPlan plan, BeginPlan(training, limits));
+  const offload::ShardLayout layout =
+      zero::MakeLayout(training.spec, training.config, training.world);
+  AddFiles(training, layout, plan);
+  PENSTOCK_TRY(CompletePlan(training, layout, speed, plan));
   return plan;
+}
+
+Result<std::optional<RunPlan>> PlanIfFits(const PlannedTraining& training,
+                                          const MemoryLimits& limits, const MachineSpeed& speed) {
+  PENSTOCK_ASSIGN(RunPlan plan, BeginPlan(training, limits));
+  if (!plan.fits()) return std::optional<RunPlan>();
+  const offload::ShardLayout layout =
+      zero::MakeLayout(training.spec, training.config, training.world);
+  AddFiles(training, layout, plan);
+  if (!plan.fits()) return std::optional<RunPlan>();
+  PENSTOCK_TRY(CompletePlan(training, layout, speed, plan));
+  return std::optional(std::move(plan));
 }
 
 }  // namespace penstock::train

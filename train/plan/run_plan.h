@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "train/plan/budget.h"
+#include "train/plan/commit_estimate.h"
 #include "train/plan/machine_speed.h"
 #include "train/plan/model_cost.h"
 #include "train/plan/step_estimate.h"
@@ -23,7 +24,7 @@ namespace penstock::train {
 struct MemoryLimits {
   std::optional<Bytes> device;
   std::optional<Bytes> host;
-  std::optional<Bytes> drive;  ///< free space of nvme_path, of all paths together
+  std::optional<Bytes> drive;  ///< free space of nvme_path for this rank's files, in all paths
 };
 
 /// Memory or space that is missing.
@@ -45,21 +46,22 @@ struct RunPlan {
   zero::DeviceBytes device;
   zero::HostBytes host;
   Bytes state_files;                 ///< of this rank
-  Bytes commit_bytes;                ///< written by a commit beside what the steps have written
-  std::optional<StepEstimate> step;  ///< none if it does not fit
+  std::optional<StepEstimate> step;  ///< none if it does not fit; its time has commits in it
+  CommitEstimate commit;
 
   bool fits() const { return shortages.empty(); }
   Bytes device_peak() const { return device.total() + needs.reserved.device(); }
   Bytes host_peak() const { return host.total() + needs.reserved.host(); }
 };
 
-/// Whether the least that works fits the limits of device and host. Errors: as of PlanRun.
-Result<bool> FitsMemory(const PlannedTraining& training, const MemoryLimits& limits);
-
 /// Plans. Memory above the minimum is spent as the engine spends it; a limit that is not known is
 /// no limit for what the training needs, and the minimum is planned for. Precondition: the model
 /// has an order of use, as those of all families do. Errors: those of SumMemoryNeeds.
 Result<RunPlan> PlanRun(const PlannedTraining& training, const MemoryLimits& limits,
                         const MachineSpeed& speed);
+
+/// The same if it fits. Otherwise nothing is planned, which is much sooner done.
+Result<std::optional<RunPlan>> PlanIfFits(const PlannedTraining& training,
+                                          const MemoryLimits& limits, const MachineSpeed& speed);
 
 }  // namespace penstock::train

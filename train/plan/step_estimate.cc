@@ -15,7 +15,9 @@ namespace penstock::train {
 namespace {
 
 constexpr uint64_t kWarmUp = 3;
-constexpr uint64_t kSteps = 8;
+constexpr uint64_t kFewestSteps = 8;
+constexpr uint64_t kMostSteps = 64;
+constexpr uint64_t kMostSimulatedTiles = 4096;
 
 double Sum(const std::vector<sim::Seconds>& parts) {
   double sum = 0;
@@ -67,17 +69,21 @@ void SetFloors(const PlannedTraining& training, const offload::ShardLayout& layo
                                                            : training.config.optimizer_threads;
   floors.update = work / std::max(1.0, cpu ? std::min(threads, speed.cores) : threads);
   const auto copied = static_cast<double>(step.to_device_bytes + step.to_host_bytes);
-  floors.copies = copied * speed.copy_byte;
+  if (speed.copy_byte || copied == 0) floors.copies = copied * speed.copy_byte.value_or(0);
   floors.drive = DriveTime(step, speed.drive);
+  if (step.link_bytes == 0) floors.link = 0;
+  if (speed.link) {
+    floors.link = static_cast<double>(step.link_bytes) / speed.link->bytes_a_second;
+  }
   if (!floors.compute || !floors.drive) return;
   const auto moved = static_cast<double>(step.read_bytes + step.write_bytes);
-  const double shared = *floors.compute * training.config.compute_threads + work + floors.copies +
-                        moved * speed.io_byte;
+  const double shared = *floors.compute * training.config.compute_threads + work +
+                        floors.copies.value_or(0) + moved * speed.io_byte;
   using Floor = std::pair<double, const char*>;
-  const std::array<Floor, 5> all = {Floor{*floors.compute, "compute"},
-                                    Floor{*floors.drive, "drive"},
-                                    Floor{floors.update, "optimizer"},
-                                    Floor{floors.copies, "copies"}, Floor{floors.link, "link"}};
+  const std::array<Floor, 5> all = {
+      Floor{*floors.compute, "compute"}, Floor{*floors.drive, "drive"},
+      Floor{floors.update, "optimizer"}, Floor{floors.copies.value_or(0), "copies"},
+      Floor{floors.link.value_or(0), "link"}};
   const Floor& highest = *std::ranges::max_element(all, {}, &Floor::first);
   step.floor_s = highest.first;
   step.bound_by = highest.second;
@@ -87,10 +93,15 @@ void SetFloors(const PlannedTraining& training, const offload::ShardLayout& layo
       *floors.compute * training.config.compute_threads >= work ? "compute" : "optimizer";
 }
 
+offload::Schedule ScheduleOf(const PlannedTraining& training, const offload::ShardLayout& layout,
+                             const zero::MemoryPlan& memory) {
+  return zero::BuildSchedule(training.spec, layout, memory.shared_slots,
+                             zero::StartOfUpdates(training.config));
+}
+
 /// A layout that sim/ goes through quickly. Tiles that are larger by a factor move the same bytes,
 /// and less finely.
 offload::ShardLayout CoarseLayout(const PlannedTraining& training, offload::ShardLayout layout) {
-  constexpr uint64_t kMostSimulatedTiles = 4096;
   config::Config config = training.config;
   while (layout.tiles.size() > kMostSimulatedTiles && config.tile_elements < (uint64_t{1} << 36)) {
     config.tile_elements *= 4;
@@ -127,44 +138,56 @@ sim::Machine MachineOf(const PlannedTraining& training, const MachineSpeed& spee
           .optimizer_threads = std::max(1, config.optimizer_threads),
           .update_element = speed.update_element,
           .norm_element = speed.norm_element,
-          .copy_byte = speed.copy_byte,
+          .copy_byte = speed.copy_byte.value_or(0),
           .io_byte = speed.io_byte,
           .drive = drive,
-          .link = speed.link};
+          .link = speed.link.value_or(sim::LinkSpeed())};
+}
+
+/// A step leaves some of its work to the next, and steps differ in how much: only among many does
+/// that not count. More of them where they are quickly gone through.
+uint64_t CountedSteps(const offload::ShardLayout& layout) {
+  return std::clamp(kFewestSteps * kMostSimulatedTiles / layout.tiles.size(), kFewestSteps,
+                    kMostSteps);
 }
 
 /// The mean of steps in the steady state.
 sim::StepTime Simulate(const PlannedTraining& training, const offload::ShardLayout& layout,
-                       const zero::MemoryPlan& memory, const MachineSpeed& speed) {
-  const zero::UpdateStart updates = zero::StartOfUpdates(training.config);
-  const offload::Schedule schedule =
-      zero::BuildSchedule(training.spec, layout, memory.shared_slots, updates);
+                       const offload::Schedule& schedule, const zero::MemoryPlan& memory,
+                       const MachineSpeed& speed) {
+  const uint64_t counted = CountedSteps(layout);
   const std::vector<sim::StepTime> steps =
       sim::SimulateSteps({.layout = layout,
                           .schedule = schedule,
                           .gradients = training.spec.gradients,
-                          .updates = updates,
+                          .updates = zero::StartOfUpdates(training.config),
                           .store = memory.store,
                           .compute = ComputeOfUses(training, layout.model, speed),
                           .micro_batches = training.shape.micro_batches,
                           .gradient_buffers = memory.gradient_buffers},
-                         MachineOf(training, speed), kWarmUp + kSteps);
+                         MachineOf(training, speed), kWarmUp + counted);
   sim::StepTime mean;
   for (uint64_t i = kWarmUp; i < steps.size(); ++i) {
-    mean.step += steps[i].step / static_cast<double>(kSteps);
+    mean.step += steps[i].step / static_cast<double>(counted);
     mean.read_bytes += steps[i].read_bytes;
     mean.write_bytes += steps[i].write_bytes;
   }
-  mean.read_bytes /= kSteps;
-  mean.write_bytes /= kSteps;
+  mean.read_bytes /= counted;
+  mean.write_bytes /= counted;
   return mean;
+}
+
+sim::StepTime SimulateCoarsely(const PlannedTraining& training, const offload::ShardLayout& layout,
+                               const zero::MemoryPlan& memory, const MachineSpeed& speed) {
+  const offload::ShardLayout coarse = CoarseLayout(training, layout);
+  const zero::MemoryPlan plan = CoarsePlan(layout, coarse, memory);
+  return Simulate(training, coarse, ScheduleOf(training, coarse, plan), plan, speed);
 }
 
 }  // namespace
 
-Result<StepEstimate> EstimateStep(const PlannedTraining& training,
-                                  const offload::ShardLayout& layout,
-                                  const zero::MemoryPlan& memory, const MachineSpeed& speed) {
+StepEstimate EstimateStep(const PlannedTraining& training, const offload::ShardLayout& layout,
+                          const zero::MemoryPlan& memory, const MachineSpeed& speed) {
   StepEstimate step;
   const bool known = speed.layer_flops && speed.head_flops;
   if (known) step.floors.compute = Sum(ComputeOfUses(training, layout.model, speed));
@@ -173,20 +196,17 @@ Result<StepEstimate> EstimateStep(const PlannedTraining& training,
     if (known) step.step_s = *step.floors.compute + step.floors.update;
     return step;
   }
-  const offload::Schedule schedule = zero::BuildSchedule(training.spec, layout, memory.shared_slots,
-                                                         zero::StartOfUpdates(training.config));
+  const offload::Schedule schedule = ScheduleOf(training, layout, memory);
   CountCopies(training, layout, schedule, step);
-  const offload::ShardLayout coarse = CoarseLayout(training, layout);
-  zero::MemoryPlan simulated = memory;
-  if (coarse.tiles.size() != layout.tiles.size()) simulated = CoarsePlan(layout, coarse, memory);
-  const sim::StepTime mean = Simulate(training, coarse, simulated, speed);
+  const sim::StepTime mean = layout.tiles.size() <= kMostSimulatedTiles
+                                 ? Simulate(training, layout, schedule, memory, speed)
+                                 : SimulateCoarsely(training, layout, memory, speed);
   step.read_bytes = mean.read_bytes;
   step.write_bytes = mean.write_bytes;
-  if (speed.link.bytes_a_second > 0) {
-    step.floors.link = static_cast<double>(step.link_bytes) / speed.link.bytes_a_second;
-  }
   SetFloors(training, layout, speed, step);
-  if (step.floor_s) step.step_s = mean.step;
+  // sim/ leaves out the exchange of gradients that no use of their own computes: of positions and
+  // the last norm.
+  if (step.floor_s) step.step_s = std::max(mean.step, *step.floor_s);
   return step;
 }
 

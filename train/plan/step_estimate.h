@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "base/result.h"
 #include "offload/layout.h"
 #include "train/plan/budget.h"
 #include "train/plan/machine_speed.h"
@@ -19,10 +18,10 @@ namespace penstock::train {
 /// Seconds that each resource is busy in a step. Nothing: its speed is not known.
 struct StepFloors {
   std::optional<double> compute;
-  std::optional<double> drive;  ///< zero where the step moves nothing on it
-  double update = 0;            ///< of all optimizer threads together
-  double copies = 0;            ///< between device and host
-  double link = 0;              ///< between ranks
+  std::optional<double> drive;   ///< zero where the step moves nothing on it
+  double update = 0;             ///< of all optimizer threads together
+  std::optional<double> copies;  ///< between device and host
+  std::optional<double> link;    ///< between ranks
 };
 
 struct StepEstimate {
@@ -39,8 +38,7 @@ struct StepEstimate {
 };
 
 /// Precondition: the plan is that of zero::PlanMemory for the layout.
-Result<StepEstimate> EstimateStep(const PlannedTraining& training,
-                                  const offload::ShardLayout& layout,
-                                  const zero::MemoryPlan& memory, const MachineSpeed& speed);
+StepEstimate EstimateStep(const PlannedTraining& training, const offload::ShardLayout& layout,
+                          const zero::MemoryPlan& memory, const MachineSpeed& speed);
 
 }  // namespace penstock::train

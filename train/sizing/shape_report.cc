@@ -42,6 +42,14 @@ nlohmann::json ShapeJson(const ModelShape& shape) {
           {"width_to_depth", WidthToDepth(shape)}};
 }
 
+std::string KindsText(const ParameterKinds& kinds) {
+  std::string text;
+  for (const auto& [name, count] : NamedKinds(kinds)) {
+    if (count > 0) text += fmt::format("{}{} {}", text.empty() ? "" : " + ", name, count);
+  }
+  return text;
+}
+
 nlohmann::json KindsJson(const ParameterKinds& kinds) {
   nlohmann::json object = nlohmann::json::object();
   for (const auto& [name, count] : NamedKinds(kinds)) object[name] = count;

@@ -17,6 +17,8 @@ std::string ShapeText(const ModelShape& shape);
 /// "mlp", "norms", "head"}, "largest_module", "width_to_depth"}.
 nlohmann::json ShapeJson(const ModelShape& shape);
 
+/// Returns "embedding 98304 + positions 196608 + …", without kinds that the model does not have.
+std::string KindsText(const ParameterKinds& kinds);
 /// Returns {"embedding", "positions", "attention", "mlp", "norms", "head"}.
 nlohmann::json KindsJson(const ParameterKinds& kinds);
 

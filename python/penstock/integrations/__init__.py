@@ -1,13 +1,16 @@
-"""What connects penstock to trainers; each name needs the trainer that it is for."""
+"""What connects penstock to trainers and monitors; each name needs what it is for."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-_LAZY = {"TrainerCallback": "penstock.integrations.transformers"}
+_LAZY = {
+    "Trainer": "penstock.integrations.hf",
+    "TrainerCallback": "penstock.integrations.hf",
+}
 
-__all__ = ["TrainerCallback"]
+__all__ = ["Trainer", "TrainerCallback"]
 
 
 def __getattr__(name: str) -> Any:

@@ -159,9 +159,10 @@ class ConfigChecksTest : public testing::Test {
         {{.name = "ds.json", .text = "{\"train_micro_batch_size_per_gpu\": 2" + more + "}"}}, 1);
   }
   Checks ChecksOf(const std::string& more) const {
-    return ConfigChecks(Parse(more).value(), engines_, MachineFiles(root_.Path()));
+    return ConfigChecks(Parse(more).value(), ranks_, engines_, MachineFiles(root_.Path()));
   }
 
+  uint32_t ranks_ = 1;  // that share the machine
   const TempFolder root_;
   EngineFacts engines_ = {.automatic = std::string()};
 };
@@ -177,6 +178,15 @@ TEST_F(ConfigChecksTest, MoreMemoryThanThereIsFailsAndMoreThreadsThanCpusAreAWar
   EXPECT_EQ(ChecksOf(", \"penstock\": {\"host_memory\": \"3GiB\"}")[1].state, CheckState::kOk);
   EXPECT_THAT(ChecksOf(", \"penstock\": {\"optimizer_threads\": 3}")[2],
               CheckIs(CheckState::kWarn, "there are 2 CPUs"));
+}
+
+TEST_F(ConfigChecksTest, RanksOfAMachineShareItsMemoryAndCpus) {
+  const std::string config = ", \"penstock\": {\"host_memory\": \"3GiB\", \"compute_threads\": 1}";
+  ranks_ = 2;
+  EXPECT_THAT(ChecksOf(config)[1], CheckIs(CheckState::kFail, "of each of 2 ranks"));
+  EXPECT_EQ(ChecksOf(config)[2].state, CheckState::kOk) << "a CPU each";
+  ranks_ = 3;
+  EXPECT_THAT(ChecksOf(config)[2], CheckIs(CheckState::kWarn, "there are 2 CPUs"));
 }
 
 TEST_F(ConfigChecksTest, AnEngineThatIsNotToBeHadFailsWhereStatesLiveOnNvme) {

@@ -12,6 +12,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
+TEST(ChooseThreads, ARankThatIsPlannedHasItsPartOfTheCores) {
+  config::Config alone, one_of_many;
+  ChooseThreads(device::Kind::kCpu, {}, &alone);
+  ChooseThreads(device::Kind::kCpu, {.sharing = 100000, .bound = false}, &one_of_many);
+  EXPECT_GE(alone.compute_threads, 1);
+  EXPECT_EQ(one_of_many.compute_threads, 1) << "more ranks than cores have one each";
+}
+
 TEST(EpochSteps, AreWholeStepsOnly) {
   EXPECT_EQ(*EpochSteps(10, BatchRampup(3)), 3U);
   EXPECT_EQ(*EpochSteps(3, BatchRampup(3)), 1U);

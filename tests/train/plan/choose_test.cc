@@ -14,14 +14,9 @@ namespace {
 class ChooseTest : public ::testing::Test {
  protected:
   Planning PlanningFor(const MemoryLimits& limits, const MachineSpeed& speed) {
-    return {.fits =
-                [this, limits](const Alternative& setup) {
-                  return FitsMemory(gpt2_.Training(setup.config), limits);
-                },
-            .plan =
-                [this, limits, speed](const Alternative& setup) {
-                  return PlanRun(gpt2_.Training(setup.config), limits, speed);
-                }};
+    return [this, limits, speed](const Alternative& setup) {
+      return PlanIfFits(gpt2_.Training(setup.config), limits, speed);
+    };
   }
   Alternative Given() const { return {.config = gpt2_.config(), .sequence = 32, .ranks = 1}; }
 

@@ -92,6 +92,81 @@ TEST(RunPlanTest, WhatBoundsAStepIsTheResourceThatNeedsLongest) {
   EXPECT_EQ(bound(slow_updates), "optimizer");
 }
 
+TEST(RunPlanTest, OfATrainingThatDoesNotFitNoStepIsSaid) {
+  PlannedGpt2 gpt2(kAllOnNvme);
+  const RunPlan plan =
+      PlanRun(gpt2.Training(), {.device = 1_MiB, .host = 1_MiB, .drive = {}}, SlowDrive()).value();
+  const PlannedSetup setup{.model = "m", .device = "cpu", .speeds = "", .config = gpt2.config()};
+  const nlohmann::ordered_json json = ToJson(setup, plan);
+  for (const char* key : {"nvme_read_bytes_per_step", "nvme_write_bytes_per_step",
+                          "to_device_bytes_per_step", "link_bytes_per_step", "step_s"}) {
+    EXPECT_TRUE(json.at(key).is_null()) << key;
+  }
+  for (const auto& [name, floor] : json.at("floors").items()) EXPECT_TRUE(floor.is_null()) << name;
+  EXPECT_GT(json.at("device_bytes"), 1 << 20) << "the least that works";
+}
+
+TEST(RunPlanTest, ExchangesTakeTimeOnceTheirLinkIsKnown) {
+  PlannedGpt2 gpt2(kAllOnNvme);
+  PlannedTraining training = gpt2.Training();
+  const comm::World two = {.size = 2, .local_size = 2};
+  const PlannedTraining of_two = {.spec = training.spec,
+                                  .model = training.model,
+                                  .shape = training.shape,
+                                  .config = training.config,
+                                  .kind = training.kind,
+                                  .world = two};
+  MachineSpeed speed = SlowDrive();
+  const StepEstimate without = *PlanRun(of_two, Plenty(), speed).value().step;
+  EXPECT_GT(without.link_bytes, 0U);
+  EXPECT_FALSE(without.floors.link);
+  speed.link = sim::LinkSpeed{.bytes_a_second = 1e6};
+  const StepEstimate with = *PlanRun(of_two, Plenty(), speed).value().step;
+  EXPECT_DOUBLE_EQ(*with.floors.link, static_cast<double>(with.link_bytes) / 1e6);
+  EXPECT_EQ(with.bound_by, "link");
+  EXPECT_GT(*with.step_s, *without.step_s);
+  EXPECT_GE(*with.step_s, *with.floors.link);
+}
+
+TEST(RunPlanTest, CommitsLengthenStepsByWhatNothingHides) {
+  PlannedGpt2 gpt2(R"({"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true},
+                       "penstock": {"commit_every_seconds": 0}})");
+  const auto plan = [&](int64_t steps_apart, double write_speed) {
+    config::Config config = gpt2.config();
+    config.commit_every_steps = steps_apart;
+    MachineSpeed speed = SlowDrive();
+    speed.drive->write_bytes_a_second = write_speed;
+    return PlanRun(gpt2.Training(config), Plenty(), speed).value();
+  };
+  const RunPlan none = plan(0, 1e8);
+  EXPECT_EQ(none.commit.wait_s, 0) << "but for the last one";
+  const auto bytes = static_cast<double>(none.commit.bytes.value);
+  EXPECT_GT(bytes, 12.0 * static_cast<double>(none.cost.parameters)) << "all states are elsewhere";
+  const RunPlan each = plan(1, 1e8);
+  EXPECT_DOUBLE_EQ(*each.commit.seconds, bytes / 1e8);
+  EXPECT_DOUBLE_EQ(*each.step->step_s, *none.step->step_s + bytes / 1e8) << "the device waits";
+  const RunPlan tenth = plan(10, 1e8);
+  EXPECT_DOUBLE_EQ(*tenth.step->step_s, *none.step->step_s + bytes / 1e9);
+}
+
+TEST(RunPlanTest, ACommitWritesTilesThatHostMemoryKeeps) {
+  PlannedGpt2 gpt2(kAllOnNvme);
+  const auto plan = [&](bool split, Bytes host) {
+    config::Config config = gpt2.config();
+    config.tier_split = split;
+    const MemoryLimits limits = {.device = 1_GiB, .host = host, .drive = {}};
+    return PlanRun(gpt2.Training(config), limits, SlowDrive()).value();
+  };
+  const RunPlan none = plan(false, 1_GiB);
+  EXPECT_EQ(none.commit.bytes, 0_B);
+  for (const Bytes host : {8_MiB, 16_MiB, 20_MiB, 1_GiB}) {
+    const RunPlan some = plan(true, host);
+    EXPECT_EQ(some.step->write_bytes + some.commit.bytes.value, none.step->write_bytes)
+        << "each state is written by the step or by the commit; host " << ToString(host);
+  }
+  EXPECT_EQ(plan(true, 1_GiB).step->write_bytes, 0U);
+}
+
 TEST(RunPlanTest, WhatIsNotKnownIsNotSaid) {
   PlannedGpt2 gpt2(kAllOnNvme);
   MachineSpeed no_drive = SlowDrive();

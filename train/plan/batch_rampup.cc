@@ -1,4 +1,4 @@
-#include "train/loop/batch_rampup.h"
+#include "train/plan/batch_rampup.h"
 
 #include <optional>
 

@@ -1,0 +1,53 @@
+// What is called of CUDA's driver, by the names and types of its manual, without its headers.
+//
+// The library is loaded when it is first needed: a machine without a GPU does not have it.
+//
+// Threads: any.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+
+struct CUctx_st;
+struct CUevent_st;
+struct CUstream_st;
+
+namespace penstock::front {
+
+using CuContext = CUctx_st*;
+using CuEvent = CUevent_st*;
+using CuStream = CUstream_st*;
+using CuDevicePointer = uint64_t;
+using CuResult = int;
+
+inline constexpr CuResult kCuSuccess = 0;
+inline constexpr CuResult kCuOutOfMemory = 2;
+inline constexpr unsigned kCuHostRegisterPortable = 1;
+inline constexpr unsigned kCuEventBlockingSync = 1;
+inline constexpr unsigned kCuEventDisableTiming = 2;
+
+struct CudaDriver {
+  CuResult (*ctx_get_current)(CuContext* context);
+  CuResult (*ctx_set_current)(CuContext context);
+  CuResult (*ctx_synchronize)();
+  CuResult (*mem_host_register)(void* data, size_t size, unsigned flags);
+  CuResult (*mem_host_unregister)(void* data);
+  CuResult (*memcpy_to_device)(CuDevicePointer to, const void* from, size_t size, CuStream stream);
+  CuResult (*memcpy_to_host)(void* to, CuDevicePointer from, size_t size, CuStream stream);
+  CuResult (*event_create)(CuEvent* event, unsigned flags);
+  CuResult (*event_record)(CuEvent event, CuStream stream);
+  CuResult (*event_synchronize)(CuEvent event);
+  CuResult (*event_destroy)(CuEvent event);
+  CuResult (*get_error_name)(CuResult error, const char** name);
+
+  /// Ok for success; else a line that says what was being done and what the driver calls it.
+  Status Check(CuResult result, const std::string& doing) const;
+};
+
+/// Returns the driver, which stays loaded. Errors: kUnavailable if it is not there, or too old.
+Result<CudaDriver> LoadCudaDriver();
+
+}  // namespace penstock::front

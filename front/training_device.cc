@@ -1,0 +1,103 @@
+// Training: weights and gradients of a caller whose memory is a CUDA device's.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "front/training.h"
+
+namespace penstock::front {
+namespace {
+
+using offload::ModuleId;
+using offload::TileId;
+
+CuDevicePointer AddressOf(const void* data) { return reinterpret_cast<CuDevicePointer>(data); }
+
+}  // namespace
+
+/// Makes the copies possible, with the first of them.
+Status Training::PrepareCopies() {
+  PENSTOCK_TRY(CheckReady());
+  if (!plan_.cuda) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "memory of a GPU was given, and the engine was made without the option "
+                     "\"cuda\"; make it with it, or give memory of the host");
+  }
+  if (copies_ != nullptr) return copies_->CheckContext();
+  PENSTOCK_ASSIGN(copies_, DeviceCopies::Create({state_->memory(), room_.bytes()}));
+  return {};
+}
+
+/// Waits for all copies under way, and what follows them.
+Status Training::AwaitCopies() { return copies_ == nullptr ? Status() : Keep(copies_->Wait()); }
+
+Status Training::UseOn(uint32_t unit, UseKind kind, std::byte* to, CuStream stream) {
+  PENSTOCK_TRY(PrepareCopies());
+  PENSTOCK_TRY(BeginUse(unit, kind, to));
+  if (to == nullptr) return {};
+  PENSTOCK_TRY(Keep(EnqueueWeights(ModuleId{unit}, AddressOf(to), stream)));
+  settled_[unit] = true;
+  return {};
+}
+
+Status Training::EnqueueWeights(ModuleId module, CuDevicePointer to, CuStream stream) {
+  offload::IdRange<TileId> tiles = plan_.layout.TilesOf(module);
+  while (tiles.size() > 0) {
+    PENSTOCK_ASSIGN(offload::PinnedWeights pinned, state_->store().PinWeights(tiles, kMostAtOnce));
+    const size_t count = pinned.weights().size();
+    Status copied;
+    for (size_t i = 0; copied.ok() && i < count; ++i) {
+      const Bytes offset = plan_.layout.SlotOffset(module, plan_.layout.tile(tiles[i]).begin);
+      copied = copies_->ToDevice(stream, to + offset.value, pinned.weights()[i]);
+    }
+    tiles = tiles.Part(count, tiles.size() - count);
+    // Weights without a lease are updated in place, for which the end of a step waits: once a unit.
+    if (pinned.holds_blocks() || tiles.size() == 0 || !copied.ok()) {
+      // A call can be copied, and a lease cannot: its copies share one.
+      auto lease = std::make_shared<offload::PinnedWeights>(std::move(pinned));
+      PENSTOCK_TRY(copies_->Then(stream, [lease](const Status&) { lease->Release(); }));
+    }
+    PENSTOCK_TRY(copied);
+  }
+  return {};
+}
+
+Status Training::GradientOn(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
+                            CuStream stream) {
+  PENSTOCK_TRY(PrepareCopies());
+  if (values == nullptr) return Gradient(unit, tensor, nullptr, dtype);
+  PENSTOCK_TRY(BeginGradient(unit, tensor));
+  PENSTOCK_ASSIGN(const GradientInbox::Announced gradient,
+                  inbox_->Announce(ModuleId{unit}, tensor, dtype));
+  if (gradient.direct == nullptr) return Keep(EnqueuePieces(gradient, AddressOf(values), stream));
+  const std::span to(gradient.direct, (SizeOf(dtype) * gradient.elements).value);
+  const Status copied = copies_->ToHost(stream, to, AddressOf(values));
+  PENSTOCK_TRY(Keep(copies_->Then(stream, [this, gradient](const Status& arrived) {
+    if (arrived.ok()) inbox_->Arrived(gradient);
+  })));
+  return Keep(copied);
+}
+
+/// Has a gradient come through the room, piece by piece.
+Status Training::EnqueuePieces(const GradientInbox::Announced& gradient, CuDevicePointer from,
+                               CuStream stream) {
+  const Bytes element = SizeOf(gradient.dtype);
+  for (uint64_t begin = 0; begin < gradient.elements;) {
+    const std::span<std::byte> piece = room_.Take();
+    const uint64_t count =
+        std::min<uint64_t>(piece.size() / element.value, gradient.elements - begin);
+    const Status copied = copies_->ToHost(stream, piece.first((element * count).value),
+                                          from + (element * begin).value);
+    const bool last = begin + count == gradient.elements;
+    PENSTOCK_TRY(copies_->Then(stream, [=, this](const Status& arrived) {
+      if (arrived.ok()) inbox_->Put(gradient, begin, count, piece.data());
+      room_.GiveBack(piece);
+      if (arrived.ok() && last) inbox_->Arrived(gradient);
+    }));
+    PENSTOCK_TRY(copied);
+    begin += count;
+  }
+  return {};
+}
+
+}  // namespace penstock::front

@@ -1,0 +1,147 @@
+"""Weights and gradients on a CUDA device: which stream does what, and what waits for what.
+
+**None of this has run on a GPU yet** (docs/cuda.md). The copies are the C library's, on streams
+of torch: one for weights that come in, one for gradients that go out. The stream that computes waits
+for weights that have come in (:meth:`CudaEngine.ready`), and what comes in waits until memory is no
+longer used. The host waits for neither. It is ahead of the device, so weights of a unit come in
+while the units before it compute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from penstock import _library
+
+
+def is_gpu(device: torch.device) -> bool:
+    """Whether memory of a device is reached through CUDA's driver."""
+    return device.type == "cuda"
+
+
+def options_for(device: torch.device) -> dict[str, Any]:
+    """Returns what an engine has to be told of the device (docs/c_api.md, "Options")."""
+    return {"cuda": True} if is_gpu(device) else {}
+
+
+def engine_for(
+    device: torch.device,
+    config: Mapping[str, Any],
+    model: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> _library.Engine:
+    """Makes an engine for parameters on a device."""
+    options = {**options, **options_for(device)}
+    if is_gpu(device):
+        return CudaEngine(config, model, options, device)
+    return _library.Engine(config, model, options)
+
+
+class CudaEngine(_library.Engine):
+    """An engine that takes addresses of the device in :meth:`use` and :meth:`gradient`."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        model: Mapping[str, Any],
+        options: Mapping[str, Any],
+        device: torch.device,
+    ) -> None:
+        self.device = device
+        make_stream: Any = torch.cuda.Stream
+        self.incoming = make_stream(device)
+        self.outgoing = make_stream(device)
+        super().__init__(config, model, options)
+
+    def _computing(self) -> Any:
+        return torch.cuda.current_stream(self.device)
+
+    def use(self, unit: int, kind: int, to: int | None) -> None:
+        """Enqueues the copy of a unit's weights."""
+        if to is None:
+            super().use(unit, kind, None)
+            return
+        with torch.cuda.device(self.device):
+            self.use_on(unit, kind, to, self.incoming.cuda_stream)
+
+    def gradient(self, unit: int, tensor: int, address: int | None, dtype: int) -> None:
+        """Enqueues the copy of a gradient, which stays as it is until :meth:`end_step`, or
+        :meth:`keep` is told of it."""
+        if address is None:
+            super().gradient(unit, tensor, None, dtype)
+            return
+        self.outgoing.wait_stream(self._computing())
+        with torch.cuda.device(self.device):
+            self.gradient_on(unit, tensor, address, dtype, self.outgoing.cuda_stream)
+
+    def ready(self) -> None:
+        self._computing().wait_stream(self.incoming)
+
+    def order(self) -> None:
+        self.incoming.wait_stream(self._computing())
+
+    def copying(self) -> contextlib.AbstractContextManager[Any]:
+        context: contextlib.AbstractContextManager[Any] = torch.cuda.stream(self.incoming)
+        return context
+
+    def keep(self, values: torch.Tensor) -> None:
+        values.record_stream(self.outgoing)
+
+    def note_idle(self, memories: Iterable[Any]) -> None:
+        event = None
+        for memory in memories:
+            if memory.idle_since is None:
+                event = event or self._computing().record_event()
+                memory.idle_since = event
+
+
+class CudaMemory:
+    """Memory of a unit on a device, which can be let go. Its storage stays the same object, so
+    views of it that autograd keeps are those of the unit's weights whenever these are there.
+
+    Blocks go from one unit to the next through torch's allocator, in the order of the stream on
+    which weights come in. That stream waits before a block goes until nothing uses it.
+
+    Attributes:
+        idle_since: an event behind the last use, once the unit is not in use.
+    """
+
+    def __init__(self, size: int, engine: CudaEngine) -> None:
+        self._engine = engine
+        self._size = max(size, 1)
+        self.idle_since: Any = None
+        with engine.copying():
+            self.bytes = torch.empty(self._size, dtype=torch.uint8, device=engine.device)
+
+    @property
+    def address(self) -> int:
+        return self.bytes.data_ptr()
+
+    def take(self) -> None:
+        """Has memory for weights that come in."""
+        storage = self.bytes.untyped_storage()
+        if storage.nbytes() > 0:
+            self._engine.order()  # it may be in use, with weights that are to be written over
+            return
+        with self._engine.copying():
+            storage.resize_(self._size)
+
+    def touch(self) -> None:
+        """Notes that the unit is in use."""
+        self.idle_since = None
+
+    def drop(self) -> None:
+        """Gives the memory back when its last use is over."""
+        storage = self.bytes.untyped_storage()
+        if storage.nbytes() == 0:
+            return
+        if self.idle_since is None:
+            self._engine.order()
+        else:
+            self._engine.incoming.wait_event(self.idle_since)
+        with self._engine.copying():
+            storage.resize_(0)

@@ -1,0 +1,82 @@
+"""A row for each step, given to whoever watches a training (docs/pytorch_trainer.md, "Monitors")."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+
+class Monitor(Protocol):
+    """Sees the steps of a training."""
+
+    def on_step(self, row: Mapping[str, Any]) -> None:
+        """Is called when a step has ended, with ``step``, ``samples``, ``loss`` and more."""
+
+
+class Rows:
+    """Makes the rows of one training. Costs nothing while nobody watches.
+
+    Args:
+        config: says how many samples a step has.
+        sections: of the configuration, that name monitors. These are made with the first row.
+
+    Attributes:
+        monitors: who watches.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        self.monitors: list[Monitor] = []
+        self.batch = batch_of(config)
+        self._sections = {n: s for n, s in sections.items() if s.get("enabled") is True}
+        self._losses: list[torch.Tensor] = []  # of the step under way
+        self._last = 0.0
+
+    def note(self, loss: Any) -> None:
+        """Notes the loss of a micro-batch; a row has their mean."""
+        if (self.monitors or self._sections) and isinstance(loss, torch.Tensor):
+            self._losses.append(loss.detach())
+
+    def end_step(self, step: int, optimizer: Any) -> None:
+        """Tells the monitors of a step that has just ended."""
+        losses, self._losses = self._losses, []
+        now, last = time.monotonic(), self._last
+        self._last = now
+        if self._sections:
+            self._make((step - 1) * self.batch)
+        if not self.monitors:
+            return
+        row: dict[str, Any] = {
+            "step": step,
+            "samples": step * self.batch,
+            "loss": sum(float(loss) for loss in losses) / len(losses) if losses else None,
+            "grad_norm": optimizer.grad_norm,
+            "lr": optimizer.param_groups[0]["lr"],
+            "skipped": optimizer.skipped,
+            "step_s": now - last if last else None,
+        }
+        for monitor in self.monitors:
+            monitor.on_step(row)
+
+    def _make(self, samples: int) -> None:
+        from penstock.integrations.monitors import monitors_of
+
+        sections, self._sections = self._sections, {}
+        self.monitors += monitors_of(sections, samples)
+
+
+def batch_of(config: Mapping[str, Any]) -> int:
+    """Returns the samples of a step that a configuration says; 1 where it says nothing."""
+    whole = config.get("train_batch_size")
+    if isinstance(whole, int):
+        return whole
+    parts = (
+        config.get("train_micro_batch_size_per_gpu"),
+        config.get("gradient_accumulation_steps"),
+    )
+    micro, count = (part if isinstance(part, int) else 1 for part in parts)
+    return micro * count

@@ -1,0 +1,102 @@
+#include "tests/front/fake_cuda/ranges.h"
+
+#include <algorithm>
+
+namespace fake_cuda {
+
+Memory& TheMemory() {
+  static Memory& memory = *new Memory;  // threads of streams outlive main
+  return memory;
+}
+
+uint64_t Memory::Allocate(size_t size) {
+  const std::scoped_lock lock(mutex_);
+  const uint64_t address = next_;
+  next_ += (size + 8191) / 4096 * 4096;
+  blocks_[address].assign(size, std::byte{0x7f});
+  return address;
+}
+
+void Memory::Share() {
+  const std::scoped_lock lock(mutex_);
+  shared_ = true;
+}
+
+bool Memory::Free(uint64_t address) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = blocks_.find(address);
+  if (found == blocks_.end()) return false;
+  const Range range{address, found->second.size()};
+  if (std::ranges::any_of(under_way_, [&](const Copy& c) { return c.device.Meets(range); })) {
+    Note("device memory was freed while a copy of it was under way");
+  }
+  blocks_.erase(found);
+  return true;
+}
+
+std::byte* Memory::FindLocked(const Range& range) {
+  if (shared_ && range.begin < kFirstOfDevice) return reinterpret_cast<std::byte*>(range.begin);
+  auto found = blocks_.upper_bound(range.begin);
+  if (found == blocks_.begin()) return nullptr;
+  --found;
+  const Range block{found->first, found->second.size()};
+  return block.Contains(range) ? found->second.data() + (range.begin - block.begin) : nullptr;
+}
+
+std::byte* Memory::Find(const Range& range, const char* what) {
+  const std::scoped_lock lock(mutex_);
+  std::byte* const data = FindLocked(range);
+  if (data == nullptr) Note(std::string(what) + " uses device memory that is not allocated");
+  return data;
+}
+
+bool Memory::Register(const Range& range) {
+  const std::scoped_lock lock(mutex_);
+  if (std::ranges::any_of(registered_, [&](const Range& r) { return r.Meets(range); })) {
+    return false;
+  }
+  registered_.push_back(range);
+  return true;
+}
+
+bool Memory::Unregister(uint64_t begin) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = std::ranges::find(registered_, begin, &Range::begin);
+  if (found == registered_.end()) return false;
+  if (std::ranges::any_of(under_way_, [&](const Copy& c) { return c.host.Meets(*found); })) {
+    Note("a registration ended while a copy of its memory was under way");
+  }
+  registered_.erase(found);
+  return true;
+}
+
+size_t Memory::registered() {
+  const std::scoped_lock lock(mutex_);
+  return registered_.size();
+}
+
+bool Memory::Begin(const Copy& copy, std::list<Copy>::iterator* under_way) {
+  const std::scoped_lock lock(mutex_);
+  ++copies_;
+  if (FindLocked(copy.device) == nullptr) {
+    Note("a copy was enqueued of device memory that is not allocated");
+    return false;
+  }
+  if (std::ranges::none_of(registered_, [&](const Range& r) { return r.Contains(copy.host); })) {
+    Note("a copy was enqueued of host memory that is not registered");
+  }
+  *under_way = under_way_.insert(under_way_.end(), copy);
+  return true;
+}
+
+void Memory::End(std::list<Copy>::iterator under_way) {
+  const std::scoped_lock lock(mutex_);
+  under_way_.erase(under_way);
+}
+
+uint64_t Memory::copies() {
+  const std::scoped_lock lock(mutex_);
+  return copies_;
+}
+
+}  // namespace fake_cuda

@@ -1,0 +1,71 @@
+// What the fake driver knows of memory: ranges of the host and the device, and the copies between
+// them that are under way. One lock for all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace fake_cuda {
+
+/// Notes what was used wrongly.
+void Note(const std::string& what);
+
+struct Range {
+  uint64_t begin = 0;
+  uint64_t size = 0;
+
+  bool Contains(const Range& other) const {
+    return begin <= other.begin && other.begin + other.size <= begin + size;
+  }
+  bool Meets(const Range& other) const {
+    return begin < other.begin + other.size && other.begin < begin + size;
+  }
+};
+
+/// A copy that was enqueued and has not ended.
+struct Copy {
+  Range host;
+  Range device;
+};
+
+class Memory {
+ public:
+  uint64_t Allocate(size_t size);
+  void Share();
+  bool Free(uint64_t address);
+  /// Null, and noted, if the range is not that of one allocation.
+  std::byte* Find(const Range& range, const char* what);
+
+  bool Register(const Range& range);
+  bool Unregister(uint64_t begin);
+  size_t registered();
+
+  /// Notes what is wrong with the copy. Returns false if it cannot be made.
+  bool Begin(const Copy& copy, std::list<Copy>::iterator* under_way);
+  void End(std::list<Copy>::iterator under_way);
+  uint64_t copies();
+
+ private:
+  std::byte* FindLocked(const Range& range);
+
+  std::mutex mutex_;
+  /// No address of the host's: a pointer with this bit has no page.
+  static constexpr uint64_t kFirstOfDevice = uint64_t{1} << 62;
+
+  uint64_t next_ = kFirstOfDevice;
+  std::map<uint64_t, std::vector<std::byte>> blocks_;
+  bool shared_ = false;  ///< addresses of the host are also the device's
+  std::list<Range> registered_;
+  std::list<Copy> under_way_;
+  uint64_t copies_ = 0;
+};
+
+Memory& TheMemory();
+
+}  // namespace fake_cuda

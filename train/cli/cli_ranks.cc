@@ -1,0 +1,32 @@
+#include "train/cli/cli_ranks.h"
+
+#include "train/cli/cli_checks.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr uint64_t kMostRanks = 65536;  // docs/ranks.md
+
+uint32_t CountOr1(const std::string& text) {
+  return static_cast<uint32_t>(NumberOrNone(text).value_or(1));
+}
+
+}  // namespace
+
+void AddRanks(CLI::App& command, RankArguments* arguments) {
+  command.add_option("--ranks", arguments->ranks, "ranks of the training (default: 1)")
+      ->check(WholeCheck({.low = 1, .high = kMostRanks}));
+  command.add_option("--nodes", arguments->nodes, "nodes that they run on (default: 1)")
+      ->check(WholeCheck({.low = 1, .high = kMostRanks}));
+}
+
+Result<RankCounts> MakeRanks(const RankArguments& arguments) {
+  const RankCounts counts = {.ranks = CountOr1(arguments.ranks),
+                             .nodes = CountOr1(arguments.nodes)};
+  if (counts.ranks % counts.nodes == 0) return counts;
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--nodes {} does not divide --ranks {}: every node has as many ranks",
+                   counts.nodes, counts.ranks);
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,69 @@
+#include "train/plan/commit_estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "zero/schedule_builder.h"
+#include "zero/step_decision.h"
+
+namespace penstock::train {
+namespace {
+
+/// Of a layer's computation in a step, the share that is done when updates begin: all of it, or its
+/// forward, which is computed again in backward.
+double ShareBeforeUpdates(const config::Config& config) {
+  return zero::StartOfUpdates(config) == zero::UpdateStart::kStepEnd ? 1 : 0.25;
+}
+
+/// Whichever of the two comes first.
+std::optional<double> StepsApart(const config::Config& config, const std::optional<double>& step) {
+  std::optional<double> steps;
+  if (config.commit_every_steps > 0) steps = static_cast<double>(config.commit_every_steps);
+  if (config.commit_every_seconds > 0 && step) {
+    const double of_time = std::max(1.0, std::ceil(config.commit_every_seconds / *step));
+    steps = std::min(steps.value_or(of_time), of_time);
+  }
+  return steps;
+}
+
+/// All states that are not on the drive already: those that live elsewhere, and tiles that host
+/// memory has room for. Frozen ones are written once.
+Bytes CommitBytes(const PlannedTraining& training, const offload::ShardLayout& layout,
+                  const offload::TileStoreOptions& store) {
+  const bool resident = zero::IsResident(training.config);
+  const std::vector<offload::TileId> tiles = zero::TilesByFirstUse(training.spec, layout);
+  Bytes bytes;
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    if (layout.frozen(tiles[i])) continue;
+    const bool all = resident || i < store.host_tiles;
+    if (all || store.weight_home != Tier::kNvme) bytes += layout.WeightBytes(tiles[i]);
+    if (all || store.record_home != Tier::kNvme) bytes += layout.RecordBytes(tiles[i]);
+  }
+  return bytes;
+}
+
+std::optional<double> SecondsOf(Bytes written, const std::optional<sim::DriveSpeed>& drive) {
+  if (written == 0_B) return 0;
+  if (!drive) return {};
+  const double rate = drive->shared ? drive->read_bytes_a_second : drive->write_bytes_a_second;
+  return rate > 0 ? static_cast<double>(written.value) / rate : 0;
+}
+
+}  // namespace
+
+CommitEstimate EstimateCommits(const PlannedTraining& training, const offload::ShardLayout& layout,
+                               const zero::MemoryPlan& memory, const MachineSpeed& speed,
+                               const StepEstimate& step) {
+  CommitEstimate commit{.bytes = CommitBytes(training, layout, memory.store)};
+  commit.steps_apart = StepsApart(training.config, step.step_s);
+  commit.seconds = SecondsOf(commit.bytes, speed.drive);
+  if (!step.step_s || !commit.seconds) return commit;
+  const bool beside = !zero::IsResident(training.config);
+  const double hidden = beside ? *step.floors.compute * ShareBeforeUpdates(training.config) : 0;
+  commit.wait_s =
+      commit.steps_apart ? std::max(0.0, *commit.seconds - hidden) / *commit.steps_apart : 0;
+  return commit;
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,50 @@
+#include "train/plan/plan_rates.h"
+
+#include "train/plan/batch_rampup.h"
+#include "train/sizing/batch_rampup.h"
+
+namespace penstock::train {
+namespace {
+
+/// Bytes that a step writes on average, with its share of a commit.
+double WrittenByStep(const RunPlan& plan) {
+  const auto of_step = static_cast<double>(plan.step->write_bytes);
+  if (!plan.commit.steps_apart) return of_step;
+  return of_step + static_cast<double>(plan.commit.bytes.value) / *plan.commit.steps_apart;
+}
+
+RampTime RampOf(const RunPlan& plan, const config::Config& config) {
+  const StepFloors& floors = plan.step->floors;
+  const StepTimeLine line = {
+      .fixed_s = floors.update + floors.copies.value_or(0),
+      .sample_s = *floors.compute / static_cast<double>(config.train_batch_size)};
+  return TimeOfRamp(RampupOf(config), config.rampup->samples, line, *floors.drive);
+}
+
+}  // namespace
+
+PlanRates RatesOf(const RunPlan& plan, const config::Config& config,
+                  const PlanQuestions& questions) {
+  PlanRates rates;
+  if (!plan.step || !plan.step->step_s) return rates;
+  const StepEstimate& step = *plan.step;
+  const auto tokens = static_cast<double>(plan.tokens);
+  rates.tokens_per_s = tokens / *step.step_s;
+  rates.tflops = plan.cost.FlopsPerStep(plan.tokens) / *step.step_s / 1e12;
+  rates.hardware_tflops = plan.cost.HardwareFlopsPerStep(plan.tokens) / *step.step_s / 1e12;
+  if (step.floors.compute > 0.0) {
+    rates.hidden_tokens = tokens * *step.floors.drive / *step.floors.compute;
+  }
+  const double written = WrittenByStep(plan) * questions.ranks_of_drive;
+  if (written > 0) {
+    rates.wear = WearOf(Bytes{static_cast<uint64_t>(written)}, *step.step_s, questions.rating);
+  }
+  if (questions.training_tokens > 0) {
+    rates.training =
+        TimeBySteps(questions.training_tokens, plan.tokens, *step.step_s, questions.ranks);
+  }
+  if (config.rampup) rates.ramp = RampOf(plan, config);
+  return rates;
+}
+
+}  // namespace penstock::train

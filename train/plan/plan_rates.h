@@ -1,0 +1,43 @@
+// What follows from the time of a step: speed, the length of a training, what a drive is written
+// to, and how long a batch ramp-up takes.
+//
+// Plain functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "config/config.h"
+#include "train/plan/run_plan.h"
+#include "train/sizing/drive_wear.h"
+#include "train/sizing/ramp_time.h"
+#include "train/sizing/training_time.h"
+
+namespace penstock::train {
+
+/// What is asked beyond a step.
+struct PlanQuestions {
+  uint32_t ranks = 1;           ///< a GPU each
+  uint32_t ranks_of_drive = 1;  ///< those that write to one rank's drives
+  double training_tokens = 0;   ///< 0: not asked
+  std::optional<DriveRating> rating = {};
+};
+
+/// Nothing: the time of a step, or the drive that it takes, is not known; or nobody asked.
+struct PlanRates {
+  std::optional<double> tokens_per_s;
+  std::optional<double> tflops;           ///< of all ranks, without recomputation
+  std::optional<double> hardware_tflops;  ///< with it
+  /// Tokens of a step from which the drive takes no longer than compute.
+  std::optional<double> hidden_tokens;
+  std::optional<DriveWear> wear;  ///< of steps and commits, if they write
+  std::optional<TrainingTime> training;
+  std::optional<RampTime> ramp;  ///< of a batch that grows
+};
+
+/// In a ramp-up compute grows with the batch; updates, copies and the drive do not. `config`: that
+/// of the plan.
+PlanRates RatesOf(const RunPlan& plan, const config::Config& config,
+                  const PlanQuestions& questions);
+
+}  // namespace penstock::train
