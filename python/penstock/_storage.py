@@ -56,7 +56,7 @@ class Memory:
         """Gives the memory back. The range reads as zeros until something is written."""
         self._map.madvise(mmap.MADV_DONTNEED)
 
-    def move_to(self, other: Memory) -> None:
+    def move_to(self, other: Any) -> None:
         """Gives the memory to another range, with whatever is in it: nothing has to be cleared.
 
         If that is not possible (ranges of another size, an old kernel), it is dropped.
