@@ -51,9 +51,7 @@ class DeepSpeed(OptimizerTest):
         torch.manual_seed(2)
         losses = self.train(engine, torch.Generator().manual_seed(1), 4)
         trained = list(plain.parameters())
-        optimizer = reference.AdamW(
-            trained, lr=1e-3, weight_decay=0.1, tile_elements=support.TILE, model=plain
-        )
+        optimizer = reference.AdamW(trained, lr=1e-3, weight_decay=0.1, model=plain)
         torch.manual_seed(2)
         generator = torch.Generator().manual_seed(1)
         expected = []
