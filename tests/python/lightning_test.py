@@ -7,7 +7,6 @@ import unittest
 import warnings
 from typing import Any
 
-import optimizer_support as support
 import penstock
 import torch
 from optimizer_support import OptimizerTest, tower
