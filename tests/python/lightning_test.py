@@ -7,6 +7,7 @@ import unittest
 import warnings
 from typing import Any
 
+import optimizer_support  # noqa: F401  (finds the package)
 import penstock
 import torch
 from optimizer_support import OptimizerTest, tower
