@@ -6,23 +6,17 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
 #include "front/description.h"
+#include "front/engine_handle.h"
 #include "front/reference.h"
 #include "front/training.h"
-
-/// A training, the process that made it, and the lock that lets one call at a time use it.
-struct penstock_engine {
-  std::unique_ptr<penstock::front::Training> training;
-  const pid_t process = ::getpid();
-  penstock::Mutex mutex;
-};
 
 namespace penstock::front {
 namespace {
@@ -91,7 +85,10 @@ int With(penstock_engine* engine, Function function) {
                        "use it there, or make another one here",
                        engine->process, ::getpid());
     }
-    MutexLock lock(engine->mutex);
+    const std::lock_guard lock(engine->mutex);
+    if (engine->training == nullptr) {
+      return MakeError(ErrorCode::kUnavailable, "the engine was closed, because the process ends");
+    }
     return function(*engine->training);
   });
 }
@@ -203,6 +200,7 @@ int penstock_create(const char* config, const char* model, const char* options,
     auto made = std::make_unique<penstock_engine>();
     PENSTOCK_ASSIGN(made->training, Training::Create(std::move(plan)));
     *engine = made.release();
+    CloseAtExit(**engine);
     return {};
   });
 }
@@ -216,6 +214,7 @@ int penstock_plan(const char* config, const char* model, const char* options, ch
 
 void penstock_close(penstock_engine* engine) {
   if (engine == nullptr || engine->process != ::getpid()) return;
+  Forget(*engine);
   delete engine;
 }
 

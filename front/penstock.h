@@ -27,6 +27,7 @@
  * Threads: any function from any thread; calls on the same engine wait for each other. Buffers
  * belong to the caller and are not used after the call returns; those of penstock_use_on and
  * penstock_gradient_on are used until the copy has completed.
+ * End: engines that nobody closed are closed when the process ends by exit().
  * Fork: an engine belongs to the process that made it. In a child, every call on it fails with
  * PENSTOCK_UNAVAILABLE, penstock_close included, which there frees nothing.
  */

@@ -65,7 +65,11 @@ def deepspeed_step(job: dict[str, Any]) -> tuple[Step, Callable[[], Any]]:
     )
     import deepspeed
 
-    engine, _, _, _ = deepspeed.initialize(model=make_model(job), config=job["config"])
+    model = make_model(job)
+    # Where a CPU has no fp16, initialize() gives weights on nvme bf16 whatever they are (0.19.8,
+    # Init._set_dtype); Init takes the type of the configuration.
+    deepspeed.zero.Init(module=model, config_dict_or_path=job["config"])
+    engine, _, _, _ = deepspeed.initialize(model=model, config=job["config"])
 
     def step(batch: torch.Tensor) -> float:
         loss = engine(input_ids=batch, labels=batch).loss

@@ -281,11 +281,11 @@ class Hooks:
         stack = self._stack()
         if unit.gathered or not stack or any(unit in frame.units for frame in stack):
             return
+        unit.kept = True
         frame = stack[-1]
         learned = self._learned.setdefault(frame.module, {}).setdefault(frame.ended, [])
         if unit not in learned:
             learned.append(unit)
-        unit.kept = True
         self._bring(frame, unit)
 
     # Backward.

@@ -103,9 +103,10 @@ class _Watched:
         kind = (module, module.training, torch.is_grad_enabled())
         if kind in self._learned and self._hooks.is_compiled():
             return forward(*args, **kwargs)
-        thread.active, thread.paused = True, False
-        _push_mode(self._mode)
+        thread.paused = True  # not there yet
         try:
+            thread.active = True
+            self.resume()
             output = forward(*args, **kwargs)
         finally:
             if not thread.paused:

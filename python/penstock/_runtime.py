@@ -55,7 +55,8 @@ class Runtime:
             ]
         self.device = self.units[0].entries[0].parameter.device
         self.groups = [group.number for group in plan.groups if group.number >= 0]
-        self.steps: int = described["step"]
+        self._steps: int = described["step"]
+        self._ending = False  # the engine was told to end a step, and what came of it is not noted
         self.most_repeated = 0  # that were in memory at once
         self.in_use: Callable[[Unit], bool] = lambda unit: False  # asks the hooks
         self._on_device = on_device
@@ -125,6 +126,7 @@ class Runtime:
                         self._copy(unit, kind)
             else:
                 self._make_room(unit)
+                unit.held = True
                 self._copy(unit, kind)
                 if not unit.gathered:
                     unit.show_here()
@@ -139,6 +141,7 @@ class Runtime:
         self.engine.ready()
 
     def _open_step(self) -> None:
+        self._follow_step()
         if not self._open:
             self.before_step()
             self._open = True
@@ -149,13 +152,14 @@ class Runtime:
                 self.use(unit, _library.ASIDE)
 
     def _make_room(self, unit: Unit) -> None:
-        if not unit.repeated or unit.kept or self._on_device:
+        """Lets repeated units go, so that one more has its place: first what is out of date."""
+        if unit.held or not unit.repeated or unit.kept or self._on_device:
             return
-        there = [u for u in self.units if u.filled and u.repeated and not u.kept]
+        there = [u for u in self.units if u.held and u.repeated and not u.kept]
         may_go = [u for u in there if not self.in_use(u)]
-        may_go.sort(key=lambda u: u.last_use)
+        may_go.sort(key=lambda u: (u.filled, u.last_use))
         for victim in may_go[: max(0, len(there) - self.slots + 1)]:
-            victim.let_go()
+            victim.let_go(unit)
 
     def _count_repeated(self) -> None:
         there = sum(1 for unit in self.units if unit.filled and unit.repeated)
@@ -191,9 +195,9 @@ class Runtime:
                     f"{gradient.dtype}; only float32, bfloat16 and float16 are offered"
                 )
             self._open_step()
+            self._given.add((unit.index, tensor))  # before: what is given has to be dropped
             self.engine.keep(gradient)
             self.engine.gradient(unit.index, tensor, gradient.data_ptr(), dtype)
-            self._given.add((unit.index, tensor))
 
     def await_gradient(self, unit: Unit, tensor: int, parameter: torch.nn.Parameter) -> None:
         """Leaves a gradient to torch, which adds to it, until the backward ends."""
@@ -211,6 +215,7 @@ class Runtime:
     @property
     def has_gradients(self) -> bool:
         """Whether the step under way has a gradient that the engine or a hook has seen."""
+        self._follow_step()
         return bool(self._given or self._pending)
 
     def take_gradients(self) -> bool:
@@ -267,10 +272,9 @@ class Runtime:
             self.complete_gradients()
             scalars = [_scalars(param_groups[number]) for number in self.groups]
             self._forget()
+            self._ending = True
             outcome: _library.Outcome = self.engine.end_step(scalars, max_norm, loss_scale)
-            self.steps = outcome.step
-            self._open = False
-            self._given.clear()
+            self._follow_step()
             if self._on_device:
                 self._bring_all()
         if outcome.skipped:
@@ -281,31 +285,49 @@ class Runtime:
             )
         return outcome
 
+    def _follow_step(self) -> None:
+        """Notes whether the engine has ended the step, which an interrupt may have hidden."""
+        if self._ending:
+            step: int = self.engine.describe()["step"]
+            if step != self._steps:
+                self._open = False
+                self._given.clear()
+                self._steps = step
+            self._ending = False
+
+    @property
+    def steps(self) -> int:
+        """Counts the steps of the training that have ended."""
+        self._follow_step()
+        return self._steps
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._steps = steps
+
     def _forget(self) -> None:
         """Lets all units go whose weights the step changes."""
         for unit in self.units:
             unit.told = False
-            if not unit.filled or not unit.trained and unit.kept:
-                unit.check_unwritten()
-            elif self._on_device:
-                unit.check_unwritten()
-                unit.filled = not unit.trained
-            else:
-                unit.let_go()
+            unit.check_unwritten()
+            if self._on_device:
+                unit.filled = unit.filled and not unit.trained
+            elif unit.filled and (unit.trained or not unit.kept):
+                unit.forget()
 
     def drop_step(self) -> None:
         """Drops gradients and recorded uses of the step under way."""
         with self.lock:
             for parameter in self._pending:
                 parameter.grad = None
-            self._pending.clear()
-            self._given.clear()
+            if self._open:
+                self.engine.drop_step()
             for unit in self.units:
                 unit.told = False
                 unit.calls = 0
-            if self._open:
-                self._open = False
-                self.engine.drop_step()
+            self._open = False
+            self._pending.clear()
+            self._given.clear()
 
     def go_on(self, engine: Any) -> None:
         """Goes on with an engine of the same units that continues a commit."""
@@ -341,13 +363,21 @@ class _Closed:
         pass
 
 
+def _number(value: Any, what: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"penstock: {what} of a parameter group is {value!r}; give a number"
+        ) from None
+
+
 def _scalars(group: Mapping[str, Any]) -> _library.Group:
-    betas: Sequence[float] | None = group.get("betas")
-    first, second = betas if betas is not None else (0.0, 0.0)
+    """Returns the scalars of a parameter group as they are now."""
+    betas: Sequence[Any] = group.get("betas", (0.0, 0.0))
     return _library.Group(
-        float(group["lr"]),
-        float(first),
-        float(second),
-        float(group.get("eps", 0.0)),
-        float(group["weight_decay"]),
+        _number(group["lr"], "lr"),
+        *(_number(beta, "betas") for beta in betas),
+        _number(group.get("eps", 0.0), "eps"),
+        _number(group["weight_decay"], "weight_decay"),
     )

@@ -1,13 +1,15 @@
 """Units while a training runs: where their weights are, and what parameters show meanwhile.
 
 A unit has one range of addresses for as long as it lives. Bringing it has the engine write into the
-range; letting it go gives the memory behind it back to the system. So tensors that autograd or
-somebody else made from its parameters never point to memory that is not there: a parameter that is
-away shows NaN, and an older view of it zeros, but neither ends the process.
+range; letting it go gives the memory behind it to another unit, or back to the system. So tensors
+that autograd or somebody else made from its parameters never point to memory that is not there: a
+parameter that is away shows NaN, and an older view of it zeros or older weights, but neither ends
+the process.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from collections.abc import Sequence
 from typing import Any
@@ -20,13 +22,27 @@ from penstock.errors import InvalidArgumentError
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+# Of mremap, from linux/mman.h: to a given address, and the old range stays, without memory.
+_MAY_MOVE, _FIXED, _DONT_UNMAP = 1, 2, 4
+
+
+def _find_mremap() -> Any:
+    function = ctypes.CDLL(None, use_errno=True).mremap
+    function.restype = ctypes.c_void_p
+    size, address = ctypes.c_size_t, ctypes.c_void_p
+    function.argtypes = [address, size, size, ctypes.c_int, address]
+    return function
+
+
+_mremap = _find_mremap()
 
 
 class Memory:
-    """A range of addresses whose memory can be let go."""
+    """A range of addresses whose memory can be let go, or moved to another range."""
 
     def __init__(self, size: int) -> None:
-        self._map = mmap.mmap(-1, max(size, 1), flags=_PRIVATE | _NO_RESERVE)
+        self._size = -(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._map = mmap.mmap(-1, self._size, flags=_PRIVATE | _NO_RESERVE)
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self.address: int = self.bytes.data_ptr()
 
@@ -39,6 +55,18 @@ class Memory:
     def drop(self) -> None:
         """Gives the memory back. The range reads as zeros until something is written."""
         self._map.madvise(mmap.MADV_DONTNEED)
+
+    def move_to(self, other: Any) -> None:
+        """Gives the memory to another range, with whatever is in it: nothing has to be cleared.
+
+        If that is not possible (ranges of another size, an old kernel), it is dropped.
+        """
+        how = _MAY_MOVE | _FIXED | _DONT_UNMAP
+        size = self._size
+        if size != other._size or other is self:
+            self.drop()
+        elif _mremap(self.address, size, size, how, other.address) != other.address:
+            self.drop()
 
 
 def memory_for(engine: Any, size: int) -> Memory | CudaMemory:
@@ -70,6 +98,7 @@ class Unit:
 
     Attributes:
         filled: its memory has the current weights.
+        held: it has memory.
         told: the engine knows of a use in this step, for which it has given the weights.
         calls: forwards of modules that use it, since the last backward.
         kept: it stays until the step ends, although it is repeated.
@@ -93,7 +122,9 @@ class Unit:
         self._away = _nans(self.entries)
         self._shown: list[torch.Tensor] = []
         self._versions: list[int] = []
+        self._settled = True  # parameters show `_shown`
         self.filled = False
+        self.held = False
         self.told = False
         self.kept = not spec.repeated
         self.calls = 0
@@ -127,14 +158,21 @@ class Unit:
         with torch.inference_mode(False), torch._C.DisableTorchFunction():
             if self._shown:
                 self.check_unwritten()
-            else:
-                self._versions = [entry.parameter._version for entry in self.entries]
+            self._settled = False
             self._shown = tensors
-            for entry, tensor in zip(self.entries, tensors):
-                entry.parameter.data = tensor
+            self._settle()
+
+    def _settle(self) -> None:
+        """Has parameters show what they are to show."""
+        for entry, tensor in zip(self.entries, self._shown):
+            entry.parameter.data = tensor
+        self._versions = [entry.parameter._version for entry in self.entries]
+        self._settled = True
 
     def check_unwritten(self) -> None:
         """Raises if somebody has written into a parameter since it was last shown."""
+        if not self._settled:  # an interrupt came in between
+            self._settle()
         for entry, tensor, version in zip(self.entries, self._shown, self._versions):
             parameter = entry.parameter
             if parameter.data_ptr() == tensor.data_ptr() and parameter._version == version:
@@ -149,13 +187,19 @@ class Unit:
         """Lets parameters show what they showed before somebody wrote into them."""
         for nan in self._away:
             nan.data.fill_(float("nan"))
-        for entry, tensor in zip(self.entries, self._shown):
-            entry.parameter.data = tensor
-        self._versions = [entry.parameter._version for entry in self.entries]
+        self._settle()
 
-    def let_go(self) -> None:
-        """Gives the memory back; parameters show NaN unless they are gathered."""
+    def let_go(self, to: Unit | None = None) -> None:
+        """Gives the memory back, or to another unit; parameters show NaN unless gathered."""
+        self.forget()
+        self.held = False
+        if to is None:
+            self.memory.drop()
+        else:
+            self.memory.move_to(to.memory)
+
+    def forget(self) -> None:
+        """Says that the weights are not the current ones; the memory stays for the next ones."""
         self.filled = False
         if not self.gathered:
             self.show_away()
-        self.memory.drop()

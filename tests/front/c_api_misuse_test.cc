@@ -196,6 +196,19 @@ TEST_F(CApiMisuse, MemoryOfAGpuNeedsADriverWithAContext) {
   training.Step();  // which is in memory of the host
 }
 
+TEST_F(CApiMisuse, AnEngineThatNobodyClosesEndsWithTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        const TempFolder folder;
+        auto* training = new CTraining(kHomes[3], folder.Path(), "bf16");
+        training->Fill();
+        training->Step();  // its updates are under way
+        std::exit(0);      // NOLINT(concurrency-mt-unsafe)
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
 TEST_F(CApiMisuse, TheSameFilesAreOpenOnce) {
   CTraining training(kHomes[3], folder_.Path(), "bf16");
   training.Fill();

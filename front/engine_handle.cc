@@ -1,0 +1,47 @@
+#include "front/engine_handle.h"
+
+#include <cstdlib>
+#include <set>
+
+#include "base/mutex.h"
+
+namespace penstock::front {
+namespace {
+
+struct OpenEngines {
+  Mutex mutex;
+  std::set<penstock_engine*> engines GUARDED_BY(mutex);
+};
+
+/// Never destroyed: it is used at the end of the process.
+OpenEngines& Open() {
+  static auto* const open = new OpenEngines;
+  return *open;
+}
+
+/// Leaves out an engine that a thread is using now, which the end of the process stops there, and
+/// those that a fork has inherited.
+void CloseAll() {
+  MutexLock lock(Open().mutex);
+  for (penstock_engine* const engine : Open().engines) {
+    if (engine->process != ::getpid()) continue;
+    const std::unique_lock<std::mutex> alone(engine->mutex, std::try_to_lock);
+    if (alone) engine->training.reset();
+  }
+}
+
+}  // namespace
+
+void CloseAtExit(penstock_engine& engine) {
+  static const bool registered = std::atexit(CloseAll) == 0;
+  static_cast<void>(registered);  // without it, they end as they would have
+  MutexLock lock(Open().mutex);
+  Open().engines.insert(&engine);
+}
+
+void Forget(penstock_engine& engine) {
+  MutexLock lock(Open().mutex);
+  Open().engines.erase(&engine);
+}
+
+}  // namespace penstock::front

@@ -1,0 +1,75 @@
+"""An interrupt (Ctrl-C) at any line of penstock leaves a training that goes on as if without it."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import unittest
+from typing import Any
+
+import penstock
+from level2_support import equal_weights, plain, step, training
+
+_FOLDER = os.path.dirname(penstock.__file__)
+_STEPS = 150 if os.environ.get("PENSTOCK_LONG_TESTS") else 30
+
+
+class _Lines:
+    """Counts lines of penstock that run, and interrupts at one of them."""
+
+    def __init__(self, at: int) -> None:
+        self.count = 0
+        self._at = at
+
+    def __enter__(self) -> _Lines:
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        sys.settrace(None)
+
+    def _call(self, frame: Any, event: str, argument: Any) -> Any:
+        return self._line if frame.f_code.co_filename.startswith(_FOLDER) else None
+
+    def _line(self, frame: Any, event: str, argument: Any) -> Any:
+        if event == "line":
+            self.count += 1
+            if self.count == self._at:
+                raise KeyboardInterrupt
+        return self._line
+
+
+class Interrupts(unittest.TestCase):
+    def test_steps_after_interrupts_at_random_lines_equal_plain_memory(self) -> None:
+        draw = random.Random(0)
+        for name, home, checkpoint in (("odd", "nvme", True), ("odd", "device", None)):
+            expected, other = plain(name, checkpoint)
+            with training(name, home, checkpoint=checkpoint) as (model, optimizer):
+                step(model, optimizer, name, 0)
+                step(expected, other, name, 0)
+                with _Lines(0) as lines:
+                    step(model, optimizer, name, 1)
+                step(expected, other, name, 1)
+                for number in range(2, _STEPS):
+                    self.interrupted_step(model, optimizer, name, number, draw, lines.count)
+                    step(expected, other, name, number)
+                self.assertTrue(equal_weights(expected, model))
+                self.assertLessEqual(model.penstock.most_repeated, 4)
+
+    def interrupted_step(
+        self, model: Any, optimizer: Any, name: str, number: int, draw: Any, lines: int
+    ) -> None:
+        before = optimizer.steps
+        try:
+            with _Lines(draw.randint(1, lines)):
+                step(model, optimizer, name, number)
+        except KeyboardInterrupt:
+            if optimizer.steps == before:
+                optimizer.zero_grad()
+                step(model, optimizer, name, number)
+        self.assertEqual(optimizer.steps, before + 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
