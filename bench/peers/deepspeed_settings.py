@@ -21,7 +21,8 @@ PARAM_BUFFERS = 12
 
 
 def base(largest: int) -> Settings:
-    """Returns the settings that a search begins with: DeepSpeed's defaults, but for sizes.
+    """Returns the settings that a search begins with: DeepSpeed's defaults, but for sizes, and
+    max_in_cpu, whose default keeps the weights of a model of this size in memory.
 
     Args:
         largest: elements of the largest parameter, which a buffer must hold.
