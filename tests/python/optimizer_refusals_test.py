@@ -91,7 +91,10 @@ class MistakesAreRefused(OptimizerTest):
     def test_parameters_of_other_devices_and_dtypes(self) -> None:
         meta = torch.nn.Linear(2, 2, device="meta")
         self.refuse(
-            InvalidArgumentError, ["on meta", "on the CPU or on a CUDA device"], self.make, meta.parameters()
+            InvalidArgumentError,
+            ["on meta", "on the CPU or on a CUDA device"],
+            self.make,
+            meta.parameters(),
         )
         double = torch.nn.Linear(2, 2).double()
         self.refuse(InvalidArgumentError, ["float64"], self.make, double.parameters())
