@@ -315,7 +315,7 @@ TEST(JobTest, AnOperationInWhichARankIsMissingEndsTheJob) {
 
 TEST(JobTest, ARankThatDoesNotVoteIsNamed) {
   JobOptions options;
-  options.timeouts.operation = kWorkTimeout;
+  options.timeouts.operation = kLeastTimeout;
   const Jobs jobs = JoinRanks(2, options);
   const std::vector<Status> outcomes = OnAll(jobs, [](Job& job, uint32_t rank) {
     if (rank == 0) return job.Vote(10, 7);
