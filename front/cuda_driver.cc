@@ -29,10 +29,12 @@ Status CudaDriver::Check(CuResult result, const std::string& doing) const {
 Result<CudaDriver> LoadCudaDriver() {
   void* const library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
+    const char* const why =
+        ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's is a thread's own
     return MakeError(ErrorCode::kUnavailable,
                      "cuda: memory of a GPU needs CUDA's driver: {}; install it, or give memory of "
                      "the host",
-                     ::dlerror());
+                     why);
   }
   CudaDriver driver{};
   PENSTOCK_TRY(Find(library, "cuCtxGetCurrent", driver.ctx_get_current));

@@ -27,7 +27,7 @@ class DeviceCopies::StreamPoint final : public device::Event::State {
 };
 
 Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
-    std::vector<std::span<std::byte>> memory) {
+    const std::vector<std::span<std::byte>>& memory) {
   PENSTOCK_ASSIGN(const CudaDriver driver, LoadCudaDriver());
   CuContext context = nullptr;
   PENSTOCK_TRY(driver.Check(driver.ctx_get_current(&context), "looking for the current context"));
@@ -59,7 +59,7 @@ DeviceCopies::~DeviceCopies() {
   static_cast<void>(driver_.ctx_set_current(context_));
   {
     MutexLock lock(mutex_);
-    for (const CuEvent event : events_) static_cast<void>(driver_.event_destroy(event));
+    for (CuEvent event : events_) static_cast<void>(driver_.event_destroy(event));
   }
   for (std::byte* const data : registered_) static_cast<void>(driver_.mem_host_unregister(data));
   if (had) static_cast<void>(driver_.ctx_set_current(before));
@@ -77,7 +77,7 @@ Status DeviceCopies::CheckContext() const {
 
 Status DeviceCopies::Keep(Status status) {
   MutexLock lock(mutex_);
-  if (failure_.ok()) failure_ = status;
+  if (failure_.ok()) failure_ = std::move(status);
   return failure_;
 }
 

@@ -25,7 +25,8 @@ class DeviceCopies {
  public:
   /// Registers `memory`, all that copies touch on the host, in the caller's current context. It
   /// outlives the object. Errors: kUnavailable without a driver or a context; kOutOfMemory.
-  static Result<std::unique_ptr<DeviceCopies>> Create(std::vector<std::span<std::byte>> memory);
+  static Result<std::unique_ptr<DeviceCopies>> Create(
+      const std::vector<std::span<std::byte>>& memory);
   /// Waits for all copies and what follows them.
   ~DeviceCopies();
   DeviceCopies(const DeviceCopies&) = delete;

@@ -57,7 +57,7 @@ Status Training::EnqueueWeights(ModuleId module, CuDevicePointer to, CuStream st
       auto lease = std::make_shared<offload::PinnedWeights>(std::move(pinned));
       PENSTOCK_TRY(copies_->Then(stream, [lease](const Status&) { lease->Release(); }));
     }
-    PENSTOCK_TRY(copied);
+    if (!copied.ok()) return copied;
   }
   return {};
 }
@@ -94,7 +94,7 @@ Status Training::EnqueuePieces(const GradientInbox::Announced& gradient, CuDevic
       room_.GiveBack(piece);
       if (arrived.ok() && last) inbox_->Arrived(gradient);
     }));
-    PENSTOCK_TRY(copied);
+    if (!copied.ok()) return copied;
     begin += count;
   }
   return {};
