@@ -86,8 +86,8 @@ Status Training::EnqueuePieces(const GradientInbox::Announced& gradient, CuDevic
     const std::span<std::byte> piece = room_.Take();
     const uint64_t count =
         std::min<uint64_t>(piece.size() / element.value, gradient.elements - begin);
-    const Status copied = copies_->ToHost(stream, piece.first((element * count).value),
-                                          from + (element * begin).value);
+    Status copied = copies_->ToHost(stream, piece.first((element * count).value),
+                                    from + (element * begin).value);
     const bool last = begin + count == gradient.elements;
     PENSTOCK_TRY(copies_->Then(stream, [=, this](const Status& arrived) {
       if (arrived.ok()) inbox_->Put(gradient, begin, count, piece.data());
