@@ -132,7 +132,6 @@ std::byte* GradientInbox::DirectPlace(const Announced& gradient) const {
 Result<GradientInbox::Announced> GradientInbox::Announce(ModuleId module, uint32_t tensor,
                                                          DType dtype) {
   PENSTOCK_TRY(CheckAdd(module, tensor, dtype));
-  empty_ = false;
   Module& of = modules_[Index(module)];
   Announced gradient{.module = module,
                      .tensor = tensor,
@@ -230,7 +229,6 @@ void GradientInbox::Clear() {
     module.closed = false;
   }
   tiles_ = 0;
-  empty_ = true;
 }
 
 }  // namespace penstock::front

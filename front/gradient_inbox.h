@@ -69,7 +69,6 @@ class GradientInbox {
   void Clear();
   /// Returns the trained tiles whose last gradients were given in this step.
   size_t tiles() const { return tiles_; }
-  bool empty() const { return empty_; }
 
  private:
   struct Tensor {
@@ -99,7 +98,6 @@ class GradientInbox {
   Mapping sums_;
   std::vector<Module> modules_;
   size_t tiles_ = 0;
-  bool empty_ = true;
 };
 
 }  // namespace penstock::front

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/strict_json.h"
+#include "offload/state_format.h"
 #include "zero/use_order.h"
 
 namespace penstock::front {
@@ -162,6 +163,25 @@ zero::ModuleSpec ReadUnit(Section unit, size_t groups, std::set<std::string>* na
   return spec;
 }
 
+/// The limits of the state file (offload/state_format.h).
+void CheckSize(const zero::ModelSpec& spec, Section& model) {
+  uint64_t elements = 0;
+  for (const zero::ModuleSpec& unit : spec.modules) {
+    for (const zero::TensorSpec& tensor : unit.tensors) {
+      uint64_t of_tensor = 1;
+      for (const uint64_t extent : tensor.shape) of_tensor *= extent;
+      elements = SaturatingAdd(elements, of_tensor);
+    }
+  }
+  if (elements > kMostElements / 2) {
+    model.Fail("units", fmt::format("have {} elements, and at most 2^47 can be trained", elements));
+  }
+  if (spec.groups.size() > offload::kMostGroups) {
+    model.Fail("groups", fmt::format("has {} entries, and at most {} can be", spec.groups.size(),
+                                     offload::kMostGroups));
+  }
+}
+
 }  // namespace
 
 Result<zero::ModelSpec> ParseModel(const std::string& text) {
@@ -181,6 +201,7 @@ Result<zero::ModelSpec> ParseModel(const std::string& text) {
     spec.modules.push_back(ReadUnit(model.At(units[i], "units", i), groups.size(), &names));
   }
   model.End();
+  CheckSize(spec, model);
   if (error) return *error;
   return zero::WithOrder(std::move(spec));
 }

@@ -51,8 +51,13 @@ int CodeOf(ErrorCode code) {
   return PENSTOCK_INTERNAL;
 }
 
-int Fail(int code, std::string message) {
-  last_error = std::move(message);
+/// Without memory for the message, the one before stays.
+int Fail(int code, const char* message) {
+  try {
+    last_error = message;
+  } catch (const std::bad_alloc&) {
+    return code;
+  }
   return code;
 }
 
@@ -62,7 +67,7 @@ int Guard(Function function) {
   try {
     const Status status = function();
     if (status.ok()) return PENSTOCK_OK;
-    return Fail(CodeOf(status.error().code), status.error().message);
+    return Fail(CodeOf(status.error().code), status.error().message.c_str());
   } catch (const std::bad_alloc&) {
     return Fail(PENSTOCK_OUT_OF_MEMORY, "the host has no memory left");
   } catch (const std::exception& error) {
@@ -89,7 +94,12 @@ int With(penstock_engine* engine, Function function) {
     if (engine->training == nullptr) {
       return MakeError(ErrorCode::kUnavailable, "the engine was closed, because the process ends");
     }
-    return function(*engine->training);
+    try {
+      return function(*engine->training);
+    } catch (...) {
+      engine->training->Abandon();  // it may have stopped half way
+      throw;
+    }
   });
 }
 
@@ -215,6 +225,10 @@ int penstock_plan(const char* config, const char* model, const char* options, ch
 void penstock_close(penstock_engine* engine) {
   if (engine == nullptr || engine->process != ::getpid()) return;
   Forget(*engine);
+  {
+    const std::lock_guard lock(engine->mutex);  // a call may be under way
+    engine->training.reset();
+  }
   delete engine;
 }
 

@@ -24,7 +24,8 @@
  * that says what failed, on what, why, and what to do. No call aborts because of its arguments,
  * except for addresses that are not what they are said to be.
  *
- * Threads: any function from any thread; calls on the same engine wait for each other. Buffers
+ * Threads: any function from any thread; calls on the same engine wait for each other. None may
+ * begin once penstock_close has begun. Buffers
  * belong to the caller and are not used after the call returns; those of penstock_use_on and
  * penstock_gradient_on are used until the copy has completed.
  * End: engines that nobody closed are closed when the process ends by exit().

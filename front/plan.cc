@@ -21,6 +21,12 @@ Result<Bytes> HostLimit(const Options& options, const config::Config& config) {
 /// Sets what is not the caller's choice here.
 void Adapt(config::Config& config, std::vector<std::string>* notices) {
   config.check_grad_overflow = true;
+  if (config.scheduler.type != config::SchedulerType::kNone) {
+    config.scheduler = {};
+    notices->emplace_back(
+        "the scheduler of the configuration is not used: learning rates and betas are those that "
+        "each step is given");
+  }
   if (config.optimizer_home != Tier::kDevice) return;
   config.optimizer_home = Tier::kHost;
   notices->push_back(
@@ -68,7 +74,17 @@ Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
 
 Result<zero::MemoryPlan> PlanStore(const Plan& plan) {
   const Bytes limit = plan.engine.host_memory;
-  const Bytes available = limit - std::min(limit, plan.engine.host_reserved);
+  const Bytes own = plan.engine.host_reserved;
+  if (limit < own) {
+    const Bytes least =
+        zero::MinimumMemory(plan.engine.model, plan.layout, plan.engine.config).host_minimum + own;
+    return MakeError(ErrorCode::kBudget,
+                     "host memory: the training needs {} bytes, of which sums of gradients, tiles "
+                     "that are read and arriving gradients take {}, and the limit is {}; raise the "
+                     "host memory to {} bytes",
+                     least.value, own.value, limit.value, least.value);
+  }
+  const Bytes available = limit - own;
   // The device is the caller's: its buffers are in no budget of ours.
   PENSTOCK_ASSIGN(zero::MemoryPlan memory,
                   zero::PlanMemory(plan.engine.model, plan.layout, plan.engine.config,

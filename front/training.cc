@@ -30,6 +30,13 @@ Status Training::Keep(Status status) {
   return status;
 }
 
+void Training::Abandon() noexcept {
+  if (!failure_.ok()) return;
+  failure_ = MakeError(ErrorCode::kUnavailable,
+                       "a call of this training ended for want of memory; go on from the last "
+                       "commit");
+}
+
 Status Training::CheckReady() {
   if (copies_ != nullptr) PENSTOCK_TRY(Keep(copies_->status()));
   PENSTOCK_TRY(failure_);
@@ -172,11 +179,10 @@ Result<std::vector<zero::GroupSpec>> Training::GroupsOf(
   return specs;
 }
 
-Status Training::Update(std::span<const GroupScalars> groups, double grad_scale) {
-  PENSTOCK_ASSIGN(std::vector<zero::GroupSpec> specs, GroupsOf(groups));
-  state_->SetGroups(std::move(specs));
-  PENSTOCK_TRY(
-      state_->BeginStep(groups.empty() ? 0 : groups.front().lr, counts_.optimizer_steps + 1));
+Status Training::Update(std::vector<zero::GroupSpec> groups, double grad_scale) {
+  const double lr = groups.front().lr.value_or(0);
+  state_->SetGroups(std::move(groups));
+  PENSTOCK_TRY(state_->BeginStep(lr, counts_.optimizer_steps + 1));
   if (!state_->takes_two_passes()) return state_->UpdateStep(grad_scale);
   PENSTOCK_ASSIGN(const std::span<const kernels::TrustSums> sums, state_->SumForTrust(grad_scale));
   const kernels::TrustSums* const mine[] = {sums.data()};
@@ -187,14 +193,16 @@ Result<Outcome> Training::EndStep(std::span<const GroupScalars> groups, double m
                                   double loss_scale) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(CheckGroups(groups.size(), max_norm, loss_scale));
-  PENSTOCK_TRY(GroupsOf(groups).status());
+  PENSTOCK_ASSIGN(std::vector<zero::GroupSpec> specs, GroupsOf(groups));
   PENSTOCK_ASSIGN(const zero::GradientNorm::Value gradient, Norm());
-  PENSTOCK_TRY(AwaitCopies());  // of weights that were used since: the update changes them
+  PENSTOCK_TRY(AwaitCopies());   // of weights that were used since: the update changes them,
+  PENSTOCK_TRY(FinishCommit());  // as it does the tiles of a commit that was begun since
   config::Config config = plan_.engine.config;
   if (max_norm > 0) config.gradient_clipping = max_norm;
   PENSTOCK_ASSIGN(const zero::StepDecision decision,
                   zero::DecideStep(config, gradient, loss_scale, /*forward_is_finite=*/true));
-  PENSTOCK_TRY(Keep(decision.skip ? state_->SkipStep() : Update(groups, decision.grad_scale)));
+  PENSTOCK_TRY(
+      Keep(decision.skip ? state_->SkipStep() : Update(std::move(specs), decision.grad_scale)));
   counts_.step += 1;
   counts_.optimizer_steps += decision.skip ? 0 : 1;
   counts_.skipped_in_a_row = decision.skip ? counts_.skipped_in_a_row + 1 : 0;

@@ -91,6 +91,9 @@ class Training {
   Status Read(uint32_t unit, uint32_t tensor, zero::StateKind kind, uint64_t begin,
               std::span<float> values);
 
+  /// Ends the training, of which a call was left half done. The last commit stands.
+  void Abandon() noexcept;
+
   const offload::ShardLayout& layout() const { return plan_.layout; }
   const config::Config& config() const { return plan_.engine.config; }
   uint32_t slots() const { return plan_.slots; }
@@ -110,9 +113,11 @@ class Training {
   Status Build();
   Status Continue(std::unique_ptr<zero::CommittedState> from);
   Status MoveFrom(zero::CommittedState& from);
+  void GoOnFrom(const zero::TrainState& counts);
   offload::Schedule PlanSchedule(const zero::StepOrder& order) const;
   Status CheckReady();
   Status CheckUnfilled(uint32_t unit) const;
+  Status CheckMaster(const offload::TensorLayout& tensor, const float* values) const;
   Status CheckStates(offload::ModuleId module, const StatesOfUnit& states) const;
   Status FillUnit(uint32_t unit, const zero::TileFill& fill);
   Status CheckUnit(uint32_t unit) const;
@@ -129,7 +134,7 @@ class Training {
   Status EnqueuePieces(const GradientInbox::Announced& gradient, CuDevicePointer from,
                        CuStream stream);
   Result<std::vector<zero::GroupSpec>> GroupsOf(std::span<const GroupScalars> groups) const;
-  Status Update(std::span<const GroupScalars> groups, double grad_scale);
+  Status Update(std::vector<zero::GroupSpec> groups, double grad_scale);
   Status LoadTile(offload::TileId tile);
   void CloseStep();
   /// Keeps the first failure that ends the training.

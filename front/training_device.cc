@@ -43,7 +43,12 @@ Status Training::UseOn(uint32_t unit, UseKind kind, std::byte* to, CuStream stre
 Status Training::EnqueueWeights(ModuleId module, CuDevicePointer to, CuStream stream) {
   offload::IdRange<TileId> tiles = plan_.layout.TilesOf(module);
   while (tiles.size() > 0) {
-    PENSTOCK_ASSIGN(offload::PinnedWeights pinned, state_->store().PinWeights(tiles, kMostAtOnce));
+    Result<offload::PinnedWeights> pinning = state_->store().PinWeights(tiles, kMostAtOnce);
+    if (!pinning.ok()) {
+      PENSTOCK_TRY(copies_->Then(stream, [](const Status&) {}));  // copies may be under way
+      return pinning.error();
+    }
+    offload::PinnedWeights pinned = *std::move(pinning);
     const size_t count = pinned.weights().size();
     Status copied;
     for (size_t i = 0; copied.ok() && i < count; ++i) {

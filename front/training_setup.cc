@@ -87,10 +87,18 @@ Status Training::Continue(std::unique_ptr<zero::CommittedState> from) {
   if (plan_.continue_from.empty()) return {};
   unfilled_ = 0;
   if (from != nullptr) return MoveFrom(*from);
-  PENSTOCK_ASSIGN(counts_, state_->Adopt());
+  PENSTOCK_ASSIGN(const zero::TrainState counts, state_->Adopt());
+  GoOnFrom(counts);
+  return {};
+}
+
+/// Steps that were skipped in a row are counted anew: the caller may have changed what led there.
+void Training::GoOnFrom(const zero::TrainState& counts) {
+  counts_ = counts;
+  counts_.skipped_in_a_row = 0;
+  counts_.loss_scale.reset();  // is the caller's
   committed_step_ = counts_.step;
   continued_ = std::exchange(counts_.run_json, {});
-  return {};
 }
 
 Status Training::MoveFrom(zero::CommittedState& from) {
@@ -101,12 +109,11 @@ Status Training::MoveFrom(zero::CommittedState& from) {
                      plan_.continue_from.front());
   }
   PENSTOCK_TRY(state_->FillTiles(zero::FillFromState(plan_.layout, from), /*at_once=*/false));
-  const zero::TrainState& counts = from.train_state();
+  GoOnFrom(from.train_state());
+  zero::TrainState counts = counts_;
+  counts.run_json = *continued_;
   state_->BeginCommit(counts, [] { return Status(); });
   PENSTOCK_TRY(state_->FinishCommit());
-  counts_ = counts;
-  committed_step_ = counts_.step;
-  continued_ = std::exchange(counts_.run_json, {});
   moved_ = true;
   return {};
 }
@@ -123,7 +130,10 @@ Status Training::CheckUnfilled(uint32_t unit) const {
 
 Status Training::FillUnit(uint32_t unit, const zero::TileFill& fill) {
   for (const TileId tile : plan_.layout.TilesOf(ModuleId{unit})) {
-    PENSTOCK_TRY(Keep(state_->FillTile(tile, fill)));
+    const Status filled = state_->FillTile(tile, fill);
+    if (filled.ok()) continue;
+    failure_ = filled;  // whatever it is, the store has ended with it
+    return filled;
   }
   filled_[unit] = true;
   return --unfilled_ == 0 ? Keep(state_->EndFill()) : Status();
@@ -132,6 +142,12 @@ Status Training::FillUnit(uint32_t unit, const zero::TileFill& fill) {
 Status Training::Fill(uint32_t unit, const void* const* tensors) {
   PENSTOCK_TRY(CheckUnfilled(unit));
   const offload::ModuleLayout& of = plan_.layout.module(ModuleId{unit});
+  for (size_t i = 0; i < of.tensors.size(); ++i) {
+    if (tensors[i] != nullptr) continue;
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "the elements of tensor {} are NULL; give those of every tensor of unit {}",
+                     of.tensors[i].name, of.name);
+  }
   const zero::TensorSource source = [&](ModuleId, size_t tensor, uint64_t begin,
                                         std::span<float> values) -> Status {
     const offload::GroupLayout& group = plan_.layout.model.group(of.tensors[tensor].group);
@@ -144,6 +160,19 @@ Status Training::Fill(uint32_t unit, const void* const* tensors) {
   const auto accumulator =
       static_cast<float>(plan_.engine.config.optimizer.initial_accumulator_value);
   return FillUnit(unit, zero::FillFromTensors(plan_.layout, source, accumulator));
+}
+
+/// A finite master whose weight is fp16 fits that.
+Status Training::CheckMaster(const offload::TensorLayout& tensor, const float* values) const {
+  const offload::GroupLayout& group = plan_.layout.model.group(tensor.group);
+  if (group.planes.weight().encoding != Encoding::kFloat16) return {};
+  const auto* const end = values + tensor.elements;
+  const auto* const large = std::find_if_not(values, end, kernels::FitsFloat16);
+  if (large == end) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "element {} of the master of tensor {} is {}, which fp16 cannot hold; train the "
+                   "tensor in bf16 or fp32",
+                   large - values, tensor.name, *large);
 }
 
 /// Before anything is written, so that the unit can be filled again.
@@ -159,7 +188,10 @@ Status Training::CheckStates(ModuleId module, const StatesOfUnit& states) const 
                          "and every moment of the rule",
                          tensor.name);
       }
-      if (kind == zero::StateKind::kMaster) continue;  // weights are as they are
+      if (kind == zero::StateKind::kMaster) {  // weights are as they are
+        PENSTOCK_TRY(CheckMaster(tensor, values));
+        continue;
+      }
       const auto* const lost = std::find_if_not(values, values + tensor.elements,
                                                 [](float v) { return std::isfinite(v); });
       if (lost == values + tensor.elements) continue;
@@ -191,6 +223,11 @@ Status Training::BeginAt(uint64_t step, uint64_t optimizer_steps) {
         ErrorCode::kInvalidArgument,
         "the training has steps of its own already; say before its first step, and not "
         "of a commit that is continued, how many were made elsewhere");
+  }
+  if (step > offload::kMostSteps / 2) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "{} steps are said to have been made elsewhere; at most {} can be", step,
+                     offload::kMostSteps / 2);
   }
   if (optimizer_steps > step) {
     return MakeError(ErrorCode::kInvalidArgument,

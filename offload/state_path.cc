@@ -105,13 +105,18 @@ Status LockFile(int fd, bool exclusive, const std::string& path) {
   return {};
 }
 
+void UnlockFile(int fd) {
+  if (fd >= 0) static_cast<void>(::flock(fd, LOCK_UN));
+}
+
 StatePath::StatePath(aio::File file, StatePathOptions options, aio::Engine& engine)
     : file_(std::move(file)), options_(std::move(options)), engine_(engine) {}
 
 StatePath::~StatePath() {
   struct stat opened {};
-  if (keep_ || options_.simulated || ::fstat(file_.fd(), &opened) != 0) return;
-  if (CheckIsAtPath(file_, opened).ok()) ::unlink(file_.path().c_str());
+  const bool goes = !keep_ && !options_.simulated && ::fstat(file_.fd(), &opened) == 0;
+  if (goes && CheckIsAtPath(file_, opened).ok()) ::unlink(file_.path().c_str());
+  UnlockFile(file_.fd());
 }
 
 Result<std::unique_ptr<StatePath>> StatePath::Create(const StatePathOptions& options,

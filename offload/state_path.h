@@ -99,5 +99,7 @@ class StatePath {
 
 /// Takes the flock of an open file, retrying for 5 seconds. Errors: kUnavailable.
 Status LockFile(int fd, bool exclusive, const std::string& path);
+/// Gives it up, also for children of a fork, who have the file open as well.
+void UnlockFile(int fd);
 
 }  // namespace penstock::offload

@@ -15,6 +15,10 @@
 
 namespace penstock::offload {
 
+StateReader::~StateReader() {
+  for (const File& file : files_) UnlockFile(file.fd.get());
+}
+
 Result<std::unique_ptr<StateReader>> StateReader::Open(const std::vector<std::string>& paths,
                                                        StateLock lock) {
   PENSTOCK_ASSIGN(std::unique_ptr<StateReader> reader, OpenToAgree(paths, lock));

@@ -27,6 +27,8 @@ enum class StateLock {
 
 class StateReader {
  public:
+  /// Gives up the locks.
+  ~StateReader();
   /// Opens the newest commit. `paths`: the files of all paths, in the order of their index. Errors:
   /// kNotFound (the first file does not exist, was never finished, or is complete and holds no
   /// commit), kUnavailable (in use), kCorruption (no valid header, a file of another state or path,

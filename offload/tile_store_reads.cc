@@ -34,11 +34,16 @@ Status TileStore::ReadTile(TileId tile,
   std::array<Piece, 2> pieces{
       {{Part::kWeight, home_weights_[Index(tile)], layout_.WeightBytes(tile)},
        {Part::kRecord, home_records_[Index(tile)], layout_.RecordBytes(tile)}}};
-  std::vector<aio::Ticket> tickets;
+  // All memory is there before the first read: none is given up while a drive writes into it.
   for (Piece& piece : pieces) {
     if (!piece.bytes.empty() || piece.size.value == 0) continue;
     PENSTOCK_ASSIGN(piece.room, Mapping::Create(piece.size));
     piece.bytes = {piece.room.data(), piece.size.value};
+  }
+  std::vector<aio::Ticket> tickets;
+  tickets.reserve(pieces.size());
+  for (Piece& piece : pieces) {
+    if (piece.room.size().value == 0) continue;
     tickets.push_back(file_.Submit({.part = piece.part,
                                     .tile = tile,
                                     .slot = slot,

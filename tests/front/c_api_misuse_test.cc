@@ -1,5 +1,6 @@
 // The C interface used wrongly: a code and one line, nothing lost, no crash.
 #include <gmock/gmock.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -95,6 +96,12 @@ TEST_F(CApiMisuse, WhatDoesNotExistIsRefused) {
   training.Fill();
   const void* tensors[kTensors] = {};
   ExpectError(penstock_fill(handle, 0, tensors), PENSTOCK_INVALID_ARGUMENT, "filled already");
+  CTraining unfilled(kHomes[1], folder_.Path(), "bf16");
+  ExpectError(penstock_fill(unfilled.engine().handle, 0, tensors), PENSTOCK_INVALID_ARGUMENT,
+              "the elements of tensor u0.w are NULL");
+  const uint64_t most = ~uint64_t{0};
+  ExpectError(penstock_begin_at(unfilled.engine().handle, most, most), PENSTOCK_INVALID_ARGUMENT,
+              "are said to have been made elsewhere");
   ExpectError(penstock_use(handle, kUnits, PENSTOCK_FORWARD, nullptr), PENSTOCK_INVALID_ARGUMENT,
               "unit 4 is unknown");
   ExpectError(penstock_use(handle, 0, 7, nullptr), PENSTOCK_INVALID_ARGUMENT, "7 is no");
@@ -207,6 +214,24 @@ TEST_F(CApiMisuse, AnEngineThatNobodyClosesEndsWithTheProcess) {
         std::exit(0);      // NOLINT(concurrency-mt-unsafe)
       },
       ::testing::ExitedWithCode(0), "");
+}
+
+TEST_F(CApiMisuse, AForkedChildDoesNotKeepTheFilesInUse) {
+  std::vector<std::string> paths;
+  pid_t child = 0;
+  {
+    CTraining training(kHomes[3], folder_.Path(), "bf16");
+    training.Fill();
+    ASSERT_EQ(penstock_begin_commit(training.engine().handle, "{}"), PENSTOCK_OK);
+    ASSERT_EQ(penstock_finish_commit(training.engine().handle), PENSTOCK_OK);
+    paths = training.description()["state_paths"].get<std::vector<std::string>>();
+    child = ::fork();
+    ASSERT_GE(child, 0);
+    while (child == 0) ::pause();
+  }
+  { const CTraining again(kHomes[3], folder_.Path(), "bf16", 1, {{"continue", paths}}); }
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 TEST_F(CApiMisuse, TheSameFilesAreOpenOnce) {

@@ -311,6 +311,33 @@ TEST(CApiTest, ACommitIsContinuedInItsFilesOrMovedWithTheSameBits) {
   }
 }
 
+TEST(CApiTest, ACommitBetweenNormAndUpdateHasTheStateBefore) {
+  const TempFolder folder;
+  Trained before;
+  std::vector<std::string> paths;
+  {
+    CTraining training(kHomes[3], folder.Path(), "bf16");
+    training.Fill();
+    training.Step();
+    training.ReadInto(&before);
+    training.ForwardAndBackward(0);
+    penstock_engine* const handle = training.engine().handle;
+    double norm = 0;
+    int finite = 0;
+    penstock_outcome outcome{};
+    ASSERT_EQ(penstock_norm(handle, &norm, &finite), PENSTOCK_OK);
+    ASSERT_EQ(penstock_begin_commit(handle, "{}"), PENSTOCK_OK);
+    ASSERT_EQ(penstock_end_step(handle, kGroups, 2, 0, 1, &outcome), PENSTOCK_OK);
+    ASSERT_EQ(penstock_finish_commit(handle), PENSTOCK_OK) << penstock_error();
+    paths = training.description()["state_paths"].get<std::vector<std::string>>();
+  }
+  CTraining training(kHomes[3], folder.Path(), "bf16", 1, {{"continue", paths}});
+  EXPECT_EQ(training.description()["step"], 1);
+  Trained after;
+  training.ReadInto(&after);
+  EXPECT_TRUE(after == before);
+}
+
 TEST(CApiTest, AStateWithoutACommitGoesWithItsEngine) {
   const TempFolder folder;
   std::vector<std::string> paths;

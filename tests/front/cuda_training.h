@@ -27,7 +27,7 @@ class CudaTest : public ::testing::Test {
     EXPECT_EQ(fake_cuda_registered(), 0);
   }
   static CUcontext Context() {
-    static const CUcontext context = fake_cuda_context();
+    static CUcontext context = fake_cuda_context();
     return context;
   }
 };
@@ -60,7 +60,7 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
   ~Stream() {
     Synchronize();
-    for (const CUevent event : events_) cuEventDestroy_v2(event);
+    for (CUevent event : events_) cuEventDestroy_v2(event);
     cuStreamDestroy_v2(stream_);
   }
   CUstream get() const { return stream_; }

@@ -224,7 +224,7 @@ struct CUstream_st {
 namespace {
 
 CUstream StreamOf(CUstream stream) {
-  static const CUstream by_default = new CUstream_st;
+  static CUstream by_default = new CUstream_st;
   return stream == nullptr ? by_default : stream;
 }
 

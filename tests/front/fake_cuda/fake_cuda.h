@@ -13,6 +13,8 @@
 #ifndef PENSTOCK_TESTS_FRONT_FAKE_CUDA_H_
 #define PENSTOCK_TESTS_FRONT_FAKE_CUDA_H_
 
+/* A header for C as well; its names are CUDA's.
+ * NOLINTBEGIN(modernize-deprecated-headers,modernize-use-using,readability-identifier-naming) */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -74,5 +76,7 @@ const char* fake_cuda_violations(void);
 #ifdef __cplusplus
 }
 #endif
+
+/* NOLINTEND(modernize-deprecated-headers,modernize-use-using,readability-identifier-naming) */
 
 #endif /* PENSTOCK_TESTS_FRONT_FAKE_CUDA_H_ */
