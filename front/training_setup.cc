@@ -130,7 +130,7 @@ Status Training::CheckUnfilled(uint32_t unit) const {
 
 Status Training::FillUnit(uint32_t unit, const zero::TileFill& fill) {
   for (const TileId tile : plan_.layout.TilesOf(ModuleId{unit})) {
-    const Status filled = state_->FillTile(tile, fill);
+    Status filled = state_->FillTile(tile, fill);
     if (filled.ok()) continue;
     failure_ = filled;  // whatever it is, the store has ended with it
     return filled;

@@ -1,8 +1,9 @@
 // The C interface used wrongly: a code and one line, nothing lost, no crash.
 #include <gmock/gmock.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <csignal>
 
 #include "tests/front/c_training.h"
 
@@ -227,7 +228,9 @@ TEST_F(CApiMisuse, AForkedChildDoesNotKeepTheFilesInUse) {
     paths = training.description()["state_paths"].get<std::vector<std::string>>();
     child = ::fork();
     ASSERT_GE(child, 0);
-    while (child == 0) ::pause();
+    if (child == 0) {
+      for (;;) ::pause();  // until it is killed
+    }
   }
   { const CTraining again(kHomes[3], folder_.Path(), "bf16", 1, {{"continue", paths}}); }
   ::kill(child, SIGKILL);
