@@ -16,6 +16,30 @@ class _Interrupted(Exception):
     pass
 
 
+class _Smooth(torch.nn.Module):
+    """Blocks that can be differentiated twice, and more of them than have their weights at once."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.down(torch.tanh(self.up(x)))
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(self.Block() for _ in range(8))
+        self.out = torch.nn.Linear(16, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        out: torch.Tensor = self.out(x)
+        return out
+
+
 def _raise_at(module: torch.nn.Module, error: type[BaseException]) -> Any:
     def hook(*_: Any) -> None:
         raise error
@@ -133,6 +157,26 @@ class Loop(unittest.TestCase):
                         steps.step()
                         steps.zero_grad()
                 self.assertTrue(equal_weights(expected, model), checkpoint)
+
+    def test_a_backward_through_a_backward_equals_plain_memory(self) -> None:
+        def penalty(model: torch.nn.Module, optimizer: Any, number: int) -> torch.Tensor:
+            torch.manual_seed(number)
+            x = torch.randn(8, 16, requires_grad=True)
+            y = model(x)
+            (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            loss: torch.Tensor = (slope.norm(dim=1) - 1).square().mean() + y.square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        expected = _Smooth()
+        other = penstock.reference.AdamW(expected.parameters(), lr=1e-3, weight_decay=0.1)
+        with training(model=_Smooth()) as (model, optimizer):
+            for number in range(3):
+                want = penalty(expected, other, number)
+                self.assertTrue(torch.equal(want, penalty(model, optimizer, number)), number)
+            self.assertTrue(equal_weights(expected, model))
 
     def test_clipping_equals_the_reference(self) -> None:
         expected, other = plain("gpt2", max_norm=0.05)
