@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from penstock._cuda import CudaEngine, CudaMemory
 from penstock._units import Entry, UnitSpec
@@ -168,6 +169,14 @@ class Unit:
             entry.parameter.data = tensor
         self._versions = [entry.parameter._version for entry in self.entries]
         self._settled = True
+
+    def outdate(self) -> None:
+        """Has autograd refuse graphs from before a step that changes the weights."""
+        with torch.inference_mode(False), torch._C.DisableTorchFunction():
+            self._settled = False
+            for entry in self.entries:
+                increment_version(entry.parameter)
+            self._settle()
 
     def check_unwritten(self) -> None:
         """Raises if somebody has written into a parameter since it was last shown."""

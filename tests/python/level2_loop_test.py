@@ -178,6 +178,20 @@ class Loop(unittest.TestCase):
                 self.assertTrue(torch.equal(want, penalty(model, optimizer, number)), number)
             self.assertTrue(equal_weights(expected, model))
 
+    def test_a_backward_over_a_graph_from_before_the_step_is_refused(self) -> None:
+        for home in ("nvme", "host", "device"):
+            x = torch.ones(4, 16)
+            with training(home=home, model=_Smooth()) as (model, optimizer):
+                loss = model(x).square().mean()
+                loss.backward(retain_graph=True)
+                optimizer.step()
+                with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                    loss.backward()
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+                self.assertEqual(optimizer.steps, 2)
+
     def test_clipping_equals_the_reference(self) -> None:
         expected, other = plain("gpt2", max_norm=0.05)
         other._cut["model"] = expected
