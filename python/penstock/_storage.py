@@ -193,9 +193,14 @@ class Unit:
             )
 
     def forget_writes(self) -> None:
-        """Lets parameters show what they showed before somebody wrote into them."""
+        """Lets parameters show what they showed before somebody wrote into them; NaN if the weights
+        themselves may have been written, which have to be brought anew."""
         for nan in self._away:
             nan.data.fill_(float("nan"))
+        self._settled = False
+        if self._shown is self._here:
+            self.filled = self.told = False
+            self._shown = self._away
         self._settle()
 
     def let_go(self, to: Unit | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import io
@@ -225,6 +226,27 @@ class Refused(unittest.TestCase):
                 model.bias.weight.fill_(1)
             with self.assertRaisesRegex(_Refused, "bias.weight was written"):
                 step(model, optimizer, "odd", 1)
+
+    def test_values_that_were_refused_are_not_used(self) -> None:
+        expected, other = plain("odd")
+        step(expected, other, "odd", 0)
+        for home in ("nvme", "device"):
+            for within in (False, True):
+                with self.subTest(home, within=within), training("odd", home) as (model, optimizer):
+                    step(model, optimizer, "odd", 0)
+                    context = penstock.gathered(model) if within else contextlib.nullcontext()
+                    with self.assertRaisesRegex(_Refused, "bias.weight was written"):
+                        with context, torch.no_grad():
+                            model.bias.weight.fill_(1)
+                        step(model, optimizer, "odd", 1)
+                    model.zero_grad()
+                    self.assertTrue(equal_weights(expected, model))
+                    with torch.no_grad():
+                        want = expected(**tiny_models.batch("odd", 1))
+                        got = model(**tiny_models.batch("odd", 1))
+                    self.assertTrue(torch.equal(want, got))
+                    with penstock.gathered(model):
+                        self.assertTrue(torch.equal(expected.bias.weight, model.bias.weight))
 
     def test_weights_may_be_written_until_the_module_is_used(self) -> None:
         expected, other = plain("odd")
