@@ -384,6 +384,55 @@ class Commits(unittest.TestCase):
                     optimizer.load_state_dict(saved)
                 step(model, optimizer, "gpt2", 2)  # a refusal changes nothing
 
+    def test_the_same_step_of_another_branch_is_loaded(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+
+            def save(optimizer: Any, name: str) -> Any:
+                state = optimizer.state_dict()
+                state["penstock"]["snapshot"] = optimizer.snapshot(os.path.join(folder, name))
+                return state
+
+            with training("odd", run=os.path.join(folder, "run")) as (model, optimizer):
+                step(model, optimizer, "odd", 0)
+                first = save(optimizer, "first")
+                step(model, optimizer, "odd", 1)
+                second = save(optimizer, "second")
+                expected = copy.deepcopy(model.state_dict())
+                optimizer.load_state_dict(first)
+                step(model, optimizer, "odd", 90)
+                optimizer.load_state_dict(second)
+                for name, weight in model.state_dict().items():
+                    self.assertTrue(torch.equal(weight, expected[name]), name)
+
+    def test_what_is_attached_after_a_step_leaves_the_generators(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run = os.path.join(folder, "run")
+            for continued in (False, True):
+                with training("odd", run=run) as (model, optimizer):
+                    step(model, optimizer, "odd", 0)
+                    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+                    torch.manual_seed(7 + continued)
+                    before = torch.get_rng_state()
+                    optimizer.attach(scheduler=scheduler)
+                    self.assertTrue(torch.equal(before, torch.get_rng_state()))
+                    self.assertEqual(optimizer.continued, continued)
+                    optimizer.commit()
+
+    def test_a_monitor_that_raises_loses_no_commit(self) -> None:
+        class Full:
+            def on_step(self, row: Any) -> None:
+                raise OSError("no space")
+
+        ours = {"penstock": {"commit_every_steps": 1, "tile_elements": 4096}}
+        with tempfile.TemporaryDirectory() as folder:
+            run = os.path.join(folder, "run")
+            with training("odd", run=run, more=ours) as (model, optimizer):
+                optimizer.rows.monitors.append(Full())
+                with self.assertRaisesRegex(OSError, "no space"):
+                    step(model, optimizer, "odd", 0)
+            with training("odd", run=run, more=ours) as (model, optimizer):
+                self.assertEqual(optimizer.steps, 1)
+
     def test_a_commit_between_backward_and_step_is_refused(self) -> None:
         with training("odd") as (model, optimizer):
             backward(model, "odd", 0)

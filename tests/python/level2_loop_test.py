@@ -214,6 +214,21 @@ class Loop(unittest.TestCase):
             self.assertEqual(norm.item(), torch.tensor(other.grad_norm).item())
             self.assertTrue(equal_weights(expected, model))
 
+    def test_a_step_that_raises_keeps_its_clip(self) -> None:
+        expected, other = plain("odd", max_norm=0.05)
+        other._cut["model"] = expected
+        with training("odd") as (model, optimizer):
+            step(expected, other, "odd", 0)
+            torch.manual_seed(0)
+            backward(model, "odd", 0)
+            optimizer.clip_grad_norm_(0.05)
+            rate, optimizer.param_groups[0]["lr"] = optimizer.param_groups[0]["lr"], None
+            with self.assertRaisesRegex(penstock.InvalidArgumentError, "lr of a parameter group"):
+                optimizer.step()
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.step()
+            self.assertTrue(equal_weights(expected, model))
+
     def test_schedulers_and_groups_are_read_at_each_step(self) -> None:
         results = []
 
