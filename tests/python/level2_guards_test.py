@@ -332,6 +332,54 @@ class Lives(unittest.TestCase):
             self.assertEqual(optimizer.steps, 4)
 
 
+class _Tied(torch.nn.Module):
+    """Two modules of one parameter, which was made outside of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = torch.nn.Parameter(torch.ones(8, 8))
+        self.first, self.second = (torch.nn.Linear(8, 8, bias=False) for _ in range(2))
+        self.first.weight = shared
+        self.second.weight = shared
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.second(self.first(x))
+        return out
+
+
+class WithoutMemory(unittest.TestCase):
+    def test_a_parameter_of_two_modules_stays_one(self) -> None:
+        with penstock.init():
+            made = _Tied()
+        self.assertIs(made.first.weight, made.second.weight)
+        with training(model=made, weights="random") as (model, optimizer):
+            self.assertIs(model.first.weight, model.second.weight)
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            state = model.state_dict()
+            self.assertTrue(torch.equal(state["first.weight"], state["second.weight"]))
+
+    def test_its_parameters_may_be_given_in_any_form(self) -> None:
+        def groups(model: Any) -> Any:
+            rest = (p for name, p in model.named_parameters() if name != "out.bias")
+            return [{"params": model.out.bias, "lr": 1e-2}, {"params": rest}]
+
+        for give in (groups, lambda m: list(m.parameters()), lambda m: m.parameters()):
+            with penstock.init():
+                made = torch.nn.Sequential()
+                made.inner, made.out = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+            given = give(made)
+            with training(model=made, weights="random", model_parameters=given) as (
+                model,
+                optimizer,
+            ):
+                model(torch.ones(2, 8)).sum().backward()
+                optimizer.step()
+                self.assertEqual(optimizer.steps, 1)
+                of_groups = {id(p) for group in optimizer.param_groups for p in group["params"]}
+                self.assertEqual(of_groups, {id(p) for p in model.parameters()})
+
+
 class Commits(unittest.TestCase):
     def test_a_run_goes_on_from_its_commit(self) -> None:
         expected, other = plain("gpt2")
