@@ -36,10 +36,13 @@ def _hide(hooks: Hooks, unit: Unit) -> None:
     with hooks.runtime.lock:
         unit.gathered -= 1
         if unit.gathered == 0:
-            if unit.filled:
-                unit.show_here()
-            else:
-                unit.show_away()
+            try:
+                unit.check_unwritten()
+            finally:  # what was written goes, whoever hears of it
+                if unit.filled:
+                    unit.show_here()
+                else:
+                    unit.show_away()
 
 
 @contextlib.contextmanager

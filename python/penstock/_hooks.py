@@ -4,7 +4,8 @@ A forward that begins brings its units; they cannot go before it ends. In a back
 through the nodes of the graph in the reverse order of their creation, so all nodes of a forward run
 after its outputs got gradients, and before those of the forwards before it do. A hook on the
 outputs therefore brings the units again, and they stay until another forward's backward begins.
-Recomputation (checkpointing) is a forward within a backward.
+Recomputation (checkpointing) is a forward within a backward. The graph that a backward makes of
+itself (``create_graph=True``) has no outputs to watch, so what it uses stays until the step ends.
 
 Weights that a function uses outside of the forward of their own module are found by a mode that
 sees all calls of torch (_outside.py). They are learned: from then on the forward that used them
@@ -297,6 +298,8 @@ class Hooks:
         seen[:] = [task]
         self._note_task(task)
         for unit in units:
+            if torch.is_grad_enabled():  # create_graph: the new graph uses the weights once more
+                unit.kept = True
             self.runtime.use(unit, _library.BACKWARD)
         if units:
             self._in_backward = units

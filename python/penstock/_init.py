@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Union
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from penstock._storage import Memory
 from penstock.errors import InvalidArgumentError, NotFoundError
@@ -31,14 +32,17 @@ def init() -> Iterator[None]:
     of weights, or ``weights="random"``.
     """
     register = torch.nn.Module.register_parameter
+    made = WeakTensorKeyDictionary()  # by what was given, whose memory goes with its last user
 
     def without_memory(self: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
         register(self, name, param)
         if type(param) is not torch.nn.Parameter or param.device.type == "meta":
             return  # such as one that is tied to another
-        self._parameters[name] = torch.nn.Parameter(
-            param.detach().to("meta"), requires_grad=param.requires_grad
-        )
+        if param not in made:
+            made[param] = torch.nn.Parameter(
+                param.detach().to("meta"), requires_grad=param.requires_grad
+            )
+        self._parameters[name] = made[param]
 
     torch.nn.Module.register_parameter = without_memory  # type: ignore[method-assign]
     try:

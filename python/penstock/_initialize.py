@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -141,6 +141,19 @@ def _without_values(model: torch.nn.Module) -> None:
     give_addresses(model)
 
 
+def _renewed(given: Any, renewed: Mapping[torch.Tensor, torch.Tensor]) -> Any:
+    """Returns parameters or a group with those that have addresses, for those that had none."""
+    if isinstance(given, torch.Tensor):
+        return renewed.get(given, given)
+    if isinstance(given, Mapping) and "params" in given:
+        return {**given, "params": _renewed(given["params"], renewed)}
+    if isinstance(given, tuple):
+        return tuple(_renewed(each, renewed) for each in given)
+    if isinstance(given, (list, Iterator)):
+        return [_renewed(each, renewed) for each in given]
+    return given
+
+
 def initialize(
     model: torch.nn.Module,
     config: ConfigLike = None,
@@ -181,12 +194,17 @@ def initialize(
     engine_config, zero_missing = _split(given)
     rule, defaults = _optimizer_of(engine_config)
     states = weights if isinstance(weights, Reader) else None
+    before = dict(model.named_parameters())
     give_values = None if isinstance(weights, Reader) else source_of(model, weights)
     if states is not None:
         _without_values(model)
     if model_parameters is None:
         model_parameters = [p for p in model.parameters() if p.requires_grad and p.numel() > 0]
-    groups = list(model_parameters)
+    now = dict(model.named_parameters())
+    renewed: dict[torch.Tensor, torch.Tensor] = {
+        old: now[name] for name, old in before.items() if now[name] is not old
+    }
+    groups = [_renewed(given, renewed) for given in model_parameters]
     if not groups:
         raise InvalidArgumentError("penstock: no parameter needs a gradient, so nothing is trained")
     optimizer = ModuleOptimizer(groups, rule, defaults)

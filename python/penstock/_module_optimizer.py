@@ -42,6 +42,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
     Attributes:
         grad_norm: of the last step, before clipping; 0 before the first.
         skipped: whether the last step changed nothing, because its gradient was not finite.
+        continued: whether the training goes on from a commit.
     """
 
     __deepcopy__ = refuse_copies
@@ -51,7 +52,9 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self.rule = rule
         self.grad_norm = 0.0
         self.skipped = False
+        self.continued = False
         self._max_norm = 0.0
+        self._clipped = 0  # the steps that had ended when `_max_norm` was given
         self._made = False
         self.rows = Rows({}, {})
         super().__init__(params, defaults)
@@ -72,8 +75,9 @@ class ModuleOptimizer(torch.optim.Optimizer):
     def _take(self, opened: Opened, commit: Mapping[str, Any] | None) -> None:
         """Goes on with a run and its engine, which continues ``commit`` if that was asked for."""
         self._run = opened.run
-        self._continued = opened.continued
-        self._commit = commit
+        self.continued = opened.continued is not None
+        self._continued = opened.continued  # until a step was made
+        self._commit = commit  # until a step was made
         self._close = weakref.finalize(self.hooks, _free, opened.engine, opened.run)
         if opened.continued is not None:
             described = opened.engine.describe()
@@ -100,13 +104,16 @@ class ModuleOptimizer(torch.optim.Optimizer):
             )
         if not self._runtime.take_gradients():
             return loss  # as other optimizers of torch do
-        max_norm, self._max_norm = self._max_norm, 0.0
+        # A step that fails may be made again, and one that has ended behind an interrupt may not.
+        max_norm = self._max_norm if self._clipped == self._runtime.steps else 0.0
         self._commits.finish()
         outcome = self._runtime.end_step(self.param_groups, max_norm, 1.0)
+        self._max_norm = 0.0
+        self._commit = self._continued = None
         self.grad_norm, self.skipped = outcome.grad_norm, outcome.skipped
-        self.rows.end_step(outcome.step, self)
         if self._commit_every > 0 and outcome.step % self._commit_every == 0:
             self._commits.take_soon()
+        self.rows.end_step(outcome.step, self)
         return loss
 
     _step_supports_amp_scaling = True  # so that a scaler is seen, and refused by a line
@@ -130,7 +137,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
                 f"penstock: max_norm is {max_norm}; give a positive number, or do not clip"
             )
         norm, _ = self._runtime.norm()
-        self._max_norm = float(max_norm)
+        self._max_norm, self._clipped = float(max_norm), self._runtime.steps
         return torch.tensor(norm)
 
     def gradient_norm(self) -> float:
@@ -170,17 +177,12 @@ class ModuleOptimizer(torch.optim.Optimizer):
     def attach(self, **things: Any) -> None:
         """Keeps the states of schedulers, loaders and the like in commits.
 
-        If the run was continued, they are given their states of the commit, and so are the
-        generators of random numbers.
+        If the run was continued, and no step was made since, they are given their states of the
+        commit, and so are the generators of random numbers.
         """
         self._commits.attach(things, lambda: self._runtime.lock)
         if self._continued is not None:
             _state.restore(self._continued, things)
-
-    @property
-    def continued(self) -> bool:
-        """Whether the training goes on from a commit."""
-        return self._continued is not None
 
     @property
     def steps(self) -> int:
@@ -289,10 +291,12 @@ class ModuleOptimizer(torch.optim.Optimizer):
 
     def _is_at(self, commit: Mapping[str, Any]) -> bool:
         """Whether the training is where a commit was made."""
-        if commit["step"] != self._runtime.steps or self._runtime.has_gradients:
+        if self._runtime.has_gradients:
             return False
         asked = self._commit or {}
-        return commit["uuid"] in (self._run.uuid, asked.get("uuid"))
+        steps = self._runtime.steps
+        there = ((self._run.uuid, steps), (asked.get("uuid"), asked.get("step")))
+        return commit["step"] == steps and (commit["uuid"], commit["step"]) in there
 
     def _check_there(self, commit: Mapping[str, Any]) -> None:
         """Raises, before anything is given up, if a commit is certainly not there any more."""

@@ -314,6 +314,8 @@ class Runtime:
                 unit.filled = unit.filled and not unit.trained
             elif unit.filled and (unit.trained or not unit.kept):
                 unit.forget()
+            if unit.trained:
+                unit.outdate()
 
     def drop_step(self) -> None:
         """Drops gradients and recorded uses of the step under way."""

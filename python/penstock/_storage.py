@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from penstock._cuda import CudaEngine, CudaMemory
 from penstock._units import Entry, UnitSpec
@@ -169,6 +170,14 @@ class Unit:
         self._versions = [entry.parameter._version for entry in self.entries]
         self._settled = True
 
+    def outdate(self) -> None:
+        """Has autograd refuse graphs from before a step that changes the weights."""
+        with torch.inference_mode(False), torch._C.DisableTorchFunction():
+            self._settled = False
+            for entry in self.entries:
+                increment_version(entry.parameter)
+            self._settle()
+
     def check_unwritten(self) -> None:
         """Raises if somebody has written into a parameter since it was last shown."""
         if not self._settled:  # an interrupt came in between
@@ -184,9 +193,14 @@ class Unit:
             )
 
     def forget_writes(self) -> None:
-        """Lets parameters show what they showed before somebody wrote into them."""
+        """Lets parameters show what they showed before somebody wrote into them; NaN if the weights
+        themselves may have been written, which have to be brought anew."""
         for nan in self._away:
             nan.data.fill_(float("nan"))
+        self._settled = False
+        if self._shown is self._here:
+            self.filled = self.told = False
+            self._shown = self._away
         self._settle()
 
     def let_go(self, to: Unit | None = None) -> None:

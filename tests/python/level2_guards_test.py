@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import io
@@ -226,6 +227,27 @@ class Refused(unittest.TestCase):
             with self.assertRaisesRegex(_Refused, "bias.weight was written"):
                 step(model, optimizer, "odd", 1)
 
+    def test_values_that_were_refused_are_not_used(self) -> None:
+        expected, other = plain("odd")
+        step(expected, other, "odd", 0)
+        for home in ("nvme", "device"):
+            for within in (False, True):
+                with self.subTest(home, within=within), training("odd", home) as (model, optimizer):
+                    step(model, optimizer, "odd", 0)
+                    context = penstock.gathered(model) if within else contextlib.nullcontext()
+                    with self.assertRaisesRegex(_Refused, "bias.weight was written"):
+                        with context, torch.no_grad():
+                            model.bias.weight.fill_(1)
+                        step(model, optimizer, "odd", 1)
+                    model.zero_grad()
+                    self.assertTrue(equal_weights(expected, model))
+                    with torch.no_grad():
+                        want = expected(**tiny_models.batch("odd", 1))
+                        got = model(**tiny_models.batch("odd", 1))
+                    self.assertTrue(torch.equal(want, got))
+                    with penstock.gathered(model):
+                        self.assertTrue(torch.equal(expected.bias.weight, model.bias.weight))
+
     def test_weights_may_be_written_until_the_module_is_used(self) -> None:
         expected, other = plain("odd")
         with training("odd") as (model, optimizer):
@@ -310,6 +332,54 @@ class Lives(unittest.TestCase):
             self.assertEqual(optimizer.steps, 4)
 
 
+class _Tied(torch.nn.Module):
+    """Two modules of one parameter, which was made outside of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = torch.nn.Parameter(torch.ones(8, 8))
+        self.first, self.second = (torch.nn.Linear(8, 8, bias=False) for _ in range(2))
+        self.first.weight = shared
+        self.second.weight = shared
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.second(self.first(x))
+        return out
+
+
+class WithoutMemory(unittest.TestCase):
+    def test_a_parameter_of_two_modules_stays_one(self) -> None:
+        with penstock.init():
+            made = _Tied()
+        self.assertIs(made.first.weight, made.second.weight)
+        with training(model=made, weights="random") as (model, optimizer):
+            self.assertIs(model.first.weight, model.second.weight)
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            state = model.state_dict()
+            self.assertTrue(torch.equal(state["first.weight"], state["second.weight"]))
+
+    def test_its_parameters_may_be_given_in_any_form(self) -> None:
+        def groups(model: Any) -> Any:
+            rest = (p for name, p in model.named_parameters() if name != "out.bias")
+            return [{"params": model.out.bias, "lr": 1e-2}, {"params": rest}]
+
+        for give in (groups, lambda m: list(m.parameters()), lambda m: m.parameters()):
+            with penstock.init():
+                made = torch.nn.Sequential()
+                made.inner, made.out = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+            given = give(made)
+            with training(model=made, weights="random", model_parameters=given) as (
+                model,
+                optimizer,
+            ):
+                model(torch.ones(2, 8)).sum().backward()
+                optimizer.step()
+                self.assertEqual(optimizer.steps, 1)
+                of_groups = {id(p) for group in optimizer.param_groups for p in group["params"]}
+                self.assertEqual(of_groups, {id(p) for p in model.parameters()})
+
+
 class Commits(unittest.TestCase):
     def test_a_run_goes_on_from_its_commit(self) -> None:
         expected, other = plain("gpt2")
@@ -361,6 +431,55 @@ class Commits(unittest.TestCase):
                 with self.assertRaisesRegex(_Refused, "step 1 was saved, and .* is of step 2"):
                     optimizer.load_state_dict(saved)
                 step(model, optimizer, "gpt2", 2)  # a refusal changes nothing
+
+    def test_the_same_step_of_another_branch_is_loaded(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+
+            def save(optimizer: Any, name: str) -> Any:
+                state = optimizer.state_dict()
+                state["penstock"]["snapshot"] = optimizer.snapshot(os.path.join(folder, name))
+                return state
+
+            with training("odd", run=os.path.join(folder, "run")) as (model, optimizer):
+                step(model, optimizer, "odd", 0)
+                first = save(optimizer, "first")
+                step(model, optimizer, "odd", 1)
+                second = save(optimizer, "second")
+                expected = copy.deepcopy(model.state_dict())
+                optimizer.load_state_dict(first)
+                step(model, optimizer, "odd", 90)
+                optimizer.load_state_dict(second)
+                for name, weight in model.state_dict().items():
+                    self.assertTrue(torch.equal(weight, expected[name]), name)
+
+    def test_what_is_attached_after_a_step_leaves_the_generators(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            run = os.path.join(folder, "run")
+            for continued in (False, True):
+                with training("odd", run=run) as (model, optimizer):
+                    step(model, optimizer, "odd", 0)
+                    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+                    torch.manual_seed(7 + continued)
+                    before = torch.get_rng_state()
+                    optimizer.attach(scheduler=scheduler)
+                    self.assertTrue(torch.equal(before, torch.get_rng_state()))
+                    self.assertEqual(optimizer.continued, continued)
+                    optimizer.commit()
+
+    def test_a_monitor_that_raises_loses_no_commit(self) -> None:
+        class Full:
+            def on_step(self, row: Any) -> None:
+                raise OSError("no space")
+
+        ours = {"penstock": {"commit_every_steps": 1, "tile_elements": 4096}}
+        with tempfile.TemporaryDirectory() as folder:
+            run = os.path.join(folder, "run")
+            with training("odd", run=run, more=ours) as (model, optimizer):
+                optimizer.rows.monitors.append(Full())
+                with self.assertRaisesRegex(OSError, "no space"):
+                    step(model, optimizer, "odd", 0)
+            with training("odd", run=run, more=ours) as (model, optimizer):
+                self.assertEqual(optimizer.steps, 1)
 
     def test_a_commit_between_backward_and_step_is_refused(self) -> None:
         with training("odd") as (model, optimizer):

@@ -16,6 +16,30 @@ class _Interrupted(Exception):
     pass
 
 
+class _Smooth(torch.nn.Module):
+    """Blocks that can be differentiated twice, and more of them than have their weights at once."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.down(torch.tanh(self.up(x)))
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(self.Block() for _ in range(8))
+        self.out = torch.nn.Linear(16, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        out: torch.Tensor = self.out(x)
+        return out
+
+
 def _raise_at(module: torch.nn.Module, error: type[BaseException]) -> Any:
     def hook(*_: Any) -> None:
         raise error
@@ -134,6 +158,40 @@ class Loop(unittest.TestCase):
                         steps.zero_grad()
                 self.assertTrue(equal_weights(expected, model), checkpoint)
 
+    def test_a_backward_through_a_backward_equals_plain_memory(self) -> None:
+        def penalty(model: torch.nn.Module, optimizer: Any, number: int) -> torch.Tensor:
+            torch.manual_seed(number)
+            x = torch.randn(8, 16, requires_grad=True)
+            y = model(x)
+            (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            loss: torch.Tensor = (slope.norm(dim=1) - 1).square().mean() + y.square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        expected = _Smooth()
+        other = penstock.reference.AdamW(expected.parameters(), lr=1e-3, weight_decay=0.1)
+        with training(model=_Smooth()) as (model, optimizer):
+            for number in range(3):
+                want = penalty(expected, other, number)
+                self.assertTrue(torch.equal(want, penalty(model, optimizer, number)), number)
+            self.assertTrue(equal_weights(expected, model))
+
+    def test_a_backward_over_a_graph_from_before_the_step_is_refused(self) -> None:
+        for home in ("nvme", "host", "device"):
+            x = torch.ones(4, 16)
+            with training(home=home, model=_Smooth()) as (model, optimizer):
+                loss = model(x).square().mean()
+                loss.backward(retain_graph=True)
+                optimizer.step()
+                with self.assertRaisesRegex(RuntimeError, "modified by an inplace operation"):
+                    loss.backward()
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+                self.assertEqual(optimizer.steps, 2)
+
     def test_clipping_equals_the_reference(self) -> None:
         expected, other = plain("gpt2", max_norm=0.05)
         other._cut["model"] = expected
@@ -154,6 +212,21 @@ class Loop(unittest.TestCase):
             norm = penstock.clip_grad_norm_(model, 0.05)
             optimizer.step()
             self.assertEqual(norm.item(), torch.tensor(other.grad_norm).item())
+            self.assertTrue(equal_weights(expected, model))
+
+    def test_a_step_that_raises_keeps_its_clip(self) -> None:
+        expected, other = plain("odd", max_norm=0.05)
+        other._cut["model"] = expected
+        with training("odd") as (model, optimizer):
+            step(expected, other, "odd", 0)
+            torch.manual_seed(0)
+            backward(model, "odd", 0)
+            optimizer.clip_grad_norm_(0.05)
+            rate, optimizer.param_groups[0]["lr"] = optimizer.param_groups[0]["lr"], None
+            with self.assertRaisesRegex(penstock.InvalidArgumentError, "lr of a parameter group"):
+                optimizer.step()
+            optimizer.param_groups[0]["lr"] = rate
+            optimizer.step()
             self.assertTrue(equal_weights(expected, model))
 
     def test_schedulers_and_groups_are_read_at_each_step(self) -> None:
