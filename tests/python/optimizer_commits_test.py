@@ -182,6 +182,17 @@ class CommitsAreContinued(OptimizerTest):
             self.make(model.named_parameters(), run=run)
         self.make(model.named_parameters(), run=run, model=model)
 
+    def test_a_snapshot_that_is_continued_as_a_run_leaves_the_first(self) -> None:
+        run, copy = (os.path.join(self.folder, name) for name in ("run", "copy"))
+        job = self.job(run=run)
+        job.steps(1)
+        job.optimizer.snapshot(copy)
+        job.optimizer.close()
+        again = self.job(run=copy)
+        self.assertEqual(again.optimizer.steps, 1)
+        again.optimizer.close()
+        self.assertEqual(self.job(run=run).optimizer.steps, 1)
+
     def test_a_run_without_a_commit_is_removed(self) -> None:
         run = os.path.join(self.folder, "run")
         job = self.job(run=run)
