@@ -95,6 +95,7 @@ class Training:
         self.partition = partition(param_groups, options.model)
         self.identity = _identity(rule, self.partition)
         self.calls = 0  # of step() with gradients
+        self._ending = False  # the engine was told to end a step, and what came of it is not noted
         self.continued: dict[str, Any] | None = None
         self._process = os.getpid()
         self._lock = threading.RLock()
@@ -198,6 +199,9 @@ class Training:
                 "it; use it there, or make another one here"
             )
         with self._lock:
+            if self._ending:  # interrupted
+                self._follow_step()
+                self.weights.bring_all(self._at_once)
             yield
 
     def step(self, max_norm: float, loss_scale: float) -> _library.Outcome | None:
@@ -210,12 +214,7 @@ class Training:
                 return None
             self.commits.begin_due()
             outcome = self._end_step(gradients, max_norm, loss_scale)
-            self.calls += 1
-            self.continued = None
-            self.engine_step = outcome.step
-            self.updates = outcome.optimizer_steps
-            if not outcome.skipped:
-                self.weights.let_go()
+            self._follow_step()
             every = self.options.commit_every_steps
             if every > 0 and self.calls % every == 0:
                 self.commits.take_soon()
@@ -238,13 +237,29 @@ class Training:
                     entry.unit, entry.tensor, address, _library.DTYPES[DTYPE_NAMES[dtype]]
                 )
             self.commits.finish()
-            outcome = self.engine.end_step(groups, max_norm, loss_scale)
+            self._ending = True
+            return self.engine.end_step(groups, max_norm, loss_scale)
         except BaseException:
+            self._follow_step()
             with contextlib.suppress(PenstockError):
                 self.commits.close_step()
+                self.weights.bring_all(self._at_once)
             raise
-        self.commits.open_step = False
-        return outcome
+
+    def _follow_step(self) -> None:
+        """Notes whether the engine has ended the step, which an interrupt may have hidden."""
+        if not self._ending:
+            return
+        described = self.engine.describe()
+        if described["step"] != self.engine_step:
+            self.commits.open_step = False
+            self.continued = None
+            if described["optimizer_steps"] != self.updates:
+                self.weights.let_go()
+                self.updates = described["optimizer_steps"]
+            self.calls += 1
+            self.engine_step = described["step"]
+        self._ending = False
 
     def _gradients(self) -> list[tuple[Entry, torch.Tensor | None]] | None:
         """Returns the gradients, contiguous; None if there are none at all."""
@@ -326,6 +341,7 @@ class Training:
         with self._lock:
             _living.discard(self)
             try:
+                self._follow_step()
                 if bring:
                     self.weights.bring_all()
                 self.commits.begin_due()

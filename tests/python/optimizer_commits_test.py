@@ -252,6 +252,32 @@ for _ in range(2):
         job.optimizer.close()
         self.assertEqual(self.job(run=run).optimizer.steps, 1)
 
+    def test_an_interrupt_at_the_end_of_a_step_loses_nothing(self) -> None:
+        losses, whole = self.expected(4)
+        for late in (False, True):
+            with self.subTest(late=late):
+                job = self.job(run=os.path.join(self.folder, f"run-{late}"), late=late)
+                job.attach()
+                self.assertEqual(job.steps(1), losses[:1])
+                engine = job.optimizer._training.engine
+                end = engine.end_step
+
+                def interrupted(*arguments: Any, end: Any = end) -> None:
+                    end(*arguments)
+                    raise KeyboardInterrupt
+
+                engine.end_step = interrupted
+                with self.assertRaises(KeyboardInterrupt):
+                    job.step()
+                engine.end_step = end
+                job.scheduler.step()
+                job.optimizer.zero_grad()
+                self.assertEqual(job.optimizer.state_dict()["penstock"]["step"], 2)
+                self.assertEqual(job.optimizer.steps, 2)
+                self.assertEqual(job.steps(2), losses[2:])
+                job.optimizer.synchronize()
+                self.assert_same_weights(job.model, whole.model)
+
     def test_a_run_without_a_commit_is_removed(self) -> None:
         run = os.path.join(self.folder, "run")
         job = self.job(run=run)
