@@ -40,12 +40,15 @@ class Ending:
         self.due: dict[str, Any] | None = None
         self.open_step = False  # a forward use has begun a step
         self.calls: int | None = None  # of the last one that is durable
+        self.step: int | None = None  # of the last one that is durable
         self._begun: int | None = None  # calls of the commit that was begun
+        self._begun_step = 0
         self._process = os.getpid()
 
     def begin(self, text: dict[str, Any]) -> None:
         self.finish()
         self.close_step()
+        self._begun_step = self.engine.describe()["step"]
         self.engine.begin_commit(text)
         self._begun = text["calls"]
 
@@ -68,8 +71,8 @@ class Ending:
         except PenstockError:
             self._begun = None
             raise
-        self.calls = self._begun
         described = self.engine.describe()
+        self.calls, self.step = self._begun, self._begun_step
         self.run.note(described["uuid"], described["state_paths"])
         self._begun = None
 

@@ -334,8 +334,19 @@ class Training:
             self.engine.read(entry.unit, entry.tensor, kind, 0, state.numel(), state.data_ptr())
             return state
 
-    def close(self, bring: bool = True) -> None:
-        """Frees everything, after parameters have their weights. A fork's child does nothing."""
+    def durable_step(self) -> int:
+        """Returns the step of the last commit, once what was begun is durable; -1: there is none."""
+        with self.guard():
+            self.commits.finish()
+            step = self.commits.ending.step
+            return self.committed_step if step is None else step
+
+    def close(self, bring: bool = True, give_up: bool = False) -> None:
+        """Frees everything, after parameters have their weights. A fork's child does nothing.
+
+        Args:
+            give_up: whether a commit that is due is not wanted any more.
+        """
         if os.getpid() != self._process or self not in _living:
             return
         with self._lock:
@@ -344,6 +355,8 @@ class Training:
                 self._follow_step()
                 if bring:
                     self.weights.bring_all()
+                if give_up:
+                    self.commits.drop_due()
                 self.commits.begin_due()
                 self.commits.finish()
             finally:

@@ -278,6 +278,38 @@ for _ in range(2):
                 job.optimizer.synchronize()
                 self.assert_same_weights(job.model, whole.model)
 
+    def test_a_state_dict_whose_commit_was_replaced_ends_nothing(self) -> None:
+        losses, _ = self.expected(4)
+        job = self.job(run=os.path.join(self.folder, "run"))
+        job.attach()
+        job.steps(1)
+        old = job.optimizer.state_dict()
+        job.steps(1)
+        job.optimizer.commit()
+        self.assertEqual(job.steps(1), losses[2:3])
+        with self.assertRaisesRegex(InvalidArgumentError, "only the last commit"):
+            job.optimizer.load_state_dict(old)
+        self.assertEqual(job.steps(1), losses[3:])
+
+    def test_a_state_dict_keeps_what_is_attached_and_drops_a_commit_that_is_due(self) -> None:
+        run = os.path.join(self.folder, "run")
+        job = self.job(run=run, commit_every_steps=2)
+        job.attach()
+        job.steps(1)
+        saved = job.optimizer.state_dict()
+        loss_of_step = support.loss_of(job.model, torch.Generator().manual_seed(1))
+        loss_of_step.backward()
+        job.optimizer.step()  # a commit is due when the scheduler has stepped
+        job.optimizer.load_state_dict(saved)
+        self.assertEqual(job.optimizer.steps, 1)
+        job.optimizer.zero_grad()
+        job.steps(1)
+        job.optimizer.commit()
+        job.optimizer.close()
+        again = self.job(run=run)
+        self.assertEqual(again.attach(), 2)
+        self.assertEqual(again.scheduler.last_epoch, job.scheduler.last_epoch)
+
     def test_a_run_without_a_commit_is_removed(self) -> None:
         run = os.path.join(self.folder, "run")
         job = self.job(run=run)
