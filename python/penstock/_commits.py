@@ -8,12 +8,14 @@ the commit begins when all of it has, or with whatever the engine is used for ne
 from __future__ import annotations
 
 import functools
+import os
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock import _library, _state
 from penstock._run import Run
+from penstock.errors import PenstockError
 
 # The method with which a thing goes on after optimizer.step(), by duck type.
 _AFTER_STEP = (("get_last_lr", "step"), ("get_scale", "update"))
@@ -24,6 +26,61 @@ def _method_after_step(thing: Any) -> str | None:
         if callable(getattr(thing, mark, None)) and callable(getattr(thing, method, None)):
             return method
     return None
+
+
+class Ending:
+    """A commit that is due or was begun, with what it takes to end it and nothing else.
+
+    What ends a training holds this, and not the optimizer, which could not be collected then.
+    """
+
+    def __init__(self, engine: _library.Engine, run: Run) -> None:
+        self.engine = engine
+        self.run = run
+        self.due: dict[str, Any] | None = None
+        self.open_step = False  # a forward use has begun a step
+        self.calls: int | None = None  # of the last one that is durable
+        self.step: int | None = None  # of the last one that is durable
+        self._begun: int | None = None  # calls of the commit that was begun
+        self._begun_step = 0
+        self._process = os.getpid()
+
+    def begin(self, text: dict[str, Any]) -> None:
+        self.finish()
+        self.close_step()
+        self._begun_step = self.engine.describe()["step"]
+        self.engine.begin_commit(text)
+        self._begun = text["calls"]
+
+    def begin_due(self) -> None:
+        if self.due is not None:
+            text, self.due = self.due, None
+            self.begin(text)
+
+    def close_step(self) -> None:
+        if self.open_step:
+            self.open_step = False
+            self.engine.drop_step()
+
+    def finish(self) -> None:
+        """Waits for the commit that was begun, and notes it. An interrupt leaves that to do."""
+        if self._begun is None:
+            return
+        try:
+            self.engine.finish_commit()
+        except PenstockError:
+            self._begun = None
+            raise
+        described = self.engine.describe()
+        self.calls, self.step = self._begun, self._begun_step
+        self.run.note(described["uuid"], described["state_paths"])
+        self._begun = None
+
+    def end(self) -> None:
+        """Begins what is due and finishes it, as the training ends. Not in a fork's child."""
+        if os.getpid() == self._process:
+            self.begin_due()
+            self.finish()
 
 
 class Commits:
@@ -38,24 +95,32 @@ class Commits:
     def __init__(
         self, engine: _library.Engine, run: Run, sections: Callable[[], Mapping[str, Any]]
     ) -> None:
-        self._engine = engine
-        self._run = run
+        self.ending = Ending(engine, run)
         self._sections = sections
-        self._begun = False
-        self._due: dict[str, Any] | None = None
         self._awaited: set[str] = set()  # attached things that have yet to step
-        self._calls: int | None = None  # of the commit that was begun
-        self.calls: int | None = None  # of the last one that is durable
         self.attached: dict[str, Any] = {}
-        self.open_step = False  # a forward use has begun a step
+
+    @property
+    def calls(self) -> int | None:
+        """Of the last commit that is durable."""
+        return self.ending.calls
+
+    @calls.setter
+    def calls(self, calls: int | None) -> None:
+        self.ending.calls = calls
+
+    @property
+    def open_step(self) -> bool:
+        """Whether a forward use has begun a step."""
+        return self.ending.open_step
+
+    @open_step.setter
+    def open_step(self, is_open: bool) -> None:
+        self.ending.open_step = is_open
 
     def go_on(self, engine: _library.Engine, run: Run) -> None:
         """Makes the commits of another engine and run from now on, with what is attached."""
-        self.calls = None
-        self._engine = engine
-        self._run = run
-        self._begun = self.open_step = False
-        self._due = None
+        self.ending = Ending(engine, run)
         self._awaited = set()
 
     def attach(self, things: Mapping[str, Any], guard: Callable[[], Any]) -> None:
@@ -100,9 +165,9 @@ class Commits:
         )
 
     def _stepped(self, name: str) -> None:
-        if self._due is None:
+        if self.ending.due is None:
             return
-        self._due = self._text()
+        self.ending.due = self._text()
         self._awaited.discard(name)
         if not self._awaited:
             self.begin_due()
@@ -112,7 +177,7 @@ class Commits:
 
     def take_soon(self) -> None:
         """Says that the step that has just ended is to be committed."""
-        self._due = self._text()
+        self.ending.due = self._text()
         self._awaited = {
             name for name, thing in self.attached.items() if _method_after_step(thing) is not None
         }
@@ -121,35 +186,22 @@ class Commits:
 
     def begin_due(self) -> None:
         """Begins the commit that is due, if one is. To be called before a step begins."""
-        if self._due is not None:
-            text, self._due = self._due, None
-            self._begin(text)
+        self.ending.begin_due()
+
+    def drop_due(self) -> None:
+        """Gives up the commit that is due, if one is."""
+        self.ending.due = None
 
     def commit(self) -> None:
         """Commits now, and returns when the commit is durable."""
-        self._due = None
-        self._begin(self._text())
+        self.drop_due()
+        self.ending.begin(self._text())
         self.finish()
-
-    def _begin(self, text: dict[str, Any]) -> None:
-        self.finish()
-        self.close_step()
-        self._engine.begin_commit(text)
-        self._begun = True
-        self._calls = text["calls"]
 
     def close_step(self) -> None:
         """Ends a step of which there are only forward uses: their order is not worth keeping."""
-        if self.open_step:
-            self.open_step = False
-            self._engine.drop_step()
+        self.ending.close_step()
 
     def finish(self) -> None:
         """Waits for the commit that was begun, and notes the state in the run."""
-        if not self._begun:
-            return
-        self._begun = False
-        self._engine.finish_commit()
-        self.calls = self._calls
-        described = self._engine.describe()
-        self._run.note(described["uuid"], described["state_paths"])
+        self.ending.finish()

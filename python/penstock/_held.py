@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock import _rules
-from penstock._run import Run
+from penstock._run import Run, read_run
 from penstock._snapshot import files_of
 from penstock._training import Options, Training
 from penstock._universal_files import Reader
@@ -104,9 +104,10 @@ class Held:
             if (training.uuid, training.engine_step) == (said["uuid"], said["step"]):
                 training.synchronize()
                 return
+            self._check_there(said, training)
             self._ended = "the state was given up, and the commit of a state_dict was not opened"
             self.training = None
-            training.close()
+            training.close(give_up=True)
         options = self.options
         if options.run is None:
             self._leave_run()
@@ -114,10 +115,32 @@ class Held:
         try:
             self.training = self._made_from(said, groups)
             self._ended = None
+            if training is not None:
+                self.training.commits.attach(training.commits.attached, self.training.guard)
         except BaseException:
             self._leave_run()
             self.options = options
             raise
+
+    def _check_there(self, said: Mapping[str, Any], training: Training) -> None:
+        """Raises, before a training is given up, if a commit is certainly not there any more."""
+        snapshot = said.get("snapshot")
+        if snapshot and os.path.isdir(snapshot):
+            files_of(snapshot)
+            return
+        folder = said["run"] if self.options.run is None else self.options.run
+        last = (read_run(folder)["state"] or {}).get("uuid")
+        if last != said["uuid"]:
+            raise InvalidArgumentError(
+                f"penstock: run {folder} has the state {last}, and {said['uuid']} was saved; the "
+                "state_dict is older than the state, or of another run"
+            )
+        step = training.durable_step() if last == training.uuid else said["step"]
+        if step != said["step"]:
+            raise InvalidArgumentError(
+                f"penstock: the last commit of run {folder} is of step {step}, and step "
+                f"{said['step']} was saved; only the last commit can be continued, or a snapshot"
+            )
 
     def _made_from(self, said: Mapping[str, Any], groups: Groups) -> Training:
         """Continues the run's last commit or that of a snapshot, if it is the one that is named."""

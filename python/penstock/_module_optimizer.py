@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock import _library, _rules, _state
-from penstock._commits import Commits
+from penstock._commits import Commits, Ending
 from penstock._hooks import Hooks
 from penstock._opening import Opened, Opening
 from penstock._rows import Rows
-from penstock._run import Run, read_run
+from penstock._run import read_run
 from penstock._runtime import Runtime, refuse_copies
 from penstock._snapshot import take_snapshot
 from penstock._storage import Unit
@@ -78,7 +78,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self.continued = opened.continued is not None
         self._continued = opened.continued  # until a step was made
         self._commit = commit  # until a step was made
-        self._close = weakref.finalize(self.hooks, _free, opened.engine, opened.run)
+        self._close = weakref.finalize(self.hooks, _free, self._commits.ending)
         if opened.continued is not None:
             described = opened.engine.describe()
             self._commits.calls = described["step"]
@@ -329,13 +329,17 @@ class ModuleOptimizer(torch.optim.Optimizer):
         try:
             self._commits.finish()
         finally:
+            self._commits.drop_due()
             self._runtime.close()
             self._close()
 
 
-def _free(engine: Any, run: Run) -> None:
+def _free(ending: Ending) -> None:
     """Frees what a training has outside of this process's garbage collection, and at its end."""
     try:
-        engine.close()
+        ending.end()
     finally:
-        run.close()
+        try:
+            ending.engine.close()
+        finally:
+            ending.run.close()

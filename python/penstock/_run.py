@@ -34,12 +34,12 @@ _registry = threading.Lock()
 
 
 def paths_of(nvme_path: None | PathLike | Sequence[PathLike]) -> list[str]:
-    """Returns the folders of ``nvme_path``, absolute; none for None."""
+    """Returns the folders of ``nvme_path``, absolute and without links; none for None."""
     if nvme_path is None:
         return []
     if isinstance(nvme_path, (str, os.PathLike)):
         nvme_path = [nvme_path]
-    return [os.path.abspath(os.fspath(path)) for path in nvme_path]
+    return [os.path.realpath(os.fspath(path)) for path in nvme_path]
 
 
 def explained(error: OSError, what: str) -> PenstockError:
@@ -104,6 +104,28 @@ def _check_places(folder: PathLike | None, nvme: Sequence[str]) -> None:
             "penstock: neither run nor nvme_path is given, so there is no place for the state "
             "file; give nvme_path=, a folder on a drive, or run=, a folder for this training"
         )
+
+
+def _check_not_foreign(path: pathlib.Path) -> None:
+    """Raises if a folder has state files and no run, so that they are somebody else's."""
+    foreign = next(path.glob("penstock-*.state"), None)
+    if foreign is not None and not (path / "run.json").exists():
+        raise InvalidArgumentError(
+            f"penstock: {path} has {foreign.name} and no run.json, so it is no run; name another "
+            "folder"
+        )
+
+
+def _found(path: str, folders: Iterable[str], moved: bool) -> str:
+    """Returns where a state file is, which a moved run has in its own folders if anywhere."""
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not moved:
+        return path
+    for folder in folders:
+        own = os.path.join(folder, os.path.basename(path))
+        if os.path.exists(own):
+            return os.path.realpath(own)
+    return path
 
 
 class _Lock:
@@ -188,10 +210,11 @@ class Run:
         if folder is None:
             remove_abandoned(nvme[0])
         path = pathlib.Path(
-            os.path.abspath(os.fspath(folder))
+            os.path.realpath(os.fspath(folder))
             if folder is not None
             else os.path.join(nvme[0], f"penstock-{identifier}")
         )
+        _check_not_foreign(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             lock = _Lock(path)
@@ -222,6 +245,7 @@ class Run:
             "id": identifier,
             "kind": kind,
             "named": named,
+            "place": str(path),
             "folders": [],
             "state": None,
         }
@@ -233,6 +257,7 @@ class Run:
                 "another run"
             )
         run = cls(path, lock, said)
+        run._find_files(identifier)
         run._remove_unnamed()
         state_folder = f"penstock-{said['id']}"
         run.folders = [os.path.join(root, state_folder) for root in nvme] or [str(path)]
@@ -244,7 +269,7 @@ class Run:
 
     def note(self, uuid: str, paths: Iterable[str]) -> None:
         """Notes a state that has a durable commit, and removes all files that it does not have."""
-        state = {"uuid": uuid, "paths": [os.path.abspath(path) for path in paths]}
+        state = {"uuid": uuid, "paths": [os.path.realpath(path) for path in paths]}
         if self._said["state"] == state and self._said["folders"] == self.folders:
             return
         try:
@@ -276,11 +301,28 @@ class Run:
     def _write(self) -> None:
         write_atomically(self.folder / "run.json", json.dumps(self._said, indent=1) + "\n")
 
+    def _find_files(self, identifier: str) -> None:
+        """Says where the files are now. A moved or copied run gets an id and folders of its own."""
+        said, here = self._said, str(self.folder)
+        said["folders"] = [os.path.realpath(folder) for folder in said["folders"]]
+        place = said.get("place", here)
+        if place != here:
+            said["id"] = identifier
+            said["folders"] = [here]
+        said["place"] = here
+        if said["state"]:
+            paths = said["state"]["paths"]
+            found = [_found(path, [here, *said["folders"]], place != here) for path in paths]
+            said["state"]["paths"] = found
+
     def _remove_unnamed(self) -> None:
+        """Removes state files that are not the commit's. Keeps all if one of the commit's is gone."""
         named = set(self.continued)
+        if not all(os.path.exists(path) for path in named):
+            return
         for folder in self._said["folders"]:
             for file in pathlib.Path(folder).glob("penstock-*.state"):
-                if str(file) not in named:
+                if str(file) not in named and os.path.realpath(file) not in named:
                     file.unlink()
 
     def _leave_folders(self, folders: Iterable[str]) -> None:
@@ -311,6 +353,8 @@ def remove_abandoned(root: PathLike) -> None:
             said = read_run(folder)
             if said["named"] or said["state"] is not None:
                 continue
+            if said.get("place") != os.path.realpath(folder):
+                continue  # a copy: its files may be another's
             lock = _Lock(folder)
         except (OSError, PenstockError, KeyError):
             continue  # no run, in use, or not ours to judge

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import secrets
 import shutil
 from collections.abc import Callable, Sequence
 
@@ -20,7 +21,7 @@ def take_snapshot(run: Run, folder: PathLike, copy: Copy) -> str:
 
     The folder is a run as any other. ``copy`` is the engine's.
     """
-    path = pathlib.Path(os.path.abspath(os.fspath(folder)))
+    path = pathlib.Path(os.path.realpath(os.fspath(folder)))
     if path.exists():
         raise InvalidArgumentError(f"penstock: {path} is there already; name another snapshot")
     said = read_run(run.folder)
@@ -31,7 +32,8 @@ def take_snapshot(run: Run, folder: PathLike, copy: Copy) -> str:
         copy([str(beside / os.path.basename(file)) for file in said["state"]["paths"]])
         paths = [str(path / os.path.basename(file)) for file in said["state"]["paths"]]
         said["state"]["paths"] = paths
-        text = {**said, "named": True, "folders": [str(path)]}
+        own = {"id": secrets.token_hex(8), "place": str(path), "folders": [str(path)]}
+        text = {**said, **own, "named": True}
         write_atomically(beside / "run.json", json.dumps(text, indent=1) + "\n")
         os.rename(beside, path)
         sync_folder(path.parent)

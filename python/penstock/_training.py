@@ -95,6 +95,7 @@ class Training:
         self.partition = partition(param_groups, options.model)
         self.identity = _identity(rule, self.partition)
         self.calls = 0  # of step() with gradients
+        self._ending = False  # the engine was told to end a step, and what came of it is not noted
         self.continued: dict[str, Any] | None = None
         self._process = os.getpid()
         self._lock = threading.RLock()
@@ -198,6 +199,9 @@ class Training:
                 "it; use it there, or make another one here"
             )
         with self._lock:
+            if self._ending:  # interrupted
+                self._follow_step()
+                self.weights.bring_all(self._at_once)
             yield
 
     def step(self, max_norm: float, loss_scale: float) -> _library.Outcome | None:
@@ -210,12 +214,7 @@ class Training:
                 return None
             self.commits.begin_due()
             outcome = self._end_step(gradients, max_norm, loss_scale)
-            self.calls += 1
-            self.continued = None
-            self.engine_step = outcome.step
-            self.updates = outcome.optimizer_steps
-            if not outcome.skipped:
-                self.weights.let_go()
+            self._follow_step()
             every = self.options.commit_every_steps
             if every > 0 and self.calls % every == 0:
                 self.commits.take_soon()
@@ -238,13 +237,29 @@ class Training:
                     entry.unit, entry.tensor, address, _library.DTYPES[DTYPE_NAMES[dtype]]
                 )
             self.commits.finish()
-            outcome = self.engine.end_step(groups, max_norm, loss_scale)
+            self._ending = True
+            return self.engine.end_step(groups, max_norm, loss_scale)
         except BaseException:
+            self._follow_step()
             with contextlib.suppress(PenstockError):
                 self.commits.close_step()
+                self.weights.bring_all(self._at_once)
             raise
-        self.commits.open_step = False
-        return outcome
+
+    def _follow_step(self) -> None:
+        """Notes whether the engine has ended the step, which an interrupt may have hidden."""
+        if not self._ending:
+            return
+        described = self.engine.describe()
+        if described["step"] != self.engine_step:
+            self.commits.open_step = False
+            self.continued = None
+            if described["optimizer_steps"] != self.updates:
+                self.weights.let_go()
+                self.updates = described["optimizer_steps"]
+            self.calls += 1
+            self.engine_step = described["step"]
+        self._ending = False
 
     def _gradients(self) -> list[tuple[Entry, torch.Tensor | None]] | None:
         """Returns the gradients, contiguous; None if there are none at all."""
@@ -319,15 +334,29 @@ class Training:
             self.engine.read(entry.unit, entry.tensor, kind, 0, state.numel(), state.data_ptr())
             return state
 
-    def close(self, bring: bool = True) -> None:
-        """Frees everything, after parameters have their weights. A fork's child does nothing."""
+    def durable_step(self) -> int:
+        """Returns the step of the last commit, once what was begun is durable; -1: there is none."""
+        with self.guard():
+            self.commits.finish()
+            step = self.commits.ending.step
+            return self.committed_step if step is None else step
+
+    def close(self, bring: bool = True, give_up: bool = False) -> None:
+        """Frees everything, after parameters have their weights. A fork's child does nothing.
+
+        Args:
+            give_up: whether a commit that is due is not wanted any more.
+        """
         if os.getpid() != self._process or self not in _living:
             return
         with self._lock:
             _living.discard(self)
             try:
+                self._follow_step()
                 if bring:
                     self.weights.bring_all()
+                if give_up:
+                    self.commits.drop_due()
                 self.commits.begin_due()
                 self.commits.finish()
             finally:

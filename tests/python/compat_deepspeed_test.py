@@ -96,6 +96,27 @@ class DeepSpeed(OptimizerTest):
         other.load_checkpoint(moved)  # latest, in the same engine
         self.assertEqual(other.global_steps, 4)
 
+    def test_a_checkpoint_replaces_checkpoints_alone(self) -> None:
+        engine = self.engine(tower())
+        self.train(engine, torch.Generator().manual_seed(1), 1)
+        place = os.path.join(self.folder, "parent", "checkpoints")
+        mine = os.path.join(place, "mine")
+        os.makedirs(mine)
+        for folder in (mine, os.path.dirname(place)):
+            with open(os.path.join(folder, "data.txt"), "w", encoding="utf-8") as file:
+                file.write("data")
+        for tag in ("mine", "", ".", "..", "a/b", "../../x"):
+            with self.subTest(tag), self.assertRaises(penstock.InvalidArgumentError) as caught:
+                engine.save_checkpoint(place, tag=tag)
+            self.assert_line(caught.exception)
+        self.assertEqual(os.listdir(mine), ["data.txt"])
+        self.assertEqual(sorted(os.listdir(os.path.dirname(place))), ["checkpoints", "data.txt"])
+        for _ in range(2):
+            engine.save_checkpoint(place, tag="a")
+        self.assertEqual(sorted(os.listdir(place)), ["a", "latest", "mine"])
+        engine.load_checkpoint(place)
+        self.assertEqual(engine.global_steps, 1)
+
     def test_without_a_checkpoint_none_is_returned(self) -> None:
         engine = self.engine(tower())
         self.assertEqual(engine.load_checkpoint(self.folder), (None, {}))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 import tempfile
 import unittest
 from typing import Any
 
 import numpy
+import optimizer_support as support
 import torch
 from optimizer_support import OptimizerTest, decay_groups, tower, train
 from penstock import reference
@@ -181,6 +184,131 @@ class CommitsAreContinued(OptimizerTest):
         with self.assertRaisesRegex(InvalidArgumentError, "other tensors"):
             self.make(model.named_parameters(), run=run)
         self.make(model.named_parameters(), run=run, model=model)
+
+    def test_a_snapshot_that_is_continued_as_a_run_leaves_the_first(self) -> None:
+        run, copy = (os.path.join(self.folder, name) for name in ("run", "copy"))
+        job = self.job(run=run)
+        job.steps(1)
+        job.optimizer.snapshot(copy)
+        job.optimizer.close()
+        again = self.job(run=copy)
+        self.assertEqual(again.optimizer.steps, 1)
+        again.optimizer.close()
+        self.assertEqual(self.job(run=run).optimizer.steps, 1)
+
+    def test_a_commit_that_was_begun_is_there_when_the_process_ends(self) -> None:
+        program = """
+import sys
+import penstock, torch
+run, nvme, level = sys.argv[1:]
+model = torch.nn.Linear(8, 8)
+home = {"device": "nvme", "nvme_path": nvme}
+config = {
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+    "zero_optimization": {"stage": 3, "offload_optimizer": home, "offload_param": home},
+    "penstock": {"host_memory": "64MiB", "commit_every_steps": 2},
+}
+if level == "2":
+    model, optimizer = penstock.initialize(model, config, run=run)
+else:
+    optimizer = penstock.AdamW(
+        model.parameters(), run=run, nvme_path=nvme, host_memory="64MiB", commit_every_steps=2
+    )
+scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+if len(run) % 2 and optimizer.steps == 0:
+    optimizer.attach(scheduler=scheduler)
+print(optimizer.steps)
+for _ in range(2):
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+"""
+        for level in ("1", "2"):
+            for name in ("a", "ab"):  # begun in step(), or due until a scheduler steps
+                with self.subTest(level=level, name=name):
+                    run = os.path.join(self.folder, level + name)
+                    command = [sys.executable, "-c", program, run, self.folder, level]
+                    environment = {**os.environ, "PYTHONPATH": str(support.ROOT / "python")}
+                    for expected in ("0", "2"):
+                        out = subprocess.run(
+                            command, env=environment, capture_output=True, text=True, check=True
+                        )
+                        self.assertEqual(out.stdout.strip(), expected)
+
+    def test_an_interrupt_at_the_end_of_a_commit_loses_nothing(self) -> None:
+        run = os.path.join(self.folder, "run")
+        job = self.job(run=run)
+        job.steps(1)
+        engine = job.optimizer._training.engine
+        finish = engine.finish_commit
+
+        def interrupted() -> None:
+            finish()
+            raise KeyboardInterrupt
+
+        engine.finish_commit = interrupted
+        with self.assertRaises(KeyboardInterrupt):
+            job.optimizer.commit()
+        engine.finish_commit = finish
+        job.optimizer.close()
+        self.assertEqual(self.job(run=run).optimizer.steps, 1)
+
+    def test_an_interrupt_at_the_end_of_a_step_loses_nothing(self) -> None:
+        losses, whole = self.expected(4)
+        for late in (False, True):
+            with self.subTest(late=late):
+                job = self.job(run=os.path.join(self.folder, f"run-{late}"), late=late)
+                job.attach()
+                self.assertEqual(job.steps(1), losses[:1])
+                engine = job.optimizer._training.engine
+                end = engine.end_step
+
+                def interrupted(*arguments: Any, end: Any = end) -> None:
+                    end(*arguments)
+                    raise KeyboardInterrupt
+
+                engine.end_step = interrupted
+                with self.assertRaises(KeyboardInterrupt):
+                    job.step()
+                engine.end_step = end
+                job.scheduler.step()
+                job.optimizer.zero_grad()
+                self.assertEqual(job.optimizer.state_dict()["penstock"]["step"], 2)
+                self.assertEqual(job.optimizer.steps, 2)
+                self.assertEqual(job.steps(2), losses[2:])
+                job.optimizer.synchronize()
+                self.assert_same_weights(job.model, whole.model)
+
+    def test_a_state_dict_whose_commit_was_replaced_ends_nothing(self) -> None:
+        losses, _ = self.expected(4)
+        job = self.job(run=os.path.join(self.folder, "run"))
+        job.attach()
+        job.steps(1)
+        old = job.optimizer.state_dict()
+        job.steps(1)
+        job.optimizer.commit()
+        self.assertEqual(job.steps(1), losses[2:3])
+        with self.assertRaisesRegex(InvalidArgumentError, "only the last commit"):
+            job.optimizer.load_state_dict(old)
+        self.assertEqual(job.steps(1), losses[3:])
+
+    def test_a_state_dict_keeps_what_is_attached_and_drops_a_commit_that_is_due(self) -> None:
+        run = os.path.join(self.folder, "run")
+        job = self.job(run=run, commit_every_steps=2)
+        job.attach()
+        job.steps(1)
+        saved = job.optimizer.state_dict()
+        loss_of_step = support.loss_of(job.model, torch.Generator().manual_seed(1))
+        loss_of_step.backward()
+        job.optimizer.step()  # a commit is due when the scheduler has stepped
+        job.optimizer.load_state_dict(saved)
+        self.assertEqual(job.optimizer.steps, 1)
+        job.optimizer.zero_grad()
+        job.steps(1)
+        job.optimizer.commit()
+        job.optimizer.close()
+        again = self.job(run=run)
+        self.assertEqual(again.attach(), 2)
+        self.assertEqual(again.scheduler.last_epoch, job.scheduler.last_epoch)
 
     def test_a_run_without_a_commit_is_removed(self) -> None:
         run = os.path.join(self.folder, "run")

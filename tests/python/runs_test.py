@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import unittest
@@ -136,6 +137,60 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
                 Run.open(self.named)
             self.assert_line(caught.exception, str(path))
         self.assertEqual(len(list(pathlib.Path(self.named).glob("*.state"))), 1)
+
+    def committed(self, name: str, *arguments: object) -> tuple[str, str]:
+        """Returns the folder of a run that has a commit and is closed, and its state file."""
+        run = Run.open(os.path.join(self.folder, name), *arguments)
+        file = make_file(run.folders[0], "aa")
+        run.note("aa", [file])
+        run.close()
+        return str(run.folder), file
+
+    def test_a_run_that_is_opened_by_a_link_keeps_its_files(self) -> None:
+        _, file = self.committed("real/run")
+        link = os.path.join(self.folder, "link")
+        os.symlink(os.path.join(self.folder, "real"), link)
+        run = self.opened(os.path.join(link, "run"))
+        self.assertEqual(run.continued, [file])
+        with self.assertRaisesRegex(UnavailableError, "open in this process"):
+            Run.open(os.path.join(self.folder, "real", "run"))
+        run.close()
+        self.assertTrue(os.path.exists(file))
+
+    def test_a_run_that_was_moved_keeps_its_files(self) -> None:
+        folder, file = self.committed("run")
+        moved = os.rename(folder, folder + "-moved") or folder + "-moved"
+        run = self.opened(moved)
+        self.assertEqual(run.continued, [os.path.join(moved, os.path.basename(file))])
+        run.close()
+        self.assertTrue(os.path.exists(run.continued[0]))
+
+    def test_a_run_that_was_copied_leaves_the_files_of_the_first(self) -> None:
+        for nvme in ((), (self.folder,)):
+            with self.subTest(nvme=nvme):
+                folder, file = self.committed(f"run-{len(nvme)}", *nvme)
+                copy = shutil.copytree(folder, folder + "-copy")
+                run = self.opened(copy, *nvme)
+                self.assertNotIn(os.path.dirname(file), run.folders)
+                run.note("bb", [make_file(run.folders[0], "bb")])
+                run.close()
+                self.assertTrue(os.path.exists(file))
+                self.assertEqual(read_run(folder)["state"]["paths"], [file])
+
+    def test_nothing_is_removed_while_a_file_of_the_commit_is_missing(self) -> None:
+        folder, file = self.committed("run")
+        other = make_file(folder, "bb")
+        os.unlink(file)
+        self.opened(folder).close()
+        self.assertTrue(os.path.exists(other))
+
+    def test_a_folder_with_state_files_and_no_run_is_refused_and_stays(self) -> None:
+        os.mkdir(self.named)
+        theirs = make_file(self.named, "0123")
+        with self.assertRaisesRegex(InvalidArgumentError, "no run.json") as caught:
+            Run.open(self.named)
+        self.assert_line(caught.exception)
+        self.assertEqual(os.listdir(self.named), [os.path.basename(theirs)])
 
     @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_a_folder_that_may_not_be_written_is_named(self) -> None:

@@ -7,13 +7,15 @@ and the client's state, as commits say such things (docs/pytorch_runs.md).
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import shutil
+import tempfile
 from typing import Any
 
 from penstock import _state
 from penstock._module_optimizer import ModuleOptimizer
-from penstock._run import write_atomically
+from penstock._run import explained, sync_folder, write_atomically
 from penstock.errors import CorruptionError, InvalidArgumentError
 
 _TEXT = "penstock.json"
@@ -23,16 +25,41 @@ _SNAPSHOT = "penstock"
 def write_checkpoint(
     folder: pathlib.Path, tag: str, optimizer: ModuleOptimizer, said: dict[str, Any], latest: bool
 ) -> None:
-    """Writes a checkpoint, in the place of one of the same name."""
-    text = {name: _state.encode(value, name) for name, value in said.items()}
+    """Writes a checkpoint, in the place of one of the same name.
+
+    It is written beside, and what is in its place is removed only when it is whole.
+    """
+    if tag in ("", ".", "..") or "/" in tag or "\0" in tag:
+        raise InvalidArgumentError(
+            f"penstock: save_checkpoint got the tag {tag!r}; give the plain name of a folder"
+        )
     place = folder / tag
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(parents=True)
-    saved = optimizer.state_dict()
-    optimizer.snapshot(place / _SNAPSHOT)
-    text["optimizer"] = _state.encode(saved, "optimizer")
-    text["random"] = _state.encode(_state.random_states(), "random")
-    write_atomically(place / _TEXT, json.dumps(text) + "\n")
+    if os.path.lexists(place) and not (place / _TEXT).is_file():
+        raise InvalidArgumentError(
+            f"penstock: {place} is there and is no checkpoint of penstock; give another tag"
+        )
+    text = {name: _state.encode(value, name) for name, value in said.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = pathlib.Path(tempfile.mkdtemp(prefix=f".{tag}-", suffix=".new", dir=folder))
+    try:
+        beside.chmod(folder.stat().st_mode & 0o777)
+        saved = optimizer.state_dict()
+        snapshot = optimizer.snapshot(beside / _SNAPSHOT)
+        text["optimizer"] = _state.encode(saved, "optimizer")
+        text["random"] = _state.encode(_state.random_states(), "random")
+        write_atomically(pathlib.Path(snapshot).parent / _TEXT, json.dumps(text) + "\n")
+        if place.exists():
+            old = pathlib.Path(tempfile.mkdtemp(prefix=f".{tag}-", suffix=".old", dir=folder))
+            os.rename(place, old)
+            os.rename(beside, place)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.rename(beside, place)
+        sync_folder(folder)
+    except OSError as error:
+        raise explained(error, f"checkpoint {place} cannot be written") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
     if latest:
         write_atomically(folder / "latest", tag)
 
