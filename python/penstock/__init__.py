@@ -33,12 +33,14 @@ _LAZY = {
     "Lion": "penstock.optim",
     "Adagrad": "penstock.optim",
     "clip_grad_norm_": "penstock._initialize",
+    "compat": "",
     "gathered": "penstock._gathered",
     "init": "penstock._init",
     "initialize": "penstock._initialize",
     "integrations": "",
     "optim": "",
     "reference": "",
+    "universal": "",
 }
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "PenstockError",
     "UnavailableError",
     "clip_grad_norm_",
+    "compat",
     "gathered",
     "init",
     "initialize",

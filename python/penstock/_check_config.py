@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from penstock import _library
+from penstock._config import without_monitors
 from penstock.errors import InvalidArgumentError
 
 USED, SUPERSEDED, NO_EFFECT, REFUSED = "used", "superseded", "no effect", "refused"
@@ -31,7 +32,6 @@ _HERE: Mapping[str, tuple[str, str]] = {
     "steps_per_print": (NO_EFFECT, _LOOP),
     "wall_clock_breakdown": (NO_EFFECT, _LOOP),
     "dataloader_drop_last": (NO_EFFECT, _LOOP),
-    "csv_monitor": (NO_EFFECT, _PROGRAM),
     "memory_breakdown": (SUPERSEDED, "model.penstock.engine.counters() has bytes and counts"),
     "dump_state": (SUPERSEDED, "model.penstock.engine.describe() says what was made"),
     "bf16.enabled": (NO_EFFECT, _DTYPE),
@@ -106,7 +106,7 @@ def nvme_paths(config: Mapping[str, Any]) -> list[str]:
 
 def for_library(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the configuration without what only this package knows."""
-    engine = copy.deepcopy(dict(config))
+    engine = copy.deepcopy(without_monitors(config)[0])
     if isinstance(engine.get("penstock"), dict):
         engine["penstock"].pop("missing_gradients", None)
     batch = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -201,10 +201,15 @@ def look(config: Mapping[str, Any]) -> tuple[list[Key], list[str]]:
     refused, plan = _ask(config)
     superseded, auto, others = _understand(plan["notices"])
     understood = {path for path, _ in leaves(plan["config"])}
+    monitors = without_monitors(config)[1]
     keys = []
     for path, value in leaves(config):
         name, here = _beginning(path, refused), _beginning(path, _HERE)
-        if name is not None:
+        monitor = monitors.get(path.partition(".")[0])
+        if monitor is not None:
+            on = monitor.get("enabled") is True
+            becomes = (USED, "") if on else (NO_EFFECT, "the monitor is off")
+        elif name is not None:
             becomes = (REFUSED, refused[name])
         elif here is not None:
             becomes = _HERE[here]

@@ -83,6 +83,10 @@ class Ending:
             self.finish()
 
 
+class _Attached(dict[str, Any]):
+    """A dict that has weak references."""
+
+
 class Commits:
     """The commits of one engine. The caller holds the lock of the training.
 
@@ -98,7 +102,25 @@ class Commits:
         self.ending = Ending(engine, run)
         self._sections = sections
         self._awaited: set[str] = set()  # attached things that have yet to step
-        self.attached: dict[str, Any] = {}
+        attached = _Attached()
+        self._attached: Callable[[], _Attached | None] = lambda: attached
+
+    @property
+    def attached(self) -> dict[str, Any]:
+        """What is attached, by names."""
+        attached = self._attached()
+        return {} if attached is None else attached
+
+    def let_hold(self) -> dict[str, Any]:
+        """Returns what is attached, for the optimizer to hold from now on: this holds it no more.
+
+        A scheduler holds its optimizer, which could not be collected if the engine held both.
+        """
+        attached = self._attached()
+        if attached is None:
+            attached = _Attached()
+        self._attached = weakref.ref(attached)
+        return attached
 
     @property
     def calls(self) -> int | None:

@@ -138,6 +138,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         loss_scale, found_inf = loss_scale_of(self)
         if found_inf:
+            self._made().skip_step()
             self.skipped = True
             return loss
         outcome = self._made().step(self.max_norm, loss_scale)
@@ -201,6 +202,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         """
         training = self._made()
         training.attach(things)
+        self._attached = training.commits.let_hold()
         self._take_groups(training)
         return training.calls
 
@@ -241,6 +243,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         if self._training is not None:  # torch has put another list in the place of ours
             self._training.param_groups = self.param_groups
+            self._attached = self._training.commits.let_hold()
 
     def begin_with(self, states: Reader) -> None:
         """Begins with the states of another training: what penstock.universal.load calls."""

@@ -149,6 +149,8 @@ class Training:
         model = self.options.model
         self.weights = Weights(self.engine, self.partition, described, model is not None)
         self.commits = Commits(self.engine, self.run, self._sections)
+        if described["continued"]:
+            self.commits.ending.step = self.engine_step
         if self.continued is not None or begin_with is not None:
             self.weights.take_all()
         own = {id(p) for p in model.parameters()} if model is not None else set()
@@ -215,11 +217,23 @@ class Training:
             self.commits.begin_due()
             outcome = self._end_step(gradients, max_norm, loss_scale)
             self._follow_step()
-            every = self.options.commit_every_steps
-            if every > 0 and self.calls % every == 0:
-                self.commits.take_soon()
+            self._take_soon()
             self.weights.bring_all(self._at_once)
             return outcome
+
+    def skip_step(self) -> None:
+        """Counts a step whose gradients a scaler has found not finite."""
+        with self.guard():
+            self.commits.begin_due()
+            self.calls += 1
+            self.continued = None
+            self.committed_step = -1  # a commit of this step says fewer calls
+            self._take_soon()
+
+    def _take_soon(self) -> None:
+        every = self.options.commit_every_steps
+        if every > 0 and self.calls % every == 0:
+            self.commits.take_soon()
 
     def _end_step(
         self,
@@ -339,7 +353,7 @@ class Training:
         with self.guard():
             self.commits.finish()
             step = self.commits.ending.step
-            return self.committed_step if step is None else step
+            return -1 if step is None else step
 
     def close(self, bring: bool = True, give_up: bool = False) -> None:
         """Frees everything, after parameters have their weights. A fork's child does nothing.

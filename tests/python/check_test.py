@@ -23,6 +23,7 @@ if BUILT.exists():
     os.environ.setdefault("PENSTOCK_LIBRARY", str(BUILT))
 
 from penstock import _library, check
+from penstock._check_config import look
 from penstock._check_model import read_model
 from penstock.errors import InvalidArgumentError
 
@@ -103,6 +104,16 @@ class CheckTest(unittest.TestCase):
 
 
 class Keys(CheckTest):
+    def test_monitors_that_are_on_are_used(self) -> None:
+        on = {"enabled": True, "output_path": "x"}
+        config = {"csv_monitor": on, "tensorboard": on, "wandb": {"enabled": False}}
+        keys, _ = look(config)
+        said = {key.path: key.becomes for key in keys}
+        for name in ("csv_monitor", "tensorboard"):
+            self.assertEqual(said[f"{name}.enabled"], "used")
+            self.assertEqual(said[f"{name}.output_path"], "used")
+        self.assertEqual(said["wandb.enabled"], "no effect")
+
     def test_each_key_is_used_or_a_reason_says_why_not(self) -> None:
         self.zero["overlap_comm"] = True
         code, keys = self.becomes(

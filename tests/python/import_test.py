@@ -33,6 +33,10 @@ class ImportsAreLazy(unittest.TestCase):
         done = self.python("import penstock\npenstock.AdamX")
         self.assertIn("AttributeError: module 'penstock' has no attribute 'AdamX'", done.stderr)
 
+    def test_every_public_name_is_there(self) -> None:
+        done = self.python("import penstock\nfor n in penstock.__all__: getattr(penstock, n)")
+        self.assertEqual(done.stderr, "")
+
     def test_a_library_that_is_not_there_is_named(self) -> None:
         done = self.python(
             "import penstock._library as l\nl.library()", PENSTOCK_LIBRARY="/nowhere/libpenstock.so"

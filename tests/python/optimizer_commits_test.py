@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -9,10 +10,12 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import weakref
 from typing import Any
 
 import numpy
 import optimizer_support as support
+import penstock
 import torch
 from optimizer_support import OptimizerTest, decay_groups, tower, train
 from penstock import reference
@@ -309,6 +312,41 @@ for _ in range(2):
         again = self.job(run=run)
         self.assertEqual(again.attach(), 2)
         self.assertEqual(again.scheduler.last_epoch, job.scheduler.last_epoch)
+
+    def test_an_optimizer_with_a_scheduler_is_collected(self) -> None:
+        run = os.path.join(self.folder, "run")
+        model = tower()
+        optimizer = penstock.AdamW(model.parameters(), run=run)  # make() would keep it
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+        optimizer.attach(scheduler=scheduler)
+        gc.collect()
+        train(model, optimizer, 2, scheduler)
+        optimizer.load_state_dict(optimizer.state_dict())
+        there = weakref.ref(optimizer)
+        del optimizer, scheduler
+        gc.collect()
+        self.assertIsNone(there())
+        again = self.make(model.parameters(), run=run)
+        scheduler = torch.optim.lr_scheduler.LinearLR(again)
+        self.assertEqual(again.attach(scheduler=scheduler), 2)
+        self.assertEqual(scheduler.last_epoch, 2)
+
+    def test_steps_that_a_scaler_skips_count(self) -> None:
+        run = os.path.join(self.folder, "run")
+        job = self.job(run=run)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+        for number in range(4):
+            loss = support.loss_of(job.model, torch.Generator().manual_seed(number))
+            scale = float("inf") if number in (0, 2) else 1.0
+            scaler.scale(loss * scale).backward()
+            scaler.step(job.optimizer)
+            scaler.update()
+            job.optimizer.zero_grad()
+            self.assertEqual(job.optimizer.steps, number + 1)
+            self.assertEqual(job.optimizer.skipped, number in (0, 2))
+        job.optimizer.commit()
+        job.optimizer.close()
+        self.assertEqual(self.job(run=run).optimizer.steps, 4)
 
     def test_a_run_without_a_commit_is_removed(self) -> None:
         run = os.path.join(self.folder, "run")

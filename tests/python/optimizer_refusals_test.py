@@ -246,6 +246,9 @@ class MistakesAreRefused(OptimizerTest):
         train(model, optimizer, 1)
         saved["penstock"]["step"] = 7
         self.refuse(InvalidArgumentError, ["step 7"], optimizer.load_state_dict, saved)
+        train(model, optimizer, 1)  # nothing was given up
+        saved["penstock"]["snapshot"] = optimizer.snapshot(os.path.join(self.folder, "copy"))
+        self.refuse(InvalidArgumentError, ["step 7"], optimizer.load_state_dict, saved)
         self.refuse(InvalidArgumentError, ["given up"], train, model, optimizer, 1)
 
     def test_an_interrupt_in_a_step_changes_nothing(self) -> None:
