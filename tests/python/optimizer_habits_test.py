@@ -48,7 +48,7 @@ class TorchLoopsWorkUnchanged(OptimizerTest):
                 rows = self.scaled(mine, optimizer)
                 self.assertEqual(rows, self.scaled(other, plain))
                 self.assertEqual([skipped for _, _, skipped in rows].count(True), 1)
-                self.assertEqual(optimizer.steps, 5)
+                self.assertEqual(optimizer.steps, 6)
                 optimizer.synchronize()
                 self.assert_same_weights(mine, other)
 
