@@ -299,7 +299,7 @@ class Hooks:
         self._note_task(task)
         for unit in units:
             if torch.is_grad_enabled():  # create_graph: the new graph uses the weights once more
-                unit.kept = True
+                self.runtime.keep_for_step(unit)
             self.runtime.use(unit, _library.BACKWARD)
         if units:
             self._in_backward = units

@@ -59,6 +59,7 @@ class Runtime:
         self._ending = False  # the engine was told to end a step, and what came of it is not noted
         self.most_repeated = 0  # that were in memory at once
         self.in_use: Callable[[Unit], bool] = lambda unit: False  # asks the hooks
+        self._kept_for_step: list[Unit] = []
         self._on_device = on_device
         self._zero_missing = zero_missing
         self._continued: bool = described["continued"]
@@ -305,8 +306,17 @@ class Runtime:
     def steps(self, steps: int) -> None:
         self._steps = steps
 
+    def keep_for_step(self, unit: Unit) -> None:
+        """Has a unit stay until the step ends."""
+        if not unit.kept:
+            unit.kept = True
+            self._kept_for_step.append(unit)
+
     def _forget(self) -> None:
         """Lets all units go whose weights the step changes."""
+        for unit in self._kept_for_step:
+            unit.kept = False
+        self._kept_for_step.clear()
         for unit in self.units:
             unit.told = False
             unit.check_unwritten()
