@@ -400,7 +400,10 @@ CUresult cuGetErrorName(CUresult error, const char** name) {
   return found == kNames.end() ? kInvalidValue : kSuccess;
 }
 
-CUcontext fake_cuda_context(void) { return new CUctx_st; }
+CUcontext fake_cuda_context(void) {
+  static auto* const made = new std::deque<CUctx_st>;  // they stay to the end of the process
+  return &made->emplace_back();
+}
 void* fake_cuda_memory(CUdeviceptr address, size_t size) {
   return TheMemory().Find({address, size}, "a kernel");
 }
