@@ -1,21 +1,23 @@
-// What a training with a caller of its own is made of: the texts, read; the budget, spent.
+#include "front/plan.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "base/machine_memory.h"
-#include "front/training.h"
+#include "front/arrival_room.h"
+#include "front/gradient_inbox.h"
+#include "front/model_text.h"
 #include "zero/partitioner.h"
 #include "zero/schedule_builder.h"
 
 namespace penstock::front {
 namespace {
 
-/// Host memory that nobody named: three quarters of what is available.
 Result<Bytes> HostLimit(const Options& options, const config::Config& config) {
   if (options.host_memory) return *options.host_memory;
   if (config.host_memory) return *config.host_memory;
   PENSTOCK_ASSIGN(const MachineMemory memory, ReadMachineMemory());
-  return memory.available.value / 4 * 3_B;
+  return DefaultHostMemory(memory);
 }
 
 /// Sets what is not the caller's choice here.

@@ -146,7 +146,6 @@ Result<zero::GradientNorm::Value> Training::Norm() {
   PENSTOCK_TRY(inbox_->CompleteAll());
   PENSTOCK_TRY(FinishCommit());  // an update would change the tiles that it reads
   norm_ = state_->WaitForNorm();
-  static_cast<void>(state_->Figures());
   return *norm_;
 }
 

@@ -17,41 +17,19 @@
 #include <vector>
 
 #include "base/result.h"
-#include "config/config.h"
 #include "front/arrival_room.h"
 #include "front/device_copies.h"
 #include "front/gradient_inbox.h"
 #include "front/group_scalars.h"
-#include "front/model_text.h"
+#include "front/plan.h"
 #include "offload/layout.h"
 #include "offload/schedule.h"
 #include "zero/committed_state.h"
-#include "zero/engine.h"
-#include "zero/memory_plan.h"
 #include "zero/state_engine.h"
 #include "zero/tile_fill.h"
 #include "zero/use_order.h"
 
 namespace penstock::front {
-
-/// What a training is made of, and what it will take.
-struct Plan {
-  zero::EngineOptions engine;  ///< `model` has an order
-  offload::ShardLayout layout;
-  uint32_t slots = 0;  ///< of repeated units, on the caller's side
-  Bytes sums;          ///< of gradients, beside the engine's
-  Bytes reading;       ///< a tile, for whoever reads states
-  bool cuda = false;   ///< the caller's memory is a CUDA device's
-  Bytes arriving;      ///< gradients on their way from there
-  std::vector<std::string> continue_from;
-  std::vector<std::string> notices;
-};
-
-/// Reads the three texts. Errors: kInvalidArgument; kIo if the machine's memory is unknown.
-Result<Plan> MakePlan(const std::string& config, const std::string& model,
-                      const std::string& options);
-/// The store's part of the budget. Errors: kBudget.
-Result<zero::MemoryPlan> PlanStore(const Plan& plan);
 
 enum class UseKind { kForward, kBackward, kAside };
 

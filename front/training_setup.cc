@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "front/training.h"
@@ -14,20 +12,8 @@
 namespace penstock::front {
 namespace {
 
-namespace fs = std::filesystem;
 using offload::ModuleId;
 using offload::TileId;
-
-/// Whether an engine with this layout in these folders can continue in the files of a state.
-bool FitsInPlace(const zero::CommittedState& state, const Plan& plan) {
-  const auto holds = [](const std::string& folder, const std::string& file) {
-    std::error_code ignored;
-    return fs::equivalent(fs::path(file).parent_path(), folder, ignored);
-  };
-  return state.world_size() == 1 && state.durable() == plan.engine.config.durable &&
-         state.shard(0) == plan.layout &&
-         std::ranges::equal(plan.engine.state_folders, plan.continue_from, holds);
-}
 
 }  // namespace
 
@@ -43,7 +29,8 @@ Result<std::unique_ptr<Training>> Training::Create(Plan plan) {
   if (!plan.continue_from.empty()) {
     PENSTOCK_ASSIGN(from, zero::CommittedState::Open(plan.continue_from, /*exclusive=*/true));
     plan.engine.seed = from->train_state().seed;
-    if (FitsInPlace(*from, plan)) {
+    if (zero::FitsInPlace(*from, plan.layout, plan.engine.config.durable, plan.continue_from,
+                          plan.engine.state_folders)) {
       plan.engine.adopt = plan.continue_from;
       from.reset();  // the engine takes the lock
     }

@@ -1,8 +1,10 @@
 #include "zero/committed_state.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "offload/uuid.h"
@@ -157,6 +159,16 @@ Result<std::unique_ptr<CommittedState>> CommittedState::Open(
   using offload::StateLock;
   return Open(offload::RankPaths{state_paths},
               exclusive ? StateLock::kExclusive : StateLock::kShared);
+}
+
+bool FitsInPlace(const CommittedState& state, const offload::ShardLayout& layout, bool durable,
+                 const std::vector<std::string>& paths, const std::vector<std::string>& folders) {
+  const auto holds = [](const std::string& folder, const std::string& file) {
+    std::error_code ignored;
+    return std::filesystem::equivalent(std::filesystem::path(file).parent_path(), folder, ignored);
+  };
+  return state.durable() == durable && state.world_size() == layout.world_size &&
+         state.shard(layout.rank) == layout && std::ranges::equal(folders, paths, holds);
 }
 
 }  // namespace penstock::zero

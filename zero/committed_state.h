@@ -70,4 +70,9 @@ class CommittedState {
   virtual Result<CommitCheck> Check(const offload::CheckProgress& progress) = 0;
 };
 
+/// Whether an engine with this layout in these folders can continue in the files of a state, of
+/// which `paths` are those of the layout's rank: tiles, slots and folders are the same.
+bool FitsInPlace(const CommittedState& state, const offload::ShardLayout& layout, bool durable,
+                 const std::vector<std::string>& paths, const std::vector<std::string>& folders);
+
 }  // namespace penstock::zero

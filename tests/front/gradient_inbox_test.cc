@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "front/training.h"
+#include "front/model_text.h"
 #include "tests/front/c_training.h"
 #include "zero/partitioner.h"
 

@@ -231,7 +231,7 @@ Result<MemoryBudget> TakeLimits(const config::Config& config,
   if (!config.device_memory.has_value() || !config.host_memory.has_value()) {
     PENSTOCK_ASSIGN(const OfferedMemory memory, machine());
     device = config.device_memory.value_or(DefaultDeviceMemory(memory));
-    host = config.host_memory.value_or(Bytes{memory.machine.available.value / 4 * 3});
+    host = config.host_memory.value_or(DefaultHostMemory(memory.machine));
   }
   return MemoryBudget{.device = device, .host = host};
 }

@@ -196,14 +196,9 @@ Result<ResumePoint> OpenResumePoint(const Folder& run,
 
 bool FitsInPlace(const ResumePoint& from, const offload::ShardLayout& layout, bool durable,
                  const std::vector<std::string>& folders) {
-  const auto holds = [](const std::string& folder, const std::string& file) {
-    std::error_code ignored;
-    return fs::equivalent(fs::path(file).parent_path(), folder, ignored);
-  };
-  return !from.replaced && from.state->durable() == durable &&
-         from.state->world_size() == layout.world_size &&
-         from.state->shard(layout.rank) == layout &&
-         std::ranges::equal(folders, from.info.state.ranks[layout.rank].paths, holds);
+  return !from.replaced && from.state->world_size() == layout.world_size &&
+         zero::FitsInPlace(*from.state, layout, durable, from.info.state.ranks[layout.rank].paths,
+                           folders);
 }
 
 Status AnnounceMove(const ResumePoint& from, const RunFolder& folder, const StateFiles& target) {

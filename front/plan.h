@@ -1,0 +1,37 @@
+// What a training with a caller of its own is made of: the texts, read; the budget, spent.
+//
+// Threads: any.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "offload/layout.h"
+#include "zero/engine.h"
+#include "zero/memory_plan.h"
+
+namespace penstock::front {
+
+/// What a training is made of, and what it will take.
+struct Plan {
+  zero::EngineOptions engine;  ///< `model` has an order
+  offload::ShardLayout layout;
+  uint32_t slots = 0;  ///< of repeated units, on the caller's side
+  Bytes sums;          ///< of gradients, beside the engine's
+  Bytes reading;       ///< a tile, for whoever reads states
+  bool cuda = false;   ///< the caller's memory is a CUDA device's
+  Bytes arriving;      ///< gradients on their way from there
+  std::vector<std::string> continue_from;
+  std::vector<std::string> notices;
+};
+
+/// Reads the three texts. Errors: kInvalidArgument; kIo if the machine's memory is unknown.
+Result<Plan> MakePlan(const std::string& config, const std::string& model,
+                      const std::string& options);
+/// The store's part of the budget. Errors: kBudget.
+Result<zero::MemoryPlan> PlanStore(const Plan& plan);
+
+}  // namespace penstock::front
