@@ -52,7 +52,7 @@ def _from_module(folder: pathlib.Path, architecture: str, dtype: str) -> Model:
     import torch
     import transformers
 
-    from penstock import _units
+    from penstock import _dtypes, _units
 
     made = getattr(transformers, architecture, None)
     if made is None:
@@ -65,7 +65,7 @@ def _from_module(folder: pathlib.Path, architecture: str, dtype: str) -> Model:
             module = made(config)
     except (OSError, ValueError, TypeError) as error:
         raise InvalidArgumentError(f"{folder}/config.json: {error}") from None
-    types = {name: type_ for type_, name in _units.DTYPE_NAMES.items()}
+    types = {name: type_ for type_, name in _dtypes.NAMES.items()}
     module = module.to(types[dtype])
     parameters = [p for p in module.parameters() if p.numel() > 0]
     cut = _units.plan(module, [{"params": parameters}], have_values=False)

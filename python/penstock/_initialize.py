@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +10,7 @@ from typing import Any
 
 import torch
 
-from penstock import _guards, _outside, _rules, _state_dicts
+from penstock import _dtypes, _guards, _outside, _rules, _state_dicts
 from penstock._config import ConfigLike, merged, read_config, without_monitors
 from penstock._hooks import Hooks
 from penstock._init import Weights, give_addresses, has_no_values, source_of
@@ -20,7 +18,7 @@ from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._opening import Opening
 from penstock._rows import Rows
 from penstock._runtime import Runtime
-from penstock._units import DTYPE_NAMES, Plan, plan
+from penstock._units import plan
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError, UnavailableError
 
@@ -95,18 +93,6 @@ def _homes(config: Mapping[str, Any]) -> tuple[Any, bool]:
         if devices[section] == "nvme":
             paths = home.get("nvme_path") or paths
     return paths, devices["offload_param"] == "none"
-
-
-def _identity(rule: _rules.Rule, plan_: Plan) -> str:
-    """Returns what a commit must agree in to be continued."""
-    entries = sorted(
-        (entry for unit in plan_.units for entry in unit.entries), key=lambda entry: entry.name
-    )
-    model = [
-        [e.name, list(e.parameter.shape), DTYPE_NAMES[e.parameter.dtype], e.group.number]
-        for e in entries
-    ]
-    return hashlib.sha256(json.dumps([rule.name, model]).encode()).hexdigest()
 
 
 def _split(config: ConfigLike) -> tuple[dict[str, Any], bool]:
@@ -211,7 +197,12 @@ def initialize(
     optimizer.rows = Rows(engine_config, monitors)
     cut = plan(model, optimizer.param_groups)
     paths, on_device = _homes(engine_config)
-    opening = Opening(engine_config, paths, cut, seed, _identity(rule, cut))
+    members = (
+        (e.name, list(e.parameter.shape), _dtypes.NAMES[e.parameter.dtype], e.group.number)
+        for unit in cut.units
+        for e in unit.entries
+    )
+    opening = Opening(engine_config, paths, cut, seed, _rules.identity(rule, members))
     opened = opening.open(run)
     try:
         runtime = Runtime(opened.engine, cut, on_device=on_device, zero_missing=zero_missing)

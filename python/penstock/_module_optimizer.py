@@ -161,14 +161,8 @@ class ModuleOptimizer(torch.optim.Optimizer):
             "kind": "module",
             "identity": self._opening.identity,
             "calls": self._runtime.steps,
-            "groups": self._group_options(),
+            "groups": _rules.group_options(self.param_groups),
         }
-
-    def _group_options(self) -> list[dict[str, Any]]:
-        return [
-            {key: value for key, value in group.items() if key not in ("params", "param_names")}
-            for group in self.param_groups
-        ]
 
     def _set_groups(self, groups: Any) -> None:
         for group, options in zip(self.param_groups, _state.decode(groups)):
@@ -207,7 +201,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         step = self.commit()
         return {
             "penstock": {"run": str(self._run.folder), "uuid": self._run.uuid, "step": step},
-            "param_groups": self._group_options(),
+            "param_groups": _rules.group_options(self.param_groups),
         }
 
     def begin_with(self, states: Reader) -> None:
@@ -317,6 +311,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         """Goes on from another commit. The training is closed if that cannot be opened."""
         self._commits.finish()
         self._check_there(commit)
+        self._commits.drop_due()  # it would take the place of the one that is asked for
         self.close()
         opened = self._opening.open(commit["run"], commit)
         self._commits.go_on(opened.engine, opened.run)
@@ -327,6 +322,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """Frees everything. The module's parameters show NaN from then on."""
         try:
+            self._commits.begin_due()
             self._commits.finish()
         finally:
             self._commits.drop_due()

@@ -12,13 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from penstock import _dtypes
 from penstock.errors import InvalidArgumentError
 
-DTYPE_NAMES: Mapping[torch.dtype, str] = {
-    torch.float32: "fp32",
-    torch.bfloat16: "bf16",
-    torch.float16: "fp16",
-}
 # The most elements of a run, unless one parameter has more. The same for every configuration: with
 # another cut a state could not be continued, and the squares of a gradient were added up otherwise.
 RUN_ELEMENTS = 1 << 20
@@ -76,7 +72,7 @@ class Partition(NamedTuple):
             for unit in self.units
         ]
         groups = [
-            {"name": f"group {group}, {DTYPE_NAMES[dtype]}", "dtype": DTYPE_NAMES[dtype]}
+            {"name": f"group {group}, {_dtypes.NAMES[dtype]}", "dtype": _dtypes.NAMES[dtype]}
             for group, dtype in self.groups
         ]
         return {"units": units, "groups": groups}
@@ -108,7 +104,7 @@ def _check(parameter: torch.Tensor, name: str) -> None:
             f"penstock: parameter {name} is on {parameter.device}; parameters are on the CPU or on "
             "a CUDA device"
         )
-    if parameter.dtype not in DTYPE_NAMES:
+    if parameter.dtype not in _dtypes.NAMES:
         raise InvalidArgumentError(
             f"penstock: parameter {name} has dtype {parameter.dtype}; torch.float32, bfloat16 and "
             "float16 are trained"

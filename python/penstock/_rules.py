@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from penstock import _library
@@ -60,16 +62,44 @@ def check_group(group: Mapping[str, Any], number: int, defaults: Mapping[str, An
             )
 
 
+def _number(value: Any, what: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            f"penstock: {what} of a parameter group is {value!r}; give a number"
+        ) from None
+
+
 def scalars(group: Mapping[str, Any]) -> _library.Group:
     """Returns the scalars of a parameter group as they are now."""
     beta1, beta2 = group.get("betas", (0.0, 0.0))
     return _library.Group(
-        float(group["lr"]),
-        float(beta1),
-        float(beta2),
-        float(group.get("eps", 0.0)),
-        float(group["weight_decay"]),
+        _number(group["lr"], "lr"),
+        _number(beta1, "betas"),
+        _number(beta2, "betas"),
+        _number(group.get("eps", 0.0), "eps"),
+        _number(group["weight_decay"], "weight_decay"),
     )
+
+
+def group_options(param_groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the parameter groups without their parameters."""
+    return [
+        {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        for group in param_groups
+    ]
+
+
+def identity(rule: Rule, members: Iterable[tuple[str, list[int], str, int]]) -> str:
+    """Returns what a commit must agree in to be continued.
+
+    Args:
+        members: name, shape, dtype and number of the parameter group (-1: frozen) of each
+            parameter.
+    """
+    model = sorted(members, key=lambda member: member[0])
+    return hashlib.sha256(json.dumps([rule.name, model]).encode()).hexdigest()
 
 
 def clip_factor(norm: float, max_norm: float) -> float:

@@ -16,12 +16,10 @@ from typing import Any
 
 import torch
 
-from penstock import _library
+from penstock import _dtypes, _library, _rules
 from penstock._storage import Unit, memory_for
-from penstock._units import DTYPE_NAMES, Plan
+from penstock._units import Plan
 from penstock.errors import InvalidArgumentError, UnavailableError
-
-_DTYPES = {dtype: _library.DTYPES[name] for dtype, name in DTYPE_NAMES.items()}
 
 _MOST_NAMES = 5
 
@@ -189,7 +187,7 @@ class Runtime:
             if gradient.layout != torch.strided:
                 gradient = gradient.to_dense()
             gradient = gradient.detach().contiguous()
-            dtype = _DTYPES.get(gradient.dtype)
+            dtype = _dtypes.CODES.get(gradient.dtype)
             if dtype is None:
                 raise InvalidArgumentError(
                     f"penstock: the gradient of {unit.entries[tensor].name} is of "
@@ -245,7 +243,7 @@ class Runtime:
                     '{"missing_gradients": "zero"}'
                 )
             for unit, i, entry in missing:
-                self.engine.gradient(unit, i, None, _DTYPES[entry.parameter.dtype])
+                self.engine.gradient(unit, i, None, _dtypes.CODES[entry.parameter.dtype])
                 self._given.add((unit, i))
 
     def _take_assigned(self) -> None:
@@ -271,7 +269,7 @@ class Runtime:
         with self.lock:
             self.begin()
             self.complete_gradients()
-            scalars = [_scalars(param_groups[number]) for number in self.groups]
+            scalars = [_rules.scalars(param_groups[number]) for number in self.groups]
             self._forget()
             self._ending = True
             outcome: _library.Outcome = self.engine.end_step(scalars, max_norm, loss_scale)
@@ -373,23 +371,3 @@ class _Closed:
 
     def close(self) -> None:
         pass
-
-
-def _number(value: Any, what: str) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(
-            f"penstock: {what} of a parameter group is {value!r}; give a number"
-        ) from None
-
-
-def _scalars(group: Mapping[str, Any]) -> _library.Group:
-    """Returns the scalars of a parameter group as they are now."""
-    betas: Sequence[Any] = group.get("betas", (0.0, 0.0))
-    return _library.Group(
-        _number(group["lr"], "lr"),
-        *(_number(beta, "betas") for beta in betas),
-        _number(group.get("eps", 0.0), "eps"),
-        _number(group["weight_decay"], "weight_decay"),
-    )

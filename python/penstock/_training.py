@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import hashlib
-import json
 import logging
 import os
 import threading
@@ -16,10 +14,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock import _cuda, _library, _rules, _state
+from penstock import _cuda, _dtypes, _library, _rules, _state
 from penstock._commits import Commits
 from penstock._forward import ForwardHooks
-from penstock._parameters import DTYPE_NAMES, Entry, Partition, partition
+from penstock._parameters import Entry, partition
 from penstock._run import Run
 from penstock._snapshot import take_snapshot
 from penstock._universal_files import Reader
@@ -39,15 +37,6 @@ class Options(NamedTuple):
     model: torch.nn.Module | None
     missing_gradients: str
     commit_every_steps: int
-
-
-def _identity(rule: _rules.Rule, parts: Partition) -> str:
-    """Returns what a commit must agree in to be continued."""
-    model = [
-        [e.name, list(e.parameter.shape), DTYPE_NAMES[e.parameter.dtype], e.group]
-        for e in sorted(parts.entries(), key=lambda entry: entry.name)
-    ]
-    return hashlib.sha256(json.dumps([rule.name, model]).encode()).hexdigest()
 
 
 def _check_ranks() -> None:
@@ -93,7 +82,13 @@ class Training:
         self.run = run
         self.param_groups = param_groups
         self.partition = partition(param_groups, options.model)
-        self.identity = _identity(rule, self.partition)
+        self.identity = _rules.identity(
+            rule,
+            (
+                (e.name, list(e.parameter.shape), _dtypes.NAMES[e.parameter.dtype], e.group)
+                for e in self.partition.entries()
+            ),
+        )
         self.calls = 0  # of step() with gradients
         self._ending = False  # the engine was told to end a step, and what came of it is not noted
         self.continued: dict[str, Any] | None = None
@@ -181,10 +176,7 @@ class Training:
 
     def _sections(self) -> dict[str, Any]:
         """Returns what a commit says of the optimizer."""
-        groups = [
-            {key: value for key, value in group.items() if key not in ("params", "param_names")}
-            for group in self.param_groups
-        ]
+        groups = _rules.group_options(self.param_groups)
         return {
             "kind": "optimizer",
             "identity": self.identity,
@@ -247,9 +239,7 @@ class Training:
             for entry, gradient in gradients:
                 address = None if gradient is None else gradient.data_ptr()
                 dtype = entry.parameter.dtype if gradient is None else gradient.dtype
-                self.engine.gradient(
-                    entry.unit, entry.tensor, address, _library.DTYPES[DTYPE_NAMES[dtype]]
-                )
+                self.engine.gradient(entry.unit, entry.tensor, address, _dtypes.CODES[dtype])
             self.commits.finish()
             self._ending = True
             return self.engine.end_step(groups, max_norm, loss_scale)
@@ -283,7 +273,7 @@ class Training:
             gradient = entry.parameter.grad
             if gradient is None:
                 missing.append(entry.name)
-            elif gradient.layout != torch.strided or gradient.dtype not in DTYPE_NAMES:
+            elif gradient.layout != torch.strided or gradient.dtype not in _dtypes.NAMES:
                 raise InvalidArgumentError(
                     f"penstock: the gradient of {entry.name} is {gradient.layout} of "
                     f"{gradient.dtype}; dense ones of fp32, bf16 and fp16 are taken"

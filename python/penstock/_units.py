@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from penstock import _dtypes
 from penstock.errors import InvalidArgumentError
-
-DTYPE_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 class Group(NamedTuple):
@@ -105,7 +104,7 @@ def _check(parameter: torch.nn.Parameter, name: str, have_values: bool) -> None:
         problem = "has no values (it is on the meta device); load or initialize the weights first"
     elif parameter.device.type not in ("cpu", "cuda"):
         problem = f"is on {parameter.device}; move the model to the CPU or to a CUDA device"
-    elif parameter.dtype not in DTYPE_NAMES:
+    elif parameter.dtype not in _dtypes.NAMES:
         problem = f"is of {parameter.dtype}; only float32, bfloat16 and float16 are offered"
     elif type(parameter) is not torch.nn.Parameter:
         problem = f"is a {type(parameter).__name__}; only plain parameters are offered"
@@ -216,10 +215,10 @@ def model_text(plan_: Plan) -> dict[str, Any]:
         ],
         "groups": [
             {
-                "name": f"frozen {DTYPE_NAMES[group.dtype]}"
+                "name": f"frozen {_dtypes.NAMES[group.dtype]}"
                 if group.number < 0
-                else f"{group.number} {DTYPE_NAMES[group.dtype]}",
-                "dtype": DTYPE_NAMES[group.dtype],
+                else f"{group.number} {_dtypes.NAMES[group.dtype]}",
+                "dtype": _dtypes.NAMES[group.dtype],
                 "frozen": group.number < 0,
             }
             for group in plan_.groups

@@ -15,10 +15,9 @@ from typing import Any
 
 import torch
 
-from penstock import _library, _rules
+from penstock import _dtypes, _library, _rules
 from penstock._amp import loss_scale_of
 from penstock._parameters import (
-    DTYPE_NAMES,
     Entry,
     Partition,
     Unit,
@@ -30,7 +29,7 @@ _BLOCK = 4096
 
 
 def _dtype(tensor: torch.Tensor) -> int:
-    return _library.DTYPES[DTYPE_NAMES[tensor.dtype]]
+    return _dtypes.CODES[tensor.dtype]
 
 
 def block_sums(gradient: torch.Tensor) -> tuple[list[float], bool]:

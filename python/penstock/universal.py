@@ -21,6 +21,7 @@ from typing import Union
 import torch
 
 import penstock
+from penstock import _rules
 from penstock._config import read_config
 from penstock._initialize import initialize
 from penstock._module_optimizer import ModuleOptimizer
@@ -51,10 +52,7 @@ def load(optimizer: Optimizer, folder: str | os.PathLike[str], *, steps: int | N
 
 def save(optimizer: Optimizer, folder: str | os.PathLike[str]) -> None:
     """Writes the states of a training, as its last step left them, as a universal checkpoint."""
-    groups = [
-        {key: value for key, value in group.items() if key not in ("params", "param_names")}
-        for group in optimizer.param_groups
-    ]
+    groups = _rules.group_options(optimizer.param_groups)
     write(folder, optimizer.states(), optimizer.updates, groups)
 
 

@@ -399,6 +399,17 @@ class Commits(unittest.TestCase):
                     step(model, optimizer, "gpt2", number)
                 self.assertTrue(equal_weights(expected, model))
 
+    def test_closing_makes_the_commit_that_is_due(self) -> None:
+        ours = {"penstock": {"commit_every_steps": 1, "tile_elements": 4096}}
+        with tempfile.TemporaryDirectory() as folder:
+            run = os.path.join(folder, "run")
+            with training("gpt2", run=run, more=ours) as (model, optimizer):
+                scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+                optimizer.attach(scheduler=scheduler)
+                step(model, optimizer, "gpt2", 0)  # the scheduler does not step any more
+            with training("gpt2", run=run, more=ours) as (_, optimizer):
+                self.assertEqual(optimizer.steps, 1)
+
     def test_a_commit_has_groups_schedulers_and_random_states(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             run = os.path.join(folder, "run")
