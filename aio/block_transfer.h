@@ -1,4 +1,5 @@
-// Carries out one block with one plain system call, on the thread that asks for it.
+// Carries out one block with one plain system call, or one copy within memory, on the thread that
+// asks for it.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
@@ -161,8 +162,24 @@ File File::Adopt(UniqueFd fd, std::string name, Bytes alignment) {
   return file;
 }
 
+Result<File> File::InMemory(std::string name, Bytes alignment) {
+  UniqueFd fd(::memfd_create("penstock", MFD_CLOEXEC));
+  if (!fd.valid()) return ErrnoError(errno, fmt::format("making {} in memory", name));
+  File file = Adopt(std::move(fd), std::move(name), alignment);
+  file.in_memory_ = true;
+  return file;
+}
+
 Status File::Allocate(Bytes size) {
   if (size.value == 0) return {};
+  PENSTOCK_TRY(Reserve(size));
+  if (!in_memory_) return {};
+  PENSTOCK_ASSIGN(memory_bytes_, Size());
+  PENSTOCK_ASSIGN(memory_, Mapping::OfFile(fd(), memory_bytes_));
+  return {};
+}
+
+Status File::Reserve(Bytes size) {
   struct stat before {};
   if (::fstat(fd(), &before) != 0) {
     return ErrnoError(errno, fmt::format("reading the size of {}", path_));

@@ -3,8 +3,11 @@
 // Threads: const functions from any; the others one at a time.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 
+#include "base/mapping.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
@@ -26,9 +29,11 @@ class File {
   /// Takes over an open descriptor (a memfd, say) under a name for messages. It serves parts that
   /// are not aligned as well, so it must not be O_DIRECT unless every request is aligned.
   static File Adopt(UniqueFd fd, std::string name, Bytes alignment);
+  /// Makes a file in memory, for simulated drives: gone with the object. Errors: of memfd_create.
+  static Result<File> InMemory(std::string name, Bytes alignment);
 
-  /// Reserves [0, size) on the drive (fallocate), so that no later write runs out of space. Errors:
-  /// kOutOfSpace with the free space and what is needed.
+  /// Reserves [0, size) on the drive (fallocate), so that no later write runs out of space. No
+  /// request may be under way. Errors: kOutOfSpace with the free space and what is needed.
   Status Allocate(Bytes size);
   Result<Bytes> Size() const;
 
@@ -37,6 +42,8 @@ class File {
   /// if that already has no O_DIRECT.
   int buffered_fd() const { return buffered_fd_.valid() ? buffered_fd_.get() : fd_.get(); }
   const std::string& path() const { return path_; }
+  /// The bytes of a file in memory as of the last Allocate; empty for others.
+  std::span<std::byte> memory() const { return {memory_.data(), memory_bytes_.value}; }
   /// A request goes to the drive without a copy if its offset, length and buffer address are
   /// multiples of this (STATX_DIOALIGN, else BLKSSZGET of the device, else 4096). 1 for a file
   /// opened without O_DIRECT.
@@ -45,11 +52,15 @@ class File {
  private:
   /// Opens an existing file, both with and without O_DIRECT if `options` ask for that.
   static Result<File> OpenBoth(const std::string& path, const OpenOptions& options);
+  Status Reserve(Bytes size);
 
   UniqueFd fd_;
   UniqueFd buffered_fd_;
   std::string path_;
   Bytes alignment_ = 1_B;
+  bool in_memory_ = false;
+  Mapping memory_;
+  Bytes memory_bytes_;
 };
 
 }  // namespace penstock::aio

@@ -110,7 +110,9 @@ void IoLoop::Send(uint32_t slot) {
                  .offset = Position(block),
                  .data = request.buffer.subspan(start.value, Remaining(block).value),
                  .alignment = AlignmentOf(block),
-                 .slot = slot});
+                 .slot = slot,
+                 .memory = request.file->memory(),
+                 .request = &request});
 }
 
 void IoLoop::Reap(std::vector<BlockResult>& results) {

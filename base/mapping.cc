@@ -20,24 +20,31 @@ constexpr Bytes kPage = 4_KiB;
 
 }  // namespace
 
-Result<Mapping> Mapping::Create(Bytes size) {
+Result<Mapping> Mapping::Map(Bytes size, int flags, int fd) {
   Mapping mapping;
   if (size.value == 0) return mapping;
   const Bytes rounded = AlignUp(size, kPage);
-  void* data = ::mmap(nullptr, rounded.value, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* data = ::mmap(nullptr, rounded.value, PROT_READ | PROT_WRITE, flags, fd, 0);
   if (data == MAP_FAILED) {
     return MakeError(ErrorCode::kOutOfMemory,
                      "mapping {} of memory: {}; lower --device-memory or --host-memory, or raise "
                      "the limit of the address space (ulimit -v)",
                      ToString(rounded), ErrnoText(errno));
   }
-  // Advice only: without huge pages everything works, a little slower.
-  (void)::madvise(data, rounded.value, MADV_HUGEPAGE);
   mapping.data_ = static_cast<std::byte*>(data);
   mapping.size_ = rounded;
   return mapping;
 }
+
+Result<Mapping> Mapping::Create(Bytes size) {
+  PENSTOCK_ASSIGN(Mapping mapping, Map(size, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1));
+  // Advice only: without huge pages everything works, a little slower.
+  if (size.value > 0)
+    static_cast<void>(::madvise(mapping.data_, mapping.size_.value, MADV_HUGEPAGE));
+  return mapping;
+}
+
+Result<Mapping> Mapping::OfFile(int fd, Bytes size) { return Map(size, MAP_SHARED, fd); }
 
 Status Mapping::PreferNodes(std::span<const int> nodes) {
   PENSTOCK_CHECK(!nodes.empty());

@@ -1,4 +1,4 @@
-// Anonymous, page-aligned, zero-filled memory: what slabs and device arenas are made of.
+// Page-aligned memory: what slabs and device arenas are made of, and files in memory.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,17 @@
 
 namespace penstock {
 
-/// Owns one private anonymous mapping. Pages are backed when first touched, and start as zeros.
+/// Owns one mapping: private, anonymous and zero-filled, or of a file. Pages are backed when first
+/// touched.
 class Mapping {
  public:
   Mapping() = default;
   /// Maps `size` bytes (rounded up to pages) and asks for huge pages if the kernel has them.
   /// Errors: kOutOfMemory.
   static Result<Mapping> Create(Bytes size);
+  /// Maps the first `size` bytes of a file, for reading and writing, shared. The file must not
+  /// become shorter while it is mapped: what is beyond its end is SIGBUS. Errors: kOutOfMemory.
+  static Result<Mapping> OfFile(int fd, Bytes size);
 
   Mapping(Mapping&& other) noexcept;
   Mapping& operator=(Mapping&& other) noexcept;
@@ -30,6 +34,8 @@ class Mapping {
   Bytes size() const { return size_; }
 
  private:
+  static Result<Mapping> Map(Bytes size, int flags, int fd);
+
   std::byte* data_ = nullptr;
   Bytes size_;
 };

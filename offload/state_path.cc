@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,9 +24,7 @@ constexpr auto kLockInterval = std::chrono::milliseconds(50);
 
 Result<aio::File> OpenFile(const StatePathOptions& options, bool create) {
   if (options.simulated && create) {
-    UniqueFd fd(::memfd_create("penstock-state", MFD_CLOEXEC));
-    if (!fd.valid()) return ErrnoError(errno, "creating a simulated drive in memory");
-    return aio::File::Adopt(std::move(fd), "simulated drive", kStateAlignment);
+    return aio::File::InMemory("simulated drive", kStateAlignment);
   }
   std::error_code ignored;
   if (!std::filesystem::exists(options.folder, ignored)) {
@@ -152,6 +149,7 @@ Status StatePath::MarkUnfinished(const Uuid& uuid) {
 }
 
 Result<double> StatePath::Measure(const SpeedProbe& probe, Bytes size) {
+  PENSTOCK_CHECK(!options_.simulated, "the speed of a simulated drive is known");
   PENSTOCK_TRY(file_.Allocate(kHeaderBytes + size));
   PENSTOCK_ASSIGN(const double speed, probe(engine_, file_, size));
   if (::ftruncate(file_.fd(), static_cast<off_t>(kHeaderBytes.value)) != 0) {

@@ -163,6 +163,44 @@ TEST(File, AnAdoptedMemoryFileCanBeReservedAndTransferred) {
   EXPECT_EQ(PatternErrors(buffer.bytes(), 9), 0u);
 }
 
+TEST(File, OneInMemoryHasWhatWasWrittenToItByCopiesAndByCalls) {
+  File file = File::InMemory("memory drive", 4_KiB).value();
+  EXPECT_TRUE(file.memory().empty());
+  ASSERT_OK(file.Allocate(Bytes{(1 << 20) + 1000}));
+  EXPECT_EQ(file.memory().size(), (1U << 20) + 1000);
+  const auto engine = CreateEngine({.simulate = SimulatedDrive{.latency_us = 1}}).value();
+  Buffer buffer(1 << 20);
+  FillPattern(buffer.bytes(), 9);
+  ASSERT_OK(engine->Submit(WriteRequest(file, 500, buffer.bytes())).Wait());
+  Buffer read(1 << 20);
+  ASSERT_EQ(::pread(file.fd(), read.bytes().data(), 1 << 20, 500), 1 << 20);
+  EXPECT_EQ(PatternErrors(read.bytes(), 9), 0U);
+  FillPattern(buffer.bytes(), 10);
+  ASSERT_EQ(::pwrite(file.fd(), buffer.bytes().data(), 1 << 20, 1000), 1 << 20);
+  ASSERT_OK(engine->Submit(ReadRequest(file, 1000, read.bytes())).Wait());
+  EXPECT_EQ(PatternErrors(read.bytes(), 10), 0U);
+}
+
+TEST(File, OneInMemoryEndsWhereOtherFilesEnd) {
+  File file = File::InMemory("memory drive", 4_KiB).value();
+  ASSERT_OK(file.Allocate(8_KiB));
+  ASSERT_OK(file.Allocate(Bytes{5000}));  // takes nothing back
+  EXPECT_EQ(file.memory().size(), 8192U);
+  const File moved = std::move(file);
+  const auto engine = CreateEngine({.simulate = SimulatedDrive{.latency_us = 1}}).value();
+  Buffer buffer(4096);
+  FillPattern(buffer.bytes(), 3);
+  ASSERT_OK(engine->Submit(WriteRequest(moved, 4096, buffer.bytes())).Wait());
+  ExpectError(engine->Submit(ReadRequest(moved, 6000, buffer.bytes())).Wait(), ErrorCode::kIo,
+              "memory drive", "the file ends before");
+  // A write makes a file longer.
+  ASSERT_OK(engine->Submit(WriteRequest(moved, 6000, buffer.bytes())).Wait());
+  EXPECT_EQ(*moved.Size(), Bytes{6000 + 4096});
+  Buffer read(4096);
+  ASSERT_OK(engine->Submit(ReadRequest(moved, 6000, read.bytes())).Wait());
+  EXPECT_EQ(std::memcmp(read.bytes().data(), buffer.bytes().data(), 4096), 0);
+}
+
 using FileSpace = EngineTest;
 INSTANTIATE_TEST_SUITE_P(Engines, FileSpace, testing::ValuesIn(EveryEngine()), CaseName);
 
