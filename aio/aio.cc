@@ -13,6 +13,7 @@
 #include "aio/thread_drive.h"
 #include "aio/throttled_drive.h"
 #include "aio/uring_drive.h"
+#include "aio/watched_drive.h"
 
 namespace penstock::aio {
 namespace {
@@ -69,6 +70,11 @@ Status CheckOptions(const EngineOptions& options) {
   PENSTOCK_TRY(CheckRange("thread_count", options.thread_count, 1, kMostThreadCount));
   if (options.faults) PENSTOCK_TRY(CheckFaults(*options.faults));
   if (options.simulate) PENSTOCK_TRY(CheckSimulate(*options.simulate, options.kind));
+  if (options.on_stall && options.stall_after < std::chrono::milliseconds(1)) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "aio option stall_after is {} ns; it must be a millisecond or more",
+                     options.stall_after.count());
+  }
   for (const int cpu : options.cpus) PENSTOCK_TRY(CheckRange("cpus", cpu, 0, CPU_SETSIZE - 1));
   return CheckPolling(options);
 }
@@ -103,8 +109,8 @@ Result<std::unique_ptr<Drive>> MakePlainDrive(const EngineOptions& options, Engi
   return MakeThreadDrive(options, serving);
 }
 
-Result<std::unique_ptr<Drive>> MakeDrive(const EngineOptions& options, EngineKind kind,
-                                         Mutex& serving) {
+Result<std::unique_ptr<Drive>> MakeFaultyDrive(const EngineOptions& options, EngineKind kind,
+                                               Mutex& serving) {
   PENSTOCK_ASSIGN(std::unique_ptr<Drive> drive, MakePlainDrive(options, kind, serving));
   if (!options.faults) return drive;
   FaultDrive::OnFailedSync on_failed_sync;
@@ -118,6 +124,14 @@ Result<std::unique_ptr<Drive>> MakeDrive(const EngineOptions& options, EngineKin
       std::move(drive), *options.faults, options.queue_depth, std::move(on_failed_sync)));
   // The analyzer loses the owner inside Result's variant; LeakSanitizer runs over this in the
   // tests. NOLINTNEXTLINE(clang-analyzer-cplusplus.NewDeleteLeaks)
+}
+
+Result<std::unique_ptr<Drive>> MakeDrive(const EngineOptions& options, EngineKind kind,
+                                         Mutex& serving) {
+  PENSTOCK_ASSIGN(std::unique_ptr<Drive> drive, MakeFaultyDrive(options, kind, serving));
+  if (!options.on_stall) return drive;
+  return std::unique_ptr<Drive>(std::make_unique<WatchedDrive>(
+      std::move(drive), options.queue_depth, options.stall_after, options.on_stall));
 }
 
 Result<std::unique_ptr<Engine>> MakeEngine(const EngineOptions& options, EngineKind kind) {

@@ -15,6 +15,7 @@
 // Submit and stats.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -78,6 +79,9 @@ struct Request {
   /// Called once with the outcome, on an engine thread, after the ticket became done; never two at
   /// a time. Must be short, must not throw and must not wait for the engine (it may Submit).
   std::function<void(const Status&)> on_complete;
+  /// What the bytes are, as in "record of tile 7", for messages. Any thread, until the request is
+  /// complete; it must not wait. None: nothing is said of it.
+  std::function<std::string()> about;
 };
 
 /// Sums since the engine was made; bytes and blocks count what completed successfully.
@@ -174,6 +178,7 @@ inline constexpr Bytes kMostBlockSize = 1_GiB;
 inline constexpr int kDefaultQueueDepth = 32;
 inline constexpr int kMostQueueDepth = 4096;
 inline constexpr int kMostThreadCount = 64;
+inline constexpr std::chrono::seconds kStallAfter{30};
 
 struct EngineOptions {
   EngineKind kind = EngineKind::kAuto;
@@ -188,6 +193,11 @@ struct EngineOptions {
   bool overlap_events = true;              ///< false: fill the queue, wait for all of it, repeat
   std::optional<SimulatedDrive> simulate;  ///< the engine is a throttled thread engine
   std::optional<FaultPlan> faults;         ///< wraps the engine's drive
+  /// Told in one line when the drive has had a block for `stall_after`, and when it answers again
+  /// (aio/stall_watch.h); on a thread of the engine's, and not after its end. Must not wait for the
+  /// engine. None: nobody looks, and there is no thread for it.
+  std::function<void(const std::string& line)> on_stall;
+  std::chrono::nanoseconds stall_after = kStallAfter;
 };
 
 /// Makes the engine that `options` name. kAuto probes io_uring, libaio, then threads; `notice`, if

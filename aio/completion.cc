@@ -33,7 +33,13 @@ const char* Advice(Operation operation, int error_number) {
   }
 }
 
-std::string DescribePart(const Request& request, FileOffset position, Bytes size) {
+bool IsTransient(Operation operation, int error_number) {
+  return error_number == EINTR || (error_number == EAGAIN && operation != Operation::kSync);
+}
+
+}  // namespace
+
+std::string Describe(const Request& request, FileOffset position, Bytes size) {
   if (request.operation == Operation::kSync) {
     return fmt::format("sync of {} (fdatasync)", request.file->path());
   }
@@ -41,14 +47,8 @@ std::string DescribePart(const Request& request, FileOffset position, Bytes size
                      position.value, request.file->path());
 }
 
-bool IsTransient(Operation operation, int error_number) {
-  return error_number == EINTR || (error_number == EAGAIN && operation != Operation::kSync);
-}
-
-}  // namespace
-
 std::string Describe(const Request& request) {
-  return DescribePart(request, request.offset, Bytes{request.buffer.size()});
+  return Describe(request, request.offset, Bytes{request.buffer.size()});
 }
 
 Classified Classify(Operation operation, Bytes size, Bytes alignment, int64_t result) {
@@ -70,7 +70,7 @@ Classified Classify(Operation operation, Bytes size, Bytes alignment, int64_t re
 
 Error DescribeFailure(const Request& request, FileOffset position, Bytes size,
                       const Classified& classified) {
-  std::string what = DescribePart(request, position, size);
+  std::string what = Describe(request, position, size);
   if (size.value != request.buffer.size()) {
     what += fmt::format(" (in a request for {} bytes at {})", request.buffer.size(),
                         request.offset.value);

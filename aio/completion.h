@@ -30,6 +30,8 @@ struct Classified {
 
 /// "read of 4096 bytes at offset 0 of /path", for messages. The request must have a file.
 std::string Describe(const Request& request);
+/// The same of a part of it.
+std::string Describe(const Request& request, FileOffset position, Bytes size);
 
 /// `result` is the bytes transferred or a negative errno, of `size` bytes on a file of `alignment`.
 Classified Classify(Operation operation, Bytes size, Bytes alignment, int64_t result);

@@ -165,6 +165,7 @@ void RequestEngine::CompleteFinished(const EngineStats& stats) {
       // What the callback holds is let go before Drain returns.
       request->request.on_complete = nullptr;
     }
+    request->request.about = nullptr;
     completed_.push_back(request->sequence);
   }
   finished_.clear();

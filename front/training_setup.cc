@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <string>
 #include <utility>
 
 #include "front/training.h"
@@ -42,6 +44,11 @@ Result<std::unique_ptr<Training>> Training::Create(Plan plan) {
 }
 
 Status Training::Build() {
+  // The call that waits does not return, so its caller can be told in no other way.
+  plan_.engine.on_stall = [](std::string line) {
+    std::ranges::replace(line, '\n', ' ');  // of a path
+    std::fputs(("penstock: warning: " + line + "\n").c_str(), stderr);
+  };
   PENSTOCK_ASSIGN(const zero::MemoryPlan memory, PlanStore(plan_));
   const zero::ModelSpec& model = plan_.engine.model;
   schedule_ = std::make_unique<offload::Schedule>(PlanSchedule({model.step, model.gradients}));

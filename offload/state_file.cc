@@ -191,7 +191,12 @@ aio::Ticket StateFile::Submit(PartRequest request) {
                                            request.part, request.slot),
                       .buffer = request.buffer,
                       .priority = request.priority,
-                      .on_complete = std::move(request.on_complete)});
+                      .on_complete = std::move(request.on_complete),
+                      .about = [this, part = request.part, tile = request.tile] {
+                        return fmt::format("{} of tile {}, module {}",
+                                           part == Part::kWeight ? "weight" : "record", Index(tile),
+                                           layout_.module(tile).name);
+                      }});
 }
 
 void StateFile::Cancel() {

@@ -114,6 +114,9 @@ struct EngineOptions {
   /// all ranks are; until then the commit before it stands. None: no other rank makes any.
   std::function<Status(uint64_t step)> vote;
   ActivityMeter* meter = nullptr;
+  /// Told in one line when a drive does not answer, and when it does again; any thread. None:
+  /// nobody looks.
+  std::function<void(const std::string& line)> on_stall;
   /// With several ranks: told what the calling thread does now, for messages, as in "waits for
   /// weights of h.3". Cheap. None: nobody asks.
   std::function<void(std::string_view what)> doing;

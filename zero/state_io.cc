@@ -59,6 +59,7 @@ Status MakeEngines(const EngineOptions& options, StateIo& io) {
   for (size_t path = 0; path < options.state_folders.size(); ++path) {
     aio::EngineOptions aio = options.config.aio;
     aio.cpus = io.threads.io[path];
+    aio.on_stall = options.on_stall;
     std::string notice;
     PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> engine, options.create_io
                                                              ? options.create_io(path, aio, &notice)

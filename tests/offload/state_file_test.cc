@@ -65,6 +65,35 @@ TEST_F(StateFileTest, AFaultOnTheSecondPathNamesIt) {
   EXPECT_EQ(failed, 1);
 }
 
+TEST_F(StateFileTest, ADriveThatDoesNotAnswerIsNamedWithTheTile) {
+  Mutex mutex;
+  std::string said;  // guarded by mutex
+  aio::EngineOptions options{.simulate = aio::SimulatedDrive{.latency_us = 200'000}};
+  options.stall_after = std::chrono::milliseconds(20);
+  options.on_stall = [&](const std::string& line) {
+    MutexLock lock(mutex);
+    said += line + "\n";
+  };
+  const auto engine = aio::CreateEngine(options).value();
+  aio::Engine* const engines[] = {engine.get()};
+  const auto file =
+      StateFile::Create(layout_, {.folders = {Drive(0)}, .simulated = true}, engines).value();
+  const auto buffer = Filled(layout_.RecordBytes(TileId{1}), 0);
+  const auto is_named = [&] {
+    MutexLock lock(mutex);
+    return said.find("(record of tile 1, module " + layout_.module(TileId{1}).name + ")") !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(BecomesTrue([&] {
+    const Status read = file->Submit({.part = Part::kRecord,
+                                      .tile = TileId{1},
+                                      .buffer = {buffer.data(), buffer.size().value}})
+                            .Wait();
+    return !read.ok() || is_named();
+  }));
+  EXPECT_TRUE(is_named()) << said;
+}
+
 TEST_F(StateFileTest, AStateIsReadWholeOrNotAtAll) {
   std::vector<std::string> paths;
   std::vector<std::string> others;

@@ -10,6 +10,7 @@ namespace {
 
 constexpr std::string_view kNotice = "penstock: ";
 constexpr std::string_view kError = "penstock: error: ";
+constexpr std::string_view kWarning = "penstock: warning: ";
 /// More errors than these are not told apart from new ones: a bound on memory.
 constexpr size_t kMostErrors = 256;
 
@@ -35,7 +36,7 @@ std::string RankLines::Finish(uint32_t rank) { return begun_[rank].empty() ? "" 
 std::string RankLines::TakeLine(uint32_t rank) {
   const std::string line = std::exchange(begun_[rank], {});
   const bool is_error = line.starts_with(kError);
-  if (line.starts_with(kNotice) && !is_error) return "";
+  if (line.starts_with(kNotice) && !is_error && !line.starts_with(kWarning)) return "";
   if (is_error && errors_.contains(line)) return "";
   if (is_error && errors_.size() < kMostErrors) errors_.insert(line);
   return fmt::format("rank {}: {}\n", rank, line);

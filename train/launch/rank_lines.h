@@ -1,8 +1,8 @@
 // Puts together what the ranks other than 0 write: whole lines, each with its rank before it.
 //
 // Rank 0 speaks for all and writes to the launcher's own stdout and stderr. So notices of other
-// ranks ("penstock: …") are left out, and an error that several of them report in the same words
-// comes once.
+// ranks ("penstock: …") are left out, warnings stay, and an error that several of them report in
+// the same words comes once.
 //
 // A value. Threads: one at a time.
 #pragma once

@@ -56,6 +56,10 @@ void LogNotices(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) LogNotice(text);
 }
 
+void LogWarning(const std::string& text) {
+  std::fputs(("penstock: warning: " + OneLine(text) + "\n").c_str(), stderr);
+}
+
 void LogFileSystem(const std::string& what, const std::string& folder) {
   const std::string notice = FileSystemNotice(fmt::format("{} {}", what, folder), folder);
   if (!notice.empty()) LogNotice(notice);

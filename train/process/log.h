@@ -1,7 +1,7 @@
 // What the program says to people: notices on stderr, and one line for the failure that ends it.
 //
-// Results go to stdout and are not logged. Threads: ExitCode and OneLine from any; the others from
-// the main thread.
+// Results go to stdout and are not logged. Threads: ExitCode, OneLine and LogWarning from any; the
+// others from the main thread.
 #pragma once
 
 #include <string>
@@ -26,6 +26,9 @@ void SilenceNotices();
 
 void LogNotice(const std::string& text);
 void LogNotices(const std::vector<std::string>& texts);
+
+/// Writes "penstock: warning: <message>" to stderr, also where notices are silent. Any thread.
+void LogWarning(const std::string& text);
 
 /// Logs a notice if `folder`, which `what` names, is not on a drive of this machine
 /// (base/file_system.h).

@@ -29,8 +29,9 @@ TEST(RankLines, ALineWithoutAnEndIsCutAndNothingOfItIsLost) {
   EXPECT_EQ(lines.Finish(1), "");
 }
 
-TEST(RankLines, NoticesAreRankZerosAndErrorsAreNot) {
+TEST(RankLines, NoticesAreRankZerosAndErrorsAndWarningsAreNot) {
   RankLines lines(3);
+  EXPECT_EQ(lines.Add(2, "penstock: warning: slow\n"), "rank 2: penstock: warning: slow\n");
   EXPECT_EQ(lines.Add(1, "penstock: a notice\npenstock: error: broken\npenstock is a word\n"),
             "rank 1: penstock: error: broken\nrank 1: penstock is a word\n");
 }

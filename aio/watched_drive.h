@@ -1,0 +1,55 @@
+// A drive that says when the drive below it does not answer (aio/stall_watch.h).
+//
+// A block that hangs in the kernel blocks the threads of its engine, so a thread of this drive's
+// own looks at the clock.
+//
+// Owns the base drive and the thread. Threads: see aio/drive.h; `say` is called on its own thread.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "aio/drive.h"
+#include "aio/stall_watch.h"
+#include "base/mutex.h"
+#include "base/result.h"
+
+namespace penstock::aio {
+
+class WatchedDrive final : public Drive {
+ public:
+  using Say = std::function<void(const std::string& line)>;
+
+  /// If there is no thread to look, says so, and is the base drive.
+  WatchedDrive(std::unique_ptr<Drive> base, int queue_depth, std::chrono::nanoseconds stall_after,
+               Say say);
+  ~WatchedDrive() override;
+
+  void Submit(const BlockOperation& block) override EXCLUDES(mutex_);
+  void Reap(bool wait, std::vector<BlockResult>& results) override EXCLUDES(mutex_);
+  void Wake() override { base_->Wake(); }
+  Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) override {
+    return base_->RegisterBuffers(memory);
+  }
+  Status RegisterFile(const File& file) override { return base_->RegisterFile(file); }
+  void UnregisterFile(int fd) override { base_->UnregisterFile(fd); }
+  int thread_count() const override { return base_->thread_count(); }
+  const std::string& name() const override { return base_->name(); }
+
+ private:
+  void Run() EXCLUDES(mutex_);
+
+  const std::unique_ptr<Drive> base_;
+  const Say say_;
+  Mutex mutex_;
+  CondVar changed_;
+  StallWatch watch_ GUARDED_BY(mutex_);
+  bool ending_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace penstock::aio
