@@ -1,6 +1,10 @@
 #include "offload/checksum.h"
 
+#ifdef PENSTOCK_XXHASH_DISPATCH
+#include <xxh_x86dispatch.h>  // the same hashes, by the widest instructions that the CPU has
+#else
 #include <xxhash.h>
+#endif
 
 #include <cstring>
 #include <vector>
