@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "base/denormals.h"
 #include "base/mutex.h"
 
 namespace penstock::front {
@@ -22,6 +23,7 @@ OpenEngines& Open() {
 /// Leaves out an engine that a thread is using now, which the end of the process stops there, and
 /// those that a fork has inherited.
 void CloseAll() {
+  const DefaultArithmetic arithmetic;
   MutexLock lock(Open().mutex);
   for (penstock_engine* const engine : Open().engines) {
     if (engine->process != ::getpid()) continue;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/denormals.h"
 #include "front/description.h"
 #include "front/engine_handle.h"
 #include "front/reference.h"
@@ -61,9 +62,11 @@ int Fail(int code, const char* message) {
   return code;
 }
 
-/// Calls `function`, which returns a Status, and turns what comes of it into a code.
+/// Calls `function`, which returns a Status, and turns what comes of it into a code. The bits of a
+/// training do not depend on how the caller's thread computes.
 template <typename Function>
 int Guard(Function function) {
+  const DefaultArithmetic arithmetic;
   try {
     const Status status = function();
     if (status.ok()) return PENSTOCK_OK;
@@ -224,6 +227,7 @@ int penstock_plan(const char* config, const char* model, const char* options, ch
 
 void penstock_close(penstock_engine* engine) {
   if (engine == nullptr || engine->process != ::getpid()) return;
+  const DefaultArithmetic arithmetic;
   Forget(*engine);
   {
     const std::lock_guard lock(engine->mutex);  // a call may be under way

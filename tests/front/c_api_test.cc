@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "tests/base/denormals_flush.h"
 #include "tests/front/plain_training.h"
 
 namespace penstock::front {
@@ -72,6 +73,45 @@ TEST(CApiTest, ALossScaleIsTakenOutOfNormAndUpdate) {
     training.ReadInto(&mine);
   }
   EXPECT_TRUE(trained[0] == trained[1]);
+}
+
+/// The first moment of a tensor after a step of two micro-batches with denormal gradients.
+std::vector<float> MomentOfDenormals() {
+  const TempFolder folder;
+  CTraining training(kHomes[3], folder.Path(), "fp32", 2, json::object(), MicroBatches(2));
+  training.Fill();
+  for (uint64_t micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    for (uint32_t unit = 0; unit < kUnits; ++unit) {
+      for (const uint32_t tensor : {0U, 1U}) {
+        const std::vector<uint32_t> bits(kElements[tensor], 0x00012345);  // about 1e-40
+        EXPECT_EQ(penstock_gradient(training.engine().handle, unit, tensor, bits.data(),
+                                    PENSTOCK_FLOAT32),
+                  PENSTOCK_OK)
+            << penstock_error();
+      }
+    }
+  }
+  penstock_outcome outcome{};
+  EXPECT_EQ(penstock_end_step(training.engine().handle, kGroups, 2, 0, 1, &outcome), PENSTOCK_OK);
+  std::vector<float> moment(kElements[0]);
+  EXPECT_EQ(penstock_read(training.engine().handle, 0, 0, PENSTOCK_EXP_AVG, 0, moment.size(),
+                          moment.data()),
+            PENSTOCK_OK)
+      << penstock_error();
+  return moment;
+}
+
+TEST(CApiTest, ACallerThatFlushesDenormalsGetsTheSameBitsAndGoesOnFlushing) {
+  const std::vector<float> expected = MomentOfDenormals();
+  for (const uint64_t way : kFlushes) {
+    const DenormalsFlush flush(way);
+    const std::vector<float> moment = MomentOfDenormals();
+    EXPECT_EQ(std::memcmp(moment.data(), expected.data(), moment.size() * sizeof(float)), 0);
+    EXPECT_EQ(FloatControl() & way, way);
+  }
+  uint32_t first = 0;
+  std::memcpy(&first, expected.data(), sizeof(first));
+  EXPECT_NE(first, 0U) << "nothing was denormal";
 }
 
 TEST(CApiTest, ANewOrderIsServedLateOnceAndPlannedFromThenOn) {
