@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <new>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -24,6 +25,8 @@ Result<std::thread> StartThread(std::string_view what, Work work) {
     return std::thread(std::move(work));
   } catch (const std::system_error& error) {
     return NoThread(what, error.code());
+  } catch (const std::bad_alloc&) {
+    return NoThread(what, std::make_error_code(std::errc::not_enough_memory));
   }
 }
 

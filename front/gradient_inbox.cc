@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "front/parallel_copy.h"
 #include "kernels/convert_elements.h"
 
 namespace penstock::front {
@@ -169,9 +170,13 @@ void GradientInbox::Arrived(const Announced& gradient) {
   if (gradient.last) Complete(gradient.module);
 }
 
-Status GradientInbox::Add(ModuleId module, uint32_t tensor, const void* values, DType dtype) {
+Status GradientInbox::Add(ModuleId module, uint32_t tensor, const void* values, DType dtype,
+                          int threads) {
   PENSTOCK_ASSIGN(const Announced gradient, Announce(module, tensor, dtype));
-  Put(gradient, 0, gradient.elements, values);
+  const auto* bytes = static_cast<const std::byte*>(values);
+  ForEachPart(gradient.elements, threads, [&](uint64_t begin, uint64_t count) {
+    Put(gradient, begin, count, bytes == nullptr ? nullptr : bytes + (SizeOf(dtype) * begin).value);
+  });
   Arrived(gradient);
   return {};
 }

@@ -52,13 +52,15 @@ class GradientInbox {
   static Result<GradientInbox> Create(const offload::ShardLayout& layout, uint64_t micro_batches,
                                       Callbacks callbacks);
 
-  /// Adds a gradient, null: zeros. `module` and `tensor` exist. Errors: kInvalidArgument for a
-  /// frozen tensor, a gradient of fp16 or bf16 for a weight of another dtype but fp32, and more
-  /// gradients than micro-batches.
-  Status Add(offload::ModuleId module, uint32_t tensor, const void* values, DType dtype);
+  /// Adds a gradient, null: zeros, with up to `threads` threads. `module` and `tensor` exist.
+  /// Errors: kInvalidArgument for a frozen tensor, a gradient of fp16 or bf16 for a weight of
+  /// another dtype but fp32, and more gradients than micro-batches.
+  Status Add(offload::ModuleId module, uint32_t tensor, const void* values, DType dtype,
+             int threads);
   /// The parts of Add. Errors: as Add's.
   Result<Announced> Announce(offload::ModuleId module, uint32_t tensor, DType dtype);
-  /// Adds elements [begin, begin + count) of the gradient. Null: zeros.
+  /// Adds elements [begin, begin + count) of the gradient. Null: zeros. Several threads may each
+  /// put other elements.
   void Put(const Announced& gradient, uint64_t begin, uint64_t count, const void* values);
   /// All elements are there, and those of all gradients that were announced before.
   void Arrived(const Announced& gradient);

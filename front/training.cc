@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
+#include "front/parallel_copy.h"
 #include "zero/schedule_builder.h"
 #include "zero/session.h"
 #include "zero/step_decision.h"
@@ -108,14 +108,15 @@ Status Training::Use(uint32_t unit, UseKind kind, std::byte* to) {
 Status Training::CopyWeights(ModuleId module, std::byte* to) {
   offload::IdRange<TileId> tiles = plan_.layout.TilesOf(module);
   while (tiles.size() > 0) {
-    Result<offload::PinnedWeights> pinned = state_->store().PinWeights(tiles, kMostAtOnce);
+    Result<offload::PinnedWeights> pinned = state_->store().PinWeights(tiles, kMostCopied);
     PENSTOCK_TRY(Keep(pinned.status()));
     const size_t count = pinned->weights().size();
+    std::vector<Copy> copies;
     for (size_t i = 0; to != nullptr && i < count; ++i) {
-      const std::span<const std::byte> weight = pinned->weights()[i];
       const Bytes offset = plan_.layout.SlotOffset(module, plan_.layout.tile(tiles[i]).begin);
-      std::memcpy(to + offset.value, weight.data(), weight.size());
+      copies.push_back({to + offset.value, pinned->weights()[i]});
     }
+    CopyAll(copies, copy_threads());
     tiles = tiles.Part(count, tiles.size() - count);
   }
   return {};
@@ -135,7 +136,7 @@ Status Training::BeginGradient(uint32_t unit, uint32_t tensor) {
 Status Training::Gradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype) {
   PENSTOCK_TRY(BeginGradient(unit, tensor));
   PENSTOCK_TRY(AwaitCopies());  // gradients are added in the order of the calls
-  return inbox_->Add(ModuleId{unit}, tensor, values, dtype);
+  return inbox_->Add(ModuleId{unit}, tensor, values, dtype, copy_threads());
 }
 
 Result<zero::GradientNorm::Value> Training::Norm() {

@@ -84,8 +84,10 @@ class Training {
   uint64_t late_uses() const { return order_.late(); }
 
  private:
-  /// Weights of small tiles are copied together, up to so much.
+  /// Weights of small tiles are enqueued together, up to so much.
   static constexpr Bytes kMostAtOnce = 256_KiB;
+  /// Weights of several tiles are copied together in host memory, up to so much.
+  static constexpr Bytes kMostCopied = 16_MiB;
 
   explicit Training(Plan plan);
   Status Build();
@@ -106,6 +108,9 @@ class Training {
   Status BeginGradient(uint32_t unit, uint32_t tensor);
   uint64_t TimeOf(offload::ModuleId module);
   Status CopyWeights(offload::ModuleId module, std::byte* to);
+  /// How many threads copy what is in host memory: as many as compute otherwise. Those wait
+  /// meanwhile.
+  int copy_threads() const { return state_->io().threads.counts.compute; }
   Status PrepareCopies();
   Status AwaitCopies();
   Status EnqueueWeights(offload::ModuleId module, CuDevicePointer to, CuStream stream);

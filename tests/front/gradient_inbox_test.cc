@@ -47,7 +47,7 @@ class Inbox {
   }
   Status Add(uint32_t unit, uint32_t tensor, float value) {
     const std::vector<float> values(kElements[tensor], value);
-    return inbox_->Add(ModuleId{unit}, tensor, values.data(), DType::kFloat32);
+    return inbox_->Add(ModuleId{unit}, tensor, values.data(), DType::kFloat32, 2);
   }
   GradientInbox& operator*() { return *inbox_; }
   const std::vector<uint32_t>& last() const { return last_; }
@@ -70,6 +70,45 @@ TEST(GradientInboxTest, AUnitIsCompleteWithTheLastGradientOfItsTrainedTensors) {
   ASSERT_TRUE(inbox.Add(1, 0, 1).ok());
   ASSERT_TRUE(inbox.Add(2, 1, 1).ok());
   EXPECT_THAT(inbox.complete(), ElementsAre(1, 2));
+}
+
+/// The bits of a gradient of `elements` of which so many micro-batches were added.
+std::vector<std::byte> LargeGradient(const std::string& dtype, uint64_t micro_batches,
+                                     int threads) {
+  constexpr uint64_t kLarge = 600'001;
+  const json model{{"units",
+                    {{{"name", "u"},
+                      {"repeated", false},
+                      {"tensors", {{{"name", "w"}, {"shape", {kLarge}}, {"group", 0}}}}}}},
+                   {"groups", {{{"name", "g"}, {"dtype", dtype}}}}};
+  const offload::ShardLayout layout =
+      zero::MakeLayout(ParseModel(model.dump()).value(), DType::kFloat32, 1 << 20);
+  std::vector<std::byte> place(layout.GradientBytes(TileId{0}).value);
+  GradientInbox inbox = GradientInbox::Create(layout, micro_batches,
+                                              {.place = [&](TileId) { return place.data(); },
+                                               .last = [](ModuleId) {},
+                                               .complete = [](ModuleId) {}})
+                            .value();
+  std::vector<float> values(kLarge);
+  for (uint64_t i = 0; i < kLarge; ++i) values[i] = 0.001F * static_cast<float>(i % 10'007);
+  for (uint64_t i = 0; i < micro_batches; ++i) {
+    const void* given = i == 1 ? nullptr : values.data();
+    EXPECT_TRUE(inbox.Add(ModuleId{0}, 0, given, DType::kFloat32, threads).ok());
+  }
+  return place;
+}
+
+TEST(GradientInboxTest, SeveralThreadsAddALargeGradientToTheBitsOfOne) {
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    for (const uint64_t micro_batches : {1, 3}) {
+      const std::vector<std::byte> expected = LargeGradient(dtype, micro_batches, 1);
+      EXPECT_TRUE(LargeGradient(dtype, micro_batches, 4) == expected) << dtype << micro_batches;
+      const int code = CodeOf(dtype);
+      const uint64_t last = 600'000;
+      EXPECT_NEAR(Load(expected.data(), code, last),
+                  0.001 * static_cast<double>((micro_batches == 1 ? 1 : 2) * (last % 10'007)), 0.1);
+    }
+  }
 }
 
 TEST(GradientInboxTest, SumsAreRoundedOnceAndNotWithEachMicroBatch) {
