@@ -91,11 +91,16 @@ class _Files:
                 f"penstock: weights: {folder} has no safetensors files; name a folder that has "
                 'some, or weights="random"'
             )
-        self._open: list[Any] = [safe_open(str(path), framework="pt") for path in paths]
-        self.file_of: dict[str, Any] = {name: file for file in self._open for name in file.keys()}
+        self._open = safe_open
+        self.file_of: dict[str, pathlib.Path] = {}
+        for path in paths:
+            with safe_open(str(path), framework="pt") as file:
+                self.file_of.update(dict.fromkeys(file.keys(), path))
 
     def read(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self.file_of[name].get_tensor(name)
+        # Opened for each tensor: pages of an open file count as memory of the process.
+        with self._open(str(self.file_of[name]), framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(name)
         return tensor
 
 
