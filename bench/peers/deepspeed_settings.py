@@ -15,9 +15,10 @@ PARAM = "zero_optimization.offload_param."
 OPTIMIZER = "zero_optimization.offload_optimizer."
 ZERO = "zero_optimization."
 
-# Of 12 parameters of a GPT-2 block 4 are large enough for the drive: a block's, those that are
-# fetched ahead, and the embeddings have a buffer each.
-PARAM_BUFFERS = 12
+# Of 12 parameters of a GPT-2 block 4 are large enough for the drive. DeepSpeed keeps a model of this
+# size in buffers once it was fetched (stage3_max_live_parameters), one for each parameter: with fewer
+# it ends with "Not enough buffers 0 for swapping 1".
+PARAM_BUFFERS = 56
 
 
 def base(largest: int) -> Settings:
@@ -81,7 +82,14 @@ def dimensions() -> list[list[Settings]]:
         [{PARAM + "pin_memory": pin, OPTIMIZER + "pin_memory": pin} for pin in (True, False)],
         _each(ZERO + "stage3_prefetch_bucket_size", 0, 5_000_000, 50_000_000, 500_000_000),
         _each(ZERO + "stage3_param_persistence_threshold", 10_000, 100_000, 1_000_000),
-        _each(PARAM + "buffer_count", PARAM_BUFFERS, 24),
+        [
+            {},
+            {
+                PARAM + "buffer_count": 24,
+                ZERO + "stage3_max_live_parameters": 30_000_000,
+                ZERO + "stage3_max_reuse_distance": 0,
+            },
+        ],
         _each(PARAM + "max_in_cpu", 0, 1_000_000_000),
     ]
 

@@ -10,7 +10,9 @@ the same model in memory with torch.optim.AdamW(fused=True). Both are in one pro
 so many pairs of bursts, of three steps each. Of a burst the last two steps count, from the return
 of one step() to that of another: in these an update runs under the next forward, as in a training.
 The drive is simulated: its speed is set so that the bytes of a step take --io of the time that a
-step in memory takes. Caches: warm. Prints each pair, and the median, least and largest ratio.
+step in memory takes; with --io 0 it is the drive of FOLDER. Caches: warm. OpenMP's threads wait
+without spinning, which shortens the steps of both. Prints each pair, and the median, least and
+largest ratio.
 
 Needs torch, transformers and penstock (PENSTOCK_LIBRARY and PYTHONPATH, or the wheel).
 """
@@ -18,13 +20,16 @@ Needs torch, transformers and penstock (PENSTOCK_LIBRARY and PYTHONPATH, or the 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
 
-import penstock
-import torch
-import transformers
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import penstock  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
 
 BYTES = {"fp32": (24, 4), "bf16": (26, 2)}  # of a parameter: states and weights both ways; a weight
 
@@ -68,12 +73,13 @@ class Contender:
 def offloaded(arguments: argparse.Namespace, folder: str, gbps: float) -> Contender:
     nvme = {"device": "nvme", "nvme_path": folder}
     zero = {"stage": 3, "offload_optimizer": nvme}
+    simulate = {"read_gbps": gbps, "write_gbps": gbps, "shared": True}
     config = {
         "gradient_clipping": 0,
         "zero_optimization": zero,
         "penstock": {
             "tier_split": False,
-            "aio": {"simulate": {"read_gbps": gbps, "write_gbps": gbps, "shared": True}},
+            "aio": {"simulate": simulate} if gbps else {},
         },
     }
     model = make_model(arguments)
@@ -112,8 +118,9 @@ def main() -> None:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     states, weight = BYTES[arguments.dtype]
     moved = (states + (2 * weight if arguments.level == 2 else 0)) * parameters
-    gbps = moved / (arguments.io * alone) / 1e9
-    print(f"{parameters} parameters, {alone:.3f} s a step in memory, {gbps:.2f} GB/s both ways")
+    gbps = moved / (arguments.io * alone) / 1e9 if arguments.io else 0.0
+    speed = f"{gbps:.2f} GB/s both ways" if gbps else "a real drive"
+    print(f"{parameters} parameters, {alone:.3f} s a step in memory, {speed}")
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         other = offloaded(arguments, folder, gbps)
         other.burst(batch)
