@@ -10,7 +10,7 @@ import torch
 
 from penstock._guards import link_of
 from penstock._hooks import Hooks
-from penstock._storage import Unit, views
+from penstock._storage import Unit
 from penstock.errors import InvalidArgumentError
 
 Gatherable = Union[torch.nn.Module, torch.Tensor, Iterable[torch.Tensor]]
@@ -28,7 +28,7 @@ def _show(hooks: Hooks, unit: Unit) -> None:
     with hooks.runtime.lock:
         if unit.gathered == 0:
             memory = hooks.runtime.read(unit)
-            unit.show(views(memory, unit.entries, unit.layout))
+            unit.show(unit.tensors_in(memory))
         unit.gathered += 1
 
 

@@ -14,7 +14,7 @@ import torch
 
 from penstock._guards import link_of
 from penstock._hooks import Hooks
-from penstock._storage import Unit, views
+from penstock._storage import Unit
 
 
 class _Copies:
@@ -30,7 +30,7 @@ class _Copies:
         if id(parameter) not in self.tensors:
             if self._unit is not unit:
                 memory = hooks.runtime.read(unit)
-                self._values = views(memory, unit.entries, unit.layout)
+                self._values = unit.tensors_in(memory)
                 self._unit = unit
             for entry, value in zip(unit.entries, self._values):
                 if entry.parameter is parameter:

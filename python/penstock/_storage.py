@@ -75,14 +75,14 @@ def memory_for(engine: Any, size: int) -> Memory | CudaMemory:
     return CudaMemory(size, engine) if isinstance(engine, CudaEngine) else Memory(size)
 
 
-def views(
-    memory: torch.Tensor, entries: Sequence[Entry], layout: Sequence[Any]
+def _views(
+    memory: torch.Tensor, like: Sequence[torch.Tensor], layout: Sequence[Any]
 ) -> list[torch.Tensor]:
-    """Returns the tensors of a unit within its bytes."""
+    """Returns the tensors of a unit within its bytes, of the dtypes and shapes of others."""
     found = []
-    for entry, place in zip(entries, layout):
+    for tensor, place in zip(like, layout):
         part = memory[place["offset"] : place["offset"] + place["bytes"]]
-        found.append(part.view(entry.parameter.dtype).view(entry.parameter.shape))
+        found.append(part.view(tensor.dtype).view(tensor.shape))
     return found
 
 
@@ -118,7 +118,8 @@ class Unit:
         self.bytes: int = layout["bytes"]
         self.trained = any(entry.trained for entry in spec.entries)
         self.memory = memory
-        self._here = views(self.memory.bytes, self.entries, self.layout)
+        parameters = [entry.parameter for entry in self.entries]
+        self._here = _views(self.memory.bytes, parameters, self.layout)
         self.memory.drop()
         self._away = _nans(self.entries)
         self._shown: list[torch.Tensor] = []
@@ -141,6 +142,10 @@ class Unit:
                     f"penstock: parameter {entry.name} has changed its dtype, shape or device "
                     "since penstock.initialize; change it before"
                 )
+
+    def tensors_in(self, memory: torch.Tensor) -> list[torch.Tensor]:
+        """Returns the unit's tensors within a copy of its bytes, whatever its parameters show."""
+        return _views(memory, self._here, self.layout)
 
     def show_here(self) -> None:
         """Lets parameters show the unit's memory."""

@@ -56,6 +56,17 @@ class Reading(unittest.TestCase):
                 want = expected.state_dict()
                 self.assertTrue(all(torch.equal(want[key], state[key]) for key in want))
 
+    def test_state_dict_has_the_engines_weights_though_a_parameter_shows_another_shape(
+        self,
+    ) -> None:
+        with training("gpt2") as (model, optimizer):
+            expected = _trained("gpt2", model, optimizer)
+            bias = model.transformer.h[0].mlp.c_fc.bias
+            bias.data = torch.zeros(3)
+            state = model.state_dict()
+            want = expected.state_dict()
+            self.assertTrue(all(torch.equal(state[key], want[key]) for key in want))
+
     def test_save_pretrained_writes_the_weights(self) -> None:
         import transformers
 
