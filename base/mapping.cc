@@ -37,10 +37,10 @@ Result<Mapping> Mapping::Map(Bytes size, int flags, int fd) {
 }
 
 Result<Mapping> Mapping::Create(Bytes size) {
+  if (size.value == 0) return Mapping();
   PENSTOCK_ASSIGN(Mapping mapping, Map(size, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1));
   // Advice only: without huge pages everything works, a little slower.
-  if (size.value > 0)
-    static_cast<void>(::madvise(mapping.data_, mapping.size_.value, MADV_HUGEPAGE));
+  static_cast<void>(::madvise(mapping.data_, mapping.size_.value, MADV_HUGEPAGE));
   return mapping;
 }
 

@@ -18,9 +18,9 @@ largest ratio.
 --search first tries settings of DeepSpeed, one after the other (deepspeed_settings.py), prints
 them all, and writes the best to WORK/settings-*.json; --settings reads such a file, and --set keeps
 one key as it says. penstock gets the same settings, keeps nothing in host memory that belongs on
-the drive (tier_split off), and has --host-memory: three times the
-fp32 gradients, and at least 192 MiB, unless given. DeepSpeed pins what its settings need. OpenMP's
-threads wait without spinning, which shortens the steps of both.
+the drive (tier_split off), and has --host-memory: three times the fp32 gradients, and at least
+192 MiB, unless given. DeepSpeed pins what its settings need. OpenMP's threads wait without
+spinning, which shortens the steps of both.
 
 WORK also has a virtual environment, made on the first run (see adam_ratio.py; --python takes
 another one), and what DeepSpeed compiles (unless TORCH_EXTENSIONS_DIR says where). penstock is the
