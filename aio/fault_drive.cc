@@ -25,8 +25,8 @@ Bytes HalfOf(const BlockOperation& block) {
 
 FaultDrive::FaultDrive(std::unique_ptr<Drive> base, FaultPlan plan, int queue_depth,
                        OnFailedSync on_failed_sync)
-    : name_(base->name() + " with faults"),
-      base_(std::move(base)),
+    : LayeredDrive(std::move(base)),
+      name_(LayeredDrive::name() + " with faults"),
       plan_(std::move(plan)),
       on_failed_sync_(std::move(on_failed_sync)),
       delay_slot_(static_cast<size_t>(queue_depth)) {}
@@ -82,12 +82,12 @@ void FaultDrive::Submit(const BlockOperation& block) {
   BlockOperation passed = block;
   if (fate.cut_short) passed.data = block.data.first(HalfOf(block).value);
   ++in_base_;
-  base_->Submit(passed);
+  base().Submit(passed);
 }
 
 void FaultDrive::CollectFromBase(bool wait) {
   std::vector<BlockResult> from_base;
-  base_->Reap(wait, from_base);
+  base().Reap(wait, from_base);
   in_base_ -= from_base.size();
   for (const BlockResult& result : from_base) {
     if (delay_slot_[result.slot]) {

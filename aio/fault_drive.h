@@ -18,14 +18,14 @@
 #include <string>
 #include <vector>
 
-#include "aio/drive.h"
+#include "aio/layered_drive.h"
 
 namespace penstock::aio {
 
 inline constexpr uint64_t kDelayedBehind = 64;
 inline constexpr size_t kOperationCount = 3;
 
-class FaultDrive final : public Drive {
+class FaultDrive final : public LayeredDrive {
  public:
   /// Called with the file of a sync that is made to fail.
   using OnFailedSync = std::function<void(int fd)>;
@@ -35,13 +35,6 @@ class FaultDrive final : public Drive {
 
   void Submit(const BlockOperation& block) override;
   void Reap(bool wait, std::vector<BlockResult>& results) override;
-  void Wake() override { base_->Wake(); }
-  Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) override {
-    return base_->RegisterBuffers(memory);
-  }
-  Status RegisterFile(const File& file) override { return base_->RegisterFile(file); }
-  void UnregisterFile(int fd) override { base_->UnregisterFile(fd); }
-  int thread_count() const override { return base_->thread_count(); }
   const std::string& name() const override { return name_; }
 
  private:
@@ -64,7 +57,6 @@ class FaultDrive final : public Drive {
   void Report(std::vector<BlockResult>& results);
 
   const std::string name_;
-  const std::unique_ptr<Drive> base_;
   const FaultPlan plan_;
   const OnFailedSync on_failed_sync_;
   std::array<uint64_t, kOperationCount> seen_{};  ///< blocks so far, by operation

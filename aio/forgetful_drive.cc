@@ -33,7 +33,7 @@ int64_t WriteAll(int fd, uint64_t offset, std::span<std::byte> data) {
 }  // namespace
 
 ForgetfulDrive::ForgetfulDrive(std::unique_ptr<Drive> base, const FaultPlan& plan, int queue_depth)
-    : base_(std::move(base)),
+    : LayeredDrive(std::move(base)),
       seed_(plan.seed),
       crash_at_block_(plan.crash_at_block),
       crash_at_sync_(plan.crash_at_sync),
@@ -76,7 +76,7 @@ void ForgetfulDrive::Submit(const BlockOperation& block) {
   }
   if (block.operation == Operation::kRead) ++reads_in_base_;
   in_base_[block.slot] = block;
-  base_->Submit(block);
+  base().Submit(block);
 }
 
 bool ForgetfulDrive::CrashesAt(const BlockOperation& block) {
@@ -149,7 +149,7 @@ int64_t ForgetfulDrive::Overlay(const BlockOperation& read, int64_t result) {
 
 void ForgetfulDrive::Reap(bool wait, std::vector<BlockResult>& results) {
   std::vector<BlockResult> from_base;
-  base_->Reap(wait && ready_.empty(), from_base);
+  base().Reap(wait && ready_.empty(), from_base);
   for (BlockResult& result : from_base) {
     const BlockOperation& block = in_base_[result.slot];
     if (block.operation != Operation::kRead) continue;

@@ -23,12 +23,12 @@
 #include <utility>
 #include <vector>
 
-#include "aio/drive.h"
+#include "aio/layered_drive.h"
 #include "base/unique_fd.h"
 
 namespace penstock::aio {
 
-class ForgetfulDrive final : public Drive {
+class ForgetfulDrive final : public LayeredDrive {
  public:
   /// Of the plan it uses seed, crash_at_block and crash_at_sync.
   ForgetfulDrive(std::unique_ptr<Drive> base, const FaultPlan& plan, int queue_depth);
@@ -36,14 +36,6 @@ class ForgetfulDrive final : public Drive {
 
   void Submit(const BlockOperation& block) override;
   void Reap(bool wait, std::vector<BlockResult>& results) override;
-  void Wake() override { base_->Wake(); }
-  Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) override {
-    return base_->RegisterBuffers(memory);
-  }
-  Status RegisterFile(const File& file) override { return base_->RegisterFile(file); }
-  void UnregisterFile(int fd) override { base_->UnregisterFile(fd); }
-  int thread_count() const override { return base_->thread_count(); }
-  const std::string& name() const override { return base_->name(); }
 
   /// A sync of `fd` failed: of what it would have covered a random choice is lost.
   void LoseSome(int fd);
@@ -77,7 +69,6 @@ class ForgetfulDrive final : public Drive {
   bool CrashesAt(const BlockOperation& block);
   void Forget();
 
-  const std::unique_ptr<Drive> base_;
   const uint64_t seed_;
   const std::optional<uint64_t> crash_at_block_;
   const std::optional<uint64_t> crash_at_sync_;

@@ -11,9 +11,9 @@ using std::chrono::steady_clock;
 
 WatchedDrive::WatchedDrive(std::unique_ptr<Drive> base, int queue_depth,
                            std::chrono::nanoseconds stall_after, Say say)
-    : base_(std::move(base)),
+    : LayeredDrive(std::move(base)),
       say_(std::move(say)),
-      watch_(static_cast<size_t>(queue_depth), stall_after, base_->name()) {
+      watch_(static_cast<size_t>(queue_depth), stall_after, LayeredDrive::name()) {
   Result<std::thread> thread = StartThread("watching the drive", [this] {
     EnterIoThread("penstock-watch");
     Run();
@@ -40,12 +40,12 @@ void WatchedDrive::Submit(const BlockOperation& block) {
     MutexLock lock(mutex_);
     watch_.Submitted(block, steady_clock::now());
   }
-  base_->Submit(block);
+  base().Submit(block);
 }
 
 void WatchedDrive::Reap(bool wait, std::vector<BlockResult>& results) {
   const size_t before = results.size();
-  base_->Reap(wait, results);
+  base().Reap(wait, results);
   if (results.size() == before) return;
   bool answered = false;
   {

@@ -13,14 +13,14 @@
 #include <thread>
 #include <vector>
 
-#include "aio/drive.h"
+#include "aio/layered_drive.h"
 #include "aio/stall_watch.h"
 #include "base/mutex.h"
 #include "base/result.h"
 
 namespace penstock::aio {
 
-class WatchedDrive final : public Drive {
+class WatchedDrive final : public LayeredDrive {
  public:
   using Say = std::function<void(const std::string& line)>;
 
@@ -31,19 +31,10 @@ class WatchedDrive final : public Drive {
 
   void Submit(const BlockOperation& block) override EXCLUDES(mutex_);
   void Reap(bool wait, std::vector<BlockResult>& results) override EXCLUDES(mutex_);
-  void Wake() override { base_->Wake(); }
-  Result<std::string> RegisterBuffers(std::span<const std::span<std::byte>> memory) override {
-    return base_->RegisterBuffers(memory);
-  }
-  Status RegisterFile(const File& file) override { return base_->RegisterFile(file); }
-  void UnregisterFile(int fd) override { base_->UnregisterFile(fd); }
-  int thread_count() const override { return base_->thread_count(); }
-  const std::string& name() const override { return base_->name(); }
 
  private:
   void Run() EXCLUDES(mutex_);
 
-  const std::unique_ptr<Drive> base_;
   const Say say_;
   Mutex mutex_;
   CondVar changed_;
