@@ -14,11 +14,8 @@ namespace {
 /// Takes some hundred microseconds, several times what a thread takes to begin.
 constexpr Bytes kPart = 1_MiB;
 constexpr uint64_t kPartElements = 256 << 10;
-/// So many threads use the bandwidth of memory up.
-constexpr int kMostThreads = 4;
-
 void ForEach(size_t parts, int threads, const std::function<void(size_t)>& work) {
-  const Status done = ForEachIndex(parts, std::min(threads, kMostThreads), [&](size_t i) {
+  const Status done = ForEachIndex(parts, std::min(threads, kMostMemoryThreads), [&](size_t i) {
     work(i);
     return Status();
   });

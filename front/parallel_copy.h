@@ -11,6 +11,9 @@
 
 namespace penstock::front {
 
+/// So many threads use up the bandwidth of memory.
+inline constexpr int kMostMemoryThreads = 4;
+
 struct Copy {
   std::byte* to = nullptr;
   std::span<const std::byte> from;

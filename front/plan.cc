@@ -4,11 +4,14 @@
 #include <utility>
 
 #include "base/machine_memory.h"
+#include "base/topology.h"
 #include "front/arrival_room.h"
 #include "front/gradient_inbox.h"
 #include "front/model_text.h"
+#include "front/parallel_copy.h"
 #include "zero/partitioner.h"
 #include "zero/schedule_builder.h"
+#include "zero/thread_plan.h"
 
 namespace penstock::front {
 namespace {
@@ -18,6 +21,19 @@ Result<Bytes> HostLimit(const Options& options, const config::Config& config) {
   if (config.host_memory) return *config.host_memory;
   PENSTOCK_ASSIGN(const MachineMemory memory, ReadMachineMemory());
   return DefaultHostMemory(memory);
+}
+
+/// Where updates share cores with the caller's threads, these wait for the one that is slowed most.
+/// Updates on all cores slow all of them alike. Unless the caller chose another number, and as far
+/// as the bandwidth of memory goes.
+void UpdateOnSharedCores(config::Config& config) {
+  const Result<Topology> topology = ReadTopology();
+  if (!topology.ok() || config.optimizer_threads != 0) return;
+  const zero::ThreadPlan plan =
+      zero::PlanThreads(*topology, device::Kind::kCpu, {.compute = config.compute_threads}, {});
+  if (!plan.optimizer.empty()) return;
+  config.optimizer_threads =
+      std::max(plan.counts.optimizer, std::min(plan.counts.compute, kMostMemoryThreads));
 }
 
 /// Sets what is not the caller's choice here.
@@ -57,6 +73,7 @@ Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
   plan.notices = config::NoticesOf(config);
   PENSTOCK_TRY(CheckFolders(options, config));
   Adapt(config, &plan.notices);
+  UpdateOnSharedCores(config);
   PENSTOCK_TRY(zero::CheckTileCount(plan.engine.model, config));
   plan.layout = zero::MakeLayout(plan.engine.model, config);
   const uint32_t repeated = zero::CountRepeated(plan.engine.model, plan.layout).count;
