@@ -197,10 +197,10 @@ Result<Outcome> Training::EndStep(std::span<const GroupScalars> groups, double m
   PENSTOCK_ASSIGN(const zero::GradientNorm::Value gradient, Norm());
   PENSTOCK_TRY(AwaitCopies());   // of weights that were used since: the update changes them,
   PENSTOCK_TRY(FinishCommit());  // as it does the tiles of a commit that was begun since
-  config::Config config = plan_.engine.config;
-  if (max_norm > 0) config.gradient_clipping = max_norm;
+  const double clip = max_norm > 0 ? max_norm : plan_.engine.config.gradient_clipping;
   PENSTOCK_ASSIGN(const zero::StepDecision decision,
-                  zero::DecideStep(config, gradient, loss_scale, /*forward_is_finite=*/true));
+                  zero::DecideStep({.gradient_clipping = clip, .skips_overflow = true}, gradient,
+                                   loss_scale, /*forward_is_finite=*/true));
   PENSTOCK_TRY(
       Keep(decision.skip ? state_->SkipStep() : Update(std::move(specs), decision.grad_scale)));
   counts_.step += 1;

@@ -23,6 +23,22 @@ bool Matches(const TileUpdate& update, const TileChecksums& found) {
          update.expected_record.value_or(found.record) == found.record;
 }
 
+/// Calls work(begin, count) with each chunk of a tile, after hashing it if the tile is to be
+/// verified. Returns false if the bytes are not the expected ones.
+template <typename Work>
+bool ForEachVerifiedChunk(const offload::ShardLayout& layout, const TileUpdate& update,
+                          TileHasher& before, Work work) {
+  const uint64_t elements = layout.tile(update.tile).elements;
+  const bool verify = update.expected_weight || update.expected_record;
+  before.Reset(update.seed_before, layout.planes(update.tile), elements);
+  for (uint64_t begin = 0; begin < elements; begin += kChunkElements) {
+    const uint64_t count = std::min(kChunkElements, elements - begin);
+    if (verify) before.Add(update.weight, update.record, begin, count);
+    work(begin, count);
+  }
+  return !verify || Matches(update, before.Finish());
+}
+
 }  // namespace
 
 void OptimizerDriver::UpdateParts(const TileUpdate& update, const UpdateScalars& scalars,
@@ -66,44 +82,33 @@ void OptimizerDriver::SumParts(const TileUpdate& update, const UpdateScalars& sc
 
 bool OptimizerDriver::SumForTrust(const TileUpdate& update, TileHasher& before) {
   PENSTOCK_CHECK(trust_ != nullptr, "a first pass, and nowhere to leave its sums");
-  const offload::TileLayout& tile = layout_.tile(update.tile);
   const UpdateScalars scalars = ScalarsFor(update);
-  const bool verify = update.expected_weight || update.expected_record;
-  before.Reset(update.seed_before, layout_.planes(update.tile), tile.elements);
   kernels::TrustSums* sums = trust_->OfTile(update.tile).data();
   size_t part = 0;
-  for (uint64_t begin = 0; begin < tile.elements; begin += kChunkElements) {
-    const uint64_t count = std::min(kChunkElements, tile.elements - begin);
-    if (verify) before.Add(update.weight, update.record, begin, count);
+  return ForEachVerifiedChunk(layout_, update, before, [&](uint64_t begin, uint64_t count) {
     SumParts(update, scalars, begin, count, part, sums);
-  }
-  return !verify || Matches(update, before.Finish());
+  });
 }
 
 bool OptimizerDriver::Update(const TileUpdate& update, TileHasher& before, TileHasher& after) {
-  const offload::TileLayout& tile = layout_.tile(update.tile);
   const UpdateScalars scalars = ScalarsFor(update);
-  const bool verify = update.expected_weight || update.expected_record;
   bool finite = true;
-  const offload::Planes& planes = layout_.planes(update.tile);
-  before.Reset(update.seed_before, planes, tile.elements);
-  after.Reset(update.seed_after, planes, tile.elements);
+  after.Reset(update.seed_after, layout_.planes(update.tile), layout_.tile(update.tile).elements);
   std::ranges::fill(figures_.Update(update.tile, update.version), kernels::WeightFigures());
   size_t part = 0;
-  for (uint64_t begin = 0; begin < tile.elements; begin += kChunkElements) {
-    const uint64_t count = std::min(kChunkElements, tile.elements - begin);
-    if (verify) before.Add(update.weight, update.record, begin, count);
+  const auto update_chunk = [&](uint64_t begin, uint64_t count) {
     UpdateParts(update, scalars, begin, count, part);
     finite = WeightsAreFinite(PlanesOf(layout_, update.tile, update.weight.data(),
                                        update.record.data(), nullptr, begin, count)) &&
              finite;
     after.Add(update.weight, update.record, begin, count);
-  }
+  };
+  const bool intact = ForEachVerifiedChunk(layout_, update, before, update_chunk);
   if (!finite) {
     MutexLock lock(mutex_);
     not_finite_ = std::min(not_finite_.value_or(update.tile), update.tile);
   }
-  return !verify || Matches(update, before.Finish());
+  return intact;
 }
 
 }  // namespace penstock::zero

@@ -314,7 +314,8 @@ Result<StepOutcome> Session::FinishOpen(const StepNote& note) {
   }
   const bool forward_is_finite = !loss || std::isfinite(loss->value);
   const Result<StepDecision> decision =
-      DecideStep(config_, *gradient, scale_of_step_, forward_is_finite);
+      DecideStep({config_.gradient_clipping, config_.check_grad_overflow}, *gradient,
+                 scale_of_step_, forward_is_finite);
   const bool skip = !decision.ok() || decision->skip;
   PENSTOCK_TRY(skip ? engine_.SkipStep() : engine_.UpdateStep(decision->grad_scale));
   PENSTOCK_TRY(decision.status());

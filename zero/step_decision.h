@@ -8,6 +8,12 @@
 
 namespace penstock::zero {
 
+/// What the configuration, or a caller, says of steps.
+struct StepRules {
+  double gradient_clipping = 0;  ///< the largest norm; 0: any
+  bool skips_overflow = false;   ///< a step whose gradient is not finite is skipped
+};
+
 struct StepDecision {
   bool skip = false;      ///< nothing is updated
   double grad_norm = 0;   ///< without the loss scale
@@ -24,9 +30,8 @@ enum class UpdateStart { kStepEnd, kGradient };
 UpdateStart StartOfUpdates(const config::Config& config);
 
 /// Decides. `gradient` is that of the loss times `loss_scale`. A step whose forward is not finite
-/// is skipped. Errors: kNumeric for a gradient that is not finite if the configuration does not
-/// check for it.
-Result<StepDecision> DecideStep(const config::Config& config, const GradientNorm::Value& gradient,
+/// is skipped. Errors: kNumeric for a gradient that is not finite if such steps are not skipped.
+Result<StepDecision> DecideStep(const StepRules& rules, const GradientNorm::Value& gradient,
                                 double loss_scale, bool forward_is_finite);
 
 }  // namespace penstock::zero

@@ -99,7 +99,9 @@ TEST_F(StateEngineTest, WithoutADeviceItUpdatesAndCommitsTheBitsOfATrainingWithO
           (*engine)->GradientsArrived(layout.Tiles());
           const GradientNorm::Value gradient = (*engine)->WaitForNorm();
           outcome.norms.push_back(gradient.norm);
-          const auto decision = DecideStep(options.config, gradient, 1, true);
+          const auto decision = DecideStep({.gradient_clipping = options.config.gradient_clipping,
+                                            .skips_overflow = options.config.check_grad_overflow},
+                                           gradient, 1, true);
           ASSERT_TRUE(decision.ok());
           ASSERT_TRUE((*engine)->UpdateStep(decision->grad_scale).ok());
         }
