@@ -66,21 +66,10 @@ Status CheckArithmetic(const ResumePoint& from, const ReplayOptions& replay,
       replay.run, before, now, kNotTheSame);
 }
 
-/// What the state takes of its drive, with one slot.
-Bytes StateBytes(const TrainJob& job) {
-  const offload::ShardLayout layout = job.layout();
-  Bytes bytes;
-  for (const offload::TileId tile : layout.Tiles()) {
-    bytes += AlignUp(layout.WeightBytes(tile), offload::kStateAlignment);
-    bytes += AlignUp(layout.RecordBytes(tile), offload::kStateAlignment);
-  }
-  return bytes;
-}
-
 Status CheckSpace(const TrainJob& job) {
   for (const std::string& folder : job.config.nvme_paths) {
     PENSTOCK_ASSIGN(const Bytes free, FreeSpace(folder));
-    const Bytes need = StateBytes(job);
+    const Bytes need = offload::StateFileBytes(job.layout(), /*slots=*/1, /*paths=*/1);
     if (free >= need + offload::kFreeBesideCopy) continue;
     return MakeError(ErrorCode::kOutOfSpace,
                      "no space in {}: the state of the replay takes {} of that drive and leaves {} "
