@@ -3,14 +3,17 @@
 drive?
 
   bench/peers/torch_step_ratio.py [--level 1|2] [--pairs 21] [--rows 1] [--length 512] [--layers 12]
-                                  [--io 0.67] [--dtype fp32|bf16] [--folder FOLDER]
+                                  [--io 0.67] [--drive simulated|slowed|real]
+                                  [--dtype fp32|bf16] [--folder FOLDER]
 
 GPT-2 with 124 million parameters, as transformers makes it, on the CPU with two threads; against
 the same model in memory with torch.optim.AdamW(fused=True). Both are in one process, and take turns:
 so many pairs of bursts, of three steps each. Of a burst the last two steps count, from the return
 of one step() to that of another: in these an update runs under the next forward, as in a training.
-The drive is simulated: its speed is set so that the bytes of a step take --io of the time that a
-step in memory takes; with --io 0 it is the drive of FOLDER. Caches: warm. OpenMP's threads wait
+The drive is one whose speed is set so that the bytes of a step take --io of the time that a step in
+memory takes. A simulated one is memory, and processors copy its bytes; a slowed one is that of
+FOLDER, slowed down by the control group "penstock-bench" of the blkio controller, version 1 (needs
+root); a real one is that of FOLDER as it is. Caches: warm. OpenMP's threads wait
 without spinning, which shortens the steps of both. Prints each pair, and the median, least and
 largest ratio.
 
@@ -31,7 +34,10 @@ import penstock  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
-BYTES = {"fp32": (24, 4), "bf16": (26, 2)}  # of a parameter: states and weights both ways; a weight
+# Of a parameter: its states, which are read and written once, and its weight, which level 2 reads
+# twice more, in forward and backward.
+BYTES = {"fp32": (12, 4), "bf16": (13, 2)}
+GROUP = "/sys/fs/cgroup/blkio/penstock-bench"
 
 
 def make_model(arguments: argparse.Namespace) -> torch.nn.Module:
@@ -70,6 +76,17 @@ class Contender:
         return seconds
 
 
+def slow_down(folder: str, read: float, write: float) -> None:
+    """Limits the speed at which this process uses the drive of a folder, in bytes a second."""
+    device = os.stat(folder).st_dev
+    os.makedirs(GROUP, exist_ok=True)
+    for name, speed in (("read", read), ("write", write)):
+        with open(f"{GROUP}/blkio.throttle.{name}_bps_device", "w") as file:
+            file.write(f"{os.major(device)}:{os.minor(device)} {int(speed)}")
+    with open(f"{GROUP}/cgroup.procs", "w") as file:
+        file.write(str(os.getpid()))
+
+
 def offloaded(arguments: argparse.Namespace, folder: str, gbps: float) -> Contender:
     nvme = {"device": "nvme", "nvme_path": folder}
     zero = {"stage": 3, "offload_optimizer": nvme}
@@ -106,6 +123,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--io", type=float, default=0.67)
+    parser.add_argument("--drive", choices=("simulated", "slowed", "real"), default="simulated")
     parser.add_argument("--dtype", choices=sorted(BYTES), default="fp32")
     parser.add_argument("--folder")
     arguments = parser.parse_args()
@@ -117,11 +135,23 @@ def main() -> None:
     alone = statistics.median(plain.burst(batch) for _ in range(3))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     states, weight = BYTES[arguments.dtype]
-    moved = (states + (2 * weight if arguments.level == 2 else 0)) * parameters
-    gbps = moved / (arguments.io * alone) / 1e9 if arguments.io else 0.0
-    speed = f"{gbps:.2f} GB/s both ways" if gbps else "a real drive"
-    print(f"{parameters} parameters, {alone:.3f} s a step in memory, {speed}")
+    again = 2 * weight if arguments.level == 2 else 0
+    a_second = parameters / (arguments.io * alone)
+    gbps = 0.0
+    speed = "as it is"
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        if arguments.drive == "simulated":
+            gbps = (2 * states + again) * a_second / 1e9
+            speed = f"{gbps:.2f} GB/s both ways"
+        elif arguments.drive == "slowed":
+            read, write = (states + again) * a_second, states * a_second
+            slow_down(folder, read, write)
+            speed = f"reads {read / 1e9:.2f}, writes {write / 1e9:.2f} GB/s"
+        print(
+            f"{parameters} parameters, {alone:.3f} s a step in memory; {arguments.drive} drive, "
+            f"{speed}",
+            flush=True,
+        )
         other = offloaded(arguments, folder, gbps)
         other.burst(batch)
         ratios = []
