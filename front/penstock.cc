@@ -272,7 +272,16 @@ int penstock_begin_at(penstock_engine* engine, uint64_t step, uint64_t optimizer
 int penstock_use(penstock_engine* engine, uint32_t unit, int kind, void* to) {
   return With(engine, [&](Training& training) -> Status {
     PENSTOCK_ASSIGN(const UseKind use, UseKindOf(kind));
-    return training.Use(unit, use, static_cast<std::byte*>(to));
+    return training.Use(unit, use, UnitMemory(static_cast<std::byte*>(to)));
+  });
+}
+
+int penstock_use_tensors(penstock_engine* engine, uint32_t unit, int kind, void* const* tensors) {
+  return With(engine, [&](Training& training) -> Status {
+    PENSTOCK_ASSIGN(const UseKind use, UseKindOf(kind));
+    if (tensors == nullptr) return Missing("the list of tensors");
+    PENSTOCK_ASSIGN(const UnitMemory to, training.MemoryOf(unit, tensors));
+    return training.Use(unit, use, to);
   });
 }
 
@@ -287,7 +296,18 @@ int penstock_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor, c
 int penstock_use_on(penstock_engine* engine, uint32_t unit, int kind, void* to, void* stream) {
   return With(engine, [&](Training& training) -> Status {
     PENSTOCK_ASSIGN(const UseKind use, UseKindOf(kind));
-    return training.UseOn(unit, use, static_cast<std::byte*>(to), static_cast<CuStream>(stream));
+    return training.UseOn(unit, use, UnitMemory(static_cast<std::byte*>(to)),
+                          static_cast<CuStream>(stream));
+  });
+}
+
+int penstock_use_tensors_on(penstock_engine* engine, uint32_t unit, int kind, void* const* tensors,
+                            void* stream) {
+  return With(engine, [&](Training& training) -> Status {
+    PENSTOCK_ASSIGN(const UseKind use, UseKindOf(kind));
+    if (tensors == nullptr) return Missing("the list of tensors");
+    PENSTOCK_ASSIGN(const UnitMemory to, training.MemoryOf(unit, tensors));
+    return training.UseOn(unit, use, to, static_cast<CuStream>(stream));
   });
 }
 

@@ -16,18 +16,17 @@
  * take the place of penstock_use and penstock_gradient (docs/c_api.md, "Memory of a GPU").
  *
  * A unit is what is brought and let go together: a block of a transformer, an embedding. Its
- * tensors lie in one buffer of the caller's, at the offsets that penstock_describe names. Updates
- * continue on threads of the engine after penstock_end_step has returned; the next use of a unit
- * waits for its own update and no other.
+ * tensors lie in one buffer of the caller's, at the offsets that penstock_describe names, or each
+ * in memory of its own (penstock_use_tensors). Updates continue on threads of the engine after
+ * penstock_end_step has returned; the next use of a unit waits for its own update and no other.
  *
  * Errors: functions return PENSTOCK_OK or another penstock_code; penstock_error() then has one line
  * that says what failed, on what, why, and what to do. No call aborts because of its arguments,
  * except for addresses that are not what they are said to be.
  *
  * Threads: any function from any thread; calls on the same engine wait for each other. None may
- * begin once penstock_close has begun. Buffers
- * belong to the caller and are not used after the call returns; those of penstock_use_on and
- * penstock_gradient_on are used until the copy has completed.
+ * begin once penstock_close has begun. Buffers belong to the caller and are not used after the call
+ * returns; those of the functions whose names end with _on are used until the copy has completed.
  * End: engines that nobody closed are closed when the process ends by exit().
  * Fork: an engine belongs to the process that made it. In a child, every call on it fails with
  * PENSTOCK_UNAVAILABLE, penstock_close included, which there frees nothing.
@@ -49,7 +48,7 @@ extern "C" {
 #endif
 
 /* Changes whenever a function or a structure of this header changes. */
-#define PENSTOCK_ABI 2
+#define PENSTOCK_ABI 3
 
 typedef struct penstock_engine penstock_engine;
 
@@ -171,6 +170,10 @@ PENSTOCK_API int penstock_begin_at(penstock_engine* engine, uint64_t step,
 /* Says that a unit is used, and copies its current weights to `to`, which has `bytes` of the unit;
  * NULL: the caller still has them from an earlier use of this step. Waits for the unit's update. */
 PENSTOCK_API int penstock_use(penstock_engine* engine, uint32_t unit, int kind, void* to);
+/* As penstock_use, with each tensor of the unit in memory of its own: `tensors` has their
+ * addresses, none of them NULL. */
+PENSTOCK_API int penstock_use_tensors(penstock_engine* engine, uint32_t unit, int kind,
+                                      void* const* tensors);
 /* Adds the gradient of a micro-batch to a trained tensor's. `values`: as many elements as the
  * tensor has, contiguous; NULL: zeros. Sums of several micro-batches are fp32, in the order of the
  * calls, and rounded once to the dtype of the weight. */
@@ -184,6 +187,9 @@ PENSTOCK_API int penstock_gradient(penstock_engine* engine, uint32_t unit, uint3
  * the option "cuda". */
 PENSTOCK_API int penstock_use_on(penstock_engine* engine, uint32_t unit, int kind, void* to,
                                  void* stream);
+/* The same as penstock_use_tensors. */
+PENSTOCK_API int penstock_use_tensors_on(penstock_engine* engine, uint32_t unit, int kind,
+                                         void* const* tensors, void* stream);
 /* As penstock_gradient, for a gradient on a GPU, whose computation was enqueued on `stream` before;
  * NULL values: zeros. The copies are enqueued on `stream`, and `values` stay as they are until
  * these have completed. penstock_norm, penstock_end_step and penstock_drop_step wait for all copies

@@ -85,36 +85,50 @@ uint64_t Training::TimeOf(ModuleId module) {
 }
 
 /// Counts a use.
-Status Training::BeginUse(uint32_t unit, UseKind kind, const std::byte* to) {
+Status Training::BeginUse(uint32_t unit, UseKind kind, bool brings) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(CheckUnit(unit));
   if (kind == UseKind::kAside) return {};
   PENSTOCK_TRY(BeginStep());
   order_.Used(ModuleId{unit});
   const uint64_t time = TimeOf(ModuleId{unit});
-  if (to != nullptr) state_->store().SetTime(time);
+  if (brings) state_->store().SetTime(time);
   return {};
 }
 
-Status Training::Use(uint32_t unit, UseKind kind, std::byte* to) {
-  PENSTOCK_TRY(BeginUse(unit, kind, to));
-  if (to == nullptr) return {};
+Result<UnitMemory> Training::MemoryOf(uint32_t unit, void* const* tensors) const {
+  PENSTOCK_TRY(CheckUnit(unit));
+  const offload::ModuleLayout& of = plan_.layout.module(ModuleId{unit});
+  std::vector<std::byte*> addresses;
+  for (size_t i = 0; i < of.tensors.size(); ++i) {
+    addresses.push_back(static_cast<std::byte*>(tensors[i]));
+    if (tensors[i] != nullptr) continue;
+    return MakeError(
+        ErrorCode::kInvalidArgument,
+        "the memory for tensor {} is NULL; give an address for each tensor of the unit",
+        of.tensors[i].name);
+  }
+  return UnitMemory(std::move(addresses));
+}
+
+Status Training::Use(uint32_t unit, UseKind kind, const UnitMemory& to) {
+  PENSTOCK_TRY(BeginUse(unit, kind, to.wanted()));
+  if (!to.wanted()) return {};
   PENSTOCK_TRY(CopyWeights(ModuleId{unit}, to));
   settled_[unit] = true;
   return {};
 }
 
-/// Waits for the unit's last update; without `to`, that is all.
-Status Training::CopyWeights(ModuleId module, std::byte* to) {
+/// Waits for the unit's last update; if no weights are wanted, that is all.
+Status Training::CopyWeights(ModuleId module, const UnitMemory& to) {
   offload::IdRange<TileId> tiles = plan_.layout.TilesOf(module);
   while (tiles.size() > 0) {
     Result<offload::PinnedWeights> pinned = state_->store().PinWeights(tiles, kMostCopied);
     PENSTOCK_TRY(Keep(pinned.status()));
     const size_t count = pinned->weights().size();
     std::vector<Copy> copies;
-    for (size_t i = 0; to != nullptr && i < count; ++i) {
-      const Bytes offset = plan_.layout.SlotOffset(module, plan_.layout.tile(tiles[i]).begin);
-      copies.push_back({to + offset.value, pinned->weights()[i]});
+    for (size_t i = 0; to.wanted() && i < count; ++i) {
+      to.AddCopies(plan_.layout, tiles[i], pinned->weights()[i], copies);
     }
     CopyAll(copies, copy_threads());
     tiles = tiles.Part(count, tiles.size() - count);
@@ -128,7 +142,8 @@ Status Training::BeginGradient(uint32_t unit, uint32_t tensor) {
   PENSTOCK_TRY(CheckTensor(unit, tensor));
   PENSTOCK_TRY(BeginStep());
   if (settled_[unit]) return {};
-  PENSTOCK_TRY(CopyWeights(ModuleId{unit}, nullptr));  // its last update may read the last one
+  PENSTOCK_TRY(
+      CopyWeights(ModuleId{unit}, UnitMemory(nullptr)));  // its last update may read the last one
   settled_[unit] = true;
   return {};
 }

@@ -22,6 +22,7 @@
 #include "front/gradient_inbox.h"
 #include "front/group_scalars.h"
 #include "front/plan.h"
+#include "front/unit_memory.h"
 #include "offload/layout.h"
 #include "offload/schedule.h"
 #include "zero/committed_state.h"
@@ -54,9 +55,9 @@ class Training {
   using StatesOfUnit = std::function<const float*(size_t tensor, zero::StateKind kind)>;
   Status FillStates(uint32_t unit, const StatesOfUnit& states);
   Status BeginAt(uint64_t step, uint64_t optimizer_steps);
-  Status Use(uint32_t unit, UseKind kind, std::byte* to);
+  Status Use(uint32_t unit, UseKind kind, const UnitMemory& to);
   Status Gradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype);
-  Status UseOn(uint32_t unit, UseKind kind, std::byte* to, CuStream stream);
+  Status UseOn(uint32_t unit, UseKind kind, const UnitMemory& to, CuStream stream);
   Status GradientOn(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
                     CuStream stream);
   Result<zero::GradientNorm::Value> Norm();
@@ -68,6 +69,10 @@ class Training {
   Status CopyCommit(const std::vector<std::string>& paths);
   Status Read(uint32_t unit, uint32_t tensor, zero::StateKind kind, uint64_t begin,
               std::span<float> values);
+
+  /// Returns the memory of a unit's tensors, whose addresses are at `tensors`. Errors:
+  /// kInvalidArgument for an address that is null.
+  Result<UnitMemory> MemoryOf(uint32_t unit, void* const* tensors) const;
 
   /// Ends the training, of which a call was left half done. The last commit stands.
   void Abandon() noexcept;
@@ -104,16 +109,16 @@ class Training {
   Status CheckTensor(uint32_t unit, uint32_t tensor) const;
   Status CheckGroups(size_t count, double max_norm, double loss_scale) const;
   Status BeginStep();
-  Status BeginUse(uint32_t unit, UseKind kind, const std::byte* to);
+  Status BeginUse(uint32_t unit, UseKind kind, bool brings);
   Status BeginGradient(uint32_t unit, uint32_t tensor);
   uint64_t TimeOf(offload::ModuleId module);
-  Status CopyWeights(offload::ModuleId module, std::byte* to);
+  Status CopyWeights(offload::ModuleId module, const UnitMemory& to);
   /// How many threads copy what is in host memory: as many as compute otherwise. Those wait
   /// meanwhile.
   int copy_threads() const { return state_->io().threads.counts.compute; }
   Status PrepareCopies();
   Status AwaitCopies();
-  Status EnqueueWeights(offload::ModuleId module, CuDevicePointer to, CuStream stream);
+  Status EnqueueWeights(offload::ModuleId module, const UnitMemory& to, CuStream stream);
   Status EnqueuePieces(const GradientInbox::Announced& gradient, CuDevicePointer from,
                        CuStream stream);
   Result<std::vector<zero::GroupSpec>> GroupsOf(std::span<const GroupScalars> groups) const;

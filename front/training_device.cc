@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "front/training.h"
 
@@ -31,16 +32,16 @@ Status Training::PrepareCopies() {
 /// Waits for all copies under way, and what follows them.
 Status Training::AwaitCopies() { return copies_ == nullptr ? Status() : Keep(copies_->Wait()); }
 
-Status Training::UseOn(uint32_t unit, UseKind kind, std::byte* to, CuStream stream) {
+Status Training::UseOn(uint32_t unit, UseKind kind, const UnitMemory& to, CuStream stream) {
   PENSTOCK_TRY(PrepareCopies());
-  PENSTOCK_TRY(BeginUse(unit, kind, to));
-  if (to == nullptr) return {};
-  PENSTOCK_TRY(Keep(EnqueueWeights(ModuleId{unit}, AddressOf(to), stream)));
+  PENSTOCK_TRY(BeginUse(unit, kind, to.wanted()));
+  if (!to.wanted()) return {};
+  PENSTOCK_TRY(Keep(EnqueueWeights(ModuleId{unit}, to, stream)));
   settled_[unit] = true;
   return {};
 }
 
-Status Training::EnqueueWeights(ModuleId module, CuDevicePointer to, CuStream stream) {
+Status Training::EnqueueWeights(ModuleId module, const UnitMemory& to, CuStream stream) {
   offload::IdRange<TileId> tiles = plan_.layout.TilesOf(module);
   while (tiles.size() > 0) {
     Result<offload::PinnedWeights> pinning = state_->store().PinWeights(tiles, kMostAtOnce);
@@ -50,10 +51,13 @@ Status Training::EnqueueWeights(ModuleId module, CuDevicePointer to, CuStream st
     }
     offload::PinnedWeights pinned = *std::move(pinning);
     const size_t count = pinned.weights().size();
+    std::vector<Copy> copies;
+    for (size_t i = 0; i < count; ++i) {
+      to.AddCopies(plan_.layout, tiles[i], pinned.weights()[i], copies);
+    }
     Status copied;
-    for (size_t i = 0; copied.ok() && i < count; ++i) {
-      const Bytes offset = plan_.layout.SlotOffset(module, plan_.layout.tile(tiles[i]).begin);
-      copied = copies_->ToDevice(stream, to + offset.value, pinned.weights()[i]);
+    for (size_t i = 0; copied.ok() && i < copies.size(); ++i) {
+      copied = copies_->ToDevice(stream, AddressOf(copies[i].to), copies[i].from);
     }
     tiles = tiles.Part(count, tiles.size() - count);
     // Weights without a lease are updated in place, for which the end of a step waits: once a unit.

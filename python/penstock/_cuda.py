@@ -10,7 +10,7 @@ while the units before it compute.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ def engine_for(
 
 
 class CudaEngine(_library.Engine):
-    """An engine that takes addresses of the device in :meth:`use` and :meth:`gradient`."""
+    """An engine that takes addresses of the device where the other takes those of the host."""
 
     def __init__(
         self,
@@ -67,6 +67,11 @@ class CudaEngine(_library.Engine):
             return
         with torch.cuda.device(self.device):
             self.use_on(unit, kind, to, self.incoming.cuda_stream)
+
+    def use_tensors(self, unit: int, kind: int, addresses: Sequence[int]) -> None:
+        """Enqueues the copies of a unit's weights."""
+        with torch.cuda.device(self.device):
+            self.use_tensors_on(unit, kind, addresses, self.incoming.cuda_stream)
 
     def gradient(self, unit: int, tensor: int, address: int | None, dtype: int) -> None:
         """Enqueues the copy of a gradient, which stays as it is until :meth:`end_step`, or

@@ -14,7 +14,7 @@ from typing import Any, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from penstock.errors import error_of
 
-ABI = 2
+ABI = 3
 
 FORWARD, BACKWARD, ASIDE = 0, 1, 2
 MASTER, EXP_AVG, EXP_AVG_SQ = 0, 1, 2
@@ -116,6 +116,7 @@ def library() -> ctypes.CDLL:
         "penstock_fill_states": (c.c_int, [c.c_void_p, c.c_uint32, c.POINTER(States)]),
         "penstock_begin_at": (c.c_int, [c.c_void_p, c.c_uint64, c.c_uint64]),
         "penstock_use": (c.c_int, [c.c_void_p, c.c_uint32, c.c_int, c.c_void_p]),
+        "penstock_use_tensors": (c.c_int, [c.c_void_p, c.c_uint32, c.c_int, out]),
         "penstock_gradient": (
             c.c_int,
             [c.c_void_p, c.c_uint32, c.c_uint32, c.c_void_p, c.c_int],
@@ -123,6 +124,10 @@ def library() -> ctypes.CDLL:
         "penstock_use_on": (
             c.c_int,
             [c.c_void_p, c.c_uint32, c.c_int, c.c_void_p, c.c_void_p],
+        ),
+        "penstock_use_tensors_on": (
+            c.c_int,
+            [c.c_void_p, c.c_uint32, c.c_int, out, c.c_void_p],
         ),
         "penstock_gradient_on": (
             c.c_int,
@@ -202,6 +207,10 @@ def plan(config: Mapping[str, Any], model: Mapping[str, Any], options: Mapping[s
     return _text(library().penstock_plan, *texts)
 
 
+def _array(addresses: Sequence[int]) -> Any:
+    return (ctypes.c_void_p * len(addresses))(*addresses)
+
+
 class Engine:
     """An engine of the C library; closes itself.
 
@@ -236,11 +245,9 @@ class Engine:
     def counters(self) -> Any:
         return _text(self._c.penstock_counters, self._handle)
 
-    def fill(self, unit: int, addresses: Iterable[int]) -> None:
+    def fill(self, unit: int, addresses: Sequence[int]) -> None:
         """Sets a unit's weights from its tensors."""
-        values = [ctypes.c_void_p(address) for address in addresses]
-        array = (ctypes.c_void_p * len(values))(*values)
-        check(self._c.penstock_fill(self._handle, unit, array))
+        check(self._c.penstock_fill(self._handle, unit, _array(addresses)))
 
     def fill_states(self, unit: int, tensors: Sequence[States]) -> None:
         """Sets a unit's weights and moments, in place of :meth:`fill`."""
@@ -254,6 +261,10 @@ class Engine:
         """Says that a unit is used, and copies its weights to an address, unless it is None."""
         check(self._c.penstock_use(self._handle, unit, kind, to))
 
+    def use_tensors(self, unit: int, kind: int, addresses: Sequence[int]) -> None:
+        """As :meth:`use`, with an address for each tensor of the unit."""
+        check(self._c.penstock_use_tensors(self._handle, unit, kind, _array(addresses)))
+
     def gradient(self, unit: int, tensor: int, address: Optional[int], dtype: int) -> None:
         """Adds a gradient; None: zeros."""
         check(self._c.penstock_gradient(self._handle, unit, tensor, address, dtype))
@@ -261,6 +272,11 @@ class Engine:
     def use_on(self, unit: int, kind: int, to: int, stream: int) -> None:
         """As :meth:`use`, to an address of a CUDA device: enqueues the copies on a stream."""
         check(self._c.penstock_use_on(self._handle, unit, kind, to, stream))
+
+    def use_tensors_on(self, unit: int, kind: int, addresses: Sequence[int], stream: int) -> None:
+        """As :meth:`use_tensors`, to addresses of a CUDA device."""
+        array = _array(addresses)
+        check(self._c.penstock_use_tensors_on(self._handle, unit, kind, array, stream))
 
     def gradient_on(self, unit: int, tensor: int, address: int, dtype: int, stream: int) -> None:
         """As :meth:`gradient`, from an address of a CUDA device."""

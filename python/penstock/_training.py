@@ -142,7 +142,7 @@ class Training:
         self.updates: int = described["optimizer_steps"]
         self.committed_step = self.engine_step if described["continued"] else -1
         model = self.options.model
-        self.weights = Weights(self.engine, self.partition, described, model is not None)
+        self.weights = Weights(self.engine, self.partition, model is not None)
         self.commits = Commits(self.engine, self.run, self._sections)
         if described["continued"]:
             self.commits.ending.step = self.engine_step

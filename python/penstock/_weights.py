@@ -11,7 +11,7 @@ counter and the address of each parameter are noted when it is brought, and comp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -23,11 +23,10 @@ from penstock.errors import InvalidArgumentError
 
 
 class _Place(NamedTuple):
-    """A parameter, and its part of the buffer that the engine fills."""
+    """A parameter, and its own memory."""
 
     entry: Entry
-    source: torch.Tensor  # a view of the buffer
-    data: torch.Tensor  # the parameter's own memory
+    data: torch.Tensor
 
 
 class _Mark(NamedTuple):
@@ -48,7 +47,6 @@ class Weights:
     Args:
         engine: the engine.
         partition: what its units are.
-        description: what the engine says of its layout.
         late: whether parameters hold NaN until they are brought.
     """
 
@@ -56,36 +54,19 @@ class Weights:
         self,
         engine: _library.Engine,
         partition: Partition,
-        description: Mapping[str, Any],
         late: bool,
     ) -> None:
         self._engine = engine
         self._late = late
         self.pending: set[int] = set()
-        sizes = [unit["bytes"] for unit in description["units"]]
-        device = partition.device
-        self._buffer = torch.zeros(max(sizes), dtype=torch.uint8, device=device)
-        self._places: list[list[_Place]] = []
-        self._direct: list[bool] = []
-        for unit, told in zip(partition.units, description["units"]):
-            places = [self._place(e, t) for e, t in zip(unit.entries, told["tensors"])]
-            only = places[0].data
-            self._places.append(places)
-            self._direct.append(
-                len(places) == 1
-                and only.is_contiguous()
-                and only.numel() * only.element_size() == told["bytes"]
-            )
+        self._places = [
+            [_Place(entry, entry.parameter.data) for entry in unit.entries]
+            for unit in partition.units
+        ]
         self._poisons: dict[int, torch.Tensor] = {}
         self._marks: dict[int, _Mark] = {}
         for entry in partition.entries():
             self._marks[id(entry.parameter)] = _mark_of(entry.parameter)
-
-    def _place(self, entry: Entry, told: Mapping[str, Any]) -> _Place:
-        data = entry.parameter.data
-        begin = told["offset"]
-        source = self._buffer[begin : begin + told["bytes"]].view(data.dtype).view(data.shape)
-        return _Place(entry, source, data)
 
     def check_unchanged(self) -> None:
         """Raises if somebody but the engine has written a parameter that was brought."""
@@ -128,13 +109,12 @@ class Weights:
         if unit not in self.pending:
             return
         places = self._places[unit]
-        direct = self._direct[unit]
-        to = places[0].data if direct else self._buffer
-        self._engine.use(unit, kind, to.data_ptr())
-        if not direct:
-            with self._engine.copying():
-                for place in places:
-                    place.data.copy_(place.source)
+        with self._engine.copying():
+            targets = [place.data.contiguous() for place in places]
+            self._engine.use_tensors(unit, kind, [target.data_ptr() for target in targets])
+            for place, target in zip(places, targets):
+                if target is not place.data:
+                    place.data.copy_(target)
         self._engine.ready()
         for place in places:
             self._restore(place)

@@ -106,6 +106,13 @@ TEST_F(CApiMisuse, WhatDoesNotExistIsRefused) {
   ExpectError(penstock_use(handle, kUnits, PENSTOCK_FORWARD, nullptr), PENSTOCK_INVALID_ARGUMENT,
               "unit 4 is unknown");
   ExpectError(penstock_use(handle, 0, 7, nullptr), PENSTOCK_INVALID_ARGUMENT, "7 is no");
+  void* nowhere[kTensors] = {};
+  ExpectError(penstock_use_tensors(handle, 0, PENSTOCK_FORWARD, nowhere), PENSTOCK_INVALID_ARGUMENT,
+              "the memory for tensor u0.w is NULL");
+  ExpectError(penstock_use_tensors(handle, 0, PENSTOCK_FORWARD, nullptr), PENSTOCK_INVALID_ARGUMENT,
+              "the list of tensors");
+  ExpectError(penstock_use_tensors(handle, kUnits, PENSTOCK_FORWARD, nowhere),
+              PENSTOCK_INVALID_ARGUMENT, "unit 4 is unknown");
   ExpectError(penstock_gradient(handle, 0, kTensors, nullptr, 0), PENSTOCK_INVALID_ARGUMENT,
               "has no tensor 3");
   ExpectError(penstock_gradient(handle, 0, 0, nullptr, 9), PENSTOCK_INVALID_ARGUMENT, "9 is no");

@@ -133,6 +133,28 @@ TEST(CApiTest, ANewOrderIsServedLateOnceAndPlannedFromThenOn) {
   EXPECT_EQ(late[2], late[0]);
 }
 
+TEST(CApiTest, TensorsInMemoryOfTheirOwnAreBroughtAsThoseOfABuffer) {
+  for (const std::string dtype : {"fp32", "bf16"}) {
+    for (const Home& home : kHomes) {
+      const TempFolder folder;
+      CTraining training(home, folder.Path(), dtype);
+      training.Fill();
+      training.Step();
+      for (uint32_t unit = 0; unit < kUnits; ++unit) {
+        UnitBuffer apart(training.description(), unit, CodeOf(dtype));
+        ASSERT_EQ(penstock_use_tensors(training.engine().handle, unit, PENSTOCK_FORWARD,
+                                       apart.tensors().data()),
+                  PENSTOCK_OK)
+            << penstock_error();
+        const UnitBuffer buffer = training.Use(unit, PENSTOCK_ASIDE);
+        for (uint32_t tensor = 0; tensor < kTensors; ++tensor) {
+          EXPECT_EQ(apart.Tensor(tensor).bytes, buffer.Tensor(tensor).bytes) << home.name;
+        }
+      }
+    }
+  }
+}
+
 TEST(CApiTest, UsesAsideChangeNeitherBitsNorOrder) {
   const Trained expected = TrainPlainly("fp32", 1);
   const TempFolder folder;

@@ -35,9 +35,11 @@ TEST_F(CCuda, EveryHomeAndDtypeTrainsToTheBitsOfMemoryOfTheHost) {
       if (dtype == "fp16" && micro_batches > 1) continue;  // as bf16
       const Trained expected = TrainOnTheHost(dtype, micro_batches);
       for (const Home& home : kHomes) {
-        const TempFolder folder;
-        CudaTraining training(home, folder.Path(), dtype, micro_batches);
-        EXPECT_TRUE(TrainOf(training) == expected) << dtype << ", " << home.name;
+        for (const Addresses addresses : {Addresses::kOfUnit, Addresses::kOfTensors}) {
+          const TempFolder folder;
+          CudaTraining training(home, folder.Path(), dtype, micro_batches, addresses);
+          EXPECT_TRUE(TrainOf(training) == expected) << dtype << ", " << home.name;
+        }
       }
     }
   }

@@ -106,12 +106,16 @@ inline uint64_t LeastMemory(const Home& home, const std::string& folder, const s
   return plan["host_minimum"].get<uint64_t>();
 }
 
+/// How weights are asked for: all of a unit's with one address, or with one for each tensor.
+enum class Addresses { kOfUnit, kOfTensors };
+
 class CudaTraining {
  public:
   CudaTraining(const Home& home, const std::string& folder, const std::string& dtype,
-               uint64_t micro_batches = 1)
+               uint64_t micro_batches = 1, Addresses addresses = Addresses::kOfUnit)
       : dtype_(CodeOf(dtype)),
         micro_batches_(micro_batches),
+        addresses_(addresses),
         training_(
             home, folder, dtype, micro_batches,
             {{"cuda", true}, {"host_memory", LeastMemory(home, folder, dtype, micro_batches)}},
@@ -137,6 +141,13 @@ class CudaTraining {
   const DeviceBytes& weights(uint32_t unit) const { return weights_[unit]; }
 
   int TryUse(uint32_t unit, int kind) {
+    if (addresses_ == Addresses::kOfTensors) {
+      std::vector<void*> tensors;
+      for (const size_t offset : offsets_[unit]) {
+        tensors.push_back(static_cast<std::byte*>(weights_[unit].pointer()) + offset);
+      }
+      return penstock_use_tensors_on(handle(), unit, kind, tensors.data(), copies_.get());
+    }
     return penstock_use_on(handle(), unit, kind, weights_[unit].pointer(), copies_.get());
   }
   void Use(uint32_t unit, int kind) {
@@ -208,6 +219,7 @@ class CudaTraining {
 
   int dtype_;
   uint64_t micro_batches_;
+  Addresses addresses_;
   CTraining training_;
   std::vector<DeviceBytes> weights_;
   size_t offsets_[kUnits][kTensors] = {};

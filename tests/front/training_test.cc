@@ -43,7 +43,7 @@ Status StepOf(Training& training) {
                                  {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8}};
   std::vector<std::byte> buffer(1 << 20);
   for (uint32_t unit = 0; unit < kUnits; ++unit) {
-    PENSTOCK_TRY(training.Use(unit, UseKind::kForward, buffer.data()));
+    PENSTOCK_TRY(training.Use(unit, UseKind::kForward, UnitMemory(buffer.data())));
     for (const uint32_t tensor : {0U, 1U}) {
       PENSTOCK_TRY(training.Gradient(unit, tensor, nullptr, DType::kFloat32));
     }
@@ -65,7 +65,7 @@ TEST(TrainingTest, AFaultOfTheDriveEndsTheTrainingWithItsFirstError) {
       EXPECT_EQ(failure.error().code, ErrorCode::kIo) << failure.error().message;
       EXPECT_THAT(failure.error().message, HasSubstr(folder.Path()));
       if (!training.ok()) continue;
-      EXPECT_EQ((*training)->Use(0, UseKind::kAside, nullptr).error().message,
+      EXPECT_EQ((*training)->Use(0, UseKind::kAside, UnitMemory(nullptr)).error().message,
                 failure.error().message);
       EXPECT_FALSE((*training)->BeginCommit("{}").ok());
     }
