@@ -282,7 +282,7 @@ class MistakesAreRefused(OptimizerTest):
         train(mine, optimizer, 1)
         train(other, plain, 2)
         engine = optimizer._training.engine
-        use = engine.use
+        use = engine.use_tensors
         calls = []
 
         def interrupted(*arguments: Any) -> None:
@@ -291,7 +291,7 @@ class MistakesAreRefused(OptimizerTest):
             if len(calls) == 1:
                 raise KeyboardInterrupt
 
-        engine.use = interrupted
+        engine.use_tensors = interrupted
         loss_of(mine, self.second_batch()).backward()
         with self.assertRaises(KeyboardInterrupt):
             optimizer.step()
