@@ -14,6 +14,7 @@ namespace {
 /// Takes some hundred microseconds, several times what a thread takes to begin.
 constexpr Bytes kPart = 1_MiB;
 constexpr uint64_t kPartElements = 256 << 10;
+
 void ForEach(size_t parts, int threads, const std::function<void(size_t)>& work) {
   const Status done = ForEachIndex(parts, std::min(threads, kMostMemoryThreads), [&](size_t i) {
     work(i);
@@ -26,13 +27,16 @@ void ForEach(size_t parts, int threads, const std::function<void(size_t)>& work)
 
 void CopyAll(std::span<const Copy> copies, int threads) {
   std::vector<Copy> parts;
+  size_t bytes = 0;
   for (const Copy& copy : copies) {
+    bytes += copy.from.size();
     for (size_t begin = 0; begin < copy.from.size(); begin += kPart.value) {
       const size_t size = std::min(copy.from.size() - begin, size_t{kPart.value});
       parts.push_back({copy.to + begin, copy.from.subspan(begin, size)});
     }
   }
-  ForEach(parts.size(), threads,
+  const size_t enough = bytes / kPart.value + 1;
+  ForEach(parts.size(), static_cast<int>(std::min<size_t>(static_cast<size_t>(threads), enough)),
           [&](size_t i) { std::memcpy(parts[i].to, parts[i].from.data(), parts[i].from.size()); });
 }
 

@@ -12,8 +12,9 @@
  *     penstock_end_step(engine, groups, …)                  norm, clipping, update; returns early
  *   penstock_begin_commit(engine, json), penstock_finish_commit(engine)
  *   penstock_close(engine)
- * If weights and gradients of the caller's are on a GPU, penstock_use_on and penstock_gradient_on
- * take the place of penstock_use and penstock_gradient (docs/c_api.md, "Memory of a GPU").
+ * If weights and gradients of the caller's are on a GPU, functions whose names end with _on take
+ * the place of penstock_use, penstock_use_tensors and penstock_gradient (docs/c_api.md, "Memory of
+ * a GPU").
  *
  * A unit is what is brought and let go together: a block of a transformer, an embedding. Its
  * tensors lie in one buffer of the caller's, at the offsets that penstock_describe names, or each
@@ -171,7 +172,7 @@ PENSTOCK_API int penstock_begin_at(penstock_engine* engine, uint64_t step,
  * NULL: the caller still has them from an earlier use of this step. Waits for the unit's update. */
 PENSTOCK_API int penstock_use(penstock_engine* engine, uint32_t unit, int kind, void* to);
 /* As penstock_use, with each tensor of the unit in memory of its own: `tensors` has their
- * addresses, none of them NULL. */
+ * addresses, none of them NULL. (Who still has the weights calls penstock_use with NULL.) */
 PENSTOCK_API int penstock_use_tensors(penstock_engine* engine, uint32_t unit, int kind,
                                       void* const* tensors);
 /* Adds the gradient of a micro-batch to a trained tensor's. `values`: as many elements as the
@@ -187,7 +188,8 @@ PENSTOCK_API int penstock_gradient(penstock_engine* engine, uint32_t unit, uint3
  * the option "cuda". */
 PENSTOCK_API int penstock_use_on(penstock_engine* engine, uint32_t unit, int kind, void* to,
                                  void* stream);
-/* The same as penstock_use_tensors. */
+/* As penstock_use_on, with each tensor of the unit in memory of its own on the GPU. `tensors`
+ * itself is memory of the host, and is not used after the call returns. */
 PENSTOCK_API int penstock_use_tensors_on(penstock_engine* engine, uint32_t unit, int kind,
                                          void* const* tensors, void* stream);
 /* As penstock_gradient, for a gradient on a GPU, whose computation was enqueued on `stream` before;

@@ -24,11 +24,11 @@ Result<Bytes> HostLimit(const Options& options, const config::Config& config) {
 }
 
 /// Where updates share cores with the caller's threads, these wait for the one that is slowed most.
-/// Updates on all cores slow all of them alike. Unless the caller chose another number, and as far
-/// as the bandwidth of memory goes.
+/// Updates on all cores slow all of them alike, as far as the bandwidth of memory goes. A number
+/// that the configuration says is kept, and with a quota no core is anybody's all the time.
 void UpdateOnSharedCores(config::Config& config) {
   const Result<Topology> topology = ReadTopology();
-  if (!topology.ok() || config.optimizer_threads != 0) return;
+  if (!topology.ok() || topology->cpu_quota || config.optimizer_threads != 0) return;
   const zero::ThreadPlan plan =
       zero::PlanThreads(*topology, device::Kind::kCpu, {.compute = config.compute_threads}, {});
   if (!plan.optimizer.empty()) return;

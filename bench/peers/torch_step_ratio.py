@@ -12,8 +12,9 @@ so many pairs of bursts, of three steps each. Of a burst the last two steps coun
 of one step() to that of another: in these an update runs under the next forward, as in a training.
 The drive is one whose speed is set so that the bytes of a step take --io of the time that a step in
 memory takes. A simulated one is memory, and processors copy its bytes; a slowed one is that of
-FOLDER, slowed down by the control group "penstock-bench" of the blkio controller, version 1 (needs
-root); a real one is that of FOLDER as it is. Caches: warm. OpenMP's threads wait
+FOLDER, which lies on a whole disk, slowed down by the control group "penstock-bench" of the blkio
+controller, version 1 (needs root; the group stays); a real one is that of FOLDER as it is, whatever
+--io says. Caches: warm. OpenMP's threads wait
 without spinning, which shortens the steps of both. Prints each pair, and the median, least and
 largest ratio.
 
@@ -127,6 +128,8 @@ def main() -> None:
     parser.add_argument("--dtype", choices=sorted(BYTES), default="fp32")
     parser.add_argument("--folder")
     arguments = parser.parse_args()
+    if not arguments.io > 0:
+        parser.error("--io is a part of a step's time, above 0; --drive real is the drive as it is")
     torch.set_num_threads(2)
     batch = torch.randint(0, 50257, (arguments.rows, arguments.length))
 

@@ -12,7 +12,7 @@ counter and the address of each parameter are noted when it is brought, and comp
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.autograd.graph import increment_version
@@ -39,6 +39,13 @@ _REPLACED = _Mark(-1, 0)  # no parameter has it
 
 def _mark_of(parameter: torch.Tensor) -> _Mark:
     return _Mark(parameter._version, parameter.data_ptr())
+
+
+def _target(data: torch.Tensor) -> torch.Tensor:
+    """Returns contiguous memory for new weights: that of the parameter, if it is."""
+    if data.is_contiguous():
+        return data
+    return torch.empty_like(data, memory_format=torch.contiguous_format)
 
 
 class Weights:
@@ -110,8 +117,9 @@ class Weights:
             return
         places = self._places[unit]
         with self._engine.copying():
-            targets = [place.data.contiguous() for place in places]
-            self._engine.use_tensors(unit, kind, [target.data_ptr() for target in targets])
+            targets = [_target(place.data) for place in places]
+        self._engine.use_tensors(unit, kind, [target.data_ptr() for target in targets])
+        with self._engine.copying():
             for place, target in zip(places, targets):
                 if target is not place.data:
                     place.data.copy_(target)

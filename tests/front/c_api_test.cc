@@ -141,14 +141,19 @@ TEST(CApiTest, TensorsInMemoryOfTheirOwnAreBroughtAsThoseOfABuffer) {
       training.Fill();
       training.Step();
       for (uint32_t unit = 0; unit < kUnits; ++unit) {
-        UnitBuffer apart(training.description(), unit, CodeOf(dtype));
+        std::vector<Values> apart;
+        std::vector<void*> addresses;
+        for (uint32_t tensor = 0; tensor < kTensors; ++tensor) {
+          apart.emplace_back(tensor == 1 ? PENSTOCK_FLOAT32 : CodeOf(dtype), kElements[tensor]);
+          addresses.push_back(apart.back().bytes.data());
+        }
         ASSERT_EQ(penstock_use_tensors(training.engine().handle, unit, PENSTOCK_FORWARD,
-                                       apart.tensors().data()),
+                                       addresses.data()),
                   PENSTOCK_OK)
             << penstock_error();
         const UnitBuffer buffer = training.Use(unit, PENSTOCK_ASIDE);
         for (uint32_t tensor = 0; tensor < kTensors; ++tensor) {
-          EXPECT_EQ(apart.Tensor(tensor).bytes, buffer.Tensor(tensor).bytes) << home.name;
+          EXPECT_EQ(apart[tensor].bytes, buffer.Tensor(tensor).bytes) << home.name;
         }
       }
     }

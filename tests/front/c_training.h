@@ -91,12 +91,6 @@ class UnitBuffer {
     }
   }
   std::byte* data() { return bytes_.data(); }
-  /// Where the tensors are.
-  std::vector<void*> tensors() {
-    std::vector<void*> addresses;
-    for (const size_t offset : offsets_) addresses.push_back(data() + offset);
-    return addresses;
-  }
   Values Tensor(uint32_t tensor) const {
     Values values(tensor == 1 ? PENSTOCK_FLOAT32 : dtype_, kElements[tensor]);
     std::memcpy(values.bytes.data(), bytes_.data() + offsets_[tensor], values.bytes.size());

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <numeric>
 
 namespace penstock::front {
 namespace {
@@ -73,7 +72,7 @@ TEST(UnitMemoryTest, ACallerThatHasTheWeightsWantsNone) {
   EXPECT_FALSE(UnitMemory(nullptr).wanted());
   std::byte memory{};
   EXPECT_TRUE(UnitMemory(&memory).wanted());
-  EXPECT_TRUE(UnitMemory({&memory}).wanted());
+  EXPECT_TRUE(UnitMemory(std::vector<std::byte*>{&memory}).wanted());
 }
 
 }  // namespace

@@ -73,6 +73,26 @@ class OptimizerOnTheGpu(CudaTest):
                 self.assertEqual(losses, on_gpu)
                 self.assert_same_weights(expected, model)
 
+    def test_parameters_that_are_not_contiguous_get_their_weights(self) -> None:
+        images = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+
+        def train() -> torch.nn.Module:
+            torch.manual_seed(0)
+            model = torch.nn.Conv2d(3, 8, 3).to(memory_format=torch.channels_last)
+            optimizer = self.make(model.parameters())
+            for _ in range(_STEPS):
+                model(images).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            optimizer.close()
+            self.assertFalse(model.weight.is_contiguous())
+            return model
+
+        expected = train()
+        with cuda_support.on_the_gpu(_driver):
+            self.assert_same_weights(expected, train())
+            self.assert_clean()
+
     def test_a_commit_is_continued_with_its_weights(self) -> None:
         with cuda_support.on_the_gpu(_driver):
             run = os.path.join(self.folder, "run")

@@ -67,9 +67,9 @@ Status CheckArithmetic(const ResumePoint& from, const ReplayOptions& replay,
 }
 
 Status CheckSpace(const TrainJob& job) {
+  const Bytes need = offload::StateFileBytes(job.layout(), /*slots=*/1, /*paths=*/1);
   for (const std::string& folder : job.config.nvme_paths) {
     PENSTOCK_ASSIGN(const Bytes free, FreeSpace(folder));
-    const Bytes need = offload::StateFileBytes(job.layout(), /*slots=*/1, /*paths=*/1);
     if (free >= need + offload::kFreeBesideCopy) continue;
     return MakeError(ErrorCode::kOutOfSpace,
                      "no space in {}: the state of the replay takes {} of that drive and leaves {} "

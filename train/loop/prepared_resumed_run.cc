@@ -15,7 +15,7 @@
 #include "train/loop/run_facts.h"
 #include "train/process/log.h"
 #include "train/run/resume.h"
-#include "train/run/run_identity.h"
+#include "train/run/run_changes.h"
 #include "train/run/scratch_folder.h"
 #include "train/run/snapshot.h"
 

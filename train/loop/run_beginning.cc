@@ -7,7 +7,6 @@
 
 #include "train/loop/alike.h"
 #include "train/loop/run_facts.h"
-#include "train/run/run_identity.h"
 
 namespace penstock::train {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "offload/state_format.h"
+#include "offload/uuid.h"
 #include "train/loop/prepared_run.h"
 #include "train/loop/ranks.h"
 #include "train/loop/trainer.h"
