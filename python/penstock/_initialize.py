@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from penstock import _dtypes, _guards, _outside, _rules, _state_dicts
+from penstock import _dtypes, _exit, _guards, _outside, _rules, _state_dicts
 from penstock._config import ConfigLike, merged, read_config, without_monitors
 from penstock._hooks import Hooks
 from penstock._init import Weights, give_addresses, has_no_values, source_of
@@ -176,6 +176,7 @@ def initialize(
     """
     _check_ranks()
     _check_module(model)
+    _exit.free_nodes_at_exit()
     given, monitors = without_monitors(read_config(config))
     engine_config, zero_missing = _split(given)
     rule, defaults = _optimizer_of(engine_config)

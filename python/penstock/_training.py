@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock import _cuda, _dtypes, _library, _rules, _state
+from penstock import _cuda, _dtypes, _exit, _library, _rules, _state
 from penstock._commits import Commits
 from penstock._forward import ForwardHooks
 from penstock._parameters import Entry, partition
@@ -76,6 +76,7 @@ class Training:
         begin_with: Reader | None = None,
     ) -> None:
         _check_ranks()
+        _exit.free_nodes_at_exit()
         for number, group in enumerate(param_groups):
             _rules.check_group(group, number, defaults)
         self.options = options

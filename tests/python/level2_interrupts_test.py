@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import sys
 import unittest
 from typing import Any
@@ -38,6 +39,52 @@ class _Lines:
             if self.count == self._at:
                 raise KeyboardInterrupt
         return self._line
+
+
+# Two branches, so that one has nodes left when the other is interrupted; they hold Python's hooks.
+_INTERRUPTED_AT_LAST = """
+import sys, tempfile
+import penstock, torch
+
+level = sys.argv[1]
+model = torch.nn.Linear(3, 3)
+with tempfile.TemporaryDirectory() as folder:
+    if level == "1":
+        optimizer = penstock.AdamW(model.parameters(), nvme_path=folder)
+        model(torch.ones(3)).sum().backward()
+        optimizer.step()
+    elif level == "2":
+        _, optimizer = penstock.initialize(model, {}, run=folder + "/run")
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+def backward():
+    x = torch.ones(3, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        other = (x * 2) * (x * 3)
+        interrupted = (x * 4) * (x * 5)
+        loss = (other + interrupted * interrupted).sum()
+    interrupted.register_hook(interrupt)
+    loss.backward()
+
+try:
+    backward()
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+class TheEnd(unittest.TestCase):
+    def test_a_process_whose_last_backward_was_interrupted_ends_well(self) -> None:
+        for level in ("1", "2"):
+            ended = subprocess.run(
+                [sys.executable, "-c", _INTERRUPTED_AT_LAST, level],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            self.assertEqual((ended.returncode, ended.stdout), (0, "interrupted\n"), ended.stderr)
 
 
 class Interrupts(unittest.TestCase):
