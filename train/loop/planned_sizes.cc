@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-
+#include "base/units.h"
 #include "train/loop/planned_model.h"
 #include "train/loop/trainer_job.h"
 #include "train/process/files.h"
@@ -106,7 +106,7 @@ Result<std::string> ReportTraining(const PlanCommand& command) {
                    .tokens = command.training_tokens,
                    .gpus = command.ranks,
                    .tflops = *command.speed.device_tflops,
-                   .step_tokens = command.global_batch * shape.sequence});
+                   .step_tokens = SaturatingMultiply(command.global_batch, shape.sequence)});
   if (!command.json) {
     return ShapeText(shape) + fmt::format("{:g} tokens on {} GPUs of {:g} TFLOP/s: {}\n",
                                           command.training_tokens, command.ranks,

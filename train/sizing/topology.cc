@@ -28,7 +28,7 @@ double FullestParameters(const ModelShape& shape, const Topology& topology,
   const TensorShare share = ShareOf(shape, topology.tensor);
   const double end = Real(split.end_layers) * Real(share.layer) + Real(share.embedding);
   if (topology.pipeline == 1) return end + (shape.head ? Real(share.embedding) : 0);
-  return topology.pipeline == 2 ? end : std::max(end, Real(split.inner_layers) * Real(share.layer));
+  return std::max(end, Real(split.inner_layers) * Real(share.layer));
 }
 
 /// Activations of one layer in 16 bits (Korthikanti et al. 2022, equation 2): s b h (10 + 24 / t) +
@@ -72,7 +72,8 @@ double Topology::micro_batches() const {
 
 StageSplit SplitLayers(uint64_t layers, uint64_t pipeline) {
   if (pipeline == 1) return {.inner_layers = 0, .end_layers = layers};
-  if ((layers + 2) % pipeline == 0) {
+  // Two stages are both ends.
+  if (pipeline > 2 && (layers + 2) % pipeline == 0) {
     const uint64_t parts = (layers + 2) / pipeline;
     return {.inner_layers = parts, .end_layers = parts - 1};
   }

@@ -133,6 +133,9 @@ TEST(TopologyTest, StagesAreEvenWithEmbeddingsAsLayers) {
   EXPECT_EQ(SplitLayers(70, 12).end_layers, 5);
   EXPECT_EQ(SplitLayers(70, 12).inner_layers, 6);
   EXPECT_FALSE(SplitLayers(78, 12).even);
+  EXPECT_EQ(SplitLayers(24, 2).inner_layers, 12) << "two stages are both ends";
+  EXPECT_EQ(SplitLayers(24, 2).end_layers, 12);
+  EXPECT_TRUE(SplitLayers(24, 2).even);
   const Topology topology{.gpus = 12, .pipeline = 12, .global_batch = 100};
   EXPECT_THAT(TopologyWarnings(Gpt(12288, 78), topology, {}),
               ElementsAre("78 layers over PP 12: 11 stages of 7, one of 1"));
