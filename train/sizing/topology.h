@@ -48,8 +48,8 @@ struct StageSplit {
   uint64_t end_layers = 0;    ///< of the first stage, which has the embedding too
   bool even = true;           ///< no stage has less work than others by a layer or more
 };
-/// With PP above 2, embedding and head count as a layer each where (l + 2) is a multiple of it. Else
-/// ceil(l / PP) layers go into each stage until none are left.
+/// With PP above 2, embedding and head count as a layer each where (l + 2) is a multiple of it.
+/// Else ceil(l / PP) layers go into each stage until none are left.
 StageSplit SplitLayers(uint64_t layers, uint64_t pipeline);
 
 /// What the fullest GPU takes.
