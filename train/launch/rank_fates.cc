@@ -46,8 +46,15 @@ std::optional<Ending> RankFates::Ended(std::span<const Ending> endings, Time now
     const auto place = [](const Ending& e) { return std::pair(e.signal == 0, e.rank); };
     if (!first.has_value() || place(ending) < place(*first)) first = ending;
   }
-  if (failed_ || !first.has_value()) return std::nullopt;
-  Fail(ExitCodeOf(*first), now + patience_.terminate);
+  if (!first.has_value()) return std::nullopt;
+  const bool was_killed = first->signal != 0;
+  if (failed_) {
+    // Once they are ended, a signal says nothing.
+    if (!was_killed || !may_have_noticed_ || next_ != Order::kTerminate) return std::nullopt;
+  } else {
+    Fail(ExitCodeOf(*first), now + patience_.terminate);
+  }
+  may_have_noticed_ = !was_killed && exit_code_ == ExitCode(ErrorCode::kUnavailable);
   return first;
 }
 

@@ -45,7 +45,8 @@ class RankFates {
   bool Interrupted(int signal, Time now);
   /// Ranks have ended at about the same time. Returns the one that is the first failure of the
   /// launch, if there is one among them: of several, one that was killed rather than one that may
-  /// have noticed that, and then the lowest.
+  /// have noticed that, and then the lowest. It takes the place of one that was returned before:
+  /// the connections of a killed process are closed some time before it is seen to have ended.
   std::optional<Ending> Ended(std::span<const Ending> endings, Time now);
 
   /// When Due has an order.
@@ -71,6 +72,7 @@ class RankFates {
   std::optional<Time> interrupted_at_;  ///< first
   bool quitting_ = false;
   bool failed_ = false;
+  bool may_have_noticed_ = false;  ///< the first failure ended as those do that lose a peer
   int exit_code_ = 0;
   Order next_ = Order::kNone;
   Time next_at_;

@@ -102,6 +102,27 @@ TEST(RankFates, OfFailuresThatAreFoundTogetherTheKilledRankIsTheFirst) {
   EXPECT_EQ(lowest.Ended(std::vector{Exit(1, 2), Exit(0, 4)}, kBegin), Exit(0, 4));
 }
 
+TEST(RankFates, AKilledRankIsTheFirstFailureThoughOneThatNoticedItIsSeenBefore) {
+  RankFates fates = Started(4);
+  EXPECT_EQ(fates.Ended(std::vector{Exit(0, 3)}, kBegin), Exit(0, 3));
+  EXPECT_EQ(fates.Ended(std::vector{Exit(1, 3)}, kBegin + seconds(1)), std::nullopt);
+  EXPECT_EQ(fates.Ended(std::vector{Kill(2, SIGKILL)}, kBegin + seconds(2)), Kill(2, SIGKILL));
+  EXPECT_EQ(fates.Ended(std::vector{Kill(3, SIGSEGV)}, kBegin + seconds(3)), std::nullopt);
+  EXPECT_EQ(fates.deadline(), std::nullopt);
+  EXPECT_EQ(fates.exit_code(), 3);
+}
+
+TEST(RankFates, AFailureThatNoOtherRankExplainsStaysTheFirst) {
+  RankFates fates = Started(2);
+  fates.Ended(std::vector{Exit(0, 4)}, kBegin);
+  EXPECT_EQ(fates.Ended(std::vector{Kill(1, SIGKILL)}, kBegin), std::nullopt);
+  EXPECT_EQ(fates.exit_code(), 4);
+  RankFates ended = Started(2);
+  ended.Ended(std::vector{Exit(0, 3)}, kBegin);
+  EXPECT_EQ(ended.Due(kBegin + seconds(5)), Order::kTerminate);
+  EXPECT_EQ(ended.Ended(std::vector{Kill(1, SIGTERM)}, kBegin + seconds(5)), std::nullopt);
+}
+
 TEST(RankFates, AnInterruptionIsNoFailureAndNobodyIsHurried) {
   RankFates fates = Started(2);
   EXPECT_TRUE(fates.Interrupted(SIGINT, kBegin));
