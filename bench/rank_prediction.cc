@@ -26,7 +26,7 @@ PredictedStep PredictRankStep(const RankCase& rank_case, const RankPlan& plan) {
                           .store = plan.memory.store,
                           .compute = ComputeOf(rank_case.model, plan.spec),
                           .micro_batches = rank_case.model.micro_batches,
-                          .gradient_buffers = plan.memory.gradient_buffers},
+                          .exchange = {.repeated_buffers = plan.memory.gradient_buffers}},
                          {.cores = static_cast<double>(rank_case.optimizer_threads),
                           .compute_threads = 0,
                           .optimizer_threads = rank_case.optimizer_threads,

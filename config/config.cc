@@ -107,4 +107,8 @@ std::vector<std::string> NoticesOf(const Config& config) {
   return lines;
 }
 
+bool UsesNvme(const Config& config) {
+  return config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
+}
+
 }  // namespace penstock::config

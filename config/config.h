@@ -198,6 +198,9 @@ struct ConfigSource {
 Result<Config> ParseConfig(const std::vector<ConfigSource>& sources, uint64_t world_size,
                            const AutoSources& automatic = {});
 
+/// Whether weights or optimizer states live on nvme.
+bool UsesNvme(const Config& config);
+
 /// Whether the schedule depends on the last step: then SetLastStep has to be called before the
 /// learning rate is asked for.
 bool NeedsLastStep(const Config& config);

@@ -7,6 +7,13 @@
 
 namespace penstock::sim {
 
+Seconds TimeOf(const DriveSpeed& drive, double read_bytes, double write_bytes) {
+  const auto time = [](double bytes, double speed) { return speed > 0 ? bytes / speed : 0; };
+  if (drive.shared) return time(read_bytes + write_bytes, drive.read_bytes_a_second);
+  return std::max(time(read_bytes, drive.read_bytes_a_second),
+                  time(write_bytes, drive.write_bytes_a_second));
+}
+
 void Drive::Submit(aio::Operation operation, Bytes size, aio::Priority priority,
                    std::function<void()> done) {
   PENSTOCK_CHECK(size.value > 0);

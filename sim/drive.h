@@ -28,6 +28,9 @@ struct DriveSpeed {
   int queue_depth = aio::kDefaultQueueDepth;
 };
 
+/// Returns how long a drive that does nothing else needs for so many bytes.
+Seconds TimeOf(const DriveSpeed& drive, double read_bytes, double write_bytes);
+
 class Drive {
  public:
   /// `clock` outlives the drive.

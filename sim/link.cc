@@ -15,13 +15,13 @@ LinkParts GatherParts(const offload::ShardLayout& layout, offload::ModuleId modu
   return parts;
 }
 
-LinkParts ExchangeParts(const offload::ShardLayout& layout, offload::ModuleId module) {
+LinkParts ExchangeParts(const offload::ShardLayout& layout, offload::ModuleId module, DType dtype) {
   LinkParts parts;
   if (layout.world_size == 1) return parts;
   for (const zero::SharedSection& section : zero::SharedSectionsOf(layout, module)) {
     if (!section.trained) continue;
     for (uint64_t done = 0; done < section.share; done += zero::kExchangePiece) {
-      parts.push_back(Bytes{sizeof(float)} * std::min(zero::kExchangePiece, section.share - done));
+      parts.push_back(SizeOf(dtype) * std::min(zero::kExchangePiece, section.share - done));
     }
   }
   return parts;

@@ -9,6 +9,7 @@
 
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/units.h"
 #include "offload/layout.h"
 #include "sim/clock.h"
@@ -25,9 +26,10 @@ struct LinkSpeed {
 using LinkParts = std::vector<Bytes>;
 
 /// Return the operations that zero/weight_gather makes of a module's weights, and those that
-/// zero/gradient_exchange makes of its gradient in a micro-batch, in fp32. None with one rank.
+/// zero/gradient_exchange makes of its gradient each time that it is sent. None with one rank.
 LinkParts GatherParts(const offload::ShardLayout& layout, offload::ModuleId module);
-LinkParts ExchangeParts(const offload::ShardLayout& layout, offload::ModuleId module);
+LinkParts ExchangeParts(const offload::ShardLayout& layout, offload::ModuleId module,
+                        DType dtype = DType::kFloat32);
 
 /// Returns the bytes that a rank sends in these operations.
 Bytes SentBytes(const LinkParts& parts, uint32_t ranks);

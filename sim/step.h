@@ -23,6 +23,7 @@
 #include "sim/clock.h"
 #include "sim/drive.h"
 #include "sim/link.h"
+#include "zero/exchange_options.h"
 #include "zero/schedule_builder.h"
 
 namespace penstock::sim {
@@ -50,9 +51,8 @@ struct StepPlan {
   zero::UpdateStart updates = zero::UpdateStart::kStepEnd;
   offload::TileStoreOptions store;
   std::vector<Seconds> compute;  ///< of each use, with nobody else at work
-  // With several ranks, each micro-batch's gradient is exchanged.
-  uint64_t micro_batches = 1;     ///< of this rank, in a step: equal parts of each use
-  uint32_t gradient_buffers = 2;  ///< whole gradients of modules that share slots
+  uint64_t micro_batches = 1;    ///< of this rank, in a step: equal parts of each use
+  zero::ExchangeOptions exchange = {.repeated_buffers = 2};  ///< with several ranks
 };
 
 struct StepTime {

@@ -80,11 +80,10 @@ Status Exchanges::Build(const EngineOptions& options, const offload::ShardLayout
     PENSTOCK_ASSIGN(sums_, SumsOfOneRank(options, layout, device, operators));
     return {};
   }
-  PENSTOCK_ASSIGN(sums_, GradientExchange::Create(options.model, layout,
-                                                  {.repeated_buffers = plan.gradient_buffers,
-                                                   .dtype = options.config.communication,
-                                                   .order = options.config.gradient_order},
-                                                  device, operators, *link_));
+  PENSTOCK_ASSIGN(
+      sums_, GradientExchange::Create(options.model, layout,
+                                      ExchangeOptions::Of(options.config, plan.gradient_buffers),
+                                      device, operators, *link_));
   PENSTOCK_ASSIGN(norm_,
                   NormExchange::Create(layout, TakesTwoPasses(options.config), device, *link_));
   gather_.emplace(layout, *link_);

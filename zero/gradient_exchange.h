@@ -22,23 +22,16 @@
 
 #include "base/result.h"
 #include "base/units.h"
-#include "config/config.h"
 #include "device/device.h"
 #include "kernels/state/state_operators.h"
 #include "offload/layout.h"
+#include "zero/exchange_options.h"
 #include "zero/gradient_sums.h"
 #include "zero/model.h"
 #include "zero/rank_link.h"
 #include "zero/shared_sections.h"
 
 namespace penstock::zero {
-
-struct ExchangeOptions {
-  uint32_t repeated_buffers = 1;  ///< 1 or 2 whole gradients of repeated modules
-  /// What is sent: fp32, or gradients rounded to this. The memory is the same.
-  kernels::DType dtype = kernels::DType::kFloat32;
-  config::GradientOrder order = config::GradientOrder::kGlobal;  ///< the memory is the same
-};
 
 class GradientExchange final : public GradientSums {
  public:

@@ -190,10 +190,8 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
   if (layout.world_size == 1) {
     need.gradients += SumsOfOneRank(model, layout, config);
   } else {
-    need.exchange += GradientExchange::DeviceNeed(model, layout,
-                                                  {.repeated_buffers = plan.gradient_buffers,
-                                                   .dtype = config.communication,
-                                                   .order = config.gradient_order}) +
+    need.exchange += GradientExchange::DeviceNeed(
+                         model, layout, ExchangeOptions::Of(config, plan.gradient_buffers)) +
                      OnDevice(NormExchange::Need(layout, TakesTwoPasses(config)));
   }
   for (const ModuleId id : offload::Ids<ModuleId>(layout.model.modules.size())) {

@@ -14,10 +14,6 @@ namespace {
 
 static_assert(config::kMostNvmePaths <= offload::kMostPaths);
 
-bool OnDrive(const config::Config& config) {
-  return config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
-}
-
 /// Engines of one kind say the same of themselves.
 void AddOnce(const std::string& notice, std::vector<std::string>& notices) {
   const bool known = std::find(notices.begin(), notices.end(), notice) != notices.end();
@@ -36,7 +32,7 @@ void Place(const EngineOptions& options, const std::string& gpu, offload::Slab& 
     io.notices.push_back("threads and host memory are not placed: " + topology.error().message);
     return;
   }
-  const bool drives = OnDrive(config) && !config.aio.simulate;
+  const bool drives = config::UsesNvme(config) && !config.aio.simulate;
   std::vector<PathDevices> paths;
   for (const std::string& folder : options.state_folders) {
     if (drives) paths.push_back({.path = folder, .devices = BlockDevicesOf(folder)});
@@ -83,7 +79,7 @@ Status RegisterMemory(const offload::Slab& memory, StateIo& io) {
 Status MakeFile(const EngineOptions& options, const offload::ShardLayout& layout, StateIo& io) {
   std::vector<aio::Engine*> engines;
   for (const auto& engine : io.engines) engines.push_back(engine.get());
-  const bool require_direct = OnDrive(options.config);
+  const bool require_direct = config::UsesNvme(options.config);
   if (!options.adopt.empty()) {
     PENSTOCK_ASSIGN(
         offload::OpenedState state,

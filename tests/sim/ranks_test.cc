@@ -32,7 +32,7 @@ class SimulatedRanksTest : public ::testing::Test {
   }
   /// The mean of several steps.
   Seconds Step(uint32_t ranks, uint32_t slots, const LinkSpeed& link, uint64_t micro_batches = 1,
-               uint32_t gradient_buffers = 2) const {
+               const zero::ExchangeOptions& exchange = {.repeated_buffers = 2}) const {
     const offload::ShardLayout layout = LayoutOf(ranks);
     const offload::Schedule schedule =
         zero::BuildSchedule(model_, layout, slots, zero::UpdateStart::kStepEnd);
@@ -45,7 +45,7 @@ class SimulatedRanksTest : public ::testing::Test {
                        .store = {.weight_home = Tier::kHost, .record_home = Tier::kHost},
                        .compute = compute,
                        .micro_batches = micro_batches,
-                       .gradient_buffers = gradient_buffers},
+                       .exchange = exchange},
                       {.compute_threads = 0, .link = link}, 4);
     return steps.back().step;
   }
@@ -103,7 +103,26 @@ TEST_F(SimulatedRanksTest, WithOneSlotNoGatherRunsUnderTheModuleBefore) {
 
 TEST_F(SimulatedRanksTest, WithOneGradientBufferComputeWaitsForEachExchange) {
   const Seconds gather = 0.5 * kLayerForward;
-  EXPECT_GE(Step(4, kRankLayers, Gathers(4, gather), 1, 1), kCompute + kRankLayers * 2 * gather);
+  EXPECT_GE(Step(4, kRankLayers, Gathers(4, gather), 1, {.repeated_buffers = 1}),
+            kCompute + kRankLayers * 2 * gather);
+}
+
+TEST_F(SimulatedRanksTest, GradientsOfHalfTheSizeOrSentOnceTakeLessOfTheLink) {
+  const offload::ShardLayout layout = LayoutOf(2);
+  const zero::ModuleId layer{0};
+  EXPECT_EQ(SentBytes(ExchangeParts(layout, layer), 2),
+            2 * SentBytes(ExchangeParts(layout, layer, DType::kBFloat16), 2));
+  const Seconds gather = 8 * kLayerForward;
+  const auto step = [&](const zero::ExchangeOptions& exchange) {
+    return Step(2, kRankLayers, Gathers(2, gather), 3, exchange);
+  };
+  const Seconds slack = 4 * kLayerForward;
+  const auto near = [&](Seconds link) { return AllOf(Ge(link), Le(link + slack)); };
+  EXPECT_THAT(step({.repeated_buffers = 2}), near(kRankLayers * gather * 7));
+  EXPECT_THAT(step({.repeated_buffers = 2, .dtype = DType::kBFloat16}),
+              near(kRankLayers * gather * 4));
+  EXPECT_THAT(step({.repeated_buffers = 2, .order = config::GradientOrder::kRank}),
+              near(kRankLayers * gather * 3));
 }
 
 TEST_F(SimulatedRanksTest, ALinkThatIsMuchSlowerIsTheStepAndNeverIdle) {

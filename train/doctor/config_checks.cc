@@ -29,10 +29,6 @@ const char* HomeText(Tier tier) {
   return "an unknown place";
 }
 
-bool UsesNvme(const config::Config& config) {
-  return config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
-}
-
 std::string ConfigText(const config::Config& config) {
   std::string text = fmt::format("{}, {}, stage {}, weights on {}, optimizer states on {}",
                                  config.optimizer.type, ToString(config.dtype), config.zero_stage,
@@ -48,7 +44,8 @@ Check BatchCheck(const config::Config& config) {
   const std::string found =
       fmt::format("{} rows a step ({} x {} micro-batches)", config.train_batch_size,
                   config.micro_batch_size, config.gradient_accumulation_steps);
-  if (config.train_batch_size > 1 || !UsesNvme(config)) return OkCheck("config batch", found);
+  if (config.train_batch_size > 1 || !config::UsesNvme(config))
+    return OkCheck("config batch", found);
   return WarnCheck("config batch", found,
                    "a step moves as many bytes as with a large batch; more rows a step hide the "
                    "drive");
@@ -96,7 +93,7 @@ Check ThreadsCheck(const config::Config& config, uint32_t ranks, const MachineFi
 Check EngineNeedCheck(const config::Config& config, const EngineFacts& engines) {
   const aio::EngineKind kind = config.aio.kind;
   const std::string name = "config engine";
-  if (!UsesNvme(config)) return OkCheck(name, "nothing lives on nvme");
+  if (!config::UsesNvme(config)) return OkCheck(name, "nothing lives on nvme");
   const std::string found = fmt::format("{}, blocks of {}, queue depth {}", aio::ToString(kind),
                                         ToString(config.aio.block_size), config.aio.queue_depth);
   const bool uring = kind == aio::EngineKind::kUring || config.aio.sqpoll || config.aio.iopoll;

@@ -72,15 +72,11 @@ std::optional<FoundDrive> FindDrive(const GivenSpeed& given, const config::Confi
                    "by penstock.drive");
 }
 
-bool UsesDrive(const config::Config& config) {
-  return config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
-}
-
 Result<std::string> SetDrive(const GivenSpeed& given, const PlannedTraining& training,
                              MachineSpeed& speed) {
   const config::Config& config = training.config;
   const std::optional<FoundDrive> drive = FindDrive(given, config);
-  if (!drive && !UsesDrive(config)) return std::string("no drive in the steps");
+  if (!drive && !config::UsesNvme(config)) return std::string("no drive in the steps");
   if (!drive && !given.tune.empty()) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "--tune {}: there is no penstock.drive in it, which penstock tune writes; "
@@ -129,14 +125,16 @@ Result<PlannedSpeed> FindSpeed(const GivenSpeed& given, const PlannedTraining& t
   PENSTOCK_ASSIGN(const std::string drive, SetDrive(given, training, speed.machine));
   speed.origin += "; " + drive + SetLink(given, training, speed.machine);
   if (training.kind == device::Kind::kCuda) {
-    speed.origin += "; the GPU's bus not known, so that copies take no time";
+    speed.origin +=
+        "; the GPU's bus and memory not known, so that copies, and updates on the GPU, "
+        "take no time";
   }
   return speed;
 }
 
 std::optional<MachineSpeed> SpeedOf(const PlannedTraining& training) {
   const config::Config& config = training.config;
-  const bool knows_drive = !UsesDrive(config) || FindDrive({}, config);
+  const bool knows_drive = !config::UsesNvme(config) || FindDrive({}, config);
   if (!config.device_tflops || !knows_drive || training.world.size > 1) return {};
   Result<MachineSpeed> speed =
       MeasuredHost(training, config.host_memory.value_or(kMeasuringMemory), 1);

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "config/to_json.h"
 #include "train/plan/plan_report.h"
 
 namespace penstock::train {
@@ -30,16 +31,11 @@ constexpr std::array<std::pair<Tier, Tier>, 6> kPlacements = {{{Tier::kDevice, T
                                                                {Tier::kHost, Tier::kNvme},
                                                                {Tier::kNvme, Tier::kNvme}}};
 
-bool HasPlaces(const config::Config& config, std::pair<Tier, Tier> homes) {
-  const bool nvme = homes.first == Tier::kNvme || homes.second == Tier::kNvme;
-  return !nvme || !config.nvme_paths.empty();
-}
-
 config::Config WithPlacement(config::Config config, std::pair<Tier, Tier> homes) {
   config.parameter_home = homes.first;
   config.optimizer_home = homes.second;
   // A config has paths only where something lives there.
-  if (homes.first != Tier::kNvme && homes.second != Tier::kNvme) config.nvme_paths.clear();
+  if (!config::UsesNvme(config)) config.nvme_paths.clear();
   // Whatever is not on the device needs it; one rank computes the same at every stage.
   if (homes.first != Tier::kDevice || homes.second != Tier::kDevice) config.zero_stage = 3;
   return config;
@@ -51,6 +47,20 @@ config::Config WithMicroBatch(config::Config config, uint64_t micro_batch) {
   return config;
 }
 
+/// On so many times the ranks, the same global batch if fewer accumulated micro-batches make it, or
+/// else the next larger one that they can.
+config::Config OnMoreRanks(config::Config config, uint64_t ranks, uint64_t times) {
+  const uint64_t accumulated = config.gradient_accumulation_steps;
+  config.gradient_accumulation_steps = (accumulated + times - 1) / times;
+  config.train_batch_size = config.micro_batch_size * config.gradient_accumulation_steps * ranks;
+  return config;
+}
+
+/// A batch that grows must fit its ranks at every size.
+bool IsTakenByTrain(const config::Config& config, uint32_t ranks) {
+  return config::ParseConfig({{"choice", config::ConfigToJson(config)}}, ranks).ok();
+}
+
 /// Says what is other than given, and counts it.
 void Describe(const Alternative& given, Choice& choice) {
   const config::Config& now = choice.setup.config;
@@ -59,7 +69,8 @@ void Describe(const Alternative& given, Choice& choice) {
   if (now.parameter_home != before.parameter_home || now.optimizer_home != before.optimizer_home) {
     changes.push_back(PlacementText(now));
   }
-  if (now.micro_batch_size != before.micro_batch_size) {
+  if (now.micro_batch_size != before.micro_batch_size ||
+      now.gradient_accumulation_steps != before.gradient_accumulation_steps) {
     changes.push_back(fmt::format("micro-batch {} with {} accumulated", now.micro_batch_size,
                                   now.gradient_accumulation_steps));
   }
@@ -74,6 +85,9 @@ void Describe(const Alternative& given, Choice& choice) {
   if (choice.setup.ranks != given.ranks) {
     changes.push_back(fmt::format("{} ranks", choice.setup.ranks));
   }
+  if (now.train_batch_size != before.train_batch_size) {
+    changes.push_back(fmt::format("train_batch_size {}", now.train_batch_size));
+  }
   choice.changed = static_cast<uint32_t>(changes.size());
   choice.changes = fmt::format("{}", fmt::join(changes, ", "));
 }
@@ -81,10 +95,11 @@ void Describe(const Alternative& given, Choice& choice) {
 std::vector<config::Config> Configs(const config::Config& given) {
   std::vector<config::Config> configs;
   for (const auto& homes : kPlacements) {
-    if (!HasPlaces(given, homes)) continue;
+    const config::Config placed = WithPlacement(given, homes);
+    if (config::UsesNvme(placed) && placed.nvme_paths.empty()) continue;
     for (uint64_t micro = given.micro_batch_size;; micro /= 2) {
       for (const Tier home : {Tier::kDevice, Tier::kHost}) {
-        config::Config config = WithMicroBatch(WithPlacement(given, homes), micro);
+        config::Config config = WithMicroBatch(placed, micro);
         config.activation_home = home;
         configs.push_back(std::move(config));
       }
@@ -156,8 +171,10 @@ Result<std::vector<Choice>> ChooseSmaller(const Alternative& given, const Planni
     break;
   }
   for (uint32_t ranks = 2 * given.ranks; ranks <= kMostTriedRanks; ranks *= 2) {
+    config::Config config = OnMoreRanks(smallest, ranks, ranks / given.ranks);
+    if (!IsTakenByTrain(config, ranks)) continue;
     PENSTOCK_ASSIGN(std::optional<Choice> choice,
-                    PlanChoice(given, {smallest, given.sequence, ranks}, planning));
+                    PlanChoice(given, {std::move(config), given.sequence, ranks}, planning));
     if (!choice) continue;
     choices.push_back(*std::move(choice));
     break;

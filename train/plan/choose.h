@@ -44,7 +44,8 @@ Result<std::vector<Choice>> Choose(const Alternative& given, PlanGoal goal,
                                    const Planning& planning);
 
 /// Where nothing that Choose walks fits: what does with a shorter sequence, and on more ranks, each
-/// by the smallest change. Empty: nothing found.
+/// by the smallest change. The global batch stays, unless so many ranks cannot share it. Empty:
+/// nothing found.
 Result<std::vector<Choice>> ChooseSmaller(const Alternative& given, const Planning& planning);
 
 }  // namespace penstock::train

@@ -46,8 +46,7 @@ Bytes CommitBytes(const PlannedTraining& training, const offload::ShardLayout& l
 std::optional<double> SecondsOf(Bytes written, const std::optional<sim::DriveSpeed>& drive) {
   if (written == 0_B) return 0;
   if (!drive) return {};
-  const double rate = drive->shared ? drive->read_bytes_a_second : drive->write_bytes_a_second;
-  return rate > 0 ? static_cast<double>(written.value) / rate : 0;
+  return sim::TimeOf(*drive, 0, static_cast<double>(written.value));
 }
 
 }  // namespace

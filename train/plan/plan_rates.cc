@@ -1,5 +1,7 @@
 #include "train/plan/plan_rates.h"
 
+#include <algorithm>
+
 #include "train/plan/batch_rampup.h"
 #include "train/sizing/batch_rampup.h"
 
@@ -16,7 +18,7 @@ double WrittenByStep(const RunPlan& plan) {
 RampTime RampOf(const RunPlan& plan, const config::Config& config) {
   const StepFloors& floors = plan.step->floors;
   const StepTimeLine line = {
-      .fixed_s = floors.update + floors.copies.value_or(0),
+      .fixed_s = floors.update.value_or(0) + floors.copies.value_or(0),
       .sample_s = *floors.compute / static_cast<double>(config.train_batch_size)};
   return TimeOfRamp(RampupOf(config), config.rampup->samples, line, *floors.drive);
 }
@@ -37,7 +39,8 @@ PlanRates RatesOf(const RunPlan& plan, const config::Config& config,
   }
   const double written = WrittenByStep(plan) * questions.ranks_of_drive;
   if (written > 0) {
-    rates.wear = WearOf(Bytes{static_cast<uint64_t>(written)}, *step.step_s, questions.rating);
+    rates.wear = WearOf(Bytes{static_cast<uint64_t>(written)}, *step.step_s, questions.rating,
+                        std::max<size_t>(1, config.nvme_paths.size()));
   }
   if (questions.training_tokens > 0) {
     rates.training =

@@ -168,7 +168,7 @@ void AddStep(const RunPlan& plan, Json& json) {
   json["tokens_per_step"] = plan.tokens;
   json["floors"] = {{"compute_s", OrNull(step.floors.compute)},
                     {"drive_s", OrNull(step.floors.drive)},
-                    {"optimizer_s", known(step.floors.update)},
+                    {"optimizer_s", OrNull(step.floors.update)},
                     {"copies_s", OrNull(step.floors.copies)},
                     {"link_s", OrNull(step.floors.link)}};
   json["floor_s"] = OrNull(step.floor_s);
@@ -213,7 +213,7 @@ void AddNotes(const PlannedSetup& setup, const RunPlan& plan, Table& table) {
   }
   if (setup.stands_in) {
     table.Line("note",
-               "this family is not trained yet: activations and operators are those of a "
+               "this model is not trained yet: activations and operators are those of a "
                "GPT-2 of this shape");
   }
   for (const std::string& hint : HintsOf(setup)) table.Line("note", hint);

@@ -1,12 +1,12 @@
 #include "train/plan/step_estimate.h"
 
 #include <algorithm>
-#include <array>
-#include <utility>
 #include <vector>
 
+#include "sim/resident.h"
 #include "sim/step.h"
 #include "train/plan/compute_cost.h"
+#include "train/plan/step_floors.h"
 #include "zero/partitioner.h"
 #include "zero/schedule_builder.h"
 #include "zero/step_decision.h"
@@ -19,78 +19,43 @@ constexpr uint64_t kFewestSteps = 8;
 constexpr uint64_t kMostSteps = 64;
 constexpr uint64_t kMostSimulatedTiles = 4096;
 
-double Sum(const std::vector<sim::Seconds>& parts) {
-  double sum = 0;
-  for (const sim::Seconds part : parts) sum += part;
-  return sum;
+zero::ExchangeOptions ExchangeOf(const PlannedTraining& training, const zero::MemoryPlan& memory) {
+  return zero::ExchangeOptions::Of(training.config, memory.gradient_buffers);
 }
 
-/// Weights that a step brings to the device, gradients that it brings back, and what goes between
-/// ranks.
-void CountCopies(const PlannedTraining& training, const offload::ShardLayout& layout,
-                 const offload::Schedule& schedule, StepEstimate& step) {
+/// Sent to other ranks: gradients, and weights in each of the fetches.
+uint64_t LinkBytes(const PlannedTraining& training, const offload::ShardLayout& layout,
+                   const zero::ExchangeOptions& exchange,
+                   const std::vector<offload::ModuleId>& fetched) {
   const uint32_t ranks = layout.world_size;
-  for (const offload::ScheduledUse& use : schedule.uses) {
-    if (!use.fetch) continue;
-    for (const offload::TileId tile : layout.TilesOf(use.module)) {
-      step.to_device_bytes += layout.WeightBytes(tile).value;
-    }
-    step.link_bytes += sim::SentBytes(sim::GatherParts(layout, use.module), ranks).value;
+  const uint64_t sendings = exchange.Sendings(training.shape.micro_batches);
+  Bytes sent;
+  for (const offload::ModuleId module : fetched) {
+    sent += sim::SentBytes(sim::GatherParts(layout, module), ranks);
   }
-  step.to_host_bytes = layout.gradient_bytes().value;
   for (const offload::ModuleId module :
        offload::Ids<offload::ModuleId>(layout.model.modules.size())) {
-    step.link_bytes += training.shape.micro_batches *
-                       sim::SentBytes(sim::ExchangeParts(layout, module), ranks).value;
+    sent += sim::SentBytes(sim::ExchangeParts(layout, module, exchange.dtype), ranks) * sendings;
   }
+  return sent.value;
 }
 
-std::optional<double> DriveTime(const StepEstimate& step,
-                                const std::optional<sim::DriveSpeed>& drive) {
-  if (step.read_bytes + step.write_bytes == 0) return 0.0;
-  if (!drive) return {};
-  const auto time = [](uint64_t bytes, double speed) {
-    return speed > 0 ? static_cast<double>(bytes) / speed : 0;
-  };
-  if (drive->shared) return time(step.read_bytes + step.write_bytes, drive->read_bytes_a_second);
-  return std::max(time(step.read_bytes, drive->read_bytes_a_second),
-                  time(step.write_bytes, drive->write_bytes_a_second));
+/// Modules whose weights a step brings to the device, as often as it does.
+std::vector<offload::ModuleId> Fetched(const offload::Schedule& schedule) {
+  std::vector<offload::ModuleId> modules;
+  for (const offload::ScheduledUse& use : schedule.uses) {
+    if (use.fetch) modules.push_back(use.module);
+  }
+  return modules;
 }
 
-/// The floors, and which of them is the highest. On the CPU device, everything but drive and link
-/// shares the cores.
-void SetFloors(const PlannedTraining& training, const offload::ShardLayout& layout,
-               const MachineSpeed& speed, StepEstimate& step) {
-  const auto elements = static_cast<double>(layout.shard_elements());
-  StepFloors& floors = step.floors;
-  const double work = elements * (speed.update_element + speed.norm_element);
-  const bool cpu = training.kind == device::Kind::kCpu;
-  const double threads = zero::IsResident(training.config) ? training.config.compute_threads
-                                                           : training.config.optimizer_threads;
-  floors.update = work / std::max(1.0, cpu ? std::min(threads, speed.cores) : threads);
-  const auto copied = static_cast<double>(step.to_device_bytes + step.to_host_bytes);
-  if (speed.copy_byte || copied == 0) floors.copies = copied * speed.copy_byte.value_or(0);
-  floors.drive = DriveTime(step, speed.drive);
-  if (step.link_bytes == 0) floors.link = 0;
-  if (speed.link) {
-    floors.link = static_cast<double>(step.link_bytes) / speed.link->bytes_a_second;
+/// The same of weights that stay there: each module's are completed once, if it is used.
+std::vector<offload::ModuleId> Completed(const zero::ModelSpec& spec) {
+  std::vector<offload::ModuleId> modules;
+  for (const zero::ModuleUse& use : spec.step) {
+    if (std::ranges::find(modules, use.module) == modules.end()) modules.push_back(use.module);
   }
-  if (!floors.compute || !floors.drive) return;
-  const auto moved = static_cast<double>(step.read_bytes + step.write_bytes);
-  const double shared = *floors.compute * training.config.compute_threads + work +
-                        floors.copies.value_or(0) + moved * speed.io_byte;
-  using Floor = std::pair<double, const char*>;
-  const std::array<Floor, 5> all = {
-      Floor{*floors.compute, "compute"}, Floor{*floors.drive, "drive"},
-      Floor{floors.update, "optimizer"}, Floor{floors.copies.value_or(0), "copies"},
-      Floor{floors.link.value_or(0), "link"}};
-  const Floor& highest = *std::ranges::max_element(all, {}, &Floor::first);
-  step.floor_s = highest.first;
-  step.bound_by = highest.second;
-  if (!cpu || shared / speed.cores <= highest.first) return;
-  step.floor_s = shared / speed.cores;
-  step.bound_by =
-      *floors.compute * training.config.compute_threads >= work ? "compute" : "optimizer";
+  return modules;
 }
 
 offload::Schedule ScheduleOf(const PlannedTraining& training, const offload::ShardLayout& layout,
@@ -164,7 +129,7 @@ sim::StepTime Simulate(const PlannedTraining& training, const offload::ShardLayo
                           .store = memory.store,
                           .compute = ComputeOfUses(training, layout.model, speed),
                           .micro_batches = training.shape.micro_batches,
-                          .gradient_buffers = memory.gradient_buffers},
+                          .exchange = ExchangeOf(training, memory)},
                          MachineOf(training, speed), kWarmUp + counted);
   sim::StepTime mean;
   for (uint64_t i = kWarmUp; i < steps.size(); ++i) {
@@ -184,30 +149,56 @@ sim::StepTime SimulateCoarsely(const PlannedTraining& training, const offload::S
   return Simulate(training, coarse, ScheduleOf(training, coarse, plan), plan, speed);
 }
 
-}  // namespace
-
-StepEstimate EstimateStep(const PlannedTraining& training, const offload::ShardLayout& layout,
-                          const zero::MemoryPlan& memory, const MachineSpeed& speed) {
+/// Weights and states that live on the device.
+StepEstimate EstimateResident(const PlannedTraining& training, const offload::ShardLayout& layout,
+                              const zero::MemoryPlan& memory, const MachineSpeed& speed) {
   StepEstimate step;
-  const bool known = speed.layer_flops && speed.head_flops;
-  if (known) step.floors.compute = Sum(ComputeOfUses(training, layout.model, speed));
-  if (zero::IsResident(training.config)) {
-    SetFloors(training, layout, speed, step);
-    if (known) step.step_s = *step.floors.compute + step.floors.update;
-    return step;
-  }
+  const zero::ExchangeOptions exchange = ExchangeOf(training, memory);
+  step.link_bytes = LinkBytes(training, layout, exchange, Completed(training.spec));
+  SetFloors(training, layout, speed, step);
+  if (!step.floor_s) return step;
+  const double predicted =
+      sim::ResidentStep({.model = training.spec,
+                         .layout = layout,
+                         .compute = ComputeOfUses(training, layout.model, speed),
+                         .update = step.floors.update.value_or(0),
+                         .micro_batches = training.shape.micro_batches,
+                         .exchange = exchange},
+                        speed.link.value_or(sim::LinkSpeed()));
+  step.step_s = std::max(predicted, *step.floor_s);
+  return step;
+}
+
+StepEstimate EstimateOffloaded(const PlannedTraining& training, const offload::ShardLayout& layout,
+                               const zero::MemoryPlan& memory, const MachineSpeed& speed) {
+  StepEstimate step;
   const offload::Schedule schedule = ScheduleOf(training, layout, memory);
-  CountCopies(training, layout, schedule, step);
+  const std::vector<offload::ModuleId> fetched = Fetched(schedule);
+  for (const offload::ModuleId module : fetched) {
+    for (const offload::TileId tile : layout.TilesOf(module)) {
+      step.to_device_bytes += layout.WeightBytes(tile).value;
+    }
+  }
+  step.to_host_bytes = layout.gradient_bytes().value;
+  step.link_bytes = LinkBytes(training, layout, ExchangeOf(training, memory), fetched);
   const sim::StepTime mean = layout.tiles.size() <= kMostSimulatedTiles
                                  ? Simulate(training, layout, schedule, memory, speed)
                                  : SimulateCoarsely(training, layout, memory, speed);
   step.read_bytes = mean.read_bytes;
   step.write_bytes = mean.write_bytes;
   SetFloors(training, layout, speed, step);
-  // sim/ leaves out the exchange of gradients that no use of their own computes: of positions and
-  // the last norm.
   if (step.floor_s) step.step_s = std::max(mean.step, *step.floor_s);
   return step;
+}
+
+}  // namespace
+
+/// sim/ leaves out the exchange of gradients that no use of their own computes: of positions and
+/// the last norm. The floors have it.
+StepEstimate EstimateStep(const PlannedTraining& training, const offload::ShardLayout& layout,
+                          const zero::MemoryPlan& memory, const MachineSpeed& speed) {
+  return zero::IsResident(training.config) ? EstimateResident(training, layout, memory, speed)
+                                           : EstimateOffloaded(training, layout, memory, speed);
 }
 
 }  // namespace penstock::train

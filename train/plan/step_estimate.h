@@ -19,7 +19,7 @@ namespace penstock::train {
 struct StepFloors {
   std::optional<double> compute;
   std::optional<double> drive;   ///< zero where the step moves nothing on it
-  double update = 0;             ///< of all optimizer threads together
+  std::optional<double> update;  ///< of all optimizer threads together
   std::optional<double> copies;  ///< between device and host
   std::optional<double> link;    ///< between ranks
 };

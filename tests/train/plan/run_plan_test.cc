@@ -128,6 +128,49 @@ TEST(RunPlanTest, ExchangesTakeTimeOnceTheirLinkIsKnown) {
   EXPECT_GE(*with.step_s, *with.floors.link);
 }
 
+TEST(RunPlanTest, RanksThatHaveEverythingOnTheDeviceExchangeToo) {
+  PlannedGpt2 gpt2(R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3,
+                       "bf16": {"enabled": true}})");
+  MachineSpeed speed = SlowDrive();
+  const auto step = [&](const config::Config& config, uint32_t ranks) {
+    PlannedTraining training = gpt2.Training(config);
+    training.world = {.size = ranks, .local_size = ranks};
+    return *PlanRun(training, Plenty(), speed).value().step;
+  };
+  const config::Config config = gpt2.config();
+  EXPECT_EQ(step(config, 1).link_bytes, 0U);
+  EXPECT_FALSE(step(config, 2).floors.link);
+  speed.link = sim::LinkSpeed{.bytes_a_second = 1e6};
+  EXPECT_EQ(step(config, 1).floors.link, 0.0);
+  const StepEstimate two = step(config, 2);
+  // Each rank sends the other its half of the weights, and half of each micro-batch's gradient.
+  const auto parameters =
+      static_cast<double>(CostOf(gpt2.Training().model, gpt2.Training().spec, 1).parameters);
+  EXPECT_NEAR(static_cast<double>(two.link_bytes) / parameters, 0.5 * (2 + 3 * 4), 0.4);
+  EXPECT_DOUBLE_EQ(*two.floors.link, static_cast<double>(two.link_bytes) / 1e6);
+  EXPECT_EQ(two.bound_by, "link");
+  EXPECT_GE(*two.step_s, *two.floors.link);
+  config::Config sent_once = config;
+  sent_once.gradient_order = config::GradientOrder::kRank;
+  sent_once.communication = DType::kBFloat16;
+  EXPECT_NEAR(static_cast<double>(step(sent_once, 2).link_bytes) / parameters, 0.5 * (2 + 2), 0.15);
+}
+
+TEST(RunPlanTest, HowLongAGpuUpdatesItsStatesIsNotKnown) {
+  PlannedGpt2 gpt2(R"({"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": true}})");
+  MachineSpeed speed = SlowDrive();
+  const auto step = [&](device::Kind kind) {
+    PlannedTraining training = gpt2.Training();
+    training.kind = kind;
+    return *PlanRun(training, Plenty(), speed).value().step;
+  };
+  speed.update_element = 1;
+  EXPECT_FALSE(step(device::Kind::kCuda).floors.update);
+  EXPECT_EQ(step(device::Kind::kCuda).bound_by, "compute");
+  EXPECT_GT(step(device::Kind::kCpu).floors.update, 1.0);
+  EXPECT_EQ(step(device::Kind::kCpu).bound_by, "optimizer");
+}
+
 TEST(RunPlanTest, CommitsLengthenStepsByWhatNothingHides) {
   PlannedGpt2 gpt2(R"({"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true},
                        "penstock": {"commit_every_seconds": 0}})");

@@ -1,0 +1,88 @@
+#include "sim/resident.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/check.h"
+
+namespace penstock::sim {
+namespace {
+
+using offload::Index;
+using offload::ModuleId;
+
+class Step {
+ public:
+  Step(const ResidentPlan& plan, const LinkSpeed& link)
+      : plan_(plan),
+        link_speed_(link),
+        updated_(plan.layout.model.modules.size()),
+        whole_(updated_.size()),
+        shared_(plan.exchange.repeated_buffers) {}
+
+  Seconds Run() {
+    Update();
+    for (size_t use = 0; use < plan_.model.step.size(); ++use) Use(use);
+    return std::max(compute_, link_);
+  }
+
+ private:
+  /// One module after the other.
+  void Update() {
+    const auto elements = static_cast<double>(plan_.layout.shard_elements());
+    for (const ModuleId module : offload::Ids<ModuleId>(updated_.size())) {
+      for (const offload::TileId tile : plan_.layout.TilesOf(module)) {
+        compute_ += plan_.update * static_cast<double>(plan_.layout.tile(tile).elements) / elements;
+      }
+      updated_[Index(module)] = compute_;
+    }
+  }
+
+  void Use(size_t index) {
+    const zero::ModuleUse& use = plan_.model.step[index];
+    if (!whole_[Index(use.module)]) {
+      whole_[Index(use.module)] = true;
+      compute_ = std::max(
+          compute_, OverLink(updated_[Index(use.module)], GatherParts(plan_.layout, use.module)));
+    }
+    const uint64_t parts = use.backward ? plan_.exchange.Sendings(plan_.micro_batches) : 1;
+    for (uint64_t part = 0; part < parts; ++part) {
+      Seconds* const sent = use.backward ? &SentOfBuffer(use.module) : nullptr;
+      if (sent != nullptr) compute_ = std::max(compute_, *sent);
+      compute_ += plan_.compute[index] / static_cast<double>(parts);
+      if (sent == nullptr) continue;
+      *sent = OverLink(compute_, ExchangeParts(plan_.layout, use.module, plan_.exchange.dtype));
+    }
+  }
+
+  /// Of the buffer that the module's next gradient is computed into, when it was last sent.
+  Seconds& SentOfBuffer(ModuleId module) {
+    if (!plan_.model.modules[Index(module)].repeated) return own_[Index(module)];
+    return shared_[turn_++ % shared_.size()];
+  }
+
+  Seconds OverLink(Seconds ready, const LinkParts& parts) {
+    if (parts.empty()) return ready;
+    link_ = std::max(link_, ready) + TimeOf(link_speed_, parts, plan_.layout.world_size);
+    return link_;
+  }
+
+  const ResidentPlan& plan_;
+  const LinkSpeed& link_speed_;
+  Seconds compute_ = 0;  ///< when it is done with what it has so far
+  Seconds link_ = 0;
+  std::vector<Seconds> updated_;  ///< when each module is
+  std::vector<bool> whole_;
+  std::vector<Seconds> shared_;
+  std::map<size_t, Seconds> own_;
+  uint64_t turn_ = 0;
+};
+
+}  // namespace
+
+Seconds ResidentStep(const ResidentPlan& plan, const LinkSpeed& link) {
+  PENSTOCK_CHECK(plan.compute.size() == plan.model.step.size());
+  return Step(plan, link).Run();
+}
+
+}  // namespace penstock::sim
