@@ -39,7 +39,7 @@ Result<PlannedModel> ReadPlannedModel(const std::string& model) {
     return PlannedModel{.name = model,
                         .description = std::move(description),
                         .shape = shape,
-                        .stands_in = shape.family != ShapeFamily::kGpt2};
+                        .stands_in = !IsTrained(shape)};
   }
   PENSTOCK_ASSIGN(ModelSource source, ReadModel(model, WeightsBeside::kIgnore));
   return PlannedModel{.name = source.config_path,
@@ -59,10 +59,8 @@ Result<CountedModel> CountModel(const std::string& model) {
   std::vector<NamedElements> tensors;
   for (const zero::ModuleSpec& module : spec.modules) {
     for (const zero::TensorSpec& tensor : module.tensors) {
-      uint64_t elements = 1;
-      for (const uint64_t extent : tensor.shape) elements *= extent;
-      counted.parameters += elements;
-      tensors.push_back({.name = tensor.name, .elements = elements});
+      counted.parameters += tensor.elements();
+      tensors.push_back({.name = tensor.name, .elements = tensor.elements()});
     }
   }
   counted.largest_module = LargestModule(tensors);

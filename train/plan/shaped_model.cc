@@ -84,7 +84,7 @@ class ShapedModel final : public ModelDescription {
   }
   Result<std::unique_ptr<Model>> Create(const BatchShape&, kernels::DType, device::Device&,
                                         kernels::ModelOperators&) const override {
-    return MakeError(ErrorCode::kInvalidArgument, "a model of this family is not trained yet");
+    return MakeError(ErrorCode::kInvalidArgument, "a model of this shape is not trained yet");
   }
   std::string Identity() const override { return "{}"; }
 
@@ -95,9 +95,13 @@ class ShapedModel final : public ModelDescription {
 
 }  // namespace
 
+bool IsTrained(const ModelShape& shape) {
+  return shape.family == ShapeFamily::kGpt2 && !shape.head;
+}
+
 Result<std::shared_ptr<const ModelDescription>> MakeShapedModel(const ModelShape& shape) {
   PENSTOCK_ASSIGN(std::shared_ptr<const ModelDescription> gpt2, Gpt2Of(shape));
-  if (shape.family == ShapeFamily::kGpt2) return gpt2;
+  if (IsTrained(shape)) return gpt2;
   return std::shared_ptr<const ModelDescription>(
       std::make_shared<ShapedModel>(shape, std::move(gpt2)));
 }

@@ -12,7 +12,10 @@
 
 namespace penstock::train {
 
-/// Returns the model; of GPT-2 the one that is trained. Heads that are not given are 64 wide where
+/// Whether train knows the model: a GPT-2, whose output matrix is its embedding.
+bool IsTrained(const ModelShape& shape);
+
+/// Returns the model; of one that is trained, that. Heads that are not given are 64 wide where
 /// that divides the width. Errors: kInvalidArgument for a shape that no plan can be made of.
 Result<std::shared_ptr<const ModelDescription>> MakeShapedModel(const ModelShape& shape);
 
