@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/units.h"
 #include "kernels/state/optimizer.h"
 #include "offload/layout.h"
 
@@ -37,6 +38,13 @@ struct TensorSpec {
   std::string name;             ///< unique in the model
   std::vector<uint64_t> shape;  ///< row-major
   offload::GroupId group = offload::kDecay;
+
+  /// More than 64 bits count are the most that they do.
+  uint64_t elements() const {
+    uint64_t product = 1;
+    for (const uint64_t size : shape) product = SaturatingMultiply(product, size);
+    return product;
+  }
 };
 
 struct ModuleSpec {

@@ -10,19 +10,13 @@ namespace {
 using offload::Index;
 using offload::ShardLayout;
 
-uint64_t ElementsOf(const TensorSpec& tensor) {
-  uint64_t elements = 1;
-  for (const uint64_t size : tensor.shape) elements = SaturatingMultiply(elements, size);
-  return elements;
-}
-
 uint64_t TilesOf(const ModelSpec& model, uint64_t tile_elements) {
   uint64_t tiles = 0;
   for (const ModuleSpec& module : model.modules) {
     std::vector<uint64_t> elements(model.groups.size(), 0);
     for (const TensorSpec& tensor : module.tensors) {
       uint64_t& of_group = elements[Index(tensor.group)];
-      of_group = SaturatingAdd(of_group, ElementsOf(tensor));
+      of_group = SaturatingAdd(of_group, tensor.elements());
     }
     for (const uint64_t of_group : elements) {
       tiles += of_group / tile_elements + (of_group % tile_elements == 0 ? 0 : 1);

@@ -4,10 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <span>
 #include <string_view>
 
@@ -65,9 +63,7 @@ Result<std::string> RecogniseWeights(const zero::ModelSpec& model,
   for (size_t module = 0; module < model.modules.size(); ++module) {
     const std::vector<zero::TensorSpec>& tensors = model.modules[module].tensors;
     for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
-      const std::vector<uint64_t>& shape = tensors[tensor].shape;
-      const uint64_t elements =
-          std::accumulate(shape.begin(), shape.end(), uint64_t{1}, std::multiplies<>());
+      const uint64_t elements = tensors[tensor].elements();
       const uint64_t count = std::min(elements, kRecognised);
       for (const uint64_t begin : {uint64_t{0}, elements - count}) {
         values.resize(values.size() + count);

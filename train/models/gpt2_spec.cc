@@ -77,8 +77,7 @@ struct TensorStart {
 };
 
 TensorStart StartOf(const TensorSpec& tensor, const Gpt2Config& config, uint64_t stream) {
-  TensorStart start{.stream = stream, .elements = 1};
-  for (const uint64_t extent : tensor.shape) start.elements *= extent;
+  TensorStart start{.stream = stream, .elements = tensor.elements()};
   if (tensor.group == offload::kDecay) {
     const bool residual = tensor.name.ends_with(".c_proj.weight");
     const double scale = residual ? std::sqrt(2.0 * static_cast<double>(config.n_layer)) : 1.0;

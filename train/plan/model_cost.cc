@@ -1,8 +1,5 @@
 #include "train/plan/model_cost.h"
 
-#include <functional>
-#include <numeric>
-
 namespace penstock::train {
 namespace {
 
@@ -14,10 +11,7 @@ double AttentionFlops(const ModelCost& cost) {
 
 uint64_t ParametersOf(const zero::ModuleSpec& module) {
   uint64_t parameters = 0;
-  for (const zero::TensorSpec& tensor : module.tensors) {
-    parameters +=
-        std::accumulate(tensor.shape.begin(), tensor.shape.end(), uint64_t{1}, std::multiplies<>());
-  }
+  for (const zero::TensorSpec& tensor : module.tensors) parameters += tensor.elements();
   return parameters;
 }
 

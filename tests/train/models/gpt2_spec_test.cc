@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
@@ -75,8 +74,7 @@ std::vector<float> Initial(const zero::ModelSpec& spec, const zero::TensorSource
     for (size_t t = 0; t < spec.modules[m].tensors.size(); ++t) {
       const zero::TensorSpec& tensor = spec.modules[m].tensors[t];
       if (tensor.name != name) continue;
-      std::vector<float> values(std::accumulate(tensor.shape.begin(), tensor.shape.end(),
-                                                uint64_t{1}, std::multiplies<>()));
+      std::vector<float> values(tensor.elements());
       EXPECT_TRUE(source(static_cast<ModuleId>(m), t, 0, values).ok());
       return values;
     }
