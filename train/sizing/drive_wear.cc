@@ -7,10 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "train/sizing/time_units.h"
+
 namespace penstock::train {
 namespace {
 
-constexpr double kSecondsADay = 86400;
 constexpr double kDaysAYear = 365;
 
 /// Takes a number above 0 with `unit` behind it off the front of `text`; none if there is none.
@@ -46,24 +47,29 @@ Result<DriveRating> ParseDriveRating(const std::string& text) {
                    text);
 }
 
-DriveWear WearOf(Bytes written, double step_s, const std::optional<DriveRating>& rating) {
-  DriveWear wear{.terabytes_a_day =
-                     static_cast<double>(written.value) / 1e12 * kSecondsADay / step_s};
+DriveWear WearOf(Bytes written, double step_s, const std::optional<DriveRating>& rating,
+                 uint64_t drives) {
+  DriveWear wear{
+      .terabytes_a_day = static_cast<double>(written.value) / 1e12 * kDaySeconds / step_s,
+      .drives = drives};
   if (rating && wear.terabytes_a_day > 0) {
-    wear.days_to_rating = rating->terabytes / wear.terabytes_a_day;
+    wear.days_to_rating = rating->terabytes * static_cast<double>(drives) / wear.terabytes_a_day;
   }
   return wear;
 }
 
 std::string DriveWearText(const DriveWear& wear, const std::optional<DriveRating>& rating) {
-  std::string text = fmt::format("{:.1f} TB written a day", wear.terabytes_a_day);
+  const std::string drives = wear.drives == 1 ? "" : fmt::format(" to {} drives", wear.drives);
+  std::string text = fmt::format("{:.1f} TB written a day{}", wear.terabytes_a_day, drives);
   if (!rating || !wear.days_to_rating) return text;
-  return text + fmt::format("; the rating of {:.0f} TB is reached after {:.1f} days",
-                            rating->terabytes, *wear.days_to_rating);
+  return text + fmt::format("; the rating of {:.0f} TB{} is reached after {:.1f} days",
+                            rating->terabytes, wear.drives == 1 ? "" : " each",
+                            *wear.days_to_rating);
 }
 
 nlohmann::json DriveWearJson(const DriveWear& wear, const std::optional<DriveRating>& rating) {
   nlohmann::json object = {{"terabytes_a_day", wear.terabytes_a_day},
+                           {"drives", wear.drives},
                            {"rating_terabytes", nullptr},
                            {"days_to_rating", nullptr}};
   if (rating) object["rating_terabytes"] = rating->terabytes;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
+#include "train/sizing/time_units.h"
 
 namespace penstock::train {
 
@@ -58,7 +59,6 @@ RampTime TimeOfRamp(const BatchRampup& rampup, uint64_t samples, const StepTimeL
 }
 
 std::string RampTimeText(const RampTime& time) {
-  constexpr double kDaySeconds = 86400;
   std::string text = fmt::format("{} steps, {:.2f} days", time.steps, time.seconds / kDaySeconds);
   if (time.drive_bound_steps == 0) return text;
   text += fmt::format(

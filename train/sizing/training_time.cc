@@ -5,10 +5,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "train/sizing/time_units.h"
+
 namespace penstock::train {
 namespace {
-
-constexpr double kDaySeconds = 86400;
 
 uint64_t StepsOf(double tokens, uint64_t step_tokens) {
   return static_cast<uint64_t>(std::llround(tokens / static_cast<double>(step_tokens)));
@@ -21,7 +21,7 @@ TrainingTime TimeBySpeed(const TrainingSize& size) {
   const double gpu_seconds = flops / (size.tflops * 1e12);
   return {.steps = size.step_tokens == 0 ? 0 : StepsOf(size.tokens, size.step_tokens),
           .days = gpu_seconds / static_cast<double>(size.gpus) / kDaySeconds,
-          .gpu_hours = gpu_seconds / 3600};
+          .gpu_hours = gpu_seconds / kHourSeconds};
 }
 
 TrainingTime TimeBySteps(double tokens, uint64_t step_tokens, double step_s, uint64_t gpus) {
@@ -29,7 +29,7 @@ TrainingTime TimeBySteps(double tokens, uint64_t step_tokens, double step_s, uin
   const double seconds = static_cast<double>(steps) * step_s;
   return {.steps = steps,
           .days = seconds / kDaySeconds,
-          .gpu_hours = seconds * static_cast<double>(gpus) / 3600};
+          .gpu_hours = seconds * static_cast<double>(gpus) / kHourSeconds};
 }
 
 std::string TrainingTimeText(const TrainingTime& time) {

@@ -21,6 +21,17 @@ TEST(DriveWearTest, TerabytesADayAreBytesOfAStepOverItsTime) {
   EXPECT_FALSE(WearOf(0_B, 1, DriveRating{600}).days_to_rating.has_value());
 }
 
+TEST(DriveWearTest, EachOfSeveralDrivesHasTheRating) {
+  const Bytes written{12 * 2783959040ULL};
+  const DriveWear wear = WearOf(written, 22.3, DriveRating{600}, /*drives=*/4);
+  EXPECT_NEAR(wear.terabytes_a_day, 129.44, 0.005);
+  EXPECT_NEAR(*wear.days_to_rating, 4 * 600 / 129.44, 0.001);
+  EXPECT_EQ(DriveWearText(wear, DriveRating{600}),
+            "129.4 TB written a day to 4 drives; the rating of 600 TB each is reached after 18.5 "
+            "days");
+  EXPECT_EQ(DriveWearJson(wear, DriveRating{600})["drives"], 4);
+}
+
 TEST(DriveWearTest, ReadsBothFormsOfARating) {
   EXPECT_EQ(ParseDriveRating("600TBW")->terabytes, 600);
   EXPECT_NEAR(ParseDriveRating("3DWPD,1.92TB,5y")->terabytes, 3 * 1.92 * 5 * 365, 1e-9);
