@@ -235,6 +235,42 @@ class PlanCommandTest(PlanTest):
         for row in json.loads(outcome.stdout):
             self.assertEqual(row["dp"] * row["tp"] * row["pp"], 8)
 
+    def test_a_gpt2_with_a_head_of_its_own_is_planned_with_it(self):
+        plans = []
+        for head in ("0", "1"):
+            outcome = self.plan("--model", f"gpt2:h=1024,l=4,v=50257,s=128,heads=16,head={head}",
+                                "--config", self.nvme_config(), "--device-memory", "8GiB",
+                                "--host-memory", "1GiB", "--drive", "2,2", "--device-tflops", "1",
+                                "--json")
+            self.assertEqual(outcome.code, 0, str(outcome))
+            plans.append(json.loads(outcome.stdout))
+            self.assertEqual(plans[-1]["parameters"],
+                             sum(plans[-1]["parameters_by_kind"].values()))
+        self.assertEqual(plans[1]["parameters"] - plans[0]["parameters"], 1024 * 50257)
+
+    def test_an_option_without_effect_is_refused(self):
+        config, shape = self.nvme_config(), "gpt2:h=1024,l=8,v=1024,s=128,heads=16"
+        asking = {
+            "--as": ("--as", "deepspeed"),
+            "--topologies": ("--topologies", "--global-batch", "8"),
+            "--tensor-parallel": ("--tensor-parallel", "1,2"),
+            "--tokens without --config": ("--tokens", "1e9", "--device-tflops", "1"),
+            "--config": ("--config", config)}
+        values = {"--choose": "speed", "--sequence-length": "64", "--host-memory": "1GiB",
+                  "--drive": "1", "--drive-rating": "600TBW", "--device": "cpu"}
+        useless = {"--config": {"--as": "deepspeed", "--tensor-parallel": "2", "--global-batch": "8"},
+                   "--as": {**values, "--link": "1", "--tokens": "1e9", "--device-tflops": "1"},
+                   "--topologies": {**values, "--tokens": "1e9", "--as": "deepspeed"},
+                   "--tensor-parallel": {**values, "--ranks": "2", "--link": "1"},
+                   "--tokens without --config": {**values, "--link": "1", "--device-memory": "1GiB"}}
+        for by, arguments in asking.items():
+            outcome = self.plan("--model", shape, *arguments)
+            self.assertEqual(outcome.code, 0, str(outcome))
+            for option, value in useless[by].items():
+                with self.subTest(by=by, option=option):
+                    self.assert_fails(self.plan("--model", shape, *arguments, option, value), 2,
+                                      f"{option} has no effect on a plan by {by}")
+
     def test_each_mistake_has_its_one_line(self):
         config, model = self.nvme_config(), self.make_model()
         for fragment, arguments in (

@@ -10,6 +10,7 @@
 
 #include "base/units.h"
 #include "train/cli/cli_checks.h"
+#include "train/cli/cli_plan_modes.h"
 
 namespace penstock::train {
 namespace {
@@ -112,10 +113,9 @@ void AddSizing(CLI::App* plan, PlanArguments* arguments) {
       ->check(CLI::IsMember({"speed", "memory"}));
   plan->add_option("--as", arguments->as, "deepspeed: what DeepSpeed's estimator would say")
       ->check(CLI::IsMember({"deepspeed"}));
-  arguments->topologies_given =
-      plan->add_option("--topologies", arguments->topologies,
-                       "how so many ranks can share the model; FILE: those of a CSV file")
-          ->expected(0, 1);
+  plan->add_option("--topologies", arguments->topologies,
+                   "how so many ranks can share the model; FILE: those of a CSV file")
+      ->expected(0, 1);
   plan->add_option("--global-batch", arguments->global_batch,
                    "samples of a step, for --topologies, and --tokens without --config")
       ->check(WholeCheck({.low = 1}));
@@ -123,7 +123,7 @@ void AddSizing(CLI::App* plan, PlanArguments* arguments) {
                    "of the whole training, like 300e9: days and GPU hours")
       ->check(NameCheck());
   plan->add_option("--drive-rating", arguments->drive_rating,
-                   "600TBW, or 3DWPD,1.92TB,5y: in how many days it is reached")
+                   "600TBW, or 3DWPD,1.92TB,5y, of each drive: in how many days it is reached")
       ->check(NameCheck());
   plan->add_option("--tensor-parallel", arguments->tensor_parallel,
                    "1,2,4: bytes of a layer on one of so many GPUs")
@@ -132,7 +132,7 @@ void AddSizing(CLI::App* plan, PlanArguments* arguments) {
 
 /// Topologies of a file have their batches.
 Status SetTopologies(const PlanArguments& arguments, PlanCommand& options) {
-  if (arguments.topologies_given->count() == 0) return {};
+  if (arguments.plan->get_option("--topologies")->count() == 0) return {};
   options.topologies = arguments.topologies;
   if (!options.topologies->empty() || options.global_batch > 0 || !options.configs.empty()) {
     return {};
@@ -161,6 +161,7 @@ CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments) {
   plan->add_option("--sequence-length", arguments->sequence_length, "tokens in a row")
       ->check(WholeCheck({.low = 1}));
   AddSizing(plan, arguments);
+  arguments->plan = plan;
   AddAutoFlags(*plan, &arguments->auto_flags);
   plan->add_flag("--json", options.json, "one JSON object instead of a table");
   return plan;
@@ -197,6 +198,7 @@ Result<Command> MakePlan(const PlanArguments& arguments) {
   }
   PENSTOCK_ASSIGN(options.tensor_parallel, ParseTensorParallel(arguments.tensor_parallel));
   PENSTOCK_TRY(CheckConfigs(options));
+  PENSTOCK_TRY(CheckPlanOptions(*arguments.plan));
   if (!arguments.choose.empty()) {
     options.choose = arguments.choose == "speed" ? PlanGoal::kSpeed : PlanGoal::kMemory;
   }

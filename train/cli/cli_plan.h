@@ -15,6 +15,7 @@ namespace penstock::train {
 
 /// What CLI11 fills in for `plan`; numbers, sizes and names still as text.
 struct PlanArguments {
+  const CLI::App* plan = nullptr;  ///< says which options were given
   PlanCommand options;
   std::string device = "auto";
   RankArguments ranks;
@@ -27,7 +28,6 @@ struct PlanArguments {
   std::string choose;
   std::string as;
   std::string topologies;
-  const CLI::Option* topologies_given = nullptr;
   std::string global_batch;
   std::string tensor_parallel;
   std::string tokens;
@@ -37,7 +37,7 @@ struct PlanArguments {
 
 CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments);
 
-/// Errors: kInvalidArgument for speeds that are none.
+/// Errors: kInvalidArgument for speeds that are none; those of CheckPlanOptions.
 Result<Command> MakePlan(const PlanArguments& arguments);
 
 }  // namespace penstock::train

@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "train/loop/planned_model.h"
 #include "train/loop/trainer_job.h"
+#include "train/plan/batch_rampup.h"
 #include "train/process/files.h"
 #include "train/process/log.h"
 #include "train/sizing/deepspeed_estimate.h"
@@ -54,11 +55,7 @@ Result<SharedSetup> SetupOf(const PlanCommand& command) {
   // Data-parallel ranks are what the topologies differ in; the batch is what they share.
   PENSTOCK_ASSIGN(const config::Config config, ReadConfig(options, command.ranks));
   if (setup.global_batch == 0) setup.global_batch = config.train_batch_size;
-  if (config.rampup) {
-    setup.judge.growth = BatchGrowth{.start = config.rampup->start,
-                                     .increment = config.rampup->increment,
-                                     .samples = config.rampup->samples};
-  }
+  setup.judge.growth = GrowthOf(config);
   cluster.fp32_accumulation = config.dtype == DType::kBFloat16;
   return setup;
 }

@@ -1,17 +1,16 @@
 #include "train/plan/batch_rampup.h"
 
-#include <optional>
-
 namespace penstock::train {
 
+std::optional<BatchGrowth> GrowthOf(const config::Config& config) {
+  if (!config.rampup) return {};
+  return BatchGrowth{.start = config.rampup->start,
+                     .increment = config.rampup->increment,
+                     .samples = config.rampup->samples};
+}
+
 BatchRampup RampupOf(const config::Config& config) {
-  std::optional<BatchGrowth> growth;
-  if (config.rampup) {
-    growth = {.start = config.rampup->start,
-              .increment = config.rampup->increment,
-              .samples = config.rampup->samples};
-  }
-  return BatchRampup(config.train_batch_size, growth);
+  return BatchRampup(config.train_batch_size, GrowthOf(config));
 }
 
 }  // namespace penstock::train

@@ -3,10 +3,15 @@
 // Threads: any.
 #pragma once
 
+#include <optional>
+
 #include "config/config.h"
 #include "train/sizing/batch_rampup.h"
 
 namespace penstock::train {
+
+/// How the batch grows; nothing if it does not.
+std::optional<BatchGrowth> GrowthOf(const config::Config& config);
 
 /// `config` was read and checked.
 BatchRampup RampupOf(const config::Config& config);
