@@ -222,6 +222,13 @@ class ConfigTest(DoctorTest):
         self.assert_line(report, "config memory", "fail", "lower penstock.host_memory")
         self.assert_line(report, "config threads", "warn", "4096")
 
+    @unittest.skipIf(harness.DEVICE != "cpu", "the program may compute on a GPU")
+    def test_device_memory_of_a_program_without_cuda_is_the_hosts(self):
+        config = make_config(penstock={"device_memory": "1000000GiB"})
+        report = self.doctor("--config", self.write("ds.json", config))
+        self.assert_line(report, "config memory", "fail", "lower penstock.host_memory or "
+                         "penstock.device_memory", "as the CPU computes")
+
     def test_a_configuration_of_several_ranks_is_read_for_them(self):
         config = self.write("ds.json", {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4,
                                         "gradient_accumulation_steps": 2})

@@ -110,12 +110,12 @@ Result<Subjects> ReadSubjects(const DoctorCommand& command) {
   return subjects;
 }
 
-Checks LookAtMachine(const MachineFiles& files, const EngineFacts& engines) {
+Checks LookAtMachine(const MachineFiles& files, const EngineFacts& engines, const GpuFacts& gpu) {
   Checks checks = ProgramChecks();
   Append(MachineChecks(files), &checks);
   Append(LimitChecks(files), &checks);
   Append(EngineChecks(engines, files), &checks);
-  Append(GpuChecks(ReadGpuFacts(files)), &checks);
+  Append(GpuChecks(gpu), &checks);
   return checks;
 }
 
@@ -142,7 +142,8 @@ Result<Checks> LookAtAll(const DoctorCommand& command, const Subjects& subjects,
                          const aio::StopRequested& stop) {
   const MachineFiles files;
   const EngineFacts engines = ReadEngineFacts();
-  Checks checks = LookAtMachine(files, engines);
+  const GpuFacts gpu = ReadGpuFacts(files);
+  Checks checks = LookAtMachine(files, engines, gpu);
   Drives drives(&files, stop, IsSimulated(command, subjects));
   for (const std::string& folder : FoldersOf(command, subjects)) {
     PENSTOCK_TRY(drives.Look(folder, &checks));
@@ -150,8 +151,11 @@ Result<Checks> LookAtAll(const DoctorCommand& command, const Subjects& subjects,
   if (subjects.config) {
     const Result<config::Config>& config = *subjects.config;
     checks.push_back(ConfigCheck(config));
-    if (config.ok())
-      Append(ConfigChecks(*config, command.ranks / command.nodes, engines, files), &checks);
+    const ConfigMachine machine = {.ranks = command.ranks / command.nodes,
+                                   .device = gpu.device(),
+                                   .engines = engines,
+                                   .files = files};
+    if (config.ok()) Append(ConfigChecks(*config, machine), &checks);
   }
   if (subjects.run) {
     const RunRecord& run = *subjects.run;

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,7 @@
 namespace penstock::train {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -159,12 +161,12 @@ class ConfigChecksTest : public testing::Test {
         {{.name = "ds.json", .text = "{\"train_micro_batch_size_per_gpu\": 2" + more + "}"}}, 1);
   }
   Checks ChecksOf(const std::string& more) const {
-    return ConfigChecks(Parse(more).value(), ranks_, engines_, MachineFiles(root_.Path()));
+    return ConfigChecks(Parse(more).value(), machine_);
   }
 
-  uint32_t ranks_ = 1;  // that share the machine
   const TempFolder root_;
-  EngineFacts engines_ = {.automatic = std::string()};
+  ConfigMachine machine_ = {.engines = {.automatic = std::string()},
+                            .files = MachineFiles(root_.Path())};
 };
 
 TEST_F(ConfigChecksTest, AWrongConfigurationFailsWithWhatTrainSays) {
@@ -180,12 +182,27 @@ TEST_F(ConfigChecksTest, MoreMemoryThanThereIsFailsAndMoreThreadsThanCpusAreAWar
               CheckIs(CheckState::kWarn, "there are 2 CPUs"));
 }
 
+TEST_F(ConfigChecksTest, DeviceMemoryIsTheHostsUnlessTheProgramComputesOnAGpu) {
+  const std::string config =
+      ", \"penstock\": {\"host_memory\": \"3GiB\", \"device_memory\": \"2GiB\"}";
+  // Of a machine with a GPU, but a build without CUDA.
+  root_.Write("dev/nvidia0", "");
+  EXPECT_THAT(ChecksOf(config)[1], CheckIs(CheckState::kFail, "as the CPU computes"));
+  EXPECT_THAT(ChecksOf(config)[1], CheckIs(CheckState::kFail, "or penstock.device_memory"));
+  // In a container that was given another GPU than the first.
+  fs::rename(root_.Path("dev/nvidia0"), root_.Path("dev/nvidia1"));
+  machine_.device = device::Kind::kCuda;
+  EXPECT_EQ(ChecksOf(config)[1].state, CheckState::kOk);
+  EXPECT_THAT(ChecksOf(", \"penstock\": {\"host_memory\": \"5GiB\"}")[1],
+              CheckIs(CheckState::kFail, "only 4.00 GiB are available; lower"));
+}
+
 TEST_F(ConfigChecksTest, RanksOfAMachineShareItsMemoryAndCpus) {
   const std::string config = ", \"penstock\": {\"host_memory\": \"3GiB\", \"compute_threads\": 1}";
-  ranks_ = 2;
+  machine_.ranks = 2;
   EXPECT_THAT(ChecksOf(config)[1], CheckIs(CheckState::kFail, "of each of 2 ranks"));
   EXPECT_EQ(ChecksOf(config)[2].state, CheckState::kOk) << "a CPU each";
-  ranks_ = 3;
+  machine_.ranks = 3;
   EXPECT_THAT(ChecksOf(config)[2], CheckIs(CheckState::kWarn, "there are 2 CPUs"));
 }
 
@@ -194,7 +211,7 @@ TEST_F(ConfigChecksTest, AnEngineThatIsNotToBeHadFailsWhereStatesLiveOnNvme) {
       ", \"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"nvme\", "
       "\"nvme_path\": \"/x\"}}, \"penstock\": {\"aio\": {\"engine\": \"io_uring\"}}";
   EXPECT_EQ(ChecksOf(nvme)[3].state, CheckState::kOk);
-  engines_.uring.error_number = EPERM;
+  machine_.engines.uring.error_number = EPERM;
   EXPECT_THAT(ChecksOf(nvme)[3], CheckIs(CheckState::kFail, "not to be had here"));
 }
 
