@@ -318,6 +318,23 @@ class RunTest(DoctorTest):
         self.assertIn("the drive needs", report.of("bound by")[1])
         self.assertEqual(os.listdir(nvme), before)
 
+    def test_a_folder_that_is_not_the_runs_changes_nothing_of_its_drives_speed(self):
+        nvme, other = self.make_folder("nvme"), self.make_folder("other")
+        run = self.trained(make_config(param="nvme", optimizer="nvme", nvme_path=nvme), steps=6)
+        report = self.doctor(run, "--nvme-path", self.path("none"))
+        self.assertIn("the drive needs", report.of("bound by")[1])
+        # The same file system: it is measured once, and the run has that speed.
+        report = self.doctor(run, "--nvme-path", other)
+        self.assertIn("GB/s", report.of("speed")[1])
+        self.assertIn("the drive needs", report.of("bound by")[1])
+
+    def test_the_folder_of_a_simulated_drive_is_measured_only_if_it_is_named(self):
+        run = self.run_on(3)
+        report = self.doctor(run, "--nvme-path", self.path("none"))
+        self.assert_line(report, "speed", "ok", "not measured: the run's drive is simulated")
+        report = self.doctor(run, "--nvme-path", self.path("nvme0"))
+        self.assertIn("GB/s", report.of("speed")[1])
+
     def test_a_run_in_memory_needs_no_drive_and_writes_a_report(self):
         run = self.trained(make_config(), steps=6)
         taken = self.write("taken.txt", "mine")

@@ -180,7 +180,9 @@ Result<RunRecord> ReadRunRecord(const std::string& run) {
   return facts;
 }
 
-Checks RunChecks(const RunRecord& facts, const std::optional<aio::SimulatedDrive>& speed) {
+Checks RunChecks(const RunRecord& facts, const std::optional<double>& gbps) {
+  std::optional<aio::SimulatedDrive> speed = facts.simulated;
+  if (!speed && gbps) speed = {.read_gbps = *gbps, .write_gbps = *gbps, .shared = true};
   return {ProgressCheck(facts), EndCheck(facts), SkippedCheck(facts),
           BoundCheck(facts.figures, DriveSeconds(facts.figures, speed))};
 }

@@ -38,7 +38,8 @@ struct RunRecord {
 /// if it is no run; kCorruption if run.json cannot be read.
 Result<RunRecord> ReadRunRecord(const std::string& run);
 
-/// `speed`: of its drive, if it is known.
-Checks RunChecks(const RunRecord& facts, const std::optional<aio::SimulatedDrive>& speed);
+/// `gbps`: GB/s of its drives together, with both directions in turn, if that is known. A run whose
+/// drive is simulated has the speed of that one.
+Checks RunChecks(const RunRecord& facts, const std::optional<double>& gbps);
 
 }  // namespace penstock::train

@@ -90,7 +90,7 @@ TEST_F(RunChecksTest, ASimulatedDriveHasTheSpeedThatTheSummaryTells) {
   const RunRecord run = Read();
   ASSERT_TRUE(run.simulated);
   EXPECT_TRUE(run.simulated->shared);
-  EXPECT_THAT(RunChecks(run, run.simulated)[3], CheckIs(CheckState::kWarn, "io-bound"));
+  EXPECT_THAT(RunChecks(run, std::nullopt)[3], CheckIs(CheckState::kWarn, "io-bound"));
   EXPECT_FALSE(run.figures.host_share);
   WriteSummary(
       R"("host_memory_bytes":200,"host_peak_bytes":100,"optimizer_s":4,"update_overlap_s":1)");
@@ -98,6 +98,12 @@ TEST_F(RunChecksTest, ASimulatedDriveHasTheSpeedThatTheSummaryTells) {
   EXPECT_EQ(Read().figures.host_share, 0.5);
   WriteSummary(R"("config":{"penstock":{"aio":{"simulate":null}}})");
   EXPECT_FALSE(Read().simulated);
+}
+
+TEST_F(RunChecksTest, ADriveThatIsMeasuredMovesBothDirectionsInTurn) {
+  WriteRows(6);
+  EXPECT_THAT(RunChecks(Read(), 4)[3], CheckIs(CheckState::kOk, "the drive needs 50 %"));
+  EXPECT_THAT(RunChecks(Read(), 1)[3], CheckIs(CheckState::kWarn, "the drive needs 200 %"));
 }
 
 TEST_F(RunChecksTest, ARunThatEndedByItsNumbersOrSkippedMuchLeadsToThem) {
