@@ -4,6 +4,7 @@ import ctypes
 import glob
 import os
 import platform
+import re
 import resource
 import shutil
 import struct
@@ -11,6 +12,7 @@ import subprocess
 import unittest
 
 import harness
+import ranks_harness
 from harness import make_config, penstock, read_rows
 
 STATES = ("ok", "warn", "fail", "unknown")
@@ -349,6 +351,30 @@ class RunTest(DoctorTest):
         self.assertIn("NCCL_DEBUG=INFO", text)
         self.assertNotIn("do-not-tell", text)
         self.assertEqual(glob.glob(path + ".tmp*"), [])
+
+
+class RanksRunTest(DoctorTest, ranks_harness.RanksTest):
+    RANKS = 2
+
+    def run_of_ranks(self, **aio):
+        return self.trained_by(self.RANKS, self.path("run"), self.config(penstock={"aio": aio}))
+
+    def test_each_rank_has_a_simulated_drive_for_its_own_bytes(self):
+        gbps = 0.5
+        run = self.run_of_ranks(simulate={"read_gbps": gbps, "write_gbps": gbps, "shared": True})
+        rows = read_rows(run)[1:-1]
+        moved = sum(row["nvme_read_bytes"] + row["nvme_write_bytes"] for row in rows)
+        share = moved / self.RANKS / (gbps * 1e9) / sum(row["step_s"] for row in rows)
+        found = re.search(r"the drive needs (\d+) % \(for 1/2 of the bytes",
+                          self.doctor(run).of("bound by")[1])
+        self.assertIsNotNone(found)
+        self.assertAlmostEqual(int(found[1]), 100 * share, delta=1)
+
+    def test_the_drive_of_a_host_is_that_of_all_ranks_that_ran_on_it(self):
+        report = self.doctor(self.run_of_ranks())
+        self.assert_line(report, "folder", "ok", self.path("nvme"))
+        self.assertIn("for the bytes of 2 of 2 ranks, those on " + platform.node(),
+                      report.of("bound by")[1])
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ std::vector<Place> PlacesOf(const DoctorCommand& command, const Subjects& subjec
     }
   }
   if (subjects.run) {
-    for (const std::string& folder : subjects.run->folders) {
+    for (const std::string& folder : subjects.run->place.folders) {
       places.push_back({.folder = folder, .simulated = subjects.run->simulated.has_value()});
     }
   }
@@ -128,7 +128,7 @@ std::vector<Place> PlacesOf(const DoctorCommand& command, const Subjects& subjec
 /// on this host is held against the drive that the user names.
 std::optional<double> SpeedOf(const RunRecord& run, const std::string& named,
                               const Drives& drives) {
-  if (!run.folders.empty()) return SpeedTogether(drives.seen(), run.folders);
+  if (!run.place.folders.empty()) return SpeedTogether(drives.seen(), run.place.folders);
   return SpeedTogether(drives.seen(), {named});
 }
 

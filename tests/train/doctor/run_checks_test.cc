@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/temp_folder.h"
 #include "tests/train/doctor/support.h"
@@ -41,11 +42,12 @@ class Variable {
 /// A run whose steps take a second each, half of which is computation.
 class RunChecksTest : public testing::Test {
  protected:
-  RunChecksTest() {
+  RunChecksTest() { WriteInfo({{.paths = {"/drive/a"}}}); }
+  void WriteInfo(const std::vector<RankFiles>& ranks) const {
     RunInfo info;
     info.version = "test";
     info.run_uuid = info.state.uuid = "00000000-0000-0000-0000-000000000001";
-    info.state.ranks.push_back({.paths = {"/drive/a", "/drive/b", "/other/c"}});
+    info.state.ranks = ranks;
     info.model_json = "{}";
     info.data_path = "/data";
     info.data_order = "shuffle";
@@ -106,6 +108,75 @@ TEST_F(RunChecksTest, ADriveThatIsMeasuredMovesBothDirectionsInTurn) {
   EXPECT_THAT(RunChecks(Read(), 1)[3], CheckIs(CheckState::kWarn, "the drive needs 200 %"));
 }
 
+TEST_F(RunChecksTest, EachStateFileOfEachRankHasASimulatedDrive) {
+  WriteRows(6);
+  WriteSummary(R"("config":{"penstock":{"aio":{"simulate":{"read_gbps":2,"write_gbps":2}}}})");
+  EXPECT_THAT(RunChecks(Read(), std::nullopt)[3],
+              CheckIs(CheckState::kOk, "the drive needs 50 %; "));
+  WriteInfo({{.paths = {"/drive/r0"}, .host = "a"}, {.paths = {"/drive/r1"}, .host = "b"}});
+  EXPECT_THAT(RunChecks(Read(), std::nullopt)[3],
+              CheckIs(CheckState::kWarn, "the drive needs 25 % (for 1/2 of the bytes: each of 2 "));
+  WriteInfo({{.paths = {"/one/r0", "/two/r0"}, .host = "a"},
+             {.paths = {"/one/r1", "/two/r1"}, .host = "a"}});
+  EXPECT_THAT(RunChecks(Read(), 1000)[3],
+              CheckIs(CheckState::kWarn, "the drive needs 12 % (for 1/4 of the bytes"));
+}
+
+TEST_F(RunChecksTest, DrivesOfThisHostMoveTheBytesOfItsRanks) {
+  WriteRows(6);
+  const std::string here = OwnHost();
+  WriteInfo({{.paths = {"/drive/r0"}, .host = here}, {.paths = {"/drive/r1"}, .host = here}});
+  EXPECT_THAT(RunChecks(Read(), 4)[3],
+              CheckIs(CheckState::kOk, "needs 50 % (for the bytes of 2 of 2 ranks, those on "));
+  WriteInfo({{.paths = {"/drive/r0"}, .host = "elsewhere"},
+             {.paths = {"/drive/r1"}, .host = here},
+             {.paths = {"/drive/r2"}, .host = "elsewhere"},
+             {.paths = {"/drive/r3"}, .host = "elsewhere"}});
+  EXPECT_THAT(
+      RunChecks(Read(), 2)[3],
+      CheckIs(CheckState::kWarn, "needs 25 % (for the bytes of 1 of 4 ranks, those on " + here));
+}
+
+TEST_F(RunChecksTest, ADriveThatIsNotKnownHasALineThatSaysHowToKnowIt) {
+  WriteRows(6);
+  EXPECT_THAT(RunChecks(Read(), std::nullopt)[3],
+              CheckIs(CheckState::kWarn, "the lines of its folders say why"));
+  WriteInfo({{.paths = {"/drive/r0"}, .host = "far"}, {.paths = {"/drive/r1"}, .host = "away"}});
+  EXPECT_THAT(RunChecks(Read(), std::nullopt)[3],
+              CheckIs(CheckState::kWarn, "its ranks ran on far: penstock doctor measures"));
+  EXPECT_THAT(
+      RunChecks(Read(), 4)[3],
+      CheckIs(CheckState::kWarn, "needs 25 % (for the bytes of 1 of 2 ranks, those on far)"));
+}
+
+TEST(RunPlaceTest, RanksOfThisHostCountElseThoseOfRank0s) {
+  const StateFiles state = {.ranks = {{.paths = {"/x/r0", "/y/r0"}, .host = "a"},
+                                      {.paths = {"/x/r1", "/y/r1"}, .host = "b"},
+                                      {.paths = {"/z/r2", "/y/r2"}, .host = "b"},
+                                      {.paths = {"/x/r3", "/y/r3"}, .host = "c"}}};
+  const RunPlace seen_by_b = PlaceOf(state, "b");
+  EXPECT_EQ(seen_by_b.files, 8U);
+  EXPECT_EQ(seen_by_b.ranks, 4U);
+  EXPECT_EQ(seen_by_b.host, "b");
+  EXPECT_EQ(seen_by_b.ranks_of_host, 2U);
+  EXPECT_THAT(seen_by_b.folders, ElementsAre("/x", "/y", "/z"));
+  const RunPlace seen_by_d = PlaceOf(state, "d");
+  EXPECT_EQ(seen_by_d.host, "a");
+  EXPECT_EQ(seen_by_d.ranks_of_host, 1U);
+  EXPECT_TRUE(seen_by_d.folders.empty());
+}
+
+TEST(RunPlaceTest, ARankThatNamesNoHostRanHere) {
+  const RunPlace alone = PlaceOf(StateFiles::OfOneRank({"/x/a"}, "uuid"), "a");
+  EXPECT_EQ(alone.ranks_of_host, 1U);
+  EXPECT_THAT(alone.folders, ElementsAre("/x"));
+  const StateFiles some = {.ranks = {{.paths = {"/x/r0"}, .host = ""},
+                                     {.paths = {"/x/r1"}, .host = "a"},
+                                     {.paths = {"/x/r2"}, .host = "b"}}};
+  EXPECT_EQ(PlaceOf(some, "a").ranks_of_host, 2U);
+  EXPECT_EQ(PlaceOf(some, "").ranks_of_host, 1U) << "a host without a name";
+}
+
 TEST_F(RunChecksTest, ARunThatEndedByItsNumbersOrSkippedMuchLeadsToThem) {
   WriteRows(30, /*skipped=*/true);
   WriteSummary("\"interrupted\":false");
@@ -128,7 +199,8 @@ TEST_F(RunChecksTest, DamagedFilesAreNoErrors) {
 }
 
 TEST_F(RunChecksTest, TheFoldersOfItsStateAreNamedOnce) {
-  EXPECT_THAT(Read().folders, ElementsAre("/drive", "/other"));
+  WriteInfo({{.paths = {"/drive/a", "/drive/b", "/other/c"}}});
+  EXPECT_THAT(Read().place.folders, ElementsAre("/drive", "/other"));
   EXPECT_THAT(RunChecks(Read(), std::nullopt)[0], CheckIs(CheckState::kWarn, "has no row"));
 }
 
