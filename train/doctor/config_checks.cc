@@ -55,36 +55,36 @@ std::string OfRanks(uint32_t ranks) {
   return ranks == 1 ? "" : fmt::format(", of each of {} ranks", ranks);
 }
 
-Check MemoryNeedCheck(const config::Config& config, uint32_t ranks, const MachineFiles& files) {
+Check MemoryNeedCheck(const config::Config& config, const ConfigMachine& machine) {
   const auto text = [](const std::optional<Bytes>& size) {
     return size ? ToString(*size) : std::string("chosen by the program");
   };
   const std::string found =
       fmt::format("device memory {}, host memory {}{}", text(config.device_memory),
-                  text(config.host_memory), OfRanks(ranks));
-  const Result<MachineMemory> memory = ReadMachineMemory(files.root());
+                  text(config.host_memory), OfRanks(machine.ranks));
+  const Result<MachineMemory> memory = ReadMachineMemory(machine.files.root());
   if (!memory.ok()) return UnknownCheck("config memory", found + "; " + memory.error().message);
   // On a GPU, device memory is its own, and is looked at when a run starts.
   Bytes asked = config.host_memory.value_or(0_B);
-  if (!files.Exists("dev/nvidia0")) asked += config.device_memory.value_or(0_B);
-  if (asked * ranks > memory->available) {
-    return FailCheck("config memory", found,
-                     fmt::format("only {} are available; lower penstock.host_memory or "
-                                 "penstock.device_memory",
-                                 ToString(memory->available)));
-  }
-  return OkCheck("config memory", found);
+  const bool cpu = machine.device == device::Kind::kCpu;
+  if (cpu) asked += config.device_memory.value_or(0_B);
+  if (asked * machine.ranks <= memory->available) return OkCheck("config memory", found);
+  return FailCheck("config memory", found,
+                   fmt::format("only {} are available{}; lower penstock.host_memory{}",
+                               ToString(memory->available),
+                               cpu ? " for device and host memory, as the CPU computes" : "",
+                               cpu ? " or penstock.device_memory" : ""));
 }
 
-Check ThreadsCheck(const config::Config& config, uint32_t ranks, const MachineFiles& files) {
+Check ThreadsCheck(const config::Config& config, const ConfigMachine& machine) {
   const auto text = [](int threads) {
     return threads == 0 ? std::string("chosen by the program") : std::to_string(threads);
   };
   const std::string found = fmt::format("compute {}, optimizer {}{}", text(config.compute_threads),
-                                        text(config.optimizer_threads), OfRanks(ranks));
-  const std::optional<uint64_t> cpus = UsableCpus(files);
+                                        text(config.optimizer_threads), OfRanks(machine.ranks));
+  const std::optional<uint64_t> cpus = UsableCpus(machine.files);
   const int of_rank = std::max(config.compute_threads, config.optimizer_threads);
-  const uint64_t asked = static_cast<uint64_t>(of_rank) * ranks;
+  const uint64_t asked = static_cast<uint64_t>(of_rank) * machine.ranks;
   if (!cpus || asked <= *cpus) return OkCheck("config threads", found);
   return WarnCheck("config threads", found,
                    fmt::format("there are {} CPUs; 0 lets the program choose", *cpus));
@@ -122,10 +122,9 @@ Check ConfigCheck(const Result<config::Config>& config) {
   return FailCheck("config", config.error().message, "penstock train says the same");
 }
 
-Checks ConfigChecks(const config::Config& config, uint32_t ranks, const EngineFacts& engines,
-                    const MachineFiles& files) {
-  Checks checks = {BatchCheck(config), MemoryNeedCheck(config, ranks, files),
-                   ThreadsCheck(config, ranks, files), EngineNeedCheck(config, engines)};
+Checks ConfigChecks(const config::Config& config, const ConfigMachine& machine) {
+  Checks checks = {BatchCheck(config), MemoryNeedCheck(config, machine),
+                   ThreadsCheck(config, machine), EngineNeedCheck(config, machine.engines)};
   if (config.aio.simulate) {
     checks.push_back(WarnCheck("config drive", "penstock.aio.simulate throttles every transfer",
                                "it is for tests; leave it out"));

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "config/config.h"
+#include "device/device.h"
 #include "train/doctor/check.h"
 #include "train/doctor/engine_checks.h"
 #include "train/doctor/machine_files.h"
@@ -22,8 +23,15 @@ Result<std::vector<config::ConfigSource>> ReadConfigSources(const std::vector<st
 /// The check "config" alone, if the configuration is wrong.
 Check ConfigCheck(const Result<config::Config>& config);
 
-/// Holds a configuration against the machine, for so many ranks that share it.
-Checks ConfigChecks(const config::Config& config, uint32_t ranks, const EngineFacts& engines,
-                    const MachineFiles& files);
+/// What a configuration is held against.
+struct ConfigMachine {
+  uint32_t ranks = 1;                        ///< that share it
+  device::Kind device = device::Kind::kCpu;  ///< as GpuFacts::device
+  EngineFacts engines;
+  MachineFiles files;
+};
+
+/// Says whether the machine has what the configuration asks of it.
+Checks ConfigChecks(const config::Config& config, const ConfigMachine& machine);
 
 }  // namespace penstock::train

@@ -10,6 +10,7 @@
 #include "train/doctor/config_checks.h"
 #include "train/doctor/drive_checks.h"
 #include "train/doctor/drive_facts.h"
+#include "train/doctor/drive_speeds.h"
 #include "train/doctor/engine_checks.h"
 #include "train/doctor/gpu_checks.h"
 #include "train/doctor/limit_checks.h"
@@ -24,70 +25,58 @@
 namespace penstock::train {
 namespace {
 
-/// The drives of a command: what is told of them, and how fast they are together.
+/// A folder to look at.
+struct Place {
+  std::string folder;
+  bool simulated = false;  ///< nothing but a run with a simulated drive names it
+};
+
+/// The drives of a command: what is told of them, and how fast they are.
 class Drives {
  public:
-  Drives(const MachineFiles* files, aio::StopRequested stop, bool simulated)
-      : files_(files), stop_(std::move(stop)), simulated_(simulated) {}
+  Drives(const MachineFiles* files, aio::StopRequested stop)
+      : files_(files), stop_(std::move(stop)) {}
 
   /// Tells of a folder's drive, unless that was done. Errors: kCancelled.
-  Status Look(const std::string& folder, Checks* checks);
-  /// The speed of all of them; nothing if one was not measured.
-  std::optional<aio::SimulatedDrive> speed() const;
+  Status Look(const Place& place, Checks* checks);
+  const SeenFolders& seen() const { return seen_; }
 
  private:
-  Result<Check> Measure(const DriveFacts& facts);
+  Status Measure(const Place& place, SeenFolder* folder, Checks* checks) const;
 
   const MachineFiles* files_;
   const aio::StopRequested stop_;
-  const bool simulated_;
-  std::vector<DriveFacts> seen_;
-  double gbps_ = 0;  ///< with both directions in turn
-  bool all_measured_ = true;
+  SeenFolders seen_;
 };
 
-Status Drives::Look(const std::string& folder, Checks* checks) {
-  const auto same_folder = [&folder](const DriveFacts& seen) { return seen.folder == folder; };
-  if (std::ranges::any_of(seen_, same_folder)) return {};
-  DriveFacts facts = ReadDriveFacts(folder, *files_);
+Status Drives::Look(const Place& place, Checks* checks) {
+  if (FindFolder(seen_, place.folder) != nullptr) return {};
+  SeenFolder folder{.facts = ReadDriveFacts(place.folder, *files_)};
+  const DriveFacts& facts = folder.facts;
   checks->push_back(FolderCheck(facts));
-  const auto same_drive = [&facts](const DriveFacts& seen) {
-    return seen.trouble.empty() && seen.file_system == facts.file_system;
-  };
-  const bool told = std::ranges::any_of(seen_, same_drive);
-  seen_.push_back(facts);
-  if (!facts.trouble.empty()) all_measured_ = false;
-  if (told || !facts.trouble.empty()) return {};
-  Append(DriveChecks(facts, *files_), checks);
-  PENSTOCK_ASSIGN(Check speed, Measure(facts));
-  checks->push_back(std::move(speed));
+  const bool told = std::ranges::any_of(seen_, [&facts](const SeenFolder& seen) {
+    return seen.facts.trouble.empty() && seen.facts.file_system == facts.file_system;
+  });
+  if (!told && facts.trouble.empty()) {
+    Append(DriveChecks(facts, *files_), checks);
+    PENSTOCK_TRY(Measure(place, &folder, checks));
+  }
+  seen_.push_back(std::move(folder));
   return {};
 }
 
-Result<Check> Drives::Measure(const DriveFacts& facts) {
-  std::string why_not;
-  if (simulated_) why_not = "the run's drive is simulated";
-  if (facts.kind == DriveKind::kMemory) why_not = "it is memory";
-  if (facts.space && facts.space->free < kSpaceToMeasure) {
-    why_not = "less than " + ToString(kSpaceToMeasure) + " are free";
-  }
+Status Drives::Measure(const Place& place, SeenFolder* folder, Checks* checks) const {
+  const std::string why_not =
+      place.simulated ? "the run's drive is simulated" : WhyNotMeasured(folder->facts, seen_);
   if (!why_not.empty()) {
-    all_measured_ = false;
-    return NoSpeedCheck(why_not);
+    checks->push_back(NoSpeedCheck(why_not));
+    return {};
   }
-  const Result<DriveSpeed> speed = MeasureDrive(facts.folder, stop_);
+  const Result<DriveSpeed> speed = MeasureDrive(folder->facts.folder, stop_);
   if (!speed.ok() && speed.error().code == ErrorCode::kCancelled) return speed.error();
-  if (speed.ok()) {
-    gbps_ += speed->both_gbps;
-  } else {
-    all_measured_ = false;
-  }
-  return SpeedCheck(speed);
-}
-
-std::optional<aio::SimulatedDrive> Drives::speed() const {
-  if (seen_.empty() || !all_measured_) return std::nullopt;
-  return aio::SimulatedDrive{.read_gbps = gbps_, .write_gbps = gbps_, .shared = true};
+  if (speed.ok()) folder->gbps = speed->both_gbps;
+  checks->push_back(SpeedCheck(speed));
+  return {};
 }
 
 /// What the options name, read before anything is measured.
@@ -110,52 +99,61 @@ Result<Subjects> ReadSubjects(const DoctorCommand& command) {
   return subjects;
 }
 
-Checks LookAtMachine(const MachineFiles& files, const EngineFacts& engines) {
+Checks LookAtMachine(const MachineFiles& files, const EngineFacts& engines, const GpuFacts& gpu) {
   Checks checks = ProgramChecks();
   Append(MachineChecks(files), &checks);
   Append(LimitChecks(files), &checks);
   Append(EngineChecks(engines, files), &checks);
-  Append(GpuChecks(ReadGpuFacts(files)), &checks);
+  Append(GpuChecks(gpu), &checks);
   return checks;
 }
 
-std::vector<std::string> FoldersOf(const DoctorCommand& command, const Subjects& subjects) {
-  std::vector<std::string> folders;
-  if (!command.nvme_path.empty()) folders.push_back(command.nvme_path);
+std::vector<Place> PlacesOf(const DoctorCommand& command, const Subjects& subjects) {
+  std::vector<Place> places;
+  if (!command.nvme_path.empty()) places.push_back({.folder = command.nvme_path});
   if (subjects.config && subjects.config->ok()) {
-    const std::vector<std::string>& paths = (*subjects.config)->nvme_paths;
-    folders.insert(folders.end(), paths.begin(), paths.end());
+    for (const std::string& path : (*subjects.config)->nvme_paths) {
+      places.push_back({.folder = path});
+    }
   }
   if (subjects.run) {
-    folders.insert(folders.end(), subjects.run->folders.begin(), subjects.run->folders.end());
+    for (const std::string& folder : subjects.run->place.folders) {
+      places.push_back({.folder = folder, .simulated = subjects.run->simulated.has_value()});
+    }
   }
-  return folders;
+  return places;
 }
 
-/// Whether nothing that was asked about is a drive that exists.
-bool IsSimulated(const DoctorCommand& command, const Subjects& subjects) {
-  return command.nvme_path.empty() && command.configs.empty() && subjects.run &&
-         subjects.run->simulated.has_value();
+/// The speed of the drives of a run, in GB/s; nothing if it is not known. A run that has no folder
+/// on this host is held against the drive that the user names.
+std::optional<double> SpeedOf(const RunRecord& run, const std::string& named,
+                              const Drives& drives) {
+  if (!run.place.folders.empty()) return SpeedTogether(drives.seen(), run.place.folders);
+  return SpeedTogether(drives.seen(), {named});
 }
 
 Result<Checks> LookAtAll(const DoctorCommand& command, const Subjects& subjects,
                          const aio::StopRequested& stop) {
   const MachineFiles files;
   const EngineFacts engines = ReadEngineFacts();
-  Checks checks = LookAtMachine(files, engines);
-  Drives drives(&files, stop, IsSimulated(command, subjects));
-  for (const std::string& folder : FoldersOf(command, subjects)) {
-    PENSTOCK_TRY(drives.Look(folder, &checks));
+  const GpuFacts gpu = ReadGpuFacts(files);
+  Checks checks = LookAtMachine(files, engines, gpu);
+  Drives drives(&files, stop);
+  for (const Place& place : PlacesOf(command, subjects)) {
+    PENSTOCK_TRY(drives.Look(place, &checks));
   }
   if (subjects.config) {
     const Result<config::Config>& config = *subjects.config;
     checks.push_back(ConfigCheck(config));
-    if (config.ok())
-      Append(ConfigChecks(*config, command.ranks / command.nodes, engines, files), &checks);
+    const ConfigMachine machine = {.ranks = command.ranks / command.nodes,
+                                   .device = gpu.device(),
+                                   .engines = engines,
+                                   .files = files};
+    if (config.ok()) Append(ConfigChecks(*config, machine), &checks);
   }
   if (subjects.run) {
     const RunRecord& run = *subjects.run;
-    Append(RunChecks(run, run.simulated ? run.simulated : drives.speed()), &checks);
+    Append(RunChecks(run, SpeedOf(run, command.nvme_path, drives)), &checks);
   }
   return checks;
 }

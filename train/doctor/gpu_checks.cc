@@ -10,8 +10,6 @@
 #include <sstream>
 #include <utility>
 
-#include "device/device.h"
-
 namespace penstock::train {
 namespace {
 

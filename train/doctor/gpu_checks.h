@@ -9,6 +9,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "device/device.h"
 #include "train/doctor/check.h"
 #include "train/doctor/machine_files.h"
 
@@ -21,6 +22,11 @@ struct GpuFacts {
   Result<Bytes> free_memory;                ///< of the first GPU, as device::FreeCudaMemory
   std::optional<int> nccl;                  ///< version as NCCL writes it (22304: 2.23.4)
   std::vector<std::string> nccl_variables;  ///< "NCCL_DEBUG=INFO"
+
+  /// What `train` computes on unless it is told: it asks for the free memory in the same way.
+  device::Kind device() const {
+    return free_memory.ok() ? device::Kind::kCuda : device::Kind::kCpu;
+  }
 };
 GpuFacts ReadGpuFacts(const MachineFiles& files);
 

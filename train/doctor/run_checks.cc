@@ -1,7 +1,6 @@
 #include "train/doctor/run_checks.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -119,24 +118,43 @@ Status TakeRows(const Folder& run, RunRecord* facts) {
   return {};
 }
 
-/// The name that ranks on this host have written beside their paths.
-std::string HostName() {
-  std::array<char, 256> name = {};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+/// The figures with `part` in `whole` of the bytes, which are those of all ranks.
+StepFigures WithPart(StepFigures figures, uint64_t part, uint64_t whole) {
+  const double share = static_cast<double>(part) / static_cast<double>(whole);
+  figures.read_bytes *= share;
+  figures.write_bytes *= share;
+  return figures;
 }
 
-/// Of the files that lie on this host.
-std::vector<std::string> FoldersOf(const StateFiles& state) {
-  const std::string own = HostName();
-  std::vector<std::string> folders;
-  for (const RankFiles& rank : state.ranks) {
-    if (!rank.host.empty() && rank.host != own) continue;
-    for (const std::string& path : rank.paths) {
-      std::string folder = SplitPath(path).first;
-      if (std::ranges::find(folders, folder) == folders.end()) folders.push_back(std::move(folder));
-    }
+/// Of a drive that is simulated. Each state file has one of its own, and as many of the bytes.
+DriveNeed SimulatedNeed(const StepFigures& figures, const RunPlace& place,
+                        const aio::SimulatedDrive& drive) {
+  DriveNeed need = {.seconds = DriveSeconds(WithPart(figures, 1, place.files), drive)};
+  if (place.files == 1) return need;
+  need.note = fmt::format("for 1/{0} of the bytes: each of {0} state files has a simulated drive",
+                          place.files);
+  return need;
+}
+
+/// Of the drives of a host, which are `gbps` fast together. Its ranks have as many of the bytes as
+/// any others.
+DriveNeed MeasuredNeed(const StepFigures& figures, const RunPlace& place,
+                       const std::optional<double>& gbps) {
+  std::optional<aio::SimulatedDrive> speed;
+  if (gbps) speed = {.read_gbps = *gbps, .write_gbps = *gbps, .shared = true};
+  DriveNeed need = {
+      .seconds = DriveSeconds(WithPart(figures, place.ranks_of_host, place.ranks), speed),
+      .how_to_know = "the lines of its folders say why they were not measured"};
+  if (place.ranks > 1) {
+    need.note = fmt::format("for the bytes of {} of {} ranks, those on {}", place.ranks_of_host,
+                            place.ranks, place.host);
   }
-  return folders;
+  if (place.folders.empty()) {
+    need.how_to_know = fmt::format(
+        "its ranks ran on {}: penstock doctor measures the drive there, or --nvme-path one like it",
+        place.host);
+  }
+  return need;
 }
 
 Check ProgressCheck(const RunRecord& facts) {
@@ -173,16 +191,19 @@ Check SkippedCheck(const RunRecord& facts) {
 Result<RunRecord> ReadRunRecord(const std::string& run) {
   PENSTOCK_ASSIGN(const Folder folder, OpenRun(run));
   PENSTOCK_ASSIGN(const RunInfo info, ReadRunInfo(folder));
-  RunRecord facts{.run = run, .device = info.device, .folders = FoldersOf(info.state)};
+  RunRecord facts{.run = run, .device = info.device, .place = PlaceOf(info.state, OwnHost())};
   TakeSummary(ReadObject(folder, "summary.json"), &facts);
   facts.stop = TextAt(ReadObject(folder, kBlackBoxName), "stop");
   PENSTOCK_TRY(TakeRows(folder, &facts));
   return facts;
 }
 
-Checks RunChecks(const RunRecord& facts, const std::optional<aio::SimulatedDrive>& speed) {
+Checks RunChecks(const RunRecord& facts, const std::optional<double>& gbps) {
+  const DriveNeed need = facts.simulated
+                             ? SimulatedNeed(facts.figures, facts.place, *facts.simulated)
+                             : MeasuredNeed(facts.figures, facts.place, gbps);
   return {ProgressCheck(facts), EndCheck(facts), SkippedCheck(facts),
-          BoundCheck(facts.figures, DriveSeconds(facts.figures, speed))};
+          BoundCheck(facts.figures, need)};
 }
 
 }  // namespace penstock::train

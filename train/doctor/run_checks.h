@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "aio/aio.h"
 #include "base/result.h"
 #include "train/doctor/check.h"
+#include "train/doctor/run_place.h"
 #include "train/doctor/step_bound.h"
 
 namespace penstock::train {
@@ -18,11 +18,11 @@ namespace penstock::train {
 /// What was read of a run.
 struct RunRecord {
   std::string run;
-  std::string device;                ///< "cpu (AMD EPYC, 2 cores)"; "cpu" without a summary
-  std::string engine;                ///< that did the I/O; empty: not known
-  std::vector<std::string> folders;  ///< of its state files on this host, each once
-  uint64_t steps = 0;                ///< rows
-  uint64_t skipped = 0;              ///< of these
+  std::string device;    ///< "cpu (AMD EPYC, 2 cores)"; "cpu" without a summary
+  std::string engine;    ///< that did the I/O; empty: not known
+  RunPlace place;        ///< of its state
+  uint64_t steps = 0;    ///< rows
+  uint64_t skipped = 0;  ///< of these
   uint64_t last_step = 0;
   double tokens = 0;
   double seconds = 0;
@@ -38,7 +38,8 @@ struct RunRecord {
 /// if it is no run; kCorruption if run.json cannot be read.
 Result<RunRecord> ReadRunRecord(const std::string& run);
 
-/// `speed`: of its drive, if it is known.
-Checks RunChecks(const RunRecord& facts, const std::optional<aio::SimulatedDrive>& speed);
+/// `gbps`: GB/s of its drives on one host together (RunPlace::host), with both directions in turn,
+/// if that is known. A run whose drives are simulated has their speed, and needs no other.
+Checks RunChecks(const RunRecord& facts, const std::optional<double>& gbps);
 
 }  // namespace penstock::train

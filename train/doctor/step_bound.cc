@@ -76,7 +76,7 @@ const char* AdviceOf(StepBound bound) {
   return "";
 }
 
-std::string SharesText(const StepFigures& figures, const Shares& shares) {
+std::string SharesText(const StepFigures& figures, const Shares& shares, const std::string& note) {
   const auto percent = [](double share) { return fmt::format("{:.0f} %", 100 * share); };
   std::string text = fmt::format(
       "of a step of {:.3g} s computation takes {}, waiting for data {}, the optimizer {}",
@@ -91,8 +91,9 @@ std::string SharesText(const StepFigures& figures, const Shares& shares) {
   if (figures.host_share) {
     text += fmt::format(", host memory is used to {}", percent(*figures.host_share));
   }
-  if (shares.drive) return text + fmt::format(", and the drive needs {}", percent(*shares.drive));
-  return text + "; how fast the drive is is not known";
+  if (!shares.drive) return text + "; how fast the drive is is not known";
+  return text + fmt::format(", and the drive needs {}{}", percent(*shares.drive),
+                            note.empty() ? "" : " (" + note + ")");
 }
 
 }  // namespace
@@ -160,24 +161,22 @@ StepBound FindBound(const StepFigures& figures, const std::optional<double>& dri
   return figures.host_share.value_or(1) >= kFullHost ? StepBound::kHostMemory : StepBound::kSlowIo;
 }
 
-Check BoundCheck(const StepFigures& figures, const std::optional<double>& drive_s) {
-  const StepBound bound = FindBound(figures, drive_s);
+Check BoundCheck(const StepFigures& figures, const DriveNeed& need) {
+  const StepBound bound = FindBound(figures, need.seconds);
   const std::string name = "bound by";
   if (bound == StepBound::kTooFewSteps) {
     return UnknownCheck(
         name, fmt::format("{}: {} rows; {}", ToString(bound), figures.rows, AdviceOf(bound)));
   }
   std::string advice = AdviceOf(bound);
-  if (bound == StepBound::kIo && !drive_s) {
-    advice += "; --nvme-path measures the drive";
-  }
-  return {
-      .state = bound == StepBound::kCompute || bound == StepBound::kBalanced ? CheckState::kOk
-                                                                             : CheckState::kWarn,
-      .name = name,
-      .found =
-          fmt::format("{}: {}", ToString(bound), SharesText(figures, SharesOf(figures, drive_s))),
-      .advice = std::move(advice)};
+  if (bound == StepBound::kIo && !need.seconds) advice += "; " + need.how_to_know;
+  return {.state = bound == StepBound::kCompute || bound == StepBound::kBalanced
+                       ? CheckState::kOk
+                       : CheckState::kWarn,
+          .name = name,
+          .found = fmt::format("{}: {}", ToString(bound),
+                               SharesText(figures, SharesOf(figures, need.seconds), need.note)),
+          .advice = std::move(advice)};
 }
 
 }  // namespace penstock::train

@@ -45,9 +45,16 @@ const char* ToString(StepBound bound);
 std::optional<double> DriveSeconds(const StepFigures& figures,
                                    const std::optional<aio::SimulatedDrive>& speed);
 
+/// What the drive needs that the steps are held against.
+struct DriveNeed {
+  std::optional<double> seconds;  ///< as DriveSeconds
+  std::string note = {};          ///< for which of the bytes; empty: for all
+  std::string how_to_know = {};   ///< what to do if it is not known
+};
+
 StepBound FindBound(const StepFigures& figures, const std::optional<double>& drive_s);
 
 /// The check "bound by": what bounded the steps, the figures this follows from, and what to change.
-Check BoundCheck(const StepFigures& figures, const std::optional<double>& drive_s);
+Check BoundCheck(const StepFigures& figures, const DriveNeed& need);
 
 }  // namespace penstock::train

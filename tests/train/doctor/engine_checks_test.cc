@@ -65,6 +65,15 @@ TEST(GpuChecksTest, WithoutADriverTheCpuComputesAndNothingIsWrong) {
   EXPECT_THAT(GpuChecks(NoGpu()), testing::Each(testing::Field(&Check::state, CheckState::kOk)));
 }
 
+TEST(GpuChecksTest, TrainComputesOnAGpuWhoseMemoryItCanAskFor) {
+  GpuFacts facts = NoGpu();
+  facts.models = {"NVIDIA H100"};
+  facts.driver = "580.65.06";
+  EXPECT_EQ(facts.device(), device::Kind::kCpu);
+  facts.free_memory = 80_GiB;
+  EXPECT_EQ(facts.device(), device::Kind::kCuda);
+}
+
 TEST(GpuChecksTest, ADriverIsReadFromTheKernelsFiles) {
   const TempFolder root;
   root.Write("proc/driver/nvidia/version",

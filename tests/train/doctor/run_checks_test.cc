@@ -5,8 +5,10 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/temp_folder.h"
 #include "tests/train/doctor/support.h"
@@ -17,6 +19,7 @@
 namespace penstock::train {
 namespace {
 
+namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -39,11 +42,12 @@ class Variable {
 /// A run whose steps take a second each, half of which is computation.
 class RunChecksTest : public testing::Test {
  protected:
-  RunChecksTest() {
+  RunChecksTest() { WriteInfo({{.paths = {"/drive/a"}}}); }
+  void WriteInfo(const std::vector<RankFiles>& ranks) const {
     RunInfo info;
     info.version = "test";
     info.run_uuid = info.state.uuid = "00000000-0000-0000-0000-000000000001";
-    info.state.ranks.push_back({.paths = {"/drive/a", "/drive/b", "/other/c"}});
+    info.state.ranks = ranks;
     info.model_json = "{}";
     info.data_path = "/data";
     info.data_order = "shuffle";
@@ -88,7 +92,7 @@ TEST_F(RunChecksTest, ASimulatedDriveHasTheSpeedThatTheSummaryTells) {
   const RunRecord run = Read();
   ASSERT_TRUE(run.simulated);
   EXPECT_TRUE(run.simulated->shared);
-  EXPECT_THAT(RunChecks(run, run.simulated)[3], CheckIs(CheckState::kWarn, "io-bound"));
+  EXPECT_THAT(RunChecks(run, std::nullopt)[3], CheckIs(CheckState::kWarn, "io-bound"));
   EXPECT_FALSE(run.figures.host_share);
   WriteSummary(
       R"("host_memory_bytes":200,"host_peak_bytes":100,"optimizer_s":4,"update_overlap_s":1)");
@@ -96,6 +100,81 @@ TEST_F(RunChecksTest, ASimulatedDriveHasTheSpeedThatTheSummaryTells) {
   EXPECT_EQ(Read().figures.host_share, 0.5);
   WriteSummary(R"("config":{"penstock":{"aio":{"simulate":null}}})");
   EXPECT_FALSE(Read().simulated);
+}
+
+TEST_F(RunChecksTest, ADriveThatIsMeasuredMovesBothDirectionsInTurn) {
+  WriteRows(6);
+  EXPECT_THAT(RunChecks(Read(), 4)[3], CheckIs(CheckState::kOk, "the drive needs 50 %"));
+  EXPECT_THAT(RunChecks(Read(), 1)[3], CheckIs(CheckState::kWarn, "the drive needs 200 %"));
+}
+
+TEST_F(RunChecksTest, EachStateFileOfEachRankHasASimulatedDrive) {
+  WriteRows(6);
+  WriteSummary(R"("config":{"penstock":{"aio":{"simulate":{"read_gbps":2,"write_gbps":2}}}})");
+  EXPECT_THAT(RunChecks(Read(), std::nullopt)[3],
+              CheckIs(CheckState::kOk, "the drive needs 50 %; "));
+  WriteInfo({{.paths = {"/drive/r0"}, .host = "a"}, {.paths = {"/drive/r1"}, .host = "b"}});
+  EXPECT_THAT(RunChecks(Read(), std::nullopt)[3],
+              CheckIs(CheckState::kWarn, "the drive needs 25 % (for 1/2 of the bytes: each of 2 "));
+  WriteInfo({{.paths = {"/one/r0", "/two/r0"}, .host = "a"},
+             {.paths = {"/one/r1", "/two/r1"}, .host = "a"}});
+  EXPECT_THAT(RunChecks(Read(), 1000)[3],
+              CheckIs(CheckState::kWarn, "the drive needs 12 % (for 1/4 of the bytes"));
+}
+
+TEST_F(RunChecksTest, DrivesOfThisHostMoveTheBytesOfItsRanks) {
+  WriteRows(6);
+  const std::string here = OwnHost();
+  WriteInfo({{.paths = {"/drive/r0"}, .host = here}, {.paths = {"/drive/r1"}, .host = here}});
+  EXPECT_THAT(RunChecks(Read(), 4)[3],
+              CheckIs(CheckState::kOk, "needs 50 % (for the bytes of 2 of 2 ranks, those on "));
+  WriteInfo({{.paths = {"/drive/r0"}, .host = "elsewhere"},
+             {.paths = {"/drive/r1"}, .host = here},
+             {.paths = {"/drive/r2"}, .host = "elsewhere"},
+             {.paths = {"/drive/r3"}, .host = "elsewhere"}});
+  EXPECT_THAT(
+      RunChecks(Read(), 2)[3],
+      CheckIs(CheckState::kWarn, "needs 25 % (for the bytes of 1 of 4 ranks, those on " + here));
+}
+
+TEST_F(RunChecksTest, ADriveThatIsNotKnownHasALineThatSaysHowToKnowIt) {
+  WriteRows(6);
+  EXPECT_THAT(RunChecks(Read(), std::nullopt)[3],
+              CheckIs(CheckState::kWarn, "the lines of its folders say why"));
+  WriteInfo({{.paths = {"/drive/r0"}, .host = "far"}, {.paths = {"/drive/r1"}, .host = "away"}});
+  EXPECT_THAT(RunChecks(Read(), std::nullopt)[3],
+              CheckIs(CheckState::kWarn, "its ranks ran on far: penstock doctor measures"));
+  EXPECT_THAT(
+      RunChecks(Read(), 4)[3],
+      CheckIs(CheckState::kWarn, "needs 25 % (for the bytes of 1 of 2 ranks, those on far)"));
+}
+
+TEST(RunPlaceTest, RanksOfThisHostCountElseThoseOfRank0s) {
+  const StateFiles state = {.ranks = {{.paths = {"/x/r0", "/y/r0"}, .host = "a"},
+                                      {.paths = {"/x/r1", "/y/r1"}, .host = "b"},
+                                      {.paths = {"/z/r2", "/y/r2"}, .host = "b"},
+                                      {.paths = {"/x/r3", "/y/r3"}, .host = "c"}}};
+  const RunPlace seen_by_b = PlaceOf(state, "b");
+  EXPECT_EQ(seen_by_b.files, 8U);
+  EXPECT_EQ(seen_by_b.ranks, 4U);
+  EXPECT_EQ(seen_by_b.host, "b");
+  EXPECT_EQ(seen_by_b.ranks_of_host, 2U);
+  EXPECT_THAT(seen_by_b.folders, ElementsAre("/x", "/y", "/z"));
+  const RunPlace seen_by_d = PlaceOf(state, "d");
+  EXPECT_EQ(seen_by_d.host, "a");
+  EXPECT_EQ(seen_by_d.ranks_of_host, 1U);
+  EXPECT_TRUE(seen_by_d.folders.empty());
+}
+
+TEST(RunPlaceTest, ARankThatNamesNoHostRanHere) {
+  const RunPlace alone = PlaceOf(StateFiles::OfOneRank({"/x/a"}, "uuid"), "a");
+  EXPECT_EQ(alone.ranks_of_host, 1U);
+  EXPECT_THAT(alone.folders, ElementsAre("/x"));
+  const StateFiles some = {.ranks = {{.paths = {"/x/r0"}, .host = ""},
+                                     {.paths = {"/x/r1"}, .host = "a"},
+                                     {.paths = {"/x/r2"}, .host = "b"}}};
+  EXPECT_EQ(PlaceOf(some, "a").ranks_of_host, 2U);
+  EXPECT_EQ(PlaceOf(some, "").ranks_of_host, 1U) << "a host without a name";
 }
 
 TEST_F(RunChecksTest, ARunThatEndedByItsNumbersOrSkippedMuchLeadsToThem) {
@@ -120,7 +199,8 @@ TEST_F(RunChecksTest, DamagedFilesAreNoErrors) {
 }
 
 TEST_F(RunChecksTest, TheFoldersOfItsStateAreNamedOnce) {
-  EXPECT_THAT(Read().folders, ElementsAre("/drive", "/other"));
+  WriteInfo({{.paths = {"/drive/a", "/drive/b", "/other/c"}}});
+  EXPECT_THAT(Read().place.folders, ElementsAre("/drive", "/other"));
   EXPECT_THAT(RunChecks(Read(), std::nullopt)[0], CheckIs(CheckState::kWarn, "has no row"));
 }
 
@@ -159,12 +239,12 @@ class ConfigChecksTest : public testing::Test {
         {{.name = "ds.json", .text = "{\"train_micro_batch_size_per_gpu\": 2" + more + "}"}}, 1);
   }
   Checks ChecksOf(const std::string& more) const {
-    return ConfigChecks(Parse(more).value(), ranks_, engines_, MachineFiles(root_.Path()));
+    return ConfigChecks(Parse(more).value(), machine_);
   }
 
-  uint32_t ranks_ = 1;  // that share the machine
   const TempFolder root_;
-  EngineFacts engines_ = {.automatic = std::string()};
+  ConfigMachine machine_ = {.engines = {.automatic = std::string()},
+                            .files = MachineFiles(root_.Path())};
 };
 
 TEST_F(ConfigChecksTest, AWrongConfigurationFailsWithWhatTrainSays) {
@@ -180,12 +260,27 @@ TEST_F(ConfigChecksTest, MoreMemoryThanThereIsFailsAndMoreThreadsThanCpusAreAWar
               CheckIs(CheckState::kWarn, "there are 2 CPUs"));
 }
 
+TEST_F(ConfigChecksTest, DeviceMemoryIsTheHostsUnlessTheProgramComputesOnAGpu) {
+  const std::string config =
+      ", \"penstock\": {\"host_memory\": \"3GiB\", \"device_memory\": \"2GiB\"}";
+  // Of a machine with a GPU, but a build without CUDA.
+  root_.Write("dev/nvidia0", "");
+  EXPECT_THAT(ChecksOf(config)[1], CheckIs(CheckState::kFail, "as the CPU computes"));
+  EXPECT_THAT(ChecksOf(config)[1], CheckIs(CheckState::kFail, "or penstock.device_memory"));
+  // In a container that was given another GPU than the first.
+  fs::rename(root_.Path("dev/nvidia0"), root_.Path("dev/nvidia1"));
+  machine_.device = device::Kind::kCuda;
+  EXPECT_EQ(ChecksOf(config)[1].state, CheckState::kOk);
+  EXPECT_THAT(ChecksOf(", \"penstock\": {\"host_memory\": \"5GiB\"}")[1],
+              CheckIs(CheckState::kFail, "only 4.00 GiB are available; lower"));
+}
+
 TEST_F(ConfigChecksTest, RanksOfAMachineShareItsMemoryAndCpus) {
   const std::string config = ", \"penstock\": {\"host_memory\": \"3GiB\", \"compute_threads\": 1}";
-  ranks_ = 2;
+  machine_.ranks = 2;
   EXPECT_THAT(ChecksOf(config)[1], CheckIs(CheckState::kFail, "of each of 2 ranks"));
   EXPECT_EQ(ChecksOf(config)[2].state, CheckState::kOk) << "a CPU each";
-  ranks_ = 3;
+  machine_.ranks = 3;
   EXPECT_THAT(ChecksOf(config)[2], CheckIs(CheckState::kWarn, "there are 2 CPUs"));
 }
 
@@ -194,7 +289,7 @@ TEST_F(ConfigChecksTest, AnEngineThatIsNotToBeHadFailsWhereStatesLiveOnNvme) {
       ", \"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": {\"device\": \"nvme\", "
       "\"nvme_path\": \"/x\"}}, \"penstock\": {\"aio\": {\"engine\": \"io_uring\"}}";
   EXPECT_EQ(ChecksOf(nvme)[3].state, CheckState::kOk);
-  engines_.uring.error_number = EPERM;
+  machine_.engines.uring.error_number = EPERM;
   EXPECT_THAT(ChecksOf(nvme)[3], CheckIs(CheckState::kFail, "not to be had here"));
 }
 

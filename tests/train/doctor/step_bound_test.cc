@@ -36,30 +36,32 @@ TEST(StepBoundTest, WaitingWithAnIdleDriveIsAMatterOfHostMemoryOrOfSettings) {
   StepFigures figures = Steps(0.5, 0.4);
   figures.host_share = 0.95;
   EXPECT_EQ(FindBound(figures, 10 * 0.1), StepBound::kHostMemory);
-  EXPECT_THAT(BoundCheck(figures, 1), CheckIs(CheckState::kWarn, "host memory is used to 95 %"));
+  EXPECT_THAT(BoundCheck(figures, {.seconds = 1}),
+              CheckIs(CheckState::kWarn, "host memory is used to 95 %"));
   figures.host_share = 0.5;
   EXPECT_EQ(FindBound(figures, 10 * 0.1), StepBound::kSlowIo);
-  EXPECT_THAT(BoundCheck(figures, 1), CheckIs(CheckState::kWarn, "penstock tune"));
+  EXPECT_THAT(BoundCheck(figures, {.seconds = 1}), CheckIs(CheckState::kWarn, "penstock tune"));
 }
 
 TEST(StepBoundTest, WaitingForADriveOfUnknownSpeedPointsToTheDrive) {
   EXPECT_EQ(FindBound(Steps(0.5, 0.4), std::nullopt), StepBound::kIo);
-  EXPECT_THAT(BoundCheck(Steps(0.5, 0.4), std::nullopt),
-              CheckIs(CheckState::kWarn, "--nvme-path measures the drive"));
+  EXPECT_THAT(BoundCheck(Steps(0.5, 0.4), {.seconds = {}, .how_to_know = "look at the drive"}),
+              CheckIs(CheckState::kWarn, "bf16.bf16_optimizer_states; look at the drive"));
 }
 
 TEST(StepBoundTest, AnOptimizerThatWorksAllTheTimeBoundsTheSteps) {
   EXPECT_EQ(FindBound(Steps(0.3, 0.6, 0.9), 10 * 0.1), StepBound::kOptimizer);
   EXPECT_EQ(FindBound(Steps(0.3, 0.6, 0.9), 10 * 0.8), StepBound::kOptimizer);
   EXPECT_EQ(FindBound(Steps(0.3, 0.6, 0.9), 10 * 0.95), StepBound::kIo);
-  EXPECT_THAT(BoundCheck(Steps(0.3, 0.6, 0.9), 1), CheckIs(CheckState::kWarn, "optimizer_threads"));
+  EXPECT_THAT(BoundCheck(Steps(0.3, 0.6, 0.9), {.seconds = 1}),
+              CheckIs(CheckState::kWarn, "optimizer_threads"));
 }
 
 TEST(StepBoundTest, UpdatesThatNothingRunsBesideAreNamed) {
   StepFigures figures = Steps(0.6, 0.1, 0.3);
   figures.overlap = 0.1;
   EXPECT_EQ(FindBound(figures, 10 * 0.1), StepBound::kUpdatesAlone);
-  EXPECT_THAT(BoundCheck(figures, 1),
+  EXPECT_THAT(BoundCheck(figures, {.seconds = 1}),
               CheckIs(CheckState::kWarn, "the optimizer 30 % (10 % of it under computation)"));
   figures.overlap = 0.9;
   EXPECT_EQ(FindBound(figures, 10 * 0.1), StepBound::kCompute);
@@ -69,25 +71,28 @@ TEST(StepBoundTest, WaitingForRanksComesBeforeWaitingForData) {
   StepFigures figures = Steps(0.4, 0.2);
   figures.comm_wait_s = 4;
   EXPECT_EQ(FindBound(figures, 10 * 0.1), StepBound::kCommunication);
-  EXPECT_THAT(BoundCheck(figures, 1), CheckIs(CheckState::kWarn, "waiting for ranks 40 %"));
+  EXPECT_THAT(BoundCheck(figures, {.seconds = 1}),
+              CheckIs(CheckState::kWarn, "waiting for ranks 40 %"));
 }
 
 TEST(StepBoundTest, FewRowsAndEmptyOnesSayNothing) {
   StepFigures figures = Steps(0.5, 0.4);
   figures.rows = 2;
   EXPECT_EQ(FindBound(figures, 1), StepBound::kTooFewSteps);
-  EXPECT_EQ(BoundCheck(figures, 1).state, CheckState::kUnknown);
+  EXPECT_EQ(BoundCheck(figures, {.seconds = 1}).state, CheckState::kUnknown);
   EXPECT_EQ(FindBound({.rows = 10}, 0), StepBound::kTooFewSteps);
   EXPECT_EQ(FindBound(Steps(0.1, 0.1), 1), StepBound::kNothing);
 }
 
 TEST(StepBoundTest, TheFiguresAndTheAdviceStandInTheLine) {
-  const Check check = BoundCheck(Steps(0.49, 0.5), 9.8);
+  const Check check = BoundCheck(Steps(0.49, 0.5), {.seconds = 9.8});
   EXPECT_THAT(check, CheckIs(CheckState::kWarn,
                              "io-bound: of a step of 1 s computation takes 49 %, waiting for data "
                              "50 %, the optimizer 10 %, and the drive needs 98 %"));
   EXPECT_THAT(check, CheckIs(CheckState::kWarn, "more tokens a step"));
-  EXPECT_EQ(BoundCheck(Steps(0.8, 0.1), 1).state, CheckState::kOk);
+  EXPECT_EQ(BoundCheck(Steps(0.8, 0.1), {.seconds = 1}).state, CheckState::kOk);
+  EXPECT_THAT(BoundCheck(Steps(0.8, 0.1), {.seconds = 1, .note = "of a half"}),
+              CheckIs(CheckState::kOk, "the drive needs 10 % (of a half);"));
 }
 
 TEST(StepBoundTest, ADriveServesBothDirectionsAtOnceUnlessTheyAreShared) {
