@@ -235,6 +235,18 @@ class PlanCommandTest(PlanTest):
         for row in json.loads(outcome.stdout):
             self.assertEqual(row["dp"] * row["tp"] * row["pp"], 8)
 
+    def test_each_path_has_a_simulated_drive(self):
+        drive = {"simulate": {"read_gbps": 0.02, "write_gbps": 0.01}}
+        floors = []
+        for paths in (["a"], ["a", "b"]):
+            config = make_config(dtype="bf16", param="nvme", optimizer="nvme",
+                                 nvme_path=[self.make_folder(path) for path in paths],
+                                 penstock={"aio": drive, "tile_elements": 16384})
+            plan = self.plan_of(config, "--device-tflops", "0.1", "--device-memory", "64MiB",
+                                "--host-memory", "64MiB", model=self.make_model())
+            floors.append(plan["floors"]["drive_s"])
+        self.assertAlmostEqual(floors[0] / floors[1], 2, delta=0.2)
+
     def test_a_gpt2_with_a_head_of_its_own_is_planned_with_it(self):
         plans = []
         for head in ("0", "1"):

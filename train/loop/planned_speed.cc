@@ -61,9 +61,11 @@ std::optional<FoundDrive> FindDrive(const GivenSpeed& given, const config::Confi
     return MakeDrive(given.drive->read_gbps, given.drive->write_gbps, false, "as given");
   }
   if (config.aio.simulate) {
+    // Each path of each rank has one, and the paths share the tiles.
     const aio::SimulatedDrive& drive = *config.aio.simulate;
-    FoundDrive found =
-        MakeDrive(drive.read_gbps, drive.write_gbps, drive.shared, "simulated, of each rank");
+    const auto paths = static_cast<double>(std::max<size_t>(1, config.nvme_paths.size()));
+    FoundDrive found = MakeDrive(paths * drive.read_gbps, paths * drive.write_gbps, drive.shared,
+                                 "simulated, of each rank");
     found.speed.latency = drive.latency_us * 1e-6;
     return found;
   }

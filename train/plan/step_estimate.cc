@@ -96,7 +96,8 @@ sim::Machine MachineOf(const PlannedTraining& training, const MachineSpeed& spee
   const config::Config& config = training.config;
   sim::DriveSpeed drive = speed.drive.value_or(sim::DriveSpeed());
   drive.block = config.aio.block_size;
-  drive.queue_depth = config.aio.queue_depth;
+  drive.queue_depth =
+      config.aio.queue_depth * static_cast<int>(std::max<size_t>(1, config.nvme_paths.size()));
   const bool cpu = training.kind == device::Kind::kCpu;
   return {.cores = speed.cores,
           .compute_threads = cpu ? config.compute_threads : 0,
