@@ -168,9 +168,7 @@ void CheckSize(const zero::ModelSpec& spec, Section& model) {
   uint64_t elements = 0;
   for (const zero::ModuleSpec& unit : spec.modules) {
     for (const zero::TensorSpec& tensor : unit.tensors) {
-      uint64_t of_tensor = 1;
-      for (const uint64_t extent : tensor.shape) of_tensor *= extent;
-      elements = SaturatingAdd(elements, of_tensor);
+      elements = SaturatingAdd(elements, tensor.elements());
     }
   }
   if (elements > kMostElements / 2) {
