@@ -54,7 +54,7 @@ std::optional<Ending> RankFates::Ended(std::span<const Ending> endings, Time now
   } else {
     Fail(ExitCodeOf(*first), now + patience_.terminate);
   }
-  may_have_noticed_ = !was_killed && exit_code_ == ExitCode(ErrorCode::kUnavailable);
+  may_have_noticed_ = first->code == ExitCode(ErrorCode::kUnavailable);
   return first;
 }
 

@@ -117,6 +117,10 @@ TEST(RankFates, AFailureThatNoOtherRankExplainsStaysTheFirst) {
   fates.Ended(std::vector{Exit(0, 4)}, kBegin);
   EXPECT_EQ(fates.Ended(std::vector{Kill(1, SIGKILL)}, kBegin), std::nullopt);
   EXPECT_EQ(fates.exit_code(), 4);
+  RankFates elsewhere = Started(2);
+  elsewhere.Ended(std::vector{Ending{.rank = 0, .code = 127, .elsewhere = true}}, kBegin);
+  EXPECT_EQ(elsewhere.Ended(std::vector{Kill(1, SIGABRT)}, kBegin), std::nullopt)
+      << "the shell's code says what to do";
   RankFates ended = Started(2);
   ended.Ended(std::vector{Exit(0, 3)}, kBegin);
   EXPECT_EQ(ended.Due(kBegin + seconds(5)), Order::kTerminate);
