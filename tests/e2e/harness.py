@@ -25,7 +25,8 @@ PROGRAM = ""
 WORK = ""
 EMULATED = os.environ.get("PENSTOCK_TEST_DEVICE") == "emulated-cuda"
 DEVICE = "cuda" if EMULATED else os.environ.get("PENSTOCK_TEST_DEVICE", "cpu")
-TIMEOUT_S = 120
+LONG = os.environ.get("PENSTOCK_LONG_TESTS") == "1"
+TIMEOUT_S = 1200 if LONG else 120  # of one program
 
 MODEL = {
     "model_type": "gpt2",

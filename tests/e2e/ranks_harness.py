@@ -6,9 +6,8 @@ import subprocess
 import time
 
 import harness
-from harness import make_config, read_rows
+from harness import LONG, make_config, read_rows
 
-LONG = os.environ.get("PENSTOCK_LONG_TESTS") == "1"
 MICRO_BATCHES = 24 if LONG else 12  # of a step, of all ranks together: 1, 2, 3 and 4 ranks divide them
 STEPS = 20 if LONG else 6
 SHAPE = ({"n_layer": 3, "n_embd": 64, "n_head": 4, "n_positions": 64, "vocab_size": 256} if LONG else
