@@ -27,8 +27,7 @@ std::optional<int64_t> WholeOrNone(const std::string& text) {
 void AddAutoFlags(CLI::App& command, AutoArguments* arguments) {
   const auto add = [&command](const char* flag, std::string& text, const CLI::Validator& check,
                               const char* key) {
-    command.add_option(flag, text, std::string(key) + ", where the config says \"auto\"")
-        ->check(check);
+    command.add_option(flag, text, key)->check(check)->group(kAutoGroup);
   };
   const RealRange share = {.high = 1};
   const RealRange beta = {.high = 1, .below = true};
@@ -47,8 +46,8 @@ void AddAutoFlags(CLI::App& command, AutoArguments* arguments) {
       WholeCheck({.low = 1, .high = kMostRows}), "train_micro_batch_size_per_gpu");
   add("--gradient-accumulation-steps", arguments->gradient_accumulation_steps,
       WholeCheck({.low = 1, .high = kMostRows}), "gradient_accumulation_steps");
-  command.add_flag("--fp16", arguments->fp16, "fp16.enabled, where the config says \"auto\"");
-  command.add_flag("--bf16", arguments->bf16, "bf16.enabled, where the config says \"auto\"");
+  command.add_flag("--fp16", arguments->fp16, "fp16.enabled")->group(kAutoGroup);
+  command.add_flag("--bf16", arguments->bf16, "bf16.enabled")->group(kAutoGroup);
 }
 
 Result<config::AutoFlags> MakeAutoFlags(const AutoArguments& arguments) {

@@ -28,7 +28,10 @@ struct AutoArguments {
   bool bf16 = false;
 };
 
-/// Adds the flags to `command`. `arguments` must outlive it.
+/// The group of these flags among the options of a command.
+inline constexpr const char* kAutoGroup = "Values where the config says \"auto\"";
+
+/// Adds the flags to `command`, in kAutoGroup. `arguments` must outlive it.
 void AddAutoFlags(CLI::App& command, AutoArguments* arguments);
 
 /// Errors: kInvalidArgument for two flags that contradict each other.

@@ -172,6 +172,7 @@ Result<Command> MakePlan(const PlanArguments& arguments) {
   options.device = arguments.device == "cpu"    ? DeviceChoice::kCpu
                    : arguments.device == "cuda" ? DeviceChoice::kCuda
                                                 : DeviceChoice::kAuto;
+  PENSTOCK_TRY(CheckPlanOptions(*arguments.plan));
   PENSTOCK_ASSIGN(options.auto_flags, MakeAutoFlags(arguments.auto_flags));
   options.as_deepspeed = !arguments.as.empty();
   options.global_batch = NumberOrNone(arguments.global_batch).value_or(0);
@@ -198,7 +199,6 @@ Result<Command> MakePlan(const PlanArguments& arguments) {
   }
   PENSTOCK_ASSIGN(options.tensor_parallel, ParseTensorParallel(arguments.tensor_parallel));
   PENSTOCK_TRY(CheckConfigs(options));
-  PENSTOCK_TRY(CheckPlanOptions(*arguments.plan));
   if (!arguments.choose.empty()) {
     options.choose = arguments.choose == "speed" ? PlanGoal::kSpeed : PlanGoal::kMemory;
   }
