@@ -27,7 +27,7 @@ UseTraffic TrafficOf(const RankPlan& plan, uint64_t use, uint64_t micro_batches)
   UseTraffic traffic;
   if (planned.fetch) traffic.gather = sim::GatherParts(plan.layout, planned.module);
   for (uint64_t i = 0; planned.backward && i < micro_batches; ++i) {
-    const sim::LinkParts parts = sim::ExchangeParts(plan.layout, planned.module);
+    const sim::LinkParts parts = sim::ExchangeParts(plan.layout, planned.module, DType::kFloat32);
     traffic.exchange.insert(traffic.exchange.end(), parts.begin(), parts.end());
   }
   return traffic;

@@ -29,7 +29,7 @@ using LinkParts = std::vector<Bytes>;
 /// zero/gradient_exchange makes of its gradient each time that it is sent. None with one rank.
 LinkParts GatherParts(const offload::ShardLayout& layout, offload::ModuleId module);
 LinkParts ExchangeParts(const offload::ShardLayout& layout, offload::ModuleId module,
-                        DType dtype = DType::kFloat32);
+                        DType dtype);
 
 /// Returns the bytes that a rank sends in these operations.
 Bytes SentBytes(const LinkParts& parts, uint32_t ranks);

@@ -1,7 +1,6 @@
 #include "sim/resident.h"
 
 #include <algorithm>
-#include <map>
 
 #include "base/check.h"
 
@@ -18,7 +17,8 @@ class Step {
         link_speed_(link),
         updated_(plan.layout.model.modules.size()),
         whole_(updated_.size()),
-        shared_(plan.exchange.repeated_buffers) {}
+        sent_(updated_.size()),
+        sent_shared_(plan.exchange.repeated_buffers) {}
 
   Seconds Run() {
     Update();
@@ -36,6 +36,7 @@ class Step {
       }
       updated_[Index(module)] = compute_;
     }
+    if (!plan_.overlap) std::ranges::fill(updated_, compute_);
   }
 
   void Use(size_t index) {
@@ -57,8 +58,8 @@ class Step {
 
   /// Of the buffer that the module's next gradient is computed into, when it was last sent.
   Seconds& SentOfBuffer(ModuleId module) {
-    if (!plan_.model.modules[Index(module)].repeated) return own_[Index(module)];
-    return shared_[turn_++ % shared_.size()];
+    if (!plan_.model.modules[Index(module)].repeated) return sent_[Index(module)];
+    return sent_shared_[turn_++ % sent_shared_.size()];
   }
 
   Seconds OverLink(Seconds ready, const LinkParts& parts) {
@@ -73,8 +74,8 @@ class Step {
   Seconds link_ = 0;
   std::vector<Seconds> updated_;  ///< when each module is
   std::vector<bool> whole_;
-  std::vector<Seconds> shared_;
-  std::map<size_t, Seconds> own_;
+  std::vector<Seconds> sent_;         ///< from the gradient buffer of each module that has one
+  std::vector<Seconds> sent_shared_;  ///< from those that repeated modules share
   uint64_t turn_ = 0;
 };
 

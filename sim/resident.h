@@ -24,6 +24,7 @@ struct ResidentPlan {
   const offload::ShardLayout& layout;
   std::vector<Seconds> compute;  ///< of each use in the step
   Seconds update = 0;            ///< of all tiles of the shard
+  bool overlap = true;           ///< gathers begin while updates of later modules run
   uint64_t micro_batches = 1;    ///< of this rank, in a step: equal parts of each use
   zero::ExchangeOptions exchange;
 };

@@ -235,6 +235,22 @@ class PlanCommandTest(PlanTest):
         for row in json.loads(outcome.stdout):
             self.assertEqual(row["dp"] * row["tp"] * row["pp"], 8)
 
+    def test_what_fits_on_more_ranks_has_their_link(self):
+        config = self.write("ds.json", {
+            "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4,
+            "bf16": {"enabled": True}, "zero_optimization": {"stage": 1}})
+        limits = ("--device", "cpu", "--device-tflops", "0.1", "--device-memory", "6MiB",
+                  "--host-memory", "7MiB")
+        outcome = self.plan("--model", "gpt2:h=128,l=4,v=256,s=64,heads=4", "--config", config,
+                            *limits, "--choose", "speed", "--link", "0.001", "--json")
+        self.assertEqual(outcome.code, 0, str(outcome))
+        choices = json.loads(outcome.stdout)["choices"]
+        self.assertTrue(choices)
+        for choice in choices:
+            self.assertGreater(choice["world_size"], 1)
+            self.assertEqual(choice["bound_by"], "link")
+            self.assertIn("link 0.001 GB/s", choice["speeds"])
+
     def test_each_path_has_a_simulated_drive(self):
         drive = {"simulate": {"read_gbps": 0.02, "write_gbps": 0.01}}
         floors = []
@@ -260,29 +276,6 @@ class PlanCommandTest(PlanTest):
                              sum(plans[-1]["parameters_by_kind"].values()))
         self.assertEqual(plans[1]["parameters"] - plans[0]["parameters"], 1024 * 50257)
 
-    def test_an_option_without_effect_is_refused(self):
-        config, shape = self.nvme_config(), "gpt2:h=1024,l=8,v=1024,s=128,heads=16"
-        asking = {
-            "--as": ("--as", "deepspeed"),
-            "--topologies": ("--topologies", "--global-batch", "8"),
-            "--tensor-parallel": ("--tensor-parallel", "1,2"),
-            "--tokens without --config": ("--tokens", "1e9", "--device-tflops", "1"),
-            "--config": ("--config", config)}
-        values = {"--choose": "speed", "--sequence-length": "64", "--host-memory": "1GiB",
-                  "--drive": "1", "--drive-rating": "600TBW", "--device": "cpu"}
-        useless = {"--config": {"--as": "deepspeed", "--tensor-parallel": "2", "--global-batch": "8"},
-                   "--as": {**values, "--link": "1", "--tokens": "1e9", "--device-tflops": "1"},
-                   "--topologies": {**values, "--tokens": "1e9", "--as": "deepspeed"},
-                   "--tensor-parallel": {**values, "--ranks": "2", "--link": "1"},
-                   "--tokens without --config": {**values, "--link": "1", "--device-memory": "1GiB"}}
-        for by, arguments in asking.items():
-            outcome = self.plan("--model", shape, *arguments)
-            self.assertEqual(outcome.code, 0, str(outcome))
-            for option, value in useless[by].items():
-                with self.subTest(by=by, option=option):
-                    self.assert_fails(self.plan("--model", shape, *arguments, option, value), 2,
-                                      f"{option} has no effect on a plan by {by}")
-
     def test_each_mistake_has_its_one_line(self):
         config, model = self.nvme_config(), self.make_model()
         for fragment, arguments in (
@@ -297,6 +290,8 @@ class PlanCommandTest(PlanTest):
                 ("--tokens 1e99", ("--model", model, "--config", config, "--tokens", "1e99")),
                 ("no rating of a drive", ("--model", model, "--config", config,
                                           "--drive-rating", "600")),
+                ("--drive has no effect on a plan by --as", ("--model", model, "--as", "deepspeed",
+                                                             "--drive", "1")),
                 ("--tensor-parallel 1,,2", ("--model", model, "--tensor-parallel", "1,,2"))):
             outcome = self.plan(*arguments)
             self.assert_fails(outcome, 2, fragment)

@@ -61,11 +61,11 @@ class SimulatedRanksTest : public ::testing::Test {
 TEST_F(SimulatedRanksTest, ARankSendsItsShareToEveryOtherAndGradientsInPieces) {
   const zero::ModuleId layer{0};
   EXPECT_EQ(SentBytes(GatherParts(LayoutOf(1), layer), 1), 0_B);
-  EXPECT_EQ(SentBytes(ExchangeParts(LayoutOf(1), layer), 1), 0_B);
+  EXPECT_EQ(SentBytes(ExchangeParts(LayoutOf(1), layer, DType::kFloat32), 1), 0_B);
   for (const uint32_t ranks : {2U, 4U, 8U}) {
     const Bytes others = Bytes{kRankElements / ranks * (ranks - 1)};
     EXPECT_EQ(SentBytes(GatherParts(LayoutOf(ranks), layer), ranks), others * 2);
-    EXPECT_EQ(SentBytes(ExchangeParts(LayoutOf(ranks), layer), ranks), others * 4);
+    EXPECT_EQ(SentBytes(ExchangeParts(LayoutOf(ranks), layer, DType::kFloat32), ranks), others * 4);
   }
   zero::ModelSpec large;
   large.modules.push_back({.name = "large", .tensors = {{"weight", {5 << 20}}}});
@@ -73,8 +73,10 @@ TEST_F(SimulatedRanksTest, ARankSendsItsShareToEveryOtherAndGradientsInPieces) {
   large.gradients = {zero::ModuleId{0}};
   const offload::ShardLayout layout =
       zero::MakeLayout(large, DType::kBFloat16, kRankElements, {}, {.size = 2});
-  EXPECT_THAT(ExchangeParts(layout, layer), ::testing::ElementsAre(4_MiB, 4_MiB, 2_MiB));
-  EXPECT_THAT(TimeOf({.bytes_a_second = 1e6, .latency = 0.5}, ExchangeParts(layout, layer), 2),
+  EXPECT_THAT(ExchangeParts(layout, layer, DType::kFloat32),
+              ::testing::ElementsAre(4_MiB, 4_MiB, 2_MiB));
+  EXPECT_THAT(TimeOf({.bytes_a_second = 1e6, .latency = 0.5},
+                     ExchangeParts(layout, layer, DType::kFloat32), 2),
               DoubleNear(1.5 + 10.0 * 1048576 / 1e6, 1e-6));
 }
 
@@ -110,7 +112,7 @@ TEST_F(SimulatedRanksTest, WithOneGradientBufferComputeWaitsForEachExchange) {
 TEST_F(SimulatedRanksTest, GradientsOfHalfTheSizeOrSentOnceTakeLessOfTheLink) {
   const offload::ShardLayout layout = LayoutOf(2);
   const zero::ModuleId layer{0};
-  EXPECT_EQ(SentBytes(ExchangeParts(layout, layer), 2),
+  EXPECT_EQ(SentBytes(ExchangeParts(layout, layer, DType::kFloat32), 2),
             2 * SentBytes(ExchangeParts(layout, layer, DType::kBFloat16), 2));
   const Seconds gather = 8 * kLayerForward;
   const auto step = [&](const zero::ExchangeOptions& exchange) {

@@ -64,6 +64,24 @@ TEST_F(ResidentStepTest, GathersRunUnderTheUpdatesOfLaterModules) {
   EXPECT_THAT(Step(4, update, Gathers(gather)), DoubleNear(kComputed + update + 2 * gather, 1e-9));
 }
 
+TEST_F(ResidentStepTest, WithoutOverlapGathersBeginAfterAllUpdates) {
+  const offload::ShardLayout layout = LayoutOf(4);
+  const Seconds gather = 2 * kOfForward;
+  const auto step = [&](bool overlap) {
+    return ResidentStep({.model = model_,
+                         .layout = layout,
+                         .compute = std::vector<Seconds>(2 * kOfLayers),
+                         .update = kOfLayers * gather,
+                         .overlap = overlap,
+                         .exchange = {.repeated_buffers = 2}},
+                        Gathers(gather));
+  };
+  // The exchanges come after the last gather.
+  const Seconds exchanges = kOfLayers * 2 * gather;
+  EXPECT_THAT(step(true), DoubleNear((kOfLayers + 1) * gather + exchanges, 1e-9));
+  EXPECT_THAT(step(false), DoubleNear(2 * kOfLayers * gather + exchanges, 1e-9));
+}
+
 TEST_F(ResidentStepTest, ALinkThatIsMuchSlowerIsTheStep) {
   const Seconds gather = 100 * kOfForward;
   const Seconds link = kOfLayers * gather;

@@ -69,30 +69,24 @@ class Planner {
     ChooseThreads(planner.kind(), {.sharing = world.local_size, .bound = false}, &given.config);
     PENSTOCK_ASSIGN(planner.limits_,
                     LimitsOf(given.config, planner.kind(), planner.gpu_, world.local_size));
-    const BatchShape shape = ShapeOf(given.config, given.sequence, world.size);
-    PENSTOCK_ASSIGN(planner.speed_,
-                    FindSpeed(command.speed, planner.TrainingOf(given.config, shape, world)));
+    PENSTOCK_ASSIGN(planner.speed_, FindSpeed(command.speed, planner.TrainingOf(given)));
     return planner;
   }
 
   const Alternative& given() const { return given_; }
 
   Result<RunPlan> Plan(const Alternative& setup) const {
-    const comm::World world = WorldOf(setup.ranks);
-    const BatchShape shape = ShapeOf(setup.config, setup.sequence, world.size);
-    return PlanRun(TrainingOf(setup.config, shape, world), limits_, speed_.machine);
+    return PlanRun(TrainingOf(setup), limits_, SpeedOf(setup).machine);
   }
 
   Result<std::optional<RunPlan>> PlanIfFits(const Alternative& setup) const {
-    const comm::World world = WorldOf(setup.ranks);
-    const BatchShape shape = ShapeOf(setup.config, setup.sequence, world.size);
-    return train::PlanIfFits(TrainingOf(setup.config, shape, world), limits_, speed_.machine);
+    return train::PlanIfFits(TrainingOf(setup), limits_, SpeedOf(setup).machine);
   }
 
   PlannedSetup SetupOf(const Alternative& setup) const {
     return {.model = model_.name,
             .device = kind() == device::Kind::kCuda ? "cuda" : "cpu",
-            .speeds = speed_.origin,
+            .speeds = SpeedOf(setup).origin,
             .config = setup.config,
             .sequence = setup.sequence,
             .questions = {.ranks = setup.ranks,
@@ -114,15 +108,17 @@ class Planner {
   comm::World WorldOf(uint32_t ranks) const {
     return {.size = ranks, .local_size = command_.ranks / command_.nodes};
   }
-  /// It borrows config and shape.
-  PlannedTraining TrainingOf(const config::Config& config, const BatchShape& shape,
-                             const comm::World& world) const {
+  /// It borrows the setup's config.
+  PlannedTraining TrainingOf(const Alternative& setup) const {
     return {.spec = spec_,
             .model = *model_.description,
-            .shape = shape,
-            .config = config,
+            .shape = ShapeOf(setup.config, setup.sequence, setup.ranks),
+            .config = setup.config,
             .kind = kind(),
-            .world = world};
+            .world = WorldOf(setup.ranks)};
+  }
+  PlannedSpeed SpeedOf(const Alternative& setup) const {
+    return WithDriveAndLink(speed_, command_.speed, TrainingOf(setup));
   }
 
   const PlanCommand& command_;
@@ -131,7 +127,7 @@ class Planner {
   std::optional<Bytes> gpu_;
   Alternative given_;
   MemoryLimits limits_;  ///< read once, so that all are held against the same
-  PlannedSpeed speed_;
+  PlannedSpeed speed_;   ///< measured once
 };
 
 /// What the best of the choices are, a line each.

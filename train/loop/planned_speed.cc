@@ -74,18 +74,20 @@ std::optional<FoundDrive> FindDrive(const GivenSpeed& given, const config::Confi
                    "by penstock.drive");
 }
 
-Result<std::string> SetDrive(const GivenSpeed& given, const PlannedTraining& training,
-                             MachineSpeed& speed) {
+Status CheckTune(const GivenSpeed& given, const config::Config& config) {
+  if (given.tune.empty() || !config::UsesNvme(config) || FindDrive(given, config)) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "--tune {}: there is no penstock.drive in it, which penstock tune writes; "
+                   "tune again, or give --drive READ,WRITE",
+                   given.tune);
+}
+
+std::string SetDrive(const GivenSpeed& given, const PlannedTraining& training,
+                     MachineSpeed& speed) {
   const config::Config& config = training.config;
   const std::optional<FoundDrive> drive = FindDrive(given, config);
-  if (!drive && !config::UsesNvme(config)) return std::string("no drive in the steps");
-  if (!drive && !given.tune.empty()) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "--tune {}: there is no penstock.drive in it, which penstock tune writes; "
-                     "tune again, or give --drive READ,WRITE",
-                     given.tune);
-  }
-  if (!drive) return std::string("drive not known: give --tune or --drive");
+  if (!drive && !config::UsesNvme(config)) return "no drive in the steps";
+  if (!drive) return "drive not known: give --tune or --drive";
   speed.drive = drive->speed;
   std::string text = fmt::format("drive {:.3g} GB/s read and {:.3g} written, {}",
                                  drive->speed.read_bytes_a_second / 1e9,
@@ -120,16 +122,22 @@ Result<MachineSpeed> MeasuredHost(const PlannedTraining& training, Bytes most, u
 }  // namespace
 
 Result<PlannedSpeed> FindSpeed(const GivenSpeed& given, const PlannedTraining& training) {
+  PENSTOCK_TRY(CheckTune(given, training.config));
   PlannedSpeed speed;
   PENSTOCK_ASSIGN(speed.machine,
                   MeasuredHost(training, kMeasuringMemory, training.world.local_size));
   speed.origin = SetCompute(given, training, speed.machine);
-  PENSTOCK_ASSIGN(const std::string drive, SetDrive(given, training, speed.machine));
-  speed.origin += "; " + drive + SetLink(given, training, speed.machine);
+  return speed;
+}
+
+PlannedSpeed WithDriveAndLink(PlannedSpeed speed, const GivenSpeed& given,
+                              const PlannedTraining& training) {
+  speed.origin += "; " + SetDrive(given, training, speed.machine);
+  speed.origin += SetLink(given, training, speed.machine);
   if (training.kind == device::Kind::kCuda) {
     speed.origin +=
-        "; the GPU's bus and memory not known, so that copies, and updates on the GPU, "
-        "take no time";
+        "; the GPU's bus and memory not known, so that copies, and updates on the GPU, take no "
+        "time";
   }
   return speed;
 }
@@ -142,7 +150,7 @@ std::optional<MachineSpeed> SpeedOf(const PlannedTraining& training) {
       MeasuredHost(training, config.host_memory.value_or(kMeasuringMemory), 1);
   if (!speed.ok()) return {};
   SetCompute({}, training, *speed);
-  if (!SetDrive({}, training, *speed).ok()) return {};
+  SetDrive({}, training, *speed);
   return *speed;
 }
 

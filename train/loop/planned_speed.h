@@ -34,9 +34,15 @@ struct PlannedSpeed {
   std::string origin;  ///< where each comes from, and what is missing, in words
 };
 
-/// What one of the ranks of a node has of it: they share its cores and its drives, each of which is
-/// given as a whole. Errors: kInvalidArgument for a file of --tune without speeds; kOutOfMemory.
+/// Finds what is the same for every way to train the model on these nodes: the speeds of the device
+/// and of the host, of which each rank of a node has its share. Errors: kInvalidArgument for a file
+/// of --tune without speeds; kOutOfMemory.
 Result<PlannedSpeed> FindSpeed(const GivenSpeed& given, const PlannedTraining& training);
+
+/// Adds what depends on the training: the drives of its paths, of which each rank of a node has its
+/// share, and the link between its ranks.
+PlannedSpeed WithDriveAndLink(PlannedSpeed speed, const GivenSpeed& given,
+                              const PlannedTraining& training);
 
 /// The speeds that the configuration gives, with what is measured of the host in memory that the
 /// training's limit has for it; nothing, if compute or a drive that the steps need is not among

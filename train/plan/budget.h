@@ -68,7 +68,7 @@ kernels::OperatorOptions OperatorsFor(const ModelDescription& model, const Batch
 struct PlannedTraining {
   const zero::ModelSpec& spec;
   const ModelDescription& model;
-  const BatchShape& shape;
+  BatchShape shape;
   const config::Config& config;  ///< has its thread counts
   device::Kind kind;
   comm::World world = {};

@@ -15,12 +15,24 @@ double WrittenByStep(const RunPlan& plan) {
   return of_step + static_cast<double>(plan.commit.bytes.value) / *plan.commit.steps_apart;
 }
 
+/// Of a node. Each rank has simulated ones of its own.
+uint64_t DrivesOf(const config::Config& config, uint32_t ranks) {
+  const uint64_t paths = std::max<size_t>(1, config.nvme_paths.size());
+  return config.aio.simulate ? paths * ranks : paths;
+}
+
 RampTime RampOf(const RunPlan& plan, const config::Config& config) {
-  const StepFloors& floors = plan.step->floors;
-  const StepTimeLine line = {
-      .fixed_s = floors.update.value_or(0) + floors.copies.value_or(0),
-      .sample_s = *floors.compute / static_cast<double>(config.train_batch_size)};
-  return TimeOfRamp(RampupOf(config), config.rampup->samples, line, *floors.drive);
+  const StepEstimate& step = *plan.step;
+  const StepFloors& floors = step.floors;
+  const auto batch = static_cast<double>(config.train_batch_size);
+  StepTimeLines lines = {{.fixed_s = floors.update.value_or(0) + floors.copies.value_or(0),
+                          .sample_s = *floors.compute / batch}};
+  if (step.link_bytes > 0 && floors.link) {
+    const double fixed = *floors.link * static_cast<double>(step.fixed_link_bytes) /
+                         static_cast<double>(step.link_bytes);
+    lines.push_back({.fixed_s = fixed, .sample_s = (*floors.link - fixed) / batch});
+  }
+  return TimeOfRamp(RampupOf(config), config.rampup->samples, lines, *floors.drive);
 }
 
 }  // namespace
@@ -40,7 +52,7 @@ PlanRates RatesOf(const RunPlan& plan, const config::Config& config,
   const double written = WrittenByStep(plan) * questions.ranks_of_drive;
   if (written > 0) {
     rates.wear = WearOf(Bytes{static_cast<uint64_t>(written)}, *step.step_s, questions.rating,
-                        std::max<size_t>(1, config.nvme_paths.size()));
+                        DrivesOf(config, questions.ranks_of_drive));
   }
   if (questions.training_tokens > 0) {
     rates.training =

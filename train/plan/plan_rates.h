@@ -35,7 +35,8 @@ struct PlanRates {
   std::optional<RampTime> ramp;  ///< of a batch that grows
 };
 
-/// In a ramp-up compute grows with the batch; updates, copies and the drive do not. `config`: that
+/// In a ramp-up compute grows with the batch, and so do gradients that are sent with each
+/// micro-batch; updates, copies, weights that are sent and the drive do not. `config`: that
 /// of the plan.
 PlanRates RatesOf(const RunPlan& plan, const config::Config& config,
                   const PlanQuestions& questions);

@@ -1,6 +1,7 @@
 #include "train/plan/step_estimate.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "sim/resident.h"
@@ -23,21 +24,24 @@ zero::ExchangeOptions ExchangeOf(const PlannedTraining& training, const zero::Me
   return zero::ExchangeOptions::Of(training.config, memory.gradient_buffers);
 }
 
-/// Sent to other ranks: gradients, and weights in each of the fetches.
-uint64_t LinkBytes(const PlannedTraining& training, const offload::ShardLayout& layout,
-                   const zero::ExchangeOptions& exchange,
-                   const std::vector<offload::ModuleId>& fetched) {
+/// What is sent to other ranks: gradients, and weights in each of the fetches.
+void CountSent(const PlannedTraining& training, const offload::ShardLayout& layout,
+               const zero::ExchangeOptions& exchange, const std::vector<offload::ModuleId>& fetched,
+               StepEstimate& step) {
   const uint32_t ranks = layout.world_size;
-  const uint64_t sendings = exchange.Sendings(training.shape.micro_batches);
-  Bytes sent;
+  Bytes weights;
   for (const offload::ModuleId module : fetched) {
-    sent += sim::SentBytes(sim::GatherParts(layout, module), ranks);
+    weights += sim::SentBytes(sim::GatherParts(layout, module), ranks);
   }
+  Bytes gradient;
   for (const offload::ModuleId module :
        offload::Ids<offload::ModuleId>(layout.model.modules.size())) {
-    sent += sim::SentBytes(sim::ExchangeParts(layout, module, exchange.dtype), ranks) * sendings;
+    gradient += sim::SentBytes(sim::ExchangeParts(layout, module, exchange.dtype), ranks);
   }
-  return sent.value;
+  const uint64_t sendings = exchange.Sendings(training.shape.micro_batches);
+  const bool once = exchange.order == config::GradientOrder::kRank;
+  step.link_bytes = (weights + gradient * sendings).value;
+  step.fixed_link_bytes = (once ? weights + gradient : weights).value;
 }
 
 /// Modules whose weights a step brings to the device, as often as it does.
@@ -155,17 +159,19 @@ StepEstimate EstimateResident(const PlannedTraining& training, const offload::Sh
                               const zero::MemoryPlan& memory, const MachineSpeed& speed) {
   StepEstimate step;
   const zero::ExchangeOptions exchange = ExchangeOf(training, memory);
-  step.link_bytes = LinkBytes(training, layout, exchange, Completed(training.spec));
+  CountSent(training, layout, exchange, Completed(training.spec), step);
   SetFloors(training, layout, speed, step);
   if (!step.floor_s) return step;
-  const double predicted =
-      sim::ResidentStep({.model = training.spec,
-                         .layout = layout,
-                         .compute = ComputeOfUses(training, layout.model, speed),
-                         .update = step.floors.update.value_or(0),
-                         .micro_batches = training.shape.micro_batches,
-                         .exchange = exchange},
-                        speed.link.value_or(sim::LinkSpeed()));
+  std::vector<sim::Seconds> compute = ComputeOfUses(training, layout.model, speed);
+  for (sim::Seconds& use : compute) use *= SlowedBy(training, speed);
+  const double predicted = sim::ResidentStep({.model = training.spec,
+                                              .layout = layout,
+                                              .compute = std::move(compute),
+                                              .update = step.floors.update.value_or(0),
+                                              .overlap = training.config.overlap,
+                                              .micro_batches = training.shape.micro_batches,
+                                              .exchange = exchange},
+                                             speed.link.value_or(sim::LinkSpeed()));
   step.step_s = std::max(predicted, *step.floor_s);
   return step;
 }
@@ -181,7 +187,7 @@ StepEstimate EstimateOffloaded(const PlannedTraining& training, const offload::S
     }
   }
   step.to_host_bytes = layout.gradient_bytes().value;
-  step.link_bytes = LinkBytes(training, layout, ExchangeOf(training, memory), fetched);
+  CountSent(training, layout, ExchangeOf(training, memory), fetched, step);
   const sim::StepTime mean = layout.tiles.size() <= kMostSimulatedTiles
                                  ? Simulate(training, layout, schedule, memory, speed)
                                  : SimulateCoarsely(training, layout, memory, speed);

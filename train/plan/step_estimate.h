@@ -29,7 +29,8 @@ struct StepEstimate {
   uint64_t write_bytes = 0;
   uint64_t to_device_bytes = 0;
   uint64_t to_host_bytes = 0;
-  uint64_t link_bytes = 0;  ///< sent by this rank
+  uint64_t link_bytes = 0;        ///< sent by this rank
+  uint64_t fixed_link_bytes = 0;  ///< of these, what does not grow with the batch
   StepFloors floors;
   /// The least that a step can take, and what it takes. Nothing: compute or drive is not known.
   std::optional<double> floor_s;

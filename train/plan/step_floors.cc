@@ -9,24 +9,25 @@
 namespace penstock::train {
 namespace {
 
-/// Updates on the CPU, all tiles one after the other on one thread.
-double UpdateWork(const PlannedTraining& training, const offload::ShardLayout& layout,
-                  const MachineSpeed& speed) {
-  // A GPU updates resident states itself.
-  if (zero::IsResident(training.config) && training.kind != device::Kind::kCpu) return 0;
-  return static_cast<double>(layout.shard_elements()) * (speed.update_element + speed.norm_element);
-}
+/// Work of the processor: seconds of one thread, and on how many threads it is done.
+struct Work {
+  double seconds = 0;
+  double threads = 1;
 
-std::optional<double> UpdateTime(const PlannedTraining& training, double work,
-                                 const MachineSpeed& speed) {
+  double Time() const { return seconds / threads; }
+};
+
+/// Nothing: a GPU updates resident states itself.
+std::optional<Work> Updates(const PlannedTraining& training, const offload::ShardLayout& layout,
+                            const MachineSpeed& speed) {
+  const bool resident = zero::IsResident(training.config);
   const bool cpu = training.kind == device::Kind::kCpu;
-  if (!zero::IsResident(training.config)) {
-    const double threads = training.config.optimizer_threads;
-    return work / std::max(1.0, cpu ? std::min(threads, speed.cores) : threads);
-  }
-  if (!cpu) return {};
-  const double threads = training.config.compute_threads;
-  return work / std::max(1.0, std::min(threads, speed.cores));
+  if (resident && !cpu) return {};
+  const config::Config& config = training.config;
+  const double threads = std::max(1, resident ? config.compute_threads : config.optimizer_threads);
+  return Work{.seconds = static_cast<double>(layout.shard_elements()) *
+                         (speed.update_element + speed.norm_element),
+              .threads = cpu ? std::min(threads, speed.cores) : threads};
 }
 
 std::optional<double> ComputeTime(const PlannedTraining& training,
@@ -34,7 +35,7 @@ std::optional<double> ComputeTime(const PlannedTraining& training,
   if (!speed.layer_flops || !speed.head_flops) return {};
   double sum = 0;
   for (const sim::Seconds use : ComputeOfUses(training, layout.model, speed)) sum += use;
-  return sum;
+  return sum * SlowedBy(training, speed);
 }
 
 std::optional<double> CopyTime(const StepEstimate& step, const MachineSpeed& speed) {
@@ -58,16 +59,21 @@ std::optional<double> LinkTime(const StepEstimate& step, const MachineSpeed& spe
 
 }  // namespace
 
+double SlowedBy(const PlannedTraining& training, const MachineSpeed& speed) {
+  if (training.kind != device::Kind::kCpu) return 1;
+  return std::max(1.0, training.config.compute_threads / speed.cores);
+}
+
 /// On the CPU device, everything but drive and link shares the cores.
 void SetFloors(const PlannedTraining& training, const offload::ShardLayout& layout,
                const MachineSpeed& speed, StepEstimate& step) {
-  const double updates = UpdateWork(training, layout, speed);
+  const std::optional<Work> updates = Updates(training, layout, speed);
   StepFloors& floors = step.floors;
   floors = {.compute = ComputeTime(training, layout, speed),
             .drive = DriveTime(step, speed),
-            .update = UpdateTime(training, updates, speed),
             .copies = CopyTime(step, speed),
             .link = LinkTime(step, speed)};
+  if (updates) floors.update = updates->Time();
   if (!floors.compute || !floors.drive) return;
   using Floor = std::pair<double, const char*>;
   const std::array<Floor, 5> all = {
@@ -78,13 +84,15 @@ void SetFloors(const PlannedTraining& training, const offload::ShardLayout& layo
   step.floor_s = highest.first;
   step.bound_by = highest.second;
   if (training.kind != device::Kind::kCpu) return;
-  const double computing = *floors.compute * training.config.compute_threads;
+  const double computing =
+      *floors.compute * std::min<double>(training.config.compute_threads, speed.cores);
+  const double updating = updates ? updates->seconds : 0;
   const double moving = floors.copies.value_or(0) +
                         static_cast<double>(step.read_bytes + step.write_bytes) * speed.io_byte;
-  const double shared = (computing + updates + moving) / speed.cores;
+  const double shared = (computing + updating + moving) / speed.cores;
   if (shared <= highest.first) return;
   step.floor_s = shared;
-  step.bound_by = computing >= updates ? "compute" : "optimizer";
+  step.bound_by = computing >= updating ? "compute" : "optimizer";
 }
 
 }  // namespace penstock::train

@@ -33,21 +33,37 @@ Result<StepTimeLine> FitStepTime(const MeasuredStep& a, const MeasuredStep& b) {
                       .sample_s = slope};
 }
 
+namespace {
+
 uint64_t HiddenFrom(const StepTimeLine& line, double drive_s) {
   if (line.At(1) >= drive_s) return 1;
   const double samples = std::ceil((drive_s - line.fixed_s) / line.sample_s);
   return samples < 0x1p64 ? static_cast<uint64_t>(samples) : kMostCount;
 }
 
-RampTime TimeOfRamp(const BatchRampup& rampup, uint64_t samples, const StepTimeLine& line,
+double LongestAt(const StepTimeLines& lines, uint64_t samples) {
+  double longest = 0;
+  for (const StepTimeLine& line : lines) longest = std::max(longest, line.At(samples));
+  return longest;
+}
+
+}  // namespace
+
+uint64_t HiddenFrom(const StepTimeLines& lines, double drive_s) {
+  uint64_t least = kMostCount;
+  for (const StepTimeLine& line : lines) least = std::min(least, HiddenFrom(line, drive_s));
+  return least;
+}
+
+RampTime TimeOfRamp(const BatchRampup& rampup, uint64_t samples, const StepTimeLines& lines,
                     double drive_s) {
-  RampTime time{.hidden_from = drive_s > 0 ? HiddenFrom(line, drive_s) : 0};
+  RampTime time{.hidden_from = drive_s > 0 ? HiddenFrom(lines, drive_s) : 0};
   for (uint64_t consumed = 0; consumed < samples;) {
     BatchRampup::Stretch stretch = rampup.StretchAfter(consumed);
     const uint64_t left = (samples - consumed - 1) / stretch.batch + 1;
     stretch.steps = std::min(stretch.steps, left);
     consumed = SaturatingAdd(consumed, SaturatingMultiply(stretch.steps, stretch.batch));
-    const double step_s = line.At(stretch.batch);
+    const double step_s = LongestAt(lines, stretch.batch);
     const auto steps = static_cast<double>(stretch.steps);
     time.steps += stretch.steps;
     time.seconds += steps * std::max(step_s, drive_s);

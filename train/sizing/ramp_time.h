@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "train/sizing/batch_rampup.h"
@@ -30,9 +31,12 @@ struct MeasuredStep {
 /// batch, or the larger one takes less time.
 Result<StepTimeLine> FitStepTime(const MeasuredStep& a, const MeasuredStep& b);
 
-/// Returns the least samples of a step that takes at least `drive_s` by the line: from there on the
-/// drive, which needs `drive_s` for each step, is hidden. kMostCount if there are none.
-uint64_t HiddenFrom(const StepTimeLine& line, double drive_s);
+/// What a step takes without the drive: the longest of these, which run beside each other.
+using StepTimeLines = std::vector<StepTimeLine>;
+
+/// Returns the least samples of a step that takes at least `drive_s` by the lines: from there on
+/// the drive, which needs `drive_s` for each step, is hidden. kMostCount if there are none.
+uint64_t HiddenFrom(const StepTimeLines& lines, double drive_s);
 
 struct RampTime {
   uint64_t steps = 0;
@@ -44,7 +48,7 @@ struct RampTime {
 /// Returns the time of the steps that begin before `samples` samples were taken. `drive_s`: what
 /// the drive needs for a step at least; 0: there is none. Takes a time in proportion to the number
 /// of different batches.
-RampTime TimeOfRamp(const BatchRampup& rampup, uint64_t samples, const StepTimeLine& line,
+RampTime TimeOfRamp(const BatchRampup& rampup, uint64_t samples, const StepTimeLines& lines,
                     double drive_s);
 
 /// Returns "9926 steps, 5.45 days; …": one line without a line break.

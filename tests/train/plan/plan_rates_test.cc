@@ -55,6 +55,37 @@ TEST_F(PlanRatesTest, ADriveIsWrittenToByAllItsRanksAndByCommits) {
               of_commit / 10 * 86400 / 1e12, 1e-6);
 }
 
+TEST_F(PlanRatesTest, ABatchThatGrowsWaitsForTheLink) {
+  PlannedGpt2 gpt2(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1,
+                       "gradient_accumulation_steps": 32, "bf16": {"enabled": true},
+                       "penstock": {"rampup_batch_size": [2, 62, 100]}})",
+                   2);
+  PlannedTraining training = gpt2.Training();
+  training.world = {.size = 2, .local_size = 1};
+  MachineSpeed speed = {.layer_flops = 1e12, .head_flops = 1e12};
+  speed.link = sim::LinkSpeed{.bytes_a_second = 1e6};
+  const RunPlan plan =
+      PlanRun(training, {.device = 1_GiB, .host = 1_GiB, .drive = {}}, speed).value();
+  const RampTime ramp = *RatesOf(plan, gpt2.config(), {.ranks = 2}).ramp;
+  EXPECT_EQ(ramp.steps, 50U) << "of one micro-batch of each rank";
+  const StepEstimate& step = *plan.step;
+  const auto weights = static_cast<double>(step.fixed_link_bytes);
+  const double gradients = (static_cast<double>(step.link_bytes) - weights) / 32;
+  EXPECT_NEAR(ramp.seconds, 50 * (weights + gradients) / 1e6, 1e-6);
+}
+
+TEST_F(PlanRatesTest, EachRankHasSimulatedDrivesOfItsOwn) {
+  config::Config config = gpt2_.config();
+  config.nvme_paths.emplace_back("/var/tmp");
+  const RunPlan plan = Plan(config);
+  const auto drives = [&] {
+    return RatesOf(plan, config, {.ranks_of_drive = 3, .rating = DriveRating{1}}).wear->drives;
+  };
+  EXPECT_EQ(drives(), 2U);
+  config.aio.simulate.emplace();
+  EXPECT_EQ(drives(), 6U);
+}
+
 TEST_F(PlanRatesTest, RecomputationIsCountedBesides) {
   const PlanRates rates = RatesOf(Plan(gpt2_.config()), gpt2_.config(), {});
   EXPECT_GT(*rates.hardware_tflops, 1.2 * *rates.tflops);

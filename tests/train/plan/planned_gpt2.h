@@ -13,14 +13,14 @@ namespace penstock::train {
 class PlannedGpt2 {
  public:
   /// `config`: JSON of DeepSpeed, without the micro-batch.
-  explicit PlannedGpt2(const std::string& json)
+  explicit PlannedGpt2(const std::string& json, uint64_t ranks = 1)
       : model_(ParseModel(R"({"model_type": "gpt2", "n_layer": 4, "n_embd": 128, "n_head": 4,
                               "n_positions": 64, "vocab_size": 256})",
                           "test")
                    .value()
                    .described.model),
         spec_(model_->Spec()),
-        config_(config::ParseConfig({{"test", json}}, 1).value()) {
+        config_(config::ParseConfig({{"test", json}}, ranks).value()) {
     config_.compute_threads = 1;
     config_.optimizer_threads = 1;
     shape_ = {.micro_batch = config_.micro_batch_size,

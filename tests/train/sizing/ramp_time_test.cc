@@ -46,7 +46,7 @@ TEST(RampTimeTest, ARampIsTheSumOfItsSteps) {
         ++sum.drive_bound_steps;
         sum.drive_bound_s += drive_s - line.At(batch);
       }
-      const RampTime time = TimeOfRamp(rampup, 9'765'625, line, drive_s);
+      const RampTime time = TimeOfRamp(rampup, 9'765'625, {line}, drive_s);
       EXPECT_EQ(time.steps, sum.steps);
       EXPECT_EQ(time.steps, start == 16 ? 26'076 : 9'926);
       EXPECT_NEAR(time.seconds / sum.seconds, 1, 1e-9);
@@ -58,29 +58,40 @@ TEST(RampTimeTest, ARampIsTheSumOfItsSteps) {
 
 TEST(RampTimeTest, TheDriveIsHiddenFromTheBatchThatTakesItsTime) {
   const StepTimeLine line = SourceLine();
-  EXPECT_EQ(HiddenFrom(line, 11), 1);
-  const uint64_t samples = HiddenFrom(line, 50);
+  EXPECT_EQ(HiddenFrom({line}, 11), 1);
+  const uint64_t samples = HiddenFrom({line}, 50);
   EXPECT_GE(line.At(samples), 50);
   EXPECT_LT(line.At(samples - 1), 50);
-  EXPECT_EQ(HiddenFrom({.fixed_s = 5, .sample_s = 0}, 50), kMostCount);
+  EXPECT_EQ(HiddenFrom({{.fixed_s = 5, .sample_s = 0}}, 50), kMostCount);
+}
+
+TEST(RampTimeTest, OfTwoResourcesTheSlowerOneCountsAtEachBatch) {
+  const StepTimeLines lines = {{.fixed_s = 10, .sample_s = 1}, {.fixed_s = 0, .sample_s = 2}};
+  const BatchRampup rampup(20, BatchGrowth{5, 15, 30});
+  // Steps of 5 until 30 samples were taken, then one of 20 would follow.
+  EXPECT_EQ(TimeOfRamp(rampup, 30, lines, 0).seconds, 6 * 15);
+  EXPECT_EQ(TimeOfRamp(BatchRampup(20), 20, lines, 0).seconds, 40);
+  EXPECT_EQ(HiddenFrom(lines, 15), 5);
+  EXPECT_EQ(HiddenFrom(lines, 50), 25);
 }
 
 TEST(RampTimeTest, TextAndJsonSayWhereTheDriveBounds) {
   const BatchRampup rampup(2048, BatchGrowth{384, 16, 9'765'625});
-  EXPECT_EQ(RampTimeText(TimeOfRamp(rampup, 9'765'625, SourceLine(), 0)), "9926 steps, 6.63 days");
-  const RampTime bound = TimeOfRamp(rampup, 9'765'625, SourceLine(), 50);
+  EXPECT_EQ(RampTimeText(TimeOfRamp(rampup, 9'765'625, {SourceLine()}, 0)),
+            "9926 steps, 6.63 days");
+  const RampTime bound = TimeOfRamp(rampup, 9'765'625, {SourceLine()}, 50);
   EXPECT_EQ(
       RampTimeText(bound),
       "9926 steps, 7.24 days; 4605 of them wait for the drive, 0.61 days in all, as its bytes "
       "do not shrink with the batch: a batch of 819 hides it");
   EXPECT_EQ(RampTimeJson(bound)["hidden_from"], 819);
-  const RampTime never = TimeOfRamp(BatchRampup(8), 16, {.fixed_s = 1}, 2);
+  const RampTime never = TimeOfRamp(BatchRampup(8), 16, {{.fixed_s = 1}}, 2);
   EXPECT_EQ(RampTimeJson(never)["hidden_from"], nullptr);
   EXPECT_EQ(never.seconds, 4);
 }
 
 TEST(RampTimeTest, LargeNumbersDoNotRunForever) {
-  const RampTime time = TimeOfRamp(BatchRampup(1), kMostCount, {.sample_s = 1}, 0);
+  const RampTime time = TimeOfRamp(BatchRampup(1), kMostCount, {{.sample_s = 1}}, 0);
   EXPECT_EQ(time.steps, kMostCount);
 }
 
