@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from penstock import _dtypes, _exit, _guards, _outside, _rules, _state_dicts
+from penstock import _dtypes, _exit, _guards, _outside, _overlaps, _rules, _state_dicts
 from penstock._config import ConfigLike, merged, read_config, without_monitors
 from penstock._hooks import Hooks
 from penstock._init import Weights, give_addresses, has_no_values, source_of
@@ -61,6 +61,7 @@ def _check_module(model: torch.nn.Module) -> None:
             raise InvalidArgumentError(
                 f"penstock: parameter {name} belongs to a training already; make another module"
             )
+    _overlaps.check_module(model)
 
 
 def _optimizer_of(config: Mapping[str, Any]) -> tuple[_rules.Rule, dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from penstock import _dtypes, _library, _rules
+from penstock import _dtypes, _library, _overlaps, _rules
 from penstock._storage import Unit, memory_for
 from penstock._units import Plan
 from penstock.errors import InvalidArgumentError, UnavailableError
@@ -84,8 +84,7 @@ class Runtime:
             return
         with self.lock, torch.inference_mode(False):
             if give_values is None and not self.begun:
-                for unit in self.units:
-                    unit.check_kind()
+                self._check_parameters()
             for unit in self.units:
                 if unit.index not in self._taken:
                     if not self._continued:
@@ -97,6 +96,16 @@ class Runtime:
             if self._on_device:
                 self._bring_all()
             self._begun = True
+
+    def _check_parameters(self) -> None:
+        """Raises unless parameters are as they were when their units were made, but for values."""
+        for unit in self.units:
+            unit.check_kind()
+        entries = [entry for unit in self.units for entry in unit.entries]
+        _overlaps.check(
+            ((e.name, e.parameter) for e in entries if e.trained),
+            ((f"frozen parameter {e.name}", e.parameter) for e in entries if not e.trained),
+        )
 
     @property
     def begun(self) -> bool:

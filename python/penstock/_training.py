@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock import _cuda, _dtypes, _exit, _library, _rules, _state
+from penstock import _cuda, _dtypes, _exit, _library, _overlaps, _rules, _state
 from penstock._commits import Commits
 from penstock._forward import ForwardHooks
 from penstock._parameters import Entry, partition
@@ -83,6 +83,7 @@ class Training:
         self.run = run
         self.param_groups = param_groups
         self.partition = partition(param_groups, options.model)
+        _overlaps.check((entry.name, entry.parameter) for entry in self.partition.entries())
         self.identity = _rules.identity(
             rule,
             (
@@ -149,16 +150,24 @@ class Training:
             self.commits.ending.step = self.engine_step
         if self.continued is not None or begin_with is not None:
             self.weights.take_all()
-        own = {id(p) for p in model.parameters()} if model is not None else set()
-        self._at_once = [  # units that no hook brings
+        brought = self._brought_by_hooks()
+        self._at_once = [
             number
             for number, unit in enumerate(self.partition.units)
-            if any(id(entry.parameter) not in own for entry in unit.entries)
+            if any(id(entry.parameter) not in brought for entry in unit.entries)
         ]
         if model is not None:
             self._hooks = ForwardHooks(
                 model, self.partition, self.bring, lambda: bool(self.weights.pending)
             )
+
+    def _brought_by_hooks(self) -> set[int]:
+        """Returns ids of the parameters that may wait for their weights: hooks see all their uses."""
+        model = self.options.model
+        if model is None:
+            return set()
+        named = ((entry.name, entry.parameter) for entry in self.partition.entries())
+        return {id(p) for p in model.parameters()} - _overlaps.seen_elsewhere(named, model)
 
     def _fill(self) -> None:
         for number, unit in enumerate(self.partition.units):
