@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from penstock import _dtypes, _library, _overlaps, _rules
-from penstock._storage import Unit, memory_for
+from penstock._storage import Unit, memory_for, outdate
 from penstock._units import Plan
 from penstock.errors import InvalidArgumentError, UnavailableError
 
@@ -327,12 +327,12 @@ class Runtime:
         for unit in self.units:
             unit.told = False
             unit.check_unwritten()
+        for unit in self.units:
             if self._on_device:
                 unit.filled = unit.filled and not unit.trained
             elif unit.filled and (unit.trained or not unit.kept):
                 unit.forget()
-            if unit.trained:
-                unit.outdate()
+        outdate(self.units)
 
     def drop_step(self) -> None:
         """Drops gradients and recorded uses of the step under way."""

@@ -63,6 +63,17 @@ def take_a_part(module: Any) -> None:
     module.last.bias = torch.nn.Parameter(module.first.weight.detach().flatten()[3:11])
 
 
+def lay_into(split: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]) -> Change:
+    """Makes both weights views of one tensor."""
+
+    def change(module: Any) -> None:
+        both = torch.cat([module.first.weight.detach(), module.last.weight.detach()], 1)
+        for layer, part in zip((module.first, module.last), split(both)):
+            layer.weight = torch.nn.Parameter(part)
+
+    return change
+
+
 def nothing(module: Any) -> None:
     pass
 
@@ -73,6 +84,14 @@ def freeze_a_share(module: Any) -> None:
 
 def keep_a_share(module: Any) -> None:
     module.register_buffer("scale", module.last.weight.data)
+
+
+DISJOINT = {
+    "rows": lay_into(lambda both: (both.view(2, 8, 8)[0], both.view(2, 8, 8)[1])),
+    "columns": lay_into(lambda both: (both[:, :8], both[:, 8:])),
+    "every other column": lay_into(lambda both: (both[:, ::2], both[:, 1::2])),
+    "transposed": lay_into(lambda both: (both[:, :8].t(), both[:, 8:].t())),
+}
 
 
 def losses(model: Any, optimizer: Any, steps: int = 4) -> list[float]:
@@ -184,6 +203,11 @@ class NothingIsShared(OptimizerTest):
         with training(model=make(), more=_SETTINGS) as (model, optimizer):
             self.assertEqual(losses(model, optimizer), want)
             self.assertTrue(equal_weights(expected, model))
+
+    def test_views_of_one_tensor_are_trained(self) -> None:
+        for name, change in DISJOINT.items():
+            with self.subTest(name):
+                self.both_levels(lambda change=change: Two(change))
 
     def test_recurrent_modules_with_one_storage_are_trained(self) -> None:
         for kind in ("LSTM", "GRU"):
