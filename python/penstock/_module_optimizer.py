@@ -172,11 +172,13 @@ class ModuleOptimizer(torch.optim.Optimizer):
         """Keeps the states of schedulers, loaders and the like in commits.
 
         If the run was continued, and no step was made since, they are given their states of the
-        commit, and so are the generators of random numbers.
+        commit, and so are the groups and the generators of random numbers. A scheduler that is made
+        sets the rates of the groups anew, so call it behind that, if with nothing to keep.
         """
         self._commits.attach(things, lambda: self._runtime.lock)
         if self._continued is not None:
             _state.restore(self._continued, things)
+            self._set_groups(self._continued["groups"])
 
     @property
     def steps(self) -> int:
