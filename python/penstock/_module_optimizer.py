@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -283,7 +284,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         if not self._is_at(said):
             self._go_to(said)
         for group, options in zip(self.param_groups, state_dict["param_groups"]):
-            group.update(options)
+            group.update(copy.deepcopy(options))  # schedulers write into rates that are tensors
 
     def _is_at(self, commit: Mapping[str, Any]) -> bool:
         """Whether the training is where a commit was made."""

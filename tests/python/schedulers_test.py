@@ -151,6 +151,18 @@ class SchedulersOfTorch(unittest.TestCase):
                     self.assertEqual(optimizer.param_groups[0]["lr"], lr)
                     optimizer.commit()
 
+    def test_a_state_dict_that_was_loaded_keeps_its_rates(self) -> None:
+        model = tiny_models.make(_MODEL)
+        groups = [{"params": list(model.parameters()), "lr": torch.tensor(1e-3)}]
+        with training(model=model, model_parameters=groups) as (model, optimizer):
+            scheduler = schedulers.StepLR(optimizer, 1, gamma=0.5)
+            saved = optimizer.state_dict()
+            optimizer.load_state_dict(saved)
+            step(model, optimizer, _MODEL, 0)
+            scheduler.step()  # writes into the tensor
+            self.assertEqual(optimizer.param_groups[0]["lr"].item(), torch.tensor(5e-4).item())
+            self.assertEqual(saved["param_groups"][0]["lr"].item(), torch.tensor(1e-3).item())
+
 
 if __name__ == "__main__":
     unittest.main()
