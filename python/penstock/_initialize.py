@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from penstock import _dtypes, _exit, _guards, _outside, _overlaps, _rules, _state_dicts
+from penstock import _dtypes, _exit, _guards, _outside, _overlaps, _ranks, _rules, _state_dicts
 from penstock._config import ConfigLike, merged, read_config, without_monitors
 from penstock._hooks import Hooks
 from penstock._init import Weights, give_addresses, has_no_values, source_of
@@ -20,7 +20,7 @@ from penstock._rows import Rows
 from penstock._runtime import Runtime
 from penstock._units import plan
 from penstock._universal_files import Reader
-from penstock.errors import InvalidArgumentError, UnavailableError
+from penstock.errors import InvalidArgumentError
 
 _log = logging.getLogger("penstock")
 
@@ -37,17 +37,6 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 }
 _AUTO = {"lr": 5e-5}  # others: their defaults (docs/config.md)
 _BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-
-
-def _check_ranks() -> None:
-    ranks = int(os.environ.get("WORLD_SIZE") or "1")
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        ranks = max(ranks, torch.distributed.get_world_size())
-    if ranks > 1:
-        raise UnavailableError(
-            f"penstock: penstock.initialize was called on one of {ranks} ranks (WORLD_SIZE, "
-            "torch.distributed), and works with one; start one process"
-        )
 
 
 def _check_module(model: torch.nn.Module) -> None:
@@ -175,7 +164,7 @@ def initialize(
     Raises:
         PenstockError: one line says what does not work, and what to do.
     """
-    _check_ranks()
+    _ranks.check_alone()
     _check_module(model)
     _exit.free_nodes_at_exit()
     given, monitors = without_monitors(read_config(config))

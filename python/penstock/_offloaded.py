@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Union
 
 import torch
 
-from penstock import _cuda, _library, _overlaps, _rules, _state
+from penstock import _cuda, _library, _overlaps, _ranks, _rules, _state
 from penstock._amp import loss_scale_of
 from penstock._config import ConfigLike, optimizer_config, read_config, without_monitors
 from penstock._held import Held
@@ -91,6 +91,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 f"penstock: missing_gradients is {missing_gradients!r} and resume {resume!r}; the "
                 'first is "error" or "zero", the second "auto", True or False'
             )
+        _ranks.check_alone()
         self._rule = rule
         self.max_norm = max_norm
         self.grad_norm = 0.0

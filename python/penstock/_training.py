@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock import _cuda, _dtypes, _exit, _library, _overlaps, _rules, _state
+from penstock import _cuda, _dtypes, _exit, _library, _overlaps, _ranks, _rules, _state
 from penstock._commits import Commits
 from penstock._forward import ForwardHooks
 from penstock._parameters import Entry, partition
@@ -37,17 +37,6 @@ class Options(NamedTuple):
     model: torch.nn.Module | None
     missing_gradients: str
     commit_every_steps: int
-
-
-def _check_ranks() -> None:
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        ranks = distributed.get_world_size()
-        if ranks > 1:
-            raise UnavailableError(
-                f"penstock: torch.distributed has {ranks} ranks, and the optimizers of this package "
-                "work with one; train in one process, or with `penstock launch`"
-            )
 
 
 class Training:
@@ -75,7 +64,7 @@ class Training:
         step: int | None = None,
         begin_with: Reader | None = None,
     ) -> None:
-        _check_ranks()
+        _ranks.check_alone()
         _exit.free_nodes_at_exit()
         for number, group in enumerate(param_groups):
             _rules.check_group(group, number, defaults)

@@ -8,6 +8,7 @@ import os
 import pickle
 import unittest
 from typing import Any
+from unittest import mock
 
 import optimizer_support as support
 import penstock
@@ -216,6 +217,20 @@ class MistakesAreRefused(OptimizerTest):
             self.refuse(UnavailableError, ["2 ranks"], train, model, optimizer)
         finally:
             distributed.is_initialized, distributed.get_world_size = real
+
+    def test_several_ranks_that_a_launcher_has_started(self) -> None:
+        model = tower()
+        with mock.patch.dict(os.environ, {"WORLD_SIZE": "2"}):
+            self.refuse(
+                UnavailableError, ["one of 2 ranks", "one process"], self.make, model.parameters()
+            )
+        with mock.patch.dict(os.environ, {"WORLD_SIZE": "two"}):
+            self.refuse(
+                InvalidArgumentError, ["WORLD_SIZE is 'two'"], self.make, model.parameters()
+            )
+        self.assertEqual(os.listdir(self.folder), [])
+        with mock.patch.dict(os.environ, {"WORLD_SIZE": "1"}):
+            train(model, self.make(model.parameters()), 1)
 
     def test_a_run_that_is_open_elsewhere(self) -> None:
         run = os.path.join(self.folder, "run")
