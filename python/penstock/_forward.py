@@ -15,7 +15,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from penstock import _library
-from penstock._parameters import Partition, owners
+from penstock._model import owners
+from penstock._parameters import Partition
 
 _LEARNED_IN = 2  # forwards
 
@@ -94,7 +95,7 @@ class ForwardHooks:
         self._watch: _Watch | None = None
         self._forwards = 0
         self._handles: list[Any] = []
-        whole = {module for _, module, is_whole in owners(model) if is_whole}
+        whole = {module for _, module, block in owners(model, sequential=False) if block}
         for module in model.modules():
             own = module.parameters(recurse=module in whole)
             units = sorted({self._unit_of[id(p)] for p in own if id(p) in self._unit_of})

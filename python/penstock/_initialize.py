@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from penstock import _dtypes, _exit, _guards, _outside, _overlaps, _ranks, _rules, _state_dicts
+from penstock import _exit, _guards, _outside, _overlaps, _ranks, _rules, _state_dicts
 from penstock._config import ConfigLike, merged, read_config, without_monitors
 from penstock._hooks import Hooks
 from penstock._init import Weights, give_addresses, has_no_values, source_of
+from penstock._model import members_of
 from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._opening import Opening
 from penstock._rows import Rows
@@ -188,12 +189,8 @@ def initialize(
     optimizer.rows = Rows(engine_config, monitors)
     cut = plan(model, optimizer.param_groups)
     paths, on_device = _homes(engine_config)
-    members = (
-        (e.name, list(e.parameter.shape), _dtypes.NAMES[e.parameter.dtype], e.group.number)
-        for unit in cut.units
-        for e in unit.entries
-    )
-    opening = Opening(engine_config, paths, cut, seed, _rules.identity(rule, members))
+    identity = _rules.identity(rule, members_of(e for unit in cut.units for e in unit.entries))
+    opening = Opening(engine_config, paths, cut, seed, identity)
     opened = opening.open(run)
     try:
         runtime = Runtime(opened.engine, cut, on_device=on_device, zero_missing=zero_missing)

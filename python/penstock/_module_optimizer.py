@@ -241,7 +241,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         runtime.begin()
         kinds = {"master": _library.MASTER, **self.rule.moments}
         for unit in runtime.units:
-            for number, entry in enumerate(unit.entries):
+            for entry in unit.entries:
                 if not entry.trained:
                     continue
                 states = {}
@@ -249,7 +249,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
                     value = torch.empty(entry.parameter.shape, dtype=torch.float32)
                     with runtime.lock:
                         runtime.engine.read(
-                            unit.index, number, kind, 0, value.numel(), value.data_ptr()
+                            entry.unit, entry.tensor, kind, 0, value.numel(), value.data_ptr()
                         )
                     states[name] = value
                 yield entry.name, entry.parameter, states

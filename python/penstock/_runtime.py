@@ -238,29 +238,30 @@ class Runtime:
         with self.lock:
             self.take_gradients()
             missing = [
-                (unit.index, i, entry)
+                entry
                 for unit in self.units
-                for i, entry in enumerate(unit.entries)
-                if entry.trained and (unit.index, i) not in self._given
+                for entry in unit.entries
+                if entry.trained and (entry.unit, entry.tensor) not in self._given
             ]
             if missing and not self._zero_missing:
-                names = ", ".join(entry.name for _, _, entry in missing[:_MOST_NAMES])
+                names = ", ".join(entry.name for entry in missing[:_MOST_NAMES])
                 more = ", …" if len(missing) > _MOST_NAMES else ""
                 raise InvalidArgumentError(
                     f"penstock: {len(missing)} parameters have no gradient in this step: {names}"
                     f'{more}; freeze them by requires_grad_(False), or set "penstock": '
                     '{"missing_gradients": "zero"}'
                 )
-            for unit, i, entry in missing:
-                self.engine.gradient(unit, i, None, _dtypes.CODES[entry.parameter.dtype])
-                self._given.add((unit, i))
+            for entry in missing:
+                dtype = _dtypes.CODES[entry.parameter.dtype]
+                self.engine.gradient(entry.unit, entry.tensor, None, dtype)
+                self._given.add((entry.unit, entry.tensor))
 
     def _take_assigned(self) -> None:
         """Takes gradients that no backward has left, but somebody has set."""
         for unit in self.units:
-            for i, entry in enumerate(unit.entries):
+            for entry in unit.entries:
                 if entry.trained and entry.parameter.grad is not None:
-                    self.gradient(unit, i, entry.parameter)
+                    self.gradient(unit, entry.tensor, entry.parameter)
 
     # Steps.
 

@@ -18,7 +18,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from penstock._cuda import CudaEngine, CudaMemory
-from penstock._units import Entry, UnitSpec
+from penstock._model import Entry, UnitSpec
 from penstock.errors import InvalidArgumentError
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)

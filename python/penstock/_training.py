@@ -17,7 +17,8 @@ import torch
 from penstock import _cuda, _dtypes, _exit, _library, _overlaps, _ranks, _rules, _state
 from penstock._commits import Commits
 from penstock._forward import ForwardHooks
-from penstock._parameters import Entry, partition
+from penstock._model import Entry, members_of
+from penstock._parameters import partition
 from penstock._run import Run
 from penstock._snapshot import take_snapshot
 from penstock._universal_files import Reader
@@ -73,13 +74,7 @@ class Training:
         self.param_groups = param_groups
         self.partition = partition(param_groups, options.model)
         _overlaps.check((entry.name, entry.parameter) for entry in self.partition.entries())
-        self.identity = _rules.identity(
-            rule,
-            (
-                (e.name, list(e.parameter.shape), _dtypes.NAMES[e.parameter.dtype], e.group)
-                for e in self.partition.entries()
-            ),
-        )
+        self.identity = _rules.identity(rule, members_of(self.partition.entries()))
         self.calls = 0  # of step() with gradients
         self._ending = False  # the engine was told to end a step, and what came of it is not noted
         self.continued: dict[str, Any] | None = None
@@ -232,7 +227,8 @@ class Training:
         max_norm: float,
         loss_scale: float,
     ) -> _library.Outcome:
-        groups = [_rules.scalars(self.param_groups[group]) for group, _ in self.partition.groups]
+        numbers = [group.number for group in self.partition.groups]
+        groups = [_rules.scalars(self.param_groups[number]) for number in numbers]
         self.commits.open_step = True
         try:
             for entry, gradient in gradients:

@@ -18,7 +18,8 @@ import torch
 from torch.autograd.graph import increment_version
 
 from penstock import _library
-from penstock._parameters import Entry, Partition
+from penstock._model import Entry
+from penstock._parameters import Partition
 from penstock.errors import InvalidArgumentError
 
 

@@ -93,7 +93,7 @@ class MistakesAreRefused(OptimizerTest):
         meta = torch.nn.Linear(2, 2, device="meta")
         self.refuse(
             InvalidArgumentError,
-            ["on meta", "on the CPU or on a CUDA device"],
+            ["groups.0.0 has no values", "meta device", "initialize the weights"],
             self.make,
             meta.parameters(),
         )
