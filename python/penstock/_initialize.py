@@ -14,7 +14,7 @@ from penstock import _exit, _guards, _outside, _overlaps, _ranks, _rules, _state
 from penstock._config import ConfigLike, merged, read_config, without_monitors
 from penstock._hooks import Hooks
 from penstock._init import Weights, give_addresses, has_no_values, source_of
-from penstock._model import members_of
+from penstock._model import check_shape, members_of
 from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._opening import Opening
 from penstock._rows import Rows
@@ -47,6 +47,7 @@ def _check_module(model: torch.nn.Module) -> None:
             f"{type(model).__name__}"
         )
     for name, parameter in model.named_parameters():
+        check_shape(name, parameter)
         if _guards.link_of(parameter) is not None:
             raise InvalidArgumentError(
                 f"penstock: parameter {name} belongs to a training already; make another module"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.parameter import UninitializedParameter
 
 from penstock import _dtypes
 from penstock.errors import InvalidArgumentError
@@ -90,6 +91,14 @@ def owners(model: torch.nn.Module, sequential: bool) -> Iterator[tuple[str, torc
                 yield from walk(path, child)
 
     yield from walk("", model)
+
+
+def check_shape(name: str, parameter: torch.Tensor) -> None:
+    """Raises if a parameter has no shape yet."""
+    if isinstance(parameter, UninitializedParameter):
+        raise InvalidArgumentError(
+            f"penstock: parameter {name} has no shape yet; run the module once before"
+        )
 
 
 def check_entries(entries: Sequence[Entry], have_values: bool = True) -> None:

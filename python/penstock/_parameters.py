@@ -19,6 +19,7 @@ from penstock._model import (
     UnitSpec,
     add_unit,
     check_entries,
+    check_shape,
     model_text,
     owners,
 )
@@ -76,6 +77,7 @@ def trained(
     for number, group in enumerate(param_groups):
         for parameter in group["params"]:
             name = names[id(parameter)]
+            check_shape(name, parameter)
             if parameter.requires_grad and parameter.numel() > 0:
                 found.append(Entry(name, parameter, Group(number, parameter.dtype)))
     check_entries(found)

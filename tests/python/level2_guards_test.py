@@ -279,6 +279,7 @@ class Refused(unittest.TestCase):
         sparse = torch.nn.Linear(2, 2)
         sparse.scale = torch.nn.Parameter(torch.eye(2).to_sparse())
         cases: list[tuple[str, Any, dict[str, Any]]] = [
+            ("weight has no shape yet", torch.nn.LazyLinear(2), {}),
             ("scale has layout torch.sparse_coo", sparse, {}),
             ("has no values", torch.nn.Linear(2, 2, device="meta"), {}),
             ("float64", torch.nn.Linear(2, 2).double(), {}),

@@ -100,6 +100,19 @@ class MistakesAreRefused(OptimizerTest):
         double = torch.nn.Linear(2, 2).double()
         self.refuse(InvalidArgumentError, ["float64"], self.make, double.parameters())
 
+    def test_parameters_without_a_shape_and_sparse_ones(self) -> None:
+        lazy = torch.nn.LazyLinear(2)
+        self.refuse(
+            InvalidArgumentError,
+            ["weight has no shape yet", "run the module once"],
+            self.make,
+            lazy.named_parameters(),
+        )
+        lazy(torch.ones(1, 2))
+        self.make(lazy.parameters())
+        sparse = torch.nn.Parameter(torch.eye(2).to_sparse())
+        self.refuse(InvalidArgumentError, ["layout torch.sparse_coo"], self.make, [sparse])
+
     def test_missing_gradients_are_named(self) -> None:
         model = tower()
         optimizer = self.make(model.named_parameters())
