@@ -69,7 +69,7 @@ def _from_module(folder: pathlib.Path, architecture: str, dtype: str) -> Model:
     module = module.to(types[dtype])
     parameters = [p for p in module.parameters() if p.numel() > 0]
     cut = _units.plan(module, [{"params": parameters}], have_values=False)
-    return Model(_units.model_text(cut), architecture)
+    return Model(_units.text_of(cut), architecture)
 
 
 def _read_head(file: pathlib.Path) -> dict[str, list[int]]:

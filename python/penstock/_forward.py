@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from penstock import _library
-from penstock._parameters import Partition, owners
+from penstock._model import owners
+from penstock._parameters import Partition
+from penstock._watch import Watch
 
 _LEARNED_IN = 2  # forwards
 
@@ -47,25 +48,13 @@ class _Hook:
         return _no_hook, ()
 
 
-class _Watch(TorchFunctionMode):
-    """Sees the arguments of every function of torch."""
+class _EagerUses(Watch):
+    """Sees what is called, but for what is being compiled."""
 
-    def __init__(self, see: Callable[[torch.Tensor], None]) -> None:
-        super().__init__()
-        self._see = see
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.compiler.is_compiling():  # compiled parts are eager again once nothing is learned
             return func(*args, **(kwargs or {}))
-        for argument in (*args, *(kwargs or {}).values()):
-            if isinstance(argument, torch.Tensor):
-                self._see(argument)
-            elif isinstance(argument, (list, tuple)):
-                for item in argument:
-                    if isinstance(item, torch.Tensor):
-                        self._see(item)
+        self.look(func, args, kwargs)
         return func(*args, **(kwargs or {}))
 
 
@@ -91,10 +80,10 @@ class ForwardHooks:
         self._unit_of = {id(entry.parameter): entry.unit for entry in partition.entries()}
         self._outside: set[int] = set()  # units that are used outside the modules that own them
         self._reached: set[int] = set()  # units that hooks have seen in this forward
-        self._watch: _Watch | None = None
+        self._watch: _EagerUses | None = None
         self._forwards = 0
         self._handles: list[Any] = []
-        whole = {module for _, module, is_whole in owners(model) if is_whole}
+        whole = {module for _, module, block in owners(model, sequential=False) if block}
         for module in model.modules():
             own = module.parameters(recurse=module in whole)
             units = sorted({self._unit_of[id(p)] for p in own if id(p) in self._unit_of})
@@ -135,7 +124,7 @@ class ForwardHooks:
         self._stop_watching()  # a KeyboardInterrupt has ended the last forward without _end
         if self._forwards < _LEARNED_IN:
             self._reached.clear()
-            self._watch = _Watch(self._see)
+            self._watch = _EagerUses(self._unit_of, self._see)
             self._watch.__enter__()  # type: ignore[no-untyped-call]
 
     def _end(self, *_: Any) -> None:
@@ -149,9 +138,8 @@ class ForwardHooks:
         if watch is not None:
             watch.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def _see(self, tensor: torch.Tensor) -> None:
-        unit = self._unit_of.get(id(tensor))
-        if unit is None or unit in self._reached:
+    def _see(self, unit: int) -> None:
+        if unit in self._reached:
             return
         self._reached.add(unit)
         self._outside.add(unit)

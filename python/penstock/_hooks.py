@@ -148,9 +148,9 @@ class Hooks:
             )
             self.handles.append(module.register_forward_hook(self._after, always_call=True))
         for unit in self.runtime.units:
-            for i, entry in enumerate(unit.entries):
+            for entry in unit.entries:
                 if entry.trained:
-                    hook = _GradientHook(self, unit.index, i)
+                    hook = _GradientHook(self, entry.unit, entry.tensor)
                     self.handles.append(entry.parameter.register_post_accumulate_grad_hook(hook))
 
     def _stack(self) -> list[Frame]:

@@ -10,17 +10,18 @@ from typing import Any
 
 import torch
 
-from penstock import _dtypes, _exit, _guards, _outside, _rules, _state_dicts
+from penstock import _exit, _guards, _outside, _overlaps, _ranks, _rules, _state_dicts
 from penstock._config import ConfigLike, merged, read_config, without_monitors
 from penstock._hooks import Hooks
 from penstock._init import Weights, give_addresses, has_no_values, source_of
+from penstock._model import check_shape, members_of
 from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._opening import Opening
 from penstock._rows import Rows
 from penstock._runtime import Runtime
 from penstock._units import plan
 from penstock._universal_files import Reader
-from penstock.errors import InvalidArgumentError, UnavailableError
+from penstock.errors import InvalidArgumentError
 
 _log = logging.getLogger("penstock")
 
@@ -39,17 +40,6 @@ _AUTO = {"lr": 5e-5}  # others: their defaults (docs/config.md)
 _BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
 
-def _check_ranks() -> None:
-    ranks = int(os.environ.get("WORLD_SIZE") or "1")
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        ranks = max(ranks, torch.distributed.get_world_size())
-    if ranks > 1:
-        raise UnavailableError(
-            f"penstock: penstock.initialize was called on one of {ranks} ranks (WORLD_SIZE, "
-            "torch.distributed), and works with one; start one process"
-        )
-
-
 def _check_module(model: torch.nn.Module) -> None:
     if not isinstance(model, torch.nn.Module):
         raise InvalidArgumentError(
@@ -57,10 +47,12 @@ def _check_module(model: torch.nn.Module) -> None:
             f"{type(model).__name__}"
         )
     for name, parameter in model.named_parameters():
+        check_shape(name, parameter)
         if _guards.link_of(parameter) is not None:
             raise InvalidArgumentError(
                 f"penstock: parameter {name} belongs to a training already; make another module"
             )
+    _overlaps.check_module(model)
 
 
 def _optimizer_of(config: Mapping[str, Any]) -> tuple[_rules.Rule, dict[str, Any]]:
@@ -174,7 +166,7 @@ def initialize(
     Raises:
         PenstockError: one line says what does not work, and what to do.
     """
-    _check_ranks()
+    _ranks.check_alone()
     _check_module(model)
     _exit.free_nodes_at_exit()
     given, monitors = without_monitors(read_config(config))
@@ -198,12 +190,8 @@ def initialize(
     optimizer.rows = Rows(engine_config, monitors)
     cut = plan(model, optimizer.param_groups)
     paths, on_device = _homes(engine_config)
-    members = (
-        (e.name, list(e.parameter.shape), _dtypes.NAMES[e.parameter.dtype], e.group.number)
-        for unit in cut.units
-        for e in unit.entries
-    )
-    opening = Opening(engine_config, paths, cut, seed, _rules.identity(rule, members))
+    identity = _rules.identity(rule, members_of(e for unit in cut.units for e in unit.entries))
+    opening = Opening(engine_config, paths, cut, seed, identity)
     opened = opening.open(run)
     try:
         runtime = Runtime(opened.engine, cut, on_device=on_device, zero_missing=zero_missing)

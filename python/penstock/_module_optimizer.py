@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -172,11 +173,13 @@ class ModuleOptimizer(torch.optim.Optimizer):
         """Keeps the states of schedulers, loaders and the like in commits.
 
         If the run was continued, and no step was made since, they are given their states of the
-        commit, and so are the generators of random numbers.
+        commit, and so are the groups and the generators of random numbers. A scheduler that is made
+        sets the rates of the groups anew, so call it behind that, if with nothing to keep.
         """
         self._commits.attach(things, lambda: self._runtime.lock)
         if self._continued is not None:
             _state.restore(self._continued, things)
+            self._set_groups(self._continued["groups"])
 
     @property
     def steps(self) -> int:
@@ -238,7 +241,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         runtime.begin()
         kinds = {"master": _library.MASTER, **self.rule.moments}
         for unit in runtime.units:
-            for number, entry in enumerate(unit.entries):
+            for entry in unit.entries:
                 if not entry.trained:
                     continue
                 states = {}
@@ -246,7 +249,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
                     value = torch.empty(entry.parameter.shape, dtype=torch.float32)
                     with runtime.lock:
                         runtime.engine.read(
-                            unit.index, number, kind, 0, value.numel(), value.data_ptr()
+                            entry.unit, entry.tensor, kind, 0, value.numel(), value.data_ptr()
                         )
                     states[name] = value
                 yield entry.name, entry.parameter, states
@@ -281,7 +284,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         if not self._is_at(said):
             self._go_to(said)
         for group, options in zip(self.param_groups, state_dict["param_groups"]):
-            group.update(options)
+            group.update(copy.deepcopy(options))  # schedulers write into rates that are tensors
 
     def _is_at(self, commit: Mapping[str, Any]) -> bool:
         """Whether the training is where a commit was made."""

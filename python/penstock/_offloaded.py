@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Union
 
 import torch
 
-from penstock import _cuda, _library, _rules, _state
+from penstock import _cuda, _library, _overlaps, _ranks, _rules, _state
 from penstock._amp import loss_scale_of
 from penstock._config import ConfigLike, optimizer_config, read_config, without_monitors
 from penstock._held import Held
@@ -91,6 +91,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 f"penstock: missing_gradients is {missing_gradients!r} and resume {resume!r}; the "
                 'first is "error" or "zero", the second "auto", True or False'
             )
+        _ranks.check_alone()
         self._rule = rule
         self.max_norm = max_norm
         self.grad_norm = 0.0
@@ -103,7 +104,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         folder = None if run is None else os.fspath(run)
         every = int(commit_every_steps)
         options = Options(settings, nvme, folder, model, missing_gradients, every)
-        trained(self.param_groups, model)
+        found = trained(self.param_groups, model)
+        _overlaps.check_pairs((one.name, one.parameter) for one in found)
         self._held = Held(options, rule, self.defaults)
         weakref.finalize(self, self._held.close).atexit = False  # _training has an end of its own
         self._held.begin(resume, self.param_groups)

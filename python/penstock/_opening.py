@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from penstock import _cuda, _library, _state
 from penstock._run import Run
 from penstock._snapshot import files_of
-from penstock._units import Plan, model_text
+from penstock._units import Plan, text_of
 from penstock.errors import InvalidArgumentError
 
 
@@ -68,7 +68,7 @@ class Opening(NamedTuple):
     def _engine(self, run: Run, files: list[str]) -> _library.Engine:
         options = {"folders": run.folders, "continue": files, "seed": self.seed}
         device = self.plan.units[0].entries[0].parameter.device
-        return _cuda.engine_for(device, self.config, model_text(self.plan), options)
+        return _cuda.engine_for(device, self.config, text_of(self.plan), options)
 
     def _engine_at(self, run: Run, commit: Mapping[str, Any] | None) -> _library.Engine:
         """Makes an engine that continues a commit in its files, or moves that of a snapshot."""

@@ -8,77 +8,25 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.overrides import (
-    TorchFunctionMode,
     _get_current_function_mode_stack,
     _pop_mode,
     _push_mode,
 )
 
 from penstock._hooks import Hooks, backward_task, unit_of
-from penstock._storage import Unit
+from penstock._watch import Watch
 
 
-def _metadata_functions() -> frozenset[Any]:
-    """Functions that look at a tensor and not at its values."""
-    tensor = torch.Tensor
-    names = (
-        "shape dtype device requires_grad grad grad_fn is_leaf layout ndim is_sparse is_meta "
-        "is_quantized is_cuda is_cpu _version names itemsize nbytes is_nested is_mkldnn"
-    )
-    found: list[Any] = [
-        getattr(tensor, name).__get__ for name in names.split() if hasattr(tensor, name)
-    ]
-    found += [
-        tensor.size,
-        tensor.dim,
-        tensor.numel,
-        tensor.stride,
-        tensor.ndimension,
-        tensor.nelement,
-        tensor.element_size,
-        tensor.is_floating_point,
-        tensor.is_complex,
-        tensor.is_contiguous,
-        tensor.storage_offset,
-        tensor.__hash__,
-        tensor.register_hook,
-        torch.is_floating_point,
-        torch.is_complex,
-        torch.numel,
-    ]
-    return frozenset(found)
-
-
-class OutsideUses(TorchFunctionMode):
+class OutsideUses(Watch):
     """Brings the weights of any function that is called. See the file."""
-
-    def __init__(self, hooks: Hooks, units: Mapping[int, Unit]) -> None:
-        super().__init__()
-        self._hooks = hooks
-        self._units = units
-        self._metadata = _metadata_functions()
-
-    def _look(self, arguments: Any) -> None:
-        for argument in arguments:
-            kind = type(argument)
-            if kind is torch.nn.Parameter:
-                unit = self._units.get(id(argument))
-                if unit is not None:
-                    self._hooks.use_outside(unit)
-            elif kind in (tuple, list):
-                self._look(argument)
 
     @torch.compiler.disable
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in self._metadata:
-            self._look(args)
-            if kwargs:
-                self._look(kwargs.values())
+        self.look(func, args, kwargs)
         return func(*args, **(kwargs or {}))
 
 
@@ -92,7 +40,7 @@ class _Watched:
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
-        self._mode = OutsideUses(hooks, unit_of(hooks))
+        self._mode = OutsideUses(unit_of(hooks), hooks.use_outside)
         self._thread = threading.local()  # has `active`, and `paused` while it is taken away
         self._learned: set[Any] = set()  # kinds of forwards that were seen as a whole
 

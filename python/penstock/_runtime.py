@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from penstock import _dtypes, _library, _rules
-from penstock._storage import Unit, memory_for
+from penstock import _dtypes, _library, _overlaps, _rules
+from penstock._storage import Unit, memory_for, outdate
 from penstock._units import Plan
 from penstock.errors import InvalidArgumentError, UnavailableError
 
@@ -84,8 +84,7 @@ class Runtime:
             return
         with self.lock, torch.inference_mode(False):
             if give_values is None and not self.begun:
-                for unit in self.units:
-                    unit.check_kind()
+                self._check_parameters()
             for unit in self.units:
                 if unit.index not in self._taken:
                     if not self._continued:
@@ -97,6 +96,16 @@ class Runtime:
             if self._on_device:
                 self._bring_all()
             self._begun = True
+
+    def _check_parameters(self) -> None:
+        """Raises unless parameters are as they were when their units were made, but for values."""
+        for unit in self.units:
+            unit.check_kind()
+        entries = [entry for unit in self.units for entry in unit.entries]
+        _overlaps.check(
+            ((e.name, e.parameter) for e in entries if e.trained),
+            ((f"frozen parameter {e.name}", e.parameter) for e in entries if not e.trained),
+        )
 
     @property
     def begun(self) -> bool:
@@ -229,29 +238,30 @@ class Runtime:
         with self.lock:
             self.take_gradients()
             missing = [
-                (unit.index, i, entry)
+                entry
                 for unit in self.units
-                for i, entry in enumerate(unit.entries)
-                if entry.trained and (unit.index, i) not in self._given
+                for entry in unit.entries
+                if entry.trained and (entry.unit, entry.tensor) not in self._given
             ]
             if missing and not self._zero_missing:
-                names = ", ".join(entry.name for _, _, entry in missing[:_MOST_NAMES])
+                names = ", ".join(entry.name for entry in missing[:_MOST_NAMES])
                 more = ", …" if len(missing) > _MOST_NAMES else ""
                 raise InvalidArgumentError(
                     f"penstock: {len(missing)} parameters have no gradient in this step: {names}"
                     f'{more}; freeze them by requires_grad_(False), or set "penstock": '
                     '{"missing_gradients": "zero"}'
                 )
-            for unit, i, entry in missing:
-                self.engine.gradient(unit, i, None, _dtypes.CODES[entry.parameter.dtype])
-                self._given.add((unit, i))
+            for entry in missing:
+                dtype = _dtypes.CODES[entry.parameter.dtype]
+                self.engine.gradient(entry.unit, entry.tensor, None, dtype)
+                self._given.add((entry.unit, entry.tensor))
 
     def _take_assigned(self) -> None:
         """Takes gradients that no backward has left, but somebody has set."""
         for unit in self.units:
-            for i, entry in enumerate(unit.entries):
+            for entry in unit.entries:
                 if entry.trained and entry.parameter.grad is not None:
-                    self.gradient(unit, i, entry.parameter)
+                    self.gradient(unit, entry.tensor, entry.parameter)
 
     # Steps.
 
@@ -318,12 +328,12 @@ class Runtime:
         for unit in self.units:
             unit.told = False
             unit.check_unwritten()
+        for unit in self.units:
             if self._on_device:
                 unit.filled = unit.filled and not unit.trained
             elif unit.filled and (unit.trained or not unit.kept):
                 unit.forget()
-            if unit.trained:
-                unit.outdate()
+        outdate(self.units)
 
     def drop_step(self) -> None:
         """Drops gradients and recorded uses of the step under way."""

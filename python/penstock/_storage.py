@@ -18,7 +18,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from penstock._cuda import CudaEngine, CudaMemory
-from penstock._units import Entry, UnitSpec
+from penstock._model import Entry, UnitSpec
 from penstock.errors import InvalidArgumentError
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -175,14 +175,6 @@ class Unit:
         self._versions = [entry.parameter._version for entry in self.entries]
         self._settled = True
 
-    def outdate(self) -> None:
-        """Has autograd refuse graphs from before a step that changes the weights."""
-        with torch.inference_mode(False), torch._C.DisableTorchFunction():
-            self._settled = False
-            for entry in self.entries:
-                increment_version(entry.parameter)
-            self._settle()
-
     def check_unwritten(self) -> None:
         """Raises if somebody has written into a parameter since it was last shown."""
         if not self._settled:  # an interrupt came in between
@@ -222,3 +214,20 @@ class Unit:
         self.filled = False
         if not self.gathered:
             self.show_away()
+
+
+def outdate(units: Sequence[Unit]) -> None:
+    """Has autograd refuse graphs from before a step that changes the weights.
+
+    Parameters that are views of one tensor have one version counter, so all are counted up before
+    the versions are noted, also those of units that the step leaves as they are.
+    """
+    with torch.inference_mode(False), torch._C.DisableTorchFunction():
+        for unit in units:
+            unit._settled = False
+        for unit in units:
+            for entry in unit.entries:
+                if unit.trained:
+                    increment_version(entry.parameter)
+        for unit in units:
+            unit._settle()

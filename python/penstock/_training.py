@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from penstock import _cuda, _dtypes, _exit, _library, _rules, _state
+from penstock import _cuda, _dtypes, _exit, _library, _overlaps, _ranks, _rules, _state
 from penstock._commits import Commits
 from penstock._forward import ForwardHooks
-from penstock._parameters import Entry, partition
+from penstock._model import Entry, members_of
+from penstock._parameters import partition
 from penstock._run import Run
 from penstock._snapshot import take_snapshot
 from penstock._universal_files import Reader
@@ -37,17 +38,6 @@ class Options(NamedTuple):
     model: torch.nn.Module | None
     missing_gradients: str
     commit_every_steps: int
-
-
-def _check_ranks() -> None:
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        ranks = distributed.get_world_size()
-        if ranks > 1:
-            raise UnavailableError(
-                f"penstock: torch.distributed has {ranks} ranks, and the optimizers of this package "
-                "work with one; train in one process, or with `penstock launch`"
-            )
 
 
 class Training:
@@ -75,7 +65,7 @@ class Training:
         step: int | None = None,
         begin_with: Reader | None = None,
     ) -> None:
-        _check_ranks()
+        _ranks.check_alone()
         _exit.free_nodes_at_exit()
         for number, group in enumerate(param_groups):
             _rules.check_group(group, number, defaults)
@@ -83,13 +73,8 @@ class Training:
         self.run = run
         self.param_groups = param_groups
         self.partition = partition(param_groups, options.model)
-        self.identity = _rules.identity(
-            rule,
-            (
-                (e.name, list(e.parameter.shape), _dtypes.NAMES[e.parameter.dtype], e.group)
-                for e in self.partition.entries()
-            ),
-        )
+        _overlaps.check((entry.name, entry.parameter) for entry in self.partition.entries())
+        self.identity = _rules.identity(rule, members_of(self.partition.entries()))
         self.calls = 0  # of step() with gradients
         self._ending = False  # the engine was told to end a step, and what came of it is not noted
         self.continued: dict[str, Any] | None = None
@@ -149,16 +134,24 @@ class Training:
             self.commits.ending.step = self.engine_step
         if self.continued is not None or begin_with is not None:
             self.weights.take_all()
-        own = {id(p) for p in model.parameters()} if model is not None else set()
-        self._at_once = [  # units that no hook brings
+        brought = self._brought_by_hooks()
+        self._at_once = [
             number
             for number, unit in enumerate(self.partition.units)
-            if any(id(entry.parameter) not in own for entry in unit.entries)
+            if any(id(entry.parameter) not in brought for entry in unit.entries)
         ]
         if model is not None:
             self._hooks = ForwardHooks(
                 model, self.partition, self.bring, lambda: bool(self.weights.pending)
             )
+
+    def _brought_by_hooks(self) -> set[int]:
+        """Returns ids of the parameters that may wait for their weights: hooks see all their uses."""
+        model = self.options.model
+        if model is None:
+            return set()
+        named = ((entry.name, entry.parameter) for entry in self.partition.entries())
+        return {id(p) for p in model.parameters()} - _overlaps.seen_elsewhere(named, model)
 
     def _fill(self) -> None:
         for number, unit in enumerate(self.partition.units):
@@ -234,7 +227,8 @@ class Training:
         max_norm: float,
         loss_scale: float,
     ) -> _library.Outcome:
-        groups = [_rules.scalars(self.param_groups[group]) for group, _ in self.partition.groups]
+        numbers = [group.number for group in self.partition.groups]
+        groups = [_rules.scalars(self.param_groups[number]) for number in numbers]
         self.commits.open_step = True
         try:
             for entry, gradient in gradients:

@@ -1,45 +1,28 @@
-"""Cuts a module into units: what is brought and let go together (docs/c_api.md, "The model").
+"""Cuts a module whose parameters are the engine's into units.
 
-Blocks are the members of outermost lists whose members are of one class, as the layers of a
-transformer are; a block is one unit with all that is in it. Every other module that owns parameters
-itself is a unit with these.
+A block is one unit with all that is in it. Every other module that owns parameters itself is a unit
+with these.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from penstock import _dtypes
+from penstock._model import (
+    Entry,
+    Group,
+    UnitSpec,
+    add_unit,
+    check_entries,
+    model_text,
+    owners,
+)
 from penstock.errors import InvalidArgumentError
-
-
-class Group(NamedTuple):
-    """A group of the engine: what has one set of scalars and one dtype."""
-
-    number: int  # of the optimizer's parameter group; -1: frozen
-    dtype: torch.dtype
-
-
-class Entry(NamedTuple):
-    """A parameter within its unit."""
-
-    name: str
-    parameter: torch.nn.Parameter
-    group: Group
-
-    @property
-    def trained(self) -> bool:
-        return self.group.number >= 0
-
-
-class UnitSpec(NamedTuple):
-    name: str
-    repeated: bool
-    entries: Sequence[Entry]
 
 
 class Plan(NamedTuple):
@@ -58,60 +41,6 @@ class Plan(NamedTuple):
     groups: Sequence[Group]
 
 
-def _is_list_of_blocks(module: torch.nn.Module) -> bool:
-    """Whether the children are repeated blocks. Of a Sequential, those that have modules inside."""
-    children = list(module.children())
-    if len(children) < 2 or len({type(child) for child in children}) != 1:
-        return False
-    if isinstance(module, torch.nn.Sequential):
-        return any(True for _ in children[0].children())
-    return isinstance(module, torch.nn.ModuleList)
-
-
-def _owners(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, bool]]:
-    """Yields name, module, and whether it is a block, of all modules that use parameters.
-
-    Those that use parameters only by modules in them are among them, if they can be called.
-    """
-    seen: set[torch.nn.Module] = set()
-
-    def walk(name: str, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, bool]]:
-        if module in seen:
-            return
-        seen.add(module)
-        blocks = _is_list_of_blocks(module)
-        called = type(module).forward is not torch.nn.Module.forward
-        if next(module.parameters(recurse=called), None) is not None:
-            yield name, module, False
-        for key, child in module.named_children():
-            path = f"{name}.{key}" if name else key
-            if blocks and child not in seen:
-                seen.update(child.modules())
-                yield path, child, True
-            else:
-                yield from walk(path, child)
-
-    yield from walk("", model)
-
-
-def _check(parameter: torch.nn.Parameter, name: str, have_values: bool) -> None:
-    problem = None
-    if isinstance(parameter, torch.nn.parameter.UninitializedParameter):
-        problem = "has no shape yet; run the module once before penstock.initialize"
-    elif parameter.device.type == "meta" and not have_values:
-        pass
-    elif parameter.device.type == "meta":
-        problem = "has no values (it is on the meta device); load or initialize the weights first"
-    elif parameter.device.type not in ("cpu", "cuda"):
-        problem = f"is on {parameter.device}; move the model to the CPU or to a CUDA device"
-    elif parameter.dtype not in _dtypes.NAMES:
-        problem = f"is of {parameter.dtype}; only float32, bfloat16 and float16 are offered"
-    elif type(parameter) is not torch.nn.Parameter:
-        problem = f"is a {type(parameter).__name__}; only plain parameters are offered"
-    if problem is not None:
-        raise InvalidArgumentError(f"penstock: parameter {name} {problem}")
-
-
 def _group_of(param_groups: Sequence[Mapping[str, Any]]) -> dict[torch.nn.Parameter, int]:
     return {p: number for number, group in enumerate(param_groups) for p in group["params"]}
 
@@ -124,7 +53,11 @@ def _entries(
     for name, parameter in model.named_parameters():
         if parameter.numel() == 0:
             continue
-        _check(parameter, name, have_values)
+        if type(parameter) is not torch.nn.Parameter:
+            raise InvalidArgumentError(
+                f"penstock: parameter {name} is a {type(parameter).__name__}; only plain parameters "
+                "are offered"
+            )
         if parameter.requires_grad and parameter not in numbers:
             raise InvalidArgumentError(
                 f"penstock: parameter {name} needs a gradient and is in no parameter group; add it "
@@ -132,19 +65,13 @@ def _entries(
             )
         number = numbers[parameter] if parameter.requires_grad else -1
         entries[parameter] = Entry(name, parameter, Group(number, parameter.dtype))
-    devices = {str(entry.parameter.device) for entry in entries.values()}
-    if len(devices) > 1:
-        raise InvalidArgumentError(
-            f"penstock: parameters are on {', '.join(sorted(devices))}; move the model to one device"
-        )
     strangers = [p for p in numbers if p.numel() > 0 and p not in entries]
     if strangers:
         raise InvalidArgumentError(
             f"penstock: a parameter of shape {tuple(strangers[0].shape)} is in a parameter group "
             "and not in the model; give the groups of this model"
         )
-    if not any(entry.trained for entry in entries.values()):
-        raise InvalidArgumentError("penstock: no parameter needs a gradient, so nothing is trained")
+    check_entries(list(entries.values()), have_values)
     return entries
 
 
@@ -165,10 +92,10 @@ def plan(
     looked at need not ``have_values``: it may be on the meta device.
     """
     entries = _entries(model, param_groups, have_values)
-    owners = list(_owners(model))
+    found = list(owners(model, sequential=True))
     users = collections.defaultdict(list)
     blocks = set()
-    for _, module, block in owners:
+    for _, module, block in found:
         for parameter in module.parameters(recurse=block):
             users[parameter].append(module)
         if block:
@@ -177,11 +104,10 @@ def plan(
     unit_of: dict[torch.nn.Parameter, int] = {}
 
     def add(name: str, repeated: bool, members: Sequence[torch.nn.Parameter]) -> None:
-        if members:
-            unit_of.update(dict.fromkeys(members, len(units)))
-            units.append(UnitSpec(name, repeated, [entries[p] for p in members]))
+        unit_of.update(dict.fromkeys(members, len(units)))
+        add_unit(units, name, [entries[p] for p in members], repeated)
 
-    for name, module, block in owners:
+    for name, module, block in found:
         own = [p for p in module.parameters(recurse=block) if p in entries and p not in unit_of]
         shared = [p for p in own if len(users[p]) > 1 and not blocks.isdisjoint(users[p])]
         for parameter in shared:
@@ -189,38 +115,15 @@ def plan(
         add(name or "(root)", block, [p for p in own if p not in unit_of])
     used = {
         module: sorted({unit_of[p] for p in module.parameters(recurse=block) if p in unit_of})
-        for _, module, block in owners
+        for _, module, block in found
     }
     return Plan(units, used, frozenset(blocks), _order_groups(entries))
 
 
-def model_text(plan_: Plan) -> dict[str, Any]:
+def text_of(plan_: Plan) -> dict[str, Any]:
     """Returns the model as the C interface takes it."""
-    numbers = {group: i for i, group in enumerate(plan_.groups)}
-    return {
-        "units": [
-            {
-                "name": unit.name,
-                "repeated": unit.repeated,
-                "tensors": [
-                    {
-                        "name": entry.name,
-                        "shape": list(entry.parameter.shape),
-                        "group": numbers[entry.group],
-                    }
-                    for entry in unit.entries
-                ],
-            }
-            for unit in plan_.units
-        ],
-        "groups": [
-            {
-                "name": f"frozen {_dtypes.NAMES[group.dtype]}"
-                if group.number < 0
-                else f"{group.number} {_dtypes.NAMES[group.dtype]}",
-                "dtype": _dtypes.NAMES[group.dtype],
-                "frozen": group.number < 0,
-            }
-            for group in plan_.groups
-        ],
-    }
+
+    def name_of(group: Group) -> str:
+        return f"{'frozen' if group.number < 0 else group.number} {_dtypes.NAMES[group.dtype]}"
+
+    return model_text(plan_.units, plan_.groups, name_of, scalar=[])

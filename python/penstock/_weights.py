@@ -18,7 +18,8 @@ import torch
 from torch.autograd.graph import increment_version
 
 from penstock import _library
-from penstock._parameters import Entry, Partition
+from penstock._model import Entry
+from penstock._parameters import Partition
 from penstock.errors import InvalidArgumentError
 
 
@@ -95,8 +96,7 @@ class Weights:
 
     def let_go(self) -> None:
         """Says that all units have an update under way."""
-        self.pending.update(range(len(self._places)))
-        self._engine.order()
+        self._await_all()
         if not self._late:
             return
         for places in self._places:
@@ -107,9 +107,20 @@ class Weights:
 
     def take_all(self) -> None:
         """Gives all parameters the engine's weights, whatever they have."""
+        self._await_all()
+        self.bring_all()
+
+    def _await_all(self) -> None:
+        """Has all units pending. A graph from before is refused by autograd from now on.
+
+        Parameters that are views of one tensor have one version counter, so all are counted up
+        before the first is brought and its version noted.
+        """
         self.pending.update(range(len(self._places)))
         self._engine.order()
-        self.bring_all()
+        for places in self._places:
+            for place in places:
+                increment_version(place.entry.parameter)
 
     def bring(self, unit: int, kind: int = _library.ASIDE) -> None:
         """Gives the parameters of a unit their new weights, if it is pending. Waits for it."""
@@ -139,7 +150,6 @@ class Weights:
                 self._marks[id(parameter)] = _REPLACED
                 return
             parameter.data = place.data
-        increment_version(parameter)  # a graph from before the update is refused by autograd
         self._marks[id(parameter)] = _mark_of(parameter)
 
     def bring_all(self, units: Iterable[int] | None = None) -> None:

@@ -17,12 +17,8 @@ import torch
 
 from penstock import _dtypes, _library, _rules
 from penstock._amp import loss_scale_of
-from penstock._parameters import (
-    Entry,
-    Partition,
-    Unit,
-    partition,
-)
+from penstock._model import Entry
+from penstock._parameters import Partition, partition
 from penstock.errors import InvalidArgumentError
 
 _BLOCK = 4096
@@ -46,24 +42,21 @@ def block_sums(gradient: torch.Tensor) -> tuple[list[float], bool]:
     return list(sums), bool(finite.value)
 
 
-def gradient_norm(
-    units: Sequence[Unit], gradients: Mapping[int, torch.Tensor]
-) -> tuple[float, bool]:
+def gradient_norm(parts: Partition, gradients: Mapping[int, torch.Tensor]) -> tuple[float, bool]:
     """Returns the norm as the engine finds it, and whether all elements are finite.
 
     Args:
-        units: in the order of the engine.
+        parts: units and groups in the order of the engine.
         gradients: by the parameter's ``id``.
     """
     total, finite = 0.0, True
-    for unit in units:
-        for group in sorted({entry.engine_group for entry in unit.entries}):
-            parts = [
-                gradients[id(entry.parameter)].reshape(-1)
-                for entry in unit.entries
-                if entry.engine_group == group
-            ]
-            sums, all_finite = block_sums(torch.cat(parts))
+    for unit in parts.units:
+        for group in parts.groups:
+            own = [entry for entry in unit.entries if entry.group == group]
+            if not own:
+                continue
+            flat = [gradients[id(entry.parameter)].reshape(-1) for entry in own]
+            sums, all_finite = block_sums(torch.cat(flat))
             finite = finite and all_finite
             for block in sums:  # one after the other: sum() would compensate
                 total += block
@@ -162,7 +155,7 @@ class ReferenceOptimizer(torch.optim.Optimizer):
             return loss
         gradients = {id(entry.parameter): self._gradient(entry) for entry in parts.entries()}
         self._sums = {}
-        norm, finite = gradient_norm(parts.units, gradients)
+        norm, finite = gradient_norm(parts, gradients)
         self.grad_norm, self.skipped = norm / loss_scale, not finite or found_inf
         if self.skipped:
             return loss
@@ -217,7 +210,7 @@ class ReferenceOptimizer(torch.optim.Optimizer):
             gradient.data_ptr(),
             _dtype(parameter),
         )
-        group = _rules.scalars(self.param_groups[entry.group])
+        group = _rules.scalars(self.param_groups[entry.group.number])
         _library.check(
             _library.library().penstock_reference_update(
                 self._config, ctypes.byref(group), self._updates, scale, ctypes.byref(elements)

@@ -276,7 +276,11 @@ class Refused(unittest.TestCase):
                 penstock.initialize(torch.nn.Linear(2, 2), {}, run="/nowhere")
 
     def test_what_initialize_cannot_take_leaves_the_module_as_it_was(self) -> None:
+        sparse = torch.nn.Linear(2, 2)
+        sparse.scale = torch.nn.Parameter(torch.eye(2).to_sparse())
         cases: list[tuple[str, Any, dict[str, Any]]] = [
+            ("weight has no shape yet", torch.nn.LazyLinear(2), {}),
+            ("scale has layout torch.sparse_coo", sparse, {}),
             ("has no values", torch.nn.Linear(2, 2, device="meta"), {}),
             ("float64", torch.nn.Linear(2, 2).double(), {}),
             ("nothing is trained", torch.nn.Linear(2, 2).requires_grad_(False), {}),

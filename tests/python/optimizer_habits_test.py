@@ -200,6 +200,29 @@ class WeightsComeUnderTheNextForward(OptimizerTest):
             brought = name.startswith("blocks.1.")
             self.assertEqual(bool(parameter.isnan().any()), not brought, name)
 
+    def test_a_look_at_the_dtype_or_shape_of_a_weight_does_not_wait_for_it(self) -> None:
+        class Looks(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                x = self.first(x.to(self.last.weight.dtype))
+                return self.last(x[:, : self.last.weight.size(1)]).square().mean()
+
+        model = Looks()
+        optimizer = self.make(model.parameters(), model=model)
+        for _ in range(3):  # in the first two, uses of weights are learned
+            model(torch.ones(2, 4)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        waiting = []
+        model.first.register_forward_hook(
+            lambda *_: waiting.append(bool(model.last.weight.isnan().all()))
+        )
+        self.assertTrue(torch.isfinite(model(torch.ones(2, 4))))
+        self.assertEqual(waiting, [True])
+
     def test_evaluation_between_steps_changes_nothing(self) -> None:
         mine, other = tower(), tower()
         optimizer = self.make(mine.parameters(), model=mine)

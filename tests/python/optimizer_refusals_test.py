@@ -8,6 +8,7 @@ import os
 import pickle
 import unittest
 from typing import Any
+from unittest import mock
 
 import optimizer_support as support
 import penstock
@@ -92,12 +93,25 @@ class MistakesAreRefused(OptimizerTest):
         meta = torch.nn.Linear(2, 2, device="meta")
         self.refuse(
             InvalidArgumentError,
-            ["on meta", "on the CPU or on a CUDA device"],
+            ["groups.0.0 has no values", "meta device", "initialize the weights"],
             self.make,
             meta.parameters(),
         )
         double = torch.nn.Linear(2, 2).double()
         self.refuse(InvalidArgumentError, ["float64"], self.make, double.parameters())
+
+    def test_parameters_without_a_shape_and_sparse_ones(self) -> None:
+        lazy = torch.nn.LazyLinear(2)
+        self.refuse(
+            InvalidArgumentError,
+            ["weight has no shape yet", "run the module once"],
+            self.make,
+            lazy.named_parameters(),
+        )
+        lazy(torch.ones(1, 2))
+        self.make(lazy.parameters())
+        sparse = torch.nn.Parameter(torch.eye(2).to_sparse())
+        self.refuse(InvalidArgumentError, ["layout torch.sparse_coo"], self.make, [sparse])
 
     def test_missing_gradients_are_named(self) -> None:
         model = tower()
@@ -216,6 +230,20 @@ class MistakesAreRefused(OptimizerTest):
             self.refuse(UnavailableError, ["2 ranks"], train, model, optimizer)
         finally:
             distributed.is_initialized, distributed.get_world_size = real
+
+    def test_several_ranks_that_a_launcher_has_started(self) -> None:
+        model = tower()
+        with mock.patch.dict(os.environ, {"WORLD_SIZE": "2"}):
+            self.refuse(
+                UnavailableError, ["one of 2 ranks", "one process"], self.make, model.parameters()
+            )
+        with mock.patch.dict(os.environ, {"WORLD_SIZE": "two"}):
+            self.refuse(
+                InvalidArgumentError, ["WORLD_SIZE is 'two'"], self.make, model.parameters()
+            )
+        self.assertEqual(os.listdir(self.folder), [])
+        with mock.patch.dict(os.environ, {"WORLD_SIZE": "1"}):
+            train(model, self.make(model.parameters()), 1)
 
     def test_a_run_that_is_open_elsewhere(self) -> None:
         run = os.path.join(self.folder, "run")
