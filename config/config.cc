@@ -107,6 +107,22 @@ std::vector<std::string> NoticesOf(const Config& config) {
   return lines;
 }
 
+namespace {
+
+const char* HomeName(Tier tier) {
+  return tier == Tier::kDevice ? "the device" : tier == Tier::kHost ? "the host" : "nvme";
+}
+
+}  // namespace
+
+std::string PlacementText(const Config& config) {
+  if (config.parameter_home == config.optimizer_home) {
+    return fmt::format("everything on {}", HomeName(config.parameter_home));
+  }
+  return fmt::format("weights on {}, optimizer states on {}", HomeName(config.parameter_home),
+                     HomeName(config.optimizer_home));
+}
+
 bool UsesNvme(const Config& config) {
   return config.parameter_home == Tier::kNvme || config.optimizer_home == Tier::kNvme;
 }

@@ -198,6 +198,8 @@ struct ConfigSource {
 Result<Config> ParseConfig(const std::vector<ConfigSource>& sources, uint64_t world_size,
                            const AutoSources& automatic = {});
 
+/// "everything on nvme", "weights on the device, optimizer states on the host".
+std::string PlacementText(const Config& config);
 /// Whether weights or optimizer states live on nvme.
 bool UsesNvme(const Config& config);
 

@@ -28,8 +28,7 @@ using LinkParts = std::vector<Bytes>;
 /// Return the operations that zero/weight_gather makes of a module's weights, and those that
 /// zero/gradient_exchange makes of its gradient each time that it is sent. None with one rank.
 LinkParts GatherParts(const offload::ShardLayout& layout, offload::ModuleId module);
-LinkParts ExchangeParts(const offload::ShardLayout& layout, offload::ModuleId module,
-                        DType dtype);
+LinkParts ExchangeParts(const offload::ShardLayout& layout, offload::ModuleId module, DType dtype);
 
 /// Returns the bytes that a rank sends in these operations.
 Bytes SentBytes(const LinkParts& parts, uint32_t ranks);

@@ -17,22 +17,10 @@ namespace {
 
 constexpr Bytes kLargestConfig = 16_MiB;
 
-const char* HomeText(Tier tier) {
-  switch (tier) {
-    case Tier::kDevice:
-      return "the device";
-    case Tier::kHost:
-      return "the host";
-    case Tier::kNvme:
-      return "nvme";
-  }
-  return "an unknown place";
-}
-
 std::string ConfigText(const config::Config& config) {
-  std::string text = fmt::format("{}, {}, stage {}, weights on {}, optimizer states on {}",
-                                 config.optimizer.type, ToString(config.dtype), config.zero_stage,
-                                 HomeText(config.parameter_home), HomeText(config.optimizer_home));
+  std::string text =
+      fmt::format("{}, {}, stage {}, {}", config.optimizer.type, ToString(config.dtype),
+                  config.zero_stage, config::PlacementText(config));
   if (!config.superseded.empty()) {
     text += fmt::format(", {} keys without an effect here", config.superseded.size());
   }

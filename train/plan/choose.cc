@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "config/to_json.h"
-#include "train/plan/plan_report.h"
 
 namespace penstock::train {
 namespace {
@@ -67,7 +66,7 @@ void Describe(const Alternative& given, Choice& choice) {
   const config::Config& before = given.config;
   std::vector<std::string> changes;
   if (now.parameter_home != before.parameter_home || now.optimizer_home != before.optimizer_home) {
-    changes.push_back(PlacementText(now));
+    changes.push_back(config::PlacementText(now));
   }
   if (now.micro_batch_size != before.micro_batch_size ||
       now.gradient_accumulation_steps != before.gradient_accumulation_steps) {

@@ -76,10 +76,6 @@ std::string SecondsText(const std::optional<double>& seconds) {
   return seconds ? fmt::format("{:.3g} s", *seconds) : "not known";
 }
 
-const char* HomeName(Tier tier) {
-  return tier == Tier::kDevice ? "the device" : tier == Tier::kHost ? "the host" : "nvme";
-}
-
 std::string CommitText(const CommitEstimate& commit) {
   std::string text = ToString(commit.bytes) + " written beside the steps";
   if (commit.seconds) text += fmt::format(" in {:.3g} s", *commit.seconds);
@@ -139,18 +135,6 @@ std::string ShortageText(const Shortage& shortage) {
                      shortage.sum, shortage.needed.value, shortage.limit.value,
                      (shortage.needed - shortage.limit).value);
 }
-
-}  // namespace
-
-std::string PlacementText(const config::Config& config) {
-  if (config.parameter_home == config.optimizer_home) {
-    return fmt::format("everything on {}", HomeName(config.parameter_home));
-  }
-  return fmt::format("weights on {}, optimizer states on {}", HomeName(config.parameter_home),
-                     HomeName(config.optimizer_home));
-}
-
-namespace {
 
 /// What a step moves and how long it takes. Of a training that does not fit nothing is known.
 void AddStep(const RunPlan& plan, Json& json) {
@@ -230,7 +214,7 @@ nlohmann::ordered_json ToJson(const PlannedSetup& setup, const RunPlan& plan) {
   json["model_state_bytes"] = 16 * plan.cost.parameters;
   json["fits"] = plan.fits();
   json["shortages"] = ShortagesJson(plan);
-  json["placement"] = PlacementText(setup.config);
+  json["placement"] = config::PlacementText(setup.config);
   json["device"] = setup.device;
   json["world_size"] = setup.questions.ranks;
   json["device_bytes"] = plan.device_peak().value;
@@ -252,11 +236,12 @@ std::string ToText(const PlannedSetup& setup, const RunPlan& plan) {
                          plan.cost.parameters, ToString(Bytes{16 * plan.cost.parameters})));
   if (setup.shape) table.Line("parameters", KindsText(CountParameters(*setup.shape)));
   const uint32_t ranks = setup.questions.ranks;
-  table.Line("setup",
-             fmt::format("{}, {}, {} x {} x {} tokens a step on {} rank{}",
-                         PlacementText(setup.config), penstock::ToString(setup.config.dtype),
-                         setup.config.micro_batch_size, setup.config.gradient_accumulation_steps,
-                         setup.sequence, ranks, ranks == 1 ? "" : "s"));
+  table.Line(
+      "setup",
+      fmt::format("{}, {}, {} x {} x {} tokens a step on {} rank{}",
+                  config::PlacementText(setup.config), penstock::ToString(setup.config.dtype),
+                  setup.config.micro_batch_size, setup.config.gradient_accumulation_steps,
+                  setup.sequence, ranks, ranks == 1 ? "" : "s"));
   AddMemory(plan, table);
   AddTime(plan, setup, table);
   AddNotes(setup, plan, table);

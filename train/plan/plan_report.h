@@ -31,7 +31,4 @@ nlohmann::ordered_json ToJson(const PlannedSetup& setup, const RunPlan& plan);
 
 std::string ToText(const PlannedSetup& setup, const RunPlan& plan);
 
-/// "everything on nvme", "weights on the device, optimizer states on the host".
-std::string PlacementText(const config::Config& config);
-
 }  // namespace penstock::train
