@@ -17,6 +17,7 @@ CLI::App* AddDoctor(CLI::App& app, DoctorArguments* arguments) {
       ->add_option("--config", options.configs,
                    "JSON in DeepSpeed's format, held against this machine; later files override")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(NameCheck());
   command->add_option("--nvme-path", options.nvme_path, "folder on a drive to look at")

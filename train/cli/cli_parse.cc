@@ -42,6 +42,7 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
   train->add_option("--config", options.configs, "JSON in DeepSpeed's format; later files override")
       ->required()
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(NameCheck());
   train->add_option("--data", options.data, "text file or folder, .bin (uint16), .u32 (uint32)")
@@ -75,12 +76,14 @@ CLI::App* AddTrain(CLI::App& app, TrainArguments* arguments) {
                    "KEY=VALUE: go on with another value of a key of the config, like "
                    "optimizer.params.lr=1e-4")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(NameCheck());
   train
       ->add_option("--skip-steps", arguments->skips,
                    "A:B: go on without computing steps A to B; their data is passed over")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(NameCheck());
   train->add_option("--trace", options.trace, "write what ran when; must not exist (Perfetto)")

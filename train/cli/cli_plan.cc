@@ -155,6 +155,7 @@ CLI::App* AddPlan(CLI::App& app, PlanArguments* arguments) {
       ->check(NameCheck());
   plan->add_option("--config", options.configs, "JSON in DeepSpeed's format; later files override")
       ->expected(1)
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->check(NameCheck());
   AddMachine(plan, arguments);

@@ -135,6 +135,20 @@ TEST(CommandLine, TuneTakesEveryOptionAndNeedsOnlyThePath) {
   EXPECT_TRUE(options.quick);
 }
 
+TEST(CommandLine, AnOptionThatMayComeSeveralTimesTakesOneWordEachTime) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"doctor", "--config", "a", "run"},
+        std::vector<std::string>{"doctor", "run", "--config", "a"}}) {
+    const Result<Command> command = ParseCommandLine(words);
+    ASSERT_TRUE(command.ok()) << command.error().message;
+    EXPECT_THAT(std::get<DoctorCommand>(*command).configs, ElementsAre("a"));
+    EXPECT_EQ(std::get<DoctorCommand>(*command).run, "run");
+  }
+  for (const std::string option : {"--config", "--change", "--skip-steps"}) {
+    EXPECT_FALSE(ParseCommandLine(Train({option, "1:2", "1:2"})).ok()) << option;
+  }
+}
+
 TEST(CommandLine, DoctorNamesWhatToLookAtAndNeedsNothing) {
   const Result<Command> least = ParseCommandLine({"doctor"});
   ASSERT_TRUE(least.ok()) << least.error().message;
