@@ -39,16 +39,16 @@ STARTERS = ("environment", "mpirun", "launch")
 
 
 class RanksTest(ranks_harness.RanksTest):
-    def compare_cells(self, cells, **memory):
+    def compare_cells(self, cells, *more, **memory):
         """Trains each, and compares it with one rank that keeps everything where it computes."""
         ones = {}
         for number, cell in enumerate(cells):
             with self.subTest(cell=cell):
                 key = tuple(cell.numerics().items())
                 if key not in ones:
-                    ones[key] = self.alone(self.config(**cell.numerics()), **memory)
+                    ones[key] = self.alone(self.config(**cell.numerics()), *more, **memory)
                 run = self.trained_by(cell.ranks, self.path(f"ranks{number}"),
-                                      self.config(**cell.numerics(), **cell.placed()),
+                                      self.config(**cell.numerics(), **cell.placed()), *more,
                                       by=cell.started, **memory)
                 self.assert_same_numbers(ones[key], run)
                 rows = read_rows(run)
@@ -65,8 +65,8 @@ class RanksTest(ranks_harness.RanksTest):
             self.skipTest("no mpirun (scripts/setup --tests installs it)")
         self.model = self.make_model("quickstart", n_layer=10, n_embd=384, n_head=6,
                                      n_positions=512, vocab_size=256)
-        self.compare_cells(ranks_cells.pairs(24, STARTERS), device_memory="512MiB",
-                     host_memory="512MiB")
+        self.compare_cells(ranks_cells.pairs(24, STARTERS), "--sequence-length", "64",
+                           device_memory="512MiB", host_memory="512MiB")
 
     def test_gradients_that_are_rounded_on_their_way_are_a_run_of_their_own(self):
         rounded = self.config(communication_data_type="bf16")
