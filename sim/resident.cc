@@ -46,7 +46,7 @@ class Step {
       compute_ = std::max(
           compute_, OverLink(updated_[Index(use.module)], GatherParts(plan_.layout, use.module)));
     }
-    const uint64_t parts = use.backward ? plan_.exchange.Sendings(plan_.micro_batches) : 1;
+    const uint64_t parts = use.backward ? plan_.exchange.ExchangesPerStep(plan_.micro_batches) : 1;
     for (uint64_t part = 0; part < parts; ++part) {
       Seconds* const sent = use.backward ? &SentOfBuffer(use.module) : nullptr;
       if (sent != nullptr) compute_ = std::max(compute_, *sent);

@@ -34,7 +34,7 @@ class Engine {
         ranks_(plan.layout.world_size),
         slots_(plan.schedule.slot_bytes.size()),
         wholes_(plan.exchange.repeated_buffers),
-        sendings_(plan.exchange.Sendings(plan.micro_batches)),
+        exchanges_(plan.exchange.ExchangesPerStep(plan.micro_batches)),
         reduced_at_(plan.schedule.length()),
         free_threads_(machine.optimizer_threads) {
     PENSTOCK_CHECK(plan.compute.size() == plan.schedule.length() && machine.optimizer_threads > 0);
@@ -161,7 +161,7 @@ class Engine {
     }
     // The first exchange stands behind the next module's gather.
     BeginGradient();
-    ComputePart(sendings_);
+    ComputePart(exchanges_);
     if (schedule().FetchesAhead(use_ + 1) && !OnDeviceAlready(use_ + 1)) {
       Fetch(use_ + 1, [this]() { ExchangeGradients(); });
     } else {
@@ -196,10 +196,10 @@ class Engine {
   }
   void BeginGradient() { compute_.Wait(WholeGradient()); }
   void ExchangeGradients() {
-    for (uint64_t sending = 0; sending < sendings_; ++sending) {
-      if (sending > 0) {
+    for (uint64_t exchange = 0; exchange < exchanges_; ++exchange) {
+      if (exchange > 0) {
         BeginGradient();
-        ComputePart(sendings_);
+        ComputePart(exchanges_);
       }
       comm_.Wait(compute_.Record());
       WholeGradient() = OverLink(ExchangeParts(plan_.layout, use().module, plan_.exchange.dtype));
@@ -367,7 +367,7 @@ class Engine {
   const uint32_t ranks_;
   std::vector<Slot> slots_;
   std::vector<Event> wholes_;  ///< of each buffer that modules share, the last exchange of it
-  uint64_t sendings_;          ///< of a module's gradient, in a step
+  uint64_t exchanges_;         ///< of a module's gradient, in a step
   std::map<size_t, Event> own_wholes_;  ///< the same, of modules that have one of their own
   uint64_t turn_ = 0;                   ///< counts the whole gradients of a step
   uint64_t fetched_use_ = 0;            ///< the use whose weights are fetched

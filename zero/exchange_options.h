@@ -22,7 +22,7 @@ struct ExchangeOptions {
             .order = config.gradient_order};
   }
   /// Returns how often a module's gradient is sent in a step of so many micro-batches of a rank.
-  uint64_t Sendings(uint64_t micro_batches) const {
+  uint64_t ExchangesPerStep(uint64_t micro_batches) const {
     return order == config::GradientOrder::kGlobal ? micro_batches : 1;
   }
 };

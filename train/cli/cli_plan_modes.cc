@@ -31,8 +31,8 @@ Names And(Names names, const Names& more) {
 /// A list of choices has neither days nor wear in it, but as JSON.
 Question QuestionOfRun(const CLI::App& plan) {
   const Names others = {"--as", "--tensor-parallel", "--global-batch"};
-  if (!Given(plan, "--choose") || Given(plan, "--json"))
-    return {.by = "--config", .refuses = others};
+  const bool lists = Given(plan, "--choose") && !Given(plan, "--json");
+  if (!lists) return {.by = "--config", .refuses = others};
   return {.by = "--choose without --json", .refuses = And(others, {"--tokens", "--drive-rating"})};
 }
 

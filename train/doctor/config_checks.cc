@@ -32,8 +32,9 @@ Check BatchCheck(const config::Config& config) {
   const std::string found =
       fmt::format("{} rows a step ({} x {} micro-batches)", config.train_batch_size,
                   config.micro_batch_size, config.gradient_accumulation_steps);
-  if (config.train_batch_size > 1 || !config::UsesNvme(config))
+  if (config.train_batch_size > 1 || !config::UsesNvme(config)) {
     return OkCheck("config batch", found);
+  }
   return WarnCheck("config batch", found,
                    "a step moves as many bytes as with a large batch; more rows a step hide the "
                    "drive");

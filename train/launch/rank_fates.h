@@ -45,8 +45,9 @@ class RankFates {
   bool Interrupted(int signal, Time now);
   /// Ranks have ended at about the same time. Returns the one that is the first failure of the
   /// launch, if there is one among them: of several, one that was killed rather than one that may
-  /// have noticed that, and then the lowest. It takes the place of one that was returned before:
-  /// the connections of a killed process are closed some time before it is seen to have ended.
+  /// have noticed that, and then the lowest. A rank that was killed also takes the place of a
+  /// failure returned before that may have noticed it, until ranks are ended: the connections of a
+  /// killed process are closed some time before it is seen to have ended.
   std::optional<Ending> Ended(std::span<const Ending> endings, Time now);
 
   /// When Due has an order.

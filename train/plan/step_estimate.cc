@@ -38,9 +38,9 @@ void CountSent(const PlannedTraining& training, const offload::ShardLayout& layo
        offload::Ids<offload::ModuleId>(layout.model.modules.size())) {
     gradient += sim::SentBytes(sim::ExchangeParts(layout, module, exchange.dtype), ranks);
   }
-  const uint64_t sendings = exchange.Sendings(training.shape.micro_batches);
+  const uint64_t exchanges = exchange.ExchangesPerStep(training.shape.micro_batches);
   const bool once = exchange.order == config::GradientOrder::kRank;
-  step.link_bytes = (weights + gradient * sendings).value;
+  step.link_bytes = (weights + gradient * exchanges).value;
   step.fixed_link_bytes = (once ? weights + gradient : weights).value;
 }
 
