@@ -97,12 +97,11 @@ class Held:
         )
 
     def go_to(self, said: Mapping[str, Any], groups: Groups) -> None:
-        """Continues the commit that a state_dict names, unless this is where the engine is."""
+        """Continues the commit that a state_dict names, unless all is as it left it."""
         self.check()
         training = self.training
         if training is not None:
-            if (training.uuid, training.engine_step) == (said["uuid"], said["step"]):
-                training.synchronize()
+            if training.uuid == said["uuid"] and training.is_as_committed(said["step"]):
                 return
             self._check_there(said, training)
             self._ended = "the state was given up, and the commit of a state_dict was not opened"

@@ -215,8 +215,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         found["penstock"] = None
         training = self._training
         if training is not None:
-            if training.committed_step != training.engine_step:
-                training.commit()
+            training.keep()
             found["penstock"] = {
                 "version": 1,
                 "run": str(training.run.folder),

@@ -308,14 +308,38 @@ class Training:
     def commit(self) -> None:
         """Commits the state as the last step left it."""
         with self.guard():
+            self._warn_of_changes()
             self.commits.commit()
             self.committed_step = self.engine_step
+
+    def keep(self) -> None:
+        """Commits, unless the last commit is already of the last step."""
+        with self.guard():
+            if self.committed_step != self.engine_step:
+                self.commit()
+            else:
+                self._warn_of_changes()
+
+    def _warn_of_changes(self) -> None:
+        changed = self.weights.changed()
+        if changed is not None:
+            warnings.warn(
+                f"penstock: the weights of parameter {changed} were changed from outside, and the "
+                "commit has those of the last step",
+                stacklevel=4,
+            )
+
+    def is_as_committed(self, step: int) -> bool:
+        """Whether the commit of a step is the last one, and nothing has changed since. Brings all."""
+        with self.guard():
+            self.weights.bring_all()
+            at_commit = self.committed_step == self.engine_step == step
+            return at_commit and self.weights.changed() is None
 
     def snapshot(self, folder: str) -> str:
         """Copies the last commit, which is one of the last step."""
         with self.guard():
-            if self.committed_step != self.engine_step:
-                self.commit()
+            self.keep()
             return take_snapshot(self.run, folder, self.engine.copy_commit)
 
     def attach(self, things: Mapping[str, Any]) -> None:

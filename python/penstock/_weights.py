@@ -76,8 +76,11 @@ class Weights:
         for entry in partition.entries():
             self._marks[id(entry.parameter)] = _mark_of(entry.parameter)
 
-    def check_unchanged(self) -> None:
-        """Raises if somebody but the engine has written a parameter that was brought."""
+    def changed(self) -> str | None:
+        """Returns the name of a parameter that somebody but the engine has written, if there is one.
+
+        Those that are pending are not looked at.
+        """
         for unit, places in enumerate(self._places):
             if unit in self.pending:
                 continue
@@ -88,11 +91,18 @@ class Weights:
                     place.data.shape,
                 )
                 if not same_kind or self._marks[id(parameter)] != _mark_of(parameter):
-                    raise InvalidArgumentError(
-                        f"penstock: the weights of parameter {place.entry.name} were changed from "
-                        "outside since they were brought, and the engine does not have the change; "
-                        "change weights before the first step, or make a new optimizer after it"
-                    )
+                    return place.entry.name
+        return None
+
+    def check_unchanged(self) -> None:
+        """Raises if :meth:`changed` finds a parameter."""
+        name = self.changed()
+        if name is not None:
+            raise InvalidArgumentError(
+                f"penstock: the weights of parameter {name} were changed from outside since they "
+                "were brought, and the engine does not have the change; change weights before the "
+                "first step, or make a new optimizer after it"
+            )
 
     def let_go(self) -> None:
         """Says that all units have an update under way."""

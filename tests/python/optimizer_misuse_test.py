@@ -52,6 +52,9 @@ class Misuse:
         )
         self.saved: dict[str, Any] | None = None
         self.saved_plain: Any = None
+        self.unchanged: Any = (
+            None  # weights that the engine has, once others have taken their place
+        )
 
     def backward(self) -> None:
         seed = self.draw.randrange(1000)
@@ -97,7 +100,8 @@ class Misuse:
 
     def save(self) -> None:
         self.saved = self.optimizer.state_dict()
-        self.saved_plain = copy.deepcopy((self.plain.state_dict(), self.other.state_dict()))
+        weights = self.unchanged or self.other.state_dict()
+        self.saved_plain = copy.deepcopy((self.plain.state_dict(), weights))
 
     def load(self) -> None:
         if self.saved is None:
@@ -107,8 +111,11 @@ class Misuse:
         self.plain.load_state_dict(state)
         if self.saved["penstock"] is not None:  # before the first step there is no commit
             self.other.load_state_dict(weights)
+            self.unchanged = None
 
     def change_weights(self) -> None:
+        if self.optimizer._training is not None and self.unchanged is None:
+            self.unchanged = copy.deepcopy(self.other.state_dict())
         with torch.no_grad():
             self.model.norm.bias.add_(1)
             self.other.norm.bias.add_(1)

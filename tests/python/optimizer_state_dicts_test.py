@@ -52,6 +52,33 @@ class StateDictsFindTheirCommit(OptimizerTest):
         optimizer.load_state_dict(saved)
         self.assertEqual(train(model, optimizer, 3, seed=5), losses)
 
+    def test_weights_that_were_changed_since_the_commit_are_those_of_it_again(self) -> None:
+        model, other = tower(), tower()
+        optimizer = self.make(model.parameters(), model=model)
+        plain = reference.AdamW(other.parameters(), model=other)
+        train(model, optimizer, 2)
+        train(other, plain, 2)
+        saved = optimizer.state_dict()
+        optimizer.synchronize()
+        with torch.no_grad():
+            model.norm.bias.add_(1)
+        model.norm.weight.data = torch.zeros_like(model.norm.weight)
+        with self.assertWarnsRegex(UserWarning, "norm.weight were changed from outside"):
+            optimizer.commit()  # goes on, with the weights of the last step
+        optimizer.load_state_dict(saved)
+        self.assert_same_weights(model, other)
+        self.assertEqual(train(model, optimizer, 3, seed=5), train(other, plain, 3, seed=5))
+
+    def test_steps_that_a_scaler_has_skipped_since_the_commit_are_given_up(self) -> None:
+        model = tower()
+        optimizer = self.make(model.parameters())
+        train(model, optimizer, 2)
+        saved = optimizer.state_dict()
+        optimizer._made().skip_step()
+        self.assertEqual(optimizer.steps, 3)
+        optimizer.load_state_dict(saved)
+        self.assertEqual(optimizer.steps, 2)
+
     def test_schedulers_go_on_after_load_state_dict(self) -> None:
         model, other = tower(), tower()
         optimizer = self.make(model.parameters())
