@@ -125,6 +125,7 @@ class Runtime:
             unit.last_use = self._uses
             self.engine.note_idle(u.memory for u in self.units if u.filled and not self.in_use(u))
             unit.memory.touch()
+            unit.check_unwritten()
             if unit.filled:
                 if kind != _library.ASIDE:
                     has = unit.told or self._on_device or not unit.trained
@@ -261,6 +262,7 @@ class Runtime:
         for unit in self.units:
             for entry in unit.entries:
                 if entry.trained and entry.parameter.grad is not None:
+                    self.begin()
                     self.gradient(unit, entry.tensor, entry.parameter)
 
     # Steps.

@@ -176,14 +176,18 @@ class Unit:
         self._settled = True
 
     def check_unwritten(self) -> None:
-        """Raises if somebody has written into a parameter since it was last shown."""
+        """Raises if somebody has written into a parameter since it was last shown.
+
+        What was written is forgotten, or else while it is gathered, because it is a copy then.
+        """
         if not self._settled:  # an interrupt came in between
             self._settle()
         for entry, tensor, version in zip(self.entries, self._shown, self._versions):
             parameter = entry.parameter
             if parameter.data_ptr() == tensor.data_ptr() and parameter._version == version:
                 continue
-            self.forget_writes()
+            if not self.gathered:
+                self.forget_writes()
             raise InvalidArgumentError(
                 f"penstock: parameter {entry.name} was written, and the new weights would be lost; "
                 "write weights before the first use of the module after penstock.initialize"

@@ -238,6 +238,30 @@ class Refused(unittest.TestCase):
             with self.assertRaisesRegex(_Refused, "bias.weight was written"):
                 step(model, optimizer, "odd", 1)
 
+    def test_a_forward_does_not_use_what_was_written(self) -> None:
+        expected, other = plain("odd")
+        with training("odd") as (model, optimizer):
+            step(expected, other, "odd", 0)
+            step(model, optimizer, "odd", 0)
+            batch = tiny_models.batch("odd", 1)
+            with torch.no_grad():
+                model(**batch)
+                model.bias.weight.data = torch.ones(32, 32)  # it is there until the step
+                with self.assertRaisesRegex(_Refused, "bias.weight was written"):
+                    model(**batch)
+                self.assertTrue(torch.equal(expected(**batch), model(**batch)))
+            with (
+                self.assertRaisesRegex(_Refused, "bias.weight was written"),
+                penstock.gathered(model),
+                torch.no_grad(),
+            ):
+                model.bias.weight.fill_(1)
+                for _ in range(2):
+                    with self.assertRaisesRegex(_Refused, "bias.weight was written"):
+                        model(**batch)
+            with torch.no_grad():
+                self.assertTrue(torch.equal(expected(**batch), model(**batch)))
+
     def test_values_that_were_refused_are_not_used(self) -> None:
         expected, other = plain("odd")
         step(expected, other, "odd", 0)

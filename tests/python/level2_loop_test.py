@@ -139,6 +139,15 @@ class Loop(unittest.TestCase):
                 steps.step()
             self.assertTrue(equal_weights(expected, model))
 
+    def test_gradients_that_were_put_before_the_first_forward_are_taken(self) -> None:
+        expected, other = plain("odd")
+        with training("odd") as (model, optimizer):
+            for each, steps in ((expected, other), (model, optimizer)):
+                for parameter in each.parameters():
+                    parameter.grad = torch.ones_like(parameter)
+                steps.step()
+            self.assertTrue(equal_weights(expected, model))
+
     def test_a_forward_that_is_never_followed_by_backward_changes_nothing(self) -> None:
         def forward(model: Any, optimizer: Any, number: int) -> None:
             torch.manual_seed(number)
