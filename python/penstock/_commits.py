@@ -39,18 +39,15 @@ class Ending:
         self.run = run
         self.due: dict[str, Any] | None = None
         self.open_step = False  # a forward use has begun a step
-        self.calls: int | None = None  # of the last one that is durable
-        self.step: int | None = None  # of the last one that is durable
-        self._begun: int | None = None  # calls of the commit that was begun
-        self._begun_step = 0
+        self.durable: dict[str, Any] | None = None  # the text of the last one that is durable
+        self._begun: dict[str, Any] | None = None  # the text of the one that was begun
         self._process = os.getpid()
 
     def begin(self, text: dict[str, Any]) -> None:
         self.finish()
         self.close_step()
-        self._begun_step = self.engine.describe()["step"]
         self.engine.begin_commit(text)
-        self._begun = text["calls"]
+        self._begun = text
 
     def begin_due(self) -> None:
         if self.due is not None:
@@ -72,9 +69,8 @@ class Ending:
             self._begun = None
             raise
         described = self.engine.describe()
-        self.calls, self.step = self._begun, self._begun_step
+        self.durable, self._begun = self._begun, None
         self.run.note(described["uuid"], described["state_paths"])
-        self._begun = None
 
     def end(self) -> None:
         """Begins what is due and finishes it, as the training ends. Not in a fork's child."""
@@ -94,6 +90,9 @@ class Commits:
         engine: the engine.
         run: the run folder, which notes each state that has a commit.
         sections: returns what a commit says beside random states and attached things.
+
+    Attributes:
+        continued: the text of the commit that the training goes on from, until a step is made.
     """
 
     def __init__(
@@ -101,6 +100,8 @@ class Commits:
     ) -> None:
         self.ending = Ending(engine, run)
         self._sections = sections
+        self.continued: dict[str, Any] | None = None
+        self._restored = False  # generators of random numbers have their states of it
         self._awaited: set[str] = set()  # attached things that have yet to step
         attached = _Attached()
         self._attached: Callable[[], _Attached | None] = lambda: attached
@@ -125,11 +126,13 @@ class Commits:
     @property
     def calls(self) -> int | None:
         """Of the last commit that is durable."""
-        return self.ending.calls
+        durable = self.ending.durable
+        return None if durable is None else durable["calls"]
 
-    @calls.setter
-    def calls(self, calls: int | None) -> None:
-        self.ending.calls = calls
+    def go_on_from(self, text: dict[str, Any]) -> None:
+        """Says that the engine continues a commit."""
+        self.continued = self.ending.durable = text
+        self._restored = False
 
     @property
     def open_step(self) -> bool:
@@ -157,6 +160,12 @@ class Commits:
             if method is not None and self.attached.get(name) is not thing:
                 self._follow(name, thing, method, guard)
         self.attached.update(things)
+
+    def restore(self, things: Mapping[str, Any]) -> None:
+        """Gives things, and the generators of random numbers, their states of :attr:`continued`."""
+        if self.continued is not None:
+            _state.restore(self.continued, things)
+            self._restored = True
 
     def _follow(self, name: str, thing: Any, method: str, guard: Callable[[], Any]) -> None:
         """Calls :meth:`_stepped` after a method of a thing.
@@ -195,7 +204,12 @@ class Commits:
             self.begin_due()
 
     def _text(self) -> dict[str, Any]:
-        return _state.capture(self.attached, **self._sections())
+        text = _state.capture(self.attached, **self._sections())
+        if self.continued is not None:  # what nobody has asked for yet is not lost
+            text["attached"] = {**self.continued["attached"], **text["attached"]}
+            if not self._restored:
+                text["random"] = self.continued["random"]
+        return text
 
     def take_soon(self) -> None:
         """Says that the step that has just ended is to be committed."""
@@ -215,10 +229,15 @@ class Commits:
         self.ending.due = None
 
     def commit(self) -> None:
-        """Commits now, and returns when the commit is durable."""
-        self.drop_due()
-        self.ending.begin(self._text())
+        """Returns when the state and its text as it is now are durable."""
         self.finish()
+        text = self._text()
+        self.drop_due()
+        if text != self.ending.durable:
+            self.ending.begin(text)
+            self.finish()
+        if self.continued is not None:
+            self.continued = text
 
     def close_step(self) -> None:
         """Ends a step of which there are only forward uses: their order is not worth keeping."""

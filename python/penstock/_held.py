@@ -134,7 +134,7 @@ class Held:
                 f"penstock: run {folder} has the state {last}, and {said['uuid']} was saved; the "
                 "state_dict is older than the state, or of another run"
             )
-        step = training.durable_step() if last == training.uuid else said["step"]
+        step = training.durable_calls() if last == training.uuid else said["step"]
         if step != said["step"]:
             raise InvalidArgumentError(
                 f"penstock: the last commit of run {folder} is of step {step}, and step "

@@ -77,12 +77,11 @@ class ModuleOptimizer(torch.optim.Optimizer):
         """Goes on with a run and its engine, which continues ``commit`` if that was asked for."""
         self._run = opened.run
         self.continued = opened.continued is not None
-        self._continued = opened.continued  # until a step was made
         self._commit = commit  # until a step was made
         self._close = weakref.finalize(self.hooks, _free, self._commits.ending)
         if opened.continued is not None:
+            self._commits.go_on_from(opened.continued)
             described = opened.engine.describe()
-            self._commits.calls = described["step"]
             opened.run.note(described["uuid"], described["state_paths"])
             self._set_groups(opened.continued["groups"])
 
@@ -110,7 +109,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._commits.finish()
         outcome = self._runtime.end_step(self.param_groups, max_norm, 1.0)
         self._max_norm = 0.0
-        self._commit = self._continued = None
+        self._commit = self._commits.continued = None
         self.grad_norm, self.skipped = outcome.grad_norm, outcome.skipped
         if self._commit_every > 0 and outcome.step % self._commit_every == 0:
             self._commits.take_soon()
@@ -177,9 +176,9 @@ class ModuleOptimizer(torch.optim.Optimizer):
         sets the rates of the groups anew, so call it behind that, if with nothing to keep.
         """
         self._commits.attach(things, lambda: self._runtime.lock)
-        if self._continued is not None:
-            _state.restore(self._continued, things)
-            self._set_groups(self._continued["groups"])
+        self._commits.restore(things)
+        if self._commits.continued is not None:
+            self._set_groups(self._commits.continued["groups"])
 
     @property
     def steps(self) -> int:

@@ -122,9 +122,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def _take_groups(self, training: Training) -> None:
         """Gives the groups their options of the commit that is continued."""
-        if training.continued is None:
+        if training.commits.continued is None:
             return
-        saved = _state.decode(training.continued["groups"])
+        saved = _state.decode(training.commits.continued["groups"])
         for group, options in zip(self.param_groups, saved):
             group.update(options)
 
@@ -215,13 +215,13 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         found["penstock"] = None
         training = self._training
         if training is not None:
-            training.keep()
+            training.commit()
             found["penstock"] = {
                 "version": 1,
                 "run": str(training.run.folder),
                 "uuid": training.uuid,
                 "state_paths": list(training.state_paths),
-                "step": training.engine_step,
+                "step": training.calls,
                 "identity": training.identity,
             }
         return found
@@ -236,10 +236,10 @@ class OffloadedOptimizer(torch.optim.Optimizer):
             )
         if said is not None:
             self._held.go_to(said, self.param_groups)
-        elif self._training is not None and self._training.engine_step > 0:
+        elif self._training is not None and self._training.calls > 0:
             raise InvalidArgumentError(
                 "penstock: this state_dict was taken before the first step, and the optimizer is at "
-                f"step {self._training.engine_step}; make a new optimizer"
+                f"step {self._training.calls}; make a new optimizer"
             )
         super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
         if self._training is not None:  # torch has put another list in the place of ours

@@ -77,7 +77,6 @@ class Training:
         self.identity = _rules.identity(rule, members_of(self.partition.entries()))
         self.calls = 0  # of step() with gradients
         self._ending = False  # the engine was told to end a step, and what came of it is not noted
-        self.continued: dict[str, Any] | None = None
         self._process = os.getpid()
         self._lock = threading.RLock()
         self._hooks: ForwardHooks | None = None
@@ -103,18 +102,19 @@ class Training:
     ) -> None:
         """Fills the engine, or takes over the commit that it continues."""
         described = self.engine.describe()
-        if step is not None and described["step"] != step:
-            raise InvalidArgumentError(
-                f"penstock: the last commit of run {self.run.folder} is of step "
-                f"{described['step']}, and step {step} was saved; only the last commit can be "
-                "continued, or a snapshot"
-            )
+        continued = None
         for notice in described["notices"]:
             _log.info("%s", notice)
         if described["continued"]:
-            self.continued = self.engine.continued()
-            _state.check_text(self.continued, "optimizer", self.identity, str(self.run.folder))
-            self.calls = self.continued["calls"]
+            continued = self.engine.continued()
+            _state.check_text(continued, "optimizer", self.identity, str(self.run.folder))
+            self.calls = continued["calls"]
+            if step is not None and self.calls != step:
+                raise InvalidArgumentError(
+                    f"penstock: the last commit of run {self.run.folder} is of step {self.calls}, "
+                    f"and step {step} was saved; only the last commit can be continued, or a "
+                    "snapshot"
+                )
             self.run.note(described["uuid"], described["state_paths"])
         elif begin_with is not None:
             self._fill_from(begin_with, moments)
@@ -126,13 +126,12 @@ class Training:
         self.state_paths: list[str] = described["state_paths"]
         self.engine_step: int = described["step"]
         self.updates: int = described["optimizer_steps"]
-        self.committed_step = self.engine_step if described["continued"] else -1
         model = self.options.model
         self.weights = Weights(self.engine, self.partition, model is not None)
         self.commits = Commits(self.engine, self.run, self._sections)
-        if described["continued"]:
-            self.commits.ending.step = self.engine_step
-        if self.continued is not None or begin_with is not None:
+        if continued is not None:
+            self.commits.go_on_from(continued)
+        if continued is not None or begin_with is not None:
             self.weights.take_all()
         brought = self._brought_by_hooks()
         self._at_once = [
@@ -212,8 +211,7 @@ class Training:
         with self.guard():
             self.commits.begin_due()
             self.calls += 1
-            self.continued = None
-            self.committed_step = -1  # a commit of this step says fewer calls
+            self.commits.continued = None
             self._take_soon()
 
     def _take_soon(self) -> None:
@@ -252,7 +250,7 @@ class Training:
         described = self.engine.describe()
         if described["step"] != self.engine_step:
             self.commits.open_step = False
-            self.continued = None
+            self.commits.continued = None
             if described["optimizer_steps"] != self.updates:
                 self.weights.let_go()
                 self.updates = described["optimizer_steps"]
@@ -310,15 +308,6 @@ class Training:
         with self.guard():
             self._warn_of_changes()
             self.commits.commit()
-            self.committed_step = self.engine_step
-
-    def keep(self) -> None:
-        """Commits, unless the last commit is already of the last step."""
-        with self.guard():
-            if self.committed_step != self.engine_step:
-                self.commit()
-            else:
-                self._warn_of_changes()
 
     def _warn_of_changes(self) -> None:
         changed = self.weights.changed()
@@ -333,21 +322,20 @@ class Training:
         """Whether the commit of a step is the last one, and nothing has changed since. Brings all."""
         with self.guard():
             self.weights.bring_all()
-            at_commit = self.committed_step == self.engine_step == step
-            return at_commit and self.weights.changed() is None
+            return self.durable_calls() == self.calls == step and self.weights.changed() is None
 
     def snapshot(self, folder: str) -> str:
         """Copies the last commit, which is one of the last step."""
         with self.guard():
-            self.keep()
+            if self.durable_calls() != self.calls:
+                self.commit()
             return take_snapshot(self.run, folder, self.engine.copy_commit)
 
     def attach(self, things: Mapping[str, Any]) -> None:
         """Keeps things in commits, and gives them the state of the one that was continued."""
         with self.guard():
             self.commits.attach(things, self.guard)
-            if self.continued is not None:
-                _state.restore(self.continued, things)
+            self.commits.restore(things)
 
     def read(self, entry: Entry, kind: int) -> torch.Tensor:
         """Returns one state of a parameter, fp32."""
@@ -357,12 +345,11 @@ class Training:
             self.engine.read(entry.unit, entry.tensor, kind, 0, state.numel(), state.data_ptr())
             return state
 
-    def durable_step(self) -> int:
-        """Returns the step of the last commit, once what was begun is durable; -1: there is none."""
+    def durable_calls(self) -> int | None:
+        """Returns the step of the last commit, once what was begun is durable; None without one."""
         with self.guard():
             self.commits.finish()
-            step = self.commits.ending.step
-            return -1 if step is None else step
+            return self.commits.calls
 
     def close(self, bring: bool = True, give_up: bool = False) -> None:
         """Frees everything, after parameters have their weights. A fork's child does nothing.

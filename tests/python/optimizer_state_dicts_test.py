@@ -78,6 +78,10 @@ class StateDictsFindTheirCommit(OptimizerTest):
         self.assertEqual(optimizer.steps, 3)
         optimizer.load_state_dict(saved)
         self.assertEqual(optimizer.steps, 2)
+        optimizer._made().skip_step()
+        optimizer.commit()
+        with self.assertRaisesRegex(InvalidArgumentError, "is of step 3, and step 2 was saved"):
+            optimizer.load_state_dict(saved)
 
     def test_schedulers_go_on_after_load_state_dict(self) -> None:
         model, other = tower(), tower()

@@ -151,6 +151,36 @@ class SchedulersOfTorch(unittest.TestCase):
                     self.assertEqual(optimizer.param_groups[0]["lr"], lr)
                     optimizer.commit()
 
+    def test_a_commit_before_attach_keeps_what_was_attached_and_the_generators(self) -> None:
+        for level in (1, 2):
+            run = self.new_run()
+            with _at_level(level, run) as (model, optimizer):
+                scheduler = schedulers.StepLR(optimizer, 2, gamma=0.5)
+                optimizer.attach(scheduler=scheduler)
+                _train(model, optimizer, scheduler, range(3))
+                optimizer.commit()
+                saved, draws = copy.deepcopy(scheduler.state_dict()), torch.get_rng_state()
+            torch.manual_seed(99)
+            with _at_level(level, run) as (model, optimizer):
+                optimizer.state_dict()
+                optimizer.commit()
+            with _at_level(level, run) as (model, optimizer):
+                scheduler = schedulers.StepLR(optimizer, 2, gamma=0.5)
+                optimizer.attach(scheduler=scheduler)
+                self.assertEqual(scheduler.state_dict(), saved)
+                self.assertTrue(torch.equal(torch.get_rng_state(), draws))
+
+    def test_a_state_dict_after_a_rate_was_set_commits_the_rate(self) -> None:
+        for level in (1, 2):
+            run = self.new_run()
+            with _at_level(level, run) as (model, optimizer):
+                step(model, optimizer, _MODEL, 0)
+                optimizer.commit()
+                optimizer.param_groups[0]["lr"] = 0.5
+                optimizer.state_dict()
+            with _at_level(level, run) as (_, optimizer):
+                self.assertEqual(optimizer.param_groups[0]["lr"], 0.5)
+
     def test_a_state_dict_that_was_loaded_keeps_its_rates(self) -> None:
         model = tiny_models.make(_MODEL)
         groups = [{"params": list(model.parameters()), "lr": torch.tensor(1e-3)}]
