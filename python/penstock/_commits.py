@@ -69,8 +69,9 @@ class Ending:
             self._begun = None
             raise
         described = self.engine.describe()
-        self.durable, self._begun = self._begun, None
+        self.durable = self._begun
         self.run.note(described["uuid"], described["state_paths"])
+        self._begun = None
 
     def end(self) -> None:
         """Begins what is due and finishes it, as the training ends. Not in a fork's child."""
