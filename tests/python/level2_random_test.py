@@ -31,6 +31,13 @@ torch.set_num_threads(1)
 
 ROUNDS = 400 if os.environ.get("PENSTOCK_LONG_TESTS") == "1" else 8
 CALLS = 30
+# What a configuration has to say for the rules of penstock.reference as they are.
+RULES: dict[str, dict[str, Any]] = {
+    "AdamW": {},
+    "Adam": {"adam_w_mode": False},
+    "Lion": {"betas": [0.9, 0.99]},
+    "Adagrad": {},
+}
 
 
 class _Stop(Exception):
@@ -63,10 +70,14 @@ class Round:
         self.checkpoint = self.draw.choice((None, True, False))
         self.micro_batches = self.draw.choice((1, 2))
         self.every = self.draw.choice((0, 2))
+        self.rule = self.draw.choice(tuple(RULES))
+        self.max_norm = self.draw.choice((0.0, 0.5))
         self.run = os.path.join(folder, "run")
         self.expected = self.made()
         trained = [p for p in self.expected.parameters() if p.requires_grad]
-        self.plain = reference.AdamW(trained, lr=1e-3, weight_decay=0.1, model=self.expected)
+        self.plain = getattr(reference, self.rule)(
+            trained, lr=1e-3, weight_decay=0.1, model=self.expected, max_norm=self.max_norm
+        )
         self.steps = 0
         self.backwards = 0
         self.committed = self.state()
@@ -83,6 +94,9 @@ class Round:
         home = self.draw.choice(matrix.HOMES)
         settings = matrix.config(home, self.folder, self.micro_batches, self.dtype)
         settings["penstock"]["commit_every_steps"] = self.every
+        settings["optimizer"]["type"] = self.rule
+        settings["optimizer"]["params"].update(RULES[self.rule])
+        settings["gradient_clipping"] = self.max_norm
         self.model, self.optimizer = penstock.initialize(self.made(), settings, run=self.run)
 
     def path(self) -> str:
@@ -102,7 +116,7 @@ class Round:
     def forget_gradients(self) -> None:
         self.expected.zero_grad()
         self.plain._sums = {}
-        self.plain._max_norm = 0.0
+        self.plain._max_norm = self.max_norm
         self.backwards = 0
 
     def drop_gradients(self) -> None:
@@ -384,7 +398,7 @@ class Round:
         ]
 
     def play(self, say: Callable[..., None]) -> None:
-        say(self.name, self.dtype, self.checkpoint, self.micro_batches, self.every)
+        say(self.name, self.rule, self.dtype, self.checkpoint, self.micro_batches, self.every)
         for _ in range(CALLS):
             call = self.draw.choice(self.calls())
             said = ""
