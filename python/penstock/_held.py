@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock import _rules
-from penstock._run import Run, read_run
-from penstock._snapshot import files_of
+from penstock._named_commit import NamedCommit
+from penstock._run import Run
 from penstock._training import Options, Training
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError
@@ -78,41 +78,33 @@ class Held:
             try:
                 if self._run is None:
                     self._run = Run.open(self.options.run, self.options.nvme_path)
-                self.training = self._make(groups, self._run, begin_with=begin_with)
+                self.training = self._make(
+                    groups, self._run, self._run.continued, begin_with=begin_with
+                )
             except BaseException:
                 self._leave_run()
                 raise
         return self.training
 
-    def _make(
-        self,
-        groups: Groups,
-        run: Run,
-        files: list[str] | None = None,
-        step: int | None = None,
-        begin_with: Reader | None = None,
-    ) -> Training:
-        return Training(
-            self.options, self._rule, self._defaults, groups, run, files, step, begin_with
-        )
-
-    def go_to(self, said: Mapping[str, Any], groups: Groups) -> None:
+    def go_to(self, commit: NamedCommit, groups: Groups) -> None:
         """Continues the commit that a state_dict names, unless all is as it left it."""
         self.check()
         training = self.training
         if training is not None:
-            if training.uuid == said["uuid"] and training.is_as_committed(said["step"]):
+            if training.uuid == commit.uuid and training.is_as_committed(commit.step):
                 return
-            self._check_there(said, training)
+            run = self.options.run or commit.run
+            commit.check_there(run, training.uuid, training.durable_calls())
             self._ended = "the state was given up, and the commit of a state_dict was not opened"
             self.training = None
             training.close(give_up=True)
         options = self.options
         if options.run is None:
             self._leave_run()
-            self.options = options._replace(run=said["run"])
+            if commit.run_is_there or commit.snapshot is None:
+                self.options = options._replace(run=commit.run)
         try:
-            self.training = self._made_from(said, groups)
+            self.training = self._made_from(commit, groups)
             self._ended = None
             if training is not None:
                 self.training.commits.attach(training.commits.attached, self.training.guard)
@@ -121,49 +113,29 @@ class Held:
             self.options = options
             raise
 
-    def _check_there(self, said: Mapping[str, Any], training: Training) -> None:
-        """Raises, before a training is given up, if a commit is certainly not there any more."""
-        snapshot = said.get("snapshot")
-        if snapshot and os.path.isdir(snapshot):
-            files_of(snapshot)
-            return
-        folder = said["run"] if self.options.run is None else self.options.run
-        last = (read_run(folder)["state"] or {}).get("uuid")
-        if last != said["uuid"]:
-            raise InvalidArgumentError(
-                f"penstock: run {folder} has the state {last}, and {said['uuid']} was saved; the "
-                "state_dict is older than the state, or of another run"
-            )
-        step = training.durable_calls() if last == training.uuid else said["step"]
-        if step != said["step"]:
-            raise InvalidArgumentError(
-                f"penstock: the last commit of run {folder} is of step {step}, and step "
-                f"{said['step']} was saved; only the last commit can be continued, or a snapshot"
-            )
-
-    def _made_from(self, said: Mapping[str, Any], groups: Groups) -> Training:
-        """Continues the run's last commit or that of a snapshot, if it is the one that is named."""
-        folder, snapshot = self.options.run, said.get("snapshot")
-        files = files_of(snapshot) if snapshot and os.path.isdir(snapshot) else None
-        if files is None and not os.path.exists(os.path.join(str(folder), "run.json")):
+    def _made_from(self, commit: NamedCommit, groups: Groups) -> Training:
+        folder = self.options.run
+        if commit.snapshot is None and not os.path.exists(os.path.join(str(folder), "run.json")):
             raise InvalidArgumentError(
                 f"penstock: the state is that of run {folder}, which is not there; give run=, where "
                 "it is now"
             )
         if self._run is None or self._run.closed:
             self._run = Run.open(folder, self.options.nvme_path)
-        if files is None and self._run.uuid != said["uuid"]:
-            raise InvalidArgumentError(
-                f"penstock: run {folder} has the state {self._run.uuid}, and {said['uuid']} was "
-                "saved; the state_dict is older than the state, or of another run"
-            )
-        if self._run.uuid == said["uuid"]:
-            try:
-                return self._make(groups, self._run, None, said["step"])
-            except InvalidArgumentError:  # of another step
-                if files is None:
-                    raise
-        return self._make(groups, self._run, files, said["step"])
+        run = self._run
+        return commit.open(run, lambda files: self._make(groups, run, files, commit))
+
+    def _make(
+        self,
+        groups: Groups,
+        run: Run,
+        files: list[str],
+        commit: NamedCommit | None = None,
+        begin_with: Reader | None = None,
+    ) -> Training:
+        return Training(
+            self.options, self._rule, self._defaults, groups, run, files, commit, begin_with
+        )
 
     def _leave_run(self) -> None:
         run, self._run = self._run, None

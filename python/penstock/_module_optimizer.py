@@ -13,9 +13,9 @@ import torch
 from penstock import _library, _rules, _state
 from penstock._commits import Commits, Ending
 from penstock._hooks import Hooks
+from penstock._named_commit import NamedCommit
 from penstock._opening import Opened, Opening
 from penstock._rows import Rows
-from penstock._run import read_run
 from penstock._runtime import Runtime, refuse_copies
 from penstock._snapshot import take_snapshot
 from penstock._storage import Unit
@@ -73,7 +73,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._made = True
         self._take(training.opened, None)
 
-    def _take(self, opened: Opened, commit: Mapping[str, Any] | None) -> None:
+    def _take(self, opened: Opened, commit: NamedCommit | None) -> None:
         """Goes on with a run and its engine, which continues ``commit`` if that was asked for."""
         self._run = opened.run
         self.continued = opened.continued is not None
@@ -280,45 +280,32 @@ class ModuleOptimizer(torch.optim.Optimizer):
                 "penstock: the state_dict was not made by this optimizer; continue a run by its "
                 "name: penstock.initialize(…, run=…)"
             )
-        if not self._is_at(said):
-            self._go_to(said)
+        commit = NamedCommit(said)
+        if not self._is_at(commit):
+            self._go_to(commit)
         for group, options in zip(self.param_groups, state_dict["param_groups"]):
             group.update(copy.deepcopy(options))  # schedulers write into rates that are tensors
 
-    def _is_at(self, commit: Mapping[str, Any]) -> bool:
+    def _is_at(self, commit: NamedCommit) -> bool:
         """Whether the training is where a commit was made."""
-        if self._runtime.has_gradients:
+        if self._runtime.has_gradients or commit.step != self._runtime.steps:
             return False
-        asked = self._commit or {}
-        steps = self._runtime.steps
-        there = ((self._run.uuid, steps), (asked.get("uuid"), asked.get("step")))
-        return commit["step"] == steps and (commit["uuid"], commit["step"]) in there
-
-    def _check_there(self, commit: Mapping[str, Any]) -> None:
-        """Raises, before anything is given up, if a commit is certainly not there any more."""
-        snapshot = commit.get("snapshot")
-        if snapshot and os.path.isdir(snapshot):
-            return
-        last = (read_run(commit["run"])["state"] or {}).get("uuid")
-        mine = last == self._run.uuid
-        if last == commit["uuid"] and (not mine or self._commits.calls == commit["step"]):
-            return
-        now = f"of step {self._commits.calls}" if mine else f"of state {last}"
-        raise InvalidArgumentError(
-            f"penstock: step {commit['step']} was saved, and the last commit of run "
-            f"{commit['run']} is {now}; only the last commit can be continued, or a snapshot"
+        asked = self._commit
+        return commit.uuid == self._run.uuid or (
+            asked is not None and (asked.uuid, asked.step) == (commit.uuid, commit.step)
         )
 
-    def _go_to(self, commit: Mapping[str, Any]) -> None:
+    def _go_to(self, commit: NamedCommit) -> None:
         """Goes on from another commit. The training is closed if that cannot be opened."""
         self._commits.finish()
-        self._check_there(commit)
+        run = commit.run if commit.run_is_there else self._run.folder
+        commit.check_there(run, str(self._run.uuid), self._commits.calls)
         self._commits.drop_due()  # it would take the place of the one that is asked for
         self.close()
-        opened = self._opening.open(commit["run"], commit)
+        opened = self._opening.open(run, commit)
         self._commits.go_on(opened.engine, opened.run)
         self._max_norm = 0.0
-        self._take(opened, dict(commit))
+        self._take(opened, commit)
         self._runtime.go_on(opened.engine)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from penstock import _cuda, _library, _overlaps, _ranks, _rules, _state
 from penstock._amp import loss_scale_of
 from penstock._config import ConfigLike, optimizer_config, read_config, without_monitors
 from penstock._held import Held
+from penstock._named_commit import NamedCommit
 from penstock._parameters import partition, trained
 from penstock._rows import Rows
 from penstock._training import Options, Training
@@ -235,7 +236,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 "begin with new states"
             )
         if said is not None:
-            self._held.go_to(said, self.param_groups)
+            self._held.go_to(NamedCommit(said), self.param_groups)
         elif self._training is not None and self._training.calls > 0:
             raise InvalidArgumentError(
                 "penstock: this state_dict was taken before the first step, and the optimizer is at "

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from penstock import _cuda, _library, _state
+from penstock._named_commit import NamedCommit
 from penstock._run import Run
-from penstock._snapshot import files_of
 from penstock._units import Plan, text_of
-from penstock.errors import InvalidArgumentError
 
 
 class Opened(NamedTuple):
@@ -42,19 +40,20 @@ class Opening(NamedTuple):
     seed: int
     identity: str
 
-    def open(
-        self, run: str | os.PathLike[str] | None, commit: Mapping[str, Any] | None = None
-    ) -> Opened:
+    def open(self, run: str | os.PathLike[str] | None, commit: NamedCommit | None = None) -> Opened:
         """Opens a run and makes its engine; leaves nothing open if that fails.
 
         Args:
             run: the folder; None: a new one within ``nvme_path``.
-            commit: the ``"penstock"`` of a ``state_dict()``. None: the run's last one, if any.
+            commit: the one to continue. None: the run's last one, if any.
         """
         opened = Run.open(run, self.paths, "module")
         engine = None
         try:
-            engine = self._engine_at(opened, commit)
+            if commit is None:
+                engine = self._engine(opened, opened.continued)
+            else:
+                engine = commit.open(opened, lambda files: self._engine_at(opened, files, commit))
             continued = engine.continued() if engine.describe()["continued"] else None
             if continued is not None:
                 _state.check_text(continued, "module", self.identity, str(opened.folder))
@@ -70,19 +69,12 @@ class Opening(NamedTuple):
         device = self.plan.units[0].entries[0].parameter.device
         return _cuda.engine_for(device, self.config, text_of(self.plan), options)
 
-    def _engine_at(self, run: Run, commit: Mapping[str, Any] | None) -> _library.Engine:
-        """Makes an engine that continues a commit in its files, or moves that of a snapshot."""
-        if commit is None:
-            return self._engine(run, run.continued)
-        if run.uuid == commit["uuid"]:
-            engine = self._engine(run, run.continued)
-            if engine.describe()["step"] == commit["step"]:
-                return engine
+    def _engine_at(self, run: Run, files: list[str], commit: NamedCommit) -> _library.Engine:
+        """Makes an engine that continues a commit, in its files or moved from those of a snapshot."""
+        engine = self._engine(run, files)
+        try:
+            commit.check_step(run, engine.describe()["step"])
+        except BaseException:
             engine.close()
-        snapshot = commit.get("snapshot")
-        if snapshot and os.path.isdir(snapshot):
-            return self._engine(run, files_of(snapshot))
-        raise InvalidArgumentError(
-            f"penstock: step {commit['step']} was saved, and the last commit of run {run.folder} is "
-            "another one; only the last commit can be continued, or a snapshot"
-        )
+            raise
+        return engine

@@ -18,6 +18,7 @@ from penstock import _cuda, _dtypes, _exit, _library, _overlaps, _ranks, _rules,
 from penstock._commits import Commits
 from penstock._forward import ForwardHooks
 from penstock._model import Entry, members_of
+from penstock._named_commit import NamedCommit
 from penstock._parameters import partition
 from penstock._run import Run
 from penstock._snapshot import take_snapshot
@@ -48,9 +49,10 @@ class Training:
         rule: its rule.
         defaults: options of the rule for all groups.
         param_groups: the optimizer's own list, which is read at each step.
-        run: the run folder, opened; its commit is continued, if there is one.
-        continued_from: the files of another commit, which is moved into the run instead.
-        step: of the commit that is continued; another one is refused.
+        run: the run folder, opened.
+        files: of the commit that is continued: the run's, or those of another one, which is moved
+            into the run. Empty: there is none.
+        commit: that is asked for; one of another step is refused.
         begin_with: the states of another training, if it begins with them.
     """
 
@@ -61,8 +63,8 @@ class Training:
         defaults: Mapping[str, Any],
         param_groups: list[dict[str, Any]],
         run: Run,
-        continued_from: list[str] | None = None,
-        step: int | None = None,
+        files: list[str],
+        commit: NamedCommit | None = None,
         begin_with: Reader | None = None,
     ) -> None:
         _ranks.check_alone()
@@ -88,17 +90,17 @@ class Training:
             self.partition.device,
             options.config,
             self.partition.model(),
-            {"folders": run.folders, "continue": continued_from or run.continued},
+            {"folders": run.folders, "continue": files},
         )
         try:
-            self._begin(step, begin_with, rule.moments)
+            self._begin(commit, begin_with, rule.moments)
         except BaseException:
             self.engine.close()
             raise
         _living.add(self)
 
     def _begin(
-        self, step: int | None, begin_with: Reader | None, moments: Mapping[str, int]
+        self, commit: NamedCommit | None, begin_with: Reader | None, moments: Mapping[str, int]
     ) -> None:
         """Fills the engine, or takes over the commit that it continues."""
         described = self.engine.describe()
@@ -109,12 +111,8 @@ class Training:
             continued = self.engine.continued()
             _state.check_text(continued, "optimizer", self.identity, str(self.run.folder))
             self.calls = continued["calls"]
-            if step is not None and self.calls != step:
-                raise InvalidArgumentError(
-                    f"penstock: the last commit of run {self.run.folder} is of step {self.calls}, "
-                    f"and step {step} was saved; only the last commit can be continued, or a "
-                    "snapshot"
-                )
+            if commit is not None:
+                commit.check_step(self.run, self.calls)
             self.run.note(described["uuid"], described["state_paths"])
         elif begin_with is not None:
             self._fill_from(begin_with, moments)

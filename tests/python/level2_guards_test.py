@@ -8,6 +8,7 @@ import gc
 import io
 import os
 import pickle
+import shutil
 import tempfile
 import unittest
 from typing import Any
@@ -478,7 +479,7 @@ class Commits(unittest.TestCase):
                     self.assertTrue(torch.equal(weight, expected[name]), name)
                 step(model, optimizer, "gpt2", 1)
                 optimizer.commit()
-                with self.assertRaisesRegex(_Refused, "step 1 was saved, and .* is of step 2"):
+                with self.assertRaisesRegex(_Refused, "is of step 2, and step 1 was saved"):
                     optimizer.load_state_dict(saved)
                 step(model, optimizer, "gpt2", 2)  # a refusal changes nothing
 
@@ -499,6 +500,39 @@ class Commits(unittest.TestCase):
                 optimizer.load_state_dict(first)
                 step(model, optimizer, "odd", 90)
                 optimizer.load_state_dict(second)
+                for name, weight in model.state_dict().items():
+                    self.assertTrue(torch.equal(weight, expected[name]), name)
+
+    def test_a_snapshot_is_loaded_though_its_run_is_gone(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            gone = os.path.join(folder, "gone")
+            with training("odd", run=gone) as (model, optimizer):
+                step(model, optimizer, "odd", 0)
+                saved = optimizer.state_dict()
+                saved["penstock"]["snapshot"] = optimizer.snapshot(os.path.join(folder, "kept"))
+                expected = copy.deepcopy(model.state_dict())
+            shutil.rmtree(gone)
+            with training("odd", run=os.path.join(folder, "run")) as (model, optimizer):
+                step(model, optimizer, "odd", 1)
+                optimizer.load_state_dict(saved)
+                self.assertFalse(os.path.exists(gone))
+                for name, weight in model.state_dict().items():
+                    self.assertTrue(torch.equal(weight, expected[name]), name)
+                step(model, optimizer, "odd", 2)
+                optimizer.commit()
+
+    def test_a_run_that_was_moved_finds_what_it_has_committed(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            before, now = (os.path.join(folder, name) for name in ("before", "now"))
+            with training("odd", "host", run=before) as (model, optimizer):
+                step(model, optimizer, "odd", 0)
+                saved = optimizer.state_dict()
+                expected = copy.deepcopy(model.state_dict())
+            os.rename(before, now)
+            with training("odd", "host", run=now) as (model, optimizer):
+                step(model, optimizer, "odd", 1)
+                optimizer.load_state_dict(saved)
+                self.assertEqual(optimizer.steps, 1)
                 for name, weight in model.state_dict().items():
                     self.assertTrue(torch.equal(weight, expected[name]), name)
 

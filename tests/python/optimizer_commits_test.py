@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -187,6 +189,30 @@ class CommitsAreContinued(OptimizerTest):
         with self.assertRaisesRegex(InvalidArgumentError, "other tensors"):
             self.make(model.named_parameters(), run=run)
         self.make(model.named_parameters(), run=run, model=model)
+
+    def test_a_snapshot_is_loaded_though_its_run_is_gone(self) -> None:
+        losses, _ = self.expected(5)
+        first = self.job()
+        self.assertEqual(first.steps(3), losses[:3])
+        saved = first.optimizer.state_dict()
+        kept = first.optimizer.snapshot(os.path.join(self.folder, "kept"))
+        saved["penstock"]["snapshot"] = kept
+        scheduler, loader = first.scheduler.state_dict(), first.loader.state_dict()
+        states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+        gone = saved["penstock"]["run"]
+        first.optimizer.close()
+        shutil.rmtree(gone)
+        for options in ({}, {"run": os.path.join(self.folder, "run")}):
+            with self.subTest(options):
+                second = self.job(**options)
+                second.optimizer.load_state_dict(saved)
+                self.assertFalse(os.path.exists(gone))
+                second.scheduler.load_state_dict(scheduler)
+                second.loader.load_state_dict(copy.deepcopy(loader))
+                random.setstate(states[0])
+                numpy.random.set_state(states[1])
+                torch.set_rng_state(states[2])
+                self.assertEqual(second.steps(2), losses[3:])
 
     def test_a_snapshot_that_is_continued_as_a_run_leaves_the_first(self) -> None:
         run, copy = (os.path.join(self.folder, name) for name in ("run", "copy"))
