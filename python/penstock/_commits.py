@@ -91,9 +91,6 @@ class Commits:
         engine: the engine.
         run: the run folder, which notes each state that has a commit.
         sections: returns what a commit says beside random states and attached things.
-
-    Attributes:
-        continued: the text of the commit that the training goes on from, until a step is made.
     """
 
     def __init__(
@@ -101,8 +98,8 @@ class Commits:
     ) -> None:
         self.ending = Ending(engine, run)
         self._sections = sections
-        self.continued: dict[str, Any] | None = None
-        self._restored = False  # generators of random numbers have their states of it
+        self._continued: dict[str, Any] | None = None
+        self._asked = False  # attach() was called, so the generators' states are the caller's
         self._awaited: set[str] = set()  # attached things that have yet to step
         attached = _Attached()
         self._attached: Callable[[], _Attached | None] = lambda: attached
@@ -130,10 +127,15 @@ class Commits:
         durable = self.ending.durable
         return None if durable is None else durable["calls"]
 
+    @property
+    def continued(self) -> dict[str, Any] | None:
+        """The text of the commit that the training goes on from, until a step is made."""
+        text = self._continued
+        return text if text is not None and text["calls"] == self._sections()["calls"] else None
+
     def go_on_from(self, text: dict[str, Any]) -> None:
         """Says that the engine continues a commit."""
-        self.continued = self.ending.durable = text
-        self._restored = False
+        self._continued = self.ending.durable = text
 
     @property
     def open_step(self) -> bool:
@@ -152,21 +154,29 @@ class Commits:
     def attach(self, things: Mapping[str, Any], guard: Callable[[], Any]) -> None:
         """Keeps the state of ``things`` in each commit from now on.
 
+        If a commit is continued, gives them, and the generators, their states of it first.
+
         Args:
             guard: returns the lock of the training.
         """
         _state.check_attached(things)
+        continued = self.continued
+        if continued is not None:
+            _state.restore(continued, things)
+        self._asked = True
+        self._keep(things, guard)
+
+    def take_over(self, other: Commits, guard: Callable[[], Any]) -> None:
+        """Keeps from now on what was attached to a training that was given up."""
+        self._asked = other._asked
+        self._keep(other.attached, guard)
+
+    def _keep(self, things: Mapping[str, Any], guard: Callable[[], Any]) -> None:
         for name, thing in things.items():
             method = _method_after_step(thing)
             if method is not None and self.attached.get(name) is not thing:
                 self._follow(name, thing, method, guard)
         self.attached.update(things)
-
-    def restore(self, things: Mapping[str, Any]) -> None:
-        """Gives things, and the generators of random numbers, their states of :attr:`continued`."""
-        if self.continued is not None:
-            _state.restore(self.continued, things)
-            self._restored = True
 
     def _follow(self, name: str, thing: Any, method: str, guard: Callable[[], Any]) -> None:
         """Calls :meth:`_stepped` after a method of a thing.
@@ -205,12 +215,13 @@ class Commits:
             self.begin_due()
 
     def _text(self) -> dict[str, Any]:
-        text = _state.capture(self.attached, **self._sections())
-        if self.continued is not None:  # what nobody has asked for yet is not lost
-            text["attached"] = {**self.continued["attached"], **text["attached"]}
-            if not self._restored:
-                text["random"] = self.continued["random"]
-        return text
+        continued = self.continued
+        kept = {}
+        if continued is not None:  # what nobody has asked for yet is not lost
+            kept = {key: continued[key] for key in ("attached", "random")}
+            if self._asked:
+                del kept["random"]
+        return _state.capture(self.attached, kept, **self._sections())
 
     def take_soon(self) -> None:
         """Says that the step that has just ended is to be committed."""
@@ -230,15 +241,13 @@ class Commits:
         self.ending.due = None
 
     def commit(self) -> None:
-        """Returns when the state and its text as it is now are durable."""
-        self.finish()
+        """Commits now, and returns when the commit is durable."""
         text = self._text()
         self.drop_due()
-        if text != self.ending.durable:
-            self.ending.begin(text)
-            self.finish()
+        self.ending.begin(text)
+        self.finish()
         if self.continued is not None:
-            self.continued = text
+            self._continued = text
 
     def close_step(self) -> None:
         """Ends a step of which there are only forward uses: their order is not worth keeping."""

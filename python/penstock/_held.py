@@ -95,6 +95,7 @@ class Held:
                 return
             run = self.options.run or commit.run
             commit.check_there(run, training.uuid, training.durable_calls())
+            training.check_parameters(groups)
             self._ended = "the state was given up, and the commit of a state_dict was not opened"
             self.training = None
             training.close(give_up=True)
@@ -107,7 +108,7 @@ class Held:
             self.training = self._made_from(commit, groups)
             self._ended = None
             if training is not None:
-                self.training.commits.attach(training.commits.attached, self.training.guard)
+                self.training.commits.take_over(training.commits, self.training.guard)
         except BaseException:
             self._leave_run()
             self.options = options

@@ -109,7 +109,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._commits.finish()
         outcome = self._runtime.end_step(self.param_groups, max_norm, 1.0)
         self._max_norm = 0.0
-        self._commit = self._commits.continued = None
+        self._commit = None
         self.grad_norm, self.skipped = outcome.grad_norm, outcome.skipped
         if self._commit_every > 0 and outcome.step % self._commit_every == 0:
             self._commits.take_soon()
@@ -176,7 +176,6 @@ class ModuleOptimizer(torch.optim.Optimizer):
         sets the rates of the groups anew, so call it behind that, if with nothing to keep.
         """
         self._commits.attach(things, lambda: self._runtime.lock)
-        self._commits.restore(things)
         if self._commits.continued is not None:
             self._set_groups(self._commits.continued["groups"])
 
@@ -188,6 +187,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
     def commit(self) -> int:
         """Makes weights and states durable as the last step left them; returns its number."""
         with self._runtime.lock:
+            self._runtime.check_open()
             if self._runtime.has_gradients:
                 raise InvalidArgumentError(
                     "penstock: a commit was asked for between backward and step; call "

@@ -31,6 +31,7 @@ class NamedCommit:
         self.run = str(said["run"])
         self.uuid: str = said["uuid"]
         self.step: int = said["step"]
+        self._counts_skipped = said.get("version", 2) > 1
         snapshot = said.get("snapshot")
         self.snapshot: str | None = snapshot if snapshot and os.path.isdir(snapshot) else None
 
@@ -44,9 +45,13 @@ class NamedCommit:
             "only the last commit can be continued, or a snapshot"
         )
 
-    def check_step(self, run: Run, step: int) -> None:
-        """Raises OtherStepError if files of the commit are of another step."""
-        if step != self.step:
+    def check_step(self, run: Run, step: int, engine_step: int) -> None:
+        """Raises OtherStepError if files of the commit are of another step.
+
+        Args:
+            engine_step: without those that a scaler has skipped, as version 1 counts.
+        """
+        if (step if self._counts_skipped else engine_step) != self.step:
             raise self._gone(run.folder, f"step {step}")
 
     def check_there(self, run: Any, open_uuid: str, open_step: int | None) -> None:
@@ -63,7 +68,7 @@ class NamedCommit:
         last = (read_run(run)["state"] or {}).get("uuid")
         if last != self.uuid:
             raise self._gone(run, f"state {last}")
-        if last == open_uuid and open_step != self.step:
+        if last == open_uuid and self._counts_skipped and open_step != self.step:
             raise self._gone(run, f"step {open_step}")
 
     def open(self, run: Run, make: Callable[[list[str]], _T]) -> _T:

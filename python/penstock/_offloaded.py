@@ -183,6 +183,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
     def commit(self) -> int:
         """Makes the state durable as the last step left it; returns :attr:`steps`."""
         training = self._made()
+        _warn_of_changes(training)
         training.commit()
         return training.calls
 
@@ -192,7 +193,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         A ``state_dict`` with this path under ``["penstock"]["snapshot"]`` finds the copy, whatever
         the run has committed since.
         """
-        return self._made().snapshot(os.fspath(folder))
+        training = self._made()
+        _warn_of_changes(training)
+        return training.snapshot(os.fspath(folder))
 
     def attach(self, **things: Any) -> int:
         """Keeps the state of things in commits: schedulers, loaders, scalers, by names.
@@ -216,9 +219,10 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         found["penstock"] = None
         training = self._training
         if training is not None:
+            _warn_of_changes(training)
             training.commit()
             found["penstock"] = {
-                "version": 1,
+                "version": 2,
                 "run": str(training.run.folder),
                 "uuid": training.uuid,
                 "state_paths": list(training.state_paths),
@@ -306,4 +310,15 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         raise UnavailableError(
             "penstock: an optimizer is not pickled or copied, because its engine belongs to this "
             "process; keep its state_dict()"
+        )
+
+
+def _warn_of_changes(training: Training) -> None:
+    """Says, at the line that has called a method, that a commit will not have a change."""
+    changed = training.changed()
+    if changed is not None:
+        warnings.warn(
+            f"penstock: the weights of parameter {changed} were changed from outside, and the "
+            "commit has those of the last step",
+            stacklevel=3,
         )

@@ -73,7 +73,8 @@ class Opening(NamedTuple):
         """Makes an engine that continues a commit, in its files or moved from those of a snapshot."""
         engine = self._engine(run, files)
         try:
-            commit.check_step(run, engine.describe()["step"])
+            step = engine.describe()["step"]
+            commit.check_step(run, step, step)
         except BaseException:
             engine.close()
             raise

@@ -362,6 +362,11 @@ class Runtime:
             self._pending.clear()
             self.begin()
 
+    def check_open(self) -> None:
+        """Raises if this was closed."""
+        if isinstance(self.engine, _Closed):
+            raise _closed()
+
     def close(self) -> None:
         """Frees the engine. The parameters show NaN from then on."""
         with self.lock:
@@ -373,13 +378,17 @@ class Runtime:
                 unit.let_go()
 
 
+def _closed() -> UnavailableError:
+    return UnavailableError(
+        "penstock: the training was closed; make a new one by penstock.initialize"
+    )
+
+
 class _Closed:
     """Stands for an engine that was closed."""
 
     def __getattr__(self, name: str) -> Any:
-        raise UnavailableError(
-            "penstock: the training was closed; make a new one by penstock.initialize"
-        )
+        raise _closed()
 
     def close(self) -> None:
         pass

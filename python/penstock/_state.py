@@ -142,16 +142,23 @@ def check_attached(attached: Mapping[str, Any]) -> None:
                 )
 
 
-def capture(attached: Mapping[str, Any], **sections: Any) -> dict[str, Any]:
+def capture(
+    attached: Mapping[str, Any], kept: Mapping[str, Any], **sections: Any
+) -> dict[str, Any]:
     """Returns the text of a commit: ``sections``, random states, and what is attached.
+
+    Args:
+        kept: parts of an older text: ``"attached"``, to which what is attached is added, and
+            ``"random"``, which stands for the states as they are.
 
     Raises:
         InvalidArgumentError: it is too long, or has what JSON cannot hold.
     """
     text: dict[str, Any] = {"penstock_python": VERSION}
     text.update({name: encode(value, name) for name, value in sections.items()})
-    text["random"] = encode(random_states(), "random")
-    text["attached"] = {name: encode(thing.state_dict(), name) for name, thing in attached.items()}
+    text["random"] = kept["random"] if "random" in kept else encode(random_states(), "random")
+    current = {name: encode(thing.state_dict(), name) for name, thing in attached.items()}
+    text["attached"] = {**kept.get("attached", {}), **current}
     sizes = {name: len(json.dumps(value)) for name, value in text["attached"].items()}
     total = len(json.dumps(text))
     if total > MOST_BYTES:
@@ -185,11 +192,12 @@ def restore(text: Mapping[str, Any], attached: Mapping[str, Any]) -> None:
     Raises:
         InvalidArgumentError: the commit has no state of something that is attached.
     """
-    for name, thing in attached.items():
+    for name in attached:
         if name not in text["attached"]:
             raise InvalidArgumentError(
                 f"penstock: the commit has no state of {name}; it has "
                 f"{', '.join(text['attached']) or 'none'}"
             )
+    for name, thing in attached.items():
         thing.load_state_dict(decode(text["attached"][name]))
     restore_random(decode(text["random"]))

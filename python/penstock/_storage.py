@@ -178,7 +178,7 @@ class Unit:
     def check_unwritten(self) -> None:
         """Raises if somebody has written into a parameter since it was last shown.
 
-        What was written is forgotten, or else while it is gathered, because it is a copy then.
+        Forgets what was written. While the unit is gathered that is a copy, and stays refused.
         """
         if not self._settled:  # an interrupt came in between
             self._settle()
@@ -198,10 +198,10 @@ class Unit:
         themselves may have been written, which have to be brought anew."""
         for nan in self._away:
             nan.data.fill_(float("nan"))
-        self._settled = False
         if self._shown is self._here:
             self.filled = self.told = False
             self._shown = self._away
+        self._settled = False
         self._settle()
 
     def let_go(self, to: Unit | None = None) -> None:

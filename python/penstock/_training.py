@@ -72,6 +72,7 @@ class Training:
         for number, group in enumerate(param_groups):
             _rules.check_group(group, number, defaults)
         self.options = options
+        self._rule = rule
         self.run = run
         self.param_groups = param_groups
         self.partition = partition(param_groups, options.model)
@@ -112,7 +113,7 @@ class Training:
             _state.check_text(continued, "optimizer", self.identity, str(self.run.folder))
             self.calls = continued["calls"]
             if commit is not None:
-                commit.check_step(self.run, self.calls)
+                commit.check_step(self.run, self.calls, described["step"])
             self.run.note(described["uuid"], described["state_paths"])
         elif begin_with is not None:
             self._fill_from(begin_with, moments)
@@ -209,7 +210,6 @@ class Training:
         with self.guard():
             self.commits.begin_due()
             self.calls += 1
-            self.commits.continued = None
             self._take_soon()
 
     def _take_soon(self) -> None:
@@ -248,7 +248,6 @@ class Training:
         described = self.engine.describe()
         if described["step"] != self.engine_step:
             self.commits.open_step = False
-            self.commits.continued = None
             if described["optimizer_steps"] != self.updates:
                 self.weights.let_go()
                 self.updates = described["optimizer_steps"]
@@ -304,20 +303,18 @@ class Training:
     def commit(self) -> None:
         """Commits the state as the last step left it."""
         with self.guard():
-            self._warn_of_changes()
             self.commits.commit()
 
-    def _warn_of_changes(self) -> None:
-        changed = self.weights.changed()
-        if changed is not None:
-            warnings.warn(
-                f"penstock: the weights of parameter {changed} were changed from outside, and the "
-                "commit has those of the last step",
-                stacklevel=4,
-            )
+    def changed(self) -> str | None:
+        """Returns the name of a parameter whose weights are not the engine's, if there is one."""
+        with self.guard():
+            return self.weights.changed()
 
     def is_as_committed(self, step: int) -> bool:
-        """Whether the commit of a step is the last one, and nothing has changed since. Brings all."""
+        """Returns whether the last commit is of ``step``, and nothing has changed since.
+
+        Brings all weights.
+        """
         with self.guard():
             self.weights.bring_all()
             return self.durable_calls() == self.calls == step and self.weights.changed() is None
@@ -333,7 +330,15 @@ class Training:
         """Keeps things in commits, and gives them the state of the one that was continued."""
         with self.guard():
             self.commits.attach(things, self.guard)
-            self.commits.restore(things)
+
+    def check_parameters(self, groups: list[dict[str, Any]]) -> None:
+        """Raises if parameters of groups are not as they were when this was made."""
+        now = partition(groups, self.options.model)
+        if _rules.identity(self._rule, members_of(now.entries())) != self.identity:
+            raise InvalidArgumentError(
+                "penstock: parameters are not what they were when the engine was made (dtype, shape "
+                "or requires_grad); give them that again, or make a new optimizer"
+            )
 
     def read(self, entry: Entry, kind: int) -> torch.Tensor:
         """Returns one state of a parameter, fp32."""

@@ -27,7 +27,7 @@ from penstock import reference
 
 LONG = os.environ.get("PENSTOCK_LONG_TESTS") == "1"
 KILLS = 100 if LONG else 4  # of each way
-STEPS = 12 * KILLS
+STEPS = 24 * KILLS
 WAYS = ("level 1", "level 1 with model=", "level 2")
 
 

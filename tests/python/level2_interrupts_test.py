@@ -10,6 +10,8 @@ import unittest
 from typing import Any
 
 import penstock
+import tiny_models
+import torch
 from level2_support import equal_weights, plain, step, training
 
 _FOLDER = os.path.dirname(penstock.__file__)
@@ -19,9 +21,10 @@ _STEPS = 150 if os.environ.get("PENSTOCK_LONG_TESTS") else 30
 class _Lines:
     """Counts lines of penstock that run, and interrupts at one of them."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, function: str | None = None) -> None:
         self.count = 0
         self._at = at
+        self._function = function  # counts the lines of this one alone
 
     def __enter__(self) -> _Lines:
         sys.settrace(self._call)
@@ -31,7 +34,9 @@ class _Lines:
         sys.settrace(None)
 
     def _call(self, frame: Any, event: str, argument: Any) -> Any:
-        return self._line if frame.f_code.co_filename.startswith(_FOLDER) else None
+        code = frame.f_code
+        counts = self._function in (None, code.co_name) and code.co_filename.startswith(_FOLDER)
+        return self._line if counts else None
 
     def _line(self, frame: Any, event: str, argument: Any) -> Any:
         if event == "line":
@@ -116,6 +121,29 @@ class Interrupts(unittest.TestCase):
                 optimizer.zero_grad()
                 step(model, optimizer, name, number)
         self.assertEqual(optimizer.steps, before + 1)
+
+
+class Written(unittest.TestCase):
+    def test_weights_that_were_written_are_not_used_after_an_interrupt(self) -> None:
+        expected, _ = plain("odd")
+        batch = tiny_models.batch("odd", 1)
+        with torch.no_grad(), training("odd") as (model, _):
+            want = expected(**batch)
+            for at in range(1, 30):
+                model(**batch)
+                model.bias.weight.data = torch.ones(32, 32)
+                try:
+                    with _Lines(at, "forget_writes") as lines:
+                        model(**batch)
+                except (KeyboardInterrupt, penstock.InvalidArgumentError):
+                    pass
+                try:
+                    self.assertTrue(torch.equal(want, model(**batch)), f"interrupted at line {at}")
+                except penstock.InvalidArgumentError:
+                    continue  # is refused once more
+                if lines.count < at:
+                    return
+            self.fail("the function has more lines than this has tried")
 
 
 if __name__ == "__main__":

@@ -83,6 +83,32 @@ class StateDictsFindTheirCommit(OptimizerTest):
         with self.assertRaisesRegex(InvalidArgumentError, "is of step 3, and step 2 was saved"):
             optimizer.load_state_dict(saved)
 
+    def test_a_state_dict_of_version_1_does_not_count_steps_that_a_scaler_skipped(self) -> None:
+        model = tower()
+        optimizer = self.make(model.parameters())
+        optimizer._made().skip_step()
+        train(model, optimizer, 2)
+        saved = optimizer.state_dict()
+        self.assertEqual(saved["penstock"]["step"], 3)
+        saved["penstock"].update(version=1, step=2)
+        train(model, optimizer, 1)
+        optimizer.load_state_dict(saved)
+        self.assertEqual(optimizer.steps, 3)
+
+    def test_parameters_that_are_others_now_end_nothing(self) -> None:
+        model, other = tower(), tower()
+        optimizer = self.make(model.parameters(), model=model)
+        plain = reference.AdamW(other.parameters(), model=other)
+        train(model, optimizer, 2)
+        train(other, plain, 2)
+        saved = optimizer.state_dict()
+        model.double()
+        with self.assertRaises(InvalidArgumentError):
+            optimizer.load_state_dict(saved)
+        model.float()
+        optimizer.load_state_dict(saved)
+        self.assertEqual(train(model, optimizer, 2, seed=3), train(other, plain, 2, seed=3))
+
     def test_schedulers_go_on_after_load_state_dict(self) -> None:
         model, other = tower(), tower()
         optimizer = self.make(model.parameters())

@@ -113,6 +113,9 @@ class OptimizerTest(unittest.TestCase):
     """Has a folder, and compares trainings. Warnings are errors."""
 
     def setUp(self) -> None:
+        filters = warnings.catch_warnings()
+        filters.__enter__()
+        self.addCleanup(filters.__exit__, None, None, None)
         warnings.simplefilter("error")
         folder = tempfile.TemporaryDirectory(prefix="penstock-test-", dir=os.environ.get("TMPDIR"))
         self.addCleanup(folder.cleanup)

@@ -170,6 +170,76 @@ class SchedulersOfTorch(unittest.TestCase):
                 self.assertEqual(scheduler.state_dict(), saved)
                 self.assertTrue(torch.equal(torch.get_rng_state(), draws))
 
+    def test_an_attach_that_fails_attaches_nothing(self) -> None:
+        for level in (1, 2):
+            run = self.new_run()
+            for continued in (False, True):
+                with _at_level(level, run) as (model, optimizer):
+                    scheduler = schedulers.StepLR(optimizer, 2, gamma=0.5)
+                    if not continued:
+                        optimizer.attach(scheduler=scheduler)
+                        _train(model, optimizer, scheduler, range(3))
+                        saved = copy.deepcopy(scheduler.state_dict())
+                    else:
+                        with self.assertRaisesRegex(penstock.InvalidArgumentError, "no state of b"):
+                            optimizer.attach(scheduler=scheduler, b=scheduler)
+                    optimizer.commit()
+            with _at_level(level, run) as (model, optimizer):
+                scheduler = schedulers.StepLR(optimizer, 2, gamma=0.5)
+                optimizer.attach(scheduler=scheduler)
+                self.assertEqual(scheduler.state_dict(), saved)
+
+    def test_a_commit_after_an_interrupt_of_a_step_that_ended_has_current_states(self) -> None:
+        for level in (1, 2):
+            run = self.new_run()
+            with _at_level(level, run) as (model, optimizer):
+                step(model, optimizer, _MODEL, 0)
+                optimizer.commit()
+            with _at_level(level, run) as (model, optimizer):
+                engine = (model.penstock if level == 2 else optimizer._made()).engine
+                end = engine.end_step
+
+                def interrupted(*arguments: Any, end: Any = end) -> None:
+                    end(*arguments)
+                    raise KeyboardInterrupt
+
+                engine.end_step = interrupted
+                with self.assertRaises(KeyboardInterrupt):
+                    step(model, optimizer, _MODEL, 1)
+                engine.end_step = end
+                torch.manual_seed(123)
+                draws = torch.get_rng_state()
+                optimizer.commit()
+            with _at_level(level, run) as (model, optimizer):
+                optimizer.attach()
+                self.assertEqual(optimizer.steps, 2)
+                self.assertTrue(torch.equal(torch.get_rng_state(), draws))
+
+    def test_generators_that_the_caller_set_after_load_state_dict_are_kept(self) -> None:
+        for level in (1, 2):
+            run = self.new_run()
+            with _at_level(level, run) as (model, optimizer):
+                optimizer.attach()
+                step(model, optimizer, _MODEL, 0)
+                saved = optimizer.state_dict()
+                step(model, optimizer, _MODEL, 1)
+                optimizer.load_state_dict(saved)
+                torch.manual_seed(77)
+                draws = torch.get_rng_state()
+                optimizer.commit()
+            with _at_level(level, run) as (model, optimizer):
+                optimizer.attach()
+                self.assertTrue(torch.equal(torch.get_rng_state(), draws))
+
+    def test_a_second_commit_of_a_closed_training_is_refused(self) -> None:
+        for level in (1, 2):
+            with _at_level(level, self.new_run()) as (model, optimizer):
+                step(model, optimizer, _MODEL, 0)
+                optimizer.commit()
+                optimizer.close()
+                with self.assertRaisesRegex(penstock.PenstockError, "closed"):
+                    optimizer.commit()
+
     def test_a_state_dict_after_a_rate_was_set_commits_the_rate(self) -> None:
         for level in (1, 2):
             run = self.new_run()
