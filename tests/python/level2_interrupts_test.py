@@ -131,7 +131,7 @@ class Written(unittest.TestCase):
             want = expected(**batch)
             for at in range(1, 30):
                 model(**batch)
-                model.bias.weight.data = torch.ones(32, 32)
+                model.bias.weight.fill_(1)
                 try:
                     with _Lines(at, "forget_writes") as lines:
                         model(**batch)

@@ -182,7 +182,7 @@ class SchedulersOfTorch(unittest.TestCase):
                         saved = copy.deepcopy(scheduler.state_dict())
                     else:
                         with self.assertRaisesRegex(penstock.InvalidArgumentError, "no state of b"):
-                            optimizer.attach(scheduler=scheduler, b=scheduler)
+                            optimizer.attach(b=scheduler, scheduler=scheduler)
                     optimizer.commit()
             with _at_level(level, run) as (model, optimizer):
                 scheduler = schedulers.StepLR(optimizer, 2, gamma=0.5)
