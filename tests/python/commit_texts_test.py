@@ -64,7 +64,7 @@ class ValuesComeBack(OptimizerTest):
 
         draw()
         numpy.random.standard_normal()
-        text = _state.capture({})
+        text = _state.capture({}, {})
         drawn = [draw(), draw()]
         _state.restore(json.loads(json.dumps(text)), {})
         self.assertEqual([draw(), draw()], drawn)
@@ -86,7 +86,7 @@ class ValuesComeBack(OptimizerTest):
 
         things = make()
         things["plateau"].step(1.0)
-        text = json.loads(json.dumps(_state.capture(things)))
+        text = json.loads(json.dumps(_state.capture(things, {})))
         others = make()
         _state.restore(text, others)
         for name, thing in things.items():
