@@ -101,7 +101,7 @@ class Weights:
             raise InvalidArgumentError(
                 f"penstock: the weights of parameter {name} were changed from outside since they "
                 "were brought, and the engine does not have the change; change weights before the "
-                "first step, or make a new optimizer after it"
+                "first step, load a state_dict, or make a new optimizer"
             )
 
     def let_go(self) -> None:

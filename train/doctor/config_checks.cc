@@ -10,12 +10,9 @@
 #include "base/machine_memory.h"
 #include "base/units.h"
 #include "train/doctor/machine_checks.h"
-#include "train/process/files.h"
 
 namespace penstock::train {
 namespace {
-
-constexpr Bytes kLargestConfig = 16_MiB;
 
 std::string ConfigText(const config::Config& config) {
   std::string text =
@@ -95,16 +92,6 @@ Check EngineNeedCheck(const config::Config& config, const EngineFacts& engines) 
 }
 
 }  // namespace
-
-Result<std::vector<config::ConfigSource>> ReadConfigSources(const std::vector<std::string>& paths) {
-  std::vector<config::ConfigSource> sources;
-  for (const std::string& path : paths) {
-    Result<std::string> text = ReadTextFileOrPipe(path, kLargestConfig);
-    if (!text.ok()) return Error{text.error().code, "--config: " + text.error().message};
-    sources.push_back({path, *std::move(text)});
-  }
-  return sources;
-}
 
 Check ConfigCheck(const Result<config::Config>& config) {
   if (config.ok()) return OkCheck("config", ConfigText(*config));

@@ -17,9 +17,6 @@
 
 namespace penstock::train {
 
-/// Reads the files as `train` does. Errors: of reading them; kInvalidArgument.
-Result<std::vector<config::ConfigSource>> ReadConfigSources(const std::vector<std::string>& paths);
-
 /// The check "config" alone, if the configuration is wrong.
 Check ConfigCheck(const Result<config::Config>& config);
 

@@ -21,6 +21,7 @@
 #include "train/doctor/speed_check.h"
 #include "train/process/files.h"
 #include "train/process/interrupt.h"
+#include "train/run/config_files.h"
 
 namespace penstock::train {
 namespace {
@@ -90,7 +91,7 @@ Result<Subjects> ReadSubjects(const DoctorCommand& command) {
   Subjects subjects;
   if (!command.bug_report.empty()) PENSTOCK_TRY(CheckReportPath(command.bug_report));
   if (!command.configs.empty()) {
-    PENSTOCK_ASSIGN(subjects.sources, ReadConfigSources(command.configs));
+    PENSTOCK_ASSIGN(subjects.sources, ReadConfigFiles(command.configs));
     subjects.config = config::ParseConfig(subjects.sources, command.ranks);
   }
   if (!command.run.empty()) {

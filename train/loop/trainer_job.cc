@@ -13,6 +13,7 @@
 #include "train/loop/planned_speed.h"
 #include "train/process/files.h"
 #include "train/process/log.h"
+#include "train/run/config_files.h"
 #include "train/weights/weights.h"
 #include "zero/lr_schedule.h"
 #include "zero/thread_plan.h"
@@ -20,7 +21,6 @@
 namespace penstock::train {
 namespace {
 
-constexpr Bytes kLargestConfig = 16_MiB;
 constexpr size_t kNamesInMessage = 5;
 
 Status CheckPaths(const TrainOptions& options, const config::Config& config) {
@@ -103,12 +103,7 @@ StartingWeights CommittedWeights(const TrainOptions& options, const zero::TrainS
 
 Result<config::Config> ReadConfig(const TrainOptions& options, uint32_t ranks,
                                   const ResumePoint* from) {
-  std::vector<config::ConfigSource> sources;
-  for (const std::string& path : options.configs) {
-    Result<std::string> text = ReadTextFileOrPipe(path, kLargestConfig);
-    if (!text.ok()) return Error{text.error().code, "--config: " + text.error().message};
-    sources.push_back({path, *std::move(text)});
-  }
+  PENSTOCK_ASSIGN(std::vector<config::ConfigSource> sources, ReadConfigFiles(options.configs));
   for (const std::string& text : ConfigTexts(options.changes)) {
     sources.push_back({"--change", text});
   }
