@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from penstock import _rules
+from penstock._model import members_of
 from penstock._named_commit import NamedCommit
+from penstock._parameters import partition
 from penstock._run import Run
 from penstock._training import Options, Training
 from penstock._universal_files import Reader
@@ -90,22 +91,30 @@ class Held:
         """Continues the commit that a state_dict names, unless all is as it left it."""
         self.check()
         training = self.training
-        if training is not None:
+        opened = None if self._run is None else self._run.folder
+        run = commit.run_for(self.options.run, opened)
+        if training is None:
+            commit.check_there(run, None, None)
+        else:
             if training.uuid == commit.uuid and training.is_as_committed(commit.step):
                 return
-            run = self.options.run or commit.run
             commit.check_there(run, training.uuid, training.durable_calls())
-            training.check_parameters(groups)
+        self._check_identity(commit, groups)
+        if training is not None:
             self._ended = "the state was given up, and the commit of a state_dict was not opened"
             self.training = None
             training.close(give_up=True)
         options = self.options
         if options.run is None:
             self._leave_run()
-            if commit.run_is_there or commit.snapshot is None:
-                self.options = options._replace(run=commit.run)
+            self.options = options._replace(run=run)
         try:
-            self.training = self._made_from(commit, groups)
+            if self._run is None or self._run.closed:
+                self._run = Run.open(run, self.options.nvme_path)
+            opened_run = self._run
+            self.training = commit.open(
+                opened_run, lambda files: self._make(groups, opened_run, files, commit)
+            )
             self._ended = None
             if training is not None:
                 self.training.commits.take_over(training.commits, self.training.guard)
@@ -114,17 +123,14 @@ class Held:
             self.options = options
             raise
 
-    def _made_from(self, commit: NamedCommit, groups: Groups) -> Training:
-        folder = self.options.run
-        if commit.snapshot is None and not os.path.exists(os.path.join(str(folder), "run.json")):
+    def _check_identity(self, commit: NamedCommit, groups: Groups) -> None:
+        """Raises, before a training is given up, if a commit is of another one."""
+        entries = partition(groups, self.options.model).entries()
+        if commit.identity not in (None, _rules.identity(self._rule, members_of(entries))):
             raise InvalidArgumentError(
-                f"penstock: the state is that of run {folder}, which is not there; give run=, where "
-                "it is now"
+                "penstock: the state_dict is of another training (the rule, or names, shapes, "
+                "dtypes, groups or requires_grad of parameters differ); make the same optimizer"
             )
-        if self._run is None or self._run.closed:
-            self._run = Run.open(folder, self.options.nvme_path)
-        run = self._run
-        return commit.open(run, lambda files: self._make(groups, run, files, commit))
 
     def _make(
         self,

@@ -204,7 +204,7 @@ def initialize(
     for notice in runtime.notices:
         _log.info("penstock: %s", notice)
     every = int(engine_config["penstock"].get("commit_every_steps", 0))
-    optimizer.begin(Training(Hooks(runtime, model, cut), opening, opened, every))
+    optimizer.begin(Training(Hooks(runtime, model, cut), opening, opened, every, run))
     _connect(model, optimizer)
     if states is not None and not optimizer.continued:
         try:

@@ -16,7 +16,7 @@ from penstock._hooks import Hooks
 from penstock._named_commit import NamedCommit
 from penstock._opening import Opened, Opening
 from penstock._rows import Rows
-from penstock._runtime import Runtime, refuse_copies
+from penstock._runtime import Runtime, closed_error, refuse_copies
 from penstock._snapshot import take_snapshot
 from penstock._storage import Unit
 from penstock._universal_files import Reader
@@ -29,12 +29,14 @@ class Training(NamedTuple):
     Attributes:
         opening: makes engines for other commits.
         opened: the run, and its engine.
+        named_run: the folder that the caller has named, if any.
     """
 
     hooks: Hooks
     opening: Opening
     opened: Opened
     commit_every_steps: int
+    named_run: str | os.PathLike[str] | None
 
 
 class ModuleOptimizer(torch.optim.Optimizer):
@@ -68,6 +70,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
         self._runtime: Runtime = training.hooks.runtime
         self._opening = training.opening
         self._commit_every = training.commit_every_steps
+        self._named_run = training.named_run
         self._commits = Commits(self._runtime.engine, training.opened.run, self._sections)
         self._runtime.before_step = self._commits.begin_due
         self._made = True
@@ -187,7 +190,8 @@ class ModuleOptimizer(torch.optim.Optimizer):
     def commit(self) -> int:
         """Makes weights and states durable as the last step left them; returns its number."""
         with self._runtime.lock:
-            self._runtime.check_open()
+            if self._runtime.closed:
+                raise closed_error()
             if self._runtime.has_gradients:
                 raise InvalidArgumentError(
                     "penstock: a commit was asked for between backward and step; call "
@@ -288,7 +292,11 @@ class ModuleOptimizer(torch.optim.Optimizer):
 
     def _is_at(self, commit: NamedCommit) -> bool:
         """Whether the training is where a commit was made."""
-        if self._runtime.has_gradients or commit.step != self._runtime.steps:
+        if (
+            self._runtime.closed
+            or self._runtime.has_gradients
+            or commit.step != self._runtime.steps
+        ):
             return False
         asked = self._commit
         return commit.uuid == self._run.uuid or (
@@ -298,8 +306,8 @@ class ModuleOptimizer(torch.optim.Optimizer):
     def _go_to(self, commit: NamedCommit) -> None:
         """Goes on from another commit. The training is closed if that cannot be opened."""
         self._commits.finish()
-        run = commit.run if commit.run_is_there else self._run.folder
-        commit.check_there(run, str(self._run.uuid), self._commits.calls)
+        run = commit.run_for(self._named_run, self._run.folder)
+        commit.check_there(run, self._run.uuid, self._commits.calls)
         self._commits.drop_due()  # it would take the place of the one that is asked for
         self.close()
         opened = self._opening.open(run, commit)

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 from penstock._run import Run, read_run
 from penstock._snapshot import files_of
-from penstock.errors import InvalidArgumentError
+from penstock.errors import CorruptionError, InvalidArgumentError, NotFoundError, PenstockError
 
 _T = TypeVar("_T")
 
 
-class OtherStepError(InvalidArgumentError):
-    """The last commit of a run is not of the step that was asked for."""
+class CommitGoneError(InvalidArgumentError):
+    """What was committed last is not what was asked for."""
 
 
 class NamedCommit:
@@ -24,6 +24,7 @@ class NamedCommit:
         run: the folder of the run that it was made in.
         uuid: of the state.
         step: how many steps had been made.
+        identity: of the training, at level 1.
         snapshot: a folder with a copy, if one is named and there.
     """
 
@@ -31,44 +32,57 @@ class NamedCommit:
         self.run = str(said["run"])
         self.uuid: str = said["uuid"]
         self.step: int = said["step"]
-        self._counts_skipped = said.get("version", 2) > 1
+        self.identity: str | None = said.get("identity")
         snapshot = said.get("snapshot")
         self.snapshot: str | None = snapshot if snapshot and os.path.isdir(snapshot) else None
 
-    @property
-    def run_is_there(self) -> bool:
-        return os.path.exists(os.path.join(self.run, "run.json"))
-
-    def _gone(self, run: Any, last: str) -> OtherStepError:
-        return OtherStepError(
-            f"penstock: the last commit of run {run} is of {last}, and step {self.step} was saved; "
-            "only the last commit can be continued, or a snapshot"
-        )
-
-    def check_step(self, run: Run, step: int, engine_step: int) -> None:
-        """Raises OtherStepError if files of the commit are of another step.
+    def run_for(self, named: Any, opened: Any) -> Any:
+        """Chooses the run that is to have the commit.
 
         Args:
-            engine_step: without those that a scaler has skipped, as version 1 counts.
+            named: the one that the caller has named, if any.
+            opened: the one that is open, if any.
+
+        Returns:
+            The folder. None: that of a new run.
         """
-        if (step if self._counts_skipped else engine_step) != self.step:
+        if named is not None:
+            return named
+        if os.path.exists(os.path.join(self.run, "run.json")):
+            return self.run
+        return self.run if opened is None and self.snapshot is None else opened
+
+    def _gone(self, run: Any, last: str) -> CommitGoneError:
+        return CommitGoneError(
+            f"penstock: the last commit of run {run} is of {last}, and step {self.step} was saved, "
+            f"in run {self.run}; only the last commit can be continued, or a snapshot"
+        )
+
+    def check_step(self, run: Run, step: int) -> None:
+        """Raises CommitGoneError if files of the commit are of another step."""
+        if step != self.step:
             raise self._gone(run.folder, f"step {step}")
 
-    def check_there(self, run: Any, open_uuid: str, open_step: int | None) -> None:
+    def check_there(self, run: Any, open_uuid: str | None, open_step: int | None) -> None:
         """Raises, before anything is given up, if the commit is certainly not there any more.
 
         Args:
             run: the folder of the run that is to have it.
-            open_uuid: the state that is open in this process,
-            open_step: and the step of its last commit.
+            open_uuid: the state that is open in this process.
+            open_step: the step of the last commit of that state.
         """
         if self.snapshot is not None:
             files_of(self.snapshot)
             return
+        if not os.path.exists(os.path.join(run, "run.json")):
+            raise InvalidArgumentError(
+                f"penstock: the state is that of run {run}, which is not there; give run=, where it "
+                "is now"
+            )
         last = (read_run(run)["state"] or {}).get("uuid")
         if last != self.uuid:
-            raise self._gone(run, f"state {last}")
-        if last == open_uuid and self._counts_skipped and open_step != self.step:
+            raise self._gone(run, "another state" if last else "no state")
+        if last == open_uuid and open_step != self.step:
             raise self._gone(run, f"step {open_step}")
 
     def open(self, run: Run, make: Callable[[list[str]], _T]) -> _T:
@@ -76,13 +90,14 @@ class NamedCommit:
 
         Args:
             run: the run that is to have it.
-            make: raises OtherStepError if files are of another step.
+            make: raises CommitGoneError if files are of another step.
         """
-        gone = self._gone(run.folder, f"state {run.uuid}")
-        own = [run.continued] if run.uuid == self.uuid else []
-        for files in own + ([files_of(self.snapshot)] if self.snapshot is not None else []):
+        problem: PenstockError = self._gone(run.folder, "another state")
+        if run.uuid == self.uuid:
             try:
-                return make(files)
-            except OtherStepError as error:
-                gone = error
-        raise gone
+                return make(run.continued)
+            except (CommitGoneError, NotFoundError, CorruptionError) as error:
+                problem = error
+        if self.snapshot is None:
+            raise problem
+        return make(files_of(self.snapshot))

@@ -239,6 +239,15 @@ class OffloadedOptimizer(torch.optim.Optimizer):
                 "penstock: this state_dict has states of torch.optim, which cannot be taken over; "
                 "begin with new states"
             )
+        lengths = [
+            [len(group["params"]) for group in groups]
+            for groups in (state_dict["param_groups"], self.param_groups)
+        ]
+        if lengths[0] != lengths[1]:
+            raise InvalidArgumentError(
+                f"penstock: the groups of the state_dict have {lengths[0]} parameters, and those of "
+                f"the optimizer {lengths[1]}; make the same groups"
+            )
         if said is not None:
             self._held.go_to(NamedCommit(said), self.param_groups)
         elif self._training is not None and self._training.calls > 0:

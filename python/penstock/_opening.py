@@ -73,8 +73,7 @@ class Opening(NamedTuple):
         """Makes an engine that continues a commit, in its files or moved from those of a snapshot."""
         engine = self._engine(run, files)
         try:
-            step = engine.describe()["step"]
-            commit.check_step(run, step, step)
+            commit.check_step(run, engine.describe()["step"])
         except BaseException:
             engine.close()
             raise

@@ -362,10 +362,9 @@ class Runtime:
             self._pending.clear()
             self.begin()
 
-    def check_open(self) -> None:
-        """Raises if this was closed."""
-        if isinstance(self.engine, _Closed):
-            raise _closed()
+    @property
+    def closed(self) -> bool:
+        return isinstance(self.engine, _Closed)
 
     def close(self) -> None:
         """Frees the engine. The parameters show NaN from then on."""
@@ -378,7 +377,7 @@ class Runtime:
                 unit.let_go()
 
 
-def _closed() -> UnavailableError:
+def closed_error() -> UnavailableError:
     return UnavailableError(
         "penstock: the training was closed; make a new one by penstock.initialize"
     )
@@ -388,7 +387,7 @@ class _Closed:
     """Stands for an engine that was closed."""
 
     def __getattr__(self, name: str) -> Any:
-        raise _closed()
+        raise closed_error()
 
     def close(self) -> None:
         pass

@@ -72,7 +72,6 @@ class Training:
         for number, group in enumerate(param_groups):
             _rules.check_group(group, number, defaults)
         self.options = options
-        self._rule = rule
         self.run = run
         self.param_groups = param_groups
         self.partition = partition(param_groups, options.model)
@@ -113,7 +112,7 @@ class Training:
             _state.check_text(continued, "optimizer", self.identity, str(self.run.folder))
             self.calls = continued["calls"]
             if commit is not None:
-                commit.check_step(self.run, self.calls, described["step"])
+                commit.check_step(self.run, self.calls)
             self.run.note(described["uuid"], described["state_paths"])
         elif begin_with is not None:
             self._fill_from(begin_with, moments)
@@ -330,15 +329,6 @@ class Training:
         """Keeps things in commits, and gives them the state of the one that was continued."""
         with self.guard():
             self.commits.attach(things, self.guard)
-
-    def check_parameters(self, groups: list[dict[str, Any]]) -> None:
-        """Raises if parameters of groups are not as they were when this was made."""
-        now = partition(groups, self.options.model)
-        if _rules.identity(self._rule, members_of(now.entries())) != self.identity:
-            raise InvalidArgumentError(
-                "penstock: parameters are not what they were when the engine was made (dtype, shape "
-                "or requires_grad); give them that again, or make a new optimizer"
-            )
 
     def read(self, entry: Entry, kind: int) -> torch.Tensor:
         """Returns one state of a parameter, fp32."""

@@ -521,6 +521,36 @@ class Commits(unittest.TestCase):
                 step(model, optimizer, "odd", 2)
                 optimizer.commit()
 
+    def test_a_snapshot_of_another_run_leaves_that_run(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            first, second = (os.path.join(folder, name) for name in ("first", "second"))
+            with training("odd", run=first) as (model, optimizer):
+                step(model, optimizer, "odd", 0)
+                saved = optimizer.state_dict()
+                saved["penstock"]["snapshot"] = optimizer.snapshot(os.path.join(folder, "kept"))
+                step(model, optimizer, "odd", 1)
+                optimizer.commit()
+            with training("odd", run=second) as (model, optimizer):
+                optimizer.load_state_dict(saved)
+                step(model, optimizer, "odd", 90)
+                step(model, optimizer, "odd", 91)
+                optimizer.commit()
+            for run, steps in ((first, 2), (second, 3)):
+                with training("odd", run=run) as (model, optimizer):
+                    self.assertEqual(optimizer.steps, steps)
+
+    def test_a_closed_training_goes_on_from_a_state_dict(self) -> None:
+        expected, other = plain("odd")
+        with training("odd") as (model, optimizer):
+            step(expected, other, "odd", 0)
+            step(model, optimizer, "odd", 0)
+            saved = optimizer.state_dict()
+            optimizer.close()
+            optimizer.load_state_dict(saved)
+            step(expected, other, "odd", 1)
+            step(model, optimizer, "odd", 1)
+            self.assertTrue(equal_weights(expected, model))
+
     def test_a_run_that_was_moved_finds_what_it_has_committed(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             before, now = (os.path.join(folder, name) for name in ("before", "now"))

@@ -80,7 +80,6 @@ def write_model(folder: pathlib.Path) -> None:
         index.update(dict.fromkeys(halves, file))
     text = {"metadata": {"total_size": 2 * elements()}, "weight_map": index}
     (folder / "model.safetensors.index.json").write_text(json.dumps(text))
-    return elements
 
 
 class Group:

@@ -83,17 +83,37 @@ class StateDictsFindTheirCommit(OptimizerTest):
         with self.assertRaisesRegex(InvalidArgumentError, "is of step 3, and step 2 was saved"):
             optimizer.load_state_dict(saved)
 
-    def test_a_state_dict_of_version_1_does_not_count_steps_that_a_scaler_skipped(self) -> None:
-        model = tower()
-        optimizer = self.make(model.parameters())
-        optimizer._made().skip_step()
-        train(model, optimizer, 2)
-        saved = optimizer.state_dict()
-        self.assertEqual(saved["penstock"]["step"], 3)
-        saved["penstock"].update(version=1, step=2)
+    def test_a_state_dict_of_another_training_ends_nothing(self) -> None:
+        model, other = tower(), tower(blocks=2)
+        optimizer, second = (self.make(m.parameters(), model=m) for m in (model, other))
+        for each, its in ((model, optimizer), (other, second)):
+            train(each, its, 1)
+        saved = second.state_dict()
+        saved["penstock"]["snapshot"] = second.snapshot(os.path.join(self.folder, "kept"))
+        with self.assertRaisesRegex(InvalidArgumentError, "have .* parameters"):
+            optimizer.load_state_dict(saved)
+        saved["param_groups"] = optimizer.state_dict()["param_groups"]
+        with self.assertRaisesRegex(InvalidArgumentError, "of another training"):
+            optimizer.load_state_dict(saved)
         train(model, optimizer, 1)
+        self.assertEqual(optimizer.steps, 2)
+
+    def test_a_state_dict_of_parameters_that_were_frozen_since_is_loaded(self) -> None:
+        model = tower()
+        frozen = tower()
+        frozen.embedding.weight.requires_grad_(False)
+        first = self.make(frozen.parameters())
+        train(frozen, first, 2)
+        saved = first.state_dict()
+        saved["penstock"]["snapshot"] = first.snapshot(os.path.join(self.folder, "kept"))
+        first.close()
+        optimizer = self.make(model.parameters())
+        train(model, optimizer, 1)
+        model.embedding.weight.requires_grad_(False)
+        model.zero_grad()
         optimizer.load_state_dict(saved)
-        self.assertEqual(optimizer.steps, 3)
+        self.assertEqual(optimizer.steps, 2)
+        self.assertTrue(torch.equal(model.norm.bias, frozen.norm.bias))
 
     def test_parameters_that_are_others_now_end_nothing(self) -> None:
         model, other = tower(), tower()

@@ -133,9 +133,11 @@ class Trainer(transformers.Trainer):
         return [group for group in groups if group["params"]]
 
     def _run_folder(self) -> str | None:
-        """Returns a folder for a new run. None: in nvme_path."""
+        """Returns the folder of the run: a checkpoint's, or a new one. None: in nvme_path."""
         if uses_nvme(self._penstock_config):
             return None
+        if self._commit is not None and os.path.isdir(self._commit["run"]):
+            return str(self._commit["run"])
         return os.path.join(str(self.args.output_dir), f"penstock-{secrets.token_hex(8)}")
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
