@@ -107,6 +107,7 @@ class RankLife:
         self.folder, self.most_ranks = folder, most_ranks
         self.variant = rng.choice(VARIANTS)
         self.run = os.path.join(folder, "run")
+        self.environment: dict[str, str] = {}  # of the ranks, beside what they need
         self.kills = 0
         self.slowest_s = 0.0  # of the survivors, from the kill to their end
         self.history: list[str] = []
@@ -133,6 +134,7 @@ class RankLife:
                 cwd=self.folder,
                 env={
                     **base_set.program_environment(),
+                    **self.environment,
                     "RANK": str(number),
                     "WORLD_SIZE": str(ranks),
                     "MASTER_ADDR": "127.0.0.1",

@@ -31,6 +31,10 @@ bool Names(const Error& verdict, uint32_t rank) {
 /// How long a rank that fails waits for what rank 0 makes of it, which takes two seconds at most.
 constexpr std::chrono::seconds kLastWord{5};
 
+/// How long the cleanup waits for files that are being made. Afterwards it leaves all that there
+/// is, and RUN, which names it.
+constexpr std::chrono::seconds kFilesMade{2};
+
 using NamedValue = NamedValues::value_type;
 
 /// The first value in which two ranks differ; null: one has no more.
@@ -178,17 +182,39 @@ void Ranks::SetCleanup(std::function<void()> cleanup) {
   cleanup_ = std::move(cleanup);
 }
 
+Ranks::MakingFiles::MakingFiles(Ranks& ranks) : ranks_(ranks) {
+  MutexLock lock(ranks_.mutex_);
+  ranks_.making_files_ = true;
+}
+
+Ranks::MakingFiles::~MakingFiles() {
+  MutexLock lock(ranks_.mutex_);
+  ranks_.making_files_ = false;
+  ranks_.files_made_.NotifyAll();
+}
+
+void Ranks::AwaitFiles() {
+  const auto deadline = std::chrono::steady_clock::now() + kFilesMade;
+  while (making_files_ && files_made_.WaitUntil(mutex_, deadline)) continue;
+}
+
+/// The process ends with the mutex held, so that no file is made any more.
+void Ranks::CleanUp() {
+  if (cleanup_ && !making_files_) cleanup_();
+}
+
 /// The main thread may wait for a rank that is gone, in a library that never returns. The first
 /// rank speaks for all, unless it is the one that is gone.
 void Ranks::OnVerdict(const Error& verdict, const std::string& report) {
   MutexLock lock(mutex_);
+  AwaitFiles();
   if (failing_) {
     LeaveReport(verdict, report);
     verdict_ = verdict;
     judged_.NotifyAll();
     return;
   }
-  if (cleanup_) cleanup_();
+  CleanUp();
   const bool speaks = first() || Names(verdict, 0);
   const int code = speaks ? ReportError(Said(verdict)) : ExitCode(verdict.code);
   LeaveReport(verdict, report);
@@ -215,7 +241,7 @@ void Ranks::End(const Error& why) {
   const auto deadline = std::chrono::steady_clock::now() + kLastWord;
   while (!verdict_ && judged_.WaitUntil(mutex_, deadline)) continue;
   const Error verdict = verdict_.value_or(why);
-  if (cleanup_) cleanup_();
+  CleanUp();
   const bool mine = !verdict_ || Names(verdict, world().rank);
   // Numbers are the same on all ranks, and so is what is wrong with them. What another rank brought
   // about is said alike whether this thread or the job's was first to hear of it.

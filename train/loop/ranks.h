@@ -68,6 +68,18 @@ class Ranks {
   /// Sets what is done before the process ends because of another rank; it must be short and may be
   /// called from any thread.
   void SetCleanup(std::function<void()> cleanup) EXCLUDES(mutex_);
+  /// While one lives, files are made that the cleanup removes: it waits for them. Where it has
+  /// begun already, the thread that would make one waits for the end of the process.
+  class [[nodiscard]] MakingFiles {
+   public:
+    explicit MakingFiles(Ranks& ranks);
+    ~MakingFiles();
+    MakingFiles(const MakingFiles&) = delete;
+    MakingFiles& operator=(const MakingFiles&) = delete;
+
+   private:
+    Ranks& ranks_;
+  };
   /// Returns what tells the others what this rank does (comm::Job::Doing); none if it is alone.
   std::function<void(std::string_view what)> doing();
   /// Sets where this rank leaves a report if the job fails (train/run/rank_reports.h): the path of
@@ -95,6 +107,8 @@ class Ranks {
  private:
   Ranks() = default;
   void OnVerdict(const Error& verdict, const std::string& report) EXCLUDES(mutex_);
+  void AwaitFiles() REQUIRES(mutex_);
+  void CleanUp() REQUIRES(mutex_);
   /// A verdict as this rank says it: with the newest commit.
   Error Said(Error verdict) const REQUIRES(mutex_);
   void LeaveReport(const Error& verdict, const std::string& report) const REQUIRES(mutex_);
@@ -102,7 +116,9 @@ class Ranks {
   NodeShare share_;
   Mutex mutex_;
   CondVar judged_;
+  CondVar files_made_;
   std::function<void()> cleanup_ GUARDED_BY(mutex_);
+  bool making_files_ GUARDED_BY(mutex_) = false;
   std::string run_ GUARDED_BY(mutex_);  ///< where reports go; empty: nowhere
   std::string run_uuid_ GUARDED_BY(mutex_);
   std::optional<uint64_t> committed_ GUARDED_BY(mutex_);

@@ -154,6 +154,7 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
       return {};
     };
   }
+  const Ranks::MakingFiles making(ranks);
   PENSTOCK_ASSIGN(machine.session,
                   zero::Session::Create(std::move(options), /*reports_loss=*/true, *machine.device,
                                         *machine.state_operators));
