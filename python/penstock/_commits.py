@@ -39,15 +39,15 @@ class Ending:
         self.run = run
         self.due: dict[str, Any] | None = None
         self.open_step = False  # a forward use has begun a step
-        self.durable: dict[str, Any] | None = None  # the text of the last one that is durable
-        self._begun: dict[str, Any] | None = None  # the text of the one that was begun
+        self.calls: int | None = None  # of the last one that is durable
+        self._begun: int | None = None  # calls of the commit that was begun
         self._process = os.getpid()
 
     def begin(self, text: dict[str, Any]) -> None:
         self.finish()
         self.close_step()
         self.engine.begin_commit(text)
-        self._begun = text
+        self._begun = text["calls"]
 
     def begin_due(self) -> None:
         if self.due is not None:
@@ -69,7 +69,7 @@ class Ending:
             self._begun = None
             raise
         described = self.engine.describe()
-        self.durable = self._begun
+        self.calls = self._begun
         self.run.note(described["uuid"], described["state_paths"])
         self._begun = None
 
@@ -124,8 +124,7 @@ class Commits:
     @property
     def calls(self) -> int | None:
         """Of the last commit that is durable."""
-        durable = self.ending.durable
-        return None if durable is None else durable["calls"]
+        return self.ending.calls
 
     @property
     def continued(self) -> dict[str, Any] | None:
@@ -135,7 +134,8 @@ class Commits:
 
     def go_on_from(self, text: dict[str, Any]) -> None:
         """Says that the engine continues a commit."""
-        self._continued = self.ending.durable = text
+        self._continued = text
+        self.ending.calls = text["calls"]
 
     @property
     def open_step(self) -> bool:

@@ -179,8 +179,9 @@ class ModuleOptimizer(torch.optim.Optimizer):
         sets the rates of the groups anew, so call it behind that, if with nothing to keep.
         """
         self._commits.attach(things, lambda: self._runtime.lock)
-        if self._commits.continued is not None:
-            self._set_groups(self._commits.continued["groups"])
+        continued = self._commits.continued
+        if continued is not None:
+            self._set_groups(continued["groups"])
 
     @property
     def steps(self) -> int:

@@ -123,10 +123,10 @@ class OffloadedOptimizer(torch.optim.Optimizer):
 
     def _take_groups(self, training: Training) -> None:
         """Gives the groups their options of the commit that is continued."""
-        if training.commits.continued is None:
+        continued = training.commits.continued
+        if continued is None:
             return
-        saved = _state.decode(training.commits.continued["groups"])
-        for group, options in zip(self.param_groups, saved):
+        for group, options in zip(self.param_groups, _state.decode(continued["groups"])):
             group.update(options)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

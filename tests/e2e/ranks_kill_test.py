@@ -56,11 +56,7 @@ class RanksKillTest(harness.PenstockTest):
             ranks[1].process.kill()
             self.assertEqual(ranks[0].process.wait(rank_lives.TIMEOUT_S), 3)
         finally:
-            for rank in ranks:
-                rank.process.kill()
-                rank.process.wait()
-                rank.reader.join()
-                rank.process.stderr.close()
+            life.end(ranks)
         try:
             life.check_state()
         except lives.Lost as loss:

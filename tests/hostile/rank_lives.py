@@ -97,7 +97,7 @@ class RankLife:
     def __init__(
         self,
         program: str,
-        whole: Undisturbed,
+        whole: Undisturbed | None,
         ports: Ports,
         rng: random.Random,
         folder: str,
@@ -196,12 +196,17 @@ class RankLife:
             self.history.append(f"{ranks} ranks, killed {victims}")
             self.check_survivors(started, victims, running)
         finally:
-            for rank in started:
-                rank.process.kill()
-                rank.process.wait()
-                rank.reader.join()
-                assert rank.process.stderr is not None
-                rank.process.stderr.close()
+            self.end(started)
+
+    @staticmethod
+    def end(started: list[Rank]) -> None:
+        """Kills those that still run, and frees what all have taken."""
+        for rank in started:
+            rank.process.kill()
+            rank.process.wait()
+            rank.reader.join()
+            assert rank.process.stderr is not None
+            rank.process.stderr.close()
 
     def check_survivors(self, started: list[Rank], victims: list[int], running: bool) -> None:
         """They end in time, and say who was killed; or the training was over."""
@@ -268,6 +273,7 @@ class RankLife:
 
     def finish(self) -> None:
         """To the last step as if nothing had been, then away."""
+        assert self.whole is not None
         ranks = self.rng.randint(1, self.most_ranks)
         self.history.append(f"{ranks} ranks to the end")
         for number, rank in enumerate(self.start(ranks)):

@@ -1,6 +1,6 @@
 """A training that is killed at any moment goes on with the rows and weights of one that was not.
 
-PENSTOCK_LONG_TESTS=1 kills each kind 100 times instead of 10.
+PENSTOCK_LONG_TESTS=1 kills each kind 100 times instead of 4.
 """
 
 from __future__ import annotations

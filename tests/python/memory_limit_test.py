@@ -23,10 +23,6 @@ from safetensors.torch import save_file
 MIB = 2**20
 LAYERS = 26
 STATES = 12  # bytes an element: master weights and two moments, fp32
-TRAINED = {  # of a model in bf16 whose homes are all a drive
-    "bf16": {"enabled": True},
-    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
-}
 
 
 def model_config() -> transformers.LlamaConfig:
@@ -54,20 +50,19 @@ def shards(names: Iterator[tuple[str, torch.Size]]) -> dict[str, list[tuple[str,
     return found
 
 
-def shape() -> torch.nn.Module:
+def empty_model() -> transformers.PreTrainedModel:
     """Returns the module without memory for its weights."""
     with torch.device("meta"):
         return transformers.LlamaForCausalLM(model_config())
 
 
-def elements() -> int:
-    return sum(p.numel() for p in shape().parameters())
+def elements_of(model: torch.nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
 
 
-def write_model(folder: pathlib.Path) -> None:
+def write_files(model: transformers.PreTrainedModel, folder: pathlib.Path) -> None:
     """Writes a model with random weights, file by file."""
-    model = shape()
-    model_config().save_pretrained(folder)
+    model.config.save_pretrained(folder)
     draw = torch.Generator().manual_seed(1)
     index: dict[str, str] = {}
     for file, members in shards((n, p.shape) for n, p in model.named_parameters()).items():
@@ -78,7 +73,7 @@ def write_model(folder: pathlib.Path) -> None:
         halves = {name: value.bfloat16() for name, value in values.items()}
         save_file(halves, folder / file, metadata={"format": "pt"})
         index.update(dict.fromkeys(halves, file))
-    text = {"metadata": {"total_size": 2 * elements()}, "weight_map": index}
+    text = {"metadata": {"total_size": 2 * elements_of(model)}, "weight_map": index}
     (folder / "model.safetensors.index.json").write_text(json.dumps(text))
 
 
@@ -123,7 +118,8 @@ def train(model_folder: str, drive: str, run: str) -> None:
         )
     nvme = {"device": "nvme", "nvme_path": drive}
     config = {
-        **TRAINED,
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
         "zero_optimization": {"stage": 3, "offload_param": nvme, "offload_optimizer": nvme},
     }
     model, optimizer = penstock.initialize(model, config, weights=model_folder, run=run)
@@ -146,7 +142,8 @@ def train(model_folder: str, drive: str, run: str) -> None:
 class MemoryLimit(unittest.TestCase):
     def test_states_of_four_times_the_limit_are_trained_and_saved_within_it(self) -> None:
         with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
-            limit = STATES * elements() // 4
+            model = empty_model()
+            limit = STATES * elements_of(model) // 4
             try:
                 group = Group(limit)
             except OSError as error:
@@ -154,7 +151,7 @@ class MemoryLimit(unittest.TestCase):
             self.addCleanup(group.folder.rmdir)
             files = pathlib.Path(folder, "model")
             files.mkdir()
-            write_model(files)
+            write_files(model, files)
             drive = pathlib.Path(folder, "drive")
             drive.mkdir()
             done = subprocess.run(

@@ -19,6 +19,7 @@ import numpy
 import optimizer_support as support
 import penstock
 import torch
+from engine_interrupts import behind_end_step
 from optimizer_support import OptimizerTest, decay_groups, tower, train
 from penstock import reference
 from penstock.errors import InvalidArgumentError
@@ -289,16 +290,8 @@ for _ in range(2):
                 job.attach()
                 self.assertEqual(job.steps(1), losses[:1])
                 engine = job.optimizer._training.engine
-                end = engine.end_step
-
-                def interrupted(*arguments: Any, end: Any = end) -> None:
-                    end(*arguments)
-                    raise KeyboardInterrupt
-
-                engine.end_step = interrupted
-                with self.assertRaises(KeyboardInterrupt):
+                with self.assertRaises(KeyboardInterrupt), behind_end_step(engine):
                     job.step()
-                engine.end_step = end
                 job.scheduler.step()
                 job.optimizer.zero_grad()
                 self.assertEqual(job.optimizer.state_dict()["penstock"]["step"], 2)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import unittest
+from typing import Any
 
 import optimizer_support  # noqa: F401  (finds the package)
 import penstock
@@ -16,6 +17,15 @@ from penstock.errors import InvalidArgumentError
 
 
 class StateDictsFindTheirCommit(OptimizerTest):
+    def two_steps(self) -> tuple[Any, Any, Any, Any]:
+        """Trains; returns a module and its optimizer, and the same in plain memory."""
+        model, other = tower(), tower()
+        optimizer = self.make(model.parameters(), model=model)
+        plain = reference.AdamW(other.parameters(), model=other)
+        train(model, optimizer, 2)
+        train(other, plain, 2)
+        return model, optimizer, other, plain
+
     def test_a_saved_state_dict_is_small_and_goes_on_elsewhere(self) -> None:
         path = os.path.join(self.folder, "optimizer.pt")
         model, other = tower(), tower()
@@ -53,11 +63,7 @@ class StateDictsFindTheirCommit(OptimizerTest):
         self.assertEqual(train(model, optimizer, 3, seed=5), losses)
 
     def test_weights_that_were_changed_since_the_commit_are_those_of_it_again(self) -> None:
-        model, other = tower(), tower()
-        optimizer = self.make(model.parameters(), model=model)
-        plain = reference.AdamW(other.parameters(), model=other)
-        train(model, optimizer, 2)
-        train(other, plain, 2)
+        model, optimizer, other, plain = self.two_steps()
         saved = optimizer.state_dict()
         optimizer.synchronize()
         with torch.no_grad():
@@ -116,11 +122,7 @@ class StateDictsFindTheirCommit(OptimizerTest):
         self.assertTrue(torch.equal(model.norm.bias, frozen.norm.bias))
 
     def test_parameters_that_are_others_now_end_nothing(self) -> None:
-        model, other = tower(), tower()
-        optimizer = self.make(model.parameters(), model=model)
-        plain = reference.AdamW(other.parameters(), model=other)
-        train(model, optimizer, 2)
-        train(other, plain, 2)
+        model, optimizer, other, plain = self.two_steps()
         saved = optimizer.state_dict()
         model.double()
         with self.assertRaises(InvalidArgumentError):

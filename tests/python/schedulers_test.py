@@ -13,6 +13,7 @@ from typing import Any
 import penstock
 import tiny_models
 import torch
+from engine_interrupts import behind_end_step
 from level2_support import plain, step, training
 from torch.optim import lr_scheduler as schedulers
 
@@ -197,16 +198,8 @@ class SchedulersOfTorch(unittest.TestCase):
                 optimizer.commit()
             with _at_level(level, run) as (model, optimizer):
                 engine = (model.penstock if level == 2 else optimizer._made()).engine
-                end = engine.end_step
-
-                def interrupted(*arguments: Any, end: Any = end) -> None:
-                    end(*arguments)
-                    raise KeyboardInterrupt
-
-                engine.end_step = interrupted
-                with self.assertRaises(KeyboardInterrupt):
+                with self.assertRaises(KeyboardInterrupt), behind_end_step(engine):
                     step(model, optimizer, _MODEL, 1)
-                engine.end_step = end
                 torch.manual_seed(123)
                 draws = torch.get_rng_state()
                 optimizer.commit()

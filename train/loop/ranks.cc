@@ -195,7 +195,7 @@ Ranks::MakingFiles::~MakingFiles() {
 
 void Ranks::AwaitFiles() {
   const auto deadline = std::chrono::steady_clock::now() + kFilesMade;
-  while (making_files_ && files_made_.WaitUntil(mutex_, deadline)) continue;
+  while (cleanup_ && making_files_ && files_made_.WaitUntil(mutex_, deadline)) continue;
 }
 
 /// The process ends with the mutex held, so that no file is made any more.
