@@ -52,8 +52,10 @@ Status Training::Build() {
   PENSTOCK_ASSIGN(const zero::MemoryPlan memory, PlanStore(plan_));
   const zero::ModelSpec& model = plan_.engine.model;
   schedule_ = std::make_unique<offload::Schedule>(PlanSchedule({model.step, model.gradients}));
-  PENSTOCK_ASSIGN(state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_, memory,
-                                                    /*gpu=*/""));
+  zero::ComputeDevice device;  // the caller's CPU, unless memory of a GPU will be given
+  if (plan_.cuda) device = {.kind = device::Kind::kCuda, .pci_bus_id = CurrentPciBusId()};
+  PENSTOCK_ASSIGN(
+      state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_, memory, device));
   // A child of a fork has no use for it, and would have pages copied that a drive writes into.
   const std::span<std::byte> memory_of = state_->memory();
   if (!memory_of.empty()) {

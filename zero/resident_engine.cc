@@ -44,7 +44,7 @@ Status ResidentEngine::Build(device::Device& device) {
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
   host_weight_ = slab_->Cut(need.parameters);
   host_record_ = slab_->Cut(need.states);
-  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device.pci_bus_id(), *slab_));
+  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, ComputeDevice::Of(device), *slab_));
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(slab_->bytes()));
 
   PENSTOCK_ASSIGN(compute_, ComputeStream::Create(device, options_.compute_stream));

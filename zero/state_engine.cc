@@ -29,14 +29,14 @@ Result<std::unique_ptr<StateEngine>> StateEngine::Create(const EngineOptions& op
                                                          const offload::ShardLayout& layout,
                                                          const offload::Schedule& schedule,
                                                          const MemoryPlan& plan,
-                                                         const std::string& gpu) {
+                                                         const ComputeDevice& device) {
   std::unique_ptr<StateEngine> engine(new StateEngine(options, layout));
-  PENSTOCK_TRY(engine->Build(schedule, plan, gpu));
+  PENSTOCK_TRY(engine->Build(schedule, plan, device));
   return engine;
 }
 
 Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& plan,
-                          const std::string& gpu) {
+                          const ComputeDevice& device) {
   const HostBytes need = HostNeed(options_.model, layout_, options_.config, plan.store);
   const std::pair<MemoryClass, Bytes> charges[] = {
       {MemoryClass::kParameters, need.parameters},
@@ -49,7 +49,7 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
     reservations_.push_back(std::move(reservation));
   }
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
-  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, gpu, *slab_));
+  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device, *slab_));
   AddTierNotice(plan.store, schedule);
   store_ = std::make_unique<offload::TileStore>(layout_, schedule, plan.store, *slab_, *io_.file);
   std::span<std::byte> gradients = slab_->Cut(layout_.gradient_bytes());

@@ -32,13 +32,13 @@ namespace penstock::zero {
 
 class StateEngine {
  public:
-  /// `gpu`: the bus id of the device that the state works for, if it has one. Options, layout and
-  /// schedule outlive the engine. Errors: kBudget; of the state and the I/O engines.
+  /// `device` computes the model. Options, layout and schedule outlive the engine. Errors: kBudget;
+  /// of the state and the I/O engines.
   static Result<std::unique_ptr<StateEngine>> Create(const EngineOptions& options,
                                                      const offload::ShardLayout& layout,
                                                      const offload::Schedule& schedule,
                                                      const MemoryPlan& plan,
-                                                     const std::string& gpu);
+                                                     const ComputeDevice& device);
   /// Ends a commit that was begun.
   ~StateEngine() { static_cast<void>(FinishCommit()); }
   StateEngine(const StateEngine&) = delete;
@@ -124,7 +124,8 @@ class StateEngine {
   };
 
   StateEngine(const EngineOptions& options, const offload::ShardLayout& layout);
-  Status Build(const offload::Schedule& schedule, const MemoryPlan& plan, const std::string& gpu);
+  Status Build(const offload::Schedule& schedule, const MemoryPlan& plan,
+               const ComputeDevice& device);
   void AddTierNotice(const offload::TileStoreOptions& store, const offload::Schedule& schedule);
   UpdateScalars ScalarsOfStep(double grad_scale) const;
   /// Looks at the weights after step `step`, once their update has ended. Errors: kNumeric if they

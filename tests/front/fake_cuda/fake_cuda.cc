@@ -52,6 +52,7 @@ struct Driver {
   std::condition_variable changed;
   std::string notes;
   std::string told;
+  std::string pci_bus_id;
   std::map<std::string, std::pair<unsigned, CUresult>> failures;
   bool paused = false;
   std::atomic<CUresult> broken = kSuccess;
@@ -271,6 +272,19 @@ CUresult cuCtxSynchronize(void) {
   return TheDriver().broken;
 }
 
+CUresult cuCtxGetDevice(CUdevice* device) {
+  *device = 0;
+  return EnterContext("cuCtxGetDevice");
+}
+CUresult cuDeviceGetPCIBusId(char* id, int size, CUdevice) {
+  if (const CUresult error = Enter("cuDeviceGetPCIBusId")) return error;
+  const std::scoped_lock lock(TheDriver().mutex);
+  const std::string& told = TheDriver().pci_bus_id;
+  if (told.empty() || static_cast<size_t>(size) <= told.size()) return kInvalidValue;
+  std::memcpy(id, told.c_str(), told.size() + 1);
+  return kSuccess;
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size) {
   if (const CUresult error = EnterContext("cuMemAlloc_v2")) return error;
   *address = TheMemory().Allocate(size);
@@ -403,6 +417,10 @@ CUresult cuGetErrorName(CUresult error, const char** name) {
 CUcontext fake_cuda_context(void) {
   static auto* const made = new std::deque<CUctx_st>;  // they stay to the end of the process
   return &made->emplace_back();
+}
+void fake_cuda_pci_bus_id(const char* id) {
+  const std::scoped_lock lock(TheDriver().mutex);
+  TheDriver().pci_bus_id = id;
 }
 void* fake_cuda_memory(CUdeviceptr address, size_t size) {
   return TheMemory().Find({address, size}, "a kernel");

@@ -26,11 +26,14 @@ typedef struct CUctx_st* CUcontext;
 typedef struct CUevent_st* CUevent;
 typedef struct CUstream_st* CUstream;
 typedef uint64_t CUdeviceptr;
+typedef int CUdevice;
 typedef int CUresult;
 
 CUresult cuCtxGetCurrent(CUcontext* context);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxSynchronize(void);
+CUresult cuCtxGetDevice(CUdevice* device);
+CUresult cuDeviceGetPCIBusId(char* id, int size, CUdevice device);
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size);
 CUresult cuMemFree_v2(CUdeviceptr address);
 CUresult cuMemHostRegister_v2(void* data, size_t size, unsigned flags);
@@ -50,6 +53,8 @@ CUresult cuGetErrorName(CUresult error, const char** name);
 
 /* Makes a context; none is current at first. */
 CUcontext fake_cuda_context(void);
+/* The bus id that the driver tells of every device from now on; before, of none. */
+void fake_cuda_pci_bus_id(const char* id);
 /* Where the bytes of device memory are, for kernels of tests. */
 void* fake_cuda_memory(CUdeviceptr address, size_t size);
 /* Counts all memory of the host as the device's as well, at its own addresses: for tests whose
