@@ -33,6 +33,7 @@ struct CudaDriver {
   CuResult (*ctx_get_current)(CuContext* context);
   CuResult (*ctx_set_current)(CuContext context);
   CuResult (*ctx_synchronize)();
+  CuResult (*stream_get_context)(CuStream stream, CuContext* context);
   CuResult (*mem_host_register)(void* data, size_t size, unsigned flags);
   CuResult (*mem_host_unregister)(void* data);
   CuResult (*memcpy_to_device)(CuDevicePointer to, const void* from, size_t size, CuStream stream);
