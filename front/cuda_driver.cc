@@ -32,6 +32,7 @@ Result<CudaDriver> LoadCudaDriver() {
   PENSTOCK_TRY(library.Find("cuCtxSynchronize", kNewer, driver.ctx_synchronize));
   PENSTOCK_TRY(library.Find("cuCtxGetDevice", kNewer, driver.ctx_get_device));
   PENSTOCK_TRY(library.Find("cuDeviceGetPCIBusId", kNewer, driver.device_get_pci_bus_id));
+  PENSTOCK_TRY(library.Find("cuStreamGetCtx", kNewer, driver.stream_get_context));
   PENSTOCK_TRY(library.Find("cuMemHostRegister_v2", kNewer, driver.mem_host_register));
   PENSTOCK_TRY(library.Find("cuMemHostUnregister", kNewer, driver.mem_host_unregister));
   PENSTOCK_TRY(library.Find("cuMemcpyHtoDAsync_v2", kNewer, driver.memcpy_to_device));

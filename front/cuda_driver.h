@@ -36,6 +36,7 @@ struct CudaDriver {
   CuResult (*ctx_synchronize)();
   CuResult (*ctx_get_device)(CuDevice* device);
   CuResult (*device_get_pci_bus_id)(char* id, int size, CuDevice device);
+  CuResult (*stream_get_context)(CuStream stream, CuContext* context);
   CuResult (*mem_host_register)(void* data, size_t size, unsigned flags);
   CuResult (*mem_host_unregister)(void* data);
   CuResult (*memcpy_to_device)(CuDevicePointer to, const void* from, size_t size, CuStream stream);

@@ -70,8 +70,11 @@ class StateEngine {
 
   /// The weights, for whoever brings them to the device.
   offload::TileStore& store() { return *store_; }
-  /// Returns all memory that copies to and from a device touch.
+  /// Returns all of the slab.
   std::span<std::byte> memory() { return slab_->bytes(); }
+  /// Returns the parts of the slab that copies to and from a device touch: weights and gradients,
+  /// and no optimizer states. A copy touches one of them only.
+  std::vector<std::span<std::byte>> copied_memory() const;
   /// Returns where a tile's gradient goes; those of consecutive tiles lie one behind the other.
   /// Whoever writes it must know that the tile's last update has finished.
   std::span<std::byte> Gradient(offload::TileId tile) const {
@@ -142,6 +145,7 @@ class StateEngine {
   std::vector<Reservation> reservations_;
   std::vector<GroupSpec> groups_;  ///< with the scalars of the next update
   std::optional<offload::Slab> slab_;
+  std::span<std::byte> gradient_memory_;
   std::vector<std::span<std::byte>> gradients_;  ///< of each tile
   StateIo io_;
   GradientNorm norm_;

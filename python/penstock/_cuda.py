@@ -23,6 +23,13 @@ def is_gpu(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def free_memory(device: torch.device) -> int:
+    """Returns the bytes of a device that nothing uses: the driver's, and those that torch's
+    allocator has in reserve."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
 def options_for(device: torch.device) -> dict[str, Any]:
     """Returns what an engine has to be told of the device (docs/c_api.md, "Options")."""
     return {"cuda": True} if is_gpu(device) else {}

@@ -19,6 +19,7 @@ from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._opening import Opening
 from penstock._rows import Rows
 from penstock._runtime import Runtime
+from penstock._sums import spared
 from penstock._units import plan
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError
@@ -87,8 +88,8 @@ def _homes(config: Mapping[str, Any]) -> tuple[Any, bool]:
     return paths, devices["offload_param"] == "none"
 
 
-def _split(config: ConfigLike) -> tuple[dict[str, Any], bool]:
-    """Returns the engine's configuration, and whether missing gradients are zeros."""
+def _split(config: ConfigLike) -> tuple[dict[str, Any], bool, str]:
+    """Returns the engine's configuration, whether missing gradients are zeros, and where sums are."""
     given = read_config(config)
     if given.get("scheduler"):
         raise InvalidArgumentError(
@@ -103,7 +104,8 @@ def _split(config: ConfigLike) -> tuple[dict[str, Any], bool]:
         raise InvalidArgumentError(
             f'penstock: penstock.missing_gradients is {missing!r}; it is "error" or "zero"'
         )
-    return {**given, "penstock": ours}, missing == "zero"
+    sums = str(ours.pop("gradient_sums", "auto"))
+    return {**given, "penstock": ours}, missing == "zero", sums
 
 
 def _without_values(model: torch.nn.Module) -> None:
@@ -170,7 +172,7 @@ def initialize(
     _check_module(model)
     _exit.free_nodes_at_exit()
     given, monitors = without_monitors(read_config(config))
-    engine_config, zero_missing = _split(given)
+    engine_config, zero_missing, sums = _split(given)
     rule, defaults = _optimizer_of(engine_config)
     states = weights if isinstance(weights, Reader) else None
     before = dict(model.named_parameters())
@@ -191,7 +193,8 @@ def initialize(
     cut = plan(model, optimizer.param_groups)
     paths, on_device = _homes(engine_config)
     identity = _rules.identity(rule, members_of(e for unit in cut.units for e in unit.entries))
-    opening = Opening(engine_config, paths, cut, seed, identity)
+    device_sums = spared(cut.units[0].entries[0].parameter.device, sums)
+    opening = Opening(engine_config, paths, cut, seed, identity, device_sums=device_sums)
     opened = opening.open(run)
     try:
         runtime = Runtime(opened.engine, cut, on_device=on_device, zero_missing=zero_missing)

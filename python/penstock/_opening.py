@@ -32,6 +32,7 @@ class Opening(NamedTuple):
         plan: the units.
         seed: of stochastic rounding.
         identity: what a commit must agree in to be continued.
+        device_sums: what can be spared of a GPU for sums of micro-batches; None on the CPU.
     """
 
     config: dict[str, Any]
@@ -39,6 +40,7 @@ class Opening(NamedTuple):
     plan: Plan
     seed: int
     identity: str
+    device_sums: int | None = None
 
     def open(self, run: str | os.PathLike[str] | None, commit: NamedCommit | None = None) -> Opened:
         """Opens a run and makes its engine; leaves nothing open if that fails.
@@ -66,6 +68,8 @@ class Opening(NamedTuple):
 
     def _engine(self, run: Run, files: list[str]) -> _library.Engine:
         options = {"folders": run.folders, "continue": files, "seed": self.seed}
+        if self.device_sums is not None:
+            options["device_sums"] = self.device_sums
         device = self.plan.units[0].entries[0].parameter.device
         return _cuda.engine_for(device, self.config, text_of(self.plan), options)
 

@@ -91,8 +91,9 @@ def _stream_class(driver: ctypes.CDLL) -> type:
 
 
 @contextlib.contextmanager
-def on_the_gpu(driver: ctypes.CDLL) -> Iterator[None]:
-    """Parameters on the CPU count as those of a CUDA device while this lasts."""
+def on_the_gpu(driver: ctypes.CDLL, free: int = 0) -> Iterator[None]:
+    """Parameters on the CPU count as those of a CUDA device while this lasts, of which so many
+    bytes are free."""
     computing = _Computing(driver)
     held: list[torch.Tensor] = []
 
@@ -107,6 +108,7 @@ def on_the_gpu(driver: ctypes.CDLL) -> Iterator[None]:
             "current_stream": lambda device: computing,
             "stream": stream,
             "device": lambda device: contextlib.nullcontext(),
+            "mem_get_info": lambda device: (free, 1 << 40),
         }.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, stands_for))
         stack.enter_context(mock.patch.object(_cuda, "is_gpu", lambda device: True))
