@@ -253,7 +253,7 @@ class ModuleOnTheGpu(CudaTest):
         for sums, free, expected in (
             (None, 4 * 4 * elements, "device"),
             (None, 4 * 4 * elements - 4, "host"),
-            ("device", 0, "device"),
+            ("device", 4 * 4 * elements - 4, "device"),
             ("host", 1 << 40, "host"),
         ):
             with (

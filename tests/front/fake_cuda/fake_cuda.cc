@@ -15,6 +15,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@ namespace {
 
 constexpr CUresult kSuccess = 0;
 constexpr CUresult kInvalidValue = 1;
+constexpr CUresult kOutOfMemory = 2;
 constexpr CUresult kInvalidContext = 201;
 constexpr CUresult kInvalidHandle = 400;
 constexpr CUresult kAlreadyRegistered = 712;
@@ -37,7 +39,7 @@ constexpr CUresult kNotPermitted = 800;
 const std::map<CUresult, const char*> kNames{
     {kSuccess, "CUDA_SUCCESS"},
     {kInvalidValue, "CUDA_ERROR_INVALID_VALUE"},
-    {2, "CUDA_ERROR_OUT_OF_MEMORY"},
+    {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
     {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"},
     {kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
@@ -292,7 +294,13 @@ CUresult cuDeviceGetPCIBusId(char* id, int size, CUdevice) {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size) {
   if (const CUresult error = EnterContext("cuMemAlloc_v2")) return error;
+  if (size == 0) return kInvalidValue;
   *address = TheMemory().Allocate(size);
+  return *address == 0 ? kOutOfMemory : kSuccess;
+}
+CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
+  if (const CUresult error = EnterContext("cuMemGetInfo_v2")) return error;
+  std::tie(*free, *total) = TheMemory().FreeAndSize();
   return kSuccess;
 }
 CUresult cuMemFree_v2(CUdeviceptr address) {
@@ -440,6 +448,8 @@ void fake_cuda_pci_bus_id(const char* id) {
 void* fake_cuda_memory(CUdeviceptr address, size_t size) {
   return TheMemory().Find({address, size}, "a kernel");
 }
+void fake_cuda_resize(size_t size) { TheMemory().Resize(size); }
+size_t fake_cuda_peak(void) { return TheMemory().TakePeak(); }
 void fake_cuda_share_memory(void) { TheMemory().Share(); }
 CUresult fake_cuda_launch(CUstream stream, void (*kernel)(void*), void* argument) {
   if (const CUresult error = EnterContext("fake_cuda_launch")) return error;
