@@ -17,6 +17,9 @@ namespace penstock::zero {
 /// At 10 GB/s, 26 microseconds: about what a journey costs besides.
 inline constexpr Bytes kGradientBatch = 256_KiB;
 
+/// Does not cut: a batch is all that lies together and has one dtype.
+inline constexpr Bytes kWholeModule{UINT64_MAX};
+
 struct GradientBatch {
   offload::IdRange<offload::TileId> tiles;  ///< of one module, all of them trained
   uint64_t begin = 0;                       ///< first element, in this rank's sums of the module

@@ -205,7 +205,7 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
     }
   }
   if (IsResident(config)) {
-    need.gradients += OnDevice(DeviceFigures::Need(layout).device);
+    need.gradients += OnDevice(DeviceFigures::Need(layout));
   } else {
     need.parameters += OnDevice(repeated.slot) * plan.shared_slots;
     need.gradients += OnDevice(GradientStagingBytes(layout)) * 2;
@@ -221,7 +221,7 @@ HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const conf
     return {.parameters = weight,
             .gradients = {},
             .states = record,
-            .bookkeeping = Bookkeeping(layout, config) + Mapped(DeviceFigures::Need(layout).host)};
+            .bookkeeping = Bookkeeping(layout, config) + Mapped(DeviceFigures::Need(layout))};
   }
   HostBytes need;
   need.bookkeeping = Bookkeeping(layout, config);
