@@ -90,8 +90,9 @@ TEST(MemoryPlanTest, WhateverThereIsIsNeverOverspent) {
 TEST(MemoryPlanTest, LayersHaveAsManySlotsAsFit) {
   const Planned planned(Tier::kNvme, Tier::kNvme);
   for (uint32_t slots = 1; slots <= kLayers; ++slots) {
-    const Bytes need =
-        DeviceNeed(planned.model, planned.layout, planned.config, {.shared_slots = slots}).total();
+    const Bytes need = DeviceNeed(planned.model, planned.layout, planned.config,
+                                  {.shared_slots = slots, .stages_layers = slots > 2})
+                           .total();
     EXPECT_EQ(planned.With(need, kPlenty)->shared_slots, slots);
     if (slots == 1) continue;
     EXPECT_EQ(planned.With(need - 1_B, kPlenty)->shared_slots, slots - 1);
