@@ -230,6 +230,7 @@ class CommandLineTest(DayTest):
         done = self.run_program("--dry")
         self.assertEqual(done.returncode, 1)  # this folder has no programs
         self.assertIn("nccl needs", done.stderr)
+        self.assertNotIn("parts/", done.stderr)
         self.assertRegex(done.stdout, r"all parts to their limits: \d+ s; this run: 440 s")
         self.assertEqual(os.listdir(self.root), [])
 
@@ -267,8 +268,9 @@ class ReportTest(unittest.TestCase):
         ):
             self.assertEqual(report.first_error(log), line)
 
-    def test_a_result_that_was_cut_is_left_out(self):
-        self.assertEqual(report.results_in('RESULT {"a": 1}\nRESULT {"b', "p"), [{"part": "p", "a": 1}])
+    def test_a_result_that_was_cut_is_left_out_and_one_behind_words_is_not(self):
+        log = 'RESULT {"a": 1}\nRESULT {"b": RESULT {"c": 2}\nRESULT {"d'
+        self.assertEqual(report.results_in(log, "p"), [{"part": "p", "a": 1}, {"part": "p", "c": 2}])
 
     def test_figures_say_what_reaches_its_limit(self):
         def done(kind, part, seconds, **more):

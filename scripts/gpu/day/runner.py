@@ -171,7 +171,9 @@ class Runner:
     def _filled(self, word: str, part: Part, limit: float) -> str:
         """A word of a command with what is only known now."""
         scratch, *drive = self._scratch_folders(part.name)
-        word = word.replace("{scratch}", str(scratch)).replace("{seconds}", f"{limit:.0f}")
+        word = word.replace("{scratch}", str(scratch)).replace(
+            "{seconds}", f"{max(1, limit - 5):.0f}"
+        )
         return word.replace("{drive}", str(drive[0]) if drive else str(scratch))
 
     def _environment(self, part: Part, limit: float) -> dict[str, str] | str:
@@ -185,9 +187,10 @@ class Runner:
             if isinstance(found, str):
                 return found
             environment.update(found)
-        paths = [self._kit, self._kit / "parts", self._kit / "python", self._places.work / "site"]
+        paths = [self._kit / name for name in ("", "parts", "tests", "python")]
         if "PYTHONPATH" in os.environ:
-            paths.insert(2, pathlib.Path(os.environ["PYTHONPATH"]))
+            paths.insert(0, pathlib.Path(os.environ["PYTHONPATH"]))
+        paths.append(self._places.work / "site")
         environment.update(
             PYTHONPATH=":".join(map(str, paths)),
             PENSTOCK_DAY_WORK=str(self._places.work),
