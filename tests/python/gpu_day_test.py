@@ -7,10 +7,12 @@ import contextlib
 import io
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -24,6 +26,20 @@ import bits
 from day import plan, report
 
 TIMEOUT_S = 280
+# Stands in for DeepSpeed: an operator is compiled unless one is being compiled beside it.
+DEEPSPEED = """
+import os, pathlib
+class Builder:
+    def load(self, verbose):
+        locks = list(pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"]).glob("*/lock"))
+        assert not locks, locks
+class Accelerator:
+    def create_op_builder(self, name):
+        assert name in ("CPUAdamBuilder", "AsyncIOBuilder", "UtilsBuilder")
+        return Builder()
+def get_accelerator():
+    return Accelerator()
+"""
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -133,6 +149,29 @@ class GpuDayTest(unittest.TestCase):
         )
         self.assertEqual(done.returncode, plan.LEFT_OUT)
         self.assertIn("missing: this Python has no torch", done.stdout)
+
+    def test_deepspeed_is_installed_and_compiled_also_after_a_build_that_was_ended(self) -> None:
+        kit = self.folder / "kit"
+        shutil.copytree(KIT / "parts", kit / "parts")
+        for folder in ("wheels", "aio"):
+            (kit / folder).mkdir()
+        (kit / "aio/libaio.so.1").touch()
+        with zipfile.ZipFile(kit / "wheels/deepspeed-0.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("deepspeed/__init__.py", "")
+            wheel.writestr("deepspeed/accelerator.py", DEEPSPEED)
+            info = "deepspeed-0.0.dist-info/"
+            wheel.writestr(
+                info + "METADATA", "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.0\n"
+            )
+            wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+            wheel.writestr(info + "RECORD", "")
+        lock = self.folder / "work/ds-operators/cpu_adam/lock"
+        lock.parent.mkdir(parents=True)
+        lock.touch()
+        self.environment["PYTHONPATH"] += f":{self.folder / 'work/site'}"
+        code, log, results = self.part(str(kit / "parts/ds_ops.py"))
+        self.assertEqual(code, 0, log)
+        self.assertEqual([row["built"] for row in results], [True] * 3)
 
     def test_without_wheels_deepspeed_is_left_out(self) -> None:
         code, log, _ = self.part("ds_ops.py")

@@ -158,7 +158,7 @@ class _Maker:
                     Part(
                         "nccl",
                         "does NCCL work with one rank?",
-                        self.program("comm_cuda_test"),
+                        self.python("nccl.py"),
                         20,
                         cuda=True,
                         environment={"PENSTOCK_REQUIRE_GPU": "1"},
@@ -328,6 +328,8 @@ def missing_files(groups: list[Group], kit: pathlib.Path) -> list[str]:
     needed = [
         (part.name, word) for group in groups for part in group.parts for word in part.command
     ]
+    if any(name == "nccl" for name, _ in needed):
+        needed.append(("nccl", str(kit / "comm_cuda_test")))
     needed += [(part.name, str(kit / "find-cuda")) for g in groups for part in g.parts if part.cuda]
     lines = []
     for name, word in needed:

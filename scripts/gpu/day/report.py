@@ -191,13 +191,14 @@ class Report:
         return memory.getvalue()
 
     def write(self, now: float, final: bool = False) -> None:
-        """Replaces the files."""
+        """Replaces the files; what a summary says, the results and logs beside it have."""
         self._ended = final
-        text = "".join(json.dumps(row) + "\n" for row in self.results())
+        text = self.summary(now)
+        results = "".join(json.dumps(row) + "\n" for row in self.results())
         try:
-            _replace(self.out / "results.jsonl", text.encode())
-            _replace(self.out / "summary.txt", self.summary(now).encode())
             _replace(self.out / "logs.tar.gz", self._archive())
+            _replace(self.out / "results.jsonl", results.encode())
+            _replace(self.out / "summary.txt", text.encode())
         except OSError as error:
             line = f"a report could not be written: {error}"
             if line not in self._notes:

@@ -269,6 +269,9 @@ def deepspeed(job: Job) -> Training:
         import deepspeed as package
     except ImportError as error:
         raise Unsupported(f"DeepSpeed: {error}") from error
+    for name in ("CPUAdamBuilder", *(["AsyncIOBuilder"] if job.home == "nvme" else [])):
+        if not ds_ops.built(name):  # it would be compiled in the time of this contender
+            raise Unsupported(f"DeepSpeed: {name} was not compiled (part ds-ops)")
     model = make_model(job, job.device)
     config = _deepspeed_config(job, job.vocabulary * job.width)
     engine, *_ = package.initialize(model=model, config=config)

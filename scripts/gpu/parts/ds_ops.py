@@ -58,6 +58,11 @@ def use() -> None:
         ctypes.CDLL(str(libaio), mode=ctypes.RTLD_GLOBAL)
 
 
+def built(name: str) -> bool:
+    """Whether an operator was compiled on this day."""
+    return (work() / "ds-operators" / f"{name}.built").exists()
+
+
 def nvidia_folders() -> list[pathlib.Path]:
     """Where Python's packages of CUDA are, and CUDA's own folder."""
     import importlib.util
@@ -104,6 +109,10 @@ def main() -> int:
         leave_out("the bundle has no wheels of DeepSpeed")
     install()
     make_links()
+    operators = work() / "ds-operators"
+    operators.mkdir(exist_ok=True)
+    for old in (*operators.glob("*/lock"), *operators.glob("*.built")):
+        old.unlink()  # a build that was ended leaves its lock, for which the next one would wait
     variables = {**os.environ, **environment()}
     begun = time.monotonic()
     building = {
@@ -124,6 +133,7 @@ def main() -> int:
             del building[name]
             seconds = round(time.monotonic() - begun, 1)
             if process.returncode == 0:
+                (operators / f"{name}.built").touch()
                 say(name=name, built=True, seconds=seconds)
                 continue
             failed = True

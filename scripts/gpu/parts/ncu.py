@@ -38,12 +38,8 @@ def profile(options: list[str], command: list[str], log: pathlib.Path, seconds: 
     except subprocess.TimeoutExpired:
         return f"more than {seconds:.0f} s"
     if done.returncode != 0:
-        lines = [line for line in done.stdout.splitlines() if "rror" in line]
-        lines += (
-            [line for line in log.read_text().splitlines() if "rror" in line]
-            if log.exists()
-            else []
-        )
+        text = done.stdout + (log.read_text() if log.exists() else "")
+        lines = [line for line in text.splitlines() if "error" in line.lower()]
         return lines[0] if lines else f"exit code {done.returncode}"
     return ""
 
