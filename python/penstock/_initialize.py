@@ -214,7 +214,7 @@ def initialize(
     opened = opening.open(run)
     try:
         runtime = Runtime(opened.engine, cut, on_device=on_device, zero_missing=zero_missing)
-        if moves:
+        if moves or device is not None:
             move_buffers(model, place)
         if give_values is not None or (moves and states is None):
             runtime.begin(give_values)

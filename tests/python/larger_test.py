@@ -13,14 +13,18 @@ import unittest
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import cuda_support
+import hf_support as support
 import matrix
 import penstock
+import penstock.compat.deepspeed as deepspeed
 import tiny_models
 import torch
 import transformers
+from penstock.integrations.hf import Trainer
 
 _CUDA = torch.device("cuda", 0)
 _LAYERS = 20
@@ -431,6 +435,65 @@ class Devices(LargerTest):
                     lambda device=device: self.begin(mixed, device=device),
                     "parameters are on cpu, cuda:0; move them to one device",
                 )
+
+
+class Loops(LargerTest):
+    """Whoever else makes a loop leaves the module where it is."""
+
+    def trained_by_the_trainer(self, name: str) -> tuple[list[float], float, float]:
+        trainer = support.quiet(
+            Trainer(
+                model=llama(),
+                args=transformers.TrainingArguments(
+                    output_dir=self.path(name),
+                    max_steps=_STEPS,
+                    logging_steps=1,
+                    per_device_train_batch_size=2,
+                    save_strategy="no",
+                    report_to=[],
+                    disable_tqdm=True,
+                    use_cpu=True,
+                ),
+                train_dataset=support.Rows(),
+                eval_dataset=support.Rows(4),
+                penstock_config={
+                    "zero_optimization": matrix.config("host", "")["zero_optimization"]
+                },
+            )
+        )
+        before = trainer.evaluate()["eval_loss"]
+        trainer.train()
+        after = trainer.evaluate()["eval_loss"]
+        trainer.save_model(self.path(f"{name} saved"))
+        trainer.close()
+        return support.losses(trainer), before, after
+
+    def test_the_trainer_trains_and_evaluates_within_the_budget(self) -> None:
+        expected = self.trained_by_the_trainer("cpu")
+        budget = bytes_of(llama()) // 4
+        device = mock.patch.object(
+            transformers.TrainingArguments,
+            "device",
+            property(lambda arguments: (arguments._setup_devices, _CUDA)[1]),
+        )
+        with self.gpus(budget), device:
+            found = self.trained_by_the_trainer("cuda")
+            self.assertLessEqual(_driver.fake_cuda_peak(), budget)
+        self.assertEqual(found, expected)
+        self.assertLess(expected[2], expected[1])
+        self.assert_clean()
+
+    def test_deepspeeds_interface_computes_where_deepspeed_would(self) -> None:
+        zero = matrix.config("nvme", self.folder)["zero_optimization"]
+        config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": zero}
+        with self.gpus(bytes_of(llama()) // 4):
+            engine, optimizer, *_ = deepspeed.initialize(model=llama(), config=config)
+            self.optimizers.append(optimizer)
+            self.assertEqual(engine.device, _CUDA)
+            batch = tiny_models.batch("llama", 0)
+            engine.backward(engine(**{k: v.to(engine.device) for k, v in batch.items()}).loss)
+            engine.step()
+        self.assert_clean()
 
 
 if __name__ == "__main__":

@@ -158,7 +158,8 @@ class Trainer(transformers.Trainer):
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluates; a model that is not in training yet is given to penstock for that, too, if it
         computes on another device than it is on."""
-        if self.optimizer is None and is_elsewhere(self.model, self.args.device):
+        model: Any = self.model
+        if self.optimizer is None and is_elsewhere(model, self.args.device):
             self.create_optimizer()
         return super().evaluation_loop(*args, **kwargs)
 
