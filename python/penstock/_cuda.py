@@ -100,7 +100,8 @@ class CudaEngine(_library.Engine):
     ) -> None:
         self.streams = streams
         self.device = streams.device
-        super().__init__(config, model, options)
+        with torch.cuda.device(self.device):  # whose place decides where host memory lies
+            super().__init__(config, model, options)
 
     def _current(self) -> contextlib.AbstractContextManager[Any]:
         """In it, the device is the thread's current one."""

@@ -28,6 +28,7 @@ from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._opening import Opening
 from penstock._rows import Rows
 from penstock._runtime import Runtime
+from penstock._sums import spared
 from penstock._units import plan
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError
@@ -96,8 +97,8 @@ def _homes(config: Mapping[str, Any]) -> tuple[Any, bool]:
     return paths, devices["offload_param"] == "none"
 
 
-def _split(config: ConfigLike) -> tuple[dict[str, Any], bool]:
-    """Returns the engine's configuration, and whether missing gradients are zeros."""
+def _split(config: ConfigLike) -> tuple[dict[str, Any], bool, str]:
+    """Returns the engine's configuration, whether missing gradients are zeros, and where sums are."""
     given = read_config(config)
     if given.get("scheduler"):
         raise InvalidArgumentError(
@@ -112,7 +113,8 @@ def _split(config: ConfigLike) -> tuple[dict[str, Any], bool]:
         raise InvalidArgumentError(
             f'penstock: penstock.missing_gradients is {missing!r}; it is "error" or "zero"'
         )
-    return {**given, "penstock": ours}, missing == "zero"
+    sums = str(ours.pop("gradient_sums", "auto"))
+    return {**given, "penstock": ours}, missing == "zero", sums
 
 
 def _without_values(model: torch.nn.Module) -> None:
@@ -184,7 +186,7 @@ def initialize(
     _check_module(model)
     _exit.free_nodes_at_exit()
     given, monitors = without_monitors(read_config(config))
-    engine_config, zero_missing = _split(given)
+    engine_config, zero_missing, sums = _split(given)
     rule, defaults = _optimizer_of(engine_config)
     states = weights if isinstance(weights, Reader) else None
     place = device_for(model, device)
@@ -209,7 +211,10 @@ def initialize(
     identity = _rules.identity(rule, members_of(e for unit in cut.units for e in unit.entries))
     places = places_on(model, place, cut, engine_config, paths, on_device)
     streams = streams_for(place)
-    opening = Opening(engine_config, paths, cut, seed, identity, place, streams, places)
+    device_sums = spared(place, sums, engine_config["penstock"].get("device_memory"))
+    opening = Opening(
+        engine_config, paths, cut, seed, identity, place, streams, places, device_sums
+    )
     moves = is_elsewhere(model, place)
     opened = opening.open(run)
     try:

@@ -37,6 +37,7 @@ class Opening(NamedTuple):
         device: that the module computes on.
         streams: of that device, if it has some.
         places: how many repeated units may be in memory at once.
+        device_sums: what can be spared of a GPU for sums of micro-batches; None on the CPU.
     """
 
     config: dict[str, Any]
@@ -47,6 +48,7 @@ class Opening(NamedTuple):
     device: torch.device
     streams: _cuda.Streams | None
     places: int
+    device_sums: int | None = None
 
     def open(self, run: str | os.PathLike[str] | None, commit: NamedCommit | None = None) -> Opened:
         """Opens a run and makes its engine; leaves nothing open if that fails.
@@ -79,6 +81,8 @@ class Opening(NamedTuple):
             "seed": self.seed,
             "slots": self.places,
         }
+        if self.device_sums is not None:
+            options["device_sums"] = self.device_sums
         return _cuda.engine_for(self.device, self.config, text_of(self.plan), options, self.streams)
 
     def _engine_at(self, run: Run, files: list[str], commit: NamedCommit) -> _library.Engine:

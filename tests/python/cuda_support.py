@@ -21,7 +21,7 @@ from unittest import mock
 
 import optimizer_support  # noqa: F401  it finds the package in this tree
 import torch
-from penstock import _cuda
+from penstock import _cuda, _sums
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
@@ -118,12 +118,20 @@ def _streams(driver: ctypes.CDLL, device: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def on_the_gpu(driver: ctypes.CDLL) -> Iterator[None]:
-    """Parameters on the CPU count as those of a CUDA device while this lasts."""
+def on_the_gpu(driver: ctypes.CDLL, free: int | None = None) -> Iterator[None]:
+    """Parameters on the CPU count as those of a CUDA device while this lasts.
+
+    Args:
+        free: bytes of the device; None: as many as anything needs, but none for sums of
+            micro-batches.
+    """
+    room = free or 1 << 40
     with contextlib.ExitStack() as stack:
         stack.enter_context(_streams(driver, lambda device: contextlib.nullcontext()))
         stack.enter_context(mock.patch.object(_cuda, "is_gpu", lambda device: True))
-        stack.enter_context(mock.patch.object(_cuda, "free_memory", lambda device: 1 << 40))
+        stack.enter_context(mock.patch.object(_cuda, "free_memory", lambda device: room))
+        if free is None:
+            stack.enter_context(mock.patch.object(_sums, "_SHARE", 2 * room))
         yield
 
 

@@ -94,6 +94,13 @@ size_t Memory::registered() {
   return registered_.size();
 }
 
+size_t Memory::registered_bytes() {
+  const std::scoped_lock lock(mutex_);
+  size_t bytes = 0;
+  for (const Range& range : registered_) bytes += range.size;
+  return bytes;
+}
+
 bool Memory::Begin(const Copy& copy, std::list<Copy>::iterator* under_way) {
   const std::scoped_lock lock(mutex_);
   ++copies_;

@@ -52,6 +52,7 @@ class Memory {
   bool Register(const Range& range);
   bool Unregister(uint64_t begin);
   size_t registered();
+  size_t registered_bytes();
 
   /// Notes what is wrong with the copy. Returns false if it cannot be made.
   bool Begin(const Copy& copy, std::list<Copy>::iterator* under_way);
