@@ -83,7 +83,7 @@ class LargerTest(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def begin(self, model: Any, home: str = "host", run: str = "run", **options: Any) -> Any:
-        settings = matrix.config(home, self.folder)
+        settings = matrix.config(home, self.folder, options.pop("sums", 1))
         settings["penstock"].update(options.pop("more", {}))
         _, optimizer = penstock.initialize(model, settings, run=self.path(run), **options)
         self.optimizers.append(optimizer)
@@ -203,6 +203,29 @@ class Budget(LargerTest):
             optimizer.close()
             self.assertLessEqual(_driver.fake_cuda_peak(), 256 << 10)
 
+    def test_sums_of_micro_batches_are_there_only_where_they_fit_beside_the_weights(self) -> None:
+        model = llama()
+        sums = bytes_of(model)  # of weights in fp32
+        for budget, place, fits in (
+            (8 * sums, "auto", True),
+            (sums // 4, "auto", False),
+            (sums // 4, "host", False),
+            (4 * sums, "device", True),
+        ):
+            with self.subTest(budget=budget, place=place), self.gpus(budget):
+                model = llama()
+                more = {"gradient_sums": place}
+                self.begin(model, run=f"{budget} {place}", device="cuda", sums=2, more=more)
+                there = model.penstock.engine.describe()["sums_on_device"]
+                self.assertEqual(there, fits)
+                self.assertEqual(_driver.fake_cuda_peak() > sums, fits)
+        with self.gpus(sums):
+            more = {"gradient_sums": "device"}
+            self.refuse(
+                lambda: self.begin(llama(), device="cuda", sums=2, more=more),
+                f"sums of micro-batches {sums}",
+            )
+
     def test_all_weights_on_the_device_have_to_fit_it(self) -> None:
         with self.gpus(bytes_of(llama()) // 2):
             self.refuse(lambda: self.begin(llama(), "device", device="cuda"), "offload its weights")
@@ -267,11 +290,12 @@ class Budget(LargerTest):
             model = llama()
             optimizer = self.begin(model, device="cuda")
             losses = self.train(model, optimizer, "cuda", 1)
-            said = optimizer.state_dict()
+            said, streams = optimizer.state_dict(), model.penstock.engine.streams
             said["penstock"]["snapshot"] = optimizer.snapshot(self.path("snapshot"))
             self.train(model, optimizer, "cuda", 1)
             optimizer.load_state_dict(said)  # goes back, with another engine
             self.assertEqual(optimizer.steps, 1)
+            self.assertIs(model.penstock.engine.streams, streams)  # whose order memory follows
             losses += self.train(model, optimizer, "cuda", 1)
             optimizer.commit()
             optimizer.close()
@@ -372,6 +396,7 @@ class Devices(LargerTest):
         with self.gpus():
             with torch.device("cuda"), penstock.init():
                 model = llama()
+            model.to("cuda").cuda()
             self.begin(model, weights="random")
             self.assertEqual({p.device for p in model.parameters()}, {_CUDA})
             with penstock.init():

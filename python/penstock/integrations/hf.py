@@ -107,6 +107,7 @@ class Trainer(transformers.Trainer):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.args._n_gpu = 1  # a model on several would be copied to each
+        self._train_batch_size = self.args.train_batch_size
         self._weights = penstock_weights
         self._penstock_config = engine_config(penstock_config, self.args)
         self._commit: Mapping[str, Any] | None = None
