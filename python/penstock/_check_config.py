@@ -41,7 +41,10 @@ _HERE: Mapping[str, tuple[str, str]] = {
     "communication_data_type": (NO_EFFECT, _RANKS),
     "activation_checkpointing": (NO_EFFECT, _RECOMPUTE),
     "penstock.activation_home": (NO_EFFECT, _RECOMPUTE),
-    "penstock.device_memory": (NO_EFFECT, _TORCH),
+    "penstock.device_memory": (
+        NO_EFFECT,
+        "on the CPU, where torch has its memory; on a GPU it is the most that weights take there",
+    ),
     "penstock.compute_threads": (NO_EFFECT, _TORCH),
     "penstock.device_tflops": (NO_EFFECT, _PROGRAM),
     "penstock.drive": (NO_EFFECT, _PROGRAM),

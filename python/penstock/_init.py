@@ -40,7 +40,10 @@ class Later(torch.nn.Parameter):
         return later
 
     def _check_device(self, device: torch.device | None) -> None:
-        if device is not None and device not in (self.device, self.made_for):
+        here = self.made_for
+        if device is not None and device.index is None and device.type == here.type:
+            return
+        if device is not None and device not in (self.device, here):
             raise InvalidArgumentError(
                 f"penstock: the module was made within penstock.init, and has no weights to move to "
                 f'{device}; name the device by penstock.initialize(model, …, device="{device}")'

@@ -14,12 +14,13 @@ from penstock import _exit, _guards, _outside, _overlaps, _ranks, _rules, _state
 from penstock._config import ConfigLike, merged, read_config, without_monitors
 from penstock._cuda import streams_for
 from penstock._device import (
+    Asked,
     Device,
     check_buffers,
     device_for,
     is_elsewhere,
     move_buffers,
-    places_on,
+    room_on,
 )
 from penstock._hooks import Hooks
 from penstock._init import Weights, give_addresses, has_no_values, source_of
@@ -28,7 +29,6 @@ from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._opening import Opening
 from penstock._rows import Rows
 from penstock._runtime import Runtime
-from penstock._sums import spared
 from penstock._units import plan
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError
@@ -209,17 +209,13 @@ def initialize(
     cut = plan(model, optimizer.param_groups)
     paths, on_device = _homes(engine_config)
     identity = _rules.identity(rule, members_of(e for unit in cut.units for e in unit.entries))
-    places = places_on(model, place, cut, engine_config, paths, on_device)
-    streams = streams_for(place)
-    device_sums = spared(place, sums, engine_config["penstock"].get("device_memory"))
-    opening = Opening(
-        engine_config, paths, cut, seed, identity, place, streams, places, device_sums
-    )
+    room = room_on(model, place, cut, Asked(engine_config, paths, on_device, sums))
+    opening = Opening(engine_config, paths, cut, seed, identity, place, streams_for(place), room)
     moves = is_elsewhere(model, place)
     opened = opening.open(run)
     try:
         runtime = Runtime(opened.engine, cut, on_device=on_device, zero_missing=zero_missing)
-        if moves:
+        if moves or device is not None:
             move_buffers(model, place)
         if give_values is not None or (moves and states is None):
             runtime.begin(give_values)
