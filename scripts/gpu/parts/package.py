@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 
@@ -21,10 +22,9 @@ def load(*also: str) -> None:
 
 
 def load_cxx() -> None:
-    """Loads the C++ library: the system's, or else the kit's."""
-    for name in ("libstdc++.so.6", str(KIT / "lib/libstdc++.so.6")):
-        try:
-            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
-            return
-        except OSError:
-            continue
+    """Loads the C++ library and what it needs: the system's, or else the kit's."""
+    for name in ("libgcc_s.so.1", "libstdc++.so.6"):
+        for file in (name, str(KIT / "lib" / name)):
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
+                break
