@@ -10,6 +10,7 @@ import penstock
 import tiny_models
 import torch
 from level2_support import backward, equal_weights, plain, step, training
+from warning_support import warned
 
 
 class _Interrupted(Exception):
@@ -291,7 +292,7 @@ class Loop(unittest.TestCase):
             step(model, optimizer, "odd", 0)
             before = model.state_dict()
             (model(**tiny_models.batch("odd", 1)) * float("inf")).backward()
-            with self.assertWarnsRegex(UserWarning, "step 2 was skipped"):
+            with warned(self, "step 2 was skipped"):
                 optimizer.step()
             self.assertTrue(optimizer.skipped)
             after = model.state_dict()
