@@ -324,6 +324,18 @@ class Loop(unittest.TestCase):
                     self.assertTrue(torch.equal(want, got))
                 self.assertTrue(equal_weights(expected, model))
 
+    def test_a_module_that_ran_compiled_before_trains_with_its_hooks(self) -> None:
+        expected, other = plain("odd")
+        module = tiny_models.make("odd")
+        compiled = torch.compile(module, backend="eager")
+        backward(compiled, "odd", 9)
+        module.zero_grad()
+        with training("odd", model=module) as (model, optimizer):
+            for number in range(3):
+                want = step(expected, other, "odd", number)
+                self.assertTrue(torch.equal(want, step(compiled, optimizer, "odd", number)))
+            self.assertTrue(equal_weights(expected, model))
+
 
 if __name__ == "__main__":
     unittest.main()
