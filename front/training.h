@@ -22,6 +22,7 @@
 #include "front/device_copies.h"
 #include "front/gradient_inbox.h"
 #include "front/group_scalars.h"
+#include "front/parallel_copy.h"
 #include "front/plan.h"
 #include "front/unit_memory.h"
 #include "offload/layout.h"
@@ -128,7 +129,8 @@ class Training {
   /// How many add up gradients that come from a device: where the CPU computes nothing, those that
   /// update have nothing to do meanwhile.
   int sum_threads() const {
-    return std::max(copy_threads(), state_->io().threads.counts.optimizer);
+    const int threads = std::max(copy_threads(), state_->io().threads.counts.optimizer);
+    return std::min(threads, kMostMemoryThreads);
   }
   Status CheckDevice() const;
   Result<ContextScope> EnterCopies(CuStream stream);

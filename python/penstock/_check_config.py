@@ -53,6 +53,7 @@ _HERE: Mapping[str, tuple[str, str]] = {
     "penstock.keep_snapshots": (NO_EFFECT, _PROGRAM),
     "penstock.rampup_batch_size": (NO_EFFECT, _LOOP),
     "penstock.gradient_order": (NO_EFFECT, _RANKS),
+    "penstock.attention": (NO_EFFECT, _TORCH),
     "penstock.heartbeat_seconds": (NO_EFFECT, _RANKS),
     "penstock.comm_timeout_seconds": (NO_EFFECT, _RANKS),
     "penstock.missing_gradients": (USED, ""),

@@ -43,7 +43,9 @@ def _build(root: pathlib.Path, folder: str) -> pathlib.Path:
 def load_driver() -> ctypes.CDLL:
     """Loads the fake driver: whoever looks for libcuda.so.1 in this process finds it."""
     if torch.cuda.is_available():
-        raise unittest.SkipTest("this machine has a GPU, and with it another driver")
+        raise unittest.SkipTest(
+            "torch has loaded this GPU's own driver; gpu_day_test.py compares both levels on the GPU"
+        )
     roots = [
         root for root in pathlib.Path(__file__).resolve().parents if (root / _SOURCES).is_dir()
     ]
