@@ -20,10 +20,9 @@ from penstock.errors import BudgetError, InvalidArgumentError
 
 Device = Union[str, int, torch.device, None]
 
-_PLACES = (
-    2  # of blocks, unless penstock.device_memory says how much there may be: one computes, and
-)
-# the next one comes in; in a backward, one block goes only when the one before it is there
+# Of blocks, unless penstock.device_memory says how much there may be: one computes, and the next one
+# comes in. In a backward, a block goes only when the one before it is there.
+_PLACES = 2
 _ROUNDED = 512  # bytes, to which torch's allocator rounds
 
 

@@ -31,11 +31,17 @@ class Later(torch.nn.Parameter):
         made_for: the device that it would have been on.
     """
 
-    made_for: torch.device
+    made_for = torch.device("cpu")
+
+    def __new__(cls, data: torch.Tensor, requires_grad: bool = True) -> Any:
+        # Whoever makes a parameter of the same type with values gets a plain one.
+        plain = torch.nn.Parameter
+        kind = cls if data.device.type == "meta" else plain
+        return plain.__new__(kind, data, requires_grad)
 
     @staticmethod
     def of(given: torch.nn.Parameter) -> Later:
-        later = Later(given.detach().to("meta"), requires_grad=given.requires_grad)
+        later: Later = Later(given.detach().to("meta"), requires_grad=given.requires_grad)
         later.made_for = given.device
         return later
 

@@ -143,6 +143,27 @@ def _renewed(given: Any, renewed: Mapping[torch.Tensor, torch.Tensor]) -> Any:
     return given
 
 
+def _groups(
+    model: torch.nn.Module, given: Iterable[Any] | None, before: Mapping[str, torch.Tensor]
+) -> list[Any]:
+    """Returns the parameters or groups to train.
+
+    Args:
+        given: what the caller has named.
+        before: parameters by their names, as they were when the caller named them.
+    """
+    if given is None:
+        given = [p for p in model.parameters() if p.requires_grad and p.numel() > 0]
+    now = dict(model.named_parameters())
+    renewed: dict[torch.Tensor, torch.Tensor] = {
+        old: now[name] for name, old in before.items() if now[name] is not old
+    }
+    groups = [_renewed(each, renewed) for each in given]
+    if not groups:
+        raise InvalidArgumentError("penstock: no parameter needs a gradient, so nothing is trained")
+    return groups
+
+
 def initialize(
     model: torch.nn.Module,
     config: ConfigLike = None,
@@ -195,16 +216,7 @@ def initialize(
     if states is not None:
         _without_values(model)
     check_buffers(model)
-    if model_parameters is None:
-        model_parameters = [p for p in model.parameters() if p.requires_grad and p.numel() > 0]
-    now = dict(model.named_parameters())
-    renewed: dict[torch.Tensor, torch.Tensor] = {
-        old: now[name] for name, old in before.items() if now[name] is not old
-    }
-    groups = [_renewed(given, renewed) for given in model_parameters]
-    if not groups:
-        raise InvalidArgumentError("penstock: no parameter needs a gradient, so nothing is trained")
-    optimizer = ModuleOptimizer(groups, rule, defaults)
+    optimizer = ModuleOptimizer(_groups(model, model_parameters, before), rule, defaults)
     optimizer.rows = Rows(engine_config, monitors)
     cut = plan(model, optimizer.param_groups)
     paths, on_device = _homes(engine_config)

@@ -438,6 +438,8 @@ class Devices(LargerTest):
             layer = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
             model = torch.nn.TransformerEncoder(layer, 3)
         self.refuse(lambda: model.to("cuda"), "penstock.initialize(model")
+        weight = model.layers[0].linear1.weight
+        self.assertIs(type(type(weight)(torch.zeros(2))), torch.nn.Parameter)  # as others make one
 
     def test_modules_that_list_their_weights_see_those_that_are_given(self) -> None:
         with penstock.init():
