@@ -63,6 +63,7 @@ std::string DescribeTraining(const Training& training) {
                           {"continued", training.continued().has_value()},
                           {"moved", training.moved()},
                           {"aio_engine", io.engine_name()},
+                          {"optimizer_threads", io.threads.counts.optimizer},
                           {"notices", training.notices()},
                           {"host_bytes", training.engine().host_peak().value},
                           {"slots", training.slots()},

@@ -23,7 +23,7 @@ Result<Bytes> HostLimit(const Options& options, const config::Config& config) {
   return DefaultHostMemory(memory);
 }
 
-/// Where updates share cores with the caller's threads, these wait for the one that is slowed most.
+/// Where updates share cores with threads that compute, these wait for the one that is slowed most.
 /// Updates on all cores slow all of them alike, as far as the bandwidth of memory goes. A number
 /// that the configuration says is kept, and with a quota no core is anybody's all the time.
 void UpdateOnSharedCores(config::Config& config) {
@@ -105,7 +105,7 @@ Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
   plan.notices = config::NoticesOf(config);
   PENSTOCK_TRY(CheckFolders(options, config));
   Adapt(config, &plan.notices);
-  UpdateOnSharedCores(config);
+  if (!options.cuda) UpdateOnSharedCores(config);
   PENSTOCK_TRY(zero::CheckTileCount(plan.engine.model, config));
   plan.layout = zero::MakeLayout(plan.engine.model, config);
   const uint32_t repeated = zero::CountRepeated(plan.engine.model, plan.layout).count;

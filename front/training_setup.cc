@@ -59,8 +59,10 @@ Status Training::Build() {
   PENSTOCK_ASSIGN(const zero::MemoryPlan memory, PlanStore(plan_));
   const zero::ModelSpec& model = plan_.engine.model;
   schedule_ = std::make_unique<offload::Schedule>(PlanSchedule({model.step, model.gradients}));
-  PENSTOCK_ASSIGN(state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_, memory,
-                                                    /*gpu=*/""));
+  zero::ComputeDevice device;  // the caller's CPU, unless memory of a GPU will be given
+  if (plan_.cuda) device = {.kind = device::Kind::kCuda, .pci_bus_id = CurrentPciBusId()};
+  PENSTOCK_ASSIGN(
+      state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_, memory, device));
   PENSTOCK_ASSIGN(
       GradientInbox inbox,
       GradientInbox::Create(plan_.layout, plan_.gradients_a_step(),

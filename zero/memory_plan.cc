@@ -87,6 +87,12 @@ class HostBudget {
   void Spend() {
     const uint64_t tiles = layout_.tiles.size();
     if (tiles == 0) return;
+    if (IsResident(config_)) {
+      const Bytes pair = InSlab(layout_.largest_weight()) + InSlab(layout_.largest_record());
+      AddBlocks(std::min(Streaming(pair), tiles - 1), pair,
+                [this](uint64_t count) { store_.record_blocks += count; });
+      return;
+    }
     if (config_.tier_split && AllTilesFit()) {
       store_.host_tiles = tiles;
       return;
@@ -102,14 +108,17 @@ class HostBudget {
       store_.weight_blocks += count;
       store_.record_blocks += count;
     };
-    const Bytes in_flight = config_.aio.block_size * static_cast<uint64_t>(config_.aio.queue_depth);
-    const uint64_t streaming = std::max<uint64_t>(4, 2 * (in_flight / pair + 1));
-    AddBlocks(std::min(streaming, tiles - 1), pair, add_pairs);
+    AddBlocks(std::min(Streaming(pair), tiles - 1), pair, add_pairs);
     if (config_.tier_split) AddHostTiles();
     AddBlocks(tiles - std::min<uint64_t>(tiles, store_.record_blocks), pair, add_pairs);
   }
 
  private:
+  /// Pairs of blocks with which the drives always have reads and writes.
+  uint64_t Streaming(Bytes pair) const {
+    const Bytes in_flight = config_.aio.block_size * static_cast<uint64_t>(config_.aio.queue_depth);
+    return std::max<uint64_t>(4, 2 * (in_flight / pair + 1));
+  }
   bool AllTilesFit() const {
     TileStoreOptions all = store_;
     all.host_tiles = layout_.tiles.size();
@@ -176,6 +185,10 @@ ModuleBytes BytesOf(const ShardLayout& layout, ModuleId module) {
   return size;
 }
 
+Bytes GradientStaging(const ModelSpec& model, const ShardLayout& layout, const MemoryPlan& plan) {
+  return plan.stages_layers ? LayerGradientStaging(model, layout) : LeastGradientStaging(layout);
+}
+
 Bytes BlockSumsOf(const ShardLayout& layout) {
   return Bytes{sizeof(double)} * (layout.shard_elements() / kBlockElements);
 }
@@ -205,10 +218,10 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
     }
   }
   if (IsResident(config)) {
-    need.gradients += OnDevice(DeviceFigures::Need(layout).device);
+    need.gradients += OnDevice(DeviceFigures::Need(layout));
   } else {
     need.parameters += OnDevice(repeated.slot) * plan.shared_slots;
-    need.gradients += OnDevice(GradientStagingBytes(layout)) * 2;
+    need.gradients += OnDevice(GradientStaging(model, layout, plan));
   }
   return need;
 }
@@ -218,10 +231,10 @@ HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const conf
   const Bytes weight = InSlab(layout.largest_weight());
   const Bytes record = InSlab(layout.largest_record());
   if (IsResident(config)) {
-    return {.parameters = weight,
+    return {.parameters = weight * store.record_blocks,
             .gradients = {},
-            .states = record,
-            .bookkeeping = Bookkeeping(layout, config) + Mapped(DeviceFigures::Need(layout).host)};
+            .states = record * store.record_blocks,
+            .bookkeeping = Bookkeeping(layout, config) + Mapped(DeviceFigures::Need(layout))};
   }
   HostBytes need;
   need.bookkeeping = Bookkeeping(layout, config);
@@ -282,13 +295,24 @@ Result<MemoryPlan> PlanMemory(const ModelSpec& model, const ShardLayout& layout,
   MemoryPlan larger = plan;
   larger.gradient_buffers = 2;
   if (layout.world_size > 1 && repeated > 0 && fits(larger)) plan = larger;
-  larger = plan;
-  while (!IsResident(config) && plan.shared_slots < repeated) {
-    ++larger.shared_slots;
-    if (!fits(larger)) break;
-    plan = larger;
+  if (IsResident(config)) {
+    HostBudget(model, layout, config, host_available, plan.store).Spend();
+    return plan;
   }
-  if (!IsResident(config)) HostBudget(model, layout, config, host_available, plan.store).Spend();
+  const auto add_slots = [&](uint32_t most) {
+    for (larger = plan; plan.shared_slots < most; plan = larger) {
+      ++larger.shared_slots;
+      if (!fits(larger)) break;
+    }
+  };
+  // With a second slot the weights of two uses of a layer arrive beside kernels; with staging its
+  // gradient leaves beside them; a further slot saves a copy that is hidden already.
+  add_slots(std::min(repeated, 2U));
+  larger = plan;
+  larger.stages_layers = true;
+  if (fits(larger)) plan = larger;
+  add_slots(repeated);
+  HostBudget(model, layout, config, host_available, plan.store).Spend();
   return plan;
 }
 

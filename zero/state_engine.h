@@ -9,13 +9,11 @@
 // GradientsArrived from any thread, all else from one.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "offload/slab.h"
@@ -24,6 +22,7 @@
 #include "zero/gradient_norm.h"
 #include "zero/memory_plan.h"
 #include "zero/optimizer_driver.h"
+#include "zero/pending_commit.h"
 #include "zero/state_io.h"
 #include "zero/tensor_figures.h"
 #include "zero/trust_sums.h"
@@ -32,13 +31,13 @@ namespace penstock::zero {
 
 class StateEngine {
  public:
-  /// `gpu`: the bus id of the device that the state works for, if it has one. Options, layout and
-  /// schedule outlive the engine. Errors: kBudget; of the state and the I/O engines.
+  /// `device` computes the model. Options, layout and schedule outlive the engine. Errors: kBudget;
+  /// of the state and the I/O engines.
   static Result<std::unique_ptr<StateEngine>> Create(const EngineOptions& options,
                                                      const offload::ShardLayout& layout,
                                                      const offload::Schedule& schedule,
                                                      const MemoryPlan& plan,
-                                                     const std::string& gpu);
+                                                     const ComputeDevice& device);
   /// Ends a commit that was begun.
   ~StateEngine() { static_cast<void>(FinishCommit()); }
   StateEngine(const StateEngine&) = delete;
@@ -113,21 +112,9 @@ class StateEngine {
     uint64_t version = 0;
     double lr = 0;
   };
-  /// A commit that was begun and is not finished.
-  struct PendingCommit {
-    std::function<Status()> make;
-    std::thread thread;               ///< runs `make`; without it, FinishCommit does
-    Status outcome;                   ///< what `make` returned, once it has ended
-    std::atomic<bool> ended = false;  ///< for whatever reason
-
-    void Run() {
-      outcome = make();
-      ended = true;
-    }
-  };
-
   StateEngine(const EngineOptions& options, const offload::ShardLayout& layout);
-  Status Build(const offload::Schedule& schedule, const MemoryPlan& plan, const std::string& gpu);
+  Status Build(const offload::Schedule& schedule, const MemoryPlan& plan,
+               const ComputeDevice& device);
   void AddTierNotice(const offload::TileStoreOptions& store, const offload::Schedule& schedule);
   UpdateScalars ScalarsOfStep(double grad_scale) const;
   /// Looks at the weights after step `step`, once their update has ended. Errors: kNumeric if they
@@ -155,9 +142,9 @@ class StateEngine {
   std::optional<uint64_t> told_version_;  ///< whose update's figures were returned last
   double lr_ = 0;                         ///< of this step
   uint64_t t_ = 0;
-  double lr_of_update_ = 0;  ///< of the last one
-  std::unique_ptr<PendingCommit> commit_;
-  uint64_t evictions_before_ = 0;  ///< by initialisation
+  double lr_of_update_ = 0;                ///< of the last one
+  std::unique_ptr<PendingCommit> commit_;  ///< begun, and not finished
+  uint64_t evictions_before_ = 0;          ///< by initialisation
   // The driver ends before the store that it takes tiles from.
   std::unique_ptr<offload::TileStore> store_;
   std::unique_ptr<OptimizerDriver> driver_;

@@ -24,6 +24,7 @@ from penstock._units import Plan
 from penstock.errors import InvalidArgumentError, UnavailableError
 
 _MOST_NAMES = 5
+_HOST = torch.device("cpu")
 
 GiveValues = Callable[[list[torch.nn.Parameter]], None]
 
@@ -53,7 +54,7 @@ class Runtime:
                 Unit(i, spec, layout, memory_for(engine, layout["bytes"]))
                 for i, (spec, layout) in enumerate(zip(plan.units, described["units"]))
             ]
-        self.device = self.units[0].entries[0].parameter.device
+        self.device = self.units[0].device
         self.groups = [group.number for group in plan.groups if group.number >= 0]
         self._steps: int = described["step"]
         self._ending = False  # the engine was told to end a step, and what came of it is not noted
@@ -186,11 +187,15 @@ class Runtime:
         there = sum(1 for unit in self.units if unit.filled and unit.repeated)
         self.most_repeated = max(self.most_repeated, there)
 
-    def read(self, unit: Unit) -> torch.Tensor:
-        """Returns the current weights of a unit in new memory."""
+    def read(self, unit: Unit, device: torch.device = _HOST) -> torch.Tensor:
+        """Returns the current weights of a unit in new memory, of the host or of the device that
+        the module computes on."""
         self.begin()
         with self.lock, torch.inference_mode(False):
-            memory = torch.empty(unit.bytes, dtype=torch.uint8, device=self.device)
+            memory = torch.empty(unit.bytes, dtype=torch.uint8, device=device)
+            if device == _HOST:
+                self.engine.copy_to_host(unit.index, memory.data_ptr())
+                return memory
             self.engine.order()
             self.engine.use(unit.index, _library.ASIDE, memory.data_ptr())
             self.engine.ready()

@@ -22,12 +22,13 @@ _SHARE = 4  # of free memory, the rest of which activations and the allocator ne
 _ALL = 2**62
 
 
-def spared(device: torch.device, choice: str) -> int | None:
+def spared(device: torch.device, choice: str, limit: Any = None) -> int | None:
     """Returns how many bytes of a device sums may take; None on the CPU, whose sums are the engine's.
 
     Args:
         choice: ``"auto"``: a quarter of what is free now; ``"host"``: none; ``"device"``: all that
             they need.
+        limit: ``penstock.device_memory``, which leaves nothing to ``"auto"``; None if there is none.
     """
     if choice not in CHOICES:
         raise InvalidArgumentError(
@@ -35,6 +36,8 @@ def spared(device: torch.device, choice: str) -> int | None:
         )
     if not _cuda.is_gpu(device):
         return None
+    if choice == "auto" and limit is not None:
+        return 0
     if choice == "auto":
         return _cuda.free_memory(device) // _SHARE
     return _ALL if choice == "device" else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -11,7 +12,9 @@ import sys
 import tempfile
 import unittest
 import warnings
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import cuda_support
@@ -20,6 +23,7 @@ import optimizer_support as support
 import penstock
 import tiny_models
 import torch
+from penstock import _cuda
 
 _STEPS = 3
 _WITHOUT_WAITS = """
@@ -32,6 +36,22 @@ name = "ModuleOnTheGpu.test_all_on_nvme_trains_to_the_bits_of_the_cpu"
 unittest.main(cuda_test, argv=["", name])
 """
 _driver: ctypes.CDLL
+
+
+@contextlib.contextmanager
+def engines_on(machine: str) -> Iterator[list[Any]]:
+    """What engines that are made meanwhile describe; they see a machine in hwloc's notation."""
+    described: list[Any] = []
+    engine_for = _cuda.engine_for
+
+    def make(*arguments: Any) -> Any:
+        engine = engine_for(*arguments)
+        described.append(engine.describe())
+        return engine
+
+    environment = {"HWLOC_SYNTHETIC": machine, "HWLOC_THISSYSTEM": "0"}
+    with mock.patch.dict(os.environ, environment), mock.patch.object(_cuda, "engine_for", make):
+        yield described
 
 
 def setUpModule() -> None:
@@ -122,6 +142,22 @@ class OptimizerOnTheGpu(CudaTest):
             on_gpu = self.make(model.parameters()).plan()
         self.assertEqual(on_cpu["host_bytes"]["arriving"], 0)
         self.assertGreater(on_gpu["host_bytes"]["arriving"], 0)
+
+    def test_all_cores_of_a_gpus_host_update_but_one(self) -> None:
+        for machine, threads in (("pack:1 core:16 pu:1", 15), ("pack:1 core:8 pu:2", 7)):
+            with engines_on(machine) as engines, cuda_support.on_the_gpu(_driver):
+                tower = support.tower()
+                optimizer = self.make(tower.parameters(), where="host")
+                support.train(tower, optimizer, 1)
+                optimizer.close()
+                settings = matrix.config("host", self.folder, 1, "fp32")
+                model = tiny_models.make("odd", torch.float32, None)
+                run = os.path.join(self.folder, f"run-{threads}")
+                penstock.initialize(model, settings, run=run)[1].close()
+            found = [engine["optimizer_threads"] for engine in engines]
+            if any("cgroups leave" in line for engine in engines for line in engine["notices"]):
+                self.skipTest("a container's quota limits the threads")
+            self.assertEqual(found, [threads, threads])
 
     def test_parameters_on_two_devices_are_refused(self) -> None:
         class Elsewhere(torch.nn.Parameter):
@@ -217,7 +253,7 @@ class ModuleOnTheGpu(CudaTest):
         for sums, free, expected in (
             (None, 4 * 4 * elements, "device"),
             (None, 4 * 4 * elements - 4, "host"),
-            ("device", 0, "device"),
+            ("device", 4 * 4 * elements - 4, "device"),
             ("host", 1 << 40, "host"),
         ):
             with (

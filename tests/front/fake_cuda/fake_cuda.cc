@@ -15,6 +15,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@ namespace {
 
 constexpr CUresult kSuccess = 0;
 constexpr CUresult kInvalidValue = 1;
+constexpr CUresult kOutOfMemory = 2;
 constexpr CUresult kInvalidContext = 201;
 constexpr CUresult kInvalidHandle = 400;
 constexpr CUresult kAlreadyRegistered = 712;
@@ -37,7 +39,7 @@ constexpr CUresult kNotPermitted = 800;
 const std::map<CUresult, const char*> kNames{
     {kSuccess, "CUDA_SUCCESS"},
     {kInvalidValue, "CUDA_ERROR_INVALID_VALUE"},
-    {2, "CUDA_ERROR_OUT_OF_MEMORY"},
+    {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
     {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"},
     {kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
@@ -54,6 +56,7 @@ struct Driver {
   std::condition_variable changed;
   std::string notes;
   std::string told;
+  std::string pci_bus_id;
   std::map<std::string, std::pair<unsigned, CUresult>> failures;
   bool paused = false;
   std::atomic<CUresult> broken = kSuccess;
@@ -276,9 +279,28 @@ CUresult cuCtxSynchronize(void) {
   return TheDriver().broken;
 }
 
+CUresult cuCtxGetDevice(CUdevice* device) {
+  *device = 0;
+  return EnterContext("cuCtxGetDevice");
+}
+CUresult cuDeviceGetPCIBusId(char* id, int size, CUdevice) {
+  if (const CUresult error = Enter("cuDeviceGetPCIBusId")) return error;
+  const std::scoped_lock lock(TheDriver().mutex);
+  const std::string& told = TheDriver().pci_bus_id;
+  if (told.empty() || static_cast<size_t>(size) <= told.size()) return kInvalidValue;
+  std::memcpy(id, told.c_str(), told.size() + 1);
+  return kSuccess;
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size) {
   if (const CUresult error = EnterContext("cuMemAlloc_v2")) return error;
+  if (size == 0) return kInvalidValue;
   *address = TheMemory().Allocate(size);
+  return *address == 0 ? kOutOfMemory : kSuccess;
+}
+CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
+  if (const CUresult error = EnterContext("cuMemGetInfo_v2")) return error;
+  std::tie(*free, *total) = TheMemory().FreeAndSize();
   return kSuccess;
 }
 CUresult cuMemFree_v2(CUdeviceptr address) {
@@ -419,9 +441,15 @@ CUcontext fake_cuda_context(void) {
   static auto* const made = new std::deque<CUctx_st>;  // they stay to the end of the process
   return &made->emplace_back();
 }
+void fake_cuda_pci_bus_id(const char* id) {
+  const std::scoped_lock lock(TheDriver().mutex);
+  TheDriver().pci_bus_id = id;
+}
 void* fake_cuda_memory(CUdeviceptr address, size_t size) {
   return TheMemory().Find({address, size}, "a kernel");
 }
+void fake_cuda_resize(size_t size) { TheMemory().Resize(size); }
+size_t fake_cuda_peak(void) { return TheMemory().TakePeak(); }
 void fake_cuda_share_memory(void) { TheMemory().Share(); }
 CUresult fake_cuda_launch(CUstream stream, void (*kernel)(void*), void* argument) {
   if (const CUresult error = EnterContext("fake_cuda_launch")) return error;

@@ -27,13 +27,17 @@ typedef struct CUctx_st* CUcontext;
 typedef struct CUevent_st* CUevent;
 typedef struct CUstream_st* CUstream;
 typedef uint64_t CUdeviceptr;
+typedef int CUdevice;
 typedef int CUresult;
 
 CUresult cuCtxGetCurrent(CUcontext* context);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxSynchronize(void);
+CUresult cuCtxGetDevice(CUdevice* device);
+CUresult cuDeviceGetPCIBusId(char* id, int size, CUdevice device);
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size);
 CUresult cuMemFree_v2(CUdeviceptr address);
+CUresult cuMemGetInfo_v2(size_t* free, size_t* total);
 CUresult cuMemHostRegister_v2(void* data, size_t size, unsigned flags);
 CUresult cuMemHostUnregister(void* data);
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t size, CUstream stream);
@@ -52,8 +56,14 @@ CUresult cuGetErrorName(CUresult error, const char** name);
 
 /* Makes a context; none is current at first. */
 CUcontext fake_cuda_context(void);
+/* The bus id that the driver tells of every device from now on; before, of none. */
+void fake_cuda_pci_bus_id(const char* id);
 /* Where the bytes of device memory are, for kernels of tests. */
 void* fake_cuda_memory(CUdeviceptr address, size_t size);
+/* How much memory the device has from now on (at first 1 TiB). */
+void fake_cuda_resize(size_t size);
+/* The most device memory that was allocated at once since the last call. */
+size_t fake_cuda_peak(void);
 /* Counts all memory of the host as the device's as well, at its own addresses: for tests whose
  * kernels are the host's own. */
 void fake_cuda_share_memory(void);
