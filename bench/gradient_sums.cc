@@ -1,13 +1,15 @@
 // How fast are bf16 gradients of a GPU added up in host memory, with one thread and with two?
 //
-//   gradient_sums [PAIRS] [MILLIONS_OF_ELEMENTS]
+//   gradient_sums sums|norm [PAIRS] [MILLIONS_OF_ELEMENTS]
 //
 // Two engines of the C interface, with states in host memory, that differ in the number of their
-// threads. Each is given three micro-batches of gradients through the fake driver, whose copies
-// take no time of the CPU, as those of a GPU take none: what is timed is adding them up and
-// rounding them. The engines take turns. Sums are larger than the caches, and are touched before
-// the first turn. The ceiling beside it is memcpy by as many threads, of as many bytes as adding
-// reads and writes.
+// threads, and take turns. Each is given three micro-batches of gradients through the fake driver,
+// whose copies take no time of the CPU, as those of a GPU take none. With "sums" a turn lasts until
+// they are added up in fp32 and rounded; with "norm" until the norm of all of them is known, which
+// other threads compute beside it. Sums are larger than the caches; all memory is written before
+// the first turn. The ceiling beside it is memcpy by as many threads, in bytes that are read and
+// written. To compare with another libpenstock.so, name its folder in LD_LIBRARY_PATH ("norm" only:
+// one that rounds a unit when it is complete does not round with "sums").
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -64,7 +66,10 @@ class Folder {
   std::string path_;
 };
 
-/// Each unit has a large tensor, and a small one that keeps it incomplete: no norm is computed.
+enum class Until { kSums, kNorm };
+
+/// Each unit has a large tensor, and a small one, without whose last gradient the unit is not
+/// complete: no norm is computed.
 class Engine {
  public:
   Engine(uint32_t units, int threads) : units_(units) {
@@ -96,12 +101,21 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
   ~Engine() { penstock_close(engine_); }
 
-  /// Adds up all gradients of a step; returns when they are.
-  void AddUp(const void* gradient, CUstream stream) {
-    for (uint32_t i = 0; i < kMicroBatches * units_; ++i) {
-      Check(penstock_gradient_on(engine_, i % units_, 0, gradient, PENSTOCK_BFLOAT16, stream));
-    }
-    Check(penstock_drop_step(engine_));
+  /// Adds up the gradients of a step; returns the seconds that it took.
+  double AddUp(const void* gradient, CUstream stream, Until until) {
+    return Seconds([&] {
+      for (uint32_t i = 0; i < kMicroBatches * units_; ++i) {
+        const uint32_t unit = i % units_;
+        Check(penstock_gradient_on(engine_, unit, 0, gradient, PENSTOCK_BFLOAT16, stream));
+        if (until == Until::kNorm) {
+          Check(penstock_gradient_on(engine_, unit, 1, gradient, PENSTOCK_BFLOAT16, stream));
+        }
+      }
+      double norm = 0;
+      int finite = 0;
+      if (until == Until::kNorm) Check(penstock_norm(engine_, &norm, &finite));
+      Check(penstock_drop_step(engine_));
+    });
   }
 
  private:
@@ -110,9 +124,13 @@ class Engine {
   penstock_engine* engine_ = nullptr;
 };
 
-/// Bytes that adding reads and writes, for each element of a step: gradients of two bytes, sums of
-/// four, which the first micro-batch only writes and the last one only reads, and what is rounded.
-constexpr double kTraffic = (2 + 4) + (2 + 4 + 4) + (2 + 4 + 2);
+/// Bytes that a turn reads and writes, for each element: gradients of two bytes; sums of four,
+/// which the first micro-batch only writes and the last one only reads; what is rounded, and read
+/// for the norm.
+constexpr double Traffic(Until until) {
+  constexpr double kSums = (2 + 4) + (2 + 4 + 4) + (2 + 4 + 2);
+  return until == Until::kSums ? kSums : kSums + 2;
+}
 
 /// Bytes a second that memcpy reads and writes, in blocks that no cache holds.
 double CopyRate(int threads) {
@@ -136,17 +154,17 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void Measure(size_t pairs, uint32_t units) {
+void Measure(Until until, size_t pairs, uint32_t units) {
   CUdeviceptr gradient = 0;
   CUstream stream = nullptr;
   cuCtxSetCurrent(fake_cuda_context());
   cuMemAlloc_v2(&gradient, 2 * kTensor);
   cuStreamCreate(&stream, 1);
-  fake_cuda_free_copies(1);
   const auto* const values = reinterpret_cast<const void*>(gradient);
   Engine one(units, 1);
   Engine two(units, 2);
-  for (Engine* engine : {&one, &two}) engine->AddUp(values, stream);
+  for (Engine* engine : {&one, &two}) engine->AddUp(values, stream, until);
+  fake_cuda_free_copies(1);
   const auto elements = static_cast<double>(kTensor * units);
   std::vector<double> ratios;
   std::vector<double> rates[2];
@@ -154,8 +172,8 @@ void Measure(size_t pairs, uint32_t units) {
   for (size_t pair = 0; pair < pairs; ++pair) {
     double seconds[2];
     for (const size_t i : {pair % 2, 1 - pair % 2}) {
-      seconds[i] = Seconds([&] { (i == 0 ? one : two).AddUp(values, stream); });
-      rates[i].push_back(kTraffic * elements / seconds[i] / 1e9);
+      seconds[i] = (i == 0 ? one : two).AddUp(values, stream, until);
+      rates[i].push_back(Traffic(until) * elements / seconds[i] / 1e9);
       copies[i].push_back(CopyRate(static_cast<int>(i) + 1) / 1e9);
     }
     ratios.push_back(seconds[0] / seconds[1]);
@@ -180,11 +198,16 @@ void Measure(size_t pairs, uint32_t units) {
 }  // namespace penstock
 
 int main(int argc, char** argv) {
-  const uint64_t pairs = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 9;
-  const uint64_t millions = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 32;
-  if (argc > 3 || pairs == 0 || millions < 4 || millions > 4096) {
-    fmt::print(stderr, "usage: gradient_sums [PAIRS] [MILLIONS_OF_ELEMENTS, 4 or more]\n");
+  const std::string what = argc > 1 ? argv[1] : "";
+  const uint64_t pairs = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 9;
+  const uint64_t millions = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 64;
+  if ((what != "sums" && what != "norm") || argc > 4 || pairs == 0 || millions < 4 ||
+      millions > 4096) {
+    fmt::print(stderr,
+               "usage: gradient_sums sums|norm [PAIRS] [MILLIONS_OF_ELEMENTS, 4 or more]\n");
     return 2;
   }
-  penstock::Measure(pairs, static_cast<uint32_t>(millions / 4));
+  using penstock::Until;
+  penstock::Measure(what == "sums" ? Until::kSums : Until::kNorm, pairs,
+                    static_cast<uint32_t>(millions / 4));
 }
