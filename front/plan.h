@@ -24,6 +24,15 @@ struct Plan {
   Bytes reading;       ///< a tile, for whoever reads states
   bool cuda = false;   ///< the caller's memory is a CUDA device's
   Bytes arriving;      ///< gradients on their way from there
+  Bytes arriving_minimum;
+  /// fp32 sums of micro-batches that the caller keeps on the GPU; it gives each gradient once a
+  /// step. None if the engine adds up, and if there is nothing to add up.
+  Bytes device_sums;
+
+  /// How many gradients of a tensor a step has at most.
+  uint64_t gradients_a_step() const {
+    return device_sums.value > 0 ? 1 : engine.config.gradient_accumulation_steps;
+  }
   std::vector<std::string> continue_from;
   std::vector<std::string> notices;
 };

@@ -150,7 +150,8 @@ Status Training::BeginGradient(uint32_t unit, uint32_t tensor) {
 
 Status Training::Gradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype) {
   PENSTOCK_TRY(BeginGradient(unit, tensor));
-  PENSTOCK_TRY(AwaitCopies());  // gradients are added in the order of the calls
+  if (values == nullptr && copies_ != nullptr) return EnqueueZeros(ModuleId{unit}, tensor, dtype);
+  PENSTOCK_TRY(AwaitGradients());  // they are added in the order of the calls
   return inbox_->Add(ModuleId{unit}, tensor, values, dtype, copy_threads());
 }
 
@@ -159,7 +160,7 @@ Result<zero::GradientNorm::Value> Training::Norm() {
   if (norm_) return *norm_;
   PENSTOCK_TRY(BeginStep());
   PENSTOCK_TRY(AwaitCopies());
-  PENSTOCK_TRY(inbox_->CompleteAll());
+  PENSTOCK_TRY(inbox_->CompleteAll(copy_threads()));
   PENSTOCK_TRY(FinishCommit());  // an update would change the tiles that it reads
   norm_ = state_->WaitForNorm();
   return *norm_;

@@ -8,6 +8,7 @@
 // Threads: one at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,6 +22,7 @@
 #include "front/device_copies.h"
 #include "front/gradient_inbox.h"
 #include "front/group_scalars.h"
+#include "front/parallel_copy.h"
 #include "front/plan.h"
 #include "front/unit_memory.h"
 #include "offload/layout.h"
@@ -87,6 +89,14 @@ class Training {
   bool moved() const { return moved_; }
   const zero::TrainState& counts() const { return counts_; }
   uint64_t late_uses() const { return order_.late(); }
+  /// Whether the caller adds up micro-batches, and gives each gradient once a step.
+  bool sums_on_device() const { return plan_.device_sums.value > 0; }
+  /// How often a gradient waited for room to arrive in.
+  uint64_t gradient_waits() const { return room_.waits(); }
+  /// What is registered of the host's memory for copies from and to the device.
+  Bytes registered_bytes() const {
+    return copies_ == nullptr ? Bytes{} : copies_->registered_bytes();
+  }
 
  private:
   /// Weights of small tiles are enqueued together, up to so much.
@@ -116,8 +126,17 @@ class Training {
   /// How many threads copy what is in host memory: as many as compute otherwise. Those wait
   /// meanwhile.
   int copy_threads() const { return state_->io().threads.counts.compute; }
-  Status PrepareCopies();
+  /// How many add up gradients that come from a device: where the CPU computes nothing, those that
+  /// update have nothing to do meanwhile.
+  int sum_threads() const {
+    const int threads = std::max(copy_threads(), state_->io().threads.counts.optimizer);
+    return std::min(threads, kMostMemoryThreads);
+  }
+  Status CheckDevice() const;
+  Result<ContextScope> EnterCopies(CuStream stream);
   Status AwaitCopies();
+  Status AwaitGradients();
+  Status EnqueueZeros(offload::ModuleId module, uint32_t tensor, DType dtype);
   Status EnqueueWeights(offload::ModuleId module, const UnitMemory& to, CuStream stream);
   Status EnqueuePieces(const GradientInbox::Announced& gradient, CuDevicePointer from,
                        CuStream stream);

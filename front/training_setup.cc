@@ -17,6 +17,13 @@ namespace {
 using offload::ModuleId;
 using offload::TileId;
 
+/// A child of a fork has no use for the memory, and would have pages copied that a drive or a
+/// device writes into.
+void KeepFromChildren(std::span<std::byte> memory) {
+  if (memory.empty()) return;
+  static_cast<void>(::madvise(memory.data(), memory.size(), MADV_DONTFORK));
+}
+
 }  // namespace
 
 Training::Training(Plan plan)
@@ -52,16 +59,13 @@ Status Training::Build() {
   PENSTOCK_ASSIGN(const zero::MemoryPlan memory, PlanStore(plan_));
   const zero::ModelSpec& model = plan_.engine.model;
   schedule_ = std::make_unique<offload::Schedule>(PlanSchedule({model.step, model.gradients}));
-  PENSTOCK_ASSIGN(state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_, memory,
-                                                    /*gpu=*/""));
-  // A child of a fork has no use for it, and would have pages copied that a drive writes into.
-  const std::span<std::byte> memory_of = state_->memory();
-  if (!memory_of.empty()) {
-    static_cast<void>(::madvise(memory_of.data(), memory_of.size(), MADV_DONTFORK));
-  }
+  zero::ComputeDevice device;  // the caller's CPU, unless memory of a GPU will be given
+  if (plan_.cuda) device = {.kind = device::Kind::kCuda, .pci_bus_id = CurrentPciBusId()};
+  PENSTOCK_ASSIGN(
+      state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_, memory, device));
   PENSTOCK_ASSIGN(
       GradientInbox inbox,
-      GradientInbox::Create(plan_.layout, plan_.engine.config.gradient_accumulation_steps,
+      GradientInbox::Create(plan_.layout, plan_.gradients_a_step(),
                             {.place = [this](TileId tile) { return state_->Gradient(tile).data(); },
                              .last = [this](ModuleId module) { order_.Reduced(module); },
                              .complete =
@@ -69,7 +73,10 @@ Status Training::Build() {
                                    state_->GradientsArrived(plan_.layout.TrainedTilesOf(module));
                                  }}));
   inbox_.emplace(std::move(inbox));
-  if (plan_.cuda) PENSTOCK_TRY(room_.Create(plan_.layout));
+  PENSTOCK_TRY(room_.Create(plan_.arriving));
+  for (const std::span<std::byte> memory_of : {state_->memory(), room_.bytes()}) {
+    KeepFromChildren(memory_of);
+  }
   unfilled_ = filled_.size();
   const std::vector<std::string>& notices = state_->io().notices;
   plan_.notices.insert(plan_.notices.end(), notices.begin(), notices.end());

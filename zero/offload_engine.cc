@@ -29,8 +29,8 @@ Status OffloadEngine::Build(device::Device& device) {
   PENSTOCK_ASSIGN(const MemoryPlan plan, exchanges_.Plan(options_, layout_, device));
   shared_slots_ = plan.shared_slots;
   schedule_ = std::make_unique<offload::Schedule>(PlanSchedule(options_.model));
-  PENSTOCK_ASSIGN(state_,
-                  StateEngine::Create(options_, layout_, *schedule_, plan, device.pci_bus_id()));
+  PENSTOCK_ASSIGN(
+      state_, StateEngine::Create(options_, layout_, *schedule_, plan, ComputeDevice::Of(device)));
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(state_->memory()));
   return BuildDevice(plan, device);
 }

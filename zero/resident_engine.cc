@@ -47,7 +47,7 @@ Status ResidentEngine::Build(device::Device& device) {
     blocks_.push_back({.weight = slab_->Cut(layout_.largest_weight()),
                        .record = slab_->Cut(layout_.largest_record())});
   }
-  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device.pci_bus_id(), *slab_));
+  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, ComputeDevice::Of(device), *slab_));
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(slab_->bytes()));
 
   PENSTOCK_ASSIGN(compute_, ComputeStream::Create(device, options_.compute_stream));

@@ -41,7 +41,10 @@ _HERE: Mapping[str, tuple[str, str]] = {
     "communication_data_type": (NO_EFFECT, _RANKS),
     "activation_checkpointing": (NO_EFFECT, _RECOMPUTE),
     "penstock.activation_home": (NO_EFFECT, _RECOMPUTE),
-    "penstock.device_memory": (NO_EFFECT, _TORCH),
+    "penstock.device_memory": (
+        NO_EFFECT,
+        "on the CPU, where torch has its memory; on a GPU it is the most that weights take there",
+    ),
     "penstock.compute_threads": (NO_EFFECT, _TORCH),
     "penstock.device_tflops": (NO_EFFECT, _PROGRAM),
     "penstock.drive": (NO_EFFECT, _PROGRAM),
@@ -50,9 +53,11 @@ _HERE: Mapping[str, tuple[str, str]] = {
     "penstock.keep_snapshots": (NO_EFFECT, _PROGRAM),
     "penstock.rampup_batch_size": (NO_EFFECT, _LOOP),
     "penstock.gradient_order": (NO_EFFECT, _RANKS),
+    "penstock.attention": (NO_EFFECT, _TORCH),
     "penstock.heartbeat_seconds": (NO_EFFECT, _RANKS),
     "penstock.comm_timeout_seconds": (NO_EFFECT, _RANKS),
     "penstock.missing_gradients": (USED, ""),
+    "penstock.gradient_sums": (USED, ""),
     "zero_optimization.stage3_gather_16bit_weights_on_model_save": (
         SUPERSEDED,
         "model.state_dict() and save_pretrained have all weights",
@@ -109,6 +114,7 @@ def for_library(config: Mapping[str, Any]) -> dict[str, Any]:
     engine = copy.deepcopy(without_monitors(config)[0])
     if isinstance(engine.get("penstock"), dict):
         engine["penstock"].pop("missing_gradients", None)
+        engine["penstock"].pop("gradient_sums", None)
     batch = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     if not any(key in engine for key in batch):
         engine["train_micro_batch_size_per_gpu"] = 1

@@ -217,7 +217,8 @@ class ModuleOptimizer(torch.optim.Optimizer):
         if runtime.begun:
             raise InvalidArgumentError(
                 "penstock: states of another training were given after the module was used, or to a "
-                "run that has a commit; load them right after penstock.initialize"
+                "run that has a commit; load them right after penstock.initialize, or give it "
+                "weights=penstock.universal.Reader(folder), which a device= needs"
             )
         entries = [entry for unit in runtime.units for entry in unit.entries]
         names = [entry.name for entry in entries if entry.trained]
@@ -250,7 +251,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
                     continue
                 states = {}
                 for name, kind in kinds.items():
-                    value = torch.empty(entry.parameter.shape, dtype=torch.float32)
+                    value = torch.empty(entry.parameter.shape, dtype=torch.float32, device="cpu")
                     with runtime.lock:
                         runtime.engine.read(
                             entry.unit, entry.tensor, kind, 0, value.numel(), value.data_ptr()

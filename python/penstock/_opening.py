@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
+import torch
+
 from penstock import _cuda, _library, _state
+from penstock._device import Room
 from penstock._named_commit import NamedCommit
 from penstock._run import Run
 from penstock._units import Plan, text_of
@@ -32,6 +35,9 @@ class Opening(NamedTuple):
         plan: the units.
         seed: of stochastic rounding.
         identity: what a commit must agree in to be continued.
+        device: that the module computes on.
+        streams: of that device, if it has some.
+        room: what the module may take of the device's memory.
     """
 
     config: dict[str, Any]
@@ -39,6 +45,9 @@ class Opening(NamedTuple):
     plan: Plan
     seed: int
     identity: str
+    device: torch.device
+    streams: _cuda.Streams | None
+    room: Room
 
     def open(self, run: str | os.PathLike[str] | None, commit: NamedCommit | None = None) -> Opened:
         """Opens a run and makes its engine; leaves nothing open if that fails.
@@ -65,9 +74,15 @@ class Opening(NamedTuple):
         return Opened(opened, engine, continued)
 
     def _engine(self, run: Run, files: list[str]) -> _library.Engine:
-        options = {"folders": run.folders, "continue": files, "seed": self.seed}
-        device = self.plan.units[0].entries[0].parameter.device
-        return _cuda.engine_for(device, self.config, text_of(self.plan), options)
+        options = {
+            "folders": run.folders,
+            "continue": files,
+            "seed": self.seed,
+            "slots": self.room.places,
+        }
+        if self.room.sums is not None:
+            options["device_sums"] = self.room.sums
+        return _cuda.engine_for(self.device, self.config, text_of(self.plan), options, self.streams)
 
     def _engine_at(self, run: Run, files: list[str], commit: NamedCommit) -> _library.Engine:
         """Makes an engine that continues a commit, in its files or moved from those of a snapshot."""

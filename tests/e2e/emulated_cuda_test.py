@@ -16,7 +16,10 @@ class EmulatedPlacementTest(placement_test.PlacementCase):
     placements = {name: placement_test.PLACEMENTS[name] for name in (
         "host", "all on nvme", "checkpoints on the host", "overlap off")}
 
+    attention = "auto"
+
     def trained(self, config, *more, **keywords):
+        config["penstock"]["attention"] = self.attention
         model = self.make_model("small", n_layer=2, n_positions=16)
         return super().trained(config, *more, steps=4, model=model, **keywords)
 
@@ -29,10 +32,42 @@ class EmulatedPlacementTest(placement_test.PlacementCase):
     def test_fp32_clipped(self):
         self.compare(dtype="fp32", clip=1.0, micro_batches=1)
 
+    def test_bf16_with_attention_by_cudnn(self):
+        self.attention = "cudnn"
+        self.compare(dtype="bf16", clip=0.0, micro_batches=2)
+
+    def test_the_run_names_who_computes_attention_and_the_cpu_device_refuses_cudnn(self):
+        config = make_config("bf16", penstock={"attention": "cudnn"})
+        model = self.make_model("small", n_layer=2, n_positions=16)
+        outcome, _ = self.train(config, steps=1, model=model)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertIn("attention by emulated cuDNN", outcome.stderr)
+        outcome, _ = self.train(config, "--device", "cpu", steps=1, model=model)
+        self.assertEqual(outcome.code, 2, str(outcome))
+        self.assertIn("attention by cuDNN is for the CUDA device", outcome.stderr)
+
 
 class EmulatedLossesTest(recorded_test.RecordedCase):
     def test_steps_in_fp32_have_the_losses_that_were_recorded_on_the_cpu(self):
         self.assert_recorded(3)
+
+
+class EmulatedThreadsTest(harness.PenstockTest):
+    def test_all_cores_of_a_gpus_host_update_but_one_and_that_of_the_io_threads(self):
+        for machine, home, threads in (
+            ("pack:1 core:16 pu:1", "nvme", 14),
+            ("pack:2 core:16 pu:1", "nvme", 30),
+            ("pack:1 core:8 pu:2", "cpu", 7),
+            ("node:2 core:32 pu:1", "cpu", 63),
+        ):
+            environment = {**os.environ, "HWLOC_SYNTHETIC": machine, "HWLOC_THISSYSTEM": "0"}
+            config = make_config("bf16", 1.0, 1, home, home, self.make_folder("nvme"))
+            outcome, _ = self.train(config, steps=1, model=self.make_model("small", n_layer=1),
+                                    env=environment, out=self.path(f"threads-{threads}"))
+            self.assertEqual(outcome.code, 0, str(outcome))
+            if "cgroups leave this process" in outcome.stderr:
+                self.skipTest("a container's quota limits the threads")
+            self.assertIn(f"threads: {threads} optimizer on CPUs", outcome.stderr)
 
 
 class EmulatedRanksTest(harness.PenstockTest):

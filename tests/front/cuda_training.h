@@ -112,14 +112,14 @@ enum class Addresses { kOfUnit, kOfTensors };
 class CudaTraining {
  public:
   CudaTraining(const Home& home, const std::string& folder, const std::string& dtype,
-               uint64_t micro_batches = 1, Addresses addresses = Addresses::kOfUnit)
+               uint64_t micro_batches = 1, Addresses addresses = Addresses::kOfUnit,
+               json more = json::object())
       : dtype_(CodeOf(dtype)),
         micro_batches_(micro_batches),
         addresses_(addresses),
-        training_(
-            home, folder, dtype, micro_batches,
-            {{"cuda", true}, {"host_memory", LeastMemory(home, folder, dtype, micro_batches)}},
-            {{"gradient_accumulation_steps", micro_batches}}) {
+        training_(home, folder, dtype, micro_batches,
+                  Options(home, folder, dtype, micro_batches, std::move(more)),
+                  {{"gradient_accumulation_steps", micro_batches}}) {
     for (uint32_t unit = 0; unit < kUnits; ++unit) {
       const json& layout = training_.description()["units"][unit];
       weights_.emplace_back(layout["bytes"].get<size_t>());
@@ -204,6 +204,12 @@ class CudaTraining {
   int DTypeOf(uint32_t tensor) const { return tensor == 1 ? int{PENSTOCK_FLOAT32} : dtype_; }
 
  private:
+  static json Options(const Home& home, const std::string& folder, const std::string& dtype,
+                      uint64_t micro_batches, json more) {
+    more["cuda"] = true;
+    more["host_memory"] = LeastMemory(home, folder, dtype, micro_batches);
+    return more;
+  }
   /// The kernel of a backward: it reads the unit's weights where they are when it runs.
   const DeviceBytes& LaunchBackward(uint32_t unit, uint32_t tensor, uint64_t micro_batch) {
     Values weight(DTypeOf(tensor), kElements[tensor]);

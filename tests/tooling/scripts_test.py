@@ -4,7 +4,6 @@ import os
 import pathlib
 import shutil
 import subprocess
-import tarfile
 import tempfile
 import unittest
 
@@ -321,105 +320,6 @@ class CheckTidy(ScriptTest):
 
     def test_a_base_that_is_no_commit_fails(self):
         self.assertEqual(self.run_script("check_tidy", "no-such-branch").returncode, 1)
-
-
-class GpuCheck(ScriptTest):
-    """The script of the bundle, with stand-ins for CUDA and for the bundle's programs."""
-    PROGRAMS = ("comm_cuda_test", "device_cuda_test", "cuda_plan_test", "operators_gpu_test", "penstock")
-
-    def setUp(self):
-        super().setUp()
-        shutil.copytree(SCRIPTS / "gpu", self.root / "scripts/gpu")
-        self.write("cuda/lib64/libcublasLt.so.13", "")
-        self.environment.update(CUDA_HOME=str(self.root / "cuda"), OUT=str(self.root / "out"))
-        (self.root / "out").mkdir()
-        for name in ("placement_test", "recorded_test"):
-            self.write(f"scripts/gpu/tests/{name}.py", "")
-        for name in self.PROGRAMS:
-            self.stand_in(f"scripts/gpu/{name}")
-        self.operators()
-        self.stand_in("tools/compute-sanitizer")
-        self.stand_in("tools/nvidia-smi")
-
-    def operators(self, body=""):
-        """The operators' tests: two suites."""
-        self.stand_in("scripts/gpu/operators_gpu_test", f"""
-if [[ $1 == --gtest_list_tests ]]; then
-  printf 'Running main() from main.cc\\nModes/LayerTest.\\n  A/fp32  # GetParam() = fp32\\nPlainTest.\\n  B\\n'
-  exit 0
-fi
-{body}""")
-
-    def check(self):
-        return self.run_script("gpu/gpu-check", str(self.root / "work"))
-
-    def test_every_suite_is_a_process_and_every_check_a_row(self):
-        done = self.check()
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        for filter_ in ("Modes/LayerTest.*", "PlainTest.*"):
-            self.assertIn(f"operators_gpu_test --gtest_filter={filter_}", self.logged())
-        for row in ("operators-Modes-LayerTest", "operators-PlainTest", "recorded", "device",
-                    "placement-fp32_clipped", "racecheck-operators", "memcheck-all-kernels"):
-            self.assertRegex(done.stdout, rf"(?m)^{row} +\d+ s  ok$")
-        self.assertRegex(done.stdout, r"(?m)^0 of 12 checks failed")
-
-    def test_only_our_kernels_are_checked_for_races(self):
-        self.check()
-        [line] = [line for line in self.logged() if "racecheck" in line]
-        self.assertIn("--kernel-name kns=penstock", line)
-
-    def test_a_suite_that_fails_runs_again_with_blocking_launches_and_fails_alone(self):
-        self.operators('[[ $* != *Layer* ]] || { seq 1000; echo "blocking: $CUDA_LAUNCH_BLOCKING"; exit 1; }')
-        done = self.check()
-        self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stdout, r"(?m)^operators-Modes-LayerTest +\d+ s  FAILED \(1\)$")
-        self.assertRegex(done.stdout, r"(?m)^operators-PlainTest +\d+ s  ok$")
-        self.assertIn("1 of 12 checks failed", done.stdout)
-        lines = done.stdout.splitlines()
-        self.assertIn("blocking: ", lines)
-        self.assertIn("blocking: 1", lines)
-        self.assertIn("902", lines)
-        self.assertNotIn("901", lines)
-
-    def test_the_logs_of_all_checks_are_packed(self):
-        self.stand_in("scripts/gpu/device_cuda_test", "echo on the device")
-        self.check()
-        with tarfile.open(self.root / "out/gpu-check-logs.tar.gz") as logs:
-            self.assertEqual(logs.extractfile("logs/device").read(), b"on the device\n")
-
-    def test_without_a_sanitizer_the_check_fails(self):
-        (self.root / "tools/compute-sanitizer").unlink()
-        if shutil.which("compute-sanitizer"):
-            self.skipTest("this machine has one")
-        done = self.check()
-        self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stdout, r"(?m)^sanitizers-no-compute-sanitizer-on-the-PATH +\d+ s  FAILED")
-
-
-class FindCuda(ScriptTest):
-    def find(self, **environment):
-        shutil.copy(SCRIPTS / "gpu/find-cuda", self.root / "find-cuda")
-        return subprocess.run(
-            ["bash", "-uo", "pipefail", "-c",
-             f"source {self.root}/find-cuda; echo $LD_LIBRARY_PATH; command -v compute-sanitizer"],
-            env={**self.environment, **environment}, check=False, capture_output=True, text=True)
-
-    def setUp(self):
-        super().setUp()
-        self.write("cuda/lib64/libcublasLt.so.13", "")
-        self.environment["CUDA_HOME"] = str(self.root / "cuda")
-
-    def test_the_folder_of_cuda_home_comes_first(self):
-        self.assertTrue(self.find().stdout.startswith(f"{self.root}/cuda/lib64"))
-
-    def test_the_sanitizer_of_a_python_package_is_found(self):
-        if list(pathlib.Path("/usr/local").glob("cuda*/*/compute-sanitizer")):
-            self.skipTest("this machine has one where it is looked for first")
-        tool = self.write("site/nvidia/cu13/bin/compute-sanitizer", "")
-        tool.chmod(0o755)
-        self.write("site/nvidia/cu13/lib/libcublasLt.so.13", "")
-        done = self.find(PYTHONPATH=str(self.root / "site"))
-        self.assertEqual(done.stdout.splitlines()[1:], [str(tool)], done.stderr)
 
 
 if __name__ == "__main__":

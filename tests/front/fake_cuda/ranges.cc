@@ -11,10 +11,28 @@ Memory& TheMemory() {
 
 uint64_t Memory::Allocate(size_t size) {
   const std::scoped_lock lock(mutex_);
+  if (used_ > size_ || size > size_ - used_) return 0;
+  used_ += size;
+  peak_ = std::max(peak_, used_);
   const uint64_t address = next_;
   next_ += (size + 8191) / 4096 * 4096;
   blocks_[address].assign(size, std::byte{0x7f});
   return address;
+}
+
+void Memory::Resize(size_t size) {
+  const std::scoped_lock lock(mutex_);
+  size_ = size;
+}
+
+std::pair<size_t, size_t> Memory::FreeAndSize() {
+  const std::scoped_lock lock(mutex_);
+  return {size_ - std::min(used_, size_), size_};
+}
+
+size_t Memory::TakePeak() {
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(peak_, used_);
 }
 
 void Memory::Share() {
@@ -30,6 +48,7 @@ bool Memory::Free(uint64_t address) {
   if (std::ranges::any_of(under_way_, [&](const Copy& c) { return c.device.Meets(range); })) {
     Note("device memory was freed while a copy of it was under way");
   }
+  used_ -= found->second.size();
   blocks_.erase(found);
   return true;
 }
@@ -73,6 +92,13 @@ bool Memory::Unregister(uint64_t begin) {
 size_t Memory::registered() {
   const std::scoped_lock lock(mutex_);
   return registered_.size();
+}
+
+size_t Memory::registered_bytes() {
+  const std::scoped_lock lock(mutex_);
+  size_t bytes = 0;
+  for (const Range& range : registered_) bytes += range.size;
+  return bytes;
 }
 
 bool Memory::Begin(const Copy& copy, std::list<Copy>::iterator* under_way) {
