@@ -71,7 +71,7 @@ Status ResidentEngine::Build(device::Device& device) {
   if (TakesTwoPasses(options_.config)) trust_.emplace(layout_);
   PENSTOCK_ASSIGN(copy_out_, device.CreateStream("copy-out"));
   if (trace_ != nullptr) {
-    waits_ = trace_->AddRow(TraceGroup::kWaits, "waits for commit");
+    waits_ = trace_->AddRow(TraceGroup::kWaits, "waits for norm and commit");
     commits_ = trace_->AddRow(TraceGroup::kSteps, "commits");
   }
   return {};
