@@ -141,6 +141,12 @@ class FindCuda(ScriptTest):
     def test_the_folder_of_cuda_home_comes_first(self):
         self.assertTrue(self.find().stdout.startswith(f"{self.root}/cuda/lib64"))
 
+    def test_cudnn_is_found_beside_the_others(self):
+        self.write("cudnn/libcudnn.so.9", "")
+        found = self.find(LD_LIBRARY_PATH=str(self.root / "cudnn")).stdout.splitlines()[0].split(":")
+        self.assertEqual(found[0], f"{self.root}/cuda/lib64")
+        self.assertIn(f"{self.root}/cudnn", found)
+
     def test_the_sanitizer_of_a_python_package_is_found(self):
         if list(pathlib.Path("/usr/local").glob("cuda*/*/compute-sanitizer")):
             self.skipTest("this machine has one where it is looked for first")

@@ -298,6 +298,9 @@ class ReportTest(unittest.TestCase):
             done("level1", "steps", 0.8),
             done("level2", "steps", 1.2),
             done("deepspeed", "steps", 1.3),
+            {"part": "doctor", "name": "drive", "both_gbps": 2.6},
+            done("torch", "steps-nvme", 1.0, forward_s=0.1, backward_s=0.2, parameters=100_000_000),
+            done("level2", "steps-nvme", 1.05),
             {"part": "bits", "name": "a", "bits": "equal"},
             {"part": "bits", "name": "b", "bits": "DIFFER"},
         ]
@@ -306,6 +309,7 @@ class ReportTest(unittest.TestCase):
         self.assertRegex(text, r"level1 against the floor +1.05  at most 1.10: yes")
         self.assertRegex(text, r"level2 against the floor +1.58  at most 1.15: NO")
         self.assertRegex(text, r"level1 against deepspeed +1.63  at least 1.40: yes")
+        self.assertRegex(text, r"level2 against max.compute, drive. +1.05  at most 1.10: yes")
         self.assertRegex(text, r"bits: .* +1.00  at least 2.00: NO")
 
 

@@ -97,6 +97,19 @@ def _against_floor(rows: list[Row]) -> list[str]:
     return lines
 
 
+def _drive_floor(rows: list[Row]) -> list[str]:
+    """Steps with everything on a drive: the larger of compute and what the drive moves."""
+    done, rate = _done(rows, "steps-nvme"), _drive(rows)
+    torch, ours = done.get("torch"), done.get("level2")
+    if torch is None or ours is None or rate == 0:
+        return []
+    floor = max(
+        torch["forward_s"] + torch["backward_s"], _UPDATE_BYTES * torch["parameters"] / rate
+    )
+    line = "steps-nvme, level2 against max(compute, drive)"
+    return [_judged(line, ours["seconds"] / floor, 1.10, False)]
+
+
 def _trainings(rows: list[Row]) -> list[str]:
     """Steps of penstock train, against the largest of what bounds them."""
     limits = {"train-host": 1.15, "train-host-64k": 1.05, "train-nvme": 1.10}
@@ -140,4 +153,5 @@ def lines(rows: list[Row]) -> list[str]:
         found.append(f"{'drive, read and written in turn':<52}{row['both_gbps']:8.2f}  GB/s")
     for part in ("steps", "accumulate", "steps-device", "larger", "steps-nvme"):
         found += _rates(rows, part)
-    return found + _against_floor(rows) + _ratios(rows) + _trainings(rows)
+    found += _against_floor(rows) + _drive_floor(rows)
+    return found + _ratios(rows) + _trainings(rows)

@@ -221,6 +221,7 @@ class _Maker:
             _contender("level2", large, home="cpu", seconds=45, **keys),
         )
         nvme = self.steps(
+            _contender("torch", small, seconds=25, **fewer),
             _contender("level2", small, home="nvme", seconds=50, **fewer),
             _contender("deepspeed", small, home="nvme", seconds=60, **fewer),
         )
@@ -229,7 +230,7 @@ class _Maker:
                 (Part("steps", "tokens/s of torch, both levels, DeepSpeed", steps, 185, 40),),
                 quiet=True,
             ),
-            Group((Part("steps-nvme", "the same, all on a drive", nvme, 110, 40),)),
+            Group((Part("steps-nvme", "the same, all on a drive", nvme, 120, 40),)),
         ]
 
     def own_steps(self) -> list[Group]:

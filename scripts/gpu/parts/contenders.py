@@ -181,8 +181,7 @@ def level1(job: Job) -> Training:
     if job.home == "nvme":
         where["nvme_path"] = str(drive())
     if job.home == "none":
-        none = {"device": "none"}
-        config["zero_optimization"] = {"stage": 3, "offload_param": none, "offload_optimizer": none}
+        where["home"] = "device"
     optimizer = penstock.AdamW(
         model.parameters(),
         lr=1e-4,

@@ -7,6 +7,7 @@ import json
 import pathlib
 import random
 import subprocess
+import time
 from typing import Any
 
 from said import KIT, drive
@@ -113,10 +114,11 @@ def write_files(job: Job, folder: pathlib.Path) -> list[str]:
 
 @dataclasses.dataclass
 class Trained:
-    """What a training has left: its rows, and its first error ("": none)."""
+    """What a training has left: its rows, its first error ("": none), and the program's exit code."""
 
     rows: list[dict[str, Any]]
     error: str
+    code: int
 
 
 def rows_of(run: pathlib.Path) -> list[dict[str, Any]]:
@@ -127,29 +129,34 @@ def rows_of(run: pathlib.Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def train(job: Job, folder: pathlib.Path) -> Trained:
-    """Trains in a folder; prints what the program printed."""
+def train(job: Job, folder: pathlib.Path, enough: int = 0) -> Trained:
+    """Trains in a folder; prints what the program printed.
+
+    Args:
+        enough: the program is killed when it has written so many rows, since a training that ends
+            writes all of its states first; 0: it comes to its end.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    run = folder / "run"
+    run, log = folder / "run", folder / "printed"
     command = [*write_files(job, folder), "--out", str(run)]
-    program = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    late = False
-    try:
-        printed, _ = program.communicate(timeout=job.seconds)
-    except subprocess.TimeoutExpired:
-        program.kill()  # a signal that it knows would have it commit first
-        printed, _ = program.communicate()
-        late = True
+    until = time.monotonic() + job.seconds
+    why = ""
+    with open(log, "wb") as file:
+        program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+        while program.poll() is None:
+            if enough and len(rows_of(run)) >= enough:
+                why = "enough"
+            elif time.monotonic() > until:
+                why = f"more than {job.seconds:.0f} s"
+            if why:
+                program.kill()
+                program.wait()
+            time.sleep(0.05)
+    printed = log.read_text(errors="replace")
     print(printed, flush=True)
-    if program.returncode == 0:
-        return Trained(rows_of(run), "")
+    rows = rows_of(run)
+    if program.returncode == 0 or why == "enough":
+        return Trained(rows, "", 0)
     errors = [line for line in printed.splitlines() if "error: " in line]
-    how = f"more than {job.seconds:.0f} s" if late else f"exit code {program.returncode}"
-    return Trained(rows_of(run), errors[0] if errors else how)
+    how = why or f"exit code {program.returncode}"
+    return Trained(rows, errors[0] if errors else how, program.returncode)
