@@ -62,8 +62,7 @@ void PlanSums(const Options& options, Plan& plan) {
   if (fit) plan.device_sums = need;
   plan.notices.push_back(
       fmt::format("gradients of {} micro-batches are added up in {} memory: in fp32 on the device "
-                  "they take {}, "
-                  "and {} of it can be spared",
+                  "they take {}, and {} of it can be spared",
                   micro_batches, fit ? "device" : "host", ToString(need), ToString(spared)));
 }
 

@@ -22,7 +22,6 @@
 #include "front/device_copies.h"
 #include "front/gradient_inbox.h"
 #include "front/group_scalars.h"
-#include "front/parallel_copy.h"
 #include "front/plan.h"
 #include "front/unit_memory.h"
 #include "offload/layout.h"
@@ -123,14 +122,11 @@ class Training {
   Status BeginGradient(uint32_t unit, uint32_t tensor);
   uint64_t TimeOf(offload::ModuleId module);
   Status CopyWeights(offload::ModuleId module, const UnitMemory& to);
-  /// How many threads copy what is in host memory: as many as compute otherwise. Those wait
-  /// meanwhile.
-  int copy_threads() const { return state_->io().threads.counts.compute; }
-  /// How many add up gradients that come from a device: where the CPU computes nothing, those that
-  /// update have nothing to do meanwhile.
-  int sum_threads() const {
-    const int threads = std::max(copy_threads(), state_->io().threads.counts.optimizer);
-    return std::min(threads, kMostMemoryThreads);
+  /// How many threads copy and add up what is in host memory: as many as compute otherwise, which
+  /// wait meanwhile. Where a GPU computes, those that update have nothing to do in a backward.
+  int copy_threads() const {
+    const zero::ThreadCounts& counts = state_->io().threads.counts;
+    return plan_.cuda ? std::max(counts.compute, counts.optimizer) : counts.compute;
   }
   Status CheckDevice() const;
   Result<ContextScope> EnterCopies(CuStream stream);

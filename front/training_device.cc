@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "front/parallel_copy.h"
 #include "front/training.h"
 
 namespace penstock::front {
@@ -30,7 +31,8 @@ Result<ContextScope> Training::EnterCopies(CuStream stream) {
   if (copies_ == nullptr) {
     std::vector<std::span<std::byte>> memory = state_->copied_memory();
     memory.push_back(room_.bytes());
-    PENSTOCK_ASSIGN(copies_, DeviceCopies::Create(stream, memory, sum_threads()));
+    PENSTOCK_ASSIGN(copies_, DeviceCopies::Create(stream, memory,
+                                                  std::min(copy_threads(), kMostMemoryThreads)));
   }
   return copies_->Enter(stream);
 }
