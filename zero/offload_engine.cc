@@ -31,7 +31,10 @@ Status OffloadEngine::Build(device::Device& device) {
   schedule_ = std::make_unique<offload::Schedule>(PlanSchedule(options_.model));
   PENSTOCK_ASSIGN(
       state_, StateEngine::Create(options_, layout_, *schedule_, plan, ComputeDevice::Of(device)));
-  PENSTOCK_ASSIGN(registration_, device.RegisterHost(state_->memory()));
+  for (const std::span<std::byte> memory : state_->copied_memory()) {
+    PENSTOCK_ASSIGN(device::HostRegistration registration, device.RegisterHost(memory));
+    registrations_.push_back(std::move(registration));
+  }
   return BuildDevice(plan, device);
 }
 

@@ -98,8 +98,8 @@ class OffloadEngine : public Engine {
   // Members are destroyed in reverse order: the streams end first, then the exchanges, as their
   // work reads slots, sums and staging and calls the state.
   std::unique_ptr<StateEngine> state_;
-  device::HostRegistration registration_;  ///< of the state's memory
-  device::DeviceBuffer staging_;           ///< rounded gradients, on their way to the host
+  std::vector<device::HostRegistration> registrations_;  ///< of weights and gradients
+  device::DeviceBuffer staging_;  ///< rounded gradients, on their way to the host
   StagingRing<device::Event> ring_;
   std::unique_ptr<offload::Executor> executor_;
   Exchanges exchanges_;

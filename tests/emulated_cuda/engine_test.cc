@@ -96,6 +96,20 @@ TEST_F(EmulatedEngineTest, TheComputeStreamWaitsAtMostOnceALayerForCopiesOfGradi
   EXPECT_LE(OfAStep(run).waits[run.compute], uses + kModules);
 }
 
+TEST_F(EmulatedEngineTest, WeightsAndGradientsAreRegisteredAndOptimizerStatesAreNot) {
+  for (const Tier home : {Tier::kHost, Tier::kNvme}) {
+    const EngineOptions options = With(
+        Options({.name = "home", .parameters = Tier::kHost, .optimizer = home}), kManyElements);
+    const size_t before = emulated_cuda::RegisteredBytes();
+    const Run run = OnGpu(options);
+    const offload::ShardLayout& layout = run.toy->session().layout();
+    const Bytes copied = layout.weight_bytes() + layout.gradient_bytes();
+    const Bytes registered{emulated_cuda::RegisteredBytes() - before};
+    EXPECT_GE(registered, copied);
+    EXPECT_LE(registered, copied + 64_KiB) << "and losses and counts";
+  }
+}
+
 TEST_F(EmulatedEngineTest, PassesOverStatesOnTheDeviceAreLaunchedByModuleAndNotByTile) {
   for (const bool lamb : {false, true}) {
     Placement placement{.name = "device",
