@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from penstock import _library
+from penstock import _compiler, _library
 from penstock._model import owners
 from penstock._parameters import Partition
 from penstock._watch import Watch
@@ -94,8 +94,7 @@ class ForwardHooks:
             model.register_forward_hook(_Hook(self._end), always_call=True),
         ]
         self._handles += root
-        # What was compiled before runs without hooks: torch looks for new ones only when it compiles.
-        torch.compiler.reset()
+        _compiler.forget()
 
     def _hook(self, module: torch.nn.Module, units: list[int]) -> None:
         def forward(*_: Any) -> None:

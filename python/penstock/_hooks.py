@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from penstock import _library
+from penstock import _compiler, _library
 from penstock._runtime import Runtime, refuse_copies
 from penstock._storage import Unit
 from penstock._units import Plan
@@ -140,8 +140,7 @@ class Hooks:
         self.resume_mode: Callable[[], None] = lambda: None
         runtime.in_use = self._in_use
         self._register()
-        # What was compiled before runs without hooks: torch looks for new ones only when it compiles.
-        torch.compiler.reset()
+        _compiler.forget()
 
     def _register(self) -> None:
         for module in self.users:
