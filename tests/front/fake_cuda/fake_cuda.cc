@@ -141,7 +141,7 @@ struct CUctx_st {
 };
 
 struct CUevent_st {
-  const CUcontext context = current;
+  CUcontext context = current;
   std::mutex mutex;
   std::shared_ptr<Point> point;
 
@@ -177,7 +177,7 @@ struct CUstream_st {
     TheStreams().all.erase(this);
   }
 
-  const CUcontext context = current;
+  CUcontext context = current;
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
