@@ -16,7 +16,8 @@ namespace penstock::device {
 
 class CudaEventPool : public std::enable_shared_from_this<CudaEventPool> {
  public:
-  CudaEventPool() = default;
+  /// Of the device with this number.
+  explicit CudaEventPool(int ordinal) : ordinal_(ordinal) {}
   ~CudaEventPool();
   CudaEventPool(const CudaEventPool&) = delete;
   CudaEventPool& operator=(const CudaEventPool&) = delete;
@@ -29,6 +30,7 @@ class CudaEventPool : public std::enable_shared_from_this<CudaEventPool> {
   Result<cudaEvent_t> Take() EXCLUDES(mutex_);
   void Give(cudaEvent_t event) EXCLUDES(mutex_);
 
+  const int ordinal_;
   Mutex mutex_;
   std::vector<cudaEvent_t> free_ GUARDED_BY(mutex_);
 };
@@ -45,7 +47,11 @@ class CudaEvent final : public Event::State {
   /// On a device that has failed nothing is outstanding: every event is reached. The stream has the
   /// failure.
   bool Reached() const override { return cudaEventQuery(event_) != cudaErrorNotReady; }
-  void Wait() const override { static_cast<void>(cudaEventSynchronize(event_)); }
+  /// A thread that has used no device yet would otherwise begin to use the first.
+  void Wait() const override {
+    static_cast<void>(cudaSetDevice(pool_->ordinal_));
+    static_cast<void>(cudaEventSynchronize(event_));
+  }
 
  private:
   const std::shared_ptr<CudaEventPool> pool_;

@@ -130,6 +130,28 @@ void CudaQueue::Transfer(const std::function<Status(CUstream_st*)>& enqueue) {
   status_ = enqueue(stream_);
 }
 
+void CudaQueue::CopyOnDevice(std::byte* to, const std::byte* from, Bytes size) {
+  if (!BeginCopy(arena_.Contains(to, size) ? to : from, size)) return;
+  Take(CudaStatus(cudaMemcpyAsync(to, from, size.value, cudaMemcpyDeviceToDevice, stream_),
+                  "copying {} bytes on the device", size.value));
+}
+
+void CudaQueue::Follow(CUstream_st* other) {
+  const Result<Event> event = events_->Record(other);
+  if (event.ok()) return Wait(*event, WaitReason::kOrder);
+  Take(event.status());  // after which no work is enqueued that would have to wait
+}
+
+void CudaQueue::Precede(CUstream_st* other) {
+  const Event event = Record();
+  const auto* const state = dynamic_cast<const CudaEvent*>(event.state().get());
+  if (state == nullptr) return;  // the work is over
+  const Status enqueued =
+      CudaStatus(cudaStreamWaitEvent(other, state->handle(), 0), "having another stream wait");
+  if (!enqueued.ok()) event.Wait();
+  Take(enqueued);
+}
+
 void CudaQueue::Name(std::string what) {
   if (spans_) spans_->Name(what);
   if (range_) nvtxRangeEnd(*range_);

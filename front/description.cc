@@ -49,6 +49,15 @@ ordered_json CallersBytes(const Plan& plan) {
   return {{"slots", (largest * plan.slots).value}, {"kept", kept.value}};
 }
 
+/// What the engine takes of the device: nothing, unless states are at home there.
+ordered_json EnginesDeviceBytes(const DeviceHomeBytes& bytes) {
+  return {{"parameters", bytes.parameters.value},
+          {"gradients", bytes.gradients.value},
+          {"states", bytes.states.value},
+          {"sums", bytes.sums.value},
+          {"total", bytes.total().value}};
+}
+
 }  // namespace
 
 std::string DescribeTraining(const Training& training) {
@@ -106,6 +115,7 @@ std::string DescribePlan(const Plan& plan) {
       {"host_minimum", (minimum + own).value},
       {"host_limit", plan.engine.host_memory.value},
       {"device_bytes", CallersBytes(plan)},
+      {"device_home_bytes", EnginesDeviceBytes(plan.device)},
       {"state_file_bytes", offload::StateFileBytes(plan.layout, config.durable ? 2 : 1,
                                                    plan.engine.state_folders.size())
                                .value},

@@ -83,7 +83,7 @@ Result<GradientInbox> GradientInbox::Create(const offload::ShardLayout& layout,
     }
     inbox.modules_.push_back(std::move(module));
   }
-  if (elements > 0) {
+  if (elements > 0 && !inbox.callbacks_.round) {
     PENSTOCK_ASSIGN(inbox.sums_, Mapping::Create(Need(layout, micro_batches)));
   }
   return inbox;
@@ -140,7 +140,10 @@ Result<GradientInbox::Announced> GradientInbox::Announce(ModuleId module, uint32
                      .dtype = dtype,
                      .first = of.tensors[tensor].count == 0};
   gradient.direct = DirectPlace(gradient);
-  if (++of.tensors[tensor].count == micro_batches_) ++of.full;
+  gradient.place = PlaceOf(module, layout_.module(module).tensors[tensor]);
+  if (of.tensors[tensor].added_aside) gradient.sum = of.tensors[tensor].sum;
+  gradient.rounds = ++of.tensors[tensor].count == micro_batches_;
+  if (gradient.rounds) ++of.full;
   gradient.last = of.full == of.trained;
   if (gradient.last) CloseModule(module);
   return gradient;
@@ -193,6 +196,11 @@ void GradientInbox::Complete(ModuleId module) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& entry = modules_[Index(module)].tensors[i];
     if (!entry.added_aside) continue;
+    if (callbacks_.round) {
+      if (entry.count == micro_batches_) continue;
+      callbacks_.round(module, static_cast<uint32_t>(i), entry.sum, PlaceOf(module, tensors[i]));
+      continue;
+    }
     const DType weight = WeightOf(layout_, tensors[i]);
     const float* sums = reinterpret_cast<const float*>(sums_.data()) + entry.sum;
     ConvertElements(DType::kFloat32, sums, weight, PlaceOf(module, tensors[i]),

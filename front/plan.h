@@ -15,15 +15,29 @@
 
 namespace penstock::front {
 
+/// What states at home on the device take of it.
+struct DeviceHomeBytes {
+  Bytes parameters;
+  Bytes gradients;
+  Bytes states;
+  Bytes sums;  ///< of gradients, in fp32
+
+  Bytes total() const { return parameters + gradients + states + sums; }
+  /// "parameters 6.00 MiB + gradients …", for messages.
+  std::string Sum() const;
+};
+
 /// What a training is made of, and what it will take.
 struct Plan {
   zero::EngineOptions engine;  ///< `model` has an order
   offload::ShardLayout layout;
-  uint32_t slots = 0;  ///< of repeated units, on the caller's side
-  Bytes sums;          ///< of gradients, beside the engine's
-  Bytes reading;       ///< a tile, for whoever reads states
-  bool cuda = false;   ///< the caller's memory is a CUDA device's
-  Bytes arriving;      ///< gradients on their way from there
+  uint32_t slots = 0;      ///< of repeated units, on the caller's side
+  Bytes sums;              ///< of gradients, beside the engine's
+  Bytes reading;           ///< a tile, for whoever reads states
+  bool cuda = false;       ///< the caller's memory is a CUDA device's
+  Bytes arriving;          ///< gradients on their way from there
+  bool on_device = false;  ///< states are at home there, too
+  DeviceHomeBytes device;  ///< what they take then
   std::vector<std::string> continue_from;
   std::vector<std::string> notices;
 };

@@ -16,14 +16,18 @@ CuDevicePointer AddressOf(const void* data) { return reinterpret_cast<CuDevicePo
 
 }  // namespace
 
+Status Training::CheckDevice() const {
+  if (plan_.cuda) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "memory of a GPU was given, and the engine was made without the option "
+                   "\"cuda\"; make it with it, or give memory of the host");
+}
+
 /// Makes the copies possible, with the first of them.
 Status Training::PrepareCopies() {
   PENSTOCK_TRY(CheckReady());
-  if (!plan_.cuda) {
-    return MakeError(ErrorCode::kInvalidArgument,
-                     "memory of a GPU was given, and the engine was made without the option "
-                     "\"cuda\"; make it with it, or give memory of the host");
-  }
+  PENSTOCK_TRY(CheckDevice());
+  if (home_ != nullptr) return home_->CheckContext();
   if (copies_ != nullptr) return copies_->CheckContext();
   PENSTOCK_ASSIGN(copies_, DeviceCopies::Create({state_->memory(), room_.bytes()}));
   return {};
@@ -36,6 +40,10 @@ Status Training::UseOn(uint32_t unit, UseKind kind, const UnitMemory& to, CuStre
   PENSTOCK_TRY(PrepareCopies());
   PENSTOCK_TRY(BeginUse(unit, kind, to.wanted()));
   if (!to.wanted()) return {};
+  if (home_ != nullptr) {
+    home_->CopyWeights(ModuleId{unit}, to, stream);
+    return {};
+  }
   PENSTOCK_TRY(Keep(EnqueueWeights(ModuleId{unit}, to, stream)));
   settled_[unit] = true;
   return {};
@@ -76,6 +84,7 @@ Status Training::GradientOn(uint32_t unit, uint32_t tensor, const void* values, 
   PENSTOCK_TRY(PrepareCopies());
   if (values == nullptr) return Gradient(unit, tensor, nullptr, dtype);
   PENSTOCK_TRY(BeginGradient(unit, tensor));
+  if (home_ != nullptr) return AddToHome(unit, tensor, values, dtype, stream);
   PENSTOCK_ASSIGN(const GradientInbox::Announced gradient,
                   inbox_->Announce(ModuleId{unit}, tensor, dtype));
   if (gradient.direct == nullptr) return Keep(EnqueuePieces(gradient, AddressOf(values), stream));
@@ -85,6 +94,16 @@ Status Training::GradientOn(uint32_t unit, uint32_t tensor, const void* values, 
     if (arrived.ok()) inbox_->Arrived(gradient);
   })));
   return Keep(copied);
+}
+
+/// Has a gradient added up on the device, where the states are at home.
+Status Training::AddToHome(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
+                           CuStream stream) {
+  PENSTOCK_ASSIGN(const GradientInbox::Announced gradient,
+                  inbox_->Announce(ModuleId{unit}, tensor, dtype));
+  home_->AddGradient(gradient, static_cast<const std::byte*>(values), stream);
+  inbox_->Arrived(gradient);
+  return {};
 }
 
 /// Has a gradient come through the room, piece by piece.

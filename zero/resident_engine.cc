@@ -20,6 +20,7 @@ ResidentEngine::ResidentEngine(EngineOptions options, offload::ShardLayout layou
       layout_(std::move(layout)),
       operators_(operators),
       ledger_(Bytes{}, options_.host_memory, Bytes{}),
+      groups_(options_.model.groups),
       norm_(layout_) {}
 
 Result<std::unique_ptr<Engine>> ResidentEngine::Create(EngineOptions options,
@@ -97,13 +98,19 @@ Status ResidentEngine::SendTile(TileId tile) {
 }
 
 Status ResidentEngine::FillTiles(const TileFill& fill, bool) {
-  for (const TileId tile : layout_.Tiles()) {
-    const HostParts parts = HostPartsOf(tile);
-    std::memset(parts.weight.data(), 0, parts.weight.size());
-    std::memset(parts.record.data(), 0, parts.record.size());
-    PENSTOCK_TRY(fill(tile, parts.weight, parts.record));
-    PENSTOCK_TRY(SendTile(tile));
-  }
+  for (const TileId tile : layout_.Tiles()) PENSTOCK_TRY(FillTile(tile, fill));
+  return EndFill();
+}
+
+Status ResidentEngine::FillTile(TileId tile, const TileFill& fill) {
+  const HostParts parts = HostPartsOf(tile);
+  std::memset(parts.weight.data(), 0, parts.weight.size());
+  std::memset(parts.record.data(), 0, parts.record.size());
+  PENSTOCK_TRY(fill(tile, parts.weight, parts.record));
+  return SendTile(tile);
+}
+
+Status ResidentEngine::EndFill() {
   io_.init_bytes = io_.written();
   return {};
 }
@@ -247,8 +254,8 @@ Result<GradientNorm::Value> ResidentEngine::FinishGradients() {
 }
 
 Status ResidentEngine::UpdateStep(double grad_scale) {
-  UpdateScalars scalars(options_.model.groups, options_.config.optimizer, options_.seed, lr_, t_,
-                        grad_scale, CycledBetas(options_.config.scheduler, t_));
+  UpdateScalars scalars(groups_, options_.config.optimizer, options_.seed, lr_, t_, grad_scale,
+                        CycledBetas(options_.config.scheduler, t_));
   if (trust_) PENSTOCK_TRY(SumForTrust(scalars));
   for (const ModuleId module : offload::Ids<ModuleId>(modules_.size())) {
     for (const TileId tile : layout_.TrainedTilesOf(module)) UpdateTile(tile, scalars);
@@ -278,11 +285,16 @@ Status ResidentEngine::CheckWeights(uint64_t step) {
   return tile ? Status(NotFinite(layout_, *tile)) : Status();
 }
 
-Result<offload::CommittedTile> ResidentEngine::WriteTile(TileId tile) {
+Status ResidentEngine::FetchTile(TileId tile) {
   const HostParts parts = HostPartsOf(tile);
   compute_->CopyToHost(parts.weight.data(), WeightOf(tile), Bytes{parts.weight.size()});
   compute_->CopyToHost(parts.record.data(), RecordOf(tile), Bytes{parts.record.size()});
-  PENSTOCK_TRY(compute_->Synchronize());
+  return compute_->Synchronize();
+}
+
+Result<offload::CommittedTile> ResidentEngine::WriteTile(TileId tile) {
+  const HostParts parts = HostPartsOf(tile);
+  PENSTOCK_TRY(FetchTile(tile));
   const int slot = io_.file->WriteSlot(tile);
   PENSTOCK_TRY(Transfer(aio::Operation::kWrite, tile, slot));
   const uint64_t version = layout_.frozen(tile) ? 0 : version_;

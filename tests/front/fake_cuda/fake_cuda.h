@@ -33,6 +33,9 @@ CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxSynchronize(void);
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size);
 CUresult cuMemFree_v2(CUdeviceptr address);
+CUresult cuMemGetInfo_v2(size_t* free, size_t* total);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size, CUstream stream);
 CUresult cuMemHostRegister_v2(void* data, size_t size, unsigned flags);
 CUresult cuMemHostUnregister(void* data);
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t size, CUstream stream);
@@ -42,6 +45,7 @@ CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
 CUresult cuEventCreate(CUevent* event, unsigned flags);
+CUresult cuEventQuery(CUevent event);
 CUresult cuEventRecord(CUevent event, CUstream stream);
 CUresult cuEventSynchronize(CUevent event);
 CUresult cuEventDestroy_v2(CUevent event);
@@ -55,6 +59,12 @@ void* fake_cuda_memory(CUdeviceptr address, size_t size);
 /* Counts all memory of the host as the device's as well, at its own addresses: for tests whose
  * kernels are the host's own. */
 void fake_cuda_share_memory(void);
+/* Has device memory lie at addresses that kernels can follow which are compiled for the host. */
+void fake_cuda_map_memory(void);
+/* Says how many bytes of device memory can still be allocated. */
+void fake_cuda_limit_memory(size_t size);
+/* Makes an event that may be recorded again and destroyed while it is in use, as CUDA's may. */
+CUresult fake_cuda_lenient_event(CUevent* event);
 /* Enqueues a kernel. */
 CUresult fake_cuda_launch(CUstream stream, void (*kernel)(void*), void* argument);
 /* Between these, no stream goes on. */

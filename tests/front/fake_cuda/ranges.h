@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 namespace fake_cuda {
 
@@ -37,7 +36,12 @@ struct Copy {
 class Memory {
  public:
   uint64_t Allocate(size_t size);
+  /// Allocates at addresses that the host can follow.
+  void Map();
   void Share();
+  /// How much can be allocated in all, and how much of that is left.
+  void Limit(size_t size);
+  size_t left();
   bool Free(uint64_t address);
   /// Null, and noted, if the range is not that of one allocation.
   std::byte* Find(const Range& range, const char* what);
@@ -52,6 +56,11 @@ class Memory {
   uint64_t copies();
 
  private:
+  struct Block {
+    std::unique_ptr<std::byte, void (*)(void*)> data;
+    uint64_t size;
+  };
+
   std::byte* FindLocked(const Range& range);
 
   std::mutex mutex_;
@@ -59,7 +68,10 @@ class Memory {
   static constexpr uint64_t kFirstOfDevice = uint64_t{1} << 62;
 
   uint64_t next_ = kFirstOfDevice;
-  std::map<uint64_t, std::vector<std::byte>> blocks_;
+  std::map<uint64_t, Block> blocks_;
+  uint64_t limit_ = uint64_t{16} << 30;
+  uint64_t allocated_ = 0;
+  bool mapped_ = false;
   bool shared_ = false;  ///< addresses of the host are also the device's
   std::list<Range> registered_;
   std::list<Copy> under_way_;
