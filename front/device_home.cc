@@ -60,7 +60,10 @@ Result<std::unique_ptr<DeviceHome>> DeviceHome::Create(const Plan& plan) {
 
 Status DeviceHome::Build(const Plan& plan) {
   const Result<Bytes> free = device::FreeCudaMemory();
-  if (!free.ok()) return NotHere(free.error().message);
+  if (!free.ok()) {  // without the advice for the command line
+    const std::string& message = free.error().message;
+    return NotHere(message.substr(0, message.rfind("; ")));
+  }
   const Bytes need = plan.device.total();
   if (need > *free) {
     return MakeError(ErrorCode::kBudget,

@@ -55,7 +55,8 @@ class CudaEngine(_library.Engine):
         make_stream: Any = torch.cuda.Stream
         self.incoming = make_stream(device)
         self.outgoing = make_stream(device)
-        super().__init__(config, model, options)
+        with torch.cuda.device(device):  # on which it may take memory
+            super().__init__(config, model, options)
 
     def _computing(self) -> Any:
         return torch.cuda.current_stream(self.device)
