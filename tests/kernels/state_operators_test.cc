@@ -2,6 +2,7 @@
 #include "kernels/state/state_operators.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <span>
