@@ -57,9 +57,13 @@ class Row {
 
 Status ForEachIndex(size_t count, int threads, const std::function<Status(size_t)>& work) {
   Row row(count, work);
-  const size_t wanted = std::min(static_cast<size_t>(std::max(threads, 1)), count);
+  size_t wanted = std::min(static_cast<size_t>(std::max(threads, 1)), count);
   std::vector<std::thread> others;
-  others.reserve(wanted);
+  try {
+    others.reserve(wanted);
+  } catch (const std::bad_alloc&) {
+    wanted = 1;  // without memory for others, the calling thread does it alone
+  }
   while (others.size() + 1 < wanted) {
     Result<std::thread> other = StartThread("work on a row", [&row] { row.Run(); });
     if (!other.ok()) break;  // those that there are do it

@@ -92,9 +92,11 @@ Result<RankPlan> PlanOf(const RankCase& rank_case) {
   const config::Config config = ConfigOf(rank_case);
   RankPlan plan{.spec = SpecOf(rank_case.model)};
   plan.layout = zero::MakeLayout(plan.spec, config, {.size = rank_case.ranks});
-  plan.device_memory = zero::DeviceNeed(plan.spec, plan.layout, config,
-                                        {.shared_slots = rank_case.slots, .gradient_buffers = 2})
-                           .total();
+  plan.device_memory =
+      zero::DeviceNeed(
+          plan.spec, plan.layout, config,
+          {.shared_slots = rank_case.slots, .gradient_buffers = 2, .stages_layers = true})
+          .total();
   PENSTOCK_ASSIGN(plan.memory, zero::PlanMemory(plan.spec, plan.layout, config, plan.device_memory,
                                                 rank_case.host_memory));
   plan.schedule = zero::BuildSchedule(plan.spec, plan.layout, plan.memory.shared_slots,

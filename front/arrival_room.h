@@ -1,13 +1,12 @@
-// Host memory in which gradients arrive from a device before they are added where they belong:
-// equal pieces, which are taken and given back.
+// Host memory in which gradients arrive from a device before they are added where they belong: a
+// ring of bytes. Whoever takes a piece waits only while the room is full.
 //
-// Threads: any. Pieces are given back by another thread than the one that takes them.
+// Threads: one takes; another one gives back, in the order in which pieces were taken.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "base/mapping.h"
 #include "base/mutex.h"
@@ -18,26 +17,40 @@ namespace penstock::front {
 
 class ArrivalRoom {
  public:
-  static constexpr size_t kPieces = 8;
-  static constexpr Bytes kMostPiece = 4_MiB;
+  /// A piece takes at most this share of the room, so that some are added while others arrive.
+  static constexpr uint64_t kMinPieces = 8;
+  static constexpr Bytes kMaxPiece = 32_MiB;
+  /// Pieces are rounded up to this, which every element's size divides.
+  static constexpr Bytes kAlignment{256};
 
-  /// The size of a piece: that of the largest gradient in fp32, if it is below kMostPiece.
-  static Bytes PieceFor(const offload::ShardLayout& layout);
-  static Bytes Need(const offload::ShardLayout& layout) { return PieceFor(layout) * kPieces; }
+  /// The smallest room: some pieces of 4 MiB, or as large as the largest gradient in fp32.
+  static Bytes Minimum(const offload::ShardLayout& layout);
+  /// The largest room that is of use: all gradients of a micro-batch in the dtypes of their
+  /// weights, if several are added up; the smallest room otherwise, as then hardly any come through
+  /// it.
+  static Bytes Maximum(const offload::ShardLayout& layout, uint64_t micro_batches);
 
-  /// Errors: kOutOfMemory.
-  Status Create(const offload::ShardLayout& layout) EXCLUDES(mutex_);
-  /// Waits for a piece.
-  std::span<std::byte> Take() EXCLUDES(mutex_);
+  /// `size`: a multiple of kAlignment; 0 if nothing is trained. Errors: kOutOfMemory.
+  Status Create(Bytes size) EXCLUDES(mutex_);
+  /// Returns the next piece, of at most `wanted` bytes, rounded up to kAlignment, and at least one
+  /// element. Waits while the room is full.
+  std::span<std::byte> Take(Bytes wanted) EXCLUDES(mutex_);
+  /// Gives back the piece that was taken first of those that were not given back.
   void GiveBack(std::span<std::byte> piece) EXCLUDES(mutex_);
+  /// How often a piece was waited for.
+  uint64_t waits() const EXCLUDES(mutex_);
   /// Returns all of it.
   std::span<std::byte> bytes() const { return {mapping_.data(), mapping_.size().value}; }
 
  private:
   Mapping mapping_;
-  Mutex mutex_;
+  uint64_t size_ = 0;
+  mutable Mutex mutex_;
   CondVar given_back_;
-  std::vector<std::span<std::byte>> free_ GUARDED_BY(mutex_);
+  // Of all bytes that were ever taken and given back; their remainders are places in the ring.
+  uint64_t taken_ GUARDED_BY(mutex_) = 0;
+  uint64_t given_ GUARDED_BY(mutex_) = 0;
+  uint64_t waits_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace penstock::front

@@ -18,6 +18,7 @@ struct CUstream_st;
 namespace penstock::front {
 
 using CuContext = CUctx_st*;
+using CuDevice = int;
 using CuEvent = CUevent_st*;
 using CuStream = CUstream_st*;
 using CuDevicePointer = uint64_t;
@@ -33,6 +34,9 @@ struct CudaDriver {
   CuResult (*ctx_get_current)(CuContext* context);
   CuResult (*ctx_set_current)(CuContext context);
   CuResult (*ctx_synchronize)();
+  CuResult (*ctx_get_device)(CuDevice* device);
+  CuResult (*device_get_pci_bus_id)(char* id, int size, CuDevice device);
+  CuResult (*stream_get_context)(CuStream stream, CuContext* context);
   CuResult (*mem_host_register)(void* data, size_t size, unsigned flags);
   CuResult (*mem_host_unregister)(void* data);
   CuResult (*memcpy_to_device)(CuDevicePointer to, const void* from, size_t size, CuStream stream);
@@ -49,5 +53,9 @@ struct CudaDriver {
 
 /// Returns the driver, which stays loaded. Errors: kUnavailable if it is not there, or too old.
 Result<CudaDriver> LoadCudaDriver();
+
+/// Returns the PCI bus id ("0000:3B:00.0") of the GPU whose context is current on the calling
+/// thread. Empty if there is no such context, no driver, or no answer.
+std::string CurrentPciBusId();
 
 }  // namespace penstock::front

@@ -46,7 +46,9 @@ ordered_json CallersBytes(const Plan& plan) {
       kept += size;
     }
   }
-  return {{"slots", (largest * plan.slots).value}, {"kept", kept.value}};
+  return {{"slots", (largest * plan.slots).value},
+          {"kept", kept.value},
+          {"sums", plan.device_sums.value}};
 }
 
 /// What the engine takes of the device: nothing, unless states are at home there.
@@ -70,10 +72,12 @@ std::string DescribeTraining(const Training& training) {
                           {"continued", training.continued().has_value()},
                           {"moved", training.moved()},
                           {"aio_engine", io.engine_name()},
+                          {"optimizer_threads", io.threads.counts.optimizer},
                           {"notices", training.notices()},
                           {"host_bytes", training.engine().host_peak().value},
                           {"slots", training.slots()},
                           {"micro_batches", config.gradient_accumulation_steps},
+                          {"sums_on_device", training.sums_on_device()},
                           {"gradient_clipping", config.gradient_clipping},
                           {"commit_every_steps", config.commit_every_steps},
                           {"units", UnitsJson(training.layout())}};
@@ -89,6 +93,8 @@ std::string DescribeCounters(const Training& training) {
                           {"evictions", counters.evictions},
                           {"updates", counters.updates},
                           {"late_uses", training.late_uses()},
+                          {"gradient_waits", training.gradient_waits()},
+                          {"registered_bytes", training.registered_bytes().value},
                           {"host_peak_bytes", training.engine().host_peak().value}};
   return json.dump();
 }
@@ -99,6 +105,7 @@ std::string DescribePlan(const Plan& plan) {
   const config::Config& config = plan.engine.config;
   const Bytes minimum = zero::MinimumMemory(model, plan.layout, config).host_minimum;
   const Bytes own = plan.engine.host_reserved;
+  const Bytes own_minimum = own - plan.arriving + plan.arriving_minimum;
   zero::HostBytes need;
   if (memory.ok()) need = zero::HostNeed(model, plan.layout, config, memory->store);
   ordered_json json{
@@ -112,7 +119,7 @@ std::string DescribePlan(const Plan& plan) {
         {"reading", plan.reading.value},
         {"bookkeeping", need.bookkeeping.value},
         {"total", memory.ok() ? (need.total() + own).value : 0}}},
-      {"host_minimum", (minimum + own).value},
+      {"host_minimum", (minimum + own_minimum).value},
       {"host_limit", plan.engine.host_memory.value},
       {"device_bytes", CallersBytes(plan)},
       {"device_home_bytes", EnginesDeviceBytes(plan.device)},

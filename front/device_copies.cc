@@ -27,17 +27,17 @@ class DeviceCopies::StreamPoint final : public device::Event::State {
 };
 
 Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
-    const std::vector<std::span<std::byte>>& memory) {
+    CuStream stream, const std::vector<std::span<std::byte>>& memory) {
   PENSTOCK_ASSIGN(const CudaDriver driver, LoadCudaDriver());
-  CuContext context = nullptr;
-  PENSTOCK_TRY(driver.Check(driver.ctx_get_current(&context), "looking for the current context"));
+  PENSTOCK_ASSIGN(const CuContext context, ContextOf(driver, stream));
   if (context == nullptr) {
     return MakeError(
         ErrorCode::kUnavailable,
-        "cuda: the calling thread has no current context; call from a thread that uses "
-        "the device");
+        "cuda: the default stream was given, and the calling thread has no current context; give a "
+        "stream of the device, or call from a thread that uses it");
   }
   std::unique_ptr<DeviceCopies> copies(new DeviceCopies(driver, context));
+  PENSTOCK_ASSIGN(const ContextScope scope, ContextScope::Enter(copies->driver_, context));
   for (const std::span<std::byte> part : memory) PENSTOCK_TRY(copies->Register(part));
   return copies;
 }
@@ -48,31 +48,30 @@ Status DeviceCopies::Register(std::span<std::byte> memory) {
       driver_.mem_host_register(memory.data(), memory.size(), kCuHostRegisterPortable),
       fmt::format("registering {} of host memory", ToString(Bytes{memory.size()}))));
   registered_.push_back(memory.data());
+  registered_bytes_ += Bytes{memory.size()};
   return {};
 }
 
 /// The driver may be gone already, when the process ends: then so is the registration.
 DeviceCopies::~DeviceCopies() {
-  calls_.Drain();
-  CuContext before = nullptr;
-  const bool had = driver_.ctx_get_current(&before) == kCuSuccess;
-  static_cast<void>(driver_.ctx_set_current(context_));
+  static_cast<void>(Wait());
+  const Result<ContextScope> scope = ContextScope::Enter(driver_, context_);
   {
     MutexLock lock(mutex_);
     for (CuEvent event : events_) static_cast<void>(driver_.event_destroy(event));
   }
   for (std::byte* const data : registered_) static_cast<void>(driver_.mem_host_unregister(data));
-  if (had) static_cast<void>(driver_.ctx_set_current(before));
 }
 
-Status DeviceCopies::CheckContext() const {
-  CuContext context = nullptr;
-  PENSTOCK_TRY(driver_.Check(driver_.ctx_get_current(&context), "looking for the current context"));
-  if (context == context_) return {};
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "cuda: the calling thread's current context is {} than that of the first copy; "
-                   "an engine copies from and to one device, so make its context current first",
-                   context == nullptr ? "none rather" : "another one");
+Result<ContextScope> DeviceCopies::Enter(CuStream stream) const {
+  PENSTOCK_ASSIGN(const CuContext context, ContextOf(driver_, stream));
+  if (context != nullptr && context != context_) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "cuda: the stream is of another context than that of the first copy; an "
+                     "engine copies from and to one device, so give streams of that one, and with "
+                     "the default stream make its context current first");
+  }
+  return ContextScope::Enter(driver_, context_);
 }
 
 Status DeviceCopies::Keep(Status status) {
@@ -131,22 +130,31 @@ void DeviceCopies::WaitFor(CuEvent event) {
   events_.push_back(event);
 }
 
-Status DeviceCopies::Then(CuStream stream, std::function<void(const Status&)> done) {
-  const auto call = [this, done = std::move(done)] { done(status()); };
+Status DeviceCopies::Then(Copied what, CuStream stream, Done done) {
   Result<CuEvent> event = Record(stream);
   if (!event.ok()) {  // what was enqueued may be under way
     static_cast<void>(driver_.ctx_synchronize());
     static_cast<void>(Keep(event.status()));
-    calls_.Add({}, call);
+    ThenAtOnce(what, std::move(done));
     return status();
   }
-  calls_.Add(device::Event(std::make_shared<StreamPoint>(*this, *event)), call);
+  ThreadOf(what).Add(device::Event(std::make_shared<StreamPoint>(*this, *event)),
+                     [this, done = std::move(done)] { done(status()); });
   return {};
 }
 
-Status DeviceCopies::Wait() {
-  calls_.Drain();
+void DeviceCopies::ThenAtOnce(Copied what, Done done) {
+  ThreadOf(what).Add({}, [this, done = std::move(done)] { done(status()); });
+}
+
+Status DeviceCopies::Wait(Copied what) {
+  ThreadOf(what).Drain();
   return status();
+}
+
+Status DeviceCopies::Wait() {
+  static_cast<void>(Wait(Copied::kWeights));
+  return Wait(Copied::kGradients);
 }
 
 }  // namespace penstock::front

@@ -23,26 +23,22 @@ Error NotHere(const std::string& why) {
 
 }  // namespace
 
-DeviceHome::Scope::~Scope() {
-  if (home_ != nullptr) static_cast<void>(home_->driver_.ctx_set_current(before_));
-}
-
-DeviceHome::Scope DeviceHome::Enter() {
-  Scope scope;
+std::optional<ContextScope> DeviceHome::Enter() {
   callers_ = context_;
-  if (driver_.ctx_get_current(&scope.before_) != kCuSuccess) return scope;
-  callers_ = scope.before_;
-  if (callers_ == context_) return scope;
-  if (driver_.ctx_set_current(context_) == kCuSuccess) scope.home_ = this;
-  return scope;
+  CuContext current = nullptr;
+  if (driver_.ctx_get_current(&current) == kCuSuccess) callers_ = current;
+  Result<ContextScope> scope = ContextScope::Enter(driver_, context_);
+  if (!scope.ok()) return std::nullopt;
+  return *std::move(scope);
 }
 
-Status DeviceHome::CheckContext() const {
-  if (callers_ == nullptr || callers_ == context_) return {};
+Result<ContextScope> DeviceHome::EnterWith(CuStream stream) const {
+  PENSTOCK_ASSIGN(CuContext of, ContextOf(driver_, stream));
+  if (stream == nullptr && callers_ != nullptr) of = callers_;
+  if (of == context_) return ContextScope::Enter(driver_, context_);
   return MakeError(ErrorCode::kInvalidArgument,
-                   "cuda: the calling thread's current context is another one than that in which "
-                   "the engine was made; an engine works on one device, so make its context "
-                   "current first");
+                   "cuda: the stream is of another context than that in which the engine was made; "
+                   "an engine works on one device, so give streams of that one");
 }
 
 Result<std::unique_ptr<DeviceHome>> DeviceHome::Create(const Plan& plan) {
@@ -99,7 +95,7 @@ Status DeviceHome::TryKernels() {
 }
 
 DeviceHome::~DeviceHome() {
-  const Scope scope = Enter();
+  const std::optional<ContextScope> scope = Enter();
   states_.reset();
   operators_.reset();
   sums_ = {};

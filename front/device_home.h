@@ -6,15 +6,16 @@
 // waits for the caller's stream before, and for which the caller's waits afterwards. So all that
 // the engine does is in one order, and the host waits for the norm alone.
 //
-// Threads: one at a time, in a Scope.
+// Threads: one at a time, within Enter().
 #pragma once
 
 #include <cstddef>
 #include <memory>
-#include <utility>
+#include <optional>
 
 #include "base/result.h"
 #include "device/device.h"
+#include "front/cuda_context.h"
 #include "front/cuda_driver.h"
 #include "front/gradient_inbox.h"
 #include "front/plan.h"
@@ -26,21 +27,6 @@ namespace penstock::front {
 
 class DeviceHome {
  public:
-  /// Makes the engine's context current while it lives, and then the one before.
-  class Scope {
-   public:
-    Scope() = default;
-    Scope(Scope&& other) noexcept
-        : home_(std::exchange(other.home_, nullptr)), before_(other.before_) {}
-    Scope& operator=(Scope&&) = delete;
-    ~Scope();
-
-   private:
-    friend class DeviceHome;
-    const DeviceHome* home_ = nullptr;  ///< none: there is nothing to undo
-    CuContext before_ = nullptr;
-  };
-
   /// Takes what the plan says of the calling thread's current device. The plan outlives it. Errors:
   /// kUnavailable without a driver, a context or CUDA in this build; kBudget, with the sum, if less
   /// is free; those of zero::ResidentEngine.
@@ -49,10 +35,12 @@ class DeviceHome {
   DeviceHome(const DeviceHome&) = delete;
   DeviceHome& operator=(const DeviceHome&) = delete;
 
-  /// To be held during every call. If the driver has failed, so do the calls of it.
-  Scope Enter();
-  /// Errors: kInvalidArgument if the calling thread had another context before it entered.
-  Status CheckContext() const;
+  /// Makes the engine's context current, to be held during every call. If the driver has failed,
+  /// so do the calls of it.
+  std::optional<ContextScope> Enter();
+  /// The same for a call with a stream, within the other. Errors: kInvalidArgument for a stream of
+  /// another context.
+  Result<ContextScope> EnterWith(CuStream stream) const;
 
   zero::ResidentEngine& states() { return *states_; }
 

@@ -44,6 +44,25 @@ void AddTo(float* sums, const void* values, DType dtype, uint64_t count, bool fi
   }
 }
 
+/// Rounds sums[i] + values[i] to the dtype of the weight, nearest even: the last addition.
+void RoundSums(const float* sums, const void* values, DType dtype, uint64_t count, DType weight,
+               std::byte* place) {
+  if (values == nullptr) {
+    ConvertElements(DType::kFloat32, sums, weight, place, count);
+    return;
+  }
+  const auto* bytes = static_cast<const std::byte*>(values);
+  std::array<float, kPiece> piece;
+  for (uint64_t begin = 0; begin < count; begin += kPiece) {
+    const uint64_t size = std::min(kPiece, count - begin);
+    ConvertElements(dtype, bytes + (SizeOf(dtype) * begin).value, DType::kFloat32, piece.data(),
+                    size);
+    for (uint64_t i = 0; i < size; ++i) piece[i] = sums[begin + i] + piece[i];
+    ConvertElements(DType::kFloat32, piece.data(), weight, place + (SizeOf(weight) * begin).value,
+                    size);
+  }
+}
+
 DType WeightOf(const offload::ShardLayout& layout, const offload::TensorLayout& tensor) {
   return static_cast<DType>(layout.model.group(tensor.group).planes.weight().encoding);
 }
@@ -65,6 +84,16 @@ Bytes GradientInbox::Need(const offload::ShardLayout& layout, uint64_t micro_bat
     }
   }
   return AlignUp(Bytes{sizeof(float)} * elements, 4_KiB);
+}
+
+Bytes GradientInbox::DeviceNeed(const offload::ShardLayout& layout) {
+  uint64_t elements = 0;
+  for (const offload::ModuleLayout& module : layout.model.modules) {
+    for (const offload::TensorLayout& tensor : module.tensors) {
+      if (!layout.model.group(tensor.group).frozen) elements += tensor.elements;
+    }
+  }
+  return Bytes{sizeof(float)} * elements;
 }
 
 Result<GradientInbox> GradientInbox::Create(const offload::ShardLayout& layout,
@@ -114,8 +143,9 @@ Status GradientInbox::CheckAdd(ModuleId module, uint32_t tensor, DType dtype) co
   if (entry.count >= micro_batches_ || modules_[Index(module)].closed) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "tensor {} got {} gradients in this step, or one after its norm was taken, "
-                     "and gradient_accumulation_steps is {}; end the step before the next "
-                     "backward, or raise gradient_accumulation_steps",
+                     "and a step takes {} (gradient_accumulation_steps; one if the caller adds up "
+                     "micro-batches); end the step before the next backward, or raise "
+                     "gradient_accumulation_steps",
                      layout.name, entry.count + 1, micro_batches_);
   }
   return {};
@@ -150,17 +180,28 @@ Result<GradientInbox::Announced> GradientInbox::Announce(ModuleId module, uint32
 }
 
 void GradientInbox::Put(const Announced& gradient, uint64_t begin, uint64_t count,
-                        const void* values) {
+                        const void* values, int threads) {
+  const auto* bytes = static_cast<const std::byte*>(values);
+  ForEachPart(count, threads, [&](uint64_t first, uint64_t size) {
+    PutPart(gradient, begin + first, size,
+            bytes == nullptr ? nullptr : bytes + (SizeOf(gradient.dtype) * first).value);
+  });
+}
+
+void GradientInbox::PutPart(const Announced& gradient, uint64_t begin, uint64_t count,
+                            const void* values) {
   const offload::TensorLayout& layout = layout_.module(gradient.module).tensors[gradient.tensor];
   const Tensor& entry = modules_[Index(gradient.module)].tensors[gradient.tensor];
   const DType weight = WeightOf(layout_, layout);
-  if (entry.added_aside) {
-    float* sums = reinterpret_cast<float*>(sums_.data()) + entry.sum;
-    AddTo(sums + begin, values, gradient.dtype, count, gradient.first);
-    return;
-  }
   std::byte* const place = PlaceOf(gradient.module, layout) + (SizeOf(weight) * begin).value;
-  if (weight == DType::kFloat32) {
+  if (entry.added_aside) {
+    float* sums = reinterpret_cast<float*>(sums_.data()) + entry.sum + begin;
+    if (gradient.rounds) {
+      RoundSums(sums, values, gradient.dtype, count, weight, place);
+    } else {
+      AddTo(sums, values, gradient.dtype, count, gradient.first);
+    }
+  } else if (weight == DType::kFloat32) {
     AddTo(reinterpret_cast<float*>(place), values, gradient.dtype, count, gradient.first);
   } else if (values == nullptr) {
     std::memset(place, 0, (SizeOf(weight) * count).value);
@@ -170,16 +211,13 @@ void GradientInbox::Put(const Announced& gradient, uint64_t begin, uint64_t coun
 }
 
 void GradientInbox::Arrived(const Announced& gradient) {
-  if (gradient.last) Complete(gradient.module);
+  if (gradient.last) callbacks_.complete(gradient.module);
 }
 
 Status GradientInbox::Add(ModuleId module, uint32_t tensor, const void* values, DType dtype,
                           int threads) {
   PENSTOCK_ASSIGN(const Announced gradient, Announce(module, tensor, dtype));
-  const auto* bytes = static_cast<const std::byte*>(values);
-  ForEachPart(gradient.elements, threads, [&](uint64_t begin, uint64_t count) {
-    Put(gradient, begin, count, bytes == nullptr ? nullptr : bytes + (SizeOf(dtype) * begin).value);
-  });
+  Put(gradient, 0, gradient.elements, values, threads);
   Arrived(gradient);
   return {};
 }
@@ -190,26 +228,27 @@ void GradientInbox::CloseModule(ModuleId module) {
   callbacks_.last(module);
 }
 
-/// Rounds what was added up aside.
-void GradientInbox::Complete(ModuleId module) {
+/// Rounds what was added up aside of tensors that got fewer gradients than there are micro-batches.
+void GradientInbox::RoundRest(ModuleId module, int threads) {
   const std::vector<offload::TensorLayout>& tensors = layout_.module(module).tensors;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& entry = modules_[Index(module)].tensors[i];
-    if (!entry.added_aside) continue;
+    if (!entry.added_aside || entry.count == micro_batches_) continue;
     if (callbacks_.round) {
-      if (entry.count == micro_batches_) continue;
       callbacks_.round(module, static_cast<uint32_t>(i), entry.sum, PlaceOf(module, tensors[i]));
       continue;
     }
     const DType weight = WeightOf(layout_, tensors[i]);
     const float* sums = reinterpret_cast<const float*>(sums_.data()) + entry.sum;
-    ConvertElements(DType::kFloat32, sums, weight, PlaceOf(module, tensors[i]),
-                    tensors[i].elements);
+    std::byte* const place = PlaceOf(module, tensors[i]);
+    ForEachPart(tensors[i].elements, threads, [&](uint64_t begin, uint64_t count) {
+      ConvertElements(DType::kFloat32, sums + begin, weight, place + (SizeOf(weight) * begin).value,
+                      count);
+    });
   }
-  callbacks_.complete(module);
 }
 
-Status GradientInbox::CompleteAll() {
+Status GradientInbox::CompleteAll(int threads) {
   std::string names;
   size_t missing = 0;
   for (size_t i = 0; i < modules_.size(); ++i) {
@@ -230,7 +269,8 @@ Status GradientInbox::CompleteAll() {
     const Module& module = modules_[Index(id)];
     if (module.trained == 0 || module.closed) continue;
     CloseModule(id);
-    Complete(id);
+    RoundRest(id, threads);
+    callbacks_.complete(id);
   }
   return {};
 }

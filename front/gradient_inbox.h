@@ -2,7 +2,8 @@
 // micro-batch, and puts each unit's into the engine once it is complete.
 //
 // With one micro-batch, and for fp32 weights, gradients go straight to where the update reads them.
-// Otherwise sums are kept in fp32 beside it, and rounded once (nearest even).
+// Otherwise sums are kept in fp32 beside it, and rounded once (nearest even): with the last
+// micro-batch, or at the end of the step if there are fewer.
 //
 // A gradient that is on its way from a device is counted when it is announced, and added when it
 // has arrived.
@@ -27,6 +28,8 @@ class GradientInbox {
  public:
   /// Bytes of the sums that are kept beside the engine's gradients.
   static Bytes Need(const offload::ShardLayout& layout, uint64_t micro_batches);
+  /// Bytes of the fp32 sums of all trained tensors, for a caller that keeps them on its device.
+  static Bytes DeviceNeed(const offload::ShardLayout& layout);
 
   /// What an inbox calls and asks.
   struct Callbacks {
@@ -67,14 +70,15 @@ class GradientInbox {
              int threads);
   /// The parts of Add. Errors: as Add's.
   Result<Announced> Announce(offload::ModuleId module, uint32_t tensor, DType dtype);
-  /// Adds elements [begin, begin + count) of the gradient. Null: zeros. Several threads may each
-  /// put other elements.
-  void Put(const Announced& gradient, uint64_t begin, uint64_t count, const void* values);
+  /// Adds elements [begin, begin + count) of the gradient, with up to `threads` threads. Null:
+  /// zeros. Gradients of a tensor are put in the order in which they were announced.
+  void Put(const Announced& gradient, uint64_t begin, uint64_t count, const void* values,
+           int threads);
   /// All elements are there, and those of all gradients that were announced before.
   void Arrived(const Announced& gradient);
-  /// Completes the modules that got fewer gradients than there are micro-batches. Errors:
-  /// kInvalidArgument, naming the tensors that got none.
-  Status CompleteAll();
+  /// Completes the modules that got fewer gradients than there are micro-batches, with up to
+  /// `threads` threads. Errors: kInvalidArgument, naming the tensors that got none.
+  Status CompleteAll(int threads);
   /// Begins another step.
   void Clear();
   /// Returns the trained tiles whose last gradients were given in this step.
@@ -99,8 +103,9 @@ class GradientInbox {
   std::byte* PlaceOf(offload::ModuleId module, const offload::TensorLayout& tensor) const;
   Status CheckAdd(offload::ModuleId module, uint32_t tensor, DType dtype) const;
   std::byte* DirectPlace(const Announced& gradient) const;
+  void PutPart(const Announced& gradient, uint64_t begin, uint64_t count, const void* values);
   void CloseModule(offload::ModuleId module);
-  void Complete(offload::ModuleId module);
+  void RoundRest(offload::ModuleId module, int threads);
 
   const offload::ShardLayout& layout_;
   uint64_t micro_batches_;

@@ -210,7 +210,8 @@ Result<Options> ParseOptions(const std::string& text) {
   Section section(object, "options", "", &error);
   Options options{.folders = section.Texts("folders"),
                   .continue_from = section.Texts("continue"),
-                  .host_memory = std::nullopt};
+                  .host_memory = std::nullopt,
+                  .device_sums = std::nullopt};
   constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
   if (section.Find("host_memory") != nullptr) {
     options.host_memory = Bytes{section.Number("host_memory", 0, 1, kMost)};
@@ -218,6 +219,9 @@ Result<Options> ParseOptions(const std::string& text) {
   options.slots = static_cast<uint32_t>(section.Number("slots", 2, 1, 1U << 20));
   options.seed = section.Number("seed", 0, 0, std::numeric_limits<uint64_t>::max());
   options.cuda = section.Bool("cuda", false);
+  if (section.Find("device_sums") != nullptr) {
+    options.device_sums = Bytes{section.Number("device_sums", 0, 0, kMost)};
+  }
   section.End();
   if (error) return *error;
   return options;

@@ -26,6 +26,8 @@ struct Options {
   uint32_t slots = 2;  ///< the caller's buffers of repeated units
   uint64_t seed = 0;
   bool cuda = false;  ///< the caller's weights and gradients are on a GPU
+  /// What the caller spares on the GPU for sums of micro-batches; none: it adds up none.
+  std::optional<Bytes> device_sums;
 };
 
 /// Reads the options' text. Errors: kInvalidArgument, naming the key.

@@ -181,11 +181,11 @@ PENSTOCK_API int penstock_use_tensors(penstock_engine* engine, uint32_t unit, in
 PENSTOCK_API int penstock_gradient(penstock_engine* engine, uint32_t unit, uint32_t tensor,
                                    const void* values, int dtype);
 /* As penstock_use, for weights on a GPU. `to` is memory of a CUDA device, `stream` a CUstream
- * (NULL: the default one) of the calling thread's context. The copies are enqueued on `stream`;
- * whatever reads `to` is to be enqueued behind them. Waits as penstock_use does, and for copies of
- * other units as far as they hold the memory that this one comes through. The work before them on
- * `stream` must not wait for anything that the calling thread does later. The engine was made with
- * the option "cuda". */
+ * (NULL: the default one). The stream's context counts, and the calling thread needs none. The
+ * copies are enqueued on `stream`; whatever reads `to` is to be enqueued behind them. Waits as
+ * penstock_use does, and for copies of other units as far as they hold the memory that this one
+ * comes through. The work before them on `stream` must not wait for anything that the calling
+ * thread does later. The engine was made with the option "cuda". */
 PENSTOCK_API int penstock_use_on(penstock_engine* engine, uint32_t unit, int kind, void* to,
                                  void* stream);
 /* As penstock_use_on, with each tensor of the unit in memory of its own on the GPU. `tensors`
@@ -194,8 +194,9 @@ PENSTOCK_API int penstock_use_tensors_on(penstock_engine* engine, uint32_t unit,
                                          void* const* tensors, void* stream);
 /* As penstock_gradient, for a gradient on a GPU, whose computation was enqueued on `stream` before;
  * NULL values: zeros. The copies are enqueued on `stream`, and `values` stay as they are until
- * these have completed. penstock_norm, penstock_end_step and penstock_drop_step wait for all copies
- * of the step, in both directions. */
+ * these have completed. Waits for the unit's last update, and while the room is full in which
+ * gradients arrive that are added up. penstock_norm, penstock_end_step and penstock_drop_step wait
+ * for all copies of the step, in both directions. */
 PENSTOCK_API int penstock_gradient_on(penstock_engine* engine, uint32_t unit, uint32_t tensor,
                                       const void* values, int dtype, void* stream);
 /* Waits until the norm of the step's gradient is known: of all gradients as they were given, with

@@ -23,7 +23,7 @@ Result<Bytes> HostLimit(const Options& options, const config::Config& config) {
   return DefaultHostMemory(memory);
 }
 
-/// Where updates share cores with the caller's threads, these wait for the one that is slowed most.
+/// Where updates share cores with threads that compute, these wait for the one that is slowed most.
 /// Updates on all cores slow all of them alike, as far as the bandwidth of memory goes. A number
 /// that the configuration says is kept, and with a quota no core is anybody's all the time.
 void UpdateOnSharedCores(config::Config& config) {
@@ -74,6 +74,38 @@ Status CheckDeviceLimit(const Plan& plan) {
       need.value, plan.device.Sum(), limit->value, need.value);
 }
 
+/// Decides where micro-batches are added up, if there are several and the caller is on a GPU.
+void PlanSums(const Options& options, Plan& plan) {
+  const uint64_t micro_batches = plan.engine.config.gradient_accumulation_steps;
+  if (!options.cuda || micro_batches == 1 || !options.device_sums) return;
+  const Bytes need = GradientInbox::DeviceNeed(plan.layout);
+  const Bytes spared = *options.device_sums;
+  const bool fit = need.value > 0 && need <= spared;
+  if (fit) plan.device_sums = need;
+  plan.notices.push_back(
+      fmt::format("gradients of {} micro-batches are added up in {} memory: in fp32 on the device "
+                  "they take {}, "
+                  "and {} of it can be spared",
+                  micro_batches, fit ? "device" : "host", ToString(need), ToString(spared)));
+}
+
+/// The room in which gradients arrive: more than the least of it where memory is left, as the
+/// caller then waits less. Not much of what is left, which tiles and reading ahead need as well.
+void PlanRoom(Plan& plan) {
+  constexpr uint64_t kShare = 16;
+  const uint64_t gradients = plan.gradients_a_step();
+  plan.arriving_minimum = ArrivalRoom::Minimum(plan.layout);
+  const Bytes needed =
+      zero::MinimumMemory(plan.engine.model, plan.layout, plan.engine.config).host_minimum +
+      plan.sums + plan.reading;
+  const Bytes limit = plan.engine.host_memory;
+  const Bytes left = limit > needed ? limit - needed : 0_B;
+  constexpr Bytes kPage = 4_KiB;
+  const Bytes share = kPage * (left / (kPage * kShare));
+  plan.arriving =
+      std::clamp(share, plan.arriving_minimum, ArrivalRoom::Maximum(plan.layout, gradients));
+}
+
 Status CheckFolders(const Options& options, const config::Config& config) {
   const size_t paths = std::max<size_t>(config.nvme_paths.size(), 1);
   if (options.folders.size() == paths) return {};
@@ -102,7 +134,7 @@ Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
   Adapt(config, options.cuda, &plan.notices);
   plan.on_device = config.optimizer_home == Tier::kDevice;
   plan.engine.model.gives_gradients = plan.on_device;
-  UpdateOnSharedCores(config);
+  if (!options.cuda) UpdateOnSharedCores(config);
   PENSTOCK_TRY(zero::CheckTileCount(plan.engine.model, config));
   plan.layout = zero::MakeLayout(plan.engine.model, config);
   const uint32_t repeated = zero::CountRepeated(plan.engine.model, plan.layout).count;
@@ -111,15 +143,16 @@ Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
   if (plan.on_device) {
     plan.device = OnDevice(plan);
   } else {
-    plan.sums = GradientInbox::Need(plan.layout, config.gradient_accumulation_steps);
+    PlanSums(options, plan);
+    plan.sums = GradientInbox::Need(plan.layout, plan.gradients_a_step());
   }
   plan.engine.state_folders = options.folders;
   plan.engine.seed = options.seed;
   plan.reading = (plan.layout.largest_weight() + plan.layout.largest_record()) * 2;
   plan.cuda = options.cuda;
-  if (plan.cuda && !plan.on_device) plan.arriving = ArrivalRoom::Need(plan.layout);
-  plan.engine.host_reserved = plan.sums + plan.reading + plan.arriving;
   PENSTOCK_ASSIGN(plan.engine.host_memory, HostLimit(options, config));
+  if (plan.cuda && !plan.on_device) PlanRoom(plan);
+  plan.engine.host_reserved = plan.sums + plan.reading + plan.arriving;
   plan.continue_from = options.continue_from;
   return plan;
 }

@@ -31,13 +31,22 @@ struct DeviceHomeBytes {
 struct Plan {
   zero::EngineOptions engine;  ///< `model` has an order
   offload::ShardLayout layout;
-  uint32_t slots = 0;      ///< of repeated units, on the caller's side
-  Bytes sums;              ///< of gradients, beside the engine's
-  Bytes reading;           ///< a tile, for whoever reads states
-  bool cuda = false;       ///< the caller's memory is a CUDA device's
-  Bytes arriving;          ///< gradients on their way from there
+  uint32_t slots = 0;  ///< of repeated units, on the caller's side
+  Bytes sums;          ///< of gradients, beside the engine's
+  Bytes reading;       ///< a tile, for whoever reads states
+  bool cuda = false;   ///< the caller's memory is a CUDA device's
+  Bytes arriving;      ///< gradients on their way from there
+  Bytes arriving_minimum;
   bool on_device = false;  ///< states are at home there, too
   DeviceHomeBytes device;  ///< what they take then
+  /// fp32 sums of micro-batches that the caller keeps on the GPU; it gives each gradient once a
+  /// step. None if the engine adds up, and if there is nothing to add up.
+  Bytes device_sums;
+
+  /// How many gradients of a tensor a step has at most.
+  uint64_t gradients_a_step() const {
+    return device_sums.value > 0 ? 1 : engine.config.gradient_accumulation_steps;
+  }
   std::vector<std::string> continue_from;
   std::vector<std::string> notices;
 };

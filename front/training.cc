@@ -164,7 +164,8 @@ Status Training::Gradient(uint32_t unit, uint32_t tensor, const void* values, DT
   }
   PENSTOCK_TRY(BeginGradient(unit, tensor));
   if (home_ != nullptr) return AddToHome(unit, tensor, values, dtype, nullptr);
-  PENSTOCK_TRY(AwaitCopies());  // gradients are added in the order of the calls
+  if (values == nullptr && copies_ != nullptr) return EnqueueZeros(ModuleId{unit}, tensor, dtype);
+  PENSTOCK_TRY(AwaitGradients());  // they are added in the order of the calls
   return inbox_->Add(ModuleId{unit}, tensor, values, dtype, copy_threads());
 }
 
@@ -173,7 +174,7 @@ Result<zero::GradientNorm::Value> Training::Norm() {
   if (norm_) return *norm_;
   PENSTOCK_TRY(BeginStep());
   PENSTOCK_TRY(AwaitCopies());
-  PENSTOCK_TRY(inbox_->CompleteAll());
+  PENSTOCK_TRY(inbox_->CompleteAll(copy_threads()));
   PENSTOCK_TRY(FinishCommit());  // an update would change the tiles that it reads
   if (home_ == nullptr) {
     norm_ = state_->WaitForNorm();

@@ -9,6 +9,7 @@
 // Threads: one at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -78,7 +79,7 @@ class Training {
   Result<UnitMemory> MemoryOf(uint32_t unit, void* const* tensors) const;
 
   /// To be held during every call.
-  DeviceHome::Scope Enter() { return home_ == nullptr ? DeviceHome::Scope() : home_->Enter(); }
+  std::optional<ContextScope> Enter() { return home_ == nullptr ? std::nullopt : home_->Enter(); }
   /// Ends the training, of which a call was left half done. The last commit stands.
   void Abandon() noexcept;
 
@@ -92,6 +93,14 @@ class Training {
   bool moved() const { return moved_; }
   const zero::TrainState& counts() const { return counts_; }
   uint64_t late_uses() const { return order_.late(); }
+  /// Whether the caller adds up micro-batches, and gives each gradient once a step.
+  bool sums_on_device() const { return plan_.device_sums.value > 0; }
+  /// How often a gradient waited for room to arrive in.
+  uint64_t gradient_waits() const { return room_.waits(); }
+  /// What is registered of the host's memory for copies from and to the device.
+  Bytes registered_bytes() const {
+    return copies_ == nullptr ? Bytes{} : copies_->registered_bytes();
+  }
 
  private:
   /// Weights of small tiles are enqueued together, up to so much.
@@ -129,9 +138,16 @@ class Training {
   /// How many threads copy what is in host memory: as many as compute otherwise. Those wait
   /// meanwhile.
   int copy_threads() const { return states().io().threads.counts.compute; }
-  Status PrepareCopies();
+  /// How many add up gradients that come from a device: where the CPU computes nothing, those that
+  /// update have nothing to do meanwhile.
+  int sum_threads() const {
+    return std::max(copy_threads(), states().io().threads.counts.optimizer);
+  }
   Status CheckDevice() const;
+  Result<ContextScope> EnterCopies(CuStream stream);
   Status AwaitCopies();
+  Status AwaitGradients();
+  Status EnqueueZeros(offload::ModuleId module, uint32_t tensor, DType dtype);
   Status EnqueueWeights(offload::ModuleId module, const UnitMemory& to, CuStream stream);
   Status EnqueuePieces(const GradientInbox::Announced& gradient, CuDevicePointer from,
                        CuStream stream);

@@ -23,23 +23,31 @@ Status Training::CheckDevice() const {
                    "\"cuda\"; make it with it, or give memory of the host");
 }
 
-/// Makes the copies possible, with the first of them.
-Status Training::PrepareCopies() {
+/// Makes the copies possible, with the first of them, and their context current.
+Result<ContextScope> Training::EnterCopies(CuStream stream) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(CheckDevice());
-  if (home_ != nullptr) return home_->CheckContext();
-  if (copies_ != nullptr) return copies_->CheckContext();
-  PENSTOCK_ASSIGN(copies_, DeviceCopies::Create({state_->memory(), room_.bytes()}));
-  return {};
+  if (home_ != nullptr) return home_->EnterWith(stream);
+  if (copies_ == nullptr) {
+    std::vector<std::span<std::byte>> memory = state_->copied_memory();
+    memory.push_back(room_.bytes());
+    PENSTOCK_ASSIGN(copies_, DeviceCopies::Create(stream, memory));
+  }
+  return copies_->Enter(stream);
 }
 
 /// Waits for all copies under way, and what follows them.
 Status Training::AwaitCopies() { return copies_ == nullptr ? Status() : Keep(copies_->Wait()); }
 
+Status Training::AwaitGradients() {
+  return copies_ == nullptr ? Status() : Keep(copies_->Wait(Copied::kGradients));
+}
+
 Status Training::UseOn(uint32_t unit, UseKind kind, const UnitMemory& to, CuStream stream) {
-  PENSTOCK_TRY(PrepareCopies());
-  PENSTOCK_TRY(BeginUse(unit, kind, to.wanted()));
-  if (!to.wanted()) return {};
+  PENSTOCK_TRY(CheckDevice());
+  if (!to.wanted()) return Use(unit, kind, to);
+  PENSTOCK_ASSIGN(const ContextScope scope, EnterCopies(stream));
+  PENSTOCK_TRY(BeginUse(unit, kind, /*brings=*/true));
   if (home_ != nullptr) {
     home_->CopyWeights(ModuleId{unit}, to, stream);
     return {};
@@ -54,7 +62,8 @@ Status Training::EnqueueWeights(ModuleId module, const UnitMemory& to, CuStream 
   while (tiles.size() > 0) {
     Result<offload::PinnedWeights> pinning = state_->store().PinWeights(tiles, kMostAtOnce);
     if (!pinning.ok()) {
-      PENSTOCK_TRY(copies_->Then(stream, [](const Status&) {}));  // copies may be under way
+      PENSTOCK_TRY(copies_->Then(Copied::kWeights, stream,
+                                 [](const Status&) {}));  // copies may be under way
       return pinning.error();
     }
     offload::PinnedWeights pinned = *std::move(pinning);
@@ -72,7 +81,8 @@ Status Training::EnqueueWeights(ModuleId module, const UnitMemory& to, CuStream 
     if (pinned.holds_blocks() || tiles.size() == 0 || !copied.ok()) {
       // A call can be copied, and a lease cannot: its copies share one.
       auto lease = std::make_shared<offload::PinnedWeights>(std::move(pinned));
-      PENSTOCK_TRY(copies_->Then(stream, [lease](const Status&) { lease->Release(); }));
+      PENSTOCK_TRY(
+          copies_->Then(Copied::kWeights, stream, [lease](const Status&) { lease->Release(); }));
     }
     if (!copied.ok()) return copied;
   }
@@ -81,8 +91,11 @@ Status Training::EnqueueWeights(ModuleId module, const UnitMemory& to, CuStream 
 
 Status Training::GradientOn(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
                             CuStream stream) {
-  PENSTOCK_TRY(PrepareCopies());
-  if (values == nullptr) return Gradient(unit, tensor, nullptr, dtype);
+  if (values == nullptr) {
+    PENSTOCK_TRY(CheckDevice());
+    return Gradient(unit, tensor, nullptr, dtype);
+  }
+  PENSTOCK_ASSIGN(const ContextScope scope, EnterCopies(stream));
   PENSTOCK_TRY(BeginGradient(unit, tensor));
   if (home_ != nullptr) return AddToHome(unit, tensor, values, dtype, stream);
   PENSTOCK_ASSIGN(const GradientInbox::Announced gradient,
@@ -90,9 +103,10 @@ Status Training::GradientOn(uint32_t unit, uint32_t tensor, const void* values, 
   if (gradient.direct == nullptr) return Keep(EnqueuePieces(gradient, AddressOf(values), stream));
   const std::span to(gradient.direct, (SizeOf(dtype) * gradient.elements).value);
   const Status copied = copies_->ToHost(stream, to, AddressOf(values));
-  PENSTOCK_TRY(Keep(copies_->Then(stream, [this, gradient](const Status& arrived) {
-    if (arrived.ok()) inbox_->Arrived(gradient);
-  })));
+  PENSTOCK_TRY(
+      Keep(copies_->Then(Copied::kGradients, stream, [this, gradient](const Status& arrived) {
+        if (arrived.ok()) inbox_->Arrived(gradient);
+      })));
   return Keep(copied);
 }
 
@@ -111,20 +125,31 @@ Status Training::EnqueuePieces(const GradientInbox::Announced& gradient, CuDevic
                                CuStream stream) {
   const Bytes element = SizeOf(gradient.dtype);
   for (uint64_t begin = 0; begin < gradient.elements;) {
-    const std::span<std::byte> piece = room_.Take();
+    const std::span<std::byte> piece = room_.Take(element * (gradient.elements - begin));
     const uint64_t count =
         std::min<uint64_t>(piece.size() / element.value, gradient.elements - begin);
     Status copied = copies_->ToHost(stream, piece.first((element * count).value),
                                     from + (element * begin).value);
     const bool last = begin + count == gradient.elements;
-    PENSTOCK_TRY(copies_->Then(stream, [=, this](const Status& arrived) {
-      if (arrived.ok()) inbox_->Put(gradient, begin, count, piece.data());
+    PENSTOCK_TRY(copies_->Then(Copied::kGradients, stream, [=, this](const Status& arrived) {
+      if (arrived.ok()) inbox_->Put(gradient, begin, count, piece.data(), sum_threads());
       room_.GiveBack(piece);
       if (arrived.ok() && last) inbox_->Arrived(gradient);
     }));
     if (!copied.ok()) return copied;
     begin += count;
   }
+  return {};
+}
+
+/// Adds zeros behind the gradients that are on their way from the device, for which nobody waits.
+Status Training::EnqueueZeros(ModuleId module, uint32_t tensor, DType dtype) {
+  PENSTOCK_ASSIGN(const GradientInbox::Announced gradient, inbox_->Announce(module, tensor, dtype));
+  copies_->ThenAtOnce(Copied::kGradients, [this, gradient](const Status& arrived) {
+    if (!arrived.ok()) return;
+    inbox_->Put(gradient, 0, gradient.elements, nullptr, sum_threads());
+    inbox_->Arrived(gradient);
+  });
   return {};
 }
 

@@ -17,6 +17,13 @@ namespace {
 using offload::ModuleId;
 using offload::TileId;
 
+/// A child of a fork has no use for the memory, and would have pages copied that a drive or a
+/// device writes into.
+void KeepFromChildren(std::span<std::byte> memory) {
+  if (memory.empty()) return;
+  static_cast<void>(::madvise(memory.data(), memory.size(), MADV_DONTFORK));
+}
+
 }  // namespace
 
 Training::Training(Plan plan)
@@ -52,19 +59,19 @@ Status Training::Build() {
   PENSTOCK_ASSIGN(const zero::MemoryPlan memory, PlanStore(plan_));
   const zero::ModelSpec& model = plan_.engine.model;
   schedule_ = std::make_unique<offload::Schedule>(PlanSchedule({model.step, model.gradients}));
+  zero::ComputeDevice device;  // the caller's CPU, unless memory of a GPU will be given
+  if (plan_.cuda) device = {.kind = device::Kind::kCuda, .pci_bus_id = CurrentPciBusId()};
   if (plan_.on_device) {
     PENSTOCK_ASSIGN(home_, DeviceHome::Create(plan_));
   } else {
-    PENSTOCK_ASSIGN(state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_,
-                                                      memory, /*gpu=*/""));
-  }
-  // A child of a fork has no use for it, and would have pages copied that a drive writes into.
-  const std::span<std::byte> memory_of = states().memory();
-  if (!memory_of.empty()) {
-    static_cast<void>(::madvise(memory_of.data(), memory_of.size(), MADV_DONTFORK));
+    PENSTOCK_ASSIGN(
+        state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_, memory, device));
   }
   PENSTOCK_TRY(BuildInbox());
-  if (plan_.cuda && !plan_.on_device) PENSTOCK_TRY(room_.Create(plan_.layout));
+  PENSTOCK_TRY(room_.Create(plan_.arriving));
+  for (const std::span<std::byte> memory_of : {states().memory(), room_.bytes()}) {
+    KeepFromChildren(memory_of);
+  }
   unfilled_ = filled_.size();
   const std::vector<std::string>& notices = states().io().notices;
   plan_.notices.insert(plan_.notices.end(), notices.begin(), notices.end());
@@ -87,10 +94,8 @@ Status Training::BuildInbox() {
       home_->RoundSum(module, tensor, sum, place);
     };
   }
-  PENSTOCK_ASSIGN(
-      GradientInbox inbox,
-      GradientInbox::Create(plan_.layout, plan_.engine.config.gradient_accumulation_steps,
-                            std::move(callbacks)));
+  PENSTOCK_ASSIGN(GradientInbox inbox, GradientInbox::Create(plan_.layout, plan_.gradients_a_step(),
+                                                             std::move(callbacks)));
   inbox_.emplace(std::move(inbox));
   return {};
 }

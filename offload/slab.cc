@@ -24,9 +24,11 @@ void BlockLease::Reset() {
   data_ = nullptr;
 }
 
-BlockPool::BlockPool(Slab& slab, Bytes block, size_t count) : size_(count) {
+BlockPool::BlockPool(Slab& slab, Bytes block, size_t count)
+    : size_(count), memory_(slab.Cut(AlignUp(block, kSlabAlignment) * count)) {
   free_.reserve(count);
-  for (size_t i = 0; i < count; ++i) free_.push_back(slab.Cut(block).data());
+  const size_t stride = AlignUp(block, kSlabAlignment).value;
+  for (size_t i = 0; i < count; ++i) free_.push_back(memory_.data() + stride * i);
 }
 
 BlockLease BlockPool::TryTake() {

@@ -79,12 +79,15 @@ class BlockPool {
   /// Returns an invalid lease if all blocks are taken.
   BlockLease TryTake();
   size_t size() const { return size_; }
+  /// Returns the memory of all blocks.
+  std::span<std::byte> memory() const { return memory_; }
   size_t free() const { return free_.size(); }
 
  private:
   friend class BlockLease;
 
   size_t size_;
+  std::span<std::byte> memory_;
   std::vector<std::byte*> free_;
 };
 

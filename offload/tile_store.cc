@@ -65,9 +65,19 @@ TileStore::TileStore(const ShardLayout& layout, const Schedule& schedule,
   PENSTOCK_CHECK(options.record_home != Tier::kNvme || options.record_blocks >= 1);
   home_weights_.resize(layout.tiles.size());
   home_records_.resize(layout.tiles.size());
+  std::span<std::byte> homes;
+  for (const TileId tile : layout.Tiles()) {  // one behind the other, which are registered as one
+    if (WeightOnDrive(tile)) continue;
+    const std::span<std::byte> weight = slab.Cut(layout.WeightBytes(tile));
+    home_weights_[Index(tile)] = weight;
+    if (homes.empty()) homes = weight.first(0);
+    homes = {homes.data(), weight.data() + weight.size()};
+  }
   for (const TileId tile : layout.Tiles()) {
-    if (!WeightOnDrive(tile)) home_weights_[Index(tile)] = slab.Cut(layout.WeightBytes(tile));
     if (!RecordOnDrive(tile)) home_records_[Index(tile)] = slab.Cut(layout.RecordBytes(tile));
+  }
+  for (const std::span<std::byte> part : {weight_blocks_.memory(), homes}) {
+    if (!part.empty()) weight_memory_.push_back(part);
   }
 }
 

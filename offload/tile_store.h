@@ -67,6 +67,10 @@ class TileStore {
   /// waits for the rest. No weight may be pinned and no update taken.
   ~TileStore();
 
+  /// Returns the memory in which weights lie whenever they are pinned, in at most two parts: what
+  /// copies to a device read.
+  const std::vector<std::span<std::byte>>& weight_memory() const { return weight_memory_; }
+
   /// Has `callback` called, with the store's mutex held, when TryTakeUpdate can give so many more
   /// tiles, or has failed.
   void OnUpdates(std::function<void(size_t tiles)> callback) EXCLUDES(mutex_);
@@ -207,6 +211,7 @@ class TileStore {
   // For each tile; empty if it lives on the drive.
   std::vector<std::span<std::byte>> home_weights_;
   std::vector<std::span<std::byte>> home_records_;
+  std::vector<std::span<std::byte>> weight_memory_;
   std::vector<Tile> tiles_ GUARDED_BY(mutex_);
   Status failure_ GUARDED_BY(mutex_);
   const Schedule* schedule_ GUARDED_BY(mutex_);

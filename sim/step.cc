@@ -12,6 +12,7 @@
 #include "offload/tile_policy.h"
 #include "sim/cores.h"
 #include "sim/stream.h"
+#include "zero/staging_ring.h"
 
 namespace penstock::sim {
 namespace {
@@ -34,6 +35,7 @@ class Engine {
         ranks_(plan.layout.world_size),
         slots_(plan.schedule.slot_bytes.size()),
         wholes_(plan.exchange.repeated_buffers),
+        staging_(plan.staging),
         exchanges_(plan.exchange.ExchangesPerStep(plan.micro_batches)),
         reduced_at_(plan.schedule.length()),
         free_threads_(machine.optimizer_threads) {
@@ -214,19 +216,28 @@ class Engine {
     return comm_.Record();
   }
 
+  /// Through the staging buffer, by the engine's own rule.
   void SendGradients(ModuleId module) {
-    copy_out_.Wait(ranks_ > 1 ? comm_.Record() : compute_.Record());
-    for (const TileId tile : plan_.layout.TilesOf(module)) {
-      if (plan_.layout.frozen(tile)) continue;
-      copy_out_.Work([this, tile](Stream::Done done) {
-        Copy(plan_.layout.GradientBytes(tile), std::move(done));
-      });
-      copy_out_.Work([this, tile](const Stream::Done& done) {
-        arrived_.push_back(tile);
-        GiveOutWork();
-        done();
-      });
+    Stream& sums = ranks_ > 1 ? comm_ : compute_;
+    for (const zero::StagedBatches& staged :
+         zero::StageModule(plan_.layout, module, staging_.size())) {
+      if (const auto room = staging_.Reserve(staged.size); room.free) sums.Wait(*room.free);
+      copy_out_.Wait(sums.Record());
+      for (const zero::GradientBatch& batch : staged.batches) {
+        for (const TileId tile : batch.tiles) CopyOut(tile);
+      }
+      staging_.Take(staged.size, copy_out_.Record());
     }
+  }
+  void CopyOut(TileId tile) {
+    copy_out_.Work([this, tile](Stream::Done done) {
+      Copy(plan_.layout.GradientBytes(tile), std::move(done));
+    });
+    copy_out_.Work([this, tile](const Stream::Done& done) {
+      arrived_.push_back(tile);
+      GiveOutWork();
+      done();
+    });
   }
 
   /// The step is decided on when everything is computed, copied and summed.
@@ -367,7 +378,8 @@ class Engine {
   const uint32_t ranks_;
   std::vector<Slot> slots_;
   std::vector<Event> wholes_;  ///< of each buffer that modules share, the last exchange of it
-  uint64_t exchanges_;         ///< of a module's gradient, in a step
+  zero::StagingRing<Event> staging_;
+  uint64_t exchanges_;                  ///< of a module's gradient, in a step
   std::map<size_t, Event> own_wholes_;  ///< the same, of modules that have one of their own
   uint64_t turn_ = 0;                   ///< counts the whole gradients of a step
   uint64_t fetched_use_ = 0;            ///< the use whose weights are fetched

@@ -9,7 +9,8 @@
 //
 // Of several ranks, the one whose layout is given is modelled. The others are taken to do the same
 // at the same time, so that an operation begins when this rank begins it. Rank 0 has the largest
-// share. Sums of what arrives, and the exchanges of losses and norm, take no time.
+// share. Sums of what arrives, the rounding of gradients, and the exchanges of losses and norm,
+// take no time.
 //
 // Threads: one. Nothing here touches a file, a device or the real clock.
 #pragma once
@@ -24,6 +25,7 @@
 #include "sim/drive.h"
 #include "sim/link.h"
 #include "zero/exchange_options.h"
+#include "zero/gradient_batches.h"
 #include "zero/schedule_builder.h"
 
 namespace penstock::sim {
@@ -53,6 +55,8 @@ struct StepPlan {
   std::vector<Seconds> compute;  ///< of each use, with nobody else at work
   uint64_t micro_batches = 1;    ///< of this rank, in a step: equal parts of each use
   zero::ExchangeOptions exchange = {.repeated_buffers = 2};  ///< with several ranks
+  /// What gradients are staged in on the device, on their way to the host.
+  Bytes staging = zero::LeastGradientStaging(layout);
 };
 
 struct StepTime {

@@ -1,9 +1,11 @@
 // Block sums and figures of gradients and updates that are on the device, and their way to the
 // host.
 //
-// Passes on the device leave figures of blocks. They are copied to the host behind each pass, and
-// so are those elements of gradients that lie in blocks of several tensors: their figures are
-// computed there (zero/tensor_figures.h). There is room for one step's gradients and one update.
+// What is launched is counted in modules, not in tiles: the tensor parts of a module's tiles are
+// tables in device memory, made once (kernels/state/state_parts.h), and each pass over a module is
+// one kernel for each dtype of gradients or each group of tensors. What a pass leaves of a module
+// lies together, and is copied to the host at once. There is room for one step's gradients and one
+// update.
 //
 // Threads: one; what it enqueues is done when the streams are.
 #pragma once
@@ -20,38 +22,47 @@
 #include "device/device.h"
 #include "kernels/state/state_operators.h"
 #include "offload/layout.h"
+#include "zero/gradient_batches.h"
 #include "zero/gradient_norm.h"
+#include "zero/gradient_sums.h"
 #include "zero/tensor_figures.h"
+#include "zero/trust_sums.h"
 #include "zero/update_scalars.h"
 
 namespace penstock::zero {
 
-/// What resident training has of figures on the device and, where they arrive, on the host.
-struct DeviceFigureBytes {
-  Bytes device;
-  Bytes host;
-};
-
 class DeviceFigures {
  public:
-  static DeviceFigureBytes Need(const offload::ShardLayout& layout);
-  /// The layout outlives it. Errors: kBudget; kOutOfMemory.
-  static Result<std::unique_ptr<DeviceFigures>> Create(const offload::ShardLayout& layout,
-                                                       device::Device& device);
+  /// Returns a trained tile's planes and gradient on the device, with the rounding's first element.
+  using PlanesOfTile = std::function<kernels::OptimizerTile(offload::TileId tile)>;
 
-  /// Enqueues the passes over a trained tile's gradient, in device memory; tells `norm` (which
-  /// outlives them) when its block sums are there.
-  void SumGradient(device::Stream& stream, kernels::StateOperators& operators, offload::TileId tile,
-                   const std::byte* gradient, GradientNorm& norm);
-  /// Enqueues the update of a trained tile, part by part. The bits of the tile are those of one
-  /// update.
-  void Update(device::Stream& stream, kernels::StateOperators& operators, offload::TileId tile,
-              const UpdateScalars& scalars, const kernels::OptimizerTile& planes);
-  /// Enqueues the first pass over a trained tile, for rules that take two; takes the place of the
-  /// figures of the update. TakeTrust reads what it has left, after the stream has ended.
-  void SumForTrust(device::Stream& stream, kernels::StateOperators& operators, offload::TileId tile,
-                   const UpdateScalars& scalars, const kernels::OptimizerTile& planes);
-  void TakeTrust(offload::TileId tile, std::span<kernels::TrustSums> sums) const;
+  /// What resident training has of figures and tables on the device, and as much on the host.
+  static Bytes Need(const offload::ShardLayout& layout);
+  /// The layout, and what lies where `planes_of` says, outlive it. Errors: kBudget; kOutOfMemory;
+  /// of the stream, on which the tables go to the device.
+  static Result<std::unique_ptr<DeviceFigures>> Create(const offload::ShardLayout& layout,
+                                                       device::Device& device,
+                                                       device::Stream& stream,
+                                                       const PlanesOfTile& planes_of);
+
+  /// Enqueues the rounding of a module's gradient, from the sums of this rank's share, and the pass
+  /// over it; tells `norm` (which outlives them) when its block sums are there. Returns the number
+  /// of its tiles.
+  size_t RoundAndSum(const FinishedSums& finished, offload::ModuleId module, GradientNorm& norm);
+  /// The same for a gradient that is rounded already.
+  size_t Sum(device::Stream& stream, kernels::StateOperators& operators, offload::ModuleId module,
+             GradientNorm& norm);
+  /// Enqueues what the updates of a step share; to be called before them.
+  void BeginUpdate(device::Stream& stream, const UpdateScalars& scalars);
+  /// Enqueues the update of a module. Returns the number of its tiles.
+  size_t Update(device::Stream& stream, kernels::StateOperators& operators,
+                offload::ModuleId module, const UpdateScalars& scalars);
+  /// Enqueues the first pass over a module, for rules that take two; takes the place of the figures
+  /// of the update. TakeTrust reads what the passes over all modules have left, after the stream
+  /// has ended.
+  void SumForTrust(device::Stream& stream, kernels::StateOperators& operators,
+                   offload::ModuleId module, const UpdateScalars& scalars);
+  void TakeTrust(TrustBlocks& trust) const;
   /// Returns the figures of this rank's share: of the gradients since the last call, and of the
   /// update, if there was one. The streams of both have been waited for.
   StepFigures Take();
@@ -59,42 +70,86 @@ class DeviceFigures {
   std::vector<kernels::WeightFigures> LastUpdate();
   /// Finds, on the device, the first trained tile whose weights are not all finite; the stream has
   /// ended then. Takes the place of the block sums of gradients. Errors: of the stream.
-  Result<std::optional<offload::TileId>> FirstNotFinite(
-      device::Stream& stream, kernels::StateOperators& operators,
-      const std::function<const std::byte*(offload::TileId tile)>& weight_of);
+  Result<std::optional<offload::TileId>> FirstNotFinite(device::Stream& stream,
+                                                        kernels::StateOperators& operators);
 
  private:
-  /// How much there is of each kind before a tile, or in all.
+  /// Where what belongs to a tile lies.
   struct Place {
-    uint64_t blocks = 0;   ///< of gradients
-    uint64_t updates = 0;  ///< blocks, whole or not, of the parts that are updated
-    Bytes ends;            ///< elements of parts without whole blocks
+    uint64_t blocks = 0;   ///< its first block, in the figures of its module
+    uint64_t ends = 0;     ///< its first part without whole blocks, likewise
+    uint64_t updates = 0;  ///< its first block of a part, in those of all tiles
   };
-  /// A tile's figures of blocks, in either memory.
-  struct TilePlace {
-    double* sums;
-    float* largest;
-    uint32_t* nonfinite;
-    uint32_t* finite;
-    kernels::WeightFigures* updates;
+  /// Trained tiles of a module whose gradients have one dtype.
+  struct Run {
+    GradientBatch batch;
+    std::byte* gradient = nullptr;
+    uint64_t figures = 0;  ///< its first block, in the figures of the module; behind them its ends
+    uint64_t first_end = 0;  ///< in the table of ends
+    uint64_t end_count = 0;
+  };
+  /// Trained tiles of a module whose weights lie together and have one dtype.
+  struct WeightRun {
+    offload::IdRange<offload::TileId> tiles;
+    const std::byte* weights = nullptr;
+    DType dtype = DType::kFloat32;
+    uint64_t elements = 0;
+  };
+  /// Trained tiles of a module that belong to one group.
+  struct Group {
+    offload::IdRange<offload::TileId> tiles;
+    kernels::StateParts parts;
+    uint64_t updates = 0;  ///< its first block of a part, in those of all tiles
+  };
+  struct Module {
+    std::vector<Run> runs;
+    std::vector<Group> groups;
+    std::vector<WeightRun> weights;
+    uint64_t figures_before = 0;  ///< of the modules before it: blocks and ends
+    uint64_t figures = 0;
+    uint64_t updates_before = 0;  ///< blocks of the parts of the modules before it
+    uint64_t updates = 0;
+  };
+  /// Everything, in either memory.
+  struct Memory {
+    std::byte* figures;               ///< of each module: sums, magnitudes and counts
+    kernels::WeightFigures* updates;  ///< or what a first pass leaves
+    kernels::StatePart* parts;
+    kernels::GradientEnd* ends;
+    float* step_sizes;  ///< of each tensor
+    uint32_t* finite;   ///< of each tile: whether those of the run that it begins are
   };
 
   explicit DeviceFigures(const offload::ShardLayout& layout);
-  uint64_t Blocks(offload::TileId tile) const {
-    return layout_.tile(tile).elements / kBlockElements;
-  }
-  TilePlace In(std::byte* memory, offload::TileId tile) const;
-  std::byte* HostEnds(offload::TileId tile) const;
-  kernels::BlockFigures OnHost(offload::TileId tile) const;
-  DeviceFigureBytes need() const;
-  void CopyEnds(device::Stream& stream, offload::TileId tile, const std::byte* gradient) const;
+  void AddModule(offload::ModuleId id);
+  Run MakeRun(const GradientBatch& batch, Module& module);
+  void AddGroups(offload::ModuleId id, Module& module);
+  void FillTables(const PlanesOfTile& planes_of);
+  void FillGroup(const PlanesOfTile& planes_of, Group& group, uint64_t first_part);
+  void AddWeights(const kernels::OptimizerTile& planes, offload::TileId tile, Module& module) const;
+  Bytes need() const;
+  Memory In(std::byte* memory) const;
+  kernels::DeviceBlockFigures FiguresIn(std::byte* memory, const Module& module,
+                                        uint64_t first) const;
+  kernels::BlockFigures OnHost(const Module& module, uint64_t first, uint64_t count) const;
+  const Module& Of(offload::ModuleId id) const { return modules_[offload::Index(id)]; }
+  template <typename OfBlock>
+  void FetchUpdates(device::Stream& stream, const Module& module) const;
+  void GiveToNorm(const Module& module, GradientNorm& norm) const;
+  Result<std::optional<offload::TileId>> FirstNotFiniteOf(device::Stream& stream,
+                                                          const Module& module,
+                                                          const WeightRun& run,
+                                                          uint64_t block) const;
   void TakeUpdate(offload::TileId tile);
 
   const offload::ShardLayout& layout_;
   TensorFigures figures_;
-  std::vector<Place> places_;  ///< of each tile, and of all
-  // Of figures of blocks by tile, then of updates, then a flag for each tile; on the host ends,
-  // too.
+  std::vector<Place> places_;  ///< of each tile
+  std::vector<Module> modules_;
+  std::vector<kernels::GradientEnd> ends_;
+  uint64_t all_figures_ = 0;
+  uint64_t all_updates_ = 0;
+  uint64_t all_parts_ = 0;
   device::DeviceBuffer device_;
   device::HostBuffer host_;
   bool updated_ = false;  ///< since the last Take

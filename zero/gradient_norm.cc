@@ -20,15 +20,16 @@ GradientNorm::GradientNorm(const offload::ShardLayout& layout) {
   sums_.resize(blocks);
 }
 
-std::span<double> GradientNorm::Sums(offload::TileId tile) {
-  const uint64_t begin = offsets_[offload::Index(tile)];
-  return std::span(sums_).subspan(begin, offsets_[offload::Index(tile) + 1] - begin);
+std::span<double> GradientNorm::Sums(offload::IdRange<offload::TileId> tiles) {
+  const size_t first = offload::Index(tiles[0]);
+  const uint64_t begin = offsets_[first];
+  return std::span(sums_).subspan(begin, offsets_[first + tiles.size()] - begin);
 }
 
-void GradientNorm::Arrived(bool finite) {
+void GradientNorm::Arrived(bool finite, size_t tiles) {
   MutexLock lock(mutex_);
-  PENSTOCK_CHECK(missing_ > 0);
-  --missing_;
+  PENSTOCK_CHECK(missing_ >= tiles);
+  missing_ -= tiles;
   finite_ = finite_ && finite;
   arrived_.NotifyAll();
 }

@@ -28,8 +28,13 @@ class GradientNorm {
 
   /// Returns where a tile's block sums go: one double for each of its blocks. Fill it, then call
   /// Arrived.
-  std::span<double> Sums(offload::TileId tile);
-  void Arrived(bool finite) EXCLUDES(mutex_);
+  std::span<double> Sums(offload::TileId tile) {
+    const auto index = static_cast<uint32_t>(offload::Index(tile));
+    return Sums({index, index + 1});
+  }
+  /// The same for consecutive tiles, of which Arrived is told the number.
+  std::span<double> Sums(offload::IdRange<offload::TileId> tiles);
+  void Arrived(bool finite, size_t tiles = 1) EXCLUDES(mutex_);
   /// Blocks until every tile of the step has arrived; then the next step may begin. Returns the
   /// shard's block sums, valid until gradients of the next step arrive.
   Blocks WaitForBlocks() EXCLUDES(mutex_);

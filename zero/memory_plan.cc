@@ -191,6 +191,10 @@ ModuleBytes BytesOf(const ShardLayout& layout, ModuleId module) {
   return size;
 }
 
+Bytes GradientStaging(const ModelSpec& model, const ShardLayout& layout, const MemoryPlan& plan) {
+  return plan.stages_layers ? LayerGradientStaging(model, layout) : LeastGradientStaging(layout);
+}
+
 Bytes BlockSumsOf(const ShardLayout& layout) {
   return Bytes{sizeof(double)} * (layout.shard_elements() / kBlockElements);
 }
@@ -211,10 +215,10 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
     }
   }
   if (IsResident(config)) {
-    need.gradients += OnDevice(DeviceFigures::Need(layout).device);
+    need.gradients += OnDevice(DeviceFigures::Need(layout));
   } else {
     need.parameters += OnDevice(repeated.slot) * plan.shared_slots;
-    need.gradients += OnDevice(GradientStagingBytes(layout)) * 2;
+    need.gradients += OnDevice(GradientStaging(model, layout, plan));
   }
   return need;
 }
@@ -227,7 +231,7 @@ HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const conf
     return {.parameters = weight,
             .gradients = {},
             .states = record,
-            .bookkeeping = Bookkeeping(layout, config) + Mapped(DeviceFigures::Need(layout).host)};
+            .bookkeeping = Bookkeeping(layout, config) + Mapped(DeviceFigures::Need(layout))};
   }
   HostBytes need;
   need.bookkeeping = Bookkeeping(layout, config);
@@ -288,13 +292,21 @@ Result<MemoryPlan> PlanMemory(const ModelSpec& model, const ShardLayout& layout,
   MemoryPlan larger = plan;
   larger.gradient_buffers = 2;
   if (layout.world_size > 1 && repeated > 0 && fits(larger)) plan = larger;
+  if (IsResident(config)) return plan;
+  const auto add_slots = [&](uint32_t most) {
+    for (larger = plan; plan.shared_slots < most; plan = larger) {
+      ++larger.shared_slots;
+      if (!fits(larger)) break;
+    }
+  };
+  // With a second slot the weights of two uses of a layer arrive beside kernels; with staging its
+  // gradient leaves beside them; a further slot saves a copy that is hidden already.
+  add_slots(std::min(repeated, 2U));
   larger = plan;
-  while (!IsResident(config) && plan.shared_slots < repeated) {
-    ++larger.shared_slots;
-    if (!fits(larger)) break;
-    plan = larger;
-  }
-  if (!IsResident(config)) HostBudget(model, layout, config, host_available, plan.store).Spend();
+  larger.stages_layers = true;
+  if (fits(larger)) plan = larger;
+  add_slots(repeated);
+  HostBudget(model, layout, config, host_available, plan.store).Spend();
   return plan;
 }
 

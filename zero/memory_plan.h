@@ -20,6 +20,9 @@ struct MemoryPlan {
   /// With several ranks: whole gradients of repeated modules on the device. With two, one is
   /// exchanged while the next is computed.
   uint32_t gradient_buffers = 1;
+  /// Whether rounded gradients of a whole layer are staged on the device, so that the next layer's
+  /// kernels wait for no copy (zero/gradient_batches.h). Otherwise as little as works is.
+  bool stages_layers = false;
   offload::TileStoreOptions store;  ///< host blocks
 };
 
@@ -36,6 +39,10 @@ ModuleBytes BytesOf(const offload::ShardLayout& layout, ModuleId module);
 
 /// The block sums of a shard, of which every placement has a copy on the host.
 Bytes BlockSumsOf(const offload::ShardLayout& layout);
+
+/// What rounded gradients are staged in on their way to the host.
+Bytes GradientStaging(const ModelSpec& model, const offload::ShardLayout& layout,
+                      const MemoryPlan& plan);
 
 /// Device bytes by class, with the slots and buffers of a plan, as the engine allocates them (each
 /// allocation rounded to kDeviceAlignment).
@@ -63,7 +70,8 @@ struct HostBytes {
 HostBytes HostNeed(const ModelSpec& model, const offload::ShardLayout& layout,
                    const config::Config& config, const offload::TileStoreOptions& store);
 
-/// Spends the budgets: first the minimum of every class, then as many device slots as fit; in host
+/// Spends the budgets: first the minimum of every class, then a second device slot, staging for a
+/// layer's gradients, and as many further slots as fit; in host
 /// memory blocks to keep the drives busy, then tiles that live there, then blocks to read ahead.
 /// Errors: kBudget, with the sum that does not fit and the smallest limit that works.
 Result<MemoryPlan> PlanMemory(const ModelSpec& model, const offload::ShardLayout& layout,

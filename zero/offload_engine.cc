@@ -29,8 +29,8 @@ Status OffloadEngine::Build(device::Device& device) {
   PENSTOCK_ASSIGN(const MemoryPlan plan, exchanges_.Plan(options_, layout_, device));
   shared_slots_ = plan.shared_slots;
   schedule_ = std::make_unique<offload::Schedule>(PlanSchedule(options_.model));
-  PENSTOCK_ASSIGN(state_,
-                  StateEngine::Create(options_, layout_, *schedule_, plan, device.pci_bus_id()));
+  PENSTOCK_ASSIGN(
+      state_, StateEngine::Create(options_, layout_, *schedule_, plan, ComputeDevice::Of(device)));
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(state_->memory()));
   return BuildDevice(plan, device);
 }
@@ -49,10 +49,9 @@ Status OffloadEngine::BuildDevice(const MemoryPlan& plan, device::Device& device
   PENSTOCK_ASSIGN(executor_, offload::Executor::Create(
                                  layout_, *schedule_, device, *compute_, state_->store(),
                                  {.gatherer = exchanges_.gatherer(), .meter = options_.meter}));
-  for (Staging& staging : staging_) {
-    PENSTOCK_ASSIGN(staging.buffer,
-                    device.Allocate(GradientStagingBytes(layout_), "staging of gradients"));
-  }
+  const Bytes staging = GradientStaging(options_.model, layout_, plan);
+  PENSTOCK_ASSIGN(staging_, device.Allocate(staging, "staging of gradients"));
+  ring_ = StagingRing<device::Event>(staging);
   PENSTOCK_ASSIGN(copy_out_, device.CreateStream("copy-out"));
   return {};
 }
@@ -89,25 +88,39 @@ Status OffloadEngine::ReduceGradients(ModuleId module) {
   }
   PENSTOCK_ASSIGN(const FinishedSums finished, exchanges_.Finish(module, *compute_));
   PENSTOCK_TRY(state_->PrepareUpdates());
-  for (const GradientBatch& batch : GradientBatches(layout_, module)) {
-    SendGradients(batch, finished);
+  for (const StagedBatches& staged : StageModule(layout_, module, ring_.size())) {
+    SendGradients(staged, finished);
   }
   return {};
 }
 
-void OffloadEngine::SendGradients(const GradientBatch& batch, const FinishedSums& finished) {
-  Staging& staging = staging_[next_staging_];
-  next_staging_ = (next_staging_ + 1) % staging_.size();
-  finished.stream->Wait(staging.copied);
-  finished.operators->RoundGradients(*finished.stream, finished.sums + batch.begin, batch.dtype,
-                                     batch.elements, staging.buffer.data());
+/// What is reserved together waits once, for the copies of what it takes the place of.
+void OffloadEngine::SendGradients(const StagedBatches& staged, const FinishedSums& finished) {
+  const auto room = ring_.Reserve(staged.size);
+  if (room.free) finished.stream->Wait(*room.free);
+  std::byte* to = staging_.data() + room.begin.value;
+  for (const GradientBatch& batch : staged.batches) {
+    finished.operators->RoundGradients(*finished.stream, finished.sums + batch.begin, batch.dtype,
+                                       batch.elements, to);
+    to += StagedBytes(batch).value;
+  }
   copy_out_->Wait(finished.stream->Record());
-  // Gradients lie in host memory in the order of the tiles.
-  copy_out_->CopyToHost(state_->Gradient(batch.tiles[0]).data(), staging.buffer.data(),
-                        SizeOf(batch.dtype) * batch.elements);
-  staging.copied = copy_out_->Record();
-  copy_out_->Call([this, tiles = batch.tiles]() { state_->GradientsArrived(tiles); });
-  sent_ += batch.tiles.size();
+  const std::byte* from = staging_.data() + room.begin.value;
+  for (const GradientBatch& batch : staged.batches) {
+    CopyOut(batch, from);
+    from += StagedBytes(batch).value;
+  }
+  ring_.Take(staged.size, copy_out_->Record());
+}
+
+void OffloadEngine::CopyOut(const GradientBatch& staged, const std::byte* from) {
+  for (const GradientBatch& batch : CutBatch(layout_, staged)) {
+    // Gradients lie in host memory in the order of the tiles.
+    copy_out_->CopyToHost(state_->Gradient(batch.tiles[0]).data(), from, batch.size());
+    copy_out_->Call([this, tiles = batch.tiles]() { state_->GradientsArrived(tiles); });
+    from += batch.size().value;
+    sent_ += batch.tiles.size();
+  }
 }
 
 Result<std::vector<HostGradient>> OffloadEngine::BeginHostGradients(ModuleId module) {

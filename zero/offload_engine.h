@@ -4,7 +4,6 @@
 // device, and the gradients' way back.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,6 +16,7 @@
 #include "zero/exchanges.h"
 #include "zero/gradient_batches.h"
 #include "zero/memory_plan.h"
+#include "zero/staging_ring.h"
 #include "zero/state_engine.h"
 
 namespace penstock::zero {
@@ -75,13 +75,6 @@ class OffloadEngine : public Engine {
   const std::vector<std::string>& notices() const override { return state_->io().notices; }
 
  private:
-  /// The buffers from which rounded gradients leave the device: two, so that rounding one batch and
-  /// copying the one before overlap.
-  struct Staging {
-    device::DeviceBuffer buffer;
-    device::Event copied;
-  };
-
   OffloadEngine(EngineOptions options, offload::ShardLayout layout,
                 kernels::StateOperators& operators);
   Status Build(device::Device& device);
@@ -90,7 +83,9 @@ class OffloadEngine : public Engine {
   /// To be called before an exchange, which waits for the kernels of this use: with several ranks,
   /// gathers the weights of the next one first.
   Status GatherAhead();
-  void SendGradients(const GradientBatch& batch, const FinishedSums& finished);
+  void SendGradients(const StagedBatches& staged, const FinishedSums& finished);
+  /// Enqueues the copies of a batch that is rounded at `from`.
+  void CopyOut(const GradientBatch& staged, const std::byte* from);
   /// The device has done everything of the step.
   Status Synchronize();
 
@@ -104,8 +99,8 @@ class OffloadEngine : public Engine {
   // work reads slots, sums and staging and calls the state.
   std::unique_ptr<StateEngine> state_;
   device::HostRegistration registration_;  ///< of the state's memory
-  std::array<Staging, 2> staging_;
-  size_t next_staging_ = 0;
+  device::DeviceBuffer staging_;           ///< rounded gradients, on their way to the host
+  StagingRing<device::Event> ring_;
   std::unique_ptr<offload::Executor> executor_;
   Exchanges exchanges_;
   StepFigures figures_;

@@ -23,9 +23,7 @@ Result<std::unique_ptr<ResidentEngine>> ResidentEngine::CreateForCaller(
 }
 
 void ResidentEngine::GradientsArrived(ModuleId module) {
-  for (const TileId tile : layout_.TrainedTilesOf(module)) {
-    device_figures_->SumGradient(*compute_, operators_, tile, GradientOf(tile), norm_);
-  }
+  device_figures_->Sum(*compute_, operators_, module, norm_);
 }
 
 Status ResidentEngine::DropGradients(size_t tiles) {

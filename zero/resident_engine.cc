@@ -45,7 +45,7 @@ Status ResidentEngine::Build(device::Device& device) {
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
   host_weight_ = slab_->Cut(need.parameters);
   host_record_ = slab_->Cut(need.states);
-  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device.pci_bus_id(), *slab_));
+  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, ComputeDevice::Of(device), *slab_));
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(slab_->bytes()));
 
   PENSTOCK_ASSIGN(compute_, ComputeStream::Create(device, options_.compute_stream));
@@ -55,7 +55,6 @@ Status ResidentEngine::Build(device::Device& device) {
       offsets_.push_back(end);
       end.record += layout_.RecordBytes(tile);
       end.gradient += layout_.GradientBytes(tile);
-      end.sums += layout_.tile(tile).elements;
     }
     Module buffers;
     PENSTOCK_ASSIGN(buffers.weights, device.Allocate(layout_.SlotBytes(module), "parameters"));
@@ -64,7 +63,9 @@ Status ResidentEngine::Build(device::Device& device) {
     modules_.push_back(std::move(buffers));
   }
   PENSTOCK_TRY(exchanges_.Build(options_, layout_, plan, device, operators_));
-  PENSTOCK_ASSIGN(device_figures_, DeviceFigures::Create(layout_, device));
+  PENSTOCK_ASSIGN(device_figures_,
+                  DeviceFigures::Create(layout_, device, *compute_,
+                                        [this](TileId tile) { return PlanesOnDevice(tile); }));
   if (TakesTwoPasses(options_.config)) trust_.emplace(layout_);
   return {};
 }
@@ -180,44 +181,24 @@ Result<const std::byte*> ResidentEngine::Acquire(ModuleId module) {
 
 Status ResidentEngine::ReduceGradients(ModuleId module) {
   PENSTOCK_ASSIGN(const FinishedSums finished, exchanges_.Finish(module, *compute_));
-  device::Stream& stream = *finished.stream;
-  for (const TileId tile : layout_.TilesOf(module)) {
-    if (layout_.frozen(tile)) continue;
-    finished.operators->RoundGradients(stream, finished.sums + offsets_[Index(tile)].sums,
-                                       layout_.GradientDType(tile), layout_.tile(tile).elements,
-                                       GradientOf(tile));
-    device_figures_->SumGradient(stream, *finished.operators, tile, GradientOf(tile), norm_);
-    ++sent_;
-  }
+  sent_ += device_figures_->RoundAndSum(finished, module, norm_);
   return {};
 }
 
-kernels::OptimizerTile ResidentEngine::PlanesOnDevice(TileId tile,
-                                                      const UpdateScalars& scalars) const {
+kernels::OptimizerTile ResidentEngine::PlanesOnDevice(TileId tile) const {
   const offload::TileLayout& place = layout_.tile(tile);
   kernels::OptimizerTile planes =
       PlanesOf(layout_, tile, WeightOf(tile), RecordOf(tile), GradientOf(tile), 0, place.elements);
-  planes.rounding = scalars.RoundingOf(place);
+  planes.rounding.first_element = place.begin;
   return planes;
 }
 
-void ResidentEngine::UpdateTile(TileId tile, const UpdateScalars& scalars) {
-  device_figures_->Update(*compute_, operators_, tile, scalars, PlanesOnDevice(tile, scalars));
-  ++updates_;
-}
-
 Status ResidentEngine::SumForTrust(UpdateScalars& scalars) {
-  const auto for_each_tile = [this](const auto& of_tile) {
-    for (const TileId tile : layout_.Tiles()) {
-      if (!layout_.frozen(tile)) of_tile(tile);
-    }
-  };
-  for_each_tile([&](TileId tile) {
-    device_figures_->SumForTrust(*compute_, operators_, tile, scalars,
-                                 PlanesOnDevice(tile, scalars));
-  });
+  for (const ModuleId module : offload::Ids<ModuleId>(modules_.size())) {
+    device_figures_->SumForTrust(*compute_, operators_, module, scalars);
+  }
   PENSTOCK_TRY(compute_->Synchronize());
-  for_each_tile([&](TileId tile) { device_figures_->TakeTrust(tile, trust_->OfTile(tile)); });
+  device_figures_->TakeTrust(*trust_);
   PENSTOCK_ASSIGN(const std::vector<const kernels::TrustSums*> all,
                   exchanges_.GatherTrust(trust_->all()));
   scalars.SetTrust(trust_->ByTensor(all));
@@ -257,8 +238,9 @@ Status ResidentEngine::UpdateStep(double grad_scale) {
   UpdateScalars scalars(groups_, options_.config.optimizer, options_.seed, lr_, t_, grad_scale,
                         CycledBetas(options_.config.scheduler, t_));
   if (trust_) PENSTOCK_TRY(SumForTrust(scalars));
+  device_figures_->BeginUpdate(*compute_, scalars);
   for (const ModuleId module : offload::Ids<ModuleId>(modules_.size())) {
-    for (const TileId tile : layout_.TrainedTilesOf(module)) UpdateTile(tile, scalars);
+    updates_ += device_figures_->Update(*compute_, operators_, module, scalars);
     if (exchanges_.gatherer() != nullptr) modules_[Index(module)].updated = compute_->Record();
   }
   ++version_;
@@ -280,8 +262,7 @@ Status ResidentEngine::CheckWeights(uint64_t step) {
       FirstDestroyed(layout_.model, device_figures_->LastUpdate());
   if (destroyed) return Destroyed(*destroyed, step, lr_of_update_);
   PENSTOCK_ASSIGN(const std::optional<TileId> tile,
-                  device_figures_->FirstNotFinite(*compute_, operators_,
-                                                  [this](TileId of) { return WeightOf(of); }));
+                  device_figures_->FirstNotFinite(*compute_, operators_));
   return tile ? Status(NotFinite(layout_, *tile)) : Status();
 }
 

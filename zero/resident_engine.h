@@ -112,7 +112,6 @@ class ResidentEngine : public Engine, public CallerStates {
   struct TileOffsets {
     Bytes record;
     Bytes gradient;
-    uint64_t sums = 0;  ///< elements before its own in the sums
   };
 
   /// The tile on its way between device and drive.
@@ -132,9 +131,8 @@ class ResidentEngine : public Engine, public CallerStates {
   offload::TileChecksums ChecksumsOf(offload::TileId tile, uint64_t version,
                                      const HostParts& parts) const;
   Status ReadTile(offload::TileId tile, const offload::CommittedTile& committed);
-  /// Views of a tile on the device.
-  kernels::OptimizerTile PlanesOnDevice(offload::TileId tile, const UpdateScalars& scalars) const;
-  void UpdateTile(offload::TileId tile, const UpdateScalars& scalars);
+  /// Views of a trained tile on the device.
+  kernels::OptimizerTile PlanesOnDevice(offload::TileId tile) const;
   /// The first pass over all tiles, where updates take two; gives the scalars the trust ratios.
   Status SumForTrust(UpdateScalars& scalars);
   /// Errors: kNumeric if the weights after step `step` are not to be committed.

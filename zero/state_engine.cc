@@ -29,14 +29,14 @@ Result<std::unique_ptr<StateEngine>> StateEngine::Create(const EngineOptions& op
                                                          const offload::ShardLayout& layout,
                                                          const offload::Schedule& schedule,
                                                          const MemoryPlan& plan,
-                                                         const std::string& gpu) {
+                                                         const ComputeDevice& device) {
   std::unique_ptr<StateEngine> engine(new StateEngine(options, layout));
-  PENSTOCK_TRY(engine->Build(schedule, plan, gpu));
+  PENSTOCK_TRY(engine->Build(schedule, plan, device));
   return engine;
 }
 
 Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& plan,
-                          const std::string& gpu) {
+                          const ComputeDevice& device) {
   const HostBytes need = HostNeed(options_.model, layout_, options_.config, plan.store);
   const std::pair<MemoryClass, Bytes> charges[] = {
       {MemoryClass::kParameters, need.parameters},
@@ -49,10 +49,11 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
     reservations_.push_back(std::move(reservation));
   }
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
-  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, gpu, *slab_));
+  PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device, *slab_));
   AddTierNotice(plan.store, schedule);
   store_ = std::make_unique<offload::TileStore>(layout_, schedule, plan.store, *slab_, *io_.file);
-  std::span<std::byte> gradients = slab_->Cut(layout_.gradient_bytes());
+  gradient_memory_ = slab_->Cut(layout_.gradient_bytes());
+  std::span<std::byte> gradients = gradient_memory_;
   for (const TileId tile : layout_.Tiles()) {
     const size_t size = layout_.GradientBytes(tile).value;
     gradients_.push_back(gradients.first(size));
@@ -67,6 +68,12 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
                                                    std::max(1, io_.threads.counts.optimizer),
                                                    options_.meter, trust_ ? &*trust_ : nullptr));
   return {};
+}
+
+std::vector<std::span<std::byte>> StateEngine::copied_memory() const {
+  std::vector<std::span<std::byte>> memory = store_->weight_memory();
+  if (!gradient_memory_.empty()) memory.push_back(gradient_memory_);
+  return memory;
 }
 
 /// Says which share of the tiles lives where, if that is a choice.

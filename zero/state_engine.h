@@ -33,13 +33,13 @@ namespace penstock::zero {
 
 class StateEngine : public CallerStates {
  public:
-  /// `gpu`: the bus id of the device that the state works for, if it has one. Options, layout and
-  /// schedule outlive the engine. Errors: kBudget; of the state and the I/O engines.
+  /// `device` computes the model. Options, layout and schedule outlive the engine. Errors: kBudget;
+  /// of the state and the I/O engines.
   static Result<std::unique_ptr<StateEngine>> Create(const EngineOptions& options,
                                                      const offload::ShardLayout& layout,
                                                      const offload::Schedule& schedule,
                                                      const MemoryPlan& plan,
-                                                     const std::string& gpu);
+                                                     const ComputeDevice& device);
   /// Ends a commit that was begun.
   ~StateEngine() override { static_cast<void>(FinishCommit()); }
   StateEngine(const StateEngine&) = delete;
@@ -68,8 +68,11 @@ class StateEngine : public CallerStates {
 
   /// The weights, for whoever brings them to the device.
   offload::TileStore& store() { return *store_; }
-  /// Returns all memory that copies to and from a device touch.
+  /// Returns all of the slab.
   std::span<std::byte> memory() override { return slab_->bytes(); }
+  /// Returns the parts of the slab that copies to and from a device touch: weights and gradients,
+  /// and no optimizer states. A copy touches one of them only.
+  std::vector<std::span<std::byte>> copied_memory() const;
   /// Returns where a tile's gradient goes; those of consecutive tiles lie one behind the other.
   /// Whoever writes it must know that the tile's last update has finished.
   std::span<std::byte> Gradient(offload::TileId tile) const {
@@ -127,7 +130,8 @@ class StateEngine : public CallerStates {
   };
 
   StateEngine(const EngineOptions& options, const offload::ShardLayout& layout);
-  Status Build(const offload::Schedule& schedule, const MemoryPlan& plan, const std::string& gpu);
+  Status Build(const offload::Schedule& schedule, const MemoryPlan& plan,
+               const ComputeDevice& device);
   void AddTierNotice(const offload::TileStoreOptions& store, const offload::Schedule& schedule);
   UpdateScalars ScalarsOfStep(double grad_scale) const;
   /// Looks at the weights after step `step`, once their update has ended. Errors: kNumeric if they
@@ -144,6 +148,7 @@ class StateEngine : public CallerStates {
   std::vector<Reservation> reservations_;
   std::vector<GroupSpec> groups_;  ///< with the scalars of the next update
   std::optional<offload::Slab> slab_;
+  std::span<std::byte> gradient_memory_;
   std::vector<std::span<std::byte>> gradients_;  ///< of each tile
   StateIo io_;
   GradientNorm norm_;

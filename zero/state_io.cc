@@ -20,9 +20,9 @@ void AddOnce(const std::string& notice, std::vector<std::string>& notices) {
   if (!notice.empty() && !known) notices.push_back(notice);
 }
 
-/// Asks the machine to which nodes the GPU and the drives that steps use are attached, places
+/// Asks the machine to which nodes a GPU and the drives that steps use are attached, places
 /// `memory` and plans the threads. Nothing here is worth ending a run.
-void Place(const EngineOptions& options, const std::string& gpu, offload::Slab& memory,
+void Place(const EngineOptions& options, const ComputeDevice& device, offload::Slab& memory,
            StateIo& io) {
   const config::Config& config = options.config;
   io.threads = {.counts = {config.compute_threads, config.optimizer_threads},
@@ -37,15 +37,14 @@ void Place(const EngineOptions& options, const std::string& gpu, offload::Slab& 
   for (const std::string& folder : options.state_folders) {
     if (drives) paths.push_back({.path = folder, .devices = BlockDevicesOf(folder)});
   }
-  NumaPlacement placement = PlaceNear(*topology, paths, gpu);
+  NumaPlacement placement = PlaceNear(*topology, paths, device.pci_bus_id);
   if (!placement.memory_nodes.empty()) {
     const Status placed = memory.PreferNodes(placement.memory_nodes);
     if (!placed.ok()) placement.notice += "; memory does not: " + placed.error().message;
   }
-  if (drives || !gpu.empty()) io.notices.push_back(placement.notice);
+  if (drives || !device.pci_bus_id.empty()) io.notices.push_back(placement.notice);
   if (IsResident(config)) return;
-  const device::Kind kind = gpu.empty() ? device::Kind::kCpu : device::Kind::kCuda;
-  io.threads = PlanThreads(*topology, kind, io.threads.counts, placement);
+  io.threads = PlanThreads(*topology, device.kind, io.threads.counts, placement);
   LeaveOutRefused(io.threads);
   io.threads.io.resize(options.state_folders.size());
   io.notices.push_back(io.threads.notice);
@@ -123,10 +122,10 @@ std::string SharesNotice(const std::vector<offload::PathShare>& shares,
 }  // namespace
 
 Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::ShardLayout& layout,
-                                const std::string& gpu, offload::Slab& memory) {
+                                const ComputeDevice& device, offload::Slab& memory) {
   const config::Config& config = options.config;
   StateIo io;
-  Place(options, gpu, memory, io);
+  Place(options, device, memory, io);
   PENSTOCK_TRY(MakeEngines(options, io));
   PENSTOCK_TRY(RegisterMemory(memory, io));
   PENSTOCK_TRY(MakeFile(options, layout, io));

@@ -8,12 +8,23 @@
 
 #include "aio/aio.h"
 #include "base/result.h"
+#include "device/device.h"
 #include "offload/slab.h"
 #include "offload/state_file.h"
 #include "zero/engine.h"
 #include "zero/thread_plan.h"
 
 namespace penstock::zero {
+
+/// What computes the model that a state belongs to: the CPU, or a GPU.
+struct ComputeDevice {
+  device::Kind kind = device::Kind::kCpu;
+  std::string pci_bus_id;  ///< of a GPU; empty if it is not known
+
+  static ComputeDevice Of(const device::Device& device) {
+    return {.kind = device.kind(), .pci_bus_id = device.pci_bus_id()};
+  }
+};
 
 struct StateIo {
   std::vector<std::unique_ptr<aio::Engine>> engines;  ///< of each path
@@ -28,10 +39,10 @@ struct StateIo {
 
   /// Plans the threads, makes an I/O engine for each path, near its drive, and creates or opens the
   /// state. States are read into and written from `memory`, which is untouched so far: it is placed
-  /// near the drives and the device, registered with the engines, and outlives them. `gpu`: the
-  /// device's bus id, if any. Errors: of engines and state.
+  /// near the drives and the device, registered with the engines, and outlives them. Errors: of
+  /// engines and state.
   static Result<StateIo> Create(const EngineOptions& options, const offload::ShardLayout& layout,
-                                const std::string& gpu, offload::Slab& memory);
+                                const ComputeDevice& device, offload::Slab& memory);
 
   const std::string& engine_name() const { return engines.front()->name(); }
   /// Says that training begins: bytes read so far do not count as those of steps.

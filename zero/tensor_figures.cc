@@ -95,21 +95,20 @@ void TensorFigures::TakeGradient(TileId tile, const std::byte* gradient,
   const Bytes element = SizeOf(layout_.GradientDType(tile));
   const uint64_t begin_of_tile = layout_.tile(tile).begin;
   Take(tile, blocks, [&](const TensorPart& part) {
-    return gradient + (element * (part.begin - begin_of_tile)).value;
+    return kernels::PartFigures(gradient + (element * (part.begin - begin_of_tile)).value,
+                                layout_.GradientDType(tile), part.elements());
   });
 }
 
-void TensorFigures::TakeGradientEnds(TileId tile, const std::byte* ends,
+void TensorFigures::TakeGradientEnds(TileId tile, const kernels::BlockFigures& ends,
                                      const kernels::BlockFigures& blocks) {
-  const Bytes element = SizeOf(layout_.GradientDType(tile));
-  Take(tile, blocks, [&](const TensorPart& part) {
-    return std::exchange(ends, ends + (element * part.elements()).value);
-  });
+  size_t next = 0;
+  Take(tile, blocks, [&](const TensorPart&) { return ends.Of(next++); });
 }
 
 void TensorFigures::Take(
     TileId tile, const kernels::BlockFigures& blocks,
-    const std::function<const std::byte*(const TensorPart& part)>& elements_of) {
+    const std::function<kernels::GradientFigures(const TensorPart& part)>& figures_of) {
   const uint64_t first_block = layout_.tile(tile).begin / kBlockElements;
   kernels::GradientFigures* out = &gradients_[first_[Index(tile)]];
   for (const TensorPart& part : Parts(tile)) {
@@ -119,8 +118,7 @@ void TensorFigures::Take(
         figures.Add(blocks.Of(i - first_block));
       }
     } else {
-      figures =
-          kernels::PartFigures(elements_of(part), layout_.GradientDType(tile), part.elements());
+      figures = figures_of(part);
     }
     *out++ = figures;
   }

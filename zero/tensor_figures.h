@@ -84,8 +84,9 @@ class TensorFigures {
   /// part has no whole blocks.
   void TakeGradient(offload::TileId tile, const std::byte* gradient,
                     const kernels::BlockFigures& blocks);
-  /// The same where `ends` are the elements of those parts alone, one part behind the other.
-  void TakeGradientEnds(offload::TileId tile, const std::byte* ends,
+  /// The same where `ends` are the figures of those parts, one part behind the other; others may
+  /// follow.
+  void TakeGradientEnds(offload::TileId tile, const kernels::BlockFigures& ends,
                         const kernels::BlockFigures& blocks);
   /// Returns where the figures of a tile's update go, by part.
   std::span<kernels::WeightFigures> Update(offload::TileId tile, uint64_t version);
@@ -97,10 +98,10 @@ class TensorFigures {
   }
 
  private:
-  /// `elements_of` says where the elements of a part without whole blocks are; it is called for
-  /// these, in order.
-  void Take(offload::TileId tile, const kernels::BlockFigures& blocks,
-            const std::function<const std::byte*(const kernels::TensorPart& part)>& elements_of);
+  /// `figures_of` returns those of a part without whole blocks; it is called for these, in order.
+  void Take(
+      offload::TileId tile, const kernels::BlockFigures& blocks,
+      const std::function<kernels::GradientFigures(const kernels::TensorPart& part)>& figures_of);
   template <typename Figures>
   std::vector<Figures> Combine(const std::vector<Figures>& of_parts) const {
     std::vector<Figures> of_tensors(tensors_);

@@ -236,4 +236,14 @@ void ChooseThreads(const Topology& topology, device::Kind kind, config::Config* 
   if (kind == device::Kind::kCpu) config->optimizer_threads = plan.counts.optimizer;
 }
 
+void AssumeThreads(const Topology& topology, device::Kind kind, config::Config* config) {
+  ChooseThreads(topology, kind, config);
+  NumaPlacement anywhere;
+  const bool drives = config::UsesNvme(*config) && !config->aio.simulate;
+  if (drives) anywhere.cpus.resize(std::max<size_t>(config->nvme_paths.size(), 1));
+  const ThreadCounts wanted{.compute = config->compute_threads,
+                            .optimizer = config->optimizer_threads};
+  config->optimizer_threads = PlanThreads(topology, kind, wanted, anywhere).counts.optimizer;
+}
+
 }  // namespace penstock::zero

@@ -47,4 +47,8 @@ void LeaveOutRefused(ThreadPlan& plan);
 /// open.
 void ChooseThreads(const Topology& topology, device::Kind kind, config::Config* config);
 
+/// As ChooseThreads, for a run that is planned and not made: as if the GPU and the drives were near
+/// all cores, so that the optimizer's count is known, too.
+void AssumeThreads(const Topology& topology, device::Kind kind, config::Config* config);
+
 }  // namespace penstock::zero

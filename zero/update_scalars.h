@@ -30,6 +30,7 @@ class UpdateScalars {
   }
   /// Sets the sums of squares of every tensor (TrustBlocks::ByTensor), for rules with trust ratios.
   void SetTrust(std::vector<kernels::TrustSums> of_tensors);
+  bool has_trust() const { return trust_ != nullptr; }
   /// Returns the scalars of a tensor's elements in the tile: with its trust ratio, once the sums
   /// are set. `tensor` counts those of all modules.
   kernels::OptimizerScalars Of(const offload::TileLayout& tile, size_t tensor) const {

@@ -100,16 +100,29 @@ class CpuStateOperators final : public StateOperators {
     });
   }
 
-  void BlockSumsAndFigures(device::Stream& stream, const std::byte* gradient, DType dtype,
-                           uint64_t n, const DeviceBlockFigures& figures,
-                           uint32_t* finite) override {
-    SumInParallel(stream, gradient, dtype, n, finite, [=](const std::byte* from, Range range) {
-      const Range blocks = BlocksOf(range);
-      return kernels::BlockSumsAndFigures(
-          from, dtype, range.size(),
-          {.sums = {figures.sums + blocks.begin, blocks.size()},
-           .largest = {figures.largest + blocks.begin, blocks.size()},
-           .nonfinite = {figures.nonfinite + blocks.begin, blocks.size()}});
+  void GradientFigures(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
+                       const GradientEnd* ends, uint64_t end_count,
+                       const DeviceBlockFigures& figures) override {
+    PENSTOCK_CHECK(n % kBlockElements == 0);
+    const uint64_t blocks = n / kBlockElements;
+    Launch(stream, [=, this] {
+      ParallelRanges(threads_, blocks, 1, [&](Range range) {
+        kernels::BlockSumsAndFigures(
+            gradient + range.begin * kBlockElements * SizeOf(dtype).value, dtype,
+            range.size() * kBlockElements,
+            {.sums = {figures.sums + range.begin, range.size()},
+             .largest = {figures.largest + range.begin, range.size()},
+             .nonfinite = {figures.nonfinite + range.begin, range.size()}});
+      });
+      ParallelRanges(threads_, end_count, 1, [&](Range range) {
+        for (uint64_t i = range.begin; i < range.end; ++i) {
+          const kernels::GradientFigures end =
+              PartFigures(gradient + ends[i].begin * SizeOf(dtype).value, dtype, ends[i].elements);
+          figures.sums[blocks + i] = end.sum_of_squares;
+          figures.largest[blocks + i] = end.largest;
+          figures.nonfinite[blocks + i] = static_cast<uint32_t>(end.nonfinite);
+        }
+      });
     });
   }
 
@@ -124,41 +137,65 @@ class CpuStateOperators final : public StateOperators {
     });
   }
 
-  void Update(device::Stream& stream, const OptimizerScalars& scalars,
-              const OptimizerTile& tile) override {
-    Launch(stream, [=, this] {
-      ParallelRanges(threads_, ElementCount(tile), kElementGrain, [&](Range range) {
-        kernels::Update(scalars, Part(tile, range.begin, range.size()));
-      });
-    });
+  void Update(device::Stream& stream, const PartsUpdate& update, const StateParts& parts,
+              WeightFigures* of_blocks) override {
+    ForEachPart(
+        stream, parts, parts.blocks,
+        [scalars = update.scalars, key = update.rounding_key, step_sizes = update.step_sizes,
+         of_blocks](const StatePart& part, OptimizerTile tile, Range blocks) {
+          tile.rounding.key = key;
+          std::span<WeightFigures> figures;
+          if (part.tensor != kNoTensor) {
+            figures = {of_blocks + blocks.begin, blocks.size()};
+          }
+          kernels::Update(OfTensor(scalars, part.tensor, step_sizes), tile, figures);
+        });
   }
 
-  void UpdateAndMeasure(device::Stream& stream, const OptimizerScalars& scalars,
-                        const OptimizerTile& tile, WeightFigures* of_blocks) override {
-    Launch(stream, [=, this] {
-      ParallelRanges(threads_, ElementCount(tile), kBlockElements, [&](Range range) {
-        const Range blocks = BlocksOf(range);
-        kernels::Update(scalars, Part(tile, range.begin, range.size()),
-                        {of_blocks + blocks.begin, blocks.size()});
-      });
-    });
-  }
-
-  void SumForTrust(device::Stream& stream, const OptimizerScalars& scalars,
-                   const OptimizerTile& tile, TrustSums* of_blocks) override {
-    Launch(stream, [=, this] {
-      ParallelRanges(threads_, ElementCount(tile), kBlockElements, [&](Range range) {
-        const Range blocks = BlocksOf(range);
-        kernels::SumForTrust(scalars, Part(tile, range.begin, range.size()),
-                             {of_blocks + blocks.begin, blocks.size()});
-      });
-    });
+  void SumForTrust(device::Stream& stream, const OptimizerScalars& scalars, const StateParts& parts,
+                   TrustSums* of_blocks) override {
+    ForEachPart(stream, parts, parts.measured_blocks,
+                [scalars, of_blocks](const StatePart&, const OptimizerTile& tile, Range blocks) {
+                  kernels::SumForTrust(scalars, tile, {of_blocks + blocks.begin, blocks.size()});
+                });
   }
 
  private:
   /// The blocks of a range of elements that begins with one; the last may be a part.
   static Range BlocksOf(Range elements) {
     return {elements.begin / kBlockElements, (elements.end + kBlockElements - 1) / kBlockElements};
+  }
+
+  /// Returns the scalars of a part's tensor.
+  static OptimizerScalars OfTensor(const OptimizerScalars& scalars, uint64_t tensor,
+                                   const float* step_sizes) {
+    OptimizerScalars of_tensor = scalars;
+    auto* const lamb = std::get_if<LambScalars>(&of_tensor);
+    if (lamb != nullptr && step_sizes != nullptr && tensor != kNoTensor) {
+      lamb->negative_step_size = step_sizes[tensor];
+    }
+    return of_tensor;
+  }
+
+  /// Calls `pass(part, tile, blocks)` with what lies of each part in the first `blocks` blocks, cut
+  /// between threads where blocks begin.
+  template <typename Pass>
+  void ForEachPart(device::Stream& stream, const StateParts& parts, uint64_t blocks,
+                   Pass pass) const {
+    if (blocks == 0) return;
+    Launch(stream, [=, this] {
+      ParallelRanges(threads_, blocks, 1, [&](Range range) {
+        uint64_t index = PartWithBlock(parts.parts, parts.count, range.begin);
+        for (uint64_t block = range.begin; block < range.end; ++index) {
+          const StatePart& part = parts.parts[index];
+          const uint64_t end = std::min(range.end, part.first_block + part.blocks());
+          const uint64_t first = (block - part.first_block) * kBlockElements;
+          const uint64_t last = std::min((end - part.first_block) * kBlockElements, part.elements);
+          pass(part, TileOf(parts.kind, part, first, last - first), Range{block, end});
+          block = end;
+        }
+      });
+    });
   }
 
   /// `sum(elements, range)` returns whether the elements of a range of blocks are finite.

@@ -35,19 +35,23 @@ __global__ void AddGradientKernel(uint64_t n, bool first, const T* values, float
 /// Partial sums of a block of the flat index.
 constexpr unsigned kPartials = 16;
 
-/// 16 threads to a sum: thread j takes elements j, j + 16, … in order. The other figures are left
-/// out where `largest` is null.
+/// 16 threads to a sum: thread j takes elements j, j + 16, … in order. First come the blocks, then
+/// the ends. The other figures are left out where `largest` is null.
 template <typename T>
-__global__ void BlockSumsKernel(uint64_t blocks, const T* gradient, double* sums, float* largest,
+__global__ void BlockSumsKernel(uint64_t blocks, const T* gradient, uint64_t end_count,
+                                const GradientEnd* ends, double* sums, float* largest,
                                 uint32_t* nonfinite) {
   const uint64_t thread = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const uint64_t block = thread / kPartials;
+  const uint64_t sum_of = thread / kPartials;
   double sum = 0;
   float most = 0;
   uint32_t count = 0;
-  if (block < blocks) {
-    const T* const from = gradient + block * kBlockElements + thread % kPartials;
-    for (uint64_t i = 0; i < kBlockElements; i += kPartials) {
+  if (sum_of < blocks + end_count) {
+    const bool whole = sum_of < blocks;
+    const T* const from =
+        gradient + (whole ? sum_of * kBlockElements : ends[sum_of - blocks].begin);
+    const uint64_t elements = whole ? kBlockElements : ends[sum_of - blocks].elements;
+    for (uint64_t i = thread % kPartials; i < elements; i += kPartials) {
       const float element = ToFloat(from[i]);
       const double value = element;
       sum = fma(value, value, sum);
@@ -64,11 +68,11 @@ __global__ void BlockSumsKernel(uint64_t blocks, const T* gradient, double* sums
     most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, distance));
     count += __shfl_xor_sync(kAllLanes, count, distance);
   }
-  if (block >= blocks || thread % kPartials != 0) return;
-  sums[block] = sum;
+  if (sum_of >= blocks + end_count || thread % kPartials != 0) return;
+  sums[sum_of] = sum;
   if (largest == nullptr) return;
-  largest[block] = most;
-  nonfinite[block] = count;
+  largest[sum_of] = most;
+  nonfinite[sum_of] = count;
 }
 
 /// One block. A sum is finite when all its elements are.
@@ -133,15 +137,23 @@ void CudaAddGradient(device::CudaStream& stream, const std::byte* values, DType 
   });
 }
 
-void CudaBlockSums(device::CudaStream& stream, const std::byte* gradient, DType dtype, uint64_t n,
-                   const DeviceBlockFigures& figures, uint32_t* finite) {
+void CudaGradientFigures(device::CudaStream& stream, const std::byte* gradient, DType dtype,
+                         uint64_t n, std::span<const GradientEnd> ends,
+                         const DeviceBlockFigures& figures) {
   PENSTOCK_CHECK(n % kBlockElements == 0, "{} elements are no whole blocks", n);
   const uint64_t blocks = n / kBlockElements;
   WithElements(dtype, 1, [&]<typename T, int N>() {
-    Launch(stream, "block sums", BlockSumsKernel<T>, OneThreadEach(blocks * kPartials), blocks,
-           reinterpret_cast<const T*>(gradient), figures.sums, figures.largest, figures.nonfinite);
+    Launch(stream, "block sums", BlockSumsKernel<T>,
+           OneThreadEach((blocks + ends.size()) * kPartials), blocks,
+           reinterpret_cast<const T*>(gradient), ends.size(), ends.data(), figures.sums,
+           figures.largest, figures.nonfinite);
   });
-  Launch(stream, "the finite flag", FiniteKernel, {1, dim3(kThreads)}, blocks, figures.sums,
+}
+
+void CudaBlockSums(device::CudaStream& stream, const std::byte* gradient, DType dtype, uint64_t n,
+                   double* sums, uint32_t* finite) {
+  CudaGradientFigures(stream, gradient, dtype, n, {}, {.sums = sums});
+  Launch(stream, "the finite flag", FiniteKernel, {1, dim3(kThreads)}, n / kBlockElements, sums,
          finite);
 }
 

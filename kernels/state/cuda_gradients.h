@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "device/device.h"
 #include "kernels/dtype.h"
@@ -16,9 +17,11 @@ void CudaRoundGradients(device::CudaStream& stream, const float* in, DType dtype
 void CudaAddInOrder(device::CudaStream& stream, float* sums, uint64_t n, const ElementRows& parts);
 void CudaAddGradient(device::CudaStream& stream, const std::byte* values, DType dtype, uint64_t n,
                      bool first, float* sums);
-/// The figures but the sums are left out where `figures.largest` is null.
 void CudaBlockSums(device::CudaStream& stream, const std::byte* gradient, DType dtype, uint64_t n,
-                   const DeviceBlockFigures& figures, uint32_t* finite);
+                   double* sums, uint32_t* finite);
+void CudaGradientFigures(device::CudaStream& stream, const std::byte* gradient, DType dtype,
+                         uint64_t n, std::span<const GradientEnd> ends,
+                         const DeviceBlockFigures& figures);
 void CudaAddZeroCounts(device::CudaStream& stream, const float* values, uint64_t n,
                        ZeroCounts* counts);
 

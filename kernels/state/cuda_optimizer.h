@@ -1,17 +1,18 @@
-// The passes over a tile on the GPU; what is computed is stated at StateOperators.
+// The passes over parts of states on the GPU; what is computed is stated at StateOperators.
 #pragma once
 
 #include "device/device.h"
 #include "kernels/state/optimizer.h"
+#include "kernels/state/state_operators.h"
 
 namespace penstock::kernels {
 
-/// Enqueues and returns. The tile is device memory, aligned to an element; so are the figures of
-/// its blocks, which are left out where the pointer is null.
-void CudaUpdate(device::CudaStream& stream, const OptimizerScalars& scalars,
-                const OptimizerTile& tile, WeightFigures* of_blocks);
+/// Enqueues and returns: one kernel, whatever the number of parts. Planes are aligned to an
+/// element.
+void CudaUpdate(device::CudaStream& stream, const PartsUpdate& update, const StateParts& parts,
+                WeightFigures* of_blocks);
 /// The same of the first pass of a rule with a trust ratio.
 void CudaSumForTrust(device::CudaStream& stream, const OptimizerScalars& scalars,
-                     const OptimizerTile& tile, TrustSums* of_blocks);
+                     const StateParts& parts, TrustSums* of_blocks);
 
 }  // namespace penstock::kernels

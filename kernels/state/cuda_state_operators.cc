@@ -32,28 +32,24 @@ class CudaStateOperators final : public StateOperators {
   }
   void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                  double* sums, uint32_t* finite) override {
-    CudaBlockSums(OnCuda(stream), gradient, dtype, n, {.sums = sums}, finite);
+    CudaBlockSums(OnCuda(stream), gradient, dtype, n, sums, finite);
   }
-  void BlockSumsAndFigures(device::Stream& stream, const std::byte* gradient, DType dtype,
-                           uint64_t n, const DeviceBlockFigures& figures,
-                           uint32_t* finite) override {
-    CudaBlockSums(OnCuda(stream), gradient, dtype, n, figures, finite);
+  void GradientFigures(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
+                       const GradientEnd* ends, uint64_t end_count,
+                       const DeviceBlockFigures& figures) override {
+    CudaGradientFigures(OnCuda(stream), gradient, dtype, n, {ends, end_count}, figures);
   }
   void AddZeroCounts(device::Stream& stream, const float* values, uint64_t n,
                      ZeroCounts* counts) override {
     CudaAddZeroCounts(OnCuda(stream), values, n, counts);
   }
-  void Update(device::Stream& stream, const OptimizerScalars& scalars,
-              const OptimizerTile& tile) override {
-    CudaUpdate(OnCuda(stream), scalars, tile, nullptr);
+  void Update(device::Stream& stream, const PartsUpdate& update, const StateParts& parts,
+              WeightFigures* of_blocks) override {
+    CudaUpdate(OnCuda(stream), update, parts, of_blocks);
   }
-  void UpdateAndMeasure(device::Stream& stream, const OptimizerScalars& scalars,
-                        const OptimizerTile& tile, WeightFigures* of_blocks) override {
-    CudaUpdate(OnCuda(stream), scalars, tile, of_blocks);
-  }
-  void SumForTrust(device::Stream& stream, const OptimizerScalars& scalars,
-                   const OptimizerTile& tile, TrustSums* of_blocks) override {
-    CudaSumForTrust(OnCuda(stream), scalars, tile, of_blocks);
+  void SumForTrust(device::Stream& stream, const OptimizerScalars& scalars, const StateParts& parts,
+                   TrustSums* of_blocks) override {
+    CudaSumForTrust(OnCuda(stream), scalars, parts, of_blocks);
   }
 };
 

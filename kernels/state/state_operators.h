@@ -16,6 +16,7 @@
 #include "device/device.h"
 #include "kernels/dtype.h"
 #include "kernels/state/optimizer.h"
+#include "kernels/state/state_parts.h"
 
 namespace penstock::kernels {
 
@@ -33,6 +34,21 @@ struct DeviceBlockFigures {
   double* sums = nullptr;
   float* largest = nullptr;
   uint32_t* nonfinite = nullptr;
+};
+
+/// Elements of a gradient that lie within a block of the flat index.
+struct GradientEnd {
+  uint64_t begin = 0;
+  uint64_t elements = 0;
+};
+
+/// What one step does to the parts of a table.
+struct PartsUpdate {
+  const OptimizerScalars& scalars;
+  uint64_t rounding_key = 0;  ///< StochasticRounding::key
+  /// LambScalars::negative_step_size of each tensor that a part may name, in device memory. Null:
+  /// as the scalars say, which also holds for parts of no tensor.
+  const float* step_sizes = nullptr;
 };
 
 class StateOperators {
@@ -57,24 +73,24 @@ class StateOperators {
   /// kernels::BlockSums on the device; sums: [n / 4096] doubles, finite: 1 or 0.
   virtual void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                          double* sums, uint32_t* finite) = 0;
-  /// kernels::BlockSumsAndFigures likewise.
-  virtual void BlockSumsAndFigures(device::Stream& stream, const std::byte* gradient, DType dtype,
-                                   uint64_t n, const DeviceBlockFigures& figures,
-                                   uint32_t* finite) = 0;
+  /// kernels::BlockSumsAndFigures on the device, and behind the blocks' figures those of `ends`
+  /// [end_count] (kernels::PartFigures): `figures` are n / 4096 + end_count. `ends` are in device
+  /// memory and lie anywhere in the gradient.
+  virtual void GradientFigures(device::Stream& stream, const std::byte* gradient, DType dtype,
+                               uint64_t n, const GradientEnd* ends, uint64_t end_count,
+                               const DeviceBlockFigures& figures) = 0;
   /// Adds to `counts` how many of n values are zero, and how many are when they are rounded to
   /// fp16.
   virtual void AddZeroCounts(device::Stream& stream, const float* values, uint64_t n,
                              ZeroCounts* counts) = 0;
-  /// kernels::Update on the device, for tiles that live there.
-  virtual void Update(device::Stream& stream, const OptimizerScalars& scalars,
-                      const OptimizerTile& tile) = 0;
-  /// The same, with the figures that it makes: `of_blocks` [(elements + 4095) / 4096]. Their sums
-  /// are within the bounds of kernels::Update, and their last bits are the device's.
-  virtual void UpdateAndMeasure(device::Stream& stream, const OptimizerScalars& scalars,
-                                const OptimizerTile& tile, WeightFigures* of_blocks) = 0;
-  /// kernels::SumForTrust on the device: `of_blocks` [(elements + 4095) / 4096].
+  /// kernels::Update of all parts, with the figures that it makes: `of_blocks`
+  /// [parts.measured_blocks]. Their sums are within the bounds of kernels::Update, and their last
+  /// bits are the device's.
+  virtual void Update(device::Stream& stream, const PartsUpdate& update, const StateParts& parts,
+                      WeightFigures* of_blocks) = 0;
+  /// kernels::SumForTrust of the parts of tensors: `of_blocks` [parts.measured_blocks].
   virtual void SumForTrust(device::Stream& stream, const OptimizerScalars& scalars,
-                           const OptimizerTile& tile, TrustSums* of_blocks) = 0;
+                           const StateParts& parts, TrustSums* of_blocks) = 0;
 };
 
 /// Creates the operators of a kind of device. `threads` is the number of compute threads of the CPU

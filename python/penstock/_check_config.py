@@ -53,6 +53,7 @@ _HERE: Mapping[str, tuple[str, str]] = {
     "penstock.heartbeat_seconds": (NO_EFFECT, _RANKS),
     "penstock.comm_timeout_seconds": (NO_EFFECT, _RANKS),
     "penstock.missing_gradients": (USED, ""),
+    "penstock.gradient_sums": (USED, ""),
     "zero_optimization.stage3_gather_16bit_weights_on_model_save": (
         SUPERSEDED,
         "model.state_dict() and save_pretrained have all weights",
@@ -109,6 +110,7 @@ def for_library(config: Mapping[str, Any]) -> dict[str, Any]:
     engine = copy.deepcopy(without_monitors(config)[0])
     if isinstance(engine.get("penstock"), dict):
         engine["penstock"].pop("missing_gradients", None)
+        engine["penstock"].pop("gradient_sums", None)
     batch = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     if not any(key in engine for key in batch):
         engine["train_micro_batch_size_per_gpu"] = 1

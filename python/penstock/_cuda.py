@@ -23,6 +23,52 @@ def is_gpu(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
+def device_count() -> int:
+    """Returns how many CUDA devices torch can use."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def current_device() -> int:
+    """Returns the CUDA device that torch means by "cuda"."""
+    return torch.cuda.current_device()
+
+
+def free_memory(device: torch.device) -> int:
+    """Returns the bytes of a device that nothing uses: the driver's, and those that torch's
+    allocator has in reserve."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+class Streams:
+    """The streams on which weights come to a device, and gradients leave it. All engines of one
+    training have the same: memory goes from one unit to the next in their order."""
+
+    def __init__(self, device: torch.device) -> None:
+        make_stream: Any = torch.cuda.Stream
+        self.device = device
+        self.incoming = make_stream(device)
+        self.outgoing = make_stream(device)
+
+    def computing(self) -> Any:
+        """Returns the stream on which torch computes now."""
+        return torch.cuda.current_stream(self.device)
+
+    def order(self) -> None:
+        """Has what comes in from now on wait for what was computed so far."""
+        self.incoming.wait_stream(self.computing())
+
+    def copying(self) -> contextlib.AbstractContextManager[Any]:
+        """In it, work of torch follows what comes in."""
+        context: contextlib.AbstractContextManager[Any] = torch.cuda.stream(self.incoming)
+        return context
+
+
+def streams_for(device: torch.device) -> Streams | None:
+    """Returns the streams of a training on a device; None on the CPU."""
+    return Streams(device) if is_gpu(device) else None
+
+
 def options_for(device: torch.device) -> dict[str, Any]:
     """Returns what an engine has to be told of the device (docs/c_api.md, "Options")."""
     return {"cuda": True} if is_gpu(device) else {}
@@ -33,12 +79,13 @@ def engine_for(
     config: Mapping[str, Any],
     model: Mapping[str, Any],
     options: Mapping[str, Any],
+    streams: Streams | None = None,
 ) -> _library.Engine:
-    """Makes an engine for parameters on a device."""
+    """Makes an engine for parameters on a device, with new streams unless there are some."""
+    if not is_gpu(device):
+        return _library.Engine(config, model, options)
     options = {**options, **options_for(device)}
-    if is_gpu(device):
-        return CudaEngine(config, model, options, device)
-    return _library.Engine(config, model, options)
+    return CudaEngine(config, model, options, streams or Streams(device))
 
 
 class CudaEngine(_library.Engine):
@@ -49,30 +96,31 @@ class CudaEngine(_library.Engine):
         config: Mapping[str, Any],
         model: Mapping[str, Any],
         options: Mapping[str, Any],
-        device: torch.device,
+        streams: Streams,
     ) -> None:
-        self.device = device
-        make_stream: Any = torch.cuda.Stream
-        self.incoming = make_stream(device)
-        self.outgoing = make_stream(device)
-        with torch.cuda.device(device):  # on which it may take memory
+        self.streams = streams
+        self.device = streams.device
+        with torch.cuda.device(self.device):  # whose memory it may take, and whose place decides
+            # where host memory lies
             super().__init__(config, model, options)
 
-    def _computing(self) -> Any:
-        return torch.cuda.current_stream(self.device)
+    def _current(self) -> contextlib.AbstractContextManager[Any]:
+        """In it, the device is the thread's current one."""
+        context: contextlib.AbstractContextManager[Any] = torch.cuda.device(self.device)
+        return context
 
     def use(self, unit: int, kind: int, to: int | None) -> None:
         """Enqueues the copy of a unit's weights."""
         if to is None:
             super().use(unit, kind, None)
             return
-        with torch.cuda.device(self.device):
-            self.use_on(unit, kind, to, self.incoming.cuda_stream)
+        with self._current():
+            self.use_on(unit, kind, to, self.streams.incoming.cuda_stream)
 
     def use_tensors(self, unit: int, kind: int, addresses: Sequence[int]) -> None:
         """Enqueues the copies of a unit's weights."""
-        with torch.cuda.device(self.device):
-            self.use_tensors_on(unit, kind, addresses, self.incoming.cuda_stream)
+        with self._current():
+            self.use_tensors_on(unit, kind, addresses, self.streams.incoming.cuda_stream)
 
     def gradient(self, unit: int, tensor: int, address: int | None, dtype: int) -> None:
         """Enqueues the copy of a gradient, which stays as it is until :meth:`end_step`, or
@@ -80,28 +128,27 @@ class CudaEngine(_library.Engine):
         if address is None:
             super().gradient(unit, tensor, None, dtype)
             return
-        self.outgoing.wait_stream(self._computing())
-        with torch.cuda.device(self.device):
-            self.gradient_on(unit, tensor, address, dtype, self.outgoing.cuda_stream)
+        self.streams.outgoing.wait_stream(self.streams.computing())
+        with self._current():
+            self.gradient_on(unit, tensor, address, dtype, self.streams.outgoing.cuda_stream)
 
     def ready(self) -> None:
-        self._computing().wait_stream(self.incoming)
+        self.streams.computing().wait_stream(self.streams.incoming)
 
     def order(self) -> None:
-        self.incoming.wait_stream(self._computing())
+        self.streams.order()
 
     def copying(self) -> contextlib.AbstractContextManager[Any]:
-        context: contextlib.AbstractContextManager[Any] = torch.cuda.stream(self.incoming)
-        return context
+        return self.streams.copying()
 
     def keep(self, values: torch.Tensor) -> None:
-        values.record_stream(self.outgoing)
+        values.record_stream(self.streams.outgoing)
 
     def note_idle(self, memories: Iterable[Any]) -> None:
         event = None
         for memory in memories:
             if memory.idle_since is None:
-                event = event or self._computing().record_event()
+                event = event or self.streams.computing().record_event()
                 memory.idle_since = event
 
 
@@ -116,12 +163,12 @@ class CudaMemory:
         idle_since: an event behind the last use, once the unit is not in use.
     """
 
-    def __init__(self, size: int, engine: CudaEngine) -> None:
-        self._engine = engine
+    def __init__(self, size: int, streams: Streams) -> None:
+        self._streams = streams
         self._size = max(size, 1)
         self.idle_since: Any = None
-        with engine.copying():
-            self.bytes = torch.empty(self._size, dtype=torch.uint8, device=engine.device)
+        with streams.copying():
+            self.bytes = torch.empty(self._size, dtype=torch.uint8, device=streams.device)
 
     @property
     def address(self) -> int:
@@ -131,9 +178,9 @@ class CudaMemory:
         """Has memory for weights that come in."""
         storage = self.bytes.untyped_storage()
         if storage.nbytes() > 0:
-            self._engine.order()  # it may be in use, with weights that are to be written over
+            self._streams.order()  # it may be in use, with weights that are to be written over
             return
-        with self._engine.copying():
+        with self._streams.copying():
             storage.resize_(self._size)
 
     def touch(self) -> None:
@@ -150,8 +197,8 @@ class CudaMemory:
         if storage.nbytes() == 0:
             return
         if self.idle_since is None:
-            self._engine.order()
+            self._streams.order()
         else:
-            self._engine.incoming.wait_event(self.idle_since)
-        with self._engine.copying():
+            self._streams.incoming.wait_event(self.idle_since)
+        with self._streams.copying():
             storage.resize_(0)

@@ -24,10 +24,10 @@ def _parameters_of(what: Gatherable) -> list[torch.Tensor]:
     return list(what)
 
 
-def _show(hooks: Hooks, unit: Unit) -> None:
+def _show(hooks: Hooks, unit: Unit, device: torch.device) -> None:
     with hooks.runtime.lock:
         if unit.gathered == 0:
-            memory = hooks.runtime.read(unit)
+            memory = hooks.runtime.read(unit, device)
             unit.show(unit.tensors_in(memory))
         unit.gathered += 1
 
@@ -50,7 +50,9 @@ def gathered(parameters: Gatherable, write: bool = False) -> Iterator[None]:
     """Makes parameters show their current weights while a ``with`` lasts.
 
     They are copies, so tensors that are made from them stay valid. Calls may be nested, in any
-    order. Parameters that belong to no training are left as they are.
+    order. Parameters that belong to no training are left as they are. If the module computes on a
+    CUDA device, the copies of a single unit are there, and those of several are in host memory:
+    together they need not fit the device. Forwards do not run with weights in host memory.
 
     Args:
         parameters: a parameter, several, or a module with all that is in it.
@@ -70,8 +72,9 @@ def gathered(parameters: Gatherable, write: bool = False) -> Iterator[None]:
             "penstock: weights were to be written after the module was used; write them after "
             "penstock.initialize and before the first forward"
         )
+    host = torch.device("cpu")
     with contextlib.ExitStack() as stack:
         for unit, hooks in found.items():
-            _show(hooks, unit)
+            _show(hooks, unit, unit.device if len(found) == 1 else host)
             stack.callback(_hide, hooks, unit)
         yield

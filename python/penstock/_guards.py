@@ -72,7 +72,7 @@ def _guard_apply(module: torch.nn.Module) -> None:
             if any(_changes(parameter, function) for parameter in module.parameters()):
                 raise _refuse(
                     "another dtype, device or memory of parameters (.to(), .half(), …)",
-                    "do that before",
+                    "do that before, and name a device by penstock.initialize(…, device=…)",
                 )
             _applied_to_buffers(module, function)
         return module

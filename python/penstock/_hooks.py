@@ -188,6 +188,12 @@ class Hooks:
         frame.paused = _compiled(module) and self.pause_mode()
 
     def _bring(self, frame: Frame, unit: Unit) -> None:
+        if unit.gathered and unit.shown_on != unit.device:
+            raise InvalidArgumentError(
+                f"penstock: a forward uses {unit.name} within penstock.gathered of several units, "
+                f"whose weights are in host memory, and the module computes on {unit.device}; run "
+                "it outside, or gather one module at a time"
+            )
         unit.calls += 1 if frame.kind == _library.FORWARD else 0
         frame.units.append(unit)
         self.runtime.use(unit, frame.kind)

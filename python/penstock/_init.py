@@ -24,11 +24,55 @@ Weights = Union[str, "os.PathLike[str]", None]
 _MOST_NAMES = 5
 
 
+class Later(torch.nn.Parameter):
+    """A parameter without memory, until ``penstock.initialize`` has it.
+
+    Attributes:
+        made_for: the device that it would have been on.
+    """
+
+    made_for: torch.device
+
+    @staticmethod
+    def of(given: torch.nn.Parameter) -> Later:
+        later = Later(given.detach().to("meta"), requires_grad=given.requires_grad)
+        later.made_for = given.device
+        return later
+
+    def _check_device(self, device: torch.device | None) -> None:
+        if device is not None and device not in (self.device, self.made_for):
+            raise InvalidArgumentError(
+                f"penstock: the module was made within penstock.init, and has no weights to move to "
+                f'{device}; name the device by penstock.initialize(model, …, device="{device}")'
+            )
+
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        self._check_device(device)
+        return self if dtype is None else super().to(dtype)
+
+    def cuda(self, device: Any = None, *_: Any, **__: Any) -> torch.Tensor:
+        index = device if isinstance(device, int) else torch.device(device or "cuda").index
+        self._check_device(torch.device("cuda") if index is None else torch.device("cuda", index))
+        return self
+
+    def cpu(self, *_: Any, **__: Any) -> torch.Tensor:
+        self._check_device(torch.device("cpu"))
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        copied: Any = super().__deepcopy__(memo)  # type: ignore[no-untyped-call]
+        copied.made_for = self.made_for
+        return copied
+
+
 @contextlib.contextmanager
 def init() -> Iterator[None]:
     """Has modules that are made within get parameters without memory. Buffers keep theirs.
 
-    The values that a constructor gives parameters are lost. Give ``penstock.initialize`` a folder
+    They compute on the device that they would have been made on, the CPU unless a
+    ``torch.device`` context or default says otherwise, or on the one that ``penstock.initialize``
+    is given. The values that a constructor gives parameters are lost. Give ``penstock.initialize`` a folder
     of weights, or ``weights="random"``.
     """
     register = torch.nn.Module.register_parameter
@@ -39,9 +83,7 @@ def init() -> Iterator[None]:
         if type(param) is not torch.nn.Parameter or param.device.type == "meta":
             return  # such as one that is tied to another
         if param not in made:
-            made[param] = torch.nn.Parameter(
-                param.detach().to("meta"), requires_grad=param.requires_grad
-            )
+            made[param] = Later.of(param)
         self._parameters[name] = made[param]
 
     torch.nn.Module.register_parameter = without_memory  # type: ignore[method-assign]
@@ -61,7 +103,7 @@ def give_addresses(model: torch.nn.Module) -> None:
     written. Tied ones stay tied."""
     made: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
     for module in model.modules():
-        for name, parameter in module._parameters.items():
+        for name, parameter in list(module._parameters.items()):
             if parameter is None or parameter.device.type != "meta":
                 continue
             if parameter not in made:
@@ -70,7 +112,7 @@ def give_addresses(model: torch.nn.Module) -> None:
                 made[parameter] = torch.nn.Parameter(
                     values.view(parameter.shape), requires_grad=parameter.requires_grad
                 )
-            module._parameters[name] = made[parameter]
+            setattr(module, name, made[parameter])  # modules that list their weights see it
 
 
 class _Files:
@@ -126,11 +168,7 @@ class FromFiles:
         self._source: dict[int, str] = {}
         missing = []
         for key, names in _aliases(model).items():
-            candidates = list(names)
-            if prefix:
-                candidates += [f"{prefix}.{name}" for name in names]
-                candidates += [_without(name, f"{prefix}.") for name in names]
-            found = next((name for name in candidates if name in self._files.file_of), None)
+            found = self._find(names, prefix)
             if found is None:
                 missing.append(names[0])
             else:
@@ -144,16 +182,45 @@ class FromFiles:
                 "save_pretrained(folder, save_original_format=False))"
             )
 
+    def read_buffers(self, model: torch.nn.Module) -> None:
+        """Gives buffers the values that the files have of them."""
+        prefix = getattr(model, "base_model_prefix", "")
+        for path, module in model.named_modules():
+            for name, buffer in module._buffers.items():
+                whole = f"{path}.{name}" if path else name
+                if buffer is None or name in module._non_persistent_buffers_set:
+                    continue
+                found = self._find([whole], prefix)
+                if found is None:
+                    continue
+                values = self._files.read(found)
+                self._check_shape(found, values, buffer)
+                if buffer.device.type == "meta":
+                    module._buffers[name] = values.to(buffer.dtype)
+                else:
+                    with torch.no_grad():
+                        buffer.copy_(values)
+
+    def _find(self, names: list[str], prefix: str) -> str | None:
+        candidates = list(names)
+        if prefix:
+            candidates += [f"{prefix}.{name}" for name in names]
+            candidates += [_without(name, f"{prefix}.") for name in names]
+        return next((name for name in candidates if name in self._files.file_of), None)
+
+    def _check_shape(self, name: str, values: torch.Tensor, wanted: torch.Tensor) -> None:
+        if values.shape != wanted.shape:
+            raise InvalidArgumentError(
+                f"penstock: weights: {name} in {self._files.folder} has shape "
+                f"{tuple(values.shape)}, and the module's has {tuple(wanted.shape)}; name "
+                "the folder of this model"
+            )
+
     def __call__(self, parameters: list[torch.nn.Parameter]) -> None:
         for parameter in parameters:
             name = self._source[id(parameter)]
             values = self._files.read(name)
-            if values.shape != parameter.shape:
-                raise InvalidArgumentError(
-                    f"penstock: weights: {name} in {self._files.folder} has shape "
-                    f"{tuple(values.shape)}, and the module's has {tuple(parameter.shape)}; name "
-                    "the folder of this model"
-                )
+            self._check_shape(name, values, parameter)
             with torch.no_grad():
                 parameter.copy_(values)
 
@@ -218,4 +285,6 @@ def source_of(
         give_addresses(model)
     if weights == "random":
         return ByInitializers(model)
-    return FromFiles(model, weights)
+    files = FromFiles(model, weights)
+    files.read_buffers(model)
+    return files

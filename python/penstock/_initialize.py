@@ -12,6 +12,15 @@ import torch
 
 from penstock import _exit, _guards, _outside, _overlaps, _ranks, _rules, _state_dicts
 from penstock._config import ConfigLike, merged, read_config, without_monitors
+from penstock._cuda import streams_for
+from penstock._device import (
+    Device,
+    check_buffers,
+    device_for,
+    is_elsewhere,
+    move_buffers,
+    places_on,
+)
 from penstock._hooks import Hooks
 from penstock._init import Weights, give_addresses, has_no_values, source_of
 from penstock._model import check_shape, members_of
@@ -19,6 +28,7 @@ from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._opening import Opening
 from penstock._rows import Rows
 from penstock._runtime import Runtime
+from penstock._sums import spared
 from penstock._units import plan
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError
@@ -87,8 +97,8 @@ def _homes(config: Mapping[str, Any]) -> tuple[Any, bool]:
     return paths, devices["offload_param"] == "none"
 
 
-def _split(config: ConfigLike) -> tuple[dict[str, Any], bool]:
-    """Returns the engine's configuration, and whether missing gradients are zeros."""
+def _split(config: ConfigLike) -> tuple[dict[str, Any], bool, str]:
+    """Returns the engine's configuration, whether missing gradients are zeros, and where sums are."""
     given = read_config(config)
     if given.get("scheduler"):
         raise InvalidArgumentError(
@@ -103,7 +113,8 @@ def _split(config: ConfigLike) -> tuple[dict[str, Any], bool]:
         raise InvalidArgumentError(
             f'penstock: penstock.missing_gradients is {missing!r}; it is "error" or "zero"'
         )
-    return {**given, "penstock": ours}, missing == "zero"
+    sums = str(ours.pop("gradient_sums", "auto"))
+    return {**given, "penstock": ours}, missing == "zero", sums
 
 
 def _without_values(model: torch.nn.Module) -> None:
@@ -140,16 +151,18 @@ def initialize(
     run: str | os.PathLike[str] | None = None,
     seed: int = 0,
     weights: Weights | Reader = None,
+    device: Device = None,
 ) -> tuple[torch.nn.Module, ModuleOptimizer]:
     """Gives the parameters of a module to an engine, which keeps them where ``config`` says.
 
-    The module stays the same object. Its weights are taken when it is first used: until then they
-    may be written. Afterwards parameters show NaN while their weights are away; use
+    The module stays the same object. Its weights are taken when it is first used, until then they
+    may be written; or at once, if they come from ``weights`` or the module is to compute on another
+    device than it is on. Afterwards parameters show NaN while their weights are away; use
     :func:`penstock.gathered` to read them outside of the module's forward.
 
     Args:
-        model: on the CPU or on one CUDA device (which has never been tried on a GPU), in the
-            dtypes that it is trained in; parameters that need no gradient are frozen for good.
+        model: in the dtypes that it is trained in; parameters that need no gradient are frozen for
+            good.
         config: a DeepSpeed configuration, as a mapping or a file.
         model_parameters: parameters or parameter groups to train; default: all that need a
             gradient, in one group.
@@ -159,6 +172,9 @@ def initialize(
             unit by unit by the module's initializers; or a ``penstock.universal.Reader``, which
             has moments and steps as well. Needed for a module that was made within
             :func:`penstock.init`. Not read if a commit is continued.
+        device: that the module computes on, the CPU or a CUDA device (which has never been tried on
+            a GPU). Weights come there unit by unit, so that they need not fit it; buffers live
+            there. Default: where the module is.
 
     Returns:
         The module and its optimizer.
@@ -170,13 +186,15 @@ def initialize(
     _check_module(model)
     _exit.free_nodes_at_exit()
     given, monitors = without_monitors(read_config(config))
-    engine_config, zero_missing = _split(given)
+    engine_config, zero_missing, sums = _split(given)
     rule, defaults = _optimizer_of(engine_config)
     states = weights if isinstance(weights, Reader) else None
+    place = device_for(model, device)
     before = dict(model.named_parameters())
     give_values = None if isinstance(weights, Reader) else source_of(model, weights)
     if states is not None:
         _without_values(model)
+    check_buffers(model)
     if model_parameters is None:
         model_parameters = [p for p in model.parameters() if p.requires_grad and p.numel() > 0]
     now = dict(model.named_parameters())
@@ -191,11 +209,19 @@ def initialize(
     cut = plan(model, optimizer.param_groups)
     paths, on_device = _homes(engine_config)
     identity = _rules.identity(rule, members_of(e for unit in cut.units for e in unit.entries))
-    opening = Opening(engine_config, paths, cut, seed, identity)
+    places = places_on(model, place, cut, engine_config, paths, on_device)
+    streams = streams_for(place)
+    device_sums = spared(place, sums, engine_config["penstock"].get("device_memory"))
+    opening = Opening(
+        engine_config, paths, cut, seed, identity, place, streams, places, device_sums
+    )
+    moves = is_elsewhere(model, place)
     opened = opening.open(run)
     try:
         runtime = Runtime(opened.engine, cut, on_device=on_device, zero_missing=zero_missing)
-        if give_values is not None:
+        if moves:
+            move_buffers(model, place)
+        if give_values is not None or (moves and states is None):
             runtime.begin(give_values)
     except BaseException:
         opened.engine.close()

@@ -261,6 +261,10 @@ class Engine:
         """Says that a unit is used, and copies its weights to an address, unless it is None."""
         check(self._c.penstock_use(self._handle, unit, kind, to))
 
+    def copy_to_host(self, unit: int, to: int) -> None:
+        """Copies a unit's weights to an address of the host, wherever those of uses are."""
+        check(self._c.penstock_use(self._handle, unit, ASIDE, to))
+
     def use_tensors(self, unit: int, kind: int, addresses: Sequence[int]) -> None:
         """As :meth:`use`, with an address for each tensor of the unit."""
         check(self._c.penstock_use_tensors(self._handle, unit, kind, _array(addresses)))

@@ -250,7 +250,7 @@ class ModuleOptimizer(torch.optim.Optimizer):
                     continue
                 states = {}
                 for name, kind in kinds.items():
-                    value = torch.empty(entry.parameter.shape, dtype=torch.float32)
+                    value = torch.empty(entry.parameter.shape, dtype=torch.float32, device="cpu")
                     with runtime.lock:
                         runtime.engine.read(
                             entry.unit, entry.tensor, kind, 0, value.numel(), value.data_ptr()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
+import torch
+
 from penstock import _cuda, _library, _state
 from penstock._named_commit import NamedCommit
 from penstock._run import Run
@@ -32,6 +34,10 @@ class Opening(NamedTuple):
         plan: the units.
         seed: of stochastic rounding.
         identity: what a commit must agree in to be continued.
+        device: that the module computes on.
+        streams: of that device, if it has some.
+        places: how many repeated units may be in memory at once.
+        device_sums: what can be spared of a GPU for sums of micro-batches; None on the CPU.
     """
 
     config: dict[str, Any]
@@ -39,6 +45,10 @@ class Opening(NamedTuple):
     plan: Plan
     seed: int
     identity: str
+    device: torch.device
+    streams: _cuda.Streams | None
+    places: int
+    device_sums: int | None = None
 
     def open(self, run: str | os.PathLike[str] | None, commit: NamedCommit | None = None) -> Opened:
         """Opens a run and makes its engine; leaves nothing open if that fails.
@@ -65,9 +75,15 @@ class Opening(NamedTuple):
         return Opened(opened, engine, continued)
 
     def _engine(self, run: Run, files: list[str]) -> _library.Engine:
-        options = {"folders": run.folders, "continue": files, "seed": self.seed}
-        device = self.plan.units[0].entries[0].parameter.device
-        return _cuda.engine_for(device, self.config, text_of(self.plan), options)
+        options = {
+            "folders": run.folders,
+            "continue": files,
+            "seed": self.seed,
+            "slots": self.places,
+        }
+        if self.device_sums is not None:
+            options["device_sums"] = self.device_sums
+        return _cuda.engine_for(self.device, self.config, text_of(self.plan), options, self.streams)
 
     def _engine_at(self, run: Run, files: list[str], commit: NamedCommit) -> _library.Engine:
         """Makes an engine that continues a commit, in its files or moved from those of a snapshot."""

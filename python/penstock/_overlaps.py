@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from penstock._init import Later
 from penstock.errors import InvalidArgumentError
 
 Named = tuple[str, torch.Tensor]
@@ -48,7 +49,10 @@ def _bytes_between(tensor: torch.Tensor) -> int:
 
 def _place(number: int, name: str, tensor: torch.Tensor, trained: bool) -> _Place | None:
     """Returns where a tensor is; None if it has no memory of the plain kind."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
+    if (
+        type(tensor) not in (torch.Tensor, torch.nn.Parameter, Later)
+        or tensor.layout != torch.strided
+    ):
         return None
     storage = tensor.untyped_storage()
     begin = int(tensor.storage_offset()) * tensor.element_size()

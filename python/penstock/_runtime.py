@@ -17,11 +17,14 @@ from typing import Any
 import torch
 
 from penstock import _dtypes, _library, _overlaps, _rules
+from penstock._model import Entry
 from penstock._storage import Unit, memory_for, outdate
+from penstock._sums import DeviceSums
 from penstock._units import Plan
 from penstock.errors import InvalidArgumentError, UnavailableError
 
 _MOST_NAMES = 5
+_HOST = torch.device("cpu")
 
 GiveValues = Callable[[list[torch.nn.Parameter]], None]
 
@@ -51,7 +54,7 @@ class Runtime:
                 Unit(i, spec, layout, memory_for(engine, layout["bytes"]))
                 for i, (spec, layout) in enumerate(zip(plan.units, described["units"]))
             ]
-        self.device = self.units[0].entries[0].parameter.device
+        self.device = self.units[0].device
         self.groups = [group.number for group in plan.groups if group.number >= 0]
         self._steps: int = described["step"]
         self._ending = False  # the engine was told to end a step, and what came of it is not noted
@@ -68,6 +71,7 @@ class Runtime:
         self.fill: Callable[[Unit], None] = self._fill
         self.before_step: Callable[[], None] = lambda: None
         self._given: set[tuple[int, int]] = set()  # unit and tensor, with a gradient in this step
+        self._sums: DeviceSums | None = None  # where the engine does not add up
         self._pending: dict[torch.nn.Parameter, tuple[Unit, int]] = {}
         if self._continued:
             self.begin()
@@ -95,7 +99,16 @@ class Runtime:
                 unit.show_away()
             if self._on_device:
                 self._bring_all()
+            self._take_sums()
             self._begun = True
+
+    def _take_sums(self) -> None:
+        """Has memory for sums on the device, where the engine leaves these to its caller."""
+        described = self.engine.describe()
+        if not described["sums_on_device"]:
+            self._sums = None
+        elif self._sums is None:
+            self._sums = DeviceSums(self.units, self.device, described["micro_batches"])
 
     def _check_parameters(self) -> None:
         """Raises unless parameters are as they were when their units were made, but for values."""
@@ -174,11 +187,15 @@ class Runtime:
         there = sum(1 for unit in self.units if unit.filled and unit.repeated)
         self.most_repeated = max(self.most_repeated, there)
 
-    def read(self, unit: Unit) -> torch.Tensor:
-        """Returns the current weights of a unit in new memory."""
+    def read(self, unit: Unit, device: torch.device = _HOST) -> torch.Tensor:
+        """Returns the current weights of a unit in new memory, of the host or of the device that
+        the module computes on."""
         self.begin()
         with self.lock, torch.inference_mode(False):
-            memory = torch.empty(unit.bytes, dtype=torch.uint8, device=self.device)
+            memory = torch.empty(unit.bytes, dtype=torch.uint8, device=device)
+            if device == _HOST:
+                self.engine.copy_to_host(unit.index, memory.data_ptr())
+                return memory
             self.engine.order()
             self.engine.use(unit.index, _library.ASIDE, memory.data_ptr())
             self.engine.ready()
@@ -197,16 +214,31 @@ class Runtime:
             if gradient.layout != torch.strided:
                 gradient = gradient.to_dense()
             gradient = gradient.detach().contiguous()
-            dtype = _dtypes.CODES.get(gradient.dtype)
-            if dtype is None:
+            if gradient.dtype not in _dtypes.CODES:
                 raise InvalidArgumentError(
                     f"penstock: the gradient of {unit.entries[tensor].name} is of "
                     f"{gradient.dtype}; only float32, bfloat16 and float16 are offered"
                 )
             self._open_step()
             self._given.add((unit.index, tensor))  # before: what is given has to be dropped
-            self.engine.keep(gradient)
-            self.engine.gradient(unit.index, tensor, gradient.data_ptr(), dtype)
+            entry = unit.entries[tensor]
+            if self._sums is None:
+                self._give(entry, gradient)
+                return
+            total = self._sums.add(entry, gradient)
+            if total is not None:
+                self._give(entry, total)
+
+    def _give(self, entry: Entry, gradient: torch.Tensor) -> None:
+        """Gives the engine a gradient, which it may copy later."""
+        self.engine.keep(gradient)
+        dtype = _dtypes.CODES[gradient.dtype]
+        self.engine.gradient(entry.unit, entry.tensor, gradient.data_ptr(), dtype)
+
+    def _forget_gradients(self) -> None:
+        self._given.clear()
+        if self._sums is not None:
+            self._sums.clear()
 
     def await_gradient(self, unit: Unit, tensor: int, parameter: torch.nn.Parameter) -> None:
         """Leaves a gradient to torch, which adds to it, until the backward ends."""
@@ -238,6 +270,8 @@ class Runtime:
         """Sees to parameters without a gradient: zeros, or an error with their names."""
         with self.lock:
             self.take_gradients()
+            for entry, total in self._sums.rest() if self._sums is not None else ():
+                self._give(entry, total)
             missing = [
                 entry
                 for unit in self.units
@@ -302,7 +336,7 @@ class Runtime:
             step: int = self.engine.describe()["step"]
             if step != self._steps:
                 self._open = False
-                self._given.clear()
+                self._forget_gradients()
                 self._steps = step
             self._ending = False
 
@@ -349,7 +383,7 @@ class Runtime:
                 unit.calls = 0
             self._open = False
             self._pending.clear()
-            self._given.clear()
+            self._forget_gradients()
 
     def go_on(self, engine: Any) -> None:
         """Goes on with an engine of the same units that continues a commit."""
@@ -358,7 +392,7 @@ class Runtime:
             self.steps = engine.describe()["step"]
             self._open = self._begun = False
             self._continued = True
-            self._given.clear()
+            self._forget_gradients()
             self._pending.clear()
             self.begin()
 

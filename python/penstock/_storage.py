@@ -18,7 +18,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from penstock._cuda import CudaEngine, CudaMemory
-from penstock._model import Entry, UnitSpec
+from penstock._model import UnitSpec
 from penstock.errors import InvalidArgumentError
 
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -72,7 +72,7 @@ class Memory:
 
 def memory_for(engine: Any, size: int) -> Memory | CudaMemory:
     """Returns memory for a unit, where the engine copies to."""
-    return CudaMemory(size, engine) if isinstance(engine, CudaEngine) else Memory(size)
+    return CudaMemory(size, engine.streams) if isinstance(engine, CudaEngine) else Memory(size)
 
 
 def _views(
@@ -86,12 +86,9 @@ def _views(
     return found
 
 
-def _nans(entries: Sequence[Entry]) -> list[torch.Tensor]:
+def _nans(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """What parameters show while they are away; of their shape, and of the size of one element."""
-    return [
-        entry.parameter.detach().new_full((), float("nan")).expand(entry.parameter.shape)
-        for entry in entries
-    ]
+    return [tensor.new_full((), float("nan")).expand(tensor.shape) for tensor in tensors]
 
 
 class Unit:
@@ -116,12 +113,14 @@ class Unit:
         self.entries = spec.entries
         self.layout = layout["tensors"]
         self.bytes: int = layout["bytes"]
+        self.device = memory.bytes.device
         self.trained = any(entry.trained for entry in spec.entries)
         self.memory = memory
         parameters = [entry.parameter for entry in self.entries]
         self._here = _views(self.memory.bytes, parameters, self.layout)
         self.memory.drop()
-        self._away = _nans(self.entries)
+        self._away = _nans(self._here)
+        self._kinds = [(p.dtype, p.shape, p.device) for p in parameters]
         self._shown: list[torch.Tensor] = []
         self._versions: list[int] = []
         self._settled = True  # parameters show `_shown`
@@ -135,9 +134,9 @@ class Unit:
 
     def check_kind(self) -> None:
         """Raises unless parameters are what they were when their unit was made."""
-        for entry, view in zip(self.entries, self._here):
+        for entry, kind in zip(self.entries, self._kinds):
             p = entry.parameter
-            if (p.dtype, p.shape, p.device) != (view.dtype, view.shape, view.device):
+            if (p.dtype, p.shape, p.device) != kind:
                 raise InvalidArgumentError(
                     f"penstock: parameter {entry.name} has changed its dtype, shape or device "
                     "since penstock.initialize; change it before"
@@ -146,6 +145,11 @@ class Unit:
     def tensors_in(self, memory: torch.Tensor) -> list[torch.Tensor]:
         """Returns the unit's tensors within a copy of its bytes, whatever its parameters show."""
         return _views(memory, self._here, self.layout)
+
+    @property
+    def shown_on(self) -> torch.device:
+        """The device of what parameters show."""
+        return self._shown[0].device
 
     def show_here(self) -> None:
         """Lets parameters show the unit's memory."""

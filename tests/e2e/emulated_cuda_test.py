@@ -35,6 +35,24 @@ class EmulatedLossesTest(recorded_test.RecordedCase):
         self.assert_recorded(3)
 
 
+class EmulatedThreadsTest(harness.PenstockTest):
+    def test_all_cores_of_a_gpus_host_update_but_one_and_that_of_the_io_threads(self):
+        for machine, home, threads in (
+            ("pack:1 core:16 pu:1", "nvme", 14),
+            ("pack:2 core:16 pu:1", "nvme", 30),
+            ("pack:1 core:8 pu:2", "cpu", 7),
+            ("node:2 core:32 pu:1", "cpu", 63),
+        ):
+            environment = {**os.environ, "HWLOC_SYNTHETIC": machine, "HWLOC_THISSYSTEM": "0"}
+            config = make_config("bf16", 1.0, 1, home, home, self.make_folder("nvme"))
+            outcome, _ = self.train(config, steps=1, model=self.make_model("small", n_layer=1),
+                                    env=environment, out=self.path(f"threads-{threads}"))
+            self.assertEqual(outcome.code, 0, str(outcome))
+            if "cgroups leave this process" in outcome.stderr:
+                self.skipTest("a container's quota limits the threads")
+            self.assertIn(f"threads: {threads} optimizer on CPUs", outcome.stderr)
+
+
 class EmulatedRanksTest(harness.PenstockTest):
     def together(self, run, config, *more):
         """Two ranks on a GPU each: [(exit code, stderr)]."""

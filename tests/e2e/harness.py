@@ -9,6 +9,7 @@ PENSTOCK_REQUIRE_GPU is set; "emulated-cuda" is for a PENSTOCK with a GPU of its
 import array
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import random
@@ -140,6 +141,19 @@ def write_safetensors(path, tensors, padding=0):
         file.write(len(text).to_bytes(8, "little") + text)
         for _, _, data in tensors.values():
             file.write(data)
+
+
+def missing_engine(engine):
+    """Why the kernel does not offer an engine for I/O; None where it does, or "" is given."""
+    numbers = {"io_uring": 425, "libaio": 206}  # io_uring_setup, io_setup: on x86-64
+    if engine not in numbers:
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    ctypes.set_errno(0)
+    libc.syscall(numbers[engine], 0, None)  # where it is there, these arguments are refused
+    code = ctypes.get_errno()
+    missing = code in (errno.ENOSYS, errno.EPERM, errno.EACCES)
+    return f"{engine}: {os.strerror(code)}" if missing else None
 
 
 def missing_gpu():

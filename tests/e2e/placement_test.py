@@ -83,7 +83,10 @@ class PlacementCase(harness.PenstockTest):
         for number, (name, placement) in enumerate(self.placements.items()):
             if not self.tries(number, **numerics):
                 continue
+            missing = harness.missing_engine(placement.get("penstock", {}).get("aio", {}).get("engine"))
             with self.subTest(placement=name, **numerics):
+                if missing is not None:
+                    self.skipTest(missing)
                 run = self.trained(self.config(numerics, placement))
                 self.assert_same(expected, run, name)
                 self.assert_did(placement, run, name)

@@ -89,6 +89,14 @@ class Ranges {
 
 Ranges device_memory;
 Ranges registered;
+std::mutex counts_mutex;
+penstock::emulated_cuda::Counts counts;
+
+template <typename Change>
+void Count(Change change) {
+  const std::scoped_lock lock(counts_mutex);
+  change(counts);
+}
 
 /// Memory of kNeverWritten, of which pages are made where they are written: one file's, again and
 /// again.
@@ -167,6 +175,14 @@ cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
   return cudaSuccess;
 }
 bool IsOnDevice(const void* data, size_t size) { return device_memory.Contain(data, size); }
+Counts CountsSoFar() {
+  const std::scoped_lock lock(counts_mutex);
+  return counts;
+}
+void CountLaunch(const char* what) {
+  Count([what](Counts& all) { ++all.launches[what]; });
+}
+size_t RegisteredBytes() { return registered.Total(); }
 
 }  // namespace penstock::emulated_cuda
 
@@ -227,6 +243,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
                             cudaStream_t stream) {
   const bool in = kind == cudaMemcpyHostToDevice;
   if (!device_memory.Contain(in ? to : from, size)) return cudaErrorInvalidValue;
+  if (!in) Count([](auto& all) { ++all.copies_to_host; });
   stream->Add([=] { std::memcpy(to, from, size); });
   if (!registered.Contain(in ? from : to, size)) stream->Mark()->Wait();
   return cudaSuccess;
@@ -258,6 +275,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  Count([stream](auto& all) { ++all.waits[stream]; });
   if (const auto point = event->Now()) stream->Add([point] { point->Wait(); });
   return cudaSuccess;
 }

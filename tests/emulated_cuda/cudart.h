@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <string>
 
 namespace penstock::emulated_cuda {
 
@@ -23,5 +25,16 @@ inline constexpr uint16_t kNeverWritten = 0x7fff;
 cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);
 /// Whether cudaMalloc has given these bytes out.
 bool IsOnDevice(const void* data, size_t size);
+
+/// What the program has asked for so far.
+struct Counts {
+  std::map<std::string, uint64_t> launches;  ///< by what the kernels do
+  std::map<cudaStream_t, uint64_t> waits;    ///< of streams, for events
+  uint64_t copies_to_host = 0;
+};
+Counts CountsSoFar();
+void CountLaunch(const char* what);
+/// How many bytes of host memory are registered.
+size_t RegisteredBytes();
 
 }  // namespace penstock::emulated_cuda

@@ -85,14 +85,37 @@ TEST_F(CCudaFailure, ADeviceThatFailsLeavesNoCallWaiting) {
 TEST_F(CCudaFailure, MemoryThatCannotBeRegisteredIsToldAndMayBeTriedAgain) {
   const TempFolder folder;
   CudaTraining training(kHomes[1], folder.Path(), "bf16");
-  for (const unsigned after : {0U, 1U}) {
+  for (const unsigned after : {0U, 1U, 2U}) {
     fake_cuda_fail("cuMemHostRegister_v2", after, 2);
     EXPECT_EQ(training.TryUse(0, PENSTOCK_FORWARD), PENSTOCK_OUT_OF_MEMORY);
     EXPECT_THAT(penstock_error(), HasSubstr("of host memory: CUDA_ERROR_OUT_OF_MEMORY (2)"));
     EXPECT_EQ(fake_cuda_registered(), 0);
   }
   training.Step();
-  EXPECT_EQ(fake_cuda_registered(), 2) << "the engine's memory, and the room of gradients";
+  EXPECT_EQ(fake_cuda_registered(), 3) << "weights, gradients, and the room of gradients";
+}
+
+TEST_F(CCudaFailure, AContextThatIsNotFoundOrSetIsToldAndMayBeTriedAgain) {
+  const TempFolder folder;
+  CudaTraining training(kHomes[1], folder.Path(), "bf16");
+  const DeviceBytes gradient(2 * kElements[0]);
+  for (const bool first : {true, false}) {  // copies of all, or not
+    for (const char* function : {"cuStreamGetCtx", "cuCtxGetCurrent", "cuCtxSetCurrent"}) {
+      for (const bool use : {true, false}) {
+        ASSERT_EQ(cuCtxSetCurrent(nullptr), 0);
+        fake_cuda_fail(function, 0, kIllegalAddress);
+        EXPECT_EQ(use ? training.TryUse(0, PENSTOCK_FORWARD) : training.TryGradient(0, 0, gradient),
+                  PENSTOCK_UNAVAILABLE)
+            << function;
+        EXPECT_THAT(penstock_error(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS (700)"));
+        EXPECT_THAT(penstock_error(), HasSubstr("context"));
+      }
+    }
+    ASSERT_EQ(cuCtxSetCurrent(Context()), 0);
+    EXPECT_EQ(training.TryUse(0, PENSTOCK_FORWARD), PENSTOCK_OK) << first;
+    EXPECT_EQ(penstock_drop_step(training.handle()), PENSTOCK_OK);
+  }
+  training.Step();
 }
 
 TEST_F(CCudaFailure, AnAddressThatIsNoneOfTheDeviceIsTheDriversError) {

@@ -31,8 +31,7 @@ using CCuda = CudaTest;
 
 TEST_F(CCuda, EveryHomeAndDtypeTrainsToTheBitsOfMemoryOfTheHost) {
   for (const std::string dtype : {"fp32", "bf16", "fp16"}) {
-    for (const uint64_t micro_batches : {1, 2}) {
-      if (dtype == "fp16" && micro_batches > 1) continue;  // as bf16
+    for (const uint64_t micro_batches : {1, 3}) {
       const Trained expected = TrainOnTheHost(dtype, micro_batches);
       for (const Home& home : kHomes) {
         if (home.optimizer == "none") continue;  // c_device_home_test.cc
@@ -123,54 +122,6 @@ TEST_F(CCuda, AMissingGradientIsZerosOnTheDeviceToo) {
   penstock_outcome outcome{};
   ASSERT_EQ(penstock_end_step(training.handle(), kGroups, 2, 0, 1, &outcome), PENSTOCK_OK);
   EXPECT_EQ(outcome.grad_norm, 0);
-}
-
-TEST_F(CCuda, ThePlanHasTheRoomInWhichGradientsArrive) {
-  const TempFolder folder;
-  const std::string config = ConfigOf(kHomes[3], folder.Path()).dump();
-  json plans[2];
-  for (const bool cuda : {false, true}) {
-    char* text = nullptr;
-    const json options{{"folders", {folder.Path()}}, {"host_memory", 1 << 30}, {"cuda", cuda}};
-    ASSERT_EQ(penstock_plan(config.c_str(), ModelOf("bf16").dump().c_str(), options.dump().c_str(),
-                            &text),
-              PENSTOCK_OK)
-        << penstock_error();
-    plans[cuda] = json::parse(text);
-    penstock_free(text);
-  }
-  const auto arriving = plans[1]["host_bytes"]["arriving"].get<uint64_t>();
-  EXPECT_EQ(plans[0]["host_bytes"]["arriving"], 0);
-  EXPECT_EQ(arriving, 8 * 36864);  // eight times 100 x 91 fp32, in whole pages
-  EXPECT_EQ(plans[1]["host_minimum"].get<uint64_t>(),
-            plans[0]["host_minimum"].get<uint64_t>() + arriving);
-  CudaTraining training(kHomes[3], folder.Path(), "bf16");  // in the smallest budget
-  training.Step();
-  training.Step();
-  EXPECT_EQ(training.host().engine().Counters()["host_peak_bytes"], plans[1]["host_minimum"]);
-}
-
-TEST_F(CCuda, MemoryOfTheDeviceNeedsItsOptionAndItsContext) {
-  const TempFolder folder;
-  const TempFolder other;
-  CTraining without(kHomes[1], folder.Path(), "bf16");
-  without.Fill();
-  void* const anywhere = reinterpret_cast<void*>(uint64_t{1} << 62);
-  EXPECT_EQ(penstock_use_on(without.engine().handle, 0, PENSTOCK_FORWARD, anywhere, nullptr),
-            PENSTOCK_INVALID_ARGUMENT);
-  EXPECT_THAT(penstock_error(), HasSubstr("made without the option \"cuda\""));
-
-  CudaTraining training(kHomes[1], other.Path(), "bf16");
-  ASSERT_EQ(cuCtxSetCurrent(nullptr), 0);
-  EXPECT_EQ(training.TryUse(0, PENSTOCK_FORWARD), PENSTOCK_UNAVAILABLE);
-  EXPECT_THAT(penstock_error(), HasSubstr("no current context"));
-  ASSERT_EQ(cuCtxSetCurrent(Context()), 0);
-  EXPECT_EQ(training.TryUse(0, PENSTOCK_FORWARD), PENSTOCK_OK) << penstock_error();
-  ASSERT_EQ(cuCtxSetCurrent(fake_cuda_context()), 0);
-  EXPECT_EQ(training.TryUse(0, PENSTOCK_FORWARD), PENSTOCK_INVALID_ARGUMENT);
-  EXPECT_THAT(penstock_error(), HasSubstr("current context is another one than"));
-  ASSERT_EQ(cuCtxSetCurrent(Context()), 0);
-  training.Step();
 }
 
 /// The stand-in for the driver is not one that CUDA's own runtime, or a build without it, works

@@ -111,6 +111,95 @@ TEST_F(CCudaWaits, AGradientOfTheHostWaitsForThoseOfTheDevice) {
   EXPECT_EQ(penstock_drop_step(training.handle()), PENSTOCK_OK);
 }
 
+TEST_F(CCudaWaits, NoGradientWaitsWhileRoomIsLeftAndTheOneThatDoesIsCounted) {
+  constexpr uint64_t kMicroBatches = 3;
+  const TempFolder folder;
+  CudaTraining training(kHomes[1], folder.Path(), "bf16", kMicroBatches);
+  const auto waits = [&] {
+    return training.host().engine().Counters()["gradient_waits"].get<uint64_t>();
+  };
+  const DeviceBytes wide(2 * kElements[0]);
+  const DeviceBytes narrow(4 * kElements[1]);
+  std::memset(wide.bytes(), 0, wide.size());
+  std::memset(narrow.bytes(), 0, narrow.size());
+  ASSERT_EQ(training.TryUse(0, PENSTOCK_ASIDE), PENSTOCK_OK);
+  fake_cuda_pause();  // nothing that arrives is added
+  for (uint64_t batch = 0; batch < kMicroBatches; ++batch) {
+    for (uint32_t unit = 0; unit < kUnits; ++unit) {  // 24 gradients: more than there were pieces
+      EXPECT_EQ(training.TryGradient(unit, 0, wide), PENSTOCK_OK);
+      EXPECT_EQ(training.TryGradient(unit, 1, narrow), PENSTOCK_OK);
+    }
+  }
+  EXPECT_EQ(waits(), 0);
+  fake_cuda_resume();
+  penstock_outcome outcome{};
+  ASSERT_EQ(penstock_end_step(training.handle(), kGroups, 2, 0, 1, &outcome), PENSTOCK_OK);
+  // fp32 for a bf16 weight: twice the room.
+  const DeviceBytes twice(4 * kElements[0]);
+  std::memset(twice.bytes(), 0, twice.size());
+  const auto give = [&](uint32_t unit) {
+    return penstock_gradient_on(training.handle(), unit, 0, twice.pointer(), PENSTOCK_FLOAT32,
+                                training.copies().get());
+  };
+  WhilePaused(
+      [&] {
+        for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(give(i % kUnits), PENSTOCK_OK);
+      },
+      [&] { EXPECT_EQ(give(0), PENSTOCK_OK); });
+  EXPECT_EQ(waits(), 1);
+  EXPECT_EQ(penstock_drop_step(training.handle()), PENSTOCK_OK);
+}
+
+TEST_F(CCudaWaits, ZerosOfTheHostWaitForNoGradientOfTheDevice) {
+  const TempFolder folder;
+  CudaTraining training(kHomes[1], folder.Path(), "bf16", 2);
+  const DeviceBytes gradient(2 * kElements[0]);
+  std::memset(gradient.bytes(), 0, gradient.size());
+  ASSERT_EQ(training.TryUse(0, PENSTOCK_ASIDE), PENSTOCK_OK);
+  fake_cuda_pause();
+  EXPECT_EQ(training.TryGradient(1, 0, gradient), PENSTOCK_OK);
+  for (uint32_t unit = 0; unit < kUnits; ++unit) {
+    for (const uint32_t tensor : {0U, 1U}) {
+      EXPECT_EQ(penstock_gradient(training.handle(), unit, tensor, nullptr, PENSTOCK_FLOAT32),
+                PENSTOCK_OK);
+    }
+  }
+  fake_cuda_resume();
+  penstock_outcome outcome{};
+  ASSERT_EQ(penstock_end_step(training.handle(), kGroups, 2, 0, 1, &outcome), PENSTOCK_OK);
+  EXPECT_EQ(outcome.grad_norm, 0);
+}
+
+TEST_F(CCudaWaits, WeightsOfTheDriveWaitForNoGradientThatIsOnItsWay) {
+  const TempFolder folder;
+  CudaTraining training(kHomes[3], folder.Path(), "bf16");
+  training.Step();
+  const DeviceBytes gradient(2 * kElements[0]);
+  const Stream gradients;
+  std::atomic<bool> computed = false;  // the gradient, by a backward that takes long
+  gradients.Launch([&] {
+    while (!computed) std::this_thread::yield();
+  });
+  ASSERT_EQ(penstock_gradient_on(training.handle(), 0, 0, gradient.pointer(), PENSTOCK_BFLOAT16,
+                                 gradients.get()),
+            PENSTOCK_OK);
+  std::atomic<bool> returned = false;
+  std::thread uses([&] {
+    // More units than there are blocks: each takes the blocks of the one before.
+    for (uint32_t unit = 0; unit < kUnits; ++unit) {
+      EXPECT_EQ(training.TryUse(unit, PENSTOCK_ASIDE), PENSTOCK_OK) << penstock_error();
+    }
+    returned = true;
+  });
+  for (int i = 0; i < 5000 && !returned; ++i) {  // only if it fails does this take so long
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_TRUE(returned) << "weights waited for a gradient";
+  computed = true;
+  uses.join();
+  EXPECT_EQ(penstock_drop_step(training.handle()), PENSTOCK_OK);
+}
+
 TEST_F(CCudaWaits, ClosingWaitsForCopiesBothWaysAndEndsTheRegistrationOnAnyThread) {
   for (const Home& home : {kHomes[1], kHomes[3]}) {
     const TempFolder folder;

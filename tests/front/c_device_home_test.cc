@@ -319,10 +319,42 @@ TEST_F(CDeviceHome, OtherThreadsNeedNoContextAndOtherContextsAreRefused) {
   EXPECT_EQ(cuCtxGetCurrent(&context), 0);
   EXPECT_EQ(context, nullptr);  // the call leaves it as it found it
   ASSERT_EQ(cuCtxSetCurrent(fake_cuda_context()), 0);
-  EXPECT_EQ(training.TryUse(0, PENSTOCK_FORWARD), PENSTOCK_INVALID_ARGUMENT);
-  EXPECT_THAT(penstock_error(), HasSubstr("context is another one than that in which"));
+  EXPECT_EQ(training.TryUse(0, PENSTOCK_FORWARD), PENSTOCK_OK) << penstock_error();
+  {
+    const Stream other;
+    for (CUstream stream : {other.get(), CUstream{nullptr}}) {
+      EXPECT_EQ(penstock_use_on(training.handle(), 0, PENSTOCK_FORWARD,
+                                training.weights(0).pointer(), stream),
+                PENSTOCK_INVALID_ARGUMENT);
+      EXPECT_THAT(penstock_error(), HasSubstr("of another context than that in which"));
+    }
+  }
   ASSERT_EQ(cuCtxSetCurrent(Context()), 0);
   training.Step();
+}
+
+TEST_F(CDeviceHome, ACommitWithinAStepHasTheStateBeforeIt) {
+  const TempFolder folder;
+  const TempFolder next;
+  CudaTraining training(kDeviceHome, folder.Path(), "bf16", 2);
+  training.Step();
+  training.ForwardAndBackward(0);
+  const std::vector<std::string> paths = CommitPathsOf(training);
+  const std::string copy = next.Path() + "/copy.state";
+  const char* const to[] = {copy.c_str()};
+  ASSERT_EQ(penstock_copy_commit(training.handle(), to, 1), PENSTOCK_OK) << penstock_error();
+  training.ForwardAndBackward(1);
+  penstock_outcome outcome{};
+  ASSERT_EQ(penstock_end_step(training.handle(), kGroups, 2, 0, 1, &outcome), PENSTOCK_OK);
+  training.Step();
+  States expected = TrainOnTheHost("bf16", 2, 0);
+  expected.trained.norms.clear();
+  EXPECT_TRUE(StatesOf(training, training.handle()) == expected);
+  CudaTraining again(kDeviceHome, next.Path(), "bf16", 2, Addresses::kOfUnit,
+                     {{"continue", {copy}}});
+  again.Step();
+  again.Step();
+  EXPECT_TRUE(StatesOf(again, again.handle()) == expected);
 }
 
 /// The host is not told to wait: a paused device lets a whole backward be enqueued.

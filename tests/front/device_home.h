@@ -14,7 +14,7 @@ class DeviceHomeTest : public CudaTest {
  protected:
   void SetUp() override {
     fake_cuda_map_memory();
-    fake_cuda_limit_memory(size_t{1} << 30);
+    fake_cuda_resize(size_t{1} << 30);
     CudaTest::SetUp();
   }
   static size_t FreeMemory() {

@@ -98,6 +98,28 @@ TEST_F(FakeCuda, MemoryOfTheDeviceThatIsFreed) {
   EXPECT_THAT(Noted(), HasSubstr("not allocated"));
 }
 
+TEST_F(FakeCuda, AllocationsBeyondTheDevicesMemoryFailAndThePeakIsCounted) {
+  size_t free = 0;
+  size_t total = 0;
+  ASSERT_EQ(cuMemGetInfo_v2(&free, &total), 0);
+  const size_t used = total - free;
+  fake_cuda_resize(used + 100);
+  fake_cuda_peak();
+  CUdeviceptr first = 0;
+  CUdeviceptr second = 0;
+  EXPECT_EQ(cuMemAlloc_v2(&first, 60), 0);
+  EXPECT_EQ(cuMemAlloc_v2(&second, 41), 2);
+  EXPECT_EQ(cuMemAlloc_v2(&second, 40), 0);
+  EXPECT_EQ(cuMemFree_v2(second), 0);
+  EXPECT_EQ(cuMemGetInfo_v2(&free, &total), 0);
+  EXPECT_EQ(free, 40U);
+  EXPECT_EQ(total, used + 100);
+  EXPECT_EQ(fake_cuda_peak(), used + 100);
+  EXPECT_EQ(fake_cuda_peak(), used + 60) << "it was taken a moment before";
+  EXPECT_EQ(cuMemFree_v2(first), 0);
+  fake_cuda_resize(size_t{1} << 40);
+}
+
 TEST_F(FakeCuda, StreamsAndEventsThatAreDestroyedInUse) {
   CUstream stream = nullptr;
   CUevent event = nullptr;

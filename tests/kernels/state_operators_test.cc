@@ -133,23 +133,41 @@ TEST_F(GradientsTest, BlockSumsEqualTheReference) {
   }
 }
 
-TEST_F(GradientsTest, BlockFiguresEqualTheReferenceAndTheSumsAreTheSame) {
+/// What GradientFigures leaves, of blocks and then of ends.
+struct FoundFigures {
+  std::vector<double> sums;
+  std::vector<float> largest;
+  std::vector<uint32_t> nonfinite;
+};
+
+FoundFigures FindFigures(StateHarness& harness, const Tensor& gradient, uint64_t n,
+                         const std::vector<GradientEnd>& ends) {
+  const uint64_t count = n / kBlockElements + ends.size();
+  const auto sums = harness.device().Allocate(Bytes{count * 8}, "sums").value();
+  const auto largest = harness.device().Allocate(Bytes{count * 4}, "largest").value();
+  const auto nonfinite = harness.device().Allocate(Bytes{count * 4}, "counts").value();
+  const auto table = harness.PutElements<GradientEnd>(ends);
+  harness.operators().GradientFigures(
+      harness.stream(), gradient.data(), gradient.dtype, n, table.as<GradientEnd>(), ends.size(),
+      {sums.as<double>(), largest.as<float>(), nonfinite.as<uint32_t>()});
+  return {.sums = harness.GetElements<double>(sums.data(), count),
+          .largest = harness.GetElements<float>(largest.data(), count),
+          .nonfinite = harness.GetElements<uint32_t>(nonfinite.data(), count)};
+}
+
+TEST_F(GradientsTest, FiguresOfBlocksAndOfEndsEqualTheReferenceAndSumsThoseOfBlockSums) {
   StateHarness harness;
   const uint64_t blocks = 5;
   const uint64_t n = blocks * kBlockElements;
+  const std::vector<GradientEnd> ends = {
+      {0, 1}, {1, 4095}, {2 * kBlockElements + 3, 37}, {n - 17, 17}};
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
     for (const bool finite : {true, false}) {
       Values values = RandomValues(dtype, n, 1);
       if (!finite) values[n - 3] = values[n - 9] = -INFINITY;
       if (!finite) values[7] = NAN;
       const Tensor gradient = harness.Put(dtype, values);
-      const auto sums = harness.device().Allocate(Bytes{blocks * 8}, "sums").value();
-      const auto largest = harness.device().Allocate(Bytes{blocks * 4}, "largest").value();
-      const auto nonfinite = harness.device().Allocate(Bytes{blocks * 4}, "counts").value();
-      const auto flag = harness.device().Allocate(4_B, "flag").value();
-      harness.operators().BlockSumsAndFigures(
-          harness.stream(), gradient.data(), dtype, n,
-          {sums.as<double>(), largest.as<float>(), nonfinite.as<uint32_t>()}, flag.as<uint32_t>());
+      const FoundFigures got = FindFigures(harness, gradient, n, ends);
       const auto bytes = harness.GetBytes(gradient);
       std::vector<double> want(blocks);
       std::vector<float> want_largest(blocks);
@@ -157,12 +175,18 @@ TEST_F(GradientsTest, BlockFiguresEqualTheReferenceAndTheSumsAreTheSame) {
       EXPECT_EQ(BlockSumsAndFiguresReference(bytes.data(), dtype, n,
                                              {want, want_largest, want_nonfinite}),
                 finite);
-      EXPECT_EQ(harness.GetElements<uint32_t>(flag.data(), 1).front(), finite ? 1U : 0U);
-      EXPECT_EQ(harness.GetElements<float>(largest.data(), blocks), want_largest);
-      EXPECT_EQ(harness.GetElements<uint32_t>(nonfinite.data(), blocks), want_nonfinite);
-      const auto got = harness.GetElements<double>(sums.data(), blocks);
-      for (uint64_t i = 0; i < blocks; ++i) {
-        EXPECT_TRUE(got[i] == want[i] || (std::isnan(got[i]) && std::isnan(want[i]))) << i;
+      for (const GradientEnd& end : ends) {
+        const kernels::GradientFigures part =
+            PartFigures(bytes.data() + end.begin * SizeOf(dtype).value, dtype, end.elements);
+        want.push_back(part.sum_of_squares);
+        want_largest.push_back(part.largest);
+        want_nonfinite.push_back(static_cast<uint32_t>(part.nonfinite));
+      }
+      EXPECT_EQ(got.largest, want_largest);
+      EXPECT_EQ(got.nonfinite, want_nonfinite);
+      for (uint64_t i = 0; i < want.size(); ++i) {
+        EXPECT_TRUE(got.sums[i] == want[i] || (std::isnan(got.sums[i]) && std::isnan(want[i])))
+            << i;
       }
     }
   }
@@ -240,36 +264,76 @@ class UpdateTest : public GradientsTest {
     });
   }
 
-  /// One step. With `figures`, it is measured.
+  /// One step of a tile as one part. With `figures`, it is one of a tensor.
   static void Update(StateHarness& harness, const OptimizerScalars& scalars, TileData& data,
                      std::vector<WeightFigures>* figures = nullptr) {
+    UpdateParts(harness, scalars, data, {{data.count(), figures == nullptr ? kNoTensor : 0}}, {},
+                figures);
+  }
+
+  /// How many elements a part has, and which tensor's they are.
+  struct Cut {
+    uint64_t elements;
+    uint64_t tensor;
+  };
+  /// One step of a tile that is cut into parts; `figures` are of the parts of tensors, which come
+  /// first.
+  static void UpdateParts(StateHarness& harness, const OptimizerScalars& scalars, TileData& data,
+                          const std::vector<Cut>& cuts, const std::vector<float>& step_sizes,
+                          std::vector<WeightFigures>* figures) {
     OnDevice(harness, data, [&](const OptimizerTile& tile) {
+      const Table table(harness, tile, cuts);
+      const auto sizes = harness.PutElements<float>(step_sizes);
+      const PartsUpdate update{.scalars = scalars,
+                               .rounding_key = tile.rounding.key,
+                               .step_sizes = step_sizes.empty() ? nullptr : sizes.as<float>()};
+      const auto pass = [&](WeightFigures* of_blocks) {
+        harness.operators().Update(harness.stream(), update, table.parts, of_blocks);
+      };
       if (figures == nullptr) {
-        harness.operators().Update(harness.stream(), scalars, tile);
-        return;
+        pass(nullptr);
+        harness.Synchronize();  // before the table goes
+      } else {
+        *figures = FromBlocks<WeightFigures>(harness, table.parts.measured_blocks, pass);
       }
-      *figures = FromBlocks<WeightFigures>(harness, data.count(), [&](WeightFigures* of_blocks) {
-        harness.operators().UpdateAndMeasure(harness.stream(), scalars, tile, of_blocks);
-      });
     });
   }
 
   static std::vector<TrustSums> SumForTrust(StateHarness& harness, const OptimizerScalars& scalars,
-                                            TileData& data) {
+                                            TileData& data, const std::vector<Cut>& cuts) {
     std::vector<TrustSums> sums;
     OnDevice(harness, data, [&](const OptimizerTile& tile) {
-      sums = FromBlocks<TrustSums>(harness, data.count(), [&](TrustSums* of_blocks) {
-        harness.operators().SumForTrust(harness.stream(), scalars, tile, of_blocks);
+      const Table table(harness, tile, cuts);
+      sums = FromBlocks<TrustSums>(harness, table.parts.measured_blocks, [&](TrustSums* of_blocks) {
+        harness.operators().SumForTrust(harness.stream(), scalars, table.parts, of_blocks);
       });
     });
     return sums;
   }
 
  private:
-  /// What a pass leaves of each block of `n` elements.
+  /// The parts of a tile, in a table on the device.
+  struct Table {
+    Table(StateHarness& harness, const OptimizerTile& tile, const std::vector<Cut>& cuts) {
+      std::vector<StatePart> all;
+      uint64_t done = 0;
+      for (const Cut& cut : cuts) {
+        all.push_back(MakeStatePart(tile, done, cut.elements, cut.tensor));
+        done += cut.elements;
+      }
+      // As a layout may have them, in any order of addresses.
+      std::ranges::stable_partition(all,
+                                    [](const StatePart& part) { return part.tensor != kNoTensor; });
+      parts = MakeStateParts(tile, all);
+      memory = harness.PutElements<StatePart>(all);
+      parts.parts = memory.as<StatePart>();
+    }
+    device::DeviceBuffer memory;
+    StateParts parts;
+  };
+  /// What a pass leaves of so many blocks.
   template <typename OfBlock, typename Pass>
-  static std::vector<OfBlock> FromBlocks(StateHarness& harness, uint64_t n, Pass pass) {
-    const uint64_t blocks = (n + kBlockElements - 1) / kBlockElements;
+  static std::vector<OfBlock> FromBlocks(StateHarness& harness, uint64_t blocks, Pass pass) {
     const auto left =
         harness.device().Allocate(Bytes{blocks * sizeof(OfBlock)}, "of blocks").value();
     pass(left.template as<OfBlock>());
@@ -333,13 +397,99 @@ TEST_F(UpdateTest, SumsForTrustRatiosEqualTheirReferenceAndWriteNothing) {
         std::vector<TrustSums> expected((n + kBlockElements - 1) / kBlockElements);
         LambSumsReference(lamb, data.tile(), expected);
         const TileData before = data;
-        const std::vector<TrustSums> got = SumForTrust(harness, lamb, data);
+        const std::vector<TrustSums> got = SumForTrust(harness, lamb, data, {{n, 0}});
         EXPECT_EQ(data.DifferencesFrom(before), 0);
         for (size_t i = 0; i < got.size(); ++i) {
           EXPECT_EQ(got[i].weights, expected[i].weights) << ::testing::PrintToString(format);
           EXPECT_EQ(got[i].update, expected[i].update) << ::testing::PrintToString(format);
         }
       }
+    }
+  }
+}
+
+/// Cut within blocks, where a block begins, and behind; padding lies between tensors.
+TEST_F(UpdateTest, PartsOfManyTensorsHaveTheBitsOfOneTileAndFiguresOfTheirOwn) {
+  StateHarness harness;
+  const uint64_t n = 4 * kBlockElements;
+  const std::vector<Cut> cuts = {{37, 0},        {kBlockElements - 37, 1}, {2 * kBlockElements, 1},
+                                 {5, kNoTensor}, {kBlockElements - 6, 2},  {1, kNoTensor}};
+  for (const OptimizerStep& step : OneStepOfEachRule()) {
+    for (const TileFormat& format : AllFormats(step.exp_avg, step.exp_avg_sq)) {
+      const TileData before = RandomTile(format, n);
+      TileData whole = before;
+      step.reference(whole.tile());
+      TileData got = before;
+      std::vector<WeightFigures> figures;
+      UpdateParts(harness, step.scalars, got, cuts, {}, &figures);
+      EXPECT_EQ(got.DifferencesFrom(whole), 0)
+          << step.name << ", " << ::testing::PrintToString(format);
+      ASSERT_EQ(figures.size(), 1U + 1 + 2 + 1);
+      uint64_t begin = 0;
+      const WeightFigures* figure = figures.data();
+      for (const Cut& cut : cuts) {
+        float largest = 0;
+        for (uint64_t i = begin; i < begin + cut.elements; ++i) {
+          largest = std::max(largest, std::abs(got.weight(i)));
+        }
+        begin += cut.elements;
+        if (cut.tensor == kNoTensor) continue;
+        float found = 0;
+        for (uint64_t block = 0; block < (cut.elements + kBlockElements - 1) / kBlockElements;
+             ++block) {
+          found = std::max(found, (figure++)->largest);
+        }
+        EXPECT_EQ(found, largest) << step.name;
+      }
+    }
+  }
+}
+
+TEST_F(UpdateTest, EachTensorGoesAsFarAsItsOwnTrustRatioSays) {
+  StateHarness harness;
+  const uint64_t n = 2 * kBlockElements;
+  const std::vector<Cut> cuts = {
+      {37, 1}, {kBlockElements - 37, 0}, {100, kNoTensor}, {kBlockElements - 100, 2}};
+  const LambScalars lamb = MakeLambScalars({.weight_decay = 0.1}, 1e-3, 3, 0.5);
+  const std::vector<double> ratios = {0.5, 3, 0.01};
+  std::vector<float> step_sizes;
+  for (const double ratio : ratios) {
+    step_sizes.push_back(WithTrustRatio(lamb, ratio).negative_step_size);
+  }
+  for (const TileFormat& format : AllFormats(true, true)) {
+    TileData expected = RandomTile(format, n);
+    TileData got = expected;
+    uint64_t begin = 0;
+    std::vector<TrustSums> want;
+    for (const Cut& cut : cuts) {
+      const OptimizerTile part = Part(expected.tile(), begin, cut.elements);
+      if (cut.tensor != kNoTensor) LambSumsReference(lamb, part, {&want.emplace_back(), 1});
+      LambUpdateReference(cut.tensor == kNoTensor ? lamb : WithTrustRatio(lamb, ratios[cut.tensor]),
+                          part);
+      begin += cut.elements;
+    }
+    const std::vector<TrustSums> sums = SumForTrust(harness, lamb, got, cuts);
+    ASSERT_EQ(sums.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(sums[i].weights, want[i].weights) << ::testing::PrintToString(format);
+      EXPECT_EQ(sums[i].update, want[i].update) << ::testing::PrintToString(format);
+    }
+    std::vector<WeightFigures> figures;
+    UpdateParts(harness, lamb, got, cuts, step_sizes, &figures);
+    EXPECT_EQ(got.DifferencesFrom(expected), 0) << ::testing::PrintToString(format);
+  }
+}
+
+TEST(StatePartsTest, ABlockIsFoundInItsPartWhateverTheirSizes) {
+  std::vector<StatePart> parts;
+  std::vector<uint64_t> part_of_block;
+  for (const uint64_t elements : {1ULL, 4096ULL, 4097ULL, 3ULL, 40960ULL, 4095ULL, 8192ULL}) {
+    parts.push_back({.elements = elements, .tensor = 0});
+    part_of_block.insert(part_of_block.end(), parts.back().blocks(), parts.size() - 1);
+    const StateParts table = MakeStateParts({}, parts);
+    ASSERT_EQ(table.blocks, part_of_block.size());
+    for (uint64_t block = 0; block < table.blocks; ++block) {
+      EXPECT_EQ(PartWithBlock(parts.data(), parts.size(), block), part_of_block[block]);
     }
   }
 }

@@ -16,12 +16,14 @@ import subprocess
 import tempfile
 import unittest
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import optimizer_support  # noqa: F401  it finds the package in this tree
 import torch
-from penstock import _cuda
+from penstock import _cuda, _sums
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
 
 _SOURCES = pathlib.Path("tests/front/fake_cuda")
 _BUILT = pathlib.Path("build/release/tests/front/fake_cuda/libcuda.so.1")
@@ -54,6 +56,7 @@ def load_driver() -> ctypes.CDLL:
     driver.fake_cuda_violations.restype = ctypes.c_char_p
     driver.fake_cuda_registered.restype = ctypes.c_size_t
     driver.fake_cuda_copies.restype = ctypes.c_uint64
+    driver.fake_cuda_peak.restype = ctypes.c_size_t
     driver.fake_cuda_share_memory()
     assert driver.cuCtxSetCurrent(ctypes.c_void_p(driver.fake_cuda_context())) == 0
     return driver
@@ -91,8 +94,8 @@ def _stream_class(driver: ctypes.CDLL) -> type:
 
 
 @contextlib.contextmanager
-def on_the_gpu(driver: ctypes.CDLL) -> Iterator[None]:
-    """Parameters on the CPU count as those of a CUDA device while this lasts."""
+def _streams(driver: ctypes.CDLL, device: Any) -> Iterator[None]:
+    """Stands for torch's streams; ``device`` for ``torch.cuda.device``."""
     computing = _Computing(driver)
     held: list[torch.Tensor] = []
 
@@ -106,10 +109,199 @@ def on_the_gpu(driver: ctypes.CDLL) -> Iterator[None]:
             "Stream": _stream_class(driver),
             "current_stream": lambda device: computing,
             "stream": stream,
-            "device": lambda device: contextlib.nullcontext(),
+            "device": device,
         }.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, stands_for))
-        stack.enter_context(mock.patch.object(_cuda, "is_gpu", lambda device: True))
         keep = mock.patch.object(_cuda.CudaEngine, "keep", lambda self, values: held.append(values))
         stack.enter_context(keep)
         yield
+
+
+@contextlib.contextmanager
+def on_the_gpu(driver: ctypes.CDLL, free: int | None = None) -> Iterator[None]:
+    """Parameters on the CPU count as those of a CUDA device while this lasts.
+
+    Args:
+        free: bytes of the device; None: as many as anything needs, but none for sums of
+            micro-batches.
+    """
+    room = free or 1 << 40
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_streams(driver, lambda device: contextlib.nullcontext()))
+        stack.enter_context(mock.patch.object(_cuda, "is_gpu", lambda device: True))
+        stack.enter_context(mock.patch.object(_cuda, "free_memory", lambda device: room))
+        if free is None:
+            stack.enter_context(mock.patch.object(_sums, "_SHARE", 2 * room))
+        yield
+
+
+class _Block(NamedTuple):
+    """Memory of the driver that a storage counts as."""
+
+    storage: StorageWeakRef
+    device: torch.device
+    address: ctypes.c_uint64
+    size: int
+
+
+class Gpus(TorchFunctionMode):
+    """CUDA devices, as far as calls of torch from this thread see them.
+
+    A tensor that is made on a device, or moved there, has its bytes on the host, says that it is on
+    the device, and takes as much memory of the driver's for as long as its storage has some. What
+    functions compute from it is not counted.
+    """
+
+    def __init__(self, driver: ctypes.CDLL, count: int) -> None:
+        super().__init__()
+        self._driver = driver
+        self._blocks: dict[int, _Block] = {}
+        self._contexts = [driver.fake_cuda_context() for _ in range(count)]
+        self._current = 0
+
+    # Memory.
+
+    def _collect(self) -> None:
+        for key, block in list(self._blocks.items()):
+            if block.storage.expired():
+                self._free(self._blocks.pop(key))
+
+    def _free(self, block: _Block) -> None:
+        if block.size > 0:
+            assert self._driver.cuMemFree_v2(block.address) == 0
+
+    def _take(self, storage: torch.UntypedStorage, device: torch.device, size: int) -> None:
+        self._collect()
+        address = ctypes.c_uint64()
+        if size > 0:
+            code = self._driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
+            if code == 2:
+                raise torch.OutOfMemoryError(f"the stand-in for {device} has no {size} bytes left")
+            assert code == 0
+        self._blocks[storage._cdata] = _Block(StorageWeakRef(storage), device, address, size)
+
+    def resize(self, resize: Any, storage: torch.UntypedStorage, size: int) -> Any:
+        block = self._blocks.pop(storage._cdata, None)
+        if block is not None:
+            self._free(block)
+            self._take(storage, block.device, size)
+        return resize(storage, size)
+
+    def free(self, device: torch.device) -> tuple[int, int]:
+        self._collect()
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        assert self._driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+        return free.value, total.value
+
+    def close(self) -> None:
+        for block in self._blocks.values():
+            self._free(block)
+
+    # Functions.
+
+    def _device_of(self, tensor: torch.Tensor) -> torch.device | None:
+        with torch._C.DisableTorchFunction():
+            if tensor.layout != torch.strided or tensor.is_meta:
+                return None
+            block = self._blocks.get(tensor.untyped_storage()._cdata)
+        return block and block.device
+
+    def _made(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        with torch._C.DisableTorchFunction():
+            storage = tensor.untyped_storage()
+            self._take(storage, device, storage.nbytes())
+        return tensor
+
+    def _named(self, device: Any) -> torch.device:
+        found = torch.device(device)
+        if found.type == "cuda" and found.index is None:
+            return torch.device("cuda", self._current)
+        return found
+
+    def _target(self, name: str, args: Any, kwargs: Any) -> tuple[torch.device | None, Any]:
+        """Returns where ``to``, ``cuda`` or ``cpu`` moves a tensor, and its new dtype."""
+        if name == "to":
+            known = {key: value for key, value in kwargs.items() if key != "copy"}
+            device, dtype, *_ = torch._C._nn._parse_to(*args[1:], **known)
+            return device and self._named(device), dtype
+        named = args[1] if len(args) > 1 else None
+        return self._named(name if named is None else torch.device("cuda", named)), None
+
+    def _to(
+        self, tensor: torch.Tensor, device: torch.device, dtype: Any, copy: bool
+    ) -> torch.Tensor:
+        here = self._device_of(tensor)
+        wanted = dtype or tensor.dtype
+        if device == (here or torch.device("cpu")) and wanted == tensor.dtype and not copy:
+            return tensor
+        made = tensor.to(wanted, copy=True)
+        return made if device.type == "cpu" else self._made(made, device)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if func == torch.Tensor.device.__get__:  # type: ignore[attr-defined]
+            return self._device_of(args[0]) or func(*args)
+        if name in ("to", "cuda", "cpu") and not args[0].is_meta:
+            device, dtype = self._target(name, args, kwargs)
+            if device is not None and device.type in ("cpu", "cuda"):
+                return self._to(args[0], device, dtype, kwargs.get("copy", False))
+        device = kwargs.get("device")
+        if device is not None and self._named(device).type == "cuda":
+            made = func(*args, **{**kwargs, "device": "cpu"})
+            return self._made(made, self._named(device))
+        result = func(*args, **kwargs)
+        if name.startswith("new_") and self._device_of(args[0]) is not None:
+            self._made(result, self._device_of(args[0]) or torch.device("cuda", 0))
+        return result
+
+    # Devices.
+
+    @contextlib.contextmanager
+    def device(self, device: Any) -> Iterator[None]:
+        before, self._current = self._current, torch.device(device).index or 0
+        self.make_current()
+        try:
+            yield
+        finally:
+            self._current = before
+            self.make_current()
+
+    def make_current(self) -> None:
+        context = ctypes.c_void_p(self._contexts[self._current])
+        assert self._driver.cuCtxSetCurrent(context) == 0
+
+    def count(self) -> int:
+        return len(self._contexts)
+
+    def current(self) -> int:
+        return self._current
+
+
+@contextlib.contextmanager
+def gpus(driver: ctypes.CDLL, size: int = 1 << 40, count: int = 1) -> Iterator[Gpus]:
+    """Has torch find CUDA devices, which have ``size`` bytes together."""
+    found = Gpus(driver, count)
+    found.make_current()
+    driver.fake_cuda_resize(ctypes.c_size_t(size))
+    driver.fake_cuda_peak()
+    resize = torch.UntypedStorage.resize_
+
+    def resized(storage: torch.UntypedStorage, size: int) -> Any:
+        return found.resize(resize, storage, size)
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(driver.fake_cuda_resize, ctypes.c_size_t(1 << 40))
+        stack.enter_context(_streams(driver, found.device))
+        for where, name, stands_for in (
+            (torch.UntypedStorage, "resize_", resized),
+            (torch.cuda, "mem_get_info", found.free),
+            (torch.cuda, "memory_reserved", lambda device: 0),
+            (torch.cuda, "memory_allocated", lambda device: 0),
+            (_cuda, "device_count", found.count),
+            (_cuda, "current_device", found.current),
+        ):
+            stack.enter_context(mock.patch.object(where, name, stands_for))
+        stack.callback(found.close)
+        stack.enter_context(found)
+        yield found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pathlib
@@ -11,7 +12,9 @@ import sys
 import tempfile
 import unittest
 import warnings
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import cuda_support
@@ -20,6 +23,7 @@ import optimizer_support as support
 import penstock
 import tiny_models
 import torch
+from penstock import _cuda
 
 _STEPS = 3
 _WITHOUT_WAITS = """
@@ -32,6 +36,22 @@ name = "ModuleOnTheGpu.test_all_on_nvme_trains_to_the_bits_of_the_cpu"
 unittest.main(cuda_test, argv=["", name])
 """
 _driver: ctypes.CDLL
+
+
+@contextlib.contextmanager
+def engines_on(machine: str) -> Iterator[list[Any]]:
+    """What engines that are made meanwhile describe; they see a machine in hwloc's notation."""
+    described: list[Any] = []
+    engine_for = _cuda.engine_for
+
+    def make(*arguments: Any) -> Any:
+        engine = engine_for(*arguments)
+        described.append(engine.describe())
+        return engine
+
+    environment = {"HWLOC_SYNTHETIC": machine, "HWLOC_THISSYSTEM": "0"}
+    with mock.patch.dict(os.environ, environment), mock.patch.object(_cuda, "engine_for", make):
+        yield described
 
 
 def setUpModule() -> None:
@@ -123,6 +143,22 @@ class OptimizerOnTheGpu(CudaTest):
         self.assertEqual(on_cpu["host_bytes"]["arriving"], 0)
         self.assertGreater(on_gpu["host_bytes"]["arriving"], 0)
 
+    def test_all_cores_of_a_gpus_host_update_but_one(self) -> None:
+        for machine, threads in (("pack:1 core:16 pu:1", 15), ("pack:1 core:8 pu:2", 7)):
+            with engines_on(machine) as engines, cuda_support.on_the_gpu(_driver):
+                tower = support.tower()
+                optimizer = self.make(tower.parameters(), where="host")
+                support.train(tower, optimizer, 1)
+                optimizer.close()
+                settings = matrix.config("host", self.folder, 1, "fp32")
+                model = tiny_models.make("odd", torch.float32, None)
+                run = os.path.join(self.folder, f"run-{threads}")
+                penstock.initialize(model, settings, run=run)[1].close()
+            found = [engine["optimizer_threads"] for engine in engines]
+            if any("cgroups leave" in line for engine in engines for line in engine["notices"]):
+                self.skipTest("a container's quota limits the threads")
+            self.assertEqual(found, [threads, threads])
+
     def test_parameters_on_two_devices_are_refused(self) -> None:
         class Elsewhere(torch.nn.Parameter):
             @property
@@ -140,14 +176,19 @@ class ModuleOnTheGpu(CudaTest):
         super().setUp()
         warnings.simplefilter("ignore", FutureWarning)  # of transformers
 
-    def train(self, gpu: bool, cell: matrix.Cell) -> tuple[list[torch.Tensor], Any]:
+    def train(
+        self, gpu: bool, cell: matrix.Cell, sums: str = "auto"
+    ) -> tuple[list[torch.Tensor], Any]:
         model = tiny_models.make(cell.model, matrix.DTYPES[cell.dtype], None)
         with tempfile.TemporaryDirectory() as folder:
             settings = matrix.config(cell.home, folder, cell.micro_batches, cell.dtype)
+            settings["penstock"]["gradient_sums"] = sums
             before = self.copies()
             run = os.path.join(folder, "run")
             model, optimizer = penstock.initialize(model, settings, run=run)
             try:
+                on_device = model.penstock.engine.describe()["sums_on_device"]
+                self.assertEqual(on_device, gpu and sums == "device" and cell.micro_batches > 1)
                 losses = self.steps(model, optimizer, cell)
                 weights = {name: value.clone() for name, value in model.state_dict().items()}
             finally:
@@ -163,15 +204,16 @@ class ModuleOnTheGpu(CudaTest):
             loss = tiny_models.loss_of(model(**batch))
             loss.backward()
             losses.append(loss.detach())
-            if (number + 1) % cell.micro_batches == 0:
+            # The second step has fewer backwards than it may have.
+            if (number + 1) % cell.micro_batches == 0 or number == cell.micro_batches + 1:
                 optimizer.step()
                 optimizer.zero_grad()
         return losses
 
-    def assert_equal(self, cell: matrix.Cell) -> None:
+    def assert_equal(self, cell: matrix.Cell, sums: str = "auto") -> None:
         losses, weights = self.train(False, cell)
         with cuda_support.on_the_gpu(_driver):
-            on_gpu, found = self.train(True, cell)
+            on_gpu, found = self.train(True, cell, sums)
             self.assert_clean()
         self.assertTrue(all(torch.equal(a, b) for a, b in zip(losses, on_gpu)), cell)
         for name, weight in weights.items():
@@ -186,6 +228,83 @@ class ModuleOnTheGpu(CudaTest):
             cell = matrix.Cell(model, "none", micro_batches, home, dtype)
             with self.subTest(str(cell)):
                 self.assert_equal(cell)
+
+    def test_sums_of_micro_batches_on_either_side_have_the_bits_of_the_cpu(self) -> None:
+        for model, home, dtype, sums in (
+            ("llama", "host", "bf16", "device"),
+            ("odd", "nvme", "bf16", "device"),
+            ("gpt2", "device", "fp32", "device"),
+            ("odd", "split", "fp32", "host"),
+        ):
+            cell = matrix.Cell(model, "none", 3, home, dtype)
+            with self.subTest(str(cell), sums=sums):
+                self.assert_equal(cell, sums)
+
+    def settings(self, sums: str | None, folder: str) -> dict[str, Any]:
+        settings = matrix.config("host", folder, 3, "bf16")
+        if sums is not None:
+            settings["penstock"]["gradient_sums"] = sums
+        return settings
+
+    def test_sums_are_on_the_device_where_they_take_at_most_a_quarter_of_what_is_free(self) -> None:
+        elements = sum(
+            p.numel() for p in tiny_models.make("odd", torch.bfloat16, None).parameters()
+        )
+        for sums, free, expected in (
+            (None, 4 * 4 * elements, "device"),
+            (None, 4 * 4 * elements - 4, "host"),
+            ("device", 4 * 4 * elements - 4, "device"),
+            ("host", 1 << 40, "host"),
+        ):
+            with (
+                self.subTest(sums=sums, free=free),
+                cuda_support.on_the_gpu(_driver, free),
+                tempfile.TemporaryDirectory() as folder,
+            ):
+                model = tiny_models.make("odd", torch.bfloat16, None)
+                _, optimizer = penstock.initialize(
+                    model, self.settings(sums, folder), run=os.path.join(folder, "run")
+                )
+                notices = [n for n in model.penstock.notices if "are added up in" in n]
+                self.assertEqual(len(notices), 1)
+                self.assertIn(f"added up in {expected} memory", notices[0])
+                optimizer.close()
+
+    def test_a_sum_on_the_device_leaves_it_once_a_step(self) -> None:
+        cell = matrix.Cell("odd", "none", 3, "device", "bf16")
+        copies = {}
+        for sums in ("host", "device"):
+            with cuda_support.on_the_gpu(_driver):
+                before = self.copies()
+                self.train(True, cell, sums)
+                copies[sums] = self.copies() - before
+        tensors = len(list(tiny_models.make("odd", torch.bfloat16, None).parameters()))
+        micro_batches = _STEPS * cell.micro_batches
+        self.assertGreaterEqual(copies["host"] - copies["device"], tensors * (micro_batches - 4))
+
+    def test_one_backward_too_many_is_refused_where_sums_are_on_the_device(self) -> None:
+        with cuda_support.on_the_gpu(_driver), tempfile.TemporaryDirectory() as folder:
+            model = tiny_models.make("odd", torch.bfloat16, None)
+            _, optimizer = penstock.initialize(
+                model, self.settings("device", folder), run=os.path.join(folder, "run")
+            )
+            batch = tiny_models.batch("odd", 0, torch.bfloat16)
+            for _ in range(3):
+                tiny_models.loss_of(model(**batch)).backward()
+            with self.assertRaises(penstock.InvalidArgumentError) as caught:
+                tiny_models.loss_of(model(**batch)).backward()
+            self.assert_line(caught.exception, "gradient_accumulation_steps is 3")
+            optimizer.zero_grad()
+            for _ in range(3):
+                tiny_models.loss_of(model(**batch)).backward()
+            optimizer.step()
+            optimizer.close()
+
+    def test_an_unknown_place_of_sums_is_refused(self) -> None:
+        model = tiny_models.make("odd", torch.bfloat16, None)
+        with self.assertRaises(penstock.InvalidArgumentError) as caught:
+            penstock.initialize(model, {"penstock": {"gradient_sums": "gpu"}}, run="unused")
+        self.assert_line(caught.exception, "gradient_sums is 'gpu'", '"auto", "host" or "device"')
 
     def test_all_on_nvme_trains_to_the_bits_of_the_cpu(self) -> None:
         self.assert_equal(matrix.Cell("gpt2", "none", 1, "nvme", "fp32"))

@@ -39,14 +39,14 @@ def setUpModule() -> None:
     if not _LIBRARIES:
         raise unittest.SkipTest(f"{_BUILT} is not built, which needs the CUDA toolkit")
     _driver = cuda_support.load_driver()
-    _driver.fake_cuda_limit_memory.argtypes = [ctypes.c_size_t]
+    _driver.fake_cuda_resize.argtypes = [ctypes.c_size_t]
 
 
 class DeviceHomeTest(support.OptimizerTest):
     def setUp(self) -> None:
         super().setUp()
         self.assertEqual(_driver.fake_cuda_violations(), b"")
-        _driver.fake_cuda_limit_memory(1 << 30)
+        _driver.fake_cuda_resize(1 << 30)
         gpu = cuda_support.on_the_gpu(_driver)
         gpu.__enter__()
         self.addCleanup(gpu.__exit__, None, None, None)
@@ -134,7 +134,7 @@ class OptimizerAtHomeOnTheDevice(DeviceHomeTest):
         model = support.tower()
         optimizer = self.on_device(model)
         need = optimizer.plan()["device_home_bytes"]["total"]
-        _driver.fake_cuda_limit_memory(need - 1)
+        _driver.fake_cuda_resize(need - 1)
         support.loss_of(model, torch.Generator().manual_seed(1)).backward()
         with self.assertRaises(penstock.BudgetError) as caught:
             optimizer.step()

@@ -101,7 +101,8 @@ class MemoryEngine:
         ]
         step = {"step": self._steps, "optimizer_steps": self._steps, "slots": self._slots}
         state = {"uuid": "memory", "state_paths": [], "continued": False, "moved": False}
-        return {**step, **state, "notices": [], "units": units}
+        sums = {"micro_batches": self._micro_batches, "sums_on_device": False}
+        return {**step, **state, **sums, "notices": [], "units": units}
 
     def counters(self) -> Any:
         return {"late_uses": self._late}

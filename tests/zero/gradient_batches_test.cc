@@ -7,6 +7,7 @@
 
 #include "tests/zero/toy_model.h"
 #include "zero/partitioner.h"
+#include "zero/staging_ring.h"
 
 namespace penstock::zero {
 namespace {
@@ -90,15 +91,85 @@ TEST(GradientBatchesTest, ARanksTilesGoTogetherWhereverTheyLieInTheModule) {
   EXPECT_EQ(batches_of(2, 1), std::vector<size_t>{4});
 }
 
-TEST(GradientBatchesTest, AStagingBufferHoldsTheLargestBatch) {
-  EXPECT_EQ(GradientStagingBytes(MixedLayout()), 4 * 16_KiB);
+TEST(GradientBatchesTest, TheSmallestStagingHoldsTwoOfTheLargestBatch) {
+  EXPECT_EQ(LeastGradientStaging(MixedLayout()), 2 * 4 * 16_KiB);
 
   ModelSpec model = ToySpec(2, 1'000'000);
   config::Config config;
   config.tile_elements = kBlockElements;
-  EXPECT_EQ(GradientStagingBytes(MakeLayout(model, config)), 256_KiB);
+  EXPECT_EQ(LeastGradientStaging(MakeLayout(model, config)), 2 * 256_KiB);
   config.tile_elements = 1 << 18;  // of fp32
-  EXPECT_EQ(GradientStagingBytes(MakeLayout(model, config)), 1_MiB);
+  EXPECT_EQ(LeastGradientStaging(MakeLayout(model, config)), 2 * 1_MiB);
+}
+
+TEST(GradientBatchesTest, TheStagingOfALayerHoldsAnyRepeatedModuleWhole) {
+  const ModelSpec model = ToySpec(2, 1'000'000);
+  config::Config config;
+  config.tile_elements = kBlockElements;
+  const ShardLayout layout = MakeLayout(model, config);
+  const Bytes staging = LayerGradientStaging(model, layout);
+  EXPECT_GE(staging, Bytes{2 * 1'000'000}) << "a layer, rounded";
+  for (const ModuleId module : offload::Ids<ModuleId>(model.modules.size())) {
+    EXPECT_EQ(StageModule(layout, module, staging).size(), 1U);
+  }
+  EXPECT_GT(StageModule(layout, ModuleId{1}, staging - 512_B).size(), 1U);
+}
+
+TEST(GradientBatchesTest, AModuleThatDoesNotFitGoesInPiecesOfHalfTheStaging) {
+  const ShardLayout layout = MixedLayout();
+  for (Bytes staging = LeastGradientStaging(layout); staging < 200_KiB; staging += 512_B) {
+    uint32_t next = 0;
+    const std::vector<StagedBatches> parts = StageModule(layout, kModule, staging);
+    for (const StagedBatches& staged : parts) {
+      EXPECT_LE(staged.size, parts.size() == 1 ? staging : Bytes{staging.value / 2});
+      for (const GradientBatch& batch : staged.batches) {
+        for (const GradientBatch& cut : CutBatch(layout, batch, 20_KiB)) {
+          for (const TileId tile : cut.tiles) EXPECT_EQ(Index(tile), next++);
+        }
+      }
+    }
+    EXPECT_EQ(next, 9U) << "every tile once and in order";
+  }
+}
+
+/// What lies in the ring is not written over before a wait for its copy, for sizes of all kinds.
+TEST(StagingRingTest, WhatIsReservedWaitsForAllThatLiesThereAndForNothingThatHasLeft) {
+  const Bytes size{100};
+  StagingRing<int> ring(size);
+  std::vector<int> of_byte(size.value, -1);
+  int ended = -1;  // the newest copy that was waited for; with it all before it
+  uint64_t random = 1;
+  size_t waits = 0;
+  for (int copy = 0; copy < 10000; ++copy) {
+    random = random * 6364136223846793005 + 1442695040888963407;
+    const Bytes take{1 + (random >> 33) % size.value};
+    const auto room = ring.Reserve(take);
+    ASSERT_LE(room.begin + take, size);
+    int newest = -1;
+    for (uint64_t i = 0; i < take.value; ++i) {
+      newest = std::max(newest, of_byte[room.begin.value + i]);
+      of_byte[room.begin.value + i] = copy;
+    }
+    ASSERT_EQ(room.free.value_or(ended) >= newest, true) << "written over";
+    if (room.free) {
+      ASSERT_EQ(*room.free, newest) << "a wait for a copy that is not in the way";
+      ASSERT_GT(*room.free, ended) << "a second wait for the same copy";
+      ended = *room.free;
+      ++waits;
+    }
+    ring.Take(take, copy);
+  }
+  EXPECT_GT(waits, 1000U);
+}
+
+TEST(StagingRingTest, ModulesOfTheSizeOfTheRingWaitOnceEach) {
+  StagingRing<int> ring(64_KiB);
+  EXPECT_FALSE(ring.Reserve(64_KiB).free);
+  ring.Take(64_KiB, 0);
+  for (int copy = 1; copy < 5; ++copy) {
+    EXPECT_EQ(ring.Reserve(64_KiB).free, copy - 1);
+    ring.Take(64_KiB, copy);
+  }
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ TEST_F(StateEngineTest, WithoutADeviceItUpdatesAndCommitsTheBitsOfATrainingWithO
         const offload::Schedule schedule =
             BuildSchedule(options.model, layout, plan->shared_slots,
                           with_gradients ? UpdateStart::kGradient : UpdateStart::kStepEnd);
-        const auto engine = StateEngine::Create(options, layout, schedule, *plan, "");
+        const auto engine = StateEngine::Create(options, layout, schedule, *plan, {});
         ASSERT_TRUE(engine.ok()) << engine.error().message;
         const TileFill fill = FillFromTensors(layout, ToyWeights, 0);
         ASSERT_TRUE((*engine)->FillTiles(fill, /*at_once=*/true).ok());

@@ -211,7 +211,9 @@ class StateIoTest : public ::testing::Test {
   Result<StateIo> CreateOn(const std::string& machine, const EngineOptions& options,
                            const std::string& gpu = {}) {
     Pretend(machine);
-    return StateIo::Create(options, MakeLayout(options.model, DType::kBFloat16, 4096), gpu, slab_);
+    const device::Kind kind = gpu.empty() ? device::Kind::kCpu : device::Kind::kCuda;
+    return StateIo::Create(options, MakeLayout(options.model, DType::kBFloat16, 4096),
+                           {.kind = kind, .pci_bus_id = gpu}, slab_);
   }
 
   std::filesystem::path folder_;

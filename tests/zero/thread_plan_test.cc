@@ -296,6 +296,35 @@ TEST(ChooseThreadsTest, OnAGpusHostTheOptimizersCountStaysOpen) {
   EXPECT_EQ(config.optimizer_threads, 0);
 }
 
+TEST(ThreadPlanTest, OnAGpusHostAllCoresUpdateButOneAndTheIoThreads) {
+  for (const Topology& machine :
+       {Machine(1, 16, 1), Machine(2, 16, 1), Machine(1, 8, 2), Machine(2, 32, 1)}) {
+    const auto cores = static_cast<int>(machine.cores.size());
+    // Of a GPU whose place is not known, all memory is near.
+    EXPECT_EQ(PlanThreads(machine, Kind::kCuda, {}, {}).counts.optimizer, cores - 1);
+    const NumaPlacement placement = PlaceNear(machine, {kAnywhere}, "");
+    EXPECT_EQ(PlanThreads(machine, Kind::kCuda, {}, placement).counts.optimizer, cores - 2);
+  }
+}
+
+TEST(AssumeThreadsTest, APlannedRunHasTheOptimizersThreadsOfARunOnThatMachine) {
+  for (const Kind kind : {Kind::kCpu, Kind::kCuda}) {
+    for (const bool nvme : {false, true}) {
+      config::Config config;
+      config.optimizer_home = nvme ? Tier::kNvme : Tier::kHost;
+      config.nvme_paths = {"/near"};
+      const Topology machine = Machine(1, 16, 1);
+      AssumeThreads(machine, kind, &config);
+      const auto paths = nvme ? std::vector{kNear0} : std::vector<PathDevices>{};
+      EXPECT_EQ(config.optimizer_threads, Plan(machine, kind, paths).counts.optimizer);
+    }
+  }
+  config::Config chosen;
+  chosen.optimizer_threads = 3;
+  AssumeThreads(Machine(1, 16, 1), Kind::kCuda, &chosen);
+  EXPECT_EQ(chosen.optimizer_threads, 3);
+}
+
 TEST(ChooseThreadsTest, CoresWhoseCpusAreNotKnownCount) {
   config::Config config;
   ChooseThreads({.cores = std::vector<Core>(4)}, Kind::kCpu, &config);

@@ -85,6 +85,11 @@ class ToyRun {
   const device::Stream* foreign_stream() const { return stream_.get(); }
   ActivityMeter& meter() { return meter_; }
   device::Device& device() { return *device_; }
+  /// Enqueues work of the model; replaced where the device is no CPU device.
+  std::function<void(device::Stream& stream, std::function<void()> kernel)> launch =
+      [](device::Stream& stream, std::function<void()> kernel) {
+        static_cast<device::CpuStream&>(stream).Launch(std::move(kernel));
+      };
   std::function<void()> before_update;  ///< called when a step has computed its gradients
 
   /// One step, which is update `t`; `scale` scales the gradient (infinity: not finite), and `loss`
@@ -117,9 +122,8 @@ class ToyRun {
     PENSTOCK_ASSIGN(float* const sums, step.Gradients(module));
     const std::byte* const weights = use.weights();
     const offload::ShardLayout& layout = step.layout();
-    auto& stream = static_cast<device::CpuStream&>(step.compute_stream());
     const float factor = scale * static_cast<float>(step.loss_scale());
-    stream.Launch([weights, sums, &layout, module, factor]() {
+    launch(step.compute_stream(), [weights, sums, &layout, module, factor]() {
       // Padding and frozen tensors have no gradient.
       for (const offload::TensorLayout& tensor : layout.module(module).tensors) {
         const offload::GroupLayout& group = layout.model.group(tensor.group);

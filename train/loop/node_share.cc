@@ -20,6 +20,7 @@ namespace penstock::train {
 namespace {
 
 constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+constexpr const char* kLoading = "CUDA_MODULE_LOADING";
 
 std::vector<int> CpusOf(const std::vector<Core>& cores) {
   std::vector<int> cpus;
@@ -101,11 +102,12 @@ std::optional<std::string> VisibleGpu(const std::optional<std::string>& visible,
   return all[local_rank];
 }
 
-void ChooseGpu(const comm::Environment& environment, uint32_t local_rank) {
+void PrepareCuda(const comm::Environment& environment, uint32_t local_rank) {
   const std::optional<std::string> mine = VisibleGpu(environment(kVisible), local_rank);
-  if (!mine) return;
-  // The job's thread reads no variables.
-  static_cast<void>(::setenv(kVisible, mine->c_str(), 1));  // NOLINT(concurrency-mt-unsafe)
+  // NOLINTBEGIN(concurrency-mt-unsafe): the job's thread reads no variables
+  static_cast<void>(::setenv(kLoading, "EAGER", 0));
+  if (mine) static_cast<void>(::setenv(kVisible, mine->c_str(), 1));
+  // NOLINTEND(concurrency-mt-unsafe)
 }
 
 }  // namespace penstock::train

@@ -37,7 +37,9 @@ std::vector<Core> PartOf(const std::vector<Core>& cores, uint32_t rank, uint32_t
 std::optional<std::string> VisibleGpu(const std::optional<std::string>& visible,
                                       uint32_t local_rank);
 
-/// Sets it. To be called before CUDA starts.
-void ChooseGpu(const comm::Environment& environment, uint32_t local_rank);
+/// Sets it, and has CUDA load all kernels when it starts, unless CUDA_MODULE_LOADING is set: a
+/// kernel that is loaded by its first launch may wait until the GPU is idle, which a collective
+/// that waits for this rank prevents. To be called before CUDA starts.
+void PrepareCuda(const comm::Environment& environment, uint32_t local_rank);
 
 }  // namespace penstock::train

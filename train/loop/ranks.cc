@@ -79,7 +79,7 @@ void WriteInTime(std::function<void()> write) {
 }  // namespace
 
 std::optional<std::string> ReadEnvironment(const std::string& name) {
-  // The main thread alone changes the environment (ChooseGpu), and does not read it meanwhile.
+  // The main thread alone changes the environment (PrepareCuda), and does not read it meanwhile.
   const char* value = std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
   if (value == nullptr) return std::nullopt;
   return std::string(value);
@@ -98,7 +98,7 @@ Result<std::unique_ptr<Ranks>> Ranks::Join(const comm::Environment& environment)
   }
   if (ranks->alone()) return ranks;
   if (!ranks->first()) SilenceNotices();
-  ChooseGpu(environment, ranks->world().local_rank);
+  PrepareCuda(environment, ranks->world().local_rank);
   PENSTOCK_ASSIGN(ranks->share_, ShareProcessors(*ranks->job_));
   return ranks;
 }

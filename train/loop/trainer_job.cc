@@ -238,9 +238,13 @@ void ChooseThreads(device::Kind kind, const NodeShare& share, config::Config* co
   const unsigned cpus = std::max(std::thread::hardware_concurrency(), 1U);
   if (!machine.ok()) machine = Topology{.cores = std::vector<Core>(cpus), .cpu_quota = CpuQuota()};
   if (machine->cpu_quota) *machine->cpu_quota /= share.sharing;
-  if (!share.bound) machine->cores = PartOf(machine->cores, 0, share.sharing);
   const bool open = config->compute_threads == 0;
-  zero::ChooseThreads(*machine, kind, config);
+  if (share.bound) {
+    zero::ChooseThreads(*machine, kind, config);
+  } else {
+    machine->cores = PartOf(machine->cores, 0, share.sharing);
+    zero::AssumeThreads(*machine, kind, config);
+  }
   if (open && share.most_compute_threads) {
     config->compute_threads = std::min(config->compute_threads, *share.most_compute_threads);
   }

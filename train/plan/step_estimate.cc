@@ -134,7 +134,8 @@ sim::StepTime Simulate(const PlannedTraining& training, const offload::ShardLayo
                           .store = memory.store,
                           .compute = ComputeOfUses(training, layout.model, speed),
                           .micro_batches = training.shape.micro_batches,
-                          .exchange = ExchangeOf(training, memory)},
+                          .exchange = ExchangeOf(training, memory),
+                          .staging = zero::GradientStaging(training.spec, layout, memory)},
                          MachineOf(training, speed), kWarmUp + counted);
   sim::StepTime mean;
   for (uint64_t i = kWarmUp; i < steps.size(); ++i) {

@@ -18,6 +18,8 @@ import torch
 import transformers
 
 from penstock._config import ConfigLike
+from penstock._device import is_elsewhere
+from penstock._init import Weights
 from penstock._initialize import initialize
 from penstock._module_optimizer import ModuleOptimizer
 from penstock._offloaded import OffloadedOptimizer
@@ -91,16 +93,26 @@ class Trainer(transformers.Trainer):
     Args:
         penstock_config: the configuration, as a mapping or a file. ``"auto"`` becomes what the
             training arguments say; another value than theirs is refused.
+        penstock_weights: what ``penstock.initialize`` takes as ``weights``, for a model that was
+            made within ``penstock.init``.
         args, kwargs: of ``transformers.Trainer``.
     """
 
-    def __init__(self, *args: Any, penstock_config: ConfigLike, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        penstock_config: ConfigLike,
+        penstock_weights: Weights = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self.args._n_gpu = 1  # a model on several would be copied to each
+        self._weights = penstock_weights
         self._penstock_config = engine_config(penstock_config, self.args)
         self._commit: Mapping[str, Any] | None = None
         self._own: ModuleOptimizer | None = None
         self._check_arguments()
-        # The module keeps its dtype and its device, as with accelerate's DeepSpeed plugin.
+        # The module keeps its dtype, as with accelerate's DeepSpeed plugin.
         self.accelerator.native_amp = False
         self.accelerator.device_placement = False
         self.add_callback(TrainerCallback())
@@ -140,10 +152,26 @@ class Trainer(transformers.Trainer):
             return str(self._commit["run"])
         return os.path.join(str(self.args.output_dir), f"penstock-{secrets.token_hex(8)}")
 
+    def _move_model_to_device(self, model: torch.nn.Module, device: torch.device) -> None:
+        """Leaves the model where it is: penstock has its weights come to the device."""
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Evaluates; a model that is not in training yet is given to penstock for that, too, if it
+        computes on another device than it is on."""
+        if self.optimizer is None and is_elsewhere(self.model, self.args.device):
+            self.create_optimizer()
+        return super().evaluation_loop(*args, **kwargs)
+
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Gives the module to penstock, and returns its optimizer."""
-        if self.optimizer is not None:
-            return self.optimizer
+        if self.optimizer is None:
+            self.optimizer = self._make(model)
+        if self._commit is not None and self._own is not None:
+            commit, self._commit = self._commit, None
+            self._own.load_state_dict({"penstock": commit, "param_groups": ()})
+        return self.optimizer
+
+    def _make(self, model: torch.nn.Module | None) -> ModuleOptimizer:
         module: Any = self.model if model is None else model
         if self._penstock_config.get("bf16", {}).get("enabled"):
             module.to(torch.bfloat16)
@@ -153,10 +181,9 @@ class Trainer(transformers.Trainer):
             model_parameters=self._groups(module),
             run=self._run_folder(),
             seed=self.args.seed,
+            weights=self._weights,
+            device=self.args.device,
         )
-        self.optimizer = self._own
-        if self._commit is not None:
-            self._own.load_state_dict({"penstock": self._commit, "param_groups": ()})
         return self._own
 
     def _penstock(self) -> ModuleOptimizer:

@@ -26,6 +26,7 @@ void Launch(device::CudaStream& stream, const char* what, void (*kernel)(Paramet
             const LaunchShape& shape, std::type_identity_t<Parameters>... arguments) {
   (CheckArgument(what, arguments), ...);
   stream.Launch([&](cudaStream_t handle) -> Status {
+    emulated_cuda::CountLaunch(what);
     const cudaError_t enqueued = emulated_cuda::Enqueue(handle, [=] {
       emulated_cuda::RunGrid(what, shape.blocks, shape.threads, shape.shared,
                              [&] { kernel(arguments...); });

@@ -15,6 +15,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,7 @@ constexpr CUresult kSuccess = 0;
 constexpr CUresult kInvalidValue = 1;
 constexpr CUresult kOutOfMemory = 2;
 constexpr CUresult kInvalidContext = 201;
+constexpr CUresult kInvalidHandle = 400;
 constexpr CUresult kNotReady = 600;
 constexpr CUresult kAlreadyRegistered = 712;
 constexpr CUresult kNotRegistered = 713;
@@ -40,6 +42,7 @@ const std::map<CUresult, const char*> kNames{
     {kInvalidValue, "CUDA_ERROR_INVALID_VALUE"},
     {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
     {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"},
+    {kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
     {kNotReady, "CUDA_ERROR_NOT_READY"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
     {kAlreadyRegistered, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
@@ -55,10 +58,12 @@ struct Driver {
   std::condition_variable changed;
   std::string notes;
   std::string told;
+  std::string pci_bus_id;
   std::map<std::string, std::pair<unsigned, CUresult>> failures;
   bool paused = false;
   std::atomic<CUresult> broken = kSuccess;
   std::atomic<size_t> events = 0;
+  std::atomic<bool> free_copies = false;
 };
 Driver& TheDriver() {
   static Driver& driver = *new Driver;
@@ -138,6 +143,7 @@ struct CUctx_st {
 };
 
 struct CUevent_st {
+  const CUcontext context = current;
   bool lenient = false;
   std::mutex mutex;
   std::shared_ptr<Point> point;
@@ -174,6 +180,7 @@ struct CUstream_st {
     TheStreams().all.erase(this);
   }
 
+  const CUcontext context = current;
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::function<void()>> work;
@@ -275,15 +282,28 @@ CUresult cuCtxSynchronize(void) {
   return TheDriver().broken;
 }
 
+CUresult cuCtxGetDevice(CUdevice* device) {
+  *device = 0;
+  return EnterContext("cuCtxGetDevice");
+}
+CUresult cuDeviceGetPCIBusId(char* id, int size, CUdevice) {
+  if (const CUresult error = Enter("cuDeviceGetPCIBusId")) return error;
+  const std::scoped_lock lock(TheDriver().mutex);
+  const std::string& told = TheDriver().pci_bus_id;
+  if (told.empty() || static_cast<size_t>(size) <= told.size()) return kInvalidValue;
+  std::memcpy(id, told.c_str(), told.size() + 1);
+  return kSuccess;
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size) {
   if (const CUresult error = EnterContext("cuMemAlloc_v2")) return error;
+  if (size == 0) return kInvalidValue;
   *address = TheMemory().Allocate(size);
   return *address == 0 ? kOutOfMemory : kSuccess;
 }
 CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
   if (const CUresult error = EnterContext("cuMemGetInfo_v2")) return error;
-  *total = size_t{16} << 30;
-  *free = TheMemory().left();
+  std::tie(*free, *total) = TheMemory().FreeAndSize();
   return kSuccess;
 }
 CUresult cuMemFree_v2(CUdeviceptr address) {
@@ -323,6 +343,10 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t size, CUstream 
   std::list<Copy>::iterator under_way;
   const Range device{from, size};
   if (!TheMemory().Begin({RangeOf(to, size), device}, &under_way)) return kInvalidValue;
+  if (TheDriver().free_copies) {
+    StreamOf(stream)->AddWork([=] { TheMemory().End(under_way); });
+    return kSuccess;
+  }
   auto* const data = static_cast<std::byte*>(to);
   std::memset(data, 0xff, size);
   StreamOf(stream)->AddWork([=] {
@@ -378,6 +402,11 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
   delete stream;
   return kSuccess;
 }
+CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
+  if (const CUresult error = Enter("cuStreamGetCtx")) return error;
+  *context = stream == nullptr ? current : stream->context;
+  return *context == nullptr ? kInvalidContext : kSuccess;
+}
 CUresult cuStreamSynchronize(CUstream stream) {
   if (const CUresult error = EnterContext("cuStreamSynchronize")) return error;
   StreamOf(stream)->Mark()->Wait();
@@ -407,6 +436,7 @@ CUresult cuEventQuery(CUevent event) {
 }
 CUresult cuEventRecord(CUevent event, CUstream stream) {
   if (const CUresult error = EnterContext("cuEventRecord")) return error;
+  if (event->context != (stream == nullptr ? current : stream->context)) return kInvalidHandle;
   const std::scoped_lock lock(event->mutex);
   if (!event->lenient && event->point != nullptr && !event->point->Reached()) {
     Note("an event was recorded again while it was in use");
@@ -448,11 +478,16 @@ CUcontext fake_cuda_context(void) {
   static auto* const made = new std::deque<CUctx_st>;  // they stay to the end of the process
   return &made->emplace_back();
 }
+void fake_cuda_pci_bus_id(const char* id) {
+  const std::scoped_lock lock(TheDriver().mutex);
+  TheDriver().pci_bus_id = id;
+}
 void* fake_cuda_memory(CUdeviceptr address, size_t size) {
   return TheMemory().Find({address, size}, "a kernel");
 }
 void fake_cuda_map_memory(void) { TheMemory().Map(); }
-void fake_cuda_limit_memory(size_t size) { TheMemory().Limit(size); }
+void fake_cuda_resize(size_t size) { TheMemory().Resize(size); }
+size_t fake_cuda_peak(void) { return TheMemory().TakePeak(); }
 void fake_cuda_share_memory(void) { TheMemory().Share(); }
 CUresult fake_cuda_launch(CUstream stream, void (*kernel)(void*), void* argument) {
   if (const CUresult error = EnterContext("fake_cuda_launch")) return error;
@@ -473,6 +508,8 @@ void fake_cuda_fail(const char* function, unsigned after, CUresult error) {
   TheDriver().failures[function] = {after, error};
 }
 void fake_cuda_break(CUresult error) { TheDriver().broken = error; }
+void fake_cuda_free_copies(int free) { TheDriver().free_copies = free != 0; }
+size_t fake_cuda_registered_bytes(void) { return TheMemory().registered_bytes(); }
 uint64_t fake_cuda_copies(void) { return TheMemory().copies(); }
 size_t fake_cuda_registered(void) { return TheMemory().registered(); }
 size_t fake_cuda_events(void) { return TheDriver().events; }

@@ -7,6 +7,7 @@
  *   - device memory that was freed or never allocated, or is freed under a copy
  *   - streams and events that are destroyed while they are in use
  *   - host functions that call the driver, and calls without a current context
+ * An event of one context cannot be recorded on a stream of another one.
  * Addresses of device memory are none of the host's, so a host that follows one ends at once.
  *
  * What is declared here is for tests; the driver's functions are those of its manual. */
@@ -26,11 +27,14 @@ typedef struct CUctx_st* CUcontext;
 typedef struct CUevent_st* CUevent;
 typedef struct CUstream_st* CUstream;
 typedef uint64_t CUdeviceptr;
+typedef int CUdevice;
 typedef int CUresult;
 
 CUresult cuCtxGetCurrent(CUcontext* context);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxSynchronize(void);
+CUresult cuCtxGetDevice(CUdevice* device);
+CUresult cuDeviceGetPCIBusId(char* id, int size, CUdevice device);
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size);
 CUresult cuMemFree_v2(CUdeviceptr address);
 CUresult cuMemGetInfo_v2(size_t* free, size_t* total);
@@ -42,6 +46,7 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t size, CUs
 CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t size, CUstream stream);
 CUresult cuStreamCreate(CUstream* stream, unsigned flags);
 CUresult cuStreamDestroy_v2(CUstream stream);
+CUresult cuStreamGetCtx(CUstream stream, CUcontext* context);
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
 CUresult cuEventCreate(CUevent* event, unsigned flags);
@@ -54,15 +59,19 @@ CUresult cuGetErrorName(CUresult error, const char** name);
 
 /* Makes a context; none is current at first. */
 CUcontext fake_cuda_context(void);
+/* The bus id that the driver tells of every device from now on; before, of none. */
+void fake_cuda_pci_bus_id(const char* id);
 /* Where the bytes of device memory are, for kernels of tests. */
 void* fake_cuda_memory(CUdeviceptr address, size_t size);
+/* How much memory the device has from now on (at first 1 TiB). */
+void fake_cuda_resize(size_t size);
+/* The most device memory that was allocated at once since the last call. */
+size_t fake_cuda_peak(void);
 /* Counts all memory of the host as the device's as well, at its own addresses: for tests whose
  * kernels are the host's own. */
 void fake_cuda_share_memory(void);
 /* Has device memory lie at addresses that kernels can follow which are compiled for the host. */
 void fake_cuda_map_memory(void);
-/* Says how many bytes of device memory can still be allocated. */
-void fake_cuda_limit_memory(size_t size);
 /* Makes an event that may be recorded again and destroyed while it is in use, as CUDA's may. */
 CUresult fake_cuda_lenient_event(CUevent* event);
 /* Enqueues a kernel. */
@@ -80,6 +89,11 @@ uint64_t fake_cuda_copies(void);
 /* How many registrations and events there are. */
 size_t fake_cuda_registered(void);
 size_t fake_cuda_events(void);
+/* How many bytes of the host are registered. */
+size_t fake_cuda_registered_bytes(void);
+/* Whether copies to the host leave it as it is, and so take no time of the CPU, as those of a GPU
+ * take none: for measurements. */
+void fake_cuda_free_copies(int free);
 /* Returns what was noted since the last call, a line each; valid until the next call. */
 const char* fake_cuda_violations(void);
 

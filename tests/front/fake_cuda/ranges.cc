@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace fake_cuda {
 
@@ -13,15 +14,16 @@ Memory& TheMemory() {
 
 uint64_t Memory::Allocate(size_t size) {
   const std::scoped_lock lock(mutex_);
-  if (size > limit_ - allocated_) return 0;
+  if (used_ > size_ || size > size_ - used_) return 0;
   const size_t pages = (size + 8191) / 4096 * 4096;
   auto* const data = static_cast<std::byte*>(std::aligned_alloc(4096, pages));
   if (data == nullptr) return 0;
   std::memset(data, 0x7f, pages);
+  used_ += size;
+  peak_ = std::max(peak_, used_);
   const uint64_t address = mapped_ ? reinterpret_cast<uint64_t>(data) : next_;
   if (!mapped_) next_ += pages;
   blocks_.emplace(address, Block{{data, std::free}, size});
-  allocated_ += size;
   return address;
 }
 
@@ -30,20 +32,25 @@ void Memory::Map() {
   mapped_ = true;
 }
 
+void Memory::Resize(size_t size) {
+  const std::scoped_lock lock(mutex_);
+  size_ = size;
+}
+
+std::pair<size_t, size_t> Memory::FreeAndSize() {
+  const std::scoped_lock lock(mutex_);
+  return {size_ - std::min(used_, size_), size_};
+}
+
+size_t Memory::TakePeak() {
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(peak_, used_);
+}
+
 void Memory::Share() {
   const std::scoped_lock lock(mutex_);
   mapped_ = true;
   shared_ = true;
-}
-
-void Memory::Limit(size_t size) {
-  const std::scoped_lock lock(mutex_);
-  limit_ = allocated_ + size;
-}
-
-size_t Memory::left() {
-  const std::scoped_lock lock(mutex_);
-  return limit_ - allocated_;
 }
 
 bool Memory::Free(uint64_t address) {
@@ -54,7 +61,7 @@ bool Memory::Free(uint64_t address) {
   if (std::ranges::any_of(under_way_, [&](const Copy& c) { return c.device.Meets(range); })) {
     Note("device memory was freed while a copy of it was under way");
   }
-  allocated_ -= range.size;
+  used_ -= range.size;
   blocks_.erase(found);
   return true;
 }
@@ -98,6 +105,13 @@ bool Memory::Unregister(uint64_t begin) {
 size_t Memory::registered() {
   const std::scoped_lock lock(mutex_);
   return registered_.size();
+}
+
+size_t Memory::registered_bytes() {
+  const std::scoped_lock lock(mutex_);
+  size_t bytes = 0;
+  for (const Range& range : registered_) bytes += range.size;
+  return bytes;
 }
 
 bool Memory::Begin(const Copy& copy, std::list<Copy>::iterator* under_way) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace fake_cuda {
 
@@ -35,13 +36,16 @@ struct Copy {
 
 class Memory {
  public:
+  /// Returns 0 if the device has no room left.
   uint64_t Allocate(size_t size);
   /// Allocates at addresses that the host can follow.
   void Map();
+  /// How much device memory there is from now on, and how much of it is free.
+  void Resize(size_t size);
+  std::pair<size_t, size_t> FreeAndSize();
+  /// The most that was allocated at once since the last call.
+  size_t TakePeak();
   void Share();
-  /// How much can be allocated in all, and how much of that is left.
-  void Limit(size_t size);
-  size_t left();
   bool Free(uint64_t address);
   /// Null, and noted, if the range is not that of one allocation.
   std::byte* Find(const Range& range, const char* what);
@@ -49,6 +53,7 @@ class Memory {
   bool Register(const Range& range);
   bool Unregister(uint64_t begin);
   size_t registered();
+  size_t registered_bytes();
 
   /// Notes what is wrong with the copy. Returns false if it cannot be made.
   bool Begin(const Copy& copy, std::list<Copy>::iterator* under_way);
@@ -69,8 +74,9 @@ class Memory {
 
   uint64_t next_ = kFirstOfDevice;
   std::map<uint64_t, Block> blocks_;
-  uint64_t limit_ = uint64_t{16} << 30;
-  uint64_t allocated_ = 0;
+  size_t size_ = size_t{1} << 40;
+  size_t used_ = 0;
+  size_t peak_ = 0;
   bool mapped_ = false;
   bool shared_ = false;  ///< addresses of the host are also the device's
   std::list<Range> registered_;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace penstock::train {
@@ -41,6 +44,27 @@ TEST(VisibleGpu, IsTheOneOfTheRankAmongThoseThatAreShown) {
   EXPECT_EQ(VisibleGpu(std::nullopt, 3), "3");
   EXPECT_EQ(VisibleGpu("4,5,6", 1), "5");
   EXPECT_EQ(VisibleGpu("GPU-a,GPU-b", 1), "GPU-b");
+}
+
+TEST(PrepareCuda, KernelsAreLoadedAtTheStartUnlessTheUserSaysOtherwise) {
+  // NOLINTBEGIN(concurrency-mt-unsafe): no other thread is running
+  for (const auto* const variable : {"CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES"}) {
+    ::unsetenv(variable);
+  }
+  const auto environment = [](const std::string& name) -> std::optional<std::string> {
+    const char* const value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+  PrepareCuda(environment, 1);
+  EXPECT_EQ(environment("CUDA_MODULE_LOADING"), "EAGER");
+  EXPECT_EQ(environment("CUDA_VISIBLE_DEVICES"), "1");
+  ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  PrepareCuda(environment, 0);
+  EXPECT_EQ(environment("CUDA_MODULE_LOADING"), "LAZY");
+  for (const auto* const variable : {"CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES"}) {
+    ::unsetenv(variable);
+  }
+  // NOLINTEND(concurrency-mt-unsafe)
 }
 
 TEST(VisibleGpu, WhatShowsFewerGpusThanRanksStays) {

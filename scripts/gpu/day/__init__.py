@@ -1,0 +1,1 @@
+"""The runner of gpu-day: plan, folders, processes, report and figures."""
