@@ -27,6 +27,9 @@ class SharedLibrary {
     return MakeError(ErrorCode::kUnavailable, "{} has no {}; {}", soname_, name, advice);
   }
 
+  /// For code that looks for functions by itself: what dlopen has returned.
+  void* handle() const { return handle_; }
+
  private:
   SharedLibrary(std::string soname, void* handle) : soname_(std::move(soname)), handle_(handle) {}
   /// Null if there is none.

@@ -5,16 +5,20 @@
 // The ceilings are measured in the same run: one large copy each way, and the largest product of a
 // layer. Operands are random, as zeros make a GPU faster than it is. Copies are of tiles of 2 MiB
 // (a million 16-bit weights) in memory that is registered once, as the engine makes them. Prints a
-// table; `cuda_bench` takes no arguments. Needs a GPU with 8 GiB and 2 GiB of host memory.
+// table. Needs a GPU with 8 GiB and 2 GiB of host memory.
+//
+//   cuda_bench [--attention-only]
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <functional>
 #include <memory>
 
+#include "bench/cuda_attention.h"
+#include "bench/cuda_timing.h"
 #include "device/device.h"
 #include "kernels/model/cuda_gelu.h"
 #include "kernels/model/model_operators.h"
@@ -22,9 +26,10 @@
 namespace penstock {
 namespace {
 
+using bench::Print;
+using bench::Time;
 using device::DeviceBuffer;
 using device::Stream;
-using kernels::AttentionCall;
 using kernels::DType;
 using kernels::HeadCall;
 using kernels::LinearCall;
@@ -37,27 +42,8 @@ constexpr Bytes kTile = 2_MiB;
 constexpr uint64_t kBatch = 4;
 constexpr uint64_t kSequence = 2048;
 constexpr uint64_t kWidth = 4096;
-constexpr uint64_t kHeads = 32;
 constexpr uint64_t kHidden = 4 * kWidth;
 constexpr uint64_t kRows = kBatch * kSequence;
-constexpr int kRepeats = 5;
-
-/// Seconds that `work` takes on the stream: the fastest of some runs, after one that warms up.
-Result<double> Time(Stream& stream, const std::function<void()>& work) {
-  double best = 0;
-  for (int run = 0; run <= kRepeats; ++run) {
-    const auto start = std::chrono::steady_clock::now();
-    work();
-    PENSTOCK_TRY(stream.Synchronize());
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    if (run > 0 && (best == 0 || took.count() < best)) best = took.count();
-  }
-  return best;
-}
-
-void Print(const std::string& what, double value, const char* unit, double ceiling) {
-  fmt::print("{:<34} {:>9.1f} {:<8} {:>5.2f} of the ceiling\n", what, value, unit, value / ceiling);
-}
 
 struct Slab {
   device::HostBuffer host;
@@ -115,14 +101,13 @@ struct Matrices {
 };
 
 /// Returns the ceiling: the rate of the largest product.
-Result<double> MeasureOperators(device::Device& device, const Slab& slab) {
+Result<double> MeasureProducts(device::Device& device, const Slab& slab) {
   PENSTOCK_ASSIGN(
       const auto operators,
       kernels::CreateModelOperators(
           device, {.calls = {LinearCall{DType::kBFloat16, kRows, kWidth, kHidden},
                              LinearCall{DType::kBFloat16, kRows, kHidden, kWidth},
-                             LinearGeluCall{DType::kBFloat16, kRows, kWidth, kHidden},
-                             AttentionCall{DType::kBFloat16, kBatch, kSequence, kWidth, kHeads}}}));
+                             LinearGeluCall{DType::kBFloat16, kRows, kWidth, kHidden}}}));
   PENSTOCK_ASSIGN(const auto stream, device.CreateStream("compute"));
   stream->CopyToDevice(slab.device.data(), slab.host.data(), kSlab);
   Matrices matrices{slab.device.data()};
@@ -131,21 +116,10 @@ Result<double> MeasureOperators(device::Device& device, const Slab& slab) {
   const TensorView back = Matrices::As({kHidden, kWidth}, weight.data);
   const TensorView bias = matrices.Take({kHidden});
   const TensorView hidden = matrices.Take({kBatch, kSequence, kHidden});
-  const TensorView qkv = matrices.Take({kBatch, kSequence, 3 * kWidth});
-  const TensorView d_qkv = matrices.Take({kBatch, kSequence, 3 * kWidth});
-  const TensorView out = matrices.Take({kBatch, kSequence, kWidth});
-  // In qkv and d_qkv behind it: not at the same time.
-  const TensorView activated = Matrices::As({kBatch, kSequence, kHidden}, qkv.data);
+  const TensorView activated = matrices.Take({kBatch, kSequence, kHidden});
   const double product = 2.0 * kRows * kWidth * kHidden / 1e12;
-  // Half of the scores are visible.
-  const double attention = 4.0 * kRows * kSequence * kWidth / 2 / 1e12;
   PENSTOCK_ASSIGN(const double matrix, Time(*stream, [&] {
                     operators->LinearForward(*stream, x, weight, bias, {}, hidden);
-                  }));
-  PENSTOCK_ASSIGN(const double forward,
-                  Time(*stream, [&] { operators->AttentionForward(*stream, kHeads, qkv, out); }));
-  PENSTOCK_ASSIGN(const double backward, Time(*stream, [&] {
-                    operators->AttentionBackward(*stream, kHeads, qkv, x, d_qkv);
                   }));
   PENSTOCK_ASSIGN(const double gelu, Time(*stream, [&] {
                     operators->LinearGeluForward(*stream, x, weight, bias, hidden, activated);
@@ -173,8 +147,6 @@ Result<double> MeasureOperators(device::Device& device, const Slab& slab) {
   Print("the same, GELU in a kernel of its own", product / apart, "TFLOP/s", ceiling);
   Print("product and gradient of GELU", product / gelu_gradient, "TFLOP/s", ceiling);
   Print("the same, in a kernel of its own", product / gradient_apart, "TFLOP/s", ceiling);
-  Print("attention forward, 2048 tokens", attention / forward, "TFLOP/s", ceiling);
-  Print("attention backward, 2048 tokens", 2.5 * attention / backward, "TFLOP/s", ceiling);
   return ceiling;
 }
 
@@ -207,7 +179,7 @@ Status MeasureHead(device::Device& device, const Slab& slab, uint64_t vocabulary
   return {};
 }
 
-Status Run() {
+Status Run(bool attention_only) {
   PENSTOCK_ASSIGN(const auto device, device::CreateCudaDevice({.memory = 4_GiB}));
   fmt::print("{}\n", device->name());
   Slab slab;
@@ -219,18 +191,26 @@ Status Run() {
     state = state * 6364136223846793005 + 1442695040888963407;
     slab.host.as<uint16_t>()[i] = static_cast<uint16_t>(0x3f00 | (state >> 33 & 0x80ff));
   }
-  PENSTOCK_TRY(MeasureCopies(*device, slab));
-  PENSTOCK_ASSIGN(const double ceiling, MeasureOperators(*device, slab));
-  // GPT-2's, and the next multiple of 64.
-  PENSTOCK_TRY(MeasureHead(*device, slab, 50257, ceiling));
-  return MeasureHead(*device, slab, 50304, ceiling);
+  if (!attention_only) PENSTOCK_TRY(MeasureCopies(*device, slab));
+  PENSTOCK_ASSIGN(const double ceiling, MeasureProducts(*device, slab));
+  if (!attention_only) {
+    // GPT-2's, and the next multiple of 64.
+    PENSTOCK_TRY(MeasureHead(*device, slab, 50257, ceiling));
+    PENSTOCK_TRY(MeasureHead(*device, slab, 50304, ceiling));
+  }
+  return bench::MeasureAttention(*device, slab.device, slab.host, ceiling);
 }
 
 }  // namespace
 }  // namespace penstock
 
-int main() try {
-  const penstock::Status status = penstock::Run();
+int main(int argc, char** argv) try {
+  const bool attention_only = argc == 2 && std::strcmp(argv[1], "--attention-only") == 0;
+  if (argc > 1 && !attention_only) {
+    std::fprintf(stderr, "usage: cuda_bench [--attention-only]\n");
+    return 2;
+  }
+  const penstock::Status status = penstock::Run(attention_only);
   if (status.ok()) return 0;
   std::fprintf(stderr, "cuda_bench: %s\n", status.error().message.c_str());
   return 3;

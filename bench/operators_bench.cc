@@ -84,7 +84,7 @@ class Layer {
     BackwardOf(normed, d_hidden, kWidth, kHidden, d_narrow);
     BackwardOfNorm();
     BackwardOf(attended, d_out, kWidth, kWidth, d_narrow);
-    operators_->AttentionBackward(*stream_, kHeads, qkv, d_narrow, d_qkv);
+    operators_->AttentionBackward(*stream_, kHeads, qkv, attended, d_narrow, d_qkv);
     BackwardOf(normed, d_qkv, kWidth, 3 * kWidth, d_narrow);
     BackwardOfNorm();
   }
@@ -268,7 +268,7 @@ const std::vector<Row>& Rows() {
        [](double b, double t) { return AttentionOperations(b, t, 2); }},
       {"AttentionBackward",
        [](Layer& l) {
-         l.operators().AttentionBackward(l.stream(), kHeads, l.qkv, l.d_narrow, l.d_qkv);
+         l.operators().AttentionBackward(l.stream(), kHeads, l.qkv, l.attended, l.d_narrow, l.d_qkv);
        },
        [](double b, double t) { return AttentionOperations(b, t, 5); }},
       {"LayerNormForward",

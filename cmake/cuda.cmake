@@ -1,9 +1,11 @@
-# Whether and how the CUDA side is built: sets PENSTOCK_HAS_CUDA, and PENSTOCK_HAS_NCCL if there is
-# what several ranks on GPUs are compiled with.
+# Whether and how the CUDA side is built: sets PENSTOCK_HAS_CUDA, PENSTOCK_HAS_NCCL if there is what
+# several ranks on GPUs are compiled with, and PENSTOCK_HAS_CUDNN if there is what attention by cuDNN
+# is compiled with: cuDNN's header, and cudnn-frontend (scripts/cudnn-frontend fetches it).
 include_guard(GLOBAL)
 
 set(PENSTOCK_HAS_CUDA OFF)
 set(PENSTOCK_HAS_NCCL OFF)
+set(PENSTOCK_HAS_CUDNN OFF)
 if(PENSTOCK_CUDA)
   find_package(CUDAToolkit QUIET)
   if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
@@ -21,6 +23,20 @@ find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 mark_as_advanced(NCCL_INCLUDE_DIR)
 if(NCCL_INCLUDE_DIR)
   set(PENSTOCK_HAS_NCCL ON)
+endif()
+
+set(cache $ENV{XDG_CACHE_HOME})
+if(NOT cache)
+  set(cache $ENV{HOME}/.cache)
+endif()
+find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h
+  HINTS ${cache}/penstock/cudnn-frontend/include ${CUDAToolkit_INCLUDE_DIRS})
+mark_as_advanced(CUDNN_INCLUDE_DIR CUDNN_FRONTEND_INCLUDE_DIR)
+if(CUDNN_INCLUDE_DIR AND CUDNN_FRONTEND_INCLUDE_DIR)
+  set(PENSTOCK_HAS_CUDNN ON)
+else()
+  message(STATUS "Attention by cuDNN is left out: no cudnn.h, or scripts/cudnn-frontend did not run")
 endif()
 
 # Machine code for the A100, the H100 and the B200 and what is binary compatible with them, and PTX

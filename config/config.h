@@ -95,6 +95,13 @@ enum class GradientOrder {
   kRank,    ///< each rank's first, and then these in the order of the ranks: sent once a step
 };
 
+/// Who computes attention in 16 bits on a CUDA device.
+enum class AttentionChoice {
+  kAuto,   ///< kOwn, until cuDNN's was compared with it on a GPU
+  kOwn,    ///< kernels of penstock
+  kCudnn,  ///< cuDNN; an error where it is not there
+};
+
 /// The loss scale of fp16 (zero/loss_scale.h).
 struct LossScaling {
   double loss_scale = 0;  ///< 0: dynamic, by what follows
@@ -144,6 +151,7 @@ struct Config {
   /// added, unless gradient_order is kRank, where one rank sends nothing.
   kernels::DType communication = kernels::DType::kFloat32;
   GradientOrder gradient_order = GradientOrder::kGlobal;
+  AttentionChoice attention = AttentionChoice::kAuto;
   double gradient_clipping = 1.0;  ///< 0: off
 
   OptimizerConfig optimizer;

@@ -174,6 +174,11 @@ void ReadPenstock(JsonSection& top, ConfigDraft& draft) {
     config.gradient_order = section.Choice<GradientOrder>(
         "gradient_order", {{"global", GradientOrder::kGlobal}, {"rank", GradientOrder::kRank}},
         GradientOrder::kGlobal);
+    config.attention = section.Choice<AttentionChoice>("attention",
+                                                       {{"auto", AttentionChoice::kAuto},
+                                                        {"own", AttentionChoice::kOwn},
+                                                        {"cudnn", AttentionChoice::kCudnn}},
+                                                       AttentionChoice::kAuto);
     config.rampup = ReadRampup(section);
     config.heartbeat_seconds = section.Integer("heartbeat_seconds", 30, kTimeoutSeconds);
     config.comm_timeout_seconds = section.Integer("comm_timeout_seconds", 600, kTimeoutSeconds);

@@ -182,6 +182,18 @@ Json CsvMonitorJson(const std::optional<CsvMonitor>& monitor) {
           {"job_name", values.job_name}};
 }
 
+const char* NameOf(AttentionChoice attention) {
+  switch (attention) {
+    case AttentionChoice::kOwn:
+      return "own";
+    case AttentionChoice::kCudnn:
+      return "cudnn";
+    case AttentionChoice::kAuto:
+      break;
+  }
+  return "auto";
+}
+
 Json PenstockJson(const Config& config) {
   const auto size = [](const std::optional<Bytes>& bytes) {
     return bytes ? Json(bytes->value) : Json(nullptr);
@@ -212,6 +224,7 @@ Json PenstockJson(const Config& config) {
           {"durable", config.durable},
           {"verify_checksums", config.verify_checksums},
           {"gradient_order", config.gradient_order == GradientOrder::kRank ? "rank" : "global"},
+          {"attention", NameOf(config.attention)},
           {"rampup_batch_size", rampup},
           {"heartbeat_seconds", config.heartbeat_seconds},
           {"comm_timeout_seconds", config.comm_timeout_seconds},

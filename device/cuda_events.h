@@ -22,6 +22,9 @@ class CudaEventPool : public std::enable_shared_from_this<CudaEventPool> {
   CudaEventPool(const CudaEventPool&) = delete;
   CudaEventPool& operator=(const CudaEventPool&) = delete;
 
+  /// Makes the device the calling thread's current one: a thread that has used none yet would
+  /// otherwise begin to use the first.
+  void UseDevice() const;
   /// Returns an event of all work given to `stream` so far. Errors: of the device.
   Result<Event> Record(cudaStream_t stream) EXCLUDES(mutex_);
 
@@ -47,9 +50,8 @@ class CudaEvent final : public Event::State {
   /// On a device that has failed nothing is outstanding: every event is reached. The stream has the
   /// failure.
   bool Reached() const override { return cudaEventQuery(event_) != cudaErrorNotReady; }
-  /// A thread that has used no device yet would otherwise begin to use the first.
   void Wait() const override {
-    static_cast<void>(cudaSetDevice(pool_->ordinal_));
+    pool_->UseDevice();
     static_cast<void>(cudaEventSynchronize(event_));
   }
 

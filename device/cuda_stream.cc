@@ -56,6 +56,7 @@ bool CudaQueue::BeginCopy(const std::byte* device, Bytes size) {
   if (size == 0_B) return false;
   PENSTOCK_CHECK(arena_.Contains(device, size), "stream {}: not device memory", name_);
   if (!status_.ok()) return false;
+  events_->UseDevice();
   if (spans_) spans_->BeforeCopy();
   return true;
 }

@@ -27,7 +27,7 @@ class DeviceCopies::StreamPoint final : public device::Event::State {
 };
 
 Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
-    CuStream stream, const std::vector<std::span<std::byte>>& memory) {
+    CuStream stream, const std::vector<std::span<std::byte>>& memory, int gradient_threads) {
   PENSTOCK_ASSIGN(const CudaDriver driver, LoadCudaDriver());
   PENSTOCK_ASSIGN(const CuContext context, ContextOf(driver, stream));
   if (context == nullptr) {
@@ -36,7 +36,7 @@ Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
         "cuda: the default stream was given, and the calling thread has no current context; give a "
         "stream of the device, or call from a thread that uses it");
   }
-  std::unique_ptr<DeviceCopies> copies(new DeviceCopies(driver, context));
+  std::unique_ptr<DeviceCopies> copies(new DeviceCopies(driver, context, gradient_threads));
   PENSTOCK_ASSIGN(const ContextScope scope, ContextScope::Enter(copies->driver_, context));
   for (const std::span<std::byte> part : memory) PENSTOCK_TRY(copies->Register(part));
   return copies;
@@ -130,31 +130,46 @@ void DeviceCopies::WaitFor(CuEvent event) {
   events_.push_back(event);
 }
 
-Status DeviceCopies::Then(Copied what, CuStream stream, Done done) {
+/// Returns the event of all work of a stream so far. Without one, that has ended.
+device::Event DeviceCopies::PointOf(CuStream stream) {
   Result<CuEvent> event = Record(stream);
-  if (!event.ok()) {  // what was enqueued may be under way
-    static_cast<void>(driver_.ctx_synchronize());
-    static_cast<void>(Keep(event.status()));
-    ThenAtOnce(what, std::move(done));
-    return status();
-  }
-  ThreadOf(what).Add(device::Event(std::make_shared<StreamPoint>(*this, *event)),
-                     [this, done = std::move(done)] { done(status()); });
+  if (event.ok()) return device::Event(std::make_shared<StreamPoint>(*this, *event));
+  static_cast<void>(driver_.ctx_synchronize());  // what was enqueued may be under way
+  static_cast<void>(Keep(event.status()));
   return {};
 }
 
-void DeviceCopies::ThenAtOnce(Copied what, Done done) {
-  ThreadOf(what).Add({}, [this, done = std::move(done)] { done(status()); });
+Status DeviceCopies::AfterWeights(CuStream stream, Done done) {
+  after_weights_.Add(PointOf(stream), [this, done = std::move(done)] { done(status()); });
+  return status();
 }
 
-Status DeviceCopies::Wait(Copied what) {
-  ThreadOf(what).Drain();
+Status DeviceCopies::AfterGradient(CuStream stream, CallTeam::Work work, Done done) {
+  Enqueue(PointOf(stream), std::move(work), std::move(done));
+  return status();
+}
+
+void DeviceCopies::AddGradient(CallTeam::Work work, Done done) {
+  Enqueue({}, std::move(work), std::move(done));
+}
+
+void DeviceCopies::Enqueue(device::Event before, CallTeam::Work work, Done done) {
+  after_gradients_.Add(
+      std::move(before),
+      [this, work = std::move(work)](const CallTeam::Share& share) {
+        if (status().ok()) work(share);
+      },
+      [this, done = std::move(done)] { done(status()); });
+}
+
+Status DeviceCopies::WaitForGradients() {
+  after_gradients_.Drain();
   return status();
 }
 
 Status DeviceCopies::Wait() {
-  static_cast<void>(Wait(Copied::kWeights));
-  return Wait(Copied::kGradients);
+  after_weights_.Drain();
+  return WaitForGradients();
 }
 
 }  // namespace penstock::front

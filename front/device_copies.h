@@ -1,9 +1,9 @@
 // Copies between the engine's host memory and memory of a CUDA device, on streams of the caller's.
 //
-// What is to follow a copy on the host runs on a thread of the engine, in the order of the calls,
+// What is to follow a copy on the host runs on threads of the engine, in the order of the calls,
 // when an event behind the copy is reached: one thread for weights, which only gives memory back,
-// and one for gradients, which are added up. So weights wait for no gradient. (A host function of
-// the driver's would hold the stream up, would run in no order with those of other streams, and
+// and a team for gradients, which are added up. So weights wait for no gradient. (A host function
+// of the driver's would hold the stream up, would run in no order with those of other streams, and
 // would never run after a failure of the device, for which the engine would then wait for ever.)
 //
 // Threads: one at a time, but for the threads of its own.
@@ -19,21 +19,20 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "device/call_thread.h"
+#include "front/call_team.h"
 #include "front/cuda_context.h"
 #include "front/cuda_driver.h"
 
 namespace penstock::front {
 
-/// What is copied: weights to the device, gradients from there.
-enum class Copied { kWeights, kGradients };
-
 class DeviceCopies {
  public:
   /// Registers `memory`, all that copies touch on the host, in the context of `stream`, of which
-  /// every later stream has to be. The memory outlives the object. Errors: kUnavailable without a
-  /// driver, and if neither the stream nor the calling thread has a context; kOutOfMemory.
+  /// every later stream has to be. The memory outlives the object. `gradient_threads`: how many add
+  /// gradients up. Errors: kUnavailable without a driver, and if neither the stream nor the calling
+  /// thread has a context; kOutOfMemory.
   static Result<std::unique_ptr<DeviceCopies>> Create(
-      CuStream stream, const std::vector<std::span<std::byte>>& memory);
+      CuStream stream, const std::vector<std::span<std::byte>>& memory, int gradient_threads);
   /// Waits for all copies and what follows them.
   ~DeviceCopies();
   DeviceCopies(const DeviceCopies&) = delete;
@@ -50,12 +49,15 @@ class DeviceCopies {
   using Done = std::function<void(const Status& copied)>;
   /// Has `done` called when all that was enqueued on the stream before has ended; with the failure
   /// if a copy has failed. It is called in any case, and may not enqueue anything.
-  Status Then(Copied what, CuStream stream, Done done);
-  /// Has `done` called behind all that follows copies of this kind so far.
-  void ThenAtOnce(Copied what, Done done);
-  /// Waits until all that was to follow copies has run: of one kind, or of both. Errors: the first
+  Status AfterWeights(CuStream stream, Done done);
+  /// The same for a gradient, of which several threads do a share of `work` before, unless a copy
+  /// has failed. Gradients are worked on and done in the order of the calls.
+  Status AfterGradient(CuStream stream, CallTeam::Work work, Done done);
+  /// The same for a gradient that needs no copy.
+  void AddGradient(CallTeam::Work work, Done done);
+  /// Waits until all that was to follow copies has run: of gradients, or of all. Errors: the first
   /// failure of a copy, for good.
-  Status Wait(Copied what);
+  Status WaitForGradients();
   Status Wait();
   /// Returns the first failure so far.
   Status status() const EXCLUDES(mutex_);
@@ -65,18 +67,17 @@ class DeviceCopies {
  private:
   class StreamPoint;
 
-  DeviceCopies(const CudaDriver& driver, CuContext context)
+  DeviceCopies(const CudaDriver& driver, CuContext context, int gradient_threads)
       : driver_(driver),
         context_(context),
         after_weights_("weights"),
-        after_gradients_("gradients") {}
+        after_gradients_("gradients", gradient_threads) {}
   Status Register(std::span<std::byte> memory);
   Status Keep(Status status) EXCLUDES(mutex_);
   Result<CuEvent> Record(CuStream stream) EXCLUDES(mutex_);
   void WaitFor(CuEvent event) EXCLUDES(mutex_);
-  device::CallThread& ThreadOf(Copied what) {
-    return what == Copied::kWeights ? after_weights_ : after_gradients_;
-  }
+  device::Event PointOf(CuStream stream);
+  void Enqueue(device::Event before, CallTeam::Work work, Done done);
 
   const CudaDriver driver_;
   const CuContext context_;
@@ -87,7 +88,7 @@ class DeviceCopies {
   std::vector<CuEvent> events_ GUARDED_BY(mutex_);  ///< that are not in use
   // Last: they use all the others.
   device::CallThread after_weights_;
-  device::CallThread after_gradients_;
+  CallTeam after_gradients_;
 };
 
 }  // namespace penstock::front

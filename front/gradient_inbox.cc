@@ -19,6 +19,9 @@ using offload::ModuleId;
 /// How many elements are converted at once, in the cache.
 constexpr uint64_t kPiece = 4096;
 
+/// Shares of a tensor take turns in so many elements, which lie in the cache of a core.
+constexpr uint64_t kStripe = 32 << 10;
+
 /// How many names a message lists.
 constexpr size_t kMostNames = 5;
 
@@ -186,6 +189,23 @@ void GradientInbox::Put(const Announced& gradient, uint64_t begin, uint64_t coun
     PutPart(gradient, begin + first, size,
             bytes == nullptr ? nullptr : bytes + (SizeOf(gradient.dtype) * first).value);
   });
+}
+
+void GradientInbox::PutShare(const Announced& gradient, uint64_t begin, uint64_t count,
+                             const void* values, const CallTeam::Share& share) {
+  const auto* bytes = static_cast<const std::byte*>(values);
+  const uint64_t end = begin + count;
+  // Small tensors are not all of them the first share's.
+  const uint64_t turn = Index(gradient.module) + gradient.tensor;
+  for (uint64_t at = begin; at < end;) {
+    const uint64_t stripe = at / kStripe;
+    const uint64_t next = std::min(end, (stripe + 1) * kStripe);
+    if ((stripe + turn) % share.of == share.number) {
+      PutPart(gradient, at, next - at,
+              bytes == nullptr ? nullptr : bytes + (SizeOf(gradient.dtype) * (at - begin)).value);
+    }
+    at = next;
+  }
 }
 
 void GradientInbox::PutPart(const Announced& gradient, uint64_t begin, uint64_t count,

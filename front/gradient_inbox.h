@@ -20,6 +20,7 @@
 #include "base/dtype.h"
 #include "base/mapping.h"
 #include "base/result.h"
+#include "front/call_team.h"
 #include "offload/layout.h"
 
 namespace penstock::front {
@@ -74,6 +75,11 @@ class GradientInbox {
   /// zeros. Gradients of a tensor are put in the order in which they were announced.
   void Put(const Announced& gradient, uint64_t begin, uint64_t count, const void* values,
            int threads);
+  /// The same of a share of the elements, of which no other share has any. Shares of a tensor are
+  /// the same in each gradient: who puts the same share in the order of the gradients need not wait
+  /// for the other ones.
+  void PutShare(const Announced& gradient, uint64_t begin, uint64_t count, const void* values,
+                const CallTeam::Share& share);
   /// All elements are there, and those of all gradients that were announced before.
   void Arrived(const Announced& gradient);
   /// Completes the modules that got fewer gradients than there are micro-batches, with up to

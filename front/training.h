@@ -24,6 +24,7 @@
 #include "front/device_home.h"
 #include "front/gradient_inbox.h"
 #include "front/group_scalars.h"
+#include "front/parallel_copy.h"
 #include "front/plan.h"
 #include "front/unit_memory.h"
 #include "offload/layout.h"
@@ -141,7 +142,8 @@ class Training {
   /// How many add up gradients that come from a device: where the CPU computes nothing, those that
   /// update have nothing to do meanwhile.
   int sum_threads() const {
-    return std::max(copy_threads(), states().io().threads.counts.optimizer);
+    const int threads = std::max(copy_threads(), states().io().threads.counts.optimizer);
+    return std::min(threads, kMostMemoryThreads);
   }
   Status CheckDevice() const;
   Result<ContextScope> EnterCopies(CuStream stream);

@@ -31,7 +31,7 @@ Result<ContextScope> Training::EnterCopies(CuStream stream) {
   if (copies_ == nullptr) {
     std::vector<std::span<std::byte>> memory = state_->copied_memory();
     memory.push_back(room_.bytes());
-    PENSTOCK_ASSIGN(copies_, DeviceCopies::Create(stream, memory));
+    PENSTOCK_ASSIGN(copies_, DeviceCopies::Create(stream, memory, sum_threads()));
   }
   return copies_->Enter(stream);
 }
@@ -40,7 +40,7 @@ Result<ContextScope> Training::EnterCopies(CuStream stream) {
 Status Training::AwaitCopies() { return copies_ == nullptr ? Status() : Keep(copies_->Wait()); }
 
 Status Training::AwaitGradients() {
-  return copies_ == nullptr ? Status() : Keep(copies_->Wait(Copied::kGradients));
+  return copies_ == nullptr ? Status() : Keep(copies_->WaitForGradients());
 }
 
 Status Training::UseOn(uint32_t unit, UseKind kind, const UnitMemory& to, CuStream stream) {
@@ -62,8 +62,7 @@ Status Training::EnqueueWeights(ModuleId module, const UnitMemory& to, CuStream 
   while (tiles.size() > 0) {
     Result<offload::PinnedWeights> pinning = state_->store().PinWeights(tiles, kMostAtOnce);
     if (!pinning.ok()) {
-      PENSTOCK_TRY(copies_->Then(Copied::kWeights, stream,
-                                 [](const Status&) {}));  // copies may be under way
+      PENSTOCK_TRY(copies_->AfterWeights(stream, [](const Status&) {}));  // copies may be under way
       return pinning.error();
     }
     offload::PinnedWeights pinned = *std::move(pinning);
@@ -81,8 +80,7 @@ Status Training::EnqueueWeights(ModuleId module, const UnitMemory& to, CuStream 
     if (pinned.holds_blocks() || tiles.size() == 0 || !copied.ok()) {
       // A call can be copied, and a lease cannot: its copies share one.
       auto lease = std::make_shared<offload::PinnedWeights>(std::move(pinned));
-      PENSTOCK_TRY(
-          copies_->Then(Copied::kWeights, stream, [lease](const Status&) { lease->Release(); }));
+      PENSTOCK_TRY(copies_->AfterWeights(stream, [lease](const Status&) { lease->Release(); }));
     }
     if (!copied.ok()) return copied;
   }
@@ -103,8 +101,9 @@ Status Training::GradientOn(uint32_t unit, uint32_t tensor, const void* values, 
   if (gradient.direct == nullptr) return Keep(EnqueuePieces(gradient, AddressOf(values), stream));
   const std::span to(gradient.direct, (SizeOf(dtype) * gradient.elements).value);
   const Status copied = copies_->ToHost(stream, to, AddressOf(values));
-  PENSTOCK_TRY(
-      Keep(copies_->Then(Copied::kGradients, stream, [this, gradient](const Status& arrived) {
+  PENSTOCK_TRY(Keep(copies_->AfterGradient(
+      stream, [](const CallTeam::Share&) {},
+      [this, gradient](const Status& arrived) {
         if (arrived.ok()) inbox_->Arrived(gradient);
       })));
   return Keep(copied);
@@ -131,11 +130,15 @@ Status Training::EnqueuePieces(const GradientInbox::Announced& gradient, CuDevic
     Status copied = copies_->ToHost(stream, piece.first((element * count).value),
                                     from + (element * begin).value);
     const bool last = begin + count == gradient.elements;
-    PENSTOCK_TRY(copies_->Then(Copied::kGradients, stream, [=, this](const Status& arrived) {
-      if (arrived.ok()) inbox_->Put(gradient, begin, count, piece.data(), sum_threads());
-      room_.GiveBack(piece);
-      if (arrived.ok() && last) inbox_->Arrived(gradient);
-    }));
+    PENSTOCK_TRY(copies_->AfterGradient(
+        stream,
+        [=, this](const CallTeam::Share& share) {
+          inbox_->PutShare(gradient, begin, count, piece.data(), share);
+        },
+        [=, this](const Status& arrived) {
+          room_.GiveBack(piece);
+          if (arrived.ok() && last) inbox_->Arrived(gradient);
+        }));
     if (!copied.ok()) return copied;
     begin += count;
   }
@@ -145,11 +148,13 @@ Status Training::EnqueuePieces(const GradientInbox::Announced& gradient, CuDevic
 /// Adds zeros behind the gradients that are on their way from the device, for which nobody waits.
 Status Training::EnqueueZeros(ModuleId module, uint32_t tensor, DType dtype) {
   PENSTOCK_ASSIGN(const GradientInbox::Announced gradient, inbox_->Announce(module, tensor, dtype));
-  copies_->ThenAtOnce(Copied::kGradients, [this, gradient](const Status& arrived) {
-    if (!arrived.ok()) return;
-    inbox_->Put(gradient, 0, gradient.elements, nullptr, sum_threads());
-    inbox_->Arrived(gradient);
-  });
+  copies_->AddGradient(
+      [this, gradient](const CallTeam::Share& share) {
+        inbox_->PutShare(gradient, 0, gradient.elements, nullptr, share);
+      },
+      [this, gradient](const Status& arrived) {
+        if (arrived.ok()) inbox_->Arrived(gradient);
+      });
   return {};
 }
 

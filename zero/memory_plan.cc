@@ -87,6 +87,12 @@ class HostBudget {
   void Spend() {
     const uint64_t tiles = layout_.tiles.size();
     if (tiles == 0) return;
+    if (IsResident(config_)) {
+      const Bytes pair = InSlab(layout_.largest_weight()) + InSlab(layout_.largest_record());
+      AddBlocks(std::min(Streaming(pair), tiles - 1), pair,
+                [this](uint64_t count) { store_.record_blocks += count; });
+      return;
+    }
     if (config_.tier_split && AllTilesFit()) {
       store_.host_tiles = tiles;
       return;
@@ -102,14 +108,17 @@ class HostBudget {
       store_.weight_blocks += count;
       store_.record_blocks += count;
     };
-    const Bytes in_flight = config_.aio.block_size * static_cast<uint64_t>(config_.aio.queue_depth);
-    const uint64_t streaming = std::max<uint64_t>(4, 2 * (in_flight / pair + 1));
-    AddBlocks(std::min(streaming, tiles - 1), pair, add_pairs);
+    AddBlocks(std::min(Streaming(pair), tiles - 1), pair, add_pairs);
     if (config_.tier_split) AddHostTiles();
     AddBlocks(tiles - std::min<uint64_t>(tiles, store_.record_blocks), pair, add_pairs);
   }
 
  private:
+  /// Pairs of blocks with which the drives always have reads and writes.
+  uint64_t Streaming(Bytes pair) const {
+    const Bytes in_flight = config_.aio.block_size * static_cast<uint64_t>(config_.aio.queue_depth);
+    return std::max<uint64_t>(4, 2 * (in_flight / pair + 1));
+  }
   bool AllTilesFit() const {
     TileStoreOptions all = store_;
     all.host_tiles = layout_.tiles.size();
@@ -228,9 +237,9 @@ HostBytes HostNeed(const ModelSpec& model, const ShardLayout& layout, const conf
   const Bytes weight = InSlab(layout.largest_weight());
   const Bytes record = InSlab(layout.largest_record());
   if (IsResident(config)) {
-    return {.parameters = weight,
+    return {.parameters = weight * store.record_blocks,
             .gradients = {},
-            .states = record,
+            .states = record * store.record_blocks,
             .bookkeeping = Bookkeeping(layout, config) + Mapped(DeviceFigures::Need(layout))};
   }
   HostBytes need;
@@ -292,7 +301,10 @@ Result<MemoryPlan> PlanMemory(const ModelSpec& model, const ShardLayout& layout,
   MemoryPlan larger = plan;
   larger.gradient_buffers = 2;
   if (layout.world_size > 1 && repeated > 0 && fits(larger)) plan = larger;
-  if (IsResident(config)) return plan;
+  if (IsResident(config)) {
+    HostBudget(model, layout, config, host_available, plan.store).Spend();
+    return plan;
+  }
   const auto add_slots = [&](uint32_t most) {
     for (larger = plan; plan.shared_slots < most; plan = larger) {
       ++larger.shared_slots;

@@ -23,7 +23,9 @@ struct MemoryPlan {
   /// Whether rounded gradients of a whole layer are staged on the device, so that the next layer's
   /// kernels wait for no copy (zero/gradient_batches.h). Otherwise as little as works is.
   bool stages_layers = false;
-  offload::TileStoreOptions store;  ///< host blocks
+  /// Host blocks. With states on the device, `record_blocks` pairs of them: tiles on their way
+  /// between device and drive.
+  offload::TileStoreOptions store;
 };
 
 /// Returns whether states and weights all live on the device, so that the CPU does no optimizer

@@ -35,8 +35,11 @@ Status ResidentEngine::DropGradients(size_t tiles) {
 Status ResidentEngine::ReadTile(
     TileId tile, const std::function<Status(std::span<const std::byte> weight,
                                             std::span<const std::byte> record)>& read) {
-  PENSTOCK_TRY(FetchTile(tile));
-  const HostParts parts = HostPartsOf(tile);
+  if (commit_) static_cast<void>(commit_->Finish());  // which uses the same block
+  const TileBlock parts = HostPartsOf(tile);
+  compute_->CopyToHost(parts.weight.data(), WeightOf(tile), Bytes{parts.weight.size()});
+  compute_->CopyToHost(parts.record.data(), RecordOf(tile), Bytes{parts.record.size()});
+  PENSTOCK_TRY(compute_->Synchronize());
   return read(parts.weight, parts.record);
 }
 

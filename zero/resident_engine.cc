@@ -21,7 +21,8 @@ ResidentEngine::ResidentEngine(EngineOptions options, offload::ShardLayout layou
       operators_(operators),
       ledger_(Bytes{}, options_.host_memory, Bytes{}),
       groups_(options_.model.groups),
-      norm_(layout_) {}
+      norm_(layout_),
+      trace_(TraceOf(options_.meter)) {}
 
 Result<std::unique_ptr<Engine>> ResidentEngine::Create(EngineOptions options,
                                                        device::Device& device,
@@ -43,8 +44,10 @@ Status ResidentEngine::Build(device::Device& device) {
                   ledger_.Charge(Tier::kHost, MemoryClass::kActivations, options_.host_reserved));
   reservations_.push_back(std::move(activations));
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
-  host_weight_ = slab_->Cut(need.parameters);
-  host_record_ = slab_->Cut(need.states);
+  for (size_t i = 0; i < plan.store.record_blocks; ++i) {
+    blocks_.push_back({.weight = slab_->Cut(layout_.largest_weight()),
+                       .record = slab_->Cut(layout_.largest_record())});
+  }
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, ComputeDevice::Of(device), *slab_));
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(slab_->bytes()));
 
@@ -67,6 +70,11 @@ Status ResidentEngine::Build(device::Device& device) {
                   DeviceFigures::Create(layout_, device, *compute_,
                                         [this](TileId tile) { return PlanesOnDevice(tile); }));
   if (TakesTwoPasses(options_.config)) trust_.emplace(layout_);
+  PENSTOCK_ASSIGN(copy_out_, device.CreateStream("copy-out"));
+  if (trace_ != nullptr) {
+    waits_ = trace_->AddRow(TraceGroup::kWaits, "waits for norm and commit");
+    commits_ = trace_->AddRow(TraceGroup::kSteps, "commits");
+  }
   return {};
 }
 
@@ -86,13 +94,8 @@ std::byte* ResidentEngine::GradientOf(TileId tile) const {
          offsets_[Index(tile)].gradient.value;
 }
 
-ResidentEngine::HostParts ResidentEngine::HostPartsOf(TileId tile) const {
-  return {.weight = host_weight_.first(layout_.WeightBytes(tile).value),
-          .record = host_record_.first(layout_.RecordBytes(tile).value)};
-}
-
 Status ResidentEngine::SendTile(TileId tile) {
-  const HostParts parts = HostPartsOf(tile);
+  const TileBlock parts = HostPartsOf(tile);
   compute_->CopyToDevice(WeightOf(tile), parts.weight.data(), Bytes{parts.weight.size()});
   compute_->CopyToDevice(RecordOf(tile), parts.record.data(), Bytes{parts.record.size()});
   return compute_->Synchronize();
@@ -104,7 +107,7 @@ Status ResidentEngine::FillTiles(const TileFill& fill, bool) {
 }
 
 Status ResidentEngine::FillTile(TileId tile, const TileFill& fill) {
-  const HostParts parts = HostPartsOf(tile);
+  const TileBlock parts = HostPartsOf(tile);
   std::memset(parts.weight.data(), 0, parts.weight.size());
   std::memset(parts.record.data(), 0, parts.record.size());
   PENSTOCK_TRY(fill(tile, parts.weight, parts.record));
@@ -132,34 +135,24 @@ Result<TrainState> ResidentEngine::Adopt() {
   return StateOf(*io_.adopted);
 }
 
-offload::TileChecksums ResidentEngine::ChecksumsOf(TileId tile, uint64_t version,
-                                                   const HostParts& parts) const {
-  return offload::ChecksumsOf(io_.file->uuid(), layout_, tile, version, parts.weight, parts.record);
-}
-
-Status ResidentEngine::Transfer(aio::Operation operation, TileId tile, int slot) {
-  const HostParts parts = HostPartsOf(tile);
+Status ResidentEngine::ReadTile(TileId tile, const offload::CommittedTile& committed) {
+  const auto slot = static_cast<int>(committed.slot);
+  const TileBlock parts = HostPartsOf(tile);
   std::vector<aio::Ticket> tickets;
   const auto submit = [&](offload::Part part, std::span<std::byte> buffer) {
     if (buffer.empty()) return;
     tickets.push_back(io_.file->Submit({.part = part,
                                         .tile = tile,
                                         .slot = slot,
-                                        .operation = operation,
+                                        .operation = aio::Operation::kRead,
                                         .buffer = buffer,
-                                        .priority = operation == aio::Operation::kRead
-                                                        ? aio::Priority::kStateRead
-                                                        : aio::Priority::kWriteBack}));
+                                        .priority = aio::Priority::kStateRead}));
   };
   submit(offload::Part::kWeight, parts.weight);
   submit(offload::Part::kRecord, parts.record);
-  return aio::WaitAll(tickets);
-}
-
-Status ResidentEngine::ReadTile(TileId tile, const offload::CommittedTile& committed) {
-  const auto slot = static_cast<int>(committed.slot);
-  PENSTOCK_TRY(Transfer(aio::Operation::kRead, tile, slot));
-  const offload::TileChecksums found = ChecksumsOf(tile, committed.version, HostPartsOf(tile));
+  PENSTOCK_TRY(aio::WaitAll(tickets));
+  const offload::TileChecksums found = offload::ChecksumsOf(
+      io_.file->uuid(), layout_, tile, committed.version, parts.weight, parts.record);
   if (found == committed.checksums) return {};
   const bool weight = found.weight != committed.checksums.weight;
   const offload::Part part = weight ? offload::Part::kWeight : offload::Part::kRecord;
@@ -266,44 +259,57 @@ Status ResidentEngine::CheckWeights(uint64_t step) {
   return tile ? Status(NotFinite(layout_, *tile)) : Status();
 }
 
-Status ResidentEngine::FetchTile(TileId tile) {
-  const HostParts parts = HostPartsOf(tile);
-  compute_->CopyToHost(parts.weight.data(), WeightOf(tile), Bytes{parts.weight.size()});
-  compute_->CopyToHost(parts.record.data(), RecordOf(tile), Bytes{parts.record.size()});
-  return compute_->Synchronize();
-}
-
-Result<offload::CommittedTile> ResidentEngine::WriteTile(TileId tile) {
-  const HostParts parts = HostPartsOf(tile);
-  PENSTOCK_TRY(FetchTile(tile));
-  const int slot = io_.file->WriteSlot(tile);
-  PENSTOCK_TRY(Transfer(aio::Operation::kWrite, tile, slot));
-  const uint64_t version = layout_.frozen(tile) ? 0 : version_;
-  return offload::CommittedTile{.version = version,
-                                .checksums = ChecksumsOf(tile, version, parts),
-                                .slot = static_cast<uint32_t>(slot)};
-}
-
-Status ResidentEngine::MakeCommit(const TrainState& state, const std::function<Status()>& first) {
+/// Before anything is written: with one slot, the first write gives the last commit up.
+Status ResidentEngine::PrepareCommit(const TrainState& state) {
   PENSTOCK_TRY(Drain());
-  PENSTOCK_TRY(first());
-  std::vector<offload::CommittedTile> tiles = committed_;
-  if (committed_version_ != version_) {
-    // Before anything is written: with one slot, the first write gives the last commit up.
-    PENSTOCK_TRY(CheckWeights(state.step));
-    PENSTOCK_TRY(io_.file->PrepareWrites());
-    tiles.resize(layout_.tiles.size());
-    for (const TileId tile : layout_.Tiles()) {
-      if (layout_.frozen(tile) && committed_version_) continue;  // it is there
-      PENSTOCK_ASSIGN(tiles[Index(tile)], WriteTile(tile));
-    }
+  return committed_version_ == version_ ? Status() : CheckWeights(state.step);
+}
+
+void ResidentEngine::BeginCommit(const TrainState& state, std::function<Status()> first) {
+  PENSTOCK_CHECK(!commit_, "a commit was begun before the last one was finished");
+  commit_ = std::make_unique<PendingCommit>(
+      [this, record = MakeRecord(state, options_.commit_session), first = std::move(first),
+       prepared = PrepareCommit(state)]() -> Status {
+        const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.head.step));
+        PENSTOCK_TRY(prepared);
+        return MakeCommit(record, first);
+      });
+}
+
+Status ResidentEngine::FinishCommit() {
+  if (!commit_) return {};
+  const std::unique_ptr<PendingCommit> commit = std::move(commit_);
+  const TraceSpan span(trace_, waits_, "commit");
+  return commit->Finish();
+}
+
+/// No update is enqueued before the commit is finished, so that tiles stay as they are.
+Status ResidentEngine::WriteTiles(std::vector<offload::CommittedTile>& tiles) {
+  PENSTOCK_TRY(io_.file->PrepareWrites());
+  tiles.resize(layout_.tiles.size());
+  TileWriter writer(layout_, *io_.file, *copy_out_, blocks_);
+  for (const TileId tile : layout_.Tiles()) {
+    if (layout_.frozen(tile) && committed_version_) continue;  // it is there
+    PENSTOCK_TRY(writer.Write({.tile = tile,
+                               .version = layout_.frozen(tile) ? 0 : version_,
+                               .weight = WeightOf(tile),
+                               .record = RecordOf(tile),
+                               .committed = &tiles[Index(tile)]}));
   }
-  offload::CommitRecord record = MakeRecord(state, options_.commit_session);
+  return writer.Finish();
+}
+
+Status ResidentEngine::MakeCommit(offload::CommitRecord record,
+                                  const std::function<Status()>& first) {
+  PENSTOCK_TRY(first());
+  const uint64_t step = record.head.step;
+  std::vector<offload::CommittedTile> tiles = committed_;
+  if (committed_version_ != version_) PENSTOCK_TRY(WriteTiles(tiles));
   record.tiles = tiles;
   PENSTOCK_TRY(io_.file->Commit(std::move(record)));
   committed_ = std::move(tiles);
   committed_version_ = version_;
-  return options_.vote ? options_.vote(state.step) : Status();
+  return options_.vote ? options_.vote(step) : Status();
 }
 
 EngineCounters ResidentEngine::counters() const {

@@ -1,7 +1,8 @@
 // The engine for training that fits: weights, gradients and states on the device, updated there.
 //
 // This engine is the reference that every other placement must equal bit for bit. Host memory holds
-// one tile, for initialisation and commits. It also serves a caller that computes by itself
+// a few tiles, for initialisation and commits. A commit is made beside the next step, on a thread
+// and a stream of its own (zero/tile_writer.h). It also serves a caller that computes by itself
 // (ModelSpec::gives_gradients): resident_caller.cc has the functions for that.
 #pragma once
 
@@ -19,7 +20,9 @@
 #include "zero/engine.h"
 #include "zero/exchanges.h"
 #include "zero/gradient_norm.h"
+#include "zero/pending_commit.h"
 #include "zero/state_io.h"
+#include "zero/tile_writer.h"
 #include "zero/trust_sums.h"
 #include "zero/update_scalars.h"
 
@@ -32,7 +35,8 @@ class ResidentEngine : public Engine, public CallerStates {
   /// The same for a caller that gives gradients.
   static Result<std::unique_ptr<ResidentEngine>> CreateForCaller(
       EngineOptions options, device::Device& device, kernels::StateOperators& operators);
-  ~ResidentEngine() override = default;
+  /// Ends a commit that was begun.
+  ~ResidentEngine() override { static_cast<void>(FinishCommit()); }
 
   Status FillTiles(const TileFill& fill, bool at_once) override;
   Result<TrainState> Adopt() override;
@@ -67,11 +71,9 @@ class ResidentEngine : public Engine, public CallerStates {
   Status SkipStep() override { return {}; }
   Status DropStep() override;
   Status Drain() override { return compute_->Synchronize(); }
-  /// Makes the commit before it returns, because it moves the whole state.
-  void BeginCommit(const TrainState& state, std::function<Status()> first) override {
-    outcome_ = MakeCommit(state, first);
-  }
-  Status FinishCommit() override { return std::exchange(outcome_, {}); }
+  /// Waits for the last update, and looks at the weights; the rest is made beside the next step.
+  void BeginCommit(const TrainState& state, std::function<Status()> first) override;
+  Status FinishCommit() override;
   Status TakeBackCommit() override { return io_.file->TakeBack(); }
   Status CheckCommit() const override { return io_.file->CheckCommit(); }
   EngineCounters counters() const override;
@@ -114,22 +116,13 @@ class ResidentEngine : public Engine, public CallerStates {
     Bytes gradient;
   };
 
-  /// The tile on its way between device and drive.
-  struct HostParts {
-    std::span<std::byte> weight;
-    std::span<std::byte> record;
-  };
-
   ResidentEngine(EngineOptions options, offload::ShardLayout layout,
                  kernels::StateOperators& operators);
   Status Build(device::Device& device);
   std::byte* RecordOf(offload::TileId tile) const;
-  HostParts HostPartsOf(offload::TileId tile) const;
+  /// Returns where a tile lies in host memory, while no commit is being made.
+  TileBlock HostPartsOf(offload::TileId tile) const { return blocks_[0].Of(layout_, tile); }
   Status SendTile(offload::TileId tile);
-  Status FetchTile(offload::TileId tile);
-  Status Transfer(aio::Operation operation, offload::TileId tile, int slot);
-  offload::TileChecksums ChecksumsOf(offload::TileId tile, uint64_t version,
-                                     const HostParts& parts) const;
   Status ReadTile(offload::TileId tile, const offload::CommittedTile& committed);
   /// Views of a trained tile on the device.
   kernels::OptimizerTile PlanesOnDevice(offload::TileId tile) const;
@@ -137,8 +130,10 @@ class ResidentEngine : public Engine, public CallerStates {
   Status SumForTrust(UpdateScalars& scalars);
   /// Errors: kNumeric if the weights after step `step` are not to be committed.
   Status CheckWeights(uint64_t step);
-  Result<offload::CommittedTile> WriteTile(offload::TileId tile);
-  Status MakeCommit(const TrainState& state, const std::function<Status()>& first);
+  /// What is looked at before a commit is begun.
+  Status PrepareCommit(const TrainState& state);
+  Status WriteTiles(std::vector<offload::CommittedTile>& tiles);
+  Status MakeCommit(offload::CommitRecord record, const std::function<Status()>& first);
 
   const EngineOptions options_;
   const offload::ShardLayout layout_;
@@ -148,8 +143,7 @@ class ResidentEngine : public Engine, public CallerStates {
   std::vector<GroupSpec> groups_;  ///< with the scalars of the next update
   std::optional<offload::Slab> slab_;
   device::HostRegistration registration_;  ///< of the slab
-  std::span<std::byte> host_weight_;       ///< one tile, on its way to or from the device
-  std::span<std::byte> host_record_;
+  std::vector<TileBlock> blocks_;          ///< tiles on their way to or from the device
   StateIo io_;
   GradientNorm norm_;
   uint64_t version_ = 0;
@@ -160,7 +154,6 @@ class ResidentEngine : public Engine, public CallerStates {
   size_t sent_ = 0;          ///< tiles of this step whose block sums were sent home
   std::vector<offload::CommittedTile> committed_;  ///< of the newest commit
   std::optional<uint64_t> committed_version_;      ///< none: nothing was committed
-  Status outcome_;                                 ///< of the commit that was begun
   std::vector<Module> modules_;
   std::vector<TileOffsets> offsets_;  ///< of each tile
   std::unique_ptr<DeviceFigures> device_figures_;
@@ -168,6 +161,11 @@ class ResidentEngine : public Engine, public CallerStates {
   Exchanges exchanges_;
   StepFigures figures_;  ///< of all ranks, of the last step
   ComputeStream compute_;
+  std::unique_ptr<device::Stream> copy_out_;  ///< of commits
+  Trace* const trace_;
+  Trace::Row waits_;
+  Trace::Row commits_;
+  std::unique_ptr<PendingCommit> commit_;  ///< begun, and not finished
 };
 
 }  // namespace penstock::zero

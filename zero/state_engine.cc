@@ -156,7 +156,7 @@ Status StateEngine::BeginStep(double lr, uint64_t t) {
 /// forward.
 Status StateEngine::PrepareUpdates() {
   if (!with_gradients_) return {};
-  if (commit_ && !(commit_->ended && options_.config.durable)) return {};
+  if (commit_ && !(commit_->ended() && options_.config.durable)) return {};
   if (!options_.config.durable && !driver_->updates_allowed()) return {};
   PENSTOCK_TRY(store_->PrepareUpdates());
   driver_->PrepareUpdates();
@@ -231,11 +231,10 @@ Status StateEngine::CheckWeights(uint64_t step, const std::optional<LastUpdate>&
 
 void StateEngine::BeginCommit(const TrainState& state, std::function<Status()> first) {
   PENSTOCK_CHECK(!commit_, "a commit was begun before the last one was finished");
-  commit_ = std::make_unique<PendingCommit>();
-  commit_->make = [this, record = MakeRecord(state, options_.commit_session),
-                   first = std::move(first), step = state.step,
-                   last = updated_ ? std::optional(LastUpdate{version_ - 1, lr_of_update_})
-                                   : std::nullopt]() -> Status {
+  auto make = [this, record = MakeRecord(state, options_.commit_session), first = std::move(first),
+               step = state.step,
+               last = updated_ ? std::optional(LastUpdate{version_ - 1, lr_of_update_})
+                               : std::nullopt]() -> Status {
     const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.head.step));
     PENSTOCK_TRY(store_->Commit(record, [&]() -> Status {
       PENSTOCK_TRY(CheckWeights(step, last));
@@ -243,9 +242,7 @@ void StateEngine::BeginCommit(const TrainState& state, std::function<Status()> f
     }));
     return options_.vote ? options_.vote(record.head.step) : Status();
   };
-  Result<std::thread> thread =
-      StartThread("commits", [commit = commit_.get()]() { commit->Run(); });
-  if (thread.ok()) commit_->thread = *std::move(thread);
+  commit_ = std::make_unique<PendingCommit>(std::move(make));
 }
 
 Status StateEngine::FinishCommit() {
@@ -254,13 +251,8 @@ Status StateEngine::FinishCommit() {
   const TraceSpan span(trace_, waits_, "commit");
   // Unless training has used every weight since, updates may need room that only Drain gives them.
   // Once the commit has ended, those of the next step may be under way, which it need not wait for.
-  if (!commit->ended) static_cast<void>(store_->Drain());
-  if (commit->thread.joinable()) {
-    commit->thread.join();
-  } else {
-    commit->Run();
-  }
-  return commit->outcome;
+  if (!commit->ended()) static_cast<void>(store_->Drain());
+  return commit->Finish();
 }
 
 EngineCounters StateEngine::counters() const {

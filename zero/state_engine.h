@@ -9,13 +9,11 @@
 // GradientsArrived from any thread, all else from one.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "offload/slab.h"
@@ -25,6 +23,7 @@
 #include "zero/gradient_norm.h"
 #include "zero/memory_plan.h"
 #include "zero/optimizer_driver.h"
+#include "zero/pending_commit.h"
 #include "zero/state_io.h"
 #include "zero/tensor_figures.h"
 #include "zero/trust_sums.h"
@@ -116,19 +115,6 @@ class StateEngine : public CallerStates {
     uint64_t version = 0;
     double lr = 0;
   };
-  /// A commit that was begun and is not finished.
-  struct PendingCommit {
-    std::function<Status()> make;
-    std::thread thread;               ///< runs `make`; without it, FinishCommit does
-    Status outcome;                   ///< what `make` returned, once it has ended
-    std::atomic<bool> ended = false;  ///< for whatever reason
-
-    void Run() {
-      outcome = make();
-      ended = true;
-    }
-  };
-
   StateEngine(const EngineOptions& options, const offload::ShardLayout& layout);
   Status Build(const offload::Schedule& schedule, const MemoryPlan& plan,
                const ComputeDevice& device);
@@ -159,9 +145,9 @@ class StateEngine : public CallerStates {
   std::optional<uint64_t> told_version_;  ///< whose update's figures were returned last
   double lr_ = 0;                         ///< of this step
   uint64_t t_ = 0;
-  double lr_of_update_ = 0;  ///< of the last one
-  std::unique_ptr<PendingCommit> commit_;
-  uint64_t evictions_before_ = 0;  ///< by initialisation
+  double lr_of_update_ = 0;                ///< of the last one
+  std::unique_ptr<PendingCommit> commit_;  ///< begun, and not finished
+  uint64_t evictions_before_ = 0;          ///< by initialisation
   // The driver ends before the store that it takes tiles from.
   std::unique_ptr<offload::TileStore> store_;
   std::unique_ptr<OptimizerDriver> driver_;

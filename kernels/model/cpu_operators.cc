@@ -295,9 +295,10 @@ void CpuOperators::AttentionForward(device::Stream& stream, uint64_t heads,
 }
 
 void CpuOperators::AttentionBackward(device::Stream& stream, uint64_t heads,
-                                     const ConstTensorView& qkv, const ConstTensorView& d_out,
-                                     const TensorView& d_qkv) {
+                                     const ConstTensorView& qkv, const ConstTensorView& out,
+                                     const ConstTensorView& d_out, const TensorView& d_qkv) {
   const AttentionCall call = AttentionOf(heads, qkv, d_out);
+  CheckMatrix(out, call.dtype, call.batch * call.sequence, call.width);
   CheckMatrix(d_qkv, call.dtype, call.batch * call.sequence, 3 * call.width);
   Attention& attention = Find(parts_->attentions, call);
   Launch(stream, [=, this, &attention] {

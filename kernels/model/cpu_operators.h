@@ -71,7 +71,8 @@ class CpuOperators final : public ModelOperators {
   void AttentionForward(device::Stream& stream, uint64_t heads, const ConstTensorView& qkv,
                         const TensorView& out) override;
   void AttentionBackward(device::Stream& stream, uint64_t heads, const ConstTensorView& qkv,
-                         const ConstTensorView& d_out, const TensorView& d_qkv) override;
+                         const ConstTensorView& out, const ConstTensorView& d_out,
+                         const TensorView& d_qkv) override;
   void LinearGeluForward(device::Stream& stream, const ConstTensorView& x,
                          const ConstTensorView& weight, const ConstTensorView& bias,
                          const TensorView& pre, const TensorView& out) override;

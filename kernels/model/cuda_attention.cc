@@ -20,6 +20,15 @@ Result<std::unique_ptr<CudaAttention>> CudaAttention::Create(const CudaBlas& bla
   return attention;
 }
 
+Result<std::unique_ptr<CudaAttention>> CudaAttention::Create(CudnnLibrary& library,
+                                                             const AttentionCall& call,
+                                                             std::byte* statistics) {
+  std::unique_ptr<CudaAttention> attention(new CudaAttention(call));
+  PENSTOCK_ASSIGN(attention->cudnn_,
+                  CudnnAttention::Create(library, call, CudnnAttentionPlan(call), statistics));
+  return attention;
+}
+
 Status CudaAttention::MakeProducts(const CudaBlas& blas) {
   const uint64_t n = call_.sequence;
   const CudaOperand in_qkv{.stride = 3 * call_.width, .batch_stride = head_size_};
@@ -77,6 +86,10 @@ void CudaAttention::ForEachGroup(F f) const {
 
 void CudaAttention::Forward(device::CudaStream& stream, const std::byte* qkv, std::byte* out,
                             std::byte* scratch) {
+  if (cudnn_ != nullptr) {
+    cudnn_->Forward(stream, qkv, out, scratch);
+    return;
+  }
   if (fused()) {
     CudaFusedAttentionForward(stream, shape(), qkv, out);
     return;
@@ -89,8 +102,12 @@ void CudaAttention::Forward(device::CudaStream& stream, const std::byte* qkv, st
   });
 }
 
-void CudaAttention::Backward(device::CudaStream& stream, const std::byte* qkv,
+void CudaAttention::Backward(device::CudaStream& stream, const std::byte* qkv, const std::byte* out,
                              const std::byte* d_out, std::byte* d_qkv, std::byte* scratch) {
+  if (cudnn_ != nullptr) {
+    cudnn_->Backward(stream, qkv, out, d_out, d_qkv, scratch);
+    return;
+  }
   if (fused()) {
     CudaFusedAttentionBackward(stream, shape(), qkv, d_out, Statistics(scratch), d_qkv);
     return;

@@ -1,9 +1,9 @@
 // Causal attention of the CUDA operators; see ModelOperators for what it computes.
 //
-// bf16 and fp16: fused kernels of our own, in memory that grows with the rows alone. Backward has
-// two passes, none of which adds to what another block has written: statistics of the rows with the
-// gradients of the queries, then the gradients of keys and values. fp32: cuBLASLt and a softmax,
-// for as many heads at once as CudaAttentionPlan says.
+// bf16 and fp16: cuDNN where it is asked for, else fused kernels of our own, in memory that grows
+// with the rows alone. Backward has two passes, none of which adds to what another block has
+// written: statistics of the rows with the gradients of the queries, then the gradients of keys and
+// values. fp32: cuBLASLt and a softmax, for as many heads at once as CudaAttentionPlan says.
 //
 // Threads: as the operators.
 #pragma once
@@ -14,6 +14,7 @@
 #include "kernels/model/cuda_fused_attention.h"
 #include "kernels/model/cuda_plan.h"
 #include "kernels/model/cuda_product.h"
+#include "kernels/model/cudnn_attention.h"
 #include "kernels/model/operator_calls.h"
 
 namespace penstock::kernels {
@@ -23,11 +24,15 @@ class CudaAttention {
   /// Errors: kUnavailable for heads that no kernel takes; of cuBLASLt.
   static Result<std::unique_ptr<CudaAttention>> Create(const CudaBlas& blas,
                                                        const AttentionCall& call);
+  /// By cuDNN. `statistics`: see CudnnAttention.
+  static Result<std::unique_ptr<CudaAttention>> Create(CudnnLibrary& library,
+                                                       const AttentionCall& call,
+                                                       std::byte* statistics);
 
   void Forward(device::CudaStream& stream, const std::byte* qkv, std::byte* out,
                std::byte* scratch);
-  void Backward(device::CudaStream& stream, const std::byte* qkv, const std::byte* d_out,
-                std::byte* d_qkv, std::byte* scratch);
+  void Backward(device::CudaStream& stream, const std::byte* qkv, const std::byte* out,
+                const std::byte* d_out, std::byte* d_qkv, std::byte* scratch);
 
  private:
   /// fp32: for `heads` heads of one sequence. Scores are [heads, sequence, sequence].
@@ -57,6 +62,7 @@ class CudaAttention {
   const AttentionCall call_;
   const CudaAttentionPlan plan_;
   const uint64_t head_size_;
+  std::unique_ptr<CudnnAttention> cudnn_;  ///< null: own kernels
   Products products_;
 };
 

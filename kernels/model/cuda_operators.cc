@@ -34,9 +34,28 @@ CudaEmbedding CudaEmbeddingFor(const EmbeddingCall& call, const TokenView& token
           .adds_once = adds_once};
 }
 
+/// By cuDNN.
+Status ValidateAttention(const AttentionCall& call) {
+  const uint64_t head_size = call.width / call.heads;
+  if (call.dtype == DType::kFloat32) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "operators: attention by cuDNN needs bf16 or fp16; enable one of them, {}",
+                     kWithoutCudnn);
+  }
+  if (head_size % 8 == 0 && head_size <= 256) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "operators: attention by cuDNN takes heads of a multiple of 8 elements, at most "
+                   "256, not {}; change width or heads, {}",
+                   head_size, kWithoutCudnn);
+}
+
 Status Validate(const OperatorOptions& options) {
   PENSTOCK_TRY(CheckCalls(options.calls));
   for (const OperatorCall& call : options.calls) {
+    const auto* const attention = std::get_if<AttentionCall>(&call);
+    if (attention != nullptr && options.attention == AttentionKernel::kCudnn) {
+      PENSTOCK_TRY(ValidateAttention(*attention));
+    }
     if (RowsOf(call) <= std::numeric_limits<int32_t>::max()) continue;
     return MakeError(ErrorCode::kInvalidArgument,
                      "operators: a micro-batch of {} tokens is too large; take fewer sequences",
@@ -99,8 +118,23 @@ Status CudaOperators::Make(const LinearGeluCall& call) {
 
 Status CudaOperators::Make(const AttentionCall& call) {
   if (attentions_.contains(call)) return {};
-  PENSTOCK_ASSIGN(attentions_[call], CudaAttention::Create(*blas_, call));
+  if (options_.attention == AttentionKernel::kOwn) {
+    PENSTOCK_ASSIGN(attentions_[call], CudaAttention::Create(*blas_, call));
+    return {};
+  }
+  if (cudnn_ == nullptr) {
+    PENSTOCK_ASSIGN(cudnn_, LoadCudnn());
+  }
+  PENSTOCK_ASSIGN(attentions_[call],
+                  CudaAttention::Create(*cudnn_, call, Keep(CudnnAttentionPlan(call).statistics)));
   return {};
+}
+
+std::byte* CudaOperators::Keep(Bytes size) {
+  const Bytes at = kCudaWorkspace + plan_.shared + kept_;
+  kept_ += size;
+  PENSTOCK_CHECK(kept_ <= plan_.kept);
+  return scratch_.data() + at.value;
 }
 
 Status CudaOperators::Make(const HeadCall& call) {
@@ -122,10 +156,15 @@ Result<std::string> CudaOperators::Describe() const {
       fused += (fused.empty() ? "" : " or ") + gelu->fused();
     }
   }
-  return fmt::format("cuda {}.{}, {} multiprocessors, {}, cuBLASLt {} with {} in products",
+  return fmt::format("cuda {}.{}, {} multiprocessors, {}, {}cuBLASLt {} with {} in products",
                      properties.major, properties.minor, properties.multiProcessorCount,
                      DTypesOf(options_.calls, [](DType dtype) { return ToString(dtype); }),
-                     cublasLtGetVersion(), fused.empty() ? "nothing" : fused);
+                     DescribeAttention(), cublasLtGetVersion(), fused.empty() ? "nothing" : fused);
+}
+
+std::string CudaOperators::DescribeAttention() const {
+  if (attentions_.empty()) return "";
+  return cudnn_ == nullptr ? "own attention, " : fmt::format("attention by {}, ", cudnn_->name());
 }
 
 void CudaOperators::EmbeddingForward(device::Stream& stream, const TokenView& tokens,
@@ -213,11 +252,13 @@ void CudaOperators::AttentionForward(device::Stream& stream, uint64_t heads,
 }
 
 void CudaOperators::AttentionBackward(device::Stream& stream, uint64_t heads,
-                                      const ConstTensorView& qkv, const ConstTensorView& d_out,
-                                      const TensorView& d_qkv) {
+                                      const ConstTensorView& qkv, const ConstTensorView& out,
+                                      const ConstTensorView& d_out, const TensorView& d_qkv) {
   const AttentionCall call = AttentionOf(heads, qkv, d_out);
+  CheckMatrix(out, call.dtype, call.batch * call.sequence, call.width);
   CheckMatrix(d_qkv, call.dtype, call.batch * call.sequence, 3 * call.width);
-  Find(attentions_, call).Backward(OnCuda(stream), qkv.data, d_out.data, d_qkv.data, scratch());
+  Find(attentions_, call)
+      .Backward(OnCuda(stream), qkv.data, out.data, d_out.data, d_qkv.data, scratch());
 }
 
 void CudaOperators::LinearGeluForward(device::Stream& stream, const ConstTensorView& x,
@@ -260,7 +301,7 @@ void CudaOperators::FindBeyond(device::Stream& stream, const ConstTensorView& x,
 
 Result<Bytes> CudaOperatorScratch(const OperatorOptions& options) {
   PENSTOCK_TRY(Validate(options));
-  return CudaScratch(options.calls, options.adds_once);
+  return CudaScratchPlan(options).all;
 }
 
 Result<std::unique_ptr<ModelOperators>> CreateCudaOperators(device::Device& device,

@@ -1,4 +1,5 @@
-// The operators on the CUDA device: cuBLASLt for matrix products, kernels of our own for the rest.
+// The operators on the CUDA device: cuBLASLt for matrix products, cuDNN for attention where it is
+// asked for, kernels of our own for the rest.
 //
 // Every function checks that the stream is a CUDA device's and enqueues; what fails is the stream's
 // failure. No result depends on an address, on what else runs, or on the order of atomics. Rows
@@ -15,6 +16,7 @@
 #include "kernels/model/cuda_attention.h"
 #include "kernels/model/cuda_head.h"
 #include "kernels/model/cuda_linear.h"
+#include "kernels/model/cuda_plan.h"
 #include "kernels/model/cuda_product.h"
 #include "kernels/model/model_operators.h"
 
@@ -24,7 +26,7 @@ class CudaOperators final : public ModelOperators {
  public:
   CudaOperators(OperatorOptions options, device::DeviceBuffer scratch)
       : options_(std::move(options)), scratch_(std::move(scratch)) {}
-  /// The rest of construction. Errors: of cuBLASLt.
+  /// The rest of construction. Errors: of cuBLASLt and cuDNN.
   Status Build();
 
   void EmbeddingForward(device::Stream& stream, const TokenView& tokens,
@@ -54,7 +56,8 @@ class CudaOperators final : public ModelOperators {
   void AttentionForward(device::Stream& stream, uint64_t heads, const ConstTensorView& qkv,
                         const TensorView& out) override;
   void AttentionBackward(device::Stream& stream, uint64_t heads, const ConstTensorView& qkv,
-                         const ConstTensorView& d_out, const TensorView& d_qkv) override;
+                         const ConstTensorView& out, const ConstTensorView& d_out,
+                         const TensorView& d_qkv) override;
   void LinearGeluForward(device::Stream& stream, const ConstTensorView& x,
                          const ConstTensorView& weight, const ConstTensorView& bias,
                          const TensorView& pre, const TensorView& out) override;
@@ -81,12 +84,18 @@ class CudaOperators final : public ModelOperators {
   Status Make(const LinearGeluCall& call);
   Status Make(const AttentionCall& call);
   Status Make(const HeadCall& call);
+  /// Takes memory for what an attention keeps from forward to backward.
+  std::byte* Keep(Bytes size);
   Result<std::string> Describe() const;
+  std::string DescribeAttention() const;
 
   const OperatorOptions options_;
+  const CudaScratchPlan plan_{options_};
   device::DeviceBuffer scratch_;
   std::string arithmetic_;
   std::unique_ptr<CudaBlas> blas_;
+  std::unique_ptr<CudnnLibrary> cudnn_;  ///< where attention is its
+  Bytes kept_;                           ///< what attentions that were made keep
   std::set<EmbeddingCall> embeddings_;
   std::set<LayerNormCall> norms_;
   std::map<LinearCall, std::unique_ptr<CudaLinear>> linears_;

@@ -1,6 +1,8 @@
 #include "kernels/model/cuda_plan.h"
 
 #include <algorithm>
+#include <set>
+#include <variant>
 
 #include "device/device.h"
 #include "kernels/cuda_grid.h"
@@ -23,12 +25,23 @@ uint64_t HeadRows(uint64_t stride, uint64_t rows) {
   return std::min(rows, std::max(kMinHeadRows, fitting / kMinHeadRows * kMinHeadRows));
 }
 
+/// What cuDNN's backward rounds a sequence up to (seen in 9.19), and room for what another version
+/// may take beside what is computed here.
+constexpr uint64_t kCudnnQueries = 64;
+constexpr uint64_t kCudnnKeys = 128;
+constexpr Bytes kCudnnSpare = 1_MiB;
+
+/// The largest divisor of n that is at most `limit`; 1, if need be.
+uint64_t LargestDivisor(uint64_t n, uint64_t limit) {
+  uint64_t divisor = std::clamp<uint64_t>(limit, 1, n);
+  while (n % divisor != 0) --divisor;
+  return divisor;
+}
+
 /// The most heads that divide all of them and whose scores fit; one, if need be.
 uint64_t AttentionHeads(const AttentionCall& call) {
   const Bytes scores = call.sequence * call.sequence * SizeOf(DType::kFloat32);
-  uint64_t heads = std::clamp<uint64_t>(kScores / scores, 1, call.heads);
-  while (call.heads % heads != 0) --heads;
-  return heads;
+  return LargestDivisor(call.heads, kScores / scores);
 }
 
 Bytes Aligned(Bytes size) { return AlignUp(size, device::kDeviceAlignment); }
@@ -40,14 +53,19 @@ Bytes ColumnSums(uint64_t rows, uint64_t columns) {
 
 /// What a call of each kind needs.
 struct ScratchOf {
-  bool adds_once;
+  const OperatorOptions& options;
 
   Bytes operator()(const EmbeddingCall& call) const { return Aligned(2 * call.rows * 4_B); }
   Bytes operator()(const LayerNormCall& call) const { return ColumnSums(call.rows, call.width); }
   Bytes operator()(const LinearCall& call) const { return ColumnSums(call.rows, call.n); }
   Bytes operator()(const LinearGeluCall&) const { return {}; }
-  Bytes operator()(const AttentionCall& call) const { return CudaAttentionPlan(call).scratch; }
-  Bytes operator()(const HeadCall& call) const { return CudaHeadPlan(call, adds_once).scratch; }
+  Bytes operator()(const AttentionCall& call) const {
+    return options.attention == AttentionKernel::kCudnn ? CudnnAttentionPlan(call).workspace
+                                                        : CudaAttentionPlan(call).scratch;
+  }
+  Bytes operator()(const HeadCall& call) const {
+    return CudaHeadPlan(call, options.adds_once).scratch;
+  }
 };
 
 }  // namespace
@@ -79,14 +97,29 @@ CudaAttentionPlan::CudaAttentionPlan(const AttentionCall& call) : heads(Attentio
   scratch = scores * 2;
 }
 
-Bytes CudaScratch(const OperatorCall& call, bool adds_once) {
-  return std::visit(ScratchOf{adds_once}, call);
+CudnnAttentionPlan::CudnnAttentionPlan(const AttentionCall& call, Bytes scores)
+    : statistics(Aligned(call.batch * call.sequence * call.heads * 4_B)) {
+  const Bytes of_head = DivideUp(call.sequence, kCudnnQueries) * kCudnnQueries *
+                        (DivideUp(call.sequence, kCudnnKeys) * kCudnnKeys * 2_B);
+  const uint64_t fitting = std::max<uint64_t>(scores / of_head, 1);
+  heads = LargestDivisor(call.heads, fitting);
+  sequences = heads == call.heads ? LargestDivisor(call.batch, fitting / heads) : 1;
+  workspace = Aligned(sequences * (heads * (of_head + call.sequence * 4_B))) + kCudnnSpare;
 }
 
-Bytes CudaScratch(const OperatorCalls& calls, bool adds_once) {
-  Bytes most;
-  for (const OperatorCall& call : calls) most = std::max(most, CudaScratch(call, adds_once));
-  return kCudaWorkspace + most;
+Bytes CudaScratch(const OperatorCall& call, const OperatorOptions& options) {
+  return std::visit(ScratchOf{options}, call);
+}
+
+CudaScratchPlan::CudaScratchPlan(const OperatorOptions& options) {
+  std::set<AttentionCall> attentions;
+  for (const OperatorCall& call : options.calls) {
+    shared = std::max(shared, CudaScratch(call, options));
+    const auto* const attention = std::get_if<AttentionCall>(&call);
+    if (attention == nullptr || options.attention == AttentionKernel::kOwn) continue;
+    if (attentions.insert(*attention).second) kept += CudnnAttentionPlan(*attention).statistics;
+  }
+  all = kCudaWorkspace + shared + kept;
 }
 
 }  // namespace penstock::kernels

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "base/units.h"
-#include "kernels/model/operator_calls.h"
+#include "kernels/model/model_operators.h"
 
 namespace penstock::kernels {
 
@@ -47,9 +47,30 @@ struct CudaAttentionPlan {
   Bytes scratch;
 };
 
-/// What one call needs. `adds_once`: see OperatorOptions.
-Bytes CudaScratch(const OperatorCall& call, bool adds_once);
-/// What the calls of a model need, one at a time; workspace included.
-Bytes CudaScratch(const OperatorCalls& calls, bool adds_once);
+/// Gradients of scores, in 16 bits, that cuDNN's backward keeps at once: enough heads to fill a
+/// large GPU, in a memory that it can spare.
+inline constexpr Bytes kCudnnScores = 512_MiB;
+
+/// Attention by cuDNN. Up to the H100 its deterministic backward keeps the gradients of the scores
+/// of all heads that one call has, so that backward goes through the heads in groups.
+struct CudnnAttentionPlan {
+  explicit CudnnAttentionPlan(const AttentionCall& call, Bytes scores = kCudnnScores);
+
+  uint64_t sequences;  ///< of a group; they divide the batch
+  uint64_t heads;      ///< of a group: all, or of one sequence a number that divides all
+  Bytes workspace;     ///< what cuDNN may take for a group, or for all of forward
+  Bytes statistics;    ///< kept from forward to backward
+};
+
+/// What one call needs while it runs.
+Bytes CudaScratch(const OperatorCall& call, const OperatorOptions& options);
+/// What the calls need, one at a time; workspace and what attention keeps included.
+struct CudaScratchPlan {
+  explicit CudaScratchPlan(const OperatorOptions& options);
+
+  Bytes shared;  ///< behind kCudaWorkspace: what one call at a time needs
+  Bytes kept;    ///< behind that: the statistics of each attention by cuDNN, in the calls' order
+  Bytes all;
+};
 
 }  // namespace penstock::kernels

@@ -1,6 +1,7 @@
 // One warp's matrix product of 16 x 16 by 16 x 8 in bf16 or fp16 with fp32 sums, and what loads
 // its operands from shared memory: the instructions of PTX (mma.m16n8k16, ldmatrix). Who holds
-// what: kernels/model/cuda_fragments.h. All lanes of a warp call the functions together.
+// what: kernels/model/cuda_fragments.h. All lanes of a warp call these functions together. And what
+// a thread does by itself: copies to shared memory (cp.async), powers of 2 (ex2).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -61,6 +62,26 @@ __device__ inline void LoadMatricesTransposed(const T* row, uint32_t (&pairs)[4]
                : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
                : "r"(address)
                : "memory");
+}
+
+/// Begins to copy 16 bytes from global to shared memory, or to zero them there if not `inside`;
+/// both addresses are multiples of 16 bytes.
+template <typename T>
+__device__ inline void Copy16Bytes(const T* from, bool inside, T* to) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(address), "l"(__cvta_generic_to_global(from)), "r"(inside ? 16 : 0)
+               : "memory");
+}
+/// Waits for all copies that the thread has begun. A barrier shows them to other threads.
+__device__ inline void WaitForCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+/// 2 to the power of x to a relative error of 2^-22; what is below 2^-126 is zero.
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 }  // namespace penstock::kernels

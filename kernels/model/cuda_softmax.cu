@@ -1,6 +1,8 @@
 // One block of threads to a row.
 #include "kernels/model/cuda_softmax.h"
 
+#include <cfloat>
+
 #include "kernels/cuda_elements.cuh"
 #include "kernels/cuda_launch.cuh"
 #include "kernels/cuda_reduce.cuh"
@@ -16,13 +18,22 @@ struct RowSum {
   float highest;
   float sum;
 };
+/// Reads the row once: each thread sums relative to the highest of its own elements so far.
 __device__ RowSum SumExponentials(const float* row, uint64_t n) {
-  float highest = -INFINITY;
-  for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) highest = fmaxf(highest, row[i]);
-  highest = MaximumOverBlock(highest);
+  float own = -FLT_MAX;
   float sum = 0;
-  for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) sum += expf(row[i] - highest);
-  return {highest, SumOverBlock(sum)};
+#pragma unroll 4
+  for (uint64_t i = threadIdx.x; i < n; i += blockDim.x) {
+    const float x = row[i];
+    if (x > own) {
+      sum = fmaf(sum, expf(own - x), 1.0f);
+      own = x;
+    } else {
+      sum += expf(x - own);
+    }
+  }
+  const float highest = MaximumOverBlock(own);
+  return {highest, SumOverBlock(sum * expf(own - highest))};
 }
 
 /// `d_logits` may be the logits: each thread reads an element before it writes it, and the target's

@@ -12,6 +12,13 @@ constexpr uint64_t kFewBlocks = 16;
 /// Six products of a block, with the code that oneDNN makes for each. Measured: 127 KiB.
 constexpr Bytes kBlockHeap = 160_KiB;
 
+Status CheckDevice(device::Kind kind, const OperatorOptions& options) {
+  if (kind == device::Kind::kCuda || options.attention == AttentionKernel::kOwn) return {};
+  return MakeError(ErrorCode::kInvalidArgument,
+                   "operators: attention by cuDNN is for the CUDA device; use --device cuda, or set "
+                   "penstock.attention to \"own\"");
+}
+
 }  // namespace
 
 Bytes OperatorHeap(device::Kind kind, const OperatorOptions& options) {
@@ -27,11 +34,13 @@ Bytes OperatorHeap(device::Kind kind, const OperatorOptions& options) {
 }
 
 Result<Bytes> OperatorScratch(device::Kind kind, const OperatorOptions& options) {
+  PENSTOCK_TRY(CheckDevice(kind, options));
   return kind == device::Kind::kCuda ? CudaOperatorScratch(options) : CpuOperatorScratch(options);
 }
 
 Result<std::unique_ptr<ModelOperators>> CreateModelOperators(device::Device& device,
                                                              const OperatorOptions& options) {
+  PENSTOCK_TRY(CheckDevice(device.kind(), options));
   return device.kind() == device::Kind::kCuda ? CreateCudaOperators(device, options)
                                               : CreateCpuOperators(device, options);
 }

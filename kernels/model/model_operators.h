@@ -42,6 +42,8 @@ struct OperatorOptions {
   /// gradient. Otherwise the head adds chunk by chunk, which is the same where the gradients are
   /// zero before.
   bool adds_once = false;
+  /// kCudnn: of bf16 or fp16, on a CUDA device, for heads of a multiple of 8 elements, at most 256.
+  AttentionKernel attention = AttentionKernel::kOwn;
   int threads = 1;  ///< compute threads; the result's bits depend on them
 };
 
@@ -96,8 +98,11 @@ class ModelOperators {
   /// later token, except that a later value that is NaN or infinite may reach earlier rows as NaN.
   virtual void AttentionForward(device::Stream& stream, uint64_t heads, const ConstTensorView& qkv,
                                 const TensorView& out) = 0;
+  /// `out` is what AttentionForward has made of `qkv`, in its latest call for these shapes; neither
+  /// has changed or moved since.
   virtual void AttentionBackward(device::Stream& stream, uint64_t heads, const ConstTensorView& qkv,
-                                 const ConstTensorView& d_out, const TensorView& d_qkv) = 0;
+                                 const ConstTensorView& out, const ConstTensorView& d_out,
+                                 const TensorView& d_qkv) = 0;
 
   /// A linear map and its activation: pre = x · weight[C, hidden] + bias, out = gelu(pre), both
   /// [rows, hidden]. GELU in its tanh form: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), of pre
@@ -147,7 +152,7 @@ Bytes OperatorHeap(device::Kind kind, const OperatorOptions& options);
 
 /// Creates operators of the device's kind, for the calls in `options`. Scratch comes out of the
 /// device's arena. Errors: kBudget, kUnavailable; kInvalidArgument for heads that do not divide the
-/// width.
+/// width, and for attention that OperatorOptions::attention cannot compute.
 Result<std::unique_ptr<ModelOperators>> CreateModelOperators(device::Device& device,
                                                              const OperatorOptions& options);
 

@@ -64,6 +64,12 @@ struct AttentionCall {
   auto operator<=>(const AttentionCall&) const = default;
 };
 
+/// Who computes attention in 16 bits on a CUDA device. The bits depend on it.
+enum class AttentionKernel {
+  kOwn,    ///< kernels of penstock
+  kCudnn,  ///< cuDNN, which is loaded for it
+};
+
 /// Logits of `vocabulary` tokens from rows of `width`, their loss and its gradients.
 struct HeadCall {
   DType dtype = DType::kFloat32;

@@ -14,15 +14,15 @@ import torch
 from penstock import _cuda, _library
 from penstock._init import Later
 from penstock._run import paths_of
+from penstock._sums import spared
 from penstock._units import Plan, text_of
 from penstock.errors import BudgetError, InvalidArgumentError
 
 Device = Union[str, int, torch.device, None]
 
-_PLACES = (
-    2  # of blocks, unless penstock.device_memory says how much there may be: one computes, and
-)
-# the next one comes in; in a backward, one block goes only when the one before it is there
+# Of blocks, unless penstock.device_memory says how much there may be: one computes, and the next one
+# comes in. In a backward, a block goes only when the one before it is there.
+_PLACES = 2
 _ROUNDED = 512  # bytes, to which torch's allocator rounds
 
 
@@ -86,13 +86,43 @@ def _own_bytes(tensors: Any, where: torch.device, there: bool) -> int:
     )
 
 
-class Need(NamedTuple):
+class Asked(NamedTuple):
+    """What a configuration says of memory.
+
+    Attributes:
+        config: the engine's. ``penstock.device_memory`` is the most that weights, buffers, sums and
+            one gradient may take of a GPU; without it the driver says what is free.
+        paths: ``nvme_path`` of it.
+        whole: whether all weights stay on the device.
+        sums: where micro-batches are added up (_sums.py).
+    """
+
+    config: Mapping[str, Any]
+    paths: Any
+    whole: bool
+    sums: str
+
+
+class Room(NamedTuple):
+    """What a module may take of the memory of its device.
+
+    Attributes:
+        places: how many blocks may be there at once.
+        sums: bytes for sums of micro-batches; None on the CPU, whose sums are the engine's.
+    """
+
+    places: int
+    sums: int | None
+
+
+class _Need(NamedTuple):
     """Bytes that a module takes on a device beside its activations.
 
     Attributes:
         kept: weights that stay to the end of a step.
         buffers: that move there.
         gradient: the largest one of a parameter.
+        sums: of micro-batches.
         block: the largest of the units that take turns.
         places: how many of these are there at once.
         home: what the engine takes for states at home there.
@@ -101,80 +131,74 @@ class Need(NamedTuple):
     kept: int
     buffers: int
     gradient: int
+    sums: int
     block: int
     places: int
     home: int = 0
 
     @property
     def total(self) -> int:
-        return self.kept + self.buffers + self.gradient + self.block * self.places + self.home
+        turns = self.block * self.places
+        return self.kept + self.buffers + self.gradient + self.sums + turns + self.home
 
     def __str__(self) -> str:
         states = f", states at home there {self.home}" if self.home else ""
         return (
             f"{self.total} bytes beside activations (weights that stay through a step "
             f"{self.kept}, {self.places} blocks of {self.block}, buffers {self.buffers}, the largest "
-            f"gradient {self.gradient}{states})"
+            f"gradient {self.gradient}, sums of micro-batches {self.sums}{states})"
         )
 
 
 def _need(
     model: torch.nn.Module, device: torch.device, cut: Plan, plan: Mapping[str, Any], whole: bool
-) -> Need:
+) -> _Need:
     entries = [entry for unit in cut.units for entry in unit.entries]
     gradient = max(entry.parameter.nbytes for entry in entries if entry.trained)
     buffers = _own_bytes(model.buffers(), device, there=False)
-    if whole:
-        home = plan["device_home_bytes"]["total"]
-        return Need(sum(e.parameter.nbytes for e in entries), buffers, gradient, 0, 0, home)
-    repeated = sum(1 for unit in cut.units if unit.repeated)
     there = plan["device_bytes"]
-    return Need(there["kept"], buffers, gradient, there["slots"], min(_PLACES, repeated))
+    if whole:
+        weights = sum(entry.parameter.nbytes for entry in entries)
+        home = plan["device_home_bytes"]["total"]
+        return _Need(weights, buffers, gradient, there["sums"], 0, 0, home)
+    places = min(_PLACES, sum(1 for unit in cut.units if unit.repeated))
+    return _Need(there["kept"], buffers, gradient, there["sums"], there["slots"], places)
 
 
-def places_on(
-    model: torch.nn.Module,
-    device: torch.device,
-    cut: Plan,
-    config: Mapping[str, Any],
-    paths: Any,
-    whole: bool,
-) -> int:
-    """Returns how many blocks may be on a device at once.
-
-    Args:
-        cut: the module's units.
-        config: the engine's. ``penstock.device_memory`` is the most that weights, buffers and one
-            gradient may take; without it there are two places, and the driver says what is free.
-        paths: ``nvme_path`` of the configuration.
-        whole: whether all weights stay on the device.
+def room_on(model: torch.nn.Module, device: torch.device, cut: Plan, asked: Asked) -> Room:
+    """Returns what a module may take of a device.
 
     Raises:
         BudgetError: what has to be there at once does not fit, with the sum.
     """
-    if not _cuda.is_gpu(device):
-        return _PLACES
-    options = {"folders": paths_of(paths) or ["."], "slots": 1, "cuda": True}
-    plan = _library.plan(config, text_of(cut), options)
-    need = _need(model, device, cut, plan, whole)
-    limit = plan["config"]["penstock"]["device_memory"]
+    limit = asked.config["penstock"].get("device_memory")
+    sums = spared(device, asked.sums, limit)
+    if sums is None:
+        return Room(_PLACES, None)
+    options = {"folders": paths_of(asked.paths) or ["."], "slots": 1, "cuda": True}
+    plan = _library.plan(asked.config, text_of(cut), {**options, "device_sums": sums})
+    limit = plan["config"]["penstock"]["device_memory"]  # in bytes
+    need = _need(model, device, cut, plan, asked.whole)
     own = [*model.parameters(), *model.buffers()]
     free = _cuda.free_memory(device) + _own_bytes(own, device, there=True)
+    if asked.sums == "auto" and free < need.total:
+        sums, need = 0, need._replace(sums=0)
     if limit is not None and limit < need.total:
         raise BudgetError(
             f"penstock: device memory: the module needs {need} on {device}, and "
             f"penstock.device_memory is {limit}; raise it to {need.total}"
         )
     if free < need.total:
-        instead = ", or offload its weights (zero_optimization.offload_param)" if whole else ""
+        instead = (
+            ", or offload its weights (zero_optimization.offload_param)" if asked.whole else ""
+        )
         raise BudgetError(
             f"penstock: device memory: the module needs {need} on {device}, and {free} are free; "
             f"use a GPU with {need.total} bytes free{instead}"
         )
     if limit is None or need.block == 0:
-        return _PLACES
-    more: int = (min(limit, free) - need.total) // need.block
-    return need.places + more
+        return Room(_PLACES, sums)
+    return Room(need.places + (min(limit, free) - need.total) // need.block, sums)
 
 
 def move_buffers(model: torch.nn.Module, device: torch.device) -> None:

@@ -94,6 +94,8 @@ class ForwardHooks:
             model.register_forward_hook(_Hook(self._end), always_call=True),
         ]
         self._handles += root
+        # What was compiled before runs without hooks: torch looks for new ones only when it compiles.
+        torch.compiler.reset()
 
     def _hook(self, module: torch.nn.Module, units: list[int]) -> None:
         def forward(*_: Any) -> None:

@@ -69,8 +69,9 @@ def gathered(parameters: Gatherable, write: bool = False) -> Iterator[None]:
             found[link.unit] = link.hooks
     if write and found:
         raise InvalidArgumentError(
-            "penstock: weights were to be written after the module was used; write them after "
-            "penstock.initialize and before the first forward"
+            "penstock: weights were to be written after they were taken (at the first use, or at "
+            "once with weights= or device=); write them after penstock.initialize and before the "
+            "first forward, or before penstock.initialize"
         )
     host = torch.device("cpu")
     with contextlib.ExitStack() as stack:

@@ -87,8 +87,8 @@ def _refuse_embeddings(*_: Any, **__: Any) -> Any:
 def _refuse_loading(hooks: Hooks, module: torch.nn.Module, *_: Any) -> None:
     if hooks.runtime.begun:
         raise _refuse(
-            "load_state_dict, once the module was used",
-            "load weights before its first use, or continue a run by its name",
+            "load_state_dict, once the weights were taken (at the first use, or at once with device=),",
+            "load weights before, or continue a run by its name",
         )
 
 

@@ -140,6 +140,8 @@ class Hooks:
         self.resume_mode: Callable[[], None] = lambda: None
         runtime.in_use = self._in_use
         self._register()
+        # What was compiled before runs without hooks: torch looks for new ones only when it compiles.
+        torch.compiler.reset()
 
     def _register(self) -> None:
         for module in self.users:

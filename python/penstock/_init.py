@@ -31,16 +31,25 @@ class Later(torch.nn.Parameter):
         made_for: the device that it would have been on.
     """
 
-    made_for: torch.device
+    made_for = torch.device("cpu")
+
+    def __new__(cls, data: torch.Tensor, requires_grad: bool = True) -> Any:
+        # Whoever makes a parameter of the same type with values gets a plain one.
+        plain = torch.nn.Parameter
+        kind = cls if data.device.type == "meta" else plain
+        return plain.__new__(kind, data, requires_grad)
 
     @staticmethod
     def of(given: torch.nn.Parameter) -> Later:
-        later = Later(given.detach().to("meta"), requires_grad=given.requires_grad)
+        later: Later = Later(given.detach().to("meta"), requires_grad=given.requires_grad)
         later.made_for = given.device
         return later
 
     def _check_device(self, device: torch.device | None) -> None:
-        if device is not None and device not in (self.device, self.made_for):
+        here = self.made_for
+        if device is not None and device.index is None and device.type == here.type:
+            return
+        if device is not None and device not in (self.device, here):
             raise InvalidArgumentError(
                 f"penstock: the module was made within penstock.init, and has no weights to move to "
                 f'{device}; name the device by penstock.initialize(model, …, device="{device}")'

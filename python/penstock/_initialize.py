@@ -14,12 +14,13 @@ from penstock import _exit, _guards, _outside, _overlaps, _ranks, _rules, _state
 from penstock._config import ConfigLike, merged, read_config, without_monitors
 from penstock._cuda import streams_for
 from penstock._device import (
+    Asked,
     Device,
     check_buffers,
     device_for,
     is_elsewhere,
     move_buffers,
-    places_on,
+    room_on,
 )
 from penstock._hooks import Hooks
 from penstock._init import Weights, give_addresses, has_no_values, source_of
@@ -28,7 +29,6 @@ from penstock._module_optimizer import ModuleOptimizer, Training
 from penstock._opening import Opening
 from penstock._rows import Rows
 from penstock._runtime import Runtime
-from penstock._sums import spared
 from penstock._units import plan
 from penstock._universal_files import Reader
 from penstock.errors import InvalidArgumentError
@@ -143,6 +143,27 @@ def _renewed(given: Any, renewed: Mapping[torch.Tensor, torch.Tensor]) -> Any:
     return given
 
 
+def _groups(
+    model: torch.nn.Module, given: Iterable[Any] | None, before: Mapping[str, torch.Tensor]
+) -> list[Any]:
+    """Returns the parameters or groups to train.
+
+    Args:
+        given: what the caller has named.
+        before: parameters by their names, as they were when the caller named them.
+    """
+    if given is None:
+        given = [p for p in model.parameters() if p.requires_grad and p.numel() > 0]
+    now = dict(model.named_parameters())
+    renewed: dict[torch.Tensor, torch.Tensor] = {
+        old: now[name] for name, old in before.items() if now[name] is not old
+    }
+    groups = [_renewed(each, renewed) for each in given]
+    if not groups:
+        raise InvalidArgumentError("penstock: no parameter needs a gradient, so nothing is trained")
+    return groups
+
+
 def initialize(
     model: torch.nn.Module,
     config: ConfigLike = None,
@@ -195,31 +216,18 @@ def initialize(
     if states is not None:
         _without_values(model)
     check_buffers(model)
-    if model_parameters is None:
-        model_parameters = [p for p in model.parameters() if p.requires_grad and p.numel() > 0]
-    now = dict(model.named_parameters())
-    renewed: dict[torch.Tensor, torch.Tensor] = {
-        old: now[name] for name, old in before.items() if now[name] is not old
-    }
-    groups = [_renewed(given, renewed) for given in model_parameters]
-    if not groups:
-        raise InvalidArgumentError("penstock: no parameter needs a gradient, so nothing is trained")
-    optimizer = ModuleOptimizer(groups, rule, defaults)
+    optimizer = ModuleOptimizer(_groups(model, model_parameters, before), rule, defaults)
     optimizer.rows = Rows(engine_config, monitors)
     cut = plan(model, optimizer.param_groups)
     paths, on_device = _homes(engine_config)
     identity = _rules.identity(rule, members_of(e for unit in cut.units for e in unit.entries))
-    places = places_on(model, place, cut, engine_config, paths, on_device)
-    streams = streams_for(place)
-    device_sums = spared(place, sums, engine_config["penstock"].get("device_memory"))
-    opening = Opening(
-        engine_config, paths, cut, seed, identity, place, streams, places, device_sums
-    )
+    room = room_on(model, place, cut, Asked(engine_config, paths, on_device, sums))
+    opening = Opening(engine_config, paths, cut, seed, identity, place, streams_for(place), room)
     moves = is_elsewhere(model, place)
     opened = opening.open(run)
     try:
         runtime = Runtime(opened.engine, cut, on_device=on_device, zero_missing=zero_missing)
-        if moves:
+        if moves or device is not None:
             move_buffers(model, place)
         if give_values is not None or (moves and states is None):
             runtime.begin(give_values)

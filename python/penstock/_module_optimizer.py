@@ -217,7 +217,8 @@ class ModuleOptimizer(torch.optim.Optimizer):
         if runtime.begun:
             raise InvalidArgumentError(
                 "penstock: states of another training were given after the module was used, or to a "
-                "run that has a commit; load them right after penstock.initialize"
+                "run that has a commit; load them right after penstock.initialize, or give it "
+                "weights=penstock.universal.Reader(folder), which a device= needs"
             )
         entries = [entry for unit in runtime.units for entry in unit.entries]
         names = [entry.name for entry in entries if entry.trained]

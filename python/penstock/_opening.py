@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from penstock import _cuda, _library, _state
+from penstock._device import Room
 from penstock._named_commit import NamedCommit
 from penstock._run import Run
 from penstock._units import Plan, text_of
@@ -36,8 +37,7 @@ class Opening(NamedTuple):
         identity: what a commit must agree in to be continued.
         device: that the module computes on.
         streams: of that device, if it has some.
-        places: how many repeated units may be in memory at once.
-        device_sums: what can be spared of a GPU for sums of micro-batches; None on the CPU.
+        room: what the module may take of the device's memory.
     """
 
     config: dict[str, Any]
@@ -47,8 +47,7 @@ class Opening(NamedTuple):
     identity: str
     device: torch.device
     streams: _cuda.Streams | None
-    places: int
-    device_sums: int | None = None
+    room: Room
 
     def open(self, run: str | os.PathLike[str] | None, commit: NamedCommit | None = None) -> Opened:
         """Opens a run and makes its engine; leaves nothing open if that fails.
@@ -79,10 +78,10 @@ class Opening(NamedTuple):
             "folders": run.folders,
             "continue": files,
             "seed": self.seed,
-            "slots": self.places,
+            "slots": self.room.places,
         }
-        if self.device_sums is not None:
-            options["device_sums"] = self.device_sums
+        if self.room.sums is not None:
+            options["device_sums"] = self.room.sums
         return _cuda.engine_for(self.device, self.config, text_of(self.plan), options, self.streams)
 
     def _engine_at(self, run: Run, files: list[str], commit: NamedCommit) -> _library.Engine:

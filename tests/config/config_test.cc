@@ -47,6 +47,7 @@ TEST(ConfigTest, DefaultsAreDeepSpeeds) {
   EXPECT_EQ(config.heartbeat_seconds, 30);
   EXPECT_EQ(config.comm_timeout_seconds, 600);
   EXPECT_EQ(config.gradient_order, GradientOrder::kGlobal);
+  EXPECT_EQ(config.attention, AttentionChoice::kAuto);
   EXPECT_TRUE(config.tier_split && config.overlap && config.durable && config.verify_checksums);
   EXPECT_THAT(config.superseded, IsEmpty());
   EXPECT_THAT(PathsOf(config.automatic), ElementsAre("optimizer"));
@@ -187,7 +188,7 @@ TEST(ConfigTest, ReadsPenstockAndAio) {
                       "schedule": "vertical", "activation_home": "device", "optimizer_threads": 3,
                       "compute_threads": 2, "commit_every_steps": 5, "commit_every_seconds": 1.5,
                       "durable": false, "verify_checksums": false, "heartbeat_seconds": 2,
-                      "comm_timeout_seconds": 1e6, "gradient_order": "rank",
+                      "comm_timeout_seconds": 1e6, "gradient_order": "rank", "attention": "own",
                       "aio": {"engine": "io_uring", "sqpoll": true, "iopoll": true,
                               "registered_buffers": "auto",
                               "simulate": {"read_gbps": 2.5, "write_gbps": 1, "shared": true,
@@ -207,6 +208,7 @@ TEST(ConfigTest, ReadsPenstockAndAio) {
   EXPECT_EQ(config.heartbeat_seconds, 2);
   EXPECT_EQ(config.comm_timeout_seconds, 1000000);
   EXPECT_EQ(config.gradient_order, GradientOrder::kRank);
+  EXPECT_EQ(config.attention, AttentionChoice::kOwn);
   EXPECT_EQ(config.aio.kind, aio::EngineKind::kUring);
   ASSERT_TRUE(config.aio.simulate.has_value());
   EXPECT_EQ(config.aio.simulate->read_gbps, 2.5);
@@ -281,7 +283,7 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
              "optimizer_threads": 3, "compute_threads": 4,
              "commit_every_steps": 8, "commit_every_seconds": 0.25, "durable": false,
              "verify_checksums": false, "heartbeat_seconds": 7, "comm_timeout_seconds": 77,
-             "gradient_order": "rank", "rampup_batch_size": [2, 4, 1000000000000],
+             "gradient_order": "rank", "attention": "cudnn", "rampup_batch_size": [2, 4, 1000000000000],
              "aio": {"engine": "threads", "registered_buffers": false,
              "simulate": {"read_gbps": 1.1, "write_gbps": 2.2, "shared": true, "latency_us": 3}}})",
       R"("scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-7}})",
@@ -321,6 +323,7 @@ TEST(ConfigTest, JsonOfAConfigGivesTheSameConfig) {
   EXPECT_EQ(config.heartbeat_seconds, 7);
   EXPECT_EQ(config.comm_timeout_seconds, 77);
   EXPECT_EQ(config.gradient_order, GradientOrder::kRank);
+  EXPECT_EQ(config.attention, AttentionChoice::kCudnn);
   EXPECT_EQ(config.rampup->start, 2u);
   EXPECT_EQ(config.rampup->increment, 4u);
   EXPECT_EQ(config.rampup->samples, 1000000000000u);

@@ -16,7 +16,10 @@ class EmulatedPlacementTest(placement_test.PlacementCase):
     placements = {name: placement_test.PLACEMENTS[name] for name in (
         "host", "all on nvme", "checkpoints on the host", "overlap off")}
 
+    attention = "auto"
+
     def trained(self, config, *more, **keywords):
+        config["penstock"]["attention"] = self.attention
         model = self.make_model("small", n_layer=2, n_positions=16)
         return super().trained(config, *more, steps=4, model=model, **keywords)
 
@@ -28,6 +31,20 @@ class EmulatedPlacementTest(placement_test.PlacementCase):
 
     def test_fp32_clipped(self):
         self.compare(dtype="fp32", clip=1.0, micro_batches=1)
+
+    def test_bf16_with_attention_by_cudnn(self):
+        self.attention = "cudnn"
+        self.compare(dtype="bf16", clip=0.0, micro_batches=2)
+
+    def test_the_run_names_who_computes_attention_and_the_cpu_device_refuses_cudnn(self):
+        config = make_config("bf16", penstock={"attention": "cudnn"})
+        model = self.make_model("small", n_layer=2, n_positions=16)
+        outcome, _ = self.train(config, steps=1, model=model)
+        self.assertEqual(outcome.code, 0, str(outcome))
+        self.assertIn("attention by emulated cuDNN", outcome.stderr)
+        outcome, _ = self.train(config, "--device", "cpu", steps=1, model=model)
+        self.assertEqual(outcome.code, 2, str(outcome))
+        self.assertIn("attention by cuDNN is for the CUDA device", outcome.stderr)
 
 
 class EmulatedLossesTest(recorded_test.RecordedCase):

@@ -23,7 +23,7 @@
 /// Blocks run one after the other on a thread, and all threads of a block are on it. What one block
 /// leaves there, the next one finds.
 #define __shared__ thread_local
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 using std::isfinite, std::isnan;
 

@@ -79,9 +79,11 @@ TEST(GradientInboxTest, AUnitIsCompleteWithTheLastGradientOfItsTrainedTensors) {
   EXPECT_THAT(inbox.complete(), ElementsAre(1, 2));
 }
 
-/// The bits of a gradient of `elements` of which so many micro-batches were added.
-std::vector<std::byte> LargeGradient(const std::string& dtype, uint64_t micro_batches,
-                                     int threads) {
+/// The bits of a large gradient of which so many micro-batches were added: by `threads`, or if
+/// `shares` is above 0 by shares, in another order of these for each micro-batch, and in two
+/// pieces.
+std::vector<std::byte> LargeGradient(const std::string& dtype, uint64_t micro_batches, int threads,
+                                     uint64_t shares = 0) {
   constexpr uint64_t kLarge = 600'001;
   const json model{{"units",
                     {{{"name", "u"},
@@ -99,8 +101,20 @@ std::vector<std::byte> LargeGradient(const std::string& dtype, uint64_t micro_ba
   std::vector<float> values(kLarge);
   for (uint64_t i = 0; i < kLarge; ++i) values[i] = 0.001F * static_cast<float>(i % 10'007);
   for (uint64_t i = 0; i < micro_batches; ++i) {
-    const void* given = i == 1 ? nullptr : values.data();
-    EXPECT_TRUE(inbox.Add(ModuleId{0}, 0, given, DType::kFloat32, threads).ok());
+    const float* given = i == 1 ? nullptr : values.data();
+    if (shares == 0) {
+      EXPECT_TRUE(inbox.Add(ModuleId{0}, 0, given, DType::kFloat32, threads).ok());
+      continue;
+    }
+    const GradientInbox::Announced gradient =
+        inbox.Announce(ModuleId{0}, 0, DType::kFloat32).value();
+    const uint64_t cut = 100'000 * (i + 1);
+    for (uint64_t share = 0; share < shares; ++share) {
+      const CallTeam::Share of{.number = (share + i) % shares, .of = shares};
+      inbox.PutShare(gradient, 0, cut, given, of);
+      inbox.PutShare(gradient, cut, kLarge - cut, given == nullptr ? given : given + cut, of);
+    }
+    inbox.Arrived(gradient);
   }
   return place;
 }
@@ -110,6 +124,9 @@ TEST(GradientInboxTest, SeveralThreadsAddALargeGradientToTheBitsOfOne) {
     for (const uint64_t micro_batches : {1, 3}) {
       const std::vector<std::byte> expected = LargeGradient(dtype, micro_batches, 1);
       EXPECT_TRUE(LargeGradient(dtype, micro_batches, 4) == expected) << dtype << micro_batches;
+      for (const uint64_t shares : {1, 2, 3}) {
+        EXPECT_TRUE(LargeGradient(dtype, micro_batches, 1, shares) == expected) << shares;
+      }
       const int code = CodeOf(dtype);
       const uint64_t last = 600'000;
       EXPECT_NEAR(Load(expected.data(), code, last),

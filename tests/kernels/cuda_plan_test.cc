@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "kernels/model/cuda_operand.h"
 #include "tests/kernels/layer_operators.h"
 
@@ -58,9 +60,48 @@ TEST(CudaPlanTest, HeadsOfFp32AttentionDivideAllOfThem) {
   EXPECT_EQ(AttentionPlan(DType::kFloat32, Layer(8, 16384, 12, 256)).heads, 1U);
 }
 
+AttentionCall Heads(uint64_t batch, uint64_t sequence, uint64_t heads) {
+  return {DType::kBFloat16, batch, sequence, 64 * heads, heads};
+}
+
+TEST(CudaPlanTest, GroupsOfCudnnsBackwardDivideTheWorkAndTakeAtMost512MiBOfScores) {
+  const auto group = [](const AttentionCall& call) {
+    const CudnnAttentionPlan plan(call);
+    EXPECT_EQ(call.batch % plan.sequences, 0U);
+    EXPECT_EQ(call.heads % plan.heads, 0U);
+    return std::pair(plan.sequences, plan.heads);
+  };
+  EXPECT_EQ(group(Heads(8, 2048, 32)), std::pair(2UL, 32UL)) << "64 heads of 8 MiB";
+  EXPECT_EQ(group(Heads(2, 8192, 32)), std::pair(1UL, 4UL));
+  EXPECT_EQ(group(Heads(1, 8192, 25)), std::pair(1UL, 1UL)) << "25 is 5 x 5, and 4 fit";
+  EXPECT_EQ(group(Heads(1, 32768, 32)), std::pair(1UL, 1UL)) << "one head needs 2 GiB";
+}
+
+/// As cuDNN 9.19 has asked for on an H100 (sm_90), with 4 heads.
+TEST(CudaPlanTest, CudnnsWorkspaceIsWhatItAsksForAndAMiB) {
+  const auto workspace = [](uint64_t sequence) {
+    return CudnnAttentionPlan(Heads(1, sequence, 4)).workspace;
+  };
+  EXPECT_EQ(workspace(2048), 32_MiB + 32_KiB + 1_MiB);
+  EXPECT_GE(workspace(2049), Bytes{4 * (2112 * 2176 * 2 + 2049 * 4)} + 1_MiB);
+}
+
+TEST(CudaPlanTest, CudnnsStatisticsOfEachAttentionLieBehindWhatOthersUse) {
+  OperatorOptions options = LayerOptions(DType::kBFloat16, Layer(2, 1024, 12, 50257));
+  const CudaScratchPlan own(options);
+  EXPECT_EQ(own.kept, Bytes());
+  options.attention = AttentionKernel::kCudnn;
+  options.calls.emplace_back(Heads(2, 1024, 12));
+  options.calls.emplace_back(Heads(1, 512, 12));
+  const CudaScratchPlan cudnn(options);
+  EXPECT_EQ(cudnn.kept, Bytes{(2 * 1024 + 512) * 12 * 4}) << "naming a call twice changes nothing";
+  EXPECT_EQ(cudnn.all, kCudaWorkspace + cudnn.shared + cudnn.kept);
+  EXPECT_EQ(cudnn.shared, own.shared) << "the head needs most";
+}
+
 TEST(CudaPlanTest, ScratchOfBf16AttentionGrowsWithTheRowsAlone) {
   const auto scratch = [](uint64_t sequence) {
-    return CudaScratch(LayerCalls(DType::kBFloat16, Layer(1, sequence, 16, 256)), false).value;
+    return CudaScratchPlan(LayerOptions(DType::kBFloat16, Layer(1, sequence, 16, 256))).all.value;
   };
   EXPECT_LT(scratch(1 << 16), 3 * scratch(1 << 15));
 }

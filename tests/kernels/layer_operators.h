@@ -100,10 +100,11 @@ class LayerOperators {
     operators_.AttentionForward(stream, shapes_.heads, Row(3 * shapes_.width, qkv),
                                 Row(shapes_.width, out));
   }
-  void AttentionBackward(device::Stream& stream, const std::byte* qkv, const std::byte* d_out,
-                         std::byte* d_qkv) {
+  void AttentionBackward(device::Stream& stream, const std::byte* qkv, const std::byte* out,
+                         const std::byte* d_out, std::byte* d_qkv) {
     operators_.AttentionBackward(stream, shapes_.heads, Row(3 * shapes_.width, qkv),
-                                 Row(shapes_.width, d_out), Row(3 * shapes_.width, d_qkv));
+                                 Row(shapes_.width, out), Row(shapes_.width, d_out),
+                                 Row(3 * shapes_.width, d_qkv));
   }
   void LinearGeluForward(device::Stream& stream, const std::byte* x, const std::byte* weight,
                          const std::byte* bias, std::byte* pre, std::byte* out) {

@@ -111,8 +111,8 @@ TEST_P(AttentionTest, ForwardAndBackwardAgree) {
     const Tensor out = harness.Empty(OutSize(shapes));
     const Tensor d_qkv = harness.Empty(3 * OutSize(shapes));
     harness.operators().AttentionForward(harness.stream(), device_qkv.data(), out.data());
-    harness.operators().AttentionBackward(harness.stream(), device_qkv.data(), device_d_out.data(),
-                                          d_qkv.data());
+    harness.operators().AttentionBackward(harness.stream(), device_qkv.data(), out.data(),
+                                          device_d_out.data(), d_qkv.data());
     const Reference want = ReferenceAttention(shapes, qkv, d_out);
     const double spacing = HalfSpacing(mode().dtype);
     ExpectWithin(harness.Get(out), want.out, want.out_magnitude, AttentionTolerance(mode()),
@@ -164,9 +164,11 @@ TEST_P(AttentionTest, TheNumberOfThreadsChangesNoBit) {
     OperatorsHarness harness(mode(), shapes, threads);
     const Tensor device_qkv = harness.Put(qkv);
     const Tensor device_d_out = harness.Put(d_out);
+    const Tensor out = harness.Empty(OutSize(shapes));
     const Tensor d_qkv = harness.Empty(3 * OutSize(shapes));
-    harness.operators().AttentionBackward(harness.stream(), device_qkv.data(), device_d_out.data(),
-                                          d_qkv.data());
+    harness.operators().AttentionForward(harness.stream(), device_qkv.data(), out.data());
+    harness.operators().AttentionBackward(harness.stream(), device_qkv.data(), out.data(),
+                                          device_d_out.data(), d_qkv.data());
     results.push_back(harness.GetBytes(d_qkv));
   }
   EXPECT_EQ(results[0], results[1]);

@@ -81,7 +81,7 @@ std::vector<std::byte> RunLayer(const Mode& mode, uint64_t offset) {
   op.LayerNormForward(stream, x, weight, bias, 1e-5f, out, mean, rstd);
   op.LinearForward(stream, out, weight, bias, nullptr, width, 3 * width, qkv);
   op.AttentionForward(stream, qkv, out);
-  op.AttentionBackward(stream, qkv, out, d_qkv);
+  op.AttentionBackward(stream, qkv, out, out, d_qkv);
   op.LinearBackwardWeight(stream, out, d_qkv, width, 3 * width, d_weight, d_bias);
   op.LinearBackwardInput(stream, d_qkv, weight, width, 3 * width, out);
   op.LayerNormBackward(stream, x, weight, mean, rstd, out, true, d_x, d_weight, d_bias);

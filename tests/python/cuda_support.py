@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import tempfile
 import unittest
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -43,7 +43,9 @@ def _build(root: pathlib.Path, folder: str) -> pathlib.Path:
 def load_driver() -> ctypes.CDLL:
     """Loads the fake driver: whoever looks for libcuda.so.1 in this process finds it."""
     if torch.cuda.is_available():
-        raise unittest.SkipTest("this machine has a GPU, and with it another driver")
+        raise unittest.SkipTest(
+            "torch has loaded this GPU's own driver; gpu_day_test.py compares both levels on the GPU"
+        )
     roots = [
         root for root in pathlib.Path(__file__).resolve().parents if (root / _SOURCES).is_dir()
     ]
@@ -144,12 +146,27 @@ class _Block(NamedTuple):
     size: int
 
 
+def _tensors(given: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for each in given:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (list, tuple)):
+            yield from _tensors(each)
+
+
+# Functions that torch lets take tensors of several devices.
+_MIXING = frozenset(
+    ("copy_", "__getitem__", "__setitem__", "__set__", "_has_compatible_shallow_copy_type")
+)
+
+
 class Gpus(TorchFunctionMode):
     """CUDA devices, as far as calls of torch from this thread see them.
 
     A tensor that is made on a device, or moved there, has its bytes on the host, says that it is on
     the device, and takes as much memory of the driver's for as long as its storage has some. What
-    functions compute from it is not counted.
+    functions compute from it says the same, and is not counted. Functions do not take tensors of
+    several devices.
     """
 
     def __init__(self, driver: ctypes.CDLL, count: int) -> None:
@@ -237,6 +254,16 @@ class Gpus(TorchFunctionMode):
         made = tensor.to(wanted, copy=True)
         return made if device.type == "cpu" else self._made(made, device)
 
+    def _computes_on(self, name: str, given: list[Any]) -> torch.device | None:
+        """Returns the device of a function's arguments; None: the host."""
+        tensors = [tensor for tensor in _tensors(given) if not tensor.is_meta]
+        found = {self._device_of(tensor) for tensor in tensors if tensor.dim() > 0}
+        if len(found) > 1 and name not in _MIXING:
+            raise RuntimeError(f"{name} was given tensors on {found}, where None is the host")
+        if name in _MIXING:
+            tensors = tensors[:1]
+        return next((device for device in map(self._device_of, tensors) if device), None)
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         name = getattr(func, "__name__", "")
@@ -250,9 +277,14 @@ class Gpus(TorchFunctionMode):
         if device is not None and self._named(device).type == "cuda":
             made = func(*args, **{**kwargs, "device": "cpu"})
             return self._made(made, self._named(device))
+        where = self._computes_on(name, [*args, *kwargs.values()])
         result = func(*args, **kwargs)
-        if name.startswith("new_") and self._device_of(args[0]) is not None:
-            self._made(result, self._device_of(args[0]) or torch.device("cuda", 0))
+        if where is not None:
+            for tensor in _tensors([result]):
+                if name.startswith("new_"):
+                    self._made(tensor, where)
+                elif self._device_of(tensor) is None and not tensor.is_meta:
+                    self._take(tensor.untyped_storage(), where, 0)
         return result
 
     # Devices.

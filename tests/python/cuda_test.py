@@ -179,7 +179,7 @@ class ModuleOnTheGpu(CudaTest):
     def train(
         self, gpu: bool, cell: matrix.Cell, sums: str = "auto"
     ) -> tuple[list[torch.Tensor], Any]:
-        model = tiny_models.make(cell.model, matrix.DTYPES[cell.dtype], None)
+        model: Any = tiny_models.make(cell.model, matrix.DTYPES[cell.dtype], None)
         with tempfile.TemporaryDirectory() as folder:
             settings = matrix.config(cell.home, folder, cell.micro_batches, cell.dtype)
             settings["penstock"]["gradient_sums"] = sums
@@ -261,7 +261,7 @@ class ModuleOnTheGpu(CudaTest):
                 cuda_support.on_the_gpu(_driver, free),
                 tempfile.TemporaryDirectory() as folder,
             ):
-                model = tiny_models.make("odd", torch.bfloat16, None)
+                model: Any = tiny_models.make("odd", torch.bfloat16, None)
                 _, optimizer = penstock.initialize(
                     model, self.settings(sums, folder), run=os.path.join(folder, "run")
                 )

@@ -13,14 +13,18 @@ import unittest
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import cuda_support
+import hf_support as support
 import matrix
 import penstock
+import penstock.compat.deepspeed as deepspeed
 import tiny_models
 import torch
 import transformers
+from penstock.integrations.hf import Trainer
 
 _CUDA = torch.device("cuda", 0)
 _LAYERS = 20
@@ -79,7 +83,7 @@ class LargerTest(unittest.TestCase):
         return os.path.join(self.folder, name)
 
     def begin(self, model: Any, home: str = "host", run: str = "run", **options: Any) -> Any:
-        settings = matrix.config(home, self.folder)
+        settings = matrix.config(home, self.folder, options.pop("sums", 1))
         settings["penstock"].update(options.pop("more", {}))
         _, optimizer = penstock.initialize(model, settings, run=self.path(run), **options)
         self.optimizers.append(optimizer)
@@ -199,6 +203,29 @@ class Budget(LargerTest):
             optimizer.close()
             self.assertLessEqual(_driver.fake_cuda_peak(), 256 << 10)
 
+    def test_sums_of_micro_batches_are_there_only_where_they_fit_beside_the_weights(self) -> None:
+        model = llama()
+        sums = bytes_of(model)  # of weights in fp32
+        for budget, place, fits in (
+            (8 * sums, "auto", True),
+            (sums // 4, "auto", False),
+            (sums // 4, "host", False),
+            (4 * sums, "device", True),
+        ):
+            with self.subTest(budget=budget, place=place), self.gpus(budget):
+                model = llama()
+                more = {"gradient_sums": place}
+                self.begin(model, run=f"{budget} {place}", device="cuda", sums=2, more=more)
+                there = model.penstock.engine.describe()["sums_on_device"]
+                self.assertEqual(there, fits)
+                self.assertEqual(_driver.fake_cuda_peak() > sums, fits)
+        with self.gpus(sums):
+            more = {"gradient_sums": "device"}
+            self.refuse(
+                lambda: self.begin(llama(), device="cuda", sums=2, more=more),
+                f"sums of micro-batches {sums}",
+            )
+
     def test_all_weights_on_the_device_have_to_fit_it(self) -> None:
         with self.gpus(bytes_of(llama()) // 2):
             self.refuse(lambda: self.begin(llama(), "device", device="cuda"), "offload its weights")
@@ -263,11 +290,12 @@ class Budget(LargerTest):
             model = llama()
             optimizer = self.begin(model, device="cuda")
             losses = self.train(model, optimizer, "cuda", 1)
-            said = optimizer.state_dict()
+            said, streams = optimizer.state_dict(), model.penstock.engine.streams
             said["penstock"]["snapshot"] = optimizer.snapshot(self.path("snapshot"))
             self.train(model, optimizer, "cuda", 1)
             optimizer.load_state_dict(said)  # goes back, with another engine
             self.assertEqual(optimizer.steps, 1)
+            self.assertIs(model.penstock.engine.streams, streams)  # whose order memory follows
             losses += self.train(model, optimizer, "cuda", 1)
             optimizer.commit()
             optimizer.close()
@@ -368,6 +396,7 @@ class Devices(LargerTest):
         with self.gpus():
             with torch.device("cuda"), penstock.init():
                 model = llama()
+            model.to("cuda").cuda()
             self.begin(model, weights="random")
             self.assertEqual({p.device for p in model.parameters()}, {_CUDA})
             with penstock.init():
@@ -409,6 +438,8 @@ class Devices(LargerTest):
             layer = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
             model = torch.nn.TransformerEncoder(layer, 3)
         self.refuse(lambda: model.to("cuda"), "penstock.initialize(model")
+        weight = model.layers[0].linear1.weight
+        self.assertIs(type(type(weight)(torch.zeros(2))), torch.nn.Parameter)  # as others make one
 
     def test_modules_that_list_their_weights_see_those_that_are_given(self) -> None:
         with penstock.init():
@@ -431,6 +462,65 @@ class Devices(LargerTest):
                     lambda device=device: self.begin(mixed, device=device),
                     "parameters are on cpu, cuda:0; move them to one device",
                 )
+
+
+class Loops(LargerTest):
+    """Whoever else makes a loop leaves the module where it is."""
+
+    def trained_by_the_trainer(self, name: str) -> tuple[list[float], float, float]:
+        trainer = support.quiet(
+            Trainer(
+                model=llama(),
+                args=transformers.TrainingArguments(
+                    output_dir=self.path(name),
+                    max_steps=_STEPS,
+                    logging_steps=1,
+                    per_device_train_batch_size=2,
+                    save_strategy="no",
+                    report_to=[],
+                    disable_tqdm=True,
+                    use_cpu=True,
+                ),
+                train_dataset=support.Rows(),
+                eval_dataset=support.Rows(4),
+                penstock_config={
+                    "zero_optimization": matrix.config("host", "")["zero_optimization"]
+                },
+            )
+        )
+        before = trainer.evaluate()["eval_loss"]
+        trainer.train()
+        after = trainer.evaluate()["eval_loss"]
+        trainer.save_model(self.path(f"{name} saved"))
+        trainer.close()
+        return support.losses(trainer), before, after
+
+    def test_the_trainer_trains_and_evaluates_within_the_budget(self) -> None:
+        expected = self.trained_by_the_trainer("cpu")
+        budget = bytes_of(llama()) // 4
+        device = mock.patch.object(
+            transformers.TrainingArguments,
+            "device",
+            property(lambda arguments: (arguments._setup_devices, _CUDA)[1]),
+        )
+        with self.gpus(budget), device:
+            found = self.trained_by_the_trainer("cuda")
+            self.assertLessEqual(_driver.fake_cuda_peak(), budget)
+        self.assertEqual(found, expected)
+        self.assertLess(expected[2], expected[1])
+        self.assert_clean()
+
+    def test_deepspeeds_interface_computes_where_deepspeed_would(self) -> None:
+        zero = matrix.config("nvme", self.folder)["zero_optimization"]
+        config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": zero}
+        with self.gpus(bytes_of(llama()) // 4):
+            engine, optimizer, *_ = deepspeed.initialize(model=llama(), config=config)
+            self.optimizers.append(optimizer)
+            self.assertEqual(engine.device, _CUDA)
+            batch = tiny_models.batch("llama", 0)
+            engine.backward(engine(**{k: v.to(engine.device) for k, v in batch.items()}).loss)
+            engine.step()
+        self.assert_clean()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import penstock
 import tiny_models
 import torch
 from level2_support import backward, equal_weights, plain, step, training
+from warning_support import warned
 
 
 class _Interrupted(Exception):
@@ -291,7 +292,7 @@ class Loop(unittest.TestCase):
             step(model, optimizer, "odd", 0)
             before = model.state_dict()
             (model(**tiny_models.batch("odd", 1)) * float("inf")).backward()
-            with self.assertWarnsRegex(UserWarning, "step 2 was skipped"):
+            with warned(self, "step 2 was skipped"):
                 optimizer.step()
             self.assertTrue(optimizer.skipped)
             after = model.state_dict()
@@ -322,6 +323,18 @@ class Loop(unittest.TestCase):
                     got = step(model, optimizer, "llama", number)
                     self.assertTrue(torch.equal(want, got))
                 self.assertTrue(equal_weights(expected, model))
+
+    def test_a_module_that_ran_compiled_before_trains_with_its_hooks(self) -> None:
+        expected, other = plain("odd")
+        module = tiny_models.make("odd")
+        compiled = torch.compile(module, backend="eager")
+        backward(compiled, "odd", 9)
+        module.zero_grad()
+        with training("odd", model=module) as (model, optimizer):
+            for number in range(3):
+                want = step(expected, other, "odd", number)
+                self.assertTrue(torch.equal(want, step(compiled, optimizer, "odd", number)))
+            self.assertTrue(equal_weights(expected, model))
 
 
 if __name__ == "__main__":

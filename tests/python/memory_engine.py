@@ -147,6 +147,11 @@ class MemoryEngine:
             self._late += self._steps > 0 and expected != [unit]
             self._order.append(unit)
 
+    def copy_to_host(self, unit: int, to: int) -> None:
+        self._check()
+        for tensor in self._units[unit]:
+            _memory_at(to + tensor.offset, tensor.weight).copy_(tensor.weight)
+
     def gradient(self, unit: int, tensor: int, address: int | None, dtype: int) -> None:
         self._check()
         to = self._units[unit][tensor]

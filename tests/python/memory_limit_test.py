@@ -138,9 +138,11 @@ def train(model_folder: str, drive: str, run: str) -> None:
     print(json.dumps({"filled": filled, "trained": trained, "end": peak(), "losses": losses}))
 
 
-@unittest.skipUnless(os.environ.get("PENSTOCK_LONG_TESTS") == "1", "minutes: PENSTOCK_LONG_TESTS=1")
 class MemoryLimit(unittest.TestCase):
     def test_states_of_four_times_the_limit_are_trained_and_saved_within_it(self) -> None:
+        # Here, as a file whose classes are all skipped has run no test for Python 3.12.1.
+        if os.environ.get("PENSTOCK_LONG_TESTS") != "1":
+            self.skipTest("minutes: PENSTOCK_LONG_TESTS=1")
         with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
             model = empty_model()
             limit = STATES * elements_of(model) // 4

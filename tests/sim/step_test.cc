@@ -130,5 +130,53 @@ TEST_F(StepTest, TheSameStepsTakeTheSameTimeAgain) {
   for (size_t i = 0; i < once.size(); ++i) EXPECT_EQ(once[i].step, again[i].step);
 }
 
+/// 32 layers of 218 million parameters, 8 operations for each of them and each token (with
+/// recomputation) at 450 TFLOP/s, a bus of 52 GB/s, and a processor that takes no time.
+class GpuStepTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kGpuLayers = 32;
+  static constexpr uint64_t kGpuElements = 218'000'000;
+  static constexpr Seconds kCopyByte = 1 / 52e9;
+
+  Seconds ComputeOfLayer(double tokens) const {
+    return 8 * static_cast<double>(kGpuElements) * tokens / 450e12;
+  }
+  Seconds CopyOfLayer() const {
+    return static_cast<double>(layout_.gradient_bytes().value) / kGpuLayers * kCopyByte;
+  }
+  /// A step in the steady state.
+  Seconds Step(double tokens, Bytes staging) const {
+    const offload::Schedule schedule =
+        zero::BuildSchedule(model_, layout_, 2, zero::UpdateStart::kStepEnd);
+    std::vector<Seconds> compute;
+    for (const auto& use : schedule.uses) {
+      compute.push_back(ComputeOfLayer(tokens) * (use.backward ? 0.75 : 0.25));
+    }
+    const StepPlan plan{.layout = layout_,
+                        .schedule = schedule,
+                        .gradients = model_.gradients,
+                        .store = {.weight_home = Tier::kHost, .record_home = Tier::kHost},
+                        .compute = compute,
+                        .staging = staging};
+    return SimulateSteps(plan, {.compute_threads = 0, .copy_byte = kCopyByte}, 4).back().step;
+  }
+
+  const zero::ModelSpec model_ = EqualLayers(kGpuLayers, kGpuElements);
+  const offload::ShardLayout layout_ = zero::MakeLayout(model_, DType::kBFloat16, 1 << 20);
+  const Bytes least_ = zero::LeastGradientStaging(layout_);
+  const Bytes layer_ = zero::LayerGradientStaging(model_, layout_);
+};
+
+TEST_F(GpuStepTest, WithStagingForALayerGradientsLeaveBesideTheNextLayersBackward) {
+  for (const double tokens : {8192.0, 65536.0}) {
+    const Seconds compute = kGpuLayers * ComputeOfLayer(tokens);
+    const Seconds exposed = Step(tokens, least_) - Step(tokens, layer_);
+    // All but two batches of each layer, but of the last one all in both cases.
+    const double share = exposed / compute;
+    EXPECT_THAT(share, DoubleNear((kGpuLayers - 1) * CopyOfLayer() / compute, 0.01)) << tokens;
+    EXPECT_GT(share, tokens < 10000 ? 0.24 : 0.03);
+  }
+}
+
 }  // namespace
 }  // namespace penstock::sim

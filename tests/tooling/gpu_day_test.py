@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,6 +74,7 @@ class DayTest(unittest.TestCase):
             return ""
 
     def results(self):
+        """Those beside the last summary."""
         text = (self.out / "results.jsonl").read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
@@ -164,6 +166,7 @@ class RunnerTest(DayTest):
     def test_sigkill_at_any_moment_leaves_what_was_done_and_what_a_long_part_has_said(self):
         long = says(step=7) + "; sleep 1000"
         day = self.begin([["done", says(name="x")]], [["long", long]])
+        # The summary comes last, so what it says is in the other files.
         self.wait_until(lambda: "running" in self.summary() and len(self.results()) == 2)
         day.kill()
         day.wait()
@@ -226,10 +229,23 @@ class CommandLineTest(DayTest):
         self.assertIn("there is no part nothing; there are facts, doctor,", done.stderr)
         self.assertEqual(os.listdir(self.root), [])
 
+    def test_without_cuda_its_parts_fail_with_what_is_missing_and_the_others_run(self):
+        kit = self.root / "kit"
+        shutil.copytree(KIT, kit)
+        (kit / "find-cuda").write_text("echo 'error: libcublasLt.so.13 is nowhere' >&2; exit 3\n")
+        command = [sys.executable, str(kit / "gpu-day"), "--only", "facts,doctor,nccl",
+                   "--out", str(self.out), "--work", str(self.work)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        for part in ("doctor", "nccl"):
+            self.assert_row(done.stdout, "FAILED", part, "error: libcublasLt.so.13 is nowhere$")
+        self.assert_row(done.stdout, "ok", "facts")
+
     def test_dry_prints_the_plan_and_what_its_kit_lacks(self):
         done = self.run_program("--dry")
         self.assertEqual(done.returncode, 1)  # this folder has no programs
         self.assertIn("nccl needs", done.stderr)
+        self.assertNotIn("parts/", done.stderr)
         self.assertRegex(done.stdout, r"all parts to their limits: \d+ s; this run: 440 s")
         self.assertEqual(os.listdir(self.root), [])
 
@@ -267,8 +283,9 @@ class ReportTest(unittest.TestCase):
         ):
             self.assertEqual(report.first_error(log), line)
 
-    def test_a_result_that_was_cut_is_left_out(self):
-        self.assertEqual(report.results_in('RESULT {"a": 1}\nRESULT {"b', "p"), [{"part": "p", "a": 1}])
+    def test_a_result_that_was_cut_is_left_out_and_one_behind_words_is_not(self):
+        log = 'RESULT {"a": 1}\nRESULT {"b": RESULT {"c": 2}\nRESULT {"d'
+        self.assertEqual(report.results_in(log, "p"), [{"part": "p", "a": 1}, {"part": "p", "c": 2}])
 
     def test_figures_say_what_reaches_its_limit(self):
         def done(kind, part, seconds, **more):

@@ -1,6 +1,7 @@
 // Commits beside training.
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <cstdio>
 #include <utility>
 
@@ -75,8 +76,9 @@ class CommitTest : public EngineTest {
 TEST_F(CommitTest, TheNextStepComputesWhileTheDriveSynchronisesAndNoBitChanges) {
   for (const bool with_gradients : {false, true}) {
     const Outcome whole = TrainAndRead({.name = "whole", .with_gradients = with_gradients});
-    for (const Tier parameters : {Tier::kHost, Tier::kNvme}) {
-      for (const Tier optimizer : {Tier::kHost, Tier::kNvme}) {
+    for (const Tier parameters : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+      for (const Tier optimizer : {Tier::kDevice, Tier::kHost, Tier::kNvme}) {
+        if ((parameters == Tier::kDevice) != (optimizer == Tier::kDevice)) continue;
         const Placement placement{
             .name = fmt::format("{} {}", ToString(parameters), ToString(optimizer)),
             .parameters = parameters,
@@ -116,6 +118,75 @@ TEST_F(CommitTest, TheNextStepComputesWhileTheDriveSynchronisesAndNoBitChanges) 
       }
     }
   }
+}
+
+/// Writes of tiles are submitted though none completes.
+TEST_F(CommitTest, TilesOfTheDeviceAreWrittenBesideEachOtherAndBesideTheNextStep) {
+  for (const bool smallest : {true, false}) {
+    EngineOptions options = Options({.name = "device",
+                                     .parameters = Tier::kDevice,
+                                     .optimizer = Tier::kDevice,
+                                     .smallest_host = smallest});
+    std::atomic<size_t> submitted = 0;
+    options.create_io = [&](size_t, const aio::EngineOptions& aio,
+                            std::string* notice) -> Result<std::unique_ptr<aio::Engine>> {
+      PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> engine, aio::CreateEngine(aio, notice));
+      return std::unique_ptr<aio::Engine>(
+          std::make_unique<GatedWrites>(std::move(engine), gate_, submitted));
+    };
+    ToyRun run(options, 64_MiB);
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+    ASSERT_TRUE(run.Step(1, 1.0F).ok());
+    run.before_update = [&] {
+      // Of a tile there are two. The first of four blocks or more waits for its own alone.
+      const size_t want = smallest ? 2 : 6;
+      EXPECT_TRUE(BecomesTrue([&] { return submitted >= want; })) << submitted;
+      if (smallest) {
+        EXPECT_EQ(submitted, 2U) << "there is one block";
+      }
+      gate_.Open();
+    };
+    submitted = 0;
+    gate_.Close();
+    BeginCommit(run, 1, 1);
+    ASSERT_TRUE(run.Step(2, 1.0F).ok());
+    run.before_update = nullptr;
+    Commit(run, 2, 2);
+  }
+}
+
+TEST_F(CommitTest, AWriteThatFailsLeavesTheCommitOfTheDeviceBeforeItThere) {
+  size_t second_failed = 0;
+  for (uint64_t block = 50; block < 150; block += 9) {
+    EngineOptions options = Options({.name = "device",
+                                     .parameters = Tier::kDevice,
+                                     .optimizer = Tier::kDevice,
+                                     .smallest_host = block % 2 == 0});
+    options.config.aio.faults = aio::FaultPlan{
+        .faults = {{.operation = aio::Operation::kWrite, .first_block = block, .count = 1}}};
+    std::vector<std::string> paths;
+    {
+      ToyRun run(options, 64_MiB);
+      if (!run.created().ok() || !run.session().Initialize(ToyWeights).ok()) continue;
+      ASSERT_TRUE(run.session().BeginCommit("{}").ok());
+      if (!run.session().FinishCommit().ok()) continue;
+      paths = run.session().state_paths();
+      ASSERT_TRUE(run.Step(1, 1.0F).ok());
+      BeginCommit(run, 1, 1);
+      const auto step = run.Step(2, 1.0F);
+      if (step.ok()) continue;  // a later one fails
+      ++second_failed;
+      EXPECT_EQ(step.status().error().code, ErrorCode::kIo);
+      EXPECT_THAT(step.status().error().message, HasSubstr(paths[0]));
+      EXPECT_FALSE(run.session().BeginStep().ok()) << "the failure is final";
+    }
+    const auto state = CommittedState::Open(paths);
+    ASSERT_TRUE(state.ok()) << state.error().message;
+    EXPECT_EQ((*state)->train_state().step, 0);
+    EXPECT_THAT(Damages(**state), IsEmpty());
+  }
+  EXPECT_GE(second_failed, 2U);
 }
 
 TEST_F(CommitTest, AGradientThatIsNotFiniteEndsTheRunThoughOtherTilesWaitForItsBlocks) {

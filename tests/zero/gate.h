@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -59,6 +60,29 @@ class GatedEngine final : public aio::WrappedEngine {
 
  private:
   Gate& gate_;
+};
+
+/// An engine whose drive completes writes only when the gate is open; counts those that it is
+/// given.
+class GatedWrites final : public aio::WrappedEngine {
+ public:
+  GatedWrites(std::unique_ptr<aio::Engine> base, Gate& gate, std::atomic<size_t>& submitted)
+      : WrappedEngine(std::move(base)), gate_(gate), submitted_(submitted) {}
+
+  aio::Ticket Submit(aio::Request request) override {
+    if (request.operation == aio::Operation::kWrite) {
+      request.on_complete = [this, then = std::move(request.on_complete)](const Status& status) {
+        gate_.Pass();
+        if (then) then(status);
+      };
+      ++submitted_;
+    }
+    return WrappedEngine::Submit(std::move(request));
+  }
+
+ private:
+  Gate& gate_;
+  std::atomic<size_t>& submitted_;
 };
 
 /// An engine whose drive completes reads only when the gate is open.

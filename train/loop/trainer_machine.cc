@@ -120,6 +120,9 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
   PENSTOCK_ASSIGN(machine.operators, kernels::CreateModelOperators(
                                          *machine.device, OperatorsFor(*job.model.description,
                                                                        job.shape, job.config)));
+  if (ranks.first() && machine.device->kind() == device::Kind::kCuda) {
+    LogNotice("operators: " + machine.operators->arithmetic());
+  }
   PENSTOCK_ASSIGN(machine.checked, CheckedOperators::Create(*machine.device, *machine.operators));
   PENSTOCK_TRY(ranks.CheckAlike({{"arithmetic", machine.operators->arithmetic()}}));
   PENSTOCK_ASSIGN(machine.communicator,

@@ -161,8 +161,9 @@ void CheckedOperators::AttentionForward(Stream& stream, uint64_t heads, const Co
 }
 
 void CheckedOperators::AttentionBackward(Stream& stream, uint64_t heads, const ConstTensorView& qkv,
-                                         const ConstTensorView& d_out, const TensorView& d_qkv) {
-  inner_.AttentionBackward(stream, heads, qkv, d_out, d_qkv);
+                                         const ConstTensorView& out, const ConstTensorView& d_out,
+                                         const TensorView& d_qkv) {
+  inner_.AttentionBackward(stream, heads, qkv, out, d_out, d_qkv);
   Look(stream, Operation::kAttention, Role::kInputGradient, nullptr, d_qkv);
 }
 

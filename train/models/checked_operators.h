@@ -86,7 +86,8 @@ class CheckedOperators final : public kernels::ModelOperators {
   void AttentionForward(device::Stream& stream, uint64_t heads, const kernels::ConstTensorView& qkv,
                         const kernels::TensorView& out) override;
   void AttentionBackward(device::Stream& stream, uint64_t heads,
-                         const kernels::ConstTensorView& qkv, const kernels::ConstTensorView& d_out,
+                         const kernels::ConstTensorView& qkv, const kernels::ConstTensorView& out,
+                         const kernels::ConstTensorView& d_out,
                          const kernels::TensorView& d_qkv) override;
   void LinearGeluForward(device::Stream& stream, const kernels::ConstTensorView& x,
                          const kernels::ConstTensorView& weight,

@@ -1,7 +1,7 @@
 // Buffers are used again as soon as what they hold is dead. In the backward of a layer:
-//   norm       ln_1(x) | ln_2(mid) | d ln_2(mid) | ln_1(x), computed again | d ln_1(x)
+//   norm       ln_1(x) | ln_2(mid) | d ln_2(mid) | d attention | ln_1(x), computed again | d ln_1(x)
 //   qkv        qkv
-//   attention  attention's output | its gradient
+//   attention  attention's output
 //   mid        x + attention
 //   fc         c_fc's output | d qkv
 //   gelu       gelu(fc) | d fc
@@ -59,8 +59,8 @@ void Gpt2Layer::MlpBackward(Stream& stream, const ModuleTensors& tensors,
 /// gradient: of mid -> of x
 void Gpt2Layer::AttentionBackward(Stream& stream, const ModuleTensors& tensors,
                                   const ConstTensorView& x, const TensorView& gradient) {
-  LinearBackward(stream, tensors, kAttentionProjection, attention(), gradient, attention());
-  operators_.AttentionBackward(stream, heads_, qkv(), attention(), d_qkv());
+  LinearBackward(stream, tensors, kAttentionProjection, attention(), gradient, norm());
+  operators_.AttentionBackward(stream, heads_, qkv(), attention(), norm(), d_qkv());
   Norm(stream, tensors, kNorm1, x, nullptr);
   LinearBackward(stream, tensors, kAttention, norm(), d_qkv(), norm());
   NormBackward(stream, tensors, kNorm1, x, norm(), true, gradient);

@@ -13,6 +13,7 @@ namespace {
 /// Of a layer's computation in a step, the share that is done when updates begin: all of it, or its
 /// forward, which is computed again in backward.
 double ShareBeforeUpdates(const config::Config& config) {
+  if (zero::IsResident(config)) return 1;
   return zero::StartOfUpdates(config) == zero::UpdateStart::kStepEnd ? 1 : 0.25;
 }
 
@@ -58,8 +59,7 @@ CommitEstimate EstimateCommits(const PlannedTraining& training, const offload::S
   commit.steps_apart = StepsApart(training.config, step.step_s);
   commit.seconds = SecondsOf(commit.bytes, speed.drive);
   if (!step.step_s || !commit.seconds) return commit;
-  const bool beside = !zero::IsResident(training.config);
-  const double hidden = beside ? *step.floors.compute * ShareBeforeUpdates(training.config) : 0;
+  const double hidden = *step.floors.compute * ShareBeforeUpdates(training.config);
   commit.wait_s =
       commit.steps_apart ? std::max(0.0, *commit.seconds - hidden) / *commit.steps_apart : 0;
   return commit;

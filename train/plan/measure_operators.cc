@@ -158,7 +158,7 @@ Result<double> TimeOf(const kernels::AttentionCall& call, Bench& bench) {
   PENSTOCK_ASSIGN(const TensorView d_qkv, bench.Take(shape(3 * call.width)));
   return bench.Time([&](kernels::ModelOperators& op, device::Stream& stream) {
     op.AttentionForward(stream, call.heads, qkv, out);
-    op.AttentionBackward(stream, call.heads, qkv, out, d_qkv);
+    op.AttentionBackward(stream, call.heads, qkv, out, out, d_qkv);
   });
 }
 

@@ -107,6 +107,7 @@ class Trainer(transformers.Trainer):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.args._n_gpu = 1  # a model on several would be copied to each
+        self._train_batch_size = self.args.train_batch_size
         self._weights = penstock_weights
         self._penstock_config = engine_config(penstock_config, self.args)
         self._commit: Mapping[str, Any] | None = None
@@ -158,7 +159,8 @@ class Trainer(transformers.Trainer):
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
         """Evaluates; a model that is not in training yet is given to penstock for that, too, if it
         computes on another device than it is on."""
-        if self.optimizer is None and is_elsewhere(self.model, self.args.device):
+        model: Any = self.model
+        if self.optimizer is None and is_elsewhere(model, self.args.device):
             self.create_optimizer()
         return super().evaluation_loop(*args, **kwargs)
 

@@ -125,7 +125,7 @@ def _trainings(rows: list[Row]) -> list[str]:
 
 
 def _bits(rows: list[Row]) -> list[str]:
-    found = [row for row in rows if "bits" in row]
+    found = [row for row in rows if row["part"] == "bits" and "bits" in row]
     equal = sum(row["bits"] == "equal" for row in found)
     if not found:
         return []

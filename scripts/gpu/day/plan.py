@@ -1,8 +1,8 @@
 """The parts of a day, by priority: what each runs, and how long it may take.
 
 A part's command is run without a shell. "{scratch}" in it is a folder of the part's own, "{drive}"
-one on a drive with O_DIRECT (the same as {scratch} where there is none), "{seconds}" its limit. The
-exit code LEFT_OUT says that the machine lacks something, which a line "missing: WHAT" names.
+one on a drive with O_DIRECT (the same as {scratch} where there is none), "{seconds}" its limit less
+five, in which it says what it found. The exit code LEFT_OUT says that the machine lacks something, which a line "missing: WHAT" names.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ FULL = Sizes(
     device="cuda",
     large=f"layers=24,{_LARGE}",
     small="layers=24,width=1024,heads=16,rows=8,length=2048",
-    layers4=f"layers=4,{_LARGE}",
+    layers4=f"layers=4,{_LARGE},device_memory=24GiB",
     steps=6,
     memory=("268435456", "1", "2", "4", "8", "12", "14", "16"),
     dtypes=("bfloat16", "float32"),
 )
-_TINY = "layers=2,width=64,heads=2,rows=2,length=16,vocabulary=256"
+_TINY = "layers=1,width=64,heads=2,rows=2,length=16,vocabulary=256"
 TINY = Sizes(
     device="cpu",
     large=_TINY,
     small=_TINY,
-    layers4=_TINY,
+    layers4=f"{_TINY},device_memory=64MiB",
     steps=3,
     memory=("2097152", "1", "2"),
     dtypes=("bfloat16",),
@@ -144,7 +144,13 @@ class _Maker:
                         100,
                         20,
                     ),
-                    Part("check", "do all tests pass, and sanitizers?", check, 110, 30),
+                    Part(
+                        "check",
+                        "do all tests pass, and sanitizers?",
+                        check,
+                        *(110, 30),
+                        environment={"OUT": ""},  # what failed is in the part's own log
+                    ),
                 )
             ),
             Group(
@@ -152,12 +158,13 @@ class _Maker:
                     Part(
                         "nccl",
                         "does NCCL work with one rank?",
-                        self.program("comm_cuda_test"),
+                        self.python("nccl.py"),
                         20,
                         cuda=True,
                         environment={"PENSTOCK_REQUIRE_GPU": "1"},
                     ),
-                )
+                ),
+                quiet=True,  # it asks how much of the GPU's memory is free
             ),
         ]
 
@@ -218,7 +225,10 @@ class _Maker:
             _contender("deepspeed", small, home="nvme", seconds=60, **fewer),
         )
         return [
-            Group((Part("steps", "tokens/s of torch, both levels, DeepSpeed", steps, 185, 40),)),
+            Group(
+                (Part("steps", "tokens/s of torch, both levels, DeepSpeed", steps, 185, 40),),
+                quiet=True,
+            ),
             Group((Part("steps-nvme", "the same, all on a drive", nvme, 110, 40),)),
         ]
 
@@ -318,6 +328,8 @@ def missing_files(groups: list[Group], kit: pathlib.Path) -> list[str]:
     needed = [
         (part.name, word) for group in groups for part in group.parts for word in part.command
     ]
+    if any(name == "nccl" for name, _ in needed):
+        needed.append(("nccl", str(kit / "comm_cuda_test")))
     needed += [(part.name, str(kit / "find-cuda")) for g in groups for part in g.parts if part.cuda]
     lines = []
     for name, word in needed:

@@ -61,16 +61,16 @@ def first_error(log: str) -> str:
 
 
 def results_in(log: str, part: str) -> list[dict[str, Any]]:
-    """The results that a part has printed; a line that was cut is left out."""
+    """The results that a part has printed; a line that was cut is left out. A result may stand
+    behind words of a process that was ended within a line."""
     found = []
     for line in log.splitlines():
-        if line.startswith("RESULT "):
+        _, mark, text = line.rpartition("RESULT {")
+        if mark:
             try:
-                row = json.loads(line[len("RESULT ") :])
+                found.append({"part": part, **json.loads("{" + text)})
             except ValueError:
                 continue
-            if isinstance(row, dict):
-                found.append({"part": part, **row})
     return found
 
 
@@ -163,11 +163,12 @@ class Report:
         problems = [
             f"{row['part']}: {row.get('name', '')}: {kind}: {row[kind]}"[: _LINE + 40]
             for row in results
-            for kind in ("missing", "unsupported", "error")
-            if kind in row
+            for kind in ("missing", "unsupported", "error", "check", "bits")
+            if row.get(kind, "ok") not in ("ok", "equal")
         ]
         lines += ["", *problems] if problems else []
-        found = figures.lines(results)
+        bench = self._log("cuda-bench").splitlines()
+        found = [line for line in bench if "of the ceiling" in line] + figures.lines(results)
         lines += ["", *found] if found else []
         return "\n".join([*lines, "", *self._notes]) + "\n"
 
@@ -190,13 +191,14 @@ class Report:
         return memory.getvalue()
 
     def write(self, now: float, final: bool = False) -> None:
-        """Replaces the files."""
+        """Replaces the files; what a summary says, the results and logs beside it have."""
         self._ended = final
-        text = "".join(json.dumps(row) + "\n" for row in self.results())
+        text = self.summary(now)
+        results = "".join(json.dumps(row) + "\n" for row in self.results())
         try:
-            _replace(self.out / "results.jsonl", text.encode())
-            _replace(self.out / "summary.txt", self.summary(now).encode())
             _replace(self.out / "logs.tar.gz", self._archive())
+            _replace(self.out / "results.jsonl", results.encode())
+            _replace(self.out / "summary.txt", text.encode())
         except OSError as error:
             line = f"a report could not be written: {error}"
             if line not in self._notes:

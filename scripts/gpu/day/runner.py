@@ -85,7 +85,7 @@ class Runner:
         self._running: list[Running] = []
         self._stopped = 0
         self._reported = 0.0
-        self._cuda: dict[str, str] | None = None
+        self._cuda: dict[str, str] | str | None = None
 
     def run(self, groups: list[Group]) -> int:
         """Returns the program's exit code."""
@@ -171,7 +171,9 @@ class Runner:
     def _filled(self, word: str, part: Part, limit: float) -> str:
         """A word of a command with what is only known now."""
         scratch, *drive = self._scratch_folders(part.name)
-        word = word.replace("{scratch}", str(scratch)).replace("{seconds}", f"{limit:.0f}")
+        word = word.replace("{scratch}", str(scratch)).replace(
+            "{seconds}", f"{max(1, limit - 5):.0f}"
+        )
         return word.replace("{drive}", str(drive[0]) if drive else str(scratch))
 
     def _environment(self, part: Part, limit: float) -> dict[str, str] | str:
@@ -185,9 +187,10 @@ class Runner:
             if isinstance(found, str):
                 return found
             environment.update(found)
-        paths = [self._kit, self._kit / "parts", self._kit / "python", self._places.work / "site"]
+        paths = [self._kit / name for name in ("", "parts", "tests", "python")]
         if "PYTHONPATH" in os.environ:
-            paths.insert(2, pathlib.Path(os.environ["PYTHONPATH"]))
+            paths.insert(0, pathlib.Path(os.environ["PYTHONPATH"]))
+        paths.append(self._places.work / "site")
         environment.update(
             PYTHONPATH=":".join(map(str, paths)),
             PENSTOCK_DAY_WORK=str(self._places.work),
@@ -204,23 +207,26 @@ class Runner:
     def _find_cuda(self) -> dict[str, str] | str:
         """Returns the variables with which our programs find CUDA's libraries, or what is missing."""
         if self._cuda is None:
-            script = 'source "$0" && printf "%s\\n%s\\n" "$LD_LIBRARY_PATH" "$PATH"'
-            try:
-                done = subprocess.run(
-                    ["bash", "-c", script, str(self._kit / "find-cuda")],
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    text=True,
-                    timeout=30,
-                    check=False,
-                )
-            except (OSError, subprocess.TimeoutExpired) as error:
-                return f"find-cuda: {error}"
-            if done.returncode != 0:
-                return done.stderr.strip() or f"find-cuda: exit code {done.returncode}"
-            library_path, path = done.stdout.splitlines()[-2:]
-            self._cuda = {"LD_LIBRARY_PATH": library_path, "PATH": path}
+            self._cuda = self._look_for_cuda()
         return self._cuda
+
+    def _look_for_cuda(self) -> dict[str, str] | str:
+        script = 'source "$0" && printf "%s\\n%s\\n" "$LD_LIBRARY_PATH" "$PATH"'
+        try:
+            done = subprocess.run(
+                ["bash", "-c", script, str(self._kit / "find-cuda")],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"find-cuda: {error}"
+        if done.returncode != 0:
+            return done.stderr.strip() or f"find-cuda: exit code {done.returncode}"
+        library_path, path = done.stdout.splitlines()[-2:]
+        return {"LD_LIBRARY_PATH": library_path, "PATH": path}
 
     def _wait(self, done: Callable[[], bool]) -> None:
         """Until done(), while parts are ended in time and the report is kept up to date."""

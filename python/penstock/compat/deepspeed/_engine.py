@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import penstock
+from penstock import _cuda
 from penstock._config import ConfigLike, merged, read_config
 from penstock._init import has_no_values
 from penstock._module_optimizer import ModuleOptimizer
@@ -58,6 +59,12 @@ def _loader(config: Mapping[str, Any], data: Any, collate: Any, batch: int) -> A
     )
 
 
+def _device_of(model: torch.nn.Module) -> str | None:
+    """Returns the device that DeepSpeed would move a module to; None if it stays where it is."""
+    on_gpu = any(parameter.device.type == "cuda" for parameter in model.parameters())
+    return None if on_gpu or _cuda.device_count() == 0 else "cuda"
+
+
 def initialize(
     args: Any = None,
     model: torch.nn.Module | None = None,
@@ -97,7 +104,9 @@ def initialize(
     if (given.get("bf16") or given.get("bfloat16") or {}).get("enabled") is True:
         model.to(torch.bfloat16)  # as DeepSpeed does
     weights = "random" if has_no_values(model) else None
-    _, made = penstock.initialize(model, given, model_parameters=groups, weights=weights)
+    _, made = penstock.initialize(
+        model, given, model_parameters=groups, weights=weights, device=_device_of(model)
+    )
     if callable(lr_scheduler) and not hasattr(lr_scheduler, "step"):
         lr_scheduler = lr_scheduler(made)
     elif lr_scheduler is None:
@@ -141,7 +150,9 @@ class Engine(torch.nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cpu")
+        runtime: Any = self.module.penstock
+        device: torch.device = runtime.device
+        return device
 
     def gradient_accumulation_steps(self) -> int:
         return self._micro_batches

@@ -1,9 +1,12 @@
-// In place of the file of this name: what the PTX manual says that mma.m16n8k16 and ldmatrix do,
-// element by element.
+// In place of the file of this name: what the PTX manual says that mma.m16n8k16, ldmatrix, cp.async
+// and ex2 do, element by element.
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/dtype.h"
@@ -104,6 +107,44 @@ void LoadMatrices(const T* row, uint32_t (&pairs)[4]) {
 template <typename T>
 void LoadMatricesTransposed(const T* row, uint32_t (&pairs)[4]) {
   LoadFour<true>(row, pairs);
+}
+
+/// A copy is made as late as it may be: when its thread waits for it. Until then its place holds
+/// NaN.
+struct CopyUnderWay {
+  const void* from;  ///< null: zeros
+  void* to;
+};
+/// Of the block's thread.
+inline std::vector<CopyUnderWay>& CopiesUnderWay() {
+  static thread_local std::vector<CopyUnderWay> copies[1024];
+  return copies[threadIdx.x];
+}
+template <typename T>
+void Copy16Bytes(const T* from, bool inside, T* to) {
+  PENSTOCK_CHECK(reinterpret_cast<uintptr_t>(to) % 16 == 0, "cp.async to an odd address");
+  PENSTOCK_CHECK(!emulated_cuda::IsOnDevice(to, 16), "cp.async to memory that is not shared");
+  if (inside) {
+    PENSTOCK_CHECK(reinterpret_cast<uintptr_t>(from) % 16 == 0, "cp.async of an odd address");
+    PENSTOCK_CHECK(emulated_cuda::IsOnDevice(from, 16), "cp.async of memory that is not global");
+  }
+  std::memset(static_cast<void*>(to), 0xff, 16);
+  CopiesUnderWay().push_back({inside ? from : nullptr, to});
+}
+inline void WaitForCopies() {
+  for (const CopyUnderWay& copy : CopiesUnderWay()) {
+    if (copy.from == nullptr) {
+      std::memset(copy.to, 0, 16);
+    } else {
+      std::memcpy(copy.to, copy.from, 16);
+    }
+  }
+  CopiesUnderWay().clear();
+}
+
+inline float Exp2(float x) {
+  const float y = std::exp2(x);
+  return y < 0x1p-126f ? 0 : y;
 }
 
 }  // namespace penstock::kernels

@@ -1,0 +1,54 @@
+"""Steps of `penstock train` on a GPT-2, and what they take.
+
+train_steps.py NAME KEY=VALUE...     keys: those of training.Job
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+
+import training
+from said import drive, leave_out, say, scratch, seconds_left
+
+_SHOWN = ("step_s", "compute_s", "io_wait_s", "optimizer_s", "forward_s", "backward_s", "tflops")
+# What refuses an option that this build does not have.
+_REFUSALS = ("unknown key", "is not built", "is not available")
+
+
+def main() -> int:
+    name, *words = sys.argv[1:]
+    job = training.Job.of(words)
+    if job.home == "nvme" and drive() is None:
+        leave_out("no folder has O_DIRECT")
+    job.seconds = min(job.seconds, seconds_left())
+    done = training.train(job, scratch())
+    for row in done.rows:
+        say(name=name, step=row["step"], **{key: row[key] for key in _SHOWN if key in row})
+    if job.attention and not done.rows and any(refusal in done.error for refusal in _REFUSALS):
+        leave_out(f"attention {job.attention}: {done.error}")
+    later = done.rows[2:-1] or done.rows  # the last step has the run's end in it
+    if not later:
+        print(done.error or "error: no step was made")
+        return 1
+    middle = {
+        key: statistics.median(row[key] for row in later) for key in _SHOWN if key in later[0]
+    }
+    say(
+        name=name,
+        kind="train",
+        done=True,
+        home=job.home,
+        seconds=middle["step_s"],
+        tokens_per_s=round(job.rows * job.length * job.accumulate / middle["step_s"]),
+        parameters=job.parameters(),
+        steps=len(later),
+        **middle,
+    )
+    if done.error and len(done.rows) < job.steps:
+        say(name=name, error=f"after {len(done.rows)} steps: {done.error}")
+    return 0 if len(done.rows) >= min(job.steps, 3) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
