@@ -10,10 +10,8 @@
 namespace penstock::device {
 namespace {
 
-/// The one that is used. It is the current one of every thread from the start.
-constexpr int kOrdinal = 0;
-
-Status FindDevice() {
+/// Returns the number of the calling thread's current device.
+Result<int> FindDevice() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {
@@ -25,13 +23,16 @@ Status FindDevice() {
     return MakeError(ErrorCode::kUnavailable,
                      "there is no GPU that CUDA can use: the driver lists none; use --device cpu");
   }
-  return CudaStatus(cudaSetDevice(kOrdinal), "choosing device {}", kOrdinal);
+  int ordinal = 0;
+  PENSTOCK_TRY(CudaStatus(cudaGetDevice(&ordinal), "asking for the current device"));
+  PENSTOCK_TRY(CudaStatus(cudaSetDevice(ordinal), "choosing device {}", ordinal));
+  return ordinal;
 }
 
-Result<std::string> PciBusId() {
+Result<std::string> PciBusId(int ordinal) {
   char text[32] = {};
-  PENSTOCK_TRY(CudaStatus(cudaDeviceGetPCIBusId(text, sizeof(text), kOrdinal),
-                          "asking for the bus id of device {}", kOrdinal));
+  PENSTOCK_TRY(CudaStatus(cudaDeviceGetPCIBusId(text, sizeof(text), ordinal),
+                          "asking for the bus id of device {}", ordinal));
   return std::string(text);
 }
 
@@ -54,13 +55,14 @@ CudaMemory::~CudaMemory() {
   if (data_ != nullptr) static_cast<void>(cudaFree(data_));
 }
 
-CudaDevice::CudaDevice(std::string name, std::string pci_bus_id, CudaMemory memory,
+CudaDevice::CudaDevice(int ordinal, std::string name, std::string pci_bus_id, CudaMemory memory,
                        const DeviceOptions& options)
     : name_(std::move(name)),
       pci_bus_id_(std::move(pci_bus_id)),
       meter_(options.meter),
       memory_(std::move(memory)),
-      arena_(memory_.data(), options.memory) {}
+      arena_(memory_.data(), options.memory),
+      events_(std::make_shared<CudaEventPool>(ordinal)) {}
 
 Result<std::unique_ptr<Stream>> CudaDevice::CreateStream(const std::string& name) {
   PENSTOCK_ASSIGN(std::unique_ptr<CudaQueue> stream,
@@ -80,21 +82,21 @@ Status CudaDevice::Pin(std::span<std::byte> memory) {
 void CudaDevice::Unpin(std::byte* data) { static_cast<void>(cudaHostUnregister(data)); }
 
 Result<std::unique_ptr<Device>> CreateCudaDevice(const DeviceOptions& options) {
-  PENSTOCK_TRY(FindDevice());
+  PENSTOCK_ASSIGN(const int ordinal, FindDevice());
   cudaDeviceProp properties{};
-  PENSTOCK_TRY(CudaStatus(cudaGetDeviceProperties(&properties, kOrdinal),
-                          "asking for the properties of device {}", kOrdinal));
-  PENSTOCK_ASSIGN(std::string bus, PciBusId());
+  PENSTOCK_TRY(CudaStatus(cudaGetDeviceProperties(&properties, ordinal),
+                          "asking for the properties of device {}", ordinal));
+  PENSTOCK_ASSIGN(std::string bus, PciBusId(ordinal));
   PENSTOCK_ASSIGN(CudaMemory memory, CudaMemory::Allocate(options.memory));
   std::string name =
       fmt::format("cuda ({}, compute capability {}.{}, {} multiprocessors)", properties.name,
                   properties.major, properties.minor, properties.multiProcessorCount);
-  return std::unique_ptr<Device>(
-      std::make_unique<CudaDevice>(std::move(name), std::move(bus), std::move(memory), options));
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(
+      ordinal, std::move(name), std::move(bus), std::move(memory), options));
 }
 
 Result<Bytes> FreeCudaMemory() {
-  PENSTOCK_TRY(FindDevice());
+  PENSTOCK_TRY(FindDevice().status());
   size_t free = 0;
   size_t total = 0;
   PENSTOCK_TRY(CudaStatus(cudaMemGetInfo(&free, &total), "asking for the free device memory"));

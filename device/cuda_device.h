@@ -1,4 +1,4 @@
-// The first GPU as a device: one allocation of the budget, cut by the arena.
+// A GPU as a device: one allocation of the budget, cut by the arena.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,7 @@ class CudaMemory {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(std::string name, std::string pci_bus_id, CudaMemory memory,
+  CudaDevice(int ordinal, std::string name, std::string pci_bus_id, CudaMemory memory,
              const DeviceOptions& options);
 
   Kind kind() const override { return Kind::kCuda; }
@@ -54,7 +54,7 @@ class CudaDevice final : public Device {
   ActivityMeter* const meter_;
   CudaMemory memory_;
   Arena arena_;
-  const std::shared_ptr<CudaEventPool> events_ = std::make_shared<CudaEventPool>();
+  const std::shared_ptr<CudaEventPool> events_;
 };
 
 }  // namespace penstock::device

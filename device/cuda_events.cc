@@ -9,7 +9,10 @@ CudaEventPool::~CudaEventPool() {
   for (cudaEvent_t event : free_) static_cast<void>(cudaEventDestroy(event));
 }
 
+void CudaEventPool::UseDevice() const { static_cast<void>(cudaSetDevice(ordinal_)); }
+
 Result<Event> CudaEventPool::Record(cudaStream_t stream) {
+  UseDevice();
   PENSTOCK_ASSIGN(cudaEvent_t handle, Take());
   auto event = std::make_shared<CudaEvent>(shared_from_this(), handle);
   PENSTOCK_TRY(CudaStatus(cudaEventRecord(handle, stream), "recording an event"));

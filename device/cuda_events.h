@@ -16,11 +16,15 @@ namespace penstock::device {
 
 class CudaEventPool : public std::enable_shared_from_this<CudaEventPool> {
  public:
-  CudaEventPool() = default;
+  /// Of the device with this number.
+  explicit CudaEventPool(int ordinal) : ordinal_(ordinal) {}
   ~CudaEventPool();
   CudaEventPool(const CudaEventPool&) = delete;
   CudaEventPool& operator=(const CudaEventPool&) = delete;
 
+  /// Makes the device the calling thread's current one: a thread that has used none yet would
+  /// otherwise begin to use the first.
+  void UseDevice() const;
   /// Returns an event of all work given to `stream` so far. Errors: of the device.
   Result<Event> Record(cudaStream_t stream) EXCLUDES(mutex_);
 
@@ -29,6 +33,7 @@ class CudaEventPool : public std::enable_shared_from_this<CudaEventPool> {
   Result<cudaEvent_t> Take() EXCLUDES(mutex_);
   void Give(cudaEvent_t event) EXCLUDES(mutex_);
 
+  const int ordinal_;
   Mutex mutex_;
   std::vector<cudaEvent_t> free_ GUARDED_BY(mutex_);
 };
@@ -45,7 +50,10 @@ class CudaEvent final : public Event::State {
   /// On a device that has failed nothing is outstanding: every event is reached. The stream has the
   /// failure.
   bool Reached() const override { return cudaEventQuery(event_) != cudaErrorNotReady; }
-  void Wait() const override { static_cast<void>(cudaEventSynchronize(event_)); }
+  void Wait() const override {
+    pool_->UseDevice();
+    static_cast<void>(cudaEventSynchronize(event_));
+  }
 
  private:
   const std::shared_ptr<CudaEventPool> pool_;

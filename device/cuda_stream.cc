@@ -56,6 +56,7 @@ bool CudaQueue::BeginCopy(const std::byte* device, Bytes size) {
   if (size == 0_B) return false;
   PENSTOCK_CHECK(arena_.Contains(device, size), "stream {}: not device memory", name_);
   if (!status_.ok()) return false;
+  events_->UseDevice();
   if (spans_) spans_->BeforeCopy();
   return true;
 }
@@ -128,6 +129,28 @@ void CudaQueue::Transfer(const std::function<Status(CUstream_st*)>& enqueue) {
   if (!status_.ok()) return;
   if (spans_) spans_->BeforeCopy();
   status_ = enqueue(stream_);
+}
+
+void CudaQueue::CopyOnDevice(std::byte* to, const std::byte* from, Bytes size) {
+  if (!BeginCopy(arena_.Contains(to, size) ? to : from, size)) return;
+  Take(CudaStatus(cudaMemcpyAsync(to, from, size.value, cudaMemcpyDeviceToDevice, stream_),
+                  "copying {} bytes on the device", size.value));
+}
+
+void CudaQueue::Follow(CUstream_st* other) {
+  const Result<Event> event = events_->Record(other);
+  if (event.ok()) return Wait(*event, WaitReason::kOrder);
+  Take(event.status());  // after which no work is enqueued that would have to wait
+}
+
+void CudaQueue::Precede(CUstream_st* other) {
+  const Event event = Record();
+  const auto* const state = dynamic_cast<const CudaEvent*>(event.state().get());
+  if (state == nullptr) return;  // the work is over
+  const Status enqueued =
+      CudaStatus(cudaStreamWaitEvent(other, state->handle(), 0), "having another stream wait");
+  if (!enqueued.ok()) event.Wait();
+  Take(enqueued);
 }
 
 void CudaQueue::Name(std::string what) {

@@ -46,6 +46,9 @@ class CudaQueue final : public CudaStream {
   void Call(std::function<void()> function) override;
   void Launch(const std::function<Status(CUstream_st*)>& enqueue) override;
   void Transfer(const std::function<Status(CUstream_st*)>& enqueue) override;
+  void CopyOnDevice(std::byte* to, const std::byte* from, Bytes size) override;
+  void Follow(CUstream_st* other) override;
+  void Precede(CUstream_st* other) override;
   void Name(std::string what) override;
   Status Synchronize() override;
 

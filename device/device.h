@@ -107,6 +107,14 @@ class CudaStream : public Stream {
   /// Like Launch, for what moves data: does not count as compute. An error that `enqueue` returns
   /// is the stream's failure, as it is.
   virtual void Transfer(const std::function<Status(CUstream_st*)>& enqueue) = 0;
+
+  // For memory and streams of somebody else's, on the same device.
+  /// Copies within the device. One of the two sides may be memory that is not of the arena.
+  virtual void CopyOnDevice(std::byte* to, const std::byte* from, Bytes size) = 0;
+  /// Has what is enqueued from now on come after all work that `other` has now.
+  virtual void Follow(CUstream_st* other) = 0;
+  /// Has what `other` is given from now on come after all work that this stream has now.
+  virtual void Precede(CUstream_st* other) = 0;
 };
 
 class Device;
@@ -235,11 +243,13 @@ struct DeviceOptions {
 /// kOutOfMemory.
 Result<std::unique_ptr<Device>> CreateCpuDevice(const DeviceOptions& options);
 
-/// The first CUDA device. Its arena is allocated at once. Errors: kUnavailable if the build has no
+/// The calling thread's current CUDA device: the first one, unless somebody has chosen another. Its
+/// arena is allocated at once. Errors: kUnavailable if the build has no
 /// CUDA or the machine no GPU; kOutOfMemory.
 Result<std::unique_ptr<Device>> CreateCudaDevice(const DeviceOptions& options);
 
-/// Returns the free memory of the first CUDA device. Errors: kUnavailable, as above.
+/// Returns the free memory of the calling thread's current CUDA device. Errors: kUnavailable, as
+/// above.
 Result<Bytes> FreeCudaMemory();
 
 /// Returns the version of CUDA that this build was made with, as CUDA writes it (12040: 12.4); 0

@@ -51,6 +51,15 @@ ordered_json CallersBytes(const Plan& plan) {
           {"sums", plan.device_sums.value}};
 }
 
+/// What the engine takes of the device: nothing, unless states are at home there.
+ordered_json EnginesDeviceBytes(const DeviceHomeBytes& bytes) {
+  return {{"parameters", bytes.parameters.value},
+          {"gradients", bytes.gradients.value},
+          {"states", bytes.states.value},
+          {"sums", bytes.sums.value},
+          {"total", bytes.total().value}};
+}
+
 }  // namespace
 
 std::string DescribeTraining(const Training& training) {
@@ -113,6 +122,7 @@ std::string DescribePlan(const Plan& plan) {
       {"host_minimum", (minimum + own_minimum).value},
       {"host_limit", plan.engine.host_memory.value},
       {"device_bytes", CallersBytes(plan)},
+      {"device_home_bytes", EnginesDeviceBytes(plan.device)},
       {"state_file_bytes", offload::StateFileBytes(plan.layout, config.durable ? 2 : 1,
                                                    plan.engine.state_folders.size())
                                .value},

@@ -115,7 +115,7 @@ Result<GradientInbox> GradientInbox::Create(const offload::ShardLayout& layout,
     }
     inbox.modules_.push_back(std::move(module));
   }
-  if (elements > 0) {
+  if (elements > 0 && !inbox.callbacks_.round) {
     PENSTOCK_ASSIGN(inbox.sums_, Mapping::Create(Need(layout, micro_batches)));
   }
   return inbox;
@@ -173,6 +173,8 @@ Result<GradientInbox::Announced> GradientInbox::Announce(ModuleId module, uint32
                      .dtype = dtype,
                      .first = of.tensors[tensor].count == 0};
   gradient.direct = DirectPlace(gradient);
+  gradient.place = PlaceOf(module, layout_.module(module).tensors[tensor]);
+  if (of.tensors[tensor].added_aside) gradient.sum = of.tensors[tensor].sum;
   gradient.rounds = ++of.tensors[tensor].count == micro_batches_;
   if (gradient.rounds) ++of.full;
   gradient.last = of.full == of.trained;
@@ -252,6 +254,10 @@ void GradientInbox::RoundRest(ModuleId module, int threads) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Tensor& entry = modules_[Index(module)].tensors[i];
     if (!entry.added_aside || entry.count == micro_batches_) continue;
+    if (callbacks_.round) {
+      callbacks_.round(module, static_cast<uint32_t>(i), entry.sum, PlaceOf(module, tensors[i]));
+      continue;
+    }
     const DType weight = WeightOf(layout_, tensors[i]);
     const float* sums = reinterpret_cast<const float*>(sums_.data()) + entry.sum;
     std::byte* const place = PlaceOf(module, tensors[i]);

@@ -40,6 +40,11 @@ class GradientInbox {
     std::function<void(offload::ModuleId module)> last;
     /// All tiles of a module have their gradients. Called by Arrived, after `last`.
     std::function<void(offload::ModuleId module)> complete;
+    /// Rounds the sum of a tensor whose last micro-batches are missing; called before `complete`.
+    /// If there is one, sums are the owner's: it adds gradients where Announced says, and calls
+    /// neither Put nor Add.
+    std::function<void(offload::ModuleId module, uint32_t tensor, uint64_t sum, std::byte* place)>
+        round = nullptr;
   };
   /// A gradient that was announced.
   struct Announced {
@@ -50,6 +55,8 @@ class GradientInbox {
     bool first = false;           ///< of its tensor in this step
     bool rounds = false;          ///< the last of its tensor
     bool last = false;            ///< of its module
+    std::byte* place = nullptr;   ///< where the update reads the tensor's gradient
+    std::optional<uint64_t> sum;  ///< its first element in the sums, if it is added up there
     std::byte* direct = nullptr;  ///< where its bytes may be written instead of Put
   };
 

@@ -97,6 +97,7 @@ int With(penstock_engine* engine, Function function) {
     if (engine->training == nullptr) {
       return MakeError(ErrorCode::kUnavailable, "the engine was closed, because the process ends");
     }
+    const std::optional<ContextScope> scope = engine->training->Enter();
     try {
       return function(*engine->training);
     } catch (...) {

@@ -37,7 +37,7 @@ void UpdateOnSharedCores(config::Config& config) {
 }
 
 /// Sets what is not the caller's choice here.
-void Adapt(config::Config& config, std::vector<std::string>* notices) {
+void Adapt(config::Config& config, bool cuda, std::vector<std::string>* notices) {
   config.check_grad_overflow = true;
   if (config.scheduler.type != config::SchedulerType::kNone) {
     config.scheduler = {};
@@ -45,11 +45,33 @@ void Adapt(config::Config& config, std::vector<std::string>* notices) {
         "the scheduler of the configuration is not used: learning rates and betas are those that "
         "each step is given");
   }
-  if (config.optimizer_home != Tier::kDevice) return;
+  if (cuda || config.optimizer_home != Tier::kDevice) return;
   config.optimizer_home = Tier::kHost;
   notices->push_back(
-      "optimizer states are at home in host memory: the configuration offloads none, and this "
-      "library knows no device");
+      "optimizer states are at home in host memory: the configuration offloads none, and the "
+      "parameters are there as well");
+}
+
+/// What states at home on the device take there.
+DeviceHomeBytes OnDevice(const Plan& plan) {
+  const config::Config& config = plan.engine.config;
+  const zero::DeviceBytes need = zero::DeviceNeed(plan.engine.model, plan.layout, config, {});
+  return {.parameters = need.parameters,
+          .gradients = need.gradients,
+          .states = need.states,
+          .sums = GradientInbox::Need(plan.layout, config.gradient_accumulation_steps)};
+}
+
+Status CheckDeviceLimit(const Plan& plan) {
+  const std::optional<Bytes> limit = plan.engine.config.device_memory;
+  const Bytes need = plan.device.total();
+  if (!plan.on_device || !limit || need <= *limit) return {};
+  return MakeError(
+      ErrorCode::kBudget,
+      "device memory: optimizer states at home there need {} bytes ({}), and the limit "
+      "is {}; raise penstock.device_memory to {} bytes, or have them in host memory or "
+      "on nvme (offload_optimizer)",
+      need.value, plan.device.Sum(), limit->value, need.value);
 }
 
 /// Decides where micro-batches are added up, if there are several and the caller is on a GPU.
@@ -94,6 +116,11 @@ Status CheckFolders(const Options& options, const config::Config& config) {
 
 }  // namespace
 
+std::string DeviceHomeBytes::Sum() const {
+  return fmt::format("parameters {} + gradients {} + optimizer states {} + sums of gradients {}",
+                     ToString(parameters), ToString(gradients), ToString(states), ToString(sums));
+}
+
 Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
                       const std::string& options_text) {
   Plan plan;
@@ -103,21 +130,27 @@ Result<Plan> MakePlan(const std::string& config_text, const std::string& model,
   PENSTOCK_ASSIGN(plan.engine.model, ParseModel(model));
   plan.notices = config::NoticesOf(config);
   PENSTOCK_TRY(CheckFolders(options, config));
-  Adapt(config, &plan.notices);
+  Adapt(config, options.cuda, &plan.notices);
+  plan.on_device = config.optimizer_home == Tier::kDevice;
+  plan.engine.model.gives_gradients = plan.on_device;
   if (!options.cuda) UpdateOnSharedCores(config);
   PENSTOCK_TRY(zero::CheckTileCount(plan.engine.model, config));
   plan.layout = zero::MakeLayout(plan.engine.model, config);
   const uint32_t repeated = zero::CountRepeated(plan.engine.model, plan.layout).count;
   plan.slots =
       config.parameter_home == Tier::kDevice ? repeated : std::min(repeated, options.slots);
-  PlanSums(options, plan);
-  plan.sums = GradientInbox::Need(plan.layout, plan.gradients_a_step());
+  if (plan.on_device) {
+    plan.device = OnDevice(plan);
+  } else {
+    PlanSums(options, plan);
+    plan.sums = GradientInbox::Need(plan.layout, plan.gradients_a_step());
+  }
   plan.engine.state_folders = options.folders;
   plan.engine.seed = options.seed;
   plan.reading = (plan.layout.largest_weight() + plan.layout.largest_record()) * 2;
   plan.cuda = options.cuda;
   PENSTOCK_ASSIGN(plan.engine.host_memory, HostLimit(options, config));
-  if (plan.cuda) PlanRoom(plan);
+  if (plan.cuda && !plan.on_device) PlanRoom(plan);
   plan.engine.host_reserved = plan.sums + plan.reading + plan.arriving;
   plan.continue_from = options.continue_from;
   return plan;
@@ -135,6 +168,7 @@ Result<zero::MemoryPlan> PlanStore(const Plan& plan) {
                      "host memory to {} bytes",
                      least.value, own.value, limit.value, least.value);
   }
+  PENSTOCK_TRY(CheckDeviceLimit(plan));
   const Bytes available = limit - own;
   // The device is the caller's: its buffers are in no budget of ours.
   PENSTOCK_ASSIGN(zero::MemoryPlan memory,

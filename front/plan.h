@@ -15,6 +15,18 @@
 
 namespace penstock::front {
 
+/// What states at home on the device take of it.
+struct DeviceHomeBytes {
+  Bytes parameters;
+  Bytes gradients;
+  Bytes states;
+  Bytes sums;  ///< of gradients, in fp32
+
+  Bytes total() const { return parameters + gradients + states + sums; }
+  /// "parameters 6.00 MiB + gradients …", for messages.
+  std::string Sum() const;
+};
+
 /// What a training is made of, and what it will take.
 struct Plan {
   zero::EngineOptions engine;  ///< `model` has an order
@@ -25,6 +37,8 @@ struct Plan {
   bool cuda = false;   ///< the caller's memory is a CUDA device's
   Bytes arriving;      ///< gradients on their way from there
   Bytes arriving_minimum;
+  bool on_device = false;  ///< states are at home there, too
+  DeviceHomeBytes device;  ///< what they take then
   /// fp32 sums of micro-batches that the caller keeps on the GPU; it gives each gradient once a
   /// step. None if the engine adds up, and if there is nothing to add up.
   Bytes device_sums;

@@ -84,6 +84,11 @@ uint64_t Training::TimeOf(ModuleId module) {
   return next;
 }
 
+/// Sets the clock of what is read ahead, where anything is.
+void Training::SetTime(uint64_t time) {
+  if (state_ != nullptr) state_->store().SetTime(time);
+}
+
 /// Counts a use.
 Status Training::BeginUse(uint32_t unit, UseKind kind, bool brings) {
   PENSTOCK_TRY(CheckReady());
@@ -92,7 +97,7 @@ Status Training::BeginUse(uint32_t unit, UseKind kind, bool brings) {
   PENSTOCK_TRY(BeginStep());
   order_.Used(ModuleId{unit});
   const uint64_t time = TimeOf(ModuleId{unit});
-  if (brings) state_->store().SetTime(time);
+  if (brings) SetTime(time);
   return {};
 }
 
@@ -121,6 +126,9 @@ Status Training::Use(uint32_t unit, UseKind kind, const UnitMemory& to) {
 
 /// Waits for the unit's last update; if no weights are wanted, that is all.
 Status Training::CopyWeights(ModuleId module, const UnitMemory& to) {
+  if (home_ != nullptr) {  // whose updates are in the order of the calls
+    return to.wanted() ? Keep(home_->FetchWeights(module, to, copy_threads())) : Status();
+  }
   offload::IdRange<TileId> tiles = plan_.layout.TilesOf(module);
   while (tiles.size() > 0) {
     Result<offload::PinnedWeights> pinned = state_->store().PinWeights(tiles, kMostCopied);
@@ -149,7 +157,13 @@ Status Training::BeginGradient(uint32_t unit, uint32_t tensor) {
 }
 
 Status Training::Gradient(uint32_t unit, uint32_t tensor, const void* values, DType dtype) {
+  if (home_ != nullptr && values != nullptr) {
+    return MakeError(ErrorCode::kInvalidArgument,
+                     "a gradient in host memory was given, and the states are at home on the "
+                     "device; give gradients that are there");
+  }
   PENSTOCK_TRY(BeginGradient(unit, tensor));
+  if (home_ != nullptr) return AddToHome(unit, tensor, values, dtype, nullptr);
   if (values == nullptr && copies_ != nullptr) return EnqueueZeros(ModuleId{unit}, tensor, dtype);
   PENSTOCK_TRY(AwaitGradients());  // they are added in the order of the calls
   return inbox_->Add(ModuleId{unit}, tensor, values, dtype, copy_threads());
@@ -162,7 +176,13 @@ Result<zero::GradientNorm::Value> Training::Norm() {
   PENSTOCK_TRY(AwaitCopies());
   PENSTOCK_TRY(inbox_->CompleteAll(copy_threads()));
   PENSTOCK_TRY(FinishCommit());  // an update would change the tiles that it reads
-  norm_ = state_->WaitForNorm();
+  if (home_ == nullptr) {
+    norm_ = state_->WaitForNorm();
+    return *norm_;
+  }
+  Result<zero::GradientNorm::Value> norm = home_->states().FinishGradients();
+  PENSTOCK_TRY(Keep(norm.status()));
+  norm_ = *norm;
   return *norm_;
 }
 
@@ -197,8 +217,9 @@ Result<std::vector<zero::GroupSpec>> Training::GroupsOf(
 
 Status Training::Update(std::vector<zero::GroupSpec> groups, double grad_scale) {
   const double lr = groups.front().lr.value_or(0);
-  state_->SetGroups(std::move(groups));
-  PENSTOCK_TRY(state_->BeginStep(lr, counts_.optimizer_steps + 1));
+  states().SetGroups(std::move(groups));
+  PENSTOCK_TRY(states().BeginStep(lr, counts_.optimizer_steps + 1));
+  if (home_ != nullptr) return home_->states().UpdateStep(grad_scale);
   if (!state_->takes_two_passes()) return state_->UpdateStep(grad_scale);
   PENSTOCK_ASSIGN(const std::span<const kernels::TrustSums> sums, state_->SumForTrust(grad_scale));
   const kernels::TrustSums* const mine[] = {sums.data()};
@@ -218,7 +239,7 @@ Result<Outcome> Training::EndStep(std::span<const GroupScalars> groups, double m
                   zero::DecideStep({.gradient_clipping = clip, .skips_overflow = true}, gradient,
                                    loss_scale, /*forward_is_finite=*/true));
   PENSTOCK_TRY(
-      Keep(decision.skip ? state_->SkipStep() : Update(std::move(specs), decision.grad_scale)));
+      Keep(decision.skip ? states().SkipStep() : Update(std::move(specs), decision.grad_scale)));
   counts_.step += 1;
   counts_.optimizer_steps += decision.skip ? 0 : 1;
   counts_.skipped_in_a_row = decision.skip ? counts_.skipped_in_a_row + 1 : 0;
@@ -226,13 +247,13 @@ Result<Outcome> Training::EndStep(std::span<const GroupScalars> groups, double m
   CloseStep();
   if (order) {
     auto schedule = std::make_unique<offload::Schedule>(PlanSchedule(*order));
-    state_->SetSchedule(*schedule);
+    if (state_ != nullptr) state_->SetSchedule(*schedule);
     schedule_ = std::move(schedule);
     step_start_ = 0;
   } else {
     step_start_ += schedule_->length();
   }
-  state_->store().SetTime(step_start_);
+  SetTime(step_start_);
   return Outcome{.step = counts_.step,
                  .optimizer_steps = counts_.optimizer_steps,
                  .grad_norm = decision.grad_norm,
@@ -253,13 +274,13 @@ Status Training::DropStep() {
   if (!open_) return {};
   PENSTOCK_TRY(AwaitCopies());
   if (norm_) {
-    PENSTOCK_TRY(state_->SkipStep());
+    PENSTOCK_TRY(states().SkipStep());
   } else {
-    PENSTOCK_TRY(Keep(state_->DropGradients(inbox_->tiles())));
+    PENSTOCK_TRY(Keep(states().DropGradients(inbox_->tiles())));
   }
   CloseStep();
   step_start_ += schedule_->length();
-  state_->store().SetTime(step_start_);
+  SetTime(step_start_);
   return {};
 }
 

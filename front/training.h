@@ -1,6 +1,7 @@
 // A training whose model somebody else computes: the C interface (front/penstock.h) as a class.
 //
-// Stands on the host half of the engine, zero::StateEngine, and adds what zero::Session is for
+// Stands on the host half of the engine, zero::StateEngine, or on states that are at home on the
+// caller's device (front/device_home.h), and adds what zero::Session is for
 // models of our own: it counts steps, decides whether a step is applied or skipped, records in
 // which order a step uses units, and plans the next steps by that. Updates begin when the step
 // ends, never with their gradients: only the caller knows whether there will be an update.
@@ -20,12 +21,14 @@
 #include "base/result.h"
 #include "front/arrival_room.h"
 #include "front/device_copies.h"
+#include "front/device_home.h"
 #include "front/gradient_inbox.h"
 #include "front/group_scalars.h"
 #include "front/plan.h"
 #include "front/unit_memory.h"
 #include "offload/layout.h"
 #include "offload/schedule.h"
+#include "zero/caller_states.h"
 #include "zero/committed_state.h"
 #include "zero/state_engine.h"
 #include "zero/tile_fill.h"
@@ -75,13 +78,15 @@ class Training {
   /// kInvalidArgument for an address that is null.
   Result<UnitMemory> MemoryOf(uint32_t unit, void* const* tensors) const;
 
+  /// To be held during every call.
+  std::optional<ContextScope> Enter() { return home_ == nullptr ? std::nullopt : home_->Enter(); }
   /// Ends the training, of which a call was left half done. The last commit stands.
   void Abandon() noexcept;
 
   const offload::ShardLayout& layout() const { return plan_.layout; }
   const config::Config& config() const { return plan_.engine.config; }
   uint32_t slots() const { return plan_.slots; }
-  const zero::StateEngine& engine() const { return *state_; }
+  const zero::CallerStates& engine() const { return states(); }
   const std::vector<std::string>& notices() const { return plan_.notices; }
   /// The text of the commit from which it continued; none if it is new.
   const std::optional<std::string>& continued() const { return continued_; }
@@ -105,6 +110,7 @@ class Training {
 
   explicit Training(Plan plan);
   Status Build();
+  Status BuildInbox();
   Status Continue(std::unique_ptr<zero::CommittedState> from);
   Status MoveFrom(zero::CommittedState& from);
   void GoOnFrom(const zero::TrainState& counts);
@@ -120,12 +126,19 @@ class Training {
   Status BeginStep();
   Status BeginUse(uint32_t unit, UseKind kind, bool brings);
   Status BeginGradient(uint32_t unit, uint32_t tensor);
+  Status AddToHome(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
+                   CuStream stream);
   uint64_t TimeOf(offload::ModuleId module);
+  void SetTime(uint64_t time);
+  zero::CallerStates& states() const {
+    if (home_ != nullptr) return home_->states();
+    return *state_;
+  }
   Status CopyWeights(offload::ModuleId module, const UnitMemory& to);
   /// How many threads copy and add up what is in host memory: as many as compute otherwise, which
   /// wait meanwhile. Where a GPU computes, those that update have nothing to do in a backward.
   int copy_threads() const {
-    const zero::ThreadCounts& counts = state_->io().threads.counts;
+    const zero::ThreadCounts& counts = states().io().threads.counts;
     return plan_.cuda ? std::max(counts.compute, counts.optimizer) : counts.compute;
   }
   Status CheckDevice() const;
@@ -145,7 +158,9 @@ class Training {
 
   Plan plan_;
   std::unique_ptr<offload::Schedule> schedule_;
+  // One of these two.
   std::unique_ptr<zero::StateEngine> state_;
+  std::unique_ptr<DeviceHome> home_;
   std::optional<GradientInbox> inbox_;
   zero::UseOrder order_;
   zero::TrainState counts_;

@@ -28,6 +28,7 @@ Status Training::CheckDevice() const {
 Result<ContextScope> Training::EnterCopies(CuStream stream) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(CheckDevice());
+  if (home_ != nullptr) return home_->EnterWith(stream);
   if (copies_ == nullptr) {
     std::vector<std::span<std::byte>> memory = state_->copied_memory();
     memory.push_back(room_.bytes());
@@ -49,6 +50,10 @@ Status Training::UseOn(uint32_t unit, UseKind kind, const UnitMemory& to, CuStre
   if (!to.wanted()) return Use(unit, kind, to);
   PENSTOCK_ASSIGN(const ContextScope scope, EnterCopies(stream));
   PENSTOCK_TRY(BeginUse(unit, kind, /*brings=*/true));
+  if (home_ != nullptr) {
+    home_->CopyWeights(ModuleId{unit}, to, stream);
+    return {};
+  }
   PENSTOCK_TRY(Keep(EnqueueWeights(ModuleId{unit}, to, stream)));
   settled_[unit] = true;
   return {};
@@ -92,6 +97,7 @@ Status Training::GradientOn(uint32_t unit, uint32_t tensor, const void* values, 
   }
   PENSTOCK_ASSIGN(const ContextScope scope, EnterCopies(stream));
   PENSTOCK_TRY(BeginGradient(unit, tensor));
+  if (home_ != nullptr) return AddToHome(unit, tensor, values, dtype, stream);
   PENSTOCK_ASSIGN(const GradientInbox::Announced gradient,
                   inbox_->Announce(ModuleId{unit}, tensor, dtype));
   if (gradient.direct == nullptr) return Keep(EnqueuePieces(gradient, AddressOf(values), stream));
@@ -103,6 +109,16 @@ Status Training::GradientOn(uint32_t unit, uint32_t tensor, const void* values, 
         if (arrived.ok()) inbox_->Arrived(gradient);
       })));
   return Keep(copied);
+}
+
+/// Has a gradient added up on the device, where the states are at home.
+Status Training::AddToHome(uint32_t unit, uint32_t tensor, const void* values, DType dtype,
+                           CuStream stream) {
+  PENSTOCK_ASSIGN(const GradientInbox::Announced gradient,
+                  inbox_->Announce(ModuleId{unit}, tensor, dtype));
+  home_->AddGradient(gradient, static_cast<const std::byte*>(values), stream);
+  inbox_->Arrived(gradient);
+  return {};
 }
 
 /// Has a gradient come through the room, piece by piece.

@@ -61,25 +61,42 @@ Status Training::Build() {
   schedule_ = std::make_unique<offload::Schedule>(PlanSchedule({model.step, model.gradients}));
   zero::ComputeDevice device;  // the caller's CPU, unless memory of a GPU will be given
   if (plan_.cuda) device = {.kind = device::Kind::kCuda, .pci_bus_id = CurrentPciBusId()};
-  PENSTOCK_ASSIGN(
-      state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_, memory, device));
-  PENSTOCK_ASSIGN(
-      GradientInbox inbox,
-      GradientInbox::Create(plan_.layout, plan_.gradients_a_step(),
-                            {.place = [this](TileId tile) { return state_->Gradient(tile).data(); },
-                             .last = [this](ModuleId module) { order_.Reduced(module); },
-                             .complete =
-                                 [this](ModuleId module) {
-                                   state_->GradientsArrived(plan_.layout.TrainedTilesOf(module));
-                                 }}));
-  inbox_.emplace(std::move(inbox));
+  if (plan_.on_device) {
+    PENSTOCK_ASSIGN(home_, DeviceHome::Create(plan_));
+  } else {
+    PENSTOCK_ASSIGN(
+        state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_, memory, device));
+  }
+  PENSTOCK_TRY(BuildInbox());
   PENSTOCK_TRY(room_.Create(plan_.arriving));
-  for (const std::span<std::byte> memory_of : {state_->memory(), room_.bytes()}) {
+  for (const std::span<std::byte> memory_of : {states().memory(), room_.bytes()}) {
     KeepFromChildren(memory_of);
   }
   unfilled_ = filled_.size();
-  const std::vector<std::string>& notices = state_->io().notices;
+  const std::vector<std::string>& notices = states().io().notices;
   plan_.notices.insert(plan_.notices.end(), notices.begin(), notices.end());
+  return {};
+}
+
+/// Gradients go to where the states are.
+Status Training::BuildInbox() {
+  GradientInbox::Callbacks callbacks{
+      .place = [this](TileId tile) { return state_->Gradient(tile).data(); },
+      .last = [this](ModuleId module) { order_.Reduced(module); },
+      .complete =
+          [this](ModuleId module) {
+            state_->GradientsArrived(plan_.layout.TrainedTilesOf(module));
+          }};
+  if (home_ != nullptr) {
+    callbacks.place = [this](TileId tile) { return home_->states().GradientOf(tile); };
+    callbacks.complete = [this](ModuleId module) { home_->states().GradientsArrived(module); };
+    callbacks.round = [this](ModuleId module, uint32_t tensor, uint64_t sum, std::byte* place) {
+      home_->RoundSum(module, tensor, sum, place);
+    };
+  }
+  PENSTOCK_ASSIGN(GradientInbox inbox, GradientInbox::Create(plan_.layout, plan_.gradients_a_step(),
+                                                             std::move(callbacks)));
+  inbox_.emplace(std::move(inbox));
   return {};
 }
 
@@ -88,7 +105,7 @@ Status Training::Continue(std::unique_ptr<zero::CommittedState> from) {
   if (plan_.continue_from.empty()) return {};
   unfilled_ = 0;
   if (from != nullptr) return MoveFrom(*from);
-  PENSTOCK_ASSIGN(const zero::TrainState counts, state_->Adopt());
+  PENSTOCK_ASSIGN(const zero::TrainState counts, states().Adopt());
   GoOnFrom(counts);
   return {};
 }
@@ -109,12 +126,12 @@ Status Training::MoveFrom(zero::CommittedState& from) {
                      "this model; continue it with the model and the rule that made it",
                      plan_.continue_from.front());
   }
-  PENSTOCK_TRY(state_->FillTiles(zero::FillFromState(plan_.layout, from), /*at_once=*/false));
+  PENSTOCK_TRY(states().FillTiles(zero::FillFromState(plan_.layout, from), /*at_once=*/false));
   GoOnFrom(from.train_state());
   zero::TrainState counts = counts_;
   counts.run_json = *continued_;
-  state_->BeginCommit(counts, [] { return Status(); });
-  PENSTOCK_TRY(state_->FinishCommit());
+  states().BeginCommit(counts, [] { return Status(); });
+  PENSTOCK_TRY(states().FinishCommit());
   moved_ = true;
   return {};
 }
@@ -131,13 +148,13 @@ Status Training::CheckUnfilled(uint32_t unit) const {
 
 Status Training::FillUnit(uint32_t unit, const zero::TileFill& fill) {
   for (const TileId tile : plan_.layout.TilesOf(ModuleId{unit})) {
-    Status filled = state_->FillTile(tile, fill);
+    Status filled = states().FillTile(tile, fill);
     if (filled.ok()) continue;
     failure_ = filled;  // whatever it is, the store has ended with it
     return filled;
   }
   filled_[unit] = true;
-  return --unfilled_ == 0 ? Keep(state_->EndFill()) : Status();
+  return --unfilled_ == 0 ? Keep(states().EndFill()) : Status();
 }
 
 Status Training::Fill(uint32_t unit, const void* const* tensors) {

@@ -20,7 +20,7 @@ constexpr size_t kLongestText = 63 << 10;
 
 Status Training::Drain() {
   PENSTOCK_TRY(CheckReady());
-  return Keep(state_->Drain());
+  return Keep(states().Drain());
 }
 
 Status Training::BeginCommit(std::string json) {
@@ -33,14 +33,14 @@ Status Training::BeginCommit(std::string json) {
   PENSTOCK_TRY(FinishCommit());
   zero::TrainState state = counts_;
   state.run_json = std::move(json);
-  state_->BeginCommit(state, [] { return Status(); });
+  states().BeginCommit(state, [] { return Status(); });
   committing_ = counts_.step;
   return {};
 }
 
 Status Training::FinishCommit() {
   PENSTOCK_TRY(failure_);
-  PENSTOCK_TRY(Keep(state_->FinishCommit()));
+  PENSTOCK_TRY(Keep(states().FinishCommit()));
   if (committing_) committed_step_ = std::exchange(committing_, std::nullopt);
   return {};
 }
@@ -48,7 +48,7 @@ Status Training::FinishCommit() {
 Status Training::CopyCommit(const std::vector<std::string>& paths) {
   PENSTOCK_TRY(CheckReady());
   PENSTOCK_TRY(FinishCommit());
-  const std::vector<std::string>& from = state_->io().paths;
+  const std::vector<std::string>& from = states().io().paths;
   if (!committed_step_) {
     return MakeError(ErrorCode::kNotFound, "nothing was committed yet in {}; commit first",
                      from.front());
@@ -73,7 +73,7 @@ Status Training::CopyCommit(const std::vector<std::string>& paths) {
 Status Training::LoadTile(TileId tile) {
   if (read_ && read_->tile == tile) return {};
   read_.reset();
-  return Keep(state_->store().ReadTile(
+  return Keep(states().ReadTile(
       tile, [&](std::span<const std::byte> weight, std::span<const std::byte> record) -> Status {
         read_.emplace(ReadTile{.tile = tile,
                                .weight = {weight.begin(), weight.end()},

@@ -207,15 +207,21 @@ kernels::BlockFigures DeviceFigures::OnHost(const Module& module, uint64_t first
 }
 
 size_t DeviceFigures::RoundAndSum(const FinishedSums& finished, ModuleId id, GradientNorm& norm) {
+  for (const Run& run : Of(id).runs) {
+    finished.operators->RoundGradients(*finished.stream, finished.sums + run.batch.begin,
+                                       run.batch.dtype, run.batch.elements, run.gradient);
+  }
+  return Sum(*finished.stream, *finished.operators, id, norm);
+}
+
+size_t DeviceFigures::Sum(device::Stream& stream, kernels::StateOperators& operators, ModuleId id,
+                          GradientNorm& norm) {
   const Module& module = Of(id);
-  device::Stream& stream = *finished.stream;
   const kernels::GradientEnd* const ends = In(device_.data()).ends;
   for (const Run& run : module.runs) {
-    finished.operators->RoundGradients(stream, finished.sums + run.batch.begin, run.batch.dtype,
-                                       run.batch.elements, run.gradient);
-    finished.operators->GradientFigures(stream, run.gradient, run.batch.dtype, run.batch.elements,
-                                        ends + run.first_end, run.end_count,
-                                        FiguresIn(device_.data(), module, run.figures));
+    operators.GradientFigures(stream, run.gradient, run.batch.dtype, run.batch.elements,
+                              ends + run.first_end, run.end_count,
+                              FiguresIn(device_.data(), module, run.figures));
   }
   Fetch(stream, FiguresIn(host_.data(), module, 0).sums, FiguresIn(device_.data(), module, 0).sums,
         kOfFigure * module.figures);

@@ -49,6 +49,9 @@ class DeviceFigures {
   /// over it; tells `norm` (which outlives them) when its block sums are there. Returns the number
   /// of its tiles.
   size_t RoundAndSum(const FinishedSums& finished, offload::ModuleId module, GradientNorm& norm);
+  /// The same for a gradient that is rounded already.
+  size_t Sum(device::Stream& stream, kernels::StateOperators& operators, offload::ModuleId module,
+             GradientNorm& norm);
   /// Enqueues what the updates of a step share; to be called before them.
   void BeginUpdate(device::Stream& stream, const UpdateScalars& scalars);
   /// Enqueues the update of a module. Returns the number of its tiles.

@@ -73,6 +73,7 @@ Result<MemoryPlan> Exchanges::Plan(const EngineOptions& options, const offload::
 Status Exchanges::Build(const EngineOptions& options, const offload::ShardLayout& layout,
                         const MemoryPlan& plan, device::Device& device,
                         kernels::StateOperators& operators) {
+  if (options.model.gives_gradients) return {};
   PENSTOCK_ASSIGN(
       losses_, StepLosses::Create(options.config.gradient_accumulation_steps, device, link_.get()));
   PENSTOCK_ASSIGN(zeros_, ZeroCounter::Create(layout, options.config, device));
@@ -97,19 +98,21 @@ Result<FinishedSums> Exchanges::Finish(ModuleId module, device::Stream& compute)
 }
 
 void Exchanges::BeginStep() {
-  zeros_->BeginStep();
+  if (zeros_) zeros_->BeginStep();
   if (link_ != nullptr) link_->BeginStep();
 }
 
 Status Exchanges::EndStep() {
-  sums_->EndStep();
-  losses_->EndStep();
+  if (sums_ != nullptr) sums_->EndStep();
+  if (losses_ != nullptr) losses_->EndStep();
   return link_ == nullptr ? Status() : link_->stream().Synchronize();
 }
 
 Result<GradientNorm::Value> Exchanges::Norm(const GradientNorm::Blocks& mine,
                                             StepFigures& figures) {
-  PENSTOCK_ASSIGN(figures.zeros, zeros_->Take());
+  if (zeros_) {
+    PENSTOCK_ASSIGN(figures.zeros, zeros_->Take());
+  }
   return norm_ ? norm_->Combine(mine, figures) : GradientNorm::NormOf(mine);
 }
 

@@ -32,7 +32,8 @@ class Exchanges {
   /// Plans device and host memory as all ranks can. Errors: of PlanMemory; of the communicator.
   Result<MemoryPlan> Plan(const EngineOptions& options, const offload::ShardLayout& layout,
                           device::Device& device);
-  /// Allocates what the plan says. To be called after Plan; all arguments outlive it. Errors: of
+  /// Allocates what the plan says: nothing, where the caller gives gradients, so that neither sums
+  /// nor losses may be asked for. To be called after Plan; all arguments outlive it. Errors: of
   /// the device.
   Status Build(const EngineOptions& options, const offload::ShardLayout& layout,
                const MemoryPlan& plan, device::Device& device, kernels::StateOperators& operators);

@@ -163,6 +163,21 @@ Bytes SumsOfOneRank(const ModelSpec& model, const ShardLayout& layout,
   return sums * 2 + OnDevice(RoundedGradients::RoundedNeed(layout, config.communication));
 }
 
+/// Adds what an engine needs that adds up gradients and exchanges them.
+void AddExchanges(const ModelSpec& model, const ShardLayout& layout, const config::Config& config,
+                  const MemoryPlan& plan, DeviceBytes& need) {
+  need.exchange +=
+      OnDevice(StepLosses::DeviceNeed(config.gradient_accumulation_steps, layout.world_size)) +
+      OnDevice(ZeroCounter::Need(layout, config));
+  if (layout.world_size == 1) {
+    need.gradients += SumsOfOneRank(model, layout, config);
+    return;
+  }
+  need.exchange += GradientExchange::DeviceNeed(
+                       model, layout, ExchangeOptions::Of(config, plan.gradient_buffers)) +
+                   OnDevice(NormExchange::Need(layout, TakesTwoPasses(config)));
+}
+
 std::string Sum(std::initializer_list<std::pair<const char*, Bytes>> parts) {
   std::string text;
   for (const auto& [name, size] : parts) {
@@ -197,16 +212,7 @@ DeviceBytes DeviceNeed(const ModelSpec& model, const ShardLayout& layout,
                        const config::Config& config, const MemoryPlan& plan) {
   DeviceBytes need;
   const RepeatedModules repeated = CountRepeated(model, layout);
-  need.exchange =
-      OnDevice(StepLosses::DeviceNeed(config.gradient_accumulation_steps, layout.world_size)) +
-      OnDevice(ZeroCounter::Need(layout, config));
-  if (layout.world_size == 1) {
-    need.gradients += SumsOfOneRank(model, layout, config);
-  } else {
-    need.exchange += GradientExchange::DeviceNeed(
-                         model, layout, ExchangeOptions::Of(config, plan.gradient_buffers)) +
-                     OnDevice(NormExchange::Need(layout, TakesTwoPasses(config)));
-  }
+  if (!model.gives_gradients) AddExchanges(model, layout, config, plan, need);
   for (const ModuleId id : offload::Ids<ModuleId>(layout.model.modules.size())) {
     if (IsResident(config)) {
       const ModuleBytes size = BytesOf(layout, id);

@@ -74,6 +74,9 @@ struct ModelSpec {
   /// (acquired before others are released). Empty: the initial order of zero/use_order.h, until a
   /// step was recorded.
   std::vector<ModuleUse> step;
+  /// The caller computes, and gives whole gradients, rounded to the dtype of the weights: none are
+  /// added up by the engine, and it is told no losses.
+  bool gives_gradients = false;
   /// Each module once: the order in which their gradients are complete and reduced. May be empty,
   /// too.
   std::vector<ModuleId> gradients;

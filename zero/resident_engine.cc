@@ -20,6 +20,7 @@ ResidentEngine::ResidentEngine(EngineOptions options, offload::ShardLayout layou
       layout_(std::move(layout)),
       operators_(operators),
       ledger_(Bytes{}, options_.host_memory, Bytes{}),
+      groups_(options_.model.groups),
       norm_(layout_),
       trace_(TraceOf(options_.meter)) {}
 
@@ -101,13 +102,19 @@ Status ResidentEngine::SendTile(TileId tile) {
 }
 
 Status ResidentEngine::FillTiles(const TileFill& fill, bool) {
-  for (const TileId tile : layout_.Tiles()) {
-    const TileBlock parts = HostPartsOf(tile);
-    std::memset(parts.weight.data(), 0, parts.weight.size());
-    std::memset(parts.record.data(), 0, parts.record.size());
-    PENSTOCK_TRY(fill(tile, parts.weight, parts.record));
-    PENSTOCK_TRY(SendTile(tile));
-  }
+  for (const TileId tile : layout_.Tiles()) PENSTOCK_TRY(FillTile(tile, fill));
+  return EndFill();
+}
+
+Status ResidentEngine::FillTile(TileId tile, const TileFill& fill) {
+  const TileBlock parts = HostPartsOf(tile);
+  std::memset(parts.weight.data(), 0, parts.weight.size());
+  std::memset(parts.record.data(), 0, parts.record.size());
+  PENSTOCK_TRY(fill(tile, parts.weight, parts.record));
+  return SendTile(tile);
+}
+
+Status ResidentEngine::EndFill() {
   io_.init_bytes = io_.written();
   return {};
 }
@@ -221,8 +228,8 @@ Result<GradientNorm::Value> ResidentEngine::FinishGradients() {
 }
 
 Status ResidentEngine::UpdateStep(double grad_scale) {
-  UpdateScalars scalars(options_.model.groups, options_.config.optimizer, options_.seed, lr_, t_,
-                        grad_scale, CycledBetas(options_.config.scheduler, t_));
+  UpdateScalars scalars(groups_, options_.config.optimizer, options_.seed, lr_, t_, grad_scale,
+                        CycledBetas(options_.config.scheduler, t_));
   if (trust_) PENSTOCK_TRY(SumForTrust(scalars));
   device_figures_->BeginUpdate(*compute_, scalars);
   for (const ModuleId module : offload::Ids<ModuleId>(modules_.size())) {

@@ -2,7 +2,8 @@
 //
 // This engine is the reference that every other placement must equal bit for bit. Host memory holds
 // a few tiles, for initialisation and commits. A commit is made beside the next step, on a thread
-// and a stream of its own (zero/tile_writer.h).
+// and a stream of its own (zero/tile_writer.h). It also serves a caller that computes by itself
+// (ModelSpec::gives_gradients): resident_caller.cc has the functions for that.
 #pragma once
 
 #include <functional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "offload/slab.h"
+#include "zero/caller_states.h"
 #include "zero/compute_stream.h"
 #include "zero/device_figures.h"
 #include "zero/engine.h"
@@ -26,10 +28,13 @@
 
 namespace penstock::zero {
 
-class ResidentEngine : public Engine {
+class ResidentEngine : public Engine, public CallerStates {
  public:
   static Result<std::unique_ptr<Engine>> Create(EngineOptions options, device::Device& device,
                                                 kernels::StateOperators& operators);
+  /// The same for a caller that gives gradients.
+  static Result<std::unique_ptr<ResidentEngine>> CreateForCaller(
+      EngineOptions options, device::Device& device, kernels::StateOperators& operators);
   /// Ends a commit that was begun.
   ~ResidentEngine() override { static_cast<void>(FinishCommit()); }
 
@@ -78,6 +83,24 @@ class ResidentEngine : public Engine {
   const std::string& state_uuid() const override { return io_.uuid; }
   const std::vector<std::string>& notices() const override { return io_.notices; }
 
+  // For a caller that gives gradients; see zero/caller_states.h. All work is enqueued on
+  // compute_stream(), in the order of the calls.
+  Status FillTile(offload::TileId tile, const TileFill& fill) override;
+  Status EndFill() override;
+  void SetGroups(std::vector<GroupSpec> groups) override { groups_ = std::move(groups); }
+  Status DropGradients(size_t tiles) override;
+  Status ReadTile(offload::TileId tile,
+                  const std::function<Status(std::span<const std::byte> weight,
+                                             std::span<const std::byte> record)>& read) override;
+  std::span<std::byte> memory() override { return slab_->bytes(); }
+  const StateIo& io() const override { return io_; }
+  /// Return where a tile's weights are, and where its gradient goes, on the device; those of
+  /// consecutive tiles of a module lie one behind the other.
+  std::byte* WeightOf(offload::TileId tile) const;
+  std::byte* GradientOf(offload::TileId tile) const;
+  /// Says that a module's gradients are in their places, by work that was enqueued.
+  void GradientsArrived(ModuleId module);
+
  private:
   /// A module on the device: its flat index, tile by tile.
   struct Module {
@@ -96,9 +119,7 @@ class ResidentEngine : public Engine {
   ResidentEngine(EngineOptions options, offload::ShardLayout layout,
                  kernels::StateOperators& operators);
   Status Build(device::Device& device);
-  std::byte* WeightOf(offload::TileId tile) const;
   std::byte* RecordOf(offload::TileId tile) const;
-  std::byte* GradientOf(offload::TileId tile) const;
   /// Returns where a tile lies in host memory, while no commit is being made.
   TileBlock HostPartsOf(offload::TileId tile) const { return blocks_[0].Of(layout_, tile); }
   Status SendTile(offload::TileId tile);
@@ -119,6 +140,7 @@ class ResidentEngine : public Engine {
   kernels::StateOperators& operators_;
   Ledger ledger_;
   std::vector<Reservation> reservations_;
+  std::vector<GroupSpec> groups_;  ///< with the scalars of the next update
   std::optional<offload::Slab> slab_;
   device::HostRegistration registration_;  ///< of the slab
   std::vector<TileBlock> blocks_;          ///< tiles on their way to or from the device

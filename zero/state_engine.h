@@ -18,6 +18,7 @@
 
 #include "offload/slab.h"
 #include "offload/tile_store.h"
+#include "zero/caller_states.h"
 #include "zero/engine.h"
 #include "zero/gradient_norm.h"
 #include "zero/memory_plan.h"
@@ -29,7 +30,7 @@
 
 namespace penstock::zero {
 
-class StateEngine {
+class StateEngine : public CallerStates {
  public:
   /// `device` computes the model. Options, layout and schedule outlive the engine. Errors: kBudget;
   /// of the state and the I/O engines.
@@ -39,38 +40,35 @@ class StateEngine {
                                                      const MemoryPlan& plan,
                                                      const ComputeDevice& device);
   /// Ends a commit that was begun.
-  ~StateEngine() { static_cast<void>(FinishCommit()); }
+  ~StateEngine() override { static_cast<void>(FinishCommit()); }
   StateEngine(const StateEngine&) = delete;
   StateEngine& operator=(const StateEngine&) = delete;
 
   // See zero/engine.h.
-  Status FillTiles(const TileFill& fill, bool at_once);
-  /// The two halves of FillTiles, for a caller that has tiles one by one: every tile is filled
-  /// once, possibly by several threads, and then EndFill is called.
-  Status FillTile(offload::TileId tile, const TileFill& fill);
-  Status EndFill();
-  Result<TrainState> Adopt();
+  Status FillTiles(const TileFill& fill, bool at_once) override;
+  /// Several threads may each fill tiles.
+  Status FillTile(offload::TileId tile, const TileFill& fill) override;
+  Status EndFill() override;
+  Result<TrainState> Adopt() override;
   void SetSchedule(const offload::Schedule& schedule) { store_->SetSchedule(schedule); }
   void ExpectLastStep() { store_->EndAfterThisStep(); }
-  Status BeginStep(double lr, uint64_t t);
-  /// Sets the hyperparameters and learning rates of all groups from the next update on. The groups
-  /// are those of the model.
-  void SetGroups(std::vector<GroupSpec> groups) { groups_ = std::move(groups); }
+  Status BeginStep(double lr, uint64_t t) override;
+  void SetGroups(std::vector<GroupSpec> groups) override { groups_ = std::move(groups); }
   void AllowUpdates() { driver_->AllowUpdates(); }
   /// `trust`: of each tensor, over all ranks, where updates take two passes (SumForTrust).
   Status UpdateStep(double grad_scale, std::vector<kernels::TrustSums> trust = {});
-  Status SkipStep();
-  Status Drain() { return store_->Drain(); }
-  void BeginCommit(const TrainState& state, std::function<Status()> first);
-  Status FinishCommit();
+  Status SkipStep() override;
+  Status Drain() override { return store_->Drain(); }
+  void BeginCommit(const TrainState& state, std::function<Status()> first) override;
+  Status FinishCommit() override;
   Status TakeBackCommit() { return io_.file->TakeBack(); }
   Status CheckCommit() const { return io_.file->CheckCommit(); }
-  EngineCounters counters() const;
+  EngineCounters counters() const override;
 
   /// The weights, for whoever brings them to the device.
   offload::TileStore& store() { return *store_; }
   /// Returns all of the slab.
-  std::span<std::byte> memory() { return slab_->bytes(); }
+  std::span<std::byte> memory() override { return slab_->bytes(); }
   /// Returns the parts of the slab that copies to and from a device touch: weights and gradients,
   /// and no optimizer states. A copy touches one of them only.
   std::vector<std::span<std::byte>> copied_memory() const;
@@ -101,10 +99,15 @@ class StateEngine {
   bool takes_two_passes() const { return trust_.has_value(); }
   /// Replaces both if only so many tiles were or will be given to GradientsArrived: waits
   /// for those and drops them. Errors: kUnavailable if some were updated already.
-  Status DropGradients(size_t tiles);
+  Status DropGradients(size_t tiles) override;
+  Status ReadTile(offload::TileId tile,
+                  const std::function<Status(std::span<const std::byte> weight,
+                                             std::span<const std::byte> record)>& read) override {
+    return store_->ReadTile(tile, read);
+  }
 
-  const StateIo& io() const { return io_; }
-  Bytes host_peak() const { return ledger_.peak(Tier::kHost); }
+  const StateIo& io() const override { return io_; }
+  Bytes host_peak() const override { return ledger_.peak(Tier::kHost); }
 
  private:
   /// An update whose weights a commit would name.

@@ -80,6 +80,18 @@ class CpuStateOperators final : public StateOperators {
     });
   }
 
+  void AddGradient(device::Stream& stream, const std::byte* values, DType dtype, uint64_t n,
+                   bool first, float* sums) override {
+    const ElementRows one{.data = values, .dtype = dtype, .stride = n, .count = 1};
+    Launch(stream, [=, this] {
+      ParallelRanges(threads_, n, kElementGrain, [&](Range range) {
+        if (!first) return AddRange(sums, one, range);
+        ConvertElements(dtype, values + range.begin * SizeOf(dtype).value, DType::kFloat32,
+                        sums + range.begin, range.size());
+      });
+    });
+  }
+
   void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                  double* sums, uint32_t* finite) override {
     SumInParallel(stream, gradient, dtype, n, finite, [=](const std::byte* from, Range range) {

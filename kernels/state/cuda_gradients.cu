@@ -26,6 +26,12 @@ __global__ void AddInOrderKernel(uint64_t n, uint64_t stride, uint64_t count, co
   sums[i] = sum;
 }
 
+template <typename T>
+__global__ void AddGradientKernel(uint64_t n, bool first, const T* values, float* sums) {
+  const uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < n) sums[i] = first ? ToFloat(values[i]) : sums[i] + ToFloat(values[i]);
+}
+
 /// Partial sums of a block of the flat index.
 constexpr unsigned kPartials = 16;
 
@@ -120,6 +126,14 @@ void CudaAddInOrder(device::CudaStream& stream, float* sums, uint64_t n, const E
   WithElements(parts.dtype, 1, [&]<typename T, int N>() {
     Launch(stream, "the sum of the ranks' gradients", AddInOrderKernel<T>, OneThreadEach(n), n,
            parts.stride, parts.count, reinterpret_cast<const T*>(parts.data), sums);
+  });
+}
+
+void CudaAddGradient(device::CudaStream& stream, const std::byte* values, DType dtype, uint64_t n,
+                     bool first, float* sums) {
+  WithElements(dtype, 1, [&]<typename T, int N>() {
+    Launch(stream, "the sum of a gradient", AddGradientKernel<T>, OneThreadEach(n), n, first,
+           reinterpret_cast<const T*>(values), sums);
   });
 }
 

@@ -15,6 +15,8 @@ namespace penstock::kernels {
 void CudaRoundGradients(device::CudaStream& stream, const float* in, DType dtype, uint64_t n,
                         std::byte* out);
 void CudaAddInOrder(device::CudaStream& stream, float* sums, uint64_t n, const ElementRows& parts);
+void CudaAddGradient(device::CudaStream& stream, const std::byte* values, DType dtype, uint64_t n,
+                     bool first, float* sums);
 void CudaBlockSums(device::CudaStream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                    double* sums, uint32_t* finite);
 void CudaGradientFigures(device::CudaStream& stream, const std::byte* gradient, DType dtype,

@@ -26,6 +26,10 @@ class CudaStateOperators final : public StateOperators {
                   const ElementRows& parts) override {
     CudaAddInOrder(OnCuda(stream), sums, n, parts);
   }
+  void AddGradient(device::Stream& stream, const std::byte* values, DType dtype, uint64_t n,
+                   bool first, float* sums) override {
+    CudaAddGradient(OnCuda(stream), values, dtype, n, first, sums);
+  }
   void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                  double* sums, uint32_t* finite) override {
     CudaBlockSums(OnCuda(stream), gradient, dtype, n, sums, finite);

@@ -66,6 +66,10 @@ class StateOperators {
   /// overlaps.
   virtual void AddInOrder(device::Stream& stream, float* sums, uint64_t n,
                           const ElementRows& parts) = 0;
+  /// sums[i] = sums[i] + values[i] in fp32, or values[i] if it is the `first` to be added, for i
+  /// below n.
+  virtual void AddGradient(device::Stream& stream, const std::byte* values, DType dtype, uint64_t n,
+                           bool first, float* sums) = 0;
   /// kernels::BlockSums on the device; sums: [n / 4096] doubles, finite: 1 or 0.
   virtual void BlockSums(device::Stream& stream, const std::byte* gradient, DType dtype, uint64_t n,
                          double* sums, uint32_t* finite) = 0;

@@ -80,6 +80,7 @@ def optimizer_config(
     overlap: bool,
     durable: bool,
     config: ConfigLike,
+    home: str | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Returns the engine's configuration of a level 1 optimizer, and the folders on drives.
 
@@ -96,9 +97,16 @@ def optimizer_config(
             f"penstock: nvme_path is {nvme_path}, and that of config is {of_config}; give one"
         )
     nvme = paths_of(nvme_path if nvme_path is not None else of_config)
-    home: dict[str, Any] = {"device": "cpu"}
+    if home is not None and (home != "device" or nvme):
+        raise InvalidArgumentError(
+            f"penstock: home is {home!r}"
+            + (f", and nvme_path is {nvme}" if nvme else "")
+            + '; give "device" for states beside the parameters, a folder on a drive in nvme_path, '
+            "or neither for host memory"
+        )
+    offload: dict[str, Any] = {"device": "none" if home == "device" else "cpu"}
     if nvme:
-        home = {"device": "nvme", "nvme_path": nvme[0] if len(nvme) == 1 else nvme}
+        offload = {"device": "nvme", "nvme_path": nvme[0] if len(nvme) == 1 else nvme}
     ours: dict[str, Any] = {"overlap": bool(overlap), "durable": bool(durable)}
     if host_memory is not None:
         ours["host_memory"] = host_memory
@@ -106,7 +114,7 @@ def optimizer_config(
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": 0,
-        "zero_optimization": {"stage": 3, "offload_optimizer": home, "offload_param": home},
+        "zero_optimization": {"stage": 3, "offload_optimizer": offload, "offload_param": offload},
         "penstock": ours,
     }
     return {**merged(base, given), "optimizer": dict(optimizer)}, nvme

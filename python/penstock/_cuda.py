@@ -100,7 +100,8 @@ class CudaEngine(_library.Engine):
     ) -> None:
         self.streams = streams
         self.device = streams.device
-        with torch.cuda.device(self.device):  # whose place decides where host memory lies
+        with torch.cuda.device(self.device):  # whose memory it may take, and whose place decides
+            # where host memory lies
             super().__init__(config, model, options)
 
     def _current(self) -> contextlib.AbstractContextManager[Any]:

@@ -125,6 +125,7 @@ class _Need(NamedTuple):
         sums: of micro-batches.
         block: the largest of the units that take turns.
         places: how many of these are there at once.
+        home: what the engine takes for states at home there.
     """
 
     kept: int
@@ -133,16 +134,19 @@ class _Need(NamedTuple):
     sums: int
     block: int
     places: int
+    home: int = 0
 
     @property
     def total(self) -> int:
-        return self.kept + self.buffers + self.gradient + self.sums + self.block * self.places
+        turns = self.block * self.places
+        return self.kept + self.buffers + self.gradient + self.sums + turns + self.home
 
     def __str__(self) -> str:
+        states = f", states at home there {self.home}" if self.home else ""
         return (
             f"{self.total} bytes beside activations (weights that stay through a step "
             f"{self.kept}, {self.places} blocks of {self.block}, buffers {self.buffers}, the largest "
-            f"gradient {self.gradient}, sums of micro-batches {self.sums})"
+            f"gradient {self.gradient}, sums of micro-batches {self.sums}{states})"
         )
 
 
@@ -155,7 +159,8 @@ def _need(
     there = plan["device_bytes"]
     if whole:
         weights = sum(entry.parameter.nbytes for entry in entries)
-        return _Need(weights, buffers, gradient, there["sums"], 0, 0)
+        home = plan["device_home_bytes"]["total"]
+        return _Need(weights, buffers, gradient, there["sums"], 0, 0, home)
     places = min(_PLACES, sum(1 for unit in cut.units if unit.repeated))
     return _Need(there["kept"], buffers, gradient, there["sums"], there["slots"], places)
 

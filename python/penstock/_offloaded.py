@@ -28,6 +28,7 @@ class OffloadOptions(TypedDict, total=False):
     """Keywords of every optimizer; :class:`OffloadedOptimizer` says what they are."""
 
     nvme_path: None | Path | Sequence[Path]
+    home: str | None
     run: Path | None
     host_memory: None | int | str
     model: torch.nn.Module | None
@@ -50,6 +51,8 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         params: as of :class:`torch.optim.Optimizer`: parameters, named ones, or groups.
         nvme_path: a folder on a drive, or several, in which states live. None: states live in host
             memory, and the state file in ``run`` is written by commits alone.
+        home: ``"device"``: states live on the device of the parameters, which a CUDA device needs
+            memory for. None: where ``nvme_path`` says.
         run: a folder for this training. If it has a commit, that is continued, with the weights of
             the commit. None: the run has a folder of its own in ``nvme_path``.
         host_memory: the most that is taken of host memory, ``"8GiB"`` or bytes. None: three
@@ -76,6 +79,7 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         defaults: dict[str, Any],
         *,
         nvme_path: None | Path | Sequence[Path] = None,
+        home: str | None = None,
         run: Path | None = None,
         host_memory: None | int | str = None,
         model: torch.nn.Module | None = None,
@@ -100,7 +104,9 @@ class OffloadedOptimizer(torch.optim.Optimizer):
         super().__init__(params, defaults)
         section = _rules.optimizer_section(rule, self.defaults)
         given, monitors = without_monitors(read_config(config))
-        settings, nvme = optimizer_config(section, nvme_path, host_memory, overlap, durable, given)
+        settings, nvme = optimizer_config(
+            section, nvme_path, host_memory, overlap, durable, given, home
+        )
         self.rows = Rows(settings, monitors)
         folder = None if run is None else os.fspath(run)
         every = int(commit_every_steps)

@@ -71,6 +71,7 @@ def model_lines(model: Model, plan: Any) -> list[str]:
     if plan is None:
         return [_line(*line) for line in [*lines, ("plan", "none while keys are refused")]]
     host, torch = plan["host_bytes"], plan["device_bytes"]
+    there = plan["device_home_bytes"]
     classes = " + ".join(
         f"{name} {size_of(count)}" for name, count in host.items() if name != "total" and count
     )
@@ -80,6 +81,11 @@ def model_lines(model: Model, plan: Any) -> list[str]:
         (
             "smallest",
             f"penstock.host_memory: {plan['host_minimum']} ({size_of(plan['host_minimum'])})",
+        ),
+        *(
+            [("device memory", f"{size_of(there['total'])} for states at home there")]
+            if there["total"]
+            else []
         ),
         ("parameters in torch", f"{size_of(torch['slots'] + torch['kept'])}: {kept}"),
         ("state files", size_of(plan["state_file_bytes"])),

@@ -170,7 +170,10 @@ struct CUstream_st {
 
 namespace penstock::emulated_cuda {
 
-void Enqueue(cudaStream_t stream, std::function<void()> work) { stream->Add(std::move(work)); }
+cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work) {
+  stream->Add(std::move(work));
+  return cudaSuccess;
+}
 bool IsOnDevice(const void* data, size_t size) { return device_memory.Contain(data, size); }
 Counts CountsSoFar() {
   const std::scoped_lock lock(counts_mutex);

@@ -21,8 +21,8 @@ namespace penstock::emulated_cuda {
 /// index.
 inline constexpr uint16_t kNeverWritten = 0x7fff;
 
-/// Runs on the stream's thread behind what it has been given before.
-void Enqueue(cudaStream_t stream, std::function<void()> work);
+/// Runs on the stream's thread behind what it has been given before. Returns what a launch does.
+cudaError_t Enqueue(cudaStream_t stream, std::function<void()> work);
 /// Whether cudaMalloc has given these bytes out.
 bool IsOnDevice(const void* data, size_t size);
 

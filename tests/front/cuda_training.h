@@ -92,9 +92,9 @@ class Stream {
 
 /// The smallest budget of the host, in which weights of the drive are read again and again.
 inline uint64_t LeastMemory(const Home& home, const std::string& folder, const std::string& dtype,
-                            uint64_t micro_batches) {
+                            const json& changes) {
   json config = ConfigOf(home, folder);
-  config["gradient_accumulation_steps"] = micro_batches;
+  config.merge_patch(changes);
   const json options{{"folders", {folder}}, {"cuda", true}};
   char* text = nullptr;
   EXPECT_EQ(penstock_plan(config.dump().c_str(), ModelOf(dtype).dump().c_str(),
@@ -111,15 +111,16 @@ enum class Addresses { kOfUnit, kOfTensors };
 
 class CudaTraining {
  public:
+  /// `more`: options, of which "continue" leaves the weights as they are. `config`: changes of it.
   CudaTraining(const Home& home, const std::string& folder, const std::string& dtype,
                uint64_t micro_batches = 1, Addresses addresses = Addresses::kOfUnit,
-               json more = json::object())
+               json more = json::object(), json config = json::object())
       : dtype_(CodeOf(dtype)),
         micro_batches_(micro_batches),
         addresses_(addresses),
         training_(home, folder, dtype, micro_batches,
-                  Options(home, folder, dtype, micro_batches, std::move(more)),
-                  {{"gradient_accumulation_steps", micro_batches}}) {
+                  Options(home, folder, dtype, With(micro_batches, config), more),
+                  With(micro_batches, config)) {
     for (uint32_t unit = 0; unit < kUnits; ++unit) {
       const json& layout = training_.description()["units"][unit];
       weights_.emplace_back(layout["bytes"].get<size_t>());
@@ -127,7 +128,7 @@ class CudaTraining {
         offsets_[unit][tensor] = layout["tensors"][tensor]["offset"].get<size_t>();
       }
     }
-    training_.Fill();
+    if (!more.contains("continue")) training_.Fill();
   }
   /// Streams end before the memory that they use.
   ~CudaTraining() {
@@ -205,10 +206,14 @@ class CudaTraining {
 
  private:
   static json Options(const Home& home, const std::string& folder, const std::string& dtype,
-                      uint64_t micro_batches, json more) {
+                      const json& config, json more) {
     more["cuda"] = true;
-    more["host_memory"] = LeastMemory(home, folder, dtype, micro_batches);
+    more["host_memory"] = LeastMemory(home, folder, dtype, config);
     return more;
+  }
+  static json With(uint64_t micro_batches, json config) {
+    config["gradient_accumulation_steps"] = micro_batches;
+    return config;
   }
   /// The kernel of a backward: it reads the unit's weights where they are when it runs.
   const DeviceBytes& LaunchBackward(uint32_t unit, uint32_t tensor, uint64_t micro_batch) {

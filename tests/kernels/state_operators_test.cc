@@ -2,6 +2,7 @@
 #include "kernels/state/state_operators.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -82,6 +83,30 @@ TEST_F(GradientsTest, PartsAreAddedOneAfterTheOtherAndNothingBehindThem) {
     }
     EXPECT_EQ(got[0], static_cast<float>(1 << 24));
     EXPECT_EQ(got[n], static_cast<float>(begin[n]));
+  }
+}
+
+TEST_F(GradientsTest, TheFirstGradientIsTakenAsItIsAndOthersAreAdded) {
+  StateHarness harness;
+  const uint64_t n = 5003;
+  Values begin = RandomValues(DType::kFloat32, n + 1, 1);
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    for (const bool first : {true, false}) {
+      Values values = RandomValues(dtype, n, 2);
+      values[0] = -0.0;  // 0 + -0 would be 0
+      const Tensor sums = harness.Put(DType::kFloat32, begin);
+      const Tensor gradient = harness.Put(dtype, values);
+      harness.operators().AddGradient(harness.stream(), gradient.data(), dtype, n, first,
+                                      reinterpret_cast<float*>(sums.data()));
+      const auto got = harness.GetElements<float>(sums.data(), n + 1);
+      for (uint64_t i = 0; i < n; ++i) {
+        const auto value = static_cast<float>(values[i]);
+        ASSERT_EQ(got[i], first ? value : static_cast<float>(begin[i]) + value)
+            << ToString(dtype) << " " << i;
+      }
+      EXPECT_EQ(std::signbit(got[0]), first || begin[0] < 0);
+      EXPECT_EQ(got[n], static_cast<float>(begin[n]));
+    }
   }
 }
 

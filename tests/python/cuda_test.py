@@ -222,7 +222,7 @@ class ModuleOnTheGpu(CudaTest):
     def test_trains_to_the_bits_of_the_cpu(self) -> None:
         for model, home, micro_batches, dtype in (
             ("llama", "split", 3, "bf16"),
-            ("odd", "device", 1, "fp32"),
+            ("odd", "host", 1, "fp32"),
             ("lora", "host", 1, "fp32"),
         ):
             cell = matrix.Cell(model, "none", micro_batches, home, dtype)

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "base/check.h"
+#include "device/cuda_status.h"
 #include "device/device.h"
 #include "kernels/cuda_grid.h"
 #include "tests/emulated_cuda/block.h"
@@ -26,11 +27,11 @@ void Launch(device::CudaStream& stream, const char* what, void (*kernel)(Paramet
   (CheckArgument(what, arguments), ...);
   stream.Launch([&](cudaStream_t handle) -> Status {
     emulated_cuda::CountLaunch(what);
-    emulated_cuda::Enqueue(handle, [=] {
+    const cudaError_t enqueued = emulated_cuda::Enqueue(handle, [=] {
       emulated_cuda::RunGrid(what, shape.blocks, shape.threads, shape.shared,
                              [&] { kernel(arguments...); });
     });
-    return {};
+    return device::CudaStatus(enqueued, "launching {}", what);
   });
 }
 

@@ -33,6 +33,7 @@ constexpr CUresult kInvalidValue = 1;
 constexpr CUresult kOutOfMemory = 2;
 constexpr CUresult kInvalidContext = 201;
 constexpr CUresult kInvalidHandle = 400;
+constexpr CUresult kNotReady = 600;
 constexpr CUresult kAlreadyRegistered = 712;
 constexpr CUresult kNotRegistered = 713;
 constexpr CUresult kNotPermitted = 800;
@@ -42,6 +43,7 @@ const std::map<CUresult, const char*> kNames{
     {kOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY"},
     {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"},
     {kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
+    {kNotReady, "CUDA_ERROR_NOT_READY"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
     {kAlreadyRegistered, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
     {kNotRegistered, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
@@ -142,6 +144,7 @@ struct CUctx_st {
 
 struct CUevent_st {
   CUcontext context = current;
+  bool lenient = false;
   std::mutex mutex;
   std::shared_ptr<Point> point;
 
@@ -359,6 +362,29 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t size, CUstream 
   return kSuccess;
 }
 
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream) {
+  if (const CUresult error = EnterContext("cuMemcpyDtoDAsync_v2")) return error;
+  const auto find = [=] {
+    return std::pair(TheMemory().Find({to, size}, "a copy"),
+                     TheMemory().Find({from, size}, "a copy"));
+  };
+  if (const auto [target, source] = find(); target == nullptr || source == nullptr) {
+    return kInvalidValue;
+  }
+  StreamOf(stream)->AddOfDevice([=] {
+    const auto [target, source] = find();
+    if (target != nullptr && source != nullptr) WriteInHalves(target, source, size);
+  });
+  return kSuccess;
+}
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size, CUstream stream) {
+  if (const CUresult error = EnterContext("cuMemsetD8Async")) return error;
+  std::byte* const target = TheMemory().Find({to, size}, "a memset");
+  if (target == nullptr) return kInvalidValue;
+  StreamOf(stream)->AddOfDevice([=] { std::memset(target, value, size); });
+  return kSuccess;
+}
+
 CUresult cuStreamCreate(CUstream* stream, unsigned) {
   if (const CUresult error = EnterContext("cuStreamCreate")) return error;
   *stream = new CUstream_st;
@@ -398,11 +424,21 @@ CUresult cuEventCreate(CUevent* event, unsigned) {
   ++TheDriver().events;
   return kSuccess;
 }
+CUresult fake_cuda_lenient_event(CUevent* event) {
+  const CUresult made = cuEventCreate(event, 0);
+  if (made == kSuccess) (*event)->lenient = true;
+  return made;
+}
+CUresult cuEventQuery(CUevent event) {
+  if (const CUresult error = EnterContext("cuEventQuery")) return error;
+  const auto point = event->Now();
+  return point == nullptr || point->Reached() ? kSuccess : kNotReady;
+}
 CUresult cuEventRecord(CUevent event, CUstream stream) {
   if (const CUresult error = EnterContext("cuEventRecord")) return error;
   if (event->context != (stream == nullptr ? current : stream->context)) return kInvalidHandle;
   const std::scoped_lock lock(event->mutex);
-  if (event->point != nullptr && !event->point->Reached()) {
+  if (!event->lenient && event->point != nullptr && !event->point->Reached()) {
     Note("an event was recorded again while it was in use");
   }
   event->point = StreamOf(stream)->Mark();
@@ -416,7 +452,8 @@ CUresult cuEventSynchronize(CUevent event) {
 CUresult cuEventDestroy_v2(CUevent event) {
   if (const CUresult error = EnterContext("cuEventDestroy_v2")) return error;
   const auto point = event->Now();
-  if (point != nullptr && !point->Reached()) Note("an event was destroyed while it was in use");
+  const bool in_use = point != nullptr && !point->Reached();
+  if (in_use && !event->lenient) Note("an event was destroyed while it was in use");
   delete event;
   --TheDriver().events;
   return kSuccess;
@@ -448,6 +485,7 @@ void fake_cuda_pci_bus_id(const char* id) {
 void* fake_cuda_memory(CUdeviceptr address, size_t size) {
   return TheMemory().Find({address, size}, "a kernel");
 }
+void fake_cuda_map_memory(void) { TheMemory().Map(); }
 void fake_cuda_resize(size_t size) { TheMemory().Resize(size); }
 size_t fake_cuda_peak(void) { return TheMemory().TakePeak(); }
 void fake_cuda_share_memory(void) { TheMemory().Share(); }

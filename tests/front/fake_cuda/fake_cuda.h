@@ -38,6 +38,8 @@ CUresult cuDeviceGetPCIBusId(char* id, int size, CUdevice device);
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t size);
 CUresult cuMemFree_v2(CUdeviceptr address);
 CUresult cuMemGetInfo_v2(size_t* free, size_t* total);
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream);
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t size, CUstream stream);
 CUresult cuMemHostRegister_v2(void* data, size_t size, unsigned flags);
 CUresult cuMemHostUnregister(void* data);
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t size, CUstream stream);
@@ -48,6 +50,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context);
 CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags);
 CUresult cuEventCreate(CUevent* event, unsigned flags);
+CUresult cuEventQuery(CUevent event);
 CUresult cuEventRecord(CUevent event, CUstream stream);
 CUresult cuEventSynchronize(CUevent event);
 CUresult cuEventDestroy_v2(CUevent event);
@@ -67,6 +70,10 @@ size_t fake_cuda_peak(void);
 /* Counts all memory of the host as the device's as well, at its own addresses: for tests whose
  * kernels are the host's own. */
 void fake_cuda_share_memory(void);
+/* Has device memory lie at addresses that kernels can follow which are compiled for the host. */
+void fake_cuda_map_memory(void);
+/* Makes an event that may be recorded again and destroyed while it is in use, as CUDA's may. */
+CUresult fake_cuda_lenient_event(CUevent* event);
 /* Enqueues a kernel. */
 CUresult fake_cuda_launch(CUstream stream, void (*kernel)(void*), void* argument);
 /* Between these, no stream goes on. */

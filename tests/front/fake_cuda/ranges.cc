@@ -1,6 +1,9 @@
 #include "tests/front/fake_cuda/ranges.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
 
 namespace fake_cuda {
 
@@ -12,12 +15,21 @@ Memory& TheMemory() {
 uint64_t Memory::Allocate(size_t size) {
   const std::scoped_lock lock(mutex_);
   if (used_ > size_ || size > size_ - used_) return 0;
+  const size_t pages = (size + 8191) / 4096 * 4096;
+  auto* const data = static_cast<std::byte*>(std::aligned_alloc(4096, pages));
+  if (data == nullptr) return 0;
+  std::memset(data, 0x7f, pages);
   used_ += size;
   peak_ = std::max(peak_, used_);
-  const uint64_t address = next_;
-  next_ += (size + 8191) / 4096 * 4096;
-  blocks_[address].assign(size, std::byte{0x7f});
+  const uint64_t address = mapped_ ? reinterpret_cast<uint64_t>(data) : next_;
+  if (!mapped_) next_ += pages;
+  blocks_.emplace(address, Block{{data, std::free}, size});
   return address;
+}
+
+void Memory::Map() {
+  const std::scoped_lock lock(mutex_);
+  mapped_ = true;
 }
 
 void Memory::Resize(size_t size) {
@@ -37,6 +49,7 @@ size_t Memory::TakePeak() {
 
 void Memory::Share() {
   const std::scoped_lock lock(mutex_);
+  mapped_ = true;
   shared_ = true;
 }
 
@@ -44,11 +57,11 @@ bool Memory::Free(uint64_t address) {
   const std::scoped_lock lock(mutex_);
   const auto found = blocks_.find(address);
   if (found == blocks_.end()) return false;
-  const Range range{address, found->second.size()};
+  const Range range{address, found->second.size};
   if (std::ranges::any_of(under_way_, [&](const Copy& c) { return c.device.Meets(range); })) {
     Note("device memory was freed while a copy of it was under way");
   }
-  used_ -= found->second.size();
+  used_ -= range.size;
   blocks_.erase(found);
   return true;
 }
@@ -58,8 +71,8 @@ std::byte* Memory::FindLocked(const Range& range) {
   auto found = blocks_.upper_bound(range.begin);
   if (found == blocks_.begin()) return nullptr;
   --found;
-  const Range block{found->first, found->second.size()};
-  return block.Contains(range) ? found->second.data() + (range.begin - block.begin) : nullptr;
+  const Range block{found->first, found->second.size};
+  return block.Contains(range) ? found->second.data.get() + (range.begin - block.begin) : nullptr;
 }
 
 std::byte* Memory::Find(const Range& range, const char* what) {

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace fake_cuda {
 
@@ -39,6 +38,8 @@ class Memory {
  public:
   /// Returns 0 if the device has no room left.
   uint64_t Allocate(size_t size);
+  /// Allocates at addresses that the host can follow.
+  void Map();
   /// How much device memory there is from now on, and how much of it is free.
   void Resize(size_t size);
   std::pair<size_t, size_t> FreeAndSize();
@@ -60,6 +61,11 @@ class Memory {
   uint64_t copies();
 
  private:
+  struct Block {
+    std::unique_ptr<std::byte, void (*)(void*)> data;
+    uint64_t size;
+  };
+
   std::byte* FindLocked(const Range& range);
 
   std::mutex mutex_;
@@ -67,10 +73,11 @@ class Memory {
   static constexpr uint64_t kFirstOfDevice = uint64_t{1} << 62;
 
   uint64_t next_ = kFirstOfDevice;
-  std::map<uint64_t, std::vector<std::byte>> blocks_;
+  std::map<uint64_t, Block> blocks_;
   size_t size_ = size_t{1} << 40;
   size_t used_ = 0;
   size_t peak_ = 0;
+  bool mapped_ = false;
   bool shared_ = false;  ///< addresses of the host are also the device's
   std::list<Range> registered_;
   std::list<Copy> under_way_;

@@ -1,0 +1,77 @@
+// States at home on the device that computes: weights, gradients, master and moments in memory of
+// the engine's on the caller's GPU, updated there by kernels (zero::ResidentEngine).
+//
+// The engine has a stream of its own. Weights are copied from its memory to the caller's and
+// gradients from the caller's to its own, on the device. Both happen on the engine's stream, which
+// waits for the caller's stream before, and for which the caller's waits afterwards. So all that
+// the engine does is in one order, and the host waits for the norm alone.
+//
+// Threads: one at a time, within Enter().
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+#include "base/result.h"
+#include "device/device.h"
+#include "front/cuda_context.h"
+#include "front/cuda_driver.h"
+#include "front/gradient_inbox.h"
+#include "front/plan.h"
+#include "front/unit_memory.h"
+#include "kernels/state/state_operators.h"
+#include "zero/resident_engine.h"
+
+namespace penstock::front {
+
+class DeviceHome {
+ public:
+  /// Takes what the plan says of the calling thread's current device. The plan outlives it. Errors:
+  /// kUnavailable without a driver, a context or CUDA in this build; kBudget, with the sum, if less
+  /// is free; those of zero::ResidentEngine.
+  static Result<std::unique_ptr<DeviceHome>> Create(const Plan& plan);
+  ~DeviceHome();
+  DeviceHome(const DeviceHome&) = delete;
+  DeviceHome& operator=(const DeviceHome&) = delete;
+
+  /// Makes the engine's context current, to be held during every call. If the driver has failed,
+  /// so do the calls of it.
+  std::optional<ContextScope> Enter();
+  /// The same for a call with a stream, within the other. Errors: kInvalidArgument for a stream of
+  /// another context.
+  Result<ContextScope> EnterWith(CuStream stream) const;
+
+  zero::ResidentEngine& states() { return *states_; }
+
+  /// Enqueues the copies of a unit's weights to memory of the device, for work behind them on
+  /// `stream`.
+  void CopyWeights(offload::ModuleId module, const UnitMemory& to, CuStream stream);
+  /// Copies a unit's weights to memory of the host. Errors: of the device.
+  Status FetchWeights(offload::ModuleId module, const UnitMemory& to, int threads);
+  /// Enqueues the addition of a gradient behind the work of `stream`; null: zeros.
+  void AddGradient(const GradientInbox::Announced& gradient, const std::byte* values,
+                   CuStream stream);
+  /// Enqueues the rounding of a tensor's sum; see GradientInbox::Callbacks.
+  void RoundSum(offload::ModuleId module, uint32_t tensor, uint64_t sum, std::byte* place);
+
+ private:
+  DeviceHome(const CudaDriver& driver, CuContext context) : driver_(driver), context_(context) {}
+  Status Build(const Plan& plan);
+  Status TryKernels();
+  device::CudaStream& stream() { return *stream_; }
+  void AddToSum(const GradientInbox::Announced& gradient, const std::byte* values);
+  void AddToPlace(const GradientInbox::Announced& gradient, const std::byte* values);
+  DType WeightOf(offload::ModuleId module, uint32_t tensor) const;
+
+  const CudaDriver driver_;
+  const CuContext context_;
+  CuContext callers_ = nullptr;  ///< what the call found
+  std::unique_ptr<device::Device> device_;
+  std::unique_ptr<kernels::StateOperators> operators_;
+  device::DeviceBuffer sums_;  ///< of gradients that are added up aside
+  std::unique_ptr<zero::ResidentEngine> states_;
+  device::CudaStream* stream_ = nullptr;  ///< of `states_`
+};
+
+}  // namespace penstock::front
