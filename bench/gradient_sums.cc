@@ -40,7 +40,7 @@ constexpr uint64_t kTensor = 4 << 20;  // elements
 void Check(int code) {
   if (code == PENSTOCK_OK) return;
   fmt::print(stderr, "gradient_sums: {}\n", penstock_error());
-  std::exit(1);
+  std::exit(1);  // NOLINT(concurrency-mt-unsafe): one thread
 }
 
 double Seconds(const std::function<void()>& work) {
@@ -54,7 +54,7 @@ class Folder {
  public:
   Folder() {
     std::string pattern = (std::filesystem::temp_directory_path() / "penstock_XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) std::exit(1);
+    if (::mkdtemp(pattern.data()) == nullptr) std::abort();
     path_ = pattern;
   }
   Folder(const Folder&) = delete;
@@ -170,7 +170,7 @@ void Measure(Until until, size_t pairs, uint32_t units) {
   std::vector<double> rates[2];
   std::vector<double> copies[2];
   for (size_t pair = 0; pair < pairs; ++pair) {
-    double seconds[2];
+    double seconds[2] = {};
     for (const size_t i : {pair % 2, 1 - pair % 2}) {
       seconds[i] = (i == 0 ? one : two).AddUp(values, stream, until);
       rates[i].push_back(Traffic(until) * elements / seconds[i] / 1e9);
@@ -197,7 +197,7 @@ void Measure(Until until, size_t pairs, uint32_t units) {
 }  // namespace
 }  // namespace penstock
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): it ends then
   const std::string what = argc > 1 ? argv[1] : "";
   const uint64_t pairs = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 9;
   const uint64_t millions = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 64;

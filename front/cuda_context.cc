@@ -25,7 +25,7 @@ Result<CuContext> ContextOf(const CudaDriver& driver, CuStream stream) {
 }
 
 Result<ContextScope> ContextScope::Enter(const CudaDriver& driver, CuContext context) {
-  PENSTOCK_ASSIGN(const CuContext before, CurrentContext(driver));
+  PENSTOCK_ASSIGN(CuContext before, CurrentContext(driver));
   if (before == context) return ContextScope(nullptr, before);
   PENSTOCK_TRY(driver.Check(driver.ctx_set_current(context), "making a context current"));
   return ContextScope(&driver, before);

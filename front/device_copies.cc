@@ -29,7 +29,7 @@ class DeviceCopies::StreamPoint final : public device::Event::State {
 Result<std::unique_ptr<DeviceCopies>> DeviceCopies::Create(
     CuStream stream, const std::vector<std::span<std::byte>>& memory, int gradient_threads) {
   PENSTOCK_ASSIGN(const CudaDriver driver, LoadCudaDriver());
-  PENSTOCK_ASSIGN(const CuContext context, ContextOf(driver, stream));
+  PENSTOCK_ASSIGN(CuContext context, ContextOf(driver, stream));
   if (context == nullptr) {
     return MakeError(
         ErrorCode::kUnavailable,
@@ -64,7 +64,7 @@ DeviceCopies::~DeviceCopies() {
 }
 
 Result<ContextScope> DeviceCopies::Enter(CuStream stream) const {
-  PENSTOCK_ASSIGN(const CuContext context, ContextOf(driver_, stream));
+  PENSTOCK_ASSIGN(CuContext context, ContextOf(driver_, stream));
   if (context != nullptr && context != context_) {
     return MakeError(ErrorCode::kInvalidArgument,
                      "cuda: the stream is of another context than that of the first copy; an "
