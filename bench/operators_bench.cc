@@ -268,7 +268,8 @@ const std::vector<Row>& Rows() {
        [](double b, double t) { return AttentionOperations(b, t, 2); }},
       {"AttentionBackward",
        [](Layer& l) {
-         l.operators().AttentionBackward(l.stream(), kHeads, l.qkv, l.attended, l.d_narrow, l.d_qkv);
+         l.operators().AttentionBackward(l.stream(), kHeads, l.qkv, l.attended, l.d_narrow,
+                                         l.d_qkv);
        },
        [](double b, double t) { return AttentionOperations(b, t, 5); }},
       {"LayerNormForward",

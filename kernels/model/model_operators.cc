@@ -14,9 +14,10 @@ constexpr Bytes kBlockHeap = 160_KiB;
 
 Status CheckDevice(device::Kind kind, const OperatorOptions& options) {
   if (kind == device::Kind::kCuda || options.attention == AttentionKernel::kOwn) return {};
-  return MakeError(ErrorCode::kInvalidArgument,
-                   "operators: attention by cuDNN is for the CUDA device; use --device cuda, or set "
-                   "penstock.attention to \"own\"");
+  return MakeError(
+      ErrorCode::kInvalidArgument,
+      "operators: attention by cuDNN is for the CUDA device; use --device cuda, or set "
+      "penstock.attention to \"own\"");
 }
 
 }  // namespace

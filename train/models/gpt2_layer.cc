@@ -1,5 +1,5 @@
 // Buffers are used again as soon as what they hold is dead. In the backward of a layer:
-//   norm       ln_1(x) | ln_2(mid) | d ln_2(mid) | d attention | ln_1(x), computed again | d ln_1(x)
+//   norm       ln_1(x) | ln_2(mid) | d ln_2(mid) | d attention | ln_1(x) again | d ln_1(x)
 //   qkv        qkv
 //   attention  attention's output
 //   mid        x + attention

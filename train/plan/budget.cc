@@ -96,8 +96,7 @@ Result<OfferedMemory> ReadOfferedMemory(std::optional<Bytes> gpu, uint32_t local
 
 kernels::OperatorOptions OperatorsFor(const ModelDescription& model, const BatchShape& shape,
                                       const config::Config& config) {
-  kernels::OperatorOptions options =
-      model.Operators(shape, config.dtype, config.compute_threads);
+  kernels::OperatorOptions options = model.Operators(shape, config.dtype, config.compute_threads);
   if (config.attention == config::AttentionChoice::kCudnn) {
     options.attention = kernels::AttentionKernel::kCudnn;
   }
