@@ -1,20 +1,39 @@
 #include "kernels/model/cuda_attention.h"
 
+#include <cuda_runtime_api.h>
+
 #include <cmath>
 
+#include "device/cuda_status.h"
 #include "kernels/model/cuda_softmax.h"
 
 namespace penstock::kernels {
+namespace {
+
+Result<uint64_t> SharedMemoryOfBlock() {
+  int device = 0;
+  int bytes = 0;
+  PENSTOCK_TRY(device::CudaStatus(cudaGetDevice(&device), "asking for the current device"));
+  PENSTOCK_TRY(device::CudaStatus(
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+      "asking for the shared memory of a block on device {}", device));
+  return static_cast<uint64_t>(bytes);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<CudaAttention>> CudaAttention::Create(const CudaBlas& blas,
                                                              const AttentionCall& call) {
   std::unique_ptr<CudaAttention> attention(new CudaAttention(call));
   if (attention->fused()) {
-    if (attention->head_size_ <= kMaxFusedHead) return attention;
-    return MakeError(ErrorCode::kUnavailable,
-                     "operators: attention in {} on the CUDA device takes heads of at most {} "
-                     "elements, not {}; use fp32 or --device cpu",
-                     ToString(call.dtype), kMaxFusedHead, attention->head_size_);
+    if (attention->head_size_ > kMaxFusedHead) {
+      return MakeError(ErrorCode::kUnavailable,
+                       "operators: attention in {} on the CUDA device takes heads of at most {} "
+                       "elements, not {}; use fp32 or --device cpu",
+                       ToString(call.dtype), kMaxFusedHead, attention->head_size_);
+    }
+    PENSTOCK_ASSIGN(attention->block_memory_, SharedMemoryOfBlock());
+    return attention;
   }
   PENSTOCK_TRY(attention->MakeProducts(blas));
   return attention;
@@ -66,7 +85,8 @@ CudaAttentionShape CudaAttention::shape() const {
           .tasks = call_.batch * call_.heads,
           .sequence = call_.sequence,
           .heads = call_.heads,
-          .head_size = head_size_};
+          .head_size = head_size_,
+          .block_memory = block_memory_};
 }
 
 CudaRowStatistics CudaAttention::Statistics(std::byte* scratch) const {

@@ -21,7 +21,8 @@ namespace penstock::kernels {
 
 class CudaAttention {
  public:
-  /// Errors: kUnavailable for heads that no kernel takes; of cuBLASLt.
+  /// For the current device. Errors: kUnavailable for heads that no kernel takes; of cuBLASLt and
+  /// the device.
   static Result<std::unique_ptr<CudaAttention>> Create(const CudaBlas& blas,
                                                        const AttentionCall& call);
   /// By cuDNN. `statistics`: see CudnnAttention.
@@ -62,6 +63,7 @@ class CudaAttention {
   const AttentionCall call_;
   const CudaAttentionPlan plan_;
   const uint64_t head_size_;
+  uint64_t block_memory_ = 0;              ///< see CudaAttentionShape
   std::unique_ptr<CudnnAttention> cudnn_;  ///< null: own kernels
   Products products_;
 };

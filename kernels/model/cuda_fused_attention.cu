@@ -128,22 +128,24 @@ __global__ void __launch_bounds__(kBlockThreads, kForwardBlocks<kHead>)
                    out, [&](unsigned row) { return task.InOut(first_query + row); });
 }
 
-/// Shared memory: queries, gradients of their outputs, pairs of keys and values.
+/// Shared memory: queries, gradients of their outputs, pairs of keys and values. No bit depends on
+/// kTiles.
+template <int kTilesOfWarp>
 struct QueryGradient {
-  static constexpr int kTiles = 2;
+  static constexpr int kTiles = kTilesOfWarp;
   static constexpr int kRows = kBlockRows<kTiles>;
   static constexpr int kKeys = 32;
+  static constexpr int kSharedRows = 2 * kRows + 4 * kKeys;
 };
 
 /// First the statistics of the rows, with delta = Σ_keys p (d_out vᵀ), then the gradient:
 /// d_q = Σ_keys d_score k, d_score = p (d_out vᵀ − delta) scale.
-template <int kHead, typename T>
+template <int kHead, int kTiles, typename T>
 __global__ void __launch_bounds__(kBlockThreads, 2)
     QueryGradientKernel(CudaAttentionShape shape, const T* qkv, const T* d_out,
                         CudaRowStatistics statistics, T* d_qkv) {
-  constexpr int kTiles = QueryGradient::kTiles;
-  constexpr int kRows = QueryGradient::kRows;
-  constexpr int kKeys = QueryGradient::kKeys;
+  constexpr int kRows = QueryGradient<kTiles>::kRows;
+  constexpr int kKeys = QueryGradient<kTiles>::kKeys;
   constexpr int kStates = kLaneRows<kTiles>;
   auto* const queries = reinterpret_cast<T*>(DynamicShared());
   T* const gradients = queries + kRows * kStride<kHead>;
@@ -317,6 +319,27 @@ LaunchShape LaunchOf(const CudaAttentionShape& shape, uint64_t rows, size_t shar
           .shared = shared_rows * kStride<kHead> * sizeof(uint16_t)};
 }
 
+/// 32 rows a warp, or 16 where a block may not have the shared memory for more: with heads above 64
+/// on GPUs whose blocks have 99 KiB (compute capability 8.6, 8.9 and 12).
+template <int kHead, typename T>
+void LaunchQueryGradient(device::CudaStream& stream, const CudaAttentionShape& shape, const T* qkv,
+                         const T* d_out, const CudaRowStatistics& statistics, T* d_qkv) {
+  const auto blocks_of = [&]<int kTiles>() {
+    using Cut = QueryGradient<kTiles>;
+    return LaunchOf<kHead>(shape, Cut::kRows, Cut::kSharedRows);
+  };
+  const auto launch = [&]<int kTiles>() {
+    Launch(stream, "the gradient of queries", QueryGradientKernel<kHead, kTiles, T>,
+           blocks_of.template operator()<kTiles>(), shape, qkv, d_out, statistics, d_qkv);
+  };
+  if constexpr (kHead > 64) {
+    if (blocks_of.template operator()<2>().shared > shape.block_memory) {
+      return launch.template operator()<1>();
+    }
+  }
+  launch.template operator()<2>();
+}
+
 /// Calls f<kHead, T>() with the smallest padded size that holds the head, and the element.
 template <typename F>
 void WithHead(const CudaAttentionShape& shape, F f) {
@@ -355,10 +378,7 @@ void CudaFusedAttentionBackward(device::CudaStream& stream, const CudaAttentionS
                                 const CudaRowStatistics& statistics, std::byte* d_qkv) {
   PENSTOCK_CHECK(shape.head_size % 8 != 0 || (IsAligned(qkv) && IsAligned(d_out)));
   WithHead(shape, [&]<int kHead, typename T>() {
-    using Queries = QueryGradient;
-    Launch(stream, "the gradient of queries", QueryGradientKernel<kHead, T>,
-           LaunchOf<kHead>(shape, Queries::kRows, 2 * Queries::kRows + 4 * Queries::kKeys), shape,
-           As<T>(qkv), As<T>(d_out), statistics, As<T>(d_qkv));
+    LaunchQueryGradient<kHead>(stream, shape, As<T>(qkv), As<T>(d_out), statistics, As<T>(d_qkv));
     using Keys = KeyGradient<kHead>;
     Launch(stream, "the gradient of keys and values", KeyGradientKernel<kHead, T>,
            LaunchOf<kHead>(shape, Keys::kRows, 2 * Keys::kRows + 4 * Keys::kQueries), shape,

@@ -16,7 +16,8 @@ struct CudaAttentionShape {
   uint64_t tasks;     ///< batch · heads
   uint64_t sequence;  ///< rows of a task
   uint64_t heads;
-  uint64_t head_size;  ///< at most kMaxFusedHead
+  uint64_t head_size;     ///< at most kMaxFusedHead
+  uint64_t block_memory;  ///< bytes of shared memory that a block on the device may have
 };
 inline constexpr uint64_t kMaxFusedHead = 128;
 

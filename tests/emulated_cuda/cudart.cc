@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -91,6 +92,7 @@ Ranges device_memory;
 Ranges registered;
 std::mutex counts_mutex;
 penstock::emulated_cuda::Counts counts;
+std::atomic<size_t> shared_memory_of_block = 227 * 1024;
 
 template <typename Change>
 void Count(Change change) {
@@ -182,6 +184,8 @@ Counts CountsSoFar() {
 void CountLaunch(const char* what) {
   Count([what](Counts& all) { ++all.launches[what]; });
 }
+size_t SharedMemoryOfBlock() { return shared_memory_of_block; }
+void SetSharedMemoryOfBlock(size_t bytes) { shared_memory_of_block = bytes; }
 size_t RegisteredBytes() { return registered.Total(); }
 
 }  // namespace penstock::emulated_cuda
@@ -209,6 +213,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::strcpy(properties->name, "emulated");
   properties->major = 9;
   properties->multiProcessorCount = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin) return cudaErrorInvalidValue;
+  *value = static_cast<int>(shared_memory_of_block.load());
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* text, int size, int) {

@@ -34,6 +34,10 @@ struct Counts {
 };
 Counts CountsSoFar();
 void CountLaunch(const char* what);
+/// How much shared memory a block may have: 227 KiB until it is set. A launch that asks for more
+/// fails.
+size_t SharedMemoryOfBlock();
+void SetSharedMemoryOfBlock(size_t bytes);
 /// How many bytes of host memory are registered.
 size_t RegisteredBytes();
 

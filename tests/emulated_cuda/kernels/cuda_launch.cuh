@@ -26,6 +26,10 @@ void Launch(device::CudaStream& stream, const char* what, void (*kernel)(Paramet
             const LaunchShape& shape, std::type_identity_t<Parameters>... arguments) {
   (CheckArgument(what, arguments), ...);
   stream.Launch([&](cudaStream_t handle) -> Status {
+    if (shape.shared > emulated_cuda::SharedMemoryOfBlock()) {
+      return device::CudaStatus(cudaErrorInvalidValue,
+                                "asking for {} bytes of shared memory for {}", shape.shared, what);
+    }
     emulated_cuda::CountLaunch(what);
     const cudaError_t enqueued = emulated_cuda::Enqueue(handle, [=] {
       emulated_cuda::RunGrid(what, shape.blocks, shape.threads, shape.shared,
