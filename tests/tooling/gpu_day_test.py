@@ -12,7 +12,8 @@ import time
 import unittest
 
 KIT = pathlib.Path(__file__).resolve().parents[2] / "scripts/gpu"
-sys.path.insert(0, str(KIT))
+sys.path[:0] = [str(KIT), str(KIT / "parts")]
+import ncu  # noqa: E402
 from day import figures, folders, plan, report  # noqa: E402
 
 TIMEOUT_S = 60
@@ -261,6 +262,35 @@ class CommandLineTest(DayTest):
     def test_only_keeps_the_order_of_the_plan(self):
         groups = plan.only(plan.make(KIT, plan.FULL), ["bits", "facts"])
         self.assertEqual([p.name for g in groups for p in g.parts], ["facts", "bits"])
+
+
+class PartsTest(DayTest):
+    def program(self, name, script):
+        path = self.root / name
+        path.write_text("#!/bin/bash\n" + script, encoding="utf-8")
+        path.chmod(0o755)
+        return path
+
+    def test_an_update_for_which_no_time_is_left_is_a_line_and_no_failure(self):
+        shutil.copytree(KIT, self.root / "kit")
+        self.program("kit/adam_run", "if [[ $1 == copy ]]; then echo 2; echo 1; else sleep 1000; fi\n")
+        kit = self.root / "kit"
+        environment = {**os.environ, "PYTHONPATH": f"{kit}:{kit}/parts", "PENSTOCK_DAY_SECONDS": "4"}
+        done = subprocess.run([sys.executable, str(kit / "parts/memory.py"), "1000", "1"], check=False,
+                              capture_output=True, text=True, env=environment, timeout=TIMEOUT_S)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        copy, update = report.results_in(done.stdout, "memory")
+        self.assertEqual(copy["seconds"], 1)
+        self.assertEqual(update["missing"], "no time is left")
+
+    def test_what_ncu_has_started_ends_with_its_time(self):
+        pid = self.root / "pid"
+        self.program("ncu", f"sleep 1000 & echo $! >{pid}.new; mv {pid}.new {pid}; wait\n")
+        path = os.environ["PATH"]
+        os.environ["PATH"] = f"{self.root}:{path}"
+        self.addCleanup(os.environ.update, PATH=path)
+        self.assertEqual(ncu.profile([], ["x"], self.root / "log", 2.0), "more than 2 s")
+        self.wait_until(lambda: not self.is_running(pid.read_text(encoding="utf-8").strip()))
 
 
 class PlanTest(unittest.TestCase):
