@@ -14,7 +14,7 @@ import unittest
 KIT = pathlib.Path(__file__).resolve().parents[2] / "scripts/gpu"
 sys.path[:0] = [str(KIT), str(KIT / "parts")]
 import ncu  # noqa: E402
-from day import figures, folders, plan, report  # noqa: E402
+from day import figures, folders, plan, report, runner  # noqa: E402
 
 TIMEOUT_S = 60
 
@@ -114,7 +114,6 @@ class RunnerTest(DayTest):
         part = plan.Part("a", "?", ("/nowhere/program",), 5)
         places = folders.choose(str(self.work), KIT)
         kept = report.Report(self.out, places)
-        from day import runner
         keep = {number: signal.getsignal(number) for number in (1, 2, 15)}
         try:
             code = runner.Runner(KIT, places, kept, 20).run([plan.Group((part,))])
@@ -185,6 +184,19 @@ class RunnerTest(DayTest):
         day.kill()
         day.wait()
         self.wait_until(lambda: not self.is_running(away.read_text(encoding="utf-8").strip()))
+
+    def test_a_process_has_ended_only_when_all_its_threads_have(self):
+        """The first thread's end takes the environment, but not what the others have of a device."""
+        script = ("import ctypes, threading, time; threading.Thread(target=time.sleep, args=(1000,)).start(); "
+                  "ctypes.CDLL(None).pthread_exit(None)")
+        process = subprocess.Popen([sys.executable, "-c", script])
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.wait_until(lambda: not self.is_running(process.pid))
+        self.assertFalse(runner.has_ended(process.pid))
+        process.kill()
+        process.wait()
+        self.assertTrue(runner.has_ended(process.pid))
 
     def test_the_next_day_ends_what_a_killed_one_has_left_and_keeps_its_report(self):
         pid = self.root / "pid"
@@ -273,7 +285,7 @@ class PartsTest(DayTest):
 
     def test_an_update_for_which_no_time_is_left_is_a_line_and_no_failure(self):
         shutil.copytree(KIT, self.root / "kit")
-        self.program("kit/adam_run", "if [[ $1 == copy ]]; then echo 2; echo 1; else sleep 1000; fi\n")
+        self.program("kit/adam_run", "if [[ $1 == copy ]]; then echo 2; echo 1; else exec sleep 1000; fi\n")
         kit = self.root / "kit"
         environment = {**os.environ, "PYTHONPATH": f"{kit}:{kit}/parts", "PENSTOCK_DAY_SECONDS": "4"}
         done = subprocess.run([sys.executable, str(kit / "parts/memory.py"), "1000", "1"], check=False,

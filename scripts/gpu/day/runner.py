@@ -47,7 +47,7 @@ def _environment_of(pid: str) -> set[bytes]:
         return set()
 
 
-def _has_ended(pid: int) -> bool:
+def has_ended(pid: int) -> bool:
     """Whether all threads of a process have ended, and so what it had of a device is free: its
     environment is gone before."""
     try:
@@ -64,7 +64,7 @@ def end_processes(*variables: str) -> int:
     until = time.monotonic() + _END_S
     found: set[int] = set()
     while True:
-        found = {pid for pid in found if not _has_ended(pid)}
+        found = {pid for pid in found if not has_ended(pid)}
         found |= {
             int(pid)
             for pid in os.listdir("/proc")
@@ -286,12 +286,13 @@ class Runner:
         took = self._now() - one.begun
         if code is None and not self._stopped and took < one.limit:
             return
+        # First by name, as these are waited for: the next part wants their memory of the device.
+        left = end_processes(self._tag(), f"PENSTOCK_DAY_PART={one.part.name}")
         try:
             os.killpg(one.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
         one.process.wait()
-        left = end_processes(self._tag(), f"PENSTOCK_DAY_PART={one.part.name}")
         self._running.remove(one)
         for folder in self._scratch_folders(one.part.name):
             shutil.rmtree(folder, ignore_errors=True)
