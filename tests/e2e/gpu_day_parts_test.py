@@ -59,7 +59,8 @@ class GpuDayPartsTest(harness.PenstockTest):
             self.assertRegex(printed, rf"(?m)^ok +{part} ")
 
     def test_trainings_memory_doctor_and_facts_run_and_say_what_the_figures_need(self):
-        parts = ("facts", "doctor", "device", "smoke-train", "memory", "train-host", "train-nvme")
+        parts = ("facts", "doctor", "device", "smoke-train", "memory", "train-host", "train-nvme",
+                 "attention-cudnn")
         code, printed, results = self.day(*parts)
         self.assertEqual(code, 0, printed)
         self.assert_ok(printed, *parts)
@@ -71,14 +72,16 @@ class GpuDayPartsTest(harness.PenstockTest):
                        "train-host against the floor", "train-nvme against the floor"):
             self.assertIn(figure, printed)
 
-    def test_a_key_that_this_build_does_not_have_leaves_its_part_out(self):
-        command = ["attention=nothing", "layers=1", "width=32", "vocabulary=256", "steps=1"]
-        environment = {**os.environ, "PYTHONPATH": f"{self.kit}:{self.kit}/parts:{self.kit}/tests",
-                       "PENSTOCK_DAY_SCRATCH": self.make_folder("s"), "PENSTOCK_DAY_SECONDS": "60"}
-        done = subprocess.run([sys.executable, str(self.kit / "parts/train_steps.py"), "a", *command],
-                              capture_output=True, text=True, check=False, env=environment)
-        self.assertEqual(done.returncode, 77, done.stdout + done.stderr)
-        self.assertIn("missing: attention nothing: ", done.stdout)
+    def test_attention_by_cudnn_is_left_out_only_where_there_is_no_cudnn(self):
+        program = self.kit / "penstock"
+        for error, outcome in (("attention by cuDNN: libcudnn.so.9: not found", "left out"),
+                               ("no GPU", "FAILED")):
+            program.unlink()
+            program.write_text(f"#!/bin/bash\necho 'penstock: error: {error}' >&2\nexit 3\n",
+                               encoding="utf-8")
+            program.chmod(0o755)
+            _, printed, _ = self.day("attention-cudnn")
+            self.assertRegex(printed, rf"(?m)^{outcome} +attention-cudnn .*{error}")
 
     def test_the_time_of_each_kernel_is_added_up_in_the_unit_of_its_row(self):
         tool = pathlib.Path(self.path("tools/ncu"))

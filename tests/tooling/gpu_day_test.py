@@ -12,8 +12,9 @@ import time
 import unittest
 
 KIT = pathlib.Path(__file__).resolve().parents[2] / "scripts/gpu"
-sys.path.insert(0, str(KIT))
-from day import figures, folders, plan, report  # noqa: E402
+sys.path[:0] = [str(KIT), str(KIT / "parts")]
+import ncu  # noqa: E402
+from day import figures, folders, plan, report, runner  # noqa: E402
 
 TIMEOUT_S = 60
 
@@ -113,7 +114,6 @@ class RunnerTest(DayTest):
         part = plan.Part("a", "?", ("/nowhere/program",), 5)
         places = folders.choose(str(self.work), KIT)
         kept = report.Report(self.out, places)
-        from day import runner
         keep = {number: signal.getsignal(number) for number in (1, 2, 15)}
         try:
             code = runner.Runner(KIT, places, kept, 20).run([plan.Group((part,))])
@@ -175,6 +175,29 @@ class RunnerTest(DayTest):
         self.assertEqual(self.results()[1], {"part": "long", "step": 7})
         self.assertIn("RESULT", self.log("long"))
 
+    def test_what_a_part_has_started_ends_when_the_runner_is_killed(self):
+        away = self.root / "away"
+        script = f"setsid bash -c 'echo $$ >{away}; exec sleep 1000' & sleep 1000"
+        day = self.begin([["a", script]])
+        self.wait_until(lambda: away.exists() and away.read_text(encoding="utf-8").strip()
+                        and "running" in self.summary())
+        day.kill()
+        day.wait()
+        self.wait_until(lambda: not self.is_running(away.read_text(encoding="utf-8").strip()))
+
+    def test_a_process_has_ended_only_when_all_its_threads_have(self):
+        """The first thread's end takes the environment, but not what the others have of a device."""
+        script = ("import ctypes, threading, time; threading.Thread(target=time.sleep, args=(1000,)).start(); "
+                  "ctypes.CDLL(None).pthread_exit(None)")
+        process = subprocess.Popen([sys.executable, "-c", script])
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.wait_until(lambda: not self.is_running(process.pid))
+        self.assertFalse(runner.has_ended(process.pid))
+        process.kill()
+        process.wait()
+        self.assertTrue(runner.has_ended(process.pid))
+
     def test_the_next_day_ends_what_a_killed_one_has_left_and_keeps_its_report(self):
         pid = self.root / "pid"
         day = self.begin([["a", f"echo $$ >{pid}; exec sleep 1000"]])
@@ -183,7 +206,6 @@ class RunnerTest(DayTest):
         day.kill()
         day.wait()
         left = pid.read_text(encoding="utf-8").strip()
-        self.assertTrue(self.is_running(left))
         self.day([["b", "true"]])
         self.assertFalse(self.is_running(left))
         earlier = (self.out / "earlier-1/summary.txt").read_text(encoding="utf-8")
@@ -252,6 +274,35 @@ class CommandLineTest(DayTest):
     def test_only_keeps_the_order_of_the_plan(self):
         groups = plan.only(plan.make(KIT, plan.FULL), ["bits", "facts"])
         self.assertEqual([p.name for g in groups for p in g.parts], ["facts", "bits"])
+
+
+class PartsTest(DayTest):
+    def program(self, name, script):
+        path = self.root / name
+        path.write_text("#!/bin/bash\n" + script, encoding="utf-8")
+        path.chmod(0o755)
+        return path
+
+    def test_an_update_for_which_no_time_is_left_is_a_line_and_no_failure(self):
+        shutil.copytree(KIT, self.root / "kit")
+        self.program("kit/adam_run", "if [[ $1 == copy ]]; then echo 2; echo 1; else exec sleep 1000; fi\n")
+        kit = self.root / "kit"
+        environment = {**os.environ, "PYTHONPATH": f"{kit}:{kit}/parts", "PENSTOCK_DAY_SECONDS": "4"}
+        done = subprocess.run([sys.executable, str(kit / "parts/memory.py"), "1000", "1"], check=False,
+                              capture_output=True, text=True, env=environment, timeout=TIMEOUT_S)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        copy, update = report.results_in(done.stdout, "memory")
+        self.assertEqual(copy["seconds"], 1)
+        self.assertEqual(update["missing"], "no time is left")
+
+    def test_what_ncu_has_started_ends_with_its_time(self):
+        pid = self.root / "pid"
+        self.program("ncu", f"sleep 1000 & echo $! >{pid}.new; mv {pid}.new {pid}; wait\n")
+        path = os.environ["PATH"]
+        os.environ["PATH"] = f"{self.root}:{path}"
+        self.addCleanup(os.environ.update, PATH=path)
+        self.assertEqual(ncu.profile([], ["x"], self.root / "log", 2.0), "more than 2 s")
+        self.wait_until(lambda: not self.is_running(pid.read_text(encoding="utf-8").strip()))
 
 
 class PlanTest(unittest.TestCase):

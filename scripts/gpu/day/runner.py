@@ -1,8 +1,9 @@
 """Runs the parts of a day, group after group, and sees to it that they end.
 
-One thread. A part is a session of its own (setsid), and what it starts carries two variables in its
-environment, by which processes that forked away from it are found and ended with it: PENSTOCK_DAY_WORK
-(the folder of the day) and PENSTOCK_DAY_PART (its name).
+One thread. A part is a session of its own (setsid), and what it starts carries variables in its
+environment, by which processes that forked away from it are found and ended with it:
+PENSTOCK_DAY_WORK (the folder of the day), PENSTOCK_DAY_PART (its name) and PENSTOCK_DAY_RUNNER (the
+runner's process). A second process, the guard, ends them all if the runner is killed.
 """
 
 from __future__ import annotations
@@ -46,16 +47,29 @@ def _environment_of(pid: str) -> set[bytes]:
         return set()
 
 
+def has_ended(pid: int) -> bool:
+    """Whether all threads of a process have ended, and so what it had of a device is free: its
+    environment is gone before."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return True
+    state, *fields = text.rpartition(")")[2].split()
+    return state in "ZX" and int(fields[16]) <= 1  # its threads
+
+
 def end_processes(*variables: str) -> int:
     """Ends all processes whose environment has these variables; returns how many are left."""
     wanted = {variable.encode() for variable in variables}
     until = time.monotonic() + _END_S
+    found: set[int] = set()
     while True:
-        found = [
+        found = {pid for pid in found if not has_ended(pid)}
+        found |= {
             int(pid)
             for pid in os.listdir("/proc")
             if pid.isdigit() and int(pid) != os.getpid() and wanted <= _environment_of(pid)
-        ]
+        }
         if not found or time.monotonic() > until:
             return len(found)
         for pid in found:
@@ -64,6 +78,31 @@ def end_processes(*variables: str) -> int:
             except ProcessLookupError:
                 pass
         time.sleep(_TICK_S / 5)
+
+
+class _Guard:
+    """A process that ends what has these variables when this process is gone, however it ended."""
+
+    def __init__(self, *variables: str) -> None:
+        watched, self._held = os.pipe()  # no part inherits it
+        self._pid = os.fork()
+        if self._pid != 0:
+            os.close(watched)
+            return
+        try:
+            os.setsid()  # who kills this program's group or session spares the guard
+            for file in (1, 2):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), file)
+            os.dup2(watched, 0)
+            os.closerange(3, 256)
+            os.read(0, 1)  # returns when nobody holds the other end
+            end_processes(*variables)
+        finally:
+            os._exit(0)
+
+    def end(self) -> None:
+        os.close(self._held)
+        os.waitpid(self._pid, 0)
 
 
 class Runner:
@@ -101,7 +140,9 @@ class Runner:
             end_processes(self._tag())  # what one that was killed has left
             self._clear()
             self._report.begin(groups, self._seconds)
+            guard = _Guard(self._tag(), f"PENSTOCK_DAY_RUNNER={os.getpid()}")
             self._all(groups)
+            guard.end()
             self._report.write(self._now(), final=True)
         print(self._report.summary(self._now()), flush=True)
         if self._stopped:
@@ -195,6 +236,7 @@ class Runner:
             PYTHONPATH=":".join(map(str, paths)),
             PENSTOCK_DAY_WORK=str(self._places.work),
             PENSTOCK_DAY_PART=part.name,
+            PENSTOCK_DAY_RUNNER=str(os.getpid()),
             PENSTOCK_DAY_OUT=str(self._report.out),
             PENSTOCK_DAY_SCRATCH=str(scratch),
             PENSTOCK_DAY_SECONDS=f"{limit:.1f}",
@@ -244,12 +286,13 @@ class Runner:
         took = self._now() - one.begun
         if code is None and not self._stopped and took < one.limit:
             return
+        # First by name, as these are waited for: the next part wants their memory of the device.
+        left = end_processes(self._tag(), f"PENSTOCK_DAY_PART={one.part.name}")
         try:
             os.killpg(one.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
         one.process.wait()
-        left = end_processes(self._tag(), f"PENSTOCK_DAY_PART={one.part.name}")
         self._running.remove(one)
         for folder in self._scratch_folders(one.part.name):
             shutil.rmtree(folder, ignore_errors=True)

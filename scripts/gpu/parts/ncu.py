@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import collections
 import csv
+import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -24,23 +26,25 @@ _SHOWN = 30
 def profile(options: list[str], command: list[str], log: pathlib.Path, seconds: float) -> str:
     """Runs a command under ncu; returns what was wrong ("": nothing)."""
     words = ["ncu", "--clock-control", "none", *options, "--csv", "--log-file", str(log), *command]
-    try:
-        done = subprocess.run(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"more than {seconds:.0f} s"
-    if done.returncode != 0:
-        text = done.stdout + (log.read_text() if log.exists() else "")
+    # A session of its own: ncu is a script that starts others, and they would go on beside the next one.
+    with subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as ncu:
+        try:
+            printed, _ = ncu.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(ncu.pid, signal.SIGKILL)
+            return f"more than {seconds:.0f} s"
+    if ncu.returncode != 0:
+        text = printed + (log.read_text() if log.exists() else "")
         lines = [line for line in text.splitlines() if "error" in line.lower()]
-        return lines[0] if lines else f"exit code {done.returncode}"
+        return lines[0] if lines else f"exit code {ncu.returncode}"
     return ""
 
 

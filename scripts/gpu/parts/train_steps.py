@@ -27,8 +27,7 @@ def main() -> int:
     for row in done.rows:
         say(name=name, step=row["step"], **{key: row[key] for key in _SHOWN if key in row})
     no_cudnn = done.code == _UNAVAILABLE and "cudnn" in done.error.lower()
-    refused = no_cudnn or "unknown key" in done.error
-    if job.attention and not done.rows and refused:
+    if job.attention and not done.rows and no_cudnn:
         leave_out(f"attention {job.attention}: {done.error}")
     later = done.rows[2:] or done.rows
     if not later:
