@@ -102,6 +102,7 @@ class CudaEngine(_library.Engine):
         self.device = streams.device
         with torch.cuda.device(self.device):  # whose memory it may take, and whose place decides
             # where host memory lies
+            torch.cuda.empty_cache()  # what torch has in reserve is not free for others
             super().__init__(config, model, options)
 
     def _current(self) -> contextlib.AbstractContextManager[Any]:
