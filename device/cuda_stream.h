@@ -49,6 +49,7 @@ class CudaQueue final : public CudaStream {
   void CopyOnDevice(std::byte* to, const std::byte* from, Bytes size) override;
   void Follow(CUstream_st* other) override;
   void Precede(CUstream_st* other) override;
+  const Status& status() const override { return status_; }
   void Name(std::string what) override;
   Status Synchronize() override;
 

@@ -115,6 +115,8 @@ class CudaStream : public Stream {
   virtual void Follow(CUstream_st* other) = 0;
   /// Has what `other` is given from now on come after all work that this stream has now.
   virtual void Precede(CUstream_st* other) = 0;
+  /// Returns the first failure of enqueuing so far; work may yet fail when it runs.
+  virtual const Status& status() const = 0;
 };
 
 class Device;

@@ -16,8 +16,12 @@ Result<CuContext> CurrentContext(const CudaDriver& driver) {
 
 }  // namespace
 
+bool IsDefaultStream(CuStream stream) {
+  return reinterpret_cast<uintptr_t>(stream) <= kLastDefaultStream;
+}
+
 Result<CuContext> ContextOf(const CudaDriver& driver, CuStream stream) {
-  if (reinterpret_cast<uintptr_t>(stream) <= kLastDefaultStream) return CurrentContext(driver);
+  if (IsDefaultStream(stream)) return CurrentContext(driver);
   CuContext context = nullptr;
   PENSTOCK_TRY(driver.Check(driver.stream_get_context(stream, &context),
                             "looking for the context of a stream"));

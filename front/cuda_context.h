@@ -11,6 +11,9 @@
 
 namespace penstock::front {
 
+/// Whether a stream is one of those that belong to no context, and mean that of the calling thread.
+bool IsDefaultStream(CuStream stream);
+
 /// Returns the context of a stream; of the default streams that of the calling thread, which may be
 /// null. Errors: of the driver.
 Result<CuContext> ContextOf(const CudaDriver& driver, CuStream stream);

@@ -34,7 +34,8 @@ std::optional<ContextScope> DeviceHome::Enter() {
 
 Result<ContextScope> DeviceHome::EnterWith(CuStream stream) const {
   PENSTOCK_ASSIGN(CuContext of, ContextOf(driver_, stream));
-  if (stream == nullptr && callers_ != nullptr) of = callers_;
+  // A default stream is of the context that the call found, which Enter has replaced.
+  if (IsDefaultStream(stream) && callers_ != nullptr) of = callers_;
   if (of == context_) return ContextScope::Enter(driver_, context_);
   return MakeError(ErrorCode::kInvalidArgument,
                    "cuda: the stream is of another context than that in which the engine was made; "
@@ -108,7 +109,7 @@ DType DeviceHome::WeightOf(ModuleId module, uint32_t tensor) const {
   return static_cast<DType>(model.group(of.group).planes.weight().encoding);
 }
 
-void DeviceHome::CopyWeights(ModuleId module, const UnitMemory& to, CuStream callers) {
+Status DeviceHome::CopyWeights(ModuleId module, const UnitMemory& to, CuStream callers) {
   const offload::ShardLayout& layout = states_->layout();
   std::vector<Copy> copies;
   for (const TileId tile : layout.TilesOf(module)) {
@@ -120,6 +121,7 @@ void DeviceHome::CopyWeights(ModuleId module, const UnitMemory& to, CuStream cal
                           Bytes{copy.from.size()});
   }
   stream().Precede(callers);
+  return stream().status();
 }
 
 Status DeviceHome::FetchWeights(ModuleId module, const UnitMemory& to, int threads) {
@@ -135,8 +137,8 @@ Status DeviceHome::FetchWeights(ModuleId module, const UnitMemory& to, int threa
   return {};
 }
 
-void DeviceHome::AddGradient(const GradientInbox::Announced& gradient, const std::byte* values,
-                             CuStream callers) {
+Status DeviceHome::AddGradient(const GradientInbox::Announced& gradient, const std::byte* values,
+                               CuStream callers) {
   if (values != nullptr) stream().Follow(callers);
   if (gradient.sum) {
     AddToSum(gradient, values);
@@ -145,6 +147,7 @@ void DeviceHome::AddGradient(const GradientInbox::Announced& gradient, const std
     AddToPlace(gradient, values);
   }
   if (values != nullptr) stream().Precede(callers);
+  return stream().status();
 }
 
 /// Nothing is added for zeros: a sum keeps its sign.

@@ -44,14 +44,15 @@ class DeviceHome {
 
   zero::ResidentEngine& states() { return *states_; }
 
+  // Errors of both: the first failure of enqueuing, for good.
   /// Enqueues the copies of a unit's weights to memory of the device, for work behind them on
   /// `stream`.
-  void CopyWeights(offload::ModuleId module, const UnitMemory& to, CuStream stream);
+  Status CopyWeights(offload::ModuleId module, const UnitMemory& to, CuStream stream);
+  /// Enqueues the addition of a gradient behind the work of `stream`; null: zeros.
+  Status AddGradient(const GradientInbox::Announced& gradient, const std::byte* values,
+                     CuStream stream);
   /// Copies a unit's weights to memory of the host. Errors: of the device.
   Status FetchWeights(offload::ModuleId module, const UnitMemory& to, int threads);
-  /// Enqueues the addition of a gradient behind the work of `stream`; null: zeros.
-  void AddGradient(const GradientInbox::Announced& gradient, const std::byte* values,
-                   CuStream stream);
   /// Enqueues the rounding of a tensor's sum; see GradientInbox::Callbacks.
   void RoundSum(offload::ModuleId module, uint32_t tensor, uint64_t sum, std::byte* place);
 

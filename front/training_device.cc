@@ -50,10 +50,7 @@ Status Training::UseOn(uint32_t unit, UseKind kind, const UnitMemory& to, CuStre
   if (!to.wanted()) return Use(unit, kind, to);
   PENSTOCK_ASSIGN(const ContextScope scope, EnterCopies(stream));
   PENSTOCK_TRY(BeginUse(unit, kind, /*brings=*/true));
-  if (home_ != nullptr) {
-    home_->CopyWeights(ModuleId{unit}, to, stream);
-    return {};
-  }
+  if (home_ != nullptr) return Keep(home_->CopyWeights(ModuleId{unit}, to, stream));
   PENSTOCK_TRY(Keep(EnqueueWeights(ModuleId{unit}, to, stream)));
   settled_[unit] = true;
   return {};
@@ -116,7 +113,7 @@ Status Training::AddToHome(uint32_t unit, uint32_t tensor, const void* values, D
                            CuStream stream) {
   PENSTOCK_ASSIGN(const GradientInbox::Announced gradient,
                   inbox_->Announce(ModuleId{unit}, tensor, dtype));
-  home_->AddGradient(gradient, static_cast<const std::byte*>(values), stream);
+  PENSTOCK_TRY(Keep(home_->AddGradient(gradient, static_cast<const std::byte*>(values), stream)));
   inbox_->Arrived(gradient);
   return {};
 }

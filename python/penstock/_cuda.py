@@ -3,8 +3,8 @@
 **None of this has run on a GPU yet** (docs/cuda.md). The copies are the C library's, on streams
 of torch: one for weights that come in, one for gradients that go out. The stream that computes waits
 for weights that have come in (:meth:`CudaEngine.ready`), and what comes in waits until memory is no
-longer used. The host waits for neither. It is ahead of the device, so weights of a unit come in
-while the units before it compute.
+longer used. The host is ahead of the device, so weights of a unit come in while the units before it
+compute. It waits for gradients alone (:meth:`CudaEngine.keep`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ from typing import Any
 import torch
 
 from penstock import _library
+
+# Bytes of gradients after which the host waits for those before them. torch's allocator has their
+# memory again when it is over that they were copied: to a host that is far ahead, not in this
+# backward, and all gradients of a model would take memory at once.
+_AHEAD = 1 << 29
 
 
 def is_gpu(device: torch.device) -> bool:
@@ -100,8 +105,11 @@ class CudaEngine(_library.Engine):
     ) -> None:
         self.streams = streams
         self.device = streams.device
+        self._ahead = 0  # bytes of gradients since `_mark`
+        self._mark: Any = None  # an event behind copies of gradients
         with torch.cuda.device(self.device):  # whose memory it may take, and whose place decides
             # where host memory lies
+            torch.cuda.empty_cache()  # what torch has in reserve is not free for others
             super().__init__(config, model, options)
 
     def _current(self) -> contextlib.AbstractContextManager[Any]:
@@ -142,7 +150,15 @@ class CudaEngine(_library.Engine):
         return self.streams.copying()
 
     def keep(self, values: torch.Tensor) -> None:
+        """Keeps the memory of a gradient for as long as it is copied. Waits for older copies, so
+        that gradients under way take at most twice ``_AHEAD``, and a last one."""
         values.record_stream(self.streams.outgoing)
+        self._ahead += values.nbytes
+        if self._ahead > _AHEAD:
+            if self._mark is not None:
+                self._mark.synchronize()
+            self._mark = self.streams.outgoing.record_event()
+            self._ahead = values.nbytes  # its copy comes behind the event
 
     def note_idle(self, memories: Iterable[Any]) -> None:
         event = None

@@ -405,6 +405,7 @@ class Runtime:
         with self.lock:
             self.engine.close()
             self.engine = _Closed()
+            self._sums = None
             for unit in self.units if self.begun else ():
                 unit.told = False
                 unit.forget_writes()

@@ -117,6 +117,24 @@ TEST_F(CDeviceHomeFailure, AFailureInAStepStaysAndTheLastCommitStands) {
   }
 }
 
+/// Whoever only evaluates ends no step, in which it would hear of it.
+TEST_F(CDeviceHomeFailure, ACallWhoseCopyIsNotEnqueuedSaysSo) {
+  for (const char* const function : {"cuMemcpyDtoDAsync_v2", "cuEventRecord"}) {
+    for (const bool weights : {true, false}) {
+      const TempFolder folder;
+      CudaTraining training(kDeviceHome, folder.Path(), "bf16");
+      training.Step();
+      const DeviceBytes gradient(2 * kElements[0]);
+      fake_cuda_fail(function, 0, 700);
+      const int code =
+          weights ? training.TryUse(0, PENSTOCK_ASIDE) : training.TryGradient(0, 0, gradient);
+      EXPECT_EQ(code, PENSTOCK_UNAVAILABLE) << function;
+      EXPECT_THAT(penstock_error(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS")) << function;
+      EXPECT_EQ(training.TryUse(0, PENSTOCK_ASIDE), PENSTOCK_UNAVAILABLE) << function;
+    }
+  }
+}
+
 TEST_F(CDeviceHomeFailure, ADeviceThatFailsEndsTheTraining) {
   const TempFolder folder;
   {

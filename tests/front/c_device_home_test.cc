@@ -322,7 +322,9 @@ TEST_F(CDeviceHome, OtherThreadsNeedNoContextAndOtherContextsAreRefused) {
   EXPECT_EQ(training.TryUse(0, PENSTOCK_FORWARD), PENSTOCK_OK) << penstock_error();
   {
     const Stream other;
-    for (CUstream stream : {other.get(), CUstream{nullptr}}) {
+    const auto legacy = reinterpret_cast<CUstream>(uintptr_t{1});
+    const auto per_thread = reinterpret_cast<CUstream>(uintptr_t{2});
+    for (CUstream stream : {other.get(), CUstream{nullptr}, legacy, per_thread}) {
       EXPECT_EQ(penstock_use_on(training.handle(), 0, PENSTOCK_FORWARD,
                                 training.weights(0).pointer(), stream),
                 PENSTOCK_INVALID_ARGUMENT);

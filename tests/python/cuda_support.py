@@ -14,6 +14,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+import types
 import unittest
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -77,7 +78,7 @@ class _Computing:
         return object()
 
 
-def _stream_class(driver: ctypes.CDLL) -> type:
+def _stream_class(computing: _Computing, driver: ctypes.CDLL) -> type:
     class Stream:
         """A stream that copies. What computes is over whenever it is told to wait for that."""
 
@@ -91,6 +92,9 @@ def _stream_class(driver: ctypes.CDLL) -> type:
 
         def wait_event(self, event: object) -> None:
             assert event is not None
+
+        def record_event(self) -> Any:
+            return types.SimpleNamespace(synchronize=lambda: computing.wait_stream(self))
 
     return Stream
 
@@ -108,14 +112,14 @@ def _streams(driver: ctypes.CDLL, device: Any) -> Iterator[None]:
 
     with contextlib.ExitStack() as stack:
         for name, stands_for in {
-            "Stream": _stream_class(driver),
+            "Stream": _stream_class(computing, driver),
             "current_stream": lambda device: computing,
             "stream": stream,
             "device": device,
         }.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, stands_for))
-        keep = mock.patch.object(_cuda.CudaEngine, "keep", lambda self, values: held.append(values))
-        stack.enter_context(keep)
+        record = mock.patch.object(torch.Tensor, "record_stream", lambda t, stream: held.append(t))
+        stack.enter_context(record)
         yield
 
 

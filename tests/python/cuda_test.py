@@ -229,6 +229,46 @@ class ModuleOnTheGpu(CudaTest):
             with self.subTest(str(cell)):
                 self.assert_equal(cell)
 
+    def test_the_host_waits_for_gradients_of_which_many_bytes_are_under_way(self) -> None:
+        limit = 20_000
+        sizes: list[int] = []  # of copies in their order
+        over = 0  # how many of them the host has waited for
+        peak = 0
+
+        def record(stream: Any) -> Any:
+            behind = len(sizes)
+
+            def wait() -> None:
+                nonlocal over
+                over = max(over, behind)
+
+            return mock.Mock(synchronize=wait)
+
+        def keep(engine: Any, values: torch.Tensor) -> None:
+            nonlocal peak
+            kept(engine, values)
+            sizes.append(values.nbytes)
+            peak = max(peak, sum(sizes[over:]))
+
+        kept = _cuda.CudaEngine.keep
+        cell = matrix.Cell("llama", "none", 1, "host", "fp32")
+        losses, _ = self.train(False, cell)
+        with cuda_support.on_the_gpu(_driver), mock.patch.object(_cuda, "_AHEAD", limit):
+            with (
+                mock.patch.object(_cuda.CudaEngine, "keep", keep),
+                mock.patch.object(torch.cuda.Stream, "record_event", record),
+            ):
+                on_gpu, _ = self.train(True, cell)
+            self.assert_clean()
+        self.assertTrue(all(map(torch.equal, losses, on_gpu)))
+        self.assertGreater(sum(sizes) // _STEPS, 3 * limit + max(sizes))
+        self.assertLessEqual(peak, 2 * limit + max(sizes))
+        self.assertGreater(peak, limit)
+
+    def test_gradients_that_are_waited_for_have_the_bits_of_the_cpu(self) -> None:
+        with mock.patch.object(_cuda, "_AHEAD", 1):
+            self.assert_equal(matrix.Cell("odd", "none", 3, "host", "bf16"))
+
     def test_sums_of_micro_batches_on_either_side_have_the_bits_of_the_cpu(self) -> None:
         for model, home, dtype, sums in (
             ("llama", "host", "bf16", "device"),

@@ -14,6 +14,7 @@ import tempfile
 import unittest
 import warnings
 from typing import Any
+from unittest import mock
 
 _HERE = pathlib.Path(__file__).resolve().parent
 _BUILT = pathlib.Path("build/release/tests/emulated_cuda/libpenstock_on_fake_cuda.so")
@@ -139,6 +140,17 @@ class OptimizerAtHomeOnTheDevice(DeviceHomeTest):
         with self.assertRaises(penstock.BudgetError) as caught:
             optimizer.step()
         self.assert_line(caught.exception, f"need {need} bytes", "free 1 bytes more")
+
+    def test_what_torch_has_in_reserve_is_free_for_states(self) -> None:
+        model = support.tower()
+        optimizer = self.on_device(model)
+        _driver.fake_cuda_resize(optimizer.plan()["device_home_bytes"]["total"])
+        reserve = ctypes.c_uint64()
+        self.assertEqual(_driver.cuMemAlloc_v2(ctypes.byref(reserve), ctypes.c_size_t(1)), 0)
+        with mock.patch.object(torch.cuda, "empty_cache", lambda: _driver.cuMemFree_v2(reserve)):
+            support.train(model, optimizer, 1)
+        optimizer.close()
+        self.assert_clean()
 
     def test_other_places_beside_it_are_refused(self) -> None:
         for options in ({"home": "nvme"}, {"home": "device", "nvme_path": self.folder}):

@@ -417,6 +417,16 @@ class Devices(LargerTest):
             optimizer.close()
         self.assertTrue(all(map(torch.equal, expected, losses)))
 
+    def test_a_training_that_was_closed_keeps_no_sums_on_the_device(self) -> None:
+        model = llama().to(torch.bfloat16)
+        with self.gpus() as gpus:
+            more = {"gradient_sums": "device"}
+            optimizer = self.begin(model, device="cuda", sums=2, more=more)
+            self.train(model, optimizer, "cuda", 1)
+            held = gpus.free(_CUDA)[0]
+            optimizer.close()
+            self.assertGreater(gpus.free(_CUDA)[0] - held, bytes_of(model))  # they are fp32
+
     def test_moving_a_module_is_refused_by_what_to_type_unless_it_is_there(self) -> None:
         for moved in (lambda m: m.to("cuda"), lambda m: m.cuda(), lambda m: m.to(_CUDA)):
             with penstock.init():
