@@ -228,6 +228,7 @@ Result<GradientNorm::Value> ResidentEngine::FinishGradients() {
 }
 
 Status ResidentEngine::UpdateStep(double grad_scale) {
+  PENSTOCK_CHECK(!commit_, "a step ended before the commit was finished");
   UpdateScalars scalars(groups_, options_.config.optimizer, options_.seed, lr_, t_, grad_scale,
                         CycledBetas(options_.config.scheduler, t_));
   if (trust_) PENSTOCK_TRY(SumForTrust(scalars));
