@@ -46,11 +46,11 @@ class DeviceHome {
 
   // Errors of both: the first failure of enqueuing, for good.
   /// Enqueues the copies of a unit's weights to memory of the device, for work behind them on
-  /// `stream`.
-  Status CopyWeights(offload::ModuleId module, const UnitMemory& to, CuStream stream);
-  /// Enqueues the addition of a gradient behind the work of `stream`; null: zeros.
+  /// `callers`.
+  Status CopyWeights(offload::ModuleId module, const UnitMemory& to, CuStream callers);
+  /// Enqueues the addition of a gradient behind the work of `callers`; null: zeros.
   Status AddGradient(const GradientInbox::Announced& gradient, const std::byte* values,
-                     CuStream stream);
+                     CuStream callers);
   /// Copies a unit's weights to memory of the host. Errors: of the device.
   Status FetchWeights(offload::ModuleId module, const UnitMemory& to, int threads);
   /// Enqueues the rounding of a tensor's sum; see GradientInbox::Callbacks.

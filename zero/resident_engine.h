@@ -36,7 +36,7 @@ class ResidentEngine : public Engine, public CallerStates {
   static Result<std::unique_ptr<ResidentEngine>> CreateForCaller(
       EngineOptions options, device::Device& device, kernels::StateOperators& operators);
   /// Ends a commit that was begun.
-  ~ResidentEngine() override { static_cast<void>(FinishCommit()); }
+  ~ResidentEngine() override { static_cast<void>(ResidentEngine::FinishCommit()); }
 
   Status FillTiles(const TileFill& fill, bool at_once) override;
   Result<TrainState> Adopt() override;

@@ -100,7 +100,8 @@ int count_devices(void) { return cudaGetDeviceCount() == 100 && nvshmem_init() =
             wheel.writestr("torch-0.0.1.dist-info/RECORD", "")
 
     def require(self, text: str) -> None:
-        (self.root / "tests/python/requirements.txt").write_text(text + "\n", encoding="utf-8")
+        text = f"# for Python 3.{sys.version_info[1]}\n{text}\n"
+        (self.root / "tests/python/requirements.txt").write_text(text, encoding="utf-8")
 
     def make(self, folder: str = "env") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
