@@ -205,12 +205,17 @@ Result<Use> Session::Acquire(uint64_t step, ModuleId module) {
                      NameOf(module));
   }
   if (doing_) doing_(deeds_[Index(module)].waits);
-  PENSTOCK_ASSIGN(const std::byte* weights, engine_.Acquire(module));
+  const Result<const std::byte*> weights = engine_.Acquire(module);
+  if (!weights.ok()) {
+    // All but a caller's mistake is for good: of the drive, of a commit beside the step.
+    if (weights.error().code != ErrorCode::kInvalidArgument) failure_ = weights.error();
+    return weights.error();
+  }
   if (doing_) doing_(deeds_[Index(module)].computes);
   order_.Used(module);
   Of(module).used = true;
   ++Of(module).held;
-  return Use(*this, step, module, weights);
+  return Use(*this, step, module, *weights);
 }
 
 Status Session::CheckUsed(uint64_t step, ModuleId module) const {

@@ -141,6 +141,7 @@ TEST_F(EngineTest, AFailedReadEndsTheRunWithOneErrorAndNoHang) {
       failure = run.Step(step, 1).status();
     ASSERT_FALSE(failure.ok()) << block;
     EXPECT_EQ(failure.error().code, ErrorCode::kIo) << failure.error().message;
+    EXPECT_FALSE(run.session().BeginStep().ok()) << "the failure is final";
   }
 }
 
