@@ -48,20 +48,20 @@ class DeviceFigures {
   /// Enqueues the rounding of a module's gradient, from the sums of this rank's share, and the pass
   /// over it; tells `norm` (which outlives them) when its block sums are there. Returns the number
   /// of its tiles.
-  size_t RoundAndSum(const FinishedSums& finished, offload::ModuleId module, GradientNorm& norm);
+  size_t RoundAndSum(const FinishedSums& finished, offload::ModuleId id, GradientNorm& norm);
   /// The same for a gradient that is rounded already.
-  size_t Sum(device::Stream& stream, kernels::StateOperators& operators, offload::ModuleId module,
+  size_t Sum(device::Stream& stream, kernels::StateOperators& operators, offload::ModuleId id,
              GradientNorm& norm);
   /// Enqueues what the updates of a step share; to be called before them.
   void BeginUpdate(device::Stream& stream, const UpdateScalars& scalars);
   /// Enqueues the update of a module. Returns the number of its tiles.
-  size_t Update(device::Stream& stream, kernels::StateOperators& operators,
-                offload::ModuleId module, const UpdateScalars& scalars);
+  size_t Update(device::Stream& stream, kernels::StateOperators& operators, offload::ModuleId id,
+                const UpdateScalars& scalars);
   /// Enqueues the first pass over a module, for rules that take two; takes the place of the figures
   /// of the update. TakeTrust reads what the passes over all modules have left, after the stream
   /// has ended.
-  void SumForTrust(device::Stream& stream, kernels::StateOperators& operators,
-                   offload::ModuleId module, const UpdateScalars& scalars);
+  void SumForTrust(device::Stream& stream, kernels::StateOperators& operators, offload::ModuleId id,
+                   const UpdateScalars& scalars);
   void TakeTrust(TrustBlocks& trust) const;
   /// Returns the figures of this rank's share: of the gradients since the last call, and of the
   /// update, if there was one. The streams of both have been waited for.

@@ -322,8 +322,8 @@ class UpdateTest : public GradientsTest {
         done += cut.elements;
       }
       // As a layout may have them, in any order of addresses.
-      std::ranges::stable_partition(all,
-                                    [](const StatePart& part) { return part.tensor != kNoTensor; });
+      std::stable_partition(all.begin(), all.end(),
+                            [](const StatePart& part) { return part.tensor != kNoTensor; });
       parts = MakeStateParts(tile, all);
       memory = harness.PutElements<StatePart>(all);
       parts.parts = memory.as<StatePart>();
