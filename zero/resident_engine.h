@@ -3,7 +3,7 @@
 // This engine is the reference that every other placement must equal bit for bit. Host memory holds
 // a few tiles, for initialisation and commits. A commit is made beside the next step, on a thread
 // and a stream of its own (zero/tile_writer.h). It also serves a caller that computes by itself
-// (ModelSpec::gives_gradients): resident_caller.cc has the functions for that.
+// (ModelSpec::gives_gradients): resident_engine_caller.cc has the functions for that.
 #pragma once
 
 #include <functional>

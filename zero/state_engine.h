@@ -40,7 +40,7 @@ class StateEngine : public CallerStates {
                                                      const MemoryPlan& plan,
                                                      const ComputeDevice& device);
   /// Ends a commit that was begun.
-  ~StateEngine() override { static_cast<void>(FinishCommit()); }
+  ~StateEngine() override { static_cast<void>(StateEngine::FinishCommit()); }
   StateEngine(const StateEngine&) = delete;
   StateEngine& operator=(const StateEngine&) = delete;
 

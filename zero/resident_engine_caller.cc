@@ -1,5 +1,11 @@
 // ResidentEngine: for a caller that computes by itself and gives whole gradients.
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+
 #include "base/check.h"
+#include "zero/partitioner.h"
 #include "zero/resident_engine.h"
 
 namespace penstock::zero {
