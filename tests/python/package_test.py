@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,18 @@ class Wheel(unittest.TestCase):
     def unpack(self, to: pathlib.Path) -> None:
         with zipfile.ZipFile(WHEEL) as files:
             files.extractall(to)
+
+    @unittest.skipUnless(
+        shutil.which("nvcc", path=os.environ["PATH"] + ":/usr/local/cuda/bin"),
+        "no CUDA toolkit, with which the wheel has kernels",
+    )
+    def test_a_wheel_that_is_made_with_the_cuda_toolkit_has_kernels(self) -> None:
+        self.unpack(self.root)
+        (library,) = self.root.rglob("libpenstock.so")
+        sections = subprocess.run(
+            ["readelf", "--sections", "--wide", library], check=True, capture_output=True, text=True
+        ).stdout
+        self.assertIn(".nv_fatbin", sections)
 
     def test_it_is_one_wheel_for_every_python_and_below_ten_megabytes(self) -> None:
         name = pathlib.Path(WHEEL).name
