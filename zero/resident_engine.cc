@@ -272,8 +272,7 @@ void ResidentEngine::BeginCommit(const TrainState& state, std::function<Status()
       [this, record = MakeRecord(state, options_.commit_session), first = std::move(first),
        prepared = PrepareCommit(state)]() -> Status {
         const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.head.step));
-        PENSTOCK_TRY(prepared);
-        return MakeCommit(record, first);
+        return prepared.ok() ? MakeCommit(record, first) : prepared;
       });
 }
 

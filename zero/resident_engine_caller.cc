@@ -10,7 +10,6 @@
 
 namespace penstock::zero {
 
-using offload::Index;
 using offload::TileId;
 
 Result<std::unique_ptr<ResidentEngine>> ResidentEngine::CreateForCaller(
