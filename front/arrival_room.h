@@ -1,5 +1,5 @@
 // Host memory in which gradients arrive from a device before they are added where they belong: a
-// ring of bytes. Whoever takes a piece waits only while the room is full.
+// ring of bytes. A caller that takes a piece waits only while the room is full.
 //
 // Threads: one takes; another one gives back, in the order in which pieces were taken.
 #pragma once

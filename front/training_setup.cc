@@ -59,11 +59,11 @@ Status Training::Build() {
   PENSTOCK_ASSIGN(const zero::MemoryPlan memory, PlanStore(plan_));
   const zero::ModelSpec& model = plan_.engine.model;
   schedule_ = std::make_unique<offload::Schedule>(PlanSchedule({model.step, model.gradients}));
-  zero::ComputeDevice device;  // the caller's CPU, unless memory of a GPU will be given
-  if (plan_.cuda) device = {.kind = device::Kind::kCuda, .pci_bus_id = CurrentPciBusId()};
   if (plan_.on_device) {
     PENSTOCK_ASSIGN(home_, DeviceHome::Create(plan_));
   } else {
+    zero::ComputeDevice device;  // the caller's CPU, unless memory of a GPU will be given
+    if (plan_.cuda) device = {.kind = device::Kind::kCuda, .pci_bus_id = CurrentPciBusId()};
     PENSTOCK_ASSIGN(
         state_, zero::StateEngine::Create(plan_.engine, plan_.layout, *schedule_, memory, device));
   }

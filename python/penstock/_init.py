@@ -34,7 +34,7 @@ class Later(torch.nn.Parameter):
     made_for = torch.device("cpu")
 
     def __new__(cls, data: torch.Tensor, requires_grad: bool = True) -> Any:
-        # Whoever makes a parameter of the same type with values gets a plain one.
+        # A parameter of the same type that is made with values is a plain one.
         plain = torch.nn.Parameter
         kind = cls if data.device.type == "meta" else plain
         return plain.__new__(kind, data, requires_grad)

@@ -117,7 +117,7 @@ TEST_F(CDeviceHomeFailure, AFailureInAStepStaysAndTheLastCommitStands) {
   }
 }
 
-/// Whoever only evaluates ends no step, in which it would hear of it.
+/// A caller that only evaluates ends no step, in which it would hear of it.
 TEST_F(CDeviceHomeFailure, ACallWhoseCopyIsNotEnqueuedSaysSo) {
   for (const char* const function : {"cuMemcpyDtoDAsync_v2", "cuEventRecord"}) {
     for (const bool weights : {true, false}) {

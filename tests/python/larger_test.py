@@ -475,7 +475,7 @@ class Devices(LargerTest):
 
 
 class Loops(LargerTest):
-    """Whoever else makes a loop leaves the module where it is."""
+    """Loops other than the Trainer leave the module where it is."""
 
     def trained_by_the_trainer(self, name: str) -> tuple[list[float], float, float]:
         trainer = support.quiet(
