@@ -47,7 +47,7 @@ Status CompletePlan(const PlannedTraining& training, const offload::ShardLayout&
           ForEngine(limits.device, plan.fits(), needs.device_minimum, needs.reserved.device()),
           ForEngine(limits.host, plan.fits(), needs.host_minimum, needs.reserved.host())));
   plan.device = zero::DeviceNeed(spec, layout, config, memory);
-  plan.host = zero::HostNeed(spec, layout, config, memory.store);
+  plan.host = zero::HostNeed(layout, config, memory.store);
   if (plan.fits()) plan.step = EstimateStep(training, layout, memory, speed);
   plan.commit =
       EstimateCommits(training, layout, memory, speed, plan.step.value_or(StepEstimate()));
