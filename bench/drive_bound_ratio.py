@@ -3,11 +3,11 @@
 
 Trains the quickstart's model and one of 125 million parameters, all states on nvme with the default
 settings but for commits and tiles, on one and on four simulated drives so slow that they take nearly all
-of a step. Prints for each run the median step, the time in which its drives pass the bytes that the rows say it moved, and their
-ratio; and how much more four drives move in a second than one. (A step moves more bytes with them: their
-blocks leave host memory room for fewer tiles.) Rows are taken from the third to the last but one. The
-quickstart's model has tiles of 262144 elements, because 18 larger ones cannot be shared by four drives
-alike.
+of a step. Prints for each run the median step, the time in which its drives pass the bytes that the rows
+say it moved, and their ratio; and how much more four drives move in a second than one. (A step moves more
+bytes with them: their blocks leave host memory room for fewer tiles.) Rows are taken from the third to
+the last but one. The quickstart's model has tiles of 262144 elements, because 18 larger ones cannot be
+shared by four drives alike.
 
     bench/drive_bound_ratio.py PENSTOCK WORK [STEPS]
 
@@ -77,7 +77,7 @@ def main():
             of_drives[drives] = moved / step
             print(f"{name}, {drives} x {gbps} GB/s: step {step:.3f} s, bound {bound:.3f} s, "
                   f"ratio {step / bound:.3f}", flush=True)
-        print(f"{name}: four drives move {of_drives[4] / of_drives[1]:.2f} times the bytes of one in a second")
+        print(f"{name}: four drives move {of_drives[4] / of_drives[1]:.2f} times as much a second as one")
 
 
 if __name__ == "__main__":
