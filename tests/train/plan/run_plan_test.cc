@@ -36,7 +36,26 @@ TEST(RunPlanTest, EveryShortageIsThereAtOnceWithItsSum) {
   EXPECT_EQ(plan.shortages[1].needed, plan.host_peak());
   EXPECT_EQ(plan.shortages[2].tier, "drive");
   EXPECT_EQ(plan.shortages[2].needed, plan.state_files);
-  EXPECT_FALSE(plan.step);
+}
+
+TEST(RunPlanTest, TheStepIsToldWhateverIsShort) {
+  PlannedGpt2 gpt2(kAllOnNvme);
+  const auto planned = [&](const MemoryLimits& limits) {
+    return PlanRun(gpt2.Training(), limits, SlowDrive()).value();
+  };
+  const RunPlan fits = planned(Plenty());
+  const RunPlan least = planned({.device = 1_B, .host = 1_B, .drive = {}});
+  const MemoryLimits exact = {
+      .device = least.device_peak(), .host = least.host_peak(), .drive = {}};
+  ASSERT_FALSE(least.fits());
+  ASSERT_TRUE(least.step && least.step->step_s);
+  EXPECT_EQ(*least.step->step_s, *planned(exact).step->step_s) << "that of what just fits";
+  MemoryLimits no_drive = Plenty();
+  no_drive.drive = 1_MiB;
+  const RunPlan short_of_drive = planned(no_drive);
+  ASSERT_FALSE(short_of_drive.fits());
+  EXPECT_EQ(*short_of_drive.step->step_s, *fits.step->step_s) << "memory is as it was given";
+  EXPECT_EQ(short_of_drive.host_peak(), fits.host_peak());
 }
 
 TEST(RunPlanTest, TheLeastThatWorksFitsExactly) {
