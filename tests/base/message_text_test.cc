@@ -31,7 +31,7 @@ TEST(MessageTextTest, PrintableTextStaysAndBytesThatAreNoneAreNamed) {
 }
 
 TEST(MessageTextTest, AMessageIsOneLine) {
-  EXPECT_EQ(MessageLine("a\nb\r\n"), "a b");
+  EXPECT_EQ(MessageLine("a\nb\r\nc\n"), "a b  c");
   EXPECT_EQ(MessageLine("a\tb  c"), "a b  c");
   EXPECT_EQ(MessageLine(""), "");
 }
