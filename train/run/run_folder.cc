@@ -1,7 +1,5 @@
 #include "train/run/run_folder.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -12,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/check.h"
 #include "base/strict_json.h"
 #include "train/process/files.h"
 #include "train/run/numerics_files.h"
@@ -160,7 +159,7 @@ RunFolder::RunFolder(RunFolder&& other) noexcept
     : folder_(std::move(other.folder_)),
       lock_(std::move(other.lock_)),
       created_in_(std::exchange(other.created_in_, std::nullopt)),
-      watched_(std::move(other.watched_)) {}
+      watch_(std::move(other.watch_)) {}
 
 RunFolder::~RunFolder() {
   if (!created_in_) return;
@@ -210,31 +209,13 @@ Result<MetricsWriter> RunFolder::ResumeRows(uint64_t step, const std::string& ro
 }
 
 Status RunFolder::Watch() {
-  watched_.clear();
-  for (const char* name : {kInfoName, kMetricsName}) {
-    PENSTOCK_ASSIGN(UniqueFd fd, folder_.OpenFile(name, O_RDONLY));
-    watched_.push_back({.name = name, .fd = std::move(fd)});
-  }
+  PENSTOCK_ASSIGN(watch_, FolderWatch::Begin(folder_, {kInfoName, kMetricsName}));
   return {};
 }
 
 Status RunFolder::CheckWhole() const {
-  PENSTOCK_ASSIGN(const bool at_path, folder_.IsAt(path()));
-  if (!at_path) {
-    std::error_code ignored;
-    return MakeError(ErrorCode::kNotFound, "{} was {} while it was being trained", path(),
-                     fs::exists(fs::symlink_status(path(), ignored)) ? "replaced by something else"
-                                                                     : "removed or moved away");
-  }
-  for (const WatchedFile& file : watched_) {
-    PENSTOCK_ASSIGN(const FileId own, IdOf(file.fd.get(), folder_.PathOf(file.name)));
-    PENSTOCK_ASSIGN(const FolderEntry there, folder_.Look(file.name));
-    if (there.id == own) continue;
-    return MakeError(ErrorCode::kNotFound, "{} was {} while the run was being trained",
-                     folder_.PathOf(file.name),
-                     there.kind == FolderEntry::Kind::kNone ? "removed" : "replaced by another");
-  }
-  return {};
+  PENSTOCK_CHECK(watch_.has_value());
+  return watch_->Check();
 }
 
 Status WriteRunInfo(const Folder& run, const RunInfo& info) {
