@@ -118,9 +118,11 @@ Result<ResumePoint> OpenOwnShare(const Folder& run, const StateFiles& files, Ran
                   ranks.job().Gather(HeldToText(mine->commits())));
   std::vector<std::vector<HeldCommit>> held;
   for (const std::string& text : texts) held.push_back(HeldFromText(text));
-  PENSTOCK_ASSIGN(const offload::CommitName agreed, ranks.Agree(offload::AgreedCommit(held)));
-  PENSTOCK_TRY(ranks.Agree(mine->Use(agreed)));
-  return ranks.Agree(OpenResumePoint(run, std::make_unique<zero::CommittedShare>(std::move(mine))));
+  PENSTOCK_ASSIGN(std::vector<offload::CommitName> agreed,
+                  ranks.Agree(offload::CommonCommits(held)));
+  auto share = std::make_unique<zero::CommittedShare>(std::move(mine));
+  share->SetCommits(std::move(agreed));
+  return ranks.Agree(OpenResumePoint(run, std::move(share)));
 }
 
 }  // namespace penstock::train

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "config/auto.h"
+#include "offload/commit_agreement.h"
 #include "train/loop/data.h"
 #include "train/loop/metrics_summary.h"
 #include "train/models/registry.h"
@@ -28,6 +29,7 @@ enum class DeviceChoice { kAuto, kCpu, kCuda };
 struct ReplayOptions {
   std::string run;                      ///< the other run; who trains holds its lock
   std::optional<std::string> snapshot;  ///< of it; none: its last commit
+  offload::CommitName commit;           ///< of the state, which is whole
   bool other_dtype = false;             ///< the dtype is not that of the other run
   uint64_t stop_after = 0;              ///< step
   bool commits = false;                 ///< ends with a commit, to go on from

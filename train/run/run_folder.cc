@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/strict_json.h"
 #include "train/process/files.h"
+#include "train/run/doubted_commit.h"
 #include "train/run/numerics_files.h"
 #include "train/run/snapshot.h"
 #include "train/run/snapshot_request.h"
@@ -29,8 +30,8 @@ constexpr int kRanksVersion = 2;
 constexpr Bytes kCopied = 1_MiB;  // at once
 
 constexpr const char* kSummaryName = "summary.json";
-constexpr std::array<std::string_view, 6> kFileNames = {kInfoName,    kMetricsName,  kSummaryName,
-                                                        kReportsName, kHeadroomName, kBlackBoxName};
+constexpr std::array<std::string_view, 7> kFileNames = {
+    kInfoName, kMetricsName, kSummaryName, kReportsName, kHeadroomName, kBlackBoxName, kDoubtName};
 
 /// Whether a run gives a file this name, or one that is made from it.
 bool IsNameOfRun(const std::string& name) {
