@@ -230,7 +230,11 @@ class _Maker:
                 (Part("steps", "tokens/s of torch, both levels, DeepSpeed", steps, 185, 40),),
                 quiet=True,
             ),
-            Group((Part("steps-nvme", "the same, all on a drive", nvme, 120, 40),)),
+            Group(
+                (Part("drive", "how fast is the drive?", self.python("doctor.py"), 20, cuda=True),),
+                True,
+            ),
+            Group((Part("steps-nvme", "the same, all on a drive", nvme, 120, 40),), quiet=True),
         ]
 
     def own_steps(self) -> list[Group]:
@@ -239,8 +243,8 @@ class _Maker:
         parts = [
             self.train("train-host", floor, large, 45, home="cpu", steps=7),
             self.train("train-host-64k", floor, large, 55, home="cpu", steps=5, accumulate=4),
-            self.train("train-device", floor, large, 45, home="none", steps=7, tile=1 << 20),
-            self.train("train-device-big", floor, large, 45, home="none", steps=7, tile=1 << 26),
+            self.train("train-device", floor, large, 75, home="none", steps=7, tile=1 << 20),
+            self.train("train-device-big", floor, large, 75, home="none", steps=7, tile=1 << 26),
             self.train("train-nvme", floor, small, 60, home="nvme", steps=5),
             self.train(
                 "attention-cudnn",
