@@ -75,6 +75,15 @@ exit 9""")
         self.assertRegex(done.stdout, row)
         self.assertIn("failed to handle a hardware exception", done.stdout)
 
+    def test_a_suite_in_which_nothing_runs_on_the_gpu_is_no_failure_of_a_sanitizer(self):
+        self.stand_in("tools/compute-sanitizer", """
+[[ $* == *racecheck* ]] || exit 0
+echo "========= Error: Target application terminated before first instrumented API call"
+exit 255""")
+        done = self.check()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"(?m)^racecheck-PlainTest +\d+ s  left out: it has no kernels$")
+
     def test_a_suite_that_fails_runs_again_with_blocking_launches_and_fails_alone(self):
         self.operators('[[ $* != *Layer* ]] || { seq 1000; echo "blocking: $CUDA_LAUNCH_BLOCKING"; exit 1; }')
         done = self.check()
