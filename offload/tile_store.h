@@ -51,12 +51,19 @@ struct TileStoreOptions {
   size_t weight_blocks = 2;  ///< blocks of the largest tile for weights at home on nvme: 2 or more
   size_t record_blocks = 1;  ///< the same for records: 1 or more
   bool verify_checksums = true;
-  uint64_t passes = 1;  ///< of an update; see offload/update_queue.h
+  int hash_threads = 1;  ///< with which a commit hashes what lives in host memory
+  uint64_t passes = 1;   ///< of an update; see offload/update_queue.h
 };
 
 /// What the policy of a store with these options goes by.
 TilePolicyOptions PolicyOptions(const ShardLayout& layout, const Schedule& schedule,
                                 const TileStoreOptions& options);
+
+class CommitVerifier;
+
+/// Of the tiles at home in host memory, an update compares one in so many with what the update
+/// before has left: another one each time.
+inline constexpr uint64_t kHomeTilesPerComparison = 64;
 
 class TileStore {
  public:
@@ -125,10 +132,15 @@ class TileStore {
   /// Waits until every begun update is finished and written.
   Status Drain() EXCLUDES(mutex_);
   /// Waits until every begun update is written, runs `first`, and makes the state durable: parts
-  /// that live in host memory are written, then the record. Meanwhile everything but
+  /// that live in host memory are hashed and written, then the record. With a `verifier`, all that
+  /// the record names is then read back; see StateFile::Commit. Meanwhile everything but
   /// PrepareUpdates, BeginUpdate, FillTile, Adopt and another Commit may be called. A failure, also
   /// one of `first`, fails the store.
-  Status Commit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
+  Status Commit(CommitRecord record, const std::function<Status()>& first,
+                CommitVerifier* verifier = nullptr) EXCLUDES(mutex_);
+  /// Reads what Adopt took of `commit` without reading it, and compares checksums. The same may be
+  /// called meanwhile as beside Commit. A failure fails the store.
+  Status VerifyAdopted(const CommitRecord& commit, CommitVerifier& verifier) EXCLUDES(mutex_);
 
   /// Waits until every begun update is written, and has `read` look at both parts of the tile as
   /// they are then. Not while FillTile or BeginUpdate are called. Takes memory for the parts that
@@ -190,10 +202,20 @@ class TileStore {
   Error DamagedAt(Part part, TileId tile, uint64_t version, int slot) const;
   void WaitUntilSettled() REQUIRES(mutex_);
   void DrainLocked() REQUIRES(mutex_);
-  Status MakeCommit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
+  Status MakeCommit(CommitRecord record, const std::function<Status()>& first,
+                    CommitVerifier* verifier) EXCLUDES(mutex_);
   Status ReadHomeParts(const CommitRecord& commit);
-  Status VerifyHomeParts(const CommitRecord& commit) const;
-  Status WriteHomeParts(std::vector<CommittedTile>& committed) EXCLUDES(mutex_);
+  /// What a commit names, and which of these tiles the commit before does not name.
+  struct TilesToCommit {
+    std::vector<CommittedTile> tiles;
+    std::vector<bool> changed;
+  };
+  TilesToCommit PlaceTiles() EXCLUDES(mutex_);
+  Status WriteHomeParts(const TilesToCommit& commit);
+  Status CheckHomeParts(
+      const std::vector<CommittedTile>& tiles,
+      const std::function<Error(Part part, TileId tile, const CommittedTile&)>& damaged) const;
+  bool ComparesHome(TileId tile, uint64_t version) const;
 
   const ShardLayout& layout_;
   const TileStoreOptions options_;

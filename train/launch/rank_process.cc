@@ -45,6 +45,14 @@ Result<Pipe> MakeInput(bool elsewhere) {
 Result<RankProcess> RankProcess::Start(const RankCommand& command) {
   const bool elsewhere = !command.host.empty();
   PENSTOCK_ASSIGN(Pipe input, MakeInput(elsewhere));
+  if (elsewhere) {
+    // A new pipe has room for it, whether or not ssh ever reads.
+    const std::string& first = command.first_input;
+    if (::write(input.writer.get(), first.data(), first.size()) !=
+        static_cast<ssize_t>(first.size())) {
+      return ErrnoError(errno, "writing to the pipe of a rank");
+    }
+  }
   Pipe output;
   if (command.rank != 0) {
     PENSTOCK_ASSIGN(output, MakePipe(&Pipe::reader));

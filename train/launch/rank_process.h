@@ -25,6 +25,8 @@ struct RankCommand {
   std::string program;
   std::vector<std::string> arguments;  ///< from the program's name on
   std::vector<std::string> environment;
+  /// What ssh's standard input begins with, before signals; at most 4096 bytes.
+  std::string first_input = {};
 };
 
 class RankProcess {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 #include "tests/train/launch/launch_support.h"
 #include "train/launch/launch.h"
@@ -14,6 +15,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using testing::UnorderedElementsAre;
 
 TEST_F(LaunchTest, RanksOnOtherHostsAreStartedBySsh) {
@@ -31,6 +33,25 @@ TEST_F(LaunchTest, RanksOnOtherHostsAreStartedBySsh) {
   EXPECT_THAT(LinesOf(temp_.Read("called")),
               UnorderedElementsAre("-o BatchMode=yes -T worker1", "-o BatchMode=yes -T worker2",
                                    "-o BatchMode=yes -T worker2"));
+}
+
+TEST_F(LaunchTest, AllRanksShareATokenThatNoCommandLineHoldsAndNoOtherLaunchHas) {
+  UseHosts("worker1 slots=1\nlocalhost slots=1\n");
+  const Variable of_another("PENSTOCK_JOB_TOKEN", "of another launch");
+  const std::string script =
+      "echo \"$PENSTOCK_JOB_TOKEN\" > token$RANK; "
+      "tr '\\0' ' ' < /proc/$PPID/cmdline >> lines; "
+      "tr '\\0' ' ' < /proc/$$/cmdline >> lines";
+  std::vector<std::string> tokens;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(Run(2, script).code, 0);
+    const std::string token = LinesOf(temp_.Read("token0")).at(0);
+    EXPECT_EQ(token.size(), 32U);
+    EXPECT_EQ(temp_.Read("token1"), token + "\n");
+    EXPECT_THAT(temp_.Read("lines") + temp_.Read("words"), Not(HasSubstr(token)));
+    tokens.push_back(token);
+  }
+  EXPECT_NE(tokens[0], tokens[1]);
 }
 
 TEST_F(LaunchTest, SignalsReachRanksOnOtherHostsOnce) {
