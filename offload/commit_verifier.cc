@@ -18,7 +18,7 @@ namespace {
 /// A reader has two pieces in flight or more, so that it hashes one while others are read.
 constexpr uint64_t kPieces = 8;
 constexpr uint64_t kPiecesOfAReader = 2;
-constexpr Bytes kMaxPiece = 1_MiB;
+constexpr Bytes kMaxPiece = 512_KiB;
 
 Bytes PieceOf(const ShardLayout& layout) {
   const uint64_t largest = (layout.largest_weight() + layout.largest_record()).value;

@@ -26,7 +26,7 @@ namespace penstock::offload {
 class CommitVerifier {
  public:
   /// Returns what a verifier of these tiles takes of the host: a multiple of the alignment of
-  /// state files, at most 8 MiB, and not more than the largest tile.
+  /// state files, at most 4 MiB, and not more than the largest tile.
   static Bytes Room(const ShardLayout& layout);
   /// `threads`: 1 or more; of these, as many work as the room suffices for. Errors: kOutOfMemory.
   static Result<std::unique_ptr<CommitVerifier>> Create(const ShardLayout& layout, StateFile& file,

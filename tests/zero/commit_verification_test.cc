@@ -27,6 +27,7 @@ namespace {
 using offload::TileId;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -317,6 +318,54 @@ TEST_F(CommitVerificationTest, DamageToACommitThatIsAdoptedEndsTheRunBeforeItsFi
               AllOf(HasSubstr("the commit of step 6, from which this run resumed, is damaged"),
                     HasSubstr("tile 3 "), HasSubstr("nothing was written since")));
   EXPECT_EQ(log.writes, 0U);
+}
+
+/// What another rank does before all have voted may be to overwrite the commit before.
+TEST_F(CommitVerificationTest, ARankVotesForACommitOnceItIsVerified) {
+  const Placement placement{.name = "nvme"};
+  for (const bool adopts : {false, true}) {
+    DriveLog log;
+    EngineOptions options = Verified(placement);
+    options.create_io = GatedBy<LoggingEngine>(log);
+    if (adopts) options.adopt = state_paths_;
+    uint64_t read = 0;
+    std::vector<uint64_t> votes;
+    options.vote = [&](uint64_t step) {
+      votes.push_back(step);
+      EXPECT_EQ(log.verified_bytes, votes.size() * read) << "step " << step;
+      return Status();
+    };
+    ToyRun run(options, 64_MiB);
+    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+    state_paths_ = run.session().state_paths();
+    read = PlanCommitVerification(run.session().layout(), options.config).read.value;
+    if (adopts) {
+      ASSERT_TRUE(run.session().Adopt().ok());
+      run.before_update = [&] { EXPECT_EQ(log.writes, 0U); };
+      ASSERT_TRUE(run.Step(3, 1.0F).ok());
+      ASSERT_TRUE(run.session().Commit("{}").ok());
+      EXPECT_THAT(votes, ElementsAre(2, 3));
+      continue;
+    }
+    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+    for (uint64_t t = 1; t <= 2; ++t) {
+      ASSERT_TRUE(run.Step(t, 1.0F).ok());
+      ASSERT_TRUE(run.session().Commit("{}").ok());
+    }
+    EXPECT_THAT(votes, ElementsAre(1, 2));
+  }
+}
+
+TEST_F(CommitVerificationTest, ARankDoesNotVoteForACommitThatItTookBack) {
+  EngineOptions options = Verified({.name = "nvme"});
+  MakeFaulty(options, {"record of tile 2,", 2, BadWrite::kLost});
+  std::vector<uint64_t> votes;
+  options.vote = [&](uint64_t step) {
+    votes.push_back(step);
+    return Status();
+  };
+  EXPECT_FALSE(TrainAnew(options).ok());
+  EXPECT_THAT(votes, ElementsAre(1));
 }
 
 TEST_F(CommitVerificationTest, NothingIsReadButWhatThePlanSaysAndNoStepCountsIt) {
