@@ -116,10 +116,12 @@ Result<RankCommand> CommandElsewhere(const LaunchCommand& command, const std::st
                                             .program = path,
                                             .arguments = command.arguments,
                                             .variables = std::move(variables)});
-  // Nobody answers questions of ssh: without a key it has to fail. -T: no terminal there.
+  // Nobody answers questions of ssh: without a key it has to fail. A host that does not answer, and
+  // a connection that is cut, end it within 30 s. -T: no terminal there.
   return RankCommand{.host = host,
                      .program = "ssh",
-                     .arguments = {"ssh", "-o", "BatchMode=yes", "-T", host, remote},
+                     .arguments = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o",
+                                   "ServerAliveInterval=10", "-T", host, remote},
                      .environment = environment};
 }
 

@@ -2,14 +2,17 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <utility>
 
 #include "train/launch/remote_command.h"
+#include "train/process/log.h"
 
 namespace penstock::train {
 namespace {
@@ -112,9 +115,20 @@ void RankProcess::Signal(int signal) const {
   [[maybe_unused]] const ssize_t ignored = ::write(signals_.get(), line.data(), line.size());
 }
 
+bool RankProcess::HasUnreadInput() const {
+  int unread = 0;
+  return elsewhere_ && ::ioctl(signals_.get(), FIONREAD, &unread) == 0 && unread > 0;
+}
+
+void RankProcess::EndConnection() {
+  connection_ended_ = true;
+  child_.Signal(SIGKILL);
+}
+
 std::optional<Ending> RankProcess::Poll() {
   const std::optional<int> status = child_.Poll();
   if (!status.has_value()) return std::nullopt;
+  if (connection_ended_) return Ending{.rank = rank_, .code = ExitCode(ErrorCode::kCancelled)};
   return EndingOf(rank_, *status, elsewhere_);
 }
 

@@ -48,6 +48,10 @@ class RankProcess {
 
   /// Has the rank get a signal, wherever it runs.
   void Signal(int signal) const;
+  /// Whether ssh has not read what it was given, as if its connection was never made.
+  bool HasUnreadInput() const;
+  /// Kills ssh, whose connection hangs. Poll then says that the rank was interrupted.
+  void EndConnection();
   /// Returns how the rank has ended, once.
   std::optional<Ending> Poll();
   /// Gives the rank up, though it does not end: ssh is killed, a process of this host is left
@@ -61,6 +65,7 @@ class RankProcess {
   bool elsewhere_;
   std::string name_;
   Child child_;
+  bool connection_ended_ = false;
   UniqueFd signals_;  ///< the standard input of ssh (train/launch/remote_command.h)
   UniqueFd output_;
 };
