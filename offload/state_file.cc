@@ -186,9 +186,12 @@ aio::Ticket StateFile::Submit(PartRequest request) {
   }
   if (!rows_.empty()) AddSpan(request);
   StatePath& path = PathOf(request.tile);
+  const FileOffset offset =
+      PartOffset(path.geometry(), tiles_[Index(request.tile)], request.part, request.slot) +
+      request.from;
+  if (request.past_cache) path.LeaveCache(offset, Bytes{request.buffer.size()});
   return path.Submit({.operation = request.operation,
-                      .offset = PartOffset(path.geometry(), tiles_[Index(request.tile)],
-                                           request.part, request.slot),
+                      .offset = offset,
                       .buffer = request.buffer,
                       .priority = request.priority,
                       .on_complete = std::move(request.on_complete),
@@ -227,9 +230,32 @@ Status StateFile::PrepareWrites() {
   return {};
 }
 
-Status StateFile::Commit(CommitRecord record, const std::function<Status()>& still_good) {
-  if (failure_.ok()) failure_ = WriteCommit(std::move(record), still_good);
+Status StateFile::Commit(CommitRecord record, const std::function<Status()>& still_good,
+                         const std::function<Status(const CommitRecord&)>& verify) {
+  if (failure_.ok()) failure_ = WriteCommit(std::move(record), still_good, verify);
   return failure_;
+}
+
+/// No slot of the commit before was written since that was made.
+Error StateFile::TakeBackDamaged(uint64_t step, FileOffset place, const Error& why) {
+  if (slots() == 1) {
+    return {why.code, fmt::format("the commit of step {} is damaged: {}; with one slot "
+                                  "(penstock.durable is false) there is no commit before it: "
+                                  "begin a new run",
+                                  step, why.message)};
+  }
+  const Status erased = EraseCommit(place);
+  const std::string before =
+      commit_stands_ ? fmt::format(
+                           "the commit of step {} is the newest sound one, and --resume "
+                           "continues from it",
+                           newest_step_)
+                     : "there is no commit before it: begin a new run";
+  const std::string back = erased.ok() ? "was taken back"
+                                       : fmt::format("is damaged and could not be taken back ({})",
+                                                     erased.error().message);
+  return {why.code,
+          fmt::format("the commit of step {} {}: {}; {}", step, back, why.message, before)};
 }
 
 Status StateFile::EraseCommit(FileOffset place) {
@@ -285,7 +311,8 @@ Status StateFile::SyncAll() {
   return aio::WaitAll(syncs);
 }
 
-Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>& still_good) {
+Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>& still_good,
+                              const std::function<Status(const CommitRecord&)>& verify) {
   PENSTOCK_CHECK(record.tiles.size() == layout_.tiles.size());
   const Status versions = CheckVersions(layout_, record);
   PENSTOCK_CHECK(versions.ok(), "{}", versions.error().message);
@@ -307,6 +334,8 @@ Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>
   PENSTOCK_TRY(commits().Sync());
   PENSTOCK_TRY(CheckHeads());
   PENSTOCK_TRY(commits().CheckWritten(written, "newest commit"));
+  const Status whole = verify ? verify(record) : Status();
+  if (!whole.ok()) return TakeBackDamaged(record.head.step, written.offset, whole.error());
   Protect(record, written);
   made_commit_ = true;
   for (const auto& path : paths_) path->Keep();
@@ -341,6 +370,7 @@ void StateFile::Protect(const CommitRecord& record, const WrittenBytes& written)
   sequence_ = record.sequence;
   commit_stands_ = true;
   newest_ = written;
+  newest_step_ = record.head.step;
   MutexLock lock(mutex_);
   for (size_t i = 0; i < record.tiles.size(); ++i) {
     committed_slot_[i] = static_cast<int>(record.tiles[i].slot);

@@ -170,6 +170,12 @@ Status StatePath::Write(FileOffset offset, std::span<const std::byte> bytes) {
       .Wait();
 }
 
+void StatePath::LeaveCache(FileOffset offset, Bytes size) const {
+  if (file_.alignment() > 1_B) return;  // there is no page cache between
+  ::posix_fadvise(file_.fd(), static_cast<off_t>(offset.value), static_cast<off_t>(size.value),
+                  POSIX_FADV_DONTNEED);
+}
+
 Status StatePath::CheckPlace() const {
   if (options_.simulated) return {};
   struct stat opened {};

@@ -73,6 +73,9 @@ class StatePath {
     return engine_.Submit(std::move(request));
   }
   void Cancel() { engine_.Cancel(); }
+  /// Has the page cache give up a range of a file without O_DIRECT that is on the drive, so that
+  /// reads see what the drive holds.
+  void LeaveCache(FileOffset offset, Bytes size) const;
   /// Writes bytes, padded with zeros to the alignment, and waits.
   Status Write(FileOffset offset, std::span<const std::byte> bytes);
   Status Sync() { return engine_.Sync(file_); }

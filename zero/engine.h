@@ -75,6 +75,7 @@ struct EngineCounters {
   uint64_t nvme_write_bytes = 0;
   uint64_t nvme_init_bytes = 0;
   uint64_t nvme_commit_bytes = 0;
+  uint64_t nvme_verify_bytes = 0;  ///< read back of commits; in no other number
   uint64_t evictions = 0;  ///< device copies of modules and host copies of tiles that were evicted
   uint64_t updates = 0;    ///< tiles updated
 };

@@ -25,6 +25,11 @@ StateEngine::StateEngine(const EngineOptions& options, const offload::ShardLayou
   if (TakesTwoPasses(options.config)) trust_.emplace(layout);
 }
 
+StateEngine::~StateEngine() {
+  static_cast<void>(StateEngine::FinishCommit());
+  if (adopted_) verifier_->Stop();
+}
+
 Result<std::unique_ptr<StateEngine>> StateEngine::Create(const EngineOptions& options,
                                                          const offload::ShardLayout& layout,
                                                          const offload::Schedule& schedule,
@@ -51,7 +56,10 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device, *slab_));
   AddTierNotice(plan.store, schedule);
-  store_ = std::make_unique<offload::TileStore>(layout_, schedule, plan.store, *slab_, *io_.file);
+  PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_));
+  offload::TileStoreOptions of_store = plan.store;
+  of_store.hash_threads = std::max(1, io_.threads.counts.optimizer);
+  store_ = std::make_unique<offload::TileStore>(layout_, schedule, of_store, *slab_, *io_.file);
   gradient_memory_ = slab_->Cut(layout_.gradient_bytes());
   std::span<std::byte> gradients = gradient_memory_;
   for (const TileId tile : layout_.Tiles()) {
@@ -130,8 +138,27 @@ Result<TrainState> StateEngine::Adopt() {
   PENSTOCK_TRY(store_->Adopt(*io_.adopted));
   version_ = offload::VersionOf(layout_, *io_.adopted);
   io_.EndSetup();
+  VerifyAdopted();
   store_->SetTime(0);
   return StateOf(*io_.adopted);
+}
+
+/// Beside the first step. With one slot there is no other commit that it could save.
+void StateEngine::VerifyAdopted() {
+  if (verifier_ == nullptr || !options_.config.durable) return;
+  adopted_ = std::make_unique<PendingCommit>([this]() -> Status {
+    const CpuScope optimizer(io_.threads.optimizer);
+    PENSTOCK_TRY(store_->VerifyAdopted(*io_.adopted, *verifier_));
+    return options_.vote ? options_.vote(io_.adopted->head.step) : Status();
+  });
+}
+
+/// Before it has returned, nothing is written over the commit before the one that was adopted.
+Status StateEngine::AwaitAdopted() {
+  if (!adopted_) return {};
+  const std::unique_ptr<PendingCommit> adopted = std::move(adopted_);
+  const TraceSpan span(trace_, waits_, "verification of the commit");
+  return adopted->Finish();
 }
 
 UpdateScalars StateEngine::ScalarsOfStep(double grad_scale) const {
@@ -156,6 +183,8 @@ Status StateEngine::BeginStep(double lr, uint64_t t) {
 /// forward.
 Status StateEngine::PrepareUpdates() {
   if (!with_gradients_) return {};
+  if (adopted_ && !adopted_->ended()) return {};
+  PENSTOCK_TRY(AwaitAdopted());
   if (commit_ && !(commit_->ended() && options_.config.durable)) return {};
   if (!options_.config.durable && !driver_->updates_allowed()) return {};
   PENSTOCK_TRY(store_->PrepareUpdates());
@@ -197,6 +226,7 @@ Result<std::span<const kernels::TrustSums>> StateEngine::SumForTrust(double grad
 }
 
 Status StateEngine::UpdateStep(double grad_scale, std::vector<kernels::TrustSums> trust) {
+  PENSTOCK_TRY(AwaitAdopted());
   PENSTOCK_TRY(store_->PrepareUpdates());
   if (with_gradients_) {
     driver_->AllowUpdates();
@@ -231,15 +261,18 @@ Status StateEngine::CheckWeights(uint64_t step, const std::optional<LastUpdate>&
 
 void StateEngine::BeginCommit(const TrainState& state, std::function<Status()> first) {
   PENSTOCK_CHECK(!commit_, "a commit was begun before the last one was finished");
-  auto make = [this, record = MakeRecord(state, options_.commit_session), first = std::move(first),
-               step = state.step,
+  auto make = [this, adopted = AwaitAdopted(), record = MakeRecord(state, options_.commit_session),
+               first = std::move(first), step = state.step,
                last = updated_ ? std::optional(LastUpdate{version_ - 1, lr_of_update_})
                                : std::nullopt]() -> Status {
     const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.head.step));
-    PENSTOCK_TRY(store_->Commit(record, [&]() -> Status {
+    const CpuScope optimizer(io_.threads.optimizer);
+    PENSTOCK_TRY(adopted);
+    const auto before = [&]() -> Status {
       PENSTOCK_TRY(CheckWeights(step, last));
       return first();
-    }));
+    };
+    PENSTOCK_TRY(store_->Commit(record, before, verifier_.get()));
     return options_.vote ? options_.vote(record.head.step) : Status();
   };
   commit_ = std::make_unique<PendingCommit>(std::move(make));
@@ -256,7 +289,7 @@ Status StateEngine::FinishCommit() {
 }
 
 EngineCounters StateEngine::counters() const {
-  EngineCounters counters = io_.Counters(store_->written_back());
+  EngineCounters counters = io_.Counters(store_->written_back(), verifier_.get());
   counters.evictions = store_->evictions() - evictions_before_;
   counters.updates = store_->updates_finished();
   return counters;

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "offload/commit_verifier.h"
 #include "offload/slab.h"
 #include "offload/tile_store.h"
 #include "zero/caller_states.h"
@@ -40,7 +41,7 @@ class StateEngine : public CallerStates {
                                                      const MemoryPlan& plan,
                                                      const ComputeDevice& device);
   /// Ends a commit that was begun.
-  ~StateEngine() override { static_cast<void>(StateEngine::FinishCommit()); }
+  ~StateEngine() override;
   StateEngine(const StateEngine&) = delete;
   StateEngine& operator=(const StateEngine&) = delete;
 
@@ -119,6 +120,8 @@ class StateEngine : public CallerStates {
   Status Build(const offload::Schedule& schedule, const MemoryPlan& plan,
                const ComputeDevice& device);
   void AddTierNotice(const offload::TileStoreOptions& store, const offload::Schedule& schedule);
+  void VerifyAdopted();
+  Status AwaitAdopted();
   UpdateScalars ScalarsOfStep(double grad_scale) const;
   /// Looks at the weights after step `step`, once their update has ended. Errors: kNumeric if they
   /// are not to be committed.
@@ -151,6 +154,8 @@ class StateEngine : public CallerStates {
   // The driver ends before the store that it takes tiles from.
   std::unique_ptr<offload::TileStore> store_;
   std::unique_ptr<OptimizerDriver> driver_;
+  std::unique_ptr<offload::CommitVerifier> verifier_;  ///< null: commits are not verified
+  std::unique_ptr<PendingCommit> adopted_;  ///< verifies the commit that was adopted, if it is
 };
 
 }  // namespace penstock::zero

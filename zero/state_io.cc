@@ -6,6 +6,7 @@
 #include "offload/drive_speed.h"
 #include "offload/state_format.h"
 #include "offload/uuid.h"
+#include "zero/commit_verification.h"
 #include "zero/memory_plan.h"
 #include "zero/numa_placement.h"
 
@@ -143,15 +144,32 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Sha
   return io;
 }
 
-void StateIo::EndSetup() { setup_read_bytes = Sum(engines, &aio::EngineStats::read_bytes); }
+void StateIo::EndSetup() {
+  setup_read_bytes = Sum(engines, &aio::EngineStats::read_bytes);
+  step_read_bytes = 0;
+}
+
+Result<std::unique_ptr<offload::CommitVerifier>> StateIo::CreateVerifier(
+    const EngineOptions& options, const offload::ShardLayout& layout) {
+  const CommitVerification plan = PlanCommitVerification(layout, options.config);
+  if (!plan.notice.empty()) notices.push_back(plan.notice);
+  if (!plan.on) return std::unique_ptr<offload::CommitVerifier>();
+  return offload::CommitVerifier::Create(layout, *file, std::max(1, threads.counts.optimizer));
+}
 
 uint64_t StateIo::written() const { return Sum(engines, &aio::EngineStats::write_bytes); }
 
-EngineCounters StateIo::Counters(uint64_t step_bytes) const {
-  return {.nvme_read_bytes = Sum(engines, &aio::EngineStats::read_bytes) - setup_read_bytes,
+EngineCounters StateIo::Counters(uint64_t step_bytes,
+                                 const offload::CommitVerifier* verifier) const {
+  // In this order: what has ended by then was submitted before.
+  const uint64_t read = Sum(engines, &aio::EngineStats::read_bytes) - setup_read_bytes;
+  const uint64_t verified = verifier == nullptr ? 0 : verifier->submitted_bytes();
+  step_read_bytes = std::max(step_read_bytes, read - std::min(read, verified));
+  return {.nvme_read_bytes = step_read_bytes,
           .nvme_write_bytes = step_bytes,
           .nvme_init_bytes = init_bytes,
-          .nvme_commit_bytes = written() - init_bytes - step_bytes};
+          .nvme_commit_bytes = written() - init_bytes - step_bytes,
+          .nvme_verify_bytes = verified};
 }
 
 offload::CommitRecord MakeRecord(const TrainState& state, uint64_t session) {

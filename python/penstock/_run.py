@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Union
 
+from penstock._text_files import parse_json, read_text
 from penstock.errors import (
     CorruptionError,
     DriveError,
@@ -83,11 +84,10 @@ def read_run(folder: PathLike) -> dict[str, Any]:
     """
     path = pathlib.Path(folder) / "run.json"
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        text = read_text(path)
     except OSError as error:
         raise explained(error, f"{path} cannot be read") from None
-    except ValueError as error:
-        raise CorruptionError(f"penstock: {path} is not JSON ({error}); remove the run") from None
+    said = parse_json(text, path)
     if not isinstance(said, dict) or said.get("penstock_run") != VERSION:
         raise CorruptionError(
             f"penstock: {path} is no run of version {VERSION}; use the release that wrote it"

@@ -87,7 +87,7 @@ Result<ResumePoint> OpenFilesOf(const Beginning& beginning, const std::optional<
   if (!snapshot) {
     const Result<RunInfo> info = ReadRunInfo(run);
     const StateFiles files = info.ok() ? info->state : StateFiles();
-    PENSTOCK_ASSIGN(const bool own_only, SeeOwnFilesOnly(files, ranks));
+    PENSTOCK_ASSIGN(const bool own_only, SeeOwnFilesOnly(run, files, ranks));
     if (own_only) return OpenOwnShare(run, files, ranks);
   }
   return ranks.Agree(OpenResumePoint(run, snapshot, offload::StateLock::kShared));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,10 @@
 #include "train/numerics/replayed_steps.h"
 #include "train/run/run_changes.h"
 #include "train/run/skipped_steps.h"
+
+namespace penstock::zero {
+struct EngineOptions;
+}  // namespace penstock::zero
 
 namespace penstock::train {
 
@@ -58,6 +63,8 @@ struct TrainOptions {
   std::vector<StepRange> skips = {};         ///< steps to pass over; the same
   std::optional<std::string> trace;          ///< file to write; must not exist
   std::optional<ReplayOptions> replay = {};  ///< not of the command line
+  /// Tests may change how the engine is made; not of the command line.
+  std::function<void(zero::EngineOptions&)> change_engine = {};
 
   bool resumes() const { return resume || resume_from.has_value(); }
 };

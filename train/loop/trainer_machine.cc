@@ -157,6 +157,7 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
       return {};
     };
   }
+  if (given.change_engine) given.change_engine(options);
   const Ranks::MakingFiles making(ranks);
   PENSTOCK_ASSIGN(machine.session,
                   zero::Session::Create(std::move(options), /*reports_loss=*/true, *machine.device,

@@ -107,7 +107,8 @@ Result<ResumePoint> OpenCommit(const Origin& origin, const OpenState& open) {
   ResumePoint point;
   Result<RunInfo> info = ReadRunInfo(origin.folder);
   if (!info.ok() && info.error().code == ErrorCode::kNotFound) {
-    return NothingToResume(origin, "it has no run.json", false);
+    const Result<bool> left = EndedAtItsBeginning(origin.folder);
+    return NothingToResume(origin, "it has no run.json", left.ok() && *left);
   }
   PENSTOCK_TRY(info.status());
   point.info = *std::move(info);
@@ -213,6 +214,17 @@ Status CompleteMove(RunInfo* info, const RunFolder& folder) {
 }
 
 }  // namespace
+
+Error NothingToResume(const Folder& run, const std::string& why) {
+  const std::optional<std::string> no_snapshot;
+  return NothingToResume(Origin{run, no_snapshot}, why, true);
+}
+
+std::optional<Error> NothingIfWithoutRows(const Folder& run, const std::string& why) {
+  const std::optional<std::string> no_snapshot;
+  if (!EndedBeforeItsRows(Origin{run, no_snapshot})) return std::nullopt;
+  return NothingToResume(run, why);
+}
 
 Result<ResumePoint> OpenResumePoint(const Folder& run, const std::optional<std::string>& snapshot,
                                     offload::StateLock lock) {

@@ -75,6 +75,11 @@ Status TakeWholeCommit(ResumePoint& point, const Folder& run, const TogetherWith
 /// Takes a commit that is known to be whole.
 Status TakeCommit(ResumePoint& point, const Folder& run, const offload::CommitName& name);
 
+/// Returns the error of a resume where no commit can be, for the reason `why`.
+Error NothingToResume(const Folder& run, const std::string& why);
+/// Returns that error if the run has no rows, and so never finished its first step; else nothing.
+std::optional<Error> NothingIfWithoutRows(const Folder& run, const std::string& why);
+
 /// Whether it is the run's last commit, and an engine with this layout in these folders can
 /// continue in its files: in those of the layout's rank, if there are as many ranks as the layout
 /// says. Ranks continue in their files if that is so on all of them.

@@ -51,8 +51,9 @@ struct RunInfo {
 
 class RunFolder {
  public:
-  /// Creates the folder and those above it, durably. Errors: kInvalidArgument if the path exists;
-  /// of mkdir.
+  /// Creates the folder and those above it, durably. One that is empty, or that a run has left that
+  /// ended before it had a run.json, is used. Errors: kInvalidArgument if anything else is there;
+  /// kUnavailable if another process begins a run there; of mkdir.
   static Result<RunFolder> Create(const std::string& path);
   /// Opens a folder that holds a run already, which is kept. Errors: of Folder::Open and RunLock.
   static Result<RunFolder> Open(const std::string& path);
@@ -95,6 +96,10 @@ class RunFolder {
 /// Removes the run at `path` as a folder that is not kept does, if its UUID is this or it is empty:
 /// for a process that ends at once. Threads: any.
 void RemoveNewRun(const std::string& path, const std::string& run_uuid);
+
+/// Whether nothing is in a folder but what a run leaves that is killed before it has a run.json;
+/// also if it is empty. Errors: kIo.
+Result<bool> EndedAtItsBeginning(const Folder& run);
 
 /// Returns the files that a run has put into its folder and that still exist, except state files,
 /// in an order of removal in which the rest is still recognised as a run. Errors: kIo.
