@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock import _library, _state
 from penstock._run import Run
-from penstock.errors import PenstockError
+from penstock.errors import NotFoundError, PenstockError
 
 # The method with which a thing goes on after optimizer.step(), by duck type.
 _AFTER_STEP = (("get_last_lr", "step"), ("get_scale", "update"))
@@ -66,8 +66,10 @@ class Ending:
             return
         try:
             self.engine.finish_commit()
-        except PenstockError:
+        except PenstockError as error:
             self._begun = None
+            if isinstance(error, NotFoundError):  # the run folder is gone: nothing names the state
+                self.run.keep_files()
             raise
         described = self.engine.describe()
         self.calls = self._begun

@@ -193,6 +193,7 @@ class Run:
         self._lock: _Lock | None = lock
         self._said = said
         self._process = os.getpid()
+        self._keeps_files = False
 
     @property
     def continued(self) -> list[str]:
@@ -293,6 +294,10 @@ class Run:
         """Has an engine's commits fail from now on when the run folder or run.json is gone."""
         engine.watch(str(self.folder), ["run.json"])
 
+    def keep_files(self) -> None:
+        """Has closing leave all files: a commit was made that run.json cannot name any more."""
+        self._keeps_files = True
+
     def note(self, uuid: str, paths: Iterable[str]) -> bool:
         """Notes a state that has a durable commit, and removes all files that it does not have.
 
@@ -321,9 +326,10 @@ class Run:
             return
         lock, self._lock = self._lock, None
         try:
-            self._remove_unnamed()
-            if self._said["state"] is None:
-                self._remove_run()
+            if not self._keeps_files:
+                self._remove_unnamed()
+                if self._said["state"] is None:
+                    self._remove_run()
         except OSError as error:
             raise explained(error, f"run {self.folder} cannot be closed") from None
         finally:
