@@ -2,19 +2,16 @@
 #include "zero/commit_verification.h"
 
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/mapping.h"
 #include "offload/commit_verifier.h"
 #include "offload/state_reader.h"
-#include "tests/aio/wrapped_engine.h"
+#include "tests/aio/faulty_writes.h"
 #include "tests/zero/engine_support.h"
 #include "tests/zero/gate.h"
 #include "zero/engine.h"
@@ -24,6 +21,7 @@
 namespace penstock::zero {
 namespace {
 
+using aio::BadWrite;
 using offload::TileId;
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -31,66 +29,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-enum class BadWrite { kLost, kBitFlipped, kOldBlockKept, kOneBlockAway };
-
-constexpr size_t kBlock = 4096;
-
-/// Of the writes of one part of a tile, which one goes wrong, and how.
-struct WriteFault {
-  std::string part;  ///< as the state file names it: "record of tile 2,"
-  uint64_t number = 0;
-  BadWrite how = BadWrite::kLost;
-};
-
-/// An engine whose drive reports a write as done that it did not do as it was told.
-class FaultyWrites final : public aio::WrappedEngine {
- public:
-  FaultyWrites(std::unique_ptr<aio::Engine> base, WriteFault fault)
-      : WrappedEngine(std::move(base)), fault_(std::move(fault)) {}
-
-  aio::Ticket Submit(aio::Request request) override {
-    const bool is_part = request.operation == aio::Operation::kWrite && request.about &&
-                         request.about().starts_with(fault_.part);
-    if (is_part && seen_++ == fault_.number) return SubmitBadly(std::move(request));
-    return WrappedEngine::Submit(std::move(request));
-  }
-
- private:
-  aio::Ticket SubmitBadly(aio::Request request) {
-    const size_t size = request.buffer.size();
-    instead_ = Mapping::Create(Bytes{size}).value();
-    const std::span<std::byte> bytes(instead_.data(), size);
-    std::memcpy(bytes.data(), request.buffer.data(), size);
-    switch (fault_.how) {
-      case BadWrite::kLost:
-        ReadInstead(request, bytes);
-        break;
-      case BadWrite::kBitFlipped:
-        bytes[size / 2] ^= std::byte{4};
-        break;
-      case BadWrite::kOldBlockKept:
-        ReadInstead(request, bytes.subspan(size - kBlock));
-        break;
-      case BadWrite::kOneBlockAway:
-        request.offset = request.offset + Bytes{kBlock};
-        break;
-    }
-    request.buffer = bytes;
-    return WrappedEngine::Submit(std::move(request));
-  }
-  /// What the file has there is written again.
-  static void ReadInstead(const aio::Request& request, std::span<std::byte> bytes) {
-    const auto offset = request.offset.value + request.buffer.size() - bytes.size();
-    ASSERT_EQ(::pread(request.file->buffered_fd(), bytes.data(), bytes.size(),
-                      static_cast<off_t>(offset)),
-              static_cast<ssize_t>(bytes.size()));
-  }
-
-  const WriteFault fault_;
-  uint64_t seen_ = 0;
-  Mapping instead_;
-};
 
 /// Reads that verify are the only ones behind writes.
 bool Verifies(const aio::Request& request) {
@@ -163,11 +101,9 @@ class CommitVerificationTest : public EngineTest {
                    options.config.check_grad_overflow);
   }
 
-  static void MakeFaulty(EngineOptions& options, const WriteFault& fault) {
-    options.create_io = [fault](size_t, const aio::EngineOptions& aio,
-                                std::string* notice) -> Result<std::unique_ptr<aio::Engine>> {
-      PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> base, aio::CreateEngine(aio, notice));
-      return std::unique_ptr<aio::Engine>(std::make_unique<FaultyWrites>(std::move(base), fault));
+  static void MakeFaulty(EngineOptions& options, const aio::WriteFault& fault) {
+    options.create_io = [fault](size_t, const aio::EngineOptions& aio, std::string* notice) {
+      return aio::FaultyWrites::Create(aio, notice, fault);
     };
   }
 
