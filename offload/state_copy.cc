@@ -138,7 +138,7 @@ class RankCopy {
   Status Resize() {
     for (size_t path = 0; path < to_.size(); ++path) {
       PENSTOCK_TRY(to_[path].Resize(Bytes{}));
-      PENSTOCK_TRY(to_[path].Resize(from_.geometry(path).file_bytes));
+      PENSTOCK_TRY(to_[path].Resize(from_.geometry(path).whole_bytes()));
     }
     return {};
   }
@@ -171,6 +171,8 @@ void RankCopy::AddRanges(std::vector<Range>& ranges) {
   for (size_t path = 0; path < to_.size(); ++path) {
     const Bytes heads{from_.geometry(path).weights_offset[0].value};
     ranges.push_back({&to_[path], FileOffset{}, heads});
+    ranges.push_back(
+        {&to_[path], from_.geometry(path).second_head(), from_.geometry(path).head_bytes()});
   }
   const ShardLayout& layout = from_.layout();
   for (const TileId tile : layout.Tiles()) {
@@ -202,8 +204,9 @@ Status RankCopy::WriteHeads() {
   PENSTOCK_TRY(to_.front().Write(from_.geometry(0).commit_offset[commit.sequence % 2],
                                  EncodeCommit(from_.Identity(), commit)));
   for (size_t path = 0; path < to_.size(); ++path) {
-    PENSTOCK_ASSIGN(const std::vector<std::byte> head, from_.ReadHead(path));
+    std::vector<std::byte> head = from_.Head(path);
     PENSTOCK_TRY(to_[path].Write(FileOffset{}, head));
+    PENSTOCK_TRY(to_[path].Write(from_.geometry(path).second_head(), SecondHead(std::move(head))));
   }
   return {};
 }
@@ -230,7 +233,10 @@ class Copier {
  private:
   Status Fill() {
     if (!std::ranges::all_of(ranks_, &RankCopy::Clone)) return CopyAll();
-    for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.EraseOther());
+    for (RankCopy& rank : ranks_) {
+      PENSTOCK_TRY(rank.EraseOther());
+      PENSTOCK_TRY(rank.WriteHeads());  // whatever the original's heads are
+    }
     return {};
   }
 

@@ -101,8 +101,8 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths,
   OpenedState state{.file = std::unique_ptr<StateFile>(new StateFile(header.uuid, layout, shape)),
                     .commit = reader->commit()};
   for (size_t i = 0; i < paths.size(); ++i) {
-    PENSTOCK_ASSIGN(const std::vector<std::byte> head, reader->ReadHead(i));
-    PENSTOCK_TRY(opened[i]->Adopt(reader->geometry(i), head));
+    PENSTOCK_ASSIGN(std::string notice, opened[i]->Adopt(reader->geometry(i), reader->Head(i)));
+    if (!notice.empty()) state.notices.push_back(std::move(notice));
   }
   state.file->paths_ = std::move(opened);
   state.file->tiles_ = header.tiles;

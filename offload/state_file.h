@@ -78,9 +78,9 @@ class StateFile {
                                                    std::span<aio::Engine* const> engines);
 
   /// Opens and locks the files of a state, in the order of their paths, to continue from its newest
-  /// commit. `layout` must be the one that it was created with. With `at`, the commit on which the
-  /// ranks agreed, this rank continues from that one: a newer one, which other ranks lack, is taken
-  /// back durably before the function returns, because the slots that it names are written next.
+  /// commit. `layout` must be the one that it was created with. With `at`, continues
+  /// from that one: a newer one, which other ranks lack or which is damaged, is taken back durably
+  /// before the function returns, because the slots that it names are written next.
   /// Errors: those of Create and of StateReader::Open; kInvalidArgument for another layout;
   /// kNotFound if `at` is not there.
   static Result<OpenedState> Open(const std::vector<std::string>& paths, const ShardLayout& layout,
@@ -182,6 +182,7 @@ class StateFile {
 struct OpenedState {
   std::unique_ptr<StateFile> file;
   CommitRecord commit;
+  std::vector<std::string> notices;  ///< of heads that were written again, or cannot be
 };
 
 /// Returns the version that a commit of these tiles names for all that are not frozen; 0 if all are

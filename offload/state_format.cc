@@ -290,6 +290,16 @@ StateHeader PlanState(const Uuid& uuid, const ShardLayout& layout, const StateSh
   return header;
 }
 
+StateHeader HeaderOfPath(const StateHeader& header, uint32_t path) {
+  StateShape shape{.slots = header.geometry.slots,
+                   .commit_json = header.geometry.commit_json,
+                   .paths = header.paths};
+  for (size_t i = 0; shape.paths > 1 && i < header.tiles.size(); ++i) {
+    shape.path_of_tile.push_back(header.tiles[i].path);
+  }
+  return PlanState(header.uuid, header.layout, shape, path);
+}
+
 Bytes StateFileBytes(const ShardLayout& layout, int slots, size_t paths) {
   StateShape shape{.slots = slots, .paths = static_cast<uint32_t>(paths)};
   for (size_t i = 0; paths > 1 && i < layout.tiles.size(); ++i) {
@@ -297,7 +307,7 @@ Bytes StateFileBytes(const ShardLayout& layout, int slots, size_t paths) {
   }
   Bytes files;
   for (uint32_t path = 0; path < shape.paths; ++path) {
-    files += PlanState({}, layout, shape, path).geometry.file_bytes;
+    files += PlanState({}, layout, shape, path).geometry.whole_bytes();
   }
   return files;
 }
@@ -325,6 +335,17 @@ std::vector<std::byte> EncodeHead(const StateHeader& header) {
 
   EncodeHeader(header, Checksum(hashed), out.first(kHeaderBytes.value));
   return head;
+}
+
+std::vector<std::byte> SecondHead(std::vector<std::byte> head) {
+  std::rotate(head.begin(), head.begin() + static_cast<ptrdiff_t>(kHeaderBytes.value), head.end());
+  return head;
+}
+
+std::vector<std::byte> FirstHead(std::vector<std::byte> second) {
+  std::rotate(second.begin(), second.end() - static_cast<ptrdiff_t>(kHeaderBytes.value),
+              second.end());
+  return second;
 }
 
 std::vector<std::byte> EncodeUnfinishedMark(const Uuid& uuid) {

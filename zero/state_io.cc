@@ -86,6 +86,7 @@ Status MakeFile(const EngineOptions& options, const offload::ShardLayout& layout
         offload::StateFile::Open(options.adopt, layout, require_direct, engines, options.adopt_at));
     io.file = std::move(state.file);
     io.adopted = std::move(state.commit);
+    for (const std::string& notice : state.notices) io.notices.push_back(notice);
     return {};
   }
   PENSTOCK_ASSIGN(

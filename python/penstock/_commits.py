@@ -41,6 +41,7 @@ class Ending:
         self.open_step = False  # a forward use has begun a step
         self.calls: int | None = None  # of the last one that is durable
         self._begun: int | None = None  # calls of the commit that was begun
+        run.have_watched(engine)
         self._process = os.getpid()
 
     def begin(self, text: dict[str, Any]) -> None:
@@ -70,7 +71,8 @@ class Ending:
             raise
         described = self.engine.describe()
         self.calls = self._begun
-        self.run.note(described["uuid"], described["state_paths"])
+        if self.run.note(described["uuid"], described["state_paths"]):
+            self.run.have_watched(self.engine)
         self._begun = None
 
     def end(self) -> None:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from typing import Any, Union
 
+from penstock._text_files import parse_json, read_text
 from penstock.errors import (
     CorruptionError,
     DriveError,
@@ -27,6 +28,7 @@ from penstock.errors import (
 )
 
 VERSION = 1
+OWNER = "run.name"  # beside state files: which run folder they belong to
 PathLike = Union[str, "os.PathLike[str]"]
 
 _open_folders: set[str] = set()
@@ -82,11 +84,10 @@ def read_run(folder: PathLike) -> dict[str, Any]:
     """
     path = pathlib.Path(folder) / "run.json"
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        text = read_text(path)
     except OSError as error:
         raise explained(error, f"{path} cannot be read") from None
-    except ValueError as error:
-        raise CorruptionError(f"penstock: {path} is not JSON ({error}); remove the run") from None
+    said = parse_json(text, path)
     if not isinstance(said, dict) or said.get("penstock_run") != VERSION:
         raise CorruptionError(
             f"penstock: {path} is no run of version {VERSION}; use the release that wrote it"
@@ -114,6 +115,24 @@ def _check_not_foreign(path: pathlib.Path) -> None:
             f"penstock: {path} has {foreign.name} and no run.json, so it is no run; name another "
             "folder"
         )
+
+
+def _check_no_orphan(path: pathlib.Path, nvme: Sequence[str]) -> None:
+    """Raises if there are states of a run whose folder was ``path``, where now there is none."""
+    for root in nvme if not (path / "run.json").exists() else ():
+        for owner in sorted(pathlib.Path(root).glob(f"penstock-*/{OWNER}")):
+            try:
+                said = json.loads(owner.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue  # cut off, and then there is no state beside it
+            states = sorted(owner.parent.glob("penstock-*.state"))
+            if states and isinstance(said, dict) and said.get("run") == str(path):
+                raise NotFoundError(
+                    f"penstock: run {path} has no run.json, and {states[0]} is the state of a "
+                    "training whose run folder was there: it was removed, moved or replaced; put "
+                    "it back to go on from its last commit, or remove "
+                    f"{owner.parent} to begin again at step 0"
+                )
 
 
 def _found(path: str, folders: Iterable[str], moved: bool) -> str:
@@ -215,6 +234,7 @@ class Run:
             else os.path.join(nvme[0], f"penstock-{identifier}")
         )
         _check_not_foreign(path)
+        _check_no_orphan(path, nvme)
         try:
             path.mkdir(parents=True, exist_ok=True)
             lock = _Lock(path)
@@ -265,13 +285,23 @@ class Run:
         run._write()
         for folder in run.folders:
             os.makedirs(folder, exist_ok=True)
+            if folder != str(path):
+                write_atomically(pathlib.Path(folder) / OWNER, json.dumps({"run": str(path)}))
         return run
 
-    def note(self, uuid: str, paths: Iterable[str]) -> None:
-        """Notes a state that has a durable commit, and removes all files that it does not have."""
+    def have_watched(self, engine: Any) -> None:
+        """Has an engine's commits fail from now on when the run folder or run.json is gone."""
+        engine.watch(str(self.folder), ["run.json"])
+
+    def note(self, uuid: str, paths: Iterable[str]) -> bool:
+        """Notes a state that has a durable commit, and removes all files that it does not have.
+
+        Returns:
+            Whether run.json was written.
+        """
         state = {"uuid": uuid, "paths": [os.path.realpath(path) for path in paths]}
         if self._said["state"] == state and self._said["folders"] == self.folders:
-            return
+            return False
         try:
             self._said["state"] = state
             self._write()
@@ -283,6 +313,7 @@ class Run:
                 self._write()
         except OSError as error:
             raise explained(error, f"run {self.folder} cannot be written") from None
+        return True
 
     def close(self) -> None:
         """Removes what no commit names, and lets the run go. Does nothing in a forked child."""
@@ -340,7 +371,10 @@ class Run:
 
 
 def _remove_if_empty(folder: str) -> None:
+    """Removes a folder in which nothing is but, at most, the name of its run."""
     try:
+        if os.listdir(folder) == [OWNER]:
+            os.unlink(os.path.join(folder, OWNER))
         os.rmdir(folder)
     except OSError:
         pass  # not empty, or gone: whatever else is in it is not ours

@@ -159,6 +159,7 @@ Status TrainLoop::RunStep() {
   TakeNotes(std::move(outcome.notes));
   if (!alone() && options_.world.rank == 0) NameSlowRank();
   PENSTOCK_ASSIGN(const double loss, parts_.model.Loss());
+  PENSTOCK_TRY(NoteDoubt(loss));
 
   StepRow row;
   row.step = outcome.step;

@@ -149,14 +149,15 @@ Status MakeParts(const TrainOptions& given, const TrainJob& job, const StatePlan
   // A gradient that is not finite is looked for, where the run would have ended; what is finite has
   // the same bits.
   if (given.replay) options.config.check_grad_overflow = true;
+  if (state.adopt) options.adopt_at = state.at;
   if (!ranks.alone()) {
-    if (state.adopt) options.adopt_at = state.at;
     options.vote = [&ranks, session_number, stands = job.config.durable](uint64_t step) -> Status {
       PENSTOCK_TRY(ranks.job().Vote(step, session_number));
       if (stands) ranks.Committed(step);
       return {};
     };
   }
+  if (given.change_engine) given.change_engine(options);
   const Ranks::MakingFiles making(ranks);
   PENSTOCK_ASSIGN(machine.session,
                   zero::Session::Create(std::move(options), /*reports_loss=*/true, *machine.device,
