@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "offload/commit_verifier.h"
-#include "offload/state_reader.h"
 #include "tests/aio/faulty_writes.h"
 #include "tests/zero/engine_support.h"
 #include "tests/zero/gate.h"
@@ -204,92 +203,27 @@ TEST_F(CommitVerificationTest, NothingIsWrittenBeforeVerificationHasEnded) {
   }
 }
 
-TEST_F(CommitVerificationTest, ACommitThatIsAdoptedIsVerifiedBeforeAnythingIsWritten) {
-  for (const bool with_gradients : {false, true}) {
-    const Placement placement{.name = "nvme", .with_gradients = with_gradients};
-    ASSERT_TRUE(TrainAnew(Verified(placement)).ok());
-    DriveLog log;
-    EngineOptions options = Verified(placement);
-    options.create_io = GatedBy<LoggingEngine>(log);
-    options.adopt = state_paths_;
-    ToyRun run(options, 64_MiB);
-    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-    log.gate.Close();
-    const Result<TrainState> from = run.session().Adopt();
-    ASSERT_TRUE(from.ok()) << from.error().message;
-    run.before_update = [&] {
-      log.gate.AwaitWaiting();
-      EXPECT_EQ(log.writes, 0U);
-      log.gate.Open();
-    };
-    const auto done = run.Step(from->optimizer_steps + 1, 1.0F);
-    ASSERT_TRUE(done.ok()) << done.error().message;
-    ASSERT_TRUE(run.session().Drain().ok());
-    EXPECT_GT(log.writes, 0U);
-    EXPECT_EQ(log.verified_bytes,
-              PlanCommitVerification(run.session().layout(), options.config).read.value);
-  }
-}
-
-/// The commit before it is whole, as nothing was written.
-TEST_F(CommitVerificationTest, DamageToACommitThatIsAdoptedEndsTheRunBeforeItsFirstUpdate) {
-  const Placement placement{.name = "nvme"};
-  ASSERT_TRUE(TrainAnew(Verified(placement)).ok());
-  {
-    const auto reader = offload::StateReader::Open(state_paths_);
-    ASSERT_TRUE(reader.ok()) << reader.error().message;
-    FlipBit(state_paths_[0], (*reader)->OffsetOf(offload::Part::kRecord, TileId{3}).value + 5000);
-  }
-  DriveLog log;
-  EngineOptions options = Verified(placement);
-  options.create_io = GatedBy<LoggingEngine>(log);
-  options.adopt = state_paths_;
-  ToyRun run(options, 64_MiB);
-  ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-  const Result<TrainState> from = run.session().Adopt();
-  ASSERT_TRUE(from.ok()) << from.error().message;
-  const auto done = run.Step(from->optimizer_steps + 1, 1.0F);
-  ASSERT_FALSE(done.ok());
-  EXPECT_THAT(done.status().error().message,
-              AllOf(HasSubstr("the commit of step 6, from which this run resumed, is damaged"),
-                    HasSubstr("tile 3 "), HasSubstr("nothing was written since")));
-  EXPECT_EQ(log.writes, 0U);
-}
-
 /// What another rank does before all have voted may be to overwrite the commit before.
 TEST_F(CommitVerificationTest, ARankVotesForACommitOnceItIsVerified) {
-  const Placement placement{.name = "nvme"};
-  for (const bool adopts : {false, true}) {
-    DriveLog log;
-    EngineOptions options = Verified(placement);
-    options.create_io = GatedBy<LoggingEngine>(log);
-    if (adopts) options.adopt = state_paths_;
-    uint64_t read = 0;
-    std::vector<uint64_t> votes;
-    options.vote = [&](uint64_t step) {
-      votes.push_back(step);
-      EXPECT_EQ(log.verified_bytes, votes.size() * read) << "step " << step;
-      return Status();
-    };
-    ToyRun run(options, 64_MiB);
-    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-    state_paths_ = run.session().state_paths();
-    read = PlanCommitVerification(run.session().layout(), options.config).read.value;
-    if (adopts) {
-      ASSERT_TRUE(run.session().Adopt().ok());
-      run.before_update = [&] { EXPECT_EQ(log.writes, 0U); };
-      ASSERT_TRUE(run.Step(3, 1.0F).ok());
-      ASSERT_TRUE(run.session().Commit("{}").ok());
-      EXPECT_THAT(votes, ElementsAre(2, 3));
-      continue;
-    }
-    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
-    for (uint64_t t = 1; t <= 2; ++t) {
-      ASSERT_TRUE(run.Step(t, 1.0F).ok());
-      ASSERT_TRUE(run.session().Commit("{}").ok());
-    }
-    EXPECT_THAT(votes, ElementsAre(1, 2));
+  DriveLog log;
+  EngineOptions options = Verified({.name = "nvme"});
+  options.create_io = GatedBy<LoggingEngine>(log);
+  uint64_t read = 0;
+  std::vector<uint64_t> votes;
+  options.vote = [&](uint64_t step) {
+    votes.push_back(step);
+    EXPECT_EQ(log.verified_bytes, votes.size() * read) << "step " << step;
+    return Status();
+  };
+  ToyRun run(options, 64_MiB);
+  ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+  read = PlanCommitVerification(run.session().layout(), options.config).read.value;
+  ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+  for (uint64_t t = 1; t <= 2; ++t) {
+    ASSERT_TRUE(run.Step(t, 1.0F).ok());
+    ASSERT_TRUE(run.session().Commit("{}").ok());
   }
+  EXPECT_THAT(votes, ElementsAre(1, 2));
 }
 
 TEST_F(CommitVerificationTest, ARankDoesNotVoteForACommitThatItTookBack) {
