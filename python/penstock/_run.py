@@ -135,8 +135,8 @@ def _check_no_orphan(path: pathlib.Path, nvme: Sequence[str]) -> None:
     for root in nvme if not (path / "run.json").exists() else ():
         for owner in sorted(pathlib.Path(root).glob(f"penstock-*/{OWNER}")):
             try:
-                said = json.loads(owner.read_text(encoding="utf-8"))
-            except (OSError, ValueError):
+                said = parse_json(read_text(owner), owner)
+            except (OSError, CorruptionError):
                 continue  # cut off, and then there is no state beside it
             states = sorted(owner.parent.glob("penstock-*.state"))
             if states and isinstance(said, dict) and said.get("run") == str(path):
