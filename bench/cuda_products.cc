@@ -105,7 +105,7 @@ Result<double> MeasureProducts(device::Device& device, const DeviceBuffer& room,
 
 Status MeasureHead(device::Device& device, const DeviceBuffer& room, const ProductShape& shape,
                    uint64_t vocabulary, double ceiling) {
-  const auto& [batch, sequence, width] = shape;
+  const uint64_t width = shape.width;
   PENSTOCK_ASSIGN(
       const auto operators,
       kernels::CreateModelOperators(
@@ -119,12 +119,12 @@ Status MeasureHead(device::Device& device, const DeviceBuffer& room, const Produ
     stream->Zero(zeros->data(), zeros->size());
   }
   Matrices matrices{room.data()};
-  const TensorView x = matrices.Take({batch, sequence, width});
+  const TensorView x = matrices.Take({shape.batch, shape.sequence, width});
   const TensorView table = matrices.Take({vocabulary, width});
-  const TensorView d_x = matrices.Take({batch, sequence, width});
+  const TensorView d_x = matrices.Take({shape.batch, shape.sequence, width});
   PENSTOCK_ASSIGN(const double took, Time(*stream, [&] {
                     operators->HeadForwardBackward(
-                        *stream, x, table, {batch, sequence, targets.as<int32_t>()}, 1,
+                        *stream, x, table, {shape.batch, shape.sequence, targets.as<int32_t>()}, 1,
                         loss.as<double>(), d_x,
                         {DType::kFloat32, {vocabulary, width}, d_table.data()});
                   }));

@@ -36,11 +36,8 @@ class CommitVerifier {
   using Selection = std::function<bool(TileId tile, Part part)>;
   /// Reads the selected parts of all tiles, as `tiles` name them, on the calling thread and others,
   /// which run on the same CPUs. Errors: of the first part, in the order of tiles, that cannot be
-  /// read or has another checksum, and kCancelled; all I/O has ended then.
+  /// read or has another checksum; all I/O has ended then.
   Status Verify(std::span<const CommittedTile> tiles, const Selection& selection);
-
-  /// Has a Verify that is under way, and all later ones, end soon with kCancelled. Any thread.
-  void Stop() { stopped_ = true; }
 
   /// Returns the bytes of all reads so far, those under way included.
   uint64_t submitted_bytes() const { return submitted_; }
@@ -56,7 +53,6 @@ class CommitVerifier {
   const int threads_;
   const Mapping room_;
   std::atomic<uint64_t> submitted_ = 0;
-  std::atomic<bool> stopped_ = false;
 };
 
 }  // namespace penstock::offload

@@ -96,6 +96,7 @@ Result<OpenedState> StateFile::Open(const std::vector<std::string>& paths,
   }
   PENSTOCK_TRY(CheckVersions(layout, reader->commit()));
   const StateShape shape = {.slots = header.geometry.slots,
+                            .guards = header.geometry.guards,
                             .commit_json = header.geometry.commit_json,
                             .paths = header.paths};
   OpenedState state{.file = std::unique_ptr<StateFile>(new StateFile(header.uuid, layout, shape)),

@@ -36,6 +36,7 @@ inline constexpr Bytes kMostLayoutBytes = 128_MiB;
 /// Where everything lies in one path's file.
 struct StateGeometry {
   int slots = 2;
+  bool guards = true;  ///< see StateShape
   FileOffset layout_offset;
   Bytes layout_bytes;
   FileOffset descriptors_offset;
@@ -86,7 +87,11 @@ struct StateHeader {
 
 /// The properties of a state beside its layout.
 struct StateShape {
-  int slots = 2;                         ///< 1 or 2
+  int slots = 2;  ///< 1 or 2
+  /// Whether kStateAlignment bytes that nobody uses lie behind each commit place and each slot, so
+  /// that a block that a drive writes one place beside its own damages no other commit. States that
+  /// were made before there were guards have none.
+  bool guards = true;
   Bytes commit_json = kCommitJsonLimit;  ///< a multiple of 4096; in version 1 as it is
   uint32_t paths = 1;
   std::vector<uint16_t> path_of_tile;  ///< of each tile; empty with one path

@@ -146,9 +146,6 @@ class TileStore {
   /// one of `first`, fails the store.
   Status Commit(CommitRecord record, const std::function<Status()>& first,
                 CommitVerifier* verifier = nullptr) EXCLUDES(mutex_);
-  /// Reads what Adopt took of `commit` without reading it, and compares checksums. The same may be
-  /// called meanwhile as beside Commit. A failure fails the store.
-  Status VerifyAdopted(const CommitRecord& commit, CommitVerifier& verifier) EXCLUDES(mutex_);
 
   /// Waits until every begun update is written, and has `read` look at both parts of the tile as
   /// they are then. Not while FillTile or BeginUpdate are called. Takes memory for the parts that

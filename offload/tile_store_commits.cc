@@ -111,21 +111,6 @@ Status TileStore::MakeCommit(CommitRecord record, const std::function<Status()>&
   });
 }
 
-Status TileStore::VerifyAdopted(const CommitRecord& commit, CommitVerifier& verifier) {
-  Status verified = verifier.Verify(commit.tiles, [this](TileId tile, Part part) {
-    return part == Part::kWeight ? WeightOnDrive(tile) : RecordOnDrive(tile);
-  });
-  if (verified.ok()) return {};
-  const Error error{verified.error().code,
-                    fmt::format("the commit of step {}, from which this run resumed, is damaged: "
-                                "{}; nothing was written since, so that --resume continues from "
-                                "the commit before it, if there is one",
-                                commit.head.step, verified.error().message)};
-  MutexLock lock(mutex_);
-  FailLocked(error);
-  return error;
-}
-
 Status TileStore::Adopt(const CommitRecord& commit) {
   PENSTOCK_CHECK(commit.tiles.size() == layout_.tiles.size());
   {

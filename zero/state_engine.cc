@@ -25,11 +25,6 @@ StateEngine::StateEngine(const EngineOptions& options, const offload::ShardLayou
   if (TakesTwoPasses(options.config)) trust_.emplace(layout);
 }
 
-StateEngine::~StateEngine() {
-  static_cast<void>(StateEngine::FinishCommit());
-  if (adopted_) verifier_->Stop();
-}
-
 Result<std::unique_ptr<StateEngine>> StateEngine::Create(const EngineOptions& options,
                                                          const offload::ShardLayout& layout,
                                                          const offload::Schedule& schedule,
@@ -138,27 +133,8 @@ Result<TrainState> StateEngine::Adopt() {
   PENSTOCK_TRY(store_->Adopt(*io_.adopted));
   version_ = offload::VersionOf(layout_, *io_.adopted);
   io_.EndSetup();
-  VerifyAdopted();
   store_->SetTime(0);
   return StateOf(*io_.adopted);
-}
-
-/// Beside the first step. With one slot there is no other commit that it could save.
-void StateEngine::VerifyAdopted() {
-  if (verifier_ == nullptr || !options_.config.durable) return;
-  adopted_ = std::make_unique<PendingCommit>([this]() -> Status {
-    const CpuScope optimizer(io_.threads.optimizer);
-    PENSTOCK_TRY(store_->VerifyAdopted(*io_.adopted, *verifier_));
-    return options_.vote ? options_.vote(io_.adopted->head.step) : Status();
-  });
-}
-
-/// Before it has returned, nothing is written over the commit before the one that was adopted.
-Status StateEngine::AwaitAdopted() {
-  if (!adopted_) return {};
-  const std::unique_ptr<PendingCommit> adopted = std::move(adopted_);
-  const TraceSpan span(trace_, waits_, "verification of the commit");
-  return adopted->Finish();
 }
 
 UpdateScalars StateEngine::ScalarsOfStep(double grad_scale) const {
@@ -183,8 +159,6 @@ Status StateEngine::BeginStep(double lr, uint64_t t) {
 /// forward.
 Status StateEngine::PrepareUpdates() {
   if (!with_gradients_) return {};
-  if (adopted_ && !adopted_->ended()) return {};
-  PENSTOCK_TRY(AwaitAdopted());
   if (commit_ && !(commit_->ended() && options_.config.durable)) return {};
   if (!options_.config.durable && !driver_->updates_allowed()) return {};
   PENSTOCK_TRY(store_->PrepareUpdates());
@@ -226,7 +200,6 @@ Result<std::span<const kernels::TrustSums>> StateEngine::SumForTrust(double grad
 }
 
 Status StateEngine::UpdateStep(double grad_scale, std::vector<kernels::TrustSums> trust) {
-  PENSTOCK_TRY(AwaitAdopted());
   PENSTOCK_TRY(store_->PrepareUpdates());
   if (with_gradients_) {
     driver_->AllowUpdates();
@@ -261,13 +234,12 @@ Status StateEngine::CheckWeights(uint64_t step, const std::optional<LastUpdate>&
 
 void StateEngine::BeginCommit(const TrainState& state, std::function<Status()> first) {
   PENSTOCK_CHECK(!commit_, "a commit was begun before the last one was finished");
-  auto make = [this, adopted = AwaitAdopted(), record = MakeRecord(state, options_.commit_session),
-               first = std::move(first), step = state.step,
+  auto make = [this, record = MakeRecord(state, options_.commit_session), first = std::move(first),
+               step = state.step,
                last = updated_ ? std::optional(LastUpdate{version_ - 1, lr_of_update_})
                                : std::nullopt]() -> Status {
     const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.head.step));
     const CpuScope optimizer(io_.threads.optimizer);
-    PENSTOCK_TRY(adopted);
     const auto before = [&]() -> Status {
       PENSTOCK_TRY(CheckWeights(step, last));
       return first();

@@ -41,7 +41,7 @@ class StateEngine : public CallerStates {
                                                      const MemoryPlan& plan,
                                                      const ComputeDevice& device);
   /// Ends a commit that was begun.
-  ~StateEngine() override;
+  ~StateEngine() override { static_cast<void>(StateEngine::FinishCommit()); }
   StateEngine(const StateEngine&) = delete;
   StateEngine& operator=(const StateEngine&) = delete;
 
@@ -120,8 +120,6 @@ class StateEngine : public CallerStates {
   Status Build(const offload::Schedule& schedule, const MemoryPlan& plan,
                const ComputeDevice& device);
   void AddTierNotice(const offload::TileStoreOptions& store, const offload::Schedule& schedule);
-  void VerifyAdopted();
-  Status AwaitAdopted();
   UpdateScalars ScalarsOfStep(double grad_scale) const;
   /// Looks at the weights after step `step`, once their update has ended. Errors: kNumeric if they
   /// are not to be committed.
@@ -155,7 +153,6 @@ class StateEngine : public CallerStates {
   std::unique_ptr<offload::TileStore> store_;
   std::unique_ptr<OptimizerDriver> driver_;
   std::unique_ptr<offload::CommitVerifier> verifier_;  ///< null: commits are not verified
-  std::unique_ptr<PendingCommit> adopted_;  ///< verifies the commit that was adopted, if it is
 };
 
 }  // namespace penstock::zero

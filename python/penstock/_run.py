@@ -35,13 +35,26 @@ _open_folders: set[str] = set()
 _registry = threading.Lock()
 
 
+def path_of(given: PathLike, name: str) -> str:
+    """Returns a path absolute and without links; messages call it ``name``."""
+    text = os.fspath(given)
+    if not isinstance(text, str) or not text:
+        raise InvalidArgumentError(f"penstock: {name} is {text!r:.80}, which names no folder")
+    try:
+        return os.path.realpath(text)
+    except (OSError, ValueError) as error:  # a zero byte, or what no file system can be asked for
+        raise InvalidArgumentError(
+            f"penstock: {name} is {text!r:.80}, which is no path ({error})"
+        ) from None
+
+
 def paths_of(nvme_path: None | PathLike | Sequence[PathLike]) -> list[str]:
     """Returns the folders of ``nvme_path``, absolute and without links; none for None."""
     if nvme_path is None:
         return []
-    if isinstance(nvme_path, (str, os.PathLike)):
+    if isinstance(nvme_path, (str, bytes, os.PathLike)):
         nvme_path = [nvme_path]
-    return [os.path.realpath(os.fspath(path)) for path in nvme_path]
+    return [path_of(path, "nvme_path") for path in nvme_path]
 
 
 def explained(error: OSError, what: str) -> PenstockError:
@@ -122,8 +135,8 @@ def _check_no_orphan(path: pathlib.Path, nvme: Sequence[str]) -> None:
     for root in nvme if not (path / "run.json").exists() else ():
         for owner in sorted(pathlib.Path(root).glob(f"penstock-*/{OWNER}")):
             try:
-                said = json.loads(owner.read_text(encoding="utf-8"))
-            except (OSError, ValueError):
+                said = parse_json(read_text(owner), owner)
+            except (OSError, CorruptionError):
                 continue  # cut off, and then there is no state beside it
             states = sorted(owner.parent.glob("penstock-*.state"))
             if states and isinstance(said, dict) and said.get("run") == str(path):
@@ -151,7 +164,7 @@ class _Lock:
     """The record lock of a run folder. Forked children do not hold it."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self._name = str(folder.resolve())
+        self._name = os.path.realpath(folder)
         with _registry:
             if self._name in _open_folders:
                 raise UnavailableError(
@@ -227,16 +240,16 @@ class Run:
         nvme = paths_of(nvme_path)
         _check_places(folder, nvme)
         identifier = secrets.token_hex(8)
-        if folder is None:
-            remove_abandoned(nvme[0])
         path = pathlib.Path(
-            os.path.realpath(os.fspath(folder))
+            path_of(folder, "run")
             if folder is not None
             else os.path.join(nvme[0], f"penstock-{identifier}")
         )
-        _check_not_foreign(path)
-        _check_no_orphan(path, nvme)
         try:
+            if folder is None:
+                remove_abandoned(nvme[0])
+            _check_not_foreign(path)
+            _check_no_orphan(path, nvme)
             path.mkdir(parents=True, exist_ok=True)
             lock = _Lock(path)
         except OSError as error:

@@ -103,17 +103,6 @@ TEST_F(CommitVerifierTest, ABlockThatCannotBeReadIsNamed) {
   EXPECT_THAT(verified.error().message, HasSubstr(Paths(*file).front()));
 }
 
-TEST_F(CommitVerifierTest, OneThatIsStoppedReadsNothingMore) {
-  const std::unique_ptr<StateFile> file = Create(true);
-  const CommitRecord record = WriteTiles(*file, 3, 1);
-  const auto verifier = CommitVerifier::Create(layout_, *file, 2).value();
-  verifier->Stop();
-  const Status verified = verifier->Verify(record.tiles, All);
-  ASSERT_FALSE(verified.ok());
-  EXPECT_EQ(verified.error().code, ErrorCode::kCancelled);
-  EXPECT_EQ(verifier->submitted_bytes(), 0U);
-}
-
 TEST_F(CommitVerifierTest, ACommitThatDoesNotReadBackIsTakenBackAndTheOneBeforeStands) {
   const auto verify = [this](StateFile& file) {
     return [this, &file](const CommitRecord& record) { return Verify(file, record, 2); };

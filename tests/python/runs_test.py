@@ -17,6 +17,7 @@ from penstock.errors import (
     InvalidArgumentError,
     NotFoundError,
     PathPermissionError,
+    PenstockError,
     UnavailableError,
 )
 
@@ -207,6 +208,34 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
             Run.open(self.named)
         self.assert_line(caught.exception)
         self.assertEqual(os.listdir(self.named), [os.path.basename(theirs)])
+
+    def test_what_is_no_path_is_refused_by_name(self) -> None:
+        for odd in ("", b"", b"bytes", "a\0b", "\ud800"):
+            for arguments in ({"folder": odd}, {"folder": self.named, "nvme_path": odd}):
+                with (
+                    self.subTest(arguments),
+                    self.assertRaisesRegex(InvalidArgumentError, "^penstock: (run|nvme_path) is "),
+                ):
+                    Run.open(**arguments)
+        self.assertEqual(os.listdir(self.folder), [])
+
+    def test_a_path_that_cannot_be_a_folder_is_an_error_of_ours(self) -> None:
+        file = os.path.join(self.folder, "file")
+        pathlib.Path(file).write_text("x", encoding="utf-8")
+        loop = os.path.join(self.folder, "loop")
+        os.symlink(loop, loop)
+        for odd in (
+            "x" * 300,
+            os.path.join(self.folder, *["y" * 200] * 30),
+            file,
+            os.path.join(file, "run"),
+            loop,
+            os.path.join(loop, "run"),
+            "/proc/run",
+        ):
+            with self.subTest(odd[:80]), self.assertRaises(PenstockError) as caught:
+                Run.open(odd)
+            self.assertRegex(str(caught.exception), "^penstock: ")
 
     @unittest.skipIf(os.geteuid() == 0, "root may write everywhere")
     def test_a_folder_that_may_not_be_written_is_named(self) -> None:

@@ -2,19 +2,15 @@
 #include "zero/commit_verification.h"
 
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/mapping.h"
 #include "offload/commit_verifier.h"
-#include "offload/state_reader.h"
-#include "tests/aio/wrapped_engine.h"
+#include "tests/aio/faulty_writes.h"
 #include "tests/zero/engine_support.h"
 #include "tests/zero/gate.h"
 #include "zero/engine.h"
@@ -24,6 +20,7 @@
 namespace penstock::zero {
 namespace {
 
+using aio::BadWrite;
 using offload::TileId;
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -31,66 +28,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-enum class BadWrite { kLost, kBitFlipped, kOldBlockKept, kOneBlockAway };
-
-constexpr size_t kBlock = 4096;
-
-/// Of the writes of one part of a tile, which one goes wrong, and how.
-struct WriteFault {
-  std::string part;  ///< as the state file names it: "record of tile 2,"
-  uint64_t number = 0;
-  BadWrite how = BadWrite::kLost;
-};
-
-/// An engine whose drive reports a write as done that it did not do as it was told.
-class FaultyWrites final : public aio::WrappedEngine {
- public:
-  FaultyWrites(std::unique_ptr<aio::Engine> base, WriteFault fault)
-      : WrappedEngine(std::move(base)), fault_(std::move(fault)) {}
-
-  aio::Ticket Submit(aio::Request request) override {
-    const bool is_part = request.operation == aio::Operation::kWrite && request.about &&
-                         request.about().starts_with(fault_.part);
-    if (is_part && seen_++ == fault_.number) return SubmitBadly(std::move(request));
-    return WrappedEngine::Submit(std::move(request));
-  }
-
- private:
-  aio::Ticket SubmitBadly(aio::Request request) {
-    const size_t size = request.buffer.size();
-    instead_ = Mapping::Create(Bytes{size}).value();
-    const std::span<std::byte> bytes(instead_.data(), size);
-    std::memcpy(bytes.data(), request.buffer.data(), size);
-    switch (fault_.how) {
-      case BadWrite::kLost:
-        ReadInstead(request, bytes);
-        break;
-      case BadWrite::kBitFlipped:
-        bytes[size / 2] ^= std::byte{4};
-        break;
-      case BadWrite::kOldBlockKept:
-        ReadInstead(request, bytes.subspan(size - kBlock));
-        break;
-      case BadWrite::kOneBlockAway:
-        request.offset = request.offset + Bytes{kBlock};
-        break;
-    }
-    request.buffer = bytes;
-    return WrappedEngine::Submit(std::move(request));
-  }
-  /// What the file has there is written again.
-  static void ReadInstead(const aio::Request& request, std::span<std::byte> bytes) {
-    const auto offset = request.offset.value + request.buffer.size() - bytes.size();
-    ASSERT_EQ(::pread(request.file->buffered_fd(), bytes.data(), bytes.size(),
-                      static_cast<off_t>(offset)),
-              static_cast<ssize_t>(bytes.size()));
-  }
-
-  const WriteFault fault_;
-  uint64_t seen_ = 0;
-  Mapping instead_;
-};
 
 /// Reads that verify are the only ones behind writes.
 bool Verifies(const aio::Request& request) {
@@ -163,11 +100,9 @@ class CommitVerificationTest : public EngineTest {
                    options.config.check_grad_overflow);
   }
 
-  static void MakeFaulty(EngineOptions& options, const WriteFault& fault) {
-    options.create_io = [fault](size_t, const aio::EngineOptions& aio,
-                                std::string* notice) -> Result<std::unique_ptr<aio::Engine>> {
-      PENSTOCK_ASSIGN(std::unique_ptr<aio::Engine> base, aio::CreateEngine(aio, notice));
-      return std::unique_ptr<aio::Engine>(std::make_unique<FaultyWrites>(std::move(base), fault));
+  static void MakeFaulty(EngineOptions& options, const aio::WriteFault& fault) {
+    options.create_io = [fault](size_t, const aio::EngineOptions& aio, std::string* notice) {
+      return aio::FaultyWrites::Create(aio, notice, fault);
     };
   }
 
@@ -268,92 +203,27 @@ TEST_F(CommitVerificationTest, NothingIsWrittenBeforeVerificationHasEnded) {
   }
 }
 
-TEST_F(CommitVerificationTest, ACommitThatIsAdoptedIsVerifiedBeforeAnythingIsWritten) {
-  for (const bool with_gradients : {false, true}) {
-    const Placement placement{.name = "nvme", .with_gradients = with_gradients};
-    ASSERT_TRUE(TrainAnew(Verified(placement)).ok());
-    DriveLog log;
-    EngineOptions options = Verified(placement);
-    options.create_io = GatedBy<LoggingEngine>(log);
-    options.adopt = state_paths_;
-    ToyRun run(options, 64_MiB);
-    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-    log.gate.Close();
-    const Result<TrainState> from = run.session().Adopt();
-    ASSERT_TRUE(from.ok()) << from.error().message;
-    run.before_update = [&] {
-      log.gate.AwaitWaiting();
-      EXPECT_EQ(log.writes, 0U);
-      log.gate.Open();
-    };
-    const auto done = run.Step(from->optimizer_steps + 1, 1.0F);
-    ASSERT_TRUE(done.ok()) << done.error().message;
-    ASSERT_TRUE(run.session().Drain().ok());
-    EXPECT_GT(log.writes, 0U);
-    EXPECT_EQ(log.verified_bytes,
-              PlanCommitVerification(run.session().layout(), options.config).read.value);
-  }
-}
-
-/// The commit before it is whole, as nothing was written.
-TEST_F(CommitVerificationTest, DamageToACommitThatIsAdoptedEndsTheRunBeforeItsFirstUpdate) {
-  const Placement placement{.name = "nvme"};
-  ASSERT_TRUE(TrainAnew(Verified(placement)).ok());
-  {
-    const auto reader = offload::StateReader::Open(state_paths_);
-    ASSERT_TRUE(reader.ok()) << reader.error().message;
-    FlipBit(state_paths_[0], (*reader)->OffsetOf(offload::Part::kRecord, TileId{3}).value + 5000);
-  }
-  DriveLog log;
-  EngineOptions options = Verified(placement);
-  options.create_io = GatedBy<LoggingEngine>(log);
-  options.adopt = state_paths_;
-  ToyRun run(options, 64_MiB);
-  ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-  const Result<TrainState> from = run.session().Adopt();
-  ASSERT_TRUE(from.ok()) << from.error().message;
-  const auto done = run.Step(from->optimizer_steps + 1, 1.0F);
-  ASSERT_FALSE(done.ok());
-  EXPECT_THAT(done.status().error().message,
-              AllOf(HasSubstr("the commit of step 6, from which this run resumed, is damaged"),
-                    HasSubstr("tile 3 "), HasSubstr("nothing was written since")));
-  EXPECT_EQ(log.writes, 0U);
-}
-
 /// What another rank does before all have voted may be to overwrite the commit before.
 TEST_F(CommitVerificationTest, ARankVotesForACommitOnceItIsVerified) {
-  const Placement placement{.name = "nvme"};
-  for (const bool adopts : {false, true}) {
-    DriveLog log;
-    EngineOptions options = Verified(placement);
-    options.create_io = GatedBy<LoggingEngine>(log);
-    if (adopts) options.adopt = state_paths_;
-    uint64_t read = 0;
-    std::vector<uint64_t> votes;
-    options.vote = [&](uint64_t step) {
-      votes.push_back(step);
-      EXPECT_EQ(log.verified_bytes, votes.size() * read) << "step " << step;
-      return Status();
-    };
-    ToyRun run(options, 64_MiB);
-    ASSERT_TRUE(run.created().ok()) << run.created().error().message;
-    state_paths_ = run.session().state_paths();
-    read = PlanCommitVerification(run.session().layout(), options.config).read.value;
-    if (adopts) {
-      ASSERT_TRUE(run.session().Adopt().ok());
-      run.before_update = [&] { EXPECT_EQ(log.writes, 0U); };
-      ASSERT_TRUE(run.Step(3, 1.0F).ok());
-      ASSERT_TRUE(run.session().Commit("{}").ok());
-      EXPECT_THAT(votes, ElementsAre(2, 3));
-      continue;
-    }
-    ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
-    for (uint64_t t = 1; t <= 2; ++t) {
-      ASSERT_TRUE(run.Step(t, 1.0F).ok());
-      ASSERT_TRUE(run.session().Commit("{}").ok());
-    }
-    EXPECT_THAT(votes, ElementsAre(1, 2));
+  DriveLog log;
+  EngineOptions options = Verified({.name = "nvme"});
+  options.create_io = GatedBy<LoggingEngine>(log);
+  uint64_t read = 0;
+  std::vector<uint64_t> votes;
+  options.vote = [&](uint64_t step) {
+    votes.push_back(step);
+    EXPECT_EQ(log.verified_bytes, votes.size() * read) << "step " << step;
+    return Status();
+  };
+  ToyRun run(options, 64_MiB);
+  ASSERT_TRUE(run.created().ok()) << run.created().error().message;
+  read = PlanCommitVerification(run.session().layout(), options.config).read.value;
+  ASSERT_TRUE(run.session().Initialize(ToyWeights).ok());
+  for (uint64_t t = 1; t <= 2; ++t) {
+    ASSERT_TRUE(run.Step(t, 1.0F).ok());
+    ASSERT_TRUE(run.session().Commit("{}").ok());
   }
+  EXPECT_THAT(votes, ElementsAre(1, 2));
 }
 
 TEST_F(CommitVerificationTest, ARankDoesNotVoteForACommitThatItTookBack) {
