@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/file_lock.h"
 #include "base/folder.h"
 #include "base/unique_fd.h"
 #include "offload/state_names.h"

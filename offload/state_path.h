@@ -69,8 +69,8 @@ class StatePath {
     return engine_.Submit(std::move(request));
   }
   void Cancel() { engine_.Cancel(); }
-  /// Writes bytes, padded with zeros to the alignment, and waits.
-  Status Write(FileOffset offset, std::span<const std::byte> bytes);
+  /// Writes bytes, padded with zeros to the alignment, and waits. `about` names them in messages.
+  Status Write(FileOffset offset, std::span<const std::byte> bytes, std::string about = "head");
   Status Sync() { return engine_.Sync(file_); }
 
   /// Checks that the open file is still the one at its path, and as long as it was made. Errors:
@@ -96,10 +96,5 @@ class StatePath {
   WrittenBytes head_;
   bool keep_ = false;
 };
-
-/// Takes the flock of an open file, retrying for 5 seconds. Errors: kUnavailable.
-Status LockFile(int fd, bool exclusive, const std::string& path);
-/// Gives it up, also for children of a fork, who have the file open as well.
-void UnlockFile(int fd);
 
 }  // namespace penstock::offload

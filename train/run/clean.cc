@@ -28,6 +28,12 @@ bool IsEmpty(const Folder& folder) {
   return names.ok() && names->empty();
 }
 
+/// Whether a folder holds a run no more: a removal was cut off when everything else was gone.
+bool HoldsNoRun(const Folder& folder) {
+  const Result<bool> nothing = HoldsNothing(folder);
+  return nothing.ok() && *nothing;
+}
+
 /// Whether the folder of a snapshot whose run.json cannot be used is somebody else's all the same:
 /// that file is of another kind, or does not bear this UUID.
 bool IsForeign(const Folder& folder, const std::string& run_uuid, const Error& error) {
@@ -45,6 +51,8 @@ class Planner {
   explicit Planner(CleanPlan& plan) : plan_(plan) {}
 
   Status FindAll();
+  /// Of RUN alone.
+  Status FindFiles() { return AddFilesOfRun(plan_.run); }
 
  private:
   Status FindStates(const StateFiles& files);
@@ -214,7 +222,7 @@ Status Remove(const CleanPlan::Item& item) {
 Result<CleanPlan> PlanClean(const std::string& path) {
   // Before anything is said of a lock: is it a run?
   PENSTOCK_ASSIGN(const Folder given, OpenRun(path));
-  if (!IsEmpty(given)) PENSTOCK_TRY(ReadRunInfo(given).status());
+  if (!HoldsNoRun(given)) PENSTOCK_TRY(ReadRunInfo(given).status());
   PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(given));
   std::error_code error;
   const std::string canonical = fs::canonical(path, error).string();
@@ -227,7 +235,8 @@ Result<CleanPlan> PlanClean(const std::string& path) {
   if (!same) {
     return MakeError(ErrorCode::kUnavailable, "{} was replaced by another folder meanwhile", path);
   }
-  if (!IsEmpty(*plan.run)) PENSTOCK_TRY(Planner(plan).FindAll());
+  Planner planner(plan);
+  PENSTOCK_TRY(HoldsNoRun(*plan.run) ? planner.FindFiles() : planner.FindAll());
   plan.items.push_back({around, name});
   return plan;
 }

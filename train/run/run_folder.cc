@@ -6,6 +6,7 @@
 #include <array>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -30,8 +31,8 @@ constexpr int kRanksVersion = 2;
 constexpr Bytes kCopied = 1_MiB;  // at once
 
 constexpr const char* kSummaryName = "summary.json";
-constexpr std::array<std::string_view, 6> kFileNames = {kInfoName,    kMetricsName,  kSummaryName,
-                                                        kReportsName, kHeadroomName, kBlackBoxName};
+constexpr std::array<std::string_view, 7> kFileNames = {
+    kInfoName, kMetricsName, kSummaryName, kReportsName, kHeadroomName, kBlackBoxName, kLockName};
 
 /// Whether a run gives a file this name, or one that is made from it.
 bool IsNameOfRun(const std::string& name) {
@@ -152,7 +153,12 @@ Result<RunFolder> RunFolder::Open(const std::string& path) {
   const fs::path absolute = fs::canonical(path, error);
   if (error) return ErrnoError(error.value(), "looking at " + path);
   PENSTOCK_ASSIGN(Folder folder, Folder::Open(absolute.string()));
-  PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(folder));
+  // In a folder that is no run's nothing is made; whoever reads its run.json says that it is none.
+  PENSTOCK_ASSIGN(const FolderEntry info, folder.Look(kInfoName));
+  RunLock lock;
+  if (info.kind != FolderEntry::Kind::kNone) {
+    PENSTOCK_ASSIGN(lock, RunLock::Take(folder));
+  }
   return RunFolder(std::move(folder), std::move(lock), std::nullopt);
 }
 
@@ -178,9 +184,8 @@ void RemoveNewRun(const std::string& path, const std::string& run_uuid) {
     const Result<Folder> around = Folder::Open(SplitPath(path).first);
     if (!run.ok() || !around.ok()) return;
     const Result<RunInfo> info = ReadRunInfo(*run);
-    const Result<std::vector<std::string>> names = run->List();
-    const bool empty = names.ok() && names->empty();
-    if (empty || (info.ok() && info->run_uuid == run_uuid)) {
+    const Result<bool> empty = HoldsNothing(*run);
+    if ((empty.ok() && *empty) || (info.ok() && info->run_uuid == run_uuid)) {
       static_cast<void>(RemoveNewRun(*run, *around));
     }
   } catch (const std::exception&) {  // out of memory, in a library
@@ -304,8 +309,11 @@ Result<std::vector<FoundFile>> FilesOfRun(const Folder& run) {
     if (entry.kind != FolderEntry::Kind::kFile) continue;
     files.push_back({.name = std::move(name), .id = entry.id, .size = entry.size});
   }
-  std::stable_partition(files.begin(), files.end(),
-                        [](const FoundFile& file) { return file.name != kInfoName; });
+  // The lock goes last: a folder that holds nothing else counts as empty (HoldsNothing).
+  const auto rank = [](const FoundFile& file) {
+    return file.name == kLockName ? 2 : file.name == kInfoName ? 1 : 0;
+  };
+  std::ranges::stable_sort(files, std::less<>(), rank);
   return files;
 }
 
