@@ -367,6 +367,19 @@ int penstock_finish_commit(penstock_engine* engine) {
   return With(engine, [](Training& training) { return training.FinishCommit(); });
 }
 
+int penstock_watch(penstock_engine* engine, const char* folder, const char* const* names,
+                   uint32_t count) {
+  return With(engine, [&](Training& training) -> Status {
+    if (folder == nullptr) return Missing("the folder");
+    std::vector<std::string> files;
+    for (uint32_t i = 0; i < count; ++i) {
+      if (names == nullptr || names[i] == nullptr) return Missing("a name");
+      files.emplace_back(names[i]);
+    }
+    return training.Watch(folder, files);
+  });
+}
+
 int penstock_copy_commit(penstock_engine* engine, const char* const* paths, uint32_t count) {
   return With(engine, [&](Training& training) -> Status {
     std::vector<std::string> targets;

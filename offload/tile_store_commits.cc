@@ -1,50 +1,85 @@
 // TileStore and commits: making one, and going on from one.
 #include "base/check.h"
+#include "base/for_each_index.h"
+#include "offload/commit_verifier.h"
 #include "offload/tile_store.h"
 
 namespace penstock::offload {
 
-Status TileStore::WriteHomeParts(std::vector<CommittedTile>& committed) {
+/// Nobody else changes a tile's contents, place or version until an update begins.
+TileStore::TilesToCommit TileStore::PlaceTiles() {
+  TilesToCommit commit;
+  MutexLock lock(mutex_);
+  for (const TileId tile : layout_.Tiles()) {
+    Tile& entry = At(tile);
+    const uint64_t version = policy_.updates().version(tile);
+    const bool changed = entry.committed_version != version;
+    if (changed) entry.slot = file_.WriteSlot(tile);
+    commit.changed.push_back(changed);
+    commit.tiles.push_back({.version = version,
+                            .checksums = entry.checksums,
+                            .slot = static_cast<uint32_t>(entry.slot)});
+  }
+  return commit;
+}
+
+/// They are hashed while the drives write them, also those that the commit before names: what is in
+/// memory is what training works with.
+Status TileStore::WriteHomeParts(const TilesToCommit& commit) {
   std::vector<aio::Ticket> tickets;
-  const auto submit = [&](Part part, TileId tile, int slot, std::span<std::byte> buffer) {
+  const auto submit = [&](Part part, TileId tile, std::span<std::byte> buffer) {
     if (buffer.empty()) return;
     tickets.push_back(file_.Submit({.part = part,
                                     .tile = tile,
-                                    .slot = slot,
+                                    .slot = static_cast<int>(commit.tiles[Index(tile)].slot),
                                     .operation = aio::Operation::kWrite,
                                     .buffer = buffer,
                                     .priority = aio::Priority::kWriteBack}));
   };
   for (const TileId tile : layout_.Tiles()) {
-    CommittedTile now;
-    bool changed = false;
-    {
-      // Nobody else changes the tile's contents, place or version until an update begins.
-      MutexLock lock(mutex_);
-      Tile& entry = At(tile);
-      changed = entry.committed_version != policy_.updates().version(tile);
-      if (changed) entry.slot = file_.WriteSlot(tile);
-      now = {.version = policy_.updates().version(tile),
-             .checksums = entry.checksums,
-             .slot = static_cast<uint32_t>(entry.slot)};
-    }
-    const auto slot = static_cast<int>(now.slot);
-    if (changed) {
-      submit(Part::kWeight, tile, slot, home_weights_[Index(tile)]);
-      submit(Part::kRecord, tile, slot, home_records_[Index(tile)]);
-    }
-    committed.push_back(now);
+    if (!commit.changed[Index(tile)]) continue;
+    submit(Part::kWeight, tile, home_weights_[Index(tile)]);
+    submit(Part::kRecord, tile, home_records_[Index(tile)]);
   }
-  return aio::WaitAll(tickets);
+  Status intact;
+  if (options_.verify_checksums) {
+    intact = CheckHomeParts(commit.tiles,
+                            [this](Part part, TileId tile, const CommittedTile& committed) {
+                              return DamagedInMemory(layout_, part, tile, committed.version);
+                            });
+  }
+  const Status written = aio::WaitAll(tickets);
+  return written.ok() ? intact : written;
 }
 
-Status TileStore::Commit(CommitRecord record, const std::function<Status()>& first) {
+/// Compares what lives in host memory with its checksums, on several threads. Errors: what
+/// `damaged` says of the first part that differs.
+Status TileStore::CheckHomeParts(
+    const std::vector<CommittedTile>& tiles,
+    const std::function<Error(Part part, TileId tile, const CommittedTile&)>& damaged) const {
+  return ForEachIndex(tiles.size(), options_.hash_threads, [&](size_t i) -> Status {
+    const TileId tile{static_cast<uint32_t>(i)};
+    const uint64_t seed = TileSeed(file_.uuid(), layout_, tile, tiles[i].version);
+    const TileChecksums& expected = tiles[i].checksums;
+    if (!WeightOnDrive(tile) && WeightChecksum(seed, home_weights_[i]) != expected.weight) {
+      return damaged(Part::kWeight, tile, tiles[i]);
+    }
+    if (!RecordOnDrive(tile) &&
+        RecordChecksum(seed, layout_, tile, home_records_[i]) != expected.record) {
+      return damaged(Part::kRecord, tile, tiles[i]);
+    }
+    return {};
+  });
+}
+
+Status TileStore::Commit(CommitRecord record, const std::function<Status()>& first,
+                         CommitVerifier* verifier) {
   {
     MutexLock lock(mutex_);
     WaitUntilSettled();
     PENSTOCK_TRY(failure_);
   }
-  Status committed = MakeCommit(std::move(record), first);
+  Status committed = MakeCommit(std::move(record), first, verifier);
   MutexLock lock(mutex_);
   // Whether the drive holds this commit or the one before is not known any more: nothing may be
   // written.
@@ -58,13 +93,21 @@ Status TileStore::Commit(CommitRecord record, const std::function<Status()>& fir
   return {};
 }
 
-Status TileStore::MakeCommit(CommitRecord record, const std::function<Status()>& first) {
+Status TileStore::MakeCommit(CommitRecord record, const std::function<Status()>& first,
+                             CommitVerifier* verifier) {
   PENSTOCK_TRY(first());
-  PENSTOCK_TRY(WriteHomeParts(record.tiles));
+  TilesToCommit commit = PlaceTiles();
+  PENSTOCK_TRY(WriteHomeParts(commit));
+  record.tiles = std::move(commit.tiles);
   // Training reads on beside it, and may have found a part of this very version damaged.
-  return file_.Commit(std::move(record), [this] {
+  const auto still_good = [this] {
     MutexLock lock(mutex_);
     return failure_;
+  };
+  if (verifier == nullptr) return file_.Commit(std::move(record), still_good);
+  return file_.Commit(std::move(record), still_good, [&](const CommitRecord& named) {
+    return verifier->Verify(named.tiles,
+                            [&](TileId tile, Part) { return commit.changed[Index(tile)]; });
   });
 }
 
@@ -81,7 +124,10 @@ Status TileStore::Adopt(const CommitRecord& commit) {
     policy_.Reset(VersionOf(layout_, commit));
   }
   PENSTOCK_TRY(ReadHomeParts(commit));
-  return VerifyHomeParts(commit);
+  return CheckHomeParts(
+      commit.tiles, [this](Part part, TileId tile, const CommittedTile& committed) {
+        return DamagedAt(part, tile, committed.version, static_cast<int>(committed.slot));
+      });
 }
 
 Status TileStore::ReadHomeParts(const CommitRecord& commit) {
@@ -100,25 +146,6 @@ Status TileStore::ReadHomeParts(const CommitRecord& commit) {
     submit(Part::kRecord, tile, home_records_[Index(tile)]);
   }
   return aio::WaitAll(tickets);
-}
-
-Status TileStore::VerifyHomeParts(const CommitRecord& commit) const {
-  for (const TileId tile : layout_.Tiles()) {
-    const CommittedTile& committed = commit.tiles[Index(tile)];
-    const uint64_t seed = TileSeed(file_.uuid(), layout_, tile, committed.version);
-    const auto damaged = [&](Part part) {
-      return DamagedAt(part, tile, committed.version, static_cast<int>(committed.slot));
-    };
-    if (!WeightOnDrive(tile) &&
-        WeightChecksum(seed, home_weights_[Index(tile)]) != committed.checksums.weight) {
-      return damaged(Part::kWeight);
-    }
-    if (!RecordOnDrive(tile) && RecordChecksum(seed, layout_, tile, home_records_[Index(tile)]) !=
-                                    committed.checksums.record) {
-      return damaged(Part::kRecord);
-    }
-  }
-  return {};
 }
 
 }  // namespace penstock::offload

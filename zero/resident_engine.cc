@@ -50,6 +50,7 @@ Status ResidentEngine::Build(device::Device& device) {
   }
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, ComputeDevice::Of(device), *slab_));
   PENSTOCK_ASSIGN(registration_, device.RegisterHost(slab_->bytes()));
+  PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_));
 
   PENSTOCK_ASSIGN(compute_, ComputeStream::Create(device, options_.compute_stream));
   for (const ModuleId module : offload::Ids<ModuleId>(layout_.model.modules.size())) {
@@ -304,16 +305,24 @@ Status ResidentEngine::MakeCommit(offload::CommitRecord record,
   PENSTOCK_TRY(first());
   const uint64_t step = record.head.step;
   std::vector<offload::CommittedTile> tiles = committed_;
-  if (committed_version_ != version_) PENSTOCK_TRY(WriteTiles(tiles));
+  const bool changed = committed_version_ != version_;
+  if (changed) PENSTOCK_TRY(WriteTiles(tiles));
   record.tiles = tiles;
-  PENSTOCK_TRY(io_.file->Commit(std::move(record)));
+  const auto still_good = [] { return Status(); };
+  const auto verify = [&](const offload::CommitRecord& named) -> Status {
+    if (verifier_ == nullptr || !changed) return {};
+    return verifier_->Verify(named.tiles, [this](TileId tile, offload::Part) {
+      return !layout_.frozen(tile) || !committed_version_;
+    });
+  };
+  PENSTOCK_TRY(io_.file->Commit(std::move(record), still_good, verify));
   committed_ = std::move(tiles);
   committed_version_ = version_;
   return options_.vote ? options_.vote(step) : Status();
 }
 
 EngineCounters ResidentEngine::counters() const {
-  EngineCounters counters = io_.Counters(/*step_bytes=*/0);
+  EngineCounters counters = io_.Counters(/*step_bytes=*/0, verifier_.get());
   counters.updates = updates_;
   return counters;
 }

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "offload/commit_verifier.h"
 #include "offload/slab.h"
 #include "zero/caller_states.h"
 #include "zero/compute_stream.h"
@@ -165,7 +166,8 @@ class ResidentEngine : public Engine, public CallerStates {
   Trace* const trace_;
   Trace::Row waits_;
   Trace::Row commits_;
-  std::unique_ptr<PendingCommit> commit_;  ///< begun, and not finished
+  std::unique_ptr<offload::CommitVerifier> verifier_;  ///< null: commits are not verified
+  std::unique_ptr<PendingCommit> commit_;              ///< begun, and not finished
 };
 
 }  // namespace penstock::zero

@@ -51,7 +51,10 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
   PENSTOCK_ASSIGN(slab_, offload::Slab::Create(need.slab()));
   PENSTOCK_ASSIGN(io_, StateIo::Create(options_, layout_, device, *slab_));
   AddTierNotice(plan.store, schedule);
-  store_ = std::make_unique<offload::TileStore>(layout_, schedule, plan.store, *slab_, *io_.file);
+  PENSTOCK_ASSIGN(verifier_, io_.CreateVerifier(options_, layout_));
+  offload::TileStoreOptions of_store = plan.store;
+  of_store.hash_threads = std::max(1, io_.threads.counts.optimizer);
+  store_ = std::make_unique<offload::TileStore>(layout_, schedule, of_store, *slab_, *io_.file);
   gradient_memory_ = slab_->Cut(layout_.gradient_bytes());
   std::span<std::byte> gradients = gradient_memory_;
   for (const TileId tile : layout_.Tiles()) {
@@ -236,10 +239,12 @@ void StateEngine::BeginCommit(const TrainState& state, std::function<Status()> f
                last = updated_ ? std::optional(LastUpdate{version_ - 1, lr_of_update_})
                                : std::nullopt]() -> Status {
     const TraceSpan span(trace_, commits_, fmt::format("commit of step {}", record.head.step));
-    PENSTOCK_TRY(store_->Commit(record, [&]() -> Status {
+    const CpuScope optimizer(io_.threads.optimizer);
+    const auto before = [&]() -> Status {
       PENSTOCK_TRY(CheckWeights(step, last));
       return first();
-    }));
+    };
+    PENSTOCK_TRY(store_->Commit(record, before, verifier_.get()));
     return options_.vote ? options_.vote(record.head.step) : Status();
   };
   commit_ = std::make_unique<PendingCommit>(std::move(make));
@@ -256,7 +261,7 @@ Status StateEngine::FinishCommit() {
 }
 
 EngineCounters StateEngine::counters() const {
-  EngineCounters counters = io_.Counters(store_->written_back());
+  EngineCounters counters = io_.Counters(store_->written_back(), verifier_.get());
   counters.evictions = store_->evictions() - evictions_before_;
   counters.updates = store_->updates_finished();
   return counters;

@@ -28,6 +28,7 @@ from penstock.errors import (
 )
 
 VERSION = 1
+OWNER = "run.name"  # beside state files: which run folder they belong to
 PathLike = Union[str, "os.PathLike[str]"]
 
 _open_folders: set[str] = set()
@@ -129,6 +130,24 @@ def _check_not_foreign(path: pathlib.Path) -> None:
         )
 
 
+def _check_no_orphan(path: pathlib.Path, nvme: Sequence[str]) -> None:
+    """Raises if there are states of a run whose folder was ``path``, where now there is none."""
+    for root in nvme if not (path / "run.json").exists() else ():
+        for owner in sorted(pathlib.Path(root).glob(f"penstock-*/{OWNER}")):
+            try:
+                said = parse_json(read_text(owner), owner)
+            except (OSError, CorruptionError):
+                continue  # cut off, and then there is no state beside it
+            states = sorted(owner.parent.glob("penstock-*.state"))
+            if states and isinstance(said, dict) and said.get("run") == str(path):
+                raise NotFoundError(
+                    f"penstock: run {path} has no run.json, and {states[0]} is the state of a "
+                    "training whose run folder was there: it was removed, moved or replaced; put "
+                    "it back to go on from its last commit, or remove "
+                    f"{owner.parent} to begin again at step 0"
+                )
+
+
 def _found(path: str, folders: Iterable[str], moved: bool) -> str:
     """Returns where a state file is, which a moved run has in its own folders if anywhere."""
     path = os.path.realpath(path)
@@ -187,6 +206,7 @@ class Run:
         self._lock: _Lock | None = lock
         self._said = said
         self._process = os.getpid()
+        self._keeps_files = False
 
     @property
     def continued(self) -> list[str]:
@@ -229,6 +249,7 @@ class Run:
             if folder is None:
                 remove_abandoned(nvme[0])
             _check_not_foreign(path)
+            _check_no_orphan(path, nvme)
             path.mkdir(parents=True, exist_ok=True)
             lock = _Lock(path)
         except OSError as error:
@@ -278,13 +299,27 @@ class Run:
         run._write()
         for folder in run.folders:
             os.makedirs(folder, exist_ok=True)
+            if folder != str(path):
+                write_atomically(pathlib.Path(folder) / OWNER, json.dumps({"run": str(path)}))
         return run
 
-    def note(self, uuid: str, paths: Iterable[str]) -> None:
-        """Notes a state that has a durable commit, and removes all files that it does not have."""
+    def have_watched(self, engine: Any) -> None:
+        """Has an engine's commits fail from now on when the run folder or run.json is gone."""
+        engine.watch(str(self.folder), ["run.json"])
+
+    def keep_files(self) -> None:
+        """Has closing leave all files: a commit was made that run.json cannot name any more."""
+        self._keeps_files = True
+
+    def note(self, uuid: str, paths: Iterable[str]) -> bool:
+        """Notes a state that has a durable commit, and removes all files that it does not have.
+
+        Returns:
+            Whether run.json was written.
+        """
         state = {"uuid": uuid, "paths": [os.path.realpath(path) for path in paths]}
         if self._said["state"] == state and self._said["folders"] == self.folders:
-            return
+            return False
         try:
             self._said["state"] = state
             self._write()
@@ -296,6 +331,7 @@ class Run:
                 self._write()
         except OSError as error:
             raise explained(error, f"run {self.folder} cannot be written") from None
+        return True
 
     def close(self) -> None:
         """Removes what no commit names, and lets the run go. Does nothing in a forked child."""
@@ -303,9 +339,10 @@ class Run:
             return
         lock, self._lock = self._lock, None
         try:
-            self._remove_unnamed()
-            if self._said["state"] is None:
-                self._remove_run()
+            if not self._keeps_files:
+                self._remove_unnamed()
+                if self._said["state"] is None:
+                    self._remove_run()
         except OSError as error:
             raise explained(error, f"run {self.folder} cannot be closed") from None
         finally:
@@ -353,7 +390,10 @@ class Run:
 
 
 def _remove_if_empty(folder: str) -> None:
+    """Removes a folder in which nothing is but, at most, the name of its run."""
     try:
+        if os.listdir(folder) == [OWNER]:
+            os.unlink(os.path.join(folder, OWNER))
         os.rmdir(folder)
     except OSError:
         pass  # not empty, or gone: whatever else is in it is not ours

@@ -179,6 +179,33 @@ class PlanCommandTest(PlanTest):
             self.assertGreater(commit, plan["commit_bytes"], host)
             self.assertLess(commit, plan["commit_bytes"] + 2**17, host)
 
+    def test_a_verified_commit_reads_back_what_was_planned(self):
+        model = self.make_model("1M", **SHAPES["1M"])
+        for home in ("nvme", "host"):
+            config = merge(self.config_of(home, "bf16", 1), {"penstock": {
+                "tile_elements": 65536, "commit_every_steps": 2, "verify_commits": True}})
+            limits = ("--sequence-length", "32", "--device-memory", "64MiB",
+                      "--host-memory", "64MiB")
+            plan = self.plan_of(config, *limits, model=model)
+            self.assertTrue(plan["verify_commits"])
+            self.assertEqual(plan["verify_bytes_per_step"], plan["verify_bytes"] / 2)
+            few, many = (read_summary(self.trained(config, *limits, steps=steps, model=model))
+                         for steps in (2, 4))
+            self.assertEqual(many["nvme_verify_bytes"] - few["nvme_verify_bytes"],
+                             plan["verify_bytes"], home)
+            self.assertEqual(many["host_peak_bytes"], plan["host_bytes"], home)
+
+    def test_a_run_says_what_it_would_lose_where_auto_does_not_verify(self):
+        config = merge(self.config_of("nvme", "bf16", 1), {"penstock": {"commit_every_steps": 1}})
+        limits = ("--sequence-length", "32", "--device-memory", "64MiB", "--host-memory", "64MiB")
+        model = self.make_model()
+        outcome = self.plan("--model", model, "--config", self.write("seldom.json", config),
+                            "--device", "cpu", *limits)
+        self.assertRegex(outcome.stdout, r"(?m)^verification +commits are not verified: .*would "
+                                         r"cost 50 %")
+        summary = read_summary(self.trained(config, *limits, steps=2, model=model))
+        self.assertEqual(summary["nvme_verify_bytes"], 0)
+
     def test_deepspeeds_estimate_is_exact(self):
         outcome = self.plan("--model", "t5:h=2048,l=24,v=32128,i=5120,heads=32,d=64", "--as",
                             "deepspeed", "--json")

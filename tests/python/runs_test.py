@@ -15,6 +15,7 @@ from penstock._run import Run, read_run, write_atomically
 from penstock.errors import (
     CorruptionError,
     InvalidArgumentError,
+    NotFoundError,
     PathPermissionError,
     PenstockError,
     UnavailableError,
@@ -77,6 +78,21 @@ class RunsKeepWhatBelongsToThem(OptimizerTest):
         run.note("bb", [make_file(run.folders[0], "bb")])
         self.assertFalse(os.path.exists(os.path.dirname(old)))
         self.assertEqual(read_run(self.named)["folders"], run.folders)
+
+    def test_a_start_beside_the_state_of_a_run_whose_folder_is_gone_is_refused(self) -> None:
+        run = self.opened(self.named, self.folder)
+        state = make_file(run.folders[0], "aa")
+        run.note("aa", [state])
+        run.close()
+        shutil.rmtree(self.named)
+        for _ in range(2):
+            with self.assertRaises(NotFoundError) as caught:
+                Run.open(self.named, self.folder)
+            self.assert_line(caught.exception, self.named, state)
+        self.assertFalse(os.path.exists(self.named))
+        self.opened(os.path.join(self.folder, "another"), self.folder)
+        shutil.rmtree(run.folders[0])
+        self.assertIsNone(self.opened(self.named, self.folder).uuid)
 
     def test_a_run_is_open_once(self) -> None:
         run = self.opened(self.named)

@@ -138,13 +138,14 @@ Result<ResumePoint> OpenOwnShare(const Folder& run, const StateFiles& files, Ran
                   ranks.job().Gather(HeldToText(mine->commits())));
   std::vector<std::vector<HeldCommit>> held;
   for (const std::string& text : texts) held.push_back(HeldFromText(text));
-  Result<offload::CommitName> agreed = offload::AgreedCommit(held);
+  Result<std::vector<offload::CommitName>> agreed = offload::CommonCommits(held);
   if (!agreed.ok() && agreed.error().code == ErrorCode::kNotFound) {
     agreed = NothingToResume(run, agreed.error().message);
   }
   PENSTOCK_TRY(ranks.Agree(agreed.status()));
-  PENSTOCK_TRY(ranks.Agree(mine->Use(*agreed)));
-  return ranks.Agree(OpenResumePoint(run, std::make_unique<zero::CommittedShare>(std::move(mine))));
+  auto share = std::make_unique<zero::CommittedShare>(std::move(mine));
+  share->SetCommits(*std::move(agreed));
+  return ranks.Agree(OpenResumePoint(run, std::move(share)));
 }
 
 }  // namespace penstock::train

@@ -19,7 +19,7 @@ namespace penstock::train {
 /// message names file, rank and host.
 Result<bool> SeeOwnFilesOnly(const Folder& run, const StateFiles& files, Ranks& ranks);
 
-/// Opens this rank's share of the last commit of `run`, the newest that all ranks hold. Errors: as
+/// Opens this rank's share of the commits of `run` that all ranks hold. Errors: as
 /// those of OpenResumePoint, of the lowest rank that has one.
 Result<ResumePoint> OpenOwnShare(const Folder& run, const StateFiles& files, Ranks& ranks);
 

@@ -14,6 +14,7 @@
 #include "train/loop/trainer_job.h"
 #include "train/loop/trainer_loop.h"
 #include "train/process/log.h"
+#include "train/run/doubted_commit.h"
 #include "train/run/snapshot_service.h"
 
 namespace penstock::train {
@@ -84,6 +85,12 @@ LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, OverflowSearch& search, Pr
             if (run.machine.trace) run.machine.trace->Keep();
           },
       .check_folder = [&run] { return run.folder ? CheckThere(*run.folder) : Status(); },
+      .note_doubt =
+          [&run](const std::optional<uint64_t>& step) {
+            if (!run.folder) return Status();
+            const Folder& folder = run.folder->folder();
+            return step ? NoteDoubt(folder, {run.info.state.uuid, *step}) : RemoveDoubt(folder);
+          },
       .watch = watch,
       .search = &search,
       .snapshots = snapshots,

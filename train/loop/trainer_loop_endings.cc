@@ -30,6 +30,17 @@ std::string CommittedIn(uint64_t step, const zero::Session& session, const Error
                      failure.message.find(why) == std::string::npos ? ": " + why : "");
 }
 
+Status TrainLoop::NoteDoubt(double loss) {
+  const zero::Session& session = parts_.session;
+  // A commit that this run did not make is not taken back, and may be as bad.
+  const bool untried = session.untried() && !std::isfinite(loss);
+  const bool doubtful = options_.config.durable && (session.commit_is_doubtful() || untried);
+  const std::optional<uint64_t> now = doubtful ? session.committed_step() : std::nullopt;
+  if (now == doubted_) return {};
+  doubted_ = now;
+  return parts_.note_doubt(now);
+}
+
 std::string TrainLoop::TakeBackDoubtfulCommit() {
   if (parts_.snapshots != nullptr) parts_.snapshots->Wait();  // it may be copying that commit
   const Result<std::optional<uint64_t>> step = parts_.session.TakeBackDoubtfulCommit();
@@ -41,6 +52,7 @@ std::string TrainLoop::TakeBackDoubtfulCommit() {
     return "; no loss after the last commit was finite, and no other commit is left";
   }
   if (!*step) return "";
+  if (doubted_) static_cast<void>(parts_.note_doubt(std::nullopt));  // it names no commit any more
   return fmt::format("; the commit of step {} was taken back, as no loss after it was finite",
                      **step);
 }
@@ -80,8 +92,9 @@ std::string TrainLoop::HowToGoOn(uint64_t failed, const NumericEnd& end) const {
   if (!commit.ok()) return "";
   if (parts_.session.untried() && other.empty()) {
     return "; no loss that these weights gave since they were resumed was finite, so a lower "
-           "learning rate does not help: penstock inspect RUN says whether they are healthy; go "
-           "back to a snapshot (--resume-from SNAPSHOT), or begin a new run";
+           "learning rate does not help: penstock inspect RUN says whether they are healthy, and "
+           "whether the commit before is whole: then the next --resume goes back to it; otherwise "
+           "go back to a snapshot (--resume-from SNAPSHOT), or begin a new run";
   }
   // A streak whose first step was computed again has named it.
   const std::string replay =

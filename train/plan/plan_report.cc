@@ -84,6 +84,20 @@ std::string CommitText(const CommitEstimate& commit) {
   return text;
 }
 
+std::string VerificationText(const CommitEstimate& commit) {
+  if (!commit.verification.on) {
+    return commit.verification.notice.empty() ? "off" : commit.verification.notice;
+  }
+  std::string text = ToString(commit.verified) + " read back by each commit";
+  if (commit.verify_s) text += fmt::format(" in {:.3g} s", *commit.verify_s);
+  if (const std::optional<double> a_step = commit.verified_a_step()) {
+    text += fmt::format(", {} a step", ToString(Bytes{static_cast<uint64_t>(*a_step)}));
+    if (commit.verify_s)
+      text += fmt::format(" in {:.3g} s", *commit.verify_s / *commit.steps_apart);
+  }
+  return text;
+}
+
 class Table {
  public:
   void Line(const std::string& name, const std::string& value) {
@@ -149,6 +163,10 @@ void AddStep(const RunPlan& plan, Json& json) {
   json["commit_bytes"] = plan.commit.bytes.value;
   json["commit_s"] = OrNull(plan.commit.seconds);
   json["steps_per_commit"] = OrNull(plan.commit.steps_apart);
+  json["verify_commits"] = plan.commit.verification.on;
+  json["verify_bytes"] = plan.commit.verified.value;
+  json["verify_s"] = OrNull(plan.commit.verify_s);
+  json["verify_bytes_per_step"] = OrNull(plan.commit.verified_a_step());
   json["commit_wait_s_per_step"] = OrNull(plan.commit.wait_s);
   json["tokens_per_step"] = plan.tokens;
   json["floors"] = {{"compute_s", OrNull(step.floors.compute)},
@@ -192,6 +210,7 @@ void AddMemory(const RunPlan& plan, Table& table) {
                          ClassesText(HostClasses(plan))));
   table.Line("state files", ToString(plan.state_files) + LimitText(plan.limits.drive));
   if (plan.commit.bytes > 0_B) table.Line("a commit", CommitText(plan.commit));
+  table.Line("verification", VerificationText(plan.commit));
 }
 
 void AddNotes(const PlannedSetup& setup, const RunPlan& plan, Table& table) {

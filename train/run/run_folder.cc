@@ -1,19 +1,20 @@
 #include "train/run/run_folder.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <array>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "base/check.h"
 #include "base/strict_json.h"
 #include "train/process/files.h"
+#include "train/run/doubted_commit.h"
 #include "train/run/numerics_files.h"
 #include "train/run/snapshot.h"
 #include "train/run/snapshot_request.h"
@@ -30,8 +31,9 @@ constexpr int kRanksVersion = 2;
 constexpr Bytes kCopied = 1_MiB;  // at once
 
 constexpr const char* kSummaryName = "summary.json";
-constexpr std::array<std::string_view, 6> kFileNames = {kInfoName,    kMetricsName,  kSummaryName,
-                                                        kReportsName, kHeadroomName, kBlackBoxName};
+constexpr std::array<std::string_view, 8> kFileNames = {kInfoName,    kMetricsName,  kSummaryName,
+                                                        kReportsName, kHeadroomName, kBlackBoxName,
+                                                        kDoubtName,   kLockName};
 
 /// Whether a run gives a file this name, or one that is made from it.
 bool IsNameOfRun(const std::string& name) {
@@ -175,7 +177,9 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
   PENSTOCK_ASSIGN(const bool is_free, EndedAtItsBeginning(folder));
   if (!is_free) return ExistsAlready(path);
   PENSTOCK_ASSIGN(const std::vector<FoundFile> left, FilesOfRun(folder));
-  for (const FoundFile& file : left) PENSTOCK_TRY(folder.RemoveFile(file.name, file.id));
+  for (const FoundFile& file : left) {
+    if (file.name != kLockName) PENSTOCK_TRY(folder.RemoveFile(file.name, file.id));
+  }
   return RunFolder(std::move(folder), *std::move(lock), std::move(around));
 }
 
@@ -184,7 +188,12 @@ Result<RunFolder> RunFolder::Open(const std::string& path) {
   const fs::path absolute = fs::canonical(path, error);
   if (error) return ErrnoError(error.value(), "looking at " + path);
   PENSTOCK_ASSIGN(Folder folder, Folder::Open(absolute.string()));
-  PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(folder));
+  // In a folder that is no run's nothing is made; whoever reads its run.json says that it is none.
+  PENSTOCK_ASSIGN(const FolderEntry info, folder.Look(kInfoName));
+  RunLock lock;
+  if (info.kind != FolderEntry::Kind::kNone) {
+    PENSTOCK_ASSIGN(lock, RunLock::Take(folder));
+  }
   return RunFolder(std::move(folder), std::move(lock), std::nullopt);
 }
 
@@ -192,7 +201,7 @@ RunFolder::RunFolder(RunFolder&& other) noexcept
     : folder_(std::move(other.folder_)),
       lock_(std::move(other.lock_)),
       created_in_(std::exchange(other.created_in_, std::nullopt)),
-      watched_(std::move(other.watched_)) {}
+      watch_(std::move(other.watch_)) {}
 
 RunFolder::~RunFolder() {
   if (!created_in_) return;
@@ -241,31 +250,13 @@ Result<MetricsWriter> RunFolder::ResumeRows(uint64_t step, const std::string& ro
 }
 
 Status RunFolder::Watch() {
-  watched_.clear();
-  for (const char* name : {kInfoName, kMetricsName}) {
-    PENSTOCK_ASSIGN(UniqueFd fd, folder_.OpenFile(name, O_RDONLY));
-    watched_.push_back({.name = name, .fd = std::move(fd)});
-  }
+  PENSTOCK_ASSIGN(watch_, FolderWatch::Begin(folder_, {kInfoName, kMetricsName}));
   return {};
 }
 
 Status RunFolder::CheckWhole() const {
-  PENSTOCK_ASSIGN(const bool at_path, folder_.IsAt(path()));
-  if (!at_path) {
-    std::error_code ignored;
-    return MakeError(ErrorCode::kNotFound, "{} was {} while it was being trained", path(),
-                     fs::exists(fs::symlink_status(path(), ignored)) ? "replaced by something else"
-                                                                     : "removed or moved away");
-  }
-  for (const WatchedFile& file : watched_) {
-    PENSTOCK_ASSIGN(const FileId own, IdOf(file.fd.get(), folder_.PathOf(file.name)));
-    PENSTOCK_ASSIGN(const FolderEntry there, folder_.Look(file.name));
-    if (there.id == own) continue;
-    return MakeError(ErrorCode::kNotFound, "{} was {} while the run was being trained",
-                     folder_.PathOf(file.name),
-                     there.kind == FolderEntry::Kind::kNone ? "removed" : "replaced by another");
-  }
-  return {};
+  PENSTOCK_CHECK(watch_.has_value());
+  return watch_->Check();
 }
 
 Status WriteRunInfo(const Folder& run, const RunInfo& info) {
@@ -329,7 +320,7 @@ Status CutRows(const Folder& run, uint64_t step, const std::string& row) {
 Result<bool> EndedAtItsBeginning(const Folder& run) {
   PENSTOCK_ASSIGN(const std::vector<std::string> names, run.List());
   return std::ranges::all_of(names, [](const std::string& name) {
-    return name != kInfoName && WithoutTemporary(name) == kInfoName;
+    return name == kLockName || (name != kInfoName && WithoutTemporary(name) == kInfoName);
   });
 }
 
@@ -342,8 +333,11 @@ Result<std::vector<FoundFile>> FilesOfRun(const Folder& run) {
     if (entry.kind != FolderEntry::Kind::kFile) continue;
     files.push_back({.name = std::move(name), .id = entry.id, .size = entry.size});
   }
-  std::stable_partition(files.begin(), files.end(),
-                        [](const FoundFile& file) { return file.name != kInfoName; });
+  // The lock goes last: a folder that holds nothing else counts as empty (EndedAtItsBeginning).
+  const auto rank = [](const FoundFile& file) {
+    return file.name == kLockName ? 2 : file.name == kInfoName ? 1 : 0;
+  };
+  std::ranges::stable_sort(files, std::less<>(), rank);
   return files;
 }
 

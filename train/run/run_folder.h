@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/folder.h"
+#include "base/folder_watch.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/units.h"
@@ -77,27 +78,19 @@ class RunFolder {
   Result<MetricsWriter> CreateRows() const;
   Result<MetricsWriter> ResumeRows(uint64_t step, const std::string& row) const;
 
-  /// Remembers run.json and metrics.jsonl as they are now; CheckWhole compares later ones with
-  /// them.
+  /// Remembers run.json and metrics.jsonl as they are now (base/folder_watch.h).
   Status Watch();
-  /// Checks that the run's path still leads to its folder, and that its watched files still exist.
-  /// Errors: kNotFound, naming what is gone; others if that cannot be checked.
+  /// FolderWatch::Check. Precondition: Watch.
   Status CheckWhole() const;
 
  private:
   RunFolder(Folder folder, RunLock lock, std::optional<Folder> created_in)
       : folder_(std::move(folder)), lock_(std::move(lock)), created_in_(std::move(created_in)) {}
 
-  /// Open, so that no other file can take its identity.
-  struct WatchedFile {
-    std::string name;
-    UniqueFd fd;
-  };
-
   Folder folder_;
   RunLock lock_;                      ///< nobody else changes the run
   std::optional<Folder> created_in_;  ///< of a new run that is not kept: the folder around it
-  std::vector<WatchedFile> watched_;
+  std::optional<FolderWatch> watch_;
 };
 
 /// Removes the run at `path` as a folder that is not kept does, if its UUID is this or it is empty:

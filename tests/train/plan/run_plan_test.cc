@@ -213,6 +213,45 @@ TEST(RunPlanTest, CommitsLengthenStepsByWhatNothingHides) {
   EXPECT_DOUBLE_EQ(*tenth.step->step_s, *none.step->step_s + waited / 10);
 }
 
+TEST(RunPlanTest, VerificationReadsEveryStateOnceACommitWhereverItLives) {
+  for (const bool on_nvme : {true, false}) {
+    PlannedGpt2 gpt2(on_nvme
+                         ? kAllOnNvme
+                         : R"({"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true}})");
+    const auto plan = [&](config::VerifyCommits verify, int64_t steps_apart) {
+      config::Config config = gpt2.config();
+      config.commit_every_seconds = 0;
+      config.commit_every_steps = steps_apart;
+      config.verify_commits = verify;
+      config.tier_split = false;
+      const PlannedTraining training = gpt2.Training(config);
+      MemoryLimits limits = Plenty();
+      // No more than a few tiles stay in memory from step to step.
+      if (on_nvme) limits.host = SumMemoryNeeds(training)->host_minimum;
+      return PlanRun(training, limits, SlowDrive()).value();
+    };
+    const RunPlan off = plan(config::VerifyCommits::kOff, 1);
+    EXPECT_EQ(off.commit.verified, 0_B);
+    EXPECT_EQ(off.commit.verify_s, 0);
+    const RunPlan each = plan(config::VerifyCommits::kOn, 1);
+    const double read = static_cast<double>(each.commit.verified.value);
+    EXPECT_GE(read, 12.0 * static_cast<double>(each.cost.parameters));
+    EXPECT_EQ(each.commit.verified_a_step(), read);
+    const double seconds = read / SlowDrive().drive->read_bytes_a_second;
+    EXPECT_DOUBLE_EQ(*each.commit.verify_s, seconds);
+    EXPECT_GT(*each.step->step_s, *off.step->step_s) << "this drive is slow";
+    EXPECT_LE(*each.step->step_s, *off.step->step_s + seconds * 1.0001);
+    // Of a step's bytes, where commits are 100 steps apart.
+    const RunPlan seldom = plan(config::VerifyCommits::kAuto, 100);
+    EXPECT_EQ(seldom.commit.verification.on, on_nvme);
+    if (!on_nvme) continue;
+    const auto bytes = static_cast<double>(seldom.step->read_bytes + seldom.step->write_bytes);
+    EXPECT_GT(*seldom.commit.verified_a_step(), 0);
+    EXPECT_EQ(seldom.commit.verified.value, seldom.step->write_bytes) << "a step writes all of it";
+    EXPECT_LE(*seldom.commit.verified_a_step(), 0.0051 * bytes) << "and reads nearly all";
+  }
+}
+
 TEST(RunPlanTest, ACommitWritesTilesThatHostMemoryKeeps) {
   PlannedGpt2 gpt2(kAllOnNvme);
   const auto plan = [&](bool split, Bytes host) {
