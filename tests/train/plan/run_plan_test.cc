@@ -111,18 +111,17 @@ TEST(RunPlanTest, WhatBoundsAStepIsTheResourceThatNeedsLongest) {
   EXPECT_EQ(bound(slow_updates), "optimizer");
 }
 
-TEST(RunPlanTest, OfATrainingThatDoesNotFitNoStepIsSaid) {
+TEST(RunPlanTest, TheStepOfATrainingThatDoesNotFitIsSaidToBeElsewhere) {
   PlannedGpt2 gpt2(kAllOnNvme);
   const RunPlan plan =
       PlanRun(gpt2.Training(), {.device = 1_MiB, .host = 1_MiB, .drive = {}}, SlowDrive()).value();
   const PlannedSetup setup{.model = "m", .device = "cpu", .speeds = "", .config = gpt2.config()};
   const nlohmann::ordered_json json = ToJson(setup, plan);
-  for (const char* key : {"nvme_read_bytes_per_step", "nvme_write_bytes_per_step",
-                          "to_device_bytes_per_step", "link_bytes_per_step", "step_s"}) {
-    EXPECT_TRUE(json.at(key).is_null()) << key;
+  for (const char* key : {"nvme_read_bytes_per_step", "nvme_write_bytes_per_step", "step_s"}) {
+    EXPECT_GT(json.at(key), 0) << key;
   }
-  for (const auto& [name, floor] : json.at("floors").items()) EXPECT_TRUE(floor.is_null()) << name;
   EXPECT_GT(json.at("device_bytes"), 1 << 20) << "the least that works";
+  EXPECT_NE(ToText(setup, plan).find("on a machine with what is missing here"), std::string::npos);
 }
 
 TEST(RunPlanTest, ExchangesTakeTimeOnceTheirLinkIsKnown) {
