@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "base/check.h"
+#include "base/file_lock.h"
 #include "base/folder.h"
 #include "base/unique_fd.h"
 #include "offload/state_names.h"
@@ -47,6 +49,16 @@ class Target {
     if (own.ok()) static_cast<void>(folder_.RemoveFile(UnfinishedCopy(name_), *own));
   }
 
+  /// Gives blocks back, where the file system can; the bytes are zeros then.
+  Status PunchHole(FileOffset offset, Bytes size) {
+    int result = 0;
+    do {
+      result = ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                           static_cast<off_t>(offset.value), static_cast<off_t>(size.value));
+    } while (result != 0 && errno == EINTR);
+    if (result == 0 || errno == EOPNOTSUPP) return {};
+    return ErrnoError(errno, fmt::format("freeing {} of {}", ToString(size), path()));
+  }
   /// Whether the file system did it.
   bool Clone(int from) { return ::ioctl(fd_.get(), FICLONE, from) == 0; }
 
@@ -148,7 +160,8 @@ class RankCopy {
   /// Writes heads and the commit, after everything that they name.
   Status WriteHeads();
   /// Removes from a clone what stands in the other commit place: the original may have a newer
-  /// commit there meanwhile.
+  /// commit there meanwhile. Then the slots that the commit does not name: the original is about to
+  /// write them, and what a clone shares with it takes new blocks to write.
   Status EraseOther();
   Status Sync() {
     for (Target& file : to_) PENSTOCK_TRY(file.Sync());
@@ -162,6 +175,8 @@ class RankCopy {
 
  private:
   size_t PathOf(TileId tile) const { return from_.header().tiles[Index(tile)].path; }
+
+  Status FreeOtherSlots();
 
   const StateReader& from_;
   std::vector<Target> to_;  ///< by path
@@ -214,8 +229,36 @@ Status RankCopy::WriteHeads() {
 Status RankCopy::EraseOther() {
   const StateGeometry& geometry = from_.geometry(0);
   const uint64_t other = (from_.commit().sequence + 1) % 2;
-  return to_.front().Write(geometry.commit_offset[other],
-                           std::vector<std::byte>(geometry.commit_bytes.value));
+  PENSTOCK_TRY(to_.front().Write(geometry.commit_offset[other],
+                                 std::vector<std::byte>(geometry.commit_bytes.value)));
+  return FreeOtherSlots();
+}
+
+Status RankCopy::FreeOtherSlots() {
+  const ShardLayout& layout = from_.layout();
+  if (from_.geometry(0).slots == 1) return {};
+  for (const Part part : {Part::kWeight, Part::kRecord}) {
+    for (size_t path = 0; path < to_.size(); ++path) {
+      std::optional<Range> pending;  // grows while tiles lie behind each other
+      for (const TileId tile : layout.Tiles()) {
+        if (PathOf(tile) != path || layout.frozen(tile)) continue;
+        const int other = 1 - static_cast<int>(from_.commit().tiles[Index(tile)].slot);
+        const FileOffset at =
+            PartOffset(from_.geometry(path), from_.header().tiles[Index(tile)], part, other);
+        const Bytes size =
+            AlignUp(part == Part::kWeight ? layout.WeightBytes(tile) : layout.RecordBytes(tile),
+                    kStateAlignment);
+        if (pending && pending->offset + pending->size == at) {
+          pending->size += size;
+          continue;
+        }
+        if (pending) PENSTOCK_TRY(to_[path].PunchHole(pending->offset, pending->size));
+        pending = Range{&to_[path], at, size};
+      }
+      if (pending) PENSTOCK_TRY(to_[path].PunchHole(pending->offset, pending->size));
+    }
+  }
+  return {};
 }
 
 class Copier {
@@ -232,7 +275,12 @@ class Copier {
 
  private:
   Status Fill() {
-    if (!std::ranges::all_of(ranks_, &RankCopy::Clone)) return CopyAll();
+    std::vector<RankCopy::Range> ranges;
+    for (RankCopy& rank : ranks_) rank.AddRanges(ranges);
+    // For a clone as well: what it shares with the original takes new blocks as soon as that is
+    // written, and then nothing else is asked whether there are any.
+    PENSTOCK_TRY(CheckSpace(ranges));
+    if (!std::ranges::all_of(ranks_, &RankCopy::Clone)) return CopyAll(ranges);
     for (RankCopy& rank : ranks_) {
       PENSTOCK_TRY(rank.EraseOther());
       PENSTOCK_TRY(rank.WriteHeads());  // whatever the original's heads are
@@ -240,23 +288,15 @@ class Copier {
     return {};
   }
 
-  Status CopyAll() {
+  Status CopyAll(const std::vector<RankCopy::Range>& ranges) {
     for (RankCopy& rank : ranks_) PENSTOCK_TRY(rank.Resize());
-    PENSTOCK_TRY(Reserve());
+    // What a copy could not hold must not be written: whoever shares the drive would find it full.
+    for (const RankCopy::Range& range : ranges) {
+      PENSTOCK_TRY(range.file->Reserve(range.offset, range.size));
+    }
     for (RankCopy& rank : ranks_) {
       PENSTOCK_TRY(rank.CopyTiles(stop_requested_));
       PENSTOCK_TRY(rank.WriteHeads());
-    }
-    return {};
-  }
-
-  /// What a copy could not hold must not be written: whoever shares the drive would find it full.
-  Status Reserve() {
-    std::vector<RankCopy::Range> ranges;
-    for (RankCopy& rank : ranks_) rank.AddRanges(ranges);
-    PENSTOCK_TRY(CheckSpace(ranges));
-    for (const RankCopy::Range& range : ranges) {
-      PENSTOCK_TRY(range.file->Reserve(range.offset, range.size));
     }
     return {};
   }

@@ -224,7 +224,8 @@ Status StateFile::PrepareWrites() {
   if (!failure_.ok() || slots() == 2 || !commit_stands_) return failure_;
   const StateGeometry& plan = commits().geometry();
   for (FileOffset place : plan.commit_offset) {
-    PENSTOCK_TRY(commits().Write(place, std::vector<std::byte>(plan.commit_bytes.value)));
+    PENSTOCK_TRY(commits().Write(place, std::vector<std::byte>(plan.commit_bytes.value),
+                                 "record of a commit that ends"));
   }
   PENSTOCK_TRY(commits().Sync());
   commit_stands_ = false;
@@ -261,7 +262,7 @@ Error StateFile::TakeBackDamaged(uint64_t step, FileOffset place, const Error& w
 
 Status StateFile::EraseCommit(FileOffset place) {
   const std::vector<std::byte> zeros(commits().geometry().commit_bytes.value);
-  PENSTOCK_TRY(commits().Write(place, zeros));
+  PENSTOCK_TRY(commits().Write(place, zeros, "record of a commit that is taken back"));
   PENSTOCK_TRY(commits().Sync());
   return commits().CheckWritten(
       {.offset = place, .size = Bytes{zeros.size()}, .checksum = Checksum(zeros)},
@@ -331,7 +332,8 @@ Status StateFile::WriteCommit(CommitRecord record, const std::function<Status()>
   std::vector<std::byte> place = EncodeCommit({uuid_, layout_}, record);
   const WrittenBytes written = PlaceOf(record, place);
   place.resize(commits().geometry().commit_bytes.value);
-  PENSTOCK_TRY(commits().Write(written.offset, place));
+  PENSTOCK_TRY(commits().Write(written.offset, place,
+                               fmt::format("record of the commit of step {}", record.head.step)));
   PENSTOCK_TRY(commits().Sync());
   PENSTOCK_TRY(CheckHeads());
   PENSTOCK_TRY(commits().CheckWritten(written, "newest commit"));

@@ -1,27 +1,22 @@
 #include "offload/state_path.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <functional>
 #include <system_error>
-#include <thread>
 #include <utility>
 
+#include "base/file_lock.h"
 #include "base/folder.h"
 #include "base/mapping.h"
 
 namespace penstock::offload {
 namespace {
-
-constexpr auto kLockPatience = std::chrono::seconds(5);
-constexpr auto kLockInterval = std::chrono::milliseconds(50);
 
 Result<aio::File> OpenFile(const StatePathOptions& options, bool create) {
   if (options.simulated && create) {
@@ -90,23 +85,6 @@ Status ReadFromDrive(const aio::File& file, FileOffset offset, const Mapping& bu
 
 }  // namespace
 
-Status LockFile(int fd, bool exclusive, const std::string& path) {
-  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
-  while (::flock(fd, (exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return ErrnoError(errno, "locking " + path);
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return MakeError(ErrorCode::kUnavailable,
-                       "{} is in use by another process; wait for it or stop it", path);
-    }
-    std::this_thread::sleep_for(kLockInterval);
-  }
-  return {};
-}
-
-void UnlockFile(int fd) {
-  if (fd >= 0) static_cast<void>(::flock(fd, LOCK_UN));
-}
-
 StatePath::StatePath(aio::File file, StatePathOptions options, aio::Engine& engine)
     : file_(std::move(file)), options_(std::move(options)), engine_(engine) {}
 
@@ -145,7 +123,7 @@ Result<std::unique_ptr<StatePath>> StatePath::OpenOrCreate(const StatePathOption
 }
 
 Status StatePath::MarkUnfinished(const Uuid& uuid) {
-  PENSTOCK_TRY(Write(FileOffset{}, EncodeUnfinishedMark(uuid)));
+  PENSTOCK_TRY(Write(FileOffset{}, EncodeUnfinishedMark(uuid), "mark of an unfinished state"));
   return Sync();
 }
 
@@ -159,14 +137,15 @@ Result<double> StatePath::Measure(const SpeedProbe& probe, Bytes size) {
   return speed;
 }
 
-Status StatePath::Write(FileOffset offset, std::span<const std::byte> bytes) {
+Status StatePath::Write(FileOffset offset, std::span<const std::byte> bytes, std::string about) {
   const Bytes size = AlignUp(Bytes{bytes.size()}, kStateAlignment);
   PENSTOCK_ASSIGN(const Mapping buffer, Mapping::Create(size));
   std::memcpy(buffer.data(), bytes.data(), bytes.size());
   return Submit({.operation = aio::Operation::kWrite,
                  .offset = offset,
                  .buffer = {buffer.data(), size.value},
-                 .priority = aio::Priority::kWriteBack})
+                 .priority = aio::Priority::kWriteBack,
+                 .about = [about = std::move(about)] { return about; }})
       .Wait();
 }
 
@@ -267,7 +246,8 @@ Status StatePath::WriteHead(const StateHeader& header) {
   const std::vector<std::byte> head = EncodeHead(header);
   const std::vector<std::byte> second = SecondHead(head);
   for (FileOffset place : geometry_.commit_offset) {
-    PENSTOCK_TRY(Write(place, std::vector<std::byte>(geometry_.commit_bytes.value)));
+    PENSTOCK_TRY(
+        Write(place, std::vector<std::byte>(geometry_.commit_bytes.value), "place of a commit"));
   }
   PENSTOCK_TRY(Write(geometry_.second_head(), second));
   PENSTOCK_TRY(WriteFirstHead(head));  // which synchronises before the header

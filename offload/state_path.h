@@ -76,8 +76,8 @@ class StatePath {
   /// Has the page cache give up a range of a file without O_DIRECT that is on the drive, so that
   /// reads see what the drive holds.
   void LeaveCache(FileOffset offset, Bytes size) const;
-  /// Writes bytes, padded with zeros to the alignment, and waits.
-  Status Write(FileOffset offset, std::span<const std::byte> bytes);
+  /// Writes bytes, padded with zeros to the alignment, and waits. `about` names them in messages.
+  Status Write(FileOffset offset, std::span<const std::byte> bytes, std::string about = "head");
   Status Sync() { return engine_.Sync(file_); }
 
   /// Checks that the open file is still the one at its path, and as long as it was made. Errors:
@@ -104,10 +104,5 @@ class StatePath {
   std::vector<WrittenBytes> heads_;  ///< those that hold
   bool keep_ = false;
 };
-
-/// Takes the flock of an open file, retrying for 5 seconds. Errors: kUnavailable.
-Status LockFile(int fd, bool exclusive, const std::string& path);
-/// Gives it up, also for children of a fork, who have the file open as well.
-void UnlockFile(int fd);
 
 }  // namespace penstock::offload

@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "base/check.h"
+#include "base/file_lock.h"
 #include "base/folder.h"
 #include "offload/state_path.h"
 #include "offload/uuid.h"
@@ -144,7 +145,8 @@ Status StateReader::CheckNotOpen(const std::string& path) const {
 
 Result<StateReader::File> StateReader::OpenFile(const std::string& path, StateLock lock) {
   File file{.path = path};
-  PENSTOCK_ASSIGN(file.fd, OpenFileAt(path, O_RDONLY));
+  const bool exclusive = lock == StateLock::kExclusive;
+  PENSTOCK_ASSIGN(file.fd, OpenFileAt(path, exclusive ? O_RDWR : O_RDONLY));  // as locks need it
   if (lock != StateLock::kHeld) {
     PENSTOCK_TRY(LockFile(file.fd.get(), lock == StateLock::kExclusive, path));
   }

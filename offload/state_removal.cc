@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/file_lock.h"
 #include "offload/state_format.h"
 #include "offload/state_path.h"
 #include "offload/uuid.h"
@@ -65,7 +66,7 @@ Status CheckUuid(int fd, const std::string& path, const std::string& uuid) {
 Result<RemovableState> RemovableState::Open(const std::string& path, const std::string& uuid) {
   const auto [parent, name] = SplitPath(path);
   PENSTOCK_ASSIGN(Folder folder, Folder::Open(parent));
-  Result<UniqueFd> fd = folder.OpenFile(name, O_RDONLY);
+  Result<UniqueFd> fd = folder.OpenFile(name, O_RDWR);  // as its lock needs it
   if (!fd.ok() && fd.error().code == ErrorCode::kCorruption) {
     return Unknown(path, "it is not a regular file");
   }

@@ -1,6 +1,10 @@
 #include "zero/state_io.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "base/topology.h"
 #include "offload/drive_speed.h"
@@ -66,13 +70,33 @@ Status MakeEngines(const EngineOptions& options, StateIo& io) {
   return {};
 }
 
-Status RegisterMemory(const offload::Slab& memory, StateIo& io) {
+/// One line of what each drive's engine says: drives of which it differs are named. The memlock
+/// limit may have room for the memory of some of them.
+std::string JoinByDrive(const std::vector<std::string>& lines,
+                        const std::vector<std::string>& folders) {
+  std::map<std::string, std::vector<std::string>> said;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (!lines[i].empty()) said[lines[i]].push_back(folders[i]);
+  }
+  if (said.empty()) return "";
+  if (said.size() == 1 && said.begin()->second.size() == lines.size()) return said.begin()->first;
+  std::string joined;
+  for (const auto& [line, where] : said) {
+    joined += fmt::format("{}for {} of {} drives ({}) {}", joined.empty() ? "" : "; ", where.size(),
+                          lines.size(), fmt::join(where, ", "), line);
+  }
+  return joined;
+}
+
+Status RegisterMemory(const EngineOptions& options, const offload::Slab& memory, StateIo& io) {
   if (memory.bytes().empty()) return {};  // a rank whose share is empty
   const std::span<std::byte> parts[] = {memory.bytes()};
+  std::vector<std::string> lines;
   for (const auto& engine : io.engines) {
-    PENSTOCK_ASSIGN(const std::string notice, engine->RegisterBuffers(parts));
-    AddOnce(notice, io.notices);
+    PENSTOCK_ASSIGN(std::string line, engine->RegisterBuffers(parts));
+    lines.push_back(std::move(line));
   }
+  AddOnce(JoinByDrive(lines, options.state_folders), io.notices);
   return {};
 }
 
@@ -129,7 +153,7 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Sha
   StateIo io;
   Place(options, device, memory, io);
   PENSTOCK_TRY(MakeEngines(options, io));
-  PENSTOCK_TRY(RegisterMemory(memory, io));
+  PENSTOCK_TRY(RegisterMemory(options, memory, io));
   PENSTOCK_TRY(MakeFile(options, layout, io));
   const std::vector<offload::PathShare> shares = io.file->Shares();
   for (const offload::PathShare& share : shares) io.paths.push_back(share.path);

@@ -334,7 +334,7 @@ Result<ReplayOutcome> RunReplay(const ReplayCommand& command) {
   PENSTOCK_TRY(CheckAlone());
   PENSTOCK_ASSIGN(const Folder run, OpenRun(command.run));
   PENSTOCK_TRY(ReadRunInfo(run).status());
-  PENSTOCK_ASSIGN(const RunLock lock, RunLock::Take(run));
+  PENSTOCK_ASSIGN(const RunLock lock, RunLock::TakeToRead(run));
   PENSTOCK_ASSIGN(const RunInfo current, ReadRunInfo(run));
   PENSTOCK_TRY(CheckWhole(current, command.run));
   PENSTOCK_ASSIGN(const Origin origin, FindOrigin(command, run));

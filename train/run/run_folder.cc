@@ -4,6 +4,7 @@
 #include <array>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -30,8 +31,9 @@ constexpr int kRanksVersion = 2;
 constexpr Bytes kCopied = 1_MiB;  // at once
 
 constexpr const char* kSummaryName = "summary.json";
-constexpr std::array<std::string_view, 7> kFileNames = {
-    kInfoName, kMetricsName, kSummaryName, kReportsName, kHeadroomName, kBlackBoxName, kDoubtName};
+constexpr std::array<std::string_view, 8> kFileNames = {kInfoName,    kMetricsName,  kSummaryName,
+                                                        kReportsName, kHeadroomName, kBlackBoxName,
+                                                        kDoubtName,   kLockName};
 
 /// Whether a run gives a file this name, or one that is made from it.
 bool IsNameOfRun(const std::string& name) {
@@ -175,7 +177,9 @@ Result<RunFolder> RunFolder::Create(const std::string& path) {
   PENSTOCK_ASSIGN(const bool is_free, EndedAtItsBeginning(folder));
   if (!is_free) return ExistsAlready(path);
   PENSTOCK_ASSIGN(const std::vector<FoundFile> left, FilesOfRun(folder));
-  for (const FoundFile& file : left) PENSTOCK_TRY(folder.RemoveFile(file.name, file.id));
+  for (const FoundFile& file : left) {
+    if (file.name != kLockName) PENSTOCK_TRY(folder.RemoveFile(file.name, file.id));
+  }
   return RunFolder(std::move(folder), *std::move(lock), std::move(around));
 }
 
@@ -184,7 +188,12 @@ Result<RunFolder> RunFolder::Open(const std::string& path) {
   const fs::path absolute = fs::canonical(path, error);
   if (error) return ErrnoError(error.value(), "looking at " + path);
   PENSTOCK_ASSIGN(Folder folder, Folder::Open(absolute.string()));
-  PENSTOCK_ASSIGN(RunLock lock, RunLock::Take(folder));
+  // In a folder that is no run's nothing is made; whoever reads its run.json says that it is none.
+  PENSTOCK_ASSIGN(const FolderEntry info, folder.Look(kInfoName));
+  RunLock lock;
+  if (info.kind != FolderEntry::Kind::kNone) {
+    PENSTOCK_ASSIGN(lock, RunLock::Take(folder));
+  }
   return RunFolder(std::move(folder), std::move(lock), std::nullopt);
 }
 
@@ -311,7 +320,7 @@ Status CutRows(const Folder& run, uint64_t step, const std::string& row) {
 Result<bool> EndedAtItsBeginning(const Folder& run) {
   PENSTOCK_ASSIGN(const std::vector<std::string> names, run.List());
   return std::ranges::all_of(names, [](const std::string& name) {
-    return name != kInfoName && WithoutTemporary(name) == kInfoName;
+    return name == kLockName || (name != kInfoName && WithoutTemporary(name) == kInfoName);
   });
 }
 
@@ -324,8 +333,11 @@ Result<std::vector<FoundFile>> FilesOfRun(const Folder& run) {
     if (entry.kind != FolderEntry::Kind::kFile) continue;
     files.push_back({.name = std::move(name), .id = entry.id, .size = entry.size});
   }
-  std::stable_partition(files.begin(), files.end(),
-                        [](const FoundFile& file) { return file.name != kInfoName; });
+  // The lock goes last: a folder that holds nothing else counts as empty (EndedAtItsBeginning).
+  const auto rank = [](const FoundFile& file) {
+    return file.name == kLockName ? 2 : file.name == kInfoName ? 1 : 0;
+  };
+  std::ranges::stable_sort(files, std::less<>(), rank);
   return files;
 }
 

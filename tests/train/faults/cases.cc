@@ -45,7 +45,7 @@ const std::vector<Setup>& Setups() {
   static const std::vector<Setup> setups = {
       {.name = "nvme", .device = "nvme"},
       {.name = "host", .device = "cpu"},
-      {.name = "paths", .device = "nvme", .paths = 2},
+      {.name = "paths", .device = "nvme", .paths = 3},
       {.name = "ranks", .device = "nvme", .ranks = 2},
   };
   return setups;

@@ -1,7 +1,9 @@
 #include "tests/train/faults/training.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,7 +20,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "comm/sockets.h"
+#include "base/check.h"
+#include "base/unique_fd.h"
 #include "offload/checksum.h"
 #include "tests/aio/wrapped_engine.h"
 #include "tests/train/faults/bad_units.h"
@@ -34,8 +37,10 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+// Eight tiles. Of three paths, one ends with a tile without padding: what is written behind it
+// shows.
 constexpr char kModel[] =
-    R"({"model_type": "gpt2", "n_layer": 1, "n_embd": 16, "n_head": 1, "n_positions": 16,
+    R"({"model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 1, "n_positions": 16,
         "vocab_size": 256, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0})";
 constexpr std::chrono::seconds kPatience{60};
 
@@ -196,9 +201,15 @@ json TrainHere(const TrainingOptions& options, uint32_t rank) {
 
 /// A port that nobody listens on; another program may take it meanwhile.
 uint16_t FreePort() {
-  const Result<comm::Listener> listener = comm::Listen(0, /*loopback=*/true);
-  PENSTOCK_CHECK(listener.ok());
-  return listener->port;
+  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  PENSTOCK_CHECK(::bind(socket.get(), any, size) == 0);
+  PENSTOCK_CHECK(::getsockname(socket.get(), any, &size) == 0);
+  return ntohs(address.sin_port);
 }
 
 /// The process of a rank.
@@ -289,7 +300,7 @@ std::string ReadFile(const std::string& path) {
 
 void MakeFolder(const std::string& folder) {
   fs::remove_all(folder);
-  for (const char* name : {"model", "drive0", "drive1"}) {
+  for (const char* name : {"model", "drive0", "drive1", "drive2"}) {
     fs::create_directories(fs::path(folder) / name);
   }
   std::ofstream(folder + "/model/config.json") << kModel;
