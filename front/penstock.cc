@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/denormals.h"
+#include "base/message_text.h"
 #include "front/description.h"
 #include "front/engine_handle.h"
 #include "front/reference.h"
@@ -70,7 +71,7 @@ int Guard(Function function) {
   try {
     const Status status = function();
     if (status.ok()) return PENSTOCK_OK;
-    return Fail(CodeOf(status.error().code), status.error().message.c_str());
+    return Fail(CodeOf(status.error().code), MessageLine(status.error().message).c_str());
   } catch (const std::bad_alloc&) {
     return Fail(PENSTOCK_OUT_OF_MEMORY, "the host has no memory left");
   } catch (const std::exception& error) {

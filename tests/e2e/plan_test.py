@@ -122,6 +122,24 @@ class PlanCommandTest(PlanTest):
         self.assertEqual(plan["parameters"], 405853388800)
         self.assertFalse(plan["fits"])
         self.assertIn("drive", [shortage["tier"] for shortage in plan["shortages"]])
+        self.assertGreater(plan["step_s"], 0, "times are told whatever is short")
+        self.assertGreater(plan["tokens_per_s"], 0)
+
+    def test_a_drive_that_is_not_here_is_planned_for(self):
+        arguments = ["--model", self.make_model(), "--config", self.nvme_config(), "--device", "cpu",
+                     "--device-memory", "64MiB", "--host-memory", "64MiB", "--drive", "7,5",
+                     "--device-tflops", "1", "--json"]
+        needed = json.loads(self.plan(*arguments).stdout)["nvme_file_bytes"]
+        for ranks in (1, 2):
+            for capacity, fits in ((needed, True), (needed // 2, False)):
+                plan = json.loads(self.plan(*arguments, "--ranks", str(ranks), "--drive-capacity",
+                                            str(capacity)).stdout)
+                of_rank = plan["nvme_file_bytes"]
+                self.assertEqual(plan["fits"], of_rank * ranks <= capacity)
+                limits = [s["limit_bytes"] for s in plan["shortages"] if s["tier"] == "drive"]
+                self.assertEqual(limits, [] if plan["fits"] else [capacity // ranks])
+                if ranks == 1:
+                    self.assertEqual(plan["fits"], fits)
 
     def test_what_does_not_fit_comes_with_what_does(self):
         outcome = self.plan("--model", self.make_model(), "--config", self.nvme_config(),

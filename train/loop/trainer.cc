@@ -141,7 +141,7 @@ Status FinishTrace(Trace& trace, const LoopSummary& loop) {
 Result<RunSummary> FinishRun(const PreparedRun& run, const LoopSummary& loop) {
   RunSummary summary = Summarise(run, loop);
   summary.plan = HoldAgainstPlan(run.job, loop);
-  const std::string parts = summary.plan ? PlanNotice(*summary.plan, loop.steps) : "";
+  const std::string parts = summary.plan ? PlanNotice(*summary.plan, loop.steps, loop.skipped) : "";
   if (!parts.empty()) LogNotice(parts);
   const Status written = run.folder->WriteSummary(ToJson(summary));
   const Status whole = CheckThere(*run.folder);

@@ -68,6 +68,7 @@ Result<LoopSummary> TrainLoop::Run() {
   const bool numeric = status.error().code == ErrorCode::kNumeric;
   // A step that was not finished has no row.
   const uint64_t failed = row_.has_value() ? row_->step : parts_.session.state().step + 1;
+  const NumericEnd end = HowItEnds();
   parts_.tell_failure(status.error());
   // What is committed is known when the commit that was begun has ended. A step that waited for it
   // may have failed because of it.
@@ -79,7 +80,7 @@ Result<LoopSummary> TrainLoop::Run() {
   std::string message = status.error().message;
   if (numeric) message += TakeBackDoubtfulCommit();
   message += "; " + WhatIsCommitted(status.error());
-  if (numeric) message += HowToGoOn(failed);
+  if (numeric) message += HowToGoOn(failed, end);
   if (numeric && parts_.watch != nullptr) {
     parts_.watch->End(parts_.session.state().step, message);
   }

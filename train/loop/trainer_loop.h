@@ -33,6 +33,7 @@
 #include "train/loop/search_rule.h"
 #include "train/loop/slow_rank.h"
 #include "train/models/model.h"
+#include "train/numerics/advice.h"
 #include "train/plan/batch_rampup.h"
 #include "train/run/csv_monitor.h"
 #include "train/run/skipped_steps.h"
@@ -162,7 +163,9 @@ class TrainLoop {
   std::string WhatIsCommitted(const Error& failure) const;
   /// Returns the end of a numeric failure's message: whether the commit can be resumed, or what
   /// else to do. `failed`: the step that ended the run.
-  std::string HowToGoOn(uint64_t failed) const;
+  std::string HowToGoOn(uint64_t failed, const NumericEnd& end) const;
+  /// Returns what is known of the step that the run ends with.
+  NumericEnd HowItEnds() const;
   /// Begins a commit. Training continues beside it until the next update, which needs FinishCommit.
   Status BeginCommit();
   /// Waits for the commit that was begun, if one was, and has the watch say why it was refused.

@@ -2,8 +2,10 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <optional>
 
 #include "train/loop/trainer_loop.h"
+#include "train/numerics/advice.h"
 
 namespace penstock::train {
 namespace {
@@ -67,12 +69,28 @@ std::string TrainLoop::WhatIsCommitted(const Error& failure) const {
       *step);
 }
 
-std::string TrainLoop::HowToGoOn(uint64_t failed) const {
-  if (!parts_.session.committed_step()) return "; a lower learning rate may help";
+NumericEnd TrainLoop::HowItEnds() const {
+  NumericEnd end{.forward_finite = !row_.has_value() || std::isfinite(row_->loss),
+                 .updated = !begins_run_ || summary_.skipped < summary_.steps ||
+                            (row_.has_value() && !row_->skipped)};
+  const std::optional<config::LossScaling>& scaling = options_.config.loss_scaling;
+  if (!scaling) return end;
+  end.dtype = DType::kFloat16;
+  end.static_scale = scaling->loss_scale;
+  end.zero_gradient = row_.has_value() && !row_->skipped && row_->grad_norm == 0;
+  const bool at_minimum = row_.has_value() && row_->loss_scale <= scaling->min_loss_scale;
+  if (scaling->loss_scale == 0 && at_minimum) end.min_scale = scaling->min_loss_scale;
+  return end;
+}
+
+std::string TrainLoop::HowToGoOn(uint64_t failed, const NumericEnd& end) const {
+  const std::string other = OtherRemedy(end);
+  const std::string remedy = other.empty() ? "a lower learning rate may help" : other;
+  if (!parts_.session.committed_step()) return "; " + remedy;
   const Status commit = parts_.session.CheckCommit();
-  if (IsLost(commit)) return "; begin a new run: a lower learning rate may help";
+  if (IsLost(commit)) return "; begin a new run: " + remedy;
   if (!commit.ok()) return "";
-  if (parts_.session.untried()) {
+  if (parts_.session.untried() && other.empty()) {
     return "; no loss that these weights gave since they were resumed was finite, so a lower "
            "learning rate does not help: penstock inspect RUN says whether they are healthy, and "
            "whether the commit before is whole: then the next --resume goes back to it; otherwise "
@@ -86,6 +104,7 @@ std::string TrainLoop::HowToGoOn(uint64_t failed) const {
                 "; penstock replay RUN --from latest --to {} finds the first value that is "
                 "not finite, and says whose fault it is",
                 failed);
+  if (!other.empty()) return "; " + other + replay;
   return "; --resume repeats the steps after it as they were; to go on with a lower learning rate, "
          "give --resume --change optimizer.params.lr=LOWER" +
          replay;

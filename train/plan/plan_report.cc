@@ -127,8 +127,9 @@ void AddTime(const RunPlan& plan, const PlannedSetup& setup, Table& table) {
   table.Line("speeds", setup.speeds);
   if (!step.step_s) return;
   const PlanRates rates = RatesOf(plan, setup.config, setup.questions);
-  table.Line("step", fmt::format("{:.3g} s (floor {:.3g} s), bound by {}", *step.step_s,
-                                 *step.floor_s, step.bound_by));
+  table.Line("step", fmt::format("{:.3g} s (floor {:.3g} s), bound by {}{}", *step.step_s,
+                                 *step.floor_s, step.bound_by,
+                                 plan.fits() ? "" : ", on a machine with what is missing here"));
   table.Line("tokens a second",
              fmt::format("{:.0f}, {:.3g} TFLOP/s, {:.3g} with recomputation", *rates.tokens_per_s,
                          *rates.tflops, *rates.hardware_tflops));
@@ -150,7 +151,7 @@ std::string ShortageText(const Shortage& shortage) {
                      (shortage.needed - shortage.limit).value);
 }
 
-/// What a step moves and how long it takes. Of a training that does not fit nothing is known.
+/// What a step moves and how long it takes; if the training does not fit, where it just does.
 void AddStep(const RunPlan& plan, Json& json) {
   const StepEstimate step = plan.step.value_or(StepEstimate());
   const auto known = [&plan](auto value) { return plan.step ? Json(value) : Json(nullptr); };
@@ -196,11 +197,15 @@ std::vector<std::string> HintsOf(const PlannedSetup& setup) {
 }
 
 void AddMemory(const RunPlan& plan, Table& table) {
-  const char* const least = plan.fits() ? "" : "least ";
-  table.Line(fmt::format("{}device memory", least),
+  const auto least = [&plan](const char* tier) {
+    const bool short_of =
+        std::ranges::find(plan.shortages, tier, &Shortage::tier) != plan.shortages.end();
+    return short_of ? "least " : "";
+  };
+  table.Line(fmt::format("{}device memory", least("device")),
              fmt::format("{}{}: {}", ToString(plan.device_peak()), LimitText(plan.limits.device),
                          ClassesText(DeviceClasses(plan))));
-  table.Line(fmt::format("{}host memory", least),
+  table.Line(fmt::format("{}host memory", least("host")),
              fmt::format("{}{}: {}", ToString(plan.host_peak()), LimitText(plan.limits.host),
                          ClassesText(HostClasses(plan))));
   table.Line("state files", ToString(plan.state_files) + LimitText(plan.limits.drive));

@@ -360,7 +360,7 @@ Result<RunInfo> ReadRunInfo(const Folder& run) {
     }
     return ParseInfo(json, run);
   } catch (const nlohmann::json::exception& error) {
-    return DamagedInfo(run, error.what());
+    return DamagedInfo(run, JsonReason(error));
   }
 }
 
