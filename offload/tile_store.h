@@ -73,6 +73,10 @@ class TileStore {
   /// Returns the memory in which weights lie whenever they are pinned, in at most two parts: what
   /// copies to a device read.
   const std::vector<std::span<std::byte>>& weight_memory() const { return weight_memory_; }
+  /// Returns the memory of blocks, which steps read into and write from; parts may be empty.
+  std::vector<std::span<std::byte>> block_memory() const EXCLUDES(mutex_);
+  /// Returns that and the memory of homes, which commits write from.
+  std::vector<std::span<std::byte>> state_memory() const EXCLUDES(mutex_);
 
   /// Has `callback` called, with the store's mutex held, when TryTakeRead or TryTakeUpdate can give
   /// so many more tiles, or has failed.
@@ -86,8 +90,9 @@ class TileStore {
       EXCLUDES(mutex_);
 
   /// Instead of FillTile: takes every tile in the version that `commit`, of this file, names. Parts
-  /// that live in host memory are read and verified. Errors: of reads; kCorruption.
-  Status Adopt(const CommitRecord& commit) EXCLUDES(mutex_);
+  /// that live in host memory are read, and verified by so many threads. Errors, of the first tile
+  /// that has one: of reads; kCorruption.
+  Status Adopt(const CommitRecord& commit, int threads = 1) EXCLUDES(mutex_);
 
   /// Sets the schedule's clock: everything before `now` has been pinned. Starts reads.
   void SetTime(uint64_t now) EXCLUDES(mutex_);
@@ -191,8 +196,9 @@ class TileStore {
   void WaitUntilSettled() REQUIRES(mutex_);
   void DrainLocked() REQUIRES(mutex_);
   Status MakeCommit(CommitRecord record, const std::function<Status()>& first) EXCLUDES(mutex_);
-  Status ReadHomeParts(const CommitRecord& commit);
-  Status VerifyHomeParts(const CommitRecord& commit) const;
+  Status ReadHomeParts(const CommitRecord& commit, int threads);
+  aio::Ticket ReadHome(Part part, TileId tile, const CommitRecord& commit);
+  Status VerifyHome(TileId tile, const CommittedTile& committed) const;
   Status WriteHomeParts(std::vector<CommittedTile>& committed) EXCLUDES(mutex_);
 
   const ShardLayout& layout_;
@@ -212,6 +218,7 @@ class TileStore {
   std::vector<std::span<std::byte>> home_weights_;
   std::vector<std::span<std::byte>> home_records_;
   std::vector<std::span<std::byte>> weight_memory_;
+  std::vector<std::span<std::byte>> home_memory_;  ///< each of one piece, weights and records
   std::vector<Tile> tiles_ GUARDED_BY(mutex_);
   Status failure_ GUARDED_BY(mutex_);
   const Schedule* schedule_ GUARDED_BY(mutex_);

@@ -1,5 +1,8 @@
 // TileStore and commits: making one, and going on from one.
+#include <array>
+
 #include "base/check.h"
+#include "base/for_each_index.h"
 #include "offload/tile_store.h"
 
 namespace penstock::offload {
@@ -68,7 +71,7 @@ Status TileStore::MakeCommit(CommitRecord record, const std::function<Status()>&
   });
 }
 
-Status TileStore::Adopt(const CommitRecord& commit) {
+Status TileStore::Adopt(const CommitRecord& commit, int threads) {
   PENSTOCK_CHECK(commit.tiles.size() == layout_.tiles.size());
   {
     MutexLock lock(mutex_);
@@ -80,43 +83,53 @@ Status TileStore::Adopt(const CommitRecord& commit) {
     }
     policy_.Reset(VersionOf(layout_, commit));
   }
-  PENSTOCK_TRY(ReadHomeParts(commit));
-  return VerifyHomeParts(commit);
+  return ReadHomeParts(commit, threads);
 }
 
-Status TileStore::ReadHomeParts(const CommitRecord& commit) {
-  std::vector<aio::Ticket> tickets;
-  const auto submit = [&](Part part, TileId tile, std::span<std::byte> buffer) {
-    if (buffer.empty()) return;
-    tickets.push_back(file_.Submit({.part = part,
-                                    .tile = tile,
-                                    .slot = static_cast<int>(commit.tiles[Index(tile)].slot),
-                                    .operation = aio::Operation::kRead,
-                                    .buffer = buffer,
-                                    .priority = aio::Priority::kStateRead}));
-  };
+/// A tile is hashed as soon as it was read, while the drives read those behind it.
+Status TileStore::ReadHomeParts(const CommitRecord& commit, int threads) {
+  std::vector<std::array<aio::Ticket, 2>> reads;
   for (const TileId tile : layout_.Tiles()) {
-    submit(Part::kWeight, tile, home_weights_[Index(tile)]);
-    submit(Part::kRecord, tile, home_records_[Index(tile)]);
+    reads.push_back({ReadHome(Part::kWeight, tile, commit), ReadHome(Part::kRecord, tile, commit)});
   }
-  return aio::WaitAll(tickets);
+  const Status verified = ForEachIndex(reads.size(), threads, [&](size_t i) -> Status {
+    for (const aio::Ticket& read : reads[i]) {
+      if (read.valid()) PENSTOCK_TRY(read.Wait());
+    }
+    return VerifyHome(TileId{static_cast<uint32_t>(i)}, commit.tiles[i]);
+  });
+  // After a failure, too, the drives have stopped writing into the homes when this returns.
+  for (const auto& tile : reads) {
+    for (const aio::Ticket& read : tile) {
+      if (read.valid()) static_cast<void>(read.Wait());
+    }
+  }
+  return verified;
 }
 
-Status TileStore::VerifyHomeParts(const CommitRecord& commit) const {
-  for (const TileId tile : layout_.Tiles()) {
-    const CommittedTile& committed = commit.tiles[Index(tile)];
-    const uint64_t seed = TileSeed(file_.uuid(), layout_, tile, committed.version);
-    const auto damaged = [&](Part part) {
-      return DamagedAt(part, tile, committed.version, static_cast<int>(committed.slot));
-    };
-    if (!WeightOnDrive(tile) &&
-        WeightChecksum(seed, home_weights_[Index(tile)]) != committed.checksums.weight) {
-      return damaged(Part::kWeight);
-    }
-    if (!RecordOnDrive(tile) && RecordChecksum(seed, layout_, tile, home_records_[Index(tile)]) !=
-                                    committed.checksums.record) {
-      return damaged(Part::kRecord);
-    }
+aio::Ticket TileStore::ReadHome(Part part, TileId tile, const CommitRecord& commit) {
+  const auto& homes = part == Part::kWeight ? home_weights_ : home_records_;
+  if (homes[Index(tile)].empty()) return {};
+  return file_.Submit({.part = part,
+                       .tile = tile,
+                       .slot = static_cast<int>(commit.tiles[Index(tile)].slot),
+                       .operation = aio::Operation::kRead,
+                       .buffer = homes[Index(tile)],
+                       .priority = aio::Priority::kStateRead});
+}
+
+Status TileStore::VerifyHome(TileId tile, const CommittedTile& committed) const {
+  const uint64_t seed = TileSeed(file_.uuid(), layout_, tile, committed.version);
+  const auto damaged = [&](Part part) {
+    return DamagedAt(part, tile, committed.version, static_cast<int>(committed.slot));
+  };
+  if (!WeightOnDrive(tile) &&
+      WeightChecksum(seed, home_weights_[Index(tile)]) != committed.checksums.weight) {
+    return damaged(Part::kWeight);
+  }
+  if (!RecordOnDrive(tile) && RecordChecksum(seed, layout_, tile, home_records_[Index(tile)]) !=
+                                  committed.checksums.record) {
+    return damaged(Part::kRecord);
   }
   return {};
 }

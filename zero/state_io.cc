@@ -1,6 +1,7 @@
 #include "zero/state_io.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/topology.h"
 #include "offload/drive_speed.h"
@@ -8,6 +9,7 @@
 #include "offload/uuid.h"
 #include "zero/memory_plan.h"
 #include "zero/numa_placement.h"
+#include "zero/start_team.h"
 
 namespace penstock::zero {
 namespace {
@@ -65,16 +67,6 @@ Status MakeEngines(const EngineOptions& options, StateIo& io) {
   return {};
 }
 
-Status RegisterMemory(const offload::Slab& memory, StateIo& io) {
-  if (memory.bytes().empty()) return {};  // a rank whose share is empty
-  const std::span<std::byte> parts[] = {memory.bytes()};
-  for (const auto& engine : io.engines) {
-    PENSTOCK_ASSIGN(const std::string notice, engine->RegisterBuffers(parts));
-    AddOnce(notice, io.notices);
-  }
-  return {};
-}
-
 Status MakeFile(const EngineOptions& options, const offload::ShardLayout& layout, StateIo& io) {
   std::vector<aio::Engine*> engines;
   for (const auto& engine : io.engines) engines.push_back(engine.get());
@@ -126,8 +118,8 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Sha
   const config::Config& config = options.config;
   StateIo io;
   Place(options, device, memory, io);
+  TakePages(memory.bytes(), StartThreads());
   PENSTOCK_TRY(MakeEngines(options, io));
-  PENSTOCK_TRY(RegisterMemory(memory, io));
   PENSTOCK_TRY(MakeFile(options, layout, io));
   const std::vector<offload::PathShare> shares = io.file->Shares();
   for (const offload::PathShare& share : shares) io.paths.push_back(share.path);
@@ -140,6 +132,17 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Sha
   io.EndSetup();
   io.init_bytes = io.written();
   return io;
+}
+
+Status StateIo::RegisterMemory(std::span<const std::span<std::byte>> parts) {
+  std::vector<std::span<std::byte>> used;
+  std::ranges::copy_if(parts, std::back_inserter(used), [](auto part) { return !part.empty(); });
+  if (used.empty()) return {};
+  for (const auto& engine : engines) {
+    PENSTOCK_ASSIGN(const std::string notice, engine->RegisterBuffers(used));
+    AddOnce(notice, notices);
+  }
+  return {};
 }
 
 void StateIo::EndSetup() { setup_read_bytes = Sum(engines, &aio::EngineStats::read_bytes); }

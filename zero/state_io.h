@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,12 +39,14 @@ struct StateIo {
   uint64_t init_bytes = 0;
 
   /// Plans the threads, makes an I/O engine for each path, near its drive, and creates or opens the
-  /// state. States are read into and written from `memory`, which is untouched so far: it is placed
-  /// near the drives and the device, registered with the engines, and outlives them. Errors: of
+  /// state. States are read into and written from `memory`, which is untouched so far and outlives
+  /// the engines: it is placed near the drives and the device, and gets its pages. Errors: of
   /// engines and state.
   static Result<StateIo> Create(const EngineOptions& options, const offload::ShardLayout& layout,
                                 const ComputeDevice& device, offload::Slab& memory);
 
+  /// Registers memory that steps read into and write from with the engines, where there is any.
+  Status RegisterMemory(std::span<const std::span<std::byte>> parts);
   const std::string& engine_name() const { return engines.front()->name(); }
   /// Says that training begins: bytes read so far do not count as those of steps.
   void EndSetup();
