@@ -17,12 +17,19 @@
 #include "base/check.h"
 #include "base/file_lock.h"
 #include "base/folder.h"
+#include "base/for_each_index.h"
+#include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "offload/state_names.h"
 #include "offload/state_path.h"
 
 namespace penstock::offload {
 namespace {
+
+/// Threads that each have a tile in memory: it is read, hashed and written while the others read,
+/// hash and write theirs.
+constexpr size_t kMaxCopyThreads = 4;
+constexpr Bytes kMaxCopyMemory = 64_MiB;  // or one tile
 
 /// A file that is being written under its UnfinishedCopy name, and locked; without Finish nothing
 /// is left.
@@ -90,7 +97,8 @@ class Target {
     return ErrnoError(errno, "sizing " + temporary());
   }
 
-  Status Write(FileOffset offset, std::span<const std::byte> bytes) {
+  /// Threads: any, each with other bytes of the file.
+  Status Write(FileOffset offset, std::span<const std::byte> bytes) const {
     while (!bytes.empty()) {
       const ssize_t n =
           ::pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset.value));
@@ -157,6 +165,7 @@ class RankCopy {
   /// Adds all that will be written: heads and commit places, and the tiles' parts.
   void AddRanges(std::vector<Range>& ranges);
   Status CopyTiles(const std::function<bool()>& stop_requested);
+  Status CopyTile(TileId tile);
   /// Writes heads and the commit, after everything that they name.
   Status WriteHeads();
   /// Removes from a clone what stands in the other commit place: the original may have a newer
@@ -201,17 +210,29 @@ void RankCopy::AddRanges(std::vector<Range>& ranges) {
 }
 
 Status RankCopy::CopyTiles(const std::function<bool()>& stop_requested) {
-  StateReader::TileBytes bytes;
-  for (const TileId tile : from_.layout().Tiles()) {
-    if (stop_requested()) {
-      return MakeError(ErrorCode::kCancelled, "interrupted: nothing is copied");
+  const ShardLayout& layout = from_.layout();
+  const Bytes largest = layout.largest_weight() + layout.largest_record();
+  const size_t threads =
+      std::clamp<size_t>(kMaxCopyMemory / std::max(largest, 1_B), 1, kMaxCopyThreads);
+  Mutex asking;
+  return ForEachIndex(layout.tiles.size(), static_cast<int>(threads), [&](size_t i) -> Status {
+    {
+      MutexLock lock(asking);
+      if (stop_requested()) {
+        return MakeError(ErrorCode::kCancelled, "interrupted: nothing is copied");
+      }
     }
-    PENSTOCK_TRY(from_.ReadTile(tile, bytes));
-    Target& file = to_[PathOf(tile)];
-    PENSTOCK_TRY(file.Write(from_.OffsetOf(Part::kWeight, tile), bytes.weight));
-    PENSTOCK_TRY(file.Write(from_.OffsetOf(Part::kRecord, tile), bytes.record));
-  }
-  return {};
+    return CopyTile(TileId{static_cast<uint32_t>(i)});
+  });
+}
+
+/// Verified between reading and writing. Threads: any, each with other tiles.
+Status RankCopy::CopyTile(TileId tile) {
+  StateReader::TileBytes bytes;
+  PENSTOCK_TRY(from_.ReadTile(tile, bytes));
+  const Target& file = to_[PathOf(tile)];
+  PENSTOCK_TRY(file.Write(from_.OffsetOf(Part::kWeight, tile), bytes.weight));
+  return file.Write(from_.OffsetOf(Part::kRecord, tile), bytes.record);
 }
 
 Status RankCopy::WriteHeads() {

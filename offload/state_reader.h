@@ -2,7 +2,7 @@
 // several ranks it reads the files of one; offload::WholeState reads those of all.
 //
 // Uses plain buffered reads, without an engine or alignment. Holds a lock on every file while it
-// lives. Threads: one at a time; OffsetOf, Describe and VerifyPart from any.
+// lives. Threads: one at a time; OffsetOf, Describe, VerifyPart and ReadTile from any.
 #pragma once
 
 #include <memory>

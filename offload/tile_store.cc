@@ -65,18 +65,24 @@ TileStore::TileStore(const ShardLayout& layout, const Schedule& schedule,
   PENSTOCK_CHECK(options.record_home != Tier::kNvme || options.record_blocks >= 1);
   home_weights_.resize(layout.tiles.size());
   home_records_.resize(layout.tiles.size());
-  std::span<std::byte> homes;
-  for (const TileId tile : layout.Tiles()) {  // one behind the other, which are registered as one
+  // One behind the other, which are registered as one.
+  std::span<std::byte> weights;
+  std::span<std::byte> records;
+  const auto cut = [&slab](Bytes size, std::span<std::byte>& all) {
+    const std::span<std::byte> part = slab.Cut(size);
+    all = {all.empty() ? part.data() : all.data(), part.data() + part.size()};
+    return part;
+  };
+  for (const TileId tile : layout.Tiles()) {
     if (WeightOnDrive(tile)) continue;
-    const std::span<std::byte> weight = slab.Cut(layout.WeightBytes(tile));
-    home_weights_[Index(tile)] = weight;
-    if (homes.empty()) homes = weight.first(0);
-    homes = {homes.data(), weight.data() + weight.size()};
+    home_weights_[Index(tile)] = cut(layout.WeightBytes(tile), weights);
   }
   for (const TileId tile : layout.Tiles()) {
-    if (!RecordOnDrive(tile)) home_records_[Index(tile)] = slab.Cut(layout.RecordBytes(tile));
+    if (RecordOnDrive(tile)) continue;
+    home_records_[Index(tile)] = cut(layout.RecordBytes(tile), records);
   }
-  for (const std::span<std::byte> part : {weight_blocks_.memory(), homes}) {
+  home_memory_ = {weights, records};
+  for (const std::span<std::byte> part : {weight_blocks_.memory(), weights}) {
     if (!part.empty()) weight_memory_.push_back(part);
   }
 }
@@ -91,6 +97,17 @@ TileStore::~TileStore() {
   file_.Cancel();
   MutexLock lock(mutex_);
   while (requests_ > 0) idle_.Wait(mutex_);
+}
+
+std::vector<std::span<std::byte>> TileStore::block_memory() const {
+  MutexLock lock(mutex_);
+  return {weight_blocks_.memory(), record_blocks_.memory()};
+}
+
+std::vector<std::span<std::byte>> TileStore::state_memory() const {
+  std::vector<std::span<std::byte>> memory = block_memory();
+  memory.insert(memory.end(), home_memory_.begin(), home_memory_.end());
+  return memory;
 }
 
 void TileStore::OnWork(std::function<void(size_t)> callback) {

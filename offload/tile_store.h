@@ -80,6 +80,10 @@ class TileStore {
   /// Returns the memory in which weights lie whenever they are pinned, in at most two parts: what
   /// copies to a device read.
   const std::vector<std::span<std::byte>>& weight_memory() const { return weight_memory_; }
+  /// Returns the memory of blocks, which steps read into and write from; parts may be empty.
+  std::vector<std::span<std::byte>> block_memory() const EXCLUDES(mutex_);
+  /// Returns that and the memory of homes, which commits write from.
+  std::vector<std::span<std::byte>> state_memory() const EXCLUDES(mutex_);
 
   /// Has `callback` called, with the store's mutex held, when TryTakeRead or TryTakeUpdate can give
   /// so many more tiles, or has failed.
@@ -93,8 +97,9 @@ class TileStore {
       EXCLUDES(mutex_);
 
   /// Instead of FillTile: takes every tile in the version that `commit`, of this file, names. Parts
-  /// that live in host memory are read and verified. Errors: of reads; kCorruption.
-  Status Adopt(const CommitRecord& commit) EXCLUDES(mutex_);
+  /// that live in host memory are read, and verified by so many threads. Errors, of the first tile
+  /// that has one: of reads; kCorruption.
+  Status Adopt(const CommitRecord& commit, int threads = 1) EXCLUDES(mutex_);
 
   /// Sets the schedule's clock: everything before `now` has been pinned. Starts reads.
   void SetTime(uint64_t now) EXCLUDES(mutex_);
@@ -201,7 +206,8 @@ class TileStore {
   void DrainLocked() REQUIRES(mutex_);
   Status MakeCommit(CommitRecord record, const std::function<Status()>& first,
                     CommitVerifier* verifier) EXCLUDES(mutex_);
-  Status ReadHomeParts(const CommitRecord& commit);
+  Status ReadHomeParts(const CommitRecord& commit, int threads);
+  aio::Ticket ReadHome(Part part, TileId tile, const CommitRecord& commit);
   /// What a commit names, and which of these tiles the commit before does not name.
   struct TilesToCommit {
     std::vector<CommittedTile> tiles;
@@ -209,9 +215,9 @@ class TileStore {
   };
   TilesToCommit PlaceTiles() EXCLUDES(mutex_);
   Status WriteHomeParts(const TilesToCommit& commit);
-  Status CheckHomeParts(
-      const std::vector<CommittedTile>& tiles,
-      const std::function<Error(Part part, TileId tile, const CommittedTile&)>& damaged) const;
+  using Damaged = std::function<Error(Part part, TileId tile, const CommittedTile&)>;
+  Status CheckHome(TileId tile, const CommittedTile& committed, const Damaged& damaged) const;
+  Status CheckHomeParts(const std::vector<CommittedTile>& tiles, const Damaged& damaged) const;
   bool ComparesHome(TileId tile, uint64_t version) const;
 
   const ShardLayout& layout_;
@@ -231,6 +237,7 @@ class TileStore {
   std::vector<std::span<std::byte>> home_weights_;
   std::vector<std::span<std::byte>> home_records_;
   std::vector<std::span<std::byte>> weight_memory_;
+  std::vector<std::span<std::byte>> home_memory_;  ///< each of one piece, weights and records
   std::vector<Tile> tiles_ GUARDED_BY(mutex_);
   Status failure_ GUARDED_BY(mutex_);
   const Schedule* schedule_ GUARDED_BY(mutex_);

@@ -1,4 +1,6 @@
 // TileStore and commits: making one, and going on from one.
+#include <array>
+
 #include "base/check.h"
 #include "base/for_each_index.h"
 #include "offload/commit_verifier.h"
@@ -54,22 +56,25 @@ Status TileStore::WriteHomeParts(const TilesToCommit& commit) {
 
 /// Compares what lives in host memory with its checksums, on several threads. Errors: what
 /// `damaged` says of the first part that differs.
-Status TileStore::CheckHomeParts(
-    const std::vector<CommittedTile>& tiles,
-    const std::function<Error(Part part, TileId tile, const CommittedTile&)>& damaged) const {
-  return ForEachIndex(tiles.size(), options_.hash_threads, [&](size_t i) -> Status {
-    const TileId tile{static_cast<uint32_t>(i)};
-    const uint64_t seed = TileSeed(file_.uuid(), layout_, tile, tiles[i].version);
-    const TileChecksums& expected = tiles[i].checksums;
-    if (!WeightOnDrive(tile) && WeightChecksum(seed, home_weights_[i]) != expected.weight) {
-      return damaged(Part::kWeight, tile, tiles[i]);
-    }
-    if (!RecordOnDrive(tile) &&
-        RecordChecksum(seed, layout_, tile, home_records_[i]) != expected.record) {
-      return damaged(Part::kRecord, tile, tiles[i]);
-    }
-    return {};
+Status TileStore::CheckHomeParts(const std::vector<CommittedTile>& tiles,
+                                 const Damaged& damaged) const {
+  return ForEachIndex(tiles.size(), options_.hash_threads, [&](size_t i) {
+    return CheckHome(TileId{static_cast<uint32_t>(i)}, tiles[i], damaged);
   });
+}
+
+Status TileStore::CheckHome(TileId tile, const CommittedTile& committed,
+                            const Damaged& damaged) const {
+  const uint64_t seed = TileSeed(file_.uuid(), layout_, tile, committed.version);
+  const TileChecksums& expected = committed.checksums;
+  if (!WeightOnDrive(tile) && WeightChecksum(seed, home_weights_[Index(tile)]) != expected.weight) {
+    return damaged(Part::kWeight, tile, committed);
+  }
+  if (!RecordOnDrive(tile) &&
+      RecordChecksum(seed, layout_, tile, home_records_[Index(tile)]) != expected.record) {
+    return damaged(Part::kRecord, tile, committed);
+  }
+  return {};
 }
 
 Status TileStore::Commit(CommitRecord record, const std::function<Status()>& first,
@@ -111,7 +116,7 @@ Status TileStore::MakeCommit(CommitRecord record, const std::function<Status()>&
   });
 }
 
-Status TileStore::Adopt(const CommitRecord& commit) {
+Status TileStore::Adopt(const CommitRecord& commit, int threads) {
   PENSTOCK_CHECK(commit.tiles.size() == layout_.tiles.size());
   {
     MutexLock lock(mutex_);
@@ -123,29 +128,42 @@ Status TileStore::Adopt(const CommitRecord& commit) {
     }
     policy_.Reset(VersionOf(layout_, commit));
   }
-  PENSTOCK_TRY(ReadHomeParts(commit));
-  return CheckHomeParts(
-      commit.tiles, [this](Part part, TileId tile, const CommittedTile& committed) {
-        return DamagedAt(part, tile, committed.version, static_cast<int>(committed.slot));
-      });
+  return ReadHomeParts(commit, threads);
 }
 
-Status TileStore::ReadHomeParts(const CommitRecord& commit) {
-  std::vector<aio::Ticket> tickets;
-  const auto submit = [&](Part part, TileId tile, std::span<std::byte> buffer) {
-    if (buffer.empty()) return;
-    tickets.push_back(file_.Submit({.part = part,
-                                    .tile = tile,
-                                    .slot = static_cast<int>(commit.tiles[Index(tile)].slot),
-                                    .operation = aio::Operation::kRead,
-                                    .buffer = buffer,
-                                    .priority = aio::Priority::kStateRead}));
-  };
+/// A tile is hashed as soon as it was read, while the drives read those behind it.
+Status TileStore::ReadHomeParts(const CommitRecord& commit, int threads) {
+  std::vector<std::array<aio::Ticket, 2>> reads;
   for (const TileId tile : layout_.Tiles()) {
-    submit(Part::kWeight, tile, home_weights_[Index(tile)]);
-    submit(Part::kRecord, tile, home_records_[Index(tile)]);
+    reads.push_back({ReadHome(Part::kWeight, tile, commit), ReadHome(Part::kRecord, tile, commit)});
   }
-  return aio::WaitAll(tickets);
+  const Damaged damaged = [this](Part part, TileId tile, const CommittedTile& committed) {
+    return DamagedAt(part, tile, committed.version, static_cast<int>(committed.slot));
+  };
+  const Status verified = ForEachIndex(reads.size(), threads, [&](size_t i) -> Status {
+    for (const aio::Ticket& read : reads[i]) {
+      if (read.valid()) PENSTOCK_TRY(read.Wait());
+    }
+    return CheckHome(TileId{static_cast<uint32_t>(i)}, commit.tiles[i], damaged);
+  });
+  // After a failure, too, the drives have stopped writing into the homes when this returns.
+  for (const auto& tile : reads) {
+    for (const aio::Ticket& read : tile) {
+      if (read.valid()) static_cast<void>(read.Wait());
+    }
+  }
+  return verified;
+}
+
+aio::Ticket TileStore::ReadHome(Part part, TileId tile, const CommitRecord& commit) {
+  const auto& homes = part == Part::kWeight ? home_weights_ : home_records_;
+  if (homes[Index(tile)].empty()) return {};
+  return file_.Submit({.part = part,
+                       .tile = tile,
+                       .slot = static_cast<int>(commit.tiles[Index(tile)].slot),
+                       .operation = aio::Operation::kRead,
+                       .buffer = homes[Index(tile)],
+                       .priority = aio::Priority::kStateRead});
 }
 
 }  // namespace penstock::offload

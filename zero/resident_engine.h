@@ -123,8 +123,15 @@ class ResidentEngine : public Engine, public CallerStates {
   std::byte* RecordOf(offload::TileId tile) const;
   /// Returns where a tile lies in host memory, while no commit is being made.
   TileBlock HostPartsOf(offload::TileId tile) const { return blocks_[0].Of(layout_, tile); }
-  Status SendTile(offload::TileId tile);
-  Status ReadTile(offload::TileId tile, const offload::CommittedTile& committed);
+  class Passage;
+  /// Has each tile made in host memory, by at most so many threads at a time, and sent to the
+  /// device.
+  Status SendTiles(int threads,
+                   const std::function<Status(offload::TileId tile, const TileBlock& parts)>& make);
+  static Status FillParts(offload::TileId tile, const TileBlock& parts, const TileFill& fill);
+  /// Reads a committed tile, and compares its checksums. Threads: any.
+  Status ReadTile(offload::TileId tile, const offload::CommittedTile& committed,
+                  const TileBlock& parts);
   /// Views of a trained tile on the device.
   kernels::OptimizerTile PlanesOnDevice(offload::TileId tile) const;
   /// The first pass over all tiles, where updates take two; gives the scalars the trust ratios.

@@ -7,6 +7,7 @@
 #include "base/for_each_index.h"
 #include "base/thread.h"
 #include "zero/lr_schedule.h"
+#include "zero/start_team.h"
 #include "zero/step_decision.h"
 
 namespace penstock::zero {
@@ -55,6 +56,10 @@ Status StateEngine::Build(const offload::Schedule& schedule, const MemoryPlan& p
   offload::TileStoreOptions of_store = plan.store;
   of_store.hash_threads = std::max(1, io_.threads.counts.optimizer);
   store_ = std::make_unique<offload::TileStore>(layout_, schedule, of_store, *slab_, *io_.file);
+  // Commits alone write what is at home on the host: pinning all of it would take longer than they.
+  const bool all = options_.config.aio.registered_buffers == aio::Registration::kOn;
+  PENSTOCK_TRY(io_.RegisterMemory(all ? store_->state_memory() : store_->block_memory(),
+                                  options_.state_folders));
   gradient_memory_ = slab_->Cut(layout_.gradient_bytes());
   std::span<std::byte> gradients = gradient_memory_;
   for (const TileId tile : layout_.Tiles()) {
@@ -103,10 +108,8 @@ void StateEngine::AddTierNotice(const offload::TileStoreOptions& store,
 }
 
 Status StateEngine::FillTiles(const TileFill& fill, bool at_once) {
-  // As many threads as update, on their CPUs.
-  const CpuScope optimizer(at_once ? io_.threads.optimizer : std::vector<int>());
-  const int threads = at_once ? io_.threads.counts.optimizer : 1;
-  PENSTOCK_TRY(ForEachIndex(layout_.tiles.size(), threads, [&](size_t i) {
+  // Nothing computes or updates yet: all CPUs fill.
+  PENSTOCK_TRY(ForEachIndex(layout_.tiles.size(), at_once ? StartThreads() : 1, [&](size_t i) {
     return FillTile(TileId{static_cast<uint32_t>(i)}, fill);
   }));
   return EndFill();
@@ -130,7 +133,7 @@ Result<TrainState> StateEngine::Adopt() {
     return MakeError(ErrorCode::kInvalidArgument,
                      "there is no commit to go on from; name its files in EngineOptions::adopt");
   }
-  PENSTOCK_TRY(store_->Adopt(*io_.adopted));
+  PENSTOCK_TRY(store_->Adopt(*io_.adopted, StartThreads()));
   version_ = offload::VersionOf(layout_, *io_.adopted);
   io_.EndSetup();
   store_->SetTime(0);

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "zero/commit_verification.h"
 #include "zero/memory_plan.h"
 #include "zero/numa_placement.h"
+#include "zero/start_team.h"
 
 namespace penstock::zero {
 namespace {
@@ -88,18 +90,6 @@ std::string JoinByDrive(const std::vector<std::string>& lines,
   return joined;
 }
 
-Status RegisterMemory(const EngineOptions& options, const offload::Slab& memory, StateIo& io) {
-  if (memory.bytes().empty()) return {};  // a rank whose share is empty
-  const std::span<std::byte> parts[] = {memory.bytes()};
-  std::vector<std::string> lines;
-  for (const auto& engine : io.engines) {
-    PENSTOCK_ASSIGN(std::string line, engine->RegisterBuffers(parts));
-    lines.push_back(std::move(line));
-  }
-  AddOnce(JoinByDrive(lines, options.state_folders), io.notices);
-  return {};
-}
-
 Status MakeFile(const EngineOptions& options, const offload::ShardLayout& layout, StateIo& io) {
   std::vector<aio::Engine*> engines;
   for (const auto& engine : io.engines) engines.push_back(engine.get());
@@ -152,8 +142,8 @@ Result<StateIo> StateIo::Create(const EngineOptions& options, const offload::Sha
   const config::Config& config = options.config;
   StateIo io;
   Place(options, device, memory, io);
+  TakePages(memory.bytes(), StartThreads());
   PENSTOCK_TRY(MakeEngines(options, io));
-  PENSTOCK_TRY(RegisterMemory(options, memory, io));
   PENSTOCK_TRY(MakeFile(options, layout, io));
   const std::vector<offload::PathShare> shares = io.file->Shares();
   for (const offload::PathShare& share : shares) io.paths.push_back(share.path);
@@ -179,6 +169,20 @@ Result<std::unique_ptr<offload::CommitVerifier>> StateIo::CreateVerifier(
   if (!plan.notice.empty()) notices.push_back(plan.notice);
   if (!plan.on) return std::unique_ptr<offload::CommitVerifier>();
   return offload::CommitVerifier::Create(layout, *file, std::max(1, threads.counts.optimizer));
+}
+
+Status StateIo::RegisterMemory(std::span<const std::span<std::byte>> parts,
+                               const std::vector<std::string>& folders) {
+  std::vector<std::span<std::byte>> used;
+  std::ranges::copy_if(parts, std::back_inserter(used), [](auto part) { return !part.empty(); });
+  if (used.empty()) return {};
+  std::vector<std::string> lines;
+  for (const auto& engine : engines) {
+    PENSTOCK_ASSIGN(std::string line, engine->RegisterBuffers(used));
+    lines.push_back(std::move(line));
+  }
+  AddOnce(JoinByDrive(lines, folders), notices);
+  return {};
 }
 
 uint64_t StateIo::written() const { return Sum(engines, &aio::EngineStats::write_bytes); }

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,8 +42,8 @@ struct StateIo {
   mutable uint64_t step_read_bytes = 0;
 
   /// Plans the threads, makes an I/O engine for each path, near its drive, and creates or opens the
-  /// state. States are read into and written from `memory`, which is untouched so far: it is placed
-  /// near the drives and the device, registered with the engines, and outlives them. Errors: of
+  /// state. States are read into and written from `memory`, which is untouched so far and outlives
+  /// the engines: it is placed near the drives and the device, and gets its pages. Errors: of
   /// engines and state.
   static Result<StateIo> Create(const EngineOptions& options, const offload::ShardLayout& layout,
                                 const ComputeDevice& device, offload::Slab& memory);
@@ -52,6 +53,10 @@ struct StateIo {
   Result<std::unique_ptr<offload::CommitVerifier>> CreateVerifier(
       const EngineOptions& options, const offload::ShardLayout& layout);
 
+  /// Registers memory that steps read into and write from with the engines, where there is any.
+  /// `folders`: of the engines, for the notice.
+  Status RegisterMemory(std::span<const std::span<std::byte>> parts,
+                        const std::vector<std::string>& folders);
   const std::string& engine_name() const { return engines.front()->name(); }
   /// Says that training begins: bytes read so far do not count as those of steps.
   void EndSetup();

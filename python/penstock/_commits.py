@@ -71,11 +71,15 @@ class Ending:
             if isinstance(error, NotFoundError):  # the run folder is gone: nothing names the state
                 self.run.keep_files()
             raise
-        described = self.engine.describe()
         self.calls = self._begun
+        self.note()
+        self._begun = None
+
+    def note(self) -> None:
+        """Notes in the run that the engine's state has a durable commit."""
+        described = self.engine.describe()
         if self.run.note(described["uuid"], described["state_paths"]):
             self.run.have_watched(self.engine)
-        self._begun = None
 
     def end(self) -> None:
         """Begins what is due and finishes it, as the training ends. Not in a fork's child."""

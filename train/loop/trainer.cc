@@ -89,7 +89,11 @@ LoopParts LoopPartsOf(PreparedRun& run, Ranks& ranks, OverflowSearch& search, Pr
           [&run](const std::optional<uint64_t>& step) {
             if (!run.folder) return Status();
             const Folder& folder = run.folder->folder();
-            return step ? NoteDoubt(folder, {run.info.state.uuid, *step}) : RemoveDoubt(folder);
+            const Status noted =
+                step ? NoteDoubt(folder, {run.info.state.uuid, *step}) : RemoveDoubt(folder);
+            // A run that goes on takes the commit back itself where it has to.
+            if (!noted.ok()) LogNotice(noted.error().message);
+            return Status();
           },
       .watch = watch,
       .search = &search,
