@@ -92,7 +92,7 @@ Status TileStore::ReadHomeParts(const CommitRecord& commit, int threads) {
   for (const TileId tile : layout_.Tiles()) {
     reads.push_back({ReadHome(Part::kWeight, tile, commit), ReadHome(Part::kRecord, tile, commit)});
   }
-  const Status verified = ForEachIndex(reads.size(), threads, [&](size_t i) -> Status {
+  Status verified = ForEachIndex(reads.size(), threads, [&](size_t i) -> Status {
     for (const aio::Ticket& read : reads[i]) {
       if (read.valid()) PENSTOCK_TRY(read.Wait());
     }
